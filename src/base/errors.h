@@ -1,0 +1,119 @@
+// Errors: the kinds of failure a user meets, each with its documented exit code.
+// User errors carry every problem found, one line each; our own mistakes end in LONGSHORE_CHECK.
+// Plain values, no thread or stream.
+#pragma once
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace longshore {
+
+// Exit codes of the command line; 128 + N means "stopped by signal N after a good save".
+enum class ExitCode : int {
+  kDone = 0,
+  kFailure = 1,
+  kConfig = 2,
+  kDoesNotFit = 3,
+  kOutOfMemory = 4,
+  kData = 5,
+  kCheckpoint = 6,
+  kNonFinite = 7,
+  kDistributed = 8,
+};
+
+// Base of all errors that reach the user. `what()` is the whole text without the "error: " prefix.
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& text) : std::runtime_error(text), code_(code) {}
+  ExitCode exit_code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+// The run file, the command line or a model's configuration is wrong. Holds all problems found,
+// each one line: where ("run.toml:12:1"), what, and what to do.
+class ConfigError : public Error {
+ public:
+  explicit ConfigError(std::vector<std::string> problems);
+  explicit ConfigError(std::string problem)
+      : ConfigError(std::vector<std::string>{std::move(problem)}) {}
+  const std::vector<std::string>& problems() const { return problems_; }
+
+ private:
+  std::vector<std::string> problems_;
+};
+
+// The plan does not fit the machine or a cap of the run file (exit 3).
+class DoesNotFitError : public Error {
+ public:
+  explicit DoesNotFitError(const std::string& text) : Error(ExitCode::kDoesNotFit, text) {}
+};
+
+// Device or host memory ran out at run time (exit 4); says who held what.
+class OutOfMemoryError : public Error {
+ public:
+  explicit OutOfMemoryError(const std::string& text) : Error(ExitCode::kOutOfMemory, text) {}
+};
+
+// A file from outside (weights, index, tokenizer, training data) is damaged or of another shape.
+class DataError : public Error {
+ public:
+  explicit DataError(const std::string& text) : Error(ExitCode::kData, text) {}
+};
+
+// A checkpoint is missing, damaged or does not match the run (exit 6).
+class CheckpointError : public Error {
+ public:
+  explicit CheckpointError(const std::string& text) : Error(ExitCode::kCheckpoint, text) {}
+};
+
+// Too many steps in a row had a non-finite loss or gradient (exit 7).
+class NonFiniteError : public Error {
+ public:
+  explicit NonFiniteError(const std::string& text) : Error(ExitCode::kNonFinite, text) {}
+};
+
+// The machine failed an operation: names the operation, the path and errno's text (exit 1).
+class IoError : public Error {
+ public:
+  explicit IoError(const std::string& text) : Error(ExitCode::kFailure, text) {}
+  IoError(const std::string& operation, const std::string& path, int error_number);
+};
+
+// An invariant of ours is broken; a bug in Longshore (exit 1).
+class CheckFailure : public Error {
+ public:
+  explicit CheckFailure(const std::string& text) : Error(ExitCode::kFailure, text) {}
+};
+
+namespace internal {
+
+// Collects the streamed values of a failed check and throws at the end of the full expression.
+class CheckStream {
+ public:
+  CheckStream(const char* file, int line, const char* condition);
+  CheckStream(const CheckStream&) = delete;
+  CheckStream& operator=(const CheckStream&) = delete;
+  ~CheckStream() noexcept(false);
+  template <typename T>
+  CheckStream& operator<<(const T& value) {
+    text_ << value;
+    return *this;
+  }
+
+ private:
+  std::ostringstream text_;
+};
+
+}  // namespace internal
+}  // namespace longshore
+
+// On in every build. Use for invariants of ours, never for user input.
+#define LONGSHORE_CHECK(condition)   \
+  if (__builtin_expect(!!(condition), 1)) { \
+  } else /* NOLINT */                \
+    ::longshore::internal::CheckStream(__FILE__, __LINE__, #condition)

@@ -1,0 +1,107 @@
+// Unit: a stateless function (parameters, carry) -> carry that the engine runs for one micro-batch
+// at a time. It owns no parameters: they are views of a leased slot, handed in for the call.
+// Implementations are immutable after construction and may be called from the compute thread only.
+//
+// Shapes: T = positions of the micro-batch, the documents end to end; there is no padding and no
+// batch dimension. Attention never crosses a document's border.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shard/unit_spec.h"
+
+namespace longshore {
+
+// The inputs of one micro-batch, on the device.
+struct MicroBatch {
+  at::Tensor tokens;     // int64 [T]
+  at::Tensor positions;  // int64 [T]; restart at 0 in every document
+  at::Tensor targets;    // int64 [T]; the token to predict at each position, -100 = not trained
+  // int64 [documents + 1]: where each document starts, and T at the end; strictly increasing.
+  std::vector<int64_t> document_starts;
+
+  int64_t position_count() const { return document_starts.empty() ? 0 : document_starts.back(); }
+};
+
+// What flows between units: one tensor [T, elements_per_position] for each CarryTensorSpec.
+using Carry = std::vector<at::Tensor>;
+
+// A unit's parameters, owned ones first, then borrowed ones; in the spec's shapes and the compute
+// dtype.
+using UnitParameters = std::span<const at::Tensor>;
+
+// Where a unit's backward leaves parameter gradients. `parameter` counts owned ones first, then
+// borrowed ones. Sums are fp32; a frozen parameter's gradient is dropped.
+class GradSink {
+ public:
+  virtual ~GradSink() = default;
+  virtual bool wants(int32_t parameter) const = 0;
+  // grad has the parameter's shape.
+  virtual void add(int32_t parameter, const at::Tensor& grad) = 0;
+  // Adds values[i] to row rows[i] of a matrix parameter. rows: int64 [N]; values: [N, columns].
+  virtual void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) = 0;
+  // Adds left^T right to a matrix parameter. left: [N, rows]; right: [N, columns].
+  virtual void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) = 0;
+};
+
+class Unit {
+ public:
+  virtual ~Unit() = default;
+  // Differentiable with autograd in `parameters` and `in`. The first unit gets an empty `in`.
+  virtual Carry forward(UnitParameters parameters, const Carry& in,
+                        const MicroBatch& batch) const = 0;
+  // True for a unit that computes its gradients itself (the embedding): the engine then calls
+  // `backward` instead of autograd, and keeps no graph.
+  virtual bool has_own_backward() const { return false; }
+  // Returns the gradient of `in`, empty when the unit is the first.
+  virtual Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                         const Carry& grad_out, GradSink& sink) const;
+};
+
+// The last unit of a model: it ends in a sum of losses.
+class LossUnit {
+ public:
+  struct Result {
+    double loss_sum = 0.0;    // over trained positions, not divided
+    int64_t trained = 0;      // number of trained positions
+    Carry grad_in;            // gradient of `in`; empty when not asked for
+  };
+  virtual ~LossUnit() = default;
+  // Loss without gradients.
+  virtual Result loss(UnitParameters parameters, const Carry& in,
+                      const MicroBatch& batch) const = 0;
+  // Loss and gradients in one go, never holding all logits. Gradients are of
+  // scale * loss_sum. `want_grad_in` is false when no earlier unit needs a gradient.
+  virtual Result loss_and_gradients(UnitParameters parameters, const Carry& in,
+                                    const MicroBatch& batch, double scale, bool want_grad_in,
+                                    GradSink& sink) const = 0;
+  // Scores of the next token, fp32 [rows, vocabulary], at the given positions (int64 [rows]).
+  virtual at::Tensor logits(UnitParameters parameters, const Carry& in,
+                            const at::Tensor& positions) const = 0;
+};
+
+// What a unit may allocate beyond the engine's own buffers, for a micro-batch of T positions.
+// Bounds of LibTorch's temporaries at the worst moment, in bytes.
+struct UnitWorkspace {
+  Bytes forward = 0;          // forward without a graph
+  Bytes backward = 0;         // recompute + backward, gradients of the parameters included
+  Bytes saved = 0;            // what recompute = "none" keeps between forward and backward
+};
+
+// A model the engine can run: the spec, and a function for every unit of it.
+struct Model {
+  virtual ~Model() = default;
+  virtual const ModelSpec& spec() const = 0;
+  virtual const Unit& unit(UnitId id) const = 0;  // not the last one
+  virtual const LossUnit& loss_unit() const = 0;  // the last one
+  // Bound for a micro-batch of at most `positions` positions, of which none of the documents is
+  // longer than `longest_document`, in compute dtype `compute`, with `threads` compute threads.
+  virtual UnitWorkspace workspace(UnitId id, int64_t positions, int64_t longest_document,
+                                  DType compute, int threads) const = 0;
+};
+
+}  // namespace longshore

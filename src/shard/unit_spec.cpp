@@ -1,0 +1,66 @@
+#include "shard/unit_spec.h"
+
+#include <set>
+
+#include "base/errors.h"
+
+namespace longshore {
+
+int64_t ParamSpec::elements() const {
+  int64_t product = 1;
+  for (int64_t dimension : shape) product *= dimension;
+  return product;
+}
+
+bool UnitSpec::has_trainable() const {
+  for (const ParamSpec& parameter : parameters) {
+    if (!parameter.frozen) return true;
+  }
+  return false;
+}
+
+int64_t ModelSpec::parameter_elements() const {
+  int64_t sum = 0;
+  for (const UnitSpec& unit : units) {
+    for (const ParamSpec& parameter : unit.parameters) sum += parameter.elements();
+  }
+  return sum;
+}
+
+int64_t ModelSpec::trainable_elements() const {
+  int64_t sum = 0;
+  for (const UnitSpec& unit : units) {
+    for (const ParamSpec& parameter : unit.parameters) {
+      if (!parameter.frozen) sum += parameter.elements();
+    }
+  }
+  return sum;
+}
+
+void validate_model_spec(const ModelSpec& model) {
+  LONGSHORE_CHECK(!model.units.empty()) << "a model has at least one unit";
+  std::set<std::string> names;
+  for (size_t i = 0; i < model.units.size(); ++i) {
+    const UnitSpec& unit = model.units[i];
+    LONGSHORE_CHECK(unit.id.value == static_cast<int32_t>(i)) << "unit " << unit.name;
+    LONGSHORE_CHECK(unit.carry_out.empty() == (i + 1 == model.units.size())) << unit.name;
+    for (const ParamSpec& parameter : unit.parameters) {
+      LONGSHORE_CHECK(names.insert(parameter.name).second) << "twice: " << parameter.name;
+      int64_t product = 1;
+      for (int64_t dimension : parameter.shape) {
+        LONGSHORE_CHECK(dimension >= 1) << parameter.name;
+        const auto next = checked_multiply(product, dimension);
+        LONGSHORE_CHECK(next.has_value()) << parameter.name << " is too large";
+        product = *next;
+      }
+    }
+    for (ParamRef ref : unit.borrowed) {
+      LONGSHORE_CHECK(ref.unit < unit.id) << unit.name << " borrows from a later unit";
+      const auto& owner = model.unit(ref.unit);
+      LONGSHORE_CHECK(ref.index >= 0 &&
+                      ref.index < static_cast<int32_t>(owner.parameters.size()));
+    }
+  }
+}
+
+}  // namespace longshore
