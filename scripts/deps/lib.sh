@@ -1,0 +1,168 @@
+# The steps of scripts/bootstrap. Each looks first whether there is anything to do. Run from the
+# repository root, with .deps/ present and locked.
+
+packages=(
+  ca-certificates ccache dict-devil g++ git libbenchmark-dev libgtest-dev liburing-dev
+  libtbb-dev libtomlplusplus-dev libxxhash-dev ninja-build nlohmann-json3-dev pkg-config
+  python3 python3-pip
+)
+optional_packages=(librapidcheck-dev mold)
+kMinimumRust=85 # the minor version of Rust 1.x that the crates of src/text need
+
+say() { printf 'bootstrap: %s\n' "$*" >&2; }
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo --preserve-env=DEBIAN_FRONTEND "$@"; fi
+}
+
+# A linked git worktree uses the .deps of the main one: it is several gigabytes.
+share_deps_between_worktrees() {
+  [ -e .deps ] && return
+  [ -f .git ] || return 0
+  local main
+  main=$(dirname "$(git rev-parse --path-format=absolute --git-common-dir)")
+  [ -d "$main" ] && [ "$main" != "$PWD" ] || return 0
+  mkdir -p "$main/.deps"
+  ln -s "$main/.deps" .deps
+}
+
+missing_packages() {
+  local name
+  for name in "$@"; do
+    [ "$(dpkg-query -W -f '${db:Status-Abbrev}' "$name" 2>/dev/null)" = 'ii ' ] || echo "$name"
+  done
+}
+
+apt_install() {
+  export DEBIAN_FRONTEND=noninteractive
+  as_root apt-get install -y -qq --no-install-recommends "$@" >&2
+}
+
+install_packages() {
+  if ! command -v dpkg-query >/dev/null; then
+    say "not a Debian or Ubuntu: install by hand the equivalents of: ${packages[*]}"
+    return
+  fi
+  local missing name
+  mapfile -t missing < <(missing_packages "${packages[@]}")
+  if [ ${#missing[@]} -gt 0 ]; then
+    say "installing packages: ${missing[*]}"
+    as_root apt-get update -qq >&2
+    apt_install "${missing[@]}"
+  fi
+  # Tried once only: a release without them builds as well.
+  local stamp=.deps/optional-packages.stamp
+  [ -e "$stamp" ] && [ "$(cat "$stamp")" = "${optional_packages[*]}" ] && return
+  for name in $(missing_packages "${optional_packages[@]}"); do
+    apt_install "$name" || say "$name is not packaged here: going on without it"
+  done
+  echo "${optional_packages[*]}" >"$stamp"
+}
+
+rust_is_new_enough() {
+  local minor
+  minor=$("$@" --version 2>/dev/null | sed -n 's/^[a-z]* 1\.\([0-9]*\)\..*/\1/p')
+  [ -n "$minor" ] && [ "$minor" -ge "$kMinimumRust" ]
+}
+
+# .deps/bin/cargo is what the build calls: the installed cargo, or a versioned one of the distribution.
+install_rust() {
+  if [ -x .deps/bin/cargo ] && rust_is_new_enough .deps/bin/cargo; then return; fi
+  local cargo name
+  if ! { command -v cargo >/dev/null && rust_is_new_enough cargo; }; then
+    for name in rustc-web:cargo-web $(versioned_rust); do
+      say "installing ${name%%:*} ${name##*:}"
+      apt_install "${name%%:*}" "${name##*:}" && break
+    done
+  fi
+  for cargo in cargo /usr/bin/cargo $(ls -v /usr/bin/cargo-1.* 2>/dev/null | tac); do
+    if command -v "$cargo" >/dev/null && rust_is_new_enough "$cargo"; then
+      write_cargo_wrapper "$(command -v "$cargo")"
+      return
+    fi
+  done
+  install_rustup
+}
+
+# Ubuntu packages several Rust releases beside each other: newest first, as rustc:cargo pairs.
+versioned_rust() {
+  apt-cache search --names-only '^cargo-1\.[0-9]+$' | cut -d' ' -f1 | sort -rV |
+    sed 's/^cargo-\(.*\)$/rustc-\1:cargo-\1/'
+}
+
+write_cargo_wrapper() {
+  local rustc=${1/%cargo/rustc}
+  case $1 in *cargo-1.*) rustc=${1/cargo-1./rustc-1.} ;; esac
+  rm -f .deps/bin/cargo
+  printf '#!/bin/sh\nRUSTC=%s exec %s "$@"\n' "$rustc" "$1" >.deps/bin/cargo
+  chmod +x .deps/bin/cargo
+}
+
+install_rustup() {
+  say 'no packaged Rust is new enough: installing one with rustup'
+  apt_install rustup
+  rustup toolchain install stable --profile minimal
+  write_cargo_wrapper "$(rustup which cargo)"
+}
+
+# install_wheels NAME SALT REQUIREMENTS...: unpacks pinned wheels into .deps/NAME, again whenever
+# the requirements or the salt change. The platform is fixed, so that one set of hashes serves
+# every distribution and every Python.
+install_wheels() {
+  local name=$1 salt=$2 key stamp platforms=(--platform manylinux2014_x86_64) minor file
+  shift 2
+  key=$({ echo "$salt"; cat "$@"; } | sha256sum | cut -d' ' -f1)
+  stamp=.deps/$name.stamp
+  if [ -e "$stamp" ] && [ "$(cat "$stamp")" = "$key" ]; then return; fi
+  say "fetching $name"
+  for minor in $(seq 28 -1 5); do platforms+=(--platform "manylinux_2_${minor}_x86_64"); done
+  platforms+=(--platform manylinux2010_x86_64 --platform manylinux1_x86_64)
+  local requirements=()
+  for file in "$@"; do requirements+=(-r "$file"); done
+  rm -rf "$stamp" ".deps/$name" .deps/tmp/*
+  # TMPDIR: pip unpacks there and then moves, which is free within one file system.
+  TMPDIR=$PWD/.deps/tmp PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-cache-dir \
+    --no-deps --no-compile --require-hashes --only-binary :all: --target ".deps/$name" \
+    --implementation cp --python-version 3.11 --abi cp311 --abi abi3 --abi none \
+    "${platforms[@]}" "${requirements[@]}"
+  after_install "$name"
+  echo "$key" >"$stamp"
+}
+
+after_install() {
+  [ "$1" = libtorch ] || return 0
+  local cuda=.deps/libtorch/nvidia/cu13 lib
+  [ -d "$cuda/lib" ] || return 0
+  # CMake and nvcc expect a toolkit: lib64, and library names without a version.
+  ln -sfn lib "$cuda/lib64"
+  for lib in "$cuda"/lib/lib*.so.* .deps/libtorch/nvidia/nccl/lib/lib*.so.*; do
+    [ -e "${lib%%.so.*}.so" ] || ln -s "$(basename "$lib")" "${lib%%.so.*}.so"
+  done
+}
+
+link_tools() {
+  local tool
+  for tool in cmake/data/bin/cmake cmake/data/bin/ctest cmake/data/bin/cpack \
+    clang_format/data/bin/clang-format; do
+    ln -sfn "../tools/$tool" ".deps/bin/$(basename "$tool")"
+  done
+}
+
+has_own_libtorch() {
+  [ -n "${LONGSHORE_LIBTORCH:-}${Torch_DIR:-}" ] && return
+  local prefix prefixes=${CMAKE_PREFIX_PATH:-}
+  for prefix in ${prefixes//[:;]/ }; do
+    [ -e "$prefix/share/cmake/Torch/TorchConfig.cmake" ] && return
+  done
+  return 1
+}
+
+has_own_cuda() { [ -x "${CUDAToolkit_ROOT:-/usr/local/cuda}/bin/nvcc" ]; }
+
+install_libtorch_and_cuda() {
+  local files=()
+  has_own_libtorch || files+=(scripts/deps/libtorch.txt)
+  # The compiler wheels complete the toolkit that LibTorch's CUDA libraries begin.
+  has_own_libtorch || has_own_cuda || files+=(scripts/deps/cuda.txt)
+  [ ${#files[@]} -eq 0 ] || install_wheels libtorch 1 "${files[@]}"
+}

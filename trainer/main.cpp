@@ -1,0 +1,2 @@
+// The longshore binary.
+int main() { return 0; }
