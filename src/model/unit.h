@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/dtype.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
