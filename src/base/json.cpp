@@ -92,11 +92,14 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     return quoted.substr(1, quoted.size() - 2) + (name.size() > kMaxShown ? "..." : "");
   }
 
-  // The library writes "[id] parse error at line 1, column 2: reason; last read: 'text'".
+  // The library writes "[id] parse error at line 1, column 2: reason; last read: 'text'", and of
+  // numbers "[id] number overflow parsing 'text'". The text itself may be long and is left out.
   static std::string reason(const std::string& what) {
+    if (what.find("number overflow") != std::string::npos) return "a number outside fp64";
     const size_t column = what.find(", column ");
-    const size_t start = column == std::string::npos ? 0 : what.find(": ", column);
-    const size_t first = start == std::string::npos || start == 0 ? 0 : start + 2;
+    const size_t colon = column == std::string::npos ? column : what.find(": ", column);
+    if (colon == std::string::npos) return "not JSON";
+    const size_t first = colon + 2;
     return "not JSON: " + what.substr(first, what.find("; last read", first) - first);
   }
 
