@@ -1,0 +1,202 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+// Linux transfers at most 2^31 - 4096 bytes per call.
+constexpr size_t kMaxTransfer = size_t{1} << 30;
+
+int open_retrying(const std::string& path, int flags, mode_t mode) {
+  int fd = -1;
+  do {
+    fd = ::open(path.c_str(), flags, mode);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+std::string at_offset(const char* operation, Bytes offset, size_t bytes) {
+  return std::string(operation) + " (offset " + std::to_string(offset) + ", " +
+         std::to_string(bytes) + " bytes)";
+}
+
+std::string parent_of(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+// Removes the temporary file when writing it failed; after the rename there is nothing to remove.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& target)
+      : path_(target + ".tmp." + std::to_string(::getpid())), fd_(create_file(path_)) {}
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile() {
+    if (!renamed_) ::unlink(path_.c_str());
+  }
+
+  const UniqueFd& fd() const { return fd_; }
+  void rename_to(const std::string& target) {
+    if (::rename(path_.c_str(), target.c_str()) != 0) throw IoError("rename to", target, errno);
+    renamed_ = true;
+  }
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
+  bool renamed_ = false;
+};
+
+}  // namespace
+
+UniqueFd::UniqueFd(UniqueFd&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = std::exchange(other.fd_, -1);
+    path_ = std::move(other.path_);
+  }
+  return *this;
+}
+
+void UniqueFd::reset() {
+  // Linux frees the descriptor even when close() fails: never retry.
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+}
+
+UniqueFd open_for_reading(const std::string& path) {
+  UniqueFd fd(open_retrying(path, O_RDONLY | O_CLOEXEC, 0), path);
+  if (!fd.valid()) throw IoError("open", path, errno);
+  return fd;
+}
+
+UniqueFd create_file(const std::string& path) {
+  UniqueFd fd(open_retrying(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), path);
+  if (!fd.valid()) throw IoError("create", path, errno);
+  return fd;
+}
+
+Bytes file_bytes(const UniqueFd& fd) {
+  struct stat status{};
+  if (::fstat(fd.get(), &status) != 0) throw IoError("stat", fd.path(), errno);
+  if (!S_ISREG(status.st_mode)) {
+    throw IoError("open " + fd.path() + ": not a regular file");
+  }
+  return status.st_size;
+}
+
+void read_exact_at(const UniqueFd& fd, Bytes offset, std::span<std::byte> into) {
+  LONGSHORE_CHECK(offset >= 0) << offset;
+  const size_t wanted = into.size();
+  const Bytes start = offset;
+  while (!into.empty()) {
+    const size_t bytes = std::min(into.size(), kMaxTransfer);
+    const ssize_t got = ::pread(fd.get(), into.data(), bytes, offset);
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      throw IoError(at_offset("read", start, wanted), fd.path(), errno);
+    }
+    if (got == 0) {
+      throw IoError(at_offset("read", start, wanted) + " " + fd.path() +
+                    ": the file ends at byte " + std::to_string(offset));
+    }
+    into = into.subspan(static_cast<size_t>(got));
+    offset += got;
+  }
+}
+
+void write_all(const UniqueFd& fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(fd.get(), bytes.data(), std::min(bytes.size(), kMaxTransfer));
+    if (put < 0) {
+      if (errno == EINTR) continue;
+      throw IoError("write", fd.path(), errno);
+    }
+    bytes = bytes.subspan(static_cast<size_t>(put));
+  }
+}
+
+void write_all(const UniqueFd& fd, std::string_view text) {
+  write_all(fd, bytes_of(text));
+}
+
+void write_exact_at(const UniqueFd& fd, Bytes offset, std::span<const std::byte> bytes) {
+  LONGSHORE_CHECK(offset >= 0) << offset;
+  const size_t wanted = bytes.size();
+  const Bytes start = offset;
+  while (!bytes.empty()) {
+    const size_t part = std::min(bytes.size(), kMaxTransfer);
+    const ssize_t put = ::pwrite(fd.get(), bytes.data(), part, offset);
+    if (put < 0) {
+      if (errno == EINTR) continue;
+      throw IoError(at_offset("write", start, wanted), fd.path(), errno);
+    }
+    bytes = bytes.subspan(static_cast<size_t>(put));
+    offset += put;
+  }
+}
+
+void sync_file(const UniqueFd& fd) {
+  if (::fsync(fd.get()) != 0) throw IoError("fsync", fd.path(), errno);
+}
+
+void sync_directory(const std::string& path) {
+  UniqueFd fd(open_retrying(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0), path);
+  if (!fd.valid()) throw IoError("open directory", path, errno);
+  sync_file(fd);
+}
+
+std::string read_whole_file(const std::string& path, Bytes max_bytes) {
+  LONGSHORE_CHECK(max_bytes >= 0) << max_bytes;
+  const UniqueFd fd = open_for_reading(path);
+  std::string text;
+  std::array<char, size_t{1} << 16> block;
+  while (true) {
+    const ssize_t got = ::read(fd.get(), block.data(), block.size());
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      throw IoError("read", path, errno);
+    }
+    if (got == 0) return text;
+    if (static_cast<Bytes>(text.size()) > max_bytes - got) {
+      throw DataError(path + ": longer than the limit of " + format_bytes(max_bytes));
+    }
+    text.append(block.data(), static_cast<size_t>(got));
+  }
+}
+
+void write_file_durably(const std::string& path, std::string_view text) {
+  TemporaryFile temporary(path);
+  write_all(temporary.fd(), text);
+  sync_file(temporary.fd());
+  temporary.rename_to(path);
+  sync_directory(parent_of(path));
+}
+
+void make_directories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw IoError("create directory", path, error.value());
+}
+
+void remove_tree(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) throw IoError("remove", path, error.value());
+}
+
+}  // namespace longshore

@@ -1,0 +1,94 @@
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <string>
+
+namespace longshore {
+namespace {
+
+constexpr std::array<std::string_view, 4> kNames = {"error", "warning", "info", "debug"};
+// Red, yellow, none, dim.
+constexpr std::array<std::string_view, 4> kColours = {"\x1b[31m", "\x1b[33m", "", "\x1b[2m"};
+constexpr std::string_view kPlain = "\x1b[0m";
+
+std::atomic<LogLevel> g_level{LogLevel::kInfo};
+std::atomic<LogColour> g_colour{LogColour::kAuto};
+
+bool terminal_takes_colour() {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  const bool dumb = term == nullptr || std::string_view(term) == "dumb";
+  return ::isatty(STDERR_FILENO) == 1 && !dumb && (no_color == nullptr || *no_color == '\0');
+}
+
+// "error: text", "warning: text", "text", "debug: text".
+std::string prefix(LogLevel level) {
+  if (level == LogLevel::kInfo) return "";
+  const auto index = static_cast<size_t>(level);
+  const std::string name = std::string(kNames[index]) + ":";
+  if (!log_uses_colour()) return name + " ";
+  return std::string(kColours[index]) + name + std::string(kPlain) + " ";
+}
+
+// A message that cannot be written is lost: there is nowhere left to say so.
+void write_line(const std::string& line) {
+  std::string_view rest = line;
+  while (!rest.empty()) {
+    const ssize_t put = ::write(STDERR_FILENO, rest.data(), rest.size());
+    if (put < 0 && errno != EINTR) return;
+    if (put > 0) rest.remove_prefix(static_cast<size_t>(put));
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(LogLevel level) {
+  return kNames[static_cast<size_t>(level)];
+}
+
+std::optional<LogLevel> parse_log_level(std::string_view name) {
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) return static_cast<LogLevel>(i);
+  }
+  return std::nullopt;
+}
+
+void set_log_level(LogLevel level) {
+  g_level = level;
+}
+LogLevel log_level() {
+  return g_level;
+}
+void set_log_colour(LogColour colour) {
+  g_colour = colour;
+}
+
+bool log_uses_colour() {
+  switch (g_colour.load()) {
+    case LogColour::kNever:
+      return false;
+    case LogColour::kAlways:
+      return true;
+    case LogColour::kAuto:
+      break;
+  }
+  static const bool kTerminal = terminal_takes_colour();
+  return kTerminal;
+}
+
+void log_message(LogLevel level, std::string_view text) {
+  if (level > g_level.load()) return;
+  const std::string start = prefix(level);
+  std::string lines = start;
+  // The second and later lines of a message are indented by their writer, not prefixed.
+  lines += text;
+  lines += '\n';
+  write_line(lines);
+}
+
+}  // namespace longshore

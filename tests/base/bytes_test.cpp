@@ -1,0 +1,58 @@
+#include "base/bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+
+TEST(Bytes, CheckedArithmeticRefusesWhatDoesNotFitAndNegatives) {
+  EXPECT_EQ(checked_add(kMax - 1, 1), kMax);
+  EXPECT_EQ(checked_add(kMax, 1), std::nullopt);
+  EXPECT_EQ(checked_add(-1, 1), std::nullopt);
+  EXPECT_EQ(checked_multiply(int64_t{1} << 31, int64_t{1} << 31), int64_t{1} << 62);
+  EXPECT_EQ(checked_multiply(int64_t{1} << 32, int64_t{1} << 31), std::nullopt);
+  EXPECT_EQ(checked_multiply(0, kMax), 0);
+  EXPECT_EQ(checked_multiply(-1, -1), std::nullopt);
+}
+
+TEST(Bytes, FormatsWithOneDecimalFromKibibytesOn) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(format_bytes(24 * kGiB), "24.0 GiB");
+  EXPECT_EQ(format_bytes(kMiB - 1), "1.0 MiB");
+  EXPECT_EQ(format_bytes(-2 * kMiB), "-2.0 MiB");
+  EXPECT_EQ(format_bytes(kMax), "8192.0 PiB");
+}
+
+TEST(Bytes, ParsesBinaryAndDecimalUnits) {
+  EXPECT_EQ(parse_bytes("24GiB"), 24 * kGiB);
+  EXPECT_EQ(parse_bytes("24GB"), 24'000'000'000);
+  EXPECT_EQ(parse_bytes("1.5 GiB"), 3 * kGiB / 2);
+  EXPECT_EQ(parse_bytes("100B"), 100);
+  EXPECT_EQ(parse_bytes("512MiB"), 512 * kMiB);
+  EXPECT_EQ(parse_bytes("2kB"), 2000);
+  EXPECT_EQ(parse_bytes("2KB"), 2000);
+}
+
+TEST(Bytes, RefusesBareNumbersSignsUnknownUnitsAndOverflow) {
+  for (const char* text : {"", "24", "GiB", "-1GiB", "+1GiB", "1.GiB", ".5GiB", "1.2.3GiB", "1e3B",
+                           "24gib", "24G", "24 GiB ", " 24GiB", "24  GiB", "9223372036854775808B",
+                           "8388608TiB", "99999999999999999999999GiB", "9999999.5TiB", "0x10B"}) {
+    EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
+  }
+  EXPECT_EQ(parse_bytes("9223372036854775807B"), kMax);
+}
+
+TEST(Bytes, AlignsUp) {
+  EXPECT_EQ(align_up(0, 256), 0);
+  EXPECT_EQ(align_up(1, 256), 256);
+  EXPECT_EQ(align_up(256, 256), 256);
+}
+
+}  // namespace
+}  // namespace longshore

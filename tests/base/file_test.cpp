@@ -1,0 +1,132 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+class FileTest : public ::testing::Test {
+ protected:
+  FileTest() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "file_test_XXXXXX").string();
+    directory_ = ::mkdtemp(pattern.data());
+  }
+  ~FileTest() override { remove_tree(directory_); }
+  std::string path(const std::string& name) const { return directory_ + "/" + name; }
+
+  std::string directory_;
+};
+
+// The text of the IoError that `action` throws.
+template <typename Action>
+std::string io_error_of(Action action) {
+  try {
+    action();
+  } catch (const IoError& error) {
+    return error.what();
+  }
+  return "no IoError";
+}
+
+TEST_F(FileTest, WritesDurablyAndReadsBack) {
+  write_file_durably(path("a.txt"), "first");
+  write_file_durably(path("a.txt"), std::string("sec\0nd", 6));
+  EXPECT_EQ(read_whole_file(path("a.txt"), 100), std::string("sec\0nd", 6));
+  // No temporary file is left.
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_), {}), 1);
+}
+
+TEST_F(FileTest, ADurableWriteThatFailsLeavesTheOldFileAndNoOther) {
+  std::filesystem::create_directory(path("taken"));
+  write_file_durably(path("taken/inside"), "x");
+  EXPECT_NE(io_error_of([&] { write_file_durably(path("taken"), "y"); }).find("rename to"),
+            std::string::npos);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_), {}), 1);
+}
+
+TEST_F(FileTest, ErrorsNameOperationPathAndReason) {
+  EXPECT_EQ(io_error_of([&] { open_for_reading(path("absent")); }),
+            "open " + path("absent") + ": No such file or directory");
+  EXPECT_EQ(io_error_of([&] { create_file(path("absent/file")); }),
+            "create " + path("absent/file") + ": No such file or directory");
+  EXPECT_EQ(io_error_of([&] { read_whole_file(directory_, 10); }),
+            "read " + directory_ + ": Is a directory");
+}
+
+TEST_F(FileTest, ReadsExactlyTheRangeAsked) {
+  write_file_durably(path("a"), "0123456789");
+  const UniqueFd fd = open_for_reading(path("a"));
+  EXPECT_EQ(file_bytes(fd), 10);
+  std::vector<std::byte> bytes(4);
+  read_exact_at(fd, 3, bytes);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), 4), "3456");
+  read_exact_at(fd, 10, {});
+}
+
+TEST_F(FileTest, RefusesToReadPastTheEnd) {
+  write_file_durably(path("a"), "0123456789");
+  const UniqueFd fd = open_for_reading(path("a"));
+  std::vector<std::byte> bytes(4);
+  EXPECT_EQ(io_error_of([&] { read_exact_at(fd, 8, bytes); }),
+            "read (offset 8, 4 bytes) " + path("a") + ": the file ends at byte 10");
+}
+
+TEST_F(FileTest, WritesAtOffsets) {
+  {
+    const UniqueFd fd = create_file(path("a"));
+    write_exact_at(fd, 4, bytes_of("tail"));
+    write_exact_at(fd, 0, bytes_of("head"));
+    sync_file(fd);
+  }
+  EXPECT_EQ(read_whole_file(path("a"), 8), "headtail");
+}
+
+TEST_F(FileTest, ReadsAFileOfExactlyTheLimitAndRefusesALongerOne) {
+  write_file_durably(path("a"), std::string(100, 'x'));
+  EXPECT_EQ(read_whole_file(path("a"), 100).size(), 100u);
+  EXPECT_THROW(read_whole_file(path("a"), 99), DataError);
+}
+
+TEST_F(FileTest, ReadsAPipeToItsEndButRefusesItsSize) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  std::thread writer([&] { write_all(create_file(path("pipe")), std::string(200'000, 'y')); });
+  EXPECT_EQ(read_whole_file(path("pipe"), 1 << 20).size(), 200'000u);
+  writer.join();
+  std::thread second([&] { write_all(create_file(path("pipe")), "z"); });
+  const UniqueFd fd = open_for_reading(path("pipe"));
+  EXPECT_EQ(io_error_of([&] { file_bytes(fd); }), "open " + path("pipe") + ": not a regular file");
+  second.join();
+}
+
+TEST_F(FileTest, AMovedDescriptorIsClosedOnce) {
+  write_file_durably(path("a"), "x");
+  UniqueFd first = open_for_reading(path("a"));
+  const int number = first.get();
+  UniqueFd second = std::move(first);
+  EXPECT_FALSE(first.valid());
+  EXPECT_EQ(second.get(), number);
+  second = UniqueFd();
+  EXPECT_EQ(::fcntl(number, F_GETFD), -1);
+}
+
+TEST_F(FileTest, RemovesTreesWithoutFollowingLinks) {
+  make_directories(path("tree/deep/er"));
+  write_file_durably(path("kept"), "x");
+  std::filesystem::create_symlink(path("kept"), path("tree/link"));
+  remove_tree(path("tree"));
+  remove_tree(path("tree"));
+  EXPECT_FALSE(std::filesystem::exists(path("tree")));
+  EXPECT_TRUE(std::filesystem::exists(path("kept")));
+}
+
+}  // namespace
+}  // namespace longshore

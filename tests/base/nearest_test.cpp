@@ -1,0 +1,30 @@
+#include "base/nearest.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace longshore {
+namespace {
+
+TEST(Nearest, CountsChanges) {
+  EXPECT_EQ(edit_distance("", ""), 0);
+  EXPECT_EQ(edit_distance("abc", ""), 3);
+  EXPECT_EQ(edit_distance("weigth_decay", "weight_decay"), 1);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("lr", "rl"), 1);
+}
+
+TEST(Nearest, FindsTheClosestNameWithinReason) {
+  const std::array<std::string, 4> names = {"lr", "betas", "eps", "weight_decay"};
+  EXPECT_EQ(nearest_name("weigth_decay", names), "weight_decay");
+  EXPECT_EQ(nearest_name("weight-decay", names), "weight_decay");
+  EXPECT_EQ(nearest_name("beta", names), "betas");
+  EXPECT_EQ(nearest_name("l", names), "lr");
+  EXPECT_EQ(nearest_name("momentum", names), "");
+  EXPECT_EQ(nearest_name(std::string(100'000, 'x'), names), "");
+  EXPECT_EQ(nearest_name("lr", {}), "");
+}
+
+}  // namespace
+}  // namespace longshore
