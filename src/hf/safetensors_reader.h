@@ -19,10 +19,10 @@ class SafetensorsFile {
  public:
   // Follows links. Throws IoError when the file cannot be read, DataError when it is not valid.
   static SafetensorsFile open(const std::string& path);
-  // Takes a descriptor of a regular file; `path` is for messages.
-  SafetensorsFile(UniqueFd fd, std::string path);
+  // Takes an open descriptor; it must be of a regular file.
+  explicit SafetensorsFile(UniqueFd fd);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return fd_.path(); }
   Bytes file_bytes() const { return file_bytes_; }
   // In the order of their bytes in the file.
   const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
@@ -42,7 +42,6 @@ class SafetensorsFile {
 
  private:
   UniqueFd fd_;
-  std::string path_;
   Bytes file_bytes_ = 0;
   uint64_t header_hash_ = 0;
   SafetensorsHeader header_;

@@ -30,7 +30,7 @@ class SafetensorsWriter {
 
   // Creates `path`, which must not exist, reserves its bytes (IoError when the disk is too full)
   // and writes the header.
-  SafetensorsWriter(std::string path, const std::vector<Tensor>& tensors,
+  SafetensorsWriter(const std::string& path, const std::vector<Tensor>& tensors,
                     const SafetensorsMetadata& metadata);
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
@@ -43,16 +43,16 @@ class SafetensorsWriter {
   Result finish();
 
  private:
+  void buffer(std::span<const std::byte> bytes);
   void write_out(std::span<const std::byte> bytes);
-  void hash_tensors(std::span<const std::byte> bytes);
-  void close_finished_tensors();
+  void flush();
+  // Keeps the hashes of the tensors that are complete.
+  void close_complete_tensors();
 
-  std::string path_;
   UniqueFd fd_;
   std::vector<TensorInfo> tensors_;
   size_t current_ = 0;        // the tensor that the next byte belongs to
   Bytes current_bytes_ = 0;   // how much of it is here
-  Bytes written_ = 0;         // bytes of the file, buffered ones not counted
   std::vector<std::byte> buffer_;
   Hasher tensor_hasher_;
   Hasher file_hasher_;

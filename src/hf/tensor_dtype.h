@@ -18,6 +18,7 @@ enum class TensorDType : uint8_t {
   kI8,
   kF8E5M2,
   kF8E4M3,
+  kF8E8M0,
   kU16,
   kI16,
   kF16,
@@ -28,6 +29,7 @@ enum class TensorDType : uint8_t {
   kU64,
   kI64,
   kF64,
+  kC64,
 };
 
 Bytes width_of(TensorDType dtype);
