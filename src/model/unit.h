@@ -67,9 +67,9 @@ class Unit {
 class LossUnit {
  public:
   struct Result {
-    double loss_sum = 0.0;    // over trained positions, not divided
-    int64_t trained = 0;      // number of trained positions
-    Carry grad_in;            // gradient of `in`; empty when not asked for
+    double loss_sum = 0.0;  // over trained positions, not divided
+    int64_t trained = 0;    // number of trained positions
+    Carry grad_in;          // gradient of `in`; empty when not asked for
   };
   virtual ~LossUnit() = default;
   // Loss without gradients.
@@ -88,9 +88,9 @@ class LossUnit {
 // What a unit may allocate beyond the engine's own buffers, for a micro-batch of T positions.
 // Bounds of LibTorch's temporaries at the worst moment, in bytes.
 struct UnitWorkspace {
-  Bytes forward = 0;          // forward without a graph
-  Bytes backward = 0;         // recompute + backward, gradients of the parameters included
-  Bytes saved = 0;            // what recompute = "none" keeps between forward and backward
+  Bytes forward = 0;   // forward without a graph
+  Bytes backward = 0;  // recompute + backward, gradients of the parameters included
+  Bytes saved = 0;     // what recompute = "none" keeps between forward and backward
 };
 
 // A model the engine can run: the spec, and a function for every unit of it.
