@@ -2,8 +2,7 @@
 # decides whether there is anything to compile; its output stays in the build tree.
 
 set(crate ${PROJECT_SOURCE_DIR}/src/text/tokenizers_c)
-add_library(longshore_tokenizers_c INTERFACE)
-add_library(longshore::tokenizers_c ALIAS longshore_tokenizers_c)
+add_library(longshore::tokenizers_c INTERFACE IMPORTED GLOBAL)
 file(GLOB manifest CONFIGURE_DEPENDS ${crate}/Cargo.toml)
 if(NOT manifest)
   return()
@@ -22,7 +21,8 @@ add_custom_command(
   COMMENT "Building the Rust crate tokenizers_c"
   VERBATIM)
 add_custom_target(tokenizers_c_build DEPENDS ${library})
-add_dependencies(longshore_tokenizers_c tokenizers_c_build)
-target_include_directories(longshore_tokenizers_c INTERFACE ${crate}/include)
-target_link_libraries(longshore_tokenizers_c INTERFACE ${library} Threads::Threads ${CMAKE_DL_LIBS}
-                                                       m)
+add_dependencies(longshore::tokenizers_c tokenizers_c_build)
+target_include_directories(longshore::tokenizers_c INTERFACE ${crate}/include)
+target_link_libraries(longshore::tokenizers_c INTERFACE ${library} Threads::Threads
+                                                        ${CMAKE_DL_LIBS} m)
+install(FILES ${library} DESTINATION lib)
