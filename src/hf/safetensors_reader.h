@@ -1,0 +1,51 @@
+// SafetensorsFile: a safetensors file of unknown origin, opened and checked as a whole; its bytes
+// are read by ranges with pread, never mapped (a file cut short would be a SIGBUS).
+// Movable. Reading is const and safe from several threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "hf/safetensors_header.h"
+
+namespace longshore {
+
+class SafetensorsFile {
+ public:
+  // Follows links. Throws IoError when the file cannot be read, DataError when it is not valid.
+  static SafetensorsFile open(const std::string& path);
+  // Takes an open descriptor; it must be of a regular file.
+  explicit SafetensorsFile(UniqueFd fd);
+
+  const std::string& path() const { return fd_.path(); }
+  Bytes file_bytes() const { return file_bytes_; }
+  // In the order of their bytes in the file.
+  const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
+  const SafetensorsMetadata& metadata() const { return header_.metadata; }
+  // xxh3 of the length and the header: names, shapes, types and ranges.
+  uint64_t header_hash() const { return header_hash_; }
+
+  // nullptr when there is none.
+  const TensorInfo* find(std::string_view name) const;
+  // Throws DataError when there is none.
+  const TensorInfo& tensor(std::string_view name) const;
+
+  // Reads out.size() bytes of the tensor, from its byte `begin` on; the range must lie inside.
+  void read(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out) const;
+  // xxh3 of the tensor's bytes, read in bounded chunks.
+  uint64_t hash(const TensorInfo& tensor) const;
+
+ private:
+  UniqueFd fd_;
+  Bytes file_bytes_ = 0;
+  uint64_t header_hash_ = 0;
+  SafetensorsHeader header_;
+  std::vector<uint32_t> by_name_;  // indices into the tensors, sorted by name
+};
+
+}  // namespace longshore

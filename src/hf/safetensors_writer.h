@@ -1,0 +1,62 @@
+// SafetensorsWriter: writes one safetensors file front to back: tensors are declared first, then
+// their bytes are appended in that order. Holds one bounded buffer. One thread.
+// A writer that is destroyed before `finish` removes its file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "hf/safetensors_header.h"
+
+namespace longshore {
+
+class SafetensorsWriter {
+ public:
+  struct Tensor {
+    std::string name;
+    TensorDType dtype = TensorDType::kF32;
+    std::vector<int64_t> shape;
+  };
+  struct Result {
+    std::vector<uint64_t> tensor_hashes;  // xxh3 of each tensor's bytes, as declared
+    uint64_t file_hash = 0;               // xxh3 of the whole file
+    Bytes file_bytes = 0;
+  };
+
+  // Creates `path`, which must not exist, reserves its bytes (IoError when the disk is too full)
+  // and writes the header.
+  SafetensorsWriter(const std::string& path, const std::vector<Tensor>& tensors,
+                    const SafetensorsMetadata& metadata);
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+  // The next bytes; a call may hold part of a tensor or run over several.
+  void append(std::span<const std::byte> bytes);
+  // All tensors must be complete. Writes what is buffered, syncs the file and closes it; the
+  // directory's entry is the caller's to sync.
+  Result finish();
+
+ private:
+  void buffer(std::span<const std::byte> bytes);
+  void write_out(std::span<const std::byte> bytes);
+  void flush();
+  // Keeps the hashes of the tensors that are complete.
+  void close_complete_tensors();
+
+  UniqueFd fd_;
+  std::vector<TensorInfo> tensors_;
+  size_t current_ = 0;        // the tensor that the next byte belongs to
+  Bytes current_bytes_ = 0;   // how much of it is here
+  std::vector<std::byte> buffer_;
+  Hasher tensor_hasher_;
+  Hasher file_hasher_;
+  Result result_;
+};
+
+}  // namespace longshore
