@@ -1,5 +1,7 @@
 # longshore::tokenizers_c: the Rust crate in src/text/tokenizers_c, behind its C interface. Cargo
 # decides whether there is anything to compile; its output stays in the build tree.
+# Oniguruma is always compiled from the crate's own sources: an installed shared one would have to be
+# linked too, and could split text otherwise.
 
 set(crate ${PROJECT_SOURCE_DIR}/src/text/tokenizers_c)
 add_library(longshore::tokenizers_c INTERFACE IMPORTED GLOBAL)
@@ -14,8 +16,9 @@ set(library ${target_dir}/release/libtokenizers_c.a)
 file(GLOB_RECURSE crate_sources CONFIGURE_DEPENDS ${crate}/src/*.rs)
 add_custom_command(
   OUTPUT ${library}
-  COMMAND ${CMAKE_COMMAND} -E env CARGO_TERM_PROGRESS_WHEN=never ${CARGO_PROGRAM} build --release
-          --locked --quiet --manifest-path ${crate}/Cargo.toml --target-dir ${target_dir}
+  COMMAND ${CMAKE_COMMAND} -E env CARGO_TERM_PROGRESS_WHEN=never RUSTONIG_SYSTEM_LIBONIG=0
+          ${CARGO_PROGRAM} build --release --locked --quiet
+          --manifest-path ${crate}/Cargo.toml --target-dir ${target_dir}
   COMMAND ${CMAKE_COMMAND} -E touch_nocreate ${library}
   DEPENDS ${crate}/Cargo.toml ${crate}/Cargo.lock ${crate_sources}
   COMMENT "Building the Rust crate tokenizers_c"
