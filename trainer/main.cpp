@@ -1,2 +1,4 @@
 // The longshore binary.
-int main() { return 0; }
+int main() {
+  return 0;
+}

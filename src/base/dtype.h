@@ -10,7 +10,9 @@ namespace longshore {
 
 enum class DType : uint8_t { kF32, kBF16, kF16 };
 
-constexpr Bytes width_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+constexpr Bytes width_of(DType dtype) {
+  return dtype == DType::kF32 ? 4 : 2;
+}
 
 // safetensors' spelling: "F32", "BF16", "F16".
 constexpr std::string_view name_of(DType dtype) {

@@ -28,7 +28,9 @@ CheckStream::CheckStream(const char* file, int line, const char* condition) {
   text_ << "internal error: " << file << ":" << line << ": check failed: " << condition << " ";
 }
 
-CheckStream::~CheckStream() noexcept(false) { throw CheckFailure(text_.str()); }
+CheckStream::~CheckStream() noexcept(false) {
+  throw CheckFailure(text_.str());
+}
 
 }  // namespace internal
 }  // namespace longshore

@@ -113,7 +113,7 @@ class CheckStream {
 }  // namespace longshore
 
 // On in every build. Use for invariants of ours, never for user input.
-#define LONGSHORE_CHECK(condition)   \
+#define LONGSHORE_CHECK(condition)          \
   if (__builtin_expect(!!(condition), 1)) { \
-  } else /* NOLINT */                \
+  } else /* NOLINT */                       \
     ::longshore::internal::CheckStream(__FILE__, __LINE__, #condition)

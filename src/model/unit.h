@@ -52,6 +52,9 @@ class GradSink {
 class Unit {
  public:
   virtual ~Unit() = default;
+  // The tensors that `forward` reads and autograd differentiates, for views of the unit's slot that
+  // stay the same for the whole run. An adaptor points its own tensors at the views here.
+  virtual std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const;
   // Differentiable with autograd in `parameters` and `in`. The first unit gets an empty `in`.
   virtual Carry forward(UnitParameters parameters, const Carry& in,
                         const MicroBatch& batch) const = 0;
@@ -63,15 +66,20 @@ class Unit {
                          const Carry& grad_out, GradSink& sink) const;
 };
 
+// Detached tensors that share the views' memory.
+std::vector<at::Tensor> make_leaves(const std::vector<at::Tensor>& views);
+
 // The last unit of a model: it ends in a sum of losses.
 class LossUnit {
  public:
   struct Result {
-    double loss_sum = 0.0;    // over trained positions, not divided
-    int64_t trained = 0;      // number of trained positions
-    Carry grad_in;            // gradient of `in`; empty when not asked for
+    double loss_sum = 0.0;  // over trained positions, not divided
+    int64_t trained = 0;    // number of trained positions
+    Carry grad_in;          // gradient of `in`; empty when not asked for
   };
   virtual ~LossUnit() = default;
+  // As Unit::leaves.
+  virtual std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const;
   // Loss without gradients.
   virtual Result loss(UnitParameters parameters, const Carry& in,
                       const MicroBatch& batch) const = 0;
@@ -88,9 +96,9 @@ class LossUnit {
 // What a unit may allocate beyond the engine's own buffers, for a micro-batch of T positions.
 // Bounds of LibTorch's temporaries at the worst moment, in bytes.
 struct UnitWorkspace {
-  Bytes forward = 0;          // forward without a graph
-  Bytes backward = 0;         // recompute + backward, gradients of the parameters included
-  Bytes saved = 0;            // what recompute = "none" keeps between forward and backward
+  Bytes forward = 0;   // forward without a graph
+  Bytes backward = 0;  // recompute + backward, gradients of the parameters included
+  Bytes saved = 0;     // what recompute = "none" keeps between forward and backward
 };
 
 // A model the engine can run: the spec, and a function for every unit of it.

@@ -8,8 +8,7 @@ namespace longshore {
 
 Segment segment_of(const ParamSpec& parameter) {
   if (parameter.frozen) return Segment::kFrozen;
-  const bool small =
-      parameter.shape.size() < 2 || parameter.elements() < kSmallParameterElements;
+  const bool small = parameter.shape.size() < 2 || parameter.elements() < kSmallParameterElements;
   return small ? Segment::kFullMoments : Segment::kQuantisedMoments;
 }
 
@@ -33,7 +32,9 @@ FlatLayout::FlatLayout(const UnitSpec& unit, int32_t shard_factor) : shard_facto
   flat_elements_ = cursor;
 }
 
-int64_t FlatLayout::trainable_elements() const { return segment(Segment::kFrozen).begin; }
+int64_t FlatLayout::trainable_elements() const {
+  return segment(Segment::kFrozen).begin;
+}
 
 ElementRange FlatLayout::shard(Segment segment, Rank rank) const {
   LONGSHORE_CHECK(rank.value >= 0 && rank.value < shard_factor_) << rank;

@@ -30,8 +30,8 @@ enum class Segment : uint8_t {
   kFullMoments,       // one-dimensional and small parameters: moments are fp32 in every format
   kFrozen,            // parameters without gradient and state
 };
-inline constexpr std::array<Segment, 3> kSegments = {
-    Segment::kQuantisedMoments, Segment::kFullMoments, Segment::kFrozen};
+inline constexpr std::array<Segment, 3> kSegments = {Segment::kQuantisedMoments,
+                                                     Segment::kFullMoments, Segment::kFrozen};
 
 Segment segment_of(const ParamSpec& parameter);
 
@@ -45,9 +45,9 @@ struct ElementRange {
 
 // A piece of one parameter that lies in one rank's shard.
 struct ShardPiece {
-  int32_t parameter = 0;       // index into the unit's parameters
+  int32_t parameter = 0;        // index into the unit's parameters
   int64_t parameter_begin = 0;  // first element, in the whole parameter
-  int64_t shard_begin = 0;     // first element, in the rank's shard of `segment`
+  int64_t shard_begin = 0;      // first element, in the rank's shard of `segment`
   int64_t elements = 0;
   Segment segment = Segment::kQuantisedMoments;
 };
@@ -66,9 +66,7 @@ class FlatLayout {
   // shard_factor * kBlockElements, 0 when the unit has no such parameters.
   ElementRange segment(Segment segment) const { return segments_[static_cast<size_t>(segment)]; }
   // A parameter's place in the flat parameter (without padding).
-  ElementRange parameter(int32_t index) const {
-    return parameters_.at(static_cast<size_t>(index));
-  }
+  ElementRange parameter(int32_t index) const { return parameters_.at(static_cast<size_t>(index)); }
   Segment parameter_segment(int32_t index) const {
     return parameter_segments_.at(static_cast<size_t>(index));
   }

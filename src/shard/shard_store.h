@@ -32,7 +32,8 @@ class ShardStore {
     virtual ~ParameterLease() = default;
     virtual std::span<const std::byte> bytes() const = 0;
   };
-  // The right to read and change a unit's state. Its destructor hands the state back for write-back.
+  // The right to read and change a unit's state. Its destructor hands the state back for
+  // write-back.
   class StateLease {
    public:
     virtual ~StateLease() = default;

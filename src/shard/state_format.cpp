@@ -6,8 +6,12 @@ namespace {
 // Slabs start on pages, so that they can be registered and read with O_DIRECT.
 constexpr Bytes kSlabAlignment = 4096;
 
-size_t index_of(Region region) { return static_cast<size_t>(region); }
-size_t index_of(Segment segment) { return static_cast<size_t>(segment); }
+size_t index_of(Region region) {
+  return static_cast<size_t>(region);
+}
+size_t index_of(Segment segment) {
+  return static_cast<size_t>(segment);
+}
 
 }  // namespace
 
@@ -43,8 +47,7 @@ SlabLayout::SlabLayout(const FlatLayout& layout, const StateOptions& options) {
   Bytes cursor = 0;
   for (Region region : kRegions) {
     for (Segment segment : kSegments) {
-      const Bytes bytes =
-          layout.shard_elements(segment) * element_bytes(options, segment, region);
+      const Bytes bytes = layout.shard_elements(segment) * element_bytes(options, segment, region);
       offsets_[index_of(region)][index_of(segment)] = cursor;
       bytes_[index_of(region)][index_of(segment)] = bytes;
       cursor += bytes;

@@ -23,8 +23,8 @@ enum class StateFormat : uint8_t { kFp32, kSplit };
 std::string_view name_of(StateFormat format);
 
 enum class Region : uint8_t { kMaster, kHigh, kLow, kExpAvg, kExpAvgSq, kGradient };
-inline constexpr std::array<Region, 6> kRegions = {Region::kMaster, Region::kHigh,
-                                                   Region::kLow,    Region::kExpAvg,
+inline constexpr std::array<Region, 6> kRegions = {Region::kMaster,   Region::kHigh,
+                                                   Region::kLow,      Region::kExpAvg,
                                                    Region::kExpAvgSq, Region::kGradient};
 
 // What decides the bytes of a run's state.

@@ -1,0 +1,33 @@
+#include "pinned/pinned_arena.h"
+
+#include <algorithm>
+
+namespace longshore {
+namespace {
+
+// One task's share of the touching: enough pages to be worth a task.
+constexpr size_t kTouchBlockBytes = 64 * static_cast<size_t>(kMiB);
+constexpr size_t kSmallPageBytes = 4096;
+
+void touch(std::span<std::byte> memory, WorkerPool& pool) {
+  const size_t blocks = (memory.size() + kTouchBlockBytes - 1) / kTouchBlockBytes;
+  pool.for_each_block(static_cast<int64_t>(blocks), [&](int64_t block) {
+    const size_t begin = static_cast<size_t>(block) * kTouchBlockBytes;
+    const size_t end = std::min(begin + kTouchBlockBytes, memory.size());
+    for (size_t i = begin; i < end; i += kSmallPageBytes) {
+      // Volatile: the store is the point, the value is zero already.
+      *static_cast<volatile std::byte*>(&memory[i]) = std::byte{0};
+    }
+  });
+}
+
+}  // namespace
+
+PinnedArena::PinnedArena(Bytes bytes, bool register_with_gpus, WorkerPool& pool)
+    : mapping_(bytes, "host tier") {
+  touch(mapping_.bytes(), pool);
+  huge_page_bytes_ = longshore::huge_page_bytes(mapping_.bytes());
+  if (register_with_gpus) registration_ = HostRegistration(mapping_.bytes());
+}
+
+}  // namespace longshore

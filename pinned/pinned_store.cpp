@@ -1,0 +1,171 @@
+#include "pinned/pinned_store.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/errors.h"
+#include "base/number_formats.h"
+
+namespace longshore {
+namespace {
+
+constexpr Bytes kJoinAlignment = 4096;
+// One task's share of a join.
+constexpr int64_t kJoinBlockElements = int64_t{1} << 18;
+
+template <typename T>
+std::span<T> as_span(std::span<std::byte> bytes) {
+  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+
+Bytes slab_bytes(const FlatLayout& layout, const StateOptions& options) {
+  return SlabLayout(layout, options).slab_bytes();
+}
+
+// The parameter as the device reads it.
+Bytes parameter_bytes(const FlatLayout& layout, const StateOptions& options) {
+  return layout.flat_elements() / layout.shard_factor() * width_of(options.compute);
+}
+
+}  // namespace
+
+class PinnedStore::Parameters final : public ParameterLease {
+ public:
+  Parameters(int* leases, std::span<const std::byte> bytes) : leases_(leases), bytes_(bytes) {
+    ++*leases_;
+  }
+  ~Parameters() override { --*leases_; }
+  std::span<const std::byte> bytes() const override { return bytes_; }
+
+ private:
+  int* leases_;
+  std::span<const std::byte> bytes_;
+};
+
+class PinnedStore::JoinedParameters final : public ParameterLease {
+ public:
+  JoinedParameters(int* leases, bool* join_leased, std::span<const std::byte> bytes)
+      : lease_(leases, bytes), join_leased_(join_leased) {
+    *join_leased_ = true;
+  }
+  ~JoinedParameters() override { *join_leased_ = false; }
+  std::span<const std::byte> bytes() const override { return lease_.bytes(); }
+
+ private:
+  Parameters lease_;
+  bool* join_leased_;
+};
+
+class PinnedStore::State final : public StateLease {
+ public:
+  explicit State(Unit* unit) : unit_(unit) { unit_->state_leased = true; }
+  ~State() override { unit_->state_leased = false; }
+  StateSpans segment(Segment segment) override {
+    return {.master = as_span<float>(part(Region::kMaster, segment)),
+            .high = as_span<uint16_t>(part(Region::kHigh, segment)),
+            .low = as_span<uint16_t>(part(Region::kLow, segment)),
+            .exp_avg = as_span<float>(part(Region::kExpAvg, segment)),
+            .exp_avg_sq = as_span<float>(part(Region::kExpAvgSq, segment)),
+            .gradient = part(Region::kGradient, segment)};
+  }
+
+ private:
+  std::span<std::byte> part(Region region, Segment segment) {
+    return unit_->slab.subspan(static_cast<size_t>(unit_->layout.offset(region, segment)),
+                               static_cast<size_t>(unit_->layout.bytes(region, segment)));
+  }
+  Unit* unit_;
+};
+
+PinnedStore::PinnedStore(const std::vector<FlatLayout>& layouts, const StateOptions& options,
+                         bool register_with_gpus, WorkerPool* pool)
+    : options_(options),
+      pool_(pool),
+      arena_(planned_bytes(layouts, options), register_with_gpus, *pool) {
+  size_t cursor = 0;
+  for (const FlatLayout& layout : layouts) {
+    const SlabLayout slab(layout, options);
+    const auto bytes = static_cast<size_t>(slab.slab_bytes());
+    units_.push_back({slab, arena_.bytes().subspan(cursor, bytes)});
+    cursor += bytes;
+  }
+  join_region_ = arena_.bytes().subspan(cursor);
+  LONGSHORE_CHECK(static_cast<Bytes>(join_region_.size()) == planned_join_bytes(layouts, options));
+}
+
+PinnedStore::~PinnedStore() = default;
+
+Bytes PinnedStore::planned_bytes(const std::vector<FlatLayout>& layouts,
+                                 const StateOptions& options) {
+  Bytes sum = planned_join_bytes(layouts, options);
+  for (const FlatLayout& layout : layouts) sum += slab_bytes(layout, options);
+  return sum;
+}
+
+Bytes PinnedStore::planned_join_bytes(const std::vector<FlatLayout>& layouts,
+                                      const StateOptions& options) {
+  if (!needs_join(options)) return 0;
+  Bytes largest = 0;
+  for (const FlatLayout& layout : layouts) {
+    largest = std::max(largest, parameter_bytes(layout, options));
+  }
+  return align_up(largest, kJoinAlignment);
+}
+
+PinnedStore::Unit& PinnedStore::at(UnitId unit) {
+  LONGSHORE_CHECK(unit.value >= 0 && unit.value < static_cast<int32_t>(units_.size()))
+      << "unit " << unit;
+  return units_[static_cast<size_t>(unit.value)];
+}
+
+std::span<std::byte> PinnedStore::region(const Unit& unit, Region region) const {
+  return unit.slab.subspan(static_cast<size_t>(unit.layout.offset(region, kSegments.front())),
+                           static_cast<size_t>(unit.layout.region_bytes(region)));
+}
+
+std::unique_ptr<ShardStore::ParameterLease> PinnedStore::parameters(UnitId id) {
+  Unit& unit = at(id);
+  LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased";
+  if (!needs_join(options_)) {
+    const Region home = options_.compute == DType::kF32 ? Region::kMaster : Region::kHigh;
+    return std::make_unique<Parameters>(&unit.parameter_leases, region(unit, home));
+  }
+  LONGSHORE_CHECK(!join_leased_) << "unit " << id << ": the join region is leased";
+  return std::make_unique<JoinedParameters>(&unit.parameter_leases, &join_leased_, join(unit));
+}
+
+// The trainable segments from their two halves, then the frozen segment as it is.
+std::span<const std::byte> PinnedStore::join(const Unit& unit) {
+  const std::span<const uint16_t> high = as_span<uint16_t>(region(unit, Region::kHigh));
+  const std::span<const uint16_t> low = as_span<uint16_t>(region(unit, Region::kLow));
+  const std::span<const std::byte> frozen = region(unit, Region::kMaster);
+  const std::span<float> joined = as_span<float>(join_region_);
+  LONGSHORE_CHECK(high.size() == low.size());
+  const auto elements = static_cast<int64_t>(high.size());
+  const int64_t blocks = (elements + kJoinBlockElements - 1) / kJoinBlockElements;
+  pool_->for_each_block(blocks, [&](int64_t block) {
+    const int64_t end = std::min((block + 1) * kJoinBlockElements, elements);
+    for (auto i = static_cast<size_t>(block * kJoinBlockElements); i < static_cast<size_t>(end);
+         ++i) {
+      joined[i] = join_master(high[i], low[i]);
+    }
+  });
+  const size_t trainable_bytes = high.size() * sizeof(float);
+  if (!frozen.empty()) {
+    std::memcpy(join_region_.data() + trainable_bytes, frozen.data(), frozen.size());
+  }
+  return join_region_.first(trainable_bytes + frozen.size());
+}
+
+std::unique_ptr<ShardStore::StateLease> PinnedStore::state(UnitId id) {
+  Unit& unit = at(id);
+  LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased already";
+  LONGSHORE_CHECK(unit.parameter_leases == 0) << "unit " << id << "'s parameters are leased";
+  return std::make_unique<State>(&unit);
+}
+
+std::span<std::byte> PinnedStore::gradient(UnitId unit) {
+  return region(at(unit), Region::kGradient);
+}
+
+}  // namespace longshore

@@ -1,0 +1,46 @@
+#include "device/compute_threads.h"
+
+#include <ATen/Parallel.h>
+
+#include <cstdlib>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+// The instruction set MKL is bound to; the strict modes exist for these two only.
+std::string strict_mode_of_this_cpu() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    return "AVX512,STRICT";
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "AVX2,STRICT";
+#endif
+  return "";
+}
+
+}  // namespace
+
+ComputeSettings set_compute_threads(int threads) {
+  LONGSHORE_CHECK(threads >= 1) << threads;
+  ComputeSettings settings;
+  settings.mkl_cbwr = strict_mode_of_this_cpu();
+  if (!settings.mkl_cbwr.empty()) {
+    LONGSHORE_CHECK(setenv("MKL_CBWR", settings.mkl_cbwr.c_str(), 1) == 0);
+  }
+  at::set_num_threads(threads);
+  // LibTorch takes this setting once in a process.
+  if (at::get_num_interop_threads() != 1) at::set_num_interop_threads(1);
+  settings.threads = adopt_compute_threads();
+  settings.inter_op_threads = at::get_num_interop_threads();
+  return settings;
+}
+
+int adopt_compute_threads() {
+  return at::get_num_threads();
+}
+
+}  // namespace longshore

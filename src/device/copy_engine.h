@@ -1,0 +1,38 @@
+// CopyEngine: moves bytes between host and device memory and counts them. Owned by the engine; its
+// compute thread calls it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/bytes.h"
+
+namespace longshore {
+
+class CopyEngine {
+ public:
+  // Bytes moved so far, by direction.
+  struct Counts {
+    Bytes to_device = 0;
+    Bytes to_host = 0;
+  };
+
+  virtual ~CopyEngine() = default;
+  // Both spans have the same length and do not overlap. The copy is done on return.
+  virtual void to_device(std::span<std::byte> device, std::span<const std::byte> host) = 0;
+  virtual void to_host(std::span<std::byte> host, std::span<const std::byte> device) = 0;
+  virtual Counts counts() const = 0;
+};
+
+// The CPU device's: its memory is host memory.
+class CpuCopyEngine final : public CopyEngine {
+ public:
+  void to_device(std::span<std::byte> device, std::span<const std::byte> host) override;
+  void to_host(std::span<std::byte> host, std::span<const std::byte> device) override;
+  Counts counts() const override { return counts_; }
+
+ private:
+  Counts counts_;
+};
+
+}  // namespace longshore

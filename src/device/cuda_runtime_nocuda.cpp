@@ -1,0 +1,26 @@
+// The build without CUDA.
+#include "device/cuda_runtime.h"
+
+namespace longshore {
+
+bool built_with_cuda() {
+  return false;
+}
+
+std::vector<CudaDevice> cuda_devices() {
+  return {};
+}
+
+Bytes cuda_free_bytes(int device) {
+  LONGSHORE_CHECK(false) << "there is no GPU " << device;
+  return 0;
+}
+
+HostRegistration::HostRegistration(std::span<std::byte>) {}
+HostRegistration::~HostRegistration() = default;
+HostRegistration::HostRegistration(HostRegistration&&) noexcept {}
+HostRegistration& HostRegistration::operator=(HostRegistration&&) noexcept {
+  return *this;
+}
+
+}  // namespace longshore

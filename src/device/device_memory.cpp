@@ -1,0 +1,44 @@
+#include "device/device_memory.h"
+
+#include "base/errors.h"
+
+namespace longshore {
+
+DeviceMemory::DeviceMemory(Bytes cap, Bytes owned)
+    : cap_(cap), workspace_(std::make_shared<WorkspaceMeter>(cap, owned)) {
+  LONGSHORE_CHECK(owned % kDeviceBufferAlignment == 0) << owned;
+  arena_ = HostMapping(owned, "device memory");
+}
+
+DeviceMemory::~DeviceMemory() = default;
+
+DeviceBuffer DeviceMemory::carve(const std::string& name, Bytes bytes) {
+  LONGSHORE_CHECK(bytes >= 0) << name;
+  const Bytes rounded = align_up(bytes, kDeviceBufferAlignment);
+  LONGSHORE_CHECK(rounded <= owned() - carved_)
+      << name << " of " << bytes << " bytes goes beyond the plan's " << owned();
+  std::vector<BytesHeld> held = {{name, rounded}};
+  for (const DeviceBuffer& buffer : buffers_) {
+    LONGSHORE_CHECK(buffer.name != name) << "carved twice: " << name;
+    held.push_back({buffer.name, static_cast<Bytes>(buffer.bytes.size())});
+  }
+  buffers_.push_back(
+      {name, arena_.bytes().subspan(static_cast<size_t>(carved_), static_cast<size_t>(rounded))});
+  carved_ += rounded;
+  workspace_->set_owned(std::move(held));
+  return buffers_.back();
+}
+
+void DeviceMemory::check_carved() const {
+  LONGSHORE_CHECK(carved_ == owned()) << carved_ << " of " << owned() << " bytes have a buffer";
+}
+
+DeviceMemory::Usage DeviceMemory::usage() const {
+  return {owned(), workspace_->current(), workspace_->peak()};
+}
+
+void DeviceMemory::reset_peak() {
+  workspace_->reset_peak();
+}
+
+}  // namespace longshore

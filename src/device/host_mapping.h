@@ -1,0 +1,37 @@
+// HostMapping: anonymous memory of the host, mapped exactly as large as asked and given back by its
+// destructor. Owned by the arena that is cut from it. Any thread.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "base/bytes.h"
+
+namespace longshore {
+
+class HostMapping {
+ public:
+  HostMapping() = default;  // empty
+  // Zero-filled. `purpose` names the memory in errors ("host tier", "device arena"). Huge pages are
+  // asked for where the mapping is large enough; `huge_page_bytes` tells what came of it. Throws
+  // OutOfMemoryError, with the limits that apply, when the system refuses.
+  HostMapping(Bytes bytes, const std::string& purpose);
+  ~HostMapping();
+  HostMapping(HostMapping&& other) noexcept;
+  HostMapping& operator=(HostMapping&& other) noexcept;
+
+  std::span<std::byte> bytes() const { return {data_, static_cast<size_t>(size_)}; }
+  Bytes size_bytes() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  Bytes size_ = 0;    // as asked for
+  Bytes mapped_ = 0;  // whole pages
+};
+
+// How many bytes of the range the kernel has backed with huge pages so far (/proc/self/smaps); 0
+// where that cannot be read.
+Bytes huge_page_bytes(std::span<const std::byte> range);
+
+}  // namespace longshore

@@ -1,0 +1,65 @@
+// WorkspaceMeter: counts the bytes of a device's temporaries by label against a limit. Shared by
+// the DeviceMemory that made it and every live allocation, so that memory freed late is still
+// counted right. Any thread.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+
+namespace longshore {
+
+// Somebody's bytes, for error texts.
+struct BytesHeld {
+  std::string name;
+  Bytes bytes = 0;
+};
+
+// "slot.0 16.0 MiB, slot.1 16.0 MiB, 3 more 1.0 MiB", largest first; "none" when nobody holds any.
+std::string describe_largest(std::vector<BytesHeld> held);
+
+class WorkspaceMeter {
+ public:
+  // Bytes of one label; its address is stable for the meter's life.
+  struct Account {
+    std::string label;
+    Bytes bytes = 0;
+  };
+
+  // `cap` and `owned` are the device's whole cap and its buffers' bytes: the limit is the rest.
+  WorkspaceMeter(Bytes cap, Bytes owned);
+
+  // The label's account, made at first use.
+  Account& account(std::string_view label);
+  // Counts `bytes` for the account. Throws OutOfMemoryError, and counts nothing, over the limit.
+  void take(Account& account, Bytes bytes);
+  void give_back(Account& account, Bytes bytes);
+
+  // The buffers that error texts name.
+  void set_owned(std::vector<BytesHeld> buffers);
+
+  Bytes limit() const { return cap_ - owned_; }
+  Bytes current() const;
+  Bytes peak() const;
+  void reset_peak();
+  // Labels that hold bytes now, largest first.
+  std::vector<BytesHeld> held() const;
+
+ private:
+  [[noreturn]] void throw_over(const Account& account, Bytes bytes) const;
+  std::vector<BytesHeld> held_locked() const;
+
+  const Bytes cap_;
+  const Bytes owned_;
+  mutable std::mutex mutex_;
+  std::map<std::string, Account, std::less<>> accounts_;
+  std::vector<BytesHeld> buffers_;
+  Bytes current_ = 0;
+  Bytes peak_ = 0;
+};
+
+}  // namespace longshore

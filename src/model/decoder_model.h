@@ -1,0 +1,34 @@
+// DecoderModel: the Model of every decoder family: one embedding unit, the blocks, one head unit.
+// Owned by the run; immutable after construction.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "model/arch_spec.h"
+#include "model/unit.h"
+#include "shard/unit_spec.h"
+
+namespace longshore {
+
+class DecoderModel : public Model {
+ public:
+  // `spec` comes from make_model_spec(arch, ...), frozen parameters marked.
+  DecoderModel(ArchSpec arch, ModelSpec spec);
+  ~DecoderModel() override;
+
+  const ArchSpec& arch() const { return arch_; }
+  const ModelSpec& spec() const override { return spec_; }
+  const Unit& unit(UnitId id) const override;
+  const LossUnit& loss_unit() const override { return *head_; }
+  UnitWorkspace workspace(UnitId id, int64_t positions, int64_t longest_document, DType compute,
+                          int threads) const override;
+
+ private:
+  ArchSpec arch_;
+  ModelSpec spec_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::unique_ptr<LossUnit> head_;
+};
+
+}  // namespace longshore

@@ -1,0 +1,57 @@
+// Families: which Hugging Face model types there are, how their config.json becomes an ArchSpec and
+// what their tensors are called. A new family is one row in families.cpp. Pure functions.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "model/arch_spec.h"
+
+namespace longshore {
+
+// The parts of a decoder that have parameters.
+enum class Module : uint8_t {
+  kTokens,
+  kPositions,
+  kAttentionNorm,
+  kQuery,
+  kKey,
+  kValue,
+  kQkv,
+  kQueryNorm,
+  kKeyNorm,
+  kOutput,
+  kMlpNorm,
+  kGate,
+  kUp,
+  kDown,
+  kFinalNorm,
+  kHead,
+};
+inline constexpr size_t kModuleCount = static_cast<size_t>(Module::kHead) + 1;
+
+// Where a family keeps its tensors. "{i}" stands for the block's number; ".weight" and ".bias" are
+// added. Empty: the family has no such part.
+struct NameTable {
+  std::array<std::string_view, kModuleCount> modules;
+  // Of everything but the head: some files leave it out. The first one is written by init-model.
+  std::vector<std::string_view> prefixes;
+  // Globs, after the prefix, of tensors that hold no parameter: buffers of older versions.
+  std::vector<std::string_view> skipped;
+};
+
+// Reads config.json. `path` is named in messages. ConfigError with every problem found: an unknown
+// model_type (with the supported list), a missing key, a value out of bounds, a key that would
+// change the numbers in a way this program does not know.
+ArchSpec read_arch_spec(const Json& config, const std::string& path);
+
+// The names of a supported family; a family that is not in the table is a CheckFailure.
+const NameTable& name_table(std::string_view family);
+
+// "llama, qwen2, ...".
+std::string supported_families();
+
+}  // namespace longshore

@@ -1,0 +1,471 @@
+// The style rules that a machine can check, over every source file of the repository. A failure
+// names file, line and limit. The limits and the table of folders are kept here and nowhere else.
+
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMaxFileLines = 600;
+constexpr int kMaxFunctionLines = 70;
+constexpr int kMaxLineCharacters = 100;
+// Spelled as a character list so that this file does not hold the words themselves.
+constexpr char kToDo[] = {'T', 'O', 'D', 'O'};
+constexpr char kFixMe[] = {'F', 'I', 'X', 'M', 'E'};
+constexpr std::string_view kNotes[] = {{kToDo, 4}, {kFixMe, 5}};
+
+struct Folder {
+  std::string path;
+  std::string name;  // as includes and CMake targets name it
+  bool libtorch;     // may include LibTorch
+  std::set<std::string> uses;
+};
+
+// Arrows run one way: a folder includes its own headers and those of the folders it uses.
+const std::vector<Folder>& folders() {
+  static const std::vector<Folder> table = {
+      {"src/base", "base", false, {}},
+      {"src/shard", "shard", false, {"base"}},
+      {"config", "config", false, {"base"}},
+      {"src/device", "device", true, {"base"}},
+      {"pinned", "pinned", false, {"base", "shard", "device"}},
+      {"src/model", "model", true, {"base", "shard"}},
+      {"src/hf", "hf", false, {"base", "shard"}},
+      {"src/text", "text", false, {"base"}},
+      {"src/data", "data", false, {"base", "config", "text"}},
+      {"offload", "offload", false, {"base", "shard", "config", "device", "pinned"}},
+      {"src/fsdp", "fsdp", true, {"base", "shard", "device", "pinned", "model", "offload"}},
+      {"trainer",
+       "trainer",
+       true,
+       {"base", "shard", "config", "device", "pinned", "model", "hf", "text", "data", "offload",
+        "fsdp"}},
+  };
+  return table;
+}
+
+// No environment variable changes a run: only what launchers set, and what belongs to the terminal
+// and to the user's directories, is read.
+bool may_be_read_from_environment(std::string_view variable) {
+  static const std::set<std::string_view> names = {
+      "RANK",        "LOCAL_RANK",     "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+      "MASTER_PORT", "XDG_CACHE_HOME", "HOME",       "NO_COLOR",         "TERM",
+  };
+  for (std::string_view launcher : {"TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "PMIX_"}) {
+    if (variable.starts_with(launcher)) return true;
+  }
+  return names.contains(variable);
+}
+
+struct SourceFile {
+  std::string path;  // relative to the repository
+  std::string text;
+  std::vector<std::string> lines;
+
+  bool has_extension(std::initializer_list<std::string_view> wanted) const {
+    for (std::string_view extension : wanted) {
+      if (path.ends_with(extension)) return true;
+    }
+    return false;
+  }
+  bool is_cpp() const { return has_extension({".h", ".cpp", ".cu"}); }
+};
+
+std::string at(const SourceFile& file, std::size_t line) {
+  return file.path + ":" + std::to_string(line) + ": ";
+}
+
+SourceFile read_source(const fs::path& path, const fs::path& root) {
+  SourceFile file;
+  file.path = fs::relative(path, root).generic_string();
+  std::ifstream in(path, std::ios::binary);
+  file.text.assign(std::istreambuf_iterator<char>(in), {});
+  std::istringstream lines(file.text);
+  for (std::string line; std::getline(lines, line);) file.lines.push_back(line);
+  return file;
+}
+
+const std::vector<SourceFile>& sources() {
+  static const std::vector<SourceFile> files = [] {
+    const fs::path root = LONGSHORE_ROOT;
+    const std::set<std::string> skipped = {"build", "runs", "models", "data", "target"};
+    std::vector<SourceFile> found;
+    for (auto it = fs::recursive_directory_iterator(root); it != fs::end(it); ++it) {
+      const std::string name = it->path().filename().string();
+      if (it->is_directory()) {
+        const bool top = it.depth() == 0;
+        if (name.starts_with('.') || name == "target" || (top && skipped.contains(name))) {
+          it.disable_recursion_pending();
+        }
+        continue;
+      }
+      SourceFile probe{name, {}, {}};
+      if (probe.is_cpp() || probe.has_extension({".rs", ".py"})) {
+        found.push_back(read_source(it->path(), root));
+      }
+    }
+    return found;
+  }();
+  return files;
+}
+
+// ---- Looking at C++ ----
+
+// Advances past the string or character literal that begins at `i`.
+std::size_t end_of_literal(std::string_view text, std::size_t i) {
+  const bool raw = text[i] == '"' && i > 0 && text[i - 1] == 'R';
+  if (raw) {
+    const std::size_t open = text.find('(', i);
+    const std::string close = ")" + std::string(text.substr(i + 1, open - i - 1)) + "\"";
+    const std::size_t end = text.find(close, open);
+    return end == std::string_view::npos ? text.size() : end + close.size();
+  }
+  std::size_t j = i + 1;
+  while (j < text.size() && text[j] != text[i] && text[j] != '\n') j += text[j] == '\\' ? 2 : 1;
+  return std::min(j + 1, text.size());
+}
+
+// Whether the ' at `i` separates digits (1'000) rather than opening a character literal.
+bool is_digit_separator(std::string_view text, std::size_t i) {
+  return text[i] == '\'' && i > 0 && std::isxdigit(static_cast<unsigned char>(text[i - 1])) != 0;
+}
+
+std::size_t end_of_line(std::string_view text, std::size_t i) {
+  while (i < text.size() && text[i] != '\n') i += text[i] == '\\' ? 2 : 1;
+  return std::min(i, text.size());
+}
+
+bool starts_directive(std::string_view text, std::size_t i) {
+  if (text[i] != '#') return false;
+  while (i > 0 && (text[i - 1] == ' ' || text[i - 1] == '\t')) --i;
+  return i == 0 || text[i - 1] == '\n';
+}
+
+// The text with comments, literals and preprocessor lines blanked; line breaks stay where they are.
+std::string only_code(std::string_view text) {
+  std::string code(text);
+  std::size_t i = 0;
+  while (i < text.size()) {
+    std::size_t end = i + 1;
+    bool blank = true;
+    if (text.substr(i, 2) == "//" || starts_directive(text, i)) {
+      end = end_of_line(text, i);
+    } else if (text.substr(i, 2) == "/*") {
+      const std::size_t close = text.find("*/", i + 2);
+      end = close == std::string_view::npos ? text.size() : close + 2;
+    } else if (text[i] == '"' || (text[i] == '\'' && !is_digit_separator(text, i))) {
+      end = end_of_literal(text, i);
+    } else {
+      blank = false;
+    }
+    for (std::size_t j = i; blank && j < end; ++j) {
+      if (code[j] != '\n') code[j] = ' ';
+    }
+    i = std::max(end, i + 1);
+  }
+  return code;
+}
+
+std::string_view trimmed(std::string_view s) {
+  while (!s.empty() && std::isspace(static_cast<unsigned char>(s.front())) != 0) s.remove_prefix(1);
+  while (!s.empty() && std::isspace(static_cast<unsigned char>(s.back())) != 0) s.remove_suffix(1);
+  return s;
+}
+
+// "template <class T> requires ..." says nothing about what follows it.
+std::string_view without_template_head(std::string_view head) {
+  head = trimmed(head);
+  while (head.starts_with("template")) {
+    std::size_t i = head.find('<');
+    if (i == std::string_view::npos) return head;
+    int depth = 0;
+    do {
+      depth += head[i] == '<' ? 1 : head[i] == '>' ? -1 : 0;
+      ++i;
+    } while (i < head.size() && depth > 0);
+    head = trimmed(head.substr(i));
+  }
+  return head;
+}
+
+enum class Brace { kContainer, kFunction, kData };
+
+// What an opening brace outside any function begins, given the code before it.
+Brace classify(std::string_view head, bool inside_parentheses) {
+  head = without_template_head(head);
+  for (std::string_view word : {"static ", "inline ", "typedef ", "export "}) {
+    if (head.starts_with(word)) head = trimmed(head.substr(word.size()));
+  }
+  for (std::string_view word : {"namespace", "class ", "struct ", "union ", "enum "}) {
+    if (head.starts_with(word)) return Brace::kContainer;
+  }
+  if (head.starts_with("extern") && head.find('(') == std::string_view::npos) {
+    return Brace::kContainer;
+  }
+  const bool lambda = head.find('[') != std::string_view::npos &&
+                      (head.find("](") != std::string_view::npos || head.ends_with(']'));
+  if (lambda) return Brace::kFunction;
+  const bool initializer = head.ends_with('=') || head.ends_with("return") || head.ends_with(',');
+  const bool call = head.find('(') != std::string_view::npos;
+  return call && !initializer && !inside_parentheses ? Brace::kFunction : Brace::kData;
+}
+
+struct Function {
+  std::string_view head;
+  std::size_t line = 0;  // of the opening brace, from 1
+  int lines = 0;         // from the opening to the closing brace
+};
+
+// Finds every outermost function body (lambdas inside a function count as part of it).
+class FunctionFinder {
+ public:
+  explicit FunctionFinder(std::string_view code) : code_(code) {}
+
+  std::vector<Function> find() {
+    for (; i_ < code_.size(); ++i_) step(code_[i_]);
+    return found_;
+  }
+
+ private:
+  void step(char c) {
+    if (c == '\n') ++line_;
+    if (inside_function_ > 0) {
+      inside_function_ += c == '{' ? 1 : c == '}' ? -1 : 0;
+      if (inside_function_ == 0) close_function();
+      return;
+    }
+    if (c == '(') ++parentheses_;
+    if (c == ')') --parentheses_;
+    if (c == '{') open();
+    if ((c == '}' || c == ';') && parentheses_ == 0) head_ = i_ + 1;
+  }
+
+  void open() {
+    const std::string_view head = code_.substr(head_, i_ - head_);
+    if (classify(head, parentheses_ > 0) == Brace::kFunction) {
+      // The braces of a member initializer, then the body: one function, from the first head.
+      current_ = {trimmed(head), line_, 0};
+      inside_function_ = 1;
+    } else if (parentheses_ == 0) {  // `f(T x = {})`: still the head of f
+      head_ = i_ + 1;
+    }
+  }
+
+  void close_function() {
+    std::size_t next = code_.find_first_not_of(" \t\n", i_ + 1);
+    const bool continues = next != std::string_view::npos && parentheses_ == 0 &&
+                           (code_[next] == '{' ||
+                            (code_[next] == ',' && current_.head.find(':') != std::string::npos));
+    if (continues) return;  // the head stays: the next brace belongs to the same function
+    current_.lines = static_cast<int>(line_ - current_.line) + 1;
+    found_.push_back(current_);
+    head_ = i_ + 1;
+  }
+
+  std::string_view code_;
+  std::size_t i_ = 0;
+  std::size_t line_ = 1;
+  std::size_t head_ = 0;  // where the code before the next brace begins
+  int parentheses_ = 0;
+  int inside_function_ = 0;  // braces open inside the current function
+  Function current_;
+  std::vector<Function> found_;
+};
+
+std::vector<int> function_lengths(std::string_view text) {
+  std::vector<int> lengths;
+  const std::string code = only_code(text);
+  for (const Function& function : FunctionFinder(code).find()) lengths.push_back(function.lines);
+  return lengths;
+}
+
+const Folder* folder_of(std::string_view path) {
+  for (const Folder& folder : folders()) {
+    if (path.starts_with(folder.path + "/")) return &folder;
+  }
+  return nullptr;
+}
+
+const Folder* folder_named(std::string_view name) {
+  for (const Folder& folder : folders()) {
+    if (folder.name == name) return &folder;
+  }
+  return nullptr;
+}
+
+// The name between the quotes or angle brackets of an #include line, else empty.
+std::string_view included_name(std::string_view line) {
+  line = trimmed(line);
+  if (!line.starts_with("#include")) return {};
+  const std::size_t open = line.find_first_of("\"<");
+  const std::size_t close = line.find_last_of("\">");
+  return open < close && close != std::string_view::npos ? line.substr(open + 1, close - open - 1)
+                                                         : std::string_view{};
+}
+
+bool is_libtorch(std::string_view included) {
+  for (std::string_view root : {"torch/", "ATen/", "c10/"}) {
+    if (included.starts_with(root)) return true;
+  }
+  return false;
+}
+
+// The argument of a getenv call on this line: its literal, "?" when it is none, empty without call.
+std::string_view environment_variable(std::string_view line) {
+  const std::size_t call = line.find("getenv(");
+  if (call == std::string_view::npos) return {};
+  const std::string_view argument = line.substr(call + std::string_view("getenv(").size());
+  if (!argument.starts_with('"')) return "?";
+  return argument.substr(1, argument.find('"', 1) - 1);
+}
+
+std::size_t characters(std::string_view utf8) {
+  std::size_t n = 0;
+  for (char c : utf8) n += (static_cast<unsigned char>(c) & 0xC0) != 0x80 ? 1 : 0;
+  return n;
+}
+
+// ---- The rules ----
+
+// Goal: the rules below look at something.
+TEST(Tidy, FindsTheSources) {
+  EXPECT_GT(sources().size(), 10u);
+}
+
+// Goal: the head of a header tells what it is before anything else.
+TEST(Tidy, EveryHeaderBeginsWithAHeadComment) {
+  for (const SourceFile& file : sources()) {
+    if (!file.has_extension({".h"}) || file.lines.empty()) continue;
+    EXPECT_TRUE(file.lines[0].starts_with("//"))
+        << at(file, 1) << "a header begins with a comment: what it is, who owns it, which thread";
+  }
+}
+
+// Goal: a file is read in one sitting.
+TEST(Tidy, FilesAreShort) {
+  for (const SourceFile& file : sources()) {
+    EXPECT_LE(file.lines.size(), kMaxFileLines)
+        << at(file, file.lines.size()) << "at most " << kMaxFileLines << " lines a file";
+  }
+}
+
+// Goal: two files stand side by side on a screen.
+TEST(Tidy, LinesAreShort) {
+  for (const SourceFile& file : sources()) {
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      EXPECT_LE(characters(file.lines[i]), kMaxLineCharacters)
+          << at(file, i + 1) << "at most " << kMaxLineCharacters << " characters a line";
+    }
+  }
+}
+
+// Goal: a function fits on a screen.
+TEST(Tidy, FunctionsAreShort) {
+  for (const SourceFile& file : sources()) {
+    if (!file.is_cpp()) continue;
+    const std::string code = only_code(file.text);
+    for (const Function& function : FunctionFinder(code).find()) {
+      EXPECT_LE(function.lines, kMaxFunctionLines)
+          << at(file, function.line) << "at most " << kMaxFunctionLines
+          << " lines a function: " << function.head.substr(0, 80);
+    }
+  }
+}
+
+// Goal: what is left to do stands in the issue tracker, not in the code.
+TEST(Tidy, NoStrayNotes) {
+  for (const SourceFile& file : sources()) {
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      for (const std::string_view note : kNotes) {
+        EXPECT_EQ(file.lines[i].find(note), std::string::npos) << at(file, i + 1) << note;
+      }
+    }
+  }
+}
+
+// Goal: no folder reaches back up, and LibTorch stays where it is needed.
+TEST(Tidy, FoldersDependOneWay) {
+  for (const SourceFile& file : sources()) {
+    const Folder* folder = folder_of(file.path);
+    if (folder == nullptr || !file.is_cpp()) continue;
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      const std::string_view name = included_name(file.lines[i]);
+      EXPECT_TRUE(folder->libtorch || !is_libtorch(name))
+          << at(file, i + 1) << folder->path << " does without LibTorch, but includes " << name;
+      const Folder* used = folder_named(name.substr(0, name.find('/')));
+      if (used == nullptr || used == folder) continue;
+      EXPECT_TRUE(folder->uses.contains(used->name))
+          << at(file, i + 1) << folder->path << " may not use " << used->path;
+    }
+  }
+}
+
+// Goal: a new folder is put in its place in the order.
+TEST(Tidy, EveryFolderStandsInTheTable) {
+  for (const SourceFile& file : sources()) {
+    if (!file.path.starts_with("src/") || !file.is_cpp()) continue;
+    EXPECT_NE(folder_of(file.path), nullptr) << at(file, 1) << "add its folder to folders()";
+  }
+}
+
+// Goal: the table itself has no cycle: each folder uses only those above it.
+TEST(Tidy, TheTableOfFoldersIsInOrder) {
+  std::set<std::string> above;
+  for (const Folder& folder : folders()) {
+    for (const std::string& used : folder.uses) EXPECT_TRUE(above.contains(used)) << folder.name;
+    above.insert(folder.name);
+  }
+}
+
+// Goal: a run is what its file says, whatever the environment.
+TEST(Tidy, TheEnvironmentChangesNothing) {
+  for (const SourceFile& file : sources()) {
+    if (!file.is_cpp() || file.path.starts_with("tests/")) continue;
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      const std::string_view variable = environment_variable(file.lines[i]);
+      EXPECT_TRUE(variable.empty() || may_be_read_from_environment(variable))
+          << at(file, i + 1) << "reads the environment variable " << variable;
+    }
+  }
+}
+
+// ---- The measure itself ----
+
+// Goal: containers, data and comments are not taken for functions.
+TEST(TidyMeasure, CountsFunctionsOnly) {
+  EXPECT_EQ(function_lengths("namespace a {\nstruct B : C<int()> {\n  int x = 1'000;\n};\n}\n"),
+            (std::vector<int>{}));
+  EXPECT_EQ(function_lengths("const char* kBrace = \"}{(\"; // void f() {\nint t[] = {\n1, f(2)};"),
+            (std::vector<int>{}));
+  EXPECT_EQ(function_lengths("enum class E { a, b };\nextern \"C\" {\nint f(int);\n}\n"),
+            (std::vector<int>{}));
+}
+
+// Goal: templates, initializer lists, default arguments, lambdas and tests are measured whole.
+TEST(TidyMeasure, MeasuresFromBraceToBrace) {
+  EXPECT_EQ(
+      function_lengths("template <class T>\nT f(T x = {}) {\n  if (x) {\n  }\n  return x;\n}\n"),
+      (std::vector<int>{5}));
+  EXPECT_EQ(
+      function_lengths("class A {\n A() : a_{1}, b_{2} {\n  g();\n }\n int f() { return 1; }\n};"),
+      (std::vector<int>{3, 1}));
+  EXPECT_EQ(function_lengths("auto f = [](int x) {\n  return x;\n};\nTEST(A, B) {\n\n}\n"),
+            (std::vector<int>{3, 3}));
+  EXPECT_EQ(function_lengths("const R k[] = {\n  {1, [](int) {\n  return 2; }},\n};\nvoid g() {}"),
+            (std::vector<int>{2, 1}));
+  EXPECT_EQ(function_lengths("auto s = R\"(\n{{{\n)\";\nint f() const noexcept {\n}\n"),
+            (std::vector<int>{2}));
+}
+
+}  // namespace

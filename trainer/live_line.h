@@ -1,0 +1,73 @@
+// LiveLine: how a run shows its progress: one line that is redrawn in place on a terminal, plain
+// lines every `log.every_steps` elsewhere. Owned by rank 0's trainer, one thread. Writes to stderr.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/bytes.h"
+
+namespace longshore {
+
+// What a line can show; absent fields are left out.
+struct LiveStatus {
+  int64_t step = 0;
+  int64_t total_steps = 0;
+  double loss = 0.0;
+  double lr = 0.0;
+  double grad_norm = 0.0;
+  double tokens_per_second = 0.0;
+  bool skipped = false;  // the step was skipped: its loss or norm was not finite
+  std::optional<double> mfu;         // 0..1
+  std::optional<double> plan_ratio;  // measured over planned rate
+  std::string wall;                  // the resource that limits; empty = not known
+  Bytes device_bytes = 0, device_plan_bytes = 0;
+  Bytes host_bytes = 0, host_plan_bytes = 0;
+  std::optional<double> eta_seconds;
+};
+
+struct LiveLineOptions {
+  int fd = 2;
+  bool terminal = false;  // redraw in place
+  bool colour = false;
+  int columns = 80;
+  int64_t every_steps = 1;  // plain lines only: steps between two of them
+};
+
+// "step 120/4000  loss 1.8342  lr 1.9e-05  norm 0.71  2 431 tok/s  ... ETA 14:02" in at most
+// `columns` characters (0 = any number): fields go, the least telling first, until it fits. Colour
+// adds escape sequences that take no room.
+std::string format_live_line(const LiveStatus& status, int columns, bool colour);
+
+// "0:09", "14:02", "3:14:02", "2d 03:14".
+std::string format_duration(double seconds);
+// "2 431": groups of three digits.
+std::string format_count(int64_t count);
+
+class LiveLine {
+ public:
+  explicit LiveLine(const LiveLineOptions& options) : options_(options) {}
+  LiveLine(const LiveLine&) = delete;
+  LiveLine& operator=(const LiveLine&) = delete;
+  // Ends the line on a terminal, so that what follows starts on a new one.
+  ~LiveLine() { finish(); }
+
+  // Terminal, colour and width of stderr as they are now.
+  static LiveLineOptions options_of_stderr(int64_t every_steps);
+
+  void show(const LiveStatus& status);
+  // Removes the line from the terminal, so that a message can be printed; `show` draws it again.
+  void clear();
+  // Leaves the last line standing.
+  void finish();
+
+ private:
+  int columns_now() const;
+  void write(const std::string& text);
+
+  LiveLineOptions options_;
+  bool drawn_ = false;
+};
+
+}  // namespace longshore

@@ -1,0 +1,122 @@
+// Metrics: <run.dir>/metrics.jsonl, one JSON object per line, written by rank 0, one thread.
+// Kinds are start, step, eval, checkpoint, event and end; readers ignore unknown keys. Each line is one
+// write to a file opened for appending, so a killed process loses at most its last line.
+//
+// Numbers are printed so that they read back to the same bits; strict JSON knows no NaN and no
+// infinity, so a value that is not finite is null (a skipped step's loss or norm).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/file.h"
+#include "base/ids.h"
+#include "base/json.h"
+
+namespace longshore {
+
+struct StartRecord {
+  std::string plan;  // its fingerprint or text
+  std::string config_hash;
+  int32_t ranks = 1;
+  Step resumed_from;  // 0: a new run
+};
+
+// What the memory of a step was; 0 where it is not known.
+struct MemoryRecord {
+  Bytes device_peak = 0;
+  Bytes device_plan = 0;
+  Bytes host_pinned = 0;
+  Bytes host_rss = 0;
+};
+
+// One optimizer step, summed over all ranks.
+struct StepRecord {
+  Step step;
+  double loss = 0.0;
+  double grad_norm = 0.0;   // before clipping
+  double clip_scale = 1.0;  // the factor applied to gradients
+  double lr = 0.0;
+  int64_t tokens = 0;
+  int64_t trained_tokens = 0;
+  int64_t sequences = 0;
+  double epoch = 0.0;
+  double seconds = 0.0;
+  double tokens_per_second = 0.0;
+  // By link or part ("h2d", "optimizer"); only what was measured.
+  std::vector<std::pair<std::string, double>> stall_seconds;
+  std::vector<std::pair<std::string, Bytes>> bytes;
+  MemoryRecord memory;
+  bool skipped = false;
+  int64_t skipped_total = 0;
+};
+
+struct EvalRecord {
+  Step step;
+  double loss = 0.0;
+  double perplexity = 0.0;
+  int64_t tokens = 0;
+  double seconds = 0.0;
+};
+
+struct CheckpointRecord {
+  Step step;
+  std::string path;
+  Bytes bytes = 0;
+  double seconds = 0.0;
+};
+
+struct EventRecord {
+  std::string level;  // "info", "warning", "error"
+  std::string code;   // a stable word, e.g. "checkpoint_refused"
+  int32_t rank = 0;
+  std::string text;
+};
+
+struct EndRecord {
+  std::string status;  // "done", "stopped", "failed"
+  int exit_code = 0;
+  int64_t steps = 0;
+};
+
+// The object of a line, with `time` in seconds since the epoch.
+Json to_json(const StartRecord& record, double time);
+Json to_json(const StepRecord& record, double time);
+Json to_json(const EvalRecord& record, double time);
+Json to_json(const CheckpointRecord& record, double time);
+Json to_json(const EventRecord& record, double time);
+Json to_json(const EndRecord& record, double time);
+
+class MetricsFile {
+ public:
+  // Empties the file where it exists.
+  static MetricsFile begin(const std::string& path);
+  // Keeps the lines up to `step` (its step line and the evaluations and checkpoints of that step)
+  // and cuts off all later ones and a torn last line, durably; then appends, as the unbroken run
+  // would have. A missing file begins anew.
+  static MetricsFile resume(const std::string& path, Step step);
+
+  template <typename Record>
+  void write(const Record& record) {
+    write_line(to_json(record, now_seconds()));
+  }
+  // Everything written so far is on disk after this; called before a checkpoint is made.
+  void sync() const;
+  const std::string& path() const { return fd_.path(); }
+
+ private:
+  explicit MetricsFile(UniqueFd fd) : fd_(std::move(fd)) {}
+  static double now_seconds();
+  void write_line(const Json& object);
+
+  UniqueFd fd_;
+};
+
+// Where the lines that `step` and earlier steps wrote end, as a byte offset: after the last line
+// of such a step that comes before the first line of a later step; 0 when there is none.
+Bytes metrics_cut_offset(const std::string& path, Step step);
+
+}  // namespace longshore

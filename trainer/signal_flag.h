@@ -1,0 +1,47 @@
+// SignalFlag: what the user asks of a running process by signals and by a file, as flags that are
+// polled. Handlers only set flags.
+//
+//   SIGTERM, SIGUSR1, first SIGINT   finish the step, save, exit with 128 + signal
+//   second SIGINT                    exit at once with 130, nothing is saved
+//   SIGUSR2, or the save file        save and go on
+//
+// Owned by the run, one at a time in a process: the constructor installs the handlers, the
+// destructor puts the former ones back. Any thread may ask for the stop signal; requests to save
+// are taken by the owner's thread.
+#pragma once
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+namespace longshore {
+
+class SignalFlag {
+ public:
+  // `save_file`: the path whose appearance asks for a save; empty for none.
+  explicit SignalFlag(std::string save_file = "");
+  SignalFlag(const SignalFlag&) = delete;
+  SignalFlag& operator=(const SignalFlag&) = delete;
+  ~SignalFlag();
+
+  // The first stop signal that came, 0 while there is none.
+  int stop_signal() const;
+  bool stop_requested() const { return stop_signal() != 0; }
+  // The exit code of a run that stopped for it and saved.
+  int stop_exit_code() const { return 128 + stop_signal(); }
+
+  // True once for each request to save; removes the save file.
+  bool take_save_request();
+
+ private:
+  struct Former {
+    int signal = 0;
+    struct sigaction action {};
+  };
+  bool take_save_file();
+
+  std::string save_file_;
+  std::vector<Former> former_;
+};
+
+}  // namespace longshore
