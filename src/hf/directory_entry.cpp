@@ -27,8 +27,7 @@ std::string join_path(const UniqueFd& directory, const std::string& name) {
 
 std::string link_target(const UniqueFd& directory, const std::string& name) {
   std::array<char, PATH_MAX> target{};
-  const ssize_t length =
-      ::readlinkat(directory.get(), name.c_str(), target.data(), target.size());
+  const ssize_t length = ::readlinkat(directory.get(), name.c_str(), target.data(), target.size());
   if (length < 0) throw IoError("read link", join_path(directory, name), errno);
   return std::string(target.data(), static_cast<size_t>(length));
 }

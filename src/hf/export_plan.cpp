@@ -52,8 +52,8 @@ ProblemList missing_from(const ModelDirectory& source, const ModelSpec& spec) {
       if (found && found.tensor->shape == parameter.shape && model_dtype(found.tensor->dtype)) {
         continue;
       }
-      problems.add(source.path() + ": tensor '" + printable(parameter.name) +
-                   "': not there as " + format_shape(parameter.shape) + ", so that it cannot be " +
+      problems.add(source.path() + ": tensor '" + printable(parameter.name) + "': not there as " +
+                   format_shape(parameter.shape) + ", so that it cannot be " +
                    "exported the same way");
     }
   }

@@ -43,8 +43,8 @@ struct ExportFile {
 
 struct ExportPlan {
   std::vector<ExportFile> files;
-  std::string index_text;               // empty: no index
-  std::optional<DType> config_dtype;    // what config.json must name now; nullopt: as it is
+  std::string index_text;             // empty: no index
+  std::optional<DType> config_dtype;  // what config.json must name now; nullopt: as it is
   Bytes tensor_bytes = 0;
 };
 

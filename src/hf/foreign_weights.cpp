@@ -12,9 +12,9 @@ constexpr std::string_view kConvert =
     "convert it with transformers: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(OUT)";
 
 constexpr std::array<std::string_view, 18> kWeightEndings = {
-    ".safetensors", ".bin",  ".pth",    ".pt",   ".ckpt", ".gguf",        ".ggml",
-    ".onnx",        ".h5",   ".npz",    ".ot",   ".nemo", ".msgpack",     ".tflite",
-    ".onnx_data",   ".pkl",  ".pickle", ".index.json"};
+    ".safetensors", ".bin",    ".pth",       ".pt",  ".ckpt",   ".gguf",
+    ".ggml",        ".onnx",   ".h5",        ".npz", ".ot",     ".nemo",
+    ".msgpack",     ".tflite", ".onnx_data", ".pkl", ".pickle", ".index.json"};
 
 bool is_pickle(std::string_view name) {
   constexpr std::array<std::string_view, 6> kEndings = {".bin",  ".pth", ".pt",

@@ -26,9 +26,9 @@ constexpr const char* kTemplatesName = "additional_chat_templates";
 // Companions that we name ourselves, and that users link to places of their own.
 bool is_known_companion(std::string_view name) {
   constexpr std::array<std::string_view, 12> kNames = {
-      "config.json",       "generation_config.json",  "tokenizer.json", "tokenizer_config.json",
-      "tokenizer.model",   "special_tokens_map.json", "vocab.json",     "added_tokens.json",
-      "merges.txt",        "chat_template.jinja",     "README.md",      "LICENSE"};
+      "config.json",     "generation_config.json",  "tokenizer.json", "tokenizer_config.json",
+      "tokenizer.model", "special_tokens_map.json", "vocab.json",     "added_tokens.json",
+      "merges.txt",      "chat_template.jinja",     "README.md",      "LICENSE"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
@@ -228,8 +228,7 @@ void ModelDirectory::list_companions() {
 }
 
 UniqueFd ModelDirectory::open_companion(const std::string& name) const {
-  const bool listed =
-      std::binary_search(companion_files_.begin(), companion_files_.end(), name);
+  const bool listed = std::binary_search(companion_files_.begin(), companion_files_.end(), name);
   LONGSHORE_CHECK(listed) << name;
   const size_t slash = name.find('/');
   if (slash != std::string::npos) {

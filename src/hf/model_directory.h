@@ -1,6 +1,6 @@
-// ModelDirectory: a Hugging Face model directory of unknown origin, opened and checked: config.json,
-// generation_config.json and the weights (one safetensors file, or several and their index).
-// Pickle and GGUF weights and quantised models are refused. Keeps the weight files open.
+// ModelDirectory: a Hugging Face model directory of unknown origin, opened and checked:
+// config.json, generation_config.json and the weights (one safetensors file, or several and their
+// index). Pickle and GGUF weights and quantised models are refused. Keeps the weight files open.
 // Reading is const and safe from several threads.
 #pragma once
 
