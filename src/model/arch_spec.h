@@ -71,8 +71,8 @@ struct ArchSpec {
   RopeSpec rope;
 
   bool tied_by_config = false;
-  std::optional<DType> dtype;        // what config.json says about the weights' type
-  double initializer_range = 0.02;   // of init = "random"
+  std::optional<DType> dtype;       // what config.json says about the weights' type
+  double initializer_range = 0.02;  // of init = "random"
   // Scales the initial standard deviation of matrices that write into the residual stream.
   double residual_init_scale = 1.0;
 

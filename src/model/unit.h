@@ -52,6 +52,9 @@ class GradSink {
 class Unit {
  public:
   virtual ~Unit() = default;
+  // The tensors that `forward` reads and autograd differentiates, for views of the unit's slot that
+  // stay the same for the whole run. An adaptor points its own tensors at the views here.
+  virtual std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const;
   // Differentiable with autograd in `parameters` and `in`. The first unit gets an empty `in`.
   virtual Carry forward(UnitParameters parameters, const Carry& in,
                         const MicroBatch& batch) const = 0;
@@ -63,6 +66,9 @@ class Unit {
                          const Carry& grad_out, GradSink& sink) const;
 };
 
+// Detached tensors that share the views' memory.
+std::vector<at::Tensor> make_leaves(const std::vector<at::Tensor>& views);
+
 // The last unit of a model: it ends in a sum of losses.
 class LossUnit {
  public:
@@ -72,6 +78,8 @@ class LossUnit {
     Carry grad_in;          // gradient of `in`; empty when not asked for
   };
   virtual ~LossUnit() = default;
+  // As Unit::leaves.
+  virtual std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const;
   // Loss without gradients.
   virtual Result loss(UnitParameters parameters, const Carry& in,
                       const MicroBatch& batch) const = 0;

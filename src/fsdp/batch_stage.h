@@ -1,0 +1,41 @@
+// BatchStage: the device's place for the inputs of a step's micro-batches. Device memory of fixed
+// size, carved by the plan; owned by the engine, used by its thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "device/copy_engine.h"
+#include "model/unit.h"
+
+namespace longshore {
+
+// One micro-batch on the host: a flat stream of T positions (see MicroBatch).
+struct HostBatch {
+  std::span<const int64_t> tokens, positions, targets;  // [T] each
+  std::span<const int64_t> document_starts;             // [documents + 1], T at the end
+};
+
+class BatchStage {
+ public:
+  // Bytes for `micro_batches` micro-batches of at most `positions` positions.
+  static Bytes bytes_for(int32_t micro_batches, int64_t positions);
+
+  // `memory` has bytes_for(micro_batches, positions) bytes and outlives the stage.
+  BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64_t positions,
+             CopyEngine* copies);
+  // Copies a step's batches to the device. The result is valid until the next call.
+  std::span<const MicroBatch> load(std::span<const HostBatch> batches);
+
+ private:
+  at::Tensor copy_row(size_t row, std::span<const int64_t> values);
+
+  std::span<std::byte> memory_;
+  int32_t micro_batches_;
+  int64_t positions_;
+  CopyEngine* copies_;
+  std::vector<MicroBatch> loaded_;
+};
+
+}  // namespace longshore

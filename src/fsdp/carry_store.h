@@ -1,0 +1,45 @@
+// CarryStore: what the engine keeps between units: every unit's input for every micro-batch of the
+// step, and the gradient that flows back. Device memory of fixed size, carved by the plan; owned by
+// the engine, used by the compute thread.
+//
+// Input of unit u (u >= 1), micro-batch i: the carry of unit u - 1. There is one place for the
+// gradient per micro-batch, for the carry below the unit that runs backward now.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <span>
+#include <vector>
+
+#include "model/unit.h"
+
+namespace longshore {
+
+class CarryStore {
+ public:
+  struct Memory {
+    std::vector<std::vector<std::span<std::byte>>> inputs;  // [unit - 1][micro-batch]
+    std::vector<std::span<std::byte>> gradients;            // [micro-batch]
+  };
+  CarryStore(const ModelSpec& spec, at::ScalarType dtype, Memory memory);
+
+  int32_t micro_batches() const { return static_cast<int32_t>(memory_.gradients.size()); }
+  // Copies `carry`, the output of the unit before `unit`, into its place.
+  void keep_input(UnitId unit, int32_t micro_batch, const Carry& carry);
+  // The kept input as tensors over the place; valid until the next keep_input of the same place.
+  // Empty for the first unit.
+  Carry input(UnitId unit, int32_t micro_batch, int64_t positions) const;
+  // Copies the gradient of the carry into `unit`.
+  void keep_gradient(UnitId unit, int32_t micro_batch, const Carry& gradient);
+  // The kept gradient of the carry out of `unit`.
+  Carry gradient_out(UnitId unit, int32_t micro_batch, int64_t positions) const;
+
+ private:
+  Carry views(UnitId producer, std::span<std::byte> memory, int64_t positions) const;
+
+  const ModelSpec* spec_;
+  at::ScalarType dtype_;
+  Memory memory_;
+};
+
+}  // namespace longshore

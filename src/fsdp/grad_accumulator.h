@@ -1,0 +1,44 @@
+// GradAccumulator: sums a unit's parameter gradients over the micro-batches of a step, fp32 on the
+// device. `RunningSum` adds in the order of micro-batches. Owned by the engine, used by the compute
+// thread.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <span>
+#include <vector>
+
+#include "model/unit.h"
+#include "shard/flat_layout.h"
+
+namespace longshore {
+
+// The fp32 sums of one unit, laid out as the trainable front of its flat parameter; padding is 0.
+class GradAccumulator {
+ public:
+  virtual ~GradAccumulator() = default;
+  virtual void clear() = 0;
+  virtual void add(int32_t parameter, const at::Tensor& grad) = 0;
+  virtual void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) = 0;
+  virtual void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) = 0;
+  // The finished sums, [trainable elements].
+  virtual std::span<const float> sums() const = 0;
+};
+
+class RunningSum : public GradAccumulator {
+ public:
+  // `memory` has at least layout.trainable_elements() * 4 bytes and outlives the accumulator.
+  RunningSum(const UnitSpec& unit, const FlatLayout& layout, std::span<std::byte> memory);
+
+  void clear() override;
+  void add(int32_t parameter, const at::Tensor& grad) override;
+  void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override;
+  void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override;
+  std::span<const float> sums() const override { return sums_; }
+
+ private:
+  std::span<float> sums_;
+  std::vector<at::Tensor> parameters_;  // fp32 views in the parameters' shapes; frozen: undefined
+};
+
+}  // namespace longshore

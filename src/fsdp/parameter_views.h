@@ -1,0 +1,34 @@
+// ParameterViews: a model's parameters as tensors over whatever slot holds them now.
+// Each unit has one StorageImpl; binding a lease points it at the slot. Tensors saved by autograd
+// share that StorageImpl, so a graph made over one slot runs backward over another.
+// Owned by the engine, used by the compute thread.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "model/unit.h"
+#include "offload/stage_ring.h"
+#include "shard/flat_layout.h"
+
+namespace longshore {
+
+class ParameterViews {
+ public:
+  ParameterViews(const Model& model, const std::vector<FlatLayout>& layouts, DType compute);
+
+  // From now on the unit's tensors read the leased slot. They are valid while the lease lives.
+  void bind(const UnitLease& lease);
+  // Leaves of autograd: owned parameters, then borrowed ones. Trainable ones require a gradient.
+  UnitParameters leaves(UnitId unit) const { return leaves_.at(static_cast<size_t>(unit.value)); }
+
+ private:
+  std::vector<c10::Storage> storages_;           // by unit
+  std::vector<std::vector<at::Tensor>> leaves_;  // by unit
+};
+
+// The LibTorch type of a compute dtype.
+at::ScalarType scalar_type_of(DType dtype);
+
+}  // namespace longshore

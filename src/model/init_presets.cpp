@@ -1,0 +1,124 @@
+#include "model/init_presets.h"
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "base/nearest.h"
+
+namespace longshore {
+namespace {
+
+// The sizes of one preset; the rest follows from the family.
+struct Sizes {
+  std::string_view family;
+  int64_t hidden, intermediate, layers, heads, kv_heads, head_dim, positions;
+  bool tied;
+};
+
+struct Row {
+  InitPreset preset;
+  Sizes sizes;
+};
+
+// Tiny: for tests and first tries, seconds on any machine. Small: learns something in minutes on
+// two cores.
+const std::vector<Row>& rows() {
+  static const std::vector<Row> table = {
+      {{"tiny-llama", "llama, 2 layers of 64; grouped heads"},
+       {"llama", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-mistral", "mistral, 2 layers of 64; a sliding window of 64"},
+       {"mistral", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-qwen2", "qwen2, 2 layers of 64; tied"}, {"qwen2", 64, 160, 2, 4, 2, 16, 1024, true}},
+      {{"tiny-qwen3", "qwen3, 2 layers of 64; tied, head_dim 32"},
+       {"qwen3", 64, 160, 2, 4, 2, 32, 1024, true}},
+      {{"tiny-gpt2", "gpt2, 2 layers of 64; tied"}, {"gpt2", 64, 256, 2, 4, 4, 16, 1024, true}},
+      {{"small-llama", "llama, 6 layers of 256, tied; about 6 M parameters with 4096 tokens"},
+       {"llama", 256, 704, 6, 4, 2, 64, 2048, true}},
+      {{"small-qwen3", "qwen3, 6 layers of 256, tied; about 6 M parameters with 4096 tokens"},
+       {"qwen3", 256, 704, 6, 4, 2, 64, 2048, true}},
+      {{"small-gpt2", "gpt2, 6 layers of 256; about 6 M parameters with 4096 tokens"},
+       {"gpt2", 256, 1024, 6, 4, 4, 64, 1024, true}},
+  };
+  return table;
+}
+
+constexpr std::string_view class_name(std::string_view family) {
+  if (family == "llama") return "LlamaForCausalLM";
+  if (family == "mistral") return "MistralForCausalLM";
+  if (family == "qwen2") return "Qwen2ForCausalLM";
+  if (family == "qwen3") return "Qwen3ForCausalLM";
+  return "GPT2LMHeadModel";
+}
+
+Json gpt2_config(const Sizes& sizes) {
+  Json config;
+  config["activation_function"] = "gelu_new";
+  config["attn_pdrop"] = config["embd_pdrop"] = config["resid_pdrop"] = 0.0;
+  config["layer_norm_epsilon"] = 1e-5;
+  config["n_embd"] = sizes.hidden;
+  config["n_head"] = sizes.heads;
+  config["n_inner"] = sizes.intermediate;
+  config["n_layer"] = sizes.layers;
+  config["n_positions"] = sizes.positions;
+  return config;
+}
+
+Json llama_like_config(const Sizes& sizes) {
+  Json config;
+  config["hidden_act"] = "silu";
+  config["hidden_size"] = sizes.hidden;
+  config["intermediate_size"] = sizes.intermediate;
+  config["num_hidden_layers"] = sizes.layers;
+  config["num_attention_heads"] = sizes.heads;
+  config["num_key_value_heads"] = sizes.kv_heads;
+  if (sizes.family != "qwen2") config["head_dim"] = sizes.head_dim;
+  config["max_position_embeddings"] = sizes.positions;
+  config["rms_norm_eps"] = 1e-6;
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 10000.0}};
+  if (sizes.family == "mistral") config["sliding_window"] = 64;
+  return config;
+}
+
+Json token_or_null(int64_t token) {
+  return token < 0 ? Json(nullptr) : Json(token);
+}
+
+}  // namespace
+
+const std::vector<InitPreset>& init_presets() {
+  static const std::vector<InitPreset> presets = [] {
+    std::vector<InitPreset> list;
+    for (const Row& row : rows()) list.push_back(row.preset);
+    return list;
+  }();
+  return presets;
+}
+
+std::string init_preset_config(std::string_view name, const InitPresetOptions& options) {
+  LONGSHORE_CHECK(options.vocabulary >= 1) << options.vocabulary;
+  std::vector<std::string> names;
+  for (const Row& row : rows()) {
+    names.emplace_back(row.preset.name);
+    if (row.preset.name != name) continue;
+    Json config;
+    config["architectures"] = {class_name(row.sizes.family)};
+    config["model_type"] = row.sizes.family;
+    config["dtype"] = "float32";
+    config["vocab_size"] = options.vocabulary;
+    config["bos_token_id"] = token_or_null(options.bos_token);
+    config["eos_token_id"] = token_or_null(options.eos_token);
+    config["pad_token_id"] = token_or_null(options.pad_token);
+    config["initializer_range"] = 0.02;
+    config["tie_word_embeddings"] = row.sizes.tied;
+    config.update(row.sizes.family == "gpt2" ? gpt2_config(row.sizes)
+                                             : llama_like_config(row.sizes));
+    return config.dump(2) + "\n";
+  }
+  const std::string nearest = nearest_name(name, names);
+  std::string list;
+  for (const std::string& known : names) list += (list.empty() ? "" : ", ") + known;
+  throw ConfigError("unknown preset '" + std::string(name) + "'" +
+                    (nearest.empty() ? "" : ", did you mean '" + nearest + "'?") +
+                    " (there are: " + list + ")");
+}
+
+}  // namespace longshore

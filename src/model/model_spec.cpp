@@ -1,0 +1,262 @@
+#include "model/model_spec.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+// More than any machine holds; keeps every later product of sizes inside 64 bits.
+constexpr int64_t kMostParameters = int64_t{1} << 46;
+
+bool matches(std::string_view glob, std::string_view name) {
+  return fnmatch(std::string(glob).c_str(), std::string(name).c_str(), 0) == 0;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::ostringstream text;
+  text << "[";
+  for (size_t i = 0; i < shape.size(); ++i) text << (i > 0 ? ", " : "") << shape[i];
+  text << "]";
+  return text.str();
+}
+
+InitSpec normal_init(double standard_deviation) {
+  return {.kind = InitSpec::Kind::kNormal, .standard_deviation = standard_deviation};
+}
+
+// Makes the parameters of one unit.
+class UnitBuilder {
+ public:
+  UnitBuilder(const ArchSpec& arch, std::string_view prefix, int64_t layer)
+      : arch_(arch), names_(name_table(arch.family)), prefix_(prefix), layer_(layer) {}
+
+  void matrix(Module module, int64_t out, int64_t in, bool bias, double scale = 1.0) {
+    std::vector<int64_t> shape{out, in};
+    if (arch_.transposed_weights) std::swap(shape[0], shape[1]);
+    add(module, false, std::move(shape), normal_init(arch_.initializer_range * scale));
+    if (bias) add(module, true, {out}, {.kind = InitSpec::Kind::kZeros});
+  }
+
+  void table(Module module, int64_t rows) {
+    add(module, false, {rows, arch_.hidden}, normal_init(arch_.initializer_range));
+  }
+
+  void norm(Module module, int64_t width, NormKind kind) {
+    add(module, false, {width}, {.kind = InitSpec::Kind::kOnes});
+    if (kind == NormKind::kLayer) add(module, true, {width}, {.kind = InitSpec::Kind::kZeros});
+  }
+
+  std::vector<ModuleParameter> take() { return std::move(parameters_); }
+
+ private:
+  void add(Module module, bool bias, std::vector<int64_t> shape, InitSpec init) {
+    std::string name(names_.modules[static_cast<size_t>(module)]);
+    LONGSHORE_CHECK(!name.empty()) << arch_.family << " has no part " << static_cast<int>(module);
+    const size_t number = name.find("{i}");
+    if (number != std::string::npos) name.replace(number, 3, std::to_string(layer_));
+    if (module != Module::kHead) name.insert(0, prefix_);
+    name += bias ? ".bias" : ".weight";
+    ParamSpec spec{.name = std::move(name), .shape = std::move(shape), .init = init};
+    parameters_.push_back({.module = module, .bias = bias, .spec = std::move(spec)});
+  }
+
+  const ArchSpec& arch_;
+  const NameTable& names_;
+  std::string_view prefix_;
+  int64_t layer_;
+  std::vector<ModuleParameter> parameters_;
+};
+
+// The prefix under which the files keep the embedding; the first of the family's where there is
+// none (then the embedding is reported as missing).
+std::string_view find_prefix(const ArchSpec& arch, std::span<const FileTensor> files) {
+  const NameTable& names = name_table(arch.family);
+  for (std::string_view prefix : names.prefixes) {
+    const std::string wanted = std::string(prefix) +
+                               std::string(names.modules[static_cast<size_t>(Module::kTokens)]) +
+                               ".weight";
+    const bool found = std::any_of(files.begin(), files.end(),
+                                   [&](const FileTensor& file) { return file.name == wanted; });
+    if (found) return prefix;
+  }
+  return names.prefixes.front();
+}
+
+std::string head_name(const ArchSpec& arch) {
+  return std::string(name_table(arch.family).modules[static_cast<size_t>(Module::kHead)]) +
+         ".weight";
+}
+
+bool decide_tied(const ArchSpec& arch, std::span<const FileTensor> files) {
+  const std::string head = head_name(arch);
+  const bool in_files = std::any_of(files.begin(), files.end(),
+                                    [&](const FileTensor& file) { return file.name == head; });
+  return arch.tied_by_config && !in_files;
+}
+
+UnitSpec make_unit(size_t id, std::string name, std::vector<ModuleParameter> parameters,
+                   int64_t carry_out) {
+  UnitSpec unit;
+  unit.id = UnitId(static_cast<int32_t>(id));
+  unit.name = std::move(name);
+  for (ModuleParameter& parameter : parameters) {
+    unit.parameters.push_back(std::move(parameter.spec));
+  }
+  if (carry_out > 0) unit.carry_out.push_back({.elements_per_position = carry_out});
+  return unit;
+}
+
+void check_size(const ModelSpec& model, const ArchSpec& arch) {
+  int64_t sum = 0;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParamSpec& parameter : unit.parameters) {
+      int64_t elements = 1;
+      for (int64_t dimension : parameter.shape) {
+        elements = checked_multiply(elements, dimension).value_or(kMostParameters);
+      }
+      sum = checked_add(sum, elements).value_or(kMostParameters);
+      if (sum >= kMostParameters) {
+        throw ConfigError(arch.origin + ": the sizes give more than 2^46 parameters");
+      }
+    }
+  }
+}
+
+void check_files(const ModelSpec& model, const ArchSpec& arch, std::span<const FileTensor> files) {
+  std::map<std::string_view, const FileTensor*> by_name;
+  for (const FileTensor& file : files) by_name.emplace(file.name, &file);
+  std::vector<std::string> problems;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParamSpec& parameter : unit.parameters) {
+      const auto found = by_name.find(parameter.name);
+      if (found == by_name.end()) {
+        problems.push_back("tensor '" + parameter.name + "' is missing" +
+                           (parameter.name == head_name(arch) && !arch.tied_by_config
+                                ? ", and tie_word_embeddings is not true"
+                                : ""));
+        continue;
+      }
+      if (found->second->shape != parameter.shape) {
+        problems.push_back("tensor '" + parameter.name + "' has shape " +
+                           shape_text(found->second->shape) + ", expected " +
+                           shape_text(parameter.shape));
+      }
+      by_name.erase(found);
+    }
+  }
+  for (const auto& [name, file] : by_name) {
+    if (!is_skipped_tensor(arch, name)) {
+      problems.push_back("tensor '" + std::string(name) + "' is no part of " + arch.family);
+    }
+  }
+  if (problems.empty()) return;
+  std::string text;
+  constexpr size_t kMost = 50;
+  for (size_t i = 0; i < problems.size() && i < kMost; ++i) {
+    text += (i > 0 ? "\n" : "") + arch.origin + ": " + problems[i];
+  }
+  if (problems.size() > kMost) {
+    text += "\n" + arch.origin + ": and " + std::to_string(problems.size() - kMost) + " more";
+  }
+  throw DataError(text);
+}
+
+}  // namespace
+
+std::vector<ModuleParameter> embedding_parameters(const ArchSpec& arch, std::string_view prefix) {
+  UnitBuilder builder(arch, prefix, 0);
+  builder.table(Module::kTokens, arch.vocabulary);
+  if (arch.position == PositionKind::kLearned) {
+    builder.table(Module::kPositions, arch.max_positions);
+  }
+  return builder.take();
+}
+
+std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, std::string_view prefix,
+                                              int64_t layer) {
+  UnitBuilder builder(arch, prefix, layer);
+  const int64_t q = arch.query_width(), kv = arch.key_width();
+  builder.norm(Module::kAttentionNorm, arch.hidden, arch.norm);
+  if (arch.fused_qkv) {
+    builder.matrix(Module::kQkv, q + 2 * kv, arch.hidden, arch.qkv_bias);
+  } else {
+    builder.matrix(Module::kQuery, q, arch.hidden, arch.qkv_bias);
+    builder.matrix(Module::kKey, kv, arch.hidden, arch.qkv_bias);
+    builder.matrix(Module::kValue, kv, arch.hidden, arch.qkv_bias);
+  }
+  if (arch.qk_norm) {
+    builder.norm(Module::kQueryNorm, arch.head_dim, NormKind::kRms);
+    builder.norm(Module::kKeyNorm, arch.head_dim, NormKind::kRms);
+  }
+  const double residual = arch.residual_init_scale;
+  builder.matrix(Module::kOutput, arch.hidden, q, arch.output_bias, residual);
+  builder.norm(Module::kMlpNorm, arch.hidden, arch.norm);
+  if (arch.gated) builder.matrix(Module::kGate, arch.intermediate, arch.hidden, arch.mlp_bias);
+  builder.matrix(Module::kUp, arch.intermediate, arch.hidden, arch.mlp_bias);
+  builder.matrix(Module::kDown, arch.hidden, arch.intermediate, arch.mlp_bias, residual);
+  return builder.take();
+}
+
+std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, std::string_view prefix,
+                                             bool tied) {
+  UnitBuilder builder(arch, prefix, 0);
+  builder.norm(Module::kFinalNorm, arch.hidden, arch.norm);
+  if (!tied) builder.table(Module::kHead, arch.vocabulary);
+  return builder.take();
+}
+
+ModelSpec make_model_spec(const ArchSpec& arch, std::span<const FileTensor> files) {
+  const std::string_view prefix = find_prefix(arch, files);
+  const bool tied = decide_tied(arch, files);
+  ModelSpec model;
+  model.units.push_back(make_unit(0, "embedding", embedding_parameters(arch, prefix), arch.hidden));
+  for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
+    model.units.push_back(make_unit(model.units.size(), "block." + std::to_string(layer),
+                                    block_parameters(arch, prefix, layer), arch.hidden));
+  }
+  model.units.push_back(
+      make_unit(model.units.size(), "head", head_parameters(arch, prefix, tied), 0));
+  if (tied) model.units.back().borrowed.push_back({.unit = UnitId(0), .index = 0});
+  check_size(model, arch);
+  if (!files.empty()) check_files(model, arch, files);
+  validate_model_spec(model);
+  return model;
+}
+
+bool is_skipped_tensor(const ArchSpec& arch, std::string_view name) {
+  const NameTable& names = name_table(arch.family);
+  for (std::string_view prefix : names.prefixes) {
+    for (std::string_view glob : names.skipped) {
+      if (matches(std::string(prefix) + std::string(glob), name)) return true;
+    }
+  }
+  return false;
+}
+
+void freeze_parameters(ModelSpec& model, std::span<const std::string> globs,
+                       const std::string& where) {
+  std::vector<std::string> problems;
+  for (const std::string& glob : globs) {
+    bool found = false;
+    for (UnitSpec& unit : model.units) {
+      for (ParamSpec& parameter : unit.parameters) {
+        if (!matches(glob, parameter.name)) continue;
+        parameter.frozen = found = true;
+      }
+    }
+    if (!found) {
+      problems.push_back(where + ": '" + glob + "' matches no parameter; names look like '" +
+                         model.units.at(model.units.size() > 1 ? 1 : 0).parameters.at(0).name +
+                         "'");
+    }
+  }
+  if (!problems.empty()) throw ConfigError(problems);
+}
+
+}  // namespace longshore

@@ -1,0 +1,54 @@
+// ModuleModel: makes torch::nn::Modules into units, so that a model of one's own trains on the
+// engine. A module's parameters are pointed at the leased slot; its own memory is given up.
+// Build it, read its initial values into a store, then hand it to an Engine. Owned by the user,
+// who keeps it alive as long as the engine; its units run on the compute thread.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/unit.h"
+
+namespace longshore {
+
+class ModuleModel : public Model {
+ public:
+  // carry -> carry, with the module's parameters; differentiable.
+  using Forward = std::function<Carry(const Carry& in, const MicroBatch& batch)>;
+  // carry -> fp32 scores [T, classes]; the loss is the cross entropy against batch.targets.
+  using Scores = std::function<at::Tensor(const Carry& in, const MicroBatch& batch)>;
+
+  // `workspace_bytes_per_position` bounds what one unit may allocate for a micro-batch.
+  explicit ModuleModel(Bytes workspace_bytes_per_position);
+  ~ModuleModel() override;
+
+  // Units are added in forward order, the loss last.
+  void add_unit(const std::string& name, std::shared_ptr<torch::nn::Module> module, Forward forward,
+                std::vector<CarryTensorSpec> carry_out);
+  void add_loss(const std::string& name, std::shared_ptr<torch::nn::Module> module, Scores scores);
+
+  // The value a parameter had in its module; readable until the model is handed to an engine.
+  void read_initial(const std::string& parameter, int64_t begin, std::span<float> out) const;
+
+  const ModelSpec& spec() const override { return spec_; }
+  const Unit& unit(UnitId id) const override;
+  const LossUnit& loss_unit() const override;
+  UnitWorkspace workspace(UnitId id, int64_t positions, int64_t longest_document, DType compute,
+                          int threads) const override;
+
+ private:
+  void add_spec(const std::string& name, const torch::nn::Module& module,
+                std::vector<CarryTensorSpec> carry_out);
+
+  ModelSpec spec_;
+  std::vector<std::shared_ptr<torch::nn::Module>> modules_;
+  std::vector<std::unique_ptr<Unit>> units_;
+  std::unique_ptr<LossUnit> loss_;
+  Bytes workspace_bytes_per_position_;
+};
+
+}  // namespace longshore

@@ -1,0 +1,42 @@
+#include "shard/load_parameters.h"
+
+#include <algorithm>
+
+#include "shard/state_values.h"
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kChunkElements = int64_t{1} << 20;
+
+void clear_moments(const StateSpans& state, const ShardPiece& piece) {
+  if (state.exp_avg.empty()) return;
+  const auto from = static_cast<size_t>(piece.shard_begin);
+  const auto count = static_cast<size_t>(piece.elements);
+  std::ranges::fill(state.exp_avg.subspan(from, count), 0.0f);
+  std::ranges::fill(state.exp_avg_sq.subspan(from, count), 0.0f);
+}
+
+}  // namespace
+
+void load_parameters(ShardStore& store, const ModelSpec& model,
+                     const std::vector<FlatLayout>& layouts, Rank rank,
+                     const ParameterReader& read) {
+  std::vector<float> chunk(static_cast<size_t>(kChunkElements));
+  for (const UnitSpec& unit : model.units) {
+    const auto state = store.state(unit.id);
+    for (const ShardPiece& piece : layouts.at(static_cast<size_t>(unit.id.value)).pieces(rank)) {
+      const StateSpans spans = state->segment(piece.segment);
+      const std::string& name = unit.parameters.at(static_cast<size_t>(piece.parameter)).name;
+      for (int64_t done = 0; done < piece.elements; done += kChunkElements) {
+        const int64_t elements = std::min(kChunkElements, piece.elements - done);
+        const std::span<float> values(chunk.data(), static_cast<size_t>(elements));
+        read(name, piece.parameter_begin + done, values);
+        write_values(spans, piece.shard_begin + done, values);
+      }
+      clear_moments(spans, piece);
+    }
+  }
+}
+
+}  // namespace longshore
