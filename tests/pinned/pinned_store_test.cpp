@@ -1,0 +1,196 @@
+// The host tier: exact bytes, values in and out, leases that are checked.
+#include "pinned/pinned_store.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+
+#include "base/errors.h"
+#include "base/number_formats.h"
+#include "shard/state_values.h"
+#include "tests/fakes/specs.h"
+
+namespace longshore {
+namespace {
+
+ModelSpec model_with_frozen() {
+  ModelSpec model = fakes::make_small_model(2, true);
+  model.units[1].parameters[1].frozen = true;
+  for (ParamSpec& parameter : model.units[2].parameters) parameter.frozen = true;
+  return model;
+}
+
+std::vector<StateOptions> all_options() {
+  std::vector<StateOptions> all;
+  for (StateFormat format : {StateFormat::kFp32, StateFormat::kSplit}) {
+    for (DType compute : {DType::kF32, DType::kBF16}) all.push_back({format, compute, compute});
+  }
+  return all;
+}
+
+std::vector<float> ramp(int64_t count, float first) {
+  std::vector<float> values(static_cast<size_t>(count));
+  std::iota(values.begin(), values.end(), first);
+  for (float& value : values) value *= 1.0009765625f;  // needs the low half of the master
+  return values;
+}
+
+TEST(PinnedStore, OwnsExactlyThePlannedBytes) {
+  const ModelSpec model = model_with_frozen();
+  WorkerPool pool(2);
+  for (int factor : {1, 4}) {
+    const std::vector<FlatLayout> layouts = make_layouts(model, factor);
+    for (const StateOptions& options : all_options()) {
+      const PinnedStore store(layouts, options, false, &pool);
+      Bytes slabs = 0;
+      for (const FlatLayout& layout : layouts) slabs += SlabLayout(layout, options).slab_bytes();
+      EXPECT_EQ(store.host_bytes(), PinnedStore::planned_bytes(layouts, options));
+      EXPECT_EQ(store.host_bytes() - slabs, PinnedStore::planned_join_bytes(layouts, options));
+      EXPECT_EQ(store.host_bytes() > slabs, needs_join(options));
+    }
+  }
+}
+
+TEST(PinnedStore, GivesTheDeviceTheParametersThatWereWritten) {
+  const ModelSpec model = model_with_frozen();
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  WorkerPool pool(2);
+  for (const StateOptions& options : all_options()) {
+    PinnedStore store(layouts, options, false, &pool);
+    for (size_t u = 0; u < layouts.size(); ++u) {
+      const UnitId unit(static_cast<int32_t>(u));
+      std::vector<float> expected;
+      {
+        const auto state = store.state(unit);
+        for (Segment segment : kSegments) {
+          const std::vector<float> values =
+              ramp(layouts[u].shard_elements(segment), 1.0f + static_cast<float>(u));
+          write_values(state->segment(segment), 0, values);
+          expected.insert(expected.end(), values.begin(), values.end());
+        }
+      }
+      const auto lease = store.parameters(unit);
+      ASSERT_EQ(lease->bytes().size(),
+                expected.size() * static_cast<size_t>(width_of(options.compute)));
+      for (size_t i = 0; i < expected.size(); ++i) {
+        if (options.compute == DType::kF32) {
+          ASSERT_EQ(reinterpret_cast<const float*>(lease->bytes().data())[i], expected[i]);
+        } else {
+          ASSERT_EQ(reinterpret_cast<const uint16_t*>(lease->bytes().data())[i],
+                    master_high(expected[i]));
+        }
+      }
+    }
+  }
+}
+
+TEST(PinnedStore, PutsTheDrainedGradientWhereTheStateLeaseSeesIt) {
+  const ModelSpec model = model_with_frozen();
+  const std::vector<FlatLayout> layouts = make_layouts(model, 2);
+  WorkerPool pool(1);
+  for (const StateOptions& options : all_options()) {
+    PinnedStore store(layouts, options, false, &pool);
+    for (size_t u = 0; u < layouts.size(); ++u) {
+      const UnitId unit(static_cast<int32_t>(u));
+      const std::span<std::byte> gradient = store.gradient(unit);
+      ASSERT_EQ(static_cast<Bytes>(gradient.size()),
+                layouts[u].trainable_elements() / 2 * width_of(options.drain));
+      const auto state = store.state(unit);
+      size_t cursor = 0;
+      for (Segment segment : kSegments) {
+        const std::span<std::byte> part = state->segment(segment).gradient;
+        if (part.empty()) continue;
+        EXPECT_EQ(part.data(), gradient.data() + cursor);
+        cursor += part.size();
+      }
+      EXPECT_EQ(cursor, gradient.size());
+    }
+  }
+}
+
+TEST(PinnedStore, KeepsUnitsApart) {
+  const ModelSpec model = model_with_frozen();
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  WorkerPool pool(1);
+  PinnedStore store(layouts, {}, false, &pool);
+  for (size_t u = 0; u < layouts.size(); ++u) {
+    const auto state = store.state(UnitId(static_cast<int32_t>(u)));
+    for (Segment segment : kSegments) {
+      const StateSpans spans = state->segment(segment);
+      for (std::span<uint16_t> half : {spans.high, spans.low}) {
+        for (uint16_t& value : half) {
+          ASSERT_EQ(value, 0) << "unit " << u << " overlaps an earlier one";
+          value = static_cast<uint16_t>(u + 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(PinnedStore, LeasesAUnitsStateOnceAndNotBesideItsParameters) {
+  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(1, false), 1);
+  WorkerPool pool(1);
+  PinnedStore store(layouts, {}, false, &pool);
+  {
+    const auto state = store.state(UnitId(1));
+    EXPECT_THROW(store.state(UnitId(1)), CheckFailure);
+    EXPECT_THROW(store.parameters(UnitId(1)), CheckFailure);
+    EXPECT_NO_THROW(store.state(UnitId(0)));
+  }
+  const auto first = store.parameters(UnitId(1));
+  const auto second = store.parameters(UnitId(1));
+  EXPECT_THROW(store.state(UnitId(1)), CheckFailure);
+  EXPECT_THROW(store.parameters(UnitId(9)), CheckFailure);
+}
+
+TEST(PinnedStore, LendsTheJoinRegionToOneLeaseAtATime) {
+  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(1, false), 1);
+  WorkerPool pool(1);
+  PinnedStore store(layouts, {StateFormat::kSplit, DType::kF32, DType::kF32}, false, &pool);
+  {
+    const auto lease = store.parameters(UnitId(0));
+    EXPECT_THROW(store.parameters(UnitId(1)), CheckFailure);
+  }
+  EXPECT_NO_THROW(store.parameters(UnitId(1)));
+}
+
+TEST(PinnedArena, IsZeroFilledAndTellsWhatItGot) {
+  WorkerPool pool(2);
+  const PinnedArena arena(130 * kMiB + 4096, false, pool);
+  EXPECT_EQ(arena.size_bytes(), 130 * kMiB + 4096);
+  EXPECT_FALSE(arena.registered());
+  EXPECT_GE(arena.huge_page_bytes(), 0);
+  EXPECT_LE(arena.huge_page_bytes(), 130 * kMiB);
+  EXPECT_EQ(arena.bytes().back(), std::byte{0});
+}
+
+TEST(PinnedArena, SaysSoWhenTheSystemRefuses) {
+  WorkerPool pool(1);
+  EXPECT_THROW(PinnedArena(Bytes{1} << 60, false, pool), OutOfMemoryError);
+}
+
+TEST(WorkerPool, RunsEveryBlockOnceOnAnyNumberOfThreads) {
+  for (int threads : {1, 2, 4, 7}) {
+    WorkerPool pool(threads);
+    std::vector<std::atomic<int>> counts(1000);
+    pool.for_each_block(1000, [&](int64_t i) { ++counts[static_cast<size_t>(i)]; });
+    for (const auto& count : counts) ASSERT_EQ(count, 1);
+    pool.for_each_block(0, [](int64_t) { FAIL(); });
+  }
+}
+
+TEST(WorkerPool, HandsTheExceptionOfABlockToItsOwner) {
+  for (int threads : {1, 3}) {
+    WorkerPool pool(threads);
+    const auto fail = [](int64_t i) {
+      if (i == 17) throw OutOfMemoryError("block 17");
+    };
+    EXPECT_THROW(pool.for_each_block(100, fail), OutOfMemoryError);
+    EXPECT_NO_THROW(pool.for_each_block(10, fail)) << "the pool works on";
+  }
+}
+
+}  // namespace
+}  // namespace longshore

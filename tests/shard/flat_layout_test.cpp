@@ -1,0 +1,143 @@
+// Properties of the flat layout over many made-up units and shard factors.
+#include "shard/flat_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/errors.h"
+#include "tests/fakes/specs.h"
+
+namespace longshore {
+namespace {
+
+using fakes::make_parameter;
+
+// Shapes with 0 to 4 dimensions, among them scalars, primes and dimensions of one.
+UnitSpec random_unit(std::mt19937& random) {
+  UnitSpec unit;
+  unit.name = "unit";
+  const int count = std::uniform_int_distribution<int>(1, 12)(random);
+  for (int i = 0; i < count; ++i) {
+    ParamSpec parameter;
+    parameter.name = "p" + std::to_string(i);
+    const int dimensions = std::uniform_int_distribution<int>(0, 4)(random);
+    for (int d = 0; d < dimensions; ++d) {
+      const int most = d == 0 ? 700 : 9;
+      parameter.shape.push_back(std::uniform_int_distribution<int>(1, most)(random));
+    }
+    parameter.frozen = std::uniform_int_distribution<int>(0, 4)(random) == 0;
+    unit.parameters.push_back(parameter);
+  }
+  return unit;
+}
+
+struct Case {
+  UnitSpec unit;
+  FlatLayout layout;
+};
+
+std::vector<Case> random_cases() {
+  std::mt19937 random(20240601);
+  std::vector<Case> cases;
+  for (int i = 0; i < 40; ++i) {
+    UnitSpec unit = random_unit(random);
+    for (int factor : {1, 2, 3, 7, 8, 64}) cases.push_back({unit, FlatLayout(unit, factor)});
+  }
+  return cases;
+}
+
+TEST(FlatLayout, GivesEveryRankAnEqualAlignedShardOfEverySegment) {
+  for (const Case& c : random_cases()) {
+    int64_t cursor = 0;
+    for (Segment segment : kSegments) {
+      const ElementRange whole = c.layout.segment(segment);
+      ASSERT_EQ(whole.begin, cursor);
+      cursor = whole.end();
+      ASSERT_EQ(whole.elements, c.layout.shard_elements(segment) * c.layout.shard_factor());
+      ASSERT_EQ(c.layout.shard_elements(segment) % kBlockElements, 0);
+      int64_t shard_cursor = whole.begin;
+      for (int32_t rank = 0; rank < c.layout.shard_factor(); ++rank) {
+        const ElementRange shard = c.layout.shard(segment, Rank(rank));
+        ASSERT_EQ(shard.begin, shard_cursor);
+        shard_cursor = shard.end();
+      }
+      ASSERT_EQ(shard_cursor, whole.end());
+    }
+    ASSERT_EQ(cursor, c.layout.flat_elements());
+  }
+}
+
+TEST(FlatLayout, StartsEveryParameterOnABlockInsideItsSegmentWithoutOverlap) {
+  for (const Case& c : random_cases()) {
+    ASSERT_EQ(c.layout.parameter_count(), static_cast<int32_t>(c.unit.parameters.size()));
+    std::vector<ElementRange> ranges;
+    for (int32_t i = 0; i < c.layout.parameter_count(); ++i) {
+      const ElementRange range = c.layout.parameter(i);
+      const ElementRange segment = c.layout.segment(c.layout.parameter_segment(i));
+      ASSERT_EQ(range.begin % kBlockElements, 0);
+      ASSERT_EQ(range.elements, c.unit.parameters[static_cast<size_t>(i)].elements());
+      ASSERT_GE(range.begin, segment.begin);
+      ASSERT_LE(range.end(), segment.end());
+      for (const ElementRange& other : ranges) {
+        ASSERT_TRUE(range.end() <= other.begin || other.end() <= range.begin);
+      }
+      ranges.push_back(range);
+    }
+  }
+}
+
+TEST(FlatLayout, PutsTrainableSegmentsInFront) {
+  for (const Case& c : random_cases()) {
+    for (int32_t i = 0; i < c.layout.parameter_count(); ++i) {
+      const bool frozen = c.unit.parameters[static_cast<size_t>(i)].frozen;
+      ASSERT_EQ(c.layout.parameter(i).begin < c.layout.trainable_elements(), !frozen);
+    }
+    if (!c.unit.has_trainable()) {
+      ASSERT_EQ(c.layout.trainable_elements(), 0);
+    }
+  }
+}
+
+TEST(FlatLayout, CoversEveryElementOfEveryParameterByExactlyOnePieceOverAllRanks) {
+  for (const Case& c : random_cases()) {
+    // Pieces come in order, so each must begin where the last one of its parameter ended.
+    std::vector<int64_t> covered(c.unit.parameters.size(), 0);
+    for (int32_t rank = 0; rank < c.layout.shard_factor(); ++rank) {
+      for (const ShardPiece& piece : c.layout.pieces(Rank(rank))) {
+        ASSERT_GT(piece.elements, 0);
+        ASSERT_EQ(piece.parameter_begin % kBlockElements, 0);
+        ASSERT_EQ(piece.shard_begin % kBlockElements, 0);
+        ASSERT_LE(piece.shard_begin + piece.elements, c.layout.shard_elements(piece.segment));
+        const int64_t flat = c.layout.shard(piece.segment, Rank(rank)).begin + piece.shard_begin;
+        ASSERT_EQ(flat, c.layout.parameter(piece.parameter).begin + piece.parameter_begin);
+        int64_t& end = covered[static_cast<size_t>(piece.parameter)];
+        ASSERT_EQ(piece.parameter_begin, end);
+        end += piece.elements;
+      }
+    }
+    for (size_t i = 0; i < covered.size(); ++i) {
+      ASSERT_EQ(covered[i], c.unit.parameters[i].elements());
+    }
+  }
+}
+
+TEST(FlatLayout, KeepsSmallAndOneDimensionalParametersOutOfTheQuantisedSegment) {
+  EXPECT_EQ(segment_of(make_parameter("norm", {100000})), Segment::kFullMoments);
+  EXPECT_EQ(segment_of(make_parameter("scalar", {})), Segment::kFullMoments);
+  EXPECT_EQ(segment_of(make_parameter("small", {63, 65})), Segment::kFullMoments);
+  EXPECT_EQ(segment_of(make_parameter("matrix", {64, 64})), Segment::kQuantisedMoments);
+  EXPECT_EQ(segment_of(make_parameter("frozen", {64, 64}, true)), Segment::kFrozen);
+}
+
+TEST(FlatLayout, RefusesARankOutsideTheShardFactor) {
+  UnitSpec unit;
+  unit.parameters = {make_parameter("w", {10})};
+  const FlatLayout layout(unit, 2);
+  EXPECT_THROW(layout.shard(Segment::kFullMoments, Rank(2)), CheckFailure);
+  EXPECT_THROW(layout.shard(Segment::kFullMoments, Rank(-1)), CheckFailure);
+  EXPECT_THROW(FlatLayout(unit, 0), CheckFailure);
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,150 @@
+// Bytes of every state format, where slabs put them, and values through a format and back.
+#include "shard/state_format.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <random>
+
+#include "base/errors.h"
+#include "base/number_formats.h"
+#include "shard/state_values.h"
+#include "tests/fakes/specs.h"
+
+namespace longshore {
+namespace {
+
+std::vector<StateOptions> all_options() {
+  std::vector<StateOptions> all;
+  for (StateFormat format : {StateFormat::kFp32, StateFormat::kSplit}) {
+    for (DType compute : {DType::kF32, DType::kBF16}) {
+      for (DType drain : {DType::kF32, DType::kBF16}) all.push_back({format, compute, drain});
+    }
+  }
+  return all;
+}
+
+Bytes state_bytes(const StateOptions& options, Segment segment) {
+  Bytes sum = 0;
+  for (Region region : kRegions) sum += element_bytes(options, segment, region);
+  return sum;
+}
+
+TEST(StateFormat, TakesTheBytesThatTheDesignSays) {
+  const Segment matrices = Segment::kQuantisedMoments;
+  EXPECT_EQ(state_bytes({StateFormat::kFp32, DType::kBF16, DType::kBF16}, matrices), 16);
+  EXPECT_EQ(state_bytes({StateFormat::kSplit, DType::kBF16, DType::kBF16}, matrices), 14);
+  EXPECT_EQ(state_bytes({StateFormat::kFp32, DType::kF32, DType::kF32}, matrices), 16);
+  EXPECT_EQ(state_bytes({StateFormat::kSplit, DType::kF32, DType::kF32}, matrices), 16);
+  for (const StateOptions& options : all_options()) {
+    EXPECT_EQ(state_bytes(options, Segment::kFrozen), width_of(options.compute));
+  }
+}
+
+TEST(StateFormat, HoldsTheParameterOfTheDeviceContiguouslyUnlessItMustBeJoined) {
+  for (const StateOptions& options : all_options()) {
+    if (needs_join(options)) continue;
+    const Region home = options.compute == DType::kF32 ? Region::kMaster : Region::kHigh;
+    for (Segment segment : kSegments) {
+      EXPECT_EQ(element_bytes(options, segment, home), width_of(options.compute));
+    }
+  }
+}
+
+TEST(SlabLayout, PutsRegionsEndToEndAndRoundsToPages) {
+  UnitSpec unit;
+  unit.parameters = {fakes::make_parameter("a", {100, 100}), fakes::make_parameter("b", {77}),
+                     fakes::make_parameter("c", {64, 65}, true)};
+  for (int factor : {1, 3}) {
+    const FlatLayout layout(unit, factor);
+    for (const StateOptions& options : all_options()) {
+      const SlabLayout slab(layout, options);
+      Bytes cursor = 0;
+      for (Region region : kRegions) {
+        Bytes region_bytes = 0;
+        for (Segment segment : kSegments) {
+          EXPECT_EQ(slab.offset(region, segment), cursor);
+          EXPECT_EQ(slab.bytes(region, segment),
+                    layout.shard_elements(segment) * element_bytes(options, segment, region));
+          cursor += slab.bytes(region, segment);
+          region_bytes += slab.bytes(region, segment);
+        }
+        EXPECT_EQ(slab.region_bytes(region), region_bytes);
+      }
+      EXPECT_EQ(slab.slab_bytes(), align_up(cursor, 4096));
+    }
+  }
+}
+
+// Bit patterns that rounding could lose: ties, carries, infinities, NaN, denormals, and random
+// ones.
+std::vector<float> awkward_values() {
+  std::vector<float> values;
+  for (uint32_t bits : {0x00000000u, 0x80000000u, 0x3f808000u, 0x3f7f8000u, 0x3f7fffffu,
+                        0x7f7fffffu, 0x7f800000u, 0xff800000u, 0x7fc00000u, 0x7fffffffu,
+                        0x00000001u, 0x807fffffu, 0xffffffffu, 0x00008000u, 0x00007fffu}) {
+    values.push_back(std::bit_cast<float>(bits));
+  }
+  std::mt19937 random(7);
+  while (values.size() < 2000) {
+    values.push_back(std::bit_cast<float>(static_cast<uint32_t>(random())));
+  }
+  return values;
+}
+
+void expect_same_bits(std::span<const float> a, std::span<const float> b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(a[i]), std::bit_cast<uint32_t>(b[i])) << i;
+  }
+}
+
+TEST(StateValues, ComeBackBitForBitFromAnyMaster) {
+  const std::vector<float> values = awkward_values();
+  std::vector<float> master(values.size() + 10);
+  std::vector<uint16_t> high(master.size());
+  std::vector<uint16_t> low(master.size());
+  std::vector<uint16_t> parameter(master.size());
+  std::vector<float> read(values.size());
+  StateSpans fp32;
+  fp32.master = master;
+  fp32.high = parameter;
+  StateSpans split;
+  split.high = high;
+  split.low = low;
+  for (const StateSpans& state : {fp32, split}) {
+    write_values(state, 10, values);
+    std::ranges::fill(read, 0.0f);
+    read_values(state, 10, read);
+    expect_same_bits(read, values);
+  }
+  EXPECT_EQ(parameter, high) << "both formats give the device the same bf16 parameter";
+}
+
+TEST(StateValues, KeepBf16ValuesOfFrozenSegmentsExactly) {
+  std::vector<float> values;
+  for (uint32_t bits = 0; bits < 0x10000; bits += 3) {
+    values.push_back(bf16_to_float(static_cast<uint16_t>(bits)));
+  }
+  std::vector<uint16_t> high(values.size());
+  std::vector<float> read(values.size());
+  StateSpans frozen;
+  frozen.high = high;
+  write_values(frozen, 0, values);
+  read_values(frozen, 0, read);
+  expect_same_bits(read, values);
+}
+
+TEST(StateValues, RefuseARangeBeyondTheSegment) {
+  std::vector<uint16_t> high(10);
+  std::vector<float> values(4);
+  StateSpans state;
+  state.high = high;
+  EXPECT_THROW(write_values(state, 7, values), CheckFailure);
+  EXPECT_THROW(read_values(state, -1, values), CheckFailure);
+  EXPECT_THROW(read_values(state, 11, std::span(values).first(0)), CheckFailure);
+}
+
+}  // namespace
+}  // namespace longshore
