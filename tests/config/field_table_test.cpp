@@ -47,23 +47,42 @@ TEST(FieldTable, DefaultsLieWithinTheirBounds) {
   }
 }
 
+// A value that is not the key's default; of a choice with one value there is none.
+KeyValue other_value(const Key& key) {
+  switch (key.type) {
+    case KeyType::kBool:
+      return !std::get<bool>(key.default_value());
+    case KeyType::kInteger:
+    case KeyType::kBytes:
+      return int64_t{7};
+    case KeyType::kReal:
+      return 0.625;
+    case KeyType::kRealPair:
+      return std::array<double, 2>{0.25, 0.5};
+    case KeyType::kPath:
+      return std::string("other");
+    case KeyType::kPaths:
+    case KeyType::kStrings:
+      return std::vector<std::string>{"other"};
+    case KeyType::kChoice:
+      break;
+  }
+  return key.choices.back() == std::get<std::string>(key.default_value()) ? key.choices.front()
+                                                                          : key.choices.back();
+}
+
 // A key bound to another key's member would change that one.
 TEST(FieldTable, EveryKeyChangesItsOwnMemberOnly) {
   for (const Section& section : run_file_sections()) {
     for (const Key& key : section.keys) {
+      if (key.choices.size() == 1) continue;
       RunConfig config;
-      for (const Section& other_section : run_file_sections()) {
-        for (const Key& other : other_section.keys) {
-          if (&other != &key) other.set(config, other.default_value());
-        }
-      }
-      EXPECT_EQ(config, RunConfig{}) << key.full_name();
+      key.set(config, other_value(key));
+      EXPECT_EQ(key.get(config), other_value(key)) << key.full_name();
+      EXPECT_EQ(changed_keys(config), "[" + section.name + "]\n" + key.name + " = " +
+                                          toml_text(key, other_value(key)) + "\n");
       key.set(config, key.default_value());
       EXPECT_EQ(config, RunConfig{}) << key.full_name();
-      for (const std::string& choice : key.choices) {
-        key.set(config, choice);
-        EXPECT_EQ(key.get(config), KeyValue(choice)) << key.full_name();
-      }
     }
   }
 }
