@@ -19,10 +19,10 @@ struct Machine {
   int logical_cores = 1;   // that this process may use: affinity and cgroup quota
   int physical_cores = 1;  // distinct cores among them
   Bytes ram_total = 0;
-  Bytes ram_available = 0;               // MemAvailable: free, or freed at once
-  std::optional<Bytes> cgroup_limit;     // the tightest memory limit above the process
+  Bytes ram_available = 0;                // MemAvailable: free, or freed at once
+  std::optional<Bytes> cgroup_limit;      // the tightest memory limit above the process
   std::optional<Bytes> cgroup_available;  // what that limit leaves
-  std::optional<Bytes> memlock_limit;    // RLIMIT_MEMLOCK; nullopt = none
+  std::optional<Bytes> memlock_limit;     // RLIMIT_MEMLOCK; nullopt = none
   std::vector<CudaDevice> gpus;
 
   // Host memory that a run may plan with.

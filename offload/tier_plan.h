@@ -4,8 +4,8 @@
 // Device buffers, by name:
 //   slot.<i>                   a gathered unit in the compute dtype; all slots are equal
 //   gradient_accumulator       fp32 gradients of the unit that runs backward
-//   waiting_gradient.<unit>    the same for a unit that lends a parameter: its gradients come in parts
-//   drain_staging              gradients cast for the copy down; absent when drained in fp32
+//   waiting_gradient.<unit>    the same for a unit that lends a parameter: its gradients come in
+//   parts drain_staging              gradients cast for the copy down; absent when drained in fp32
 //   batch                      tokens, positions and targets of the step's micro-batches
 //   input.<unit>               the unit's kept input: equal parts, one for each micro-batch
 //   output_gradient            what flows back: equal parts, one for each micro-batch
@@ -69,9 +69,9 @@ struct PlanLine {
 
 // What one step moves, on one rank.
 struct StepTraffic {
-  Bytes h2d = 0;          // at most: a unit still in its slot is not copied again
+  Bytes h2d = 0;  // at most: a unit still in its slot is not copied again
   Bytes d2h = 0;
-  Bytes update_dram = 0;  // read and written by the update
+  Bytes update_dram = 0;         // read and written by the update
   double flops_per_token = 0.0;  // estimate: 6 per parameter, 8 with recompute
 };
 
@@ -112,7 +112,8 @@ struct TierPlan {
 // The plan, whether it fits or not. Throws DoesNotFitError only for sizes beyond counting.
 TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine);
 
-// The plan; throws DoesNotFitError, with the arithmetic and the keys to change, when it does not fit.
+// The plan; throws DoesNotFitError, with the arithmetic and the keys to change, when it does not
+// fit.
 TierPlan make_tier_plan(const PlanInputs& inputs, const Machine& machine);
 
 // Why the plan does not fit, and what each key would gain; empty when it does.

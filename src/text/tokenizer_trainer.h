@@ -15,7 +15,7 @@ namespace longshore {
 struct TokenizerRecipe {
   int64_t vocabulary_size = 0;  // at most; special tokens and the 256 bytes included
   int64_t min_frequency = 2;    // pairs seen less often are not merged
-  std::string bos_token{};        // empty: none
+  std::string bos_token{};      // empty: none
   std::string eos_token = "<|endoftext|>";
   std::vector<std::string> other_special_tokens{};
   bool bos_starts_text = false;  // the post-processor puts bos in front of every text
