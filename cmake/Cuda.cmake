@@ -1,17 +1,18 @@
 # Decides whether CUDA is on (LONGSHORE_WITH_CUDA) and finds the toolkit: CUDAToolkit_ROOT, then the
 # one that scripts/bootstrap fetched, then /usr/local/cuda.
 # Gives longshore::cuda_runtime, an empty target when CUDA is off, so that folders name it either way.
+# Code asks `#if LONGSHORE_WITH_CUDA`; files named *_cuda.cpp and *.cu are compiled only when on.
 # libcuda, the driver, is never linked: binaries start on a machine without one.
 
-add_library(longshore_cuda_runtime INTERFACE)
-add_library(longshore::cuda_runtime ALIAS longshore_cuda_runtime)
+add_library(longshore::cuda_runtime INTERFACE IMPORTED GLOBAL)
 set(LONGSHORE_WITH_CUDA OFF)
 
 if(NOT LONGSHORE_CUDA STREQUAL "off")
+  get_filename_component(fetched ${PROJECT_SOURCE_DIR}/.deps/libtorch/nvidia/cu13/bin REALPATH)
   find_program(
     LONGSHORE_NVCC nvcc
     HINTS ${CUDAToolkit_ROOT}/bin $ENV{CUDAToolkit_ROOT}/bin
-          ${PROJECT_SOURCE_DIR}/.deps/libtorch/nvidia/cu13/bin
+          ${fetched}
     PATHS /usr/local/cuda/bin)
   if(LONGSHORE_NVCC)
     set(LONGSHORE_WITH_CUDA ON)
@@ -32,9 +33,7 @@ if(LONGSHORE_WITH_CUDA)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
-  target_link_libraries(longshore_cuda_runtime INTERFACE CUDA::cudart)
+  target_link_libraries(longshore::cuda_runtime INTERFACE CUDA::cudart)
 endif()
 
 message(STATUS "CUDA: ${LONGSHORE_WITH_CUDA} ${LONGSHORE_NVCC}")
-# Code asks `#if LONGSHORE_WITH_CUDA`; files named *_cuda.cpp and *.cu are compiled only when on.
-add_compile_definitions(LONGSHORE_WITH_CUDA=$<BOOL:${LONGSHORE_WITH_CUDA}>)

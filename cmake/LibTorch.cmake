@@ -8,49 +8,54 @@
 
 set(LONGSHORE_LIBTORCH "$ENV{LONGSHORE_LIBTORCH}" CACHE PATH "Root of a LibTorch (has lib/, include/)")
 
+# The real path: linked worktrees share one .deps, and so their compiler cache.
+get_filename_component(fetched ${PROJECT_SOURCE_DIR}/.deps/libtorch/torch REALPATH)
 set(hints ${LONGSHORE_LIBTORCH})
 foreach(dir ${Torch_DIR} $ENV{Torch_DIR})
   list(APPEND hints ${dir}/../../..)
 endforeach()
+string(REPLACE ":" ";" prefixes "$ENV{CMAKE_PREFIX_PATH}")
+list(APPEND hints ${CMAKE_PREFIX_PATH} ${prefixes})
 find_path(
   LONGSHORE_LIBTORCH_ROOT include/torch/csrc/api/include/torch/torch.h
   HINTS ${hints}
-  PATHS ${PROJECT_SOURCE_DIR}/.deps/libtorch/torch NO_CMAKE_FIND_ROOT_PATH)
+  PATHS ${fetched} NO_CMAKE_FIND_ROOT_PATH)
 if(NOT LONGSHORE_LIBTORCH_ROOT)
   message(FATAL_ERROR "No LibTorch: run scripts/bootstrap, or set LONGSHORE_LIBTORCH to one")
 endif()
-get_filename_component(LONGSHORE_LIBTORCH_ROOT ${LONGSHORE_LIBTORCH_ROOT} REALPATH)
 message(STATUS "LibTorch: ${LONGSHORE_LIBTORCH_ROOT}")
 
 function(longshore_import_torch_library name)
-  add_library(longshore_${name} SHARED IMPORTED GLOBAL)
-  set_target_properties(longshore_${name} PROPERTIES IMPORTED_LOCATION
-                                                     ${LONGSHORE_LIBTORCH_ROOT}/lib/lib${name}.so)
+  add_library(longshore::${name} SHARED IMPORTED GLOBAL)
+  set_target_properties(longshore::${name} PROPERTIES IMPORTED_LOCATION
+                                                      ${LONGSHORE_LIBTORCH_ROOT}/lib/lib${name}.so)
 endfunction()
 
 longshore_import_torch_library(c10)
 longshore_import_torch_library(torch_cpu)
 
-add_library(longshore_libtorch INTERFACE)
-add_library(longshore::libtorch ALIAS longshore_libtorch)
+# Imported targets are system ones: warnings in LibTorch's headers are not ours.
+add_library(longshore::libtorch INTERFACE IMPORTED GLOBAL)
 target_include_directories(
-  longshore_libtorch SYSTEM INTERFACE ${LONGSHORE_LIBTORCH_ROOT}/include
-                                      ${LONGSHORE_LIBTORCH_ROOT}/include/torch/csrc/api/include)
-target_link_libraries(longshore_libtorch INTERFACE longshore_torch_cpu longshore_c10)
+  longshore::libtorch INTERFACE ${LONGSHORE_LIBTORCH_ROOT}/include
+                                ${LONGSHORE_LIBTORCH_ROOT}/include/torch/csrc/api/include)
+target_link_libraries(longshore::libtorch INTERFACE longshore::torch_cpu longshore::c10)
 
-add_library(longshore_libtorch_cuda INTERFACE)
-add_library(longshore::libtorch_cuda ALIAS longshore_libtorch_cuda)
-target_link_libraries(longshore_libtorch_cuda INTERFACE longshore_libtorch)
+add_library(longshore::libtorch_cuda INTERFACE IMPORTED GLOBAL)
+target_link_libraries(longshore::libtorch_cuda INTERFACE longshore::libtorch)
 if(LONGSHORE_WITH_CUDA AND EXISTS ${LONGSHORE_LIBTORCH_ROOT}/lib/libtorch_cuda.so)
   longshore_import_torch_library(c10_cuda)
-  longshore_import_torch_library(torch_cuda)
-  target_link_libraries(longshore_libtorch_cuda INTERFACE longshore_torch_cuda longshore_c10_cuda
-                                                          longshore::cuda_runtime)
+  # Kernels register themselves when libtorch_cuda is loaded: it stays although no symbol is used.
+  target_link_libraries(
+    longshore::libtorch_cuda
+    INTERFACE "-Wl,--no-as-needed,${LONGSHORE_LIBTORCH_ROOT}/lib/libtorch_cuda.so,--as-needed"
+              longshore::c10_cuda longshore::cuda_runtime)
 endif()
 
 # The CUDA libraries that LibTorch itself loads lie beside it when it came as a wheel; the linker
 # must see them too, to know that every symbol is found.
-file(GLOB nvidia_libraries ${LONGSHORE_LIBTORCH_ROOT}/../nvidia/*/lib)
+get_filename_component(site ${LONGSHORE_LIBTORCH_ROOT} DIRECTORY)
+file(GLOB nvidia_libraries ${site}/nvidia/*/lib)
 set(CMAKE_BUILD_RPATH ${LONGSHORE_LIBTORCH_ROOT}/lib ${nvidia_libraries})
 set(CMAKE_INSTALL_RPATH $ORIGIN/../lib ${LONGSHORE_LIBTORCH_ROOT}/lib ${nvidia_libraries})
 

@@ -33,6 +33,8 @@ function(longshore_library name)
     longshore_${name} ${scope} $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
                                $<INSTALL_INTERFACE:include/longshore>)
+  target_compile_definitions(longshore_${name} ${scope}
+                             LONGSHORE_WITH_CUDA=$<BOOL:${LONGSHORE_WITH_CUDA}>)
   target_link_libraries(longshore_${name} ${scope} ${arg_DEPENDS})
   target_link_libraries(longshore_${name} ${private_scope} ${arg_PRIVATE_DEPENDS})
   if(arg_TORCH)
@@ -41,6 +43,9 @@ function(longshore_library name)
       longshore_use_torch_header(longshore_${name})
     endif()
   endif()
-  set_property(GLOBAL APPEND PROPERTY LONGSHORE_LIBRARIES longshore_${name})
   set_property(GLOBAL PROPERTY LONGSHORE_${name}_TORCH ${arg_TORCH})
+
+  install(TARGETS longshore_${name} EXPORT longshore ARCHIVE DESTINATION lib)
+  install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION include/longshore/${name}
+          FILES_MATCHING PATTERN "*.h" PATTERN tokenizers_c EXCLUDE)
 endfunction()

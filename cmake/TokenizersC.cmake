@@ -1,9 +1,10 @@
 # longshore::tokenizers_c: the Rust crate in src/text/tokenizers_c, behind its C interface. Cargo
 # decides whether there is anything to compile; its output stays in the build tree.
+# Oniguruma is always compiled from the crate's own sources: an installed shared one would have to be
+# linked too, and could split text otherwise.
 
 set(crate ${PROJECT_SOURCE_DIR}/src/text/tokenizers_c)
-add_library(longshore_tokenizers_c INTERFACE)
-add_library(longshore::tokenizers_c ALIAS longshore_tokenizers_c)
+add_library(longshore::tokenizers_c INTERFACE IMPORTED GLOBAL)
 file(GLOB manifest CONFIGURE_DEPENDS ${crate}/Cargo.toml)
 if(NOT manifest)
   return()
@@ -15,14 +16,16 @@ set(library ${target_dir}/release/libtokenizers_c.a)
 file(GLOB_RECURSE crate_sources CONFIGURE_DEPENDS ${crate}/src/*.rs)
 add_custom_command(
   OUTPUT ${library}
-  COMMAND ${CMAKE_COMMAND} -E env CARGO_TERM_PROGRESS_WHEN=never ${CARGO_PROGRAM} build --release
-          --locked --quiet --manifest-path ${crate}/Cargo.toml --target-dir ${target_dir}
+  COMMAND ${CMAKE_COMMAND} -E env CARGO_TERM_PROGRESS_WHEN=never RUSTONIG_SYSTEM_LIBONIG=0
+          ${CARGO_PROGRAM} build --release --locked --quiet
+          --manifest-path ${crate}/Cargo.toml --target-dir ${target_dir}
   COMMAND ${CMAKE_COMMAND} -E touch_nocreate ${library}
   DEPENDS ${crate}/Cargo.toml ${crate}/Cargo.lock ${crate_sources}
   COMMENT "Building the Rust crate tokenizers_c"
   VERBATIM)
 add_custom_target(tokenizers_c_build DEPENDS ${library})
-add_dependencies(longshore_tokenizers_c tokenizers_c_build)
-target_include_directories(longshore_tokenizers_c INTERFACE ${crate}/include)
-target_link_libraries(longshore_tokenizers_c INTERFACE ${library} Threads::Threads ${CMAKE_DL_LIBS}
-                                                       m)
+add_dependencies(longshore::tokenizers_c tokenizers_c_build)
+target_include_directories(longshore::tokenizers_c INTERFACE ${crate}/include)
+target_link_libraries(longshore::tokenizers_c INTERFACE ${library} Threads::Threads
+                                                        ${CMAKE_DL_LIBS} m)
+install(FILES ${library} DESTINATION lib)

@@ -128,7 +128,7 @@ LiveLineOptions LiveLine::options_of_stderr(int64_t every_steps) {
 }
 
 int LiveLine::columns_now() const {
-  struct winsize size {};
+  struct winsize size{};
   if (::ioctl(options_.fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
   return options_.columns > 0 ? options_.columns : kUnknownColumns;
 }

@@ -46,7 +46,8 @@ void cut_file(const UniqueFd& fd, Bytes bytes) {
   sync_file(fd);
 }
 
-// The step that a line belongs to; nullopt for a line without one (start, event, end) or a torn one.
+// The step that a line belongs to; nullopt for a line without one (start, event, end) or a torn
+// one.
 std::optional<int64_t> step_of_line(const std::string& line) {
   const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) return std::nullopt;

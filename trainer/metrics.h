@@ -1,6 +1,6 @@
 // Metrics: <run.dir>/metrics.jsonl, one JSON object per line, written by rank 0, one thread.
-// Kinds are start, step, eval, checkpoint, event and end; readers ignore unknown keys. Each line is one
-// write to a file opened for appending, so a killed process loses at most its last line.
+// Kinds are start, step, eval, checkpoint, event and end; readers ignore unknown keys. Each line is
+// one write to a file opened for appending, so a killed process loses at most its last line.
 //
 // Numbers are printed so that they read back to the same bits; strict JSON knows no NaN and no
 // infinity, so a value that is not finite is null (a skipped step's loss or norm).

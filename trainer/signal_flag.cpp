@@ -49,7 +49,7 @@ SignalFlag::SignalFlag(std::string save_file) : save_file_(std::move(save_file))
   g_interrupts = 0;
   g_save_requested = false;
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) {
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = on_signal;
     // Reads and writes go on after the handler.
     action.sa_flags = SA_RESTART;

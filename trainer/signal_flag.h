@@ -36,7 +36,7 @@ class SignalFlag {
  private:
   struct Former {
     int signal = 0;
-    struct sigaction action {};
+    struct sigaction action{};
   };
   bool take_save_file();
 

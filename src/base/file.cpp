@@ -161,19 +161,28 @@ void sync_directory(const std::string& path) {
 }
 
 std::string read_whole_file(const std::string& path, Bytes max_bytes) {
+  return read_to_end(open_for_reading(path), max_bytes);
+}
+
+UniqueFd duplicate_stdin() {
+  UniqueFd fd(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0), "stdin");
+  if (!fd.valid()) throw IoError("open", "stdin", errno);
+  return fd;
+}
+
+std::string read_to_end(const UniqueFd& fd, Bytes max_bytes) {
   LONGSHORE_CHECK(max_bytes >= 0) << max_bytes;
-  const UniqueFd fd = open_for_reading(path);
   std::string text;
   std::array<char, size_t{1} << 16> block;
   while (true) {
     const ssize_t got = ::read(fd.get(), block.data(), block.size());
     if (got < 0) {
       if (errno == EINTR) continue;
-      throw IoError("read", path, errno);
+      throw IoError("read", fd.path(), errno);
     }
     if (got == 0) return text;
     if (static_cast<Bytes>(text.size()) > max_bytes - got) {
-      throw DataError(path + ": longer than the limit of " + format_bytes(max_bytes));
+      throw DataError(fd.path() + ": longer than the limit of " + format_bytes(max_bytes));
     }
     text.append(block.data(), static_cast<size_t>(got));
   }

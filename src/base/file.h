@@ -52,6 +52,10 @@ void sync_directory(const std::string& path);
 // The whole of a file, or of a pipe up to its end. DataError where it is longer than `max_bytes`;
 // never holds more than that.
 std::string read_whole_file(const std::string& path, Bytes max_bytes);
+// The same from an open descriptor's position on; a copy of standard input, for example.
+std::string read_to_end(const UniqueFd& fd, Bytes max_bytes);
+// A descriptor of its own for standard input, named "stdin".
+UniqueFd duplicate_stdin();
 
 // The file has either its old or the new content at any moment, and the new one after the return:
 // temporary file beside it, fsync, rename, fsync of the directory.

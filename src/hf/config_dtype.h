@@ -1,4 +1,5 @@
-// The element type that a config.json names ("torch_dtype", in newer files "dtype"). Pure functions.
+// The element type that a config.json names ("torch_dtype", in newer files "dtype"). Pure
+// functions.
 #pragma once
 
 #include <optional>

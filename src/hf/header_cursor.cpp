@@ -8,7 +8,9 @@
 namespace longshore {
 namespace {
 
-bool is_digit(unsigned char byte) { return byte >= '0' && byte <= '9'; }
+bool is_digit(unsigned char byte) {
+  return byte >= '0' && byte <= '9';
+}
 
 void append_code_point(std::string& out, uint32_t code) {
   const auto put = [&out](uint32_t byte) { out += static_cast<char>(byte); };

@@ -1,6 +1,6 @@
-// ModelDirectory: a Hugging Face model directory of unknown origin, opened and checked: config.json,
-// generation_config.json and the weights (one safetensors file, or several and their index).
-// Pickle and GGUF weights and quantised models are refused. Keeps the weight files open.
+// ModelDirectory: a Hugging Face model directory of unknown origin, opened and checked:
+// config.json, generation_config.json and the weights (one safetensors file, or several and their
+// index). Pickle and GGUF weights and quantised models are refused. Keeps the weight files open.
 // Reading is const and safe from several threads.
 #pragma once
 
@@ -17,8 +17,6 @@
 
 namespace longshore {
 
-inline constexpr int64_t kMaxWeightFiles = 1000;
-
 class ModelDirectory {
  public:
   enum class Weights : uint8_t { kRequired, kOptional };
@@ -29,26 +27,31 @@ class ModelDirectory {
   struct TensorRef {
     const WeightFile* file = nullptr;
     const TensorInfo* tensor = nullptr;
+    explicit operator bool() const { return tensor != nullptr; }
   };
 
   // Throws ConfigError where the directory or its config.json cannot be used, DataError where a
   // weight file or the index is damaged. kOptional: for models that start from random weights.
   static ModelDirectory open(const std::string& path, Weights weights = Weights::kRequired);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return fd_.path(); }
   // "<path>/<name>".
-  std::string path_of(std::string_view name) const;
+  std::string path_of(std::string_view name) const { return path() + "/" + std::string(name); }
 
   const Json& config() const { return config_; }
   const std::string& config_text() const { return config_text_; }
   // nullptr when there is no generation_config.json.
-  const Json* generation_config() const { return generation_config_ ? &*generation_config_ : nullptr; }
+  const Json* generation_config() const {
+    return generation_config_ ? &*generation_config_ : nullptr;
+  }
 
   bool has_weights() const { return !files_.empty(); }
   // In the order of their names.
   const std::vector<std::unique_ptr<WeightFile>>& files() const { return files_; }
   // The text of model.safetensors.index.json; empty when the directory has none.
   const std::string& index_text() const { return index_text_; }
+  // metadata.total_size of the index.
+  std::optional<Bytes> index_total_size() const { return index_total_size_; }
   // Every tensor, file by file, in the order of their bytes.
   const std::vector<TensorRef>& tensors() const { return tensors_; }
   // A null TensorRef when there is none.
@@ -58,35 +61,32 @@ class ModelDirectory {
   // Sum of all tensors' bytes.
   Bytes weight_bytes() const { return weight_bytes_; }
 
-  // The directory's other files that belong to the model: tokenizer, templates, licence and so on,
-  // names sorted; files of additional_chat_templates/ with that prefix. config.json and
-  // generation_config.json are among them, weights in any format are not.
+  // The files beside the weights: config.json, tokenizer, templates, licence and so on, sorted;
+  // those of additional_chat_templates/ with that prefix. Weights in any format are not among them.
   const std::vector<std::string>& companion_files() const { return companion_files_; }
-  // Opens one of them, or config.json, for reading.
   UniqueFd open_companion(const std::string& name) const;
 
   // What is odd but does no harm, one line each.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  // xxh3 over config.json, the generation config and the weight files' names, sizes and headers;
-  // not over the values. 16 hex digits.
+  // xxh3 over config.json and the weight files' names, sizes and headers; not over the values.
+  // 16 hex digits.
   std::string fingerprint() const;
 
  private:
   ModelDirectory() = default;
   void read_configs();
-  void find_weights(Weights weights);
-  void open_single_file();
+  void refuse_quantised() const;
+  void open_weights(Weights weights);
   void open_indexed_files();
   void build_table();
   void list_companions();
 
-  std::string path_;
   UniqueFd fd_;
   std::string config_text_;
   Json config_;
-  std::string generation_text_;
   std::optional<Json> generation_config_;
   std::string index_text_;
+  std::optional<Bytes> index_total_size_;
   std::vector<std::unique_ptr<WeightFile>> files_;
   std::vector<TensorRef> tensors_;
   std::vector<uint32_t> by_name_;  // indices into tensors_, sorted by name

@@ -10,7 +10,9 @@
 namespace longshore {
 namespace {
 
-std::string quoted(const std::string& text) { return Json(text).dump(); }
+std::string quoted(const std::string& text) {
+  return Json(text).dump();
+}
 
 // `data_begin` of the tensor counts from the start of the data, as the header has it.
 std::string format_entry(const TensorInfo& tensor, Bytes data_begin) {

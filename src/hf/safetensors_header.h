@@ -26,7 +26,7 @@ inline constexpr int64_t kMaxTensors = 1'000'000;
 inline constexpr int64_t kMaxTensorRank = 8;
 inline constexpr int64_t kMaxTensorNameBytes = 1024;
 inline constexpr int64_t kMaxMetadataEntries = 65'536;
-inline constexpr Bytes kMaxMetadataBytes = 16 * kMiB;
+inline constexpr Bytes kMaxMetadataBytes = 8 * kMiB;
 
 // Key and value of `__metadata__`, in the file's order.
 using SafetensorsMetadata = std::vector<std::pair<std::string, std::string>>;

@@ -143,7 +143,8 @@ class HeaderParser {
     const std::string name = cursor_.string(kMaxKeyBytes);
     const std::optional<TensorDType> dtype = parse_tensor_dtype(name);
     if (!dtype) {
-      fail("dtype '" + printable(name) + "' is not supported; models are read in F32, F16 and BF16");
+      fail("dtype '" + printable(name) +
+           "' is not supported; models are read in F32, F16 and BF16");
     }
     return *dtype;
   }

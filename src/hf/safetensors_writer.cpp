@@ -61,8 +61,7 @@ void SafetensorsWriter::append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     LONGSHORE_CHECK(current_ < tensors_.size()) << bytes.size() << " bytes too many";
     const Bytes missing = tensors_[current_].bytes - current_bytes_;
-    const auto part =
-        bytes.first(std::min(bytes.size(), static_cast<size_t>(missing)));
+    const auto part = bytes.first(std::min(bytes.size(), static_cast<size_t>(missing)));
     tensor_hasher_.update(part);
     buffer(part);
     current_bytes_ += static_cast<Bytes>(part.size());
@@ -101,8 +100,8 @@ void SafetensorsWriter::write_out(std::span<const std::byte> bytes) {
 
 SafetensorsWriter::Result SafetensorsWriter::finish() {
   LONGSHORE_CHECK(fd_.valid()) << "finish twice";
-  LONGSHORE_CHECK(current_ == tensors_.size()) << "tensor " << tensors_[current_].name
-                                               << " is incomplete";
+  LONGSHORE_CHECK(current_ == tensors_.size())
+      << "tensor " << tensors_[current_].name << " is incomplete";
   flush();
   sync_file(fd_);
   result_.file_hash = file_hasher_.digest();

@@ -51,8 +51,8 @@ class SafetensorsWriter {
 
   UniqueFd fd_;
   std::vector<TensorInfo> tensors_;
-  size_t current_ = 0;        // the tensor that the next byte belongs to
-  Bytes current_bytes_ = 0;   // how much of it is here
+  size_t current_ = 0;       // the tensor that the next byte belongs to
+  Bytes current_bytes_ = 0;  // how much of it is here
   std::vector<std::byte> buffer_;
   Hasher tensor_hasher_;
   Hasher file_hasher_;

@@ -42,9 +42,13 @@ const DTypeRow& row_of(TensorDType dtype) {
 
 }  // namespace
 
-Bytes width_of(TensorDType dtype) { return row_of(dtype).width; }
+Bytes width_of(TensorDType dtype) {
+  return row_of(dtype).width;
+}
 
-std::string_view name_of(TensorDType dtype) { return row_of(dtype).name; }
+std::string_view name_of(TensorDType dtype) {
+  return row_of(dtype).name;
+}
 
 std::optional<TensorDType> parse_tensor_dtype(std::string_view name) {
   for (const DTypeRow& row : kRows) {

@@ -1,0 +1,421 @@
+#include "config/field_table.h"
+
+#include <utility>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+template <typename Member>
+KeyValue to_value(const Member& member) {
+  return member;
+}
+KeyValue to_value(const std::optional<int64_t>& member) {
+  return member ? KeyValue(*member) : KeyValue(AutoValue{});
+}
+
+template <typename Member>
+void assign(Member& member, const KeyValue& value) {
+  member = std::get<Member>(value);
+}
+void assign(std::optional<int64_t>& member, const KeyValue& value) {
+  const int64_t* number = std::get_if<int64_t>(&value);
+  member = number == nullptr ? std::nullopt : std::optional<int64_t>(*number);
+}
+
+template <typename Member>
+constexpr bool kIsOptional = false;
+template <typename Value>
+constexpr bool kIsOptional<std::optional<Value>> = true;
+
+// More than any run can do, and exact as a real.
+constexpr double kMaxSteps = 1e12;
+
+// What a row says beside name, type and member.
+struct Row {
+  std::string sentence;
+  Bounds bounds = {};
+  std::string unit = "";
+  std::string example = "";
+};
+
+Bounds at_least(double min) {
+  return {.min = min};
+}
+Bounds between(double min, double max) {
+  return {.min = min, .max = max};
+}
+Bounds above(double min) {
+  return {.min = min, .min_excluded = true};
+}
+
+// Appends rows to the section whose struct is `Members`.
+template <typename Members>
+class Rows {
+ public:
+  Rows(Section* section, Members RunConfig::* members) : section_(section), members_(members) {}
+
+  template <typename Member>
+  void add(const char* name, KeyType type, Member Members::* member, Row row) {
+    Key& key = append(name, type, std::move(row));
+    key.allows_auto = kIsOptional<Member>;
+    key.get = [members = members_, member](const RunConfig& config) {
+      return to_value((config.*members).*member);
+    };
+    key.set = [members = members_, member](RunConfig& config, const KeyValue& value) {
+      assign((config.*members).*member, value);
+    };
+  }
+
+  template <typename Member>
+  void choice(const char* name, Member Members::* member,
+              std::vector<std::pair<std::string, Member>> choices, Row row) {
+    Key& key = append(name, KeyType::kChoice, std::move(row));
+    for (const auto& [text, value] : choices) key.choices.push_back(text);
+    key.get = [members = members_, member, choices](const RunConfig& config) -> KeyValue {
+      const Member& current = (config.*members).*member;
+      for (const auto& [text, value] : choices) {
+        if (value == current) return text;
+      }
+      LONGSHORE_CHECK(false) << "a choice without a name";
+      return AutoValue{};
+    };
+    key.set = [members = members_, member, choices](RunConfig& config, const KeyValue& value) {
+      for (const auto& [text, meaning] : choices) {
+        if (text == std::get<std::string>(value)) (config.*members).*member = meaning;
+      }
+    };
+  }
+
+ private:
+  Key& append(const char* name, KeyType type, Row row) {
+    Key key;
+    key.section = section_->name;
+    key.name = name;
+    key.type = type;
+    key.sentence = std::move(row.sentence);
+    key.bounds = row.bounds;
+    key.unit = std::move(row.unit);
+    key.example = std::move(row.example);
+    return section_->keys.emplace_back(std::move(key));
+  }
+
+  Section* section_;
+  Members RunConfig::* members_;
+};
+
+Section run_section() {
+  Section section{"run", "the run itself", {}};
+  Rows rows(&section, &RunConfig::run);
+  rows.add("dir", KeyType::kPath, &RunSection::dir,
+           {.sentence = "directory of everything the run writes", .example = "\"runs/tiny\""});
+  rows.add("seed", KeyType::kInteger, &RunSection::seed,
+           {.sentence = "seed of every random stream: order of samples, random weights",
+            .bounds = at_least(0)});
+  return section;
+}
+
+Section model_section() {
+  Section section{"model", "the model that is trained", {}};
+  Rows rows(&section, &RunConfig::model);
+  rows.add("path", KeyType::kPath, &ModelSection::path,
+           {.sentence = "a Hugging Face model directory", .example = "\"models/tiny-llama\""});
+  rows.choice<ModelSection::Init>(
+      "init", &ModelSection::init,
+      {{"pretrained", ModelSection::Init::kPretrained}, {"random", ModelSection::Init::kRandom}},
+      {.sentence = "start from the directory's weights, or from random ones made with run.seed"});
+  rows.choice<ModelSection::Dropout>("dropout", &ModelSection::dropout,
+                                     {{"off", ModelSection::Dropout::kOff}},
+                                     {.sentence = "dropout, whatever the model's files say"});
+  return section;
+}
+
+Section data_section() {
+  using Data = DataSection;
+  Section section{"data", "what is trained on", {}};
+  Rows rows(&section, &RunConfig::data);
+  rows.add("train", KeyType::kPaths, &Data::train,
+           {.sentence = "files to train on", .example = "[\"train.jsonl\"]"});
+  rows.add("eval", KeyType::kPaths, &Data::eval, {.sentence = "files to evaluate on"});
+  rows.choice<Data::Format>(
+      "format", &Data::format,
+      {{"auto", Data::Format::kAuto},
+       {"text", Data::Format::kText},
+       {"tokens", Data::Format::kTokens}},
+      {.sentence =
+           "text: a .txt file is one document, or JSONL rows {\"text\": ...}; tokens: JSONL "
+           "rows {\"input_ids\": [...], \"labels\": [...]}; auto: by the first row"});
+  rows.add("max_tokens", KeyType::kInteger, &Data::max_tokens,
+           {.sentence = "tokens in a sequence at most",
+            .bounds = between(2, 1 << 24),
+            .unit = "tokens"});
+  rows.add("packing", KeyType::kBool, &Data::packing,
+           {.sentence = "put several documents into one sequence; none sees another"});
+  rows.add("shuffle", KeyType::kBool, &Data::shuffle,
+           {.sentence = "a new random order every epoch; false: the order of the files"});
+  rows.choice<Data::Overlength>(
+      "overlength", &Data::overlength,
+      {{"error", Data::Overlength::kError},
+       {"truncate", Data::Overlength::kTruncate},
+       {"drop", Data::Overlength::kDrop},
+       {"split", Data::Overlength::kSplit}},
+      {.sentence = "what happens to a document longer than data.max_tokens"});
+  rows.choice<Data::BadRows>(
+      "bad_rows", &Data::bad_rows,
+      {{"error", Data::BadRows::kError}, {"skip", Data::BadRows::kSkip}},
+      {.sentence = "a row that cannot be used ends the run, or is left out and counted"});
+  rows.add("add_eos", KeyType::kBool, &Data::add_eos,
+           {.sentence = "end every text document with the end-of-sequence token"});
+  return section;
+}
+
+Section train_section() {
+  Section section{"train", "how long, and in what portions", {}};
+  Rows rows(&section, &RunConfig::train);
+  rows.add(
+      "steps", KeyType::kInteger, &TrainSection::steps,
+      {.sentence = "steps of the run; 0: as train.epochs says; exactly one of the two is above 0",
+       .bounds = between(0, kMaxSteps)});
+  rows.add(
+      "epochs", KeyType::kReal, &TrainSection::epochs,
+      {.sentence = "passes over data.train; 0: as train.steps says", .bounds = between(0, 1e6)});
+  rows.add("sequences_per_step", KeyType::kInteger, &TrainSection::sequences_per_step,
+           {.sentence = "sequences in one optimizer step, over all ranks and micro-batches",
+            .bounds = between(1, 1 << 24),
+            .unit = "sequences"});
+  rows.add(
+      "micro_batch", KeyType::kInteger, &TrainSection::micro_batch,
+      {.sentence = "sequences on one device at a time; the step's last micro-batch may be smaller",
+       .bounds = between(1, 1 << 16)});
+  rows.add("max_grad_norm", KeyType::kReal, &TrainSection::max_grad_norm,
+           {.sentence = "gradients are scaled down to this global norm; 0: no clipping",
+            .bounds = at_least(0)});
+  rows.add("freeze", KeyType::kStrings, &TrainSection::freeze,
+           {.sentence = "globs of parameter names that stay as they are: no gradient, no state"});
+  rows.add(
+      "max_nonfinite_steps", KeyType::kInteger, &TrainSection::max_nonfinite_steps,
+      {.sentence = "a step with a non-finite loss or gradient is skipped; so many in a row end "
+                   "the run",
+       .bounds = between(1, 1e9)});
+  return section;
+}
+
+Section optimizer_section() {
+  using Optimizer = OptimizerSection;
+  Section section{"optimizer", "the update rule", {}};
+  Rows rows(&section, &RunConfig::optimizer);
+  rows.choice<Optimizer::Name>("name", &Optimizer::name, {{"adamw", Optimizer::Name::kAdamW}},
+                               {.sentence = "AdamW with decoupled weight decay"});
+  rows.add("lr", KeyType::kReal, &Optimizer::lr,
+           {.sentence = "learning rate at the top of the schedule", .bounds = at_least(0)});
+  rows.add("betas", KeyType::kRealPair, &Optimizer::betas,
+           {.sentence = "how slowly the two moments forget",
+            .bounds = {.min = 0, .max = 1, .max_excluded = true}});
+  rows.add("eps", KeyType::kReal, &Optimizer::eps,
+           {.sentence = "added to the root of the second moment", .bounds = above(0)});
+  rows.add("weight_decay", KeyType::kReal, &Optimizer::weight_decay,
+           {.sentence = "fraction of the weight, times the learning rate, taken off per step",
+            .bounds = at_least(0)});
+  rows.choice<Optimizer::Decay>(
+      "decay", &Optimizer::decay,
+      {{"matrices", Optimizer::Decay::kMatrices}, {"all", Optimizer::Decay::kAll}},
+      {.sentence = "which parameters decay: those with two or more dimensions, or all"});
+  rows.choice<Optimizer::Overlap>("overlap", &Optimizer::overlap,
+                                  {{"none", Optimizer::Overlap::kNone}},
+                                  {.sentence = "all updates come after backward"});
+  return section;
+}
+
+Section schedule_section() {
+  using Schedule = ScheduleSection;
+  Section section{"schedule", "the learning rate over the run", {}};
+  Rows rows(&section, &RunConfig::schedule);
+  rows.choice<Schedule::Name>(
+      "name", &Schedule::name,
+      {{"constant", Schedule::Name::kConstant},
+       {"linear", Schedule::Name::kLinear},
+       {"cosine", Schedule::Name::kCosine},
+       {"wsd", Schedule::Name::kWsd}},
+      {.sentence = "shape after the warm-up; wsd stays at the top and falls at the end"});
+  rows.add(
+      "warmup_steps", KeyType::kInteger, &Schedule::warmup_steps,
+      {.sentence = "steps of linear rise from 0 at the start", .bounds = between(0, kMaxSteps)});
+  rows.add("min_lr_ratio", KeyType::kReal, &Schedule::min_lr_ratio,
+           {.sentence = "last learning rate over optimizer.lr; not for constant",
+            .bounds = between(0, 1)});
+  rows.add("decay_steps", KeyType::kInteger, &Schedule::decay_steps,
+           {.sentence = "steps of the fall at the end of wsd, which needs it",
+            .bounds = between(0, kMaxSteps),
+            .unit = "steps"});
+  return section;
+}
+
+Section precision_section() {
+  using Precision = PrecisionSection;
+  using Drain = std::optional<DType>;
+  Section section{"precision", "number formats", {}};
+  Rows rows(&section, &RunConfig::precision);
+  rows.choice<DType>("compute", &Precision::compute,
+                     {{"bf16", DType::kBF16}, {"fp32", DType::kF32}},
+                     {.sentence = "format of parameters and activations on the device"});
+  rows.choice<DType>(
+      "reduce", &Precision::reduce, {{"fp32", DType::kF32}},
+      {.sentence = "format in which gradients are summed over micro-batches and ranks"});
+  rows.choice<Drain>(
+      "drain", &Precision::drain,
+      {{"auto", Drain{}}, {"bf16", Drain{DType::kBF16}}, {"fp32", Drain{DType::kF32}}},
+      {.sentence = "format of gradients on their way to the host; auto: as precision.compute"});
+  return section;
+}
+
+Section fsdp_section() {
+  using Fsdp = FsdpSection;
+  Section section{"fsdp", "how the model is cut into units and shards", {}};
+  Rows rows(&section, &RunConfig::fsdp);
+  rows.choice<Fsdp::Strategy>("strategy", &Fsdp::strategy,
+                              {{"full_shard", Fsdp::Strategy::kFullShard}},
+                              {.sentence = "parameters, gradients and state are sharded"});
+  rows.choice<Fsdp::Units>(
+      "units", &Fsdp::units, {{"block", Fsdp::Units::kBlock}},
+      {.sentence = "a unit is a transformer block, the embedding or the head"});
+  rows.add(
+      "prefetch", KeyType::kInteger, &Fsdp::prefetch,
+      {.sentence = "units gathered ahead of the one that computes; each takes one more device slot",
+       .bounds = between(0, 8)});
+  rows.choice<Fsdp::Recompute>(
+      "recompute", &Fsdp::recompute,
+      {{"unit", Fsdp::Recompute::kUnit}, {"none", Fsdp::Recompute::kNone}},
+      {.sentence = "activation checkpointing: keep only each unit's input, or all activations"});
+  return section;
+}
+
+Section offload_section() {
+  using Offload = OffloadSection;
+  Section section{"offload", "where model state lives, and the caps of the tiers", {}};
+  Rows rows(&section, &RunConfig::offload);
+  rows.choice<Offload::Parameters>("parameters", &Offload::parameters,
+                                   {{"host", Offload::Parameters::kHost}},
+                                   {.sentence = "home of the parameters that the device reads"});
+  rows.choice<Offload::Optimizer>("optimizer", &Offload::optimizer,
+                                  {{"host", Offload::Optimizer::kHost}},
+                                  {.sentence = "home of the fp32 master and the moments"});
+  rows.choice<Offload::Activations>("activations", &Offload::activations,
+                                    {{"device", Offload::Activations::kDevice}},
+                                    {.sentence = "home of the units' kept inputs"});
+  rows.choice<Offload::StateFormat>(
+      "state_format", &Offload::state_format,
+      {{"fp32", Offload::StateFormat::kFp32}, {"split", Offload::StateFormat::kSplit}},
+      {.sentence = "split: the bf16 parameter is the upper half of the master, bit for bit the "
+                   "same numbers in fewer bytes"});
+  rows.add("device_memory", KeyType::kBytes, &Offload::device_memory,
+           {.sentence = "hard cap on device bytes; auto: what the machine has free",
+            .bounds = at_least(1)});
+  rows.add("host_memory", KeyType::kBytes, &Offload::host_memory,
+           {.sentence = "hard cap on host bytes; auto: what the machine has free",
+            .bounds = at_least(1)});
+  rows.add("threads", KeyType::kInteger, &Offload::threads,
+           {.sentence = "threads of the optimizer on the host; the numbers do not depend on them",
+            .bounds = between(1, 1024),
+            .unit = "threads"});
+  return section;
+}
+
+Section checkpoint_section() {
+  using Checkpoint = CheckpointSection;
+  Section section{"checkpoint", "what is saved, and what a run starts from", {}};
+  Rows rows(&section, &RunConfig::checkpoint);
+  rows.add("every_steps", KeyType::kInteger, &Checkpoint::every_steps,
+           {.sentence = "steps between checkpoints; 0: only at the end and on a signal",
+            .bounds = between(0, kMaxSteps),
+            .unit = "steps"});
+  rows.add("keep", KeyType::kInteger, &Checkpoint::keep,
+           {.sentence = "how many of the newest checkpoints are kept",
+            .bounds = between(1, 1e6),
+            .unit = "checkpoints"});
+  rows.add("resume", KeyType::kPath, &Checkpoint::resume,
+           {.sentence = "\"auto\": the newest valid checkpoint of run.dir, if any; \"never\"; or a "
+                        "checkpoint's directory"});
+  rows.choice<Checkpoint::Export>(
+      "export", &Checkpoint::export_model,
+      {{"end", Checkpoint::Export::kEnd}, {"never", Checkpoint::Export::kNever}},
+      {.sentence = "write a Hugging Face directory to hf in run.dir when the run is done"});
+  return section;
+}
+
+Section eval_section() {
+  Section section{"eval", "loss on data.eval", {}};
+  Rows rows(&section, &RunConfig::eval);
+  rows.add("every_steps", KeyType::kInteger, &EvalSection::every_steps,
+           {.sentence = "steps between evaluations; 0: only at the end",
+            .bounds = between(0, kMaxSteps),
+            .unit = "steps"});
+  rows.add(
+      "sequences", KeyType::kInteger, &EvalSection::sequences,
+      {.sentence = "sequences per evaluation at most; 0: all", .bounds = between(0, kMaxSteps)});
+  return section;
+}
+
+Section device_section() {
+  using Device = DeviceSection;
+  Section section{"device", "what computes", {}};
+  Rows rows(&section, &RunConfig::device);
+  rows.choice<Device::Kind>(
+      "kind", &Device::kind,
+      {{"auto", Device::Kind::kAuto}, {"cpu", Device::Kind::kCpu}, {"cuda", Device::Kind::kCuda}},
+      {.sentence = "auto: the best that the machine and this build have"});
+  rows.add(
+      "threads", KeyType::kInteger, &Device::threads,
+      {.sentence =
+           "compute threads of the CPU device; the same count gives the same bits in every run",
+       .bounds = between(1, 256)});
+  return section;
+}
+
+Section log_section() {
+  Section section{"log", "what the run prints", {}};
+  Rows rows(&section, &RunConfig::log);
+  rows.add("every_steps", KeyType::kInteger, &LogSection::every_steps,
+           {.sentence = "steps between printed lines; metrics.jsonl has every step",
+            .bounds = between(1, kMaxSteps),
+            .unit = "steps"});
+  return section;
+}
+
+}  // namespace
+
+const std::vector<Section>& run_file_sections() {
+  static const std::vector<Section> kSections = {
+      run_section(),       model_section(),      data_section(),      train_section(),
+      optimizer_section(), schedule_section(),   precision_section(), fsdp_section(),
+      offload_section(),   checkpoint_section(), eval_section(),      device_section(),
+      log_section()};
+  return kSections;
+}
+
+const Section* find_section(std::string_view name) {
+  for (const Section& section : run_file_sections()) {
+    if (section.name == name) return &section;
+  }
+  return nullptr;
+}
+
+const Key* find_key(std::string_view section, std::string_view name) {
+  const Section* found = find_section(section);
+  if (found == nullptr) return nullptr;
+  for (const Key& key : found->keys) {
+    if (key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+const Key& key_named(std::string_view full_name) {
+  const size_t dot = full_name.find('.');
+  const Key* key = dot == std::string_view::npos
+                       ? nullptr
+                       : find_key(full_name.substr(0, dot), full_name.substr(dot + 1));
+  LONGSHORE_CHECK(key != nullptr) << full_name;
+  return *key;
+}
+
+}  // namespace longshore

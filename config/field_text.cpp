@@ -1,0 +1,117 @@
+// How the table's types, bounds and values are spelled.
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "config/field_table.h"
+#include "config/toml_document.h"
+
+namespace longshore {
+namespace {
+
+// The shortest text that reads back as the same number, spelled as a real of TOML.
+std::string real_text(double number) {
+  std::array<char, 32> digits{};
+  const auto result = std::to_chars(digits.data(), digits.data() + digits.size(), number);
+  std::string text(digits.data(), result.ptr);
+  const size_t exponent = text.find('e');
+  if (exponent == std::string::npos) {
+    return text.find('.') == std::string::npos ? text + ".0" : text;
+  }
+  // "2e-05" is written 2e-5.
+  const size_t first_digit = exponent + 2;
+  if (text[first_digit] == '0') text.erase(first_digit, 1);
+  return text;
+}
+
+// In the largest unit that divides it, so that nothing is rounded.
+std::string bytes_text(Bytes bytes) {
+  constexpr std::array<std::pair<Bytes, const char*>, 3> kUnits = {
+      {{kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}}};
+  for (const auto& [unit, name] : kUnits) {
+    if (bytes != 0 && bytes % unit == 0) return std::to_string(bytes / unit) + name;
+  }
+  return std::to_string(bytes) + "B";
+}
+
+// A bound: whole numbers without exponent or point.
+std::string number_text(double number) {
+  if (number == std::floor(number) && std::fabs(number) < 1e15) {
+    return std::to_string(static_cast<int64_t>(number));
+  }
+  return real_text(number);
+}
+
+std::string base_type_text(const Key& key) {
+  switch (key.type) {
+    case KeyType::kBool:
+      return "true or false";
+    case KeyType::kInteger:
+      return "integer";
+    case KeyType::kReal:
+      return "real";
+    case KeyType::kRealPair:
+      return "two reals";
+    case KeyType::kPath:
+      return "path";
+    case KeyType::kPaths:
+      return "list of paths";
+    case KeyType::kStrings:
+      return "list of strings";
+    case KeyType::kBytes:
+      return "size";
+    case KeyType::kChoice:
+      break;
+  }
+  std::string text;
+  for (size_t i = 0; i < key.choices.size(); ++i) {
+    if (i > 0) text += i + 1 == key.choices.size() ? " or " : ", ";
+    text += quote_toml(key.choices[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+bool Bounds::contain(double number) const {
+  if (min && (min_excluded ? !(number > *min) : !(number >= *min))) return false;
+  if (max && (max_excluded ? !(number < *max) : !(number <= *max))) return false;
+  return true;
+}
+
+std::string Bounds::text() const {
+  if (!min && !max) return "";
+  if (min && max && !min_excluded && !max_excluded) {
+    return "from " + number_text(*min) + " to " + number_text(*max);
+  }
+  const std::string low =
+      min ? (min_excluded ? "above " : "at least ") + number_text(*min) : std::string();
+  const std::string high =
+      max ? (max_excluded ? "below " : "at most ") + number_text(*max) : std::string();
+  return low + (min && max ? " and " : "") + high;
+}
+
+std::string Key::type_text() const {
+  return base_type_text(*this) + (allows_auto ? " or \"auto\"" : "");
+}
+
+std::string toml_text(const Key& key, const KeyValue& value) {
+  if (std::holds_alternative<AutoValue>(value)) return "\"auto\"";
+  if (const auto* boolean = std::get_if<bool>(&value)) return *boolean ? "true" : "false";
+  if (const auto* number = std::get_if<int64_t>(&value)) {
+    if (key.type == KeyType::kBytes) return '"' + bytes_text(*number) + '"';
+    return std::to_string(*number);
+  }
+  if (const auto* number = std::get_if<double>(&value)) return real_text(*number);
+  if (const auto* pair = std::get_if<std::array<double, 2>>(&value)) {
+    return "[" + real_text((*pair)[0]) + ", " + real_text((*pair)[1]) + "]";
+  }
+  if (const auto* string = std::get_if<std::string>(&value)) return quote_toml(*string);
+  std::string text;
+  for (const std::string& element : std::get<std::vector<std::string>>(value)) {
+    text += (text.empty() ? "" : ", ") + quote_toml(element);
+  }
+  return "[" + text + "]";
+}
+
+}  // namespace longshore

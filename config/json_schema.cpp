@@ -1,0 +1,101 @@
+// The table of keys as a JSON Schema.
+#include "base/json.h"
+#include "config/describe.h"
+#include "config/field_table.h"
+
+namespace longshore {
+namespace {
+
+Json bound(double number, KeyType type) {
+  return type == KeyType::kInteger ? Json(static_cast<int64_t>(number)) : Json(number);
+}
+
+// Of one number of the key.
+Json number_schema(const Key& key) {
+  const Bounds& bounds = key.bounds;
+  Json schema = {{"type", key.type == KeyType::kInteger ? "integer" : "number"}};
+  if (bounds.min) {
+    schema[bounds.min_excluded ? "exclusiveMinimum" : "minimum"] = bound(*bounds.min, key.type);
+  }
+  if (bounds.max) {
+    schema[bounds.max_excluded ? "exclusiveMaximum" : "maximum"] = bound(*bounds.max, key.type);
+  }
+  return schema;
+}
+
+Json list_schema(Json element) {
+  return {{"type", "array"}, {"items", std::move(element)}};
+}
+
+Json type_schema(const Key& key) {
+  switch (key.type) {
+    case KeyType::kBool:
+      return {{"type", "boolean"}};
+    case KeyType::kInteger:
+    case KeyType::kReal:
+      return number_schema(key);
+    case KeyType::kRealPair: {
+      Json schema = list_schema(number_schema(key));
+      schema["minItems"] = 2;
+      schema["maxItems"] = 2;
+      return schema;
+    }
+    case KeyType::kPath:
+      return {{"type", "string"}, {"minLength", 1}};
+    case KeyType::kPaths:
+    case KeyType::kStrings:
+      return list_schema({{"type", "string"}, {"minLength", 1}});
+    case KeyType::kBytes:
+      return {{"type", "string"}, {"pattern", R"(^[0-9]+(\.[0-9]+)? ?([kKMGT]?B|[KMGT]iB)$)"}};
+    case KeyType::kChoice:
+      return {{"enum", key.choices}};
+  }
+  return {};
+}
+
+Json default_json(const Key& key) {
+  const KeyValue value = key.default_value();
+  if (std::holds_alternative<AutoValue>(value)) return "auto";
+  return std::visit(
+      [](const auto& held) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, AutoValue>) {
+          return "auto";
+        } else {
+          return held;
+        }
+      },
+      value);
+}
+
+Json key_schema(const Key& key) {
+  Json schema = type_schema(key);
+  if (key.allows_auto) {
+    Json either = Json::array({std::move(schema), Json{{"const", "auto"}}});
+    schema = Json{{"anyOf", std::move(either)}};
+  }
+  schema["description"] = key.sentence;
+  if (!key.required()) schema["default"] = default_json(key);
+  return schema;
+}
+
+}  // namespace
+
+std::string json_schema() {
+  Json sections = Json::object();
+  for (const Section& section : run_file_sections()) {
+    Json keys = Json::object();
+    for (const Key& key : section.keys) keys[key.name] = key_schema(key);
+    sections[section.name] = {{"type", "object"},
+                              {"description", section.sentence},
+                              {"additionalProperties", false},
+                              {"properties", std::move(keys)}};
+  }
+  const Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+                       {"title", "Longshore run file"},
+                       {"type", "object"},
+                       {"additionalProperties", false},
+                       {"properties", std::move(sections)}};
+  return schema.dump(2) + "\n";
+}
+
+}  // namespace longshore

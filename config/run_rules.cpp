@@ -1,0 +1,136 @@
+#include "config/run_rules.h"
+
+#include <initializer_list>
+
+#include "config/field_table.h"
+
+namespace longshore {
+namespace {
+
+class Rules {
+ public:
+  Rules(const RunConfig& config, const KeyPlaces& places) : config_(config), places_(places) {}
+
+  std::vector<std::string> broken() {
+    check_required();
+    check_length();
+    check_batch();
+    check_schedule();
+    check_eval();
+    return std::move(problems_);
+  }
+
+ private:
+  bool usable(std::initializer_list<const char*> names) const {
+    for (const char* name : names) {
+      if (places_.wrong.contains(name)) return false;
+    }
+    return true;
+  }
+
+  const Place* place_of(const char* name) const {
+    const auto found = places_.said.find(name);
+    return found == places_.said.end() ? nullptr : &found->second;
+  }
+
+  std::string assignment(const char* name) const {
+    const Key& key = key_named(name);
+    return std::string(name) + " = " + toml_text(key, key.get(config_));
+  }
+
+  // "train.epochs = 1.0 (run.toml:11:10)".
+  std::string other(const char* name) const {
+    const Place* place = place_of(name);
+    return assignment(name) + " (" + (place == nullptr ? "default" : place->text()) + ")";
+  }
+
+  // Reports at the first key; a key left at its default has no place, the second one then has.
+  void report(const char* first, const char* second, const std::string& relation,
+              const std::string& advice) {
+    const Place* place = place_of(first);
+    if (place == nullptr && place_of(second) != nullptr) place = place_of(second);
+    problems_.push_back((place == nullptr ? places_.run_file : place->text()) + ": " +
+                        assignment(first) + " " + relation + " " + other(second) + advice);
+  }
+
+  void report_missing(const std::string& what, const std::string& addition) {
+    problems_.push_back(places_.run_file + ": " + what + " is missing: " + addition);
+  }
+
+  void check_required() {
+    for (const Section& section : run_file_sections()) {
+      for (const Key& key : section.keys) {
+        const std::string name = key.full_name();
+        if (!key.required() || places_.wrong.contains(name)) continue;
+        const bool empty = key.get(config_) == key.default_value();
+        if (!empty) continue;
+        const std::string addition =
+            "add " + key.name + " = " + key.example + " under [" + section.name + "]";
+        const Place* place = place_of(name.c_str());
+        if (place == nullptr) {
+          report_missing(name, addition);
+        } else {
+          problems_.push_back(place->text() + ": " + name + " is empty: " + addition);
+        }
+      }
+    }
+  }
+
+  void check_length() {
+    if (!usable({"train.steps", "train.epochs"})) return;
+    const bool by_steps = config_.train.steps > 0;
+    const bool by_epochs = config_.train.epochs > 0;
+    if (by_steps && by_epochs) {
+      report("train.steps", "train.epochs", "and", ": give one of them, or set the other to 0");
+    } else if (!by_steps && !by_epochs) {
+      report_missing("the length of the run", "add steps = 100 or epochs = 1 under [train]");
+    }
+  }
+
+  void check_batch() {
+    if (!usable({"train.micro_batch", "train.sequences_per_step"})) return;
+    if (config_.train.micro_batch > config_.train.sequences_per_step) {
+      report("train.micro_batch", "train.sequences_per_step", "is more than", "");
+    }
+  }
+
+  void check_schedule() {
+    if (!usable(
+            {"schedule.name", "schedule.warmup_steps", "schedule.decay_steps", "train.steps"})) {
+      return;
+    }
+    const ScheduleSection& schedule = config_.schedule;
+    const bool wsd = schedule.name == ScheduleSection::Name::kWsd;
+    if (wsd && schedule.decay_steps == 0) {
+      report("schedule.name", "schedule.decay_steps", "needs a fall at the end, but",
+             ": set schedule.decay_steps");
+    }
+    const int64_t steps = config_.train.steps;
+    if (steps == 0) return;  // known only when the data is: the trainer checks it then
+    if (schedule.warmup_steps > steps) {
+      report("schedule.warmup_steps", "train.steps", "is more than", "");
+    } else if (wsd && schedule.decay_steps > steps - schedule.warmup_steps) {
+      report("schedule.decay_steps", "train.steps",
+             "and " + other("schedule.warmup_steps") + " are together more than", "");
+    }
+  }
+
+  void check_eval() {
+    if (!usable({"eval.every_steps", "data.eval"})) return;
+    if (config_.eval.every_steps > 0 && config_.data.eval.empty()) {
+      report("eval.every_steps", "data.eval", "needs files to evaluate on, but", "");
+    }
+  }
+
+  const RunConfig& config_;
+  const KeyPlaces& places_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+std::vector<std::string> broken_rules(const RunConfig& config, const KeyPlaces& places) {
+  return Rules(config, places).broken();
+}
+
+}  // namespace longshore

@@ -1,0 +1,158 @@
+#include "config/value_reader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "base/bytes.h"
+#include "base/nearest.h"
+
+namespace longshore {
+namespace {
+
+using Kind = TomlValue::Kind;
+
+ReadValue problem(std::string text) {
+  return {AutoValue{}, std::move(text)};
+}
+
+ReadValue expected(const Key& key, const std::string& what, const TomlValue& found) {
+  return problem(key.full_name() + ": expected " + what + ", found " + describe(found));
+}
+
+ReadValue out_of_bounds(const Key& key, const std::string& shown) {
+  return problem(key.full_name() + " = " + shown + ": must be " + key.bounds.text());
+}
+
+ReadValue read_integer(const Key& key, const TomlValue& found) {
+  const std::string what = key.allows_auto ? "an integer or \"auto\"" : "an integer";
+  if (found.kind != Kind::kInteger) return expected(key, what, found);
+  if (!key.bounds.contain(static_cast<double>(found.integer))) {
+    return out_of_bounds(key, std::to_string(found.integer));
+  }
+  return {found.integer, ""};
+}
+
+bool is_number(const TomlValue& found) {
+  return found.kind == Kind::kInteger || found.kind == Kind::kReal;
+}
+
+double number_of(const TomlValue& found) {
+  return found.kind == Kind::kInteger ? static_cast<double>(found.integer) : found.real;
+}
+
+ReadValue read_real(const Key& key, const TomlValue& found) {
+  if (!is_number(found)) return expected(key, "a real", found);
+  const double number = number_of(found);
+  if (!std::isfinite(number)) return expected(key, "a finite real", found);
+  if (!key.bounds.contain(number)) return out_of_bounds(key, toml_text(key, number));
+  return {number, ""};
+}
+
+ReadValue read_real_pair(const Key& key, const TomlValue& found) {
+  const std::string what = "two reals such as " + toml_text(key, key.default_value());
+  if (found.kind != Kind::kArray || found.elements.size() != 2) return expected(key, what, found);
+  std::array<double, 2> pair{};
+  for (size_t i = 0; i < pair.size(); ++i) {
+    const TomlValue& element = found.elements[i];
+    if (!is_number(element)) return expected(key, what, element);
+    pair[i] = number_of(element);
+    if (!std::isfinite(pair[i])) return expected(key, "finite reals", element);
+  }
+  if (!key.bounds.contain(pair[0]) || !key.bounds.contain(pair[1])) {
+    return problem(key.full_name() + " = " + toml_text(key, pair) + ": each must be " +
+                   key.bounds.text());
+  }
+  return {pair, ""};
+}
+
+ReadValue read_bytes(const Key& key, const TomlValue& found) {
+  const std::string what = "a size with a unit such as \"24GiB\", or \"auto\"";
+  if (found.kind != Kind::kString) return expected(key, what, found);
+  const std::optional<Bytes> bytes = parse_bytes(found.string);
+  if (!bytes) return expected(key, what, found);
+  if (!key.bounds.contain(static_cast<double>(*bytes))) {
+    return out_of_bounds(key, quote_toml(found.string));
+  }
+  return {*bytes, ""};
+}
+
+ReadValue read_choice(const Key& key, const TomlValue& found) {
+  if (found.kind != Kind::kString) return expected(key, key.type_text(), found);
+  if (std::find(key.choices.begin(), key.choices.end(), found.string) != key.choices.end()) {
+    return {found.string, ""};
+  }
+  const std::string nearest = nearest_name(found.string, key.choices);
+  ReadValue wrong = expected(key, key.type_text(), found);
+  if (!nearest.empty()) wrong.problem += ", did you mean " + quote_toml(nearest) + "?";
+  return wrong;
+}
+
+// "~" and "~/..." become the home directory; anything else stays.
+ReadValue read_path(const Key& key, const TomlValue& found) {
+  const std::string& path = found.string;
+  if (path != "~" && !path.starts_with("~/")) return {path, ""};
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') {
+    return problem(key.full_name() + ": " + quote_toml(path) + " needs HOME, which is not set");
+  }
+  return {home + path.substr(1), ""};
+}
+
+// A string that can name something.
+ReadValue read_string(const Key& key, const TomlValue& found, const std::string& what) {
+  if (found.kind != Kind::kString) return expected(key, what, found);
+  if (found.string.empty()) return problem(key.full_name() + ": expected " + what + ", found \"\"");
+  if (found.string.find('\0') != std::string::npos) {
+    return problem(key.full_name() + ": the string holds a NUL");
+  }
+  if (key.type == KeyType::kStrings) return {found.string, ""};
+  return read_path(key, found);
+}
+
+ReadValue read_strings(const Key& key, const TomlValue& found) {
+  const std::string name = key.type == KeyType::kPaths ? "path" : "string";
+  if (found.kind != Kind::kArray) {
+    ReadValue wrong = expected(key, "a list of " + name + "s", found);
+    if (found.kind == Kind::kString) wrong.problem += "; write [" + quote_toml(found.string) + "]";
+    return wrong;
+  }
+  std::vector<std::string> strings;
+  for (const TomlValue& element : found.elements) {
+    ReadValue read = read_string(key, element, "a " + name + " in the list");
+    if (!read.problem.empty()) return read;
+    strings.push_back(std::get<std::string>(std::move(read.value)));
+  }
+  return {std::move(strings), ""};
+}
+
+}  // namespace
+
+ReadValue read_key_value(const Key& key, const TomlValue& value) {
+  if (key.allows_auto && value.kind == Kind::kString && value.string == "auto") {
+    return {AutoValue{}, ""};
+  }
+  switch (key.type) {
+    case KeyType::kBool:
+      if (value.kind != Kind::kBool) return expected(key, "true or false", value);
+      return {value.boolean, ""};
+    case KeyType::kInteger:
+      return read_integer(key, value);
+    case KeyType::kReal:
+      return read_real(key, value);
+    case KeyType::kRealPair:
+      return read_real_pair(key, value);
+    case KeyType::kPath:
+      return read_string(key, value, "a path");
+    case KeyType::kPaths:
+    case KeyType::kStrings:
+      return read_strings(key, value);
+    case KeyType::kBytes:
+      return read_bytes(key, value);
+    case KeyType::kChoice:
+      return read_choice(key, value);
+  }
+  return problem(key.full_name() + ": a key without a type");
+}
+
+}  // namespace longshore

@@ -1,0 +1,34 @@
+// IndexPermutation: a keyed random permutation of 0..count-1 that needs no memory: any element at
+// any time. A Feistel network over Philox on the next even power of two; values that fall outside
+// are sent through it again. Immutable, any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "base/philox.h"
+
+namespace longshore {
+
+class IndexPermutation {
+ public:
+  // What a permutation is for: the same seed gives other permutations for other purposes.
+  enum class Purpose : uint8_t { kSampleOrder = 1, kPackingOrder = 2 };
+
+  // `round` tells permutations of one purpose apart: the epoch, say. count >= 1.
+  IndexPermutation(int64_t count, uint64_t seed, Purpose purpose, int64_t round);
+
+  int64_t count() const { return count_; }
+  // The element at a position; 0 <= position < count.
+  int64_t operator()(int64_t position) const;
+
+ private:
+  uint64_t scramble(uint64_t value) const;
+
+  int64_t count_;
+  int half_bits_;
+  PhiloxKey key_;
+  uint32_t purpose_;
+  uint64_t round_;
+};
+
+}  // namespace longshore

@@ -1,0 +1,97 @@
+#include "data/jsonl_reader.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+constexpr size_t kChunkBytes = size_t{1} << 20;
+
+UniqueFd open_data_file(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
+  if (!std::filesystem::exists(absolute, ignored)) {
+    throw DataError(path + ": no such file (looked for " + absolute.string() + ")");
+  }
+  if (std::filesystem::is_directory(absolute, ignored)) {
+    throw DataError(path + ": is a directory; name the files in it");
+  }
+  return open_for_reading(path);
+}
+
+}  // namespace
+
+JsonlReader::JsonlReader(const std::string& path) : path_(path), fd_(open_data_file(path)) {
+  skip_byte_order_mark();
+}
+
+void JsonlReader::skip_byte_order_mark() {
+  while (buffer_.size() < 3 && refill()) {
+  }
+  if (buffer_.starts_with("\xEF\xBB\xBF")) begin_ = 3;
+  if (buffer_.starts_with("\xFF\xFE") || buffer_.starts_with("\xFE\xFF")) {
+    throw DataError(path_ + ":1: the file is UTF-16; convert it to UTF-8");
+  }
+}
+
+// Adds a chunk to the buffer; false at the end of the file.
+bool JsonlReader::refill() {
+  if (at_end_) return false;
+  buffer_.erase(0, begin_);
+  begin_ = 0;
+  const size_t old_bytes = buffer_.size();
+  buffer_.resize(old_bytes + kChunkBytes);
+  ssize_t got = 0;
+  do {
+    got = ::read(fd_.get(), buffer_.data() + old_bytes, kChunkBytes);
+  } while (got < 0 && errno == EINTR);
+  const int error_number = errno;
+  buffer_.resize(old_bytes + (got > 0 ? static_cast<size_t>(got) : 0));
+  if (got < 0) throw IoError("read", path_, error_number);
+  position_ += got;
+  at_end_ = got == 0;
+  return !at_end_;
+}
+
+// Drops bytes up to and including the next line feed; false where the file ends before it.
+bool JsonlReader::pass_over_line() {
+  while (true) {
+    const size_t feed = buffer_.find('\n', begin_);
+    if (feed != std::string::npos) {
+      begin_ = feed + 1;
+      return true;
+    }
+    begin_ = buffer_.size();
+    if (!refill()) return false;
+  }
+}
+
+bool JsonlReader::next(JsonlLine& line) {
+  size_t searched = 0;  // bytes after begin_ that hold no line feed
+  while (true) {
+    const size_t feed = buffer_.find('\n', begin_ + searched);
+    const bool ended = feed != std::string::npos;
+    const size_t bytes = (ended ? feed : buffer_.size()) - begin_;
+    if (static_cast<Bytes>(bytes) > kMaxLineBytes) {
+      line = {++line_number_, {}, true, pass_over_line()};
+      return true;
+    }
+    if (!ended) {
+      searched = bytes;
+      if (refill()) continue;
+      if (bytes == 0) return false;
+    }
+    std::string_view text(buffer_.data() + begin_, bytes);
+    begin_ += bytes + (ended ? 1 : 0);
+    if (text.ends_with('\r')) text.remove_suffix(1);
+    line = {++line_number_, text, false, ended};
+    return true;
+  }
+}
+
+}  // namespace longshore

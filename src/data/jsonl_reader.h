@@ -1,0 +1,52 @@
+// JsonlReader: the lines of a file, one after the other, in bounded memory. One owner thread.
+// A byte order mark is left out, and so is the carriage return before a line feed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/bytes.h"
+#include "base/file.h"
+
+namespace longshore {
+
+// The longest row that is read.
+inline constexpr Bytes kMaxLineBytes = 16 * kMiB;
+
+struct JsonlLine {
+  int64_t number = 0;     // from 1
+  std::string_view text;  // until the next call; empty when too_long
+  bool too_long = false;  // more than kMaxLineBytes; the rest of the line was passed over
+  bool ended = false;     // by a line feed; only the last line may lack it
+
+  // Nothing but blanks.
+  bool blank() const { return text.find_first_not_of(" \t\r") == std::string_view::npos; }
+};
+
+class JsonlReader {
+ public:
+  // DataError where there is no such file; it names the absolute path.
+  explicit JsonlReader(const std::string& path);
+
+  // False at the end of the file.
+  bool next(JsonlLine& line);
+  const std::string& path() const { return path_; }
+  // Bytes read so far, for progress.
+  Bytes position() const { return position_; }
+
+ private:
+  bool refill();
+  bool pass_over_line();
+  void skip_byte_order_mark();
+
+  std::string path_;
+  UniqueFd fd_;
+  std::string buffer_;  // unread bytes start at begin_
+  size_t begin_ = 0;
+  Bytes position_ = 0;
+  int64_t line_number_ = 0;
+  bool at_end_ = false;
+};
+
+}  // namespace longshore

@@ -1,0 +1,55 @@
+// RowFormat: how a row of a file becomes a document. One implementation per format of the run file;
+// immutable, any thread.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "config/run_config.h"
+#include "text/tokenizer.h"
+
+namespace longshore {
+
+// A tokenised row. Labels as Hugging Face has them: one for each token, kNotTrained or the id that
+// the position before it has to predict.
+struct Document {
+  std::vector<TokenId> tokens;
+  std::vector<TokenId> labels;
+};
+
+// What is wrong with a row, and where in it; the caller knows file and line.
+class RowProblem : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct RowFormatOptions {
+  const Tokenizer* tokenizer = nullptr;  // must outlive the format; may be absent for tokens
+  int64_t model_vocabulary_size = 0;     // ids must be below
+  bool add_eos = true;
+};
+
+class RowFormat {
+ public:
+  virtual ~RowFormat() = default;
+  virtual std::string_view name() const = 0;
+  // RowProblem for a row that is none.
+  virtual Document read_row(const Json& row) const = 0;
+};
+
+// Rows of the given format, never kAuto. DataError where the format needs a tokenizer and there is
+// none, or add_eos and the tokenizer has no eos token.
+std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
+                                           const RowFormatOptions& options);
+
+// A whole text as a document, as rows of the text format are read.
+Document read_text(std::string_view text, const RowFormatOptions& options);
+
+// The format that a first row's keys show. RowProblem where they show none.
+DataSection::Format detect_format(const Json& row);
+
+}  // namespace longshore

@@ -1,0 +1,295 @@
+#include "hf/exporter.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "base/errors.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/number_formats.h"
+#include "hf/config_dtype.h"
+#include "hf/export_directory.h"
+#include "hf/weight_index.h"
+#include "hf/weight_loader.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kChunkElements = int64_t{1} << 18;
+constexpr Bytes kChunkBytes = kMiB;
+constexpr const char* kTemplatesName = "additional_chat_templates";
+
+fs::path resolved(const std::string& destination) {
+  std::error_code error;
+  fs::path path = fs::weakly_canonical(fs::absolute(destination, error), error);
+  if (error) throw IoError("resolve", destination, error.value());
+  if (!path.has_filename()) path = path.parent_path();
+  if (!path.has_relative_path()) {
+    throw ConfigError(destination + ": an export needs a directory of its own");
+  }
+  return path;
+}
+
+// What replaces a directory as a whole must be sure that nobody keeps other things in it.
+void check_replaceable(const fs::path& path) {
+  if (!fs::is_directory(path)) {
+    throw ConfigError(path.string() + ": exists and is not a directory; name another");
+  }
+  if (fs::is_empty(path)) return;
+  if (!fs::exists(path / "config.json")) {
+    throw ConfigError(path.string() +
+                      ": exists and is no model directory; name another, or remove it");
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    const fs::file_status status = entry.symlink_status();
+    const bool expected = fs::is_regular_file(status) ||
+                          (fs::is_directory(status) && entry.path().filename() == kTemplatesName);
+    if (!expected) {
+      throw ConfigError(path.string() + ": holds " + entry.path().filename().string() +
+                        ", which no export writes; name another directory, or move it away");
+    }
+  }
+}
+
+class ExportJob {
+ public:
+  ExportJob(const ModelDirectory& source, const ExportPlan& plan,
+            const ParameterReader& read_parameter, const std::string& directory)
+      : source_(source), plan_(plan), read_parameter_(read_parameter), directory_(directory) {}
+
+  void write() {
+    for (const std::string& name : source_.companion_files()) write_companion(name);
+    for (const ExportFile& file : plan_.files) write_weights(file);
+    if (!plan_.index_text.empty()) {
+      write_text(std::string(kWeightIndexName), plan_.index_text);
+    }
+    if (fs::exists(path_of(kTemplatesName))) sync_directory(path_of(kTemplatesName));
+  }
+
+  // Reads everything back from the disk and compares.
+  ExportResult verify() const {
+    for (const auto& [name, hash] : file_hashes_) drop_from_page_cache(path_of(name));
+    const ModelDirectory written = ModelDirectory::open(directory_);
+    ExportResult result;
+    for (const ExportFile& file : plan_.files) {
+      for (const ExportTensor& tensor : file.tensors) verify_tensor(written, file, tensor);
+      result.tensors += static_cast<int64_t>(file.tensors.size());
+    }
+    for (const auto& [name, hash] : file_hashes_) {
+      const UniqueFd fd = open_for_reading(path_of(name));
+      result.files.push_back(name);
+      result.bytes += file_bytes(fd);
+      // Weight files were compared tensor by tensor, and have no bytes outside header and tensors.
+      if (hash && hash_file(fd) != *hash) fail(name, "read back with another checksum");
+    }
+    return result;
+  }
+
+ private:
+  std::string path_of(const std::string& name) const { return directory_ + "/" + name; }
+  [[noreturn]] void fail(const std::string& where, const std::string& what) const {
+    throw IoError("export to " + directory_ + ": " + where + ": " + what +
+                  "; the disk or the memory is faulty");
+  }
+
+  void write_text(const std::string& name, const std::string& text) {
+    const UniqueFd fd = create_file(path_of(name));
+    write_all(fd, text);
+    sync_file(fd);
+    file_hashes_[name] = hash64(text);
+  }
+
+  void write_companion(const std::string& name) {
+    if (name == "config.json" && plan_.config_dtype) {
+      write_text(name, with_config_dtype(source_.config_text(), *plan_.config_dtype));
+      return;
+    }
+    if (name.find('/') != std::string::npos) make_directories(path_of(kTemplatesName));
+    const UniqueFd from = source_.open_companion(name);
+    const UniqueFd to = create_file(path_of(name));
+    Hasher hasher;
+    for_chunks(from, [&](std::span<const std::byte> chunk) {
+      hasher.update(chunk);
+      write_all(to, chunk);
+    });
+    sync_file(to);
+    file_hashes_[name] = hasher.digest();
+  }
+
+  static void for_chunks(const UniqueFd& fd,
+                         const std::function<void(std::span<const std::byte>)>& use) {
+    const Bytes bytes = file_bytes(fd);
+    std::vector<std::byte> chunk(static_cast<size_t>(std::min(kChunkBytes, bytes)));
+    for (Bytes begin = 0; begin < bytes; begin += kChunkBytes) {
+      const auto part =
+          std::span(chunk).first(static_cast<size_t>(std::min(kChunkBytes, bytes - begin)));
+      read_exact_at(fd, begin, part);
+      use(part);
+    }
+  }
+
+  static uint64_t hash_file(const UniqueFd& fd) {
+    Hasher hasher;
+    for_chunks(fd, [&hasher](std::span<const std::byte> chunk) { hasher.update(chunk); });
+    return hasher.digest();
+  }
+
+  // So that reading back asks the disk; best effort.
+  static void drop_from_page_cache(const std::string& path) {
+    const UniqueFd fd = open_for_reading(path);
+    ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+  }
+
+  void write_weights(const ExportFile& file) {
+    std::vector<SafetensorsWriter::Tensor> declared;
+    declared.reserve(file.tensors.size());
+    for (const ExportTensor& tensor : file.tensors) declared.push_back(tensor.target);
+    SafetensorsWriter writer(path_of(file.name), declared, file.metadata);
+    for (const ExportTensor& tensor : file.tensors) {
+      if (tensor.values == ExportTensor::Values::kSourceBytes) {
+        copy_bytes(tensor, writer);
+      } else {
+        write_values(tensor, writer);
+      }
+    }
+    const SafetensorsWriter::Result result = writer.finish();
+    for (size_t i = 0; i < file.tensors.size(); ++i) {
+      tensor_hashes_[file.tensors[i].target.name] = result.tensor_hashes[i];
+    }
+    file_hashes_[file.name] = std::nullopt;
+  }
+
+  static void copy_bytes(const ExportTensor& tensor, SafetensorsWriter& writer) {
+    const TensorInfo& stored = *tensor.stored.tensor;
+    std::vector<std::byte> chunk(static_cast<size_t>(std::min(kChunkBytes, stored.bytes)));
+    for (Bytes begin = 0; begin < stored.bytes; begin += kChunkBytes) {
+      const auto part =
+          std::span(chunk).first(static_cast<size_t>(std::min(kChunkBytes, stored.bytes - begin)));
+      tensor.stored.file->file.read(stored, begin, part);
+      writer.append(part);
+    }
+  }
+
+  void write_values(const ExportTensor& tensor, SafetensorsWriter& writer) const {
+    int64_t elements = 1;
+    for (const int64_t dimension : tensor.target.shape) elements *= dimension;
+    std::vector<float> chunk(static_cast<size_t>(std::min(kChunkElements, elements)));
+    std::vector<uint16_t> narrow;
+    for (int64_t begin = 0; begin < elements; begin += kChunkElements) {
+      const auto part =
+          std::span(chunk).first(static_cast<size_t>(std::min(kChunkElements, elements - begin)));
+      if (tensor.values == ExportTensor::Values::kReader) {
+        read_parameter_(tensor.target.name, begin, part);
+      } else {
+        read_elements(tensor.stored.file->file, *tensor.stored.tensor, begin, part);
+      }
+      append_converted(tensor.target, part, narrow, writer);
+    }
+  }
+
+  static void append_converted(const SafetensorsWriter::Tensor& target,
+                               std::span<const float> values, std::vector<uint16_t>& narrow,
+                               SafetensorsWriter& writer) {
+    narrow.resize(target.dtype == TensorDType::kF32 ? 0 : values.size());
+    if (target.dtype == TensorDType::kF32) {
+      writer.append(std::as_bytes(values));
+      return;
+    }
+    if (target.dtype == TensorDType::kBF16) {
+      std::transform(values.begin(), values.end(), narrow.begin(), float_to_bf16_nearest);
+    } else {
+      std::transform(values.begin(), values.end(), narrow.begin(),
+                     [&target](float value) { return checked_fp16(value, target.name); });
+    }
+    writer.append(std::as_bytes(std::span<const uint16_t>(narrow)));
+  }
+
+  // A finite value must not silently become infinite.
+  static uint16_t checked_fp16(float value, const std::string& name) {
+    const uint16_t bits = float_to_fp16_nearest(value);
+    if ((bits & 0x7FFF) == 0x7C00 && std::isfinite(value)) {
+      throw DataError("export: tensor '" + name + "' holds " + std::to_string(value) +
+                      ", too large for F16; export it as fp32");
+    }
+    return bits;
+  }
+
+  void verify_tensor(const ModelDirectory& written, const ExportFile& file,
+                     const ExportTensor& tensor) const {
+    const std::string where = file.name + ": tensor '" + tensor.target.name + "'";
+    const ModelDirectory::TensorRef found = written.find(tensor.target.name);
+    if (!found || found.file->name != file.name || found.tensor->dtype != tensor.target.dtype ||
+        found.tensor->shape != tensor.target.shape) {
+      fail(where, "read back with another header");
+    }
+    if (found.file->file.hash(*found.tensor) != tensor_hashes_.at(tensor.target.name)) {
+      fail(where, "read back with another checksum");
+    }
+  }
+
+  const ModelDirectory& source_;
+  const ExportPlan& plan_;
+  const ParameterReader& read_parameter_;
+  const std::string& directory_;
+  std::map<std::string, uint64_t> tensor_hashes_;
+  // Every file that was written; nullopt for weights.
+  std::map<std::string, std::optional<uint64_t>> file_hashes_;
+};
+
+void check_free_space(const std::string& directory, Bytes needed) {
+  std::error_code error;
+  const fs::space_info space = fs::space(directory, error);
+  if (error) throw IoError("read the free space of", directory, error.value());
+  const auto available = static_cast<Bytes>(space.available);
+  if (needed <= available) return;
+  throw IoError("export to " + directory + ": needs " + format_bytes(needed) + ", " +
+                format_bytes(available) + " are free on its disk, " +
+                format_bytes(needed - available) + " are missing");
+}
+
+Bytes bytes_to_write(const ModelDirectory& source, const ExportPlan& plan) {
+  Bytes bytes = plan.tensor_bytes;
+  for (const std::string& name : source.companion_files()) {
+    bytes += file_bytes(source.open_companion(name));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+void check_export_destination(const ModelDirectory& source, const std::string& destination) {
+  const fs::path path = resolved(destination);
+  try {
+    if (!fs::exists(path)) return;
+    if (fs::equivalent(path, source.path())) {
+      throw ConfigError(path.string() + ": is the model that the run began with; name another");
+    }
+    check_replaceable(path);
+  } catch (const fs::filesystem_error& error) {
+    throw IoError("read", path.string(), error.code().value());
+  }
+}
+
+ExportResult export_model(const ModelDirectory& source, const ModelSpec& spec,
+                          const std::string& destination, const ParameterReader& read_parameter,
+                          const ExportOptions& options) {
+  check_export_destination(source, destination);
+  const ExportPlan plan = plan_export(source, spec, options);
+  const fs::path target = resolved(destination);
+  ExportDirectory directory(target.string());
+  check_free_space(directory.path(), bytes_to_write(source, plan));
+  ExportJob job(source, plan, read_parameter, directory.path());
+  job.write();
+  ExportResult result = job.verify();
+  directory.publish();
+  result.path = target.string();
+  return result;
+}
+
+}  // namespace longshore

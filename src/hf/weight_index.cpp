@@ -1,0 +1,96 @@
+#include "hf/weight_index.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "hf/directory_entry.h"
+#include "hf/problem_list.h"
+#include "hf/safetensors_header.h"
+
+namespace longshore {
+namespace {
+
+// The largest public models have about 200,000 tensors; a value costs some 300 bytes here.
+constexpr JsonLimits kIndexLimits = {
+    .max_bytes = kMaxIndexBytes, .max_depth = 8, .max_values = 500'000};
+
+void check_file_name(const std::string& tensor, const std::string& file, const std::string& origin,
+                     ProblemList& problems) {
+  const std::string where = origin + ": weight_map: tensor '" + printable(tensor) + "': ";
+  if (!is_plain_file_name(file)) {
+    problems.add(where + "'" + printable(file) + "' is not a plain file name");
+  } else if (!file.ends_with(".safetensors")) {
+    problems.add(where + "'" + printable(file) + "' is no .safetensors file");
+  }
+}
+
+// Some writers store it as a real; others write nonsense, which harms nobody.
+std::optional<Bytes> read_total_size(const Json& root) {
+  const auto metadata = root.find("metadata");
+  if (metadata == root.end() || !metadata->is_object()) return std::nullopt;
+  const auto total = metadata->find("total_size");
+  if (total == metadata->end()) return std::nullopt;
+  if (total->is_number_unsigned()) {
+    const auto value = total->get<uint64_t>();
+    if (value <= static_cast<uint64_t>(INT64_MAX)) return static_cast<Bytes>(value);
+  }
+  if (total->is_number_float()) {
+    const auto value = total->get<double>();
+    if (value >= 0 && value < 9e15 && value == std::floor(value)) return static_cast<Bytes>(value);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+WeightIndex parse_weight_index(std::string_view text, const std::string& origin) {
+  const Json root = parse_json(text, kIndexLimits, origin);
+  if (!root.is_object()) throw DataError(origin + ": not a JSON object");
+  const auto map = root.find("weight_map");
+  if (map == root.end() || !map->is_object() || map->empty()) {
+    throw DataError(origin + ": weight_map is missing, empty or not an object");
+  }
+  WeightIndex index;
+  ProblemList problems;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string()) {
+      problems.add(origin + ": weight_map: tensor '" + printable(tensor) +
+                   "': expected a file name, found " + file.type_name());
+      continue;
+    }
+    const auto& name = file.get_ref<const std::string&>();
+    check_file_name(tensor, name, origin, problems);
+    index.tensors_of_file[name].push_back(tensor);
+  }
+  problems.throw_if_any();
+  if (static_cast<int64_t>(index.tensors_of_file.size()) > kMaxWeightFiles) {
+    throw DataError(origin + ": weight_map: more than " + std::to_string(kMaxWeightFiles) +
+                    " files");
+  }
+  for (auto& [file, tensors] : index.tensors_of_file) std::sort(tensors.begin(), tensors.end());
+  index.total_size = read_total_size(root);
+  return index;
+}
+
+std::string format_weight_index(const WeightIndex& index) {
+  std::map<std::string, std::string> file_of_tensor;
+  for (const auto& [file, tensors] : index.tensors_of_file) {
+    for (const std::string& tensor : tensors) file_of_tensor[tensor] = file;
+  }
+  Json weight_map = Json::object();
+  Json::object_t::Container& members = weight_map.get_ref<Json::object_t&>();
+  for (const auto& [tensor, file] : file_of_tensor) members.emplace_back(tensor, file);
+  Json root = {{"metadata", {{"total_size", index.total_size.value_or(0)}}}};
+  root["weight_map"] = std::move(weight_map);
+  return root.dump(2) + "\n";
+}
+
+std::string with_total_size(std::string_view text, Bytes total_size) {
+  Json root = parse_json(text, kIndexLimits, std::string(kWeightIndexName));
+  root["metadata"]["total_size"] = total_size;
+  return root.dump(2) + "\n";
+}
+
+}  // namespace longshore

@@ -1,0 +1,243 @@
+//! The C interface of include/tokenizers_c.h. Every function that can fail runs under
+//! `guard::attempt`, so neither an error nor a panic of the libraries leaves it.
+
+#![allow(clippy::missing_safety_doc)]
+
+mod guard;
+mod load;
+mod special;
+mod train;
+
+use guard::{answer, attempt, OwnedString, Slice};
+use load::{load, parse_object, Loaded};
+use special::Configs;
+use train::Training;
+
+#[repr(C)]
+pub struct Files {
+    tokenizer: Slice,
+    tokenizer_config: Slice,
+    special_tokens_map: Slice,
+    generation_config: Slice,
+    model_config: Slice,
+}
+
+#[repr(C)]
+pub struct EncodingOut {
+    ids: *mut u32,
+    bounds: *mut usize,
+    count: usize,
+}
+
+#[repr(C)]
+pub struct Info {
+    vocabulary_size: usize,
+    id_limit: i64,
+    bos: i64,
+    eos: i64,
+    pad: i64,
+    stop_ids: *const u32,
+    stop_count: usize,
+}
+
+fn leak<T>(values: Vec<T>) -> *mut T {
+    Box::into_raw(values.into_boxed_slice()).cast()
+}
+
+unsafe fn unleak<T>(values: *mut T, count: usize) {
+    if !values.is_null() {
+        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
+            values, count,
+        )));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_string_free(text: OwnedString) {
+    text.free();
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_encoding_free(encoding: EncodingOut) {
+    unleak(encoding.ids, encoding.count);
+    unleak(encoding.bounds, 2 * encoding.count);
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_load(
+    files: *const Files,
+    tokenizer: *mut *mut Loaded,
+    error: *mut OwnedString,
+) -> i32 {
+    answer(tokenizer, error, || {
+        let files = &*files;
+        let configs = Configs {
+            tokenizer: parse_object("tokenizer_config.json", files.tokenizer_config.bytes())?,
+            special_tokens_map: parse_object(
+                "special_tokens_map.json",
+                files.special_tokens_map.bytes(),
+            )?,
+            generation: parse_object("generation_config.json", files.generation_config.bytes())?,
+            model: parse_object("config.json", files.model_config.bytes())?,
+        };
+        Ok(Box::into_raw(Box::new(load(
+            files.tokenizer.bytes(),
+            configs,
+        )?)))
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_free(tokenizer: *mut Loaded) {
+    if !tokenizer.is_null() {
+        drop(Box::from_raw(tokenizer));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_describe(tokenizer: *const Loaded) -> Info {
+    let loaded = &*tokenizer;
+    let id = |value: Option<u32>| value.map_or(-1, i64::from);
+    Info {
+        vocabulary_size: loaded.vocabulary_size,
+        id_limit: loaded.id_limit,
+        bos: id(loaded.special.bos),
+        eos: id(loaded.special.eos),
+        pad: id(loaded.special.pad),
+        stop_ids: loaded.special.stop.as_ptr(),
+        stop_count: loaded.special.stop.len(),
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_encode(
+    tokenizer: *const Loaded,
+    text: Slice,
+    with_special: i32,
+    with_bounds: i32,
+    encoding: *mut EncodingOut,
+    error: *mut OwnedString,
+) -> i32 {
+    answer(encoding, error, || {
+        let tokenizer = &(*tokenizer).tokenizer;
+        let text = text.text()?;
+        if with_bounds == 0 {
+            let encoded = tokenizer.encode_fast(text, with_special != 0)?;
+            let ids = encoded.get_ids().to_vec();
+            let count = ids.len();
+            return Ok(EncodingOut {
+                ids: leak(ids),
+                bounds: std::ptr::null_mut(),
+                count,
+            });
+        }
+        let encoded = tokenizer.encode(text, with_special != 0)?;
+        let ids = encoded.get_ids().to_vec();
+        let count = ids.len();
+        let bounds: Vec<usize> = encoded
+            .get_offsets()
+            .iter()
+            .flat_map(|(start, end)| [*start, *end])
+            .collect();
+        if bounds.len() != 2 * count {
+            return Err("as many offsets as tokens were expected".into());
+        }
+        Ok(EncodingOut {
+            ids: leak(ids),
+            bounds: leak(bounds),
+            count,
+        })
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_decode(
+    tokenizer: *const Loaded,
+    ids: *const u32,
+    count: usize,
+    skip_special: i32,
+    text: *mut OwnedString,
+    error: *mut OwnedString,
+) -> i32 {
+    answer(text, error, || {
+        let ids = if count == 0 {
+            &[]
+        } else {
+            std::slice::from_raw_parts(ids, count)
+        };
+        Ok(OwnedString::new(
+            (*tokenizer).tokenizer.decode(ids, skip_special != 0)?,
+        ))
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_id_of(tokenizer: *const Loaded, token: Slice) -> i64 {
+    attempt(|| Ok((*tokenizer).tokenizer.token_to_id(token.text()?)))
+        .ok()
+        .flatten()
+        .map_or(-1, i64::from)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_token_of(
+    tokenizer: *const Loaded,
+    id: u32,
+    token: *mut OwnedString,
+) -> i32 {
+    match attempt(|| Ok((*tokenizer).tokenizer.id_to_token(id))) {
+        Ok(Some(text)) => {
+            token.write(OwnedString::new(text));
+            0
+        }
+        _ => 1,
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_trainer_new(
+    vocabulary_size: usize,
+    min_frequency: u64,
+    special_tokens: *const Slice,
+    special_count: usize,
+    trainer: *mut *mut Training,
+    error: *mut OwnedString,
+) -> i32 {
+    answer(trainer, error, || {
+        let mut specials = Vec::with_capacity(special_count);
+        for index in 0..special_count {
+            specials.push((*special_tokens.add(index)).text()?.to_owned());
+        }
+        let training = Training::new(vocabulary_size, min_frequency, specials)?;
+        Ok(Box::into_raw(Box::new(training)))
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_trainer_feed(
+    trainer: *mut Training,
+    document: Slice,
+    error: *mut OwnedString,
+) -> i32 {
+    let mut done = ();
+    answer(&mut done, error, || (*trainer).feed(document.text()?))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_trainer_finish(
+    trainer: *mut Training,
+    prefix: Slice,
+    tokenizer_json: *mut OwnedString,
+    error: *mut OwnedString,
+) -> i32 {
+    answer(tokenizer_json, error, || {
+        Ok(OwnedString::new((*trainer).finish(prefix.text()?)?))
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_trainer_free(trainer: *mut Training) {
+    if !trainer.is_null() {
+        drop(Box::from_raw(trainer));
+    }
+}

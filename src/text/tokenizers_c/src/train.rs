@@ -1,0 +1,99 @@
+//! A byte-level BPE tokenizer from text, as the Python package's BpeTrainer with a ByteLevel
+//! pre-tokenizer makes it.
+
+use crate::guard::Failure;
+use ahash::AHashMap;
+use compact_str::CompactString;
+use tokenizers::models::bpe::{BpeTrainer, BpeTrainerBuilder, BPE};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::processors::template::TemplateProcessing;
+use tokenizers::{
+    AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer,
+};
+
+const MAX_VOCABULARY: usize = 1 << 24;
+
+pub struct Training {
+    trainer: BpeTrainer,
+    special_tokens: Vec<AddedToken>,
+    splitter: ByteLevel,
+    word_counts: AHashMap<CompactString, u64>,
+}
+
+impl Training {
+    pub fn new(
+        vocabulary_size: usize,
+        min_frequency: u64,
+        special_tokens: Vec<String>,
+    ) -> Result<Self, Failure> {
+        let least = 256 + special_tokens.len();
+        if vocabulary_size < least {
+            return Err(format!(
+                "a vocabulary of {vocabulary_size} is too small: the bytes and \
+                                special tokens alone are {least}"
+            )
+            .into());
+        }
+        if vocabulary_size > MAX_VOCABULARY {
+            return Err(format!("a vocabulary of {vocabulary_size} is too large").into());
+        }
+        let special_tokens: Vec<AddedToken> = special_tokens
+            .into_iter()
+            .map(|token| AddedToken::from(token, true))
+            .collect();
+        let trainer = BpeTrainerBuilder::new()
+            .show_progress(false)
+            .vocab_size(vocabulary_size)
+            .min_frequency(min_frequency)
+            .special_tokens(special_tokens.clone())
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .build();
+        Ok(Training {
+            trainer,
+            special_tokens,
+            splitter: ByteLevel::new(false, false, true),
+            word_counts: AHashMap::new(),
+        })
+    }
+
+    pub fn feed(&mut self, document: &str) -> Result<(), Failure> {
+        let mut pieces = PreTokenizedString::from(document);
+        self.splitter.pre_tokenize(&mut pieces)?;
+        for (word, _, _) in pieces.get_splits(OffsetReferential::Original, OffsetType::None) {
+            match self.word_counts.get_mut(word) {
+                Some(count) => *count += 1,
+                None => {
+                    self.word_counts.insert(CompactString::from(word), 1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn finish(&self, prefix: &str) -> Result<String, Failure> {
+        let mut model = BPE::default();
+        let added = self.trainer.do_train(&self.word_counts, &mut model)?;
+        let mut tokenizer = Tokenizer::new(model);
+        tokenizer.add_special_tokens(&added);
+        tokenizer.with_pre_tokenizer(Some(self.splitter));
+        tokenizer.with_decoder(Some(self.splitter));
+        if !prefix.is_empty() {
+            if !self
+                .special_tokens
+                .iter()
+                .any(|token| token.content == prefix)
+            {
+                return Err(format!("'{prefix}' is not one of the special tokens").into());
+            }
+            let id = tokenizer
+                .token_to_id(prefix)
+                .ok_or("the prefix has no id")?;
+            let template = TemplateProcessing::builder()
+                .try_single(vec![prefix, "$A"])?
+                .special_tokens(vec![(prefix.to_owned(), id)])
+                .build()?;
+            tokenizer.with_post_processor(Some(template));
+        }
+        tokenizer.to_string(true)
+    }
+}

@@ -1,0 +1,383 @@
+#include "hf/model_directory.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "tests/hf/hf_fixtures.h"
+
+namespace longshore {
+namespace {
+
+constexpr const char* kConfig = R"({"model_type": "llama", "torch_dtype": "bfloat16"})";
+const SafetensorsWriter::Tensor kA = {"a", TensorDType::kBF16, {4, 2}};
+const SafetensorsWriter::Tensor kB = {"b", TensorDType::kF32, {3}};
+const SafetensorsWriter::Tensor kC = {"c", TensorDType::kF16, {5}};
+
+std::string index_text(const std::string& weight_map, const std::string& total_size = "38") {
+  return R"({"metadata": {"total_size": )" + total_size + R"(}, "weight_map": )" + weight_map + "}";
+}
+
+constexpr const char* kGoodMap =
+    R"({"a": "model-1.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"})";
+
+// A directory with two weight files and their index.
+class IndexedDirectory : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_text(directory_ / "config.json", kConfig);
+    write_safetensors(directory_ / "model-1.safetensors", {kA, kB});
+    write_safetensors(directory_ / "model-2.safetensors", {kC});
+    write_index(index_text(kGoodMap));
+  }
+  void write_index(const std::string& text) {
+    write_text(directory_ / "model.safetensors.index.json", text);
+  }
+  ModelDirectory open() const { return ModelDirectory::open(directory_.path()); }
+  template <typename ErrorType>
+  std::string open_error() const {
+    return error_of<ErrorType>([this] { open(); });
+  }
+
+  TemporaryDirectory directory_;
+};
+
+class SingleDirectory : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_text(directory_ / "config.json", kConfig);
+    write_safetensors(directory_ / "model.safetensors", {kA, kB, kC});
+  }
+  ModelDirectory open() const { return ModelDirectory::open(directory_.path()); }
+  template <typename ErrorType>
+  std::string open_error() const {
+    return error_of<ErrorType>([this] { open(); });
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(SingleDirectory, ListsItsTensors) {
+  const ModelDirectory model = open();
+  EXPECT_EQ(model.config().at("model_type"), "llama");
+  EXPECT_EQ(model.config_text(), kConfig);
+  EXPECT_EQ(model.generation_config(), nullptr);
+  EXPECT_EQ(model.weight_bytes(), 38);
+  ASSERT_EQ(model.tensors().size(), 3u);
+  EXPECT_EQ(model.find("b").tensor->shape, std::vector<int64_t>{3});
+  EXPECT_EQ(model.find("b").file->name, "model.safetensors");
+  EXPECT_FALSE(model.find("d"));
+  EXPECT_TRUE(model.warnings().empty());
+}
+
+TEST_F(IndexedDirectory, ListsItsTensors) {
+  const ModelDirectory model = open();
+  ASSERT_EQ(model.files().size(), 2u);
+  EXPECT_EQ(model.find("a").file->name, "model-1.safetensors");
+  EXPECT_EQ(model.find("c").file->name, "model-2.safetensors");
+  EXPECT_EQ(model.weight_bytes(), 38);
+  EXPECT_EQ(model.index_total_size(), 38);
+  EXPECT_TRUE(model.warnings().empty());
+}
+
+TEST_F(SingleDirectory, ReadsTheGenerationConfig) {
+  write_text(directory_ / "generation_config.json", R"({"eos_token_id": [1, 2]})");
+  const ModelDirectory model = open();
+  ASSERT_NE(model.generation_config(), nullptr);
+  EXPECT_EQ(model.generation_config()->at("eos_token_id").size(), 2u);
+}
+
+TEST_F(SingleDirectory, ComparesTensorsByTypeShapeAndBytes) {
+  const std::string path = directory_ / "model.safetensors";
+  std::filesystem::remove(path);
+  SafetensorsWriter writer(path,
+                           {{"a", TensorDType::kU8, {2}},
+                            {"same", TensorDType::kU8, {2}},
+                            {"other bytes", TensorDType::kU8, {2}},
+                            {"other shape", TensorDType::kU8, {2, 1}},
+                            {"other type", TensorDType::kI8, {2}}},
+                           {});
+  writer.append(bytes_of(std::string_view("xyxyxzxyxy")));
+  writer.finish();
+  const ModelDirectory model = open();
+  const auto same = [&](const char* name) {
+    return model.same_bytes(model.find("a"), model.find(name));
+  };
+  EXPECT_TRUE(same("same"));
+  EXPECT_FALSE(same("other bytes"));
+  EXPECT_FALSE(same("other shape"));
+  EXPECT_FALSE(same("other type"));
+}
+
+TEST_F(SingleDirectory, FingerprintDependsOnConfigAndHeaders) {
+  const std::string before = open().fingerprint();
+  EXPECT_EQ(before.size(), 16u);
+  EXPECT_EQ(open().fingerprint(), before);
+  write_text(directory_ / "tokenizer.json", "{}");
+  EXPECT_EQ(open().fingerprint(), before);
+  write_text(directory_ / "config.json", R"({"model_type": "qwen2"})");
+  EXPECT_NE(open().fingerprint(), before);
+  write_text(directory_ / "config.json", kConfig);
+  std::filesystem::remove(directory_ / "model.safetensors");
+  write_safetensors(directory_ / "model.safetensors", {kA, kC, kB});
+  EXPECT_NE(open().fingerprint(), before);
+}
+
+// --- What is not a model directory, or not one that can be trained.
+
+TEST(ModelDirectory, RefusesWhatIsNoDirectory) {
+  const TemporaryDirectory directory;
+  const auto open_error = [](const std::string& path) {
+    return error_of<ConfigError>([&] { ModelDirectory::open(path); });
+  };
+  expect_parts(open_error(directory / "absent"), {directory / "absent", "no such directory"});
+  write_text(directory / "file", "");
+  expect_parts(open_error(directory / "file"), {directory / "file", "not a directory"});
+  expect_parts(open_error(directory.path()), {directory.path(), "no config.json"});
+  std::filesystem::create_directories(directory / "snapshots/abc");
+  expect_parts(open_error(directory.path()), {"one of the directories in its snapshots/"});
+}
+
+TEST_F(SingleDirectory, RefusesConfigsThatAreNotJsonObjects) {
+  for (const char* text : {"", "[]", "{", "{\"a\": 1, \"a\": 2}", "{\"a\": NaN}", "{} {}"}) {
+    write_text(directory_ / "config.json", text);
+    expect_parts(open_error<DataError>(), {directory_ / "config.json"});
+  }
+  write_text(directory_ / "config.json", kConfig);
+  write_text(directory_ / "generation_config.json", "[1]");
+  expect_parts(open_error<DataError>(), {directory_ / "generation_config.json", "JSON object"});
+}
+
+TEST_F(SingleDirectory, RefusesAConfigOverTheLimit) {
+  write_text(directory_ / "config.json", "{" + std::string(5'000'000, ' ') + "}");
+  expect_parts(open_error<DataError>(), {directory_ / "config.json", "limit of 4.0 MiB"});
+}
+
+TEST_F(SingleDirectory, RefusesQuantisedModels) {
+  for (const char* text :
+       {R"({"quantization_config": {"quant_method": "gptq"}})", R"({"compression_config": {}})",
+        R"({"text_config": {"quantization_config": {"quant_method": "fp8"}}})"}) {
+    write_text(directory_ / "config.json", text);
+    expect_parts(open_error<ConfigError>(), {directory_ / "config.json", "_config", "quantised"});
+  }
+  write_text(directory_ / "config.json", R"({"quantization_config": null})");
+  open();
+}
+
+TEST(ModelDirectory, RefusesOtherFormatsWithTheReasonAndTheWayToConvert) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"pytorch_model.bin", "pickle"},
+      {"consolidated.00.pth", "pickle"},
+      {"model-q4.gguf", "GGUF"},
+      {"tf_model.h5", "layout that is not read"},
+      {"adapter_model.safetensors", "merge it into its base model"},
+      {"tokenizer.json", "fetch the weights"}};
+  for (const auto& [name, part] : cases) {
+    const TemporaryDirectory directory;
+    write_text(directory / "config.json", kConfig);
+    write_text(directory / name, "x");
+    const std::string error =
+        error_of<ConfigError>([&] { ModelDirectory::open(directory.path()); });
+    expect_parts(error, {directory.path(), "no model.safetensors", part});
+    if (name != "tokenizer.json") expect_parts(error, {name});
+    const ModelDirectory model =
+        ModelDirectory::open(directory.path(), ModelDirectory::Weights::kOptional);
+    EXPECT_FALSE(model.has_weights());
+  }
+}
+
+TEST_F(SingleDirectory, NamesTheDamagedWeightFile) {
+  write_text(directory_ / "model.safetensors", "garbage garbage");
+  expect_parts(open_error<DataError>(), {directory_ / "model.safetensors", "header"});
+}
+
+// A pipe must not hang the start.
+TEST_F(SingleDirectory, RefusesWhatIsNoRegularFile) {
+  std::filesystem::remove(directory_ / "model.safetensors");
+  ASSERT_EQ(::mkfifo((directory_ / "model.safetensors").c_str(), 0600), 0);
+  expect_parts(open_error<DataError>(), {directory_ / "model.safetensors", "not a regular file"});
+  std::filesystem::remove(directory_ / "model.safetensors");
+  std::filesystem::create_directory(directory_ / "model.safetensors");
+  expect_parts(open_error<DataError>(), {directory_ / "model.safetensors", "not a regular file"});
+}
+
+// --- The index.
+
+TEST_F(IndexedDirectory, RefusesMalformedIndexes) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "not JSON"},
+      {"[]", "not a JSON object"},
+      {"{}", "weight_map is missing"},
+      {R"({"weight_map": []})", "weight_map is missing"},
+      {R"({"weight_map": {}})", "weight_map is missing"},
+      {R"({"weight_map": {"a": 1}})", "tensor 'a': expected a file name, found number"},
+      {R"({"weight_map": {"a": null}})", "tensor 'a': expected a file name, found null"},
+      {R"({"weight_map": {"a": "x.safetensors", "a": "x.safetensors"}})", "occurs twice"},
+      {R"({"weight_map": {"a": ["x.safetensors"]}})", "tensor 'a': expected a file name"}};
+  for (const auto& [text, part] : cases) {
+    write_index(text);
+    expect_parts(open_error<DataError>(), {directory_ / "model.safetensors.index.json", part});
+  }
+}
+
+TEST_F(IndexedDirectory, RefusesFileNamesThatAreNotPlain) {
+  for (const char* name :
+       {"../model-1.safetensors", "/etc/passwd", "./model-1.safetensors", "sub/model.safetensors",
+        "..", "", ".hidden.safetensors", "a\\\\b.safetensors", "a\\nb.safetensors"}) {
+    write_index(index_text(std::string(R"({"a": ")") + name + "\"}"));
+    expect_parts(open_error<DataError>(), {directory_ / "model.safetensors.index.json",
+                                           "tensor 'a'", "is not a plain file name"});
+  }
+  write_index(index_text(R"({"a": "pytorch_model.bin"})"));
+  expect_parts(open_error<DataError>(), {"tensor 'a'", "is no .safetensors file"});
+}
+
+TEST_F(IndexedDirectory, NamesAMissingFile) {
+  std::filesystem::remove(directory_ / "model-2.safetensors");
+  expect_parts(open_error<DataError>(),
+               {directory_ / "model-2.safetensors", "missing", "tensor 'c'", "fetch it"});
+}
+
+TEST_F(IndexedDirectory, NamesATensorThatIsInAnotherFile) {
+  write_index(index_text(
+      R"({"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-2.safetensors"})"));
+  const std::string error = open_error<DataError>();
+  expect_parts(error, {"index.json: tensor 'b' is not in " + directory_ / "model-2.safetensors",
+                       "does not list tensor 'b' of " + directory_ / "model-1.safetensors"});
+}
+
+TEST_F(IndexedDirectory, NamesATensorThatIsNowhere) {
+  write_index(index_text(R"({"a": "model-1.safetensors", "b": "model-1.safetensors",
+                             "c": "model-2.safetensors", "d": "model-2.safetensors"})"));
+  expect_parts(open_error<DataError>(), {"tensor 'd' is not in"});
+}
+
+TEST_F(IndexedDirectory, NamesATensorThatIsNotListed) {
+  write_index(index_text(R"({"a": "model-1.safetensors", "c": "model-2.safetensors"})"));
+  expect_parts(open_error<DataError>(), {"does not list tensor 'b'", "model-1.safetensors"});
+}
+
+TEST_F(IndexedDirectory, NamesATensorThatIsInTwoFiles) {
+  std::filesystem::remove(directory_ / "model-2.safetensors");
+  write_safetensors(directory_ / "model-2.safetensors", {kC, kB});
+  expect_parts(open_error<DataError>(), {"does not list tensor 'b'", "model-2.safetensors"});
+}
+
+TEST_F(IndexedDirectory, ReportsAllProblemsAtOnceUpToALimit) {
+  std::string map = "{";
+  for (int i = 0; i < 100; ++i) {
+    map += "\"t" + std::to_string(i) + R"(": "model-1.safetensors", )";
+  }
+  write_index(index_text(map + R"("c": "model-2.safetensors"})"));
+  const std::string error = open_error<DataError>();
+  expect_parts(error, {"tensor 't0'", "tensor 't1'", "and 82 more"});
+}
+
+TEST_F(IndexedDirectory, RefusesAnIndexBesideAnUnlistedSingleFile) {
+  write_safetensors(directory_ / "model.safetensors", {kA});
+  expect_parts(open_error<DataError>(),
+               {directory_ / "model.safetensors", "lists other files", "remove"});
+}
+
+TEST_F(SingleDirectory, AcceptsAnIndexOfTheSingleFile) {
+  const std::string file = "\"model.safetensors\"";
+  write_text(directory_ / "model.safetensors.index.json",
+             index_text(R"({"a": )" + file + R"(, "b": )" + file + R"(, "c": )" + file + "}"));
+  EXPECT_EQ(open().tensors().size(), 3u);
+}
+
+// total_size is wrong in some published models, and nothing depends on it.
+TEST_F(IndexedDirectory, WarnsOfAWrongTotalSize) {
+  write_index(index_text(kGoodMap, "39"));
+  const ModelDirectory model = open();
+  ASSERT_EQ(model.warnings().size(), 1u);
+  expect_parts(model.warnings().front(), {"index.json", "total_size is 39", "have 38 bytes"});
+  for (const char* other : {"38.0", "\"38\"", "null", "-1", "1e300"}) {
+    write_index(index_text(kGoodMap, other));
+    EXPECT_TRUE(open().warnings().empty()) << other;
+  }
+}
+
+// --- Links.
+
+// The Hugging Face cache: snapshots/REVISION/NAME -> ../../blobs/DIGEST.
+TEST_F(IndexedDirectory, FollowsLinksIntoTheCache) {
+  const TemporaryDirectory cache;
+  const std::string snapshot = cache / "snapshots/0123";
+  std::filesystem::create_directories(snapshot);
+  std::filesystem::create_directories(cache / "blobs");
+  for (const auto& entry : std::filesystem::directory_iterator(directory_.path())) {
+    const std::string name = entry.path().filename();
+    std::filesystem::rename(entry.path(), cache / ("blobs/blob-of-" + name));
+    std::filesystem::create_symlink("../../blobs/blob-of-" + name, snapshot + "/" + name);
+  }
+  const ModelDirectory model = ModelDirectory::open(snapshot);
+  EXPECT_EQ(model.tensors().size(), 3u);
+  EXPECT_EQ(model.companion_files(), std::vector<std::string>{"config.json"});
+}
+
+TEST_F(IndexedDirectory, FollowsAbsoluteLinksToDigests) {
+  const TemporaryDirectory cache;
+  const std::string blob = cache / ("blobs/" + std::string(64, 'a'));
+  std::filesystem::create_directories(cache / "blobs");
+  std::filesystem::rename(directory_ / "model-2.safetensors", blob);
+  std::filesystem::create_symlink(blob, directory_ / "model-2.safetensors");
+  EXPECT_EQ(open().tensors().size(), 3u);
+}
+
+TEST_F(IndexedDirectory, RefusesOtherLinksBehindNamesOfTheIndex) {
+  const TemporaryDirectory elsewhere;
+  std::filesystem::rename(directory_ / "model-2.safetensors", elsewhere / "x.safetensors");
+  for (const std::string& target :
+       {elsewhere / "x.safetensors", std::string("../../blobs/../x"), std::string("blobs/x"),
+        std::string("../../blobs/.."), std::string("/etc/passwd")}) {
+    std::filesystem::remove(directory_ / "model-2.safetensors");
+    std::filesystem::create_symlink(target, directory_ / "model-2.safetensors");
+    expect_parts(open_error<DataError>(),
+                 {directory_ / "model-2.safetensors", "a link to '" + target + "'"});
+  }
+}
+
+TEST_F(IndexedDirectory, RefusesALinkInTheCacheThatLeadsOut) {
+  const TemporaryDirectory cache;
+  const std::string snapshot = cache / "snapshots/0123";
+  std::filesystem::create_directories(cache / "snapshots");
+  std::filesystem::create_directories(cache / "blobs");
+  std::filesystem::copy(directory_.path(), snapshot);
+  std::filesystem::remove(snapshot + "/model-2.safetensors");
+  std::filesystem::create_symlink(directory_ / "model-2.safetensors", cache / "blobs/x");
+  std::filesystem::create_symlink("../../blobs/x", snapshot + "/model-2.safetensors");
+  const std::string error = error_of<IoError>([&] { ModelDirectory::open(snapshot); });
+  expect_parts(error, {snapshot + "/model-2.safetensors"});
+}
+
+TEST_F(SingleDirectory, FollowsAnyLinkBehindNamesOfOurOwn) {
+  const TemporaryDirectory elsewhere;
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    std::filesystem::rename(directory_ / name, elsewhere / name);
+    std::filesystem::create_symlink(elsewhere / name, directory_ / name);
+  }
+  EXPECT_EQ(open().tensors().size(), 3u);
+}
+
+// --- Files beside the weights.
+
+TEST_F(SingleDirectory, ListsCompanionsButNoWeightsAndNothingHidden) {
+  const TemporaryDirectory elsewhere;
+  write_text(elsewhere / "secret", "x");
+  for (const char* name :
+       {"tokenizer.json", "LICENSE", "additional_chat_templates/tool.jinja", "pytorch_model.bin",
+        "pytorch_model.bin.index.json", "model.gguf", "original/consolidated.00.pth",
+        "onnx/model.onnx", ".gitattributes", ".cache/x", "notes with spaces.txt"}) {
+    write_text(directory_ / name, "x");
+  }
+  std::filesystem::create_symlink(elsewhere / "secret", directory_ / "innocent.txt");
+  const ModelDirectory model = open();
+  EXPECT_EQ(model.companion_files(),
+            (std::vector<std::string>{"LICENSE", "additional_chat_templates/tool.jinja",
+                                      "config.json", "notes with spaces.txt", "tokenizer.json"}));
+  ASSERT_EQ(model.warnings().size(), 1u);
+  expect_parts(model.warnings().front(), {"innocent.txt", "a link to", "leaves it out"});
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,96 @@
+// CheckpointManifest: manifest.json of a portable checkpoint, as values. Plain values and pure
+// functions; the text is written last, so a checkpoint with a valid manifest is complete.
+//
+//   <run.dir>/checkpoints/step-00000123/
+//     state-00000-of-00001.safetensors   one for each rank of the shard group
+//     manifest.json
+//
+// Everything is in coordinates of whole parameters, by the names in the model's files, so another
+// number of ranks, other units and another state format can read it. A state file holds F32
+// tensors, for each of the rank's pieces of a trainable parameter:
+//   <parameter>.master, <parameter>.exp_avg, <parameter>.exp_avg_sq
+// A whole parameter has its own shape; a piece of one is one-dimensional and its name ends in its
+// elements, half-open: "<parameter>.master[4096:8192]". The manifest says the same as fields.
+// Masters are the exact fp32 masters (split formats are joined). Frozen parameters are not stored:
+// they are the base model's.
+//
+// Every checksum is xxh3-64 in 16 hex digits. "manifest_xxh3", the last member, is that of the
+// manifest's own text with these 16 digits as zeros.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/json.h"
+#include "shard/flat_layout.h"
+
+namespace longshore {
+
+inline constexpr int64_t kCheckpointVersion = 1;
+inline constexpr const char* kManifestName = "manifest.json";
+
+enum class StateKind : uint8_t { kMaster, kExpAvg, kExpAvgSq };
+inline constexpr std::array<StateKind, 3> kStateKinds = {StateKind::kMaster, StateKind::kExpAvg,
+                                                         StateKind::kExpAvgSq};
+// "master", "exp_avg", "exp_avg_sq".
+std::string_view name_of(StateKind kind);
+
+// What a run must know to go on, besides the state of its parameters.
+struct RunProgress {
+  Step step;                   // finished steps, skipped ones included
+  int64_t adam_step = 0;       // applied updates
+  int64_t skipped_total = 0;   // steps with a non-finite loss or norm
+  int64_t skipped_in_row = 0;  // the last so many steps were skipped
+  uint64_t seed = 0;
+  Json sampler = Json::object();  // the caller's: where the data stands
+  std::string model_fingerprint;  // of the base model
+  std::string config_text;        // the resolved run file
+};
+
+struct CheckpointTensor {
+  std::string name;       // in the state file
+  std::string parameter;  // in the model's files
+  StateKind kind = StateKind::kMaster;
+  ElementRange range;  // of the whole parameter
+  uint64_t hash = 0;
+};
+
+struct CheckpointFile {
+  std::string name;
+  Bytes bytes = 0;
+  uint64_t hash = 0;
+  std::vector<CheckpointTensor> tensors;  // in the order of their bytes
+};
+
+struct CheckpointParameter {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+struct CheckpointManifest {
+  RunProgress progress;
+  std::string state_format;                     // of the writer; any format can read any checkpoint
+  std::vector<CheckpointParameter> parameters;  // the trainable ones
+  std::vector<CheckpointFile> files;
+
+  Bytes file_bytes() const;  // of all files
+};
+
+// The name of a tensor that holds `range` of a parameter of `elements` elements.
+std::string state_tensor_name(const std::string& parameter, StateKind kind, ElementRange range,
+                              int64_t elements);
+
+std::string format_manifest(const CheckpointManifest& manifest);
+
+// Throws CheckpointError "<path>: <what is wrong>" for a text that is damaged, of another version,
+// or does not hold together: ranges outside their parameter, file names that leave the directory.
+CheckpointManifest parse_manifest(const std::string& text, const std::string& path);
+
+// A file's part of the manifest; ranks hand theirs to rank 0 in this form.
+Json to_json(const CheckpointFile& file);
+
+}  // namespace longshore

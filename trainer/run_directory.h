@@ -1,0 +1,63 @@
+// RunDirectory: everything that a run writes lies in <run.dir>; this object owns it for the
+// process: an exclusive lock refuses a second run on it. One thread. Files:
+//   config.toml    the resolved run file        env.json   versions, devices, limits, build id
+//   command.txt    how it was started           plan.txt   the plan
+//   run.json       status, for scripts          metrics.jsonl, checkpoints/, hf/, save, lock
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "base/ids.h"
+#include "base/json.h"
+
+namespace longshore {
+
+struct RunStatus {
+  enum class State : uint8_t { kRunning, kDone, kStopped, kFailed };
+  State state = State::kRunning;
+  std::optional<int> exit_code;    // of a run that ended
+  Step step;                       // finished steps
+  std::optional<Step> saved_step;  // of the newest checkpoint; none: nothing is saved
+  std::string message;             // why it failed or stopped; empty = nothing to say
+};
+
+// "running", "done", "stopped", "failed".
+std::string_view name_of(RunStatus::State state);
+
+class RunDirectory {
+ public:
+  // Makes the directory and takes the lock. Throws ConfigError naming the process that holds it.
+  static RunDirectory open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  // "<path>/<name>".
+  std::string file(std::string_view name) const;
+  std::string metrics_file() const { return file("metrics.jsonl"); }
+  std::string checkpoints() const { return file("checkpoints"); }
+  std::string save_file() const { return file("save"); }
+  std::string export_directory() const { return file("hf"); }
+
+  void write_config(const std::string& toml) const;
+  // Quoted so that a shell reads the same arguments back.
+  void write_command(const std::vector<std::string>& arguments) const;
+  void write_environment(const Json& environment) const;
+  void write_plan(const std::string& text) const;
+  // With the process id, host name and time of writing added.
+  void write_status(const RunStatus& status) const;
+
+ private:
+  RunDirectory(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+
+  std::string path_;
+  UniqueFd lock_;  // the kernel frees the lock when the process ends, however it ends
+};
+
+// One argument as a shell would have to read it.
+std::string shell_quoted(const std::string& argument);
+
+}  // namespace longshore
