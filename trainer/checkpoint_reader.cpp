@@ -152,7 +152,7 @@ void Checkpoint::add_part(const CheckpointFile& file, const SafetensorsFile& ope
 
 void Checkpoint::check_coverage() const {
   for (const CheckpointParameter& parameter : manifest_.parameters) {
-    const int64_t elements = ParamSpec{.name = "", .shape = parameter.shape}.elements();
+    const int64_t elements = parameter.elements();
     for (const StateKind kind : kStateKinds) {
       int64_t covered = 0;
       for (const Part& part : parts(parameter.name, kind)) {
