@@ -330,4 +330,12 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
   return found;
 }
 
+FoundCheckpoint start_from_checkpoint(const std::string& folder, const std::string& resume) {
+  clean_leftovers(folder);
+  FoundCheckpoint found = find_checkpoint(folder, resume);
+  const Step start = found.checkpoint ? found.checkpoint->manifest().progress.step : Step(0);
+  found.set_aside = set_aside_newer(folder, start);
+  return found;
+}
+
 }  // namespace longshore

@@ -230,6 +230,33 @@ TEST_F(CheckpointDamageTest, CleaningTakesBackACheckpointWhoseReplacementNeverCa
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/notes.writing")) << "not ours";
 }
 
+// Else the run would resume the course that it left, or remove its own new checkpoints as old.
+TEST_F(CheckpointDamageTest, ARunThatStartsEarlierSetsNewerCheckpointsAside) {
+  const FoundCheckpoint found = start_from_checkpoint(folder_, older_);
+  EXPECT_EQ(found.checkpoint->path(), older_);
+  EXPECT_EQ(found.set_aside, (std::vector<std::string>{newer_ + ".abandoned"}));
+  RankState state(three_unit_spec(), kSplit);
+  save(folder_, state, 15, 1);
+  EXPECT_EQ(list_checkpoints(folder_).at(0).step, Step(15));
+
+  const FoundCheckpoint anew = start_from_checkpoint(folder_, "never");
+  EXPECT_FALSE(anew.checkpoint.has_value());
+  EXPECT_EQ(anew.set_aside.size(), 1u);
+  EXPECT_TRUE(list_checkpoints(folder_).empty());
+  EXPECT_TRUE(std::filesystem::exists(newer_ + ".abandoned/manifest.json"));
+  save(folder_, state, 20);
+  EXPECT_EQ(start_from_checkpoint(folder_, "never").set_aside,
+            (std::vector<std::string>{newer_ + ".abandoned-2"}));
+}
+
+TEST_F(CheckpointDamageTest, ARunThatResumesSetsDamagedNewerOnesAside) {
+  std::filesystem::remove(newer_ + "/" + kStateFile);
+  const FoundCheckpoint found = start_from_checkpoint(folder_, "auto");
+  EXPECT_EQ(found.checkpoint->path(), older_);
+  EXPECT_EQ(found.refused.size(), 1u);
+  EXPECT_EQ(found.set_aside.size(), 1u);
+}
+
 TEST_F(CheckpointDamageTest, ListsWithReasonsAsTextAndAsJson) {
   flip_byte(newer_ + "/" + kStateFile, size_of(newer_ + "/" + kStateFile) - 1);
   const auto shallow = inspect_checkpoints(folder_, CheckDepth::kSizes);
