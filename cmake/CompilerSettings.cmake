@@ -16,6 +16,11 @@ if(LONGSHORE_SANITIZE)
   add_link_options(-fsanitize=${LONGSHORE_SANITIZE})
 endif()
 
+# GCC 12 sees overlapping copies in `"text" + string` where there are none (GCC bug 105651).
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+endif()
+
 # Paths in messages and debug information are relative to the repository.
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>)
 

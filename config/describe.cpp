@@ -21,10 +21,9 @@ const Section& section_named(std::string_view name) {
                     " (longshore config keys)");
 }
 
-// "integer, steps, at least 0".
+// "integer (steps), at least 0".
 std::string type_and_bounds(const Key& key) {
   std::string text = key.type_text();
-  if (!key.unit.empty()) text += ", " + key.unit;
   // Every size must be above nothing: not worth a word.
   if (key.type != KeyType::kBytes && !key.bounds.text().empty()) text += ", " + key.bounds.text();
   return text;

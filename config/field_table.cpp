@@ -30,7 +30,7 @@ template <typename Value>
 constexpr bool kIsOptional<std::optional<Value>> = true;
 
 // More than any run can do, and exact as a real.
-constexpr double kMaxSteps = 1e12;
+constexpr double kMaxSteps = 1e9;
 
 // What a row says beside name, type and member.
 struct Row {
@@ -176,10 +176,12 @@ Section train_section() {
   rows.add(
       "steps", KeyType::kInteger, &TrainSection::steps,
       {.sentence = "steps of the run; 0: as train.epochs says; exactly one of the two is above 0",
-       .bounds = between(0, kMaxSteps)});
-  rows.add(
-      "epochs", KeyType::kReal, &TrainSection::epochs,
-      {.sentence = "passes over data.train; 0: as train.steps says", .bounds = between(0, 1e6)});
+       .bounds = between(0, kMaxSteps),
+       .unit = "steps"});
+  rows.add("epochs", KeyType::kReal, &TrainSection::epochs,
+           {.sentence = "passes over data.train; 0: as train.steps says",
+            .bounds = between(0, 1e6),
+            .unit = "epochs"});
   rows.add("sequences_per_step", KeyType::kInteger, &TrainSection::sequences_per_step,
            {.sentence = "sequences in one optimizer step, over all ranks and micro-batches",
             .bounds = between(1, 1 << 24),
@@ -187,7 +189,8 @@ Section train_section() {
   rows.add(
       "micro_batch", KeyType::kInteger, &TrainSection::micro_batch,
       {.sentence = "sequences on one device at a time; the step's last micro-batch may be smaller",
-       .bounds = between(1, 1 << 16)});
+       .bounds = between(1, 1 << 16),
+       .unit = "sequences"});
   rows.add("max_grad_norm", KeyType::kReal, &TrainSection::max_grad_norm,
            {.sentence = "gradients are scaled down to this global norm; 0: no clipping",
             .bounds = at_least(0)});
@@ -197,7 +200,8 @@ Section train_section() {
       "max_nonfinite_steps", KeyType::kInteger, &TrainSection::max_nonfinite_steps,
       {.sentence = "a step with a non-finite loss or gradient is skipped; so many in a row end "
                    "the run",
-       .bounds = between(1, 1e9)});
+       .bounds = between(1, 1e9),
+       .unit = "steps"});
   return section;
 }
 
@@ -238,9 +242,10 @@ Section schedule_section() {
        {"cosine", Schedule::Name::kCosine},
        {"wsd", Schedule::Name::kWsd}},
       {.sentence = "shape after the warm-up; wsd stays at the top and falls at the end"});
-  rows.add(
-      "warmup_steps", KeyType::kInteger, &Schedule::warmup_steps,
-      {.sentence = "steps of linear rise from 0 at the start", .bounds = between(0, kMaxSteps)});
+  rows.add("warmup_steps", KeyType::kInteger, &Schedule::warmup_steps,
+           {.sentence = "steps of linear rise from 0 at the start",
+            .bounds = between(0, kMaxSteps),
+            .unit = "steps"});
   rows.add("min_lr_ratio", KeyType::kReal, &Schedule::min_lr_ratio,
            {.sentence = "last learning rate over optimizer.lr; not for constant",
             .bounds = between(0, 1)});
@@ -282,7 +287,8 @@ Section fsdp_section() {
   rows.add(
       "prefetch", KeyType::kInteger, &Fsdp::prefetch,
       {.sentence = "units gathered ahead of the one that computes; each takes one more device slot",
-       .bounds = between(0, 8)});
+       .bounds = between(0, 8),
+       .unit = "units"});
   rows.choice<Fsdp::Recompute>(
       "recompute", &Fsdp::recompute,
       {{"unit", Fsdp::Recompute::kUnit}, {"none", Fsdp::Recompute::kNone}},
@@ -350,9 +356,10 @@ Section eval_section() {
            {.sentence = "steps between evaluations; 0: only at the end",
             .bounds = between(0, kMaxSteps),
             .unit = "steps"});
-  rows.add(
-      "sequences", KeyType::kInteger, &EvalSection::sequences,
-      {.sentence = "sequences per evaluation at most; 0: all", .bounds = between(0, kMaxSteps)});
+  rows.add("sequences", KeyType::kInteger, &EvalSection::sequences,
+           {.sentence = "sequences per evaluation at most; 0: all",
+            .bounds = between(0, kMaxSteps),
+            .unit = "sequences"});
   return section;
 }
 
@@ -368,7 +375,8 @@ Section device_section() {
       "threads", KeyType::kInteger, &Device::threads,
       {.sentence =
            "compute threads of the CPU device; the same count gives the same bits in every run",
-       .bounds = between(1, 256)});
+       .bounds = between(1, 256),
+       .unit = "threads"});
   return section;
 }
 

@@ -65,7 +65,7 @@ struct Key {
 
   std::string full_name() const { return section + "." + name; }
   bool required() const { return !example.empty(); }
-  // "integer", "size or \"auto\"", "\"fp32\" or \"split\"".
+  // "integer (steps)", "size or \"auto\"", "\"fp32\" or \"split\"".
   std::string type_text() const;
   KeyValue default_value() const { return get(RunConfig{}); }
 };

@@ -92,7 +92,8 @@ std::string Bounds::text() const {
 }
 
 std::string Key::type_text() const {
-  return base_type_text(*this) + (allows_auto ? " or \"auto\"" : "");
+  return base_type_text(*this) + (unit.empty() ? "" : " (" + unit + ")") +
+         (allows_auto ? " or \"auto\"" : "");
 }
 
 std::string toml_text(const Key& key, const KeyValue& value) {

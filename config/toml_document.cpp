@@ -20,27 +20,50 @@ namespace {
 // Each dot outside of strings may nest one table deeper, and toml++ destroys tables recursively.
 constexpr int64_t kMaxDots = 2000;
 
-// Counts dots that stand outside of strings and comments.
-class DotCounter {
- public:
-  explicit DotCounter(std::string_view text) : text_(text) {}
+Place place_at(std::string_view text, size_t at, const std::string& origin) {
+  const std::string_view before = text.substr(0, at);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const size_t line_start = before.rfind('\n');
+  const size_t column = line_start == std::string_view::npos ? at + 1 : at - line_start;
+  return {origin, static_cast<int32_t>(line), static_cast<int32_t>(column)};
+}
 
-  int64_t count() {
+// Looks at what stands outside of strings and comments, for what toml++ 3.3 does not survive:
+// tables nested without end, and characters beyond ASCII, which TOML 1.0 has in strings and
+// comments only.
+class Guard {
+ public:
+  Guard(std::string_view text, const std::string& origin) : text_(text), origin_(origin) {
+    if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;
+  }
+
+  void check() {
+    int64_t dots = 0;
     while (at_ < text_.size()) {
       const char c = text_[at_];
       if (c == '"' || c == '\'') {
         skip_string(c);
-      } else if (c == '#') {
-        at_ = std::min(text_.find('\n', at_), text_.size());
-      } else {
-        dots_ += c == '.' ? 1 : 0;
-        ++at_;
+        continue;
       }
+      if (c == '#') {
+        at_ = std::min(text_.find('\n', at_), text_.size());
+        continue;
+      }
+      if (beyond_ascii()) refuse("a character beyond ASCII outside of strings");
+      if (c == '.' && ++dots > kMaxDots) refuse("nested too deeply");
+      ++at_;
     }
-    return dots_;
   }
 
  private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw ConfigError(place_at(text_, at_, origin_).text() + ": not TOML: " + what);
+  }
+
+  bool beyond_ascii() const {
+    return at_ < text_.size() && static_cast<unsigned char>(text_[at_]) >= 0x80;
+  }
+
   size_t quotes_here(char quote) const {
     size_t length = 0;
     while (at_ + length < text_.size() && text_[at_ + length] == quote) ++length;
@@ -59,26 +82,39 @@ class DotCounter {
       const char c = text_[at_];
       if (c == '\n' && !multi_line) return;
       if (c == '\\' && quote == '"') {
-        at_ += 2;
-        continue;
-      }
-      if (c != quote) {
+        skip_escape();
+      } else if (c != quote) {
         ++at_;
-        continue;
-      }
-      const size_t closing = quotes_here(quote);
-      if (!multi_line || closing >= 3) {
-        // Three quotes close; up to two more belong to the string before them.
-        at_ += multi_line ? std::min<size_t>(closing, 5) : 1;
+      } else if (end_string(quote, multi_line)) {
         return;
       }
-      at_ += closing;
     }
   }
 
+  // A backslash and what it escapes: a character, or the blanks around the end of a line.
+  void skip_escape() {
+    const size_t after = std::min(text_.find_first_not_of(" \t\n\v\f\r", at_ + 1), text_.size());
+    const bool ends_line = after > at_ + 1;
+    at_ = after;
+    if (beyond_ascii()) refuse("a character beyond ASCII after a backslash");
+    if (!ends_line) ++at_;
+  }
+
+  // At a quote in a string: goes past the quotes here; whether they end the string.
+  bool end_string(char quote, bool multi_line) {
+    const size_t quotes = quotes_here(quote);
+    if (!multi_line) {
+      ++at_;
+      return true;
+    }
+    // Three quotes end the string; up to two more belong to it.
+    at_ += std::min<size_t>(quotes, 5);
+    return quotes >= 3;
+  }
+
   std::string_view text_;
+  const std::string& origin_;
   size_t at_ = 0;
-  int64_t dots_ = 0;
 };
 
 Place place_of(const toml::source_region& source, const std::string& origin) {
@@ -204,10 +240,7 @@ std::string describe(const TomlValue& value) {
 }
 
 std::vector<TomlMember> parse_toml(std::string_view text, const std::string& origin) {
-  if (DotCounter(text).count() > kMaxDots) {
-    throw ConfigError(origin + ": more than " + std::to_string(kMaxDots) +
-                      " dots outside of strings: not a run file");
-  }
+  Guard(text, origin).check();
   try {
     const toml::table table = toml::parse(text, std::string_view(origin));
     // Section, key, elements of an array, and the size of an array among them.

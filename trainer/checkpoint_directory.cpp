@@ -163,6 +163,20 @@ void move_into_place(const std::string& temporary, const std::string& path) {
   remove_tree(replaced);
 }
 
+std::vector<std::string> set_aside_newer(const std::string& folder, Step step) {
+  std::vector<std::string> moved;
+  for (const CheckpointEntry& entry : list_checkpoints(folder)) {
+    if (entry.step <= step) break;
+    const std::string aside = entry.path + std::string(kAbandonedSuffix);
+    std::string path = aside;
+    for (int i = 2; exists(path); ++i) path = aside + "-" + std::to_string(i);
+    rename_path(entry.path, path);
+    moved.push_back(path);
+  }
+  if (!moved.empty()) sync_directory(folder);
+  return moved;
+}
+
 void clean_leftovers(const std::string& folder) {
   for (const std::string& name : directories_of(folder)) {
     const std::string path = folder + "/" + name;

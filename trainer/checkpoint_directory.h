@@ -6,6 +6,7 @@
 //   .writing    is being written; its writer was killed when no run is active
 //   .replaced   gave way to a newer checkpoint of the same step
 //   .removing   is being removed
+//   .abandoned  belongs to a course of the run that was left; kept for the user to delete
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@ namespace longshore {
 inline constexpr std::string_view kWritingSuffix = ".writing";
 inline constexpr std::string_view kReplacedSuffix = ".replaced";
 inline constexpr std::string_view kRemovingSuffix = ".removing";
+inline constexpr std::string_view kAbandonedSuffix = ".abandoned";
 
 // "step-00000123".
 std::string checkpoint_name(Step step);
@@ -59,6 +61,11 @@ void remove_checkpoint(const std::string& path);
 
 // Puts `temporary` in the place of `path`, which may exist, and makes that durable.
 void move_into_place(const std::string& temporary, const std::string& path);
+
+// Renames the checkpoints of later steps than `step`, where a run starts from: they are of another
+// course, and would be resumed, or counted when old ones are removed, as if they were this one's.
+// Returns the new paths.
+std::vector<std::string> set_aside_newer(const std::string& folder, Step step);
 
 // Removes what a killed process left, and takes back a checkpoint whose replacement never came.
 void clean_leftovers(const std::string& folder);

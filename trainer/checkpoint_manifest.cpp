@@ -99,8 +99,7 @@ ElementsByName elements_by_name(const std::vector<CheckpointParameter>& paramete
                                 const std::string& path) {
   ElementsByName elements;
   for (const CheckpointParameter& parameter : parameters) {
-    const ParamSpec spec{.name = parameter.name, .shape = parameter.shape};
-    if (!elements.emplace(parameter.name, spec.elements()).second) {
+    if (!elements.emplace(parameter.name, parameter.elements()).second) {
       throw CheckpointError(path + ": parameter '" + parameter.name + "' is listed twice");
     }
   }
@@ -189,6 +188,12 @@ void check_own_hash(const std::string& text, const std::string& path) {
 
 std::string_view name_of(StateKind kind) {
   return kKindNames[static_cast<size_t>(kind)];
+}
+
+int64_t CheckpointParameter::elements() const {
+  int64_t product = 1;
+  for (const int64_t dimension : shape) product *= dimension;
+  return product;
 }
 
 Bytes CheckpointManifest::file_bytes() const {

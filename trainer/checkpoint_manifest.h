@@ -68,7 +68,9 @@ struct CheckpointFile {
 
 struct CheckpointParameter {
   std::string name;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;  // the product fits in 64 bits
+
+  int64_t elements() const;
 };
 
 struct CheckpointManifest {

@@ -152,7 +152,7 @@ void Checkpoint::add_part(const CheckpointFile& file, const SafetensorsFile& ope
 
 void Checkpoint::check_coverage() const {
   for (const CheckpointParameter& parameter : manifest_.parameters) {
-    const int64_t elements = ParamSpec{.name = "", .shape = parameter.shape}.elements();
+    const int64_t elements = parameter.elements();
     for (const StateKind kind : kStateKinds) {
       int64_t covered = 0;
       for (const Part& part : parts(parameter.name, kind)) {
@@ -327,6 +327,14 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
                           "anew" +
                           indented(found.refused));
   }
+  return found;
+}
+
+FoundCheckpoint start_from_checkpoint(const std::string& folder, const std::string& resume) {
+  clean_leftovers(folder);
+  FoundCheckpoint found = find_checkpoint(folder, resume);
+  const Step start = found.checkpoint ? found.checkpoint->manifest().progress.step : Step(0);
+  found.set_aside = set_aside_newer(folder, start);
   return found;
 }
 

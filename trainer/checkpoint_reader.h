@@ -74,11 +74,16 @@ class Checkpoint {
 struct FoundCheckpoint {
   std::optional<Checkpoint> checkpoint;  // verified
   std::vector<std::string> refused;      // newer ones that are damaged: path, file, what is wrong
+  std::vector<std::string> set_aside;    // where `start_from_checkpoint` moved newer ones
 };
 
 // `resume` is "never" (nothing is found), "auto" (the newest valid checkpoint of `folder`; nothing
 // where it has none at all) or a checkpoint's directory. Throws CheckpointError where checkpoints
 // exist and none is valid, or the named one is damaged.
 FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume);
+
+// The same for a run that will write to `folder`: cleans up after a killed process first, and sets
+// aside what is newer than the found one (everything, where none is found).
+FoundCheckpoint start_from_checkpoint(const std::string& folder, const std::string& resume);
 
 }  // namespace longshore

@@ -98,6 +98,8 @@ void append_units(const ShardedModel& model, ShardStore& store, SafetensorsWrite
   }
 }
 
+}  // namespace
+
 std::vector<CheckpointParameter> trainable_parameters(const ModelSpec& spec) {
   std::vector<CheckpointParameter> parameters;
   for (const UnitSpec& unit : spec.units) {
@@ -107,8 +109,6 @@ std::vector<CheckpointParameter> trainable_parameters(const ModelSpec& spec) {
   }
   return parameters;
 }
-
-}  // namespace
 
 CheckpointFile write_state_file(const std::string& directory, const ShardedModel& model,
                                 ShardStore& store) {

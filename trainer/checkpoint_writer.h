@@ -8,6 +8,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/ids.h"
 #include "shard/shard_store.h"
@@ -15,6 +16,9 @@
 #include "trainer/sharded_model.h"
 
 namespace longshore {
+
+// The parameters that a checkpoint of the model holds.
+std::vector<CheckpointParameter> trainable_parameters(const ModelSpec& spec);
 
 // Writes the rank's state file into a directory. Throws IoError; the file is gone then.
 CheckpointFile write_state_file(const std::string& directory, const ShardedModel& model,

@@ -18,13 +18,13 @@ struct LiveStatus {
   double lr = 0.0;
   double grad_norm = 0.0;
   double tokens_per_second = 0.0;
-  bool skipped = false;              // the step was skipped: its loss or norm was not finite
-  std::optional<double> mfu;         // 0..1
-  std::optional<double> plan_ratio;  // measured over planned rate
-  std::string wall;                  // the resource that limits; empty = not known
+  bool skipped = false;                   // the step was skipped: its loss or norm was not finite
+  std::optional<double> mfu = {};         // 0..1
+  std::optional<double> plan_ratio = {};  // measured over planned rate
+  std::string wall = {};                  // the resource that limits; empty = not known
   Bytes device_bytes = 0, device_plan_bytes = 0;
   Bytes host_bytes = 0, host_plan_bytes = 0;
-  std::optional<double> eta_seconds;
+  std::optional<double> eta_seconds = {};
 };
 
 struct LiveLineOptions {

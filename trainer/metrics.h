@@ -19,10 +19,10 @@
 namespace longshore {
 
 struct StartRecord {
-  std::string plan;  // its fingerprint or text
-  std::string config_hash;
+  std::string plan = {};  // its fingerprint or text
+  std::string config_hash = {};
   int32_t ranks = 1;
-  Step resumed_from;  // 0: a new run
+  Step resumed_from = {};  // 0: a new run
 };
 
 // What the memory of a step was; 0 where it is not known.
@@ -35,7 +35,7 @@ struct MemoryRecord {
 
 // One optimizer step, summed over all ranks.
 struct StepRecord {
-  Step step;
+  Step step = {};
   double loss = 0.0;
   double grad_norm = 0.0;   // before clipping
   double clip_scale = 1.0;  // the factor applied to gradients
@@ -47,15 +47,15 @@ struct StepRecord {
   double seconds = 0.0;
   double tokens_per_second = 0.0;
   // By link or part ("h2d", "optimizer"); only what was measured.
-  std::vector<std::pair<std::string, double>> stall_seconds;
-  std::vector<std::pair<std::string, Bytes>> bytes;
-  MemoryRecord memory;
+  std::vector<std::pair<std::string, double>> stall_seconds = {};
+  std::vector<std::pair<std::string, Bytes>> bytes = {};
+  MemoryRecord memory = {};
   bool skipped = false;
   int64_t skipped_total = 0;
 };
 
 struct EvalRecord {
-  Step step;
+  Step step = {};
   double loss = 0.0;
   double perplexity = 0.0;
   int64_t tokens = 0;
@@ -63,21 +63,21 @@ struct EvalRecord {
 };
 
 struct CheckpointRecord {
-  Step step;
-  std::string path;
+  Step step = {};
+  std::string path = {};
   Bytes bytes = 0;
   double seconds = 0.0;
 };
 
 struct EventRecord {
-  std::string level;  // "info", "warning", "error"
-  std::string code;   // a stable word, e.g. "checkpoint_refused"
+  std::string level = {};  // "info", "warning", "error"
+  std::string code = {};   // a stable word, e.g. "checkpoint_refused"
   int32_t rank = 0;
-  std::string text;
+  std::string text = {};
 };
 
 struct EndRecord {
-  std::string status;  // "done", "stopped", "failed"
+  std::string status = {};  // "done", "stopped", "failed"
   int exit_code = 0;
   int64_t steps = 0;
 };

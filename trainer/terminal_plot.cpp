@@ -68,7 +68,8 @@ Range range_of(std::span<const double> values) {
 }
 
 int row_of(double value, Range range, int height) {
-  const double share = (range.high - value) / (range.high - range.low);
+  // Halves: the difference of two large values may not fit.
+  const double share = (range.high / 2 - value / 2) / (range.high / 2 - range.low / 2);
   return std::clamp(static_cast<int>(std::lround(share * (height - 1))), 0, height - 1);
 }
 

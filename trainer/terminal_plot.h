@@ -17,8 +17,8 @@ struct PlotOptions {
   int columns = 72;  // of the whole picture, labels included; at least 24
   int rows = 10;     // of the drawing area; at least 2
   PlotStyle style = PlotStyle::kBraille;
-  std::string_view title;   // above the picture; empty = none
-  int64_t first_index = 1;  // what the first value's place is called under the picture
+  std::string_view title = "";  // above the picture; empty = none
+  int64_t first_index = 1;      // what the first value's place is called under the picture
 };
 
 // A line through values[0], values[1], ...; where there are more values than places, a place shows

@@ -35,7 +35,8 @@ missing_packages() {
 
 apt_install() {
   export DEBIAN_FRONTEND=noninteractive
-  as_root apt-get install -y -qq --no-install-recommends "$@" >&2
+  as_root apt-get install -y -qq --no-install-recommends "$@" >.deps/apt.log 2>&1 ||
+    { tail -n 20 .deps/apt.log >&2; return 1; }
 }
 
 install_packages() {
@@ -47,7 +48,7 @@ install_packages() {
   mapfile -t missing < <(missing_packages "${packages[@]}")
   if [ ${#missing[@]} -gt 0 ]; then
     say "installing packages: ${missing[*]}"
-    as_root apt-get update -qq >&2
+    as_root apt-get update -qq >&2 || say 'apt-get update failed: trying with the lists at hand'
     apt_install "${missing[@]}"
   fi
   # Tried once only: a release without them builds as well.
@@ -100,7 +101,8 @@ write_cargo_wrapper() {
 
 install_rustup() {
   say 'no packaged Rust is new enough: installing one with rustup'
-  apt_install rustup
+  apt_install rustup ||
+    { say "install Rust 1.$kMinimumRust or later (cargo), then run this again"; exit 1; }
   rustup toolchain install stable --profile minimal
   write_cargo_wrapper "$(rustup which cargo)"
 }

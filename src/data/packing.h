@@ -30,7 +30,7 @@ struct PackingOptions {
   // Documents are packed once, in an order that depends on the seed alone; nullopt: file order.
   // Epochs permute whole sequences: since documents of a sequence do not see each other, it makes
   // no difference to a document who its neighbours are.
-  std::optional<uint64_t> shuffle_seed;
+  std::optional<uint64_t> shuffle_seed{};
 };
 
 // Best fit: within a window of documents, long ones first, each goes to the sequence that it fills

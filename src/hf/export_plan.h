@@ -15,7 +15,7 @@ namespace longshore {
 
 struct ExportOptions {
   // nullopt: each tensor as in the source; for a source without weights, config.json's type.
-  std::optional<DType> dtype;
+  std::optional<DType> dtype = std::nullopt;
   // The run began with the source's weights: frozen parameters are the source's bytes. False for
   // a run that began with random weights: all values come from the reader.
   bool pretrained = true;

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <span>
 
 #include "base/errors.h"
 #include "base/file.h"

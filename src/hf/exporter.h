@@ -7,21 +7,15 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "hf/export_plan.h"
 #include "hf/model_directory.h"
+#include "shard/load_parameters.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
-
-// Fills `out` with elements of the parameter from `element_begin` on, fp32. Called file by file,
-// each parameter front to back.
-using ParameterReader =
-    std::function<void(const std::string& name, int64_t element_begin, std::span<float> out)>;
 
 struct ExportResult {
   std::string path;                // where the directory is, absolute
@@ -34,8 +28,8 @@ struct ExportResult {
 // replaced as a whole. For the start of a run, so that its end is no surprise.
 void check_export_destination(const ModelDirectory& source, const std::string& destination);
 
-// Writes `destination`, which may hold an older export. IoError when the disk is too full, before
-// anything is written.
+// Writes `destination`, which may hold an older export. `read_parameter` is called file by file,
+// each parameter front to back. IoError when the disk is too full, before anything is written.
 ExportResult export_model(const ModelDirectory& source, const ModelSpec& spec,
                           const std::string& destination, const ParameterReader& read_parameter,
                           const ExportOptions& options = {});

@@ -17,7 +17,10 @@ bool changes_numbers(std::string_view key) {
 std::string shown(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   constexpr size_t kMost = 60;
-  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
+  if (text.size() > kMost) {
+    text.resize(kMost);
+    text += "...";
+  }
   return text;
 }
 

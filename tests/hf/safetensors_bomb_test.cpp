@@ -12,6 +12,13 @@
 namespace longshore {
 namespace {
 
+// Sanitizers have memory of their own: there only the refusal counts.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kMeasuresMemory = false;
+#else
+constexpr bool kMeasuresMemory = true;
+#endif
+
 struct Bomb {
   std::string what;
   std::function<std::string()> header;  // of 64 MiB or less
@@ -76,15 +83,12 @@ int open_bomb(const std::string& path, Bytes header_bytes, const Bomb& bomb) {
     std::fprintf(stderr, "error: %s\n", error.c_str());
     return 1;
   }
-  std::fprintf(stderr, "%s: %.1f MiB, %.3f s\n", bomb.what.c_str(),
-               static_cast<double>(grown) / kMiB, seconds.count());
-  return grown <= header_bytes + bomb.allowed_bytes ? 0 : 2;
+  std::fprintf(stderr, "%s: %s, %.3f s\n", bomb.what.c_str(), format_bytes(grown).c_str(),
+               seconds.count());
+  return !kMeasuresMemory || grown <= header_bytes + bomb.allowed_bytes ? 0 : 2;
 }
 
 TEST_P(ResourceBomb, IsRefusedInBoundedMemory) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers have memory of their own";
-#endif
   const TemporaryDirectory directory;
   const std::string path = directory / "bomb.safetensors";
   Bytes header_bytes = 0;

@@ -52,7 +52,7 @@ std::vector<HostileFile> broken_frames() {
       {"HeaderLengthAllOnes", endless, {"header's length is 18446744073709551615"}},
       {"LfsPointer", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n", {"Git LFS"}},
       {"NoHeader", safetensors_bytes("", 0), {"the header ends in the middle"}},
-      {"Pickle", std::string("\x80\x02}q\0X\0\0\0\0\0\0\0\0", 16), {"header's length"}},
+      {"Pickle", "\x80\x02}q" + std::string(12, '\x01'), {"header's length"}},
   };
 }
 

@@ -1,0 +1,71 @@
+// Decoder units: the embedding, the block and the head of every decoder family. Built by
+// DecoderModel, immutable; compute thread only.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "model/arch_spec.h"
+#include "model/differentiable_ops.h"
+#include "model/families.h"
+#include "model/model_spec.h"
+#include "model/unit.h"
+
+namespace longshore {
+
+// Where a unit's list of parameters has the weight and the bias of each part; -1 = not there.
+class ModuleIndex {
+ public:
+  explicit ModuleIndex(const std::vector<ModuleParameter>& parameters);
+  // Undefined where there is none.
+  at::Tensor weight(UnitParameters parameters, Module module) const;
+  at::Tensor bias(UnitParameters parameters, Module module) const;
+  LinearWeights linear(UnitParameters parameters, Module module) const {
+    return {weight(parameters, module), bias(parameters, module)};
+  }
+  int32_t weight_index(Module module) const { return weights_[static_cast<size_t>(module)]; }
+  int32_t bias_index(Module module) const { return biases_[static_cast<size_t>(module)]; }
+
+ private:
+  std::array<int32_t, kModuleCount> weights_;
+  std::array<int32_t, kModuleCount> biases_;
+};
+
+// Token rows, plus rows of learned positions where the family has them.
+class EmbeddingUnit : public Unit {
+ public:
+  explicit EmbeddingUnit(const ArchSpec& arch);
+  Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
+  bool has_own_backward() const override { return true; }
+  Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                 const Carry& grad_out, GradSink& sink) const override;
+
+ private:
+  ModuleIndex index_;
+};
+
+// h = x + attention(norm(x)); y = h + mlp(norm(h)).
+class DecoderBlock : public Unit {
+ public:
+  DecoderBlock(const ArchSpec& arch, int64_t layer);
+  Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
+
+ private:
+  at::Tensor norm(UnitParameters parameters, Module module, const at::Tensor& x) const;
+  at::Tensor attention(UnitParameters parameters, const at::Tensor& x,
+                       const MicroBatch& batch) const;
+  std::vector<at::Tensor> query_key_value(UnitParameters parameters, const at::Tensor& x) const;
+  at::Tensor position_head(UnitParameters parameters, Module norm, at::Tensor x,
+                           const MicroBatch& batch) const;
+  at::Tensor mlp(UnitParameters parameters, const at::Tensor& x) const;
+
+  ArchSpec arch_;
+  LayerSpec layer_;
+  ModuleIndex index_;
+  at::Tensor frequencies_;  // of kRope
+};
+
+}  // namespace longshore

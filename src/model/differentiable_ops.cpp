@@ -1,0 +1,420 @@
+#include "model/differentiable_ops.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "base/errors.h"
+#include "model/document_attention.h"
+
+namespace longshore {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// Calls body(first row, rows) for every piece of a matrix with `rows` rows.
+template <typename Body>
+void for_pieces(int64_t rows, int64_t row_elements, Body body) {
+  const int64_t most = piece_rows(row_elements);
+  for (int64_t begin = 0; begin < rows; begin += most) {
+    body(begin, std::min(most, rows - begin));
+  }
+}
+
+// Adds the sum of the rows of `values` (fp32) to `sum` (fp32 [columns]). A matrix product, whose
+// bits do not depend on the number of threads, unlike those of a sum over rows.
+void add_row_sum(const at::Tensor& sum, const at::Tensor& values) {
+  sum.view({1, -1}).addmm_(at::ones({1, values.size(0)}, values.options()), values);
+}
+
+at::Tensor row_sum(const at::Tensor& values) {
+  return at::mm(at::ones({1, values.size(0)}, values.options()), values).view({-1});
+}
+
+at::Tensor reciprocal_deviation(const at::Tensor& squares, double eps) {
+  return squares.mean(-1, true).add_(eps).rsqrt_();
+}
+
+at::Tensor normalise_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                             NormKind kind, double eps) {
+  at::Tensor out = at::empty(x.sizes(), x.options());
+  const int64_t width = weight.size(0);
+  const at::Tensor in_rows = x.view({-1, width}), out_rows = out.view({-1, width});
+  for_pieces(in_rows.size(0), width, [&](int64_t begin, int64_t rows) {
+    at::Tensor value = in_rows.narrow(0, begin, rows).to(at::kFloat);
+    const at::Tensor target = out_rows.narrow(0, begin, rows);
+    if (kind == NormKind::kLayer) {
+      value = value.sub(value.mean(-1, true));
+      const at::Tensor scale = reciprocal_deviation(value.square(), eps);
+      target.copy_(value.mul_(scale).mul_(weight).add_(bias));
+      return;
+    }
+    at::Tensor squares = value.square();
+    const at::Tensor scale = reciprocal_deviation(squares, eps);
+    at::mul_out(squares, value, scale);
+    target.copy_(squares);
+    target.mul_(weight);
+  });
+  return out;
+}
+
+struct NormFunction : Function<NormFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList parameters,
+                            int64_t kind, double eps) {
+    variable_list saved{x};
+    saved.insert(saved.end(), parameters.begin(), parameters.end());
+    ctx->save_for_backward(saved);
+    ctx->saved_data["kind"] = kind;
+    ctx->saved_data["eps"] = eps;
+    return normalise_forward(x, parameters[0], parameters.size() > 1 ? parameters[1] : at::Tensor(),
+                             static_cast<NormKind>(kind), eps);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor& weight = saved[1];
+    const auto sums = weight.options().dtype(at::kFloat).requires_grad(false);
+    std::vector<at::Tensor> parameter_sums(2);
+    for (size_t i = 0; i + 1 < saved.size(); ++i) {
+      if (ctx->needs_input_grad(i + 1)) parameter_sums[i] = at::zeros_like(weight, sums);
+    }
+    variable_list result;
+    result.push_back(normalise_backward(
+        grads[0], saved[0], weight, static_cast<NormKind>(ctx->saved_data["kind"].toInt()),
+        ctx->saved_data["eps"].toDouble(), parameter_sums[0], parameter_sums[1]));
+    for (size_t i = 0; i + 1 < saved.size(); ++i) {
+      const at::Tensor& sum = parameter_sums[i];
+      result.push_back(sum.defined() ? sum.to(weight.scalar_type()) : sum);
+    }
+    result.resize(result.size() + 2);
+    return result;
+  }
+};
+
+at::Tensor multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                    bool transposed) {
+  const at::Tensor matrix = transposed ? weight : weight.t();
+  return bias.defined() ? at::addmm(bias, x, matrix) : at::mm(x, matrix);
+}
+
+at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& grad, bool transposed) {
+  return transposed ? at::mm(x.t(), grad) : at::mm(grad.t(), x);
+}
+
+// `parameters`: the matrices, then, where there are any, as many biases.
+struct LinearGroupFunction : Function<LinearGroupFunction> {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList parameters,
+                               int64_t matrices, bool transposed) {
+    variable_list saved{x};
+    saved.insert(saved.end(), parameters.begin(), parameters.begin() + matrices);
+    ctx->save_for_backward(saved);
+    ctx->saved_data["transposed"] = transposed;
+    const bool biased = static_cast<int64_t>(parameters.size()) > matrices;
+    ctx->saved_data["biased"] = biased;
+    variable_list out;
+    for (int64_t i = 0; i < matrices; ++i) {
+      const at::Tensor bias = biased ? parameters[static_cast<size_t>(matrices + i)] : at::Tensor();
+      out.push_back(multiply(x, parameters[static_cast<size_t>(i)], bias, transposed));
+    }
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const bool transposed = ctx->saved_data["transposed"].toBool();
+    const bool biased = ctx->saved_data["biased"].toBool();
+    const size_t matrices = grads.size();
+    variable_list result(1 + matrices * (biased ? 2 : 1));
+    for (size_t i = 0; i < matrices; ++i) {
+      const at::Tensor matrix = transposed ? saved[i + 1].t() : saved[i + 1];
+      if (ctx->needs_input_grad(0)) {
+        result[0] = i == 0 ? at::mm(grads[i], matrix) : result[0].addmm_(grads[i], matrix);
+      }
+      if (ctx->needs_input_grad(1 + i)) {
+        result[1 + i] = weight_gradient(saved[0], grads[i], transposed);
+      }
+      if (biased && ctx->needs_input_grad(1 + matrices + i)) {
+        result[1 + matrices + i] = row_sum(grads[i]);
+      }
+    }
+    result.resize(result.size() + 2);
+    return result;
+  }
+};
+
+// The angles of a piece of rows: cosine and sine [rows, 1, head_dim / 2] in the type of `like`.
+struct Rotation {
+  at::Tensor cosine, sine;
+  Rotation(const at::Tensor& positions, const at::Tensor& frequencies, const at::Tensor& like) {
+    const at::Tensor angles = positions.to(at::kFloat).unsqueeze(1) * frequencies;
+    cosine = angles.cos().to(like.scalar_type()).unsqueeze(1);
+    sine = angles.sin().to(like.scalar_type()).unsqueeze(1);
+  }
+};
+
+// direction +1 rotates forward, -1 back.
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const at::Tensor& frequencies,
+                  int64_t head_dim, int direction) {
+  at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
+  const int64_t half = head_dim / 2;
+  const at::Tensor in_heads = x.view({x.size(0), -1, head_dim});
+  const at::Tensor out_heads = out.view({x.size(0), -1, head_dim});
+  for_pieces(x.size(0), x.size(1), [&](int64_t begin, int64_t rows) {
+    Rotation angle(positions.narrow(0, begin, rows), frequencies, x);
+    if (direction < 0) angle.sine.neg_();
+    const at::Tensor in = in_heads.narrow(0, begin, rows);
+    const at::Tensor in1 = in.narrow(2, 0, half), in2 = in.narrow(2, half, half);
+    at::Tensor out1 = out_heads.narrow(0, begin, rows).narrow(2, 0, half);
+    at::Tensor out2 = out_heads.narrow(0, begin, rows).narrow(2, half, half);
+    at::mul_out(out1, in1, angle.cosine);
+    out1.sub_(in2 * angle.sine);
+    at::mul_out(out2, in2, angle.cosine);
+    out2.add_(in1 * angle.sine);
+  });
+  return out;
+}
+
+struct RotateFunction : Function<RotateFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& positions,
+                            const at::Tensor& frequencies, int64_t head_dim) {
+    ctx->save_for_backward({positions, frequencies});
+    ctx->saved_data["head_dim"] = head_dim;
+    return rotate(x, positions, frequencies, head_dim, 1);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const int64_t head_dim = ctx->saved_data["head_dim"].toInt();
+    variable_list result(4);
+    result[0] = rotate(grads[0], saved[0], saved[1], head_dim, -1);
+    return result;
+  }
+};
+
+AttentionShape shape_from(const c10::List<int64_t>& sizes, double scale) {
+  return {.heads = sizes[0],
+          .kv_heads = sizes[1],
+          .head_dim = sizes[2],
+          .window = sizes[3],
+          .scale = scale};
+}
+
+struct AttentionFunction : Function<AttentionFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const AttentionShape& shape,
+                            const std::vector<int64_t>& document_starts) {
+    AttentionResult result = attend_forward(q, k, v, shape, document_starts);
+    ctx->save_for_backward({q, k, v, result.out});
+    ctx->saved_data["sums"] = c10::List<at::Tensor>(at::ArrayRef<at::Tensor>(result.sums));
+    ctx->saved_data["sizes"] =
+        c10::List<int64_t>({shape.heads, shape.kv_heads, shape.head_dim, shape.window});
+    ctx->saved_data["scale"] = shape.scale;
+    ctx->saved_data["starts"] = c10::List<int64_t>(at::ArrayRef<int64_t>(document_starts));
+    return result.out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const AttentionShape shape =
+        shape_from(ctx->saved_data["sizes"].toIntList(), ctx->saved_data["scale"].toDouble());
+    const AttentionResult result{saved[3], ctx->saved_data["sums"].toTensorVector()};
+    ctx->saved_data.erase("sums");
+    variable_list gradients = attend_backward(grads[0], saved[0], saved[1], saved[2], result, shape,
+                                              ctx->saved_data["starts"].toIntVector());
+    gradients.resize(5);
+    return gradients;
+  }
+};
+
+at::Tensor activate(const at::Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return at::silu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kGeluErf:
+      return at::gelu(x, "none");
+    case Activation::kRelu:
+      return at::relu(x);
+  }
+  return {};
+}
+
+// Writes the gradient of activation(x) over x.
+void activate_backward(at::Tensor& x, const at::Tensor& grad, Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      at::silu_backward_out(x, grad, x);
+      return;
+    case Activation::kGeluTanh:
+      at::gelu_backward_out(x, grad, x, "tanh");
+      return;
+    case Activation::kGeluErf:
+      at::gelu_backward_out(x, grad, x, "none");
+      return;
+    case Activation::kRelu:
+      at::threshold_backward_out(x, grad, x, 0);
+      return;
+  }
+}
+
+at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
+  if (!gate.defined()) return activate(up, activation);
+  return activate(gate, activation).mul_(up);
+}
+
+// Overwrites gate and up with their gradients. `grad` is that of activation(gate) * up.
+void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
+                        Activation activation) {
+  for_pieces(up.size(0), up.size(1), [&](int64_t begin, int64_t rows) {
+    const at::Tensor grad_rows = grad.narrow(0, begin, rows);
+    at::Tensor up_rows = up.narrow(0, begin, rows);
+    if (!gate.defined()) {
+      activate_backward(up_rows, grad_rows, activation);
+      return;
+    }
+    at::Tensor gate_rows = gate.narrow(0, begin, rows);
+    const at::Tensor grad_activated = grad_rows * up_rows;
+    at::mul_out(up_rows, grad_rows, activate(gate_rows, activation));
+    activate_backward(gate_rows, grad_activated, activation);
+  });
+}
+
+// `inputs`: gate and up, or up alone. `parameters`: the matrix and, where there is one, the bias.
+struct ProjectFunction : Function<ProjectFunction> {
+  static at::Tensor forward(AutogradContext* ctx, at::TensorList inputs, at::TensorList parameters,
+                            int64_t activation, bool transposed) {
+    variable_list saved(inputs.begin(), inputs.end());
+    saved.push_back(parameters[0]);
+    ctx->save_for_backward(saved);
+    ctx->saved_data["activation"] = activation;
+    ctx->saved_data["transposed"] = transposed;
+    ctx->saved_data["biased"] = parameters.size() > 1;
+    const bool gated = inputs.size() > 1;
+    const at::Tensor value = activated(gated ? inputs[0] : at::Tensor(), inputs[gated ? 1 : 0],
+                                       static_cast<Activation>(activation));
+    return multiply(value, parameters[0], parameters.size() > 1 ? parameters[1] : at::Tensor(),
+                    transposed);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    variable_list saved = ctx->get_saved_variables();
+    const auto activation = static_cast<Activation>(ctx->saved_data["activation"].toInt());
+    const bool transposed = ctx->saved_data["transposed"].toBool();
+    const size_t inputs = saved.size() - 1;
+    const at::Tensor gate = inputs > 1 ? saved[0].detach() : at::Tensor();
+    const at::Tensor up = saved[inputs - 1].detach(), weight = saved[inputs];
+    at::Tensor value = activated(gate, up, activation);
+    variable_list result(inputs + 1);
+    if (ctx->needs_input_grad(inputs)) {
+      result[inputs] = weight_gradient(value, grads[0], transposed);
+    }
+    if (ctx->saved_data["biased"].toBool()) {
+      result.emplace_back(ctx->needs_input_grad(inputs + 1) ? row_sum(grads[0]) : at::Tensor());
+    }
+    if (ctx->needs_input_grad(inputs - 1)) {
+      at::mm_out(value, grads[0], transposed ? weight.t() : weight);
+      activated_backward(value, gate, up, activation);
+      if (inputs > 1) result[0] = gate;
+      result[inputs - 1] = up;
+    }
+    result.resize(result.size() + 2);
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                     NormKind kind, double eps) {
+  std::vector<at::Tensor> parameters{weight};
+  if (bias.defined()) parameters.push_back(bias);
+  return NormFunction::apply(x, at::TensorList(parameters), static_cast<int64_t>(kind), eps);
+}
+
+at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
+                              NormKind kind, double eps, const at::Tensor& weight_sum,
+                              const at::Tensor& bias_sum) {
+  at::Tensor out = at::empty(x.sizes(), x.options().requires_grad(false));
+  const int64_t width = weight.size(0);
+  const at::Tensor x_rows = x.detach().view({-1, width}), grad_rows = grad.view({-1, width});
+  const at::Tensor out_rows = out.view({-1, width});
+  const at::Tensor weight_f32 = weight.detach().to(at::kFloat);
+  for_pieces(x_rows.size(0), width, [&](int64_t begin, int64_t rows) {
+    at::Tensor value = x_rows.narrow(0, begin, rows).to(at::kFloat);
+    if (kind == NormKind::kLayer) value = value.sub(value.mean(-1, true));
+    at::Tensor scratch = value.square();
+    const at::Tensor scale = reciprocal_deviation(scratch, eps);
+    value = value.mul(scale);
+    const at::Tensor upper = grad_rows.narrow(0, begin, rows).to(at::kFloat);
+    if (bias_sum.defined()) add_row_sum(bias_sum, upper);
+    if (weight_sum.defined()) {
+      at::mul_out(scratch, upper, value);
+      add_row_sum(weight_sum, scratch);
+    }
+    at::Tensor result = upper * weight_f32;
+    at::mul_out(scratch, result, value);
+    const at::Tensor along = scratch.mean(-1, true);
+    if (kind == NormKind::kLayer) result.sub_(result.mean(-1, true));
+    at::mul_out(scratch, value, along);
+    out_rows.narrow(0, begin, rows).copy_(result.sub_(scratch).mul_(scale));
+  });
+  return out;
+}
+
+std::vector<at::Tensor> linear_group(const at::Tensor& x, std::span<const LinearWeights> weights,
+                                     bool transposed) {
+  std::vector<at::Tensor> parameters;
+  for (const LinearWeights& one : weights) parameters.push_back(one.weight);
+  for (const LinearWeights& one : weights) {
+    LONGSHORE_CHECK(one.bias.defined() == weights[0].bias.defined()) << "biases: all or none";
+    if (one.bias.defined()) parameters.push_back(one.bias);
+  }
+  return LinearGroupFunction::apply(x, at::TensorList(parameters),
+                                    static_cast<int64_t>(weights.size()), transposed);
+}
+
+at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions,
+                        const at::Tensor& frequencies, int64_t head_dim) {
+  return RotateFunction::apply(x, positions, frequencies, head_dim);
+}
+
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                  const AttentionShape& shape, const std::vector<int64_t>& document_starts) {
+  return AttentionFunction::apply(q, k, v, shape, document_starts);
+}
+
+at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
+                                const LinearWeights& down, Activation activation, bool transposed) {
+  std::vector<at::Tensor> inputs, parameters{down.weight};
+  if (gate.defined()) inputs.push_back(gate);
+  inputs.push_back(up);
+  if (down.bias.defined()) parameters.push_back(down.bias);
+  return ProjectFunction::apply(at::TensorList(inputs), at::TensorList(parameters),
+                                static_cast<int64_t>(activation), transposed);
+}
+
+at::Tensor rope_frequencies(const RopeSpec& rope, int64_t head_dim) {
+  const auto exponents = at::arange(0, head_dim, 2, at::kFloat) / static_cast<double>(head_dim);
+  at::Tensor frequencies = at::pow(rope.theta, exponents).reciprocal();
+  if (rope.scaling == RopeSpec::Scaling::kLinear) return frequencies / rope.factor;
+  if (rope.scaling == RopeSpec::Scaling::kNone) return frequencies;
+  const auto original = static_cast<double>(rope.original_max_positions);
+  const double low_wavelength = original / rope.low_freq_factor;
+  const double high_wavelength = original / rope.high_freq_factor;
+  const at::Tensor wavelengths = frequencies.reciprocal() * (2.0 * std::numbers::pi);
+  const at::Tensor scaled =
+      at::where(wavelengths > low_wavelength, frequencies / rope.factor, frequencies);
+  const at::Tensor ramp = (wavelengths.reciprocal() * original - rope.low_freq_factor) /
+                          (rope.high_freq_factor - rope.low_freq_factor);
+  const at::Tensor smooth = (1.0 - ramp) * scaled / rope.factor + ramp * scaled;
+  const at::Tensor between =
+      (wavelengths >= high_wavelength).logical_and(wavelengths <= low_wavelength);
+  return at::where(between, smooth, scaled);
+}
+
+}  // namespace longshore

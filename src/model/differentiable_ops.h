@@ -1,0 +1,67 @@
+// Differentiable ops: the pieces of a decoder block, each with a backward of its own that keeps
+// little and frees early. They work with autograd (recompute and recompute = "none") and without.
+// A graph made of them runs backward once: backward overwrites what it saved.
+//
+// Work over many rows goes in pieces of a size that depends on the row's width alone, so that
+// temporaries are bounded and bits do not depend on the number of rows. Compute thread only.
+//
+// [Note: what is saved] The bounds of workspace.cpp count these tensors; change both together.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/arch_spec.h"
+#include "model/document_attention.h"
+
+namespace longshore {
+
+// fp32 values in one temporary of a piece of rows.
+inline constexpr int64_t kPieceElements = int64_t{1} << 18;
+constexpr int64_t piece_rows(int64_t row_elements) {
+  return row_elements >= kPieceElements ? 1 : kPieceElements / row_elements;
+}
+
+// A matrix in the file's form, and its bias (undefined: none).
+struct LinearWeights {
+  at::Tensor weight;
+  at::Tensor bias;
+};
+
+// Normalises the last dimension. `bias` is undefined for kRms. Saves x.
+at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                     NormKind kind, double eps);
+
+// x [T, in] times each matrix, plus its bias; `transposed`: matrices are [in, out], else
+// [out, in]. Saves x.
+std::vector<at::Tensor> linear_group(const at::Tensor& x, std::span<const LinearWeights> weights,
+                                     bool transposed);
+
+// Rotates the two halves of every head of x [T, heads * head_dim] by position times frequency.
+// positions: int64 [T]; frequencies: fp32 [head_dim / 2]. Saves nothing of x.
+at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions,
+                        const at::Tensor& frequencies, int64_t head_dim);
+
+// Causal attention within each document. q [T, heads * head_dim]; k, v [T, kv_heads * head_dim],
+// rows may be strided. Saves q, k, v, the result and one fp32 per head and position.
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                  const AttentionShape& shape, const std::vector<int64_t>& document_starts);
+
+// (activation(gate) * up) times `down`; an undefined gate: activation(up) times `down`.
+// Saves gate and up, which backward overwrites.
+at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
+                                const LinearWeights& down, Activation activation, bool transposed);
+
+// Used by units that compute their gradients themselves: the gradient of x, and of weight and bias
+// added to fp32 sums (undefined: not wanted).
+at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
+                              NormKind kind, double eps, const at::Tensor& weight_sum,
+                              const at::Tensor& bias_sum);
+
+// The rotary frequencies, fp32 [head_dim / 2], as transformers computes them.
+at::Tensor rope_frequencies(const RopeSpec& rope, int64_t head_dim);
+
+}  // namespace longshore

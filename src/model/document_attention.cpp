@@ -1,0 +1,179 @@
+#include "model/document_attention.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+// Queries [q_begin, q_end) against keys [k_begin, q_end), counted from the stream's start.
+struct Piece {
+  int64_t q_begin, q_end, k_begin;
+  bool masked;  // needs a mask; else causal alone
+  int64_t queries() const { return q_end - q_begin; }
+  int64_t keys() const { return q_end - k_begin; }
+};
+
+std::vector<Piece> pieces_of(int64_t begin, int64_t end, int64_t window) {
+  if (window == 0 || window >= end - begin) return {{begin, end, begin, false}};
+  std::vector<Piece> pieces;
+  for (int64_t q = begin; q < end; q += kWindowQueries) {
+    const int64_t q_end = std::min(q + kWindowQueries, end);
+    const int64_t k_begin = std::max(begin, q - window + 1);
+    // The kernel's own causal rule needs the first query and the first key to be the same.
+    pieces.push_back({q, q_end, k_begin, k_begin < q || q_end - begin > window});
+  }
+  return pieces;
+}
+
+// 0 where key j is visible from query i (i - window < j <= i), else minus infinity.
+std::optional<at::Tensor> band_mask(const Piece& piece, int64_t window, const at::Tensor& like) {
+  if (!piece.masked) return std::nullopt;
+  const auto indices = like.options().dtype(at::kLong).requires_grad(false);
+  const at::Tensor i = at::arange(piece.q_begin, piece.q_end, indices).unsqueeze(1);
+  const at::Tensor j = at::arange(piece.k_begin, piece.q_end, indices).unsqueeze(0);
+  at::Tensor hidden = j > i;
+  hidden.logical_or_(j <= i - window);
+  at::Tensor mask = at::zeros({piece.queries(), piece.keys()}, like.options().requires_grad(false));
+  return mask.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+}
+
+// The kernel takes [batch, heads, rows, head_dim] by strides. With grouped heads the group of a key
+// head becomes the kernel's heads and the key heads its batch, so that a key head is shared by a
+// stride of 0 instead of copies.
+class HeadViews {
+ public:
+  explicit HeadViews(const AttentionShape& shape)
+      : shape_(shape), group_(shape.heads / shape.kv_heads) {}
+
+  int64_t group() const { return group_; }
+
+  at::Tensor queries(const at::Tensor& x, int64_t begin, int64_t end) const {
+    const at::Tensor rows = x.narrow(0, begin, end - begin);
+    if (group_ == 1) return ungrouped(rows);
+    return rows.view({end - begin, shape_.kv_heads, group_, shape_.head_dim}).permute({1, 2, 0, 3});
+  }
+
+  at::Tensor keys(const at::Tensor& x, int64_t begin, int64_t end) const {
+    const at::Tensor rows = x.narrow(0, begin, end - begin);
+    if (group_ == 1) return ungrouped(rows);
+    return one_per_group(rows).unsqueeze(1).expand(
+        {shape_.kv_heads, group_, end - begin, shape_.head_dim});
+  }
+
+  // [kv_heads, rows, head_dim]
+  at::Tensor one_per_group(const at::Tensor& rows) const {
+    return rows.view({rows.size(0), shape_.kv_heads, shape_.head_dim}).permute({1, 0, 2});
+  }
+
+ private:
+  at::Tensor ungrouped(const at::Tensor& rows) const {
+    return rows.view({rows.size(0), shape_.heads, shape_.head_dim}).permute({1, 0, 2}).unsqueeze(0);
+  }
+
+  const AttentionShape& shape_;
+  int64_t group_;
+};
+
+// Sums gradients of a document's keys (or values) over groups and pieces, in fp32 and in order.
+class KeyGradient {
+ public:
+  // `target`: the document's rows of the result. `direct`: one piece, no groups.
+  KeyGradient(const at::Tensor& target, const HeadViews& views, bool direct)
+      : target_(target), views_(views), direct_(direct) {
+    if (direct_) return;
+    const bool in_place = target.scalar_type() == at::kFloat;
+    sum_ =
+        in_place ? target_.zero_() : at::zeros(target.sizes(), target.options().dtype(at::kFloat));
+  }
+
+  // `rows` of the piece begin at `row` of the document; grad [batch, heads, rows, head_dim].
+  void add(const at::Tensor& grad, int64_t row) {
+    if (direct_) {
+      views_.keys(target_, 0, target_.size(0)).copy_(grad);
+      return;
+    }
+    at::Tensor rows = sum_.narrow(0, row, grad.size(2));
+    if (views_.group() == 1) {
+      views_.keys(rows, 0, rows.size(0)).add_(grad);
+      return;
+    }
+    at::Tensor heads = views_.one_per_group(rows);
+    for (int64_t member = 0; member < views_.group(); ++member) {
+      heads.add_(grad.select(1, member));
+    }
+  }
+
+  void finish() {
+    if (!direct_ && target_.scalar_type() != at::kFloat) target_.copy_(sum_);
+    sum_.reset();
+  }
+
+ private:
+  at::Tensor target_;
+  const HeadViews& views_;
+  bool direct_;
+  at::Tensor sum_;
+};
+
+}  // namespace
+
+AttentionResult attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               const AttentionShape& shape,
+                               const std::vector<int64_t>& document_starts) {
+  LONGSHORE_CHECK(!document_starts.empty() && document_starts.back() == q.size(0));
+  const HeadViews views(shape);
+  AttentionResult result;
+  result.out = at::empty({q.size(0), shape.heads * shape.head_dim}, q.options());
+  for (size_t document = 0; document + 1 < document_starts.size(); ++document) {
+    for (const Piece& piece :
+         pieces_of(document_starts[document], document_starts[document + 1], shape.window)) {
+      const auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+          views.queries(q, piece.q_begin, piece.q_end), views.keys(k, piece.k_begin, piece.q_end),
+          views.keys(v, piece.k_begin, piece.q_end), 0.0, !piece.masked,
+          band_mask(piece, shape.window, q), shape.scale);
+      views.queries(result.out, piece.q_begin, piece.q_end).copy_(out);
+      result.sums.push_back(sums);
+    }
+  }
+  return result;
+}
+
+std::vector<at::Tensor> attend_backward(const at::Tensor& grad, const at::Tensor& q,
+                                        const at::Tensor& k, const at::Tensor& v,
+                                        const AttentionResult& result, const AttentionShape& shape,
+                                        const std::vector<int64_t>& document_starts) {
+  const HeadViews views(shape);
+  const auto options = q.options().requires_grad(false);
+  const int64_t key_width = shape.kv_heads * shape.head_dim;
+  at::Tensor grad_q = at::empty({q.size(0), shape.heads * shape.head_dim}, options);
+  at::Tensor grad_k = at::empty({q.size(0), key_width}, options);
+  at::Tensor grad_v = at::empty({q.size(0), key_width}, options);
+  size_t next_sums = 0;
+  for (size_t document = 0; document + 1 < document_starts.size(); ++document) {
+    const int64_t begin = document_starts[document], end = document_starts[document + 1];
+    const std::vector<Piece> pieces = pieces_of(begin, end, shape.window);
+    const bool direct = pieces.size() == 1 && views.group() == 1;
+    KeyGradient key_sum(grad_k.narrow(0, begin, end - begin), views, direct);
+    KeyGradient value_sum(grad_v.narrow(0, begin, end - begin), views, direct);
+    for (const Piece& piece : pieces) {
+      auto [piece_q, piece_k, piece_v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          views.queries(grad, piece.q_begin, piece.q_end),
+          views.queries(q, piece.q_begin, piece.q_end), views.keys(k, piece.k_begin, piece.q_end),
+          views.keys(v, piece.k_begin, piece.q_end),
+          views.queries(result.out, piece.q_begin, piece.q_end), result.sums.at(next_sums++), 0.0,
+          !piece.masked, band_mask(piece, shape.window, q), shape.scale);
+      views.queries(grad_q, piece.q_begin, piece.q_end).copy_(piece_q);
+      key_sum.add(piece_k, piece.k_begin - begin);
+      value_sum.add(piece_v, piece.k_begin - begin);
+    }
+    key_sum.finish();
+    value_sum.finish();
+  }
+  return {grad_q, grad_k, grad_v};
+}
+
+}  // namespace longshore

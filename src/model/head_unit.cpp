@@ -1,0 +1,131 @@
+#include "model/head_unit.h"
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kNotTrained = -100;
+
+// fp32 logarithms of probabilities, over the logits' own memory where they are fp32.
+at::Tensor log_probabilities_of(at::Tensor logits) {
+  at::Tensor values = logits.to(at::kFloat);
+  logits.reset();
+  at::_log_softmax_out(values, values, 1, false);
+  return values;
+}
+
+// In order, in fp64: the same bits for any number of threads.
+double ordered_sum(const at::Tensor& values) {
+  const at::Tensor host = values.to(at::kCPU).contiguous();
+  const float* data = host.const_data_ptr<float>();
+  double sum = 0.0;
+  for (int64_t i = 0; i < host.numel(); ++i) sum += data[i];
+  return sum;
+}
+
+}  // namespace
+
+// What backward fills while it goes over the chunks.
+struct HeadUnit::Gradients {
+  double scale = 1.0;
+  GradSink* sink = nullptr;
+  at::Tensor in = {};          // undefined: not wanted
+  at::Tensor weight_sum = {};  // fp32, of the norm; undefined: not wanted
+  at::Tensor bias_sum = {};
+};
+
+HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
+    : norm_kind_(arch.norm),
+      norm_eps_(arch.norm_eps),
+      chunk_positions_(head_chunk_positions(arch.vocabulary)),
+      index_(head_parameters(arch, "", tied)),
+      head_index_(static_cast<int32_t>(head_parameters(arch, "", tied).size()) - (tied ? 0 : 1)) {}
+
+at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
+  return parameters[static_cast<size_t>(head_index_)];
+}
+
+at::Tensor HeadUnit::norm(UnitParameters parameters, const at::Tensor& x) const {
+  return normalise(x, index_.weight(parameters, Module::kFinalNorm),
+                   index_.bias(parameters, Module::kFinalNorm), norm_kind_, norm_eps_);
+}
+
+// Turns log probabilities into the gradient of scale * loss by the logits, and that into the
+// gradients of head, norm and input.
+void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
+                               const at::Tensor& normed, at::Tensor log_probabilities,
+                               const at::Tensor& targets, const at::Tensor& rows,
+                               Gradients& gradients) const {
+  at::Tensor grad_logits = std::move(log_probabilities).exp_();
+  grad_logits.scatter_add_(1, targets.unsqueeze(1),
+                           at::full({targets.size(0), 1}, -1.0, grad_logits.options()));
+  grad_logits.mul_(gradients.scale);
+  grad_logits = grad_logits.to(x.scalar_type());
+  if (gradients.sink->wants(head_index_)) {
+    gradients.sink->add_product(head_index_, grad_logits, normed);
+  }
+  const bool norm_wanted = gradients.weight_sum.defined() || gradients.bias_sum.defined();
+  if (!gradients.in.defined() && !norm_wanted) return;
+  const at::Tensor grad_normed = at::mm(grad_logits, head_weight(parameters));
+  grad_logits.reset();
+  const at::Tensor grad_x =
+      normalise_backward(grad_normed, x, index_.weight(parameters, Module::kFinalNorm), norm_kind_,
+                         norm_eps_, gradients.weight_sum, gradients.bias_sum);
+  if (gradients.in.defined()) gradients.in.index_copy_(0, rows, grad_x);
+}
+
+LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                               Gradients* gradients) const {
+  const at::NoGradGuard no_grad;
+  Result result;
+  const at::Tensor trained = at::nonzero(batch.targets != kNotTrained).view({-1});
+  result.trained = trained.size(0);
+  for (int64_t begin = 0; begin < result.trained; begin += chunk_positions_) {
+    const at::Tensor rows =
+        trained.narrow(0, begin, std::min(chunk_positions_, result.trained - begin));
+    const at::Tensor targets = batch.targets.index_select(0, rows);
+    const at::Tensor x = in.at(0).index_select(0, rows);
+    const at::Tensor normed = norm(parameters, x);
+    at::Tensor log_probabilities =
+        log_probabilities_of(at::mm(normed, head_weight(parameters).t()));
+    result.loss_sum -= ordered_sum(log_probabilities.gather(1, targets.unsqueeze(1)));
+    if (gradients == nullptr) continue;
+    chunk_gradients(parameters, x, normed, std::move(log_probabilities), targets, rows, *gradients);
+  }
+  return result;
+}
+
+LossUnit::Result HeadUnit::loss(UnitParameters parameters, const Carry& in,
+                                const MicroBatch& batch) const {
+  return run(parameters, in, batch, nullptr);
+}
+
+LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const Carry& in,
+                                              const MicroBatch& batch, double scale,
+                                              bool want_grad_in, GradSink& sink) const {
+  Gradients gradients{.scale = scale, .sink = &sink};
+  if (want_grad_in) gradients.in = at::zeros(in.at(0).sizes(), in.at(0).options());
+  const at::Tensor weight = index_.weight(parameters, Module::kFinalNorm);
+  const int32_t weight_index = index_.weight_index(Module::kFinalNorm);
+  const int32_t bias_index = index_.bias_index(Module::kFinalNorm);
+  const auto sums = weight.options().dtype(at::kFloat).requires_grad(false);
+  if (sink.wants(weight_index)) gradients.weight_sum = at::zeros(weight.sizes(), sums);
+  if (bias_index >= 0 && sink.wants(bias_index)) {
+    gradients.bias_sum = at::zeros(weight.sizes(), sums);
+  }
+  Result result = run(parameters, in, batch, &gradients);
+  if (gradients.weight_sum.defined()) sink.add(weight_index, gradients.weight_sum);
+  if (gradients.bias_sum.defined()) sink.add(bias_index, gradients.bias_sum);
+  if (want_grad_in) result.grad_in.push_back(gradients.in);
+  return result;
+}
+
+at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in,
+                            const at::Tensor& positions) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor normed = norm(parameters, in.at(0).index_select(0, positions));
+  return at::mm(normed, head_weight(parameters).t()).to(at::kFloat);
+}
+
+}  // namespace longshore

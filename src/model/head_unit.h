@@ -1,0 +1,50 @@
+// HeadUnit: final norm, head and cross entropy, forward and backward in one go over chunks of
+// trained positions, so that all logits never exist. Built by DecoderModel, immutable; compute
+// thread only.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+
+#include "model/arch_spec.h"
+#include "model/decoder_units.h"
+#include "model/unit.h"
+
+namespace longshore {
+
+// Positions whose logits exist at one time. Fixed by the vocabulary alone, so that bits do not
+// depend on memory: at most 2^24 logits (64 MiB in fp32), but never fewer than 64 positions,
+// because every chunk reads the head's matrix and adds to its gradient.
+constexpr int64_t head_chunk_positions(int64_t vocabulary) {
+  const int64_t fitting = (int64_t{1} << 24) / vocabulary;
+  return fitting < 64 ? 64 : (fitting > 1024 ? 1024 : fitting);
+}
+
+class HeadUnit : public LossUnit {
+ public:
+  HeadUnit(const ArchSpec& arch, bool tied);
+  Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
+  Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                            double scale, bool want_grad_in, GradSink& sink) const override;
+  at::Tensor logits(UnitParameters parameters, const Carry& in,
+                    const at::Tensor& positions) const override;
+
+ private:
+  struct Gradients;
+  at::Tensor head_weight(UnitParameters parameters) const;
+  at::Tensor norm(UnitParameters parameters, const at::Tensor& x) const;
+  void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
+                       at::Tensor log_probabilities, const at::Tensor& targets,
+                       const at::Tensor& rows, Gradients& gradients) const;
+  Result run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+             Gradients* gradients) const;
+
+  NormKind norm_kind_;
+  double norm_eps_;
+  int64_t chunk_positions_;
+  ModuleIndex index_;
+  int32_t head_index_;  // in the unit's list, behind the norm: owned or borrowed
+};
+
+}  // namespace longshore

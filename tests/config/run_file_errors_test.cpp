@@ -1,0 +1,303 @@
+// Wrong run files: each gives its exact error line.
+#include <gtest/gtest.h>
+
+#include "tests/config/run_file_fixture.h"
+
+namespace longshore {
+namespace {
+
+struct WrongFile {
+  const char* text;
+  const char* problem;
+};
+
+class RunFileErrors : public RunFileFixture {
+ protected:
+  static void expect_each(const std::vector<WrongFile>& files) {
+    for (const WrongFile& file : files) {
+      EXPECT_EQ(problems_beside_needed(file.text), file.problem) << file.text;
+    }
+  }
+};
+
+TEST_F(RunFileErrors, TheNeededKeysAreEnough) {
+  EXPECT_EQ(problems(kNeeded), "accepted");
+}
+
+TEST_F(RunFileErrors, UnknownNamesGetTheNearestOne) {
+  expect_each({
+      {"[optimizer]\nweigth_decay = 1.0",
+       "run.toml:2:1: unknown key 'optimizer.weigth_decay', did you mean 'weight_decay'? "
+       "(longshore config keys optimizer)"},
+      {"[optimizer]\n  Lr = 1.0",
+       "run.toml:2:3: unknown key 'optimizer.Lr', did you mean 'lr'? (longshore config keys "
+       "optimizer)"},
+      {"[optimizer]\nmomentum = 0.9",
+       "run.toml:2:1: unknown key 'optimizer.momentum' (longshore config keys optimizer)"},
+      {"[schedule]\nlr = 1.0",
+       "run.toml:2:1: unknown key 'schedule.lr', did you mean 'optimizer.lr'? (longshore config "
+       "keys schedule)"},
+      {"[optimiser]\nlr = 1.0",
+       "run.toml:1:2: unknown section 'optimiser', did you mean 'optimizer'? (longshore config "
+       "keys)"},
+      {"[nvme]\npath = 1", "run.toml:1:2: unknown section 'nvme' (longshore config keys)"},
+      {"lr = 1.0",
+       "run.toml:1:1: key 'lr' stands outside of a section, did you mean 'optimizer.lr'? "
+       "(longshore config keys)"},
+      {"speed = 1.0",
+       "run.toml:1:1: key 'speed' stands outside of a section (longshore config keys)"},
+      {"[fsdp.prefetching]\nunits = 1",
+       "run.toml:1:7: unknown key 'fsdp.prefetching', did you mean 'prefetch'? (longshore config "
+       "keys fsdp)"},
+      {"[log]\n\"a\\nb\\u0000\" = 1",
+       "run.toml:2:1: unknown key 'log.a\\nb\\u0000' (longshore config keys log)"},
+  });
+}
+
+TEST_F(RunFileErrors, SectionsAreTables) {
+  expect_each({
+      {"log = 3", "run.toml:1:1: expected the section [log], found the integer 3"},
+      {"[[log]]\nevery_steps = 1", "run.toml:1:3: expected the section [log], found an array of 1"},
+  });
+}
+
+TEST_F(RunFileErrors, TypesAreStrict) {
+  expect_each({
+      {"[train]\nmicro_batch = \"1\"",
+       "run.toml:2:15: train.micro_batch: expected an integer, found the string \"1\""},
+      {"[train]\nmicro_batch = 1.0",
+       "run.toml:2:15: train.micro_batch: expected an integer, found the real 1"},
+      {"[train]\nmicro_batch = [1]",
+       "run.toml:2:15: train.micro_batch: expected an integer, found an array of 1"},
+      {"[train]\nmicro_batch = 2024-01-01",
+       "run.toml:2:15: train.micro_batch: expected an integer, found a date or time"},
+      {"[data]\npacking = 1",
+       "run.toml:2:11: data.packing: expected true or false, found the integer 1"},
+      {"[data]\npacking = \"true\"",
+       "run.toml:2:11: data.packing: expected true or false, found the string \"true\""},
+      {"[optimizer]\nlr = \"2e-5\"",
+       "run.toml:2:6: optimizer.lr: expected a real, found the string \"2e-5\""},
+      {"[optimizer]\nlr = true",
+       "run.toml:2:6: optimizer.lr: expected a real, found the boolean true"},
+      {"[optimizer]\nlr.max = 1.0", "run.toml:2:1: optimizer.lr: expected a real, found a table"},
+      {"[optimizer]\nbetas = 0.9",
+       "run.toml:2:9: optimizer.betas: expected two reals such as [0.9, 0.95], found the real 0.9"},
+      {"[optimizer]\nbetas = [0.9]",
+       "run.toml:2:9: optimizer.betas: expected two reals such as [0.9, 0.95], found an array of "
+       "1"},
+      {"[optimizer]\nbetas = [0.9, \"b\"]",
+       "run.toml:2:9: optimizer.betas: expected two reals such as [0.9, 0.95], found the string "
+       "\"b\""},
+      {"[offload]\nthreads = \"all\"",
+       "run.toml:2:11: offload.threads: expected an integer or \"auto\", found the string "
+       "\"all\""},
+      {"[data]\neval = \"e.jsonl\"",
+       "run.toml:2:8: data.eval: expected a list of paths, found the string \"e.jsonl\"; write "
+       "[\"e.jsonl\"]"},
+      {"[data]\neval = [1]",
+       "run.toml:2:8: data.eval: expected a path in the list, found the integer 1"},
+      {"[train]\nfreeze = {}",
+       "run.toml:2:10: train.freeze: expected a list of strings, found a table"},
+      {"[checkpoint]\nresume = true",
+       "run.toml:2:10: checkpoint.resume: expected a path, found the boolean true"},
+  });
+}
+
+TEST_F(RunFileErrors, NumbersKeepTheirBounds) {
+  expect_each({
+      {"[run]\nseed = -1", "run.toml:2:8: run.seed = -1: must be at least 0"},
+      {"[fsdp]\nprefetch = 9", "run.toml:2:12: fsdp.prefetch = 9: must be from 0 to 8"},
+      {"[train]\nmicro_batch = 0", "run.toml:2:15: train.micro_batch = 0: must be from 1 to 65536"},
+      {"[optimizer]\nlr = -1e-5", "run.toml:2:6: optimizer.lr = -1e-5: must be at least 0"},
+      {"[optimizer]\nlr = nan",
+       "run.toml:2:6: optimizer.lr: expected a finite real, found the "
+       "real nan"},
+      {"[optimizer]\nlr = inf",
+       "run.toml:2:6: optimizer.lr: expected a finite real, found the "
+       "real inf"},
+      {"[optimizer]\neps = 0", "run.toml:2:7: optimizer.eps = 0.0: must be above 0"},
+      {"[optimizer]\nbetas = [0.9, 1.0]",
+       "run.toml:2:9: optimizer.betas = [0.9, 1.0]: each must be at least 0 and below 1"},
+      {"[schedule]\nmin_lr_ratio = 1.5",
+       "run.toml:2:16: schedule.min_lr_ratio = 1.5: must be from 0 to 1"},
+      {"[device]\nthreads = 0", "run.toml:2:11: device.threads = 0: must be from 1 to 256"},
+      {"[offload]\nhost_memory = \"0B\"",
+       "run.toml:2:15: offload.host_memory = \"0B\": must be at least 1"},
+  });
+}
+
+TEST_F(RunFileErrors, SizesNeedUnits) {
+  const std::string expected =
+      "run.toml:2:17: offload.device_memory: expected a size with a unit such as \"24GiB\", or "
+      "\"auto\", found ";
+  for (const auto& [value, found] : std::vector<std::pair<std::string, std::string>>{
+           {"24", "the integer 24"},
+           {"1.5", "the real 1.5"},
+           {"\"24\"", "the string \"24\""},
+           {"\"24 gigabytes\"", "the string \"24 gigabytes\""},
+           {"\"-1GiB\"", "the string \"-1GiB\""},
+           {"\"99999999TiB\"", "the string \"99999999TiB\""}}) {
+    EXPECT_EQ(problems_beside_needed("[offload]\ndevice_memory = " + value), expected + found);
+  }
+}
+
+TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
+  expect_each({
+      {"[offload]\nstate_format = \"split-bf16\"",
+       "run.toml:2:16: offload.state_format: expected \"fp32\" or \"split\", found the string "
+       "\"split-bf16\""},
+      {"[offload]\noptimizer = \"nvme\"",
+       "run.toml:2:13: offload.optimizer: expected \"host\", found the string \"nvme\""},
+      {"[fsdp]\nstrategy = \"hybrid_shard\"",
+       "run.toml:2:12: fsdp.strategy: expected \"full_shard\", found the string \"hybrid_shard\""},
+      {"[data]\nformat = \"messages\"",
+       "run.toml:2:10: data.format: expected \"auto\", \"text\" or \"tokens\", found the string "
+       "\"messages\""},
+      {"[data]\nformat = \"token\"",
+       "run.toml:2:10: data.format: expected \"auto\", \"text\" or \"tokens\", found the string "
+       "\"token\", did you mean \"tokens\"?"},
+      {"[fsdp]\nrecompute = \"auto\"",
+       "run.toml:2:13: fsdp.recompute: expected \"unit\" or \"none\", found the string \"auto\""},
+      {"[fsdp]\nunits = { min_parameters = 1_000_000 }",
+       "run.toml:2:9: fsdp.units: expected \"block\", found a table"},
+      {"[schedule]\nname = 3",
+       "run.toml:2:8: schedule.name: expected \"constant\", \"linear\", \"cosine\" or \"wsd\", "
+       "found the integer 3"},
+  });
+}
+
+TEST_F(RunFileErrors, StringsThatNameSomethingAreNotEmpty) {
+  expect_each({
+      {"[checkpoint]\nresume = \"\"",
+       "run.toml:2:10: checkpoint.resume: expected a path, found \"\""},
+      {"[train]\nfreeze = [\"a\", \"\"]",
+       "run.toml:2:10: train.freeze: expected a string in the list, found \"\""},
+      {"[checkpoint]\nresume = \"a\\u0000b\"",
+       "run.toml:2:10: checkpoint.resume: the string holds a NUL"},
+  });
+}
+
+TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
+  expect_each({
+      {"[train]\nepochs = 2",
+       "needed.toml:4:15: train.steps = 10 and train.epochs = 2.0 (run.toml:2:10): give one of "
+       "them, "
+       "or set the other to 0"},
+      {"[train]\nmicro_batch = 9",
+       "run.toml:2:15: train.micro_batch = 9 is more than train.sequences_per_step = 8 (default)"},
+      {"[train]\nsequences_per_step = 3\nmicro_batch = 4",
+       "run.toml:3:15: train.micro_batch = 4 is more than train.sequences_per_step = 3 "
+       "(run.toml:2:22)"},
+      {"[schedule]\nwarmup_steps = 11",
+       "run.toml:2:16: schedule.warmup_steps = 11 is more than train.steps = 10 "
+       "(needed.toml:4:15)"},
+      {"[schedule]\nname = \"wsd\"",
+       "run.toml:2:8: schedule.name = \"wsd\" needs a fall at the end, but schedule.decay_steps = "
+       "0 (default): set schedule.decay_steps"},
+      {"[schedule]\nname = \"wsd\"\ndecay_steps = 8\nwarmup_steps = 3",
+       "run.toml:3:15: schedule.decay_steps = 8 and schedule.warmup_steps = 3 (run.toml:4:16) are "
+       "together more than train.steps = 10 (needed.toml:4:15)"},
+      {"[eval]\nevery_steps = 5",
+       "run.toml:2:15: eval.every_steps = 5 needs files to evaluate on, but data.eval = [] "
+       "(default)"},
+  });
+}
+
+TEST_F(RunFileErrors, ContradictionsShowTheArgumentOrTheFileThatWon) {
+  EXPECT_EQ(problems(kNeeded, {{"train.epochs", "1"}}),
+            "run.toml:4:15: train.steps = 10 and train.epochs = 1.0 (--train.epochs): give one of "
+            "them, or set the other to 0");
+  EXPECT_EQ(problems(kNeeded, {{"train.epochs", "1"}, {"train.steps", "0"}}), "accepted");
+  EXPECT_EQ(problems(kNeeded, {{"train.sequences_per_step", "1"}}), "accepted");
+}
+
+TEST_F(RunFileErrors, WhatIsMissingSaysWhatToAdd) {
+  EXPECT_EQ(problems(""),
+            "run.toml: run.dir is missing: add dir = \"runs/tiny\" under [run]\n"
+            "run.toml: model.path is missing: add path = \"models/tiny-llama\" under [model]\n"
+            "run.toml: data.train is missing: add train = [\"train.jsonl\"] under [data]\n"
+            "run.toml: the length of the run is missing: add steps = 100 or epochs = 1 under "
+            "[train]");
+  EXPECT_EQ(problems(kNeeded, {{"data.train", "[]"}}),
+            "--data.train: data.train is empty: add train = [\"train.jsonl\"] under [data]");
+}
+
+TEST_F(RunFileErrors, TomlErrorsHaveTheirPlace) {
+  EXPECT_EQ(problems("[run]\ndir = runs/x\n").rfind("run.toml:2:7: not TOML: ", 0), 0u)
+      << problems("[run]\ndir = runs/x\n");
+  EXPECT_EQ(problems("[run\n").rfind("run.toml:1:5: not TOML: ", 0), 0u) << problems("[run\n");
+  EXPECT_EQ(problems("[run]\nd\xc3\xa9 = 1"),
+            "run.toml:2:2: not TOML: a character beyond ASCII outside of strings");
+  for (const char* text :
+       {"[run]\nseed = 1\nseed = 2", "[run]\nseed = 01", "[run]\ndir = \"a\nb\"", "= 1",
+        "[run]\nseed = 9223372036854775808", "[run]\n[run]\n", "run.seed = 1\nrun = 2", "\xff = 1",
+        "x = \"\xc3\x28\"", "[run]\nseed = 1 dir = 2", "[run]\ndir = \"\\q\"", "{\"run\": 1}"}) {
+    const std::string problem = problems(text);
+    EXPECT_EQ(problem.rfind("run.toml:", 0), 0u) << problem;
+    EXPECT_NE(problem.find(": not TOML: "), std::string::npos) << problem;
+    EXPECT_EQ(problem.find('\n'), std::string::npos) << problem;
+  }
+}
+
+TEST_F(RunFileErrors, WrongOverridesNameTheArgument) {
+  for (const auto& [said, problem] : std::vector<std::pair<Override, std::string>>{
+           {{"optimizer.weigth_decay", "1"},
+            "--optimizer.weigth_decay: unknown key 'optimizer.weigth_decay', did you mean "
+            "'weight_decay'? (longshore config keys optimizer)"},
+           {{"ofload.threads", "1"},
+            "--ofload.threads: unknown section 'ofload', did you mean 'offload'? (longshore config "
+            "keys)"},
+           {{"train.micro_batch", "many"},
+            "--train.micro_batch: train.micro_batch: expected an integer, found the string "
+            "\"many\""},
+           {{"train.micro_batch", ""},
+            "--train.micro_batch: train.micro_batch: expected an integer, found the string \"\""},
+           {{"offload.host_memory", "24"},
+            "--offload.host_memory: offload.host_memory: expected a size with a unit such as "
+            "\"24GiB\", or \"auto\", found the string \"24\""},
+           {{"data.packing", "1\ntrue = 2"},
+            "--data.packing: data.packing: expected true or false, found the string \"1\\ntrue = "
+            "2\""},
+           {{"fsdp", "1"}, "--fsdp: expected --section.key=value"},
+           {{"data.train.x", "1"},
+            "--data.train.x: unknown key 'data.train.x', did you mean 'train'? (longshore config "
+            "keys data)"}}) {
+    EXPECT_EQ(problems(kNeeded, {said}), problem);
+  }
+}
+
+TEST_F(RunFileErrors, FilesThatCannotBeReadAreNamedWithTheirAbsolutePath) {
+  EXPECT_THROW(load_run_config({"absent.toml"}, {}), ConfigError);
+  try {
+    load_run_config({"absent.toml"}, {});
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(std::string(error.what()), "open absent.toml: No such file or directory (" +
+                                             std::filesystem::absolute("absent.toml").string() +
+                                             ")");
+  }
+  EXPECT_EQ(problems(std::string(2 * kMiB, '\n')), "run.toml: longer than the limit of 1.0 MiB");
+}
+
+TEST_F(RunFileErrors, AllProblemsOfAllFilesAndArgumentsComeTogether) {
+  write("a.toml", "[run]\nseed = -1\n[x]\n");
+  write("b.toml", "[train]\nsteps = \"a\"\nmicro_batch = 9\n");
+  std::vector<std::string> found;
+  try {
+    load_run_config({"a.toml", "b.toml"}, {{"log.every", "1"}});
+  } catch (const ConfigError& error) {
+    found = error.problems();
+  }
+  ASSERT_EQ(found.size(), 8u);
+  EXPECT_EQ(found[0], "a.toml:2:8: run.seed = -1: must be at least 0");
+  EXPECT_EQ(found[1], "a.toml:3:2: unknown section 'x' (longshore config keys)");
+  EXPECT_EQ(found[2], "b.toml:2:9: train.steps: expected an integer, found the string \"a\"");
+  EXPECT_EQ(found[3], "--log.every: unknown key 'log.every' (longshore config keys log)");
+  EXPECT_EQ(found[4], "a.toml: run.dir is missing: add dir = \"runs/tiny\" under [run]");
+  // train.steps is wrong already: nothing is said about the length of the run.
+  EXPECT_EQ(found[7],
+            "b.toml:3:15: train.micro_batch = 9 is more than train.sequences_per_step = 8 "
+            "(default)");
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,130 @@
+#include "data/batch.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/data/memory_documents.h"
+
+namespace longshore {
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+TEST(Dataset, ShiftsLabelsToTheTokenBefore) {
+  InMemoryDataset dataset;
+  EXPECT_EQ(dataset.add(std::vector<TokenId>{5, 6, 7, 8}, std::vector<TokenId>{5, -100, 7, 9}), 2);
+  Ids tokens, targets;
+  dataset.append_document(0, tokens, targets);
+  EXPECT_EQ(tokens, (Ids{5, 6, 7, 8}));
+  EXPECT_EQ(targets, (Ids{-100, 7, 9, -100}));
+}
+
+// The first label is never a target, because nothing comes before it.
+TEST(Dataset, TakesNoDocumentWithoutATarget) {
+  InMemoryDataset dataset;
+  EXPECT_EQ(dataset.add(std::vector<TokenId>{5, 6}, std::vector<TokenId>{5, -100}), 0);
+  EXPECT_EQ(dataset.add(std::vector<TokenId>{5}, std::vector<TokenId>{5}), 0);
+  EXPECT_EQ(dataset.document_count(), 0);
+}
+
+TEST(Dataset, HasAnotherFingerprintWhenALabelOrABorderDiffers) {
+  const auto fingerprint = [](std::vector<std::pair<Ids, Ids>> documents) {
+    InMemoryDataset dataset;
+    for (const auto& [tokens, labels] : documents) {
+      dataset.add(std::vector<TokenId>(tokens.begin(), tokens.end()),
+                  std::vector<TokenId>(labels.begin(), labels.end()));
+    }
+    return dataset.fingerprint();
+  };
+  const Ids all = {1, 2, 3, 4};
+  EXPECT_EQ(fingerprint({{all, all}}), fingerprint({{all, all}}));
+  EXPECT_NE(fingerprint({{all, all}}), fingerprint({{all, {1, 2, -100, 4}}}));
+  EXPECT_NE(fingerprint({{all, all}}), fingerprint({{{1, 2}, {1, 2}}, {{3, 4}, {3, 4}}}));
+}
+
+TEST(Batch, LaysDocumentsEndToEnd) {
+  const Ids lengths = {3, 2, 4};
+  const InMemoryDataset dataset = documents_of_lengths(lengths);
+  const SequenceTable table = make_sequences(dataset, {.packing = false, .max_tokens = 8});
+  const TokenBatch batch = make_token_batch(dataset, table, Ids{2, 0});
+  EXPECT_EQ(batch.tokens, (Ids{2000, 2001, 2002, 2003, 0, 1, 2}));
+  EXPECT_EQ(batch.positions, (Ids{0, 1, 2, 3, 0, 1, 2}));
+  EXPECT_EQ(batch.targets, (Ids{2001, 2002, 2003, -100, 1, 2, -100}));
+  EXPECT_EQ(batch.document_starts, (Ids{0, 4, 7}));
+  EXPECT_EQ(batch.sequences, 2);
+  EXPECT_EQ(batch.trained_tokens, 5);
+}
+
+// Every token of every document appears once in an epoch, at its position and with its target; a
+// token never predicts the first token of the next document.
+TEST(Batch, AnEpochHoldsEveryTokenOnce) {
+  constexpr int64_t kMaxTokens = 100, kDocuments = 400, kPerStep = 6;
+  const Ids lengths = random_lengths(kDocuments, kMaxTokens, 11);
+  const InMemoryDataset dataset = documents_of_lengths(lengths);
+  for (const bool packing : {true, false}) {
+    const SequenceTable table =
+        make_sequences(dataset, {.packing = packing, .max_tokens = kMaxTokens, .shuffle_seed = 1});
+    const Sampler sampler({.seed = 1, .sequences = table.sequence_count(), .shuffle = true});
+    std::map<int64_t, int64_t> seen;
+    for (int64_t first = 0; first < table.sequence_count(); first += kPerStep) {
+      const int64_t count = std::min(kPerStep, table.sequence_count() - first);
+      const StepBatches step = make_step_batches(
+          dataset, table, sampler, {.first_sample = first, .sequences = count, .micro_batch = 4});
+      for (const TokenBatch& batch : step.micro_batches) {
+        for (size_t t = 0; t < batch.tokens.size(); ++t) {
+          const int64_t token = batch.tokens[t], position = token % 1000, document = token / 1000;
+          ++seen[token];
+          ASSERT_EQ(batch.positions[t], position);
+          const bool last = position + 1 == lengths[static_cast<size_t>(document)];
+          ASSERT_EQ(batch.targets[t], last ? int64_t{kNotTrained} : token + 1);
+        }
+      }
+    }
+    int64_t tokens = 0;
+    for (int64_t length : lengths) tokens += length;
+    EXPECT_EQ(static_cast<int64_t>(seen.size()), tokens);
+    for (const auto& [token, times] : seen) ASSERT_EQ(times, 1) << token;
+  }
+}
+
+TEST(Batch, CutsAStepIntoMicroBatchesWithoutChangingItsSamples) {
+  const InMemoryDataset dataset = documents_of_lengths(random_lengths(50, 40, 3));
+  const SequenceTable table = make_sequences(dataset, {.packing = false, .max_tokens = 40});
+  const Sampler sampler({.seed = 5, .sequences = table.sequence_count(), .shuffle = true});
+  const auto step_tokens = [&](int64_t micro_batch) {
+    const StepBatches step = make_step_batches(
+        dataset, table, sampler, {.first_sample = 40, .sequences = 13, .micro_batch = micro_batch});
+    EXPECT_EQ(step.sequences, 13);
+    EXPECT_EQ(static_cast<int64_t>(step.micro_batches.size()), (12 + micro_batch) / micro_batch);
+    Ids tokens;
+    int64_t trained = 0;
+    for (const TokenBatch& batch : step.micro_batches) {
+      tokens.insert(tokens.end(), batch.tokens.begin(), batch.tokens.end());
+      trained += batch.trained_tokens;
+    }
+    EXPECT_EQ(trained, step.trained_tokens);
+    EXPECT_EQ(static_cast<int64_t>(tokens.size()), step.tokens);
+    return tokens;
+  };
+  const Ids whole = step_tokens(13);
+  EXPECT_EQ(step_tokens(1), whole);
+  EXPECT_EQ(step_tokens(4), whole);
+}
+
+TEST(Batch, EvaluationTakesSequencesInOrderOnceAndUpToALimit) {
+  const Ids lengths = {3, 2, 4, 2, 2};
+  const InMemoryDataset dataset = documents_of_lengths(lengths);
+  const SequenceTable table = make_sequences(dataset, {.packing = false, .max_tokens = 8});
+  const StepBatches all = make_eval_batches(dataset, table, 0, 2);
+  EXPECT_EQ(all.sequences, 5);
+  EXPECT_EQ(all.tokens, 13);
+  EXPECT_EQ(all.micro_batches.size(), 3u);
+  const StepBatches some = make_eval_batches(dataset, table, 2, 2);
+  EXPECT_EQ(some.micro_batches.at(0).tokens, (Ids{0, 1, 2, 1000, 1001}));
+  EXPECT_EQ(some.sequences, 2);
+  EXPECT_EQ(make_eval_batches(dataset, table, 50, 2).sequences, 5);
+}
+
+}  // namespace
+}  // namespace longshore

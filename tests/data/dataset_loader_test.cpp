@@ -1,0 +1,295 @@
+#include "data/dataset_loader.h"
+
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "tests/data/scratch_files.h"
+#include "text/tokenizer_trainer.h"
+
+namespace longshore {
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+// Bytes as tokens: eos is 0, '!' is 1, 'A' is 33, 'a' is 65.
+const Tokenizer& letters() {
+  static const Tokenizer tokenizer = [] {
+    const TrainedTokenizer trained = byte_tokenizer({.eos_token = "</s>"});
+    return Tokenizer::from_files(
+        {.tokenizer = trained.tokenizer_json, .tokenizer_config = trained.tokenizer_config_json},
+        "letters");
+  }();
+  return tokenizer;
+}
+
+class DatasetLoader : public testing::Test {
+ protected:
+  DatasetLoader() {
+    options_.tokenizer = &letters();
+    options_.model_vocabulary_size = 257;
+    options_.data.max_tokens = 16;
+  }
+
+  LoadedData load(const std::string& content, const std::string& name = "rows.jsonl") {
+    options_.files = {files_.write(name, content)};
+    return load_dataset(options_);
+  }
+
+  // The error text, with the scratch directory cut off.
+  std::string refusal(const std::string& content, const std::string& name = "rows.jsonl") {
+    try {
+      load(content, name);
+    } catch (const DataError& error) {
+      std::string text = error.what();
+      const std::string directory = files_.path("");
+      for (size_t at = text.find(directory); at != std::string::npos; at = text.find(directory)) {
+        text.erase(at, directory.size());
+      }
+      return text;
+    }
+    return "no error";
+  }
+
+  static Ids tokens_of(const LoadedData& data, int64_t document) {
+    Ids tokens, targets;
+    data.dataset->append_document(document, tokens, targets);
+    return tokens;
+  }
+  static Ids targets_of(const LoadedData& data, int64_t document) {
+    Ids tokens, targets;
+    data.dataset->append_document(document, tokens, targets);
+    return targets;
+  }
+
+  ScratchFiles files_;
+  DatasetLoadOptions options_;
+};
+
+TEST_F(DatasetLoader, ReadsTextRowsAndEndsThemWithEos) {
+  const LoadedData data = load("{\"text\": \"aB\"}\n\n{\"id\": 3, \"text\": \"c</s>\"}\n");
+  ASSERT_EQ(data.dataset->document_count(), 2);
+  EXPECT_EQ(tokens_of(data, 0), (Ids{65, 34, 0}));
+  EXPECT_EQ(targets_of(data, 0), (Ids{34, 0, -100}));
+  EXPECT_EQ(tokens_of(data, 1), (Ids{67, 0}));
+  const FileReport total = data.report.total();
+  EXPECT_EQ(total.rows, 2);
+  EXPECT_EQ(total.tokens, 5);
+  EXPECT_EQ(total.trained_tokens, 3);
+  EXPECT_NE(data.report.lines().at(0).find("format text (auto), 2 rows, 2 documents"),
+            std::string::npos)
+      << data.report.lines().at(0);
+}
+
+TEST_F(DatasetLoader, LeavesEosOutWhenAskedTo) {
+  options_.data.add_eos = false;
+  EXPECT_EQ(tokens_of(load("{\"text\": \"ab\"}"), 0), (Ids{65, 66}));
+}
+
+TEST_F(DatasetLoader, ReadsATextFileAsOneDocument) {
+  const LoadedData data = load(
+      "\xEF\xBB\xBF"
+      "ab\r\ncd",
+      "a.TXT");
+  EXPECT_EQ(letters().decode(std::vector<TokenId>{65, 66}), "ab");
+  const Ids tokens = tokens_of(data, 0);
+  EXPECT_EQ(letters().decode(std::vector<TokenId>(tokens.begin(), tokens.end())), "ab\ncd");
+  EXPECT_EQ(data.report.files.at(0).format, "text");
+}
+
+TEST_F(DatasetLoader, ReadsTokenRowsWithAndWithoutLabels) {
+  options_.tokenizer = nullptr;
+  const LoadedData data = load(
+      "{\"input_ids\": [5, 6, 7], \"labels\": [-100, -100, 256]}\n"
+      "{\"input_ids\": [5, 6], \"labels\": null, \"attention_mask\": [1, 1]}\n");
+  EXPECT_EQ(tokens_of(data, 0), (Ids{5, 6, 7}));
+  EXPECT_EQ(targets_of(data, 0), (Ids{-100, 256, -100}));
+  EXPECT_EQ(targets_of(data, 1), (Ids{6, -100}));
+  EXPECT_EQ(data.report.files.at(0).format, "tokens");
+}
+
+TEST_F(DatasetLoader, ReadsSeveralFilesInTheGivenOrderEachInItsFormat) {
+  options_.files = {files_.write("b.jsonl", "{\"text\": \"b\"}\n"),
+                    files_.write("a.jsonl", "{\"input_ids\": [9, 8]}\n")};
+  const LoadedData data = load_dataset(options_);
+  EXPECT_EQ(tokens_of(data, 0), (Ids{66, 0}));
+  EXPECT_EQ(tokens_of(data, 1), (Ids{9, 8}));
+  EXPECT_EQ(data.report.lines().size(), 2u);
+}
+
+struct BadRow {
+  const char* what;
+  std::string row;
+  std::string message;  // after "rows.jsonl:2: "
+};
+
+std::vector<BadRow> bad_rows() {
+  return {
+      {"no JSON", "text", "not JSON: syntax error while parsing value"},
+      {"bad UTF-8", "{\"text\": \"\xFF\"}", "not JSON: "},
+      {"NUL byte", std::string("{\"text\": \"a\0b\"}", 15), "not JSON: a NUL byte"},
+      {"escaped NUL", "{\"text\": \"a\\u0000b\"}", "text: holds a NUL character"},
+      {"lone surrogate", "{\"text\": \"\\ud800\"}", "not JSON: "},
+      {"key twice", "{\"text\": \"a\", \"text\": \"b\"}", "key \"text\" occurs twice"},
+      {"two values", "{\"text\": \"a\"} {}", "not JSON: "},
+      {"array", "[1, 2]", "expected an object, found an array"},
+      {"string", "\"a\"", "expected an object, found a string"},
+      {"other format", "{\"input_ids\": [1, 2]}", "expected a key \"text\", found input_ids"},
+      {"no keys", "{}", "expected a key \"text\", found none"},
+      {"null text", "{\"text\": null}", "text: expected a string, found null"},
+      {"number text", "{\"text\": 3}", "text: expected a string, found an integer"},
+      {"empty text", "{\"text\": \"\"}", "text: the string is empty"},
+      {"nothing to learn", "{\"text\": \"</s>\"}", "no token is trained"},
+      {"deep", "{\"text\": " + std::string(100, '[') + std::string(100, ']') + "}",
+       "nested deeper than 64"},
+      {"too long a line", "{\"text\": \"" + std::string(17 << 20, 'a') + "\"}",
+       "the line is longer than the limit of 16.0 MiB"},
+  };
+}
+
+std::vector<BadRow> bad_token_rows() {
+  return {
+      {"no ids", "{\"labels\": [1]}", "expected a key \"input_ids\", found labels"},
+      {"ids no array", "{\"input_ids\": \"1 2\"}",
+       "input_ids: expected an array of integers, found a string"},
+      {"empty", "{\"input_ids\": []}", "input_ids: the array is empty"},
+      {"real id", "{\"input_ids\": [1, 2.0]}",
+       "input_ids[1]: expected an integer, found a real number"},
+      {"nested", "{\"input_ids\": [[1, 2]]}", "input_ids[0]: expected an integer, found an array"},
+      {"beyond", "{\"input_ids\": [1, 257]}",
+       "input_ids[1]: 257 is no token of the model, whose vocabulary has 257"},
+      {"negative", "{\"input_ids\": [-1, 2]}", "input_ids[0]: -1 is no token of the model"},
+      {"ignored id", "{\"input_ids\": [-100, 2]}", "input_ids[0]: -100 is no token of the model"},
+      {"huge", "{\"input_ids\": [18446744073709551615, 2]}",
+       "input_ids[0]: 18446744073709551615 is no token of the model"},
+      {"label beyond", "{\"input_ids\": [1, 2], \"labels\": [1, 300]}",
+       "labels[1]: 300 is no token of the model"},
+      {"fewer labels", "{\"input_ids\": [1, 2], \"labels\": [1]}",
+       "labels: 1 of them for 2 input_ids"},
+      {"nothing trained", "{\"input_ids\": [1, 2], \"labels\": [1, -100]}", "no token is trained"},
+      {"one token", "{\"input_ids\": [1]}", "no token is trained"},
+      {"padding", "{\"input_ids\": [1, 2, 0], \"attention_mask\": [1, 1, 0]}",
+       "attention_mask[2]: the row holds padding"},
+  };
+}
+
+TEST_F(DatasetLoader, NamesFileAndLineOfEveryKindOfBadRow) {
+  const std::string good_text = "{\"text\": \"good\"}\n", good_ids = "{\"input_ids\": [1, 2]}\n";
+  for (const BadRow& bad : bad_rows()) {
+    const std::string text = refusal(good_text + bad.row + "\n" + good_text);
+    EXPECT_EQ(text.find("rows.jsonl:2: " + bad.message), 0u) << bad.what << ": " << text;
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  }
+  for (const BadRow& bad : bad_token_rows()) {
+    const std::string text = refusal(good_ids + bad.row + "\n" + good_ids);
+    EXPECT_EQ(text.find("rows.jsonl:2: " + bad.message), 0u) << bad.what << ": " << text;
+  }
+}
+
+TEST_F(DatasetLoader, SkipsAndCountsBadRowsWhereTheRunFileSaysSo) {
+  options_.data.bad_rows = DataSection::BadRows::kSkip;
+  std::string content = "{\"text\": \"good\"}\n";
+  for (const BadRow& bad : bad_rows()) content += bad.row + "\n{\"text\": \"good\"}\n";
+  const LoadedData data = load(content);
+  const auto bad_count = static_cast<int64_t>(bad_rows().size());
+  EXPECT_EQ(data.report.total().bad_rows, bad_count);
+  EXPECT_EQ(data.dataset->document_count(), bad_count + 1);
+  EXPECT_NE(data.report.lines().at(0).find("17 bad rows skipped"), std::string::npos);
+}
+
+TEST_F(DatasetLoader, SaysThatTheLastRowIsCutOff) {
+  const std::string text = refusal("{\"text\": \"good\"}\n{\"text\": \"go");
+  EXPECT_EQ(text.find("rows.jsonl:2: not JSON: "), 0u) << text;
+  EXPECT_NE(text.find("the file ends inside this row, is it cut off?"), std::string::npos) << text;
+}
+
+TEST_F(DatasetLoader, ShowsTenBadRowsAtOnceAndThenStops) {
+  std::string content;
+  for (int i = 0; i < 15; ++i) content += "{\"text\": \"\"}\n";
+  const std::string text = refusal(content);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10) << text;
+  EXPECT_NE(text.find("rows.jsonl:10: text: the string is empty\nthere may be more"),
+            std::string::npos)
+      << text;
+}
+
+TEST_F(DatasetLoader, RefusesFilesAsAWhole) {
+  EXPECT_EQ(refusal("\n \n"), "rows.jsonl: holds no rows");
+  EXPECT_EQ(refusal(""), "rows.jsonl: holds no rows");
+  EXPECT_EQ(refusal("", "a.txt"), "a.txt: text: the string is empty");
+  EXPECT_EQ(refusal("ab\ncd\xFF", "a.txt"), "a.txt:2: not UTF-8");
+  EXPECT_EQ(refusal(std::string("ab\n\ncd\0", 7), "a.txt"), "a.txt:3: holds a NUL character");
+  EXPECT_EQ(refusal("{\"messages\": []}\n"),
+            "rows.jsonl:1: no known format: expected a key \"text\" or \"input_ids\", found "
+            "messages");
+  options_.data.format = DataSection::Format::kTokens;
+  EXPECT_EQ(refusal("ab", "a.txt"),
+            "a.txt: a .txt file is a document of the text format, but data.format is \"tokens\"");
+  options_.files = {files_.path("missing.jsonl")};
+  EXPECT_THROW(load_dataset(options_), DataError);
+}
+
+TEST_F(DatasetLoader, RefusesTextWithoutTokenizerOrEos) {
+  options_.tokenizer = nullptr;
+  EXPECT_NE(refusal("{\"text\": \"a\"}\n").find("needs the model's tokenizer.json"),
+            std::string::npos);
+  const TrainedTokenizer trained = byte_tokenizer({.eos_token = ""});
+  const Tokenizer without_eos =
+      Tokenizer::from_files({.tokenizer = trained.tokenizer_json}, "without_eos");
+  options_.tokenizer = &without_eos;
+  EXPECT_NE(refusal("{\"text\": \"a\"}\n").find("data.add_eos = false"), std::string::npos);
+}
+
+TEST_F(DatasetLoader, RefusesTokensThatTheModelDoesNotHave) {
+  options_.model_vocabulary_size = 66;
+  EXPECT_EQ(refusal("{\"text\": \"ab\"}\n"),
+            "rows.jsonl:1: the tokenizer gives token 66 (b), the model's vocabulary has only 66");
+}
+
+TEST_F(DatasetLoader, TreatsOverlongRowsAsTheRunFileSays) {
+  options_.data.max_tokens = 4;
+  const std::string rows = "{\"text\": \"abcdefg\"}\n{\"text\": \"xy\"}\n";
+  EXPECT_EQ(refusal(rows).find("rows.jsonl:1: 8 tokens, more than data.max_tokens = 4; raise it"),
+            0u);
+
+  options_.data.overlength = DataSection::Overlength::kDrop;
+  const LoadedData dropped = load(rows);
+  EXPECT_EQ(dropped.report.total().dropped, 1);
+  EXPECT_EQ(dropped.dataset->document_count(), 1);
+
+  options_.data.overlength = DataSection::Overlength::kTruncate;
+  const LoadedData truncated = load(rows);
+  EXPECT_EQ(truncated.report.total().truncated, 1);
+  EXPECT_EQ(tokens_of(truncated, 0), (Ids{65, 66, 67, 68}));
+  EXPECT_EQ(targets_of(truncated, 0), (Ids{66, 67, 68, -100}));
+
+  options_.data.overlength = DataSection::Overlength::kSplit;
+  const LoadedData split = load(rows);
+  EXPECT_EQ(split.report.total().split, 1);
+  ASSERT_EQ(split.dataset->document_count(), 3);
+  EXPECT_EQ(tokens_of(split, 0), (Ids{65, 66, 67, 68}));
+  EXPECT_EQ(tokens_of(split, 1), (Ids{69, 70, 71, 0}));
+  EXPECT_EQ(targets_of(split, 1), (Ids{70, 71, 0, -100}));
+  EXPECT_EQ(split.report.total().longest_row_tokens, 8);
+}
+
+TEST_F(DatasetLoader, RefusesARowThatTruncationLeavesNothingToLearnOf) {
+  options_.data.max_tokens = 2;
+  options_.data.overlength = DataSection::Overlength::kTruncate;
+  EXPECT_EQ(refusal("{\"input_ids\": [1, 2, 3], \"labels\": [-100, -100, 3]}\n"),
+            "rows.jsonl:1: no trained token is left after truncation to data.max_tokens = 2");
+}
+
+TEST_F(DatasetLoader, RefusesToTrainOnNothing) {
+  options_.data.bad_rows = DataSection::BadRows::kSkip;
+  EXPECT_EQ(refusal("{\"text\": \"\"}\n{\"text\": 5}\n"),
+            "rows.jsonl: no document is left of 2 rows (2 bad ones skipped, 0 too long ones "
+            "dropped)");
+}
+
+TEST_F(DatasetLoader, CanBeStoppedByTheProgressCall) {
+  options_.on_progress = [](Bytes) { throw Error(ExitCode::kFailure, "stop"); };
+  EXPECT_THROW(load("{\"text\": \"a\"}\n"), Error);
+}
+
+}  // namespace
+}  // namespace longshore

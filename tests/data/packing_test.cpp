@@ -1,0 +1,104 @@
+#include "data/packing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "tests/data/memory_documents.h"
+
+namespace longshore {
+namespace {
+
+std::vector<int64_t> all_documents(const SequenceTable& table) {
+  std::vector<int64_t> documents;
+  for (int64_t s = 0; s < table.sequence_count(); ++s) {
+    const auto some = table.documents_of(s);
+    documents.insert(documents.end(), some.begin(), some.end());
+  }
+  return documents;
+}
+
+int64_t tokens_of(const Dataset& dataset, const SequenceTable& table, int64_t sequence) {
+  int64_t tokens = 0;
+  for (const int64_t document : table.documents_of(sequence)) {
+    tokens += dataset.document_tokens(document);
+  }
+  return tokens;
+}
+
+TEST(Packing, PutsEveryDocumentIntoExactlyOneSequenceThatHoldsIt) {
+  constexpr int64_t kMaxTokens = 128;
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    const int64_t count = 1 + 37 * static_cast<int64_t>(seed);
+    const InMemoryDataset dataset = documents_of_lengths(random_lengths(count, kMaxTokens, seed));
+    for (const bool shuffle : {false, true}) {
+      PackingOptions options{.packing = true, .max_tokens = kMaxTokens};
+      if (shuffle) options.shuffle_seed = seed;
+      const SequenceTable table = make_sequences(dataset, options);
+      std::vector<int64_t> documents = all_documents(table);
+      std::sort(documents.begin(), documents.end());
+      std::vector<int64_t> expected(static_cast<size_t>(count));
+      std::iota(expected.begin(), expected.end(), int64_t{0});
+      ASSERT_EQ(documents, expected) << seed;
+      for (int64_t s = 0; s < table.sequence_count(); ++s) {
+        ASSERT_LE(tokens_of(dataset, table, s), kMaxTokens) << seed;
+      }
+    }
+  }
+}
+
+TEST(Packing, FillsSequencesOfManyShortDocumentsTo97Percent) {
+  constexpr int64_t kMaxTokens = 1024;
+  const InMemoryDataset dataset = documents_of_lengths(random_lengths(20'000, kMaxTokens, 5));
+  const SequenceTable table =
+      make_sequences(dataset, {.packing = true, .max_tokens = kMaxTokens, .shuffle_seed = 1});
+  int64_t tokens = 0;
+  for (int64_t s = 0; s < table.sequence_count(); ++s) tokens += tokens_of(dataset, table, s);
+  EXPECT_GE(static_cast<double>(tokens),
+            0.97 * static_cast<double>(table.sequence_count() * kMaxTokens));
+}
+
+TEST(Packing, ChoosesTheSequenceThatADocumentFillsBest) {
+  // 7 and 6 open sequences with 3 and 4 places; the document of 3 belongs to the first.
+  const std::vector<int64_t> lengths = {7, 6, 3};
+  const InMemoryDataset dataset = documents_of_lengths(lengths);
+  const SequenceTable table = make_sequences(dataset, {.packing = true, .max_tokens = 10});
+  ASSERT_EQ(table.sequence_count(), 2);
+  EXPECT_TRUE(std::ranges::equal(table.documents_of(0), std::vector<int64_t>{0, 2}));
+  EXPECT_TRUE(std::ranges::equal(table.documents_of(1), std::vector<int64_t>{1}));
+}
+
+TEST(Packing, KeepsFileOrderWithoutShuffling) {
+  const InMemoryDataset dataset = documents_of_lengths(random_lengths(500, 64, 2));
+  const SequenceTable table = make_sequences(dataset, {.packing = true, .max_tokens = 64});
+  int64_t first_before = -1;
+  for (int64_t s = 0; s < table.sequence_count(); ++s) {
+    const auto documents = table.documents_of(s);
+    EXPECT_TRUE(std::is_sorted(documents.begin(), documents.end()));
+    EXPECT_GT(documents.front(), first_before);
+    first_before = documents.front();
+  }
+}
+
+TEST(Packing, DependsOnTheSeedAlone) {
+  const InMemoryDataset dataset = documents_of_lengths(random_lengths(300, 64, 2));
+  const auto packed = [&](std::optional<uint64_t> seed) {
+    return all_documents(
+        make_sequences(dataset, {.packing = true, .max_tokens = 64, .shuffle_seed = seed}));
+  };
+  EXPECT_EQ(packed(4), packed(4));
+  EXPECT_NE(packed(4), packed(5));
+}
+
+TEST(Packing, SwitchedOffMakesEveryDocumentASequence) {
+  const std::vector<int64_t> lengths = {7, 2, 5};
+  const InMemoryDataset dataset = documents_of_lengths(lengths);
+  const SequenceTable table =
+      make_sequences(dataset, {.packing = false, .max_tokens = 100, .shuffle_seed = 3});
+  EXPECT_EQ(all_documents(table), (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(table.sequence_count(), 3);
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,379 @@
+#include "hf/exporter.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/number_formats.h"
+#include "hf/config_dtype.h"
+#include "hf/weight_index.h"
+#include "hf/weight_loader.h"
+#include "tests/hf/hf_fixtures.h"
+
+namespace longshore {
+namespace {
+
+constexpr const char* kConfig =
+    "{\n  \"model_type\" : \"llama\",\t\"torch_dtype\": \"bfloat16\"\n}";
+constexpr int64_t kLargeElements = 300'000;  // more than one chunk
+
+// A model of two files: a bf16 matrix, a frozen fp32 vector, a buffer that no parameter uses; and
+// an fp16 vector.
+class Exporter : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_text(source_ / "config.json", kConfig);
+    write_text(source_ / "tokenizer.json", "{ \"as it\":\"is\" }");
+    write_text(source_ / "additional_chat_templates/tool.jinja", "{{ x }}\r\n");
+    write_text(source_ / "pytorch_model.bin", "stale weights");
+    write_safetensors(source_ / "model-1.safetensors",
+                      {{"matrix", TensorDType::kBF16, {kLargeElements / 2, 2}},
+                       {"frozen", TensorDType::kF32, {5}},
+                       {"buffer", TensorDType::kU8, {7}}});
+    write_safetensors(source_ / "model-2.safetensors", {{"half", TensorDType::kF16, {9}}}, {});
+    const Bytes total = kLargeElements * 2 + 20 + 7 + 18;
+    write_text(source_ / "model.safetensors.index.json",
+               R"({"weight_map": {"half": "model-2.safetensors", "matrix": "model-1.safetensors",)"
+               R"( "frozen": "model-1.safetensors", "buffer": "model-1.safetensors"},)"
+               R"( "metadata": {"other": 1, "total_size": )" +
+                   std::to_string(total) + "}}");
+  }
+
+  static ModelSpec spec() {
+    return spec_of({parameter("matrix", {kLargeElements / 2, 2}), parameter("frozen", {5}, true),
+                    parameter("half", {9})});
+  }
+  ModelDirectory open_source(
+      ModelDirectory::Weights weights = ModelDirectory::Weights::kRequired) const {
+    return ModelDirectory::open(source_.path(), weights);
+  }
+  // Hands out the source's own values.
+  static ParameterReader reader_of(const ModelDirectory& source) {
+    return [&source](const std::string& name, int64_t begin, std::span<float> out) {
+      const ModelDirectory::TensorRef ref = source.find(name);
+      read_elements(ref.file->file, *ref.tensor, begin, out);
+    };
+  }
+  static void no_values(const std::string& name, int64_t, std::span<float>) {
+    ADD_FAILURE() << "asked for " << name;
+  }
+  std::string target(const std::string& name = "out/hf") const { return work_ / name; }
+
+  TemporaryDirectory source_;
+  TemporaryDirectory work_;
+};
+
+// Values that depend on name and element, exact in bf16 and fp16.
+void made_up_values(const std::string& name, int64_t begin, std::span<float> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int64_t element = begin + static_cast<int64_t>(i);
+    out[i] = static_cast<float>((element * 7 + name[0]) % 127) / 64.0f;
+  }
+}
+
+std::vector<float> values_of(const ModelDirectory& model, const std::string& name) {
+  const ModelDirectory::TensorRef ref = model.find(name);
+  std::vector<float> values(static_cast<size_t>(ref.tensor->elements()));
+  read_elements(ref.file->file, *ref.tensor, 0, values);
+  return values;
+}
+
+std::set<std::string> names_in(const std::string& path) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    names.insert(entry.path().filename());
+  }
+  return names;
+}
+
+// Nothing was trained: every byte of every file is the source's.
+TEST_F(Exporter, WritesAnUnchangedModelByteForByte) {
+  const ModelDirectory source = open_source();
+  const ExportResult result = export_model(source, spec(), target(), reader_of(source));
+  EXPECT_EQ(result.tensors, 4);
+  EXPECT_EQ(result.files,
+            (std::vector<std::string>{"additional_chat_templates/tool.jinja", "config.json",
+                                      "model-1.safetensors", "model-2.safetensors",
+                                      "model.safetensors.index.json", "tokenizer.json"}));
+  Bytes bytes = 0;
+  for (const std::string& name : result.files) {
+    bytes += static_cast<Bytes>(std::filesystem::file_size(target() + "/" + name));
+    if (name == "model-2.safetensors") continue;  // gains the metadata that it lacked
+    EXPECT_EQ(read_file(target() + "/" + name), read_file(source_ / name)) << name;
+  }
+  EXPECT_EQ(result.bytes, bytes);
+  EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
+  const ModelDirectory written = ModelDirectory::open(target());
+  EXPECT_TRUE(written.same_bytes(written.find("half"), source.find("half")));
+  EXPECT_EQ(written.find("half").file->file.metadata(), (SafetensorsMetadata{{"format", "pt"}}));
+}
+
+TEST_F(Exporter, WritesTrainedValuesAndKeepsFrozenOnesAndBuffers) {
+  const ModelDirectory source = open_source();
+  export_model(source, spec(), target(), made_up_values);
+  const ModelDirectory written = ModelDirectory::open(target());
+  for (const std::string name : {"matrix", "half"}) {
+    const std::vector<float> values = values_of(written, name);
+    std::vector<float> expected(values.size());
+    made_up_values(name, 0, expected);
+    EXPECT_EQ(values, expected) << name;
+    EXPECT_EQ(written.find(name).tensor->dtype, source.find(name).tensor->dtype);
+  }
+  for (const std::string name : {"frozen", "buffer"}) {
+    EXPECT_TRUE(written.same_bytes(written.find(name), source.find(name))) << name;
+  }
+}
+
+TEST_F(Exporter, RoundsToNearestEven) {
+  const auto ties = [](const std::string&, int64_t begin, std::span<float> out) {
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto element = static_cast<uint32_t>(begin) + static_cast<uint32_t>(i);
+      // Halfway between two bf16 values, below and above it.
+      out[i] = std::bit_cast<float>(0x3F800000u + (element << 15) + element % 3 - 1);
+    }
+  };
+  const ModelDirectory source = open_source();
+  export_model(source, spec(), target(), [&](const auto& name, int64_t begin, auto out) {
+    name == "half" ? std::fill(out.begin(), out.end(), 1.0f + 0x1p-11f)
+                   : ties(name, begin % 400, out);
+  });
+  const ModelDirectory written = ModelDirectory::open(target());
+  EXPECT_EQ(values_of(written, "half"), std::vector<float>(9, 1.0f));
+  const std::vector<float> matrix = values_of(written, "matrix");
+  std::vector<float> masters(400);
+  ties("", 0, masters);
+  for (size_t i = 0; i < 400; ++i) {
+    EXPECT_EQ(matrix[i], bf16_to_float(float_to_bf16_nearest(masters[i]))) << i;
+  }
+}
+
+TEST_F(Exporter, WritesFp32OnRequestAndSaysSoInTheConfig) {
+  const ModelDirectory source = open_source();
+  const auto third = [](const std::string&, int64_t, std::span<float> out) {
+    std::fill(out.begin(), out.end(), 1.0f / 3.0f);
+  };
+  export_model(source, spec(), target(), third, {.dtype = DType::kF32});
+  const ModelDirectory written = ModelDirectory::open(target());
+  EXPECT_EQ(values_of(written, "matrix")[kLargeElements - 1], 1.0f / 3.0f);
+  EXPECT_EQ(values_of(written, "half"), std::vector<float>(9, 1.0f / 3.0f));
+  EXPECT_TRUE(written.same_bytes(written.find("frozen"), source.find("frozen")));
+  EXPECT_TRUE(written.same_bytes(written.find("buffer"), source.find("buffer")));
+  EXPECT_EQ(written.config_text(),
+            "{\n  \"model_type\" : \"llama\",\t\"torch_dtype\": \"float32\"\n}");
+  EXPECT_EQ(written.index_total_size(), written.weight_bytes());
+  EXPECT_EQ(Json::parse(written.index_text()).at("metadata").at("other"), 1);
+  EXPECT_TRUE(written.warnings().empty());
+}
+
+// A frozen parameter in another type keeps its values.
+TEST_F(Exporter, ConvertsFrozenParametersFromTheSource) {
+  const ModelDirectory source = open_source();
+  const ModelSpec frozen = spec_of({parameter("matrix", {kLargeElements / 2, 2}, true),
+                                    parameter("frozen", {5}, true), parameter("half", {9}, true)});
+  export_model(source, frozen, target(), no_values, {.dtype = DType::kF32});
+  const ModelDirectory written = ModelDirectory::open(target());
+  for (const std::string name : {"matrix", "frozen", "half"}) {
+    EXPECT_EQ(written.find(name).tensor->dtype, TensorDType::kF32);
+    EXPECT_EQ(values_of(written, name), values_of(source, name)) << name;
+  }
+}
+
+TEST_F(Exporter, RefusesToTurnAFiniteValueIntoInfinity) {
+  const ModelDirectory source = open_source();
+  const auto large = [](const std::string&, int64_t, std::span<float> out) {
+    std::fill(out.begin(), out.end(), 65'520.0f);
+  };
+  const std::string error =
+      error_of<DataError>([&] { export_model(source, spec(), target(), large); });
+  expect_parts(error, {"tensor 'half'", "too large for F16", "fp32"});
+  EXPECT_TRUE(names_in(work_ / "out").empty());
+}
+
+// --- Models that began with random weights.
+
+TEST_F(Exporter, WritesAModelWhoseSourceHasNoWeights) {
+  for (const char* name :
+       {"model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"}) {
+    std::filesystem::remove(source_ / name);
+  }
+  const ModelDirectory source = open_source(ModelDirectory::Weights::kOptional);
+  export_model(source, spec(), target(), made_up_values, {.pretrained = false});
+  const ModelDirectory written = ModelDirectory::open(target());
+  ASSERT_EQ(written.files().size(), 1u);
+  EXPECT_EQ(written.files().front()->name, "model.safetensors");
+  const WeightLoader loader(written, spec(), {});
+  for (const std::string name : {"matrix", "frozen", "half"}) {
+    EXPECT_EQ(loader.stored_dtype(name), DType::kBF16);
+    const std::vector<float> values = values_of(written, name);
+    std::vector<float> expected(values.size());
+    made_up_values(name, 0, expected);
+    EXPECT_EQ(values, expected) << name;
+  }
+}
+
+TEST_F(Exporter, SplitsNewWeightsIntoFilesOfLimitedSize) {
+  for (const char* name :
+       {"model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"}) {
+    std::filesystem::remove(source_ / name);
+  }
+  const ModelDirectory source = open_source(ModelDirectory::Weights::kOptional);
+  const ModelSpec small = spec_of({parameter("z", {10}), parameter("large", {100}),
+                                   parameter("y", {20}), parameter("x", {20})});
+  export_model(source, small, target(), made_up_values,
+               {.dtype = DType::kF32, .pretrained = false, .max_file_bytes = 160});
+  const ModelDirectory written = ModelDirectory::open(target());
+  std::vector<std::string> names;
+  for (const auto& file : written.files()) names.push_back(file->name);
+  EXPECT_EQ(names, (std::vector<std::string>{"model-00001-of-00003.safetensors",
+                                             "model-00002-of-00003.safetensors",
+                                             "model-00003-of-00003.safetensors"}));
+  EXPECT_EQ(written.find("x").file->name, written.find("y").file->name);
+  EXPECT_EQ(written.index_total_size(), 600);
+  EXPECT_EQ(written.index_text(),
+            "{\n  \"metadata\": {\n    \"total_size\": 600\n  },\n  \"weight_map\": {\n"
+            "    \"large\": \"model-00002-of-00003.safetensors\",\n"
+            "    \"x\": \"model-00003-of-00003.safetensors\",\n"
+            "    \"y\": \"model-00003-of-00003.safetensors\",\n"
+            "    \"z\": \"model-00001-of-00003.safetensors\"\n  }\n}\n");
+  EXPECT_EQ(config_dtype(written.config()), DType::kF32);
+}
+
+// The layout is the source's, but no value is.
+TEST_F(Exporter, TakesNoParameterFromTheSourceOfARandomModel) {
+  const ModelDirectory source = open_source();
+  export_model(source, spec(), target(), made_up_values, {.pretrained = false});
+  const ModelDirectory written = ModelDirectory::open(target());
+  std::vector<float> expected(5);
+  made_up_values("frozen", 0, expected);
+  EXPECT_EQ(values_of(written, "frozen"), expected);
+  EXPECT_EQ(written.files().size(), 2u);
+}
+
+TEST_F(Exporter, RefusesAModelThatIsNotTheSources) {
+  const ModelDirectory source = open_source();
+  const ModelSpec other = spec_of({parameter("matrix", {2, 2}), parameter("absent", {1})});
+  const std::string error =
+      error_of<DataError>([&] { export_model(source, other, target(), no_values); });
+  expect_parts(error, {source_.path(), "tensor 'matrix'", "[2, 2]", "tensor 'absent'"});
+}
+
+// --- Where it is written.
+
+TEST_F(Exporter, ReplacesAnOlderExportAsAWhole) {
+  write_text(target() + "/config.json", "old");
+  write_text(target() + "/model-9.safetensors", "old");
+  const ModelDirectory source = open_source();
+  export_model(source, spec(), target(), made_up_values);
+  EXPECT_FALSE(std::filesystem::exists(target() + "/model-9.safetensors"));
+  EXPECT_EQ(read_file(target() + "/config.json"), kConfig);
+  EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
+}
+
+TEST_F(Exporter, KeepsTheOlderExportWhenItFails) {
+  write_text(target() + "/config.json", "old");
+  const ModelDirectory source = open_source();
+  const auto failing = [](const std::string& name, int64_t, std::span<float> out) {
+    if (name == "half") throw IoError("the state is gone");
+    std::fill(out.begin(), out.end(), 0.0f);
+  };
+  expect_parts(error_of<IoError>([&] { export_model(source, spec(), target(), failing); }),
+               {"the state is gone"});
+  EXPECT_EQ(read_file(target() + "/config.json"), "old");
+  EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
+}
+
+// A bit that the disk turns is found before the export takes its place.
+TEST_F(Exporter, FindsBytesThatCameBackDifferent) {
+  const ModelDirectory source = open_source();
+  for (const std::string name : {"model-1.safetensors", "tokenizer.json"}) {
+    // The last parameter's turn comes when these files are complete.
+    const auto spoiling = [&](const std::string& parameter, int64_t, std::span<float> out) {
+      std::fill(out.begin(), out.end(), 0.0f);
+      if (parameter != "half") return;
+      const std::string path = target() + ".longshore-partial/" + name;
+      std::string bytes = read_file(path);
+      bytes.back() = static_cast<char>(bytes.back() ^ 1);
+      write_text(path, bytes);
+    };
+    const std::string error =
+        error_of<IoError>([&] { export_model(source, spec(), target(), spoiling); });
+    expect_parts(error, {name, "read back with another checksum"});
+    EXPECT_TRUE(names_in(work_ / "out").empty());
+  }
+}
+
+// A kill between the two renames leaves the older export aside; a kill before leaves a part.
+TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilled) {
+  write_text(target() + ".longshore-old/config.json", "old");
+  write_text(target() + ".longshore-partial/model-1.safetensors", "part");
+  const ModelDirectory source = open_source();
+  const auto failing = [](const std::string&, int64_t, std::span<float>) { throw IoError("no"); };
+  EXPECT_THROW(export_model(source, spec(), target(), failing), IoError);
+  EXPECT_EQ(read_file(target() + "/config.json"), "old");
+  EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
+  export_model(source, spec(), target(), made_up_values);
+  EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
+}
+
+TEST_F(Exporter, NeverReplacesWhatIsNoExport) {
+  const ModelDirectory source = open_source();
+  const auto refusal = [&](const std::string& path) {
+    const std::string error =
+        error_of<ConfigError>([&] { check_export_destination(source, path); });
+    EXPECT_THROW(export_model(source, spec(), path, no_values), ConfigError);
+    return error;
+  };
+  write_text(work_ / "home/letter.txt", "dear");
+  expect_parts(refusal(work_ / "home"), {work_ / "home", "no model directory"});
+  write_text(work_ / "file", "x");
+  expect_parts(refusal(work_ / "file"), {"not a directory"});
+  write_text(work_ / "mixed/config.json", "{}");
+  write_text(work_ / "mixed/thesis/chapter.txt", "x");
+  expect_parts(refusal(work_ / "mixed"), {"holds thesis", "no export writes"});
+  expect_parts(refusal(source_.path()), {"is the model that the run began with"});
+  expect_parts(refusal(source_.path() + "/additional_chat_templates/.."),
+               {"is the model that the run began with"});
+  std::filesystem::create_directory_symlink(source_.path(), work_ / "link");
+  expect_parts(refusal(work_ / "link"), {"is the model that the run began with"});
+  expect_parts(refusal("/"), {"a directory of its own"});
+  EXPECT_EQ(read_file(work_ / "home/letter.txt"), "dear");
+}
+
+TEST_F(Exporter, AcceptsAnEmptyDirectoryAndATrailingSlash) {
+  std::filesystem::create_directories(target());
+  const ModelDirectory source = open_source();
+  const ExportResult result = export_model(source, spec(), target() + "/", made_up_values);
+  EXPECT_EQ(std::filesystem::path(result.path), std::filesystem::weakly_canonical(target()));
+  EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
+}
+
+// --- The type that config.json names.
+
+TEST(ConfigDtype, ReadsBothSpellings) {
+  const auto dtype = [](const char* text) { return config_dtype(Json::parse(text)); };
+  EXPECT_EQ(dtype(R"({"torch_dtype": "bfloat16"})"), DType::kBF16);
+  EXPECT_EQ(dtype(R"({"dtype": "float16", "torch_dtype": "bfloat16"})"), DType::kF16);
+  EXPECT_EQ(dtype(R"({"text_config": {"dtype": "float32"}})"), DType::kF32);
+  EXPECT_EQ(dtype(R"({"dtype": null})"), std::nullopt);
+  EXPECT_EQ(dtype(R"({"dtype": "auto"})"), std::nullopt);
+  EXPECT_EQ(dtype("{}"), std::nullopt);
+}
+
+TEST(ConfigDtype, ReplacesOnlyTheTypeOfTheModel) {
+  const std::string text = R"({"note": "\"dtype\": \"bfloat16\"", "vision_config": {"dtype":
+    "bfloat16"}, "text_config":{"torch_dtype" :"bfloat16", "deep": {"dtype": "x"}},
+    "list": ["dtype", {"dtype": "bfloat16"}], "other": "dtype", "dtype"
+    : "bfloat16", "torch_dtype": null})";
+  const std::string expected = R"({"note": "\"dtype\": \"bfloat16\"", "vision_config": {"dtype":
+    "bfloat16"}, "text_config":{"torch_dtype" :"float32", "deep": {"dtype": "x"}},
+    "list": ["dtype", {"dtype": "bfloat16"}], "other": "dtype", "dtype"
+    : "float32", "torch_dtype": null})";
+  EXPECT_EQ(with_config_dtype(text, DType::kF32), expected);
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,164 @@
+// Random damage to valid files: whatever the bytes, the readers return or throw an Error of ours,
+// and what they accept keeps its promises. The sanitizer builds watch the memory.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "hf/config_dtype.h"
+#include "hf/safetensors_header.h"
+#include "hf/weight_index.h"
+#include "tests/hf/hf_fixtures.h"
+
+namespace longshore {
+namespace {
+
+// Pieces that make damaged JSON interesting.
+const std::vector<std::string> kPieces = {"\"",
+                                          "{",
+                                          "}",
+                                          "[",
+                                          "]",
+                                          ",",
+                                          ":",
+                                          "\\",
+                                          "\\u0000",
+                                          "\\ud800",
+                                          "\xFF",
+                                          "0",
+                                          "-1",
+                                          "1e9",
+                                          "9223372036854775807",
+                                          "4294967296",
+                                          "\"shape\"",
+                                          "\"dtype\"",
+                                          "null",
+                                          "true",
+                                          "\"F16\"",
+                                          " ",
+                                          "\"a\"",
+                                          "18446744073709551615",
+                                          "\"__metadata__\"",
+                                          "\"U8\"",
+                                          "[0,0]",
+                                          "../",
+                                          "model.safetensors"};
+
+class Mutator {
+ public:
+  explicit Mutator(uint32_t seed) : random_(seed) {}
+
+  std::string operator()(std::string text) {
+    for (size_t changes = 1 + below(4); changes > 0; --changes) change(text);
+    return text;
+  }
+
+ private:
+  size_t below(size_t limit) { return random_() % limit; }
+
+  void change(std::string& text) {
+    const size_t at = below(text.size() + 1);
+    const size_t length = std::min(below(12), text.size() - at);
+    switch (below(5)) {
+      case 0:
+        text.insert(at, kPieces[below(kPieces.size())]);
+        break;
+      case 1:
+        text.replace(at, length, kPieces[below(kPieces.size())]);
+        break;
+      case 2:
+        text.erase(at, length);
+        break;
+      case 3:
+        text.insert(below(text.size() + 1), text.substr(at, length * 4));
+        break;
+      default:
+        if (at < text.size()) text[at] = static_cast<char>(random_());
+    }
+  }
+
+  std::mt19937 random_;
+};
+
+void check_table(const SafetensorsHeader& header, Bytes data_begin, Bytes file_bytes) {
+  Bytes end = data_begin;
+  for (const TensorInfo& tensor : header.tensors) {
+    ASSERT_EQ(tensor.file_begin, end);
+    ASSERT_GE(tensor.bytes, 0);
+    int64_t elements = 1;
+    for (const int64_t dimension : tensor.shape) {
+      ASSERT_FALSE(__builtin_mul_overflow(elements, dimension, &elements));
+    }
+    ASSERT_EQ(tensor.elements(), elements);
+    end += tensor.bytes;
+  }
+  ASSERT_EQ(end, file_bytes);
+}
+
+TEST(Fuzz, SafetensorsHeadersAreReadOrRefused) {
+  const std::string valid =
+      R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+      R"("b\u00e9":{"dtype":"BF16","shape":[],"data_offsets":[24,26]},)"
+      R"("e":{"dtype":"U8","shape":[0,4],"data_offsets":[26,26]}}   )";
+  Mutator mutate(1);
+  int accepted = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    const std::string json = i == 0 ? valid : mutate(valid);
+    const Bytes data_begin = kSafetensorsPrefixBytes + static_cast<Bytes>(json.size());
+    try {
+      const SafetensorsHeader header = parse_safetensors_header(json, data_begin + 26, "x");
+      check_table(header, data_begin, data_begin + 26);
+      ++accepted;
+    } catch (const DataError&) {
+    }
+  }
+  EXPECT_GT(accepted, 1000);  // renamed tensors, added spaces
+}
+
+TEST(Fuzz, IndexesAreReadOrRefused) {
+  const std::string valid =
+      R"({"metadata": {"total_size": 38}, "weight_map": {"a": "model-1.safetensors",)"
+      R"("b": "model-1.safetensors", "c": "model-2.safetensors"}})";
+  Mutator mutate(2);
+  for (int i = 0; i < 30'000; ++i) {
+    try {
+      const WeightIndex index = parse_weight_index(mutate(valid), "x");
+      for (const auto& [file, tensors] : index.tensors_of_file) {
+        ASSERT_EQ(file.find('/'), std::string::npos);
+        ASSERT_FALSE(file.starts_with("."));
+        ASSERT_FALSE(tensors.empty());
+      }
+    } catch (const DataError&) {
+    }
+  }
+}
+
+// The byte-preserving rewrite sees only texts that the strict reader has accepted.
+TEST(Fuzz, ConfigsKeepTheirMeaningWhenTheTypeIsReplaced) {
+  const std::string valid =
+      R"({"a": "\"dtype\": \"x\"", "text_config": {"dtype": "bfloat16", "l": [1, {"k": "v"}]},)"
+      R"( "torch_dtype" : "bfloat16", "n": null})";
+  Mutator mutate(3);
+  for (int i = 0; i < 30'000; ++i) {
+    const std::string text = mutate(valid);
+    Json before;
+    try {
+      before = parse_json(text, {}, "x");
+    } catch (const DataError&) {
+      continue;
+    }
+    Json after = parse_json(with_config_dtype(text, DType::kF32), {}, "x");
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      for (Json* json : {&before, &after}) {
+        if (json->is_object()) json->erase(key);
+        if (json->is_object() && json->contains("text_config") &&
+            (*json)["text_config"].is_object()) {
+          (*json)["text_config"].erase(key);
+        }
+      }
+    }
+    ASSERT_EQ(before, after) << text;
+  }
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,37 @@
+// GoldenCase: one directory of tests/parity/golden in memory, read with the little that tests need.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "model/decoder_model.h"
+#include "model/model_spec.h"
+
+namespace longshore {
+
+struct GoldenRow {
+  std::vector<int64_t> tokens;
+  std::vector<int64_t> targets;  // shifted: the token to predict at each position, or -100
+};
+
+struct GoldenCase {
+  std::string name;
+  Json config;
+  ArchSpec arch;
+  std::map<std::string, at::Tensor> weights;  // as stored, as fp32
+  std::map<std::string, at::Tensor> golden;   // golden.safetensors
+  Json facts;                                 // golden.json
+  std::vector<GoldenRow> rows;                // train.jsonl
+
+  std::vector<FileTensor> file_tensors() const;
+};
+
+// The directories under tests/parity/golden, sorted.
+std::vector<std::string> golden_case_names();
+GoldenCase read_golden_case(const std::string& name);
+
+}  // namespace longshore

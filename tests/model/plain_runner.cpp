@@ -1,0 +1,135 @@
+#include "tests/model/plain_runner.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "base/errors.h"
+
+namespace longshore {
+
+NamedSink::NamedSink(const ModelSpec& model, UnitId unit, std::map<std::string, at::Tensor>& sums)
+    : specs_(model.unit(unit).parameters), sums_(sums) {
+  for (ParamRef ref : model.unit(unit).borrowed) specs_.push_back(model.parameter(ref));
+  for (const ParamSpec& spec : specs_) {
+    if (!spec.frozen && !sums_.contains(spec.name)) {
+      sums_[spec.name] = at::zeros(spec.shape, at::kFloat);
+    }
+  }
+}
+
+bool NamedSink::wants(int32_t parameter) const {
+  return !specs_.at(static_cast<size_t>(parameter)).frozen;
+}
+
+void NamedSink::add(int32_t parameter, const at::Tensor& grad) {
+  sums_.at(specs_.at(static_cast<size_t>(parameter)).name).add_(grad);
+}
+
+void NamedSink::add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) {
+  sums_.at(specs_.at(static_cast<size_t>(parameter)).name)
+      .index_add_(0, rows, values.to(at::kFloat));
+}
+
+void NamedSink::add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) {
+  sums_.at(specs_.at(static_cast<size_t>(parameter)).name)
+      .addmm_(left.to(at::kFloat).t(), right.to(at::kFloat));
+}
+
+PlainRunner::PlainRunner(const DecoderModel& model,
+                         const std::map<std::string, at::Tensor>& weights, at::ScalarType dtype)
+    : model_(model) {
+  for (const UnitSpec& unit : model.spec().units) {
+    std::vector<at::Tensor> list;
+    for (const ParamSpec& parameter : unit.parameters) {
+      list.push_back(weights.at(parameter.name).to(dtype).requires_grad_(!parameter.frozen));
+    }
+    for (ParamRef ref : unit.borrowed) {
+      list.push_back(
+          parameters_.at(static_cast<size_t>(ref.unit.value)).at(static_cast<size_t>(ref.index)));
+    }
+    parameters_.push_back(std::move(list));
+  }
+}
+
+MicroBatch PlainRunner::make_batch(const std::vector<std::vector<int64_t>>& tokens,
+                                   const std::vector<std::vector<int64_t>>& targets) {
+  std::vector<int64_t> all_tokens, all_targets, positions;
+  MicroBatch batch;
+  for (size_t row = 0; row < tokens.size(); ++row) {
+    batch.document_starts.push_back(static_cast<int64_t>(all_tokens.size()));
+    all_tokens.insert(all_tokens.end(), tokens[row].begin(), tokens[row].end());
+    all_targets.insert(all_targets.end(), targets[row].begin(), targets[row].end());
+    for (size_t i = 0; i < tokens[row].size(); ++i) positions.push_back(static_cast<int64_t>(i));
+  }
+  batch.document_starts.push_back(static_cast<int64_t>(all_tokens.size()));
+  batch.tokens = at::tensor(all_tokens, at::kLong);
+  batch.targets = at::tensor(all_targets, at::kLong);
+  batch.positions = at::tensor(positions, at::kLong);
+  return batch;
+}
+
+Carry PlainRunner::hidden(const MicroBatch& batch) const {
+  const at::NoGradGuard no_grad;
+  Carry carry;
+  for (size_t i = 0; i + 1 < parameters_.size(); ++i) {
+    carry = model_.unit(UnitId(static_cast<int32_t>(i))).forward(parameters_[i], carry, batch);
+  }
+  return carry;
+}
+
+at::Tensor PlainRunner::logits(const MicroBatch& batch) const {
+  return model_.loss_unit().logits(parameters_.back(), hidden(batch),
+                                   at::arange(batch.position_count()));
+}
+
+double PlainRunner::loss(const MicroBatch& batch) const {
+  return model_.loss_unit().loss(parameters_.back(), hidden(batch), batch).loss_sum;
+}
+
+void PlainRunner::one_batch(const MicroBatch& batch, double scale, Recompute recompute,
+                            Outcome& outcome) const {
+  const size_t last = parameters_.size() - 1;
+  std::vector<Carry> inputs(parameters_.size()), outputs(parameters_.size());
+  for (size_t i = 0; i < last; ++i) {
+    const at::AutoGradMode mode(recompute == Recompute::kNone && i > 0);
+    if (i > 0) inputs[i] = {outputs[i - 1][0].detach().requires_grad_(true)};
+    outputs[i] =
+        model_.unit(UnitId(static_cast<int32_t>(i))).forward(parameters_[i], inputs[i], batch);
+  }
+  NamedSink head(model_.spec(), UnitId(static_cast<int32_t>(last)), outcome.gradients);
+  const LossUnit::Result result = model_.loss_unit().loss_and_gradients(
+      parameters_[last], {outputs[last - 1][0].detach()}, batch, scale, true, head);
+  outcome.loss_sum += result.loss_sum;
+  outcome.trained += result.trained;
+  Carry grad = result.grad_in;
+  for (size_t i = last; i-- > 0;) {
+    const UnitId id(static_cast<int32_t>(i));
+    NamedSink sink(model_.spec(), id, outcome.gradients);
+    const Unit& unit = model_.unit(id);
+    if (unit.has_own_backward()) {
+      unit.backward(parameters_[i], inputs[i], batch, grad, sink);
+      continue;
+    }
+    if (recompute == Recompute::kUnit) {
+      outputs[i] = unit.forward(parameters_[i], inputs[i], batch);
+    }
+    std::vector<int32_t> wanted;
+    torch::autograd::variable_list leaves{inputs[i][0]};
+    for (size_t p = 0; p < parameters_[i].size(); ++p) {
+      if (!sink.wants(static_cast<int32_t>(p))) continue;
+      wanted.push_back(static_cast<int32_t>(p));
+      leaves.push_back(parameters_[i][p]);
+    }
+    const auto grads = torch::autograd::grad(outputs[i], leaves, grad);
+    for (size_t p = 0; p < wanted.size(); ++p) sink.add(wanted[p], grads[p + 1]);
+    grad = {grads[0]};
+  }
+}
+
+PlainRunner::Outcome PlainRunner::gradients(const std::vector<MicroBatch>& batches, double scale,
+                                            Recompute recompute) const {
+  Outcome outcome;
+  for (const MicroBatch& batch : batches) one_batch(batch, scale, recompute, outcome);
+  return outcome;
+}
+
+}  // namespace longshore

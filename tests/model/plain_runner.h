@@ -1,0 +1,63 @@
+// PlainRunner: runs a decoder's units one after the other, as the engine does but without slots,
+// streams or layer-major order: the reference that tests compare with.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "model/decoder_model.h"
+
+namespace longshore {
+
+// Sums gradients in fp32 tensors, by name.
+class NamedSink : public GradSink {
+ public:
+  NamedSink(const ModelSpec& model, UnitId unit, std::map<std::string, at::Tensor>& sums);
+  bool wants(int32_t parameter) const override;
+  void add(int32_t parameter, const at::Tensor& grad) override;
+  void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override;
+  void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override;
+
+ private:
+  std::vector<ParamSpec> specs_;
+  std::map<std::string, at::Tensor>& sums_;
+};
+
+class PlainRunner {
+ public:
+  enum class Recompute { kUnit, kNone };
+  struct Outcome {
+    double loss_sum = 0.0;
+    int64_t trained = 0;
+    std::map<std::string, at::Tensor> gradients;  // of scale * loss_sum
+  };
+
+  // Parameters are cast to `dtype`. The model must outlive the runner.
+  PlainRunner(const DecoderModel& model, const std::map<std::string, at::Tensor>& weights,
+              at::ScalarType dtype);
+
+  // Every row is a document of one micro-batch.
+  static MicroBatch make_batch(const std::vector<std::vector<int64_t>>& tokens,
+                               const std::vector<std::vector<int64_t>>& targets);
+  at::Tensor logits(const MicroBatch& batch) const;
+  double loss(const MicroBatch& batch) const;
+  Outcome gradients(const std::vector<MicroBatch>& batches, double scale,
+                    Recompute recompute) const;
+
+  const std::vector<at::Tensor>& parameters(UnitId unit) const {
+    return parameters_.at(static_cast<size_t>(unit.value));
+  }
+
+ private:
+  Carry hidden(const MicroBatch& batch) const;
+  void one_batch(const MicroBatch& batch, double scale, Recompute recompute,
+                 Outcome& outcome) const;
+
+  const DecoderModel& model_;
+  std::vector<std::vector<at::Tensor>> parameters_;  // by unit, owned then borrowed
+};
+
+}  // namespace longshore

@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Makes tests/parity/golden: tiny random models and what transformers and torch make of them.
+
+Needs torch 2.11 (CPU) and transformers 5. Usage: make_golden.py [case ...]; without arguments all
+cases. Every case is a directory:
+
+  config.json, model*.safetensors  the model, as a user would bring it
+  train.jsonl                      token rows; some labels are -100, some rows have no labels
+  golden.json                      rows, settings, losses and gradient norms of the two runs
+  golden.safetensors               logits.<n>   of the n-th single row
+                                   grad.<name>  of the mean loss over `gradient_rows`
+                                   clip.<name>, free.<name>  weights after the runs with and
+                                   without clipping
+
+All of it is fp32 on the CPU with eager attention.
+"""
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import logging as transformers_logging
+from transformers import AutoConfig, AutoModelForCausalLM
+
+ROOT = Path(__file__).parent / "golden"
+VOCABULARY = 257
+STEPS = 20
+SEQUENCES_PER_STEP = 3
+ADAMW = {"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1}
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+    "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 40, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5, "bos_token_id": 0, "eos_token_id": [1, 2],
+}
+LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": VOCABULARY,
+    "n_embd": 16, "n_head": 4, "n_layer": 2, "n_positions": 40, "layer_norm_epsilon": 1e-5,
+    "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1, "bos_token_id": 0, "eos_token_id": 1,
+}
+
+
+def renamed(config, model_type, class_name, **more):
+    return {**config, "model_type": model_type, "architectures": [class_name], **more}
+
+
+# config; and what is special about the files.
+CASES = {
+    # Spellings of transformers 4; head_dim is not hidden / heads; grouped heads; untied.
+    "llama": {"config": {**LLAMA, "head_dim": 12, "rope_theta": 5000.0, "torch_dtype": "float32",
+                         "rope_scaling": {"type": "llama3", **LLAMA3}}},
+    # Spellings of transformers 5; biases; linear scaling; one key head.
+    "llama-tied": {"config": {**LLAMA, "tie_word_embeddings": True, "attention_bias": True,
+                              "mlp_bias": True, "num_key_value_heads": 1, "dtype": "float32",
+                              "rope_parameters": {"rope_type": "linear", "factor": 2.0,
+                                                  "rope_theta": 1000.0}}},
+    "llama-bf16": {"config": {**LLAMA, "dtype": "bfloat16", "num_key_value_heads": 4,
+                              "rope_parameters": {"rope_type": "llama3", "rope_theta": 5000.0,
+                                                  **LLAMA3}}},
+    "llama-indexed": {"config": {**LLAMA, "torch_dtype": "float32", "rope_theta": 10000.0},
+                      "files": 3},
+    "qwen2": {"config": renamed(LLAMA, "qwen2", "Qwen2ForCausalLM", num_hidden_layers=3,
+                                use_sliding_window=True, sliding_window=5, max_window_layers=1,
+                                rope_theta=1000000.0, rms_norm_eps=1e-6)},
+    "qwen3": {"config": renamed(LLAMA, "qwen3", "Qwen3ForCausalLM", tie_word_embeddings=True,
+                                head_dim=12, rope_parameters={"rope_type": "default",
+                                                              "rope_theta": 1000000.0})},
+    "mistral": {"config": renamed(LLAMA, "mistral", "MistralForCausalLM", head_dim=6,
+                                  sliding_window=6, rope_theta=10000.0)},
+    "gpt2": {"config": {**GPT2, "activation_function": "gelu_new"}},
+    # Names without `transformer.`, with the mask buffers of old files.
+    "gpt2-plain": {"config": {**GPT2, "activation_function": "gelu", "n_inner": 40,
+                              "scale_attn_by_inverse_layer_idx": True}, "plain": True},
+}
+
+
+def randomise(model, generator):
+    """Weights large enough that every part matters; norms and biases too."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() >= 2:
+                parameter.copy_(noise * 0.25)
+            elif name.endswith("bias"):
+                parameter.copy_(noise * 0.1)
+            else:
+                parameter.copy_(1.0 + noise * 0.2)
+
+
+def make_rows(generator):
+    """Rows of unequal lengths; every row has at least two trained tokens."""
+    rows = []
+    for index, length in enumerate([24, 3, 17, 9, 13, 5, 21, 11, 7, 19]):
+        ids = torch.randint(3, VOCABULARY, (length,), generator=generator).tolist()
+        row = {"input_ids": ids}
+        if index % 3 != 0:
+            masked = torch.rand(length, generator=generator) < 0.3
+            masked[-2:] = False
+            row["labels"] = [-100 if skip else token for token, skip in zip(ids, masked.tolist())]
+        rows.append(row)
+    return rows
+
+
+def loss_sum(model, row):
+    """Sum of cross entropy over the row's trained tokens, and their number."""
+    ids = torch.tensor([row["input_ids"]])
+    targets = torch.tensor(row.get("labels", row["input_ids"]))[1:]
+    logits = model(input_ids=ids).logits[0, :-1].float()
+    total = torch.nn.functional.cross_entropy(logits, targets, ignore_index=-100, reduction="sum")
+    return total, int((targets != -100).sum())
+
+
+def backward_mean(model, rows):
+    """Gradients of sum / trained tokens over all rows; returns that loss."""
+    trained = sum(int((torch.tensor(r.get("labels", r["input_ids"]))[1:] != -100).sum())
+                  for r in rows)
+    loss = 0.0
+    for row in rows:
+        total, _ = loss_sum(model, row)
+        (total / trained).backward()
+        loss += total.item() / trained
+    return loss
+
+
+def train(model, rows, max_grad_norm):
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": ADAMW["weight_decay"]},
+         {"params": others, "weight_decay": 0.0}],
+        lr=ADAMW["lr"], betas=tuple(ADAMW["betas"]), eps=ADAMW["eps"])
+    losses, norms = [], []
+    for step in range(STEPS):
+        first = step * SEQUENCES_PER_STEP
+        batch = [rows[(first + i) % len(rows)] for i in range(SEQUENCES_PER_STEP)]
+        optimizer.zero_grad()
+        losses.append(backward_mean(model, batch))
+        limit = max_grad_norm if max_grad_norm > 0 else float("inf")
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item())
+        optimizer.step()
+    return losses, norms
+
+
+def write_model(case, directory, model):
+    """The model's files: one or several, with or without a prefix."""
+    dtype = torch.bfloat16 if case["config"].get("dtype") == "bfloat16" else torch.float32
+    tied = case["config"].get("tie_word_embeddings", case["config"]["model_type"] == "gpt2")
+    tensors = {name: value.detach().to(dtype).contiguous() for name, value in
+               model.state_dict().items() if not (tied and name == "lm_head.weight")}
+    if case.get("plain"):
+        tensors = {name.removeprefix("transformer."): value for name, value in tensors.items()}
+        positions = case["config"]["n_positions"]
+        mask = torch.tril(torch.ones(1, 1, positions, positions))
+        for layer in range(case["config"]["n_layer"]):
+            tensors[f"h.{layer}.attn.bias"] = mask.clone()
+    files = case.get("files", 1)
+    if files == 1:
+        save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+        return
+    names, weight_map = sorted(tensors), {}
+    for index in range(files):
+        part = {name: tensors[name] for name in names[index::files]}
+        file = f"model-{index + 1:05d}-of-{files:05d}.safetensors"
+        save_file(part, directory / file, metadata={"format": "pt"})
+        weight_map.update({name: file for name in part})
+    size = sum(value.numel() * value.element_size() for value in tensors.values())
+    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+def file_name(case, name):
+    return name.removeprefix("transformer.") if case.get("plain") else name
+
+
+def load(directory):
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager")
+    return model.eval()
+
+
+def make_case(name):
+    case = CASES[name]
+    directory = ROOT / name
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(1000 + list(CASES).index(name))
+    (directory / "config.json").write_text(json.dumps(case["config"], indent=1) + "\n")
+
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
+    randomise(model, generator)
+    write_model(case, directory, model)
+    rows = make_rows(generator)
+    (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    golden = {}
+    model = load(directory)
+    single_rows = [rows[0]["input_ids"][:1], rows[1]["input_ids"], rows[2]["input_ids"]]
+    with torch.no_grad():
+        for index, ids in enumerate(single_rows):
+            golden[f"logits.{index}"] = model(input_ids=torch.tensor([ids])).logits[0].clone()
+    gradient_rows = [0, 3, 1, 4]
+    gradient_loss = backward_mean(model, [rows[i] for i in gradient_rows])
+    for parameter_name, parameter in model.named_parameters():
+        golden[f"grad.{file_name(case, parameter_name)}"] = parameter.grad.clone()
+
+    # How far bf16 takes transformers' own gradients from fp32; ours may go about as far.
+    half = load(directory).to(torch.bfloat16)
+    backward_mean(half, [rows[i] for i in gradient_rows])
+    bf16_errors = {}
+    for parameter_name, parameter in half.named_parameters():
+        exact = golden[f"grad.{file_name(case, parameter_name)}"]
+        error = (parameter.grad.float() - exact).norm() / exact.norm()
+        bf16_errors[file_name(case, parameter_name)] = round(error.item(), 5)
+
+    runs = {}
+    free_losses, free_norms = train(load_run := load(directory), rows, 0.0)
+    # Half of the smallest norm: every step is clipped.
+    clip = float(f"{min(free_norms) / 2:.1g}")
+    clip_losses, clip_norms = train(clip_run := load(directory), rows, clip)
+    assert min(clip_norms) > clip, (name, clip, clip_norms)
+    for run, (trained, limit, losses, norms) in {
+            "free": (load_run, 0.0, free_losses, free_norms),
+            "clip": (clip_run, clip, clip_losses, clip_norms)}.items():
+        runs[run] = {"max_grad_norm": limit, "loss": losses, "grad_norm": norms}
+        for parameter_name, parameter in trained.named_parameters():
+            golden[f"{run}.{file_name(case, parameter_name)}"] = parameter.detach().clone()
+
+    save_file(golden, directory / "golden.safetensors")
+    facts = {"single_rows": single_rows, "gradient_rows": gradient_rows,
+             "gradient_loss": gradient_loss, "bf16_gradient_errors": bf16_errors,
+             "steps": STEPS, "sequences_per_step": SEQUENCES_PER_STEP, "adamw": ADAMW, "runs": runs}
+    (directory / "golden.json").write_text(json.dumps(facts, indent=1) + "\n")
+    size = sum(file.stat().st_size for file in directory.iterdir())
+    print(f"{name}: {size / 1024:.0f} KiB, loss {free_losses[0]:.3f} -> {free_losses[-1]:.3f}, "
+          f"norm {min(free_norms):.2f} .. {max(free_norms):.2f}, clip {clip}")
+
+
+def main():
+    transformers_logging.disable_progress_bar()
+    torch.use_deterministic_algorithms(True)
+    for name in sys.argv[1:] or CASES:
+        make_case(name)
+
+
+if __name__ == "__main__":
+    main()

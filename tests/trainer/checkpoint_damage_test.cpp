@@ -1,0 +1,305 @@
+// Damaged checkpoints, killed writers, listing and pruning.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/errors.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "hf/safetensors_reader.h"
+#include "tests/trainer/checkpoint_fixture.h"
+#include "tests/trainer/temporary_directory.h"
+#include "trainer/checkpoint_directory.h"
+
+namespace longshore {
+namespace {
+
+constexpr StateOptions kSplit{StateFormat::kSplit, DType::kBF16, DType::kBF16};
+constexpr const char* kStateFile = "state-00000-of-00001.safetensors";
+
+void flip_byte(const std::string& path, Bytes offset) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(offset);
+  const char byte = static_cast<char>(file.get() ^ 0x10);
+  file.seekp(offset);
+  file.put(byte);
+  ASSERT_TRUE(file.good()) << path;
+}
+
+Bytes size_of(const std::string& path) {
+  return static_cast<Bytes>(std::filesystem::file_size(path));
+}
+
+// Two checkpoints, of steps 10 (state 1) and 20 (state 2).
+class CheckpointDamageTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    RankState state(three_unit_spec(), kSplit);
+    state.fill(1);
+    older_ = save(folder_, state, 10).path;
+    state.fill(2);
+    newer_ = save(folder_, state, 20).path;
+  }
+
+  // The newer checkpoint is refused with a text that names it and `what`; the older one is used.
+  void expect_older_is_used(const std::string& file, const std::string& what) {
+    FoundCheckpoint found = find_checkpoint(folder_, "auto");
+    ASSERT_TRUE(found.checkpoint.has_value());
+    EXPECT_EQ(found.checkpoint->path(), older_);
+    ASSERT_EQ(found.refused.size(), 1u);
+    EXPECT_NE(found.refused[0].find(newer_ + "/" + file), std::string::npos) << found.refused[0];
+    EXPECT_NE(found.refused[0].find(what), std::string::npos) << found.refused[0];
+    EXPECT_THROW(find_checkpoint(folder_, newer_), CheckpointError);
+  }
+
+  const TemporaryDirectory directory_;
+  const std::string folder_ = directory_.file("checkpoints");
+  std::string older_;
+  std::string newer_;
+};
+
+TEST_F(CheckpointDamageTest, AFlippedByteInAnyTensorNamesTheTensor) {
+  const std::string path = newer_ + "/" + kStateFile;
+  const std::vector<TensorInfo> tensors = SafetensorsFile::open(path).tensors();
+  ASSERT_EQ(tensors.size(), 21u);
+  for (const TensorInfo& tensor : tensors) {
+    for (const Bytes offset : {tensor.file_begin, tensor.file_begin + tensor.bytes - 1}) {
+      flip_byte(path, offset);
+      expect_older_is_used(kStateFile, "'" + tensor.name + "' does not match its checksum");
+      flip_byte(path, offset);
+    }
+  }
+}
+
+TEST_F(CheckpointDamageTest, AFlippedByteAnywhereInAHeaderIsFound) {
+  const std::string path = newer_ + "/" + kStateFile;
+  const Bytes header = SafetensorsFile::open(path).tensors()[0].file_begin;
+  for (Bytes offset = 0; offset < header; offset += 7) {
+    flip_byte(path, offset);
+    expect_older_is_used(kStateFile, "");
+    flip_byte(path, offset);
+  }
+}
+
+TEST_F(CheckpointDamageTest, AFlippedByteAnywhereInTheManifestIsFound) {
+  const std::string path = newer_ + "/manifest.json";
+  const Bytes bytes = size_of(path);
+  for (Bytes offset = 0; offset < bytes; offset += offset + 60 < bytes ? 23 : 1) {
+    flip_byte(path, offset);
+    expect_older_is_used("manifest.json", "");
+    flip_byte(path, offset);
+  }
+}
+
+TEST_F(CheckpointDamageTest, ATruncatedFileIsNamed) {
+  const std::string path = newer_ + "/" + kStateFile;
+  for (const Bytes cut : {Bytes{1}, Bytes{4096}, size_of(path) - 4, size_of(path)}) {
+    const std::string copy = directory_.file("copy");
+    std::filesystem::copy_file(path, copy);
+    std::filesystem::resize_file(path, static_cast<uintmax_t>(size_of(path) - cut));
+    expect_older_is_used(kStateFile, "it was cut off");
+    std::filesystem::rename(copy, path);
+  }
+  std::filesystem::resize_file(newer_ + "/manifest.json", 100);
+  expect_older_is_used("manifest.json", "cut off");
+}
+
+TEST_F(CheckpointDamageTest, ALongerFileIsNamed) {
+  std::ofstream(newer_ + "/" + kStateFile, std::ios::app) << "x";
+  expect_older_is_used(kStateFile, "bytes, not");
+}
+
+TEST_F(CheckpointDamageTest, AMissingFileIsNamed) {
+  std::filesystem::remove(newer_ + "/" + kStateFile);
+  expect_older_is_used(kStateFile, "missing");
+}
+
+TEST_F(CheckpointDamageTest, AMissingManifestIsNamed) {
+  std::filesystem::remove(newer_ + "/manifest.json");
+  expect_older_is_used("manifest.json", "No such file");
+}
+
+TEST_F(CheckpointDamageTest, AStateFileOfAnotherStepIsRefused) {
+  std::filesystem::copy_file(older_ + "/" + kStateFile, newer_ + "/" + kStateFile,
+                             std::filesystem::copy_options::overwrite_existing);
+  expect_older_is_used(kStateFile, "does not match its checksum");
+}
+
+TEST_F(CheckpointDamageTest, ACheckpointUnderAnotherStepsNameIsRefused) {
+  std::filesystem::remove_all(newer_);
+  std::filesystem::copy(older_, newer_, std::filesystem::copy_options::recursive);
+  expect_older_is_used("manifest.json", "step-00000010");
+}
+
+TEST_F(CheckpointDamageTest, EveryReasonIsListedWhereNoneIsValid) {
+  std::filesystem::remove(newer_ + "/" + kStateFile);
+  flip_byte(older_ + "/manifest.json", 50);
+  try {
+    find_checkpoint(folder_, "auto");
+    FAIL();
+  } catch (const CheckpointError& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(error.exit_code(), ExitCode::kCheckpoint);
+    EXPECT_NE(text.find(newer_ + "/" + kStateFile), std::string::npos) << text;
+    EXPECT_NE(text.find(older_ + "/manifest.json"), std::string::npos) << text;
+  }
+}
+
+// Damage between the check and the use is found too: what is applied is checksummed again.
+TEST_F(CheckpointDamageTest, BytesThatChangeAfterTheCheckAreNotTaken) {
+  const FoundCheckpoint found = find_checkpoint(folder_, "auto");
+  const std::string path = newer_ + "/" + kStateFile;
+  flip_byte(path, size_of(path) - 1);
+  RankState reader(three_unit_spec(), kSplit);
+  EXPECT_THROW(found.checkpoint->restore(reader.model(), reader.store()), CheckpointError);
+}
+
+// A manifest whose checksum is right and whose content is not, as of a faulty or hostile writer.
+TEST_F(CheckpointDamageTest, ManifestsThatDoNotHoldTogetherAreRefused) {
+  const std::string path = newer_ + "/manifest.json";
+  const std::string text = read_whole_file(path, kMiB);
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    ASSERT_NE(changed.find(from), std::string::npos) << from;
+    changed.replace(changed.find(from), from.size(), to);
+    const size_t digits = changed.size() - 20;
+    changed.replace(digits, 16, std::string(16, '0'));
+    changed.replace(digits, 16, hash_text(hash64(changed)));
+    write_file_durably(path, changed);
+    EXPECT_THROW(Checkpoint::open(newer_), CheckpointError) << to;
+  };
+  refused("\"version\": 1", "\"version\": 2");
+  refused("\"step\": 20", "\"step\": -20");
+  refused("\"step\": 20", "\"step\": \"20\"");
+  refused("\"seed\": 42", "\"seed\": 4.5");
+  refused("\"name\": \"state-", "\"name\": \"../state-");
+  refused("\"name\": \"state-", "\"name\": \"");
+  refused("\"parameter\": \"embed.weight\"", "\"parameter\": \"other\"");
+  refused("\"begin\": 0", "\"begin\": 1");
+  refused("\"begin\": 0", "\"begin\": 9223372036854775807");
+  refused("\"elements\": 6168", "\"elements\": 6167");
+  refused("\"elements\": 6168", "\"elements\": 9223372036854775807");
+  refused("\"kind\": \"exp_avg\"", "\"kind\": \"master\"");
+  refused("\"kind\": \"exp_avg\"", "\"kind\": \"momentum\"");
+  refused("   257,", "   9223372036854775807,");
+  refused("\"files\": [", "\"files\": [{}, ");
+  refused("\"files\": [", "\"files\": [[[[[");
+  refused("\"skipped\": {", "\"skipped\": 3, \"other\": {");
+}
+
+// 40 writers are killed at random moments of their second save; whatever they leave, the newest
+// checkpoint is whole, and the next start cleans up.
+TEST_F(CheckpointDamageTest, AKilledWriterLeavesOnlyWholeCheckpoints) {
+  for (int trial = 0; trial < 40; ++trial) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      RankState state(three_unit_spec(), kSplit);
+      state.fill(3);
+      for (int64_t step = 30;; ++step) save(folder_, state, 30 + step % 2, /*keep=*/2);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20'000 + 731 * trial));
+    ASSERT_EQ(::kill(child, SIGKILL), 0);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    clean_leftovers(folder_);
+    const auto reports = inspect_checkpoints(folder_, CheckDepth::kChecksums);
+    ASSERT_FALSE(reports.empty());
+    for (const CheckpointReport& report : reports) EXPECT_TRUE(report.valid()) << report.problem;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      EXPECT_FALSE(entry.path().has_extension()) << entry.path();
+    }
+  }
+}
+
+TEST_F(CheckpointDamageTest, CleaningTakesBackACheckpointWhoseReplacementNeverCame) {
+  std::filesystem::rename(newer_, newer_ + ".replaced");
+  std::filesystem::create_directories(newer_ + ".writing");
+  std::filesystem::create_directories(older_ + ".removing");
+  std::filesystem::create_directories(folder_ + "/notes.writing");
+  clean_leftovers(folder_);
+  EXPECT_EQ(find_checkpoint(folder_, "auto").checkpoint->path(), newer_);
+  EXPECT_FALSE(std::filesystem::exists(newer_ + ".writing"));
+  EXPECT_FALSE(std::filesystem::exists(older_ + ".removing"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/notes.writing")) << "not ours";
+}
+
+// Else the run would resume the course that it left, or remove its own new checkpoints as old.
+TEST_F(CheckpointDamageTest, ARunThatStartsEarlierSetsNewerCheckpointsAside) {
+  const FoundCheckpoint found = start_from_checkpoint(folder_, older_);
+  EXPECT_EQ(found.checkpoint->path(), older_);
+  EXPECT_EQ(found.set_aside, (std::vector<std::string>{newer_ + ".abandoned"}));
+  RankState state(three_unit_spec(), kSplit);
+  save(folder_, state, 15, 1);
+  EXPECT_EQ(list_checkpoints(folder_).at(0).step, Step(15));
+
+  const FoundCheckpoint anew = start_from_checkpoint(folder_, "never");
+  EXPECT_FALSE(anew.checkpoint.has_value());
+  EXPECT_EQ(anew.set_aside.size(), 1u);
+  EXPECT_TRUE(list_checkpoints(folder_).empty());
+  EXPECT_TRUE(std::filesystem::exists(newer_ + ".abandoned/manifest.json"));
+  save(folder_, state, 20);
+  EXPECT_EQ(start_from_checkpoint(folder_, "never").set_aside,
+            (std::vector<std::string>{newer_ + ".abandoned-2"}));
+}
+
+TEST_F(CheckpointDamageTest, ARunThatResumesSetsDamagedNewerOnesAside) {
+  std::filesystem::remove(newer_ + "/" + kStateFile);
+  const FoundCheckpoint found = start_from_checkpoint(folder_, "auto");
+  EXPECT_EQ(found.checkpoint->path(), older_);
+  EXPECT_EQ(found.refused.size(), 1u);
+  EXPECT_EQ(found.set_aside.size(), 1u);
+}
+
+TEST_F(CheckpointDamageTest, ListsWithReasonsAsTextAndAsJson) {
+  flip_byte(newer_ + "/" + kStateFile, size_of(newer_ + "/" + kStateFile) - 1);
+  const auto shallow = inspect_checkpoints(folder_, CheckDepth::kSizes);
+  EXPECT_TRUE(shallow[0].valid());
+  const auto deep = inspect_checkpoints(folder_, CheckDepth::kChecksums);
+  ASSERT_EQ(deep.size(), 2u);
+  EXPECT_FALSE(deep[0].valid());
+  EXPECT_TRUE(deep[1].valid());
+  EXPECT_EQ(deep[1].bytes, size_of(older_ + "/" + kStateFile));
+  const std::string text = format_reports(deep);
+  EXPECT_NE(text.find("step 20"), std::string::npos);
+  EXPECT_NE(text.find("damaged"), std::string::npos);
+  const Json json = to_json(deep);
+  EXPECT_EQ(json[0]["valid"], false);
+  EXPECT_EQ(json[1]["valid"], true);
+  EXPECT_EQ(json[1]["step"], 10);
+  EXPECT_FALSE(json[1].contains("problem"));
+}
+
+TEST_F(CheckpointDamageTest, PruningNeverRemovesTheLastValidOne) {
+  flip_byte(newer_ + "/" + kStateFile, size_of(newer_ + "/" + kStateFile) - 1);
+  EXPECT_TRUE(prune_checkpoints(folder_, 1, CheckDepth::kChecksums).empty());
+  EXPECT_EQ(list_checkpoints(folder_).size(), 2u);
+  RankState state(three_unit_spec(), kSplit);
+  save(folder_, state, 30, 10);
+  EXPECT_EQ(prune_checkpoints(folder_, 1, CheckDepth::kChecksums),
+            (std::vector<std::string>{newer_, older_}));
+  EXPECT_EQ(list_checkpoints(folder_).size(), 1u);
+}
+
+TEST(CheckpointNames, AreTakenOnlyAsWritten) {
+  EXPECT_EQ(checkpoint_name(Step(123)), "step-00000123");
+  EXPECT_EQ(checkpoint_name(Step(1234567890)), "step-1234567890");
+  const TemporaryDirectory directory;
+  for (const char* name : {"step-00000123", "step-123", "step-0000012x", "step-00000124.writing",
+                           "step--0000001", "step-99999999999999999999", "other"}) {
+    std::filesystem::create_directories(directory.file(name));
+  }
+  std::ofstream(directory.file("step-00000500")) << "a file";
+  const auto entries = list_checkpoints(directory.path());
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].step, Step(123));
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,253 @@
+// Round trips of checkpoints: over state formats, rank counts and units.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "base/errors.h"
+#include "base/file.h"
+#include "base/number_formats.h"
+#include "hf/safetensors_reader.h"
+#include "tests/trainer/checkpoint_fixture.h"
+#include "tests/trainer/temporary_directory.h"
+#include "trainer/checkpoint_directory.h"
+
+namespace longshore {
+namespace {
+
+constexpr StateOptions kFp32{StateFormat::kFp32, DType::kBF16, DType::kBF16};
+constexpr StateOptions kSplit{StateFormat::kSplit, DType::kBF16, DType::kBF16};
+constexpr StateOptions kFp32ForFp32{StateFormat::kFp32, DType::kF32, DType::kF32};
+constexpr StateOptions kSplitForFp32{StateFormat::kSplit, DType::kF32, DType::kF32};
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  Checkpoint found() {
+    FoundCheckpoint found = find_checkpoint(folder_, "auto");
+    EXPECT_TRUE(found.checkpoint.has_value());
+    EXPECT_TRUE(found.refused.empty());
+    return std::move(*found.checkpoint);
+  }
+
+  // What the given ranks write together.
+  std::string save_ranks(const ModelSpec& spec, int32_t ranks, int64_t step) {
+    CheckpointWriter writer(folder_, Step(step));
+    CheckpointManifest manifest;
+    manifest.progress = progress_at(step);
+    manifest.state_format = "split";
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      RankState state(spec, kSplit, ranks, rank);
+      state.fill();
+      manifest.files.push_back(write_state_file(writer.directory(), state.model(), state.store()));
+    }
+    manifest.parameters = trainable_parameters(spec);
+    return writer.commit(manifest);
+  }
+
+  const TemporaryDirectory directory_;
+  const std::string folder_ = directory_.file("checkpoints");
+};
+
+TEST_F(CheckpointTest, RestoresTheSameBitsFromAnyFormatIntoAnyFormat) {
+  const std::vector<StateOptions> all = {kFp32, kSplit, kFp32ForFp32, kSplitForFp32};
+  for (const StateOptions& from : all) {
+    RankState writer(three_unit_spec(), from);
+    writer.fill();
+    save(folder_, writer, 5);
+    for (const StateOptions& to : all) {
+      RankState reader(three_unit_spec(), to);
+      reader.fill(/*version=*/9);
+      found().restore(reader.model(), reader.store());
+      EXPECT_TRUE(reader.differences().empty()) << name_of(from.format) << name_of(to.format);
+    }
+  }
+}
+
+TEST_F(CheckpointTest, KeepsWhatTheRunMustKnow) {
+  RankState state(three_unit_spec(), kSplit);
+  save(folder_, state, 5);
+  const Checkpoint checkpoint = found();
+  const RunProgress& progress = checkpoint.manifest().progress;
+  const RunProgress wanted = progress_at(5);
+  EXPECT_EQ(progress.step, Step(5));
+  EXPECT_EQ(progress.adam_step, 4);
+  EXPECT_EQ(progress.skipped_total, 1);
+  EXPECT_EQ(progress.skipped_in_row, 0);
+  EXPECT_EQ(progress.seed, 42u);
+  EXPECT_EQ(progress.sampler, wanted.sampler);
+  EXPECT_EQ(progress.model_fingerprint, wanted.model_fingerprint);
+  EXPECT_EQ(progress.config_text, wanted.config_text);
+  EXPECT_EQ(checkpoint.manifest().state_format, "split");
+}
+
+TEST_F(CheckpointTest, AnotherNumberOfRanksReadsIt) {
+  for (const int32_t from : {1, 2, 3, 5}) {
+    save_ranks(three_unit_spec(), from, 7);
+    for (const int32_t to : {1, 3, 4}) {
+      for (int32_t rank = 0; rank < to; ++rank) {
+        RankState reader(three_unit_spec(), kFp32, to, rank);
+        found().restore(reader.model(), reader.store());
+        EXPECT_TRUE(reader.differences().empty()) << from << " -> " << to << " rank " << rank;
+      }
+    }
+  }
+}
+
+TEST_F(CheckpointTest, OtherUnitsReadIt) {
+  save_ranks(three_unit_spec(), 3, 7);
+  RankState reader(two_unit_spec(), kSplit);
+  found().restore(reader.model(), reader.store());
+  EXPECT_TRUE(reader.differences().empty());
+
+  save_ranks(two_unit_spec(), 2, 8);
+  RankState back(three_unit_spec(), kFp32ForFp32);
+  found().restore(back.model(), back.store());
+  EXPECT_TRUE(back.differences().empty());
+}
+
+TEST_F(CheckpointTest, RestoreClearsGradientsAndPaddingAndLeavesFrozenParametersAlone) {
+  RankState writer(three_unit_spec(), kSplit);
+  writer.fill();
+  save(folder_, writer, 1);
+  RankState reader(three_unit_spec(), kSplit);
+  std::vector<uint16_t> frozen;
+  for (const UnitSpec& unit : reader.spec().units) {
+    const auto lease = reader.store().state(unit.id);
+    for (const Segment segment : kSegments) {
+      const StateSpans state = lease->segment(segment);
+      std::ranges::fill(state.high, uint16_t{0x3f80});
+      std::ranges::fill(state.exp_avg, 7.0f);
+      std::ranges::fill(state.gradient, std::byte{1});
+    }
+  }
+  found().restore(reader.model(), reader.store());
+  for (const UnitSpec& unit : reader.spec().units) {
+    const auto lease = reader.store().state(unit.id);
+    EXPECT_TRUE(std::ranges::all_of(lease->segment(Segment::kFrozen).high,
+                                    [](uint16_t high) { return high == 0x3f80; }));
+    for (const Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
+      const StateSpans state = lease->segment(segment);
+      EXPECT_TRUE(
+          std::ranges::all_of(state.gradient, [](std::byte b) { return b == std::byte{0}; }));
+      EXPECT_TRUE(std::ranges::none_of(state.exp_avg, [](float m) { return m == 7.0f; }));
+    }
+  }
+}
+
+TEST_F(CheckpointTest, StoresWholeParametersInTheirShapeAndPiecesByTheirElements) {
+  save_ranks(three_unit_spec(), 1, 1);
+  const auto whole =
+      SafetensorsFile::open(folder_ + "/step-00000001/state-00000-of-00001.safetensors");
+  EXPECT_EQ(whole.tensor("up.weight.master").shape, (std::vector<int64_t>{90, 71}));
+  EXPECT_EQ(whole.tensor("up.bias.exp_avg_sq").shape, (std::vector<int64_t>{90}));
+  EXPECT_EQ(whole.find("fixed.weight.master"), nullptr);
+
+  save_ranks(three_unit_spec(), 2, 2);
+  const auto part =
+      SafetensorsFile::open(folder_ + "/step-00000002/state-00001-of-00002.safetensors");
+  // Two ranks share align_up(257 * 24, 512) = 6656 elements: rank 1's begin at 3328.
+  EXPECT_EQ(part.tensor("embed.weight.exp_avg[3328:6168]").shape, (std::vector<int64_t>{2840}));
+}
+
+TEST_F(CheckpointTest, ReadsRangesOfAParameterForExport) {
+  save_ranks(three_unit_spec(), 3, 1);
+  const Checkpoint checkpoint = found();
+  for (const auto& [begin, elements] :
+       {std::pair<int64_t, size_t>{0, 6168}, {1, 5000}, {6167, 1}}) {
+    std::vector<float> values(elements);
+    checkpoint.read("embed.weight", StateKind::kMaster, begin, values);
+    for (size_t i = 0; i < elements; ++i) {
+      const float wanted =
+          state_bits("embed.weight", StateKind::kMaster, begin + static_cast<int64_t>(i), 0);
+      ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(wanted));
+    }
+  }
+}
+
+TEST_F(CheckpointTest, ReportsEveryDifferenceToTheModel) {
+  save_ranks(three_unit_spec(), 1, 1);
+  ModelSpec other = three_unit_spec();
+  other.units[0].parameters[0].shape = {256, 24};
+  other.units[1].parameters[1].frozen = true;
+  other.units[2].parameters.push_back(parameter("head.bias", {257}));
+  RankState reader(other, kSplit);
+  reader.fill(3);
+  try {
+    found().restore(reader.model(), reader.store());
+    FAIL();
+  } catch (const CheckpointError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("'embed.weight' has shape [256, 24], in the checkpoint [257, 24]"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("'up.weight' is in the checkpoint and not trained now"), std::string::npos);
+    EXPECT_NE(text.find("'head.bias' is trained now and not in the checkpoint"), std::string::npos);
+  }
+  EXPECT_TRUE(reader.differences(3).empty()) << "nothing may be applied";
+}
+
+TEST_F(CheckpointTest, ReplacesACheckpointOfTheSameStep) {
+  RankState state(three_unit_spec(), kSplit);
+  state.fill(1);
+  save(folder_, state, 4);
+  state.fill(2);
+  save(folder_, state, 4);
+  RankState reader(three_unit_spec(), kSplit);
+  found().restore(reader.model(), reader.store());
+  EXPECT_TRUE(reader.differences(2).empty());
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(CheckpointTest, KeepsTheNewestFew) {
+  RankState state(three_unit_spec(), kSplit);
+  for (int64_t step = 1; step <= 5; ++step) save(folder_, state, step, /*keep=*/2);
+  const auto left = list_checkpoints(folder_);
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0].step, Step(5));
+  EXPECT_EQ(left[1].step, Step(4));
+}
+
+TEST_F(CheckpointTest, ResumeIsAutoNeverOrADirectory) {
+  EXPECT_FALSE(find_checkpoint(folder_, "auto").checkpoint.has_value());
+  RankState state(three_unit_spec(), kSplit);
+  const std::string old = save(folder_, state, 1).path;
+  save(folder_, state, 2);
+  EXPECT_FALSE(find_checkpoint(folder_, "never").checkpoint.has_value());
+  EXPECT_EQ(find_checkpoint(folder_, "auto").checkpoint->manifest().progress.step, Step(2));
+  EXPECT_EQ(find_checkpoint(folder_, old).checkpoint->manifest().progress.step, Step(1));
+  EXPECT_THROW(find_checkpoint(folder_, folder_ + "/step-00000003"), CheckpointError);
+  try {
+    find_checkpoint(folder_, directory_.path());
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_NE(std::string(error.what()).find("step-00000002"), std::string::npos) << error.what();
+  }
+}
+
+// A limit on a file's size fails as a full disk does: the reservation is refused.
+TEST_F(CheckpointTest, AFullDiskLeavesTheOlderCheckpointAndNoHalfOfTheNewOne) {
+  RankState state(three_unit_spec(), kSplit);
+  state.fill();
+  save(folder_, state, 1);
+  struct rlimit former{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &former), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small{.rlim_cur = 100'000, .rlim_max = former.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_THROW(save(folder_, state, 2), IoError);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &former), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+  EXPECT_EQ(found().manifest().progress.step, Step(1));
+}
+
+TEST_F(CheckpointTest, AnAbandonedWriterLeavesNothing) {
+  {
+    CheckpointWriter writer(folder_, Step(3));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+}  // namespace
+}  // namespace longshore

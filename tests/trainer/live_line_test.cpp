@@ -1,0 +1,129 @@
+#include "trainer/live_line.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+
+namespace longshore {
+namespace {
+
+LiveStatus example() {
+  return {.step = 120,
+          .total_steps = 4000,
+          .loss = 1.83421,
+          .lr = 1.9e-5,
+          .grad_norm = 0.71,
+          .tokens_per_second = 2431.2,
+          .mfu = 0.48,
+          .plan_ratio = 0.94,
+          .wall = "compute",
+          .device_bytes = 23'407'349'760,
+          .device_plan_bytes = 22 * kGiB,
+          .host_bytes = 96 * kGiB,
+          .host_plan_bytes = 96 * kGiB,
+          .eta_seconds = 842.0};
+}
+
+// What a LiveLine writes, read back from a pipe.
+class Pipe {
+ public:
+  Pipe() { EXPECT_EQ(::pipe(ends_.data()), 0); }
+  ~Pipe() { ::close(ends_[0]); }
+  int fd() const { return ends_[1]; }
+  std::string text() {
+    ::close(ends_[1]);
+    std::string text;
+    std::array<char, 4096> part;
+    for (ssize_t got; (got = ::read(ends_[0], part.data(), part.size())) > 0;) {
+      text.append(part.data(), static_cast<size_t>(got));
+    }
+    return text;
+  }
+
+ private:
+  std::array<int, 2> ends_{};
+};
+
+TEST(LiveLine, ShowsEverythingWhereThereIsRoom) {
+  EXPECT_EQ(format_live_line(example(), 0, false),
+            "step 120/4000  loss 1.8342  lr 1.9e-05  norm 0.71  2 431 tok/s  MFU 48 %  "
+            "94 % of plan  wall: compute  dev 21.8/22.0 GiB  host 96.0/96.0 GiB  ETA 14:02");
+}
+
+TEST(LiveLine, NeverGoesBeyondTheColumns) {
+  for (int columns = 1; columns < 200; ++columns) {
+    EXPECT_LE(format_live_line(example(), columns, false).size(), static_cast<size_t>(columns));
+  }
+}
+
+TEST(LiveLine, KeepsStepLossAndTimeLeftInANarrowTerminal) {
+  EXPECT_EQ(format_live_line(example(), 40, false), "step 120/4000  loss 1.8342  ETA 14:02");
+  EXPECT_EQ(format_live_line(example(), 20, false), "step 120/4000");
+}
+
+TEST(LiveLine, ColourTakesNoRoom) {
+  const std::string plain = format_live_line(example(), 60, false);
+  std::string painted = format_live_line(example(), 60, true);
+  EXPECT_NE(painted, plain);
+  for (const std::string code : {"\x1b[1m", "\x1b[2m", "\x1b[0m", "\x1b[33m"}) {
+    for (size_t at; (at = painted.find(code)) != std::string::npos;) painted.erase(at, code.size());
+  }
+  EXPECT_EQ(painted, plain);
+}
+
+TEST(LiveLine, RedrawsInPlaceOnATerminal) {
+  Pipe pipe;
+  {
+    LiveLine line({.fd = pipe.fd(), .terminal = true, .columns = 60, .every_steps = 100});
+    line.show({.step = 1, .total_steps = 2, .loss = 3.0});
+    line.show({.step = 2, .total_steps = 2, .loss = 2.0});
+  }
+  const std::string text = pipe.text();
+  EXPECT_EQ(text.find('\n'), text.size() - 1);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\r'), 2);
+  EXPECT_NE(text.find("\r\x1b[Kstep 2/2  loss 2.0000"), std::string::npos);
+}
+
+TEST(LiveLine, ClearsItselfForAMessage) {
+  Pipe pipe;
+  LiveLine line({.fd = pipe.fd(), .terminal = true, .columns = 60});
+  line.clear();
+  line.show({.step = 1, .total_steps = 2});
+  line.clear();
+  line.finish();
+  EXPECT_TRUE(pipe.text().ends_with("\r\x1b[K"));
+}
+
+TEST(LiveLine, WritesPlainLinesEverySoManySteps) {
+  Pipe pipe;
+  LiveLine line({.fd = pipe.fd(), .every_steps = 3});
+  for (int64_t step = 1; step <= 7; ++step) {
+    line.show({.step = step, .total_steps = 7, .skipped = step == 2});
+  }
+  line.finish();
+  const std::string text = pipe.text();
+  EXPECT_EQ(text.find('\r'), std::string::npos);
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  // The third and sixth, a skipped one, and the last.
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
+  EXPECT_NE(text.find("step 2/7  loss 0.0000  skipped"), std::string::npos);
+  EXPECT_NE(text.find("step 7/7"), std::string::npos);
+}
+
+TEST(LiveLine, WritesDurationsAndCountsAsPeopleReadThem) {
+  EXPECT_EQ(format_duration(0), "0:00");
+  EXPECT_EQ(format_duration(9.4), "0:09");
+  EXPECT_EQ(format_duration(842), "14:02");
+  EXPECT_EQ(format_duration(11642), "3:14:02");
+  EXPECT_EQ(format_duration(184440), "2d 03:14");
+  EXPECT_EQ(format_duration(-1), "0:00");
+  EXPECT_EQ(format_count(0), "0");
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(2431), "2 431");
+  EXPECT_EQ(format_count(1234567), "1 234 567");
+  EXPECT_EQ(format_count(-1234), "-1 234");
+}
+
+}  // namespace
+}  // namespace longshore

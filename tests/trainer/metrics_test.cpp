@@ -1,0 +1,203 @@
+#include "trainer/metrics.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <bit>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <random>
+#include <sstream>
+
+#include "tests/trainer/temporary_directory.h"
+
+namespace longshore {
+namespace {
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void append(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary | std::ios::app) << text;
+}
+
+std::vector<Json> lines_of(const std::string& path) {
+  std::vector<Json> lines;
+  std::istringstream text(text_of(path));
+  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+// "start step1 step2 eval2 checkpoint2": the kinds and steps of a file's lines.
+std::string outline(const std::string& path) {
+  std::string text;
+  for (const Json& line : lines_of(path)) {
+    if (!text.empty()) text += ' ';
+    text += line["kind"].get<std::string>();
+    if (line.contains("step")) text += std::to_string(line["step"].get<int64_t>());
+  }
+  return text;
+}
+
+void write_steps(MetricsFile& file, int64_t from, int64_t to) {
+  for (int64_t step = from; step <= to; ++step) file.write(StepRecord{.step = Step(step)});
+}
+
+class MetricsTest : public ::testing::Test {
+ protected:
+  const TemporaryDirectory directory_;
+  const std::string path_ = directory_.file("metrics.jsonl");
+};
+
+TEST_F(MetricsTest, AStepHasTheDocumentedKeys) {
+  MetricsFile file = MetricsFile::begin(path_);
+  file.write(
+      StepRecord{.step = Step(3),
+                 .loss = 1.5,
+                 .grad_norm = 0.25,
+                 .clip_scale = 0.5,
+                 .lr = 2e-5,
+                 .tokens = 100,
+                 .trained_tokens = 90,
+                 .sequences = 8,
+                 .epoch = 0.75,
+                 .seconds = 2.0,
+                 .tokens_per_second = 50.0,
+                 .stall_seconds = {{"optimizer", 0.125}},
+                 .bytes = {{"h2d", 4096}},
+                 .memory = {.device_peak = 1, .device_plan = 2, .host_pinned = 3, .host_rss = 4},
+                 .skipped = false,
+                 .skipped_total = 2});
+  const Json line = lines_of(path_).at(0);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : line.items()) keys.push_back(key);
+  EXPECT_EQ(keys, (std::vector<std::string>{
+                      "kind", "step", "time", "loss", "grad_norm", "clip_scale", "lr", "tokens",
+                      "trained_tokens", "sequences", "epoch", "seconds", "tokens_per_second",
+                      "stall_seconds", "bytes", "memory_bytes", "skipped", "skipped_total"}));
+  EXPECT_EQ(line["step"], 3);
+  EXPECT_EQ(line["lr"], 2e-5);
+  EXPECT_EQ(line["stall_seconds"]["optimizer"], 0.125);
+  EXPECT_EQ(line["bytes"]["h2d"], 4096);
+  EXPECT_EQ(line["memory_bytes"]["host_rss"], 4);
+  EXPECT_EQ(line["skipped"], false);
+  EXPECT_GT(line["time"].get<double>(), 1.7e9);
+}
+
+TEST_F(MetricsTest, NumbersReadBackToTheSameBits) {
+  std::mt19937_64 random(7);
+  MetricsFile file = MetricsFile::begin(path_);
+  std::vector<double> values = {0.1, 1e-300, 5e-324, 123456789.123456789, 1.0 / 3.0, -0.0};
+  while (values.size() < 2000) {
+    const double value = std::bit_cast<double>(random());
+    if (std::isfinite(value)) values.push_back(value);
+  }
+  for (const double value : values) file.write(StepRecord{.step = Step(1), .loss = value});
+  const std::vector<Json> lines = lines_of(path_);
+  ASSERT_EQ(lines.size(), values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double read = lines[i]["loss"].get<double>();
+    ASSERT_EQ(std::bit_cast<uint64_t>(read), std::bit_cast<uint64_t>(values[i])) << values[i];
+  }
+}
+
+TEST_F(MetricsTest, WhatIsNotFiniteIsNull) {
+  MetricsFile file = MetricsFile::begin(path_);
+  file.write(StepRecord{.step = Step(1),
+                        .loss = std::numeric_limits<double>::quiet_NaN(),
+                        .grad_norm = std::numeric_limits<double>::infinity(),
+                        .skipped = true});
+  const Json line = lines_of(path_).at(0);
+  EXPECT_TRUE(line["loss"].is_null());
+  EXPECT_TRUE(line["grad_norm"].is_null());
+  EXPECT_EQ(line["skipped"], true);
+}
+
+TEST_F(MetricsTest, OtherKindsHaveTheirKeys) {
+  MetricsFile file = MetricsFile::begin(path_);
+  file.write(StartRecord{.plan = "p", .config_hash = "c", .ranks = 2});
+  file.write(
+      EvalRecord{.step = Step(4), .loss = 1.0, .perplexity = 2.718, .tokens = 9, .seconds = 1});
+  file.write(CheckpointRecord{.step = Step(4), .path = "runs/x", .bytes = 10, .seconds = 0.5});
+  file.write(
+      EventRecord{.level = "warning", .code = "checkpoint_refused", .text = "bad \xff byte\n"});
+  file.write(EndRecord{.status = "stopped", .exit_code = 143, .steps = 4});
+  const std::vector<Json> lines = lines_of(path_);
+  EXPECT_EQ(outline(path_), "start eval4 checkpoint4 event end");
+  EXPECT_EQ(lines[0]["ranks"], 2);
+  EXPECT_EQ(lines[1]["perplexity"], 2.718);
+  EXPECT_EQ(lines[2]["bytes"], 10);
+  EXPECT_EQ(lines[3]["code"], "checkpoint_refused");
+  EXPECT_EQ(lines[4]["exit_code"], 143);
+}
+
+TEST_F(MetricsTest, ResumeCutsEverythingAfterTheRestoredStep) {
+  {
+    MetricsFile file = MetricsFile::begin(path_);
+    file.write(StartRecord{});
+    write_steps(file, 1, 3);
+    file.write(EvalRecord{.step = Step(3)});
+    file.write(CheckpointRecord{.step = Step(3)});
+    file.write(EventRecord{.level = "info"});
+    write_steps(file, 4, 6);
+    file.write(EndRecord{.status = "stopped"});
+  }
+  MetricsFile file = MetricsFile::resume(path_, Step(3));
+  EXPECT_EQ(outline(path_), "start step1 step2 step3 eval3 checkpoint3");
+  write_steps(file, 4, 5);
+  EXPECT_EQ(outline(path_), "start step1 step2 step3 eval3 checkpoint3 step4 step5");
+}
+
+TEST_F(MetricsTest, ResumeDropsATornLastLineAndZeroesOfALostWrite) {
+  for (const std::string& torn : {std::string(R"({"kind":"step","step":3,"lo)"),
+                                  std::string(64, '\0'), std::string("}{\n")}) {
+    {
+      MetricsFile file = MetricsFile::begin(path_);
+      write_steps(file, 1, 2);
+    }
+    const std::string whole = text_of(path_);
+    append(path_, torn);
+    MetricsFile::resume(path_, Step(7));
+    EXPECT_EQ(text_of(path_), whole);
+  }
+}
+
+TEST_F(MetricsTest, ACompleteLineWithoutItsLineFeedIsTorn) {
+  {
+    MetricsFile file = MetricsFile::begin(path_);
+    write_steps(file, 1, 2);
+  }
+  std::filesystem::resize_file(path_, std::filesystem::file_size(path_) - 1);
+  MetricsFile::resume(path_, Step(2));
+  EXPECT_EQ(outline(path_), "step1");
+}
+
+TEST_F(MetricsTest, ADamagedLineInTheMiddleCostsNoOtherLine) {
+  MetricsFile file = MetricsFile::begin(path_);
+  write_steps(file, 1, 1);
+  append(path_, "not json\n[1]\n{\"kind\":\"step\"}\n{\"kind\":\"step\",\"step\":\"x\"}\n");
+  write_steps(file, 2, 3);
+  const std::string whole = text_of(path_);
+  MetricsFile::resume(path_, Step(3));
+  EXPECT_EQ(text_of(path_), whole);
+}
+
+TEST_F(MetricsTest, ResumeWithoutAFileBeginsOne) {
+  MetricsFile file = MetricsFile::resume(path_, Step(5));
+  write_steps(file, 6, 6);
+  EXPECT_EQ(outline(path_), "step6");
+}
+
+TEST_F(MetricsTest, BeginEmptiesAFormerRunsFile) {
+  append(path_, "old\n");
+  MetricsFile::begin(path_);
+  EXPECT_EQ(text_of(path_), "");
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,121 @@
+#include "trainer/run_directory.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "base/errors.h"
+#include "tests/trainer/temporary_directory.h"
+#include "trainer/run_environment.h"
+
+namespace longshore {
+namespace {
+
+std::string text_of(const std::string& path) {
+  return read_whole_file(path, kMiB);
+}
+
+class RunDirectoryTest : public ::testing::Test {
+ protected:
+  const TemporaryDirectory directory_;
+  const std::string path_ = directory_.file("runs/first");
+};
+
+TEST_F(RunDirectoryTest, RefusesASecondRunAndNamesTheProcess) {
+  const RunDirectory first = RunDirectory::open(path_);
+  try {
+    RunDirectory::open(path_);
+    FAIL();
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("process " + std::to_string(::getpid())), std::string::npos) << text;
+    EXPECT_NE(text.find(path_), std::string::npos) << text;
+  }
+}
+
+TEST_F(RunDirectoryTest, IsFreeAgainWhenTheRunEnds) {
+  {
+    const RunDirectory first = RunDirectory::open(path_);
+  }
+  EXPECT_NO_THROW(RunDirectory::open(path_));
+}
+
+TEST_F(RunDirectoryTest, IsFreeAgainWhenTheProcessIsKilled) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const RunDirectory held = RunDirectory::open(path_);
+    if (::write(ready[1], "x", 1) == 1) ::pause();
+    ::_exit(1);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_THROW(RunDirectory::open(path_), ConfigError);
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_NO_THROW(RunDirectory::open(path_));
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST_F(RunDirectoryTest, WritesItsFiles) {
+  const RunDirectory run = RunDirectory::open(path_);
+  run.write_config("[run]\n");
+  run.write_plan("the plan\n");
+  run.write_environment(run_environment());
+  run.write_command({"longshore", "train", "my run.toml", "--run.seed=1"});
+  EXPECT_EQ(text_of(run.file("config.toml")), "[run]\n");
+  EXPECT_EQ(text_of(run.file("plan.txt")), "the plan\n");
+  EXPECT_EQ(text_of(run.file("command.txt")), "longshore train 'my run.toml' --run.seed=1\n");
+  const Json environment = Json::parse(text_of(run.file("env.json")));
+  for (const char* key : {"libtorch", "build_id", "cores_allowed", "memory_total", "limits"}) {
+    EXPECT_TRUE(environment.contains(key)) << key;
+  }
+  EXPECT_GE(environment["cores_allowed"], 1);
+}
+
+TEST_F(RunDirectoryTest, StatusSaysHowTheRunEndedAndWhatIsSaved) {
+  const RunDirectory run = RunDirectory::open(path_);
+  run.write_status({});
+  Json status = Json::parse(text_of(run.file("run.json")));
+  EXPECT_EQ(status["status"], "running");
+  EXPECT_TRUE(status["exit_code"].is_null());
+  EXPECT_TRUE(status["saved_step"].is_null());
+  EXPECT_EQ(status["pid"], ::getpid());
+
+  RunStatus stopped;
+  stopped.state = RunStatus::State::kStopped;
+  stopped.exit_code = 143;
+  stopped.step = Step(12);
+  stopped.saved_step = Step(12);
+  run.write_status(stopped);
+  status = Json::parse(text_of(run.file("run.json")));
+  EXPECT_EQ(status["status"], "stopped");
+  EXPECT_EQ(status["exit_code"], 143);
+  EXPECT_EQ(status["step"], 12);
+  EXPECT_EQ(status["saved_step"], 12);
+}
+
+TEST(ShellQuoted, IsReadBackByAShell) {
+  for (const std::string argument :
+       {"plain-1.0/x=y", "two words", "it's", "", "$HOME `id` \"q\" \\ ; *", "line\nfeed", "~"}) {
+    FILE* shell = ::popen(("printf %s " + shell_quoted(argument)).c_str(), "r");
+    ASSERT_NE(shell, nullptr);
+    std::string read;
+    for (int c; (c = std::fgetc(shell)) != EOF;) read += static_cast<char>(c);
+    ASSERT_EQ(::pclose(shell), 0);
+    EXPECT_EQ(read, argument);
+  }
+}
+
+TEST(RunEnvironment, KnowsTheBuildAndTheMemoryOfThisProcess) {
+  EXPECT_GE(build_id().size(), 16u);
+  EXPECT_EQ(build_id().find_first_not_of("0123456789abcdef"), std::string::npos);
+  EXPECT_GT(resident_bytes(), kMiB);
+}
+
+}  // namespace
+}  // namespace longshore

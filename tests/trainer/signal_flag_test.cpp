@@ -1,0 +1,104 @@
+#include "trainer/signal_flag.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/errors.h"
+#include "tests/trainer/temporary_directory.h"
+
+namespace longshore {
+namespace {
+
+// A signal that a process sends to itself is handled before kill() returns.
+void send(int signal) {
+  ASSERT_EQ(::kill(::getpid(), signal), 0);
+}
+
+TEST(SignalFlag, IsClearAtTheStart) {
+  SignalFlag flag;
+  EXPECT_EQ(flag.stop_signal(), 0);
+  EXPECT_FALSE(flag.stop_requested());
+  EXPECT_FALSE(flag.take_save_request());
+}
+
+TEST(SignalFlag, RemembersEachStopSignalWithItsExitCode) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+    SignalFlag flag;
+    send(signal);
+    EXPECT_TRUE(flag.stop_requested());
+    EXPECT_EQ(flag.stop_signal(), signal);
+    EXPECT_EQ(flag.stop_exit_code(), 128 + signal);
+  }
+}
+
+TEST(SignalFlag, KeepsTheFirstOfTwoStopSignals) {
+  SignalFlag flag;
+  send(SIGUSR1);
+  send(SIGTERM);
+  send(SIGINT);
+  EXPECT_EQ(flag.stop_signal(), SIGUSR1);
+}
+
+TEST(SignalFlag, TakesARequestToSaveOnce) {
+  SignalFlag flag;
+  send(SIGUSR2);
+  EXPECT_TRUE(flag.take_save_request());
+  EXPECT_FALSE(flag.take_save_request());
+  EXPECT_FALSE(flag.stop_requested());
+}
+
+TEST(SignalFlag, TakesTheSaveFileAndRemovesIt) {
+  const TemporaryDirectory directory;
+  SignalFlag flag(directory.file("save"));
+  EXPECT_FALSE(flag.take_save_request());
+  std::ofstream(directory.file("save")).put('\n');
+  EXPECT_TRUE(flag.take_save_request());
+  EXPECT_FALSE(std::filesystem::exists(directory.file("save")));
+  EXPECT_FALSE(flag.take_save_request());
+}
+
+// A directory cannot be unlinked: without care the run would save after every step.
+TEST(SignalFlag, IgnoresASaveFileThatCannotBeRemoved) {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory.file("save"));
+  SignalFlag flag(directory.file("save"));
+  EXPECT_TRUE(flag.take_save_request());
+  EXPECT_FALSE(flag.take_save_request());
+}
+
+TEST(SignalFlag, ExitsAtOnceOnTheSecondInterrupt) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    SignalFlag flag;
+    ::kill(::getpid(), SIGINT);
+    if (!flag.stop_requested()) ::_exit(1);
+    ::kill(::getpid(), SIGINT);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+}
+
+TEST(SignalFlag, PutsTheFormerHandlersBack) {
+  struct sigaction before{};
+  ASSERT_EQ(::sigaction(SIGTERM, nullptr, &before), 0);
+  {
+    SignalFlag flag;
+  }
+  struct sigaction after{};
+  ASSERT_EQ(::sigaction(SIGTERM, nullptr, &after), 0);
+  EXPECT_EQ(before.sa_handler, after.sa_handler);
+}
+
+TEST(SignalFlag, IsOneAtATime) {
+  SignalFlag flag;
+  EXPECT_THROW(SignalFlag second, CheckFailure);
+}
+
+}  // namespace
+}  // namespace longshore
