@@ -1,6 +1,7 @@
 // Why a plan does not fit, and what each key of the run file would gain: every lever is tried by
 // planning again.
 #include <algorithm>
+#include <functional>
 
 #include "offload/tier_plan.h"
 
@@ -12,7 +13,7 @@ struct Lever {
   std::string key;
   std::string from;
   std::string to;
-  PlanInputs changed;
+  std::function<void(PlanInputs&)> apply;
 };
 
 struct Gain {
@@ -41,6 +42,11 @@ Bytes missing(const TierPlan& plan, const Side& side) {
   return plan.*side.total - plan.*side.limit;
 }
 
+TierPlan plan_with(PlanInputs inputs, const Machine& machine, const Lever& lever) {
+  lever.apply(inputs);
+  return draft_tier_plan(inputs, machine);
+}
+
 // Halves a number until `side` fits or it is `least`; no lever when it is `least` already.
 void add_number(std::vector<Lever>& levers, const PlanInputs& inputs, const Machine& machine,
                 const Side& side, const char* key, int64_t PlanInputs::* field, int64_t least) {
@@ -51,7 +57,8 @@ void add_number(std::vector<Lever>& levers, const PlanInputs& inputs, const Mach
     value = std::max(least, value / 2);
     changed.*field = value;
   } while (value > least && missing(draft_tier_plan(changed, machine), side) > 0);
-  levers.push_back({key, std::to_string(inputs.*field), std::to_string(value), changed});
+  levers.push_back({key, std::to_string(inputs.*field), std::to_string(value),
+                    [field, value](PlanInputs& other) { other.*field = value; }});
 }
 
 std::vector<Lever> make_levers(const PlanInputs& inputs, const Machine& machine, const Side& side) {
@@ -61,26 +68,22 @@ std::vector<Lever> make_levers(const PlanInputs& inputs, const Machine& machine,
              &PlanInputs::sequences_per_step, 1);
   add_number(levers, inputs, machine, side, "data.max_tokens", &PlanInputs::max_tokens, 16);
   add_number(levers, inputs, machine, side, "fsdp.prefetch", &PlanInputs::prefetch, 0);
-  PlanInputs changed = inputs;
   if (!inputs.recompute) {
-    changed.recompute = true;
-    levers.push_back({"fsdp.recompute", "\"none\"", "\"unit\"", changed});
+    levers.push_back({"fsdp.recompute", "\"none\"", "\"unit\"",
+                      [](PlanInputs& other) { other.recompute = true; }});
   }
   if (inputs.state.compute == DType::kF32) {
-    changed = inputs;
-    changed.state.compute = DType::kBF16;
-    changed.state.drain = DType::kBF16;
-    levers.push_back({"precision.compute", "\"fp32\"", "\"bf16\"", changed});
-  }
-  if (inputs.state.drain == DType::kF32 && inputs.state.compute == DType::kBF16) {
-    changed = inputs;
-    changed.state.drain = DType::kBF16;
-    levers.push_back({"precision.drain", "\"fp32\"", "\"bf16\"", changed});
+    levers.push_back({"precision.compute", "\"fp32\"", "\"bf16\"", [](PlanInputs& other) {
+                        other.state.compute = DType::kBF16;
+                        other.state.drain = DType::kBF16;
+                      }});
+  } else if (inputs.state.drain == DType::kF32) {
+    levers.push_back({"precision.drain", "\"fp32\"", "\"bf16\"",
+                      [](PlanInputs& other) { other.state.drain = DType::kBF16; }});
   }
   if (inputs.state.format == StateFormat::kFp32) {
-    changed = inputs;
-    changed.state.format = StateFormat::kSplit;
-    levers.push_back({"offload.state_format", "\"fp32\"", "\"split\"", changed});
+    levers.push_back({"offload.state_format", "\"fp32\"", "\"split\"",
+                      [](PlanInputs& other) { other.state.format = StateFormat::kSplit; }});
   }
   return levers;
 }
@@ -94,6 +97,36 @@ std::string describe_lines(const std::vector<PlanLine>& lines) {
   return text;
 }
 
+// Each key on its own, the largest gain first, and all of them together when none is enough.
+std::string describe_levers(const PlanInputs& inputs, const Machine& machine, const TierPlan& plan,
+                            const Side& side) {
+  const std::vector<Lever> levers = make_levers(inputs, machine, side);
+  std::vector<Gain> gains;
+  PlanInputs together = inputs;
+  bool enough = false;
+  for (const Lever& lever : levers) {
+    const TierPlan other = plan_with(inputs, machine, lever);
+    const Bytes bytes = plan.*side.total - other.*side.total;
+    if (bytes <= 0) continue;
+    gains.push_back({&lever, bytes, missing(other, side) <= 0});
+    enough = enough || gains.back().enough;
+    lever.apply(together);
+  }
+  std::stable_sort(gains.begin(), gains.end(),
+                   [](const Gain& a, const Gain& b) { return a.bytes > b.bytes; });
+  std::string text;
+  for (const Gain& gain : gains) {
+    text += "\n    " + gain.lever->key + " = " + gain.lever->to + " (now " + gain.lever->from +
+            ") saves " + format_bytes(gain.bytes) + (gain.enough ? ", enough alone" : "");
+  }
+  if (!enough && gains.size() > 1) {
+    const TierPlan least = draft_tier_plan(together, machine);
+    text += "\n    all of these together need " + format_bytes(least.*side.total) +
+            (missing(least, side) <= 0 ? ", enough" : ", still too much");
+  }
+  return text;
+}
+
 std::string explain_side(const PlanInputs& inputs, const Machine& machine, const TierPlan& plan,
                          const Side& side) {
   std::string text =
@@ -101,20 +134,7 @@ std::string explain_side(const PlanInputs& inputs, const Machine& machine, const
       (plan.*side.automatic ? "the machine has " : std::string(side.key) + " is ") +
       format_bytes(plan.*side.limit) + ", " + format_bytes(missing(plan, side)) + " too little";
   text += describe_lines(plan.*side.lines);
-  std::vector<Gain> gains;
-  const std::vector<Lever> levers = make_levers(inputs, machine, side);
-  for (const Lever& lever : levers) {
-    const TierPlan other = draft_tier_plan(lever.changed, machine);
-    const Bytes bytes = plan.*side.total - other.*side.total;
-    if (bytes > 0) gains.push_back({&lever, bytes, missing(other, side) <= 0});
-  }
-  std::stable_sort(gains.begin(), gains.end(),
-                   [](const Gain& a, const Gain& b) { return a.bytes > b.bytes; });
-  text += "\n  what would help:";
-  for (const Gain& gain : gains) {
-    text += "\n    " + gain.lever->key + " = " + gain.lever->to + " (now " + gain.lever->from +
-            ") saves " + format_bytes(gain.bytes) + (gain.enough ? ", enough alone" : "");
-  }
+  text += "\n  what would help:" + describe_levers(inputs, machine, plan, side);
   if (!(plan.*side.automatic)) {
     text += "\n    " + std::string(side.key) + " of at least " + format_bytes(plan.*side.total) +
             " (" + std::to_string(plan.*side.total) + " bytes)";

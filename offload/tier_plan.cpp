@@ -13,8 +13,8 @@
 namespace longshore {
 namespace {
 
-// The process itself: code of LibTorch, MKL's scratch, threads, file buffers. Measured 0.3 to 0.5
-// GiB.
+// The process itself: code of LibTorch, MKL's scratch, threads, file buffers. A small run was
+// measured at 210 MiB; scratch and buffers grow with the model.
 constexpr Bytes kProcessBytes = 512 * kMiB;
 constexpr Bytes kTokenBytes = 8;  // LibTorch's indices are int64
 constexpr Bytes kBatchRows = 3;   // tokens, positions, targets

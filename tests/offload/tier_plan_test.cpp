@@ -179,6 +179,20 @@ TEST(TierPlan, RefusesADeviceCapWithTheArithmeticAndTheKeys) {
   }
 }
 
+TEST(TierPlan, SaysWhatAllKeysTogetherNeedWhenNoneIsEnough) {
+  const ModelSpec model = fakes::make_small_model(3, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.device_cap = 500 * kKiB;
+  const std::string some = explain_misfit(inputs, made_up_machine());
+  EXPECT_EQ(some.find("all of these together"), std::string::npos) << some;
+  inputs.device_cap = 300 * kKiB;
+  const std::string all = explain_misfit(inputs, made_up_machine());
+  EXPECT_NE(all.find("all of these together need "), std::string::npos) << all;
+  EXPECT_NE(all.find(", enough"), std::string::npos) << all;
+  inputs.device_cap = 1000;
+  EXPECT_NE(explain_misfit(inputs, made_up_machine()).find(", still too much"), std::string::npos);
+}
+
 TEST(TierPlan, RefusesAHostThatIsTooSmallAndSaysWhatSplitWouldSave) {
   const ModelSpec model = fakes::make_small_model(3, false);
   PlanInputs inputs = made_up_inputs(model);
