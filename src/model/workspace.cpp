@@ -79,7 +79,8 @@ class BlockSizes {
   Bytes inner() const { return rows(arch_.intermediate); }
   // One for each document, each with its own padding.
   Bytes sums() const { return query_.positions * (arch_.heads * 4 + 64); }
-  int64_t window() const { return window_; }
+  // Of one matrix product.
+  Bytes product() const { return matmul_scratch(query_, query_.positions); }
 
   // Gradients of the parameters of some parts.
   Bytes gradients(std::initializer_list<Module> modules) const {
@@ -139,7 +140,8 @@ class BlockSizes {
   }
   int64_t kernel_keys() const { return std::min<int64_t>(piece_keys(), 512); }
   Bytes reduced_scratch(int64_t copies) const {
-    return bf16() ? kernel_rows() * kernel_keys() * 2 * copies * threads() : 0;
+    // The last part: what the products inside take.
+    return bf16() ? (kernel_rows() * kernel_keys() * 2 * copies + 384 * kKiB) * threads() : 0;
   }
   Bytes mask() const {
     return sliding() ? tensor_bytes(piece_queries() * piece_keys(), width() + 1) : 0;
@@ -158,6 +160,7 @@ void block_forward(const ArchSpec& arch, const BlockSizes& sizes, int64_t positi
   timeline.take(hidden);  // normed input
   timeline.moment(sizes.norm_forward(positions, arch.hidden, arch.norm));
   timeline.take(query + 2 * key);
+  timeline.moment(sizes.product());
   for (const bool of_query : {true, false}) {
     const Bytes bytes = of_query ? query : key;
     const int64_t columns = of_query ? arch.query_width() : arch.key_width();
@@ -175,11 +178,12 @@ void block_forward(const ArchSpec& arch, const BlockSizes& sizes, int64_t positi
   timeline.moment(sizes.attention_forward());
   if (!graph) timeline.give(query + 2 * key + sizes.sums());
   timeline.take(hidden);  // h
+  timeline.moment(sizes.product());
   if (!graph) timeline.give(hidden + query);
   timeline.take(hidden);  // normed h
   timeline.moment(sizes.norm_forward(positions, arch.hidden, arch.norm));
   timeline.take(sizes.inner() * (arch.gated ? 2 : 1));
-  timeline.moment(sizes.inner() + hidden);  // activated, and the output
+  timeline.moment(sizes.inner() + hidden + sizes.product());  // activated, and the output
   timeline.take(hidden);
 }
 
@@ -189,8 +193,9 @@ void block_backward(const ArchSpec& arch, const BlockSizes& sizes, int64_t posit
   const Bytes hidden = sizes.hidden(), query = sizes.query(), key = sizes.key();
   const Bytes inner = sizes.inner();
   timeline.take(sizes.gradients({Module::kDown}));
-  timeline.moment(inner + sizes.activation_backward());
+  timeline.moment(inner + std::max(sizes.activation_backward(), sizes.product()));
   timeline.take(hidden + sizes.gradients({Module::kGate, Module::kUp}));
+  timeline.moment(sizes.product());
   timeline.give(inner * (arch.gated ? 2 : 1) + hidden);  // inner gradients, normed h
   timeline.take(hidden);                                 // gradient of h through the norm
   timeline.moment(sizes.norm_backward(positions, arch.hidden));
@@ -199,6 +204,7 @@ void block_backward(const ArchSpec& arch, const BlockSizes& sizes, int64_t posit
   timeline.take(hidden);      // sum of both gradients of h
   timeline.give(hidden);
   timeline.take(query + sizes.gradients({Module::kOutput}));
+  timeline.moment(sizes.product());
   timeline.take(query + 2 * key);  // gradients of query, key, value
   timeline.moment(sizes.attention_backward());
   timeline.give(query + sizes.sums() + 2 * query + 2 * key);  // grad, mixed, q, k, v
@@ -214,6 +220,7 @@ void block_backward(const ArchSpec& arch, const BlockSizes& sizes, int64_t posit
   }
   timeline.take(hidden +
                 sizes.gradients({Module::kQuery, Module::kKey, Module::kValue, Module::kQkv}));
+  timeline.moment(sizes.product());
   timeline.give(query + 2 * key + hidden);  // their gradients, normed input
   timeline.take(hidden);
   timeline.moment(sizes.norm_backward(positions, arch.hidden));
@@ -227,8 +234,9 @@ UnitWorkspace block_workspace(const ArchSpec& arch, const UnitSpec& unit, int64_
   block_forward(arch, sizes, query.positions, true, backward);
   const Bytes saved = backward.live() + kSmallTensors;
   block_backward(arch, sizes, query.positions, backward);
-  const Bytes more = kSmallTensors + matmul_scratch(query, query.positions);
-  return {.forward = forward.peak() + more, .backward = backward.peak() + more, .saved = saved};
+  return {.forward = forward.peak() + kSmallTensors,
+          .backward = backward.peak() + kSmallTensors,
+          .saved = saved};
 }
 
 UnitWorkspace embedding_workspace(const ArchSpec& arch, const WorkspaceQuery& query) {

@@ -38,6 +38,13 @@ std::string qwen3(const std::string& heads) {
          heads + R"(, "num_key_value_heads": 2, "head_dim": 128, "tie_word_embeddings": true})";
 }
 
+std::string thin(const std::string& family, const std::string& kv_heads, const std::string& more) {
+  return R"({"model_type": ")" + family + R"(", "vocab_size": 2000, "hidden_size": 512,
+             "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 8,
+             "num_key_value_heads": )" +
+         kv_heads + more + "}";
+}
+
 std::vector<Setting> settings() {
   const std::string llama = "{" + kLlama + "}", gpt2 = "{" + kGpt2 + "}";
   const std::string mistral =
@@ -59,6 +66,11 @@ std::vector<Setting> settings() {
     list.push_back({"mistral_window" + suffix, mistral, 2048, 1, compute, 2});
     list.push_back({"gpt2" + suffix, gpt2, 1024, 1, compute});
     list.push_back({"gpt2_documents" + suffix, gpt2, 64, 16, compute, 2});
+    // With a small MLP the worst moment is in attention's backward.
+    list.push_back({"thin_grouped" + suffix, thin("llama", "2", ""), 1024, 1, compute});
+    list.push_back({"thin_ungrouped" + suffix, thin("llama", "8", ""), 512, 2, compute, 2});
+    list.push_back({"thin_window" + suffix, thin("mistral", "2", R"(, "sliding_window": 700)"),
+                    2048, 1, compute});
     list.push_back({"llama_tiny" + suffix, llama, 3, 1, compute});
     list.push_back({"gpt2_one_token" + suffix, gpt2, 1, 1, compute});
   }
