@@ -1,5 +1,5 @@
 # longshore::tokenizers_c: the Rust crate in src/text/tokenizers_c, behind its C interface. Cargo
-# decides whether there is anything to compile; its output stays in the build tree.
+# decides whether there is anything to compile.
 # Oniguruma is always compiled from the crate's own sources: an installed shared one would have to be
 # linked too, and could split text otherwise.
 
@@ -11,7 +11,8 @@ if(NOT manifest)
 endif()
 
 find_program(CARGO_PROGRAM cargo HINTS ${PROJECT_SOURCE_DIR}/.deps/bin NO_CMAKE_PATH REQUIRED)
-set(target_dir ${PROJECT_BINARY_DIR}/cargo)
+# Shared by all presets: the crate is the same in each.
+set(target_dir ${PROJECT_SOURCE_DIR}/.deps/cargo)
 set(library ${target_dir}/release/libtokenizers_c.a)
 file(GLOB_RECURSE crate_sources CONFIGURE_DEPENDS ${crate}/src/*.rs)
 add_custom_command(
