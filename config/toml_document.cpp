@@ -34,7 +34,8 @@ Place place_at(std::string_view text, size_t at, const std::string& origin) {
 class Guard {
  public:
   Guard(std::string_view text, const std::string& origin) : text_(text), origin_(origin) {
-    if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+    if (text_.starts_with(kByteOrderMark)) at_ = start_ = kByteOrderMark.size();
   }
 
   void check() {
@@ -42,6 +43,7 @@ class Guard {
     while (at_ < text_.size()) {
       const char c = text_[at_];
       if (c == '"' || c == '\'') {
+        if (!may_open_string()) refuse("a quote in the middle of a word");
         skip_string(c);
         continue;
       }
@@ -62,6 +64,12 @@ class Guard {
 
   bool beyond_ascii() const {
     return at_ < text_.size() && static_cast<unsigned char>(text_[at_]) >= 0x80;
+  }
+
+  // toml++ takes other quotes for characters of a number or a word, and looks for its end.
+  bool may_open_string() const {
+    constexpr std::string_view kBefore = " \t\r\n=,[{";
+    return at_ == start_ || kBefore.find(text_[at_ - 1]) != std::string_view::npos;
   }
 
   size_t quotes_here(char quote) const {
@@ -114,6 +122,7 @@ class Guard {
 
   std::string_view text_;
   const std::string& origin_;
+  size_t start_ = 0;  // behind a byte order mark
   size_t at_ = 0;
 };
 
