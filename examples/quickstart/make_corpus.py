@@ -37,7 +37,7 @@ def entries(prefix):
         data = gzip.open(f"{prefix}.dict.dz", "rb").read()
         index = pathlib.Path(f"{prefix}.index").read_text(encoding="utf-8")
     except OSError as error:
-        sys.exit(f"make_corpus: {error}; install the package dict-devil, or name another dictionary")
+        sys.exit(f"make_corpus: {error}; install dict-devil, or name another dictionary")
     places = set()
     for line in index.splitlines():
         headword, offset, size = line.split("\t")[:3]
