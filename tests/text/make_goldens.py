@@ -26,7 +26,8 @@ CORPUS = [
 ]
 
 TEXTS = [
-    "", " ", "  ", "\n", "a", " a", "a ", "Hello, world!", "  two  spaces  ", "tab\tand\r\nCRLF\r\n",
+    "", " ", "  ", "\n", "a", " a", "a ", "Hello, world!", "  two  spaces  ",
+    "tab\tand\r\nCRLF\r\n",
     "don't we'll I'M they've", "1234567890 3.14 1e-05", "def f(x):\n    return x\n\n\n",
     "na\u00efve caf\u00e9 re\u0301sume\u0301 A\u030a", "\u4f60\u597d\uff0c\u4e16\u754c\u3002",
     "\u043f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440", "\u0645\u0631\u062d\u0628\u0627",
@@ -101,11 +102,13 @@ def llama2_legacy():
 
 def unigram():
     tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("``", '"')])
+    tokenizer.normalizer = normalizers.Sequence([
+        normalizers.NFKC(), normalizers.Replace("``", '"')])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    trained(tokenizer, trainers.UnigramTrainer(vocab_size=120, show_progress=False, unk_token="<unk>",
-                                               special_tokens=["<pad>", "</s>", "<unk>"]))
+    trained(tokenizer, trainers.UnigramTrainer(
+        vocab_size=120, show_progress=False, unk_token="<unk>",
+        special_tokens=["<pad>", "</s>", "<unk>"]))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)])
     return tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>",
@@ -193,7 +196,8 @@ def fuzzed():
     generator = random.Random(1)
     pools = ["abcdefgh the 's 't", " \t\n\r\u00a0\u2003\u200b", "0123456789.,-+e",
              "\u00e9e\u0301\u00c5A\u030a\u00df\u0130\u0131", "<s></s><pad><|mark|><extra>",
-             "\u4f60\u597d\u3053\u3093\u0e2a\u0e27\u0645\u0631\U0001f600\u200d\U0001f468", "\u2581\x00\x01\x7f\x1c"]
+             "\u4f60\u597d\u3053\u3093\u0e2a\u0e27\u0645\u0631\U0001f600\u200d\U0001f468",
+             "\u2581\x00\x01\x7f\x1c"]
     texts = []
     for _ in range(count):
         text = ""
