@@ -1,0 +1,234 @@
+// The update of whole units at home: the same bits on any number of threads and ranks, each unit
+// once, padding and frozen parameters untouched.
+#include "offload/optimizer_pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/errors.h"
+#include "base/number_formats.h"
+#include "base/philox.h"
+#include "pinned/pinned_store.h"
+#include "shard/state_values.h"
+#include "tests/fakes/specs.h"
+
+namespace longshore {
+namespace {
+
+constexpr AdamWOptions kOptions = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+
+// One block of its own is frozen, and one matrix of another; one matrix is longer than two tiles.
+ModelSpec make_model() {
+  ModelSpec model = fakes::make_small_model(3, true);
+  for (ParamSpec& parameter : model.units[2].parameters) parameter.frozen = true;
+  model.units[1].parameters[2].frozen = true;
+  model.units[3].parameters.push_back(fakes::make_parameter("block.2.wide", {1031, 83}));
+  return model;
+}
+
+// A small value that depends on the parameter, the element in it and the update alone.
+float value_of(const std::string& parameter, int64_t element, int64_t update) {
+  const auto key = static_cast<uint32_t>(std::hash<std::string>()(parameter));
+  const uint32_t bits = philox4x32(
+      {static_cast<uint32_t>(element), static_cast<uint32_t>(update), 0, 0}, {key, 0})[0];
+  return (static_cast<float>(bits >> 8) / 8388608.0f - 1.0f) * 0.05f;
+}
+
+// A rank's store and pipeline, filled by whole-parameter coordinates.
+struct Home {
+  ModelSpec model = make_model();
+  std::vector<FlatLayout> layouts;
+  Rank rank;
+  WorkerPool pool;
+  Ledger ledger;
+  PinnedStore store;
+  OptimizerPipeline pipeline;
+
+  Home(const StateOptions& options, int threads, int32_t ranks = 1, Rank r = Rank(0))
+      : layouts(make_layouts(model, ranks)),
+        rank(r),
+        pool(threads),
+        store(layouts, options, false, &pool),
+        pipeline(&store, layouts, model, rank, kOptions, &pool, &ledger) {
+    for (size_t u = 0; u < layouts.size(); ++u) fill(u);
+  }
+
+  template <typename Visit>
+  void visit_pieces(size_t u, const Visit& visit) {
+    const auto state = store.state(UnitId(static_cast<int32_t>(u)));
+    for (const ShardPiece& piece : layouts[u].pieces(rank)) {
+      const StateSpans spans = state->segment(piece.segment);
+      visit(model.units[u].parameters[static_cast<size_t>(piece.parameter)], piece, spans);
+    }
+  }
+
+  void fill(size_t u) {
+    visit_pieces(u, [](const ParamSpec& spec, const ShardPiece& piece, const StateSpans& spans) {
+      std::vector<float> values;
+      for (int64_t i = 0; i < piece.elements; ++i) {
+        values.push_back(value_of(spec.name, piece.parameter_begin + i, 0));
+      }
+      write_values(spans, piece.shard_begin, values);
+    });
+  }
+
+  void put_gradients(int64_t update) {
+    const DType drain = store.options().drain;
+    for (size_t u = 0; u < layouts.size(); ++u) {
+      visit_pieces(u, [&](const ParamSpec& spec, const ShardPiece& piece, const StateSpans& spans) {
+        if (piece.segment == Segment::kFrozen) return;
+        for (int64_t i = 0; i < piece.elements; ++i) {
+          const float value = value_of(spec.name, piece.parameter_begin + i, update);
+          const uint16_t bits = float_to_bf16_nearest(value);
+          std::byte* place = spans.gradient.data() + (piece.shard_begin + i) * width_of(drain);
+          std::memcpy(place, drain == DType::kF32 ? static_cast<const void*>(&value) : &bits,
+                      static_cast<size_t>(width_of(drain)));
+        }
+      });
+    }
+  }
+
+  void step(int64_t update) {
+    put_gradients(update);
+    pipeline.stage({.update = update, .lr = 1e-2, .clip_scale = 0.75});
+    pipeline.flush();
+  }
+
+  // By parameter and element: masters of this rank's pieces into whole parameters.
+  void gather_masters(std::vector<std::vector<std::vector<float>>>& whole) {
+    whole.resize(layouts.size());
+    for (size_t u = 0; u < layouts.size(); ++u) {
+      whole[u].resize(model.units[u].parameters.size());
+      visit_pieces(u, [&](const ParamSpec& spec, const ShardPiece& piece, const StateSpans& spans) {
+        auto& parameter = whole[u][static_cast<size_t>(piece.parameter)];
+        parameter.resize(static_cast<size_t>(spec.elements()));
+        read_values(spans, piece.shard_begin,
+                    std::span(parameter).subspan(static_cast<size_t>(piece.parameter_begin),
+                                                 static_cast<size_t>(piece.elements)));
+      });
+    }
+  }
+  std::vector<std::vector<std::vector<float>>> masters() {
+    std::vector<std::vector<std::vector<float>>> whole;
+    gather_masters(whole);
+    return whole;
+  }
+
+  std::vector<std::byte> arena() {
+    const std::span<std::byte> bytes = store.arena().bytes();
+    return {bytes.begin(), bytes.end()};
+  }
+};
+
+constexpr StateOptions kSplit = {StateFormat::kSplit, DType::kBF16, DType::kBF16};
+constexpr StateOptions kFp32 = {StateFormat::kFp32, DType::kBF16, DType::kBF16};
+
+TEST(OptimizerPipeline, GivesTheSameBitsOnAnyNumberOfThreads) {
+  for (const StateOptions& options :
+       {kSplit, kFp32, StateOptions{StateFormat::kSplit, DType::kF32, DType::kF32}}) {
+    Home one(options, 1);
+    for (int64_t update = 1; update <= 3; ++update) one.step(update);
+    for (int threads : {2, 4}) {
+      Home many(options, threads);
+      for (int64_t update = 1; update <= 3; ++update) many.step(update);
+      EXPECT_EQ(one.arena(), many.arena()) << threads << " threads";
+    }
+  }
+}
+
+TEST(OptimizerPipeline, GivesTheSameMastersInBothFormats) {
+  Home split(kSplit, 2);
+  Home fp32(kFp32, 1);
+  for (int64_t update = 1; update <= 4; ++update) {
+    split.step(update);
+    fp32.step(update);
+  }
+  EXPECT_EQ(split.masters(), fp32.masters());
+}
+
+TEST(OptimizerPipeline, UpdatesEachElementOnExactlyOneRank) {
+  Home whole(kSplit, 1);
+  for (int64_t update = 1; update <= 2; ++update) whole.step(update);
+  std::vector<std::vector<std::vector<float>>> gathered;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    Home part(kSplit, 1, 3, Rank(rank));
+    for (int64_t update = 1; update <= 2; ++update) part.step(update);
+    part.gather_masters(gathered);
+  }
+  EXPECT_EQ(gathered, whole.masters());
+}
+
+TEST(OptimizerPipeline, LeavesFrozenParametersAndPaddingAlone) {
+  Home home(kSplit, 2);
+  const auto before = home.masters();
+  home.step(1);
+  const auto after = home.masters();
+  for (size_t u = 0; u < before.size(); ++u) {
+    for (size_t p = 0; p < before[u].size(); ++p) {
+      EXPECT_EQ(before[u][p] == after[u][p], home.model.units[u].parameters[p].frozen)
+          << home.model.units[u].parameters[p].name;
+    }
+  }
+  // block.0: the norm's 64 elements lead a padded segment of 256.
+  const auto state = home.store.state(UnitId(1));
+  const StateSpans norms = state->segment(Segment::kFullMoments);
+  EXPECT_NE(norms.exp_avg[63], 0.0f);
+  for (size_t i = 64; i < norms.exp_avg.size(); ++i) ASSERT_EQ(norms.exp_avg[i], 0.0f);
+}
+
+TEST(OptimizerPipeline, DecaysMatricesOnlyUnlessAllIsAsked) {
+  for (AdamWOptions::Decay decay : {AdamWOptions::Decay::kMatrices, AdamWOptions::Decay::kAll}) {
+    Home home(kFp32, 1);
+    AdamWOptions options = kOptions;
+    options.decay = decay;
+    OptimizerPipeline pipeline(&home.store, home.layouts, home.model, Rank(0), options, &home.pool,
+                               nullptr);
+    const auto before = home.masters();
+    pipeline.stage({.update = 1, .lr = 0.5, .clip_scale = 1.0});  // gradients are zero: decay alone
+    pipeline.flush();
+    const auto after = home.masters();
+    const float keep = static_cast<float>(1.0 - 0.5 * 0.1);
+    const float matrix = before[1][1][7];
+    const float norm = before[1][0][7];
+    EXPECT_EQ(after[1][1][7], matrix * keep);
+    EXPECT_EQ(after[1][0][7], decay == AdamWOptions::Decay::kAll ? norm * keep : norm);
+  }
+}
+
+TEST(OptimizerPipeline, AppliesAPendingUpdateOnceInAnyOrder) {
+  Home in_order(kSplit, 1);
+  Home backwards(kSplit, 1);
+  in_order.step(1);
+  backwards.put_gradients(1);
+  backwards.pipeline.stage({.update = 1, .lr = 1e-2, .clip_scale = 0.75});
+  EXPECT_TRUE(backwards.pipeline.pending());
+  EXPECT_TRUE(backwards.pipeline.update(UnitId(3)));
+  EXPECT_FALSE(backwards.pipeline.update(UnitId(3))) << "once";
+  EXPECT_FALSE(backwards.pipeline.pending(UnitId(2))) << "frozen";
+  EXPECT_FALSE(backwards.pipeline.update(UnitId(2)));
+  EXPECT_THROW(backwards.pipeline.stage({.update = 2}), CheckFailure) << "unit 0 still waits";
+  backwards.pipeline.flush();
+  EXPECT_FALSE(backwards.pipeline.pending());
+  EXPECT_EQ(in_order.arena(), backwards.arena());
+}
+
+TEST(OptimizerPipeline, DoesNothingBeforeAStepIsStaged) {
+  Home home(kSplit, 1);
+  const std::vector<std::byte> before = home.arena();
+  EXPECT_FALSE(home.pipeline.update(UnitId(0)));
+  home.pipeline.flush();
+  EXPECT_EQ(home.arena(), before);
+}
+
+TEST(OptimizerPipeline, CountsTheBytesOfTheUpdate) {
+  Home home(kSplit, 1);
+  home.step(1);
+  const Ledger::Totals totals = home.ledger.take();
+  EXPECT_EQ(totals[static_cast<size_t>(Edge::kUpdate)].bytes, home.model.trainable_elements() * 26);
+  EXPECT_GT(totals[static_cast<size_t>(Edge::kUpdate)].seconds, 0.0);
+  EXPECT_EQ(home.ledger.take()[static_cast<size_t>(Edge::kUpdate)].bytes, 0) << "taken";
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,276 @@
+// The plan's arithmetic on made-up machines, by hand and against what is really allocated.
+#include "offload/tier_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/errors.h"
+#include "config/run_config.h"
+#include "device/device_memory.h"
+#include "offload/grad_drain.h"
+#include "offload/plan_inputs.h"
+#include "offload/plan_text.h"
+#include "pinned/pinned_store.h"
+#include "tests/fakes/specs.h"
+
+namespace longshore {
+namespace {
+
+Machine made_up_machine(Bytes memory = 16 * kGiB) {
+  Machine machine;
+  machine.cpu_model = "Test CPU";
+  machine.physical_cores = 4;
+  machine.logical_cores = 8;
+  machine.ram_total = memory;
+  machine.ram_available = memory;
+  return machine;
+}
+
+// 1 KiB forward, 3 KiB backward and 2 KiB saved for each position; the last unit twice that.
+UnitCosts made_up_costs(size_t units) {
+  return [units](int64_t positions, int64_t) {
+    std::vector<UnitCost> costs(units,
+                                {positions * kKiB, positions * 3 * kKiB, positions * 2 * kKiB});
+    costs.back() = {positions * 2 * kKiB, positions * 6 * kKiB, 0};
+    return costs;
+  };
+}
+
+PlanInputs made_up_inputs(const ModelSpec& model) {
+  PlanInputs inputs;
+  inputs.model = &model;
+  inputs.costs = made_up_costs(model.units.size());
+  inputs.sequences_per_step = 7;
+  inputs.micro_batch = 2;
+  inputs.max_tokens = 50;
+  return inputs;
+}
+
+Bytes bytes_of(const TierPlan& plan, const std::string& name) {
+  const PlannedBuffer* buffer = plan.buffer(name);
+  return buffer == nullptr ? -1 : buffer->bytes;
+}
+
+TEST(TierPlan, CountsEveryDeviceBuffer) {
+  // embedding 257 x 64 = 16448 -> 16640 elements with padding; a block's matrices 173 x 64 = 11072
+  // -> 11264 each, and a norm 256: 22784; head 16640 + 256.
+  const ModelSpec model = fakes::make_small_model(3, false);
+  const TierPlan plan = draft_tier_plan(made_up_inputs(model), made_up_machine());
+  EXPECT_EQ(plan.slots, 2);
+  EXPECT_EQ(plan.micro_batches, 4);
+  EXPECT_EQ(plan.positions, 100);
+  EXPECT_EQ(bytes_of(plan, "slot.0"), 22784 * 2);
+  EXPECT_EQ(bytes_of(plan, "slot.1"), 22784 * 2);
+  EXPECT_EQ(bytes_of(plan, "gradient_accumulator"), 22784 * 4);
+  EXPECT_EQ(bytes_of(plan, "drain_staging"), 22784 * 2);
+  EXPECT_EQ(bytes_of(plan, "batch"), align_up(3 * 4 * 100 * 8, 256));
+  EXPECT_EQ(bytes_of(plan, "input.block.0"), 4 * 12800);  // 100 x 64 x 2 bytes, a multiple of 256
+  EXPECT_EQ(bytes_of(plan, "input.head"), 4 * 12800);
+  EXPECT_EQ(bytes_of(plan, "input.embedding"), -1);
+  EXPECT_EQ(bytes_of(plan, "output_gradient"), 4 * 12800);
+  EXPECT_EQ(plan.device_buffers.size(), 2u + 1 + 1 + 1 + 4 + 1);
+  EXPECT_EQ(plan.device_workspace, 100 * 6 * kKiB);
+  EXPECT_EQ(plan.workspace_unit, "head backward");
+}
+
+TEST(TierPlan, SumsUpAndLetsTheDeviceCarveExactlyItsBuffers) {
+  for (bool tied : {false, true}) {
+    for (DType compute : {DType::kF32, DType::kBF16}) {
+      for (bool recompute : {false, true}) {
+        const ModelSpec model = fakes::make_small_model(4, tied);
+        PlanInputs inputs = made_up_inputs(model);
+        inputs.state = {StateFormat::kSplit, compute, compute};
+        inputs.recompute = recompute;
+        const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
+        DeviceMemory memory(plan.device_cap, plan.device_owned);
+        for (const PlannedBuffer& buffer : plan.device_buffers) {
+          EXPECT_EQ(buffer.bytes % kDeviceBufferAlignment, 0);
+          memory.carve(buffer.name, buffer.bytes);
+        }
+        EXPECT_NO_THROW(memory.check_carved());
+        Bytes device = 0;
+        for (const PlanLine& line : plan.device_lines) device += line.bytes;
+        Bytes host = 0;
+        for (const PlanLine& line : plan.host_lines) host += line.bytes;
+        EXPECT_EQ(device, plan.device_total);
+        EXPECT_EQ(host, plan.host_total);
+        EXPECT_EQ(plan.device_total, plan.device_cap) << "auto on the CPU device";
+        EXPECT_EQ(memory.workspace_cap(), plan.device_workspace);
+        WorkerPool pool(1);
+        const PinnedStore store(make_layouts(model, 1), inputs.state, false, &pool);
+        EXPECT_EQ(store.host_bytes(), plan.host_arena);
+      }
+    }
+  }
+}
+
+TEST(TierPlan, GivesATiedHeadTwoSlotsAndItsGradientAPlaceToWait) {
+  const ModelSpec model = fakes::make_small_model(2, true);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.prefetch = 0;
+  const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
+  EXPECT_EQ(plan.slots, 2);
+  EXPECT_EQ(bytes_of(plan, "waiting_gradient.embedding"), 16640 * 4);
+  EXPECT_EQ(bytes_of(plan, "gradient_accumulator"), 22784 * 4);
+  const ModelSpec untied = fakes::make_small_model(2, false);
+  inputs.model = &untied;
+  EXPECT_EQ(draft_tier_plan(inputs, made_up_machine()).slots, 1);
+}
+
+TEST(TierPlan, KeepsNoGradientForFrozenUnits) {
+  ModelSpec model = fakes::make_small_model(2, false);
+  for (UnitSpec& unit : model.units) {
+    for (ParamSpec& parameter : unit.parameters) parameter.frozen = unit.name != "head";
+  }
+  const TierPlan plan = draft_tier_plan(made_up_inputs(model), made_up_machine());
+  EXPECT_EQ(bytes_of(plan, "gradient_accumulator"), (16640 + 256) * 4);
+  EXPECT_EQ(plan.step.d2h, (16640 + 256) * 2);
+}
+
+TEST(TierPlan, HoldsSavedGraphsOfAllMicroBatchesWithoutRecompute) {
+  const ModelSpec model = fakes::make_small_model(3, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.recompute = false;
+  const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
+  EXPECT_EQ(plan.device_workspace, 100 * 6 * kKiB + 4 * 4 * 100 * 2 * kKiB);
+}
+
+TEST(TierPlan, CountsWhatAStepMoves) {
+  const ModelSpec model = fakes::make_small_model(3, true);
+  const TierPlan plan = draft_tier_plan(made_up_inputs(model), made_up_machine());
+  const Bytes units = (16640 + 3 * 22784) * 2;
+  EXPECT_EQ(plan.step.h2d, 2 * units + 256 * 2 + 16640 * 2 + 3 * 4 * 100 * 8);
+  EXPECT_EQ(plan.step.d2h, (16640 + 3 * 22784 + 256) * 2);
+  EXPECT_EQ(plan.step.update_dram, (16640 + 3 * 22784 + 256) * 26);
+  EXPECT_DOUBLE_EQ(plan.step.flops_per_token, 8.0 * static_cast<double>(plan.parameters));
+}
+
+TEST(TierPlan, SharesTheStepOverRanks) {
+  const ModelSpec model = fakes::make_small_model(2, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.ranks = 3;
+  inputs.shard_factor = 3;
+  const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
+  EXPECT_EQ(plan.micro_batches, 2) << "7 sequences over 3 ranks, 2 at a time";
+  EXPECT_LT(plan.host_arena, draft_tier_plan(made_up_inputs(model), made_up_machine()).host_arena);
+}
+
+TEST(TierPlan, RefusesADeviceCapWithTheArithmeticAndTheKeys) {
+  const ModelSpec model = fakes::make_small_model(3, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.recompute = false;
+  inputs.device_cap = 1200 * kKiB;
+  try {
+    make_tier_plan(inputs, made_up_machine());
+    FAIL() << "does not fit";
+  } catch (const DoesNotFitError& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(error.exit_code(), ExitCode::kDoesNotFit);
+    for (const char* part :
+         {"device memory: the plan needs ", "offload.device_memory is 1.2 MiB", "too little",
+          "saved graphs: ", "train.micro_batch = 1 (now 2) saves ", "data.max_tokens = ",
+          "train.sequences_per_step = ", "fsdp.prefetch = 0 (now 1) saves 44.5 KiB",
+          "fsdp.recompute = \"unit\" (now \"none\") saves ", "enough alone",
+          "offload.device_memory of at least "}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+    }
+    EXPECT_EQ(text.find("state_format"), std::string::npos) << "does not help the device";
+  }
+}
+
+TEST(TierPlan, RefusesAHostThatIsTooSmallAndSaysWhatSplitWouldSave) {
+  const ModelSpec model = fakes::make_small_model(3, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.state.format = StateFormat::kFp32;
+  const std::string text = explain_misfit(inputs, made_up_machine(64 * kMiB));
+  EXPECT_NE(text.find("host memory: the plan needs "), std::string::npos) << text;
+  EXPECT_NE(text.find("the machine has 64.0 MiB"), std::string::npos) << text;
+  EXPECT_NE(text.find("offload.state_format = \"split\" (now \"fp32\") saves "), std::string::npos);
+  EXPECT_EQ(text.find("device memory:"), std::string::npos) << "the device is what the plan needs";
+  inputs.host_cap = 1000;
+  EXPECT_NE(explain_misfit(inputs, made_up_machine()).find("offload.host_memory of at least "),
+            std::string::npos);
+}
+
+TEST(TierPlan, FitsExactlyAtTheCapAndNotAByteBelow) {
+  const ModelSpec model = fakes::make_small_model(3, true);
+  PlanInputs inputs = made_up_inputs(model);
+  const Bytes needed = draft_tier_plan(inputs, made_up_machine()).device_total;
+  inputs.device_cap = needed;
+  EXPECT_NO_THROW(make_tier_plan(inputs, made_up_machine()));
+  EXPECT_EQ(explain_misfit(inputs, made_up_machine()), "");
+  inputs.device_cap = needed - 1;
+  EXPECT_THROW(make_tier_plan(inputs, made_up_machine()), DoesNotFitError);
+}
+
+TEST(TierPlan, RefusesSizesBeyondCounting) {
+  const ModelSpec model = fakes::make_small_model(1, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.max_tokens = int64_t{1} << 62;
+  EXPECT_THROW(make_tier_plan(inputs, made_up_machine()), DoesNotFitError);
+}
+
+TEST(TierPlan, PlansForAGpuWithItsOwnMemory) {
+  const ModelSpec model = fakes::make_small_model(2, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.device = DeviceKind::kCuda;
+  Machine machine = made_up_machine();
+  machine.gpus = {{.name = "Test GPU", .memory_bytes = 24 * kGiB}};
+  const TierPlan plan = make_tier_plan(inputs, machine);
+  EXPECT_EQ(plan.device_cap, 24 * kGiB);
+  EXPECT_LT(plan.host_total, draft_tier_plan(made_up_inputs(model), machine).host_total);
+}
+
+TEST(PlanText, SaysTheSameNumbersAsTableAndAsJson) {
+  const ModelSpec model = fakes::make_small_model(3, true);
+  const Machine machine = made_up_machine();
+  const TierPlan plan = draft_tier_plan(made_up_inputs(model), machine);
+  const nlohmann::json json = nlohmann::json::parse(plan_to_json(plan, machine));
+  const std::string text = format_plan(plan, machine);
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["device"]["owned_bytes"], plan.device_owned);
+  EXPECT_EQ(json["device"]["total_bytes"], plan.device_total);
+  EXPECT_EQ(json["host"]["arena_bytes"], plan.host_arena);
+  EXPECT_EQ(json["device"]["buffers"].size(), plan.device_buffers.size());
+  Bytes sum = 0;
+  for (const char* tier : {"device", "host"}) {
+    for (const auto& line : json[tier]["lines"]) {
+      const std::string shown = format_bytes(line["bytes"]);
+      EXPECT_NE(text.find(line["name"]), std::string::npos) << line;
+      EXPECT_NE(text.find(shown), std::string::npos) << line;
+      sum += line["bytes"].get<Bytes>();
+    }
+  }
+  EXPECT_EQ(sum, plan.device_total + plan.host_total);
+}
+
+TEST(PlanInputs, ComeFromTheRunFile) {
+  RunConfig config;
+  config.train.micro_batch = 3;
+  config.fsdp.recompute = FsdpSection::Recompute::kNone;
+  config.offload.state_format = OffloadSection::StateFormat::kFp32;
+  config.offload.device_memory = 5 * kMiB;
+  config.offload.threads = 9;
+  config.precision.compute = DType::kF32;
+  config.optimizer.betas = {0.8, 0.99};
+  config.optimizer.decay = OptimizerSection::Decay::kAll;
+  const ModelSpec model = fakes::make_small_model(1, false);
+  const PlanInputs inputs = plan_inputs(config, model, made_up_costs(3), made_up_machine());
+  EXPECT_EQ(inputs.micro_batch, 3);
+  EXPECT_EQ(inputs.max_tokens, config.data.max_tokens);
+  EXPECT_FALSE(inputs.recompute);
+  EXPECT_EQ(inputs.state.format, StateFormat::kFp32);
+  EXPECT_EQ(inputs.state.drain, DType::kF32) << "auto follows compute";
+  EXPECT_EQ(inputs.device_cap, 5 * kMiB);
+  EXPECT_FALSE(inputs.host_cap.has_value());
+  EXPECT_EQ(inputs.optimizer_threads, 9);
+  EXPECT_EQ(inputs.compute_threads, 4) << "the physical cores";
+  EXPECT_EQ(adamw_options(config).beta2, 0.99);
+  EXPECT_EQ(adamw_options(config).decay, AdamWOptions::Decay::kAll);
+  config.device.kind = DeviceSection::Kind::kCuda;
+  EXPECT_THROW(plan_inputs(config, model, made_up_costs(3), made_up_machine()), ConfigError);
+}
+
+}  // namespace
+}  // namespace longshore
