@@ -98,13 +98,16 @@ TEST_F(Head, UntrainedPositionsCostNothingAndChangeNothing) {
 // Large enough that every op shares its work. MKL in strict mode, sums as matrix products.
 TEST_F(Head, AWholeModelGivesTheSameBitsWithOneAndTwoThreads) {
   const std::vector<MicroBatch> batches{batch(640, 2)};
-  const auto one = runner_->gradients(batches, 0.1, PlainRunner::Recompute::kUnit);
-  at::set_num_threads(2);
-  const auto two = runner_->gradients(batches, 0.1, PlainRunner::Recompute::kUnit);
-  at::set_num_threads(1);
-  EXPECT_EQ(one.loss_sum, two.loss_sum);
-  for (const auto& [name, gradient] : one.gradients) {
-    EXPECT_TRUE(at::equal(gradient, two.gradients.at(name))) << name;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const PlainRunner runner(model_, weights_, dtype);
+    const auto one = runner.gradients(batches, 0.1, PlainRunner::Recompute::kUnit);
+    at::set_num_threads(2);
+    const auto two = runner.gradients(batches, 0.1, PlainRunner::Recompute::kUnit);
+    at::set_num_threads(1);
+    EXPECT_EQ(one.loss_sum, two.loss_sum) << dtype;
+    for (const auto& [name, gradient] : one.gradients) {
+      EXPECT_TRUE(at::equal(gradient, two.gradients.at(name))) << name << " " << dtype;
+    }
   }
 }
 
