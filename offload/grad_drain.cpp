@@ -101,8 +101,8 @@ double GradDrain::sum_blocks(std::span<const float> values, std::span<uint16_t> 
       const size_t count = std::min(static_cast<size_t>(kNormBlockElements), values.size() - begin);
       const std::span<const float> part = values.subspan(begin, count);
       block_squares_[static_cast<size_t>(block)] =
-          bf16.empty() ? internal::sum_squares(part)
-                       : internal::cast_and_sum_squares(part, bf16.subspan(begin, count));
+          bf16.empty() ? internal::sum_squares(simd_, part)
+                       : internal::cast_and_sum_squares(simd_, part, bf16.subspan(begin, count));
     }
   });
   double sum = 0.0;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device/copy_engine.h"
+#include "offload/adamw.h"
 #include "pinned/worker_pool.h"
 #include "shard/shard_store.h"
 
@@ -53,6 +54,7 @@ class GradDrain {
   ShardStore* store_;
   CopyEngine* copies_;
   WorkerPool* pool_;
+  SimdLevel simd_ = best_simd_level();
   std::span<std::byte> staging_;
   std::vector<std::vector<Piece>> pieces_;      // by unit
   std::vector<int64_t> shard_elements_;         // by unit

@@ -6,7 +6,6 @@
 #include <array>
 
 #include "base/number_formats.h"
-#include "offload/adamw.h"
 
 namespace longshore::internal {
 namespace {
@@ -68,19 +67,20 @@ template <typename Keep>
 
 }  // namespace
 
-double sum_squares(std::span<const float> values) noexcept {
+double sum_squares(SimdLevel level, std::span<const float> values) noexcept {
 #if defined(__x86_64__)
-  static const bool wide = best_simd_level() >= SimdLevel::kAvx2;
-  if (wide) return sum_avx2(values);
+  if (level >= SimdLevel::kAvx2) return sum_avx2(values);
 #endif
+  static_cast<void>(level);
   return sum(values);
 }
 
-double cast_and_sum_squares(std::span<const float> values, std::span<uint16_t> bf16) noexcept {
+double cast_and_sum_squares(SimdLevel level, std::span<const float> values,
+                            std::span<uint16_t> bf16) noexcept {
 #if defined(__x86_64__)
-  static const bool wide = best_simd_level() >= SimdLevel::kAvx2;
-  if (wide) return cast_and_sum_avx2(values, bf16);
+  if (level >= SimdLevel::kAvx2) return cast_and_sum_avx2(values, bf16);
 #endif
+  static_cast<void>(level);
   return cast_and_sum(values, bf16);
 }
 
