@@ -1,5 +1,5 @@
 # longshore::tokenizers_c: the Rust crate in src/text/tokenizers_c, behind its C interface. Cargo
-# decides whether there is anything to compile; its output stays in the build tree.
+# decides whether there is anything to compile; all presets share its output, build/cargo.
 # Oniguruma is always compiled from the crate's own sources: an installed shared one would have to be
 # linked too, and could split text otherwise.
 
@@ -11,19 +11,20 @@ if(NOT manifest)
 endif()
 
 find_program(CARGO_PROGRAM cargo HINTS ${PROJECT_SOURCE_DIR}/.deps/bin NO_CMAKE_PATH REQUIRED)
-set(target_dir ${PROJECT_BINARY_DIR}/cargo)
+set(target_dir ${PROJECT_SOURCE_DIR}/build/cargo)
 set(library ${target_dir}/release/libtokenizers_c.a)
 file(GLOB_RECURSE crate_sources CONFIGURE_DEPENDS ${crate}/src/*.rs)
 add_custom_command(
-  OUTPUT ${library}
+  OUTPUT tokenizers_c.stamp
+  BYPRODUCTS ${library}
   COMMAND ${CMAKE_COMMAND} -E env CARGO_TERM_PROGRESS_WHEN=never RUSTONIG_SYSTEM_LIBONIG=0
           ${CARGO_PROGRAM} build --release --locked --quiet
           --manifest-path ${crate}/Cargo.toml --target-dir ${target_dir}
-  COMMAND ${CMAKE_COMMAND} -E touch_nocreate ${library}
+  COMMAND ${CMAKE_COMMAND} -E touch tokenizers_c.stamp
   DEPENDS ${crate}/Cargo.toml ${crate}/Cargo.lock ${crate_sources}
   COMMENT "Building the Rust crate tokenizers_c"
   VERBATIM)
-add_custom_target(tokenizers_c_build DEPENDS ${library})
+add_custom_target(tokenizers_c_build DEPENDS tokenizers_c.stamp)
 add_dependencies(longshore::tokenizers_c tokenizers_c_build)
 target_include_directories(longshore::tokenizers_c INTERFACE ${crate}/include)
 target_link_libraries(longshore::tokenizers_c INTERFACE ${library} Threads::Threads

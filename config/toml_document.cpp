@@ -13,123 +13,23 @@
 #include <toml++/toml.h>
 
 #include "base/errors.h"
+#include "config/ascii_toml.h"
 
 namespace longshore {
 namespace {
 
-// Each dot outside of strings may nest one table deeper, and toml++ destroys tables recursively.
-constexpr int64_t kMaxDots = 2000;
-
-Place place_at(std::string_view text, size_t at, const std::string& origin) {
-  const std::string_view before = text.substr(0, at);
-  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-  const size_t line_start = before.rfind('\n');
-  const size_t column = line_start == std::string_view::npos ? at + 1 : at - line_start;
-  return {origin, static_cast<int32_t>(line), static_cast<int32_t>(column)};
+Place place_of(const toml::source_region& source, const AsciiToml& document) {
+  return document.place(source.begin.line, source.begin.column);
 }
 
-// Looks at what stands outside of strings and comments, for what toml++ 3.3 does not survive:
-// tables nested without end, and characters beyond ASCII, which TOML 1.0 has in strings and
-// comments only.
-class Guard {
- public:
-  Guard(std::string_view text, const std::string& origin) : text_(text), origin_(origin) {
-    if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;
-  }
+TomlValue convert(const toml::node& node, const AsciiToml& document, int levels);
 
-  void check() {
-    int64_t dots = 0;
-    while (at_ < text_.size()) {
-      const char c = text_[at_];
-      if (c == '"' || c == '\'') {
-        skip_string(c);
-        continue;
-      }
-      if (c == '#') {
-        at_ = std::min(text_.find('\n', at_), text_.size());
-        continue;
-      }
-      if (beyond_ascii()) refuse("a character beyond ASCII outside of strings");
-      if (c == '.' && ++dots > kMaxDots) refuse("nested too deeply");
-      ++at_;
-    }
-  }
-
- private:
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw ConfigError(place_at(text_, at_, origin_).text() + ": not TOML: " + what);
-  }
-
-  bool beyond_ascii() const {
-    return at_ < text_.size() && static_cast<unsigned char>(text_[at_]) >= 0x80;
-  }
-
-  size_t quotes_here(char quote) const {
-    size_t length = 0;
-    while (at_ + length < text_.size() && text_[at_ + length] == quote) ++length;
-    return length;
-  }
-
-  void skip_string(char quote) {
-    const size_t opening = quotes_here(quote);
-    if (opening == 2) {
-      at_ += 2;
-      return;
-    }
-    const bool multi_line = opening >= 3;
-    at_ += multi_line ? 3 : 1;
-    while (at_ < text_.size()) {
-      const char c = text_[at_];
-      if (c == '\n' && !multi_line) return;
-      if (c == '\\' && quote == '"') {
-        skip_escape();
-      } else if (c != quote) {
-        ++at_;
-      } else if (end_string(quote, multi_line)) {
-        return;
-      }
-    }
-  }
-
-  // A backslash and what it escapes: a character, or the blanks around the end of a line.
-  void skip_escape() {
-    const size_t after = std::min(text_.find_first_not_of(" \t\n\v\f\r", at_ + 1), text_.size());
-    const bool ends_line = after > at_ + 1;
-    at_ = after;
-    if (beyond_ascii()) refuse("a character beyond ASCII after a backslash");
-    if (!ends_line) ++at_;
-  }
-
-  // At a quote in a string: goes past the quotes here; whether they end the string.
-  bool end_string(char quote, bool multi_line) {
-    const size_t quotes = quotes_here(quote);
-    if (!multi_line) {
-      ++at_;
-      return true;
-    }
-    // Three quotes end the string; up to two more belong to it.
-    at_ += std::min<size_t>(quotes, 5);
-    return quotes >= 3;
-  }
-
-  std::string_view text_;
-  const std::string& origin_;
-  size_t at_ = 0;
-};
-
-Place place_of(const toml::source_region& source, const std::string& origin) {
-  return {origin, static_cast<int32_t>(source.begin.line),
-          static_cast<int32_t>(source.begin.column)};
-}
-
-TomlValue convert(const toml::node& node, const std::string& origin, int levels);
-
-std::vector<TomlMember> convert_members(const toml::table& table, const std::string& origin,
+std::vector<TomlMember> convert_members(const toml::table& table, const AsciiToml& document,
                                         int levels) {
   std::vector<TomlMember> members;
   for (const auto& [key, node] : table) {
-    members.push_back(
-        {std::string(key.str()), convert(node, origin, levels), place_of(key.source(), origin)});
+    members.push_back({AsciiToml::decode(key.str()), convert(node, document, levels),
+                       place_of(key.source(), document)});
   }
   // toml++ keeps members sorted by name.
   std::stable_sort(members.begin(), members.end(), [](const TomlMember& a, const TomlMember& b) {
@@ -139,9 +39,9 @@ std::vector<TomlMember> convert_members(const toml::table& table, const std::str
 }
 
 // `levels`: how many more levels of tables or arrays are looked into.
-TomlValue convert(const toml::node& node, const std::string& origin, int levels) {
+TomlValue convert(const toml::node& node, const AsciiToml& document, int levels) {
   TomlValue value;
-  value.place = place_of(node.source(), origin);
+  value.place = place_of(node.source(), document);
   if (const auto* boolean = node.as_boolean()) {
     value.kind = TomlValue::Kind::kBool;
     value.boolean = boolean->get();
@@ -153,17 +53,17 @@ TomlValue convert(const toml::node& node, const std::string& origin, int levels)
     value.real = real->get();
   } else if (const auto* string = node.as_string()) {
     value.kind = TomlValue::Kind::kString;
-    value.string = string->get();
+    value.string = AsciiToml::decode(string->get());
   } else if (const auto* array = node.as_array()) {
     value.kind = TomlValue::Kind::kArray;
     if (levels > 0) {
       for (const toml::node& element : *array) {
-        value.elements.push_back(convert(element, origin, levels - 1));
+        value.elements.push_back(convert(element, document, levels - 1));
       }
     }
   } else if (const auto* table = node.as_table()) {
     value.kind = TomlValue::Kind::kTable;
-    if (levels > 0) value.members = convert_members(*table, origin, levels - 1);
+    if (levels > 0) value.members = convert_members(*table, document, levels - 1);
   } else {
     value.kind = TomlValue::Kind::kDate;
   }
@@ -174,7 +74,7 @@ TomlValue convert(const toml::node& node, const std::string& origin, int levels)
 std::string reason_of(const toml::parse_error& error) {
   constexpr size_t kMaxReason = 200;
   std::string reason;
-  for (const char c : error.description()) {
+  for (const char c : AsciiToml::decode(error.description())) {
     if (reason.size() == kMaxReason) return reason + "...";
     const auto byte = static_cast<unsigned char>(c);
     reason += byte < 0x20 || byte >= 0x7f ? '?' : c;
@@ -240,14 +140,16 @@ std::string describe(const TomlValue& value) {
 }
 
 std::vector<TomlMember> parse_toml(std::string_view text, const std::string& origin) {
-  Guard(text, origin).check();
+  const AsciiToml document(text, origin);
   try {
-    const toml::table table = toml::parse(text, std::string_view(origin));
+    const toml::table table =
+        toml::parse(std::string_view(document.text()), std::string_view(origin));
     // Section, key, elements of an array, and the size of an array among them.
     constexpr int kLevels = 3;
-    return convert_members(table, origin, kLevels);
+    return convert_members(table, document, kLevels);
   } catch (const toml::parse_error& error) {
-    throw ConfigError(place_of(error.source(), origin).text() + ": not TOML: " + reason_of(error));
+    const Place place = place_of(error.source(), document);
+    throw ConfigError(place.text() + ": not TOML: " + reason_of(error));
   }
 }
 

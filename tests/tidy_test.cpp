@@ -347,7 +347,7 @@ TEST(Tidy, FindsTheSources) {
 TEST(Tidy, EveryHeaderBeginsWithAHeadComment) {
   for (const SourceFile& file : sources()) {
     if (!file.has_extension({".h"}) || file.lines.empty()) continue;
-    EXPECT_TRUE(file.lines[0].starts_with("//"))
+    EXPECT_TRUE(file.lines[0].starts_with("//") || file.lines[0].starts_with("/*"))
         << at(file, 1) << "a header begins with a comment: what it is, who owns it, which thread";
   }
 }

@@ -166,6 +166,8 @@ SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
     saved.path = writer.commit(manifest);
   }
   saved.bytes = manifest.file_bytes();
+  // Counted as newer, they would push out the one that was just written.
+  set_aside_newer(folder, progress.step);
   // What was written a moment ago is valid: sizes are enough to count the others.
   prune_checkpoints(folder, keep, CheckDepth::kSizes);
   saved.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

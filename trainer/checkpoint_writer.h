@@ -50,8 +50,9 @@ struct SavedCheckpoint {
   double seconds = 0.0;
 };
 
-// The whole of it on one rank: writes, commits, and then removes checkpoints until `keep` (>= 1)
-// valid ones are left. Throws IoError (a full disk) with all older checkpoints kept.
+// The whole of it on one rank: writes, commits, sets aside checkpoints of later steps (they are of
+// a course that was left), and removes old ones until `keep` (>= 1) valid ones are left. Throws
+// IoError (a full disk) with all older checkpoints kept.
 SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
                                 const RunProgress& progress, const ShardedModel& model,
                                 ShardStore& store);

@@ -2,7 +2,7 @@
 # repository root, with .deps/ present and locked.
 
 packages=(
-  ca-certificates ccache dict-devil g++ git libbenchmark-dev libgtest-dev liburing-dev
+  ca-certificates ccache dict-devil g++ git libbenchmark-dev libcli11-dev libgtest-dev liburing-dev
   libtbb-dev libtomlplusplus-dev libxxhash-dev ninja-build nlohmann-json3-dev pkg-config
   python3 python3-pip
 )
@@ -33,6 +33,13 @@ missing_packages() {
   done
 }
 
+lists_are_fresh=no
+refresh_package_lists() {
+  [ "$lists_are_fresh" = no ] || return 0
+  as_root apt-get update -qq >&2 || say 'apt-get update failed: trying with the lists at hand'
+  lists_are_fresh=yes
+}
+
 apt_install() {
   export DEBIAN_FRONTEND=noninteractive
   as_root apt-get install -y -qq --no-install-recommends "$@" >.deps/apt.log 2>&1 ||
@@ -48,13 +55,14 @@ install_packages() {
   mapfile -t missing < <(missing_packages "${packages[@]}")
   if [ ${#missing[@]} -gt 0 ]; then
     say "installing packages: ${missing[*]}"
-    as_root apt-get update -qq >&2 || say 'apt-get update failed: trying with the lists at hand'
+    refresh_package_lists
     apt_install "${missing[@]}"
   fi
   # Tried once only: a release without them builds as well.
   local stamp=.deps/optional-packages.stamp
   [ -e "$stamp" ] && [ "$(cat "$stamp")" = "${optional_packages[*]}" ] && return
   for name in $(missing_packages "${optional_packages[@]}"); do
+    refresh_package_lists
     apt_install "$name" || say "$name is not packaged here: going on without it"
   done
   echo "${optional_packages[*]}" >"$stamp"
@@ -71,7 +79,8 @@ install_rust() {
   if [ -x .deps/bin/cargo ] && rust_is_new_enough .deps/bin/cargo; then return; fi
   local cargo name
   if ! { command -v cargo >/dev/null && rust_is_new_enough cargo; }; then
-    for name in rustc-web:cargo-web $(versioned_rust); do
+    refresh_package_lists
+    for name in $(packaged_rust); do
       say "installing ${name%%:*} ${name##*:}"
       apt_install "${name%%:*}" "${name##*:}" && break
     done
@@ -85,9 +94,10 @@ install_rust() {
   install_rustup
 }
 
-# Ubuntu packages several Rust releases beside each other: newest first, as rustc:cargo pairs.
-versioned_rust() {
-  apt-cache search --names-only '^cargo-1\.[0-9]+$' | cut -d' ' -f1 | sort -rV |
+# Pairs rustc:cargo, newest first. Debian 12 has its browsers' Rust beside its own; Ubuntu packages
+# several releases beside each other.
+packaged_rust() {
+  apt-cache search --names-only '^cargo-(web|1\.[0-9]+)$' | cut -d' ' -f1 | sort -rV |
     sed 's/^cargo-\(.*\)$/rustc-\1:cargo-\1/'
 }
 

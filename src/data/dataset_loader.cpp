@@ -11,7 +11,7 @@
 #include "data/in_memory_dataset.h"
 #include "data/jsonl_reader.h"
 #include "data/row_format.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace longshore {
 namespace {

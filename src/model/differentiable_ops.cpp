@@ -48,7 +48,8 @@ at::Tensor normalise_forward(const at::Tensor& x, const at::Tensor& weight, cons
     at::Tensor value = in_rows.narrow(0, begin, rows).to(at::kFloat);
     const at::Tensor target = out_rows.narrow(0, begin, rows);
     if (kind == NormKind::kLayer) {
-      value = value.sub(value.mean(-1, true));
+      const at::Tensor mean = value.mean(-1, true);
+      value = x.scalar_type() == at::kFloat ? value.sub(mean) : value.sub_(mean);
       const at::Tensor scale = reciprocal_deviation(value.square(), eps);
       target.copy_(value.mul_(scale).mul_(weight).add_(bias));
       return;
@@ -346,10 +347,15 @@ at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const
   const at::Tensor weight_f32 = weight.detach().to(at::kFloat);
   for_pieces(x_rows.size(0), width, [&](int64_t begin, int64_t rows) {
     at::Tensor value = x_rows.narrow(0, begin, rows).to(at::kFloat);
-    if (kind == NormKind::kLayer) value = value.sub(value.mean(-1, true));
+    bool own = x.scalar_type() != at::kFloat;
+    if (kind == NormKind::kLayer) {
+      const at::Tensor mean = value.mean(-1, true);
+      value = own ? value.sub_(mean) : value.sub(mean);
+      own = true;
+    }
     at::Tensor scratch = value.square();
     const at::Tensor scale = reciprocal_deviation(scratch, eps);
-    value = value.mul(scale);
+    value = own ? value.mul_(scale) : value.mul(scale);
     const at::Tensor upper = grad_rows.narrow(0, begin, rows).to(at::kFloat);
     if (bias_sum.defined()) add_row_sum(bias_sum, upper);
     if (weight_sum.defined()) {

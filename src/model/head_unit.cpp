@@ -57,7 +57,8 @@ void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
                                const at::Tensor& normed, at::Tensor log_probabilities,
                                const at::Tensor& targets, const at::Tensor& rows,
                                Gradients& gradients) const {
-  at::Tensor grad_logits = std::move(log_probabilities).exp_();
+  at::Tensor grad_logits = std::move(log_probabilities);
+  grad_logits.exp_();
   grad_logits.scatter_add_(1, targets.unsqueeze(1),
                            at::full({targets.size(0), 1}, -1.0, grad_logits.options()));
   grad_logits.mul_(gradients.scale);

@@ -1,6 +1,6 @@
 // Workspace: bounds on what LibTorch allocates on the CPU while a decoder's unit runs. They follow
 // the code of differentiable_ops.cpp, document_attention.cpp and head_unit.cpp tensor by tensor.
-// Pure functions, no LibTorch.
+// Pure functions.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,8 @@ PlainRunner::PlainRunner(const DecoderModel& model,
   for (const UnitSpec& unit : model.spec().units) {
     std::vector<at::Tensor> list;
     for (const ParamSpec& parameter : unit.parameters) {
-      list.push_back(weights.at(parameter.name).to(dtype).requires_grad_(!parameter.frozen));
+      list.push_back(
+          weights.at(parameter.name).to(dtype).detach().requires_grad_(!parameter.frozen));
     }
     for (ParamRef ref : unit.borrowed) {
       list.push_back(

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import logging as transformers_logging
 from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -249,6 +249,14 @@ TEST_F(CheckpointDamageTest, ARunThatStartsEarlierSetsNewerCheckpointsAside) {
             (std::vector<std::string>{newer_ + ".abandoned-2"}));
 }
 
+TEST_F(CheckpointDamageTest, ASaveIsNeverPushedOutByCheckpointsOfLaterSteps) {
+  RankState state(three_unit_spec(), kSplit);
+  const std::string saved = save(folder_, state, 5, 1).path;
+  ASSERT_EQ(list_checkpoints(folder_).size(), 1u);
+  EXPECT_EQ(list_checkpoints(folder_)[0].path, saved);
+  EXPECT_TRUE(std::filesystem::exists(newer_ + ".abandoned/manifest.json"));
+}
+
 TEST_F(CheckpointDamageTest, ARunThatResumesSetsDamagedNewerOnesAside) {
   std::filesystem::remove(newer_ + "/" + kStateFile);
   const FoundCheckpoint found = start_from_checkpoint(folder_, "auto");

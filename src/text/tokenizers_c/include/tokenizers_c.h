@@ -1,6 +1,6 @@
-/* tokenizers_c: the C interface of the Rust crate beside it. No call aborts or throws: each returns
- * 0, or 1 and a message in *error. Strings and encodings that come back are freed with the matching
- * function. A tokenizer may be used by many threads at once; a trainer by one. */
+// tokenizers_c: the C interface of the Rust crate beside it. No call aborts or throws: each returns
+// 0, or 1 and a message in *error. Strings and encodings that come back are freed with the matching
+// function. A tokenizer may be used by many threads at once; a trainer by one.
 #ifndef LONGSHORE_TOKENIZERS_C_H_
 #define LONGSHORE_TOKENIZERS_C_H_
 
@@ -14,43 +14,43 @@ extern "C" {
 typedef struct tokc_tokenizer tokc_tokenizer;
 typedef struct tokc_trainer tokc_trainer;
 
-/* Borrowed bytes; size 0 where a file is absent. */
+// Borrowed bytes; size 0 where a file is absent.
 typedef struct {
   const uint8_t* data;
   size_t size;
 } tokc_slice;
 
-/* Owned bytes, not ended by a zero. */
+// Owned bytes, not ended by a zero.
 typedef struct {
   uint8_t* data;
   size_t size;
 } tokc_string;
 
-/* bounds holds 2 * count byte offsets into the text, start and end of each token; null unless
- * asked for. */
+// bounds holds 2 * count byte offsets into the text, start and end of each token; null unless
+// asked for.
 typedef struct {
   uint32_t* ids;
   size_t* bounds;
   size_t count;
 } tokc_encoding;
 
-/* The files of a model directory that take part in tokenization. Only the first is required. */
+// The files of a model directory that take part in tokenization. Only the first is required.
 typedef struct {
-  tokc_slice tokenizer;          /* tokenizer.json */
-  tokc_slice tokenizer_config;   /* tokenizer_config.json */
-  tokc_slice special_tokens_map; /* special_tokens_map.json */
-  tokc_slice generation_config;  /* generation_config.json */
-  tokc_slice model_config;       /* config.json */
+  tokc_slice tokenizer;           // tokenizer.json
+  tokc_slice tokenizer_config;    // tokenizer_config.json
+  tokc_slice special_tokens_map;  // special_tokens_map.json
+  tokc_slice generation_config;   // generation_config.json
+  tokc_slice model_config;        // config.json
 } tokc_files;
 
-/* What a tokenizer says of itself; -1 where there is no such token. */
+// What a tokenizer says of itself; -1 where there is no such token.
 typedef struct {
-  size_t vocabulary_size; /* distinct tokens, added ones included */
-  int64_t id_limit;       /* greatest id + 1 */
+  size_t vocabulary_size;  // distinct tokens, added ones included
+  int64_t id_limit;        // greatest id + 1
   int64_t bos;
   int64_t eos;
   int64_t pad;
-  const uint32_t* stop_ids; /* tokens that end a generated text; lives as long as the tokenizer */
+  const uint32_t* stop_ids;  // tokens that end a generated text; lives as long as the tokenizer
   size_t stop_count;
 } tokc_info;
 
@@ -65,19 +65,19 @@ int tokc_encode(const tokc_tokenizer* tokenizer, tokc_slice text, int with_speci
                 tokc_encoding* encoding, tokc_string* error);
 int tokc_decode(const tokc_tokenizer* tokenizer, const uint32_t* ids, size_t count,
                 int skip_special, tokc_string* text, tokc_string* error);
-/* -1 where there is no such token. */
+// -1 where there is no such token.
 int64_t tokc_id_of(const tokc_tokenizer* tokenizer, tokc_slice token);
-/* 1 where there is no such id. */
+// 1 where there is no such id.
 int tokc_token_of(const tokc_tokenizer* tokenizer, uint32_t id, tokc_string* token);
 
-/* A byte-level BPE trainer. special_tokens get the ids from 0, the 256 bytes follow. */
+// A byte-level BPE trainer. special_tokens get the ids from 0, the 256 bytes follow.
 int tokc_trainer_new(size_t vocabulary_size, uint64_t min_frequency,
                      const tokc_slice* special_tokens, size_t special_count, tokc_trainer** trainer,
                      tokc_string* error);
-/* Counts the words of one document. */
+// Counts the words of one document.
 int tokc_trainer_feed(tokc_trainer* trainer, tokc_slice document, tokc_string* error);
-/* Learns the merges; `prefix` (may be empty) is the special token that starts every encoding.
- * Returns the bytes of tokenizer.json. */
+// Learns the merges; `prefix` (may be empty) is the special token that starts every encoding.
+// Returns the bytes of tokenizer.json.
 int tokc_trainer_finish(tokc_trainer* trainer, tokc_slice prefix, tokc_string* tokenizer_json,
                         tokc_string* error);
 void tokc_trainer_free(tokc_trainer* trainer);
@@ -86,4 +86,4 @@ void tokc_trainer_free(tokc_trainer* trainer);
 }
 #endif
 
-#endif /* LONGSHORE_TOKENIZERS_C_H_ */
+#endif  // LONGSHORE_TOKENIZERS_C_H_

@@ -192,12 +192,17 @@ fn in_file<T>(name: &str, body: impl FnOnce() -> Result<T, Failure>) -> Result<T
 
 pub fn load(bytes: &[u8], mut configs: Configs) -> Result<Loaded, Failure> {
     let (mut tokenizer, added) = in_file("tokenizer.json", || {
-        let (mut tokenizer, added) = parse_tokenizer(bytes, &configs.tokenizer)?;
-        tokenizer.with_truncation(None)?;
-        tokenizer.with_padding(None);
+        let (tokenizer, added) = parse_tokenizer(bytes, &configs.tokenizer)?;
         check_tokenizer(&tokenizer)?;
         Ok((tokenizer, added))
     })?;
+    // Texts keep their lengths; all that is left of the padding is the token's name.
+    if let Some(padding) = tokenizer.get_padding() {
+        let token = Value::from(padding.pad_token.clone());
+        configs.tokenizer.entry("pad_token").or_insert(token);
+    }
+    tokenizer.with_padding(None);
+    tokenizer.with_truncation(None)?;
     if is_llama_class(&configs.tokenizer) && !mentions_byte_level(bytes) {
         add_default_names(&mut configs.tokenizer);
     }

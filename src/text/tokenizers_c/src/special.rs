@@ -161,7 +161,7 @@ impl Configs {
                 to_add.push(token);
             }
         }
-        tokenizer.add_tokens(&to_add);
+        tokenizer.add_tokens(to_add)?;
         if let Some(Value::Bool(split)) = self.tokenizer.get("split_special_tokens") {
             tokenizer.set_encode_special_tokens(*split);
         }

@@ -51,7 +51,7 @@ impl Training {
         Ok(Training {
             trainer,
             special_tokens,
-            splitter: ByteLevel::new(false, false, true),
+            splitter: ByteLevel::new(false, true, true),
             word_counts: AHashMap::new(),
         })
     }
@@ -74,9 +74,9 @@ impl Training {
         let mut model = BPE::default();
         let added = self.trainer.do_train(&self.word_counts, &mut model)?;
         let mut tokenizer = Tokenizer::new(model);
-        tokenizer.add_special_tokens(&added);
+        tokenizer.add_special_tokens(added)?;
         tokenizer.with_pre_tokenizer(Some(self.splitter));
-        tokenizer.with_decoder(Some(self.splitter));
+        tokenizer.with_decoder(Some(ByteLevel::default()));
         if !prefix.is_empty() {
             if !self
                 .special_tokens

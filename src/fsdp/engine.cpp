@@ -1,0 +1,108 @@
+#include "fsdp/engine.h"
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+// One rank until the collectives come.
+constexpr int32_t kShardFactor = 1;
+const Rank kRank(0);
+
+}  // namespace
+
+UnitCosts unit_costs(const Model& model, DType compute, int threads) {
+  return [&model, compute, threads](int64_t positions, int64_t longest_document) {
+    std::vector<UnitCost> costs;
+    for (const UnitSpec& unit : model.spec().units) {
+      const UnitWorkspace bound =
+          model.workspace(unit.id, positions, longest_document, compute, threads);
+      costs.push_back({.forward = bound.forward, .backward = bound.backward, .saved = bound.saved});
+    }
+    return costs;
+  };
+}
+
+Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw)
+    : model_(model),
+      plan_(plan),
+      layouts_(make_layouts(model->spec(), kShardFactor)),
+      memory_(plan.device_cap, plan.device_owned),
+      budget_(memory_),
+      pool_(plan.optimizer_threads),
+      store_(layouts_, plan.state, plan.device == DeviceKind::kCuda, &pool_),
+      ring_(make_ring()),
+      prefetcher_(&store_, &ring_, &copies_) {
+  LONGSHORE_CHECK(store_.host_bytes() == plan.host_arena)
+      << store_.host_bytes() << " host bytes, planned " << plan.host_arena;
+  const auto micro_batches = static_cast<int32_t>(plan.micro_batches);
+  batches_ =
+      std::make_unique<BatchStage>(carve_named("batch"), micro_batches, plan.positions, &copies_);
+  runner_ = std::make_unique<UnitRunner>(model, &layouts_, plan.state.compute,
+                                         plan.recompute ? Recompute::kUnit : Recompute::kNone,
+                                         &prefetcher_, make_runner_memory());
+  const bool staged = plan_.buffer("drain_staging") != nullptr;
+  drain_ = std::make_unique<GradDrain>(
+      &store_, &copies_, layouts_, kRank,
+      staged ? carve_named("drain_staging") : std::span<std::byte>(), &pool_);
+  optimizer_ = std::make_unique<OptimizerPipeline>(&store_, layouts_, model->spec(), kRank, adamw,
+                                                   &pool_, &ledger_);
+  memory_.check_carved();
+}
+
+std::span<std::byte> Engine::carve(const PlannedBuffer& buffer) {
+  return memory_.carve(buffer.name, buffer.bytes).bytes;
+}
+
+std::span<std::byte> Engine::carve_named(const std::string& name) {
+  const PlannedBuffer* buffer = plan_.buffer(name);
+  LONGSHORE_CHECK(buffer != nullptr) << "the plan has no buffer " << name;
+  return carve(*buffer);
+}
+
+std::vector<std::span<std::byte>> Engine::carve_parts(const std::string& name) {
+  const std::span<std::byte> whole = carve_named(name);
+  const auto count = static_cast<size_t>(plan_.micro_batches);
+  LONGSHORE_CHECK(whole.size() % count == 0) << name << " is not in " << count << " equal parts";
+  std::vector<std::span<std::byte>> parts;
+  for (size_t i = 0; i < count; ++i) {
+    parts.push_back(whole.subspan(i * (whole.size() / count), whole.size() / count));
+  }
+  return parts;
+}
+
+StageRing Engine::make_ring() {
+  std::vector<std::span<std::byte>> slots;
+  for (int32_t i = 0; i < plan_.slots; ++i) {
+    slots.push_back(carve_named("slot." + std::to_string(i)));
+  }
+  return StageRing(std::move(slots));
+}
+
+UnitRunner::Memory Engine::make_runner_memory() {
+  UnitRunner::Memory memory;
+  if (plan_.buffer("gradient_accumulator") != nullptr) {
+    memory.gradient = carve_named("gradient_accumulator");
+  }
+  for (const UnitSpec& unit : spec().units) {
+    const PlannedBuffer* waiting = plan_.buffer("waiting_gradient." + unit.name);
+    memory.waiting_gradients.push_back(waiting == nullptr ? std::span<std::byte>()
+                                                          : carve(*waiting));
+    if (unit.id.value > 0) memory.carry.inputs.push_back(carve_parts("input." + unit.name));
+  }
+  memory.carry.gradients = carve_parts("output_gradient");
+  return memory;
+}
+
+void Engine::load(const ParameterReader& read) {
+  load_parameters(store_, spec(), layouts_, kRank, read);
+  updates_ = 0;
+  advance_version();
+}
+
+void Engine::advance_version() {
+  version_.value += 1;
+  prefetcher_.set_version(version_);
+}
+
+}  // namespace longshore

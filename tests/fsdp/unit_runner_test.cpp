@@ -1,0 +1,158 @@
+#include "fsdp/unit_runner.h"
+
+#include <gtest/gtest.h>
+
+#include "device/copy_engine.h"
+#include "pinned/pinned_store.h"
+#include "shard/load_parameters.h"
+#include "tests/fsdp/small_model.h"
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kPositions = 16;
+
+// A runner over a small model with its memory, as the engine would build it.
+struct SmallRun {
+  SmallRun(ModuleModel& small, Recompute recompute, int slots, int micro_batches)
+      : model(&small),
+        layouts(make_layouts(small.spec(), 1)),
+        store(layouts,
+              {.format = StateFormat::kSplit, .compute = DType::kF32, .drain = DType::kF32}, false,
+              &pool) {
+    load_parameters(store, small.spec(), layouts, Rank(0),
+                    [&](const std::string& name, int64_t begin, std::span<float> out) {
+                      small.read_initial(name, begin, out);
+                    });
+    Bytes largest = 0;
+    for (const FlatLayout& layout : layouts) {
+      largest = std::max(largest, layout.flat_elements() * Bytes{4});
+    }
+    std::vector<std::span<std::byte>> ring_memory;
+    for (int i = 0; i < slots; ++i) ring_memory.push_back(take(largest));
+    ring = std::make_unique<StageRing>(ring_memory);
+    prefetcher = std::make_unique<Prefetcher>(&store, ring.get(), &copies);
+    UnitRunner::Memory memory;
+    memory.gradient = take(largest);
+    memory.waiting_gradients.resize(small.spec().units.size());
+    const Bytes carry_bytes = kPositions * kSmallHidden * 4;
+    for (size_t u = 1; u < small.spec().units.size(); ++u) {
+      memory.carry.inputs.emplace_back();
+      for (int i = 0; i < micro_batches; ++i) {
+        memory.carry.inputs.back().push_back(take(carry_bytes));
+      }
+    }
+    for (int i = 0; i < micro_batches; ++i) memory.carry.gradients.push_back(take(carry_bytes));
+    runner = std::make_unique<UnitRunner>(&small, &layouts, DType::kF32, recompute,
+                                          prefetcher.get(), std::move(memory));
+  }
+  std::span<std::byte> take(Bytes bytes) {
+    blocks.emplace_back(static_cast<size_t>(bytes));
+    return blocks.back();
+  }
+  // One step's gradients, by unit.
+  std::vector<std::vector<float>> gradients(const std::vector<MicroBatch>& batches, double scale) {
+    runner->begin_step(batches, scale);
+    for (UnitId unit : runner->forward_order()) runner->forward(unit);
+    std::vector<std::vector<float>> all(model->spec().units.size());
+    for (UnitId unit : runner->backward_order()) {
+      const std::span<const float> sums = runner->backward(unit);
+      all[static_cast<size_t>(unit.value)].assign(sums.begin(), sums.end());
+    }
+    return all;
+  }
+
+  ModuleModel* model;
+  std::vector<FlatLayout> layouts;
+  WorkerPool pool{1};
+  PinnedStore store;
+  CpuCopyEngine copies;
+  std::deque<std::vector<std::byte>> blocks;
+  std::unique_ptr<StageRing> ring;
+  std::unique_ptr<Prefetcher> prefetcher;
+  std::unique_ptr<UnitRunner> runner;
+};
+
+std::vector<MicroBatch> three_batches() {
+  return {small_batch(16, 1), small_batch(7, 2), small_batch(12, 3)};
+}
+
+// The engine's gradients are autograd's over the whole model: fp32, sums in another order, 1e-5.
+TEST(UnitRunner, GivesTheGradientsOfOneGraph) {
+  const std::vector<MicroBatch> batches = three_batches();
+  SmallModules plain(5);
+  double loss = 0.0;
+  for (const MicroBatch& batch : batches) {
+    const at::Tensor sum = plain.loss_sum(batch);
+    (sum * 0.25).backward();
+    loss += sum.item<double>();
+  }
+  const auto model = make_small_model(SmallModules(5));
+  SmallRun run(*model, Recompute::kUnit, 2, 3);
+  const auto gradients = run.gradients(batches, 0.25);
+
+  EXPECT_NEAR(run.runner->loss().loss, loss, 1e-4);
+  EXPECT_EQ(run.runner->loss().trained, 16 + 7 + 12 - 3);
+  for (size_t u = 0; u < 4; ++u) {
+    const std::vector<at::Tensor> expected = plain.modules()[u]->parameters();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const ElementRange range = run.layouts[u].parameter(static_cast<int32_t>(i));
+      const at::Tensor got =
+          at::from_blob(const_cast<float*>(gradients[u].data()) + range.begin, expected[i].sizes());
+      EXPECT_LE((got - expected[i].grad()).norm().item<double>(),
+                1e-5 * expected[i].grad().norm().item<double>())
+          << "unit " << u << " parameter " << i;
+    }
+  }
+}
+
+// A kept graph is run backward over another slot than the one it was made over.
+TEST(UnitRunner, KeptGraphsGiveTheBitsOfRecompute) {
+  const auto recomputed_model = make_small_model(SmallModules(5));
+  SmallRun recomputed(*recomputed_model, Recompute::kUnit, 2, 3);
+  const auto expected = recomputed.gradients(three_batches(), 0.5);
+  for (const int slots : {1, 2, 4}) {
+    const auto kept_model = make_small_model(SmallModules(5));
+    SmallRun kept(*kept_model, Recompute::kNone, slots, 3);
+    EXPECT_EQ(kept.gradients(three_batches(), 0.5), expected) << slots << " slots";
+    EXPECT_EQ(kept.runner->loss().loss, recomputed.runner->loss().loss);
+  }
+}
+
+// Frozen units at the bottom need no backward; those above still get their gradients.
+TEST(UnitRunner, StopsBackwardAtTheLowestTrainableUnit) {
+  const auto full_model = make_small_model(SmallModules(5));
+  SmallRun full(*full_model, Recompute::kUnit, 2, 3);
+  const auto expected = full.gradients(three_batches(), 1.0);
+
+  SmallModules frozen(5);
+  frozen.table->weight.requires_grad_(false);
+  for (at::Tensor& parameter : frozen.first->parameters()) parameter.requires_grad_(false);
+  const auto model = make_small_model(frozen);
+  SmallRun run(*model, Recompute::kUnit, 2, 3);
+  const auto gradients = run.gradients(three_batches(), 1.0);
+  EXPECT_EQ(run.runner->backward_order(), (std::vector<UnitId>{UnitId(3), UnitId(2)}));
+  EXPECT_EQ(gradients[2], expected[2]);
+  EXPECT_EQ(gradients[3], expected[3]);
+  EXPECT_TRUE(gradients[0].empty());
+}
+
+TEST(UnitRunner, RefusesMoreMicroBatchesThanPlanned) {
+  const auto model = make_small_model(SmallModules(5));
+  SmallRun run(*model, Recompute::kUnit, 2, 2);
+  const std::vector<MicroBatch> batches = three_batches();
+  EXPECT_THROW(run.runner->begin_step(batches, 1.0), CheckFailure);
+}
+
+// Backward of a unit reuses the slot that forward filled last.
+TEST(UnitRunner, StagesEachUnitOnceAPassAndReusesTheLast) {
+  const auto model = make_small_model(SmallModules(5));
+  SmallRun run(*model, Recompute::kUnit, 2, 3);
+  run.gradients(three_batches(), 1.0);
+  // Forward fills 3 units, backward the loss; then "second" is still there, "first" and "table"
+  // are not.
+  EXPECT_EQ(run.ring->refills(), 6);
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,113 @@
+// Attention over documents against a plain softmax over all positions.
+#include "model/document_attention.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace longshore {
+namespace {
+
+struct Tensors {
+  at::Tensor q, k, v, grad;
+};
+
+Tensors random_tensors(int64_t positions, const AttentionShape& shape) {
+  at::manual_seed(7);
+  const int64_t q = shape.heads * shape.head_dim, kv = shape.kv_heads * shape.head_dim;
+  return {at::randn({positions, q}), at::randn({positions, kv}), at::randn({positions, kv}),
+          at::randn({positions, q})};
+}
+
+// In fp64, with a matrix of all positions by all positions.
+at::Tensor plain_attention(const Tensors& in, const AttentionShape& shape,
+                           const std::vector<int64_t>& starts) {
+  const int64_t positions = in.q.size(0), group = shape.heads / shape.kv_heads;
+  const auto heads = [&](const at::Tensor& x, int64_t count) {
+    return x.to(at::kDouble).view({positions, count, shape.head_dim}).permute({1, 0, 2});
+  };
+  const at::Tensor k = heads(in.k, shape.kv_heads).repeat_interleave(group, 0);
+  const at::Tensor v = heads(in.v, shape.kv_heads).repeat_interleave(group, 0);
+  at::Tensor document = at::zeros({positions}, at::kLong);
+  for (size_t i = 1; i + 1 < starts.size(); ++i) document.slice(0, starts[i]).add_(1);
+  const at::Tensor i = at::arange(positions).unsqueeze(1), j = at::arange(positions).unsqueeze(0);
+  at::Tensor visible = (j <= i).logical_and(document.unsqueeze(1) == document.unsqueeze(0));
+  if (shape.window > 0) visible = visible.logical_and(j > i - shape.window);
+  const at::Tensor scores =
+      (heads(in.q, shape.heads).matmul(k.transpose(1, 2)) * shape.scale)
+          .masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity());
+  return scores.softmax(-1).matmul(v).permute({1, 0, 2}).reshape({positions, -1});
+}
+
+// fp32 against fp64: the kernel's exponential is right to about 20 units in the last place.
+constexpr double kTolerance = 2e-5;
+
+void expect_close(const at::Tensor& got, const at::Tensor& expected, const char* what) {
+  const double error = (got.to(at::kDouble) - expected).abs().max().item<double>();
+  EXPECT_LE(error, kTolerance * std::max(1.0, expected.abs().max().item<double>())) << what;
+}
+
+void compare_with_plain(const AttentionShape& shape, const std::vector<int64_t>& starts) {
+  at::set_num_threads(1);
+  Tensors in = random_tensors(starts.back(), shape);
+  const AttentionResult result = attend_forward(in.q, in.k, in.v, shape, starts);
+  const auto grads = attend_backward(in.grad, in.q, in.k, in.v, result, shape, starts);
+  Tensors exact = in;
+  exact.q = in.q.to(at::kDouble).requires_grad_(true);
+  exact.k = in.k.to(at::kDouble).requires_grad_(true);
+  exact.v = in.v.to(at::kDouble).requires_grad_(true);
+  const at::Tensor expected = plain_attention(exact, shape, starts);
+  expect_close(result.out, expected.detach(), "out");
+  expected.backward(in.grad.to(at::kDouble));
+  expect_close(grads[0], exact.q.grad(), "gradient of q");
+  expect_close(grads[1], exact.k.grad(), "gradient of k");
+  expect_close(grads[2], exact.v.grad(), "gradient of v");
+}
+
+TEST(DocumentAttention, GroupedHeadsShareTheirKeys) {
+  compare_with_plain({.heads = 6, .kv_heads = 2, .head_dim = 8, .scale = 0.3}, {0, 40});
+  compare_with_plain({.heads = 4, .kv_heads = 1, .head_dim = 8, .scale = 0.3}, {0, 40});
+  compare_with_plain({.heads = 3, .kv_heads = 3, .head_dim = 5, .scale = 0.3}, {0, 40});
+}
+
+TEST(DocumentAttention, NeverCrossesADocumentsBorder) {
+  compare_with_plain({.heads = 4, .kv_heads = 2, .head_dim = 8, .scale = 0.3},
+                     {0, 1, 20, 21, 60, 64});
+}
+
+TEST(DocumentAttention, AWindowCountsTheTokenItself) {
+  // A window of one sees the token alone: the result is v.
+  const AttentionShape shape{.heads = 2, .kv_heads = 2, .head_dim = 4, .window = 1, .scale = 1.0};
+  const Tensors in = random_tensors(9, shape);
+  EXPECT_TRUE(at::allclose(attend_forward(in.q, in.k, in.v, shape, {0, 9}).out, in.v));
+}
+
+TEST(DocumentAttention, AWindowWorksInPiecesOfQueries) {
+  for (const int64_t window : {1, 7, 511, 512, 513, 700, 1299, 1300, 5000}) {
+    SCOPED_TRACE(window);
+    compare_with_plain({.heads = 2, .kv_heads = 1, .head_dim = 4, .window = window, .scale = 0.5},
+                       {0, 1300, 1320});
+  }
+}
+
+TEST(DocumentAttention, AWindowWiderThanTheDocumentChangesNoBit) {
+  const AttentionShape full{.heads = 4, .kv_heads = 2, .head_dim = 8, .scale = 0.3};
+  AttentionShape windowed = full;
+  windowed.window = 600;
+  const Tensors in = random_tensors(600, full);
+  EXPECT_TRUE(at::equal(attend_forward(in.q, in.k, in.v, full, {0, 600}).out,
+                        attend_forward(in.q, in.k, in.v, windowed, {0, 600}).out));
+}
+
+TEST(DocumentAttention, ADocumentsBitsDoNotDependOnItsNeighbours) {
+  const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = 8, .window = 30, .scale = 0.3};
+  const Tensors in = random_tensors(200, shape);
+  const at::Tensor together = attend_forward(in.q, in.k, in.v, shape, {0, 70, 200}).out;
+  const at::Tensor alone =
+      attend_forward(in.q.slice(0, 70), in.k.slice(0, 70), in.v.slice(0, 70), shape, {0, 130}).out;
+  EXPECT_TRUE(at::equal(together.slice(0, 70), alone));
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,168 @@
+// Reading config.json: spellings, defaults, and everything that is refused.
+#include "model/families.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+Json llama() {
+  return Json::parse(R"({"model_type": "llama", "vocab_size": 100, "hidden_size": 64,
+    "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4})");
+}
+
+Json gpt2() {
+  return Json::parse(R"({"model_type": "gpt2", "vocab_size": 100, "n_embd": 64, "n_layer": 2,
+    "n_head": 4})");
+}
+
+Json with(Json config, const std::string& more) {
+  config.update(Json::parse(more));
+  return config;
+}
+
+std::vector<std::string> problems_of(const Json& config) {
+  try {
+    read_arch_spec(config, "config.json");
+  } catch (const ConfigError& error) {
+    return error.problems();
+  }
+  return {};
+}
+
+void expect_problem(const Json& config, const std::string& part) {
+  const auto problems = problems_of(config);
+  ASSERT_EQ(problems.size(), 1u) << part;
+  EXPECT_TRUE(problems[0].starts_with("config.json: ")) << problems[0];
+  EXPECT_NE(problems[0].find(part), std::string::npos) << problems[0];
+}
+
+TEST(Families, AbsentKeysTakeTheFamilysDefaults) {
+  const ArchSpec arch = read_arch_spec(llama(), "config.json");
+  EXPECT_EQ(arch.kv_heads, 4);
+  EXPECT_EQ(arch.head_dim, 16);
+  EXPECT_EQ(arch.rope.theta, 10000.0);
+  EXPECT_FALSE(arch.tied_by_config);
+  EXPECT_EQ(arch.layers[0].window, 0);
+  EXPECT_DOUBLE_EQ(arch.layers[0].attention_scale, 0.25);
+  const ArchSpec learned = read_arch_spec(gpt2(), "config.json");
+  EXPECT_EQ(learned.intermediate, 256);
+  EXPECT_EQ(learned.max_positions, 1024);
+  EXPECT_TRUE(learned.tied_by_config);
+  EXPECT_EQ(learned.norm_eps, 1e-5);
+  Json qwen3 = with(llama(), R"({"model_type": "qwen3"})");
+  EXPECT_EQ(read_arch_spec(qwen3, "config.json").head_dim, 128);
+  Json mistral = with(llama(), R"({"model_type": "mistral"})");
+  EXPECT_EQ(read_arch_spec(mistral, "config.json").layers[1].window, 4096);
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(read_arch_spec(mistral, "config.json").layers[1].window, 0);
+}
+
+TEST(Families, OldAndNewSpellingsOfRopeMeanTheSame) {
+  const ArchSpec old = read_arch_spec(
+      with(llama(), R"({"rope_theta": 5e5, "torch_dtype": "bfloat16", "rope_scaling": {
+        "type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192}})"),
+      "config.json");
+  const ArchSpec now = read_arch_spec(
+      with(llama(), R"({"dtype": "bfloat16", "rope_parameters": {"rope_theta": 500000,
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192}})"),
+      "config.json");
+  for (const ArchSpec& arch : {old, now}) {
+    EXPECT_EQ(arch.rope.scaling, RopeSpec::Scaling::kLlama3);
+    EXPECT_EQ(arch.rope.theta, 500000.0);
+    EXPECT_EQ(arch.rope.factor, 8.0);
+    EXPECT_EQ(arch.rope.low_freq_factor, 1.0);
+    EXPECT_EQ(arch.rope.high_freq_factor, 4.0);
+    EXPECT_EQ(arch.rope.original_max_positions, 8192);
+    EXPECT_EQ(arch.dtype, DType::kBF16);
+  }
+}
+
+TEST(Families, QwenSlidesFromMaxWindowLayersOnWhenItSlidesAtAll) {
+  Json config = with(llama(), R"({"model_type": "qwen2", "num_hidden_layers": 4,
+    "sliding_window": 32, "max_window_layers": 2})");
+  for (const LayerSpec& layer : read_arch_spec(config, "config.json").layers) {
+    EXPECT_EQ(layer.window, 0);
+  }
+  config["use_sliding_window"] = true;
+  const ArchSpec arch = read_arch_spec(config, "config.json");
+  EXPECT_EQ(arch.layers[1].window, 0);
+  EXPECT_EQ(arch.layers[2].window, 32);
+  config["layer_types"] = {"sliding_attention", "full_attention", "full_attention",
+                           "full_attention"};
+  const ArchSpec listed = read_arch_spec(config, "config.json");
+  EXPECT_EQ(listed.layers[0].window, 32);
+  EXPECT_EQ(listed.layers[3].window, 0);
+}
+
+TEST(Families, EosMayBeAListOrAbsent) {
+  EXPECT_TRUE(read_arch_spec(llama(), "config.json").eos_tokens.empty());
+  EXPECT_EQ(read_arch_spec(with(llama(), R"({"eos_token_id": 7})"), "config.json").eos_tokens,
+            std::vector<int64_t>{7});
+  EXPECT_EQ(read_arch_spec(with(llama(), R"({"eos_token_id": [7, 8]})"), "config.json").eos_tokens,
+            (std::vector<int64_t>{7, 8}));
+}
+
+TEST(Families, AnUnknownModelTypeIsRefusedWithTheSupportedList) {
+  expect_problem(with(llama(), R"({"model_type": "lama"})"),
+                 "model_type 'lama' is not supported; supported: llama, mistral, qwen2, qwen3");
+  Json none = llama();
+  none.erase("model_type");
+  expect_problem(none, "'model_type' is missing");
+  expect_problem(with(llama(), R"({"model_type": 3})"), "must be a string");
+}
+
+TEST(Families, KeysThatWouldChangeTheNumbersAreRefused) {
+  expect_problem(with(llama(), R"({"attn_logit_softcapping": 50.0})"), "attn_logit_softcapping");
+  expect_problem(with(llama(), R"({"embedding_multiplier": 12})"), "embedding_multiplier");
+  expect_problem(with(llama(), R"({"logits_scaling": 8})"), "logits_scaling");
+  expect_problem(with(llama(), R"({"quantization_config": {"bits": 4}})"), "quantization_config");
+  expect_problem(with(llama(), R"({"partial_rotary_factor": 0.5})"), "partial_rotary_factor");
+  expect_problem(with(gpt2(), R"({"add_cross_attention": true})"), "add_cross_attention");
+  EXPECT_TRUE(problems_of(with(llama(), R"({"attn_logit_softcapping": null})")).empty());
+  EXPECT_TRUE(problems_of(with(llama(), R"({"some_note": "kept"})")).empty());
+}
+
+TEST(Families, RopeOfAnotherKindIsRefused) {
+  expect_problem(with(llama(), R"({"rope_scaling": {"type": "yarn", "factor": 2.0}})"),
+                 "'yarn' is not supported; supported: default, linear, llama3");
+  expect_problem(with(llama(), R"({"rope_scaling": {"type": "linear"}})"), "'factor' is needed");
+  expect_problem(with(llama(), R"({"rope_parameters": [1]})"), "must be an object");
+  expect_problem(with(llama(), R"({"rope_parameters": {"full_attention": {}}})"),
+                 "per layer type is not supported");
+}
+
+TEST(Families, SizesAreChecked) {
+  expect_problem(with(llama(), R"({"vocab_size": 0})"), "'vocab_size' must be an integer in 1");
+  expect_problem(with(llama(), R"({"vocab_size": 2147483648})"), "'vocab_size'");
+  expect_problem(with(llama(), R"({"vocab_size": 18446744073709551615})"), "'vocab_size'");
+  expect_problem(with(llama(), R"({"vocab_size": "100"})"), "'vocab_size'");
+  expect_problem(with(llama(), R"({"num_hidden_layers": 5000})"), "at most 4096");
+  expect_problem(with(llama(), R"({"hidden_size": 66})"), "not a multiple");
+  expect_problem(with(llama(), R"({"num_key_value_heads": 3})"), "not a multiple");
+  expect_problem(with(llama(), R"({"head_dim": 15})"), "must be even");
+  expect_problem(with(llama(), R"({"rms_norm_eps": -1.0})"), "'rms_norm_eps'");
+  expect_problem(with(llama(), R"({"hidden_act": "mish"})"), "'mish' is not supported");
+  expect_problem(with(gpt2(), R"({"n_embd": 66, "head_dim": 16})"), "'n_head'");
+  expect_problem(with(gpt2(), R"({"n_layer": -1})"), "'n_layer' must be an integer");
+}
+
+TEST(Families, AllProblemsAreToldAtOnce) {
+  Json config = with(llama(), R"({"vocab_size": -1, "hidden_act": "mish", "tie_word_embeddings": 1,
+    "rope_scaling": {"type": "su", "factor": 4}, "residual_multiplier": 2})");
+  config.erase("intermediate_size");
+  EXPECT_EQ(problems_of(config).size(), 6u);
+}
+
+TEST(Families, AConfigThatIsNoObjectIsRefused) {
+  EXPECT_THROW(read_arch_spec(Json::parse("[1]"), "config.json"), ConfigError);
+}
+
+}  // namespace
+}  // namespace longshore

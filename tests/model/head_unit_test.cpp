@@ -1,0 +1,115 @@
+// The head's loss and gradients over chunks, and threads at sizes where they share work.
+#include "model/head_unit.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "model/families.h"
+#include "model/model_spec.h"
+#include "tests/model/plain_runner.h"
+
+namespace longshore {
+namespace {
+
+const int kStrictMkl = setenv("MKL_CBWR", "AVX2,STRICT", 1);
+
+const std::string kConfig =
+    R"({"model_type": "llama", "vocab_size": 300, "hidden_size": 256, "intermediate_size": 704,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2})";
+
+class Head : public testing::Test {
+ protected:
+  Head()
+      : arch_(read_arch_spec(Json::parse(kConfig), "config.json")),
+        model_(arch_, make_model_spec(arch_, {})) {
+    at::set_num_threads(1);
+    at::manual_seed(3);
+    for (const UnitSpec& unit : model_.spec().units) {
+      for (const ParamSpec& parameter : unit.parameters) {
+        weights_[parameter.name] =
+            at::randn(parameter.shape) * (parameter.shape.size() > 1 ? 0.05 : 0.2) + 0.1;
+      }
+    }
+    runner_ = std::make_unique<PlainRunner>(model_, weights_, at::kFloat);
+  }
+
+  MicroBatch batch(int64_t positions, int64_t trained_every) const {
+    std::vector<int64_t> tokens, targets;
+    for (int64_t i = 0; i < positions; ++i) {
+      tokens.push_back((i * 7919) % arch_.vocabulary);
+      targets.push_back(i % trained_every == 0 ? (i * 31) % arch_.vocabulary : -100);
+    }
+    return PlainRunner::make_batch({tokens}, {targets});
+  }
+
+  ArchSpec arch_;
+  DecoderModel model_;
+  std::map<std::string, at::Tensor> weights_;
+  std::unique_ptr<PlainRunner> runner_;
+};
+
+// A vocabulary of 300 has chunks of 1024 positions.
+TEST_F(Head, ManyChunksAgreeWithAllLogitsAtOnce) {
+  const MicroBatch many = batch(2500, 1);
+  at::Tensor x = at::randn({2500, arch_.hidden});
+  std::map<std::string, at::Tensor> sums;
+  const auto last = UnitId(static_cast<int32_t>(model_.spec().units.size()) - 1);
+  NamedSink sink(model_.spec(), last, sums);
+  const auto result =
+      model_.loss_unit().loss_and_gradients(runner_->parameters(last), {x}, many, 0.5, true, sink);
+  x = x.to(at::kDouble).requires_grad_(true);
+  const at::Tensor norm = weights_.at("model.norm.weight").to(at::kDouble).requires_grad_(true);
+  const at::Tensor head = weights_.at("lm_head.weight").to(at::kDouble).requires_grad_(true);
+  const at::Tensor normed = x * (x.square().mean(-1, true) + 1e-6).rsqrt() * norm;
+  const at::Tensor chosen =
+      at::log_softmax(normed.mm(head.t()), 1).gather(1, many.targets.unsqueeze(1));
+  const at::Tensor loss = chosen.sum().neg();
+  EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-6 * loss.item<double>());
+  EXPECT_EQ(result.trained, 2500);
+  (loss * 0.5).backward();
+  const auto error = [](const at::Tensor& got, const at::Tensor& expected) {
+    return ((got.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
+  };
+  EXPECT_LE(error(result.grad_in.at(0), x.grad()), 1e-5);
+  EXPECT_LE(error(sums.at("model.norm.weight"), norm.grad()), 1e-5);
+  EXPECT_LE(error(sums.at("lm_head.weight"), head.grad()), 1e-5);
+}
+
+TEST_F(Head, ABatchWithoutTrainedPositionsHasNoLossAndZeroGradients) {
+  MicroBatch none = batch(20, 1);
+  none.targets.fill_(-100);
+  const auto outcome = runner_->gradients({none}, 1.0, PlainRunner::Recompute::kUnit);
+  EXPECT_EQ(outcome.loss_sum, 0.0);
+  EXPECT_EQ(outcome.trained, 0);
+  for (const auto& [name, gradient] : outcome.gradients) {
+    EXPECT_EQ(gradient.abs().max().item<float>(), 0.0f) << name;
+  }
+}
+
+TEST_F(Head, UntrainedPositionsCostNothingAndChangeNothing) {
+  const MicroBatch sparse = batch(64, 9);
+  const auto outcome = runner_->gradients({sparse}, 1.0, PlainRunner::Recompute::kUnit);
+  EXPECT_EQ(outcome.trained, 8);
+  EXPECT_EQ(outcome.loss_sum, runner_->loss(sparse));
+}
+
+// Large enough that every op shares its work. MKL in strict mode, sums as matrix products.
+TEST_F(Head, AWholeModelGivesTheSameBitsWithOneAndTwoThreads) {
+  const std::vector<MicroBatch> batches{batch(640, 2)};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const PlainRunner runner(model_, weights_, dtype);
+    const auto one = runner.gradients(batches, 0.1, PlainRunner::Recompute::kUnit);
+    at::set_num_threads(2);
+    const auto two = runner.gradients(batches, 0.1, PlainRunner::Recompute::kUnit);
+    at::set_num_threads(1);
+    EXPECT_EQ(one.loss_sum, two.loss_sum) << dtype;
+    for (const auto& [name, gradient] : one.gradients) {
+      EXPECT_TRUE(at::equal(gradient, two.gradients.at(name))) << name << " " << dtype;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longshore

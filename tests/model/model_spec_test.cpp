@@ -1,0 +1,148 @@
+// Units and parameters from an ArchSpec and a file's tensors.
+#include "model/model_spec.h"
+
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+ArchSpec arch_of(const std::string& text) {
+  return read_arch_spec(Json::parse(text), "config.json");
+}
+
+ArchSpec llama(bool tied) {
+  return arch_of(R"({"model_type": "llama", "vocab_size": 100, "hidden_size": 64,
+    "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "tie_word_embeddings": )" +
+                 std::string(tied ? "true" : "false") + "}");
+}
+
+ArchSpec gpt2() {
+  return arch_of(R"({"model_type": "gpt2", "vocab_size": 100, "n_embd": 64, "n_layer": 2,
+    "n_head": 4, "n_positions": 32})");
+}
+
+std::vector<FileTensor> files_of(const ModelSpec& model) {
+  std::vector<FileTensor> files;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParamSpec& parameter : unit.parameters) {
+      files.push_back({.name = parameter.name, .shape = parameter.shape});
+    }
+  }
+  return files;
+}
+
+std::string data_error_of(const ArchSpec& arch, const std::vector<FileTensor>& files) {
+  try {
+    make_model_spec(arch, files);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ModelSpec, HasOneUnitForEmbeddingEachBlockAndHead) {
+  const ModelSpec model = make_model_spec(llama(false), {});
+  ASSERT_EQ(model.units.size(), 4u);
+  EXPECT_EQ(model.units[0].name, "embedding");
+  EXPECT_EQ(model.units[2].name, "block.1");
+  EXPECT_EQ(model.units[3].name, "head");
+  EXPECT_EQ(model.units[2].parameters[1].name, "model.layers.1.self_attn.q_proj.weight");
+  EXPECT_EQ(model.units[2].parameters[2].shape, (std::vector<int64_t>{32, 64}));
+  EXPECT_EQ(model.units[2].carry_out[0].elements_per_position, 64);
+  EXPECT_EQ(model.units[3].parameters[1].name, "lm_head.weight");
+  EXPECT_TRUE(model.units[3].borrowed.empty());
+}
+
+TEST(ModelSpec, ATiedHeadBorrowsTheEmbedding) {
+  const ModelSpec model = make_model_spec(llama(true), {});
+  ASSERT_EQ(model.units[3].borrowed.size(), 1u);
+  EXPECT_EQ(model.parameter(model.units[3].borrowed[0]).name, "model.embed_tokens.weight");
+  EXPECT_EQ(model.units[3].parameters.size(), 1u);
+}
+
+TEST(ModelSpec, AHeadInTheFilesIsNotTiedWhateverTheConfigSays) {
+  const ModelSpec untied = make_model_spec(llama(false), {});
+  const ModelSpec model = make_model_spec(llama(true), files_of(untied));
+  EXPECT_TRUE(model.units[3].borrowed.empty());
+}
+
+TEST(ModelSpec, AMissingHeadIsAnErrorUnlessTied) {
+  const std::vector<FileTensor> files = files_of(make_model_spec(llama(true), {}));
+  const std::string text = data_error_of(llama(false), files);
+  EXPECT_NE(text.find("'lm_head.weight' is missing, and tie_word_embeddings is not true"),
+            std::string::npos)
+      << text;
+}
+
+TEST(ModelSpec, Gpt2TakesThePrefixOfItsFiles) {
+  const ModelSpec prefixed = make_model_spec(gpt2(), {});
+  EXPECT_EQ(prefixed.units[1].parameters[0].name, "transformer.h.0.ln_1.weight");
+  std::vector<FileTensor> files = files_of(prefixed);
+  for (FileTensor& file : files) file.name = file.name.substr(std::string("transformer.").size());
+  files.push_back({.name = "h.0.attn.bias", .shape = {1, 1, 32, 32}});
+  const ModelSpec plain = make_model_spec(gpt2(), files);
+  EXPECT_EQ(plain.units[1].parameters[0].name, "h.0.ln_1.weight");
+  EXPECT_EQ(plain.units[0].parameters[1].name, "wpe.weight");
+}
+
+TEST(ModelSpec, Gpt2KeepsItsMatricesAsTheFileStoresThem) {
+  const ModelSpec model = make_model_spec(gpt2(), {});
+  const ParamSpec& fused = model.units[1].parameters[2];
+  EXPECT_EQ(fused.name, "transformer.h.0.attn.c_attn.weight");
+  EXPECT_EQ(fused.shape, (std::vector<int64_t>{64, 192}));
+  EXPECT_NEAR(fused.init.standard_deviation, 0.02, 1e-12);
+  EXPECT_NEAR(model.units[1].parameters[4].init.standard_deviation, 0.02 / 2.0, 1e-12);
+}
+
+TEST(ModelSpec, ReportsMissingUnknownAndMisshapenTensorsTogether) {
+  std::vector<FileTensor> files = files_of(make_model_spec(llama(false), {}));
+  files[1].shape = {63};
+  files[2].name = "model.layers.0.self_attn.query.weight";
+  const std::string text = data_error_of(llama(false), files);
+  EXPECT_NE(text.find("'model.layers.0.input_layernorm.weight' has shape [63], expected [64]"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("'model.layers.0.self_attn.q_proj.weight' is missing"), std::string::npos);
+  EXPECT_NE(text.find("'model.layers.0.self_attn.query.weight' is no part of llama"),
+            std::string::npos);
+}
+
+TEST(ModelSpec, RefusesSizesWhoseProductIsAbsurd) {
+  ArchSpec arch = llama(false);
+  arch.vocabulary = arch.hidden = (int64_t{1} << 31) - 1;
+  EXPECT_THROW(make_model_spec(arch, {}), ConfigError);
+}
+
+TEST(ModelSpec, SkipsBuffersByRule) {
+  EXPECT_TRUE(is_skipped_tensor(llama(false), "model.layers.1.self_attn.rotary_emb.inv_freq"));
+  EXPECT_TRUE(is_skipped_tensor(gpt2(), "transformer.h.11.attn.masked_bias"));
+  EXPECT_FALSE(is_skipped_tensor(gpt2(), "transformer.h.11.attn.c_attn.bias"));
+}
+
+TEST(Freeze, MarksWhatAGlobMatches) {
+  ModelSpec model = make_model_spec(llama(false), {});
+  const std::vector<std::string> globs{"model.embed_tokens.*", "*.layers.1.mlp.*"};
+  freeze_parameters(model, globs, "run.toml:3:1");
+  EXPECT_TRUE(model.units[0].parameters[0].frozen);
+  EXPECT_FALSE(model.units[1].parameters.back().frozen);
+  EXPECT_TRUE(model.units[2].parameters.back().frozen);
+  EXPECT_FALSE(model.units[2].parameters[0].frozen);
+}
+
+TEST(Freeze, RefusesGlobsThatMatchNothing) {
+  ModelSpec model = make_model_spec(llama(false), {});
+  const std::vector<std::string> globs{"*.nothing", "*.norm.weight", "h.*"};
+  try {
+    freeze_parameters(model, globs, "run.toml:3:1");
+    FAIL() << "not refused";
+  } catch (const ConfigError& error) {
+    ASSERT_EQ(error.problems().size(), 2u);
+    EXPECT_TRUE(error.problems()[0].starts_with("run.toml:3:1: '*.nothing' matches no parameter"));
+  }
+}
+
+}  // namespace
+}  // namespace longshore

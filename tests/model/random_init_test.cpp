@@ -1,0 +1,98 @@
+// Random values by name and element, and the presets that use them.
+#include "model/random_init.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "base/errors.h"
+#include "model/families.h"
+#include "model/init_presets.h"
+#include "model/model_spec.h"
+
+namespace longshore {
+namespace {
+
+const InitSpec kNormal{.kind = InitSpec::Kind::kNormal, .standard_deviation = 0.02};
+
+std::vector<float> filled(const std::string& name, uint64_t seed, int64_t begin, size_t count) {
+  std::vector<float> values(count);
+  fill_random(name, kNormal, seed, begin, values);
+  return values;
+}
+
+TEST(RandomInit, AnyPartOfATensorHasTheSameBitsAsTheWhole) {
+  const std::vector<float> whole = filled("a.weight", 42, 0, 1000);
+  for (const int64_t begin : {1, 2, 3, 4, 255, 256, 997}) {
+    const auto count = static_cast<size_t>(std::min<int64_t>(100, 1000 - begin));
+    const std::vector<float> part = filled("a.weight", 42, begin, count);
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + begin)) << begin;
+  }
+}
+
+TEST(RandomInit, NamesAndSeedsGiveOtherValues) {
+  const std::vector<float> values = filled("a.weight", 42, 0, 100);
+  EXPECT_NE(values, filled("b.weight", 42, 0, 100));
+  EXPECT_NE(values, filled("a.weight", 43, 0, 100));
+  EXPECT_NE(values, filled("a.weight", 0, 0, 100));
+}
+
+TEST(RandomInit, ValuesAreNormalWithTheGivenDeviation) {
+  const std::vector<float> values = filled("a.weight", 1, 0, 200000);
+  double sum = 0, squares = 0, fourth = 0, neighbours = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double x = values[i] / 0.02;
+    sum += x;
+    squares += x * x;
+    fourth += x * x * x * x;
+    if (i > 0) neighbours += x * values[i - 1] / 0.02;
+  }
+  const auto count = static_cast<double>(values.size());
+  // Five standard errors each.
+  EXPECT_NEAR(sum / count, 0.0, 5.0 / std::sqrt(count));
+  EXPECT_NEAR(squares / count, 1.0, 5.0 * std::sqrt(2.0 / count));
+  EXPECT_NEAR(fourth / count, 3.0, 5.0 * std::sqrt(96.0 / count));
+  EXPECT_NEAR(neighbours / count, 0.0, 5.0 / std::sqrt(count));
+}
+
+TEST(RandomInit, ZerosAndOnesAreExact) {
+  std::vector<float> values(5, 7.0f);
+  fill_random("a.bias", {.kind = InitSpec::Kind::kZeros}, 42, 3, values);
+  EXPECT_EQ(values, std::vector<float>(5, 0.0f));
+  fill_random("a.weight", {.kind = InitSpec::Kind::kOnes}, 42, 3, values);
+  EXPECT_EQ(values, std::vector<float>(5, 1.0f));
+}
+
+TEST(InitPresets, EveryPresetIsAModelThisProgramReads) {
+  ASSERT_GE(init_presets().size(), 6u);
+  for (const InitPreset& preset : init_presets()) {
+    const std::string text = init_preset_config(preset.name, {.vocabulary = 512, .eos_token = 3});
+    const ArchSpec arch = read_arch_spec(Json::parse(text), std::string(preset.name));
+    EXPECT_EQ(arch.vocabulary, 512);
+    EXPECT_EQ(arch.eos_tokens, std::vector<int64_t>{3});
+    EXPECT_FALSE(arch.bos_token.has_value());
+    EXPECT_GT(make_model_spec(arch, {}).parameter_elements(), 10000);
+  }
+}
+
+TEST(InitPresets, SmallLlamaHasFiveToEightMillionParameters) {
+  const std::string text = init_preset_config("small-llama", {.vocabulary = 4096});
+  const int64_t elements =
+      make_model_spec(read_arch_spec(Json::parse(text), "preset"), {}).parameter_elements();
+  EXPECT_GE(elements, 5'000'000);
+  EXPECT_LE(elements, 8'000'000);
+}
+
+TEST(InitPresets, AnUnknownNameIsRefusedWithTheNearestOne) {
+  try {
+    init_preset_config("tiny-lama", {.vocabulary = 10});
+    FAIL() << "not refused";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean 'tiny-llama'?"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace longshore

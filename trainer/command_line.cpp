@@ -1,0 +1,200 @@
+#include "trainer/command_line.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <new>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "config/overrides.h"
+#include "trainer/commands.h"
+
+namespace longshore {
+namespace {
+
+constexpr const char* kExamples = R"(
+examples:
+  longshore init-model --preset tiny-llama models/tiny
+  longshore plan run.toml
+  longshore train run.toml --train.steps=200 --optimizer.lr=1e-4
+  longshore generate run.toml --prompt "DOG, n."
+  longshore export run.toml --to models/tuned
+)";
+
+// The commands' parsers write here; the chosen command's action runs after parsing.
+struct Parsed {
+  RunArguments run;
+  std::function<int()> action;
+  InitModelOptions init_model;
+  TokenizerTrainOptions tokenizer;
+  GenerateOptions generate;
+  ExportCommandOptions exporting;
+  std::string source = "auto";
+  std::string section;
+  std::string directory;
+  bool json = false, defaults = false, difference = false;
+  int64_t keep = 2;
+};
+
+CLI::App* add_run_command(CLI::App& app, Parsed& parsed, const std::string& name,
+                          const std::string& sentence) {
+  CLI::App* command = app.add_subcommand(name, sentence);
+  command->add_option("files", parsed.run.files, "run files; a later one wins key by key")
+      ->required();
+  command->footer(
+      "Every key of the run file can be given as --section.key=value;\n"
+      "`longshore config keys [section]` lists them.");
+  return command;
+}
+
+void add_source(CLI::App* command, std::string& source) {
+  command->add_option("--from", source,
+                      "auto (newest valid checkpoint, else the model), model, or a directory");
+}
+
+void add_model_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* init = app.add_subcommand("init-model", "make a model directory with random weights");
+  init->add_option("directory", parsed.init_model.directory, "a new directory")->required();
+  init->add_option("--preset", parsed.init_model.preset, "the architecture and its sizes");
+  init->add_option("--text", parsed.init_model.text_files,
+                   "train a tokenizer on these files; without them a token is a byte");
+  init->add_option("--vocabulary", parsed.init_model.vocabulary, "tokens of the tokenizer");
+  init->add_option("--seed", parsed.init_model.seed, "of the random weights");
+  init->callback([&] { parsed.action = [&] { return run_init_model(parsed.init_model); }; });
+
+  CLI::App* tokenizer = app.add_subcommand("tokenizer", "tokenizers");
+  tokenizer->require_subcommand(1);
+  CLI::App* train = tokenizer->add_subcommand("train", "byte-level BPE from text files");
+  train->add_option("files", parsed.tokenizer.files, "text or JSON lines")->required();
+  train->add_option("--vocabulary", parsed.tokenizer.vocabulary, "number of tokens");
+  train->add_option("--to", parsed.tokenizer.output, "the file to write");
+  train->callback([&] { parsed.action = [&] { return run_tokenizer_train(parsed.tokenizer); }; });
+}
+
+void add_run_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* validate = add_run_command(app, parsed, "validate",
+                                       "check everything that needs no memory; all errors at once");
+  validate->callback([&] { parsed.action = [&] { return run_validate(parsed.run); }; });
+
+  CLI::App* plan = add_run_command(app, parsed, "plan", "what lives where, and whether it fits");
+  plan->add_flag("--json", parsed.json, "as one JSON object");
+  plan->callback([&] { parsed.action = [&] { return run_plan(parsed.run, parsed.json); }; });
+
+  CLI::App* eval = add_run_command(app, parsed, "eval", "loss on data.eval");
+  add_source(eval, parsed.source);
+  eval->add_flag("--json", parsed.json, "as one JSON object");
+  eval->callback(
+      [&] { parsed.action = [&] { return run_eval(parsed.run, parsed.source, parsed.json); }; });
+
+  CLI::App* generate = add_run_command(app, parsed, "generate", "text from prompts");
+  generate->add_option("--prompt", parsed.generate.prompts, "may be given several times")
+      ->required();
+  add_source(generate, parsed.generate.source);
+  generate->add_option("--max-new-tokens", parsed.generate.max_new_tokens, "tokens to add");
+  generate->add_option("--temperature", parsed.generate.temperature, "0: the likeliest token");
+  generate->add_option("--top-k", parsed.generate.top_k, "0: all tokens");
+  generate->add_flag("--json", parsed.generate.json, "one object per prompt and line");
+  generate->callback(
+      [&] { parsed.action = [&] { return run_generate(parsed.run, parsed.generate); }; });
+
+  CLI::App* exporting = add_run_command(app, parsed, "export", "write a Hugging Face directory");
+  exporting->add_option("--to", parsed.exporting.destination, "default: <run.dir>/hf");
+  add_source(exporting, parsed.exporting.source);
+  exporting->add_flag("--fp32", parsed.exporting.fp32, "weights as fp32 masters");
+  exporting->callback(
+      [&] { parsed.action = [&] { return run_export(parsed.run, parsed.exporting); }; });
+}
+
+void add_train_command(CLI::App& app, Parsed& parsed, const std::vector<std::string>& arguments) {
+  CLI::App* train = add_run_command(app, parsed, "train", "the run");
+  train->callback([&parsed, &arguments] {
+    parsed.action = [&parsed, &arguments] { return run_train(parsed.run, arguments); };
+  });
+  CLI::App* plot = app.add_subcommand("plot", "draw a run's loss curve in the terminal");
+  plot->add_option("directory", parsed.directory, "the run's directory")->required();
+  plot->callback([&] { parsed.action = [&] { return run_plot(parsed.directory); }; });
+  CLI::App* version = app.add_subcommand("version", "version, libraries, what the CPU can do");
+  version->callback([&] { parsed.action = [] { return run_version(); }; });
+}
+
+void add_config_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* config = app.add_subcommand("config", "the run file's keys");
+  config->require_subcommand(1);
+  CLI::App* dump = config->add_subcommand("dump", "the resolved run file");
+  dump->add_option("files", parsed.run.files, "run files");
+  dump->add_flag("--defaults", parsed.defaults, "all keys with their defaults");
+  dump->add_flag("--diff", parsed.difference, "only keys that differ from their defaults");
+  dump->callback([&] {
+    parsed.action = [&] { return run_config_dump(parsed.run, parsed.defaults, parsed.difference); };
+  });
+  CLI::App* keys = config->add_subcommand("keys", "type, default, bounds and meaning of each key");
+  keys->add_option("section", parsed.section, "only this section");
+  keys->callback([&] { parsed.action = [&] { return run_config_keys(parsed.section); }; });
+  CLI::App* schema = config->add_subcommand("schema", "JSON Schema for editors");
+  schema->callback([&] { parsed.action = [] { return run_config_schema(); }; });
+}
+
+void add_checkpoint_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* checkpoint = app.add_subcommand("ckpt", "a run's checkpoints");
+  checkpoint->require_subcommand(1);
+  CLI::App* list = add_run_command(*checkpoint, parsed, "ls", "list them");
+  list->add_flag("--json", parsed.json, "as JSON");
+  list->callback(
+      [&] { parsed.action = [&] { return run_checkpoint_list(parsed.run, parsed.json); }; });
+  CLI::App* verify = add_run_command(*checkpoint, parsed, "verify", "check every checksum");
+  verify->add_flag("--json", parsed.json, "as JSON");
+  verify->callback(
+      [&] { parsed.action = [&] { return run_checkpoint_verify(parsed.run, parsed.json); }; });
+  CLI::App* prune = add_run_command(*checkpoint, parsed, "prune", "delete all but the newest");
+  prune->add_option("--keep", parsed.keep, "how many to keep")->check(CLI::Range(1, 1 << 30));
+  prune->callback(
+      [&] { parsed.action = [&] { return run_checkpoint_prune(parsed.run, parsed.keep); }; });
+}
+
+int parse_and_run(const std::vector<std::string>& arguments) {
+  SplitArguments split = split_overrides(arguments);
+  CLI::App app("Longshore: fine-tunes models that are larger than the GPU.", "longshore");
+  app.footer(kExamples);
+  app.require_subcommand(1);
+  Parsed parsed;
+  parsed.run.overrides = split.overrides;
+  add_train_command(app, parsed, arguments);
+  add_run_commands(app, parsed);
+  add_model_commands(app, parsed);
+  add_config_commands(app, parsed);
+  add_checkpoint_commands(app, parsed);
+  try {
+    std::vector<std::string> reversed(split.rest.rbegin(), split.rest.rend());
+    app.parse(std::move(reversed));
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kConfig);
+  }
+  return parsed.action();
+}
+
+}  // namespace
+
+int run_command_line(const std::vector<std::string>& arguments) {
+  try {
+    return parse_and_run(arguments);
+  } catch (const ConfigError& error) {
+    for (const std::string& problem : error.problems()) log_error(problem);
+    return static_cast<int>(error.exit_code());
+  } catch (const Error& error) {
+    log_error(error.what());
+    return static_cast<int>(error.exit_code());
+  } catch (const std::bad_alloc&) {
+    log_error(
+        "host memory ran out; lower offload.host_memory or the sizes that `longshore plan` "
+        "lists under host");
+    return static_cast<int>(ExitCode::kOutOfMemory);
+  } catch (const std::exception& error) {
+    log_error(error.what());
+    return static_cast<int>(ExitCode::kFailure);
+  }
+}
+
+}  // namespace longshore

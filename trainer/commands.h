@@ -1,0 +1,70 @@
+// The commands of `longshore`, one function each, with their options as plain values. Each returns
+// the process's exit code and throws Error for what the user must know. Main thread.
+// Data goes to standard output, messages to standard error.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/run_setup.h"
+
+namespace longshore {
+
+struct InitModelOptions {
+  std::string directory;
+  std::string preset = "tiny-llama";
+  std::vector<std::string> text_files;  // train the tokenizer on these; none: bytes only
+  int64_t vocabulary = 0;               // 0: the preset's
+  uint64_t seed = 42;
+};
+int run_init_model(const InitModelOptions& options);
+
+struct TokenizerTrainOptions {
+  std::vector<std::string> files;
+  int64_t vocabulary = 4096;
+  std::string output = "tokenizer.json";
+};
+int run_tokenizer_train(const TokenizerTrainOptions& options);
+
+// Reads and checks everything that can be checked without allocating.
+int run_validate(const RunArguments& run);
+
+int run_plan(const RunArguments& run, bool json);
+
+int run_train(const RunArguments& run, const std::vector<std::string>& command);
+
+// `source`: "auto" (the run's newest valid checkpoint, else the model), "model", or a directory.
+int run_eval(const RunArguments& run, const std::string& source, bool json);
+
+struct GenerateOptions {
+  std::vector<std::string> prompts;
+  std::string source = "auto";
+  int64_t max_new_tokens = 64;
+  double temperature = 0.0;  // 0: the likeliest token
+  int64_t top_k = 0;         // 0: all tokens
+  bool json = false;
+};
+int run_generate(const RunArguments& run, const GenerateOptions& options);
+
+struct ExportCommandOptions {
+  std::string destination;  // empty: <run.dir>/hf
+  std::string source = "auto";
+  bool fp32 = false;
+};
+int run_export(const RunArguments& run, const ExportCommandOptions& options);
+
+int run_config_dump(const RunArguments& run, bool defaults, bool difference);
+int run_config_keys(const std::string& section);
+int run_config_schema();
+
+int run_checkpoint_list(const RunArguments& run, bool json);
+int run_checkpoint_verify(const RunArguments& run, bool json);
+int run_checkpoint_prune(const RunArguments& run, int64_t keep);
+
+// A run's loss curve, drawn in the terminal.
+int run_plot(const std::string& run_directory);
+
+int run_version();
+
+}  // namespace longshore

@@ -1,0 +1,92 @@
+// validate, plan, train.
+#include <cstdio>
+#include <optional>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "config/run_config.h"
+#include "offload/plan_text.h"
+#include "trainer/commands.h"
+#include "trainer/run_directory.h"
+#include "trainer/run_environment.h"
+#include "trainer/signal_flag.h"
+#include "trainer/trainer.h"
+
+namespace longshore {
+namespace {
+
+// Sets the last words of a run in run.json, whatever ends it.
+void write_end(const RunDirectory& directory, const Trainer* trainer, int exit_code,
+               const std::string& message) {
+  RunStatus status;
+  status.state = exit_code == 0     ? RunStatus::State::kDone
+                 : exit_code >= 128 ? RunStatus::State::kStopped
+                                    : RunStatus::State::kFailed;
+  status.exit_code = exit_code;
+  if (trainer != nullptr) {
+    status.step = trainer->step();
+    status.saved_step = trainer->saved_step();
+  }
+  status.message = message;
+  directory.write_status(status);
+}
+
+void write_beginning(const RunDirectory& directory, const RunSetup& setup, const TierPlan& plan,
+                     const std::vector<std::string>& command) {
+  directory.write_config(to_toml(setup.config));
+  directory.write_command(command);
+  directory.write_environment(run_environment());
+  directory.write_plan(format_plan(plan, setup.machine));
+  directory.write_status({});
+}
+
+}  // namespace
+
+int run_validate(const RunArguments& run) {
+  const RunSetup setup = prepare_run(run);
+  std::printf("valid: %s, %lld parameters in %zu units\n",
+              setup.source->model().arch().family.c_str(),
+              static_cast<long long>(setup.source->spec().parameter_elements()),
+              setup.source->spec().units.size());
+  return 0;
+}
+
+int run_plan(const RunArguments& run, bool json) {
+  const RunSetup setup = prepare_run(run);
+  const TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
+  const std::string text =
+      json ? plan_to_json(plan, setup.machine) : format_plan(plan, setup.machine);
+  std::fputs(text.c_str(), stdout);
+  if (plan.fits()) return 0;
+  throw DoesNotFitError(explain_misfit(setup.inputs, setup.machine));
+}
+
+int run_train(const RunArguments& run, const std::vector<std::string>& command) {
+  const RunSetup setup = prepare_run(run);
+  const TierPlan plan = setup.plan();
+  const RunDirectory directory = RunDirectory::open(setup.config.run.dir);
+  SignalFlag signals(directory.save_file());
+  write_beginning(directory, setup, plan, command);
+  std::fputs(format_plan(plan, setup.machine).c_str(), stderr);
+
+  std::optional<Trainer> trainer;
+  try {
+    trainer.emplace(setup, plan, directory, signals);
+    const int exit_code = trainer->run();
+    write_end(directory, &*trainer, exit_code, "");
+    return exit_code;
+  } catch (const Stopped& stopped) {
+    write_end(directory, nullptr, stopped.exit_code(), "stopped before the first step");
+    return stopped.exit_code();
+  } catch (const Error& error) {
+    write_end(directory, trainer ? &*trainer : nullptr, static_cast<int>(error.exit_code()),
+              error.what());
+    throw;
+  } catch (const std::exception& error) {
+    write_end(directory, trainer ? &*trainer : nullptr, static_cast<int>(ExitCode::kFailure),
+              error.what());
+    throw;
+  }
+}
+
+}  // namespace longshore

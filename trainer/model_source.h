@@ -1,0 +1,39 @@
+// ModelSource: the model that a run starts from: its Hugging Face directory, the units made of it,
+// and the first value of every parameter, read from the files or made from the seed.
+// Owned by the run; immutable; reading is safe from any thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "config/run_config.h"
+#include "hf/model_directory.h"
+#include "hf/weight_loader.h"
+#include "model/decoder_model.h"
+
+namespace longshore {
+
+class ModelSource {
+ public:
+  // Opens and checks config.model.path. ConfigError or DataError with every problem found.
+  explicit ModelSource(const RunConfig& config);
+
+  const ModelDirectory& directory() const { return *directory_; }
+  const DecoderModel& model() const { return *model_; }
+  const ModelSpec& spec() const { return model_->spec(); }
+  bool random() const { return !loader_.has_value(); }
+  // Elements [begin, begin + out.size()) of a parameter before the first step.
+  void read_initial(const std::string& name, int64_t begin, std::span<float> out) const;
+
+ private:
+  const ParamSpec& parameter(const std::string& name) const;
+
+  std::unique_ptr<ModelDirectory> directory_;
+  std::unique_ptr<DecoderModel> model_;
+  std::optional<WeightLoader> loader_;  // empty: random weights
+  uint64_t seed_;
+};
+
+}  // namespace longshore

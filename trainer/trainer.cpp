@@ -1,0 +1,284 @@
+#include "trainer/trainer.h"
+
+#include <chrono>
+#include <filesystem>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "offload/plan_inputs.h"
+#include "trainer/checkpoint_directory.h"
+#include "trainer/checkpoint_reader.h"
+#include "trainer/checkpoint_writer.h"
+#include "trainer/evaluator.h"
+#include "trainer/export_run.h"
+#include "trainer/lr_schedule.h"
+#include "trainer/run_environment.h"
+
+namespace longshore {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Checkpoints of an earlier run in the same directory must not be taken for this one's.
+void set_checkpoints_aside(const std::string& folder) {
+  if (list_checkpoints(folder).empty()) return;
+  int number = 1;
+  while (std::filesystem::exists(folder + ".old-" + std::to_string(number))) ++number;
+  const std::string aside = folder + ".old-" + std::to_string(number);
+  std::filesystem::rename(folder, aside);
+  log_warning("checkpoint.resume = \"never\": earlier checkpoints are now in " + aside);
+}
+
+StopCheck stop_check_of(const SignalFlag& signals) {
+  return [&signals] {
+    if (signals.stop_requested()) throw Stopped(signals.stop_exit_code());
+  };
+}
+
+}  // namespace
+
+Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
+                 SignalFlag& signals)
+    : config_(setup.config),
+      source_(*setup.source),
+      directory_(directory),
+      signals_(signals),
+      data_(setup.config, load_sequences(setup.config, *setup.source, setup.config.data.train,
+                                         setup.config.data.shuffle, stop_check_of(signals))),
+      engine_(&setup.source->model(), plan, adamw_options(setup.config)),
+      live_line_(LiveLine::options_of_stderr(setup.config.log.every_steps)) {
+  if (!config_.data.eval.empty()) {
+    eval_data_ = load_sequences(config_, source_, config_.data.eval, false, stop_check());
+  }
+  load_or_resume();
+}
+
+StopCheck Trainer::stop_check() const {
+  return stop_check_of(signals_);
+}
+
+void Trainer::load_or_resume() {
+  progress_.seed = static_cast<uint64_t>(config_.run.seed);
+  progress_.model_fingerprint = source_.directory().fingerprint();
+  progress_.config_text = to_toml(config_);
+  engine_.load([this](const std::string& name, int64_t begin, std::span<float> out) {
+    source_.read_initial(name, begin, out);
+  });
+  if (config_.checkpoint.resume == "never") set_checkpoints_aside(directory_.checkpoints());
+  resume(config_.checkpoint.resume);
+  metrics_ = progress_.step.value == 0
+                 ? MetricsFile::begin(directory_.metrics_file())
+                 : MetricsFile::resume(directory_.metrics_file(), progress_.step);
+  if (progress_.step.value == 0) {
+    metrics_->write(StartRecord{.plan = hash_text(hash64(progress_.config_text)),
+                                .config_hash = hash_text(hash64(progress_.config_text)),
+                                .ranks = 1,
+                                .resumed_from = progress_.step});
+  }
+}
+
+void Trainer::resume(const std::string& resume) {
+  FoundCheckpoint found = find_checkpoint(directory_.checkpoints(), resume);
+  for (const std::string& refused : found.refused) {
+    log_warning("refused " + refused + "; an older checkpoint is used");
+  }
+  if (!found.checkpoint) return;
+  const RunProgress& saved = found.checkpoint->manifest().progress;
+  const std::string& path = found.checkpoint->path();
+  if (saved.model_fingerprint != progress_.model_fingerprint) {
+    throw CheckpointError(path + ": was made from another model than " +
+                          source_.directory().path() + "; give its model.path, or another run.dir");
+  }
+  check_same_data(saved.sampler, path);
+  found.checkpoint->restore({source_.spec(), engine_.layouts(), Rank(0)}, engine_.store());
+  engine_.set_updates(saved.adam_step);
+  engine_.advance_version();
+  data_.resume_at(saved.step, {.seed = saved.sampler.at("seed").get<uint64_t>(),
+                               .epoch = saved.sampler.at("epoch").get<int64_t>(),
+                               .position = saved.sampler.at("position").get<int64_t>()});
+  progress_.step = saved.step;
+  progress_.adam_step = saved.adam_step;
+  progress_.skipped_total = saved.skipped_total;
+  progress_.skipped_in_row = saved.skipped_in_row;
+  saved_step_ = saved.step;
+  log_info("resumed from " + path + " after step " + std::to_string(saved.step.value));
+}
+
+void Trainer::check_same_data(const Json& sampler, const std::string& path) const {
+  for (const char* key : {"seed", "epoch", "position", "data"}) {
+    if (!sampler.contains(key)) throw CheckpointError(path + ": sampler." + key + " is missing");
+  }
+  if (sampler.at("data") != hash_text(data_.fingerprint()) ||
+      sampler.at("seed") != progress_.seed) {
+    throw CheckpointError(path +
+                          ": the training data, its tokens or run.seed changed since; "
+                          "bring them back, or start anew with checkpoint.resume = \"never\"");
+  }
+}
+
+int Trainer::run() {
+  while (progress_.step.value < data_.total_steps() && !signals_.stop_requested()) {
+    run_step();
+    after_step();
+  }
+  live_line_.finish();
+  if (progress_.step.value < data_.total_steps()) {
+    if (saved_step_ != progress_.step) save();
+    return signals_.stop_exit_code();
+  }
+  return finish();
+}
+
+StepOutcome Trainer::run_step() {
+  const Clock::time_point begin = Clock::now();
+  progress_.step.value += 1;
+  const double lr =
+      lr_at(config_.schedule, config_.optimizer.lr, progress_.step, data_.total_steps());
+  const StepBatches batches = data_.step_batches(progress_.step);
+  const std::vector<HostBatch> views = host_batches(batches.micro_batches);
+  const StepOutcome outcome = train_step(engine_, {.batches = engine_.batches().load(views),
+                                                   .trained_tokens = batches.trained_tokens,
+                                                   .lr = lr,
+                                                   .max_grad_norm = config_.train.max_grad_norm});
+  progress_.adam_step = engine_.updates();
+  progress_.skipped_in_row = outcome.skipped ? progress_.skipped_in_row + 1 : 0;
+  progress_.skipped_total += outcome.skipped ? 1 : 0;
+  record_step(batches, outcome, lr, seconds_since(begin));
+  count_skipped(outcome);
+  return outcome;
+}
+
+void Trainer::record_step(const StepBatches& batches, const StepOutcome& outcome, double lr,
+                          double seconds) {
+  const TierPlan& plan = engine_.plan();
+  StepRecord record;
+  record.step = progress_.step;
+  record.loss = outcome.loss;
+  record.grad_norm = outcome.norm.norm;
+  record.clip_scale = outcome.clip_scale;
+  record.lr = lr;
+  record.tokens = batches.tokens;
+  record.trained_tokens = batches.trained_tokens;
+  record.sequences = batches.sequences;
+  record.epoch = data_.epochs_after(progress_.step);
+  record.seconds = seconds;
+  record.tokens_per_second = static_cast<double>(batches.tokens) / seconds;
+  const Ledger::Totals totals = engine_.ledger().take();
+  for (Edge edge : kEdges) {
+    record.bytes.emplace_back(name_of(edge), totals[static_cast<size_t>(edge)].bytes);
+  }
+  record.memory = {.device_peak = engine_.memory().usage().peak(),
+                   .device_plan = plan.device_total,
+                   .host_pinned = engine_.store().host_bytes(),
+                   .host_rss = resident_bytes()};
+  record.skipped = outcome.skipped;
+  record.skipped_total = progress_.skipped_total;
+  metrics_->write(record);
+
+  seconds_per_step_ = seconds_per_step_ == 0.0 ? seconds : 0.9 * seconds_per_step_ + 0.1 * seconds;
+  LiveStatus status;
+  status.step = progress_.step.value;
+  status.total_steps = data_.total_steps();
+  status.loss = outcome.loss;
+  status.lr = lr;
+  status.grad_norm = outcome.norm.norm;
+  status.tokens_per_second = record.tokens_per_second;
+  status.skipped = outcome.skipped;
+  status.device_bytes = record.memory.device_peak;
+  status.device_plan_bytes = plan.device_total;
+  status.host_bytes = record.memory.host_rss;
+  status.host_plan_bytes = plan.host_total;
+  status.eta_seconds =
+      seconds_per_step_ * static_cast<double>(data_.total_steps() - progress_.step.value);
+  live_line_.show(status);
+}
+
+void Trainer::count_skipped(const StepOutcome& outcome) {
+  if (!outcome.skipped) return;
+  const std::string first =
+      outcome.norm.first_non_finite
+          ? ", first in unit " + source_.spec().unit(*outcome.norm.first_non_finite).name
+          : "";
+  const std::string text = "step " + std::to_string(progress_.step.value) +
+                           " skipped: the loss or a gradient is not finite" + first;
+  live_line_.clear();
+  log_warning(text);
+  metrics_->write(EventRecord{.level = "warning", .code = "step_skipped", .rank = 0, .text = text});
+  if (progress_.skipped_in_row >= config_.train.max_nonfinite_steps) {
+    throw NonFiniteError("stopped after " + std::to_string(progress_.skipped_in_row) +
+                         " steps in a row with a loss or gradient that is not finite" + first +
+                         "; lower optimizer.lr or look at the data (train.max_nonfinite_steps)");
+  }
+}
+
+void Trainer::after_step() {
+  const int64_t step = progress_.step.value;
+  const bool last = step == data_.total_steps();
+  if (eval_data_ && !signals_.stop_requested() &&
+      (last || (config_.eval.every_steps > 0 && step % config_.eval.every_steps == 0))) {
+    evaluate_now();
+  }
+  const int64_t every = config_.checkpoint.every_steps;
+  const bool asked = signals_.take_save_request();
+  if (last || asked || (every > 0 && step % every == 0)) save();
+}
+
+void Trainer::evaluate_now() {
+  // A stop signal during the evaluation ends it; the step before it is saved as always.
+  try {
+    const Evaluation result = evaluate(engine_, *eval_data_, config_.eval.sequences,
+                                       config_.train.micro_batch, stop_check());
+    metrics_->write(EvalRecord{.step = progress_.step,
+                               .loss = result.loss,
+                               .perplexity = result.perplexity,
+                               .tokens = result.tokens,
+                               .seconds = result.seconds});
+    live_line_.clear();
+    char text[96];
+    std::snprintf(text, sizeof text, "step %lld  eval loss %.4f  perplexity %.2f",
+                  static_cast<long long>(progress_.step.value), result.loss, result.perplexity);
+    log_info(text);
+  } catch (const Stopped&) {
+    log_info("evaluation cut short by a stop signal");
+  }
+}
+
+void Trainer::save() {
+  engine_.optimizer().flush();
+  const DataCursor cursor = data_.cursor_after(progress_.step);
+  progress_.sampler = Json{{"seed", cursor.seed},
+                           {"epoch", cursor.epoch},
+                           {"position", cursor.position},
+                           {"data", hash_text(data_.fingerprint())}};
+  metrics_->sync();
+  const SavedCheckpoint saved =
+      save_checkpoint(directory_.checkpoints(), config_.checkpoint.keep, progress_,
+                      {source_.spec(), engine_.layouts(), Rank(0)}, engine_.store());
+  saved_step_ = progress_.step;
+  metrics_->write(CheckpointRecord{
+      .step = progress_.step, .path = saved.path, .bytes = saved.bytes, .seconds = saved.seconds});
+  directory_.write_status({.state = RunStatus::State::kRunning,
+                           .exit_code = std::nullopt,
+                           .step = progress_.step,
+                           .saved_step = saved_step_,
+                           .message = ""});
+}
+
+int Trainer::finish() {
+  if (config_.checkpoint.export_model == CheckpointSection::Export::kEnd) {
+    const std::string destination = directory_.export_directory();
+    const ExportResult result = export_run(source_, engine_, destination, /*as_fp32=*/false);
+    live_line_.clear();
+    log_info("exported " + std::to_string(result.tensors) + " tensors, " +
+             format_bytes(result.bytes) + ", to " + destination);
+  }
+  metrics_->write(EndRecord{.status = "done", .exit_code = 0, .steps = progress_.step.value});
+  return 0;
+}
+
+}  // namespace longshore

@@ -1,0 +1,73 @@
+// Trainer: one run from its first step, or its last checkpoint, to its end or a stop signal.
+// Owned by the `train` command; main thread, which is the compute thread too.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fsdp/engine.h"
+#include "trainer/checkpoint_manifest.h"
+#include "trainer/live_line.h"
+#include "trainer/metrics.h"
+#include "trainer/run_data.h"
+#include "trainer/run_directory.h"
+#include "trainer/run_setup.h"
+#include "trainer/signal_flag.h"
+#include "trainer/train_step.h"
+
+namespace longshore {
+
+// A stop signal came where nothing had to be saved.
+class Stopped : public std::runtime_error {
+ public:
+  explicit Stopped(int exit_code)
+      : std::runtime_error("stopped by a signal"), exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
+class Trainer {
+ public:
+  // Reads the data, allocates what the plan says and loads the model or a checkpoint. All
+  // references must outlive the trainer.
+  Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
+          SignalFlag& signals);
+
+  // Runs to the end or to a stop signal. Returns the exit code.
+  int run();
+  Step step() const { return progress_.step; }
+  std::optional<Step> saved_step() const { return saved_step_; }
+
+ private:
+  void load_or_resume();
+  void resume(const std::string& resume);
+  void check_same_data(const Json& sampler, const std::string& path) const;
+  StepOutcome run_step();
+  void record_step(const StepBatches& batches, const StepOutcome& outcome, double lr,
+                   double seconds);
+  void count_skipped(const StepOutcome& outcome);
+  void after_step();
+  void save();
+  void evaluate_now();
+  int finish();
+  StopCheck stop_check() const;
+
+  const RunConfig& config_;
+  const ModelSource& source_;
+  const RunDirectory& directory_;
+  SignalFlag& signals_;
+  TrainingData data_;
+  std::optional<SequenceData> eval_data_;
+  Engine engine_;
+  std::optional<MetricsFile> metrics_;
+  LiveLine live_line_;
+  RunProgress progress_;
+  std::optional<Step> saved_step_;
+  double seconds_per_step_ = 0.0;  // smoothed, for the time left
+};
+
+}  // namespace longshore
