@@ -37,6 +37,10 @@ AdamWOptions adamw_options(const RunConfig& config) {
           .decay = all ? AdamWOptions::Decay::kAll : AdamWOptions::Decay::kMatrices};
 }
 
+int compute_threads(const RunConfig& config, const Machine& machine) {
+  return threads_or(config.device.threads, machine.physical_cores);
+}
+
 PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCosts costs,
                        const Machine& machine) {
   PlanInputs inputs;
@@ -51,7 +55,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCost
   inputs.device = choose_device(config);
   inputs.device_cap = config.offload.device_memory;
   inputs.host_cap = config.offload.host_memory;
-  inputs.compute_threads = threads_or(config.device.threads, machine.physical_cores);
+  inputs.compute_threads = compute_threads(config, machine);
   inputs.optimizer_threads = threads_or(config.offload.threads, machine.physical_cores);
   return inputs;
 }

@@ -11,6 +11,9 @@ namespace longshore {
 StateOptions state_options(const RunConfig& config);
 AdamWOptions adamw_options(const RunConfig& config);
 
+// LibTorch's compute threads: the run file's, or the machine's physical cores.
+int compute_threads(const RunConfig& config, const Machine& machine);
+
 // `model` must outlive the inputs. Threads that the run file leaves to us are the physical cores;
 // compute threads of a CPU device and optimizer threads take turns, so both may have all.
 // ConfigError when the run file asks for a device that this build or machine does not have.

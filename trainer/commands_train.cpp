@@ -35,7 +35,11 @@ void write_beginning(const RunDirectory& directory, const RunSetup& setup, const
                      const std::vector<std::string>& command) {
   directory.write_config(to_toml(setup.config));
   directory.write_command(command);
-  directory.write_environment(run_environment());
+  Json environment = run_environment();
+  environment["compute"] = {{"threads", setup.compute.threads},
+                            {"inter_op_threads", setup.compute.inter_op_threads},
+                            {"mkl_cbwr", setup.compute.mkl_cbwr}};
+  directory.write_environment(environment);
   directory.write_plan(format_plan(plan, setup.machine));
   directory.write_status({});
 }

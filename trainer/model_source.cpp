@@ -28,6 +28,17 @@ std::vector<FileTensor> file_tensors(const ModelDirectory& directory) {
   return tensors;
 }
 
+// A tied model whose files hold a head of its own: transformers would ignore that head, so training
+// it, or not, must be the user's decision.
+void check_tied_head(const ArchSpec& arch, const ModelSpec& spec, const ModelDirectory& directory) {
+  if (!arch.tied_by_config || !spec.units.back().borrowed.empty()) return;
+  if (directory.tensors().empty()) return;
+  throw ConfigError(arch.origin +
+                    ": says that the head is tied to the embedding, but the weights "
+                    "hold a head of their own; set tie_word_embeddings to false to train it, or "
+                    "remove it from the weights");
+}
+
 }  // namespace
 
 ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(config.run.seed)) {
@@ -37,6 +48,7 @@ ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(
                                                      : ModelDirectory::Weights::kRequired));
   ArchSpec arch = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
   ModelSpec spec = make_model_spec(arch, file_tensors(*directory_));
+  check_tied_head(arch, spec, *directory_);
   freeze_parameters(spec, config.train.freeze, "train.freeze");
   validate_model_spec(spec);
   if (!random) loader_.emplace(*directory_, spec, skip_rules(arch, *directory_));

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "base/errors.h"
 #include "fsdp/engine.h"
 #include "offload/plan_inputs.h"
 
@@ -22,17 +23,30 @@ Bytes estimate_data_bytes(const DataSection& data) {
   return text * 2;
 }
 
+// A table of positions has an end; rotary positions have none.
+void check_positions(const RunConfig& config, const ArchSpec& arch) {
+  if (arch.position != PositionKind::kLearned || config.data.max_tokens <= arch.max_positions) {
+    return;
+  }
+  throw ConfigError("data.max_tokens = " + std::to_string(config.data.max_tokens) +
+                    " is more than the " + std::to_string(arch.max_positions) + " positions that " +
+                    arch.origin + " has; lower data.max_tokens");
+}
+
 }  // namespace
 
 RunSetup prepare_run(const RunArguments& arguments) {
   RunSetup setup;
   setup.config = load_run_config(arguments.files, arguments.overrides);
   setup.machine = probe_machine();
+  // Before the model: its tables are LibTorch's first computation.
+  setup.compute = set_compute_threads(compute_threads(setup.config, setup.machine));
   setup.source = std::make_unique<ModelSource>(setup.config);
-  const PlanInputs threads = plan_inputs(setup.config, setup.source->spec(), {}, setup.machine);
-  setup.inputs = threads;
-  setup.inputs.costs =
-      unit_costs(setup.source->model(), setup.config.precision.compute, threads.compute_threads);
+  check_positions(setup.config, setup.source->model().arch());
+  setup.inputs = plan_inputs(
+      setup.config, setup.source->spec(),
+      unit_costs(setup.source->model(), setup.config.precision.compute, setup.compute.threads),
+      setup.machine);
   setup.inputs.data_bytes = estimate_data_bytes(setup.config.data);
   return setup;
 }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "config/run_config.h"
+#include "device/compute_threads.h"
 #include "offload/machine.h"
 #include "offload/tier_plan.h"
 #include "trainer/model_source.h"
@@ -21,6 +22,7 @@ struct RunArguments {
 struct RunSetup {
   RunConfig config;
   Machine machine;
+  ComputeSettings compute;  // in force for the process
   std::unique_ptr<ModelSource> source;
   PlanInputs inputs;
 
@@ -28,8 +30,8 @@ struct RunSetup {
   TierPlan plan() const { return make_tier_plan(inputs, machine); }
 };
 
-// Reads the run file, looks at the machine and opens the model. Throws ConfigError or DataError
-// with every problem found.
+// Reads the run file, looks at the machine, sets LibTorch's threads and opens the model. Throws
+// ConfigError or DataError with every problem found.
 RunSetup prepare_run(const RunArguments& arguments);
 
 }  // namespace longshore

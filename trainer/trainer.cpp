@@ -1,13 +1,11 @@
 #include "trainer/trainer.h"
 
 #include <chrono>
-#include <filesystem>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "offload/plan_inputs.h"
-#include "trainer/checkpoint_directory.h"
 #include "trainer/checkpoint_reader.h"
 #include "trainer/checkpoint_writer.h"
 #include "trainer/evaluator.h"
@@ -24,14 +22,13 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Checkpoints of an earlier run in the same directory must not be taken for this one's.
-void set_checkpoints_aside(const std::string& folder) {
-  if (list_checkpoints(folder).empty()) return;
-  int number = 1;
-  while (std::filesystem::exists(folder + ".old-" + std::to_string(number))) ++number;
-  const std::string aside = folder + ".old-" + std::to_string(number);
-  std::filesystem::rename(folder, aside);
-  log_warning("checkpoint.resume = \"never\": earlier checkpoints are now in " + aside);
+// Known only now where the run's length is given in epochs.
+void check_schedule(const ScheduleSection& schedule, int64_t total_steps) {
+  if (schedule.warmup_steps + schedule.decay_steps <= total_steps) return;
+  throw ConfigError("schedule.warmup_steps + schedule.decay_steps = " +
+                    std::to_string(schedule.warmup_steps + schedule.decay_steps) +
+                    " is more than the run's " + std::to_string(total_steps) +
+                    " steps; lower them or raise train.epochs");
 }
 
 StopCheck stop_check_of(const SignalFlag& signals) {
@@ -52,6 +49,7 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
                                          setup.config.data.shuffle, stop_check_of(signals))),
       engine_(&setup.source->model(), plan, adamw_options(setup.config)),
       live_line_(LiveLine::options_of_stderr(setup.config.log.every_steps)) {
+  check_schedule(config_.schedule, data_.total_steps());
   if (!config_.data.eval.empty()) {
     eval_data_ = load_sequences(config_, source_, config_.data.eval, false, stop_check());
   }
@@ -69,7 +67,6 @@ void Trainer::load_or_resume() {
   engine_.load([this](const std::string& name, int64_t begin, std::span<float> out) {
     source_.read_initial(name, begin, out);
   });
-  if (config_.checkpoint.resume == "never") set_checkpoints_aside(directory_.checkpoints());
   resume(config_.checkpoint.resume);
   metrics_ = progress_.step.value == 0
                  ? MetricsFile::begin(directory_.metrics_file())
@@ -83,9 +80,12 @@ void Trainer::load_or_resume() {
 }
 
 void Trainer::resume(const std::string& resume) {
-  FoundCheckpoint found = find_checkpoint(directory_.checkpoints(), resume);
+  FoundCheckpoint found = start_from_checkpoint(directory_.checkpoints(), resume);
   for (const std::string& refused : found.refused) {
     log_warning("refused " + refused + "; an older checkpoint is used");
+  }
+  for (const std::string& path : found.set_aside) {
+    log_warning("an earlier course of this run is now in " + path);
   }
   if (!found.checkpoint) return;
   const RunProgress& saved = found.checkpoint->manifest().progress;
@@ -94,13 +94,11 @@ void Trainer::resume(const std::string& resume) {
     throw CheckpointError(path + ": was made from another model than " +
                           source_.directory().path() + "; give its model.path, or another run.dir");
   }
-  check_same_data(saved.sampler, path);
+  const DataCursor cursor = read_cursor(saved.sampler, path);
   found.checkpoint->restore({source_.spec(), engine_.layouts(), Rank(0)}, engine_.store());
   engine_.set_updates(saved.adam_step);
   engine_.advance_version();
-  data_.resume_at(saved.step, {.seed = saved.sampler.at("seed").get<uint64_t>(),
-                               .epoch = saved.sampler.at("epoch").get<int64_t>(),
-                               .position = saved.sampler.at("position").get<int64_t>()});
+  data_.resume_at(saved.step, cursor);
   progress_.step = saved.step;
   progress_.adam_step = saved.adam_step;
   progress_.skipped_total = saved.skipped_total;
@@ -109,16 +107,23 @@ void Trainer::resume(const std::string& resume) {
   log_info("resumed from " + path + " after step " + std::to_string(saved.step.value));
 }
 
-void Trainer::check_same_data(const Json& sampler, const std::string& path) const {
-  for (const char* key : {"seed", "epoch", "position", "data"}) {
-    if (!sampler.contains(key)) throw CheckpointError(path + ": sampler." + key + " is missing");
+DataCursor Trainer::read_cursor(const Json& sampler, const std::string& path) const {
+  DataCursor cursor;
+  std::string data;
+  try {
+    cursor.seed = sampler.at("seed").get<uint64_t>();
+    cursor.epoch = sampler.at("epoch").get<int64_t>();
+    cursor.position = sampler.at("position").get<int64_t>();
+    data = sampler.at("data").get<std::string>();
+  } catch (const Json::exception& error) {
+    throw CheckpointError(path + ": manifest.json: sampler: " + error.what());
   }
-  if (sampler.at("data") != hash_text(data_.fingerprint()) ||
-      sampler.at("seed") != progress_.seed) {
+  if (data != hash_text(data_.fingerprint()) || cursor.seed != progress_.seed) {
     throw CheckpointError(path +
                           ": the training data, its tokens or run.seed changed since; "
                           "bring them back, or start anew with checkpoint.resume = \"never\"");
   }
+  return cursor;
 }
 
 int Trainer::run() {

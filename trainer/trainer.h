@@ -45,7 +45,8 @@ class Trainer {
  private:
   void load_or_resume();
   void resume(const std::string& resume);
-  void check_same_data(const Json& sampler, const std::string& path) const;
+  // Refuses a sampler state of other data.
+  DataCursor read_cursor(const Json& sampler, const std::string& path) const;
   StepOutcome run_step();
   void record_step(const StepBatches& batches, const StepOutcome& outcome, double lr,
                    double seconds);

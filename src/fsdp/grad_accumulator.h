@@ -30,6 +30,9 @@ class RunningSum : public GradAccumulator {
   // `memory` has at least layout.trainable_elements() * 4 bytes and outlives the accumulator.
   RunningSum(const UnitSpec& unit, const FlatLayout& layout, std::span<std::byte> memory);
 
+  // Bound of what add, add_rows and add_product allocate, for gradients in `compute`.
+  static Bytes workspace_bytes(const UnitSpec& unit, int64_t positions, DType compute, int threads);
+
   void clear() override;
   void add(int32_t parameter, const at::Tensor& grad) override;
   void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override;
