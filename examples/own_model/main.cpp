@@ -74,6 +74,10 @@ int main() {
   longshore::Engine engine(model.get(),
                            longshore::make_tier_plan(inputs, longshore::probe_machine()),
                            {.weight_decay = 0.0});
+  engine.load([&model](const std::string& name, int64_t begin, std::span<float> out) {
+    model->read_initial(name, begin, out);
+  });
+  model->forget_initial();
 
   double first = 0.0, last = 0.0;
   for (int64_t step = 1; step <= kSteps; ++step) {

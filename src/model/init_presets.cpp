@@ -30,6 +30,8 @@ const std::vector<Row>& rows() {
       {{"tiny-qwen2", "qwen2, 2 layers of 64; tied"}, {"qwen2", 64, 160, 2, 4, 2, 16, 1024, true}},
       {{"tiny-qwen3", "qwen3, 2 layers of 64; tied, head_dim 32"},
        {"qwen3", 64, 160, 2, 4, 2, 32, 1024, true}},
+      {{"tiny-deep", "llama, 96 layers of 64: many units, for small device caps"},
+       {"llama", 64, 160, 96, 4, 2, 16, 1024, true}},
       {{"tiny-gpt2", "gpt2, 2 layers of 64; tied"}, {"gpt2", 64, 256, 2, 4, 4, 16, 1024, true}},
       {{"small-llama", "llama, 6 layers of 256, tied; about 6 M parameters with 4096 tokens"},
        {"llama", 256, 704, 6, 4, 2, 64, 2048, true}},

@@ -114,6 +114,8 @@ void ModuleModel::add_spec(const std::string& name, const torch::nn::Module& mod
                                .shape = parameter.value().sizes().vec(),
                                .frozen = !parameter.value().requires_grad(),
                                .init = {}});
+    initial_[unit.parameters.back().name] =
+        parameter.value().detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).flatten();
   }
   spec_.units.push_back(std::move(unit));
 }
@@ -121,31 +123,21 @@ void ModuleModel::add_spec(const std::string& name, const torch::nn::Module& mod
 void ModuleModel::add_unit(const std::string& name, std::shared_ptr<torch::nn::Module> module,
                            Forward forward, std::vector<CarryTensorSpec> carry_out) {
   add_spec(name, *module, std::move(carry_out));
-  modules_.push_back(module);
   units_.push_back(std::make_unique<ModuleUnit>(std::move(module), std::move(forward)));
 }
 
 void ModuleModel::add_loss(const std::string& name, std::shared_ptr<torch::nn::Module> module,
                            Scores scores) {
   add_spec(name, *module, {});
-  modules_.push_back(module);
   loss_ = std::make_unique<ModuleLoss>(std::move(module), std::move(scores));
 }
 
 void ModuleModel::read_initial(const std::string& parameter, int64_t begin,
                                std::span<float> out) const {
-  for (const UnitSpec& unit : spec_.units) {
-    const size_t index = static_cast<size_t>(unit.id.value);
-    const std::vector<at::Tensor> values = modules_[index]->parameters();
-    for (size_t i = 0; i < unit.parameters.size(); ++i) {
-      if (unit.parameters[i].name != parameter) continue;
-      const at::Tensor flat = values[i].detach().to(at::kFloat).contiguous().flatten();
-      const float* source = flat.const_data_ptr<float>() + begin;
-      std::copy(source, source + out.size(), out.begin());
-      return;
-    }
-  }
-  LONGSHORE_CHECK(false) << "no parameter " << parameter;
+  const auto found = initial_.find(parameter);
+  LONGSHORE_CHECK(found != initial_.end()) << "no initial value of " << parameter;
+  const float* source = found->second.const_data_ptr<float>() + begin;
+  std::copy(source, source + out.size(), out.begin());
 }
 
 const Unit& ModuleModel::unit(UnitId id) const {

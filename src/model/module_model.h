@@ -1,12 +1,13 @@
 // ModuleModel: makes torch::nn::Modules into units, so that a model of one's own trains on the
 // engine. A module's parameters are pointed at the leased slot; its own memory is given up.
-// Build it, read its initial values into a store, then hand it to an Engine. Owned by the user,
-// who keeps it alive as long as the engine; its units run on the compute thread.
+// Build it, make an Engine of it, load the engine from `read_initial`. Owned by the user, who keeps
+// it alive as long as the engine; its units run on the compute thread.
 #pragma once
 
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,8 +32,10 @@ class ModuleModel : public Model {
                 std::vector<CarryTensorSpec> carry_out);
   void add_loss(const std::string& name, std::shared_ptr<torch::nn::Module> module, Scores scores);
 
-  // The value a parameter had in its module; readable until the model is handed to an engine.
+  // The value a parameter had when its module was added.
   void read_initial(const std::string& parameter, int64_t begin, std::span<float> out) const;
+  // Frees the initial values, which take a copy of the model.
+  void forget_initial() { initial_.clear(); }
 
   const ModelSpec& spec() const override { return spec_; }
   const Unit& unit(UnitId id) const override;
@@ -45,7 +48,7 @@ class ModuleModel : public Model {
                 std::vector<CarryTensorSpec> carry_out);
 
   ModelSpec spec_;
-  std::vector<std::shared_ptr<torch::nn::Module>> modules_;
+  std::map<std::string, at::Tensor> initial_;  // fp32, flat
   std::vector<std::unique_ptr<Unit>> units_;
   std::unique_ptr<LossUnit> loss_;
   Bytes workspace_bytes_per_position_;
