@@ -1,0 +1,77 @@
+// The device's cap: what a run takes never exceeds its plan, over models, micro-batches and caps.
+#include <gtest/gtest.h>
+
+#include "hf/model_directory.h"
+#include "tests/parity/run_driver.h"
+#include "trainer/command_line.h"
+#include "trainer/run_setup.h"
+
+namespace longshore {
+namespace {
+
+// The plan's numbers are in the step lines; device_memory is auto, so the cap is the plan itself
+// and a run that needs a byte more ends with exit code 4.
+void expect_within_plan(const RunDriver& run) {
+  const std::vector<Json> steps = run.metrics("step");
+  ASSERT_FALSE(steps.empty());
+  for (const Json& step : steps) {
+    const Json& memory = step.at("memory_bytes");
+    EXPECT_LE(memory.at("device_peak").get<int64_t>(), memory.at("device_plan").get<int64_t>());
+    EXPECT_GT(memory.at("device_peak").get<int64_t>(), 0);
+  }
+}
+
+TEST(DeviceMemory, StaysWithinThePlanOverModelsAndMicroBatches) {
+  for (const std::string& golden : golden_names()) {
+    for (const std::string micro_batch : {"1", "4"}) {
+      for (const std::string recompute : {"unit", "none"}) {
+        for (const std::string compute : {"fp32", "bf16"}) {
+          RunDriver run("memory");
+          std::vector<std::string> arguments = RunDriver::golden_arguments(golden);
+          arguments.insert(arguments.end(),
+                           {"--train.steps=3", "--train.sequences_per_step=4",
+                            "--train.micro_batch=" + micro_batch, "--fsdp.recompute=" + recompute,
+                            "--precision.compute=" + compute});
+          EXPECT_EQ(run.train(arguments), 0)
+              << golden << " micro_batch " << micro_batch << " " << recompute << " " << compute;
+          expect_within_plan(run);
+        }
+      }
+    }
+  }
+}
+
+TEST(DeviceMemory, RefusesACapBelowThePlanWithCodeThree) {
+  RunDriver run("too-small");
+  std::vector<std::string> arguments = RunDriver::golden_arguments("llama");
+  arguments.insert(arguments.end(), {"--offload.device_memory=16KiB"});
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run.train(arguments), 3);
+  const std::string messages = testing::internal::GetCapturedStderr();
+  EXPECT_NE(messages.find("offload.device_memory is 16.0 KiB"), std::string::npos) << messages;
+  EXPECT_NE(messages.find("data.max_tokens"), std::string::npos) << messages;
+}
+
+// Longshore's reason to be: parameters alone are 8 times what the device may hold, and the run
+// keeps the cap.
+TEST(DeviceMemory, TrainsAModelEightTimesLargerThanTheCap) {
+  const std::string directory = scratch_directory("deep-model");
+  ASSERT_EQ(run_command_line({"init-model", "--preset", "tiny-deep", directory}), 0);
+  RunDriver run("larger");
+  std::vector<std::string> arguments = RunDriver::golden_arguments("llama");
+  const Bytes model_bytes =
+      ModelDirectory::open(directory).weight_bytes();  // fp32, as the device reads them
+  const Bytes cap = model_bytes / 8;
+  arguments.insert(arguments.end(),
+                   {"--model.path=\"" + directory + "\"", "--data.max_tokens=32",
+                    "--train.sequences_per_step=1", "--train.steps=8", "--optimizer.lr=1e-3",
+                    "--offload.device_memory=\"" + std::to_string(cap) + "B\""});
+  ASSERT_EQ(run.train(arguments), 0);
+  expect_within_plan(run);
+  for (const Json& step : run.metrics("step")) {
+    EXPECT_LE(step.at("memory_bytes").at("device_peak").get<int64_t>(), cap);
+  }
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,138 @@
+#include "tests/parity/run_driver.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "hf/safetensors_reader.h"
+#include "trainer/checkpoint_directory.h"
+#include "trainer/checkpoint_reader.h"
+#include "trainer/command_line.h"
+
+namespace longshore {
+
+std::string golden_directory(const std::string& name) {
+  return std::string(LONGSHORE_TEST_DATA) + "/parity/golden/" + name;
+}
+
+std::vector<std::string> golden_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(golden_directory(""))) {
+    names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Json golden_facts(const std::string& name) {
+  return read_json_file(golden_directory(name) + "/golden.json", JsonLimits{});
+}
+
+std::string scratch_directory(const std::string& name) {
+  const std::string path =
+      testing::TempDir() + "longshore-" + std::to_string(::getpid()) + "-" + name;
+  std::filesystem::remove_all(path);
+  return path;
+}
+
+RunDriver::RunDriver(const std::string& name) : directory_(scratch_directory(name)) {}
+
+RunDriver::~RunDriver() {
+  std::filesystem::remove_all(directory_);
+}
+
+std::vector<std::string> RunDriver::golden_arguments(const std::string& golden) {
+  const Json facts = golden_facts(golden);
+  const Json& adamw = facts.at("adamw");
+  const std::string rows = golden_directory(golden) + "/train.jsonl";
+  return {"--model.path=\"" + golden_directory(golden) + "\"",
+          "--data.train=[\"" + rows + "\"]",
+          "--data.format=tokens",
+          "--data.packing=false",
+          "--data.shuffle=false",
+          "--data.max_tokens=40",
+          "--train.steps=" + facts.at("steps").dump(),
+          "--train.sequences_per_step=" + facts.at("sequences_per_step").dump(),
+          "--train.max_grad_norm=0.0",
+          "--optimizer.lr=" + adamw.at("lr").dump(),
+          "--optimizer.betas=" + adamw.at("betas").dump(),
+          "--optimizer.eps=" + adamw.at("eps").dump(),
+          "--optimizer.weight_decay=" + adamw.at("weight_decay").dump(),
+          "--schedule.name=constant",
+          "--precision.compute=fp32",
+          "--checkpoint.export=never",
+          "--device.threads=1",
+          "--offload.threads=1",
+          "--log.every_steps=1000"};
+}
+
+int RunDriver::train(const std::vector<std::string>& arguments) const {
+  std::vector<std::string> command = {"train"};
+  std::filesystem::create_directories(directory_);
+  const std::string empty = directory_ + "/empty.toml";
+  std::ofstream(empty).close();
+  command.push_back(empty);
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  command.push_back("--run.dir=\"" + directory_ + "\"");
+  return run_command_line(command);
+}
+
+std::vector<Json> RunDriver::metrics(const std::string& kind) const {
+  std::ifstream file(directory_ + "/metrics.jsonl");
+  std::vector<Json> objects;
+  std::string line;
+  while (std::getline(file, line)) {
+    Json object = Json::parse(line);
+    if (object.at("kind") == kind) objects.push_back(std::move(object));
+  }
+  return objects;
+}
+
+std::vector<double> RunDriver::steps(const std::string& key) const {
+  std::vector<double> values;
+  for (const Json& step : metrics("step")) values.push_back(step.at(key).get<double>());
+  return values;
+}
+
+std::map<std::string, std::vector<float>> RunDriver::state() const {
+  const FoundCheckpoint found = find_checkpoint(directory_ + "/checkpoints", "auto");
+  std::map<std::string, std::vector<float>> state;
+  if (!found.checkpoint) return state;
+  for (const CheckpointParameter& parameter : found.checkpoint->manifest().parameters) {
+    int64_t elements = 1;
+    for (int64_t dimension : parameter.shape) elements *= dimension;
+    for (StateKind kind : kStateKinds) {
+      std::vector<float> values(static_cast<size_t>(elements));
+      found.checkpoint->read(parameter.name, kind, 0, values);
+      state[parameter.name + "." + std::string(name_of(kind))] = std::move(values);
+    }
+  }
+  return state;
+}
+
+std::map<std::string, std::vector<float>> read_tensors(const std::string& path) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  std::map<std::string, std::vector<float>> tensors;
+  for (const TensorInfo& tensor : file.tensors()) {
+    std::vector<float> values(static_cast<size_t>(tensor.bytes) / sizeof(float));
+    file.read(tensor, 0, std::as_writable_bytes(std::span(values)));
+    tensors[tensor.name] = std::move(values);
+  }
+  return tensors;
+}
+
+double relative_error(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0.0, size = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    size += double{b[i]} * b[i];
+  }
+  return std::sqrt(difference / std::max(size, 1e-30));
+}
+
+}  // namespace longshore

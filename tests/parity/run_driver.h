@@ -1,0 +1,53 @@
+// RunDriver: trains golden models through the command line, in this process, and reads back what
+// the run left. Test code.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace longshore {
+
+std::string golden_directory(const std::string& name);
+std::vector<std::string> golden_names();
+Json golden_facts(const std::string& name);
+
+// A path of this process under the test's temporary folder; nothing is there.
+std::string scratch_directory(const std::string& name);
+
+class RunDriver {
+ public:
+  // Runs in a scratch directory of that name, which goes with the driver.
+  explicit RunDriver(const std::string& name);
+  RunDriver(const RunDriver&) = delete;
+  RunDriver& operator=(const RunDriver&) = delete;
+  ~RunDriver();
+
+  // Arguments of a run of the golden case as its script made it: fp32, one row a sequence, in file
+  // order, 20 steps. Later arguments win.
+  static std::vector<std::string> golden_arguments(const std::string& golden);
+  // `longshore train` with these keys and run.dir. Returns the exit code.
+  int train(const std::vector<std::string>& arguments) const;
+
+  const std::string& directory() const { return directory_; }
+  // The objects of metrics.jsonl with that kind.
+  std::vector<Json> metrics(const std::string& kind) const;
+  // `key` of every step line.
+  std::vector<double> steps(const std::string& key) const;
+  // fp32 state of every trainable parameter in the newest checkpoint: "<name>.master",
+  // "<name>.exp_avg", "<name>.exp_avg_sq".
+  std::map<std::string, std::vector<float>> state() const;
+
+ private:
+  std::string directory_;
+};
+
+// All F32 tensors of a safetensors file.
+std::map<std::string, std::vector<float>> read_tensors(const std::string& path);
+
+// |a - b| / |b| over all elements.
+double relative_error(const std::vector<float>& a, const std::vector<float>& b);
+
+}  // namespace longshore

@@ -1,0 +1,85 @@
+// What must not change a bit: state format, threads, recompute, prefetch, the device's cap.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/parity/run_driver.h"
+
+namespace longshore {
+namespace {
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  std::map<std::string, std::vector<float>> state;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome train(const std::string& name, const std::string& golden,
+              const std::vector<std::string>& more) {
+  RunDriver run("bits-" + name);
+  std::vector<std::string> arguments = RunDriver::golden_arguments(golden);
+  arguments.insert(arguments.end(), {"--train.steps=50", "--train.max_grad_norm=0.9",
+                                     "--train.sequences_per_step=4"});
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  EXPECT_EQ(run.train(arguments), 0) << name;
+  return {run.steps("loss"), run.steps("grad_norm"), run.state()};
+}
+
+class SameBits : public testing::TestWithParam<std::string> {};
+
+TEST_P(SameBits, FormatsThreadsRecomputeAndPrefetchAgree) {
+  const std::string golden = GetParam();
+  const Outcome reference = train("reference", golden, {});
+  ASSERT_EQ(reference.losses.size(), 50u);
+  const std::vector<std::vector<std::string>> variants = {
+      {"--offload.state_format=fp32"},
+      {"--offload.threads=2"},
+      {"--offload.threads=4"},
+      {"--fsdp.recompute=none"},
+      {"--fsdp.prefetch=0"},
+      {"--fsdp.prefetch=3"},
+      {"--fsdp.recompute=none", "--fsdp.prefetch=0", "--offload.threads=4",
+       "--offload.state_format=fp32"},
+  };
+  for (const std::vector<std::string>& variant : variants) {
+    EXPECT_TRUE(train("variant", golden, variant) == reference) << golden << " " << variant[0];
+  }
+}
+
+// Drained in bf16, with bf16 compute: the device reads the master's upper half.
+TEST_P(SameBits, HoldsInBf16Compute) {
+  const std::string golden = GetParam();
+  const Outcome reference = train("reference", golden, {"--precision.compute=bf16"});
+  for (const std::vector<std::string>& variant : std::vector<std::vector<std::string>>{
+           {"--offload.state_format=fp32"}, {"--fsdp.recompute=none"}, {"--offload.threads=4"}}) {
+    std::vector<std::string> arguments = {"--precision.compute=bf16"};
+    arguments.insert(arguments.end(), variant.begin(), variant.end());
+    EXPECT_TRUE(train("variant", golden, arguments) == reference) << golden << " " << variant[0];
+  }
+}
+
+TEST_P(SameBits, TheSamePlanRepeats) {
+  const std::vector<std::string> two_threads = {"--device.threads=2", "--train.steps=10"};
+  EXPECT_TRUE(train("first", GetParam(), two_threads) == train("second", GetParam(), two_threads));
+}
+
+// Sums over positions are cut elsewhere, so only close: 1e-5 relative on each loss of 20 steps.
+// (Training magnifies any difference: by step 50 it is a few 1e-5.)
+TEST_P(SameBits, MicroBatchesOfOneAndFourAreClose) {
+  const Outcome one = train("one", GetParam(), {"--train.steps=20"});
+  const Outcome four = train("four", GetParam(), {"--train.steps=20", "--train.micro_batch=4"});
+  for (size_t i = 0; i < one.losses.size(); ++i) {
+    EXPECT_LE(std::abs(one.losses[i] - four.losses[i]), 1e-5 * one.losses[i]) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, SameBits,
+                         testing::Values("llama", "llama-tied", "qwen2", "gpt2"),
+                         [](const testing::TestParamInfo<std::string>& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,67 @@
+// Whole runs of every family against transformers and torch.optim.AdamW.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/parity/run_driver.h"
+
+namespace longshore {
+namespace {
+
+class Trajectory : public testing::TestWithParam<std::string> {};
+
+// 20 steps in fp32. Losses within 3e-5 relative per step and final weights within 2e-4 per tensor:
+// both sides sum in other orders, and Adam's division by small second moments enlarges that.
+void expect_golden(const std::string& golden, const std::string& kind,
+                   const std::vector<std::string>& more) {
+  RunDriver run("trajectory-" + golden + "-" + kind);
+  std::vector<std::string> arguments = RunDriver::golden_arguments(golden);
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Json expected = golden_facts(golden).at("runs").at(kind);
+  arguments.push_back("--train.max_grad_norm=" + expected.at("max_grad_norm").dump());
+  ASSERT_EQ(run.train(arguments), 0);
+
+  const std::vector<double> losses = run.steps("loss");
+  const std::vector<double> norms = run.steps("grad_norm");
+  ASSERT_EQ(losses.size(), expected.at("loss").size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const double loss = expected.at("loss")[i].get<double>();
+    const double norm = expected.at("grad_norm")[i].get<double>();
+    EXPECT_LE(std::abs(losses[i] - loss), 3e-5 * loss) << golden << " step " << i + 1;
+    EXPECT_LE(std::abs(norms[i] - norm), 1e-3 * norm) << golden << " step " << i + 1;
+  }
+  const auto tensors = read_tensors(golden_directory(golden) + "/golden.safetensors");
+  const auto state = run.state();
+  size_t compared = 0;
+  for (const auto& [name, values] : tensors) {
+    if (name.rfind(kind + ".", 0) != 0) continue;
+    const auto mine = state.find(name.substr(kind.size() + 1) + ".master");
+    ASSERT_NE(mine, state.end()) << name;
+    EXPECT_LE(relative_error(mine->second, values), 2e-4) << golden << " " << name;
+    ++compared;
+  }
+  EXPECT_EQ(compared * 3, state.size());
+}
+
+TEST_P(Trajectory, FollowsTransformersWithoutClipping) {
+  expect_golden(GetParam(), "free", {});
+}
+
+TEST_P(Trajectory, FollowsTransformersWithClipping) {
+  expect_golden(GetParam(), "clip", {});
+}
+
+// The rows of a step in one micro-batch instead of one each: other shapes, the same mathematics.
+TEST_P(Trajectory, FollowsTransformersInOneMicroBatch) {
+  expect_golden(GetParam(), "clip", {"--train.micro_batch=3"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Trajectory, testing::ValuesIn(golden_names()),
+                         [](const testing::TestParamInfo<std::string>& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace longshore
