@@ -59,8 +59,9 @@ const std::vector<Folder>& folders() {
 // and to the user's directories, is read.
 bool may_be_read_from_environment(std::string_view variable) {
   static const std::set<std::string_view> names = {
-      "RANK",        "LOCAL_RANK",     "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-      "MASTER_PORT", "XDG_CACHE_HOME", "HOME",       "NO_COLOR",         "TERM",
+      "RANK",        "LOCAL_RANK",  "WORLD_SIZE",      "LOCAL_WORLD_SIZE",
+      "MASTER_ADDR", "MASTER_PORT", "XDG_CACHE_HOME",  "HOME",
+      "NO_COLOR",    "TERM",        "OMP_WAIT_POLICY",
   };
   for (std::string_view launcher : {"TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "PMIX_"}) {
     if (variable.starts_with(launcher)) return true;

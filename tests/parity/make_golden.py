@@ -240,7 +240,8 @@ def make_case(name):
     save_file(golden, directory / "golden.safetensors")
     facts = {"single_rows": single_rows, "gradient_rows": gradient_rows,
              "gradient_loss": gradient_loss, "bf16_gradient_errors": bf16_errors,
-             "steps": STEPS, "sequences_per_step": SEQUENCES_PER_STEP, "adamw": adamw_of(case), "runs": runs}
+             "steps": STEPS, "sequences_per_step": SEQUENCES_PER_STEP,
+             "adamw": adamw_of(case), "runs": runs}
     (directory / "golden.json").write_text(json.dumps(facts, indent=1) + "\n")
     size = sum(file.stat().st_size for file in directory.iterdir())
     print(f"{name}: {size / 1024:.0f} KiB, loss {free_losses[0]:.3f} -> {free_losses[-1]:.3f}, "
