@@ -14,6 +14,8 @@ if(LONGSHORE_SANITIZE)
                       $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>
                       $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>)
   add_link_options(-fsanitize=${LONGSHORE_SANITIZE})
+  # GCC no longer sees that values are set once their uses are instrumented.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
 endif()
 
 # GCC 12 sees overlapping copies in `"text" + string` where there are none (GCC bug 105651).
