@@ -6,9 +6,11 @@
 #include <exception>
 #include <functional>
 #include <new>
+#include <string_view>
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "config/describe.h"
 #include "config/overrides.h"
 #include "trainer/commands.h"
 
@@ -23,6 +25,9 @@ examples:
   longshore generate run.toml --prompt "DOG, n."
   longshore export run.toml --to models/tuned
 )";
+
+// `--help=offload` shows one section of the run file.
+constexpr std::string_view kSectionHelp = "--help=";
 
 // The commands' parsers write here; the chosen command's action runs after parsing.
 struct Parsed {
@@ -155,6 +160,11 @@ void add_checkpoint_commands(CLI::App& app, Parsed& parsed) {
 }
 
 int parse_and_run(const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (!argument.starts_with(kSectionHelp)) continue;
+    std::fputs(help_text(argument.substr(kSectionHelp.size())).c_str(), stdout);
+    return 0;
+  }
   SplitArguments split = split_overrides(arguments);
   CLI::App app("Longshore: fine-tunes models that are larger than the GPU.", "longshore");
   app.footer(kExamples);

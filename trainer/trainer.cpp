@@ -71,12 +71,12 @@ void Trainer::load_or_resume() {
   metrics_ = progress_.step.value == 0
                  ? MetricsFile::begin(directory_.metrics_file())
                  : MetricsFile::resume(directory_.metrics_file(), progress_.step);
-  if (progress_.step.value == 0) {
-    metrics_->write(StartRecord{.plan = hash_text(hash64(progress_.config_text)),
-                                .config_hash = hash_text(hash64(progress_.config_text)),
-                                .ranks = 1,
-                                .resumed_from = progress_.step});
-  }
+  const TierPlan& plan = engine_.plan();
+  metrics_->write(StartRecord{.plan = "device " + format_bytes(plan.device_total) + ", host " +
+                                      format_bytes(plan.host_total),
+                              .config_hash = hash_text(hash64(progress_.config_text)),
+                              .ranks = 1,
+                              .resumed_from = progress_.step});
 }
 
 void Trainer::resume(const std::string& resume) {
