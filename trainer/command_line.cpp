@@ -50,8 +50,8 @@ CLI::App* add_run_command(CLI::App& app, Parsed& parsed, const std::string& name
   command->add_option("files", parsed.run.files, "run files; a later one wins key by key")
       ->required();
   command->footer(
-      "Every key of the run file can be given as --section.key=value;\n"
-      "`longshore config keys [section]` lists them.");
+      "\nkeys of the run file, each also --section.key=value; --help=SECTION explains:\n" +
+      help_overview());
   return command;
 }
 

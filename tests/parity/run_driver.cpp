@@ -39,6 +39,12 @@ std::string scratch_directory(const std::string& name) {
   return path;
 }
 
+std::string golden_test_name(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 RunDriver::RunDriver(const std::string& name) : directory_(scratch_directory(name)) {}
 
 RunDriver::~RunDriver() {

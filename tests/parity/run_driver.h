@@ -2,6 +2,8 @@
 // the run left. Test code.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <map>
 #include <string>
 #include <vector>
@@ -13,6 +15,8 @@ namespace longshore {
 std::string golden_directory(const std::string& name);
 std::vector<std::string> golden_names();
 Json golden_facts(const std::string& name);
+// What a test over golden cases is called: "llama_tied".
+std::string golden_test_name(const testing::TestParamInfo<std::string>& info);
 
 // A path of this process under the test's temporary folder; nothing is there.
 std::string scratch_directory(const std::string& name);

@@ -74,12 +74,7 @@ TEST_P(SameBits, MicroBatchesOfOneAndFourAreClose) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, SameBits,
-                         testing::Values("llama", "llama-tied", "qwen2", "gpt2"),
-                         [](const testing::TestParamInfo<std::string>& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         testing::Values("llama", "llama-tied", "qwen2", "gpt2"), golden_test_name);
 
 }  // namespace
 }  // namespace longshore

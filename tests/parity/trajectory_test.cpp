@@ -56,12 +56,7 @@ TEST_P(Trajectory, FollowsTransformersInOneMicroBatch) {
   expect_golden(GetParam(), "clip", {"--train.micro_batch=3"});
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Trajectory, testing::ValuesIn(golden_names()),
-                         [](const testing::TestParamInfo<std::string>& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Families, Trajectory, testing::ValuesIn(golden_names()), golden_test_name);
 
 }  // namespace
 }  // namespace longshore
