@@ -8,10 +8,10 @@
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/utf8.h"
 #include "data/in_memory_dataset.h"
 #include "data/jsonl_reader.h"
 #include "data/row_format.h"
-#include "base/utf8.h"
 
 namespace longshore {
 namespace {
