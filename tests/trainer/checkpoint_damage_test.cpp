@@ -193,15 +193,16 @@ TEST_F(CheckpointDamageTest, ManifestsThatDoNotHoldTogetherAreRefused) {
   refused("\"skipped\": {", "\"skipped\": 3, \"other\": {");
 }
 
-// 40 writers are killed at random moments of their second save; whatever they leave, the newest
-// checkpoint is whole, and the next start cleans up.
+// 40 writers, each further on in the run than the last, save every step twice and are killed at
+// random moments; whatever they leave, the newest checkpoint is whole, and the next start cleans
+// up.
 TEST_F(CheckpointDamageTest, AKilledWriterLeavesOnlyWholeCheckpoints) {
   for (int trial = 0; trial < 40; ++trial) {
     const pid_t child = ::fork();
     if (child == 0) {
       RankState state(three_unit_spec(), kSplit);
       state.fill(3);
-      for (int64_t step = 30;; ++step) save(folder_, state, 30 + step % 2, /*keep=*/2);
+      for (int64_t i = 0;; ++i) save(folder_, state, 1000 * (trial + 1) + i / 2, /*keep=*/2);
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20'000 + 731 * trial));
     ASSERT_EQ(::kill(child, SIGKILL), 0);
