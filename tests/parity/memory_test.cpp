@@ -1,6 +1,8 @@
 // The device's cap: what a run takes never exceeds its plan, over models, micro-batches and caps.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "hf/model_directory.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/command_line.h"
@@ -71,6 +73,7 @@ TEST(DeviceMemory, TrainsAModelEightTimesLargerThanTheCap) {
   for (const Json& step : run.metrics("step")) {
     EXPECT_LE(step.at("memory_bytes").at("device_peak").get<int64_t>(), cap);
   }
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace
