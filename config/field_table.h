@@ -26,6 +26,7 @@ enum class KeyType : uint8_t {
   kStrings,
   kBytes,   // a string such as "24GiB"
   kChoice,  // one of a few strings
+  kUnits,   // "block", or a table with one member that says otherwise
 };
 
 // The value "auto": decided later, by the plan.
@@ -35,7 +36,7 @@ struct AutoValue {
 
 // Integers and bytes are int64_t; paths and choices are std::string.
 using KeyValue = std::variant<AutoValue, bool, int64_t, double, std::array<double, 2>, std::string,
-                              std::vector<std::string>>;
+                              std::vector<std::string>, UnitsChoice>;
 
 // Of a number, or of each number of a pair.
 struct Bounds {

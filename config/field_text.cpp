@@ -60,6 +60,8 @@ std::string base_type_text(const Key& key) {
       return "list of strings";
     case KeyType::kBytes:
       return "size";
+    case KeyType::kUnits:
+      return "\"block\" or a table";
     case KeyType::kChoice:
       break;
   }
@@ -69,6 +71,30 @@ std::string base_type_text(const Key& key) {
     text += quote_toml(key.choices[i]);
   }
   return text;
+}
+
+std::string strings_text(const std::vector<std::string>& strings) {
+  std::string text;
+  for (const std::string& element : strings) {
+    text += (text.empty() ? "" : ", ") + quote_toml(element);
+  }
+  return "[" + text + "]";
+}
+
+std::string units_text(const UnitsChoice& units) {
+  switch (units.kind) {
+    case UnitsChoice::Kind::kBlock:
+      return "\"block\"";
+    case UnitsChoice::Kind::kClasses:
+      return "{ classes = " + strings_text(units.classes) + " }";
+    case UnitsChoice::Kind::kMinParameters:
+      return "{ min_parameters = " + std::to_string(units.min_parameters) + " }";
+    case UnitsChoice::Kind::kGroups:
+      break;
+  }
+  std::string text;
+  for (const auto& group : units.groups) text += (text.empty() ? "" : ", ") + strings_text(group);
+  return "{ groups = [" + text + "] }";
 }
 
 }  // namespace
@@ -108,11 +134,8 @@ std::string toml_text(const Key& key, const KeyValue& value) {
     return "[" + real_text((*pair)[0]) + ", " + real_text((*pair)[1]) + "]";
   }
   if (const auto* string = std::get_if<std::string>(&value)) return quote_toml(*string);
-  std::string text;
-  for (const std::string& element : std::get<std::vector<std::string>>(value)) {
-    text += (text.empty() ? "" : ", ") + quote_toml(element);
-  }
-  return "[" + text + "]";
+  if (const auto* units = std::get_if<UnitsChoice>(&value)) return units_text(*units);
+  return strings_text(std::get<std::vector<std::string>>(value));
 }
 
 }  // namespace longshore

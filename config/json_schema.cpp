@@ -27,6 +27,21 @@ Json list_schema(Json element) {
   return {{"type", "array"}, {"items", std::move(element)}};
 }
 
+Json one_member(const char* name, Json value) {
+  return {{"type", "object"},
+          {"properties", {{name, std::move(value)}}},
+          {"required", Json::array({name})},
+          {"additionalProperties", false}};
+}
+
+Json units_schema() {
+  const Json strings = list_schema({{"type", "string"}, {"minLength", 1}});
+  return {
+      {"anyOf", Json::array({Json{{"const", "block"}}, one_member("classes", strings),
+                             one_member("min_parameters", {{"type", "integer"}, {"minimum", 1}}),
+                             one_member("groups", list_schema(strings))})}};
+}
+
 Json type_schema(const Key& key) {
   switch (key.type) {
     case KeyType::kBool:
@@ -49,6 +64,8 @@ Json type_schema(const Key& key) {
       return {{"type", "string"}, {"pattern", R"(^[0-9]+(\.[0-9]+)? ?([kKMGT]?B|[KMGT]iB)$)"}};
     case KeyType::kChoice:
       return {{"enum", key.choices}};
+    case KeyType::kUnits:
+      return units_schema();
   }
   return {};
 }
@@ -60,6 +77,8 @@ Json default_json(const Key& key) {
       [](const auto& held) -> Json {
         if constexpr (std::is_same_v<std::decay_t<decltype(held)>, AutoValue>) {
           return "auto";
+        } else if constexpr (std::is_same_v<std::decay_t<decltype(held)>, UnitsChoice>) {
+          return "block";
         } else {
           return held;
         }

@@ -87,12 +87,22 @@ struct PrecisionSection {
   bool operator==(const PrecisionSection&) const = default;
 };
 
+// What is gathered and freed together.
+struct UnitsChoice {
+  enum class Kind : uint8_t { kBlock, kClasses, kMinParameters, kGroups };
+  Kind kind = Kind::kBlock;
+  std::vector<std::string> classes;              // of kClasses
+  int64_t min_parameters = 0;                    // of kMinParameters
+  std::vector<std::vector<std::string>> groups;  // of kGroups: names of units
+  bool operator==(const UnitsChoice&) const = default;
+};
+
 struct FsdpSection {
-  enum class Strategy : uint8_t { kFullShard };
-  enum class Units : uint8_t { kBlock };
+  enum class Strategy : uint8_t { kFullShard, kShardGradOp, kHybridShard, kNoShard };
   enum class Recompute : uint8_t { kUnit, kNone };
   Strategy strategy = Strategy::kFullShard;
-  Units units = Units::kBlock;
+  std::optional<int64_t> shard_ranks;  // of hybrid_shard; nullopt = auto: the ranks of a node
+  UnitsChoice units;
   int64_t prefetch = 1;  // units ahead; slots = prefetch + 1
   Recompute recompute = Recompute::kUnit;
   bool operator==(const FsdpSection&) const = default;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 
 #include "base/errors.h"
 #include "offload/update_traffic.h"
@@ -75,6 +76,7 @@ bool OptimizerPipeline::update(UnitId id) {
   Unit& unit = units_.at(static_cast<size_t>(id.value));
   if (!unit.pending) return false;
   const LedgerEntry entry(ledger_, Edge::kUpdate, unit.traffic_bytes);
+  const auto begin = std::chrono::steady_clock::now();
   const std::unique_ptr<ShardStore::StateLease> lease = store_->state(id);
   const std::array<StateSpans, 2> segments = {lease->segment(Segment::kQuantisedMoments),
                                               lease->segment(Segment::kFullMoments)};
@@ -85,6 +87,7 @@ bool OptimizerPipeline::update(UnitId id) {
     }
   });
   unit.pending = false;
+  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return true;
 }
 

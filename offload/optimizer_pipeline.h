@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "offload/adamw.h"
@@ -39,6 +40,8 @@ class OptimizerPipeline {
   void flush();
   bool pending(UnitId unit) const;
   bool pending() const;
+  // Seconds spent in updates since the last call.
+  double take_seconds() { return std::exchange(seconds_, 0.0); }
 
  private:
   // Part of one parameter, inside one segment of the shard.
@@ -71,6 +74,7 @@ class OptimizerPipeline {
   std::vector<Unit> units_;
   AdamWScalars decaying_;  // of the staged step
   AdamWScalars keeping_;
+  double seconds_ = 0.0;
 };
 
 }  // namespace longshore

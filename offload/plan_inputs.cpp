@@ -47,6 +47,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCost
   inputs.model = &model;
   inputs.costs = std::move(costs);
   inputs.state = state_options(config);
+  inputs.reduce = config.precision.reduce;
   inputs.sequences_per_step = config.train.sequences_per_step;
   inputs.micro_batch = config.train.micro_batch;
   inputs.max_tokens = config.data.max_tokens;

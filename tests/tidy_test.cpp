@@ -45,7 +45,7 @@ const std::vector<Folder>& folders() {
       {"src/hf", "hf", false, {"base", "shard"}},
       {"src/text", "text", false, {"base"}},
       {"src/data", "data", false, {"base", "config", "text"}},
-      {"offload", "offload", false, {"base", "shard", "config", "device", "pinned"}},
+      {"offload", "offload", false, {"base", "shard", "config", "device", "comm", "pinned"}},
       {"src/fsdp", "fsdp", true, {"base", "shard", "device", "comm", "pinned", "model", "offload"}},
       {"trainer",
        "trainer",

@@ -56,11 +56,6 @@ void for_each_chunk(const SafetensorsFile& file, const TensorInfo& tensor, Use u
   }
 }
 
-bool is_directory(const std::string& path) {
-  struct stat status{};
-  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
 CheckpointManifest read_manifest(const std::string& path) {
   const std::string manifest = path + "/" + kManifestName;
   try {
@@ -76,23 +71,6 @@ std::string indented(const std::vector<std::string>& lines) {
   std::string text;
   for (const std::string& line : lines) text += "\n  " + line;
   return text;
-}
-
-Checkpoint open_named(const std::string& path) {
-  if (!is_directory(path)) {
-    const std::string absolute = std::filesystem::absolute(path).string();
-    throw CheckpointError(absolute +
-                          ": no such directory; checkpoint.resume is \"auto\", "
-                          "\"never\" or a checkpoint's directory");
-  }
-  const std::vector<CheckpointEntry> inside = list_checkpoints(path + "/checkpoints");
-  if (!inside.empty()) {
-    throw CheckpointError(
-        path + ": this is a run's directory; name a checkpoint of it: " + inside.front().path);
-  }
-  Checkpoint checkpoint = Checkpoint::open(path);
-  checkpoint.verify();
-  return checkpoint;
 }
 
 }  // namespace
@@ -170,9 +148,11 @@ void Checkpoint::check_coverage() const {
   }
 }
 
-void Checkpoint::verify() const {
+void Checkpoint::verify(int32_t part, int32_t parts) const {
   try {
-    for (size_t i = 0; i < files_.size(); ++i) verify_file(manifest_.files[i], *files_[i]);
+    for (size_t i = static_cast<size_t>(part); i < files_.size(); i += static_cast<size_t>(parts)) {
+      verify_file(manifest_.files[i], *files_[i]);
+    }
   } catch (const IoError& error) {
     // A file that cannot be read is damaged too: an older checkpoint may be readable.
     throw CheckpointError(error.what());
@@ -302,40 +282,6 @@ const Checkpoint::Parts& Checkpoint::parts(const std::string& parameter, StateKi
 
 void Checkpoint::fail(const std::string& file, const std::string& what) const {
   throw CheckpointError(path_ + "/" + file + ": " + what);
-}
-
-FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume) {
-  FoundCheckpoint found;
-  if (resume == "never") return found;
-  if (resume != "auto") {
-    found.checkpoint = open_named(resume);
-    return found;
-  }
-  for (const CheckpointEntry& entry : list_checkpoints(folder)) {
-    try {
-      Checkpoint checkpoint = Checkpoint::open(entry.path);
-      checkpoint.verify();
-      found.checkpoint = std::move(checkpoint);
-      return found;
-    } catch (const CheckpointError& error) {
-      found.refused.push_back(error.what());
-    }
-  }
-  if (!found.refused.empty()) {
-    throw CheckpointError(folder +
-                          ": no checkpoint is valid; checkpoint.resume = \"never\" starts "
-                          "anew" +
-                          indented(found.refused));
-  }
-  return found;
-}
-
-FoundCheckpoint start_from_checkpoint(const std::string& folder, const std::string& resume) {
-  clean_leftovers(folder);
-  FoundCheckpoint found = find_checkpoint(folder, resume);
-  const Step start = found.checkpoint ? found.checkpoint->manifest().progress.step : Step(0);
-  found.set_aside = set_aside_newer(folder, start);
-  return found;
 }
 
 }  // namespace longshore

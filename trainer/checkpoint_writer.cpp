@@ -1,7 +1,6 @@
 #include "trainer/checkpoint_writer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -149,29 +148,6 @@ std::string CheckpointWriter::commit(const CheckpointManifest& manifest) {
   move_into_place(temporary_, path_);
   committed_ = true;
   return path_;
-}
-
-SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
-                                const RunProgress& progress, const ShardedModel& model,
-                                ShardStore& store) {
-  const auto start = std::chrono::steady_clock::now();
-  SavedCheckpoint saved;
-  CheckpointManifest manifest;
-  manifest.progress = progress;
-  manifest.state_format = name_of(store.options().format);
-  manifest.parameters = trainable_parameters(model.spec);
-  {
-    CheckpointWriter writer(folder, progress.step);
-    manifest.files.push_back(write_state_file(writer.directory(), model, store));
-    saved.path = writer.commit(manifest);
-  }
-  saved.bytes = manifest.file_bytes();
-  // Counted as newer, they would push out the one that was just written.
-  set_aside_newer(folder, progress.step);
-  // What was written a moment ago is valid: sizes are enough to count the others.
-  prune_checkpoints(folder, keep, CheckDepth::kSizes);
-  saved.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return saved;
 }
 
 }  // namespace longshore

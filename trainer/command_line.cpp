@@ -42,6 +42,7 @@ struct Parsed {
   std::string directory;
   bool json = false, defaults = false, difference = false;
   int64_t keep = 2;
+  AssumedRanks assumed;
 };
 
 CLI::App* add_run_command(CLI::App& app, Parsed& parsed, const std::string& name,
@@ -86,7 +87,12 @@ void add_run_commands(CLI::App& app, Parsed& parsed) {
 
   CLI::App* plan = add_run_command(app, parsed, "plan", "what lives where, and whether it fits");
   plan->add_flag("--json", parsed.json, "as one JSON object");
-  plan->callback([&] { parsed.action = [&] { return run_plan(parsed.run, parsed.json); }; });
+  plan->add_option("--ranks", parsed.assumed.ranks, "plan for so many ranks")
+      ->check(CLI::Range(1, 1 << 20));
+  plan->add_option("--ranks-per-node", parsed.assumed.per_node, "that share a machine's memory")
+      ->check(CLI::Range(1, 1 << 20));
+  plan->callback(
+      [&] { parsed.action = [&] { return run_plan(parsed.run, parsed.assumed, parsed.json); }; });
 
   CLI::App* eval = add_run_command(app, parsed, "eval", "loss on data.eval");
   add_source(eval, parsed.source);

@@ -28,7 +28,7 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source,
   LoadedData loaded = load_dataset({.files = files,
                                     .data = config.data,
                                     .tokenizer = tokenizer ? &*tokenizer : nullptr,
-                                    .model_vocabulary_size = source.model().arch().vocabulary,
+                                    .model_vocabulary_size = source.arch().vocabulary,
                                     .on_progress = [&stop](Bytes) { stop(); }});
   SequenceData data;
   PackingOptions packing{.packing = config.data.packing,

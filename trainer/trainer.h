@@ -32,8 +32,8 @@ class Stopped : public std::runtime_error {
 
 class Trainer {
  public:
-  // Reads the data, allocates what the plan says and loads the model or a checkpoint. All
-  // references must outlive the trainer.
+  // Reads the data, allocates what the plan says and loads the model or a checkpoint, on every
+  // rank. All references must outlive the trainer.
   Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
           SignalFlag& signals);
 
@@ -47,11 +47,18 @@ class Trainer {
   void resume(const std::string& resume);
   // Refuses a sampler state of other data.
   DataCursor read_cursor(const Json& sampler, const std::string& path) const;
+  void agree_on_data() const;
   StepOutcome run_step();
   void record_step(const StepBatches& batches, const StepOutcome& outcome, double lr,
                    double seconds);
+  void show_step(const StepRecord& record, const StepOutcome& outcome);
   void count_skipped(const StepOutcome& outcome);
-  void after_step();
+  void after_step(const StepOutcome& outcome);
+  // Only rank 0 has a metrics file.
+  template <typename Record>
+  void write(const Record& record) {
+    if (metrics_) metrics_->write(record);
+  }
   void save();
   void evaluate_now();
   int finish();
@@ -59,6 +66,7 @@ class Trainer {
 
   const RunConfig& config_;
   const ModelSource& source_;
+  const RunRanks& ranks_;
   const RunDirectory& directory_;
   SignalFlag& signals_;
   TrainingData data_;
@@ -68,7 +76,10 @@ class Trainer {
   LiveLine live_line_;
   RunProgress progress_;
   std::optional<Step> saved_step_;
+  std::string saved_path_;
+  bool stopping_ = false;          // all ranks: after the step that has just ended
   double seconds_per_step_ = 0.0;  // smoothed, for the time left
+  PayloadCounters::Totals payload_before_;
 };
 
 }  // namespace longshore

@@ -64,6 +64,12 @@ KeyValue other_value(const Key& key) {
     case KeyType::kPaths:
     case KeyType::kStrings:
       return std::vector<std::string>{"other"};
+    case KeyType::kUnits: {
+      UnitsChoice units;
+      units.kind = UnitsChoice::Kind::kMinParameters;
+      units.min_parameters = 7;
+      return units;
+    }
     case KeyType::kChoice:
       break;
   }
@@ -156,7 +162,7 @@ TEST(Describe, HelpShowsArguments) {
   EXPECT_NE(help_text("offload").find("--offload.state_format=split\n"), std::string::npos);
   EXPECT_NE(help_text("offload").find("integer (threads) or \"auto\", from 1 to 1024"),
             std::string::npos);
-  EXPECT_NE(help_overview().find("  fsdp        strategy units prefetch recompute\n"),
+  EXPECT_NE(help_overview().find("  fsdp        strategy shard_ranks units prefetch recompute\n"),
             std::string::npos);
 }
 

@@ -149,11 +149,40 @@ TEST(TierPlan, CountsWhatAStepMoves) {
 TEST(TierPlan, SharesTheStepOverRanks) {
   const ModelSpec model = fakes::make_small_model(2, false);
   PlanInputs inputs = made_up_inputs(model);
-  inputs.ranks = 3;
-  inputs.shard_factor = 3;
+  inputs.topology = make_topology(ShardStrategy::kFullShard, 3, 1);
   const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
   EXPECT_EQ(plan.micro_batches, 2) << "7 sequences over 3 ranks, 2 at a time";
   EXPECT_LT(plan.host_arena, draft_tier_plan(made_up_inputs(model), made_up_machine()).host_arena);
+}
+
+// What travels between ranks, by strategy; a unit is padded for its shard factor.
+TEST(TierPlan, CountsWhatEachStrategySends) {
+  const ModelSpec model = fakes::make_small_model(2, false);
+  struct Case {
+    ShardStrategy strategy;
+    int32_t hybrid;
+    int64_t gathers;  // of each block: in forward and backward
+  };
+  for (const Case& test :
+       {Case{ShardStrategy::kFullShard, 1, 2}, Case{ShardStrategy::kShardGradOp, 1, 1},
+        Case{ShardStrategy::kHybridShard, 2, 2}, Case{ShardStrategy::kNoShard, 1, 0}}) {
+    PlanInputs inputs = made_up_inputs(model);
+    inputs.prefetch = 0;
+    inputs.topology = make_topology(test.strategy, 4, test.hybrid);
+    const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
+    const std::vector<FlatLayout> layouts = make_layouts(model, plan.topology.shard_ranks);
+    const int64_t embedding = layouts[0].flat_elements(), head = layouts[3].flat_elements();
+    const int64_t blocks = layouts[1].flat_elements() + layouts[2].flat_elements();
+    const int64_t all = embedding + blocks + head;
+    const int64_t ends = test.strategy == ShardStrategy::kShardGradOp ? embedding : 2 * embedding;
+    // One slot: backward gathers again everything but the head, which runs both ways at once.
+    const Bytes gathered = test.gathers == 0 ? 0 : (ends + test.gathers * blocks + head) * 2;
+    EXPECT_EQ(plan.step.all_gather, gathered) << name_of(test.strategy);
+    EXPECT_EQ(plan.step.reduce_scatter, plan.topology.shard_ranks > 1 ? all * 4 : 0);
+    EXPECT_EQ(plan.step.all_reduce,
+              plan.topology.replicas() > 1 ? all * 4 / plan.topology.shard_ranks : 0);
+    EXPECT_EQ(plan.slots, test.strategy == ShardStrategy::kShardGradOp ? 4 : 1);
+  }
 }
 
 TEST(TierPlan, RefusesADeviceCapWithTheArithmeticAndTheKeys) {

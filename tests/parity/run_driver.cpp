@@ -12,6 +12,7 @@
 #include "trainer/checkpoint_directory.h"
 #include "trainer/checkpoint_reader.h"
 #include "trainer/command_line.h"
+#include "trainer/resume_point.h"
 
 namespace longshore {
 

@@ -15,6 +15,8 @@
 #include "shard/state_values.h"
 #include "trainer/checkpoint_reader.h"
 #include "trainer/checkpoint_writer.h"
+#include "trainer/resume_point.h"
+#include "trainer/run_saver.h"
 
 namespace longshore {
 
@@ -154,9 +156,15 @@ inline RunProgress progress_at(int64_t step) {
   return progress;
 }
 
+// The world of one rank.
+inline std::unique_ptr<World> alone() {
+  return World::connect({}, {});
+}
+
 inline SavedCheckpoint save(const std::string& folder, RankState& state, int64_t step,
                             int64_t keep = 100) {
-  return save_checkpoint(folder, keep, progress_at(step), state.model(), state.store());
+  return save_checkpoint(folder, keep, progress_at(step), state.model(), state.store(), *alone(),
+                         RankGroups{});
 }
 
 }  // namespace longshore
