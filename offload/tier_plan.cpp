@@ -226,7 +226,8 @@ class Draft {
     const Bytes join = PinnedStore::planned_join_bytes(layouts_, inputs_.state);
     plan_.host_arena = PinnedStore::planned_bytes(layouts_, inputs_.state);
     add_host_line("shards and optimizer state",
-                  "state_format " + std::string(name_of(inputs_.state.format)),
+                  "state_format " + std::string(name_of(inputs_.state.format)) +
+                      (is_exact(inputs_.state.format) ? "" : ", approximate moments"),
                   plan_.host_arena - join, true);
     add_host_line("join region", "split masters made whole for fp32 compute", join, true);
     if (inputs_.device == DeviceKind::kCpu) {
@@ -247,13 +248,16 @@ class Draft {
       gathered += gathered_bytes(i);
       if (i + 1 < units.size()) again += gathered_bytes(i);
       shard_trainable += layouts_[i].trainable_elements() / layouts_[i].shard_factor();
+      for (Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
+        plan_.step.update_dram +=
+            update_traffic(inputs_.state, segment, layouts_[i].shard_elements(segment)).total();
+      }
       std::set<int32_t> owners;
       for (ParamRef ref : units[i].borrowed) owners.insert(ref.unit.value);
       for (int32_t owner : owners) again += gathered_bytes(static_cast<size_t>(owner));
     }
     plan_.step.h2d = gathered + again + batch_bytes();
     plan_.step.d2h = product({shard_trainable, width_of(inputs_.state.drain)});
-    plan_.step.update_dram = product({shard_trainable, update_traffic(inputs_.state).total()});
     plan_.step.flops_per_token =
         (inputs_.recompute ? 8.0 : 6.0) * static_cast<double>(plan_.parameters);
   }

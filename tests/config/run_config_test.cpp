@@ -199,6 +199,8 @@ KeyValue random_value(const Key& key, std::mt19937_64& random) {
     case KeyType::kPaths:
     case KeyType::kStrings:
       return std::vector<std::string>{string(), string()};
+    case KeyType::kGroups:
+      return std::vector<ParameterGroup>{{{string(), string()}, 0.125, {}}, {{string()}, {}, 3e-7}};
     case KeyType::kChoice:
       break;
   }
