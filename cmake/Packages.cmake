@@ -4,6 +4,7 @@ find_package(Threads REQUIRED)
 find_package(TBB REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
+find_package(hwy REQUIRED)
 
 # toml++: headers only, and without a CMake package before its release 3.4 in some distributions.
 find_path(TOMLPLUSPLUS_INCLUDE_DIR toml++/toml.h REQUIRED)

@@ -225,6 +225,11 @@ Section optimizer_section() {
       "decay", &Optimizer::decay,
       {{"matrices", Optimizer::Decay::kMatrices}, {"all", Optimizer::Decay::kAll}},
       {.sentence = "which parameters decay: those with two or more dimensions, or all"});
+  rows.add(
+      "groups", KeyType::kGroups, &Optimizer::groups,
+      {.sentence = "parameters with an lr or a weight_decay of their own: [[optimizer.groups]] "
+                   "with parameters = [globs of names]; the first group that matches counts, "
+                   "and its weight_decay holds for all of its parameters"});
   rows.choice<Optimizer::Overlap>("overlap", &Optimizer::overlap,
                                   {{"none", Optimizer::Overlap::kNone}},
                                   {.sentence = "all updates come after backward"});
@@ -325,9 +330,13 @@ Section offload_section() {
                                     {.sentence = "home of the units' kept inputs"});
   rows.choice<Offload::StateFormat>(
       "state_format", &Offload::state_format,
-      {{"fp32", Offload::StateFormat::kFp32}, {"split", Offload::StateFormat::kSplit}},
-      {.sentence = "split: the bf16 parameter is the upper half of the master, bit for bit the "
-                   "same numbers in fewer bytes"});
+      {{"fp32", Offload::StateFormat::kFp32},
+       {"split", Offload::StateFormat::kSplit},
+       {"split-bf16", Offload::StateFormat::kSplitBf16},
+       {"split-int8", Offload::StateFormat::kSplitInt8}},
+      {.sentence = "split: the bf16 parameter is the upper half of the fp32 master, bit for bit "
+                   "the numbers of fp32 in fewer bytes; split-bf16 and split-int8: the moments of "
+                   "matrices in bf16 or 8 bits as well, rounded stochastically"});
   rows.add("device_memory", KeyType::kBytes, &Offload::device_memory,
            {.sentence = "hard cap on device bytes; auto: what the machine has free",
             .bounds = at_least(1)});

@@ -4,25 +4,11 @@
 #include <utility>
 
 #include "config/field_table.h"
+#include "config/group_reader.h"
 #include "config/toml_document.h"
 
 namespace longshore {
 namespace {
-
-// The shortest text that reads back as the same number, spelled as a real of TOML.
-std::string real_text(double number) {
-  std::array<char, 32> digits{};
-  const auto result = std::to_chars(digits.data(), digits.data() + digits.size(), number);
-  std::string text(digits.data(), result.ptr);
-  const size_t exponent = text.find('e');
-  if (exponent == std::string::npos) {
-    return text.find('.') == std::string::npos ? text + ".0" : text;
-  }
-  // "2e-05" is written 2e-5.
-  const size_t first_digit = exponent + 2;
-  if (text[first_digit] == '0') text.erase(first_digit, 1);
-  return text;
-}
 
 // In the largest unit that divides it, so that nothing is rounded.
 std::string bytes_text(Bytes bytes) {
@@ -62,6 +48,8 @@ std::string base_type_text(const Key& key) {
       return "size";
     case KeyType::kUnits:
       return "\"block\" or a table";
+    case KeyType::kGroups:
+      return "list of tables";
     case KeyType::kChoice:
       break;
   }
@@ -99,6 +87,20 @@ std::string units_text(const UnitsChoice& units) {
 
 }  // namespace
 
+std::string real_text(double number) {
+  std::array<char, 32> digits{};
+  const auto result = std::to_chars(digits.data(), digits.data() + digits.size(), number);
+  std::string text(digits.data(), result.ptr);
+  const size_t exponent = text.find('e');
+  if (exponent == std::string::npos) {
+    return text.find('.') == std::string::npos ? text + ".0" : text;
+  }
+  // "2e-05" is written 2e-5.
+  const size_t first_digit = exponent + 2;
+  if (text[first_digit] == '0') text.erase(first_digit, 1);
+  return text;
+}
+
 bool Bounds::contain(double number) const {
   if (min && (min_excluded ? !(number > *min) : !(number >= *min))) return false;
   if (max && (max_excluded ? !(number < *max) : !(number <= *max))) return false;
@@ -135,6 +137,9 @@ std::string toml_text(const Key& key, const KeyValue& value) {
   }
   if (const auto* string = std::get_if<std::string>(&value)) return quote_toml(*string);
   if (const auto* units = std::get_if<UnitsChoice>(&value)) return units_text(*units);
+  if (const auto* groups = std::get_if<std::vector<ParameterGroup>>(&value)) {
+    return groups_text(*groups);
+  }
   return strings_text(std::get<std::vector<std::string>>(value));
 }
 

@@ -66,6 +66,16 @@ Json type_schema(const Key& key) {
       return {{"enum", key.choices}};
     case KeyType::kUnits:
       return units_schema();
+    case KeyType::kGroups: {
+      const Json number = {{"type", "number"}, {"minimum", 0}};
+      Json globs = list_schema({{"type", "string"}, {"minLength", 1}});
+      globs["minItems"] = 1;
+      return list_schema(
+          {{"type", "object"},
+           {"additionalProperties", false},
+           {"required", {"parameters"}},
+           {"properties", {{"parameters", globs}, {"lr", number}, {"weight_decay", number}}}});
+    }
   }
   return {};
 }
@@ -75,10 +85,13 @@ Json default_json(const Key& key) {
   if (std::holds_alternative<AutoValue>(value)) return "auto";
   return std::visit(
       [](const auto& held) -> Json {
-        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, AutoValue>) {
+        using Held = std::decay_t<decltype(held)>;
+        if constexpr (std::is_same_v<Held, AutoValue>) {
           return "auto";
-        } else if constexpr (std::is_same_v<std::decay_t<decltype(held)>, UnitsChoice>) {
+        } else if constexpr (std::is_same_v<Held, UnitsChoice>) {
           return "block";
+        } else if constexpr (std::is_same_v<Held, std::vector<ParameterGroup>>) {
+          return Json::array();
         } else {
           return held;
         }

@@ -56,6 +56,14 @@ struct TrainSection {
   bool operator==(const TrainSection&) const = default;
 };
 
+// Parameters with a learning rate or a weight decay of their own.
+struct ParameterGroup {
+  std::vector<std::string> parameters;  // globs of names; the first group that matches counts
+  std::optional<double> lr;             // at the top of the schedule; nullopt = optimizer.lr
+  std::optional<double> weight_decay;   // of all its parameters; nullopt = as the others
+  bool operator==(const ParameterGroup&) const = default;
+};
+
 struct OptimizerSection {
   enum class Name : uint8_t { kAdamW };
   enum class Decay : uint8_t { kMatrices, kAll };
@@ -66,6 +74,7 @@ struct OptimizerSection {
   double eps = 1e-8;
   double weight_decay = 0.0;
   Decay decay = Decay::kMatrices;
+  std::vector<ParameterGroup> groups;
   Overlap overlap = Overlap::kNone;
   bool operator==(const OptimizerSection&) const = default;
 };
@@ -112,11 +121,11 @@ struct OffloadSection {
   enum class Parameters : uint8_t { kHost };
   enum class Optimizer : uint8_t { kHost };
   enum class Activations : uint8_t { kDevice };
-  enum class StateFormat : uint8_t { kFp32, kSplit };
+  enum class StateFormat : uint8_t { kFp32, kSplit, kSplitBf16, kSplitInt8 };
   Parameters parameters = Parameters::kHost;
   Optimizer optimizer = Optimizer::kHost;
   Activations activations = Activations::kDevice;
-  StateFormat state_format = StateFormat::kSplit;
+  StateFormat state_format = StateFormat::kSplitBf16;
   std::optional<Bytes> device_memory;  // nullopt = auto
   std::optional<Bytes> host_memory;    // nullopt = auto
   std::optional<int64_t> threads;      // of the optimizer; nullopt = auto

@@ -17,6 +17,7 @@ class Rules {
     check_batch();
     check_schedule();
     check_eval();
+    check_groups();
     return std::move(problems_);
   }
 
@@ -119,6 +120,16 @@ class Rules {
     if (!usable({"eval.every_steps", "data.eval"})) return;
     if (config_.eval.every_steps > 0 && config_.data.eval.empty()) {
       report("eval.every_steps", "data.eval", "needs files to evaluate on, but", "");
+    }
+  }
+
+  // A group's learning rate follows the schedule in proportion.
+  void check_groups() {
+    if (!usable({"optimizer.groups", "optimizer.lr"}) || config_.optimizer.lr > 0) return;
+    for (const ParameterGroup& group : config_.optimizer.groups) {
+      if (!group.lr) continue;
+      report("optimizer.groups", "optimizer.lr", "has an lr of its own, which is relative to", "");
+      return;
     }
   }
 

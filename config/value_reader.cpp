@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/nearest.h"
+#include "config/group_reader.h"
 
 namespace longshore {
 namespace {
@@ -196,6 +197,8 @@ ReadValue read_key_value(const Key& key, const TomlValue& value) {
       return read_choice(key, value);
     case KeyType::kUnits:
       return read_units(key, value);
+    case KeyType::kGroups:
+      return read_groups(key, value);
   }
   return problem(key.full_name() + ": a key without a type");
 }

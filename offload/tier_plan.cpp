@@ -240,7 +240,8 @@ class Draft {
     const Bytes join = PinnedStore::planned_join_bytes(layouts_, inputs_.state);
     plan_.host_arena = PinnedStore::planned_bytes(layouts_, inputs_.state);
     add_host_line("shards and optimizer state",
-                  "state_format " + std::string(name_of(inputs_.state.format)),
+                  "state_format " + std::string(name_of(inputs_.state.format)) +
+                      (is_exact(inputs_.state.format) ? "" : ", approximate moments"),
                   plan_.host_arena - join, true);
     add_host_line("join region", "split masters made whole for fp32 compute", join, true);
     if (inputs_.device == DeviceKind::kCpu) {
@@ -262,7 +263,13 @@ class Draft {
       }
     }
     int64_t trainable = 0;
-    for (const FlatLayout& layout : layouts_) trainable += layout.trainable_elements();
+    for (const FlatLayout& layout : layouts_) {
+      trainable += layout.trainable_elements();
+      for (Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
+        plan_.step.update_dram +=
+            update_traffic(inputs_.state, segment, layout.shard_elements(segment)).total();
+      }
+    }
     const int64_t own = trainable / topology.shard_ranks;
     plan_.step.h2d = gathered / topology.shard_ranks + batch_bytes();
     plan_.step.all_gather = topology.shard_ranks > 1 ? gathered : 0;
@@ -272,7 +279,6 @@ class Draft {
     }
     if (topology.replicas() > 1) plan_.step.all_reduce = product({own, reduce_width});
     plan_.step.d2h = product({own, width_of(inputs_.state.drain)});
-    plan_.step.update_dram = product({own, update_traffic(inputs_.state).total()});
     plan_.step.flops_per_token =
         (inputs_.recompute ? 8.0 : 6.0) * static_cast<double>(plan_.parameters);
   }

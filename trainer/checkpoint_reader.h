@@ -62,6 +62,10 @@ class Checkpoint {
   void restore_unit(const ShardedModel& model, const UnitSpec& unit, ShardStore& store) const;
   void restore_part(const Part& part, StateKind kind, const ShardPiece& piece,
                     const StateSpans& state) const;
+  static void restore_elements(const Part& part, StateKind kind, ElementRange stored,
+                               std::span<const std::byte> bytes, ElementRange wanted,
+                               const ShardPiece& piece, const StateSpans& state);
+  static void read_part(const Part& part, StateKind kind, int64_t begin, std::span<float> values);
   const Parts& parts(const std::string& parameter, StateKind kind) const;
   [[noreturn]] void fail(const std::string& file, const std::string& what) const;
 

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "fsdp/engine.h"
+#include "offload/adamw_rule.h"
 #include "offload/plan_inputs.h"
 
 namespace longshore {
@@ -63,6 +64,7 @@ void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node
   setup.compute = set_compute_threads(compute_threads(setup.config, setup.machine));
   setup.source = std::make_unique<ModelSource>(setup.config);
   check_positions(setup.config, setup.source->arch());
+  check_groups(adamw_options(setup.config), setup.source->spec());
   setup.inputs = plan_inputs(
       setup.config, setup.source->spec(),
       unit_costs(setup.source->model(), setup.config.precision.compute, setup.compute.threads),

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "offload/plan_inputs.h"
+#include "trainer/checkpoint_moments.h"
 #include "trainer/evaluator.h"
 #include "trainer/export_run.h"
 #include "trainer/lr_schedule.h"
@@ -106,6 +107,9 @@ void Trainer::resume(const std::string& resume) {
     throw CheckpointError(path + ": was made from another model than " +
                           source_.directory().path() + "; give its model.path, or another run.dir");
   }
+  const std::string rounding =
+      describe_rounding(found.checkpoint->manifest(), engine_.plan().state.format);
+  if (!rounding.empty()) log_warning(path + ": " + rounding);
   const DataCursor cursor = read_cursor(saved.sampler, path);
   found.checkpoint->restore({source_.spec(), engine_.layouts(), engine_.groups().shard()},
                             engine_.store());

@@ -208,6 +208,8 @@ KeyValue random_value(const Key& key, std::mt19937_64& random) {
       if (units.kind == UnitsChoice::Kind::kGroups) units.groups = {{string()}, {string()}};
       return units;
     }
+    case KeyType::kGroups:
+      return std::vector<ParameterGroup>{{{string(), string()}, 0.125, {}}, {{string()}, {}, 3e-7}};
     case KeyType::kChoice:
       break;
   }

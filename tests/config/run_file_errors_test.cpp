@@ -143,9 +143,9 @@ TEST_F(RunFileErrors, SizesNeedUnits) {
 
 TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
   expect_each({
-      {"[offload]\nstate_format = \"split-bf16\"",
-       "run.toml:2:16: offload.state_format: expected \"fp32\" or \"split\", found the string "
-       "\"split-bf16\""},
+      {"[offload]\nstate_format = \"split-fp8\"",
+       "run.toml:2:16: offload.state_format: expected \"fp32\", \"split\", \"split-bf16\" or "
+       "\"split-int8\", found the string \"split-fp8\", did you mean \"split-bf16\"?"},
       {"[offload]\noptimizer = \"nvme\"",
        "run.toml:2:13: offload.optimizer: expected \"host\", found the string \"nvme\""},
       {"[fsdp]\nstrategy = \"zero3\"",

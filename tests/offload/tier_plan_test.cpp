@@ -138,12 +138,24 @@ TEST(TierPlan, HoldsSavedGraphsOfAllMicroBatchesWithoutRecompute) {
 
 TEST(TierPlan, CountsWhatAStepMoves) {
   const ModelSpec model = fakes::make_small_model(3, true);
-  const TierPlan plan = draft_tier_plan(made_up_inputs(model), made_up_machine());
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.state.format = StateFormat::kSplit;
+  const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
   const Bytes units = (16640 + 3 * 22784) * 2;
   EXPECT_EQ(plan.step.h2d, 2 * units + 256 * 2 + 16640 * 2 + 3 * 4 * 100 * 8);
   EXPECT_EQ(plan.step.d2h, (16640 + 3 * 22784 + 256) * 2);
   EXPECT_EQ(plan.step.update_dram, (16640 + 3 * 22784 + 256) * 26);
   EXPECT_DOUBLE_EQ(plan.step.flops_per_token, 8.0 * static_cast<double>(plan.parameters));
+  // Norms have fp32 moments in every format: 256 elements in each of three blocks and the head.
+  const int64_t matrices = 16640 + 3 * (22784 - 256);
+  const auto update_dram = [&](StateFormat format) {
+    inputs.state.format = format;
+    return draft_tier_plan(inputs, made_up_machine()).step.update_dram;
+  };
+  EXPECT_EQ(update_dram(StateFormat::kFp32), (matrices + 4 * 256) * 28);
+  EXPECT_EQ(update_dram(StateFormat::kSplitBf16), matrices * 18 + 4 * 256 * 26);
+  EXPECT_EQ(update_dram(StateFormat::kSplitInt8),
+            matrices * 14 + matrices / 128 * 16 + 4 * 256 * 26);
 }
 
 TEST(TierPlan, SharesTheStepOverRanks) {

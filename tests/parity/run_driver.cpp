@@ -76,6 +76,7 @@ std::vector<std::string> RunDriver::golden_arguments(const std::string& golden) 
           "--checkpoint.export=never",
           "--device.threads=1",
           "--offload.threads=1",
+          "--offload.state_format=split",
           "--log.every_steps=1000"};
 }
 
