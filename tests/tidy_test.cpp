@@ -40,6 +40,7 @@ const std::vector<Folder>& folders() {
       {"config", "config", false, {"base"}},
       {"src/device", "device", true, {"base"}},
       {"pinned", "pinned", false, {"base", "shard", "device"}},
+      {"nvme", "nvme", false, {"base", "shard", "device", "pinned"}},
       {"src/model", "model", true, {"base", "shard"}},
       {"src/hf", "hf", false, {"base", "shard"}},
       {"src/text", "text", false, {"base"}},
