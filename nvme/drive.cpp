@@ -41,6 +41,18 @@ void Drive::flush() {
   run(BlockOp::Kind::kFlush, 0, {});
 }
 
+void wait_all(const std::vector<Drive*>& drives, std::vector<Transfer>& transfers) {
+  std::exception_ptr first;
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    try {
+      drives[i]->wait(transfers[i]);
+    } catch (...) {
+      if (first == nullptr) first = std::current_exception();
+    }
+  }
+  if (first != nullptr) std::rethrow_exception(first);
+}
+
 InlineDrive::InlineDrive(std::unique_ptr<BlockFile> file, Bytes chunk_bytes)
     : file_(std::move(file)), queue_(file_.get(), chunk_bytes) {}
 

@@ -52,6 +52,9 @@ class Drive {
   void run(BlockOp::Kind kind, Bytes offset, std::span<std::byte> memory);
 };
 
+// Waits for transfers[i] on drives[i], all of them, then throws the first failure.
+void wait_all(const std::vector<Drive*>& drives, std::vector<Transfer>& transfers);
+
 class InlineDrive final : public Drive {
  public:
   InlineDrive(std::unique_ptr<BlockFile> file, Bytes chunk_bytes);

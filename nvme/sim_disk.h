@@ -97,7 +97,7 @@ struct SimOptions {
   int depth = 8;
   // In the order they were submitted instead of a random one.
   bool in_order = false;
-  SimInjector inject;  // may be empty
+  SimInjector inject = {};  // may be empty
 };
 
 class SimFile final : public BlockFile {
