@@ -111,9 +111,7 @@ void DirectFile::check_alignment() const {
 
 void DirectFile::preallocate(Bytes size_bytes) {
   const Bytes before = file_bytes(fd_);
-  if (before > size_bytes && ftruncate(fd_.get(), size_bytes) != 0) {
-    throw IoError("truncate", path(), errno);
-  }
+  if (before > size_bytes) return;  // perhaps another run's: it is not for us to cut
   refuse_if_too_large(size_bytes);
   int result = 0;
   do {
@@ -127,7 +125,7 @@ void DirectFile::preallocate(Bytes size_bytes) {
   if (error == EOPNOTSUPP && ftruncate(fd_.get(), size_bytes) == 0) return;
   // A failed preallocation leaves what it got.
   if (created_) unlink(path().c_str());
-  if (ftruncate(fd_.get(), std::min(before, size_bytes)) != 0) {
+  if (ftruncate(fd_.get(), before) != 0) {
     throw IoError("truncate", path(), errno);
   }
   refuse_if_too_large(size_bytes);

@@ -13,7 +13,8 @@ namespace longshore {
 
 struct DirectFileOptions {
   std::string path;
-  // 0: the file must exist, and its size is taken. Else it is made, or brought to this size.
+  // 0: the file must exist, and its size is taken. Else it is made, or grown to this size; a larger
+  // one stays as it is.
   Bytes size_bytes = 0;
   // How long the lock of another process is waited for.
   std::chrono::milliseconds lock_wait = std::chrono::seconds(5);

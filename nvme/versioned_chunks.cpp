@@ -57,9 +57,8 @@ VersionedChunks::Binding VersionedChunks::binding(int part, int slot) const {
   return {incarnation_, making_version_};
 }
 
-uint64_t VersionedChunks::sum(std::span<const std::byte> bytes, int64_t chunk,
-                              Binding binding) const {
-  const std::array<uint64_t, 7> bound = {hash64(bytes),
+uint64_t VersionedChunks::bind(uint64_t hash, int64_t chunk, Binding binding) const {
+  const std::array<uint64_t, 7> bound = {hash,
                                          identity_.run.bits[0],
                                          identity_.run.bits[1],
                                          static_cast<uint64_t>(identity_.rank),
@@ -67,6 +66,11 @@ uint64_t VersionedChunks::sum(std::span<const std::byte> bytes, int64_t chunk,
                                          binding.incarnation,
                                          binding.version};
   return hash64(std::as_bytes(std::span(bound)));
+}
+
+uint64_t VersionedChunks::sum(std::span<const std::byte> bytes, int64_t chunk,
+                              Binding binding) const {
+  return bind(hash64(bytes), chunk, binding);
 }
 
 uint64_t VersionedChunks::table_root(int drive, std::span<const std::byte> table,
@@ -162,23 +166,50 @@ void VersionedChunks::check_chunk(PartIo& io, int64_t index, int slot) {
   log_warning(describe(chunk_index, slot) + " were wrong at first and right when read again");
 }
 
-void VersionedChunks::start_write(int part, std::span<std::byte> memory, PartIo& io) {
+void VersionedChunks::seal(int part, std::span<std::byte> memory, SealedPart& sealed) {
+  LONGSHORE_CHECK(static_cast<Bytes>(memory.size()) == map_->part(part).bytes);
+  const int64_t first = map_->first_chunk(part);
+  const int64_t count = map_->first_chunk(part + 1) - first;
+  sealed.part = part;
+  sealed.memory = memory;
+  sealed.hashes.resize(static_cast<size_t>(count));
+  parallel_(count, [&](int64_t i) {
+    const ChunkPlace& chunk = map_->chunks()[static_cast<size_t>(first + i)];
+    sealed.hashes[static_cast<size_t>(i)] = hash64(
+        memory.subspan(static_cast<size_t>(chunk.part_offset), static_cast<size_t>(chunk.bytes)));
+  });
+}
+
+bool VersionedChunks::is_newest(const SealedPart& sealed) const {
+  if (!has_bytes(sealed.part)) return false;
+  const int slot = newest_slot(sealed.part);
+  const Binding bound = binding(sealed.part, slot);
+  const int64_t first = map_->first_chunk(sealed.part);
+  for (size_t i = 0; i < sealed.hashes.size(); ++i) {
+    const int64_t chunk = first + static_cast<int64_t>(i);
+    if (bind(sealed.hashes[i], chunk, bound) !=
+        sums_[static_cast<size_t>(chunk)][static_cast<size_t>(slot)]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void VersionedChunks::start_write(const SealedPart& sealed, PartIo& io) {
+  const int part = sealed.part;
   const PartSpec& spec = map_->part(part);
   LONGSHORE_CHECK(!pending_) << "a commit is under way";
   LONGSHORE_CHECK(spec.versioned || !committed_) << spec.name << " is written once";
   const auto slot = static_cast<size_t>(spec.versioned ? making_version_ % 2 : 0);
   const int64_t first = map_->first_chunk(part);
-  const int64_t count = map_->first_chunk(part + 1) - first;
   const Binding bound = spec.versioned ? Binding{incarnation_, making_version_} : Binding{};
-  parallel_(count, [&](int64_t i) {
-    const ChunkPlace& chunk = map_->chunks()[static_cast<size_t>(first + i)];
-    const auto bytes =
-        memory.subspan(static_cast<size_t>(chunk.part_offset), static_cast<size_t>(chunk.bytes));
-    sums_[static_cast<size_t>(first + i)][slot] = sum(bytes, first + i, bound);
-  });
+  for (size_t i = 0; i < sealed.hashes.size(); ++i) {
+    const int64_t chunk = first + static_cast<int64_t>(i);
+    sums_[static_cast<size_t>(chunk)][slot] = bind(sealed.hashes[i], chunk, bound);
+  }
   written_[static_cast<size_t>(part)] = true;
   ++writes_in_flight_;
-  prepare(part, memory, BlockOp::Kind::kWrite, static_cast<int>(slot), io);
+  prepare(part, sealed.memory, BlockOp::Kind::kWrite, static_cast<int>(slot), io);
 }
 
 void VersionedChunks::finish_write(PartIo& io) {

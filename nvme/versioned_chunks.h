@@ -44,6 +44,13 @@ struct PartIo {
   bool active = false;
 };
 
+// A part's bytes with their hashes, ready to be written.
+struct SealedPart {
+  int part = -1;
+  std::span<std::byte> memory;
+  std::vector<uint64_t> hashes;  // by chunk, not bound to anything yet
+};
+
 struct StepRecord {
   int64_t step = 0;
   std::string note;
@@ -67,9 +74,14 @@ class VersionedChunks {
   void start_read(int part, std::span<std::byte> memory, PartIo& io);
   // Waits and checks. Reads a chunk once more before it throws CorruptStateError.
   void finish_read(PartIo& io);
-  // Makes the checksums and begins to write. A part without versions may be written only before the
-  // first commit.
-  void start_write(int part, std::span<std::byte> memory, PartIo& io);
+  void seal(int part, std::span<std::byte> memory, SealedPart& sealed);
+  // Whether the drives hold these bytes as the part's newest already.
+  bool is_newest(const SealedPart& sealed) const;
+  // Whether the part belongs to the version in the making already.
+  bool is_written(int part) const { return written_[static_cast<size_t>(part)]; }
+  // Begins to write; the memory must not change until it ends. A part without versions may be
+  // written only before the first commit.
+  void start_write(const SealedPart& sealed, PartIo& io);
   void finish_write(PartIo& io);
   // Whether finish_write would return at once.
   bool write_finished(PartIo& io);
@@ -92,6 +104,7 @@ class VersionedChunks {
   };
   Binding binding(int part, int slot) const;
   Binding binding_of(const PartSpec& part, const CommitPoint& point) const;
+  uint64_t bind(uint64_t hash, int64_t chunk, Binding binding) const;
   uint64_t sum(std::span<const std::byte> bytes, int64_t chunk, Binding binding) const;
   int newest_slot(int part) const;
   void prepare(int part, std::span<std::byte> memory, BlockOp::Kind kind, int slot, PartIo& io);

@@ -282,7 +282,9 @@ class Enumeration {
       const BlockBuffer memory(map_.part(part).bytes);
       fill_content(memory.bytes(), versioned ? life : 0, versioned ? version : 0, rank, part);
       PartIo io;
-      process.chunks->start_write(part, memory.bytes(), io);
+      SealedPart sealed;
+      process.chunks->seal(part, memory.bytes(), sealed);
+      process.chunks->start_write(sealed, io);
       process.chunks->finish_write(io);
     }
   }
