@@ -10,3 +10,10 @@ find_package(hwy REQUIRED)
 find_path(TOMLPLUSPLUS_INCLUDE_DIR toml++/toml.h REQUIRED)
 add_library(longshore::tomlplusplus INTERFACE IMPORTED GLOBAL)
 target_include_directories(longshore::tomlplusplus INTERFACE ${TOMLPLUSPLUS_INCLUDE_DIR})
+
+# liburing: a C library without a CMake package.
+find_path(LIBURING_INCLUDE_DIR liburing.h REQUIRED)
+find_library(LIBURING_LIBRARY uring REQUIRED)
+add_library(longshore::uring INTERFACE IMPORTED GLOBAL)
+target_include_directories(longshore::uring INTERFACE ${LIBURING_INCLUDE_DIR})
+target_link_libraries(longshore::uring INTERFACE ${LIBURING_LIBRARY})

@@ -41,6 +41,7 @@ const std::vector<Folder>& folders() {
       {"src/device", "device", true, {"base"}},
       {"src/comm", "comm", true, {"base", "device"}},
       {"pinned", "pinned", false, {"base", "shard", "device"}},
+      {"nvme", "nvme", false, {"base", "shard", "device", "pinned"}},
       {"src/model", "model", true, {"base", "shard"}},
       {"src/hf", "hf", false, {"base", "shard"}},
       {"src/text", "text", false, {"base"}},
