@@ -146,6 +146,11 @@ std::vector<Json> RunDriver::metrics(const std::string& kind) const {
   return objects;
 }
 
+size_t RunDriver::metrics_lines() const {
+  std::ifstream file(directory_ + "/metrics.jsonl");
+  return static_cast<size_t>(std::count(std::istreambuf_iterator<char>(file), {}, '\n'));
+}
+
 std::vector<double> RunDriver::steps(const std::string& key) const {
   std::vector<double> values;
   for (const Json& step : metrics("step")) values.push_back(step.at(key).get<double>());

@@ -48,6 +48,8 @@ class RunDriver {
   Json plan(int ranks) const;
   // The objects of metrics.jsonl with that kind.
   std::vector<Json> metrics(const std::string& kind) const;
+  // Lines of metrics.jsonl so far.
+  size_t metrics_lines() const;
   // `key` of every step line.
   std::vector<double> steps(const std::string& key) const;
   // fp32 state of every trainable parameter in the newest checkpoint: "<name>.master",
