@@ -50,8 +50,8 @@ const std::vector<Folder>& folders() {
       {"trainer",
        "trainer",
        true,
-       {"base", "shard", "config", "device", "pinned", "model", "hf", "text", "data", "offload",
-        "fsdp"}},
+       {"base", "shard", "config", "device", "pinned", "nvme", "model", "hf", "text", "data",
+        "offload", "fsdp"}},
   };
   return table;
 }

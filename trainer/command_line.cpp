@@ -37,6 +37,8 @@ struct Parsed {
   TokenizerTrainOptions tokenizer;
   GenerateOptions generate;
   ExportCommandOptions exporting;
+  BenchNvmeOptions bench_nvme;
+  std::string bench_size = "4GiB";
   std::string source = "auto";
   std::string section;
   std::string directory;
@@ -159,6 +161,23 @@ void add_checkpoint_commands(CLI::App& app, Parsed& parsed) {
       [&] { parsed.action = [&] { return run_checkpoint_prune(parsed.run, parsed.keep); }; });
 }
 
+void add_bench_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* bench = app.add_subcommand("bench", "measure the machine");
+  bench->require_subcommand(1);
+  BenchNvmeOptions& options = parsed.bench_nvme;
+  CLI::App* nvme = bench->add_subcommand("nvme", "drives: block size, depth, GB/s, CPU");
+  nvme->add_option("--dir", options.directories, "one directory on each drive")->required();
+  nvme->add_option("--size", parsed.bench_size, "of the scratch file, for example 4GiB");
+  nvme->add_option("--seconds", options.seconds, "of each round")->check(CLI::Range(0.05, 600.0));
+  nvme->add_flag("--json", options.json, "as JSON");
+  nvme->callback([&parsed] {
+    const std::optional<Bytes> size = parse_bytes(parsed.bench_size);
+    if (!size || *size <= 0) throw ConfigError("--size " + parsed.bench_size + ": not a size");
+    parsed.bench_nvme.file_bytes = *size;
+    parsed.action = [&parsed] { return run_bench_nvme(parsed.bench_nvme); };
+  });
+}
+
 int parse_and_run(const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) {
     if (!argument.starts_with(kSectionHelp)) continue;
@@ -176,6 +195,7 @@ int parse_and_run(const std::vector<std::string>& arguments) {
   add_model_commands(app, parsed);
   add_config_commands(app, parsed);
   add_checkpoint_commands(app, parsed);
+  add_bench_commands(app, parsed);
   try {
     std::vector<std::string> reversed(split.rest.rbegin(), split.rest.rend());
     app.parse(std::move(reversed));
