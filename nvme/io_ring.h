@@ -18,7 +18,7 @@ namespace longshore {
 struct IoRingOptions {
   int depth = 32;
   // Memory that operations will use most; registered as far as the limit on locked memory allows.
-  std::vector<std::span<std::byte>> memory;
+  std::vector<std::span<std::byte>> memory = {};
 };
 
 class IoRing final : public BlockFile {

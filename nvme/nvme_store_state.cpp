@@ -104,6 +104,10 @@ std::unique_ptr<ShardStore::StateLease> NvmeStore::state(UnitId id) {
     start_reading(id.value, *slot);
   }
   finish_reading(*slot);
+  if (options_.parameters_on_drives && unit.parts.used_bytes(PartRole::kDerived) > 0) {
+    convert(unit.parts, part_memory(unit, *slot, PartRole::kParameters),
+            part_memory(unit, *slot, PartRole::kDerived));
+  }
   slot->use = StateSlot::Use::kLeased;
   unit.state_leased = true;
   read_ahead(id.value);

@@ -24,7 +24,7 @@ struct DriveOptions {
   int depth = 32;  // chunks in flight
   IoEngine engine = IoEngine::kAuto;
   // The I/O window, registered with the ring.
-  std::vector<std::span<std::byte>> memory;
+  std::vector<std::span<std::byte>> memory = {};
 };
 
 // The file with its lock, and the thread that serves it. Memory must outlive it.

@@ -39,6 +39,8 @@ struct Parsed {
   GenerateOptions generate;
   ExportCommandOptions exporting;
   BenchOptimizerOptions bench_optimizer;
+  BenchNvmeOptions bench_nvme;
+  std::string bench_size = "4GiB";
   std::string source = "auto";
   std::string section;
   std::string directory;
@@ -167,11 +169,9 @@ void add_checkpoint_commands(CLI::App& app, Parsed& parsed) {
       [&] { parsed.action = [&] { return run_checkpoint_prune(parsed.run, parsed.keep); }; });
 }
 
-void add_bench_commands(CLI::App& app, Parsed& parsed) {
-  CLI::App* bench = app.add_subcommand("bench", "measure this machine");
-  bench->require_subcommand(1);
+void add_bench_optimizer(CLI::App& bench, Parsed& parsed) {
   BenchOptimizerOptions& options = parsed.bench_optimizer;
-  CLI::App* optimizer = bench->add_subcommand(
+  CLI::App* optimizer = bench.add_subcommand(
       "optimizer", "parameters per second of the update, and its share of the memory bound");
   optimizer->add_option("--format", options.formats, "state formats; default: all");
   optimizer->add_option("--threads", options.threads,
@@ -179,7 +179,31 @@ void add_bench_commands(CLI::App& app, Parsed& parsed) {
   optimizer->add_option("--parameters", options.elements, "of the matrix that is updated");
   optimizer->add_option("--rounds", options.rounds, "of update and bound in turn");
   optimizer->add_flag("--json", options.json, "as one JSON object");
-  optimizer->callback([&] { parsed.action = [&] { return run_bench_optimizer(options); }; });
+  optimizer->callback([&parsed] {
+    parsed.action = [&parsed] { return run_bench_optimizer(parsed.bench_optimizer); };
+  });
+}
+
+void add_bench_nvme(CLI::App& bench, Parsed& parsed) {
+  BenchNvmeOptions& options = parsed.bench_nvme;
+  CLI::App* nvme = bench.add_subcommand("nvme", "drives: block size, depth, GB/s, CPU");
+  nvme->add_option("--dir", options.directories, "one directory on each drive")->required();
+  nvme->add_option("--size", parsed.bench_size, "of the scratch file, for example 4GiB");
+  nvme->add_option("--seconds", options.seconds, "of each round")->check(CLI::Range(0.05, 600.0));
+  nvme->add_flag("--json", options.json, "as JSON");
+  nvme->callback([&parsed] {
+    const std::optional<Bytes> size = parse_bytes(parsed.bench_size);
+    if (!size || *size <= 0) throw ConfigError("--size " + parsed.bench_size + ": not a size");
+    parsed.bench_nvme.file_bytes = *size;
+    parsed.action = [&parsed] { return run_bench_nvme(parsed.bench_nvme); };
+  });
+}
+
+void add_bench_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* bench = app.add_subcommand("bench", "measure this machine");
+  bench->require_subcommand(1);
+  add_bench_optimizer(*bench, parsed);
+  add_bench_nvme(*bench, parsed);
 }
 
 int parse_and_run(const std::vector<std::string>& arguments) {

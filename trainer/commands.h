@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "trainer/run_setup.h"
 
 namespace longshore {
@@ -64,6 +65,15 @@ int run_checkpoint_prune(const RunArguments& run, int64_t keep);
 
 // A run's loss curve, drawn in the terminal.
 int run_plot(const std::string& run_directory);
+
+struct BenchNvmeOptions {
+  std::vector<std::string> directories;  // one per drive
+  Bytes file_bytes = 4 * kGiB;           // of the scratch file in each
+  double seconds = 2.0;                  // of each of the rounds
+  bool json = false;
+};
+// Block size and depth for each directory's drive, its speed and its cost of CPU, beside fio's.
+int run_bench_nvme(const BenchNvmeOptions& options);
 
 int run_version();
 

@@ -21,9 +21,9 @@ constexpr int kRanks = 3;
 
 std::vector<std::string> arguments(const std::string& timeout) {
   std::vector<std::string> list = RunDriver::golden_arguments("llama-tied");
-  list.insert(list.end(), {"--train.steps=120", "--train.sequences_per_step=3",
-                           "--train.max_grad_norm=0.9", "--checkpoint.every_steps=10",
-                           "--dist.timeout=" + timeout});
+  list.insert(list.end(),
+              {"--train.steps=120", "--train.sequences_per_step=3", "--train.max_grad_norm=0.9",
+               "--checkpoint.every_steps=10", "--dist.timeout=" + timeout});
   return list;
 }
 

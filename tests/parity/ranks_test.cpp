@@ -76,8 +76,7 @@ void expect_planned_payload(const RunDriver& run, const Spread& spread) {
   const Json plan = run.plan(spread.ranks);
   for (const Json& step : run.metrics("step")) {
     for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
-      EXPECT_EQ(step.at("bytes").at(kind),
-                plan.at("step").at(std::string(kind) + "_bytes"))
+      EXPECT_EQ(step.at("bytes").at(kind), plan.at("step").at(std::string(kind) + "_bytes"))
           << kind << " of step " << step.at("step");
     }
     const Json& memory = step.at("memory_bytes");
@@ -123,10 +122,10 @@ TEST(Ranks, FollowFullyShardOfPyTorch) {
         std::string(LONGSHORE_TEST_DATA) + "/parity/fsdp2/" + golden + ".json", JsonLimits{});
     for (const int ranks : {2, 4}) {
       RunDriver run("fully-shard");
-      const Arguments arguments = joined(
-          RunDriver::golden_arguments(golden),
-          {"--train.sequences_per_step=" + facts.at("sequences_per_step").dump(),
-           "--train.max_grad_norm=" + facts.at("max_grad_norm").dump()});
+      const Arguments arguments =
+          joined(RunDriver::golden_arguments(golden),
+                 {"--train.sequences_per_step=" + facts.at("sequences_per_step").dump(),
+                  "--train.max_grad_norm=" + facts.at("max_grad_norm").dump()});
       ASSERT_EQ(run.train_ranks(ranks, arguments), 0) << run.output();
       const Json& expected = facts.at("runs").at(std::to_string(ranks));
       expect_close(run.steps("loss"), expected.at("loss").get<std::vector<double>>(), 1e-5,

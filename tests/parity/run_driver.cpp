@@ -95,8 +95,8 @@ int RunDriver::start_ranks(int ranks, const std::vector<std::string>& arguments)
   std::filesystem::create_directories(directory_);
   const std::string empty = directory_ + "/empty.toml";
   std::ofstream(empty).close();
-  std::vector<std::string> command = {LONGSHORE_BINARY, "launch", "--nproc",
-                                      std::to_string(ranks), "--", "train", empty};
+  std::vector<std::string> command = {
+      LONGSHORE_BINARY, "launch", "--nproc", std::to_string(ranks), "--", "train", empty};
   command.insert(command.end(), arguments.begin(), arguments.end());
   command.push_back("--run.dir=\"" + directory_ + "\"");
   std::vector<char*> words;
@@ -122,9 +122,9 @@ int RunDriver::train_ranks(int ranks, const std::vector<std::string>& arguments)
 
 Json RunDriver::plan(int ranks) const {
   testing::internal::CaptureStdout();
-  const int exit_code = run_command_line({"plan", directory_ + "/config.toml", "--json", "--ranks",
-                                          std::to_string(ranks), "--ranks-per-node",
-                                          std::to_string(ranks)});
+  const int exit_code =
+      run_command_line({"plan", directory_ + "/config.toml", "--json", "--ranks",
+                        std::to_string(ranks), "--ranks-per-node", std::to_string(ranks)});
   const std::string text = testing::internal::GetCapturedStdout();
   EXPECT_EQ(exit_code, 0) << text;
   return Json::parse(text);
