@@ -319,12 +319,15 @@ Section offload_section() {
   using Offload = OffloadSection;
   Section section{"offload", "where model state lives, and the caps of the tiers", {}};
   Rows rows(&section, &RunConfig::offload);
-  rows.choice<Offload::Parameters>("parameters", &Offload::parameters,
-                                   {{"host", Offload::Parameters::kHost}},
-                                   {.sentence = "home of the parameters that the device reads"});
-  rows.choice<Offload::Optimizer>("optimizer", &Offload::optimizer,
-                                  {{"host", Offload::Optimizer::kHost}},
-                                  {.sentence = "home of the fp32 master and the moments"});
+  rows.choice<Offload::Parameters>(
+      "parameters", &Offload::parameters,
+      {{"host", Offload::Parameters::kHost}, {"nvme", Offload::Parameters::kNvme}},
+      {.sentence = "home of the parameters that the device reads"});
+  rows.choice<Offload::Optimizer>(
+      "optimizer", &Offload::optimizer,
+      {{"host", Offload::Optimizer::kHost}, {"nvme", Offload::Optimizer::kNvme}},
+      {.sentence = "home of the fp32 master and the moments; nvme: "
+                   "every step is a durable commit on the drives"});
   rows.choice<Offload::Activations>("activations", &Offload::activations,
                                     {{"device", Offload::Activations::kDevice}},
                                     {.sentence = "home of the units' kept inputs"});
@@ -337,6 +340,8 @@ Section offload_section() {
       {.sentence = "split: the bf16 parameter is the upper half of the fp32 master, bit for bit "
                    "the numbers of fp32 in fewer bytes; split-bf16 and split-int8: the moments of "
                    "matrices in bf16 or 8 bits as well, rounded stochastically"});
+  rows.add("nvme", KeyType::kPaths, &Offload::nvme,
+           {.sentence = "one directory on each drive, for this run alone"});
   rows.add("device_memory", KeyType::kBytes, &Offload::device_memory,
            {.sentence = "hard cap on device bytes; auto: what the machine has free",
             .bounds = at_least(1)});

@@ -118,14 +118,15 @@ struct FsdpSection {
 };
 
 struct OffloadSection {
-  enum class Parameters : uint8_t { kHost };
-  enum class Optimizer : uint8_t { kHost };
+  enum class Parameters : uint8_t { kHost, kNvme };
+  enum class Optimizer : uint8_t { kHost, kNvme };
   enum class Activations : uint8_t { kDevice };
   enum class StateFormat : uint8_t { kFp32, kSplit, kSplitBf16, kSplitInt8 };
   Parameters parameters = Parameters::kHost;
   Optimizer optimizer = Optimizer::kHost;
   Activations activations = Activations::kDevice;
   StateFormat state_format = StateFormat::kSplitBf16;
+  std::vector<std::string> nvme;       // one directory per drive
   std::optional<Bytes> device_memory;  // nullopt = auto
   std::optional<Bytes> host_memory;    // nullopt = auto
   std::optional<int64_t> threads;      // of the optimizer; nullopt = auto

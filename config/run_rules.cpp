@@ -18,6 +18,7 @@ class Rules {
     check_schedule();
     check_eval();
     check_groups();
+    check_nvme();
     return std::move(problems_);
   }
 
@@ -130,6 +131,19 @@ class Rules {
       if (!group.lr) continue;
       report("optimizer.groups", "optimizer.lr", "has an lr of its own, which is relative to", "");
       return;
+    }
+  }
+
+  void check_nvme() {
+    if (!usable({"offload.optimizer", "offload.parameters", "offload.nvme"})) return;
+    const bool state = config_.offload.optimizer == OffloadSection::Optimizer::kNvme;
+    if (state && config_.offload.nvme.empty()) {
+      report("offload.optimizer", "offload.nvme", "needs directories, but",
+             ": name one on each drive");
+    }
+    if (config_.offload.parameters == OffloadSection::Parameters::kNvme && !state) {
+      report("offload.parameters", "offload.optimizer", "needs the state on the drives too, but",
+             ": set offload.optimizer = \"nvme\"");
     }
   }
 

@@ -145,12 +145,16 @@ void NvmeStore::carve(const std::vector<FlatLayout>& layouts) {
   }
 }
 
-DriveTraffic NvmeStore::planned_update_traffic() const {
+DriveTraffic NvmeStore::planned_update_traffic(const std::vector<FlatLayout>& layouts,
+                                               const NvmeStoreOptions& options) {
   DriveTraffic traffic;
-  for (const Unit& unit : units_) {
+  for (const FlatLayout& layout : layouts) {
+    const UnitParts parts(layout, options.state);
     for (const PartRole role : {PartRole::kParameters, PartRole::kRest}) {
-      if (!in_host_memory(unit, role)) traffic.read += unit.parts.part_bytes(role);
-      traffic.written += unit.parts.part_bytes(role);
+      const bool in_memory =
+          role == PartRole::kParameters && parts.direct() && !options.parameters_on_drives;
+      if (!in_memory) traffic.read += parts.part_bytes(role);
+      traffic.written += parts.part_bytes(role);
     }
   }
   return traffic;
@@ -220,7 +224,7 @@ void NvmeStore::rethrow_failure() {
   if (failure_ != nullptr) std::rethrow_exception(failure_);
 }
 
-void NvmeStore::commit(const StepRecord& record, Agreement& agreement) {
+void NvmeStore::commit(const DurableStep& record, Agreement& agreement) {
   rethrow_failure();
   bool any = false;
   for (const Unit& unit : units_) {

@@ -62,7 +62,8 @@ class NvmeStore final : public ShardStore {
   static StripeMap make_map(const std::vector<FlatLayout>& layouts,
                             const NvmeStoreOptions& options);
   // What one update of all units moves, without manifests and tables.
-  DriveTraffic planned_update_traffic() const;
+  static DriveTraffic planned_update_traffic(const std::vector<FlatLayout>& layouts,
+                                             const NvmeStoreOptions& options);
 
   // Recovers what the drives hold, checks all of it, and reads the parameters. Without a commit the
   // state is all zeros until it is loaded and committed. Collective; `random` differs between
@@ -70,7 +71,7 @@ class NvmeStore final : public ShardStore {
   const std::optional<CommitPoint>& start(Agreement& agreement, uint64_t random);
   // Makes the state that was updated since the last commit durable, on all ranks or on none.
   // Collective. A skipped step updates nothing and is recorded all the same.
-  void commit(const StepRecord& record, Agreement& agreement);
+  void commit(const DurableStep& record, Agreement& agreement);
   const std::optional<CommitPoint>& committed() const { return chunks_->committed(); }
 
   const StateOptions& options() const override { return options_.state; }
@@ -80,7 +81,7 @@ class NvmeStore final : public ShardStore {
   Bytes host_bytes() const override { return arena_.size_bytes(); }
 
   // Begins to read what `parameters` will want, if there is room; else does nothing.
-  void prefetch_parameters(UnitId unit);
+  void prefetch_parameters(UnitId unit) override;
 
   // Since the start, of parts.
   const DriveTraffic& traffic() const { return traffic_; }

@@ -5,7 +5,7 @@
 namespace longshore {
 
 UnitParts::UnitParts(const FlatLayout& layout, const StateOptions& options) {
-  has_master_ = element_bytes(options, Segment::kFullMoments, Region::kMaster) > 0;
+  has_master_ = region_bytes(options, Segment::kFullMoments, Region::kMaster, kBlockElements) > 0;
   joins_ = !has_master_ && options.compute == DType::kF32;
   direct_ = has_master_ ? options.compute == DType::kF32 : !joins_;
   const Bytes width = width_of(options.compute);

@@ -51,7 +51,7 @@ struct SealedPart {
   std::vector<uint64_t> hashes;  // by chunk, not bound to anything yet
 };
 
-struct StepRecord {
+struct DurableStep {
   int64_t step = 0;
   std::string note;
 };
@@ -88,11 +88,11 @@ class VersionedChunks {
 
   // Everything but the agreement: all writes must be finished. Returns the vote: the sequence that
   // is durable here, or -1 after a failure, which `conclude_commit` then throws.
-  int64_t prepare_commit(const StepRecord& record);
+  int64_t prepare_commit(const DurableStep& record);
   // With the least vote of all ranks. Throws where some rank failed: this generation is lost for
   // all.
   void conclude_commit(int64_t least_vote);
-  void commit(const StepRecord& record, Agreement& agreement);
+  void commit(const DurableStep& record, Agreement& agreement);
 
   // Chunks that were wrong at first and right when read once more.
   int64_t repaired_reads() const { return repaired_reads_; }
@@ -116,7 +116,7 @@ class VersionedChunks {
   bool verify(const LoggedPoint& logged, std::span<std::byte> window);
   bool verify_batch(const LoggedPoint& logged, std::span<const int64_t> chunks,
                     std::span<std::byte> window);
-  CommitPoint next_point(const StepRecord& record) const;
+  CommitPoint next_point(const DurableStep& record) const;
 
   std::vector<Drive*> drives_;
   const StripeMap* map_;

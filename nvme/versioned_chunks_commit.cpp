@@ -9,7 +9,7 @@ namespace longshore {
 
 // ---- Commit ----
 
-CommitPoint VersionedChunks::next_point(const StepRecord& record) const {
+CommitPoint VersionedChunks::next_point(const DurableStep& record) const {
   CommitPoint point;
   point.incarnation = incarnation_;
   point.step = record.step;
@@ -56,7 +56,7 @@ std::vector<uint64_t> VersionedChunks::write_tables(const CommitPoint& point) {
   return roots;
 }
 
-int64_t VersionedChunks::prepare_commit(const StepRecord& record) {
+int64_t VersionedChunks::prepare_commit(const DurableStep& record) {
   LONGSHORE_CHECK(!pending_ && writes_in_flight_ == 0) << writes_in_flight_ << " writes in flight";
   LoggedPoint logged;
   logged.point = next_point(record);
@@ -94,7 +94,7 @@ void VersionedChunks::conclude_commit(int64_t least_vote) {
   std::fill(written_.begin(), written_.end(), false);
 }
 
-void VersionedChunks::commit(const StepRecord& record, Agreement& agreement) {
+void VersionedChunks::commit(const DurableStep& record, Agreement& agreement) {
   const int64_t vote = prepare_commit(record);
   conclude_commit(agreement.reduce({vote, 0, 0, 0}).least[0]);
 }

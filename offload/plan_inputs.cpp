@@ -73,6 +73,11 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCost
   inputs.costs = std::move(costs);
   inputs.state = state_options(config);
   inputs.reduce = config.precision.reduce;
+  if (config.offload.optimizer == OffloadSection::Optimizer::kNvme) {
+    inputs.nvme.directories = config.offload.nvme;
+    inputs.nvme.parameters = config.offload.parameters == OffloadSection::Parameters::kNvme;
+  }
+  inputs.steps = config.train.steps;
   inputs.sequences_per_step = config.train.sequences_per_step;
   inputs.micro_batch = config.train.micro_batch;
   inputs.max_tokens = config.data.max_tokens;

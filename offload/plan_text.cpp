@@ -106,6 +106,23 @@ std::string collectives_text(const StepTraffic& step) {
   return text.empty() ? text : "  between ranks: " + text + "\n";
 }
 
+// Empty without drives. Wear is what decides how long a drive lasts.
+std::string nvme_text(const TierPlan& plan) {
+  if (!plan.nvme.used()) return "";
+  std::string text = "nvme: two versions of the state; every step is a durable commit\n";
+  for (size_t i = 0; i < plan.nvme_files.size(); ++i) {
+    text += "  " + plan.nvme.directories[i] + "  " + format_bytes(plan.nvme_files[i]) + "\n";
+  }
+  text += "  a step reads " + format_bytes(plan.step.nvme_read) + " and writes " +
+          format_bytes(plan.step.nvme_written);
+  if (plan.steps > 0) {
+    const double terabytes =
+        static_cast<double>(plan.step.nvme_written) * static_cast<double>(plan.steps) * 1e-12;
+    text += "; the run writes " + fixed(terabytes, 3) + " TB";
+  }
+  return text + "\n\n";
+}
+
 std::string step_text(const TierPlan& plan) {
   const auto tokens = static_cast<double>(plan.micro_batches * plan.positions);
   return "step\n  " + std::to_string(plan.micro_batches) + " micro-batches of at most " +
@@ -194,29 +211,34 @@ std::string format_plan(const TierPlan& plan, const Machine& machine) {
                      std::string(name_of(machine.simd)) + ", " + format_bytes(machine.ram_total) +
                      " of memory, " + std::to_string(machine.gpus.size()) + " GPUs; " +
                      threads_text(plan) + "\n" + ranks_text(plan) + "\n";
-  text += table(device, width) + "\n" + table(host, width) + "\n" + step_text(plan);
+  text +=
+      table(device, width) + "\n" + table(host, width) + "\n" + nvme_text(plan) + step_text(plan);
   return text;
 }
 
 std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
-  const Json json = {{"fits", plan.fits()},
-                     {"parameters", plan.parameters},
-                     {"trainable", plan.trainable},
-                     {"ranks", ranks_json(plan.topology)},
-                     {"device", device_json(plan)},
-                     {"host", host_json(plan)},
-                     {"step",
-                      {{"micro_batches", plan.micro_batches},
-                       {"positions", plan.positions},
-                       {"recompute", plan.recompute ? "unit" : "none"},
-                       {"h2d_bytes", plan.step.h2d},
-                       {"d2h_bytes", plan.step.d2h},
-                       {"all_gather_bytes", plan.step.all_gather},
-                       {"reduce_scatter_bytes", plan.step.reduce_scatter},
-                       {"all_reduce_bytes", plan.step.all_reduce},
-                       {"update_dram_bytes", plan.step.update_dram},
-                       {"flops_per_token_estimate", plan.step.flops_per_token}}},
-                     {"machine", machine_json(machine)}};
+  const Json json = {
+      {"fits", plan.fits()},
+      {"parameters", plan.parameters},
+      {"trainable", plan.trainable},
+      {"ranks", ranks_json(plan.topology)},
+      {"device", device_json(plan)},
+      {"host", host_json(plan)},
+      {"nvme", {{"directories", plan.nvme.directories}, {"file_bytes", plan.nvme_files}}},
+      {"step",
+       {{"micro_batches", plan.micro_batches},
+        {"positions", plan.positions},
+        {"recompute", plan.recompute ? "unit" : "none"},
+        {"h2d_bytes", plan.step.h2d},
+        {"d2h_bytes", plan.step.d2h},
+        {"all_gather_bytes", plan.step.all_gather},
+        {"reduce_scatter_bytes", plan.step.reduce_scatter},
+        {"all_reduce_bytes", plan.step.all_reduce},
+        {"update_dram_bytes", plan.step.update_dram},
+        {"nvme_read_bytes", plan.step.nvme_read},
+        {"nvme_written_bytes", plan.step.nvme_written},
+        {"flops_per_token_estimate", plan.step.flops_per_token}}},
+      {"machine", machine_json(machine)}};
   return json.dump(2) + "\n";
 }
 

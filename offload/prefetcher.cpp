@@ -32,6 +32,11 @@ std::vector<UnitLease> Prefetcher::visit(UnitId unit) {
   for (const Placed& placed : visit.fetches) {
     if (!for_itself(placed)) fetch(placed);
   }
+  if (next_visit_ < pass_->visits.size()) {
+    for (const Placed& placed : pass_->visits[next_visit_].fetches) {
+      parts_.store->prefetch_parameters(placed.unit);
+    }
+  }
   return leases;
 }
 

@@ -237,13 +237,11 @@ class Draft {
   }
 
   void add_host() {
-    const Bytes join = PinnedStore::planned_join_bytes(layouts_, inputs_.state);
-    plan_.host_arena = PinnedStore::planned_bytes(layouts_, inputs_.state);
-    add_host_line("shards and optimizer state",
-                  "state_format " + std::string(name_of(inputs_.state.format)) +
-                      (is_exact(inputs_.state.format) ? "" : ", approximate moments"),
-                  plan_.host_arena - join, true);
-    add_host_line("join region", "split masters made whole for fp32 compute", join, true);
+    if (inputs_.nvme.used()) {
+      add_nvme();
+    } else {
+      add_pinned();
+    }
     if (inputs_.device == DeviceKind::kCpu) {
       add_host_line("cpu device", "all of the device's bytes", plan_.device_total, false);
     }
@@ -252,6 +250,32 @@ class Draft {
     plan_.host_limit_auto = !inputs_.host_cap.has_value();
     plan_.host_limit =
         inputs_.host_cap.value_or(machine_.host_available() / inputs_.ranks_per_node);
+  }
+
+  void add_nvme() {
+    const NvmeStoreOptions options =
+        nvme_options(inputs_.nvme, inputs_.state, inputs_.topology, Rank(0), {});
+    plan_.nvme = inputs_.nvme;
+    plan_.steps = inputs_.steps;
+    plan_.host_arena = NvmeStore::planned_bytes(layouts_, options);
+    add_host_line("gradients, I/O window",
+                  inputs_.nvme.parameters ? "" : "and the parameters that the device reads",
+                  plan_.host_arena, true);
+    const StripeMap map = NvmeStore::make_map(layouts_, options);
+    for (int i = 0; i < map.drives(); ++i) plan_.nvme_files.push_back(map.file_bytes(i));
+    const DriveTraffic update = NvmeStore::planned_update_traffic(layouts_, options);
+    plan_.step.nvme_read = update.read;
+    plan_.step.nvme_written = update.written;
+  }
+
+  void add_pinned() {
+    const Bytes join = PinnedStore::planned_join_bytes(layouts_, inputs_.state);
+    plan_.host_arena = PinnedStore::planned_bytes(layouts_, inputs_.state);
+    add_host_line("shards and optimizer state",
+                  "state_format " + std::string(name_of(inputs_.state.format)) +
+                      (is_exact(inputs_.state.format) ? "" : ", approximate moments"),
+                  plan_.host_arena - join, true);
+    add_host_line("join region", "split masters made whole for fp32 compute", join, true);
   }
 
   void add_step() {
@@ -272,6 +296,7 @@ class Draft {
     }
     const int64_t own = trainable / topology.shard_ranks;
     plan_.step.h2d = gathered / topology.shard_ranks + batch_bytes();
+    if (inputs_.nvme.parameters) plan_.step.nvme_read += gathered / topology.shard_ranks;
     plan_.step.all_gather = topology.shard_ranks > 1 ? gathered : 0;
     const Bytes reduce_width = width_of(inputs_.reduce);
     if (topology.shard_ranks > 1) {
@@ -297,6 +322,19 @@ const PlannedBuffer* TierPlan::buffer(const std::string& name) const {
     if (buffer.name == name) return &buffer;
   }
   return nullptr;
+}
+
+NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
+                              const ShardTopology& topology, Rank rank, const RunKey& run) {
+  NvmeStoreOptions options;
+  options.state = state;
+  options.parameters_on_drives = tier.parameters;
+  options.run = run;
+  options.rank = rank.value;
+  options.ranks = topology.ranks;
+  options.drives = static_cast<int>(tier.directories.size());
+  for (int i = 0; i < options.drives; ++i) options.geometry.weights.at(static_cast<size_t>(i)) = 1;
+  return options;
 }
 
 TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine) {

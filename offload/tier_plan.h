@@ -22,6 +22,7 @@
 
 #include "base/bytes.h"
 #include "device/device_kind.h"
+#include "nvme/nvme_store.h"
 #include "offload/machine.h"
 #include "offload/pass_plan.h"
 #include "shard/shard_topology.h"
@@ -40,6 +41,14 @@ struct UnitCost {
 // The costs of every unit for micro-batches of at most `positions` positions. Pure.
 using UnitCosts = std::function<std::vector<UnitCost>(int64_t positions, int64_t longest_document)>;
 
+// The disk tier of a run; not used where there are no directories.
+struct NvmeTier {
+  std::vector<std::string> directories;  // one per drive
+  bool parameters = false;               // they live there too, not only the state
+
+  bool used() const { return !directories.empty(); }
+};
+
 struct PlanInputs {
   const ModelSpec* model = nullptr;  // must outlive the call
   UnitCosts costs;
@@ -53,6 +62,8 @@ struct PlanInputs {
   int64_t prefetch = 1;
   bool recompute = true;
   DeviceKind device = DeviceKind::kCpu;
+  NvmeTier nvme;
+  int64_t steps = 0;                // of the run; 0: not known
   std::optional<Bytes> device_cap;  // nullopt = auto
   std::optional<Bytes> host_cap;    // nullopt = auto
   int compute_threads = 1;
@@ -81,6 +92,8 @@ struct StepTraffic {
   Bytes reduce_scatter = 0;      // whole gradients, in the reduce dtype
   Bytes all_reduce = 0;          // own parts of gradients, over replicas
   Bytes update_dram = 0;         // read and written by the update
+  Bytes nvme_read = 0;           // by the update, and parameters on their way to the device
+  Bytes nvme_written = 0;        // by the update: its commit adds a few blocks
   double flops_per_token = 0.0;  // estimate: 6 per parameter, 8 with recompute
 };
 
@@ -108,6 +121,10 @@ struct TierPlan {
   bool device_cap_auto = false;
   std::vector<PlanLine> device_lines;  // sums to device_total
 
+  NvmeTier nvme;
+  std::vector<Bytes> nvme_files;  // of one rank, by drive: two versions of the state
+  int64_t steps = 0;              // of the run; 0: not known
+
   Bytes host_arena = 0;  // the host tier, exact
   Bytes host_total = 0;
   Bytes host_limit = 0;
@@ -120,6 +137,10 @@ struct TierPlan {
   // The buffer of that name; nullptr when the plan has none.
   const PlannedBuffer* buffer(const std::string& name) const;
 };
+
+// What the rank's store on drives is made with; `run` tells the state of one run from another's.
+NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
+                              const ShardTopology& topology, Rank rank, const RunKey& run);
 
 // The plan, whether it fits or not. Throws DoesNotFitError only for sizes beyond counting.
 TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine);

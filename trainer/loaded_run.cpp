@@ -11,6 +11,8 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
   LoadedRun run;
   run.setup = prepare_run(arguments);
   const RunConfig& config = run.setup.config;
+  // Whatever tier the run trains on, here its checkpoint is read into host memory.
+  run.setup.inputs.nvme = {};
   const ModelSource& source = *run.setup.source;
   FoundCheckpoint found =
       find_checkpoint(config.run.dir + "/checkpoints", from == "model" ? "never" : from);

@@ -54,7 +54,8 @@ std::optional<int64_t> step_of_line(const std::string& line) {
   const auto kind = object.find("kind");
   const auto step = object.find("step");
   if (kind == object.end() || step == object.end()) return std::nullopt;
-  if (*kind != "step" && *kind != "eval" && *kind != "checkpoint") return std::nullopt;
+  if (*kind != "step" && *kind != "eval" && *kind != "checkpoint" && *kind != "commit")
+    return std::nullopt;
   if (!step->is_number_integer()) return std::nullopt;
   return step->get<int64_t>();
 }
@@ -113,6 +114,13 @@ Json to_json(const CheckpointRecord& record, double time) {
   Json object = head("checkpoint", record.step, time);
   object["path"] = record.path;
   object["bytes"] = record.bytes;
+  object["seconds"] = record.seconds;
+  return object;
+}
+
+Json to_json(const CommitRecord& record, double time) {
+  Json object = head("commit", record.step, time);
+  object["version"] = record.version;
   object["seconds"] = record.seconds;
   return object;
 }

@@ -1,6 +1,7 @@
 // Metrics: <run.dir>/metrics.jsonl, one JSON object per line, written by rank 0, one thread.
-// Kinds are start, step, eval, checkpoint, event and end; readers ignore unknown keys. Each line is
-// one write to a file opened for appending, so a killed process loses at most its last line.
+// Kinds are start, step, eval, checkpoint, commit, event and end; readers ignore unknown keys. Each
+// line is one write to a file opened for appending, so a killed process loses at most its last
+// line.
 //
 // Numbers are printed so that they read back to the same bits; strict JSON knows no NaN and no
 // infinity, so a value that is not finite is null (a skipped step's loss or norm).
@@ -71,6 +72,13 @@ struct CheckpointRecord {
   double seconds = 0.0;
 };
 
+// A step whose state is durable on the drives: whatever happens now, the run goes on after it.
+struct CommitRecord {
+  Step step = {};
+  int64_t version = 0;  // of the state
+  double seconds = 0.0;
+};
+
 struct EventRecord {
   std::string level = {};  // "info", "warning", "error"
   std::string code = {};   // a stable word, e.g. "checkpoint_refused"
@@ -89,6 +97,7 @@ Json to_json(const StartRecord& record, double time);
 Json to_json(const StepRecord& record, double time);
 Json to_json(const EvalRecord& record, double time);
 Json to_json(const CheckpointRecord& record, double time);
+Json to_json(const CommitRecord& record, double time);
 Json to_json(const EventRecord& record, double time);
 Json to_json(const EndRecord& record, double time);
 

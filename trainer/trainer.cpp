@@ -2,11 +2,13 @@
 
 #include <chrono>
 #include <csignal>
+#include <random>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "offload/plan_inputs.h"
+#include "trainer/checkpoint_directory.h"
 #include "trainer/checkpoint_moments.h"
 #include "trainer/evaluator.h"
 #include "trainer/export_run.h"
@@ -51,7 +53,9 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
       signals_(signals),
       data_(setup.config, load_sequences(setup.config, *setup.source, setup.config.data.train,
                                          setup.config.data.shuffle, stop_check_of(signals))),
-      engine_(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups()),
+      engine_(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
+              plan.nvme.used() ? settle_drive_state(setup, plan, directory.path()) : RunKey{}),
+      agreement_(setup.ranks->groups().all),
       live_line_(LiveLine::options_of_stderr(setup.config.log.every_steps)) {
   check_schedule(config_.schedule, data_.total_steps());
   if (!config_.data.eval.empty()) {
@@ -75,10 +79,13 @@ void Trainer::load_or_resume() {
   progress_.seed = static_cast<uint64_t>(config_.run.seed);
   progress_.model_fingerprint = source_.directory().fingerprint();
   progress_.config_text = to_toml(config_);
-  engine_.load([this](const std::string& name, int64_t begin, std::span<float> out) {
-    source_.read_initial(name, begin, out);
-  });
-  resume(config_.checkpoint.resume);
+  if (!resume_from_drives()) {
+    engine_.load([this](const std::string& name, int64_t begin, std::span<float> out) {
+      source_.read_initial(name, begin, out);
+    });
+    resume(config_.checkpoint.resume);
+    commit();
+  }
   if (ranks_.first()) {
     metrics_ = progress_.step.value == 0
                    ? MetricsFile::begin(directory_.metrics_file())
@@ -101,27 +108,47 @@ void Trainer::resume(const std::string& resume) {
     log_warning("an earlier course of this run is now in " + path);
   }
   if (!found.checkpoint) return;
-  const RunProgress& saved = found.checkpoint->manifest().progress;
   const std::string& path = found.checkpoint->path();
+  const std::string rounding =
+      describe_rounding(found.checkpoint->manifest(), engine_.plan().state.format);
+  if (!rounding.empty()) log_warning(path + ": " + rounding);
+  continue_from(found.checkpoint->manifest().progress, path);
+  found.checkpoint->restore({source_.spec(), engine_.layouts(), engine_.groups().shard()},
+                            engine_.store());
+  engine_.advance_version();
+  saved_step_ = progress_.step;
+  saved_path_ = path;
+}
+
+bool Trainer::resume_from_drives() {
+  NvmeStore* drives = engine_.drives();
+  if (drives == nullptr) return false;
+  std::random_device random;
+  const std::optional<CommitPoint>& point =
+      drives->start(agreement_, (uint64_t{random()} << 32) | random());
+  if (!point) return false;
+  if (ranks_.first()) {
+    clean_leftovers(directory_.checkpoints());
+    set_aside_newer(directory_.checkpoints(), Step(point->step));
+  }
+  continue_from(read_commit_note(point->note, Step(point->step)), "the state on the drives");
+  engine_.advance_version();
+  return true;
+}
+
+void Trainer::continue_from(const RunProgress& saved, const std::string& path) {
   if (saved.model_fingerprint != progress_.model_fingerprint) {
     throw CheckpointError(path + ": was made from another model than " +
                           source_.directory().path() + "; give its model.path, or another run.dir");
   }
-  const std::string rounding =
-      describe_rounding(found.checkpoint->manifest(), engine_.plan().state.format);
-  if (!rounding.empty()) log_warning(path + ": " + rounding);
   const DataCursor cursor = read_cursor(saved.sampler, path);
-  found.checkpoint->restore({source_.spec(), engine_.layouts(), engine_.groups().shard()},
-                            engine_.store());
   engine_.set_updates(saved.adam_step);
-  engine_.advance_version();
   data_.resume_at(saved.step, cursor);
   progress_.step = saved.step;
   progress_.adam_step = saved.adam_step;
   progress_.skipped_total = saved.skipped_total;
   progress_.skipped_in_row = saved.skipped_in_row;
-  saved_step_ = saved.step;
-  saved_path_ = path;
+  if (saved.step.value == 0) return;
   log_info("resumed from " + path + " after step " + std::to_string(saved.step.value));
 }
 
@@ -176,6 +203,7 @@ StepOutcome Trainer::run_step() {
   progress_.skipped_in_row = outcome.skipped ? progress_.skipped_in_row + 1 : 0;
   progress_.skipped_total += outcome.skipped ? 1 : 0;
   record_step(batches, outcome, lr, seconds_since(begin));
+  commit();
   count_skipped(outcome);
   return outcome;
 }
@@ -294,13 +322,31 @@ void Trainer::evaluate_now() {
   }
 }
 
-void Trainer::save() {
-  engine_.optimizer().flush();
+void Trainer::note_sampler() {
   const DataCursor cursor = data_.cursor_after(progress_.step);
   progress_.sampler = Json{{"seed", cursor.seed},
                            {"epoch", cursor.epoch},
                            {"position", cursor.position},
                            {"data", hash_text(data_.fingerprint())}};
+}
+
+void Trainer::commit() {
+  NvmeStore* drives = engine_.drives();
+  if (drives == nullptr) return;
+  const Clock::time_point begin = Clock::now();
+  note_sampler();
+  drives->commit({progress_.step.value, commit_note(progress_)}, agreement_);
+  // The step line is of no use without the step.
+  if (metrics_) {
+    write(CommitRecord{.step = progress_.step,
+                       .version = static_cast<int64_t>(drives->committed()->version),
+                       .seconds = seconds_since(begin)});
+  }
+}
+
+void Trainer::save() {
+  engine_.optimizer().flush();
+  note_sampler();
   if (metrics_) metrics_->sync();
   const RankGroups& groups = engine_.groups();
   const SavedCheckpoint saved = save_checkpoint(
@@ -319,6 +365,8 @@ void Trainer::save() {
 }
 
 int Trainer::finish() {
+  // A run that was killed after its last commit has no checkpoint of that step yet.
+  if (saved_step_ != progress_.step) save();
   if (!ranks_.first()) return 0;
   if (config_.checkpoint.export_model == CheckpointSection::Export::kEnd) {
     const std::string destination = directory_.export_directory();

@@ -9,6 +9,7 @@
 
 #include "fsdp/engine.h"
 #include "trainer/checkpoint_manifest.h"
+#include "trainer/drive_state.h"
 #include "trainer/live_line.h"
 #include "trainer/metrics.h"
 #include "trainer/run_data.h"
@@ -45,6 +46,14 @@ class Trainer {
  private:
   void load_or_resume();
   void resume(const std::string& resume);
+  // Goes on from what the drives hold; false where they hold nothing.
+  bool resume_from_drives();
+  // From here on the run continues `saved`, found at `path`.
+  void continue_from(const RunProgress& saved, const std::string& path);
+  // Makes the step durable where the state is on drives.
+  void commit();
+  // Where the data stands, for whoever saves.
+  void note_sampler();
   // Refuses a sampler state of other data.
   DataCursor read_cursor(const Json& sampler, const std::string& path) const;
   void agree_on_data() const;
@@ -73,6 +82,7 @@ class Trainer {
   std::optional<SequenceData> eval_data_;
   Engine engine_;
   std::optional<MetricsFile> metrics_;
+  CommAgreement agreement_;
   LiveLine live_line_;
   RunProgress progress_;
   std::optional<Step> saved_step_;

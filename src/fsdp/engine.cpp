@@ -1,6 +1,7 @@
 #include "fsdp/engine.h"
 
 #include "base/errors.h"
+#include "nvme/state_files.h"
 
 namespace longshore {
 
@@ -17,7 +18,7 @@ UnitCosts unit_costs(const Model& model, DType compute, int threads) {
 }
 
 Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw,
-               const RankGroups& groups)
+               const RankGroups& groups, const RunKey& state_key)
     : model_(model),
       plan_(plan),
       groups_(groups),
@@ -25,12 +26,12 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
       memory_(plan.device_cap, plan.device_owned),
       budget_(memory_),
       pool_(plan.optimizer_threads),
-      store_(layouts_, plan.state, plan.device == DeviceKind::kCuda, &pool_),
+      store_(make_store(state_key)),
       ring_(make_ring()),
       prefetcher_(make_prefetcher()) {
   LONGSHORE_CHECK(groups.topology == plan.topology) << "the plan is for other groups of ranks";
-  LONGSHORE_CHECK(store_.host_bytes() == plan.host_arena)
-      << store_.host_bytes() << " host bytes, planned " << plan.host_arena;
+  LONGSHORE_CHECK(store_->host_bytes() == plan.host_arena)
+      << store_->host_bytes() << " host bytes, planned " << plan.host_arena;
   const auto micro_batches = static_cast<int32_t>(plan.micro_batches);
   batches_ =
       std::make_unique<BatchStage>(carve_named("batch"), micro_batches, plan.positions, &copies_);
@@ -39,11 +40,30 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
                                          &prefetcher_, plan.passes, make_runner_memory());
   reducer_ = std::make_unique<GradReducer>(groups_, &layouts_, plan.reduce,
                                            carve_if_planned("reduce_scratch"));
-  drain_ = std::make_unique<GradDrain>(&store_, &copies_, layouts_, groups_.shard(),
+  drain_ = std::make_unique<GradDrain>(store_.get(), &copies_, layouts_, groups_.shard(),
                                        carve_if_planned("drain_staging"), &pool_);
-  optimizer_ = std::make_unique<OptimizerPipeline>(&store_, layouts_, model->spec(),
+  optimizer_ = std::make_unique<OptimizerPipeline>(store_.get(), layouts_, model->spec(),
                                                    groups_.shard(), adamw, &pool_, &ledger_);
   memory_.check_carved();
+}
+
+std::unique_ptr<ShardStore> Engine::make_store(const RunKey& state_key) {
+  const bool cuda = plan_.device == DeviceKind::kCuda;
+  if (!plan_.nvme.used()) {
+    return std::make_unique<PinnedStore>(layouts_, plan_.state, cuda, &pool_);
+  }
+  NvmeStoreOptions options =
+      nvme_options(plan_.nvme, plan_.state, plan_.topology, groups_.rank, state_key);
+  options.register_with_gpus = cuda;
+  const StateFileOptions files{.directories = plan_.nvme.directories, .rank = groups_.rank.value};
+  auto store = std::make_unique<NvmeStore>(
+      layouts_, options,
+      [&files](const StripeMap& map, std::span<std::byte> window) {
+        return open_state_files(files, map, window);
+      },
+      &pool_);
+  drives_ = store.get();
+  return store;
 }
 
 std::span<std::byte> Engine::carve(const PlannedBuffer& buffer) {
@@ -80,7 +100,7 @@ StageRing Engine::make_ring() {
 }
 
 Prefetcher Engine::make_prefetcher() {
-  return Prefetcher({.store = &store_,
+  return Prefetcher({.store = store_.get(),
                      .ring = &ring_,
                      .copies = &copies_,
                      .shards = groups_.shards,
@@ -102,7 +122,7 @@ UnitRunner::Memory Engine::make_runner_memory() {
 }
 
 void Engine::load(const ParameterReader& read) {
-  load_parameters(store_, spec(), layouts_, groups_.shard(), read);
+  load_parameters(*store_, spec(), layouts_, groups_.shard(), read);
   updates_ = 0;
   advance_version();
 }

@@ -17,6 +17,7 @@
 #include "fsdp/batch_stage.h"
 #include "fsdp/step_totals.h"
 #include "fsdp/unit_runner.h"
+#include "nvme/nvme_store.h"
 #include "offload/grad_drain.h"
 #include "offload/grad_reducer.h"
 #include "offload/ledger.h"
@@ -33,10 +34,11 @@ UnitCosts unit_costs(const Model& model, DType compute, int threads);
 
 class Engine {
  public:
-  // Allocates everything that the plan fixes. `model` and the groups' communicators must outlive
-  // the engine; a single rank has no groups. Parameters are zero until `load`.
+  // Allocates everything that the plan fixes; opens and locks the state files of a plan with
+  // drives, which belong to the run of `state_key`. `model` and the groups' communicators must
+  // outlive the engine; a single rank has no groups. Parameters are zero until `load`.
   Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw,
-         const RankGroups& groups = {});
+         const RankGroups& groups = {}, const RunKey& state_key = {});
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -48,7 +50,9 @@ class Engine {
   const std::vector<FlatLayout>& layouts() const { return layouts_; }
   const RankGroups& groups() const { return groups_; }
   DeviceMemory& memory() { return memory_; }
-  ShardStore& store() { return store_; }
+  ShardStore& store() { return *store_; }
+  // The store where it is on drives, else null.
+  NvmeStore* drives() { return drives_; }
   BatchStage& batches() { return *batches_; }
   UnitRunner& runner() { return *runner_; }
   GradReducer& reducer() { return *reducer_; }
@@ -75,6 +79,7 @@ class Engine {
   // One for each micro-batch; empty ones where the plan has no such buffer.
   std::vector<std::span<std::byte>> carve_parts(const std::string& name);
   std::span<std::byte> carve_if_planned(const std::string& name);
+  std::unique_ptr<ShardStore> make_store(const RunKey& state_key);
   StageRing make_ring();
   Prefetcher make_prefetcher();
   UnitRunner::Memory make_runner_memory();
@@ -86,7 +91,8 @@ class Engine {
   DeviceMemory memory_;
   WorkspaceBudget budget_;
   WorkerPool pool_;
-  PinnedStore store_;
+  NvmeStore* drives_ = nullptr;  // store_, where it is one; before it, which sets it
+  std::unique_ptr<ShardStore> store_;
   CpuCopyEngine copies_;
   Ledger ledger_;
   StageRing ring_;

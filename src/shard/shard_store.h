@@ -43,6 +43,8 @@ class ShardStore {
   virtual ~ShardStore() = default;
   virtual const StateOptions& options() const = 0;
   virtual std::unique_ptr<ParameterLease> parameters(UnitId unit) = 0;
+  // A lease of the unit's parameters will be asked for soon: the store may begin to read them.
+  virtual void prefetch_parameters(UnitId) {}
   virtual std::unique_ptr<StateLease> state(UnitId unit) = 0;
   // Where the unit's drained gradient waits: its trainable segments end to end.
   virtual std::span<std::byte> gradient(UnitId unit) = 0;

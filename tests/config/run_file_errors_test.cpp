@@ -146,8 +146,9 @@ TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
       {"[offload]\nstate_format = \"split-fp8\"",
        "run.toml:2:16: offload.state_format: expected \"fp32\", \"split\", \"split-bf16\" or "
        "\"split-int8\", found the string \"split-fp8\", did you mean \"split-bf16\"?"},
-      {"[offload]\noptimizer = \"nvme\"",
-       "run.toml:2:13: offload.optimizer: expected \"host\", found the string \"nvme\""},
+      {"[offload]\noptimizer = \"disk\"",
+       "run.toml:2:13: offload.optimizer: expected \"host\" or \"nvme\", found the string "
+       "\"disk\""},
       {"[fsdp]\nstrategy = \"zero3\"",
        "run.toml:2:12: fsdp.strategy: expected \"full_shard\", \"shard_grad_op\", \"hybrid_shard\" "
        "or "

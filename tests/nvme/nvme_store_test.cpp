@@ -93,7 +93,7 @@ TEST(NvmeStore, OwnsThePlannedBytesAndMovesThePlannedTraffic) {
     const DriveTraffic before = store.traffic();
     write_step(store, layouts, 1);
     store.commit({1, ""}, solo);
-    const DriveTraffic planned = store.planned_update_traffic();
+    const DriveTraffic planned = NvmeStore::planned_update_traffic(layouts, options);
     EXPECT_EQ(store.traffic().written - before.written, planned.written);
     // Both formats: master and two fp32 moments; padding to blocks aside.
     EXPECT_NEAR(static_cast<double>(planned.written), 12.0 * static_cast<double>(elements),
@@ -143,7 +143,7 @@ TEST(NvmeStore, CommitsAVersionInWhichSomeUnitsDidNotChange) {
       for (int i = 0; i < 3; ++i) {
         {
           const auto state = store.state(UnitId(1));
-          state->segment(Segment::kFullMoments).exp_avg[0] = static_cast<float>(i + 1);
+          state->segment(Segment::kFullMoments).exp_avg.f32()[0] = static_cast<float>(i + 1);
         }
         store.commit({1 + i, ""}, solo);
       }
@@ -153,8 +153,8 @@ TEST(NvmeStore, CommitsAVersionInWhichSomeUnitsDidNotChange) {
     EXPECT_EQ(store.committed()->version, 3u);
     {
       const auto state = store.state(UnitId(1));
-      EXPECT_EQ(state->segment(Segment::kFullMoments).exp_avg[0], 3.0f);
-      state->segment(Segment::kFullMoments).exp_avg[0] = 0.0f;
+      EXPECT_EQ(state->segment(Segment::kFullMoments).exp_avg.f32()[0], 3.0f);
+      state->segment(Segment::kFullMoments).exp_avg.f32()[0] = 0.0f;
     }
     EXPECT_EQ(difference(store, layouts, 0), "");
   }

@@ -56,10 +56,10 @@ void update_all(NvmeStore& store, const std::vector<FlatLayout>& layouts, Worker
     const auto state = store.state(UnitId(static_cast<int32_t>(u)));
     const StateSpans spans = state->segment(Segment::kQuantisedMoments);
     constexpr size_t kBlock = size_t{1} << 16;
-    pool.for_each_block(static_cast<int64_t>(spans.exp_avg.size() / kBlock), [&](int64_t block) {
+    pool.for_each_block(static_cast<int64_t>(spans.exp_avg.elements() / kBlock), [&](int64_t block) {
       for (size_t i = static_cast<size_t>(block) * kBlock; i % kBlock != kBlock - 1; ++i) {
-        spans.exp_avg[i] += step;
-        spans.exp_avg_sq[i] -= step;
+        spans.exp_avg.f32()[i] += step;
+        spans.exp_avg_sq.f32()[i] -= step;
         spans.low[i] ^= 5;
         spans.high[i] ^= 3;
       }
@@ -108,7 +108,7 @@ TEST(LongNvmeStoreSpeed, OfAnUpdatePass) {
       kernel += kernel_written() - before;
     }
     pass /= kPasses;
-    const DriveTraffic traffic = store.planned_update_traffic();
+    const DriveTraffic traffic = NvmeStore::planned_update_traffic(layouts, options);
     const double bound =
         static_cast<double>(traffic.read) * 1e-9 / median_of(reads).gb_per_second +
         static_cast<double>(traffic.written) * 1e-9 / median_of(writes).gb_per_second;

@@ -1,0 +1,150 @@
+// Training with the state on drives: the bits of the host tier, and nothing lost by kill -9.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "tests/parity/run_driver.h"
+
+namespace longshore {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+Arguments joined(Arguments list, const Arguments& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+Arguments base(int steps, const std::string& golden = "llama-tied") {
+  return joined(RunDriver::golden_arguments(golden),
+                {"--train.steps=" + std::to_string(steps), "--train.max_grad_norm=0.9",
+                 "--train.sequences_per_step=4"});
+}
+
+// offload.nvme with so many directories inside the run's.
+Arguments on_drives(const RunDriver& run, int drives) {
+  std::string list;
+  for (int i = 0; i < drives; ++i) {
+    list += (i == 0 ? "\"" : ", \"") + run.directory() + "/drive" + std::to_string(i) + "\"";
+  }
+  return {"--offload.optimizer=nvme", "--offload.nvme=[" + list + "]"};
+}
+
+void expect_same(const RunDriver& run, const RunDriver& reference, const std::string& what) {
+  EXPECT_EQ(run.steps("loss"), reference.steps("loss")) << what;
+  EXPECT_EQ(run.steps("grad_norm"), reference.steps("grad_norm")) << what;
+  EXPECT_TRUE(run.state() == reference.state()) << what;
+}
+
+// Thirty steps, formats and compute types, one and three directories, parameters there or not.
+TEST(NvmeTraining, GivesTheBitsOfTheHostTier) {
+  for (const std::string format : {"fp32", "split", "split-bf16", "split-int8"}) {
+    for (const std::string compute : {"fp32", "bf16"}) {
+      const Arguments same =
+          joined(base(30), {"--offload.state_format=" + format, "--precision.compute=" + compute});
+      RunDriver host("host");
+      ASSERT_EQ(host.train(same), 0);
+      for (const int drives : {1, 3}) {
+        for (const std::string parameters : {"host", "nvme"}) {
+          RunDriver run("drives");
+          const std::string what = format + " " + compute + " " + std::to_string(drives) +
+                                   " drives, parameters " + parameters;
+          ASSERT_EQ(run.train(joined(joined(same, on_drives(run, drives)),
+                                     {"--offload.parameters=" + parameters})),
+                    0)
+              << what;
+          expect_same(run, host, what);
+          EXPECT_EQ(run.metrics("commit").size(), 30u);
+        }
+      }
+    }
+  }
+}
+
+TEST(NvmeTraining, GivesTheBitsOfTheHostTierOnSeveralRanks) {
+  for (const int ranks : {2, 4}) {
+    RunDriver host("host-ranks"), run("drive-ranks");
+    ASSERT_EQ(host.train_ranks(ranks, base(30)), 0) << host.output();
+    ASSERT_EQ(run.train_ranks(ranks, joined(base(30), on_drives(run, 2))), 0) << run.output();
+    expect_same(run, host, std::to_string(ranks) + " ranks");
+  }
+}
+
+// Kills a real process at random moments: what a commit line says is never lost.
+void kill_and_restart(int kills) {
+  RunDriver host("unbroken");
+  ASSERT_EQ(host.train(base(60)), 0);
+  RunDriver run("killed");
+  std::mt19937 random(3);
+  int killed = 0;
+  int64_t acknowledged = 0;
+  for (int i = 0; i < kills; ++i) {
+    const pid_t process = run.start_ranks(1, joined(base(60), on_drives(run, 1)));
+    const size_t before = run.metrics("commit").size();
+    const size_t target = before + 1 + random() % 3;
+    int status = 0;
+    bool ended = false;
+    while (run.metrics("commit").size() < target && !ended) {
+      ended = ::waitpid(process, &status, WNOHANG) != 0;
+      std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 1500));
+    }
+    if (ended) break;
+    ::kill(-process, SIGKILL);
+    ::waitpid(process, nullptr, 0);
+    ++killed;
+    // Steps that were acknowledged before are still there: the file is cut at the restored one.
+    const std::vector<Json> commits = run.metrics("commit");
+    const int64_t newest = commits.empty() ? 0 : commits.back().at("step").get<int64_t>();
+    EXPECT_GE(newest, acknowledged);
+    acknowledged = newest;
+  }
+  EXPECT_GE(killed, std::min(kills, 5));
+  ASSERT_EQ(run.train(joined(base(60), on_drives(run, 1))), 0);
+  EXPECT_EQ(run.steps("loss"), host.steps("loss"));
+  EXPECT_TRUE(run.state() == host.state());
+}
+
+TEST(NvmeTraining, SurvivesKills) {
+  kill_and_restart(8);
+}
+
+TEST(LongNvmeTraining, SurvivesTwoHundredKills) {
+  kill_and_restart(200);
+}
+
+// A run moves between tiers through its checkpoints.
+TEST(NvmeTraining, MovesBetweenTiers) {
+  RunDriver host("unmoved"), run("moved");
+  ASSERT_EQ(host.train(base(12)), 0);
+  ASSERT_EQ(run.train(base(4)), 0);
+  ASSERT_EQ(run.train(joined(base(8), on_drives(run, 2))), 0);
+  ASSERT_EQ(run.train(base(12)), 0);
+  expect_same(run, host, "host, drives, host");
+}
+
+TEST(NvmeTraining, NeverDropsAcknowledgedStepsSilently) {
+  RunDriver run("kept");
+  const Arguments drives = on_drives(run, 1);
+  ASSERT_EQ(run.train(joined(base(6), drives)), 0);
+  // The files now hold step 6, and no checkpoint does.
+  std::filesystem::remove_all(run.directory() + "/checkpoints");
+  EXPECT_EQ(run.train(joined(joined(base(8), drives), {"--offload.state_format=fp32"})), 6);
+  EXPECT_EQ(run.train(joined(base(8), drives)), 0) << "as it was";
+  // Another run may not take the files over.
+  RunDriver other("other");
+  EXPECT_EQ(other.train(joined(base(2), drives)), 2);
+}
+
+TEST(NvmeTraining, NeedsDirectories) {
+  RunDriver run("without");
+  EXPECT_EQ(run.train(joined(base(2), {"--offload.optimizer=nvme"})), 2);
+  EXPECT_EQ(run.train(joined(base(2), {"--offload.parameters=nvme"})), 2);
+}
+
+}  // namespace
+}  // namespace longshore
