@@ -20,9 +20,16 @@ void wait_without_spinning(char** argv) {
   if (setenv("OMP_WAIT_POLICY", kPolicy.data(), 1) == 0) execv("/proc/self/exe", argv);
 }
 
+// LibTorch's store looks up the names of whoever it talks to, for its log. A name server that does
+// not answer would stop the ranks for 5 s or more each time; what is set already stays.
+void ask_name_servers_briefly() {
+  ::setenv("RES_OPTIONS", "timeout:1 attempts:2", 0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  ask_name_servers_briefly();
   wait_without_spinning(argv);
   return longshore::run_command_line(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -2,7 +2,8 @@
 # repository root, with .deps/ present and locked.
 
 packages=(
-  ca-certificates ccache dict-devil g++ git libbenchmark-dev libcli11-dev libgtest-dev libhwy-dev liburing-dev
+  ca-certificates ccache dict-devil g++ git libbenchmark-dev libcli11-dev libgloo-dev libgtest-dev libhwy-dev
+  liburing-dev
   libtbb-dev libtomlplusplus-dev libxxhash-dev ninja-build nlohmann-json3-dev pkg-config
   python3 python3-pip
 )

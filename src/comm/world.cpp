@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "base/errors.h"
+#include "comm/distributed_world.h"
 #include "comm/solo_world.h"
 
 namespace longshore {
@@ -29,8 +30,9 @@ std::string describe_difference(std::string_view first, std::string_view other) 
 
 }  // namespace
 
-std::unique_ptr<World> World::connect(const RankInfo& ranks, const WorldOptions& /*options*/) {
-  return std::make_unique<SoloWorld>(ranks);
+std::unique_ptr<World> World::connect(const RankInfo& ranks, const WorldOptions& options) {
+  if (ranks.size == 1) return std::make_unique<SoloWorld>(ranks);
+  return std::make_unique<DistributedWorld>(ranks, options);
 }
 
 void World::agree(const std::string& what, const std::string& text) {

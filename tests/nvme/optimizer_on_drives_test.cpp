@@ -52,8 +52,10 @@ std::string bytes_of_unit(ShardStore& store, int32_t unit) {
       add(spans.master);
       add(spans.high);
       add(spans.low);
-      add(spans.exp_avg);
-      add(spans.exp_avg_sq);
+      for (const MomentSpan& moment : {spans.exp_avg, spans.exp_avg_sq}) {
+        add(moment.values);
+        add(moment.units);
+      }
     }
   }
   add(store.parameters(UnitId(unit))->bytes());

@@ -1,0 +1,24 @@
+// Launcher: starts the ranks of one node as processes of this binary, serves the store they meet
+// in, passes signals on, and ends all of them when one fails. Main thread; blocks until all ranks
+// have ended.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace longshore {
+
+struct LaunchOptions {
+  int32_t ranks = 1;  // on this node; all nodes have the same number
+  int32_t nodes = 1;
+  int32_t node = 0;                  // this one
+  std::string rendezvous;            // "host:port" of node 0; empty with one node: any free port
+  std::vector<std::string> command;  // of each rank, without the program's name
+};
+
+// ConfigError for options that do not go together. Returns 0, or the exit code of the first rank
+// that failed for a reason of its own (128 + signal where one ended it).
+int launch_ranks(const LaunchOptions& options);
+
+}  // namespace longshore

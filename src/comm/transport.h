@@ -1,0 +1,53 @@
+// Transport: bytes between the ranks of one group. Messages are matched by pair of ranks and tag,
+// and travel from and into the caller's memory. One thread starts and finishes transfers; any
+// thread may abort.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace longshore {
+
+struct Outgoing {
+  int32_t peer = 0;  // index in the group
+  std::span<const std::byte> bytes;
+};
+struct Incoming {
+  int32_t peer = 0;
+  std::span<std::byte> bytes;
+};
+
+// A message could not be sent or received.
+class TransportError : public std::runtime_error {
+ public:
+  TransportError(int32_t peer, const std::string& text) : std::runtime_error(text), peer_(peer) {}
+  int32_t peer() const { return peer_; }  // index in the group of the rank at the other end
+
+ private:
+  int32_t peer_;
+};
+
+// Messages under way. Destroyed before it is finished, it touches its memory no more.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  virtual void finish() = 0;  // TransportError
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  // The i-th message to a peer has the tag first_tag + i there and here; messages are not empty.
+  virtual std::unique_ptr<Transfer> start(const std::vector<Outgoing>& outgoing,
+                                          const std::vector<Incoming>& incoming,
+                                          uint32_t first_tag) = 0;
+  // Ends what is under way, and everything started later, with a TransportError.
+  virtual void abort() noexcept = 0;
+};
+
+}  // namespace longshore

@@ -1,0 +1,238 @@
+#include "comm/world.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/errors.h"
+#include "tests/comm/rank_threads.h"
+
+namespace longshore {
+namespace {
+
+const OpLabel kLabel{"gradients", UnitId(3)};
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const std::exception& thrown) {
+    return thrown.what();
+  }
+  return "";
+}
+
+double sum_over(Communicator& group, double value) {
+  group.all_reduce(std::span(&value, 1), kLabel).wait();
+  return value;
+}
+
+// Goal: shards x replicas: groups work side by side, and a name may mean several groups.
+TEST(World, GroupsInTwoDirections) {
+  run_ranks(4, [](World& world) {
+    const int32_t rank = world.ranks().rank;
+    const int32_t first = rank / 2 * 2;
+    const auto shards = world.group("shards", {first, first + 1});
+    const auto replicas = world.group("replicas", {rank % 2, rank % 2 + 2});
+    EXPECT_EQ(shards->index(), rank % 2);
+    EXPECT_EQ(replicas->index(), rank / 2);
+    std::vector<double> a = {1.0 * rank};
+    std::vector<double> b = {1.0 * rank};
+    Completion of_shards = shards->all_reduce(a, kLabel);
+    Completion of_replicas = replicas->all_reduce(b, kLabel);
+    of_replicas.wait();
+    of_shards.wait();
+    EXPECT_EQ(a[0], first * 2 + 1);
+    EXPECT_EQ(b[0], rank % 2 * 2 + 2);
+    EXPECT_EQ(sum_over(world.all(), 1.0), 4);
+  });
+}
+
+// Goal: a group of one rank is free, and other ranks may make larger ones at the same time.
+TEST(World, GroupsOfOne) {
+  run_ranks(3, [](World& world) {
+    const int32_t rank = world.ranks().rank;
+    const auto group =
+        rank == 2 ? world.group("g", {2}) : world.group("g", std::vector<int32_t>{0, 1});
+    EXPECT_EQ(sum_over(*group, 1.0), rank == 2 ? 1 : 2);
+  });
+}
+
+// Goal: texts of all ranks, in their order, again and again.
+TEST(World, ExchangesTexts) {
+  run_ranks(3, [](World& world) {
+    for (int i = 0; i < 3; ++i) {
+      std::vector<std::string> expected;
+      for (int rank = 0; rank < 3; ++rank) expected.push_back(std::to_string(rank * 10 + i));
+      const std::string mine = std::to_string(world.ranks().rank * 10 + i);
+      EXPECT_EQ(world.exchange("layout", mine), expected);
+    }
+    world.agree("run file", "steps = 3\n");
+  });
+}
+
+// Goal: all ranks hear the same: who differs first, in which line, and how.
+TEST(World, AgreeNamesTheFirstDifference) {
+  const auto errors = run_ranks_catching(3, [](World& world) {
+    const bool other = world.ranks().rank >= 1;
+    world.agree("run file", other ? "seed = 1\nlr = 2\n" : "seed = 1\nlr = 1\n");
+  });
+  for (const auto& error : errors) {
+    EXPECT_THROW(std::rethrow_exception(error), ConfigError);
+    EXPECT_EQ(text_of(error),
+              "rank 1 differs from rank 0 in its run file: line 2 is \"lr = 2\" there and \"lr = "
+              "1\" on rank 0; start all ranks with the same files and arguments");
+  }
+}
+
+// Goal: ranks that are in different operations are told so at once, and which ones they are.
+TEST(World, NamesARankThatDisagrees) {
+  const auto errors = run_ranks_catching(3, [](World& world) {
+    std::vector<float> values(12);
+    std::vector<std::byte> scratch(1000);
+    if (world.ranks().rank == 1) {
+      world.all().reduce_scatter({values}, DType::kF32, scratch, kLabel).wait();
+    } else {
+      world.all().all_gather({std::as_writable_bytes(std::span(values))}, kLabel).wait();
+    }
+  });
+  for (const auto& error : errors) {
+    const std::string text = text_of(error);
+    EXPECT_TRUE(text.find("rank 1 (") == 0) << text;
+    EXPECT_NE(text.find("disagrees: it is in reduce_scatter #2 of gradients, unit 3 (48 bytes, "
+                        "F32) in group world where rank 0 is in all_gather #2 of gradients"),
+              std::string::npos)
+        << text;
+  }
+}
+
+// Goal: an error of one rank reaches the others with its words.
+TEST(World, ReportsTheFailureOfARank) {
+  const auto errors = run_ranks_catching(3, [](World& world) {
+    if (world.ranks().rank == 2) {
+      world.report_failure("train.jsonl is damaged");
+      throw DataError("train.jsonl is damaged");
+    }
+    double value = 1;
+    world.all().all_reduce(std::span(&value, 1), {"norm", {}}).wait();
+  });
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THROW(std::rethrow_exception(errors[rank]), CommError);
+    const std::string text = text_of(errors[rank]);
+    EXPECT_TRUE(text.find("rank 2 (") == 0) << text;
+    EXPECT_NE(text.find("failed: train.jsonl is damaged; rank " + std::to_string(rank)),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("for scalars #2 of norm (8 bytes) in group world"), std::string::npos)
+        << text;
+  }
+  EXPECT_EQ(text_of(errors[2]), "train.jsonl is damaged");
+}
+
+// Goal: a rank that does not come to an operation is named after the time-out, with its last one.
+TEST(World, NamesARankThatDoesNotCome) {
+  WorldOptions options = quick_options();
+  options.timeout = std::chrono::seconds(12);
+  const auto errors = run_ranks_catching(
+      3,
+      [](World& world) {
+        sum_over(world.all(), 1.0);
+        if (world.ranks().rank == 1) {
+          // Alive, but somewhere else.
+          for (;;) {
+            world.check();
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+          }
+        }
+        world.all().barrier({"checkpoint", {}}).wait();
+      },
+      options);
+  for (const auto& error : errors) {
+    const std::string text = text_of(error);
+    EXPECT_TRUE(text.find("rank 1 (") == 0) << text;
+    EXPECT_NE(text.find("has not come to barrier #3 of checkpoint in group world within 12."),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("its last one there, finished, is scalars #2 of gradients"),
+              std::string::npos)
+        << text;
+  }
+}
+
+// Goal: a rank that waits for another in a second group is not blamed: the other is.
+TEST(World, FollowsWhoWaitsForWhom) {
+  WorldOptions options = quick_options();
+  options.timeout = std::chrono::seconds(12);
+  const auto errors = run_ranks_catching(
+      3,
+      [](World& world) {
+        const int32_t rank = world.ranks().rank;
+        const auto a = rank < 2 ? world.group("a", std::vector<int32_t>{0, 1}) : nullptr;
+        if (rank == 2) world.group("a", {2});
+        const auto b = rank > 0 ? world.group("b", std::vector<int32_t>{1, 2}) : nullptr;
+        if (rank == 0) world.group("b", {0});
+        if (rank == 1) b->barrier(kLabel).wait();  // for rank 2
+        if (rank == 0) a->barrier(kLabel).wait();  // for rank 1
+        for (;;) {
+          world.check();
+          std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+      },
+      options);
+  for (const auto& error : errors) {
+    EXPECT_TRUE(text_of(error).find("rank 2 (") == 0) << text_of(error);
+  }
+}
+
+// Goal: ranks that never come are named.
+TEST(World, NamesRanksThatDoNotCome) {
+  const StoreServer server(0);
+  WorldOptions options = quick_options();
+  options.timeout = std::chrono::milliseconds(300);
+  try {
+    World::connect(rank_of(0, 4, server.port()), options);
+    FAIL();
+  } catch (const CommError& error) {
+    EXPECT_EQ(std::string(error.what()).find("ranks 1, 2, 3 of 4 did not come to the store"), 0u)
+        << error.what();
+  }
+}
+
+// Goal: a store that keeps what an earlier start wrote serves the next one, at another size too.
+TEST(World, StartsAgainOnTheSameStore) {
+  const StoreServer server(0);
+  for (const int32_t size : {3, 2, 3}) {
+    std::vector<std::thread> threads;
+    for (int32_t rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto world = World::connect(rank_of(rank, size, server.port()), quick_options());
+        EXPECT_EQ(sum_over(world->all(), 1.0), size);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+// Goal: where no launcher serves the store, rank 0 does; counts of nodes are found.
+TEST(World, RankZeroServesTheStore) {
+  uint16_t port = 0;
+  {
+    port = StoreServer(0).port();
+  }
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      RankInfo info = rank_of(rank, 3, port);
+      info.agent_store = false;
+      info.local_size = info.local_rank = info.nodes = 0;
+      const auto world = World::connect(info, quick_options());
+      EXPECT_EQ(world->ranks().local_rank, rank);
+      EXPECT_EQ(world->ranks().local_size, 3);
+      EXPECT_EQ(world->ranks().nodes, 1);
+      EXPECT_EQ(sum_over(world->all(), 1.0), 3);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace longshore
