@@ -72,13 +72,15 @@ struct Streams {
 
 template <typename Gradient>
 Streams<Gradient> streams_of(const UpdateSlice& slice) {
-  return {slice.master.data(),
-          slice.high.data(),
-          slice.low.data(),
-          slice.exp_avg.values.data(),
-          slice.exp_avg_sq.values.data(),
-          slice.exp_avg.units.data(),
-          slice.exp_avg_sq.units.data(),
+  // An empty span may point at somebody else's memory.
+  const auto start = [](auto span) { return span.empty() ? nullptr : span.data(); };
+  return {start(slice.master),
+          start(slice.high),
+          start(slice.low),
+          start(slice.exp_avg.values),
+          start(slice.exp_avg_sq.values),
+          start(slice.exp_avg.units),
+          start(slice.exp_avg_sq.units),
           reinterpret_cast<const Gradient*>(slice.gradient.data()),
           static_cast<size_t>(width_of(slice.exp_avg.format))};
 }
