@@ -2,9 +2,9 @@
 
     bench/peers/optimizer.py --longshore build/release/longshore [--parameters N] [--rounds N]
 
-Needs torch. With deepspeed (DS_BUILD_OPS=0 pip install deepspeed==0.19.8, ninja on PATH,
-TORCH_EXTENSIONS_DIR set) also its CPUAdam, bare and as ZeRO-3 uses it in bf16: unscale pass, kernel,
-copy to bf16. Every round times each candidate once; medians and quartiles are printed as JSON.
+Needs torch. With deepspeed (DS_BUILD_OPS=0 pip install deepspeed==0.19.8, ninja on PATH and
+TORCH_EXTENSIONS_DIR set) also its CPUAdam, bare and as ZeRO-3 uses it in bf16: unscale pass,
+kernel, copy to bf16. Every round times each candidate once; medians and quartiles are printed as JSON.
 """
 
 import argparse
