@@ -4,7 +4,8 @@
 
 Needs torch. With deepspeed (DS_BUILD_OPS=0 pip install deepspeed==0.19.8, ninja on PATH and
 TORCH_EXTENSIONS_DIR set) also its CPUAdam, bare and as ZeRO-3 uses it in bf16: unscale pass,
-kernel, copy to bf16. Every round times each candidate once; medians and quartiles are printed as JSON.
+kernel, copy to bf16. Every round times each candidate once; medians and quartiles are printed as
+JSON.
 """
 
 import argparse
