@@ -42,7 +42,9 @@ using MomentType =
 
 // Elements of a step of the loop.
 template <MomentFormat kMoments>
-constexpr size_t kStep = kMoments == MomentFormat::kInt8 ? kMomentBlockElements : 2 * kLanes;
+constexpr size_t kStep = kMoments == MomentFormat::kInt8   ? kMomentBlockElements
+                         : kMoments == MomentFormat::kBF16 ? 4 * kLanes
+                                                           : 2 * kLanes;
 
 // Bare pointers of a slice, all at the same element.
 template <typename Gradient>
@@ -121,11 +123,14 @@ HWY_INLINE FloatVector load_float(const uint16_t* bf16) {
   return hn::BitCast(Floats(), hn::ShiftLeft<16>(load_wide(bf16)));
 }
 
-// join_master.
+// join_master: what the upper half has too much is the sign of the lower.
 HWY_INLINE FloatVector load_split(const uint16_t* high, const uint16_t* low) {
-  const WordVector lower = load_wide(low);
-  const WordVector top = hn::Sub(load_wide(high), hn::ShiftRight<15>(lower));
-  return hn::BitCast(Floats(), hn::Or(hn::ShiftLeft<16>(top), lower));
+  const hn::RebindToSigned<Words> integers;
+  const hn::RebindToSigned<Halves> halves;
+  const auto lower =
+      hn::PromoteTo(integers, hn::LoadU(halves, reinterpret_cast<const int16_t*>(low)));
+  const auto upper = hn::BitCast(integers, hn::ShiftLeft<16>(load_wide(high)));
+  return hn::BitCast(Floats(), hn::Add(upper, lower));
 }
 
 template <Form kForm, typename Gradient>
@@ -134,30 +139,37 @@ HWY_INLINE FloatVector load_master(const Streams<Gradient>& at, size_t i) {
   return hn::LoadU(Floats(), at.master + i);
 }
 
-// master_high.
-HWY_INLINE hn::Vec<Halves> high_of(FloatVector p) {
-  const WordVector bits = hn::BitCast(Words(), p);
-  return hn::TruncateTo(Halves(), hn::ShiftRight<16>(hn::Add(bits, hn::Set(Words(), 0x8000u))));
+// Twice as many 16-bit lanes.
+using Both = hn::Repartition<uint16_t, Floats>;
+
+// The upper halves of the words of two vectors, and the lower ones.
+HWY_INLINE hn::Vec<Both> upper_halves(WordVector first, WordVector second) {
+  return hn::ConcatOdd(Both(), hn::BitCast(Both(), second), hn::BitCast(Both(), first));
+}
+HWY_INLINE hn::Vec<Both> lower_halves(WordVector first, WordVector second) {
+  return hn::ConcatEven(Both(), hn::BitCast(Both(), second), hn::BitCast(Both(), first));
 }
 
-// Two vectors of masters, from element i on.
+// Two vectors of masters, from element i on; master_high and master_low.
 template <Form kForm, bool kPastCaches, typename Gradient>
 HWY_INLINE void store_masters(const Streams<Gradient>& at, size_t i, FloatVector p0,
                               FloatVector p1) {
+  const Both both;
+  const WordVector bits0 = hn::BitCast(Words(), p0);
+  const WordVector bits1 = hn::BitCast(Words(), p1);
   if constexpr (kForm == Form::kSplit) {
-    hn::StoreU(hn::TruncateTo(Halves(), hn::BitCast(Words(), p0)), Halves(), at.low + i);
-    hn::StoreU(hn::TruncateTo(Halves(), hn::BitCast(Words(), p1)), Halves(), at.low + i + kLanes);
+    hn::StoreU(lower_halves(bits0, bits1), both, at.low + i);
   } else {
     hn::StoreU(p0, Floats(), at.master + i);
     hn::StoreU(p1, Floats(), at.master + i + kLanes);
   }
   if constexpr (kForm == Form::kMaster) return;
+  const WordVector half = hn::Set(Words(), 0x8000u);
+  const auto high = upper_halves(hn::Add(bits0, half), hn::Add(bits1, half));
   if constexpr (kPastCaches) {
-    const hn::Repartition<uint16_t, Floats> both;
-    hn::Stream(hn::Combine(both, high_of(p1), high_of(p0)), both, at.high + i);
+    hn::Stream(high, both, at.high + i);
   } else {
-    hn::StoreU(high_of(p0), Halves(), at.high + i);
-    hn::StoreU(high_of(p1), Halves(), at.high + i + kLanes);
+    hn::StoreU(high, both, at.high + i);
   }
 }
 
@@ -166,58 +178,132 @@ struct RandomWords {
   WordVector first, second;
 };
 
-// philox4x32 in 64-bit lanes whose upper halves are ignored: a multiplication takes the lower ones.
-HWY_INLINE RandomWords random_words(const RoundingStream& stream, size_t element_of_slice) {
-  const Words words;
-  const Pairs pairs;
-  const auto as_words = [&](auto v) { return hn::BitCast(words, v); };
-  constexpr uint64_t kCalls = kLanes / 2;
-  const uint64_t call = (stream.first_element + element_of_slice) / 4;
-  // Lane 2k makes the words of call k and lane 2k + 1 those of call k + kCalls / 2, so that
-  // interleaving leaves elements in order.
-  const auto lane = hn::Iota(pairs, uint64_t{0});
-  const auto odd = hn::And(lane, hn::Set(pairs, uint64_t{1}));
-  const auto place = hn::Add(
-      hn::ShiftRight<1>(lane),
-      hn::IfThenElseZero(hn::Eq(odd, hn::Set(pairs, uint64_t{1})), hn::Set(pairs, kCalls / 2)));
-  auto c0 = hn::Add(hn::Set(pairs, call & 0xffffffffu), place);
-  auto c1 = hn::Set(pairs, call >> 32);
-  auto c2 = hn::Set(pairs, stream.update & 0xffffffffu);
-  auto c3 = hn::Set(pairs, stream.update >> 32);
-  uint32_t key_low = stream.key.low;
-  uint32_t key_high = stream.key.high;
-  const WordVector multiplier0 = hn::Set(words, 0xD2511F53u);
-  const WordVector multiplier1 = hn::Set(words, 0xCD9E8D57u);
-  for (int round = 0; round < 10; ++round) {
-    const auto product0 = hn::MulEven(as_words(c0), multiplier0);
-    const auto product1 = hn::MulEven(as_words(c2), multiplier1);
-    c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product1), c1), hn::Set(pairs, uint64_t{key_low}));
-    c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product0), c3), hn::Set(pairs, uint64_t{key_high}));
-    c1 = product1;
-    c3 = product0;
-    key_low += 0x9E3779B9u;
-    key_high += 0xBB67AE85u;
+// random_word for two vectors of elements at a time: philox4x32 in 64-bit lanes whose upper halves
+// are ignored, because a multiplication takes the lower ones. What all calls of a slice share is
+// computed once: half of the first round, and of the second.
+class RandomSource {
+ public:
+  explicit RandomSource(const RoundingStream& stream) : stream_(stream) {
+    uint32_t low = stream.key.low;
+    uint32_t high = stream.key.high;
+    for (Keys& keys : keys_) {
+      keys = {low, high};
+      low += 0x9E3779B9u;
+      high += 0xBB67AE85u;
+    }
+    share(stream.first_element / 4 >> 32);
   }
-  const auto join = [&](auto even, auto odd_word) {
-    const auto shifted = hn::ShiftLeft<32>(odd_word);
-    return hn::BitCast(pairs, hn::OddEven(as_words(shifted), as_words(even)));
-  };
-  const auto words01 = join(c0, c1);
-  const auto words23 = join(c2, c3);
-  return {as_words(hn::InterleaveLower(pairs, words01, words23)),
-          as_words(hn::InterleaveUpper(pairs, words01, words23))};
-}
 
-// float_to_bf16_stochastic; `random16` has no bits above its lower 16.
-HWY_INLINE void store_bf16_stochastic(FloatVector value, WordVector random16, uint16_t* to) {
+  // For four vectors: two chains of rounds side by side, because one waits for itself.
+  HWY_INLINE void words(size_t element_of_slice, RandomWords (&out)[2]) {
+    Counters first = after_two_rounds(element_of_slice);
+    Counters second = after_two_rounds(element_of_slice + 2 * kLanes);
+    for (int round = 2; round < kRounds; ++round) {
+      first = after_round(first, keys_[round]);
+      second = after_round(second, keys_[round]);
+    }
+    out[0] = in_order(first);
+    out[1] = in_order(second);
+  }
+
+ private:
+  using PairVector = hn::Vec<Pairs>;
+  struct Keys {
+    uint64_t low, high;
+  };
+  struct Counters {
+    PairVector c0, c1, c2, c3;
+  };
+  static constexpr int kRounds = 10;
+  static constexpr uint32_t kMultiplier0 = 0xD2511F53u;
+  static constexpr uint32_t kMultiplier1 = 0xCD9E8D57u;
+
+  // What rounds one and two make of the counter's upper three words.
+  void share(uint64_t call_high) {
+    call_high_ = call_high;
+    const uint64_t product1 = uint64_t{kMultiplier1} * (stream_.update & 0xffffffffu);
+    const uint64_t c0 = (product1 >> 32 ^ call_high ^ keys_[0].low) & 0xffffffffu;
+    const uint64_t product0 = uint64_t{kMultiplier0} * c0;
+    first_c2_ = stream_.update >> 32 ^ keys_[0].high;
+    second_c0_ = (product1 & 0xffffffffu) ^ keys_[1].low;
+    second_c2_ = product0 >> 32 ^ keys_[1].high;
+    second_c3_ = product0 & 0xffffffffu;
+  }
+
+  HWY_INLINE Counters after_two_rounds(size_t element_of_slice) {
+    const Pairs pairs;
+    const uint64_t call = (stream_.first_element + element_of_slice) / 4;
+    if (HWY_UNLIKELY(call >> 32 != call_high_)) share(call >> 32);
+    // Lane 2k makes the words of call k and lane 2k + 1 those of call k + kCalls / 2, so that
+    // interleaving leaves elements in order.
+    constexpr uint64_t kCalls = kLanes / 2;
+    const auto lane = hn::Iota(pairs, uint64_t{0});
+    const auto odd = hn::And(lane, hn::Set(pairs, uint64_t{1}));
+    const auto place = hn::Add(
+        hn::ShiftRight<1>(lane),
+        hn::IfThenElseZero(hn::Eq(odd, hn::Set(pairs, uint64_t{1})), hn::Set(pairs, kCalls / 2)));
+    const auto product = multiply(hn::Add(hn::Set(pairs, call & 0xffffffffu), place), kMultiplier0);
+    // The second round, of which only one product differs between calls.
+    const auto c2 = hn::Xor(upper_word(product), hn::Set(pairs, first_c2_));
+    const auto second = multiply(c2, kMultiplier1);
+    return {hn::Xor(upper_word(second), hn::Set(pairs, second_c0_)), second,
+            hn::Xor(product, hn::Set(pairs, second_c2_)), hn::Set(pairs, second_c3_)};
+  }
+
+  static HWY_INLINE RandomWords in_order(const Counters& c) {
+    const Pairs pairs;
+    const auto words01 = join(c.c0, c.c1);
+    const auto words23 = join(c.c2, c.c3);
+    return {hn::BitCast(Words(), hn::InterleaveLower(pairs, words01, words23)),
+            hn::BitCast(Words(), hn::InterleaveUpper(pairs, words01, words23))};
+  }
+
+  static HWY_INLINE PairVector multiply(PairVector a, uint32_t by) {
+    return hn::MulEven(hn::BitCast(Words(), a), hn::Set(Words(), by));
+  }
+
+  // Moves the upper word down. A shift would wait for the port that multiplies.
+  static HWY_INLINE PairVector upper_word(PairVector a) {
+    return hn::BitCast(Pairs(), hn::Shuffle2301(hn::BitCast(Words(), a)));
+  }
+
+  static HWY_INLINE Counters after_round(const Counters& c, const Keys& keys) {
+    const Pairs pairs;
+    const PairVector product0 = multiply(c.c0, kMultiplier0);
+    const PairVector product1 = multiply(c.c2, kMultiplier1);
+    return {hn::Xor3(upper_word(product1), c.c1, hn::Set(pairs, keys.low)), product1,
+            hn::Xor3(upper_word(product0), c.c3, hn::Set(pairs, keys.high)), product0};
+  }
+
+  // The lower halves of both, side by side.
+  static HWY_INLINE PairVector join(PairVector lower, PairVector upper) {
+    const Words words;
+    return hn::BitCast(Pairs(), hn::OddEven(hn::BitCast(words, hn::ShiftLeft<32>(upper)),
+                                            hn::BitCast(words, lower)));
+  }
+
+  RoundingStream stream_;
+  Keys keys_[kRounds];
+  uint64_t call_high_ = 0;
+  uint64_t first_c2_ = 0;
+  uint64_t second_c0_ = 0, second_c2_ = 0, second_c3_ = 0;
+};
+
+// float_to_bf16_stochastic of two vectors; the random words have no bits above their lower 16.
+HWY_INLINE WordVector round_stochastically(FloatVector value, WordVector random16) {
   const Words words;
   const WordVector bits = hn::BitCast(words, value);
   const WordVector magnitude = hn::And(bits, hn::Set(words, 0x7fffffffu));
-  const WordVector largest = hn::Set(words, 0x7f7fffffu);
-  const WordVector sum = hn::Min(hn::Add(magnitude, random16), largest);
-  const WordVector rounded = hn::IfThenElse(hn::Gt(magnitude, largest), magnitude, sum);
-  const WordVector sign = hn::And(bits, hn::Set(words, 0x80000000u));
-  hn::StoreU(hn::TruncateTo(Halves(), hn::ShiftRight<16>(hn::Or(rounded, sign))), Halves(), to);
+  const WordVector finite = hn::Min(hn::Add(magnitude, random16), hn::Set(words, 0x7f7fffffu));
+  // Only infinity and NaN are above what a finite value was rounded to.
+  const WordVector rounded = hn::Max(finite, magnitude);
+  return hn::OrAnd(rounded, bits, hn::Set(words, 0x80000000u));
+}
+HWY_INLINE void store_bf16_stochastic(FloatVector first, FloatVector second, WordVector random0,
+                                      WordVector random1, uint16_t* to) {
+  hn::StoreU(
+      upper_halves(round_stochastically(first, random0), round_stochastically(second, random1)),
+      Both(), to);
 }
 
 HWY_INLINE WordVector lower_half(WordVector word) {
@@ -271,10 +357,10 @@ HWY_INLINE void store_second_moment(FloatVector v, FloatVector inverse, WordVect
   hn::StoreU(hn::TruncateTo(Codes(), hn::Max(code, least)), Codes(), to);
 }
 
-// Two vectors with fp32 or bf16 moments.
+// Two vectors with fp32 or bf16 moments; fp32 ones take no random words.
 template <Form kForm, typename Gradient, MomentFormat kMoments, bool kPastCaches>
 HWY_INLINE void step_plain(const Streams<Gradient>& at, const VectorScalars& s,
-                           const RoundingStream& rounding, size_t element_of_slice) {
+                           const RandomWords* random) {
   using Stored = MomentType<kMoments>;
   auto* m_at = reinterpret_cast<Stored*>(at.m);
   auto* v_at = reinterpret_cast<Stored*>(at.v);
@@ -287,11 +373,9 @@ HWY_INLINE void step_plain(const Streams<Gradient>& at, const VectorScalars& s,
   update(load_float(at.gradient), m0, v0, p0, s);
   update(load_float(at.gradient + kLanes), m1, v1, p1, s);
   if constexpr (kMoments == MomentFormat::kBF16) {
-    const RandomWords random = random_words(rounding, element_of_slice);
-    store_bf16_stochastic(m0, lower_half(random.first), m_at);
-    store_bf16_stochastic(m1, lower_half(random.second), m_at + kLanes);
-    store_bf16_stochastic(v0, hn::ShiftRight<16>(random.first), v_at);
-    store_bf16_stochastic(v1, hn::ShiftRight<16>(random.second), v_at + kLanes);
+    store_bf16_stochastic(m0, m1, lower_half(random->first), lower_half(random->second), m_at);
+    store_bf16_stochastic(v0, v1, hn::ShiftRight<16>(random->first),
+                          hn::ShiftRight<16>(random->second), v_at);
   } else {
     hn::StoreU(m0, Floats(), m_at);
     hn::StoreU(m1, Floats(), m_at + kLanes);
@@ -303,8 +387,8 @@ HWY_INLINE void step_plain(const Streams<Gradient>& at, const VectorScalars& s,
 
 // A block of 8-bit moments: its units are known only when all of it is updated.
 template <typename Gradient>
-HWY_INLINE void step_int8(const Streams<Gradient>& at, const VectorScalars& s,
-                          const RoundingStream& rounding, size_t element_of_slice) {
+HWY_INLINE void step_int8(const Streams<Gradient>& at, const VectorScalars& s, RandomSource& source,
+                          size_t element_of_slice) {
   const Floats floats;
   auto* m_at = reinterpret_cast<uint8_t*>(at.m);
   auto* v_at = reinterpret_cast<uint8_t*>(at.v);
@@ -334,25 +418,33 @@ HWY_INLINE void step_int8(const Streams<Gradient>& at, const VectorScalars& s,
   *at.v_units = moment_unit(kSecondMomentCurve, hn::GetLane(hn::MaxOfLanes(floats, v_largest)));
   const FloatVector m_inverse = hn::Set(floats, 1.0f / *at.m_units);
   const FloatVector v_inverse = hn::Set(floats, 1.0f / *at.v_units);
-  for (size_t i = 0; i < kMomentBlockElements; i += 2 * kLanes) {
-    const RandomWords random = random_words(rounding, element_of_slice + i);
+  for (size_t i = 0; i < kMomentBlockElements; i += 4 * kLanes) {
+    RandomWords random[2];
+    source.words(element_of_slice + i, random);
     const auto store = [&](size_t j, WordVector word) {
       store_first_moment(hn::Load(floats, m_new + j), m_inverse, lower_half(word), m_at + j);
       store_second_moment(hn::Load(floats, v_new + j), v_inverse, hn::ShiftRight<16>(word),
                           v_at + j);
     };
-    store(i, random.first);
-    store(i + kLanes, random.second);
+    store(i, random[0].first);
+    store(i + kLanes, random[0].second);
+    store(i + 2 * kLanes, random[1].first);
+    store(i + 3 * kLanes, random[1].second);
   }
 }
 
 template <Form kForm, typename Gradient, MomentFormat kMoments, bool kPastCaches>
-HWY_INLINE void step(const Streams<Gradient>& at, const VectorScalars& s,
-                     const RoundingStream& rounding, size_t element_of_slice) {
+HWY_INLINE void step(const Streams<Gradient>& at, const VectorScalars& s, RandomSource& source,
+                     size_t element_of_slice) {
   if constexpr (kMoments == MomentFormat::kInt8) {
-    step_int8(at, s, rounding, element_of_slice);
+    step_int8(at, s, source, element_of_slice);
+  } else if constexpr (kMoments == MomentFormat::kBF16) {
+    RandomWords random[2];
+    source.words(element_of_slice, random);
+    step_plain<kForm, Gradient, kMoments, kPastCaches>(at, s, &random[0]);
+    step_plain<kForm, Gradient, kMoments, kPastCaches>(at.from(2 * kLanes), s, &random[1]);
   } else {
-    step_plain<kForm, Gradient, kMoments, kPastCaches>(at, s, rounding, element_of_slice);
+    step_plain<kForm, Gradient, kMoments, kPastCaches>(at, s, nullptr);
   }
 }
 

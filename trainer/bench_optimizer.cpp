@@ -13,7 +13,6 @@
 #include "offload/stream_bound.h"
 #include "offload/update_traffic.h"
 #include "pinned/pinned_store.h"
-#include "trainer/commands.h"
 
 namespace longshore {
 namespace {
