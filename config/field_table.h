@@ -24,8 +24,9 @@ enum class KeyType : uint8_t {
   kPath,  // a string; "~" is expanded
   kPaths,
   kStrings,
-  kBytes,   // a string such as "24GiB"
-  kChoice,  // one of a few strings
+  kBytes,     // a string such as "24GiB"
+  kDuration,  // a string such as "10m"; the value is in milliseconds
+  kChoice,    // one of a few strings
 };
 
 // The value "auto": decided later, by the plan.
