@@ -24,8 +24,9 @@ const Section& section_named(std::string_view name) {
 // "integer (steps), at least 0".
 std::string type_and_bounds(const Key& key) {
   std::string text = key.type_text();
-  // Every size must be above nothing: not worth a word.
-  if (key.type != KeyType::kBytes && !key.bounds.text().empty()) text += ", " + key.bounds.text();
+  // Every size and duration must be above nothing: not worth a word.
+  const bool plain = key.type != KeyType::kBytes && key.type != KeyType::kDuration;
+  if (plain && !key.bounds.text().empty()) text += ", " + key.bounds.text();
   return text;
 }
 

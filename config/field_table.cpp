@@ -408,6 +408,23 @@ Section device_section() {
   return section;
 }
 
+Section dist_section() {
+  using Dist = DistSection;
+  Section section{"dist", "several ranks", {}};
+  Rows rows(&section, &RunConfig::dist);
+  rows.add("timeout", KeyType::kDuration, &Dist::timeout_ms,
+           {.sentence = "a wait for another rank ends the run after this long; more than any time "
+                        "between two operations, a checkpoint included",
+            .bounds = between(1, 1000.0 * 24 * 3'600'000)});
+  rows.choice<Dist::Backend>(
+      "backend", &Dist::backend,
+      {{"auto", Dist::Backend::kAuto},
+       {"gloo", Dist::Backend::kGloo},
+       {"nccl", Dist::Backend::kNccl}},
+      {.sentence = "what carries collectives; auto: nccl between GPUs, else gloo"});
+  return section;
+}
+
 Section log_section() {
   Section section{"log", "what the run prints", {}};
   Rows rows(&section, &RunConfig::log);
@@ -425,7 +442,7 @@ const std::vector<Section>& run_file_sections() {
       run_section(),       model_section(),      data_section(),      train_section(),
       optimizer_section(), schedule_section(),   precision_section(), fsdp_section(),
       offload_section(),   checkpoint_section(), eval_section(),      device_section(),
-      log_section()};
+      dist_section(),      log_section()};
   return kSections;
 }
 

@@ -24,10 +24,11 @@ enum class KeyType : uint8_t {
   kPath,  // a string; "~" is expanded
   kPaths,
   kStrings,
-  kBytes,   // a string such as "24GiB"
-  kChoice,  // one of a few strings
-  kUnits,   // "block", or a table with one member that says otherwise
-  kGroups,  // an array of tables; see group_reader.h
+  kBytes,     // a string such as "24GiB"
+  kDuration,  // a string such as "10m"; the value is in milliseconds
+  kChoice,    // one of a few strings
+  kUnits,     // "block", or a table with one member that says otherwise
+  kGroups,    // an array of tables; see group_reader.h
 };
 
 // The value "auto": decided later, by the plan.

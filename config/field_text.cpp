@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/duration.h"
 #include "config/field_table.h"
 #include "config/group_reader.h"
 #include "config/toml_document.h"
@@ -50,6 +51,8 @@ std::string base_type_text(const Key& key) {
       return "\"block\" or a table";
     case KeyType::kGroups:
       return "list of tables";
+    case KeyType::kDuration:
+      return "duration";
     case KeyType::kChoice:
       break;
   }
@@ -129,6 +132,9 @@ std::string toml_text(const Key& key, const KeyValue& value) {
   if (const auto* boolean = std::get_if<bool>(&value)) return *boolean ? "true" : "false";
   if (const auto* number = std::get_if<int64_t>(&value)) {
     if (key.type == KeyType::kBytes) return '"' + bytes_text(*number) + '"';
+    if (key.type == KeyType::kDuration) {
+      return '"' + format_duration(std::chrono::milliseconds(*number)) + '"';
+    }
     return std::to_string(*number);
   }
   if (const auto* number = std::get_if<double>(&value)) return real_text(*number);

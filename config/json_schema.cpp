@@ -62,6 +62,8 @@ Json type_schema(const Key& key) {
       return list_schema({{"type", "string"}, {"minLength", 1}});
     case KeyType::kBytes:
       return {{"type", "string"}, {"pattern", R"(^[0-9]+(\.[0-9]+)? ?([kKMGT]?B|[KMGT]iB)$)"}};
+    case KeyType::kDuration:
+      return {{"type", "string"}, {"pattern", "^[0-9]+(ms|s|m|h)$"}};
     case KeyType::kChoice:
       return {{"enum", key.choices}};
     case KeyType::kUnits:

@@ -155,6 +155,13 @@ struct DeviceSection {
   bool operator==(const DeviceSection&) const = default;
 };
 
+struct DistSection {
+  enum class Backend : uint8_t { kAuto, kGloo, kNccl };
+  int64_t timeout_ms = 10 * 60 * 1000;  // the key `timeout`, a duration
+  Backend backend = Backend::kAuto;
+  bool operator==(const DistSection&) const = default;
+};
+
 struct LogSection {
   int64_t every_steps = 1;
   bool operator==(const LogSection&) const = default;
@@ -173,6 +180,7 @@ struct RunConfig {
   CheckpointSection checkpoint;
   EvalSection eval;
   DeviceSection device;
+  DistSection dist;
   LogSection log;
   bool operator==(const RunConfig&) const = default;
 };

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/bytes.h"
+#include "base/duration.h"
 #include "base/nearest.h"
 #include "config/group_reader.h"
 
@@ -76,6 +77,17 @@ ReadValue read_bytes(const Key& key, const TomlValue& found) {
     return out_of_bounds(key, quote_toml(found.string));
   }
   return {*bytes, ""};
+}
+
+ReadValue read_duration(const Key& key, const TomlValue& found) {
+  const std::string what = "a duration with a unit such as \"90s\", \"10m\" or \"2h\"";
+  if (found.kind != Kind::kString) return expected(key, what, found);
+  const auto duration = parse_duration(found.string);
+  if (!duration) return expected(key, what, found);
+  if (!key.bounds.contain(static_cast<double>(duration->count()))) {
+    return out_of_bounds(key, quote_toml(found.string));
+  }
+  return {int64_t{duration->count()}, ""};
 }
 
 ReadValue read_choice(const Key& key, const TomlValue& found) {
@@ -193,6 +205,8 @@ ReadValue read_key_value(const Key& key, const TomlValue& value) {
       return read_strings(key, value);
     case KeyType::kBytes:
       return read_bytes(key, value);
+    case KeyType::kDuration:
+      return read_duration(key, value);
     case KeyType::kChoice:
       return read_choice(key, value);
     case KeyType::kUnits:

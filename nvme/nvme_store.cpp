@@ -35,12 +35,15 @@ Bytes gradient_bytes(const FlatLayout& layout, const StateOptions& options) {
 std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
                                  const StateOptions& options) {
   constexpr std::array<const char*, 3> kNames = {"parameters", "moments", "frozen parameters"};
+  // Two formats may have parts of the same sizes; what the bytes mean is part of the layout.
+  const std::string meaning = std::string(", ") + std::string(name_of(options.format)) +
+                              (options.compute == DType::kF32 ? " for fp32" : " for bf16");
   std::vector<PartSpec> specs;
   for (size_t u = 0; u < layouts.size(); ++u) {
     const UnitParts parts(layouts[u], options);
     for (const PartRole role : kStored) {
       if (parts.part_bytes(role) == 0) continue;
-      specs.push_back({"unit " + std::to_string(u) + "'s " + kNames[index_of(role)],
+      specs.push_back({"unit " + std::to_string(u) + "'s " + kNames[index_of(role)] + meaning,
                        parts.part_bytes(role), role != PartRole::kFrozen});
     }
   }

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -10,6 +11,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "comm/launcher.h"
 #include "config/describe.h"
 #include "config/overrides.h"
 #include "trainer/bench_optimizer.h"
@@ -23,6 +25,7 @@ examples:
   longshore init-model --preset tiny-llama models/tiny
   longshore plan run.toml
   longshore train run.toml --train.steps=200 --optimizer.lr=1e-4
+  longshore launch --nproc 2 -- train run.toml
   longshore generate run.toml --prompt "DOG, n."
   longshore export run.toml --to models/tuned
 )";
@@ -41,6 +44,7 @@ struct Parsed {
   BenchOptimizerOptions bench_optimizer;
   BenchNvmeOptions bench_nvme;
   std::string bench_size = "4GiB";
+  LaunchOptions launch;
   std::string source = "auto";
   std::string section;
   std::string directory;
@@ -135,6 +139,27 @@ void add_train_command(CLI::App& app, Parsed& parsed, const std::vector<std::str
   version->callback([&] { parsed.action = [] { return run_version(); }; });
 }
 
+void add_launch_command(CLI::App& app, Parsed& parsed) {
+  CLI::App* launch =
+      app.add_subcommand("launch", "start ranks on this node: launch [options] -- COMMAND...");
+  launch->add_option("--nproc", parsed.launch.ranks, "ranks on this node")->required();
+  launch->add_option("--nnodes", parsed.launch.nodes, "nodes");
+  launch->add_option("--node-rank", parsed.launch.node, "this node, from 0");
+  launch->add_option("--rendezvous", parsed.launch.rendezvous,
+                     "HOST:PORT where node 0 serves the store; needed with several nodes");
+  launch->callback([&] { parsed.action = [&] { return launch_ranks(parsed.launch); }; });
+}
+
+// The arguments after "--" of `launch`: those of each rank, overrides included.
+std::vector<std::string> take_rank_command(std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments[0] != "launch") return {};
+  const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
+  if (dashes == arguments.end()) return {};
+  std::vector<std::string> command(dashes + 1, arguments.end());
+  arguments.erase(dashes, arguments.end());
+  return command;
+}
+
 void add_config_commands(CLI::App& app, Parsed& parsed) {
   CLI::App* config = app.add_subcommand("config", "the run file's keys");
   config->require_subcommand(1);
@@ -206,7 +231,8 @@ void add_bench_commands(CLI::App& app, Parsed& parsed) {
   add_bench_nvme(*bench, parsed);
 }
 
-int parse_and_run(const std::vector<std::string>& arguments) {
+int parse_and_run(std::vector<std::string> arguments) {
+  const std::vector<std::string> rank_command = take_rank_command(arguments);
   for (const std::string& argument : arguments) {
     if (!argument.starts_with(kSectionHelp)) continue;
     std::fputs(help_text(argument.substr(kSectionHelp.size())).c_str(), stdout);
@@ -218,12 +244,14 @@ int parse_and_run(const std::vector<std::string>& arguments) {
   app.require_subcommand(1);
   Parsed parsed;
   parsed.run.overrides = split.overrides;
+  parsed.launch.command = rank_command;
   add_train_command(app, parsed, arguments);
   add_run_commands(app, parsed);
   add_model_commands(app, parsed);
   add_config_commands(app, parsed);
   add_checkpoint_commands(app, parsed);
   add_bench_commands(app, parsed);
+  add_launch_command(app, parsed);
   try {
     std::vector<std::string> reversed(split.rest.rbegin(), split.rest.rend());
     app.parse(std::move(reversed));

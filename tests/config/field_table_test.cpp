@@ -54,6 +54,7 @@ KeyValue other_value(const Key& key) {
       return !std::get<bool>(key.default_value());
     case KeyType::kInteger:
     case KeyType::kBytes:
+    case KeyType::kDuration:
       return int64_t{7};
     case KeyType::kReal:
       return 0.625;

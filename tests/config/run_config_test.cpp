@@ -187,6 +187,7 @@ KeyValue random_value(const Key& key, std::mt19937_64& random) {
     case KeyType::kBool:
       return random() % 2 == 0;
     case KeyType::kInteger:
+    case KeyType::kDuration:
       return integer();
     case KeyType::kBytes:
       return random() % 2 == 0 ? integer() : integer() / 1000 * kMiB + kMiB;

@@ -1,0 +1,27 @@
+#include "base/duration.h"
+
+#include <gtest/gtest.h>
+
+namespace longshore {
+namespace {
+
+// Goal: numbers with a unit, and nothing else.
+TEST(Duration, ReadsNumbersWithAUnit) {
+  EXPECT_EQ(parse_duration("500ms"), std::chrono::milliseconds(500));
+  EXPECT_EQ(parse_duration("30s"), std::chrono::seconds(30));
+  EXPECT_EQ(parse_duration("10m"), std::chrono::minutes(10));
+  EXPECT_EQ(parse_duration("2h"), std::chrono::hours(2));
+  for (const char* text : {"", "10", "m", "-1s", "1.5h", "10 m", "1d", "99999999h", "1sm"}) {
+    EXPECT_EQ(parse_duration(text), std::nullopt) << text;
+  }
+}
+
+// Goal: what is written reads back.
+TEST(Duration, WritesTheLargestUnit) {
+  for (const char* text : {"0s", "1ms", "1500ms", "2s", "90s", "10m", "24h"}) {
+    EXPECT_EQ(format_duration(*parse_duration(text)), text);
+  }
+}
+
+}  // namespace
+}  // namespace longshore
