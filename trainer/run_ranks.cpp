@@ -22,6 +22,18 @@ ShardStrategy strategy_of(FsdpSection::Strategy strategy) {
   return ShardStrategy::kFullShard;
 }
 
+CommBackend backend_of(DistSection::Backend backend) {
+  switch (backend) {
+    case DistSection::Backend::kAuto:
+      return CommBackend::kAuto;
+    case DistSection::Backend::kGloo:
+      return CommBackend::kGloo;
+    case DistSection::Backend::kNccl:
+      return CommBackend::kNccl;
+  }
+  return CommBackend::kAuto;
+}
+
 }  // namespace
 
 ShardTopology topology_of(const FsdpSection& fsdp, int32_t ranks, int32_t ranks_per_node) {
@@ -31,6 +43,8 @@ ShardTopology topology_of(const FsdpSection& fsdp, int32_t ranks, int32_t ranks_
 
 RunRanks::RunRanks(const RunConfig& config) {
   WorldOptions options;
+  options.timeout = std::chrono::milliseconds(config.dist.timeout_ms);
+  options.backend = backend_of(config.dist.backend);
   const RankInfo found = discover_ranks();
   world_ = World::connect(found, options);
   groups_.topology = topology_of(config.fsdp, info().size, info().local_size);

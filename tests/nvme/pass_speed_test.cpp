@@ -56,14 +56,15 @@ void update_all(NvmeStore& store, const std::vector<FlatLayout>& layouts, Worker
     const auto state = store.state(UnitId(static_cast<int32_t>(u)));
     const StateSpans spans = state->segment(Segment::kQuantisedMoments);
     constexpr size_t kBlock = size_t{1} << 16;
-    pool.for_each_block(static_cast<int64_t>(spans.exp_avg.elements() / kBlock), [&](int64_t block) {
-      for (size_t i = static_cast<size_t>(block) * kBlock; i % kBlock != kBlock - 1; ++i) {
-        spans.exp_avg.f32()[i] += step;
-        spans.exp_avg_sq.f32()[i] -= step;
-        spans.low[i] ^= 5;
-        spans.high[i] ^= 3;
-      }
-    });
+    pool.for_each_block(
+        static_cast<int64_t>(spans.exp_avg.elements() / kBlock), [&](int64_t block) {
+          for (size_t i = static_cast<size_t>(block) * kBlock; i % kBlock != kBlock - 1; ++i) {
+            spans.exp_avg.f32()[i] += step;
+            spans.exp_avg_sq.f32()[i] -= step;
+            spans.low[i] ^= 5;
+            spans.high[i] ^= 3;
+          }
+        });
   }
 }
 

@@ -96,7 +96,8 @@ std::string difference(ShardStore& store, const std::vector<FlatLayout>& layouts
         }
         for (size_t i = 0; i < spans.exp_avg.f32().size(); ++i) {
           if (spans.exp_avg.f32()[i] != static_cast<float>(step) + static_cast<float>(i % 13) ||
-              spans.exp_avg_sq.f32()[i] != static_cast<float>(step) * 2.0f + static_cast<float>(i % 17)) {
+              spans.exp_avg_sq.f32()[i] !=
+                  static_cast<float>(step) * 2.0f + static_cast<float>(i % 17)) {
             return where + ": moment " + std::to_string(i);
           }
         }
