@@ -212,8 +212,9 @@ std::span<std::byte> NvmeStore::region(const Unit& unit, StateSlot& slot, Region
 
 // ---- Start and commit ----
 
-const std::optional<CommitPoint>& NvmeStore::start(Agreement& agreement, uint64_t random) {
-  Recovery recovery = chunks_->make_recovery(window_, random);
+const std::optional<CommitPoint>& NvmeStore::start(Agreement& agreement, uint64_t random,
+                                                   Existing existing) {
+  Recovery recovery = chunks_->make_recovery(window_, random, existing);
   recover(recovery, agreement);
   chunks_->begin(recovery);
   if (committed() && !options_.parameters_on_drives) {

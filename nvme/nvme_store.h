@@ -52,7 +52,7 @@ class NvmeStore final : public ShardStore {
   using MakeDrives = std::function<std::vector<std::unique_ptr<Drive>>(
       const StripeMap& map, std::span<std::byte> window)>;
 
-  // `pool` must outlive the store. `start` or `start_fresh` comes first.
+  // `pool` must outlive the store. `start` comes first.
   NvmeStore(const std::vector<FlatLayout>& layouts, const NvmeStoreOptions& options,
             const MakeDrives& make_drives, WorkerPool* pool);
   ~NvmeStore() override;
@@ -68,7 +68,9 @@ class NvmeStore final : public ShardStore {
   // Recovers what the drives hold, checks all of it, and reads the parameters. Without a commit the
   // state is all zeros until it is loaded and committed. Collective; `random` differs between
   // starts.
-  const std::optional<CommitPoint>& start(Agreement& agreement, uint64_t random);
+  // kForget starts anew over what this run left, whatever its layout.
+  const std::optional<CommitPoint>& start(Agreement& agreement, uint64_t random,
+                                          Existing existing = Existing::kUse);
   // Makes the state that was updated since the last commit durable, on all ranks or on none.
   // Collective. A skipped step updates nothing and is recorded all the same.
   void commit(const DurableStep& record, Agreement& agreement);

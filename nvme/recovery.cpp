@@ -15,9 +15,16 @@ constexpr size_t kRandom = 3;
 
 }  // namespace
 
-Recovery::Recovery(VersionLog* log, Verify verify, uint64_t random)
-    : log_(log), verify_(std::move(verify)), random_(static_cast<int64_t>(random >> 1)) {
-  candidates_ = log_->read();
+Recovery::Recovery(VersionLog* log, Verify verify, uint64_t random, Existing existing)
+    : log_(log),
+      verify_(std::move(verify)),
+      random_(static_cast<int64_t>(random >> 1)),
+      existing_(existing) {
+  if (existing_ == Existing::kUse) {
+    candidates_ = log_->read();
+  } else {
+    phase_ = Phase::kVoid;
+  }
 }
 
 Ballot Recovery::question() {
@@ -29,7 +36,9 @@ Ballot Recovery::question() {
     ballot[kDigest] = digest_of(candidates_.front().point);
   }
   if (phase_ == Phase::kVerify) ballot[kWhole] = verify_(candidates_.front()) ? 1 : 0;
-  if (phase_ == Phase::kVoid) {
+  if (phase_ == Phase::kVoid && existing_ == Existing::kForget) {
+    log_->void_all();
+  } else if (phase_ == Phase::kVoid) {
     log_->void_newer_than(point_ ? std::optional(point_->point.sequence) : std::nullopt);
   }
   return ballot;

@@ -19,13 +19,18 @@
 
 namespace longshore {
 
+enum class Existing : uint8_t {
+  kUse,
+  kForget,  // start anew: this run's manifests are voided, whatever they say
+};
+
 class Recovery {
  public:
   // Whether all bytes of the point are as they were written, on this rank's drives.
   using Verify = std::function<bool(const LoggedPoint&)>;
 
   // `log` must outlive the recovery. `random` is this start's own random number.
-  Recovery(VersionLog* log, Verify verify, uint64_t random);
+  Recovery(VersionLog* log, Verify verify, uint64_t random, Existing existing = Existing::kUse);
 
   bool done() const { return phase_ == Phase::kDone; }
   Ballot question();
@@ -45,6 +50,7 @@ class Recovery {
   VersionLog* log_;
   Verify verify_;
   int64_t random_;
+  Existing existing_;
   std::vector<LoggedPoint> candidates_;  // newest first
   int64_t newest_anywhere_ = -1;
   bool damaged_ = false;  // a candidate's bytes were wrong on some rank

@@ -71,12 +71,17 @@ std::optional<Manifest> VersionLog::read_copy(size_t drive, int copy) {
   return manifest;
 }
 
-void VersionLog::check_identity(const Manifest& manifest, size_t drive) const {
-  const std::string& path = drives_[drive]->path();
+void VersionLog::check_run(const Manifest& manifest, size_t drive) const {
   if (manifest.run != identity_.run) {
-    throw CheckpointError(path + ": holds the state of another run; remove it, or give this run " +
+    throw CheckpointError(drives_[drive]->path() +
+                          ": holds the state of another run; remove it, or give this run " +
                           "another directory in offload.nvme");
   }
+}
+
+void VersionLog::check_identity(const Manifest& manifest, size_t drive) const {
+  check_run(manifest, drive);
+  const std::string& path = drives_[drive]->path();
   if (manifest.rank != identity_.rank || manifest.ranks != identity_.ranks ||
       manifest.drive != static_cast<int32_t>(drive) ||
       manifest.drives != static_cast<int32_t>(drives_.size())) {
@@ -146,6 +151,19 @@ void VersionLog::write(const LoggedPoint& logged) {
     encode(manifest, blocks.back().bytes());
   }
   write_block(copy_of(logged.point.sequence), blocks);
+}
+
+void VersionLog::void_all() {
+  const BlockBuffer block(kBlockBytes);
+  for (size_t drive = 0; drive < drives_.size(); ++drive) {
+    for (int copy = 0; copy < kCopies; ++copy) {
+      drives_[drive]->read(offset_of(copy), block.bytes());
+      if (const auto manifest = decode(block.bytes())) check_run(*manifest, drive);
+    }
+  }
+  std::vector<BlockBuffer> zeros;
+  for (size_t i = 0; i < drives_.size(); ++i) zeros.emplace_back(kBlockBytes);
+  for (int copy = 0; copy < kCopies; ++copy) write_block(copy, zeros);
 }
 
 void VersionLog::void_newer_than(std::optional<uint64_t> newest) {

@@ -42,11 +42,15 @@ class VersionLog {
   void write(const LoggedPoint& logged);
   // Makes all manifests newer than `newest` (all of them without it) invalid, durably.
   void void_newer_than(std::optional<uint64_t> newest);
+  // The same for all manifests of this run, of whatever layout. CheckpointError where the files are
+  // another run's.
+  void void_all();
   // Of a manifest on the drive, if there is a valid one: what the files were made with.
   static std::optional<Manifest> peek(Drive& drive);
 
  private:
   std::optional<Manifest> read_copy(size_t drive, int copy);
+  void check_run(const Manifest& manifest, size_t drive) const;
   void check_identity(const Manifest& manifest, size_t drive) const;
   void write_block(int copy, const std::vector<BlockBuffer>& blocks);
 

@@ -64,7 +64,8 @@ class VersionedChunks {
 
   // The recovery of this rank, to be driven with `recover` or by hand; then `begin` with it.
   // `window` (at least two chunks) is used to read everything once.
-  Recovery make_recovery(std::span<std::byte> window, uint64_t random);
+  Recovery make_recovery(std::span<std::byte> window, uint64_t random,
+                         Existing existing = Existing::kUse);
   void begin(const Recovery& recovery);
   // What the run went on from, or was committed last; none before the first commit.
   const std::optional<CommitPoint>& committed() const { return committed_; }

@@ -101,10 +101,12 @@ void VersionedChunks::commit(const DurableStep& record, Agreement& agreement) {
 
 // ---- Recovery ----
 
-Recovery VersionedChunks::make_recovery(std::span<std::byte> window, uint64_t random) {
+Recovery VersionedChunks::make_recovery(std::span<std::byte> window, uint64_t random,
+                                        Existing existing) {
   LONGSHORE_CHECK(static_cast<Bytes>(window.size()) >= 2 * map_->geometry().chunk_bytes);
   return Recovery(
-      &log_, [this, window](const LoggedPoint& logged) { return verify(logged, window); }, random);
+      &log_, [this, window](const LoggedPoint& logged) { return verify(logged, window); }, random,
+      existing);
 }
 
 bool VersionedChunks::read_tables(const LoggedPoint& logged) {

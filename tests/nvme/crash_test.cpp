@@ -29,11 +29,11 @@ CrashReport with_mutation(Mutation mutation, int ranks) {
 }
 
 TEST(Crash, OneRankLosesNothing) {
-  expect_nothing_lost({.ranks = 1, .depth = 3, .subsets = 30, .next_life_every = 60}, 1000);
+  expect_nothing_lost({.ranks = 1, .depth = 3, .subsets = 25, .next_life_every = 75}, 1000);
 }
 
 TEST(Crash, TwoRanksLoseNothingAndNeverMix) {
-  expect_nothing_lost({.ranks = 2, .subsets = 15, .next_life_every = 500}, 1000);
+  expect_nothing_lost({.ranks = 2, .subsets = 10, .next_life_every = 500}, 1000);
 }
 
 TEST(Crash, TwoDrivesOfARankLoseNothing) {
