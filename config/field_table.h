@@ -21,11 +21,14 @@ enum class KeyType : uint8_t {
   kInteger,
   kReal,
   kRealPair,
+  kReals,
+  kString,
   kPath,  // a string; "~" is expanded
   kPaths,
   kStrings,
   kBytes,   // a string such as "24GiB"
   kChoice,  // one of a few strings
+  kTable,   // names and plain values
 };
 
 // The value "auto": decided later, by the plan.
@@ -33,9 +36,10 @@ struct AutoValue {
   bool operator==(const AutoValue&) const = default;
 };
 
-// Integers and bytes are int64_t; paths and choices are std::string.
-using KeyValue = std::variant<AutoValue, bool, int64_t, double, std::array<double, 2>, std::string,
-                              std::vector<std::string>>;
+// Integers and bytes are int64_t; paths and choices are std::string; a table is a list of
+// "name = value", its values spelled as in JSON.
+using KeyValue = std::variant<AutoValue, bool, int64_t, double, std::array<double, 2>,
+                              std::vector<double>, std::string, std::vector<std::string>>;
 
 // Of a number, or of each number of a pair.
 struct Bounds {

@@ -129,8 +129,8 @@ class Loader {
   // The text is TOML, unless it is none, or unless only a string fits the key: dates and numbers
   // are names of directories too.
   static TomlValue override_value(const Key& key, const std::string& text, const Place& place) {
-    const bool wants_string =
-        key.type == KeyType::kPath || key.type == KeyType::kChoice || key.type == KeyType::kBytes;
+    const bool wants_string = key.type == KeyType::kPath || key.type == KeyType::kChoice ||
+                              key.type == KeyType::kBytes || key.type == KeyType::kString;
     std::optional<TomlValue> value = parse_toml_value(text, place);
     if (value && (!wants_string || value->kind == TomlValue::Kind::kString)) return *value;
     TomlValue string;

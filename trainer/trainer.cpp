@@ -45,13 +45,13 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
       source_(*setup.source),
       directory_(directory),
       signals_(signals),
-      data_(setup.config, load_sequences(setup.config, *setup.source, setup.config.data.train,
-                                         setup.config.data.shuffle, stop_check_of(signals))),
+      data_(setup.config, load_sequences(setup.config, *setup.source, SequenceUse::kTrain,
+                                         stop_check_of(signals))),
       engine_(&setup.source->model(), plan, adamw_options(setup.config)),
       live_line_(LiveLine::options_of_stderr(setup.config.log.every_steps)) {
   check_schedule(config_.schedule, data_.total_steps());
-  if (!config_.data.eval.empty()) {
-    eval_data_ = load_sequences(config_, source_, config_.data.eval, false, stop_check());
+  if (has_evaluation_data(config_)) {
+    eval_data_ = load_sequences(config_, source_, SequenceUse::kEvaluate, stop_check());
   }
   load_or_resume();
 }
