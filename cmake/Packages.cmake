@@ -5,6 +5,7 @@ find_package(TBB REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(CLI11 REQUIRED)
+find_package(hwy REQUIRED)
 
 # toml++: headers only, and without a CMake package before its release 3.4 in some distributions.
 find_path(TOMLPLUSPLUS_INCLUDE_DIR toml++/toml.h REQUIRED)
@@ -17,3 +18,10 @@ find_library(ZSTD_LIBRARY zstd REQUIRED)
 add_library(longshore::zstd INTERFACE IMPORTED GLOBAL)
 target_include_directories(longshore::zstd INTERFACE ${ZSTD_INCLUDE_DIR})
 target_link_libraries(longshore::zstd INTERFACE ${ZSTD_LIBRARY})
+
+# liburing: a C library without a CMake package.
+find_path(LIBURING_INCLUDE_DIR liburing.h REQUIRED)
+find_library(LIBURING_LIBRARY uring REQUIRED)
+add_library(longshore::uring INTERFACE IMPORTED GLOBAL)
+target_include_directories(longshore::uring INTERFACE ${LIBURING_INCLUDE_DIR})
+target_link_libraries(longshore::uring INTERFACE ${LIBURING_LIBRARY})

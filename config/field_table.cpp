@@ -87,6 +87,11 @@ Section optimizer_section() {
       "decay", &Optimizer::decay,
       {{"matrices", Optimizer::Decay::kMatrices}, {"all", Optimizer::Decay::kAll}},
       {.sentence = "which parameters decay: those with two or more dimensions, or all"});
+  rows.add(
+      "groups", KeyType::kGroups, &Optimizer::groups,
+      {.sentence = "parameters with an lr or a weight_decay of their own: [[optimizer.groups]] "
+                   "with parameters = [globs of names]; the first group that matches counts, "
+                   "and its weight_decay holds for all of its parameters"});
   rows.choice<Optimizer::Overlap>("overlap", &Optimizer::overlap,
                                   {{"none", Optimizer::Overlap::kNone}},
                                   {.sentence = "all updates come after backward"});
@@ -127,8 +132,8 @@ Section precision_section() {
                      {{"bf16", DType::kBF16}, {"fp32", DType::kF32}},
                      {.sentence = "format of parameters and activations on the device"});
   rows.choice<DType>(
-      "reduce", &Precision::reduce, {{"fp32", DType::kF32}},
-      {.sentence = "format in which gradients are summed over micro-batches and ranks"});
+      "reduce", &Precision::reduce, {{"fp32", DType::kF32}, {"bf16", DType::kBF16}},
+      {.sentence = "format in which gradients travel between ranks; sums are in fp32"});
   rows.choice<Drain>(
       "drain", &Precision::drain,
       {{"auto", Drain{}}, {"bf16", Drain{DType::kBF16}}, {"fp32", Drain{DType::kF32}}},
@@ -141,11 +146,25 @@ Section fsdp_section() {
   Section section{"fsdp", "how the model is cut into units and shards", {}};
   Rows rows(&section, &RunConfig::fsdp);
   rows.choice<Fsdp::Strategy>("strategy", &Fsdp::strategy,
-                              {{"full_shard", Fsdp::Strategy::kFullShard}},
-                              {.sentence = "parameters, gradients and state are sharded"});
-  rows.choice<Fsdp::Units>(
-      "units", &Fsdp::units, {{"block", Fsdp::Units::kBlock}},
-      {.sentence = "a unit is a transformer block, the embedding or the head"});
+                              {{"full_shard", Fsdp::Strategy::kFullShard},
+                               {"shard_grad_op", Fsdp::Strategy::kShardGradOp},
+                               {"hybrid_shard", Fsdp::Strategy::kHybridShard},
+                               {"no_shard", Fsdp::Strategy::kNoShard}},
+                              {.sentence = "full_shard: every rank keeps its part of the model; "
+                                           "shard_grad_op: and gathered units stay on the device "
+                                           "from forward to backward; hybrid_shard: sharded in "
+                                           "groups of fsdp.shard_ranks, the same in each group; "
+                                           "no_shard: every rank keeps it all"});
+  rows.add("shard_ranks", KeyType::kInteger, &Fsdp::shard_ranks,
+           {.sentence = "ranks of a group of hybrid_shard; auto: the ranks of a node",
+            .bounds = between(1, 1 << 20),
+            .unit = "ranks"});
+  rows.add(
+      "units", KeyType::kUnits, &Fsdp::units,
+      {.sentence = "what is gathered and freed together: \"block\": each transformer block, the "
+                   "embedding, the head; { classes = [...] }: units of these classes stay "
+                   "alone, others are merged; { min_parameters = N }: merged up to that size; "
+                   "{ groups = [[\"block.0\", \"block.1\"]] }: by hand"});
   rows.add(
       "prefetch", KeyType::kInteger, &Fsdp::prefetch,
       {.sentence = "units gathered ahead of the one that computes; each takes one more device slot",
@@ -173,9 +192,13 @@ Section offload_section() {
                                     {.sentence = "home of the units' kept inputs"});
   rows.choice<Offload::StateFormat>(
       "state_format", &Offload::state_format,
-      {{"fp32", Offload::StateFormat::kFp32}, {"split", Offload::StateFormat::kSplit}},
-      {.sentence = "split: the bf16 parameter is the upper half of the master, bit for bit the "
-                   "same numbers in fewer bytes"});
+      {{"fp32", Offload::StateFormat::kFp32},
+       {"split", Offload::StateFormat::kSplit},
+       {"split-bf16", Offload::StateFormat::kSplitBf16},
+       {"split-int8", Offload::StateFormat::kSplitInt8}},
+      {.sentence = "split: the bf16 parameter is the upper half of the fp32 master, bit for bit "
+                   "the numbers of fp32 in fewer bytes; split-bf16 and split-int8: the moments of "
+                   "matrices in bf16 or 8 bits as well, rounded stochastically"});
   rows.add("device_memory", KeyType::kBytes, &Offload::device_memory,
            {.sentence = "hard cap on device bytes; auto: what the machine has free",
             .bounds = at_least(1)});

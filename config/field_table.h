@@ -29,6 +29,8 @@ enum class KeyType : uint8_t {
   kBytes,   // a string such as "24GiB"
   kChoice,  // one of a few strings
   kTable,   // names and plain values
+  kUnits,   // "block", or a table with one member that says otherwise
+  kGroups,  // an array of tables; see group_reader.h
 };
 
 // The value "auto": decided later, by the plan.
@@ -38,8 +40,9 @@ struct AutoValue {
 
 // Integers and bytes are int64_t; paths and choices are std::string; a table is a list of
 // "name = value", its values spelled as in JSON.
-using KeyValue = std::variant<AutoValue, bool, int64_t, double, std::array<double, 2>,
-                              std::vector<double>, std::string, std::vector<std::string>>;
+using KeyValue =
+    std::variant<AutoValue, bool, int64_t, double, std::array<double, 2>, std::vector<double>,
+                 std::string, std::vector<std::string>, UnitsChoice, std::vector<ParameterGroup>>;
 
 // Of a number, or of each number of a pair.
 struct Bounds {
@@ -90,5 +93,7 @@ const Key& key_named(std::string_view full_name);
 
 // The value as TOML: what follows "=" in a run file.
 std::string toml_text(const Key& key, const KeyValue& value);
+// The shortest text that reads back as the same number, spelled as a real of TOML.
+std::string real_text(double number);
 
 }  // namespace longshore

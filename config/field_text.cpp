@@ -4,25 +4,11 @@
 #include <utility>
 
 #include "config/field_table.h"
+#include "config/group_reader.h"
 #include "config/toml_document.h"
 
 namespace longshore {
 namespace {
-
-// The shortest text that reads back as the same number, spelled as a real of TOML.
-std::string real_text(double number) {
-  std::array<char, 32> digits{};
-  const auto result = std::to_chars(digits.data(), digits.data() + digits.size(), number);
-  std::string text(digits.data(), result.ptr);
-  const size_t exponent = text.find('e');
-  if (exponent == std::string::npos) {
-    return text.find('.') == std::string::npos ? text + ".0" : text;
-  }
-  // "2e-05" is written 2e-5.
-  const size_t first_digit = exponent + 2;
-  if (text[first_digit] == '0') text.erase(first_digit, 1);
-  return text;
-}
 
 // In the largest unit that divides it, so that nothing is rounded.
 std::string bytes_text(Bytes bytes) {
@@ -66,6 +52,10 @@ std::string base_type_text(const Key& key) {
       return "list of strings";
     case KeyType::kBytes:
       return "size";
+    case KeyType::kUnits:
+      return "\"block\" or a table";
+    case KeyType::kGroups:
+      return "list of tables";
     case KeyType::kChoice:
       break;
   }
@@ -77,7 +67,45 @@ std::string base_type_text(const Key& key) {
   return text;
 }
 
+std::string strings_text(const std::vector<std::string>& strings) {
+  std::string text;
+  for (const std::string& element : strings) {
+    text += (text.empty() ? "" : ", ") + quote_toml(element);
+  }
+  return "[" + text + "]";
+}
+
+std::string units_text(const UnitsChoice& units) {
+  switch (units.kind) {
+    case UnitsChoice::Kind::kBlock:
+      return "\"block\"";
+    case UnitsChoice::Kind::kClasses:
+      return "{ classes = " + strings_text(units.classes) + " }";
+    case UnitsChoice::Kind::kMinParameters:
+      return "{ min_parameters = " + std::to_string(units.min_parameters) + " }";
+    case UnitsChoice::Kind::kGroups:
+      break;
+  }
+  std::string text;
+  for (const auto& group : units.groups) text += (text.empty() ? "" : ", ") + strings_text(group);
+  return "{ groups = [" + text + "] }";
+}
+
 }  // namespace
+
+std::string real_text(double number) {
+  std::array<char, 32> digits{};
+  const auto result = std::to_chars(digits.data(), digits.data() + digits.size(), number);
+  std::string text(digits.data(), result.ptr);
+  const size_t exponent = text.find('e');
+  if (exponent == std::string::npos) {
+    return text.find('.') == std::string::npos ? text + ".0" : text;
+  }
+  // "2e-05" is written 2e-5.
+  const size_t first_digit = exponent + 2;
+  if (text[first_digit] == '0') text.erase(first_digit, 1);
+  return text;
+}
 
 bool Bounds::contain(double number) const {
   if (min && (min_excluded ? !(number > *min) : !(number >= *min))) return false;
@@ -119,16 +147,15 @@ std::string toml_text(const Key& key, const KeyValue& value) {
     return "[" + text + "]";
   }
   if (const auto* string = std::get_if<std::string>(&value)) return quote_toml(*string);
-  std::string text;
+  if (const auto* units = std::get_if<UnitsChoice>(&value)) return units_text(*units);
+  if (const auto* groups = std::get_if<std::vector<ParameterGroup>>(&value)) {
+    return groups_text(*groups);
+  }
   const auto& list = std::get<std::vector<std::string>>(value);
-  if (key.type == KeyType::kTable) {
-    for (const std::string& entry : list) text += (text.empty() ? " " : ", ") + entry;
-    return text.empty() ? "{}" : "{" + text + " }";
-  }
-  for (const std::string& element : list) {
-    text += (text.empty() ? "" : ", ") + quote_toml(element);
-  }
-  return "[" + text + "]";
+  if (key.type != KeyType::kTable) return strings_text(list);
+  std::string text;
+  for (const std::string& entry : list) text += (text.empty() ? " " : ", ") + entry;
+  return text.empty() ? "{}" : "{" + text + " }";
 }
 
 }  // namespace longshore

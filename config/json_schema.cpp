@@ -27,6 +27,21 @@ Json list_schema(Json element) {
   return {{"type", "array"}, {"items", std::move(element)}};
 }
 
+Json one_member(const char* name, Json value) {
+  return {{"type", "object"},
+          {"properties", {{name, std::move(value)}}},
+          {"required", Json::array({name})},
+          {"additionalProperties", false}};
+}
+
+Json units_schema() {
+  const Json strings = list_schema({{"type", "string"}, {"minLength", 1}});
+  return {
+      {"anyOf", Json::array({Json{{"const", "block"}}, one_member("classes", strings),
+                             one_member("min_parameters", {{"type", "integer"}, {"minimum", 1}}),
+                             one_member("groups", list_schema(strings))})}};
+}
+
 Json type_schema(const Key& key) {
   switch (key.type) {
     case KeyType::kBool:
@@ -55,6 +70,18 @@ Json type_schema(const Key& key) {
       return {{"type", "string"}, {"pattern", R"(^[0-9]+(\.[0-9]+)? ?([kKMGT]?B|[KMGT]iB)$)"}};
     case KeyType::kChoice:
       return {{"enum", key.choices}};
+    case KeyType::kUnits:
+      return units_schema();
+    case KeyType::kGroups: {
+      const Json number = {{"type", "number"}, {"minimum", 0}};
+      Json globs = list_schema({{"type", "string"}, {"minLength", 1}});
+      globs["minItems"] = 1;
+      return list_schema(
+          {{"type", "object"},
+           {"additionalProperties", false},
+           {"required", {"parameters"}},
+           {"properties", {{"parameters", globs}, {"lr", number}, {"weight_decay", number}}}});
+    }
   }
   return {};
 }
@@ -65,8 +92,13 @@ Json default_json(const Key& key) {
   if (key.type == KeyType::kTable) return Json::object();  // no table has a default of its own
   return std::visit(
       [](const auto& held) -> Json {
-        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, AutoValue>) {
+        using Held = std::decay_t<decltype(held)>;
+        if constexpr (std::is_same_v<Held, AutoValue>) {
           return "auto";
+        } else if constexpr (std::is_same_v<Held, UnitsChoice>) {
+          return "block";
+        } else if constexpr (std::is_same_v<Held, std::vector<ParameterGroup>>) {
+          return Json::array();
         } else {
           return held;
         }

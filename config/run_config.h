@@ -71,6 +71,14 @@ struct TrainSection {
   bool operator==(const TrainSection&) const = default;
 };
 
+// Parameters with a learning rate or a weight decay of their own.
+struct ParameterGroup {
+  std::vector<std::string> parameters;  // globs of names; the first group that matches counts
+  std::optional<double> lr;             // at the top of the schedule; nullopt = optimizer.lr
+  std::optional<double> weight_decay;   // of all its parameters; nullopt = as the others
+  bool operator==(const ParameterGroup&) const = default;
+};
+
 struct OptimizerSection {
   enum class Name : uint8_t { kAdamW };
   enum class Decay : uint8_t { kMatrices, kAll };
@@ -81,6 +89,7 @@ struct OptimizerSection {
   double eps = 1e-8;
   double weight_decay = 0.0;
   Decay decay = Decay::kMatrices;
+  std::vector<ParameterGroup> groups;
   Overlap overlap = Overlap::kNone;
   bool operator==(const OptimizerSection&) const = default;
 };
@@ -102,12 +111,22 @@ struct PrecisionSection {
   bool operator==(const PrecisionSection&) const = default;
 };
 
+// What is gathered and freed together.
+struct UnitsChoice {
+  enum class Kind : uint8_t { kBlock, kClasses, kMinParameters, kGroups };
+  Kind kind = Kind::kBlock;
+  std::vector<std::string> classes;              // of kClasses
+  int64_t min_parameters = 0;                    // of kMinParameters
+  std::vector<std::vector<std::string>> groups;  // of kGroups: names of units
+  bool operator==(const UnitsChoice&) const = default;
+};
+
 struct FsdpSection {
-  enum class Strategy : uint8_t { kFullShard };
-  enum class Units : uint8_t { kBlock };
+  enum class Strategy : uint8_t { kFullShard, kShardGradOp, kHybridShard, kNoShard };
   enum class Recompute : uint8_t { kUnit, kNone };
   Strategy strategy = Strategy::kFullShard;
-  Units units = Units::kBlock;
+  std::optional<int64_t> shard_ranks;  // of hybrid_shard; nullopt = auto: the ranks of a node
+  UnitsChoice units;
   int64_t prefetch = 1;  // units ahead; slots = prefetch + 1
   Recompute recompute = Recompute::kUnit;
   bool operator==(const FsdpSection&) const = default;
@@ -117,11 +136,11 @@ struct OffloadSection {
   enum class Parameters : uint8_t { kHost };
   enum class Optimizer : uint8_t { kHost };
   enum class Activations : uint8_t { kDevice };
-  enum class StateFormat : uint8_t { kFp32, kSplit };
+  enum class StateFormat : uint8_t { kFp32, kSplit, kSplitBf16, kSplitInt8 };
   Parameters parameters = Parameters::kHost;
   Optimizer optimizer = Optimizer::kHost;
   Activations activations = Activations::kDevice;
-  StateFormat state_format = StateFormat::kSplit;
+  StateFormat state_format = StateFormat::kSplitBf16;
   std::optional<Bytes> device_memory;  // nullopt = auto
   std::optional<Bytes> host_memory;    // nullopt = auto
   std::optional<int64_t> threads;      // of the optimizer; nullopt = auto

@@ -17,6 +17,7 @@ class Rules {
     check_batch();
     check_schedule();
     check_eval();
+    check_groups();
     return std::move(problems_);
   }
 
@@ -139,6 +140,16 @@ class Rules {
     if (!usable({"data.weights", "data.train"}) || config_.data.weights.empty()) return;
     if (config_.data.weights.size() != config_.data.train.size()) {
       report("data.weights", "data.train", "needs one number for each file, but", "");
+    }
+  }
+
+  // A group's learning rate follows the schedule in proportion.
+  void check_groups() {
+    if (!usable({"optimizer.groups", "optimizer.lr"}) || config_.optimizer.lr > 0) return;
+    for (const ParameterGroup& group : config_.optimizer.groups) {
+      if (!group.lr) continue;
+      report("optimizer.groups", "optimizer.lr", "has an lr of its own, which is relative to", "");
+      return;
     }
   }
 

@@ -144,8 +144,8 @@ std::vector<TomlMember> parse_toml(std::string_view text, const std::string& ori
   try {
     const toml::table table =
         toml::parse(std::string_view(document.text()), std::string_view(origin));
-    // Section, key, elements of an array, and the size of an array among them.
-    constexpr int kLevels = 3;
+    // Section, key, member of a table, elements of an array, and those of an array among them.
+    constexpr int kLevels = 5;
     return convert_members(table, document, kLevels);
   } catch (const toml::parse_error& error) {
     const Place place = place_of(error.source(), document);

@@ -45,8 +45,8 @@ std::string describe(const TomlValue& value);
 // The text as a basic string of TOML, quoted and escaped.
 std::string quote_toml(std::string_view text);
 
-// The members of the document in the order of the text. Tables and arrays are read three levels
-// deep (section, key, elements); those further down are empty. ConfigError with the place of
+// The members of the document in the order of the text. Tables and arrays are read five levels
+// deep; those further down are empty. ConfigError with the place of
 // the first error. Never recurses deeper than a fixed bound, whatever the text.
 std::vector<TomlMember> parse_toml(std::string_view text, const std::string& origin);
 

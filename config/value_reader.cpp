@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/nearest.h"
+#include "config/group_reader.h"
 
 namespace longshore {
 namespace {
@@ -173,6 +174,49 @@ ReadValue read_strings(const Key& key, const TomlValue& found) {
   return {std::move(strings), ""};
 }
 
+// One member, which says how units are made.
+ReadValue read_units(const Key& key, const TomlValue& found) {
+  const std::string what =
+      "\"block\", { classes = [...] }, { min_parameters = N } or { groups = [[...], ...] }";
+  UnitsChoice units;
+  if (found.kind == Kind::kString && found.string == "block") return {units, ""};
+  if (found.kind != Kind::kTable || found.members.size() != 1) return expected(key, what, found);
+  const TomlMember& member = found.members.front();
+  const auto part = [&](KeyType type) {
+    Key inner;
+    inner.section = key.full_name();
+    inner.name = member.name;
+    inner.type = type;
+    inner.bounds.min = 1;
+    return inner;
+  };
+  if (member.name == "min_parameters") {
+    ReadValue read = read_integer(part(KeyType::kInteger), member.value);
+    if (!read.problem.empty()) return read;
+    units.kind = UnitsChoice::Kind::kMinParameters;
+    units.min_parameters = std::get<int64_t>(read.value);
+  } else if (member.name == "classes") {
+    ReadValue read = read_strings(part(KeyType::kStrings), member.value);
+    if (!read.problem.empty()) return read;
+    units.kind = UnitsChoice::Kind::kClasses;
+    units.classes = std::get<std::vector<std::string>>(std::move(read.value));
+  } else if (member.name == "groups") {
+    units.kind = UnitsChoice::Kind::kGroups;
+    if (member.value.kind != Kind::kArray) {
+      return expected(part(KeyType::kStrings), "a list of lists of strings", member.value);
+    }
+    for (const TomlValue& group : member.value.elements) {
+      ReadValue read = read_strings(part(KeyType::kStrings), group);
+      if (!read.problem.empty()) return read;
+      units.groups.push_back(std::get<std::vector<std::string>>(std::move(read.value)));
+    }
+  } else {
+    return problem(key.full_name() + ": expected " + what + ", found a table with '" + member.name +
+                   "'");
+  }
+  return {std::move(units), ""};
+}
+
 }  // namespace
 
 ReadValue read_key_value(const Key& key, const TomlValue& value) {
@@ -204,6 +248,10 @@ ReadValue read_key_value(const Key& key, const TomlValue& value) {
       return read_bytes(key, value);
     case KeyType::kChoice:
       return read_choice(key, value);
+    case KeyType::kUnits:
+      return read_units(key, value);
+    case KeyType::kGroups:
+      return read_groups(key, value);
   }
   return problem(key.full_name() + ": a key without a type");
 }

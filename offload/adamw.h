@@ -1,5 +1,6 @@
-// AdamW over spans: the one formula of the update, for every state format. Pure functions, any
-// thread. Every SIMD level gives the same bits, with any length and any cut into slices.
+// AdamW over spans: the one formula of the update, for every state format, in one pass over memory.
+// Pure functions, any thread. Every SIMD level gives the same bits, with any length and any cut
+// into slices that the state format allows.
 //
 //   g = float(gradient) * clip_scale
 //   m = fma(beta1, m, (1 - beta1) * g)
@@ -7,17 +8,27 @@
 //   p = p * (1 - lr * weight_decay)                        decoupled; 1 where nothing decays
 //   p = p - (lr / c1) * m / (sqrt(v) * inv_sqrt_c2 + eps)  c = 1 - beta^t
 //
-// in fp32, in this order, fused only where fma is written. Denormals are kept.
+// in fp32, in this order, fused only where fma is written. Denormals are kept. Stored moments are
+// m and v rounded as shard/moments.h says; p is made of them before they are rounded.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
-#include "base/dtype.h"
+#include "offload/update_slice.h"
 
 namespace longshore {
+
+// Parameters with a learning rate or decay of their own.
+struct AdamWGroup {
+  std::vector<std::string> parameters;  // globs of names; the first group that matches counts
+  double lr_ratio = 1.0;                // over the learning rate of the step
+  std::optional<double> weight_decay = {};
+};
 
 // `optimizer` of the run file.
 struct AdamWOptions {
@@ -27,6 +38,8 @@ struct AdamWOptions {
   double eps = 1e-8;
   double weight_decay = 0.0;
   Decay decay = Decay::kMatrices;  // parameters with two or more dimensions, or all
+  std::vector<AdamWGroup> groups = {};
+  uint64_t seed = 0;  // of the moments' stochastic rounding
 };
 
 // The scalars of one step, made in double and rounded once.
@@ -46,29 +59,16 @@ struct AdamWScalars {
 AdamWScalars make_adamw_scalars(const AdamWOptions& options, int64_t update, double lr,
                                 double clip_scale, bool decays);
 
-// Equal element counts; one of two formats:
-//   fp32    master; high too when the device reads a bf16 parameter, else it is empty
-//   split   high and low, the halves of the master; master is empty
-struct AdamWSlice {
-  std::span<float> master;
-  std::span<uint16_t> high;
-  std::span<uint16_t> low;
-  std::span<float> exp_avg;
-  std::span<float> exp_avg_sq;
-  std::span<const std::byte> gradient;
-  DType gradient_dtype = DType::kF32;  // kF32 or kBF16
-};
-
 // How wide the kernels' instructions are; levels above the CPU's are not to be called.
 enum class SimdLevel : uint8_t { kBaseline, kAvx2, kAvx512 };
 std::string_view name_of(SimdLevel level);
 SimdLevel best_simd_level();
 
 // Updates the slice in place.
-void adamw_step(const AdamWSlice& slice, const AdamWScalars& scalars);
+void adamw_step(const UpdateSlice& slice, const AdamWScalars& scalars);
 // The same with a level of the caller's choice, for tests.
-void adamw_step_at(SimdLevel level, const AdamWSlice& slice, const AdamWScalars& scalars);
+void adamw_step_at(SimdLevel level, const UpdateSlice& slice, const AdamWScalars& scalars);
 // The same, one element after another: what the others are held against.
-void adamw_step_reference(const AdamWSlice& slice, const AdamWScalars& scalars);
+void adamw_step_reference(const UpdateSlice& slice, const AdamWScalars& scalars);
 
 }  // namespace longshore

@@ -1,112 +1,157 @@
-// The element-wise loops are written once and compiled for each SIMD level; the compiler vectorises
-// them. Compiled with -O3 -fno-math-errno, so that sqrt becomes an instruction, and as everything
-// with -ffp-contract=off, so that only the written fma is one.
+// The loop of the update, written once with Highway and compiled for each instruction set. Sets
+// without a fused multiply-add (x86-64 before AVX2) run the scalar reference instead.
+//
+// A step of the loop is two vectors, or a block of 8-bit moments. What is left at the end is copied
+// into a step of zeros, updated there and copied back: the same instructions for every length.
 #include "offload/adamw_kernels.h"
 
-#include "base/number_formats.h"
-#include "offload/adamw_formula.h"
+#include "shard/moments.h"
 
-#if defined(__x86_64__)
-#define LONGSHORE_TARGET_AVX2 [[gnu::target("avx2,fma,bmi,bmi2")]]
-#define LONGSHORE_TARGET_AVX512 \
-  [[gnu::target("avx2,fma,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]]
-#endif
+// Those that gain nothing here, and those whose vectors have no fixed size.
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "offload/adamw_kernels.cpp"
+// clang-format off
+#include <hwy/foreach_target.h>
+// clang-format on
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
 
-namespace longshore::internal {
-namespace {
+#include "offload/adamw_vectors-inl.h"
 
-// Bare pointers of a slice: what a loop needs.
-template <typename Gradient>
-struct Pointers {
-  float* __restrict master;
-  uint16_t* __restrict high;
-  uint16_t* __restrict low;
-  float* __restrict m;
-  float* __restrict v;
-  const Gradient* __restrict gradient;
-  size_t count;
+HWY_BEFORE_NAMESPACE();
+namespace longshore::HWY_NAMESPACE {
+
+#if HWY_NATIVE_FMA
+
+// How far ahead of the loop memory is asked for, in elements.
+constexpr size_t kAheadElements = 512;
+
+template <Form kForm, typename Gradient, MomentFormat kMoments>
+struct Loop {
+  using At = Streams<Gradient>;
+
+  static void prefetch(const At& at, size_t i) {
+    const auto ask = [](const auto* stream, size_t element) {
+      const auto* bytes = reinterpret_cast<const uint8_t*>(stream + element);
+      constexpr size_t kBytes = kStep<kMoments> * sizeof(*stream);
+      for (size_t line = 0; line < kBytes; line += 64) hwy::Prefetch(bytes + line);
+    };
+    ask(at.gradient, i);
+    if constexpr (kForm == Form::kSplit) {
+      ask(at.high, i);
+      ask(at.low, i);
+    } else {
+      ask(at.master, i);
+    }
+    using Stored = MomentType<kMoments>;
+    ask(reinterpret_cast<const Stored*>(at.m), i);
+    ask(reinterpret_cast<const Stored*>(at.v), i);
+  }
+
+  static void run(const UpdateSlice& slice, const AdamWScalars& scalars) {
+    const auto at = streams_of<Gradient>(slice);
+    const VectorScalars s(scalars);
+    const size_t count = slice.elements();
+    const size_t whole = count / kStep<kMoments> * kStep<kMoments>;
+    const bool past_caches =
+        kForm == Form::kMasterAndParameter && reinterpret_cast<uintptr_t>(at.high) % 64 == 0;
+    for (size_t i = 0; i < whole; i += kStep<kMoments>) {
+      prefetch(at, i + kAheadElements);
+      if (past_caches) {
+        step<kForm, Gradient, kMoments, true>(at.from(i), s, slice.rounding, i);
+      } else {
+        step<kForm, Gradient, kMoments, false>(at.from(i), s, slice.rounding, i);
+      }
+    }
+    if (past_caches) hwy::FlushStream();
+    if (whole < count) run_tail(at.from(whole), s, slice.rounding, whole, count - whole);
+  }
+
+  static void run_tail(const At& at, const VectorScalars& s, const RoundingStream& rounding,
+                       size_t begin, size_t count) {
+    TailBuffer<Gradient, kMoments> buffer;
+    buffer.fill(at, count);
+    step<kForm, Gradient, kMoments, false>(buffer.streams(), s, rounding, begin);
+    buffer.give_back(at, count);
+  }
 };
 
-[[gnu::always_inline]] inline float to_float(float value) {
-  return value;
-}
-[[gnu::always_inline]] inline float to_float(uint16_t bits) {
-  return bf16_to_float(bits);
-}
-
-enum class Form { kMaster, kMasterAndParameter, kSplit };
-
-template <Form kForm, typename Gradient>
-[[gnu::always_inline]] inline void loop(const Pointers<Gradient>& at, const AdamWScalars& scalars) {
-  float* __restrict master = at.master;
-  uint16_t* __restrict high = at.high;
-  uint16_t* __restrict low = at.low;
-  float* __restrict exp_avg = at.m;
-  float* __restrict exp_avg_sq = at.v;
-  const Gradient* __restrict gradient = at.gradient;
-  const AdamWScalars s = scalars;
-  for (size_t i = 0; i < at.count; ++i) {
-    float p = kForm == Form::kSplit ? join_master(high[i], low[i]) : master[i];
-    float m = exp_avg[i];
-    float v = exp_avg_sq[i];
-    adamw_element(to_float(gradient[i]), m, v, p, s);
-    exp_avg[i] = m;
-    exp_avg_sq[i] = v;
-    if constexpr (kForm == Form::kSplit) low[i] = master_low(p);
-    if constexpr (kForm != Form::kSplit) master[i] = p;
-    if constexpr (kForm != Form::kMaster) high[i] = master_high(p);
-  }
-}
-
 template <typename Gradient>
-[[gnu::always_inline]] inline void choose_form(const AdamWSlice& slice,
-                                               const AdamWScalars& scalars) {
-  const Pointers<Gradient> at{
-      slice.master.data(),     slice.high.data(),
-      slice.low.data(),        slice.exp_avg.data(),
-      slice.exp_avg_sq.data(), reinterpret_cast<const Gradient*>(slice.gradient.data()),
-      slice.exp_avg.size()};
-  if (!slice.low.empty()) {
-    loop<Form::kSplit>(at, scalars);
-  } else if (!slice.high.empty()) {
-    loop<Form::kMasterAndParameter>(at, scalars);
-  } else {
-    loop<Form::kMaster>(at, scalars);
+void run_form(const UpdateSlice& slice, const AdamWScalars& scalars) {
+  if (slice.low.empty()) {
+    if (slice.high.empty()) {
+      return Loop<Form::kMaster, Gradient, MomentFormat::kF32>::run(slice, scalars);
+    }
+    return Loop<Form::kMasterAndParameter, Gradient, MomentFormat::kF32>::run(slice, scalars);
+  }
+  switch (slice.exp_avg.format) {
+    case MomentFormat::kF32:
+      return Loop<Form::kSplit, Gradient, MomentFormat::kF32>::run(slice, scalars);
+    case MomentFormat::kBF16:
+      return Loop<Form::kSplit, Gradient, MomentFormat::kBF16>::run(slice, scalars);
+    case MomentFormat::kInt8:
+      return Loop<Form::kSplit, Gradient, MomentFormat::kInt8>::run(slice, scalars);
   }
 }
 
-[[gnu::always_inline]] inline void choose_gradient(const AdamWSlice& slice,
-                                                   const AdamWScalars& scalars) {
+void run_slice(const UpdateSlice& slice, const AdamWScalars& scalars) {
   if (slice.gradient_dtype == DType::kF32) {
-    choose_form<float>(slice, scalars);
+    run_form<float>(slice, scalars);
   } else {
-    choose_form<uint16_t>(slice, scalars);
+    run_form<uint16_t>(slice, scalars);
   }
 }
 
-void run_baseline(const AdamWSlice& slice, const AdamWScalars& scalars) {
-  choose_gradient(slice, scalars);
+#else
+
+void run_slice(const UpdateSlice& slice, const AdamWScalars& scalars) {
+  internal::adamw_scalar(slice, scalars);
 }
 
-#if defined(__x86_64__)
-LONGSHORE_TARGET_AVX2 void run_avx2(const AdamWSlice& slice, const AdamWScalars& scalars) {
-  choose_gradient(slice, scalars);
-}
-
-LONGSHORE_TARGET_AVX512 void run_avx512(const AdamWSlice& slice, const AdamWScalars& scalars) {
-  choose_gradient(slice, scalars);
-}
 #endif
+
+}  // namespace longshore::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace longshore {
+
+HWY_EXPORT(run_slice);
+
+namespace {
+
+int64_t targets_of(SimdLevel level) {
+  const int64_t best = hwy::SupportedTargets() & HWY_TARGETS;
+#if HWY_ARCH_X86
+  constexpr int64_t kAvx512 = HWY_AVX3 | HWY_AVX3_DL;
+  if (level == SimdLevel::kBaseline) return best & ~(kAvx512 | HWY_AVX2);
+  if (level == SimdLevel::kAvx2) return best & ~kAvx512;
+#endif
+  static_cast<void>(level);
+  return best;
+}
 
 }  // namespace
 
-void adamw_kernel(SimdLevel level, const AdamWSlice& slice, const AdamWScalars& scalars) noexcept {
-#if defined(__x86_64__)
-  if (level == SimdLevel::kAvx512) return run_avx512(slice, scalars);
-  if (level == SimdLevel::kAvx2) return run_avx2(slice, scalars);
+SimdLevel best_simd_level() {
+#if HWY_ARCH_X86
+  const int64_t targets = hwy::SupportedTargets();
+  if ((targets & HWY_AVX3) != 0) return SimdLevel::kAvx512;
+  if ((targets & HWY_AVX2) != 0) return SimdLevel::kAvx2;
 #endif
-  static_cast<void>(level);
-  run_baseline(slice, scalars);
+  return SimdLevel::kBaseline;
 }
 
-}  // namespace longshore::internal
+namespace internal {
+
+void adamw_kernel(SimdLevel level, const UpdateSlice& slice, const AdamWScalars& scalars) {
+  hwy::ChosenTarget chosen;
+  chosen.Update(targets_of(level));
+  HWY_DISPATCH_TABLE(run_slice)[chosen.GetIndex()](slice, scalars);
+}
+
+}  // namespace internal
+}  // namespace longshore
+#endif

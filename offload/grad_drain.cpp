@@ -52,32 +52,34 @@ GradDrain::GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<Fl
       const int64_t before = piece.segment == Segment::kFullMoments
                                  ? layout.shard_elements(Segment::kQuantisedMoments)
                                  : 0;
-      pieces.push_back({before + piece.shard_begin, piece.elements});
+      pieces.push_back({layout.shard(piece.segment, rank).begin + piece.shard_begin,
+                        before + piece.shard_begin, piece.elements});
     }
     pieces_.push_back(std::move(pieces));
-    shard_elements_.push_back(trainable_shard_elements(layout));
+    flat_elements_.push_back(layout.trainable_elements());
   }
 }
 
-void GradDrain::drain(UnitId unit, std::span<const float> gradient) {
+void GradDrain::drain(UnitId unit, std::span<const float> sums) {
   const auto index = static_cast<size_t>(unit.value);
   LONGSHORE_CHECK(index < pieces_.size()) << "unit " << unit;
   LONGSHORE_CHECK(!squares_[index].has_value()) << "unit " << unit << " was drained in this step";
-  LONGSHORE_CHECK(static_cast<int64_t>(gradient.size()) == shard_elements_[index])
-      << "unit " << unit << ": " << gradient.size() << " of " << shard_elements_[index];
-  double sum = 0.0;
-  for (const Piece& piece : pieces_[index]) sum += drain_piece(unit, piece, gradient);
-  squares_[index] = sum;
+  LONGSHORE_CHECK(static_cast<int64_t>(sums.size()) == flat_elements_[index])
+      << "unit " << unit << ": " << sums.size() << " of " << flat_elements_[index];
+  double squares = 0.0;
+  for (const Piece& piece : pieces_[index]) squares += drain_piece(unit, piece, sums);
+  squares_[index] = squares;
 }
 
-double GradDrain::drain_piece(UnitId unit, const Piece& piece, std::span<const float> gradient) {
+double GradDrain::drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums) {
   const std::span<std::byte> home = store_->gradient(unit);
   const auto width = static_cast<size_t>(width_of(store_->options().drain));
   double sum = 0.0;
   for (int64_t done = 0; done < piece.elements; done += kChunkElements) {
-    const auto begin = static_cast<size_t>(piece.begin + done);
+    const auto home_begin = static_cast<size_t>(piece.home_begin + done);
     const auto count = static_cast<size_t>(std::min(kChunkElements, piece.elements - done));
-    const std::span<const float> values = gradient.subspan(begin, count);
+    const std::span<const float> values =
+        sums.subspan(static_cast<size_t>(piece.flat_begin + done), count);
     std::span<const std::byte> kept = std::as_bytes(values);
     if (width == sizeof(float)) {
       sum += sum_blocks(values, {});
@@ -85,7 +87,7 @@ double GradDrain::drain_piece(UnitId unit, const Piece& piece, std::span<const f
       kept = staging_.first(count * width);
       sum += sum_blocks(values, {reinterpret_cast<uint16_t*>(staging_.data()), count});
     }
-    copies_->to_host(home.subspan(begin * width, count * width), kept);
+    copies_->to_host(home.subspan(home_begin * width, count * width), kept);
   }
   return sum;
 }
@@ -112,16 +114,23 @@ double GradDrain::sum_blocks(std::span<const float> values, std::span<uint16_t> 
   return sum;
 }
 
-GradNorm GradDrain::finish() {
+std::vector<double> GradDrain::finish() {
+  std::vector<double> result;
+  for (std::optional<double>& squares : squares_) {
+    result.push_back(squares.value_or(0.0));
+    squares.reset();
+  }
+  return result;
+}
+
+GradNorm norm_of(std::span<const double> unit_squares) {
   GradNorm result;
   double sum = 0.0;
-  for (size_t i = 0; i < squares_.size(); ++i) {
-    if (!squares_[i].has_value()) continue;
-    sum += *squares_[i];
-    if (!std::isfinite(*squares_[i]) && !result.first_non_finite) {
+  for (size_t i = 0; i < unit_squares.size(); ++i) {
+    sum += unit_squares[i];
+    if (!std::isfinite(unit_squares[i]) && !result.first_non_finite) {
       result.first_non_finite = UnitId(static_cast<int32_t>(i));
     }
-    squares_[i].reset();
   }
   result.norm = std::sqrt(sum);
   result.finite = !result.first_non_finite.has_value();

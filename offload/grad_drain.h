@@ -19,12 +19,15 @@
 
 namespace longshore {
 
-// The norm of all drained gradients of a step.
+// The norm of all gradients of a step.
 struct GradNorm {
   double norm = 0.0;
   bool finite = true;
   std::optional<UnitId> first_non_finite;  // in forward order
 };
+
+// From the sums of squares of every unit, all shards together. Pure.
+GradNorm norm_of(std::span<const double> unit_squares);
 
 class GradDrain {
  public:
@@ -36,19 +39,21 @@ class GradDrain {
   static Bytes planned_staging_bytes(const std::vector<FlatLayout>& layouts,
                                      const StateOptions& options);
 
-  // `gradient`: the rank's shard of the unit's trainable segments, end to end, fp32 on the device.
-  // A unit is drained once a step.
-  void drain(UnitId unit, std::span<const float> gradient);
-  // The norm over all units drained since the last finish(), and begins a new step.
-  GradNorm finish();
+  // `sums`: the trainable front of the unit's flat parameter, fp32 on the device, of which the
+  // rank's parts are final. A unit is drained once a step.
+  void drain(UnitId unit, std::span<const float> sums);
+  // The rank's sum of squares of every unit, 0 for units that were not drained since the last
+  // finish(); begins a new step.
+  std::vector<double> finish();
 
  private:
-  // A parameter's piece, by its place in the trainable shard.
+  // A parameter's piece, by its place in the flat parameter and in the trainable shard at home.
   struct Piece {
-    int64_t begin = 0;
+    int64_t flat_begin = 0;
+    int64_t home_begin = 0;
     int64_t elements = 0;
   };
-  double drain_piece(UnitId unit, const Piece& piece, std::span<const float> gradient);
+  double drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums);
   double sum_blocks(std::span<const float> values, std::span<uint16_t> bf16);
 
   ShardStore* store_;
@@ -57,7 +62,7 @@ class GradDrain {
   SimdLevel simd_ = best_simd_level();
   std::span<std::byte> staging_;
   std::vector<std::vector<Piece>> pieces_;      // by unit
-  std::vector<int64_t> shard_elements_;         // by unit
+  std::vector<int64_t> flat_elements_;          // by unit: of the trainable front
   std::vector<std::optional<double>> squares_;  // by unit: drained in this step
   std::vector<double> block_squares_;           // of the chunk that is drained now
 };

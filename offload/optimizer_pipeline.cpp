@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <utility>
 
 #include "base/errors.h"
+#include "base/hash.h"
+#include "offload/adamw_rule.h"
 #include "offload/update_traffic.h"
 
 namespace longshore {
@@ -19,32 +23,77 @@ std::span<T> part(std::span<T> whole, int64_t begin, int64_t elements) {
                        : whole.subspan(static_cast<size_t>(begin), static_cast<size_t>(elements));
 }
 
+// A parameter's random bits are its own, wherever it lies.
+PhiloxKey rounding_key(uint64_t seed, const std::string& parameter) {
+  const uint64_t hash = hash64(parameter) ^ (seed * 0x9E3779B97F4A7C15u);
+  return {static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> 32)};
+}
+
+// Hashes what is written of a tile, region by region.
+class Checksums {
+ public:
+  Checksums(const StateSpans& whole, Segment segment, std::vector<TileChecksum>* out)
+      : whole_(whole), segment_(segment), out_(out) {}
+
+  void add(const UpdateSlice& slice) {
+    add(Region::kMaster, std::as_bytes(whole_.master), std::as_bytes(slice.master));
+    add(Region::kHigh, std::as_bytes(whole_.high), std::as_bytes(slice.high));
+    add(Region::kLow, std::as_bytes(whole_.low), std::as_bytes(slice.low));
+    add(Region::kExpAvg, whole_.exp_avg.values, slice.exp_avg.values);
+    add(Region::kExpAvgSq, whole_.exp_avg_sq.values, slice.exp_avg_sq.values);
+    add(Region::kExpAvgUnits, std::as_bytes(whole_.exp_avg.units),
+        std::as_bytes(slice.exp_avg.units));
+    add(Region::kExpAvgSqUnits, std::as_bytes(whole_.exp_avg_sq.units),
+        std::as_bytes(slice.exp_avg_sq.units));
+  }
+
+ private:
+  void add(Region region, std::span<const std::byte> whole, std::span<const std::byte> written) {
+    if (written.empty()) return;
+    out_->push_back({segment_, region, written.data() - whole.data(),
+                     static_cast<Bytes>(written.size()), hash64(written)});
+  }
+
+  const StateSpans& whole_;
+  Segment segment_;
+  std::vector<TileChecksum>* out_;
+};
+
 }  // namespace
 
 OptimizerPipeline::OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
                                      const ModelSpec& model, Rank rank, const AdamWOptions& options,
                                      WorkerPool* pool, Ledger* ledger)
-    : store_(store), pool_(pool), ledger_(ledger), options_(options) {
+    : OptimizerPipeline(store, layouts, model, rank, std::make_unique<AdamWRule>(options),
+                        options.seed, pool, ledger) {}
+
+OptimizerPipeline::OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
+                                     const ModelSpec& model, Rank rank,
+                                     std::unique_ptr<UpdateRule> rule, uint64_t seed,
+                                     WorkerPool* pool, Ledger* ledger)
+    : store_(store), pool_(pool), ledger_(ledger), rule_(std::move(rule)) {
   LONGSHORE_CHECK(layouts.size() == model.units.size());
-  const Bytes element_traffic = update_traffic(store->options()).total();
   for (size_t i = 0; i < layouts.size(); ++i) {
-    units_.push_back(make_unit(layouts[i], model.units[i], rank, options, element_traffic));
+    units_.push_back(make_unit(layouts[i], model.units[i], rank, seed));
   }
 }
 
 OptimizerPipeline::Unit OptimizerPipeline::make_unit(const FlatLayout& layout, const UnitSpec& spec,
-                                                     Rank rank, const AdamWOptions& options,
-                                                     Bytes element_traffic) {
+                                                     Rank rank, uint64_t seed) const {
   Unit unit;
   for (const ShardPiece& piece : layout.pieces(rank)) {
     if (piece.segment == Segment::kFrozen) continue;
     const auto& parameter = spec.parameters.at(static_cast<size_t>(piece.parameter));
-    const bool decays = options.decay == AdamWOptions::Decay::kAll || parameter.shape.size() >= 2;
+    const int32_t group = rule_->group_of(parameter);
+    const PhiloxKey key = rounding_key(seed, parameter.name);
     for (int64_t done = 0; done < piece.elements; done += kTileElements) {
-      unit.tiles.push_back({piece.segment, piece.shard_begin + done,
-                            std::min(kTileElements, piece.elements - done), decays});
+      unit.tiles.push_back({piece.segment,
+                            piece.shard_begin + done,
+                            std::min(kTileElements, piece.elements - done),
+                            group,
+                            {key, static_cast<uint64_t>(piece.parameter_begin + done), 0}});
     }
-    unit.traffic_bytes += piece.elements * element_traffic;
+    unit.traffic_bytes += update_traffic(store_->options(), piece.segment, piece.elements).total();
   }
   add_tasks(unit);
   return unit;
@@ -66,42 +115,54 @@ void OptimizerPipeline::add_tasks(Unit& unit) {
 
 void OptimizerPipeline::stage(const StepUpdate& update) {
   LONGSHORE_CHECK(!pending()) << "update " << update.update << " staged before the last is applied";
-  decaying_ = make_adamw_scalars(options_, update.update, update.lr, update.clip_scale, true);
-  keeping_ = make_adamw_scalars(options_, update.update, update.lr, update.clip_scale, false);
+  rule_->stage(update);
+  staged_update_ = static_cast<uint64_t>(update.update);
   for (Unit& unit : units_) unit.pending = !unit.tiles.empty();
 }
 
-bool OptimizerPipeline::update(UnitId id) {
+bool OptimizerPipeline::update(UnitId id, std::vector<TileChecksum>* written) {
   Unit& unit = units_.at(static_cast<size_t>(id.value));
   if (!unit.pending) return false;
   const LedgerEntry entry(ledger_, Edge::kUpdate, unit.traffic_bytes);
+  const auto begin = std::chrono::steady_clock::now();
   const std::unique_ptr<ShardStore::StateLease> lease = store_->state(id);
   const std::array<StateSpans, 2> segments = {lease->segment(Segment::kQuantisedMoments),
                                               lease->segment(Segment::kFullMoments)};
+  TileChecksums checksums(written == nullptr ? 0 : unit.tiles.size());
   pool_->for_each_block(static_cast<int64_t>(unit.tasks.size()), [&](int64_t index) {
     const Task& task = unit.tasks[static_cast<size_t>(index)];
     for (size_t i = task.begin; i < task.end; ++i) {
-      run_tile(unit.tiles[i], segments[static_cast<size_t>(unit.tiles[i].segment)]);
+      const Tile& tile = unit.tiles[i];
+      const StateSpans& state = segments[static_cast<size_t>(tile.segment)];
+      const UpdateSlice slice = slice_of(tile, state);
+      rule_->apply(tile.group, slice);
+      if (written != nullptr) Checksums(state, tile.segment, &checksums[i]).add(slice);
     }
   });
+  for (const std::vector<TileChecksum>& tile : checksums) {
+    written->insert(written->end(), tile.begin(), tile.end());
+  }
   unit.pending = false;
+  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return true;
 }
 
-void OptimizerPipeline::run_tile(const Tile& tile, const StateSpans& state) const {
+UpdateSlice OptimizerPipeline::slice_of(const Tile& tile, const StateSpans& state) const {
   const DType drain = store_->options().drain;
   const Bytes width = width_of(drain);
-  const AdamWSlice slice = {
+  UpdateSlice slice = {
       .master = part(state.master, tile.begin, tile.elements),
       .high = part(state.high, tile.begin, tile.elements),
       .low = part(state.low, tile.begin, tile.elements),
-      .exp_avg = part(state.exp_avg, tile.begin, tile.elements),
-      .exp_avg_sq = part(state.exp_avg_sq, tile.begin, tile.elements),
+      .exp_avg = state.exp_avg.part(tile.begin, tile.elements),
+      .exp_avg_sq = state.exp_avg_sq.part(tile.begin, tile.elements),
       .gradient = part(std::span<const std::byte>(state.gradient), tile.begin * width,
                        tile.elements * width),
       .gradient_dtype = drain,
+      .rounding = tile.rounding,
   };
-  adamw_step(slice, tile.decays ? decaying_ : keeping_);
+  slice.rounding.update = staged_update_;
+  return slice;
 }
 
 void OptimizerPipeline::flush() {

@@ -18,11 +18,34 @@ int threads_or(const std::optional<int64_t>& wanted, int automatic) {
   return wanted ? static_cast<int>(*wanted) : automatic;
 }
 
+StateFormat state_format(OffloadSection::StateFormat format) {
+  switch (format) {
+    case OffloadSection::StateFormat::kFp32:
+      return StateFormat::kFp32;
+    case OffloadSection::StateFormat::kSplit:
+      return StateFormat::kSplit;
+    case OffloadSection::StateFormat::kSplitBf16:
+      return StateFormat::kSplitBf16;
+    case OffloadSection::StateFormat::kSplitInt8:
+      return StateFormat::kSplitInt8;
+  }
+  LONGSHORE_CHECK(false);
+  return StateFormat::kSplit;
+}
+
+std::vector<AdamWGroup> adamw_groups(const OptimizerSection& optimizer) {
+  std::vector<AdamWGroup> groups;
+  for (const ParameterGroup& group : optimizer.groups) {
+    groups.push_back(
+        {group.parameters, group.lr ? *group.lr / optimizer.lr : 1.0, group.weight_decay});
+  }
+  return groups;
+}
+
 }  // namespace
 
 StateOptions state_options(const RunConfig& config) {
-  const bool fp32 = config.offload.state_format == OffloadSection::StateFormat::kFp32;
-  return {.format = fp32 ? StateFormat::kFp32 : StateFormat::kSplit,
+  return {.format = state_format(config.offload.state_format),
           .compute = config.precision.compute,
           .drain = config.precision.drain_dtype()};
 }
@@ -34,7 +57,9 @@ AdamWOptions adamw_options(const RunConfig& config) {
           .beta2 = optimizer.betas[1],
           .eps = optimizer.eps,
           .weight_decay = optimizer.weight_decay,
-          .decay = all ? AdamWOptions::Decay::kAll : AdamWOptions::Decay::kMatrices};
+          .decay = all ? AdamWOptions::Decay::kAll : AdamWOptions::Decay::kMatrices,
+          .groups = adamw_groups(optimizer),
+          .seed = static_cast<uint64_t>(config.run.seed)};
 }
 
 int compute_threads(const RunConfig& config, const Machine& machine) {
@@ -47,6 +72,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCost
   inputs.model = &model;
   inputs.costs = std::move(costs);
   inputs.state = state_options(config);
+  inputs.reduce = config.precision.reduce;
   inputs.sequences_per_step = config.train.sequences_per_step;
   inputs.micro_batch = config.train.micro_batch;
   inputs.max_tokens = config.data.max_tokens;

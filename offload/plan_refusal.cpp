@@ -81,9 +81,12 @@ std::vector<Lever> make_levers(const PlanInputs& inputs, const Machine& machine,
     levers.push_back({"precision.drain", "\"fp32\"", "\"bf16\"",
                       [](PlanInputs& other) { other.state.drain = DType::kBF16; }});
   }
-  if (inputs.state.format == StateFormat::kFp32) {
-    levers.push_back({"offload.state_format", "\"fp32\"", "\"split\"",
-                      [](PlanInputs& other) { other.state.format = StateFormat::kSplit; }});
+  if (inputs.state.format != StateFormat::kSplitInt8) {
+    // The next narrower one: each step gives up more.
+    const auto next = static_cast<StateFormat>(static_cast<uint8_t>(inputs.state.format) + 1);
+    levers.push_back({"offload.state_format", '"' + std::string(name_of(inputs.state.format)) + '"',
+                      '"' + std::string(name_of(next)) + '"',
+                      [next](PlanInputs& other) { other.state.format = next; }});
   }
   return levers;
 }

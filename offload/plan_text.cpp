@@ -84,14 +84,36 @@ std::string threads_text(const TierPlan& plan) {
          std::to_string(plan.optimizer_threads) + " optimizer threads";
 }
 
+// Empty for one rank.
+std::string ranks_text(const TierPlan& plan) {
+  const ShardTopology& topology = plan.topology;
+  if (topology.ranks == 1) return "";
+  return "ranks: " + std::to_string(topology.ranks) + ", " +
+         std::string(name_of(topology.strategy)) + ": " + std::to_string(topology.replicas()) +
+         " x " + std::to_string(topology.shard_ranks) +
+         " (copies of the model x shards); all bytes below are of one rank\n";
+}
+
+// Empty where nothing travels between ranks.
+std::string collectives_text(const StepTraffic& step) {
+  const std::pair<const char*, Bytes> parts[] = {{"all-gather ", step.all_gather},
+                                                 {"reduce-scatter ", step.reduce_scatter},
+                                                 {"all-reduce ", step.all_reduce}};
+  std::string text;
+  for (const auto& [name, bytes] : parts) {
+    if (bytes > 0) text += (text.empty() ? "" : ", ") + std::string(name) + format_bytes(bytes);
+  }
+  return text.empty() ? text : "  between ranks: " + text + "\n";
+}
+
 std::string step_text(const TierPlan& plan) {
   const auto tokens = static_cast<double>(plan.micro_batches * plan.positions);
   return "step\n  " + std::to_string(plan.micro_batches) + " micro-batches of at most " +
-         std::to_string(plan.positions) + " positions\n  host to device at most " +
+         std::to_string(plan.positions) + " positions\n  host to device " +
          format_bytes(plan.step.h2d) + ", device to host " + format_bytes(plan.step.d2h) +
-         ", update reads and writes " + format_bytes(plan.step.update_dram) + "\n  about " +
-         count_text(plan.step.flops_per_token) + "FLOP a token, " +
-         count_text(plan.step.flops_per_token * tokens) + "FLOP a step\n";
+         ", update reads and writes " + format_bytes(plan.step.update_dram) + "\n" +
+         collectives_text(plan.step) + "  about " + count_text(plan.step.flops_per_token) +
+         "FLOP a token, " + count_text(plan.step.flops_per_token * tokens) + "FLOP a step\n";
 }
 
 Json lines_json(const std::vector<PlanLine>& lines, Bytes limit) {
@@ -104,6 +126,13 @@ Json lines_json(const std::vector<PlanLine>& lines, Bytes limit) {
                      {"exact", line.exact}});
   }
   return array;
+}
+
+Json ranks_json(const ShardTopology& topology) {
+  return {{"ranks", topology.ranks},
+          {"strategy", name_of(topology.strategy)},
+          {"shard_ranks", topology.shard_ranks},
+          {"replicas", topology.replicas()}};
 }
 
 Json device_json(const TierPlan& plan) {
@@ -158,12 +187,13 @@ std::string format_plan(const TierPlan& plan, const Machine& machine) {
                        plan.device_total, plan.device_cap, device_limit_name(plan)};
   const Tier host = {"host", &plan.host_lines, plan.host_total, plan.host_limit,
                      plan.host_limit_auto ? "auto: available memory" : "offload.host_memory"};
-  std::string text =
-      "model: " + count_text(static_cast<double>(plan.parameters)) + " parameters, " +
-      count_text(static_cast<double>(plan.trainable)) + " trained\nmachine: " + machine.cpu_model +
-      ", " + std::to_string(machine.physical_cores) + " cores, " +
-      std::string(name_of(machine.simd)) + ", " + format_bytes(machine.ram_total) + " of memory, " +
-      std::to_string(machine.gpus.size()) + " GPUs; " + threads_text(plan) + "\n\n";
+  std::string text = "model: " + count_text(static_cast<double>(plan.parameters)) +
+                     " parameters, " + count_text(static_cast<double>(plan.trainable)) +
+                     " trained\nmachine: " + machine.cpu_model + ", " +
+                     std::to_string(machine.physical_cores) + " cores, " +
+                     std::string(name_of(machine.simd)) + ", " + format_bytes(machine.ram_total) +
+                     " of memory, " + std::to_string(machine.gpus.size()) + " GPUs; " +
+                     threads_text(plan) + "\n" + ranks_text(plan) + "\n";
   text += table(device, width) + "\n" + table(host, width) + "\n" + step_text(plan);
   return text;
 }
@@ -172,14 +202,18 @@ std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
   const Json json = {{"fits", plan.fits()},
                      {"parameters", plan.parameters},
                      {"trainable", plan.trainable},
+                     {"ranks", ranks_json(plan.topology)},
                      {"device", device_json(plan)},
                      {"host", host_json(plan)},
                      {"step",
                       {{"micro_batches", plan.micro_batches},
                        {"positions", plan.positions},
                        {"recompute", plan.recompute ? "unit" : "none"},
-                       {"h2d_bytes_at_most", plan.step.h2d},
+                       {"h2d_bytes", plan.step.h2d},
                        {"d2h_bytes", plan.step.d2h},
+                       {"all_gather_bytes", plan.step.all_gather},
+                       {"reduce_scatter_bytes", plan.step.reduce_scatter},
+                       {"all_reduce_bytes", plan.step.all_reduce},
                        {"update_dram_bytes", plan.step.update_dram},
                        {"flops_per_token_estimate", plan.step.flops_per_token}}},
                      {"machine", machine_json(machine)}};

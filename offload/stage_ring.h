@@ -1,6 +1,7 @@
 // StageRing: the device slots that hold gathered units. Owned by the engine, used by its thread.
 // A slot carries the tag (unit, version) of what it holds; the tag is checked when the slot is
-// filled and when it is leased. A leased slot is never refilled.
+// filled and when it is leased. A leased slot is never refilled. Which unit goes to which slot is
+// the pass plan's decision.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 
 #include "base/ids.h"
 #include "device/device_memory.h"
+#include "offload/pass_plan.h"
 
 namespace longshore {
 
@@ -37,17 +39,16 @@ class UnitLease {
 
 class StageRing {
  public:
-  // `slots` are device buffers of equal size, one for each slot.
+  // Device buffers, one for each slot.
   explicit StageRing(std::vector<std::span<std::byte>> slots);
 
-  bool holds(UnitId unit, StateVersion version) const;
-  // The bytes of a free slot, the one unused for longest, now tagged (unit, version). The caller
-  // fills them at once. CheckFailure when every slot is leased or the unit is in a slot already.
-  std::span<std::byte> refill(UnitId unit, StateVersion version, Bytes unit_bytes);
-  // CheckFailure when no slot holds (unit, version). A slot may have several leases.
-  UnitLease lease(UnitId unit, StateVersion version);
+  // The slot's first `unit_bytes` bytes, now tagged (unit, version). The caller fills them.
+  // CheckFailure when the slot is leased or too small.
+  std::span<std::byte> fill(const Placed& placed, StateVersion version, Bytes unit_bytes);
+  // CheckFailure when the slot does not hold (unit, version). A slot may have several leases.
+  UnitLease lease(const Placed& placed, StateVersion version);
 
-  int64_t refills() const { return refills_; }
+  size_t slot_count() const { return slots_.size(); }
 
  private:
   friend class UnitLease;
@@ -58,14 +59,10 @@ class StageRing {
     StateVersion version;
     Bytes unit_bytes = 0;
     int leases = 0;
-    int64_t last_use = 0;
   };
-  Slot* find(UnitId unit, StateVersion version);
-  void release(size_t slot);
+  void release(size_t slot) { --slots_[slot].leases; }
 
   std::vector<Slot> slots_;
-  int64_t clock_ = 0;
-  int64_t refills_ = 0;
 };
 
 }  // namespace longshore

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <set>
 
 #include "base/errors.h"
 #include "device/device_memory.h"
 #include "offload/grad_drain.h"
+#include "offload/grad_reducer.h"
 #include "offload/update_traffic.h"
 #include "pinned/pinned_store.h"
 
@@ -45,20 +45,13 @@ bool lends(const ModelSpec& model, UnitId id) {
   return false;
 }
 
-// Units that must be in slots at once to run `unit`: itself and those it borrows from.
-int64_t units_leased_for(const UnitSpec& unit) {
-  std::set<int32_t> owners;
-  for (ParamRef ref : unit.borrowed) owners.insert(ref.unit.value);
-  return 1 + static_cast<int64_t>(owners.size());
-}
-
 class Draft {
  public:
   Draft(const PlanInputs& inputs, const Machine& machine)
       : inputs_(inputs),
         machine_(machine),
         model_(*inputs.model),
-        layouts_(make_layouts(model_, inputs.shard_factor)) {}
+        layouts_(make_layouts(model_, inputs.topology.shard_ranks)) {}
 
   TierPlan make() {
     describe_run();
@@ -82,8 +75,10 @@ class Draft {
     plan_.parameters = model_.parameter_elements();
     plan_.trainable = model_.trainable_elements();
     plan_.recompute = inputs_.recompute;
+    plan_.topology = inputs_.topology;
+    plan_.reduce = inputs_.reduce;
     plan_.positions = product({inputs_.micro_batch, inputs_.max_tokens});
-    const int64_t at_once = product({inputs_.micro_batch, inputs_.ranks});
+    const int64_t at_once = product({inputs_.micro_batch, inputs_.topology.ranks});
     plan_.micro_batches = (inputs_.sequences_per_step + at_once - 1) / at_once;
   }
 
@@ -121,15 +116,30 @@ class Draft {
   }
 
   void add_slots() {
-    int64_t slots = inputs_.prefetch + 1;
+    PassInputs inputs;
+    inputs.prefetch = inputs_.prefetch;
+    size_t slots = static_cast<size_t>(inputs_.prefetch) + 1;
     Bytes largest = 0;
     for (size_t i = 0; i < model_.units.size(); ++i) {
-      slots = std::max(slots, units_leased_for(model_.units[i]));
+      slots = std::max(slots, units_leased_for(model_.units[i]).size());
+      inputs.unit_bytes.push_back(gathered_bytes(i));
       largest = std::max(largest, gathered_bytes(i));
     }
-    plan_.slots = static_cast<int32_t>(slots);
-    for (int64_t i = 0; i < slots; ++i) add_buffer("slot." + std::to_string(i), largest);
-    add_device_line("slots", std::to_string(slots) + " x " + format_bytes(rounded(largest)), 0);
+    std::string detail;
+    if (inputs_.topology.keeps_gathered()) {
+      inputs.slot_bytes = inputs.unit_bytes;
+      detail = "every unit, from forward to backward";
+    } else {
+      inputs.slot_bytes.assign(slots, largest);
+      detail = std::to_string(slots) + " x " + format_bytes(rounded(largest));
+    }
+    plan_.slots = static_cast<int32_t>(inputs.slot_bytes.size());
+    for (size_t i = 0; i < inputs.slot_bytes.size(); ++i) {
+      add_buffer("slot." + std::to_string(i), inputs.slot_bytes[i]);
+    }
+    add_device_line("slots", detail, 0);
+    plan_.passes.train = plan_pass(model_, Pass::kTrain, inputs);
+    plan_.passes.forward = plan_pass(model_, Pass::kForward, inputs);
   }
 
   void add_gradients() {
@@ -146,6 +156,10 @@ class Draft {
       add_buffer("waiting_gradient." + model_.units[i].name, gradient_bytes(i));
     }
     add_device_line("waiting gradients", "fp32, of units that lend parameters", waiting);
+    const size_t scratch = plan_.device_buffers.size();
+    add_buffer("reduce_scratch",
+               GradReducer::planned_scratch_bytes(layouts_, inputs_.topology, inputs_.reduce));
+    add_device_line("reduce scratch", "for sums over ranks", scratch);
     const size_t staging = plan_.device_buffers.size();
     add_buffer("drain_staging", GradDrain::planned_staging_bytes(layouts_, inputs_.state));
     add_device_line("drain staging", "gradients cast for the copy", staging);
@@ -226,7 +240,8 @@ class Draft {
     const Bytes join = PinnedStore::planned_join_bytes(layouts_, inputs_.state);
     plan_.host_arena = PinnedStore::planned_bytes(layouts_, inputs_.state);
     add_host_line("shards and optimizer state",
-                  "state_format " + std::string(name_of(inputs_.state.format)),
+                  "state_format " + std::string(name_of(inputs_.state.format)) +
+                      (is_exact(inputs_.state.format) ? "" : ", approximate moments"),
                   plan_.host_arena - join, true);
     add_host_line("join region", "split masters made whole for fp32 compute", join, true);
     if (inputs_.device == DeviceKind::kCpu) {
@@ -235,25 +250,35 @@ class Draft {
     add_host_line("data", "estimate", inputs_.data_bytes, false);
     add_host_line("process", "estimate: libraries, scratch, threads", kProcessBytes, false);
     plan_.host_limit_auto = !inputs_.host_cap.has_value();
-    plan_.host_limit = inputs_.host_cap.value_or(machine_.host_available());
+    plan_.host_limit =
+        inputs_.host_cap.value_or(machine_.host_available() / inputs_.ranks_per_node);
   }
 
   void add_step() {
-    const std::vector<UnitSpec>& units = model_.units;
+    const ShardTopology& topology = inputs_.topology;
     Bytes gathered = 0;
-    Bytes again = 0;  // in backward: all but the last unit, which runs both ways at once
-    int64_t shard_trainable = 0;
-    for (size_t i = 0; i < units.size(); ++i) {
-      gathered += gathered_bytes(i);
-      if (i + 1 < units.size()) again += gathered_bytes(i);
-      shard_trainable += layouts_[i].trainable_elements() / layouts_[i].shard_factor();
-      std::set<int32_t> owners;
-      for (ParamRef ref : units[i].borrowed) owners.insert(ref.unit.value);
-      for (int32_t owner : owners) again += gathered_bytes(static_cast<size_t>(owner));
+    for (const Visit& visit : plan_.passes.train.visits) {
+      for (const Placed& fetch : visit.fetches) {
+        gathered += gathered_bytes(static_cast<size_t>(fetch.unit.value));
+      }
     }
-    plan_.step.h2d = gathered + again + batch_bytes();
-    plan_.step.d2h = product({shard_trainable, width_of(inputs_.state.drain)});
-    plan_.step.update_dram = product({shard_trainable, update_traffic(inputs_.state).total()});
+    int64_t trainable = 0;
+    for (const FlatLayout& layout : layouts_) {
+      trainable += layout.trainable_elements();
+      for (Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
+        plan_.step.update_dram +=
+            update_traffic(inputs_.state, segment, layout.shard_elements(segment)).total();
+      }
+    }
+    const int64_t own = trainable / topology.shard_ranks;
+    plan_.step.h2d = gathered / topology.shard_ranks + batch_bytes();
+    plan_.step.all_gather = topology.shard_ranks > 1 ? gathered : 0;
+    const Bytes reduce_width = width_of(inputs_.reduce);
+    if (topology.shard_ranks > 1) {
+      plan_.step.reduce_scatter = product({trainable, reduce_width});
+    }
+    if (topology.replicas() > 1) plan_.step.all_reduce = product({own, reduce_width});
+    plan_.step.d2h = product({own, width_of(inputs_.state.drain)});
     plan_.step.flops_per_token =
         (inputs_.recompute ? 8.0 : 6.0) * static_cast<double>(plan_.parameters);
   }
@@ -277,7 +302,8 @@ const PlannedBuffer* TierPlan::buffer(const std::string& name) const {
 TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine) {
   LONGSHORE_CHECK(inputs.model != nullptr && inputs.costs != nullptr);
   LONGSHORE_CHECK(inputs.sequences_per_step >= 1 && inputs.micro_batch >= 1 &&
-                  inputs.max_tokens >= 1 && inputs.prefetch >= 0 && inputs.ranks >= 1);
+                  inputs.max_tokens >= 1 && inputs.prefetch >= 0 && inputs.topology.ranks >= 1 &&
+                  inputs.ranks_per_node >= 1);
   return Draft(inputs, machine).make();
 }
 

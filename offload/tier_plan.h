@@ -2,10 +2,13 @@
 // model, the run file's choices and the machine; plain values afterwards.
 //
 // Device buffers, by name:
-//   slot.<i>                   a gathered unit in the compute dtype; all slots are equal
+//   slot.<i>                   a gathered unit in the compute dtype; with shard_grad_op unit i,
+//                              else of the largest unit's size
 //   gradient_accumulator       fp32 gradients of the unit that runs backward
 //   waiting_gradient.<unit>    the same for a unit that lends a parameter: its gradients come in
-//   parts drain_staging              gradients cast for the copy down; absent when drained in fp32
+//                              parts
+//   reduce_scratch             what a sum over ranks needs beside the gradients
+//   drain_staging              gradients cast for the copy down; absent when drained in fp32
 //   batch                      tokens, positions and targets of the step's micro-batches
 //   input.<unit>               the unit's kept input: equal parts, one for each micro-batch
 //   output_gradient            what flows back: equal parts, one for each micro-batch
@@ -20,6 +23,8 @@
 #include "base/bytes.h"
 #include "device/device_kind.h"
 #include "offload/machine.h"
+#include "offload/pass_plan.h"
+#include "shard/shard_topology.h"
 #include "shard/state_format.h"
 #include "shard/unit_spec.h"
 
@@ -39,8 +44,9 @@ struct PlanInputs {
   const ModelSpec* model = nullptr;  // must outlive the call
   UnitCosts costs;
   StateOptions state;
-  int32_t shard_factor = 1;
-  int32_t ranks = 1;
+  ShardTopology topology;
+  int32_t ranks_per_node = 1;      // that share a node's memory
+  DType reduce = DType::kF32;      // what gradients travel as between ranks
   int64_t sequences_per_step = 1;  // over all ranks
   int64_t micro_batch = 1;         // sequences
   int64_t max_tokens = 1;          // per sequence
@@ -67,10 +73,13 @@ struct PlanLine {
   bool exact = true;  // else a bound or an estimate
 };
 
-// What one step moves, on one rank.
+// What one step moves, on one rank. Payloads are what the rank hands to collectives.
 struct StepTraffic {
-  Bytes h2d = 0;  // at most: a unit still in its slot is not copied again
+  Bytes h2d = 0;
   Bytes d2h = 0;
+  Bytes all_gather = 0;          // whole gathered units
+  Bytes reduce_scatter = 0;      // whole gradients, in the reduce dtype
+  Bytes all_reduce = 0;          // own parts of gradients, over replicas
   Bytes update_dram = 0;         // read and written by the update
   double flops_per_token = 0.0;  // estimate: 6 per parameter, 8 with recompute
 };
@@ -83,7 +92,10 @@ struct TierPlan {
   int64_t parameters = 0;  // elements
   int64_t trainable = 0;
   int32_t slots = 0;
-  int64_t micro_batches = 0;  // of a step, on one rank
+  ShardTopology topology;
+  DType reduce = DType::kF32;
+  UnitPasses passes;
+  int64_t micro_batches = 0;  // of a step, on one rank at most
   int64_t positions = 0;      // of a micro-batch, at most
   bool recompute = true;
 

@@ -1,4 +1,4 @@
-// How many bytes of host memory one element's update reads and writes. Pure table.
+// How many bytes of host memory an update reads and writes. Pure table.
 #pragma once
 
 #include "shard/state_format.h"
@@ -11,8 +11,8 @@ struct UpdateTraffic {
   Bytes total() const { return read + written; }
 };
 
-// Of one trainable element. The separate bf16 parameter of format fp32 is read before it is
-// written, because plain stores own the cache line first.
-UpdateTraffic update_traffic(const StateOptions& options);
+// Of `elements` elements of a trainable segment. The separate bf16
+// parameter of format fp32 is only written: its stores go past the caches.
+UpdateTraffic update_traffic(const StateOptions& options, Segment segment, int64_t elements);
 
 }  // namespace longshore

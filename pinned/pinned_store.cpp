@@ -58,14 +58,16 @@ class PinnedStore::JoinedParameters final : public ParameterLease {
 
 class PinnedStore::State final : public StateLease {
  public:
-  explicit State(Unit* unit) : unit_(unit) { unit_->state_leased = true; }
+  State(Unit* unit, const StateOptions* options) : unit_(unit), options_(options) {
+    unit_->state_leased = true;
+  }
   ~State() override { unit_->state_leased = false; }
   StateSpans segment(Segment segment) override {
     return {.master = as_span<float>(part(Region::kMaster, segment)),
             .high = as_span<uint16_t>(part(Region::kHigh, segment)),
             .low = as_span<uint16_t>(part(Region::kLow, segment)),
-            .exp_avg = as_span<float>(part(Region::kExpAvg, segment)),
-            .exp_avg_sq = as_span<float>(part(Region::kExpAvgSq, segment)),
+            .exp_avg = moment(Region::kExpAvg, Region::kExpAvgUnits, segment),
+            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqUnits, segment),
             .gradient = part(Region::kGradient, segment)};
   }
 
@@ -74,7 +76,12 @@ class PinnedStore::State final : public StateLease {
     return unit_->slab.subspan(static_cast<size_t>(unit_->layout.offset(region, segment)),
                                static_cast<size_t>(unit_->layout.bytes(region, segment)));
   }
+  MomentSpan moment(Region values, Region units, Segment segment) {
+    return {moment_format(*options_, segment), part(values, segment),
+            as_span<float>(part(units, segment))};
+  }
   Unit* unit_;
+  const StateOptions* options_;
 };
 
 PinnedStore::PinnedStore(const std::vector<FlatLayout>& layouts, const StateOptions& options,
@@ -161,7 +168,7 @@ std::unique_ptr<ShardStore::StateLease> PinnedStore::state(UnitId id) {
   Unit& unit = at(id);
   LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased already";
   LONGSHORE_CHECK(unit.parameter_leases == 0) << "unit " << id << "'s parameters are leased";
-  return std::make_unique<State>(&unit);
+  return std::make_unique<State>(&unit, &options_);
 }
 
 std::span<std::byte> PinnedStore::gradient(UnitId unit) {

@@ -1,6 +1,11 @@
 // WorkerPool: the CPU threads of the plan for work on the host tier: touching, joining, the update.
 // Owned by the run; one owner thread calls it and works along. Results never depend on the number
 // of threads, because callers cut work into blocks that do not depend on it.
+//
+// Where the machine has several NUMA nodes, each has an arena with its share of the
+// threads, bound to it. Blocks are dealt in runs: the first to the first node, and so on. So
+// whoever touches a region first and whoever works on it later, in blocks in the order of memory,
+// are on one node.
 #pragma once
 
 #include <oneapi/tbb/global_control.h>
@@ -8,16 +13,22 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
+#include <vector>
 
 namespace longshore {
 
 class WorkerPool {
  public:
-  // `threads` >= 1, the caller included.
+  // `threads` >= 1, the caller included, on the nodes of this machine.
   explicit WorkerPool(int threads);
+  // On arenas of oneTBB's NUMA ids; tbb::task_arena::automatic is one bound to no node.
+  WorkerPool(int threads, std::span<const int> numa_ids);
 
   int threads() const { return threads_; }
+  int nodes() const { return static_cast<int>(arenas_.size()); }
   // Calls work(i) once for every i in [0, blocks), in no fixed order, and returns when all are
   // done. The first exception of a block is rethrown here.
   void for_each_block(int64_t blocks, const std::function<void(int64_t)>& work);
@@ -26,7 +37,7 @@ class WorkerPool {
   int threads_;
   // oneTBB starts no more threads than cores unless told to; the plan's count holds.
   std::optional<tbb::global_control> more_than_cores_;
-  tbb::task_arena arena_;
+  std::vector<std::unique_ptr<tbb::task_arena>> arenas_;  // by node; the first is the caller's
 };
 
 }  // namespace longshore

@@ -39,18 +39,20 @@ const std::vector<Folder>& folders() {
       {"src/shard", "shard", false, {"base"}},
       {"config", "config", false, {"base"}},
       {"src/device", "device", true, {"base"}},
+      {"src/comm", "comm", true, {"base", "device"}},
       {"pinned", "pinned", false, {"base", "shard", "device"}},
+      {"nvme", "nvme", false, {"base", "shard", "device", "pinned"}},
       {"src/model", "model", true, {"base", "shard"}},
       {"src/hf", "hf", false, {"base", "shard"}},
       {"src/text", "text", false, {"base"}},
       {"src/data", "data", false, {"base", "config", "text"}},
-      {"offload", "offload", false, {"base", "shard", "config", "device", "pinned"}},
-      {"src/fsdp", "fsdp", true, {"base", "shard", "device", "pinned", "model", "offload"}},
+      {"offload", "offload", false, {"base", "shard", "config", "device", "comm", "pinned"}},
+      {"src/fsdp", "fsdp", true, {"base", "shard", "device", "comm", "pinned", "model", "offload"}},
       {"trainer",
        "trainer",
        true,
-       {"base", "shard", "config", "device", "pinned", "model", "hf", "text", "data", "offload",
-        "fsdp"}},
+       {"base", "shard", "config", "device", "comm", "pinned", "model", "hf", "text", "data",
+        "offload", "fsdp"}},
   };
   return table;
 }
@@ -59,9 +61,20 @@ const std::vector<Folder>& folders() {
 // and to the user's directories, is read.
 bool may_be_read_from_environment(std::string_view variable) {
   static const std::set<std::string_view> names = {
-      "RANK",        "LOCAL_RANK",  "WORLD_SIZE",      "LOCAL_WORLD_SIZE",
-      "MASTER_ADDR", "MASTER_PORT", "XDG_CACHE_HOME",  "HOME",
-      "NO_COLOR",    "TERM",        "OMP_WAIT_POLICY",
+      "RANK",
+      "LOCAL_RANK",
+      "WORLD_SIZE",
+      "LOCAL_WORLD_SIZE",
+      "MASTER_ADDR",
+      "MASTER_PORT",
+      "XDG_CACHE_HOME",
+      "HOME",
+      "GROUP_RANK",
+      "NO_COLOR",
+      "GROUP_WORLD_SIZE",
+      "TERM",
+      "OMP_WAIT_POLICY",
+      "LONGSHORE_LAUNCH",
   };
   for (std::string_view launcher : {"TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "PMIX_"}) {
     if (variable.starts_with(launcher)) return true;

@@ -136,22 +136,27 @@ CheckpointTensor parse_tensor(const Json& value, const ElementsByName& parameter
   return tensor;
 }
 
+CheckpointFile parse_file(const Json& value, const ElementsByName& parameters,
+                          const std::string& path) {
+  const Fields item(value, path + ": files");
+  CheckpointFile file;
+  file.name = item.text("name");
+  const bool leaves = file.name.find('/') != std::string::npos ||
+                      file.name.find('\0') != std::string::npos || file.name.starts_with('.');
+  if (file.name.empty() || leaves) item.fail("'" + file.name + "' is not the name of a file");
+  file.bytes = item.count("bytes");
+  file.hash = item.hash("xxh3");
+  for (const Json& tensor : item.array("tensors")) {
+    file.tensors.push_back(parse_tensor(tensor, parameters, path + ": " + file.name));
+  }
+  return file;
+}
+
 std::vector<CheckpointFile> parse_files(const Fields& fields, const ElementsByName& parameters,
                                         const std::string& path) {
   std::vector<CheckpointFile> files;
   for (const Json& value : fields.array("files")) {
-    const Fields item(value, path + ": files");
-    CheckpointFile file;
-    file.name = item.text("name");
-    const bool leaves = file.name.find('/') != std::string::npos ||
-                        file.name.find('\0') != std::string::npos || file.name.starts_with('.');
-    if (file.name.empty() || leaves) item.fail("'" + file.name + "' is not the name of a file");
-    file.bytes = item.count("bytes");
-    file.hash = item.hash("xxh3");
-    for (const Json& tensor : item.array("tensors")) {
-      file.tensors.push_back(parse_tensor(tensor, parameters, path + ": " + file.name));
-    }
-    files.push_back(std::move(file));
+    files.push_back(parse_file(value, parameters, path));
   }
   return files;
 }
@@ -223,6 +228,13 @@ Json to_json(const CheckpointFile& file) {
           {"bytes", file.bytes},
           {"xxh3", hash_text(file.hash)},
           {"tensors", tensors}};
+}
+
+CheckpointFile parse_checkpoint_file(const std::string& text,
+                                     const std::vector<CheckpointParameter>& parameters,
+                                     const std::string& where) {
+  return parse_file(parse_json(text, kManifestLimits, where), elements_by_name(parameters, where),
+                    where);
 }
 
 std::string format_manifest(const CheckpointManifest& manifest) {

@@ -6,9 +6,10 @@
 //     manifest.json
 //
 // Everything is in coordinates of whole parameters, by the names in the model's files, so another
-// number of ranks, other units and another state format can read it. A state file holds F32
-// tensors, for each of the rank's pieces of a trainable parameter:
+// number of ranks, other units and another state format can read it. A state file holds, for each
+// of the rank's pieces of a trainable parameter:
 //   <parameter>.master, <parameter>.exp_avg, <parameter>.exp_avg_sq
+// Masters are F32; moments are as the writer's state format has them (checkpoint_moments.h).
 // A whole parameter has its own shape; a piece of one is one-dimensional and its name ends in its
 // elements, half-open: "<parameter>.master[4096:8192]". The manifest says the same as fields.
 // Masters are the exact fp32 masters (split formats are joined). Frozen parameters are not stored:
@@ -94,5 +95,9 @@ CheckpointManifest parse_manifest(const std::string& text, const std::string& pa
 
 // A file's part of the manifest; ranks hand theirs to rank 0 in this form.
 Json to_json(const CheckpointFile& file);
+// And back, checked as parse_manifest does; `where` leads messages.
+CheckpointFile parse_checkpoint_file(const std::string& text,
+                                     const std::vector<CheckpointParameter>& parameters,
+                                     const std::string& where);
 
 }  // namespace longshore

@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "shard/state_values.h"
 #include "trainer/checkpoint_directory.h"
+#include "trainer/checkpoint_moments.h"
 
 namespace longshore {
 namespace {
@@ -20,23 +21,17 @@ constexpr Bytes kMaxManifestBytes = kGiB;
 constexpr Bytes kElementBytes = sizeof(float);
 constexpr int64_t kChunkElements = int64_t{1} << 20;  // 4 MiB
 
-// Where values go: the part of `kind` of a segment's state that begins at `begin`.
-void store_values(const StateSpans& state, StateKind kind, int64_t begin,
-                  std::span<const float> values) {
-  if (kind == StateKind::kMaster) {
-    write_values(state, begin, values);
-    return;
-  }
-  const std::span<float> moments = kind == StateKind::kExpAvg ? state.exp_avg : state.exp_avg_sq;
-  std::ranges::copy(values, moments.subspan(static_cast<size_t>(begin)).begin());
+void clear(const MomentSpan& moment) {
+  std::ranges::fill(moment.values, std::byte{0});
+  std::ranges::fill(moment.units, 0.0f);
 }
 
 void clear(const StateSpans& state) {
   std::ranges::fill(state.master, 0.0f);
   std::ranges::fill(state.high, uint16_t{0});
   std::ranges::fill(state.low, uint16_t{0});
-  std::ranges::fill(state.exp_avg, 0.0f);
-  std::ranges::fill(state.exp_avg_sq, 0.0f);
+  clear(state.exp_avg);
+  clear(state.exp_avg_sq);
   std::ranges::fill(state.gradient, std::byte{0});
 }
 
@@ -44,21 +39,28 @@ bool overlap(ElementRange a, ElementRange b) {
   return a.begin < b.end() && b.begin < a.end();
 }
 
-// Calls use(elements before, values) for an F32 tensor, front to back, in bounded memory.
+// How a tensor's elements are stored; masters are as fp32 moments are.
+MomentFormat format_of(const TensorInfo& tensor) {
+  return moment_format_of(tensor.dtype).value_or(MomentFormat::kF32);
+}
+
+// Calls use(elements before, elements, bytes) for `elements` elements of a tensor, front to back,
+// in bounded memory and from block to block.
 template <typename Use>
-void for_each_chunk(const SafetensorsFile& file, const TensorInfo& tensor, Use use) {
-  const int64_t elements = tensor.elements();
-  std::vector<float> chunk;
+void for_each_chunk(const SafetensorsFile& file, const TensorInfo& tensor, int64_t elements,
+                    Use use) {
+  const MomentFormat format = format_of(tensor);
+  std::vector<std::byte> chunk;
   for (int64_t done = 0; done < elements; done += kChunkElements) {
-    chunk.resize(static_cast<size_t>(std::min(kChunkElements, elements - done)));
-    file.read(tensor, done * kElementBytes, std::as_writable_bytes(std::span(chunk)));
-    use(done, std::span<const float>(chunk));
+    const int64_t count = std::min(kChunkElements, elements - done);
+    chunk.resize(static_cast<size_t>(stored_bytes(format, count)));
+    file.read(tensor, stored_bytes(format, done), chunk);
+    use(done, count, std::span<const std::byte>(chunk));
   }
 }
 
-bool is_directory(const std::string& path) {
-  struct stat status{};
-  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+std::span<const float> as_floats(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
 
 CheckpointManifest read_manifest(const std::string& path) {
@@ -76,23 +78,6 @@ std::string indented(const std::vector<std::string>& lines) {
   std::string text;
   for (const std::string& line : lines) text += "\n  " + line;
   return text;
-}
-
-Checkpoint open_named(const std::string& path) {
-  if (!is_directory(path)) {
-    const std::string absolute = std::filesystem::absolute(path).string();
-    throw CheckpointError(absolute +
-                          ": no such directory; checkpoint.resume is \"auto\", "
-                          "\"never\" or a checkpoint's directory");
-  }
-  const std::vector<CheckpointEntry> inside = list_checkpoints(path + "/checkpoints");
-  if (!inside.empty()) {
-    throw CheckpointError(
-        path + ": this is a run's directory; name a checkpoint of it: " + inside.front().path);
-  }
-  Checkpoint checkpoint = Checkpoint::open(path);
-  checkpoint.verify();
-  return checkpoint;
 }
 
 }  // namespace
@@ -142,8 +127,12 @@ void Checkpoint::add_part(const CheckpointFile& file, const SafetensorsFile& ope
                           size_t tensor) {
   const CheckpointTensor& listed = file.tensors[tensor];
   const TensorInfo& stored = opened.tensors()[tensor];
-  const bool same = stored.name == listed.name && stored.dtype == TensorDType::kF32 &&
-                    stored.elements() == listed.range.elements;
+  const std::optional<MomentFormat> format = moment_format_of(stored.dtype);
+  const bool known =
+      format && (listed.kind != StateKind::kMaster || *format == MomentFormat::kF32) &&
+      (*format != MomentFormat::kInt8 || listed.range.begin % kMomentBlockElements == 0);
+  const bool same = stored.name == listed.name && known &&
+                    stored.bytes == stored_bytes(*format, listed.range.elements);
   if (!same) {
     fail(file.name, "tensor '" + listed.name + "' is not as the manifest lists it");
   }
@@ -170,9 +159,11 @@ void Checkpoint::check_coverage() const {
   }
 }
 
-void Checkpoint::verify() const {
+void Checkpoint::verify(int32_t part, int32_t parts) const {
   try {
-    for (size_t i = 0; i < files_.size(); ++i) verify_file(manifest_.files[i], *files_[i]);
+    for (size_t i = static_cast<size_t>(part); i < files_.size(); i += static_cast<size_t>(parts)) {
+      verify_file(manifest_.files[i], *files_[i]);
+    }
   } catch (const IoError& error) {
     // A file that cannot be read is damaged too: an older checkpoint may be readable.
     throw CheckpointError(error.what());
@@ -189,10 +180,12 @@ void Checkpoint::verify_file(const CheckpointFile& file, const SafetensorsFile& 
   whole.update(header);
   for (size_t i = 0; i < tensors.size(); ++i) {
     Hasher own;
-    for_each_chunk(opened, tensors[i], [&](int64_t, std::span<const float> values) {
-      own.update(bytes_of(values));
-      whole.update(bytes_of(values));
-    });
+    const int64_t elements = file.tensors[i].range.elements;
+    for_each_chunk(opened, tensors[i], elements,
+                   [&](int64_t, int64_t, std::span<const std::byte> bytes) {
+                     own.update(bytes);
+                     whole.update(bytes);
+                   });
     if (own.digest() != file.tensors[i].hash) {
       fail(file.name, "tensor '" + tensors[i].name + "' does not match its checksum");
     }
@@ -262,19 +255,43 @@ void Checkpoint::restore_part(const Part& part, StateKind kind, const ShardPiece
                               const StateSpans& state) const {
   const int64_t piece_end = piece.parameter_begin + piece.elements;
   Hasher hasher;
-  for_each_chunk(*part.file, *part.tensor, [&](int64_t done, std::span<const float> values) {
-    hasher.update(bytes_of(values));
-    const int64_t first = part.range.begin + done;
-    const int64_t begin = std::max(first, piece.parameter_begin);
-    const int64_t end = std::min(first + static_cast<int64_t>(values.size()), piece_end);
-    if (begin >= end) return;
-    store_values(
-        state, kind, piece.shard_begin + begin - piece.parameter_begin,
-        values.subspan(static_cast<size_t>(begin - first), static_cast<size_t>(end - begin)));
-  });
+  for_each_chunk(*part.file, *part.tensor, part.range.elements,
+                 [&](int64_t done, int64_t count, std::span<const std::byte> bytes) {
+                   hasher.update(bytes);
+                   const int64_t first = part.range.begin + done;
+                   const ElementRange stored{first, count};
+                   const int64_t begin = std::max(first, piece.parameter_begin);
+                   const int64_t end = std::min(stored.end(), piece_end);
+                   if (begin >= end) return;
+                   restore_elements(part, kind, stored, bytes, {begin, end - begin}, piece, state);
+                 });
   if (hasher.digest() != part.hash) {
     throw CheckpointError(part.file->path() + ": tensor '" + part.tensor->name +
                           "' changed after it was verified");
+  }
+}
+
+// `wanted` is what the piece takes of `stored`, whose bytes are read.
+void Checkpoint::restore_elements(const Part& part, StateKind kind, ElementRange stored,
+                                  std::span<const std::byte> bytes, ElementRange wanted,
+                                  const ShardPiece& piece, const StateSpans& state) {
+  const int64_t from = wanted.begin - stored.begin;
+  const int64_t to = piece.shard_begin + wanted.begin - piece.parameter_begin;
+  if (kind == StateKind::kMaster) {
+    write_values(
+        state, to,
+        as_floats(bytes).subspan(static_cast<size_t>(from), static_cast<size_t>(wanted.elements)));
+    return;
+  }
+  const StoredMoments moments(format_of(*part.tensor), stored.elements, bytes);
+  const MomentSpan& home = kind == StateKind::kExpAvg ? state.exp_avg : state.exp_avg_sq;
+  // A block of 8-bit moments is written once, so all of it must be here.
+  const bool cut = home.format == MomentFormat::kInt8 && wanted.end() % kMomentBlockElements != 0 &&
+                   wanted.end() != piece.parameter_begin + piece.elements;
+  if (cut || !moments.copy_to(moment_of(kind), from, wanted.elements, home, to)) {
+    throw CheckpointError(part.file->path() + ": tensor '" + part.tensor->name +
+                          "' ends inside a block of 8-bit moments; resume with another "
+                          "offload.state_format");
   }
 }
 
@@ -287,11 +304,28 @@ void Checkpoint::read(const std::string& parameter, StateKind kind, int64_t begi
     const int64_t part_end = std::min(part.range.end(), end);
     const auto out =
         values.subspan(static_cast<size_t>(done - begin), static_cast<size_t>(part_end - done));
-    part.file->read(*part.tensor, (done - part.range.begin) * kElementBytes,
-                    std::as_writable_bytes(out));
+    read_part(part, kind, done - part.range.begin, out);
     done = part_end;
   }
   LONGSHORE_CHECK(done == end) << parameter << " has no elements " << done << " to " << end;
+}
+
+void Checkpoint::read_part(const Part& part, StateKind kind, int64_t begin,
+                           std::span<float> values) {
+  const MomentFormat format = format_of(*part.tensor);
+  if (format == MomentFormat::kF32) {
+    part.file->read(*part.tensor, begin * kElementBytes, std::as_writable_bytes(values));
+    return;
+  }
+  // Whole blocks around what is wanted.
+  const int64_t first = begin / kMomentBlockElements * kMomentBlockElements;
+  const int64_t last =
+      std::min(part.range.elements,
+               align_up(begin + static_cast<int64_t>(values.size()), kMomentBlockElements));
+  const Bytes from = stored_bytes(format, first);
+  std::vector<std::byte> bytes(static_cast<size_t>(stored_bytes(format, last) - from));
+  part.file->read(*part.tensor, from, bytes);
+  StoredMoments(format, last - first, bytes).read(moment_of(kind), begin - first, values);
 }
 
 const Checkpoint::Parts& Checkpoint::parts(const std::string& parameter, StateKind kind) const {
@@ -302,40 +336,6 @@ const Checkpoint::Parts& Checkpoint::parts(const std::string& parameter, StateKi
 
 void Checkpoint::fail(const std::string& file, const std::string& what) const {
   throw CheckpointError(path_ + "/" + file + ": " + what);
-}
-
-FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume) {
-  FoundCheckpoint found;
-  if (resume == "never") return found;
-  if (resume != "auto") {
-    found.checkpoint = open_named(resume);
-    return found;
-  }
-  for (const CheckpointEntry& entry : list_checkpoints(folder)) {
-    try {
-      Checkpoint checkpoint = Checkpoint::open(entry.path);
-      checkpoint.verify();
-      found.checkpoint = std::move(checkpoint);
-      return found;
-    } catch (const CheckpointError& error) {
-      found.refused.push_back(error.what());
-    }
-  }
-  if (!found.refused.empty()) {
-    throw CheckpointError(folder +
-                          ": no checkpoint is valid; checkpoint.resume = \"never\" starts "
-                          "anew" +
-                          indented(found.refused));
-  }
-  return found;
-}
-
-FoundCheckpoint start_from_checkpoint(const std::string& folder, const std::string& resume) {
-  clean_leftovers(folder);
-  FoundCheckpoint found = find_checkpoint(folder, resume);
-  const Step start = found.checkpoint ? found.checkpoint->manifest().progress.step : Step(0);
-  found.set_aside = set_aside_newer(folder, start);
-  return found;
 }
 
 }  // namespace longshore

@@ -27,8 +27,8 @@ class Checkpoint {
   const std::string& path() const { return path_; }
   const CheckpointManifest& manifest() const { return manifest_; }
 
-  // Reads everything once and compares all checksums.
-  void verify() const;
+  // Reads every `parts`-th file once, from `part` on, and compares all checksums.
+  void verify(int32_t part = 0, int32_t parts = 1) const;
 
   // Every difference between the checkpoint's trainable parameters and the model's, one line each.
   std::vector<std::string> mismatches(const ModelSpec& spec) const;
@@ -62,6 +62,10 @@ class Checkpoint {
   void restore_unit(const ShardedModel& model, const UnitSpec& unit, ShardStore& store) const;
   void restore_part(const Part& part, StateKind kind, const ShardPiece& piece,
                     const StateSpans& state) const;
+  static void restore_elements(const Part& part, StateKind kind, ElementRange stored,
+                               std::span<const std::byte> bytes, ElementRange wanted,
+                               const ShardPiece& piece, const StateSpans& state);
+  static void read_part(const Part& part, StateKind kind, int64_t begin, std::span<float> values);
   const Parts& parts(const std::string& parameter, StateKind kind) const;
   [[noreturn]] void fail(const std::string& file, const std::string& what) const;
 
@@ -70,20 +74,5 @@ class Checkpoint {
   std::vector<std::unique_ptr<SafetensorsFile>> files_;  // as in the manifest
   std::map<PartsKey, Parts> parts_;
 };
-
-struct FoundCheckpoint {
-  std::optional<Checkpoint> checkpoint;  // verified
-  std::vector<std::string> refused;      // newer ones that are damaged: path, file, what is wrong
-  std::vector<std::string> set_aside;    // where `start_from_checkpoint` moved newer ones
-};
-
-// `resume` is "never" (nothing is found), "auto" (the newest valid checkpoint of `folder`; nothing
-// where it has none at all) or a checkpoint's directory. Throws CheckpointError where checkpoints
-// exist and none is valid, or the named one is damaged.
-FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume);
-
-// The same for a run that will write to `folder`: cleans up after a killed process first, and sets
-// aside what is newer than the found one (everything, where none is found).
-FoundCheckpoint start_from_checkpoint(const std::string& folder, const std::string& resume);
 
 }  // namespace longshore

@@ -1,7 +1,6 @@
 #include "trainer/checkpoint_writer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -15,6 +14,7 @@
 #include "hf/safetensors_writer.h"
 #include "shard/state_values.h"
 #include "trainer/checkpoint_directory.h"
+#include "trainer/checkpoint_moments.h"
 
 namespace longshore {
 namespace {
@@ -51,6 +51,7 @@ std::vector<CheckpointTensor> state_tensors(const ShardedModel& model) {
 }
 
 std::vector<SafetensorsWriter::Tensor> declarations(const ShardedModel& model,
+                                                    const StateOptions& options,
                                                     const std::vector<CheckpointTensor>& tensors) {
   std::map<std::string_view, const ParamSpec*> parameters;
   for (const UnitSpec& unit : model.spec.units) {
@@ -61,7 +62,14 @@ std::vector<SafetensorsWriter::Tensor> declarations(const ShardedModel& model,
     const ParamSpec& parameter = *parameters.at(tensor.parameter);
     const bool whole = tensor.range == ElementRange{0, parameter.elements()};
     const std::vector<int64_t> piece_shape = {tensor.range.elements};
-    declared.push_back({tensor.name, TensorDType::kF32, whole ? parameter.shape : piece_shape});
+    const MomentFormat format = tensor.kind == StateKind::kMaster
+                                    ? MomentFormat::kF32
+                                    : moment_format(options, segment_of(parameter));
+    const std::vector<int64_t> packed_shape = {stored_bytes(format, tensor.range.elements)};
+    declared.push_back({tensor.name, stored_dtype(format),
+                        format == MomentFormat::kInt8 ? packed_shape
+                        : whole                       ? parameter.shape
+                                                      : piece_shape});
   }
   return declared;
 }
@@ -76,10 +84,14 @@ void append_masters(const StateSpans& state, const ShardPiece& piece, Safetensor
   }
 }
 
-void append_moments(std::span<const float> moments, const ShardPiece& piece,
-                    SafetensorsWriter& writer) {
-  writer.append(bytes_of(moments.subspan(static_cast<size_t>(piece.shard_begin),
-                                         static_cast<size_t>(piece.elements))));
+void append_moments(const MomentSpan& moments, const ShardPiece& piece, SafetensorsWriter& writer) {
+  std::vector<std::byte> chunk;
+  for (int64_t done = 0; done < piece.elements; done += kChunkElements) {
+    chunk.clear();
+    append_stored(moments, piece.shard_begin + done,
+                  std::min(kChunkElements, piece.elements - done), chunk);
+    writer.append(chunk);
+  }
 }
 
 void append_units(const ShardedModel& model, ShardStore& store, SafetensorsWriter& writer) {
@@ -115,7 +127,8 @@ CheckpointFile write_state_file(const std::string& directory, const ShardedModel
   CheckpointFile file;
   file.name = state_file_name(model.rank, model.layouts.at(0).shard_factor());
   file.tensors = state_tensors(model);
-  SafetensorsWriter writer(directory + "/" + file.name, declarations(model, file.tensors),
+  SafetensorsWriter writer(directory + "/" + file.name,
+                           declarations(model, store.options(), file.tensors),
                            {{"format", "longshore-checkpoint"}});
   append_units(model, store, writer);
   const SafetensorsWriter::Result result = writer.finish();
@@ -149,29 +162,6 @@ std::string CheckpointWriter::commit(const CheckpointManifest& manifest) {
   move_into_place(temporary_, path_);
   committed_ = true;
   return path_;
-}
-
-SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
-                                const RunProgress& progress, const ShardedModel& model,
-                                ShardStore& store) {
-  const auto start = std::chrono::steady_clock::now();
-  SavedCheckpoint saved;
-  CheckpointManifest manifest;
-  manifest.progress = progress;
-  manifest.state_format = name_of(store.options().format);
-  manifest.parameters = trainable_parameters(model.spec);
-  {
-    CheckpointWriter writer(folder, progress.step);
-    manifest.files.push_back(write_state_file(writer.directory(), model, store));
-    saved.path = writer.commit(manifest);
-  }
-  saved.bytes = manifest.file_bytes();
-  // Counted as newer, they would push out the one that was just written.
-  set_aside_newer(folder, progress.step);
-  // What was written a moment ago is valid: sizes are enough to count the others.
-  prune_checkpoints(folder, keep, CheckDepth::kSizes);
-  saved.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return saved;
 }
 
 }  // namespace longshore

@@ -4,7 +4,7 @@
 // The checkpoint appears under its name by rename, complete and synced, manifest last; a writer
 // that is destroyed or killed before that leaves older checkpoints as they are. With several ranks
 // rank 0 owns the writer, every rank writes its state file into `directory()`, and rank 0 commits
-// what they hand back.
+// what they hand back (trainer/run_saver.h).
 #pragma once
 
 #include <string>
@@ -43,18 +43,5 @@ class CheckpointWriter {
   std::string temporary_;
   bool committed_ = false;
 };
-
-struct SavedCheckpoint {
-  std::string path;
-  Bytes bytes = 0;
-  double seconds = 0.0;
-};
-
-// The whole of it on one rank: writes, commits, sets aside checkpoints of later steps (they are of
-// a course that was left), and removes old ones until `keep` (>= 1) valid ones are left. Throws
-// IoError (a full disk) with all older checkpoints kept.
-SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
-                                const RunProgress& progress, const ShardedModel& model,
-                                ShardStore& store);
 
 }  // namespace longshore

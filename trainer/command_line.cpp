@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "config/describe.h"
 #include "config/overrides.h"
+#include "trainer/bench_optimizer.h"
 #include "trainer/commands.h"
 
 namespace longshore {
@@ -38,11 +39,13 @@ struct Parsed {
   GenerateOptions generate;
   InspectDataOptions inspect;
   ExportCommandOptions exporting;
+  BenchOptimizerOptions bench_optimizer;
   std::string source = "auto";
   std::string section;
   std::string directory;
   bool json = false, defaults = false, difference = false;
   int64_t keep = 2;
+  AssumedRanks assumed;
 };
 
 CLI::App* add_run_command(CLI::App& app, Parsed& parsed, const std::string& name,
@@ -87,7 +90,12 @@ void add_run_commands(CLI::App& app, Parsed& parsed) {
 
   CLI::App* plan = add_run_command(app, parsed, "plan", "what lives where, and whether it fits");
   plan->add_flag("--json", parsed.json, "as one JSON object");
-  plan->callback([&] { parsed.action = [&] { return run_plan(parsed.run, parsed.json); }; });
+  plan->add_option("--ranks", parsed.assumed.ranks, "plan for so many ranks")
+      ->check(CLI::Range(1, 1 << 20));
+  plan->add_option("--ranks-per-node", parsed.assumed.per_node, "that share a machine's memory")
+      ->check(CLI::Range(1, 1 << 20));
+  plan->callback(
+      [&] { parsed.action = [&] { return run_plan(parsed.run, parsed.assumed, parsed.json); }; });
 
   CLI::App* eval = add_run_command(app, parsed, "eval", "loss on data.eval");
   add_source(eval, parsed.source);
@@ -181,6 +189,21 @@ void add_checkpoint_commands(CLI::App& app, Parsed& parsed) {
       [&] { parsed.action = [&] { return run_checkpoint_prune(parsed.run, parsed.keep); }; });
 }
 
+void add_bench_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* bench = app.add_subcommand("bench", "measure this machine");
+  bench->require_subcommand(1);
+  BenchOptimizerOptions& options = parsed.bench_optimizer;
+  CLI::App* optimizer = bench->add_subcommand(
+      "optimizer", "parameters per second of the update, and its share of the memory bound");
+  optimizer->add_option("--format", options.formats, "state formats; default: all");
+  optimizer->add_option("--threads", options.threads,
+                        "thread counts; default: 1, 2, 4, ... up to the physical cores");
+  optimizer->add_option("--parameters", options.elements, "of the matrix that is updated");
+  optimizer->add_option("--rounds", options.rounds, "of update and bound in turn");
+  optimizer->add_flag("--json", options.json, "as one JSON object");
+  optimizer->callback([&] { parsed.action = [&] { return run_bench_optimizer(options); }; });
+}
+
 int parse_and_run(const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) {
     if (!argument.starts_with(kSectionHelp)) continue;
@@ -199,6 +222,7 @@ int parse_and_run(const std::vector<std::string>& arguments) {
   add_data_commands(app, parsed);
   add_config_commands(app, parsed);
   add_checkpoint_commands(app, parsed);
+  add_bench_commands(app, parsed);
   try {
     std::vector<std::string> reversed(split.rest.rbegin(), split.rest.rend());
     app.parse(std::move(reversed));

@@ -30,7 +30,7 @@ int run_tokenizer_train(const TokenizerTrainOptions& options);
 // Reads and checks everything that can be checked without allocating.
 int run_validate(const RunArguments& run);
 
-int run_plan(const RunArguments& run, bool json);
+int run_plan(const RunArguments& run, const AssumedRanks& assumed, bool json);
 
 int run_train(const RunArguments& run, const std::vector<std::string>& command);
 

@@ -49,8 +49,7 @@ std::string as_line(const Json& object) {
 int run_prepare(const RunArguments& arguments) {
   const RunConfig config = load_run_config(arguments.files, arguments.overrides);
   const ModelSource source(config);
-  const RunPreparation preparation(config, source.directory().path(),
-                                   source.model().arch().vocabulary);
+  const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
   SignalFlag signals(config.run.dir + "/save");
   const auto stop = [&signals] {
     if (signals.stop_requested()) {
@@ -73,8 +72,7 @@ int run_inspect_data(const RunArguments& arguments, const InspectDataOptions& op
   const auto [first, last] = parse_range(options.rows);
   const RunConfig config = load_run_config(arguments.files, arguments.overrides);
   const ModelSource source(config);
-  const RunPreparation preparation(config, source.directory().path(),
-                                   source.model().arch().vocabulary);
+  const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
   const std::vector<std::string>& files = options.evaluation ? config.data.eval : config.data.train;
   if (files.empty()) throw ConfigError("data.eval is empty: there is nothing to inspect");
   const std::vector<InspectedRow> rows = inspect_rows(preparation.options(files), first, last);

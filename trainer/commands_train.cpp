@@ -44,19 +44,50 @@ void write_beginning(const RunDirectory& directory, const RunSetup& setup, const
   directory.write_status({});
 }
 
+int train(const RunSetup& setup, const std::vector<std::string>& command) {
+  const TierPlan plan = setup.plan();
+  const bool first = setup.ranks->first();
+  const std::string& path = setup.config.run.dir;
+  const RunDirectory directory = first ? RunDirectory::open(path) : RunDirectory::join(path);
+  SignalFlag signals(first ? directory.save_file() : "");
+  if (first) {
+    write_beginning(directory, setup, plan, command);
+    std::fputs(format_plan(plan, setup.machine).c_str(), stderr);
+  }
+  std::optional<Trainer> trainer;
+  const auto end = [&](int exit_code, const std::string& message) {
+    if (first) write_end(directory, trainer ? &*trainer : nullptr, exit_code, message);
+  };
+  try {
+    trainer.emplace(setup, plan, directory, signals);
+    const int exit_code = trainer->run();
+    end(exit_code, "");
+    return exit_code;
+  } catch (const Stopped& stopped) {
+    end(stopped.exit_code(), "stopped before the first step");
+    setup.ranks->world().report_failure(stopped.what());
+    return stopped.exit_code();
+  } catch (const Error& error) {
+    end(static_cast<int>(error.exit_code()), error.what());
+    throw;
+  } catch (const std::exception& error) {
+    end(static_cast<int>(ExitCode::kFailure), error.what());
+    throw;
+  }
+}
+
 }  // namespace
 
 int run_validate(const RunArguments& run) {
   const RunSetup setup = prepare_run(run);
-  std::printf("valid: %s, %lld parameters in %zu units\n",
-              setup.source->model().arch().family.c_str(),
+  std::printf("valid: %s, %lld parameters in %zu units\n", setup.source->arch().family.c_str(),
               static_cast<long long>(setup.source->spec().parameter_elements()),
               setup.source->spec().units.size());
   return 0;
 }
 
-int run_plan(const RunArguments& run, bool json) {
-  const RunSetup setup = prepare_run(run);
+int run_plan(const RunArguments& run, const AssumedRanks& assumed, bool json) {
+  const RunSetup setup = prepare_run(run, assumed);
   const TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
   const std::string text =
       json ? plan_to_json(plan, setup.machine) : format_plan(plan, setup.machine);
@@ -66,29 +97,12 @@ int run_plan(const RunArguments& run, bool json) {
 }
 
 int run_train(const RunArguments& run, const std::vector<std::string>& command) {
-  const RunSetup setup = prepare_run(run);
-  const TierPlan plan = setup.plan();
-  const RunDirectory directory = RunDirectory::open(setup.config.run.dir);
-  SignalFlag signals(directory.save_file());
-  write_beginning(directory, setup, plan, command);
-  std::fputs(format_plan(plan, setup.machine).c_str(), stderr);
-
-  std::optional<Trainer> trainer;
+  const RunSetup setup = join_run(run);
   try {
-    trainer.emplace(setup, plan, directory, signals);
-    const int exit_code = trainer->run();
-    write_end(directory, &*trainer, exit_code, "");
-    return exit_code;
-  } catch (const Stopped& stopped) {
-    write_end(directory, nullptr, stopped.exit_code(), "stopped before the first step");
-    return stopped.exit_code();
-  } catch (const Error& error) {
-    write_end(directory, trainer ? &*trainer : nullptr, static_cast<int>(error.exit_code()),
-              error.what());
-    throw;
+    return train(setup, command);
   } catch (const std::exception& error) {
-    write_end(directory, trainer ? &*trainer : nullptr, static_cast<int>(ExitCode::kFailure),
-              error.what());
+    // The others learn why before this rank is gone.
+    setup.ranks->world().report_failure(error.what());
     throw;
   }
 }

@@ -14,11 +14,13 @@ constexpr const char* kRead = "\x1b[2m";             // faint
 constexpr const char* kPlain = "\x1b[0m";
 
 std::string with_thousands(int64_t number) {
-  std::string digits = std::to_string(number);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) {
-    digits.insert(static_cast<size_t>(at), " ");
+  const std::string digits = std::to_string(number);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ' ';
+    text += digits[i];
   }
-  return digits;
+  return text;
 }
 
 std::string percent(double share) {

@@ -4,6 +4,9 @@
 #include <chrono>
 #include <cmath>
 
+#include "fsdp/step_totals.h"
+#include "trainer/rank_share.h"
+
 namespace longshore {
 
 Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequences,
@@ -13,14 +16,22 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
   const StepBatches batches =
       make_eval_batches(*data.dataset, data.table, max_sequences, micro_batch);
   const std::vector<HostBatch> views = host_batches(batches.micro_batches);
-  const auto group = static_cast<size_t>(engine.plan().micro_batches);
-  double loss_sum = 0.0;
-  for (size_t first = 0; first < views.size(); first += group) {
+  const RankGroups& groups = engine.groups();
+  const auto ranks = static_cast<size_t>(groups.topology.ranks);
+  const std::vector<HostBatch> own = share_of(views, groups.rank, groups.topology.ranks);
+  const auto at_once = static_cast<size_t>(engine.plan().micro_batches);
+  const size_t most = (views.size() + ranks - 1) / ranks;  // of a rank: all go as many rounds
+  LossSum mine;
+  for (size_t first = 0; first < most; first += at_once) {
     stop();
+    const size_t begin = std::min(first, own.size());
     const std::span<const HostBatch> part =
-        std::span(views).subspan(first, std::min(group, views.size() - first));
-    loss_sum += engine.runner().evaluate(engine.batches().load(part)).loss;
+        std::span(own).subspan(begin, std::min(at_once, own.size() - begin));
+    const LossSum sum = engine.runner().evaluate(engine.batches().load(part));
+    mine.loss += sum.loss;
+    mine.trained += sum.trained;
   }
+  const double loss_sum = sum_over_ranks(groups, mine).loss;
   Evaluation result;
   result.tokens = batches.tokens;
   result.trained_tokens = batches.trained_tokens;

@@ -1,11 +1,22 @@
 #include "trainer/export_run.h"
 
 #include <map>
+#include <set>
 
 #include "base/errors.h"
 #include "shard/state_values.h"
 
 namespace longshore {
+namespace {
+
+ExportOptions export_options(const ModelSource& source, bool as_fp32) {
+  ExportOptions options;
+  if (as_fp32) options.dtype = DType::kF32;
+  options.pretrained = !source.random();
+  return options;
+}
+
+}  // namespace
 
 ParameterReader master_reader(Engine& engine) {
   std::map<std::string, ParamRef> owners;
@@ -29,12 +40,27 @@ ParameterReader master_reader(Engine& engine) {
 
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
                         bool as_fp32) {
+  LONGSHORE_CHECK(engine.plan().topology.shard_ranks == 1) << "the engine holds shards";
   engine.optimizer().flush();
-  ExportOptions options;
-  if (as_fp32) options.dtype = DType::kF32;
-  options.pretrained = !source.random();
   return export_model(source.directory(), source.spec(), destination, master_reader(engine),
-                      options);
+                      export_options(source, as_fp32));
+}
+
+ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& checkpoint,
+                               const std::string& destination, bool as_fp32) {
+  std::set<std::string> trained;
+  for (const CheckpointParameter& parameter : checkpoint.manifest().parameters) {
+    trained.insert(parameter.name);
+  }
+  const ParameterReader read = [&](const std::string& name, int64_t begin, std::span<float> out) {
+    if (trained.contains(name)) {
+      checkpoint.read(name, StateKind::kMaster, begin, out);
+    } else {
+      source.read_initial(name, begin, out);
+    }
+  };
+  return export_model(source.directory(), source.spec(), destination, read,
+                      export_options(source, as_fp32));
 }
 
 }  // namespace longshore

@@ -3,7 +3,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "offload/plan_inputs.h"
-#include "trainer/checkpoint_reader.h"
+#include "trainer/resume_point.h"
 
 namespace longshore {
 

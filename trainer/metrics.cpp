@@ -84,6 +84,13 @@ Json to_json(const StepRecord& record, double time) {
   object["tokens_per_second"] = record.tokens_per_second;
   if (!record.stall_seconds.empty()) object["stall_seconds"] = named_values(record.stall_seconds);
   if (!record.bytes.empty()) object["bytes"] = named_values(record.bytes);
+  if (record.times.size() > 1) {
+    const SlowestRank slowest = slowest_of(record.times);
+    object["slowest_rank"] = {
+        {"rank", slowest.rank.value}, {"resource", slowest.resource}, {"seconds", slowest.seconds}};
+    object["waited_seconds"] = Json::array();
+    for (const RankTimes& times : record.times) object["waited_seconds"].push_back(times.waited);
+  }
   object["memory_bytes"] = {{"device_peak", record.memory.device_peak},
                             {"device_plan", record.memory.device_plan},
                             {"host_pinned", record.memory.host_pinned},

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/ids.h"
 #include "base/json.h"
+#include "fsdp/step_totals.h"
 
 namespace longshore {
 
@@ -49,6 +50,7 @@ struct StepRecord {
   // By link or part ("h2d", "optimizer"); only what was measured.
   std::vector<std::pair<std::string, double>> stall_seconds = {};
   std::vector<std::pair<std::string, Bytes>> bytes = {};
+  std::vector<RankTimes> times = {};  // by rank; one rank has nobody to wait for
   MemoryRecord memory = {};
   bool skipped = false;
   int64_t skipped_total = 0;

@@ -39,6 +39,27 @@ void check_tied_head(const ArchSpec& arch, const ModelSpec& spec, const ModelDir
                     "remove it from the weights");
 }
 
+UnitPolicy unit_policy(const UnitsChoice& units) {
+  UnitPolicy policy{.kind = UnitPolicy::Kind::kBlock,
+                    .classes = units.classes,
+                    .min_parameters = units.min_parameters,
+                    .groups = units.groups};
+  switch (units.kind) {
+    case UnitsChoice::Kind::kBlock:
+      break;
+    case UnitsChoice::Kind::kClasses:
+      policy.kind = UnitPolicy::Kind::kClasses;
+      break;
+    case UnitsChoice::Kind::kMinParameters:
+      policy.kind = UnitPolicy::Kind::kMinParameters;
+      break;
+    case UnitsChoice::Kind::kGroups:
+      policy.kind = UnitPolicy::Kind::kGroups;
+      break;
+  }
+  return policy;
+}
+
 }  // namespace
 
 ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(config.run.seed)) {
@@ -52,7 +73,10 @@ ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(
   freeze_parameters(spec, config.train.freeze, "train.freeze");
   validate_model_spec(spec);
   if (!random) loader_.emplace(*directory_, spec, skip_rules(arch, *directory_));
-  model_ = std::make_unique<DecoderModel>(std::move(arch), std::move(spec));
+  decoder_ = std::make_unique<DecoderModel>(std::move(arch), std::move(spec));
+  model_ = std::make_unique<GroupedModel>(
+      decoder_.get(), group_units(decoder_->spec(), unit_classes(decoder_->arch()),
+                                  unit_policy(config.fsdp.units)));
 }
 
 void ModelSource::read_initial(const std::string& name, int64_t begin, std::span<float> out) const {

@@ -12,6 +12,7 @@
 #include "hf/model_directory.h"
 #include "hf/weight_loader.h"
 #include "model/decoder_model.h"
+#include "model/grouped_model.h"
 
 namespace longshore {
 
@@ -21,7 +22,9 @@ class ModelSource {
   explicit ModelSource(const RunConfig& config);
 
   const ModelDirectory& directory() const { return *directory_; }
-  const DecoderModel& model() const { return *model_; }
+  const ArchSpec& arch() const { return decoder_->arch(); }
+  // The model in the units of fsdp.units.
+  const Model& model() const { return *model_; }
   const ModelSpec& spec() const { return model_->spec(); }
   bool random() const { return !loader_.has_value(); }
   // Elements [begin, begin + out.size()) of a parameter before the first step.
@@ -31,7 +34,8 @@ class ModelSource {
   const ParamSpec& parameter(const std::string& name) const;
 
   std::unique_ptr<ModelDirectory> directory_;
-  std::unique_ptr<DecoderModel> model_;
+  std::unique_ptr<DecoderModel> decoder_;
+  std::unique_ptr<GroupedModel> model_;
   std::optional<WeightLoader> loader_;  // empty: random weights
   uint64_t seed_;
 };

@@ -15,8 +15,7 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   const bool training = use == SequenceUse::kTrain;
   const bool split = config.eval.split > 0.0;
   const bool from_training_files = training || split;
-  const RunPreparation preparation(config, source.directory().path(),
-                                   source.model().arch().vocabulary);
+  const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
   PreparedData prepared =
       preparation.run(from_training_files ? config.data.train : config.data.eval, stop);
   HoldOut hold_out{.fraction = config.eval.split, .seed = static_cast<uint64_t>(config.run.seed)};

@@ -65,6 +65,10 @@ RunDirectory RunDirectory::open(const std::string& path) {
   return {path, take_lock(path)};
 }
 
+RunDirectory RunDirectory::join(const std::string& path) {
+  return {path, UniqueFd()};
+}
+
 std::string RunDirectory::file(std::string_view name) const {
   return path_ + "/" + std::string(name);
 }

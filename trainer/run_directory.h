@@ -33,6 +33,8 @@ class RunDirectory {
  public:
   // Makes the directory and takes the lock. Throws ConfigError naming the process that holds it.
   static RunDirectory open(const std::string& path);
+  // The same paths for another rank of the run, whose rank 0 holds the lock.
+  static RunDirectory join(const std::string& path);
 
   const std::string& path() const { return path_; }
   // "<path>/<name>".
@@ -54,7 +56,9 @@ class RunDirectory {
   RunDirectory(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
 
   std::string path_;
-  UniqueFd lock_;  // the kernel frees the lock when the process ends, however it ends
+  // The kernel frees the lock when the process ends, however it ends. Invalid where another process
+  // of the run holds it.
+  UniqueFd lock_;
 };
 
 // One argument as a shell would have to read it.

@@ -1,9 +1,11 @@
 #include "trainer/run_setup.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/errors.h"
 #include "fsdp/engine.h"
+#include "offload/adamw_rule.h"
 #include "offload/plan_inputs.h"
 
 namespace longshore {
@@ -33,21 +35,65 @@ void check_positions(const RunConfig& config, const ArchSpec& arch) {
                     arch.origin + " has; lower data.max_tokens");
 }
 
-}  // namespace
+// The text that all ranks must have in common to make the same plan of units.
+std::string describe_units(const ModelSpec& spec) {
+  std::string text;
+  for (const UnitSpec& unit : spec.units) {
+    text += "unit " + unit.name + "\n";
+    for (const ParamSpec& parameter : unit.parameters) {
+      text += "  " + parameter.name;
+      for (const int64_t dimension : parameter.shape) text += " " + std::to_string(dimension);
+      text += parameter.frozen ? " frozen\n" : "\n";
+    }
+  }
+  return text;
+}
 
-RunSetup prepare_run(const RunArguments& arguments) {
-  RunSetup setup;
-  setup.config = load_run_config(arguments.files, arguments.overrides);
+void agree_on_run(const RunSetup& setup) {
+  World& world = setup.ranks->world();
+  world.agree("the run file", to_toml(setup.config));
+  world.agree("the model", setup.source->directory().fingerprint() + "\n");
+  world.agree("the units", describe_units(setup.source->spec()));
+  world.agree("compute threads", std::to_string(setup.compute.threads) + "\n");
+}
+
+void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node) {
   setup.machine = probe_machine();
+  setup.machine.physical_cores = std::max(1, setup.machine.physical_cores / ranks_per_node);
   // Before the model: its tables are LibTorch's first computation.
   setup.compute = set_compute_threads(compute_threads(setup.config, setup.machine));
   setup.source = std::make_unique<ModelSource>(setup.config);
-  check_positions(setup.config, setup.source->model().arch());
+  check_positions(setup.config, setup.source->arch());
+  check_groups(adamw_options(setup.config), setup.source->spec());
   setup.inputs = plan_inputs(
       setup.config, setup.source->spec(),
       unit_costs(setup.source->model(), setup.config.precision.compute, setup.compute.threads),
       setup.machine);
+  setup.inputs.topology = topology;
+  setup.inputs.ranks_per_node = ranks_per_node;
   setup.inputs.data_bytes = estimate_data_bytes(setup.config.data);
+}
+
+}  // namespace
+
+RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed) {
+  RunSetup setup;
+  setup.config = load_run_config(arguments.files, arguments.overrides);
+  fill(setup, topology_of(setup.config.fsdp, assumed.ranks, assumed.per_node), assumed.per_node);
+  return setup;
+}
+
+RunSetup join_run(const RunArguments& arguments) {
+  RunSetup setup;
+  setup.config = load_run_config(arguments.files, arguments.overrides);
+  setup.ranks = std::make_unique<RunRanks>(setup.config);
+  try {
+    fill(setup, setup.ranks->topology(), setup.ranks->info().local_size);
+    agree_on_run(setup);
+  } catch (const std::exception& error) {
+    setup.ranks->world().report_failure(error.what());
+    throw;
+  }
   return setup;
 }
 

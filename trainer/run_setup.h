@@ -10,6 +10,7 @@
 #include "offload/machine.h"
 #include "offload/tier_plan.h"
 #include "trainer/model_source.h"
+#include "trainer/run_ranks.h"
 
 namespace longshore {
 
@@ -19,10 +20,17 @@ struct RunArguments {
   std::vector<Override> overrides;
 };
 
+// The ranks that a plan is made for without having them.
+struct AssumedRanks {
+  int32_t ranks = 1;
+  int32_t per_node = 1;
+};
+
 struct RunSetup {
   RunConfig config;
-  Machine machine;
-  ComputeSettings compute;  // in force for the process
+  std::unique_ptr<RunRanks> ranks;  // null where the command joins no others
+  Machine machine;                  // this process's part of it
+  ComputeSettings compute;          // in force for the process
   std::unique_ptr<ModelSource> source;
   PlanInputs inputs;
 
@@ -30,8 +38,13 @@ struct RunSetup {
   TierPlan plan() const { return make_tier_plan(inputs, machine); }
 };
 
-// Reads the run file, looks at the machine, sets LibTorch's threads and opens the model. Throws
-// ConfigError or DataError with every problem found.
-RunSetup prepare_run(const RunArguments& arguments);
+// Reads the run file, looks at the machine, sets LibTorch's threads and opens the model, for a
+// process of its own that plans for `assumed` ranks. Throws ConfigError or DataError with every
+// problem found.
+RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed = {});
+
+// The same for one of the ranks that a launcher started; throws CommError too. All ranks have the
+// same model, run file and units when it returns.
+RunSetup join_run(const RunArguments& arguments);
 
 }  // namespace longshore

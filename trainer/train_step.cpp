@@ -13,11 +13,23 @@ StepOutcome train_step(Engine& engine, const StepRequest& request) {
   runner.begin_step(request.batches, 1.0 / static_cast<double>(request.trained_tokens));
 
   for (UnitId unit : runner.forward_order()) runner.forward(unit);
-  for (UnitId unit : runner.backward_order()) drain.drain(unit, runner.backward(unit));
+  for (UnitId unit : runner.backward_order()) {
+    const std::span<float> sums = runner.backward(unit);
+    engine.reducer().reduce(unit, sums);
+    drain.drain(unit, sums);
+  }
+  const StepTotals totals = sum_over_ranks(engine.groups(), {.loss = runner.loss(),
+                                                             .unit_squares = drain.finish(),
+                                                             .stop = request.stop,
+                                                             .save = request.save,
+                                                             .times = {engine.take_times()}});
 
   StepOutcome outcome;
-  outcome.loss = runner.loss().loss / static_cast<double>(request.trained_tokens);
-  outcome.norm = drain.finish();
+  outcome.loss = totals.loss.loss / static_cast<double>(request.trained_tokens);
+  outcome.norm = norm_of(totals.unit_squares);
+  outcome.stop = totals.stop;
+  outcome.save = totals.save;
+  outcome.times = totals.times;
   outcome.skipped = !outcome.norm.finite || !std::isfinite(outcome.loss);
   if (!outcome.skipped) {
     outcome.clip_scale = clip_scale(outcome.norm.norm, request.max_grad_norm);

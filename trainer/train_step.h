@@ -1,26 +1,34 @@
-// One optimizer step on one rank, top-down. The rest of the trainer is around it.
-// Compute thread.
+// One optimizer step of a rank, top-down. The rest of the trainer is around it. Compute thread.
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "fsdp/engine.h"
+#include "fsdp/step_totals.h"
 #include "offload/grad_drain.h"
 
 namespace longshore {
 
 struct StepRequest {
-  std::span<const MicroBatch> batches;
-  int64_t trained_tokens = 0;  // over all batches; > 0
+  std::span<const MicroBatch> batches;  // the rank's own; there may be none
+  int64_t trained_tokens = 0;           // over all ranks' batches; > 0
   double lr = 0.0;
   double max_grad_norm = 0.0;  // 0: no clipping
+  // What this rank was asked for; all ranks do it after the step.
+  bool stop = false;
+  bool save = false;
 };
 
+// The same on all ranks.
 struct StepOutcome {
   double loss = 0.0;  // mean over trained tokens
   GradNorm norm;      // before clipping
   double clip_scale = 1.0;
   bool skipped = false;  // non-finite: no state changed
+  bool stop = false;
+  bool save = false;
+  std::vector<RankTimes> times;  // by rank
 };
 
 StepOutcome train_step(Engine& engine, const StepRequest& request);

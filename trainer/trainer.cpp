@@ -1,17 +1,22 @@
 #include "trainer/trainer.h"
 
 #include <chrono>
+#include <csignal>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "offload/plan_inputs.h"
-#include "trainer/checkpoint_reader.h"
-#include "trainer/checkpoint_writer.h"
+#include "trainer/checkpoint_moments.h"
 #include "trainer/evaluator.h"
 #include "trainer/export_run.h"
+#include "trainer/generator.h"
 #include "trainer/lr_schedule.h"
+#include "trainer/rank_share.h"
+#include "trainer/resume_point.h"
 #include "trainer/run_environment.h"
+#include "trainer/run_prepare.h"
+#include "trainer/run_saver.h"
 
 namespace longshore {
 namespace {
@@ -43,17 +48,43 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
                  SignalFlag& signals)
     : config_(setup.config),
       source_(*setup.source),
+      ranks_(*setup.ranks),
       directory_(directory),
       signals_(signals),
       data_(setup.config, load_sequences(setup.config, *setup.source, SequenceUse::kTrain,
                                          stop_check_of(signals))),
-      engine_(&setup.source->model(), plan, adamw_options(setup.config)),
+      engine_(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups()),
       live_line_(LiveLine::options_of_stderr(setup.config.log.every_steps)) {
   check_schedule(config_.schedule, data_.total_steps());
   if (has_evaluation_data(config_)) {
     eval_data_ = load_sequences(config_, source_, SequenceUse::kEvaluate, stop_check());
   }
+  agree_on_data();
+  if (eval_data_ && !config_.eval.prompts.empty()) {
+    tokenizer_ = Tokenizer::load(tokenizer_directory(config_, source_.directory().path()));
+    check_prompts();
+  }
   load_or_resume();
+}
+
+// A prompt that does not fit would end the run only at the first evaluation.
+void Trainer::check_prompts() const {
+  int64_t positions = 0;
+  for (const std::string& prompt : config_.eval.prompts) {
+    const auto tokens = tokenizer_->encode(prompt, SpecialTokens::kAdd).size();
+    if (tokens == 0) throw ConfigError("eval.prompts: \"" + prompt + "\" has no tokens");
+    positions += static_cast<int64_t>(tokens) + config_.eval.max_new_tokens;
+  }
+  if (positions <= engine_.plan().positions) return;
+  throw ConfigError("eval.prompts and eval.max_new_tokens need " + std::to_string(positions) +
+                    " positions, the plan has " + std::to_string(engine_.plan().positions) +
+                    "; use fewer or shorter ones, or raise data.max_tokens");
+}
+
+void Trainer::agree_on_data() const {
+  ranks_.world().agree("the training data", hash_text(data_.fingerprint()) + "\n");
+  if (!eval_data_) return;
+  ranks_.world().agree("the evaluation data", hash_text(eval_data_->dataset->fingerprint()) + "\n");
 }
 
 StopCheck Trainer::stop_check() const {
@@ -68,19 +99,25 @@ void Trainer::load_or_resume() {
     source_.read_initial(name, begin, out);
   });
   resume(config_.checkpoint.resume);
-  metrics_ = progress_.step.value == 0
-                 ? MetricsFile::begin(directory_.metrics_file())
-                 : MetricsFile::resume(directory_.metrics_file(), progress_.step);
+  if (ranks_.first()) {
+    metrics_ = progress_.step.value == 0
+                   ? MetricsFile::begin(directory_.metrics_file())
+                   : MetricsFile::resume(directory_.metrics_file(), progress_.step);
+  }
+  const std::string evaluated =
+      metrics_ ? EvalTracker::of_metrics(directory_.metrics_file()).text() : "";
+  evaluations_ =
+      EvalTracker::of_text(ranks_.world().exchange("the best evaluation", evaluated).front());
   const TierPlan& plan = engine_.plan();
-  metrics_->write(StartRecord{.plan = "device " + format_bytes(plan.device_total) + ", host " +
-                                      format_bytes(plan.host_total),
-                              .config_hash = hash_text(hash64(progress_.config_text)),
-                              .ranks = 1,
-                              .resumed_from = progress_.step});
+  write(StartRecord{.plan = "device " + format_bytes(plan.device_total) + ", host " +
+                            format_bytes(plan.host_total),
+                    .config_hash = hash_text(hash64(progress_.config_text)),
+                    .ranks = ranks_.info().size,
+                    .resumed_from = progress_.step});
 }
 
 void Trainer::resume(const std::string& resume) {
-  FoundCheckpoint found = start_from_checkpoint(directory_.checkpoints(), resume);
+  FoundCheckpoint found = start_from_checkpoint(directory_.checkpoints(), resume, ranks_.world());
   for (const std::string& refused : found.refused) {
     log_warning("refused " + refused + "; an older checkpoint is used");
   }
@@ -94,8 +131,12 @@ void Trainer::resume(const std::string& resume) {
     throw CheckpointError(path + ": was made from another model than " +
                           source_.directory().path() + "; give its model.path, or another run.dir");
   }
+  const std::string rounding =
+      describe_rounding(found.checkpoint->manifest(), engine_.plan().state.format);
+  if (!rounding.empty()) log_warning(path + ": " + rounding);
   const DataCursor cursor = read_cursor(saved.sampler, path);
-  found.checkpoint->restore({source_.spec(), engine_.layouts(), Rank(0)}, engine_.store());
+  found.checkpoint->restore({source_.spec(), engine_.layouts(), engine_.groups().shard()},
+                            engine_.store());
   engine_.set_updates(saved.adam_step);
   engine_.advance_version();
   data_.resume_at(saved.step, cursor);
@@ -104,6 +145,7 @@ void Trainer::resume(const std::string& resume) {
   progress_.skipped_total = saved.skipped_total;
   progress_.skipped_in_row = saved.skipped_in_row;
   saved_step_ = saved.step;
+  saved_path_ = path;
   log_info("resumed from " + path + " after step " + std::to_string(saved.step.value));
 }
 
@@ -127,14 +169,15 @@ DataCursor Trainer::read_cursor(const Json& sampler, const std::string& path) co
 }
 
 int Trainer::run() {
-  while (progress_.step.value < data_.total_steps() && !signals_.stop_requested()) {
-    run_step();
-    after_step();
+  while (progress_.step.value < data_.total_steps() && !stopping_ && !out_of_patience()) {
+    const StepOutcome outcome = run_step();
+    after_step(outcome);
   }
   live_line_.finish();
-  if (progress_.step.value < data_.total_steps()) {
+  if (progress_.step.value < data_.total_steps() && !out_of_patience()) {
     if (saved_step_ != progress_.step) save();
-    return signals_.stop_exit_code();
+    // A rank that got no signal itself stops as SIGTERM would have stopped it.
+    return signals_.stop_requested() ? signals_.stop_exit_code() : 128 + SIGTERM;
   }
   return finish();
 }
@@ -145,11 +188,14 @@ StepOutcome Trainer::run_step() {
   const double lr =
       lr_at(config_.schedule, config_.optimizer.lr, progress_.step, data_.total_steps());
   const StepBatches batches = data_.step_batches(progress_.step);
-  const std::vector<HostBatch> views = host_batches(batches.micro_batches);
-  const StepOutcome outcome = train_step(engine_, {.batches = engine_.batches().load(views),
+  const std::vector<HostBatch> own =
+      share_of(host_batches(batches.micro_batches), ranks_.rank(), ranks_.info().size);
+  const StepOutcome outcome = train_step(engine_, {.batches = engine_.batches().load(own),
                                                    .trained_tokens = batches.trained_tokens,
                                                    .lr = lr,
-                                                   .max_grad_norm = config_.train.max_grad_norm});
+                                                   .max_grad_norm = config_.train.max_grad_norm,
+                                                   .stop = signals_.stop_requested(),
+                                                   .save = signals_.take_save_request()});
   progress_.adam_step = engine_.updates();
   progress_.skipped_in_row = outcome.skipped ? progress_.skipped_in_row + 1 : 0;
   progress_.skipped_total += outcome.skipped ? 1 : 0;
@@ -177,27 +223,42 @@ void Trainer::record_step(const StepBatches& batches, const StepOutcome& outcome
   for (Edge edge : kEdges) {
     record.bytes.emplace_back(name_of(edge), totals[static_cast<size_t>(edge)].bytes);
   }
+  const PayloadCounters::Totals payload = engine_.payload();
+  for (CommKind kind : {CommKind::kAllGather, CommKind::kReduceScatter, CommKind::kAllReduce}) {
+    record.bytes.emplace_back(name_of(kind),
+                              payload.of(kind).payload - payload_before_.of(kind).payload);
+  }
+  payload_before_ = payload;
+  record.times = outcome.times;
   record.memory = {.device_peak = engine_.memory().usage().peak(),
                    .device_plan = plan.device_total,
                    .host_pinned = engine_.store().host_bytes(),
                    .host_rss = resident_bytes()};
   record.skipped = outcome.skipped;
   record.skipped_total = progress_.skipped_total;
-  metrics_->write(record);
-
+  write(record);
   seconds_per_step_ = seconds_per_step_ == 0.0 ? seconds : 0.9 * seconds_per_step_ + 0.1 * seconds;
+  if (ranks_.first()) show_step(record, outcome);
+}
+
+void Trainer::show_step(const StepRecord& record, const StepOutcome& outcome) {
   LiveStatus status;
   status.step = progress_.step.value;
   status.total_steps = data_.total_steps();
   status.loss = outcome.loss;
-  status.lr = lr;
+  status.lr = record.lr;
   status.grad_norm = outcome.norm.norm;
   status.tokens_per_second = record.tokens_per_second;
   status.skipped = outcome.skipped;
+  if (outcome.times.size() > 1) {
+    const SlowestRank slowest = slowest_of(outcome.times);
+    status.wall =
+        "rank " + std::to_string(slowest.rank.value) + " " + std::string(slowest.resource);
+  }
   status.device_bytes = record.memory.device_peak;
-  status.device_plan_bytes = plan.device_total;
+  status.device_plan_bytes = record.memory.device_plan;
   status.host_bytes = record.memory.host_rss;
-  status.host_plan_bytes = plan.host_total;
+  status.host_plan_bytes = engine_.plan().host_total;
   status.eta_seconds =
       seconds_per_step_ * static_cast<double>(data_.total_steps() - progress_.step.value);
   live_line_.show(status);
@@ -212,8 +273,8 @@ void Trainer::count_skipped(const StepOutcome& outcome) {
   const std::string text = "step " + std::to_string(progress_.step.value) +
                            " skipped: the loss or a gradient is not finite" + first;
   live_line_.clear();
-  log_warning(text);
-  metrics_->write(EventRecord{.level = "warning", .code = "step_skipped", .rank = 0, .text = text});
+  if (ranks_.first()) log_warning(text);
+  write(EventRecord{.level = "warning", .code = "step_skipped", .rank = 0, .text = text});
   if (progress_.skipped_in_row >= config_.train.max_nonfinite_steps) {
     throw NonFiniteError("stopped after " + std::to_string(progress_.skipped_in_row) +
                          " steps in a row with a loss or gradient that is not finite" + first +
@@ -221,51 +282,88 @@ void Trainer::count_skipped(const StepOutcome& outcome) {
   }
 }
 
-void Trainer::after_step() {
+void Trainer::after_step(const StepOutcome& outcome) {
   const int64_t step = progress_.step.value;
   const bool last = step == data_.total_steps();
-  if (eval_data_ && !signals_.stop_requested() &&
+  stopping_ = outcome.stop;
+  if (eval_data_ && !stopping_ &&
       (last || (config_.eval.every_steps > 0 && step % config_.eval.every_steps == 0))) {
     evaluate_now();
   }
   const int64_t every = config_.checkpoint.every_steps;
-  const bool asked = signals_.take_save_request();
-  if (last || asked || (every > 0 && step % every == 0)) save();
+  const bool ends = last || out_of_patience();
+  if (ends || outcome.save || (every > 0 && step % every == 0)) save();
+}
+
+bool Trainer::out_of_patience() const {
+  return config_.eval.patience > 0 && evaluations_.without_gain() >= config_.eval.patience;
 }
 
 void Trainer::evaluate_now() {
-  // A stop signal during the evaluation ends it; the step before it is saved as always.
+  // A stop signal during the evaluation ends it; the step before it is saved as always. Several
+  // ranks finish it: they could not leave it together.
+  const StopCheck stop = ranks_.info().size > 1 ? StopCheck([] {}) : stop_check();
   try {
-    const Evaluation result = evaluate(engine_, *eval_data_, config_.eval.sequences,
-                                       config_.train.micro_batch, stop_check());
-    metrics_->write(EvalRecord{.step = progress_.step,
-                               .loss = result.loss,
-                               .perplexity = result.perplexity,
-                               .tokens = result.tokens,
-                               .seconds = result.seconds});
+    const Evaluation result =
+        evaluate(engine_, *eval_data_, config_.eval.sequences, config_.train.micro_batch, stop);
+    const bool best = evaluations_.record(result.loss);
+    write(EvalRecord{.step = progress_.step,
+                     .loss = result.loss,
+                     .perplexity = result.perplexity,
+                     .tokens = result.tokens,
+                     .seconds = result.seconds});
     live_line_.clear();
-    char text[96];
-    std::snprintf(text, sizeof text, "step %lld  eval loss %.4f  perplexity %.2f",
-                  static_cast<long long>(progress_.step.value), result.loss, result.perplexity);
-    log_info(text);
+    char text[128];
+    std::snprintf(text, sizeof text, "step %lld  eval loss %.4f  perplexity %.2f%s",
+                  static_cast<long long>(progress_.step.value), result.loss, result.perplexity,
+                  best ? "  the best so far" : "");
+    if (ranks_.first()) log_info(text);
+    if (tokenizer_) show_samples();
+    if (best && config_.eval.keep_best) write_checkpoint(directory_.file("best"), 1);
+    if (out_of_patience() && ranks_.first()) {
+      log_info("no lower loss in " + std::to_string(evaluations_.without_gain()) +
+               " evaluations: the run ends here (eval.patience)");
+    }
   } catch (const Stopped&) {
+    stopping_ = true;
     log_info("evaluation cut short by a stop signal");
   }
 }
 
-void Trainer::save() {
+// All ranks generate: each holds a part of the model.
+void Trainer::show_samples() {
+  const std::vector<Generated> samples =
+      generate(engine_, *tokenizer_,
+               {.prompts = config_.eval.prompts,
+                .max_new_tokens = config_.eval.max_new_tokens,
+                .seed = static_cast<uint64_t>(config_.run.seed)});
+  for (const Generated& sample : samples) {
+    if (ranks_.first()) log_info("  " + sample.prompt + sample.text);
+    write(EventRecord{
+        .level = "info", .code = "sample", .rank = 0, .text = sample.prompt + sample.text});
+  }
+}
+
+SavedCheckpoint Trainer::write_checkpoint(const std::string& folder, int64_t keep) {
   engine_.optimizer().flush();
   const DataCursor cursor = data_.cursor_after(progress_.step);
   progress_.sampler = Json{{"seed", cursor.seed},
                            {"epoch", cursor.epoch},
                            {"position", cursor.position},
                            {"data", hash_text(data_.fingerprint())}};
-  metrics_->sync();
-  const SavedCheckpoint saved =
-      save_checkpoint(directory_.checkpoints(), config_.checkpoint.keep, progress_,
-                      {source_.spec(), engine_.layouts(), Rank(0)}, engine_.store());
+  if (metrics_) metrics_->sync();
+  const RankGroups& groups = engine_.groups();
+  return save_checkpoint(folder, keep, progress_,
+                         {source_.spec(), engine_.layouts(), groups.shard()}, engine_.store(),
+                         ranks_.world(), groups);
+}
+
+void Trainer::save() {
+  const SavedCheckpoint saved = write_checkpoint(directory_.checkpoints(), config_.checkpoint.keep);
   saved_step_ = progress_.step;
-  metrics_->write(CheckpointRecord{
+  saved_path_ = saved.path;
+  if (!ranks_.first()) return;
+  write(CheckpointRecord{
       .step = progress_.step, .path = saved.path, .bytes = saved.bytes, .seconds = saved.seconds});
   directory_.write_status({.state = RunStatus::State::kRunning,
                            .exit_code = std::nullopt,
@@ -275,14 +373,17 @@ void Trainer::save() {
 }
 
 int Trainer::finish() {
+  if (!ranks_.first()) return 0;
   if (config_.checkpoint.export_model == CheckpointSection::Export::kEnd) {
     const std::string destination = directory_.export_directory();
-    const ExportResult result = export_run(source_, engine_, destination, /*as_fp32=*/false);
+    // The last step's checkpoint holds every rank's part; nobody has to be asked.
+    const Checkpoint last = Checkpoint::open(saved_path_);
+    const ExportResult result = export_checkpoint(source_, last, destination, /*as_fp32=*/false);
     live_line_.clear();
     log_info("exported " + std::to_string(result.tensors) + " tensors, " +
              format_bytes(result.bytes) + ", to " + destination);
   }
-  metrics_->write(EndRecord{.status = "done", .exit_code = 0, .steps = progress_.step.value});
+  write(EndRecord{.status = "done", .exit_code = 0, .steps = progress_.step.value});
   return 0;
 }
 

@@ -8,11 +8,14 @@
 #include <vector>
 
 #include "fsdp/engine.h"
+#include "text/tokenizer.h"
 #include "trainer/checkpoint_manifest.h"
+#include "trainer/eval_tracker.h"
 #include "trainer/live_line.h"
 #include "trainer/metrics.h"
 #include "trainer/run_data.h"
 #include "trainer/run_directory.h"
+#include "trainer/run_saver.h"
 #include "trainer/run_setup.h"
 #include "trainer/signal_flag.h"
 #include "trainer/train_step.h"
@@ -32,8 +35,8 @@ class Stopped : public std::runtime_error {
 
 class Trainer {
  public:
-  // Reads the data, allocates what the plan says and loads the model or a checkpoint. All
-  // references must outlive the trainer.
+  // Reads the data, allocates what the plan says and loads the model or a checkpoint, on every
+  // rank. All references must outlive the trainer.
   Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
           SignalFlag& signals);
 
@@ -47,28 +50,45 @@ class Trainer {
   void resume(const std::string& resume);
   // Refuses a sampler state of other data.
   DataCursor read_cursor(const Json& sampler, const std::string& path) const;
+  void agree_on_data() const;
   StepOutcome run_step();
   void record_step(const StepBatches& batches, const StepOutcome& outcome, double lr,
                    double seconds);
+  void show_step(const StepRecord& record, const StepOutcome& outcome);
   void count_skipped(const StepOutcome& outcome);
-  void after_step();
+  void after_step(const StepOutcome& outcome);
+  // Only rank 0 has a metrics file.
+  template <typename Record>
+  void write(const Record& record) {
+    if (metrics_) metrics_->write(record);
+  }
   void save();
+  SavedCheckpoint write_checkpoint(const std::string& folder, int64_t keep);
   void evaluate_now();
+  void check_prompts() const;
+  void show_samples();
+  bool out_of_patience() const;
   int finish();
   StopCheck stop_check() const;
 
   const RunConfig& config_;
   const ModelSource& source_;
+  const RunRanks& ranks_;
   const RunDirectory& directory_;
   SignalFlag& signals_;
   TrainingData data_;
   std::optional<SequenceData> eval_data_;
+  std::optional<Tokenizer> tokenizer_;  // only where eval.prompts are given
+  EvalTracker evaluations_;
   Engine engine_;
   std::optional<MetricsFile> metrics_;
   LiveLine live_line_;
   RunProgress progress_;
   std::optional<Step> saved_step_;
+  std::string saved_path_;
+  bool stopping_ = false;          // all ranks: after the step that has just ended
   double seconds_per_step_ = 0.0;  // smoothed, for the time left
+  PayloadCounters::Totals payload_before_;
 };
 
 }  // namespace longshore

@@ -77,6 +77,13 @@ class NonFiniteError : public Error {
   explicit NonFiniteError(const std::string& text) : Error(ExitCode::kNonFinite, text) {}
 };
 
+// Another rank died, hangs, disagrees or failed, or cannot be reached (exit 8); names the rank, the
+// operation with its sequence number and unit, and how long it was waited for.
+class CommError : public Error {
+ public:
+  explicit CommError(const std::string& text) : Error(ExitCode::kDistributed, text) {}
+};
+
 // The machine failed an operation: names the operation, the path and errno's text (exit 1).
 class IoError : public Error {
  public:

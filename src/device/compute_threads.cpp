@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "base/cpu_features.h"
 #include "base/errors.h"
 
 namespace longshore {
@@ -13,10 +14,7 @@ namespace {
 std::string strict_mode_of_this_cpu() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return "AVX512,STRICT";
-  }
+  if (cpu_has_avx512()) return "AVX512,STRICT";
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "AVX2,STRICT";
 #endif
   return "";

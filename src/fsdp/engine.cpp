@@ -3,13 +3,6 @@
 #include "base/errors.h"
 
 namespace longshore {
-namespace {
-
-// One rank until the collectives come.
-constexpr int32_t kShardFactor = 1;
-const Rank kRank(0);
-
-}  // namespace
 
 UnitCosts unit_costs(const Model& model, DType compute, int threads) {
   return [&model, compute, threads](int64_t positions, int64_t longest_document) {
@@ -23,16 +16,19 @@ UnitCosts unit_costs(const Model& model, DType compute, int threads) {
   };
 }
 
-Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw)
+Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw,
+               const RankGroups& groups)
     : model_(model),
       plan_(plan),
-      layouts_(make_layouts(model->spec(), kShardFactor)),
+      groups_(groups),
+      layouts_(make_layouts(model->spec(), plan.topology.shard_ranks)),
       memory_(plan.device_cap, plan.device_owned),
       budget_(memory_),
       pool_(plan.optimizer_threads),
       store_(layouts_, plan.state, plan.device == DeviceKind::kCuda, &pool_),
       ring_(make_ring()),
-      prefetcher_(&store_, &ring_, &copies_) {
+      prefetcher_(make_prefetcher()) {
+  LONGSHORE_CHECK(groups.topology == plan.topology) << "the plan is for other groups of ranks";
   LONGSHORE_CHECK(store_.host_bytes() == plan.host_arena)
       << store_.host_bytes() << " host bytes, planned " << plan.host_arena;
   const auto micro_batches = static_cast<int32_t>(plan.micro_batches);
@@ -40,13 +36,13 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
       std::make_unique<BatchStage>(carve_named("batch"), micro_batches, plan.positions, &copies_);
   runner_ = std::make_unique<UnitRunner>(model, &layouts_, plan.state.compute,
                                          plan.recompute ? Recompute::kUnit : Recompute::kNone,
-                                         &prefetcher_, make_runner_memory());
-  const bool staged = plan_.buffer("drain_staging") != nullptr;
-  drain_ = std::make_unique<GradDrain>(
-      &store_, &copies_, layouts_, kRank,
-      staged ? carve_named("drain_staging") : std::span<std::byte>(), &pool_);
-  optimizer_ = std::make_unique<OptimizerPipeline>(&store_, layouts_, model->spec(), kRank, adamw,
-                                                   &pool_, &ledger_);
+                                         &prefetcher_, plan.passes, make_runner_memory());
+  reducer_ = std::make_unique<GradReducer>(groups_, &layouts_, plan.reduce,
+                                           carve_if_planned("reduce_scratch"));
+  drain_ = std::make_unique<GradDrain>(&store_, &copies_, layouts_, groups_.shard(),
+                                       carve_if_planned("drain_staging"), &pool_);
+  optimizer_ = std::make_unique<OptimizerPipeline>(&store_, layouts_, model->spec(),
+                                                   groups_.shard(), adamw, &pool_, &ledger_);
   memory_.check_carved();
 }
 
@@ -60,8 +56,12 @@ std::span<std::byte> Engine::carve_named(const std::string& name) {
   return carve(*buffer);
 }
 
+std::span<std::byte> Engine::carve_if_planned(const std::string& name) {
+  return plan_.buffer(name) == nullptr ? std::span<std::byte>() : carve_named(name);
+}
+
 std::vector<std::span<std::byte>> Engine::carve_parts(const std::string& name) {
-  const std::span<std::byte> whole = carve_named(name);
+  const std::span<std::byte> whole = carve_if_planned(name);
   const auto count = static_cast<size_t>(plan_.micro_batches);
   LONGSHORE_CHECK(whole.size() % count == 0) << name << " is not in " << count << " equal parts";
   std::vector<std::span<std::byte>> parts;
@@ -79,11 +79,18 @@ StageRing Engine::make_ring() {
   return StageRing(std::move(slots));
 }
 
+Prefetcher Engine::make_prefetcher() {
+  return Prefetcher({.store = &store_,
+                     .ring = &ring_,
+                     .copies = &copies_,
+                     .shards = groups_.shards,
+                     .layouts = &layouts_,
+                     .shard = groups_.shard()});
+}
+
 UnitRunner::Memory Engine::make_runner_memory() {
   UnitRunner::Memory memory;
-  if (plan_.buffer("gradient_accumulator") != nullptr) {
-    memory.gradient = carve_named("gradient_accumulator");
-  }
+  memory.gradient = carve_if_planned("gradient_accumulator");
   for (const UnitSpec& unit : spec().units) {
     const PlannedBuffer* waiting = plan_.buffer("waiting_gradient." + unit.name);
     memory.waiting_gradients.push_back(waiting == nullptr ? std::span<std::byte>()
@@ -95,9 +102,30 @@ UnitRunner::Memory Engine::make_runner_memory() {
 }
 
 void Engine::load(const ParameterReader& read) {
-  load_parameters(store_, spec(), layouts_, kRank, read);
+  load_parameters(store_, spec(), layouts_, groups_.shard(), read);
   updates_ = 0;
   advance_version();
+}
+
+PayloadCounters::Totals Engine::payload() const {
+  PayloadCounters::Totals totals;
+  for (const Communicator* group : {groups_.all, groups_.shards, groups_.replicas}) {
+    if (group == nullptr) continue;
+    for (const auto& [key, count] : group->counters().total().counts) totals.counts[key] += count;
+  }
+  return totals;
+}
+
+RankTimes Engine::take_times() {
+  const auto now = std::chrono::steady_clock::now();
+  const double waited = payload().all().waited_seconds;
+  RankTimes times;
+  times.seconds = std::chrono::duration<double>(now - times_begin_).count();
+  times.waited = waited - waited_before_;
+  times.updated = optimizer_->take_seconds();
+  times_begin_ = now;
+  waited_before_ = waited;
+  return times;
 }
 
 void Engine::advance_version() {

@@ -1,11 +1,13 @@
 // Engine: one rank's training machinery, assembled as a plan says: device memory, the host store,
-// the stage ring, the runner, the drain and the optimizer. The library's front door for models of
-// one's own. Owned by the run; one thread builds it and calls it, and stays its compute thread.
+// the stage ring, the runner, the reducer, the drain and the optimizer. The library's front door
+// for models of one's own. Owned by the run; one thread builds it and calls it, and stays its
+// compute thread.
 //
 // The way of a step: batches -> runner (forward, loss, backward; units come from the store through
-// the ring) -> drain -> optimizer -> store. trainer/train_step.cpp walks it.
+// the ring, gathered) -> reducer -> drain -> optimizer -> store. trainer/train_step.cpp walks it.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -13,8 +15,10 @@
 #include "device/counting_allocator.h"
 #include "device/device_memory.h"
 #include "fsdp/batch_stage.h"
+#include "fsdp/step_totals.h"
 #include "fsdp/unit_runner.h"
 #include "offload/grad_drain.h"
+#include "offload/grad_reducer.h"
 #include "offload/ledger.h"
 #include "offload/optimizer_pipeline.h"
 #include "offload/prefetcher.h"
@@ -29,9 +33,10 @@ UnitCosts unit_costs(const Model& model, DType compute, int threads);
 
 class Engine {
  public:
-  // Allocates everything that the plan fixes. `model` must outlive the engine. Parameters are zero
-  // until `load`.
-  Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw);
+  // Allocates everything that the plan fixes. `model` and the groups' communicators must outlive
+  // the engine; a single rank has no groups. Parameters are zero until `load`.
+  Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw,
+         const RankGroups& groups = {});
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -41,10 +46,12 @@ class Engine {
   const TierPlan& plan() const { return plan_; }
   const ModelSpec& spec() const { return model_->spec(); }
   const std::vector<FlatLayout>& layouts() const { return layouts_; }
+  const RankGroups& groups() const { return groups_; }
   DeviceMemory& memory() { return memory_; }
   ShardStore& store() { return store_; }
   BatchStage& batches() { return *batches_; }
   UnitRunner& runner() { return *runner_; }
+  GradReducer& reducer() { return *reducer_; }
   GradDrain& drain() { return *drain_; }
   OptimizerPipeline& optimizer() { return *optimizer_; }
   Ledger& ledger() { return ledger_; }
@@ -55,18 +62,26 @@ class Engine {
   void set_updates(int64_t updates) { updates_ = updates; }
   // Counts one more, and returns its number.
   int64_t count_update() { return ++updates_; }
+  // Where the rank's time went since the last call, or since the engine was made.
+  RankTimes take_times();
+  // What the rank handed to collectives, all groups together, since the engine was made.
+  PayloadCounters::Totals payload() const;
   // The parameters at home changed: what the slots hold is stale.
   void advance_version();
 
  private:
   std::span<std::byte> carve(const PlannedBuffer& buffer);
   std::span<std::byte> carve_named(const std::string& name);
+  // One for each micro-batch; empty ones where the plan has no such buffer.
   std::vector<std::span<std::byte>> carve_parts(const std::string& name);
+  std::span<std::byte> carve_if_planned(const std::string& name);
   StageRing make_ring();
+  Prefetcher make_prefetcher();
   UnitRunner::Memory make_runner_memory();
 
   const Model* model_;
   TierPlan plan_;
+  RankGroups groups_;
   std::vector<FlatLayout> layouts_;
   DeviceMemory memory_;
   WorkspaceBudget budget_;
@@ -78,10 +93,13 @@ class Engine {
   Prefetcher prefetcher_;
   std::unique_ptr<BatchStage> batches_;
   std::unique_ptr<UnitRunner> runner_;
+  std::unique_ptr<GradReducer> reducer_;
   std::unique_ptr<GradDrain> drain_;
   std::unique_ptr<OptimizerPipeline> optimizer_;
   StateVersion version_;
   int64_t updates_ = 0;
+  std::chrono::steady_clock::time_point times_begin_ = std::chrono::steady_clock::now();
+  double waited_before_ = 0.0;
 };
 
 }  // namespace longshore

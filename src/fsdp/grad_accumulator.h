@@ -22,7 +22,7 @@ class GradAccumulator {
   virtual void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) = 0;
   virtual void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) = 0;
   // The finished sums, [trainable elements].
-  virtual std::span<const float> sums() const = 0;
+  virtual std::span<float> sums() = 0;
 };
 
 class RunningSum : public GradAccumulator {
@@ -37,7 +37,7 @@ class RunningSum : public GradAccumulator {
   void add(int32_t parameter, const at::Tensor& grad) override;
   void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override;
   void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override;
-  std::span<const float> sums() const override { return sums_; }
+  std::span<float> sums() override { return sums_; }
 
  private:
   std::span<float> sums_;

@@ -49,23 +49,23 @@ class UnitRunner::Sink : public GradSink {
 };
 
 UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layouts, DType compute,
-                       Recompute recompute, Prefetcher* prefetcher, Memory memory)
+                       Recompute recompute, Prefetcher* prefetcher, UnitPasses passes,
+                       Memory memory)
     : model_(model),
       spec_(&model->spec()),
       recompute_(recompute),
       prefetcher_(prefetcher),
+      passes_(std::move(passes)),
       views_(*model, *layouts, compute),
       carry_(model->spec(), scalar_type_of(compute), std::move(memory.carry)),
       lends_(model->spec().units.size(), false),
       saved_(model->spec().units.size()) {
-  int32_t first_trainable = static_cast<int32_t>(spec_->units.size()) - 1;
   for (const UnitSpec& unit : spec_->units) {
     for (ParamRef ref : unit.borrowed) lends_[index_of(ref.unit)] = true;
-    if (unit.id != last()) forward_order_.push_back(unit.id);
-    if (unit.has_trainable()) first_trainable = std::min(first_trainable, unit.id.value);
   }
-  for (int32_t i = static_cast<int32_t>(spec_->units.size()) - 1; i >= first_trainable; --i) {
-    backward_order_.push_back(UnitId(i));
+  for (const Visit& visit : passes_.train.visits) {
+    const bool forward = backward_order_.empty() && visit.unit != last();
+    (forward ? forward_order_ : backward_order_).push_back(visit.unit);
   }
   for (const UnitSpec& unit : spec_->units) {
     std::unique_ptr<GradAccumulator> sum;
@@ -81,18 +81,17 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
 UnitRunner::~UnitRunner() = default;
 
 std::vector<UnitLease> UnitRunner::bind(UnitId unit) {
-  std::vector<UnitLease> leases;
-  leases.push_back(prefetcher_->lease(unit));
-  for (ParamRef ref : spec_->unit(unit).borrowed) {
-    bool held = false;
-    for (const UnitLease& lease : leases) held = held || lease.unit() == ref.unit;
-    if (!held) leases.push_back(prefetcher_->lease(ref.unit));
-  }
+  std::vector<UnitLease> leases = prefetcher_->visit(unit);
   for (const UnitLease& lease : leases) views_.bind(lease);
   return leases;
 }
 
 void UnitRunner::begin_step(std::span<const MicroBatch> batches, double scale) {
+  begin(batches, scale, &passes_.train);
+}
+
+void UnitRunner::begin(std::span<const MicroBatch> batches, double scale, const PassPlan* pass) {
+  prefetcher_->begin_pass(pass);
   LONGSHORE_CHECK(static_cast<int32_t>(batches.size()) <= carry_.micro_batches())
       << batches.size() << " micro-batches, planned " << carry_.micro_batches();
   batches_ = batches;
@@ -150,7 +149,7 @@ UnitRunner::SavedGraph UnitRunner::make_graph(UnitId unit, int32_t micro_batch) 
   return graph;
 }
 
-std::span<const float> UnitRunner::backward(UnitId unit) {
+std::span<float> UnitRunner::backward(UnitId unit) {
   const WorkspaceLabel label(spec_->unit(unit).name + " backward");
   const std::vector<UnitLease> leases = bind(unit);
   GradAccumulator* const sums = accumulator(unit);
@@ -163,7 +162,7 @@ std::span<const float> UnitRunner::backward(UnitId unit) {
       backward_unit(unit, static_cast<int32_t>(i), sink);
     }
   }
-  return sums == nullptr ? std::span<const float>() : sums->sums();
+  return sums == nullptr ? std::span<float>() : sums->sums();
 }
 
 void UnitRunner::backward_loss(UnitId unit, GradSink& sink) {
@@ -226,7 +225,7 @@ void UnitRunner::run_autograd(UnitId unit, int32_t micro_batch, const SavedGraph
 }
 
 LossSum UnitRunner::evaluate(std::span<const MicroBatch> batches) {
-  begin_step(batches, 1.0);
+  begin(batches, 1.0, &passes_.forward);
   const at::NoGradGuard no_grad;
   for (UnitId unit : forward_order_) forward_without_graph(unit);
   const WorkspaceLabel label(spec_->unit(last()).name + " loss");
@@ -241,13 +240,13 @@ LossSum UnitRunner::evaluate(std::span<const MicroBatch> batches) {
 }
 
 at::Tensor UnitRunner::logits(const MicroBatch& batch, const at::Tensor& positions) {
-  begin_step({&batch, 1}, 1.0);
+  begin({&batch, 1}, 1.0, &passes_.forward);
   const at::NoGradGuard no_grad;
   for (UnitId unit : forward_order_) forward_without_graph(unit);
   const WorkspaceLabel label(spec_->unit(last()).name + " logits");
   const std::vector<UnitLease> leases = bind(last());
-  return model_->loss_unit().logits(views_.leaves(last()),
-                                    carry_.input(last(), 0, batch.position_count()), positions);
+  return model_->loss_unit().logits(
+      views_.leaves(last()), carry_.input(last(), 0, batch.position_count()), batch, positions);
 }
 
 }  // namespace longshore

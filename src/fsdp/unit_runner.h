@@ -36,7 +36,7 @@ class UnitRunner {
   };
   // All pointers must outlive the runner.
   UnitRunner(const Model* model, const std::vector<FlatLayout>* layouts, DType compute,
-             Recompute recompute, Prefetcher* prefetcher, Memory memory);
+             Recompute recompute, Prefetcher* prefetcher, UnitPasses passes, Memory memory);
   ~UnitRunner();
 
   // The units of a step, in the order of each pass: forward without the last unit, backward from
@@ -47,9 +47,9 @@ class UnitRunner {
   // `batches` must outlive the step. Gradients are of loss_sum * scale.
   void begin_step(std::span<const MicroBatch> batches, double scale);
   void forward(UnitId unit);
-  // The unit's summed gradient (trainable front of the flat parameter), valid until the next call.
-  // Empty for a unit without trainable parameters.
-  std::span<const float> backward(UnitId unit);
+  // The unit's gradient, summed over micro-batches (trainable front of the flat parameter), valid
+  // until the next call. Empty for a unit without trainable parameters.
+  std::span<float> backward(UnitId unit);
   const LossSum& loss() const { return loss_; }
 
   // Forward and loss without gradients.
@@ -60,6 +60,7 @@ class UnitRunner {
  private:
   class Sink;
   struct SavedGraph;
+  void begin(std::span<const MicroBatch> batches, double scale, const PassPlan* pass);
   // A unit's own lease and those of the units it borrows from.
   std::vector<UnitLease> bind(UnitId unit);
   void forward_without_graph(UnitId unit);
@@ -77,6 +78,7 @@ class UnitRunner {
   const ModelSpec* spec_;
   Recompute recompute_;
   Prefetcher* prefetcher_;
+  UnitPasses passes_;
   ParameterViews views_;
   CarryStore carry_;
   std::vector<std::unique_ptr<GradAccumulator>> accumulators_;  // by unit; null: nothing trainable

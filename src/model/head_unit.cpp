@@ -122,7 +122,7 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
   return result;
 }
 
-at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in,
+at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in, const MicroBatch&,
                             const at::Tensor& positions) const {
   const at::NoGradGuard no_grad;
   const at::Tensor normed = norm(parameters, in.at(0).index_select(0, positions));

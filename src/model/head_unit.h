@@ -27,7 +27,7 @@ class HeadUnit : public LossUnit {
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             double scale, bool want_grad_in, GradSink& sink) const override;
-  at::Tensor logits(UnitParameters parameters, const Carry& in,
+  at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                     const at::Tensor& positions) const override;
 
  private:

@@ -229,6 +229,20 @@ ModelSpec make_model_spec(const ArchSpec& arch, std::span<const FileTensor> file
   return model;
 }
 
+std::vector<std::string> unit_classes(const ArchSpec& arch) {
+  static const std::map<std::string_view, std::string> kBlocks = {
+      {"llama", "LlamaDecoderLayer"},
+      {"qwen2", "Qwen2DecoderLayer"},
+      {"qwen3", "Qwen3DecoderLayer"},
+      {"mistral", "MistralDecoderLayer"},
+      {"gpt2", "GPT2Block"}};
+  std::vector<std::string> classes(static_cast<size_t>(arch.layer_count()) + 2,
+                                   kBlocks.at(arch.family));
+  classes.front() = "Embedding";
+  classes.back() = "Head";
+  return classes;
+}
+
 bool is_skipped_tensor(const ArchSpec& arch, std::string_view name) {
   const NameTable& names = name_table(arch.family);
   for (std::string_view prefix : names.prefixes) {

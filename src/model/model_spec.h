@@ -39,6 +39,10 @@ std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, std::string_v
 // neither a parameter nor skipped by the family's rules.
 ModelSpec make_model_spec(const ArchSpec& arch, std::span<const FileTensor> files);
 
+// The class of each unit, in the names of transformers: "Embedding", "LlamaDecoderLayer", ...,
+// "Head".
+std::vector<std::string> unit_classes(const ArchSpec& arch);
+
 // True for a tensor that the family's files may hold but that is no parameter (buffers).
 bool is_skipped_tensor(const ArchSpec& arch, std::string_view name);
 

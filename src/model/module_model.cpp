@@ -48,8 +48,9 @@ class ModuleLoss : public LossUnit {
   }
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             double scale, bool want_grad_in, GradSink& sink) const override;
-  at::Tensor logits(UnitParameters, const Carry& in, const at::Tensor& positions) const override {
-    return scores_(in, MicroBatch()).index_select(0, positions);
+  at::Tensor logits(UnitParameters, const Carry& in, const MicroBatch& batch,
+                    const at::Tensor& positions) const override {
+    return scores_(in, batch).index_select(0, positions);
   }
 
  private:

@@ -89,7 +89,7 @@ class LossUnit {
                                     const MicroBatch& batch, double scale, bool want_grad_in,
                                     GradSink& sink) const = 0;
   // Scores of the next token, fp32 [rows, vocabulary], at the given positions (int64 [rows]).
-  virtual at::Tensor logits(UnitParameters parameters, const Carry& in,
+  virtual at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             const at::Tensor& positions) const = 0;
 };
 

@@ -11,10 +11,11 @@ constexpr int64_t kChunkElements = int64_t{1} << 20;
 
 void clear_moments(const StateSpans& state, const ShardPiece& piece) {
   if (state.exp_avg.empty()) return;
-  const auto from = static_cast<size_t>(piece.shard_begin);
-  const auto count = static_cast<size_t>(piece.elements);
-  std::ranges::fill(state.exp_avg.subspan(from, count), 0.0f);
-  std::ranges::fill(state.exp_avg_sq.subspan(from, count), 0.0f);
+  for (const MomentSpan& moment : {state.exp_avg, state.exp_avg_sq}) {
+    const MomentSpan part = moment.part(piece.shard_begin, piece.elements);
+    std::ranges::fill(part.values, std::byte{0});
+    std::ranges::fill(part.units, 0.0f);
+  }
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ struct StateSpans {
   std::span<float> master;
   std::span<uint16_t> high;
   std::span<uint16_t> low;
-  std::span<float> exp_avg;
-  std::span<float> exp_avg_sq;
+  MomentSpan exp_avg;
+  MomentSpan exp_avg_sq;
   std::span<std::byte> gradient;  // elements of StateOptions::drain
 };
 

@@ -2,45 +2,74 @@
 //
 // Regions of one unit's slab, in this order, each holding its segments end to end:
 //   master     fp32 master (format fp32), or fp32 parameter of a frozen segment in fp32 compute
-//   high       the bf16 parameter the device reads in bf16 compute; in `split` also the upper
-//              half of the master
+//   high       the bf16 parameter the device reads in bf16 compute; in the `split` formats also the
+//              upper half of the master
 //   low        the lower 16 bits of the master (`split`)
-//   exp_avg, exp_avg_sq   Adam's moments
+//   exp_avg, exp_avg_sq   Adam's moments, as shard/moments.h stores them
+//   exp_avg_units, exp_avg_sq_units   an fp32 unit for each block of 8-bit moments
 //   gradient   the drained gradient that waits for the update
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "shard/flat_layout.h"
+#include "shard/moments.h"
 
 namespace longshore {
 
-enum class StateFormat : uint8_t { kFp32, kSplit };
+// kFp32 and kSplit are exact and agree bit for bit; the other two split the master in the same way
+// and store the moments of matrices in fewer bits.
+enum class StateFormat : uint8_t { kFp32, kSplit, kSplitBf16, kSplitInt8 };
+inline constexpr std::array<StateFormat, 4> kStateFormats = {
+    StateFormat::kFp32, StateFormat::kSplit, StateFormat::kSplitBf16, StateFormat::kSplitInt8};
+// As in the run file: "split-bf16".
 std::string_view name_of(StateFormat format);
+std::optional<StateFormat> parse_state_format(std::string_view name);
 
-enum class Region : uint8_t { kMaster, kHigh, kLow, kExpAvg, kExpAvgSq, kGradient };
-inline constexpr std::array<Region, 6> kRegions = {Region::kMaster,   Region::kHigh,
-                                                   Region::kLow,      Region::kExpAvg,
-                                                   Region::kExpAvgSq, Region::kGradient};
+constexpr bool splits_master(StateFormat format) {
+  return format != StateFormat::kFp32;
+}
+// Of matrices; small and one-dimensional parameters keep fp32 moments.
+MomentFormat moments_of_matrices(StateFormat format);
+inline bool is_exact(StateFormat format) {
+  return moments_of_matrices(format) == MomentFormat::kF32;
+}
+
+enum class Region : uint8_t {
+  kMaster,
+  kHigh,
+  kLow,
+  kExpAvg,
+  kExpAvgSq,
+  kExpAvgUnits,
+  kExpAvgSqUnits,
+  kGradient
+};
+inline constexpr std::array<Region, 8> kRegions = {
+    Region::kMaster,   Region::kHigh,        Region::kLow,           Region::kExpAvg,
+    Region::kExpAvgSq, Region::kExpAvgUnits, Region::kExpAvgSqUnits, Region::kGradient};
 
 // What decides the bytes of a run's state.
 struct StateOptions {
-  StateFormat format = StateFormat::kSplit;
+  StateFormat format = StateFormat::kSplitBf16;
   DType compute = DType::kBF16;  // kF32 or kBF16
   DType drain = DType::kBF16;    // kF32 or kBF16
 };
 
-// Bytes per element of a region of a segment; 0 where the region does not exist.
-Bytes element_bytes(const StateOptions& options, Segment segment, Region region);
+MomentFormat moment_format(const StateOptions& options, Segment segment);
+
+// Bytes of a region for `elements` elements of a segment; 0 where the region does not exist.
+Bytes region_bytes(const StateOptions& options, Segment segment, Region region, int64_t elements);
 
 // The region that holds the parameter as the device reads it, contiguous over all segments; with
-// `split` in fp32 compute the parameter must be joined first (`needs_join`).
+// a split master in fp32 compute the parameter must be joined first (`needs_join`).
 constexpr bool needs_join(const StateOptions& options) {
-  return options.format == StateFormat::kSplit && options.compute == DType::kF32;
+  return splits_master(options.format) && options.compute == DType::kF32;
 }
 
 // Where a unit's shard lies in its slab. Offsets are bytes from the slab's start.
@@ -56,8 +85,8 @@ class SlabLayout {
   Bytes region_bytes(Region region) const;
 
  private:
-  std::array<std::array<Bytes, 3>, 6> offsets_{};
-  std::array<std::array<Bytes, 3>, 6> bytes_{};
+  std::array<std::array<Bytes, 3>, kRegions.size()> offsets_{};
+  std::array<std::array<Bytes, 3>, kRegions.size()> bytes_{};
   Bytes slab_bytes_ = 0;
 };
 

@@ -69,6 +69,14 @@ KeyValue other_value(const Key& key) {
     case KeyType::kPaths:
     case KeyType::kStrings:
       return std::vector<std::string>{"other"};
+    case KeyType::kUnits: {
+      UnitsChoice units;
+      units.kind = UnitsChoice::Kind::kMinParameters;
+      units.min_parameters = 7;
+      return units;
+    }
+    case KeyType::kGroups:
+      return std::vector<ParameterGroup>{{{"*.bias", "head.*"}, 1e-4, 0.0}, {{"up"}, {}, 0.5}};
     case KeyType::kChoice:
       break;
   }
@@ -158,10 +166,10 @@ TEST(Describe, KeysOfASectionNameTypeBoundsAndDefault) {
 }
 
 TEST(Describe, HelpShowsArguments) {
-  EXPECT_NE(help_text("offload").find("--offload.state_format=split\n"), std::string::npos);
+  EXPECT_NE(help_text("offload").find("--offload.state_format=split-bf16\n"), std::string::npos);
   EXPECT_NE(help_text("offload").find("integer (threads) or \"auto\", from 1 to 1024"),
             std::string::npos);
-  EXPECT_NE(help_overview().find("  fsdp        strategy units prefetch recompute\n"),
+  EXPECT_NE(help_overview().find("  fsdp        strategy shard_ranks units prefetch recompute\n"),
             std::string::npos);
 }
 
@@ -197,7 +205,7 @@ TEST(Describe, TheSchemaHasEveryKeyAndRefusesOthers) {
     }
   }
   const Json& offload = schema["properties"]["offload"]["properties"];
-  EXPECT_EQ(offload["state_format"]["enum"], (Json{"fp32", "split"}));
+  EXPECT_EQ(offload["state_format"]["enum"], (Json{"fp32", "split", "split-bf16", "split-int8"}));
   EXPECT_EQ(offload["threads"]["anyOf"][0]["maximum"], 1024);
   EXPECT_EQ(offload["threads"]["default"], "auto");
   EXPECT_EQ(schema["properties"]["optimizer"]["properties"]["eps"]["exclusiveMinimum"], 0.0);

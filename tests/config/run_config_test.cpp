@@ -206,6 +206,17 @@ KeyValue random_value(const Key& key, std::mt19937_64& random) {
     case KeyType::kPaths:
     case KeyType::kStrings:
       return std::vector<std::string>{string(), string()};
+    case KeyType::kUnits: {
+      UnitsChoice units;
+      units.kind = static_cast<UnitsChoice::Kind>(random() % 4);
+      if (units.kind == UnitsChoice::Kind::kClasses) units.classes = {string(), string()};
+      if (units.kind == UnitsChoice::Kind::kMinParameters)
+        units.min_parameters = 1 + int64_t(random() % 999);
+      if (units.kind == UnitsChoice::Kind::kGroups) units.groups = {{string()}, {string()}};
+      return units;
+    }
+    case KeyType::kGroups:
+      return std::vector<ParameterGroup>{{{string(), string()}, 0.125, {}}, {{string()}, {}, 3e-7}};
     case KeyType::kChoice:
       break;
   }

@@ -143,21 +143,27 @@ TEST_F(RunFileErrors, SizesNeedUnits) {
 
 TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
   expect_each({
-      {"[offload]\nstate_format = \"split-bf16\"",
-       "run.toml:2:16: offload.state_format: expected \"fp32\" or \"split\", found the string "
-       "\"split-bf16\""},
+      {"[offload]\nstate_format = \"split-fp8\"",
+       "run.toml:2:16: offload.state_format: expected \"fp32\", \"split\", \"split-bf16\" or "
+       "\"split-int8\", found the string \"split-fp8\", did you mean \"split-bf16\"?"},
       {"[offload]\noptimizer = \"nvme\"",
        "run.toml:2:13: offload.optimizer: expected \"host\", found the string \"nvme\""},
-      {"[fsdp]\nstrategy = \"hybrid_shard\"",
-       "run.toml:2:12: fsdp.strategy: expected \"full_shard\", found the string \"hybrid_shard\""},
+      {"[fsdp]\nstrategy = \"zero3\"",
+       "run.toml:2:12: fsdp.strategy: expected \"full_shard\", \"shard_grad_op\", \"hybrid_shard\" "
+       "or "
+       "\"no_shard\", found the string \"zero3\""},
       {"[data]\nformat = \"token\"",
        "run.toml:2:10: data.format: expected \"auto\", \"text\", \"tokens\", \"prompt-completion\" "
        "or "
        "\"messages\", found the string \"token\", did you mean \"tokens\"?"},
       {"[fsdp]\nrecompute = \"auto\"",
        "run.toml:2:13: fsdp.recompute: expected \"unit\" or \"none\", found the string \"auto\""},
-      {"[fsdp]\nunits = { min_parameters = 1_000_000 }",
-       "run.toml:2:9: fsdp.units: expected \"block\", found a table"},
+      {"[fsdp]\nunits = { min_parameters = 0 }",
+       "run.toml:2:9: fsdp.units.min_parameters = 0: must be at least 1"},
+      {"[fsdp]\nunits = { sizes = 3 }",
+       "run.toml:2:9: fsdp.units: expected \"block\", { classes = [...] }, { min_parameters = N } "
+       "or "
+       "{ groups = [[...], ...] }, found a table with 'sizes'"},
       {"[schedule]\nname = 3",
        "run.toml:2:8: schedule.name: expected \"constant\", \"linear\", \"cosine\" or \"wsd\", "
        "found the integer 3"},

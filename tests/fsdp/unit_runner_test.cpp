@@ -31,7 +31,18 @@ struct SmallRun {
     std::vector<std::span<std::byte>> ring_memory;
     for (int i = 0; i < slots; ++i) ring_memory.push_back(take(largest));
     ring = std::make_unique<StageRing>(ring_memory);
-    prefetcher = std::make_unique<Prefetcher>(&store, ring.get(), &copies);
+    prefetcher = std::make_unique<Prefetcher>(Prefetcher::Parts{.store = &store,
+                                                                .ring = ring.get(),
+                                                                .copies = &copies,
+                                                                .layouts = &layouts,
+                                                                .shard = Rank(0)});
+    PassInputs inputs;
+    for (const FlatLayout& layout : layouts) {
+      inputs.unit_bytes.push_back(layout.flat_elements() * Bytes{4});
+    }
+    inputs.slot_bytes.assign(static_cast<size_t>(slots), largest);
+    const UnitPasses passes{.train = plan_pass(small.spec(), Pass::kTrain, inputs),
+                            .forward = plan_pass(small.spec(), Pass::kForward, inputs)};
     UnitRunner::Memory memory;
     memory.gradient = take(largest);
     memory.waiting_gradients.resize(small.spec().units.size());
@@ -44,7 +55,7 @@ struct SmallRun {
     }
     for (int i = 0; i < micro_batches; ++i) memory.carry.gradients.push_back(take(carry_bytes));
     runner = std::make_unique<UnitRunner>(&small, &layouts, DType::kF32, recompute,
-                                          prefetcher.get(), std::move(memory));
+                                          prefetcher.get(), passes, std::move(memory));
   }
   std::span<std::byte> take(Bytes bytes) {
     blocks.emplace_back(static_cast<size_t>(bytes));
@@ -149,9 +160,11 @@ TEST(UnitRunner, StagesEachUnitOnceAPassAndReusesTheLast) {
   const auto model = make_small_model(SmallModules(5));
   SmallRun run(*model, Recompute::kUnit, 2, 3);
   run.gradients(three_batches(), 1.0);
-  // Forward fills 3 units, backward the loss; then "second" is still there, "first" and "table"
+  // Forward copies 3 units, backward the loss; then "second" is still there, "first" and "table"
   // are not.
-  EXPECT_EQ(run.ring->refills(), 6);
+  Bytes units = 0;
+  for (size_t unit : {0, 1, 2, 3, 1, 0}) units += run.layouts[unit].flat_elements() * 4;
+  EXPECT_EQ(run.copies.counts().to_device, units);
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ Carry PlainRunner::hidden(const MicroBatch& batch) const {
 }
 
 at::Tensor PlainRunner::logits(const MicroBatch& batch) const {
-  return model_.loss_unit().logits(parameters_.back(), hidden(batch),
+  return model_.loss_unit().logits(parameters_.back(), hidden(batch), batch,
                                    at::arange(batch.position_count()));
 }
 

@@ -1,4 +1,4 @@
-// State of one parameter in both formats, for tests of the update. Owned by a test.
+// State of one parameter in every format, for tests of the update. Owned by a test.
 #pragma once
 
 #include <cmath>
@@ -11,27 +11,43 @@
 
 namespace longshore::fakes {
 
-enum class Form { kMaster, kMasterAndParameter, kSplit };
-inline constexpr Form kForms[] = {Form::kMaster, Form::kMasterAndParameter, Form::kSplit};
+enum class Form { kMaster, kMasterAndParameter, kSplit, kSplitBf16, kSplitInt8 };
+inline constexpr Form kForms[] = {Form::kMaster, Form::kMasterAndParameter, Form::kSplit,
+                                  Form::kSplitBf16, Form::kSplitInt8};
+
+inline MomentFormat moments_of(Form form) {
+  if (form == Form::kSplitBf16) return MomentFormat::kBF16;
+  return form == Form::kSplitInt8 ? MomentFormat::kInt8 : MomentFormat::kF32;
+}
 
 struct AdamWState {
   Form form;
   DType gradient_dtype;
   std::vector<float> master;
   std::vector<uint16_t> high, low;
-  std::vector<float> exp_avg, exp_avg_sq;
+  std::vector<std::byte> exp_avg, exp_avg_sq;
+  std::vector<float> exp_avg_units, exp_avg_sq_units;
   std::vector<std::byte> gradient;
+  uint64_t update = 0;  // of the random bits
 
   AdamWState(Form f, DType dtype, const std::vector<float>& start)
       : form(f), gradient_dtype(dtype) {
-    if (form != Form::kSplit) master = start;
+    if (!split()) master = start;
     for (float value : start) {
       if (form != Form::kMaster) high.push_back(master_high(value));
-      if (form == Form::kSplit) low.push_back(master_low(value));
+      if (split()) low.push_back(master_low(value));
     }
-    exp_avg.resize(start.size());
-    exp_avg_sq.resize(start.size());
+    const auto width = static_cast<size_t>(width_of(moments_of(form)));
+    exp_avg.resize(start.size() * width);
+    exp_avg_sq.resize(start.size() * width);
+    if (form == Form::kSplitInt8) {
+      exp_avg_units.resize((start.size() + kMomentBlockElements - 1) / kMomentBlockElements);
+      exp_avg_sq_units.resize(exp_avg_units.size());
+    }
   }
+
+  bool split() const { return form >= Form::kSplit; }
+  size_t elements() const { return split() ? high.size() : master.size(); }
 
   // Rounds to the gradient's dtype.
   void set_gradient(const std::vector<float>& values) {
@@ -46,26 +62,37 @@ struct AdamWState {
     }
   }
 
-  AdamWSlice slice(size_t begin, size_t count) {
+  // Moments in blocks want `begin` to be a multiple of 256.
+  UpdateSlice slice(size_t begin, size_t count) {
     const auto part = [&](auto& whole) {
       return whole.empty() ? std::span(whole) : std::span(whole).subspan(begin, count);
     };
     const auto width = static_cast<size_t>(width_of(gradient_dtype));
+    const MomentFormat format = moments_of(form);
+    const MomentSpan first = {format, exp_avg, exp_avg_units};
+    const MomentSpan second = {format, exp_avg_sq, exp_avg_sq_units};
     return {.master = part(master),
             .high = part(high),
             .low = part(low),
-            .exp_avg = part(exp_avg),
-            .exp_avg_sq = part(exp_avg_sq),
+            .exp_avg = first.part(static_cast<int64_t>(begin), static_cast<int64_t>(count)),
+            .exp_avg_sq = second.part(static_cast<int64_t>(begin), static_cast<int64_t>(count)),
             .gradient = std::span<const std::byte>(gradient).subspan(begin * width, count * width),
-            .gradient_dtype = gradient_dtype};
+            .gradient_dtype = gradient_dtype,
+            .rounding = {{0x12345678u, 0x9abcdef0u}, begin, update}};
   }
-  AdamWSlice slice() { return slice(0, exp_avg.size()); }
+  UpdateSlice slice() { return slice(0, elements()); }
 
   std::vector<float> masters() const {
-    if (form != Form::kSplit) return master;
+    if (!split()) return master;
     std::vector<float> joined;
     for (size_t i = 0; i < high.size(); ++i) joined.push_back(join_master(high[i], low[i]));
     return joined;
+  }
+  std::vector<float> moments(Moment which) {
+    std::vector<float> values(elements());
+    const UpdateSlice all = slice();
+    read_moments(which, which == Moment::kFirst ? all.exp_avg : all.exp_avg_sq, 0, values);
+    return values;
   }
 };
 
@@ -77,7 +104,9 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 
 inline bool same_bits(const AdamWState& a, const AdamWState& b) {
   return same_bits(a.master, b.master) && same_bits(a.high, b.high) && same_bits(a.low, b.low) &&
-         same_bits(a.exp_avg, b.exp_avg) && same_bits(a.exp_avg_sq, b.exp_avg_sq);
+         same_bits(a.exp_avg, b.exp_avg) && same_bits(a.exp_avg_sq, b.exp_avg_sq) &&
+         same_bits(a.exp_avg_units, b.exp_avg_units) &&
+         same_bits(a.exp_avg_sq_units, b.exp_avg_sq_units);
 }
 
 // Normal values over many magnitudes, zeros and denormals among them.

@@ -91,7 +91,7 @@ TEST(GradDrain, SumsTheNormOfWhatWasKept) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     Fixture f(dtype);
     f.drain_all();
-    const GradNorm norm = f.drain.finish();
+    const GradNorm norm = norm_of(f.drain.finish());
     long double squares = 0.0L;
     for (size_t u = 0; u < f.layouts.size(); ++u) {
       for (float value : f.gradient(u)) {
@@ -110,13 +110,13 @@ TEST(GradDrain, GivesTheSameNormOnAnyNumberOfThreadsAndInAnyOrder) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     Fixture one(dtype);
     one.drain_all();
-    const double norm = one.drain.finish().norm;
+    const double norm = norm_of(one.drain.finish()).norm;
     for (int threads : {2, 4}) {
       Fixture many(dtype, threads);
       for (size_t i = 0; i < many.layouts.size(); ++i) {
         many.drain.drain(UnitId(static_cast<int32_t>(i)), many.gradient(i));
       }
-      EXPECT_EQ(many.drain.finish().norm, norm);
+      EXPECT_EQ(norm_of(many.drain.finish()).norm, norm);
     }
   }
 }
@@ -131,11 +131,11 @@ TEST(GradDrain, FindsTheFirstUnitWithANonFiniteValueAndBeginsAnew) {
         if (u > 0) values[5] = bad;
         f.drain.drain(UnitId(static_cast<int32_t>(u)), values);
       }
-      const GradNorm norm = f.drain.finish();
+      const GradNorm norm = norm_of(f.drain.finish());
       EXPECT_FALSE(norm.finite);
       EXPECT_EQ(norm.first_non_finite, UnitId(1));
       f.drain.drain(UnitId(1), f.gradient(1));
-      EXPECT_TRUE(f.drain.finish().finite);
+      EXPECT_TRUE(norm_of(f.drain.finish()).finite);
     }
   }
 }
@@ -145,9 +145,53 @@ TEST(GradDrain, TakesTheLargestFiniteValuesAsFinite) {
   std::vector<float> values = f.gradient(0);
   values[0] = values[1] = std::numeric_limits<float>::max();
   f.drain.drain(UnitId(0), values);
-  const GradNorm norm = f.drain.finish();
+  const GradNorm norm = norm_of(f.drain.finish());
   EXPECT_TRUE(norm.finite);
   EXPECT_GT(norm.norm, 4e38);
+}
+
+// Every rank drains its own parts of the whole sums; together they are all of it.
+TEST(GradDrain, EachRankTakesItsOwnPart) {
+  Fixture whole(DType::kBF16);
+  whole.drain_all();
+  const double norm = norm_of(whole.drain.finish()).norm;
+  constexpr int32_t kRanks = 3;
+  const std::vector<FlatLayout> layouts = make_layouts(whole.model, kRanks);
+  std::vector<double> squares(layouts.size(), 0.0);
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    PinnedStore store(layouts, whole.store.options(), false, &whole.pool);
+    std::vector<std::byte> staging(
+        static_cast<size_t>(GradDrain::planned_staging_bytes(layouts, store.options())));
+    GradDrain drain(&store, &whole.copies, layouts, Rank(rank), staging, &whole.pool);
+    for (size_t u = 0; u < layouts.size(); ++u) {
+      const UnitId unit(static_cast<int32_t>(u));
+      std::vector<float> sums(static_cast<size_t>(layouts[u].trainable_elements()),
+                              std::numeric_limits<float>::quiet_NaN());
+      const std::vector<float> values = whole.gradient(u);
+      for (int32_t i = 0; i < layouts[u].parameter_count(); ++i) {
+        const ElementRange from = whole.layouts[u].parameter(i);
+        if (whole.layouts[u].parameter_segment(i) == Segment::kFrozen) continue;
+        std::copy_n(values.begin() + from.begin, from.elements,
+                    sums.begin() + layouts[u].parameter(i).begin);
+      }
+      drain.drain(unit, sums);
+      for (const ShardPiece& piece : layouts[u].pieces(Rank(rank))) {
+        if (piece.segment == Segment::kFrozen) continue;
+        const int64_t home = (piece.segment == Segment::kFullMoments
+                                  ? layouts[u].shard_elements(Segment::kQuantisedMoments)
+                                  : 0) +
+                             piece.shard_begin;
+        uint16_t bits = 0;
+        std::memcpy(&bits, store.gradient(unit).data() + home * 2, 2);
+        const float sent = sums[static_cast<size_t>(layouts[u].parameter(piece.parameter).begin +
+                                                    piece.parameter_begin)];
+        EXPECT_EQ(bf16_to_float(bits), kept(DType::kBF16, sent));
+      }
+    }
+    const std::vector<double> own = drain.finish();
+    for (size_t u = 0; u < own.size(); ++u) squares[u] += own[u];
+  }
+  EXPECT_NEAR(norm_of(squares).norm / norm, 1.0, 1e-12);
 }
 
 TEST(GradDrain, RefusesAUnitTwiceOrWithAnotherLength) {

@@ -9,57 +9,46 @@
 namespace longshore {
 namespace {
 
+constexpr StateVersion kVersion(1);
+
 struct RingOfTwo {
-  std::vector<std::byte> memory = std::vector<std::byte>(2 * 64);
-  StageRing ring{{std::span(memory).first(64), std::span(memory).last(64)}};
+  std::vector<std::byte> memory = std::vector<std::byte>(64 + 32);
+  StageRing ring{{std::span(memory).first(64), std::span(memory).last(32)}};
 };
 
 // A reader must never see the next unit's bytes under its lease.
-TEST(StageRing, RefusesToRefillALeasedSlot) {
+TEST(StageRing, RefusesToFillALeasedSlot) {
   RingOfTwo two;
-  two.ring.refill(UnitId(0), StateVersion(1), 64);
-  const UnitLease first = two.ring.lease(UnitId(0), StateVersion(1));
-  two.ring.refill(UnitId(1), StateVersion(1), 64);
-  const UnitLease second = two.ring.lease(UnitId(1), StateVersion(1));
-  EXPECT_THROW(two.ring.refill(UnitId(2), StateVersion(1), 64), CheckFailure);
-}
-
-TEST(StageRing, RefillsTheSlotUnusedForLongest) {
-  RingOfTwo two;
-  two.ring.refill(UnitId(0), StateVersion(1), 64);
-  two.ring.refill(UnitId(1), StateVersion(1), 64);
-  {
-    const UnitLease use = two.ring.lease(UnitId(0), StateVersion(1));
-  }
-  two.ring.refill(UnitId(2), StateVersion(1), 64);
-  EXPECT_TRUE(two.ring.holds(UnitId(0), StateVersion(1)));
-  EXPECT_FALSE(two.ring.holds(UnitId(1), StateVersion(1)));
+  two.ring.fill({UnitId(0), 0}, kVersion, 64);
+  const UnitLease lease = two.ring.lease({UnitId(0), 0}, kVersion);
+  EXPECT_THROW(two.ring.fill({UnitId(1), 0}, kVersion, 64), CheckFailure);
+  EXPECT_NO_THROW(two.ring.fill({UnitId(1), 1}, kVersion, 32));
 }
 
 // After an update the old bytes are still in the slot, under the old version.
-TEST(StageRing, DoesNotLeaseAnotherVersion) {
+TEST(StageRing, LeasesOnlyTheUnitAndVersionThatTheSlotHolds) {
   RingOfTwo two;
-  two.ring.refill(UnitId(0), StateVersion(1), 64);
-  EXPECT_THROW(two.ring.lease(UnitId(0), StateVersion(2)), CheckFailure);
-  EXPECT_FALSE(two.ring.holds(UnitId(0), StateVersion(2)));
+  EXPECT_THROW(two.ring.lease({UnitId(0), 0}, kVersion), CheckFailure) << "nothing is there";
+  two.ring.fill({UnitId(0), 0}, kVersion, 48);
+  EXPECT_THROW(two.ring.lease({UnitId(0), 0}, StateVersion(2)), CheckFailure);
+  EXPECT_THROW(two.ring.lease({UnitId(1), 0}, kVersion), CheckFailure);
+  EXPECT_EQ(two.ring.lease({UnitId(0), 0}, kVersion).bytes().size(), 48u);
 }
 
 TEST(StageRing, FreesASlotWhenItsLastLeaseEnds) {
   RingOfTwo two;
-  two.ring.refill(UnitId(0), StateVersion(1), 64);
-  two.ring.refill(UnitId(1), StateVersion(1), 64);
-  const UnitLease kept = two.ring.lease(UnitId(1), StateVersion(1));
-  std::optional<UnitLease> first(two.ring.lease(UnitId(0), StateVersion(1)));
-  std::optional<UnitLease> second(two.ring.lease(UnitId(0), StateVersion(1)));
+  two.ring.fill({UnitId(0), 0}, kVersion, 64);
+  std::optional<UnitLease> first(two.ring.lease({UnitId(0), 0}, kVersion));
+  std::optional<UnitLease> second(two.ring.lease({UnitId(0), 0}, kVersion));
   first.reset();
-  EXPECT_THROW(two.ring.refill(UnitId(2), StateVersion(1), 64), CheckFailure);
+  EXPECT_THROW(two.ring.fill({UnitId(2), 0}, kVersion, 64), CheckFailure);
   second.reset();
-  EXPECT_NO_THROW(two.ring.refill(UnitId(2), StateVersion(1), 64));
+  EXPECT_NO_THROW(two.ring.fill({UnitId(2), 0}, kVersion, 64));
 }
 
-TEST(StageRing, RefusesAUnitLargerThanASlot) {
+TEST(StageRing, RefusesAUnitLargerThanTheSlot) {
   RingOfTwo two;
-  EXPECT_THROW(two.ring.refill(UnitId(0), StateVersion(1), 65), CheckFailure);
+  EXPECT_THROW(two.ring.fill({UnitId(0), 1}, kVersion, 33), CheckFailure);
 }
 
 }  // namespace

@@ -138,22 +138,63 @@ TEST(TierPlan, HoldsSavedGraphsOfAllMicroBatchesWithoutRecompute) {
 
 TEST(TierPlan, CountsWhatAStepMoves) {
   const ModelSpec model = fakes::make_small_model(3, true);
-  const TierPlan plan = draft_tier_plan(made_up_inputs(model), made_up_machine());
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.state.format = StateFormat::kSplit;
+  const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
   const Bytes units = (16640 + 3 * 22784) * 2;
   EXPECT_EQ(plan.step.h2d, 2 * units + 256 * 2 + 16640 * 2 + 3 * 4 * 100 * 8);
   EXPECT_EQ(plan.step.d2h, (16640 + 3 * 22784 + 256) * 2);
   EXPECT_EQ(plan.step.update_dram, (16640 + 3 * 22784 + 256) * 26);
   EXPECT_DOUBLE_EQ(plan.step.flops_per_token, 8.0 * static_cast<double>(plan.parameters));
+  // Norms have fp32 moments in every format: 256 elements in each of three blocks and the head.
+  const int64_t matrices = 16640 + 3 * (22784 - 256);
+  const auto update_dram = [&](StateFormat format) {
+    inputs.state.format = format;
+    return draft_tier_plan(inputs, made_up_machine()).step.update_dram;
+  };
+  EXPECT_EQ(update_dram(StateFormat::kFp32), (matrices + 4 * 256) * 28);
+  EXPECT_EQ(update_dram(StateFormat::kSplitBf16), matrices * 18 + 4 * 256 * 26);
+  EXPECT_EQ(update_dram(StateFormat::kSplitInt8),
+            matrices * 14 + matrices / 128 * 16 + 4 * 256 * 26);
 }
 
 TEST(TierPlan, SharesTheStepOverRanks) {
   const ModelSpec model = fakes::make_small_model(2, false);
   PlanInputs inputs = made_up_inputs(model);
-  inputs.ranks = 3;
-  inputs.shard_factor = 3;
+  inputs.topology = make_topology(ShardStrategy::kFullShard, 3, 1);
   const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
   EXPECT_EQ(plan.micro_batches, 2) << "7 sequences over 3 ranks, 2 at a time";
   EXPECT_LT(plan.host_arena, draft_tier_plan(made_up_inputs(model), made_up_machine()).host_arena);
+}
+
+// What travels between ranks, by strategy; a unit is padded for its shard factor.
+TEST(TierPlan, CountsWhatEachStrategySends) {
+  const ModelSpec model = fakes::make_small_model(2, false);
+  struct Case {
+    ShardStrategy strategy;
+    int32_t hybrid;
+    int64_t gathers;  // of each block: in forward and backward
+  };
+  for (const Case& test :
+       {Case{ShardStrategy::kFullShard, 1, 2}, Case{ShardStrategy::kShardGradOp, 1, 1},
+        Case{ShardStrategy::kHybridShard, 2, 2}, Case{ShardStrategy::kNoShard, 1, 0}}) {
+    PlanInputs inputs = made_up_inputs(model);
+    inputs.prefetch = 0;
+    inputs.topology = make_topology(test.strategy, 4, test.hybrid);
+    const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
+    const std::vector<FlatLayout> layouts = make_layouts(model, plan.topology.shard_ranks);
+    const int64_t embedding = layouts[0].flat_elements(), head = layouts[3].flat_elements();
+    const int64_t blocks = layouts[1].flat_elements() + layouts[2].flat_elements();
+    const int64_t all = embedding + blocks + head;
+    const int64_t ends = test.strategy == ShardStrategy::kShardGradOp ? embedding : 2 * embedding;
+    // One slot: backward gathers again everything but the head, which runs both ways at once.
+    const Bytes gathered = test.gathers == 0 ? 0 : (ends + test.gathers * blocks + head) * 2;
+    EXPECT_EQ(plan.step.all_gather, gathered) << name_of(test.strategy);
+    EXPECT_EQ(plan.step.reduce_scatter, plan.topology.shard_ranks > 1 ? all * 4 : 0);
+    EXPECT_EQ(plan.step.all_reduce,
+              plan.topology.replicas() > 1 ? all * 4 / plan.topology.shard_ranks : 0);
+    EXPECT_EQ(plan.slots, test.strategy == ShardStrategy::kShardGradOp ? 4 : 1);
+  }
 }
 
 TEST(TierPlan, RefusesADeviceCapWithTheArithmeticAndTheKeys) {

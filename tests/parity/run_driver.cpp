@@ -1,6 +1,8 @@
 #include "tests/parity/run_driver.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 #include "trainer/checkpoint_directory.h"
 #include "trainer/checkpoint_reader.h"
 #include "trainer/command_line.h"
+#include "trainer/resume_point.h"
 
 namespace longshore {
 
@@ -73,6 +76,7 @@ std::vector<std::string> RunDriver::golden_arguments(const std::string& golden) 
           "--checkpoint.export=never",
           "--device.threads=1",
           "--offload.threads=1",
+          "--offload.state_format=split",
           "--log.every_steps=1000"};
 }
 
@@ -84,7 +88,53 @@ int RunDriver::train(const std::vector<std::string>& arguments) const {
   command.push_back(empty);
   command.insert(command.end(), arguments.begin(), arguments.end());
   command.push_back("--run.dir=\"" + directory_ + "\"");
+  command.push_back("--data.cache=\"" + directory_ + "/cache\"");
   return run_command_line(command);
+}
+
+int RunDriver::start_ranks(int ranks, const std::vector<std::string>& arguments) const {
+  std::filesystem::create_directories(directory_);
+  const std::string empty = directory_ + "/empty.toml";
+  std::ofstream(empty).close();
+  std::vector<std::string> command = {
+      LONGSHORE_BINARY, "launch", "--nproc", std::to_string(ranks), "--", "train", empty};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  command.push_back("--run.dir=\"" + directory_ + "\"");
+  command.push_back("--data.cache=\"" + directory_ + "/cache\"");
+  std::vector<char*> words;
+  for (std::string& word : command) words.push_back(word.data());
+  words.push_back(nullptr);
+  const std::string log = directory_ + "/ranks.log";
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  ::setpgid(0, 0);
+  const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  ::dup2(fd, STDOUT_FILENO);
+  ::dup2(fd, STDERR_FILENO);
+  ::execv(words.front(), words.data());
+  ::_exit(127);
+}
+
+int RunDriver::train_ranks(int ranks, const std::vector<std::string>& arguments) const {
+  const pid_t launcher = start_ranks(ranks, arguments);
+  int status = 0;
+  EXPECT_EQ(::waitpid(launcher, &status, 0), launcher);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+Json RunDriver::plan(int ranks) const {
+  testing::internal::CaptureStdout();
+  const int exit_code =
+      run_command_line({"plan", directory_ + "/config.toml", "--json", "--ranks",
+                        std::to_string(ranks), "--ranks-per-node", std::to_string(ranks)});
+  const std::string text = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(exit_code, 0) << text;
+  return Json::parse(text);
+}
+
+std::string RunDriver::output() const {
+  std::ifstream file(directory_ + "/ranks.log");
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::vector<Json> RunDriver::metrics(const std::string& kind) const {

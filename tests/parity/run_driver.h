@@ -35,7 +35,17 @@ class RunDriver {
   // `longshore train` with these keys and run.dir. Returns the exit code.
   int train(const std::vector<std::string>& arguments) const;
 
+  // The same on several ranks: real processes under `longshore launch`, whose output goes to
+  // ranks.log in the directory. Returns the launcher's exit code.
+  int train_ranks(int ranks, const std::vector<std::string>& arguments) const;
+  // Starts that launcher and returns its process id, leader of a process group of its own.
+  int start_ranks(int ranks, const std::vector<std::string>& arguments) const;
+  // What the ranks of train_ranks or start_ranks printed.
+  std::string output() const;
+
   const std::string& directory() const { return directory_; }
+  // The run's plan as `longshore plan --json` gives it for so many ranks on one node.
+  Json plan(int ranks) const;
   // The objects of metrics.jsonl with that kind.
   std::vector<Json> metrics(const std::string& kind) const;
   // `key` of every step line.

@@ -24,7 +24,7 @@ ModelSpec model_with_frozen() {
 
 std::vector<StateOptions> all_options() {
   std::vector<StateOptions> all;
-  for (StateFormat format : {StateFormat::kFp32, StateFormat::kSplit}) {
+  for (StateFormat format : kStateFormats) {
     for (DType compute : {DType::kF32, DType::kBF16}) all.push_back({format, compute, compute});
   }
   return all;

@@ -17,7 +17,7 @@ namespace {
 
 std::vector<StateOptions> all_options() {
   std::vector<StateOptions> all;
-  for (StateFormat format : {StateFormat::kFp32, StateFormat::kSplit}) {
+  for (StateFormat format : kStateFormats) {
     for (DType compute : {DType::kF32, DType::kBF16}) {
       for (DType drain : {DType::kF32, DType::kBF16}) all.push_back({format, compute, drain});
     }
@@ -25,21 +25,39 @@ std::vector<StateOptions> all_options() {
   return all;
 }
 
+// Of a block of 256 elements.
 Bytes state_bytes(const StateOptions& options, Segment segment) {
   Bytes sum = 0;
-  for (Region region : kRegions) sum += element_bytes(options, segment, region);
+  for (Region region : kRegions) sum += region_bytes(options, segment, region, kBlockElements);
   return sum;
 }
 
 TEST(StateFormat, TakesTheBytesThatTheDesignSays) {
   const Segment matrices = Segment::kQuantisedMoments;
-  EXPECT_EQ(state_bytes({StateFormat::kFp32, DType::kBF16, DType::kBF16}, matrices), 16);
-  EXPECT_EQ(state_bytes({StateFormat::kSplit, DType::kBF16, DType::kBF16}, matrices), 14);
-  EXPECT_EQ(state_bytes({StateFormat::kFp32, DType::kF32, DType::kF32}, matrices), 16);
-  EXPECT_EQ(state_bytes({StateFormat::kSplit, DType::kF32, DType::kF32}, matrices), 16);
+  const auto bytes = [](StateFormat format, DType compute, Segment segment) {
+    return state_bytes({format, compute, compute}, segment);
+  };
+  EXPECT_EQ(bytes(StateFormat::kFp32, DType::kBF16, matrices), 16 * kBlockElements);
+  EXPECT_EQ(bytes(StateFormat::kSplit, DType::kBF16, matrices), 14 * kBlockElements);
+  EXPECT_EQ(bytes(StateFormat::kSplitBf16, DType::kBF16, matrices), 10 * kBlockElements);
+  // Two fp32 units for each 128 elements.
+  EXPECT_EQ(bytes(StateFormat::kSplitInt8, DType::kBF16, matrices), 8 * kBlockElements + 16);
+  EXPECT_EQ(bytes(StateFormat::kFp32, DType::kF32, matrices), 16 * kBlockElements);
+  EXPECT_EQ(bytes(StateFormat::kSplit, DType::kF32, matrices), 16 * kBlockElements);
   for (const StateOptions& options : all_options()) {
-    EXPECT_EQ(state_bytes(options, Segment::kFrozen), width_of(options.compute));
+    EXPECT_EQ(state_bytes(options, Segment::kFrozen), width_of(options.compute) * kBlockElements);
+    const StateOptions exact = {
+        splits_master(options.format) ? StateFormat::kSplit : StateFormat::kFp32, options.compute,
+        options.drain};
+    EXPECT_EQ(state_bytes(options, Segment::kFullMoments),
+              state_bytes(exact, Segment::kFullMoments))
+        << "small parameters keep fp32 moments";
   }
+}
+
+TEST(StateFormat, HasNamesThatAreReadBack) {
+  for (StateFormat format : kStateFormats) EXPECT_EQ(parse_state_format(name_of(format)), format);
+  EXPECT_EQ(parse_state_format("fp16"), std::nullopt);
 }
 
 TEST(StateFormat, HoldsTheParameterOfTheDeviceContiguouslyUnlessItMustBeJoined) {
@@ -47,7 +65,7 @@ TEST(StateFormat, HoldsTheParameterOfTheDeviceContiguouslyUnlessItMustBeJoined) 
     if (needs_join(options)) continue;
     const Region home = options.compute == DType::kF32 ? Region::kMaster : Region::kHigh;
     for (Segment segment : kSegments) {
-      EXPECT_EQ(element_bytes(options, segment, home), width_of(options.compute));
+      EXPECT_EQ(region_bytes(options, segment, home, 1), width_of(options.compute));
     }
   }
 }
@@ -62,15 +80,15 @@ TEST(SlabLayout, PutsRegionsEndToEndAndRoundsToPages) {
       const SlabLayout slab(layout, options);
       Bytes cursor = 0;
       for (Region region : kRegions) {
-        Bytes region_bytes = 0;
+        Bytes sum = 0;
         for (Segment segment : kSegments) {
           EXPECT_EQ(slab.offset(region, segment), cursor);
           EXPECT_EQ(slab.bytes(region, segment),
-                    layout.shard_elements(segment) * element_bytes(options, segment, region));
+                    region_bytes(options, segment, region, layout.shard_elements(segment)));
           cursor += slab.bytes(region, segment);
-          region_bytes += slab.bytes(region, segment);
+          sum += slab.bytes(region, segment);
         }
-        EXPECT_EQ(slab.region_bytes(region), region_bytes);
+        EXPECT_EQ(slab.region_bytes(region), sum);
       }
       EXPECT_EQ(slab.slab_bytes(), align_up(cursor, 4096));
     }

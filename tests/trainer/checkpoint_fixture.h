@@ -15,6 +15,8 @@
 #include "shard/state_values.h"
 #include "trainer/checkpoint_reader.h"
 #include "trainer/checkpoint_writer.h"
+#include "trainer/resume_point.h"
+#include "trainer/run_saver.h"
 
 namespace longshore {
 
@@ -91,8 +93,19 @@ class RankState {
         const float master = bits(StateKind::kMaster);
         write_values(state, piece.shard_begin + i, std::span(&master, 1));
         if (state.exp_avg.empty()) continue;
-        state.exp_avg[at] = bits(StateKind::kExpAvg);
-        state.exp_avg_sq[at] = bits(StateKind::kExpAvgSq);
+        state.exp_avg.f32()[at] = bits(StateKind::kExpAvg);
+        state.exp_avg_sq.f32()[at] = bits(StateKind::kExpAvgSq);
+      }
+    });
+  }
+
+  // Masters alone, in any state format.
+  void fill_masters() {
+    visit([](const ParamSpec& parameter, const ShardPiece& piece, const StateSpans& state) {
+      for (int64_t i = 0; i < piece.elements; ++i) {
+        const float master =
+            state_bits(parameter.name, StateKind::kMaster, piece.parameter_begin + i, 0);
+        write_values(state, piece.shard_begin + i, std::span(&master, 1));
       }
     });
   }
@@ -107,7 +120,8 @@ class RankState {
       for (int64_t i = 0; i < piece.elements; ++i) {
         const auto at = static_cast<size_t>(piece.shard_begin + i);
         const float master = masters[static_cast<size_t>(i)];
-        const std::array<float, 3> values = {master, state.exp_avg[at], state.exp_avg_sq[at]};
+        const std::array<float, 3> values = {master, state.exp_avg.f32()[at],
+                                             state.exp_avg_sq.f32()[at]};
         for (const StateKind kind : kStateKinds) {
           const int64_t element = piece.parameter_begin + i;
           const float wanted = state_bits(parameter.name, kind, element, version);
@@ -154,9 +168,15 @@ inline RunProgress progress_at(int64_t step) {
   return progress;
 }
 
+// The world of one rank.
+inline std::unique_ptr<World> alone() {
+  return World::connect({}, {});
+}
+
 inline SavedCheckpoint save(const std::string& folder, RankState& state, int64_t step,
                             int64_t keep = 100) {
-  return save_checkpoint(folder, keep, progress_at(step), state.model(), state.store());
+  return save_checkpoint(folder, keep, progress_at(step), state.model(), state.store(), *alone(),
+                         RankGroups{});
 }
 
 }  // namespace longshore

@@ -12,12 +12,15 @@
 #include "tests/trainer/checkpoint_fixture.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/checkpoint_directory.h"
+#include "trainer/checkpoint_moments.h"
 
 namespace longshore {
 namespace {
 
 constexpr StateOptions kFp32{StateFormat::kFp32, DType::kBF16, DType::kBF16};
 constexpr StateOptions kSplit{StateFormat::kSplit, DType::kBF16, DType::kBF16};
+constexpr StateOptions kSplitBf16{StateFormat::kSplitBf16, DType::kBF16, DType::kBF16};
+constexpr StateOptions kSplitInt8{StateFormat::kSplitInt8, DType::kBF16, DType::kBF16};
 constexpr StateOptions kFp32ForFp32{StateFormat::kFp32, DType::kF32, DType::kF32};
 constexpr StateOptions kSplitForFp32{StateFormat::kSplit, DType::kF32, DType::kF32};
 
@@ -60,6 +63,104 @@ TEST_F(CheckpointTest, RestoresTheSameBitsFromAnyFormatIntoAnyFormat) {
       reader.fill(/*version=*/9);
       found().restore(reader.model(), reader.store());
       EXPECT_TRUE(reader.differences().empty()) << name_of(from.format) << name_of(to.format);
+    }
+  }
+}
+
+// All bytes of a unit's state but the gradient.
+std::vector<std::byte> bytes_of_state(RankState& state) {
+  std::vector<std::byte> bytes;
+  const auto add = [&](std::span<const std::byte> more) {
+    bytes.insert(bytes.end(), more.begin(), more.end());
+  };
+  for (const UnitSpec& unit : state.spec().units) {
+    const auto lease = state.store().state(unit.id);
+    for (const Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
+      const StateSpans spans = lease->segment(segment);
+      for (const auto& half : {spans.high, spans.low}) add(std::as_bytes(half));
+      for (const MomentSpan& moment : {spans.exp_avg, spans.exp_avg_sq}) {
+        add(moment.values);
+        add(std::as_bytes(moment.units));
+      }
+    }
+  }
+  return bytes;
+}
+
+// Values as moments are: of many magnitudes, the second never negative.
+void fill_moments(RankState& state) {
+  state.visit([](const ParamSpec& parameter, const ShardPiece& piece, const StateSpans& spans) {
+    if (parameter.frozen) return;
+    std::vector<float> first(static_cast<size_t>(piece.elements));
+    for (size_t i = 0; i < first.size(); ++i) {
+      const int64_t element = piece.parameter_begin + static_cast<int64_t>(i);
+      first[i] = static_cast<float>(element * 7919 % 2003 - 1001) *
+                 std::ldexp(1.0f, -static_cast<int>(element % 17));
+    }
+    write_moments(Moment::kFirst, spans.exp_avg, piece.shard_begin, first);
+    for (float& value : first) value *= value;
+    write_moments(Moment::kSecond, spans.exp_avg_sq, piece.shard_begin, first);
+  });
+}
+
+// Goal: narrow moments come back to the bit, in the same bytes, whatever the ranks and units.
+TEST_F(CheckpointTest, NarrowMomentsAreNeverRoundedAgain) {
+  for (const StateOptions& options : {kSplitBf16, kSplitInt8}) {
+    for (const int32_t ranks : {1, 3}) {
+      CheckpointManifest manifest;
+      manifest.progress = progress_at(4);
+      manifest.state_format = name_of(options.format);
+      manifest.parameters = trainable_parameters(three_unit_spec());
+      CheckpointWriter writer(folder_, Step(4));
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        RankState state(three_unit_spec(), options, ranks, rank);
+        state.fill_masters();
+        fill_moments(state);
+        manifest.files.push_back(
+            write_state_file(writer.directory(), state.model(), state.store()));
+      }
+      writer.commit(manifest);
+      for (const ModelSpec& spec : {three_unit_spec(), two_unit_spec()}) {
+        RankState wanted(spec, options);
+        wanted.fill_masters();
+        fill_moments(wanted);
+        RankState reader(spec, options);
+        found().restore(reader.model(), reader.store());
+        EXPECT_EQ(bytes_of_state(reader), bytes_of_state(wanted)) << ranks << " ranks";
+      }
+    }
+  }
+}
+
+// Goal: a wider format on resume is exact, a narrower one rounds once and says so.
+TEST_F(CheckpointTest, WidensMomentsExactlyAndAnnouncesThatItRounds) {
+  const std::vector<StateOptions> all = {kFp32, kSplitBf16, kSplitInt8};
+  for (const StateOptions& from : all) {
+    RankState writer(three_unit_spec(), from);
+    writer.fill_masters();
+    fill_moments(writer);
+    save(folder_, writer, 5);
+    for (const StateOptions& to : all) {
+      RankState reader(three_unit_spec(), to);
+      const Checkpoint checkpoint = found();
+      checkpoint.restore(reader.model(), reader.store());
+      RankState wide(three_unit_spec(), kFp32);
+      checkpoint.restore(wide.model(), wide.store());
+      const bool same = from.format == to.format;
+      const bool exact = same || to.format == StateFormat::kFp32;
+      EXPECT_EQ(describe_rounding(checkpoint.manifest(), to.format).empty(), exact);
+      std::vector<float> stored(90 * 71);
+      checkpoint.read("up.weight", StateKind::kExpAvgSq, 0, stored);
+      const ShardPiece piece = reader.model().layout(UnitId(1)).pieces(Rank(0)).front();
+      std::vector<float> got(stored.size());
+      read_moments(Moment::kSecond,
+                   reader.store().state(UnitId(1))->segment(piece.segment).exp_avg_sq,
+                   piece.shard_begin, got);
+      for (size_t i = 0; i < got.size(); ++i) {
+        // The coarsest code is a sixteenth; below 2^-20 of a block's largest it is linear.
+        const float tolerance = exact ? 0.0f : stored[i] / 16.0f + 1.0f;
+        ASSERT_NEAR(got[i], stored[i], tolerance) << i;
+      }
     }
   }
 }
@@ -117,7 +218,7 @@ TEST_F(CheckpointTest, RestoreClearsGradientsAndPaddingAndLeavesFrozenParameters
     for (const Segment segment : kSegments) {
       const StateSpans state = lease->segment(segment);
       std::ranges::fill(state.high, uint16_t{0x3f80});
-      std::ranges::fill(state.exp_avg, 7.0f);
+      std::ranges::fill(state.exp_avg.f32(), 7.0f);
       std::ranges::fill(state.gradient, std::byte{1});
     }
   }
@@ -130,7 +231,7 @@ TEST_F(CheckpointTest, RestoreClearsGradientsAndPaddingAndLeavesFrozenParameters
       const StateSpans state = lease->segment(segment);
       EXPECT_TRUE(
           std::ranges::all_of(state.gradient, [](std::byte b) { return b == std::byte{0}; }));
-      EXPECT_TRUE(std::ranges::none_of(state.exp_avg, [](float m) { return m == 7.0f; }));
+      EXPECT_TRUE(std::ranges::none_of(state.exp_avg.f32(), [](float m) { return m == 7.0f; }));
     }
   }
 }

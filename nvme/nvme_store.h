@@ -1,0 +1,172 @@
+// NvmeStore: the disk tier: a rank's state on its drives, with the parameters in host memory or on
+// the drives too. Owned by the run; one owner thread calls it, checksums and joins run on the pool,
+// I/O on the drives' threads.
+//
+// The optimizer's pass streams through the I/O window: while unit i is leased, unit i + 1 is being
+// read and unit i - 1 written. A state lease that is given back unchanged costs no write. Gradients
+// wait in host memory. Everything is one arena of the planned size:
+//
+//   [ parameters of every unit | gradients of every unit | I/O window ]
+//
+// Failures of writes are kept and thrown at the next commit: the last commit stays.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "nvme/unit_parts.h"
+#include "nvme/versioned_chunks.h"
+#include "pinned/pinned_arena.h"
+#include "pinned/worker_pool.h"
+#include "shard/shard_store.h"
+
+namespace longshore {
+
+struct NvmeStoreOptions {
+  StateOptions state;
+  bool parameters_on_drives = false;
+  RunKey run;
+  int32_t rank = 0;
+  int32_t ranks = 1;
+  Geometry geometry;
+  int drives = 1;
+  // Units in the window at once: one leased, one read ahead, one written behind.
+  int state_slots = 3;
+  // Units whose parameters are in memory at once, where they live on the drives.
+  int parameter_slots = 2;
+  bool register_with_gpus = false;
+};
+
+// Bytes a rank moves between memory and drives.
+struct DriveTraffic {
+  Bytes read = 0;
+  Bytes written = 0;
+};
+
+class NvmeStore final : public ShardStore {
+ public:
+  // Opens the drives for files laid out as the map says; the window may be registered.
+  using MakeDrives = std::function<std::vector<std::unique_ptr<Drive>>(
+      const StripeMap& map, std::span<std::byte> window)>;
+
+  // `pool` must outlive the store. `start` or `start_fresh` comes first.
+  NvmeStore(const std::vector<FlatLayout>& layouts, const NvmeStoreOptions& options,
+            const MakeDrives& make_drives, WorkerPool* pool);
+  ~NvmeStore() override;
+
+  static Bytes planned_bytes(const std::vector<FlatLayout>& layouts,
+                             const NvmeStoreOptions& options);
+  static StripeMap make_map(const std::vector<FlatLayout>& layouts,
+                            const NvmeStoreOptions& options);
+  // What one update of all units moves, without manifests and tables.
+  DriveTraffic planned_update_traffic() const;
+
+  // Recovers what the drives hold, checks all of it, and reads the parameters. Without a commit the
+  // state is all zeros until it is loaded and committed. Collective; `random` differs between
+  // starts.
+  const std::optional<CommitPoint>& start(Agreement& agreement, uint64_t random);
+  // Makes the state that was updated since the last commit durable, on all ranks or on none.
+  // Collective. A skipped step updates nothing and is recorded all the same.
+  void commit(const StepRecord& record, Agreement& agreement);
+  const std::optional<CommitPoint>& committed() const { return chunks_->committed(); }
+
+  const StateOptions& options() const override { return options_.state; }
+  std::unique_ptr<ParameterLease> parameters(UnitId unit) override;
+  std::unique_ptr<StateLease> state(UnitId unit) override;
+  std::span<std::byte> gradient(UnitId unit) override;
+  Bytes host_bytes() const override { return arena_.size_bytes(); }
+
+  // Begins to read what `parameters` will want, if there is room; else does nothing.
+  void prefetch_parameters(UnitId unit);
+
+  // Since the start, of parts.
+  const DriveTraffic& traffic() const { return traffic_; }
+  int64_t repaired_reads() const { return chunks_->repaired_reads(); }
+  const StripeMap& map() const { return map_; }
+
+ private:
+  class HostParameters;
+  class DriveParameters;
+  class State;
+  struct Unit {
+    UnitParts parts;
+    std::array<int, 3> part_ids{-1, -1, -1};  // by role; -1: the unit has none
+    std::span<std::byte> parameters = {};     // in host memory; empty on the drives
+    std::span<std::byte> gradient = {};
+    std::array<Bytes, 3> gradient_offsets{};  // by segment
+    std::array<Bytes, 3> gradient_bytes{};
+    int parameter_leases = 0;
+    bool state_leased = false;
+    int64_t changes = 0;  // counts the writes: cached parameters of an older count are stale
+  };
+  struct StateSlot {
+    enum class Use : uint8_t { kFree, kReading, kLeased, kWriting };
+    std::span<std::byte> memory;
+    Use use = Use::kFree;
+    int32_t unit = -1;
+    int64_t since = 0;  // the oldest writing one is waited for
+    std::array<PartIo, 3> ios;
+    std::array<SealedPart, 3> sealed;
+  };
+  struct ParameterSlot {
+    std::span<std::byte> memory;
+    int32_t unit = -1;
+    int64_t changes = -1;
+    int leases = 0;
+    bool reading = false;
+    int64_t since = 0;
+    std::array<PartIo, 3> ios;
+    std::span<const std::byte> ready;
+  };
+  struct Sizes {
+    Bytes parameters = 0, gradients = 0, state_slot = 0, parameter_slot = 0, window = 0;
+    Bytes total() const { return parameters + gradients + window; }
+  };
+  static Sizes sizes_of(const std::vector<FlatLayout>& layouts, const NvmeStoreOptions& options);
+
+  void carve(const std::vector<FlatLayout>& layouts);
+  Unit& at(UnitId unit);
+  bool in_host_memory(const Unit& unit, PartRole role) const;
+  std::span<std::byte> part_memory(const Unit& unit, StateSlot& slot, PartRole role) const;
+  std::span<std::byte> region(const Unit& unit, StateSlot& slot, Region region, Segment segment);
+  // State slots.
+  StateSlot* find_state_slot(int32_t unit, StateSlot::Use use);
+  StateSlot& take_state_slot();
+  StateSlot* idle_state_slot();
+  void start_reading(int32_t unit, StateSlot& slot);
+  void finish_reading(StateSlot& slot);
+  void finish_writing(StateSlot& slot);
+  void read_ahead(int32_t after);
+  void give_back(int32_t unit, StateSlot& slot) noexcept;
+  void write_behind(int32_t unit, StateSlot& slot);
+  void write_again(int32_t unit);
+  void refresh_host_parameters(Unit& unit, StateSlot& slot);
+  void read_host_parameters(int32_t unit);
+  void rethrow_failure();
+  // Parameter slots.
+  ParameterSlot* find_parameter_slot(const Unit& unit, int32_t id);
+  ParameterSlot* idle_parameter_slot();
+  void start_reading(int32_t unit, ParameterSlot& slot);
+  void finish_reading(ParameterSlot& slot);
+  void convert(const UnitParts& parts, std::span<const std::byte> part,
+               std::span<std::byte> parameters) const;
+
+  NvmeStoreOptions options_;
+  WorkerPool* pool_;
+  StripeMap map_;
+  PinnedArena arena_;
+  std::span<std::byte> window_;
+  std::vector<Unit> units_;
+  std::vector<StateSlot> state_slots_;
+  std::vector<ParameterSlot> parameter_slots_;
+  std::vector<std::unique_ptr<Drive>> drives_;  // after the memory they move bytes of
+  std::unique_ptr<VersionedChunks> chunks_;
+  DriveTraffic traffic_;
+  int64_t clock_ = 0;
+  std::exception_ptr failure_;
+};
+
+}  // namespace longshore

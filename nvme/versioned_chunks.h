@@ -1,0 +1,138 @@
+// VersionedChunks: one rank's state on its drives, as parts with versions, every chunk checksummed.
+// Between the store, which knows units and memory, and the drives. Owned by the store; one thread.
+//
+// The newest bytes of a part are those of the committed version, or, once the part was written
+// since, those of the version in the making; that one goes to the other slot. A commit ends the
+// version in the making and begins none: with nothing written since the last commit it only records
+// the step.
+//
+// Checksums are made from the memory that is written, and bound to run, rank, incarnation, version
+// and place: stale, misdirected and foreign bytes are found, not only flipped bits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/errors.h"
+#include "nvme/recovery.h"
+#include "nvme/stripe_map.h"
+#include "nvme/version_log.h"
+
+namespace longshore {
+
+// Bytes on a drive are not what was written; names file, offset and part (exit 6).
+class CorruptStateError : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
+// Calls work(i) once for every i in [0, count), on as many threads as it likes.
+using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t)>& work)>;
+void serial_for(int64_t count, const std::function<void(int64_t)>& work);
+
+// One part on its way. Kept by the caller, reused; its memory belongs to the drives until
+// finish_read or finish_write.
+struct PartIo {
+  int part = -1;
+  std::span<std::byte> memory;
+  std::vector<Transfer> transfers;  // one a chunk
+  bool active = false;
+};
+
+// A part's bytes with their hashes, ready to be written.
+struct SealedPart {
+  int part = -1;
+  std::span<std::byte> memory;
+  std::vector<uint64_t> hashes;  // by chunk, not bound to anything yet
+};
+
+struct StepRecord {
+  int64_t step = 0;
+  std::string note;
+};
+
+class VersionedChunks {
+ public:
+  // Drives, map and `parallel` must outlive this. The drives' files have the map's sizes.
+  VersionedChunks(std::vector<Drive*> drives, const StripeMap* map, const RunKey& run, int32_t rank,
+                  int32_t ranks, ParallelFor parallel);
+
+  // The recovery of this rank, to be driven with `recover` or by hand; then `begin` with it.
+  // `window` (at least two chunks) is used to read everything once.
+  Recovery make_recovery(std::span<std::byte> window, uint64_t random);
+  void begin(const Recovery& recovery);
+  // What the run went on from, or was committed last; none before the first commit.
+  const std::optional<CommitPoint>& committed() const { return committed_; }
+
+  // Whether the part has bytes at all: every one has after the first commit.
+  bool has_bytes(int part) const;
+  void start_read(int part, std::span<std::byte> memory, PartIo& io);
+  // Waits and checks. Reads a chunk once more before it throws CorruptStateError.
+  void finish_read(PartIo& io);
+  void seal(int part, std::span<std::byte> memory, SealedPart& sealed);
+  // Whether the drives hold these bytes as the part's newest already.
+  bool is_newest(const SealedPart& sealed) const;
+  // Whether the part belongs to the version in the making already.
+  bool is_written(int part) const { return written_[static_cast<size_t>(part)]; }
+  // Begins to write; the memory must not change until it ends. A part without versions may be
+  // written only before the first commit.
+  void start_write(const SealedPart& sealed, PartIo& io);
+  void finish_write(PartIo& io);
+  // Whether finish_write would return at once.
+  bool write_finished(PartIo& io);
+
+  // Everything but the agreement: all writes must be finished. Returns the vote: the sequence that
+  // is durable here, or -1 after a failure, which `conclude_commit` then throws.
+  int64_t prepare_commit(const StepRecord& record);
+  // With the least vote of all ranks. Throws where some rank failed: this generation is lost for
+  // all.
+  void conclude_commit(int64_t least_vote);
+  void commit(const StepRecord& record, Agreement& agreement);
+
+  // Chunks that were wrong at first and right when read once more.
+  int64_t repaired_reads() const { return repaired_reads_; }
+
+ private:
+  struct Binding {
+    uint64_t incarnation = 0;
+    uint64_t version = 0;
+  };
+  Binding binding(int part, int slot) const;
+  Binding binding_of(const PartSpec& part, const CommitPoint& point) const;
+  uint64_t bind(uint64_t hash, int64_t chunk, Binding binding) const;
+  uint64_t sum(std::span<const std::byte> bytes, int64_t chunk, Binding binding) const;
+  int newest_slot(int part) const;
+  void prepare(int part, std::span<std::byte> memory, BlockOp::Kind kind, int slot, PartIo& io);
+  void check_chunk(PartIo& io, int64_t index, int slot);
+  std::string describe(int64_t chunk, int slot) const;
+  uint64_t table_root(int drive, std::span<const std::byte> table, const CommitPoint& point) const;
+  std::vector<uint64_t> write_tables(const CommitPoint& point);
+  bool read_tables(const LoggedPoint& logged);
+  bool verify(const LoggedPoint& logged, std::span<std::byte> window);
+  bool verify_batch(const LoggedPoint& logged, std::span<const int64_t> chunks,
+                    std::span<std::byte> window);
+  CommitPoint next_point(const StepRecord& record) const;
+
+  std::vector<Drive*> drives_;
+  const StripeMap* map_;
+  LogIdentity identity_;
+  ParallelFor parallel_;
+  VersionLog log_;
+  std::optional<CommitPoint> committed_;
+  std::vector<uint64_t> table_roots_;   // of the committed version
+  std::optional<LoggedPoint> pending_;  // prepared, not concluded
+  uint64_t incarnation_ = 0;
+  uint64_t making_version_ = 0;
+  std::vector<std::array<uint64_t, 2>> sums_;  // by chunk and slot
+  std::vector<bool> written_;                  // by part: since the last commit
+  int64_t writes_in_flight_ = 0;
+  std::string failure_;  // a write, flush or manifest failed: nothing may be committed any more
+  int64_t repaired_reads_ = 0;
+};
+
+}  // namespace longshore

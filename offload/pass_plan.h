@@ -1,0 +1,62 @@
+// PassPlan: the order in which a pass needs units, and for every visit which units are fetched into
+// which slots before it computes. A value: `plan_pass` makes it, the prefetcher follows it, and the
+// plan counts bytes from it. Pure functions, no device.
+//
+// The order is known before the first step, so the slot that gives way is always the one whose unit
+// is needed last (Belady 1966), and backward uses what forward left.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/bytes.h"
+#include "shard/unit_spec.h"
+
+namespace longshore {
+
+// A unit in a slot.
+struct Placed {
+  UnitId unit;
+  int32_t slot = 0;
+  bool operator==(const Placed&) const = default;
+};
+
+// One unit's turn to compute.
+struct Visit {
+  UnitId unit;
+  std::vector<Placed> leases;   // the unit, then those that it borrows parameters from
+  std::vector<Placed> fetches;  // started before it computes: for itself, then for later visits
+};
+
+struct PassPlan {
+  std::vector<Visit> visits;
+};
+
+// The passes of a run.
+struct UnitPasses {
+  PassPlan train;
+  PassPlan forward;  // evaluation, generation
+};
+
+enum class Pass : uint8_t {
+  kTrain,  // forward of all units but the last, then backward from the last to the first that needs
+           // it
+  kForward,  // all units in order
+};
+
+struct PassInputs {
+  std::vector<Bytes> unit_bytes;  // by unit: gathered
+  std::vector<Bytes> slot_bytes;
+  int64_t prefetch = 0;  // visits ahead
+};
+
+// Units that must be in slots at once to run `unit`: itself and those it borrows from.
+std::vector<UnitId> units_leased_for(const UnitSpec& unit);
+
+// The units of a pass, in the order of their visits.
+std::vector<UnitId> visit_order(const ModelSpec& model, Pass pass);
+
+// Slots are empty at first. CheckFailure where the slots cannot hold what a visit leases.
+PassPlan plan_pass(const ModelSpec& model, Pass pass, const PassInputs& inputs);
+
+}  // namespace longshore

@@ -1,0 +1,11 @@
+// CpuFeatures: what this process's CPU can do, where it changes numbers or memory. Pure functions,
+// any thread.
+#pragma once
+
+namespace longshore {
+
+// The AVX-512 that LibTorch's and MKL's kernels ask for: F, BW, DQ and VL. Without it MKL's
+// reproducible mode holds at one thread count only, and bf16 products are LibTorch's own loops.
+bool cpu_has_avx512();
+
+}  // namespace longshore

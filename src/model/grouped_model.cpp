@@ -1,0 +1,255 @@
+#include "model/grouped_model.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+// The members of a group that are units with a carry out: run in a row, and back.
+class Chain {
+ public:
+  struct Member {
+    const Unit* unit = nullptr;
+    std::vector<int32_t> parameters;  // its own list, as indices into the group's
+  };
+
+  explicit Chain(std::vector<Member> members) : members_(std::move(members)) {}
+
+  size_t size() const { return members_.size(); }
+
+  Carry forward(UnitParameters parameters, Carry carry, const MicroBatch& batch) const {
+    for (const Member& member : members_) {
+      carry = member.unit->forward(pick(parameters, member.parameters), carry, batch);
+    }
+    return carry;
+  }
+
+  // What each member gets, and what the last one gives, without graphs.
+  std::vector<Carry> inputs(UnitParameters parameters, const Carry& in,
+                            const MicroBatch& batch) const {
+    const at::NoGradGuard no_grad;
+    std::vector<Carry> carries = {in};
+    for (const Member& member : members_) {
+      carries.push_back(
+          member.unit->forward(pick(parameters, member.parameters), carries.back(), batch));
+    }
+    return carries;
+  }
+
+  // From the gradient of the last member's output to that of the first one's input. `carries` are
+  // inputs(), used up.
+  Carry backward(UnitParameters parameters, std::vector<Carry> carries, const MicroBatch& batch,
+                 Carry gradient, GradSink& sink) const {
+    for (size_t i = members_.size(); i-- > 0;) {
+      carries.pop_back();
+      gradient = member_backward(members_[i], parameters, carries.back(), batch, gradient, sink);
+    }
+    return gradient;
+  }
+
+  static std::vector<at::Tensor> pick(UnitParameters parameters,
+                                      const std::vector<int32_t>& indices) {
+    std::vector<at::Tensor> picked;
+    for (int32_t index : indices) picked.push_back(parameters[static_cast<size_t>(index)]);
+    return picked;
+  }
+
+ private:
+  static Carry member_backward(const Member& member, UnitParameters parameters, const Carry& in,
+                               const MicroBatch& batch, const Carry& gradient, GradSink& sink);
+
+  std::vector<Member> members_;
+};
+
+// A member's gradients, by the group's indices.
+class MemberSink : public GradSink {
+ public:
+  MemberSink(GradSink* sink, const std::vector<int32_t>* parameters)
+      : sink_(sink), parameters_(parameters) {}
+
+  bool wants(int32_t parameter) const override { return sink_->wants(place(parameter)); }
+  void add(int32_t parameter, const at::Tensor& grad) override {
+    sink_->add(place(parameter), grad);
+  }
+  void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override {
+    sink_->add_rows(place(parameter), rows, values);
+  }
+  void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override {
+    sink_->add_product(place(parameter), left, right);
+  }
+
+ private:
+  int32_t place(int32_t parameter) const { return parameters_->at(static_cast<size_t>(parameter)); }
+  GradSink* sink_;
+  const std::vector<int32_t>* parameters_;
+};
+
+Carry Chain::member_backward(const Member& member, UnitParameters parameters, const Carry& in,
+                             const MicroBatch& batch, const Carry& gradient, GradSink& sink) {
+  const std::vector<at::Tensor> own = pick(parameters, member.parameters);
+  MemberSink member_sink(&sink, &member.parameters);
+  if (member.unit->has_own_backward()) {
+    const at::NoGradGuard no_grad;
+    return member.unit->backward(own, in, batch, gradient, member_sink);
+  }
+  torch::autograd::variable_list inputs;
+  std::vector<int32_t> wanted;
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (!own[i].requires_grad()) continue;
+    inputs.push_back(own[i]);
+    wanted.push_back(static_cast<int32_t>(i));
+  }
+  Carry leaves;
+  for (const at::Tensor& tensor : in) leaves.push_back(tensor.detach().requires_grad_(true));
+  inputs.insert(inputs.end(), leaves.begin(), leaves.end());
+  Carry out;
+  {
+    const at::AutoGradMode grad_mode(true);
+    out = member.unit->forward(own, leaves, batch);
+  }
+  torch::autograd::variable_list grads = torch::autograd::grad(
+      out, inputs, gradient, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (grads[i].defined()) member_sink.add(wanted[i], grads[i]);
+    grads[i].reset();
+  }
+  return Carry(grads.begin() + static_cast<int64_t>(wanted.size()), grads.end());
+}
+
+class GroupedUnit : public Unit {
+ public:
+  explicit GroupedUnit(Chain chain) : chain_(std::move(chain)) {}
+  Carry forward(UnitParameters parameters, const Carry& in,
+                const MicroBatch& batch) const override {
+    return chain_.forward(parameters, in, batch);
+  }
+  bool has_own_backward() const override { return true; }
+  Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                 const Carry& grad_out, GradSink& sink) const override {
+    return chain_.backward(parameters, chain_.inputs(parameters, in, batch), batch, grad_out, sink);
+  }
+
+ private:
+  Chain chain_;
+};
+
+class GroupedLoss : public LossUnit {
+ public:
+  GroupedLoss(Chain chain, const LossUnit* loss, std::vector<int32_t> parameters)
+      : chain_(std::move(chain)), loss_(loss), parameters_(std::move(parameters)) {}
+
+  Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override {
+    return loss_->loss(Chain::pick(parameters, parameters_), chain_.forward(parameters, in, batch),
+                       batch);
+  }
+  Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                            double scale, bool, GradSink& sink) const override {
+    std::vector<Carry> carries = chain_.inputs(parameters, in, batch);
+    MemberSink member_sink(&sink, &parameters_);
+    Result result = loss_->loss_and_gradients(Chain::pick(parameters, parameters_), carries.back(),
+                                              batch, scale, /*want_grad_in=*/true, member_sink);
+    result.grad_in =
+        chain_.backward(parameters, std::move(carries), batch, std::move(result.grad_in), sink);
+    return result;
+  }
+  at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                    const at::Tensor& positions) const override {
+    return loss_->logits(Chain::pick(parameters, parameters_),
+                         chain_.forward(parameters, in, batch), batch, positions);
+  }
+
+ private:
+  Chain chain_;
+  const LossUnit* loss_;
+  std::vector<int32_t> parameters_;
+};
+
+// Where a member's list of parameters, owned and then borrowed, is in its group's list.
+std::vector<int32_t> places_of(const ModelSpec& model, UnitId member, const ModelSpec& merged,
+                               const UnitSpec& group) {
+  std::vector<std::string> names;
+  for (const ParamSpec& parameter : group.parameters) names.push_back(parameter.name);
+  for (ParamRef ref : group.borrowed) names.push_back(merged.parameter(ref).name);
+  std::vector<int32_t> places;
+  const auto add = [&](const std::string& name) {
+    const auto found = std::ranges::find(names, name);
+    LONGSHORE_CHECK(found != names.end()) << "no parameter " << name << " in " << group.name;
+    places.push_back(static_cast<int32_t>(found - names.begin()));
+  };
+  const UnitSpec& unit = model.unit(member);
+  for (const ParamSpec& parameter : unit.parameters) add(parameter.name);
+  for (ParamRef ref : unit.borrowed) add(model.parameter(ref).name);
+  return places;
+}
+
+}  // namespace
+
+GroupedModel::GroupedModel(const Model* model, const std::vector<std::vector<UnitId>>& groups)
+    : model_(model), groups_(groups), spec_(merge_units(model->spec(), groups)) {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const std::vector<UnitId>& members = groups_[i];
+    const bool last = i + 1 == groups_.size();
+    if (members.size() == 1) {
+      if (!last) units_.emplace_back();
+      continue;
+    }
+    std::vector<Chain::Member> chain;
+    for (UnitId member : std::span(members).first(members.size() - (last ? 1 : 0))) {
+      chain.push_back(
+          {&model->unit(member), places_of(model->spec(), member, spec_, spec_.units[i])});
+    }
+    if (last) {
+      loss_ = std::make_unique<GroupedLoss>(
+          Chain(std::move(chain)), &model->loss_unit(),
+          places_of(model->spec(), members.back(), spec_, spec_.units[i]));
+    } else {
+      units_.push_back(std::make_unique<GroupedUnit>(Chain(std::move(chain))));
+    }
+  }
+}
+
+GroupedModel::~GroupedModel() = default;
+
+const Unit& GroupedModel::unit(UnitId id) const {
+  const auto index = static_cast<size_t>(id.value);
+  const Unit* grouped = units_.at(index).get();
+  return grouped != nullptr ? *grouped : model_->unit(groups_[index].front());
+}
+
+const LossUnit& GroupedModel::loss_unit() const {
+  return loss_ != nullptr ? *loss_ : model_->loss_unit();
+}
+
+UnitWorkspace GroupedModel::workspace(UnitId id, int64_t positions, int64_t longest_document,
+                                      DType compute, int threads) const {
+  const std::vector<UnitId>& members = groups_.at(static_cast<size_t>(id.value));
+  UnitWorkspace group;
+  Bytes kept = 0;     // what lies between members
+  Bytes largest = 0;  // of these
+  for (UnitId member : members) {
+    const UnitWorkspace one =
+        model_->workspace(member, positions, longest_document, compute, threads);
+    group.forward = std::max(group.forward, one.forward);
+    group.backward = std::max({group.backward, one.backward, one.forward});
+    group.saved += one.saved;
+    Bytes carry = 0;
+    for (const CarryTensorSpec& tensor : model_->spec().unit(member).carry_out) {
+      carry += align_up(positions * tensor.elements_per_position * width_of(compute), 64);
+    }
+    kept += carry;
+    largest = std::max(largest, carry);
+  }
+  if (members.size() == 1) return group;
+  // Forward holds a member's input; backward all inputs, and the gradients on both its sides.
+  group.forward += largest;
+  group.backward += kept + 2 * largest;
+  group.saved = 0;  // members are always recomputed
+  return group;
+}
+
+}  // namespace longshore

@@ -1,0 +1,36 @@
+// UnitGroups: which units of a model are gathered together, as a user's policy says. Pure
+// functions, no LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shard/unit_spec.h"
+
+namespace longshore {
+
+// What becomes a unit. Units in a row may be merged; none is ever cut.
+struct UnitPolicy {
+  enum class Kind : uint8_t {
+    kBlock,          // the model's own units
+    kClasses,        // units of these classes stay alone, others are merged with their neighbours
+    kMinParameters,  // merged in a row until they have that many parameters
+    kGroups,         // by hand: lists of the model's units; those that are not named stay alone
+  };
+  Kind kind = Kind::kBlock;
+  std::vector<std::string> classes;
+  int64_t min_parameters = 0;
+  std::vector<std::vector<std::string>> groups;
+};
+
+// The model's units, group by group, in order. `classes`: of every unit. ConfigError with what the
+// policy names and the model has not.
+std::vector<std::vector<UnitId>> group_units(const ModelSpec& model,
+                                             const std::vector<std::string>& classes,
+                                             const UnitPolicy& policy);
+
+// The model with each group as one unit: "block.0", "block.0..block.3".
+ModelSpec merge_units(const ModelSpec& model, const std::vector<std::vector<UnitId>>& groups);
+
+}  // namespace longshore

@@ -1,0 +1,145 @@
+// Moments: how Adam's two moments are stored, and the scalar form of every code. Pure functions;
+// the kernels of offload/ give the same bits.
+//
+//   kF32    as they are
+//   kBF16   bf16, rounded stochastically
+//   kInt8   blocks of 128 elements that share an fp32 unit. A code is the top of the float
+//           y = magnitude / unit + offset, counted from the offset's own bits with 4 bits to an
+//           octave: linear near zero, then ever coarser, at most 1/16 of the value. The unit puts
+//           the block's largest magnitude on the last code. The first moment spends a bit on the
+//           sign and has 8 octaves, the second has 16.
+//
+// Blocks are counted from the parameter's start; shards and tiles begin on multiples of 256.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/bytes.h"
+#include "base/philox.h"
+
+namespace longshore {
+
+enum class MomentFormat : uint8_t { kF32, kBF16, kInt8 };
+
+constexpr Bytes width_of(MomentFormat format) {
+  if (format == MomentFormat::kF32) return 4;
+  return format == MomentFormat::kBF16 ? 2 : 1;
+}
+
+// Elements that share a unit in kInt8.
+inline constexpr int64_t kMomentBlockElements = 128;
+
+// One moment of a range of elements.
+struct MomentSpan {
+  MomentFormat format = MomentFormat::kF32;
+  std::span<std::byte> values;
+  std::span<float> units;  // of kInt8: one for each block
+
+  bool empty() const { return values.empty(); }
+  size_t elements() const { return values.size() / static_cast<size_t>(width_of(format)); }
+  // kInt8: begins at a block.
+  MomentSpan part(int64_t begin, int64_t elements) const;
+  // Of kF32.
+  std::span<float> f32() const {
+    return {reinterpret_cast<float*>(values.data()), values.size() / sizeof(float)};
+  }
+};
+
+// Which random bits an update takes: 32 for an element, from the call of Philox with the counter
+// (element / 4 in the whole parameter, update). So threads, tiles, ranks and resuming change
+// nothing, and no state is kept.
+struct RoundingStream {
+  PhiloxKey key;               // of the run's seed and the parameter's name
+  uint64_t first_element = 0;  // of the slice in the whole parameter; a multiple of 256
+  uint64_t update = 0;
+};
+
+inline uint32_t random_word(const RoundingStream& stream, uint64_t element_of_slice) {
+  const uint64_t element = stream.first_element + element_of_slice;
+  const uint64_t call = element / 4;
+  return philox4x32(
+      {static_cast<uint32_t>(call), static_cast<uint32_t>(call >> 32),
+       static_cast<uint32_t>(stream.update), static_cast<uint32_t>(stream.update >> 32)},
+      stream.key)[element % 4];
+}
+
+// bf16 by adding 16 random bits and cutting: right on average. Infinity and NaN are only cut, and
+// nothing finite becomes infinite.
+inline uint16_t float_to_bf16_stochastic(float value, uint32_t random16) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t rounded =
+      magnitude < 0x7f800000u ? std::min(magnitude + random16, 0x7f7fffffu) : magnitude;
+  return static_cast<uint16_t>(((bits & 0x80000000u) | rounded) >> 16);
+}
+
+// A code's curve.
+struct MomentCurve {
+  float offset;        // the linear part's end
+  uint32_t base_bits;  // of the offset
+  float top;           // what the last code means, over the unit
+  uint32_t last_code;
+};
+inline constexpr uint32_t kMomentCodeShift = 19;
+inline constexpr MomentCurve kFirstMomentCurve = {0x1p-7f, 0x3c000000u, 1.9375f - 0x1p-7f, 127};
+inline constexpr MomentCurve kSecondMomentCurve = {0x1p-15f, 0x38000000u, 1.9375f - 0x1p-15f, 255};
+
+// The half of a step: as random bits it means rounding to nearest.
+inline constexpr uint32_t kNearest16 = 0x8000u;
+
+// The limits keep unit and 1 / unit finite and normal, whatever the moments are.
+inline float moment_unit(const MomentCurve& curve, float largest) {
+  return std::min(std::max(largest, 0x1p-100f), 0x1p126f) * (1.0f / curve.top);
+}
+
+// Of a magnitude; `inverse` is 1 / unit.
+inline uint32_t encode_magnitude(const MomentCurve& curve, float magnitude, float inverse,
+                                 uint32_t random16) {
+  const float y = std::fma(magnitude, inverse, curve.offset);
+  const uint32_t bits = std::bit_cast<uint32_t>(y) - curve.base_bits + (random16 << 3) + 4u;
+  return std::min(bits >> kMomentCodeShift, curve.last_code);
+}
+
+inline float decode_magnitude(const MomentCurve& curve, uint32_t code, float unit) {
+  const uint32_t bits = curve.base_bits + (code << kMomentCodeShift);
+  return (std::bit_cast<float>(bits) - curve.offset) * unit;
+}
+
+inline uint8_t encode_first_moment(float m, float inverse, uint32_t random16) {
+  const uint32_t sign = std::bit_cast<uint32_t>(m) >> 31;
+  return static_cast<uint8_t>(sign << 7 |
+                              encode_magnitude(kFirstMomentCurve, std::fabs(m), inverse, random16));
+}
+
+inline float decode_first_moment(uint8_t code, float unit) {
+  const float magnitude = decode_magnitude(kFirstMomentCurve, code & 0x7fu, unit);
+  const uint32_t sign = static_cast<uint32_t>(code & 0x80u) << 24;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+}
+
+// What is not zero stays so: dividing by the root of a lost second moment would blow the update up.
+inline uint8_t encode_second_moment(float v, float inverse, uint32_t random16) {
+  const uint32_t code = encode_magnitude(kSecondMomentCurve, v, inverse, random16);
+  return static_cast<uint8_t>(std::max(code, v > 0.0f ? 1u : 0u));
+}
+
+inline float decode_second_moment(uint8_t code, float unit) {
+  return decode_magnitude(kSecondMomentCurve, code, unit);
+}
+
+enum class Moment : uint8_t { kFirst, kSecond };
+
+// Reads elements [begin, begin + values.size()) as fp32, exactly.
+void read_moments(Moment which, const MomentSpan& from, int64_t begin, std::span<float> values);
+
+// Writes the same elements, rounded to nearest where the format is narrower. kInt8 wants whole
+// blocks; only the last block of a parameter may be shorter.
+void write_moments(Moment which, const MomentSpan& to, int64_t begin,
+                   std::span<const float> values);
+
+}  // namespace longshore

@@ -1,0 +1,34 @@
+#include "comm/payload_counters.h"
+
+#include <gtest/gtest.h>
+
+namespace longshore {
+namespace {
+
+// Goal: counts are kept by kind and unit, and add up.
+TEST(PayloadCounters, CountByKindAndUnit) {
+  PayloadCounters counters;
+  counters.add(CommKind::kAllGather, UnitId(0), 100);
+  counters.add(CommKind::kAllGather, UnitId(1), 50);
+  counters.add(CommKind::kScalars, std::nullopt, 8);
+  counters.add_wait(CommKind::kAllGather, UnitId(1), 0.5);
+  EXPECT_EQ(counters.total().all().payload, 158);
+  EXPECT_EQ(counters.total().of(CommKind::kAllGather).operations, 2);
+  EXPECT_EQ(counters.total().of(CommKind::kAllGather, UnitId(1)).payload, 50);
+  EXPECT_EQ(counters.total().of(CommKind::kAllGather, UnitId(1)).waited_seconds, 0.5);
+  EXPECT_EQ(counters.total().of(CommKind::kBarrier).operations, 0);
+}
+
+// Goal: take() gives what came since the last one and leaves the total alone.
+TEST(PayloadCounters, TakeGivesTheDifference) {
+  PayloadCounters counters;
+  counters.add(CommKind::kAllGather, UnitId(0), 100);
+  EXPECT_EQ(counters.take().all().payload, 100);
+  EXPECT_EQ(counters.take().all().operations, 0);
+  counters.add(CommKind::kAllGather, UnitId(0), 7);
+  EXPECT_EQ(counters.take().of(CommKind::kAllGather, UnitId(0)).payload, 7);
+  EXPECT_EQ(counters.total().all().payload, 107);
+}
+
+}  // namespace
+}  // namespace longshore

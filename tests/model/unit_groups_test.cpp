@@ -1,0 +1,82 @@
+// Units merged by policy: which, and that the numbers stay the same bits.
+#include "model/unit_groups.h"
+
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "tests/fakes/specs.h"
+
+namespace longshore {
+namespace {
+
+const std::vector<std::string> kClasses = {"Embedding", "Layer", "Layer", "Layer", "Head"};
+
+std::string names(const ModelSpec& model, const UnitPolicy& policy) {
+  std::string text;
+  for (const UnitSpec& unit : merge_units(model, group_units(model, kClasses, policy)).units) {
+    text += (text.empty() ? "" : " ") + unit.name;
+  }
+  return text;
+}
+
+std::string problem(const ModelSpec& model, const UnitPolicy& policy) {
+  try {
+    group_units(model, kClasses, policy);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(UnitGroups, FollowThePolicy) {
+  const ModelSpec model = fakes::make_small_model(3, false);
+  using Kind = UnitPolicy::Kind;
+  EXPECT_EQ(names(model, {}), "embedding block.0 block.1 block.2 head");
+  EXPECT_EQ(names(model, {.kind = Kind::kClasses, .classes = {"Layer"}, .groups = {}}),
+            "embedding block.0 block.1 block.2 head");
+  EXPECT_EQ(names(model, {.kind = Kind::kClasses, .classes = {"Embedding"}, .groups = {}}),
+            "embedding block.0..head");
+  // A block has 22208 parameters, the embedding 16448.
+  EXPECT_EQ(
+      names(model,
+            {.kind = Kind::kMinParameters, .classes = {}, .min_parameters = 40000, .groups = {}}),
+      "embedding..block.1 block.2..head");
+  EXPECT_EQ(names(model, {.kind = Kind::kGroups,
+                          .classes = {},
+                          .groups = {{"block.1", "block.0"}, {"block.2", "head"}}}),
+            "embedding block.0..block.1 block.2..head");
+}
+
+TEST(UnitGroups, KeepEveryParameterAndTies) {
+  const ModelSpec model = fakes::make_small_model(3, true);
+  const UnitPolicy apart{
+      .kind = UnitPolicy::Kind::kGroups, .classes = {}, .groups = {{"embedding", "block.0"}}};
+  const ModelSpec merged = merge_units(model, group_units(model, kClasses, apart));
+  EXPECT_EQ(merged.parameter_elements(), model.parameter_elements());
+  EXPECT_EQ(merged.units.back().borrowed, (std::vector<ParamRef>{{UnitId(0), 0}}));
+  const UnitPolicy together{.kind = UnitPolicy::Kind::kClasses, .classes = {}, .groups = {}};
+  const ModelSpec one = merge_units(model, group_units(model, kClasses, together));
+  ASSERT_EQ(one.units.size(), 1u);
+  EXPECT_TRUE(one.units[0].borrowed.empty()) << "it owns what the head borrowed";
+}
+
+TEST(UnitGroups, SayWhatTheModelHas) {
+  const ModelSpec model = fakes::make_small_model(3, false);
+  using Kind = UnitPolicy::Kind;
+  EXPECT_EQ(problem(model, {.kind = Kind::kClasses, .classes = {"Leyer"}, .groups = {}}),
+            "fsdp.units: the model has no class \"Leyer\", did you mean \"Layer\"?; it has "
+            "\"Embedding\", \"Layer\", \"Head\"");
+  EXPECT_NE(problem(model, {.kind = Kind::kGroups, .classes = {}, .groups = {{"block.9"}}})
+                .find("the model has no unit \"block.9\""),
+            std::string::npos);
+  EXPECT_EQ(
+      problem(model, {.kind = Kind::kGroups, .classes = {}, .groups = {{"block.0", "block.2"}}}),
+      "fsdp.units: a group must hold units that follow each other; between \"block.0\" and "
+      "\"block.2\" others are missing");
+  EXPECT_EQ(
+      problem(model, {.kind = Kind::kGroups, .classes = {}, .groups = {{"block.0"}, {"block.0"}}}),
+      "fsdp.units: unit \"block.0\" is named twice");
+}
+
+}  // namespace
+}  // namespace longshore

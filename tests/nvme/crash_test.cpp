@@ -1,0 +1,83 @@
+// What a crash leaves at any moment recovers to an acknowledged version or a newer one, whole and
+// the same on all ranks; and each rule of the protocol is needed.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "tests/nvme/crash_model.h"
+
+namespace longshore {
+namespace {
+
+void expect_nothing_lost(const CrashOptions& options, int64_t at_least) {
+  const CrashReport report = enumerate_crashes(options);
+  EXPECT_EQ(report.lost, 0) << report.first;
+  EXPECT_EQ(report.corrupt, 0) << report.first;
+  EXPECT_GE(report.states, at_least);
+  std::printf("%lld crash states in %lld lives: %lld lost, %lld corrupt\n",
+              static_cast<long long>(report.states), static_cast<long long>(report.lives),
+              static_cast<long long>(report.lost), static_cast<long long>(report.corrupt));
+}
+
+CrashReport with_mutation(Mutation mutation, int ranks) {
+  return enumerate_crashes({.ranks = ranks,
+                            .depth = 2,
+                            .subsets = ranks == 1 ? 20 : 4,
+                            .next_life_every = ranks == 1 ? 40 : 500,
+                            .seed = 3,
+                            .mutation = mutation});
+}
+
+TEST(Crash, OneRankLosesNothing) {
+  expect_nothing_lost({.ranks = 1, .depth = 3, .subsets = 30, .next_life_every = 60}, 1000);
+}
+
+TEST(Crash, TwoRanksLoseNothingAndNeverMix) {
+  expect_nothing_lost({.ranks = 2, .subsets = 15, .next_life_every = 500}, 1000);
+}
+
+TEST(Crash, TwoDrivesOfARankLoseNothing) {
+  expect_nothing_lost({.ranks = 1, .drives = 2, .subsets = 10, .next_life_every = 400}, 1000);
+}
+
+// Goal: the enumeration sees what each rule is for.
+TEST(Crash, NoticesAMissingFlushAfterTheManifest) {
+  EXPECT_GT(with_mutation(Mutation::kNoFlushAfterManifest, 1).lost, 0);
+}
+TEST(Crash, NoticesASingleManifest) {
+  EXPECT_GT(with_mutation(Mutation::kSingleManifest, 1).lost, 0);
+}
+TEST(Crash, NoticesStateOverwrittenInPlace) {
+  EXPECT_GT(with_mutation(Mutation::kInPlaceSlot, 1).lost, 0);
+}
+TEST(Crash, NoticesAnEarlyAcknowledgement) {
+  EXPECT_GT(with_mutation(Mutation::kAcknowledgeEarly, 1).lost, 0);
+}
+TEST(Crash, NoticesMissingChecksums) {
+  EXPECT_GT(with_mutation(Mutation::kNoChecksum, 1).corrupt, 0);
+}
+TEST(Crash, NoticesAStartThatDoesNotFlush) {
+  EXPECT_GT(with_mutation(Mutation::kNoFlushAtStart, 1).lost, 0);
+}
+TEST(Crash, NoticesMixedHistories) {
+  EXPECT_GT(with_mutation(Mutation::kNoIncarnation, 2).corrupt, 0);
+}
+
+// Goal: say which rules are belt and braces: either of these pairs suffices against crashes alone.
+TEST(Crash, ChecksumsMakeTheFirstFlushRedundant) {
+  const CrashReport report = with_mutation(Mutation::kNoFirstFlush, 1);
+  EXPECT_EQ(report.corrupt, 0) << report.first;
+}
+TEST(Crash, VoidingAndIncarnationsEachKeepHistoriesApart) {
+  EXPECT_EQ(with_mutation(Mutation::kOnlyNoIncarnation, 2).corrupt, 0);
+  EXPECT_EQ(with_mutation(Mutation::kOnlyNoVoid, 2).corrupt, 0);
+}
+
+// The long mode, for nights: more than a million states.
+TEST(LongCrash, AMillionStates) {
+  expect_nothing_lost({.ranks = 1, .depth = 4, .subsets = 60, .next_life_every = 90}, 200'000);
+  expect_nothing_lost({.ranks = 2, .depth = 3, .subsets = 40, .next_life_every = 700}, 800'000);
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,156 @@
+// kill -9 of a real process at random moments, with I/O in flight, and an immediate restart: every
+// acknowledged step is there, whole. The writer is this binary again, running one disabled test.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <thread>
+
+#include "nvme/nvme_store.h"
+#include "nvme/state_files.h"
+#include "tests/fakes/specs.h"
+#include "tests/nvme/scratch_file.h"
+#include "tests/nvme/store_fixture.h"
+
+namespace longshore {
+namespace {
+
+constexpr const char* kDirectoryFlag = "--state-directory=";
+constexpr const char* kAtLeastFlag = "--at-least=";
+constexpr int64_t kNothing = -1;
+
+std::string argument(const std::string& flag) {
+  for (const std::string& one : testing::internal::GetArgvs()) {
+    if (one.starts_with(flag)) return one.substr(flag.size());
+  }
+  return {};
+}
+
+// One line on stdout is one acknowledged step.
+void acknowledge(int64_t step) {
+  char line[32];
+  const int bytes = std::snprintf(line, sizeof(line), "ack %lld\n", static_cast<long long>(step));
+  if (write(STDOUT_FILENO, line, static_cast<size_t>(bytes)) != bytes) _exit(5);
+}
+
+// Goes on from what is there, for ever. Ends with a failure where a step is missing or wrong.
+TEST(KilledWriter, DISABLED_Writes) {
+  const std::string directory = argument(kDirectoryFlag);
+  ASSERT_FALSE(directory.empty()) << "started by the tests below";
+  const int64_t at_least = std::stoll(argument(kAtLeastFlag));
+  WorkerPool pool(2);
+  SoloAgreement solo;
+  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(6, false), 1);
+  StateFileOptions files;
+  files.directories = {directory + "/a", directory + "/b"};
+  files.engine = at_least % 2 == 0 ? IoEngine::kThreads : IoEngine::kAuto;
+  const NvmeStoreOptions options = small_store({}, at_least % 3 == 0, 2);
+  NvmeStore store(
+      layouts, options,
+      [&](const StripeMap& map, std::span<std::byte> window) {
+        return open_state_files(files, map, window);
+      },
+      &pool);
+  const auto& point = store.start(solo, static_cast<uint64_t>(getpid()) * 7919 + 1);
+  const int64_t found = point ? point->step : kNothing;
+  ASSERT_GE(found, at_least);
+  ASSERT_LE(found, at_least + 1);
+  if (point) {
+    ASSERT_EQ(difference(store, layouts, found), "");
+  }
+  for (int64_t step = found + 1;; ++step) {
+    write_step(store, layouts, step);
+    store.commit({step, ""}, solo);
+    acknowledge(step);
+  }
+}
+
+struct Writer {
+  pid_t pid = -1;
+  int output = -1;
+};
+
+Writer start_writer(const std::string& directory, int64_t at_least) {
+  int ends[2];
+  if (pipe(ends) != 0) return {};
+  const std::string state = kDirectoryFlag + directory;
+  const std::string least = kAtLeastFlag + std::to_string(at_least);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    execl("/proc/self/exe", "test_nvme", "--gtest_filter=KilledWriter.DISABLED_Writes",
+          "--gtest_also_run_disabled_tests", state.c_str(), least.c_str(), nullptr);
+    _exit(6);
+  }
+  close(ends[1]);
+  return {pid, ends[0]};
+}
+
+// The last acknowledged step in the output; a line that was cut is none.
+int64_t last_acknowledged(const std::string& output, int64_t before) {
+  int64_t last = before;
+  size_t at = 0;
+  while ((at = output.find("ack ", at)) != std::string::npos) {
+    const size_t end = output.find('\n', at);
+    if (end == std::string::npos) break;
+    std::from_chars(output.data() + at + 4, output.data() + end, last);
+    at = end;
+  }
+  return last;
+}
+
+std::string read_all(int descriptor) {
+  std::string text;
+  char buffer[4096];
+  for (ssize_t bytes = 0; (bytes = read(descriptor, buffer, sizeof(buffer))) > 0;) {
+    text.append(buffer, static_cast<size_t>(bytes));
+  }
+  return text;
+}
+
+// `kills` times: starts the writer, lets it come to its first acknowledgement and a random time
+// further, and kills it. Every third one is killed while it recovers.
+void kill_again_and_again(int kills, uint64_t seed) {
+  const ScratchDirectory directory;
+  SimRandom random(seed);
+  int64_t acknowledged = kNothing;
+  for (int i = 0; i < kills; ++i) {
+    const Writer writer = start_writer(directory.path(), acknowledged);
+    ASSERT_GT(writer.pid, 0);
+    std::string output;
+    if (i % 3 != 2) {
+      char byte = 0;
+      while (output.find("ack ") == std::string::npos && read(writer.output, &byte, 1) == 1) {
+        output += byte;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(random.below(60'000)));
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(random.below(600)));
+    }
+    kill(writer.pid, SIGKILL);
+    output += read_all(writer.output);
+    close(writer.output);
+    int status = 0;
+    waitpid(writer.pid, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "kill " << i << "\n"
+                                                                    << output;
+    acknowledged = last_acknowledged(output, acknowledged);
+  }
+  EXPECT_GE(acknowledged, kills / 2);
+}
+
+TEST(Killed, TwentyTimesLosesNoAcknowledgedStep) {
+  kill_again_and_again(20, 1);
+}
+
+TEST(LongKilled, TwoHundredTimesLosesNoAcknowledgedStep) {
+  kill_again_and_again(200, 2);
+}
+
+}  // namespace
+}  // namespace longshore

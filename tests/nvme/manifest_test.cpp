@@ -1,0 +1,113 @@
+// Manifests: what is written is read, and nothing else is taken for one; stripes: no byte twice.
+#include "nvme/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "nvme/stripe_map.h"
+#include "tests/nvme/scratch_file.h"
+
+namespace longshore {
+namespace {
+
+Manifest sample() {
+  Manifest manifest;
+  manifest.run = {{11, 12}};
+  manifest.rank = 3;
+  manifest.ranks = 4;
+  manifest.drive = 1;
+  manifest.drives = 2;
+  manifest.layout_hash = 77;
+  manifest.table_root = 88;
+  manifest.geometry.weights = {3, 1};
+  manifest.point = {.sequence = 9,
+                    .version = 7,
+                    .incarnation = 5,
+                    .data_incarnation = 4,
+                    .step = 100,
+                    .note = "{\"cursor\": 12}"};
+  return manifest;
+}
+
+TEST(Manifest, ReadsWhatWasWritten) {
+  const BlockBuffer block(kBlockBytes);
+  encode(sample(), block.bytes());
+  const auto read = decode(block.bytes());
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->run, sample().run);
+  EXPECT_EQ(read->rank, 3);
+  EXPECT_EQ(read->ranks, 4);
+  EXPECT_EQ(read->drive, 1);
+  EXPECT_EQ(read->layout_hash, 77u);
+  EXPECT_EQ(read->table_root, 88u);
+  EXPECT_EQ(read->geometry, sample().geometry);
+  EXPECT_EQ(read->point.note, sample().point.note);
+  EXPECT_EQ(digest_of(read->point), digest_of(sample().point));
+}
+
+// Goal: every single bit of the block counts.
+TEST(Manifest, NoticesEveryFlippedBit) {
+  const BlockBuffer block(kBlockBytes);
+  encode(sample(), block.bytes());
+  for (size_t i = 0; i < block.bytes().size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      block.bytes()[i] ^= static_cast<std::byte>(1 << bit);
+      ASSERT_FALSE(decode(block.bytes())) << "byte " << i << " bit " << bit;
+      block.bytes()[i] ^= static_cast<std::byte>(1 << bit);
+    }
+  }
+}
+
+TEST(Manifest, IsNotFoundInNoise) {
+  const BlockBuffer block(kBlockBytes);
+  EXPECT_FALSE(decode(block.bytes()));
+  EXPECT_FALSE(decode(block.bytes().first(100)));
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    fill_random(block.bytes(), seed);
+    EXPECT_FALSE(decode(block.bytes()));
+  }
+}
+
+TEST(StripeMap, GivesEveryChunkItsOwnBytes) {
+  std::vector<PartSpec> parts;
+  for (int i = 0; i < 9; ++i) {
+    parts.push_back({"part " + std::to_string(i), (i * 5 % 7) * kBlockBytes, i % 3 != 0});
+  }
+  for (int drives = 1; drives <= 3; ++drives) {
+    Geometry geometry{.chunk_bytes = 2 * kBlockBytes, .weights = {2, 1, 3}};
+    const StripeMap map(parts, geometry, drives);
+    std::vector<std::map<Bytes, Bytes>> used(static_cast<size_t>(drives));
+    const auto take = [&](int drive, Bytes from, Bytes bytes) {
+      ASSERT_LE(from + bytes, map.file_bytes(drive));
+      for (const auto& [begin, end] : used[static_cast<size_t>(drive)]) {
+        ASSERT_TRUE(from >= end || from + bytes <= begin) << "drive " << drive << " at " << from;
+      }
+      used[static_cast<size_t>(drive)][from] = from + bytes;
+    };
+    for (int drive = 0; drive < drives; ++drive) {
+      take(drive, 0, kManifestAreaBytes);
+      for (int slot : {0, 1}) take(drive, map.table_offset(drive, slot), map.table_bytes(drive));
+    }
+    std::vector<Bytes> sums(parts.size());
+    for (const ChunkPlace& chunk : map.chunks()) {
+      EXPECT_EQ(chunk.part_offset, sums[static_cast<size_t>(chunk.part)]);
+      sums[static_cast<size_t>(chunk.part)] += chunk.bytes;
+      take(chunk.drive, chunk.offsets[0], chunk.bytes);
+      if (map.part(chunk.part).versioned) take(chunk.drive, chunk.offsets[1], chunk.bytes);
+    }
+    for (size_t i = 0; i < parts.size(); ++i) EXPECT_EQ(sums[i], parts[i].bytes);
+  }
+}
+
+TEST(StripeMap, SharesChunksByWeight) {
+  const Geometry geometry{.chunk_bytes = kBlockBytes, .weights = {5, 3, 2}};
+  const StripeMap map({{"all", 1000 * kBlockBytes, true}}, geometry, 3);
+  EXPECT_EQ(map.chunks_on(0), 500);
+  EXPECT_EQ(map.chunks_on(1), 300);
+  EXPECT_EQ(map.chunks_on(2), 200);
+}
+
+}  // namespace
+}  // namespace longshore

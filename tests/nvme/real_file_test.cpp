@@ -1,0 +1,206 @@
+// The ring and the pool on a real file: same bytes, limits and blocked calls, lock, full disk.
+#include <gtest/gtest.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <filesystem>
+
+#include "base/log.h"
+#include "device/host_mapping.h"
+#include "nvme/io_ring.h"
+#include "nvme/open_drive.h"
+#include "tests/nvme/scratch_file.h"
+
+namespace longshore {
+namespace {
+
+constexpr Bytes kFileBytes = 16 * kMiB;
+
+// Runs `body` in a process of its own and returns its exit status; 99: it threw.
+template <typename Body>
+int in_child(const Body& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    int status = 99;
+    try {
+      status = body();
+    } catch (const std::exception& error) {
+      fprintf(stderr, "child: %s\n", error.what());
+    }
+    _exit(status);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// From now on the calls fail with EPERM, as container runtimes have it.
+bool block_calls(const std::vector<int>& calls) {
+  std::vector<sock_filter> filter = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
+  for (const int call : calls) {
+    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<__u32>(call), 0, 1));
+    filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM));
+  }
+  filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  const sock_fprog program = {static_cast<unsigned short>(filter.size()), filter.data()};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+bool moves_bytes(Drive& drive, std::span<std::byte> window) {
+  const BlockBuffer written(kFileBytes / 2);
+  fill_random(written.bytes(), 7);
+  drive.write(kMiB, written.bytes());
+  drive.flush();
+  const auto read = window.first(written.bytes().size());
+  drive.read(kMiB, read);
+  return same_bytes(read, written.bytes());
+}
+
+struct Fixture {
+  ScratchDirectory directory;
+  HostMapping window{kFileBytes, "I/O window"};
+  DriveOptions options(IoEngine engine) const {
+    return {.file = {.path = directory.file("state"), .size_bytes = kFileBytes},
+            .chunk_bytes = kMiB,
+            .depth = 8,
+            .engine = engine,
+            .memory = {window.bytes()}};
+  }
+};
+
+TEST(RealFile, RingAndThreadsMoveTheSameBytes) {
+  for (const IoEngine engine : {IoEngine::kAuto, IoEngine::kThreads}) {
+    const Fixture fixture;
+    OpenDrive drive(fixture.options(engine));
+    EXPECT_TRUE(drive.file().created());
+    EXPECT_EQ(drive.size_bytes(), kFileBytes);
+    EXPECT_TRUE(moves_bytes(drive, fixture.window.bytes()));
+    if (engine == IoEngine::kThreads) {
+      EXPECT_EQ(drive.kind(), "threads");
+    }
+  }
+}
+
+// Goal: blocked in any of the ways in which containers block it, the drive works all the same.
+TEST(RealFile, WorksWhereIoUringIsBlocked) {
+  const std::vector<std::pair<std::vector<int>, bool>> ways = {
+      {{__NR_io_uring_setup}, true},
+      {{__NR_io_uring_enter}, true},
+      {{__NR_io_uring_register}, false},
+      {{__NR_io_uring_setup, __NR_io_uring_enter, __NR_io_uring_register}, true},
+  };
+  for (const auto& [calls, needs_threads] : ways) {
+    const Fixture fixture;
+    const int status = in_child([&, &calls = calls, needs_threads = needs_threads] {
+      if (!block_calls(calls)) return 2;
+      OpenDrive drive(fixture.options(IoEngine::kAuto));
+      if (needs_threads && drive.kind() != "threads") return 3;
+      return moves_bytes(drive, fixture.window.bytes()) ? 0 : 4;
+    });
+    EXPECT_EQ(status, 0) << "call " << calls[0];
+  }
+}
+
+// Goal: a low limit on locked memory costs speed only. Root is not limited, so the child is nobody.
+TEST(RealFile, WorksUnregisteredUnderALowMemoryLockLimit) {
+  const Fixture fixture;
+  {
+    const DirectFile made(fixture.options(IoEngine::kAuto).file);
+  }
+  std::filesystem::permissions(fixture.directory.path(), std::filesystem::perms::all);
+  std::filesystem::permissions(fixture.directory.file("state"), std::filesystem::perms::all);
+  const int status = in_child([&] {
+    const rlimit limit = {kMiB, kMiB};
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) return 2;
+    if (getuid() == 0 && setuid(65534) != 0) return 3;
+    OpenDrive drive(fixture.options(IoEngine::kAuto));
+    return moves_bytes(drive, fixture.window.bytes()) ? 0 : 4;
+  });
+  EXPECT_EQ(status, 0);
+}
+
+TEST(RealFile, RegistersTheWindowWhereItMay) {
+  const Fixture fixture;
+  const DirectFile file(fixture.options(IoEngine::kAuto).file);
+  std::string reason;
+  const auto ring =
+      IoRing::try_make(&file, {.depth = 4, .memory = {fixture.window.bytes()}}, reason);
+  if (ring == nullptr) {
+    EXPECT_FALSE(reason.empty());
+    return;
+  }
+  EXPECT_EQ(ring->registered_bytes() + ring->unregistered_bytes(), kFileBytes);
+}
+
+TEST(RealFile, IsHeldByOneProcessAndNamesIt) {
+  const Fixture fixture;
+  DirectFileOptions options = fixture.options(IoEngine::kAuto).file;
+  options.lock_wait = std::chrono::milliseconds(20);
+  const DirectFile file(options);
+  const pid_t owner = getpid();
+  const int status = in_child([&] {
+    try {
+      const DirectFile second(options);
+    } catch (const ConfigError& error) {
+      const std::string holder = "held by process " + std::to_string(owner);
+      return std::string(error.what()).find(holder) != std::string::npos ? 0 : 2;
+    }
+    return 3;
+  });
+  EXPECT_EQ(status, 0);
+}
+
+// Goal: a killed writer with I/O in flight is waited for, and what it wrote is all or nothing.
+TEST(RealFile, WaitsForTheLockOfAKilledWriter) {
+  const Fixture fixture;
+  for (int i = 0; i < 3; ++i) {
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      OpenDrive drive(fixture.options(IoEngine::kAuto));
+      Transfer transfer;
+      transfer.kind = BlockOp::Kind::kWrite;
+      transfer.memory = fixture.window.bytes();
+      drive.start(transfer);
+      if (write(ready[1], "x", 1) != 1) _exit(1);
+      for (;;) drive.wait(transfer), drive.start(transfer);
+    }
+    char byte = 0;
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+    kill(child, SIGKILL);
+    EXPECT_NO_THROW(OpenDrive(fixture.options(IoEngine::kAuto)));
+    waitpid(child, nullptr, 0);
+    close(ready[0]);
+    close(ready[1]);
+  }
+}
+
+TEST(RealFile, RefusesAFullDiskWithTheMissingBytesAndLeavesNothing) {
+  const ScratchDirectory directory;
+  struct statvfs status{};
+  ASSERT_EQ(statvfs(directory.path().c_str(), &status), 0);
+  const Bytes available = static_cast<Bytes>(status.f_bavail) * static_cast<Bytes>(status.f_frsize);
+  const DirectFileOptions options = {.path = directory.file("state"),
+                                     .size_bytes = align_up(available + 64 * kGiB, kBlockBytes)};
+  try {
+    const DirectFile file(options);
+    FAIL() << "made a file larger than the file system";
+  } catch (const DoesNotFitError& error) {
+    EXPECT_NE(std::string(error.what()).find("are missing"), std::string::npos) << error.what();
+  }
+  EXPECT_FALSE(std::filesystem::exists(options.path));
+}
+
+}  // namespace
+}  // namespace longshore

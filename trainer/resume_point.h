@@ -1,0 +1,32 @@
+// ResumePoint: which checkpoint a run starts from. All ranks look at it together: each verifies its
+// share of the files, and only what every rank finds valid is taken. Main thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/world.h"
+#include "trainer/checkpoint_reader.h"
+
+namespace longshore {
+
+struct FoundCheckpoint {
+  std::optional<Checkpoint> checkpoint;  // verified
+  std::vector<std::string> refused;      // newer ones that are damaged: path, file, what is wrong
+  std::vector<std::string> set_aside;    // where `start_from_checkpoint` moved newer ones
+};
+
+// `resume` is "never" (nothing is found), "auto" (the newest valid checkpoint of `folder`; nothing
+// where it has none at all) or a checkpoint's directory. Throws CheckpointError where checkpoints
+// exist and none is valid, or the named one is damaged.
+FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume, World& world);
+// The same for a process of its own.
+FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume);
+
+// The same for a run that will write to `folder`: cleans up after a killed process first, and sets
+// aside what is newer than the found one (everything, where none is found).
+FoundCheckpoint start_from_checkpoint(const std::string& folder, const std::string& resume,
+                                      World& world);
+
+}  // namespace longshore
