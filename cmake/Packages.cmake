@@ -3,6 +3,7 @@
 find_package(Threads REQUIRED)
 find_package(TBB REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(ZLIB REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(hwy REQUIRED)
 
@@ -10,6 +11,13 @@ find_package(hwy REQUIRED)
 find_path(TOMLPLUSPLUS_INCLUDE_DIR toml++/toml.h REQUIRED)
 add_library(longshore::tomlplusplus INTERFACE IMPORTED GLOBAL)
 target_include_directories(longshore::tomlplusplus INTERFACE ${TOMLPLUSPLUS_INCLUDE_DIR})
+
+# zstd: no CMake package in Debian.
+find_path(ZSTD_INCLUDE_DIR zstd.h REQUIRED)
+find_library(ZSTD_LIBRARY zstd REQUIRED)
+add_library(longshore::zstd INTERFACE IMPORTED GLOBAL)
+target_include_directories(longshore::zstd INTERFACE ${ZSTD_INCLUDE_DIR})
+target_link_libraries(longshore::zstd INTERFACE ${ZSTD_LIBRARY})
 
 # liburing: a C library without a CMake package.
 find_path(LIBURING_INCLUDE_DIR liburing.h REQUIRED)

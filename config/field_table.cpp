@@ -1,109 +1,10 @@
 #include "config/field_table.h"
 
-#include <utility>
-
 #include "base/errors.h"
+#include "config/field_rows.h"
 
 namespace longshore {
 namespace {
-
-template <typename Member>
-KeyValue to_value(const Member& member) {
-  return member;
-}
-KeyValue to_value(const std::optional<int64_t>& member) {
-  return member ? KeyValue(*member) : KeyValue(AutoValue{});
-}
-
-template <typename Member>
-void assign(Member& member, const KeyValue& value) {
-  member = std::get<Member>(value);
-}
-void assign(std::optional<int64_t>& member, const KeyValue& value) {
-  const int64_t* number = std::get_if<int64_t>(&value);
-  member = number == nullptr ? std::nullopt : std::optional<int64_t>(*number);
-}
-
-template <typename Member>
-constexpr bool kIsOptional = false;
-template <typename Value>
-constexpr bool kIsOptional<std::optional<Value>> = true;
-
-// More than any run can do, and exact as a real.
-constexpr double kMaxSteps = 1e9;
-
-// What a row says beside name, type and member.
-struct Row {
-  std::string sentence;
-  Bounds bounds = {};
-  std::string unit = "";
-  std::string example = "";
-};
-
-Bounds at_least(double min) {
-  return {.min = min};
-}
-Bounds between(double min, double max) {
-  return {.min = min, .max = max};
-}
-Bounds above(double min) {
-  return {.min = min, .min_excluded = true};
-}
-
-// Appends rows to the section whose struct is `Members`.
-template <typename Members>
-class Rows {
- public:
-  Rows(Section* section, Members RunConfig::* members) : section_(section), members_(members) {}
-
-  template <typename Member>
-  void add(const char* name, KeyType type, Member Members::* member, Row row) {
-    Key& key = append(name, type, std::move(row));
-    key.allows_auto = kIsOptional<Member>;
-    key.get = [members = members_, member](const RunConfig& config) {
-      return to_value((config.*members).*member);
-    };
-    key.set = [members = members_, member](RunConfig& config, const KeyValue& value) {
-      assign((config.*members).*member, value);
-    };
-  }
-
-  template <typename Member>
-  void choice(const char* name, Member Members::* member,
-              std::vector<std::pair<std::string, Member>> choices, Row row) {
-    Key& key = append(name, KeyType::kChoice, std::move(row));
-    for (const auto& [text, value] : choices) key.choices.push_back(text);
-    key.get = [members = members_, member, choices](const RunConfig& config) -> KeyValue {
-      const Member& current = (config.*members).*member;
-      for (const auto& [text, value] : choices) {
-        if (value == current) return text;
-      }
-      LONGSHORE_CHECK(false) << "a choice without a name";
-      return AutoValue{};
-    };
-    key.set = [members = members_, member, choices](RunConfig& config, const KeyValue& value) {
-      for (const auto& [text, meaning] : choices) {
-        if (text == std::get<std::string>(value)) (config.*members).*member = meaning;
-      }
-    };
-  }
-
- private:
-  Key& append(const char* name, KeyType type, Row row) {
-    Key key;
-    key.section = section_->name;
-    key.name = name;
-    key.type = type;
-    key.sentence = std::move(row.sentence);
-    key.bounds = row.bounds;
-    key.unit = std::move(row.unit);
-    key.example = std::move(row.example);
-    return section_->keys.emplace_back(std::move(key));
-  }
-
-  Section* section_;
-  Members RunConfig::* members_;
-};
 
 Section run_section() {
   Section section{"run", "the run itself", {}};
@@ -128,45 +29,6 @@ Section model_section() {
   rows.choice<ModelSection::Dropout>("dropout", &ModelSection::dropout,
                                      {{"off", ModelSection::Dropout::kOff}},
                                      {.sentence = "dropout, whatever the model's files say"});
-  return section;
-}
-
-Section data_section() {
-  using Data = DataSection;
-  Section section{"data", "what is trained on", {}};
-  Rows rows(&section, &RunConfig::data);
-  rows.add("train", KeyType::kPaths, &Data::train,
-           {.sentence = "files to train on", .example = "[\"train.jsonl\"]"});
-  rows.add("eval", KeyType::kPaths, &Data::eval, {.sentence = "files to evaluate on"});
-  rows.choice<Data::Format>(
-      "format", &Data::format,
-      {{"auto", Data::Format::kAuto},
-       {"text", Data::Format::kText},
-       {"tokens", Data::Format::kTokens}},
-      {.sentence =
-           "text: a .txt file is one document, or JSONL rows {\"text\": ...}; tokens: JSONL "
-           "rows {\"input_ids\": [...], \"labels\": [...]}; auto: by the first row"});
-  rows.add("max_tokens", KeyType::kInteger, &Data::max_tokens,
-           {.sentence = "tokens in a sequence at most",
-            .bounds = between(2, 1 << 24),
-            .unit = "tokens"});
-  rows.add("packing", KeyType::kBool, &Data::packing,
-           {.sentence = "put several documents into one sequence; none sees another"});
-  rows.add("shuffle", KeyType::kBool, &Data::shuffle,
-           {.sentence = "a new random order every epoch; false: the order of the files"});
-  rows.choice<Data::Overlength>(
-      "overlength", &Data::overlength,
-      {{"error", Data::Overlength::kError},
-       {"truncate", Data::Overlength::kTruncate},
-       {"drop", Data::Overlength::kDrop},
-       {"split", Data::Overlength::kSplit}},
-      {.sentence = "what happens to a document longer than data.max_tokens"});
-  rows.choice<Data::BadRows>(
-      "bad_rows", &Data::bad_rows,
-      {{"error", Data::BadRows::kError}, {"skip", Data::BadRows::kSkip}},
-      {.sentence = "a row that cannot be used ends the run, or is left out and counted"});
-  rows.add("add_eos", KeyType::kBool, &Data::add_eos,
-           {.sentence = "end every text document with the end-of-sequence token"});
   return section;
 }
 
@@ -377,20 +239,6 @@ Section checkpoint_section() {
   return section;
 }
 
-Section eval_section() {
-  Section section{"eval", "loss on data.eval", {}};
-  Rows rows(&section, &RunConfig::eval);
-  rows.add("every_steps", KeyType::kInteger, &EvalSection::every_steps,
-           {.sentence = "steps between evaluations; 0: only at the end",
-            .bounds = between(0, kMaxSteps),
-            .unit = "steps"});
-  rows.add("sequences", KeyType::kInteger, &EvalSection::sequences,
-           {.sentence = "sequences per evaluation at most; 0: all",
-            .bounds = between(0, kMaxSteps),
-            .unit = "sequences"});
-  return section;
-}
-
 Section device_section() {
   using Device = DeviceSection;
   Section section{"device", "what computes", {}};
@@ -439,10 +287,10 @@ Section log_section() {
 
 const std::vector<Section>& run_file_sections() {
   static const std::vector<Section> kSections = {
-      run_section(),       model_section(),      data_section(),      train_section(),
-      optimizer_section(), schedule_section(),   precision_section(), fsdp_section(),
-      offload_section(),   checkpoint_section(), eval_section(),      device_section(),
-      dist_section(),      log_section()};
+      run_section(),    model_section(),     tokenizer_section(),  data_section(),
+      train_section(),  optimizer_section(), schedule_section(),   precision_section(),
+      fsdp_section(),   offload_section(),   checkpoint_section(), eval_section(),
+      device_section(), dist_section(),      log_section()};
   return kSections;
 }
 

@@ -21,12 +21,15 @@ enum class KeyType : uint8_t {
   kInteger,
   kReal,
   kRealPair,
+  kReals,
+  kString,
   kPath,  // a string; "~" is expanded
   kPaths,
   kStrings,
   kBytes,     // a string such as "24GiB"
   kDuration,  // a string such as "10m"; the value is in milliseconds
   kChoice,    // one of a few strings
+  kTable,     // names and plain values
   kUnits,     // "block", or a table with one member that says otherwise
   kGroups,    // an array of tables; see group_reader.h
 };
@@ -36,9 +39,11 @@ struct AutoValue {
   bool operator==(const AutoValue&) const = default;
 };
 
-// Integers and bytes are int64_t; paths and choices are std::string.
-using KeyValue = std::variant<AutoValue, bool, int64_t, double, std::array<double, 2>, std::string,
-                              std::vector<std::string>, UnitsChoice, std::vector<ParameterGroup>>;
+// Integers and bytes are int64_t; paths and choices are std::string; a table is a list of
+// "name = value", its values spelled as in JSON.
+using KeyValue =
+    std::variant<AutoValue, bool, int64_t, double, std::array<double, 2>, std::vector<double>,
+                 std::string, std::vector<std::string>, UnitsChoice, std::vector<ParameterGroup>>;
 
 // Of a number, or of each number of a pair.
 struct Bounds {

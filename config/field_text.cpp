@@ -39,6 +39,12 @@ std::string base_type_text(const Key& key) {
       return "real";
     case KeyType::kRealPair:
       return "two reals";
+    case KeyType::kReals:
+      return "list of reals";
+    case KeyType::kString:
+      return "string";
+    case KeyType::kTable:
+      return "table";
     case KeyType::kPath:
       return "path";
     case KeyType::kPaths:
@@ -141,12 +147,21 @@ std::string toml_text(const Key& key, const KeyValue& value) {
   if (const auto* pair = std::get_if<std::array<double, 2>>(&value)) {
     return "[" + real_text((*pair)[0]) + ", " + real_text((*pair)[1]) + "]";
   }
+  if (const auto* reals = std::get_if<std::vector<double>>(&value)) {
+    std::string text;
+    for (const double real : *reals) text += (text.empty() ? "" : ", ") + real_text(real);
+    return "[" + text + "]";
+  }
   if (const auto* string = std::get_if<std::string>(&value)) return quote_toml(*string);
   if (const auto* units = std::get_if<UnitsChoice>(&value)) return units_text(*units);
   if (const auto* groups = std::get_if<std::vector<ParameterGroup>>(&value)) {
     return groups_text(*groups);
   }
-  return strings_text(std::get<std::vector<std::string>>(value));
+  const auto& list = std::get<std::vector<std::string>>(value);
+  if (key.type != KeyType::kTable) return strings_text(list);
+  std::string text;
+  for (const std::string& entry : list) text += (text.empty() ? " " : ", ") + entry;
+  return text.empty() ? "{}" : "{" + text + " }";
 }
 
 }  // namespace longshore

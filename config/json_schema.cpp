@@ -55,6 +55,12 @@ Json type_schema(const Key& key) {
       schema["maxItems"] = 2;
       return schema;
     }
+    case KeyType::kReals:
+      return list_schema(number_schema(key));
+    case KeyType::kTable:
+      return {{"type", "object"},
+              {"additionalProperties", {{"type", Json::array({"string", "number", "boolean"})}}}};
+    case KeyType::kString:
     case KeyType::kPath:
       return {{"type", "string"}, {"minLength", 1}};
     case KeyType::kPaths:
@@ -85,6 +91,7 @@ Json type_schema(const Key& key) {
 Json default_json(const Key& key) {
   const KeyValue value = key.default_value();
   if (std::holds_alternative<AutoValue>(value)) return "auto";
+  if (key.type == KeyType::kTable) return Json::object();  // no table has a default of its own
   return std::visit(
       [](const auto& held) -> Json {
         using Held = std::decay_t<decltype(held)>;

@@ -130,7 +130,8 @@ class Loader {
   // are names of directories too.
   static TomlValue override_value(const Key& key, const std::string& text, const Place& place) {
     const bool wants_string = key.type == KeyType::kPath || key.type == KeyType::kChoice ||
-                              key.type == KeyType::kBytes || key.type == KeyType::kDuration;
+                              key.type == KeyType::kBytes || key.type == KeyType::kDuration ||
+                              key.type == KeyType::kString;
     std::optional<TomlValue> value = parse_toml_value(text, place);
     if (value && (!wants_string || value->kind == TomlValue::Kind::kString)) return *value;
     TomlValue string;

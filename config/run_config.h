@@ -29,19 +29,34 @@ struct ModelSection {
   bool operator==(const ModelSection&) const = default;
 };
 
+struct TokenizerSection {
+  std::string path = "auto";  // auto = model.path, or a directory
+  bool operator==(const TokenizerSection&) const = default;
+};
+
 struct DataSection {
-  enum class Format : uint8_t { kAuto, kText, kTokens };
+  enum class Format : uint8_t { kAuto, kText, kTokens, kPromptCompletion, kMessages };
+  enum class Mask : uint8_t { kAuto, kAssistant, kCompletion, kLast, kAll };
   enum class Overlength : uint8_t { kError, kTruncate, kDrop, kSplit };
   enum class BadRows : uint8_t { kError, kSkip };
   std::vector<std::string> train;
   std::vector<std::string> eval;
   Format format = Format::kAuto;
+  Mask mask = Mask::kAuto;
+  std::vector<double> weights;           // one for each of `train`, or empty
+  std::vector<std::string> keys;         // "prompt = \"question\"", as KeyType::kTable has it
+  std::string prompt_template = "auto";  // auto, plain, alpaca, or a text
+  std::string chat_template = "auto";    // auto, or a file
+  std::vector<std::string> template_arguments;
+  std::string date = "2024-07-26";
   int64_t max_tokens = 1024;  // per sequence
   bool packing = true;
   bool shuffle = true;
   Overlength overlength = Overlength::kError;
   BadRows bad_rows = BadRows::kError;
   bool add_eos = true;
+  std::string cache = "auto";      // auto, or a directory
+  std::optional<int64_t> threads;  // nullopt = auto
   bool operator==(const DataSection&) const = default;
 };
 
@@ -145,6 +160,11 @@ struct CheckpointSection {
 struct EvalSection {
   int64_t every_steps = 0;  // 0 = only at the end
   int64_t sequences = 0;    // at most so many per evaluation; 0 = all
+  double split = 0.0;       // fraction of data.train that is held out
+  bool keep_best = false;
+  int64_t patience = 0;  // evaluations without a lower loss; 0 = the run goes on
+  std::vector<std::string> prompts;
+  int64_t max_new_tokens = 64;
   bool operator==(const EvalSection&) const = default;
 };
 
@@ -170,6 +190,7 @@ struct LogSection {
 struct RunConfig {
   RunSection run;
   ModelSection model;
+  TokenizerSection tokenizer;
   DataSection data;
   TrainSection train;
   OptimizerSection optimizer;

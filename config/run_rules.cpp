@@ -119,8 +119,28 @@ class Rules {
 
   void check_eval() {
     if (!usable({"eval.every_steps", "data.eval"})) return;
-    if (config_.eval.every_steps > 0 && config_.data.eval.empty()) {
-      report("eval.every_steps", "data.eval", "needs files to evaluate on, but", "");
+    if (config_.eval.every_steps > 0 && config_.data.eval.empty() && config_.eval.split == 0.0) {
+      report("eval.every_steps", "data.eval", "needs files to evaluate on, but",
+             ": name some, or set eval.split");
+    }
+    if (config_.eval.split > 0.0 && !config_.data.eval.empty()) {
+      report("eval.split", "data.eval", "holds out a part of data.train, but",
+             ": choose one of the two");
+    }
+    for (const char* key : {"eval.patience", "eval.keep_best"}) {
+      const bool asked = std::string_view(key) == "eval.keep_best" ? config_.eval.keep_best
+                                                                   : config_.eval.patience > 0;
+      if (asked && config_.eval.every_steps == 0) {
+        report(key, "eval.every_steps", "needs evaluations during the run, but", "");
+      }
+    }
+    check_weights();
+  }
+
+  void check_weights() {
+    if (!usable({"data.weights", "data.train"}) || config_.data.weights.empty()) return;
+    if (config_.data.weights.size() != config_.data.train.size()) {
+      report("data.weights", "data.train", "needs one number for each file, but", "");
     }
   }
 

@@ -68,6 +68,53 @@ ReadValue read_real_pair(const Key& key, const TomlValue& found) {
   return {pair, ""};
 }
 
+ReadValue read_reals(const Key& key, const TomlValue& found) {
+  if (found.kind != Kind::kArray) return expected(key, "a list of reals", found);
+  std::vector<double> reals;
+  for (const TomlValue& element : found.elements) {
+    ReadValue read = read_real(key, element);
+    if (!read.problem.empty()) return read;
+    reals.push_back(std::get<double>(read.value));
+  }
+  return {std::move(reals), ""};
+}
+
+// A plain value as JSON spells it, which TOML reads too; nullopt for any other value.
+std::optional<std::string> plain_value(const TomlValue& value) {
+  switch (value.kind) {
+    case Kind::kBool:
+      return value.boolean ? "true" : "false";
+    case Kind::kInteger:
+      return std::to_string(value.integer);
+    case Kind::kString:
+      return quote_toml(value.string);
+    default:
+      return std::nullopt;
+  }
+}
+
+ReadValue read_table(const Key& key, const TomlValue& found) {
+  if (found.kind != Kind::kTable) {
+    return expected(key, "a table such as { name = \"value\" }", found);
+  }
+  std::vector<std::string> entries;
+  for (const TomlMember& member : found.members) {
+    const std::optional<std::string> value = plain_value(member.value);
+    if (!value) {
+      return expected(key, "strings, integers, true and false in the table", member.value);
+    }
+    const bool bare = member.name.find_first_not_of(
+                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") ==
+                      std::string::npos;
+    if (member.name.empty() || !bare) {
+      return problem(key.full_name() + ": " + quote_toml(member.name) +
+                     " is no plain name: letters, digits, _ and -");
+    }
+    entries.push_back(member.name + " = " + *value);
+  }
+  return {std::move(entries), ""};
+}
+
 ReadValue read_bytes(const Key& key, const TomlValue& found) {
   const std::string what = "a size with a unit such as \"24GiB\", or \"auto\"";
   if (found.kind != Kind::kString) return expected(key, what, found);
@@ -119,7 +166,7 @@ ReadValue read_string(const Key& key, const TomlValue& found, const std::string&
   if (found.string.find('\0') != std::string::npos) {
     return problem(key.full_name() + ": the string holds a NUL");
   }
-  if (key.type == KeyType::kStrings) return {found.string, ""};
+  if (key.type == KeyType::kStrings || key.type == KeyType::kString) return {found.string, ""};
   return read_path(key, found);
 }
 
@@ -198,6 +245,12 @@ ReadValue read_key_value(const Key& key, const TomlValue& value) {
       return read_real(key, value);
     case KeyType::kRealPair:
       return read_real_pair(key, value);
+    case KeyType::kReals:
+      return read_reals(key, value);
+    case KeyType::kTable:
+      return read_table(key, value);
+    case KeyType::kString:
+      return read_string(key, value, "a text");
     case KeyType::kPath:
       return read_string(key, value, "a path");
     case KeyType::kPaths:

@@ -40,6 +40,7 @@ struct Parsed {
   InitModelOptions init_model;
   TokenizerTrainOptions tokenizer;
   GenerateOptions generate;
+  InspectDataOptions inspect;
   ExportCommandOptions exporting;
   BenchOptimizerOptions bench_optimizer;
   BenchNvmeOptions bench_nvme;
@@ -125,6 +126,27 @@ void add_run_commands(CLI::App& app, Parsed& parsed) {
   exporting->add_flag("--fp32", parsed.exporting.fp32, "weights as fp32 masters");
   exporting->callback(
       [&] { parsed.action = [&] { return run_export(parsed.run, parsed.exporting); }; });
+}
+
+void add_data_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* prepare = add_run_command(app, parsed, "prepare", "tokenise the data into the cache");
+  prepare->callback([&] { parsed.action = [&] { return run_prepare(parsed.run); }; });
+
+  CLI::App* inspect = app.add_subcommand("inspect", "look at what a run is trained on");
+  inspect->require_subcommand(1);
+  CLI::App* data = add_run_command(*inspect, parsed, "data",
+                                   "rows with their trained tokens, counts, lengths, packing");
+  data->add_option("--rows", parsed.inspect.rows, "which rows, such as 0:10");
+  data->add_option("--html", parsed.inspect.html, "write it as a page to this file");
+  data->add_flag("--json", parsed.inspect.json, "one object per row and line");
+  data->add_flag("--eval", parsed.inspect.evaluation, "data.eval instead of data.train");
+  data->callback(
+      [&] { parsed.action = [&] { return run_inspect_data(parsed.run, parsed.inspect); }; });
+
+  CLI::App* tokenize = app.add_subcommand(
+      "tokenize", "JSON strings from standard input, one per line, as arrays of ids");
+  tokenize->add_option("directory", parsed.directory, "of the tokenizer")->required();
+  tokenize->callback([&] { parsed.action = [&] { return run_tokenize(parsed.directory); }; });
 }
 
 void add_train_command(CLI::App& app, Parsed& parsed, const std::vector<std::string>& arguments) {
@@ -248,6 +270,7 @@ int parse_and_run(std::vector<std::string> arguments) {
   add_train_command(app, parsed, arguments);
   add_run_commands(app, parsed);
   add_model_commands(app, parsed);
+  add_data_commands(app, parsed);
   add_config_commands(app, parsed);
   add_checkpoint_commands(app, parsed);
   add_bench_commands(app, parsed);

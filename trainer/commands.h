@@ -38,6 +38,20 @@ int run_train(const RunArguments& run, const std::vector<std::string>& command);
 // `source`: "auto" (the run's newest valid checkpoint, else the model), "model", or a directory.
 int run_eval(const RunArguments& run, const std::string& source, bool json);
 
+// Tokenises what `train` would, before it and apart from it.
+int run_prepare(const RunArguments& run);
+
+struct InspectDataOptions {
+  std::string rows = "0:3";  // of the files, before packing
+  std::string html;          // a page to write; empty: none
+  bool json = false;         // rows only, one object per line
+  bool evaluation = false;   // data.eval instead of data.train
+};
+int run_inspect_data(const RunArguments& run, const InspectDataOptions& options);
+
+// JSON strings from standard input, one per line, as arrays of ids.
+int run_tokenize(const std::string& directory);
+
 struct GenerateOptions {
   std::vector<std::string> prompts;
   std::string source = "auto";

@@ -9,16 +9,19 @@
 #include "trainer/export_run.h"
 #include "trainer/generator.h"
 #include "trainer/loaded_run.h"
+#include "trainer/run_prepare.h"
 
 namespace longshore {
 
 int run_eval(const RunArguments& arguments, const std::string& from, bool json) {
   const LoadedRun run = load_run(arguments, from);
   const RunConfig& config = run.setup.config;
-  if (config.data.eval.empty()) throw ConfigError("data.eval is empty: there is nothing to do");
+  if (!has_evaluation_data(config)) {
+    throw ConfigError("data.eval is empty and eval.split is 0: there is nothing to do");
+  }
   const StopCheck no_stop = [] {};
   const SequenceData data =
-      load_sequences(config, *run.setup.source, config.data.eval, false, no_stop);
+      load_sequences(config, *run.setup.source, SequenceUse::kEvaluate, no_stop);
   const Evaluation result =
       evaluate(*run.engine, data, config.eval.sequences, config.train.micro_batch, no_stop);
   if (json) {
@@ -36,7 +39,8 @@ int run_eval(const RunArguments& arguments, const std::string& from, bool json) 
 
 int run_generate(const RunArguments& arguments, const GenerateOptions& options) {
   const LoadedRun run = load_run(arguments, options.source);
-  const Tokenizer tokenizer = Tokenizer::load(run.setup.source->directory().path());
+  const Tokenizer tokenizer =
+      Tokenizer::load(tokenizer_directory(run.setup.config, run.setup.source->directory().path()));
   const std::vector<Generated> results =
       generate(*run.engine, tokenizer,
                {.prompts = options.prompts,

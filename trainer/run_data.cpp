@@ -1,43 +1,38 @@
 #include "trainer/run_data.h"
 
-#include <filesystem>
-
 #include "base/log.h"
-#include "text/tokenizer.h"
+#include "data/combined_dataset.h"
+#include "trainer/run_prepare.h"
 
 namespace longshore {
-namespace {
 
-// Files of token ids need no tokenizer; a directory without one is fine for them.
-std::optional<Tokenizer> load_tokenizer(const RunConfig& config, const ModelSource& source) {
-  const bool tokens_only = config.data.format == DataSection::Format::kTokens;
-  const std::string path = source.directory().path_of("tokenizer.json");
-  if (tokens_only ||
-      (config.data.format == DataSection::Format::kAuto && !std::filesystem::exists(path))) {
-    return std::nullopt;
-  }
-  return Tokenizer::load(source.directory().path());
+bool has_evaluation_data(const RunConfig& config) {
+  return !config.data.eval.empty() || config.eval.split > 0.0;
 }
 
-}  // namespace
-
-SequenceData load_sequences(const RunConfig& config, const ModelSource& source,
-                            const std::vector<std::string>& files, bool shuffle_packing,
+SequenceData load_sequences(const RunConfig& config, const ModelSource& source, SequenceUse use,
                             const StopCheck& stop) {
-  const std::optional<Tokenizer> tokenizer = load_tokenizer(config, source);
-  LoadedData loaded = load_dataset({.files = files,
-                                    .data = config.data,
-                                    .tokenizer = tokenizer ? &*tokenizer : nullptr,
-                                    .model_vocabulary_size = source.arch().vocabulary,
-                                    .on_progress = [&stop](Bytes) { stop(); }});
+  const bool training = use == SequenceUse::kTrain;
+  const bool split = config.eval.split > 0.0;
+  const bool from_training_files = training || split;
+  const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
+  PreparedData prepared =
+      preparation.run(from_training_files ? config.data.train : config.data.eval, stop);
+  HoldOut hold_out{.fraction = config.eval.split, .seed = static_cast<uint64_t>(config.run.seed)};
+  if (split) hold_out.part = training ? HoldOut::Part::kTrained : HoldOut::Part::kHeldOut;
+  std::vector<std::shared_ptr<const Dataset>> files;
+  for (auto& file : prepared.files) files.push_back(std::move(file));
   SequenceData data;
+  data.dataset = std::make_unique<CombinedDataset>(
+      std::move(files), training ? config.data.weights : std::vector<double>{}, hold_out);
   PackingOptions packing{.packing = config.data.packing,
                          .max_tokens = config.data.max_tokens,
                          .shuffle_seed = std::nullopt};
-  if (shuffle_packing) packing.shuffle_seed = static_cast<uint64_t>(config.run.seed);
-  data.table = make_sequences(*loaded.dataset, packing);
-  data.dataset = std::move(loaded.dataset);
-  data.report = std::move(loaded.report);
+  if (training && config.data.shuffle) {
+    packing.shuffle_seed = static_cast<uint64_t>(config.run.seed);
+  }
+  data.table = make_sequences(*data.dataset, packing);
+  data.report = std::move(prepared.report);
   for (const std::string& line : data.report.lines()) log_info(line);
   return data;
 }

@@ -10,7 +10,8 @@
 
 #include "config/run_config.h"
 #include "data/batch.h"
-#include "data/dataset_loader.h"
+#include "data/data_report.h"
+#include "data/dataset.h"
 #include "data/packing.h"
 #include "data/sampler.h"
 #include "fsdp/batch_stage.h"
@@ -28,9 +29,15 @@ struct SequenceData {
   DataReport report;
 };
 
-// Tokenises `files`. `shuffle_packing`: pack documents in the seed's order, not the files'.
-SequenceData load_sequences(const RunConfig& config, const ModelSource& source,
-                            const std::vector<std::string>& files, bool shuffle_packing,
+// What sequences are for: training packs documents in the seed's order, evaluation in the files'.
+enum class SequenceUse : uint8_t { kTrain, kEvaluate };
+
+// Whether there is anything to evaluate on: data.eval, or a part of data.train.
+bool has_evaluation_data(const RunConfig& config);
+
+// The documents that the run file names for this use, from the cache of prepared data, where they
+// are put first if they are not there yet. Safe in several processes at once.
+SequenceData load_sequences(const RunConfig& config, const ModelSource& source, SequenceUse use,
                             const StopCheck& stop);
 
 // What the steps of a run train on.

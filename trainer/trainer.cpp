@@ -12,10 +12,12 @@
 #include "trainer/checkpoint_moments.h"
 #include "trainer/evaluator.h"
 #include "trainer/export_run.h"
+#include "trainer/generator.h"
 #include "trainer/lr_schedule.h"
 #include "trainer/rank_share.h"
 #include "trainer/resume_point.h"
 #include "trainer/run_environment.h"
+#include "trainer/run_prepare.h"
 #include "trainer/run_saver.h"
 
 namespace longshore {
@@ -51,18 +53,36 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
       ranks_(*setup.ranks),
       directory_(directory),
       signals_(signals),
-      data_(setup.config, load_sequences(setup.config, *setup.source, setup.config.data.train,
-                                         setup.config.data.shuffle, stop_check_of(signals))),
+      data_(setup.config, load_sequences(setup.config, *setup.source, SequenceUse::kTrain,
+                                         stop_check_of(signals))),
       engine_(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
               plan.nvme.used() ? settle_drive_state(setup, plan, directory.path()) : RunKey{}),
       agreement_(setup.ranks->groups().all),
       live_line_(LiveLine::options_of_stderr(setup.config.log.every_steps)) {
   check_schedule(config_.schedule, data_.total_steps());
-  if (!config_.data.eval.empty()) {
-    eval_data_ = load_sequences(config_, source_, config_.data.eval, false, stop_check());
+  if (has_evaluation_data(config_)) {
+    eval_data_ = load_sequences(config_, source_, SequenceUse::kEvaluate, stop_check());
   }
   agree_on_data();
+  if (eval_data_ && !config_.eval.prompts.empty()) {
+    tokenizer_ = Tokenizer::load(tokenizer_directory(config_, source_.directory().path()));
+    check_prompts();
+  }
   load_or_resume();
+}
+
+// A prompt that does not fit would end the run only at the first evaluation.
+void Trainer::check_prompts() const {
+  int64_t positions = 0;
+  for (const std::string& prompt : config_.eval.prompts) {
+    const auto tokens = tokenizer_->encode(prompt, SpecialTokens::kAdd).size();
+    if (tokens == 0) throw ConfigError("eval.prompts: \"" + prompt + "\" has no tokens");
+    positions += static_cast<int64_t>(tokens) + config_.eval.max_new_tokens;
+  }
+  if (positions <= engine_.plan().positions) return;
+  throw ConfigError("eval.prompts and eval.max_new_tokens need " + std::to_string(positions) +
+                    " positions, the plan has " + std::to_string(engine_.plan().positions) +
+                    "; use fewer or shorter ones, or raise data.max_tokens");
 }
 
 void Trainer::agree_on_data() const {
@@ -91,6 +111,10 @@ void Trainer::load_or_resume() {
                    ? MetricsFile::begin(directory_.metrics_file())
                    : MetricsFile::resume(directory_.metrics_file(), progress_.step);
   }
+  const std::string evaluated =
+      metrics_ ? EvalTracker::of_metrics(directory_.metrics_file()).text() : "";
+  evaluations_ =
+      EvalTracker::of_text(ranks_.world().exchange("the best evaluation", evaluated).front());
   const TierPlan& plan = engine_.plan();
   write(StartRecord{.plan = "device " + format_bytes(plan.device_total) + ", host " +
                             format_bytes(plan.host_total),
@@ -172,12 +196,12 @@ DataCursor Trainer::read_cursor(const Json& sampler, const std::string& path) co
 }
 
 int Trainer::run() {
-  while (progress_.step.value < data_.total_steps() && !stopping_) {
+  while (progress_.step.value < data_.total_steps() && !stopping_ && !out_of_patience()) {
     const StepOutcome outcome = run_step();
     after_step(outcome);
   }
   live_line_.finish();
-  if (progress_.step.value < data_.total_steps()) {
+  if (progress_.step.value < data_.total_steps() && !out_of_patience()) {
     if (saved_step_ != progress_.step) save();
     // A rank that got no signal itself stops as SIGTERM would have stopped it.
     return signals_.stop_requested() ? signals_.stop_exit_code() : 128 + SIGTERM;
@@ -295,7 +319,12 @@ void Trainer::after_step(const StepOutcome& outcome) {
     evaluate_now();
   }
   const int64_t every = config_.checkpoint.every_steps;
-  if (last || outcome.save || (every > 0 && step % every == 0)) save();
+  const bool ends = last || out_of_patience();
+  if (ends || outcome.save || (every > 0 && step % every == 0)) save();
+}
+
+bool Trainer::out_of_patience() const {
+  return config_.eval.patience > 0 && evaluations_.without_gain() >= config_.eval.patience;
 }
 
 void Trainer::evaluate_now() {
@@ -305,20 +334,41 @@ void Trainer::evaluate_now() {
   try {
     const Evaluation result =
         evaluate(engine_, *eval_data_, config_.eval.sequences, config_.train.micro_batch, stop);
-    if (!ranks_.first()) return;
+    const bool best = evaluations_.record(result.loss);
     write(EvalRecord{.step = progress_.step,
                      .loss = result.loss,
                      .perplexity = result.perplexity,
                      .tokens = result.tokens,
                      .seconds = result.seconds});
     live_line_.clear();
-    char text[96];
-    std::snprintf(text, sizeof text, "step %lld  eval loss %.4f  perplexity %.2f",
-                  static_cast<long long>(progress_.step.value), result.loss, result.perplexity);
-    log_info(text);
+    char text[128];
+    std::snprintf(text, sizeof text, "step %lld  eval loss %.4f  perplexity %.2f%s",
+                  static_cast<long long>(progress_.step.value), result.loss, result.perplexity,
+                  best ? "  the best so far" : "");
+    if (ranks_.first()) log_info(text);
+    if (tokenizer_) show_samples();
+    if (best && config_.eval.keep_best) write_checkpoint(directory_.file("best"), 1);
+    if (out_of_patience() && ranks_.first()) {
+      log_info("no lower loss in " + std::to_string(evaluations_.without_gain()) +
+               " evaluations: the run ends here (eval.patience)");
+    }
   } catch (const Stopped&) {
     stopping_ = true;
     log_info("evaluation cut short by a stop signal");
+  }
+}
+
+// All ranks generate: each holds a part of the model.
+void Trainer::show_samples() {
+  const std::vector<Generated> samples =
+      generate(engine_, *tokenizer_,
+               {.prompts = config_.eval.prompts,
+                .max_new_tokens = config_.eval.max_new_tokens,
+                .seed = static_cast<uint64_t>(config_.run.seed)});
+  for (const Generated& sample : samples) {
+    if (ranks_.first()) log_info("  " + sample.prompt + sample.text);
+    write(EventRecord{
+        .level = "info", .code = "sample", .rank = 0, .text = sample.prompt + sample.text});
   }
 }
 
@@ -344,14 +394,18 @@ void Trainer::commit() {
   }
 }
 
-void Trainer::save() {
+SavedCheckpoint Trainer::write_checkpoint(const std::string& folder, int64_t keep) {
   engine_.optimizer().flush();
   note_sampler();
   if (metrics_) metrics_->sync();
   const RankGroups& groups = engine_.groups();
-  const SavedCheckpoint saved = save_checkpoint(
-      directory_.checkpoints(), config_.checkpoint.keep, progress_,
-      {source_.spec(), engine_.layouts(), groups.shard()}, engine_.store(), ranks_.world(), groups);
+  return save_checkpoint(folder, keep, progress_,
+                         {source_.spec(), engine_.layouts(), groups.shard()}, engine_.store(),
+                         ranks_.world(), groups);
+}
+
+void Trainer::save() {
+  const SavedCheckpoint saved = write_checkpoint(directory_.checkpoints(), config_.checkpoint.keep);
   saved_step_ = progress_.step;
   saved_path_ = saved.path;
   if (!ranks_.first()) return;

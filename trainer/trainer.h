@@ -8,12 +8,15 @@
 #include <vector>
 
 #include "fsdp/engine.h"
+#include "text/tokenizer.h"
 #include "trainer/checkpoint_manifest.h"
 #include "trainer/drive_state.h"
+#include "trainer/eval_tracker.h"
 #include "trainer/live_line.h"
 #include "trainer/metrics.h"
 #include "trainer/run_data.h"
 #include "trainer/run_directory.h"
+#include "trainer/run_saver.h"
 #include "trainer/run_setup.h"
 #include "trainer/signal_flag.h"
 #include "trainer/train_step.h"
@@ -69,7 +72,11 @@ class Trainer {
     if (metrics_) metrics_->write(record);
   }
   void save();
+  SavedCheckpoint write_checkpoint(const std::string& folder, int64_t keep);
   void evaluate_now();
+  void check_prompts() const;
+  void show_samples();
+  bool out_of_patience() const;
   int finish();
   StopCheck stop_check() const;
 
@@ -80,6 +87,8 @@ class Trainer {
   SignalFlag& signals_;
   TrainingData data_;
   std::optional<SequenceData> eval_data_;
+  std::optional<Tokenizer> tokenizer_;  // only where eval.prompts are given
+  EvalTracker evaluations_;
   Engine engine_;
   std::optional<MetricsFile> metrics_;
   CommAgreement agreement_;

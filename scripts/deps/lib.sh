@@ -2,10 +2,9 @@
 # repository root, with .deps/ present and locked.
 
 packages=(
-  ca-certificates ccache dict-devil g++ git libbenchmark-dev libcli11-dev libgloo-dev libgtest-dev libhwy-dev
-  liburing-dev
-  libtbb-dev libtomlplusplus-dev libxxhash-dev ninja-build nlohmann-json3-dev pkg-config
-  python3 python3-pip
+  ca-certificates ccache dict-devil g++ git libbenchmark-dev libcli11-dev libgloo-dev libgtest-dev
+  libhwy-dev liburing-dev libtbb-dev libtomlplusplus-dev libxxhash-dev libzstd-dev ninja-build
+  nlohmann-json3-dev pkg-config python3 python3-pip zlib1g-dev
 )
 optional_packages=(librapidcheck-dev mold)
 kMinimumRust=85 # the minor version of Rust 1.x that the crates of src/text need

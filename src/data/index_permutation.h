@@ -12,7 +12,7 @@ namespace longshore {
 class IndexPermutation {
  public:
   // What a permutation is for: the same seed gives other permutations for other purposes.
-  enum class Purpose : uint8_t { kSampleOrder = 1, kPackingOrder = 2 };
+  enum class Purpose : uint8_t { kSampleOrder = 1, kPackingOrder = 2, kHoldOut = 3, kWeight = 4 };
 
   // `round` tells permutations of one purpose apart: the epoch, say. count >= 1.
   IndexPermutation(int64_t count, uint64_t seed, Purpose purpose, int64_t round);

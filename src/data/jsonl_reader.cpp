@@ -1,10 +1,5 @@
 #include "data/jsonl_reader.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <filesystem>
-
 #include "base/errors.h"
 
 namespace longshore {
@@ -12,21 +7,9 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
-UniqueFd open_data_file(const std::string& path) {
-  std::error_code ignored;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
-  if (!std::filesystem::exists(absolute, ignored)) {
-    throw DataError(path + ": no such file (looked for " + absolute.string() + ")");
-  }
-  if (std::filesystem::is_directory(absolute, ignored)) {
-    throw DataError(path + ": is a directory; name the files in it");
-  }
-  return open_for_reading(path);
-}
-
 }  // namespace
 
-JsonlReader::JsonlReader(const std::string& path) : path_(path), fd_(open_data_file(path)) {
+JsonlReader::JsonlReader(const std::string& path) : path_(path), source_(open_byte_source(path)) {
   skip_byte_order_mark();
 }
 
@@ -46,14 +29,8 @@ bool JsonlReader::refill() {
   begin_ = 0;
   const size_t old_bytes = buffer_.size();
   buffer_.resize(old_bytes + kChunkBytes);
-  ssize_t got = 0;
-  do {
-    got = ::read(fd_.get(), buffer_.data() + old_bytes, kChunkBytes);
-  } while (got < 0 && errno == EINTR);
-  const int error_number = errno;
-  buffer_.resize(old_bytes + (got > 0 ? static_cast<size_t>(got) : 0));
-  if (got < 0) throw IoError("read", path_, error_number);
-  position_ += got;
+  const size_t got = source_->read(std::span<char>(buffer_.data() + old_bytes, kChunkBytes));
+  buffer_.resize(old_bytes + got);
   at_end_ = got == 0;
   return !at_end_;
 }

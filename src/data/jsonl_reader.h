@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/bytes.h"
-#include "base/file.h"
+#include "data/byte_source.h"
 
 namespace longshore {
 
@@ -33,7 +33,7 @@ class JsonlReader {
   bool next(JsonlLine& line);
   const std::string& path() const { return path_; }
   // Bytes read so far, for progress.
-  Bytes position() const { return position_; }
+  Bytes position() const { return source_->file_position(); }
 
  private:
   bool refill();
@@ -41,10 +41,9 @@ class JsonlReader {
   void skip_byte_order_mark();
 
   std::string path_;
-  UniqueFd fd_;
+  std::unique_ptr<ByteSource> source_;
   std::string buffer_;  // unread bytes start at begin_
   size_t begin_ = 0;
-  Bytes position_ = 0;
   int64_t line_number_ = 0;
   bool at_end_ = false;
 };

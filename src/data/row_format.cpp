@@ -1,48 +1,12 @@
 #include "data/row_format.h"
 
 #include "base/errors.h"
+#include "data/chat_rows.h"
 #include "data/dataset.h"
+#include "data/row_checks.h"
 
 namespace longshore {
 namespace {
-
-constexpr size_t kMaxKeysShown = 6;
-
-std::string keys_of(const Json& row) {
-  std::string keys;
-  size_t shown = 0;
-  for (const auto& [key, value] : row.items()) {
-    if (shown++ == kMaxKeysShown) return keys + ", ...";
-    keys += (keys.empty() ? "" : ", ") + key.substr(0, 40);
-  }
-  return keys.empty() ? "none" : keys;
-}
-
-std::string article_and_type(const Json& value) {
-  if (value.is_null()) return "null";
-  if (value.is_boolean()) return "a boolean";
-  if (value.is_number_integer()) return "an integer";
-  if (value.is_number()) return "a real number";
-  if (value.is_string()) return "a string";
-  return value.is_array() ? "an array" : "an object";
-}
-
-void require_object(const Json& row) {
-  if (!row.is_object()) throw RowProblem("expected an object, found " + article_and_type(row));
-}
-
-const Json& required_member(const Json& row, const std::string& key) {
-  require_object(row);
-  const auto member = row.find(key);
-  if (member == row.end()) {
-    throw RowProblem("expected a key \"" + key + "\", found " + keys_of(row));
-  }
-  return *member;
-}
-
-std::string place_of(const std::string& key, size_t index) {
-  return key + "[" + std::to_string(index) + "]";
-}
 
 // An array of token ids; `kNotTrained` passes too where it is allowed.
 std::vector<TokenId> read_ids(const Json& value, const std::string& key, int64_t vocabulary_size,
@@ -71,6 +35,27 @@ std::vector<TokenId> read_ids(const Json& value, const std::string& key, int64_t
   return ids;
 }
 
+// A mask for answers, and a row without any: training all of it would not be what was asked for.
+void refuse_mask_without_answers(const RowFormatOptions& options) {
+  if (options.mask == DataSection::Mask::kAuto || options.mask == DataSection::Mask::kAll) return;
+  throw RowProblem(
+      "data.mask asks for answers only, but this row does not say what is an answer; set data.mask "
+      "to \"auto\" or \"all\"");
+}
+
+void require_tokenizer(const RowFormatOptions& options, const std::string& format) {
+  if (options.tokenizer == nullptr) {
+    throw DataError("data.format = \"" + format +
+                    "\" needs the model's tokenizer.json, and there is none");
+  }
+  const bool writes_eos = format != "messages";
+  if (writes_eos && options.add_eos && !options.tokenizer->eos()) {
+    throw DataError(
+        "the tokenizer names no eos token to end documents with; give tokenizer_config.json an "
+        "eos_token, or set data.add_eos = false");
+  }
+}
+
 // Padding is for batches, not for files: it would be trained on, or waste work.
 void refuse_padding(const Json& row) {
   const auto mask = row.find("attention_mask");
@@ -90,16 +75,19 @@ class TokensFormat : public RowFormat {
 
   Document read_row(const Json& row) const override {
     Document document;
-    document.tokens = read_ids(required_member(row, "input_ids"), "input_ids",
-                               options_.model_vocabulary_size, false);
-    if (document.tokens.empty()) throw RowProblem("input_ids: the array is empty");
+    const std::string key = options_.name_of("input_ids");
+    document.tokens =
+        read_ids(required_member(row, key), key, options_.model_vocabulary_size, false);
+    if (document.tokens.empty()) throw RowProblem(key + ": the array is empty");
     refuse_padding(row);
-    const auto labels = row.find("labels");
+    const auto labels = row.find(options_.name_of("labels"));
     if (labels == row.end() || labels->is_null()) {
+      refuse_mask_without_answers(options_);
       document.labels = document.tokens;
       return document;
     }
-    document.labels = read_ids(*labels, "labels", options_.model_vocabulary_size, true);
+    document.labels =
+        read_ids(*labels, options_.name_of("labels"), options_.model_vocabulary_size, true);
     if (document.labels.size() != document.tokens.size()) {
       throw RowProblem("labels: " + std::to_string(document.labels.size()) + " of them for " +
                        std::to_string(document.tokens.size()) + " input_ids");
@@ -117,43 +105,20 @@ class TextFormat : public RowFormat {
   std::string_view name() const override { return "text"; }
 
   Document read_row(const Json& row) const override {
-    const Json& text = required_member(row, "text");
-    if (!text.is_string()) {
-      throw RowProblem("text: expected a string, found " + article_and_type(text));
-    }
-    return read_text(text.get_ref<const std::string&>(), options_);
+    const std::string key = options_.name_of("text");
+    return read_text(required_text(required_member(row, key), key), options_);
   }
 
  private:
   RowFormatOptions options_;
 };
 
-void require_text_tools(const RowFormatOptions& options) {
-  if (options.tokenizer == nullptr) {
-    throw DataError("data.format = \"text\" needs the model's tokenizer.json, and there is none");
-  }
-  if (options.add_eos && !options.tokenizer->eos()) {
-    throw DataError(
-        "the tokenizer names no eos token to end documents with; give tokenizer_config.json an "
-        "eos_token, or set data.add_eos = false");
-  }
-}
-
-void check_ids_of_text(const std::vector<TokenId>& ids, const RowFormatOptions& options) {
-  for (const TokenId id : ids) {
-    if (id < options.model_vocabulary_size) continue;
-    throw RowProblem("the tokenizer gives token " + std::to_string(id) + " (" +
-                     options.tokenizer->token_of(id).value_or("unknown") +
-                     "), the model's vocabulary has only " +
-                     std::to_string(options.model_vocabulary_size));
-  }
-}
-
 }  // namespace
 
 Document read_text(std::string_view text, const RowFormatOptions& options) {
   if (text.empty()) throw RowProblem("text: the string is empty");
   if (text.find('\0') != std::string_view::npos) throw RowProblem("text: holds a NUL character");
+  refuse_mask_without_answers(options);
   Document document;
   try {
     document.tokens = options.tokenizer->encode(text, SpecialTokens::kAdd);
@@ -166,7 +131,13 @@ Document read_text(std::string_view text, const RowFormatOptions& options) {
   }
   check_ids_of_text(document.tokens, options);
   document.labels = document.tokens;
+  if (options.keep_text) document.text = text;
   return document;
+}
+
+std::string RowFormatOptions::name_of(const std::string& member) const {
+  const auto renamed = keys.find(member);
+  return renamed == keys.end() ? member : renamed->second;
 }
 
 std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
@@ -174,22 +145,52 @@ std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
   LONGSHORE_CHECK(options.model_vocabulary_size > 0) << options.model_vocabulary_size;
   switch (format) {
     case DataSection::Format::kText:
-      require_text_tools(options);
+      require_tokenizer(options, "text");
       return std::make_unique<TextFormat>(options);
     case DataSection::Format::kTokens:
       return std::make_unique<TokensFormat>(options);
+    case DataSection::Format::kPromptCompletion:
+      require_tokenizer(options, "prompt-completion");
+      return make_prompt_format(options);
+    case DataSection::Format::kMessages:
+      require_tokenizer(options, "messages");
+      return make_messages_format(options);
     case DataSection::Format::kAuto:
       break;
   }
   throw CheckFailure("internal error: no row format");
 }
 
-DataSection::Format detect_format(const Json& row) {
+DataSection::Format detect_format(const Json& row, const RowFormatOptions& options) {
   require_object(row);
-  if (row.contains("input_ids")) return DataSection::Format::kTokens;
-  if (row.contains("text")) return DataSection::Format::kText;
-  throw RowProblem("no known format: expected a key \"text\" or \"input_ids\", found " +
-                   keys_of(row));
+  const auto has = [&](const char* member) { return row.contains(options.name_of(member)); };
+  if (has("input_ids")) return DataSection::Format::kTokens;
+  if (has("messages") || row.contains("conversations")) return DataSection::Format::kMessages;
+  if (has("prompt") && has("completion")) return DataSection::Format::kPromptCompletion;
+  if (row.contains("instruction") && row.contains("output")) {
+    return DataSection::Format::kPromptCompletion;
+  }
+  if (has("text")) return DataSection::Format::kText;
+  throw RowProblem(
+      "no known format: expected a key \"text\", \"messages\", \"conversations\", \"input_ids\", "
+      "\"prompt\" with \"completion\", or \"instruction\" with \"output\", found " +
+      keys_of(row) + "; data.keys gives keys other names");
+}
+
+std::string_view name_of(DataSection::Format format) {
+  switch (format) {
+    case DataSection::Format::kAuto:
+      return "auto";
+    case DataSection::Format::kText:
+      return "text";
+    case DataSection::Format::kTokens:
+      return "tokens";
+    case DataSection::Format::kPromptCompletion:
+      return "prompt-completion";
+    case DataSection::Format::kMessages:
+      return "messages";
+  }
+  return "?";
 }
 
 }  // namespace longshore

@@ -2,6 +2,7 @@
 // immutable, any thread.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "base/json.h"
 #include "config/run_config.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace longshore {
@@ -19,6 +21,7 @@ namespace longshore {
 struct Document {
   std::vector<TokenId> tokens;
   std::vector<TokenId> labels;
+  std::string text{};  // what was tokenised, where RowFormatOptions::keep_text asks for it
 };
 
 // What is wrong with a row, and where in it; the caller knows file and line.
@@ -31,6 +34,15 @@ struct RowFormatOptions {
   const Tokenizer* tokenizer = nullptr;  // must outlive the format; may be absent for tokens
   int64_t model_vocabulary_size = 0;     // ids must be below
   bool add_eos = true;
+  const ChatTemplate* chat = nullptr;  // must outlive the format; may be absent where no row is a
+                                       // conversation
+  DataSection::Mask mask = DataSection::Mask::kAuto;
+  std::map<std::string, std::string> keys{};  // member -> its name in the rows
+  std::string prompt_template = "auto";       // data.prompt_template
+  Json template_arguments = Json::object();
+  bool keep_text = false;
+
+  std::string name_of(const std::string& member) const;
 };
 
 class RowFormat {
@@ -50,6 +62,9 @@ std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
 Document read_text(std::string_view text, const RowFormatOptions& options);
 
 // The format that a first row's keys show. RowProblem where they show none.
-DataSection::Format detect_format(const Json& row);
+DataSection::Format detect_format(const Json& row, const RowFormatOptions& options);
+
+// As the run file spells it.
+std::string_view name_of(DataSection::Format format);
 
 }  // namespace longshore

@@ -161,6 +161,10 @@ std::optional<TokenId> Tokenizer::id_of(std::string_view token) const {
   return optional_id(tokc_id_of(handle_.get(), slice_of(token)));
 }
 
+bool Tokenizer::is_special(TokenId id) const {
+  return id >= 0 && tokc_is_special(handle_.get(), static_cast<uint32_t>(id)) != 0;
+}
+
 std::optional<std::string> Tokenizer::token_of(TokenId id) const {
   tokc_string token{};
   if (id < 0 || tokc_token_of(handle_.get(), static_cast<uint32_t>(id), &token) != 0) {

@@ -66,6 +66,9 @@ class Tokenizer {
   // The token as the vocabulary spells it; nullopt where there is no such id.
   std::optional<std::string> token_of(TokenId id) const;
 
+  // Of the vocabulary's special tokens: an end of turn, for example.
+  bool is_special(TokenId id) const;
+
   std::optional<TokenId> bos() const { return bos_; }
   std::optional<TokenId> eos() const { return eos_; }
   std::optional<TokenId> pad() const { return pad_; }
@@ -75,6 +78,7 @@ class Tokenizer {
   uint64_t fingerprint() const { return fingerprint_; }
 
  private:
+  friend class ChatTemplate;  // templates know the names of special tokens
   struct Free {
     void operator()(tokc_tokenizer* tokenizer) const noexcept;
   };

@@ -60,6 +60,11 @@ KeyValue other_value(const Key& key) {
       return 0.625;
     case KeyType::kRealPair:
       return std::array<double, 2>{0.25, 0.5};
+    case KeyType::kReals:
+      return std::vector<double>{0.25, 3.0};
+    case KeyType::kTable:
+      return std::vector<std::string>{"name = \"other\"", "number = 3"};
+    case KeyType::kString:
     case KeyType::kPath:
       return std::string("other");
     case KeyType::kPaths:

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "config/field_table.h"
+#include "config/toml_document.h"
 #include "tests/config/run_file_fixture.h"
 
 namespace longshore {
@@ -195,6 +196,12 @@ KeyValue random_value(const Key& key, std::mt19937_64& random) {
       return real(random);
     case KeyType::kRealPair:
       return std::array<double, 2>{real(random), real(random)};
+    case KeyType::kReals:
+      return std::vector<double>{real(random), real(random)};
+    case KeyType::kTable:
+      return std::vector<std::string>{"a-b = true", "c_1 = " + quote_toml(string()),
+                                      "d = " + std::to_string(integer())};
+    case KeyType::kString:
     case KeyType::kPath:
       return string();
     case KeyType::kPaths:

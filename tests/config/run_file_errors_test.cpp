@@ -153,12 +153,10 @@ TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
        "run.toml:2:12: fsdp.strategy: expected \"full_shard\", \"shard_grad_op\", \"hybrid_shard\" "
        "or "
        "\"no_shard\", found the string \"zero3\""},
-      {"[data]\nformat = \"messages\"",
-       "run.toml:2:10: data.format: expected \"auto\", \"text\" or \"tokens\", found the string "
-       "\"messages\""},
       {"[data]\nformat = \"token\"",
-       "run.toml:2:10: data.format: expected \"auto\", \"text\" or \"tokens\", found the string "
-       "\"token\", did you mean \"tokens\"?"},
+       "run.toml:2:10: data.format: expected \"auto\", \"text\", \"tokens\", \"prompt-completion\" "
+       "or "
+       "\"messages\", found the string \"token\", did you mean \"tokens\"?"},
       {"[fsdp]\nrecompute = \"auto\"",
        "run.toml:2:13: fsdp.recompute: expected \"unit\" or \"none\", found the string \"auto\""},
       {"[fsdp]\nunits = { min_parameters = 0 }",
@@ -206,7 +204,17 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
        "together more than train.steps = 10 (needed.toml:4:15)"},
       {"[eval]\nevery_steps = 5",
        "run.toml:2:15: eval.every_steps = 5 needs files to evaluate on, but data.eval = [] "
+       "(default): name some, or set eval.split"},
+      {"[eval]\nsplit = 0.1\n[data]\neval = [\"e.jsonl\"]",
+       "run.toml:2:9: eval.split = 0.1 holds out a part of data.train, but data.eval = "
+       "[\"e.jsonl\"] (run.toml:4:8): choose one of the two"},
+      {"[eval]\npatience = 2",
+       "run.toml:2:12: eval.patience = 2 needs evaluations during the run, but eval.every_steps = "
+       "0 "
        "(default)"},
+      {"[data]\nweights = [1, 2]",
+       "run.toml:2:11: data.weights = [1.0, 2.0] needs one number for each file, but data.train = "
+       "[\"t\"] (needed.toml:3:14)"},
   });
 }
 

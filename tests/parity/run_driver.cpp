@@ -88,6 +88,7 @@ int RunDriver::train(const std::vector<std::string>& arguments) const {
   command.push_back(empty);
   command.insert(command.end(), arguments.begin(), arguments.end());
   command.push_back("--run.dir=\"" + directory_ + "\"");
+  command.push_back("--data.cache=\"" + directory_ + "/cache\"");
   return run_command_line(command);
 }
 
@@ -99,6 +100,7 @@ int RunDriver::start_ranks(int ranks, const std::vector<std::string>& arguments)
       LONGSHORE_BINARY, "launch", "--nproc", std::to_string(ranks), "--", "train", empty};
   command.insert(command.end(), arguments.begin(), arguments.end());
   command.push_back("--run.dir=\"" + directory_ + "\"");
+  command.push_back("--data.cache=\"" + directory_ + "/cache\"");
   std::vector<char*> words;
   for (std::string& word : command) words.push_back(word.data());
   words.push_back(nullptr);

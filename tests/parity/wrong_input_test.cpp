@@ -24,6 +24,7 @@ class WrongInput : public testing::Test {
     add("--model.path=\"" + model() + "\"");
     add("--data.train=[\"" + rows() + "\"]");
     add("--run.dir=\"" + directory_ + "/run\"");
+    add("--data.cache=\"" + directory_ + "/cache\"");
     write(rows(), "{\"input_ids\": [1, 2, 3, 4]}\n{\"input_ids\": [5, 6, 7]}\n");
   }
   void TearDown() override { fs::remove_all(directory_); }

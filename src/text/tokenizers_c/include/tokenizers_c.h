@@ -13,6 +13,7 @@ extern "C" {
 
 typedef struct tokc_tokenizer tokc_tokenizer;
 typedef struct tokc_trainer tokc_trainer;
+typedef struct tokc_chat tokc_chat;
 
 // Borrowed bytes; size 0 where a file is absent.
 typedef struct {
@@ -33,6 +34,14 @@ typedef struct {
   size_t* bounds;
   size_t count;
 } tokc_encoding;
+
+// A rendered conversation; generated holds 2 * count byte offsets into the text, start and end of
+// what each {% generation %} block made.
+typedef struct {
+  tokc_string text;
+  size_t* generated;
+  size_t count;
+} tokc_rendered;
 
 // The files of a model directory that take part in tokenization. Only the first is required.
 typedef struct {
@@ -69,6 +78,21 @@ int tokc_decode(const tokc_tokenizer* tokenizer, const uint32_t* ids, size_t cou
 int64_t tokc_id_of(const tokc_tokenizer* tokenizer, tokc_slice token);
 // 1 where there is no such id.
 int tokc_token_of(const tokc_tokenizer* tokenizer, uint32_t id, tokc_string* token);
+
+// 1 where the id is that of a special token, 0 else.
+int tokc_is_special(const tokc_tokenizer* tokenizer, uint32_t id);
+
+// A chat template in the environment of transformers; it may be used by many threads at once and
+// does not need the tokenizer any more. `date` ("2024-07-26") is what strftime_now tells.
+int tokc_chat_new(const tokc_tokenizer* tokenizer, tokc_slice chat_template, tokc_slice date,
+                  tokc_chat** chat, tokc_string* error);
+void tokc_chat_free(tokc_chat* chat);
+int tokc_chat_has_generation(const tokc_chat* chat);
+int tokc_chat_uses_date(const tokc_chat* chat);
+// `variables`: a JSON object with messages, tools, add_generation_prompt and so on.
+int tokc_chat_render(const tokc_chat* chat, tokc_slice variables, tokc_rendered* rendered,
+                     tokc_string* error);
+void tokc_rendered_free(tokc_rendered rendered);
 
 // A byte-level BPE trainer. special_tokens get the ids from 0, the 256 bytes follow.
 int tokc_trainer_new(size_t vocabulary_size, uint64_t min_frequency,

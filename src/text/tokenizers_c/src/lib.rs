@@ -3,11 +3,14 @@
 
 #![allow(clippy::missing_safety_doc)]
 
+mod chat;
 mod guard;
 mod load;
+mod python;
 mod special;
 mod train;
 
+use chat::Chat;
 use guard::{answer, attempt, OwnedString, Slice};
 use load::{load, parse_object, Loaded};
 use special::Configs;
@@ -26,6 +29,13 @@ pub struct Files {
 pub struct EncodingOut {
     ids: *mut u32,
     bounds: *mut usize,
+    count: usize,
+}
+
+#[repr(C)]
+pub struct RenderedOut {
+    text: OwnedString,
+    generated: *mut usize,
     count: usize,
 }
 
@@ -192,6 +202,72 @@ pub unsafe extern "C" fn tokc_token_of(
         }
         _ => 1,
     }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_is_special(tokenizer: *const Loaded, id: u32) -> i32 {
+    let special = attempt(|| {
+        let added = (*tokenizer).tokenizer.get_added_vocabulary();
+        let token = added.get_added_tokens_decoder().get(&id);
+        Ok(token.is_some_and(|token| token.special))
+    });
+    i32::from(special.unwrap_or(false))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_chat_new(
+    tokenizer: *const Loaded,
+    template: Slice,
+    date: Slice,
+    chat: *mut *mut Chat,
+    error: *mut OwnedString,
+) -> i32 {
+    answer(chat, error, || {
+        let names = &(*tokenizer).token_names;
+        let chat = Chat::new(template.text()?, names, date.text()?)?;
+        Ok(Box::into_raw(Box::new(chat)))
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_chat_free(chat: *mut Chat) {
+    if !chat.is_null() {
+        drop(Box::from_raw(chat));
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_chat_has_generation(chat: *const Chat) -> i32 {
+    i32::from((*chat).has_generation)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_chat_uses_date(chat: *const Chat) -> i32 {
+    i32::from((*chat).uses_date)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_chat_render(
+    chat: *const Chat,
+    variables: Slice,
+    rendered: *mut RenderedOut,
+    error: *mut OwnedString,
+) -> i32 {
+    answer(rendered, error, || {
+        let done = (*chat).render(variables.text()?)?;
+        let count = done.generated.len() / 2;
+        Ok(RenderedOut {
+            text: OwnedString::new(done.text),
+            generated: leak(done.generated),
+            count,
+        })
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn tokc_rendered_free(rendered: RenderedOut) {
+    rendered.text.free();
+    unleak(rendered.generated, 2 * rendered.count);
 }
 
 #[no_mangle]

@@ -18,6 +18,8 @@ pub struct Loaded {
     pub special: SpecialIds,
     pub vocabulary_size: usize,
     pub id_limit: i64,
+    /// What chat templates know as bos_token and so on.
+    pub token_names: Map<String, Value>,
 }
 
 fn check_depth(bytes: &[u8]) -> Result<(), Failure> {
@@ -217,8 +219,10 @@ pub fn load(bytes: &[u8], mut configs: Configs) -> Result<Loaded, Failure> {
         return Err(format!("tokenizer.json: token id {greatest} is too large").into());
     }
     let special = configs.special_ids(&tokenizer);
+    let token_names = configs.token_names();
     Ok(Loaded {
         tokenizer,
+        token_names,
         special,
         vocabulary_size: vocabulary.len(),
         id_limit: i64::from(greatest) + 1,

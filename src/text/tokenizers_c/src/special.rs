@@ -113,6 +113,18 @@ impl Configs {
         Ok(tokens)
     }
 
+    /// The seven standard names that have a token, with its text.
+    pub fn token_names(&self) -> Map<String, Value> {
+        let mut names = Map::new();
+        for name in NAMED {
+            let token = self.value(name).map(named_token);
+            if let Some(Ok(Some(token))) = token {
+                names.insert(name.to_owned(), token.content.into());
+            }
+        }
+        names
+    }
+
     fn extra(&self) -> Result<Vec<AddedToken>, Failure> {
         let mut tokens = Vec::new();
         for key in ["extra_special_tokens", "additional_special_tokens"] {

@@ -1,71 +1,11 @@
-#include "data/dataset_loader.h"
-
-#include <gtest/gtest.h>
-
-#include "base/errors.h"
-#include "tests/data/scratch_files.h"
-#include "text/tokenizer_trainer.h"
+#include "tests/data/prepare_fixture.h"
 
 namespace longshore {
 namespace {
 
-using Ids = std::vector<int64_t>;
+class Prepare : public PrepareFixture {};
 
-// Bytes as tokens: eos is 0, '!' is 1, 'A' is 33, 'a' is 65.
-const Tokenizer& letters() {
-  static const Tokenizer tokenizer = [] {
-    const TrainedTokenizer trained = byte_tokenizer({.eos_token = "</s>"});
-    return Tokenizer::from_files(
-        {.tokenizer = trained.tokenizer_json, .tokenizer_config = trained.tokenizer_config_json},
-        "letters");
-  }();
-  return tokenizer;
-}
-
-class DatasetLoader : public testing::Test {
- protected:
-  DatasetLoader() {
-    options_.tokenizer = &letters();
-    options_.model_vocabulary_size = 257;
-    options_.data.max_tokens = 16;
-  }
-
-  LoadedData load(const std::string& content, const std::string& name = "rows.jsonl") {
-    options_.files = {files_.write(name, content)};
-    return load_dataset(options_);
-  }
-
-  // The error text, with the scratch directory cut off.
-  std::string refusal(const std::string& content, const std::string& name = "rows.jsonl") {
-    try {
-      load(content, name);
-    } catch (const DataError& error) {
-      std::string text = error.what();
-      const std::string directory = files_.path("");
-      for (size_t at = text.find(directory); at != std::string::npos; at = text.find(directory)) {
-        text.erase(at, directory.size());
-      }
-      return text;
-    }
-    return "no error";
-  }
-
-  static Ids tokens_of(const LoadedData& data, int64_t document) {
-    Ids tokens, targets;
-    data.dataset->append_document(document, tokens, targets);
-    return tokens;
-  }
-  static Ids targets_of(const LoadedData& data, int64_t document) {
-    Ids tokens, targets;
-    data.dataset->append_document(document, tokens, targets);
-    return targets;
-  }
-
-  ScratchFiles files_;
-  DatasetLoadOptions options_;
-};
-
-TEST_F(DatasetLoader, ReadsTextRowsAndEndsThemWithEos) {
+TEST_F(Prepare, ReadsTextRowsAndEndsThemWithEos) {
   const LoadedData data = load("{\"text\": \"aB\"}\n\n{\"id\": 3, \"text\": \"c</s>\"}\n");
   ASSERT_EQ(data.dataset->document_count(), 2);
   EXPECT_EQ(tokens_of(data, 0), (Ids{65, 34, 0}));
@@ -80,12 +20,12 @@ TEST_F(DatasetLoader, ReadsTextRowsAndEndsThemWithEos) {
       << data.report.lines().at(0);
 }
 
-TEST_F(DatasetLoader, LeavesEosOutWhenAskedTo) {
+TEST_F(Prepare, LeavesEosOutWhenAskedTo) {
   options_.data.add_eos = false;
   EXPECT_EQ(tokens_of(load("{\"text\": \"ab\"}"), 0), (Ids{65, 66}));
 }
 
-TEST_F(DatasetLoader, ReadsATextFileAsOneDocument) {
+TEST_F(Prepare, ReadsATextFileAsOneDocument) {
   const LoadedData data = load(
       "\xEF\xBB\xBF"
       "ab\r\ncd",
@@ -96,7 +36,7 @@ TEST_F(DatasetLoader, ReadsATextFileAsOneDocument) {
   EXPECT_EQ(data.report.files.at(0).format, "text");
 }
 
-TEST_F(DatasetLoader, ReadsTokenRowsWithAndWithoutLabels) {
+TEST_F(Prepare, ReadsTokenRowsWithAndWithoutLabels) {
   options_.tokenizer = nullptr;
   const LoadedData data = load(
       "{\"input_ids\": [5, 6, 7], \"labels\": [-100, -100, 256]}\n"
@@ -107,10 +47,10 @@ TEST_F(DatasetLoader, ReadsTokenRowsWithAndWithoutLabels) {
   EXPECT_EQ(data.report.files.at(0).format, "tokens");
 }
 
-TEST_F(DatasetLoader, ReadsSeveralFilesInTheGivenOrderEachInItsFormat) {
+TEST_F(Prepare, ReadsSeveralFilesInTheGivenOrderEachInItsFormat) {
   options_.files = {files_.write("b.jsonl", "{\"text\": \"b\"}\n"),
                     files_.write("a.jsonl", "{\"input_ids\": [9, 8]}\n")};
-  const LoadedData data = load_dataset(options_);
+  const LoadedData data = load();
   EXPECT_EQ(tokens_of(data, 0), (Ids{66, 0}));
   EXPECT_EQ(tokens_of(data, 1), (Ids{9, 8}));
   EXPECT_EQ(data.report.lines().size(), 2u);
@@ -172,7 +112,7 @@ std::vector<BadRow> bad_token_rows() {
   };
 }
 
-TEST_F(DatasetLoader, NamesFileAndLineOfEveryKindOfBadRow) {
+TEST_F(Prepare, NamesFileAndLineOfEveryKindOfBadRow) {
   const std::string good_text = "{\"text\": \"good\"}\n", good_ids = "{\"input_ids\": [1, 2]}\n";
   for (const BadRow& bad : bad_rows()) {
     const std::string text = refusal(good_text + bad.row + "\n" + good_text);
@@ -185,7 +125,7 @@ TEST_F(DatasetLoader, NamesFileAndLineOfEveryKindOfBadRow) {
   }
 }
 
-TEST_F(DatasetLoader, SkipsAndCountsBadRowsWhereTheRunFileSaysSo) {
+TEST_F(Prepare, SkipsAndCountsBadRowsWhereTheRunFileSaysSo) {
   options_.data.bad_rows = DataSection::BadRows::kSkip;
   std::string content = "{\"text\": \"good\"}\n";
   for (const BadRow& bad : bad_rows()) content += bad.row + "\n{\"text\": \"good\"}\n";
@@ -196,13 +136,13 @@ TEST_F(DatasetLoader, SkipsAndCountsBadRowsWhereTheRunFileSaysSo) {
   EXPECT_NE(data.report.lines().at(0).find("17 bad rows skipped"), std::string::npos);
 }
 
-TEST_F(DatasetLoader, SaysThatTheLastRowIsCutOff) {
+TEST_F(Prepare, SaysThatTheLastRowIsCutOff) {
   const std::string text = refusal("{\"text\": \"good\"}\n{\"text\": \"go");
   EXPECT_EQ(text.find("rows.jsonl:2: not JSON: "), 0u) << text;
   EXPECT_NE(text.find("the file ends inside this row, is it cut off?"), std::string::npos) << text;
 }
 
-TEST_F(DatasetLoader, ShowsTenBadRowsAtOnceAndThenStops) {
+TEST_F(Prepare, ShowsTenBadRowsAtOnceAndThenStops) {
   std::string content;
   for (int i = 0; i < 15; ++i) content += "{\"text\": \"\"}\n";
   const std::string text = refusal(content);
@@ -212,23 +152,24 @@ TEST_F(DatasetLoader, ShowsTenBadRowsAtOnceAndThenStops) {
       << text;
 }
 
-TEST_F(DatasetLoader, RefusesFilesAsAWhole) {
+TEST_F(Prepare, RefusesFilesAsAWhole) {
   EXPECT_EQ(refusal("\n \n"), "rows.jsonl: holds no rows");
   EXPECT_EQ(refusal(""), "rows.jsonl: holds no rows");
   EXPECT_EQ(refusal("", "a.txt"), "a.txt: text: the string is empty");
   EXPECT_EQ(refusal("ab\ncd\xFF", "a.txt"), "a.txt:2: not UTF-8");
   EXPECT_EQ(refusal(std::string("ab\n\ncd\0", 7), "a.txt"), "a.txt:3: holds a NUL character");
-  EXPECT_EQ(refusal("{\"messages\": []}\n"),
-            "rows.jsonl:1: no known format: expected a key \"text\" or \"input_ids\", found "
-            "messages");
+  EXPECT_EQ(refusal("{\"body\": 1}\n"),
+            "rows.jsonl:1: no known format: expected a key \"text\", \"messages\", "
+            "\"conversations\", \"input_ids\", \"prompt\" with \"completion\", or \"instruction\" "
+            "with \"output\", found body; data.keys gives keys other names");
   options_.data.format = DataSection::Format::kTokens;
   EXPECT_EQ(refusal("ab", "a.txt"),
             "a.txt: a .txt file is a document of the text format, but data.format is \"tokens\"");
   options_.files = {files_.path("missing.jsonl")};
-  EXPECT_THROW(load_dataset(options_), DataError);
+  EXPECT_THROW(load(), DataError);
 }
 
-TEST_F(DatasetLoader, RefusesTextWithoutTokenizerOrEos) {
+TEST_F(Prepare, RefusesTextWithoutTokenizerOrEos) {
   options_.tokenizer = nullptr;
   EXPECT_NE(refusal("{\"text\": \"a\"}\n").find("needs the model's tokenizer.json"),
             std::string::npos);
@@ -239,13 +180,13 @@ TEST_F(DatasetLoader, RefusesTextWithoutTokenizerOrEos) {
   EXPECT_NE(refusal("{\"text\": \"a\"}\n").find("data.add_eos = false"), std::string::npos);
 }
 
-TEST_F(DatasetLoader, RefusesTokensThatTheModelDoesNotHave) {
+TEST_F(Prepare, RefusesTokensThatTheModelDoesNotHave) {
   options_.model_vocabulary_size = 66;
   EXPECT_EQ(refusal("{\"text\": \"ab\"}\n"),
             "rows.jsonl:1: the tokenizer gives token 66 (b), the model's vocabulary has only 66");
 }
 
-TEST_F(DatasetLoader, TreatsOverlongRowsAsTheRunFileSays) {
+TEST_F(Prepare, TreatsOverlongRowsAsTheRunFileSays) {
   options_.data.max_tokens = 4;
   const std::string rows = "{\"text\": \"abcdefg\"}\n{\"text\": \"xy\"}\n";
   EXPECT_EQ(refusal(rows).find("rows.jsonl:1: 8 tokens, more than data.max_tokens = 4; raise it"),
@@ -272,22 +213,22 @@ TEST_F(DatasetLoader, TreatsOverlongRowsAsTheRunFileSays) {
   EXPECT_EQ(split.report.total().longest_row_tokens, 8);
 }
 
-TEST_F(DatasetLoader, RefusesARowThatTruncationLeavesNothingToLearnOf) {
+TEST_F(Prepare, RefusesARowThatTruncationLeavesNothingToLearnOf) {
   options_.data.max_tokens = 2;
   options_.data.overlength = DataSection::Overlength::kTruncate;
   EXPECT_EQ(refusal("{\"input_ids\": [1, 2, 3], \"labels\": [-100, -100, 3]}\n"),
             "rows.jsonl:1: no trained token is left after truncation to data.max_tokens = 2");
 }
 
-TEST_F(DatasetLoader, RefusesToTrainOnNothing) {
+TEST_F(Prepare, RefusesToTrainOnNothing) {
   options_.data.bad_rows = DataSection::BadRows::kSkip;
   EXPECT_EQ(refusal("{\"text\": \"\"}\n{\"text\": 5}\n"),
             "rows.jsonl: no document is left of 2 rows (2 bad ones skipped, 0 too long ones "
             "dropped)");
 }
 
-TEST_F(DatasetLoader, CanBeStoppedByTheProgressCall) {
-  options_.on_progress = [](Bytes) { throw Error(ExitCode::kFailure, "stop"); };
+TEST_F(Prepare, CanBeStoppedByTheProgressCall) {
+  options_.on_progress = [](const PrepareProgress&) { throw Error(ExitCode::kFailure, "stop"); };
   EXPECT_THROW(load("{\"text\": \"a\"}\n"), Error);
 }
 

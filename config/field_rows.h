@@ -1,0 +1,118 @@
+// FieldRows: how the files that make the table of keys write its rows. Internal to config; used
+// once, while the table is made.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "config/field_table.h"
+
+namespace longshore {
+
+// Sections with a file of their own, field_table_data.cpp.
+Section data_section();
+Section tokenizer_section();
+Section eval_section();
+
+template <typename Member>
+KeyValue to_value(const Member& member) {
+  return member;
+}
+inline KeyValue to_value(const std::optional<int64_t>& member) {
+  return member ? KeyValue(*member) : KeyValue(AutoValue{});
+}
+
+template <typename Member>
+void assign(Member& member, const KeyValue& value) {
+  member = std::get<Member>(value);
+}
+inline void assign(std::optional<int64_t>& member, const KeyValue& value) {
+  const int64_t* number = std::get_if<int64_t>(&value);
+  member = number == nullptr ? std::nullopt : std::optional<int64_t>(*number);
+}
+
+template <typename Member>
+inline constexpr bool kIsOptional = false;
+template <typename Value>
+inline constexpr bool kIsOptional<std::optional<Value>> = true;
+
+// More than any run can do, and exact as a real.
+inline constexpr double kMaxSteps = 1e9;
+
+// What a row says beside name, type and member.
+struct Row {
+  std::string sentence;
+  Bounds bounds = {};
+  std::string unit = "";
+  std::string example = "";
+};
+
+inline Bounds at_least(double min) {
+  return {.min = min};
+}
+inline Bounds between(double min, double max) {
+  return {.min = min, .max = max};
+}
+inline Bounds above(double min) {
+  return {.min = min, .min_excluded = true};
+}
+
+// Appends rows to the section whose struct is `Members`.
+template <typename Members>
+class Rows {
+ public:
+  Rows(Section* section, Members RunConfig::* members) : section_(section), members_(members) {}
+
+  template <typename Member>
+  void add(const char* name, KeyType type, Member Members::* member, Row row) {
+    Key& key = append(name, type, std::move(row));
+    key.allows_auto = kIsOptional<Member>;
+    key.get = [members = members_, member](const RunConfig& config) {
+      return to_value((config.*members).*member);
+    };
+    key.set = [members = members_, member](RunConfig& config, const KeyValue& value) {
+      assign((config.*members).*member, value);
+    };
+  }
+
+  template <typename Member>
+  void choice(const char* name, Member Members::* member,
+              std::vector<std::pair<std::string, Member>> choices, Row row) {
+    Key& key = append(name, KeyType::kChoice, std::move(row));
+    for (const auto& [text, value] : choices) key.choices.push_back(text);
+    key.get = [members = members_, member, choices](const RunConfig& config) -> KeyValue {
+      const Member& current = (config.*members).*member;
+      for (const auto& [text, value] : choices) {
+        if (value == current) return text;
+      }
+      LONGSHORE_CHECK(false) << "a choice without a name";
+      return AutoValue{};
+    };
+    key.set = [members = members_, member, choices](RunConfig& config, const KeyValue& value) {
+      for (const auto& [text, meaning] : choices) {
+        if (text == std::get<std::string>(value)) (config.*members).*member = meaning;
+      }
+    };
+  }
+
+ private:
+  Key& append(const char* name, KeyType type, Row row) {
+    Key key;
+    key.section = section_->name;
+    key.name = name;
+    key.type = type;
+    key.sentence = std::move(row.sentence);
+    key.bounds = row.bounds;
+    key.unit = std::move(row.unit);
+    key.example = std::move(row.example);
+    return section_->keys.emplace_back(std::move(key));
+  }
+
+  Section* section_;
+  Members RunConfig::* members_;
+};
+
+}  // namespace longshore

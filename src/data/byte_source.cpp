@@ -1,0 +1,179 @@
+#include "data/byte_source.h"
+
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <vector>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+constexpr size_t kInputBytes = size_t{256} << 10;
+// Frames of zstd may ask for windows of up to 2 GiB; this much is granted.
+constexpr int kMaxZstdWindowLog = 27;
+
+size_t read_some(const UniqueFd& fd, std::span<char> into) {
+  while (true) {
+    const ssize_t got = ::read(fd.get(), into.data(), into.size());
+    if (got >= 0) return static_cast<size_t>(got);
+    if (errno != EINTR) throw IoError("read", fd.path(), errno);
+  }
+}
+
+class PlainSource : public ByteSource {
+ public:
+  explicit PlainSource(UniqueFd fd) : fd_(std::move(fd)) {}
+  size_t read(std::span<char> into) override {
+    size_t filled = 0;
+    while (filled < into.size()) {
+      const size_t got = read_some(fd_, into.subspan(filled));
+      if (got == 0) break;
+      filled += got;
+    }
+    position_ += static_cast<Bytes>(filled);
+    return filled;
+  }
+  Bytes file_position() const override { return position_; }
+
+ private:
+  UniqueFd fd_;
+  Bytes position_ = 0;
+};
+
+// What the two compressed sources share: a buffer of compressed bytes.
+class CompressedSource : public ByteSource {
+ public:
+  explicit CompressedSource(UniqueFd fd) : fd_(std::move(fd)), input_(kInputBytes) {}
+  Bytes file_position() const override { return position_; }
+
+ protected:
+  // Only when all input is used up; false at the end of the file.
+  bool refill() {
+    begin_ = 0;
+    end_ = read_some(fd_, input_);
+    position_ += static_cast<Bytes>(end_);
+    return end_ > 0;
+  }
+  bool used_up() const { return begin_ == end_; }
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw DataError(fd_.path() + ": " + what + " after " + std::to_string(position_) +
+                    " bytes of the file; it is damaged or cut off");
+  }
+
+  UniqueFd fd_;
+  std::vector<char> input_;
+  size_t begin_ = 0, end_ = 0;  // unused bytes of input_
+  Bytes position_ = 0;
+};
+
+class GzipSource : public CompressedSource {
+ public:
+  explicit GzipSource(UniqueFd fd) : CompressedSource(std::move(fd)) {
+    // 16: a gzip header, and nothing else, is expected.
+    LONGSHORE_CHECK(inflateInit2(&stream_, 16 + MAX_WBITS) == Z_OK);
+  }
+  GzipSource(const GzipSource&) = delete;
+  GzipSource& operator=(const GzipSource&) = delete;
+  ~GzipSource() override { inflateEnd(&stream_); }
+
+  size_t read(std::span<char> into) override {
+    stream_.next_out = reinterpret_cast<Bytef*>(into.data());
+    stream_.avail_out = static_cast<uInt>(into.size());
+    while (stream_.avail_out > 0) {
+      if (used_up() && !refill()) {
+        if (inside_) refuse("the gzip data ends too early");
+        break;
+      }
+      // Files may be several gzip members, one after the other.
+      if (!inside_) {
+        LONGSHORE_CHECK(inflateReset(&stream_) == Z_OK);
+      }
+      inside_ = true;
+      stream_.next_in = reinterpret_cast<Bytef*>(input_.data() + begin_);
+      stream_.avail_in = static_cast<uInt>(end_ - begin_);
+      const int result = inflate(&stream_, Z_NO_FLUSH);
+      begin_ = end_ - stream_.avail_in;
+      if (result == Z_STREAM_END) {
+        inside_ = false;
+      } else if (result != Z_OK) {
+        refuse("the gzip data is wrong");
+      }
+    }
+    return into.size() - stream_.avail_out;
+  }
+
+ private:
+  z_stream stream_{};
+  bool inside_ = false;  // a member has begun and not ended
+};
+
+struct FreeZstd {
+  void operator()(ZSTD_DStream* stream) const noexcept { ZSTD_freeDStream(stream); }
+};
+
+class ZstdSource : public CompressedSource {
+ public:
+  explicit ZstdSource(UniqueFd fd)
+      : CompressedSource(std::move(fd)), stream_(ZSTD_createDStream()) {
+    LONGSHORE_CHECK(stream_ != nullptr);
+    ZSTD_DCtx_setParameter(stream_.get(), ZSTD_d_windowLogMax, kMaxZstdWindowLog);
+  }
+
+  size_t read(std::span<char> into) override {
+    ZSTD_outBuffer out = {into.data(), into.size(), 0};
+    while (out.pos < out.size) {
+      if (used_up() && !refill()) {
+        if (inside_) refuse("the zstd data ends too early");
+        break;
+      }
+      ZSTD_inBuffer in = {input_.data(), end_, begin_};
+      const size_t result = ZSTD_decompressStream(stream_.get(), &out, &in);
+      if (ZSTD_isError(result) != 0) {
+        refuse(std::string("the zstd data is wrong (") + ZSTD_getErrorName(result) + ")");
+      }
+      begin_ = in.pos;
+      inside_ = result != 0;
+    }
+    return out.pos;
+  }
+
+ private:
+  std::unique_ptr<ZSTD_DStream, FreeZstd> stream_;
+  bool inside_ = false;  // a frame has begun and not ended
+};
+
+}  // namespace
+
+std::unique_ptr<ByteSource> open_byte_source(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
+  if (!std::filesystem::exists(absolute, ignored)) {
+    throw DataError(path + ": no such file (looked for " + absolute.string() + ")");
+  }
+  if (std::filesystem::is_directory(absolute, ignored)) {
+    throw DataError(path + ": is a directory; name the files in it");
+  }
+  UniqueFd fd = open_for_reading(path);
+  std::array<unsigned char, 4> magic{};
+  const ssize_t got = ::pread(fd.get(), magic.data(), magic.size(), 0);
+  if (got >= 2 && magic[0] == 0x1f && magic[1] == 0x8b) {
+    return std::make_unique<GzipSource>(std::move(fd));
+  }
+  if (got == 4 && magic == std::array<unsigned char, 4>{0x28, 0xb5, 0x2f, 0xfd}) {
+    return std::make_unique<ZstdSource>(std::move(fd));
+  }
+  if (got >= 4 && magic == std::array<unsigned char, 4>{'P', 'A', 'R', '1'}) {
+    throw DataError(path +
+                    ": is a Parquet file; write it as JSONL once: "
+                    "datasets.Dataset.from_parquet(FILE).to_json(\"train.jsonl\")");
+  }
+  return std::make_unique<PlainSource>(std::move(fd));
+}
+
+}  // namespace longshore

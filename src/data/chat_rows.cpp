@@ -1,0 +1,211 @@
+#include "data/chat_rows.h"
+
+#include <utility>
+
+#include "base/errors.h"
+#include "data/dataset.h"
+#include "data/row_checks.h"
+#include "text/chat_encoder.h"
+
+namespace longshore {
+namespace {
+
+using Mask = DataSection::Mask;
+
+ChatMask chat_mask(Mask mask, ChatMask otherwise) {
+  switch (mask) {
+    case Mask::kAuto:
+      return otherwise;
+    case Mask::kAssistant:
+      return ChatMask::kAssistant;
+    case Mask::kCompletion:
+      return ChatMask::kCompletion;
+    case Mask::kLast:
+      return ChatMask::kLast;
+    case Mask::kAll:
+      return ChatMask::kAll;
+  }
+  return otherwise;
+}
+
+Document encode_conversation(const Conversation& conversation, const RowFormatOptions& options,
+                             ChatMask mask) {
+  if (options.chat == nullptr) {
+    throw DataError(
+        "conversations need a chat template, and the model directory has none "
+        "(chat_template.jinja, or chat_template in tokenizer_config.json); give one with "
+        "data.chat_template");
+  }
+  EncodedChat encoded;
+  try {
+    encoded =
+        ChatEncoder(options.tokenizer, options.chat)
+            .encode(conversation.messages,
+                    {.tools = conversation.tools, .arguments = options.template_arguments}, mask);
+  } catch (const ChatProblem& problem) {
+    throw RowProblem(problem.what());
+  }
+  check_ids_of_text(encoded.ids, options);
+  Document document;
+  document.labels.assign(encoded.ids.size(), kNotTrained);
+  for (size_t t = 0; t < encoded.ids.size(); ++t) {
+    if (encoded.trained[t]) document.labels[t] = encoded.ids[t];
+  }
+  document.tokens = std::move(encoded.ids);
+  if (options.keep_text) document.text = std::move(encoded.text);
+  return document;
+}
+
+class MessagesFormat : public RowFormat {
+ public:
+  explicit MessagesFormat(const RowFormatOptions& options) : options_(options) {}
+  std::string_view name() const override { return "messages"; }
+  Document read_row(const Json& row) const override {
+    return encode_conversation(read_conversation(row, options_), options_,
+                               chat_mask(options_.mask, ChatMask::kAssistant));
+  }
+
+ private:
+  RowFormatOptions options_;
+};
+
+constexpr const char* kAlpacaPlain =
+    "Below is an instruction that describes a task. Write a response that appropriately completes "
+    "the request.\n\n### Instruction:\n{prompt}\n\n### Response:\n";
+constexpr const char* kAlpacaContext =
+    "Below is an instruction that describes a task, paired with an input that provides further "
+    "context. Write a response that appropriately completes the request.\n\n### "
+    "Instruction:\n{prompt}\n\n### Input:\n{context}\n\n### Response:\n";
+
+// The template with its two names filled in; what is filled in is not looked at again.
+std::string fill(const std::string& pattern, const std::string& prompt,
+                 const std::string& context) {
+  std::string text;
+  for (size_t at = 0; at < pattern.size();) {
+    if (pattern.compare(at, 8, "{prompt}") == 0) {
+      text += prompt;
+      at += 8;
+    } else if (pattern.compare(at, 9, "{context}") == 0) {
+      text += context;
+      at += 9;
+    } else {
+      text += pattern[at++];
+    }
+  }
+  return text;
+}
+
+// The members of a row with a prompt.
+struct PromptRow {
+  const Json* prompt;
+  const Json* completion;
+  std::string prompt_key, completion_key;
+  std::string context{};
+  bool instruction = false;  // Alpaca's names
+};
+
+class PromptFormat : public RowFormat {
+ public:
+  explicit PromptFormat(const RowFormatOptions& options) : options_(options) {}
+  std::string_view name() const override { return "prompt-completion"; }
+
+  Document read_row(const Json& row) const override {
+    const PromptRow read = members_of(row);
+    if (read.prompt->is_array() && read.completion->is_array()) return read_messages(read);
+    const std::string& prompt = required_text(*read.prompt, read.prompt_key);
+    const std::string& completion = required_text(*read.completion, read.completion_key);
+    return encode(fill(pattern_of(read), prompt, read.context), completion);
+  }
+
+ private:
+  PromptRow members_of(const Json& row) const {
+    require_object(row);
+    PromptRow read{};
+    read.prompt_key = options_.name_of("prompt");
+    read.completion_key = options_.name_of("completion");
+    std::string context_key = options_.name_of("context");
+    read.instruction = read.prompt_key == "instruction";
+    if (!row.contains(read.prompt_key) && row.contains("instruction")) {
+      read.instruction = true;
+      read.prompt_key = "instruction";
+      if (!row.contains(read.completion_key)) read.completion_key = "output";
+      if (!row.contains(context_key)) context_key = "input";
+    }
+    read.prompt = &required_member(row, read.prompt_key);
+    read.completion = &required_member(row, read.completion_key);
+    const auto context = row.find(context_key);
+    if (context != row.end() && !context->is_null()) {
+      read.context = required_text(*context, context_key, true);
+    }
+    return read;
+  }
+
+  std::string pattern_of(const PromptRow& read) const {
+    const std::string& said = options_.prompt_template;
+    if (said == "alpaca" || (said == "auto" && read.instruction)) {
+      return read.context.empty() ? kAlpacaPlain : kAlpacaContext;
+    }
+    if (said == "plain" || said == "auto") {
+      return read.context.empty() ? "{prompt}" : "{prompt}\n\n{context}";
+    }
+    return said;
+  }
+
+  // Both members are parts of one conversation.
+  Document read_messages(const PromptRow& read) const {
+    Json joined = *read.prompt;
+    for (const Json& message : *read.completion) joined.push_back(message);
+    RowFormatOptions options = options_;
+    options.keys["messages"] = "messages";
+    const Conversation conversation = read_conversation({{"messages", std::move(joined)}}, options);
+    return encode_conversation(conversation, options_,
+                               chat_mask(options_.mask, ChatMask::kCompletion));
+  }
+
+  Document encode(const std::string& prompt, const std::string& completion) const {
+    Document document;
+    EncodedText encoded;
+    try {
+      encoded = options_.tokenizer->encode_with_spans(prompt + completion, SpecialTokens::kAdd);
+    } catch (const DataError& error) {
+      throw RowProblem(error.what());
+    }
+    document.tokens = std::move(encoded.ids);
+    document.labels.assign(document.tokens.size(), kNotTrained);
+    for (size_t t = 0; t < document.tokens.size(); ++t) {
+      const bool answer = encoded.spans[t].end > prompt.size();
+      if (answer || options_.mask == Mask::kAll) document.labels[t] = document.tokens[t];
+    }
+    end_with_eos(document);
+    check_ids_of_text(document.tokens, options_);
+    if (options_.keep_text) document.text = prompt + completion;
+    return document;
+  }
+
+  // One that the tokenizer put there itself is trained too.
+  void end_with_eos(Document& document) const {
+    const std::optional<TokenId> eos = options_.tokenizer->eos();
+    if (!eos) return;
+    const bool there = !document.tokens.empty() && document.tokens.back() == *eos;
+    if (there) {
+      document.labels.back() = *eos;
+    } else if (options_.add_eos) {
+      document.tokens.push_back(*eos);
+      document.labels.push_back(*eos);
+    }
+  }
+
+  RowFormatOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<RowFormat> make_messages_format(const RowFormatOptions& options) {
+  return std::make_unique<MessagesFormat>(options);
+}
+
+std::unique_ptr<RowFormat> make_prompt_format(const RowFormatOptions& options) {
+  return std::make_unique<PromptFormat>(options);
+}
+
+}  // namespace longshore

@@ -1,0 +1,24 @@
+// ChatRows: the formats of rows with answers: conversations, and prompts with completions.
+// Internal to src/data; the formats are immutable, any thread.
+#pragma once
+
+#include <memory>
+
+#include "data/row_format.h"
+
+namespace longshore {
+
+// A conversation in the shape that chat templates read.
+struct Conversation {
+  Json messages = Json::array();  // role, content, tool_calls, ...
+  Json tools = nullptr;           // an array, or null
+};
+
+// Reads {"messages": [...], "tools": [...]} as OpenAI writes them, or {"conversations": [{"from",
+// "value"}]} as ShareGPT does. RowProblem names the place of what is wrong.
+Conversation read_conversation(const Json& row, const RowFormatOptions& options);
+
+std::unique_ptr<RowFormat> make_messages_format(const RowFormatOptions& options);
+std::unique_ptr<RowFormat> make_prompt_format(const RowFormatOptions& options);
+
+}  // namespace longshore

@@ -1,0 +1,127 @@
+#include "data/combined_dataset.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/errors.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "data/index_permutation.h"
+
+namespace longshore {
+namespace {
+
+// `chosen` of `count` numbers, picked by the seed, ascending.
+std::vector<int64_t> pick(int64_t count, int64_t chosen, uint64_t seed,
+                          IndexPermutation::Purpose purpose, int64_t round) {
+  std::vector<int64_t> picked;
+  if (chosen == 0) return picked;
+  const IndexPermutation permutation(count, seed, purpose, round);
+  for (int64_t i = 0; i < chosen; ++i) picked.push_back(permutation(i));
+  std::sort(picked.begin(), picked.end());
+  return picked;
+}
+
+std::vector<int64_t> without(int64_t count, const std::vector<int64_t>& left_out) {
+  std::vector<int64_t> rest;
+  auto next = left_out.begin();
+  for (int64_t document = 0; document < count; ++document) {
+    if (next != left_out.end() && *next == document) {
+      ++next;
+    } else {
+      rest.push_back(document);
+    }
+  }
+  return rest;
+}
+
+std::vector<int64_t> everything(int64_t count) {
+  return without(count, {});
+}
+
+// The documents of a file that belong to the part.
+std::vector<int64_t> part_of(int64_t count, const HoldOut& hold_out, int64_t file) {
+  if (hold_out.part == HoldOut::Part::kEverything || count == 0) return everything(count);
+  const auto wanted = static_cast<int64_t>(std::llround(hold_out.fraction * count));
+  const int64_t held = hold_out.fraction > 0.0 ? std::clamp<int64_t>(wanted, 1, count) : 0;
+  std::vector<int64_t> held_out =
+      pick(count, held, hold_out.seed, IndexPermutation::Purpose::kHoldOut, file);
+  return hold_out.part == HoldOut::Part::kHeldOut ? held_out : without(count, held_out);
+}
+
+std::vector<int64_t> repeated(const std::vector<int64_t>& documents, double weight, uint64_t seed,
+                              int64_t file) {
+  const double whole = std::floor(weight);
+  const auto count = static_cast<int64_t>(documents.size());
+  std::vector<int64_t> chosen;
+  for (int64_t copy = 0; copy < static_cast<int64_t>(whole); ++copy) {
+    chosen.insert(chosen.end(), documents.begin(), documents.end());
+  }
+  const auto rest =
+      static_cast<int64_t>(std::llround((weight - whole) * static_cast<double>(count)));
+  if (count == 0) return chosen;
+  for (const int64_t i : pick(count, rest, seed, IndexPermutation::Purpose::kWeight, file)) {
+    chosen.push_back(documents[static_cast<size_t>(i)]);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+CombinedDataset::CombinedDataset(std::vector<std::shared_ptr<const Dataset>> files,
+                                 const std::vector<double>& weights, const HoldOut& hold_out) {
+  LONGSHORE_CHECK(weights.empty() || weights.size() == files.size());
+  Hasher hasher;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const double weight = weights.empty() ? 1.0 : weights[i];
+    const int64_t count = files[i]->document_count();
+    Part part;
+    part.begin = count_;
+    part.all = weight == 1.0 && hold_out.part == HoldOut::Part::kEverything;
+    if (!part.all) {
+      part.chosen = repeated(part_of(count, hold_out, static_cast<int64_t>(i)), weight,
+                             hold_out.seed, static_cast<int64_t>(i));
+    }
+    count_ += part.all ? count : static_cast<int64_t>(part.chosen.size());
+    const std::array<uint64_t, 2> facts = {
+        files[i]->fingerprint(),
+        part.all ? 0 : hash64(bytes_of(std::span<const int64_t>(part.chosen)))};
+    hasher.update(bytes_of(std::span<const uint64_t>(facts)));
+    part.file = std::move(files[i]);
+    parts_.push_back(std::move(part));
+  }
+  fingerprint_ = hasher.digest();
+  if (count_ == 0) {
+    throw DataError(
+        "no document is left to train or evaluate on; look at eval.split and data.weights");
+  }
+}
+
+CombinedDataset::Place CombinedDataset::place_of(int64_t document) const {
+  LONGSHORE_CHECK(document >= 0 && document < count_) << document << " of " << count_;
+  const auto after =
+      std::upper_bound(parts_.begin(), parts_.end(), document,
+                       [](int64_t number, const Part& part) { return number < part.begin; });
+  const Part& part = *(after - 1);
+  const int64_t index = document - part.begin;
+  return {part.file.get(), part.all ? index : part.chosen[static_cast<size_t>(index)]};
+}
+
+int64_t CombinedDataset::document_tokens(int64_t document) const {
+  const Place place = place_of(document);
+  return place.file->document_tokens(place.document);
+}
+
+int64_t CombinedDataset::document_trained_tokens(int64_t document) const {
+  const Place place = place_of(document);
+  return place.file->document_trained_tokens(place.document);
+}
+
+void CombinedDataset::append_document(int64_t document, std::vector<int64_t>& tokens,
+                                      std::vector<int64_t>& targets) const {
+  const Place place = place_of(document);
+  place.file->append_document(place.document, tokens, targets);
+}
+
+}  // namespace longshore

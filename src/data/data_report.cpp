@@ -1,0 +1,81 @@
+#include "data/data_report.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+using Count = int64_t FileReport::*;
+
+constexpr std::array<std::pair<const char*, Count>, 8> kCounts = {
+    {{"rows", &FileReport::rows},
+     {"bad_rows", &FileReport::bad_rows},
+     {"truncated", &FileReport::truncated},
+     {"dropped", &FileReport::dropped},
+     {"split", &FileReport::split},
+     {"documents", &FileReport::documents},
+     {"tokens", &FileReport::tokens},
+     {"trained_tokens", &FileReport::trained_tokens}}};
+
+void append_count(std::string& line, int64_t count, const std::string& what) {
+  if (count > 0) line += ", " + std::to_string(count) + " " + what;
+}
+
+}  // namespace
+
+void FileReport::add(const FileReport& other) {
+  for (const auto& [name, count] : kCounts) this->*count += other.*count;
+  longest_row_tokens = std::max(longest_row_tokens, other.longest_row_tokens);
+}
+
+Json to_json(const FileReport& report) {
+  Json object = {{"format", report.format}, {"detected", report.detected}};
+  for (const auto& [name, count] : kCounts) object[name] = report.*count;
+  object["longest_row_tokens"] = report.longest_row_tokens;
+  return object;
+}
+
+FileReport file_report_of(const Json& object, const std::string& origin) {
+  FileReport report;
+  try {
+    report.format = object.at("format").get<std::string>();
+    report.detected = object.at("detected").get<bool>();
+    for (const auto& [name, count] : kCounts) report.*count = object.at(name).get<int64_t>();
+    report.longest_row_tokens = object.at("longest_row_tokens").get<int64_t>();
+  } catch (const Json::exception& error) {
+    throw DataError(origin + ": the report of the rows is wrong: " + error.what());
+  }
+  return report;
+}
+
+FileReport DataReport::total() const {
+  FileReport total;
+  for (const FileReport& file : files) {
+    total.path += (total.path.empty() ? "" : ", ") + file.path;
+    total.add(file);
+  }
+  return total;
+}
+
+std::vector<std::string> DataReport::lines() const {
+  std::vector<std::string> lines;
+  for (const FileReport& file : files) {
+    std::string line = file.path + ": format " + file.format + (file.detected ? " (auto), " : ", ");
+    line += std::to_string(file.rows) + " rows, " + std::to_string(file.documents) +
+            " documents, " + std::to_string(file.tokens) + " tokens, " +
+            std::to_string(file.trained_tokens) + " of them trained, longest row " +
+            std::to_string(file.longest_row_tokens);
+    append_count(line, file.bad_rows, "bad rows skipped");
+    append_count(line, file.truncated, "truncated");
+    append_count(line, file.dropped, "dropped as too long");
+    append_count(line, file.split, "split");
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+}  // namespace longshore

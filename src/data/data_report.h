@@ -1,0 +1,42 @@
+// DataReport: an account of every row that was not taken as it is. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace longshore {
+
+// What became of a file's rows.
+struct FileReport {
+  std::string path;
+  std::string format;     // "text", "messages", ...
+  bool detected = false;  // by the first row, not by the run file
+  int64_t rows = 0;       // blank lines are none
+  int64_t bad_rows = 0;   // skipped: damaged, of another format, or without a trained token
+  int64_t truncated = 0;  // rows cut to max_tokens
+  int64_t dropped = 0;    // rows left out because they were longer
+  int64_t split = 0;      // rows cut into several documents
+  int64_t documents = 0;
+  int64_t tokens = 0;          // in documents
+  int64_t trained_tokens = 0;  // of them with a target
+  int64_t longest_row_tokens = 0;
+
+  // Adds counts; path and format stay.
+  void add(const FileReport& other);
+};
+
+// Everything but the path, and back. DataError for an object that is no report.
+Json to_json(const FileReport& report);
+FileReport file_report_of(const Json& object, const std::string& origin);
+
+struct DataReport {
+  std::vector<FileReport> files;
+  FileReport total() const;
+  // One line per file, for the log.
+  std::vector<std::string> lines() const;
+};
+
+}  // namespace longshore

@@ -1,0 +1,389 @@
+#include "data/prepare.h"
+
+#include <oneapi/tbb/parallel_pipeline.h>
+#include <oneapi/tbb/task_arena.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/utf8.h"
+#include "data/row_block.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxProblems = 10;
+constexpr Bytes kMaxTextFileBytes = kGiB;
+constexpr size_t kHashPieceBytes = size_t{4} << 20;
+constexpr std::chrono::milliseconds kLockPoll{100};
+constexpr int64_t kSettledSeconds = 3;
+// Part of the key: grows when the same rows would become other tokens.
+constexpr int kRulesVersion = 1;
+
+[[noreturn]] void refuse(const std::string& path, const std::vector<PlacedProblem>& problems) {
+  std::string text;
+  for (size_t i = 0; i < std::min(problems.size(), kMaxProblems); ++i) {
+    const PlacedProblem& problem = problems[i];
+    const std::string line = problem.line == 0 ? "" : ":" + std::to_string(problem.line);
+    text += (text.empty() ? "" : "\n") + path + line + ": " + problem.text;
+  }
+  if (problems.size() >= kMaxProblems) text += "\nthere may be more; reading stopped here";
+  throw DataError(text);
+}
+
+// Held as long as the object lives; the kernel frees it when the process ends, however it ends.
+class EntryLock {
+ public:
+  EntryLock(const std::string& path, const std::function<void()>& while_waiting)
+      : fd_(create_file(path)) {
+    while (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK && errno != EINTR) throw IoError("lock", path, errno);
+      while_waiting();
+      std::this_thread::sleep_for(kLockPoll);
+    }
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+class FilePreparer {
+ public:
+  FilePreparer(const PrepareOptions& options, const std::string& path)
+      : options_(options), rows_(row_format_options(options)), path_(path) {
+    progress_.path = path;
+  }
+
+  // The path of the token file.
+  std::string run(PreparedData& prepared) {
+    const uint64_t key = key_of_file();
+    const std::string entry = options_.cache + "/" + hash_text(key);
+    const std::string path = entry + ".tok";
+    // What is there needs no lock: entries appear under their names complete.
+    if (open(path, key, prepared)) return path;
+    const EntryLock lock(entry + ".lock", [this] {
+      progress_.waiting = true;
+      tell();
+    });
+    progress_.waiting = false;
+    if (open(path, key, prepared)) return path;
+    make(entry, path, key);
+    LONGSHORE_CHECK(open(path, key, prepared)) << path;
+    ++prepared.made;
+    return path;
+  }
+
+ private:
+  bool open(const std::string& path, uint64_t key, PreparedData& prepared) {
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) return false;
+    try {
+      auto file = std::make_unique<TokenFile>(path);
+      if (file->header().key != key) throw DataError(path + ": is another entry's");
+      FileReport report = file_report_of(parse_json(file->report(), {}, path), path);
+      report.path = path_;
+      prepared.files.push_back(std::move(file));
+      prepared.report.files.push_back(std::move(report));
+      return true;
+    } catch (const DataError& error) {
+      log_warning(std::string(error.what()) + "; making it anew");
+      return false;
+    }
+  }
+
+  // The hash of the file's bytes; read from a note of an earlier start where the file is still the
+  // one that was noted.
+  uint64_t content_hash(const UniqueFd& fd) {
+    struct ::stat status{};
+    if (::fstat(fd.get(), &status) != 0) throw IoError("stat", path_, errno);
+    const std::array<int64_t, 5> identity = {
+        static_cast<int64_t>(status.st_dev), static_cast<int64_t>(status.st_ino),
+        static_cast<int64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+    const std::string note = options_.cache + "/" +
+                             hash_text(hash64(bytes_of(std::span<const int64_t>(identity)))) +
+                             ".content";
+    std::error_code ignored;
+    if (fs::exists(note, ignored)) {
+      const std::optional<uint64_t> noted = parse_hash(read_whole_file(note, kKiB));
+      if (noted) return *noted;
+    }
+    Hasher content;
+    std::vector<std::byte> piece(kHashPieceBytes);
+    for (Bytes at = 0; at < progress_.file_bytes; at += static_cast<Bytes>(piece.size())) {
+      const Bytes left = progress_.file_bytes - at;
+      piece.resize(static_cast<size_t>(std::min(left, static_cast<Bytes>(piece.size()))));
+      read_exact_at(fd, at, piece);
+      content.update(piece);
+      tell();
+    }
+    // A file changed just now could change once more without another time of change.
+    const bool settled = ::time(nullptr) - status.st_mtim.tv_sec > kSettledSeconds;
+    if (settled) write_file_durably(note, hash_text(content.digest()));
+    return content.digest();
+  }
+
+  // A hash of the file's bytes and of everything that decides what becomes of them.
+  uint64_t key_of_file() {
+    JsonlReader{path_};  // refuses a missing file, a directory, Parquet and UTF-16
+    const UniqueFd fd = open_for_reading(path_);
+    progress_.file_bytes = file_bytes(fd);
+    const DataSection& data = options_.data;
+    const Json settings = {
+        {"rules", kRulesVersion},
+        {"file", kTokenFileVersion},
+        {"content", hash_text(content_hash(fd))},
+        {"bytes", progress_.file_bytes},
+        {"one_document", is_text_file(path_)},
+        {"tokenizer", options_.tokenizer == nullptr ? 0 : options_.tokenizer->fingerprint()},
+        {"chat", options_.chat == nullptr ? 0 : options_.chat->fingerprint()},
+        {"vocabulary", options_.model_vocabulary_size},
+        {"format", static_cast<int>(data.format)},
+        {"mask", static_cast<int>(data.mask)},
+        {"keys", data.keys},
+        {"prompt_template", data.prompt_template},
+        {"template_arguments", data.template_arguments},
+        {"max_tokens", data.max_tokens},
+        {"overlength", static_cast<int>(data.overlength)},
+        {"bad_rows", static_cast<int>(data.bad_rows)},
+        {"add_eos", data.add_eos}};
+    return hash64(settings.dump());
+  }
+
+  void make(const std::string& entry, const std::string& path, uint64_t key) {
+    const std::string partial = entry + ".partial";
+    TokenFileWriter writer(partial);
+    try {
+      if (is_text_file(path_)) {
+        make_from_text(writer);
+      } else {
+        make_from_rows(writer);
+      }
+      if (report_.rows == 0) throw DataError(path_ + ": holds no rows");
+      if (!problems_.empty()) refuse(path_, problems_);
+    } catch (const DataError&) {
+      remove_tree(partial);  // the data has to change, and with it the key
+      throw;
+    }
+    TokenFileHeader header;
+    header.vocabulary_size = static_cast<uint64_t>(options_.model_vocabulary_size);
+    header.tokenizer_fingerprint =
+        options_.tokenizer == nullptr ? 0 : options_.tokenizer->fingerprint();
+    header.key = key;
+    writer.finish(path, header, to_json(report_).dump());
+  }
+
+  void make_from_text(TokenFileWriter& writer) {
+    const DataSection::Format wanted = options_.data.format;
+    if (wanted != DataSection::Format::kText && wanted != DataSection::Format::kAuto) {
+      throw DataError(path_ +
+                      ": a .txt file is a document of the text format, but data.format is " + "\"" +
+                      std::string(name_of(wanted)) + "\"");
+    }
+    const auto format = make_row_format(DataSection::Format::kText, rows_);
+    const RowTokenizer tokenizer(&options_.data, format.get(), &rows_);
+    TokenizedBlock block;
+    block.counts.rows = 1;
+    const std::string text = read_text_file(path_);
+    tell();
+    const size_t nul = text.find('\0');
+    const size_t bad = std::min(nul, first_invalid_utf8(text).value_or(std::string::npos));
+    try {
+      if (bad != std::string::npos) {
+        const auto end = text.begin() + static_cast<int64_t>(bad);
+        const int64_t line = 1 + std::count(text.begin(), end, '\n');
+        tokenizer.bad_row(line, bad == nul ? "holds a NUL character" : "not UTF-8", block);
+      } else {
+        tokenizer.take(read_text(text, rows_), 0, block);
+      }
+    } catch (const RowProblem& problem) {
+      tokenizer.bad_row(0, problem.what(), block);
+    }
+    report_.format = format->name();
+    report_.detected = wanted == DataSection::Format::kAuto;
+    take(block, writer);
+  }
+
+  void make_from_rows(TokenFileWriter& writer) {
+    DataSection::Format found = options_.data.format;
+    report_.detected = found == DataSection::Format::kAuto;
+    if (report_.detected) {
+      found =
+          detect_file_format(path_, rows_, options_.data.bad_rows == DataSection::BadRows::kSkip);
+    }
+    std::unique_ptr<RowFormat> format;
+    if (found != DataSection::Format::kAuto) {
+      format = make_row_format(found, rows_);
+      report_.format = format->name();
+    }
+    JsonlReader reader(path_);
+    go_on_from(writer.saved_state(), reader);
+    const RowTokenizer tokenizer(&options_.data, format.get(), &rows_);
+    Bytes saved_at = 0;
+    run_pipeline(reader, tokenizer, [&](TokenizedBlock& block) {
+      take(block, writer);
+      if (problems_.size() >= kMaxProblems) refuse(path_, problems_);
+      if (problems_.empty() && block.file_position - saved_at >= options_.save_every_bytes) {
+        saved_at = block.file_position;
+        writer.save({{"lines", block.last_line}, {"report", to_json(report_)}});
+      }
+      progress_.read_bytes = block.file_position;
+      progress_.tokens = writer.tokens();
+      tell();
+    });
+  }
+
+  // Passes over the lines that an earlier process has finished.
+  void go_on_from(const Json& state, JsonlReader& reader) {
+    if (state.is_null()) return;
+    const auto lines = state.at("lines").get<int64_t>();
+    report_ = file_report_of(state.at("report"), path_);
+    JsonlLine line;
+    while (line.number < lines && reader.next(line)) {
+    }
+    log_info(path_ + ": going on after line " + std::to_string(lines));
+  }
+
+  template <typename Use>
+  void run_pipeline(JsonlReader& reader, const RowTokenizer& tokenizer, const Use& use) const {
+    namespace tbb = oneapi::tbb;
+    const int threads = options_.threads > 0 ? static_cast<int>(options_.threads)
+                                             : tbb::this_task_arena::max_concurrency();
+    // Blocks in the air at once: what bounds the memory.
+    const size_t blocks = 3 * static_cast<size_t>(threads);
+    tbb::task_arena arena(threads);
+    using Block = std::shared_ptr<RowBlock>;
+    using Result = std::shared_ptr<TokenizedBlock>;
+    arena.execute([&] {
+      tbb::parallel_pipeline(
+          blocks,
+          tbb::make_filter<void, Block>(tbb::filter_mode::serial_in_order,
+                                        [&reader](tbb::flow_control& control) {
+                                          Block block = read_block(reader);
+                                          if (block == nullptr) control.stop();
+                                          return block;
+                                        }) &
+              tbb::make_filter<Block, Result>(tbb::filter_mode::parallel,
+                                              [&tokenizer](const Block& block) {
+                                                return std::make_shared<TokenizedBlock>(
+                                                    tokenizer.tokenize(*block));
+                                              }) &
+              tbb::make_filter<Result, void>(tbb::filter_mode::serial_in_order,
+                                             [&use](const Result& result) { use(*result); }));
+    });
+  }
+
+  void take(TokenizedBlock& block, TokenFileWriter& writer) {
+    writer.append(block.tokens);
+    report_.add(block.counts);
+    for (PlacedProblem& problem : block.problems) problems_.push_back(std::move(problem));
+  }
+
+  void tell() const {
+    if (options_.on_progress) options_.on_progress(progress_);
+  }
+
+  const PrepareOptions& options_;
+  const RowFormatOptions rows_;
+  const std::string path_;
+  PrepareProgress progress_;
+  FileReport report_;
+  std::vector<PlacedProblem> problems_;
+};
+
+std::string nothing_left(const DataReport& report) {
+  const FileReport total = report.total();
+  return total.path + ": no document is left of " + std::to_string(total.rows) + " rows (" +
+         std::to_string(total.bad_rows) + " bad ones skipped, " + std::to_string(total.dropped) +
+         " too long ones dropped)";
+}
+
+// "name = value" of a table's key.
+std::pair<std::string, Json> table_entry(const std::string& entry) {
+  const size_t sign = entry.find(" = ");
+  LONGSHORE_CHECK(sign != std::string::npos) << entry;
+  return {entry.substr(0, sign), parse_json(entry.substr(sign + 3), {}, "run file")};
+}
+
+}  // namespace
+
+RowFormatOptions row_format_options(const PrepareOptions& options) {
+  RowFormatOptions rows;
+  rows.tokenizer = options.tokenizer;
+  rows.chat = options.chat;
+  rows.model_vocabulary_size = options.model_vocabulary_size;
+  rows.add_eos = options.data.add_eos;
+  rows.mask = options.data.mask;
+  rows.prompt_template = options.data.prompt_template;
+  for (const std::string& entry : options.data.keys) {
+    const auto [member, name] = table_entry(entry);
+    if (!name.is_string()) throw ConfigError("data.keys: " + member + ": expected a string");
+    rows.keys[member] = name.get<std::string>();
+  }
+  for (const std::string& entry : options.data.template_arguments) {
+    auto [name, value] = table_entry(entry);
+    rows.template_arguments[name] = std::move(value);
+  }
+  return rows;
+}
+
+bool is_text_file(const std::string& path) {
+  fs::path name = fs::path(path).filename();
+  std::string extension = name.extension().string();
+  const auto lower = [&extension] {
+    for (char& letter : extension) letter = static_cast<char>(std::tolower(letter));
+  };
+  lower();
+  if (extension == ".gz" || extension == ".zst") {
+    extension = name.stem().extension().string();
+    lower();
+  }
+  return extension == ".txt";
+}
+
+std::string read_text_file(const std::string& path) {
+  const std::unique_ptr<ByteSource> source = open_byte_source(path);
+  std::string text;
+  std::vector<char> piece(size_t{1} << 20);
+  while (const size_t got = source->read(piece)) {
+    text.append(piece.data(), got);
+    if (static_cast<Bytes>(text.size()) > kMaxTextFileBytes) {
+      throw DataError(path + ": the text is longer than the limit of " +
+                      format_bytes(kMaxTextFileBytes) + "; write it as JSONL rows");
+    }
+  }
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+  size_t kept = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;
+    text[kept++] = text[i];
+  }
+  text.resize(kept);
+  return text;
+}
+
+PreparedData prepare_or_open(const PrepareOptions& options) {
+  LONGSHORE_CHECK(options.data.max_tokens >= 2) << options.data.max_tokens;
+  make_directories(options.cache);
+  PreparedData prepared;
+  for (const std::string& path : options.files) {
+    std::string made = FilePreparer(options, path).run(prepared);
+    prepared.paths.push_back(std::move(made));
+  }
+  if (prepared.report.total().documents == 0) throw DataError(nothing_left(prepared.report));
+  return prepared;
+}
+
+}  // namespace longshore

@@ -1,0 +1,162 @@
+#include "data/row_block.h"
+
+#include <algorithm>
+#include <span>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+constexpr size_t kBlockBytes = size_t{256} << 10;
+constexpr size_t kBlockRows = 4096;
+
+// Adds a document; the number of its targets. One without any is left out: it would change neither
+// loss nor gradients.
+int64_t add_document(std::span<const TokenId> tokens, std::span<const TokenId> labels,
+                     TokenizedBlock& block) {
+  LONGSHORE_CHECK(tokens.size() == labels.size());
+  if (tokens.empty()) return 0;
+  const std::span<const TokenId> targets = labels.subspan(1);
+  const auto trained = static_cast<int64_t>(targets.size()) -
+                       std::count(targets.begin(), targets.end(), kNotTrained);
+  if (trained == 0) return 0;
+  TokenBlock& into = block.tokens;
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    const bool learned = t < targets.size() && targets[t] != kNotTrained;
+    if (learned && targets[t] != tokens[t + 1]) {
+      into.others.push_back({.token = into.ids.size(), .target = targets[t]});
+    }
+    into.ids.push_back(tokens[t]);
+    into.trained.push_back(learned ? 1 : 0);
+  }
+  into.lengths.push_back(tokens.size());
+  ++block.counts.documents;
+  block.counts.tokens += static_cast<int64_t>(tokens.size());
+  block.counts.trained_tokens += trained;
+  return trained;
+}
+
+int64_t add_pieces(const Document& document, size_t piece, TokenizedBlock& block) {
+  const std::span<const TokenId> tokens(document.tokens), labels(document.labels);
+  int64_t trained = 0;
+  for (size_t first = 0; first < tokens.size(); first += piece) {
+    const size_t count = std::min(piece, tokens.size() - first);
+    trained += add_document(tokens.subspan(first, count), labels.subspan(first, count), block);
+  }
+  return trained;
+}
+
+}  // namespace
+
+std::shared_ptr<RowBlock> read_block(JsonlReader& reader) {
+  auto block = std::make_shared<RowBlock>();
+  JsonlLine line;
+  while (block->text.size() < kBlockBytes && block->rows.size() < kBlockRows) {
+    if (!reader.next(line)) break;
+    block->last_line = line.number;
+    if (line.blank() && !line.too_long) continue;
+    block->rows.push_back(
+        {line.number, block->text.size(), line.text.size(), line.too_long, line.ended});
+    block->text += line.text;
+  }
+  block->file_position = reader.position();
+  return block->last_line == 0 ? nullptr : block;
+}
+
+Json parse_row(std::string_view text, bool too_long, bool ended) {
+  if (too_long) {
+    throw RowProblem("the line is longer than the limit of " + format_bytes(kMaxLineBytes));
+  }
+  try {
+    return parse_json(text, {}, {});
+  } catch (const DataError& error) {
+    // The place in a text without a name is ":1: ", its only line.
+    std::string reason = error.what();
+    if (reason.starts_with(":1: ")) reason.erase(0, 4);
+    if (!ended) reason += "; the file ends inside this row, is it cut off?";
+    throw RowProblem(reason);
+  }
+}
+
+DataSection::Format detect_file_format(const std::string& path, const RowFormatOptions& options,
+                                       bool skip_bad_rows) {
+  JsonlReader reader(path);
+  JsonlLine line;
+  while (reader.next(line)) {
+    if (line.blank() && !line.too_long) continue;
+    try {
+      return detect_format(parse_row(line.text, line.too_long, line.ended), options);
+    } catch (const RowProblem&) {
+      if (!skip_bad_rows) break;
+    }
+  }
+  return DataSection::Format::kAuto;
+}
+
+TokenizedBlock RowTokenizer::tokenize(const RowBlock& block) const {
+  TokenizedBlock result;
+  result.last_line = block.last_line;
+  result.file_position = block.file_position;
+  for (const RowBlock::Row& row : block.rows) {
+    ++result.counts.rows;
+    try {
+      const std::string_view text = std::string_view(block.text).substr(row.begin, row.bytes);
+      const Json parsed = parse_row(text, row.too_long, row.ended);
+      if (format_ == nullptr) {
+        // The format shows itself in a later row than one that cannot be used.
+        const DataSection::Format found = detect_format(parsed, *options_);
+        take(make_row_format(found, *options_)->read_row(parsed), row.line, result);
+      } else {
+        take(format_->read_row(parsed), row.line, result);
+      }
+    } catch (const RowProblem& problem) {
+      bad_row(row.line, problem.what(), result);
+    }
+  }
+  return result;
+}
+
+void RowTokenizer::bad_row(int64_t line, const std::string& what, TokenizedBlock& block) const {
+  ++block.counts.bad_rows;
+  if (data_->bad_rows == DataSection::BadRows::kError) block.problems.push_back({line, what});
+}
+
+void RowTokenizer::take(Document document, int64_t line, TokenizedBlock& block) const {
+  const auto tokens = static_cast<int64_t>(document.tokens.size());
+  block.counts.longest_row_tokens = std::max(block.counts.longest_row_tokens, tokens);
+  if (tokens > data_->max_tokens) {
+    take_overlength(document, line, block);
+  } else if (add_document(document.tokens, document.labels, block) == 0) {
+    throw RowProblem("no token is trained");
+  }
+}
+
+void RowTokenizer::take_overlength(Document& document, int64_t line, TokenizedBlock& block) const {
+  const auto max_tokens = static_cast<size_t>(data_->max_tokens);
+  const std::string limit = "data.max_tokens = " + std::to_string(max_tokens);
+  switch (data_->overlength) {
+    case DataSection::Overlength::kError:
+      block.problems.push_back(
+          {line, std::to_string(document.tokens.size()) + " tokens, more than " + limit +
+                     "; raise it, or set data.overlength to \"truncate\", \"drop\" or \"split\""});
+      return;
+    case DataSection::Overlength::kDrop:
+      ++block.counts.dropped;
+      return;
+    case DataSection::Overlength::kTruncate:
+      document.tokens.resize(max_tokens);
+      document.labels.resize(max_tokens);
+      if (add_document(document.tokens, document.labels, block) == 0) {
+        throw RowProblem("no trained token is left after truncation to " + limit);
+      }
+      ++block.counts.truncated;
+      return;
+    case DataSection::Overlength::kSplit:
+      if (add_pieces(document, max_tokens, block) == 0) throw RowProblem("no token is trained");
+      ++block.counts.split;
+      return;
+  }
+}
+
+}  // namespace longshore

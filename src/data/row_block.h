@@ -1,0 +1,74 @@
+// RowBlock: a stretch of a file's rows, and what becomes of it: the unit of work of `prepare`.
+// Reading is one thread's, tokenising any thread's. Internal to src/data.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/data_report.h"
+#include "data/jsonl_reader.h"
+#include "data/row_format.h"
+#include "data/token_file_writer.h"
+
+namespace longshore {
+
+struct RowBlock {
+  struct Row {
+    int64_t line = 0;
+    size_t begin = 0, bytes = 0;  // in `text`
+    bool too_long = false;
+    bool ended = true;
+  };
+  std::string text;
+  std::vector<Row> rows;  // blank lines are none
+  int64_t last_line = 0;  // the last line read, blank or not
+  Bytes file_position = 0;
+};
+
+// What is wrong with a row of a file.
+struct PlacedProblem {
+  int64_t line = 0;  // 0: the whole file
+  std::string text;
+};
+
+struct TokenizedBlock {
+  TokenBlock tokens;
+  FileReport counts;
+  std::vector<PlacedProblem> problems;
+  int64_t last_line = 0;
+  Bytes file_position = 0;
+};
+
+// The next rows of the file, about a quarter of a mebibyte; null at the end.
+std::shared_ptr<RowBlock> read_block(JsonlReader& reader);
+
+// A row as JSON; RowProblem says why it is none.
+Json parse_row(std::string_view text, bool too_long, bool ended);
+
+// The format that the first readable row shows; kAuto where none does.
+DataSection::Format detect_file_format(const std::string& path, const RowFormatOptions& options,
+                                       bool skip_bad_rows);
+
+// Turns rows into documents, by the rules of the run file. Immutable, any thread.
+class RowTokenizer {
+ public:
+  // `format` null: no row shows a format, and each says so. Both must outlive the tokenizer.
+  RowTokenizer(const DataSection* data, const RowFormat* format, const RowFormatOptions* options)
+      : data_(data), format_(format), options_(options) {}
+
+  TokenizedBlock tokenize(const RowBlock& block) const;
+  // One document into a block: cut, left out or refused where it is too long.
+  void take(Document document, int64_t line, TokenizedBlock& block) const;
+  void bad_row(int64_t line, const std::string& what, TokenizedBlock& block) const;
+
+ private:
+  void take_overlength(Document& document, int64_t line, TokenizedBlock& block) const;
+
+  const DataSection* data_;
+  const RowFormat* format_;
+  const RowFormatOptions* options_;
+};
+
+}  // namespace longshore

@@ -1,0 +1,102 @@
+// TokenFile: one data file, prepared: token ids, a bit for each that says whether a target is
+// learned there, and where documents end; memory-mapped. Immutable; any thread may read.
+//
+// Little-endian. Everything but the header is covered by checksums of pieces of 1 MiB; a piece is
+// checked before its first use. Offsets are from the start of the file:
+//     0  magic "LNGSHTOK"              72  offset of ids: int32 each
+//     8  u32 version (1), u32 0        80  offset of the mask: bit t of byte t / 8
+//    16  vocabulary size of the model  88  offset of document ends: u64 each, in tokens
+//    24  fingerprint of the tokenizer  96  offset of other targets: {u64 token, i32 target, u32 0}
+//    32  key of the cache entry       104  offset of the report, JSON
+//    40  tokens                       112  offset of the checksums: u64 for each piece from 4096
+//    48  trained tokens               120  bytes of the file
+//    56  documents                    128  tokens of the longest document
+//    64  other targets                136  checksum of the header up to here
+// The header fills 4096 bytes, sections begin on 64. A target is the next token, unless it is
+// listed among the other targets (labels of token rows may be any tokens).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/mapped_file.h"
+#include "data/dataset.h"
+
+namespace longshore {
+
+inline constexpr Bytes kTokenHeaderBytes = 4096;
+inline constexpr Bytes kTokenPieceBytes = kMiB;
+inline constexpr uint32_t kTokenFileVersion = 1;
+
+// The numbers of the header, in its order from offset 16.
+struct TokenFileHeader {
+  uint64_t vocabulary_size = 0;
+  uint64_t tokenizer_fingerprint = 0;
+  uint64_t key = 0;
+  uint64_t tokens = 0;
+  uint64_t trained_tokens = 0;
+  uint64_t documents = 0;
+  uint64_t other_targets = 0;
+  uint64_t ids_offset = 0;
+  uint64_t mask_offset = 0;
+  uint64_t ends_offset = 0;
+  uint64_t others_offset = 0;
+  uint64_t report_offset = 0;
+  uint64_t checksums_offset = 0;
+  uint64_t file_bytes = 0;
+  uint64_t longest_document = 0;
+
+  bool operator==(const TokenFileHeader&) const = default;
+};
+
+// A target that is not the next token.
+struct OtherTarget {
+  uint64_t token = 0;
+  TokenId target = 0;
+  uint32_t zero = 0;
+};
+
+class TokenFile : public Dataset {
+ public:
+  // DataError where the file is none, damaged, or not as long as it says.
+  explicit TokenFile(const std::string& path);
+
+  int64_t document_count() const override { return static_cast<int64_t>(header_.documents); }
+  int64_t document_tokens(int64_t document) const override;
+  int64_t document_trained_tokens(int64_t document) const override;
+  void append_document(int64_t document, std::vector<int64_t>& tokens,
+                       std::vector<int64_t>& targets) const override;
+  uint64_t fingerprint() const override { return fingerprint_; }
+
+  const TokenFileHeader& header() const { return header_; }
+  // What was said of the rows when the file was made.
+  std::string report() const;
+  // The ids of a document, as they lie in the file.
+  std::span<const TokenId> ids(int64_t document) const;
+  // Checks every piece. DataError names the first damaged one.
+  void verify() const;
+
+ private:
+  template <typename T>
+  std::span<const T> section(uint64_t offset, uint64_t count) const;
+  void check_layout() const;
+  void check_bytes(uint64_t begin, uint64_t end) const;
+  uint64_t begin_of(int64_t document) const;
+  bool trained(uint64_t token) const { return (mask_[token / 8] >> (token % 8) & 1) != 0; }
+
+  MappedFile file_;
+  TokenFileHeader header_;
+  std::span<const TokenId> ids_;
+  std::span<const uint8_t> mask_;
+  std::span<const uint64_t> ends_;
+  std::span<const OtherTarget> others_;
+  std::span<const uint64_t> checksums_;
+  uint64_t fingerprint_ = 0;
+  std::unique_ptr<std::atomic<bool>[]> checked_;  // one for each piece
+};
+
+}  // namespace longshore

@@ -1,0 +1,238 @@
+#include "data/token_file_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+
+#include "base/errors.h"
+#include "base/hash.h"
+
+namespace longshore {
+namespace {
+
+constexpr std::array<const char*, 4> kPartNames = {"ids", "trained", "ends", "others"};
+constexpr size_t kFlushBytes = size_t{1} << 20;
+constexpr uint64_t kSectionAlignment = 64;
+
+UniqueFd open_part(const std::string& path, Bytes keep_bytes) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666), path);
+  if (!fd.valid()) throw IoError("open", path, errno);
+  if (::ftruncate(fd.get(), keep_bytes) != 0) throw IoError("truncate", path, errno);
+  if (::lseek(fd.get(), keep_bytes, SEEK_SET) < 0) throw IoError("seek", path, errno);
+  return fd;
+}
+
+// Writes a file from first to last and keeps the checksums of its pieces behind the header.
+class Body {
+ public:
+  explicit Body(UniqueFd fd) : fd_(std::move(fd)) {
+    write_all(fd_, std::string(static_cast<size_t>(kTokenHeaderBytes), '\0'));
+  }
+
+  uint64_t offset() const { return kTokenHeaderBytes + written_ + piece_.size(); }
+  void append(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const size_t space = static_cast<size_t>(kTokenPieceBytes) - piece_.size();
+      const size_t count = std::min(space, bytes.size());
+      piece_.append(reinterpret_cast<const char*>(bytes.data()), count);
+      bytes = bytes.subspan(count);
+      if (piece_.size() == static_cast<size_t>(kTokenPieceBytes)) end_piece();
+    }
+  }
+  void align() {
+    const uint64_t padding = (kSectionAlignment - offset() % kSectionAlignment) % kSectionAlignment;
+    const std::string zeros(padding, '\0');
+    append(bytes_of(zeros));
+  }
+  // Nothing may be appended afterwards.
+  std::vector<uint64_t> take_checksums() {
+    if (!piece_.empty()) end_piece();
+    return std::move(checksums_);
+  }
+  const UniqueFd& fd() const { return fd_; }
+
+ private:
+  void end_piece() {
+    checksums_.push_back(hash64(piece_));
+    write_all(fd_, piece_);
+    written_ += piece_.size();
+    piece_.clear();
+  }
+
+  UniqueFd fd_;
+  std::string piece_;
+  uint64_t written_ = 0;
+  std::vector<uint64_t> checksums_;
+};
+
+// Calls `use` with the bytes of a file, a piece at a time.
+void for_each_piece(const UniqueFd& fd, Bytes bytes,
+                    const std::function<void(std::span<const std::byte>)>& use) {
+  std::vector<std::byte> buffer(static_cast<size_t>(kTokenPieceBytes));
+  for (Bytes offset = 0; offset < bytes; offset += kTokenPieceBytes) {
+    const auto count = static_cast<size_t>(std::min(kTokenPieceBytes, bytes - offset));
+    read_exact_at(fd, offset, std::span(buffer).first(count));
+    use(std::span(buffer).first(count));
+  }
+}
+
+// Bytes that are 0 or 1 as bits.
+void append_bits(const UniqueFd& fd, Bytes count, Body& body) {
+  static_assert(kTokenPieceBytes % 8 == 0);
+  for_each_piece(fd, count, [&body](std::span<const std::byte> flags) {
+    std::vector<std::byte> bits((flags.size() + 7) / 8);
+    for (size_t i = 0; i < flags.size(); ++i) {
+      if (flags[i] != std::byte{0}) bits[i / 8] |= std::byte{1} << (i % 8);
+    }
+    body.append(bits);
+  });
+}
+
+}  // namespace
+
+void TokenFileWriter::Part::append(std::span<const std::byte> elements) {
+  buffer.append(reinterpret_cast<const char*>(elements.data()), elements.size());
+  bytes += static_cast<Bytes>(elements.size());
+  if (buffer.size() >= kFlushBytes) flush();
+}
+
+void TokenFileWriter::Part::flush() {
+  write_all(fd, buffer);
+  buffer.clear();
+}
+
+TokenFileWriter::TokenFileWriter(std::string directory) : directory_(std::move(directory)) {
+  static_assert(kPartNames.size() == kParts);
+  if (!resume()) begin_anew();
+}
+
+std::string TokenFileWriter::part_path(size_t part) const {
+  return directory_ + "/" + kPartNames[part];
+}
+
+bool TokenFileWriter::resume() {
+  const std::string path = directory_ + "/progress.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return false;
+  try {
+    const Json progress = read_json_file(path, {});
+    totals_.tokens = progress.at("tokens").get<uint64_t>();
+    totals_.trained_tokens = progress.at("trained_tokens").get<uint64_t>();
+    totals_.documents = progress.at("documents").get<uint64_t>();
+    totals_.other_targets = progress.at("other_targets").get<uint64_t>();
+    totals_.longest_document = progress.at("longest_document").get<uint64_t>();
+    const std::array<uint64_t, kParts> bytes = {4 * totals_.tokens, totals_.tokens,
+                                                8 * totals_.documents,
+                                                sizeof(OtherTarget) * totals_.other_targets};
+    for (size_t part = 0; part < kParts; ++part) {
+      if (std::filesystem::file_size(part_path(part)) < bytes[part]) return false;
+      parts_[part].fd = open_part(part_path(part), static_cast<Bytes>(bytes[part]));
+      parts_[part].bytes = static_cast<Bytes>(bytes[part]);
+    }
+    state_ = progress.at("state");
+    return true;
+  } catch (const std::exception&) {
+    return false;  // what cannot be gone on with is made anew
+  }
+}
+
+void TokenFileWriter::begin_anew() {
+  remove_tree(directory_);
+  make_directories(directory_);
+  totals_ = {};
+  state_ = nullptr;
+  for (size_t part = 0; part < kParts; ++part) {
+    parts_[part] = {};
+    parts_[part].fd = open_part(part_path(part), 0);
+  }
+}
+
+void TokenFileWriter::append(const TokenBlock& block) {
+  LONGSHORE_CHECK(block.ids.size() == block.trained.size());
+  std::vector<OtherTarget> others = block.others;
+  for (OtherTarget& other : others) other.token += totals_.tokens;
+  std::vector<uint64_t> ends;
+  ends.reserve(block.lengths.size());
+  uint64_t end = totals_.tokens;
+  for (const uint64_t length : block.lengths) {
+    ends.push_back(end += length);
+    totals_.longest_document = std::max(totals_.longest_document, length);
+  }
+  LONGSHORE_CHECK(end == totals_.tokens + block.ids.size());
+  parts_[kIds].append(std::as_bytes(std::span(block.ids)));
+  parts_[kTrained].append(std::as_bytes(std::span(block.trained)));
+  parts_[kEnds].append(std::as_bytes(std::span(ends)));
+  parts_[kOthers].append(std::as_bytes(std::span(others)));
+  totals_.tokens = end;
+  totals_.documents += block.lengths.size();
+  totals_.other_targets += others.size();
+  totals_.trained_tokens +=
+      static_cast<uint64_t>(std::count(block.trained.begin(), block.trained.end(), 1));
+}
+
+void TokenFileWriter::save(const Json& state) {
+  for (Part& part : parts_) {
+    part.flush();
+    sync_file(part.fd);
+  }
+  const Json progress = {{"tokens", totals_.tokens},
+                         {"trained_tokens", totals_.trained_tokens},
+                         {"documents", totals_.documents},
+                         {"other_targets", totals_.other_targets},
+                         {"longest_document", totals_.longest_document},
+                         {"state", state}};
+  write_file_durably(directory_ + "/progress.json", progress.dump());
+  state_ = state;
+}
+
+void TokenFileWriter::finish(const std::string& path, TokenFileHeader header,
+                             const std::string& report) {
+  for (Part& part : parts_) part.flush();
+  const std::string temporary = path + ".writing";
+  Body body(create_file(temporary));
+  const auto copy = [&body](std::span<const std::byte> piece) { body.append(piece); };
+  header.tokens = totals_.tokens;
+  header.trained_tokens = totals_.trained_tokens;
+  header.documents = totals_.documents;
+  header.other_targets = totals_.other_targets;
+  header.longest_document = totals_.longest_document;
+  header.ids_offset = body.offset();
+  for_each_piece(parts_[kIds].fd, parts_[kIds].bytes, copy);
+  body.align();
+  header.mask_offset = body.offset();
+  append_bits(parts_[kTrained].fd, parts_[kTrained].bytes, body);
+  body.align();
+  header.ends_offset = body.offset();
+  for_each_piece(parts_[kEnds].fd, parts_[kEnds].bytes, copy);
+  body.align();
+  header.others_offset = body.offset();
+  for_each_piece(parts_[kOthers].fd, parts_[kOthers].bytes, copy);
+  body.align();
+  header.report_offset = body.offset();
+  body.append(bytes_of(report));
+  body.align();
+  header.checksums_offset = body.offset();
+  const std::vector<uint64_t> checksums = body.take_checksums();
+  header.file_bytes = header.checksums_offset + checksums.size() * sizeof(uint64_t);
+  write_all(body.fd(), std::as_bytes(std::span(checksums)));
+
+  std::string head("LNGSHTOK");
+  const std::array<uint32_t, 2> version = {kTokenFileVersion, 0};
+  head.append(reinterpret_cast<const char*>(version.data()), sizeof version);
+  head.append(reinterpret_cast<const char*>(&header), sizeof header);
+  const uint64_t checksum = hash64(head);
+  head.append(reinterpret_cast<const char*>(&checksum), sizeof checksum);
+  write_exact_at(body.fd(), 0, bytes_of(head));
+  sync_file(body.fd());
+  std::filesystem::rename(temporary, path);
+  sync_directory(std::filesystem::path(path).parent_path().string());
+  remove_tree(directory_);
+}
+
+}  // namespace longshore

@@ -1,0 +1,82 @@
+// ChatTemplate: conversations as texts, exactly as transformers' apply_chat_template writes them
+// for a model directory. Immutable after loading; any number of threads may use one at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "text/tokenizer.h"
+
+struct tokc_chat;
+
+namespace longshore {
+
+// What is wrong with a conversation, as the template or the masks see it; the caller knows which
+// row it is.
+class ChatProblem : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// What a template is given beside messages.
+struct ChatVariables {
+  Json tools = nullptr;  // an array, or null
+  bool add_generation_prompt = false;
+  Json arguments = Json::object();  // more names that the template may read
+};
+
+struct RenderedChat {
+  std::string text;
+  std::vector<TextSpan> generated;  // what {% generation %} blocks made, in order
+};
+
+struct ChatTemplateOptions {
+  std::string file{};               // a Jinja file in place of the directory's; empty: none
+  std::string date = "2024-07-26";  // what strftime_now tells
+};
+
+class ChatTemplate {
+ public:
+  // chat_template.jinja, else the chat_template of tokenizer_config.json; nullopt where the
+  // directory has neither. Special tokens get the names they have in `tokenizer`. DataError for a
+  // template that cannot be read.
+  static std::optional<ChatTemplate> load(const std::string& directory, const Tokenizer& tokenizer,
+                                          const ChatTemplateOptions& options);
+  // `origin` stands for the file in error texts.
+  static ChatTemplate from_text(const std::string& source, const Tokenizer& tokenizer,
+                                const std::string& date, const std::string& origin);
+
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+  // ChatProblem where the template refuses the conversation.
+  RenderedChat render(const Json& messages, const ChatVariables& variables) const;
+  // Whether {% generation %} blocks say what the model writes; with tools another template may
+  // serve.
+  bool has_generation(bool with_tools) const;
+  bool uses_date() const;
+  // Changes with the template's text and date.
+  uint64_t fingerprint() const { return fingerprint_; }
+
+ private:
+  struct Free {
+    void operator()(tokc_chat* chat) const noexcept;
+  };
+  using Handle = std::unique_ptr<tokc_chat, Free>;
+  ChatTemplate() = default;
+  static Handle parse(const std::string& source, const Tokenizer& tokenizer,
+                      const std::string& date, const std::string& origin);
+  const tokc_chat* chat_for(bool with_tools) const;
+
+  Handle default_;
+  Handle tool_use_;  // empty: the default serves
+  uint64_t fingerprint_ = 0;
+};
+
+}  // namespace longshore

@@ -1,0 +1,250 @@
+// The cache of prepared data: what is made again and what is not, kills, damage, several processes,
+// compressed files.
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <filesystem>
+#include <set>
+
+#include "base/philox.h"
+#include "tests/data/prepare_fixture.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string many_rows(int rows) {
+  std::string content;
+  for (int row = 0; row < rows; ++row) {
+    const auto random = philox4x32({static_cast<uint32_t>(row), 0, 0, 0}, {5, 0});
+    content += "{\"text\": \"";
+    for (uint32_t word = 0; word < 1 + random[0] % 80; ++word) content += "word ";
+    content += std::to_string(row) + "\"}\n";
+    if (row % 97 == 0) content += "\n";
+  }
+  return content;
+}
+
+std::string gzipped(const std::string& text) {
+  std::string out(compressBound(text.size()) + 64, '\0');
+  z_stream stream{};
+  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string zstd_compressed(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+class PrepareCache : public PrepareFixture {
+ protected:
+  PrepareCache() { options_.data.max_tokens = 4096; }
+
+  std::string bytes_of_entry() {
+    const PreparedData prepared = prepare_or_open(options_);
+    return read_whole_file(prepared.paths.at(0), kGiB);
+  }
+};
+
+TEST_F(PrepareCache, MakesAnEntryOnceAndAnewWhenAnythingThatMattersChanges) {
+  options_.files = {files_.write("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n")};
+  EXPECT_EQ(prepare_or_open(options_).made, 1);
+  EXPECT_EQ(prepare_or_open(options_).made, 0);
+  options_.files = {files_.write("b.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n")};
+  options_.threads = 1;
+  EXPECT_EQ(prepare_or_open(options_).made, 0) << "the same bytes under another name";
+  options_.data.add_eos = false;
+  EXPECT_EQ(prepare_or_open(options_).made, 1);
+  options_.data.max_tokens = 7;
+  EXPECT_EQ(prepare_or_open(options_).made, 1);
+  options_.files = {files_.write("b.jsonl", "{\"text\": \"one\"}\n{\"text\": \"twe\"}\n")};
+  EXPECT_EQ(prepare_or_open(options_).made, 1);
+}
+
+TEST_F(PrepareCache, GivesTheSameBytesAtAnyNumberOfThreads) {
+  options_.files = {files_.write("rows.jsonl", many_rows(3000))};
+  options_.threads = 1;
+  const std::string one = bytes_of_entry();
+  remove_tree(options_.cache);
+  options_.threads = 4;
+  EXPECT_EQ(bytes_of_entry(), one);
+}
+
+TEST_F(PrepareCache, ReadsCompressedFiles) {
+  const std::string rows = many_rows(300);
+  options_.files = {files_.write("rows.jsonl", rows)};
+  const LoadedData plain = load();
+  for (const std::string& packed :
+       {gzipped(rows), gzipped(rows.substr(0, 1000)) + gzipped(rows.substr(1000)),
+        zstd_compressed(rows)}) {
+    options_.files = {files_.write("rows.jsonl.packed", packed)};
+    const LoadedData read = load();
+    ASSERT_EQ(read.dataset->document_count(), plain.dataset->document_count());
+    EXPECT_EQ(tokens_of(read, 299), tokens_of(plain, 299));
+    const std::string cut = refusal(packed.substr(0, packed.size() / 2), "cut.jsonl");
+    EXPECT_NE(cut.find("it is damaged or cut off"), std::string::npos) << cut;
+  }
+  options_.files = {files_.write("a.txt.gz", gzipped("hello"))};
+  EXPECT_EQ(text_of(tokens_of(load(), 0)), "hello</s>");
+  EXPECT_NE(refusal("PAR1....").find("is a Parquet file; write it as JSONL"), std::string::npos);
+}
+
+// A process is killed again and again at different places; the last one ends with the same bytes.
+TEST_F(PrepareCache, GoesOnAfterKillsAndEndsWithTheSameBytes) {
+  options_.files = {files_.write("rows.jsonl", many_rows(8000))};
+  const std::string whole = bytes_of_entry();
+  const std::string path = prepare_or_open(options_).paths.at(0);
+  remove_tree(options_.cache);
+  options_.save_every_bytes = 300 * kKiB;
+  options_.threads = 1;  // no threads in this process: it forks
+  int kills = 0;
+  for (int round = 0; round < 40 && !fs::exists(path); ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int calls = 0;
+      options_.on_progress = [&calls, round](const PrepareProgress& progress) {
+        if (progress.tokens > 0 && ++calls > 2 + round % 3) ::_exit(9);
+      };
+      try {
+        prepare_or_open(options_);
+      } catch (...) {
+        ::_exit(1);
+      }
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    ASSERT_NE(WEXITSTATUS(status), 1);
+    kills += WEXITSTATUS(status) == 9 ? 1 : 0;
+  }
+  EXPECT_GE(kills, 2);
+  EXPECT_EQ(bytes_of_entry(), whole);
+  EXPECT_FALSE(fs::exists(path.substr(0, path.size() - 4) + ".partial"));
+}
+
+TEST_F(PrepareCache, KeepsWhatIsDoneWhenItIsStopped) {
+  options_.files = {files_.write("rows.jsonl", many_rows(8000))};
+  options_.save_every_bytes = 300 * kKiB;
+  uint64_t reached = 0;
+  options_.on_progress = [&reached](const PrepareProgress& progress) {
+    reached = progress.tokens;
+    if (reached > 800'000) throw Error(ExitCode::kFailure, "stop");
+  };
+  EXPECT_THROW(prepare_or_open(options_), Error);
+  uint64_t first = 0;
+  options_.on_progress = [&first](const PrepareProgress& progress) {
+    if (first == 0) first = progress.tokens;
+  };
+  prepare_or_open(options_);
+  EXPECT_GT(first, 300'000u);
+}
+
+TEST_F(PrepareCache, LetsSeveralProcessesAskAtOnce) {
+  options_.files = {files_.write("rows.jsonl", many_rows(4000))};
+  options_.threads = 1;
+  std::vector<pid_t> children;
+  for (int process = 0; process < 4; ++process) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int code = 1;
+      try {
+        code = prepare_or_open(options_).made == 1 ? 7 : 8;
+      } catch (...) {
+      }
+      ::_exit(code);
+    }
+    children.push_back(child);
+  }
+  int made = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    ASSERT_NE(WEXITSTATUS(status), 1);
+    made += WEXITSTATUS(status) == 7 ? 1 : 0;
+  }
+  EXPECT_EQ(made, 1);
+}
+
+TEST_F(PrepareCache, NoticesEveryFlippedByte) {
+  options_.files = {files_.write("rows.jsonl", many_rows(40))};
+  const PreparedData prepared = prepare_or_open(options_);
+  const std::string path = prepared.paths.at(0), whole = read_whole_file(path, kGiB);
+  const std::string copy = files_.path("copy.tok");
+  for (size_t at = 0; at < whole.size(); at += at < 200 ? 1 : 211) {
+    if (at >= 144 && at < 4096) continue;  // filling of the header
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
+    files_.write("copy.tok", damaged);
+    EXPECT_THROW(TokenFile(copy).verify(), DataError) << at;
+  }
+  for (const size_t bytes : {size_t{0}, size_t{10}, size_t{4096}, whole.size() - 1}) {
+    files_.write("copy.tok", whole.substr(0, bytes));
+    EXPECT_THROW(TokenFile(copy).verify(), DataError) << bytes;
+  }
+}
+
+TEST_F(PrepareCache, MakesADamagedEntryAnew) {
+  options_.files = {files_.write("rows.jsonl", many_rows(40))};
+  const std::string path = prepare_or_open(options_).paths.at(0);
+  const std::string whole = read_whole_file(path, kGiB);
+  write_all(create_file(path), whole.substr(0, 5000));
+  EXPECT_EQ(prepare_or_open(options_).made, 1);
+  EXPECT_EQ(read_whole_file(path, kGiB), whole);
+}
+
+class Combined : public PrepareFixture {
+ protected:
+  std::multiset<std::string> texts(const std::vector<double>& weights, const HoldOut& hold_out) {
+    PreparedData prepared = prepare_or_open(options_);
+    std::vector<std::shared_ptr<const Dataset>> files;
+    for (auto& file : prepared.files) files.push_back(std::move(file));
+    const CombinedDataset set(std::move(files), weights, hold_out);
+    std::multiset<std::string> texts;
+    for (int64_t d = 0; d < set.document_count(); ++d) {
+      Ids tokens, targets;
+      set.append_document(d, tokens, targets);
+      EXPECT_EQ(static_cast<int64_t>(tokens.size()), set.document_tokens(d));
+      texts.insert(text_of(tokens));
+    }
+    return texts;
+  }
+};
+
+TEST_F(Combined, ReadsEachFileAsOftenAsItsWeightSays) {
+  options_.files = {files_.write("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n"),
+                    files_.write("c.jsonl", "{\"text\": \"c\"}\n{\"text\": \"d\"}\n")};
+  EXPECT_EQ(texts({2.0, 0.0}, {}),
+            (std::multiset<std::string>{"a</s>", "a</s>", "b</s>", "b</s>"}));
+  EXPECT_EQ(texts({0.5, 1.0}, {}).size(), 3u);
+  EXPECT_EQ(texts({1.5, 2.5}, {}).size(), 8u);
+}
+
+TEST_F(Combined, HoldsOutTheSameDocumentsThatItDoesNotTrain) {
+  std::string rows;
+  for (int row = 0; row < 50; ++row) rows += "{\"text\": \"" + std::to_string(row) + "\"}\n";
+  options_.files = {files_.write("a.jsonl", rows)};
+  const auto held = texts({}, {.part = HoldOut::Part::kHeldOut, .fraction = 0.2, .seed = 3});
+  auto trained = texts({}, {.part = HoldOut::Part::kTrained, .fraction = 0.2, .seed = 3});
+  EXPECT_EQ(held.size(), 10u);
+  EXPECT_EQ(trained.size(), 40u);
+  trained.insert(held.begin(), held.end());
+  EXPECT_EQ(trained, texts({}, {}));
+  EXPECT_NE(texts({}, {.part = HoldOut::Part::kHeldOut, .fraction = 0.2, .seed = 4}), held);
+}
+
+}  // namespace
+}  // namespace longshore

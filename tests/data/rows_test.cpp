@@ -1,0 +1,261 @@
+// Conversations and prompts: what is read, what is trained, and what is said of rows that are none.
+#include "tests/data/prepare_fixture.h"
+
+namespace longshore {
+namespace {
+
+class Rows : public PrepareFixture {
+ protected:
+  Rows() { options_.data.max_tokens = 4096; }
+};
+
+std::string dialog(const std::string& messages, const std::string& more = "") {
+  return "{\"messages\": [" + messages + "]" + more + "}";
+}
+std::string message(const std::string& role, const std::string& content) {
+  return "{\"role\": \"" + role + "\", \"content\": " + content + "}";
+}
+const std::string kQuestion = message("user", "\"q\"");
+const std::string kAnswer = message("assistant", "\"a\"");
+
+TEST_F(Rows, TrainsTheAnswersOfConversations) {
+  const LoadedData data =
+      load(dialog(message("system", "\"s\"") + "," + kQuestion + "," + kAnswer + "," +
+                  message("user", "\"r\"") + "," + message("assistant", "\"b\"")));
+  EXPECT_EQ(text_of(tokens_of(data, 0)),
+            "<system>s\n<user>q\n<assistant>a</s>\n<user>r\n<assistant>b</s>\n");
+  EXPECT_EQ(learned(data, 0), "a</s>b</s>");
+  EXPECT_EQ(data.report.files[0].format, "messages");
+  options_.data.mask = DataSection::Mask::kLast;
+  EXPECT_EQ(learned(load(), 0), "b</s>");
+  options_.data.mask = DataSection::Mask::kAll;
+  EXPECT_EQ(learned(load(), 0), "system>s\n<user>q\n<assistant>a</s>\n<user>r\n<assistant>b</s>\n");
+}
+
+TEST_F(Rows, ReadsShareGptAndPartsAndOtherNames) {
+  const std::string turns =
+      "{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, "
+      "{\"from\": \"gpt\", \"value\": \"a\"}], \"system\": \"s\"}";
+  EXPECT_EQ(text_of(tokens_of(load(turns), 0)), "<system>s\n<user>q\n<assistant>a</s>\n");
+  const std::string parts =
+      dialog(message("user",
+                     "[{\"type\": \"text\", \"text\": \"q\"}, {\"type\": \"text\", \"text\": "
+                     "\"r\"}]") +
+             "," + kAnswer);
+  EXPECT_EQ(text_of(tokens_of(load(parts), 0)), "<user>qr\n<assistant>a</s>\n");
+  options_.data.keys = {"messages = \"dialog\""};
+  const LoadedData renamed = load("{\"dialog\": [" + kQuestion + "," + kAnswer + "]}");
+  EXPECT_EQ(learned(renamed, 0), "a</s>");
+}
+
+TEST_F(Rows, TrainsCompletionsAndTheirEos) {
+  const LoadedData data = load("{\"prompt\": \"ab\", \"completion\": \"cd\"}\n");
+  EXPECT_EQ(text_of(tokens_of(data, 0)), "abcd</s>");
+  EXPECT_EQ(learned(data, 0), "cd</s>");
+  const LoadedData alpaca = load(
+      "{\"instruction\": \"Do\", \"input\": \"\", \"output\": \"done\"}\n"
+      "{\"instruction\": \"Do\", \"input\": \"this\", \"output\": \"done\"}\n");
+  const std::string first = text_of(tokens_of(alpaca, 0)), second = text_of(tokens_of(alpaca, 1));
+  EXPECT_NE(first.find("### Instruction:\nDo\n\n### Response:\ndone</s>"), std::string::npos);
+  EXPECT_NE(second.find("### Input:\nthis\n\n### Response:\ndone</s>"), std::string::npos);
+  EXPECT_EQ(learned(alpaca, 1), "done</s>");
+}
+
+TEST_F(Rows, FillsThePromptTemplateAndRenamesKeys) {
+  options_.data.keys = {"prompt = \"question\"", "context = \"hint\"", "completion = \"answer\""};
+  const std::string row = "{\"question\": \"{context}\", \"hint\": \"h\", \"answer\": \"a\"}\n";
+  EXPECT_EQ(text_of(tokens_of(load(row), 0)), "{context}\n\nha</s>");
+  options_.data.prompt_template = "Q: {prompt} ({context}) A: ";
+  EXPECT_EQ(text_of(tokens_of(load(row), 0)), "Q: {context} (h) A: a</s>");
+  EXPECT_EQ(learned(load(row), 0), "a</s>");
+}
+
+TEST_F(Rows, ReadsPromptsThatAreConversations) {
+  const LoadedData data =
+      load("{\"prompt\": [" + kQuestion + "], \"completion\": [" + kAnswer + "]}\n");
+  EXPECT_EQ(learned(data, 0), "a</s>");
+}
+
+TEST_F(Rows, ParsesArgumentsThatAreStrings) {
+  const ChatTemplate calls = ChatTemplate::from_text(
+      "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+      "{{ c.function.arguments | tojson }}{% endfor %}\n{% endfor %}{% if add_generation_prompt %}"
+      "<assistant>{% endif %}",
+      letters(), "2024-07-26", "calls");
+  options_.chat = &calls;
+  const LoadedData data =
+      load(dialog(kQuestion +
+                  ",{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"1\", "
+                  "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
+                  "\"{\\\"x\\\":1}\"}}]}," +
+                  message("tool", "\"\"")));
+  EXPECT_EQ(learned(data, 0), "{\"x\": 1}");
+}
+
+struct Hostile {
+  const char* what;
+  std::string row;
+  std::string message;  // after "rows.jsonl:2: "
+};
+
+std::vector<Hostile> hostile_conversations() {
+  const std::string call_head =
+      kQuestion + ",{\"role\": \"assistant\", \"content\": null, \"tool_calls\": ";
+  return {
+      {"no messages", "{\"text\": \"a\"}", "expected a key \"messages\", found text"},
+      {"array row", "[]", "expected an object, found an array"},
+      {"messages null", "{\"messages\": null}", "messages: expected an array, found null"},
+      {"messages object", "{\"messages\": {}}", "messages: expected an array, found an object"},
+      {"no message", dialog(""), "messages: the array is empty"},
+      {"message text", dialog("\"hi\""), "messages[0]: expected an object, found a string"},
+      {"no role", dialog("{\"content\": \"a\"}"),
+       "messages[0]: expected a key \"role\", found content"},
+      {"role number", dialog("{\"role\": 3, \"content\": \"a\"}"),
+       "messages[0].role: expected a string, found an integer"},
+      {"role typo", dialog(message("assitant", "\"a\"")),
+       "messages[0].role: \"assitant\" is no role, did you mean \"assistant\"?"},
+      {"role strange", dialog(message("narrator of it all", "\"a\"")),
+       "messages[0].role: \"narrator of it all\" is no role; expected system"},
+      {"role empty", dialog(message("", "\"a\"")), "messages[0].role: the string is empty"},
+      {"no content", dialog("{\"role\": \"user\"}"),
+       "messages[0].content: expected a string, found nothing"},
+      {"null content", dialog(kQuestion + "," + message("assistant", "null")),
+       "messages[1].content: expected a string, found null"},
+      {"number content", dialog(message("user", "5")),
+       "messages[0].content: expected a string, found an integer"},
+      {"boolean content", dialog(message("user", "true")),
+       "messages[0].content: expected a string, found a boolean"},
+      {"object content", dialog(message("user", "{}")),
+       "messages[0].content: expected a string, found an object"},
+      {"empty content", dialog(message("user", "\"\"")),
+       "messages[0].content: the message is empty"},
+      {"blank content", dialog(kQuestion + "," + message("assistant", "\" \\n\"")),
+       "messages[1].content: the message is empty"},
+      {"NUL content", dialog(message("user", "\"a\\u0000\"")),
+       "messages[0].content: holds a NUL character"},
+      {"image part", dialog(message("user", "[{\"type\": \"image_url\"}]")),
+       "messages[0].content[0]: only parts of type \"text\" can be used"},
+      {"part text", dialog(message("user", "[\"a\"]")),
+       "messages[0].content[0]: expected an object, found a string"},
+      {"part without text", dialog(message("user", "[{\"type\": \"text\"}]")),
+       "messages[0].content[0]: expected a key \"text\""},
+      {"part null", dialog(message("user", "[{\"type\": \"text\", \"text\": null}]")),
+       "messages[0].content[0].text: expected a string, found null"},
+      {"late system", dialog(kQuestion + "," + message("system", "\"s\"") + "," + kAnswer),
+       "messages[1]: wrong order of roles: a system message must come before all others"},
+      {"tool first", dialog(message("tool", "\"t\"") + "," + kAnswer),
+       "messages[0]: wrong order of roles: a tool message must follow the assistant's call"},
+      {"tool after user", dialog(kQuestion + "," + message("tool", "\"t\"")),
+       "messages[1]: wrong order of roles: a tool message must follow"},
+      {"template refuses", dialog(kQuestion + "," + kQuestion + "," + kAnswer),
+       "the chat template says: two users in a row"},
+      {"no answer", dialog(kQuestion), "messages: none of them is the assistant's"},
+      {"weight 0",
+       dialog(kQuestion + ",{\"role\": \"assistant\", \"content\": \"a\", "
+                          "\"weight\": 0}"),
+       "no token is trained"},
+      {"calls of user", dialog("{\"role\": \"user\", \"content\": \"a\", \"tool_calls\": []}"),
+       "messages[0].tool_calls: only the assistant calls tools"},
+      {"calls text", dialog(call_head + "\"f\"}"),
+       "messages[1].tool_calls: expected an array, found a string"},
+      {"call text", dialog(call_head + "[\"f\"]}"),
+       "messages[1].tool_calls[0]: expected an object, found a string"},
+      {"call nameless", dialog(call_head + "[{\"function\": {}}]}"),
+       "messages[1].tool_calls[0]: expected a function with a name"},
+      {"call name number", dialog(call_head + "[{\"function\": {\"name\": 1}}]}"),
+       "messages[1].tool_calls[0].name: expected a string, found an integer"},
+      {"arguments broken",
+       dialog(call_head + "[{\"function\": {\"name\": \"f\", \"arguments\": \"{x\"}}]}"),
+       "messages[1].tool_calls[0].arguments: the string is no JSON object"},
+      {"arguments list",
+       dialog(call_head + "[{\"function\": {\"name\": \"f\", \"arguments\": [1]}}]}"),
+       "messages[1].tool_calls[0].arguments: expected an object, found an array"},
+      {"no calls, no content", dialog(call_head + "[]}"),
+       "messages[1].content: expected a string, found null"},
+      {"tools object", dialog(kQuestion + "," + kAnswer, ", \"tools\": {}"),
+       "tools: expected an array, found an object"},
+      {"tools broken", dialog(kQuestion + "," + kAnswer, ", \"tools\": \"[\""),
+       "tools: the string is no JSON"},
+      {"tool number", dialog(kQuestion + "," + kAnswer, ", \"tools\": [1]"),
+       "tools[0]: expected an object, found an integer"},
+      {"turn without value", "{\"conversations\": [{\"from\": \"human\"}]}",
+       "conversations[0]: expected a key \"value\", found from"},
+      {"strange speaker", "{\"conversations\": [{\"from\": \"alien\", \"value\": \"a\"}]}",
+       "conversations[0].from: \"alien\" is not known; expected human, gpt, system or tool"},
+      {"turn null", "{\"conversations\": [{\"from\": \"human\", \"value\": null}]}",
+       "conversations[0].value: expected a string, found null"},
+      {"turn empty", "{\"conversations\": [{\"from\": \"human\", \"value\": \"\"}]}",
+       "conversations[0].value: the string is empty"},
+      {"bad UTF-8", dialog(message("user", "\"\xC3(\"")), "not JSON: "},
+      {"lone surrogate", dialog(message("user", "\"\\udc00\"")), "not JSON: "},
+      {"key twice", dialog("{\"role\": \"user\", \"role\": \"user\", \"content\": \"a\"}"),
+       "key \"role\" occurs twice"},
+      {"cut off", "{\"messages\": [{\"role\": \"user\"", "not JSON: "},
+      {"deep", dialog(std::string(80, '[') + std::string(80, ']')), "nested deeper than 64"},
+  };
+}
+
+std::vector<Hostile> hostile_prompts() {
+  return {
+      {"no completion", "{\"prompt\": \"a\"}", "expected a key \"completion\", found prompt"},
+      {"no prompt", "{\"completion\": \"a\"}", "expected a key \"prompt\", found completion"},
+      {"null completion", "{\"prompt\": \"a\", \"completion\": null}",
+       "completion: expected a string, found null"},
+      {"empty completion", "{\"prompt\": \"a\", \"completion\": \"\"}",
+       "completion: the string is empty"},
+      {"empty prompt", "{\"prompt\": \"\", \"completion\": \"a\"}", "prompt: the string is empty"},
+      {"list and text", "{\"prompt\": [], \"completion\": \"a\"}",
+       "prompt: expected a string, found an array"},
+      {"NUL", "{\"prompt\": \"a\", \"completion\": \"\\u0000\"}",
+       "completion: holds a NUL character"},
+      {"context number", "{\"prompt\": \"a\", \"context\": 4, \"completion\": \"b\"}",
+       "context: expected a string, found an integer"},
+      {"no messages inside", "{\"prompt\": [], \"completion\": []}",
+       "messages: the array is empty"},
+      {"instruction alone", "{\"instruction\": \"a\"}",
+       "expected a key \"output\", found instruction"},
+      {"a word", "word", "not JSON: "},
+  };
+}
+
+TEST_F(Rows, NamesFileLineAndPlaceOfEveryHostileRow) {
+  EXPECT_GE(hostile_conversations().size() + hostile_prompts().size(), 60u);
+  const std::string good_dialog = dialog(kQuestion + "," + kAnswer) + "\n";
+  for (const Hostile& bad : hostile_conversations()) {
+    const std::string text = refusal(good_dialog + bad.row + "\n" + good_dialog);
+    EXPECT_EQ(text.find("rows.jsonl:2: " + bad.message), 0u) << bad.what << ": " << text;
+  }
+  const std::string good_prompt = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
+  for (const Hostile& bad : hostile_prompts()) {
+    const std::string text = refusal(good_prompt + bad.row + "\n" + good_prompt);
+    EXPECT_EQ(text.find("rows.jsonl:2: " + bad.message), 0u) << bad.what << ": " << text;
+  }
+}
+
+TEST_F(Rows, SkipsAndCountsHostileRowsWhereTheRunFileSaysSo) {
+  options_.data.bad_rows = DataSection::BadRows::kSkip;
+  const std::string good = dialog(kQuestion + "," + kAnswer) + "\n";
+  std::string content = good;
+  for (const Hostile& bad : hostile_conversations()) content += bad.row + "\n" + good;
+  const LoadedData data = load(content);
+  const auto bad_count = static_cast<int64_t>(hostile_conversations().size());
+  EXPECT_EQ(data.report.total().bad_rows, bad_count);
+  EXPECT_EQ(data.dataset->document_count(), bad_count + 1);
+}
+
+TEST_F(Rows, RefusesAMaskOfAnswersWhereThereAreNone) {
+  options_.data.mask = DataSection::Mask::kAssistant;
+  EXPECT_EQ(refusal("{\"text\": \"abc\"}\n").find("rows.jsonl:1: data.mask asks for answers only"),
+            0u);
+  EXPECT_EQ(refusal("{\"input_ids\": [1, 2]}\n").find("rows.jsonl:1: data.mask asks for"), 0u);
+  EXPECT_EQ(learned(load("{\"input_ids\": [65, 66], \"labels\": [-100, 66]}\n"), 0), "b");
+}
+
+TEST_F(Rows, SaysThatConversationsNeedATemplate) {
+  options_.chat = nullptr;
+  const std::string text = refusal(dialog(kQuestion + "," + kAnswer));
+  EXPECT_EQ(text.find("conversations need a chat template"), 0u) << text;
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,139 @@
+// What transformers makes of the same templates and conversations, and of ten thousand random
+// texts; make_chat_goldens.py wrote it down.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "text/chat_encoder.h"
+
+namespace longshore {
+namespace {
+
+std::string text_data(const std::string& name) {
+  return std::string(LONGSHORE_TEST_DATA) + "/text/" + name;
+}
+
+const Tokenizer& tokenizer_named(const std::string& name) {
+  static std::map<std::string, Tokenizer> loaded;
+  auto found = loaded.find(name);
+  if (found == loaded.end()) {
+    found = loaded.emplace(name, Tokenizer::load(text_data("golden/" + name))).first;
+  }
+  return found->second;
+}
+
+std::vector<std::string> template_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(text_data("chat_templates"))) {
+    names.push_back(entry.path().stem());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+ChatVariables variables_of(const Json& conversation) {
+  ChatVariables variables;
+  if (conversation.contains("tools")) variables.tools = conversation["tools"];
+  variables.add_generation_prompt = conversation.value("add_generation_prompt", false);
+  variables.arguments = conversation.value("arguments", Json::object());
+  return variables;
+}
+
+std::vector<int> mask_of(const EncodedChat& chat) {
+  return {chat.trained.begin(), chat.trained.end()};
+}
+
+class ChatGolden : public testing::TestWithParam<std::string> {
+ protected:
+  void expect_case(const ChatTemplate& chat, const Tokenizer& tokenizer, const Json& conversation,
+                   const Json& golden) {
+    const Json& messages = conversation["messages"];
+    const ChatVariables variables = variables_of(conversation);
+    if (golden.contains("error")) {
+      EXPECT_THROW(chat.render(messages, variables), ChatProblem) << golden["error"];
+      return;
+    }
+    ASSERT_EQ(chat.render(messages, variables).text, golden["text"].get<std::string>());
+    const ChatEncoder encoder(&tokenizer, &chat);
+    const EncodedChat all = encoder.encode(messages, variables, ChatMask::kAll);
+    ASSERT_EQ(all.ids, golden["ids"].get<std::vector<TokenId>>());
+    try {
+      const EncodedChat encoded = encoder.encode(messages, variables, ChatMask::kAssistant);
+      ASSERT_FALSE(golden["mask"].is_null()) << "the reference finds no answers";
+      EXPECT_EQ(mask_of(encoded), golden["mask"].get<std::vector<int>>()) << encoded.text;
+      ++masks_;
+    } catch (const ChatProblem& problem) {
+      // The reference leaves everything untrained where there is no answer.
+      const std::string mask = golden["mask"].dump();
+      EXPECT_TRUE(golden["mask"].is_null() || mask.find('1') == std::string::npos)
+          << problem.what();
+    }
+  }
+
+  int masks_ = 0;
+};
+
+TEST_P(ChatGolden, RendersTokenisesAndMasksAsTransformersDoes) {
+  const Json conversations = read_json_file(text_data("chat_golden/conversations.json"), {});
+  const Json golden = read_json_file(text_data("chat_golden/" + GetParam() + ".json"), {});
+  const std::string path = text_data("chat_templates/" + GetParam() + ".jinja");
+  for (const auto& [name, cases] : golden.items()) {
+    const Tokenizer& tokenizer = tokenizer_named(name);
+    const ChatTemplate chat =
+        ChatTemplate::from_text(read_whole_file(path, kMiB), tokenizer, "2024-07-26", path);
+    ASSERT_EQ(cases.size(), conversations.size());
+    for (size_t i = 0; i < cases.size(); ++i) {
+      SCOPED_TRACE(name + ", conversation " + std::to_string(i));
+      expect_case(chat, tokenizer, conversations[i], cases[i]);
+    }
+  }
+  EXPECT_GE(masks_, 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Templates, ChatGolden, testing::ValuesIn(template_names()),
+                         [](const auto& info) { return info.param; });
+
+// FNV-1a over the four bytes of a number, as in make_chat_goldens.py.
+uint64_t fnv(uint64_t state, uint32_t number) {
+  for (int byte = 0; byte < 4; ++byte) {
+    state = (state ^ ((number >> (8 * byte)) & 0xff)) * 0x100000001B3;
+  }
+  return state;
+}
+
+std::string digest_of(const Tokenizer& tokenizer, std::span<const std::string> texts) {
+  uint64_t state = 0xCBF29CE484222325;
+  for (const std::string& text : texts) {
+    const std::vector<TokenId> ids = tokenizer.encode(text, SpecialTokens::kNone);
+    state = fnv(state, static_cast<uint32_t>(ids.size()));
+    for (const TokenId id : ids) state = fnv(state, static_cast<uint32_t>(id));
+  }
+  return hash_text(state);
+}
+
+TEST(TokenizerFuzz, TokenisesTenThousandTextsAsTransformersDoes) {
+  std::vector<std::string> texts;
+  std::ifstream file(text_data("chat_golden/fuzz_texts.jsonl"));
+  for (std::string line; std::getline(file, line);) {
+    texts.push_back(parse_json(line, {}, "fuzz_texts.jsonl").get<std::string>());
+  }
+  ASSERT_EQ(texts.size(), 10'000u);
+  const Json digests = read_json_file(text_data("chat_golden/fuzz_digests.json"), {});
+  ASSERT_GE(digests.size(), 6u);
+  for (const auto& [name, blocks] : digests.items()) {
+    ASSERT_EQ(blocks.size(), 100u);
+    for (size_t block = 0; block < blocks.size(); ++block) {
+      EXPECT_EQ(digest_of(tokenizer_named(name), std::span(texts).subspan(100 * block, 100)),
+                blocks[block].get<std::string>())
+          << name << ", texts from " << 100 * block;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longshore

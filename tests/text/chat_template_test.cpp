@@ -1,0 +1,164 @@
+#include "text/chat_template.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/errors.h"
+#include "base/file.h"
+#include "text/chat_encoder.h"
+
+namespace longshore {
+namespace {
+
+const std::string kChatml =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer loaded =
+      Tokenizer::load(std::string(LONGSHORE_TEST_DATA) + "/text/golden/chat");
+  return loaded;
+}
+
+ChatTemplate chat_of(const std::string& source) {
+  return ChatTemplate::from_text(source, tokenizer(), "2024-07-26", "test");
+}
+
+Json conversation(std::initializer_list<std::pair<const char*, const char*>> messages) {
+  Json array = Json::array();
+  for (const auto& [role, content] : messages) {
+    array.push_back({{"role", role}, {"content", content}});
+  }
+  return array;
+}
+
+std::string problem_of(const std::string& source, const Json& messages, ChatMask mask) {
+  try {
+    const ChatTemplate chat = chat_of(source);
+    ChatEncoder(&tokenizer(), &chat).encode(messages, {}, mask);
+  } catch (const ChatProblem& problem) {
+    return problem.what();
+  }
+  return "no problem";
+}
+
+std::string trained_text(const std::string& source, const Json& messages, ChatMask mask) {
+  const ChatTemplate chat = chat_of(source);
+  const EncodedChat encoded = ChatEncoder(&tokenizer(), &chat).encode(messages, {}, mask);
+  std::vector<TokenId> trained;
+  for (size_t t = 0; t < encoded.ids.size(); ++t) {
+    if (encoded.trained[t]) trained.push_back(encoded.ids[t]);
+  }
+  return tokenizer().decode(trained, /*skip_special=*/false);
+}
+
+const Json kTwoTurns =
+    conversation({{"user", "one"}, {"assistant", "two"}, {"user", "three"}, {"assistant", "four"}});
+
+class ChatTemplateFiles : public testing::Test {
+ protected:
+  ChatTemplateFiles()
+      : directory_(testing::TempDir() + "longshore-chat-" + std::to_string(::getpid())) {
+    std::filesystem::create_directories(directory_);
+  }
+  ~ChatTemplateFiles() override { std::filesystem::remove_all(directory_); }
+  void write(const std::string& name, const std::string& text) const {
+    write_all(create_file(directory_ + "/" + name), text);
+  }
+  std::string rendered(const Json& tools = nullptr, const std::string& file = "") const {
+    const auto chat = ChatTemplate::load(directory_, tokenizer(), {.file = file});
+    if (!chat) return "none";
+    return chat->render(kTwoTurns, {.tools = tools}).text;
+  }
+  std::string directory_;
+};
+
+TEST_F(ChatTemplateFiles, TakesTheJinjaFileBeforeTheConfigurationAndAGivenFileBeforeBoth) {
+  EXPECT_EQ(rendered(), "none");
+  write("tokenizer_config.json", "{\"chat_template\": \"config\"}");
+  EXPECT_EQ(rendered(), "config");
+  write("chat_template.jinja", "file\r\n\r\n");
+  EXPECT_EQ(rendered(), "file\n");
+  write("own.jinja", "own");
+  EXPECT_EQ(rendered(nullptr, directory_ + "/own.jinja"), "own");
+}
+
+TEST_F(ChatTemplateFiles, ChoosesAmongNamedTemplatesByTools) {
+  write("tokenizer_config.json",
+        "{\"chat_template\": [{\"name\": \"default\", \"template\": \"plain\"}, "
+        "{\"name\": \"tool_use\", \"template\": \"tools {{ tools | length }}\"}]}");
+  EXPECT_EQ(rendered(), "plain");
+  EXPECT_EQ(rendered(Json::array({Json{{"name", "f"}}})), "tools 1");
+  write("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"x\", \"template\": \"y\"}]}");
+  EXPECT_THROW(rendered(), DataError);
+  write("tokenizer_config.json", "{\"chat_template\": 3}");
+  EXPECT_THROW(rendered(), DataError);
+  write("tokenizer_config.json", "{\"chat_template\": \"{% if %}\"}");
+  EXPECT_THROW(rendered(), DataError);
+}
+
+TEST(ChatEncoder, TrainsWhatTheMaskNames) {
+  EXPECT_EQ(trained_text(kChatml, kTwoTurns, ChatMask::kAssistant), "two<|im_end|>four<|im_end|>");
+  EXPECT_EQ(trained_text(kChatml, kTwoTurns, ChatMask::kLast), "four<|im_end|>");
+  const Json answers = conversation({{"user", "q"}, {"assistant", "a"}, {"assistant", "b"}});
+  EXPECT_EQ(trained_text(kChatml, answers, ChatMask::kCompletion), "a<|im_end|>b<|im_end|>");
+  EXPECT_EQ(trained_text(kChatml, answers, ChatMask::kLast), "b<|im_end|>");
+  EXPECT_EQ(
+      trained_text(kChatml, conversation({{"user", "q"}, {"assistant", "a"}}), ChatMask::kAll),
+      "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n");
+}
+
+TEST(ChatEncoder, LeavesAnswersWithWeightZeroOut) {
+  Json messages = kTwoTurns;
+  messages[1]["weight"] = 0;
+  EXPECT_EQ(trained_text(kChatml, messages, ChatMask::kAssistant), "four<|im_end|>");
+  const std::string marked =
+      "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+      "<|im_end|>{% endgeneration %}{% else %}[{{ m.content }}]{% endif %}{% endfor %}";
+  EXPECT_EQ(trained_text(marked, messages, ChatMask::kAssistant), "four<|im_end|>");
+}
+
+TEST(ChatEncoder, SaysWhatToDoWhereAnswersCannotBeTold) {
+  const std::string rewrites =
+      "{% for m in messages %}<{{ m.role }}{% if loop.last %} last{% endif %}>{{ m.content }}"
+      "{% endfor %}{% if add_generation_prompt %}<assistant last>{% endif %}";
+  const std::string text = problem_of(rewrites, kTwoTurns, ChatMask::kAssistant);
+  EXPECT_EQ(text.find("messages[1]: the chat template writes this answer otherwise"), 0u) << text;
+  EXPECT_NE(text.find("{% generation %}"), std::string::npos) << text;
+  const std::string asks_otherwise =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+      "{% if add_generation_prompt %}<assistant><think>{% endif %}";
+  EXPECT_EQ(problem_of(asks_otherwise, kTwoTurns, ChatMask::kLast)
+                .find("messages[3]: the chat template asks for an answer with other words"),
+            0u);
+  EXPECT_EQ(problem_of(kChatml, conversation({{"user", "q"}}), ChatMask::kAssistant),
+            "messages: none of them is the assistant's");
+}
+
+TEST(ChatTemplate, SaysWhatTheTemplateRaises) {
+  EXPECT_EQ(problem_of("{{ raise_exception('roles must alternate') }}", kTwoTurns, ChatMask::kAll),
+            "the chat template says: roles must alternate");
+  EXPECT_NE(problem_of("{{ messages[9].content.x }}", kTwoTurns, ChatMask::kAll), "no problem");
+}
+
+TEST(ChatTemplate, StopsATemplateThatDoesNotEnd) {
+  const std::string endless =
+      "{% for a in range(9999) %}{% for b in range(9999) %}{{ '' }}{% endfor %}{% endfor %}";
+  EXPECT_EQ(problem_of(endless, kTwoTurns, ChatMask::kAll),
+            "the chat template does not come to an end");
+}
+
+TEST(ChatTemplate, KnowsTheDayItIsToldAndNoOther) {
+  const ChatTemplate dated = chat_of("{{ strftime_now('%d %b %Y, %A') }}");
+  EXPECT_TRUE(dated.uses_date());
+  EXPECT_EQ(dated.render(kTwoTurns, {}).text, "26 Jul 2024, Friday");
+  EXPECT_FALSE(chat_of(kChatml).uses_date());
+  for (const char* date : {"today", "2024-13-01", "2023-02-29", "2024-7-26"}) {
+    EXPECT_THROW(ChatTemplate::from_text(kChatml, tokenizer(), date, "test"), DataError) << date;
+  }
+}
+
+}  // namespace
+}  // namespace longshore
