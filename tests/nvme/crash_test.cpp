@@ -12,7 +12,7 @@ namespace {
 // A state costs a sanitizer many times as much, and the code is the same: few do there.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int kDepth = 0;
-constexpr int kSubsets = 3;
+constexpr int kSubsets = 6;
 #else
 constexpr int kDepth = 3;
 constexpr int kSubsets = 25;
