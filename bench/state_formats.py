@@ -19,7 +19,9 @@ RUN = "examples/quickstart/run.toml"
 def train(arguments, state_format, seed):
     directory = f"runs/state-formats/{state_format}-{seed}"
     shutil.rmtree(directory, ignore_errors=True)
-    length = [f"--train.steps={arguments.steps}", "--train.epochs=0"] if arguments.steps else []
+    length = [] if not arguments.steps else [
+        f"--train.steps={arguments.steps}", "--train.epochs=0",
+        f"--schedule.warmup_steps={arguments.steps // 10}"]
     subprocess.run(
         [arguments.longshore, "train", RUN, f"--run.dir={directory}", f"--run.seed={seed}",
          f"--offload.state_format={state_format}", "--checkpoint.every_steps=0",
