@@ -1,10 +1,14 @@
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/errors.h"
 #include "trainer/command_line.h"
 
 namespace {
@@ -26,10 +30,25 @@ void ask_name_servers_briefly() {
   ::setenv("RES_OPTIONS", "timeout:1 attempts:2", 0);
 }
 
+// Ranks are nothing without the store that their launcher serves: they end with it, however it
+// ends.
+void end_with_the_launcher() {
+  if (std::getenv("LONGSHORE_LAUNCH") != nullptr) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
+// After a distributed failure nothing is left to do, and destructors of LibTorch's static objects
+// may wait for threads that wait for a peer that is gone.
+int leave(int exit_code) {
+  if (exit_code != static_cast<int>(longshore::ExitCode::kDistributed)) return exit_code;
+  std::fflush(nullptr);
+  ::_exit(exit_code);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  end_with_the_launcher();
   ask_name_servers_briefly();
   wait_without_spinning(argv);
-  return longshore::run_command_line(std::vector<std::string>(argv + 1, argv + argc));
+  return leave(longshore::run_command_line(std::vector<std::string>(argv + 1, argv + argc)));
 }

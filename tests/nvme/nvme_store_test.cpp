@@ -352,7 +352,7 @@ TEST(NvmeStoreFaults, RefusesTheFilesOfAnotherRunOrLayout) {
   WorkerPool pool(1);
   SoloAgreement solo;
   const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(1, true), 1);
-  const NvmeStoreOptions options = small_store({}, false, 1);
+  const NvmeStoreOptions options = small_store({.format = StateFormat::kSplit}, false, 1);
   SimDrives sim;
   ASSERT_EQ(run_three_steps(layouts, options, sim, pool), 3);
   const auto expect_refused = [&](const NvmeStoreOptions& other, const char* why) {

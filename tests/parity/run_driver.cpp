@@ -96,8 +96,11 @@ int RunDriver::start_ranks(int ranks, const std::vector<std::string>& arguments)
   std::filesystem::create_directories(directory_);
   const std::string empty = directory_ + "/empty.toml";
   std::ofstream(empty).close();
-  std::vector<std::string> command = {
-      LONGSHORE_BINARY, "launch", "--nproc", std::to_string(ranks), "--", "train", empty};
+  std::vector<std::string> command = {LONGSHORE_BINARY};
+  if (ranks > 1) {
+    command.insert(command.end(), {"launch", "--nproc", std::to_string(ranks), "--"});
+  }
+  command.insert(command.end(), {"train", empty});
   command.insert(command.end(), arguments.begin(), arguments.end());
   command.push_back("--run.dir=\"" + directory_ + "\"");
   command.push_back("--data.cache=\"" + directory_ + "/cache\"");

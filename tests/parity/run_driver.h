@@ -38,7 +38,8 @@ class RunDriver {
   // The same on several ranks: real processes under `longshore launch`, whose output goes to
   // ranks.log in the directory. Returns the launcher's exit code.
   int train_ranks(int ranks, const std::vector<std::string>& arguments) const;
-  // Starts that launcher and returns its process id, leader of a process group of its own.
+  // Starts that launcher, or for one rank the trainer itself, and returns its process id, leader of
+  // a process group of its own.
   int start_ranks(int ranks, const std::vector<std::string>& arguments) const;
   // What the ranks of train_ranks or start_ranks printed.
   std::string output() const;
