@@ -2,6 +2,50 @@
 #include "config/field_rows.h"
 
 namespace longshore {
+namespace {
+
+// How conversations and prompts become texts.
+void add_template_keys(Rows<DataSection>& rows) {
+  using Data = DataSection;
+  rows.add("prompt_template", KeyType::kString, &Data::prompt_template,
+           {.sentence = "what stands before a completion: \"plain\" (the prompt, a blank line and "
+                        "the context), \"alpaca\", or a text with {prompt} and {context}; "
+                        "\"auto\": alpaca for rows with an instruction, else plain"});
+  rows.add("chat_template", KeyType::kPath, &Data::chat_template,
+           {.sentence = "a Jinja file that writes conversations; \"auto\": the model directory's"});
+  rows.add("template_arguments", KeyType::kTable, &Data::template_arguments,
+           {.sentence = "more values for the chat template: { enable_thinking = false }"});
+  rows.add("date", KeyType::kString, &Data::date,
+           {.sentence = "the day that a chat template prints where it asks for today's: fixed, so "
+                        "that the same data gives the same tokens"});
+}
+
+// What is done with rows that do not fit, and where the result is kept.
+void add_upkeep_keys(Rows<DataSection>& rows) {
+  using Data = DataSection;
+  rows.choice<Data::Overlength>(
+      "overlength", &Data::overlength,
+      {{"error", Data::Overlength::kError},
+       {"truncate", Data::Overlength::kTruncate},
+       {"drop", Data::Overlength::kDrop},
+       {"split", Data::Overlength::kSplit}},
+      {.sentence = "what happens to a document longer than data.max_tokens"});
+  rows.choice<Data::BadRows>(
+      "bad_rows", &Data::bad_rows,
+      {{"error", Data::BadRows::kError}, {"skip", Data::BadRows::kSkip}},
+      {.sentence = "a row that cannot be used ends the run, or is left out and counted"});
+  rows.add("add_eos", KeyType::kBool, &Data::add_eos,
+           {.sentence = "end every text and every completion with the end-of-sequence token"});
+  rows.add("cache", KeyType::kPath, &Data::cache,
+           {.sentence = "directory of prepared data, shared by runs; \"auto\": longshore in "
+                        "XDG_CACHE_HOME or ~/.cache"});
+  rows.add("threads", KeyType::kInteger, &Data::threads,
+           {.sentence = "threads that prepare data; the result does not depend on them",
+            .bounds = between(1, 1024),
+            .unit = "threads"});
+}
+
+}  // namespace
 
 Section data_section() {
   using Data = DataSection;
@@ -41,17 +85,7 @@ Section data_section() {
       "keys", KeyType::kTable, &Data::keys,
       {.sentence = "names of a row's members where they differ from text, prompt, context, "
                    "completion, messages, tools, input_ids, labels: { prompt = \"question\" }"});
-  rows.add("prompt_template", KeyType::kString, &Data::prompt_template,
-           {.sentence = "what stands before a completion: \"plain\" (the prompt, a blank line and "
-                        "the context), \"alpaca\", or a text with {prompt} and {context}; "
-                        "\"auto\": alpaca for rows with an instruction, else plain"});
-  rows.add("chat_template", KeyType::kPath, &Data::chat_template,
-           {.sentence = "a Jinja file that writes conversations; \"auto\": the model directory's"});
-  rows.add("template_arguments", KeyType::kTable, &Data::template_arguments,
-           {.sentence = "more values for the chat template: { enable_thinking = false }"});
-  rows.add("date", KeyType::kString, &Data::date,
-           {.sentence = "the day that a chat template prints where it asks for today's: fixed, so "
-                        "that the same data gives the same tokens"});
+  add_template_keys(rows);
   rows.add("max_tokens", KeyType::kInteger, &Data::max_tokens,
            {.sentence = "tokens in a sequence at most",
             .bounds = between(2, 1 << 24),
@@ -60,26 +94,7 @@ Section data_section() {
            {.sentence = "put several documents into one sequence; none sees another"});
   rows.add("shuffle", KeyType::kBool, &Data::shuffle,
            {.sentence = "a new random order every epoch; false: the order of the files"});
-  rows.choice<Data::Overlength>(
-      "overlength", &Data::overlength,
-      {{"error", Data::Overlength::kError},
-       {"truncate", Data::Overlength::kTruncate},
-       {"drop", Data::Overlength::kDrop},
-       {"split", Data::Overlength::kSplit}},
-      {.sentence = "what happens to a document longer than data.max_tokens"});
-  rows.choice<Data::BadRows>(
-      "bad_rows", &Data::bad_rows,
-      {{"error", Data::BadRows::kError}, {"skip", Data::BadRows::kSkip}},
-      {.sentence = "a row that cannot be used ends the run, or is left out and counted"});
-  rows.add("add_eos", KeyType::kBool, &Data::add_eos,
-           {.sentence = "end every text and every completion with the end-of-sequence token"});
-  rows.add("cache", KeyType::kPath, &Data::cache,
-           {.sentence = "directory of prepared data, shared by runs; \"auto\": longshore in "
-                        "XDG_CACHE_HOME or ~/.cache"});
-  rows.add("threads", KeyType::kInteger, &Data::threads,
-           {.sentence = "threads that prepare data; the result does not depend on them",
-            .bounds = between(1, 1024),
-            .unit = "threads"});
+  add_upkeep_keys(rows);
   return section;
 }
 

@@ -71,7 +71,8 @@ def main():
                        check=True, stdout=subprocess.DEVNULL)
     run_file = work / "run.toml"
     run_file.write_text(f'[run]\ndir = "{work}/run"\n[model]\npath = "{model}"\n[data]\n'
-                        f'train = ["{rows}"]\nmax_tokens = 8192\nthreads = 2\noverlength = "split"\n'
+                        f'train = ["{rows}"]\nmax_tokens = 8192\nthreads = 2\n'
+                        'overlength = "split"\n'
                         f'add_eos = false\ncache = "{work}/cache"\n[train]\nsteps = 1\n')
     for number in range(rounds):
         shutil.rmtree(work / "cache", ignore_errors=True)

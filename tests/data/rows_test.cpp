@@ -98,9 +98,7 @@ struct Hostile {
   std::string message;  // after "rows.jsonl:2: "
 };
 
-std::vector<Hostile> hostile_conversations() {
-  const std::string call_head =
-      kQuestion + ",{\"role\": \"assistant\", \"content\": null, \"tool_calls\": ";
+std::vector<Hostile> hostile_messages() {
   return {
       {"no messages", "{\"text\": \"a\"}", "expected a key \"messages\", found text"},
       {"array row", "[]", "expected an object, found an array"},
@@ -154,6 +152,13 @@ std::vector<Hostile> hostile_conversations() {
        dialog(kQuestion + ",{\"role\": \"assistant\", \"content\": \"a\", "
                           "\"weight\": 0}"),
        "no token is trained"},
+  };
+}
+
+std::vector<Hostile> hostile_calls() {
+  const std::string call_head =
+      kQuestion + ",{\"role\": \"assistant\", \"content\": null, \"tool_calls\": ";
+  return {
       {"calls of user", dialog("{\"role\": \"user\", \"content\": \"a\", \"tool_calls\": []}"),
        "messages[0].tool_calls: only the assistant calls tools"},
       {"calls text", dialog(call_head + "\"f\"}"),
@@ -193,6 +198,12 @@ std::vector<Hostile> hostile_conversations() {
       {"cut off", "{\"messages\": [{\"role\": \"user\"", "not JSON: "},
       {"deep", dialog(std::string(80, '[') + std::string(80, ']')), "nested deeper than 64"},
   };
+}
+
+std::vector<Hostile> hostile_conversations() {
+  std::vector<Hostile> all = hostile_messages();
+  for (Hostile& bad : hostile_calls()) all.push_back(std::move(bad));
+  return all;
 }
 
 std::vector<Hostile> hostile_prompts() {

@@ -100,7 +100,7 @@ TEST_P(PackedTraining, GivesTheGradientsOfUnpackedTraining) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, PackedTraining, testing::Values("llama", "qwen3", "gpt2"),
+INSTANTIATE_TEST_SUITE_P(Goldens, PackedTraining, testing::Values("llama", "qwen3"),
                          golden_test_name);
 
 }  // namespace

@@ -406,7 +406,8 @@ impl Date {
         if text.len() != 10 || !text.is_ascii() {
             return Err(wrong());
         }
-        let number = |range: std::ops::Range<usize>| text[range].parse::<i64>().map_err(|_| wrong());
+        let number =
+            |range: std::ops::Range<usize>| text[range].parse::<i64>().map_err(|_| wrong());
         let date = Date {
             year: number(0..4)?,
             month: number(5..7)? as usize,
