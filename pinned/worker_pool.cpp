@@ -19,7 +19,7 @@ using Work = std::function<void(int64_t)>;
 // oneTBB is asked only where there are several nodes: its binding library is loaded by the
 // question, and one node needs no binding.
 std::vector<int> numa_ids() {
-  std::vector<int> ids = {tbb::task_arena::automatic};
+  std::vector<int> ids = {int{tbb::task_arena::automatic}};
   if (read_numa_nodes("/").size() < 2) return ids;
   ids.clear();
   for (const tbb::numa_node_id id : tbb::info::numa_nodes()) ids.push_back(id);

@@ -17,7 +17,7 @@ namespace {
 
 // As many nodes as wanted, bound to none of this machine.
 std::vector<int> unbound(int nodes) {
-  return std::vector<int>(static_cast<size_t>(nodes), tbb::task_arena::automatic);
+  return std::vector<int>(static_cast<size_t>(nodes), int{tbb::task_arena::automatic});
 }
 
 TEST(WorkerPool, RunsEachBlockOnceOnAnyNumberOfThreadsAndNodes) {
