@@ -23,7 +23,7 @@ void update_unit(benchmark::State& state) {
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);
   WorkerPool pool(static_cast<int>(state.range(1)));
   PinnedStore store(layouts, options, false, &pool);
-  OptimizerPipeline pipeline(&store, layouts, model, Rank(0), {}, &pool, nullptr);
+  OptimizerPipeline pipeline(&store, layouts, model, Rank(0), {}, &pool);
   int64_t update = 0;
   for (auto _ : state) {
     pipeline.stage({.update = ++update, .lr = 1e-5, .clip_scale = 1.0});

@@ -63,15 +63,15 @@ class Checksums {
 
 OptimizerPipeline::OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
                                      const ModelSpec& model, Rank rank, const AdamWOptions& options,
-                                     WorkerPool* pool, Ledger* ledger)
+                                     WorkerPool* pool)
     : OptimizerPipeline(store, layouts, model, rank, std::make_unique<AdamWRule>(options),
-                        options.seed, pool, ledger) {}
+                        options.seed, pool) {}
 
 OptimizerPipeline::OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
                                      const ModelSpec& model, Rank rank,
                                      std::unique_ptr<UpdateRule> rule, uint64_t seed,
-                                     WorkerPool* pool, Ledger* ledger)
-    : store_(store), pool_(pool), ledger_(ledger), rule_(std::move(rule)) {
+                                     WorkerPool* pool)
+    : store_(store), pool_(pool), rule_(std::move(rule)) {
   LONGSHORE_CHECK(layouts.size() == model.units.size());
   for (size_t i = 0; i < layouts.size(); ++i) {
     units_.push_back(make_unit(layouts[i], model.units[i], rank, seed));
@@ -123,7 +123,6 @@ void OptimizerPipeline::stage(const StepUpdate& update) {
 bool OptimizerPipeline::update(UnitId id, std::vector<TileChecksum>* written) {
   Unit& unit = units_.at(static_cast<size_t>(id.value));
   if (!unit.pending) return false;
-  const LedgerEntry entry(ledger_, Edge::kUpdate, unit.traffic_bytes);
   const auto begin = std::chrono::steady_clock::now();
   const std::unique_ptr<ShardStore::StateLease> lease = store_->state(id);
   const std::array<StateSpans, 2> segments = {lease->segment(Segment::kQuantisedMoments),
@@ -143,6 +142,7 @@ bool OptimizerPipeline::update(UnitId id, std::vector<TileChecksum>* written) {
     written->insert(written->end(), tile.begin(), tile.end());
   }
   unit.pending = false;
+  bytes_ += unit.traffic_bytes;
   seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return true;
 }

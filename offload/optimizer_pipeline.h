@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "offload/adamw.h"
-#include "offload/ledger.h"
 #include "offload/update_rule.h"
 #include "pinned/worker_pool.h"
 #include "shard/shard_store.h"
@@ -32,14 +31,14 @@ struct TileChecksum {
 
 class OptimizerPipeline {
  public:
-  // The store, the pool and the ledger (may be null) must outlive the pipeline.
+  // The store and the pool must outlive the pipeline.
   OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
                     const ModelSpec& model, Rank rank, const AdamWOptions& options,
-                    WorkerPool* pool, Ledger* ledger);
+                    WorkerPool* pool);
   // The same with another rule; `seed` is of the moments' stochastic rounding.
   OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
                     const ModelSpec& model, Rank rank, std::unique_ptr<UpdateRule> rule,
-                    uint64_t seed, WorkerPool* pool, Ledger* ledger);
+                    uint64_t seed, WorkerPool* pool);
 
   // Every unit with trainable parameters now has a pending update. Earlier ones must be applied.
   void stage(const StepUpdate& update);
@@ -51,8 +50,9 @@ class OptimizerPipeline {
   void flush();
   bool pending(UnitId unit) const;
   bool pending() const;
-  // Seconds spent in updates since the last call.
+  // Seconds spent in updates, and bytes that they read and wrote, since the last call.
   double take_seconds() { return std::exchange(seconds_, 0.0); }
+  Bytes take_bytes() { return std::exchange(bytes_, 0); }
 
  private:
   // Part of one parameter, inside one segment of the shard.
@@ -82,11 +82,11 @@ class OptimizerPipeline {
 
   ShardStore* store_;
   WorkerPool* pool_;
-  Ledger* ledger_;
   std::unique_ptr<UpdateRule> rule_;
   std::vector<Unit> units_;
   uint64_t staged_update_ = 0;
   double seconds_ = 0.0;
+  Bytes bytes_ = 0;
 };
 
 }  // namespace longshore

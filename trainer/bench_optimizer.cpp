@@ -52,9 +52,8 @@ class Bench {
         layouts_(make_layouts(model_, 1)),
         pool_(threads),
         store_(layouts_, options_, false, &pool_),
-        update_(&store_, layouts_, model_, Rank(0), AdamWOptions{}, &pool_, nullptr),
-        move_(&store_, layouts_, model_, Rank(0), std::make_unique<MoveRule>(), 0, &pool_,
-              nullptr) {
+        update_(&store_, layouts_, model_, Rank(0), AdamWOptions{}, &pool_),
+        move_(&store_, layouts_, model_, Rank(0), std::make_unique<MoveRule>(), 0, &pool_) {
     fill();
   }
 

@@ -247,10 +247,11 @@ void Trainer::record_step(const StepBatches& batches, const StepOutcome& outcome
   record.epoch = data_.epochs_after(progress_.step);
   record.seconds = seconds;
   record.tokens_per_second = static_cast<double>(batches.tokens) / seconds;
-  const Ledger::Totals totals = engine_.ledger().take();
-  for (Edge edge : kEdges) {
-    record.bytes.emplace_back(name_of(edge), totals[static_cast<size_t>(edge)].bytes);
-  }
+  const CopyEngine::Counts copied = engine_.copies().counts();
+  record.bytes = {{"h2d", copied.to_device - copied_before_.to_device},
+                  {"d2h", copied.to_host - copied_before_.to_host},
+                  {"update", engine_.optimizer().take_bytes()}};
+  copied_before_ = copied;
   const PayloadCounters::Totals payload = engine_.payload();
   for (CommKind kind : {CommKind::kAllGather, CommKind::kReduceScatter, CommKind::kAllReduce}) {
     record.bytes.emplace_back(name_of(kind),

@@ -99,6 +99,7 @@ class Trainer {
   bool stopping_ = false;          // all ranks: after the step that has just ended
   double seconds_per_step_ = 0.0;  // smoothed, for the time left
   PayloadCounters::Totals payload_before_;
+  CopyEngine::Counts copied_before_;
 };
 
 }  // namespace longshore

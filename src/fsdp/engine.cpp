@@ -43,7 +43,7 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
   drain_ = std::make_unique<GradDrain>(store_.get(), &copies_, layouts_, groups_.shard(),
                                        carve_if_planned("drain_staging"), &pool_);
   optimizer_ = std::make_unique<OptimizerPipeline>(store_.get(), layouts_, model->spec(),
-                                                   groups_.shard(), adamw, &pool_, &ledger_);
+                                                   groups_.shard(), adamw, &pool_);
   memory_.check_carved();
 }
 

@@ -20,7 +20,6 @@
 #include "nvme/nvme_store.h"
 #include "offload/grad_drain.h"
 #include "offload/grad_reducer.h"
-#include "offload/ledger.h"
 #include "offload/optimizer_pipeline.h"
 #include "offload/prefetcher.h"
 #include "offload/tier_plan.h"
@@ -58,7 +57,6 @@ class Engine {
   GradReducer& reducer() { return *reducer_; }
   GradDrain& drain() { return *drain_; }
   OptimizerPipeline& optimizer() { return *optimizer_; }
-  Ledger& ledger() { return ledger_; }
   CopyEngine& copies() { return copies_; }
 
   // Updates applied so far: Adam's t, skipped steps not counted.
@@ -94,7 +92,6 @@ class Engine {
   NvmeStore* drives_ = nullptr;  // store_, where it is one; before it, which sets it
   std::unique_ptr<ShardStore> store_;
   CpuCopyEngine copies_;
-  Ledger ledger_;
   StageRing ring_;
   Prefetcher prefetcher_;
   std::unique_ptr<BatchStage> batches_;

@@ -75,11 +75,10 @@ void run(const Setting& setting, WorkerPool& pool) {
   const std::vector<FlatLayout> layouts = make_layouts(model, setting.ranks);
   const Rank rank(setting.rank);
   SoloAgreement solo;
-  Ledger ledger;
 
   PinnedStore host(layouts, setting.state, false, &pool);
   load_parameters(host, model, layouts, rank, read_initial);
-  OptimizerPipeline host_pipeline(&host, layouts, model, rank, kAdamW, &pool, &ledger);
+  OptimizerPipeline host_pipeline(&host, layouts, model, rank, kAdamW, &pool);
 
   SimDrives sim;
   for (uint64_t i = 0; i < 3; ++i) sim.injectors.push_back(harmless_faults(i, 0.1));
@@ -92,8 +91,8 @@ void run(const Setting& setting, WorkerPool& pool) {
     store.reset();
     store = std::make_unique<NvmeStore>(layouts, options, sim.maker(), &pool);
     store->start(solo, random);
-    pipeline = std::make_unique<OptimizerPipeline>(store.get(), layouts, model, rank, kAdamW, &pool,
-                                                   &ledger);
+    pipeline =
+        std::make_unique<OptimizerPipeline>(store.get(), layouts, model, rank, kAdamW, &pool);
   };
   start(1);
   load_parameters(*store, model, layouts, rank, read_initial);

@@ -44,7 +44,6 @@ struct Home {
   std::vector<FlatLayout> layouts;
   Rank rank;
   WorkerPool pool;
-  Ledger ledger;
   PinnedStore store;
   OptimizerPipeline pipeline;
 
@@ -53,7 +52,7 @@ struct Home {
         rank(r),
         pool(threads),
         store(layouts, options, false, &pool),
-        pipeline(&store, layouts, model, rank, kOptions, &pool, &ledger) {
+        pipeline(&store, layouts, model, rank, kOptions, &pool) {
     for (size_t u = 0; u < layouts.size(); ++u) fill(u);
   }
 
@@ -215,8 +214,7 @@ TEST(OptimizerPipeline, DecaysMatricesOnlyUnlessAllIsAsked) {
     Home home(kFp32, 1);
     AdamWOptions options = kOptions;
     options.decay = decay;
-    OptimizerPipeline pipeline(&home.store, home.layouts, home.model, Rank(0), options, &home.pool,
-                               nullptr);
+    OptimizerPipeline pipeline(&home.store, home.layouts, home.model, Rank(0), options, &home.pool);
     const auto before = home.masters();
     pipeline.stage({.update = 1, .lr = 0.5, .clip_scale = 1.0});  // gradients are zero: decay alone
     pipeline.flush();
@@ -257,10 +255,9 @@ TEST(OptimizerPipeline, DoesNothingBeforeAStepIsStaged) {
 TEST(OptimizerPipeline, CountsTheBytesOfTheUpdate) {
   Home home(kSplit, 1);
   home.step(1);
-  const Ledger::Totals totals = home.ledger.take();
-  EXPECT_EQ(totals[static_cast<size_t>(Edge::kUpdate)].bytes, home.model.trainable_elements() * 26);
-  EXPECT_GT(totals[static_cast<size_t>(Edge::kUpdate)].seconds, 0.0);
-  EXPECT_EQ(home.ledger.take()[static_cast<size_t>(Edge::kUpdate)].bytes, 0) << "taken";
+  EXPECT_EQ(home.pipeline.take_bytes(), home.model.trainable_elements() * 26);
+  EXPECT_GT(home.pipeline.take_seconds(), 0.0);
+  EXPECT_EQ(home.pipeline.take_bytes(), 0) << "taken";
 }
 
 // Goal: whoever writes the state to disk gets checksums of exactly what the update wrote.
@@ -317,7 +314,7 @@ TEST(OptimizerPipeline, TakesAnotherElementWiseOptimizer) {
   const auto before = home.masters();
   home.put_gradients(1);
   OptimizerPipeline pipeline(&home.store, home.layouts, home.model, Rank(0),
-                             std::make_unique<SignDescent>(), 0, &home.pool, nullptr);
+                             std::make_unique<SignDescent>(), 0, &home.pool);
   pipeline.stage({.update = 1, .lr = 0.5});
   pipeline.flush();
   const auto after = home.masters();
