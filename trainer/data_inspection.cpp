@@ -1,10 +1,11 @@
 #include "trainer/data_inspection.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/hash.h"
-#include "base/utf8.h"
 #include "data/combined_dataset.h"
 #include "data/packing.h"
 #include "data/row_block.h"
@@ -14,27 +15,35 @@ namespace {
 
 constexpr size_t kLengthSteps = 24;
 
-// A token's bytes, readable: what is no whole character of UTF-8 is shown by its numbers.
-std::string readable(const std::string& bytes) {
-  if (!first_invalid_utf8(bytes)) return bytes;
-  std::string text;
-  for (const char byte : bytes) {
-    char number[8];
-    std::snprintf(number, sizeof number, "<%02X>", static_cast<unsigned char>(byte));
-    text += number;
+// Tokens that may spell one character of UTF-8 together.
+constexpr size_t kMaxTokensOfACharacter = 4;
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+// How many tokens from `first` on make whole characters, with their text; 0 where four do not.
+std::pair<size_t, std::string> whole_characters(const Tokenizer& tokenizer,
+                                                std::span<const TokenId> ids) {
+  for (size_t count = 1; count <= std::min(ids.size(), kMaxTokensOfACharacter); ++count) {
+    std::string text = tokenizer.decode(ids.first(count), /*skip_special=*/false);
+    if (!text.empty() && text.find(kReplacement) == std::string::npos) return {count, text};
   }
-  return text;
+  return {0, ""};
 }
 
+// What each token shows; the first of those that spell a character together shows it for all.
 std::vector<std::string> pieces_of(const InspectedRow& row, const Tokenizer* tokenizer) {
   std::vector<std::string> pieces;
-  for (const TokenId id : row.ids) {
-    std::string piece;
-    if (tokenizer != nullptr) {
-      piece = tokenizer->decode(std::span(&id, 1), /*skip_special=*/false);
-      if (piece.empty() || piece == "\xEF\xBF\xBD") piece = tokenizer->token_of(id).value_or("");
+  while (pieces.size() < row.ids.size()) {
+    const auto rest = std::span(row.ids).subspan(pieces.size());
+    std::pair<size_t, std::string> whole{0, ""};
+    if (tokenizer != nullptr) whole = whole_characters(*tokenizer, rest);
+    if (whole.first > 0) {
+      pieces.push_back(std::move(whole.second));
+      pieces.resize(pieces.size() + whole.first - 1);
+      continue;
     }
-    pieces.push_back(piece.empty() ? "[" + std::to_string(id) + "]" : readable(piece));
+    std::string name = "[" + std::to_string(rest.front()) + "]";
+    if (tokenizer != nullptr) name = tokenizer->token_of(rest.front()).value_or(name);
+    pieces.push_back(name);
   }
   return pieces;
 }

@@ -20,8 +20,9 @@ struct InspectedRow {
   std::string text;
   std::vector<TokenId> ids;
   std::vector<TokenId> labels;
-  std::vector<std::string> pieces;  // the tokens' own bytes of `text`, or their names
-  std::string problem;              // empty: the row can be used
+  // What each token shows of `text`, or its name; empty where an earlier one shows its character.
+  std::vector<std::string> pieces;
+  std::string problem;  // empty: the row can be used
 };
 
 // Rows [first, last) of the files, read anew from them.
