@@ -11,18 +11,6 @@
 namespace longshore {
 namespace {
 
-// The plan's numbers are in the step lines; device_memory is auto, so the cap is the plan itself
-// and a run that needs a byte more ends with exit code 4.
-void expect_within_plan(const RunDriver& run) {
-  const std::vector<Json> steps = run.metrics("step");
-  ASSERT_FALSE(steps.empty());
-  for (const Json& step : steps) {
-    const Json& memory = step.at("memory_bytes");
-    EXPECT_LE(memory.at("device_peak").get<int64_t>(), memory.at("device_plan").get<int64_t>());
-    EXPECT_GT(memory.at("device_peak").get<int64_t>(), 0);
-  }
-}
-
 TEST(DeviceMemory, StaysWithinThePlanOverModelsAndMicroBatches) {
   for (const std::string& golden : golden_names()) {
     for (const std::string micro_batch : {"1", "4"}) {
@@ -36,7 +24,7 @@ TEST(DeviceMemory, StaysWithinThePlanOverModelsAndMicroBatches) {
                             "--precision.compute=" + compute});
           EXPECT_EQ(run.train(arguments), 0)
               << golden << " micro_batch " << micro_batch << " " << recompute << " " << compute;
-          expect_within_plan(run);
+          run.expect_within_plan();
         }
       }
     }
@@ -69,7 +57,7 @@ TEST(DeviceMemory, TrainsAModelEightTimesLargerThanTheCap) {
                     "--train.sequences_per_step=1", "--train.steps=8", "--optimizer.lr=1e-3",
                     "--offload.device_memory=\"" + std::to_string(cap) + "B\""});
   ASSERT_EQ(run.train(arguments), 0);
-  expect_within_plan(run);
+  run.expect_within_plan();
   for (const Json& step : run.metrics("step")) {
     EXPECT_LE(step.at("memory_bytes").at("device_peak").get<int64_t>(), cap);
   }

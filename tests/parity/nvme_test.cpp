@@ -13,13 +13,6 @@
 namespace longshore {
 namespace {
 
-using Arguments = std::vector<std::string>;
-
-Arguments joined(Arguments list, const Arguments& more) {
-  list.insert(list.end(), more.begin(), more.end());
-  return list;
-}
-
 Arguments base(int steps, const std::string& golden = "llama-tied") {
   return joined(RunDriver::golden_arguments(golden),
                 {"--train.steps=" + std::to_string(steps), "--train.max_grad_norm=0.9",

@@ -140,6 +140,16 @@ std::string RunDriver::output() const {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+void RunDriver::expect_within_plan() const {
+  const std::vector<Json> steps = metrics("step");
+  EXPECT_FALSE(steps.empty());
+  for (const Json& step : steps) {
+    const Json& memory = step.at("memory_bytes");
+    EXPECT_LE(memory.at("device_peak").get<int64_t>(), memory.at("device_plan").get<int64_t>());
+    EXPECT_GT(memory.at("device_peak").get<int64_t>(), 0);
+  }
+}
+
 std::vector<Json> RunDriver::metrics(const std::string& kind) const {
   std::ifstream file(directory_ + "/metrics.jsonl");
   std::vector<Json> objects;

@@ -21,6 +21,13 @@ std::string golden_test_name(const testing::TestParamInfo<std::string>& info);
 // A path of this process under the test's temporary folder; nothing is there.
 std::string scratch_directory(const std::string& name);
 
+using Arguments = std::vector<std::string>;
+
+inline Arguments joined(Arguments list, const Arguments& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
 class RunDriver {
  public:
   // Runs in a scratch directory of that name, which goes with the driver.
@@ -47,6 +54,8 @@ class RunDriver {
   const std::string& directory() const { return directory_; }
   // The run's plan as `longshore plan --json` gives it for so many ranks on one node.
   Json plan(int ranks) const;
+  // Every step's device peak is within its plan; device_memory is auto, so the cap is the plan.
+  void expect_within_plan() const;
   // The objects of metrics.jsonl with that kind.
   std::vector<Json> metrics(const std::string& kind) const;
   // Lines of metrics.jsonl so far.
