@@ -256,6 +256,12 @@ class FilePreparer {
     log_info(path_ + ": going on after line " + std::to_string(lines));
   }
 
+  // A block on its way through the pipeline.
+  struct Work {
+    std::shared_ptr<RowBlock> rows;
+    TokenizedBlock tokens;
+  };
+
   template <typename Use>
   void run_pipeline(JsonlReader& reader, const RowTokenizer& tokenizer, const Use& use) const {
     namespace tbb = oneapi::tbb;
@@ -264,24 +270,27 @@ class FilePreparer {
     // Blocks in the air at once: what bounds the memory.
     const size_t blocks = 3 * static_cast<size_t>(threads);
     tbb::task_arena arena(threads);
-    using Block = std::shared_ptr<RowBlock>;
-    using Result = std::shared_ptr<TokenizedBlock>;
+    // Kept here: oneTBB loses what is under way when a filter throws. Blocks end in order, so the
+    // one that was `blocks` earlier has ended when the next begins.
+    std::vector<Work> works(blocks);
+    size_t begun = 0;
     arena.execute([&] {
       tbb::parallel_pipeline(
-          blocks,
-          tbb::make_filter<void, Block>(tbb::filter_mode::serial_in_order,
-                                        [&reader](tbb::flow_control& control) {
-                                          Block block = read_block(reader);
-                                          if (block == nullptr) control.stop();
-                                          return block;
-                                        }) &
-              tbb::make_filter<Block, Result>(tbb::filter_mode::parallel,
-                                              [&tokenizer](const Block& block) {
-                                                return std::make_shared<TokenizedBlock>(
-                                                    tokenizer.tokenize(*block));
-                                              }) &
-              tbb::make_filter<Result, void>(tbb::filter_mode::serial_in_order,
-                                             [&use](const Result& result) { use(*result); }));
+          blocks, tbb::make_filter<void, Work*>(tbb::filter_mode::serial_in_order,
+                                                [&](tbb::flow_control& control) {
+                                                  Work* work = &works[begun++ % works.size()];
+                                                  work->rows = read_block(reader);
+                                                  if (work->rows == nullptr) control.stop();
+                                                  return work;
+                                                }) &
+                      tbb::make_filter<Work*, Work*>(tbb::filter_mode::parallel,
+                                                     [&](Work* work) {
+                                                       work->tokens =
+                                                           tokenizer.tokenize(*work->rows);
+                                                       return work;
+                                                     }) &
+                      tbb::make_filter<Work*, void>(tbb::filter_mode::serial_in_order,
+                                                    [&](Work* work) { use(work->tokens); }));
     });
   }
 

@@ -45,7 +45,8 @@ std::vector<std::byte> scratch_for(size_t elements, DType wire, int32_t size) {
 }
 
 bool same_bits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
 std::vector<float> joined(const std::vector<std::vector<float>>& parts) {
