@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "comm/store.h"
+#include "tests/comm/free_fixed_port.h"
 #include "tests/comm/rank_process.h"
 
 namespace longshore {
@@ -37,9 +38,8 @@ class Failure : public testing::Test {
   // Starts the ranks; the store is served by this process or by rank 0.
   void start(bool agent_store, int64_t timeout_ms = 60'000,
              const std::vector<std::string>& behaviours = {"train", "train", "train"}) {
-    server_ = std::make_unique<StoreServer>(0);
-    const uint16_t port = server_->port();
-    if (!agent_store) server_.reset();
+    if (agent_store) server_ = std::make_unique<StoreServer>(0);
+    const uint16_t port = agent_store ? server_->port() : free_fixed_port();
     for (int32_t rank = 0; rank < kSize; ++rank) {
       ranks_.push_back(std::make_unique<RankProcess>(
           RankProcessOptions{.rank = rank,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "tests/comm/free_fixed_port.h"
 #include "tests/comm/rank_threads.h"
 
 namespace longshore {
@@ -214,10 +215,7 @@ TEST(World, StartsAgainOnTheSameStore) {
 
 // Goal: where no launcher serves the store, rank 0 does; counts of nodes are found.
 TEST(World, RankZeroServesTheStore) {
-  uint16_t port = 0;
-  {
-    port = StoreServer(0).port();
-  }
+  const uint16_t port = free_fixed_port();
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
