@@ -15,6 +15,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "nvme/unit_parts.h"
@@ -135,6 +136,7 @@ class NvmeStore final : public ShardStore {
   bool in_host_memory(const Unit& unit, PartRole role) const;
   std::span<std::byte> part_memory(const Unit& unit, StateSlot& slot, PartRole role) const;
   std::span<std::byte> region(const Unit& unit, StateSlot& slot, Region region, Segment segment);
+  std::exception_ptr finish_reads(std::span<PartIo> ios);
   // State slots.
   StateSlot* find_state_slot(int32_t unit, StateSlot::Use use);
   StateSlot& take_state_slot();

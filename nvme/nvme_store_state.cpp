@@ -181,9 +181,10 @@ void NvmeStore::start_reading(int32_t id, StateSlot& slot) {
   }
 }
 
-void NvmeStore::finish_reading(StateSlot& slot) {
+// Waits for all of them; the first failure, or null.
+std::exception_ptr NvmeStore::finish_reads(std::span<PartIo> ios) {
   std::exception_ptr first;
-  for (PartIo& io : slot.ios) {
+  for (PartIo& io : ios) {
     if (!io.active) continue;
     try {
       chunks_->finish_read(io);
@@ -191,6 +192,11 @@ void NvmeStore::finish_reading(StateSlot& slot) {
       if (first == nullptr) first = std::current_exception();
     }
   }
+  return first;
+}
+
+void NvmeStore::finish_reading(StateSlot& slot) {
+  const std::exception_ptr first = finish_reads(slot.ios);
   if (first == nullptr) return;
   slot.use = StateSlot::Use::kFree;
   std::rethrow_exception(first);
@@ -405,15 +411,7 @@ void NvmeStore::start_reading(int32_t id, ParameterSlot& slot) {
 void NvmeStore::finish_reading(ParameterSlot& slot) {
   const UnitParts& parts = at(UnitId(slot.unit)).parts;
   slot.reading = false;
-  std::exception_ptr first;
-  for (PartIo& io : slot.ios) {
-    if (!io.active) continue;
-    try {
-      chunks_->finish_read(io);
-    } catch (...) {
-      if (first == nullptr) first = std::current_exception();
-    }
-  }
+  const std::exception_ptr first = finish_reads(slot.ios);
   if (first != nullptr) {
     slot.unit = -1;
     std::rethrow_exception(first);
