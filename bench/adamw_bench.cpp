@@ -2,8 +2,8 @@
 // bound is the memory's bandwidth; see offload/update_traffic.h for the bytes.
 #include <benchmark/benchmark.h>
 
-#include "offload/optimizer_pipeline.h"
-#include "offload/update_traffic.h"
+#include "offload/optimizer/optimizer_pipeline.h"
+#include "offload/optimizer/update_traffic.h"
 #include "pinned/pinned_store.h"
 
 namespace longshore {

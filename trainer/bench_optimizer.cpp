@@ -8,10 +8,10 @@
 #include "base/errors.h"
 #include "base/number_formats.h"
 #include "base/philox.h"
-#include "offload/machine.h"
-#include "offload/optimizer_pipeline.h"
-#include "offload/stream_bound.h"
-#include "offload/update_traffic.h"
+#include "offload/optimizer/optimizer_pipeline.h"
+#include "offload/optimizer/stream_bound.h"
+#include "offload/optimizer/update_traffic.h"
+#include "offload/plan/machine.h"
 #include "pinned/pinned_store.h"
 
 namespace longshore {

@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "nvme/state_files.h"
-#include "trainer/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 
 namespace longshore {
 namespace {

@@ -10,7 +10,7 @@
 #include "comm/communicator.h"
 #include "nvme/agreement.h"
 #include "nvme/manifest.h"
-#include "trainer/checkpoint_manifest.h"
+#include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/run_setup.h"
 
 namespace longshore {

@@ -6,7 +6,7 @@
 
 #include "fsdp/engine.h"
 #include "hf/exporter.h"
-#include "trainer/checkpoint_reader.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/model_source.h"
 
 namespace longshore {

@@ -2,7 +2,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "offload/plan_inputs.h"
+#include "offload/plan/plan_inputs.h"
 #include "trainer/resume_point.h"
 
 namespace longshore {

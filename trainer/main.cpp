@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "trainer/command_line.h"
+#include "trainer/commands/command_line.h"
 
 namespace {
 

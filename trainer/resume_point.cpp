@@ -5,7 +5,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "trainer/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 
 namespace longshore {
 namespace {

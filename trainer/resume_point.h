@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/world.h"
-#include "trainer/checkpoint_reader.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
 
 namespace longshore {
 

@@ -7,7 +7,7 @@
 
 #include "comm/world.h"
 #include "config/run_config.h"
-#include "offload/rank_groups.h"
+#include "offload/staging/rank_groups.h"
 
 namespace longshore {
 

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <optional>
 
-#include "trainer/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 
 namespace longshore {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "comm/world.h"
-#include "offload/rank_groups.h"
-#include "trainer/checkpoint_writer.h"
+#include "offload/staging/rank_groups.h"
+#include "trainer/checkpoint/checkpoint_writer.h"
 
 namespace longshore {
 

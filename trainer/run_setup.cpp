@@ -5,8 +5,8 @@
 
 #include "base/errors.h"
 #include "fsdp/engine.h"
-#include "offload/adamw_rule.h"
-#include "offload/plan_inputs.h"
+#include "offload/optimizer/adamw_rule.h"
+#include "offload/plan/plan_inputs.h"
 
 namespace longshore {
 namespace {

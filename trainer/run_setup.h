@@ -7,8 +7,8 @@
 
 #include "config/run_config.h"
 #include "device/compute_threads.h"
-#include "offload/machine.h"
-#include "offload/tier_plan.h"
+#include "offload/plan/machine.h"
+#include "offload/plan/tier_plan.h"
 #include "trainer/model_source.h"
 #include "trainer/run_ranks.h"
 

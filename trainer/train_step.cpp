@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "offload/clip.h"
+#include "offload/optimizer/clip.h"
 
 namespace longshore {
 

@@ -6,7 +6,7 @@
 
 #include "fsdp/engine.h"
 #include "fsdp/step_totals.h"
-#include "offload/grad_drain.h"
+#include "offload/staging/grad_drain.h"
 
 namespace longshore {
 

@@ -9,7 +9,7 @@
 
 #include "fsdp/engine.h"
 #include "text/tokenizer.h"
-#include "trainer/checkpoint_manifest.h"
+#include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/drive_state.h"
 #include "trainer/eval_tracker.h"
 #include "trainer/live_line.h"

@@ -7,7 +7,7 @@
 
 #include "device/compute_threads.h"
 #include "model/module_model.h"
-#include "offload/machine.h"
+#include "offload/plan/machine.h"
 #include "trainer/train_step.h"
 
 namespace {

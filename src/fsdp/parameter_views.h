@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/unit.h"
-#include "offload/stage_ring.h"
+#include "offload/staging/stage_ring.h"
 #include "shard/flat_layout.h"
 
 namespace longshore {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fsdp/unit_runner.h"
-#include "offload/rank_groups.h"
+#include "offload/staging/rank_groups.h"
 
 namespace longshore {
 

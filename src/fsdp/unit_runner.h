@@ -14,7 +14,7 @@
 #include "fsdp/grad_accumulator.h"
 #include "fsdp/parameter_views.h"
 #include "model/unit.h"
-#include "offload/prefetcher.h"
+#include "offload/staging/prefetcher.h"
 
 namespace longshore {
 

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/errors.h"
-#include "offload/adamw.h"
+#include "offload/optimizer/adamw.h"
 #include "tests/offload/adamw_slices.h"
 
 namespace longshore {

@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "offload/adamw.h"
-#include "offload/clip.h"
+#include "offload/optimizer/adamw.h"
+#include "offload/optimizer/clip.h"
 #include "tests/offload/adamw_slices.h"
 
 namespace longshore {

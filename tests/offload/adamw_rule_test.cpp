@@ -1,5 +1,5 @@
 // Parameter groups: which scalars a parameter gets, and groups that name nothing.
-#include "offload/adamw_rule.h"
+#include "offload/optimizer/adamw_rule.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/number_formats.h"
-#include "offload/adamw.h"
+#include "offload/optimizer/adamw.h"
 
 namespace longshore::fakes {
 

@@ -1,5 +1,5 @@
 // The drain: what arrives at home, and a norm that depends on the values alone.
-#include "offload/grad_drain.h"
+#include "offload/staging/grad_drain.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The drain's loops against plain ones: the same bits at every SIMD level and length.
-#include "offload/gradient_kernels.h"
+#include "offload/staging/gradient_kernels.h"
 
 #include <gtest/gtest.h>
 

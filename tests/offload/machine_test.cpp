@@ -1,5 +1,5 @@
 // The probe over made-up /proc and /sys trees, and on the machine that is here.
-#include "offload/machine.h"
+#include "offload/plan/machine.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

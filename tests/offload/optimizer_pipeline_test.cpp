@@ -1,6 +1,6 @@
 // The update of whole units at home: the same bits on any number of threads and ranks, each unit
 // once, padding and frozen parameters untouched.
-#include "offload/optimizer_pipeline.h"
+#include "offload/optimizer/optimizer_pipeline.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/number_formats.h"
 #include "base/philox.h"
-#include "offload/update_traffic.h"
+#include "offload/optimizer/update_traffic.h"
 #include "pinned/pinned_store.h"
 #include "shard/state_values.h"
 #include "tests/fakes/specs.h"

@@ -1,5 +1,5 @@
 // Which units a pass fetches, into which slots, and when: by hand, and over random models.
-#include "offload/pass_plan.h"
+#include "offload/schedule/pass_plan.h"
 
 #include <gtest/gtest.h>
 

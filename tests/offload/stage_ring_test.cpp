@@ -1,4 +1,4 @@
-#include "offload/stage_ring.h"
+#include "offload/staging/stage_ring.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The plan's arithmetic on made-up machines, by hand and against what is really allocated.
-#include "offload/tier_plan.h"
+#include "offload/plan/tier_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include "base/errors.h"
 #include "config/run_config.h"
 #include "device/device_memory.h"
-#include "offload/grad_drain.h"
-#include "offload/plan_inputs.h"
-#include "offload/plan_text.h"
+#include "offload/plan/plan_inputs.h"
+#include "offload/plan/plan_text.h"
+#include "offload/staging/grad_drain.h"
 #include "pinned/pinned_store.h"
 #include "tests/fakes/specs.h"
 

@@ -5,7 +5,7 @@
 
 #include "hf/model_directory.h"
 #include "tests/parity/run_driver.h"
-#include "trainer/command_line.h"
+#include "trainer/commands/command_line.h"
 #include "trainer/run_setup.h"
 
 namespace longshore {

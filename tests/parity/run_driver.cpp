@@ -11,9 +11,9 @@
 #include <fstream>
 
 #include "hf/safetensors_reader.h"
-#include "trainer/checkpoint_directory.h"
-#include "trainer/checkpoint_reader.h"
-#include "trainer/command_line.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/commands/command_line.h"
 #include "trainer/resume_point.h"
 
 namespace longshore {

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "tests/parity/run_driver.h"
-#include "trainer/command_line.h"
+#include "trainer/commands/command_line.h"
 
 namespace longshore {
 namespace {

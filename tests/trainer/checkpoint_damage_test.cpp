@@ -15,7 +15,7 @@
 #include "hf/safetensors_reader.h"
 #include "tests/trainer/checkpoint_fixture.h"
 #include "tests/trainer/temporary_directory.h"
-#include "trainer/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 
 namespace longshore {
 namespace {

@@ -13,8 +13,8 @@
 #include "base/philox.h"
 #include "pinned/pinned_store.h"
 #include "shard/state_values.h"
-#include "trainer/checkpoint_reader.h"
-#include "trainer/checkpoint_writer.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/resume_point.h"
 #include "trainer/run_saver.h"
 

@@ -11,8 +11,8 @@
 #include "hf/safetensors_reader.h"
 #include "tests/trainer/checkpoint_fixture.h"
 #include "tests/trainer/temporary_directory.h"
-#include "trainer/checkpoint_directory.h"
-#include "trainer/checkpoint_moments.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_moments.h"
 
 namespace longshore {
 namespace {

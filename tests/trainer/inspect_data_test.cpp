@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "tests/trainer/temporary_directory.h"
-#include "trainer/command_line.h"
+#include "trainer/commands/command_line.h"
 
 namespace longshore {
 namespace {

@@ -1,0 +1,164 @@
+#include "offload/optimizer/adamw.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/errors.h"
+#include "base/number_formats.h"
+#include "offload/optimizer/adamw_formula.h"
+#include "offload/optimizer/adamw_kernels.h"
+#include "shard/flat_layout.h"
+
+namespace longshore {
+namespace {
+
+bool has_units(const MomentSpan& moment) {
+  const size_t blocks = (moment.elements() + kMomentBlockElements - 1) / kMomentBlockElements;
+  return moment.units.size() == (moment.format == MomentFormat::kInt8 ? blocks : 0);
+}
+
+void check_slice(const UpdateSlice& slice) {
+  const size_t count = slice.elements();
+  const bool split = !slice.low.empty();
+  LONGSHORE_CHECK(slice.exp_avg_sq.elements() == count);
+  LONGSHORE_CHECK(slice.exp_avg_sq.format == slice.exp_avg.format);
+  LONGSHORE_CHECK(has_units(slice.exp_avg) && has_units(slice.exp_avg_sq));
+  if (slice.exp_avg.format != MomentFormat::kF32 && count > 0) {
+    LONGSHORE_CHECK(split) << "only split masters have moments narrower than fp32";
+    LONGSHORE_CHECK(slice.rounding.first_element % kBlockElements == 0)
+        << slice.rounding.first_element;
+  }
+  LONGSHORE_CHECK(slice.master.size() == (split ? 0 : count)) << slice.master.size();
+  LONGSHORE_CHECK(slice.low.size() == (split ? count : 0)) << slice.low.size();
+  LONGSHORE_CHECK(slice.high.size() == count || (!split && slice.high.empty()));
+  LONGSHORE_CHECK(slice.gradient_dtype != DType::kF16);
+  LONGSHORE_CHECK(slice.gradient.size() ==
+                  count * static_cast<size_t>(width_of(slice.gradient_dtype)))
+      << slice.gradient.size() << " bytes of gradient for " << count << " elements";
+}
+
+float gradient_at(const UpdateSlice& slice, size_t i) {
+  if (slice.gradient_dtype == DType::kF32) {
+    return reinterpret_cast<const float*>(slice.gradient.data())[i];
+  }
+  return bf16_to_float(reinterpret_cast<const uint16_t*>(slice.gradient.data())[i]);
+}
+
+// Updates the element's parameter; moments come and go as fp32.
+void update_element(const UpdateSlice& slice, size_t i, float& m, float& v, const AdamWScalars& s) {
+  const bool split = !slice.low.empty();
+  float p = split ? join_master(slice.high[i], slice.low[i]) : slice.master[i];
+  internal::adamw_element(gradient_at(slice, i), m, v, p, s);
+  if (split) slice.low[i] = master_low(p);
+  if (!split) slice.master[i] = p;
+  if (!slice.high.empty()) slice.high[i] = master_high(p);
+}
+
+void update_f32(const UpdateSlice& slice, const AdamWScalars& scalars) {
+  for (size_t i = 0; i < slice.elements(); ++i) {
+    update_element(slice, i, slice.exp_avg.f32()[i], slice.exp_avg_sq.f32()[i], scalars);
+  }
+}
+
+void update_bf16(const UpdateSlice& slice, const AdamWScalars& scalars) {
+  auto* m_stored = reinterpret_cast<uint16_t*>(slice.exp_avg.values.data());
+  auto* v_stored = reinterpret_cast<uint16_t*>(slice.exp_avg_sq.values.data());
+  for (size_t i = 0; i < slice.elements(); ++i) {
+    float m = bf16_to_float(m_stored[i]);
+    float v = bf16_to_float(v_stored[i]);
+    update_element(slice, i, m, v, scalars);
+    const uint32_t word = random_word(slice.rounding, i);
+    m_stored[i] = float_to_bf16_stochastic(m, word & 0xffffu);
+    v_stored[i] = float_to_bf16_stochastic(v, word >> 16);
+  }
+}
+
+void update_int8_block(const UpdateSlice& slice, size_t block, const AdamWScalars& scalars) {
+  const size_t begin = block * kMomentBlockElements;
+  const size_t count = std::min(slice.elements() - begin, size_t{kMomentBlockElements});
+  auto* m_codes = reinterpret_cast<uint8_t*>(slice.exp_avg.values.data()) + begin;
+  auto* v_codes = reinterpret_cast<uint8_t*>(slice.exp_avg_sq.values.data()) + begin;
+  float& m_unit = slice.exp_avg.units[block];
+  float& v_unit = slice.exp_avg_sq.units[block];
+  std::array<float, kMomentBlockElements> m{};
+  std::array<float, kMomentBlockElements> v{};
+  float m_largest = 0.0f;
+  float v_largest = 0.0f;
+  for (size_t i = 0; i < count; ++i) {
+    m[i] = decode_first_moment(m_codes[i], m_unit);
+    v[i] = decode_second_moment(v_codes[i], v_unit);
+    update_element(slice, begin + i, m[i], v[i], scalars);
+    m_largest = std::max(m_largest, std::fabs(m[i]));
+    v_largest = std::max(v_largest, v[i]);
+  }
+  m_unit = moment_unit(kFirstMomentCurve, m_largest);
+  v_unit = moment_unit(kSecondMomentCurve, v_largest);
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t word = random_word(slice.rounding, begin + i);
+    m_codes[i] = encode_first_moment(m[i], 1.0f / m_unit, word & 0xffffu);
+    v_codes[i] = encode_second_moment(v[i], 1.0f / v_unit, word >> 16);
+  }
+}
+
+}  // namespace
+
+AdamWScalars make_adamw_scalars(const AdamWOptions& options, int64_t update, double lr,
+                                double clip_scale, bool decays) {
+  LONGSHORE_CHECK(update >= 1) << update;
+  const auto t = static_cast<double>(update);
+  const double c1 = 1.0 - std::pow(options.beta1, t);
+  const double c2 = 1.0 - std::pow(options.beta2, t);
+  return {.clip_scale = static_cast<float>(clip_scale),
+          .beta1 = static_cast<float>(options.beta1),
+          .one_minus_beta1 = static_cast<float>(1.0 - options.beta1),
+          .beta2 = static_cast<float>(options.beta2),
+          .one_minus_beta2 = static_cast<float>(1.0 - options.beta2),
+          .keep = decays ? static_cast<float>(1.0 - lr * options.weight_decay) : 1.0f,
+          .step_size = static_cast<float>(lr / c1),
+          .inv_sqrt_c2 = static_cast<float>(1.0 / std::sqrt(c2)),
+          .eps = static_cast<float>(options.eps)};
+}
+
+std::string_view name_of(SimdLevel level) {
+  switch (level) {
+    case SimdLevel::kBaseline:
+      return "baseline";
+    case SimdLevel::kAvx2:
+      return "avx2";
+    case SimdLevel::kAvx512:
+      return "avx512";
+  }
+  return "?";
+}
+
+void adamw_step(const UpdateSlice& slice, const AdamWScalars& scalars) {
+  static const SimdLevel level = best_simd_level();
+  adamw_step_at(level, slice, scalars);
+}
+
+void adamw_step_at(SimdLevel level, const UpdateSlice& slice, const AdamWScalars& scalars) {
+  check_slice(slice);
+  internal::adamw_kernel(level, slice, scalars);
+}
+
+void adamw_step_reference(const UpdateSlice& slice, const AdamWScalars& scalars) {
+  check_slice(slice);
+  internal::adamw_scalar(slice, scalars);
+}
+
+void internal::adamw_scalar(const UpdateSlice& slice, const AdamWScalars& scalars) {
+  switch (slice.exp_avg.format) {
+    case MomentFormat::kF32:
+      return update_f32(slice, scalars);
+    case MomentFormat::kBF16:
+      return update_bf16(slice, scalars);
+    case MomentFormat::kInt8:
+      for (size_t block = 0; block < slice.exp_avg.units.size(); ++block) {
+        update_int8_block(slice, block, scalars);
+      }
+      return;
+  }
+}
+
+}  // namespace longshore

@@ -1,0 +1,74 @@
+// AdamW over spans: the one formula of the update, for every state format, in one pass over memory.
+// Pure functions, any thread. Every SIMD level gives the same bits, with any length and any cut
+// into slices that the state format allows.
+//
+//   g = float(gradient) * clip_scale
+//   m = fma(beta1, m, (1 - beta1) * g)
+//   v = fma(beta2, v, (1 - beta2) * g * g)
+//   p = p * (1 - lr * weight_decay)                        decoupled; 1 where nothing decays
+//   p = p - (lr / c1) * m / (sqrt(v) * inv_sqrt_c2 + eps)  c = 1 - beta^t
+//
+// in fp32, in this order, fused only where fma is written. Denormals are kept. Stored moments are
+// m and v rounded as shard/moments.h says; p is made of them before they are rounded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "offload/optimizer/update_slice.h"
+
+namespace longshore {
+
+// Parameters with a learning rate or decay of their own.
+struct AdamWGroup {
+  std::vector<std::string> parameters;  // globs of names; the first group that matches counts
+  double lr_ratio = 1.0;                // over the learning rate of the step
+  std::optional<double> weight_decay = {};
+};
+
+// `optimizer` of the run file.
+struct AdamWOptions {
+  enum class Decay : uint8_t { kMatrices, kAll };
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  Decay decay = Decay::kMatrices;  // parameters with two or more dimensions, or all
+  std::vector<AdamWGroup> groups = {};
+  uint64_t seed = 0;  // of the moments' stochastic rounding
+};
+
+// The scalars of one step, made in double and rounded once.
+struct AdamWScalars {
+  float clip_scale = 1.0f;
+  float beta1 = 0.0f;
+  float one_minus_beta1 = 1.0f;
+  float beta2 = 0.0f;
+  float one_minus_beta2 = 1.0f;
+  float keep = 1.0f;       // 1 - lr * weight_decay
+  float step_size = 0.0f;  // lr / c1
+  float inv_sqrt_c2 = 1.0f;
+  float eps = 0.0f;
+};
+
+// `update` counts applied updates from 1. `decays`: whether the parameter is one that decays.
+AdamWScalars make_adamw_scalars(const AdamWOptions& options, int64_t update, double lr,
+                                double clip_scale, bool decays);
+
+// How wide the kernels' instructions are; levels above the CPU's are not to be called.
+enum class SimdLevel : uint8_t { kBaseline, kAvx2, kAvx512 };
+std::string_view name_of(SimdLevel level);
+SimdLevel best_simd_level();
+
+// Updates the slice in place.
+void adamw_step(const UpdateSlice& slice, const AdamWScalars& scalars);
+// The same with a level of the caller's choice, for tests.
+void adamw_step_at(SimdLevel level, const UpdateSlice& slice, const AdamWScalars& scalars);
+// The same, one element after another: what the others are held against.
+void adamw_step_reference(const UpdateSlice& slice, const AdamWScalars& scalars);
+
+}  // namespace longshore

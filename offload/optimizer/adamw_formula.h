@@ -1,0 +1,18 @@
+// The element of AdamW, written once; kernels and the scalar reference inline it. Pure function.
+#pragma once
+
+#include "offload/optimizer/adamw.h"
+
+namespace longshore::internal {
+
+// Changes m, v and p. `__builtin_fmaf` is the IEEE operation at every SIMD level.
+[[gnu::always_inline]] inline void adamw_element(float gradient, float& m, float& v, float& p,
+                                                 const AdamWScalars& s) {
+  const float g = gradient * s.clip_scale;
+  m = __builtin_fmaf(s.beta1, m, s.one_minus_beta1 * g);
+  v = __builtin_fmaf(s.beta2, v, s.one_minus_beta2 * g * g);
+  p = p * s.keep;
+  p = p - s.step_size * m / (__builtin_sqrtf(v) * s.inv_sqrt_c2 + s.eps);
+}
+
+}  // namespace longshore::internal

@@ -1,0 +1,180 @@
+#include "offload/optimizer/optimizer_pipeline.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "offload/optimizer/adamw_rule.h"
+#include "offload/optimizer/update_traffic.h"
+
+namespace longshore {
+namespace {
+
+// A tile's state, 18 bytes an element at most, stays in a core's L2 cache; a multiple of
+// kBlockElements.
+constexpr int64_t kTileElements = int64_t{1} << 15;
+
+template <typename T>
+std::span<T> part(std::span<T> whole, int64_t begin, int64_t elements) {
+  return whole.empty() ? whole
+                       : whole.subspan(static_cast<size_t>(begin), static_cast<size_t>(elements));
+}
+
+// A parameter's random bits are its own, wherever it lies.
+PhiloxKey rounding_key(uint64_t seed, const std::string& parameter) {
+  const uint64_t hash = hash64(parameter) ^ (seed * 0x9E3779B97F4A7C15u);
+  return {static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> 32)};
+}
+
+// Hashes what is written of a tile, region by region.
+class Checksums {
+ public:
+  Checksums(const StateSpans& whole, Segment segment, std::vector<TileChecksum>* out)
+      : whole_(whole), segment_(segment), out_(out) {}
+
+  void add(const UpdateSlice& slice) {
+    add(Region::kMaster, std::as_bytes(whole_.master), std::as_bytes(slice.master));
+    add(Region::kHigh, std::as_bytes(whole_.high), std::as_bytes(slice.high));
+    add(Region::kLow, std::as_bytes(whole_.low), std::as_bytes(slice.low));
+    add(Region::kExpAvg, whole_.exp_avg.values, slice.exp_avg.values);
+    add(Region::kExpAvgSq, whole_.exp_avg_sq.values, slice.exp_avg_sq.values);
+    add(Region::kExpAvgUnits, std::as_bytes(whole_.exp_avg.units),
+        std::as_bytes(slice.exp_avg.units));
+    add(Region::kExpAvgSqUnits, std::as_bytes(whole_.exp_avg_sq.units),
+        std::as_bytes(slice.exp_avg_sq.units));
+  }
+
+ private:
+  void add(Region region, std::span<const std::byte> whole, std::span<const std::byte> written) {
+    if (written.empty()) return;
+    out_->push_back({segment_, region, written.data() - whole.data(),
+                     static_cast<Bytes>(written.size()), hash64(written)});
+  }
+
+  const StateSpans& whole_;
+  Segment segment_;
+  std::vector<TileChecksum>* out_;
+};
+
+}  // namespace
+
+OptimizerPipeline::OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
+                                     const ModelSpec& model, Rank rank, const AdamWOptions& options,
+                                     WorkerPool* pool)
+    : OptimizerPipeline(store, layouts, model, rank, std::make_unique<AdamWRule>(options),
+                        options.seed, pool) {}
+
+OptimizerPipeline::OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
+                                     const ModelSpec& model, Rank rank,
+                                     std::unique_ptr<UpdateRule> rule, uint64_t seed,
+                                     WorkerPool* pool)
+    : store_(store), pool_(pool), rule_(std::move(rule)) {
+  LONGSHORE_CHECK(layouts.size() == model.units.size());
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    units_.push_back(make_unit(layouts[i], model.units[i], rank, seed));
+  }
+}
+
+OptimizerPipeline::Unit OptimizerPipeline::make_unit(const FlatLayout& layout, const UnitSpec& spec,
+                                                     Rank rank, uint64_t seed) const {
+  Unit unit;
+  for (const ShardPiece& piece : layout.pieces(rank)) {
+    if (piece.segment == Segment::kFrozen) continue;
+    const auto& parameter = spec.parameters.at(static_cast<size_t>(piece.parameter));
+    const int32_t group = rule_->group_of(parameter);
+    const PhiloxKey key = rounding_key(seed, parameter.name);
+    for (int64_t done = 0; done < piece.elements; done += kTileElements) {
+      unit.tiles.push_back({piece.segment,
+                            piece.shard_begin + done,
+                            std::min(kTileElements, piece.elements - done),
+                            group,
+                            {key, static_cast<uint64_t>(piece.parameter_begin + done), 0}});
+    }
+    unit.traffic_bytes += update_traffic(store_->options(), piece.segment, piece.elements).total();
+  }
+  add_tasks(unit);
+  return unit;
+}
+
+// Small parameters share a task: a task for a norm of a thousand elements would cost more than it
+// does.
+void OptimizerPipeline::add_tasks(Unit& unit) {
+  int64_t elements = 0;
+  size_t begin = 0;
+  for (size_t i = 0; i < unit.tiles.size(); ++i) {
+    elements += unit.tiles[i].elements;
+    if (elements < kTileElements && i + 1 < unit.tiles.size()) continue;
+    unit.tasks.push_back({begin, i + 1});
+    begin = i + 1;
+    elements = 0;
+  }
+}
+
+void OptimizerPipeline::stage(const StepUpdate& update) {
+  LONGSHORE_CHECK(!pending()) << "update " << update.update << " staged before the last is applied";
+  rule_->stage(update);
+  staged_update_ = static_cast<uint64_t>(update.update);
+  for (Unit& unit : units_) unit.pending = !unit.tiles.empty();
+}
+
+bool OptimizerPipeline::update(UnitId id, std::vector<TileChecksum>* written) {
+  Unit& unit = units_.at(static_cast<size_t>(id.value));
+  if (!unit.pending) return false;
+  const auto begin = std::chrono::steady_clock::now();
+  const std::unique_ptr<ShardStore::StateLease> lease = store_->state(id);
+  const std::array<StateSpans, 2> segments = {lease->segment(Segment::kQuantisedMoments),
+                                              lease->segment(Segment::kFullMoments)};
+  TileChecksums checksums(written == nullptr ? 0 : unit.tiles.size());
+  pool_->for_each_block(static_cast<int64_t>(unit.tasks.size()), [&](int64_t index) {
+    const Task& task = unit.tasks[static_cast<size_t>(index)];
+    for (size_t i = task.begin; i < task.end; ++i) {
+      const Tile& tile = unit.tiles[i];
+      const StateSpans& state = segments[static_cast<size_t>(tile.segment)];
+      const UpdateSlice slice = slice_of(tile, state);
+      rule_->apply(tile.group, slice);
+      if (written != nullptr) Checksums(state, tile.segment, &checksums[i]).add(slice);
+    }
+  });
+  for (const std::vector<TileChecksum>& tile : checksums) {
+    written->insert(written->end(), tile.begin(), tile.end());
+  }
+  unit.pending = false;
+  bytes_ += unit.traffic_bytes;
+  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return true;
+}
+
+UpdateSlice OptimizerPipeline::slice_of(const Tile& tile, const StateSpans& state) const {
+  const DType drain = store_->options().drain;
+  const Bytes width = width_of(drain);
+  UpdateSlice slice = {
+      .master = part(state.master, tile.begin, tile.elements),
+      .high = part(state.high, tile.begin, tile.elements),
+      .low = part(state.low, tile.begin, tile.elements),
+      .exp_avg = state.exp_avg.part(tile.begin, tile.elements),
+      .exp_avg_sq = state.exp_avg_sq.part(tile.begin, tile.elements),
+      .gradient = part(std::span<const std::byte>(state.gradient), tile.begin * width,
+                       tile.elements * width),
+      .gradient_dtype = drain,
+      .rounding = tile.rounding,
+  };
+  slice.rounding.update = staged_update_;
+  return slice;
+}
+
+void OptimizerPipeline::flush() {
+  for (size_t i = 0; i < units_.size(); ++i) update(UnitId(static_cast<int32_t>(i)));
+}
+
+bool OptimizerPipeline::pending(UnitId unit) const {
+  return units_.at(static_cast<size_t>(unit.value)).pending;
+}
+
+bool OptimizerPipeline::pending() const {
+  return std::ranges::any_of(units_, [](const Unit& unit) { return unit.pending; });
+}
+
+}  // namespace longshore

@@ -1,0 +1,92 @@
+// OptimizerPipeline: applies an element-wise optimizer to the shards at home, one unit at a time,
+// when the schedule asks. Owned by the run; one owner thread calls it, the work runs on the pool. A
+// step is staged once its clip factor is known; its units are then updated in any order, each once.
+//
+// Each parameter's piece is cut into tiles of fixed size and tiles into tasks of fixed size, so
+// that results do not depend on the number of threads. Each byte of state is read and written once;
+// what is written can be hashed while it is still in the core's cache.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "offload/optimizer/adamw.h"
+#include "offload/optimizer/update_rule.h"
+#include "pinned/worker_pool.h"
+#include "shard/shard_store.h"
+
+namespace longshore {
+
+// The checksum of what an update wrote of one region of one tile: xxh3-64.
+struct TileChecksum {
+  Segment segment = Segment::kQuantisedMoments;
+  Region region = Region::kMaster;
+  int64_t begin = 0;  // bytes from the region's start in the segment
+  Bytes bytes = 0;
+  uint64_t hash = 0;
+  bool operator==(const TileChecksum&) const = default;
+};
+
+class OptimizerPipeline {
+ public:
+  // The store and the pool must outlive the pipeline.
+  OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
+                    const ModelSpec& model, Rank rank, const AdamWOptions& options,
+                    WorkerPool* pool);
+  // The same with another rule; `seed` is of the moments' stochastic rounding.
+  OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
+                    const ModelSpec& model, Rank rank, std::unique_ptr<UpdateRule> rule,
+                    uint64_t seed, WorkerPool* pool);
+
+  // Every unit with trainable parameters now has a pending update. Earlier ones must be applied.
+  void stage(const StepUpdate& update);
+  // Applies the unit's pending update; does nothing where there is none. Nobody may hold a lease of
+  // the unit. Returns true when it changed the unit. `written`: gets the checksums of all that was
+  // written, in an order that depends on the layout alone: by tile, then by region.
+  bool update(UnitId unit, std::vector<TileChecksum>* written = nullptr);
+  // Applies all pending updates, in unit order.
+  void flush();
+  bool pending(UnitId unit) const;
+  bool pending() const;
+  // Seconds spent in updates, and bytes that they read and wrote, since the last call.
+  double take_seconds() { return std::exchange(seconds_, 0.0); }
+  Bytes take_bytes() { return std::exchange(bytes_, 0); }
+
+ private:
+  // Part of one parameter, inside one segment of the shard.
+  struct Tile {
+    Segment segment;
+    int64_t begin = 0;
+    int64_t elements = 0;
+    int32_t group = 0;  // of the rule
+    RoundingStream rounding;
+  };
+  // Tiles that one task updates: [begin, end) of the unit's tiles.
+  struct Task {
+    size_t begin = 0;
+    size_t end = 0;
+  };
+  struct Unit {
+    std::vector<Tile> tiles;
+    std::vector<Task> tasks;
+    Bytes traffic_bytes = 0;  // of one update
+    bool pending = false;
+  };
+  using TileChecksums = std::vector<std::vector<TileChecksum>>;
+
+  Unit make_unit(const FlatLayout& layout, const UnitSpec& spec, Rank rank, uint64_t seed) const;
+  static void add_tasks(Unit& unit);
+  UpdateSlice slice_of(const Tile& tile, const StateSpans& state) const;
+
+  ShardStore* store_;
+  WorkerPool* pool_;
+  std::unique_ptr<UpdateRule> rule_;
+  std::vector<Unit> units_;
+  uint64_t staged_update_ = 0;
+  double seconds_ = 0.0;
+  Bytes bytes_ = 0;
+};
+
+}  // namespace longshore

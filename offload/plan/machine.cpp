@@ -1,0 +1,87 @@
+#include "offload/plan/machine.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+namespace longshore {
+namespace {
+
+// As many as Linux supports.
+constexpr int kMostCores = 8192;
+
+std::vector<int> cores_of_this_process() {
+  std::vector<int> cores;
+  cpu_set_t* set = CPU_ALLOC(kMostCores);
+  const size_t bytes = CPU_ALLOC_SIZE(kMostCores);
+  CPU_ZERO_S(bytes, set);
+  if (sched_getaffinity(0, bytes, set) == 0) {
+    for (int core = 0; core < kMostCores; ++core) {
+      if (CPU_ISSET_S(static_cast<size_t>(core), bytes, set)) cores.push_back(core);
+    }
+  }
+  CPU_FREE(set);
+  return cores;
+}
+
+// Hardware threads of one core have the same list of siblings.
+int count_physical(const std::vector<int>& cores) {
+  std::set<std::string> siblings;
+  for (int core : cores) {
+    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(core) +
+                       "/topology/thread_siblings_list");
+    std::string line;
+    if (!std::getline(file, line)) return static_cast<int>(cores.size());
+    siblings.insert(line);
+  }
+  return static_cast<int>(siblings.size());
+}
+
+std::string read_cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) {
+      return line.substr(colon + 2);
+    }
+  }
+  return "unknown CPU";
+}
+
+std::optional<Bytes> read_memlock_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return std::nullopt;
+  }
+  return static_cast<Bytes>(limit.rlim_cur);
+}
+
+}  // namespace
+
+Bytes Machine::host_available() const {
+  return cgroup_available ? std::min(ram_available, *cgroup_available) : ram_available;
+}
+
+Machine probe_machine() {
+  Machine machine;
+  machine.cpu_model = read_cpu_model();
+  machine.simd = best_simd_level();
+  const std::vector<int> cores = cores_of_this_process();
+  const int quota = read_core_quota("/").value_or(kMostCores);
+  machine.logical_cores = std::clamp(static_cast<int>(cores.size()), 1, quota);
+  machine.physical_cores = std::clamp(count_physical(cores), 1, quota);
+  const HostMemory memory = read_host_memory("/");
+  machine.ram_total = memory.total;
+  machine.ram_available = memory.available;
+  machine.cgroup_limit = memory.cgroup_limit;
+  machine.cgroup_available = memory.cgroup_available;
+  machine.memlock_limit = read_memlock_limit();
+  machine.gpus = cuda_devices();
+  return machine;
+}
+
+}  // namespace longshore

@@ -1,0 +1,45 @@
+// Machine: what the plan may count on: cores, memory and their limits, GPUs. Plain values, so that
+// plans can be made for machines that are not there.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "device/cuda_runtime.h"
+#include "offload/optimizer/adamw.h"
+
+namespace longshore {
+
+struct Machine {
+  std::string cpu_model;
+  SimdLevel simd = SimdLevel::kBaseline;
+  int logical_cores = 1;   // that this process may use: affinity and cgroup quota
+  int physical_cores = 1;  // distinct cores among them
+  Bytes ram_total = 0;
+  Bytes ram_available = 0;                // MemAvailable: free, or freed at once
+  std::optional<Bytes> cgroup_limit;      // the tightest memory limit above the process
+  std::optional<Bytes> cgroup_available;  // what that limit leaves
+  std::optional<Bytes> memlock_limit;     // RLIMIT_MEMLOCK; nullopt = none
+  std::vector<CudaDevice> gpus;
+
+  // Host memory that a run may plan with.
+  Bytes host_available() const;
+};
+
+Machine probe_machine();
+
+// The parts of the probe that read files, below `root` ("/" but in tests).
+struct HostMemory {
+  Bytes total = 0;
+  Bytes available = 0;
+  std::optional<Bytes> cgroup_limit;
+  std::optional<Bytes> cgroup_available;
+};
+HostMemory read_host_memory(const std::filesystem::path& root);
+// The cores a cgroup's quota allows, rounded up; nullopt without a quota.
+std::optional<int> read_core_quota(const std::filesystem::path& root);
+
+}  // namespace longshore

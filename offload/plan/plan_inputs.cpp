@@ -1,0 +1,94 @@
+#include "offload/plan/plan_inputs.h"
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+// `auto` is the CPU: the engine computes nowhere else.
+DeviceKind choose_device(const RunConfig& config) {
+  if (config.device.kind == DeviceSection::Kind::kCuda) {
+    throw ConfigError(
+        "device.kind: this build computes on the cpu only; set device.kind = \"cpu\"");
+  }
+  return DeviceKind::kCpu;
+}
+
+int threads_or(const std::optional<int64_t>& wanted, int automatic) {
+  return wanted ? static_cast<int>(*wanted) : automatic;
+}
+
+StateFormat state_format(OffloadSection::StateFormat format) {
+  switch (format) {
+    case OffloadSection::StateFormat::kFp32:
+      return StateFormat::kFp32;
+    case OffloadSection::StateFormat::kSplit:
+      return StateFormat::kSplit;
+    case OffloadSection::StateFormat::kSplitBf16:
+      return StateFormat::kSplitBf16;
+    case OffloadSection::StateFormat::kSplitInt8:
+      return StateFormat::kSplitInt8;
+  }
+  LONGSHORE_CHECK(false);
+  return StateFormat::kSplit;
+}
+
+std::vector<AdamWGroup> adamw_groups(const OptimizerSection& optimizer) {
+  std::vector<AdamWGroup> groups;
+  for (const ParameterGroup& group : optimizer.groups) {
+    groups.push_back(
+        {group.parameters, group.lr ? *group.lr / optimizer.lr : 1.0, group.weight_decay});
+  }
+  return groups;
+}
+
+}  // namespace
+
+StateOptions state_options(const RunConfig& config) {
+  return {.format = state_format(config.offload.state_format),
+          .compute = config.precision.compute,
+          .drain = config.precision.drain_dtype()};
+}
+
+AdamWOptions adamw_options(const RunConfig& config) {
+  const OptimizerSection& optimizer = config.optimizer;
+  const bool all = optimizer.decay == OptimizerSection::Decay::kAll;
+  return {.beta1 = optimizer.betas[0],
+          .beta2 = optimizer.betas[1],
+          .eps = optimizer.eps,
+          .weight_decay = optimizer.weight_decay,
+          .decay = all ? AdamWOptions::Decay::kAll : AdamWOptions::Decay::kMatrices,
+          .groups = adamw_groups(optimizer),
+          .seed = static_cast<uint64_t>(config.run.seed)};
+}
+
+int compute_threads(const RunConfig& config, const Machine& machine) {
+  return threads_or(config.device.threads, machine.physical_cores);
+}
+
+PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCosts costs,
+                       const Machine& machine) {
+  PlanInputs inputs;
+  inputs.model = &model;
+  inputs.costs = std::move(costs);
+  inputs.state = state_options(config);
+  inputs.reduce = config.precision.reduce;
+  if (config.offload.optimizer == OffloadSection::Optimizer::kNvme) {
+    inputs.nvme.directories = config.offload.nvme;
+    inputs.nvme.parameters = config.offload.parameters == OffloadSection::Parameters::kNvme;
+  }
+  inputs.steps = config.train.steps;
+  inputs.sequences_per_step = config.train.sequences_per_step;
+  inputs.micro_batch = config.train.micro_batch;
+  inputs.max_tokens = config.data.max_tokens;
+  inputs.prefetch = config.fsdp.prefetch;
+  inputs.recompute = config.fsdp.recompute == FsdpSection::Recompute::kUnit;
+  inputs.device = choose_device(config);
+  inputs.device_cap = config.offload.device_memory;
+  inputs.host_cap = config.offload.host_memory;
+  inputs.compute_threads = compute_threads(config, machine);
+  inputs.optimizer_threads = threads_or(config.offload.threads, machine.physical_cores);
+  return inputs;
+}
+
+}  // namespace longshore

@@ -1,0 +1,245 @@
+#include "offload/plan/plan_text.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace longshore {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double percent_of(Bytes bytes, Bytes limit) {
+  return limit > 0 ? 100.0 * static_cast<double>(bytes) / static_cast<double>(limit) : 0.0;
+}
+
+std::string fixed(double value, int decimals) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%.*f", decimals, value);
+  return text.data();
+}
+
+// "1.10 G", "81.2 M", "4.1 k".
+std::string count_text(double count) {
+  if (count >= 1e9) return fixed(count / 1e9, 2) + " G";
+  if (count >= 1e6) return fixed(count / 1e6, 1) + " M";
+  if (count >= 1e3) return fixed(count / 1e3, 1) + " k";
+  return fixed(count, 0);
+}
+
+std::string padded(const std::string& text, size_t width) {
+  return text.size() >= width ? text : text + std::string(width - text.size(), ' ');
+}
+
+std::string right(const std::string& text, size_t width) {
+  return text.size() >= width ? text : std::string(width - text.size(), ' ') + text;
+}
+
+// One tier: its lines, then total and limit.
+struct Tier {
+  std::string title;
+  const std::vector<PlanLine>* lines;
+  Bytes total;
+  Bytes limit;
+  std::string limit_name;
+};
+
+size_t name_width(const TierPlan& plan) {
+  size_t width = std::string("total").size();
+  for (const auto* lines : {&plan.device_lines, &plan.host_lines}) {
+    for (const PlanLine& line : *lines) width = std::max(width, line.name.size());
+  }
+  return width;
+}
+
+std::string row(const std::string& name, Bytes bytes, Bytes limit, const std::string& detail,
+                size_t width) {
+  std::string text = "  " + padded(name, width) + right(format_bytes(bytes), 13) +
+                     right(fixed(percent_of(bytes, limit), 1) + " %", 9);
+  if (!detail.empty()) text += "   " + detail;
+  return text + "\n";
+}
+
+std::string table(const Tier& tier, size_t width) {
+  std::string text = tier.title + "\n";
+  for (const PlanLine& line : *tier.lines) {
+    text += row(line.name, line.bytes, tier.limit, line.detail, width);
+  }
+  text += row("total", tier.total, tier.limit, "", width);
+  text += row("limit", tier.limit, tier.limit, tier.limit_name, width);
+  if (tier.total > tier.limit) {
+    text += row("too little", tier.total - tier.limit, tier.limit, "does not fit", width);
+  }
+  return text;
+}
+
+std::string device_limit_name(const TierPlan& plan) {
+  if (!plan.device_cap_auto) return "offload.device_memory";
+  return plan.device == DeviceKind::kCpu ? "auto: what the plan needs" : "auto: the GPU's memory";
+}
+
+std::string threads_text(const TierPlan& plan) {
+  return std::to_string(plan.compute_threads) + " compute threads, " +
+         std::to_string(plan.optimizer_threads) + " optimizer threads";
+}
+
+// Empty for one rank.
+std::string ranks_text(const TierPlan& plan) {
+  const ShardTopology& topology = plan.topology;
+  if (topology.ranks == 1) return "";
+  return "ranks: " + std::to_string(topology.ranks) + ", " +
+         std::string(name_of(topology.strategy)) + ": " + std::to_string(topology.replicas()) +
+         " x " + std::to_string(topology.shard_ranks) +
+         " (copies of the model x shards); all bytes below are of one rank\n";
+}
+
+// Empty where nothing travels between ranks.
+std::string collectives_text(const StepTraffic& step) {
+  const std::pair<const char*, Bytes> parts[] = {{"all-gather ", step.all_gather},
+                                                 {"reduce-scatter ", step.reduce_scatter},
+                                                 {"all-reduce ", step.all_reduce}};
+  std::string text;
+  for (const auto& [name, bytes] : parts) {
+    if (bytes > 0) text += (text.empty() ? "" : ", ") + std::string(name) + format_bytes(bytes);
+  }
+  return text.empty() ? text : "  between ranks: " + text + "\n";
+}
+
+// Empty without drives. Wear is what decides how long a drive lasts.
+std::string nvme_text(const TierPlan& plan) {
+  if (!plan.nvme.used()) return "";
+  std::string text = "nvme: two versions of the state; every step is a durable commit\n";
+  for (size_t i = 0; i < plan.nvme_files.size(); ++i) {
+    text += "  " + plan.nvme.directories[i] + "  " + format_bytes(plan.nvme_files[i]) + "\n";
+  }
+  text += "  a step reads " + format_bytes(plan.step.nvme_read) + " and writes " +
+          format_bytes(plan.step.nvme_written);
+  if (plan.steps > 0) {
+    const double terabytes =
+        static_cast<double>(plan.step.nvme_written) * static_cast<double>(plan.steps) * 1e-12;
+    text += "; the run writes " + fixed(terabytes, 3) + " TB";
+  }
+  return text + "\n\n";
+}
+
+std::string step_text(const TierPlan& plan) {
+  const auto tokens = static_cast<double>(plan.micro_batches * plan.positions);
+  return "step\n  " + std::to_string(plan.micro_batches) + " micro-batches of at most " +
+         std::to_string(plan.positions) + " positions\n  host to device " +
+         format_bytes(plan.step.h2d) + ", device to host " + format_bytes(plan.step.d2h) +
+         ", update reads and writes " + format_bytes(plan.step.update_dram) + "\n" +
+         collectives_text(plan.step) + "  about " + count_text(plan.step.flops_per_token) +
+         "FLOP a token, " + count_text(plan.step.flops_per_token * tokens) + "FLOP a step\n";
+}
+
+Json lines_json(const std::vector<PlanLine>& lines, Bytes limit) {
+  Json array = Json::array();
+  for (const PlanLine& line : lines) {
+    array.push_back({{"name", line.name},
+                     {"detail", line.detail},
+                     {"bytes", line.bytes},
+                     {"percent", percent_of(line.bytes, limit)},
+                     {"exact", line.exact}});
+  }
+  return array;
+}
+
+Json ranks_json(const ShardTopology& topology) {
+  return {{"ranks", topology.ranks},
+          {"strategy", name_of(topology.strategy)},
+          {"shard_ranks", topology.shard_ranks},
+          {"replicas", topology.replicas()}};
+}
+
+Json device_json(const TierPlan& plan) {
+  Json buffers = Json::array();
+  for (const PlannedBuffer& buffer : plan.device_buffers) {
+    buffers.push_back({{"name", buffer.name}, {"bytes", buffer.bytes}});
+  }
+  return {{"kind", name_of(plan.device)},
+          {"compute_threads", plan.compute_threads},
+          {"slots", plan.slots},
+          {"owned_bytes", plan.device_owned},
+          {"workspace_bound_bytes", plan.device_workspace},
+          {"total_bytes", plan.device_total},
+          {"cap_bytes", plan.device_cap},
+          {"cap_auto", plan.device_cap_auto},
+          {"lines", lines_json(plan.device_lines, plan.device_cap)},
+          {"buffers", buffers}};
+}
+
+Json host_json(const TierPlan& plan) {
+  return {{"state_format", name_of(plan.state.format)},
+          {"optimizer_threads", plan.optimizer_threads},
+          {"arena_bytes", plan.host_arena},
+          {"total_bytes", plan.host_total},
+          {"limit_bytes", plan.host_limit},
+          {"limit_auto", plan.host_limit_auto},
+          {"lines", lines_json(plan.host_lines, plan.host_limit)}};
+}
+
+Json machine_json(const Machine& machine) {
+  Json gpus = Json::array();
+  for (const CudaDevice& gpu : machine.gpus) {
+    gpus.push_back({{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}});
+  }
+  Json json = {{"cpu", machine.cpu_model},
+               {"simd", name_of(machine.simd)},
+               {"physical_cores", machine.physical_cores},
+               {"logical_cores", machine.logical_cores},
+               {"ram_total_bytes", machine.ram_total},
+               {"ram_available_bytes", machine.ram_available},
+               {"cgroup_limit_bytes", nullptr},
+               {"gpus", gpus}};
+  if (machine.cgroup_limit) json["cgroup_limit_bytes"] = *machine.cgroup_limit;
+  return json;
+}
+
+}  // namespace
+
+std::string format_plan(const TierPlan& plan, const Machine& machine) {
+  const size_t width = name_width(plan);
+  const Tier device = {"device (" + std::string(name_of(plan.device)) + ")", &plan.device_lines,
+                       plan.device_total, plan.device_cap, device_limit_name(plan)};
+  const Tier host = {"host", &plan.host_lines, plan.host_total, plan.host_limit,
+                     plan.host_limit_auto ? "auto: available memory" : "offload.host_memory"};
+  std::string text = "model: " + count_text(static_cast<double>(plan.parameters)) +
+                     " parameters, " + count_text(static_cast<double>(plan.trainable)) +
+                     " trained\nmachine: " + machine.cpu_model + ", " +
+                     std::to_string(machine.physical_cores) + " cores, " +
+                     std::string(name_of(machine.simd)) + ", " + format_bytes(machine.ram_total) +
+                     " of memory, " + std::to_string(machine.gpus.size()) + " GPUs; " +
+                     threads_text(plan) + "\n" + ranks_text(plan) + "\n";
+  text +=
+      table(device, width) + "\n" + table(host, width) + "\n" + nvme_text(plan) + step_text(plan);
+  return text;
+}
+
+std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
+  const Json json = {
+      {"fits", plan.fits()},
+      {"parameters", plan.parameters},
+      {"trainable", plan.trainable},
+      {"ranks", ranks_json(plan.topology)},
+      {"device", device_json(plan)},
+      {"host", host_json(plan)},
+      {"nvme", {{"directories", plan.nvme.directories}, {"file_bytes", plan.nvme_files}}},
+      {"step",
+       {{"micro_batches", plan.micro_batches},
+        {"positions", plan.positions},
+        {"recompute", plan.recompute ? "unit" : "none"},
+        {"h2d_bytes", plan.step.h2d},
+        {"d2h_bytes", plan.step.d2h},
+        {"all_gather_bytes", plan.step.all_gather},
+        {"reduce_scatter_bytes", plan.step.reduce_scatter},
+        {"all_reduce_bytes", plan.step.all_reduce},
+        {"update_dram_bytes", plan.step.update_dram},
+        {"nvme_read_bytes", plan.step.nvme_read},
+        {"nvme_written_bytes", plan.step.nvme_written},
+        {"flops_per_token_estimate", plan.step.flops_per_token}}},
+      {"machine", machine_json(machine)}};
+  return json.dump(2) + "\n";
+}
+
+}  // namespace longshore

@@ -1,0 +1,354 @@
+#include "offload/plan/tier_plan.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "base/errors.h"
+#include "device/device_memory.h"
+#include "offload/optimizer/update_traffic.h"
+#include "offload/staging/grad_drain.h"
+#include "offload/staging/grad_reducer.h"
+#include "pinned/pinned_store.h"
+
+namespace longshore {
+namespace {
+
+// The process itself: code of LibTorch, MKL's scratch, threads, file buffers. A small run was
+// measured at 210 MiB; scratch and buffers grow with the model.
+constexpr Bytes kProcessBytes = 512 * kMiB;
+constexpr Bytes kTokenBytes = 8;  // LibTorch's indices are int64
+constexpr Bytes kBatchRows = 3;   // tokens, positions, targets
+
+Bytes product(std::initializer_list<int64_t> factors) {
+  int64_t result = 1;
+  for (int64_t factor : factors) {
+    const auto next = checked_multiply(result, factor);
+    if (!next)
+      throw DoesNotFitError(
+          "the plan's sizes are too large to count; lower "
+          "data.max_tokens or train.micro_batch");
+    result = *next;
+  }
+  return result;
+}
+
+Bytes rounded(Bytes bytes) {
+  return align_up(bytes, kDeviceBufferAlignment);
+}
+
+bool lends(const ModelSpec& model, UnitId id) {
+  for (const UnitSpec& unit : model.units) {
+    for (ParamRef ref : unit.borrowed) {
+      if (ref.unit == id) return true;
+    }
+  }
+  return false;
+}
+
+class Draft {
+ public:
+  Draft(const PlanInputs& inputs, const Machine& machine)
+      : inputs_(inputs),
+        machine_(machine),
+        model_(*inputs.model),
+        layouts_(make_layouts(model_, inputs.topology.shard_ranks)) {}
+
+  TierPlan make() {
+    describe_run();
+    add_slots();
+    add_gradients();
+    add_batches();
+    add_carries();
+    add_workspace();
+    finish_device();
+    add_host();
+    add_step();
+    return std::move(plan_);
+  }
+
+ private:
+  void describe_run() {
+    plan_.device = inputs_.device;
+    plan_.state = inputs_.state;
+    plan_.compute_threads = inputs_.compute_threads;
+    plan_.optimizer_threads = inputs_.optimizer_threads;
+    plan_.parameters = model_.parameter_elements();
+    plan_.trainable = model_.trainable_elements();
+    plan_.recompute = inputs_.recompute;
+    plan_.topology = inputs_.topology;
+    plan_.reduce = inputs_.reduce;
+    plan_.positions = product({inputs_.micro_batch, inputs_.max_tokens});
+    const int64_t at_once = product({inputs_.micro_batch, inputs_.topology.ranks});
+    plan_.micro_batches = (inputs_.sequences_per_step + at_once - 1) / at_once;
+  }
+
+  Bytes gathered_bytes(size_t unit) const {
+    return product({layouts_[unit].flat_elements(), width_of(inputs_.state.compute)});
+  }
+
+  Bytes gradient_bytes(size_t unit) const {
+    return product({layouts_[unit].trainable_elements(), width_of(DType::kF32)});
+  }
+
+  // The carry out of a unit for one micro-batch.
+  Bytes carry_bytes(const UnitSpec& unit) const {
+    Bytes sum = 0;
+    for (const CarryTensorSpec& tensor : unit.carry_out) {
+      sum +=
+          product({plan_.positions, tensor.elements_per_position, width_of(inputs_.state.compute)});
+    }
+    return rounded(sum);
+  }
+
+  void add_buffer(const std::string& name, Bytes bytes) {
+    if (bytes == 0) return;
+    plan_.device_buffers.push_back({name, rounded(bytes)});
+    plan_.device_owned += rounded(bytes);
+  }
+
+  // Sums the buffers added since `first` into one line.
+  void add_device_line(const std::string& name, const std::string& detail, size_t first) {
+    Bytes sum = 0;
+    for (size_t i = first; i < plan_.device_buffers.size(); ++i) {
+      sum += plan_.device_buffers[i].bytes;
+    }
+    if (sum > 0) plan_.device_lines.push_back({name, detail, sum, true});
+  }
+
+  void add_slots() {
+    PassInputs inputs;
+    inputs.prefetch = inputs_.prefetch;
+    size_t slots = static_cast<size_t>(inputs_.prefetch) + 1;
+    Bytes largest = 0;
+    for (size_t i = 0; i < model_.units.size(); ++i) {
+      slots = std::max(slots, units_leased_for(model_.units[i]).size());
+      inputs.unit_bytes.push_back(gathered_bytes(i));
+      largest = std::max(largest, gathered_bytes(i));
+    }
+    std::string detail;
+    if (inputs_.topology.keeps_gathered()) {
+      inputs.slot_bytes = inputs.unit_bytes;
+      detail = "every unit, from forward to backward";
+    } else {
+      inputs.slot_bytes.assign(slots, largest);
+      detail = std::to_string(slots) + " x " + format_bytes(rounded(largest));
+    }
+    plan_.slots = static_cast<int32_t>(inputs.slot_bytes.size());
+    for (size_t i = 0; i < inputs.slot_bytes.size(); ++i) {
+      add_buffer("slot." + std::to_string(i), inputs.slot_bytes[i]);
+    }
+    add_device_line("slots", detail, 0);
+    plan_.passes.train = plan_pass(model_, Pass::kTrain, inputs);
+    plan_.passes.forward = plan_pass(model_, Pass::kForward, inputs);
+  }
+
+  void add_gradients() {
+    const size_t first = plan_.device_buffers.size();
+    Bytes largest = 0;
+    for (size_t i = 0; i < model_.units.size(); ++i) {
+      if (!lends(model_, model_.units[i].id)) largest = std::max(largest, gradient_bytes(i));
+    }
+    add_buffer("gradient_accumulator", largest);
+    add_device_line("gradient accumulator", "fp32, the largest unit", first);
+    const size_t waiting = plan_.device_buffers.size();
+    for (size_t i = 0; i < model_.units.size(); ++i) {
+      if (!lends(model_, model_.units[i].id)) continue;
+      add_buffer("waiting_gradient." + model_.units[i].name, gradient_bytes(i));
+    }
+    add_device_line("waiting gradients", "fp32, of units that lend parameters", waiting);
+    const size_t scratch = plan_.device_buffers.size();
+    add_buffer("reduce_scratch",
+               GradReducer::planned_scratch_bytes(layouts_, inputs_.topology, inputs_.reduce));
+    add_device_line("reduce scratch", "for sums over ranks", scratch);
+    const size_t staging = plan_.device_buffers.size();
+    add_buffer("drain_staging", GradDrain::planned_staging_bytes(layouts_, inputs_.state));
+    add_device_line("drain staging", "gradients cast for the copy", staging);
+  }
+
+  void add_batches() {
+    const size_t first = plan_.device_buffers.size();
+    add_buffer("batch", batch_bytes());
+    add_device_line("batch",
+                    std::to_string(plan_.micro_batches) + " micro-batches of " +
+                        std::to_string(plan_.positions) + " positions",
+                    first);
+  }
+
+  Bytes batch_bytes() const {
+    return product({kBatchRows, plan_.micro_batches, plan_.positions, kTokenBytes});
+  }
+
+  void add_carries() {
+    const size_t first = plan_.device_buffers.size();
+    Bytes largest = 0;
+    for (size_t i = 1; i < model_.units.size(); ++i) {
+      const Bytes carry = carry_bytes(model_.units[i - 1]);
+      largest = std::max(largest, carry);
+      add_buffer("input." + model_.units[i].name, product({plan_.micro_batches, carry}));
+    }
+    add_device_line("kept inputs",
+                    std::to_string(model_.units.size() - 1) + " units x " +
+                        std::to_string(plan_.micro_batches) + " micro-batches",
+                    first);
+    const size_t gradient = plan_.device_buffers.size();
+    add_buffer("output_gradient", product({plan_.micro_batches, largest}));
+    add_device_line("output gradients", std::to_string(plan_.micro_batches) + " micro-batches",
+                    gradient);
+  }
+
+  void add_workspace() {
+    const std::vector<UnitCost> costs = inputs_.costs(plan_.positions, inputs_.max_tokens);
+    LONGSHORE_CHECK(costs.size() == model_.units.size()) << costs.size();
+    Bytes saved = 0;
+    Bytes worst = 0;
+    for (size_t i = 0; i < costs.size(); ++i) {
+      if (!inputs_.recompute && i + 1 < costs.size()) {
+        saved += product({plan_.micro_batches, costs[i].saved});
+      }
+      const bool backward = costs[i].backward >= costs[i].forward;
+      const Bytes bytes = backward ? costs[i].backward : costs[i].forward;
+      if (i > 0 && bytes <= worst) continue;
+      worst = bytes;
+      plan_.workspace_unit = model_.units[i].name + (backward ? " backward" : " forward");
+    }
+    plan_.device_workspace = rounded(worst) + rounded(saved);
+    plan_.device_lines.push_back(
+        {"workspace", "bound, " + plan_.workspace_unit, rounded(worst), false});
+    if (saved > 0) {
+      plan_.device_lines.push_back(
+          {"saved graphs", "bound, fsdp.recompute = none", rounded(saved), false});
+    }
+  }
+
+  void finish_device() {
+    plan_.device_total = plan_.device_owned + plan_.device_workspace;
+    plan_.device_cap_auto = !inputs_.device_cap.has_value();
+    Bytes automatic = plan_.device_total;
+    if (inputs_.device == DeviceKind::kCuda) {
+      automatic = machine_.gpus.empty() ? 0 : machine_.gpus.front().memory_bytes;
+    }
+    plan_.device_cap = inputs_.device_cap.value_or(automatic);
+  }
+
+  void add_host_line(const char* name, const std::string& detail, Bytes bytes, bool exact) {
+    if (bytes == 0) return;
+    plan_.host_lines.push_back({name, detail, bytes, exact});
+    plan_.host_total += bytes;
+  }
+
+  void add_host() {
+    if (inputs_.nvme.used()) {
+      add_nvme();
+    } else {
+      add_pinned();
+    }
+    if (inputs_.device == DeviceKind::kCpu) {
+      add_host_line("cpu device", "all of the device's bytes", plan_.device_total, false);
+    }
+    add_host_line("data", "estimate", inputs_.data_bytes, false);
+    add_host_line("process", "estimate: libraries, scratch, threads", kProcessBytes, false);
+    plan_.host_limit_auto = !inputs_.host_cap.has_value();
+    plan_.host_limit =
+        inputs_.host_cap.value_or(machine_.host_available() / inputs_.ranks_per_node);
+  }
+
+  void add_nvme() {
+    const NvmeStoreOptions options =
+        nvme_options(inputs_.nvme, inputs_.state, inputs_.topology, Rank(0), {});
+    plan_.nvme = inputs_.nvme;
+    plan_.steps = inputs_.steps;
+    plan_.host_arena = NvmeStore::planned_bytes(layouts_, options);
+    add_host_line("gradients, I/O window",
+                  inputs_.nvme.parameters ? "" : "and the parameters that the device reads",
+                  plan_.host_arena, true);
+    const StripeMap map = NvmeStore::make_map(layouts_, options);
+    for (int i = 0; i < map.drives(); ++i) plan_.nvme_files.push_back(map.file_bytes(i));
+    const DriveTraffic update = NvmeStore::planned_update_traffic(layouts_, options);
+    plan_.step.nvme_read = update.read;
+    plan_.step.nvme_written = update.written;
+  }
+
+  void add_pinned() {
+    const Bytes join = PinnedStore::planned_join_bytes(layouts_, inputs_.state);
+    plan_.host_arena = PinnedStore::planned_bytes(layouts_, inputs_.state);
+    add_host_line("shards and optimizer state",
+                  "state_format " + std::string(name_of(inputs_.state.format)) +
+                      (is_exact(inputs_.state.format) ? "" : ", approximate moments"),
+                  plan_.host_arena - join, true);
+    add_host_line("join region", "split masters made whole for fp32 compute", join, true);
+  }
+
+  void add_step() {
+    const ShardTopology& topology = inputs_.topology;
+    Bytes gathered = 0;
+    for (const Visit& visit : plan_.passes.train.visits) {
+      for (const Placed& fetch : visit.fetches) {
+        gathered += gathered_bytes(static_cast<size_t>(fetch.unit.value));
+      }
+    }
+    int64_t trainable = 0;
+    for (const FlatLayout& layout : layouts_) {
+      trainable += layout.trainable_elements();
+      for (Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
+        plan_.step.update_dram +=
+            update_traffic(inputs_.state, segment, layout.shard_elements(segment)).total();
+      }
+    }
+    const int64_t own = trainable / topology.shard_ranks;
+    plan_.step.h2d = gathered / topology.shard_ranks + batch_bytes();
+    if (inputs_.nvme.parameters) plan_.step.nvme_read += gathered / topology.shard_ranks;
+    plan_.step.all_gather = topology.shard_ranks > 1 ? gathered : 0;
+    const Bytes reduce_width = width_of(inputs_.reduce);
+    if (topology.shard_ranks > 1) {
+      plan_.step.reduce_scatter = product({trainable, reduce_width});
+    }
+    if (topology.replicas() > 1) plan_.step.all_reduce = product({own, reduce_width});
+    plan_.step.d2h = product({own, width_of(inputs_.state.drain)});
+    plan_.step.flops_per_token =
+        (inputs_.recompute ? 8.0 : 6.0) * static_cast<double>(plan_.parameters);
+  }
+
+  const PlanInputs& inputs_;
+  const Machine& machine_;
+  const ModelSpec& model_;
+  std::vector<FlatLayout> layouts_;
+  TierPlan plan_;
+};
+
+}  // namespace
+
+const PlannedBuffer* TierPlan::buffer(const std::string& name) const {
+  for (const PlannedBuffer& buffer : device_buffers) {
+    if (buffer.name == name) return &buffer;
+  }
+  return nullptr;
+}
+
+NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
+                              const ShardTopology& topology, Rank rank, const RunKey& run) {
+  NvmeStoreOptions options;
+  options.state = state;
+  options.parameters_on_drives = tier.parameters;
+  options.run = run;
+  options.rank = rank.value;
+  options.ranks = topology.ranks;
+  options.drives = static_cast<int>(tier.directories.size());
+  for (int i = 0; i < options.drives; ++i) options.geometry.weights.at(static_cast<size_t>(i)) = 1;
+  return options;
+}
+
+TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine) {
+  LONGSHORE_CHECK(inputs.model != nullptr && inputs.costs != nullptr);
+  LONGSHORE_CHECK(inputs.sequences_per_step >= 1 && inputs.micro_batch >= 1 &&
+                  inputs.max_tokens >= 1 && inputs.prefetch >= 0 && inputs.topology.ranks >= 1 &&
+                  inputs.ranks_per_node >= 1);
+  return Draft(inputs, machine).make();
+}
+
+TierPlan make_tier_plan(const PlanInputs& inputs, const Machine& machine) {
+  TierPlan plan = draft_tier_plan(inputs, machine);
+  if (!plan.fits()) throw DoesNotFitError(explain_misfit(inputs, machine));
+  return plan;
+}
+
+}  // namespace longshore

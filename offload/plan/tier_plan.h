@@ -1,0 +1,155 @@
+// TierPlan: every byte on every tier, fixed before anything is allocated. A pure function of the
+// model, the run file's choices and the machine; plain values afterwards.
+//
+// Device buffers, by name:
+//   slot.<i>                   a gathered unit in the compute dtype; with shard_grad_op unit i,
+//                              else of the largest unit's size
+//   gradient_accumulator       fp32 gradients of the unit that runs backward
+//   waiting_gradient.<unit>    the same for a unit that lends a parameter: its gradients come in
+//                              parts
+//   reduce_scratch             what a sum over ranks needs beside the gradients
+//   drain_staging              gradients cast for the copy down; absent when drained in fp32
+//   batch                      tokens, positions and targets of the step's micro-batches
+//   input.<unit>               the unit's kept input: equal parts, one for each micro-batch
+//   output_gradient            what flows back: equal parts, one for each micro-batch
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "device/device_kind.h"
+#include "nvme/nvme_store.h"
+#include "offload/plan/machine.h"
+#include "offload/schedule/pass_plan.h"
+#include "shard/shard_topology.h"
+#include "shard/state_format.h"
+#include "shard/unit_spec.h"
+
+namespace longshore {
+
+// Bounds of LibTorch's temporaries for one unit and one micro-batch.
+struct UnitCost {
+  Bytes forward = 0;
+  Bytes backward = 0;
+  Bytes saved = 0;  // kept between forward and backward when nothing is recomputed
+};
+
+// The costs of every unit for micro-batches of at most `positions` positions. Pure.
+using UnitCosts = std::function<std::vector<UnitCost>(int64_t positions, int64_t longest_document)>;
+
+// The disk tier of a run; not used where there are no directories.
+struct NvmeTier {
+  std::vector<std::string> directories;  // one per drive
+  bool parameters = false;               // they live there too, not only the state
+
+  bool used() const { return !directories.empty(); }
+};
+
+struct PlanInputs {
+  const ModelSpec* model = nullptr;  // must outlive the call
+  UnitCosts costs;
+  StateOptions state;
+  ShardTopology topology;
+  int32_t ranks_per_node = 1;      // that share a node's memory
+  DType reduce = DType::kF32;      // what gradients travel as between ranks
+  int64_t sequences_per_step = 1;  // over all ranks
+  int64_t micro_batch = 1;         // sequences
+  int64_t max_tokens = 1;          // per sequence
+  int64_t prefetch = 1;
+  bool recompute = true;
+  DeviceKind device = DeviceKind::kCpu;
+  NvmeTier nvme;
+  int64_t steps = 0;                // of the run; 0: not known
+  std::optional<Bytes> device_cap;  // nullopt = auto
+  std::optional<Bytes> host_cap;    // nullopt = auto
+  int compute_threads = 1;
+  int optimizer_threads = 1;
+  Bytes data_bytes = 0;  // what the training data keeps in host memory, estimated
+};
+
+struct PlannedBuffer {
+  std::string name;
+  Bytes bytes = 0;  // a multiple of kDeviceBufferAlignment
+};
+
+// A line of the plan's account.
+struct PlanLine {
+  std::string name;
+  std::string detail;
+  Bytes bytes = 0;
+  bool exact = true;  // else a bound or an estimate
+};
+
+// What one step moves, on one rank. Payloads are what the rank hands to collectives.
+struct StepTraffic {
+  Bytes h2d = 0;
+  Bytes d2h = 0;
+  Bytes all_gather = 0;          // whole gathered units
+  Bytes reduce_scatter = 0;      // whole gradients, in the reduce dtype
+  Bytes all_reduce = 0;          // own parts of gradients, over replicas
+  Bytes update_dram = 0;         // read and written by the update
+  Bytes nvme_read = 0;           // by the update, and parameters on their way to the device
+  Bytes nvme_written = 0;        // by the update: its commit adds a few blocks
+  double flops_per_token = 0.0;  // estimate: 6 per parameter, 8 with recompute
+};
+
+struct TierPlan {
+  DeviceKind device = DeviceKind::kCpu;
+  StateOptions state;
+  int compute_threads = 1;
+  int optimizer_threads = 1;
+  int64_t parameters = 0;  // elements
+  int64_t trainable = 0;
+  int32_t slots = 0;
+  ShardTopology topology;
+  DType reduce = DType::kF32;
+  UnitPasses passes;
+  int64_t micro_batches = 0;  // of a step, on one rank at most
+  int64_t positions = 0;      // of a micro-batch, at most
+  bool recompute = true;
+
+  std::vector<PlannedBuffer> device_buffers;  // sums to device_owned
+  Bytes device_owned = 0;
+  Bytes device_workspace = 0;  // bound
+  std::string workspace_unit;  // whose bound it is, "block.3 backward"
+  Bytes device_total = 0;
+  Bytes device_cap = 0;  // auto on the CPU device: device_total
+  bool device_cap_auto = false;
+  std::vector<PlanLine> device_lines;  // sums to device_total
+
+  NvmeTier nvme;
+  std::vector<Bytes> nvme_files;  // of one rank, by drive: two versions of the state
+  int64_t steps = 0;              // of the run; 0: not known
+
+  Bytes host_arena = 0;  // the host tier, exact
+  Bytes host_total = 0;
+  Bytes host_limit = 0;
+  bool host_limit_auto = false;
+  std::vector<PlanLine> host_lines;  // sums to host_total
+
+  StepTraffic step;
+
+  bool fits() const { return device_total <= device_cap && host_total <= host_limit; }
+  // The buffer of that name; nullptr when the plan has none.
+  const PlannedBuffer* buffer(const std::string& name) const;
+};
+
+// What the rank's store on drives is made with; `run` tells the state of one run from another's.
+NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
+                              const ShardTopology& topology, Rank rank, const RunKey& run);
+
+// The plan, whether it fits or not. Throws DoesNotFitError only for sizes beyond counting.
+TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine);
+
+// The plan; throws DoesNotFitError, with the arithmetic and the keys to change, when it does not
+// fit.
+TierPlan make_tier_plan(const PlanInputs& inputs, const Machine& machine);
+
+// Why the plan does not fit, and what each key would gain; empty when it does.
+std::string explain_misfit(const PlanInputs& inputs, const Machine& machine);
+
+}  // namespace longshore

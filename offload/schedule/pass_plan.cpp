@@ -1,0 +1,127 @@
+#include "offload/schedule/pass_plan.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+constexpr size_t kNever = SIZE_MAX;
+
+class Planner {
+ public:
+  Planner(const ModelSpec& model, Pass pass, const PassInputs& inputs)
+      : inputs_(inputs), contents_(inputs.slot_bytes.size()) {
+    for (UnitId unit : visit_order(model, pass)) {
+      needs_.push_back(units_leased_for(model.unit(unit)));
+    }
+  }
+
+  PassPlan make() {
+    PassPlan plan;
+    for (size_t i = 0; i < needs_.size(); ++i) plan.visits.push_back(make_visit(i));
+    return plan;
+  }
+
+ private:
+  Visit make_visit(size_t index) {
+    Visit visit;
+    visit.unit = needs_[index].front();
+    for (UnitId unit : needs_[index]) {
+      const bool placed = place(unit, index, index, visit);
+      LONGSHORE_CHECK(placed) << "no slot for unit " << unit << " of visit " << index;
+    }
+    for (UnitId unit : needs_[index]) visit.leases.push_back({unit, *find(unit)});
+    const size_t end = std::min(needs_.size(), index + 1 + static_cast<size_t>(inputs_.prefetch));
+    for (size_t ahead = index + 1; ahead < end; ++ahead) {
+      for (UnitId unit : needs_[ahead]) {
+        if (!place(unit, index, ahead, visit)) return visit;
+      }
+    }
+    return visit;
+  }
+
+  std::optional<int32_t> find(UnitId unit) const {
+    for (size_t slot = 0; slot < contents_.size(); ++slot) {
+      if (contents_[slot] == unit) return static_cast<int32_t>(slot);
+    }
+    return std::nullopt;
+  }
+
+  // The first visit from `from` on that needs the unit.
+  size_t next_use(UnitId unit, size_t from) const {
+    for (size_t i = from; i < needs_.size(); ++i) {
+      if (std::ranges::find(needs_[i], unit) != needs_[i].end()) return i;
+    }
+    return kNever;
+  }
+
+  // Puts the unit, which visit `wanted` needs, into a slot whose unit no visit from `now` to
+  // `wanted` needs. Empty slots first, the smallest that fits; then the unit needed last. False
+  // where there is none.
+  bool place(UnitId unit, size_t now, size_t wanted, Visit& visit) {
+    if (find(unit)) return true;
+    const Bytes bytes = inputs_.unit_bytes.at(static_cast<size_t>(unit.value));
+    std::optional<size_t> best;
+    size_t best_use = 0;
+    for (size_t slot = 0; slot < contents_.size(); ++slot) {
+      if (inputs_.slot_bytes[slot] < bytes) continue;
+      const size_t use = contents_[slot] ? next_use(*contents_[slot], now) : SIZE_MAX;
+      if (use <= wanted) continue;
+      const bool better = !best || rank_of(slot, use) > rank_of(*best, best_use);
+      if (!better) continue;
+      best = slot;
+      best_use = use;
+    }
+    if (!best) return false;
+    contents_[*best] = unit;
+    visit.fetches.push_back({unit, static_cast<int32_t>(*best)});
+    return true;
+  }
+
+  // Empty before filled, later use before earlier, smaller before larger.
+  std::tuple<bool, size_t, Bytes> rank_of(size_t slot, size_t use) const {
+    return {!contents_[slot].has_value(), use, -inputs_.slot_bytes[slot]};
+  }
+
+  const PassInputs& inputs_;
+  std::vector<std::vector<UnitId>> needs_;       // by visit
+  std::vector<std::optional<UnitId>> contents_;  // by slot
+};
+
+}  // namespace
+
+std::vector<UnitId> units_leased_for(const UnitSpec& unit) {
+  std::vector<UnitId> units = {unit.id};
+  for (ParamRef ref : unit.borrowed) {
+    if (std::ranges::find(units, ref.unit) == units.end()) units.push_back(ref.unit);
+  }
+  return units;
+}
+
+std::vector<UnitId> visit_order(const ModelSpec& model, Pass pass) {
+  std::vector<UnitId> order;
+  const auto count = static_cast<int32_t>(model.units.size());
+  for (int32_t i = 0; i + 1 < count; ++i) order.push_back(UnitId(i));
+  if (pass == Pass::kForward) {
+    order.push_back(UnitId(count - 1));
+    return order;
+  }
+  int32_t first_trainable = count - 1;
+  for (const UnitSpec& unit : model.units) {
+    if (unit.has_trainable()) first_trainable = std::min(first_trainable, unit.id.value);
+  }
+  for (int32_t i = count - 1; i >= first_trainable; --i) order.push_back(UnitId(i));
+  return order;
+}
+
+PassPlan plan_pass(const ModelSpec& model, Pass pass, const PassInputs& inputs) {
+  LONGSHORE_CHECK(inputs.unit_bytes.size() == model.units.size());
+  return Planner(model, pass, inputs).make();
+}
+
+}  // namespace longshore

@@ -1,0 +1,70 @@
+// GradDrain: takes reduced gradient shards down from the device: casts them to the drain dtype,
+// sums the squares of what is kept, and copies it to the shard's home. Owned by the engine; its
+// thread calls it. Padding is neither copied nor summed.
+//
+// The norm is summed in double: blocks of 4096 elements in a fixed order inside each parameter's
+// piece, blocks, pieces and units in order. It does not depend on threads or on the order of
+// draining.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "device/copy_engine.h"
+#include "offload/optimizer/adamw.h"
+#include "pinned/worker_pool.h"
+#include "shard/shard_store.h"
+
+namespace longshore {
+
+// The norm of all gradients of a step.
+struct GradNorm {
+  double norm = 0.0;
+  bool finite = true;
+  std::optional<UnitId> first_non_finite;  // in forward order
+};
+
+// From the sums of squares of every unit, all shards together. Pure.
+GradNorm norm_of(std::span<const double> unit_squares);
+
+class GradDrain {
+ public:
+  // All pointers must outlive the drain. `staging`: device memory of planned_staging_bytes().
+  GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
+            Rank rank, std::span<std::byte> staging, WorkerPool* pool);
+
+  // Where cast gradients wait for the copy; 0 when they are drained as they are.
+  static Bytes planned_staging_bytes(const std::vector<FlatLayout>& layouts,
+                                     const StateOptions& options);
+
+  // `sums`: the trainable front of the unit's flat parameter, fp32 on the device, of which the
+  // rank's parts are final. A unit is drained once a step.
+  void drain(UnitId unit, std::span<const float> sums);
+  // The rank's sum of squares of every unit, 0 for units that were not drained since the last
+  // finish(); begins a new step.
+  std::vector<double> finish();
+
+ private:
+  // A parameter's piece, by its place in the flat parameter and in the trainable shard at home.
+  struct Piece {
+    int64_t flat_begin = 0;
+    int64_t home_begin = 0;
+    int64_t elements = 0;
+  };
+  double drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums);
+  double sum_blocks(std::span<const float> values, std::span<uint16_t> bf16);
+
+  ShardStore* store_;
+  CopyEngine* copies_;
+  WorkerPool* pool_;
+  SimdLevel simd_ = best_simd_level();
+  std::span<std::byte> staging_;
+  std::vector<std::vector<Piece>> pieces_;      // by unit
+  std::vector<int64_t> flat_elements_;          // by unit: of the trainable front
+  std::vector<std::optional<double>> squares_;  // by unit: drained in this step
+  std::vector<double> block_squares_;           // of the chunk that is drained now
+};
+
+}  // namespace longshore

@@ -1,0 +1,37 @@
+// GradReducer: sums a unit's gradients over ranks: reduce-scatter in the shard group, then
+// all-reduce of the rank's own part over its replicas. One reduction per unit and step. Owned by
+// the engine, used by its thread.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "offload/staging/rank_groups.h"
+#include "shard/flat_layout.h"
+
+namespace longshore {
+
+class GradReducer {
+ public:
+  // `layouts` must outlive the reducer; `wire` is the dtype that travels; `scratch` has
+  // planned_scratch_bytes() of device memory.
+  GradReducer(const RankGroups& groups, const std::vector<FlatLayout>* layouts, DType wire,
+              std::span<std::byte> scratch);
+
+  // What the largest unit's reduction needs beside its gradients.
+  static Bytes planned_scratch_bytes(const std::vector<FlatLayout>& layouts,
+                                     const ShardTopology& topology, DType wire);
+
+  // `sums`: the trainable front of the unit's flat parameter. Afterwards the rank's parts of it are
+  // sums over all ranks; the other parts are unspecified.
+  // HOST WAIT: the drain reads the sums next.
+  void reduce(UnitId unit, std::span<float> sums);
+
+ private:
+  RankGroups groups_;
+  const std::vector<FlatLayout>* layouts_;
+  DType wire_;
+  std::span<std::byte> scratch_;
+};
+
+}  // namespace longshore

@@ -1,0 +1,48 @@
+#include "offload/staging/stage_ring.h"
+
+#include <utility>
+
+#include "base/errors.h"
+
+namespace longshore {
+
+UnitLease::UnitLease(UnitLease&& other) noexcept
+    : ring_(std::exchange(other.ring_, nullptr)),
+      slot_(other.slot_),
+      unit_(other.unit_),
+      bytes_(other.bytes_) {}
+
+UnitLease::~UnitLease() {
+  if (ring_ != nullptr) ring_->release(slot_);
+}
+
+StageRing::StageRing(std::vector<std::span<std::byte>> slots) {
+  LONGSHORE_CHECK(!slots.empty()) << "a ring needs a slot";
+  for (std::span<std::byte> memory : slots) slots_.emplace_back().memory = memory;
+}
+
+std::span<std::byte> StageRing::fill(const Placed& placed, StateVersion version, Bytes unit_bytes) {
+  Slot& slot = slots_.at(static_cast<size_t>(placed.slot));
+  LONGSHORE_CHECK(slot.leases == 0) << "slot " << placed.slot << " is leased for unit " << slot.unit
+                                    << "; unit " << placed.unit << " may not take it";
+  LONGSHORE_CHECK(unit_bytes <= static_cast<Bytes>(slot.memory.size()))
+      << "unit " << placed.unit << " has " << unit_bytes << " bytes, slot " << placed.slot << " "
+      << slot.memory.size();
+  slot.filled = true;
+  slot.unit = placed.unit;
+  slot.version = version;
+  slot.unit_bytes = unit_bytes;
+  return slot.memory.first(static_cast<size_t>(unit_bytes));
+}
+
+UnitLease StageRing::lease(const Placed& placed, StateVersion version) {
+  Slot& slot = slots_.at(static_cast<size_t>(placed.slot));
+  const bool holds = slot.filled && slot.unit == placed.unit && slot.version == version;
+  LONGSHORE_CHECK(holds) << "slot " << placed.slot << " does not hold unit " << placed.unit
+                         << " version " << version;
+  ++slot.leases;
+  return UnitLease(this, static_cast<size_t>(placed.slot), placed.unit,
+                   slot.memory.first(static_cast<size_t>(slot.unit_bytes)));
+}
+
+}  // namespace longshore

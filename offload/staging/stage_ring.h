@@ -1,0 +1,68 @@
+// StageRing: the device slots that hold gathered units. Owned by the engine, used by its thread.
+// A slot carries the tag (unit, version) of what it holds; the tag is checked when the slot is
+// filled and when it is leased. A leased slot is never refilled. Which unit goes to which slot is
+// the pass plan's decision.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "device/device_memory.h"
+#include "offload/schedule/pass_plan.h"
+
+namespace longshore {
+
+class StageRing;
+
+// The right to read one slot. Move-only; the destructor gives the slot back. Must not outlive its
+// ring.
+class UnitLease {
+ public:
+  UnitLease(UnitLease&& other) noexcept;
+  UnitLease& operator=(UnitLease&&) = delete;
+  ~UnitLease();
+  UnitId unit() const { return unit_; }
+  // The unit's flat parameter in the compute dtype, on the device.
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  friend class StageRing;
+  UnitLease(StageRing* ring, size_t slot, UnitId unit, std::span<std::byte> bytes)
+      : ring_(ring), slot_(slot), unit_(unit), bytes_(bytes) {}
+  StageRing* ring_;  // null after a move
+  size_t slot_;
+  UnitId unit_;
+  std::span<std::byte> bytes_;
+};
+
+class StageRing {
+ public:
+  // Device buffers, one for each slot.
+  explicit StageRing(std::vector<std::span<std::byte>> slots);
+
+  // The slot's first `unit_bytes` bytes, now tagged (unit, version). The caller fills them.
+  // CheckFailure when the slot is leased or too small.
+  std::span<std::byte> fill(const Placed& placed, StateVersion version, Bytes unit_bytes);
+  // CheckFailure when the slot does not hold (unit, version). A slot may have several leases.
+  UnitLease lease(const Placed& placed, StateVersion version);
+
+  size_t slot_count() const { return slots_.size(); }
+
+ private:
+  friend class UnitLease;
+  struct Slot {
+    std::span<std::byte> memory;
+    bool filled = false;
+    UnitId unit;
+    StateVersion version;
+    Bytes unit_bytes = 0;
+    int leases = 0;
+  };
+  void release(size_t slot) { --slots_[slot].leases; }
+
+  std::vector<Slot> slots_;
+};
+
+}  // namespace longshore

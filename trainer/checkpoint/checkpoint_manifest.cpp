@@ -1,0 +1,284 @@
+#include "trainer/checkpoint/checkpoint_manifest.h"
+
+#include <map>
+#include <optional>
+
+#include "base/bytes.h"
+#include "base/errors.h"
+#include "base/hash.h"
+
+namespace longshore {
+namespace {
+
+constexpr std::array<std::string_view, 3> kKindNames = {"master", "exp_avg", "exp_avg_sq"};
+constexpr std::string_view kFormatName = "longshore-checkpoint";
+// The text ends in: "manifest_xxh3": "0123456789abcdef"\n}\n
+constexpr std::string_view kHashDigits = "0000000000000000";
+constexpr std::string_view kTail = "\"\n}\n";
+constexpr JsonLimits kManifestLimits{.max_bytes = kGiB, .max_values = 100'000'000};
+
+size_t hash_position(std::string_view text) {
+  return text.size() - kTail.size() - kHashDigits.size();
+}
+
+// Reads members of JSON objects from outside; every failure names the file and the member.
+class Fields {
+ public:
+  Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
+    if (!object.is_object()) fail("expected an object");
+  }
+
+  const Json& member(const char* key) const {
+    const auto found = object_.find(key);
+    if (found == object_.end()) fail("member '" + std::string(key) + "' is missing");
+    return *found;
+  }
+  std::string text(const char* key) const {
+    const Json& value = member(key);
+    if (!value.is_string()) fail("member '" + std::string(key) + "' is not a string");
+    return value.get<std::string>();
+  }
+  // From 0 on.
+  int64_t count(const char* key) const {
+    const Json& value = member(key);
+    if (!value.is_number_integer() || value.get<int64_t>() < 0) {
+      fail("member '" + std::string(key) + "' is not a whole number from 0 on");
+    }
+    return value.get<int64_t>();
+  }
+  uint64_t hash(const char* key) const {
+    const std::optional<uint64_t> value = parse_hash(text(key));
+    if (!value) fail("member '" + std::string(key) + "' is not 16 hexadecimal digits");
+    return *value;
+  }
+  const Json& array(const char* key) const {
+    const Json& value = member(key);
+    if (!value.is_array()) fail("member '" + std::string(key) + "' is not an array");
+    return value;
+  }
+  Fields object(const char* key) const { return {member(key), where_ + ": " + key}; }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw CheckpointError(where_ + ": " + what);
+  }
+
+ private:
+  const Json& object_;
+  std::string where_;
+};
+
+Json parameters_json(const std::vector<CheckpointParameter>& parameters) {
+  Json array = Json::array();
+  for (const CheckpointParameter& parameter : parameters) {
+    array.push_back({{"name", parameter.name}, {"shape", parameter.shape}});
+  }
+  return array;
+}
+
+std::vector<CheckpointParameter> parse_parameters(const Fields& fields, const std::string& path) {
+  std::vector<CheckpointParameter> parameters;
+  for (const Json& value : fields.array("parameters")) {
+    const Fields item(value, path + ": parameters");
+    CheckpointParameter parameter{item.text("name"), {}};
+    int64_t elements = 1;
+    for (const Json& dimension : item.array("shape")) {
+      const bool whole = dimension.is_number_integer() && dimension.get<int64_t>() >= 1;
+      const auto product =
+          whole ? checked_multiply(elements, dimension.get<int64_t>()) : std::nullopt;
+      if (!product) item.fail("the shape of '" + parameter.name + "' is not one");
+      elements = *product;
+      parameter.shape.push_back(dimension.get<int64_t>());
+    }
+    parameters.push_back(std::move(parameter));
+  }
+  return parameters;
+}
+
+using ElementsByName = std::map<std::string, int64_t, std::less<>>;
+
+ElementsByName elements_by_name(const std::vector<CheckpointParameter>& parameters,
+                                const std::string& path) {
+  ElementsByName elements;
+  for (const CheckpointParameter& parameter : parameters) {
+    if (!elements.emplace(parameter.name, parameter.elements()).second) {
+      throw CheckpointError(path + ": parameter '" + parameter.name + "' is listed twice");
+    }
+  }
+  return elements;
+}
+
+StateKind parse_kind(const Fields& fields) {
+  const std::string name = fields.text("kind");
+  for (const StateKind kind : kStateKinds) {
+    if (name_of(kind) == name) return kind;
+  }
+  fields.fail("unknown kind of state '" + name + "'");
+}
+
+CheckpointTensor parse_tensor(const Json& value, const ElementsByName& parameters,
+                              const std::string& where) {
+  const Fields fields(value, where);
+  CheckpointTensor tensor;
+  tensor.name = fields.text("name");
+  tensor.parameter = fields.text("parameter");
+  tensor.kind = parse_kind(fields);
+  tensor.range = {fields.count("begin"), fields.count("elements")};
+  tensor.hash = fields.hash("xxh3");
+  const auto parameter = parameters.find(tensor.parameter);
+  if (parameter == parameters.end()) {
+    fields.fail("tensor '" + tensor.name + "' is of no listed parameter");
+  }
+  const int64_t elements = parameter->second;
+  if (tensor.range.elements < 1 || tensor.range.begin > elements ||
+      tensor.range.elements > elements - tensor.range.begin) {
+    fields.fail("tensor '" + tensor.name + "' lies outside its parameter of " +
+                std::to_string(elements) + " elements");
+  }
+  return tensor;
+}
+
+CheckpointFile parse_file(const Json& value, const ElementsByName& parameters,
+                          const std::string& path) {
+  const Fields item(value, path + ": files");
+  CheckpointFile file;
+  file.name = item.text("name");
+  const bool leaves = file.name.find('/') != std::string::npos ||
+                      file.name.find('\0') != std::string::npos || file.name.starts_with('.');
+  if (file.name.empty() || leaves) item.fail("'" + file.name + "' is not the name of a file");
+  file.bytes = item.count("bytes");
+  file.hash = item.hash("xxh3");
+  for (const Json& tensor : item.array("tensors")) {
+    file.tensors.push_back(parse_tensor(tensor, parameters, path + ": " + file.name));
+  }
+  return file;
+}
+
+std::vector<CheckpointFile> parse_files(const Fields& fields, const ElementsByName& parameters,
+                                        const std::string& path) {
+  std::vector<CheckpointFile> files;
+  for (const Json& value : fields.array("files")) {
+    files.push_back(parse_file(value, parameters, path));
+  }
+  return files;
+}
+
+RunProgress parse_progress(const Fields& fields) {
+  RunProgress progress;
+  progress.step = Step(fields.count("step"));
+  progress.adam_step = fields.count("adam_step");
+  const Fields skipped = fields.object("skipped");
+  progress.skipped_total = skipped.count("total");
+  progress.skipped_in_row = skipped.count("in_row");
+  const Json& seed = fields.member("seed");
+  if (!seed.is_number_unsigned()) fields.fail("member 'seed' is not a whole number from 0 on");
+  progress.seed = seed.get<uint64_t>();
+  progress.sampler = fields.member("sampler");
+  progress.model_fingerprint = fields.text("model_fingerprint");
+  progress.config_text = fields.text("config");
+  return progress;
+}
+
+void check_own_hash(const std::string& text, const std::string& path) {
+  const bool has_tail = text.size() > kTail.size() + kHashDigits.size() && text.ends_with(kTail);
+  if (!has_tail) throw CheckpointError(path + ": the text is cut off or damaged at its end");
+  std::string blank = text;
+  const size_t position = hash_position(text);
+  blank.replace(position, kHashDigits.size(), kHashDigits);
+  const auto stored = parse_hash(std::string_view(text).substr(position, kHashDigits.size()));
+  if (!stored || *stored != hash64(blank)) {
+    throw CheckpointError(path + ": the text does not match its own checksum");
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(StateKind kind) {
+  return kKindNames[static_cast<size_t>(kind)];
+}
+
+int64_t CheckpointParameter::elements() const {
+  int64_t product = 1;
+  for (const int64_t dimension : shape) product *= dimension;
+  return product;
+}
+
+Bytes CheckpointManifest::file_bytes() const {
+  Bytes sum = 0;
+  for (const CheckpointFile& file : files) sum += file.bytes;
+  return sum;
+}
+
+std::string state_tensor_name(const std::string& parameter, StateKind kind, ElementRange range,
+                              int64_t elements) {
+  const std::string name = parameter + "." + std::string(name_of(kind));
+  if (range == ElementRange{0, elements}) return name;
+  return name + "[" + std::to_string(range.begin) + ":" + std::to_string(range.end()) + "]";
+}
+
+Json to_json(const CheckpointFile& file) {
+  Json tensors = Json::array();
+  for (const CheckpointTensor& tensor : file.tensors) {
+    tensors.push_back({{"name", tensor.name},
+                       {"parameter", tensor.parameter},
+                       {"kind", name_of(tensor.kind)},
+                       {"begin", tensor.range.begin},
+                       {"elements", tensor.range.elements},
+                       {"xxh3", hash_text(tensor.hash)}});
+  }
+  return {{"name", file.name},
+          {"bytes", file.bytes},
+          {"xxh3", hash_text(file.hash)},
+          {"tensors", tensors}};
+}
+
+CheckpointFile parse_checkpoint_file(const std::string& text,
+                                     const std::vector<CheckpointParameter>& parameters,
+                                     const std::string& where) {
+  return parse_file(parse_json(text, kManifestLimits, where), elements_by_name(parameters, where),
+                    where);
+}
+
+std::string format_manifest(const CheckpointManifest& manifest) {
+  const RunProgress& progress = manifest.progress;
+  Json object = {{"format", kFormatName},
+                 {"version", kCheckpointVersion},
+                 {"step", progress.step.value},
+                 {"adam_step", progress.adam_step}};
+  object["skipped"] = {{"total", progress.skipped_total}, {"in_row", progress.skipped_in_row}};
+  object["seed"] = progress.seed;
+  object["sampler"] = progress.sampler;
+  object["model_fingerprint"] = progress.model_fingerprint;
+  object["state_format"] = manifest.state_format;
+  object["config"] = progress.config_text;
+  object["parameters"] = parameters_json(manifest.parameters);
+  object["files"] = Json::array();
+  for (const CheckpointFile& file : manifest.files) object["files"].push_back(to_json(file));
+  object["manifest_xxh3"] = kHashDigits;
+  std::string text = object.dump(1) + "\n";
+  LONGSHORE_CHECK(text.ends_with(kTail));
+  return text.replace(hash_position(text), kHashDigits.size(), hash_text(hash64(text)));
+}
+
+CheckpointManifest parse_manifest(const std::string& text, const std::string& path) {
+  check_own_hash(text, path);
+  Json object;
+  try {
+    object = parse_json(text, kManifestLimits, path);
+  } catch (const DataError& error) {
+    throw CheckpointError(error.what());
+  }
+  const Fields fields(object, path);
+  if (fields.text("format") != kFormatName) fields.fail("this is not a checkpoint's manifest");
+  const int64_t version = fields.count("version");
+  if (version != kCheckpointVersion) {
+    fields.fail("checkpoint version " + std::to_string(version) + "; this program reads version " +
+                std::to_string(kCheckpointVersion));
+  }
+  CheckpointManifest manifest;
+  manifest.progress = parse_progress(fields);
+  manifest.state_format = fields.text("state_format");
+  manifest.parameters = parse_parameters(fields, path);
+  manifest.files = parse_files(fields, elements_by_name(manifest.parameters, path), path);
+  return manifest;
+}
+
+}  // namespace longshore

@@ -1,0 +1,341 @@
+#include "trainer/checkpoint/checkpoint_reader.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/errors.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "shard/state_values.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_moments.h"
+
+namespace longshore {
+namespace {
+
+constexpr Bytes kMaxManifestBytes = kGiB;
+constexpr Bytes kElementBytes = sizeof(float);
+constexpr int64_t kChunkElements = int64_t{1} << 20;  // 4 MiB
+
+void clear(const MomentSpan& moment) {
+  std::ranges::fill(moment.values, std::byte{0});
+  std::ranges::fill(moment.units, 0.0f);
+}
+
+void clear(const StateSpans& state) {
+  std::ranges::fill(state.master, 0.0f);
+  std::ranges::fill(state.high, uint16_t{0});
+  std::ranges::fill(state.low, uint16_t{0});
+  clear(state.exp_avg);
+  clear(state.exp_avg_sq);
+  std::ranges::fill(state.gradient, std::byte{0});
+}
+
+bool overlap(ElementRange a, ElementRange b) {
+  return a.begin < b.end() && b.begin < a.end();
+}
+
+// How a tensor's elements are stored; masters are as fp32 moments are.
+MomentFormat format_of(const TensorInfo& tensor) {
+  return moment_format_of(tensor.dtype).value_or(MomentFormat::kF32);
+}
+
+// Calls use(elements before, elements, bytes) for `elements` elements of a tensor, front to back,
+// in bounded memory and from block to block.
+template <typename Use>
+void for_each_chunk(const SafetensorsFile& file, const TensorInfo& tensor, int64_t elements,
+                    Use use) {
+  const MomentFormat format = format_of(tensor);
+  std::vector<std::byte> chunk;
+  for (int64_t done = 0; done < elements; done += kChunkElements) {
+    const int64_t count = std::min(kChunkElements, elements - done);
+    chunk.resize(static_cast<size_t>(stored_bytes(format, count)));
+    file.read(tensor, stored_bytes(format, done), chunk);
+    use(done, count, std::span<const std::byte>(chunk));
+  }
+}
+
+std::span<const float> as_floats(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
+CheckpointManifest read_manifest(const std::string& path) {
+  const std::string manifest = path + "/" + kManifestName;
+  try {
+    return parse_manifest(read_whole_file(manifest, kMaxManifestBytes), manifest);
+  } catch (const CheckpointError&) {
+    throw;
+  } catch (const Error& error) {
+    throw CheckpointError(error.what());
+  }
+}
+
+std::string indented(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += "\n  " + line;
+  return text;
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open(const std::string& path) {
+  Checkpoint checkpoint;
+  checkpoint.path_ = path;
+  checkpoint.manifest_ = read_manifest(path);
+  const std::string name = std::filesystem::path(path).filename().string();
+  const std::string own_name = checkpoint_name(checkpoint.manifest_.progress.step);
+  if (name.starts_with("step-") && name != own_name) {
+    checkpoint.fail(kManifestName, "it is the manifest of " + own_name);
+  }
+  for (const CheckpointFile& file : checkpoint.manifest_.files) checkpoint.open_file(file);
+  for (auto& [key, parts] : checkpoint.parts_) {
+    std::ranges::sort(parts, {}, [](const Part& part) { return part.range.begin; });
+  }
+  checkpoint.check_coverage();
+  return checkpoint;
+}
+
+void Checkpoint::open_file(const CheckpointFile& file) {
+  const std::string path = path_ + "/" + file.name;
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0) {
+    fail(file.name, errno == ENOENT ? "the file is missing" : std::strerror(errno));
+  }
+  if (status.st_size != file.bytes) {
+    fail(file.name, "the file has " + std::to_string(status.st_size) + " bytes, not " +
+                        std::to_string(file.bytes) +
+                        (status.st_size < file.bytes ? "; it was cut off" : ""));
+  }
+  try {
+    files_.push_back(std::make_unique<SafetensorsFile>(SafetensorsFile::open(path)));
+  } catch (const Error& error) {
+    throw CheckpointError(error.what());
+  }
+  const SafetensorsFile& opened = *files_.back();
+  if (opened.tensors().size() != file.tensors.size()) {
+    fail(file.name, "the file has " + std::to_string(opened.tensors().size()) +
+                        " tensors, the manifest lists " + std::to_string(file.tensors.size()));
+  }
+  for (size_t i = 0; i < file.tensors.size(); ++i) add_part(file, opened, i);
+}
+
+void Checkpoint::add_part(const CheckpointFile& file, const SafetensorsFile& opened,
+                          size_t tensor) {
+  const CheckpointTensor& listed = file.tensors[tensor];
+  const TensorInfo& stored = opened.tensors()[tensor];
+  const std::optional<MomentFormat> format = moment_format_of(stored.dtype);
+  const bool known =
+      format && (listed.kind != StateKind::kMaster || *format == MomentFormat::kF32) &&
+      (*format != MomentFormat::kInt8 || listed.range.begin % kMomentBlockElements == 0);
+  const bool same = stored.name == listed.name && known &&
+                    stored.bytes == stored_bytes(*format, listed.range.elements);
+  if (!same) {
+    fail(file.name, "tensor '" + listed.name + "' is not as the manifest lists it");
+  }
+  parts_[{listed.parameter, listed.kind}].push_back({listed.range, &opened, &stored, listed.hash});
+}
+
+void Checkpoint::check_coverage() const {
+  for (const CheckpointParameter& parameter : manifest_.parameters) {
+    const int64_t elements = parameter.elements();
+    for (const StateKind kind : kStateKinds) {
+      int64_t covered = 0;
+      for (const Part& part : parts(parameter.name, kind)) {
+        if (part.range.begin != covered) break;
+        covered = part.range.end();
+      }
+      const Parts& all = parts(parameter.name, kind);
+      const bool tiles = covered == elements && all.back().range.end() == elements;
+      if (!tiles) {
+        fail(kManifestName, "'" + state_tensor_name(parameter.name, kind, {0, elements}, elements) +
+                                "' is not covered exactly once from element " +
+                                std::to_string(covered));
+      }
+    }
+  }
+}
+
+void Checkpoint::verify(int32_t part, int32_t parts) const {
+  try {
+    for (size_t i = static_cast<size_t>(part); i < files_.size(); i += static_cast<size_t>(parts)) {
+      verify_file(manifest_.files[i], *files_[i]);
+    }
+  } catch (const IoError& error) {
+    // A file that cannot be read is damaged too: an older checkpoint may be readable.
+    throw CheckpointError(error.what());
+  }
+}
+
+// One pass over the file: each tensor by itself, so that the damaged one can be named, and all.
+void Checkpoint::verify_file(const CheckpointFile& file, const SafetensorsFile& opened) const {
+  const std::vector<TensorInfo>& tensors = opened.tensors();
+  const Bytes header_bytes = tensors.empty() ? opened.file_bytes() : tensors.front().file_begin;
+  std::vector<std::byte> header(static_cast<size_t>(header_bytes));
+  read_exact_at(open_for_reading(opened.path()), 0, header);
+  Hasher whole;
+  whole.update(header);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Hasher own;
+    const int64_t elements = file.tensors[i].range.elements;
+    for_each_chunk(opened, tensors[i], elements,
+                   [&](int64_t, int64_t, std::span<const std::byte> bytes) {
+                     own.update(bytes);
+                     whole.update(bytes);
+                   });
+    if (own.digest() != file.tensors[i].hash) {
+      fail(file.name, "tensor '" + tensors[i].name + "' does not match its checksum");
+    }
+  }
+  if (whole.digest() != file.hash) fail(file.name, "the header does not match its checksum");
+}
+
+std::vector<std::string> Checkpoint::mismatches(const ModelSpec& spec) const {
+  std::map<std::string, std::vector<int64_t>> stored;
+  for (const CheckpointParameter& parameter : manifest_.parameters) {
+    stored[parameter.name] = parameter.shape;
+  }
+  std::vector<std::string> lines;
+  for (const UnitSpec& unit : spec.units) {
+    for (const ParamSpec& parameter : unit.parameters) {
+      if (parameter.frozen) continue;
+      const auto found = stored.find(parameter.name);
+      if (found == stored.end()) {
+        lines.push_back("'" + parameter.name + "' is trained now and not in the checkpoint");
+        continue;
+      }
+      if (found->second != parameter.shape) {
+        lines.push_back("'" + parameter.name + "' has shape " + format_shape(parameter.shape) +
+                        ", in the checkpoint " + format_shape(found->second));
+      }
+      stored.erase(found);
+    }
+  }
+  for (const auto& [name, shape] : stored) {
+    lines.push_back("'" + name + "' is in the checkpoint and not trained now");
+  }
+  return lines;
+}
+
+void Checkpoint::restore(const ShardedModel& model, ShardStore& store) const {
+  const std::vector<std::string> problems = mismatches(model.spec);
+  if (!problems.empty()) {
+    throw CheckpointError(path_ + ": the checkpoint is not of this model:" + indented(problems));
+  }
+  for (const UnitSpec& unit : model.spec.units) {
+    if (unit.has_trainable()) restore_unit(model, unit, store);
+  }
+}
+
+void Checkpoint::restore_unit(const ShardedModel& model, const UnitSpec& unit,
+                              ShardStore& store) const {
+  const auto lease = store.state(unit.id);
+  for (const Segment segment : kSegments) {
+    if (segment != Segment::kFrozen) clear(lease->segment(segment));
+  }
+  for (const ShardPiece& piece : model.layout(unit.id).pieces(model.rank)) {
+    if (piece.segment == Segment::kFrozen) continue;
+    const StateSpans state = lease->segment(piece.segment);
+    const ParamSpec& parameter = unit.parameters.at(static_cast<size_t>(piece.parameter));
+    const ElementRange wanted{piece.parameter_begin, piece.elements};
+    for (const StateKind kind : kStateKinds) {
+      for (const Part& part : parts(parameter.name, kind)) {
+        if (overlap(part.range, wanted)) restore_part(part, kind, piece, state);
+      }
+    }
+  }
+}
+
+// Reads the whole stored part, although only an overlap may be wanted: so each byte that is
+// applied was checksummed in this very reading.
+void Checkpoint::restore_part(const Part& part, StateKind kind, const ShardPiece& piece,
+                              const StateSpans& state) const {
+  const int64_t piece_end = piece.parameter_begin + piece.elements;
+  Hasher hasher;
+  for_each_chunk(*part.file, *part.tensor, part.range.elements,
+                 [&](int64_t done, int64_t count, std::span<const std::byte> bytes) {
+                   hasher.update(bytes);
+                   const int64_t first = part.range.begin + done;
+                   const ElementRange stored{first, count};
+                   const int64_t begin = std::max(first, piece.parameter_begin);
+                   const int64_t end = std::min(stored.end(), piece_end);
+                   if (begin >= end) return;
+                   restore_elements(part, kind, stored, bytes, {begin, end - begin}, piece, state);
+                 });
+  if (hasher.digest() != part.hash) {
+    throw CheckpointError(part.file->path() + ": tensor '" + part.tensor->name +
+                          "' changed after it was verified");
+  }
+}
+
+// `wanted` is what the piece takes of `stored`, whose bytes are read.
+void Checkpoint::restore_elements(const Part& part, StateKind kind, ElementRange stored,
+                                  std::span<const std::byte> bytes, ElementRange wanted,
+                                  const ShardPiece& piece, const StateSpans& state) {
+  const int64_t from = wanted.begin - stored.begin;
+  const int64_t to = piece.shard_begin + wanted.begin - piece.parameter_begin;
+  if (kind == StateKind::kMaster) {
+    write_values(
+        state, to,
+        as_floats(bytes).subspan(static_cast<size_t>(from), static_cast<size_t>(wanted.elements)));
+    return;
+  }
+  const StoredMoments moments(format_of(*part.tensor), stored.elements, bytes);
+  const MomentSpan& home = kind == StateKind::kExpAvg ? state.exp_avg : state.exp_avg_sq;
+  // A block of 8-bit moments is written once, so all of it must be here.
+  const bool cut = home.format == MomentFormat::kInt8 && wanted.end() % kMomentBlockElements != 0 &&
+                   wanted.end() != piece.parameter_begin + piece.elements;
+  if (cut || !moments.copy_to(moment_of(kind), from, wanted.elements, home, to)) {
+    throw CheckpointError(part.file->path() + ": tensor '" + part.tensor->name +
+                          "' ends inside a block of 8-bit moments; resume with another "
+                          "offload.state_format");
+  }
+}
+
+void Checkpoint::read(const std::string& parameter, StateKind kind, int64_t begin,
+                      std::span<float> values) const {
+  const int64_t end = begin + static_cast<int64_t>(values.size());
+  int64_t done = begin;
+  for (const Part& part : parts(parameter, kind)) {
+    if (part.range.end() <= done || part.range.begin >= end) continue;
+    const int64_t part_end = std::min(part.range.end(), end);
+    const auto out =
+        values.subspan(static_cast<size_t>(done - begin), static_cast<size_t>(part_end - done));
+    read_part(part, kind, done - part.range.begin, out);
+    done = part_end;
+  }
+  LONGSHORE_CHECK(done == end) << parameter << " has no elements " << done << " to " << end;
+}
+
+void Checkpoint::read_part(const Part& part, StateKind kind, int64_t begin,
+                           std::span<float> values) {
+  const MomentFormat format = format_of(*part.tensor);
+  if (format == MomentFormat::kF32) {
+    part.file->read(*part.tensor, begin * kElementBytes, std::as_writable_bytes(values));
+    return;
+  }
+  // Whole blocks around what is wanted.
+  const int64_t first = begin / kMomentBlockElements * kMomentBlockElements;
+  const int64_t last =
+      std::min(part.range.elements,
+               align_up(begin + static_cast<int64_t>(values.size()), kMomentBlockElements));
+  const Bytes from = stored_bytes(format, first);
+  std::vector<std::byte> bytes(static_cast<size_t>(stored_bytes(format, last) - from));
+  part.file->read(*part.tensor, from, bytes);
+  StoredMoments(format, last - first, bytes).read(moment_of(kind), begin - first, values);
+}
+
+const Checkpoint::Parts& Checkpoint::parts(const std::string& parameter, StateKind kind) const {
+  const auto found = parts_.find({parameter, kind});
+  static const Parts kNone;
+  return found == parts_.end() ? kNone : found->second;
+}
+
+void Checkpoint::fail(const std::string& file, const std::string& what) const {
+  throw CheckpointError(path_ + "/" + file + ": " + what);
+}
+
+}  // namespace longshore

@@ -1,0 +1,309 @@
+#include "trainer/commands/command_line.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <new>
+#include <string_view>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "comm/launcher.h"
+#include "config/describe.h"
+#include "config/overrides.h"
+#include "trainer/bench_optimizer.h"
+#include "trainer/commands/commands.h"
+
+namespace longshore {
+namespace {
+
+constexpr const char* kExamples = R"(
+examples:
+  longshore init-model --preset tiny-llama models/tiny
+  longshore plan run.toml
+  longshore train run.toml --train.steps=200 --optimizer.lr=1e-4
+  longshore launch --nproc 2 -- train run.toml
+  longshore generate run.toml --prompt "DOG, n."
+  longshore export run.toml --to models/tuned
+)";
+
+// `--help=offload` shows one section of the run file.
+constexpr std::string_view kSectionHelp = "--help=";
+
+// The commands' parsers write here; the chosen command's action runs after parsing.
+struct Parsed {
+  RunArguments run;
+  std::function<int()> action;
+  InitModelOptions init_model;
+  TokenizerTrainOptions tokenizer;
+  GenerateOptions generate;
+  InspectDataOptions inspect;
+  ExportCommandOptions exporting;
+  BenchOptimizerOptions bench_optimizer;
+  BenchNvmeOptions bench_nvme;
+  std::string bench_size = "4GiB";
+  LaunchOptions launch;
+  std::string source = "auto";
+  std::string section;
+  std::string directory;
+  bool json = false, defaults = false, difference = false;
+  int64_t keep = 2;
+  AssumedRanks assumed;
+};
+
+CLI::App* add_run_command(CLI::App& app, Parsed& parsed, const std::string& name,
+                          const std::string& sentence) {
+  CLI::App* command = app.add_subcommand(name, sentence);
+  command->add_option("files", parsed.run.files, "run files; a later one wins key by key")
+      ->required();
+  command->footer(
+      "\nkeys of the run file, each also --section.key=value; --help=SECTION explains:\n" +
+      help_overview());
+  return command;
+}
+
+void add_source(CLI::App* command, std::string& source) {
+  command->add_option("--from", source,
+                      "auto (newest valid checkpoint, else the model), model, or a directory");
+}
+
+void add_model_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* init = app.add_subcommand("init-model", "make a model directory with random weights");
+  init->add_option("directory", parsed.init_model.directory, "a new directory")->required();
+  init->add_option("--preset", parsed.init_model.preset, "the architecture and its sizes");
+  init->add_option("--text", parsed.init_model.text_files,
+                   "train a tokenizer on these files; without them a token is a byte");
+  init->add_option("--vocabulary", parsed.init_model.vocabulary, "tokens of the tokenizer");
+  init->add_option("--seed", parsed.init_model.seed, "of the random weights");
+  init->callback([&] { parsed.action = [&] { return run_init_model(parsed.init_model); }; });
+
+  CLI::App* tokenizer = app.add_subcommand("tokenizer", "tokenizers");
+  tokenizer->require_subcommand(1);
+  CLI::App* train = tokenizer->add_subcommand("train", "byte-level BPE from text files");
+  train->add_option("files", parsed.tokenizer.files, "text or JSON lines")->required();
+  train->add_option("--vocabulary", parsed.tokenizer.vocabulary, "number of tokens");
+  train->add_option("--to", parsed.tokenizer.output, "the file to write");
+  train->callback([&] { parsed.action = [&] { return run_tokenizer_train(parsed.tokenizer); }; });
+}
+
+void add_run_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* validate = add_run_command(app, parsed, "validate",
+                                       "check everything that needs no memory; all errors at once");
+  validate->callback([&] { parsed.action = [&] { return run_validate(parsed.run); }; });
+
+  CLI::App* plan = add_run_command(app, parsed, "plan", "what lives where, and whether it fits");
+  plan->add_flag("--json", parsed.json, "as one JSON object");
+  plan->add_option("--ranks", parsed.assumed.ranks, "plan for so many ranks")
+      ->check(CLI::Range(1, 1 << 20));
+  plan->add_option("--ranks-per-node", parsed.assumed.per_node, "that share a machine's memory")
+      ->check(CLI::Range(1, 1 << 20));
+  plan->callback(
+      [&] { parsed.action = [&] { return run_plan(parsed.run, parsed.assumed, parsed.json); }; });
+
+  CLI::App* eval = add_run_command(app, parsed, "eval", "loss on data.eval");
+  add_source(eval, parsed.source);
+  eval->add_flag("--json", parsed.json, "as one JSON object");
+  eval->callback(
+      [&] { parsed.action = [&] { return run_eval(parsed.run, parsed.source, parsed.json); }; });
+
+  CLI::App* generate = add_run_command(app, parsed, "generate", "text from prompts");
+  generate->add_option("--prompt", parsed.generate.prompts, "may be given several times")
+      ->required();
+  add_source(generate, parsed.generate.source);
+  generate->add_option("--max-new-tokens", parsed.generate.max_new_tokens, "tokens to add");
+  generate->add_option("--temperature", parsed.generate.temperature, "0: the likeliest token");
+  generate->add_option("--top-k", parsed.generate.top_k, "0: all tokens");
+  generate->add_flag("--json", parsed.generate.json, "one object per prompt and line");
+  generate->callback(
+      [&] { parsed.action = [&] { return run_generate(parsed.run, parsed.generate); }; });
+
+  CLI::App* exporting = add_run_command(app, parsed, "export", "write a Hugging Face directory");
+  exporting->add_option("--to", parsed.exporting.destination, "default: <run.dir>/hf");
+  add_source(exporting, parsed.exporting.source);
+  exporting->add_flag("--fp32", parsed.exporting.fp32, "weights as fp32 masters");
+  exporting->callback(
+      [&] { parsed.action = [&] { return run_export(parsed.run, parsed.exporting); }; });
+}
+
+void add_data_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* prepare = add_run_command(app, parsed, "prepare", "tokenise the data into the cache");
+  prepare->callback([&] { parsed.action = [&] { return run_prepare(parsed.run); }; });
+
+  CLI::App* inspect = app.add_subcommand("inspect", "look at what a run is trained on");
+  inspect->require_subcommand(1);
+  CLI::App* data = add_run_command(*inspect, parsed, "data",
+                                   "rows with their trained tokens, counts, lengths, packing");
+  data->add_option("--rows", parsed.inspect.rows, "which rows, such as 0:10");
+  data->add_option("--html", parsed.inspect.html, "write it as a page to this file");
+  data->add_flag("--json", parsed.inspect.json, "one object per row and line");
+  data->add_flag("--eval", parsed.inspect.evaluation, "data.eval instead of data.train");
+  data->callback(
+      [&] { parsed.action = [&] { return run_inspect_data(parsed.run, parsed.inspect); }; });
+
+  CLI::App* tokenize = app.add_subcommand(
+      "tokenize", "JSON strings from standard input, one per line, as arrays of ids");
+  tokenize->add_option("directory", parsed.directory, "of the tokenizer")->required();
+  tokenize->callback([&] { parsed.action = [&] { return run_tokenize(parsed.directory); }; });
+}
+
+void add_train_command(CLI::App& app, Parsed& parsed, const std::vector<std::string>& arguments) {
+  CLI::App* train = add_run_command(app, parsed, "train", "the run");
+  train->callback([&parsed, &arguments] {
+    parsed.action = [&parsed, &arguments] { return run_train(parsed.run, arguments); };
+  });
+  CLI::App* plot = app.add_subcommand("plot", "draw a run's loss curve in the terminal");
+  plot->add_option("directory", parsed.directory, "the run's directory")->required();
+  plot->callback([&] { parsed.action = [&] { return run_plot(parsed.directory); }; });
+  CLI::App* version = app.add_subcommand("version", "version, libraries, what the CPU can do");
+  version->callback([&] { parsed.action = [] { return run_version(); }; });
+}
+
+void add_launch_command(CLI::App& app, Parsed& parsed) {
+  CLI::App* launch =
+      app.add_subcommand("launch", "start ranks on this node: launch [options] -- COMMAND...");
+  launch->add_option("--nproc", parsed.launch.ranks, "ranks on this node")->required();
+  launch->add_option("--nnodes", parsed.launch.nodes, "nodes");
+  launch->add_option("--node-rank", parsed.launch.node, "this node, from 0");
+  launch->add_option("--rendezvous", parsed.launch.rendezvous,
+                     "HOST:PORT where node 0 serves the store; needed with several nodes");
+  launch->callback([&] { parsed.action = [&] { return launch_ranks(parsed.launch); }; });
+}
+
+// The arguments after "--" of `launch`: those of each rank, overrides included.
+std::vector<std::string> take_rank_command(std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments[0] != "launch") return {};
+  const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
+  if (dashes == arguments.end()) return {};
+  std::vector<std::string> command(dashes + 1, arguments.end());
+  arguments.erase(dashes, arguments.end());
+  return command;
+}
+
+void add_config_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* config = app.add_subcommand("config", "the run file's keys");
+  config->require_subcommand(1);
+  CLI::App* dump = config->add_subcommand("dump", "the resolved run file");
+  dump->add_option("files", parsed.run.files, "run files");
+  dump->add_flag("--defaults", parsed.defaults, "all keys with their defaults");
+  dump->add_flag("--diff", parsed.difference, "only keys that differ from their defaults");
+  dump->callback([&] {
+    parsed.action = [&] { return run_config_dump(parsed.run, parsed.defaults, parsed.difference); };
+  });
+  CLI::App* keys = config->add_subcommand("keys", "type, default, bounds and meaning of each key");
+  keys->add_option("section", parsed.section, "only this section");
+  keys->callback([&] { parsed.action = [&] { return run_config_keys(parsed.section); }; });
+  CLI::App* schema = config->add_subcommand("schema", "JSON Schema for editors");
+  schema->callback([&] { parsed.action = [] { return run_config_schema(); }; });
+}
+
+void add_checkpoint_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* checkpoint = app.add_subcommand("ckpt", "a run's checkpoints");
+  checkpoint->require_subcommand(1);
+  CLI::App* list = add_run_command(*checkpoint, parsed, "ls", "list them");
+  list->add_flag("--json", parsed.json, "as JSON");
+  list->callback(
+      [&] { parsed.action = [&] { return run_checkpoint_list(parsed.run, parsed.json); }; });
+  CLI::App* verify = add_run_command(*checkpoint, parsed, "verify", "check every checksum");
+  verify->add_flag("--json", parsed.json, "as JSON");
+  verify->callback(
+      [&] { parsed.action = [&] { return run_checkpoint_verify(parsed.run, parsed.json); }; });
+  CLI::App* prune = add_run_command(*checkpoint, parsed, "prune", "delete all but the newest");
+  prune->add_option("--keep", parsed.keep, "how many to keep")->check(CLI::Range(1, 1 << 30));
+  prune->callback(
+      [&] { parsed.action = [&] { return run_checkpoint_prune(parsed.run, parsed.keep); }; });
+}
+
+void add_bench_optimizer(CLI::App& bench, Parsed& parsed) {
+  BenchOptimizerOptions& options = parsed.bench_optimizer;
+  CLI::App* optimizer = bench.add_subcommand(
+      "optimizer", "parameters per second of the update, and its share of the memory bound");
+  optimizer->add_option("--format", options.formats, "state formats; default: all");
+  optimizer->add_option("--threads", options.threads,
+                        "thread counts; default: 1, 2, 4, ... up to the physical cores");
+  optimizer->add_option("--parameters", options.elements, "of the matrix that is updated");
+  optimizer->add_option("--rounds", options.rounds, "of update and bound in turn");
+  optimizer->add_flag("--json", options.json, "as one JSON object");
+  optimizer->callback([&parsed] {
+    parsed.action = [&parsed] { return run_bench_optimizer(parsed.bench_optimizer); };
+  });
+}
+
+void add_bench_nvme(CLI::App& bench, Parsed& parsed) {
+  BenchNvmeOptions& options = parsed.bench_nvme;
+  CLI::App* nvme = bench.add_subcommand("nvme", "drives: block size, depth, GB/s, CPU");
+  nvme->add_option("--dir", options.directories, "one directory on each drive")->required();
+  nvme->add_option("--size", parsed.bench_size, "of the scratch file, for example 4GiB");
+  nvme->add_option("--seconds", options.seconds, "of each round")->check(CLI::Range(0.05, 600.0));
+  nvme->add_flag("--json", options.json, "as JSON");
+  nvme->callback([&parsed] {
+    const std::optional<Bytes> size = parse_bytes(parsed.bench_size);
+    if (!size || *size <= 0) throw ConfigError("--size " + parsed.bench_size + ": not a size");
+    parsed.bench_nvme.file_bytes = *size;
+    parsed.action = [&parsed] { return run_bench_nvme(parsed.bench_nvme); };
+  });
+}
+
+void add_bench_commands(CLI::App& app, Parsed& parsed) {
+  CLI::App* bench = app.add_subcommand("bench", "measure this machine");
+  bench->require_subcommand(1);
+  add_bench_optimizer(*bench, parsed);
+  add_bench_nvme(*bench, parsed);
+}
+
+int parse_and_run(std::vector<std::string> arguments) {
+  const std::vector<std::string> rank_command = take_rank_command(arguments);
+  for (const std::string& argument : arguments) {
+    if (!argument.starts_with(kSectionHelp)) continue;
+    std::fputs(help_text(argument.substr(kSectionHelp.size())).c_str(), stdout);
+    return 0;
+  }
+  SplitArguments split = split_overrides(arguments);
+  CLI::App app("Longshore: fine-tunes models that are larger than the GPU.", "longshore");
+  app.footer(kExamples);
+  app.require_subcommand(1);
+  Parsed parsed;
+  parsed.run.overrides = split.overrides;
+  parsed.launch.command = rank_command;
+  add_train_command(app, parsed, arguments);
+  add_run_commands(app, parsed);
+  add_model_commands(app, parsed);
+  add_data_commands(app, parsed);
+  add_config_commands(app, parsed);
+  add_checkpoint_commands(app, parsed);
+  add_bench_commands(app, parsed);
+  add_launch_command(app, parsed);
+  try {
+    std::vector<std::string> reversed(split.rest.rbegin(), split.rest.rend());
+    app.parse(std::move(reversed));
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kConfig);
+  }
+  return parsed.action();
+}
+
+}  // namespace
+
+int run_command_line(const std::vector<std::string>& arguments) {
+  try {
+    return parse_and_run(arguments);
+  } catch (const ConfigError& error) {
+    for (const std::string& problem : error.problems()) log_error(problem);
+    return static_cast<int>(error.exit_code());
+  } catch (const Error& error) {
+    log_error(error.what());
+    return static_cast<int>(error.exit_code());
+  } catch (const std::bad_alloc&) {
+    log_error(
+        "host memory ran out; lower offload.host_memory or the sizes that `longshore plan` "
+        "lists under host");
+    return static_cast<int>(ExitCode::kOutOfMemory);
+  } catch (const std::exception& error) {
+    log_error(error.what());
+    return static_cast<int>(ExitCode::kFailure);
+  }
+}
+
+}  // namespace longshore

@@ -1,0 +1,111 @@
+// prepare, inspect data, tokenize: what a run is trained on.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "trainer/commands/commands.h"
+#include "trainer/data_inspection.h"
+#include "trainer/model_source.h"
+#include "trainer/run_prepare.h"
+#include "trainer/signal_flag.h"
+
+namespace longshore {
+namespace {
+
+// "0:10", or one number.
+std::pair<int64_t, int64_t> parse_range(const std::string& text) {
+  const auto wrong = [&text] {
+    return ConfigError("--rows=" + text + ": expected a range of rows such as 0:10");
+  };
+  const size_t colon = text.find(':');
+  const std::string first = text.substr(0, colon);
+  const std::string last = colon == std::string::npos ? "" : text.substr(colon + 1);
+  for (const std::string& part : {first, last}) {
+    if (part.find_first_not_of("0123456789") != std::string::npos || part.size() > 15) {
+      throw wrong();
+    }
+  }
+  if (first.empty() || (last.empty() && colon != std::string::npos)) throw wrong();
+  const int64_t begin = std::stoll(first);
+  const int64_t end = last.empty() ? begin + 1 : std::stoll(last);
+  if (end <= begin) throw wrong();
+  return {begin, end};
+}
+
+bool stdout_takes_colour() {
+  return ::isatty(STDOUT_FILENO) != 0 && log_uses_colour();
+}
+
+std::string as_line(const Json& object) {
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+int run_prepare(const RunArguments& arguments) {
+  const RunConfig config = load_run_config(arguments.files, arguments.overrides);
+  const ModelSource source(config);
+  const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
+  SignalFlag signals(config.run.dir + "/save");
+  const auto stop = [&signals] {
+    if (signals.stop_requested()) {
+      throw Error(static_cast<ExitCode>(signals.stop_exit_code()),
+                  "stopped by a signal; the same command goes on from here");
+    }
+  };
+  for (const std::vector<std::string>* files : {&config.data.train, &config.data.eval}) {
+    if (files->empty()) continue;
+    const PreparedData prepared = preparation.run(*files, stop);
+    const std::vector<std::string> lines = prepared.report.lines();
+    for (size_t i = 0; i < lines.size(); ++i) {
+      std::printf("%s\n  in %s\n", lines[i].c_str(), prepared.paths[i].c_str());
+    }
+  }
+  return 0;
+}
+
+int run_inspect_data(const RunArguments& arguments, const InspectDataOptions& options) {
+  const auto [first, last] = parse_range(options.rows);
+  const RunConfig config = load_run_config(arguments.files, arguments.overrides);
+  const ModelSource source(config);
+  const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
+  const std::vector<std::string>& files = options.evaluation ? config.data.eval : config.data.train;
+  if (files.empty()) throw ConfigError("data.eval is empty: there is nothing to inspect");
+  const std::vector<InspectedRow> rows = inspect_rows(preparation.options(files), first, last);
+  if (options.json) {
+    for (const InspectedRow& row : rows) std::fputs(as_line(row_as_json(row)).c_str(), stdout);
+    return 0;
+  }
+  const DataStatistics statistics = measure_data(config, preparation, files);
+  if (!options.html.empty()) {
+    write_file_durably(options.html, inspection_page(statistics, rows));
+    std::printf("%s\n", options.html.c_str());
+    return 0;
+  }
+  for (const InspectedRow& row : rows) {
+    std::printf("%s\n", describe_row(row, stdout_takes_colour()).c_str());
+  }
+  std::fputs(describe_statistics(statistics).c_str(), stdout);
+  return 0;
+}
+
+int run_tokenize(const std::string& directory) {
+  const Tokenizer tokenizer = Tokenizer::load(directory);
+  std::string line;
+  for (int64_t number = 1; std::getline(std::cin, line); ++number) {
+    const std::string place = "stdin:" + std::to_string(number);
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    const Json text = parse_json(line, {}, place);
+    if (!text.is_string()) throw DataError(place + ": expected a JSON string");
+    const std::vector<TokenId> ids =
+        tokenizer.encode(text.get_ref<const std::string&>(), SpecialTokens::kNone);
+    std::fputs(as_line(Json(ids)).c_str(), stdout);
+  }
+  return 0;
+}
+
+}  // namespace longshore

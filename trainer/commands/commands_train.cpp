@@ -1,0 +1,110 @@
+// validate, plan, train.
+#include <cstdio>
+#include <optional>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "config/run_config.h"
+#include "offload/plan/plan_text.h"
+#include "trainer/commands/commands.h"
+#include "trainer/run_directory.h"
+#include "trainer/run_environment.h"
+#include "trainer/signal_flag.h"
+#include "trainer/trainer.h"
+
+namespace longshore {
+namespace {
+
+// Sets the last words of a run in run.json, whatever ends it.
+void write_end(const RunDirectory& directory, const Trainer* trainer, int exit_code,
+               const std::string& message) {
+  RunStatus status;
+  status.state = exit_code == 0     ? RunStatus::State::kDone
+                 : exit_code >= 128 ? RunStatus::State::kStopped
+                                    : RunStatus::State::kFailed;
+  status.exit_code = exit_code;
+  if (trainer != nullptr) {
+    status.step = trainer->step();
+    status.saved_step = trainer->saved_step();
+  }
+  status.message = message;
+  directory.write_status(status);
+}
+
+void write_beginning(const RunDirectory& directory, const RunSetup& setup, const TierPlan& plan,
+                     const std::vector<std::string>& command) {
+  directory.write_config(to_toml(setup.config));
+  directory.write_command(command);
+  Json environment = run_environment();
+  environment["compute"] = {{"threads", setup.compute.threads},
+                            {"inter_op_threads", setup.compute.inter_op_threads},
+                            {"mkl_cbwr", setup.compute.mkl_cbwr}};
+  directory.write_environment(environment);
+  directory.write_plan(format_plan(plan, setup.machine));
+  directory.write_status({});
+}
+
+int train(const RunSetup& setup, const std::vector<std::string>& command) {
+  const TierPlan plan = setup.plan();
+  const bool first = setup.ranks->first();
+  const std::string& path = setup.config.run.dir;
+  const RunDirectory directory = first ? RunDirectory::open(path) : RunDirectory::join(path);
+  SignalFlag signals(first ? directory.save_file() : "");
+  if (first) {
+    write_beginning(directory, setup, plan, command);
+    std::fputs(format_plan(plan, setup.machine).c_str(), stderr);
+  }
+  std::optional<Trainer> trainer;
+  const auto end = [&](int exit_code, const std::string& message) {
+    if (first) write_end(directory, trainer ? &*trainer : nullptr, exit_code, message);
+  };
+  try {
+    trainer.emplace(setup, plan, directory, signals);
+    const int exit_code = trainer->run();
+    end(exit_code, "");
+    return exit_code;
+  } catch (const Stopped& stopped) {
+    end(stopped.exit_code(), "stopped before the first step");
+    setup.ranks->world().report_failure(stopped.what());
+    return stopped.exit_code();
+  } catch (const Error& error) {
+    end(static_cast<int>(error.exit_code()), error.what());
+    throw;
+  } catch (const std::exception& error) {
+    end(static_cast<int>(ExitCode::kFailure), error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+int run_validate(const RunArguments& run) {
+  const RunSetup setup = prepare_run(run);
+  std::printf("valid: %s, %lld parameters in %zu units\n", setup.source->arch().family.c_str(),
+              static_cast<long long>(setup.source->spec().parameter_elements()),
+              setup.source->spec().units.size());
+  return 0;
+}
+
+int run_plan(const RunArguments& run, const AssumedRanks& assumed, bool json) {
+  const RunSetup setup = prepare_run(run, assumed);
+  const TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
+  const std::string text =
+      json ? plan_to_json(plan, setup.machine) : format_plan(plan, setup.machine);
+  std::fputs(text.c_str(), stdout);
+  if (plan.fits()) return 0;
+  throw DoesNotFitError(explain_misfit(setup.inputs, setup.machine));
+}
+
+int run_train(const RunArguments& run, const std::vector<std::string>& command) {
+  const RunSetup setup = join_run(run);
+  try {
+    return train(setup, command);
+  } catch (const std::exception& error) {
+    // The others learn why before this rank is gone.
+    setup.ranks->world().report_failure(error.what());
+    throw;
+  }
+}
+
+}  // namespace longshore

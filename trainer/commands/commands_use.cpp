@@ -1,0 +1,76 @@
+// eval, generate, export: what a trained, or untrained, model is used for.
+#include <cstdio>
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "trainer/commands/commands.h"
+#include "trainer/evaluator.h"
+#include "trainer/export_run.h"
+#include "trainer/generator.h"
+#include "trainer/loaded_run.h"
+#include "trainer/run_prepare.h"
+
+namespace longshore {
+
+int run_eval(const RunArguments& arguments, const std::string& from, bool json) {
+  const LoadedRun run = load_run(arguments, from);
+  const RunConfig& config = run.setup.config;
+  if (!has_evaluation_data(config)) {
+    throw ConfigError("data.eval is empty and eval.split is 0: there is nothing to do");
+  }
+  const StopCheck no_stop = [] {};
+  const SequenceData data =
+      load_sequences(config, *run.setup.source, SequenceUse::kEvaluate, no_stop);
+  const Evaluation result =
+      evaluate(*run.engine, data, config.eval.sequences, config.train.micro_batch, no_stop);
+  if (json) {
+    const Json object = {{"model", run.origin},      {"step", run.step.value},
+                         {"loss", result.loss},      {"perplexity", result.perplexity},
+                         {"tokens", result.tokens},  {"trained_tokens", result.trained_tokens},
+                         {"seconds", result.seconds}};
+    std::printf("%s\n", object.dump().c_str());
+  } else {
+    std::printf("%s  loss %.6f  perplexity %.3f  %lld trained tokens\n", run.origin.c_str(),
+                result.loss, result.perplexity, static_cast<long long>(result.trained_tokens));
+  }
+  return 0;
+}
+
+int run_generate(const RunArguments& arguments, const GenerateOptions& options) {
+  const LoadedRun run = load_run(arguments, options.source);
+  const Tokenizer tokenizer =
+      Tokenizer::load(tokenizer_directory(run.setup.config, run.setup.source->directory().path()));
+  const std::vector<Generated> results =
+      generate(*run.engine, tokenizer,
+               {.prompts = options.prompts,
+                .max_new_tokens = options.max_new_tokens,
+                .temperature = options.temperature,
+                .top_k = options.top_k,
+                .seed = static_cast<uint64_t>(run.setup.config.run.seed)});
+  for (const Generated& result : results) {
+    if (options.json) {
+      const Json object = {{"prompt", result.prompt},
+                           {"text", result.text},
+                           {"new_tokens", result.new_tokens},
+                           {"ended", result.ended}};
+      std::printf("%s\n", object.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    } else {
+      std::printf("%s%s\n\n", result.prompt.c_str(), result.text.c_str());
+    }
+  }
+  return 0;
+}
+
+int run_export(const RunArguments& arguments, const ExportCommandOptions& options) {
+  const LoadedRun run = load_run(arguments, options.source);
+  const std::string destination =
+      options.destination.empty() ? run.setup.config.run.dir + "/hf" : options.destination;
+  const ExportResult result = export_run(*run.setup.source, *run.engine, destination, options.fp32);
+  std::printf("%s: %lld tensors, %s, from %s\n", destination.c_str(),
+              static_cast<long long>(result.tensors), format_bytes(result.bytes).c_str(),
+              run.origin.c_str());
+  return 0;
+}
+
+}  // namespace longshore
