@@ -92,9 +92,15 @@ Section optimizer_section() {
       {.sentence = "parameters with an lr or a weight_decay of their own: [[optimizer.groups]] "
                    "with parameters = [globs of names]; the first group that matches counts, "
                    "and its weight_decay holds for all of its parameters"});
-  rows.choice<Optimizer::Overlap>("overlap", &Optimizer::overlap,
-                                  {{"none", Optimizer::Overlap::kNone}},
-                                  {.sentence = "all updates come after backward"});
+  rows.choice<Optimizer::Overlap>(
+      "overlap", &Optimizer::overlap,
+      {{"forward", Optimizer::Overlap::kForward},
+       {"backward", Optimizer::Overlap::kBackward},
+       {"none", Optimizer::Overlap::kNone}},
+      {.sentence = "when units are updated: forward: in the next step's "
+                   "forward, each just ahead of its use; backward: as soon as "
+                   "its gradient is home, which needs train.max_grad_norm = "
+                   "0; none: all after backward. The numbers are the same"});
   return section;
 }
 
@@ -174,6 +180,14 @@ Section fsdp_section() {
       "recompute", &Fsdp::recompute,
       {{"unit", Fsdp::Recompute::kUnit}, {"none", Fsdp::Recompute::kNone}},
       {.sentence = "activation checkpointing: keep only each unit's input, or all activations"});
+  rows.choice<Fsdp::Gather>(
+      "gather", &Fsdp::gather,
+      {{"auto", Fsdp::Gather::kAuto},
+       {"collective", Fsdp::Gather::kCollective},
+       {"host", Fsdp::Gather::kHost}},
+      {.sentence = "how shards come together: collective: each rank copies its own to the device, "
+                   "then they are gathered; host: each copies all of them from the memory that the "
+                   "ranks of a machine share; auto: the faster of the two, measured at start"});
   return section;
 }
 
@@ -190,9 +204,11 @@ Section offload_section() {
       {{"host", Offload::Optimizer::kHost}, {"nvme", Offload::Optimizer::kNvme}},
       {.sentence = "home of the fp32 master and the moments; nvme: "
                    "every step is a durable commit on the drives"});
-  rows.choice<Offload::Activations>("activations", &Offload::activations,
-                                    {{"device", Offload::Activations::kDevice}},
-                                    {.sentence = "home of the units' kept inputs"});
+  rows.choice<Offload::Activations>(
+      "activations", &Offload::activations,
+      {{"device", Offload::Activations::kDevice}, {"host", Offload::Activations::kHost}},
+      {.sentence = "home of the units' kept inputs between forward "
+                   "and backward"});
   rows.choice<Offload::StateFormat>(
       "state_format", &Offload::state_format,
       {{"fp32", Offload::StateFormat::kFp32},

@@ -82,7 +82,7 @@ struct ParameterGroup {
 struct OptimizerSection {
   enum class Name : uint8_t { kAdamW };
   enum class Decay : uint8_t { kMatrices, kAll };
-  enum class Overlap : uint8_t { kNone };
+  enum class Overlap : uint8_t { kNone, kForward, kBackward };
   Name name = Name::kAdamW;
   double lr = 2e-5;
   std::array<double, 2> betas = {0.9, 0.95};
@@ -90,7 +90,7 @@ struct OptimizerSection {
   double weight_decay = 0.0;
   Decay decay = Decay::kMatrices;
   std::vector<ParameterGroup> groups;
-  Overlap overlap = Overlap::kNone;
+  Overlap overlap = Overlap::kForward;
   bool operator==(const OptimizerSection&) const = default;
 };
 
@@ -124,18 +124,20 @@ struct UnitsChoice {
 struct FsdpSection {
   enum class Strategy : uint8_t { kFullShard, kShardGradOp, kHybridShard, kNoShard };
   enum class Recompute : uint8_t { kUnit, kNone };
+  enum class Gather : uint8_t { kAuto, kCollective, kHost };
   Strategy strategy = Strategy::kFullShard;
   std::optional<int64_t> shard_ranks;  // of hybrid_shard; nullopt = auto: the ranks of a node
   UnitsChoice units;
   int64_t prefetch = 1;  // units ahead; slots = prefetch + 1
   Recompute recompute = Recompute::kUnit;
+  Gather gather = Gather::kAuto;
   bool operator==(const FsdpSection&) const = default;
 };
 
 struct OffloadSection {
   enum class Parameters : uint8_t { kHost, kNvme };
   enum class Optimizer : uint8_t { kHost, kNvme };
-  enum class Activations : uint8_t { kDevice };
+  enum class Activations : uint8_t { kDevice, kHost };
   enum class StateFormat : uint8_t { kFp32, kSplit, kSplitBf16, kSplitInt8 };
   Parameters parameters = Parameters::kHost;
   Optimizer optimizer = Optimizer::kHost;

@@ -23,8 +23,8 @@ void touch(std::span<std::byte> memory, WorkerPool& pool) {
 
 }  // namespace
 
-PinnedArena::PinnedArena(Bytes bytes, bool register_with_gpus, WorkerPool& pool)
-    : mapping_(bytes, "host tier") {
+PinnedArena::PinnedArena(Bytes bytes, bool register_with_gpus, WorkerPool& pool, bool shared)
+    : mapping_(shared ? HostMapping::shared(bytes, "host tier") : HostMapping(bytes, "host tier")) {
   touch(mapping_.bytes(), pool);
   huge_page_bytes_ = longshore::huge_page_bytes(mapping_.bytes());
   if (register_with_gpus) registration_ = HostRegistration(mapping_.bytes());

@@ -15,10 +15,12 @@ class PinnedArena {
  public:
   // Zero-filled. `pool` touches the pages and is not kept. Throws OutOfMemoryError when the system
   // refuses the memory, CudaError when `register_with_gpus` and a GPU refuses it.
-  PinnedArena(Bytes bytes, bool register_with_gpus, WorkerPool& pool);
+  // `shared`: other processes may map it too.
+  PinnedArena(Bytes bytes, bool register_with_gpus, WorkerPool& pool, bool shared = false);
 
   std::span<std::byte> bytes() const { return mapping_.bytes(); }
   Bytes size_bytes() const { return mapping_.size_bytes(); }
+  const HostMapping& mapping() const { return mapping_; }
   // What the kernel backed with huge pages when the arena was touched.
   Bytes huge_page_bytes() const { return huge_page_bytes_; }
   // True when GPUs copy from and to it at full speed.

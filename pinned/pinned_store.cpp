@@ -85,10 +85,10 @@ class PinnedStore::State final : public StateLease {
 };
 
 PinnedStore::PinnedStore(const std::vector<FlatLayout>& layouts, const StateOptions& options,
-                         bool register_with_gpus, WorkerPool* pool)
+                         bool register_with_gpus, WorkerPool* pool, bool shared)
     : options_(options),
       pool_(pool),
-      arena_(planned_bytes(layouts, options), register_with_gpus, *pool) {
+      arena_(planned_bytes(layouts, options), register_with_gpus, *pool, shared) {
   size_t cursor = 0;
   for (const FlatLayout& layout : layouts) {
     const SlabLayout slab(layout, options);
@@ -162,6 +162,15 @@ std::span<const std::byte> PinnedStore::join(const Unit& unit) {
     std::memcpy(join_region_.data() + trainable_bytes, frozen.data(), frozen.size());
   }
   return join_region_.first(trainable_bytes + frozen.size());
+}
+
+std::span<const std::byte> PinnedStore::parameters_in(std::span<const std::byte> arena,
+                                                      UnitId id) const {
+  LONGSHORE_CHECK(!needs_join(options_) && arena.size() == arena_.bytes().size());
+  const Unit& unit = units_.at(static_cast<size_t>(id.value));
+  const Region home = options_.compute == DType::kF32 ? Region::kMaster : Region::kHigh;
+  const std::span<const std::byte> own = region(unit, home);
+  return arena.subspan(static_cast<size_t>(own.data() - arena_.bytes().data()), own.size());
 }
 
 std::unique_ptr<ShardStore::StateLease> PinnedStore::state(UnitId id) {

@@ -20,7 +20,7 @@ class PinnedStore final : public ShardStore {
  public:
   // `pool` must outlive the store. State is all zeros until it is loaded.
   PinnedStore(const std::vector<FlatLayout>& layouts, const StateOptions& options,
-              bool register_with_gpus, WorkerPool* pool);
+              bool register_with_gpus, WorkerPool* pool, bool shared = false);
   ~PinnedStore() override;
 
   // What host_bytes() will be.
@@ -35,6 +35,9 @@ class PinnedStore final : public ShardStore {
   std::span<std::byte> gradient(UnitId unit) override;
   Bytes host_bytes() const override { return arena_.size_bytes(); }
   const PinnedArena& arena() const { return arena_; }
+  // A unit's parameter bytes in the arena of a rank that holds another shard of the same layouts:
+  // all arenas of a shard group look the same. Not where masters are joined.
+  std::span<const std::byte> parameters_in(std::span<const std::byte> arena, UnitId unit) const;
 
  private:
   class Parameters;

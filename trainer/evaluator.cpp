@@ -12,7 +12,7 @@ namespace longshore {
 Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequences,
                     int64_t micro_batch, const StopCheck& stop) {
   const auto begin = std::chrono::steady_clock::now();
-  engine.optimizer().flush();
+  engine.apply_updates();
   const StepBatches batches =
       make_eval_batches(*data.dataset, data.table, max_sequences, micro_batch);
   const std::vector<HostBatch> views = host_batches(batches.micro_batches);
@@ -27,7 +27,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
     const size_t begin = std::min(first, own.size());
     const std::span<const HostBatch> part =
         std::span(own).subspan(begin, std::min(at_once, own.size() - begin));
-    const LossSum sum = engine.runner().evaluate(engine.batches().load(part));
+    const LossSum sum = engine.evaluate(engine.batches().load(part));
     mine.loss += sum.loss;
     mine.trained += sum.trained;
   }

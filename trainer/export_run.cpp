@@ -41,7 +41,7 @@ ParameterReader master_reader(Engine& engine) {
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
                         bool as_fp32) {
   LONGSHORE_CHECK(engine.plan().topology.shard_ranks == 1) << "the engine holds shards";
-  engine.optimizer().flush();
+  engine.apply_updates();
   return export_model(source.directory(), source.spec(), destination, master_reader(engine),
                       export_options(source, as_fp32));
 }

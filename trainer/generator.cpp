@@ -40,7 +40,7 @@ at::Tensor next_scores(Engine& engine, const GrowingBatch& batch) {
                        .targets = batch.targets,
                        .document_starts = batch.starts};
   const std::span<const MicroBatch> loaded = engine.batches().load({&view, 1});
-  return engine.runner().logits(loaded[0], at::tensor(batch.last_positions, at::kLong));
+  return engine.logits(loaded[0], at::tensor(batch.last_positions, at::kLong));
 }
 
 std::vector<std::vector<TokenId>> encode_prompts(const Engine& engine, const Tokenizer& tokenizer,
@@ -95,7 +95,6 @@ TokenId pick_token(std::span<const float> scores, double temperature, int64_t to
 
 std::vector<Generated> generate(Engine& engine, const Tokenizer& tokenizer,
                                 const GenerateRequest& request) {
-  engine.optimizer().flush();
   std::vector<std::vector<TokenId>> texts = encode_prompts(engine, tokenizer, request);
   std::vector<size_t> prompt_tokens;
   std::vector<Generated> results;

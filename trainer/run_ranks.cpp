@@ -52,9 +52,13 @@ RunRanks::RunRanks(const RunConfig& config) {
   if (info().size == 1) return;
   log_info(info().text());
   groups_.all = &world_->all();
+  groups_.report_failure = [this](const std::string& message) { world_->report_failure(message); };
+  groups_.check = [this] { world_->check(); };
   if (topology().shard_ranks > 1) {
     shards_ = world_->group("shards", topology().shard_group(rank()));
     groups_.shards = shards_.get();
+    gathers_ = world_->group("gathers", topology().shard_group(rank()));
+    groups_.gathers = gathers_.get();
   }
   if (topology().replicas() > 1) {
     replicas_ = world_->group("replicas", topology().replica_group(rank()));

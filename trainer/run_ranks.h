@@ -28,6 +28,7 @@ class RunRanks {
  private:
   std::unique_ptr<World> world_;
   std::unique_ptr<Communicator> shards_;
+  std::unique_ptr<Communicator> gathers_;
   std::unique_ptr<Communicator> replicas_;
   RankGroups groups_;
 };

@@ -7,6 +7,7 @@
 #include "fsdp/engine.h"
 #include "offload/optimizer/adamw_rule.h"
 #include "offload/plan/plan_inputs.h"
+#include "trainer/gather_choice.h"
 
 namespace longshore {
 namespace {
@@ -72,6 +73,7 @@ void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node
   setup.inputs.topology = topology;
   setup.inputs.ranks_per_node = ranks_per_node;
   setup.inputs.data_bytes = estimate_data_bytes(setup.config.data);
+  choose_gather(setup.config, setup.ranks.get(), setup.inputs);
 }
 
 }  // namespace

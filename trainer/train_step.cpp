@@ -6,39 +6,51 @@
 
 namespace longshore {
 
-StepOutcome train_step(Engine& engine, const StepRequest& request) {
-  UnitRunner& runner = engine.runner();
-  GradDrain& drain = engine.drain();
+namespace {
+
+// Of a step whose norm is not known yet, or is not clipped.
+StepUpdate unclipped_update(const Engine& engine, const StepRequest& request) {
+  return {.update = engine.updates() + 1, .lr = request.lr, .clip_scale = 1.0};
+}
+
+}  // namespace
+
+StepTotals forward_backward(Engine& engine, const StepRequest& request) {
   // Gradients of the mean: every micro-batch is scaled by the tokens of the whole step.
-  runner.begin_step(request.batches, 1.0 / static_cast<double>(request.trained_tokens));
+  const LossSum loss =
+      engine.train_pass(request.batches, 1.0 / static_cast<double>(request.trained_tokens),
+                        unclipped_update(engine, request));
+  engine.count_host_wait("the step's totals");
+  return sum_over_ranks(engine.groups(), {.loss = loss,
+                                          .unit_squares = engine.take_squares(),
+                                          .stop = request.stop,
+                                          .save = request.save,
+                                          .times = {engine.take_times()}});
+}
 
-  for (UnitId unit : runner.forward_order()) runner.forward(unit);
-  for (UnitId unit : runner.backward_order()) {
-    const std::span<float> sums = runner.backward(unit);
-    engine.reducer().reduce(unit, sums);
-    drain.drain(unit, sums);
-  }
-  const StepTotals totals = sum_over_ranks(engine.groups(), {.loss = runner.loss(),
-                                                             .unit_squares = drain.finish(),
-                                                             .stop = request.stop,
-                                                             .save = request.save,
-                                                             .times = {engine.take_times()}});
-
+StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTotals& totals) {
   StepOutcome outcome;
   outcome.loss = totals.loss.loss / static_cast<double>(request.trained_tokens);
   outcome.norm = norm_of(totals.unit_squares);
   outcome.stop = totals.stop;
   outcome.save = totals.save;
   outcome.times = totals.times;
-  outcome.skipped = !outcome.norm.finite || !std::isfinite(outcome.loss);
-  if (!outcome.skipped) {
-    outcome.clip_scale = clip_scale(outcome.norm.norm, request.max_grad_norm);
-    engine.optimizer().stage(
-        {.update = engine.count_update(), .lr = request.lr, .clip_scale = outcome.clip_scale});
-    engine.optimizer().flush();
+  // With updates in backward there is nothing left to decide.
+  if (engine.plan().overlap != UpdateOverlap::kBackward) {
+    outcome.skipped = !outcome.norm.finite || !std::isfinite(outcome.loss);
+    if (!outcome.skipped) {
+      StepUpdate update = unclipped_update(engine, request);
+      update.clip_scale = clip_scale(outcome.norm.norm, request.max_grad_norm);
+      outcome.clip_scale = update.clip_scale;
+      engine.stage_update(update);
+    }
   }
   engine.advance_version();
   return outcome;
+}
+
+StepOutcome train_step(Engine& engine, const StepRequest& request) {
+  return settle_step(engine, request, forward_backward(engine, request));
 }
 
 }  // namespace longshore

@@ -1,4 +1,5 @@
-// One optimizer step of a rank, top-down. The rest of the trainer is around it. Compute thread.
+// One optimizer step of a rank, top-down. The rest of the trainer is around it. The engine's
+// thread.
 #pragma once
 
 #include <span>
@@ -30,6 +31,11 @@ struct StepOutcome {
   bool save = false;
   std::vector<RankTimes> times;  // by rank
 };
+
+// Its two halves. After the first all updates of earlier steps are applied, and gradients wait at
+// home; the second decides what becomes of them.
+StepTotals forward_backward(Engine& engine, const StepRequest& request);
+StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTotals& totals);
 
 StepOutcome train_step(Engine& engine, const StepRequest& request);
 

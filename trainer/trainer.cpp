@@ -47,12 +47,13 @@ StopCheck stop_check_of(const SignalFlag& signals) {
 }  // namespace
 
 Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
-                 SignalFlag& signals)
+                 SignalFlag& signals, TraceFile* trace)
     : config_(setup.config),
       source_(*setup.source),
       ranks_(*setup.ranks),
       directory_(directory),
       signals_(signals),
+      trace_(trace),
       data_(setup.config, load_sequences(setup.config, *setup.source, SequenceUse::kTrain,
                                          stop_check_of(signals))),
       engine_(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
@@ -104,6 +105,7 @@ void Trainer::load_or_resume() {
       source_.read_initial(name, begin, out);
     });
     resume(config_.checkpoint.resume);
+    stage_commit();
     commit();
   }
   if (ranks_.first()) {
@@ -217,17 +219,26 @@ StepOutcome Trainer::run_step() {
   const StepBatches batches = data_.step_batches(progress_.step);
   const std::vector<HostBatch> own =
       share_of(host_batches(batches.micro_batches), ranks_.rank(), ranks_.info().size);
-  const StepOutcome outcome = train_step(engine_, {.batches = engine_.batches().load(own),
-                                                   .trained_tokens = batches.trained_tokens,
-                                                   .lr = lr,
-                                                   .max_grad_norm = config_.train.max_grad_norm,
-                                                   .stop = signals_.stop_requested(),
-                                                   .save = signals_.take_save_request()});
+  const StepRequest request{.batches = engine_.batches().load(own),
+                            .trained_tokens = batches.trained_tokens,
+                            .lr = lr,
+                            .max_grad_norm = config_.train.max_grad_norm,
+                            .stop = signals_.stop_requested(),
+                            .save = signals_.take_save_request()};
+  const StepTotals totals = forward_backward(engine_, request);
+  if (trace_ != nullptr) {
+    trace_->add(engine_.last_schedule(), engine_.last_times(), source_.spec(), progress_.step);
+  }
+  // The pass wrote the last update of the step before: its version is whole, and has to be durable
+  // before the next update overwrites the one before it.
+  commit();
+  const StepOutcome outcome = settle_step(engine_, request, totals);
   progress_.adam_step = engine_.updates();
   progress_.skipped_in_row = outcome.skipped ? progress_.skipped_in_row + 1 : 0;
   progress_.skipped_total += outcome.skipped ? 1 : 0;
+  stage_commit();
+  if (engine_.plan().overlap != UpdateOverlap::kForward) commit();
   record_step(batches, outcome, lr, seconds_since(begin));
-  commit();
   count_skipped(outcome);
   return outcome;
 }
@@ -250,7 +261,11 @@ void Trainer::record_step(const StepBatches& batches, const StepOutcome& outcome
   const CopyEngine::Counts copied = engine_.copies().counts();
   record.bytes = {{"h2d", copied.to_device - copied_before_.to_device},
                   {"d2h", copied.to_host - copied_before_.to_host},
-                  {"update", engine_.optimizer().take_bytes()}};
+                  {"update", engine_.take_update_bytes()}};
+  const LaneLedger ledger = engine_.take_ledger();
+  for (Lane lane : {Lane::kUpdate, Lane::kH2D, Lane::kGather, Lane::kReduce, Lane::kD2H}) {
+    record.stall_seconds.emplace_back(name_of(lane), ledger.of(lane).stall_seconds);
+  }
   copied_before_ = copied;
   const PayloadCounters::Totals payload = engine_.payload();
   for (CommKind kind : {CommKind::kAllGather, CommKind::kReduceScatter, CommKind::kAllReduce}) {
@@ -331,6 +346,7 @@ bool Trainer::out_of_patience() const {
 void Trainer::evaluate_now() {
   // A stop signal during the evaluation ends it; the step before it is saved as always. Several
   // ranks finish it: they could not leave it together.
+  apply_updates();
   const StopCheck stop = ranks_.info().size > 1 ? StopCheck([] {}) : stop_check();
   try {
     const Evaluation result =
@@ -381,22 +397,34 @@ void Trainer::note_sampler() {
                            {"data", hash_text(data_.fingerprint())}};
 }
 
-void Trainer::commit() {
-  NvmeStore* drives = engine_.drives();
-  if (drives == nullptr) return;
-  const Clock::time_point begin = Clock::now();
+void Trainer::stage_commit() {
+  if (engine_.drives() == nullptr) return;
   note_sampler();
-  drives->commit({progress_.step.value, commit_note(progress_)}, agreement_);
+  pending_commit_ = DurableStep{progress_.step.value, commit_note(progress_)};
+}
+
+void Trainer::commit() {
+  if (!pending_commit_) return;
+  const Clock::time_point begin = Clock::now();
+  engine_.count_host_wait("a commit");
+  NvmeStore* drives = engine_.drives();
+  drives->commit(*pending_commit_, agreement_);
   // The step line is of no use without the step.
   if (metrics_) {
-    write(CommitRecord{.step = progress_.step,
+    write(CommitRecord{.step = Step(pending_commit_->step),
                        .version = static_cast<int64_t>(drives->committed()->version),
                        .seconds = seconds_since(begin)});
   }
+  pending_commit_.reset();
+}
+
+void Trainer::apply_updates() {
+  engine_.apply_updates();
+  commit();
 }
 
 SavedCheckpoint Trainer::write_checkpoint(const std::string& folder, int64_t keep) {
-  engine_.optimizer().flush();
+  apply_updates();
   note_sampler();
   if (metrics_) metrics_->sync();
   const RankGroups& groups = engine_.groups();

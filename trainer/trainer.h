@@ -19,6 +19,7 @@
 #include "trainer/run_saver.h"
 #include "trainer/run_setup.h"
 #include "trainer/signal_flag.h"
+#include "trainer/trace_file.h"
 #include "trainer/train_step.h"
 
 namespace longshore {
@@ -37,9 +38,9 @@ class Stopped : public std::runtime_error {
 class Trainer {
  public:
   // Reads the data, allocates what the plan says and loads the model or a checkpoint, on every
-  // rank. All references must outlive the trainer.
+  // rank. All references must outlive the trainer; `trace`, where there is one, gets every pass.
   Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
-          SignalFlag& signals);
+          SignalFlag& signals, TraceFile* trace = nullptr);
 
   // Runs to the end or to a stop signal. Returns the exit code.
   int run();
@@ -53,8 +54,12 @@ class Trainer {
   bool resume_from_drives();
   // From here on the run continues `saved`, found at `path`.
   void continue_from(const RunProgress& saved, const std::string& path);
-  // Makes the step durable where the state is on drives.
+  // Where the state is on drives: the step will be durable once its updates are written.
+  void stage_commit();
+  // They are: makes the step durable.
   void commit();
+  // Before anything but a step reads parameters or state.
+  void apply_updates();
   // Where the data stands, for whoever saves.
   void note_sampler();
   // Refuses a sampler state of other data.
@@ -85,6 +90,7 @@ class Trainer {
   const RunRanks& ranks_;
   const RunDirectory& directory_;
   SignalFlag& signals_;
+  TraceFile* trace_;
   TrainingData data_;
   std::optional<SequenceData> eval_data_;
   std::optional<Tokenizer> tokenizer_;  // only where eval.prompts are given
@@ -92,6 +98,7 @@ class Trainer {
   Engine engine_;
   std::optional<MetricsFile> metrics_;
   CommAgreement agreement_;
+  std::optional<DurableStep> pending_commit_;
   LiveLine live_line_;
   RunProgress progress_;
   std::optional<Step> saved_step_;

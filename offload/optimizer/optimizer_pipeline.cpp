@@ -75,6 +75,7 @@ OptimizerPipeline::OptimizerPipeline(ShardStore* store, const std::vector<FlatLa
   LONGSHORE_CHECK(layouts.size() == model.units.size());
   for (size_t i = 0; i < layouts.size(); ++i) {
     units_.push_back(make_unit(layouts[i], model.units[i], rank, seed));
+    pending_.emplace_back(false);
   }
 }
 
@@ -117,12 +118,12 @@ void OptimizerPipeline::stage(const StepUpdate& update) {
   LONGSHORE_CHECK(!pending()) << "update " << update.update << " staged before the last is applied";
   rule_->stage(update);
   staged_update_ = static_cast<uint64_t>(update.update);
-  for (Unit& unit : units_) unit.pending = !unit.tiles.empty();
+  for (size_t i = 0; i < units_.size(); ++i) pending_[i] = !units_[i].tiles.empty();
 }
 
 bool OptimizerPipeline::update(UnitId id, std::vector<TileChecksum>* written) {
   Unit& unit = units_.at(static_cast<size_t>(id.value));
-  if (!unit.pending) return false;
+  if (!pending(id)) return false;
   const auto begin = std::chrono::steady_clock::now();
   const std::unique_ptr<ShardStore::StateLease> lease = store_->state(id);
   const std::array<StateSpans, 2> segments = {lease->segment(Segment::kQuantisedMoments),
@@ -141,7 +142,7 @@ bool OptimizerPipeline::update(UnitId id, std::vector<TileChecksum>* written) {
   for (const std::vector<TileChecksum>& tile : checksums) {
     written->insert(written->end(), tile.begin(), tile.end());
   }
-  unit.pending = false;
+  pending_[static_cast<size_t>(id.value)] = false;
   bytes_ += unit.traffic_bytes;
   seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return true;
@@ -170,11 +171,11 @@ void OptimizerPipeline::flush() {
 }
 
 bool OptimizerPipeline::pending(UnitId unit) const {
-  return units_.at(static_cast<size_t>(unit.value)).pending;
+  return pending_.at(static_cast<size_t>(unit.value));
 }
 
 bool OptimizerPipeline::pending() const {
-  return std::ranges::any_of(units_, [](const Unit& unit) { return unit.pending; });
+  return std::ranges::any_of(pending_, [](const std::atomic<bool>& unit) { return unit.load(); });
 }
 
 }  // namespace longshore

@@ -1,13 +1,16 @@
 // OptimizerPipeline: applies an element-wise optimizer to the shards at home, one unit at a time,
-// when the schedule asks. Owned by the run; one owner thread calls it, the work runs on the pool. A
-// step is staged once its clip factor is known; its units are then updated in any order, each once.
+// when the schedule asks. Owned by the engine; the update lane calls update(), the engine's thread
+// the rest while nothing runs; the work runs on the pool. A step is staged once its clip factor is
+// known; its units are then updated in any order, each once.
 //
 // Each parameter's piece is cut into tiles of fixed size and tiles into tasks of fixed size, so
 // that results do not depend on the number of threads. Each byte of state is read and written once;
 // what is written can be hashed while it is still in the core's cache.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -48,6 +51,7 @@ class OptimizerPipeline {
   bool update(UnitId unit, std::vector<TileChecksum>* written = nullptr);
   // Applies all pending updates, in unit order.
   void flush();
+  // Any thread.
   bool pending(UnitId unit) const;
   bool pending() const;
   // Seconds spent in updates, and bytes that they read and wrote, since the last call.
@@ -72,7 +76,6 @@ class OptimizerPipeline {
     std::vector<Tile> tiles;
     std::vector<Task> tasks;
     Bytes traffic_bytes = 0;  // of one update
-    bool pending = false;
   };
   using TileChecksums = std::vector<std::vector<TileChecksum>>;
 
@@ -84,6 +87,7 @@ class OptimizerPipeline {
   WorkerPool* pool_;
   std::unique_ptr<UpdateRule> rule_;
   std::vector<Unit> units_;
+  std::deque<std::atomic<bool>> pending_;  // by unit
   uint64_t staged_update_ = 0;
   double seconds_ = 0.0;
   Bytes bytes_ = 0;

@@ -62,6 +62,18 @@ AdamWOptions adamw_options(const RunConfig& config) {
           .seed = static_cast<uint64_t>(config.run.seed)};
 }
 
+UpdateOverlap overlap_of(OptimizerSection::Overlap overlap) {
+  switch (overlap) {
+    case OptimizerSection::Overlap::kNone:
+      return UpdateOverlap::kNone;
+    case OptimizerSection::Overlap::kForward:
+      return UpdateOverlap::kForward;
+    case OptimizerSection::Overlap::kBackward:
+      return UpdateOverlap::kBackward;
+  }
+  return UpdateOverlap::kNone;
+}
+
 int compute_threads(const RunConfig& config, const Machine& machine) {
   return threads_or(config.device.threads, machine.physical_cores);
 }
@@ -83,6 +95,8 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCost
   inputs.max_tokens = config.data.max_tokens;
   inputs.prefetch = config.fsdp.prefetch;
   inputs.recompute = config.fsdp.recompute == FsdpSection::Recompute::kUnit;
+  inputs.offload_inputs = config.offload.activations == OffloadSection::Activations::kHost;
+  inputs.overlap = overlap_of(config.optimizer.overlap);
   inputs.device = choose_device(config);
   inputs.device_cap = config.offload.device_memory;
   inputs.host_cap = config.offload.host_memory;

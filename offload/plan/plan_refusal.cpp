@@ -72,6 +72,10 @@ std::vector<Lever> make_levers(const PlanInputs& inputs, const Machine& machine,
     levers.push_back({"fsdp.recompute", "\"none\"", "\"unit\"",
                       [](PlanInputs& other) { other.recompute = true; }});
   }
+  if (!inputs.offload_inputs) {
+    levers.push_back({"offload.activations", "\"device\"", "\"host\"",
+                      [](PlanInputs& other) { other.offload_inputs = true; }});
+  }
   if (inputs.state.compute == DType::kF32) {
     levers.push_back({"precision.compute", "\"fp32\"", "\"bf16\"", [](PlanInputs& other) {
                         other.state.compute = DType::kBF16;

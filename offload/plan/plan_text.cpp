@@ -91,7 +91,9 @@ std::string ranks_text(const TierPlan& plan) {
   return "ranks: " + std::to_string(topology.ranks) + ", " +
          std::string(name_of(topology.strategy)) + ": " + std::to_string(topology.replicas()) +
          " x " + std::to_string(topology.shard_ranks) +
-         " (copies of the model x shards); all bytes below are of one rank\n";
+         " (copies of the model x shards), shards come together " +
+         (plan.gather == GatherMode::kHost ? "on the host" : "by collectives") +
+         "; all bytes below are of one rank\n";
 }
 
 // Empty where nothing travels between ranks.
@@ -229,6 +231,7 @@ std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
        {{"micro_batches", plan.micro_batches},
         {"positions", plan.positions},
         {"recompute", plan.recompute ? "unit" : "none"},
+        {"gather", plan.gather == GatherMode::kHost ? "host" : "collective"},
         {"h2d_bytes", plan.step.h2d},
         {"d2h_bytes", plan.step.d2h},
         {"all_gather_bytes", plan.step.all_gather},

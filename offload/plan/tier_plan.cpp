@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <numeric>
 
 #include "base/errors.h"
 #include "device/device_memory.h"
@@ -61,6 +62,7 @@ class Draft {
     add_carries();
     add_workspace();
     finish_device();
+    add_schedules();
     add_host();
     add_step();
     return std::move(plan_);
@@ -80,6 +82,24 @@ class Draft {
     plan_.positions = product({inputs_.micro_batch, inputs_.max_tokens});
     const int64_t at_once = product({inputs_.micro_batch, inputs_.topology.ranks});
     plan_.micro_batches = (inputs_.sequences_per_step + at_once - 1) / at_once;
+    plan_.overlap = inputs_.overlap;
+    plan_.gather = inputs_.gather;
+    // A unit's gradient is computed, summed over ranks and drained at the same time as its
+    // neighbours'; without prefetch nothing overlaps.
+    const int64_t stages = reduces() ? 3 : 2;
+    plan_.gradient_buffers = static_cast<int32_t>(std::min(inputs_.prefetch + 1, stages));
+    if (inputs_.offload_inputs) plan_.input_slots = inputs_.prefetch > 1 ? 3 : 2;
+  }
+
+  bool gathers() const {
+    return inputs_.topology.shard_ranks > 1 && inputs_.gather == GatherMode::kCollective;
+  }
+
+  // A fetch brings this part of a unit.
+  int64_t fetched_part() const { return gathers() ? inputs_.topology.shard_ranks : 1; }
+
+  bool reduces() const {
+    return inputs_.topology.shard_ranks > 1 || inputs_.topology.replicas() > 1;
   }
 
   Bytes gathered_bytes(size_t unit) const {
@@ -148,8 +168,13 @@ class Draft {
     for (size_t i = 0; i < model_.units.size(); ++i) {
       if (!lends(model_, model_.units[i].id)) largest = std::max(largest, gradient_bytes(i));
     }
-    add_buffer("gradient_accumulator", largest);
-    add_device_line("gradient accumulator", "fp32, the largest unit", first);
+    for (int32_t i = 0; i < plan_.gradient_buffers; ++i) {
+      add_buffer("gradient." + std::to_string(i), largest);
+    }
+    add_device_line("gradients",
+                    std::to_string(plan_.gradient_buffers) + " x " +
+                        format_bytes(rounded(largest)) + ", fp32, the largest unit",
+                    first);
     const size_t waiting = plan_.device_buffers.size();
     for (size_t i = 0; i < model_.units.size(); ++i) {
       if (!lends(model_, model_.units[i].id)) continue;
@@ -184,10 +209,16 @@ class Draft {
     for (size_t i = 1; i < model_.units.size(); ++i) {
       const Bytes carry = carry_bytes(model_.units[i - 1]);
       largest = std::max(largest, carry);
+      if (plan_.input_slots > 0) continue;
       add_buffer("input." + model_.units[i].name, product({plan_.micro_batches, carry}));
     }
+    for (int32_t i = 0; i < plan_.input_slots; ++i) {
+      add_buffer("input_slot." + std::to_string(i), product({plan_.micro_batches, largest}));
+    }
+    const auto places =
+        plan_.input_slots > 0 ? static_cast<size_t>(plan_.input_slots) : model_.units.size() - 1;
     add_device_line("kept inputs",
-                    std::to_string(model_.units.size() - 1) + " units x " +
+                    std::to_string(places) + (plan_.input_slots > 0 ? " slots x " : " units x ") +
                         std::to_string(plan_.micro_batches) + " micro-batches",
                     first);
     const size_t gradient = plan_.device_buffers.size();
@@ -230,6 +261,43 @@ class Draft {
     plan_.device_cap = inputs_.device_cap.value_or(automatic);
   }
 
+  void add_schedules() {
+    ScheduleInputs inputs;
+    inputs.model = &model_;
+    inputs.visits = plan_.passes.train;
+    inputs.gathers = gathers();
+    inputs.reduces = reduces();
+    inputs.gradient_buffers = plan_.gradient_buffers;
+    inputs.input_slots = plan_.input_slots;
+    inputs.overlap = inputs_.overlap;
+    for (size_t i = 0; i < model_.units.size(); ++i) {
+      const int64_t ranks = inputs_.topology.shard_ranks;
+      const int64_t trainable = layouts_[i].trainable_elements();
+      inputs.gather_bytes.push_back(gathered_bytes(i));
+      inputs.fetch_bytes.push_back(gathered_bytes(i) / fetched_part());
+      inputs.reduce_bytes.push_back(product({trainable, width_of(inputs_.reduce)}));
+      inputs.drain_bytes.push_back(product({trainable / ranks, width_of(inputs_.state.drain)}));
+      inputs.input_bytes.push_back(
+          i == 0 ? 0 : product({plan_.micro_batches, carry_bytes(model_.units[i - 1])}));
+      Bytes update = 0;
+      for (Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
+        update +=
+            update_traffic(inputs_.state, segment, layouts_[i].shard_elements(segment)).total();
+      }
+      inputs.update_bytes.push_back(update);
+    }
+    plan_.schedules.train = build_schedule(inputs);
+    inputs.pass = Pass::kForward;
+    inputs.visits = plan_.passes.forward;
+    plan_.schedules.forward = build_schedule(inputs);
+    plan_.schedules.flush = build_flush(model_);
+    plan_.host_inputs.assign(model_.units.size(), 0);
+    for (const Op& op : plan_.schedules.train.ops) {
+      if (op.kind != OpKind::kSaveInput) continue;
+      plan_.host_inputs[static_cast<size_t>(op.unit.value)] = op.bytes;
+    }
+  }
+
   void add_host_line(const char* name, const std::string& detail, Bytes bytes, bool exact) {
     if (bytes == 0) return;
     plan_.host_lines.push_back({name, detail, bytes, exact});
@@ -242,6 +310,7 @@ class Draft {
     } else {
       add_pinned();
     }
+    add_host_line("kept inputs", "offload.activations = host", plan_.host_inputs_total(), true);
     if (inputs_.device == DeviceKind::kCpu) {
       add_host_line("cpu device", "all of the device's bytes", plan_.device_total, false);
     }
@@ -295,15 +364,16 @@ class Draft {
       }
     }
     const int64_t own = trainable / topology.shard_ranks;
-    plan_.step.h2d = gathered / topology.shard_ranks + batch_bytes();
+    plan_.step.h2d = gathered / fetched_part() + batch_bytes();
     if (inputs_.nvme.parameters) plan_.step.nvme_read += gathered / topology.shard_ranks;
-    plan_.step.all_gather = topology.shard_ranks > 1 ? gathered : 0;
+    plan_.step.all_gather = gathers() ? gathered : 0;
     const Bytes reduce_width = width_of(inputs_.reduce);
     if (topology.shard_ranks > 1) {
       plan_.step.reduce_scatter = product({trainable, reduce_width});
     }
     if (topology.replicas() > 1) plan_.step.all_reduce = product({own, reduce_width});
-    plan_.step.d2h = product({own, width_of(inputs_.state.drain)});
+    plan_.step.d2h = product({own, width_of(inputs_.state.drain)}) + plan_.host_inputs_total();
+    plan_.step.h2d += plan_.host_inputs_total();
     plan_.step.flops_per_token =
         (inputs_.recompute ? 8.0 : 6.0) * static_cast<double>(plan_.parameters);
   }
@@ -324,6 +394,10 @@ const PlannedBuffer* TierPlan::buffer(const std::string& name) const {
   return nullptr;
 }
 
+Bytes TierPlan::host_inputs_total() const {
+  return std::accumulate(host_inputs.begin(), host_inputs.end(), Bytes{0});
+}
+
 NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
                               const ShardTopology& topology, Rank rank, const RunKey& run) {
   NvmeStoreOptions options;
@@ -337,11 +411,26 @@ NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
   return options;
 }
 
+std::string why_not_on_host(const PlanInputs& inputs) {
+  if (inputs.topology.shard_ranks == 1) return "a rank holds whole units";
+  if (inputs.topology.shard_ranks > inputs.ranks_per_node ||
+      inputs.ranks_per_node % inputs.topology.shard_ranks != 0) {
+    return "ranks that share a copy of the model are not all on one machine (fsdp.strategy)";
+  }
+  if (inputs.nvme.used()) return "state is on drives (offload.optimizer)";
+  if (needs_join(inputs.state)) {
+    return "with precision.compute = \"fp32\" split masters are joined for the device "
+           "(offload.state_format = \"fp32\" would do)";
+  }
+  return "";
+}
+
 TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine) {
   LONGSHORE_CHECK(inputs.model != nullptr && inputs.costs != nullptr);
   LONGSHORE_CHECK(inputs.sequences_per_step >= 1 && inputs.micro_batch >= 1 &&
                   inputs.max_tokens >= 1 && inputs.prefetch >= 0 && inputs.topology.ranks >= 1 &&
                   inputs.ranks_per_node >= 1);
+  LONGSHORE_CHECK(inputs.gather == GatherMode::kCollective || why_not_on_host(inputs).empty());
   return Draft(inputs, machine).make();
 }
 

@@ -4,13 +4,14 @@
 // Device buffers, by name:
 //   slot.<i>                   a gathered unit in the compute dtype; with shard_grad_op unit i,
 //                              else of the largest unit's size
-//   gradient_accumulator       fp32 gradients of the unit that runs backward
+//   gradient.<i>               fp32 gradients of a unit, from its backward until they are home
 //   waiting_gradient.<unit>    the same for a unit that lends a parameter: its gradients come in
 //                              parts
 //   reduce_scratch             what a sum over ranks needs beside the gradients
 //   drain_staging              gradients cast for the copy down; absent when drained in fp32
 //   batch                      tokens, positions and targets of the step's micro-batches
 //   input.<unit>               the unit's kept input: equal parts, one for each micro-batch
+//   input_slot.<i>             the same, where inputs are offloaded: unit u has slot u mod slots
 //   output_gradient            what flows back: equal parts, one for each micro-batch
 #pragma once
 
@@ -24,7 +25,7 @@
 #include "device/device_kind.h"
 #include "nvme/nvme_store.h"
 #include "offload/plan/machine.h"
-#include "offload/schedule/pass_plan.h"
+#include "offload/schedule/step_schedule.h"
 #include "shard/shard_topology.h"
 #include "shard/state_format.h"
 #include "shard/unit_spec.h"
@@ -49,6 +50,12 @@ struct NvmeTier {
   bool used() const { return !directories.empty(); }
 };
 
+// How a unit's shards come together on the device.
+enum class GatherMode : uint8_t {
+  kCollective,  // each rank copies its own, a collective does the rest
+  kHost,        // each rank copies all of them, from the memory of the machine's ranks
+};
+
 struct PlanInputs {
   const ModelSpec* model = nullptr;  // must outlive the call
   UnitCosts costs;
@@ -61,6 +68,9 @@ struct PlanInputs {
   int64_t max_tokens = 1;          // per sequence
   int64_t prefetch = 1;
   bool recompute = true;
+  bool offload_inputs = false;  // kept inputs live on the host
+  UpdateOverlap overlap = UpdateOverlap::kForward;
+  GatherMode gather = GatherMode::kCollective;  // kHost only where can_gather_on_host()
   DeviceKind device = DeviceKind::kCpu;
   NvmeTier nvme;
   int64_t steps = 0;                // of the run; 0: not known
@@ -107,7 +117,12 @@ struct TierPlan {
   int32_t slots = 0;
   ShardTopology topology;
   DType reduce = DType::kF32;
+  GatherMode gather = GatherMode::kCollective;
   UnitPasses passes;
+  PassSchedules schedules;
+  int32_t gradient_buffers = 1;
+  int32_t input_slots = 0;  // > 0: kept inputs are offloaded to the host through so many
+  UpdateOverlap overlap = UpdateOverlap::kForward;
   int64_t micro_batches = 0;  // of a step, on one rank at most
   int64_t positions = 0;      // of a micro-batch, at most
   bool recompute = true;
@@ -125,7 +140,9 @@ struct TierPlan {
   std::vector<Bytes> nvme_files;  // of one rank, by drive: two versions of the state
   int64_t steps = 0;              // of the run; 0: not known
 
-  Bytes host_arena = 0;  // the host tier, exact
+  Bytes host_arena = 0;             // the host tier, exact
+  std::vector<Bytes> host_inputs;   // by unit: its kept input on the host; 0: it stays
+  Bytes host_inputs_total() const;  // exact
   Bytes host_total = 0;
   Bytes host_limit = 0;
   bool host_limit_auto = false;
@@ -141,6 +158,9 @@ struct TierPlan {
 // What the rank's store on drives is made with; `run` tells the state of one run from another's.
 NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
                               const ShardTopology& topology, Rank rank, const RunKey& run);
+
+// Why units cannot be gathered on the host: the key and what is wrong; empty where they can be.
+std::string why_not_on_host(const PlanInputs& inputs);
 
 // The plan, whether it fits or not. Throws DoesNotFitError only for sizes beyond counting.
 TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine);

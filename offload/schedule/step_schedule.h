@@ -37,23 +37,31 @@ Lane lane_of(OpKind kind);
 // One operation. What a kind does not use is empty.
 struct Op {
   OpKind kind = OpKind::kForward;
-  UnitId unit;
+  UnitId unit = {};
   // kFetch, kGather: the slot that is written; kForward, kBackward: the slots that are leased, the
   // unit's own first.
-  std::vector<Placed> slots;
+  std::vector<Placed> slots = {};
   // kBackward, kReduce, kDrain: the gradient buffer. Empty where the unit's gradient has a place of
   // its own (it lends a parameter), and where nothing of the unit is trained.
-  std::optional<int32_t> gradient;
+  std::optional<int32_t> gradient = {};
   // Input slots, where inputs are offloaded to the host (the first unit has no input).
-  std::optional<int32_t> input;   // kForward, kBackward: read; kSaveInput: read; kLoadInput: written
-  std::optional<int32_t> output;  // kForward: where the next unit's input is written
+  std::optional<int32_t> input =
+      {};  // kForward, kBackward: read; kSaveInput: read; kLoadInput: written
+  std::optional<int32_t> output = {};  // kForward: where the next unit's input is written
   // Indices of earlier operations of other lanes that must be done before this one begins.
-  std::vector<int32_t> after;
+  std::vector<int32_t> after = {};
   Bytes bytes = 0;  // that cross the lane's link; 0 for compute
 };
 
 struct StepSchedule {
   std::vector<Op> ops;  // in the order in which they are issued
+};
+
+// Of a run.
+struct PassSchedules {
+  StepSchedule train;
+  StepSchedule forward;  // evaluation, generation
+  StepSchedule flush;    // all updates, of a step that ends here
 };
 
 // When updates are applied; `optimizer.overlap` of the run file.
@@ -66,18 +74,21 @@ enum class UpdateOverlap : uint8_t {
 struct ScheduleInputs {
   const ModelSpec* model = nullptr;  // must outlive the call
   Pass pass = Pass::kTrain;
-  PassPlan visits;           // of plan_pass
-  bool gathers = false;      // units are gathered from several ranks
-  bool reduces = false;      // gradients are summed over several ranks
+  PassPlan visits;       // of plan_pass
+  bool gathers = false;  // units are gathered from several ranks
+  bool reduces = false;  // gradients are summed over several ranks
   int32_t gradient_buffers = 2;
-  int32_t input_slots = 0;   // > 0: inputs are offloaded to the host through so many; at least 2
+  int32_t input_slots = 0;  // > 0: inputs are offloaded to the host through so many; at least 2
   UpdateOverlap overlap = UpdateOverlap::kForward;
   // Bytes of an operation on the unit, by unit; empty: not known.
-  std::vector<Bytes> fetch_bytes, gather_bytes, reduce_bytes, drain_bytes, input_bytes,
-      update_bytes;
+  std::vector<Bytes> fetch_bytes = {}, gather_bytes = {}, reduce_bytes = {}, drain_bytes = {},
+                     input_bytes = {}, update_bytes = {};
 };
 
 // CheckFailure where the inputs contradict each other.
 StepSchedule build_schedule(const ScheduleInputs& inputs);
+
+// An update of every unit that is trained, in order, and nothing else.
+StepSchedule build_flush(const ModelSpec& model);
 
 }  // namespace longshore

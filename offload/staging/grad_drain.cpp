@@ -60,7 +60,7 @@ GradDrain::GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<Fl
   }
 }
 
-void GradDrain::drain(UnitId unit, std::span<const float> sums) {
+double GradDrain::drain(UnitId unit, std::span<const float> sums) {
   const auto index = static_cast<size_t>(unit.value);
   LONGSHORE_CHECK(index < pieces_.size()) << "unit " << unit;
   LONGSHORE_CHECK(!squares_[index].has_value()) << "unit " << unit << " was drained in this step";
@@ -69,6 +69,7 @@ void GradDrain::drain(UnitId unit, std::span<const float> sums) {
   double squares = 0.0;
   for (const Piece& piece : pieces_[index]) squares += drain_piece(unit, piece, sums);
   squares_[index] = squares;
+  return squares;
 }
 
 double GradDrain::drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums) {

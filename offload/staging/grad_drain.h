@@ -1,6 +1,6 @@
 // GradDrain: takes reduced gradient shards down from the device: casts them to the drain dtype,
-// sums the squares of what is kept, and copies it to the shard's home. Owned by the engine; its
-// thread calls it. Padding is neither copied nor summed.
+// sums the squares of what is kept, and copies it to the shard's home. Owned by the engine; the D2H
+// lane calls drain(), the engine's thread finish(). Padding is neither copied nor summed.
 //
 // The norm is summed in double: blocks of 4096 elements in a fixed order inside each parameter's
 // piece, blocks, pieces and units in order. It does not depend on threads or on the order of
@@ -40,8 +40,8 @@ class GradDrain {
                                      const StateOptions& options);
 
   // `sums`: the trainable front of the unit's flat parameter, fp32 on the device, of which the
-  // rank's parts are final. A unit is drained once a step.
-  void drain(UnitId unit, std::span<const float> sums);
+  // rank's parts are final. A unit is drained once a step. Returns the rank's sum of squares.
+  double drain(UnitId unit, std::span<const float> sums);
   // The rank's sum of squares of every unit, 0 for units that were not drained since the last
   // finish(); begins a new step.
   std::vector<double> finish();

@@ -1,6 +1,6 @@
 // GradReducer: sums a unit's gradients over ranks: reduce-scatter in the shard group, then
 // all-reduce of the rank's own part over its replicas. One reduction per unit and step. Owned by
-// the engine, used by its thread.
+// the engine, used by the reduce lane.
 #pragma once
 
 #include <span>
@@ -24,7 +24,7 @@ class GradReducer {
 
   // `sums`: the trainable front of the unit's flat parameter. Afterwards the rank's parts of it are
   // sums over all ranks; the other parts are unspecified.
-  // HOST WAIT: the drain reads the sums next.
+  // Blocks the reduce lane until the sums are there.
   void reduce(UnitId unit, std::span<float> sums);
 
  private:

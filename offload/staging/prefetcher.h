@@ -1,13 +1,15 @@
-// Prefetcher: brings units from their home to the stage ring as the pass plan says: the rank's
-// shard is copied to its place in the slot, then gathered in place with the shard group's others.
-// Owned by the engine, used by its thread. It is the only one that fills slots.
+// Prefetcher: brings a unit from its home to a slot of the stage ring: the rank's shard is copied
+// to its place in the slot, then gathered in place with the shard group's others; or, where the
+// group shares a machine, every rank's shard is copied from that rank's memory. Owned by the
+// engine; fetch() is for the H2D lane, gather() for the gather lane, at the same time. It is the
+// only one that fills slots; which and when is the schedule's decision.
 #pragma once
 
 #include <vector>
 
 #include "comm/communicator.h"
 #include "device/copy_engine.h"
-#include "offload/schedule/pass_plan.h"
+#include "offload/staging/node_shards.h"
 #include "offload/staging/stage_ring.h"
 #include "shard/flat_layout.h"
 #include "shard/shard_store.h"
@@ -20,29 +22,34 @@ class Prefetcher {
     ShardStore* store = nullptr;
     StageRing* ring = nullptr;
     CopyEngine* copies = nullptr;
-    Communicator* shards = nullptr;  // the shard group; null: the rank holds whole units
+    Communicator* shards = nullptr;  // the shard group's gathers; null: the rank holds whole units
     const std::vector<FlatLayout>* layouts = nullptr;
-    Rank shard;  // in the shard group
+    Rank shard;                  // in the shard group
+    NodeShards* node = nullptr;  // set: units are copied whole, nothing is gathered
   };
   // All parts must outlive the prefetcher.
-  explicit Prefetcher(const Parts& parts);
+  explicit Prefetcher(const Parts& parts) : parts_(parts) {}
 
-  // Units fetched from now on are of this version.
+  // Units fetched from now on are of this version. Nothing may be under way.
   void set_version(StateVersion version) { version_ = version; }
-  // Begins a pass; what the slots held before counts for nothing. `pass` must outlive it.
-  void begin_pass(const PassPlan* pass);
-  // The next visit, which must be the unit's: its leases, itself first. Fetches for later visits
-  // are under way when it returns.
-  std::vector<UnitLease> visit(UnitId unit);
+  StateVersion version() const { return version_; }
+
+  // Copies the rank's shard, all of the unit where it holds all, to the slot.
+  void fetch(const Placed& placed);
+  // Completes a slot that was fetched. Blocks the lane until the other ranks' parts are there.
+  void gather(const Placed& placed);
+  bool gathers() const { return parts_.shards != nullptr && parts_.node == nullptr; }
 
  private:
-  void fetch(const Placed& placed);
-  Communicator::Segments copy_shard(UnitId unit, std::span<std::byte> slot);
+  // Copies the shard of a member of the group, its segments end to end, to its places.
+  void copy_shard(const FlatLayout& flat, Rank shard, std::span<const std::byte> source,
+                  std::span<std::byte> slot);
+  const FlatLayout& layout(UnitId unit) const {
+    return parts_.layouts->at(static_cast<size_t>(unit.value));
+  }
+  size_t width() const { return static_cast<size_t>(width_of(parts_.store->options().compute)); }
 
   Parts parts_;
-  const PassPlan* pass_ = nullptr;
-  size_t next_visit_ = 0;
-  std::vector<Completion> gathers_;  // by slot
   StateVersion version_;
 };
 

@@ -2,17 +2,26 @@
 // them (a World); null pointers stand for groups of one, so a single rank has none at all.
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "comm/communicator.h"
 #include "shard/shard_topology.h"
 
 namespace longshore {
 
 struct RankGroups {
-  ShardTopology topology;
-  Rank rank;
+  ShardTopology topology = {};
+  Rank rank = {};
   Communicator* all = nullptr;       // every rank
   Communicator* shards = nullptr;    // who hold the other shards of this rank's copy of the model
+  Communicator* gathers = nullptr;   // the same ranks as `shards`: gathers and sums are under way
+                                     // at the same time
   Communicator* replicas = nullptr;  // who hold the same shard
+  // Tells the other ranks why this one ends; may be empty. Any thread.
+  std::function<void(const std::string&)> report_failure = {};
+  // Throws where it is known that another rank has failed; may be empty. Any thread.
+  std::function<void()> check = {};
 
   Rank shard() const { return topology.shard_of(rank); }
   // Of several equal copies the first one counts: norms, checkpoints.

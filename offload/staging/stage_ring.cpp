@@ -21,28 +21,57 @@ StageRing::StageRing(std::vector<std::span<std::byte>> slots) {
   for (std::span<std::byte> memory : slots) slots_.emplace_back().memory = memory;
 }
 
-std::span<std::byte> StageRing::fill(const Placed& placed, StateVersion version, Bytes unit_bytes) {
+std::span<std::byte> StageRing::begin_fill(const Placed& placed, StateVersion version,
+                                           Bytes unit_bytes) {
+  const std::lock_guard lock(*mutex_);
   Slot& slot = slots_.at(static_cast<size_t>(placed.slot));
   LONGSHORE_CHECK(slot.leases == 0) << "slot " << placed.slot << " is leased for unit " << slot.unit
                                     << "; unit " << placed.unit << " may not take it";
+  LONGSHORE_CHECK(slot.content != Content::kFilling)
+      << "slot " << placed.slot << " is being filled with unit " << slot.unit << "; unit "
+      << placed.unit << " may not take it";
   LONGSHORE_CHECK(unit_bytes <= static_cast<Bytes>(slot.memory.size()))
       << "unit " << placed.unit << " has " << unit_bytes << " bytes, slot " << placed.slot << " "
       << slot.memory.size();
-  slot.filled = true;
+  slot.content = Content::kFilling;
   slot.unit = placed.unit;
   slot.version = version;
   slot.unit_bytes = unit_bytes;
   return slot.memory.first(static_cast<size_t>(unit_bytes));
 }
 
-UnitLease StageRing::lease(const Placed& placed, StateVersion version) {
+// With mutex_ held.
+StageRing::Slot& StageRing::held(const Placed& placed, StateVersion version, Content content) {
   Slot& slot = slots_.at(static_cast<size_t>(placed.slot));
-  const bool holds = slot.filled && slot.unit == placed.unit && slot.version == version;
-  LONGSHORE_CHECK(holds) << "slot " << placed.slot << " does not hold unit " << placed.unit
-                         << " version " << version;
+  const bool holds = slot.content == content && slot.unit == placed.unit && slot.version == version;
+  LONGSHORE_CHECK(holds) << "slot " << placed.slot << " does not hold "
+                         << (content == Content::kFilling ? "the beginnings of " : "") << "unit "
+                         << placed.unit << " version " << version;
+  return slot;
+}
+
+std::span<std::byte> StageRing::filling(const Placed& placed, StateVersion version) {
+  const std::lock_guard lock(*mutex_);
+  const Slot& slot = held(placed, version, Content::kFilling);
+  return slot.memory.first(static_cast<size_t>(slot.unit_bytes));
+}
+
+void StageRing::end_fill(const Placed& placed, StateVersion version) {
+  const std::lock_guard lock(*mutex_);
+  held(placed, version, Content::kFilling).content = Content::kComplete;
+}
+
+UnitLease StageRing::lease(const Placed& placed, StateVersion version) {
+  const std::lock_guard lock(*mutex_);
+  Slot& slot = held(placed, version, Content::kComplete);
   ++slot.leases;
   return UnitLease(this, static_cast<size_t>(placed.slot), placed.unit,
                    slot.memory.first(static_cast<size_t>(slot.unit_bytes)));
+}
+
+void StageRing::release(size_t slot) {
+  const std::lock_guard lock(*mutex_);
+  --slots_[slot].leases;
 }
 
 }  // namespace longshore

@@ -1,10 +1,14 @@
-// StageRing: the device slots that hold gathered units. Owned by the engine, used by its thread.
+// StageRing: the device slots that hold gathered units. Owned by the engine; filled by the lanes
+// that copy and gather, leased by the compute lane, at the same time.
 // A slot carries the tag (unit, version) of what it holds; the tag is checked when the slot is
-// filled and when it is leased. A leased slot is never refilled. Which unit goes to which slot is
-// the pass plan's decision.
+// filled and when it is leased. A leased slot is never refilled, a slot that is not complete never
+// leased. Which unit goes to which slot, and who waits for whom, is the schedule's decision: the
+// ring only finds out where it is wrong.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -42,26 +46,33 @@ class StageRing {
   // Device buffers, one for each slot.
   explicit StageRing(std::vector<std::span<std::byte>> slots);
 
-  // The slot's first `unit_bytes` bytes, now tagged (unit, version). The caller fills them.
-  // CheckFailure when the slot is leased or too small.
-  std::span<std::byte> fill(const Placed& placed, StateVersion version, Bytes unit_bytes);
-  // CheckFailure when the slot does not hold (unit, version). A slot may have several leases.
+  // The slot's first `unit_bytes` bytes, now tagged (unit, version). The caller fills them and then
+  // says so. CheckFailure when the slot is leased, being filled, or too small.
+  std::span<std::byte> begin_fill(const Placed& placed, StateVersion version, Bytes unit_bytes);
+  // The bytes of a slot that is being filled with (unit, version); CheckFailure where it is not.
+  std::span<std::byte> filling(const Placed& placed, StateVersion version);
+  void end_fill(const Placed& placed, StateVersion version);
+  // CheckFailure when the slot does not hold all of (unit, version). A slot may have several
+  // leases.
   UnitLease lease(const Placed& placed, StateVersion version);
 
   size_t slot_count() const { return slots_.size(); }
 
  private:
   friend class UnitLease;
+  enum class Content : uint8_t { kNothing, kFilling, kComplete };
   struct Slot {
     std::span<std::byte> memory;
-    bool filled = false;
+    Content content = Content::kNothing;
     UnitId unit;
     StateVersion version;
     Bytes unit_bytes = 0;
     int leases = 0;
   };
-  void release(size_t slot) { --slots_[slot].leases; }
+  Slot& held(const Placed& placed, StateVersion version, Content content);
+  void release(size_t slot);
 
+  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
   std::vector<Slot> slots_;
 };
 

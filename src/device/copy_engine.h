@@ -1,7 +1,8 @@
-// CopyEngine: moves bytes between host and device memory and counts them. Owned by the engine; its
-// compute thread calls it.
+// CopyEngine: moves bytes between host and device memory and counts them. Owned by the engine; the
+// lanes that copy call it, at the same time.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <span>
 
@@ -24,15 +25,23 @@ class CopyEngine {
   virtual Counts counts() const = 0;
 };
 
+// Seconds that a copy takes at least: an emulated link.
+struct LinkSpeeds {
+  double to_device_bytes_per_second = 0.0;  // 0: as fast as memory
+  double to_host_bytes_per_second = 0.0;
+};
+
 // The CPU device's: its memory is host memory.
 class CpuCopyEngine final : public CopyEngine {
  public:
+  explicit CpuCopyEngine(const LinkSpeeds& speeds = {}) : speeds_(speeds) {}
   void to_device(std::span<std::byte> device, std::span<const std::byte> host) override;
   void to_host(std::span<std::byte> host, std::span<const std::byte> device) override;
-  Counts counts() const override { return counts_; }
+  Counts counts() const override { return {to_device_, to_host_}; }
 
  private:
-  Counts counts_;
+  LinkSpeeds speeds_;
+  std::atomic<Bytes> to_device_{0}, to_host_{0};
 };
 
 }  // namespace longshore

@@ -1,5 +1,6 @@
 #include "device/host_mapping.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -69,6 +70,44 @@ HostMapping::HostMapping(Bytes bytes, const std::string& purpose) {
   madvise(data_, static_cast<size_t>(mapped_), MADV_HUGEPAGE);
 }
 
+HostMapping HostMapping::shared(Bytes bytes, const std::string& purpose) {
+  LONGSHORE_CHECK(bytes >= 0) << purpose;
+  HostMapping mapping;
+  if (bytes == 0) return mapping;
+  mapping.descriptor_ = UniqueFd(memfd_create("longshore", MFD_CLOEXEC), purpose);
+  if (!mapping.descriptor_.valid()) throw_refused(bytes, purpose, errno);
+  const Bytes rounded = align_up(bytes, sysconf(_SC_PAGESIZE));
+  if (ftruncate(mapping.descriptor_.get(), rounded) != 0) throw_refused(bytes, purpose, errno);
+  void* const data = mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE, MAP_SHARED,
+                          mapping.descriptor_.get(), 0);
+  if (data == MAP_FAILED) throw_refused(bytes, purpose, errno);
+  mapping.data_ = static_cast<std::byte*>(data);
+  mapping.size_ = bytes;
+  mapping.mapped_ = rounded;
+  madvise(data, static_cast<size_t>(rounded), MADV_HUGEPAGE);
+  return mapping;
+}
+
+HostMapping HostMapping::of_process(int process, int descriptor, Bytes bytes,
+                                    const std::string& purpose) {
+  HostMapping mapping;
+  if (bytes == 0) return mapping;
+  const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(descriptor);
+  const UniqueFd fd = open_for_reading(path);
+  const Bytes rounded = align_up(bytes, sysconf(_SC_PAGESIZE));
+  if (file_bytes(fd) != rounded) {
+    throw IoError("map " + path + ": " + purpose + " has " + std::to_string(file_bytes(fd)) +
+                  " bytes, not " + std::to_string(rounded));
+  }
+  void* const data =
+      mmap(nullptr, static_cast<size_t>(rounded), PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) throw_refused(bytes, purpose, errno);
+  mapping.data_ = static_cast<std::byte*>(data);
+  mapping.size_ = bytes;
+  mapping.mapped_ = rounded;
+  return mapping;
+}
+
 HostMapping::~HostMapping() {
   unmap(data_, data_ + mapped_);
 }
@@ -76,12 +115,14 @@ HostMapping::~HostMapping() {
 HostMapping::HostMapping(HostMapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      mapped_(std::exchange(other.mapped_, 0)) {}
+      mapped_(std::exchange(other.mapped_, 0)),
+      descriptor_(std::move(other.descriptor_)) {}
 
 HostMapping& HostMapping::operator=(HostMapping&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(mapped_, other.mapped_);
+  std::swap(descriptor_, other.descriptor_);
   return *this;
 }
 

@@ -1,5 +1,7 @@
-// HostMapping: anonymous memory of the host, mapped exactly as large as asked and given back by its
+// HostMapping: memory of the host, mapped exactly as large as asked and given back by its
 // destructor. Owned by the arena that is cut from it. Any thread.
+//
+// Anonymous, or shared: other processes of the machine may map the same bytes, to read them.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +9,7 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "base/file.h"
 
 namespace longshore {
 
@@ -17,17 +20,26 @@ class HostMapping {
   // asked for where the mapping is large enough; `huge_page_bytes` tells what came of it. Throws
   // OutOfMemoryError, with the limits that apply, when the system refuses.
   HostMapping(Bytes bytes, const std::string& purpose);
+  // The same, for other processes to map too (memfd).
+  static HostMapping shared(Bytes bytes, const std::string& purpose);
+  // What another process of this user, which must live, shared as `descriptor`; read only. IoError
+  // where it cannot be had or has another size.
+  static HostMapping of_process(int process, int descriptor, Bytes bytes,
+                                const std::string& purpose);
   ~HostMapping();
   HostMapping(HostMapping&& other) noexcept;
   HostMapping& operator=(HostMapping&& other) noexcept;
 
   std::span<std::byte> bytes() const { return {data_, static_cast<size_t>(size_)}; }
   Bytes size_bytes() const { return size_; }
+  // Of shared memory, for of_process() in other processes; else -1.
+  int descriptor() const { return descriptor_.get(); }
 
  private:
   std::byte* data_ = nullptr;
   Bytes size_ = 0;    // as asked for
   Bytes mapped_ = 0;  // whole pages
+  UniqueFd descriptor_;
 };
 
 // How many bytes of the range the kernel has backed with huge pages so far (/proc/self/smaps); 0

@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace longshore {
 
@@ -28,6 +29,9 @@ class Event {
     virtual bool done() const = 0;
     // Blocks the calling host thread until the point is reached; throws what the work threw.
     virtual void wait() = 0;
+    // Calls `call` once when the point is reached or has failed: at once, on the calling thread,
+    // where it is; else on the stream's.
+    virtual void on_done(std::function<void()> call) = 0;
   };
 
   Event() = default;

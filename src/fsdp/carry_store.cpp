@@ -16,6 +16,8 @@ void copy_all(const Carry& from, const Carry& to) {
   }
 }
 
+constexpr int32_t kNobody = -1;
+
 UnitId before(UnitId unit) {
   return UnitId(unit.value - 1);
 }
@@ -25,6 +27,19 @@ UnitId before(UnitId unit) {
 CarryStore::CarryStore(const ModelSpec& spec, at::ScalarType dtype, Memory memory)
     : spec_(&spec), dtype_(dtype), memory_(std::move(memory)) {
   LONGSHORE_CHECK(memory_.inputs.size() + 1 == spec.units.size()) << memory_.inputs.size();
+  for (const auto& places : memory_.inputs) {
+    if (!places.empty()) tags_[places.front().data()] = kNobody;
+  }
+}
+
+std::atomic<int32_t>& CarryStore::tag(UnitId unit) {
+  return tags_.at(memory_.inputs.at(static_cast<size_t>(unit.value - 1)).front().data());
+}
+
+void CarryStore::check_tag(UnitId unit) const {
+  const int32_t held = const_cast<CarryStore*>(this)->tag(unit);
+  LONGSHORE_CHECK(held == unit.value)
+      << "the place of unit " << unit << "'s input holds that of unit " << held;
 }
 
 Carry CarryStore::views(UnitId producer, std::span<std::byte> memory, int64_t positions) const {
@@ -43,11 +58,25 @@ Carry CarryStore::views(UnitId producer, std::span<std::byte> memory, int64_t po
 
 void CarryStore::keep_input(UnitId unit, int32_t micro_batch, const Carry& carry) {
   const int64_t positions = carry.empty() ? 0 : carry.front().size(0);
+  tag(unit) = unit.value;
   copy_all(carry, input(unit, micro_batch, positions));
+}
+
+std::span<const std::byte> CarryStore::saved_bytes(UnitId unit, int32_t micro_batch) const {
+  check_tag(unit);
+  return memory_.inputs.at(static_cast<size_t>(unit.value - 1))
+      .at(static_cast<size_t>(micro_batch));
+}
+
+std::span<std::byte> CarryStore::loaded_bytes(UnitId unit, int32_t micro_batch) {
+  tag(unit) = unit.value;
+  return memory_.inputs.at(static_cast<size_t>(unit.value - 1))
+      .at(static_cast<size_t>(micro_batch));
 }
 
 Carry CarryStore::input(UnitId unit, int32_t micro_batch, int64_t positions) const {
   if (unit.value == 0) return {};
+  check_tag(unit);
   const auto& places = memory_.inputs.at(static_cast<size_t>(unit.value - 1));
   return views(before(unit), places.at(static_cast<size_t>(micro_batch)), positions);
 }

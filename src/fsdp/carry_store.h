@@ -1,13 +1,18 @@
 // CarryStore: what the engine keeps between units: every unit's input for every micro-batch of the
 // step, and the gradient that flows back. Device memory of fixed size, carved by the plan; owned by
-// the engine, used by the compute thread.
+// the engine, used by the compute lane, and by the lanes that take inputs to the host and back.
 //
 // Input of unit u (u >= 1), micro-batch i: the carry of unit u - 1. There is one place for the
 // gradient per micro-batch, for the carry below the unit that runs backward now.
+// Where inputs are offloaded, several units share a place: it is tagged with the unit whose input
+// it holds, and the tag is checked by whoever reads. A unit always has the same place, so a graph
+// that was kept in forward finds its input there again in backward.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include <atomic>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -29,6 +34,10 @@ class CarryStore {
   // The kept input as tensors over the place; valid until the next keep_input of the same place.
   // Empty for the first unit.
   Carry input(UnitId unit, int32_t micro_batch, int64_t positions) const;
+  // The bytes of the unit's kept input.
+  std::span<const std::byte> saved_bytes(UnitId unit, int32_t micro_batch) const;
+  // The same place, to be filled with what saved_bytes had; tagged from now on.
+  std::span<std::byte> loaded_bytes(UnitId unit, int32_t micro_batch);
   // Copies the gradient of the carry into `unit`.
   void keep_gradient(UnitId unit, int32_t micro_batch, const Carry& gradient);
   // The kept gradient of the carry out of `unit`.
@@ -37,9 +46,13 @@ class CarryStore {
  private:
   Carry views(UnitId producer, std::span<std::byte> memory, int64_t positions) const;
 
+  std::atomic<int32_t>& tag(UnitId unit);
+  void check_tag(UnitId unit) const;
+
   const ModelSpec* spec_;
   at::ScalarType dtype_;
   Memory memory_;
+  std::map<const std::byte*, std::atomic<int32_t>> tags_;  // by place: the unit whose input it has
 };
 
 }  // namespace longshore

@@ -1,6 +1,7 @@
 #include "fsdp/engine.h"
 
 #include "base/errors.h"
+#include "device/compute_threads.h"
 #include "nvme/state_files.h"
 
 namespace longshore {
@@ -18,7 +19,7 @@ UnitCosts unit_costs(const Model& model, DType compute, int threads) {
 }
 
 Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw,
-               const RankGroups& groups, const RunKey& state_key)
+               const RankGroups& groups, const RunKey& state_key, const EmulatedDevice& emulated)
     : model_(model),
       plan_(plan),
       groups_(groups),
@@ -27,6 +28,8 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
       budget_(memory_),
       pool_(plan.optimizer_threads),
       store_(make_store(state_key)),
+      node_(make_node()),
+      copies_(emulated.links),
       ring_(make_ring()),
       prefetcher_(make_prefetcher()) {
   LONGSHORE_CHECK(groups.topology == plan.topology) << "the plan is for other groups of ranks";
@@ -37,20 +40,99 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
       std::make_unique<BatchStage>(carve_named("batch"), micro_batches, plan.positions, &copies_);
   runner_ = std::make_unique<UnitRunner>(model, &layouts_, plan.state.compute,
                                          plan.recompute ? Recompute::kUnit : Recompute::kNone,
-                                         &prefetcher_, plan.passes, make_runner_memory());
+                                         make_runner_memory());
   reducer_ = std::make_unique<GradReducer>(groups_, &layouts_, plan.reduce,
                                            carve_if_planned("reduce_scratch"));
   drain_ = std::make_unique<GradDrain>(store_.get(), &copies_, layouts_, groups_.shard(),
                                        carve_if_planned("drain_staging"), &pool_);
   optimizer_ = std::make_unique<OptimizerPipeline>(store_.get(), layouts_, model->spec(),
                                                    groups_.shard(), adamw, &pool_);
+  if (plan.host_inputs_total() > 0) {
+    inputs_ = std::make_unique<InputOffload>(plan.host_inputs, plan.micro_batches,
+                                             plan.device == DeviceKind::kCuda, &copies_, pool_);
+  }
   memory_.check_carved();
+  work_ = std::make_unique<PassWork>(
+      PassWork::Parts{.ring = &ring_,
+                      .prefetcher = &prefetcher_,
+                      .runner = runner_.get(),
+                      .reducer = reducer_.get(),
+                      .drain = drain_.get(),
+                      .optimizer = optimizer_.get(),
+                      .inputs = inputs_.get(),
+                      .node = node_.get(),
+                      .model = &model->spec(),
+                      .gradient_buffers = plan.gradient_buffers,
+                      .updates_in_backward = plan.overlap == UpdateOverlap::kBackward});
+  make_lanes(emulated.delays);
+}
+
+void Engine::make_lanes(const std::optional<StreamDelays>& delays) {
+  for (size_t i = 0; i < kLaneCount; ++i) {
+    const auto lane = static_cast<Lane>(i);
+    std::function<void()> prepare;
+    if (lane == Lane::kCompute) prepare = [] { adopt_compute_threads(); };
+    lanes_[i] = std::make_unique<ThreadStream>(std::string(name_of(lane)), delays, prepare);
+  }
+  executor_ = std::make_unique<StepExecutor>(&lanes_, groups_.report_failure);
+}
+
+void Engine::run(const StepSchedule& schedule, const std::string& reason) {
+  const double begin = executor_->now();
+  host_waits_.count(reason);
+  executor_->run(schedule, *work_);
+  const LaneLedger ledger = account(schedule, executor_->times(), begin);
+  ledger_ += ledger;
+  times_ledger_ += ledger;
+  last_schedule_ = &schedule;
+}
+
+LossSum Engine::train_pass(std::span<const MicroBatch> batches, double scale,
+                           const StepUpdate& update) {
+  runner_->begin_step(batches, scale);
+  if (plan_.overlap == UpdateOverlap::kBackward) {
+    optimizer_->stage(update);
+    updates_ = update.update;
+  }
+  // HOST WAIT: the step's totals need every gradient.
+  run(plan_.schedules.train, "the train pass");
+  return runner_->loss();
+}
+
+void Engine::stage_update(const StepUpdate& update) {
+  LONGSHORE_CHECK(plan_.overlap != UpdateOverlap::kBackward) << "it is applied already";
+  optimizer_->stage(update);
+  updates_ = update.update;
+  if (plan_.overlap == UpdateOverlap::kNone) apply_updates();
+}
+
+void Engine::apply_updates() {
+  if (!optimizer_->pending()) return;
+  // HOST WAIT: whoever reads parameters or state next.
+  run(plan_.schedules.flush, "updates");
+}
+
+LossSum Engine::evaluate(std::span<const MicroBatch> batches) {
+  apply_updates();
+  runner_->begin_evaluation(batches);
+  run(plan_.schedules.forward, "an evaluation pass");
+  return runner_->loss();
+}
+
+at::Tensor Engine::logits(const MicroBatch& batch, const at::Tensor& positions) {
+  apply_updates();
+  runner_->begin_logits(batch, positions);
+  run(plan_.schedules.forward, "a generation pass");
+  return runner_->logits();
 }
 
 std::unique_ptr<ShardStore> Engine::make_store(const RunKey& state_key) {
   const bool cuda = plan_.device == DeviceKind::kCuda;
   if (!plan_.nvme.used()) {
-    return std::make_unique<PinnedStore>(layouts_, plan_.state, cuda, &pool_);
+    const bool shared = plan_.gather == GatherMode::kHost;
+    auto store = std::make_unique<PinnedStore>(layouts_, plan_.state, cuda, &pool_, shared);
+    pinned_ = store.get();
+    return store;
   }
   NvmeStoreOptions options =
       nvme_options(plan_.nvme, plan_.state, plan_.topology, groups_.rank, state_key);
@@ -64,6 +146,19 @@ std::unique_ptr<ShardStore> Engine::make_store(const RunKey& state_key) {
       &pool_);
   drives_ = store.get();
   return store;
+}
+
+std::unique_ptr<NodeShards> Engine::make_node() {
+  if (plan_.gather != GatherMode::kHost) return nullptr;
+  LONGSHORE_CHECK(pinned_ != nullptr && groups_.gathers != nullptr);
+  return std::make_unique<NodeShards>(pinned_, layouts_.size(), groups_.gathers, groups_.check);
+}
+
+void Engine::publish_settled_units() {
+  if (!node_) return;
+  for (const UnitSpec& unit : spec().units) {
+    if (!optimizer_->pending(unit.id)) node_->publish(unit.id, version_);
+  }
 }
 
 std::span<std::byte> Engine::carve(const PlannedBuffer& buffer) {
@@ -103,19 +198,30 @@ Prefetcher Engine::make_prefetcher() {
   return Prefetcher({.store = store_.get(),
                      .ring = &ring_,
                      .copies = &copies_,
-                     .shards = groups_.shards,
+                     .shards = groups_.gathers,
                      .layouts = &layouts_,
-                     .shard = groups_.shard()});
+                     .shard = groups_.shard(),
+                     .node = node_.get()});
 }
 
 UnitRunner::Memory Engine::make_runner_memory() {
   UnitRunner::Memory memory;
-  memory.gradient = carve_if_planned("gradient_accumulator");
+  for (int32_t i = 0; i < plan_.gradient_buffers; ++i) {
+    memory.gradients.push_back(carve_if_planned("gradient." + std::to_string(i)));
+  }
+  std::vector<std::vector<std::span<std::byte>>> input_slots;
+  for (int32_t i = 0; i < plan_.input_slots; ++i) {
+    input_slots.push_back(carve_parts("input_slot." + std::to_string(i)));
+  }
   for (const UnitSpec& unit : spec().units) {
     const PlannedBuffer* waiting = plan_.buffer("waiting_gradient." + unit.name);
     memory.waiting_gradients.push_back(waiting == nullptr ? std::span<std::byte>()
                                                           : carve(*waiting));
-    if (unit.id.value > 0) memory.carry.inputs.push_back(carve_parts("input." + unit.name));
+    if (unit.id.value == 0) continue;
+    // Units take turns in the slots, as build_schedule has it.
+    memory.carry.inputs.push_back(
+        input_slots.empty() ? carve_parts("input." + unit.name)
+                            : input_slots[static_cast<size_t>(unit.id.value) % input_slots.size()]);
   }
   memory.carry.gradients = carve_parts("output_gradient");
   return memory;
@@ -129,7 +235,8 @@ void Engine::load(const ParameterReader& read) {
 
 PayloadCounters::Totals Engine::payload() const {
   PayloadCounters::Totals totals;
-  for (const Communicator* group : {groups_.all, groups_.shards, groups_.replicas}) {
+  for (const Communicator* group :
+       {groups_.all, groups_.shards, groups_.gathers, groups_.replicas}) {
     if (group == nullptr) continue;
     for (const auto& [key, count] : group->counters().total().counts) totals.counts[key] += count;
   }
@@ -138,19 +245,24 @@ PayloadCounters::Totals Engine::payload() const {
 
 RankTimes Engine::take_times() {
   const auto now = std::chrono::steady_clock::now();
-  const double waited = payload().all().waited_seconds;
   RankTimes times;
   times.seconds = std::chrono::duration<double>(now - times_begin_).count();
-  times.waited = waited - waited_before_;
-  times.updated = optimizer_->take_seconds();
+  const LaneLedger ledger = std::exchange(times_ledger_, {});
+  times.computed = ledger.of(Lane::kCompute).busy_seconds;
+  times.updated = ledger.of(Lane::kUpdate).busy_seconds;
+  times.waited = ledger.of(Lane::kGather).stall_seconds + ledger.of(Lane::kReduce).stall_seconds;
+  if (groups_.all != nullptr) {
+    const double waited = groups_.all->counters().total().all().waited_seconds;
+    times.waited += waited - std::exchange(waited_before_, waited);
+  }
   times_begin_ = now;
-  waited_before_ = waited;
   return times;
 }
 
 void Engine::advance_version() {
   version_.value += 1;
   prefetcher_.set_version(version_);
+  publish_settled_units();
 }
 
 }  // namespace longshore

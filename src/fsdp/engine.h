@@ -1,10 +1,9 @@
 // Engine: one rank's training machinery, assembled as a plan says: device memory, the host store,
 // the stage ring, the runner, the reducer, the drain and the optimizer. The library's front door
-// for models of one's own. Owned by the run; one thread builds it and calls it, and stays its
-// compute thread.
+// for models of one's own. Owned by the run; one thread builds it and calls it.
 //
-// The way of a step: batches -> runner (forward, loss, backward; units come from the store through
-// the ring, gathered) -> reducer -> drain -> optimizer -> store. trainer/train_step.cpp walks it.
+// A pass is the plan's schedule, run by the executor over one stream for each lane: update -> fetch
+// -> gather -> forward and backward -> reduce -> drain. trainer/train_step.cpp walks a step.
 #pragma once
 
 #include <chrono>
@@ -14,12 +13,17 @@
 
 #include "device/counting_allocator.h"
 #include "device/device_memory.h"
+#include "device/thread_stream.h"
 #include "fsdp/batch_stage.h"
+#include "fsdp/input_offload.h"
+#include "fsdp/pass_work.h"
 #include "fsdp/step_totals.h"
 #include "fsdp/unit_runner.h"
 #include "nvme/nvme_store.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "offload/plan/tier_plan.h"
+#include "offload/schedule/lane_ledger.h"
+#include "offload/schedule/step_executor.h"
 #include "offload/staging/grad_drain.h"
 #include "offload/staging/grad_reducer.h"
 #include "offload/staging/prefetcher.h"
@@ -31,13 +35,20 @@ namespace longshore {
 // The plan's bounds of every unit's temporaries, as the model gives them.
 UnitCosts unit_costs(const Model& model, DType compute, int threads);
 
+// What tests change of the CPU device: its links and the order in which its streams get on.
+struct EmulatedDevice {
+  LinkSpeeds links = {};
+  std::optional<StreamDelays> delays = {};
+};
+
 class Engine {
  public:
   // Allocates everything that the plan fixes; opens and locks the state files of a plan with
   // drives, which belong to the run of `state_key`. `model` and the groups' communicators must
   // outlive the engine; a single rank has no groups. Parameters are zero until `load`.
   Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw,
-         const RankGroups& groups = {}, const RunKey& state_key = {});
+         const RankGroups& groups = {}, const RunKey& state_key = {},
+         const EmulatedDevice& emulated = {});
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -53,19 +64,40 @@ class Engine {
   // The store where it is on drives, else null.
   NvmeStore* drives() { return drives_; }
   BatchStage& batches() { return *batches_; }
-  UnitRunner& runner() { return *runner_; }
-  GradReducer& reducer() { return *reducer_; }
-  GradDrain& drain() { return *drain_; }
-  OptimizerPipeline& optimizer() { return *optimizer_; }
   CopyEngine& copies() { return copies_; }
+  const UnitRunner& runner() const { return *runner_; }
+
+  // The passes. Each is over on return; `batches` must live until then.
+  // Forward, loss and backward; gradients are of loss_sum * scale and wait at home afterwards. With
+  // optimizer.overlap = "forward" pending updates are applied on the way, with "backward" the one
+  // that `update` describes.
+  LossSum train_pass(std::span<const MicroBatch> batches, double scale, const StepUpdate& update);
+  // The rank's sums of squares of the last train pass, by unit.
+  std::vector<double> take_squares() { return drain_->finish(); }
+  // The gradients at home are to be applied: now, or on the way of the next train pass. Not with
+  // "backward".
+  void stage_update(const StepUpdate& update);
+  // Applies what is pending; before anything but a train pass reads parameters or state.
+  void apply_updates();
+  LossSum evaluate(std::span<const MicroBatch> batches);
+  // fp32 [positions, vocabulary]: the next token's scores at `positions` of one micro-batch.
+  at::Tensor logits(const MicroBatch& batch, const at::Tensor& positions);
 
   // Updates applied so far: Adam's t, skipped steps not counted.
   int64_t updates() const { return updates_; }
   void set_updates(int64_t updates) { updates_ = updates; }
-  // Counts one more, and returns its number.
-  int64_t count_update() { return ++updates_; }
+  // Bytes that updates read and wrote since the last call.
+  Bytes take_update_bytes() { return optimizer_->take_bytes(); }
   // Where the rank's time went since the last call, or since the engine was made.
   RankTimes take_times();
+  // What the lanes did since the last call.
+  LaneLedger take_ledger() { return std::exchange(ledger_, {}); }
+  // Of the last pass: the schedule and when its operations ran.
+  const StepSchedule& last_schedule() const { return *last_schedule_; }
+  const std::vector<OpTime>& last_times() const { return executor_->times(); }
+  // Where the engine's thread blocked, by reason.
+  const HostWaits& host_waits() const { return host_waits_; }
+  void count_host_wait(const std::string& reason) { host_waits_.count(reason); }
   // What the rank handed to collectives, all groups together, since the engine was made.
   PayloadCounters::Totals payload() const;
   // The parameters at home changed: what the slots hold is stale.
@@ -78,6 +110,11 @@ class Engine {
   std::vector<std::span<std::byte>> carve_parts(const std::string& name);
   std::span<std::byte> carve_if_planned(const std::string& name);
   std::unique_ptr<ShardStore> make_store(const RunKey& state_key);
+  void make_lanes(const std::optional<StreamDelays>& delays);
+  void run(const StepSchedule& schedule, const std::string& reason);
+  std::unique_ptr<NodeShards> make_node();
+  // What slots are fetched from: units without a pending update are of the engine's version.
+  void publish_settled_units();
   StageRing make_ring();
   Prefetcher make_prefetcher();
   UnitRunner::Memory make_runner_memory();
@@ -89,8 +126,11 @@ class Engine {
   DeviceMemory memory_;
   WorkspaceBudget budget_;
   WorkerPool pool_;
-  NvmeStore* drives_ = nullptr;  // store_, where it is one; before it, which sets it
+  // store_, where it is one or the other; before it, which sets them.
+  NvmeStore* drives_ = nullptr;
+  PinnedStore* pinned_ = nullptr;
   std::unique_ptr<ShardStore> store_;
+  std::unique_ptr<NodeShards> node_;  // null: shards are gathered by collectives
   CpuCopyEngine copies_;
   StageRing ring_;
   Prefetcher prefetcher_;
@@ -99,10 +139,17 @@ class Engine {
   std::unique_ptr<GradReducer> reducer_;
   std::unique_ptr<GradDrain> drain_;
   std::unique_ptr<OptimizerPipeline> optimizer_;
+  std::unique_ptr<InputOffload> inputs_;  // null: inputs stay on the device
+  std::unique_ptr<PassWork> work_;
+  LaneStreams lanes_;  // end before what their work refers to
+  std::unique_ptr<StepExecutor> executor_;
+  const StepSchedule* last_schedule_ = nullptr;
+  LaneLedger ledger_, times_ledger_;
+  double waited_before_ = 0.0;
+  HostWaits host_waits_;
   StateVersion version_;
   int64_t updates_ = 0;
   std::chrono::steady_clock::time_point times_begin_ = std::chrono::steady_clock::now();
-  double waited_before_ = 0.0;
 };
 
 }  // namespace longshore

@@ -8,16 +8,16 @@ namespace longshore {
 namespace {
 
 constexpr size_t kScalars = 4;  // loss, trained positions, stop, save
-constexpr size_t kTimes = 3;    // of a rank
+constexpr size_t kTimes = 4;    // of a rank
 
 }  // namespace
 
 SlowestRank slowest_of(const std::vector<RankTimes>& times) {
   LONGSHORE_CHECK(!times.empty());
   const auto slowest = std::ranges::min_element(times, {}, &RankTimes::waited);
-  const bool computes = slowest->computed() >= slowest->updated;
+  const bool computes = slowest->computed >= slowest->updated;
   return {Rank(static_cast<int32_t>(slowest - times.begin())), computes ? "compute" : "optimizer",
-          computes ? slowest->computed() : slowest->updated};
+          computes ? slowest->computed : slowest->updated};
 }
 
 StepTotals sum_over_ranks(const RankGroups& groups, const StepTotals& mine) {
@@ -37,6 +37,7 @@ StepTotals sum_over_ranks(const RankGroups& groups, const StepTotals& mine) {
   times[place] = own.seconds;
   times[place + 1] = own.waited;
   times[place + 2] = own.updated;
+  times[place + 3] = own.computed;
 
   groups.all->all_reduce(values, {"the step's totals", std::nullopt}).wait();
 
@@ -47,7 +48,8 @@ StepTotals sum_over_ranks(const RankGroups& groups, const StepTotals& mine) {
   const auto squares = std::span(values).subspan(kScalars, units);
   totals.unit_squares.assign(squares.begin(), squares.end());
   for (size_t i = 0; i < ranks; ++i) {
-    totals.times.push_back({times[i * kTimes], times[i * kTimes + 1], times[i * kTimes + 2]});
+    const auto of_rank = times.subspan(i * kTimes, kTimes);
+    totals.times.push_back({of_rank[0], of_rank[1], of_rank[2], of_rank[3]});
   }
   return totals;
 }

@@ -14,19 +14,18 @@ namespace longshore {
 
 // Where one rank's time went, from the end of one step's backward to the end of the next.
 struct RankTimes {
-  double seconds = 0.0;  // all of it
-  double waited = 0.0;   // in collectives, for other ranks or the network
-  double updated = 0.0;  // in the optimizer
-  // The rest: copies, gradients, the units themselves.
-  double computed() const { return seconds - waited - updated; }
+  double seconds = 0.0;   // all of it; lanes are busy at the same time
+  double waited = 0.0;    // compute stood still for a collective: other ranks or the network
+  double updated = 0.0;   // the update lane was busy
+  double computed = 0.0;  // the compute lane was busy
 };
 
 struct StepTotals {
-  LossSum loss;
-  std::vector<double> unit_squares;  // of drained gradients, by unit
-  bool stop = false;                 // of any rank
+  LossSum loss = {};
+  std::vector<double> unit_squares = {};  // of drained gradients, by unit
+  bool stop = false;                      // of any rank
   bool save = false;
-  std::vector<RankTimes> times;  // by rank; in a rank's own totals: only its own
+  std::vector<RankTimes> times = {};  // by rank; in a rank's own totals: only its own
 };
 
 // The rank that the others wait for, and what it was busy with.

@@ -41,7 +41,7 @@ class UnitRunner::Sink : public GradSink {
     return unit_->borrowed.at(static_cast<size_t>(parameter - owned));
   }
   GradAccumulator* target(int32_t parameter) const {
-    return runner_->accumulator(owner_of(parameter).unit);
+    return runner_->target(owner_of(parameter).unit);
   }
 
   UnitRunner* runner_;
@@ -49,13 +49,10 @@ class UnitRunner::Sink : public GradSink {
 };
 
 UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layouts, DType compute,
-                       Recompute recompute, Prefetcher* prefetcher, UnitPasses passes,
-                       Memory memory)
+                       Recompute recompute, Memory memory)
     : model_(model),
       spec_(&model->spec()),
       recompute_(recompute),
-      prefetcher_(prefetcher),
-      passes_(std::move(passes)),
       views_(*model, *layouts, compute),
       carry_(model->spec(), scalar_type_of(compute), std::move(memory.carry)),
       lends_(model->spec().units.size(), false),
@@ -63,52 +60,86 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
   for (const UnitSpec& unit : spec_->units) {
     for (ParamRef ref : unit.borrowed) lends_[index_of(ref.unit)] = true;
   }
-  for (const Visit& visit : passes_.train.visits) {
-    const bool forward = backward_order_.empty() && visit.unit != last();
-    (forward ? forward_order_ : backward_order_).push_back(visit.unit);
+  for (UnitId unit : visit_order(*spec_, Pass::kTrain)) {
+    const bool forward = backward_order_.empty() && unit != last();
+    (forward ? forward_order_ : backward_order_).push_back(unit);
   }
   for (const UnitSpec& unit : spec_->units) {
-    std::unique_ptr<GradAccumulator> sum;
     const size_t i = index_of(unit.id);
-    if (unit.has_trainable()) {
-      sum = std::make_unique<RunningSum>(
-          unit, layouts->at(i), lends_[i] ? memory.waiting_gradients.at(i) : memory.gradient);
+    std::vector<std::unique_ptr<GradAccumulator>>& sums = accumulators_.emplace_back();
+    if (!unit.has_trainable()) continue;
+    if (lends_[i]) {
+      sums.push_back(
+          std::make_unique<RunningSum>(unit, layouts->at(i), memory.waiting_gradients.at(i)));
+      continue;
     }
-    accumulators_.push_back(std::move(sum));
+    for (std::span<std::byte> buffer : memory.gradients) {
+      sums.push_back(std::make_unique<RunningSum>(unit, layouts->at(i), buffer));
+    }
   }
 }
 
 UnitRunner::~UnitRunner() = default;
 
-std::vector<UnitLease> UnitRunner::bind(UnitId unit) {
-  std::vector<UnitLease> leases = prefetcher_->visit(unit);
+GradAccumulator* UnitRunner::accumulator(UnitId unit, std::optional<int32_t> gradient) const {
+  const auto& sums = accumulators_[index_of(unit)];
+  if (sums.empty()) return nullptr;
+  LONGSHORE_CHECK(gradient.has_value() != lends_[index_of(unit)]) << "unit " << unit;
+  return sums.at(static_cast<size_t>(gradient.value_or(0))).get();
+}
+
+GradAccumulator* UnitRunner::target(UnitId unit) const {
+  return accumulator(unit, lends_[index_of(unit)] ? std::nullopt : gradient_);
+}
+
+std::span<float> UnitRunner::sums(UnitId unit, std::optional<int32_t> gradient) const {
+  GradAccumulator* const sums = accumulator(unit, gradient);
+  return sums == nullptr ? std::span<float>() : sums->sums();
+}
+
+void UnitRunner::bind(std::span<const UnitLease> leases) {
   for (const UnitLease& lease : leases) views_.bind(lease);
-  return leases;
 }
 
 void UnitRunner::begin_step(std::span<const MicroBatch> batches, double scale) {
-  begin(batches, scale, &passes_.train);
-}
-
-void UnitRunner::begin(std::span<const MicroBatch> batches, double scale, const PassPlan* pass) {
-  prefetcher_->begin_pass(pass);
-  LONGSHORE_CHECK(static_cast<int32_t>(batches.size()) <= carry_.micro_batches())
-      << batches.size() << " micro-batches, planned " << carry_.micro_batches();
-  batches_ = batches;
+  begin(Mode::kTrain, batches);
   scale_ = scale;
-  loss_ = {};
+  // Gradients of lent parameters arrive before their unit's own backward.
   for (const UnitSpec& unit : spec_->units) {
-    saved_[index_of(unit.id)].clear();
-    // Gradients of lent parameters arrive before their unit's own backward.
-    if (lends_[index_of(unit.id)] && unit.has_trainable()) accumulator(unit.id)->clear();
+    if (lends_[index_of(unit.id)] && unit.has_trainable()) {
+      accumulator(unit.id, std::nullopt)->clear();
+    }
   }
 }
 
-void UnitRunner::forward(UnitId unit) {
-  LONGSHORE_CHECK(unit != last()) << "the last unit runs in backward";
-  const bool keep_graph = recompute_ == Recompute::kNone && unit >= backward_order_.back() &&
-                          !model_->unit(unit).has_own_backward();
-  if (keep_graph) {
+void UnitRunner::begin_evaluation(std::span<const MicroBatch> batches) {
+  begin(Mode::kEvaluate, batches);
+}
+
+void UnitRunner::begin_logits(const MicroBatch& batch, const at::Tensor& positions) {
+  begin(Mode::kLogits, {&batch, 1});
+  positions_ = positions;
+}
+
+void UnitRunner::begin(Mode mode, std::span<const MicroBatch> batches) {
+  LONGSHORE_CHECK(static_cast<int32_t>(batches.size()) <= carry_.micro_batches())
+      << batches.size() << " micro-batches, planned " << carry_.micro_batches();
+  mode_ = mode;
+  batches_ = batches;
+  scale_ = 1.0;
+  loss_ = {};
+  logits_ = at::Tensor();
+  for (const UnitSpec& unit : spec_->units) saved_[index_of(unit.id)].clear();
+}
+
+void UnitRunner::forward(UnitId unit, std::span<const UnitLease> leases) {
+  LONGSHORE_CHECK(mode_ != Mode::kTrain || unit != last()) << "the last unit runs in backward";
+  bind(leases);
+  const bool keep_graph = mode_ == Mode::kTrain && recompute_ == Recompute::kNone &&
+                          unit >= backward_order_.back() && !model_->unit(unit).has_own_backward();
+  if (unit == last()) {
+    finish_forward();
+  } else if (keep_graph) {
     forward_with_graph(unit);
   } else {
     forward_without_graph(unit);
@@ -118,7 +149,6 @@ void UnitRunner::forward(UnitId unit) {
 void UnitRunner::forward_without_graph(UnitId unit) {
   const WorkspaceLabel label(spec_->unit(unit).name + " forward");
   const at::NoGradGuard no_grad;
-  const std::vector<UnitLease> leases = bind(unit);
   for (size_t i = 0; i < batches_.size(); ++i) {
     const int32_t micro_batch = static_cast<int32_t>(i);
     const Carry in = carry_.input(unit, micro_batch, batches_[i].position_count());
@@ -129,7 +159,6 @@ void UnitRunner::forward_without_graph(UnitId unit) {
 
 void UnitRunner::forward_with_graph(UnitId unit) {
   const WorkspaceLabel label(spec_->unit(unit).name + " forward, graph kept");
-  const std::vector<UnitLease> leases = bind(unit);
   for (size_t i = 0; i < batches_.size(); ++i) {
     const int32_t micro_batch = static_cast<int32_t>(i);
     saved_[index_of(unit)].push_back(make_graph(unit, micro_batch));
@@ -149,20 +178,21 @@ UnitRunner::SavedGraph UnitRunner::make_graph(UnitId unit, int32_t micro_batch) 
   return graph;
 }
 
-std::span<float> UnitRunner::backward(UnitId unit) {
+void UnitRunner::backward(UnitId unit, std::span<const UnitLease> leases,
+                          std::optional<int32_t> gradient) {
   const WorkspaceLabel label(spec_->unit(unit).name + " backward");
-  const std::vector<UnitLease> leases = bind(unit);
-  GradAccumulator* const sums = accumulator(unit);
+  bind(leases);
+  gradient_ = gradient;
+  GradAccumulator* const sums = accumulator(unit, gradient);
   if (sums != nullptr && !lends_[index_of(unit)]) sums->clear();
   Sink sink(this, unit);
   if (unit == last()) {
     backward_loss(unit, sink);
-  } else {
-    for (size_t i = 0; i < batches_.size(); ++i) {
-      backward_unit(unit, static_cast<int32_t>(i), sink);
-    }
+    return;
   }
-  return sums == nullptr ? std::span<float>() : sums->sums();
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    backward_unit(unit, static_cast<int32_t>(i), sink);
+  }
 }
 
 void UnitRunner::backward_loss(UnitId unit, GradSink& sink) {
@@ -224,29 +254,22 @@ void UnitRunner::run_autograd(UnitId unit, int32_t micro_batch, const SavedGraph
                        Carry(grads.begin() + static_cast<int64_t>(wanted.size()), grads.end()));
 }
 
-LossSum UnitRunner::evaluate(std::span<const MicroBatch> batches) {
-  begin(batches, 1.0, &passes_.forward);
+// The last unit of an evaluation, or of a pass for scores.
+void UnitRunner::finish_forward() {
+  const WorkspaceLabel label(spec_->unit(last()).name +
+                             (mode_ == Mode::kLogits ? " logits" : " loss"));
   const at::NoGradGuard no_grad;
-  for (UnitId unit : forward_order_) forward_without_graph(unit);
-  const WorkspaceLabel label(spec_->unit(last()).name + " loss");
-  const std::vector<UnitLease> leases = bind(last());
-  for (size_t i = 0; i < batches.size(); ++i) {
-    const Carry in = carry_.input(last(), static_cast<int32_t>(i), batches[i].position_count());
-    const LossUnit::Result result = model_->loss_unit().loss(views_.leaves(last()), in, batches[i]);
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    const Carry in = carry_.input(last(), static_cast<int32_t>(i), batches_[i].position_count());
+    if (mode_ == Mode::kLogits) {
+      logits_ = model_->loss_unit().logits(views_.leaves(last()), in, batches_[i], positions_);
+      continue;
+    }
+    const LossUnit::Result result =
+        model_->loss_unit().loss(views_.leaves(last()), in, batches_[i]);
     loss_.loss += result.loss_sum;
     loss_.trained += result.trained;
   }
-  return loss_;
-}
-
-at::Tensor UnitRunner::logits(const MicroBatch& batch, const at::Tensor& positions) {
-  begin({&batch, 1}, 1.0, &passes_.forward);
-  const at::NoGradGuard no_grad;
-  for (UnitId unit : forward_order_) forward_without_graph(unit);
-  const WorkspaceLabel label(spec_->unit(last()).name + " logits");
-  const std::vector<UnitLease> leases = bind(last());
-  return model_->loss_unit().logits(
-      views_.leaves(last()), carry_.input(last(), 0, batch.position_count()), batch, positions);
 }
 
 }  // namespace longshore

@@ -1,8 +1,11 @@
-// UnitRunner: runs one unit after another for all micro-batches of a step ("layer-major"), forward,
-// and backward with recompute. Owned by the engine; one compute thread calls it.
+// UnitRunner: runs one unit after another for all micro-batches of a pass ("layer-major"), forward,
+// and backward with recompute. Owned by the engine; begin_*() and results are for its thread while
+// no pass runs, the rest for the compute lane. Which unit when, over which slots and into which
+// gradient buffer is the schedule's decision.
 //
 // A step: begin_step, forward of every unit but the last in order, then backward of every unit that
 // needs it, last to first. Backward of the last unit is the loss, forward and backward in one go.
+// Evaluation and logits: forward of every unit in order.
 #pragma once
 
 #include <memory>
@@ -14,7 +17,8 @@
 #include "fsdp/grad_accumulator.h"
 #include "fsdp/parameter_views.h"
 #include "model/unit.h"
-#include "offload/staging/prefetcher.h"
+#include "offload/schedule/pass_plan.h"
+#include "offload/staging/stage_ring.h"
 
 namespace longshore {
 
@@ -30,13 +34,13 @@ class UnitRunner {
  public:
   struct Memory {
     CarryStore::Memory carry;
-    std::span<std::byte> gradient;  // of the largest unit
+    std::vector<std::span<std::byte>> gradients;  // the buffers, each of the largest unit
     // By unit: where gradients of lent (tied) parameters wait; empty for units that lend nothing.
     std::vector<std::span<std::byte>> waiting_gradients;
   };
-  // All pointers must outlive the runner.
+  // Pointers must outlive the runner.
   UnitRunner(const Model* model, const std::vector<FlatLayout>* layouts, DType compute,
-             Recompute recompute, Prefetcher* prefetcher, UnitPasses passes, Memory memory);
+             Recompute recompute, Memory memory);
   ~UnitRunner();
 
   // The units of a step, in the order of each pass: forward without the last unit, backward from
@@ -44,32 +48,43 @@ class UnitRunner {
   const std::vector<UnitId>& forward_order() const { return forward_order_; }
   const std::vector<UnitId>& backward_order() const { return backward_order_; }
 
-  // `batches` must outlive the step. Gradients are of loss_sum * scale.
+  // `batches` must outlive the pass. Gradients are of loss_sum * scale.
   void begin_step(std::span<const MicroBatch> batches, double scale);
-  void forward(UnitId unit);
-  // The unit's gradient, summed over micro-batches (trainable front of the flat parameter), valid
-  // until the next call. Empty for a unit without trainable parameters.
-  std::span<float> backward(UnitId unit);
-  const LossSum& loss() const { return loss_; }
-
   // Forward and loss without gradients.
-  LossSum evaluate(std::span<const MicroBatch> batches);
-  // fp32 [rows, vocabulary]: the next token's scores at `positions` of one micro-batch.
-  at::Tensor logits(const MicroBatch& batch, const at::Tensor& positions);
+  void begin_evaluation(std::span<const MicroBatch> batches);
+  // The scores at `positions` of one micro-batch; both must outlive the pass.
+  void begin_logits(const MicroBatch& batch, const at::Tensor& positions);
+
+  // `leases`: the unit's own, then those of the units it borrows from.
+  void forward(UnitId unit, std::span<const UnitLease> leases);
+  void backward(UnitId unit, std::span<const UnitLease> leases, std::optional<int32_t> gradient);
+  // The unit's gradient, summed over micro-batches (trainable front of the flat parameter), from
+  // the end of its backward until the buffer's next one. Empty for a unit without trainable
+  // parameters. Any lane.
+  std::span<float> sums(UnitId unit, std::optional<int32_t> gradient) const;
+
+  const LossSum& loss() const { return loss_; }
+  // fp32 [positions, vocabulary]: the next token's scores.
+  const at::Tensor& logits() const { return logits_; }
+  CarryStore& carry() { return carry_; }
+  int32_t micro_batches() const { return static_cast<int32_t>(batches_.size()); }
 
  private:
   class Sink;
   struct SavedGraph;
-  void begin(std::span<const MicroBatch> batches, double scale, const PassPlan* pass);
-  // A unit's own lease and those of the units it borrows from.
-  std::vector<UnitLease> bind(UnitId unit);
+  enum class Mode : uint8_t { kTrain, kEvaluate, kLogits };
+  void begin(Mode mode, std::span<const MicroBatch> batches);
+  void bind(std::span<const UnitLease> leases);
+  void finish_forward();
   void forward_without_graph(UnitId unit);
   void forward_with_graph(UnitId unit);
   void backward_loss(UnitId unit, GradSink& sink);
   void backward_unit(UnitId unit, int32_t micro_batch, GradSink& sink);
   void run_autograd(UnitId unit, int32_t micro_batch, const SavedGraph& graph, GradSink& sink);
   SavedGraph make_graph(UnitId unit, int32_t micro_batch);
-  GradAccumulator* accumulator(UnitId unit) { return accumulators_[index_of(unit)].get(); }
+  GradAccumulator* accumulator(UnitId unit, std::optional<int32_t> gradient) const;
+  // Where gradients of the unit's own parameters go now.
+  GradAccumulator* target(UnitId unit) const;
   bool wants_grad_in(UnitId unit) const { return unit > backward_order_.back(); }
   UnitId last() const { return spec_->units.back().id; }
   static size_t index_of(UnitId unit) { return static_cast<size_t>(unit.value); }
@@ -77,17 +92,19 @@ class UnitRunner {
   const Model* model_;
   const ModelSpec* spec_;
   Recompute recompute_;
-  Prefetcher* prefetcher_;
-  UnitPasses passes_;
   ParameterViews views_;
   CarryStore carry_;
-  std::vector<std::unique_ptr<GradAccumulator>> accumulators_;  // by unit; null: nothing trainable
-  std::vector<bool> lends_;                                     // by unit
+  // By unit: one for each buffer, one in all for a unit that lends, none: nothing trainable.
+  std::vector<std::vector<std::unique_ptr<GradAccumulator>>> accumulators_;
+  std::vector<bool> lends_;  // by unit
   std::vector<UnitId> forward_order_, backward_order_;
   std::vector<std::vector<SavedGraph>> saved_;  // [unit][micro-batch], recompute = none
+  Mode mode_ = Mode::kTrain;
   std::span<const MicroBatch> batches_;
   double scale_ = 1.0;
+  std::optional<int32_t> gradient_;  // the buffer of the unit that runs backward
   LossSum loss_;
+  at::Tensor positions_, logits_;
 };
 
 }  // namespace longshore

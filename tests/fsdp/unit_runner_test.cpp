@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "device/copy_engine.h"
+#include "offload/staging/prefetcher.h"
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
 #include "tests/fsdp/small_model.h"
@@ -41,10 +42,9 @@ struct SmallRun {
       inputs.unit_bytes.push_back(layout.flat_elements() * Bytes{4});
     }
     inputs.slot_bytes.assign(static_cast<size_t>(slots), largest);
-    const UnitPasses passes{.train = plan_pass(small.spec(), Pass::kTrain, inputs),
-                            .forward = plan_pass(small.spec(), Pass::kForward, inputs)};
+    pass = plan_pass(small.spec(), Pass::kTrain, inputs);
     UnitRunner::Memory memory;
-    memory.gradient = take(largest);
+    memory.gradients = {take(largest)};
     memory.waiting_gradients.resize(small.spec().units.size());
     const Bytes carry_bytes = kPositions * kSmallHidden * 4;
     for (size_t u = 1; u < small.spec().units.size(); ++u) {
@@ -54,8 +54,8 @@ struct SmallRun {
       }
     }
     for (int i = 0; i < micro_batches; ++i) memory.carry.gradients.push_back(take(carry_bytes));
-    runner = std::make_unique<UnitRunner>(&small, &layouts, DType::kF32, recompute,
-                                          prefetcher.get(), passes, std::move(memory));
+    runner =
+        std::make_unique<UnitRunner>(&small, &layouts, DType::kF32, recompute, std::move(memory));
   }
   std::span<std::byte> take(Bytes bytes) {
     blocks.emplace_back(static_cast<size_t>(bytes));
@@ -64,16 +64,30 @@ struct SmallRun {
   // One step's gradients, by unit.
   std::vector<std::vector<float>> gradients(const std::vector<MicroBatch>& batches, double scale) {
     runner->begin_step(batches, scale);
-    for (UnitId unit : runner->forward_order()) runner->forward(unit);
+    prefetcher->set_version(StateVersion(prefetcher->version().value + 1));
     std::vector<std::vector<float>> all(model->spec().units.size());
-    for (UnitId unit : runner->backward_order()) {
-      const std::span<const float> sums = runner->backward(unit);
-      all[static_cast<size_t>(unit.value)].assign(sums.begin(), sums.end());
+    for (size_t i = 0; i < pass.visits.size(); ++i) {
+      const Visit& visit = pass.visits[i];
+      for (const Placed& placed : visit.fetches) prefetcher->fetch(placed);
+      std::vector<UnitLease> leases;
+      for (const Placed& placed : visit.leases) {
+        leases.push_back(ring->lease(placed, prefetcher->version()));
+      }
+      if (i < runner->forward_order().size()) {
+        runner->forward(visit.unit, leases);
+        continue;
+      }
+      const bool trains = model->spec().unit(visit.unit).has_trainable();
+      const std::optional<int32_t> buffer = trains ? std::optional(0) : std::nullopt;
+      runner->backward(visit.unit, leases, buffer);
+      const std::span<const float> sums = runner->sums(visit.unit, buffer);
+      all[static_cast<size_t>(visit.unit.value)].assign(sums.begin(), sums.end());
     }
     return all;
   }
 
   ModuleModel* model;
+  PassPlan pass;
   std::vector<FlatLayout> layouts;
   WorkerPool pool{1};
   PinnedStore store;

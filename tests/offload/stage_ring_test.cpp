@@ -12,6 +12,10 @@ namespace {
 constexpr StateVersion kVersion(1);
 
 struct RingOfTwo {
+  void fill(const Placed& placed, Bytes bytes) {
+    ring.begin_fill(placed, kVersion, bytes);
+    ring.end_fill(placed, kVersion);
+  }
   std::vector<std::byte> memory = std::vector<std::byte>(64 + 32);
   StageRing ring{{std::span(memory).first(64), std::span(memory).last(32)}};
 };
@@ -19,17 +23,17 @@ struct RingOfTwo {
 // A reader must never see the next unit's bytes under its lease.
 TEST(StageRing, RefusesToFillALeasedSlot) {
   RingOfTwo two;
-  two.ring.fill({UnitId(0), 0}, kVersion, 64);
+  two.fill({UnitId(0), 0}, 64);
   const UnitLease lease = two.ring.lease({UnitId(0), 0}, kVersion);
-  EXPECT_THROW(two.ring.fill({UnitId(1), 0}, kVersion, 64), CheckFailure);
-  EXPECT_NO_THROW(two.ring.fill({UnitId(1), 1}, kVersion, 32));
+  EXPECT_THROW(two.fill({UnitId(1), 0}, 64), CheckFailure);
+  EXPECT_NO_THROW(two.fill({UnitId(1), 1}, 32));
 }
 
 // After an update the old bytes are still in the slot, under the old version.
 TEST(StageRing, LeasesOnlyTheUnitAndVersionThatTheSlotHolds) {
   RingOfTwo two;
   EXPECT_THROW(two.ring.lease({UnitId(0), 0}, kVersion), CheckFailure) << "nothing is there";
-  two.ring.fill({UnitId(0), 0}, kVersion, 48);
+  two.fill({UnitId(0), 0}, 48);
   EXPECT_THROW(two.ring.lease({UnitId(0), 0}, StateVersion(2)), CheckFailure);
   EXPECT_THROW(two.ring.lease({UnitId(1), 0}, kVersion), CheckFailure);
   EXPECT_EQ(two.ring.lease({UnitId(0), 0}, kVersion).bytes().size(), 48u);
@@ -37,18 +41,32 @@ TEST(StageRing, LeasesOnlyTheUnitAndVersionThatTheSlotHolds) {
 
 TEST(StageRing, FreesASlotWhenItsLastLeaseEnds) {
   RingOfTwo two;
-  two.ring.fill({UnitId(0), 0}, kVersion, 64);
+  two.fill({UnitId(0), 0}, 64);
   std::optional<UnitLease> first(two.ring.lease({UnitId(0), 0}, kVersion));
   std::optional<UnitLease> second(two.ring.lease({UnitId(0), 0}, kVersion));
   first.reset();
-  EXPECT_THROW(two.ring.fill({UnitId(2), 0}, kVersion, 64), CheckFailure);
+  EXPECT_THROW(two.fill({UnitId(2), 0}, 64), CheckFailure);
   second.reset();
-  EXPECT_NO_THROW(two.ring.fill({UnitId(2), 0}, kVersion, 64));
+  EXPECT_NO_THROW(two.fill({UnitId(2), 0}, 64));
+}
+
+// A slot that is still being copied or gathered into is neither read nor given away.
+TEST(StageRing, LeasesNothingThatIsNotComplete) {
+  RingOfTwo two;
+  const Placed placed{UnitId(0), 0};
+  EXPECT_THROW(two.ring.end_fill(placed, kVersion), CheckFailure) << "nobody began";
+  two.ring.begin_fill(placed, kVersion, 48);
+  EXPECT_THROW(two.ring.lease(placed, kVersion), CheckFailure);
+  EXPECT_THROW(two.ring.begin_fill({UnitId(1), 0}, kVersion, 48), CheckFailure);
+  EXPECT_THROW(two.ring.filling({UnitId(1), 0}, kVersion), CheckFailure);
+  EXPECT_EQ(two.ring.filling(placed, kVersion).size(), 48u);
+  two.ring.end_fill(placed, kVersion);
+  EXPECT_NO_THROW(two.ring.lease(placed, kVersion));
 }
 
 TEST(StageRing, RefusesAUnitLargerThanTheSlot) {
   RingOfTwo two;
-  EXPECT_THROW(two.ring.fill({UnitId(0), 1}, kVersion, 33), CheckFailure);
+  EXPECT_THROW(two.fill({UnitId(0), 1}, 33), CheckFailure);
 }
 
 }  // namespace

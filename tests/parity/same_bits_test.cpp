@@ -1,4 +1,5 @@
-// What must not change a bit: state format, threads, recompute, prefetch, the device's cap.
+// What must not change a bit: state format, threads, recompute, prefetch, the home of kept inputs,
+// when updates are applied, the device's cap.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,6 +39,10 @@ TEST_P(SameBits, FormatsThreadsRecomputeAndPrefetchAgree) {
       {"--fsdp.recompute=none"},
       {"--fsdp.prefetch=0"},
       {"--fsdp.prefetch=3"},
+      {"--optimizer.overlap=none"},
+      {"--offload.activations=host"},
+      {"--offload.activations=host", "--optimizer.overlap=none", "--fsdp.recompute=none",
+       "--fsdp.prefetch=2"},
       {"--fsdp.recompute=none", "--fsdp.prefetch=0", "--offload.threads=4",
        "--offload.state_format=fp32"},
   };
@@ -67,6 +72,17 @@ TEST_P(SameBits, HoldsForMomentsThatAreRounded) {
       EXPECT_TRUE(train("variant", GetParam(), {key, "--train.steps=10", more}) == reference)
           << format << " " << more;
     }
+  }
+}
+
+// Without clipping a unit may be updated as soon as its gradient is home.
+TEST_P(SameBits, UpdatesInBackwardAgreeWithoutClipping) {
+  const std::vector<std::string> unclipped = {"--train.max_grad_norm=0", "--train.steps=10"};
+  const Outcome reference = train("reference", GetParam(), unclipped);
+  for (const std::string overlap : {"backward", "none"}) {
+    std::vector<std::string> arguments = unclipped;
+    arguments.push_back("--optimizer.overlap=" + overlap);
+    EXPECT_TRUE(train("variant", GetParam(), arguments) == reference) << GetParam() << overlap;
   }
 }
 

@@ -49,6 +49,7 @@ struct Parsed {
   std::string source = "auto";
   std::string section;
   std::string directory;
+  std::string trace;
   bool json = false, defaults = false, difference = false;
   int64_t keep = 2;
   AssumedRanks assumed;
@@ -151,8 +152,12 @@ void add_data_commands(CLI::App& app, Parsed& parsed) {
 
 void add_train_command(CLI::App& app, Parsed& parsed, const std::vector<std::string>& arguments) {
   CLI::App* train = add_run_command(app, parsed, "train", "the run");
+  train->add_option("--trace", parsed.trace,
+                    "write a timeline of every copy, collective, computation and update");
   train->callback([&parsed, &arguments] {
-    parsed.action = [&parsed, &arguments] { return run_train(parsed.run, arguments); };
+    parsed.action = [&parsed, &arguments] {
+      return run_train(parsed.run, arguments, parsed.trace);
+    };
   });
   CLI::App* plot = app.add_subcommand("plot", "draw a run's loss curve in the terminal");
   plot->add_option("directory", parsed.directory, "the run's directory")->required();

@@ -33,7 +33,9 @@ int run_validate(const RunArguments& run);
 
 int run_plan(const RunArguments& run, const AssumedRanks& assumed, bool json);
 
-int run_train(const RunArguments& run, const std::vector<std::string>& command);
+// `trace_path`: where the timeline goes; empty: none.
+int run_train(const RunArguments& run, const std::vector<std::string>& command,
+              const std::string& trace_path);
 
 // `source`: "auto" (the run's newest valid checkpoint, else the model), "model", or a directory.
 int run_eval(const RunArguments& run, const std::string& source, bool json);

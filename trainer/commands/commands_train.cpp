@@ -44,7 +44,8 @@ void write_beginning(const RunDirectory& directory, const RunSetup& setup, const
   directory.write_status({});
 }
 
-int train(const RunSetup& setup, const std::vector<std::string>& command) {
+int train(const RunSetup& setup, const std::vector<std::string>& command,
+          const std::string& trace_path) {
   const TierPlan plan = setup.plan();
   const bool first = setup.ranks->first();
   const std::string& path = setup.config.run.dir;
@@ -54,13 +55,19 @@ int train(const RunSetup& setup, const std::vector<std::string>& command) {
     write_beginning(directory, setup, plan, command);
     std::fputs(format_plan(plan, setup.machine).c_str(), stderr);
   }
+  std::optional<TraceFile> trace;
+  if (!trace_path.empty()) trace.emplace(trace_path, setup.ranks->rank());
   std::optional<Trainer> trainer;
   const auto end = [&](int exit_code, const std::string& message) {
     if (first) write_end(directory, trainer ? &*trainer : nullptr, exit_code, message);
   };
   try {
-    trainer.emplace(setup, plan, directory, signals);
+    trainer.emplace(setup, plan, directory, signals, trace ? &*trace : nullptr);
     const int exit_code = trainer->run();
+    if (trace && first) {
+      log_info("timeline in " + trace->path() + ", for ui.perfetto.dev or chrome://tracing\n" +
+               trace->ledger_text());
+    }
     end(exit_code, "");
     return exit_code;
   } catch (const Stopped& stopped) {
@@ -96,10 +103,11 @@ int run_plan(const RunArguments& run, const AssumedRanks& assumed, bool json) {
   throw DoesNotFitError(explain_misfit(setup.inputs, setup.machine));
 }
 
-int run_train(const RunArguments& run, const std::vector<std::string>& command) {
+int run_train(const RunArguments& run, const std::vector<std::string>& command,
+              const std::string& trace_path) {
   const RunSetup setup = join_run(run);
   try {
-    return train(setup, command);
+    return train(setup, command, trace_path);
   } catch (const std::exception& error) {
     // The others learn why before this rank is gone.
     setup.ranks->world().report_failure(error.what());

@@ -1,0 +1,298 @@
+// build_schedule: walks the pass plan once and writes down every operation with what it waits for.
+//
+// Order of issue, for every visit: what brings the units it fetches, then its compute, then what
+// takes its results away. Fetches for later visits are issued before the visit computes, so they
+// overlap with it.
+#include <algorithm>
+#include <utility>
+
+#include "base/errors.h"
+#include "offload/schedule/step_schedule.h"
+
+namespace longshore {
+namespace {
+
+constexpr int32_t kNone = -1;
+
+Bytes bytes_of(const std::vector<Bytes>& by_unit, UnitId unit) {
+  return by_unit.empty() ? 0 : by_unit.at(static_cast<size_t>(unit.value));
+}
+
+class Builder {
+ public:
+  explicit Builder(const ScheduleInputs& inputs)
+      : in_(inputs),
+        units_(inputs.model->units.size()),
+        updated_(units_, kNone),
+        filled_(units_, kNone),
+        lends_(units_, false) {
+    for (const UnitSpec& unit : in_.model->units) {
+      for (ParamRef ref : unit.borrowed) lends_[index(ref.unit)] = true;
+    }
+    size_t slots = 0;
+    for (const Visit& visit : in_.visits.visits) {
+      for (const Placed& placed : visit.fetches) {
+        slots = std::max(slots, static_cast<size_t>(placed.slot) + 1);
+      }
+    }
+    readers_.resize(slots);
+    gradient_used_.assign(static_cast<size_t>(in_.gradient_buffers), kNone);
+    inputs_.resize(static_cast<size_t>(in_.input_slots));
+  }
+
+  StepSchedule build() {
+    const std::vector<Visit>& visits = in_.visits.visits;
+    for (size_t i = 0; i < visits.size(); ++i) {
+      visit_ = i;
+      for (const Placed& placed : visits[i].fetches) add_fetch(placed);
+      if (in_.pass == Pass::kTrain && i >= first_backward()) {
+        add_backward(visits[i]);
+      } else {
+        add_forward(visits[i]);
+      }
+    }
+    // What no visit fetched before: frozen neighbours are fetched, units without a visit are not.
+    for (const UnitSpec& unit : in_.model->units) {
+      if (in_.pass == Pass::kTrain) add_forward_update(unit.id);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  // An input slot's unit, and who touched it last.
+  struct InputSlot {
+    int32_t unit = kNone;
+    int32_t written = kNone;          // the op that filled it: kForward or kLoadInput
+    std::vector<int32_t> users = {};  // ops that read it since
+  };
+
+  static size_t index(UnitId unit) { return static_cast<size_t>(unit.value); }
+  UnitId last() const { return in_.model->units.back().id; }
+  // The loss is the first visit of backward.
+  size_t first_backward() const { return units_ - 1; }
+
+  int32_t add(Op op) {
+    std::erase(op.after, kNone);
+    std::ranges::sort(op.after);
+    const auto same = std::ranges::unique(op.after);
+    op.after.erase(same.begin(), same.end());
+    // A lane keeps its own order.
+    std::erase_if(op.after, [&](int32_t before) {
+      return lane_of(out_.ops[static_cast<size_t>(before)].kind) == lane_of(op.kind);
+    });
+    out_.ops.push_back(std::move(op));
+    return static_cast<int32_t>(out_.ops.size()) - 1;
+  }
+
+  void add_forward_update(UnitId unit) {
+    if (in_.overlap != UpdateOverlap::kForward || in_.pass != Pass::kTrain) return;
+    if (!in_.model->unit(unit).has_trainable() || updated_[index(unit)] != kNone) return;
+    updated_[index(unit)] =
+        add({.kind = OpKind::kUpdate, .unit = unit, .bytes = bytes_of(in_.update_bytes, unit)});
+  }
+
+  void add_fetch(const Placed& placed) {
+    add_forward_update(placed.unit);
+    std::vector<int32_t>& readers = readers_.at(static_cast<size_t>(placed.slot));
+    Op fetch{.kind = OpKind::kFetch, .unit = placed.unit, .slots = {placed}};
+    fetch.after = std::exchange(readers, {});
+    fetch.after.push_back(updated_[index(placed.unit)]);
+    fetch.bytes = bytes_of(in_.fetch_bytes, placed.unit);
+    int32_t filled = add(std::move(fetch));
+    if (in_.gathers) {
+      filled = add({.kind = OpKind::kGather,
+                    .unit = placed.unit,
+                    .slots = {placed},
+                    .after = {filled},
+                    .bytes = bytes_of(in_.gather_bytes, placed.unit)});
+    }
+    filled_[index(placed.unit)] = filled;
+  }
+
+  // The waits of a compute that leases the visit's slots.
+  Op compute(OpKind kind, const Visit& visit) const {
+    Op op{.kind = kind, .unit = visit.unit, .slots = visit.leases};
+    for (const Placed& placed : visit.leases) op.after.push_back(filled_[index(placed.unit)]);
+    return op;
+  }
+
+  void add_compute(Op op) {
+    const std::vector<Placed> leases = op.slots;
+    const int32_t id = add(std::move(op));
+    for (const Placed& placed : leases) readers_[static_cast<size_t>(placed.slot)].push_back(id);
+  }
+
+  void add_forward(const Visit& visit) {
+    Op op = compute(OpKind::kForward, visit);
+    const bool offloads = in_.input_slots > 0;
+    const bool has_output = visit.unit != last();
+    const UnitId next(visit.unit.value + 1);
+    if (offloads && visit.unit.value > 0) op.input = find_input(visit.unit);
+    if (offloads && has_output) op.output = claim_input(next, op);
+    const std::optional<int32_t> input = op.input;
+    const std::optional<int32_t> output = op.output;
+    add_compute(std::move(op));
+    const auto id = static_cast<int32_t>(out_.ops.size()) - 1;
+    if (input) inputs_[static_cast<size_t>(*input)].users.push_back(id);
+    if (!output) return;
+    inputs_[static_cast<size_t>(*output)].written = id;
+    if (in_.pass == Pass::kTrain && wanted_in_backward(next) && !stays(next)) add_save(next);
+  }
+
+  bool wanted_in_backward(UnitId unit) const {
+    const std::vector<Visit>& visits = in_.visits.visits;
+    return std::any_of(visits.begin() + static_cast<int64_t>(first_backward()), visits.end(),
+                       [unit](const Visit& visit) { return visit.unit == unit; });
+  }
+
+  // The last units' inputs are still in their slots when backward asks for them.
+  bool stays(UnitId unit) const { return last().value - unit.value < in_.input_slots; }
+
+  int32_t find_input(UnitId unit) const {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (inputs_[i].unit == unit.value) return static_cast<int32_t>(i);
+    }
+    LONGSHORE_CHECK(false) << "the input of unit " << unit << " is in no slot";
+    return kNone;
+  }
+
+  // A slot for the input of `unit`, which `op` writes: whatever used the slot comes before.
+  int32_t claim_input(UnitId unit, Op& op) {
+    const auto slot = static_cast<size_t>(unit.value) % inputs_.size();
+    InputSlot& place = inputs_[slot];
+    op.after.push_back(place.written);
+    op.after.insert(op.after.end(), place.users.begin(), place.users.end());
+    place = {.unit = unit.value};
+    return static_cast<int32_t>(slot);
+  }
+
+  void add_save(UnitId unit) {
+    InputSlot& place = inputs_[static_cast<size_t>(find_input(unit))];
+    const int32_t id = add({.kind = OpKind::kSaveInput,
+                            .unit = unit,
+                            .input = find_input(unit),
+                            .after = {place.written},
+                            .bytes = bytes_of(in_.input_bytes, unit)});
+    place.users.push_back(id);
+    saved_.push_back({unit, id});
+  }
+
+  void add_load(UnitId unit) {
+    if (unit.value == 0 || in_.input_slots == 0) return;
+    for (const InputSlot& place : inputs_) {
+      if (place.unit == unit.value) return;
+    }
+    Op load{.kind = OpKind::kLoadInput, .unit = unit, .bytes = bytes_of(in_.input_bytes, unit)};
+    const auto saved = std::ranges::find(saved_, unit, &std::pair<UnitId, int32_t>::first);
+    LONGSHORE_CHECK(saved != saved_.end()) << "the input of unit " << unit << " was not saved";
+    load.after.push_back(saved->second);
+    load.input = claim_input(unit, load);
+    const auto slot = static_cast<size_t>(*load.input);
+    inputs_[slot].written = add(std::move(load));
+  }
+
+  // Loads for the visits ahead, as far as slots are free of inputs still to be read.
+  void add_loads_ahead() {
+    const std::vector<Visit>& visits = in_.visits.visits;
+    for (size_t ahead = 1; ahead < inputs_.size() && visit_ + ahead < visits.size(); ++ahead) {
+      add_load(visits[visit_ + ahead].unit);
+    }
+  }
+
+  void add_backward(const Visit& visit) {
+    Op op = compute(OpKind::kBackward, visit);
+    const bool trains = in_.model->unit(visit.unit).has_trainable();
+    const bool own_place = lends_[index(visit.unit)];
+    if (in_.input_slots > 0 && visit.unit.value > 0) {
+      add_load(visit.unit);
+      op.input = find_input(visit.unit);
+      op.after.push_back(inputs_[static_cast<size_t>(*op.input)].written);
+      add_loads_ahead();
+    }
+    if (trains && !own_place) {
+      op.gradient = next_gradient_;
+      next_gradient_ = (next_gradient_ + 1) % in_.gradient_buffers;
+      op.after.push_back(gradient_used_[static_cast<size_t>(*op.gradient)]);
+    }
+    const std::optional<int32_t> gradient = op.gradient;
+    const std::optional<int32_t> input = op.input;
+    add_compute(std::move(op));
+    const auto computed = static_cast<int32_t>(out_.ops.size()) - 1;
+    if (input) inputs_[static_cast<size_t>(*input)].users.push_back(computed);
+    if (trains) add_gradient(visit.unit, gradient, computed);
+  }
+
+  void add_gradient(UnitId unit, std::optional<int32_t> gradient, int32_t computed) {
+    int32_t before = computed;
+    if (in_.reduces) {
+      before = add({.kind = OpKind::kReduce,
+                    .unit = unit,
+                    .gradient = gradient,
+                    .after = {before},
+                    .bytes = bytes_of(in_.reduce_bytes, unit)});
+    }
+    const int32_t drained = add({.kind = OpKind::kDrain,
+                                 .unit = unit,
+                                 .gradient = gradient,
+                                 .after = {before},
+                                 .bytes = bytes_of(in_.drain_bytes, unit)});
+    if (gradient) gradient_used_[static_cast<size_t>(*gradient)] = drained;
+    if (in_.overlap != UpdateOverlap::kBackward) return;
+    // Its own backward is the last to read the unit: nobody fetches it from home any more.
+    Op update{.kind = OpKind::kUpdate,
+              .unit = unit,
+              .after = {drained},
+              .bytes = bytes_of(in_.update_bytes, unit)};
+    updated_[index(unit)] = add(std::move(update));
+  }
+
+  const ScheduleInputs& in_;
+  size_t units_;
+  size_t visit_ = 0;
+  std::vector<int32_t> updated_;               // by unit: its kUpdate in this schedule
+  std::vector<int32_t> filled_;                // by unit: the last kFetch or kGather
+  std::vector<bool> lends_;                    // by unit
+  std::vector<std::vector<int32_t>> readers_;  // by slot: since it was filled
+  std::vector<int32_t> gradient_used_;         // by buffer: the last kDrain
+  int32_t next_gradient_ = 0;
+  std::vector<InputSlot> inputs_;  // by input slot
+  std::vector<std::pair<UnitId, int32_t>> saved_;
+  StepSchedule out_;
+};
+
+}  // namespace
+
+std::string_view name_of(Lane lane) {
+  constexpr std::string_view kNames[kLaneCount] = {"update",  "h2d",    "gather",
+                                                   "compute", "reduce", "d2h"};
+  return kNames[static_cast<size_t>(lane)];
+}
+
+std::string_view name_of(OpKind kind) {
+  constexpr std::string_view kNames[] = {"update",     "fetch",   "gather",
+                                         "load input", "forward", "backward",
+                                         "save input", "reduce",  "drain"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+Lane lane_of(OpKind kind) {
+  constexpr Lane kLanes[] = {Lane::kUpdate,  Lane::kH2D, Lane::kGather, Lane::kH2D, Lane::kCompute,
+                             Lane::kCompute, Lane::kD2H, Lane::kReduce, Lane::kD2H};
+  return kLanes[static_cast<size_t>(kind)];
+}
+
+StepSchedule build_schedule(const ScheduleInputs& inputs) {
+  LONGSHORE_CHECK(inputs.model != nullptr && inputs.gradient_buffers >= 1);
+  LONGSHORE_CHECK(inputs.input_slots == 0 || inputs.input_slots >= 2) << inputs.input_slots;
+  return Builder(inputs).build();
+}
+
+StepSchedule build_flush(const ModelSpec& model) {
+  StepSchedule schedule;
+  for (const UnitSpec& unit : model.units) {
+    if (unit.has_trainable()) schedule.ops.push_back({.kind = OpKind::kUpdate, .unit = unit.id});
+  }
+  return schedule;
+}
+
+}  // namespace longshore

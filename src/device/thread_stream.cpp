@@ -1,0 +1,120 @@
+#include "device/thread_stream.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/hash.h"
+
+namespace longshore {
+
+// The end of one task.
+class ThreadStream::Point final : public Event::State {
+ public:
+  bool done() const override {
+    const std::lock_guard lock(mutex_);
+    return done_;
+  }
+  void wait() override {
+    std::unique_lock lock(mutex_);
+    reached_.wait(lock, [this] { return done_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+  void on_done(std::function<void()> call) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!done_) {
+        calls_.push_back(std::move(call));
+        return;
+      }
+    }
+    call();
+  }
+  void finish(std::exception_ptr error) {
+    std::vector<std::function<void()>> calls;
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+      error_ = std::move(error);
+      calls.swap(calls_);
+    }
+    reached_.notify_all();
+    for (const std::function<void()>& call : calls) call();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable reached_;
+  bool done_ = false;
+  std::exception_ptr error_;
+  std::vector<std::function<void()>> calls_;
+};
+
+ThreadStream::ThreadStream(std::string name, std::optional<StreamDelays> delays,
+                           std::function<void()> prepare)
+    : name_(std::move(name)), delays_(delays), thread_([this, prepare = std::move(prepare)] {
+        if (prepare) prepare();
+        run();
+      }) {}
+
+ThreadStream::~ThreadStream() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+Event ThreadStream::enqueue(std::span<const Event> after, std::function<void()> work) {
+  auto point = std::make_shared<Point>();
+  last_ = Event(point);
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back({{after.begin(), after.end()}, std::move(work), std::move(point)});
+  }
+  changed_.notify_one();
+  return last_;
+}
+
+void ThreadStream::synchronize() {
+  last_.wait();
+}
+
+void ThreadStream::run() {
+  std::exception_ptr failed;  // nothing behind a failure runs
+  for (int64_t index = 0;; ++index) {
+    Task task;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return !tasks_.empty() || closing_; });
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    if (!failed) {
+      try {
+        for (const Event& event : task.after) event.wait();
+        pause(index);
+        task.work();
+      } catch (...) {
+        failed = std::current_exception();
+      }
+    }
+    // Whatever the work holds is let go before anybody learns that it is done.
+    task.work = nullptr;
+    task.point->finish(failed);
+  }
+}
+
+void ThreadStream::pause(int64_t index) const {
+  if (!delays_) return;
+  const uint64_t mixed = hash64(name_) ^ (delays_->seed * 0x9E3779B97F4A7C15u);
+  const auto bits = philox4x32({static_cast<uint32_t>(index), 0, 0, 0},
+                               {static_cast<uint32_t>(mixed), static_cast<uint32_t>(mixed >> 32)});
+  const int64_t most = delays_->most_microseconds;
+  // Half of the works start at once.
+  if (most <= 0 || (bits[0] & 1) == 0) return;
+  std::this_thread::sleep_for(std::chrono::microseconds(bits[1] % (most + 1)));
+}
+
+}  // namespace longshore

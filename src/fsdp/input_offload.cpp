@@ -1,0 +1,44 @@
+#include "fsdp/input_offload.h"
+
+#include <numeric>
+
+#include "base/errors.h"
+
+namespace longshore {
+
+InputOffload::InputOffload(const std::vector<Bytes>& unit_bytes, int64_t micro_batches,
+                           bool register_with_gpus, CopyEngine* copies, WorkerPool& pool)
+    : copies_(copies),
+      arena_(std::accumulate(unit_bytes.begin(), unit_bytes.end(), Bytes{0}), register_with_gpus,
+             pool) {
+  std::span<std::byte> rest = arena_.bytes();
+  for (Bytes bytes : unit_bytes) {
+    LONGSHORE_CHECK(bytes % micro_batches == 0) << bytes << " in " << micro_batches << " parts";
+    const auto part = static_cast<size_t>(bytes / micro_batches);
+    std::vector<std::span<std::byte>>& places = places_.emplace_back();
+    for (int64_t i = 0; i < micro_batches && part > 0; ++i) {
+      places.push_back(rest.first(part));
+      rest = rest.subspan(part);
+    }
+  }
+}
+
+std::span<std::byte> InputOffload::place(UnitId unit, int32_t micro_batch) const {
+  return places_.at(static_cast<size_t>(unit.value)).at(static_cast<size_t>(micro_batch));
+}
+
+void InputOffload::save(UnitId unit, const CarryStore& carry, int32_t micro_batches) {
+  for (int32_t i = 0; i < micro_batches; ++i) {
+    const std::span<std::byte> home = place(unit, i);
+    copies_->to_host(home, carry.saved_bytes(unit, i).first(home.size()));
+  }
+}
+
+void InputOffload::load(UnitId unit, CarryStore& carry, int32_t micro_batches) {
+  for (int32_t i = 0; i < micro_batches; ++i) {
+    const std::span<std::byte> home = place(unit, i);
+    copies_->to_device(carry.loaded_bytes(unit, i).first(home.size()), home);
+  }
+}
+
+}  // namespace longshore

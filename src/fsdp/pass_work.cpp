@@ -1,0 +1,80 @@
+#include "fsdp/pass_work.h"
+
+#include <cmath>
+
+#include "base/errors.h"
+
+namespace longshore {
+
+void PassWork::run(const Op& op) {
+  switch (op.kind) {
+    case OpKind::kUpdate:
+      update(op.unit);
+      return;
+    case OpKind::kFetch:
+      // With updates in backward what is pending is this step's own.
+      LONGSHORE_CHECK(parts_.updates_in_backward || !parts_.optimizer->pending(op.unit))
+          << "unit " << op.unit << " is fetched before its update";
+      parts_.prefetcher->fetch(op.slots.front());
+      return;
+    case OpKind::kGather:
+      parts_.prefetcher->gather(op.slots.front());
+      return;
+    case OpKind::kLoadInput:
+      parts_.inputs->load(op.unit, parts_.runner->carry(), parts_.runner->micro_batches());
+      return;
+    case OpKind::kSaveInput:
+      parts_.inputs->save(op.unit, parts_.runner->carry(), parts_.runner->micro_batches());
+      return;
+    case OpKind::kForward:
+    case OpKind::kBackward:
+      compute(op);
+      return;
+    case OpKind::kReduce:
+      reduce(op);
+      return;
+    case OpKind::kDrain:
+      drain(op);
+      return;
+  }
+}
+
+void PassWork::update(UnitId unit) {
+  const bool updated = parts_.optimizer->update(unit);
+  // With updates in backward the version is the next step's, which is published with it.
+  if (updated && parts_.node != nullptr && !parts_.updates_in_backward) {
+    parts_.node->publish(unit, parts_.prefetcher->version());
+  }
+}
+
+void PassWork::compute(const Op& op) {
+  std::vector<UnitLease> leases;
+  for (const Placed& placed : op.slots) {
+    leases.push_back(parts_.ring->lease(placed, parts_.prefetcher->version()));
+  }
+  if (op.kind == OpKind::kForward) {
+    parts_.runner->forward(op.unit, leases);
+    return;
+  }
+  if (op.gradient) gradients_.claim(*op.gradient, op.unit);
+  parts_.runner->backward(op.unit, leases, op.gradient);
+}
+
+void PassWork::reduce(const Op& op) {
+  if (op.gradient) gradients_.check(*op.gradient, op.unit);
+  parts_.reducer->reduce(op.unit, parts_.runner->sums(op.unit, op.gradient));
+}
+
+void PassWork::drain(const Op& op) {
+  if (op.gradient) gradients_.check(*op.gradient, op.unit);
+  const double squares = parts_.drain->drain(op.unit, parts_.runner->sums(op.unit, op.gradient));
+  if (op.gradient) gradients_.free(*op.gradient, op.unit);
+  if (!parts_.updates_in_backward || std::isfinite(squares)) return;
+  throw NonFiniteError("a gradient of unit " + parts_.model->unit(op.unit).name +
+                       " is not finite; with optimizer.overlap = \"backward\" units above it are "
+                       "updated already, so the run ends here and the last checkpoint counts; "
+                       "lower optimizer.lr, look at the data, or set optimizer.overlap = "
+                       "\"forward\", which skips such a step");
+}
+
+}  // namespace longshore

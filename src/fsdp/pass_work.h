@@ -1,0 +1,47 @@
+// PassWork: what the operations of a schedule do with the engine's parts. Owned by the engine;
+// called by the lanes.
+#pragma once
+
+#include "fsdp/input_offload.h"
+#include "fsdp/unit_runner.h"
+#include "offload/optimizer/optimizer_pipeline.h"
+#include "offload/schedule/step_executor.h"
+#include "offload/staging/grad_drain.h"
+#include "offload/staging/grad_reducer.h"
+#include "offload/staging/gradient_buffers.h"
+#include "offload/staging/prefetcher.h"
+
+namespace longshore {
+
+class PassWork final : public StepWork {
+ public:
+  struct Parts {
+    StageRing* ring = nullptr;
+    Prefetcher* prefetcher = nullptr;
+    UnitRunner* runner = nullptr;
+    GradReducer* reducer = nullptr;
+    GradDrain* drain = nullptr;
+    OptimizerPipeline* optimizer = nullptr;
+    InputOffload* inputs = nullptr;  // null: inputs stay on the device
+    NodeShards* node = nullptr;      // null: nobody else reads the rank's parameters
+    const ModelSpec* model = nullptr;
+    int32_t gradient_buffers = 1;
+    // Gradients are applied before the norm of all is known: one that is not finite ends the run.
+    bool updates_in_backward = false;
+  };
+  // All parts must outlive the work.
+  explicit PassWork(const Parts& parts) : parts_(parts), gradients_(parts.gradient_buffers) {}
+
+  void run(const Op& op) override;
+
+ private:
+  void update(UnitId unit);
+  void compute(const Op& op);
+  void reduce(const Op& op);
+  void drain(const Op& op);
+
+  Parts parts_;
+  GradientBuffers gradients_;
+};
+
+}  // namespace longshore

@@ -1,0 +1,42 @@
+// TraceFile: a run's timeline in Chrome's trace format, which Perfetto and chrome://tracing show:
+// one row for each lane, one box for each operation, with its bytes. Owned by the `train` command,
+// written by the engine's thread after each pass; complete when it is destroyed, readable at any
+// time. Source: "Trace Event Format", Google, 2016.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/file.h"
+#include "offload/schedule/lane_ledger.h"
+#include "shard/unit_spec.h"
+
+namespace longshore {
+
+class TraceFile {
+ public:
+  // Empties the file where it exists. Rank r > 0 writes "<path>.rank<r>".
+  TraceFile(const std::string& path, Rank rank);
+  TraceFile(const TraceFile&) = delete;
+  TraceFile& operator=(const TraceFile&) = delete;
+  ~TraceFile();
+
+  // The operations of a pass; `times` in seconds from any fixed point.
+  void add(const StepSchedule& schedule, std::span<const OpTime> times, const ModelSpec& model,
+           Step step);
+  const std::string& path() const { return fd_.path(); }
+  // All passes together: a line for each lane with bytes, rate, share of time, and what compute
+  // waited for it.
+  std::string ledger_text() const;
+
+ private:
+  void write(const std::string& text);
+
+  UniqueFd fd_;
+  Rank rank_;
+  bool first_ = true;
+  LaneLedger ledger_;
+  double seconds_ = 0.0;  // of all passes
+};
+
+}  // namespace longshore
