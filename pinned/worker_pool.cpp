@@ -1,12 +1,13 @@
 #include "pinned/worker_pool.h"
 
-#include <oneapi/tbb/blocked_range.h>
 #include <oneapi/tbb/info.h>
-#include <oneapi/tbb/parallel_for.h>
-#include <oneapi/tbb/task_group.h>
 
 #include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
 #include <exception>
+#include <mutex>
 
 #include "base/errors.h"
 #include "pinned/numa.h"
@@ -15,6 +16,14 @@ namespace longshore {
 namespace {
 
 using Work = std::function<void(int64_t)>;
+
+// Of the calls and helpers of every pool; in a run there is one. It is there before any pool,
+// because how oneTBB hands a new pool to its threads is not seen by ThreadSanitizer.
+std::mutex pools_mutex;
+
+// Places in each arena that only callers take: the lanes that may call at once (update, copies to
+// the device, drain) and the main thread. One more would wait for a place, nothing worse.
+constexpr unsigned kCallers = 4;
 
 // oneTBB is asked only where there are several nodes: its binding library is loaded by the
 // question, and one node needs no binding.
@@ -26,24 +35,82 @@ std::vector<int> numa_ids() {
   return ids;
 }
 
-std::unique_ptr<tbb::task_arena> make_arena(int numa_id, int threads, unsigned for_masters) {
+std::unique_ptr<tbb::task_arena> make_arena(int numa_id, int workers) {
+  const int places = workers + static_cast<int>(kCallers);
   if (numa_id == tbb::task_arena::automatic) {
-    return std::make_unique<tbb::task_arena>(threads, for_masters);
+    return std::make_unique<tbb::task_arena>(places, kCallers);
   }
-  const tbb::task_arena::constraints bound(numa_id, threads);
-  return std::make_unique<tbb::task_arena>(bound, for_masters);
-}
-
-void run_blocks(int64_t begin, int64_t end, const Work& work) {
-  tbb::parallel_for(
-      tbb::blocked_range<int64_t>(begin, end, 1),
-      [&](const tbb::blocked_range<int64_t>& range) {
-        for (int64_t i = range.begin(); i < range.end(); ++i) work(i);
-      },
-      tbb::simple_partitioner());
+  const tbb::task_arena::constraints bound(numa_id, places);
+  return std::make_unique<tbb::task_arena>(bound, kCallers);
 }
 
 }  // namespace
+
+// One call: blocks that are handed out one by one, node by node. A helper may come when it is over;
+// then there is no block left, and nothing of the caller's is touched.
+class WorkerPool::Call {
+ public:
+  Call(int64_t blocks, int64_t nodes, const Work* work) : work_(work), left_(blocks) {
+    for (int64_t node = 0; node < nodes; ++node) {
+      runs_.emplace_back(blocks * node / nodes, blocks * (node + 1) / nodes);
+    }
+  }
+  int64_t blocks_of(size_t node) const { return runs_[node].end - runs_[node].begin; }
+  bool has_blocks(size_t node) const { return runs_[node].next < runs_[node].end; }
+
+  // Works on the node's blocks until all are taken.
+  void take(size_t node) {
+    Run& run = runs_[node];
+    while (true) {
+      const int64_t block = run.next.fetch_add(1, std::memory_order_relaxed);
+      if (block >= run.end) return;
+      try {
+        if (!failed_.load(std::memory_order_relaxed)) (*work_)(block);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (first_ == nullptr) first_ = std::current_exception();
+        failed_ = true;
+      }
+      if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        const std::lock_guard lock(mutex_);
+        done_ = true;
+        all_done_.notify_all();
+      }
+    }
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    // HOST WAIT: other threads have the last blocks.
+    all_done_.wait(lock, [&] { return done_; });
+    if (first_ != nullptr) std::rethrow_exception(first_);
+  }
+
+ private:
+  struct Run {
+    Run(int64_t begin_block, int64_t end_block)
+        : begin(begin_block), end(end_block), next(begin_block) {}
+    int64_t begin;
+    int64_t end;
+    std::atomic<int64_t> next;
+  };
+
+  const Work* work_;
+  std::deque<Run> runs_;  // by node
+  std::atomic<int64_t> left_;
+  std::atomic<bool> failed_ = false;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable all_done_;
+  bool done_ = false;
+  std::exception_ptr first_;
+};
+
+// A task of oneTBB: a worker that helps whoever needs it. It carries next to nothing, because
+// ThreadSanitizer does not see how oneTBB hands tasks over; the calls come through the pool's list.
+struct WorkerPool::Helper {
+  WorkerPool* pool;
+  size_t node;
+  [[gnu::no_sanitize("thread")]] void operator()() const { pool->help(node); }
+};
 
 WorkerPool::WorkerPool(int threads) : WorkerPool(threads, numa_ids()) {}
 
@@ -56,9 +123,20 @@ WorkerPool::WorkerPool(int threads, std::span<const int> numa_ids) : threads_(th
   const int nodes = std::min(threads, static_cast<int>(numa_ids.size()));
   for (int node = 0; node < nodes; ++node) {
     const int share = threads * (node + 1) / nodes - threads * node / nodes;
-    // The caller works along in the first node's arena only.
-    arenas_.push_back(make_arena(numa_ids[static_cast<size_t>(node)], share, node == 0 ? 1 : 0));
+    // A caller is one of the first node's threads.
+    workers_.push_back(node == 0 ? share - 1 : share);
+    arenas_.push_back(make_arena(numa_ids[static_cast<size_t>(node)], workers_.back()));
   }
+}
+
+WorkerPool::~WorkerPool() {
+  std::unique_lock lock(pools_mutex);
+  // HOST WAIT: helpers that find nothing left still look at the pool.
+  no_helpers_.wait(lock, [&] { return helpers_ == 0; });
+}
+
+int64_t WorkerPool::helpers_for(const Call& call, size_t node) const {
+  return std::min<int64_t>(workers_[node], call.blocks_of(node));
 }
 
 void WorkerPool::for_each_block(int64_t blocks, const Work& work) {
@@ -67,28 +145,39 @@ void WorkerPool::for_each_block(int64_t blocks, const Work& work) {
     for (int64_t i = 0; i < blocks; ++i) work(i);
     return;
   }
-  const int64_t nodes = static_cast<int64_t>(arenas_.size());
-  const auto begin_of = [&](int64_t node) { return blocks * node / nodes; };
-  std::vector<tbb::task_group> groups(static_cast<size_t>(nodes));
-  for (int64_t node = 1; node < nodes; ++node) {
-    const auto at = static_cast<size_t>(node);
-    arenas_[at]->execute([&, node, at] {
-      groups[at].run([&, node] { run_blocks(begin_of(node), begin_of(node + 1), work); });
-    });
+  const auto call = std::make_shared<Call>(blocks, static_cast<int64_t>(arenas_.size()), &work);
+  {
+    const std::lock_guard lock(pools_mutex);
+    calls_.push_back(call);
+    for (size_t node = 0; node < arenas_.size(); ++node) helpers_ += helpers_for(*call, node);
   }
-  std::exception_ptr first;
-  for (int64_t node = 0; node < nodes; ++node) {
-    const auto at = static_cast<size_t>(node);
-    try {
-      arenas_[at]->execute([&] {
-        if (node == 0) run_blocks(0, begin_of(1), work);
-        groups[at].wait();
-      });
-    } catch (...) {
-      if (!first) first = std::current_exception();
+  for (size_t node = 0; node < arenas_.size(); ++node) {
+    for (int64_t i = helpers_for(*call, node); i > 0; --i) {
+      arenas_[node]->enqueue(Helper{this, node});
     }
   }
-  if (first) std::rethrow_exception(first);
+  for (size_t node = 0; node < arenas_.size(); ++node) {
+    arenas_[node]->execute([&] { call->take(node); });
+  }
+  {
+    const std::lock_guard lock(pools_mutex);
+    std::erase(calls_, call);
+  }
+  call->wait();
+}
+
+void WorkerPool::help(size_t node) {
+  std::unique_lock lock(pools_mutex);
+  while (true) {
+    const auto found = std::ranges::find_if(
+        calls_, [node](const std::shared_ptr<Call>& call) { return call->has_blocks(node); });
+    if (found == calls_.end()) break;
+    const std::shared_ptr<Call> needs_help = *found;
+    lock.unlock();
+    needs_help->take(node);
+    lock.lock();
+  }
+  if (--helpers_ == 0) no_helpers_.notify_all();
 }
 
 }  // namespace longshore

@@ -4,10 +4,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <numeric>
 #include <stdexcept>
+#include <thread>
 
 #include "base/errors.h"
 #include "pinned/numa.h"
@@ -46,6 +51,70 @@ TEST(WorkerPool, RethrowsWhatABlockThrowsOnAnyNodeAndGoesOnWorking) {
   pool.for_each_block(100, [&](int64_t) { ++runs; });
   EXPECT_EQ(runs, 100);
   EXPECT_THROW(WorkerPool(0), CheckFailure);
+}
+
+// Goal: lanes call at once; each gets all of its own blocks, its own exception, and no thread that
+// waits for one caller's blocks is kept by another caller's.
+TEST(WorkerPool, ServesSeveralCallersAtOnce) {
+  for (const int threads : {1, 2, 4}) {
+    for (const int nodes : {1, 2}) {
+      WorkerPool pool(threads, unbound(nodes));
+      constexpr int kLanes = 4;
+      constexpr int64_t kBlocks = 37;
+      std::vector<std::thread> lanes;
+      std::array<std::atomic<int64_t>, kLanes> sums{};
+      std::array<std::atomic<int>, kLanes> thrown{};
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        lanes.emplace_back([&, lane] {
+          for (int round = 0; round < 100; ++round) {
+            // Not atomic: each block has a place of its own, as updates have.
+            std::vector<int64_t> parts(kBlocks);
+            try {
+              pool.for_each_block(kBlocks, [&](int64_t block) {
+                if (lane == 3 && round % 10 == 0 && block == 5) throw std::runtime_error("block");
+                parts[static_cast<size_t>(block)] = block + 1;
+              });
+              sums[lane] += std::accumulate(parts.begin(), parts.end(), int64_t{0});
+            } catch (const std::runtime_error&) {
+              ++thrown[lane];
+            }
+          }
+        });
+      }
+      for (std::thread& lane : lanes) lane.join();
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        const int failures = lane == 3 ? 10 : 0;
+        EXPECT_EQ(thrown[lane], failures) << "lane " << lane;
+        EXPECT_EQ(sums[lane], (100 - failures) * kBlocks * (kBlocks + 1) / 2) << "lane " << lane;
+      }
+    }
+  }
+}
+
+// Goal: while one caller's blocks are held up, whoever else calls gets done, on its own thread if
+// need be.
+TEST(WorkerPool, NoCallerWaitsForAnothersBlocks) {
+  for (const int threads : {1, 2, 4}) {
+    WorkerPool pool(threads, unbound(1));
+    std::promise<void> gate;
+    const std::shared_future<void> open = gate.get_future().share();
+    std::atomic<int> held = 0;
+    std::thread slow([&] {
+      pool.for_each_block(8, [&](int64_t) {
+        ++held;
+        EXPECT_EQ(open.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+      });
+    });
+    while (held == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int round = 0; round < 50; ++round) {
+      std::atomic<int> runs = 0;
+      pool.for_each_block(16, [&](int64_t) { ++runs; });
+      ASSERT_EQ(runs, 16);
+    }
+    gate.set_value();
+    slow.join();
+    EXPECT_EQ(held, 8);
+  }
 }
 
 TEST(Numa, ReadsTheListsOfTheKernel) {
