@@ -1,6 +1,7 @@
 // Drive: whole transfers of any length on one file, whatever the file answers in between. The owner
 // of a transfer keeps it and its memory until `wait` returns or throws. InlineDrive does the work
-// inside `wait` (tests, deterministic); ThreadDrive has a thread of its own that issues and reaps.
+// inside `wait` (tests, deterministic) and belongs to one thread; ThreadDrive has a thread of its
+// own that issues and reaps, and any thread starts transfers and waits for its own.
 #pragma once
 
 #include <condition_variable>
@@ -37,7 +38,7 @@ class Drive {
   virtual const std::string& path() const = 0;
   virtual Bytes size_bytes() const = 0;
   virtual std::string_view kind() const = 0;
-  // Begins the transfer. One owner thread starts and waits.
+  // Begins the transfer.
   virtual void start(Transfer& transfer) = 0;
   // Returns once the transfer is done; DriveError where it failed.
   virtual void wait(Transfer& transfer) = 0;

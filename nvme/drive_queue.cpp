@@ -49,7 +49,9 @@ void DriveQueue::start(Transfer& transfer) {
   transfer.chunks_in_flight = 0;
   transfer.failure = {};
   transfer.waiting = true;
-  waiting_.push_back(&transfer);
+  const auto place =
+      transfer.urgent ? std::ranges::find(waiting_, false, &Transfer::urgent) : waiting_.end();
+  waiting_.insert(place, &transfer);
 }
 
 bool DriveQueue::next_chunk(Transfer& transfer, Chunk& chunk) const {

@@ -34,6 +34,7 @@ struct Transfer {
   BlockOp::Kind kind = BlockOp::Kind::kRead;
   Bytes offset = 0;
   std::span<std::byte> memory;
+  bool urgent = false;  // goes before what waits and is not: somebody stands still without it
   // ----
   bool done = true;
   bool waiting = false;  // has chunks that were not sent

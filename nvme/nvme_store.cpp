@@ -224,15 +224,25 @@ const std::optional<CommitPoint>& NvmeStore::start(Agreement& agreement, uint64_
   return committed();
 }
 
+// With the mutex held.
 void NvmeStore::rethrow_failure() {
   if (failure_ != nullptr) std::rethrow_exception(failure_);
 }
 
+DriveTraffic NvmeStore::traffic() const {
+  const Lock lock(mutex_);
+  return traffic_;
+}
+
 void NvmeStore::commit(const DurableStep& record, Agreement& agreement) {
-  rethrow_failure();
   bool any = false;
-  for (const Unit& unit : units_) {
-    for (const int part : unit.part_ids) any = any || (part >= 0 && chunks_->is_written(part));
+  {
+    const Lock lock(mutex_);
+    rethrow_failure();
+    for (const Unit& unit : units_) {
+      LONGSHORE_CHECK(!unit.state_leased) << "a commit while a unit's state is leased";
+      for (const int part : unit.part_ids) any = any || (part >= 0 && chunks_->is_written(part));
+    }
   }
   // A unit that the update left as it was belongs to the new version all the same.
   for (size_t u = 0; u < units_.size() && any && committed(); ++u) {
@@ -241,8 +251,10 @@ void NvmeStore::commit(const DurableStep& record, Agreement& agreement) {
   for (StateSlot& slot : state_slots_) {
     if (slot.use == StateSlot::Use::kWriting) finish_writing(slot);
   }
-  rethrow_failure();
-  chunks_->commit(record, agreement);
+  const int64_t vote = chunks_->prepare_commit(record);
+  const int64_t least = agreement.reduce({vote, 0, 0, 0}).least[0];
+  const Lock lock(mutex_);
+  chunks_->conclude_commit(least);
 }
 
 }  // namespace longshore

@@ -1,20 +1,25 @@
 // NvmeStore: the disk tier: a rank's state on its drives, with the parameters in host memory or on
-// the drives too. Owned by the run; one owner thread calls it, checksums and joins run on the pool,
-// I/O on the drives' threads.
+// the drives too. Owned by the run; lanes call it as the interface says, checksums and joins run on
+// the pool, I/O on the drives' threads. One mutex covers the bookkeeping and is never held over
+// I/O, checksums or conversions: state slots belong to the update's thread, which changes them
+// under the mutex for others to see; parameter slots to whoever marked them as being filled.
 //
 // The optimizer's pass streams through the I/O window: while unit i is leased, unit i + 1 is being
-// read and unit i - 1 written. A state lease that is given back unchanged costs no write. Gradients
-// wait in host memory. Everything is one arena of the planned size:
+// read and unit i - 1 written. A state lease that is given back unchanged costs no write.
+// Parameters of a unit whose write is still under way come from the window. Gradients wait in host
+// memory. Everything is one arena of the planned size:
 //
 //   [ parameters of every unit | gradients of every unit | I/O window ]
 //
 // Failures of writes are kept and thrown at the next commit: the last commit stays.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -73,7 +78,9 @@ class NvmeStore final : public ShardStore {
   const std::optional<CommitPoint>& start(Agreement& agreement, uint64_t random,
                                           Existing existing = Existing::kUse);
   // Makes the state that was updated since the last commit durable, on all ranks or on none.
-  // Collective. A skipped step updates nothing and is recorded all the same.
+  // Collective. A skipped step updates nothing and is recorded all the same. May run beside
+  // `parameters` and `gradient`, not beside `state`: an update deferred into the next forward pass
+  // is committed at any time after its last unit and before the next update's first.
   void commit(const DurableStep& record, Agreement& agreement);
   const std::optional<CommitPoint>& committed() const { return chunks_->committed(); }
 
@@ -87,7 +94,7 @@ class NvmeStore final : public ShardStore {
   void prefetch_parameters(UnitId unit) override;
 
   // Since the start, of parts.
-  const DriveTraffic& traffic() const { return traffic_; }
+  DriveTraffic traffic() const;
   int64_t repaired_reads() const { return chunks_->repaired_reads(); }
   const StripeMap& map() const { return map_; }
 
@@ -112,19 +119,27 @@ class NvmeStore final : public ShardStore {
     Use use = Use::kFree;
     int32_t unit = -1;
     int64_t since = 0;  // the oldest writing one is waited for
+    int copiers = 0;    // threads that copy the unit's parameters out while it is written
     std::array<PartIo, 3> ios;
     std::array<SealedPart, 3> sealed;
   };
   struct ParameterSlot {
+    enum class Use : uint8_t {
+      kEmpty,
+      kReading,  // from the drives; nobody waits yet
+      kFilling,  // a thread waits for the read, checks and converts
+      kReady,
+    };
     std::span<std::byte> memory;
+    Use use = Use::kEmpty;
     int32_t unit = -1;
     int64_t changes = -1;
     int leases = 0;
-    bool reading = false;
     int64_t since = 0;
     std::array<PartIo, 3> ios;
     std::span<const std::byte> ready;
   };
+  using Lock = std::unique_lock<std::mutex>;
   struct Sizes {
     Bytes parameters = 0, gradients = 0, state_slot = 0, parameter_slot = 0, window = 0;
     Bytes total() const { return parameters + gradients + window; }
@@ -141,9 +156,12 @@ class NvmeStore final : public ShardStore {
   StateSlot* find_state_slot(int32_t unit, StateSlot::Use use);
   StateSlot& take_state_slot();
   StateSlot* idle_state_slot();
+  StateSlot& read_state(int32_t unit);
+  void set_use(StateSlot& slot, StateSlot::Use use);
   void start_reading(int32_t unit, StateSlot& slot);
   void finish_reading(StateSlot& slot);
   void finish_writing(StateSlot& slot);
+  int32_t next_with_state(int32_t unit, int32_t step) const;
   void read_ahead(int32_t after);
   void give_back(int32_t unit, StateSlot& slot) noexcept;
   void write_behind(int32_t unit, StateSlot& slot);
@@ -151,11 +169,15 @@ class NvmeStore final : public ShardStore {
   void refresh_host_parameters(Unit& unit, StateSlot& slot);
   void read_host_parameters(int32_t unit);
   void rethrow_failure();
-  // Parameter slots.
+  // Parameter slots; all with the mutex held, which is given up while something is waited for.
   ParameterSlot* find_parameter_slot(const Unit& unit, int32_t id);
-  ParameterSlot* idle_parameter_slot();
-  void start_reading(int32_t unit, ParameterSlot& slot);
-  void finish_reading(ParameterSlot& slot);
+  ParameterSlot* idle_parameter_slot(bool may_drop_reads);
+  ParameterSlot& fill_parameter_slot(int32_t unit, Lock& lock);
+  void start_filling(int32_t unit, ParameterSlot& slot, Lock& lock);
+  void copy_from(StateSlot& source, ParameterSlot& slot, Lock& lock);
+  std::exception_ptr finish_filling(ParameterSlot& slot, Lock& lock);
+  void settle_parameter_reads(int32_t unit, Lock& lock);
+  void arrange(ParameterSlot& slot) const;
   void convert(const UnitParts& parts, std::span<const std::byte> part,
                std::span<std::byte> parameters) const;
 
@@ -164,6 +186,8 @@ class NvmeStore final : public ShardStore {
   StripeMap map_;
   PinnedArena arena_;
   std::span<std::byte> window_;
+  mutable std::mutex mutex_;         // of what the slots, the units and the members below say
+  std::condition_variable changed_;  // a slot was filled, or is copied from no more
   std::vector<Unit> units_;
   std::vector<StateSlot> state_slots_;
   std::vector<ParameterSlot> parameter_slots_;
@@ -171,6 +195,8 @@ class NvmeStore final : public ShardStore {
   std::unique_ptr<VersionedChunks> chunks_;
   DriveTraffic traffic_;
   int64_t clock_ = 0;
+  int32_t last_leased_ = -1;     // of the update's thread, as is the next
+  int32_t read_ahead_step_ = 1;  // updates go through the units in order, or backwards
   std::exception_ptr failure_;
 };
 

@@ -1,4 +1,4 @@
-// The half of NvmeStore that streams state and parameters through the I/O window.
+// The part of NvmeStore that streams state through the I/O window: the update's thread.
 #include <algorithm>
 #include <cstring>
 
@@ -31,35 +31,6 @@ size_t index_of(PartRole role) {
 
 // ---- Leases ----
 
-class NvmeStore::HostParameters final : public ParameterLease {
- public:
-  explicit HostParameters(Unit* unit) : unit_(unit) { ++unit_->parameter_leases; }
-  ~HostParameters() override { --unit_->parameter_leases; }
-  std::span<const std::byte> bytes() const override {
-    return unit_->parameters.first(static_cast<size_t>(unit_->parts.parameter_bytes()));
-  }
-
- private:
-  Unit* unit_;
-};
-
-class NvmeStore::DriveParameters final : public ParameterLease {
- public:
-  DriveParameters(Unit* unit, ParameterSlot* slot) : unit_(unit), slot_(slot) {
-    ++unit_->parameter_leases;
-    ++slot_->leases;
-  }
-  ~DriveParameters() override {
-    --unit_->parameter_leases;
-    --slot_->leases;
-  }
-  std::span<const std::byte> bytes() const override { return slot_->ready; }
-
- private:
-  Unit* unit_;
-  ParameterSlot* slot_;
-};
-
 class NvmeStore::State final : public StateLease {
  public:
   State(NvmeStore* store, int32_t unit, StateSlot* slot)
@@ -91,31 +62,49 @@ class NvmeStore::State final : public StateLease {
 // ---- State: read ahead, lease, write behind ----
 
 std::unique_ptr<ShardStore::StateLease> NvmeStore::state(UnitId id) {
-  rethrow_failure();
   Unit& unit = at(id);
-  LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased already";
-  LONGSHORE_CHECK(unit.parameter_leases == 0) << "unit " << id << "'s parameters are leased";
-  if (StateSlot* writing = find_state_slot(id.value, StateSlot::Use::kWriting)) {
-    finish_writing(*writing);
+  {
+    Lock lock(mutex_);
+    rethrow_failure();
+    LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased already";
+    LONGSHORE_CHECK(unit.parameter_leases == 0) << "unit " << id << "'s parameters are leased";
+    unit.state_leased = true;
+    // The bytes that they read must not change under them.
+    settle_parameter_reads(id.value, lock);
   }
-  for (ParameterSlot& reading : parameter_slots_) {
-    // The bytes that it reads must not change under it.
-    if (reading.reading && reading.unit == id.value) finish_reading(reading);
+  std::unique_ptr<State> lease;
+  try {
+    StateSlot& slot = read_state(id.value);
+    if (options_.parameters_on_drives && unit.parts.used_bytes(PartRole::kDerived) > 0) {
+      convert(unit.parts, part_memory(unit, slot, PartRole::kParameters),
+              part_memory(unit, slot, PartRole::kDerived));
+    }
+    lease = std::make_unique<State>(this, id.value, &slot);
+    set_use(slot, StateSlot::Use::kLeased);
+  } catch (...) {
+    const Lock lock(mutex_);
+    unit.state_leased = false;
+    throw;
   }
-  StateSlot* slot = find_state_slot(id.value, StateSlot::Use::kReading);
+  read_ahead(id.value);
+  return lease;
+}
+
+// The unit's state in a slot, read and checked.
+NvmeStore::StateSlot& NvmeStore::read_state(int32_t id) {
+  if (StateSlot* writing = find_state_slot(id, StateSlot::Use::kWriting)) finish_writing(*writing);
+  StateSlot* slot = find_state_slot(id, StateSlot::Use::kReading);
   if (slot == nullptr) {
     slot = &take_state_slot();
-    start_reading(id.value, *slot);
+    start_reading(id, *slot);
   }
   finish_reading(*slot);
-  if (options_.parameters_on_drives && unit.parts.used_bytes(PartRole::kDerived) > 0) {
-    convert(unit.parts, part_memory(unit, *slot, PartRole::kParameters),
-            part_memory(unit, *slot, PartRole::kDerived));
-  }
-  slot->use = StateSlot::Use::kLeased;
-  unit.state_leased = true;
-  read_ahead(id.value);
-  return std::make_unique<State>(this, id.value, slot);
+  return *slot;
+}
+
+void NvmeStore::set_use(StateSlot& slot, StateSlot::Use use) {
+  const Lock lock(mutex_);
+  slot.use = use;
 }
 
 NvmeStore::StateSlot* NvmeStore::find_state_slot(int32_t unit, StateSlot::Use use) {
@@ -155,7 +144,7 @@ NvmeStore::StateSlot& NvmeStore::take_state_slot() {
   for (StateSlot& slot : state_slots_) {
     if (slot.use != StateSlot::Use::kReading) continue;
     finish_reading(slot);  // read ahead for nothing
-    slot.use = StateSlot::Use::kFree;
+    set_use(slot, StateSlot::Use::kFree);
     return slot;
   }
   LONGSHORE_CHECK(false) << "all " << state_slots_.size() << " slots of the window are leased";
@@ -164,9 +153,13 @@ NvmeStore::StateSlot& NvmeStore::take_state_slot() {
 
 void NvmeStore::start_reading(int32_t id, StateSlot& slot) {
   const Unit& unit = at(UnitId(id));
-  slot.unit = id;
-  slot.use = StateSlot::Use::kReading;
-  slot.since = ++clock_;
+  Bytes read = 0;
+  {
+    const Lock lock(mutex_);
+    slot.unit = id;
+    slot.use = StateSlot::Use::kReading;
+    slot.since = ++clock_;
+  }
   for (const PartRole role : kStored) {
     const int part = unit.part_ids[index_of(role)];
     const bool frozen_in_host = role == PartRole::kFrozen && !options_.parameters_on_drives;
@@ -177,8 +170,10 @@ void NvmeStore::start_reading(int32_t id, StateSlot& slot) {
       continue;
     }
     chunks_->start_read(part, memory, slot.ios[index_of(role)]);
-    traffic_.read += static_cast<Bytes>(memory.size());
+    read += static_cast<Bytes>(memory.size());
   }
+  const Lock lock(mutex_);
+  traffic_.read += read;
 }
 
 // Waits for all of them; the first failure, or null.
@@ -198,7 +193,7 @@ std::exception_ptr NvmeStore::finish_reads(std::span<PartIo> ios) {
 void NvmeStore::finish_reading(StateSlot& slot) {
   const std::exception_ptr first = finish_reads(slot.ios);
   if (first == nullptr) return;
-  slot.use = StateSlot::Use::kFree;
+  set_use(slot, StateSlot::Use::kFree);
   std::rethrow_exception(first);
 }
 
@@ -206,34 +201,51 @@ void NvmeStore::finish_writing(StateSlot& slot) {
   for (PartIo& io : slot.ios) {
     if (io.active) chunks_->finish_write(io);
   }
+  Lock lock(mutex_);
+  // HOST WAIT: a fetch copies the parameters out of this memory.
+  changed_.wait(lock, [&] { return slot.copiers == 0; });
   slot.use = StateSlot::Use::kFree;
 }
 
-// The next unit with state, in the order of the update, if the window has room for it.
-void NvmeStore::read_ahead(int32_t after) {
+// The next unit with state, `step` further or back; itself where it is the only one.
+int32_t NvmeStore::next_with_state(int32_t unit, int32_t step) const {
   const auto count = static_cast<int32_t>(units_.size());
-  for (int32_t step = 1; step < count; ++step) {
-    const int32_t id = (after + step) % count;
-    const Unit& unit = units_[static_cast<size_t>(id)];
-    const int part = unit.part_ids[index_of(PartRole::kRest)];
-    if (part < 0) continue;
-    const bool in_window = std::ranges::any_of(state_slots_, [&](const StateSlot& slot) {
-      return slot.unit == id && slot.use != StateSlot::Use::kFree;
-    });
-    if (unit.state_leased || in_window || !chunks_->has_bytes(part)) return;
-    if (StateSlot* slot = idle_state_slot()) start_reading(id, *slot);
-    return;
+  int32_t id = unit;
+  do {
+    id = (id + step + count) % count;
+  } while (id != unit && units_[static_cast<size_t>(id)].part_ids[index_of(PartRole::kRest)] < 0);
+  return id;
+}
+
+// The unit whose update comes next, if the window has room for it.
+void NvmeStore::read_ahead(int32_t after) {
+  if (last_leased_ >= 0 && last_leased_ != after) {
+    const bool backwards =
+        next_with_state(last_leased_, -1) == after && next_with_state(last_leased_, 1) != after;
+    read_ahead_step_ = backwards ? -1 : 1;
   }
+  last_leased_ = after;
+  const int32_t id = next_with_state(after, read_ahead_step_);
+  const Unit& unit = units_[static_cast<size_t>(id)];
+  const bool in_window = std::ranges::any_of(state_slots_, [&](const StateSlot& slot) {
+    return slot.unit == id && slot.use != StateSlot::Use::kFree;
+  });
+  const int part = unit.part_ids[index_of(PartRole::kRest)];
+  if (id == after || in_window || !chunks_->has_bytes(part)) return;
+  if (StateSlot* slot = idle_state_slot()) start_reading(id, *slot);
 }
 
 void NvmeStore::give_back(int32_t id, StateSlot& slot) noexcept {
-  at(UnitId(id)).state_leased = false;
-  slot.use = StateSlot::Use::kFree;
+  std::exception_ptr failure;
   try {
     write_behind(id, slot);
   } catch (...) {
-    if (failure_ == nullptr) failure_ = std::current_exception();
+    failure = std::current_exception();
   }
+  const Lock lock(mutex_);
+  if (slot.use == StateSlot::Use::kLeased) slot.use = StateSlot::Use::kFree;  // nothing to write
+  at(UnitId(id)).state_leased = false;
+  if (failure_ == nullptr) failure_ = failure;
 }
 
 void NvmeStore::write_behind(int32_t id, StateSlot& slot) {
@@ -257,38 +269,46 @@ void NvmeStore::write_behind(int32_t id, StateSlot& slot) {
     changed = changed || !newest;
   }
   if (!changed) return;
-  ++unit.changes;
   refresh_host_parameters(unit, slot);
-  slot.use = StateSlot::Use::kWriting;
-  slot.unit = id;
-  slot.since = ++clock_;
+  Bytes written = 0;
+  set_use(slot, StateSlot::Use::kWriting);
   for (const PartRole role : kStored) {
     const int part = unit.part_ids[index_of(role)];
     if (part < 0 || (role == PartRole::kFrozen && committed())) continue;
     chunks_->start_write(slot.sealed[index_of(role)], slot.ios[index_of(role)]);
-    traffic_.written += static_cast<Bytes>(slot.sealed[index_of(role)].memory.size());
+    written += static_cast<Bytes>(slot.sealed[index_of(role)].memory.size());
   }
+  const Lock lock(mutex_);
+  ++unit.changes;
+  slot.since = ++clock_;
+  traffic_.written += written;
 }
 
 // Into the version in the making, as it is; nothing where it is there already.
 void NvmeStore::write_again(int32_t id) {
   Unit& unit = at(UnitId(id));
-  for (const PartRole role : {PartRole::kParameters, PartRole::kRest}) {
+  constexpr std::array<PartRole, 2> kVersioned = {PartRole::kParameters, PartRole::kRest};
+  const bool missing = std::ranges::any_of(kVersioned, [&](PartRole role) {
     const int part = unit.part_ids[index_of(role)];
-    if (part < 0 || chunks_->is_written(part)) continue;
-    StateSlot& slot = take_state_slot();
-    const std::span<std::byte> memory = part_memory(unit, slot, role);
-    PartIo io;
-    if (!in_host_memory(unit, role)) {
-      chunks_->start_read(part, memory, io);
-      chunks_->finish_read(io);
-    }
-    SealedPart sealed;
-    chunks_->seal(part, memory, sealed);
-    chunks_->start_write(sealed, io);
-    chunks_->finish_write(io);
-    slot.use = StateSlot::Use::kFree;
-    traffic_.written += static_cast<Bytes>(memory.size());
+    return part >= 0 && !chunks_->is_written(part);
+  });
+  if (!missing) return;
+  StateSlot& slot = read_state(id);
+  for (const PartRole role : kVersioned) {
+    const int part = unit.part_ids[index_of(role)];
+    if (part < 0) continue;
+    chunks_->seal(part, part_memory(unit, slot, role), slot.sealed[index_of(role)]);
+  }
+  // From here on a fetch finds the unit in the window: the bytes on the drives are on their way.
+  Lock lock(mutex_);
+  settle_parameter_reads(id, lock);
+  slot.use = StateSlot::Use::kWriting;
+  slot.since = ++clock_;
+  for (const PartRole role : kVersioned) {
+    if (unit.part_ids[index_of(role)] < 0) continue;
+    const SealedPart& sealed = slot.sealed[index_of(role)];
+    chunks_->start_write(sealed, slot.ios[index_of(role)]);
+    traffic_.written += static_cast<Bytes>(sealed.memory.size());
   }
 }
 
@@ -319,113 +339,6 @@ void NvmeStore::read_host_parameters(int32_t id) {
       convert(unit.parts, memory, unit.parameters);
     }
   }
-}
-
-// The trainable parameters as the device reads them, from the part.
-void NvmeStore::convert(const UnitParts& parts, std::span<const std::byte> part,
-                        std::span<std::byte> parameters) const {
-  const Bytes width = width_of(options_.state.compute);
-  const int64_t elements = parts.trainable_parameter_bytes() / width;
-  const auto count = static_cast<size_t>(elements);
-  const int64_t blocks = (elements + kConvertBlockElements - 1) / kConvertBlockElements;
-  pool_->for_each_block(blocks, [&](int64_t block) {
-    const auto begin = static_cast<size_t>(block * kConvertBlockElements);
-    const size_t end = std::min(begin + static_cast<size_t>(kConvertBlockElements), count);
-    if (parts.joins()) {
-      const auto halves = as_span<uint16_t>(part.first(count * 4));
-      const auto joined = as_span<float>(parameters);
-      for (size_t i = begin; i < end; ++i) joined[i] = join_master(halves[i], halves[count + i]);
-    } else {
-      const auto master = as_span<float>(part.first(count * 4));
-      const auto high = as_span<uint16_t>(parameters);
-      for (size_t i = begin; i < end; ++i) high[i] = master_high(master[i]);
-    }
-  });
-}
-
-// ---- Parameters on the drives ----
-
-std::unique_ptr<ShardStore::ParameterLease> NvmeStore::parameters(UnitId id) {
-  rethrow_failure();
-  Unit& unit = at(id);
-  LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased";
-  if (!options_.parameters_on_drives) return std::make_unique<HostParameters>(&unit);
-  ParameterSlot* slot = find_parameter_slot(unit, id.value);
-  if (slot == nullptr) {
-    slot = idle_parameter_slot();
-    LONGSHORE_CHECK(slot != nullptr) << "all parameter slots of the window are leased";
-    start_reading(id.value, *slot);
-  }
-  if (slot->reading) finish_reading(*slot);
-  return std::make_unique<DriveParameters>(&unit, slot);
-}
-
-void NvmeStore::prefetch_parameters(UnitId id) {
-  const Unit& unit = at(id);
-  if (!options_.parameters_on_drives || unit.state_leased) return;
-  if (find_parameter_slot(unit, id.value) != nullptr) return;
-  if (ParameterSlot* slot = idle_parameter_slot()) start_reading(id.value, *slot);
-}
-
-NvmeStore::ParameterSlot* NvmeStore::find_parameter_slot(const Unit& unit, int32_t id) {
-  for (ParameterSlot& slot : parameter_slots_) {
-    if (slot.unit == id && slot.changes == unit.changes) return &slot;
-  }
-  return nullptr;
-}
-
-// The one that was used longest ago; a read that nobody waited for is ended first.
-NvmeStore::ParameterSlot* NvmeStore::idle_parameter_slot() {
-  ParameterSlot* oldest = nullptr;
-  for (ParameterSlot& slot : parameter_slots_) {
-    if (slot.leases > 0) continue;
-    if (oldest == nullptr || slot.since < oldest->since) oldest = &slot;
-  }
-  if (oldest != nullptr && oldest->reading) finish_reading(*oldest);
-  return oldest;
-}
-
-void NvmeStore::start_reading(int32_t id, ParameterSlot& slot) {
-  Unit& unit = at(UnitId(id));
-  if (StateSlot* writing = find_state_slot(id, StateSlot::Use::kWriting)) finish_writing(*writing);
-  slot.unit = id;
-  slot.changes = unit.changes;
-  slot.since = ++clock_;
-  slot.reading = true;
-  size_t begin = 0;
-  for (const PartRole role : {PartRole::kParameters, PartRole::kFrozen}) {
-    const int part = unit.part_ids[index_of(role)];
-    const auto bytes = static_cast<size_t>(unit.parts.part_bytes(role));
-    const std::span<std::byte> memory = slot.memory.subspan(begin, bytes);
-    begin += bytes;
-    if (part < 0) continue;
-    if (!chunks_->has_bytes(part)) {
-      std::memset(memory.data(), 0, bytes);
-      continue;
-    }
-    chunks_->start_read(part, memory, slot.ios[index_of(role)]);
-    traffic_.read += static_cast<Bytes>(bytes);
-  }
-}
-
-void NvmeStore::finish_reading(ParameterSlot& slot) {
-  const UnitParts& parts = at(UnitId(slot.unit)).parts;
-  slot.reading = false;
-  const std::exception_ptr first = finish_reads(slot.ios);
-  if (first != nullptr) {
-    slot.unit = -1;
-    std::rethrow_exception(first);
-  }
-  const auto raw_bytes = static_cast<size_t>(parts.part_bytes(PartRole::kParameters));
-  const auto frozen_bytes = static_cast<size_t>(parts.used_bytes(PartRole::kFrozen));
-  const std::span<std::byte> frozen = slot.memory.subspan(raw_bytes, frozen_bytes);
-  std::span<std::byte> out = slot.memory;
-  if (!parts.direct()) {
-    out = slot.memory.subspan(raw_bytes + static_cast<size_t>(parts.part_bytes(PartRole::kFrozen)));
-    convert(parts, slot.memory.first(raw_bytes), out);
-  }
-  std::memmove(out.data() + parts.trainable_parameter_bytes(), frozen.data(), frozen_bytes);
-  slot.ready = out.first(static_cast<size_t>(parts.parameter_bytes()));
 }
 
 }  // namespace longshore

@@ -44,20 +44,19 @@ void VersionedChunks::begin(const Recovery& recovery) {
 
 // ---- Checksums ----
 
-VersionedChunks::Binding VersionedChunks::binding_of(const PartSpec& part,
-                                                     const CommitPoint& point) const {
+ChunkBinding VersionedChunks::binding_of(const PartSpec& part, const CommitPoint& point) const {
   // What is written once is the same in all versions and incarnations.
-  return part.versioned ? Binding{point.data_incarnation, point.version} : Binding{};
+  return part.versioned ? ChunkBinding{point.data_incarnation, point.version} : ChunkBinding{};
 }
 
-VersionedChunks::Binding VersionedChunks::binding(int part, int slot) const {
+ChunkBinding VersionedChunks::binding(int part, int slot) const {
   const PartSpec& spec = map_->part(part);
   if (!spec.versioned) return {};
   if (committed_ && slot == committed_->slot()) return binding_of(spec, *committed_);
   return {incarnation_, making_version_};
 }
 
-uint64_t VersionedChunks::bind(uint64_t hash, int64_t chunk, Binding binding) const {
+uint64_t VersionedChunks::bind(uint64_t hash, int64_t chunk, ChunkBinding binding) const {
   const std::array<uint64_t, 7> bound = {hash,
                                          identity_.run.bits[0],
                                          identity_.run.bits[1],
@@ -69,7 +68,7 @@ uint64_t VersionedChunks::bind(uint64_t hash, int64_t chunk, Binding binding) co
 }
 
 uint64_t VersionedChunks::sum(std::span<const std::byte> bytes, int64_t chunk,
-                              Binding binding) const {
+                              ChunkBinding binding) const {
   return bind(hash64(bytes), chunk, binding);
 }
 
@@ -89,16 +88,16 @@ std::string VersionedChunks::describe(int64_t index, int slot) const {
 
 int VersionedChunks::newest_slot(int part) const {
   if (!map_->part(part).versioned) return 0;
-  const bool made = written_[static_cast<size_t>(part)];
+  const bool made = is_written(part);
   return static_cast<int>((made ? making_version_ : committed_->version) % 2);
 }
 
 bool VersionedChunks::has_bytes(int part) const {
-  return committed_.has_value() || written_[static_cast<size_t>(part)];
+  return committed_.has_value() || is_written(part);
 }
 
 void VersionedChunks::prepare(int part, std::span<std::byte> memory, BlockOp::Kind kind, int slot,
-                              PartIo& io) {
+                              PartIo& io, bool urgent) {
   LONGSHORE_CHECK(!io.active && static_cast<Bytes>(memory.size()) == map_->part(part).bytes)
       << map_->part(part).name << ": " << memory.size();
   const int64_t first = map_->first_chunk(part);
@@ -111,6 +110,7 @@ void VersionedChunks::prepare(int part, std::span<std::byte> memory, BlockOp::Ki
     Transfer& transfer = io.transfers[i];
     transfer = {};
     transfer.kind = kind;
+    transfer.urgent = urgent;
     transfer.offset = chunk.offsets[static_cast<size_t>(slot)];
     transfer.memory =
         memory.subspan(static_cast<size_t>(chunk.part_offset), static_cast<size_t>(chunk.bytes));
@@ -118,15 +118,17 @@ void VersionedChunks::prepare(int part, std::span<std::byte> memory, BlockOp::Ki
   }
 }
 
-void VersionedChunks::start_read(int part, std::span<std::byte> memory, PartIo& io) {
+void VersionedChunks::start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent) {
   LONGSHORE_CHECK(has_bytes(part)) << map_->part(part).name << " was never written";
-  prepare(part, memory, BlockOp::Kind::kRead, newest_slot(part), io);
+  io.slot = newest_slot(part);
+  io.bound = binding(part, io.slot);
+  prepare(part, memory, BlockOp::Kind::kRead, io.slot, io, urgent);
 }
 
 void VersionedChunks::finish_read(PartIo& io) {
   LONGSHORE_CHECK(io.active);
   const auto first = static_cast<size_t>(map_->first_chunk(io.part));
-  const int slot = newest_slot(io.part);
+  const auto slot = static_cast<size_t>(io.slot);
   std::vector<char> whole(io.transfers.size(), 0);
   std::vector<char> arrived(io.transfers.size(), 0);
   for (size_t i = 0; i < io.transfers.size(); ++i) {
@@ -138,24 +140,24 @@ void VersionedChunks::finish_read(PartIo& io) {
     }
   }
   io.active = false;
-  const Binding bound = binding(io.part, slot);
   parallel_(static_cast<int64_t>(io.transfers.size()), [&](int64_t index) {
     const auto i = static_cast<size_t>(index);
     whole[i] = arrived[i] != 0 && sum(io.transfers[i].memory, static_cast<int64_t>(first + i),
-                                      bound) == sums_[first + i][static_cast<size_t>(slot)];
+                                      io.bound) == sums_[first + i][slot];
   });
   for (size_t i = 0; i < whole.size(); ++i) {
-    if (whole[i] == 0) check_chunk(io, static_cast<int64_t>(i), slot);
+    if (whole[i] == 0) check_chunk(io, static_cast<int64_t>(i));
   }
 }
 
 // A read that went astray may be right the second time; what lies wrong on the drive stays wrong.
-void VersionedChunks::check_chunk(PartIo& io, int64_t index, int slot) {
+void VersionedChunks::check_chunk(PartIo& io, int64_t index) {
+  const int slot = io.slot;
   const int64_t chunk_index = map_->first_chunk(io.part) + index;
   const ChunkPlace& chunk = map_->chunks()[static_cast<size_t>(chunk_index)];
   const std::span<std::byte> memory = io.transfers[static_cast<size_t>(index)].memory;
   drives_[static_cast<size_t>(chunk.drive)]->read(chunk.offsets[static_cast<size_t>(slot)], memory);
-  if (sum(memory, chunk_index, binding(io.part, slot)) !=
+  if (sum(memory, chunk_index, io.bound) !=
       sums_[static_cast<size_t>(chunk_index)][static_cast<size_t>(slot)]) {
     throw CorruptStateError(
         describe(chunk_index, slot) +
@@ -183,7 +185,7 @@ void VersionedChunks::seal(int part, std::span<std::byte> memory, SealedPart& se
 bool VersionedChunks::is_newest(const SealedPart& sealed) const {
   if (!has_bytes(sealed.part)) return false;
   const int slot = newest_slot(sealed.part);
-  const Binding bound = binding(sealed.part, slot);
+  const ChunkBinding bound = binding(sealed.part, slot);
   const int64_t first = map_->first_chunk(sealed.part);
   for (size_t i = 0; i < sealed.hashes.size(); ++i) {
     const int64_t chunk = first + static_cast<int64_t>(i);
@@ -202,14 +204,16 @@ void VersionedChunks::start_write(const SealedPart& sealed, PartIo& io) {
   LONGSHORE_CHECK(spec.versioned || !committed_) << spec.name << " is written once";
   const auto slot = static_cast<size_t>(spec.versioned ? making_version_ % 2 : 0);
   const int64_t first = map_->first_chunk(part);
-  const Binding bound = spec.versioned ? Binding{incarnation_, making_version_} : Binding{};
+  const ChunkBinding bound =
+      spec.versioned ? ChunkBinding{incarnation_, making_version_} : ChunkBinding{};
   for (size_t i = 0; i < sealed.hashes.size(); ++i) {
     const int64_t chunk = first + static_cast<int64_t>(i);
     sums_[static_cast<size_t>(chunk)][slot] = bind(sealed.hashes[i], chunk, bound);
   }
-  written_[static_cast<size_t>(part)] = true;
+  written_[static_cast<size_t>(part)] = 1;
   ++writes_in_flight_;
-  prepare(part, sealed.memory, BlockOp::Kind::kWrite, static_cast<int>(slot), io);
+  prepare(part, sealed.memory, BlockOp::Kind::kWrite, static_cast<int>(slot), io,
+          /*urgent=*/false);
 }
 
 void VersionedChunks::finish_write(PartIo& io) {
@@ -219,7 +223,9 @@ void VersionedChunks::finish_write(PartIo& io) {
     try {
       drives_[static_cast<size_t>(map_->chunks()[first + i].drive)]->wait(io.transfers[i]);
     } catch (const Error& error) {
-      if (failure_.empty()) failure_ = error.what();
+      if (!failure_.empty()) continue;
+      failure_ = error.what();
+      log_warning(failure_);  // whoever reads the part back meets the consequence first
     }
   }
   io.active = false;

@@ -1,5 +1,9 @@
 // VersionedChunks: one rank's state on its drives, as parts with versions, every chunk checksummed.
-// Between the store, which knows units and memory, and the drives. Owned by the store; one thread.
+// Between the store, which knows units and memory, and the drives. Owned by the store. Different
+// parts may be read and written by different threads at once, one part may be read by several; a
+// part is not written while it is read. has_bytes, is_written, start_read, start_write and
+// conclude_commit take turns (under the store's mutex) where threads may meet in them; recovery has
+// the object to itself.
 //
 // The newest bytes of a part are those of the committed version, or, once the part was written
 // since, those of the version in the making; that one goes to the other slot. A commit ends the
@@ -11,6 +15,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -35,6 +40,12 @@ class CorruptStateError : public CheckpointError {
 using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t)>& work)>;
 void serial_for(int64_t count, const std::function<void(int64_t)>& work);
 
+// What a chunk's checksum is bound to besides its place.
+struct ChunkBinding {
+  uint64_t incarnation = 0;
+  uint64_t version = 0;
+};
+
 // One part on its way. Kept by the caller, reused; its memory belongs to the drives until
 // finish_read or finish_write.
 struct PartIo {
@@ -42,6 +53,9 @@ struct PartIo {
   std::span<std::byte> memory;
   std::vector<Transfer> transfers;  // one a chunk
   bool active = false;
+  // Of a read: what it will be checked against, whatever is written meanwhile.
+  int slot = 0;
+  ChunkBinding bound;
 };
 
 // A part's bytes with their hashes, ready to be written.
@@ -72,14 +86,15 @@ class VersionedChunks {
 
   // Whether the part has bytes at all: every one has after the first commit.
   bool has_bytes(int part) const;
-  void start_read(int part, std::span<std::byte> memory, PartIo& io);
+  // `urgent`: before all reads and writes that wait and are not.
+  void start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent = false);
   // Waits and checks. Reads a chunk once more before it throws CorruptStateError.
   void finish_read(PartIo& io);
   void seal(int part, std::span<std::byte> memory, SealedPart& sealed);
   // Whether the drives hold these bytes as the part's newest already.
   bool is_newest(const SealedPart& sealed) const;
   // Whether the part belongs to the version in the making already.
-  bool is_written(int part) const { return written_[static_cast<size_t>(part)]; }
+  bool is_written(int part) const { return written_[static_cast<size_t>(part)] != 0; }
   // Begins to write; the memory must not change until it ends. A part without versions may be
   // written only before the first commit.
   void start_write(const SealedPart& sealed, PartIo& io);
@@ -99,17 +114,14 @@ class VersionedChunks {
   int64_t repaired_reads() const { return repaired_reads_; }
 
  private:
-  struct Binding {
-    uint64_t incarnation = 0;
-    uint64_t version = 0;
-  };
-  Binding binding(int part, int slot) const;
-  Binding binding_of(const PartSpec& part, const CommitPoint& point) const;
-  uint64_t bind(uint64_t hash, int64_t chunk, Binding binding) const;
-  uint64_t sum(std::span<const std::byte> bytes, int64_t chunk, Binding binding) const;
+  ChunkBinding binding(int part, int slot) const;
+  ChunkBinding binding_of(const PartSpec& part, const CommitPoint& point) const;
+  uint64_t bind(uint64_t hash, int64_t chunk, ChunkBinding binding) const;
+  uint64_t sum(std::span<const std::byte> bytes, int64_t chunk, ChunkBinding binding) const;
   int newest_slot(int part) const;
-  void prepare(int part, std::span<std::byte> memory, BlockOp::Kind kind, int slot, PartIo& io);
-  void check_chunk(PartIo& io, int64_t index, int slot);
+  void prepare(int part, std::span<std::byte> memory, BlockOp::Kind kind, int slot, PartIo& io,
+               bool urgent);
+  void check_chunk(PartIo& io, int64_t index);
   std::string describe(int64_t chunk, int slot) const;
   uint64_t table_root(int drive, std::span<const std::byte> table, const CommitPoint& point) const;
   std::vector<uint64_t> write_tables(const CommitPoint& point);
@@ -130,10 +142,10 @@ class VersionedChunks {
   uint64_t incarnation_ = 0;
   uint64_t making_version_ = 0;
   std::vector<std::array<uint64_t, 2>> sums_;  // by chunk and slot
-  std::vector<bool> written_;                  // by part: since the last commit
-  int64_t writes_in_flight_ = 0;
+  std::vector<uint8_t> written_;               // by part: since the last commit
+  std::atomic<int64_t> writes_in_flight_ = 0;
   std::string failure_;  // a write, flush or manifest failed: nothing may be committed any more
-  int64_t repaired_reads_ = 0;
+  std::atomic<int64_t> repaired_reads_ = 0;
 };
 
 }  // namespace longshore

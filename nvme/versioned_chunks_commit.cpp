@@ -17,13 +17,13 @@ CommitPoint VersionedChunks::next_point(const DurableStep& record) const {
   point.sequence = committed_ ? committed_->sequence + 1 : 0;
   bool any = !committed_;
   for (int part = 0; part < map_->part_count(); ++part) {
-    any = any || (map_->part(part).versioned && written_[static_cast<size_t>(part)]);
+    any = any || (map_->part(part).versioned && is_written(part));
   }
   point.version = any ? making_version_ : committed_->version;
   point.data_incarnation = any ? incarnation_ : committed_->data_incarnation;
   for (int part = 0; part < map_->part_count() && any; ++part) {
     const bool needed = map_->part(part).versioned || !committed_;
-    LONGSHORE_CHECK(!needed || written_[static_cast<size_t>(part)])
+    LONGSHORE_CHECK(!needed || is_written(part))
         << map_->part(part).name << " is missing in version " << making_version_;
   }
   return point;
@@ -57,7 +57,8 @@ std::vector<uint64_t> VersionedChunks::write_tables(const CommitPoint& point) {
 }
 
 int64_t VersionedChunks::prepare_commit(const DurableStep& record) {
-  LONGSHORE_CHECK(!pending_ && writes_in_flight_ == 0) << writes_in_flight_ << " writes in flight";
+  LONGSHORE_CHECK(!pending_ && writes_in_flight_ == 0)
+      << writes_in_flight_.load() << " writes in flight";
   LoggedPoint logged;
   logged.point = next_point(record);
   if (!failure_.empty()) return -1;
@@ -91,7 +92,7 @@ void VersionedChunks::conclude_commit(int64_t least_vote) {
   table_roots_ = pending_->table_roots;
   pending_.reset();
   making_version_ = committed_->version + 1;
-  std::fill(written_.begin(), written_.end(), false);
+  std::ranges::fill(written_, uint8_t{0});
 }
 
 void VersionedChunks::commit(const DurableStep& record, Agreement& agreement) {

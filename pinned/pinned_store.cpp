@@ -31,37 +31,24 @@ Bytes parameter_bytes(const FlatLayout& layout, const StateOptions& options) {
 
 class PinnedStore::Parameters final : public ParameterLease {
  public:
-  Parameters(int* leases, std::span<const std::byte> bytes) : leases_(leases), bytes_(bytes) {
-    ++*leases_;
-  }
-  ~Parameters() override { --*leases_; }
+  // The lease is counted already.
+  Parameters(PinnedStore* store, Unit* unit, bool joined, std::span<const std::byte> bytes)
+      : store_(store), unit_(unit), joined_(joined), bytes_(bytes) {}
+  ~Parameters() override { store_->end_parameters(*unit_, joined_); }
   std::span<const std::byte> bytes() const override { return bytes_; }
 
  private:
-  int* leases_;
+  PinnedStore* store_;
+  Unit* unit_;
+  bool joined_;
   std::span<const std::byte> bytes_;
-};
-
-class PinnedStore::JoinedParameters final : public ParameterLease {
- public:
-  JoinedParameters(int* leases, bool* join_leased, std::span<const std::byte> bytes)
-      : lease_(leases, bytes), join_leased_(join_leased) {
-    *join_leased_ = true;
-  }
-  ~JoinedParameters() override { *join_leased_ = false; }
-  std::span<const std::byte> bytes() const override { return lease_.bytes(); }
-
- private:
-  Parameters lease_;
-  bool* join_leased_;
 };
 
 class PinnedStore::State final : public StateLease {
  public:
-  State(Unit* unit, const StateOptions* options) : unit_(unit), options_(options) {
-    unit_->state_leased = true;
-  }
-  ~State() override { unit_->state_leased = false; }
+  // The lease is counted already.
+  State(PinnedStore* store, Unit* unit) : store_(store), unit_(unit) {}
+  ~State() override { store_->end_state(*unit_); }
   StateSpans segment(Segment segment) override {
     return {.master = as_span<float>(part(Region::kMaster, segment)),
             .high = as_span<uint16_t>(part(Region::kHigh, segment)),
@@ -77,11 +64,11 @@ class PinnedStore::State final : public StateLease {
                                static_cast<size_t>(unit_->layout.bytes(region, segment)));
   }
   MomentSpan moment(Region values, Region units, Segment segment) {
-    return {moment_format(*options_, segment), part(values, segment),
+    return {moment_format(store_->options_, segment), part(values, segment),
             as_span<float>(part(units, segment))};
   }
+  PinnedStore* store_;
   Unit* unit_;
-  const StateOptions* options_;
 };
 
 PinnedStore::PinnedStore(const std::vector<FlatLayout>& layouts, const StateOptions& options,
@@ -132,13 +119,22 @@ std::span<std::byte> PinnedStore::region(const Unit& unit, Region region) const 
 
 std::unique_ptr<ShardStore::ParameterLease> PinnedStore::parameters(UnitId id) {
   Unit& unit = at(id);
-  LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased";
-  if (!needs_join(options_)) {
-    const Region home = options_.compute == DType::kF32 ? Region::kMaster : Region::kHigh;
-    return std::make_unique<Parameters>(&unit.parameter_leases, region(unit, home));
+  const bool joins = needs_join(options_);
+  {
+    const std::lock_guard lock(leases_);
+    LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased";
+    LONGSHORE_CHECK(!joins || !join_leased_) << "unit " << id << ": the join region is leased";
+    ++unit.parameter_leases;
+    join_leased_ = join_leased_ || joins;
   }
-  LONGSHORE_CHECK(!join_leased_) << "unit " << id << ": the join region is leased";
-  return std::make_unique<JoinedParameters>(&unit.parameter_leases, &join_leased_, join(unit));
+  const Region home = options_.compute == DType::kF32 ? Region::kMaster : Region::kHigh;
+  return std::make_unique<Parameters>(this, &unit, joins, joins ? join(unit) : region(unit, home));
+}
+
+void PinnedStore::end_parameters(Unit& unit, bool joined) {
+  const std::lock_guard lock(leases_);
+  --unit.parameter_leases;
+  if (joined) join_leased_ = false;
 }
 
 // The trainable segments from their two halves, then the frozen segment as it is.
@@ -175,9 +171,17 @@ std::span<const std::byte> PinnedStore::parameters_in(std::span<const std::byte>
 
 std::unique_ptr<ShardStore::StateLease> PinnedStore::state(UnitId id) {
   Unit& unit = at(id);
+  const std::lock_guard lock(leases_);
   LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased already";
   LONGSHORE_CHECK(unit.parameter_leases == 0) << "unit " << id << "'s parameters are leased";
-  return std::make_unique<State>(&unit, &options_);
+  auto lease = std::make_unique<State>(this, &unit);
+  unit.state_leased = true;
+  return lease;
+}
+
+void PinnedStore::end_state(Unit& unit) {
+  const std::lock_guard lock(leases_);
+  unit.state_leased = false;
 }
 
 std::span<std::byte> PinnedStore::gradient(UnitId unit) {

@@ -1,6 +1,6 @@
 // PinnedStore: the host tier: a rank's shards in one exact-size arena, one slab for each unit.
-// Owned by the run; one owner thread calls it. Leases are checked: a unit's state has one lease and
-// no parameter lease beside it.
+// Owned by the run; lanes call it as the interface says. Leases are checked: a unit's state has one
+// lease and no parameter lease beside it.
 //
 // Arena: [ slab of unit 0 | slab of unit 1 | ... | join region ]. The join region exists when the
 // parameter must be made from the two halves of a split master (fp32 compute); one lease at a time
@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "pinned/pinned_arena.h"
@@ -41,7 +42,6 @@ class PinnedStore final : public ShardStore {
 
  private:
   class Parameters;
-  class JoinedParameters;
   class State;
   struct Unit {
     SlabLayout layout;
@@ -51,6 +51,8 @@ class PinnedStore final : public ShardStore {
   };
 
   Unit& at(UnitId unit);
+  void end_parameters(Unit& unit, bool joined);
+  void end_state(Unit& unit);
   std::span<std::byte> region(const Unit& unit, Region region) const;
   std::span<const std::byte> join(const Unit& unit);
 
@@ -59,6 +61,7 @@ class PinnedStore final : public ShardStore {
   PinnedArena arena_;
   std::vector<Unit> units_;
   std::span<std::byte> join_region_;
+  std::mutex leases_;  // of the units' leases and what follows; never held over work
   bool join_leased_ = false;
 };
 

@@ -1,6 +1,13 @@
 // ShardStore: the home of one rank's shards, whatever the tier. The engine sees only this.
-// One owner thread calls it. Reading or writing a shard's bytes needs a lease; a lease's
-// destructor ends the access. A unit's state may be leased once at a time.
+// Reading or writing a shard's bytes needs a lease; a lease's destructor ends the access. A unit's
+// state may be leased once at a time, and not while its parameters are.
+//
+// Three lanes may call at once: one thread for `parameters` and `prefetch_parameters`, one for
+// `state` and its leases' ends, any thread for `gradient`. No call waits for another lane's
+// lease or I/O unless both are of the same unit. A store orders nothing: that a unit's update, its
+// fetch and its drain come in the right order is the schedule's business, and a lease that
+// contradicts another one is an error, not a wait. Parameters of a unit whose state lease has ended
+// are the updated ones.
 #pragma once
 
 #include <cstdint>

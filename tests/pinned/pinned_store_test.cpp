@@ -11,6 +11,7 @@
 #include "base/number_formats.h"
 #include "shard/state_values.h"
 #include "tests/fakes/specs.h"
+#include "tests/fakes/store_lanes.h"
 
 namespace longshore {
 namespace {
@@ -189,6 +190,19 @@ TEST(WorkerPool, HandsTheExceptionOfABlockToItsOwner) {
     };
     EXPECT_THROW(pool.for_each_block(100, fail), OutOfMemoryError);
     EXPECT_NO_THROW(pool.for_each_block(10, fail)) << "the pool works on";
+  }
+}
+
+// Goal: lanes use different units at the same time; every lane gets the bytes of its step.
+TEST(PinnedStore, ServesThreeLanesAtOnce) {
+  WorkerPool pool(2);
+  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
+  for (const StateOptions& options : all_options()) {
+    PinnedStore store(layouts, options, false, &pool);
+    for (size_t u = 0; u < layouts.size(); ++u) {
+      fakes::write_unit(store, layouts[u], UnitId(static_cast<int32_t>(u)), 0);
+    }
+    EXPECT_EQ(fakes::run_lanes(store, layouts, 5, [](int64_t) {}), "");
   }
 }
 

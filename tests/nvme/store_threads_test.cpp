@@ -1,0 +1,308 @@
+// The store under several lanes at once, and the order of deferred updates: parameters of a unit
+// are read after its update and before the version is committed.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "base/log.h"
+#include "nvme/nvme_store.h"
+#include "nvme/state_files.h"
+#include "tests/fakes/specs.h"
+#include "tests/fakes/store_lanes.h"
+#include "tests/nvme/scratch_file.h"
+#include "tests/nvme/store_fixture.h"
+
+namespace longshore {
+namespace {
+
+using namespace std::chrono_literals;
+
+void load(NvmeStore& store, const std::vector<FlatLayout>& layouts) {
+  for (size_t u = 0; u < layouts.size(); ++u) {
+    fakes::write_unit(store, layouts[u], UnitId(static_cast<int32_t>(u)), 0);
+  }
+}
+
+// Drives with threads of their own on simulated media.
+NvmeStore::MakeDrives threaded(std::vector<std::unique_ptr<SimMedium>>& media) {
+  return [&media](const StripeMap& map, std::span<std::byte>) {
+    std::vector<std::unique_ptr<Drive>> drives;
+    for (int i = 0; i < map.drives(); ++i) {
+      const auto index = static_cast<size_t>(i);
+      if (media.size() <= index) media.push_back(std::make_unique<SimMedium>(map.file_bytes(i)));
+      SimOptions options{.seed = 1 + index};
+      options.inject = harmless_faults(index, 0.02);
+      drives.push_back(std::make_unique<ThreadDrive>(
+          [medium = media[index].get(), index, options] {
+            return std::make_unique<SimFile>(medium, "sim" + std::to_string(index), options);
+          },
+          map.geometry().chunk_bytes));
+    }
+    return drives;
+  };
+}
+
+// Goal: update, fetch and drain run at once, the commit beside the backward pass; every lane gets
+// the bytes of its step, in memory and on drives, and the last commit is found again.
+TEST(NvmeStoreThreads, ServeThreeLanesAndACommitAtOnce) {
+  const LogLevel before = log_level();
+  set_log_level(LogLevel::kError);
+  WorkerPool pool(2);
+  SoloAgreement solo;
+  constexpr int64_t kSteps = 4;
+  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
+  for (const StateOptions& state : all_state_options()) {
+    for (const bool on_drives : {false, true}) {
+      for (const int drives : {1, 3}) {
+        std::vector<std::unique_ptr<SimMedium>> media;
+        const NvmeStoreOptions options = small_store(state, on_drives, drives);
+        {
+          NvmeStore store(layouts, options, threaded(media), &pool);
+          store.start(solo, 1);
+          load(store, layouts);
+          store.commit({0, ""}, solo);
+          const std::string difference = fakes::run_lanes(
+              store, layouts, kSteps, [&](int64_t step) { store.commit({step, ""}, solo); });
+          ASSERT_EQ(difference, "");
+        }
+        NvmeStore store(layouts, options, threaded(media), &pool);
+        ASSERT_TRUE(store.start(solo, 2));
+        ASSERT_EQ(store.committed()->step, kSteps);
+        for (size_t u = 0; u < layouts.size(); ++u) {
+          const UnitId unit(static_cast<int32_t>(u));
+          ASSERT_EQ(fakes::parameter_difference(store, store.parameters(unit)->bytes(), layouts[u],
+                                                unit, kSteps),
+                    "");
+        }
+      }
+    }
+  }
+  set_log_level(before);
+}
+
+TEST(NvmeStoreThreads, ServeThreeLanesOnARealFile) {
+  WorkerPool pool(2);
+  SoloAgreement solo;
+  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(3, false), 1);
+  for (const IoEngine engine : {IoEngine::kAuto, IoEngine::kThreads}) {
+    const ScratchDirectory directory;
+    StateFileOptions files;
+    files.engine = engine;
+    files.directories = {directory.file("a"), directory.file("b")};
+    const auto make = [&](const StripeMap& map, std::span<std::byte> window) {
+      return open_state_files(files, map, window);
+    };
+    NvmeStore store(layouts, small_store({}, true, 2), make, &pool);
+    store.start(solo, 1);
+    load(store, layouts);
+    store.commit({0, ""}, solo);
+    EXPECT_EQ(
+        fakes::run_lanes(store, layouts, 4, [&](int64_t step) { store.commit({step, ""}, solo); }),
+        "");
+  }
+}
+
+// ---- Nobody waits behind an update ----
+
+// A gate that reads or writes of one file wait at.
+class Gate {
+ public:
+  void close(BlockOp::Kind kind) {
+    const std::lock_guard lock(mutex_);
+    closed_ = kind;
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    closed_.reset();
+    changed_.notify_all();
+  }
+  void pass(BlockOp::Kind kind) {
+    std::unique_lock lock(mutex_);
+    waiting_ = waiting_ || closed_ == kind;
+    changed_.notify_all();
+    // Bounded: a store that waits for the wrong thing fails its test instead of hanging it.
+    if (!changed_.wait_for(lock, 60s, [&] { return closed_ != kind; })) timed_out_ = true;
+  }
+  void wait_for_somebody() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, 60s, [&] { return waiting_; });
+  }
+  bool timed_out() {
+    const std::lock_guard lock(mutex_);
+    return timed_out_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<BlockOp::Kind> closed_;
+  bool waiting_ = false;
+  bool timed_out_ = false;
+};
+
+NvmeStore::MakeDrives gated(Gate& gate, std::unique_ptr<SimMedium>& medium) {
+  return [&](const StripeMap& map, std::span<std::byte>) {
+    medium = std::make_unique<SimMedium>(map.file_bytes(0));
+    SimOptions options;
+    options.inject = [&gate](int64_t, const BlockOp& op) -> std::optional<SimFault> {
+      gate.pass(op.kind);
+      return std::nullopt;
+    };
+    std::vector<std::unique_ptr<Drive>> drives;
+    drives.push_back(std::make_unique<ThreadDrive>(
+        [&medium, options] { return std::make_unique<SimFile>(medium.get(), "sim", options); },
+        map.geometry().chunk_bytes));
+    return drives;
+  };
+}
+
+// Goal: while an update waits for the drive, parameters in host memory and gradients are served.
+TEST(NvmeStoreThreads, FetchAndDrainDoNotWaitForAnUpdatesRead) {
+  Gate gate;
+  std::unique_ptr<SimMedium> medium;
+  WorkerPool pool(2);
+  SoloAgreement solo;
+  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(3, false), 1);
+  NvmeStore store(layouts, small_store({}, false, 1), gated(gate, medium), &pool);
+  store.start(solo, 1);
+  load(store, layouts);
+  store.commit({0, ""}, solo);
+  gate.close(BlockOp::Kind::kRead);
+  std::thread update([&] { fakes::write_unit(store, layouts[3], UnitId(3), 1); });
+  gate.wait_for_somebody();
+  EXPECT_EQ(fakes::parameter_difference(store, store.parameters(UnitId(1))->bytes(), layouts[1],
+                                        UnitId(1), 0),
+            "");
+  std::ranges::fill(store.gradient(UnitId(2)), std::byte{1});
+  gate.open();
+  update.join();
+  EXPECT_FALSE(gate.timed_out());
+}
+
+// Goal: parameters on drives are read while another unit's state is leased, and those of a unit
+// whose write-back does not get through are the updated ones all the same.
+TEST(NvmeStoreThreads, FetchOfAnUpdatedUnitDoesNotWaitForItsWrite) {
+  Gate gate;
+  std::unique_ptr<SimMedium> medium;
+  WorkerPool pool(2);
+  SoloAgreement solo;
+  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
+  for (const StateOptions& state : all_state_options()) {
+    NvmeStore store(layouts, small_store(state, true, 1), gated(gate, medium), &pool);
+    store.start(solo, 1);
+    load(store, layouts);
+    store.commit({0, ""}, solo);
+    const auto expect_step = [&](int32_t unit, int64_t step) {
+      const auto lease = store.parameters(UnitId(unit));
+      EXPECT_EQ(fakes::parameter_difference(store, lease->bytes(),
+                                            layouts[static_cast<size_t>(unit)], UnitId(unit), step),
+                "");
+    };
+    {
+      const auto held = store.state(UnitId(2));
+      std::async(std::launch::async, [&] { expect_step(0, 0); }).get();
+    }
+    store.prefetch_parameters(UnitId(1));  // of step 0: stale once the unit is updated
+    gate.close(BlockOp::Kind::kWrite);
+    fakes::write_unit(store, layouts[1], UnitId(1), 1);
+    gate.wait_for_somebody();
+    expect_step(1, 1);
+    gate.open();
+    for (const int32_t unit : {0, 3})
+      fakes::write_unit(store, layouts[static_cast<size_t>(unit)], UnitId(unit), 1);
+    store.commit({1, ""}, solo);
+    for (const int32_t unit : {0, 1, 3}) expect_step(unit, 1);
+    EXPECT_FALSE(gate.timed_out());
+  }
+}
+
+// ---- Updates deferred into the forward pass ----
+
+// What one run of deferred steps does; a crash comes between any two of its operations.
+class DeferredSteps {
+ public:
+  DeferredSteps(NvmeStore& store, const std::vector<FlatLayout>& layouts)
+      : store_(store), layouts_(layouts) {}
+
+  // Runs `count` operations of the steps after step 0: for each unit its update and its fetch, then
+  // fetches in reverse, with the commit before fetch `commit_at` of the backward pass.
+  void run(int64_t count, size_t commit_at) {
+    for (int64_t step = 1; count > 0; ++step) {
+      for (size_t u = 0; u < layouts_.size() && count > 0; ++u, --count) {
+        const UnitId unit(static_cast<int32_t>(u));
+        fakes::write_unit(store_, layouts_[u], unit, step);
+        fetch(u, step);
+      }
+      for (size_t u = layouts_.size() + 1; u-- > 0 && count > 0; --count) {
+        if (u == commit_at) {
+          SoloAgreement solo;
+          store_.commit({step, ""}, solo);
+          acknowledged = step;
+        }
+        if (u > 0) fetch(u - 1, step);
+      }
+    }
+  }
+  int64_t acknowledged = 0;
+
+ private:
+  void fetch(size_t u, int64_t step) {
+    const UnitId unit(static_cast<int32_t>(u));
+    ASSERT_EQ(fakes::parameter_difference(store_, store_.parameters(unit)->bytes(), layouts_[u],
+                                          unit, step),
+              "");
+    if (u + 1 < layouts_.size()) store_.prefetch_parameters(UnitId(unit.value + 1));
+  }
+
+  NvmeStore& store_;
+  const std::vector<FlatLayout>& layouts_;
+};
+
+// Goal: reads between a unit's update and the commit see the new bytes; power loss at any point
+// leaves the last acknowledged step, whole, wherever in the backward pass the commit is.
+TEST(NvmeStoreDeferred, ReadsAfterUpdatesAndLosesNothingAcknowledged) {
+  const LogLevel before = log_level();
+  set_log_level(LogLevel::kError);
+  WorkerPool pool(1);
+  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
+  const auto operations = static_cast<int64_t>(3 * (2 * layouts.size() + 1));
+  SimRandom random(4);
+  for (const bool on_drives : {false, true}) {
+    for (const size_t commit_at : {size_t{0}, size_t{1}, layouts.size()}) {
+      for (int64_t count = 0; count <= operations; ++count) {
+        SimDrives sim;
+        sim.seed = static_cast<uint64_t>(count) + 1;
+        const NvmeStoreOptions options = small_store({}, on_drives, 3);
+        int64_t acknowledged = 0;
+        {
+          SoloAgreement solo;
+          NvmeStore store(layouts, options, sim.maker(), &pool);
+          store.start(solo, 1);
+          load(store, layouts);
+          store.commit({0, ""}, solo);
+          DeferredSteps steps(store, layouts);
+          steps.run(count, commit_at);
+          acknowledged = steps.acknowledged;
+        }
+        sim.lose_power(random);
+        SoloAgreement solo;
+        NvmeStore store(layouts, options, sim.maker(), &pool);
+        ASSERT_TRUE(store.start(solo, 2));
+        ASSERT_EQ(store.committed()->step, acknowledged) << count << " operations";
+        for (size_t u = 0; u < layouts.size(); ++u) {
+          const UnitId unit(static_cast<int32_t>(u));
+          ASSERT_EQ(fakes::parameter_difference(store, store.parameters(unit)->bytes(), layouts[u],
+                                                unit, acknowledged),
+                    "");
+        }
+      }
+    }
+  }
+  set_log_level(before);
+}
+
+}  // namespace
+}  // namespace longshore
