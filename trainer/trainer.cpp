@@ -53,13 +53,18 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
       ranks_(*setup.ranks),
       directory_(directory),
       signals_(signals),
-      trace_(trace),
       data_(setup.config, load_sequences(setup.config, *setup.source, SequenceUse::kTrain,
                                          stop_check_of(signals))),
       engine_(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
               plan.nvme.used() ? settle_drive_state(setup, plan, directory.path()) : RunKey{}),
       agreement_(setup.ranks->groups().all),
       live_line_(LiveLine::options_of_stderr(setup.config.log.every_steps)) {
+  if (trace != nullptr) {
+    engine_.set_observer(
+        [this, trace](const StepSchedule& schedule, std::span<const OpTime> times) {
+          trace->add(schedule, times, source_.spec(), progress_.step);
+        });
+  }
   check_schedule(config_.schedule, data_.total_steps());
   if (has_evaluation_data(config_)) {
     eval_data_ = load_sequences(config_, source_, SequenceUse::kEvaluate, stop_check());
@@ -226,9 +231,6 @@ StepOutcome Trainer::run_step() {
                             .stop = signals_.stop_requested(),
                             .save = signals_.take_save_request()};
   const StepTotals totals = forward_backward(engine_, request);
-  if (trace_ != nullptr) {
-    trace_->add(engine_.last_schedule(), engine_.last_times(), source_.spec(), progress_.step);
-  }
   // The pass wrote the last update of the step before: its version is whole, and has to be durable
   // before the next update overwrites the one before it.
   commit();

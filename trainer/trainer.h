@@ -90,7 +90,6 @@ class Trainer {
   const RunRanks& ranks_;
   const RunDirectory& directory_;
   SignalFlag& signals_;
-  TraceFile* trace_;
   TrainingData data_;
   std::optional<SequenceData> eval_data_;
   std::optional<Tokenizer> tokenizer_;  // only where eval.prompts are given

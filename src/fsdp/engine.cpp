@@ -84,7 +84,7 @@ void Engine::run(const StepSchedule& schedule, const std::string& reason) {
   const LaneLedger ledger = account(schedule, executor_->times(), begin);
   ledger_ += ledger;
   times_ledger_ += ledger;
-  last_schedule_ = &schedule;
+  if (observer_) observer_(schedule, executor_->times());
 }
 
 LossSum Engine::train_pass(std::span<const MicroBatch> batches, double scale,

@@ -92,9 +92,9 @@ class Engine {
   RankTimes take_times();
   // What the lanes did since the last call.
   LaneLedger take_ledger() { return std::exchange(ledger_, {}); }
-  // Of the last pass: the schedule and when its operations ran.
-  const StepSchedule& last_schedule() const { return *last_schedule_; }
-  const std::vector<OpTime>& last_times() const { return executor_->times(); }
+  // Called after every pass with its schedule and when its operations ran.
+  using Observer = std::function<void(const StepSchedule&, std::span<const OpTime>)>;
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
   // Where the engine's thread blocked, by reason.
   const HostWaits& host_waits() const { return host_waits_; }
   void count_host_wait(const std::string& reason) { host_waits_.count(reason); }
@@ -143,7 +143,7 @@ class Engine {
   std::unique_ptr<PassWork> work_;
   LaneStreams lanes_;  // end before what their work refers to
   std::unique_ptr<StepExecutor> executor_;
-  const StepSchedule* last_schedule_ = nullptr;
+  Observer observer_;
   LaneLedger ledger_, times_ledger_;
   double waited_before_ = 0.0;
   HostWaits host_waits_;

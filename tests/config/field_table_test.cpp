@@ -170,7 +170,8 @@ TEST(Describe, HelpShowsArguments) {
   EXPECT_NE(help_text("offload").find("--offload.state_format=split-bf16\n"), std::string::npos);
   EXPECT_NE(help_text("offload").find("integer (threads) or \"auto\", from 1 to 1024"),
             std::string::npos);
-  EXPECT_NE(help_overview().find("  fsdp        strategy shard_ranks units prefetch recompute\n"),
+  EXPECT_NE(help_overview().find("  fsdp        strategy shard_ranks units prefetch "
+                                 "recompute gather\n"),
             std::string::npos);
 }
 
