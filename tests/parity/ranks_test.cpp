@@ -158,12 +158,29 @@ TEST(Ranks, PrefetchAndRecomputeKeepTheBits) {
   ASSERT_EQ(reference.train_ranks(2, base), 0) << reference.output();
   for (const Arguments& variant :
        {Arguments{"--fsdp.prefetch=0"}, Arguments{"--fsdp.prefetch=3", "--fsdp.recompute=none"},
-        Arguments{"--fsdp.strategy=shard_grad_op"}}) {
+        Arguments{"--fsdp.strategy=shard_grad_op"},
+        Arguments{"--optimizer.overlap=none", "--offload.activations=host"}}) {
     RunDriver run("variant");
     ASSERT_EQ(run.train_ranks(2, joined(base, variant)), 0) << run.output();
     EXPECT_EQ(run.steps("loss"), reference.steps("loss")) << variant.front();
     EXPECT_TRUE(run.state() == reference.state()) << variant.front();
   }
+}
+
+// Processes that map each other's memory, and those that gather over the network.
+TEST(Ranks, HostGatherKeepsTheBits) {
+  const Arguments base = joined(uneven("llama"), {"--train.steps=5", "--precision.compute=bf16"});
+  RunDriver collective("collective"), host("host");
+  ASSERT_EQ(collective.train_ranks(2, joined(base, {"--fsdp.gather=collective"})), 0);
+  ASSERT_EQ(host.train_ranks(2, joined(base, {"--fsdp.gather=host"})), 0) << host.output();
+  EXPECT_EQ(host.steps("loss"), collective.steps("loss"));
+  EXPECT_TRUE(host.state() == collective.state());
+  const auto bytes = [](const RunDriver& run, const char* link) {
+    return run.metrics("step").front().at("bytes").at(link).get<int64_t>();
+  };
+  EXPECT_EQ(bytes(host, "all_gather"), 0);
+  EXPECT_GT(bytes(collective, "all_gather"), 0);
+  EXPECT_GT(bytes(host, "h2d"), bytes(collective, "h2d"));
 }
 
 // bf16 on the wire: sums stay fp32, so a step is off by the rounding of its addends only.

@@ -30,9 +30,12 @@ std::vector<std::string> arguments() {
 std::vector<std::string> comparable_steps(const RunDriver& run) {
   std::vector<std::string> lines;
   for (Json step : run.metrics("step")) {
-    for (const char* key : {"time", "seconds", "tokens_per_second", "memory_bytes"}) {
+    for (const char* key :
+         {"time", "seconds", "tokens_per_second", "memory_bytes", "stall_seconds"}) {
       step.erase(key);
     }
+    // A checkpoint applies the update that the next step would have applied.
+    step.at("bytes").erase("update");
     lines.push_back(step.dump());
   }
   return lines;
