@@ -1,0 +1,468 @@
+#include "offload/schedule/schedule_validator.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/errors.h"
+#include "offload/schedule/happens_before.h"
+
+namespace longshore {
+namespace {
+
+constexpr int32_t kNobody = -1;
+constexpr size_t kFindingsShown = 8;
+
+std::string unit_text(UnitId unit) {
+  return "unit " + std::to_string(unit.value);
+}
+
+// A piece of memory, and who touched it so far.
+struct Memory {
+  std::string name;
+  int32_t writer = kNobody;
+  std::vector<int32_t> readers;  // since it was written
+};
+
+// A place on the device that one unit's data takes after the other's.
+struct Place {
+  Memory memory;
+  std::optional<UnitId> unit;
+  bool complete = false;  // gathered, reduced
+  bool used = false;      // somebody read it for what it is there for
+};
+
+// What happened to a unit so far.
+struct UnitState {
+  Memory home_parameters;
+  Memory home_gradient;
+  Memory kept_input;
+  Place waiting;  // the gradient of a unit that lends
+  bool trainable = false;
+  bool lends = false;
+  int32_t adders = 0;  // backward operations that still add to its gradient
+  bool fetched = false;
+  bool updated = false;
+  bool reduced = false;
+  bool drained = false;
+  bool saved = false;
+  bool loaded = false;
+};
+
+class Validator {
+ public:
+  Validator(const StepSchedule& schedule, const ScheduleInputs& inputs)
+      : schedule_(schedule), in_(inputs), before_(schedule) {
+    make_units();
+    int32_t slots = 0;
+    for (const Visit& visit : in_.visits.visits) {
+      for (const Placed& placed : visit.fetches) slots = std::max(slots, placed.slot + 1);
+    }
+    make_places(slots_, slots, "slot ");
+    make_places(buffers_, in_.gradient_buffers, "gradient buffer ");
+    make_places(inputs_, in_.input_slots, "input slot ");
+    const std::vector<UnitId> order = visit_order(*in_.model, in_.pass);
+    for (size_t i = 0; i < order.size(); ++i) {
+      const bool backward = in_.pass == Pass::kTrain && i + 1 >= in_.model->units.size();
+      compute_order_.push_back({backward ? OpKind::kBackward : OpKind::kForward, order[i]});
+    }
+  }
+
+  std::vector<ScheduleFinding> run() {
+    for (size_t i = 0; i < schedule_.ops.size(); ++i) {
+      now_ = static_cast<int32_t>(i);
+      const Op& op = schedule_.ops[i];
+      if (op.unit.value < 0 || op.unit.value >= static_cast<int32_t>(units_.size())) {
+        report("there is no such unit");
+        continue;
+      }
+      check_after(op);
+      check_unused_fields(op);
+      visit(op);
+    }
+    now_ = kNobody;
+    check_end();
+    return std::move(findings_);
+  }
+
+ private:
+  void make_units() {
+    for (const UnitSpec& unit : in_.model->units) {
+      UnitState& state = units_.emplace_back();
+      const std::string name = unit_text(unit.id);
+      state.home_parameters.name = "the parameters of " + name + " at home";
+      state.home_gradient.name = "the gradient of " + name + " at home";
+      state.kept_input.name = "the kept input of " + name + " on the host";
+      state.waiting.memory.name = "the waiting gradient of " + name;
+      state.waiting.unit = unit.id;
+      state.trainable = unit.has_trainable();
+      state.adders = state.trainable ? 1 : 0;
+    }
+    for (const UnitSpec& unit : in_.model->units) {
+      for (UnitId owner : units_leased_for(unit)) {
+        if (owner == unit.id) continue;
+        state(owner).lends = true;
+        if (adds_to(unit, owner)) ++state(owner).adders;
+      }
+    }
+  }
+
+  // Whether the backward of `unit` adds to the gradient of `owner`, which it borrows from.
+  bool adds_to(const UnitSpec& unit, UnitId owner) const {
+    return std::ranges::any_of(unit.borrowed, [&](ParamRef ref) {
+      return ref.unit == owner && !in_.model->parameter(ref).frozen;
+    });
+  }
+
+  static void make_places(std::vector<Place>& places, int32_t count, const std::string& name) {
+    places.resize(static_cast<size_t>(std::max(0, count)));
+    for (size_t i = 0; i < places.size(); ++i) places[i].memory.name = name + std::to_string(i);
+  }
+
+  UnitState& state(UnitId unit) { return units_.at(static_cast<size_t>(unit.value)); }
+  std::string text_of(int32_t op) const { return describe_op(schedule_, op); }
+
+  void report(const std::string& problem) {
+    const std::string where = now_ == kNobody ? "" : text_of(now_) + ": ";
+    findings_.push_back({now_, where + problem});
+  }
+  // Reports the problem unless `holds`; returns `holds`.
+  bool expect(bool holds, const std::string& problem) {
+    if (!holds) report(problem);
+    return holds;
+  }
+
+  // ---- Races ----
+
+  void expect_done(int32_t other, const Memory& memory, const char* what) {
+    if (other == kNobody || before_.ordered(other, now_)) return;
+    report(memory.name + " may still be " + what + " by " + text_of(other));
+  }
+  void read(Memory& memory) {
+    expect_done(memory.writer, memory, "written");
+    memory.readers.push_back(now_);
+  }
+  void write(Memory& memory) {
+    expect_done(memory.writer, memory, "written");
+    for (int32_t reader : memory.readers) expect_done(reader, memory, "read");
+    memory.writer = now_;
+    memory.readers.clear();
+  }
+
+  // ---- The order of issue ----
+
+  void check_after(const Op& op) {
+    for (int32_t other : op.after) {
+      if (!expect(other >= 0 && other < now_,
+                  "waits for op " + std::to_string(other) + ", which is not issued before it")) {
+        continue;
+      }
+      const OpKind kind = schedule_.ops[static_cast<size_t>(other)].kind;
+      expect(lane_of(kind) != lane_of(op.kind), "waits for " + text_of(other) + " of its own lane");
+    }
+    expect(op.bytes >= 0, "has " + std::to_string(op.bytes) + " bytes");
+  }
+
+  void check_unused_fields(const Op& op) {
+    const auto is = [&](std::initializer_list<OpKind> kinds) {
+      return std::ranges::find(kinds, op.kind) != kinds.end();
+    };
+    using enum OpKind;
+    expect(op.slots.empty() || is({kFetch, kGather, kForward, kBackward}), "uses no slot");
+    expect(!op.gradient || is({kBackward, kReduce, kDrain}), "uses no gradient buffer");
+    expect(!op.input || is({kForward, kBackward, kSaveInput, kLoadInput}), "uses no input slot");
+    expect(!op.output || is({kForward}), "has no output");
+  }
+
+  void visit(const Op& op) {
+    switch (op.kind) {
+      case OpKind::kUpdate:
+        return update(op);
+      case OpKind::kFetch:
+        return fetch(op);
+      case OpKind::kGather:
+        return gather(op);
+      case OpKind::kLoadInput:
+        return load_input(op);
+      case OpKind::kForward:
+        return forward(op);
+      case OpKind::kBackward:
+        return backward(op);
+      case OpKind::kSaveInput:
+        return save_input(op);
+      case OpKind::kReduce:
+        return reduce(op);
+      case OpKind::kDrain:
+        return drain(op);
+    }
+  }
+
+  // The place of that number; null, reported, where the plan has none.
+  Place* place(std::vector<Place>& places, std::optional<int32_t> number, const char* what) {
+    if (!expect(number.has_value(), std::string("names no ") + what)) return nullptr;
+    const bool known = *number >= 0 && *number < static_cast<int32_t>(places.size());
+    if (!expect(known, std::string("the plan has no ") + what + " " + std::to_string(*number))) {
+      return nullptr;
+    }
+    return &places[static_cast<size_t>(*number)];
+  }
+
+  bool holds(const Place& place, UnitId unit) {
+    const std::string held = place.unit ? "holds " + unit_text(*place.unit) : "is empty";
+    return expect(place.unit == unit, place.memory.name + " " + held + ", not " + unit_text(unit));
+  }
+
+  void put(Place& place, UnitId unit, bool complete) {
+    expect(!place.unit || place.used,
+           place.memory.name + " loses " + unit_text(*place.unit) + ", which nobody used");
+    write(place.memory);
+    place.unit = unit;
+    place.complete = complete;
+    place.used = false;
+  }
+
+  // ---- Parameters ----
+
+  void update(const Op& op) {
+    UnitState& unit = state(op.unit);
+    expect(in_.pass == Pass::kTrain && in_.overlap != UpdateOverlap::kNone,
+           "this pass has no updates");
+    expect(unit.trainable, "nothing of the unit is trained");
+    expect(!unit.updated, "the unit is updated twice");
+    if (in_.overlap == UpdateOverlap::kBackward) {
+      expect(unit.drained, "the unit's gradient is not home yet");
+    } else {
+      expect(!unit.drained, "the last step's gradient is overwritten");
+      expect(!unit.fetched, "the unit was fetched before its update");
+    }
+    read(unit.home_gradient);
+    write(unit.home_parameters);
+    unit.updated = true;
+  }
+
+  Place* one_slot(const Op& op) {
+    if (!expect(op.slots.size() == 1 && op.slots.front().unit == op.unit,
+                "must name one slot, of the unit itself")) {
+      return nullptr;
+    }
+    return place(slots_, op.slots.front().slot, "slot");
+  }
+
+  void fetch(const Op& op) {
+    UnitState& unit = state(op.unit);
+    const bool updates = in_.pass == Pass::kTrain && unit.trainable;
+    if (updates && in_.overlap == UpdateOverlap::kForward) {
+      expect(unit.updated, "the unit is fetched before its update");
+    }
+    if (updates && in_.overlap == UpdateOverlap::kBackward) {
+      expect(!unit.updated, "the unit is fetched after its update");
+    }
+    unit.fetched = true;
+    read(unit.home_parameters);
+    if (Place* slot = one_slot(op)) put(*slot, op.unit, !in_.gathers);
+  }
+
+  void gather(const Op& op) {
+    expect(in_.gathers, "nothing is gathered: the rank fetches whole units");
+    Place* slot = one_slot(op);
+    if (slot == nullptr || !holds(*slot, op.unit)) return;
+    expect(!slot->complete, slot->memory.name + " is gathered already");
+    write(slot->memory);
+    slot->complete = true;
+  }
+
+  // ---- Compute ----
+
+  void compute(const Op& op) {
+    const auto expected =
+        computed_ < compute_order_.size() ? std::optional(compute_order_[computed_]) : std::nullopt;
+    expect(expected == std::pair(op.kind, op.unit),
+           expected ? "comes in the place of " + std::string(name_of(expected->first)) + " " +
+                          unit_text(expected->second)
+                    : "comes after the last visit");
+    ++computed_;
+    std::vector<UnitId> leased;
+    for (const Placed& placed : op.slots) {
+      leased.push_back(placed.unit);
+      Place* slot = place(slots_, placed.slot, "slot");
+      if (slot == nullptr || !holds(*slot, placed.unit)) continue;
+      expect(slot->complete, slot->memory.name + " is not gathered");
+      read(slot->memory);
+      slot->used = true;
+    }
+    expect(leased == units_leased_for(in_.model->unit(op.unit)),
+           "leases other units than the unit and those that it borrows from");
+    take_input(op);
+  }
+
+  void take_input(const Op& op) {
+    const bool wanted = in_.input_slots > 0 && op.unit.value > 0;
+    if (!wanted) {
+      expect(!op.input, "has no input slot");
+      return;
+    }
+    Place* slot = place(inputs_, op.input, "input slot");
+    if (slot == nullptr || !holds(*slot, op.unit)) return;
+    read(slot->memory);
+    slot->used = true;
+  }
+
+  void forward(const Op& op) {
+    compute(op);
+    const UnitId next(op.unit.value + 1);
+    const bool wanted = in_.input_slots > 0 && next.value < static_cast<int32_t>(units_.size());
+    if (!wanted) {
+      expect(!op.output, "has no output slot");
+      return;
+    }
+    if (Place* slot = place(inputs_, op.output, "input slot")) put(*slot, next, true);
+  }
+
+  void backward(const Op& op) {
+    compute(op);
+    const UnitSpec& spec = in_.model->unit(op.unit);
+    for (UnitId owner : units_leased_for(spec)) {
+      if (owner == op.unit ? state(owner).trainable : adds_to(spec, owner)) add_to(owner, op);
+    }
+    if (!state(op.unit).trainable) expect(!op.gradient, "nothing of the unit is trained");
+  }
+
+  // The operation adds to the gradient of `owner`.
+  void add_to(UnitId owner, const Op& op) {
+    UnitState& unit = state(owner);
+    --unit.adders;
+    expect(!unit.reduced && !unit.drained,
+           "adds to the gradient of " + unit_text(owner) + ", which is gone already");
+    if (unit.lends) {
+      if (owner == op.unit) expect(!op.gradient, "the gradient has a place of its own");
+      write(unit.waiting.memory);
+    } else if (Place* buffer = place(buffers_, op.gradient, "gradient buffer")) {
+      put(*buffer, owner, !in_.reduces);
+    }
+  }
+
+  // ---- Gradients ----
+
+  // Where the unit's whole gradient is; null, reported, where it is not.
+  Place* gradient(const Op& op) {
+    UnitState& unit = state(op.unit);
+    if (!expect(unit.trainable, "nothing of the unit is trained")) return nullptr;
+    expect(unit.adders == 0, "not all backward operations have added to the gradient");
+    if (unit.lends) {
+      expect(!op.gradient, "the gradient has a place of its own");
+      return &unit.waiting;
+    }
+    Place* buffer = place(buffers_, op.gradient, "gradient buffer");
+    return buffer != nullptr && holds(*buffer, op.unit) ? buffer : nullptr;
+  }
+
+  void reduce(const Op& op) {
+    UnitState& unit = state(op.unit);
+    expect(in_.reduces, "nothing is reduced: the rank has the whole sum");
+    expect(!unit.reduced, "the gradient is reduced twice");
+    expect(!unit.drained, "the gradient was drained before");
+    unit.reduced = true;
+    Place* place = gradient(op);
+    if (place == nullptr) return;
+    write(place->memory);
+    place->complete = true;
+  }
+
+  void drain(const Op& op) {
+    UnitState& unit = state(op.unit);
+    expect(!unit.drained, "the gradient is drained twice");
+    unit.drained = true;
+    write(unit.home_gradient);
+    Place* place = gradient(op);
+    if (place == nullptr) return;
+    expect(unit.reduced || !in_.reduces, "the gradient is not reduced");
+    read(place->memory);
+    place->used = true;
+  }
+
+  // ---- Kept inputs ----
+
+  void save_input(const Op& op) {
+    UnitState& unit = state(op.unit);
+    expect(in_.pass == Pass::kTrain, "nothing is kept in this pass");
+    expect(!unit.saved, "the input is saved twice");
+    unit.saved = true;
+    write(unit.kept_input);
+    Place* slot = place(inputs_, op.input, "input slot");
+    if (slot != nullptr && holds(*slot, op.unit)) read(slot->memory);
+  }
+
+  void load_input(const Op& op) {
+    UnitState& unit = state(op.unit);
+    expect(unit.saved, "the input was not saved");
+    unit.loaded = true;
+    read(unit.kept_input);
+    if (Place* slot = place(inputs_, op.input, "input slot")) put(*slot, op.unit, true);
+  }
+
+  // ---- The whole pass ----
+
+  void check_end() {
+    expect(computed_ >= compute_order_.size(), "the pass ends after " + std::to_string(computed_) +
+                                                   " of " + std::to_string(compute_order_.size()) +
+                                                   " visits");
+    for (const std::vector<Place>* places : {&slots_, &inputs_}) {
+      for (const Place& place : *places) {
+        expect(!place.unit || place.used, place.memory.name + " ends with " +
+                                              unit_text(place.unit.value_or(UnitId())) +
+                                              ", which nobody used");
+      }
+    }
+    for (size_t i = 0; i < units_.size(); ++i) {
+      const UnitState& unit = units_[i];
+      const std::string name = unit_text(UnitId(static_cast<int32_t>(i)));
+      expect(unit.loaded || !unit.saved, "the input of " + name + " is saved for nobody");
+      if (in_.pass != Pass::kTrain || !unit.trainable) continue;
+      expect(unit.drained, "the gradient of " + name + " is never drained");
+      expect(unit.updated || in_.overlap == UpdateOverlap::kNone, name + " is never updated");
+    }
+  }
+
+  const StepSchedule& schedule_;
+  const ScheduleInputs& in_;
+  HappensBefore before_;
+  std::vector<UnitState> units_;
+  std::vector<Place> slots_, buffers_, inputs_;
+  std::vector<std::pair<OpKind, UnitId>> compute_order_;
+  size_t computed_ = 0;
+  int32_t now_ = kNobody;  // the operation that is looked at
+  std::vector<ScheduleFinding> findings_;
+};
+
+}  // namespace
+
+std::string describe_op(const StepSchedule& schedule, int32_t index) {
+  const Op& op = schedule.ops.at(static_cast<size_t>(index));
+  std::string text = "op " + std::to_string(index) + " " + std::string(name_of(op.kind)) + " " +
+                     unit_text(op.unit);
+  for (const Placed& placed : op.slots) {
+    text += &placed == op.slots.data() ? " slot " : ", ";
+    text += std::to_string(placed.slot);
+  }
+  if (op.gradient) text += " gradient " + std::to_string(*op.gradient);
+  if (op.input) text += " input " + std::to_string(*op.input);
+  if (op.output) text += " output " + std::to_string(*op.output);
+  return text;
+}
+
+std::vector<ScheduleFinding> validate_schedule(const StepSchedule& schedule,
+                                               const ScheduleInputs& inputs) {
+  LONGSHORE_CHECK(inputs.model != nullptr);
+  return Validator(schedule, inputs).run();
+}
+
+void check_step_schedule(const StepSchedule& schedule, const ScheduleInputs& inputs) {
+  const std::vector<ScheduleFinding> findings = validate_schedule(schedule, inputs);
+  if (findings.empty()) return;
+  std::string text = "the schedule is not valid: " + std::to_string(findings.size()) + " findings";
+  for (size_t i = 0; i < std::min(findings.size(), kFindingsShown); ++i) {
+    text += "\n  " + findings[i].text;
+  }
+  throw CheckFailure(text);
+}
+
+}  // namespace longshore

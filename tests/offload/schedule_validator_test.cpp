@@ -1,0 +1,300 @@
+// What the validator catches, on schedules by hand in which no wait is one too many.
+#include "offload/schedule/schedule_validator.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+
+#include "base/errors.h"
+#include "offload/schedule/happens_before.h"
+#include "tests/fakes/specs.h"
+
+namespace longshore {
+namespace {
+
+Placed at(int unit, int slot) {
+  return {UnitId(unit), slot};
+}
+
+// The numbers of an operation that uses buffers beside slots.
+struct Places {
+  std::optional<int32_t> gradient = std::nullopt;
+  std::optional<int32_t> input = std::nullopt;
+  std::optional<int32_t> output = std::nullopt;
+};
+
+Op op(OpKind kind, int unit, std::vector<Placed> slots, std::vector<int32_t> after,
+      const Places& places = {}) {
+  Op op;
+  op.kind = kind;
+  op.unit = UnitId(unit);
+  op.slots = std::move(slots);
+  op.after = std::move(after);
+  op.gradient = places.gradient;
+  op.input = places.input;
+  op.output = places.output;
+  return op;
+}
+
+std::string text_of(const std::vector<ScheduleFinding>& findings) {
+  std::string text;
+  for (const ScheduleFinding& finding : findings) text += finding.text + "\n";
+  return text;
+}
+
+// Two units, two slots, two ranks, one gradient buffer, the update in the next forward: every kind
+// of operation but those of kept inputs, each with exactly the waits it needs.
+struct ByHand {
+  ByHand() {
+    model.units.resize(2);
+    for (int u = 0; u < 2; ++u) {
+      model.units[u].id = UnitId(u);
+      model.units[u].name = "unit." + std::to_string(u);
+      model.units[u].parameters = {fakes::make_parameter("p" + std::to_string(u), {8})};
+    }
+    model.units[0].carry_out = {{1}};
+    inputs.model = &model;
+    inputs.visits.visits = {{UnitId(0), {at(0, 0)}, {at(0, 0), at(1, 1)}},
+                            {UnitId(1), {at(1, 1)}, {}},
+                            {UnitId(0), {at(0, 0)}, {}}};
+    inputs.gathers = true;
+    inputs.reduces = true;
+    inputs.gradient_buffers = 1;
+    using enum OpKind;
+    schedule.ops = {
+        op(kUpdate, 0, {}, {}),            // 0
+        op(kFetch, 0, {at(0, 0)}, {0}),    // 1
+        op(kGather, 0, {at(0, 0)}, {1}),   // 2
+        op(kUpdate, 1, {}, {}),            // 3
+        op(kFetch, 1, {at(1, 1)}, {3}),    // 4
+        op(kGather, 1, {at(1, 1)}, {4}),   // 5
+        op(kForward, 0, {at(0, 0)}, {2}),  // 6
+        op(kBackward, 1, {at(1, 1)}, {5}, {.gradient = 0}),
+        op(kReduce, 1, {}, {7}, {.gradient = 0}),  // 8
+        op(kDrain, 1, {}, {8}, {.gradient = 0}),   // 9
+        op(kBackward, 0, {at(0, 0)}, {9}, {.gradient = 0}),
+        op(kReduce, 0, {}, {10}, {.gradient = 0}),  // 11
+        op(kDrain, 0, {}, {11}, {.gradient = 0}),   // 12
+    };
+  }
+
+  std::string findings() const { return text_of(validate_schedule(schedule, inputs)); }
+  // The findings after a change.
+  template <typename Change>
+  std::string with(const Change& change) const {
+    ByHand copy = *this;
+    copy.inputs.model = &copy.model;
+    change(copy);
+    return copy.findings();
+  }
+
+  ModelSpec model;
+  ScheduleInputs inputs;
+  StepSchedule schedule;
+};
+
+void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+}
+
+// Goal: order is that of lanes and of `after`, through any number of operations.
+TEST(HappensBefore, FollowsLanesAndWaits) {
+  const ByHand hand;
+  const HappensBefore before(hand.schedule);
+  EXPECT_TRUE(before.ordered(0, 1));   // a wait
+  EXPECT_TRUE(before.ordered(0, 3));   // a lane
+  EXPECT_TRUE(before.ordered(0, 12));  // both
+  EXPECT_FALSE(before.ordered(3, 1));  // issued later
+  EXPECT_FALSE(before.ordered(3, 6));  // unit 1's update and unit 0's forward are free
+  EXPECT_FALSE(before.ordered(6, 4));
+  EXPECT_FALSE(before.ordered(5, 5));
+}
+
+TEST(ScheduleValidator, AcceptsAScheduleByHand) {
+  const ByHand hand;
+  EXPECT_EQ(hand.findings(), "");
+  EXPECT_NO_THROW(check_step_schedule(hand.schedule, hand.inputs));
+}
+
+// Goal: the text names both operations, and the engine gets all of it in one error.
+TEST(ScheduleValidator, NamesBothSidesOfARace) {
+  ByHand hand;
+  hand.schedule.ops[7].after.clear();
+  const auto findings = validate_schedule(hand.schedule, hand.inputs);
+  // The second: nothing holds the drain back until the update has read the old gradient.
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_EQ(findings[0].op, 7);
+  EXPECT_EQ(findings[0].text,
+            "op 7 backward unit 1 slot 1 gradient 0: slot 1 may still be written by op 5 gather "
+            "unit 1 slot 1");
+  try {
+    check_step_schedule(hand.schedule, hand.inputs);
+    FAIL() << "no error";
+  } catch (const CheckFailure& error) {
+    expect_contains(error.what(), "2 findings\n  op 7 backward unit 1 slot 1 gradient 0: slot 1");
+  }
+}
+
+// Goal: in this schedule no wait is one too many, so each one's loss is seen.
+TEST(ScheduleValidator, CatchesEveryMissingWaitOfAScheduleByHand) {
+  const ByHand hand;
+  for (size_t i = 0; i < hand.schedule.ops.size(); ++i) {
+    if (hand.schedule.ops[i].after.empty()) continue;
+    EXPECT_NE(hand.with([&](ByHand& copy) { copy.schedule.ops[i].after.clear(); }), "") << i;
+  }
+}
+
+TEST(ScheduleValidator, CatchesWaitsThatAreNone) {
+  const ByHand hand;
+  const auto waits = [&](int32_t op, int32_t before) {
+    return hand.with([&](ByHand& copy) { copy.schedule.ops[op].after.push_back(before); });
+  };
+  expect_contains(waits(2, 2), "waits for op 2, which is not issued before it");
+  expect_contains(waits(2, 9), "waits for op 9, which is not issued before it");
+  expect_contains(waits(2, -1), "waits for op -1, which is not issued before it");
+  expect_contains(waits(3, 0), "waits for op 0 update unit 0 of its own lane");
+}
+
+TEST(ScheduleValidator, CatchesWrongPlaces) {
+  const ByHand hand;
+  const auto changed = [&](int32_t op, const std::function<void(Op&)>& change) {
+    return hand.with([&](ByHand& copy) { change(copy.schedule.ops[op]); });
+  };
+  expect_contains(changed(4, [](Op& op) { op.slots = {at(1, 0)}; }),
+                  "slot 0 loses unit 0, which nobody used");
+  expect_contains(changed(4, [](Op& op) { op.slots = {at(1, 2)}; }), "the plan has no slot 2");
+  expect_contains(changed(4, [](Op& op) { op.slots = {}; }), "must name one slot");
+  expect_contains(changed(6, [](Op& op) { op.slots = {at(0, 1)}; }), "slot 1 holds unit 1, not");
+  expect_contains(changed(6, [](Op& op) { op.slots = {}; }), "leases other units");
+  expect_contains(changed(7, [](Op& op) { op.gradient = 1; }), "the plan has no gradient buffer 1");
+  expect_contains(changed(7, [](Op& op) { op.gradient.reset(); }), "names no gradient buffer");
+  expect_contains(changed(1, [](Op& op) { op.gradient = 0; }), "uses no gradient buffer");
+  expect_contains(changed(6, [](Op& op) { op.output = 0; }), "has no output slot");
+  expect_contains(changed(6, [](Op& op) { op.unit = UnitId(7); }), "there is no such unit");
+}
+
+TEST(ScheduleValidator, CatchesWhatIsLeftOut) {
+  const ByHand hand;
+  const auto without = [&](int32_t op) {
+    return hand.with([&](ByHand& copy) {
+      StepSchedule cut;
+      for (int32_t i = 0; i < static_cast<int32_t>(copy.schedule.ops.size()); ++i) {
+        if (i == op) continue;
+        Op kept = copy.schedule.ops[static_cast<size_t>(i)];
+        std::erase(kept.after, op);
+        for (int32_t& before : kept.after) before -= before > op ? 1 : 0;
+        cut.ops.push_back(kept);
+      }
+      copy.schedule = cut;
+    });
+  };
+  expect_contains(without(0), "the unit is fetched before its update");
+  expect_contains(without(1), "slot 0 is empty, not unit 0");
+  expect_contains(without(2), "slot 0 is not gathered");
+  expect_contains(without(6), "comes in the place of forward unit 0");
+  expect_contains(without(8), "the gradient is not reduced");
+  expect_contains(without(9), "gradient buffer 0 loses unit 1, which nobody used");
+  expect_contains(without(10), "the pass ends after 2 of 3 visits");
+  expect_contains(without(12), "the gradient of unit 0 is never drained");
+}
+
+TEST(ScheduleValidator, CatchesWhatIsDoneTwice) {
+  const ByHand hand;
+  const auto again = [&](int32_t op) {
+    return hand.with([&](ByHand& copy) {
+      copy.schedule.ops.push_back(copy.schedule.ops[static_cast<size_t>(op)]);
+    });
+  };
+  expect_contains(again(12), "the gradient is drained twice");
+  expect_contains(again(11), "the gradient is reduced twice");
+  expect_contains(again(10), "comes after the last visit");
+  expect_contains(again(3), "the unit is updated twice");
+  expect_contains(again(2), "slot 0 is gathered already");
+}
+
+TEST(ScheduleValidator, ChecksTheRuleOfUpdates) {
+  const ByHand hand;
+  const auto overlap = [&](UpdateOverlap rule) {
+    return hand.with([&](ByHand& copy) { copy.inputs.overlap = rule; });
+  };
+  expect_contains(overlap(UpdateOverlap::kNone), "this pass has no updates");
+  expect_contains(overlap(UpdateOverlap::kBackward), "the unit's gradient is not home yet");
+  // In backward, an update of this step's gradient: after its drain, and after every fetch.
+  const auto moved = [&](std::vector<int32_t> after) {
+    return hand.with([&](ByHand& copy) {
+      copy.inputs.overlap = UpdateOverlap::kBackward;
+      copy.schedule.ops[0].kind = copy.schedule.ops[3].kind = OpKind::kFetch;
+      auto& ops = copy.schedule.ops;
+      ops = {ops[1], ops[2], ops[4],  ops[5],  ops[6], ops[7],
+             ops[8], ops[9], ops[10], ops[11], ops[12]};
+      for (Op& op : ops) op.after.clear();
+      const std::vector<std::vector<int32_t>> waits = {{},  {0}, {},  {2}, {1}, {3},
+                                                       {5}, {6}, {7}, {8}, {9}};
+      for (size_t i = 0; i < ops.size(); ++i) ops[i].after = waits[i];
+      ops.push_back(op(OpKind::kUpdate, 1, {}, {7}));
+      ops.push_back(op(OpKind::kUpdate, 0, {}, std::move(after)));
+    });
+  };
+  EXPECT_EQ(moved({10}), "");
+  expect_contains(moved({}), "the gradient of unit 0 at home may still be written by op 10 drain");
+}
+
+// ---- Kept inputs ----
+
+// Three units, two input slots: the input of unit 1 goes to the host and comes back.
+struct KeptInputs : ByHand {
+  KeptInputs() {
+    model.units.push_back(model.units[1]);
+    model.units[2].id = UnitId(2);
+    model.units[2].name = "unit.2";
+    model.units[2].parameters[0].name = "p2";
+    model.units[1].carry_out = {{1}};
+    inputs.gathers = inputs.reduces = false;
+    inputs.overlap = UpdateOverlap::kNone;
+    inputs.gradient_buffers = 3;
+    inputs.input_slots = 2;
+    inputs.visits.visits = {{UnitId(0), {at(0, 0)}, {at(0, 0), at(1, 1), at(2, 2)}}};
+    using enum OpKind;
+    schedule.ops = {
+        op(kFetch, 0, {at(0, 0)}, {}),
+        op(kFetch, 1, {at(1, 1)}, {}),
+        op(kFetch, 2, {at(2, 2)}, {}),
+        op(kForward, 0, {at(0, 0)}, {0}, {.output = 1}),
+        op(kSaveInput, 1, {}, {3}, {.input = 1}),
+        op(kForward, 1, {at(1, 1)}, {1}, {.input = 1, .output = 0}),
+        op(kBackward, 2, {at(2, 2)}, {2}, {.gradient = 0, .input = 0}),
+        op(kLoadInput, 1, {}, {4, 6}, {.input = 0}),
+        op(kBackward, 1, {at(1, 1)}, {7}, {.gradient = 1, .input = 0}),
+        op(kBackward, 0, {at(0, 0)}, {}, {.gradient = 2}),
+        op(kDrain, 2, {}, {6}, {.gradient = 0}),
+        op(kDrain, 1, {}, {8}, {.gradient = 1}),
+        op(kDrain, 0, {}, {9}, {.gradient = 2}),
+    };
+  }
+};
+
+TEST(ScheduleValidator, FollowsInputsToTheHostAndBack) {
+  const KeptInputs hand;
+  EXPECT_EQ(hand.findings(), "");
+  const auto changed = [&](int32_t op, const std::function<void(Op&)>& change) {
+    return hand.with([&](ByHand& copy) { change(copy.schedule.ops[op]); });
+  };
+  expect_contains(changed(4, [](Op& op) { op.after = {}; }),
+                  "op 4 save input unit 1 input 1: input slot 1 may still be written by op 3");
+  expect_contains(changed(7, [](Op& op) { op.after = {6}; }),
+                  "the kept input of unit 1 on the host may still be written by op 4");
+  expect_contains(changed(7, [](Op& op) { op.after = {4}; }),
+                  "input slot 0 may still be read by op 6 backward unit 2");
+  expect_contains(changed(8, [](Op& op) { op.after = {}; }),
+                  "input slot 0 may still be written by op 7 load input");
+  expect_contains(changed(8, [](Op& op) { op.input = 1; }), "input slot 0 ends with unit 1");
+  expect_contains(changed(3, [](Op& op) { op.output = 0; }), "input slot 1 is empty, not unit 1");
+  // The output takes the slot of a save that is under way.
+  expect_contains(changed(5, [](Op& op) { op.output = 1; }),
+                  "input slot 1 may still be read by op 4 save input unit 1 input 1");
+  expect_contains(changed(4, [](Op& op) { op.unit = UnitId(2); }), "input slot 1 holds unit 1");
+}
+
+}  // namespace
+}  // namespace longshore
