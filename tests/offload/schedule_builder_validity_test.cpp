@@ -1,0 +1,188 @@
+// Every schedule of the builder is valid, over models and settings; and with any wait taken away,
+// any operation misplaced or doubled, it is not.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "offload/schedule/happens_before.h"
+#include "offload/schedule/schedule_simulation.h"
+#include "offload/schedule/schedule_validator.h"
+#include "tests/offload/schedule_cases.h"
+
+namespace longshore {
+namespace {
+
+// Mutations are quadratic: they are tried on every so many cases.
+constexpr size_t kMutationStride = 53;
+
+std::string findings_of(const StepSchedule& schedule, const ScheduleInputs& inputs) {
+  std::string text;
+  for (const ScheduleFinding& finding : validate_schedule(schedule, inputs)) {
+    text += finding.text + "\n";
+  }
+  return text;
+}
+
+TEST(ScheduleBuilderValidity, HoldsForEveryModelAndSetting) {
+  for (const ScheduleCase& options : all_schedule_cases()) {
+    const ModelSpec model = make_case_model(options);
+    const ScheduleInputs inputs = make_case_inputs(options, model);
+    ASSERT_EQ(findings_of(build_schedule(inputs), inputs), "") << options.name();
+  }
+}
+
+// Goal: each wait is either caught when it is missing, or other waits imply it.
+TEST(ScheduleBuilderValidity, EveryMissingWaitIsCaughtOrImplied) {
+  const std::vector<ScheduleCase> cases = all_schedule_cases();
+  int caught = 0, implied = 0;
+  for (size_t i = 0; i < cases.size(); i += kMutationStride) {
+    const ModelSpec model = make_case_model(cases[i]);
+    const ScheduleInputs inputs = make_case_inputs(cases[i], model);
+    const StepSchedule schedule = build_schedule(inputs);
+    const HappensBefore before(schedule);
+    for (size_t op = 0; op < schedule.ops.size(); ++op) {
+      for (size_t wait = 0; wait < schedule.ops[op].after.size(); ++wait) {
+        StepSchedule broken = schedule;
+        std::vector<int32_t>& after = broken.ops[op].after;
+        after.erase(after.begin() + static_cast<int64_t>(wait));
+        if (HappensBefore(broken) == before) {
+          ++implied;
+          continue;
+        }
+        ++caught;
+        EXPECT_NE(findings_of(broken, inputs), "")
+            << cases[i].name() << ": " << describe_op(schedule, static_cast<int32_t>(op))
+            << " without waiting for " << describe_op(schedule, schedule.ops[op].after[wait]);
+      }
+    }
+  }
+  EXPECT_GT(caught, 1000);
+  EXPECT_LT(implied, caught / 2);  // else the builder writes down far too much
+}
+
+// Calls `change` on a copy of each operation that it applies to; each change must be found.
+template <typename Change>
+void expect_found(const char* what, const Change& change) {
+  const std::vector<ScheduleCase> cases = all_schedule_cases();
+  int tried = 0;
+  for (size_t i = 0; i < cases.size(); i += kMutationStride) {
+    const ModelSpec model = make_case_model(cases[i]);
+    const ScheduleInputs inputs = make_case_inputs(cases[i], model);
+    const StepSchedule schedule = build_schedule(inputs);
+    for (size_t op = 0; op < schedule.ops.size(); ++op) {
+      StepSchedule broken = schedule;
+      if (!change(broken, op)) continue;
+      ++tried;
+      EXPECT_NE(findings_of(broken, inputs), "")
+          << what << ", " << cases[i].name() << ": " << describe_op(schedule, static_cast<int>(op));
+    }
+  }
+  EXPECT_GT(tried, 100) << what;
+}
+
+TEST(ScheduleBuilderValidity, OperationsMisplacedOrDoubledAreCaught) {
+  expect_found("another slot", [](StepSchedule& schedule, size_t op) {
+    std::vector<Placed>& slots = schedule.ops[op].slots;
+    if (!slots.empty()) slots.front().slot = slots.front().slot == 0 ? 1 : 0;
+    return !slots.empty();
+  });
+  expect_found("another gradient buffer", [](StepSchedule& schedule, size_t op) {
+    std::optional<int32_t>& gradient = schedule.ops[op].gradient;
+    if (gradient) gradient = *gradient == 0 ? 1 : 0;
+    return gradient.has_value();
+  });
+  expect_found("another input slot", [](StepSchedule& schedule, size_t op) {
+    std::optional<int32_t>& input = schedule.ops[op].input;
+    if (input) input = *input == 0 ? 1 : 0;
+    return input.has_value();
+  });
+  expect_found("the unit after it", [](StepSchedule& schedule, size_t op) {
+    ++schedule.ops[op].unit.value;
+    return true;
+  });
+  expect_found("twice", [](StepSchedule& schedule, size_t op) {
+    schedule.ops.push_back(schedule.ops[op]);
+    return true;
+  });
+  expect_found("compute before the compute before it", [](StepSchedule& schedule, size_t op) {
+    if (lane_of(schedule.ops[op].kind) != Lane::kCompute || op == 0) return false;
+    size_t other = op - 1;
+    while (lane_of(schedule.ops[other].kind) != Lane::kCompute) {
+      if (other-- == 0) return false;
+    }
+    std::swap(schedule.ops[op], schedule.ops[other]);
+    return true;
+  });
+}
+
+// ---- What the validator accepts, executed ----
+
+// Runs a schedule with random times and looks at every slot: whoever reads it finds the unit that
+// was fetched and gathered there, and nobody writes meanwhile. Knows nothing of waits.
+void expect_slots_hold(const StepSchedule& schedule, const ScheduleInputs& inputs,
+                       std::mt19937& random, const std::string& name) {
+  std::vector<double> seconds;
+  for (size_t i = 0; i < schedule.ops.size(); ++i) {
+    seconds.push_back(random() % 4 == 0 ? 1.0 : static_cast<double>(1 + random() % 1000));
+  }
+  const SimulatedPass pass = simulate_schedule(schedule, seconds);
+  const OpKind fills = inputs.gathers ? OpKind::kGather : OpKind::kFetch;
+  for (size_t i = 0; i < schedule.ops.size(); ++i) {
+    if (lane_of(schedule.ops[i].kind) != Lane::kCompute) continue;
+    for (const Placed& placed : schedule.ops[i].slots) {
+      double newest = -1.0;
+      std::optional<UnitId> held;
+      for (size_t j = 0; j < schedule.ops.size(); ++j) {
+        const Op& other = schedule.ops[j];
+        if (other.kind != OpKind::kFetch && other.kind != OpKind::kGather) continue;
+        if (other.slots.front().slot != placed.slot) continue;
+        const bool apart =
+            pass.ops[j].end <= pass.ops[i].begin || pass.ops[j].begin >= pass.ops[i].end;
+        EXPECT_TRUE(apart) << name << ": ops " << i << " and " << j;
+        if (other.kind != fills || pass.ops[j].end > pass.ops[i].begin) continue;
+        if (pass.ops[j].begin < newest) continue;
+        newest = pass.ops[j].begin;
+        held = other.unit;
+      }
+      EXPECT_EQ(held, placed.unit) << name << ": op " << i << " slot " << placed.slot;
+    }
+  }
+}
+
+TEST(ScheduleBuilderValidity, SlotsHoldWhatIsReadWhateverTheTimes) {
+  const std::vector<ScheduleCase> cases = all_schedule_cases();
+  std::mt19937 random(5);
+  for (size_t i = 0; i < cases.size(); i += 7) {
+    const ModelSpec model = make_case_model(cases[i]);
+    const ScheduleInputs inputs = make_case_inputs(cases[i], model);
+    const StepSchedule schedule = build_schedule(inputs);
+    for (int round = 0; round < 3; ++round) {
+      expect_slots_hold(schedule, inputs, random, cases[i].name());
+    }
+  }
+}
+
+// Goal: inputs that go to the host and back cost a step nothing while compute takes longer.
+TEST(ScheduleBuilderValidity, KeptInputsHideBehindCompute) {
+  const auto seconds = [](const ScheduleCase& options) {
+    const ModelSpec model = make_case_model(options);
+    const StepSchedule schedule = build_schedule(make_case_inputs(options, model));
+    std::vector<double> times;
+    for (const Op& op : schedule.ops) {
+      times.push_back(op.kind == OpKind::kBackward ? 3.0 : op.kind == OpKind::kForward ? 1.0 : 0.4);
+    }
+    return simulate_schedule(schedule, times).seconds;
+  };
+  for (int64_t prefetch : {1, 2}) {
+    for (int32_t slots : {2, 3}) {
+      ScheduleCase options{.blocks = 12, .frozen = {}, .prefetch = prefetch};
+      options.several_ranks = false;
+      const double without = seconds(options);
+      options.input_slots = slots;
+      EXPECT_DOUBLE_EQ(seconds(options), without) << prefetch << " ahead, " << slots << " slots";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,94 @@
+// Inputs of the schedule builder over models and settings, for tests. Pure functions.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "offload/schedule/step_schedule.h"
+#include "tests/fakes/specs.h"
+
+namespace longshore {
+
+struct ScheduleCase {
+  int blocks = 3;
+  bool tied = false;
+  std::vector<int> frozen;  // units
+  int64_t prefetch = 1;
+  bool several_ranks = true;  // gathers and reduces
+  int32_t gradient_buffers = 2;
+  int32_t input_slots = 0;
+  UpdateOverlap overlap = UpdateOverlap::kForward;
+  Pass pass = Pass::kTrain;
+
+  std::string name() const {
+    std::string text = std::to_string(blocks) + (tied ? " blocks, tied" : " blocks");
+    for (int unit : frozen) text += ", unit " + std::to_string(unit) + " frozen";
+    text += ", prefetch " + std::to_string(prefetch) + (several_ranks ? ", ranks" : ", one rank");
+    text += ", " + std::to_string(gradient_buffers) + " gradient buffers, " +
+            std::to_string(input_slots) + " input slots, overlap " +
+            std::to_string(static_cast<int>(overlap));
+    return text + (pass == Pass::kTrain ? ", train" : ", forward");
+  }
+};
+
+inline ModelSpec make_case_model(const ScheduleCase& options) {
+  ModelSpec model = fakes::make_small_model(options.blocks, options.tied);
+  for (int unit : options.frozen) {
+    for (ParamSpec& parameter : model.units.at(static_cast<size_t>(unit)).parameters) {
+      parameter.frozen = true;
+    }
+  }
+  return model;
+}
+
+// `model` is the case's and must outlive the inputs. Units differ in size; the smallest slot holds
+// the second largest only, so that not every unit fits everywhere.
+inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelSpec& model) {
+  PassInputs sizes;
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    sizes.unit_bytes.push_back(u == 0 ? 9 : 4 + static_cast<Bytes>(u % 3));
+  }
+  sizes.prefetch = options.prefetch;
+  const int64_t slots = std::max<int64_t>(options.prefetch + 1, options.tied ? 2 : 1);
+  sizes.slot_bytes.assign(static_cast<size_t>(slots), 9);
+  if (slots > 2) sizes.slot_bytes.back() = 6;
+  ScheduleInputs inputs;
+  inputs.model = &model;
+  inputs.pass = options.pass;
+  inputs.visits = plan_pass(model, options.pass, sizes);
+  inputs.gathers = inputs.reduces = options.several_ranks;
+  inputs.gradient_buffers = options.gradient_buffers;
+  inputs.input_slots = options.input_slots;
+  inputs.overlap = options.overlap;
+  return inputs;
+}
+
+// Every combination: models, prefetch depths, ranks, buffers, kept inputs, updates, passes.
+inline std::vector<ScheduleCase> all_schedule_cases() {
+  std::vector<ScheduleCase> cases;
+  const std::vector<std::vector<int>> frozen = {{}, {0, 1}, {2}, {0, 1, 2, 3}};
+  for (int blocks : {2, 3, 6}) {
+    for (bool tied : {false, true}) {
+      for (const std::vector<int>& units : frozen) {
+        for (int64_t prefetch : {0, 1, 2, 3}) {
+          for (bool ranks : {false, true}) {
+            for (int32_t buffers : {1, 2, 3}) {
+              for (int32_t inputs : {0, 2, 3}) {
+                for (UpdateOverlap overlap :
+                     {UpdateOverlap::kNone, UpdateOverlap::kForward, UpdateOverlap::kBackward}) {
+                  cases.push_back({blocks, tied, units, prefetch, ranks, buffers, inputs, overlap});
+                }
+              }
+              cases.push_back({blocks, tied, units, prefetch, ranks, buffers, 2,
+                               UpdateOverlap::kForward, Pass::kForward});
+            }
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+}  // namespace longshore
