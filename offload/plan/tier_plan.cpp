@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "device/device_memory.h"
 #include "offload/optimizer/update_traffic.h"
+#include "offload/schedule/schedule_validator.h"
 #include "offload/staging/grad_drain.h"
 #include "offload/staging/grad_reducer.h"
 #include "pinned/pinned_store.h"
@@ -287,9 +288,11 @@ class Draft {
       inputs.update_bytes.push_back(update);
     }
     plan_.schedules.train = build_schedule(inputs);
+    check_step_schedule(plan_.schedules.train, inputs);
     inputs.pass = Pass::kForward;
     inputs.visits = plan_.passes.forward;
     plan_.schedules.forward = build_schedule(inputs);
+    check_step_schedule(plan_.schedules.forward, inputs);
     plan_.schedules.flush = build_flush(model_);
     plan_.host_inputs.assign(model_.units.size(), 0);
     for (const Op& op : plan_.schedules.train.ops) {
