@@ -1,0 +1,147 @@
+#include "offload/schedule/schedule_text.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+using Row = std::array<std::string, 7>;
+
+const Row kTitles = {"op", "lane", "operation", "unit", "uses", "after", "bytes"};
+
+std::string joined(const std::vector<int32_t>& numbers) {
+  std::string text;
+  for (int32_t number : numbers) text += (text.empty() ? "" : " ") + std::to_string(number);
+  return text;
+}
+
+// "slot 1, gradient 0".
+std::string uses_of(const Op& op) {
+  std::string text;
+  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  for (const Placed& placed : op.slots) add("slot " + std::to_string(placed.slot));
+  if (op.gradient) add("gradient " + std::to_string(*op.gradient));
+  if (op.input) add("input " + std::to_string(*op.input));
+  if (op.output) add("output " + std::to_string(*op.output));
+  return text;
+}
+
+std::string padded(const std::string& text, size_t width, bool right) {
+  const std::string spaces(width - std::min(width, text.size()), ' ');
+  return right ? spaces + text : text + spaces;
+}
+
+// ---- Drawing ----
+
+constexpr double kLeft = 70.0;
+constexpr double kWidth = 1600.0;
+constexpr double kRow = 34.0;
+constexpr double kBar = 26.0;
+
+// Bars of the same unit have the same colour in every lane, neighbours differ.
+constexpr std::array<std::string_view, 6> kColours = {"#7fb3d5", "#f5b971", "#8fce9b",
+                                                      "#c7a3d9", "#e39b9b", "#b8bf7a"};
+
+std::string number(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f", value);
+  return text.data();
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '<') {
+      out += "&lt;";
+    } else if (c == '&') {
+      out += "&amp;";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string bar(const Op& op, int32_t index, const std::string& unit, const SimulatedOp& times,
+                double y, double scale) {
+  const double x = kLeft + times.begin * scale;
+  const double width = std::max(1.0, (times.end - times.begin) * scale - 1.0);
+  std::string title = std::to_string(index) + " " + std::string(name_of(op.kind)) + " " + unit;
+  if (const std::string uses = uses_of(op); !uses.empty()) title += ", " + uses;
+  if (!op.after.empty()) title += ", after " + joined(op.after);
+  const auto colour = static_cast<size_t>(op.unit.value) % kColours.size();
+  std::string text = "<g><title>" + escaped(title) + "</title><rect x=\"" + number(x) + "\" y=\"" +
+                     number(y) + "\" width=\"" + number(width) + "\" height=\"" + number(kBar) +
+                     "\" fill=\"" + std::string(kColours[colour]) + "\"";
+  // Backward and what follows from it stand out from forward.
+  if (op.kind == OpKind::kBackward) text += " stroke=\"#333\"";
+  text += "/>";
+  if (width > 14.0) {
+    text += "<text x=\"" + number(x + 3) + "\" y=\"" + number(y + 17) + "\">" +
+            std::to_string(op.unit.value) + "</text>";
+  }
+  return text + "</g>\n";
+}
+
+}  // namespace
+
+std::string print_schedule(const StepSchedule& schedule, const ModelSpec& model) {
+  std::vector<Row> rows = {kTitles};
+  for (size_t i = 0; i < schedule.ops.size(); ++i) {
+    const Op& op = schedule.ops[i];
+    rows.push_back({std::to_string(i), std::string(name_of(lane_of(op.kind))),
+                    std::string(name_of(op.kind)), model.unit(op.unit).name, uses_of(op),
+                    joined(op.after), op.bytes > 0 ? format_bytes(op.bytes) : ""});
+  }
+  std::array<size_t, kTitles.size()> widths{};
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool right = i == 0 || i + 1 == row.size();
+      line += (i == 0 ? "" : "  ") + padded(row[i], widths[i], right);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string draw_schedule(const StepSchedule& schedule, const ModelSpec& model,
+                          const SimulatedPass& pass) {
+  LONGSHORE_CHECK(pass.ops.size() == schedule.ops.size());
+  std::array<int, kLaneCount> rows{};  // by lane, from 1; 0: it has no operations
+  int row_count = 0;
+  for (size_t lane = 0; lane < kLaneCount; ++lane) {
+    const bool used = std::ranges::any_of(
+        schedule.ops, [&](const Op& op) { return lane_of(op.kind) == static_cast<Lane>(lane); });
+    if (used) rows[lane] = ++row_count;
+  }
+  const double height = kRow * row_count + 10.0;
+  std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" +
+                     number(kLeft + kWidth + 10.0) + "\" height=\"" + number(height) +
+                     "\" font-family=\"sans-serif\" font-size=\"12\">\n"
+                     "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
+  const auto y_of = [&](size_t lane) { return kRow * (rows[lane] - 1) + 8.0; };
+  for (size_t lane = 0; lane < kLaneCount; ++lane) {
+    if (rows[lane] == 0) continue;
+    text += "<text x=\"6\" y=\"" + number(y_of(lane) + 17) + "\">" +
+            std::string(name_of(static_cast<Lane>(lane))) + "</text>\n";
+  }
+  const double scale = pass.seconds > 0.0 ? kWidth / pass.seconds : 0.0;
+  for (size_t i = 0; i < schedule.ops.size(); ++i) {
+    const Op& op = schedule.ops[i];
+    text += bar(op, static_cast<int32_t>(i), model.unit(op.unit).name, pass.ops[i],
+                y_of(static_cast<size_t>(lane_of(op.kind))), scale);
+  }
+  return text + "</svg>\n";
+}
+
+}  // namespace longshore
