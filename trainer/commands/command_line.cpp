@@ -15,6 +15,7 @@
 #include "config/describe.h"
 #include "config/overrides.h"
 #include "trainer/bench_optimizer.h"
+#include "trainer/bench_overlap.h"
 #include "trainer/commands/commands.h"
 
 namespace longshore {
@@ -44,6 +45,7 @@ struct Parsed {
   ExportCommandOptions exporting;
   BenchOptimizerOptions bench_optimizer;
   BenchNvmeOptions bench_nvme;
+  BenchOverlapOptions bench_overlap;
   std::string bench_size = "4GiB";
   LaunchOptions launch;
   std::string source = "auto";
@@ -251,11 +253,29 @@ void add_bench_nvme(CLI::App& bench, Parsed& parsed) {
   });
 }
 
+void add_bench_overlap(CLI::App& bench, Parsed& parsed) {
+  BenchOverlapOptions& options = parsed.bench_overlap;
+  CLI::App* overlap = bench.add_subcommand(
+      "overlap", "time of a step of timers, as the real schedule runs it, against its bound");
+  overlap->add_option("--ratios", options.ratios, "of other lanes to compute; all combinations");
+  overlap->add_option("--ranks", options.ranks, "threads that stand for ranks");
+  overlap->add_option("--units", options.units, "of the model");
+  overlap->add_option("--unit-ms", options.unit_milliseconds, "forward of a unit");
+  overlap->add_option("--prefetch", options.prefetch, "units ahead; default: 1, several ranks 2");
+  overlap->add_option("--steps", options.steps, "measured for each combination");
+  overlap->add_flag("--peers", options.peers, "FSDP2's and DeepSpeed's schedules beside ours");
+  overlap->add_flag("--simulate", options.simulate, "run nothing: an executor without cost");
+  overlap->add_flag("--json", options.json, "as JSON");
+  overlap->callback(
+      [&parsed] { parsed.action = [&parsed] { return run_bench_overlap(parsed.bench_overlap); }; });
+}
+
 void add_bench_commands(CLI::App& app, Parsed& parsed) {
   CLI::App* bench = app.add_subcommand("bench", "measure this machine");
   bench->require_subcommand(1);
   add_bench_optimizer(*bench, parsed);
   add_bench_nvme(*bench, parsed);
+  add_bench_overlap(*bench, parsed);
 }
 
 int parse_and_run(std::vector<std::string> arguments) {
