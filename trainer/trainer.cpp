@@ -75,6 +75,8 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
     check_prompts();
   }
   load_or_resume();
+  // What setting up moved is no step's.
+  payload_before_ = engine_.payload();
 }
 
 // A prompt that does not fit would end the run only at the first evaluation.
