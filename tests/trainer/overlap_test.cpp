@@ -68,8 +68,11 @@ TEST(OverlapBench, DeferredUpdatesHideBehindForward) {
   options.ratios = {0.25, 0.5, 1.0, 2.0};
   for (const UpdateFigures& f : measure_updates(options)) {
     const double one = f.update_seconds / options.units;
-    if (f.update <= 1.0) EXPECT_NEAR(f.exposed(), one, kRounding) << f.update;
-    if (f.update > 1.0) EXPECT_GT(f.exposed(), 10 * one) << f.update;
+    if (f.update <= 1.0) {
+      EXPECT_NEAR(f.exposed(), one, kRounding) << f.update;
+    } else {
+      EXPECT_GT(f.exposed(), 10 * one) << f.update;
+    }
   }
 }
 
