@@ -43,6 +43,7 @@ struct Parsed {
   GenerateOptions generate;
   InspectDataOptions inspect;
   ExportCommandOptions exporting;
+  PlanOptions plan;
   BenchOptimizerOptions bench_optimizer;
   BenchNvmeOptions bench_nvme;
   BenchOverlapOptions bench_overlap;
@@ -98,13 +99,16 @@ void add_run_commands(CLI::App& app, Parsed& parsed) {
   validate->callback([&] { parsed.action = [&] { return run_validate(parsed.run); }; });
 
   CLI::App* plan = add_run_command(app, parsed, "plan", "what lives where, and whether it fits");
-  plan->add_flag("--json", parsed.json, "as one JSON object");
+  CLI::Option* json = plan->add_flag("--json", parsed.plan.json, "as one JSON object");
+  plan->add_flag("--schedule", parsed.plan.schedule, "the operations of a training step instead")
+      ->excludes(json);
+  plan->add_option("--schedule-svg", parsed.plan.svg, "draw the schedule into this file");
   plan->add_option("--ranks", parsed.assumed.ranks, "plan for so many ranks")
       ->check(CLI::Range(1, 1 << 20));
   plan->add_option("--ranks-per-node", parsed.assumed.per_node, "that share a machine's memory")
       ->check(CLI::Range(1, 1 << 20));
   plan->callback(
-      [&] { parsed.action = [&] { return run_plan(parsed.run, parsed.assumed, parsed.json); }; });
+      [&] { parsed.action = [&] { return run_plan(parsed.run, parsed.assumed, parsed.plan); }; });
 
   CLI::App* eval = add_run_command(app, parsed, "eval", "loss on data.eval");
   add_source(eval, parsed.source);

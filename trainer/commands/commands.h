@@ -31,7 +31,12 @@ int run_tokenizer_train(const TokenizerTrainOptions& options);
 // Reads and checks everything that can be checked without allocating.
 int run_validate(const RunArguments& run);
 
-int run_plan(const RunArguments& run, const AssumedRanks& assumed, bool json);
+struct PlanOptions {
+  bool json = false;
+  bool schedule = false;  // the operations of a training step instead of the bytes
+  std::string svg;        // a file for the schedule, drawn; empty: none
+};
+int run_plan(const RunArguments& run, const AssumedRanks& assumed, const PlanOptions& options);
 
 // `trace_path`: where the timeline goes; empty: none.
 int run_train(const RunArguments& run, const std::vector<std::string>& command,

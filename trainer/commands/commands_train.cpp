@@ -3,9 +3,11 @@
 #include <optional>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "config/run_config.h"
 #include "offload/plan/plan_text.h"
+#include "offload/schedule/schedule_text.h"
 #include "trainer/commands/commands.h"
 #include "trainer/run_directory.h"
 #include "trainer/run_environment.h"
@@ -93,11 +95,21 @@ int run_validate(const RunArguments& run) {
   return 0;
 }
 
-int run_plan(const RunArguments& run, const AssumedRanks& assumed, bool json) {
+int run_plan(const RunArguments& run, const AssumedRanks& assumed, const PlanOptions& options) {
   const RunSetup setup = prepare_run(run, assumed);
   const TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
-  const std::string text =
-      json ? plan_to_json(plan, setup.machine) : format_plan(plan, setup.machine);
+  const StepSchedule& schedule = plan.schedules.train;
+  if (!options.svg.empty()) {
+    // What an operation will take is not known yet: all are drawn alike.
+    const std::vector<double> alike(schedule.ops.size(), 1.0);
+    write_file_durably(options.svg, draw_schedule(schedule, *setup.inputs.model,
+                                                  simulate_schedule(schedule, alike)));
+    std::printf("%s\n", options.svg.c_str());
+    return 0;
+  }
+  const std::string text = options.schedule ? print_schedule(schedule, *setup.inputs.model)
+                           : options.json   ? plan_to_json(plan, setup.machine)
+                                            : format_plan(plan, setup.machine);
   std::fputs(text.c_str(), stdout);
   if (plan.fits()) return 0;
   throw DoesNotFitError(explain_misfit(setup.inputs, setup.machine));
