@@ -18,7 +18,7 @@ struct BenchOverlapOptions {
   int32_t units = 24;
   double unit_milliseconds = 3.0;  // forward of a unit
   int64_t prefetch = 0;            // 0: 1 on one rank, 2 on several
-  int32_t steps = 3;               // measured, after one that is not
+  int32_t steps = 5;               // measured, after one that is not
   bool peers = false;              // FSDP2's and DeepSpeed's schedules too
   bool simulate = false;           // no timers: what an executor without cost would take
   bool json = false;
