@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "base/json.h"
 #include "base/number_formats.h"
+#include "offload/schedule/schedule_text.h"
 
 namespace longshore {
 namespace {
@@ -17,11 +19,35 @@ Json row_name(Rank rank, Lane lane) {
           {"args", {{"name", name_of(lane)}}}};
 }
 
+std::pair<double, double> bounds_of(std::span<const OpTime> times) {
+  if (times.empty()) return {0.0, 0.0};
+  std::pair<double, double> bounds = {times.front().begin, times.front().end};
+  for (const OpTime& time : times) {
+    bounds.first = std::min(bounds.first, time.begin);
+    bounds.second = std::max(bounds.second, time.end);
+  }
+  return bounds;
+}
+
+// As if simulated.
+SimulatedPass measured_pass(const StepSchedule& schedule, std::span<const OpTime> times) {
+  SimulatedPass pass;
+  const auto [begin, end] = bounds_of(times);
+  pass.seconds = end - begin;
+  for (size_t i = 0; i < times.size(); ++i) {
+    pass.ops.push_back({.begin = times[i].begin - begin, .end = times[i].end - begin});
+    pass.busy[static_cast<size_t>(lane_of(schedule.ops[i].kind))] += times[i].end - times[i].begin;
+  }
+  return pass;
+}
+
 }  // namespace
 
 TraceFile::TraceFile(const std::string& path, Rank rank)
     : fd_(create_file(rank.value == 0 ? path : path + ".rank" + std::to_string(rank.value))),
-      rank_(rank) {
+      rank_(rank),
+      picture_(path.ends_with(".svg")) {
+  if (picture_) return;
   write("[");
   for (size_t i = 0; i < kLaneCount; ++i) {
     write((i == 0 ? "\n" : ",\n") + row_name(rank, static_cast<Lane>(i)).dump());
@@ -30,7 +56,7 @@ TraceFile::TraceFile(const std::string& path, Rank rank)
 
 TraceFile::~TraceFile() {
   try {
-    write("\n]\n");
+    write(picture_ ? drawn_ : "\n]\n");
   } catch (...) {
     // The format allows the end to be missing.
   }
@@ -42,13 +68,14 @@ void TraceFile::write(const std::string& text) {
 
 void TraceFile::add(const StepSchedule& schedule, std::span<const OpTime> times,
                     const ModelSpec& model, Step step) {
+  add_to_ledger(schedule, times);
+  if (picture_) {
+    drawn_ = draw_schedule(schedule, model, measured_pass(schedule, times));
+    return;
+  }
   std::string lines;
-  double begin = times.empty() ? 0.0 : times.front().begin;
-  double end = begin;
   for (size_t i = 0; i < times.size(); ++i) {
     const Op& op = schedule.ops[i];
-    begin = std::min(begin, times[i].begin);
-    end = std::max(end, times[i].end);
     const double seconds = times[i].end - times[i].begin;
     Json args = {{"unit", model.unit(op.unit).name}, {"step", step.value}};
     if (op.bytes > 0) {
@@ -67,6 +94,10 @@ void TraceFile::add(const StepSchedule& schedule, std::span<const OpTime> times,
     lines += ",\n" + box.dump();
   }
   write(lines);
+}
+
+void TraceFile::add_to_ledger(const StepSchedule& schedule, std::span<const OpTime> times) {
+  const auto [begin, end] = bounds_of(times);
   ledger_ += account(schedule, times, begin);
   seconds_ += end - begin;
 }

@@ -2,6 +2,7 @@
 // one row for each lane, one box for each operation, with its bytes. Owned by the `train` command,
 // written by the engine's thread after each pass; complete when it is destroyed, readable at any
 // time. Source: "Trace Event Format", Google, 2016.
+// A file named *.svg is a picture of the last pass instead.
 #pragma once
 
 #include <span>
@@ -31,12 +32,14 @@ class TraceFile {
 
  private:
   void write(const std::string& text);
+  void add_to_ledger(const StepSchedule& schedule, std::span<const OpTime> times);
 
   UniqueFd fd_;
   Rank rank_;
-  bool first_ = true;
+  bool picture_;
   LaneLedger ledger_;
   double seconds_ = 0.0;  // of all passes
+  std::string drawn_;     // the last pass
 };
 
 }  // namespace longshore

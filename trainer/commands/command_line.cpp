@@ -159,7 +159,8 @@ void add_data_commands(CLI::App& app, Parsed& parsed) {
 void add_train_command(CLI::App& app, Parsed& parsed, const std::vector<std::string>& arguments) {
   CLI::App* train = add_run_command(app, parsed, "train", "the run");
   train->add_option("--trace", parsed.trace,
-                    "write a timeline of every copy, collective, computation and update");
+                    "write a timeline of every copy, collective, computation and "
+                    "update, for Perfetto; *.svg: a picture of the last pass");
   train->callback([&parsed, &arguments] {
     parsed.action = [&parsed, &arguments] {
       return run_train(parsed.run, arguments, parsed.trace);

@@ -67,7 +67,7 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
     trainer.emplace(setup, plan, directory, signals, trace ? &*trace : nullptr);
     const int exit_code = trainer->run();
     if (trace && first) {
-      log_info("timeline in " + trace->path() + ", for ui.perfetto.dev or chrome://tracing\n" +
+      log_info("timeline in " + trace->path() + " (ui.perfetto.dev shows *.json)\n" +
                trace->ledger_text());
     }
     end(exit_code, "");
