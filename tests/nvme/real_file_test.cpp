@@ -1,22 +1,19 @@
 // The ring and the pool on a real file: same bytes, limits and blocked calls, lock, full disk.
 #include <gtest/gtest.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstddef>
+#include <cerrno>
 #include <filesystem>
 
 #include "base/log.h"
 #include "device/host_mapping.h"
 #include "nvme/io_ring.h"
 #include "nvme/open_drive.h"
+#include "tests/fakes/blocked_calls.h"
 #include "tests/nvme/scratch_file.h"
 
 namespace longshore {
@@ -40,20 +37,6 @@ int in_child(const Body& body) {
   int status = 0;
   waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-// From now on the calls fail with EPERM, as container runtimes have it.
-bool block_calls(const std::vector<int>& calls) {
-  std::vector<sock_filter> filter = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
-  for (const int call : calls) {
-    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<__u32>(call), 0, 1));
-    filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM));
-  }
-  filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  const sock_fprog program = {static_cast<unsigned short>(filter.size()), filter.data()};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 bool moves_bytes(Drive& drive, std::span<std::byte> window) {
@@ -102,7 +85,7 @@ TEST(RealFile, WorksWhereIoUringIsBlocked) {
   for (const auto& [calls, needs_threads] : ways) {
     const Fixture fixture;
     const int status = in_child([&, &calls = calls, needs_threads = needs_threads] {
-      if (!block_calls(calls)) return 2;
+      if (!fakes::BlockedCalls(calls, EPERM).install()) return 2;
       OpenDrive drive(fixture.options(IoEngine::kAuto));
       if (needs_threads && drive.kind() != "threads") return 3;
       return moves_bytes(drive, fixture.window.bytes()) ? 0 : 4;

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <filesystem>
 #include <future>
+#include <iterator>
 #include <mutex>
 #include <thread>
 
@@ -103,6 +105,54 @@ TEST(NvmeStoreThreads, ServeThreeLanesOnARealFile) {
         fakes::run_lanes(store, layouts, 4, [&](int64_t step) { store.commit({step, ""}, solo); }),
         "");
   }
+}
+
+// Goal: a store's life, with its rings and threads, leaves no descriptor behind, failed or not.
+TEST(NvmeStoreThreads, LeaveNoDescriptorsBehind) {
+  const LogLevel before = log_level();
+  set_log_level(LogLevel::kError);
+  const auto descriptors = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  WorkerPool pool(2);
+  SoloAgreement solo;
+  const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
+  NvmeStoreOptions options = small_store({}, true, 2);
+  const auto at_first = descriptors();
+  for (const IoEngine engine : {IoEngine::kAuto, IoEngine::kThreads}) {
+    const ScratchDirectory directory;
+    StateFileOptions files;
+    files.engine = engine;
+    files.directories = {directory.file("a"), directory.file("b")};
+    const auto make = [&](const StripeMap& map, std::span<std::byte> window) {
+      return open_state_files(files, map, window);
+    };
+    for (const uint64_t run : {uint64_t{5}, uint64_t{5}, uint64_t{77}}) {
+      options.run = {{run, 6}};
+      NvmeStore store(layouts, options, make, &pool);
+      EXPECT_GT(descriptors(), at_first);
+      if (run == 77) {
+        EXPECT_THROW(store.start(solo, 1), CheckpointError);
+        continue;
+      }
+      store.start(solo, 1);
+      load(store, layouts);
+      store.prefetch_parameters(UnitId(0));
+      store.commit({0, ""}, solo);
+    }
+    StateFileOptions missing = files;
+    missing.directories = {directory.file("a"), "/proc/no-such-directory"};
+    EXPECT_THROW(NvmeStore(
+                     layouts, options,
+                     [&](const StripeMap& map, std::span<std::byte> window) {
+                       return open_state_files(missing, map, window);
+                     },
+                     &pool),
+                 Error);
+  }
+  EXPECT_EQ(descriptors(), at_first);
+  set_log_level(before);
 }
 
 // ---- Nobody waits behind an update ----

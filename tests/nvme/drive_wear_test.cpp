@@ -1,0 +1,29 @@
+// What a drive says of its wear.
+#include "nvme/drive_wear.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+namespace longshore {
+namespace {
+
+TEST(DriveWear, IsReadFromTheSmartLog) {
+  alignas(8) std::array<std::byte, kSmartLogBytes> log{};
+  log[5] = std::byte{104};
+  const uint64_t units = 3'000'000'000;
+  std::memcpy(log.data() + 48, &units, sizeof(units));
+  EXPECT_EQ(parse_smart_log(log), (DriveWear{1'536'000'000'000'000, 104}));
+  // More than can be counted in bytes: the most that can be.
+  std::memset(log.data() + 48, 0xff, 16);
+  EXPECT_GT(parse_smart_log(log).written, Bytes{1} << 62);
+}
+
+TEST(DriveWear, IsNotKnownOfWhatIsNoDrive) {
+  EXPECT_FALSE(read_drive_wear("/proc/self"));
+  EXPECT_FALSE(read_drive_wear("/proc/no-such-directory/inside"));
+}
+
+}  // namespace
+}  // namespace longshore
