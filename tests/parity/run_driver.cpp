@@ -110,6 +110,7 @@ int RunDriver::start_ranks(int ranks, const std::vector<std::string>& arguments)
   const std::string log = directory_ + "/ranks.log";
   const pid_t child = ::fork();
   if (child != 0) return child;
+  before_exec_();
   ::setpgid(0, 0);
   const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
   ::dup2(fd, STDOUT_FILENO);

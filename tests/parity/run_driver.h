@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -48,6 +50,8 @@ class RunDriver {
   // Starts that launcher, or for one rank the trainer itself, and returns its process id, leader of
   // a process group of its own.
   int start_ranks(int ranks, const std::vector<std::string>& arguments) const;
+  // What the processes of train_ranks and start_ranks do first; async-signal-safe.
+  void before_exec(std::function<void()> work) { before_exec_ = std::move(work); }
   // What the ranks of train_ranks or start_ranks printed.
   std::string output() const;
 
@@ -68,6 +72,7 @@ class RunDriver {
 
  private:
   std::string directory_;
+  std::function<void()> before_exec_ = [] {};
 };
 
 // All F32 tensors of a safetensors file.
