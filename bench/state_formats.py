@@ -1,7 +1,8 @@
 """Trains the quick start's model from several seeds in every state format and prints the losses:
 
     scripts/quickstart                      # makes the model and the data
-    bench/state_formats.py [--seeds N] [--steps N] [--longshore build/release/longshore]
+    bench/state_formats.py [--seeds N] [--steps N] [--formats fp32,split-bf16]
+                           [--longshore build/release/longshore]
 
 The table's loss is the one on the quick start's evaluation data at the end of the run.
 """
@@ -37,10 +38,11 @@ def main():
     parser.add_argument("--longshore", default="build/release/longshore")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=0, help="0: all of the quick start")
+    parser.add_argument("--formats", default=",".join(FORMATS), help="fp32 and others")
     arguments = parser.parse_args()
-    losses = {name: [] for name in FORMATS}
+    losses = {name: [] for name in arguments.formats.split(",")}
     for seed in range(1, arguments.seeds + 1):
-        for name in FORMATS:
+        for name in losses:
             losses[name].append(train(arguments, name, seed))
             print(f"seed {seed} {name}: {losses[name][-1]:.5f}", flush=True)
     print("| state format | mean loss | against fp32 | largest difference of a seed |")

@@ -68,9 +68,8 @@ void update_bf16(const UpdateSlice& slice, const AdamWScalars& scalars) {
     float m = bf16_to_float(m_stored[i]);
     float v = bf16_to_float(v_stored[i]);
     update_element(slice, i, m, v, scalars);
-    const uint32_t word = random_word(slice.rounding, i);
-    m_stored[i] = float_to_bf16_stochastic(m, word & 0xffffu);
-    v_stored[i] = float_to_bf16_stochastic(v, word >> 16);
+    m_stored[i] = float_to_bf16_stochastic(m, random_half(slice.rounding, Moment::kFirst, i));
+    v_stored[i] = float_to_bf16_stochastic(v, random_half(slice.rounding, Moment::kSecond, i));
   }
 }
 
@@ -96,8 +95,8 @@ void update_int8_block(const UpdateSlice& slice, size_t block, const AdamWScalar
   v_unit = moment_unit(kSecondMomentCurve, v_largest);
   for (size_t i = 0; i < count; ++i) {
     const uint32_t word = random_word(slice.rounding, begin + i);
-    m_codes[i] = encode_first_moment(m[i], 1.0f / m_unit, word & 0xffffu);
-    v_codes[i] = encode_second_moment(v[i], 1.0f / v_unit, word >> 16);
+    m_codes[i] = encode_first_moment(m[i], 1.0f / m_unit, random19(Moment::kFirst, word));
+    v_codes[i] = encode_second_moment(v[i], 1.0f / v_unit, random19(Moment::kSecond, word));
   }
 }
 
@@ -128,6 +127,8 @@ std::string_view name_of(SimdLevel level) {
       return "avx2";
     case SimdLevel::kAvx512:
       return "avx512";
+    case SimdLevel::kAvx512Vaes:
+      return "avx512-vaes";
   }
   return "?";
 }

@@ -12,6 +12,7 @@
 // m and v rounded as shard/moments.h says; p is made of them before they are rounded.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -59,8 +60,11 @@ struct AdamWScalars {
 AdamWScalars make_adamw_scalars(const AdamWOptions& options, int64_t update, double lr,
                                 double clip_scale, bool decays);
 
-// How wide the kernels' instructions are; levels above the CPU's are not to be called.
-enum class SimdLevel : uint8_t { kBaseline, kAvx2, kAvx512 };
+// How wide the kernels' instructions are, at last those of AES too; levels above the CPU's are not
+// to be called.
+enum class SimdLevel : uint8_t { kBaseline, kAvx2, kAvx512, kAvx512Vaes };
+inline constexpr std::array<SimdLevel, 4> kSimdLevels = {
+    SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512, SimdLevel::kAvx512Vaes};
 std::string_view name_of(SimdLevel level);
 SimdLevel best_simd_level();
 

@@ -7,6 +7,8 @@
 
 #include "shard/moments.h"
 
+// AES on whole vectors.
+#define HWY_WANT_AVX3_DL
 // Those that gain nothing here, and those whose vectors have no fixed size.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
@@ -56,7 +58,7 @@ struct Loop {
   static void run(const UpdateSlice& slice, const AdamWScalars& scalars) {
     const auto at = streams_of<Gradient>(slice);
     const VectorScalars s(scalars);
-    RandomSource random(slice.rounding);
+    RandomSource random(slice.rounding, kMoments);
     const size_t count = slice.elements();
     const size_t whole = count / kStep<kMoments> * kStep<kMoments>;
     const bool past_caches =
@@ -64,20 +66,20 @@ struct Loop {
     for (size_t i = 0; i < whole; i += kStep<kMoments>) {
       prefetch(at, i + kAheadElements);
       if (past_caches) {
-        step<kForm, Gradient, kMoments, true>(at.from(i), s, random, i);
+        step<kForm, Gradient, kMoments, true>(at.from(i), s, random);
       } else {
-        step<kForm, Gradient, kMoments, false>(at.from(i), s, random, i);
+        step<kForm, Gradient, kMoments, false>(at.from(i), s, random);
       }
     }
     if (past_caches) hwy::FlushStream();
-    if (whole < count) run_tail(at.from(whole), s, random, whole, count - whole);
+    if (whole < count) run_tail(at.from(whole), s, random, count - whole);
   }
 
-  static void run_tail(const At& at, const VectorScalars& s, RandomSource& random, size_t begin,
-                       size_t count) {
+  // `random` by value: with its address known, the loop would keep it in memory.
+  static void run_tail(const At& at, const VectorScalars& s, RandomSource random, size_t count) {
     TailBuffer<Gradient, kMoments> buffer;
     buffer.fill(at, count);
-    step<kForm, Gradient, kMoments, false>(buffer.streams(), s, random, begin);
+    step<kForm, Gradient, kMoments, false>(buffer.streams(), s, random);
     buffer.give_back(at, count);
   }
 };
@@ -132,12 +134,19 @@ int64_t supported_targets() {
   return targets;
 }
 
+#if HWY_ARCH_X86
+// Highway gives better instruction sets lower bits.
+constexpr int64_t at_least(int64_t target) {
+  return 2 * target - 1;
+}
+#endif
+
 int64_t targets_of(SimdLevel level) {
   const int64_t best = supported_targets() & HWY_TARGETS;
 #if HWY_ARCH_X86
-  constexpr int64_t kAvx512 = HWY_AVX3 | HWY_AVX3_DL;
-  if (level == SimdLevel::kBaseline) return best & ~(kAvx512 | HWY_AVX2);
-  if (level == SimdLevel::kAvx2) return best & ~kAvx512;
+  if (level == SimdLevel::kBaseline) return best & ~at_least(HWY_AVX2);
+  if (level == SimdLevel::kAvx2) return best & ~at_least(HWY_AVX3);
+  if (level == SimdLevel::kAvx512) return best & ~at_least(HWY_AVX3_DL);
 #endif
   static_cast<void>(level);
   return best;
@@ -148,6 +157,7 @@ int64_t targets_of(SimdLevel level) {
 SimdLevel best_simd_level() {
 #if HWY_ARCH_X86
   const int64_t targets = supported_targets();
+  if ((targets & HWY_TARGETS & at_least(HWY_AVX3_DL)) != 0) return SimdLevel::kAvx512Vaes;
   if ((targets & HWY_AVX3) != 0) return SimdLevel::kAvx512;
   if ((targets & HWY_AVX2) != 0) return SimdLevel::kAvx2;
 #endif

@@ -1,6 +1,6 @@
 // The update of one step of elements in vectors: loads, formula, random bits, stores. Included once
 // for each instruction set, by adamw_kernels.cpp alone. Every function gives the bits of its scalar
-// twin in adamw_formula.h, number_formats.h, philox.h and moments.h.
+// twin in adamw_formula.h, number_formats.h and moments.h.
 #if defined(LONGSHORE_ADAMW_VECTORS) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSHORE_ADAMW_VECTORS
 #undef LONGSHORE_ADAMW_VECTORS
@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "offload/optimizer/adamw.h"
+#include "offload/optimizer/ars_vectors-inl.h"
 #include "shard/moments.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -173,197 +174,203 @@ HWY_INLINE void store_masters(const Streams<Gradient>& at, size_t i, FloatVector
   }
 }
 
-// One word for each element of two vectors.
-struct RandomWords {
-  WordVector first, second;
+// Two vectors of what lies in memory as pairs: the even elements and the odd ones.
+struct EvenOdd {
+  FloatVector even, odd;
 };
 
-// random_word for two vectors of elements at a time: philox4x32 in 64-bit lanes whose upper halves
-// are ignored, because a multiplication takes the lower ones. What all calls of a slice share is
-// computed once: half of the first round, and of the second.
-class RandomSource {
- public:
-  explicit RandomSource(const RoundingStream& stream) : stream_(stream) {
-    uint32_t low = stream.key.low;
-    uint32_t high = stream.key.high;
-    for (Keys& keys : keys_) {
-      keys = {low, high};
-      low += 0x9E3779B9u;
-      high += 0xBB67AE85u;
-    }
-    share(stream.first_element / 4 >> 32);
-  }
+HWY_INLINE EvenOdd load_pairs(const uint16_t* bf16) {
+  const WordVector bits = hn::BitCast(Words(), hn::LoadU(Both(), bf16));
+  return {hn::BitCast(Floats(), hn::ShiftLeft<16>(bits)),
+          hn::BitCast(Floats(), hn::And(bits, hn::Set(Words(), 0xffff0000u)))};
+}
+HWY_INLINE EvenOdd load_pairs(const float* from) {
+  const FloatVector first = hn::LoadU(Floats(), from);
+  const FloatVector second = hn::LoadU(Floats(), from + kLanes);
+  return {hn::ConcatEven(Floats(), second, first), hn::ConcatOdd(Floats(), second, first)};
+}
 
-  // For four vectors: two chains of rounds side by side, because one waits for itself.
-  HWY_INLINE void words(size_t element_of_slice, RandomWords (&out)[2]) {
-    Counters first = after_two_rounds(element_of_slice);
-    Counters second = after_two_rounds(element_of_slice + 2 * kLanes);
-    for (int round = 2; round < kRounds; ++round) {
-      first = after_round(first, keys_[round]);
-      second = after_round(second, keys_[round]);
-    }
-    out[0] = in_order(first);
-    out[1] = in_order(second);
-  }
-
- private:
-  using PairVector = hn::Vec<Pairs>;
-  struct Keys {
-    uint64_t low, high;
-  };
-  struct Counters {
-    PairVector c0, c1, c2, c3;
-  };
-  static constexpr int kRounds = 10;
-  static constexpr uint32_t kMultiplier0 = 0xD2511F53u;
-  static constexpr uint32_t kMultiplier1 = 0xCD9E8D57u;
-
-  // What rounds one and two make of the counter's upper three words.
-  void share(uint64_t call_high) {
-    call_high_ = call_high;
-    const uint64_t product1 = uint64_t{kMultiplier1} * (stream_.update & 0xffffffffu);
-    const uint64_t c0 = (product1 >> 32 ^ call_high ^ keys_[0].low) & 0xffffffffu;
-    const uint64_t product0 = uint64_t{kMultiplier0} * c0;
-    first_c2_ = stream_.update >> 32 ^ keys_[0].high;
-    second_c0_ = (product1 & 0xffffffffu) ^ keys_[1].low;
-    second_c2_ = product0 >> 32 ^ keys_[1].high;
-    second_c3_ = product0 & 0xffffffffu;
-  }
-
-  HWY_INLINE Counters after_two_rounds(size_t element_of_slice) {
-    const Pairs pairs;
-    const uint64_t call = (stream_.first_element + element_of_slice) / 4;
-    if (HWY_UNLIKELY(call >> 32 != call_high_)) share(call >> 32);
-    // Lane 2k makes the words of call k and lane 2k + 1 those of call k + kCalls / 2, so that
-    // interleaving leaves elements in order.
-    constexpr uint64_t kCalls = kLanes / 2;
-    const auto lane = hn::Iota(pairs, uint64_t{0});
-    const auto odd = hn::And(lane, hn::Set(pairs, uint64_t{1}));
-    const auto place = hn::Add(
-        hn::ShiftRight<1>(lane),
-        hn::IfThenElseZero(hn::Eq(odd, hn::Set(pairs, uint64_t{1})), hn::Set(pairs, kCalls / 2)));
-    const auto product = multiply(hn::Add(hn::Set(pairs, call & 0xffffffffu), place), kMultiplier0);
-    // The second round, of which only one product differs between calls.
-    const auto c2 = hn::Xor(upper_word(product), hn::Set(pairs, first_c2_));
-    const auto second = multiply(c2, kMultiplier1);
-    return {hn::Xor(upper_word(second), hn::Set(pairs, second_c0_)), second,
-            hn::Xor(product, hn::Set(pairs, second_c2_)), hn::Set(pairs, second_c3_)};
-  }
-
-  static HWY_INLINE RandomWords in_order(const Counters& c) {
-    const Pairs pairs;
-    const auto words01 = join(c.c0, c.c1);
-    const auto words23 = join(c.c2, c.c3);
-    return {hn::BitCast(Words(), hn::InterleaveLower(pairs, words01, words23)),
-            hn::BitCast(Words(), hn::InterleaveUpper(pairs, words01, words23))};
-  }
-
-  static HWY_INLINE PairVector multiply(PairVector a, uint32_t by) {
-    return hn::MulEven(hn::BitCast(Words(), a), hn::Set(Words(), by));
-  }
-
-  // Moves the upper word down. A shift would wait for the port that multiplies.
-  static HWY_INLINE PairVector upper_word(PairVector a) {
-    return hn::BitCast(Pairs(), hn::Shuffle2301(hn::BitCast(Words(), a)));
-  }
-
-  static HWY_INLINE Counters after_round(const Counters& c, const Keys& keys) {
-    const Pairs pairs;
-    const PairVector product0 = multiply(c.c0, kMultiplier0);
-    const PairVector product1 = multiply(c.c2, kMultiplier1);
-    return {hn::Xor3(upper_word(product1), c.c1, hn::Set(pairs, keys.low)), product1,
-            hn::Xor3(upper_word(product0), c.c3, hn::Set(pairs, keys.high)), product0};
-  }
-
-  // The lower halves of both, side by side.
-  static HWY_INLINE PairVector join(PairVector lower, PairVector upper) {
-    const Words words;
-    return hn::BitCast(Pairs(), hn::OddEven(hn::BitCast(words, hn::ShiftLeft<32>(upper)),
-                                            hn::BitCast(words, lower)));
-  }
-
-  RoundingStream stream_;
-  Keys keys_[kRounds];
-  uint64_t call_high_ = 0;
-  uint64_t first_c2_ = 0;
-  uint64_t second_c0_ = 0, second_c2_ = 0, second_c3_ = 0;
+// The upper halves of all, in the order of memory, and the lower ones.
+struct HalfWords {
+  hn::Vec<Both> high, low;
 };
-
-// float_to_bf16_stochastic of two vectors; the random words have no bits above their lower 16.
-HWY_INLINE WordVector round_stochastically(FloatVector value, WordVector random16) {
+HWY_INLINE HalfWords halves_of(const EvenOdd& values) {
   const Words words;
-  const WordVector bits = hn::BitCast(words, value);
-  const WordVector magnitude = hn::And(bits, hn::Set(words, 0x7fffffffu));
-  const WordVector finite = hn::Min(hn::Add(magnitude, random16), hn::Set(words, 0x7f7fffffu));
-  // Only infinity and NaN are above what a finite value was rounded to.
-  const WordVector rounded = hn::Max(finite, magnitude);
-  return hn::OrAnd(rounded, bits, hn::Set(words, 0x80000000u));
-}
-HWY_INLINE void store_bf16_stochastic(FloatVector first, FloatVector second, WordVector random0,
-                                      WordVector random1, uint16_t* to) {
-  hn::StoreU(
-      upper_halves(round_stochastically(first, random0), round_stochastically(second, random1)),
-      Both(), to);
+  const WordVector even = hn::BitCast(words, values.even);
+  const WordVector odd = hn::BitCast(words, values.odd);
+  return {
+      hn::BitCast(Both(), hn::OrAnd(hn::ShiftRight<16>(even), odd, hn::Set(words, 0xffff0000u))),
+      hn::BitCast(Both(), hn::OrAnd(hn::ShiftLeft<16>(odd), even, hn::Set(words, 0xffffu)))};
 }
 
-HWY_INLINE WordVector lower_half(WordVector word) {
-  return hn::And(word, hn::Set(Words(), 0xffffu));
+// All ones where the lower half is the upper half of the unit in the last place of the higher.
+HWY_INLINE hn::Vec<Both> minus_one_if_half(hn::Vec<Both> low) {
+  const hn::RebindToSigned<Both> integers;
+  return hn::BitCast(Both(), hn::ShiftRight<15>(hn::BitCast(integers, low)));
 }
 
-// decode_magnitude.
-HWY_INLINE FloatVector decode(const MomentCurve& curve, WordVector code, FloatVector unit) {
-  const WordVector bits =
-      hn::Add(hn::ShiftLeft<kMomentCodeShift>(code), hn::Set(Words(), curve.base_bits));
-  return hn::Mul(hn::Sub(hn::BitCast(Floats(), bits), hn::Set(Floats(), curve.offset)), unit);
+// join_master and its inverse.
+HWY_INLINE EvenOdd load_split_pairs(const uint16_t* high, const uint16_t* low) {
+  const Words words;
+  const auto lower = hn::LoadU(Both(), low);
+  const WordVector tops =
+      hn::BitCast(words, hn::Add(hn::LoadU(Both(), high), minus_one_if_half(lower)));
+  const WordVector lows = hn::BitCast(words, lower);
+  return {hn::BitCast(Floats(), hn::OrAnd(hn::ShiftLeft<16>(tops), lows, hn::Set(words, 0xffffu))),
+          hn::BitCast(Floats(),
+                      hn::OrAnd(hn::ShiftRight<16>(lows), tops, hn::Set(words, 0xffff0000u)))};
+}
+HWY_INLINE void store_split_pairs(const EvenOdd& p, uint16_t* high, uint16_t* low) {
+  const HalfWords halves = halves_of(p);
+  hn::StoreU(hn::Sub(halves.high, minus_one_if_half(halves.low)), Both(), high);
+  hn::StoreU(halves.low, Both(), low);
 }
 
-// encode_magnitude.
+// float_to_bf16_stochastic, 16 bits at a time.
+HWY_INLINE void store_bf16_stochastic(const EvenOdd& values, hn::Vec<Both> random, uint16_t* to) {
+  const Both both;
+  const hn::RebindToSigned<Both> integers;
+  const HalfWords halves = halves_of(values);
+  const auto magnitude =
+      hn::BitCast(integers, hn::And(halves.high, hn::Set(both, uint16_t{0x7fff})));
+  const auto may_grow = hn::RebindMask(both, hn::Lt(magnitude, hn::Set(integers, int16_t{0x7f7f})));
+  const auto grows = hn::And(may_grow, hn::Gt(halves.low, random));
+  const auto grown = hn::Add(halves.high, hn::Set(both, uint16_t{1}));
+  hn::StoreU(hn::IfThenElse(grows, grown, halves.high), both, to);
+}
+
+// Two vectors of 32-bit integers into one of 16-bit ones, two of these into bytes: what does not
+// fit becomes the nearest that does. Each 128-bit block of the result is of the same block of both.
+using Shorts = hn::Repartition<int16_t, Floats>;
+using Bytes8 = hn::Repartition<uint8_t, Floats>;
+HWY_INLINE hn::Vec<Shorts> narrow(WordVector first, WordVector second) {
+  const hn::RebindToSigned<Words> integers;
+  return hn::ReorderDemote2To(Shorts(), hn::BitCast(integers, first),
+                              hn::BitCast(integers, second));
+}
+HWY_INLINE hn::Vec<Bytes8> narrow_to_unsigned(hn::Vec<Shorts> first, hn::Vec<Shorts> second) {
+#if HWY_TARGET == HWY_AVX2
+  return hn::Vec<Bytes8>{_mm256_packus_epi16(first.raw, second.raw)};
+#elif HWY_ARCH_X86
+  return hn::Vec<Bytes8>{_mm512_packus_epi16(first.raw, second.raw)};
+#else
+  const hn::Half<Bytes8> half;
+  return hn::Combine(Bytes8(), hn::DemoteTo(half, second), hn::DemoteTo(half, first));
+#endif
+}
+HWY_INLINE hn::Vec<Bytes8> narrow_to_signed(hn::Vec<Shorts> first, hn::Vec<Shorts> second) {
+#if HWY_TARGET == HWY_AVX2
+  return hn::Vec<Bytes8>{_mm256_packs_epi16(first.raw, second.raw)};
+#elif HWY_ARCH_X86
+  return hn::Vec<Bytes8>{_mm512_packs_epi16(first.raw, second.raw)};
+#else
+  const hn::Rebind<int8_t, hn::Half<Bytes8>> half;
+  return hn::Combine(Bytes8(), hn::BitCast(hn::Half<Bytes8>(), hn::DemoteTo(half, second)),
+                     hn::BitCast(hn::Half<Bytes8>(), hn::DemoteTo(half, first)));
+#endif
+}
+
+// Puts what four vectors of words were narrowed to into their order.
+HWY_INLINE hn::Vec<Bytes8> in_order(hn::Vec<Bytes8> narrowed) {
+  constexpr size_t kBlocks = kLanes / 4;
+  if constexpr (kBlocks == 1) return narrowed;
+  alignas(64) int32_t from[kLanes];
+  for (size_t i = 0; i < kLanes; ++i) {
+    from[i] = static_cast<int32_t>(4 * (i % kBlocks) + i / kBlocks);
+  }
+  const auto indices = hn::SetTableIndices(Words(), from);
+  return hn::BitCast(Bytes8(), hn::TableLookupLanes(hn::BitCast(Words(), narrowed), indices));
+}
+
+// decode_magnitude of codes that lie at the place of the curve's bits: (y - offset) * unit, which
+// is the same as y * unit - offset * unit, because the offset is a power of two.
+HWY_INLINE FloatVector decode(const MomentCurve& curve, WordVector placed, FloatVector unit,
+                              FloatVector offset_unit) {
+  const WordVector bits = hn::Or(placed, hn::Set(Words(), curve.base_bits));
+  return hn::MulSub(hn::BitCast(Floats(), bits), unit, offset_unit);
+}
+
+struct BlockUnits {
+  FloatVector m, m_offset, v, v_offset;
+  BlockUnits(float m_unit, float v_unit)
+      : m(hn::Set(Floats(), m_unit)),
+        m_offset(hn::Set(Floats(), m_unit * kFirstMomentCurve.offset)),
+        v(hn::Set(Floats(), v_unit)),
+        v_offset(hn::Set(Floats(), v_unit * kSecondMomentCurve.offset)) {}
+};
+
+HWY_INLINE FloatVector load_first_moment(const uint8_t* from, const BlockUnits& units) {
+  const Words words;
+  const hn::RebindToSigned<Words> integers;
+  const hn::RebindToSigned<Codes> codes;
+  // The sign ends up in the highest bit.
+  const WordVector code = hn::BitCast(
+      words, hn::PromoteTo(integers, hn::LoadU(codes, reinterpret_cast<const int8_t*>(from))));
+  const WordVector placed =
+      hn::And(hn::ShiftLeft<kMomentCodeShift>(code), hn::Set(words, 0x7fu << kMomentCodeShift));
+  const FloatVector magnitude = decode(kFirstMomentCurve, placed, units.m, units.m_offset);
+  return hn::BitCast(Floats(),
+                     hn::OrAnd(hn::BitCast(words, magnitude), code, hn::Set(words, 0x80000000u)));
+}
+
+HWY_INLINE FloatVector load_second_moment(const uint8_t* from, const BlockUnits& units) {
+  const WordVector code = hn::PromoteTo(Words(), hn::LoadU(Codes(), from));
+  return decode(kSecondMomentCurve, hn::ShiftLeft<kMomentCodeShift>(code), units.v, units.v_offset);
+}
+
+// encode_magnitude before the last code is the limit. `random`: random19 less the base's bits.
 HWY_INLINE WordVector encode(const MomentCurve& curve, FloatVector magnitude, FloatVector inverse,
-                             WordVector random16) {
-  const Words words;
+                             WordVector random) {
   const FloatVector y = hn::MulAdd(magnitude, inverse, hn::Set(Floats(), curve.offset));
-  const WordVector offset = hn::Set(words, 4u - curve.base_bits);
-  const WordVector bits =
-      hn::Add(hn::Add(hn::BitCast(words, y), hn::ShiftLeft<3>(random16)), offset);
-  return hn::Min(hn::ShiftRight<kMomentCodeShift>(bits), hn::Set(words, curve.last_code));
+  return hn::ShiftRight<kMomentCodeShift>(hn::Add(hn::BitCast(Words(), y), random));
 }
 
-HWY_INLINE FloatVector load_first_moment(const uint8_t* from, FloatVector unit) {
+// encode_first_moment of four vectors. Narrowing keeps signs and limits codes to 127.
+HWY_INLINE void store_first_moments(const float* m, FloatVector inverse,
+                                    const WordVector (&random)[4], uint8_t* to) {
+  const Floats floats;
   const Words words;
-  const WordVector code = hn::PromoteTo(words, hn::LoadU(Codes(), from));
-  const FloatVector magnitude =
-      decode(kFirstMomentCurve, hn::And(code, hn::Set(words, 0x7fu)), unit);
-  const WordVector sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(words, 0x80u)));
-  return hn::Or(magnitude, hn::BitCast(Floats(), sign));
+  const WordVector base = hn::Set(words, 0u - kFirstMomentCurve.base_bits);
+  const WordVector bits19 = hn::Set(words, 0x7ffffu);
+  WordVector code[4];
+  WordVector raw[4];
+  for (size_t i = 0; i < 4; ++i) {
+    const FloatVector value = hn::Load(floats, m + i * kLanes);
+    raw[i] = hn::BitCast(words, value);
+    code[i] =
+        encode(kFirstMomentCurve, hn::Abs(value), inverse, hn::OrAnd(base, random[i], bits19));
+  }
+  const auto codes = narrow_to_signed(narrow(code[0], code[1]), narrow(code[2], code[3]));
+  const auto signs = narrow_to_signed(narrow(raw[0], raw[1]), narrow(raw[2], raw[3]));
+  const auto signed_codes = hn::OrAnd(codes, signs, hn::Set(Bytes8(), uint8_t{0x80}));
+  hn::StoreU(in_order(signed_codes), Bytes8(), to);
 }
 
-HWY_INLINE FloatVector load_second_moment(const uint8_t* from, FloatVector unit) {
-  return decode(kSecondMomentCurve, hn::PromoteTo(Words(), hn::LoadU(Codes(), from)), unit);
-}
-
-HWY_INLINE void store_first_moment(FloatVector m, FloatVector inverse, WordVector random16,
-                                   uint8_t* to) {
-  const WordVector sign = hn::ShiftLeft<7>(hn::ShiftRight<31>(hn::BitCast(Words(), m)));
-  const WordVector code = encode(kFirstMomentCurve, hn::Abs(m), inverse, random16);
-  hn::StoreU(hn::TruncateTo(Codes(), hn::Or(code, sign)), Codes(), to);
-}
-
-HWY_INLINE void store_second_moment(FloatVector v, FloatVector inverse, WordVector random16,
-                                    uint8_t* to) {
+// encode_second_moment of four vectors. Narrowing limits codes to 255.
+HWY_INLINE void store_second_moments(const float* v, FloatVector inverse,
+                                     const WordVector (&random)[4], uint8_t* to) {
   const Words words;
-  const WordVector code = encode(kSecondMomentCurve, v, inverse, random16);
-  const auto positive = hn::RebindMask(words, hn::Gt(v, hn::Zero(Floats())));
-  const WordVector least = hn::IfThenElseZero(positive, hn::Set(words, 1u));
-  hn::StoreU(hn::TruncateTo(Codes(), hn::Max(code, least)), Codes(), to);
+  const WordVector base = hn::Set(words, 0u - kSecondMomentCurve.base_bits);
+  WordVector code[4];
+  WordVector raw[4];
+  for (size_t i = 0; i < 4; ++i) {
+    const FloatVector value = hn::Load(Floats(), v + i * kLanes);
+    raw[i] = hn::BitCast(words, value);
+    code[i] =
+        encode(kSecondMomentCurve, value, inverse, hn::Or(hn::ShiftRight<13>(random[i]), base));
+  }
+  const auto codes = narrow_to_unsigned(narrow(code[0], code[1]), narrow(code[2], code[3]));
+  // What is above zero is so as an integer, and is at least 1 after narrowing too.
+  const auto positive = narrow_to_unsigned(narrow(raw[0], raw[1]), narrow(raw[2], raw[3]));
+  const auto least = hn::Min(positive, hn::Set(Bytes8(), uint8_t{1}));
+  hn::StoreU(in_order(hn::Max(codes, least)), Bytes8(), to);
 }
 
-// Two vectors with fp32 or bf16 moments; fp32 ones take no random words.
-template <Form kForm, typename Gradient, MomentFormat kMoments, bool kPastCaches>
-HWY_INLINE void step_plain(const Streams<Gradient>& at, const VectorScalars& s,
-                           const RandomWords* random) {
-  using Stored = MomentType<kMoments>;
-  auto* m_at = reinterpret_cast<Stored*>(at.m);
-  auto* v_at = reinterpret_cast<Stored*>(at.v);
+// Two vectors with fp32 moments.
+template <Form kForm, typename Gradient, bool kPastCaches>
+HWY_INLINE void step_f32(const Streams<Gradient>& at, const VectorScalars& s) {
+  auto* m_at = reinterpret_cast<float*>(at.m);
+  auto* v_at = reinterpret_cast<float*>(at.v);
   FloatVector m0 = load_float(m_at);
   FloatVector m1 = load_float(m_at + kLanes);
   FloatVector v0 = load_float(v_at);
@@ -372,40 +379,51 @@ HWY_INLINE void step_plain(const Streams<Gradient>& at, const VectorScalars& s,
   FloatVector p1 = load_master<kForm>(at, kLanes);
   update(load_float(at.gradient), m0, v0, p0, s);
   update(load_float(at.gradient + kLanes), m1, v1, p1, s);
-  if constexpr (kMoments == MomentFormat::kBF16) {
-    store_bf16_stochastic(m0, m1, lower_half(random->first), lower_half(random->second), m_at);
-    store_bf16_stochastic(v0, v1, hn::ShiftRight<16>(random->first),
-                          hn::ShiftRight<16>(random->second), v_at);
-  } else {
-    hn::StoreU(m0, Floats(), m_at);
-    hn::StoreU(m1, Floats(), m_at + kLanes);
-    hn::StoreU(v0, Floats(), v_at);
-    hn::StoreU(v1, Floats(), v_at + kLanes);
-  }
+  hn::StoreU(m0, Floats(), m_at);
+  hn::StoreU(m1, Floats(), m_at + kLanes);
+  hn::StoreU(v0, Floats(), v_at);
+  hn::StoreU(v1, Floats(), v_at + kLanes);
   store_masters<kForm, kPastCaches>(at, 0, p0, p1);
+}
+
+// Two vectors with bf16 moments. All state is in half words, so elements are taken in pairs.
+template <typename Gradient>
+HWY_INLINE void step_bf16(const Streams<Gradient>& at, const VectorScalars& s,
+                          RandomSource& source) {
+  auto* m_at = reinterpret_cast<uint16_t*>(at.m);
+  auto* v_at = reinterpret_cast<uint16_t*>(at.v);
+  const RandomSource::Halves random = source.next_halves();
+  const EvenOdd gradient = load_pairs(at.gradient);
+  EvenOdd m = load_pairs(m_at);
+  EvenOdd v = load_pairs(v_at);
+  EvenOdd p = load_split_pairs(at.high, at.low);
+  update(gradient.even, m.even, v.even, p.even, s);
+  update(gradient.odd, m.odd, v.odd, p.odd, s);
+  store_bf16_stochastic(m, random.first, m_at);
+  store_bf16_stochastic(v, random.second, v_at);
+  store_split_pairs(p, at.high, at.low);
 }
 
 // A block of 8-bit moments: its units are known only when all of it is updated.
 template <typename Gradient>
-HWY_INLINE void step_int8(const Streams<Gradient>& at, const VectorScalars& s, RandomSource& source,
-                          size_t element_of_slice) {
+HWY_INLINE void step_int8(const Streams<Gradient>& at, const VectorScalars& s,
+                          RandomSource& source) {
   const Floats floats;
   auto* m_at = reinterpret_cast<uint8_t*>(at.m);
   auto* v_at = reinterpret_cast<uint8_t*>(at.v);
   alignas(64) float m_new[kMomentBlockElements];
   alignas(64) float v_new[kMomentBlockElements];
-  const FloatVector m_unit = hn::Set(floats, *at.m_units);
-  const FloatVector v_unit = hn::Set(floats, *at.v_units);
+  const BlockUnits units(*at.m_units, *at.v_units);
   FloatVector m_largest = hn::Zero(floats);
   FloatVector v_largest = hn::Zero(floats);
   const auto one = [&](size_t i, FloatVector& p) {
-    FloatVector m = load_first_moment(m_at + i, m_unit);
-    FloatVector v = load_second_moment(v_at + i, v_unit);
+    FloatVector m = load_first_moment(m_at + i, units);
+    FloatVector v = load_second_moment(v_at + i, units);
     update(load_float(at.gradient + i), m, v, p, s);
     hn::Store(m, floats, m_new + i);
     hn::Store(v, floats, v_new + i);
-    m_largest = hn::Max(m_largest, hn::Abs(m));
-    v_largest = hn::Max(v_largest, v);
+    m_largest = hn::Max(hn::Abs(m), m_largest);
+    v_largest = hn::Max(v, v_largest);
   };
   for (size_t i = 0; i < kMomentBlockElements; i += 2 * kLanes) {
     FloatVector p0 = load_master<Form::kSplit>(at, i);
@@ -419,32 +437,22 @@ HWY_INLINE void step_int8(const Streams<Gradient>& at, const VectorScalars& s, R
   const FloatVector m_inverse = hn::Set(floats, 1.0f / *at.m_units);
   const FloatVector v_inverse = hn::Set(floats, 1.0f / *at.v_units);
   for (size_t i = 0; i < kMomentBlockElements; i += 4 * kLanes) {
-    RandomWords random[2];
-    source.words(element_of_slice + i, random);
-    const auto store = [&](size_t j, WordVector word) {
-      store_first_moment(hn::Load(floats, m_new + j), m_inverse, lower_half(word), m_at + j);
-      store_second_moment(hn::Load(floats, v_new + j), v_inverse, hn::ShiftRight<16>(word),
-                          v_at + j);
-    };
-    store(i, random[0].first);
-    store(i + kLanes, random[0].second);
-    store(i + 2 * kLanes, random[1].first);
-    store(i + 3 * kLanes, random[1].second);
+    WordVector random[4];
+    for (WordVector& words : random) words = source.next_words();
+    store_first_moments(m_new + i, m_inverse, random, m_at + i);
+    store_second_moments(v_new + i, v_inverse, random, v_at + i);
   }
 }
 
 template <Form kForm, typename Gradient, MomentFormat kMoments, bool kPastCaches>
-HWY_INLINE void step(const Streams<Gradient>& at, const VectorScalars& s, RandomSource& source,
-                     size_t element_of_slice) {
+HWY_INLINE void step(const Streams<Gradient>& at, const VectorScalars& s, RandomSource& source) {
   if constexpr (kMoments == MomentFormat::kInt8) {
-    step_int8(at, s, source, element_of_slice);
+    step_int8(at, s, source);
   } else if constexpr (kMoments == MomentFormat::kBF16) {
-    RandomWords random[2];
-    source.words(element_of_slice, random);
-    step_plain<kForm, Gradient, kMoments, kPastCaches>(at, s, &random[0]);
-    step_plain<kForm, Gradient, kMoments, kPastCaches>(at.from(2 * kLanes), s, &random[1]);
+    step_bf16(at, s, source);
+    step_bf16(at.from(2 * kLanes), s, source);
   } else {
-    step_plain<kForm, Gradient, kMoments, kPastCaches>(at, s, nullptr);
+    step_f32<kForm, Gradient, kPastCaches>(at, s);
   }
 }
 
@@ -463,8 +471,8 @@ class TailBuffer {
     copy(m_, at.m, count * kMomentWidth);
     copy(v_, at.v, count * kMomentWidth);
     copy(gradient_, at.gradient, count);
-    if (kMoments == MomentFormat::kInt8) m_unit_ = *at.m_units;
-    if (kMoments == MomentFormat::kInt8) v_unit_ = *at.v_units;
+    copy(&m_unit_, at.m_units, 1);
+    copy(&v_unit_, at.v_units, 1);
   }
   At streams() {
     return {master_, high_, low_, m_, v_, &m_unit_, &v_unit_, gradient_, kMomentWidth};
@@ -475,8 +483,8 @@ class TailBuffer {
     copy(at.low, low_, count);
     copy(at.m, m_, count * kMomentWidth);
     copy(at.v, v_, count * kMomentWidth);
-    if (kMoments == MomentFormat::kInt8) *at.m_units = m_unit_;
-    if (kMoments == MomentFormat::kInt8) *at.v_units = v_unit_;
+    copy(at.m_units, &m_unit_, 1);
+    copy(at.v_units, &v_unit_, 1);
   }
 
  private:

@@ -24,9 +24,8 @@ std::span<T> part(std::span<T> whole, int64_t begin, int64_t elements) {
 }
 
 // A parameter's random bits are its own, wherever it lies.
-PhiloxKey rounding_key(uint64_t seed, const std::string& parameter) {
-  const uint64_t hash = hash64(parameter) ^ (seed * 0x9E3779B97F4A7C15u);
-  return {static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> 32)};
+ArsKey rounding_key(uint64_t seed, const std::string& parameter) {
+  return {hash64(parameter), seed};
 }
 
 // Hashes what is written of a tile, region by region.
@@ -86,7 +85,7 @@ OptimizerPipeline::Unit OptimizerPipeline::make_unit(const FlatLayout& layout, c
     if (piece.segment == Segment::kFrozen) continue;
     const auto& parameter = spec.parameters.at(static_cast<size_t>(piece.parameter));
     const int32_t group = rule_->group_of(parameter);
-    const PhiloxKey key = rounding_key(seed, parameter.name);
+    const ArsKey key = rounding_key(seed, parameter.name);
     for (int64_t done = 0; done < piece.elements; done += kTileElements) {
       unit.tiles.push_back({piece.segment,
                             piece.shard_begin + done,

@@ -39,8 +39,8 @@ void encode_block(Moment which, std::span<const float> values, float& unit, uint
   unit = moment_unit(first ? kFirstMomentCurve : kSecondMomentCurve, largest);
   const float inverse = 1.0f / unit;
   for (size_t i = 0; i < values.size(); ++i) {
-    codes[i] = first ? encode_first_moment(values[i], inverse, kNearest16)
-                     : encode_second_moment(values[i], inverse, kNearest16);
+    codes[i] = first ? encode_first_moment(values[i], inverse, kNearest19)
+                     : encode_second_moment(values[i], inverse, kNearest19);
   }
 }
 

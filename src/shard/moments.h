@@ -13,14 +13,15 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "base/ars.h"
 #include "base/bytes.h"
-#include "base/philox.h"
 
 namespace longshore {
 
@@ -50,32 +51,50 @@ struct MomentSpan {
   }
 };
 
-// Which random bits an update takes: 32 for an element, from the call of Philox with the counter
-// (element / 4 in the whole parameter, update). So threads, tiles, ranks and resuming change
-// nothing, and no state is kept.
+enum class Moment : uint8_t { kFirst, kSecond };
+
+// Which random bits an update takes, from calls of ARS whose counter is (call, update): so threads,
+// tiles, ranks and resuming change nothing, and no state is kept. Elements count from the start of
+// the whole parameter.
+//   kBF16   16 bits for each moment: half (element % 8) of call (element / 8 * 2 + moment)
+//   kInt8   one word for both moments: word (element % 4) of call (element / 4)
 struct RoundingStream {
-  PhiloxKey key;               // of the run's seed and the parameter's name
+  ArsKey key;                  // of the run's seed and the parameter's name
   uint64_t first_element = 0;  // of the slice in the whole parameter; a multiple of 256
   uint64_t update = 0;
 };
 
-inline uint32_t random_word(const RoundingStream& stream, uint64_t element_of_slice) {
-  const uint64_t element = stream.first_element + element_of_slice;
-  const uint64_t call = element / 4;
-  return philox4x32(
-      {static_cast<uint32_t>(call), static_cast<uint32_t>(call >> 32),
-       static_cast<uint32_t>(stream.update), static_cast<uint32_t>(stream.update >> 32)},
-      stream.key)[element % 4];
+inline std::array<uint32_t, 4> random_words(const RoundingStream& stream, uint64_t call) {
+  return ars4x32({static_cast<uint32_t>(call), static_cast<uint32_t>(call >> 32),
+                  static_cast<uint32_t>(stream.update), static_cast<uint32_t>(stream.update >> 32)},
+                 stream.key);
 }
 
-// bf16 by adding 16 random bits and cutting: right on average. Infinity and NaN are only cut, and
-// nothing finite becomes infinite.
+inline uint32_t random_half(const RoundingStream& stream, Moment which, uint64_t element_of_slice) {
+  const uint64_t element = stream.first_element + element_of_slice;
+  const uint64_t call = element / 8 * 2 + static_cast<uint64_t>(which);
+  const uint64_t half = element % 8;
+  return random_words(stream, call)[half / 2] >> (16 * (half % 2)) & 0xffffu;
+}
+
+inline uint32_t random_word(const RoundingStream& stream, uint64_t element_of_slice) {
+  const uint64_t element = stream.first_element + element_of_slice;
+  return random_words(stream, element / 4)[element % 4];
+}
+
+// What of the word rounds a moment: 19 bits. The six that both take are the highest of the first
+// and the lowest of the second, where they decide once in 8192 times.
+inline uint32_t random19(Moment which, uint32_t word) {
+  return which == Moment::kFirst ? word & 0x7ffffu : word >> 13;
+}
+
+// bf16: the upper half, one further from zero where the lower half is above the random one. Right
+// on average. Infinity and NaN are only cut, and nothing finite becomes infinite.
 inline uint16_t float_to_bf16_stochastic(float value, uint32_t random16) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  const uint32_t rounded =
-      magnitude < 0x7f800000u ? std::min(magnitude + random16, 0x7f7fffffu) : magnitude;
-  return static_cast<uint16_t>(((bits & 0x80000000u) | rounded) >> 16);
+  const bool may_grow = (bits & 0x7fff0000u) < 0x7f7f0000u;
+  const uint32_t up = may_grow && (bits & 0xffffu) > random16 ? 1u : 0u;
+  return static_cast<uint16_t>((bits >> 16) + up);
 }
 
 // A code's curve.
@@ -90,7 +109,7 @@ inline constexpr MomentCurve kFirstMomentCurve = {0x1p-7f, 0x3c000000u, 1.9375f 
 inline constexpr MomentCurve kSecondMomentCurve = {0x1p-15f, 0x38000000u, 1.9375f - 0x1p-15f, 255};
 
 // The half of a step: as random bits it means rounding to nearest.
-inline constexpr uint32_t kNearest16 = 0x8000u;
+inline constexpr uint32_t kNearest19 = 0x40000u;
 
 // The limits keep unit and 1 / unit finite and normal, whatever the moments are.
 inline float moment_unit(const MomentCurve& curve, float largest) {
@@ -99,9 +118,9 @@ inline float moment_unit(const MomentCurve& curve, float largest) {
 
 // Of a magnitude; `inverse` is 1 / unit.
 inline uint32_t encode_magnitude(const MomentCurve& curve, float magnitude, float inverse,
-                                 uint32_t random16) {
+                                 uint32_t random_bits) {
   const float y = std::fma(magnitude, inverse, curve.offset);
-  const uint32_t bits = std::bit_cast<uint32_t>(y) - curve.base_bits + (random16 << 3) + 4u;
+  const uint32_t bits = std::bit_cast<uint32_t>(y) - curve.base_bits + random_bits;
   return std::min(bits >> kMomentCodeShift, curve.last_code);
 }
 
@@ -110,10 +129,10 @@ inline float decode_magnitude(const MomentCurve& curve, uint32_t code, float uni
   return (std::bit_cast<float>(bits) - curve.offset) * unit;
 }
 
-inline uint8_t encode_first_moment(float m, float inverse, uint32_t random16) {
+inline uint8_t encode_first_moment(float m, float inverse, uint32_t random_bits) {
   const uint32_t sign = std::bit_cast<uint32_t>(m) >> 31;
-  return static_cast<uint8_t>(sign << 7 |
-                              encode_magnitude(kFirstMomentCurve, std::fabs(m), inverse, random16));
+  const uint32_t code = encode_magnitude(kFirstMomentCurve, std::fabs(m), inverse, random_bits);
+  return static_cast<uint8_t>(sign << 7 | code);
 }
 
 inline float decode_first_moment(uint8_t code, float unit) {
@@ -123,16 +142,14 @@ inline float decode_first_moment(uint8_t code, float unit) {
 }
 
 // What is not zero stays so: dividing by the root of a lost second moment would blow the update up.
-inline uint8_t encode_second_moment(float v, float inverse, uint32_t random16) {
-  const uint32_t code = encode_magnitude(kSecondMomentCurve, v, inverse, random16);
+inline uint8_t encode_second_moment(float v, float inverse, uint32_t random_bits) {
+  const uint32_t code = encode_magnitude(kSecondMomentCurve, v, inverse, random_bits);
   return static_cast<uint8_t>(std::max(code, v > 0.0f ? 1u : 0u));
 }
 
 inline float decode_second_moment(uint8_t code, float unit) {
   return decode_magnitude(kSecondMomentCurve, code, unit);
 }
-
-enum class Moment : uint8_t { kFirst, kSecond };
 
 // Reads elements [begin, begin + values.size()) as fp32, exactly.
 void read_moments(Moment which, const MomentSpan& from, int64_t begin, std::span<float> values);

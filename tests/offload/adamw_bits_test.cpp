@@ -18,7 +18,7 @@ constexpr AdamWOptions kOptions = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .we
 
 std::vector<SimdLevel> levels_of_this_cpu() {
   std::vector<SimdLevel> levels;
-  for (SimdLevel level : {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
+  for (SimdLevel level : kSimdLevels) {
     if (level <= best_simd_level()) levels.push_back(level);
   }
   return levels;

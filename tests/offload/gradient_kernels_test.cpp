@@ -30,7 +30,7 @@ TEST(GradientKernels, CastAndSumInTheSameBitsAtEverySimdLevelAndLength) {
     std::vector<float> values = fakes::random_values(count, static_cast<uint32_t>(count));
     std::vector<float> rounded;
     for (float value : values) rounded.push_back(bf16_to_float(float_to_bf16_nearest(value)));
-    for (SimdLevel level : {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
+    for (SimdLevel level : kSimdLevels) {
       if (level > best_simd_level()) continue;
       std::vector<uint16_t> bf16(count);
       ASSERT_EQ(internal::sum_squares(level, values), plain_sum(values)) << count;

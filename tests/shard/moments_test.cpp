@@ -15,27 +15,38 @@ namespace {
 
 constexpr size_t kDraws = size_t{1} << 20;
 
-// The words of the updates' own generator.
-uint32_t word(size_t draw) {
-  return random_word({{7, 8}, 0, draw / 4096}, draw % 4096);
+// The bits of the updates' own generator: elements of 256 updates.
+constexpr RoundingStream stream_of(size_t draw) {
+  return {{7, 8}, 0, draw / 4096};
+}
+std::vector<uint32_t> halves_of(Moment which) {
+  std::vector<uint32_t> halves;
+  for (size_t i = 0; i < kDraws; ++i) halves.push_back(random_half(stream_of(i), which, i % 4096));
+  return halves;
+}
+std::vector<uint32_t> bits19_of(Moment which) {
+  std::vector<uint32_t> bits;
+  for (size_t i = 0; i < kDraws; ++i) {
+    bits.push_back(random19(which, random_word(stream_of(i), i % 4096)));
+  }
+  return bits;
 }
 
 // Goal: stochastic rounding is unbiased. Of 2^20 draws, rounding up with probability f has a
 // standard deviation of at most 512. A probability off by 0.005 lies 10 of them away: beyond the
 // limit of 5 but for one run in 10^6; and a right one stays inside but for one in 10^6.
 TEST(StochasticRounding, OfBf16RoundsUpAsOftenAsTheValueIsFar) {
+  const std::vector<uint32_t> random[2] = {halves_of(Moment::kFirst), halves_of(Moment::kSecond)};
   for (const uint32_t fraction : {0x0001u, 0x1000u, 0x4000u, 0x8000u, 0xa123u, 0xffffu}) {
     for (const uint32_t top : {0x3f80u, 0xbf80u, 0x0001u, 0x4049u}) {
       const float value = std::bit_cast<float>(top << 16 | fraction);
-      double ups[2] = {0.0, 0.0};
-      for (size_t draw = 0; draw < kDraws; ++draw) {
-        const uint32_t random = word(draw);
-        ups[0] += float_to_bf16_stochastic(value, random & 0xffffu) - static_cast<double>(top);
-        ups[1] += float_to_bf16_stochastic(value, random >> 16) - static_cast<double>(top);
-      }
       const double f = fraction / 65536.0;
       const double deviation = std::sqrt(kDraws * f * (1.0 - f));
-      for (const double up : ups) EXPECT_NEAR(up, kDraws * f, 5.0 * deviation) << fraction;
+      for (const std::vector<uint32_t>& halves : random) {
+        int64_t ups = 0;
+        for (const uint32_t half : halves) ups += float_to_bf16_stochastic(value, half) - top;
+        EXPECT_NEAR(static_cast<double>(ups), kDraws * f, 5.0 * deviation) << fraction;
+      }
     }
   }
 }
@@ -58,19 +69,20 @@ TEST(StochasticRounding, OfBf16KeepsWhatFitsAndNeverReachesInfinity) {
 // mean of 2^20 draws has a standard deviation of at most half a step / 1024.
 TEST(StochasticRounding, Of8BitCodesIsRightOnAverage) {
   constexpr float kUnit = 0.37f;
+  const std::vector<uint32_t> of_first = bits19_of(Moment::kFirst);
+  const std::vector<uint32_t> of_second = bits19_of(Moment::kSecond);
   for (const float x : {1e-6f, 3e-4f, 0.0017f, 0.011f, 0.09f, 0.3f, 0.77f, 1.2f, 1.9f}) {
     double first = 0.0;
     double second = 0.0;
     for (size_t draw = 0; draw < kDraws; ++draw) {
-      const uint32_t random = word(draw);
       first +=
-          decode_first_moment(encode_first_moment(-x * kUnit, 1 / kUnit, random & 0xffffu), kUnit);
+          decode_first_moment(encode_first_moment(-x * kUnit, 1 / kUnit, of_first[draw]), kUnit);
       second +=
-          decode_second_moment(encode_second_moment(x * kUnit, 1 / kUnit, random >> 16), kUnit);
+          decode_second_moment(encode_second_moment(x * kUnit, 1 / kUnit, of_second[draw]), kUnit);
     }
     const auto limit = [&](float offset) {
       const double step = (x + offset) / 16.0 * kUnit;
-      return step * (5.0 * 0.5 / 1024 + 0x1p-16);
+      return step * (5.0 * 0.5 / 1024 + 0x1p-19);
     };
     EXPECT_NEAR(first / kDraws, -x * kUnit, limit(0x1p-7f)) << x;
     if (x < 1e-5f) continue;  // below the second moment's first code, which is never left out
@@ -106,7 +118,7 @@ TEST(EightBitMoments, AreWithinAStepForAnyRandomBitsAndScale) {
     const float m_unit = moment_unit(kFirstMomentCurve, largest);
     const float v_unit = moment_unit(kSecondMomentCurve, largest);
     for (size_t i = 0; i < values.size(); ++i) {
-      const uint32_t random = word(seed * 128 + i) & 0xffffu;
+      const uint32_t random = random_word({{7, 8}, 0, seed}, i) & 0x7ffffu;
       const float m = values[i];
       const float v = std::fabs(m);
       const float m_back = decode_first_moment(encode_first_moment(m, 1 / m_unit, random), m_unit);
@@ -126,7 +138,7 @@ TEST(EightBitMoments, StayFiniteWithInfiniteHugeAndVanishingValues) {
     for (const MomentCurve& curve : {kFirstMomentCurve, kSecondMomentCurve}) {
       const float unit = moment_unit(curve, largest);
       ASSERT_TRUE(std::isnormal(unit) && std::isnormal(1.0f / unit)) << largest;
-      ASSERT_LE(encode_magnitude(curve, largest, 1.0f / unit, 0xffffu), curve.last_code);
+      ASSERT_LE(encode_magnitude(curve, largest, 1.0f / unit, 0x7ffffu), curve.last_code);
     }
   }
 }
