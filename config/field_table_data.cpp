@@ -39,6 +39,10 @@ void add_upkeep_keys(Rows<DataSection>& rows) {
   rows.add("cache", KeyType::kPath, &Data::cache,
            {.sentence = "directory of prepared data, shared by runs; \"auto\": longshore in "
                         "XDG_CACHE_HOME or ~/.cache"});
+  rows.add("cache_limit", KeyType::kBytes, &Data::cache_limit,
+           {.sentence = "what is in data.cache beyond it, and not in use, goes when new data was "
+                        "prepared, least recently used first",
+            .bounds = at_least(0)});
   rows.add("threads", KeyType::kInteger, &Data::threads,
            {.sentence = "threads that prepare data; the result does not depend on them",
             .bounds = between(1, 1024),

@@ -55,7 +55,8 @@ struct DataSection {
   Overlength overlength = Overlength::kError;
   BadRows bad_rows = BadRows::kError;
   bool add_eos = true;
-  std::string cache = "auto";      // auto, or a directory
+  std::string cache = "auto";  // auto, or a directory
+  Bytes cache_limit = 100 * kGiB;
   std::optional<int64_t> threads;  // nullopt = auto
   bool operator==(const DataSection&) const = default;
 };

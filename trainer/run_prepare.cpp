@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "data/prepared_cache.h"
 
 namespace longshore {
 namespace {
@@ -82,6 +83,15 @@ std::string cache_directory(const RunConfig& config) {
   return config.run.dir + "/cache";
 }
 
+void clean_run_cache(const RunConfig& config, Bytes limit) {
+  const std::string directory = cache_directory(config);
+  const CacheCleaning cleaned = clean_cache(directory, limit);
+  if (cleaned.files == 0) return;
+  log_info(directory + ": removed " + std::to_string(cleaned.files) + " prepared files of " +
+           format_bytes(cleaned.bytes) + " that nobody uses; " + format_bytes(cleaned.left_bytes) +
+           " are left");
+}
+
 RunPreparation::RunPreparation(const RunConfig& config, const std::string& model_directory,
                                int64_t vocabulary)
     : config_(config), vocabulary_(vocabulary) {
@@ -123,6 +133,7 @@ PreparedData RunPreparation::run(const std::vector<std::string>& files,
     log_info("where the chat template prints today's date, it is data.date = \"" +
              config_.data.date + "\"");
   }
+  if (prepared.made > 0) clean_run_cache(config_, config_.data.cache_limit);
   return prepared;
 }
 

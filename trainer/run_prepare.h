@@ -36,5 +36,7 @@ class RunPreparation {
 std::string tokenizer_directory(const RunConfig& config, const std::string& model_directory);
 // data.cache, or longshore in the user's cache directory.
 std::string cache_directory(const RunConfig& config);
+// Removes from there what nobody uses, until no more than `limit` is left, and says so.
+void clean_run_cache(const RunConfig& config, Bytes limit);
 
 }  // namespace longshore

@@ -5,7 +5,8 @@
 
 Needs datasets and transformers for the other side (made with datasets 5.2, transformers 5.23,
 tokenizers 0.23.3). WORK gets a model directory, the JSONL file and the caches, and is left there.
-Prints one JSON object per round and side: seconds, tokens, tokens per second, resident memory.
+Prints one JSON object per round and side: seconds, CPU seconds of all its processes, tokens, tokens
+per second of either, resident memory of the largest process.
 """
 
 import json
@@ -40,7 +41,16 @@ def run(command):
     _, status, usage = os.wait4(done.pid, 0)
     if status:
         sys.exit(f"failed: {command}")
-    return time.time() - before, usage.ru_maxrss * 1024, out
+    figures = {"seconds": round(time.time() - before, 2),
+               "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
+               "resident_bytes": usage.ru_maxrss * 1024}
+    return figures, out
+
+
+def print_round(number, side, figures, tokens):
+    print(json.dumps({"round": number, "side": side, **figures, "tokens": tokens,
+                      "tokens_per_second": round(tokens / figures["seconds"]),
+                      "tokens_per_cpu_second": round(tokens / figures["cpu_seconds"])}), flush=True)
 
 
 OTHER = """
@@ -76,20 +86,13 @@ def main():
                         f'add_eos = false\ncache = "{work}/cache"\n[train]\nsteps = 1\n')
     for number in range(rounds):
         shutil.rmtree(work / "cache", ignore_errors=True)
-        seconds, memory, out = run([longshore, "prepare", str(run_file)])
-        tokens = int(out.split(" tokens,")[0].split()[-1])
-        print(json.dumps({"round": number, "side": "longshore", "seconds": round(seconds, 2),
-                          "tokens": tokens, "tokens_per_second": round(tokens / seconds),
-                          "resident_bytes": memory}), flush=True)
+        figures, out = run([longshore, "prepare", str(run_file)])
+        print_round(number, "longshore", figures, int(out.split(" tokens,")[0].split()[-1]))
         shutil.rmtree(work / "hf", ignore_errors=True)
         script = work / "other.py"
         script.write_text(OTHER)
-        seconds, memory, out = run([sys.executable, str(script), str(model), str(rows),
-                                    str(work / "hf")])
-        tokens = int(out.split()[-1])
-        print(json.dumps({"round": number, "side": "datasets.map", "seconds": round(seconds, 2),
-                          "tokens": tokens, "tokens_per_second": round(tokens / seconds),
-                          "resident_bytes": memory}), flush=True)
+        figures, out = run([sys.executable, str(script), str(model), str(rows), str(work / "hf")])
+        print_round(number, "datasets.map", figures, int(out.split()[-1]))
 
 
 main()

@@ -2,22 +2,20 @@
 
 #include <oneapi/tbb/parallel_pipeline.h>
 #include <oneapi/tbb/task_arena.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <optional>
-#include <thread>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "data/prepared_cache.h"
 #include "data/row_block.h"
 
 namespace longshore {
@@ -28,7 +26,6 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxProblems = 10;
 constexpr Bytes kMaxTextFileBytes = kGiB;
 constexpr size_t kHashPieceBytes = size_t{4} << 20;
-constexpr std::chrono::milliseconds kLockPoll{100};
 constexpr int64_t kSettledSeconds = 3;
 // Part of the key: grows when the same rows would become other tokens.
 constexpr int kRulesVersion = 1;
@@ -43,22 +40,6 @@ constexpr int kRulesVersion = 1;
   if (problems.size() >= kMaxProblems) text += "\nthere may be more; reading stopped here";
   throw DataError(text);
 }
-
-// Held as long as the object lives; the kernel frees it when the process ends, however it ends.
-class EntryLock {
- public:
-  EntryLock(const std::string& path, const std::function<void()>& while_waiting)
-      : fd_(create_file(path)) {
-    while (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK && errno != EINTR) throw IoError("lock", path, errno);
-      while_waiting();
-      std::this_thread::sleep_for(kLockPoll);
-    }
-  }
-
- private:
-  UniqueFd fd_;
-};
 
 class FilePreparer {
  public:
@@ -90,8 +71,10 @@ class FilePreparer {
   bool open(const std::string& path, uint64_t key, PreparedData& prepared) {
     std::error_code ignored;
     if (!fs::exists(path, ignored)) return false;
+    UniqueFd use = use_entry(path);
+    if (!use.valid()) return false;  // a cleaner was faster
     try {
-      auto file = std::make_unique<TokenFile>(path);
+      auto file = std::make_unique<TokenFile>(path, std::move(use));
       if (file->header().key != key) throw DataError(path + ": is another entry's");
       FileReport report = file_report_of(parse_json(file->report(), {}, path), path);
       report.path = path_;

@@ -29,7 +29,7 @@ std::span<const T> TokenFile::section(uint64_t offset, uint64_t count) const {
   return {reinterpret_cast<const T*>(file_.bytes().data() + offset), count};
 }
 
-TokenFile::TokenFile(const std::string& path) : file_(path) {
+TokenFile::TokenFile(const std::string& path, UniqueFd use) : use_(std::move(use)), file_(path) {
   const std::span<const std::byte> bytes = file_.bytes();
   const auto refuse = [&path](const std::string& what) {
     throw DataError(path + ": " + what + "; delete the file, it will be made anew");

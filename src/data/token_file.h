@@ -23,6 +23,7 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/mapped_file.h"
 #include "data/dataset.h"
 
@@ -62,8 +63,9 @@ struct OtherTarget {
 
 class TokenFile : public Dataset {
  public:
-  // DataError where the file is none, damaged, or not as long as it says.
-  explicit TokenFile(const std::string& path);
+  // DataError where the file is none, damaged, or not as long as it says. `use` says that the file
+  // is in use (data/prepared_cache.h) and is kept as long as the object.
+  explicit TokenFile(const std::string& path, UniqueFd use = {});
 
   int64_t document_count() const override { return static_cast<int64_t>(header_.documents); }
   int64_t document_tokens(int64_t document) const override;
@@ -88,6 +90,7 @@ class TokenFile : public Dataset {
   uint64_t begin_of(int64_t document) const;
   bool trained(uint64_t token) const { return (mask_[token / 8] >> (token % 8) & 1) != 0; }
 
+  UniqueFd use_;
   MappedFile file_;
   TokenFileHeader header_;
   std::span<const TokenId> ids_;

@@ -5,7 +5,9 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <csignal>
 #include <filesystem>
+#include <random>
 #include <set>
 
 #include "base/philox.h"
@@ -133,6 +135,40 @@ TEST_F(PrepareCache, GoesOnAfterKillsAndEndsWithTheSameBytes) {
   EXPECT_GE(kills, 2);
   EXPECT_EQ(bytes_of_entry(), whole);
   EXPECT_FALSE(fs::exists(path.substr(0, path.size() - 4) + ".partial"));
+}
+
+// The same with kill -9 from outside, wherever the process is: between two writes, in one, in
+// fsync.
+TEST_F(PrepareCache, EndsWithTheSameBytesAfterKillsAtRandomMoments) {
+  options_.files = {files_.write("rows.jsonl", many_rows(8000))};
+  const std::string whole = bytes_of_entry();
+  remove_tree(options_.cache);
+  options_.save_every_bytes = 20 * kKiB;
+  options_.threads = 1;  // no threads in this process: it forks
+  std::mt19937 random(11);
+  int kills = 0;
+  for (int round = 0; round < 15; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      try {
+        prepare_or_open(options_);
+      } catch (...) {
+        ::_exit(1);
+      }
+      ::_exit(0);
+    }
+    ::usleep(std::uniform_int_distribution<useconds_t>(1000, 60'000)(random));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    if (WIFEXITED(status)) {
+      ASSERT_EQ(WEXITSTATUS(status), 0);
+      break;
+    }
+    ++kills;
+  }
+  EXPECT_GE(kills, 1);
+  EXPECT_EQ(bytes_of_entry(), whole);
 }
 
 TEST_F(PrepareCache, KeepsWhatIsDoneWhenItIsStopped) {

@@ -42,6 +42,7 @@ struct Parsed {
   TokenizerTrainOptions tokenizer;
   GenerateOptions generate;
   InspectDataOptions inspect;
+  bool clean_cache = false;
   ExportCommandOptions exporting;
   PlanOptions plan;
   BenchOptimizerOptions bench_optimizer;
@@ -137,7 +138,10 @@ void add_run_commands(CLI::App& app, Parsed& parsed) {
 
 void add_data_commands(CLI::App& app, Parsed& parsed) {
   CLI::App* prepare = add_run_command(app, parsed, "prepare", "tokenise the data into the cache");
-  prepare->callback([&] { parsed.action = [&] { return run_prepare(parsed.run); }; });
+  prepare->add_flag("--clean", parsed.clean_cache,
+                    "remove all other prepared data that no run has open");
+  prepare->callback(
+      [&] { parsed.action = [&] { return run_prepare(parsed.run, parsed.clean_cache); }; });
 
   CLI::App* inspect = app.add_subcommand("inspect", "look at what a run is trained on");
   inspect->require_subcommand(1);

@@ -45,8 +45,9 @@ int run_train(const RunArguments& run, const std::vector<std::string>& command,
 // `source`: "auto" (the run's newest valid checkpoint, else the model), "model", or a directory.
 int run_eval(const RunArguments& run, const std::string& source, bool json);
 
-// Tokenises what `train` would, before it and apart from it.
-int run_prepare(const RunArguments& run);
+// Tokenises what `train` would, before it and apart from it. `clean`: then removes from the cache
+// what no run has open and this one does not name.
+int run_prepare(const RunArguments& run, bool clean);
 
 struct InspectDataOptions {
   std::string rows = "0:3";  // of the files, before packing

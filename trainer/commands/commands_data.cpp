@@ -46,7 +46,7 @@ std::string as_line(const Json& object) {
 
 }  // namespace
 
-int run_prepare(const RunArguments& arguments) {
+int run_prepare(const RunArguments& arguments, bool clean) {
   const RunConfig config = load_run_config(arguments.files, arguments.overrides);
   const ModelSource source(config);
   const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
@@ -57,14 +57,16 @@ int run_prepare(const RunArguments& arguments) {
                   "stopped by a signal; the same command goes on from here");
     }
   };
+  std::vector<PreparedData> in_use;  // cleaning leaves these
   for (const std::vector<std::string>* files : {&config.data.train, &config.data.eval}) {
     if (files->empty()) continue;
-    const PreparedData prepared = preparation.run(*files, stop);
+    const PreparedData& prepared = in_use.emplace_back(preparation.run(*files, stop));
     const std::vector<std::string> lines = prepared.report.lines();
     for (size_t i = 0; i < lines.size(); ++i) {
       std::printf("%s\n  in %s\n", lines[i].c_str(), prepared.paths[i].c_str());
     }
   }
+  if (clean) clean_run_cache(config, 0);
   return 0;
 }
 

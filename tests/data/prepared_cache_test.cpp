@@ -1,0 +1,95 @@
+// Cleaning the cache of prepared data: what goes, in which order, and what stays because it is in
+// use.
+#include "data/prepared_cache.h"
+
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "tests/data/prepare_fixture.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PreparedCache : public PrepareFixture {
+ protected:
+  // The token file of a data file with that text, last used `hours` ago; nobody has it open.
+  std::string entry(const std::string& text, int hours) {
+    options_.files = {files_.write(text + ".jsonl", "{\"text\": \"" + text + "\"}\n")};
+    const std::string path = prepare_or_open(options_).paths.at(0);
+    fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(hours));
+    return path;
+  }
+  CacheCleaning clean(Bytes limit) const { return clean_cache(options_.cache, limit); }
+};
+
+TEST_F(PreparedCache, LosesWhatWasUsedLongestAgoUntilItFits) {
+  const std::string middle = entry("two", 2), oldest = entry("three", 3), newest = entry("one", 1);
+  const Bytes each = static_cast<Bytes>(fs::file_size(oldest));
+  EXPECT_EQ(clean(3 * each + 100).files, 0);
+  const CacheCleaning cleaned = clean(2 * each + 100);
+  EXPECT_EQ(cleaned.files, 1);
+  EXPECT_GE(cleaned.bytes, each);
+  EXPECT_FALSE(fs::exists(oldest));
+  EXPECT_TRUE(fs::exists(middle) && fs::exists(newest));
+  entry("two", 0);  // used once more
+  EXPECT_EQ(clean(each + 100).files, 1);
+  EXPECT_TRUE(fs::exists(middle));
+  EXPECT_FALSE(fs::exists(newest));
+  EXPECT_EQ(clean(0).left_bytes, 0);
+  EXPECT_FALSE(fs::exists(fs::path(middle).replace_extension(".lock")));
+}
+
+TEST_F(PreparedCache, KeepsWhatIsOpenOrBeingMade) {
+  entry("open", 2);
+  PreparedData open = prepare_or_open(options_);
+  const std::string made = options_.cache + "/00000000000000aa";
+  fs::create_directory(made + ".partial");
+  files_.write("cache/00000000000000aa.partial/ids", "12345678");
+  {
+    const EntryLock maker(made + ".lock", [] {});
+    EXPECT_EQ(clean(0).files, 0);
+    EXPECT_TRUE(fs::exists(open.paths[0]) && fs::exists(made + ".partial"));
+  }
+  EXPECT_EQ(clean(0).files, 1) << "its maker is gone";
+  EXPECT_FALSE(fs::exists(made + ".partial"));
+  open.files.clear();
+  EXPECT_EQ(clean(0).files, 1);
+  EXPECT_FALSE(fs::exists(open.paths[0]));
+}
+
+TEST_F(PreparedCache, TouchesNothingThatIsNotItsOwn) {
+  entry("own", 1);
+  const std::string foreign = files_.write("cache/notes.tok", "mine");
+  const std::string other = files_.write("cache/0123456789abcdef.txt", "mine");
+  fs::create_symlink(foreign, options_.cache + "/0123456789abcdef.tok");
+  EXPECT_EQ(clean(0).files, 1);
+  EXPECT_TRUE(fs::exists(foreign) && fs::exists(other));
+  EXPECT_TRUE(fs::is_symlink(options_.cache + "/0123456789abcdef.tok"));
+  EXPECT_EQ(clean_cache(files_.path("missing"), 0).files, 0);
+}
+
+// A lock that was taken on a file which a cleaner then removed would not keep another maker out.
+TEST_F(PreparedCache, LocksTheFileThatIsThere) {
+  const std::string path = files_.write("0000000000000001.lock", "");
+  auto first = EntryLock::try_lock(path);
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(EntryLock::try_lock(path));
+  remove_tree(path);
+  const auto second = EntryLock::try_lock(path);
+  EXPECT_TRUE(second) << "another file of that name";
+  EXPECT_FALSE(EntryLock::try_lock(path));
+}
+
+TEST_F(PreparedCache, MakesAnEntryAnewThatWasCleaned) {
+  const std::string path = entry("again", 1);
+  EXPECT_EQ(clean(0).files, 1);
+  EXPECT_EQ(prepare_or_open(options_).made, 1);
+  EXPECT_TRUE(fs::exists(path));
+}
+
+}  // namespace
+}  // namespace longshore

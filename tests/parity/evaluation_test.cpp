@@ -1,0 +1,83 @@
+// Evaluation, early stopping and samples on several ranks: all ranks end at the same step, and rank
+// 0 writes what one rank alone writes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "tests/parity/run_driver.h"
+#include "trainer/commands/command_line.h"
+
+namespace longshore {
+namespace {
+
+// What is learned makes the evaluated text less likely from the first step on: the first of three
+// evaluations is the best, and patience runs out long before the last step.
+Arguments arguments(const std::string& directory) {
+  const std::string rows = directory + "/rows.jsonl", other = directory + "/other.jsonl";
+  std::ofstream file(rows);
+  for (int row = 0; row < 12; ++row) {
+    file << "{\"text\": \"a row of text, number " << row << "\"}\n";
+  }
+  std::ofstream(other) << "{\"text\": \"QZ%%&XK<<|>JW 91#\"}\n{\"text\": \"QZ%%&XK<<|>JW 48#\"}\n";
+  return {"--model.path=\"" + directory + "/model\"",
+          "--data.train=[\"" + rows + "\"]",
+          "--data.eval=[\"" + other + "\"]",
+          "--data.max_tokens=64",
+          "--data.packing=false",
+          "--train.steps=40",
+          "--train.sequences_per_step=3",
+          "--optimizer.lr=0.01",
+          "--precision.compute=fp32",
+          "--offload.state_format=split",
+          "--device.threads=1",
+          "--offload.threads=1",
+          "--checkpoint.export=never",
+          "--eval.every_steps=2",
+          "--eval.patience=2",
+          "--eval.keep_best=true",
+          "--eval.prompts=[\"a row\"]",
+          "--eval.max_new_tokens=4"};
+}
+
+std::vector<std::string> samples_of(const RunDriver& run) {
+  std::vector<std::string> texts;
+  for (const Json& event : run.metrics("event")) {
+    if (event.value("code", "") == "sample") texts.push_back(event.at("text"));
+  }
+  return texts;
+}
+
+TEST(Evaluation, EndsAllRanksOutOfPatienceAtTheSameStepWithTheSamplesOfOne) {
+  const std::string directory = scratch_directory("evaluation");
+  ASSERT_EQ(run_command_line({"init-model", "--preset", "tiny-llama", directory + "/model"}), 0);
+  const Arguments list = arguments(directory);
+  RunDriver one("evaluation-1");
+  ASSERT_EQ(one.train(list), 0);
+  const std::vector<Json> wanted = one.metrics("eval");
+  ASSERT_EQ(wanted.size(), 3u);
+  EXPECT_EQ(one.metrics("step").size(), 6u);
+  EXPECT_EQ(samples_of(one).size(), wanted.size());
+  EXPECT_EQ(samples_of(one).front().rfind("a row", 0), 0u);
+  for (const int ranks : {2, 4}) {
+    RunDriver several("evaluation-" + std::to_string(ranks));
+    ASSERT_EQ(several.train_ranks(ranks, list), 0) << several.output();
+    const std::vector<Json> found = several.metrics("eval");
+    ASSERT_EQ(found.size(), wanted.size()) << several.output();
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(found[i].at("step"), wanted[i].at("step"));
+      EXPECT_EQ(found[i].at("tokens"), wanted[i].at("tokens"));
+      const double loss = wanted[i].at("loss");
+      EXPECT_NEAR(found[i].at("loss").get<double>(), loss, 1e-4 * loss);
+    }
+    EXPECT_EQ(several.metrics("step").size(), one.metrics("step").size());
+    EXPECT_EQ(samples_of(several).size(), wanted.size());
+    EXPECT_NE(several.output().find("the run ends here (eval.patience)"), std::string::npos);
+    // A run that is out of patience stays so: the same command ends at once.
+    ASSERT_EQ(several.train_ranks(ranks, list), 0) << several.output();
+    EXPECT_EQ(several.metrics("step").size(), one.metrics("step").size());
+  }
+}
+
+}  // namespace
+}  // namespace longshore
