@@ -3,8 +3,11 @@
 # its own way, and links everything.
 #
 #   longshore::libtorch       headers, libc10, libtorch_cpu
-#   longshore::libtorch_cuda  libtorch_cuda and libc10_cuda as well; empty when CUDA is off. Only
-#                             what names a symbol of c10::cuda links it: it doubles start-up time.
+#   longshore::c10_cuda       LibTorch's streams and memory of GPUs; links the CUDA runtime. Empty
+#                             when CUDA is off.
+#
+# libtorch_cuda, the kernels, is not linked: it doubles start-up time. Whoever computes on a GPU
+# loads it (src/device/cuda_device.h).
 
 set(LONGSHORE_LIBTORCH "$ENV{LONGSHORE_LIBTORCH}" CACHE PATH "Root of a LibTorch (has lib/, include/)")
 
@@ -41,15 +44,11 @@ target_include_directories(
                                 ${LONGSHORE_LIBTORCH_ROOT}/include/torch/csrc/api/include)
 target_link_libraries(longshore::libtorch INTERFACE longshore::torch_cpu longshore::c10)
 
-add_library(longshore::libtorch_cuda INTERFACE IMPORTED GLOBAL)
-target_link_libraries(longshore::libtorch_cuda INTERFACE longshore::libtorch)
-if(LONGSHORE_WITH_CUDA AND EXISTS ${LONGSHORE_LIBTORCH_ROOT}/lib/libtorch_cuda.so)
+if(LONGSHORE_WITH_CUDA AND EXISTS ${LONGSHORE_LIBTORCH_ROOT}/lib/libc10_cuda.so)
   longshore_import_torch_library(c10_cuda)
-  # Kernels register themselves when libtorch_cuda is loaded: it stays although no symbol is used.
-  target_link_libraries(
-    longshore::libtorch_cuda
-    INTERFACE "-Wl,--no-as-needed,${LONGSHORE_LIBTORCH_ROOT}/lib/libtorch_cuda.so,--as-needed"
-              longshore::c10_cuda longshore::cuda_runtime)
+  target_link_libraries(longshore::c10_cuda INTERFACE longshore::libtorch longshore::cuda_runtime)
+else()
+  add_library(longshore::c10_cuda INTERFACE IMPORTED GLOBAL)
 endif()
 
 # The CUDA libraries that LibTorch itself loads lie beside it when it came as a wheel; the linker

@@ -105,7 +105,7 @@ std::vector<Generated> generate(Engine& engine, const Tokenizer& tokenizer,
   for (int64_t round = 0; round < request.max_new_tokens; ++round) {
     const GrowingBatch batch = join_growing(texts, results);
     if (batch.prompts.empty()) break;
-    const at::Tensor scores = next_scores(engine, batch).contiguous();
+    const at::Tensor scores = next_scores(engine, batch).to(at::kCPU).contiguous();
     const auto width = static_cast<size_t>(scores.size(1));
     for (size_t row = 0; row < batch.prompts.size(); ++row) {
       const size_t i = batch.prompts[row];

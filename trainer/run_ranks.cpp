@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "offload/plan/plan_inputs.h"
 
 namespace longshore {
 
@@ -45,10 +46,12 @@ RunRanks::RunRanks(const RunConfig& config) {
   WorldOptions options;
   options.timeout = std::chrono::milliseconds(config.dist.timeout_ms);
   options.backend = backend_of(config.dist.backend);
+  options.device = device_kind(config);
   const RankInfo found = discover_ranks();
   world_ = World::connect(found, options);
   groups_.topology = topology_of(config.fsdp, info().size, info().local_size);
   groups_.rank = rank();
+  groups_.gpu = info().local_rank;
   if (info().size == 1) return;
   log_info(info().text());
   groups_.all = &world_->all();

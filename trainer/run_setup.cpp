@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/errors.h"
+#include "device/cuda_device.h"
 #include "fsdp/engine.h"
 #include "offload/optimizer/adamw_rule.h"
 #include "offload/plan/plan_inputs.h"
@@ -90,6 +91,10 @@ RunSetup join_run(const RunArguments& arguments) {
   setup.config = load_run_config(arguments.files, arguments.overrides);
   setup.ranks = std::make_unique<RunRanks>(setup.config);
   try {
+    // Before LibTorch's first computation: it looks for a GPU's kernels once.
+    if (device_kind(setup.config) == DeviceKind::kCuda) {
+      prepare_cuda(setup.ranks->info().local_rank);
+    }
     fill(setup, setup.ranks->topology(), setup.ranks->info().local_size);
     agree_on_run(setup);
   } catch (const std::exception& error) {

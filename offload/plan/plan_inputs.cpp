@@ -5,15 +5,6 @@
 namespace longshore {
 namespace {
 
-// `auto` is the CPU: the engine computes nowhere else.
-DeviceKind choose_device(const RunConfig& config) {
-  if (config.device.kind == DeviceSection::Kind::kCuda) {
-    throw ConfigError(
-        "device.kind: this build computes on the cpu only; set device.kind = \"cpu\"");
-  }
-  return DeviceKind::kCpu;
-}
-
 int threads_or(const std::optional<int64_t>& wanted, int automatic) {
   return wanted ? static_cast<int>(*wanted) : automatic;
 }
@@ -62,6 +53,10 @@ AdamWOptions adamw_options(const RunConfig& config) {
           .seed = static_cast<uint64_t>(config.run.seed)};
 }
 
+DeviceKind device_kind(const RunConfig& config) {
+  return config.device.kind == DeviceSection::Kind::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
+
 UpdateOverlap overlap_of(OptimizerSection::Overlap overlap) {
   switch (overlap) {
     case OptimizerSection::Overlap::kNone:
@@ -97,7 +92,10 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCost
   inputs.recompute = config.fsdp.recompute == FsdpSection::Recompute::kUnit;
   inputs.offload_inputs = config.offload.activations == OffloadSection::Activations::kHost;
   inputs.overlap = overlap_of(config.optimizer.overlap);
-  inputs.device = choose_device(config);
+  inputs.device = device_kind(config);
+  if (inputs.device == DeviceKind::kCuda && machine.gpus.empty()) {
+    throw ConfigError("device.kind: this machine has no GPU; set device.kind = \"cpu\"");
+  }
   inputs.device_cap = config.offload.device_memory;
   inputs.host_cap = config.offload.host_memory;
   inputs.compute_threads = compute_threads(config, machine);

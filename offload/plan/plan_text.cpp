@@ -184,7 +184,11 @@ Json host_json(const TierPlan& plan) {
 Json machine_json(const Machine& machine) {
   Json gpus = Json::array();
   for (const CudaDevice& gpu : machine.gpus) {
-    gpus.push_back({{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}});
+    gpus.push_back({{"name", gpu.name},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"pci", gpu.pci},
+                    {"numa_node", gpu.numa_node},
+                    {"peers", gpu.peers}});
   }
   Json json = {{"cpu", machine.cpu_model},
                {"simd", name_of(machine.simd)},

@@ -21,6 +21,13 @@ constexpr Bytes kProcessBytes = 512 * kMiB;
 constexpr Bytes kTokenBytes = 8;  // LibTorch's indices are int64
 constexpr Bytes kBatchRows = 3;   // tokens, positions, targets
 
+// On a GPU, and not measured there yet: LibTorch's allocator rounds blocks and cannot join all of
+// them, its kernels take scratch (cuBLAS 32 MiB for each thread that computes), and the driver
+// keeps a context with the code of all kernels.
+constexpr Bytes kGpuScratchBytes = 256 * kMiB;
+constexpr Bytes kGpuRoundingShare = 4;  // a quarter of the temporaries
+constexpr Bytes kGpuContextBytes = kGiB;
+
 Bytes product(std::initializer_list<int64_t> factors) {
   int64_t result = 1;
   for (int64_t factor : factors) {
@@ -244,6 +251,13 @@ class Draft {
       plan_.workspace_unit = model_.units[i].name + (backward ? " backward" : " forward");
     }
     plan_.device_workspace = rounded(worst) + rounded(saved);
+    if (inputs_.device == DeviceKind::kCuda) {
+      const Bytes allowance =
+          rounded(kGpuScratchBytes + plan_.device_workspace / kGpuRoundingShare);
+      plan_.device_workspace += allowance;
+      plan_.device_lines.push_back(
+          {"allocator", "allowance: the GPU's scratch and rounding", allowance, false});
+    }
     plan_.device_lines.push_back(
         {"workspace", "bound, " + plan_.workspace_unit, rounded(worst), false});
     if (saved > 0) {
@@ -257,7 +271,9 @@ class Draft {
     plan_.device_cap_auto = !inputs_.device_cap.has_value();
     Bytes automatic = plan_.device_total;
     if (inputs_.device == DeviceKind::kCuda) {
-      automatic = machine_.gpus.empty() ? 0 : machine_.gpus.front().memory_bytes;
+      automatic = machine_.gpus.empty()
+                      ? 0
+                      : std::max<Bytes>(machine_.gpus.front().memory_bytes - kGpuContextBytes, 0);
     }
     plan_.device_cap = inputs_.device_cap.value_or(automatic);
   }

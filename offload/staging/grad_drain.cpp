@@ -4,17 +4,9 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "offload/staging/gradient_kernels.h"
 
 namespace longshore {
 namespace {
-
-using internal::kNormBlockElements;
-
-// Elements that are cast before a copy starts: long enough for a copy to run at full speed.
-constexpr int64_t kChunkElements = 256 * kNormBlockElements;
-// Norm blocks of one task.
-constexpr int64_t kTaskBlocks = 16;
 
 int64_t trainable_shard_elements(const FlatLayout& layout) {
   return layout.trainable_elements() / layout.shard_factor();
@@ -25,7 +17,7 @@ int64_t staging_elements(const std::vector<FlatLayout>& layouts) {
   for (const FlatLayout& layout : layouts) {
     largest = std::max(largest, trainable_shard_elements(layout));
   }
-  return std::min(largest, kChunkElements);
+  return std::min(largest, GradientSums::kChunkElements);
 }
 
 }  // namespace
@@ -36,13 +28,12 @@ Bytes GradDrain::planned_staging_bytes(const std::vector<FlatLayout>& layouts,
 }
 
 GradDrain::GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
-                     Rank rank, std::span<std::byte> staging, WorkerPool* pool)
+                     Rank rank, std::span<std::byte> staging, std::unique_ptr<GradientSums> sums)
     : store_(store),
       copies_(copies),
-      pool_(pool),
+      sums_(std::move(sums)),
       staging_(staging),
-      squares_(layouts.size()),
-      block_squares_(kChunkElements / kNormBlockElements) {
+      squares_(layouts.size()) {
   LONGSHORE_CHECK(static_cast<Bytes>(staging.size()) >=
                   planned_staging_bytes(layouts, store->options()));
   for (const FlatLayout& layout : layouts) {
@@ -60,6 +51,10 @@ GradDrain::GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<Fl
   }
 }
 
+GradDrain::GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
+                     Rank rank, std::span<std::byte> staging, WorkerPool* pool)
+    : GradDrain(store, copies, layouts, rank, staging, make_cpu_gradient_sums(pool)) {}
+
 double GradDrain::drain(UnitId unit, std::span<const float> sums) {
   const auto index = static_cast<size_t>(unit.value);
   LONGSHORE_CHECK(index < pieces_.size()) << "unit " << unit;
@@ -75,44 +70,22 @@ double GradDrain::drain(UnitId unit, std::span<const float> sums) {
 double GradDrain::drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums) {
   const std::span<std::byte> home = store_->gradient(unit);
   const auto width = static_cast<size_t>(width_of(store_->options().drain));
-  double sum = 0.0;
-  for (int64_t done = 0; done < piece.elements; done += kChunkElements) {
+  for (int64_t done = 0; done < piece.elements; done += GradientSums::kChunkElements) {
     const auto home_begin = static_cast<size_t>(piece.home_begin + done);
-    const auto count = static_cast<size_t>(std::min(kChunkElements, piece.elements - done));
+    const auto count =
+        static_cast<size_t>(std::min(GradientSums::kChunkElements, piece.elements - done));
     const std::span<const float> values =
         sums.subspan(static_cast<size_t>(piece.flat_begin + done), count);
     std::span<const std::byte> kept = std::as_bytes(values);
     if (width == sizeof(float)) {
-      sum += sum_blocks(values, {});
+      sums_->add(values, {});
     } else {
       kept = staging_.first(count * width);
-      sum += sum_blocks(values, {reinterpret_cast<uint16_t*>(staging_.data()), count});
+      sums_->add(values, {reinterpret_cast<uint16_t*>(staging_.data()), count});
     }
     copies_->to_host(home.subspan(home_begin * width, count * width), kept);
   }
-  return sum;
-}
-
-// Empty `bf16`: the values are kept as they are.
-double GradDrain::sum_blocks(std::span<const float> values, std::span<uint16_t> bf16) {
-  const auto elements = static_cast<int64_t>(values.size());
-  const int64_t blocks = (elements + kNormBlockElements - 1) / kNormBlockElements;
-  pool_->for_each_block((blocks + kTaskBlocks - 1) / kTaskBlocks, [&](int64_t task) {
-    for (int64_t block = task * kTaskBlocks; block < std::min((task + 1) * kTaskBlocks, blocks);
-         ++block) {
-      const auto begin = static_cast<size_t>(block * kNormBlockElements);
-      const size_t count = std::min(static_cast<size_t>(kNormBlockElements), values.size() - begin);
-      const std::span<const float> part = values.subspan(begin, count);
-      block_squares_[static_cast<size_t>(block)] =
-          bf16.empty() ? internal::sum_squares(simd_, part)
-                       : internal::cast_and_sum_squares(simd_, part, bf16.subspan(begin, count));
-    }
-  });
-  double sum = 0.0;
-  for (int64_t block = 0; block < blocks; ++block) {
-    sum += block_squares_[static_cast<size_t>(block)];
-  }
-  return sum;
+  return sums_->take();
 }
 
 std::vector<double> GradDrain::finish() {

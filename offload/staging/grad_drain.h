@@ -8,13 +8,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "device/copy_engine.h"
-#include "offload/optimizer/adamw.h"
-#include "pinned/worker_pool.h"
+#include "offload/staging/gradient_sums.h"
 #include "shard/shard_store.h"
 
 namespace longshore {
@@ -32,6 +32,9 @@ GradNorm norm_of(std::span<const double> unit_squares);
 class GradDrain {
  public:
   // All pointers must outlive the drain. `staging`: device memory of planned_staging_bytes().
+  GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
+            Rank rank, std::span<std::byte> staging, std::unique_ptr<GradientSums> sums);
+  // On the CPU device.
   GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
             Rank rank, std::span<std::byte> staging, WorkerPool* pool);
 
@@ -54,17 +57,14 @@ class GradDrain {
     int64_t elements = 0;
   };
   double drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums);
-  double sum_blocks(std::span<const float> values, std::span<uint16_t> bf16);
 
   ShardStore* store_;
   CopyEngine* copies_;
-  WorkerPool* pool_;
-  SimdLevel simd_ = best_simd_level();
+  std::unique_ptr<GradientSums> sums_;
   std::span<std::byte> staging_;
   std::vector<std::vector<Piece>> pieces_;      // by unit
   std::vector<int64_t> flat_elements_;          // by unit: of the trainable front
   std::vector<std::optional<double>> squares_;  // by unit: drained in this step
-  std::vector<double> block_squares_;           // of the chunk that is drained now
 };
 
 }  // namespace longshore

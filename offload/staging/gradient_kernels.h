@@ -1,5 +1,5 @@
 // The drain's inner loops: cast a gradient to the drain dtype and sum the squares of what was kept.
-// Pure functions; the same bits at every SIMD level. Internal to grad_drain.cpp.
+// Pure functions; the same bits at every SIMD level. Internal to gradient_sums.cpp.
 #pragma once
 
 #include <cstdint>

@@ -11,9 +11,11 @@ void Prefetcher::fetch(const Placed& placed) {
     for (int32_t member = 0; member < parts_.node->members(); ++member) {
       copy_shard(flat, Rank(member), parts_.node->shard(member, placed.unit), slot);
     }
+    parts_.copies->finish();
   } else {
     const auto home = parts_.store->parameters(placed.unit);
     copy_shard(flat, parts_.shard, home->bytes(), slot);
+    parts_.copies->finish();
   }
   if (!gathers()) parts_.ring->end_fill(placed, version_);
 }

@@ -13,6 +13,7 @@ namespace longshore {
 struct RankGroups {
   ShardTopology topology = {};
   Rank rank = {};
+  int gpu = 0;                       // this rank's, of its node's
   Communicator* all = nullptr;       // every rank
   Communicator* shards = nullptr;    // who hold the other shards of this rank's copy of the model
   Communicator* gathers = nullptr;   // the same ranks as `shards`: gathers and sums are under way

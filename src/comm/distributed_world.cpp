@@ -157,7 +157,7 @@ std::unique_ptr<Communicator> DistributedWorld::group(const std::string& name,
     const ShareFirst share = [&](const std::string& mine) {
       return text_of_first(prefix, members, mine);
     };
-    return make_nccl_communicator(options, watchdog_, share, options_.device_index);
+    return make_nccl_communicator(options, watchdog_, share, ranks_.local_rank);
   }
   LONGSHORE_CHECK(!device_buffers) << "Gloo needs buffers of the host";
   const GlooOptions gloo{.prefix = prefix,

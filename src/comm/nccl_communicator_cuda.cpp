@@ -10,7 +10,8 @@
 #include "base/errors.h"
 #include "comm/nccl_communicator.h"
 #include "comm/op_bytes.h"
-#include "device/cuda_runtime.h"
+#include "device/cuda_check.h"
+#include "device/cuda_stream.h"
 
 namespace longshore {
 namespace {
@@ -19,10 +20,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kLook(50);
 constexpr size_t kMaxScalars = 512;
-
-void check_cuda(cudaError_t result, const char* operation) {
-  if (result != cudaSuccess) throw CudaError(operation, cudaGetErrorString(result));
-}
 
 // Not an error of the run by itself: a peer's death shows here first.
 void check_nccl(ncclResult_t result, const char* operation) {
@@ -224,9 +221,9 @@ class NcclCommunicator : public Communicator {
   Completion start(CommKind kind, const OpLabel& label, Bytes bytes, const Issue& issue) {
     counters_.add(kind, label.unit, bytes);
     Operation operation = begin(kind, label, bytes);
-    // After what the default stream has been given by now: it made the buffers' contents.
+    // After what this thread's stream has been given by now: it made the buffers' contents.
     const Event before = make_event();
-    check_cuda(cudaEventRecord(before.get(), cudaStreamLegacy), "record an event");
+    check_cuda(cudaEventRecord(before.get(), current_cuda_stream(device_)), "record an event");
     check_cuda(cudaStreamWaitEvent(stream_.get(), before.get(), 0), "order a stream");
     bool issued = false;
     wait_until(operation, [&] {

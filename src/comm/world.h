@@ -28,7 +28,6 @@ struct WorldOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   CommBackend backend = CommBackend::kAuto;  // auto: NCCL for buffers of a GPU, else Gloo
   DeviceKind device = DeviceKind::kCpu;      // whose memory the buffers are
-  int32_t device_index = 0;                  // of a GPU
   std::chrono::milliseconds heartbeat = std::chrono::milliseconds(500);
   // From learning of a failure to the end of a process whose threads do not react.
   std::chrono::milliseconds grace = std::chrono::seconds(5);

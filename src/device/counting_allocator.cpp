@@ -41,6 +41,15 @@ struct ThreadLabel {
 };
 thread_local ThreadLabel thread_label;
 
+struct LastLabel {
+  std::mutex mutex;
+  std::string text = "unlabelled";
+};
+LastLabel& last_label() {
+  static auto* value = new LastLabel;
+  return *value;
+}
+
 std::shared_ptr<WorkspaceMeter> current_meter() {
   const std::lock_guard lock(in_force().mutex);
   return in_force().meter;
@@ -113,6 +122,14 @@ WorkspaceLabel::WorkspaceLabel(std::string_view label)
     : meter_before_(std::move(thread_label.meter)), account_before_(thread_label.account) {
   thread_label = {current_meter(), nullptr};
   if (thread_label.meter) thread_label.account = &thread_label.meter->account(label);
+  const std::lock_guard lock(last_label().mutex);
+  last_label().text = label;
+}
+
+std::string current_workspace_label() {
+  if (thread_label.account != nullptr) return thread_label.account->label;
+  const std::lock_guard lock(last_label().mutex);
+  return last_label().text;
 }
 
 WorkspaceLabel::~WorkspaceLabel() {

@@ -6,6 +6,7 @@
 #include <c10/core/Allocator.h>
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "device/device_memory.h"
@@ -41,6 +42,10 @@ class WorkspaceLabel {
   std::shared_ptr<WorkspaceMeter> meter_before_;
   WorkspaceMeter::Account* account_before_;
 };
+
+// The label in force on this thread; on one that has none (LibTorch's own run a GPU's backward),
+// the last that any thread set; "unlabelled" where there never was one.
+std::string current_workspace_label();
 
 // The allocator itself, as LibTorch sees it; lives as long as the process.
 c10::Allocator& counting_allocator();

@@ -24,12 +24,17 @@ struct CudaDevice {
   Bytes memory_bytes = 0;
   int compute_major = 0;
   int compute_minor = 0;
+  std::string pci = {};         // "0000:3b:00.0"
+  int numa_node = -1;           // of the host, nearest to the GPU; -1: not known
+  std::vector<int> peers = {};  // GPUs whose memory it reads directly
 };
 
 // True when this build has the CUDA runtime.
 bool built_with_cuda();
 // The GPUs this process may use; empty without CUDA, driver or GPU. Makes no CUDA context.
 std::vector<CudaDevice> cuda_devices();
+// ConfigError unless there is a GPU of that number.
+void require_gpu(int device);
 // Bytes a new allocation on the device could have now. Makes a context there.
 Bytes cuda_free_bytes(int device);
 

@@ -1,21 +1,46 @@
 // The build with CUDA.
 #include <cuda_runtime_api.h>
 
+#include <array>
+#include <fstream>
 #include <utility>
 
+#include "device/cuda_check.h"
 #include "device/cuda_runtime.h"
 
 namespace longshore {
 namespace {
 
-void check(cudaError_t status, const char* operation) {
-  if (status != cudaSuccess) throw CudaError(operation, cudaGetErrorString(status));
-}
-
 int device_count() {
   int count = 0;
   // Without a driver or a GPU the call fails: then there are none.
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+std::string pci_of(int device) {
+  std::array<char, 32> text{};
+  check_cuda(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device),
+             "cudaDeviceGetPCIBusId");
+  std::string id(text.data());
+  for (char& letter : id) letter = static_cast<char>(std::tolower(letter));  // as sysfs has it
+  return id;
+}
+
+int numa_node_of(const std::string& pci) {
+  std::ifstream file("/sys/bus/pci/devices/" + pci + "/numa_node");
+  int node = -1;
+  return file >> node ? node : -1;
+}
+
+std::vector<int> peers_of(int device, int count) {
+  std::vector<int> peers;
+  for (int other = 0; other < count; ++other) {
+    int reachable = 0;
+    if (other == device) continue;
+    check_cuda(cudaDeviceCanAccessPeer(&reachable, device, other), "cudaDeviceCanAccessPeer");
+    if (reachable != 0) peers.push_back(other);
+  }
+  return peers;
 }
 
 }  // namespace
@@ -26,23 +51,33 @@ bool built_with_cuda() {
 
 std::vector<CudaDevice> cuda_devices() {
   std::vector<CudaDevice> devices;
-  for (int i = 0; i < device_count(); ++i) {
+  const int count = device_count();
+  for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
+    check_cuda(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
+    const std::string pci = pci_of(i);
     devices.push_back({properties.name, static_cast<Bytes>(properties.totalGlobalMem),
-                       properties.major, properties.minor});
+                       properties.major, properties.minor, pci, numa_node_of(pci),
+                       peers_of(i, count)});
   }
   return devices;
+}
+
+void require_gpu(int device) {
+  const int count = device_count();
+  if (device >= 0 && device < count) return;
+  throw ConfigError("device.kind: there is no GPU " + std::to_string(device) + " (" +
+                    std::to_string(count) + " are visible); set device.kind = \"cpu\"");
 }
 
 Bytes cuda_free_bytes(int device) {
   int before = 0;
   size_t free_bytes = 0;
   size_t total_bytes = 0;
-  check(cudaGetDevice(&before), "cudaGetDevice");
-  check(cudaSetDevice(device), "cudaSetDevice");
-  check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
-  check(cudaSetDevice(before), "cudaSetDevice");
+  check_cuda(cudaGetDevice(&before), "cudaGetDevice");
+  check_cuda(cudaSetDevice(device), "cudaSetDevice");
+  check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  check_cuda(cudaSetDevice(before), "cudaSetDevice");
   return static_cast<Bytes>(free_bytes);
 }
 

@@ -11,6 +11,11 @@ std::vector<CudaDevice> cuda_devices() {
   return {};
 }
 
+void require_gpu(int device) {
+  throw ConfigError("device.kind: this build has no CUDA, so there is no GPU " +
+                    std::to_string(device) + "; set device.kind = \"cpu\"");
+}
+
 Bytes cuda_free_bytes(int device) {
   LONGSHORE_CHECK(false) << "there is no GPU " << device;
   return 0;

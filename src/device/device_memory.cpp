@@ -4,11 +4,24 @@
 
 namespace longshore {
 
-DeviceMemory::DeviceMemory(Bytes cap, Bytes owned)
-    : cap_(cap), workspace_(std::make_shared<WorkspaceMeter>(cap, owned)) {
+namespace {
+
+// Checked before anything is mapped.
+Bytes checked_owned(Bytes cap, Bytes owned) {
+  LONGSHORE_CHECK(owned >= 0 && owned <= cap) << owned << " of " << cap;
   LONGSHORE_CHECK(owned % kDeviceBufferAlignment == 0) << owned;
-  arena_ = HostMapping(owned, "device memory");
+  return owned;
 }
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(Bytes cap, Bytes owned)
+    : DeviceMemory(cap, make_host_arena(checked_owned(cap, owned))) {}
+
+DeviceMemory::DeviceMemory(Bytes cap, std::unique_ptr<DeviceArena> arena)
+    : cap_(cap),
+      arena_(std::move(arena)),
+      workspace_(std::make_shared<WorkspaceMeter>(cap, checked_owned(cap, owned()))) {}
 
 DeviceMemory::~DeviceMemory() = default;
 
@@ -23,7 +36,7 @@ DeviceBuffer DeviceMemory::carve(const std::string& name, Bytes bytes) {
     held.push_back({buffer.name, static_cast<Bytes>(buffer.bytes.size())});
   }
   buffers_.push_back(
-      {name, arena_.bytes().subspan(static_cast<size_t>(carved_), static_cast<size_t>(rounded))});
+      {name, arena_->bytes().subspan(static_cast<size_t>(carved_), static_cast<size_t>(rounded))});
   carved_ += rounded;
   workspace_->set_owned(std::move(held));
   return buffers_.back();

@@ -2,6 +2,7 @@
 // run, and outliving every buffer carved from it. Two parts:
 //   owned       one arena of exactly the plan's size, carved once into named buffers
 //   workspace   LibTorch's temporaries, counted by a WorkspaceMeter against cap - owned
+// The arena is host memory, or a GPU's; nothing here reads or writes it.
 // Carving is for one thread; the meter is for any.
 #pragma once
 
@@ -13,7 +14,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "device/host_mapping.h"
+#include "device/device_arena.h"
 #include "device/workspace_meter.h"
 
 namespace longshore {
@@ -38,13 +39,16 @@ class DeviceMemory {
   };
 
   // 0 <= owned <= cap; `owned` is a multiple of kDeviceBufferAlignment.
+  // Over host memory: the CPU device.
   DeviceMemory(Bytes cap, Bytes owned);
+  // Over an arena of exactly the owned bytes.
+  DeviceMemory(Bytes cap, std::unique_ptr<DeviceArena> arena);
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
   ~DeviceMemory();
 
   Bytes cap() const { return cap_; }
-  Bytes owned() const { return arena_.size_bytes(); }
+  Bytes owned() const { return static_cast<Bytes>(arena_->bytes().size()); }
   Bytes workspace_cap() const { return cap_ - owned(); }
 
   // The next part of the arena, zero-filled, at least `bytes` long (rounded up to the alignment).
@@ -63,7 +67,7 @@ class DeviceMemory {
 
  private:
   Bytes cap_;
-  HostMapping arena_;
+  std::unique_ptr<DeviceArena> arena_;
   Bytes carved_ = 0;
   std::vector<DeviceBuffer> buffers_;
   std::shared_ptr<WorkspaceMeter> workspace_;

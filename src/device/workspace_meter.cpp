@@ -46,7 +46,7 @@ WorkspaceMeter::Account& WorkspaceMeter::account(std::string_view label) {
 
 void WorkspaceMeter::take(Account& account, Bytes bytes) {
   const std::lock_guard lock(mutex_);
-  if (bytes > limit() - current_) throw_over(account, bytes);
+  if (bytes > limit() - current_) throw_over(account.label, bytes, current_);
   current_ += bytes;
   account.bytes += bytes;
   peak_ = std::max(peak_, current_);
@@ -64,19 +64,33 @@ void WorkspaceMeter::set_owned(std::vector<BytesHeld> buffers) {
   buffers_ = std::move(buffers);
 }
 
+void WorkspaceMeter::follow(std::shared_ptr<Gauge> gauge) {
+  const std::lock_guard lock(mutex_);
+  gauge_ = std::move(gauge);
+}
+
+void WorkspaceMeter::refuse(const std::string& label, Bytes bytes) const {
+  const std::lock_guard lock(mutex_);
+  throw_over(label, bytes, gauge_ ? gauge_->current() : current_);
+}
+
 Bytes WorkspaceMeter::current() const {
   const std::lock_guard lock(mutex_);
-  return current_;
+  return gauge_ ? gauge_->current() : current_;
 }
 
 Bytes WorkspaceMeter::peak() const {
   const std::lock_guard lock(mutex_);
-  return peak_;
+  return gauge_ ? gauge_->peak() : peak_;
 }
 
 void WorkspaceMeter::reset_peak() {
   const std::lock_guard lock(mutex_);
-  peak_ = current_;
+  if (gauge_) {
+    gauge_->reset_peak();
+  } else {
+    peak_ = current_;
+  }
 }
 
 std::vector<BytesHeld> WorkspaceMeter::held() const {
@@ -93,13 +107,14 @@ std::vector<BytesHeld> WorkspaceMeter::held_locked() const {
   return held;
 }
 
-void WorkspaceMeter::throw_over(const Account& account, Bytes bytes) const {
+void WorkspaceMeter::throw_over(const std::string& label, Bytes bytes, Bytes current) const {
+  const std::vector<BytesHeld> held = held_locked();
   throw OutOfMemoryError(
-      "device memory: " + account.label + " needs " + format_bytes(bytes) +
+      "device memory: " + label + " needs " + format_bytes(bytes) +
       " more, but the device's cap is " + format_bytes(cap_) + ": workspace holds " +
-      format_bytes(current_) + " of " + format_bytes(limit()) + " (" +
-      describe_largest(held_locked()) + "), buffers hold " + format_bytes(owned_) + " (" +
-      describe_largest(buffers_) +
+      format_bytes(current) + " of " + format_bytes(limit()) +
+      (gauge_ ? "" : " (" + describe_largest(held) + ")") + ", buffers hold " +
+      format_bytes(owned_) + " (" + describe_largest(buffers_) +
       "); raise offload.device_memory, or lower train.micro_batch or data.max_tokens");
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -30,6 +31,15 @@ class WorkspaceMeter {
     Bytes bytes = 0;
   };
 
+  // An allocator that keeps count itself, and itself keeps to the limit: a GPU's.
+  class Gauge {
+   public:
+    virtual ~Gauge() = default;
+    virtual Bytes current() const = 0;
+    virtual Bytes peak() const = 0;
+    virtual void reset_peak() = 0;
+  };
+
   // `cap` and `owned` are the device's whole cap and its buffers' bytes: the limit is the rest.
   WorkspaceMeter(Bytes cap, Bytes owned);
 
@@ -38,6 +48,12 @@ class WorkspaceMeter {
   // Counts `bytes` for the account. Throws OutOfMemoryError, and counts nothing, over the limit.
   void take(Account& account, Bytes bytes);
   void give_back(Account& account, Bytes bytes);
+
+  // From here on current() and peak() are the gauge's, which replaces take() and give_back().
+  void follow(std::shared_ptr<Gauge> gauge);
+  // The allocator behind the gauge has no `bytes` more for `label`: throws the same
+  // OutOfMemoryError as take().
+  [[noreturn]] void refuse(const std::string& label, Bytes bytes) const;
 
   // The buffers that error texts name.
   void set_owned(std::vector<BytesHeld> buffers);
@@ -50,7 +66,7 @@ class WorkspaceMeter {
   std::vector<BytesHeld> held() const;
 
  private:
-  [[noreturn]] void throw_over(const Account& account, Bytes bytes) const;
+  [[noreturn]] void throw_over(const std::string& label, Bytes bytes, Bytes current) const;
   std::vector<BytesHeld> held_locked() const;
 
   const Bytes cap_;
@@ -60,6 +76,7 @@ class WorkspaceMeter {
   std::vector<BytesHeld> buffers_;
   Bytes current_ = 0;
   Bytes peak_ = 0;
+  std::shared_ptr<Gauge> gauge_;  // null: counted here
 };
 
 }  // namespace longshore

@@ -14,8 +14,12 @@ Bytes BatchStage::bytes_for(int32_t micro_batches, int64_t positions) {
 }
 
 BatchStage::BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64_t positions,
-                       CopyEngine* copies)
-    : memory_(memory), micro_batches_(micro_batches), positions_(positions), copies_(copies) {
+                       CopyEngine* copies, at::Device device)
+    : memory_(memory),
+      micro_batches_(micro_batches),
+      positions_(positions),
+      copies_(copies),
+      device_(device) {
   LONGSHORE_CHECK(static_cast<Bytes>(memory.size()) >= bytes_for(micro_batches, positions));
 }
 
@@ -42,7 +46,7 @@ at::Tensor BatchStage::copy_row(size_t row, std::span<const int64_t> values) {
   std::byte* place = memory_.data() + row * static_cast<size_t>(positions_) * sizeof(int64_t);
   copies_->to_device({place, bytes.size()}, bytes);
   return at::from_blob(place, {static_cast<int64_t>(values.size())},
-                       at::TensorOptions().dtype(at::kLong));
+                       at::TensorOptions().dtype(at::kLong).device(device_));
 }
 
 }  // namespace longshore

@@ -24,7 +24,7 @@ class BatchStage {
 
   // `memory` has bytes_for(micro_batches, positions) bytes and outlives the stage.
   BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64_t positions,
-             CopyEngine* copies);
+             CopyEngine* copies, at::Device device = at::kCPU);
   // Copies a step's batches to the device. The result is valid until the next call.
   std::span<const MicroBatch> load(std::span<const HostBatch> batches);
 
@@ -35,6 +35,7 @@ class BatchStage {
   int32_t micro_batches_;
   int64_t positions_;
   CopyEngine* copies_;
+  at::Device device_;  // where `memory` is
   std::vector<MicroBatch> loaded_;
 };
 

@@ -24,8 +24,9 @@ UnitId before(UnitId unit) {
 
 }  // namespace
 
-CarryStore::CarryStore(const ModelSpec& spec, at::ScalarType dtype, Memory memory)
-    : spec_(&spec), dtype_(dtype), memory_(std::move(memory)) {
+CarryStore::CarryStore(const ModelSpec& spec, at::ScalarType dtype, Memory memory,
+                       at::Device device)
+    : spec_(&spec), dtype_(dtype), device_(device), memory_(std::move(memory)) {
   LONGSHORE_CHECK(memory_.inputs.size() + 1 == spec.units.size()) << memory_.inputs.size();
   for (const auto& places : memory_.inputs) {
     if (!places.empty()) tags_[places.front().data()] = kNobody;
@@ -47,7 +48,7 @@ Carry CarryStore::views(UnitId producer, std::span<std::byte> memory, int64_t po
   std::byte* cursor = memory.data();
   for (const CarryTensorSpec& tensor : spec_->unit(producer).carry_out) {
     const at::Tensor view = at::from_blob(cursor, {positions, tensor.elements_per_position},
-                                          at::TensorOptions().dtype(dtype_));
+                                          at::TensorOptions().dtype(dtype_).device(device_));
     cursor += view.nbytes();
     carry.push_back(view);
   }

@@ -26,7 +26,9 @@ class CarryStore {
     std::vector<std::vector<std::span<std::byte>>> inputs;  // [unit - 1][micro-batch]
     std::vector<std::span<std::byte>> gradients;            // [micro-batch]
   };
-  CarryStore(const ModelSpec& spec, at::ScalarType dtype, Memory memory);
+  // `device` is where the memory is.
+  CarryStore(const ModelSpec& spec, at::ScalarType dtype, Memory memory,
+             at::Device device = at::kCPU);
 
   int32_t micro_batches() const { return static_cast<int32_t>(memory_.gradients.size()); }
   // Copies `carry`, the output of the unit before `unit`, into its place.
@@ -51,6 +53,7 @@ class CarryStore {
 
   const ModelSpec* spec_;
   at::ScalarType dtype_;
+  at::Device device_;
   Memory memory_;
   std::map<const std::byte*, std::atomic<int32_t>> tags_;  // by place: the unit whose input it has
 };

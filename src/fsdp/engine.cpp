@@ -1,7 +1,6 @@
 #include "fsdp/engine.h"
 
 #include "base/errors.h"
-#include "device/compute_threads.h"
 #include "nvme/state_files.h"
 
 namespace longshore {
@@ -24,36 +23,42 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
       plan_(plan),
       groups_(groups),
       layouts_(make_layouts(model->spec(), plan.topology.shard_ranks)),
-      memory_(plan.device_cap, plan.device_owned),
-      budget_(memory_),
+      device_({.kind = plan.device,
+               .gpu = groups.gpu,
+               .collective = groups.shards != nullptr || groups.replicas != nullptr,
+               .cap = plan.device_cap,
+               .owned = plan.device_owned},
+              std::make_unique<CpuCopyEngine>(emulated.links)),
       pool_(plan.optimizer_threads),
       store_(make_store(state_key)),
       node_(make_node()),
-      copies_(emulated.links),
       ring_(make_ring()),
       prefetcher_(make_prefetcher()) {
   LONGSHORE_CHECK(groups.topology == plan.topology) << "the plan is for other groups of ranks";
   LONGSHORE_CHECK(store_->host_bytes() == plan.host_arena)
       << store_->host_bytes() << " host bytes, planned " << plan.host_arena;
   const auto micro_batches = static_cast<int32_t>(plan.micro_batches);
-  batches_ =
-      std::make_unique<BatchStage>(carve_named("batch"), micro_batches, plan.positions, &copies_);
+  batches_ = std::make_unique<BatchStage>(carve_named("batch"), micro_batches, plan.positions,
+                                          &device_.copies(), device_.torch());
   runner_ = std::make_unique<UnitRunner>(model, &layouts_, plan.state.compute,
                                          plan.recompute ? Recompute::kUnit : Recompute::kNone,
                                          make_runner_memory());
   reducer_ = std::make_unique<GradReducer>(groups_, &layouts_, plan.reduce,
                                            carve_if_planned("reduce_scratch"));
-  drain_ = std::make_unique<GradDrain>(store_.get(), &copies_, layouts_, groups_.shard(),
-                                       carve_if_planned("drain_staging"), &pool_);
+  drain_ = std::make_unique<GradDrain>(store_.get(), &device_.copies(), layouts_, groups_.shard(),
+                                       carve_if_planned("drain_staging"),
+                                       device_.make_gradient_sums(&pool_));
   optimizer_ = std::make_unique<OptimizerPipeline>(store_.get(), layouts_, model->spec(),
                                                    groups_.shard(), adamw, &pool_);
   if (plan.host_inputs_total() > 0) {
-    inputs_ = std::make_unique<InputOffload>(plan.host_inputs, plan.micro_batches,
-                                             plan.device == DeviceKind::kCuda, &copies_, pool_);
+    inputs_ =
+        std::make_unique<InputOffload>(plan.host_inputs, plan.micro_batches,
+                                       plan.device == DeviceKind::kCuda, &device_.copies(), pool_);
   }
-  memory_.check_carved();
+  device_.memory().check_carved();
   work_ = std::make_unique<PassWork>(
-      PassWork::Parts{.ring = &ring_,
+      PassWork::Parts{.device = &device_,
+                      .ring = &ring_,
                       .prefetcher = &prefetcher_,
                       .runner = runner_.get(),
                       .reducer = reducer_.get(),
@@ -71,7 +76,9 @@ void Engine::make_lanes(const std::optional<StreamDelays>& delays) {
   for (size_t i = 0; i < kLaneCount; ++i) {
     const auto lane = static_cast<Lane>(i);
     std::function<void()> prepare;
-    if (lane == Lane::kCompute) prepare = [] { adopt_compute_threads(); };
+    // Copies and collectives before kernels: whoever waits for them would leave the device idle.
+    const bool urgent = lane != Lane::kCompute;
+    if (lane != Lane::kUpdate) prepare = [this, urgent] { device_.adopt_lane(urgent); };
     lanes_[i] = std::make_unique<ThreadStream>(std::string(name_of(lane)), delays, prepare);
   }
   executor_ = std::make_unique<StepExecutor>(&lanes_, groups_.report_failure);
@@ -80,6 +87,7 @@ void Engine::make_lanes(const std::optional<StreamDelays>& delays) {
 void Engine::run(const StepSchedule& schedule, const std::string& reason) {
   const double begin = executor_->now();
   host_waits_.count(reason);
+  device_.finish("what comes before " + reason);  // batches, cleared sums
   executor_->run(schedule, *work_);
   const LaneLedger ledger = account(schedule, executor_->times(), begin);
   ledger_ += ledger;
@@ -162,7 +170,7 @@ void Engine::publish_settled_units() {
 }
 
 std::span<std::byte> Engine::carve(const PlannedBuffer& buffer) {
-  return memory_.carve(buffer.name, buffer.bytes).bytes;
+  return device_.memory().carve(buffer.name, buffer.bytes).bytes;
 }
 
 std::span<std::byte> Engine::carve_named(const std::string& name) {
@@ -197,7 +205,7 @@ StageRing Engine::make_ring() {
 Prefetcher Engine::make_prefetcher() {
   return Prefetcher({.store = store_.get(),
                      .ring = &ring_,
-                     .copies = &copies_,
+                     .copies = &device_.copies(),
                      .shards = groups_.gathers,
                      .layouts = &layouts_,
                      .shard = groups_.shard(),
@@ -206,6 +214,7 @@ Prefetcher Engine::make_prefetcher() {
 
 UnitRunner::Memory Engine::make_runner_memory() {
   UnitRunner::Memory memory;
+  memory.device = device_.torch();
   for (int32_t i = 0; i < plan_.gradient_buffers; ++i) {
     memory.gradients.push_back(carve_if_planned("gradient." + std::to_string(i)));
   }

@@ -11,10 +11,9 @@
 #include <optional>
 #include <vector>
 
-#include "device/counting_allocator.h"
-#include "device/device_memory.h"
 #include "device/thread_stream.h"
 #include "fsdp/batch_stage.h"
+#include "fsdp/engine_device.h"
 #include "fsdp/input_offload.h"
 #include "fsdp/pass_work.h"
 #include "fsdp/step_totals.h"
@@ -59,12 +58,12 @@ class Engine {
   const ModelSpec& spec() const { return model_->spec(); }
   const std::vector<FlatLayout>& layouts() const { return layouts_; }
   const RankGroups& groups() const { return groups_; }
-  DeviceMemory& memory() { return memory_; }
+  DeviceMemory& memory() { return device_.memory(); }
   ShardStore& store() { return *store_; }
   // The store where it is on drives, else null.
   NvmeStore* drives() { return drives_; }
   BatchStage& batches() { return *batches_; }
-  CopyEngine& copies() { return copies_; }
+  CopyEngine& copies() { return device_.copies(); }
   const UnitRunner& runner() const { return *runner_; }
 
   // The passes. Each is over on return; `batches` must live until then.
@@ -123,15 +122,13 @@ class Engine {
   TierPlan plan_;
   RankGroups groups_;
   std::vector<FlatLayout> layouts_;
-  DeviceMemory memory_;
-  WorkspaceBudget budget_;
+  EngineDevice device_;
   WorkerPool pool_;
   // store_, where it is one or the other; before it, which sets them.
   NvmeStore* drives_ = nullptr;
   PinnedStore* pinned_ = nullptr;
   std::unique_ptr<ShardStore> store_;
   std::unique_ptr<NodeShards> node_;  // null: shards are gathered by collectives
-  CpuCopyEngine copies_;
   StageRing ring_;
   Prefetcher prefetcher_;
   std::unique_ptr<BatchStage> batches_;

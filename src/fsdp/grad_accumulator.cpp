@@ -9,23 +9,26 @@ namespace {
 
 // Elements that are widened to fp32 at once: bounds the temporary.
 constexpr int64_t kPieceElements = int64_t{1} << 18;
+// On a GPU a product is cut only to bound its result: pieces that small would be all launches.
+constexpr int64_t kGpuPieceElements = int64_t{1} << 25;
 // What oneDNN allocates inside a bf16 matrix product; measured at most 1.65 MiB for each thread.
 constexpr Bytes kProductScratchBytes = 2 * kMiB;
 
 }  // namespace
 
-RunningSum::RunningSum(const UnitSpec& unit, const FlatLayout& layout,
-                       std::span<std::byte> memory) {
+RunningSum::RunningSum(const UnitSpec& unit, const FlatLayout& layout, std::span<std::byte> memory,
+                       at::Device device) {
   const int64_t elements = layout.trainable_elements();
   LONGSHORE_CHECK(static_cast<int64_t>(memory.size()) >= elements * 4) << unit.name;
   sums_ = {reinterpret_cast<float*>(memory.data()), static_cast<size_t>(elements)};
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+  all_ = at::from_blob(sums_.data(), {elements}, options);
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const ParamSpec& parameter = unit.parameters[i];
     const ElementRange range = layout.parameter(static_cast<int32_t>(i));
-    parameters_.push_back(parameter.frozen
-                              ? at::Tensor()
-                              : at::from_blob(sums_.data() + range.begin, parameter.shape,
-                                              at::TensorOptions().dtype(at::kFloat)));
+    parameters_.push_back(
+        parameter.frozen ? at::Tensor()
+                         : at::from_blob(sums_.data() + range.begin, parameter.shape, options));
   }
 }
 
@@ -42,13 +45,13 @@ Bytes RunningSum::workspace_bytes(const UnitSpec& unit, int64_t positions, DType
 }
 
 void RunningSum::clear() {
-  std::fill(sums_.begin(), sums_.end(), 0.0f);
+  all_.zero_();
 }
 
 void RunningSum::add(int32_t parameter, const at::Tensor& grad) {
   const at::Tensor& sum = parameters_.at(static_cast<size_t>(parameter));
-  if (grad.scalar_type() == at::kFloat) {
-    sum.add_(grad);
+  if (grad.scalar_type() == at::kFloat || grad.is_cuda()) {
+    sum.add_(grad);  // a GPU widens as it adds
     return;
   }
   const at::Tensor flat_sum = sum.view({-1});
@@ -69,7 +72,8 @@ void RunningSum::add_product(int32_t parameter, const at::Tensor& left, const at
     sum.addmm_(left.t(), right);
     return;
   }
-  const int64_t step = std::max<int64_t>(1, kPieceElements / right.size(1));
+  const int64_t most = left.is_cuda() ? kGpuPieceElements : kPieceElements;
+  const int64_t step = std::max<int64_t>(1, most / right.size(1));
   for (int64_t begin = 0; begin < sum.size(0); begin += step) {
     const int64_t end = std::min(begin + step, sum.size(0));
     sum.slice(0, begin, end).add_(at::mm(left.slice(1, begin, end).t(), right));

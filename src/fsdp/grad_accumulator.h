@@ -27,8 +27,10 @@ class GradAccumulator {
 
 class RunningSum : public GradAccumulator {
  public:
-  // `memory` has at least layout.trainable_elements() * 4 bytes and outlives the accumulator.
-  RunningSum(const UnitSpec& unit, const FlatLayout& layout, std::span<std::byte> memory);
+  // `memory` has at least layout.trainable_elements() * 4 bytes and outlives the accumulator;
+  // `device` is where it is.
+  RunningSum(const UnitSpec& unit, const FlatLayout& layout, std::span<std::byte> memory,
+             at::Device device = at::kCPU);
 
   // Bound of what add, add_rows and add_product allocate, for gradients in `compute`.
   static Bytes workspace_bytes(const UnitSpec& unit, int64_t positions, DType compute, int threads);
@@ -41,6 +43,7 @@ class RunningSum : public GradAccumulator {
 
  private:
   std::span<float> sums_;
+  at::Tensor all_;                      // the same
   std::vector<at::Tensor> parameters_;  // fp32 views in the parameters' shapes; frozen: undefined
 };
 

@@ -32,6 +32,7 @@ void InputOffload::save(UnitId unit, const CarryStore& carry, int32_t micro_batc
     const std::span<std::byte> home = place(unit, i);
     copies_->to_host(home, carry.saved_bytes(unit, i).first(home.size()));
   }
+  copies_->finish();
 }
 
 void InputOffload::load(UnitId unit, CarryStore& carry, int32_t micro_batches) {
@@ -39,6 +40,7 @@ void InputOffload::load(UnitId unit, CarryStore& carry, int32_t micro_batches) {
     const std::span<std::byte> home = place(unit, i);
     copies_->to_device(carry.loaded_bytes(unit, i).first(home.size()), home);
   }
+  copies_->finish();
 }
 
 }  // namespace longshore

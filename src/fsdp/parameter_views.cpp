@@ -11,10 +11,10 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape) {
   return strides;
 }
 
-c10::Storage make_storage(Bytes bytes) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), c10::SymInt(bytes),
-      c10::DataPtr(nullptr, c10::Device(c10::kCPU)), nullptr, false));
+c10::Storage make_storage(Bytes bytes, c10::Device device) {
+  return c10::Storage(
+      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(bytes),
+                                            c10::DataPtr(nullptr, device), nullptr, false));
 }
 
 }  // namespace
@@ -32,13 +32,15 @@ at::ScalarType scalar_type_of(DType dtype) {
 }
 
 ParameterViews::ParameterViews(const Model& model, const std::vector<FlatLayout>& layouts,
-                               DType compute) {
+                               DType compute, at::Device device)
+    : device_(device) {
   const ModelSpec& spec = model.spec();
-  const at::TensorOptions options = at::TensorOptions().dtype(scalar_type_of(compute));
+  const at::TensorOptions options =
+      at::TensorOptions().dtype(scalar_type_of(compute)).device(device);
   std::vector<std::vector<at::Tensor>> owned(spec.units.size());
   for (const UnitSpec& unit : spec.units) {
     const FlatLayout& layout = layouts.at(static_cast<size_t>(unit.id.value));
-    storages_.push_back(make_storage(layout.flat_elements() * width_of(compute)));
+    storages_.push_back(make_storage(layout.flat_elements() * width_of(compute), device));
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       const std::vector<int64_t>& shape = unit.parameters[i].shape;
       owned[static_cast<size_t>(unit.id.value)].push_back(
@@ -67,7 +69,7 @@ void ParameterViews::bind(const UnitLease& lease) {
   c10::StorageImpl* storage =
       storages_.at(static_cast<size_t>(lease.unit().value)).unsafeGetStorageImpl();
   LONGSHORE_CHECK(lease.bytes().size() == storage->nbytes()) << "unit " << lease.unit();
-  storage->set_data_ptr_noswap(c10::DataPtr(lease.bytes().data(), c10::Device(c10::kCPU)));
+  storage->set_data_ptr_noswap(c10::DataPtr(lease.bytes().data(), device_));
 }
 
 }  // namespace longshore

@@ -16,7 +16,8 @@ namespace longshore {
 
 class ParameterViews {
  public:
-  ParameterViews(const Model& model, const std::vector<FlatLayout>& layouts, DType compute);
+  ParameterViews(const Model& model, const std::vector<FlatLayout>& layouts, DType compute,
+                 at::Device device = at::kCPU);
 
   // From now on the unit's tensors read the leased slot. They are valid while the lease lives.
   void bind(const UnitLease& lease);
@@ -24,6 +25,7 @@ class ParameterViews {
   UnitParameters leaves(UnitId unit) const { return leaves_.at(static_cast<size_t>(unit.value)); }
 
  private:
+  at::Device device_;                            // where slots are
   std::vector<c10::Storage> storages_;           // by unit
   std::vector<std::vector<at::Tensor>> leaves_;  // by unit
 };

@@ -54,10 +54,12 @@ void PassWork::compute(const Op& op) {
   }
   if (op.kind == OpKind::kForward) {
     parts_.runner->forward(op.unit, leases);
+    parts_.device->finish("forward of " + parts_.model->unit(op.unit).name);
     return;
   }
   if (op.gradient) gradients_.claim(*op.gradient, op.unit);
   parts_.runner->backward(op.unit, leases, op.gradient);
+  parts_.device->finish("backward of " + parts_.model->unit(op.unit).name);
 }
 
 void PassWork::reduce(const Op& op) {

@@ -2,6 +2,7 @@
 // called by the lanes.
 #pragma once
 
+#include "fsdp/engine_device.h"
 #include "fsdp/input_offload.h"
 #include "fsdp/unit_runner.h"
 #include "offload/optimizer/optimizer_pipeline.h"
@@ -16,6 +17,7 @@ namespace longshore {
 class PassWork final : public StepWork {
  public:
   struct Parts {
+    const EngineDevice* device = nullptr;
     StageRing* ring = nullptr;
     Prefetcher* prefetcher = nullptr;
     UnitRunner* runner = nullptr;

@@ -53,8 +53,8 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
     : model_(model),
       spec_(&model->spec()),
       recompute_(recompute),
-      views_(*model, *layouts, compute),
-      carry_(model->spec(), scalar_type_of(compute), std::move(memory.carry)),
+      views_(*model, *layouts, compute, memory.device),
+      carry_(model->spec(), scalar_type_of(compute), std::move(memory.carry), memory.device),
       lends_(model->spec().units.size(), false),
       saved_(model->spec().units.size()) {
   for (const UnitSpec& unit : spec_->units) {
@@ -69,12 +69,12 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
     std::vector<std::unique_ptr<GradAccumulator>>& sums = accumulators_.emplace_back();
     if (!unit.has_trainable()) continue;
     if (lends_[i]) {
-      sums.push_back(
-          std::make_unique<RunningSum>(unit, layouts->at(i), memory.waiting_gradients.at(i)));
+      sums.push_back(std::make_unique<RunningSum>(unit, layouts->at(i),
+                                                  memory.waiting_gradients.at(i), memory.device));
       continue;
     }
     for (std::span<std::byte> buffer : memory.gradients) {
-      sums.push_back(std::make_unique<RunningSum>(unit, layouts->at(i), buffer));
+      sums.push_back(std::make_unique<RunningSum>(unit, layouts->at(i), buffer, memory.device));
     }
   }
 }

@@ -37,6 +37,7 @@ class UnitRunner {
     std::vector<std::span<std::byte>> gradients;  // the buffers, each of the largest unit
     // By unit: where gradients of lent (tied) parameters wait; empty for units that lend nothing.
     std::vector<std::span<std::byte>> waiting_gradients;
+    at::Device device = at::kCPU;  // where all of it, and the slots, are
   };
   // Pointers must outlive the runner.
   UnitRunner(const Model* model, const std::vector<FlatLayout>* layouts, DType compute,

@@ -84,7 +84,9 @@ at::Tensor DecoderBlock::position_head(UnitParameters parameters, Module norm, a
   const at::Tensor weight = index_.weight(parameters, norm);
   if (weight.defined()) x = normalise(x, weight, {}, NormKind::kRms, arch_.norm_eps);
   if (!frequencies_.defined()) return x;
-  return rotate_heads(x, batch.positions, frequencies_, arch_.head_dim);
+  // A few hundred bytes; on a GPU the driver takes them along without a wait.
+  const at::Tensor frequencies = frequencies_.to(x.device(), /*non_blocking=*/true);
+  return rotate_heads(x, batch.positions, frequencies, arch_.head_dim);
 }
 
 at::Tensor DecoderBlock::attention(UnitParameters parameters, const at::Tensor& x,

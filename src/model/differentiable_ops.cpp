@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "model/document_attention.h"
+#include "model/fused_ops.h"
 
 namespace longshore {
 namespace {
@@ -41,6 +42,7 @@ at::Tensor reciprocal_deviation(const at::Tensor& squares, double eps) {
 
 at::Tensor normalise_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                              NormKind kind, double eps) {
+  if (x.is_cuda() && kind == NormKind::kRms) return fused::rms_norm(x, weight, eps);
   at::Tensor out = at::empty(x.sizes(), x.options());
   const int64_t width = weight.size(0);
   const at::Tensor in_rows = x.view({-1, width}), out_rows = out.view({-1, width});
@@ -160,6 +162,7 @@ struct Rotation {
 // direction +1 rotates forward, -1 back.
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const at::Tensor& frequencies,
                   int64_t head_dim, int direction) {
+  if (x.is_cuda()) return fused::rotate(x, positions, frequencies, head_dim, direction);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const int64_t half = head_dim / 2;
   const at::Tensor in_heads = x.view({x.size(0), -1, head_dim});
@@ -263,7 +266,14 @@ void activate_backward(at::Tensor& x, const at::Tensor& grad, Activation activat
   }
 }
 
+// A GPU's kernel does it in one pass.
+bool fuses(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
+  return gate.defined() && up.is_cuda() && activation == Activation::kSilu &&
+         gate.is_contiguous() && up.is_contiguous();
+}
+
 at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
+  if (fuses(gate, up, activation)) return fused::swiglu(gate, up);
   if (!gate.defined()) return activate(up, activation);
   return activate(gate, activation).mul_(up);
 }
@@ -271,6 +281,10 @@ at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation ac
 // Overwrites gate and up with their gradients. `grad` is that of activation(gate) * up.
 void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
                         Activation activation) {
+  if (fuses(gate, up, activation)) {
+    fused::swiglu_backward(grad, gate, up);
+    return;
+  }
   for_pieces(up.size(0), up.size(1), [&](int64_t begin, int64_t rows) {
     const at::Tensor grad_rows = grad.narrow(0, begin, rows);
     at::Tensor up_rows = up.narrow(0, begin, rows);
@@ -340,6 +354,9 @@ at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Te
 at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
                               NormKind kind, double eps, const at::Tensor& weight_sum,
                               const at::Tensor& bias_sum) {
+  if (x.is_cuda() && kind == NormKind::kRms) {
+    return fused::rms_norm_backward(grad, x.detach(), weight.detach(), eps, weight_sum);
+  }
   at::Tensor out = at::empty(x.sizes(), x.options().requires_grad(false));
   const int64_t width = weight.size(0);
   const at::Tensor x_rows = x.detach().view({-1, width}), grad_rows = grad.view({-1, width});

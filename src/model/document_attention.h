@@ -1,7 +1,7 @@
 // Document attention: causal attention over a flat stream of documents, forward and backward,
 // without autograd and without a matrix of all positions by all positions. Documents are taken one
-// at a time; a sliding window goes in pieces of queries with the keys they can see. Compute thread
-// only.
+// at a time; a sliding window goes in pieces of queries with the keys they can see. On a GPU its
+// own kernels do it (gpu_attention.h). Compute thread only.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,7 +24,8 @@ struct AttentionShape {
 
 struct AttentionResult {
   at::Tensor out;                // [T, heads * head_dim]
-  std::vector<at::Tensor> sums;  // log of the sum of exponentials, for every piece
+  std::vector<at::Tensor> sums;  // log of the sum of exponentials, for every piece; on a GPU
+                                 // what its kernels want back
 };
 
 // q [T, heads * head_dim]; k, v [T, kv_heads * head_dim]; rows may be strided.

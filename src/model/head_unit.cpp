@@ -1,6 +1,7 @@
 #include "model/head_unit.h"
 
 #include "base/errors.h"
+#include "model/fused_ops.h"
 
 namespace longshore {
 namespace {
@@ -25,6 +26,16 @@ double ordered_sum(const at::Tensor& values) {
 }
 
 }  // namespace
+
+// Turns log probabilities into the gradient of scale * loss by the logits, in the dtype of `like`.
+at::Tensor logit_gradient(at::Tensor log_probabilities, const at::Tensor& targets, double scale,
+                          const at::Tensor& like) {
+  at::Tensor grad = std::move(log_probabilities);
+  grad.exp_();
+  grad.scatter_add_(1, targets.unsqueeze(1), at::full({targets.size(0), 1}, -1.0, grad.options()));
+  grad.mul_(scale);
+  return grad.to(like.scalar_type());
+}
 
 // What backward fills while it goes over the chunks.
 struct HeadUnit::Gradients {
@@ -51,18 +62,10 @@ at::Tensor HeadUnit::norm(UnitParameters parameters, const at::Tensor& x) const 
                    index_.bias(parameters, Module::kFinalNorm), norm_kind_, norm_eps_);
 }
 
-// Turns log probabilities into the gradient of scale * loss by the logits, and that into the
-// gradients of head, norm and input.
+// Turns the gradient by the logits into those of head, norm and input.
 void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
-                               const at::Tensor& normed, at::Tensor log_probabilities,
-                               const at::Tensor& targets, const at::Tensor& rows,
-                               Gradients& gradients) const {
-  at::Tensor grad_logits = std::move(log_probabilities);
-  grad_logits.exp_();
-  grad_logits.scatter_add_(1, targets.unsqueeze(1),
-                           at::full({targets.size(0), 1}, -1.0, grad_logits.options()));
-  grad_logits.mul_(gradients.scale);
-  grad_logits = grad_logits.to(x.scalar_type());
+                               const at::Tensor& normed, at::Tensor grad_logits,
+                               const at::Tensor& rows, Gradients& gradients) const {
   if (gradients.sink->wants(head_index_)) {
     gradients.sink->add_product(head_index_, grad_logits, normed);
   }
@@ -80,6 +83,8 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
                                Gradients* gradients) const {
   const at::NoGradGuard no_grad;
   Result result;
+  std::vector<at::Tensor> losses;  // on a GPU
+  // HOST WAIT, on a GPU: how many positions are trained decides how many chunks are issued.
   const at::Tensor trained = at::nonzero(batch.targets != kNotTrained).view({-1});
   result.trained = trained.size(0);
   for (int64_t begin = 0; begin < result.trained; begin += chunk_positions_) {
@@ -88,12 +93,23 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
     const at::Tensor targets = batch.targets.index_select(0, rows);
     const at::Tensor x = in.at(0).index_select(0, rows);
     const at::Tensor normed = norm(parameters, x);
-    at::Tensor log_probabilities =
-        log_probabilities_of(at::mm(normed, head_weight(parameters).t()));
+    at::Tensor logits = at::mm(normed, head_weight(parameters).t());
+    if (logits.is_cuda()) {
+      const bool wanted = gradients != nullptr;
+      losses.push_back(
+          fused::cross_entropy(logits, targets, wanted ? gradients->scale : 1.0, wanted));
+      if (wanted) chunk_gradients(parameters, x, normed, std::move(logits), rows, *gradients);
+      continue;
+    }
+    at::Tensor log_probabilities = log_probabilities_of(std::move(logits));
     result.loss_sum -= ordered_sum(log_probabilities.gather(1, targets.unsqueeze(1)));
     if (gradients == nullptr) continue;
-    chunk_gradients(parameters, x, normed, std::move(log_probabilities), targets, rows, *gradients);
+    chunk_gradients(parameters, x, normed,
+                    logit_gradient(std::move(log_probabilities), targets, gradients->scale, x),
+                    rows, *gradients);
   }
+  // HOST WAIT, on a GPU: the loss is the step's result.
+  for (const at::Tensor& of_chunk : losses) result.loss_sum += ordered_sum(of_chunk);
   return result;
 }
 
@@ -125,7 +141,8 @@ LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const C
 at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in, const MicroBatch&,
                             const at::Tensor& positions) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor normed = norm(parameters, in.at(0).index_select(0, positions));
+  const at::Tensor normed =
+      norm(parameters, in.at(0).index_select(0, positions.to(in.at(0).device())));
   return at::mm(normed, head_weight(parameters).t()).to(at::kFloat);
 }
 

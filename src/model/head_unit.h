@@ -35,8 +35,7 @@ class HeadUnit : public LossUnit {
   at::Tensor head_weight(UnitParameters parameters) const;
   at::Tensor norm(UnitParameters parameters, const at::Tensor& x) const;
   void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
-                       at::Tensor log_probabilities, const at::Tensor& targets,
-                       const at::Tensor& rows, Gradients& gradients) const;
+                       at::Tensor grad_logits, const at::Tensor& rows, Gradients& gradients) const;
   Result run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
              Gradients* gradients) const;
 

@@ -60,7 +60,8 @@ class ModuleLoss : public LossUnit {
   static Result result_of(const at::Tensor& loss, const MicroBatch& batch) {
     Result result;
     result.loss_sum = loss.item<double>();
-    const int64_t* targets = batch.targets.const_data_ptr<int64_t>();
+    const at::Tensor on_host = batch.targets.to(at::kCPU);
+    const int64_t* targets = on_host.const_data_ptr<int64_t>();
     result.trained = std::count_if(targets, targets + batch.targets.numel(),
                                    [](int64_t target) { return target != -100; });
     return result;

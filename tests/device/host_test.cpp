@@ -83,7 +83,7 @@ TEST(CudaRuntime, WorksWithoutAGpu) {
 }
 
 TEST(CudaRuntime, RegistersHostMemoryWhereThereIsAGpu) {
-  if (cuda_devices().empty()) GTEST_SKIP() << "this machine has no GPU";
+  if (cuda_devices().empty()) GTEST_SKIP() << "not run: no GPU";
   HostMapping mapping(kMiB, "test");
   HostRegistration registration(mapping.bytes());
   EXPECT_TRUE(registration.registered());

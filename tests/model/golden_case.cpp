@@ -7,12 +7,12 @@
 #include <sstream>
 
 #include "base/errors.h"
+#include "tests/fakes/test_files.h"
 
 namespace longshore {
 namespace {
 
-const std::filesystem::path kGolden =
-    std::filesystem::path(LONGSHORE_TEST_DATA) / "parity" / "golden";
+const std::filesystem::path kGolden = std::filesystem::path(test_data()) / "parity" / "golden";
 
 std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/fakes/test_files.h"
 #include "tests/parity/run_driver.h"
 
 namespace longshore {
@@ -120,8 +121,8 @@ TEST(LongRanks, FollowOneRankInEveryFamilyAndStrategy) {
 // orders of their own and Adam enlarges the difference, hence 1e-5 of each loss over 20 steps.
 TEST(Ranks, FollowFullyShardOfPyTorch) {
   for (const std::string golden : {"llama", "llama-tied", "gpt2"}) {
-    const Json facts = read_json_file(
-        std::string(LONGSHORE_TEST_DATA) + "/parity/fsdp2/" + golden + ".json", JsonLimits{});
+    const Json facts =
+        read_json_file(test_data() + "/parity/fsdp2/" + golden + ".json", JsonLimits{});
     for (const int ranks : {2, 4}) {
       RunDriver run("fully-shard");
       const Arguments arguments =

@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "hf/safetensors_reader.h"
+#include "tests/fakes/test_files.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/commands/command_line.h"
@@ -19,7 +20,7 @@
 namespace longshore {
 
 std::string golden_directory(const std::string& name) {
-  return std::string(LONGSHORE_TEST_DATA) + "/parity/golden/" + name;
+  return test_data() + "/parity/golden/" + name;
 }
 
 std::vector<std::string> golden_names() {
@@ -96,7 +97,7 @@ int RunDriver::start_ranks(int ranks, const std::vector<std::string>& arguments)
   std::filesystem::create_directories(directory_);
   const std::string empty = directory_ + "/empty.toml";
   std::ofstream(empty).close();
-  std::vector<std::string> command = {LONGSHORE_BINARY};
+  std::vector<std::string> command = {binary_directory() / "longshore"};
   if (ranks > 1) {
     command.insert(command.end(), {"launch", "--nproc", std::to_string(ranks), "--"});
   }

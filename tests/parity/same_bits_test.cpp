@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/fakes/gpu.h"
 #include "tests/parity/run_driver.h"
 
 namespace longshore {
@@ -103,6 +104,34 @@ TEST_P(SameBits, MicroBatchesOfOneAndFourAreClose) {
 
 INSTANTIATE_TEST_SUITE_P(Families, SameBits,
                          testing::Values("llama", "llama-tied", "qwen2", "gpt2"), golden_test_name);
+
+class GpuSameBits : public testing::TestWithParam<std::string> {};
+
+// One GPU model gives the same bits whatever the formats, threads, recompute, prefetch and tiers.
+TEST_P(GpuSameBits, FormatsRecomputePrefetchAndTiersAgree) {
+  LONGSHORE_NEEDS_GPU();
+  for (const std::string compute : {"fp32", "bf16"}) {
+    const std::vector<std::string> gpu = {"--device.kind=cuda", "--precision.compute=" + compute};
+    const Outcome reference = train("reference", GetParam(), gpu);
+    ASSERT_EQ(reference.losses.size(), 50u);
+    const std::string drive = "--offload.nvme=[\"" + scratch_directory("drive") + "\"]";
+    const std::vector<std::vector<std::string>> variants = {
+        {"--train.steps=50"},  // once more, unchanged
+        {"--offload.state_format=fp32", "--offload.threads=4"},
+        {"--fsdp.recompute=none"},
+        {"--fsdp.prefetch=0"},
+        {"--fsdp.prefetch=3", "--offload.threads=2"},
+        {"--offload.optimizer=nvme", drive},
+    };
+    for (const std::vector<std::string>& variant : variants) {
+      EXPECT_TRUE(train("variant", GetParam(), joined(gpu, variant)) == reference)
+          << GetParam() << " " << compute << " " << variant[0];
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GpuSameBits, testing::Values("llama", "llama-tied", "gpt2"),
+                         golden_test_name);
 
 }  // namespace
 }  // namespace longshore

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "tests/fakes/gpu.h"
 #include "tests/parity/run_driver.h"
 
 namespace longshore {
@@ -57,6 +58,36 @@ TEST_P(Trajectory, FollowsTransformersInOneMicroBatch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Trajectory, testing::ValuesIn(golden_names()), golden_test_name);
+
+// The same on a GPU: fp32 products without TF32, so the same tolerances.
+class GpuTrajectory : public testing::TestWithParam<std::string> {};
+
+TEST_P(GpuTrajectory, FollowsTransformersWithClipping) {
+  LONGSHORE_NEEDS_GPU();
+  expect_golden(GetParam(), "clip", {"--device.kind=cuda"});
+  expect_golden(GetParam(), "free", {"--device.kind=cuda", "--fsdp.recompute=none"});
+}
+
+// bf16 against transformers' fp32: losses within 1 % at every step.
+TEST_P(GpuTrajectory, StaysWithinOnePercentInBf16) {
+  LONGSHORE_NEEDS_GPU();
+  RunDriver run("gpu-bf16-" + GetParam());
+  const Json expected = golden_facts(GetParam()).at("runs").at("clip");
+  ASSERT_EQ(run.train(joined(RunDriver::golden_arguments(GetParam()),
+                             {"--device.kind=cuda", "--precision.compute=bf16",
+                              "--train.max_grad_norm=" + expected.at("max_grad_norm").dump()})),
+            0);
+  const std::vector<double> losses = run.steps("loss");
+  ASSERT_EQ(losses.size(), expected.at("loss").size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const double loss = expected.at("loss")[i].get<double>();
+    EXPECT_LE(std::abs(losses[i] - loss), 0.01 * loss) << GetParam() << " step " << i + 1;
+  }
+  run.expect_within_plan();
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GpuTrajectory, testing::ValuesIn(golden_names()),
+                         golden_test_name);
 
 }  // namespace
 }  // namespace longshore

@@ -9,13 +9,14 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "tests/fakes/test_files.h"
 #include "text/chat_encoder.h"
 
 namespace longshore {
 namespace {
 
 std::string text_data(const std::string& name) {
-  return std::string(LONGSHORE_TEST_DATA) + "/text/" + name;
+  return test_data() + "/text/" + name;
 }
 
 const Tokenizer& tokenizer_named(const std::string& name) {

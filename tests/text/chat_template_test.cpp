@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "tests/fakes/test_files.h"
 #include "text/chat_encoder.h"
 
 namespace longshore {
@@ -17,8 +18,7 @@ const std::string kChatml =
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 const Tokenizer& tokenizer() {
-  static const Tokenizer loaded =
-      Tokenizer::load(std::string(LONGSHORE_TEST_DATA) + "/text/golden/chat");
+  static const Tokenizer loaded = Tokenizer::load(test_data() + "/text/golden/chat");
   return loaded;
 }
 

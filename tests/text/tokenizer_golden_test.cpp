@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "tests/fakes/test_files.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_trainer.h"
 
@@ -10,7 +11,7 @@ namespace longshore {
 namespace {
 
 std::string golden_directory(const std::string& name) {
-  return std::string(LONGSHORE_TEST_DATA) + "/text/golden/" + name;
+  return test_data() + "/text/golden/" + name;
 }
 
 std::vector<TokenId> ids_of(const Json& array) {

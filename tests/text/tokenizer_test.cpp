@@ -8,12 +8,13 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/philox.h"
+#include "tests/fakes/test_files.h"
 
 namespace longshore {
 namespace {
 
 std::string golden_directory(const std::string& name) {
-  return std::string(LONGSHORE_TEST_DATA) + "/text/golden/" + name;
+  return test_data() + "/text/golden/" + name;
 }
 
 std::string golden_json(const std::string& name) {

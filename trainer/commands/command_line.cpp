@@ -48,6 +48,7 @@ struct Parsed {
   BenchOptimizerOptions bench_optimizer;
   BenchNvmeOptions bench_nvme;
   BenchOverlapOptions bench_overlap;
+  BenchCopiesOptions bench_copies;
   std::string bench_size = "4GiB";
   LaunchOptions launch;
   std::string source = "auto";
@@ -279,12 +280,21 @@ void add_bench_overlap(CLI::App& bench, Parsed& parsed) {
       [&parsed] { parsed.action = [&parsed] { return run_bench_overlap(parsed.bench_overlap); }; });
 }
 
+void add_bench_copies(CLI::App& bench, Parsed& parsed) {
+  CLI::App* copies = bench.add_subcommand("copies", "the host's memory to a GPU and back: GB/s");
+  copies->add_option("--gpu", parsed.bench_copies.gpu, "its number");
+  copies->add_flag("--json", parsed.bench_copies.json, "the same as JSON");
+  copies->callback(
+      [&parsed] { parsed.action = [&parsed] { return run_bench_copies(parsed.bench_copies); }; });
+}
+
 void add_bench_commands(CLI::App& app, Parsed& parsed) {
   CLI::App* bench = app.add_subcommand("bench", "measure this machine");
   bench->require_subcommand(1);
   add_bench_optimizer(*bench, parsed);
   add_bench_nvme(*bench, parsed);
   add_bench_overlap(*bench, parsed);
+  add_bench_copies(*bench, parsed);
 }
 
 int parse_and_run(std::vector<std::string> arguments) {

@@ -97,6 +97,14 @@ struct BenchNvmeOptions {
 // Block size and depth for each directory's drive, its speed and its cost of CPU, beside fio's.
 int run_bench_nvme(const BenchNvmeOptions& options);
 
+struct BenchCopiesOptions {
+  int gpu = 0;
+  bool json = false;
+};
+// Copies between the host's arena and a GPU, beside the best cudaMemcpyAsync. ConfigError without a
+// GPU.
+int run_bench_copies(const BenchCopiesOptions& options);
+
 int run_version();
 
 }  // namespace longshore

@@ -1,0 +1,119 @@
+#include "offload/staging/gradient_sums.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "device/copy_engine.h"
+#include "device/cuda_runtime.h"
+#include "device/cuda_stream.h"
+#include "device/device_arena.h"
+#include "kernels/gradient.h"
+#include "offload/staging/gradient_kernels.h"
+
+namespace longshore {
+namespace {
+
+using internal::kNormBlockElements;
+
+// Norm blocks of one task.
+constexpr int64_t kTaskBlocks = 16;
+
+class CpuGradientSums final : public GradientSums {
+ public:
+  explicit CpuGradientSums(WorkerPool* pool)
+      : pool_(pool), block_squares_(kChunkElements / kNormBlockElements) {}
+
+  void add(std::span<const float> values, std::span<uint16_t> bf16) override {
+    const auto elements = static_cast<int64_t>(values.size());
+    LONGSHORE_CHECK(elements <= kChunkElements) << elements;
+    const int64_t blocks = (elements + kNormBlockElements - 1) / kNormBlockElements;
+    pool_->for_each_block((blocks + kTaskBlocks - 1) / kTaskBlocks, [&](int64_t task) {
+      for (int64_t block = task * kTaskBlocks; block < std::min((task + 1) * kTaskBlocks, blocks);
+           ++block) {
+        const auto begin = static_cast<size_t>(block * kNormBlockElements);
+        const size_t count =
+            std::min(static_cast<size_t>(kNormBlockElements), values.size() - begin);
+        const std::span<const float> part = values.subspan(begin, count);
+        block_squares_[static_cast<size_t>(block)] =
+            bf16.empty() ? internal::sum_squares(simd_, part)
+                         : internal::cast_and_sum_squares(simd_, part, bf16.subspan(begin, count));
+      }
+    });
+    double sum = 0.0;
+    for (int64_t block = 0; block < blocks; ++block) {
+      sum += block_squares_[static_cast<size_t>(block)];
+    }
+    sum_ += sum;
+  }
+
+  double take() override { return std::exchange(sum_, 0.0); }
+
+ private:
+  WorkerPool* pool_;
+  SimdLevel simd_ = best_simd_level();
+  std::vector<double> block_squares_;
+  double sum_ = 0.0;
+};
+
+// The chunks' sums wait on the GPU: the host asks once for each parameter.
+class CudaGradientSums final : public GradientSums {
+ public:
+  explicit CudaGradientSums(int device)
+      : device_(device),
+        arena_(make_cuda_arena(
+            align_up((kBlocks + kMostChunks) * static_cast<Bytes>(sizeof(double)), 256), device)),
+        copies_(make_cuda_copy_engine(device)),
+        sums_(kMostChunks) {}
+
+  void add(std::span<const float> values, std::span<uint16_t> bf16) override {
+    LONGSHORE_CHECK(static_cast<int64_t>(values.size()) <= kChunkElements) << values.size();
+    if (chunks_ == kMostChunks) fetch();
+    kernels::cast_and_square_cuda(values.data(), static_cast<int64_t>(values.size()),
+                                  bf16.empty() ? nullptr : bf16.data(), blocks(),
+                                  results() + chunks_, current_cuda_stream(device_));
+    chunks_ += 1;
+  }
+
+  double take() override {
+    fetch();
+    return std::exchange(sum_, 0.0);
+  }
+
+ private:
+  static constexpr int64_t kBlocks = kernels::square_blocks(kChunkElements);
+  static constexpr int64_t kMostChunks = 1024;
+
+  double* blocks() const { return reinterpret_cast<double*>(arena_->bytes().data()); }
+  double* results() const { return blocks() + kBlocks; }
+
+  void fetch() {
+    if (chunks_ == 0) return;
+    const auto count = static_cast<size_t>(std::exchange(chunks_, 0));
+    copies_->to_host(std::as_writable_bytes(std::span(sums_).first(count)),
+                     std::as_bytes(std::span(results(), count)));
+    finish_cuda_work(device_, "the sum of a gradient's squares");
+    for (size_t i = 0; i < count; ++i) sum_ += sums_[i];
+  }
+
+  int device_;
+  std::unique_ptr<DeviceArena> arena_;
+  std::unique_ptr<CopyEngine> copies_;  // its own: eight bytes a chunk are not payload
+  std::vector<double> sums_;
+  int64_t chunks_ = 0;
+  double sum_ = 0.0;
+};
+
+}  // namespace
+
+std::unique_ptr<GradientSums> make_cpu_gradient_sums(WorkerPool* pool) {
+  return std::make_unique<CpuGradientSums>(pool);
+}
+
+std::unique_ptr<GradientSums> make_cuda_gradient_sums(int device) {
+  require_gpu(device);
+  return std::make_unique<CudaGradientSums>(device);
+}
+
+}  // namespace longshore

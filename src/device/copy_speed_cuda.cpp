@@ -1,0 +1,87 @@
+// The build with CUDA.
+#include "device/copy_speed.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+
+#include "device/copy_engine.h"
+#include "device/cuda_check.h"
+#include "device/cuda_stream.h"
+#include "device/device_arena.h"
+#include "device/host_mapping.h"
+
+namespace longshore {
+namespace {
+
+// As much as both sides copy in a round.
+constexpr Bytes kRoundBytes = kGiB;
+
+struct HostDeleter {
+  void operator()(std::byte* memory) const { cudaFreeHost(memory); }
+};
+
+double best_of(int rounds, const std::function<void()>& round) {
+  double best = 0.0;
+  for (int i = 0; i < rounds; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    round();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    best = std::max(best, static_cast<double>(kRoundBytes) / seconds.count() / 1e9);
+  }
+  return best;
+}
+
+double best_of_cuda(int rounds, std::span<std::byte> on_gpu, bool down) {
+  void* memory = nullptr;
+  check_cuda(cudaHostAlloc(&memory, kRoundBytes, cudaHostAllocDefault), "allocate pinned memory");
+  const std::unique_ptr<std::byte, HostDeleter> host(static_cast<std::byte*>(memory));
+  std::memset(host.get(), 1, kRoundBytes);
+  return best_of(rounds, [&] {
+    check_cuda(down ? cudaMemcpyAsync(on_gpu.data(), host.get(), kRoundBytes,
+                                      cudaMemcpyHostToDevice, nullptr)
+                    : cudaMemcpyAsync(host.get(), on_gpu.data(), kRoundBytes,
+                                      cudaMemcpyDeviceToHost, nullptr),
+               "copy");
+    check_cuda(cudaStreamSynchronize(nullptr), "copy");
+  });
+}
+
+}  // namespace
+
+std::vector<CopySpeed> measure_copy_speeds(int device, const std::vector<Bytes>& sizes,
+                                           int rounds) {
+  require_gpu(device);
+  const auto arena = make_cuda_arena(kRoundBytes, device);
+  const std::span<std::byte> on_gpu = arena->bytes();
+  const HostMapping mapping(kRoundBytes, "the benchmark's arena");
+  const std::span<std::byte> host = mapping.bytes();
+  std::fill(host.begin(), host.end(), std::byte{1});
+  const HostRegistration registration(host);
+  const auto copies = make_cuda_copy_engine(device);
+  std::vector<CopySpeed> speeds;
+  for (const bool down : {true, false}) {
+    const double best = best_of_cuda(rounds, on_gpu, down);
+    CudaStream stream(down ? "h2d" : "d2h", device);
+    for (const Bytes bytes : sizes) {
+      const double ours = best_of(rounds, [&] {
+        for (Bytes done = 0; done < kRoundBytes; done += bytes) {
+          const auto count = static_cast<size_t>(std::min(bytes, kRoundBytes - done));
+          const auto there = on_gpu.subspan(static_cast<size_t>(done), count);
+          const auto here = host.subspan(static_cast<size_t>(done), count);
+          stream.enqueue(
+              {}, [&] { down ? copies->to_device(there, here) : copies->to_host(here, there); });
+        }
+        stream.synchronize();
+      });
+      speeds.push_back({down ? "h2d" : "d2h", bytes, ours, best});
+    }
+  }
+  return speeds;
+}
+
+}  // namespace longshore

@@ -1,0 +1,31 @@
+// What a process does once before it computes on a GPU, and LibTorch's GPU memory under the
+// device's cap. Called by the thread that builds the engine, before any tensor on the GPU.
+#pragma once
+
+#include <memory>
+
+#include "device/device_memory.h"
+
+namespace longshore {
+
+// Loads LibTorch's GPU kernels, makes its arithmetic repeatable (deterministic algorithms, cuBLAS
+// with fixed workspaces, no TF32, no reduced-precision sums) and chooses the GPU. ConfigError
+// without CUDA, a GPU of that number, or the kernels.
+void prepare_cuda(int device);
+
+// While it lives, LibTorch's memory on the GPU is `memory`'s workspace: its caching allocator may
+// hold `workspace_cap()` bytes, and going over throws OutOfMemoryError, with who held what, out of
+// the LibTorch call. Budgets end in reverse order.
+class CudaWorkspaceBudget {
+ public:
+  CudaWorkspaceBudget(const DeviceMemory& memory, int device);
+  CudaWorkspaceBudget(const CudaWorkspaceBudget&) = delete;
+  CudaWorkspaceBudget& operator=(const CudaWorkspaceBudget&) = delete;
+  ~CudaWorkspaceBudget();
+
+ private:
+  int device_;
+  std::shared_ptr<WorkspaceMeter> before_;
+};
+
+}  // namespace longshore

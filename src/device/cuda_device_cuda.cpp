@@ -1,0 +1,198 @@
+// The build with CUDA: a GPU's arena, copies and LibTorch's allocator.
+#include <ATen/Context.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <mutex>
+
+#include "base/errors.h"
+#include "device/copy_engine.h"
+#include "device/counting_allocator.h"
+#include "device/cuda_check.h"
+#include "device/cuda_device.h"
+#include "device/cuda_stream.h"
+#include "device/device_arena.h"
+
+namespace longshore {
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+c10::DeviceIndex index_of(int device) {
+  return static_cast<c10::DeviceIndex>(device);
+}
+
+class CudaArena final : public DeviceArena {
+ public:
+  CudaArena(Bytes bytes, int device) : device_(device), size_(static_cast<size_t>(bytes)) {
+    if (bytes == 0) return;
+    const c10::cuda::CUDAGuard guard(index_of(device));
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, size_);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // not sticky: it is told here and forgotten
+      throw OutOfMemoryError("device memory: GPU " + std::to_string(device) + " refused " +
+                             format_bytes(bytes) + " for the plan's buffers; " +
+                             format_bytes(cuda_free_bytes(device)) +
+                             " are free there; lower offload.device_memory");
+    }
+    check_cuda(status, "allocate the plan's buffers, " + format_bytes(bytes));
+    data_ = static_cast<std::byte*>(memory);
+    check_cuda(cudaMemset(data_, 0, size_), "clear the plan's buffers");
+    check_cuda(cudaDeviceSynchronize(), "clear the plan's buffers");
+  }
+  CudaArena(const CudaArena&) = delete;
+  CudaArena& operator=(const CudaArena&) = delete;
+  ~CudaArena() override {
+    const c10::cuda::CUDAGuard guard(index_of(device_));
+    cudaFree(data_);
+  }
+  std::span<std::byte> bytes() const override { return {data_, size_}; }
+
+ private:
+  int device_;
+  std::byte* data_ = nullptr;
+  size_t size_;
+};
+
+class CudaCopyEngine final : public CopyEngine {
+ public:
+  explicit CudaCopyEngine(int device) : device_(device) {}
+
+  void to_device(std::span<std::byte> device, std::span<const std::byte> host) override {
+    copy(device, host, cudaMemcpyHostToDevice, "to");
+    to_device_ += static_cast<Bytes>(host.size());
+  }
+  void to_host(std::span<std::byte> host, std::span<const std::byte> device) override {
+    copy(host, device, cudaMemcpyDeviceToHost, "from");
+    to_host_ += static_cast<Bytes>(host.size());
+  }
+  void finish() override { finish_cuda_work(device_, "copies"); }
+  Counts counts() const override { return {to_device_, to_host_}; }
+
+ private:
+  void copy(std::span<std::byte> destination, std::span<const std::byte> source,
+            cudaMemcpyKind kind, const char* direction) const {
+    LONGSHORE_CHECK(destination.size() == source.size())
+        << destination.size() << " and " << source.size() << " bytes";
+    if (source.empty()) return;
+    check_cuda(cudaMemcpyAsync(destination.data(), source.data(), source.size(), kind,
+                               current_cuda_stream(device_)),
+               "copy " + format_bytes(static_cast<Bytes>(source.size())) + " " + direction +
+                   " GPU " + std::to_string(device_));
+  }
+
+  int device_;
+  std::atomic<Bytes> to_device_ = 0;
+  std::atomic<Bytes> to_host_ = 0;
+};
+
+// LibTorch's kernels for GPUs: 1 GB of code, loaded by processes that use one only. They register
+// themselves. LibTorch looks for them once, at its first question, so nothing is asked before.
+void load_kernels() {
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    const char* const reason = dlerror();
+    throw ConfigError(std::string("device.kind: LibTorch's CUDA kernels cannot be loaded (") +
+                      (reason == nullptr ? "no reason given" : reason) +
+                      "); install a LibTorch with CUDA, or set device.kind = \"cpu\"");
+  }
+  LONGSHORE_CHECK(at::globalContext().hasCUDA()) << "libtorch_cuda.so registered nothing";
+}
+
+// Which meter the observer of LibTorch's allocator asks; it is attached once in a process.
+struct Observed {
+  std::mutex mutex;
+  std::shared_ptr<WorkspaceMeter> meter;
+};
+Observed& observed() {
+  static auto* value = new Observed;
+  return *value;
+}
+
+// Runs inside LibTorch's allocator when it finds no memory under its limit, without its lock: what
+// is thrown here leaves the LibTorch call that asked.
+void refuse(int64_t, size_t bytes, size_t, size_t) {
+  std::shared_ptr<WorkspaceMeter> meter;
+  {
+    const std::lock_guard lock(observed().mutex);
+    meter = observed().meter;
+  }
+  if (meter) meter->refuse(current_workspace_label(), static_cast<Bytes>(bytes));
+}
+
+Bytes stat(int device, bool peak) {
+  const auto stats = allocator::getDeviceStats(index_of(device));
+  const auto& reserved = stats.reserved_bytes[0];
+  return peak ? reserved.peak : reserved.current;
+}
+
+class AllocatorGauge final : public WorkspaceMeter::Gauge {
+ public:
+  explicit AllocatorGauge(int device) : device_(device) {}
+  Bytes current() const override { return stat(device_, false); }
+  Bytes peak() const override { return stat(device_, true); }
+  void reset_peak() override { allocator::resetPeakStats(index_of(device_)); }
+
+ private:
+  int device_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceArena> make_cuda_arena(Bytes bytes, int device) {
+  require_gpu(device);
+  return std::make_unique<CudaArena>(bytes, device);
+}
+
+std::unique_ptr<CopyEngine> make_cuda_copy_engine(int device) {
+  require_gpu(device);
+  return std::make_unique<CudaCopyEngine>(device);
+}
+
+void prepare_cuda(int device) {
+  require_gpu(device);
+  // cuBLAS reads this when its first handle is made; without it products may differ from run to
+  // run.
+  LONGSHORE_CHECK(setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1) == 0);
+  load_kernels();
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  context.setDeterministicFillUninitializedMemory(false);  // a pass over memory for nothing
+  context.setFloat32MatmulPrecision("highest");
+  // Sums of a product's pieces stay in fp32, as on the CPU.
+  context.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false, /*allow_splitk=*/true);
+  context.setBenchmarkCuDNN(false);
+  context.lazyInitDevice(at::kCUDA);
+  check_cuda(cudaSetDevice(device), "choose GPU " + std::to_string(device));
+}
+
+CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory& memory, int device) : device_(device) {
+  const Bytes total = cuda_devices().at(static_cast<size_t>(device)).memory_bytes;
+  static const bool attached = [] {
+    allocator::attachOutOfMemoryObserver(refuse);
+    return true;
+  }();
+  static_cast<void>(attached);
+  {
+    const std::lock_guard lock(observed().mutex);
+    before_ = std::exchange(observed().meter, memory.workspace());
+  }
+  memory.workspace()->follow(std::make_shared<AllocatorGauge>(device));
+  allocator::emptyCache();
+  allocator::setMemoryFraction(
+      std::min(1.0, static_cast<double>(memory.workspace_cap()) / static_cast<double>(total)),
+      index_of(device));
+}
+
+CudaWorkspaceBudget::~CudaWorkspaceBudget() {
+  {
+    const std::lock_guard lock(observed().mutex);
+    observed().meter = std::move(before_);
+  }
+  allocator::setMemoryFraction(1.0, index_of(device_));
+}
+
+}  // namespace longshore

@@ -1,0 +1,30 @@
+// The build without CUDA.
+#include "device/copy_engine.h"
+#include "device/cuda_device.h"
+#include "device/cuda_runtime.h"
+#include "device/device_arena.h"
+
+namespace longshore {
+
+std::unique_ptr<DeviceArena> make_cuda_arena(Bytes, int device) {
+  require_gpu(device);
+  return nullptr;
+}
+
+std::unique_ptr<CopyEngine> make_cuda_copy_engine(int device) {
+  require_gpu(device);
+  return nullptr;
+}
+
+void prepare_cuda(int device) {
+  require_gpu(device);
+}
+
+CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory&, int device) : device_(device) {
+  require_gpu(device_);
+}
+CudaWorkspaceBudget::~CudaWorkspaceBudget() {
+  static_cast<void>(device_);
+}
+
+}  // namespace longshore

@@ -1,0 +1,26 @@
+// DeviceArena: where a DeviceMemory's owned bytes are: host memory for the CPU device, a GPU's
+// memory else. Owned by the DeviceMemory that is cut from it. Any thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "base/bytes.h"
+
+namespace longshore {
+
+class DeviceArena {
+ public:
+  virtual ~DeviceArena() = default;
+  // Zero-filled when made. Host code may touch them on the CPU device only.
+  virtual std::span<std::byte> bytes() const = 0;
+};
+
+// OutOfMemoryError when the system refuses.
+std::unique_ptr<DeviceArena> make_host_arena(Bytes bytes);
+// Plain memory of one GPU (cudaMalloc). ConfigError without CUDA, OutOfMemoryError when the GPU has
+// not as much. Ranks that gather with NCCL take make_nccl_arena instead (comm/nccl_arena.h).
+std::unique_ptr<DeviceArena> make_cuda_arena(Bytes bytes, int device);
+
+}  // namespace longshore

@@ -1,0 +1,105 @@
+// Values of a dtype on the GPU, sums over a block of threads, and launches: what the kernels share.
+// Only for *.cu. Sums go through a fixed tree, so that bits repeat.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/errors.h"
+#include "device/cuda_check.h"
+
+namespace longshore::kernels {
+
+constexpr int kWarp = 32;
+constexpr int kMostThreads = 512;
+
+__device__ __forceinline__ float to_float(float value) {
+  return value;
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+template <typename T>
+__device__ __forceinline__ T rounded_to(float value);
+template <>
+__device__ __forceinline__ float rounded_to<float>(float value) {
+  return value;
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 rounded_to<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+template <typename T>
+__device__ __forceinline__ float rounded(float value) {
+  return to_float(rounded_to<T>(value));
+}
+
+// As many values as one load of 16 bytes brings.
+template <typename T>
+struct alignas(16) Lot {
+  static constexpr int kCount = 16 / sizeof(T);
+  T values[kCount];
+};
+
+struct Add {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct Most {
+  __device__ float operator()(float a, float b) const { return a > b ? a : b; }
+};
+
+// The combination of every thread's value, known to all of them. blockDim.x is a multiple of 32 and
+// at most 1024. All threads come here.
+template <typename Combine>
+__device__ __forceinline__ float over_block(float value, Combine combine, float neutral) {
+  __shared__ float of_warps[kWarp];
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  __syncthreads();  // of_warps may still be read by an earlier call
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  value = threadIdx.x % kWarp < blockDim.x / kWarp ? of_warps[threadIdx.x % kWarp] : neutral;
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  return value;
+}
+
+// Threads for a row of so many values: warps, each thread with a few values.
+inline int threads_for(int64_t width) {
+  int threads = kWarp;
+  while (threads < kMostThreads && threads * 4 < width) threads *= 2;
+  return threads;
+}
+
+// Blocks for so much work: a grid goes over more by strides.
+inline unsigned blocks_for(int64_t work) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  return static_cast<unsigned>(work < kMost ? work : kMost);
+}
+
+inline void check_launch(const char* kernel) {
+  check_cuda(cudaGetLastError(), std::string("launch ") + kernel);
+}
+
+// body(T()) with the dtype's type.
+template <typename Body>
+void with_cuda_type(DType dtype, const Body& body) {
+  LONGSHORE_CHECK(dtype != DType::kF16) << "kernels compute in fp32 and bf16";
+  if (dtype == DType::kF32) {
+    body(float());
+  } else {
+    body(__nv_bfloat16());
+  }
+}
+
+inline bool aligned(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+}  // namespace longshore::kernels

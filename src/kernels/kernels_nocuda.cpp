@@ -1,0 +1,49 @@
+// The build without CUDA: nothing is on a GPU, so nobody comes here.
+#include "base/errors.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/flat_copy.h"
+#include "kernels/gradient.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rotary.h"
+#include "kernels/swiglu.h"
+
+namespace longshore::kernels {
+namespace {
+
+[[noreturn]] void refuse() {
+  LONGSHORE_CHECK(false) << "a GPU kernel in a build without CUDA";
+  std::abort();
+}
+
+}  // namespace
+
+void rms_norm_cuda(const RmsNorm&, const void*, const void*, void*, CUstream_st*) {
+  refuse();
+}
+void rms_norm_backward_cuda(const RmsNorm&, const void*, const void*, const void*, void*, float*,
+                            float*, CUstream_st*) {
+  refuse();
+}
+void rotary_cuda(const Rotary&, const void*, const int64_t*, const float*, void*, CUstream_st*) {
+  refuse();
+}
+void swiglu_cuda(DType, int64_t, const void*, const void*, void*, CUstream_st*) {
+  refuse();
+}
+void swiglu_backward_cuda(DType, int64_t, const void*, void*, void*, CUstream_st*) {
+  refuse();
+}
+void cross_entropy_cuda(const CrossEntropy&, void*, const int64_t*, float*, CUstream_st*) {
+  refuse();
+}
+void cast_and_square_cuda(const float*, int64_t, uint16_t*, double*, double*, CUstream_st*) {
+  refuse();
+}
+void pack_cuda(const FlatPiece*, int64_t, void*, CUstream_st*) {
+  refuse();
+}
+void unpack_cuda(const FlatPiece*, int64_t, const void*, CUstream_st*) {
+  refuse();
+}
+
+}  // namespace longshore::kernels

@@ -1,0 +1,25 @@
+// SwiGLU's product (Shazeer, 2020): y = silu(gate) * up with silu(g) = g / (1 + exp(-g)), and its
+// backward
+//   grad_up = grad * silu(gate),  grad_gate = (grad * up) * s * (1 + gate * (1 - s))
+// with s = 1 / (1 + exp(-gate)); every product is rounded to the dtype as LibTorch rounds them.
+// Pure functions over contiguous arrays of `elements` values in `dtype` (fp32 or bf16).
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+struct CUstream_st;
+
+namespace longshore::kernels {
+
+void swiglu_cpu(DType dtype, int64_t elements, const void* gate, const void* up, void* y);
+// Writes grad_gate over gate and grad_up over up.
+void swiglu_backward_cpu(DType dtype, int64_t elements, const void* grad, void* gate, void* up);
+
+void swiglu_cuda(DType dtype, int64_t elements, const void* gate, const void* up, void* y,
+                 CUstream_st* stream);
+void swiglu_backward_cuda(DType dtype, int64_t elements, const void* grad, void* gate, void* up,
+                          CUstream_st* stream);
+
+}  // namespace longshore::kernels

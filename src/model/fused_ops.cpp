@@ -1,0 +1,144 @@
+#include "model/fused_ops.h"
+
+#include "base/errors.h"
+#include "device/cuda_stream.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rotary.h"
+#include "kernels/swiglu.h"
+
+namespace longshore::fused {
+namespace {
+
+DType dtype_of(const at::Tensor& x) {
+  LONGSHORE_CHECK(x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16)
+      << "kernels compute in fp32 and bf16";
+  return x.scalar_type() == at::kFloat ? DType::kF32 : DType::kBF16;
+}
+
+CUstream_st* stream_of(const at::Tensor& x) {
+  return current_cuda_stream(x.get_device());
+}
+
+// An operand of the same kind as `like`, laid out as the kernel reads it.
+const void* operand(const at::Tensor& x, const at::Tensor& like) {
+  LONGSHORE_CHECK(x.is_contiguous() && x.scalar_type() == like.scalar_type() &&
+                  x.device() == like.device());
+  return x.const_data_ptr();
+}
+
+kernels::RmsNorm norm_shape(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const int64_t width = weight.numel();
+  LONGSHORE_CHECK(width > 0 && x.numel() % width == 0) << x.numel() << " by " << width;
+  return {.dtype = dtype_of(x), .rows = x.numel() / width, .width = width, .eps = eps};
+}
+
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  at::Tensor y = at::empty(x.sizes(), x.options().requires_grad(false));
+  const kernels::RmsNorm shape = norm_shape(x, weight, eps);
+  const void* const in = operand(x, x);
+  const void* const scale = operand(weight, x);
+  if (x.is_cuda()) {
+    kernels::rms_norm_cuda(shape, in, scale, y.mutable_data_ptr(), stream_of(x));
+  } else {
+    kernels::rms_norm_cpu(shape, in, scale, y.mutable_data_ptr());
+  }
+  return y;
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
+                             double eps, const at::Tensor& weight_sum) {
+  at::Tensor grad_x = at::empty(x.sizes(), x.options().requires_grad(false));
+  const kernels::RmsNorm shape = norm_shape(x, weight, eps);
+  const at::Tensor upper = grad.contiguous();
+  float* sum = nullptr;
+  if (weight_sum.defined()) {
+    LONGSHORE_CHECK(weight_sum.numel() == shape.width);
+    sum = weight_sum.mutable_data_ptr<float>();
+  }
+  if (x.is_cuda()) {
+    at::Tensor partial;
+    if (sum != nullptr) {
+      partial = at::empty({kernels::rms_norm_partial_elements(shape.rows, shape.width)},
+                          weight_sum.options());
+    }
+    kernels::rms_norm_backward_cuda(
+        shape, operand(upper, x), operand(x, x), operand(weight, x), grad_x.mutable_data_ptr(), sum,
+        sum == nullptr ? nullptr : partial.mutable_data_ptr<float>(), stream_of(x));
+  } else {
+    kernels::rms_norm_backward_cpu(shape, operand(upper, x), operand(x, x), operand(weight, x),
+                                   grad_x.mutable_data_ptr(), sum);
+  }
+  return grad_x;
+}
+
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const at::Tensor& frequencies,
+                  int64_t head_dim, int direction) {
+  LONGSHORE_CHECK(x.dim() == 2 && x.stride(1) == 1 && x.size(1) % head_dim == 0);
+  LONGSHORE_CHECK(positions.numel() == x.size(0) && frequencies.numel() == head_dim / 2);
+  at::Tensor out = at::empty(x.sizes(), x.options().requires_grad(false));
+  const kernels::Rotary shape{.dtype = dtype_of(x),
+                              .rows = x.size(0),
+                              .heads = x.size(1) / head_dim,
+                              .head_dim = head_dim,
+                              .row_stride = x.stride(0),
+                              .direction = direction};
+  const auto* const places = positions.const_data_ptr<int64_t>();
+  const auto* const angles = frequencies.const_data_ptr<float>();
+  if (x.is_cuda()) {
+    kernels::rotary_cuda(shape, x.const_data_ptr(), places, angles, out.mutable_data_ptr(),
+                         stream_of(x));
+  } else {
+    kernels::rotary_cpu(shape, x.const_data_ptr(), places, angles, out.mutable_data_ptr());
+  }
+  return out;
+}
+
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
+  at::Tensor y = at::empty(up.sizes(), up.options().requires_grad(false));
+  const void* const g = operand(gate, up);
+  const void* const u = operand(up, up);
+  if (up.is_cuda()) {
+    kernels::swiglu_cuda(dtype_of(up), up.numel(), g, u, y.mutable_data_ptr(), stream_of(up));
+  } else {
+    kernels::swiglu_cpu(dtype_of(up), up.numel(), g, u, y.mutable_data_ptr());
+  }
+  return y;
+}
+
+void swiglu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up) {
+  const at::Tensor upper = grad.contiguous();
+  const void* const above = operand(upper, up);
+  LONGSHORE_CHECK(gate.is_contiguous() && up.is_contiguous() && gate.numel() == up.numel());
+  if (up.is_cuda()) {
+    kernels::swiglu_backward_cuda(dtype_of(up), up.numel(), above, gate.mutable_data_ptr(),
+                                  up.mutable_data_ptr(), stream_of(up));
+  } else {
+    kernels::swiglu_backward_cpu(dtype_of(up), up.numel(), above, gate.mutable_data_ptr(),
+                                 up.mutable_data_ptr());
+  }
+}
+
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double scale,
+                         bool gradient) {
+  LONGSHORE_CHECK(logits.dim() == 2 && logits.is_contiguous());
+  LONGSHORE_CHECK(targets.is_contiguous() && targets.numel() == logits.size(0));
+  at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
+  const kernels::CrossEntropy shape{.dtype = dtype_of(logits),
+                                    .rows = logits.size(0),
+                                    .vocabulary = logits.size(1),
+                                    .scale = scale,
+                                    .gradient = gradient};
+  const auto* const wanted = targets.const_data_ptr<int64_t>();
+  auto* const out = losses.mutable_data_ptr<float>();
+  if (logits.is_cuda()) {
+    kernels::cross_entropy_cuda(shape, logits.mutable_data_ptr(), wanted, out, stream_of(logits));
+  } else {
+    kernels::cross_entropy_cpu(shape, logits.mutable_data_ptr(), wanted, out);
+  }
+  return losses;
+}
+
+}  // namespace longshore::fused

@@ -1,0 +1,175 @@
+#include "model/gpu_attention.h"
+
+#include <ATen/ops/_efficient_attention_backward.h>
+#include <ATen/ops/_efficient_attention_forward.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/_flash_attention_forward.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kCausal = 1;  // the efficient kernel's "causal from the top left"
+// What FlashAttention takes.
+constexpr int64_t kFlashMostHead = 256;
+constexpr int64_t kFlashHeadMultiple = 8;
+// In AttentionResult::sums of FlashAttention; its backward wants what forward returned.
+enum FlashSaved : size_t { kSums, kSeed, kOffset, kStarts, kFlashSaved };
+
+bool flash_takes(const at::Tensor& q, const AttentionShape& shape) {
+  return q.scalar_type() != at::kFloat && shape.head_dim % kFlashHeadMultiple == 0 &&
+         shape.head_dim <= kFlashMostHead;
+}
+
+at::Tensor in_heads(const at::Tensor& x, const AttentionShape& shape) {
+  return x.view({x.size(0), -1, shape.head_dim});
+}
+
+int64_t longest(const std::vector<int64_t>& starts) {
+  int64_t most = 0;
+  for (size_t i = 0; i + 1 < starts.size(); ++i) most = std::max(most, starts[i + 1] - starts[i]);
+  return most;
+}
+
+// Keys that a query sees before itself; none: all of them.
+std::optional<int64_t> window_left(const AttentionShape& shape) {
+  return shape.window > 0 ? std::optional(shape.window - 1) : std::nullopt;
+}
+std::optional<int64_t> window_right(const AttentionShape& shape) {
+  return shape.window > 0 ? std::optional(int64_t{0}) : std::nullopt;
+}
+
+AttentionResult flash_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const AttentionShape& shape, const std::vector<int64_t>& starts) {
+  // Without a wait for the GPU: the driver takes the few bytes along.
+  const at::Tensor cumulative =
+      at::tensor(starts, at::kLong).to(at::kInt).to(q.device(), at::kInt, /*non_blocking=*/true);
+  const int64_t most = longest(starts);
+  auto [out, sums, seed, offset, mask] = at::_flash_attention_forward(
+      in_heads(q, shape), in_heads(k, shape), in_heads(v, shape), cumulative, cumulative, most,
+      most, /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, shape.scale,
+      window_left(shape), window_right(shape));
+  AttentionResult result;
+  result.out = out.view({q.size(0), shape.heads * shape.head_dim});
+  result.sums = {sums, seed, offset, cumulative};
+  return result;
+}
+
+std::vector<at::Tensor> flash_backward(const at::Tensor& grad, const at::Tensor& q,
+                                       const at::Tensor& k, const at::Tensor& v,
+                                       const AttentionResult& result, const AttentionShape& shape,
+                                       const std::vector<int64_t>& starts) {
+  LONGSHORE_CHECK(result.sums.size() == kFlashSaved) << result.sums.size();
+  const int64_t most = longest(starts);
+  auto [grad_q, grad_k, grad_v] = at::_flash_attention_backward(
+      in_heads(grad, shape), in_heads(q, shape), in_heads(k, shape), in_heads(v, shape),
+      in_heads(result.out, shape), result.sums[kSums], result.sums[kStarts], result.sums[kStarts],
+      most, most, /*dropout_p=*/0.0, /*is_causal=*/true, result.sums[kSeed], result.sums[kOffset],
+      shape.scale, window_left(shape), window_right(shape));
+  const int64_t rows = q.size(0);
+  return {grad_q.reshape({rows, -1}), grad_k.reshape({rows, -1}), grad_v.reshape({rows, -1})};
+}
+
+// The efficient kernel takes [batch, rows, heads, head_dim] by strides, as many key heads as heads.
+// The group of a key head becomes the kernel's heads and the key heads its batch: keys are shared
+// by a stride of 0 instead of copies.
+class Grouped {
+ public:
+  explicit Grouped(const AttentionShape& shape)
+      : shape_(shape), group_(shape.heads / shape.kv_heads) {}
+
+  at::Tensor queries(const at::Tensor& x, int64_t begin, int64_t end) const {
+    return x.narrow(0, begin, end - begin)
+        .view({end - begin, shape_.kv_heads, group_, shape_.head_dim})
+        .permute({1, 0, 2, 3});
+  }
+  at::Tensor keys(const at::Tensor& x, int64_t begin, int64_t end) const {
+    return one_per_group(x, begin, end)
+        .unsqueeze(2)
+        .expand({shape_.kv_heads, end - begin, group_, shape_.head_dim});
+  }
+  // [kv_heads, rows, head_dim]
+  at::Tensor one_per_group(const at::Tensor& x, int64_t begin, int64_t end) const {
+    return x.narrow(0, begin, end - begin)
+        .view({end - begin, shape_.kv_heads, shape_.head_dim})
+        .permute({1, 0, 2});
+  }
+
+ private:
+  const AttentionShape& shape_;
+  int64_t group_;
+};
+
+std::optional<int64_t> window_of(const AttentionShape& shape) {
+  return shape.window > 0 ? std::optional(shape.window) : std::nullopt;
+}
+
+AttentionResult efficient_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const AttentionShape& shape, const std::vector<int64_t>& starts) {
+  const Grouped views(shape);
+  AttentionResult result;
+  result.out =
+      at::empty({q.size(0), shape.heads * shape.head_dim}, q.options().requires_grad(false));
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    const int64_t begin = starts[i], end = starts[i + 1];
+    auto [out, sums, seed, offset, most_q, most_k] = at::_efficient_attention_forward(
+        views.queries(q, begin, end), views.keys(k, begin, end), views.keys(v, begin, end),
+        /*bias=*/std::nullopt, std::nullopt, std::nullopt, std::nullopt, std::nullopt,
+        /*dropout_p=*/0.0, kCausal, /*compute_log_sumexp=*/true, shape.scale, std::nullopt,
+        window_of(shape));
+    views.queries(result.out, begin, end).copy_(out);
+    result.sums.insert(result.sums.end(), {sums, seed, offset});
+  }
+  return result;
+}
+
+std::vector<at::Tensor> efficient_backward(const at::Tensor& grad, const at::Tensor& q,
+                                           const at::Tensor& k, const at::Tensor& v,
+                                           const AttentionResult& result,
+                                           const AttentionShape& shape,
+                                           const std::vector<int64_t>& starts) {
+  const Grouped views(shape);
+  const auto options = q.options().requires_grad(false);
+  const int64_t key_width = shape.kv_heads * shape.head_dim;
+  at::Tensor grad_q = at::empty({q.size(0), shape.heads * shape.head_dim}, options);
+  at::Tensor grad_k = at::empty({q.size(0), key_width}, options);
+  at::Tensor grad_v = at::empty({q.size(0), key_width}, options);
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    const int64_t begin = starts[i], end = starts[i + 1];
+    auto [of_q, of_k, of_v, of_bias] = at::_efficient_attention_backward(
+        views.queries(grad, begin, end), views.queries(q, begin, end), views.keys(k, begin, end),
+        views.keys(v, begin, end), /*bias=*/std::nullopt, views.queries(result.out, begin, end),
+        std::nullopt, std::nullopt, end - begin, end - begin, result.sums.at(3 * i),
+        /*dropout_p=*/0.0, result.sums.at(3 * i + 1), result.sums.at(3 * i + 2), kCausal,
+        /*bias_requires_grad=*/false, shape.scale, /*num_splits_key=*/1, window_of(shape));
+    views.queries(grad_q, begin, end).copy_(of_q);
+    // One split of the keys, and a sum over the group's heads: a fixed order.
+    views.one_per_group(grad_k, begin, end).copy_(of_k.sum(2));
+    views.one_per_group(grad_v, begin, end).copy_(of_v.sum(2));
+  }
+  return {grad_q, grad_k, grad_v};
+}
+
+}  // namespace
+
+AttentionResult attend_forward_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                   const AttentionShape& shape,
+                                   const std::vector<int64_t>& document_starts) {
+  return flash_takes(q, shape) ? flash_forward(q, k, v, shape, document_starts)
+                               : efficient_forward(q, k, v, shape, document_starts);
+}
+
+std::vector<at::Tensor> attend_backward_gpu(const at::Tensor& grad, const at::Tensor& q,
+                                            const at::Tensor& k, const at::Tensor& v,
+                                            const AttentionResult& result,
+                                            const AttentionShape& shape,
+                                            const std::vector<int64_t>& document_starts) {
+  return flash_takes(q, shape) ? flash_backward(grad, q, k, v, result, shape, document_starts)
+                               : efficient_backward(grad, q, k, v, result, shape, document_starts);
+}
+
+}  // namespace longshore

@@ -1,0 +1,177 @@
+// The drain's cast and sum of squares: the fixed order, and the same bits on a GPU.
+#include "kernels/gradient.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/number_formats.h"
+#include "base/philox.h"
+#include "device/copy_engine.h"
+#include "device/cuda_device.h"
+#include "device/cuda_stream.h"
+#include "device/device_arena.h"
+#include "kernels/flat_copy.h"
+#include "tests/fakes/gpu.h"
+
+namespace longshore::kernels {
+namespace {
+
+// Of widely different sizes, so that another order of adding shows.
+std::vector<float> values_of(int64_t count) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto bits = philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, {17, 4});
+    const double magnitude = std::ldexp(1.0, static_cast<int>(bits[1] % 40) - 20);
+    values.push_back(static_cast<float>((bits[0] / 4294967296.0 - 0.5) * magnitude));
+  }
+  return values;
+}
+
+TEST(Gradient, CastsToNearestAndSumsWhatIsKept) {
+  for (const int64_t count : {0, 1, 255, 256, 4095, 4096, 4097, 100'000}) {
+    const std::vector<float> values = values_of(count);
+    std::vector<uint16_t> bf16(values.size());
+    const double sum = cast_and_square_cpu(values, bf16.data());
+    double plain = 0.0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(bf16[i], float_to_bf16_nearest(values[i]));
+      plain += std::pow(static_cast<double>(bf16_to_float(bf16[i])), 2);
+    }
+    EXPECT_NEAR(sum, plain, plain * 1e-12) << count;
+    plain = 0.0;
+    for (const float value : values) plain += static_cast<double>(value) * value;
+    EXPECT_NEAR(cast_and_square_cpu(values, nullptr), plain, plain * 1e-12) << count;
+  }
+}
+
+// Goal: lanes by element, then a tree; so that the GPU can be held to it.
+TEST(Gradient, AddsLanesInOrderAndThenATree) {
+  std::vector<float> values(static_cast<size_t>(kSquareBlock) + 1, 0.0f);
+  const float big = 1e8f, small = 1.0f;
+  values[0] = big;                                    // lane 0 of block 0
+  values[static_cast<size_t>(kSquareLanes)] = small;  // the same lane: lost against 1e16
+  values[1] = small;                                  // another lane
+  values[static_cast<size_t>(kSquareBlock)] = small;  // lane 0 of block 1
+  const double lost = 1e16 + 1.0;
+  EXPECT_EQ(cast_and_square_cpu(values, nullptr), (lost + 1.0) + 1.0);
+  EXPECT_EQ(lost, 1e16);
+}
+
+TEST(Gradient, TellsWhatIsNotFinite) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    std::vector<float> values = values_of(5000);
+    values[4999] = bad;
+    std::vector<uint16_t> bf16(values.size());
+    EXPECT_FALSE(std::isfinite(cast_and_square_cpu(values, bf16.data())));
+    EXPECT_FALSE(std::isfinite(cast_and_square_cpu(values, nullptr)));
+  }
+}
+
+TEST(FlatCopy, PacksClearsPaddingAndUnpacks) {
+  std::vector<char> first(10, 'a'), second(7, 'b');
+  std::vector<FlatPiece> pieces = {{first.data(), 0, 10, 16}, {second.data(), 16, 7, 16}};
+  std::vector<char> flat(40, 'x');
+  pack_cpu(pieces, flat.data());
+  EXPECT_EQ(std::string(flat.data(), 40), std::string(10, 'a') + std::string(6, '\0') +
+                                              std::string(7, 'b') + std::string(9, '\0') +
+                                              std::string(8, 'x'));
+  std::vector<char> back(7);
+  pieces[1].parameter = back.data();
+  unpack_cpu(pieces, flat.data());
+  EXPECT_EQ(back, second);
+}
+
+// A GPU's memory, for kernels' operands.
+class OnGpu {
+ public:
+  explicit OnGpu(int64_t bytes)
+      : arena_(make_cuda_arena(align_up(bytes, 256), 0)), copies_(make_cuda_copy_engine(0)) {}
+  template <typename T>
+  T* place(int64_t count, const T* from = nullptr) {
+    const auto bytes = static_cast<size_t>(count) * sizeof(T);
+    const auto span = arena_->bytes().subspan(used_, bytes);
+    used_ += (bytes + 255) / 256 * 256;
+    if (from != nullptr) {
+      const auto source = std::as_bytes(std::span(from, static_cast<size_t>(count)));
+      stream.enqueue({}, [&] { copies_->to_device(span, source); }).wait();
+    }
+    return reinterpret_cast<T*>(span.data());
+  }
+  template <typename T>
+  std::vector<T> read(const T* from, int64_t count) {
+    std::vector<T> values(static_cast<size_t>(count));
+    stream
+        .enqueue({},
+                 [&] {
+                   copies_->to_host(std::as_writable_bytes(std::span(values)),
+                                    std::as_bytes(std::span(from, values.size())));
+                 })
+        .wait();
+    return values;
+  }
+
+  CudaStream stream{"test", 0};
+
+ private:
+  std::unique_ptr<DeviceArena> arena_;
+  std::unique_ptr<CopyEngine> copies_;
+  size_t used_ = 0;
+};
+
+TEST(GradientGpu, GivesTheReferencesBits) {
+  LONGSHORE_NEEDS_GPU();
+  prepare_cuda(0);
+  for (const int64_t count : {1, 4096, 4097, 1'000'003}) {
+    const std::vector<float> values = values_of(count);
+    std::vector<uint16_t> expected(values.size());
+    const double sum = cast_and_square_cpu(values, expected.data());
+    OnGpu gpu(count * 8 + 8 * square_blocks(count) + 4096);
+    const float* in = gpu.place<float>(count, values.data());
+    auto* bf16 = gpu.place<uint16_t>(count);
+    auto* blocks = gpu.place<double>(square_blocks(count));
+    auto* result = gpu.place<double>(1);
+    gpu.stream
+        .enqueue(
+            {}, [&] { cast_and_square_cuda(in, count, bf16, blocks, result, gpu.stream.handle()); })
+        .wait();
+    EXPECT_EQ(gpu.read(bf16, count), expected) << count;
+    EXPECT_EQ(std::bit_cast<uint64_t>(gpu.read(result, 1)[0]), std::bit_cast<uint64_t>(sum));
+    gpu.stream
+        .enqueue(
+            {},
+            [&] { cast_and_square_cuda(in, count, nullptr, blocks, result, gpu.stream.handle()); })
+        .wait();
+    EXPECT_EQ(gpu.read(result, 1)[0], cast_and_square_cpu(values, nullptr)) << count;
+  }
+}
+
+TEST(FlatCopyGpu, PacksClearsPaddingAndUnpacks) {
+  LONGSHORE_NEEDS_GPU();
+  prepare_cuda(0);
+  OnGpu gpu(1 << 20);
+  const std::vector<char> first(1000, 'a'), second(77, 'b'), junk(2048, 'x');
+  std::vector<FlatPiece> pieces = {{gpu.place<char>(1000, first.data()), 0, 1000, 1024},
+                                   {gpu.place<char>(77, second.data()), 1024, 77, 256}};
+  char* flat = gpu.place<char>(2048, junk.data());
+  FlatPiece* table = gpu.place<FlatPiece>(2, static_cast<const FlatPiece*>(pieces.data()));
+  char* back = gpu.place<char>(77);
+  gpu.stream.enqueue({}, [&] { pack_cuda(table, 2, flat, gpu.stream.handle()); }).wait();
+  const std::vector<char> packed = gpu.read(flat, 2048);
+  EXPECT_EQ(std::string(packed.data(), 1030),
+            std::string(1000, 'a') + std::string(24, '\0') + std::string(6, 'b'));
+  EXPECT_EQ(std::string(packed.data() + 1024 + 77, 200),
+            std::string(179, '\0') + std::string(21, 'x'));
+  pieces[1].parameter = back;
+  table = gpu.place<FlatPiece>(2, static_cast<const FlatPiece*>(pieces.data()));
+  gpu.stream.enqueue({}, [&] { unpack_cuda(table + 1, 1, flat, gpu.stream.handle()); }).wait();
+  EXPECT_EQ(gpu.read(back, 77), second);
+}
+
+}  // namespace
+}  // namespace longshore::kernels

@@ -1,0 +1,92 @@
+// Attention on a GPU against the CPU's over the same documents: fp32 by the memory-efficient
+// kernel, bf16 by FlashAttention.
+#include "model/gpu_attention.h"
+
+#include <gtest/gtest.h>
+
+#include "device/cuda_device.h"
+#include "tests/fakes/gpu.h"
+
+namespace longshore {
+namespace {
+
+struct Case {
+  const char* name;
+  AttentionShape shape;
+  std::vector<int64_t> starts;
+  at::ScalarType dtype;
+};
+
+class AttentionGpu : public testing::TestWithParam<Case> {};
+
+std::vector<at::Tensor> forward_and_backward(const std::vector<at::Tensor>& in, const Case& test) {
+  const AttentionResult result = attend_forward(in[0], in[1], in[2], test.shape, test.starts);
+  std::vector<at::Tensor> all =
+      attend_backward(in[3], in[0], in[1], in[2], result, test.shape, test.starts);
+  all.push_back(result.out);
+  return all;
+}
+
+TEST_P(AttentionGpu, AgreesWithTheCpuAndRepeats) {
+  LONGSHORE_NEEDS_GPU();
+  prepare_cuda(0);
+  at::manual_seed(7);
+  const Case& test = GetParam();
+  const int64_t rows = test.starts.back();
+  const int64_t q = test.shape.heads * test.shape.head_dim;
+  const int64_t kv = test.shape.kv_heads * test.shape.head_dim;
+  // One tensor cut in three, as a fused projection gives it: rows are strided.
+  const at::Tensor fused = at::randn({rows, q + 2 * kv}).to(test.dtype);
+  const at::Tensor grad = at::randn({rows, q}).to(test.dtype);
+  const auto inputs = [&](at::Device device) {
+    std::vector<at::Tensor> parts = fused.to(device).split_with_sizes({q, kv, kv}, 1);
+    parts.push_back(grad.to(device));
+    return parts;
+  };
+  const auto expected = forward_and_backward(inputs(at::kCPU), test);
+  const auto got = forward_and_backward(inputs(at::Device(at::kCUDA, 0)), test);
+  const auto again = forward_and_backward(inputs(at::Device(at::kCUDA, 0)), test);
+  // bf16: gradients are sums of products of rounded probabilities.
+  const double limit = test.dtype == at::kFloat ? 1e-4 : 3e-2;
+  const char* const names[] = {"grad q", "grad k", "grad v", "out"};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const at::Tensor want = expected[i].to(at::kFloat), have = got[i].cpu().to(at::kFloat);
+    ASSERT_EQ(have.sizes(), want.sizes()) << names[i];
+    const double error = (have - want).abs().max().item<double>();
+    EXPECT_LE(error, limit * want.abs().max().item<double>()) << names[i];
+    EXPECT_TRUE(at::equal(got[i], again[i])) << names[i] << " repeats";
+  }
+}
+
+AttentionShape shape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window) {
+  return {.heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .window = window,
+          .scale = 1.0 / std::sqrt(static_cast<double>(head_dim))};
+}
+
+const std::vector<int64_t> kDocuments = {0, 1, 130, 700, 713, 1024};
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (const bool narrow : {false, true}) {
+    const at::ScalarType dtype = narrow ? at::kBFloat16 : at::kFloat;
+    list.push_back({narrow ? "plain_bf16" : "plain_fp32", shape(4, 4, 64, 0), kDocuments, dtype});
+    list.push_back(
+        {narrow ? "grouped_bf16" : "grouped_fp32", shape(8, 2, 64, 0), kDocuments, dtype});
+    list.push_back(
+        {narrow ? "window_bf16" : "window_fp32", shape(4, 2, 32, 100), kDocuments, dtype});
+    list.push_back(
+        {narrow ? "window_of_one_bf16" : "window_of_one_fp32", shape(2, 2, 16, 1), {0, 40}, dtype});
+    list.push_back(
+        {narrow ? "odd_head_bf16" : "odd_head_fp32", shape(3, 1, 20, 0), {0, 77}, dtype});
+  }
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGpu, testing::ValuesIn(cases()),
+                         [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,77 @@
+// Whole runs on GPUs: the cap, what going over it says, and several ranks.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/errors.h"
+#include "device/cuda_device.h"
+#include "tests/fakes/gpu.h"
+#include "tests/parity/run_driver.h"
+
+namespace longshore {
+namespace {
+
+// Goal: without a GPU, `cuda` is refused before anything is allocated, and the key is named.
+TEST(DeviceKind, CudaWithoutAGpuIsRefused) {
+  if (!cuda_devices().empty()) GTEST_SKIP() << "not run: there is a GPU";
+  RunDriver run("no-gpu");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run.train(joined(RunDriver::golden_arguments("llama"), {"--device.kind=cuda"})), 2);
+  const std::string messages = testing::internal::GetCapturedStderr();
+  EXPECT_NE(messages.find("device.kind"), std::string::npos) << messages;
+}
+
+TEST(GpuMemory, StaysWithinThePlan) {
+  LONGSHORE_NEEDS_GPU();
+  for (const std::string& golden : golden_names()) {
+    for (const std::string compute : {"fp32", "bf16"}) {
+      RunDriver run("gpu-memory");
+      const int code =
+          run.train(joined(RunDriver::golden_arguments(golden),
+                           {"--device.kind=cuda", "--train.steps=3", "--offload.device_memory=1GiB",
+                            "--precision.compute=" + compute}));
+      EXPECT_EQ(code, 0) << golden << " " << compute;
+      for (const Json& step : run.metrics("step")) {
+        EXPECT_LE(step.at("memory_bytes").at("device_peak").get<int64_t>(), int64_t{1} << 30);
+      }
+    }
+  }
+}
+
+// Goal: LibTorch asks for more than the cap leaves: exit 4, and the holders are named. The cap is
+// the plan's buffers and hardly anything else, so that the first temporaries are too many.
+TEST(GpuMemory, GoingOverTheCapEndsWithFourAndNamesTheHolders) {
+  LONGSHORE_NEEDS_GPU();
+  prepare_cuda(0);
+  DeviceMemory memory(4 * kMiB, make_cuda_arena(2 * kMiB, 0));
+  memory.carve("slot.0", 2 * kMiB);
+  const CudaWorkspaceBudget budget(memory, 0);
+  try {
+    const at::Tensor much = at::empty({64 * kMiB}, at::TensorOptions().device(at::kCUDA));
+    FAIL();
+  } catch (const OutOfMemoryError& error) {
+    EXPECT_EQ(static_cast<int>(error.exit_code()), 4);
+    EXPECT_NE(std::string(error.what()).find("slot.0"), std::string::npos) << error.what();
+  }
+}
+
+TEST(GpuRanks, TwoGpusFollowOneByCollectivesAndThroughTheHost) {
+  LONGSHORE_NEEDS_GPU();
+  if (cuda_devices().size() < 2) GTEST_SKIP() << "not run: one GPU";
+  RunDriver alone("gpu-one");
+  const Arguments gpu = joined(RunDriver::golden_arguments("llama"), {"--device.kind=cuda"});
+  ASSERT_EQ(alone.train(gpu), 0);
+  for (const std::string gather : {"collective", "host"}) {
+    RunDriver both("gpu-two");
+    ASSERT_EQ(both.train_ranks(2, joined(gpu, {"--fsdp.gather=" + gather})), 0) << both.output();
+    const auto one = alone.steps("loss"), two = both.steps("loss");
+    ASSERT_EQ(one.size(), two.size());
+    for (size_t i = 0; i < one.size(); ++i) {
+      EXPECT_LE(std::abs(one[i] - two[i]), 1e-4 * one[i]) << gather << " step " << i + 1;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longshore
