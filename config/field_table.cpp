@@ -220,6 +220,10 @@ Section offload_section() {
                    "matrices in bf16 or 8 bits as well, rounded stochastically"});
   rows.add("nvme", KeyType::kPaths, &Offload::nvme,
            {.sentence = "one directory on each drive, for this run alone"});
+  rows.add("nvme_tbw", KeyType::kBytes, &Offload::nvme_tbw,
+           {.sentence = "what each drive may be written in its life as its maker says (TBW), for "
+                        "the plan's forecast; auto: only what the drives say of their wear",
+            .bounds = at_least(1)});
   rows.add("device_memory", KeyType::kBytes, &Offload::device_memory,
            {.sentence = "hard cap on device bytes; auto: what the machine has free",
             .bounds = at_least(1)});

@@ -145,6 +145,7 @@ struct OffloadSection {
   Activations activations = Activations::kDevice;
   StateFormat state_format = StateFormat::kSplitBf16;
   std::vector<std::string> nvme;       // one directory per drive
+  std::optional<Bytes> nvme_tbw;       // a drive's rated life; nullopt = auto: what drives say
   std::optional<Bytes> device_memory;  // nullopt = auto
   std::optional<Bytes> host_memory;    // nullopt = auto
   std::optional<int64_t> threads;      // of the optimizer; nullopt = auto

@@ -6,9 +6,12 @@
 #include "base/errors.h"
 #include "device/cuda_device.h"
 #include "fsdp/engine.h"
+#include "nvme/drive_wear.h"
 #include "offload/optimizer/adamw_rule.h"
 #include "offload/plan/plan_inputs.h"
+#include "trainer/drive_geometry.h"
 #include "trainer/gather_choice.h"
+#include "trainer/step_seconds.h"
 
 namespace longshore {
 namespace {
@@ -75,6 +78,11 @@ void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node
   setup.inputs.ranks_per_node = ranks_per_node;
   setup.inputs.data_bytes = estimate_data_bytes(setup.config.data);
   choose_gather(setup.config, setup.ranks.get(), setup.inputs);
+  for (const std::string& directory : setup.inputs.nvme.directories) {
+    setup.inputs.nvme.wear.push_back(read_drive_wear(directory));
+  }
+  setup.inputs.nvme.seconds_per_step =
+      measured_step_seconds(setup.config.run.dir + "/metrics.jsonl");
 }
 
 }  // namespace
@@ -83,6 +91,7 @@ RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed)
   RunSetup setup;
   setup.config = load_run_config(arguments.files, arguments.overrides);
   fill(setup, topology_of(setup.config.fsdp, assumed.ranks, assumed.per_node), assumed.per_node);
+  read_drive_geometry(setup);
   return setup;
 }
 
@@ -97,6 +106,7 @@ RunSetup join_run(const RunArguments& arguments) {
     }
     fill(setup, setup.ranks->topology(), setup.ranks->info().local_size);
     agree_on_run(setup);
+    settle_drive_geometry(setup);
   } catch (const std::exception& error) {
     setup.ranks->world().report_failure(error.what());
     throw;

@@ -82,6 +82,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCost
   inputs.reduce = config.precision.reduce;
   if (config.offload.optimizer == OffloadSection::Optimizer::kNvme) {
     inputs.nvme.directories = config.offload.nvme;
+    inputs.nvme.rated_writes = config.offload.nvme_tbw;
     inputs.nvme.parameters = config.offload.parameters == OffloadSection::Parameters::kNvme;
   }
   inputs.steps = config.train.steps;

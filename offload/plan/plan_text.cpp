@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "offload/plan/drive_life.h"
+
 namespace longshore {
 namespace {
 
@@ -122,7 +124,7 @@ std::string nvme_text(const TierPlan& plan) {
         static_cast<double>(plan.step.nvme_written) * static_cast<double>(plan.steps) * 1e-12;
     text += "; the run writes " + fixed(terabytes, 3) + " TB";
   }
-  return text + "\n\n";
+  return text + "\n" + drive_life_text(plan) + "\n";
 }
 
 std::string step_text(const TierPlan& plan) {
@@ -223,29 +225,31 @@ std::string format_plan(const TierPlan& plan, const Machine& machine) {
 }
 
 std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
-  const Json json = {
-      {"fits", plan.fits()},
-      {"parameters", plan.parameters},
-      {"trainable", plan.trainable},
-      {"ranks", ranks_json(plan.topology)},
-      {"device", device_json(plan)},
-      {"host", host_json(plan)},
-      {"nvme", {{"directories", plan.nvme.directories}, {"file_bytes", plan.nvme_files}}},
-      {"step",
-       {{"micro_batches", plan.micro_batches},
-        {"positions", plan.positions},
-        {"recompute", plan.recompute ? "unit" : "none"},
-        {"gather", plan.gather == GatherMode::kHost ? "host" : "collective"},
-        {"h2d_bytes", plan.step.h2d},
-        {"d2h_bytes", plan.step.d2h},
-        {"all_gather_bytes", plan.step.all_gather},
-        {"reduce_scatter_bytes", plan.step.reduce_scatter},
-        {"all_reduce_bytes", plan.step.all_reduce},
-        {"update_dram_bytes", plan.step.update_dram},
-        {"nvme_read_bytes", plan.step.nvme_read},
-        {"nvme_written_bytes", plan.step.nvme_written},
-        {"flops_per_token_estimate", plan.step.flops_per_token}}},
-      {"machine", machine_json(machine)}};
+  const Json json = {{"fits", plan.fits()},
+                     {"parameters", plan.parameters},
+                     {"trainable", plan.trainable},
+                     {"ranks", ranks_json(plan.topology)},
+                     {"device", device_json(plan)},
+                     {"host", host_json(plan)},
+                     {"nvme",
+                      {{"directories", plan.nvme.directories},
+                       {"file_bytes", plan.nvme_files},
+                       {"life", drive_life_json(plan)}}},
+                     {"step",
+                      {{"micro_batches", plan.micro_batches},
+                       {"positions", plan.positions},
+                       {"recompute", plan.recompute ? "unit" : "none"},
+                       {"gather", plan.gather == GatherMode::kHost ? "host" : "collective"},
+                       {"h2d_bytes", plan.step.h2d},
+                       {"d2h_bytes", plan.step.d2h},
+                       {"all_gather_bytes", plan.step.all_gather},
+                       {"reduce_scatter_bytes", plan.step.reduce_scatter},
+                       {"all_reduce_bytes", plan.step.all_reduce},
+                       {"update_dram_bytes", plan.step.update_dram},
+                       {"nvme_read_bytes", plan.step.nvme_read},
+                       {"nvme_written_bytes", plan.step.nvme_written},
+                       {"flops_per_token_estimate", plan.step.flops_per_token}}},
+                     {"machine", machine_json(machine)}};
   return json.dump(2) + "\n";
 }
 

@@ -354,6 +354,14 @@ class Draft {
     const DriveTraffic update = NvmeStore::planned_update_traffic(layouts_, options);
     plan_.step.nvme_read = update.read;
     plan_.step.nvme_written = update.written;
+    // Stripes share what is written as they share the space.
+    const double files = static_cast<double>(
+        std::accumulate(plan_.nvme_files.begin(), plan_.nvme_files.end(), Bytes{0}));
+    for (const Bytes file : plan_.nvme_files) {
+      const double share = static_cast<double>(file) / files;
+      plan_.nvme_drive_writes.push_back(
+          static_cast<Bytes>(share * static_cast<double>(update.written) * inputs_.ranks_per_node));
+    }
   }
 
   void add_pinned() {
@@ -426,7 +434,11 @@ NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
   options.rank = rank.value;
   options.ranks = topology.ranks;
   options.drives = static_cast<int>(tier.directories.size());
-  for (int i = 0; i < options.drives; ++i) options.geometry.weights.at(static_cast<size_t>(i)) = 1;
+  options.geometry = tier.geometry;
+  for (int i = 0; i < options.drives; ++i) {
+    uint32_t& weight = options.geometry.weights.at(static_cast<size_t>(i));
+    weight = std::max(weight, uint32_t{1});
+  }
   return options;
 }
 

@@ -23,6 +23,7 @@
 
 #include "base/bytes.h"
 #include "device/device_kind.h"
+#include "nvme/drive_wear.h"
 #include "nvme/nvme_store.h"
 #include "offload/plan/machine.h"
 #include "offload/schedule/step_schedule.h"
@@ -46,6 +47,12 @@ using UnitCosts = std::function<std::vector<UnitCost>(int64_t positions, int64_t
 struct NvmeTier {
   std::vector<std::string> directories;  // one per drive
   bool parameters = false;               // they live there too, not only the state
+  Geometry geometry = {};                // weights of 0: equal stripes
+  int depth = 32;                        // chunks in flight on each drive
+  // How long the drives last; for whoever prints the plan, no part of it depends on them.
+  std::optional<Bytes> rated_writes;           // of each drive's life; offload.nvme_tbw
+  std::vector<std::optional<DriveWear>> wear;  // by drive, as they say; empty: nobody asked
+  std::optional<double> seconds_per_step;      // of this run so far, measured
 
   bool used() const { return !directories.empty(); }
 };
@@ -98,11 +105,13 @@ struct PlanLine {
 struct StepTraffic {
   Bytes h2d = 0;
   Bytes d2h = 0;
-  Bytes all_gather = 0;          // whole gathered units
-  Bytes reduce_scatter = 0;      // whole gradients, in the reduce dtype
-  Bytes all_reduce = 0;          // own parts of gradients, over replicas
-  Bytes update_dram = 0;         // read and written by the update
-  Bytes nvme_read = 0;           // by the update, and parameters on their way to the device
+  Bytes all_gather = 0;      // whole gathered units
+  Bytes reduce_scatter = 0;  // whole gradients, in the reduce dtype
+  Bytes all_reduce = 0;      // own parts of gradients, over replicas
+  Bytes update_dram = 0;     // read and written by the update
+  // By the update, and parameters on their way to the device: at most, for those of a unit whose
+  // write is under way come from memory.
+  Bytes nvme_read = 0;
   Bytes nvme_written = 0;        // by the update: its commit adds a few blocks
   double flops_per_token = 0.0;  // estimate: 6 per parameter, 8 with recompute
 };
@@ -138,7 +147,9 @@ struct TierPlan {
 
   NvmeTier nvme;
   std::vector<Bytes> nvme_files;  // of one rank, by drive: two versions of the state
-  int64_t steps = 0;              // of the run; 0: not known
+  // What a step writes to each drive, by all ranks of the node.
+  std::vector<Bytes> nvme_drive_writes;
+  int64_t steps = 0;  // of the run; 0: not known
 
   Bytes host_arena = 0;             // the host tier, exact
   std::vector<Bytes> host_inputs;   // by unit: its kept input on the host; 0: it stays

@@ -145,7 +145,8 @@ std::unique_ptr<ShardStore> Engine::make_store(const RunKey& state_key) {
   NvmeStoreOptions options =
       nvme_options(plan_.nvme, plan_.state, plan_.topology, groups_.rank, state_key);
   options.register_with_gpus = cuda;
-  const StateFileOptions files{.directories = plan_.nvme.directories, .rank = groups_.rank.value};
+  const StateFileOptions files{
+      .directories = plan_.nvme.directories, .rank = groups_.rank.value, .depth = plan_.nvme.depth};
   auto store = std::make_unique<NvmeStore>(
       layouts_, options,
       [&files](const StripeMap& map, std::span<std::byte> window) {

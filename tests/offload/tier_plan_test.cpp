@@ -340,6 +340,41 @@ TEST(PlanText, SaysTheSameNumbersAsTableAndAsJson) {
   EXPECT_EQ(sum, plan.device_total + plan.host_total);
 }
 
+// Goal: wear is forecast from the drives' rating, with what is known and nothing else.
+TEST(PlanText, ForecastsHowLongDrivesLast) {
+  const ModelSpec model = fakes::make_small_model(3, true);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.nvme.directories = {"/one", "/two"};
+  inputs.ranks_per_node = 2;
+  const Machine machine = made_up_machine();
+  const auto plan_of = [&] { return draft_tier_plan(inputs, machine); };
+  const auto life_of = [&](const TierPlan& plan) {
+    return nlohmann::json::parse(plan_to_json(plan, machine))["nvme"]["life"];
+  };
+  const TierPlan bare = plan_of();
+  const Bytes both = bare.nvme_drive_writes[0] + bare.nvme_drive_writes[1];
+  EXPECT_NEAR(static_cast<double>(both), 2.0 * static_cast<double>(bare.step.nvme_written), 2.0)
+      << "both ranks of the node write";
+  EXPECT_TRUE(life_of(bare)[0]["run_written_bytes"].is_null());
+  EXPECT_TRUE(life_of(bare)[0]["days_to_rating"].is_null());
+  EXPECT_NE(format_plan(bare, machine).find("offload.nvme_tbw"), std::string::npos);
+
+  inputs.steps = 500;
+  inputs.nvme.rated_writes = 1000 * bare.nvme_drive_writes[0];
+  inputs.nvme.seconds_per_step = 86.4;
+  inputs.nvme.wear = {DriveWear{12'300'000'000'000, 7}, std::nullopt};
+  const TierPlan known = plan_of();
+  EXPECT_EQ(life_of(known)[0]["run_share_of_rating"], 0.5);
+  EXPECT_NEAR(life_of(known)[0]["days_to_rating"].get<double>(), 1.0, 1e-9);
+  EXPECT_EQ(life_of(known)[0]["percent_used"], 7);
+  EXPECT_TRUE(life_of(known)[1]["percent_used"].is_null());
+  const std::string text = format_plan(known, machine);
+  EXPECT_NE(text.find("50 % of the rated"), std::string::npos) << text;
+  EXPECT_NE(text.find("lasts 1 days"), std::string::npos) << text;
+  EXPECT_NE(text.find("12.3 TB were written and 7 % of its life is used"), std::string::npos)
+      << text;
+}
+
 TEST(PlanInputs, ComeFromTheRunFile) {
   RunConfig config;
   config.train.micro_batch = 3;

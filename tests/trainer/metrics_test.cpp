@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "tests/trainer/temporary_directory.h"
+#include "trainer/step_seconds.h"
 
 namespace longshore {
 namespace {
@@ -197,6 +198,21 @@ TEST_F(MetricsTest, BeginEmptiesAFormerRunsFile) {
   append(path_, "old\n");
   MetricsFile::begin(path_);
   EXPECT_EQ(text_of(path_), "");
+}
+
+TEST(StepSeconds, AreTheMedianOfTheLastSteps) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() + "/metrics.jsonl";
+  EXPECT_FALSE(measured_step_seconds(path));
+  std::ofstream file(path);
+  file << R"({"kind": "start", "resumed_from_step": 0})" << "\n";
+  file.flush();
+  EXPECT_FALSE(measured_step_seconds(path));
+  for (int i = 0; i < 30; ++i) file << R"({"kind": "step", "step": 1, "seconds": 9.0})" << "\n";
+  for (int i = 0; i < 100; ++i) file << R"({"kind": "step", "step": 1, "seconds": 2.5})" << "\n";
+  file << R"({"kind": "step", "seco)";
+  file.close();
+  EXPECT_EQ(measured_step_seconds(path), 2.5);
 }
 
 }  // namespace
