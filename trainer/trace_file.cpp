@@ -70,7 +70,9 @@ void TraceFile::add(const StepSchedule& schedule, std::span<const OpTime> times,
                     const ModelSpec& model, Step step) {
   add_to_ledger(schedule, times);
   if (picture_) {
-    drawn_ = draw_schedule(schedule, model, measured_pass(schedule, times));
+    const bool trains = std::ranges::any_of(
+        schedule.ops, [](const Op& op) { return op.kind == OpKind::kBackward; });
+    if (trains) drawn_ = draw_schedule(schedule, model, measured_pass(schedule, times));
     return;
   }
   std::string lines;

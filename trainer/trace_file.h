@@ -2,7 +2,7 @@
 // one row for each lane, one box for each operation, with its bytes. Owned by the `train` command,
 // written by the engine's thread after each pass; complete when it is destroyed, readable at any
 // time. Source: "Trace Event Format", Google, 2016.
-// A file named *.svg is a picture of the last pass instead.
+// A file named *.svg is a picture of the last step's pass instead.
 #pragma once
 
 #include <span>
@@ -39,7 +39,7 @@ class TraceFile {
   bool picture_;
   LaneLedger ledger_;
   double seconds_ = 0.0;  // of all passes
-  std::string drawn_;     // the last pass
+  std::string drawn_;     // the last step's pass
 };
 
 }  // namespace longshore

@@ -7,12 +7,10 @@
 namespace longshore {
 namespace {
 
-// Elements that are widened to fp32 at once: bounds the temporary.
+// Elements that are added at once: bounds the temporary (model/workspace.cpp counts it).
 constexpr int64_t kPieceElements = int64_t{1} << 18;
 // On a GPU a product is cut only to bound its result: pieces that small would be all launches.
 constexpr int64_t kGpuPieceElements = int64_t{1} << 25;
-// What oneDNN allocates inside a bf16 matrix product; measured at most 1.65 MiB for each thread.
-constexpr Bytes kProductScratchBytes = 2 * kMiB;
 
 }  // namespace
 
@@ -30,18 +28,6 @@ RunningSum::RunningSum(const UnitSpec& unit, const FlatLayout& layout, std::span
         parameter.frozen ? at::Tensor()
                          : at::from_blob(sums_.data() + range.begin, parameter.shape, options));
   }
-}
-
-Bytes RunningSum::workspace_bytes(const UnitSpec& unit, int64_t positions, DType compute,
-                                  int threads) {
-  if (compute == DType::kF32) return 0;
-  int64_t widest_row = 1;
-  for (const ParamSpec& parameter : unit.parameters) {
-    widest_row = std::max(widest_row, parameter.shape.back());
-  }
-  const Bytes rows = positions * widest_row * 4;
-  const Bytes piece = std::max(kPieceElements, widest_row) * (4 + width_of(compute));
-  return std::max(rows, piece + kProductScratchBytes * threads);
 }
 
 void RunningSum::clear() {

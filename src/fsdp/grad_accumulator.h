@@ -32,9 +32,6 @@ class RunningSum : public GradAccumulator {
   RunningSum(const UnitSpec& unit, const FlatLayout& layout, std::span<std::byte> memory,
              at::Device device = at::kCPU);
 
-  // Bound of what add, add_rows and add_product allocate, for gradients in `compute`.
-  static Bytes workspace_bytes(const UnitSpec& unit, int64_t positions, DType compute, int threads);
-
   void clear() override;
   void add(int32_t parameter, const at::Tensor& grad) override;
   void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override;

@@ -15,6 +15,9 @@ namespace {
 // weights, indices, scalars.
 constexpr Bytes kSmallTensors = 32 * kKiB;
 
+// Elements of a product that are added to fp32 sums at once: as RunningSum::add_product has it.
+constexpr int64_t kSumPieceElements = int64_t{1} << 18;
+
 // What oneDNN takes for a product in bf16: copies of blocks, for each thread. Measured on AVX-512
 // with bf16 over products of 1 .. 16384 rows and up to 14336 columns: at most 1.65 MiB, and less
 // for few rows. fp32 products go through MKL, which has memory of its own.
@@ -260,7 +263,12 @@ UnitWorkspace head_workspace(const ArchSpec& arch, const WorkspaceQuery& query) 
   // The product's result is in the compute dtype: fp32 logits, or those rounded to bf16.
   const Bytes product = (width == 4 ? logits : rounded) + matmul_scratch(query, chunk);
   const Bytes loss = 2 * rows + std::max({norm, product, logits + rounded});
-  const Bytes gradients = 3 * rows + std::max(norm + rows, product);
+  // The gradient of the head's matrix, from the gradient by the logits, a piece at a time.
+  const int64_t sum_rows = std::min(arch.vocabulary, kSumPieceElements / arch.hidden + 1);
+  const Bytes piece =
+      width == 4 ? 0
+                 : tensor_bytes(sum_rows * arch.hidden, width) + matmul_scratch(query, sum_rows);
+  const Bytes gradients = 3 * rows + std::max({norm + rows, product, rounded + piece});
   const Bytes grad_in = tensor_bytes(query.positions * arch.hidden, width);
   return {.forward = indices + loss,
           .backward = indices + grad_in + std::max(loss, gradients),

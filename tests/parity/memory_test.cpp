@@ -64,5 +64,20 @@ TEST(DeviceMemory, TrainsAModelEightTimesLargerThanTheCap) {
   std::filesystem::remove_all(directory);
 }
 
+// A head much wider than the batch is long: the gradient of its matrix, summed a piece at a time,
+// is what takes the most memory in bf16.
+TEST(DeviceMemory, KeepsThePlanWhereTheHeadIsWiderThanTheBatch) {
+  const std::string directory = scratch_directory("wide-head-model");
+  ASSERT_EQ(run_command_line({"init-model", "--preset", "small-llama", directory}), 0);
+  RunDriver run("wide-head");
+  std::vector<std::string> arguments = RunDriver::golden_arguments("llama");
+  arguments.insert(arguments.end(),
+                   {"--model.path=\"" + directory + "\"", "--data.max_tokens=64",
+                    "--train.sequences_per_step=1", "--train.steps=2", "--precision.compute=bf16"});
+  EXPECT_EQ(run.train(arguments), 0);
+  run.expect_within_plan();
+  std::filesystem::remove_all(directory);
+}
+
 }  // namespace
 }  // namespace longshore

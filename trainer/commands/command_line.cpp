@@ -165,7 +165,7 @@ void add_train_command(CLI::App& app, Parsed& parsed, const std::vector<std::str
   CLI::App* train = add_run_command(app, parsed, "train", "the run");
   train->add_option("--trace", parsed.trace,
                     "write a timeline of every copy, collective, computation and "
-                    "update, for Perfetto; *.svg: a picture of the last pass");
+                    "update, for Perfetto; *.svg: a picture of the last step");
   train->callback([&parsed, &arguments] {
     parsed.action = [&parsed, &arguments] {
       return run_train(parsed.run, arguments, parsed.trace);
