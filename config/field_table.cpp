@@ -178,8 +178,13 @@ Section fsdp_section() {
        .unit = "units"});
   rows.choice<Fsdp::Recompute>(
       "recompute", &Fsdp::recompute,
-      {{"unit", Fsdp::Recompute::kUnit}, {"none", Fsdp::Recompute::kNone}},
-      {.sentence = "activation checkpointing: keep only each unit's input, or all activations"});
+      {{"unit", Fsdp::Recompute::kUnit},
+       {"none", Fsdp::Recompute::kNone},
+       {"auto", Fsdp::Recompute::kAuto}},
+      {.sentence =
+           "activation checkpointing: keep only each unit's input and run the unit again in "
+           "backward; none: keep all activations; auto: keep those of as many of the last "
+           "units as the caps allow. The numbers are the same"});
   rows.choice<Fsdp::Gather>(
       "gather", &Fsdp::gather,
       {{"auto", Fsdp::Gather::kAuto},

@@ -124,7 +124,7 @@ struct UnitsChoice {
 
 struct FsdpSection {
   enum class Strategy : uint8_t { kFullShard, kShardGradOp, kHybridShard, kNoShard };
-  enum class Recompute : uint8_t { kUnit, kNone };
+  enum class Recompute : uint8_t { kUnit, kNone, kAuto };
   enum class Gather : uint8_t { kAuto, kCollective, kHost };
   Strategy strategy = Strategy::kFullShard;
   std::optional<int64_t> shard_ranks;  // of hybrid_shard; nullopt = auto: the ranks of a node

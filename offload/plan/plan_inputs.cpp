@@ -90,7 +90,8 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCost
   inputs.micro_batch = config.train.micro_batch;
   inputs.max_tokens = config.data.max_tokens;
   inputs.prefetch = config.fsdp.prefetch;
-  inputs.recompute = config.fsdp.recompute == FsdpSection::Recompute::kUnit;
+  inputs.recompute = config.fsdp.recompute != FsdpSection::Recompute::kNone;
+  inputs.keep_what_fits = config.fsdp.recompute == FsdpSection::Recompute::kAuto;
   inputs.offload_inputs = config.offload.activations == OffloadSection::Activations::kHost;
   inputs.overlap = overlap_of(config.optimizer.overlap);
   inputs.device = device_kind(config);

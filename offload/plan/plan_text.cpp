@@ -238,7 +238,7 @@ std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
                      {"step",
                       {{"micro_batches", plan.micro_batches},
                        {"positions", plan.positions},
-                       {"recompute", plan.recompute ? "unit" : "none"},
+                       {"kept_graphs", plan.kept_graphs},
                        {"gather", plan.gather == GatherMode::kHost ? "host" : "collective"},
                        {"h2d_bytes", plan.step.h2d},
                        {"d2h_bytes", plan.step.d2h},

@@ -84,7 +84,9 @@ class Draft {
     plan_.optimizer_threads = inputs_.optimizer_threads;
     plan_.parameters = model_.parameter_elements();
     plan_.trainable = model_.trainable_elements();
-    plan_.recompute = inputs_.recompute;
+    const auto before_loss = static_cast<int32_t>(model_.units.size()) - 1;
+    plan_.kept_graphs =
+        inputs_.recompute ? std::min(inputs_.kept_graphs, before_loss) : before_loss;
     plan_.topology = inputs_.topology;
     plan_.reduce = inputs_.reduce;
     plan_.positions = product({inputs_.micro_batch, inputs_.max_tokens});
@@ -241,7 +243,8 @@ class Draft {
     Bytes saved = 0;
     Bytes worst = 0;
     for (size_t i = 0; i < costs.size(); ++i) {
-      if (!inputs_.recompute && i + 1 < costs.size()) {
+      const size_t before_loss = costs.size() - 1;
+      if (i < before_loss && before_loss - i <= static_cast<size_t>(plan_.kept_graphs)) {
         saved += product({plan_.micro_batches, costs[i].saved});
       }
       const bool backward = costs[i].backward >= costs[i].forward;
@@ -262,7 +265,9 @@ class Draft {
         {"workspace", "bound, " + plan_.workspace_unit, rounded(worst), false});
     if (saved > 0) {
       plan_.device_lines.push_back(
-          {"saved graphs", "bound, fsdp.recompute = none", rounded(saved), false});
+          {"saved graphs",
+           "bound, of " + std::to_string(plan_.kept_graphs) + " units (fsdp.recompute)",
+           rounded(saved), false});
     }
   }
 
@@ -401,8 +406,9 @@ class Draft {
     if (topology.replicas() > 1) plan_.step.all_reduce = product({own, reduce_width});
     plan_.step.d2h = product({own, width_of(inputs_.state.drain)}) + plan_.host_inputs_total();
     plan_.step.h2d += plan_.host_inputs_total();
+    const double before_loss = std::max<double>(static_cast<double>(model_.units.size()) - 1, 1);
     plan_.step.flops_per_token =
-        (inputs_.recompute ? 8.0 : 6.0) * static_cast<double>(plan_.parameters);
+        (8.0 - 2.0 * plan_.kept_graphs / before_loss) * static_cast<double>(plan_.parameters);
   }
 
   const PlanInputs& inputs_;
@@ -456,12 +462,31 @@ std::string why_not_on_host(const PlanInputs& inputs) {
   return "";
 }
 
+namespace {
+
+// As many graphs as fit: more of them never take less.
+TierPlan plan_with_most_graphs(const PlanInputs& inputs, const Machine& machine) {
+  PlanInputs tried = inputs;
+  tried.keep_what_fits = false;
+  int32_t fits = 0;
+  auto beyond = static_cast<int32_t>(inputs.model->units.size());
+  while (beyond - fits > 1) {
+    tried.kept_graphs = (fits + beyond) / 2;
+    (draft_tier_plan(tried, machine).fits() ? fits : beyond) = tried.kept_graphs;
+  }
+  tried.kept_graphs = fits;
+  return draft_tier_plan(tried, machine);
+}
+
+}  // namespace
+
 TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine) {
   LONGSHORE_CHECK(inputs.model != nullptr && inputs.costs != nullptr);
   LONGSHORE_CHECK(inputs.sequences_per_step >= 1 && inputs.micro_batch >= 1 &&
                   inputs.max_tokens >= 1 && inputs.prefetch >= 0 && inputs.topology.ranks >= 1 &&
                   inputs.ranks_per_node >= 1);
   LONGSHORE_CHECK(inputs.gather == GatherMode::kCollective || why_not_on_host(inputs).empty());
+  if (inputs.recompute && inputs.keep_what_fits) return plan_with_most_graphs(inputs, machine);
   return Draft(inputs, machine).make();
 }
 

@@ -75,6 +75,8 @@ struct PlanInputs {
   int64_t max_tokens = 1;          // per sequence
   int64_t prefetch = 1;
   bool recompute = true;
+  bool keep_what_fits = false;  // with recompute: graphs of as many of the last units as fit
+  int32_t kept_graphs = 0;      // with recompute, else all: of so many units before the loss
   bool offload_inputs = false;  // kept inputs live on the host
   UpdateOverlap overlap = UpdateOverlap::kForward;
   GatherMode gather = GatherMode::kCollective;  // kHost only where can_gather_on_host()
@@ -134,7 +136,7 @@ struct TierPlan {
   UpdateOverlap overlap = UpdateOverlap::kForward;
   int64_t micro_batches = 0;  // of a step, on one rank at most
   int64_t positions = 0;      // of a micro-batch, at most
-  bool recompute = true;
+  int32_t kept_graphs = 0;    // of so many units before the loss; the others are recomputed
 
   std::vector<PlannedBuffer> device_buffers;  // sums to device_owned
   Bytes device_owned = 0;

@@ -40,8 +40,7 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
   const auto micro_batches = static_cast<int32_t>(plan.micro_batches);
   batches_ = std::make_unique<BatchStage>(carve_named("batch"), micro_batches, plan.positions,
                                           &device_.copies(), device_.torch());
-  runner_ = std::make_unique<UnitRunner>(model, &layouts_, plan.state.compute,
-                                         plan.recompute ? Recompute::kUnit : Recompute::kNone,
+  runner_ = std::make_unique<UnitRunner>(model, &layouts_, plan.state.compute, plan.kept_graphs,
                                          make_runner_memory());
   reducer_ = std::make_unique<GradReducer>(groups_, &layouts_, plan.reduce,
                                            carve_if_planned("reduce_scratch"));

@@ -49,10 +49,10 @@ class UnitRunner::Sink : public GradSink {
 };
 
 UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layouts, DType compute,
-                       Recompute recompute, Memory memory)
+                       int32_t kept_graphs, Memory memory)
     : model_(model),
       spec_(&model->spec()),
-      recompute_(recompute),
+      first_kept_(last().value - kept_graphs),
       views_(*model, *layouts, compute, memory.device),
       carry_(model->spec(), scalar_type_of(compute), std::move(memory.carry), memory.device),
       lends_(model->spec().units.size(), false),
@@ -135,7 +135,7 @@ void UnitRunner::begin(Mode mode, std::span<const MicroBatch> batches) {
 void UnitRunner::forward(UnitId unit, std::span<const UnitLease> leases) {
   LONGSHORE_CHECK(mode_ != Mode::kTrain || unit != last()) << "the last unit runs in backward";
   bind(leases);
-  const bool keep_graph = mode_ == Mode::kTrain && recompute_ == Recompute::kNone &&
+  const bool keep_graph = mode_ == Mode::kTrain && unit >= first_kept_ &&
                           unit >= backward_order_.back() && !model_->unit(unit).has_own_backward();
   if (unit == last()) {
     finish_forward();
@@ -220,7 +220,7 @@ void UnitRunner::backward_unit(UnitId unit, int32_t micro_batch, GradSink& sink)
     if (wants_grad_in(unit)) carry_.keep_gradient(unit, micro_batch, grad_in);
     return;
   }
-  if (recompute_ == Recompute::kUnit) {
+  if (unit < first_kept_) {
     run_autograd(unit, micro_batch, make_graph(unit, micro_batch), sink);
     return;
   }

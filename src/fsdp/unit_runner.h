@@ -22,8 +22,6 @@
 
 namespace longshore {
 
-enum class Recompute : uint8_t { kUnit, kNone };
-
 // The loss of a step or of an evaluation.
 struct LossSum {
   double loss = 0.0;    // sum over trained positions
@@ -39,9 +37,10 @@ class UnitRunner {
     std::vector<std::span<std::byte>> waiting_gradients;
     at::Device device = at::kCPU;  // where all of it, and the slots, are
   };
-  // Pointers must outlive the runner.
+  // Pointers must outlive the runner. `kept_graphs`: of so many units before the loss; the others
+  // are recomputed.
   UnitRunner(const Model* model, const std::vector<FlatLayout>* layouts, DType compute,
-             Recompute recompute, Memory memory);
+             int32_t kept_graphs, Memory memory);
   ~UnitRunner();
 
   // The units of a step, in the order of each pass: forward without the last unit, backward from
@@ -92,7 +91,7 @@ class UnitRunner {
 
   const Model* model_;
   const ModelSpec* spec_;
-  Recompute recompute_;
+  UnitId first_kept_;  // graphs of this and later units are kept from forward to backward
   ParameterViews views_;
   CarryStore carry_;
   // By unit: one for each buffer, one in all for a unit that lends, none: nothing trainable.

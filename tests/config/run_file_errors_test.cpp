@@ -157,8 +157,9 @@ TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
        "run.toml:2:10: data.format: expected \"auto\", \"text\", \"tokens\", \"prompt-completion\" "
        "or "
        "\"messages\", found the string \"token\", did you mean \"tokens\"?"},
-      {"[fsdp]\nrecompute = \"auto\"",
-       "run.toml:2:13: fsdp.recompute: expected \"unit\" or \"none\", found the string \"auto\""},
+      {"[fsdp]\nrecompute = \"full\"",
+       "run.toml:2:13: fsdp.recompute: expected \"unit\", \"none\" or \"auto\", found the string "
+       "\"full\""},
       {"[fsdp]\nunits = { min_parameters = 0 }",
        "run.toml:2:9: fsdp.units.min_parameters = 0: must be at least 1"},
       {"[fsdp]\nunits = { sizes = 3 }",

@@ -15,7 +15,7 @@ constexpr int64_t kPositions = 16;
 
 // A runner over a small model with its memory, as the engine would build it.
 struct SmallRun {
-  SmallRun(ModuleModel& small, Recompute recompute, int slots, int micro_batches)
+  SmallRun(ModuleModel& small, int32_t kept_graphs, int slots, int micro_batches)
       : model(&small),
         layouts(make_layouts(small.spec(), 1)),
         store(layouts,
@@ -55,7 +55,7 @@ struct SmallRun {
     }
     for (int i = 0; i < micro_batches; ++i) memory.carry.gradients.push_back(take(carry_bytes));
     runner =
-        std::make_unique<UnitRunner>(&small, &layouts, DType::kF32, recompute, std::move(memory));
+        std::make_unique<UnitRunner>(&small, &layouts, DType::kF32, kept_graphs, std::move(memory));
   }
   std::span<std::byte> take(Bytes bytes) {
     blocks.emplace_back(static_cast<size_t>(bytes));
@@ -113,7 +113,7 @@ TEST(UnitRunner, GivesTheGradientsOfOneGraph) {
     loss += sum.item<double>();
   }
   const auto model = make_small_model(SmallModules(5));
-  SmallRun run(*model, Recompute::kUnit, 2, 3);
+  SmallRun run(*model, 0, 2, 3);
   const auto gradients = run.gradients(batches, 0.25);
 
   EXPECT_NEAR(run.runner->loss().loss, loss, 1e-4);
@@ -134,27 +134,29 @@ TEST(UnitRunner, GivesTheGradientsOfOneGraph) {
 // A kept graph is run backward over another slot than the one it was made over.
 TEST(UnitRunner, KeptGraphsGiveTheBitsOfRecompute) {
   const auto recomputed_model = make_small_model(SmallModules(5));
-  SmallRun recomputed(*recomputed_model, Recompute::kUnit, 2, 3);
+  SmallRun recomputed(*recomputed_model, 0, 2, 3);
   const auto expected = recomputed.gradients(three_batches(), 0.5);
-  for (const int slots : {1, 2, 4}) {
-    const auto kept_model = make_small_model(SmallModules(5));
-    SmallRun kept(*kept_model, Recompute::kNone, slots, 3);
-    EXPECT_EQ(kept.gradients(three_batches(), 0.5), expected) << slots << " slots";
-    EXPECT_EQ(kept.runner->loss().loss, recomputed.runner->loss().loss);
+  for (const int32_t kept_graphs : {1, 2, 3}) {
+    for (const int slots : {1, 2, 4}) {
+      const auto kept_model = make_small_model(SmallModules(5));
+      SmallRun kept(*kept_model, kept_graphs, slots, 3);
+      EXPECT_EQ(kept.gradients(three_batches(), 0.5), expected) << slots << " slots";
+      EXPECT_EQ(kept.runner->loss().loss, recomputed.runner->loss().loss);
+    }
   }
 }
 
 // Frozen units at the bottom need no backward; those above still get their gradients.
 TEST(UnitRunner, StopsBackwardAtTheLowestTrainableUnit) {
   const auto full_model = make_small_model(SmallModules(5));
-  SmallRun full(*full_model, Recompute::kUnit, 2, 3);
+  SmallRun full(*full_model, 0, 2, 3);
   const auto expected = full.gradients(three_batches(), 1.0);
 
   SmallModules frozen(5);
   frozen.table->weight.requires_grad_(false);
   for (at::Tensor& parameter : frozen.first->parameters()) parameter.requires_grad_(false);
   const auto model = make_small_model(frozen);
-  SmallRun run(*model, Recompute::kUnit, 2, 3);
+  SmallRun run(*model, 0, 2, 3);
   const auto gradients = run.gradients(three_batches(), 1.0);
   EXPECT_EQ(run.runner->backward_order(), (std::vector<UnitId>{UnitId(3), UnitId(2)}));
   EXPECT_EQ(gradients[2], expected[2]);
@@ -164,7 +166,7 @@ TEST(UnitRunner, StopsBackwardAtTheLowestTrainableUnit) {
 
 TEST(UnitRunner, RefusesMoreMicroBatchesThanPlanned) {
   const auto model = make_small_model(SmallModules(5));
-  SmallRun run(*model, Recompute::kUnit, 2, 2);
+  SmallRun run(*model, 0, 2, 2);
   const std::vector<MicroBatch> batches = three_batches();
   EXPECT_THROW(run.runner->begin_step(batches, 1.0), CheckFailure);
 }
@@ -172,7 +174,7 @@ TEST(UnitRunner, RefusesMoreMicroBatchesThanPlanned) {
 // Backward of a unit reuses the slot that forward filled last.
 TEST(UnitRunner, StagesEachUnitOnceAPassAndReusesTheLast) {
   const auto model = make_small_model(SmallModules(5));
-  SmallRun run(*model, Recompute::kUnit, 2, 3);
+  SmallRun run(*model, 0, 2, 3);
   run.gradients(three_batches(), 1.0);
   // Forward copies 3 units, backward the loss; then "second" is still there, "first" and "table"
   // are not.

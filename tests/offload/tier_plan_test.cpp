@@ -158,6 +158,30 @@ TEST(TierPlan, GathersOnTheHostWhereRanksShareAMachine) {
   EXPECT_NE(why_not_on_host(inputs).find("joined"), std::string::npos);
 }
 
+// Graphs are kept from the last unit backwards, as many as the cap allows.
+TEST(TierPlan, KeepsAsManyGraphsAsFit) {
+  const ModelSpec model = fakes::make_small_model(6, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.keep_what_fits = true;
+  EXPECT_EQ(draft_tier_plan(inputs, made_up_machine()).kept_graphs, 7) << "nothing forbids it";
+  inputs.keep_what_fits = false;
+  int32_t before = -1;
+  for (int32_t kept = 0; kept <= 7; ++kept) {
+    inputs.kept_graphs = kept;
+    const Bytes needed = draft_tier_plan(inputs, made_up_machine()).device_total;
+    PlanInputs capped = inputs;
+    capped.keep_what_fits = true;
+    capped.device_cap = needed;
+    const TierPlan plan = draft_tier_plan(capped, made_up_machine());
+    EXPECT_TRUE(plan.fits());
+    EXPECT_GE(plan.kept_graphs, kept);
+    EXPECT_GE(plan.kept_graphs, before);
+    before = plan.kept_graphs;
+    capped.device_cap = needed - 1;
+    EXPECT_LT(draft_tier_plan(capped, made_up_machine()).kept_graphs, std::max(kept, 1));
+  }
+}
+
 TEST(TierPlan, KeepsNoGradientForFrozenUnits) {
   ModelSpec model = fakes::make_small_model(2, false);
   for (UnitSpec& unit : model.units) {
@@ -390,6 +414,8 @@ TEST(PlanInputs, ComeFromTheRunFile) {
   EXPECT_EQ(inputs.micro_batch, 3);
   EXPECT_EQ(inputs.max_tokens, config.data.max_tokens);
   EXPECT_FALSE(inputs.recompute);
+  config.fsdp.recompute = FsdpSection::Recompute::kAuto;
+  EXPECT_TRUE(plan_inputs(config, model, made_up_costs(3), made_up_machine()).keep_what_fits);
   EXPECT_EQ(inputs.state.format, StateFormat::kFp32);
   EXPECT_EQ(inputs.state.drain, DType::kF32) << "auto follows compute";
   EXPECT_EQ(inputs.device_cap, 5 * kMiB);

@@ -38,6 +38,7 @@ TEST_P(SameBits, FormatsThreadsRecomputeAndPrefetchAgree) {
       {"--offload.threads=2"},
       {"--offload.threads=4"},
       {"--fsdp.recompute=none"},
+      {"--fsdp.recompute=auto"},
       {"--fsdp.prefetch=0"},
       {"--fsdp.prefetch=3"},
       {"--optimizer.overlap=none"},
