@@ -271,7 +271,7 @@ Section device_section() {
   rows.choice<Device::Kind>(
       "kind", &Device::kind,
       {{"auto", Device::Kind::kAuto}, {"cpu", Device::Kind::kCpu}, {"cuda", Device::Kind::kCuda}},
-      {.sentence = "auto: the best that the machine and this build have"});
+      {.sentence = "what computes; auto: the CPU, as long as nothing has run on a GPU"});
   rows.add(
       "threads", KeyType::kInteger, &Device::threads,
       {.sentence =
