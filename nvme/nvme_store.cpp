@@ -12,10 +12,6 @@ namespace {
 constexpr std::array<PartRole, 3> kStored = {PartRole::kParameters, PartRole::kRest,
                                              PartRole::kFrozen};
 
-size_t index_of(PartRole role) {
-  return static_cast<size_t>(role);
-}
-
 Bytes slot_bytes(const UnitParts& parts) {
   Bytes sum = 0;
   for (const PartRole role : kPartRoles) sum += parts.part_bytes(role);

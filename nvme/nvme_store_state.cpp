@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/errors.h"
-#include "base/number_formats.h"
+#include "base/typed_span.h"
 #include "nvme/nvme_store.h"
 
 namespace longshore {
@@ -11,22 +11,6 @@ namespace {
 
 constexpr std::array<PartRole, 3> kStored = {PartRole::kParameters, PartRole::kRest,
                                              PartRole::kFrozen};
-// One task's share of a conversion.
-constexpr int64_t kConvertBlockElements = int64_t{1} << 18;
-
-template <typename T>
-std::span<T> as_span(std::span<std::byte> bytes) {
-  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
-}
-template <typename T>
-std::span<const T> as_span(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
-}
-
-size_t index_of(PartRole role) {
-  return static_cast<size_t>(role);
-}
-
 }  // namespace
 
 // ---- Leases ----

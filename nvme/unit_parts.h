@@ -20,6 +20,10 @@ enum class PartRole : uint8_t { kParameters, kRest, kFrozen, kDerived };
 inline constexpr std::array<PartRole, 4> kPartRoles = {PartRole::kParameters, PartRole::kRest,
                                                        PartRole::kFrozen, PartRole::kDerived};
 
+constexpr size_t index_of(PartRole role) {
+  return static_cast<size_t>(role);
+}
+
 struct RegionPlace {
   PartRole role = PartRole::kRest;
   Bytes offset = 0;  // in the part

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "base/number_formats.h"
+#include "base/typed_span.h"
 
 namespace longshore {
 namespace {
@@ -12,11 +13,6 @@ namespace {
 constexpr Bytes kJoinAlignment = 4096;
 // One task's share of a join.
 constexpr int64_t kJoinBlockElements = int64_t{1} << 18;
-
-template <typename T>
-std::span<T> as_span(std::span<std::byte> bytes) {
-  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
-}
 
 Bytes slab_bytes(const FlatLayout& layout, const StateOptions& options) {
   return SlabLayout(layout, options).slab_bytes();
@@ -117,6 +113,10 @@ std::span<std::byte> PinnedStore::region(const Unit& unit, Region region) const 
                            static_cast<size_t>(unit.layout.region_bytes(region)));
 }
 
+std::span<std::byte> PinnedStore::parameter_home(const Unit& unit) const {
+  return region(unit, options_.compute == DType::kF32 ? Region::kMaster : Region::kHigh);
+}
+
 std::unique_ptr<ShardStore::ParameterLease> PinnedStore::parameters(UnitId id) {
   Unit& unit = at(id);
   const bool joins = needs_join(options_);
@@ -127,8 +127,8 @@ std::unique_ptr<ShardStore::ParameterLease> PinnedStore::parameters(UnitId id) {
     ++unit.parameter_leases;
     join_leased_ = join_leased_ || joins;
   }
-  const Region home = options_.compute == DType::kF32 ? Region::kMaster : Region::kHigh;
-  return std::make_unique<Parameters>(this, &unit, joins, joins ? join(unit) : region(unit, home));
+  return std::make_unique<Parameters>(this, &unit, joins,
+                                      joins ? join(unit) : parameter_home(unit));
 }
 
 void PinnedStore::end_parameters(Unit& unit, bool joined) {
@@ -163,9 +163,7 @@ std::span<const std::byte> PinnedStore::join(const Unit& unit) {
 std::span<const std::byte> PinnedStore::parameters_in(std::span<const std::byte> arena,
                                                       UnitId id) const {
   LONGSHORE_CHECK(!needs_join(options_) && arena.size() == arena_.bytes().size());
-  const Unit& unit = units_.at(static_cast<size_t>(id.value));
-  const Region home = options_.compute == DType::kF32 ? Region::kMaster : Region::kHigh;
-  const std::span<const std::byte> own = region(unit, home);
+  const std::span<const std::byte> own = parameter_home(units_.at(static_cast<size_t>(id.value)));
   return arena.subspan(static_cast<size_t>(own.data() - arena_.bytes().data()), own.size());
 }
 

@@ -54,6 +54,8 @@ class PinnedStore final : public ShardStore {
   void end_parameters(Unit& unit, bool joined);
   void end_state(Unit& unit);
   std::span<std::byte> region(const Unit& unit, Region region) const;
+  // Where the parameter lies as the device reads it; not where masters are joined.
+  std::span<std::byte> parameter_home(const Unit& unit) const;
   std::span<const std::byte> join(const Unit& unit);
 
   StateOptions options_;

@@ -12,7 +12,6 @@ namespace longshore {
 Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequences,
                     int64_t micro_batch, const StopCheck& stop) {
   const auto begin = std::chrono::steady_clock::now();
-  engine.apply_updates();
   const StepBatches batches =
       make_eval_batches(*data.dataset, data.table, max_sequences, micro_batch);
   const std::vector<HostBatch> views = host_batches(batches.micro_batches);

@@ -116,6 +116,15 @@ class Draft {
     return product({layouts_[unit].flat_elements(), width_of(inputs_.state.compute)});
   }
 
+  // Read and written by the update of the rank's shard.
+  Bytes update_bytes(size_t unit) const {
+    Bytes sum = 0;
+    for (Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
+      sum += update_traffic(inputs_.state, segment, layouts_[unit].shard_elements(segment)).total();
+    }
+    return sum;
+  }
+
   Bytes gradient_bytes(size_t unit) const {
     return product({layouts_[unit].trainable_elements(), width_of(DType::kF32)});
   }
@@ -168,8 +177,8 @@ class Draft {
       add_buffer("slot." + std::to_string(i), inputs.slot_bytes[i]);
     }
     add_device_line("slots", detail, 0);
-    plan_.passes.train = plan_pass(model_, Pass::kTrain, inputs);
-    plan_.passes.forward = plan_pass(model_, Pass::kForward, inputs);
+    train_visits_ = plan_pass(model_, Pass::kTrain, inputs);
+    forward_visits_ = plan_pass(model_, Pass::kForward, inputs);
   }
 
   void add_gradients() {
@@ -286,7 +295,7 @@ class Draft {
   void add_schedules() {
     ScheduleInputs inputs;
     inputs.model = &model_;
-    inputs.visits = plan_.passes.train;
+    inputs.visits = train_visits_;
     inputs.gathers = gathers();
     inputs.reduces = reduces();
     inputs.gradient_buffers = plan_.gradient_buffers;
@@ -301,17 +310,12 @@ class Draft {
       inputs.drain_bytes.push_back(product({trainable / ranks, width_of(inputs_.state.drain)}));
       inputs.input_bytes.push_back(
           i == 0 ? 0 : product({plan_.micro_batches, carry_bytes(model_.units[i - 1])}));
-      Bytes update = 0;
-      for (Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
-        update +=
-            update_traffic(inputs_.state, segment, layouts_[i].shard_elements(segment)).total();
-      }
-      inputs.update_bytes.push_back(update);
+      inputs.update_bytes.push_back(update_bytes(i));
     }
     plan_.schedules.train = build_schedule(inputs);
     check_step_schedule(plan_.schedules.train, inputs);
     inputs.pass = Pass::kForward;
-    inputs.visits = plan_.passes.forward;
+    inputs.visits = forward_visits_;
     plan_.schedules.forward = build_schedule(inputs);
     check_step_schedule(plan_.schedules.forward, inputs);
     plan_.schedules.flush = build_flush(model_);
@@ -379,33 +383,24 @@ class Draft {
     add_host_line("join region", "split masters made whole for fp32 compute", join, true);
   }
 
+  // What the train pass moves by operations of a kind.
+  Bytes scheduled_bytes(OpKind kind) const {
+    Bytes sum = 0;
+    for (const Op& op : plan_.schedules.train.ops) sum += op.kind == kind ? op.bytes : 0;
+    return sum;
+  }
+
   void add_step() {
     const ShardTopology& topology = inputs_.topology;
-    Bytes gathered = 0;
-    for (const Visit& visit : plan_.passes.train.visits) {
-      for (const Placed& fetch : visit.fetches) {
-        gathered += gathered_bytes(static_cast<size_t>(fetch.unit.value));
-      }
-    }
-    int64_t trainable = 0;
-    for (const FlatLayout& layout : layouts_) {
-      trainable += layout.trainable_elements();
-      for (Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
-        plan_.step.update_dram +=
-            update_traffic(inputs_.state, segment, layout.shard_elements(segment)).total();
-      }
-    }
-    const int64_t own = trainable / topology.shard_ranks;
-    plan_.step.h2d = gathered / fetched_part() + batch_bytes();
-    if (inputs_.nvme.parameters) plan_.step.nvme_read += gathered / topology.shard_ranks;
-    plan_.step.all_gather = gathers() ? gathered : 0;
-    const Bytes reduce_width = width_of(inputs_.reduce);
-    if (topology.shard_ranks > 1) {
-      plan_.step.reduce_scatter = product({trainable, reduce_width});
-    }
-    if (topology.replicas() > 1) plan_.step.all_reduce = product({own, reduce_width});
-    plan_.step.d2h = product({own, width_of(inputs_.state.drain)}) + plan_.host_inputs_total();
-    plan_.step.h2d += plan_.host_inputs_total();
+    const Bytes fetched = scheduled_bytes(OpKind::kFetch);
+    const Bytes reduced = scheduled_bytes(OpKind::kReduce);
+    plan_.step.h2d = fetched + scheduled_bytes(OpKind::kLoadInput) + batch_bytes();
+    plan_.step.d2h = scheduled_bytes(OpKind::kDrain) + scheduled_bytes(OpKind::kSaveInput);
+    if (inputs_.nvme.parameters) plan_.step.nvme_read += fetched;
+    plan_.step.all_gather = scheduled_bytes(OpKind::kGather);
+    if (topology.shard_ranks > 1) plan_.step.reduce_scatter = reduced;
+    if (topology.replicas() > 1) plan_.step.all_reduce = reduced / topology.shard_ranks;
+    for (size_t i = 0; i < layouts_.size(); ++i) plan_.step.update_dram += update_bytes(i);
     const double before_loss = std::max<double>(static_cast<double>(model_.units.size()) - 1, 1);
     plan_.step.flops_per_token =
         (8.0 - 2.0 * plan_.kept_graphs / before_loss) * static_cast<double>(plan_.parameters);
@@ -415,6 +410,7 @@ class Draft {
   const Machine& machine_;
   const ModelSpec& model_;
   std::vector<FlatLayout> layouts_;
+  PassPlan train_visits_, forward_visits_;
   TierPlan plan_;
 };
 

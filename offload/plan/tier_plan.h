@@ -129,7 +129,6 @@ struct TierPlan {
   ShardTopology topology;
   DType reduce = DType::kF32;
   GatherMode gather = GatherMode::kCollective;
-  UnitPasses passes;
   PassSchedules schedules;
   int32_t gradient_buffers = 1;
   int32_t input_slots = 0;  // > 0: kept inputs are offloaded to the host through so many

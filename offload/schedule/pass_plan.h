@@ -1,6 +1,6 @@
 // PassPlan: the order in which a pass needs units, and for every visit which units are fetched into
-// which slots before it computes. A value: `plan_pass` makes it, the prefetcher follows it, and the
-// plan counts bytes from it. Pure functions, no device.
+// which slots before it computes. A value: `plan_pass` makes it, and build_schedule makes a
+// pass's operations of it. Pure functions, no device.
 //
 // The order is known before the first step, so the slot that gives way is always the one whose unit
 // is needed last (Belady 1966), and backward uses what forward left.
@@ -30,12 +30,6 @@ struct Visit {
 
 struct PassPlan {
   std::vector<Visit> visits;
-};
-
-// The passes of a run.
-struct UnitPasses {
-  PassPlan train;
-  PassPlan forward;  // evaluation, generation
 };
 
 enum class Pass : uint8_t {

@@ -51,10 +51,6 @@ class Builder {
         add_forward(visits[i]);
       }
     }
-    // What no visit fetched before: frozen neighbours are fetched, units without a visit are not.
-    for (const UnitSpec& unit : in_.model->units) {
-      if (in_.pass == Pass::kTrain) add_forward_update(unit.id);
-    }
     return std::move(out_);
   }
 

@@ -1,6 +1,5 @@
 #include "device/host_mapping.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -78,13 +77,8 @@ HostMapping HostMapping::shared(Bytes bytes, const std::string& purpose) {
   if (!mapping.descriptor_.valid()) throw_refused(bytes, purpose, errno);
   const Bytes rounded = align_up(bytes, sysconf(_SC_PAGESIZE));
   if (ftruncate(mapping.descriptor_.get(), rounded) != 0) throw_refused(bytes, purpose, errno);
-  void* const data = mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE, MAP_SHARED,
-                          mapping.descriptor_.get(), 0);
-  if (data == MAP_FAILED) throw_refused(bytes, purpose, errno);
-  mapping.data_ = static_cast<std::byte*>(data);
-  mapping.size_ = bytes;
-  mapping.mapped_ = rounded;
-  madvise(data, static_cast<size_t>(rounded), MADV_HUGEPAGE);
+  mapping.map_shared(mapping.descriptor_, PROT_READ | PROT_WRITE, bytes, purpose);
+  madvise(mapping.data_, static_cast<size_t>(mapping.mapped_), MADV_HUGEPAGE);
   return mapping;
 }
 
@@ -99,13 +93,19 @@ HostMapping HostMapping::of_process(int process, int descriptor, Bytes bytes,
     throw IoError("map " + path + ": " + purpose + " has " + std::to_string(file_bytes(fd)) +
                   " bytes, not " + std::to_string(rounded));
   }
-  void* const data =
-      mmap(nullptr, static_cast<size_t>(rounded), PROT_READ, MAP_SHARED, fd.get(), 0);
-  if (data == MAP_FAILED) throw_refused(bytes, purpose, errno);
-  mapping.data_ = static_cast<std::byte*>(data);
-  mapping.size_ = bytes;
-  mapping.mapped_ = rounded;
+  mapping.map_shared(fd, PROT_READ, bytes, purpose);
   return mapping;
+}
+
+void HostMapping::map_shared(const UniqueFd& fd, int protection, Bytes bytes,
+                             const std::string& purpose) {
+  const Bytes rounded = align_up(bytes, sysconf(_SC_PAGESIZE));
+  void* const data =
+      mmap(nullptr, static_cast<size_t>(rounded), protection, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) throw_refused(bytes, purpose, errno);
+  data_ = static_cast<std::byte*>(data);
+  size_ = bytes;
+  mapped_ = rounded;
 }
 
 HostMapping::~HostMapping() {

@@ -36,6 +36,8 @@ class HostMapping {
   int descriptor() const { return descriptor_.get(); }
 
  private:
+  void map_shared(const UniqueFd& fd, int protection, Bytes bytes, const std::string& purpose);
+
   std::byte* data_ = nullptr;
   Bytes size_ = 0;    // as asked for
   Bytes mapped_ = 0;  // whole pages

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -60,10 +61,8 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
   for (const UnitSpec& unit : spec_->units) {
     for (ParamRef ref : unit.borrowed) lends_[index_of(ref.unit)] = true;
   }
-  for (UnitId unit : visit_order(*spec_, Pass::kTrain)) {
-    const bool forward = backward_order_.empty() && unit != last();
-    (forward ? forward_order_ : backward_order_).push_back(unit);
-  }
+  const std::vector<UnitId> order = visit_order(*spec_, Pass::kTrain);
+  backward_order_.assign(std::ranges::find(order, last()), order.end());
   for (const UnitSpec& unit : spec_->units) {
     const size_t i = index_of(unit.id);
     std::vector<std::unique_ptr<GradAccumulator>>& sums = accumulators_.emplace_back();

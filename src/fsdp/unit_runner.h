@@ -43,9 +43,7 @@ class UnitRunner {
              int32_t kept_graphs, Memory memory);
   ~UnitRunner();
 
-  // The units of a step, in the order of each pass: forward without the last unit, backward from
-  // the last unit down to the first that has, or whose carry feeds, a trainable parameter.
-  const std::vector<UnitId>& forward_order() const { return forward_order_; }
+  // From the last unit down to the first that has, or whose carry feeds, a trainable parameter.
   const std::vector<UnitId>& backward_order() const { return backward_order_; }
 
   // `batches` must outlive the pass. Gradients are of loss_sum * scale.
@@ -97,7 +95,7 @@ class UnitRunner {
   // By unit: one for each buffer, one in all for a unit that lends, none: nothing trainable.
   std::vector<std::vector<std::unique_ptr<GradAccumulator>>> accumulators_;
   std::vector<bool> lends_;  // by unit
-  std::vector<UnitId> forward_order_, backward_order_;
+  std::vector<UnitId> backward_order_;
   std::vector<std::vector<SavedGraph>> saved_;  // [unit][micro-batch], recompute = none
   Mode mode_ = Mode::kTrain;
   std::span<const MicroBatch> batches_;

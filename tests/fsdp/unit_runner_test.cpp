@@ -73,7 +73,7 @@ struct SmallRun {
       for (const Placed& placed : visit.leases) {
         leases.push_back(ring->lease(placed, prefetcher->version()));
       }
-      if (i < runner->forward_order().size()) {
+      if (i + 1 < model->spec().units.size()) {
         runner->forward(visit.unit, leases);
         continue;
       }
