@@ -24,46 +24,11 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "nvme/part_mover.h"
 #include "nvme/recovery.h"
-#include "nvme/stripe_map.h"
 #include "nvme/version_log.h"
 
 namespace longshore {
-
-// Bytes on a drive are not what was written; names file, offset and part (exit 6).
-class CorruptStateError : public CheckpointError {
- public:
-  using CheckpointError::CheckpointError;
-};
-
-// Calls work(i) once for every i in [0, count), on as many threads as it likes.
-using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t)>& work)>;
-void serial_for(int64_t count, const std::function<void(int64_t)>& work);
-
-// What a chunk's checksum is bound to besides its place.
-struct ChunkBinding {
-  uint64_t incarnation = 0;
-  uint64_t version = 0;
-};
-
-// One part on its way. Kept by the caller, reused; its memory belongs to the drives until
-// finish_read or finish_write.
-struct PartIo {
-  int part = -1;
-  std::span<std::byte> memory;
-  std::vector<Transfer> transfers;  // one a chunk
-  bool active = false;
-  // Of a read: what it will be checked against, whatever is written meanwhile.
-  int slot = 0;
-  ChunkBinding bound;
-};
-
-// A part's bytes with their hashes, ready to be written.
-struct SealedPart {
-  int part = -1;
-  std::span<std::byte> memory;
-  std::vector<uint64_t> hashes;  // by chunk, not bound to anything yet
-};
 
 struct DurableStep {
   int64_t step = 0;
@@ -90,7 +55,9 @@ class VersionedChunks {
   void start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent = false);
   // Waits and checks. Reads a chunk once more before it throws CorruptStateError.
   void finish_read(PartIo& io);
-  void seal(int part, std::span<std::byte> memory, SealedPart& sealed);
+  void seal(int part, std::span<std::byte> memory, SealedPart& sealed) const {
+    mover_.seal(part, memory, sealed);
+  }
   // Whether the drives hold these bytes as the part's newest already.
   bool is_newest(const SealedPart& sealed) const;
   // Whether the part belongs to the version in the making already.
@@ -100,7 +67,7 @@ class VersionedChunks {
   void start_write(const SealedPart& sealed, PartIo& io);
   void finish_write(PartIo& io);
   // Whether finish_write would return at once.
-  bool write_finished(PartIo& io);
+  bool write_finished(PartIo& io) { return mover_.finished(io); }
 
   // Everything but the agreement: all writes must be finished. Returns the vote: the sequence that
   // is durable here, or -1 after a failure, which `conclude_commit` then throws.
@@ -111,7 +78,7 @@ class VersionedChunks {
   void commit(const DurableStep& record, Agreement& agreement);
 
   // Chunks that were wrong at first and right when read once more.
-  int64_t repaired_reads() const { return repaired_reads_; }
+  int64_t repaired_reads() const { return mover_.repaired_reads(); }
 
  private:
   ChunkBinding binding(int part, int slot) const;
@@ -119,10 +86,6 @@ class VersionedChunks {
   uint64_t bind(uint64_t hash, int64_t chunk, ChunkBinding binding) const;
   uint64_t sum(std::span<const std::byte> bytes, int64_t chunk, ChunkBinding binding) const;
   int newest_slot(int part) const;
-  void prepare(int part, std::span<std::byte> memory, BlockOp::Kind kind, int slot, PartIo& io,
-               bool urgent);
-  void check_chunk(PartIo& io, int64_t index);
-  std::string describe(int64_t chunk, int slot) const;
   uint64_t table_root(int drive, std::span<const std::byte> table, const CommitPoint& point) const;
   std::vector<uint64_t> write_tables(const CommitPoint& point);
   bool read_tables(const LoggedPoint& logged);
@@ -135,6 +98,7 @@ class VersionedChunks {
   const StripeMap* map_;
   LogIdentity identity_;
   ParallelFor parallel_;
+  PartMover mover_;
   VersionLog log_;
   std::optional<CommitPoint> committed_;
   std::vector<uint64_t> table_roots_;   // of the committed version
@@ -145,7 +109,6 @@ class VersionedChunks {
   std::vector<uint8_t> written_;               // by part: since the last commit
   std::atomic<int64_t> writes_in_flight_ = 0;
   std::string failure_;  // a write, flush or manifest failed: nothing may be committed any more
-  std::atomic<int64_t> repaired_reads_ = 0;
 };
 
 }  // namespace longshore

@@ -166,7 +166,7 @@ bool VersionedChunks::verify_batch(const LoggedPoint& logged, std::span<const in
   });
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (whole[i] != 0) continue;
-    log_warning(describe(chunks[i], logged.point.slot()) + " do not belong to version " +
+    log_warning(mover_.describe(chunks[i], logged.point.slot()) + " do not belong to version " +
                 std::to_string(logged.point.version) + ": the version before is tried");
     return false;
   }
