@@ -211,9 +211,11 @@ Section offload_section() {
                    "every step is a durable commit on the drives"});
   rows.choice<Offload::Activations>(
       "activations", &Offload::activations,
-      {{"device", Offload::Activations::kDevice}, {"host", Offload::Activations::kHost}},
-      {.sentence = "home of the units' kept inputs between forward "
-                   "and backward"});
+      {{"device", Offload::Activations::kDevice},
+       {"host", Offload::Activations::kHost},
+       {"nvme", Offload::Activations::kNvme}},
+      {.sentence = "home of the units' kept inputs between forward and backward; nvme: on the "
+                   "drives, wherever the state is"});
   rows.choice<Offload::StateFormat>(
       "state_format", &Offload::state_format,
       {{"fp32", Offload::StateFormat::kFp32},

@@ -138,7 +138,7 @@ struct FsdpSection {
 struct OffloadSection {
   enum class Parameters : uint8_t { kHost, kNvme };
   enum class Optimizer : uint8_t { kHost, kNvme };
-  enum class Activations : uint8_t { kDevice, kHost };
+  enum class Activations : uint8_t { kDevice, kHost, kNvme };
   enum class StateFormat : uint8_t { kFp32, kSplit, kSplitBf16, kSplitInt8 };
   Parameters parameters = Parameters::kHost;
   Optimizer optimizer = Optimizer::kHost;

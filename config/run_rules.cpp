@@ -165,11 +165,15 @@ class Rules {
   }
 
   void check_nvme() {
-    if (!usable({"offload.optimizer", "offload.parameters", "offload.nvme"})) return;
+    if (!usable(
+            {"offload.optimizer", "offload.parameters", "offload.activations", "offload.nvme"})) {
+      return;
+    }
     const bool state = config_.offload.optimizer == OffloadSection::Optimizer::kNvme;
-    if (state && config_.offload.nvme.empty()) {
-      report("offload.optimizer", "offload.nvme", "needs directories, but",
-             ": name one on each drive");
+    const bool inputs = config_.offload.activations == OffloadSection::Activations::kNvme;
+    if ((state || inputs) && config_.offload.nvme.empty()) {
+      report(state ? "offload.optimizer" : "offload.activations", "offload.nvme",
+             "needs directories, but", ": name one on each drive");
     }
     if (config_.offload.parameters == OffloadSection::Parameters::kNvme && !state) {
       report("offload.parameters", "offload.optimizer", "needs the state on the drives too, but",

@@ -41,6 +41,12 @@ void Drive::flush() {
   run(BlockOp::Kind::kFlush, 0, {});
 }
 
+std::vector<Drive*> borrow(const std::vector<std::unique_ptr<Drive>>& drives) {
+  std::vector<Drive*> borrowed;
+  for (const auto& drive : drives) borrowed.push_back(drive.get());
+  return borrowed;
+}
+
 void wait_all(const std::vector<Drive*>& drives, std::vector<Transfer>& transfers) {
   std::exception_ptr first;
   for (size_t i = 0; i < transfers.size(); ++i) {

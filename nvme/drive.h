@@ -19,6 +19,19 @@
 
 namespace longshore {
 
+class StripeMap;
+
+// Bytes a rank moves between memory and drives.
+struct DriveTraffic {
+  Bytes read = 0;
+  Bytes written = 0;
+  DriveTraffic& operator+=(const DriveTraffic& other) {
+    read += other.read;
+    written += other.written;
+    return *this;
+  }
+};
+
 // A transfer failed for good: what the drive said, and where.
 class DriveError : public IoError {
  public:
@@ -52,6 +65,12 @@ class Drive {
  private:
   void run(BlockOp::Kind kind, Bytes offset, std::span<std::byte> memory);
 };
+
+// Opens the drives for files laid out as the map says; the window may be registered.
+using MakeDrives = std::function<std::vector<std::unique_ptr<Drive>>(const StripeMap& map,
+                                                                     std::span<std::byte> window)>;
+
+std::vector<Drive*> borrow(const std::vector<std::unique_ptr<Drive>>& drives);
 
 // Waits for transfers[i] on drives[i], all of them, then throws the first failure.
 void wait_all(const std::vector<Drive*>& drives, std::vector<Transfer>& transfers);

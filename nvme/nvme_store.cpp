@@ -46,12 +46,6 @@ std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
   return specs;
 }
 
-std::vector<Drive*> borrow(const std::vector<std::unique_ptr<Drive>>& drives) {
-  std::vector<Drive*> borrowed;
-  for (const auto& drive : drives) borrowed.push_back(drive.get());
-  return borrowed;
-}
-
 }  // namespace
 
 NvmeStore::NvmeStore(const std::vector<FlatLayout>& layouts, const NvmeStoreOptions& options,

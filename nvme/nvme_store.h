@@ -46,18 +46,8 @@ struct NvmeStoreOptions {
   bool register_with_gpus = false;
 };
 
-// Bytes a rank moves between memory and drives.
-struct DriveTraffic {
-  Bytes read = 0;
-  Bytes written = 0;
-};
-
 class NvmeStore final : public ShardStore {
  public:
-  // Opens the drives for files laid out as the map says; the window may be registered.
-  using MakeDrives = std::function<std::vector<std::unique_ptr<Drive>>(
-      const StripeMap& map, std::span<std::byte> window)>;
-
   // `pool` must outlive the store. `start` comes first.
   NvmeStore(const std::vector<FlatLayout>& layouts, const NvmeStoreOptions& options,
             const MakeDrives& make_drives, WorkerPool* pool);

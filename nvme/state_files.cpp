@@ -15,9 +15,10 @@ constexpr Bytes kPeekChunkBytes = 16 * kBlockBytes;
 
 }  // namespace
 
-std::string state_file_path(const std::string& directory, int32_t rank) {
+std::string state_file_path(const std::string& directory, int32_t rank, StateFile file) {
   char name[32];
-  std::snprintf(name, sizeof(name), "rank-%04d.state", rank);
+  std::snprintf(name, sizeof(name), "rank-%04d.%s", rank,
+                file == StateFile::kState ? "state" : "inputs");
   return directory + "/" + name;
 }
 
@@ -43,13 +44,14 @@ std::vector<std::unique_ptr<Drive>> open_state_files(const StateFileOptions& opt
     const std::string& directory = options.directories[static_cast<size_t>(i)];
     make_directories(directory);
     DriveOptions drive;
-    drive.file.path = state_file_path(directory, options.rank);
+    drive.file.path = state_file_path(directory, options.rank, options.file);
     drive.file.size_bytes = map.file_bytes(i);
     drive.chunk_bytes = map.geometry().chunk_bytes;
     drive.depth = options.depth;
     drive.engine = options.engine;
     drive.memory = {window};
     drives.push_back(std::make_unique<OpenDrive>(drive));
+    if (options.file == StateFile::kInputs) unlink(drive.file.path.c_str());
     sync_directory(directory);
   }
   return drives;

@@ -1,5 +1,5 @@
-// State files: the files of a rank's state, one in each directory of offload.nvme. Free functions;
-// the owner of what they return is the store.
+// State files: the files of a rank's state, and of its kept inputs, one of each in each directory
+// of offload.nvme. Free functions; the owner of what they return is the store.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,13 @@
 
 namespace longshore {
 
-// <directory>/rank-0003.state
-std::string state_file_path(const std::string& directory, int32_t rank);
+enum class StateFile : uint8_t {
+  kState,   // <directory>/rank-0003.state
+  kInputs,  // <directory>/rank-0003.inputs, without a name once it is open: it ends with the
+            // process
+};
+std::string state_file_path(const std::string& directory, int32_t rank,
+                            StateFile file = StateFile::kState);
 
 // The newest manifest in the first directory's file: what the files were made with. Nothing where
 // there is no file, or none with a manifest. Waits for the lock as opening does.
@@ -23,6 +28,7 @@ std::optional<Manifest> peek_state_file(const std::vector<std::string>& director
 struct StateFileOptions {
   std::vector<std::string> directories;  // one per drive; made where they are missing
   int32_t rank = 0;
+  StateFile file = StateFile::kState;
   int depth = 32;
   IoEngine engine = IoEngine::kAuto;
 };

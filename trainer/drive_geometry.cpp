@@ -42,6 +42,7 @@ void settle_drive_geometry(RunSetup& setup) {
   }
   setup.ranks->world().exchange("the drives' speeds", "");  // measured, where need be
   read_drive_geometry(setup);
+  if (!tier.state) return;
   const std::optional<Manifest> made = peek_state_file(tier.directories, info.rank);
   if (made && made->drives == static_cast<int32_t>(tier.directories.size())) {
     tier.geometry = made->geometry;

@@ -56,7 +56,7 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
       data_(setup.config, load_sequences(setup.config, *setup.source, SequenceUse::kTrain,
                                          stop_check_of(signals))),
       engine_(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
-              plan.nvme.used() ? settle_drive_state(setup, plan, directory.path()) : RunKey{}),
+              plan.nvme.state ? settle_drive_state(setup, plan, directory.path()) : RunKey{}),
       agreement_(setup.ranks->groups().all),
       live_line_(LiveLine::options_of_stderr(setup.config.log.every_steps)) {
   if (trace != nullptr) {

@@ -80,10 +80,12 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCost
   inputs.costs = std::move(costs);
   inputs.state = state_options(config);
   inputs.reduce = config.precision.reduce;
-  if (config.offload.optimizer == OffloadSection::Optimizer::kNvme) {
+  inputs.nvme.state = config.offload.optimizer == OffloadSection::Optimizer::kNvme;
+  inputs.nvme.parameters = config.offload.parameters == OffloadSection::Parameters::kNvme;
+  inputs.nvme.inputs = config.offload.activations == OffloadSection::Activations::kNvme;
+  if (inputs.nvme.used()) {
     inputs.nvme.directories = config.offload.nvme;
     inputs.nvme.rated_writes = config.offload.nvme_tbw;
-    inputs.nvme.parameters = config.offload.parameters == OffloadSection::Parameters::kNvme;
   }
   inputs.steps = config.train.steps;
   inputs.sequences_per_step = config.train.sequences_per_step;
@@ -92,7 +94,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCost
   inputs.prefetch = config.fsdp.prefetch;
   inputs.recompute = config.fsdp.recompute != FsdpSection::Recompute::kNone;
   inputs.keep_what_fits = config.fsdp.recompute == FsdpSection::Recompute::kAuto;
-  inputs.offload_inputs = config.offload.activations == OffloadSection::Activations::kHost;
+  inputs.offload_inputs = config.offload.activations != OffloadSection::Activations::kDevice;
   inputs.overlap = overlap_of(config.optimizer.overlap);
   inputs.device = device_kind(config);
   if (inputs.device == DeviceKind::kCuda && machine.gpus.empty()) {

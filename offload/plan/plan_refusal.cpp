@@ -75,6 +75,9 @@ std::vector<Lever> make_levers(const PlanInputs& inputs, const Machine& machine,
   if (!inputs.offload_inputs) {
     levers.push_back({"offload.activations", "\"device\"", "\"host\"",
                       [](PlanInputs& other) { other.offload_inputs = true; }});
+  } else if (inputs.nvme.used() && !inputs.nvme.inputs) {
+    levers.push_back({"offload.activations", "\"host\"", "\"nvme\"",
+                      [](PlanInputs& other) { other.nvme.inputs = true; }});
   }
   if (inputs.state.compute == DType::kF32) {
     levers.push_back({"precision.compute", "\"fp32\"", "\"bf16\"", [](PlanInputs& other) {

@@ -113,7 +113,11 @@ std::string collectives_text(const StepTraffic& step) {
 // Empty without drives. Wear is what decides how long a drive lasts.
 std::string nvme_text(const TierPlan& plan) {
   if (!plan.nvme.used()) return "";
-  std::string text = "nvme: two versions of the state; every step is a durable commit\n";
+  std::string text = "nvme: ";
+  if (plan.nvme.state) text += "two versions of the state; every step is a durable commit";
+  if (plan.nvme.state && plan.nvme.inputs) text += "; ";
+  if (plan.nvme.inputs) text += "kept inputs between forward and backward";
+  text += "\n";
   for (size_t i = 0; i < plan.nvme_files.size(); ++i) {
     text += "  " + plan.nvme.directories[i] + "  " + format_bytes(plan.nvme_files[i]) + "\n";
   }
@@ -233,6 +237,9 @@ std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
                      {"host", host_json(plan)},
                      {"nvme",
                       {{"directories", plan.nvme.directories},
+                       {"state", plan.nvme.state},
+                       {"parameters", plan.nvme.parameters},
+                       {"kept_inputs", plan.nvme.inputs},
                        {"file_bytes", plan.nvme_files},
                        {"life", drive_life_json(plan)}}},
                      {"step",

@@ -319,10 +319,10 @@ class Draft {
     plan_.schedules.forward = build_schedule(inputs);
     check_step_schedule(plan_.schedules.forward, inputs);
     plan_.schedules.flush = build_flush(model_);
-    plan_.host_inputs.assign(model_.units.size(), 0);
+    plan_.offloaded_inputs.assign(model_.units.size(), 0);
     for (const Op& op : plan_.schedules.train.ops) {
       if (op.kind != OpKind::kSaveInput) continue;
-      plan_.host_inputs[static_cast<size_t>(op.unit.value)] = op.bytes;
+      plan_.offloaded_inputs[static_cast<size_t>(op.unit.value)] = op.bytes;
     }
   }
 
@@ -333,12 +333,14 @@ class Draft {
   }
 
   void add_host() {
-    if (inputs_.nvme.used()) {
-      add_nvme();
+    plan_.nvme = inputs_.nvme;
+    plan_.steps = inputs_.steps;
+    if (inputs_.nvme.state) {
+      add_nvme_state();
     } else {
       add_pinned();
     }
-    add_host_line("kept inputs", "offload.activations = host", plan_.host_inputs_total(), true);
+    add_offloaded_inputs();
     if (inputs_.device == DeviceKind::kCpu) {
       add_host_line("cpu device", "all of the device's bytes", plan_.device_total, false);
     }
@@ -349,27 +351,46 @@ class Draft {
         inputs_.host_cap.value_or(machine_.host_available() / inputs_.ranks_per_node);
   }
 
-  void add_nvme() {
+  void add_nvme_state() {
     const NvmeStoreOptions options =
         nvme_options(inputs_.nvme, inputs_.state, inputs_.topology, Rank(0), {});
-    plan_.nvme = inputs_.nvme;
-    plan_.steps = inputs_.steps;
     plan_.host_arena = NvmeStore::planned_bytes(layouts_, options);
     add_host_line("gradients, I/O window",
                   inputs_.nvme.parameters ? "" : "and the parameters that the device reads",
                   plan_.host_arena, true);
-    const StripeMap map = NvmeStore::make_map(layouts_, options);
-    for (int i = 0; i < map.drives(); ++i) plan_.nvme_files.push_back(map.file_bytes(i));
-    const DriveTraffic update = NvmeStore::planned_update_traffic(layouts_, options);
-    plan_.step.nvme_read = update.read;
-    plan_.step.nvme_written = update.written;
-    // Stripes share what is written as they share the space.
-    const double files = static_cast<double>(
-        std::accumulate(plan_.nvme_files.begin(), plan_.nvme_files.end(), Bytes{0}));
-    for (const Bytes file : plan_.nvme_files) {
-      const double share = static_cast<double>(file) / files;
-      plan_.nvme_drive_writes.push_back(
-          static_cast<Bytes>(share * static_cast<double>(update.written) * inputs_.ranks_per_node));
+    add_drive_files(NvmeStore::make_map(layouts_, options),
+                    NvmeStore::planned_update_traffic(layouts_, options));
+  }
+
+  void add_offloaded_inputs() {
+    plan_.host_inputs = plan_.offloaded_inputs_total();
+    if (plan_.host_inputs == 0) return;
+    if (!inputs_.nvme.inputs) {
+      add_host_line("kept inputs", "offload.activations = host", plan_.host_inputs, true);
+      return;
+    }
+    const NvmeInputOptions options =
+        nvme_input_options(inputs_.nvme, plan_.offloaded_inputs, plan_.micro_batches, Rank(0));
+    plan_.host_inputs = NvmeInputs::planned_bytes(options);
+    add_host_line("kept inputs", "on their way to the drives and back", plan_.host_inputs, true);
+    add_drive_files(NvmeInputs::make_map(options), NvmeInputs::planned_traffic(options));
+  }
+
+  void add_drive_files(const StripeMap& map, const DriveTraffic& traffic) {
+    const auto drives = static_cast<size_t>(map.drives());
+    plan_.nvme_files.resize(drives);
+    plan_.nvme_drive_writes.resize(drives);
+    plan_.step.nvme_read += traffic.read;
+    plan_.step.nvme_written += traffic.written;
+    Bytes files = 0;
+    for (int i = 0; i < map.drives(); ++i) files += map.file_bytes(i);
+    for (size_t i = 0; i < drives; ++i) {
+      const Bytes file = map.file_bytes(static_cast<int>(i));
+      plan_.nvme_files[i] += file;
+      // Stripes share what is written as they share the space.
+      const double share = static_cast<double>(file) / static_cast<double>(files);
+      plan_.nvme_drive_writes[i] +=
+          static_cast<Bytes>(share * static_cast<double>(traffic.written) * inputs_.ranks_per_node);
     }
   }
 
@@ -423,8 +444,30 @@ const PlannedBuffer* TierPlan::buffer(const std::string& name) const {
   return nullptr;
 }
 
-Bytes TierPlan::host_inputs_total() const {
-  return std::accumulate(host_inputs.begin(), host_inputs.end(), Bytes{0});
+Bytes TierPlan::offloaded_inputs_total() const {
+  return std::accumulate(offloaded_inputs.begin(), offloaded_inputs.end(), Bytes{0});
+}
+
+namespace {
+
+// Drives without a measured speed share equally.
+Geometry geometry_of(const NvmeTier& tier) {
+  Geometry geometry = tier.geometry;
+  for (size_t i = 0; i < tier.directories.size(); ++i) {
+    geometry.weights.at(i) = std::max(geometry.weights[i], uint32_t{1});
+  }
+  return geometry;
+}
+
+}  // namespace
+
+NvmeInputOptions nvme_input_options(const NvmeTier& tier, const std::vector<Bytes>& unit_bytes,
+                                    int64_t micro_batches, Rank rank) {
+  return {.unit_bytes = unit_bytes,
+          .micro_batches = micro_batches,
+          .geometry = geometry_of(tier),
+          .drives = static_cast<int>(tier.directories.size()),
+          .rank = rank.value};
 }
 
 NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
@@ -436,11 +479,7 @@ NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
   options.rank = rank.value;
   options.ranks = topology.ranks;
   options.drives = static_cast<int>(tier.directories.size());
-  options.geometry = tier.geometry;
-  for (int i = 0; i < options.drives; ++i) {
-    uint32_t& weight = options.geometry.weights.at(static_cast<size_t>(i));
-    weight = std::max(weight, uint32_t{1});
-  }
+  options.geometry = geometry_of(tier);
   return options;
 }
 
@@ -450,7 +489,7 @@ std::string why_not_on_host(const PlanInputs& inputs) {
       inputs.ranks_per_node % inputs.topology.shard_ranks != 0) {
     return "ranks that share a copy of the model are not all on one machine (fsdp.strategy)";
   }
-  if (inputs.nvme.used()) return "state is on drives (offload.optimizer)";
+  if (inputs.nvme.state) return "state is on drives (offload.optimizer)";
   if (needs_join(inputs.state)) {
     return "with precision.compute = \"fp32\" split masters are joined for the device "
            "(offload.state_format = \"fp32\" would do)";

@@ -24,6 +24,7 @@
 #include "base/bytes.h"
 #include "device/device_kind.h"
 #include "nvme/drive_wear.h"
+#include "nvme/nvme_inputs.h"
 #include "nvme/nvme_store.h"
 #include "offload/plan/machine.h"
 #include "offload/schedule/step_schedule.h"
@@ -46,15 +47,18 @@ using UnitCosts = std::function<std::vector<UnitCost>(int64_t positions, int64_t
 // The disk tier of a run; not used where there are no directories.
 struct NvmeTier {
   std::vector<std::string> directories;  // one per drive
-  bool parameters = false;               // they live there too, not only the state
-  Geometry geometry = {};                // weights of 0: equal stripes
-  int depth = 32;                        // chunks in flight on each drive
+  // What lives there: master and moments; parameters, with them only; kept inputs.
+  bool state = false;
+  bool parameters = false;
+  bool inputs = false;
+  Geometry geometry = {};  // weights of 0: equal stripes
+  int depth = 32;          // chunks in flight on each drive
   // How long the drives last; for whoever prints the plan, no part of it depends on them.
   std::optional<Bytes> rated_writes;           // of each drive's life; offload.nvme_tbw
   std::vector<std::optional<DriveWear>> wear;  // by drive, as they say; empty: nobody asked
   std::optional<double> seconds_per_step;      // of this run so far, measured
 
-  bool used() const { return !directories.empty(); }
+  bool used() const { return state || inputs; }
 };
 
 // How a unit's shards come together on the device.
@@ -77,7 +81,7 @@ struct PlanInputs {
   bool recompute = true;
   bool keep_what_fits = false;  // with recompute: graphs of as many of the last units as fit
   int32_t kept_graphs = 0;      // with recompute, else all: of so many units before the loss
-  bool offload_inputs = false;  // kept inputs live on the host
+  bool offload_inputs = false;  // kept inputs leave the device, for the host or nvme.inputs
   UpdateOverlap overlap = UpdateOverlap::kForward;
   GatherMode gather = GatherMode::kCollective;  // kHost only where can_gather_on_host()
   DeviceKind device = DeviceKind::kCpu;
@@ -111,10 +115,10 @@ struct StepTraffic {
   Bytes reduce_scatter = 0;  // whole gradients, in the reduce dtype
   Bytes all_reduce = 0;      // own parts of gradients, over replicas
   Bytes update_dram = 0;     // read and written by the update
-  // By the update, and parameters on their way to the device: at most, for those of a unit whose
-  // write is under way come from memory.
+  // By the update, kept inputs, and parameters on their way to the device: at most, for those of a
+  // unit whose write is under way come from memory.
   Bytes nvme_read = 0;
-  Bytes nvme_written = 0;        // by the update: its commit adds a few blocks
+  Bytes nvme_written = 0;        // by the update and kept inputs: the commit adds a few blocks
   double flops_per_token = 0.0;  // estimate: 6 per parameter, 8 with recompute
 };
 
@@ -131,7 +135,7 @@ struct TierPlan {
   GatherMode gather = GatherMode::kCollective;
   PassSchedules schedules;
   int32_t gradient_buffers = 1;
-  int32_t input_slots = 0;  // > 0: kept inputs are offloaded to the host through so many
+  int32_t input_slots = 0;  // > 0: kept inputs are offloaded through so many
   UpdateOverlap overlap = UpdateOverlap::kForward;
   int64_t micro_batches = 0;  // of a step, on one rank at most
   int64_t positions = 0;      // of a micro-batch, at most
@@ -147,14 +151,16 @@ struct TierPlan {
   std::vector<PlanLine> device_lines;  // sums to device_total
 
   NvmeTier nvme;
-  std::vector<Bytes> nvme_files;  // of one rank, by drive: two versions of the state
+  std::vector<Bytes> nvme_files;  // of one rank, by drive: two versions of the state, and inputs
   // What a step writes to each drive, by all ranks of the node.
   std::vector<Bytes> nvme_drive_writes;
   int64_t steps = 0;  // of the run; 0: not known
 
-  Bytes host_arena = 0;             // the host tier, exact
-  std::vector<Bytes> host_inputs;   // by unit: its kept input on the host; 0: it stays
-  Bytes host_inputs_total() const;  // exact
+  Bytes host_arena = 0;  // the host tier, exact
+  // By unit: its kept input of all micro-batches where it is offloaded; 0: it stays.
+  std::vector<Bytes> offloaded_inputs;
+  Bytes offloaded_inputs_total() const;
+  Bytes host_inputs = 0;  // the same on the host, or what stages them for the drives; exact
   Bytes host_total = 0;
   Bytes host_limit = 0;
   bool host_limit_auto = false;
@@ -170,6 +176,10 @@ struct TierPlan {
 // What the rank's store on drives is made with; `run` tells the state of one run from another's.
 NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
                               const ShardTopology& topology, Rank rank, const RunKey& run);
+
+// The same for kept inputs on the drives. `unit_bytes` and `micro_batches` as the plan has them.
+NvmeInputOptions nvme_input_options(const NvmeTier& tier, const std::vector<Bytes>& unit_bytes,
+                                    int64_t micro_batches, Rank rank);
 
 // Why units cannot be gathered on the host: the key and what is wrong; empty where they can be.
 std::string why_not_on_host(const PlanInputs& inputs);

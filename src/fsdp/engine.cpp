@@ -1,7 +1,6 @@
 #include "fsdp/engine.h"
 
 #include "base/errors.h"
-#include "nvme/state_files.h"
 
 namespace longshore {
 
@@ -49,11 +48,7 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
                                        device_.make_gradient_sums(&pool_));
   optimizer_ = std::make_unique<OptimizerPipeline>(store_.get(), layouts_, model->spec(),
                                                    groups_.shard(), adamw, &pool_);
-  if (plan.host_inputs_total() > 0) {
-    inputs_ =
-        std::make_unique<InputOffload>(plan.host_inputs, plan.micro_batches,
-                                       plan.device == DeviceKind::kCuda, &device_.copies(), pool_);
-  }
+  if (plan.host_inputs > 0) inputs_ = make_input_offload();
   device_.memory().check_carved();
   work_ = std::make_unique<PassWork>(
       PassWork::Parts{.device = &device_,
@@ -135,7 +130,7 @@ at::Tensor Engine::logits(const MicroBatch& batch, const at::Tensor& positions) 
 
 std::unique_ptr<ShardStore> Engine::make_store(const RunKey& state_key) {
   const bool cuda = plan_.device == DeviceKind::kCuda;
-  if (!plan_.nvme.used()) {
+  if (!plan_.nvme.state) {
     const bool shared = plan_.gather == GatherMode::kHost;
     auto store = std::make_unique<PinnedStore>(layouts_, plan_.state, cuda, &pool_, shared);
     pinned_ = store.get();
@@ -144,8 +139,7 @@ std::unique_ptr<ShardStore> Engine::make_store(const RunKey& state_key) {
   NvmeStoreOptions options =
       nvme_options(plan_.nvme, plan_.state, plan_.topology, groups_.rank, state_key);
   options.register_with_gpus = cuda;
-  const StateFileOptions files{
-      .directories = plan_.nvme.directories, .rank = groups_.rank.value, .depth = plan_.nvme.depth};
+  const StateFileOptions files = state_files(StateFile::kState);
   auto store = std::make_unique<NvmeStore>(
       layouts_, options,
       [&files](const StripeMap& map, std::span<std::byte> window) {
@@ -154,6 +148,44 @@ std::unique_ptr<ShardStore> Engine::make_store(const RunKey& state_key) {
       &pool_);
   drives_ = store.get();
   return store;
+}
+
+std::unique_ptr<InputOffload> Engine::make_input_offload() {
+  std::unique_ptr<InputOffload> offload;
+  const bool cuda = plan_.device == DeviceKind::kCuda;
+  if (plan_.nvme.inputs) {
+    NvmeInputOptions options =
+        nvme_input_options(plan_.nvme, plan_.offloaded_inputs, plan_.micro_batches, groups_.rank);
+    options.register_with_gpus = cuda;
+    const StateFileOptions files = state_files(StateFile::kInputs);
+    auto drives = std::make_unique<NvmeInputs>(
+        options,
+        [&files](const StripeMap& map, std::span<std::byte> window) {
+          return open_state_files(files, map, window);
+        },
+        &pool_);
+    offload = std::make_unique<InputOffload>(std::move(drives), &device_.copies());
+  } else {
+    offload = std::make_unique<InputOffload>(plan_.offloaded_inputs, plan_.micro_batches, cuda,
+                                             &device_.copies(), pool_);
+  }
+  LONGSHORE_CHECK(offload->host_bytes() == plan_.host_inputs)
+      << offload->host_bytes() << " host bytes, planned " << plan_.host_inputs;
+  return offload;
+}
+
+StateFileOptions Engine::state_files(StateFile file) const {
+  return {.directories = plan_.nvme.directories,
+          .rank = groups_.rank.value,
+          .file = file,
+          .depth = plan_.nvme.depth};
+}
+
+DriveTraffic Engine::drive_traffic() const {
+  DriveTraffic sum;
+  if (drives_ != nullptr) sum += drives_->traffic();
+  if (inputs_ && inputs_->drives() != nullptr) sum += inputs_->drives()->traffic();
+  return sum;
 }
 
 std::unique_ptr<NodeShards> Engine::make_node() {

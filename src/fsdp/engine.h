@@ -19,6 +19,7 @@
 #include "fsdp/step_totals.h"
 #include "fsdp/unit_runner.h"
 #include "nvme/nvme_store.h"
+#include "nvme/state_files.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "offload/plan/tier_plan.h"
 #include "offload/schedule/lane_ledger.h"
@@ -62,6 +63,8 @@ class Engine {
   ShardStore& store() { return *store_; }
   // The store where it is on drives, else null.
   NvmeStore* drives() { return drives_; }
+  // What the rank moved between memory and drives since the engine was made.
+  DriveTraffic drive_traffic() const;
   BatchStage& batches() { return *batches_; }
   CopyEngine& copies() { return device_.copies(); }
   const UnitRunner& runner() const { return *runner_; }
@@ -109,6 +112,8 @@ class Engine {
   std::vector<std::span<std::byte>> carve_parts(const std::string& name);
   std::span<std::byte> carve_if_planned(const std::string& name);
   std::unique_ptr<ShardStore> make_store(const RunKey& state_key);
+  std::unique_ptr<InputOffload> make_input_offload();
+  StateFileOptions state_files(StateFile file) const;
   void make_lanes(const std::optional<StreamDelays>& delays);
   void run(const StepSchedule& schedule, const std::string& reason);
   std::unique_ptr<NodeShards> make_node();

@@ -12,6 +12,7 @@
 #include "offload/plan/machine.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/fsdp/small_model.h"
+#include "tests/nvme/scratch_file.h"
 
 namespace longshore {
 namespace {
@@ -19,10 +20,13 @@ namespace {
 constexpr int64_t kPositions = 12;
 constexpr int64_t kLayers = 5;
 
+// Where kept inputs are.
+enum class InputHome : uint8_t { kDevice, kHost, kNvme };
+
 struct Variant {
   int64_t prefetch = 1;
   bool recompute = true;
-  bool offload_inputs = false;
+  InputHome inputs = InputHome::kDevice;
   UpdateOverlap overlap = UpdateOverlap::kNone;
   bool clips = true;
   GatherMode gather = GatherMode::kCollective;
@@ -30,7 +34,7 @@ struct Variant {
 
   std::string text() const {
     return "prefetch " + std::to_string(prefetch) + ", recompute " + std::to_string(recompute) +
-           ", offload_inputs " + std::to_string(offload_inputs) + ", gather " +
+           ", inputs " + std::to_string(static_cast<int>(inputs)) + ", gather " +
            std::to_string(static_cast<int>(gather)) + ", overlap " +
            std::to_string(static_cast<int>(overlap)) + ", delays " +
            std::to_string(delays ? static_cast<int64_t>(delays->seed) : -1);
@@ -85,7 +89,12 @@ TierPlan plan_of(const Model& model, const Variant& variant, int32_t ranks) {
   inputs.max_tokens = kPositions;
   inputs.prefetch = variant.prefetch;
   inputs.recompute = variant.recompute;
-  inputs.offload_inputs = variant.offload_inputs;
+  inputs.offload_inputs = variant.inputs != InputHome::kDevice;
+  if (variant.inputs == InputHome::kNvme) {
+    static const ScratchDirectory one, two;
+    inputs.nvme.inputs = true;
+    inputs.nvme.directories = {one.path(), two.path()};
+  }
   inputs.overlap = variant.overlap;
   inputs.gather = variant.gather;
   inputs.device_cap = 2 * kGiB;
@@ -155,6 +164,9 @@ uint64_t train(Engine& engine, const ModuleModel& model, const Variant& variant,
   }
   engine.apply_updates();
   EXPECT_LE(engine.memory().usage().owned, engine.plan().device_owned);
+  const auto planned = static_cast<Bytes>(steps);
+  EXPECT_EQ(engine.drive_traffic().read, planned * engine.plan().step.nvme_read);
+  EXPECT_EQ(engine.drive_traffic().written, planned * engine.plan().step.nvme_written);
   digest.add(engine.store(), model.spec().units.size());
   return digest.hasher.digest();
 }
@@ -205,10 +217,10 @@ TEST(OverlappedStep, OneRankGivesTheSameBits) {
     uint64_t seed = 1;
     for (const UpdateOverlap overlap : overlaps) {
       for (const int64_t prefetch : {0, 1, 2, 3}) {
-        for (const bool offload_inputs : {false, true}) {
+        for (const InputHome inputs : {InputHome::kDevice, InputHome::kHost, InputHome::kNvme}) {
           const Variant variant{.prefetch = prefetch,
                                 .recompute = (seed % 2) == 0,
-                                .offload_inputs = offload_inputs,
+                                .inputs = inputs,
                                 .overlap = overlap,
                                 .clips = clips,
                                 .delays = StreamDelays{.seed = seed, .most_microseconds = 300}};
@@ -234,7 +246,8 @@ std::vector<Variant> cover(bool clips) {
       variants.push_back(
           {.prefetch = static_cast<int64_t>(p),
            .recompute = low == 0,
-           .offload_inputs = high == 0,
+           .inputs =
+               high == 0 ? (low == 0 ? InputHome::kHost : InputHome::kNvme) : InputHome::kDevice,
            .overlap = overlaps[o],
            .clips = clips,
            .gather = (p + p / 2 + o) % 2 == 0 ? GatherMode::kHost : GatherMode::kCollective,
@@ -263,7 +276,7 @@ std::vector<Variant> delayed(uint64_t seeds) {
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     variants.push_back({.prefetch = static_cast<int64_t>(seed % 4),
                         .recompute = seed % 8 < 4,
-                        .offload_inputs = seed % 3 == 0,
+                        .inputs = static_cast<InputHome>(seed % 3),
                         .overlap = UpdateOverlap::kForward,
                         .gather = seed % 5 < 2 ? GatherMode::kHost : GatherMode::kCollective,
                         .delays = StreamDelays{.seed = seed, .most_microseconds = 200}});

@@ -123,7 +123,7 @@ std::string difference(ShardStore& store, const std::vector<FlatLayout>& layouts
   return {};
 }
 
-NvmeStore::MakeDrives SimDrives::maker() {
+MakeDrives SimDrives::maker() {
   return [this](const StripeMap& map, std::span<std::byte>) {
     std::vector<std::unique_ptr<Drive>> drives;
     for (int i = 0; i < map.drives(); ++i) {

@@ -36,7 +36,7 @@ class SimDrives {
   std::vector<SimInjector> injectors;
   uint64_t seed = 1;
 
-  NvmeStore::MakeDrives maker();
+  MakeDrives maker();
   std::vector<std::unique_ptr<SimMedium>> media;
   // After power loss.
   void lose_power(SimRandom& random);

@@ -29,7 +29,7 @@ void load(NvmeStore& store, const std::vector<FlatLayout>& layouts) {
 }
 
 // Drives with threads of their own on simulated media.
-NvmeStore::MakeDrives threaded(std::vector<std::unique_ptr<SimMedium>>& media) {
+MakeDrives threaded(std::vector<std::unique_ptr<SimMedium>>& media) {
   return [&media](const StripeMap& map, std::span<std::byte>) {
     std::vector<std::unique_ptr<Drive>> drives;
     for (int i = 0; i < map.drives(); ++i) {
@@ -193,7 +193,7 @@ class Gate {
   bool timed_out_ = false;
 };
 
-NvmeStore::MakeDrives gated(Gate& gate, std::unique_ptr<SimMedium>& medium) {
+MakeDrives gated(Gate& gate, std::unique_ptr<SimMedium>& medium) {
   return [&](const StripeMap& map, std::span<std::byte>) {
     medium = std::make_unique<SimMedium>(map.file_bytes(0));
     SimOptions options;

@@ -131,11 +131,41 @@ TEST(TierPlan, CountsOffloadedInputsOnTheHost) {
   EXPECT_EQ(bytes_of(host, "input_slot.1"), 4 * 12800);
   EXPECT_EQ(bytes_of(host, "input.block.0"), -1);
   // Seven units have six inputs; those of the last two stay.
-  EXPECT_EQ(host.host_inputs_total(), 4 * 4 * 12800);
-  EXPECT_EQ(host.host_inputs.at(6), 0);
+  EXPECT_EQ(host.offloaded_inputs_total(), 4 * 4 * 12800);
+  EXPECT_EQ(host.host_inputs, 4 * 4 * 12800);
+  EXPECT_EQ(host.offloaded_inputs.at(6), 0);
   EXPECT_EQ(device.device_owned - host.device_owned, 4 * 4 * 12800);
   EXPECT_EQ(host.step.h2d - device.step.h2d, 4 * 4 * 12800);
   EXPECT_EQ(host.step.d2h - device.step.d2h, 4 * 4 * 12800);
+}
+
+// On the drives: two staging slots on the host, and what does not stay in them is written and read.
+TEST(TierPlan, CountsOffloadedInputsOnTheDrives) {
+  const ModelSpec model = fakes::make_small_model(5, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.offload_inputs = true;
+  const TierPlan host = draft_tier_plan(inputs, made_up_machine());
+  inputs.nvme.inputs = true;
+  inputs.nvme.directories = {"/one", "/two"};
+  const TierPlan drives = draft_tier_plan(inputs, made_up_machine());
+  EXPECT_EQ(drives.device_owned, host.device_owned);
+  EXPECT_EQ(drives.step.h2d, host.step.h2d);
+  EXPECT_EQ(drives.host_arena, host.host_arena) << "the state is on the host";
+  // 12800 bytes are four blocks on a drive.
+  EXPECT_EQ(drives.host_inputs, 2 * 4 * 4 * kBlockBytes);
+  EXPECT_EQ(drives.host_total - host.host_total, drives.host_inputs - host.host_inputs);
+  EXPECT_EQ(drives.step.nvme_written, 2 * 4 * 4 * kBlockBytes);
+  EXPECT_EQ(drives.step.nvme_read, drives.step.nvme_written);
+  EXPECT_GE(drives.nvme_files.at(0) + drives.nvme_files.at(1), drives.step.nvme_written);
+  EXPECT_NEAR(static_cast<double>(drives.nvme_drive_writes.at(0)),
+              static_cast<double>(drives.step.nvme_written) / 2, kBlockBytes);
+  EXPECT_NE(format_plan(drives, made_up_machine()).find("nvme: kept inputs between"),
+            std::string::npos);
+  EXPECT_EQ(format_plan(host, made_up_machine()).find("nvme:"), std::string::npos);
+  inputs.nvme.state = true;
+  const TierPlan both = draft_tier_plan(inputs, made_up_machine());
+  EXPECT_GT(both.step.nvme_written, 2 * drives.step.nvme_written);
+  EXPECT_EQ(both.host_inputs, drives.host_inputs);
 }
 
 TEST(TierPlan, GathersOnTheHostWhereRanksShareAMachine) {
@@ -368,6 +398,7 @@ TEST(PlanText, SaysTheSameNumbersAsTableAndAsJson) {
 TEST(PlanText, ForecastsHowLongDrivesLast) {
   const ModelSpec model = fakes::make_small_model(3, true);
   PlanInputs inputs = made_up_inputs(model);
+  inputs.nvme.state = true;
   inputs.nvme.directories = {"/one", "/two"};
   inputs.ranks_per_node = 2;
   const Machine machine = made_up_machine();

@@ -42,6 +42,7 @@ void expect_same(const RunDriver& run, const RunDriver& reference, const std::st
 struct Homes {
   int drives;
   std::string parameters;
+  std::string inputs;  // kept, between forward and backward
 };
 
 void expect_bits_of_host(const std::string& format, const std::string& compute,
@@ -53,9 +54,10 @@ void expect_bits_of_host(const std::string& format, const std::string& compute,
   for (const Homes& homes : variants) {
     RunDriver run("drives");
     const std::string what = format + " " + compute + " " + std::to_string(homes.drives) +
-                             " drives, parameters " + homes.parameters;
+                             " drives, parameters " + homes.parameters + ", inputs " + homes.inputs;
     ASSERT_EQ(run.train(joined(joined(same, on_drives(run, homes.drives)),
-                               {"--offload.parameters=" + homes.parameters})),
+                               {"--offload.parameters=" + homes.parameters,
+                                "--offload.activations=" + homes.inputs})),
               0)
         << what;
     expect_same(run, host, what);
@@ -63,10 +65,11 @@ void expect_bits_of_host(const std::string& format, const std::string& compute,
   }
 }
 
-const std::vector<Homes> kHomes = {{1, "host"}, {3, "nvme"}, {3, "host"}, {1, "nvme"}};
+const std::vector<Homes> kHomes = {
+    {1, "host", "device"}, {3, "nvme", "nvme"}, {3, "host", "host"}, {1, "nvme", "nvme"}};
 
-// Thirty steps: every format in both compute types, one and three directories, parameters there or
-// not, in a cover of their pairs.
+// Thirty steps: every format in both compute types, one and three directories, parameters and
+// inputs there or not, in a cover of their pairs.
 TEST(NvmeTraining, GivesTheBitsOfTheHostTier) {
   size_t next = 0;
   for (const std::string format : {"fp32", "split", "split-bf16", "split-int8"}) {
@@ -87,7 +90,11 @@ TEST(NvmeTraining, GivesTheBitsOfTheHostTierOnSeveralRanks) {
   for (const int ranks : {2, 4}) {
     RunDriver host("host-ranks"), run("drive-ranks");
     ASSERT_EQ(host.train_ranks(ranks, base(30)), 0) << host.output();
-    ASSERT_EQ(run.train_ranks(ranks, joined(base(30), on_drives(run, 2))), 0) << run.output();
+    ASSERT_EQ(
+        run.train_ranks(ranks, joined(joined(base(30), on_drives(run, 2)),
+                                      {"--offload.parameters=nvme", "--offload.activations=nvme"})),
+        0)
+        << run.output();
     expect_same(run, host, std::to_string(ranks) + " ranks");
   }
 }
@@ -95,7 +102,8 @@ TEST(NvmeTraining, GivesTheBitsOfTheHostTierOnSeveralRanks) {
 // Goal: where a container blocks io_uring the run says so once and gives the same bits.
 TEST(NvmeTraining, GivesTheSameBitsWhereIoUringIsBlocked) {
   const char* const kSaid = "threads with pread and pwrite serve";
-  const Arguments steps = joined(base(8), {"--offload.parameters=nvme"});
+  const Arguments steps =
+      joined(base(8), {"--offload.parameters=nvme", "--offload.activations=nvme"});
   RunDriver ring("ring");
   ASSERT_EQ(ring.train_ranks(1, joined(steps, on_drives(ring, 2))), 0) << ring.output();
   for (const int error : {EPERM, ENOSYS}) {
@@ -194,6 +202,7 @@ TEST(NvmeTraining, NeedsDirectories) {
   RunDriver run("without");
   EXPECT_EQ(run.train(joined(base(2), {"--offload.optimizer=nvme"})), 2);
   EXPECT_EQ(run.train(joined(base(2), {"--offload.parameters=nvme"})), 2);
+  EXPECT_EQ(run.train(joined(base(2), {"--offload.activations=nvme"})), 2);
 }
 
 }  // namespace
