@@ -110,6 +110,20 @@ std::string collectives_text(const StepTraffic& step) {
   return text.empty() ? text : "  between ranks: " + text + "\n";
 }
 
+// Copy, gather and compute are three stages: over two slots one of them waits for another. Empty
+// where it is not so.
+std::string prefetch_text(const TierPlan& plan) {
+  const ShardTopology& topology = plan.topology;
+  const bool gathers = topology.shard_ranks > 1 && plan.gather == GatherMode::kCollective;
+  if (!gathers || topology.keeps_gathered() || plan.slots != 2) return "";
+  Bytes more = 0;
+  for (const char* name : {"slot.0", "gradient.0"}) {
+    if (const PlannedBuffer* buffer = plan.buffer(name)) more += buffer->bytes;
+  }
+  return "  fsdp.prefetch = 2 would let copy, gather and compute of three units overlap, for " +
+         format_bytes(more) + " more on the device\n";
+}
+
 // Empty without drives. Wear is what decides how long a drive lasts.
 std::string nvme_text(const TierPlan& plan) {
   if (!plan.nvme.used()) return "";
@@ -137,8 +151,9 @@ std::string step_text(const TierPlan& plan) {
          std::to_string(plan.positions) + " positions\n  host to device " +
          format_bytes(plan.step.h2d) + ", device to host " + format_bytes(plan.step.d2h) +
          ", update reads and writes " + format_bytes(plan.step.update_dram) + "\n" +
-         collectives_text(plan.step) + "  about " + count_text(plan.step.flops_per_token) +
-         "FLOP a token, " + count_text(plan.step.flops_per_token * tokens) + "FLOP a step\n";
+         collectives_text(plan.step) + prefetch_text(plan) + "  about " +
+         count_text(plan.step.flops_per_token) + "FLOP a token, " +
+         count_text(plan.step.flops_per_token * tokens) + "FLOP a step\n";
 }
 
 Json lines_json(const std::vector<PlanLine>& lines, Bytes limit) {

@@ -342,6 +342,26 @@ TEST(TierPlan, RefusesAHostThatIsTooSmallAndSaysWhatSplitWouldSave) {
             std::string::npos);
 }
 
+// Where units are gathered, and only there, the plan says what a third slot would give.
+TEST(PlanText, SaysWhatAThirdSlotWouldGive) {
+  const ModelSpec model = fakes::make_small_model(3, false);
+  PlanInputs inputs = made_up_inputs(model);
+  const auto says = [&] {
+    const std::string text =
+        format_plan(draft_tier_plan(inputs, made_up_machine()), made_up_machine());
+    return text.find("fsdp.prefetch = 2 would") != std::string::npos;
+  };
+  EXPECT_FALSE(says()) << "one rank gathers nothing";
+  inputs.topology = make_topology(ShardStrategy::kFullShard, 2, 2);
+  inputs.ranks_per_node = 2;
+  const Bytes before = draft_tier_plan(inputs, made_up_machine()).device_total;
+  EXPECT_TRUE(says());
+  inputs.prefetch = 2;
+  EXPECT_FALSE(says());
+  const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
+  EXPECT_EQ(plan.device_total - before, bytes_of(plan, "slot.0") + bytes_of(plan, "gradient.0"));
+}
+
 TEST(TierPlan, FitsExactlyAtTheCapAndNotAByteBelow) {
   const ModelSpec model = fakes::make_small_model(3, true);
   PlanInputs inputs = made_up_inputs(model);
