@@ -2,7 +2,7 @@
 
     scripts/quickstart                      # makes the model and the data
     bench/state_formats.py [--seeds N] [--steps N] [--formats fp32,split-bf16]
-                           [--longshore build/release/longshore]
+                           [--longshore build/release/longshore] [--section.key=value ...]
 
 The table's loss is the one on the quick start's evaluation data at the end of the run.
 """
@@ -26,7 +26,7 @@ def train(arguments, state_format, seed):
     subprocess.run(
         [arguments.longshore, "train", RUN, f"--run.dir={directory}", f"--run.seed={seed}",
          f"--offload.state_format={state_format}", "--checkpoint.every_steps=0",
-         "--checkpoint.export=never", "--log.every_steps=1000", *length],
+         "--checkpoint.export=never", "--log.every_steps=1000", *length, *arguments.keys],
         check=True, capture_output=True)
     records = [json.loads(line) for line in open(f"{directory}/metrics.jsonl")]
     shutil.rmtree(f"{directory}/checkpoints", ignore_errors=True)
@@ -39,7 +39,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=0, help="0: all of the quick start")
     parser.add_argument("--formats", default=",".join(FORMATS), help="fp32 and others")
-    arguments = parser.parse_args()
+    arguments, arguments.keys = parser.parse_known_args()
     losses = {name: [] for name in arguments.formats.split(",")}
     for seed in range(1, arguments.seeds + 1):
         for name in losses:
