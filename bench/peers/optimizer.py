@@ -9,14 +9,19 @@ JSON.
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
+import sys
 import time
 
 import torch
 
 FORMATS = ("fp32", "split", "split-bf16", "split-int8")
+RATIOS = (("fp32", "DeepSpeed as ZeRO-3 uses it"), ("fp32", "DeepSpeed CPUAdam"),
+          ("fp32", "torch fused + bf16 copy"), ("split-bf16", "DeepSpeed as ZeRO-3 uses it"),
+          ("split-bf16", "fp32"), ("split-int8", "fp32"))
 
 
 def longshore(arguments, state_format):
@@ -56,7 +61,8 @@ def torch_fused(arguments):
 
 def deepspeed_adam(arguments):
     try:
-        from deepspeed.ops.adam import DeepSpeedCPUAdam
+        with contextlib.redirect_stdout(sys.stderr):  # its log would end up in the JSON
+            from deepspeed.ops.adam import DeepSpeedCPUAdam
     except ImportError:
         return {}
     parameter, copy = new_state(arguments.parameters)
@@ -91,9 +97,11 @@ def main():
                              else [found[0]] * 3)
         result[name] = {"parameters_per_second": arguments.parameters / median,
                         "seconds_median": median, "seconds_quartiles": [low, high]}
+    ratios = {f"{ours} / {other}": result[other]["seconds_median"] / result[ours]["seconds_median"]
+              for ours, other in RATIOS if other in result}
     print(json.dumps({"parameters": arguments.parameters, "threads": arguments.threads,
                       "rounds": arguments.rounds, "torch": torch.__version__,
-                      "figures": result}, indent=2))
+                      "figures": result, "ratios": ratios}, indent=2))
 
 
 if __name__ == "__main__":
