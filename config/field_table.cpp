@@ -208,7 +208,7 @@ Section offload_section() {
       "optimizer", &Offload::optimizer,
       {{"host", Offload::Optimizer::kHost}, {"nvme", Offload::Optimizer::kNvme}},
       {.sentence = "home of the fp32 master and the moments; nvme: "
-                   "every step is a durable commit on the drives"});
+                   "every step is a durable commit on the drives (nvme_versions)"});
   rows.choice<Offload::Activations>(
       "activations", &Offload::activations,
       {{"device", Offload::Activations::kDevice},
@@ -227,6 +227,11 @@ Section offload_section() {
                    "matrices in bf16 or 8 bits as well, rounded stochastically"});
   rows.add("nvme", KeyType::kPaths, &Offload::nvme,
            {.sentence = "one directory on each drive, for this run alone"});
+  rows.add("nvme_versions", KeyType::kInteger, &Offload::nvme_versions,
+           {.sentence = "versions of the state that the drives hold; 2: every step is a durable "
+                        "commit; 1: half the space, and only checkpoints survive a kill",
+            .bounds = between(1, 2),
+            .unit = "versions"});
   rows.add("nvme_tbw", KeyType::kBytes, &Offload::nvme_tbw,
            {.sentence = "what each drive may be written in its life as its maker says (TBW), for "
                         "the plan's forecast; auto: only what the drives say of their wear",

@@ -145,6 +145,7 @@ struct OffloadSection {
   Activations activations = Activations::kDevice;
   StateFormat state_format = StateFormat::kSplitBf16;
   std::vector<std::string> nvme;       // one directory per drive
+  int64_t nvme_versions = 2;           // of the state on them; 1: no step is durable
   std::optional<Bytes> nvme_tbw;       // a drive's rated life; nullopt = auto: what drives say
   std::optional<Bytes> device_memory;  // nullopt = auto
   std::optional<Bytes> host_memory;    // nullopt = auto

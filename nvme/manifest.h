@@ -44,6 +44,9 @@ struct Geometry {
   bool operator==(const Geometry&) const = default;
 };
 
+// The step of a manifest that says whose the file is, and that it holds no version.
+inline constexpr int64_t kNoStep = -1;
+
 // A state that all ranks have. `sequence` counts commits, skipped steps included; `version` counts
 // changes of the state; a version lies in slot version mod 2, a manifest in copy sequence mod 2.
 struct CommitPoint {

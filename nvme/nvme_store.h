@@ -12,6 +12,9 @@
 //   [ parameters of every unit | gradients of every unit | I/O window ]
 //
 // Failures of writes are kept and thrown at the next commit: the last commit stays.
+//
+// With one version kept (options.versions) nothing ever is committed: half the space, and a start
+// finds nothing. All the rest is the same, checksums in memory included.
 #pragma once
 
 #include <condition_variable>
@@ -39,6 +42,7 @@ struct NvmeStoreOptions {
   int32_t ranks = 1;
   Geometry geometry;
   int drives = 1;
+  int versions = 2;  // of the state on the drives; 1: no step is durable
   // Units in the window at once: one leased, one read ahead, one written behind.
   int state_slots = 3;
   // Units whose parameters are in memory at once, where they live on the drives.
@@ -63,14 +67,15 @@ class NvmeStore final : public ShardStore {
 
   // Recovers what the drives hold, checks all of it, and reads the parameters. Without a commit the
   // state is all zeros until it is loaded and committed. Collective; `random` differs between
-  // starts.
+  // starts. With one version kept there never is a commit, and the files become this run's.
   // kForget starts anew over what this run left, whatever its layout.
   const std::optional<CommitPoint>& start(Agreement& agreement, uint64_t random,
                                           Existing existing = Existing::kUse);
   // Makes the state that was updated since the last commit durable, on all ranks or on none.
   // Collective. A skipped step updates nothing and is recorded all the same. May run beside
   // `parameters` and `gradient`, not beside `state`: an update deferred into the next forward pass
-  // is committed at any time after its last unit and before the next update's first.
+  // is committed at any time after its last unit and before the next update's first. With one
+  // version kept it only ends the writes and throws what one failed with, on this rank alone.
   void commit(const DurableStep& record, Agreement& agreement);
   const std::optional<CommitPoint>& committed() const { return chunks_->committed(); }
 

@@ -235,6 +235,7 @@ void NvmeStore::give_back(int32_t id, StateSlot& slot) noexcept {
 void NvmeStore::write_behind(int32_t id, StateSlot& slot) {
   Unit& unit = at(UnitId(id));
   bool changed = false;
+  std::array<bool, 3> writes{};  // by role
   for (const PartRole role : kStored) {
     const int part = unit.part_ids[index_of(role)];
     if (part < 0) continue;
@@ -251,14 +252,14 @@ void NvmeStore::write_behind(int32_t id, StateSlot& slot) {
     LONGSHORE_CHECK(newest || role != PartRole::kFrozen || !committed())
         << "unit " << id << "'s frozen parameters were changed";
     changed = changed || !newest;
+    writes[index_of(role)] = !newest || role != PartRole::kFrozen;
   }
   if (!changed) return;
   refresh_host_parameters(unit, slot);
   Bytes written = 0;
   set_use(slot, StateSlot::Use::kWriting);
   for (const PartRole role : kStored) {
-    const int part = unit.part_ids[index_of(role)];
-    if (part < 0 || (role == PartRole::kFrozen && committed())) continue;
+    if (!writes[index_of(role)]) continue;
     chunks_->start_write(slot.sealed[index_of(role)], slot.ios[index_of(role)]);
     written += static_cast<Bytes>(slot.sealed[index_of(role)].memory.size());
   }

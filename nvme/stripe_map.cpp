@@ -40,9 +40,11 @@ class Turns {
 
 }  // namespace
 
-StripeMap::StripeMap(std::vector<PartSpec> parts, const Geometry& geometry, int drives)
-    : parts_(std::move(parts)), geometry_(geometry) {
+StripeMap::StripeMap(std::vector<PartSpec> parts, const Geometry& geometry, int drives,
+                     int versions)
+    : parts_(std::move(parts)), geometry_(geometry), versions_(versions) {
   LONGSHORE_CHECK(drives >= 1 && drives <= kMaxDrives) << drives;
+  LONGSHORE_CHECK(versions == 1 || versions == 2) << versions;
   LONGSHORE_CHECK(geometry.chunk_bytes > 0 && geometry.chunk_bytes % kBlockBytes == 0);
   for (int i = 0; i < drives; ++i) {
     LONGSHORE_CHECK(geometry.weights[static_cast<size_t>(i)] >= 1) << "weight of drive " << i;
@@ -78,9 +80,10 @@ void StripeMap::place_chunks() {
       const bool versioned = parts_[static_cast<size_t>(chunk.part)].versioned;
       if (chunk.drive == drive) area_bytes[versioned ? 1 : 0] += chunk.bytes;
     }
-    const Bytes once = align_area(table_offset(drive, 2), area_bytes[0]);
+    const Bytes once = align_area(table_offset(drive, versions_ == 1 ? 0 : 2), area_bytes[0]);
     const Bytes slot_a = align_area(once + area_bytes[0], area_bytes[1]);
-    const Bytes slot_b = align_area(slot_a + area_bytes[1], area_bytes[1]);
+    const Bytes slot_b =
+        versions_ == 1 ? slot_a : align_area(slot_a + area_bytes[1], area_bytes[1]);
     std::array<Bytes, 2> cursor{};
     for (ChunkPlace& chunk : chunks_) {
       if (chunk.drive != drive) continue;
@@ -107,6 +110,8 @@ uint64_t StripeMap::layout_hash() const {
     add(part.bytes);
     add(part.versioned ? 1 : 0);
   }
+  // Files of one mode are never taken for the other's.
+  if (versions_ == 1) hasher.update("one version");
   return hasher.digest();
 }
 

@@ -5,6 +5,8 @@
 // go to the drives in turn, each drive as often as its weight says; on a drive they lie end to end.
 //
 //   drive file: [ manifests | tables A, B | parts with one slot | slot A | slot B ]
+//
+// A map for one version has one slot and no tables: what is written goes over what was there.
 #pragma once
 
 #include <array>
@@ -20,7 +22,7 @@ namespace longshore {
 struct PartSpec {
   std::string name;  // for errors: "unit 3's moments"
   Bytes bytes = 0;   // a multiple of kBlockBytes
-  // Rewritten with every version, in two slots; else written once.
+  // Rewritten with every version, in a slot for each version kept; else written once.
   bool versioned = true;
 };
 
@@ -29,16 +31,17 @@ struct ChunkPlace {
   int32_t drive = 0;
   Bytes part_offset = 0;
   Bytes bytes = 0;
-  std::array<Bytes, 2> offsets{};  // in the drive's file, by slot; equal without versions
+  std::array<Bytes, 2> offsets{};  // in the drive's file, by slot; equal where there is one
   int64_t table_index = 0;         // among the drive's chunks
 };
 
 class StripeMap {
  public:
-  // Weights of the first `drives` drives are >= 1.
-  StripeMap(std::vector<PartSpec> parts, const Geometry& geometry, int drives);
+  // Weights of the first `drives` drives are >= 1. `versions`, 1 or 2, is how many are kept.
+  StripeMap(std::vector<PartSpec> parts, const Geometry& geometry, int drives, int versions = 2);
 
   int drives() const { return static_cast<int>(file_bytes_.size()); }
+  int versions() const { return versions_; }
   const Geometry& geometry() const { return geometry_; }
   int part_count() const { return static_cast<int>(parts_.size()); }
   const PartSpec& part(int part) const { return parts_.at(static_cast<size_t>(part)); }
@@ -61,6 +64,7 @@ class StripeMap {
 
   std::vector<PartSpec> parts_;
   Geometry geometry_;
+  int versions_;
   std::vector<int64_t> first_chunks_;
   std::vector<ChunkPlace> chunks_;
   std::vector<int64_t> chunks_on_;

@@ -67,7 +67,9 @@ std::optional<Manifest> VersionLog::read_copy(size_t drive, int copy) {
     return std::nullopt;
   }
   check_identity(*manifest, drive);
-  if (copy_of(manifest->point.sequence) != copy) return std::nullopt;
+  if (manifest->point.step == kNoStep || copy_of(manifest->point.sequence) != copy) {
+    return std::nullopt;
+  }
   return manifest;
 }
 
@@ -95,8 +97,9 @@ void VersionLog::check_identity(const Manifest& manifest, size_t drive) const {
   }
   if (manifest.layout_hash != identity_.layout_hash || manifest.geometry != identity_.geometry) {
     throw CheckpointError(path +
-                          ": was made for another model, state format or grouping of units; go on "
-                          "from a checkpoint, or with the run file that wrote it");
+                          ": was made for another model, state format, grouping of units or "
+                          "offload.nvme_versions; go on from a checkpoint, or with the run file "
+                          "that wrote it");
   }
 }
 
@@ -151,6 +154,13 @@ void VersionLog::write(const LoggedPoint& logged) {
     encode(manifest, blocks.back().bytes());
   }
   write_block(copy_of(logged.point.sequence), blocks);
+}
+
+void VersionLog::claim() {
+  LoggedPoint nothing;
+  nothing.point.step = kNoStep;
+  nothing.table_roots.resize(drives_.size());
+  write(nothing);
 }
 
 void VersionLog::void_all() {

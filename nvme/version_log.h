@@ -40,6 +40,9 @@ class VersionLog {
   std::vector<LoggedPoint> read();
   // Writes the point's manifest on all drives and flushes. The data must be durable.
   void write(const LoggedPoint& logged);
+  // Writes manifests that say whose the files are and that they hold no version: nobody recovers
+  // anything from them, and other runs are refused.
+  void claim();
   // Makes all manifests newer than `newest` (all of them without it) invalid, durably.
   void void_newer_than(std::optional<uint64_t> newest);
   // The same for all manifests of this run, of whatever layout. CheckpointError where the files are

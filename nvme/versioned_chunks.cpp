@@ -7,6 +7,16 @@
 #include "base/log.h"
 
 namespace longshore {
+namespace {
+
+// After damage.
+std::string advice(const StripeMap& map) {
+  return map.versions() == 1
+             ? "Start again: the run goes on from its newest checkpoint"
+             : "Start again: an older version is used where it is whole, else a checkpoint";
+}
+
+}  // namespace
 
 VersionedChunks::VersionedChunks(std::vector<Drive*> drives, const StripeMap* map,
                                  const RunKey& run, int32_t rank, int32_t ranks,
@@ -15,8 +25,7 @@ VersionedChunks::VersionedChunks(std::vector<Drive*> drives, const StripeMap* ma
       map_(map),
       identity_{run, rank, ranks, map->layout_hash(), map->geometry()},
       parallel_(std::move(parallel)),
-      mover_(drives_, map, rank, parallel_,
-             "Start again: an older version is used where it is whole, else a checkpoint"),
+      mover_(drives_, map, rank, parallel_, advice(*map)),
       log_(drives_, identity_),
       sums_(map->chunks().size()),
       written_(static_cast<size_t>(map->part_count())) {}
@@ -26,6 +35,7 @@ void VersionedChunks::begin(const Recovery& recovery) {
   incarnation_ = recovery.incarnation();
   committed_.reset();
   making_version_ = 0;
+  if (map_->versions() == 1) log_.claim();
   if (!recovery.point()) return;
   committed_ = recovery.point()->point;
   table_roots_ = recovery.point()->table_roots;

@@ -8,7 +8,8 @@
 // The newest bytes of a part are those of the committed version, or, once the part was written
 // since, those of the version in the making; that one goes to the other slot. A commit ends the
 // version in the making and begins none: with nothing written since the last commit it only records
-// the step.
+// the step. Where the map keeps one version there is no commit: parts are written in place, the
+// checksums live in memory alone, and no later start trusts the bytes.
 //
 // Checksums are made from the memory that is written, and bound to run, rank, incarnation, version
 // and place: stale, misdirected and foreign bytes are found, not only flipped bits.
@@ -45,6 +46,7 @@ class VersionedChunks {
   // `window` (at least two chunks) is used to read everything once.
   Recovery make_recovery(std::span<std::byte> window, uint64_t random,
                          Existing existing = Existing::kUse);
+  // With one version kept, also marks the files as this run's.
   void begin(const Recovery& recovery);
   // What the run went on from, or was committed last; none before the first commit.
   const std::optional<CommitPoint>& committed() const { return committed_; }
@@ -76,6 +78,8 @@ class VersionedChunks {
   // all.
   void conclude_commit(int64_t least_vote);
   void commit(const DurableStep& record, Agreement& agreement);
+  // Throws what a finished write failed with; for whoever does not commit.
+  void check_writes() const;
 
   // Chunks that were wrong at first and right when read once more.
   int64_t repaired_reads() const { return mover_.repaired_reads(); }

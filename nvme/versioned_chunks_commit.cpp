@@ -57,6 +57,7 @@ std::vector<uint64_t> VersionedChunks::write_tables(const CommitPoint& point) {
 }
 
 int64_t VersionedChunks::prepare_commit(const DurableStep& record) {
+  LONGSHORE_CHECK(map_->versions() == 2) << "one version is written over, not committed";
   LONGSHORE_CHECK(!pending_ && writes_in_flight_ == 0)
       << writes_in_flight_.load() << " writes in flight";
   LoggedPoint logged;
@@ -98,6 +99,12 @@ void VersionedChunks::conclude_commit(int64_t least_vote) {
 void VersionedChunks::commit(const DurableStep& record, Agreement& agreement) {
   const int64_t vote = prepare_commit(record);
   conclude_commit(agreement.reduce({vote, 0, 0, 0}).least[0]);
+}
+
+void VersionedChunks::check_writes() const {
+  if (failure_.empty()) return;
+  throw IoError("the state could not be written: " + failure_ +
+                "; start again: the run goes on from its newest checkpoint");
 }
 
 // ---- Recovery ----

@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "nvme/state_files.h"
-#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/resume_point.h"
 
 namespace longshore {
 namespace {
@@ -54,32 +54,38 @@ RunKey agree_on_key(const RunSetup& setup, const std::string& run_directory) {
 
 // What one rank's files are to this run.
 struct Found {
-  bool any = false;     // a manifest is there
-  bool ours = true;     // of this run's key
-  bool usable = false;  // of the same ranks and layout: recovery can read it
-  int64_t step = -1;    // of the newest manifest
+  bool any = false;        // a manifest is there
+  std::string foreign;     // the first directory with another run's
+  bool usable = false;     // of the same ranks and layout: recovery can read it
+  int64_t step = kNoStep;  // of the newest manifest
 };
 
+// In every directory: what one of them holds is not removed because another one is empty.
 Found look_at(const RunSetup& setup, const TierPlan& plan, const RunKey& key) {
   const Rank rank = setup.ranks->rank();
-  const std::optional<Manifest> manifest = peek_state_file(plan.nvme.directories, rank.value);
-  if (!manifest) return {};
   const NvmeStoreOptions options = nvme_options(plan.nvme, plan.state, plan.topology, rank, key);
   const std::vector<FlatLayout> layouts =
       make_layouts(setup.source->spec(), plan.topology.shard_ranks);
+  const uint64_t layout_hash = NvmeStore::make_map(layouts, options).layout_hash();
   Found found;
-  found.any = true;
-  found.ours = manifest->run == key;
-  found.usable = manifest->ranks == options.ranks && manifest->rank == options.rank &&
-                 manifest->drives == options.drives &&
-                 manifest->layout_hash == NvmeStore::make_map(layouts, options).layout_hash();
-  found.step = manifest->point.step;
+  for (const std::string& directory : plan.nvme.directories) {
+    const std::optional<Manifest> manifest = peek_state_file({directory}, rank.value);
+    if (!manifest) continue;
+    const bool usable = manifest->ranks == options.ranks && manifest->rank == options.rank &&
+                        manifest->drives == options.drives && manifest->layout_hash == layout_hash;
+    found.usable = usable && (found.usable || !found.any);
+    if (manifest->run != key && found.foreign.empty()) found.foreign = directory;
+    found.step = std::max(found.step, manifest->point.step);
+    found.any = true;
+  }
   return found;
 }
 
-int64_t newest_checkpoint(const std::string& run_directory) {
-  const std::vector<CheckpointEntry> entries = list_checkpoints(run_directory + "/checkpoints");
-  return entries.empty() ? -1 : entries.front().step.value;
+// Of the newest that is valid, for which the drives' state may be given up; step 0 any start has.
+int64_t newest_checkpoint(const RunSetup& setup, const std::string& run_directory) {
+  const FoundCheckpoint found =
+      find_checkpoint(run_directory + "/checkpoints", "auto", setup.ranks->world());
+  return found.checkpoint ? found.checkpoint->manifest().progress.step.value : 0;
 }
 
 void remove_files(const TierPlan& plan, Rank rank) {
@@ -113,22 +119,22 @@ RunKey settle_drive_state(const RunSetup& setup, const TierPlan& plan,
   const Found found = look_at(setup, plan, key);
   CommAgreement agreement(setup.ranks->groups().all);
   const Outcome all =
-      agreement.reduce({found.any ? 1 : 0, found.ours ? 1 : 0, found.usable ? 1 : 0, found.step});
-  const std::string where = plan.nvme.directories.front();
-  if (all.least[1] == 0) {
+      agreement.reduce({found.foreign.empty() ? 1 : 0, found.usable ? 1 : 0, found.step, 0});
+  const std::string where = found.foreign.empty() ? plan.nvme.directories.front() : found.foreign;
+  if (all.least[0] == 0) {
     throw ConfigError("offload.nvme: " + where +
                       " holds the state of another run; give this run directories of its own, or "
                       "remove the *.state files there");
   }
   const bool wants_state = setup.config.checkpoint.resume == "auto";
-  if (wants_state && all.least[2] == 1) return key;
-  const int64_t step = all.greatest[3];
-  if (wants_state && all.greatest[0] == 1 && step > newest_checkpoint(run_directory)) {
+  if (wants_state && all.least[1] == 1) return key;
+  const int64_t step = all.greatest[2];
+  if (wants_state && step > 0 && step > newest_checkpoint(setup, run_directory)) {
     throw CheckpointError(
         where + ": holds the state after step " + std::to_string(step) +
-        ", made for other ranks, units, drives or another state format than the run file's, and "
-        "no checkpoint is as new; run once as it was and stop it (it saves a checkpoint), or name "
-        "the checkpoint to go back to as checkpoint.resume");
+        ", made for other ranks, units, drives, another state format or offload.nvme_versions than "
+        "the run file's, and no checkpoint is as new; run once as it was and stop it (it saves a "
+        "checkpoint), or name the checkpoint to go back to as checkpoint.resume");
   }
   if (found.any) log_info(where + ": the state files are made anew");
   remove_files(plan, setup.ranks->rank());

@@ -26,9 +26,10 @@ class CommAgreement final : public Agreement {
 };
 
 // The key under which the run's state files are to be opened. Files that this run may not go on
-// from (checkpoint.resume says otherwise, or they were made for other ranks, units or formats and
-// hold nothing newer than the newest checkpoint) are removed first. CheckpointError where they hold
-// steps that would be lost; ConfigError where they belong to another run.
+// from (checkpoint.resume says otherwise, or they were made for other ranks, units, formats or
+// versions and hold nothing newer than the newest valid checkpoint) are removed first.
+// CheckpointError where they hold steps that would be lost; ConfigError where they belong to
+// another run. Collective.
 RunKey settle_drive_state(const RunSetup& setup, const TierPlan& plan,
                           const std::string& run_directory);
 

@@ -413,8 +413,8 @@ void Trainer::commit() {
   engine_.count_host_wait("a commit");
   NvmeStore* drives = engine_.drives();
   drives->commit(*pending_commit_, agreement_);
-  // The step line is of no use without the step.
-  if (metrics_) {
+  // The step line is of no use without the step. One version is never committed.
+  if (metrics_ && drives->committed()) {
     write(CommitRecord{.step = Step(pending_commit_->step),
                        .version = static_cast<int64_t>(drives->committed()->version),
                        .seconds = seconds_since(begin)});

@@ -54,9 +54,9 @@ class Trainer {
   bool resume_from_drives();
   // From here on the run continues `saved`, found at `path`.
   void continue_from(const RunProgress& saved, const std::string& path);
-  // Where the state is on drives: the step will be durable once its updates are written.
+  // Where the state is on drives: what their commit will say once the step's updates are written.
   void stage_commit();
-  // They are: makes the step durable.
+  // They are: makes the step durable, where the drives keep two versions.
   void commit();
   // Before anything but a step reads parameters or state.
   void apply_updates();

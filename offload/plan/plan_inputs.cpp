@@ -86,6 +86,8 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCost
   if (inputs.nvme.used()) {
     inputs.nvme.directories = config.offload.nvme;
     inputs.nvme.rated_writes = config.offload.nvme_tbw;
+    inputs.nvme.versions = static_cast<int>(config.offload.nvme_versions);
+    inputs.nvme.checkpoint_steps = config.checkpoint.every_steps;
   }
   inputs.steps = config.train.steps;
   inputs.sequences_per_step = config.train.sequences_per_step;

@@ -127,8 +127,12 @@ std::string prefetch_text(const TierPlan& plan) {
 // Empty without drives. Wear is what decides how long a drive lasts.
 std::string nvme_text(const TierPlan& plan) {
   if (!plan.nvme.used()) return "";
+  const bool one = plan.nvme.state && plan.nvme.versions == 1;
   std::string text = "nvme: ";
-  if (plan.nvme.state) text += "two versions of the state; every step is a durable commit";
+  if (plan.nvme.state) {
+    text += (one ? "one version of the state, half the space; " : "two versions of the state; ") +
+            durability_text(plan);
+  }
   if (plan.nvme.state && plan.nvme.inputs) text += "; ";
   if (plan.nvme.inputs) text += "kept inputs between forward and backward";
   text += "\n";
@@ -142,7 +146,27 @@ std::string nvme_text(const TierPlan& plan) {
         static_cast<double>(plan.step.nvme_written) * static_cast<double>(plan.steps) * 1e-12;
     text += "; the run writes " + fixed(terabytes, 3) + " TB";
   }
-  return text + "\n" + drive_life_text(plan) + "\n";
+  text += "\n" + drive_life_text(plan);
+  if (one) {
+    text += "  each checkpoint writes " + format_bytes(plan.checkpoint_bytes) + " to run.dir" +
+            (plan.topology.ranks > 1 ? ", by all ranks together" : "") + "\n";
+  }
+  return text + "\n";
+}
+
+Json nvme_json(const TierPlan& plan) {
+  Json durable = plan.nvme.versions == 1 ? "checkpoint" : "step";
+  if (!plan.nvme.state) durable = nullptr;
+  return {{"directories", plan.nvme.directories},
+          {"state", plan.nvme.state},
+          {"parameters", plan.nvme.parameters},
+          {"kept_inputs", plan.nvme.inputs},
+          {"file_bytes", plan.nvme_files},
+          {"versions", plan.nvme.versions},
+          {"durable", durable},
+          {"checkpoint_every_steps", plan.nvme.checkpoint_steps},
+          {"checkpoint_bytes", plan.checkpoint_bytes},
+          {"life", drive_life_json(plan)}};
 }
 
 std::string step_text(const TierPlan& plan) {
@@ -243,6 +267,16 @@ std::string format_plan(const TierPlan& plan, const Machine& machine) {
   return text;
 }
 
+std::string durability_text(const TierPlan& plan) {
+  if (plan.nvme.versions == 2) return "every step is a durable commit";
+  if (plan.nvme.checkpoint_steps == 0) {
+    return "no step is durable: a kill costs every step since the start "
+           "(checkpoint.every_steps = 0)";
+  }
+  return "no step is durable: a kill costs up to " + std::to_string(plan.nvme.checkpoint_steps) +
+         " steps (checkpoint.every_steps)";
+}
+
 std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
   const Json json = {{"fits", plan.fits()},
                      {"parameters", plan.parameters},
@@ -250,13 +284,7 @@ std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
                      {"ranks", ranks_json(plan.topology)},
                      {"device", device_json(plan)},
                      {"host", host_json(plan)},
-                     {"nvme",
-                      {{"directories", plan.nvme.directories},
-                       {"state", plan.nvme.state},
-                       {"parameters", plan.nvme.parameters},
-                       {"kept_inputs", plan.nvme.inputs},
-                       {"file_bytes", plan.nvme_files},
-                       {"life", drive_life_json(plan)}}},
+                     {"nvme", nvme_json(plan)},
                      {"step",
                       {{"micro_batches", plan.micro_batches},
                        {"positions", plan.positions},

@@ -10,6 +10,8 @@ namespace longshore {
 
 // What lives where, in bytes and percent of the limit; ends with a newline.
 std::string format_plan(const TierPlan& plan, const Machine& machine);
+// What a kill costs a run whose state is on drives; part of a line.
+std::string durability_text(const TierPlan& plan);
 // One JSON object, indented; ends with a newline.
 std::string plan_to_json(const TierPlan& plan, const Machine& machine);
 

@@ -92,6 +92,11 @@ class Draft {
     plan_.positions = product({inputs_.micro_batch, inputs_.max_tokens});
     const int64_t at_once = product({inputs_.micro_batch, inputs_.topology.ranks});
     plan_.micro_batches = (inputs_.sequences_per_step + at_once - 1) / at_once;
+    for (const UnitSpec& unit : model_.units) {
+      for (const ParamSpec& parameter : unit.parameters) {
+        plan_.checkpoint_bytes += checkpoint_bytes(parameter);
+      }
+    }
     plan_.overlap = inputs_.overlap;
     plan_.gather = inputs_.gather;
     // A unit's gradient is computed, summed over ranks and drained at the same time as its
@@ -121,6 +126,17 @@ class Draft {
     Bytes sum = 0;
     for (Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
       sum += update_traffic(inputs_.state, segment, layouts_[unit].shard_elements(segment)).total();
+    }
+    return sum;
+  }
+
+  // The fp32 master, and moments as the state has them.
+  Bytes checkpoint_bytes(const ParamSpec& parameter) const {
+    if (parameter.frozen) return 0;
+    Bytes sum = product({parameter.elements(), width_of(DType::kF32)});
+    for (Region region :
+         {Region::kExpAvg, Region::kExpAvgSq, Region::kExpAvgUnits, Region::kExpAvgSqUnits}) {
+      sum += region_bytes(inputs_.state, segment_of(parameter), region, parameter.elements());
     }
     return sum;
   }
@@ -479,6 +495,7 @@ NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
   options.rank = rank.value;
   options.ranks = topology.ranks;
   options.drives = static_cast<int>(tier.directories.size());
+  options.versions = tier.versions;
   options.geometry = geometry_of(tier);
   return options;
 }

@@ -51,8 +51,10 @@ struct NvmeTier {
   bool state = false;
   bool parameters = false;
   bool inputs = false;
-  Geometry geometry = {};  // weights of 0: equal stripes
-  int depth = 32;          // chunks in flight on each drive
+  Geometry geometry = {};        // weights of 0: equal stripes
+  int depth = 32;                // chunks in flight on each drive
+  int versions = 2;              // of the state; 1: no step is durable
+  int64_t checkpoint_steps = 0;  // between checkpoints; 0: none on the way
   // How long the drives last; for whoever prints the plan, no part of it depends on them.
   std::optional<Bytes> rated_writes;           // of each drive's life; offload.nvme_tbw
   std::vector<std::optional<DriveWear>> wear;  // by drive, as they say; empty: nobody asked
@@ -151,10 +153,11 @@ struct TierPlan {
   std::vector<PlanLine> device_lines;  // sums to device_total
 
   NvmeTier nvme;
-  std::vector<Bytes> nvme_files;  // of one rank, by drive: two versions of the state, and inputs
+  std::vector<Bytes> nvme_files;  // of one rank, by drive: all versions of the state, and inputs
   // What a step writes to each drive, by all ranks of the node.
   std::vector<Bytes> nvme_drive_writes;
-  int64_t steps = 0;  // of the run; 0: not known
+  int64_t steps = 0;           // of the run; 0: not known
+  Bytes checkpoint_bytes = 0;  // what all ranks write to one together, headers aside
 
   Bytes host_arena = 0;  // the host tier, exact
   // By unit: its kept input of all micro-batches where it is offloaded; 0: it stays.

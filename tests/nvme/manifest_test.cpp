@@ -101,6 +101,33 @@ TEST(StripeMap, GivesEveryChunkItsOwnBytes) {
   }
 }
 
+// Goal: one version takes the bytes of one slot and nothing for a second.
+TEST(StripeMap, OfOneVersionHasHalfTheBytes) {
+  std::vector<PartSpec> parts;
+  for (int i = 0; i < 9; ++i) {
+    parts.push_back({"part " + std::to_string(i), (1 + i * 5 % 7) * kBlockBytes});
+  }
+  const Geometry geometry{.chunk_bytes = 2 * kBlockBytes, .weights = {2, 1, 3}};
+  for (const bool with_frozen : {false, true}) {
+    const Bytes frozen = with_frozen ? 3 * kBlockBytes : 0;
+    if (with_frozen) parts.push_back({"frozen", frozen, false});
+    for (int drives = 1; drives <= 3; ++drives) {
+      const StripeMap two(parts, geometry, drives, 2), one(parts, geometry, drives, 1);
+      EXPECT_NE(one.layout_hash(), two.layout_hash());
+      Bytes ones = 0, twos = 0;
+      for (int drive = 0; drive < drives; ++drive) {
+        ones += one.file_bytes(drive) - kManifestAreaBytes;
+        twos += two.file_bytes(drive) - kManifestAreaBytes - 2 * two.table_bytes(drive);
+      }
+      EXPECT_EQ(2 * (ones - frozen), twos - frozen) << drives << " drives";
+      for (const ChunkPlace& chunk : one.chunks()) {
+        EXPECT_EQ(chunk.offsets[0], chunk.offsets[1]);
+        EXPECT_LE(chunk.offsets[0] + chunk.bytes, one.file_bytes(chunk.drive));
+      }
+    }
+  }
+}
+
 TEST(StripeMap, SharesChunksByWeight) {
   const Geometry geometry{.chunk_bytes = kBlockBytes, .weights = {5, 3, 2}};
   const StripeMap map({{"all", 1000 * kBlockBytes, true}}, geometry, 3);

@@ -1,6 +1,6 @@
 // Thirty optimizer steps with the state on drives give the bits of the host tier: formats, compute
 // types, shards of 1, 2 and 4 ranks, one and three drives, parameters in memory and on drives, a
-// restart in the middle, drives that answer badly in between.
+// restart in the middle, drives that answer badly in between, and one version kept instead of two.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -68,6 +68,7 @@ struct Setting {
   int rank;
   int drives;
   bool parameters_on_drives;
+  int versions = 2;
 };
 
 void run(const Setting& setting, WorkerPool& pool) {
@@ -84,6 +85,7 @@ void run(const Setting& setting, WorkerPool& pool) {
   for (uint64_t i = 0; i < 3; ++i) sim.injectors.push_back(harmless_faults(i, 0.1));
   NvmeStoreOptions options =
       small_store(setting.state, setting.parameters_on_drives, setting.drives);
+  options.versions = setting.versions;
   std::unique_ptr<NvmeStore> store;
   std::unique_ptr<OptimizerPipeline> pipeline;
   const auto start = [&](uint64_t random) {
@@ -108,13 +110,14 @@ void run(const Setting& setting, WorkerPool& pool) {
       pipeline->flush();
     }
     store->commit({step, ""}, solo);
-    if (step == kRestartAfter) start(2);
+    if (step == kRestartAfter && setting.versions == 2) start(2);
     if (step % 10 != 3 && step != kSteps) continue;
     for (size_t u = 0; u < layouts.size(); ++u) {
       const auto unit = static_cast<int32_t>(u);
       ASSERT_TRUE(bytes_of_unit(*store, unit) == bytes_of_unit(host, unit))
           << "unit " << u << ", step " << step << ", " << name_of(setting.state.format) << " "
-          << name_of(setting.state.compute) << ", rank " << setting.rank << " of " << setting.ranks;
+          << name_of(setting.state.compute) << ", rank " << setting.rank << " of " << setting.ranks
+          << ", versions " << setting.versions;
     }
   }
 }
@@ -131,6 +134,7 @@ TEST(OptimizerOnDrives, GivesTheBitsOfTheHostTier) {
         }
       }
     }
+    for (const bool on_drives : {false, true}) run({state, 2, 0, 3, on_drives, 1}, pool);
   }
   set_log_level(before);
 }

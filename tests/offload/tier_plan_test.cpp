@@ -450,6 +450,50 @@ TEST(PlanText, ForecastsHowLongDrivesLast) {
       << text;
 }
 
+// Goal: one version costs half the space, and the plan says at what price.
+TEST(PlanText, SaysWhatOneVersionCosts) {
+  const ModelSpec model = fakes::make_small_model(3, true);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.state = {StateFormat::kSplit, DType::kBF16, DType::kBF16};
+  inputs.nvme.state = true;
+  inputs.nvme.directories = {"/one"};
+  inputs.nvme.checkpoint_steps = 250;
+  const Machine machine = made_up_machine();
+  const TierPlan two = draft_tier_plan(inputs, machine);
+  const std::string before = format_plan(two, machine);
+  EXPECT_NE(before.find("two versions of the state; every step is a durable commit\n"),
+            std::string::npos)
+      << before;
+  EXPECT_EQ(before.find("each checkpoint writes"), std::string::npos);
+
+  inputs.nvme.versions = 1;
+  const TierPlan one = draft_tier_plan(inputs, machine);
+  constexpr Bytes kTables = 2 * kBlockBytes;
+  EXPECT_EQ(2 * (one.nvme_files[0] - kManifestAreaBytes),
+            two.nvme_files[0] - kManifestAreaBytes - kTables);
+  EXPECT_EQ(one.step.nvme_written, two.step.nvme_written);
+  const std::string text = format_plan(one, machine);
+  EXPECT_NE(text.find("one version of the state, half the space; no step is durable: a kill costs "
+                      "up to 250 steps (checkpoint.every_steps)\n"),
+            std::string::npos)
+      << text;
+  // Masters and moments: fp32, of trainable parameters alone.
+  EXPECT_EQ(one.checkpoint_bytes, 12 * model.trainable_elements());
+  EXPECT_NE(text.find("each checkpoint writes " + format_bytes(one.checkpoint_bytes)),
+            std::string::npos)
+      << text;
+  const auto json = nlohmann::json::parse(plan_to_json(one, machine))["nvme"];
+  EXPECT_EQ(json["versions"], 1);
+  EXPECT_EQ(json["durable"], "checkpoint");
+  EXPECT_EQ(json["checkpoint_every_steps"], 250);
+  EXPECT_EQ(json["checkpoint_bytes"], one.checkpoint_bytes);
+
+  inputs.nvme.checkpoint_steps = 0;
+  EXPECT_NE(format_plan(draft_tier_plan(inputs, machine), machine)
+                .find("a kill costs every step since the start"),
+            std::string::npos);
+}
+
 TEST(PlanInputs, ComeFromTheRunFile) {
   RunConfig config;
   config.train.micro_batch = 3;

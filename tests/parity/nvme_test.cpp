@@ -43,6 +43,7 @@ struct Homes {
   int drives;
   std::string parameters;
   std::string inputs;  // kept, between forward and backward
+  int versions = 2;
 };
 
 void expect_bits_of_host(const std::string& format, const std::string& compute,
@@ -54,22 +55,26 @@ void expect_bits_of_host(const std::string& format, const std::string& compute,
   for (const Homes& homes : variants) {
     RunDriver run("drives");
     const std::string what = format + " " + compute + " " + std::to_string(homes.drives) +
-                             " drives, parameters " + homes.parameters + ", inputs " + homes.inputs;
+                             " drives, parameters " + homes.parameters + ", inputs " +
+                             homes.inputs + ", versions " + std::to_string(homes.versions);
     ASSERT_EQ(run.train(joined(joined(same, on_drives(run, homes.drives)),
                                {"--offload.parameters=" + homes.parameters,
-                                "--offload.activations=" + homes.inputs})),
+                                "--offload.activations=" + homes.inputs,
+                                "--offload.nvme_versions=" + std::to_string(homes.versions)})),
               0)
         << what;
     expect_same(run, host, what);
-    EXPECT_EQ(run.metrics("commit").size(), 30u);
+    EXPECT_EQ(run.metrics("commit").size(), homes.versions == 2 ? 30u : 0u) << what;
   }
 }
 
-const std::vector<Homes> kHomes = {
-    {1, "host", "device"}, {3, "nvme", "nvme"}, {3, "host", "host"}, {1, "nvme", "nvme"}};
+const std::vector<Homes> kHomes = {{1, "host", "device", 2},
+                                   {3, "nvme", "nvme", 2},
+                                   {3, "host", "host", 1},
+                                   {1, "nvme", "nvme", 1}};
 
 // Thirty steps: every format in both compute types, one and three directories, parameters and
-// inputs there or not, in a cover of their pairs.
+// inputs there or not, one and two versions, in a cover of their pairs.
 TEST(NvmeTraining, GivesTheBitsOfTheHostTier) {
   size_t next = 0;
   for (const std::string format : {"fp32", "split", "split-bf16", "split-int8"}) {
@@ -123,12 +128,12 @@ TEST(NvmeTraining, GivesTheBitsOfTheHostTierOnSeveralRanks) {
   }
 }
 
-// Commit lines so far, without parsing what a run of many steps has written.
-int64_t commits_in(const RunDriver& run) {
+// Lines of a kind so far, without parsing what a run of many steps has written.
+size_t lines_of(const RunDriver& run, const std::string& kind) {
   std::ifstream file(run.directory() + "/metrics.jsonl");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const std::string_view wanted = "\"kind\":\"commit\"";
-  int64_t count = 0;
+  const std::string wanted = "\"kind\":\"" + kind + "\"";
+  size_t count = 0;
   for (size_t at = 0; (at = text.find(wanted, at)) != std::string::npos; at += wanted.size()) {
     ++count;
   }
@@ -146,10 +151,10 @@ void kill_and_restart(int kills) {
   int64_t acknowledged = 0;
   for (int i = 0; i < kills; ++i) {
     const pid_t process = run.start_ranks(1, joined(base(steps), on_drives(run, 1)));
-    const int64_t target = commits_in(run) + 1 + random() % 3;
+    const size_t target = lines_of(run, "commit") + 1 + random() % 3;
     int status = 0;
     bool ended = false;
-    while (commits_in(run) < target && !ended) {
+    while (lines_of(run, "commit") < target && !ended) {
       ended = ::waitpid(process, &status, WNOHANG) != 0;
       std::this_thread::sleep_for(std::chrono::microseconds(500 + random() % 1500));
     }
@@ -175,6 +180,125 @@ TEST(NvmeTraining, SurvivesKills) {
 
 TEST(LongNvmeTraining, SurvivesTwoHundredKills) {
   kill_and_restart(200);
+}
+
+// ---- One version on the drives ----
+
+// The state files of one rank on one drive, and what the plan says of them.
+struct FileBytes {
+  int64_t on_disk;
+  int64_t planned;
+  int64_t checkpoint;  // planned
+};
+
+FileBytes state_file_bytes(const RunDriver& run) {
+  const Json nvme = run.plan(1).at("nvme");
+  return {
+      static_cast<int64_t>(std::filesystem::file_size(run.directory() + "/drive0/rank-0000.state")),
+      nvme.at("file_bytes").at(0).get<int64_t>(), nvme.at("checkpoint_bytes").get<int64_t>()};
+}
+
+const Arguments kOneVersion = {"--offload.nvme_versions=1"};
+
+TEST(NvmeOneVersionTraining, TakesHalfTheSpaceAsPlanned) {
+  RunDriver two("two-versions"), one("one-version");
+  ASSERT_EQ(two.train(joined(base(2), on_drives(two, 1))), 0);
+  ASSERT_EQ(one.train(joined(joined(base(2), on_drives(one, 1)), kOneVersion)), 0);
+  const FileBytes twice = state_file_bytes(two), once = state_file_bytes(one);
+  EXPECT_EQ(twice.on_disk, twice.planned);
+  EXPECT_EQ(once.on_disk, once.planned);
+  // Manifests, and two blocks of checksums, are what two versions have besides.
+  constexpr int64_t kManifests = 32 << 10, kTables = 2 * 4096;
+  EXPECT_EQ(2 * (once.on_disk - kManifests), twice.on_disk - kManifests - kTables);
+  const auto saved = one.metrics("checkpoint").back().at("bytes").get<int64_t>();
+  EXPECT_GT(saved, once.checkpoint);
+  EXPECT_LT(saved, once.checkpoint + (64 << 10)) << "headers";
+}
+
+// Starts the run, waits until so many lines of the kind were added, ends it with the signal.
+int end_after(const RunDriver& run, const Arguments& arguments, const std::string& kind,
+              size_t lines, int signal) {
+  const pid_t process = run.start_ranks(1, arguments);
+  int status = 0;
+  bool ended = false;
+  while (lines_of(run, kind) < lines && !ended) {
+    ended = ::waitpid(process, &status, WNOHANG) != 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (ended) return -1;
+  ::kill(signal == SIGKILL ? -process : process, signal);
+  ::waitpid(process, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// Goal: a kill costs what came after the newest checkpoint and no more, a stop costs nothing, and
+// the run ends where one that was never interrupted ends.
+TEST(NvmeOneVersionTraining, GoesOnFromItsCheckpoints) {
+  const Arguments same = joined(base(120), {"--checkpoint.every_steps=7"});
+  RunDriver host("one-unbroken");
+  ASSERT_EQ(host.train(same), 0);
+  RunDriver run("one-killed");
+  const Arguments arguments =
+      joined(joined(same, on_drives(run, 2)), {"--offload.nvme_versions=1"});
+  ASSERT_EQ(end_after(run, arguments, "checkpoint", 1, SIGKILL), 128 + SIGKILL) << run.output();
+  EXPECT_NE(run.output().find("a kill costs up to 7 steps"), std::string::npos) << run.output();
+  const size_t steps = run.metrics("step").size();
+  EXPECT_GE(steps, 7u);
+  ASSERT_EQ(end_after(run, arguments, "checkpoint", run.metrics("checkpoint").size() + 2, SIGKILL),
+            128 + SIGKILL);
+  EXPECT_NE(run.output().find("resumed from"), std::string::npos) << run.output();
+  ASSERT_EQ(end_after(run, arguments, "step", run.metrics("step").size() + 3, SIGTERM),
+            128 + SIGTERM);
+  EXPECT_EQ(run.metrics("checkpoint").back().at("step"), run.metrics("step").back().at("step"))
+      << "a stop saves";
+  ASSERT_EQ(run.train_ranks(1, arguments), 0) << run.output();
+  EXPECT_EQ(run.metrics("commit").size(), 0u);
+  expect_same(run, host, "killed and stopped");
+}
+
+TEST(NvmeOneVersionTraining, SwitchesOnlyWhereNothingAcknowledgedIsLost) {
+  RunDriver host("switched-host"), run("switched");
+  ASSERT_EQ(host.train(base(12)), 0);
+  const Arguments drives = on_drives(run, 2);
+  ASSERT_EQ(run.train(joined(base(3), drives)), 0);
+  // Two versions to one, one to two, and back: each end saved a checkpoint.
+  ASSERT_EQ(run.train(joined(joined(base(5), drives), kOneVersion)), 0);
+  ASSERT_EQ(run.train(joined(base(8), drives)), 0);
+  EXPECT_EQ(run.metrics("commit").back().at("step"), 8);
+  // The drives hold step 8, and no checkpoint does: neither none nor one that is damaged.
+  const std::string saved = run.directory() + "/checkpoints/step-00000008";
+  std::filesystem::rename(saved, run.directory() + "/aside");
+  EXPECT_EQ(run.train(joined(joined(base(12), drives), kOneVersion)), 6);
+  std::filesystem::copy(run.directory() + "/aside", saved);
+  for (const auto& entry : std::filesystem::directory_iterator(saved)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-1, std::ios::end);
+    const int last = file.peek();
+    file.seekp(-1, std::ios::end);
+    file.put(static_cast<char>(last ^ 1));
+  }
+  EXPECT_EQ(run.train(joined(joined(base(12), drives), kOneVersion)), 6);
+  ASSERT_EQ(run.train(joined(base(9), drives)), 0) << "as it was";
+  EXPECT_EQ(run.metrics("commit").back().at("step"), 9);
+  ASSERT_EQ(run.train(joined(joined(base(12), drives), kOneVersion)), 0);
+  expect_same(run, host, "two, one, two, two, one");
+  // Another run may not take the files over, in either mode.
+  RunDriver other("switched-other");
+  EXPECT_EQ(other.train(joined(base(2), drives)), 2);
+  EXPECT_EQ(other.train(joined(joined(base(2), drives), kOneVersion)), 2);
+}
+
+// Goal: no directory is taken for empty because another one is, and emptied.
+TEST(NvmeTraining, LooksForStateInEveryDirectory) {
+  RunDriver run("first"), other("second");
+  const std::string shared = run.directory() + "/drive0";
+  ASSERT_EQ(run.train(joined(base(2), on_drives(run, 1))), 0);
+  EXPECT_EQ(other.train(joined(
+                base(2), {"--offload.optimizer=nvme", "--offload.nvme=[\"" + other.directory() +
+                                                          "/new\", \"" + shared + "\"]"})),
+            2);
+  EXPECT_TRUE(std::filesystem::exists(shared + "/rank-0000.state"));
 }
 
 // A run moves between tiers through its checkpoints.

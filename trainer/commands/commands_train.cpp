@@ -56,6 +56,9 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
   if (first) {
     write_beginning(directory, setup, plan, command);
     std::fputs(format_plan(plan, setup.machine).c_str(), stderr);
+    if (plan.nvme.state && plan.nvme.versions == 1) {
+      log_warning("offload.nvme_versions = 1: " + durability_text(plan));
+    }
   }
   std::optional<TraceFile> trace;
   if (!trace_path.empty()) trace.emplace(trace_path, setup.ranks->rank());
