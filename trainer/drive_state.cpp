@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "nvme/state_files.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/resume_point.h"
 
 namespace longshore {
@@ -81,11 +82,23 @@ Found look_at(const RunSetup& setup, const TierPlan& plan, const RunKey& key) {
   return found;
 }
 
+// Of the newest checkpoint, valid or not; cheap.
+int64_t newest_listed(const std::string& run_directory) {
+  const std::vector<CheckpointEntry> entries = list_checkpoints(run_directory + "/checkpoints");
+  return entries.empty() ? kNoStep : entries.front().step.value;
+}
+
 // Of the newest that is valid, for which the drives' state may be given up; step 0 any start has.
-int64_t newest_checkpoint(const RunSetup& setup, const std::string& run_directory) {
-  const FoundCheckpoint found =
-      find_checkpoint(run_directory + "/checkpoints", "auto", setup.ranks->world());
-  return found.checkpoint ? found.checkpoint->manifest().progress.step.value : 0;
+// Reads all of it. Collective.
+int64_t newest_valid(const RunSetup& setup, const std::string& run_directory) {
+  try {
+    const FoundCheckpoint found =
+        find_checkpoint(run_directory + "/checkpoints", "auto", setup.ranks->world());
+    return found.checkpoint ? found.checkpoint->manifest().progress.step.value : 0;
+  } catch (const CheckpointError& error) {
+    log_warning(error.what());  // on all ranks: none is valid
+    return 0;
+  }
 }
 
 void remove_files(const TierPlan& plan, Rank rank) {
@@ -118,8 +131,8 @@ RunKey settle_drive_state(const RunSetup& setup, const TierPlan& plan,
   const RunKey key = agree_on_key(setup, run_directory);
   const Found found = look_at(setup, plan, key);
   CommAgreement agreement(setup.ranks->groups().all);
-  const Outcome all =
-      agreement.reduce({found.foreign.empty() ? 1 : 0, found.usable ? 1 : 0, found.step, 0});
+  const Outcome all = agreement.reduce({found.foreign.empty() ? 1 : 0, found.usable ? 1 : 0,
+                                        found.step, newest_listed(run_directory)});
   const std::string where = found.foreign.empty() ? plan.nvme.directories.front() : found.foreign;
   if (all.least[0] == 0) {
     throw ConfigError("offload.nvme: " + where +
@@ -127,9 +140,14 @@ RunKey settle_drive_state(const RunSetup& setup, const TierPlan& plan,
                       "remove the *.state files there");
   }
   const bool wants_state = setup.config.checkpoint.resume == "auto";
-  if (wants_state && all.least[1] == 1) return key;
   const int64_t step = all.greatest[2];
-  if (wants_state && step > 0 && step > newest_checkpoint(setup, run_directory)) {
+  const bool usable = wants_state && all.least[1] == 1;
+  // A newer checkpoint: since then the run went on without these drives.
+  const bool may_be_left = step != kNoStep && all.greatest[3] > step;
+  if (usable && !may_be_left) return key;
+  const int64_t saved = wants_state && step != kNoStep ? newest_valid(setup, run_directory) : 0;
+  if (usable && saved <= step) return key;
+  if (wants_state && step > saved) {
     throw CheckpointError(
         where + ": holds the state after step " + std::to_string(step) +
         ", made for other ranks, units, drives, another state format or offload.nvme_versions than "
