@@ -24,10 +24,6 @@ Bytes parameter_slot_bytes(const UnitParts& parts) {
   return raw + (parts.direct() ? 0 : align_up(parts.parameter_bytes(), kBlockBytes));
 }
 
-Bytes gradient_bytes(const FlatLayout& layout, const StateOptions& options) {
-  return SlabLayout(layout, options).region_bytes(Region::kGradient);
-}
-
 std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
                                  const StateOptions& options) {
   constexpr std::array<const char*, 3> kNames = {"parameters", "moments", "frozen parameters"};
@@ -75,7 +71,6 @@ NvmeStore::Sizes NvmeStore::sizes_of(const std::vector<FlatLayout>& layouts,
   Sizes sizes;
   for (const FlatLayout& layout : layouts) {
     const UnitParts parts(layout, options.state);
-    sizes.gradients += align_up(gradient_bytes(layout, options.state), kBlockBytes);
     sizes.state_slot = std::max(sizes.state_slot, slot_bytes(parts));
     if (options.parameters_on_drives) {
       sizes.parameter_slot = std::max(sizes.parameter_slot, parameter_slot_bytes(parts));
@@ -117,17 +112,6 @@ void NvmeStore::carve(const std::vector<FlatLayout>& layouts) {
     if (options_.parameters_on_drives) continue;
     unit.parameters = take(align_up(unit.parts.parameter_bytes(), kBlockBytes));
   }
-  for (size_t u = 0; u < layouts.size(); ++u) {
-    const SlabLayout slab(layouts[u], options_.state);
-    const Bytes bytes = slab.region_bytes(Region::kGradient);
-    units_[u].gradient = take(align_up(bytes, kBlockBytes)).first(static_cast<size_t>(bytes));
-    for (const Segment segment : kSegments) {
-      const auto s = static_cast<size_t>(segment);
-      units_[u].gradient_offsets[s] = slab.offset(Region::kGradient, segment) -
-                                      slab.offset(Region::kGradient, kSegments.front());
-      units_[u].gradient_bytes[s] = slab.bytes(Region::kGradient, segment);
-    }
-  }
   window_ = rest;
   LONGSHORE_CHECK(static_cast<Bytes>(window_.size()) == sizes.window);
   for (int i = 0; i < options_.state_slots; ++i) {
@@ -157,10 +141,6 @@ NvmeStore::Unit& NvmeStore::at(UnitId unit) {
   LONGSHORE_CHECK(unit.value >= 0 && unit.value < static_cast<int32_t>(units_.size()))
       << "unit " << unit;
   return units_[static_cast<size_t>(unit.value)];
-}
-
-std::span<std::byte> NvmeStore::gradient(UnitId unit) {
-  return at(unit).gradient;
 }
 
 // ---- Where the bytes are ----

@@ -6,10 +6,10 @@
 //
 // The optimizer's pass streams through the I/O window: while unit i is leased, unit i + 1 is being
 // read and unit i - 1 written. A state lease that is given back unchanged costs no write.
-// Parameters of a unit whose write is still under way come from the window. Gradients wait in host
-// memory. Everything is one arena of the planned size:
+// Parameters of a unit whose write is still under way come from the window. Everything is one arena
+// of the planned size:
 //
-//   [ parameters of every unit | gradients of every unit | I/O window ]
+//   [ parameters of every unit | I/O window ]
 //
 // Failures of writes are kept and thrown at the next commit: the last commit stays.
 //
@@ -73,16 +73,15 @@ class NvmeStore final : public ShardStore {
                                           Existing existing = Existing::kUse);
   // Makes the state that was updated since the last commit durable, on all ranks or on none.
   // Collective. A skipped step updates nothing and is recorded all the same. May run beside
-  // `parameters` and `gradient`, not beside `state`: an update deferred into the next forward pass
-  // is committed at any time after its last unit and before the next update's first. With one
-  // version kept it only ends the writes and throws what one failed with, on this rank alone.
+  // `parameters`, not beside `state`: an update deferred into the next forward pass is committed at
+  // any time after its last unit and before the next update's first. With one version kept it only
+  // ends the writes and throws what one failed with, on this rank alone.
   void commit(const DurableStep& record, Agreement& agreement);
   const std::optional<CommitPoint>& committed() const { return chunks_->committed(); }
 
   const StateOptions& options() const override { return options_.state; }
   std::unique_ptr<ParameterLease> parameters(UnitId unit) override;
   std::unique_ptr<StateLease> state(UnitId unit) override;
-  std::span<std::byte> gradient(UnitId unit) override;
   Bytes host_bytes() const override { return arena_.size_bytes(); }
 
   // Begins to read what `parameters` will want, if there is room; else does nothing.
@@ -101,9 +100,6 @@ class NvmeStore final : public ShardStore {
     UnitParts parts;
     std::array<int, 3> part_ids{-1, -1, -1};  // by role; -1: the unit has none
     std::span<std::byte> parameters = {};     // in host memory; empty on the drives
-    std::span<std::byte> gradient = {};
-    std::array<Bytes, 3> gradient_offsets{};  // by segment
-    std::array<Bytes, 3> gradient_bytes{};
     int parameter_leases = 0;
     bool state_leased = false;
     int64_t changes = 0;  // counts the writes: cached parameters of an older count are stale
@@ -136,8 +132,8 @@ class NvmeStore final : public ShardStore {
   };
   using Lock = std::unique_lock<std::mutex>;
   struct Sizes {
-    Bytes parameters = 0, gradients = 0, state_slot = 0, parameter_slot = 0, window = 0;
-    Bytes total() const { return parameters + gradients + window; }
+    Bytes parameters = 0, state_slot = 0, parameter_slot = 0, window = 0;
+    Bytes total() const { return parameters + window; }
   };
   static Sizes sizes_of(const std::vector<FlatLayout>& layouts, const NvmeStoreOptions& options);
 

@@ -27,14 +27,11 @@ class NvmeStore::State final : public StateLease {
       return {moment_format(store_->options_.state, segment), part(values),
               as_span<float>(part(units))};
     };
-    const auto s = static_cast<size_t>(segment);
     return {.master = as_span<float>(part(Region::kMaster)),
             .high = as_span<uint16_t>(part(Region::kHigh)),
             .low = as_span<uint16_t>(part(Region::kLow)),
             .exp_avg = moment(Region::kExpAvg, Region::kExpAvgUnits),
-            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqUnits),
-            .gradient = unit.gradient.subspan(static_cast<size_t>(unit.gradient_offsets[s]),
-                                              static_cast<size_t>(unit.gradient_bytes[s]))};
+            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqUnits)};
   }
 
  private:

@@ -15,7 +15,6 @@ UnitParts::UnitParts(const FlatLayout& layout, const StateOptions& options) {
   parameter_bytes_ = trainable_parameter_bytes_ + layout.shard_elements(Segment::kFrozen) * width;
   const SlabLayout slab(layout, options);
   for (const Region region : kRegions) {
-    if (region == Region::kGradient) continue;
     for (const Segment segment : kSegments) {
       RegionPlace& place = places_[static_cast<size_t>(region)][static_cast<size_t>(segment)];
       place.bytes = slab.bytes(region, segment);

@@ -5,8 +5,6 @@
 //   rest        everything else that the update needs: rewritten with every version
 //   frozen      the parameters without state: written once
 //   derived     made from the master by whoever needs it: in memory only
-//
-// The gradient waits in host memory and is in no part.
 #pragma once
 
 #include <array>

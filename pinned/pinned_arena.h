@@ -1,5 +1,5 @@
 // PinnedArena: the host tier's memory: one mapping of exactly the planned size, every page touched
-// before the first step, registered with the GPUs where there are any. Owned by a PinnedStore.
+// before the first step, registered with the GPUs where there are any. Owned by who fills it.
 #pragma once
 
 #include <span>

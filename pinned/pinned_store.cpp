@@ -50,8 +50,7 @@ class PinnedStore::State final : public StateLease {
             .high = as_span<uint16_t>(part(Region::kHigh, segment)),
             .low = as_span<uint16_t>(part(Region::kLow, segment)),
             .exp_avg = moment(Region::kExpAvg, Region::kExpAvgUnits, segment),
-            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqUnits, segment),
-            .gradient = part(Region::kGradient, segment)};
+            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqUnits, segment)};
   }
 
  private:
@@ -180,10 +179,6 @@ std::unique_ptr<ShardStore::StateLease> PinnedStore::state(UnitId id) {
 void PinnedStore::end_state(Unit& unit) {
   const std::lock_guard lock(leases_);
   unit.state_leased = false;
-}
-
-std::span<std::byte> PinnedStore::gradient(UnitId unit) {
-  return region(at(unit), Region::kGradient);
 }
 
 }  // namespace longshore

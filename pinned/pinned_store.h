@@ -33,7 +33,6 @@ class PinnedStore final : public ShardStore {
   const StateOptions& options() const override { return options_; }
   std::unique_ptr<ParameterLease> parameters(UnitId unit) override;
   std::unique_ptr<StateLease> state(UnitId unit) override;
-  std::span<std::byte> gradient(UnitId unit) override;
   Bytes host_bytes() const override { return arena_.size_bytes(); }
   const PinnedArena& arena() const { return arena_; }
   // A unit's parameter bytes in the arena of a rank that holds another shard of the same layouts:

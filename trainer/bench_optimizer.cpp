@@ -52,8 +52,10 @@ class Bench {
         layouts_(make_layouts(model_, 1)),
         pool_(threads),
         store_(layouts_, options_, false, &pool_),
-        update_(&store_, layouts_, model_, Rank(0), AdamWOptions{}, &pool_),
-        move_(&store_, layouts_, model_, Rank(0), std::make_unique<MoveRule>(), 0, &pool_) {
+        gradients_(layouts_, options_.drain, false, pool_),
+        update_(&store_, &gradients_, layouts_, model_, Rank(0), AdamWOptions{}, &pool_),
+        move_(&store_, &gradients_, layouts_, model_, Rank(0), std::make_unique<MoveRule>(), 0,
+              &pool_) {
     fill();
   }
 
@@ -84,7 +86,7 @@ class Bench {
   void fill() {
     const auto state = store_.state(UnitId(0));
     const StateSpans spans = state->segment(Segment::kQuantisedMoments);
-    auto* gradient = reinterpret_cast<uint16_t*>(spans.gradient.data());
+    auto* gradient = reinterpret_cast<uint16_t*>(gradients_.gradient(UnitId(0)).data());
     pool_.for_each_block((elements() + kTileElements - 1) / kTileElements, [&](int64_t tile) {
       const int64_t begin = tile * kTileElements;
       std::vector<float> values;
@@ -104,6 +106,7 @@ class Bench {
   std::vector<FlatLayout> layouts_;
   WorkerPool pool_;
   PinnedStore store_;
+  GradientHome gradients_;
   OptimizerPipeline update_;
   OptimizerPipeline move_;
   int64_t updates_ = 0;

@@ -60,18 +60,19 @@ class Checksums {
 
 }  // namespace
 
-OptimizerPipeline::OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
-                                     const ModelSpec& model, Rank rank, const AdamWOptions& options,
-                                     WorkerPool* pool)
-    : OptimizerPipeline(store, layouts, model, rank, std::make_unique<AdamWRule>(options),
-                        options.seed, pool) {}
+OptimizerPipeline::OptimizerPipeline(ShardStore* store, GradientHome* gradients,
+                                     const std::vector<FlatLayout>& layouts, const ModelSpec& model,
+                                     Rank rank, const AdamWOptions& options, WorkerPool* pool)
+    : OptimizerPipeline(store, gradients, layouts, model, rank,
+                        std::make_unique<AdamWRule>(options), options.seed, pool) {}
 
-OptimizerPipeline::OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
-                                     const ModelSpec& model, Rank rank,
-                                     std::unique_ptr<UpdateRule> rule, uint64_t seed,
+OptimizerPipeline::OptimizerPipeline(ShardStore* store, GradientHome* gradients,
+                                     const std::vector<FlatLayout>& layouts, const ModelSpec& model,
+                                     Rank rank, std::unique_ptr<UpdateRule> rule, uint64_t seed,
                                      WorkerPool* pool)
-    : store_(store), pool_(pool), rule_(std::move(rule)) {
+    : store_(store), gradients_(gradients), pool_(pool), rule_(std::move(rule)) {
   LONGSHORE_CHECK(layouts.size() == model.units.size());
+  LONGSHORE_CHECK(gradients->dtype() == store->options().drain);
   for (size_t i = 0; i < layouts.size(); ++i) {
     units_.push_back(make_unit(layouts[i], model.units[i], rank, seed));
     pending_.emplace_back(false);
@@ -125,15 +126,21 @@ bool OptimizerPipeline::update(UnitId id, std::vector<TileChecksum>* written) {
   if (!pending(id)) return false;
   const auto begin = std::chrono::steady_clock::now();
   const std::unique_ptr<ShardStore::StateLease> lease = store_->state(id);
-  const std::array<StateSpans, 2> segments = {lease->segment(Segment::kQuantisedMoments),
-                                              lease->segment(Segment::kFullMoments)};
+  constexpr std::array<Segment, 2> kTrained = {Segment::kQuantisedMoments, Segment::kFullMoments};
+  std::array<StateSpans, kTrained.size()> states;
+  std::array<std::span<const std::byte>, kTrained.size()> gradients;
+  for (const Segment segment : kTrained) {
+    states[static_cast<size_t>(segment)] = lease->segment(segment);
+    gradients[static_cast<size_t>(segment)] = gradients_->segment(id, segment);
+  }
   TileChecksums checksums(written == nullptr ? 0 : unit.tiles.size());
   pool_->for_each_block(static_cast<int64_t>(unit.tasks.size()), [&](int64_t index) {
     const Task& task = unit.tasks[static_cast<size_t>(index)];
     for (size_t i = task.begin; i < task.end; ++i) {
       const Tile& tile = unit.tiles[i];
-      const StateSpans& state = segments[static_cast<size_t>(tile.segment)];
-      const UpdateSlice slice = slice_of(tile, state);
+      const auto segment = static_cast<size_t>(tile.segment);
+      const StateSpans& state = states[segment];
+      const UpdateSlice slice = slice_of(tile, state, gradients[segment]);
       rule_->apply(tile.group, slice);
       if (written != nullptr) Checksums(state, tile.segment, &checksums[i]).add(slice);
     }
@@ -147,8 +154,9 @@ bool OptimizerPipeline::update(UnitId id, std::vector<TileChecksum>* written) {
   return true;
 }
 
-UpdateSlice OptimizerPipeline::slice_of(const Tile& tile, const StateSpans& state) const {
-  const DType drain = store_->options().drain;
+UpdateSlice OptimizerPipeline::slice_of(const Tile& tile, const StateSpans& state,
+                                        std::span<const std::byte> gradient) const {
+  const DType drain = gradients_->dtype();
   const Bytes width = width_of(drain);
   UpdateSlice slice = {
       .master = part(state.master, tile.begin, tile.elements),
@@ -156,8 +164,7 @@ UpdateSlice OptimizerPipeline::slice_of(const Tile& tile, const StateSpans& stat
       .low = part(state.low, tile.begin, tile.elements),
       .exp_avg = state.exp_avg.part(tile.begin, tile.elements),
       .exp_avg_sq = state.exp_avg_sq.part(tile.begin, tile.elements),
-      .gradient = part(std::span<const std::byte>(state.gradient), tile.begin * width,
-                       tile.elements * width),
+      .gradient = part(gradient, tile.begin * width, tile.elements * width),
       .gradient_dtype = drain,
       .rounding = tile.rounding,
   };

@@ -8,6 +8,7 @@
 // what is written can be hashed while it is still in the core's cache.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -17,6 +18,7 @@
 
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/update_rule.h"
+#include "offload/staging/gradient_home.h"
 #include "pinned/worker_pool.h"
 #include "shard/shard_store.h"
 
@@ -34,14 +36,14 @@ struct TileChecksum {
 
 class OptimizerPipeline {
  public:
-  // The store and the pool must outlive the pipeline.
-  OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
-                    const ModelSpec& model, Rank rank, const AdamWOptions& options,
-                    WorkerPool* pool);
+  // All pointers must outlive the pipeline. `gradients`: of the store's drain dtype.
+  OptimizerPipeline(ShardStore* store, GradientHome* gradients,
+                    const std::vector<FlatLayout>& layouts, const ModelSpec& model, Rank rank,
+                    const AdamWOptions& options, WorkerPool* pool);
   // The same with another rule; `seed` is of the moments' stochastic rounding.
-  OptimizerPipeline(ShardStore* store, const std::vector<FlatLayout>& layouts,
-                    const ModelSpec& model, Rank rank, std::unique_ptr<UpdateRule> rule,
-                    uint64_t seed, WorkerPool* pool);
+  OptimizerPipeline(ShardStore* store, GradientHome* gradients,
+                    const std::vector<FlatLayout>& layouts, const ModelSpec& model, Rank rank,
+                    std::unique_ptr<UpdateRule> rule, uint64_t seed, WorkerPool* pool);
 
   // Every unit with trainable parameters now has a pending update. Earlier ones must be applied.
   void stage(const StepUpdate& update);
@@ -81,9 +83,11 @@ class OptimizerPipeline {
 
   Unit make_unit(const FlatLayout& layout, const UnitSpec& spec, Rank rank, uint64_t seed) const;
   static void add_tasks(Unit& unit);
-  UpdateSlice slice_of(const Tile& tile, const StateSpans& state) const;
+  UpdateSlice slice_of(const Tile& tile, const StateSpans& state,
+                       std::span<const std::byte> gradient) const;
 
   ShardStore* store_;
+  GradientHome* gradients_;
   WorkerPool* pool_;
   std::unique_ptr<UpdateRule> rule_;
   std::vector<Unit> units_;

@@ -8,8 +8,9 @@ UpdateTraffic update_traffic(const StateOptions& options, Segment segment, int64
     const Bytes bytes = region_bytes(options, segment, region, elements);
     const bool write_only = region == Region::kHigh && !splits_master(options.format);
     if (!write_only) traffic.read += bytes;
-    if (region != Region::kGradient) traffic.written += bytes;
+    traffic.written += bytes;
   }
+  traffic.read += width_of(options.drain) * elements;  // the gradient
   return traffic;
 }
 

@@ -220,6 +220,7 @@ Json host_json(const TierPlan& plan) {
   return {{"state_format", name_of(plan.state.format)},
           {"optimizer_threads", plan.optimizer_threads},
           {"arena_bytes", plan.host_arena},
+          {"gradient_bytes", plan.host_gradients},
           {"total_bytes", plan.host_total},
           {"limit_bytes", plan.host_limit},
           {"limit_auto", plan.host_limit_auto},

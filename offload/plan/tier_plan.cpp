@@ -10,6 +10,7 @@
 #include "offload/schedule/schedule_validator.h"
 #include "offload/staging/grad_drain.h"
 #include "offload/staging/grad_reducer.h"
+#include "offload/staging/gradient_home.h"
 #include "pinned/pinned_store.h"
 
 namespace longshore {
@@ -221,7 +222,7 @@ class Draft {
                GradReducer::planned_scratch_bytes(layouts_, inputs_.topology, inputs_.reduce));
     add_device_line("reduce scratch", "for sums over ranks", scratch);
     const size_t staging = plan_.device_buffers.size();
-    add_buffer("drain_staging", GradDrain::planned_staging_bytes(layouts_, inputs_.state));
+    add_buffer("drain_staging", GradDrain::planned_staging_bytes(layouts_, inputs_.state.drain));
     add_device_line("drain staging", "gradients cast for the copy", staging);
   }
 
@@ -356,6 +357,9 @@ class Draft {
     } else {
       add_pinned();
     }
+    plan_.host_gradients = GradientHome::planned_bytes(layouts_, inputs_.state.drain);
+    add_host_line("gradients", std::string(name_of(inputs_.state.drain)) + ", of every unit",
+                  plan_.host_gradients, true);
     add_offloaded_inputs();
     if (inputs_.device == DeviceKind::kCpu) {
       add_host_line("cpu device", "all of the device's bytes", plan_.device_total, false);
@@ -371,7 +375,7 @@ class Draft {
     const NvmeStoreOptions options =
         nvme_options(inputs_.nvme, inputs_.state, inputs_.topology, Rank(0), {});
     plan_.host_arena = NvmeStore::planned_bytes(layouts_, options);
-    add_host_line("gradients, I/O window",
+    add_host_line("I/O window",
                   inputs_.nvme.parameters ? "" : "and the parameters that the device reads",
                   plan_.host_arena, true);
     add_drive_files(NvmeStore::make_map(layouts_, options),

@@ -159,7 +159,8 @@ struct TierPlan {
   int64_t steps = 0;           // of the run; 0: not known
   Bytes checkpoint_bytes = 0;  // what all ranks write to one together, headers aside
 
-  Bytes host_arena = 0;  // the host tier, exact
+  Bytes host_arena = 0;      // the store of parameters and state, exact
+  Bytes host_gradients = 0;  // GradientHome, exact
   // By unit: its kept input of all micro-batches where it is offloaded; 0: it stays.
   std::vector<Bytes> offloaded_inputs;
   Bytes offloaded_inputs_total() const;

@@ -22,20 +22,19 @@ int64_t staging_elements(const std::vector<FlatLayout>& layouts) {
 
 }  // namespace
 
-Bytes GradDrain::planned_staging_bytes(const std::vector<FlatLayout>& layouts,
-                                       const StateOptions& options) {
-  return options.drain == DType::kF32 ? 0 : staging_elements(layouts) * width_of(options.drain);
+Bytes GradDrain::planned_staging_bytes(const std::vector<FlatLayout>& layouts, DType drain) {
+  return drain == DType::kF32 ? 0 : staging_elements(layouts) * width_of(drain);
 }
 
-GradDrain::GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
+GradDrain::GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
                      Rank rank, std::span<std::byte> staging, std::unique_ptr<GradientSums> sums)
-    : store_(store),
+    : home_(home),
       copies_(copies),
       sums_(std::move(sums)),
       staging_(staging),
       squares_(layouts.size()) {
   LONGSHORE_CHECK(static_cast<Bytes>(staging.size()) >=
-                  planned_staging_bytes(layouts, store->options()));
+                  planned_staging_bytes(layouts, home->dtype()));
   for (const FlatLayout& layout : layouts) {
     std::vector<Piece> pieces;
     for (const ShardPiece& piece : layout.pieces(rank)) {
@@ -51,9 +50,9 @@ GradDrain::GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<Fl
   }
 }
 
-GradDrain::GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
+GradDrain::GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
                      Rank rank, std::span<std::byte> staging, WorkerPool* pool)
-    : GradDrain(store, copies, layouts, rank, staging, make_cpu_gradient_sums(pool)) {}
+    : GradDrain(home, copies, layouts, rank, staging, make_cpu_gradient_sums(pool)) {}
 
 double GradDrain::drain(UnitId unit, std::span<const float> sums) {
   const auto index = static_cast<size_t>(unit.value);
@@ -68,8 +67,8 @@ double GradDrain::drain(UnitId unit, std::span<const float> sums) {
 }
 
 double GradDrain::drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums) {
-  const std::span<std::byte> home = store_->gradient(unit);
-  const auto width = static_cast<size_t>(width_of(store_->options().drain));
+  const std::span<std::byte> home = home_->gradient(unit);
+  const auto width = static_cast<size_t>(width_of(home_->dtype()));
   for (int64_t done = 0; done < piece.elements; done += GradientSums::kChunkElements) {
     const auto home_begin = static_cast<size_t>(piece.home_begin + done);
     const auto count =

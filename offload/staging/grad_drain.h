@@ -1,5 +1,5 @@
 // GradDrain: takes reduced gradient shards down from the device: casts them to the drain dtype,
-// sums the squares of what is kept, and copies it to the shard's home. Owned by the engine; the D2H
+// sums the squares of what is kept, and copies it home. Owned by the engine; the D2H
 // lane calls drain(), the engine's thread finish(). Padding is neither copied nor summed.
 //
 // The norm is summed in double: blocks of 4096 elements in a fixed order inside each parameter's
@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "device/copy_engine.h"
+#include "offload/staging/gradient_home.h"
 #include "offload/staging/gradient_sums.h"
-#include "shard/shard_store.h"
+#include "pinned/worker_pool.h"
 
 namespace longshore {
 
@@ -32,15 +33,14 @@ GradNorm norm_of(std::span<const double> unit_squares);
 class GradDrain {
  public:
   // All pointers must outlive the drain. `staging`: device memory of planned_staging_bytes().
-  GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
+  GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
             Rank rank, std::span<std::byte> staging, std::unique_ptr<GradientSums> sums);
   // On the CPU device.
-  GradDrain(ShardStore* store, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
+  GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
             Rank rank, std::span<std::byte> staging, WorkerPool* pool);
 
   // Where cast gradients wait for the copy; 0 when they are drained as they are.
-  static Bytes planned_staging_bytes(const std::vector<FlatLayout>& layouts,
-                                     const StateOptions& options);
+  static Bytes planned_staging_bytes(const std::vector<FlatLayout>& layouts, DType drain);
 
   // `sums`: the trainable front of the unit's flat parameter, fp32 on the device, of which the
   // rank's parts are final. A unit is drained once a step. Returns the rank's sum of squares.
@@ -58,7 +58,7 @@ class GradDrain {
   };
   double drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums);
 
-  ShardStore* store_;
+  GradientHome* home_;
   CopyEngine* copies_;
   std::unique_ptr<GradientSums> sums_;
   std::span<std::byte> staging_;

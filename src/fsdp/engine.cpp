@@ -30,12 +30,15 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
               std::make_unique<CpuCopyEngine>(emulated.links)),
       pool_(plan.optimizer_threads),
       store_(make_store(state_key)),
+      gradient_home_(layouts_, plan.state.drain, plan.device == DeviceKind::kCuda, pool_),
       node_(make_node()),
       ring_(make_ring()),
       prefetcher_(make_prefetcher()) {
   LONGSHORE_CHECK(groups.topology == plan.topology) << "the plan is for other groups of ranks";
   LONGSHORE_CHECK(store_->host_bytes() == plan.host_arena)
       << store_->host_bytes() << " host bytes, planned " << plan.host_arena;
+  LONGSHORE_CHECK(gradient_home_.host_bytes() == plan.host_gradients)
+      << gradient_home_.host_bytes() << " bytes of gradients, planned " << plan.host_gradients;
   const auto micro_batches = static_cast<int32_t>(plan.micro_batches);
   batches_ = std::make_unique<BatchStage>(carve_named("batch"), micro_batches, plan.positions,
                                           &device_.copies(), device_.torch());
@@ -43,11 +46,11 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
                                          make_runner_memory());
   reducer_ = std::make_unique<GradReducer>(groups_, &layouts_, plan.reduce,
                                            carve_if_planned("reduce_scratch"));
-  drain_ = std::make_unique<GradDrain>(store_.get(), &device_.copies(), layouts_, groups_.shard(),
-                                       carve_if_planned("drain_staging"),
+  drain_ = std::make_unique<GradDrain>(&gradient_home_, &device_.copies(), layouts_,
+                                       groups_.shard(), carve_if_planned("drain_staging"),
                                        device_.make_gradient_sums(&pool_));
-  optimizer_ = std::make_unique<OptimizerPipeline>(store_.get(), layouts_, model->spec(),
-                                                   groups_.shard(), adamw, &pool_);
+  optimizer_ = std::make_unique<OptimizerPipeline>(store_.get(), &gradient_home_, layouts_,
+                                                   model->spec(), groups_.shard(), adamw, &pool_);
   if (plan.host_inputs > 0) inputs_ = make_input_offload();
   device_.memory().check_carved();
   work_ = std::make_unique<PassWork>(

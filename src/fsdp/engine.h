@@ -26,6 +26,7 @@
 #include "offload/schedule/step_executor.h"
 #include "offload/staging/grad_drain.h"
 #include "offload/staging/grad_reducer.h"
+#include "offload/staging/gradient_home.h"
 #include "offload/staging/prefetcher.h"
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
@@ -133,6 +134,7 @@ class Engine {
   NvmeStore* drives_ = nullptr;
   PinnedStore* pinned_ = nullptr;
   std::unique_ptr<ShardStore> store_;
+  GradientHome gradient_home_;
   std::unique_ptr<NodeShards> node_;  // null: shards are gathered by collectives
   StageRing ring_;
   Prefetcher prefetcher_;

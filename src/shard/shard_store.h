@@ -2,11 +2,11 @@
 // Reading or writing a shard's bytes needs a lease; a lease's destructor ends the access. A unit's
 // state may be leased once at a time, and not while its parameters are.
 //
-// Three lanes may call at once: one thread for `parameters` and `prefetch_parameters`, one for
-// `state` and its leases' ends, any thread for `gradient`. No call waits for another lane's
-// lease or I/O unless both are of the same unit. A store orders nothing: that a unit's update, its
-// fetch and its drain come in the right order is the schedule's business, and a lease that
-// contradicts another one is an error, not a wait. Parameters of a unit whose state lease has ended
+// Two lanes may call at once: one thread for `parameters` and `prefetch_parameters`, one for
+// `state` and its leases' ends. No call waits for another lane's lease or I/O unless both are of
+// the same unit. A store orders nothing: that a unit's update and its fetch come in the right
+// order is the schedule's business, and a lease that contradicts another one is an error, not a
+// wait. Parameters of a unit whose state lease has ended
 // are the updated ones.
 #pragma once
 
@@ -27,7 +27,6 @@ struct StateSpans {
   std::span<uint16_t> low;
   MomentSpan exp_avg;
   MomentSpan exp_avg_sq;
-  std::span<std::byte> gradient;  // elements of StateOptions::drain
 };
 
 class ShardStore {
@@ -53,8 +52,6 @@ class ShardStore {
   // A lease of the unit's parameters will be asked for soon: the store may begin to read them.
   virtual void prefetch_parameters(UnitId) {}
   virtual std::unique_ptr<StateLease> state(UnitId unit) = 0;
-  // Where the unit's drained gradient waits: its trainable segments end to end.
-  virtual std::span<std::byte> gradient(UnitId unit) = 0;
   // Bytes that the store owns on the host; equal to the plan.
   virtual Bytes host_bytes() const = 0;
 };

@@ -70,8 +70,6 @@ Bytes region_bytes(const StateOptions& options, Segment segment, Region region, 
       return moments == MomentFormat::kInt8
                  ? (elements + kMomentBlockElements - 1) / kMomentBlockElements * 4
                  : 0;
-    case Region::kGradient:
-      return width_of(options.drain) * elements;
   }
   return 0;
 }

@@ -7,7 +7,6 @@
 //   low        the lower 16 bits of the master (`split`)
 //   exp_avg, exp_avg_sq   Adam's moments, as shard/moments.h stores them
 //   exp_avg_units, exp_avg_sq_units   an fp32 unit for each block of 8-bit moments
-//   gradient   the drained gradient that waits for the update
 #pragma once
 
 #include <array>
@@ -47,18 +46,17 @@ enum class Region : uint8_t {
   kExpAvg,
   kExpAvgSq,
   kExpAvgUnits,
-  kExpAvgSqUnits,
-  kGradient
+  kExpAvgSqUnits
 };
-inline constexpr std::array<Region, 8> kRegions = {
-    Region::kMaster,   Region::kHigh,        Region::kLow,           Region::kExpAvg,
-    Region::kExpAvgSq, Region::kExpAvgUnits, Region::kExpAvgSqUnits, Region::kGradient};
+inline constexpr std::array<Region, 7> kRegions = {
+    Region::kMaster,   Region::kHigh,        Region::kLow,          Region::kExpAvg,
+    Region::kExpAvgSq, Region::kExpAvgUnits, Region::kExpAvgSqUnits};
 
 // What decides the bytes of a run's state.
 struct StateOptions {
   StateFormat format = StateFormat::kSplitBf16;
   DType compute = DType::kBF16;  // kF32 or kBF16
-  DType drain = DType::kBF16;    // kF32 or kBF16
+  DType drain = DType::kBF16;    // kF32 or kBF16: of the gradient that waits for the update
 };
 
 MomentFormat moment_format(const StateOptions& options, Segment segment);

@@ -20,14 +20,10 @@ float value_of(UnitId unit, Segment segment, int64_t step, int64_t i) {
   return static_cast<float>(mixed % 100003u) * 1.0009765625f / 7.0f + static_cast<float>(of_step);
 }
 
-std::byte gradient_byte(UnitId unit, int64_t step) {
-  return static_cast<std::byte>(unit.value * 7 + step * 13 + 1);
-}
-
 // How far each lane is; a lane waits for another one's count.
 class Progress {
  public:
-  enum class Lane : uint8_t { kUpdate, kFetch, kDrain, kCommit };
+  enum class Lane : uint8_t { kUpdate, kFetch, kCommit };
 
   void done(Lane lane) {
     {
@@ -62,7 +58,7 @@ class Progress {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::array<int64_t, 4> counts_{};
+  std::array<int64_t, 3> counts_{};
   std::string failure_;
 };
 
@@ -79,7 +75,6 @@ class Lanes {
   std::string run(const std::function<void(int64_t)>& after_updates) {
     std::thread update([this] { guard([this](int64_t step) { return update_pass(step); }); });
     std::thread fetch([this] { guard([this](int64_t step) { return fetch_passes(step); }); });
-    std::thread drain([this] { guard([this](int64_t step) { return drain_pass(step); }); });
     guard([&](int64_t step) {
       if (!progress_.wait(Lane::kUpdate, step * units_)) return false;
       after_updates(step);
@@ -88,7 +83,6 @@ class Lanes {
     });
     update.join();
     fetch.join();
-    drain.join();
     return progress_.failure();
   }
 
@@ -110,23 +104,12 @@ class Lanes {
 
   bool update_pass(int64_t step) {
     for (int32_t unit = 0; unit < units_; ++unit) {
-      if (step > 1 && !(progress_.wait(Lane::kFetch, backward_fetch(step - 1, unit)) &&
-                        progress_.wait(Lane::kDrain, (step - 2) * units_ + units_ - unit))) {
-        return false;
-      }
+      if (step > 1 && !progress_.wait(Lane::kFetch, backward_fetch(step - 1, unit))) return false;
       if (!progress_.wait(Lane::kCommit, step - 1)) return false;
-      if (step > 1) check_gradient(UnitId(unit), step - 1);
       write_unit(store_, layouts_[static_cast<size_t>(unit)], UnitId(unit), step);
       progress_.done(Lane::kUpdate);
     }
     return true;
-  }
-
-  void check_gradient(UnitId unit, int64_t step) {
-    const std::span<std::byte> gradient = store_.gradient(unit);
-    const std::byte expected = gradient_byte(unit, step);
-    const bool same = std::ranges::all_of(gradient, [&](std::byte b) { return b == expected; });
-    if (!same) progress_.fail("gradient of unit " + std::to_string(unit.value));
   }
 
   bool fetch_passes(int64_t step) {
@@ -151,15 +134,6 @@ class Lanes {
                              layouts_[static_cast<size_t>(unit.value)], unit, step);
     if (!difference.empty()) progress_.fail(difference);
     progress_.done(Lane::kFetch);
-  }
-
-  bool drain_pass(int64_t step) {
-    for (int32_t unit = units_ - 1; unit >= 0; --unit) {
-      if (!progress_.wait(Lane::kFetch, backward_fetch(step, unit))) return false;
-      std::ranges::fill(store_.gradient(UnitId(unit)), gradient_byte(UnitId(unit), step));
-      progress_.done(Lane::kDrain);
-    }
-    return true;
   }
 
   ShardStore& store_;

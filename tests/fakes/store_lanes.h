@@ -1,7 +1,7 @@
-// Three lanes over one store at once, as a step with deferred updates runs them: unit by unit the
-// update of the last step, then the fetch of the forward pass; in the backward pass the fetch and
-// the drained gradient. Every byte that a lane gets is compared. For tests of stores, with any
-// number of real threads inside.
+// The lanes over one store at once, as a step with deferred updates runs them: unit by unit the
+// update of the last step, then the fetch of the forward pass; then the fetches of the backward
+// pass. Every byte that a lane gets is compared. For tests of stores, with any number of real
+// threads inside.
 #pragma once
 
 #include <cstdint>

@@ -26,11 +26,11 @@ void read_initial(const std::string& name, int64_t begin, std::span<float> out) 
   for (float& value : out) value = static_cast<float>(random.below(2001)) * 1e-3f - 1.0f;
 }
 
-void put_gradients(ShardStore& store, size_t units, int64_t step) {
+void put_gradients(GradientHome& home, size_t units, int64_t step) {
   for (size_t u = 0; u < units; ++u) {
     SimRandom random(static_cast<uint64_t>(step) * 1000 + u);
-    const std::span<std::byte> bytes = store.gradient(UnitId(static_cast<int32_t>(u)));
-    const auto width = static_cast<size_t>(width_of(store.options().drain));
+    const std::span<std::byte> bytes = home.gradient(UnitId(static_cast<int32_t>(u)));
+    const auto width = static_cast<size_t>(width_of(home.dtype()));
     for (size_t i = 0; i + width <= bytes.size(); i += width) {
       const float value = static_cast<float>(random.below(2001)) * 1e-4f - 0.1f;
       const uint16_t half = float_to_bf16_nearest(value);
@@ -79,7 +79,8 @@ void run(const Setting& setting, WorkerPool& pool) {
 
   PinnedStore host(layouts, setting.state, false, &pool);
   load_parameters(host, model, layouts, rank, read_initial);
-  OptimizerPipeline host_pipeline(&host, layouts, model, rank, kAdamW, &pool);
+  GradientHome gradients(layouts, setting.state.drain, false, pool);
+  OptimizerPipeline host_pipeline(&host, &gradients, layouts, model, rank, kAdamW, &pool);
 
   SimDrives sim;
   for (uint64_t i = 0; i < 3; ++i) sim.injectors.push_back(harmless_faults(i, 0.1));
@@ -93,8 +94,8 @@ void run(const Setting& setting, WorkerPool& pool) {
     store.reset();
     store = std::make_unique<NvmeStore>(layouts, options, sim.maker(), &pool);
     store->start(solo, random);
-    pipeline =
-        std::make_unique<OptimizerPipeline>(store.get(), layouts, model, rank, kAdamW, &pool);
+    pipeline = std::make_unique<OptimizerPipeline>(store.get(), &gradients, layouts, model, rank,
+                                                   kAdamW, &pool);
   };
   start(1);
   load_parameters(*store, model, layouts, rank, read_initial);
@@ -102,8 +103,7 @@ void run(const Setting& setting, WorkerPool& pool) {
   for (int64_t step = 1; step <= kSteps; ++step) {
     if (step != kSkipped) {
       const StepUpdate update = {.update = step, .lr = 1e-3, .clip_scale = 0.7};
-      put_gradients(host, layouts.size(), step);
-      put_gradients(*store, layouts.size(), step);
+      put_gradients(gradients, layouts.size(), step);
       host_pipeline.stage(update);
       host_pipeline.flush();
       pipeline->stage(update);

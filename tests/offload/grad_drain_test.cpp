@@ -10,7 +10,6 @@
 
 #include "base/errors.h"
 #include "base/number_formats.h"
-#include "pinned/pinned_store.h"
 #include "tests/fakes/specs.h"
 
 namespace longshore {
@@ -28,16 +27,16 @@ struct Fixture {
   ModelSpec model = make_model();
   std::vector<FlatLayout> layouts = make_layouts(model, 1);
   WorkerPool pool;
-  PinnedStore store;
+  GradientHome home;
   CpuCopyEngine copies;
   std::vector<std::byte> staging;
   GradDrain drain;
 
   explicit Fixture(DType dtype, int threads = 1)
       : pool(threads),
-        store(layouts, {StateFormat::kSplit, DType::kBF16, dtype}, false, &pool),
-        staging(static_cast<size_t>(GradDrain::planned_staging_bytes(layouts, store.options()))),
-        drain(&store, &copies, layouts, Rank(0), staging, &pool) {}
+        home(layouts, dtype, false, pool),
+        staging(static_cast<size_t>(GradDrain::planned_staging_bytes(layouts, dtype))),
+        drain(&home, &copies, layouts, Rank(0), staging, &pool) {}
 
   // Padding is NaN: nobody may look at it.
   std::vector<float> gradient(size_t unit) const {
@@ -70,7 +69,7 @@ TEST(GradDrain, BringsEveryValueHomeInTheDrainDtypeAndLeavesPaddingZero) {
     f.drain_all();
     for (size_t u = 0; u < f.layouts.size(); ++u) {
       const std::vector<float> sent = f.gradient(u);
-      const std::span<std::byte> home = f.store.gradient(UnitId(static_cast<int32_t>(u)));
+      const std::span<std::byte> home = f.home.gradient(UnitId(static_cast<int32_t>(u)));
       for (size_t i = 0; i < sent.size(); ++i) {
         float got = 0.0f;
         if (dtype == DType::kF32) {
@@ -159,10 +158,10 @@ TEST(GradDrain, EachRankTakesItsOwnPart) {
   const std::vector<FlatLayout> layouts = make_layouts(whole.model, kRanks);
   std::vector<double> squares(layouts.size(), 0.0);
   for (int32_t rank = 0; rank < kRanks; ++rank) {
-    PinnedStore store(layouts, whole.store.options(), false, &whole.pool);
+    GradientHome gradients(layouts, DType::kBF16, false, whole.pool);
     std::vector<std::byte> staging(
-        static_cast<size_t>(GradDrain::planned_staging_bytes(layouts, store.options())));
-    GradDrain drain(&store, &whole.copies, layouts, Rank(rank), staging, &whole.pool);
+        static_cast<size_t>(GradDrain::planned_staging_bytes(layouts, DType::kBF16)));
+    GradDrain drain(&gradients, &whole.copies, layouts, Rank(rank), staging, &whole.pool);
     for (size_t u = 0; u < layouts.size(); ++u) {
       const UnitId unit(static_cast<int32_t>(u));
       std::vector<float> sums(static_cast<size_t>(layouts[u].trainable_elements()),
@@ -182,7 +181,7 @@ TEST(GradDrain, EachRankTakesItsOwnPart) {
                                   : 0) +
                              piece.shard_begin;
         uint16_t bits = 0;
-        std::memcpy(&bits, store.gradient(unit).data() + home * 2, 2);
+        std::memcpy(&bits, gradients.gradient(unit).data() + home * 2, 2);
         const float sent = sums[static_cast<size_t>(layouts[u].parameter(piece.parameter).begin +
                                                     piece.parameter_begin)];
         EXPECT_EQ(bf16_to_float(bits), kept(DType::kBF16, sent));

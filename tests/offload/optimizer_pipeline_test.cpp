@@ -45,6 +45,7 @@ struct Home {
   Rank rank;
   WorkerPool pool;
   PinnedStore store;
+  GradientHome gradients;
   OptimizerPipeline pipeline;
 
   Home(const StateOptions& options, int threads, int32_t ranks = 1, Rank r = Rank(0))
@@ -52,7 +53,8 @@ struct Home {
         rank(r),
         pool(threads),
         store(layouts, options, false, &pool),
-        pipeline(&store, layouts, model, rank, kOptions, &pool) {
+        gradients(layouts, options.drain, false, pool),
+        pipeline(&store, &gradients, layouts, model, rank, kOptions, &pool) {
     for (size_t u = 0; u < layouts.size(); ++u) fill(u);
   }
 
@@ -76,18 +78,21 @@ struct Home {
   }
 
   void put_gradients(int64_t update) {
-    const DType drain = store.options().drain;
+    const DType drain = gradients.dtype();
     for (size_t u = 0; u < layouts.size(); ++u) {
-      visit_pieces(u, [&](const ParamSpec& spec, const ShardPiece& piece, const StateSpans& spans) {
-        if (piece.segment == Segment::kFrozen) return;
+      for (const ShardPiece& piece : layouts[u].pieces(rank)) {
+        if (piece.segment == Segment::kFrozen) continue;
+        const ParamSpec& spec = model.units[u].parameters[static_cast<size_t>(piece.parameter)];
+        const std::span<std::byte> home =
+            gradients.segment(UnitId(static_cast<int32_t>(u)), piece.segment);
         for (int64_t i = 0; i < piece.elements; ++i) {
           const float value = value_of(spec.name, piece.parameter_begin + i, update);
           const uint16_t bits = float_to_bf16_nearest(value);
-          std::byte* place = spans.gradient.data() + (piece.shard_begin + i) * width_of(drain);
+          std::byte* place = home.data() + (piece.shard_begin + i) * width_of(drain);
           std::memcpy(place, drain == DType::kF32 ? static_cast<const void*>(&value) : &bits,
                       static_cast<size_t>(width_of(drain)));
         }
-      });
+      }
     }
   }
 
@@ -139,10 +144,8 @@ std::span<const std::byte> bytes_of_region(const StateSpans& spans, Region regio
       return std::as_bytes(spans.exp_avg.units);
     case Region::kExpAvgSqUnits:
       return std::as_bytes(spans.exp_avg_sq.units);
-    case Region::kGradient:
-      break;
   }
-  return spans.gradient;
+  return {};
 }
 
 constexpr StateOptions kSplit = {StateFormat::kSplit, DType::kBF16, DType::kBF16};
@@ -214,7 +217,8 @@ TEST(OptimizerPipeline, DecaysMatricesOnlyUnlessAllIsAsked) {
     Home home(kFp32, 1);
     AdamWOptions options = kOptions;
     options.decay = decay;
-    OptimizerPipeline pipeline(&home.store, home.layouts, home.model, Rank(0), options, &home.pool);
+    OptimizerPipeline pipeline(&home.store, &home.gradients, home.layouts, home.model, Rank(0),
+                               options, &home.pool);
     const auto before = home.masters();
     pipeline.stage({.update = 1, .lr = 0.5, .clip_scale = 1.0});  // gradients are zero: decay alone
     pipeline.flush();
@@ -313,7 +317,7 @@ TEST(OptimizerPipeline, TakesAnotherElementWiseOptimizer) {
   Home home(kFp32, 2);
   const auto before = home.masters();
   home.put_gradients(1);
-  OptimizerPipeline pipeline(&home.store, home.layouts, home.model, Rank(0),
+  OptimizerPipeline pipeline(&home.store, &home.gradients, home.layouts, home.model, Rank(0),
                              std::make_unique<SignDescent>(), 0, &home.pool);
   pipeline.stage({.update = 1, .lr = 0.5});
   pipeline.flush();

@@ -37,13 +37,13 @@ TEST(StateFormat, TakesTheBytesThatTheDesignSays) {
   const auto bytes = [](StateFormat format, DType compute, Segment segment) {
     return state_bytes({format, compute, compute}, segment);
   };
-  EXPECT_EQ(bytes(StateFormat::kFp32, DType::kBF16, matrices), 16 * kBlockElements);
-  EXPECT_EQ(bytes(StateFormat::kSplit, DType::kBF16, matrices), 14 * kBlockElements);
-  EXPECT_EQ(bytes(StateFormat::kSplitBf16, DType::kBF16, matrices), 10 * kBlockElements);
+  EXPECT_EQ(bytes(StateFormat::kFp32, DType::kBF16, matrices), 14 * kBlockElements);
+  EXPECT_EQ(bytes(StateFormat::kSplit, DType::kBF16, matrices), 12 * kBlockElements);
+  EXPECT_EQ(bytes(StateFormat::kSplitBf16, DType::kBF16, matrices), 8 * kBlockElements);
   // Two fp32 units for each 128 elements.
-  EXPECT_EQ(bytes(StateFormat::kSplitInt8, DType::kBF16, matrices), 8 * kBlockElements + 16);
-  EXPECT_EQ(bytes(StateFormat::kFp32, DType::kF32, matrices), 16 * kBlockElements);
-  EXPECT_EQ(bytes(StateFormat::kSplit, DType::kF32, matrices), 16 * kBlockElements);
+  EXPECT_EQ(bytes(StateFormat::kSplitInt8, DType::kBF16, matrices), 6 * kBlockElements + 16);
+  EXPECT_EQ(bytes(StateFormat::kFp32, DType::kF32, matrices), 12 * kBlockElements);
+  EXPECT_EQ(bytes(StateFormat::kSplit, DType::kF32, matrices), 12 * kBlockElements);
   for (const StateOptions& options : all_options()) {
     EXPECT_EQ(state_bytes(options, Segment::kFrozen), width_of(options.compute) * kBlockElements);
     const StateOptions exact = {

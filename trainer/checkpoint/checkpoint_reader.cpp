@@ -32,7 +32,6 @@ void clear(const StateSpans& state) {
   std::ranges::fill(state.low, uint16_t{0});
   clear(state.exp_avg);
   clear(state.exp_avg_sq);
-  std::ranges::fill(state.gradient, std::byte{0});
 }
 
 bool overlap(ElementRange a, ElementRange b) {
