@@ -23,7 +23,7 @@ void update_unit(benchmark::State& state) {
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);
   WorkerPool pool(static_cast<int>(state.range(1)));
   PinnedStore store(layouts, options, false, &pool);
-  GradientHome gradients(layouts, options.drain, false, pool);
+  GradientHome gradients(layouts, {.dtype = options.drain}, false, pool);
   OptimizerPipeline pipeline(&store, &gradients, layouts, model, Rank(0), AdamWOptions{}, &pool);
   int64_t update = 0;
   for (auto _ : state) {

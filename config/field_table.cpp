@@ -100,7 +100,8 @@ Section optimizer_section() {
       {.sentence = "when units are updated: forward: in the next step's "
                    "forward, each just ahead of its use; backward: as soon as "
                    "its gradient is home, which needs train.max_grad_norm = "
-                   "0; none: all after backward. The numbers are the same"});
+                   "0 and keeps two units' gradients on the host, not all; "
+                   "none: all after backward. The numbers are the same"});
   return section;
 }
 

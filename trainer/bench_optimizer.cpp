@@ -52,7 +52,7 @@ class Bench {
         layouts_(make_layouts(model_, 1)),
         pool_(threads),
         store_(layouts_, options_, false, &pool_),
-        gradients_(layouts_, options_.drain, false, pool_),
+        gradients_(layouts_, {.dtype = options_.drain}, false, pool_),
         update_(&store_, &gradients_, layouts_, model_, Rank(0), AdamWOptions{}, &pool_),
         move_(&store_, &gradients_, layouts_, model_, Rank(0), std::make_unique<MoveRule>(), 0,
               &pool_) {

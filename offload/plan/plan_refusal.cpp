@@ -79,6 +79,12 @@ std::vector<Lever> make_levers(const PlanInputs& inputs, const Machine& machine,
     levers.push_back({"offload.activations", "\"host\"", "\"nvme\"",
                       [](PlanInputs& other) { other.nvme.inputs = true; }});
   }
+  if (inputs.overlap != UpdateOverlap::kBackward) {
+    levers.push_back({"optimizer.overlap",
+                      inputs.overlap == UpdateOverlap::kForward ? "\"forward\"" : "\"none\"",
+                      "\"backward\" with train.max_grad_norm = 0",
+                      [](PlanInputs& other) { other.overlap = UpdateOverlap::kBackward; }});
+  }
   if (inputs.state.compute == DType::kF32) {
     levers.push_back({"precision.compute", "\"fp32\"", "\"bf16\"", [](PlanInputs& other) {
                         other.state.compute = DType::kBF16;

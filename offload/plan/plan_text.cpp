@@ -221,6 +221,7 @@ Json host_json(const TierPlan& plan) {
           {"optimizer_threads", plan.optimizer_threads},
           {"arena_bytes", plan.host_arena},
           {"gradient_bytes", plan.host_gradients},
+          {"gradient_ring", plan.gradient_ring},
           {"total_bytes", plan.host_total},
           {"limit_bytes", plan.host_limit},
           {"limit_auto", plan.host_limit_auto},

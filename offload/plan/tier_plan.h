@@ -137,7 +137,8 @@ struct TierPlan {
   GatherMode gather = GatherMode::kCollective;
   PassSchedules schedules;
   int32_t gradient_buffers = 1;
-  int32_t input_slots = 0;  // > 0: kept inputs are offloaded through so many
+  int32_t gradient_ring = 0;  // > 0: gradients at home take turns in so many places
+  int32_t input_slots = 0;    // > 0: kept inputs are offloaded through so many
   UpdateOverlap overlap = UpdateOverlap::kForward;
   int64_t micro_batches = 0;  // of a step, on one rank at most
   int64_t positions = 0;      // of a micro-batch, at most

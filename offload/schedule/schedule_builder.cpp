@@ -37,6 +37,7 @@ class Builder {
     }
     readers_.resize(slots);
     gradient_used_.assign(static_cast<size_t>(in_.gradient_buffers), kNone);
+    home_used_.assign(static_cast<size_t>(in_.gradient_ring), kNone);
     inputs_.resize(static_cast<size_t>(in_.input_slots));
   }
 
@@ -227,19 +228,29 @@ class Builder {
                     .after = {before},
                     .bytes = bytes_of(in_.reduce_bytes, unit)});
     }
+    std::optional<int32_t> home;
+    int32_t freed = kNone;
+    if (in_.gradient_ring > 0) {
+      home = next_home_;
+      freed = home_used_[static_cast<size_t>(next_home_)];
+      next_home_ = (next_home_ + 1) % in_.gradient_ring;
+    }
     const int32_t drained = add({.kind = OpKind::kDrain,
                                  .unit = unit,
                                  .gradient = gradient,
-                                 .after = {before},
+                                 .home = home,
+                                 .after = {before, freed},
                                  .bytes = bytes_of(in_.drain_bytes, unit)});
     if (gradient) gradient_used_[static_cast<size_t>(*gradient)] = drained;
     if (in_.overlap != UpdateOverlap::kBackward) return;
     // Its own backward is the last to read the unit: nobody fetches it from home any more.
     Op update{.kind = OpKind::kUpdate,
               .unit = unit,
+              .home = home,
               .after = {drained},
               .bytes = bytes_of(in_.update_bytes, unit)};
     updated_[index(unit)] = add(std::move(update));
+    if (home) home_used_[static_cast<size_t>(*home)] = updated_[index(unit)];
   }
 
   const ScheduleInputs& in_;
@@ -251,6 +262,8 @@ class Builder {
   std::vector<std::vector<int32_t>> readers_;  // by slot: since it was filled
   std::vector<int32_t> gradient_used_;         // by buffer: the last kDrain
   int32_t next_gradient_ = 0;
+  std::vector<int32_t> home_used_;  // by place of the ring: the last kUpdate
+  int32_t next_home_ = 0;
   std::vector<InputSlot> inputs_;  // by input slot
   std::vector<std::pair<UnitId, int32_t>> saved_;
   StepSchedule out_;
@@ -279,6 +292,8 @@ Lane lane_of(OpKind kind) {
 
 StepSchedule build_schedule(const ScheduleInputs& inputs) {
   LONGSHORE_CHECK(inputs.model != nullptr && inputs.gradient_buffers >= 1);
+  LONGSHORE_CHECK(inputs.gradient_ring == 0 || inputs.overlap == UpdateOverlap::kBackward)
+      << "other updates need every unit's gradient at once";
   LONGSHORE_CHECK(inputs.input_slots == 0 || inputs.input_slots >= 2) << inputs.input_slots;
   return Builder(inputs).build();
 }

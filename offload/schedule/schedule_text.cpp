@@ -25,6 +25,7 @@ std::string uses_of(const Op& op) {
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   for (const Placed& placed : op.slots) add("slot " + std::to_string(placed.slot));
   if (op.gradient) add("gradient " + std::to_string(*op.gradient));
+  if (op.home) add("home " + std::to_string(*op.home));
   if (op.input) add("input " + std::to_string(*op.input));
   if (op.output) add("output " + std::to_string(*op.output));
   return text;

@@ -34,7 +34,7 @@ struct Place {
 // What happened to a unit so far.
 struct UnitState {
   Memory home_parameters;
-  Memory home_gradient;
+  Memory home_gradient;  // where there is no ring
   Memory kept_input;
   Place waiting;  // the gradient of a unit that lends
   bool trainable = false;
@@ -60,6 +60,7 @@ class Validator {
     make_places(slots_, slots, "slot ");
     make_places(buffers_, in_.gradient_buffers, "gradient buffer ");
     make_places(inputs_, in_.input_slots, "input slot ");
+    make_places(ring_, in_.gradient_ring, "place at home ");
     const std::vector<UnitId> order = visit_order(*in_.model, in_.pass);
     for (size_t i = 0; i < order.size(); ++i) {
       const bool backward = in_.pass == Pass::kTrain && i + 1 >= in_.model->units.size();
@@ -169,6 +170,7 @@ class Validator {
     using enum OpKind;
     expect(op.slots.empty() || is({kFetch, kGather, kForward, kBackward}), "uses no slot");
     expect(!op.gradient || is({kBackward, kReduce, kDrain}), "uses no gradient buffer");
+    expect(!op.home || (is({kUpdate, kDrain}) && in_.gradient_ring > 0), "uses no place at home");
     expect(!op.input || is({kForward, kBackward, kSaveInput, kLoadInput}), "uses no input slot");
     expect(!op.output || is({kForward}), "has no output");
   }
@@ -234,7 +236,13 @@ class Validator {
       expect(!unit.drained, "the last step's gradient is overwritten");
       expect(!unit.fetched, "the unit was fetched before its update");
     }
-    read(unit.home_gradient);
+    if (in_.gradient_ring == 0) {
+      read(unit.home_gradient);
+    } else if (Place* home = place(ring_, op.home, "place at home");
+               home && holds(*home, op.unit)) {
+      read(home->memory);
+      home->used = true;
+    }
     write(unit.home_parameters);
     unit.updated = true;
   }
@@ -371,12 +379,16 @@ class Validator {
     UnitState& unit = state(op.unit);
     expect(!unit.drained, "the gradient is drained twice");
     unit.drained = true;
-    write(unit.home_gradient);
-    Place* place = gradient(op);
-    if (place == nullptr) return;
+    if (in_.gradient_ring == 0) {
+      write(unit.home_gradient);
+    } else if (Place* home = place(ring_, op.home, "place at home")) {
+      put(*home, op.unit, true);
+    }
+    Place* buffer = gradient(op);
+    if (buffer == nullptr) return;
     expect(unit.reduced || !in_.reduces, "the gradient is not reduced");
-    read(place->memory);
-    place->used = true;
+    read(buffer->memory);
+    buffer->used = true;
   }
 
   // ---- Kept inputs ----
@@ -405,7 +417,7 @@ class Validator {
     expect(computed_ >= compute_order_.size(), "the pass ends after " + std::to_string(computed_) +
                                                    " of " + std::to_string(compute_order_.size()) +
                                                    " visits");
-    for (const std::vector<Place>* places : {&slots_, &inputs_}) {
+    for (const std::vector<Place>* places : {&slots_, &inputs_, &ring_}) {
       for (const Place& place : *places) {
         expect(!place.unit || place.used, place.memory.name + " ends with " +
                                               unit_text(place.unit.value_or(UnitId())) +
@@ -426,7 +438,7 @@ class Validator {
   const ScheduleInputs& in_;
   HappensBefore before_;
   std::vector<UnitState> units_;
-  std::vector<Place> slots_, buffers_, inputs_;
+  std::vector<Place> slots_, buffers_, inputs_, ring_;
   std::vector<std::pair<OpKind, UnitId>> compute_order_;
   size_t computed_ = 0;
   int32_t now_ = kNobody;  // the operation that is looked at
@@ -444,6 +456,7 @@ std::string describe_op(const StepSchedule& schedule, int32_t index) {
     text += std::to_string(placed.slot);
   }
   if (op.gradient) text += " gradient " + std::to_string(*op.gradient);
+  if (op.home) text += " home " + std::to_string(*op.home);
   if (op.input) text += " input " + std::to_string(*op.input);
   if (op.output) text += " output " + std::to_string(*op.output);
   return text;

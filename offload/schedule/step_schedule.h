@@ -44,6 +44,8 @@ struct Op {
   // kBackward, kReduce, kDrain: the gradient buffer. Empty where the unit's gradient has a place of
   // its own (it lends a parameter), and where nothing of the unit is trained.
   std::optional<int32_t> gradient = {};
+  // kDrain: written; kUpdate: read: the place in the ring of gradients at home, where there is one.
+  std::optional<int32_t> home = {};
   // Input slots, where inputs are offloaded to the host (the first unit has no input).
   std::optional<int32_t> input =
       {};  // kForward, kBackward: read; kSaveInput: read; kLoadInput: written
@@ -80,6 +82,8 @@ struct ScheduleInputs {
   int32_t gradient_buffers = 2;
   int32_t input_slots = 0;  // > 0: inputs are offloaded to the host through so many; at least 2
   UpdateOverlap overlap = UpdateOverlap::kForward;
+  // kBackward: > 0: units take turns in so many places for gradients at home; else each has its own
+  int32_t gradient_ring = 0;
   // Bytes of an operation on the unit, by unit; empty: not known.
   std::vector<Bytes> fetch_bytes = {}, gather_bytes = {}, reduce_bytes = {}, drain_bytes = {},
                      input_bytes = {}, update_bytes = {};

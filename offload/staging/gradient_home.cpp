@@ -1,10 +1,13 @@
 #include "offload/staging/gradient_home.h"
 
+#include <algorithm>
+
 #include "base/errors.h"
 
 namespace longshore {
 namespace {
 
+// Of places: pages, as slabs.
 constexpr Bytes kPlaceAlignment = 4096;
 
 Bytes gradient_bytes(const FlatLayout& layout, DType dtype) {
@@ -13,31 +16,38 @@ Bytes gradient_bytes(const FlatLayout& layout, DType dtype) {
 
 }  // namespace
 
-GradientHome::GradientHome(const std::vector<FlatLayout>& layouts, DType dtype,
-                           bool register_with_gpus, WorkerPool& pool)
-    : dtype_(dtype), arena_(planned_bytes(layouts, dtype), register_with_gpus, pool) {
-  std::span<std::byte> rest = arena_.bytes();
+GradientHome::GradientHome(const std::vector<FlatLayout>& layouts,
+                           const GradientHomeOptions& options, bool register_with_gpus,
+                           WorkerPool& pool)
+    : options_(options),
+      arena_(planned_bytes(layouts, options), register_with_gpus, pool),
+      ring_("place at home", options.ring) {
+  Bytes cursor = 0;
   for (const FlatLayout& layout : layouts) {
-    const Bytes bytes = gradient_bytes(layout, dtype);
-    Unit& unit = units_.emplace_back(Unit{.place = rest.first(static_cast<size_t>(bytes))});
-    rest = rest.subspan(static_cast<size_t>(align_up(bytes, kPlaceAlignment)));
+    Unit& unit =
+        units_.emplace_back(Unit{.begin = cursor, .bytes = gradient_bytes(layout, options.dtype)});
+    cursor += align_up(unit.bytes, kPlaceAlignment);
     Bytes end = 0;
     for (const Segment segment : kSegments) {
       if (segment == Segment::kFrozen) continue;
-      const Bytes own = layout.shard_elements(segment) * width_of(dtype);
+      const Bytes own = layout.shard_elements(segment) * width_of(options.dtype);
       unit.segments[static_cast<size_t>(segment)] = {end, own};
       end += own;
     }
-    LONGSHORE_CHECK(end == bytes) << end << " bytes in segments, " << bytes << " in all";
+    LONGSHORE_CHECK(end == unit.bytes) << end << " bytes in segments, " << unit.bytes << " in all";
   }
 }
 
-Bytes GradientHome::planned_bytes(const std::vector<FlatLayout>& layouts, DType dtype) {
+Bytes GradientHome::planned_bytes(const std::vector<FlatLayout>& layouts,
+                                  const GradientHomeOptions& options) {
   Bytes sum = 0;
+  Bytes largest = 0;
   for (const FlatLayout& layout : layouts) {
-    sum += align_up(gradient_bytes(layout, dtype), kPlaceAlignment);
+    const Bytes place = align_up(gradient_bytes(layout, options.dtype), kPlaceAlignment);
+    sum += place;
+    largest = std::max(largest, place);
   }
-  return sum;
+  return options.ring > 0 ? options.ring * largest : sum;
 }
 
 const GradientHome::Unit& GradientHome::at(UnitId unit) const {
@@ -46,8 +56,15 @@ const GradientHome::Unit& GradientHome::at(UnitId unit) const {
   return units_[static_cast<size_t>(unit.value)];
 }
 
-std::span<std::byte> GradientHome::gradient(UnitId unit) {
-  return at(unit).place;
+std::span<std::byte> GradientHome::gradient(UnitId id) {
+  const Unit& unit = at(id);
+  Bytes begin = unit.begin;
+  if (options_.ring > 0) {
+    const std::optional<int32_t> place = ring_.place_of(id);
+    LONGSHORE_CHECK(place.has_value()) << "the gradient of unit " << id << " has no place at home";
+    begin = arena_.size_bytes() / options_.ring * *place;
+  }
+  return arena_.bytes().subspan(static_cast<size_t>(begin), static_cast<size_t>(unit.bytes));
 }
 
 std::span<std::byte> GradientHome::segment(UnitId unit, Segment segment) {

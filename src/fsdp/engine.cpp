@@ -30,7 +30,8 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
               std::make_unique<CpuCopyEngine>(emulated.links)),
       pool_(plan.optimizer_threads),
       store_(make_store(state_key)),
-      gradient_home_(layouts_, plan.state.drain, plan.device == DeviceKind::kCuda, pool_),
+      gradient_home_(layouts_, {.dtype = plan.state.drain, .ring = plan.gradient_ring},
+                     plan.device == DeviceKind::kCuda, pool_),
       node_(make_node()),
       ring_(make_ring()),
       prefetcher_(make_prefetcher()) {
@@ -61,6 +62,7 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
                       .reducer = reducer_.get(),
                       .drain = drain_.get(),
                       .optimizer = optimizer_.get(),
+                      .gradient_home = &gradient_home_,
                       .inputs = inputs_.get(),
                       .node = node_.get(),
                       .model = &model->spec(),

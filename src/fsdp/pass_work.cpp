@@ -9,7 +9,7 @@ namespace longshore {
 void PassWork::run(const Op& op) {
   switch (op.kind) {
     case OpKind::kUpdate:
-      update(op.unit);
+      update(op);
       return;
     case OpKind::kFetch:
       // With updates in backward what is pending is this step's own.
@@ -39,11 +39,14 @@ void PassWork::run(const Op& op) {
   }
 }
 
-void PassWork::update(UnitId unit) {
-  const bool updated = parts_.optimizer->update(unit);
+void PassWork::update(const Op& op) {
+  PlaceHolders& ring = parts_.gradient_home->ring();
+  if (op.home) ring.check(*op.home, op.unit);
+  const bool updated = parts_.optimizer->update(op.unit);
+  if (op.home) ring.free(*op.home, op.unit);
   // With updates in backward the version is the next step's, which is published with it.
   if (updated && parts_.node != nullptr && !parts_.updates_in_backward) {
-    parts_.node->publish(unit, parts_.prefetcher->version());
+    parts_.node->publish(op.unit, parts_.prefetcher->version());
   }
 }
 
@@ -69,6 +72,7 @@ void PassWork::reduce(const Op& op) {
 
 void PassWork::drain(const Op& op) {
   if (op.gradient) gradients_.check(*op.gradient, op.unit);
+  if (op.home) parts_.gradient_home->ring().claim(*op.home, op.unit);
   const double squares = parts_.drain->drain(op.unit, parts_.runner->sums(op.unit, op.gradient));
   if (op.gradient) gradients_.free(*op.gradient, op.unit);
   if (!parts_.updates_in_backward || std::isfinite(squares)) return;

@@ -9,7 +9,8 @@
 #include "offload/schedule/step_executor.h"
 #include "offload/staging/grad_drain.h"
 #include "offload/staging/grad_reducer.h"
-#include "offload/staging/gradient_buffers.h"
+#include "offload/staging/gradient_home.h"
+#include "offload/staging/place_holders.h"
 #include "offload/staging/prefetcher.h"
 
 namespace longshore {
@@ -24,6 +25,7 @@ class PassWork final : public StepWork {
     GradReducer* reducer = nullptr;
     GradDrain* drain = nullptr;
     OptimizerPipeline* optimizer = nullptr;
+    GradientHome* gradient_home = nullptr;
     InputOffload* inputs = nullptr;  // null: inputs stay on the device
     NodeShards* node = nullptr;      // null: nobody else reads the rank's parameters
     const ModelSpec* model = nullptr;
@@ -32,18 +34,19 @@ class PassWork final : public StepWork {
     bool updates_in_backward = false;
   };
   // All parts must outlive the work.
-  explicit PassWork(const Parts& parts) : parts_(parts), gradients_(parts.gradient_buffers) {}
+  explicit PassWork(const Parts& parts)
+      : parts_(parts), gradients_("gradient buffer", parts.gradient_buffers) {}
 
   void run(const Op& op) override;
 
  private:
-  void update(UnitId unit);
+  void update(const Op& op);
   void compute(const Op& op);
   void reduce(const Op& op);
   void drain(const Op& op);
 
   Parts parts_;
-  GradientBuffers gradients_;
+  PlaceHolders gradients_;  // the device's gradient buffers
 };
 
 }  // namespace longshore

@@ -98,7 +98,9 @@ TierPlan plan_of(const Model& model, const Variant& variant, int32_t ranks) {
   inputs.overlap = variant.overlap;
   inputs.gather = variant.gather;
   inputs.device_cap = 2 * kGiB;
-  return make_tier_plan(inputs, probe_machine());
+  TierPlan plan = make_tier_plan(inputs, probe_machine());
+  EXPECT_EQ(plan.gradient_ring > 0, variant.overlap == UpdateOverlap::kBackward);
+  return plan;
 }
 
 // Everything that the rank keeps, and the losses, as one number.
@@ -355,6 +357,42 @@ TEST(OverlappedStep, BrokenSchedulesAreFound) {
     s.ops.push_back(first_of(s, OpKind::kDrain, 1));
     s.ops.back().gradient.reset();
   });
+}
+
+// The ring of gradients at home knows who has which place: a place whose update has not run, or is
+// another unit's, is not taken.
+TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
+  const auto model = make_deep_model();
+  const auto fails = [&](const TierPlan& plan, const std::string& part) {
+    Engine engine(model.get(), plan, {});
+    try {
+      train(engine, *model, {.overlap = plan.overlap, .clips = false}, 1);
+      ADD_FAILURE() << "no error: " << part;
+    } catch (const CheckFailure& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  const TierPlan good = plan_of(*model, {.overlap = UpdateOverlap::kBackward}, 1);
+  // No update ever frees a place.
+  TierPlan early = plan_of(*model, {.overlap = UpdateOverlap::kNone}, 1);
+  early.gradient_ring = good.gradient_ring;
+  early.host_gradients = good.host_gradients;
+  int32_t drains = 0;
+  for (Op& op : early.schedules.train.ops) {
+    if (op.kind == OpKind::kDrain) op.home = drains++ % 2;
+  }
+  fails(early, "place at home 0 still has unit 6; unit 4 may not take it");
+  // The last unit's update comes before its drain, then looks into the other place.
+  TierPlan hasty = good;
+  for (Op& op : hasty.schedules.train.ops) {
+    if (op.kind == OpKind::kUpdate) op.after.clear();
+  }
+  fails(hasty, "place at home 0 has unit -1, not 6");
+  TierPlan lost = good;
+  for (Op& op : lost.schedules.train.ops) {
+    if (op.kind == OpKind::kUpdate) op.home = 1 - *op.home;
+  }
+  fails(lost, "place at home 1 has unit ");
 }
 
 }  // namespace

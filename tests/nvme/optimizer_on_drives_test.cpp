@@ -79,7 +79,7 @@ void run(const Setting& setting, WorkerPool& pool) {
 
   PinnedStore host(layouts, setting.state, false, &pool);
   load_parameters(host, model, layouts, rank, read_initial);
-  GradientHome gradients(layouts, setting.state.drain, false, pool);
+  GradientHome gradients(layouts, {.dtype = setting.state.drain}, false, pool);
   OptimizerPipeline host_pipeline(&host, &gradients, layouts, model, rank, kAdamW, &pool);
 
   SimDrives sim;

@@ -34,7 +34,7 @@ struct Fixture {
 
   explicit Fixture(DType dtype, int threads = 1)
       : pool(threads),
-        home(layouts, dtype, false, pool),
+        home(layouts, {.dtype = dtype}, false, pool),
         staging(static_cast<size_t>(GradDrain::planned_staging_bytes(layouts, dtype))),
         drain(&home, &copies, layouts, Rank(0), staging, &pool) {}
 
@@ -158,7 +158,7 @@ TEST(GradDrain, EachRankTakesItsOwnPart) {
   const std::vector<FlatLayout> layouts = make_layouts(whole.model, kRanks);
   std::vector<double> squares(layouts.size(), 0.0);
   for (int32_t rank = 0; rank < kRanks; ++rank) {
-    GradientHome gradients(layouts, DType::kBF16, false, whole.pool);
+    GradientHome gradients(layouts, {.dtype = DType::kBF16}, false, whole.pool);
     std::vector<std::byte> staging(
         static_cast<size_t>(GradDrain::planned_staging_bytes(layouts, DType::kBF16)));
     GradDrain drain(&gradients, &whole.copies, layouts, Rank(rank), staging, &whole.pool);

@@ -53,7 +53,7 @@ struct Home {
         rank(r),
         pool(threads),
         store(layouts, options, false, &pool),
-        gradients(layouts, options.drain, false, pool),
+        gradients(layouts, {.dtype = options.drain}, false, pool),
         pipeline(&store, &gradients, layouts, model, rank, kOptions, &pool) {
     for (size_t u = 0; u < layouts.size(); ++u) fill(u);
   }

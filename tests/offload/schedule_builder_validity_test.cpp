@@ -91,6 +91,11 @@ TEST(ScheduleBuilderValidity, OperationsMisplacedOrDoubledAreCaught) {
     if (gradient) gradient = *gradient == 0 ? 1 : 0;
     return gradient.has_value();
   });
+  expect_found("another place at home", [](StepSchedule& schedule, size_t op) {
+    std::optional<int32_t>& home = schedule.ops[op].home;
+    if (home) home = *home == 0 ? 1 : 0;
+    return home.has_value();
+  });
   expect_found("another input slot", [](StepSchedule& schedule, size_t op) {
     std::optional<int32_t>& input = schedule.ops[op].input;
     if (input) input = *input == 0 ? 1 : 0;
@@ -159,6 +164,39 @@ TEST(ScheduleBuilderValidity, SlotsHoldWhatIsReadWhateverTheTimes) {
     for (int round = 0; round < 3; ++round) {
       expect_slots_hold(schedule, inputs, random, cases[i].name());
     }
+  }
+}
+
+// Goal: gradients take the ring's places in turn; only then does a drain wait for an update.
+TEST(ScheduleBuilderValidity, GradientsTakeTurnsAtHome) {
+  ScheduleCase options{.blocks = 4, .frozen = {2}, .overlap = UpdateOverlap::kBackward};
+  const ModelSpec model = make_case_model(options);
+  for (const int32_t ring : {0, 2, 3}) {
+    options.gradient_ring = ring;
+    const StepSchedule schedule = build_schedule(make_case_inputs(options, model));
+    std::vector<int32_t> updates;
+    int32_t drains = 0;
+    for (size_t i = 0; i < schedule.ops.size(); ++i) {
+      const Op& op = schedule.ops[i];
+      const auto turn = ring == 0 ? std::optional<int32_t>() : drains % std::max(ring, 1);
+      if (op.kind == OpKind::kUpdate) {
+        EXPECT_EQ(op.home, schedule.ops[static_cast<size_t>(op.after.back())].home);
+        updates.push_back(static_cast<int32_t>(i));
+      } else if (op.kind == OpKind::kDrain) {
+        EXPECT_EQ(op.home, turn);
+        const bool waits = std::ranges::any_of(op.after, [&](int32_t before) {
+          return schedule.ops[static_cast<size_t>(before)].kind == OpKind::kUpdate;
+        });
+        EXPECT_EQ(waits, ring > 0 && drains >= ring);
+        if (waits) {
+          EXPECT_EQ(op.after.front(), updates.at(static_cast<size_t>(drains - ring)));
+        }
+        ++drains;
+      } else {
+        EXPECT_FALSE(op.home.has_value()) << name_of(op.kind);
+      }
+    }
+    EXPECT_EQ(drains, 5) << "one of six units is frozen";
   }
 }
 

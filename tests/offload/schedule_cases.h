@@ -20,6 +20,7 @@ struct ScheduleCase {
   int32_t input_slots = 0;
   UpdateOverlap overlap = UpdateOverlap::kForward;
   Pass pass = Pass::kTrain;
+  int32_t gradient_ring = 0;
 
   std::string name() const {
     std::string text = std::to_string(blocks) + (tied ? " blocks, tied" : " blocks");
@@ -27,7 +28,8 @@ struct ScheduleCase {
     text += ", prefetch " + std::to_string(prefetch) + (several_ranks ? ", ranks" : ", one rank");
     text += ", " + std::to_string(gradient_buffers) + " gradient buffers, " +
             std::to_string(input_slots) + " input slots, overlap " +
-            std::to_string(static_cast<int>(overlap));
+            std::to_string(static_cast<int>(overlap)) + ", ring of " +
+            std::to_string(gradient_ring);
     return text + (pass == Pass::kTrain ? ", train" : ", forward");
   }
 };
@@ -61,10 +63,12 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
   inputs.gradient_buffers = options.gradient_buffers;
   inputs.input_slots = options.input_slots;
   inputs.overlap = options.overlap;
+  inputs.gradient_ring = options.gradient_ring;
   return inputs;
 }
 
-// Every combination: models, prefetch depths, ranks, buffers, kept inputs, updates, passes.
+// Every combination: models, prefetch depths, ranks, buffers, kept inputs, updates, passes. Rings
+// of gradients at home, none to three places, take turns where there may be one.
 inline std::vector<ScheduleCase> all_schedule_cases() {
   std::vector<ScheduleCase> cases;
   const std::vector<std::vector<int>> frozen = {{}, {0, 1}, {2}, {0, 1, 2, 3}};
@@ -78,6 +82,8 @@ inline std::vector<ScheduleCase> all_schedule_cases() {
                 for (UpdateOverlap overlap :
                      {UpdateOverlap::kNone, UpdateOverlap::kForward, UpdateOverlap::kBackward}) {
                   cases.push_back({blocks, tied, units, prefetch, ranks, buffers, inputs, overlap});
+                  if (overlap != UpdateOverlap::kBackward) continue;
+                  cases.back().gradient_ring = static_cast<int32_t>(cases.size() % 4);
                 }
               }
               cases.push_back({blocks, tied, units, prefetch, ranks, buffers, 2,

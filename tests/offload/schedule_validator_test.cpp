@@ -22,6 +22,7 @@ struct Places {
   std::optional<int32_t> gradient = std::nullopt;
   std::optional<int32_t> input = std::nullopt;
   std::optional<int32_t> output = std::nullopt;
+  std::optional<int32_t> home = std::nullopt;
 };
 
 Op op(OpKind kind, int unit, std::vector<Placed> slots, std::vector<int32_t> after,
@@ -34,6 +35,7 @@ Op op(OpKind kind, int unit, std::vector<Placed> slots, std::vector<int32_t> aft
   op.gradient = places.gradient;
   op.input = places.input;
   op.output = places.output;
+  op.home = places.home;
   return op;
 }
 
@@ -238,6 +240,59 @@ TEST(ScheduleValidator, ChecksTheRuleOfUpdates) {
   };
   EXPECT_EQ(moved({10}), "");
   expect_contains(moved({}), "the gradient of unit 0 at home may still be written by op 10 drain");
+}
+
+// ---- Gradients at home ----
+
+// Updates in backward: both gradients take the one place at home in turn.
+struct RingAtHome : ByHand {
+  RingAtHome() {
+    inputs.overlap = UpdateOverlap::kBackward;
+    inputs.gradient_ring = 1;
+    using enum OpKind;
+    schedule.ops = {
+        op(kFetch, 0, {at(0, 0)}, {}),
+        op(kGather, 0, {at(0, 0)}, {0}),
+        op(kFetch, 1, {at(1, 1)}, {}),
+        op(kGather, 1, {at(1, 1)}, {2}),
+        op(kForward, 0, {at(0, 0)}, {1}),
+        op(kBackward, 1, {at(1, 1)}, {3}, {.gradient = 0}),
+        op(kReduce, 1, {}, {5}, {.gradient = 0}),
+        op(kDrain, 1, {}, {6}, {.gradient = 0, .home = 0}),
+        op(kUpdate, 1, {}, {7}, {.home = 0}),  // 8
+        op(kBackward, 0, {at(0, 0)}, {7}, {.gradient = 0}),
+        op(kReduce, 0, {}, {9}, {.gradient = 0}),
+        op(kDrain, 0, {}, {8, 10}, {.gradient = 0, .home = 0}),
+        op(kUpdate, 0, {}, {11}, {.home = 0}),  // 12
+    };
+  }
+};
+
+TEST(ScheduleValidator, FollowsGradientsThroughTheRingAtHome) {
+  const RingAtHome hand;
+  EXPECT_EQ(hand.findings(), "");
+  const auto changed = [&](int32_t op, const std::function<void(Op&)>& change) {
+    return hand.with([&](ByHand& copy) { change(copy.schedule.ops[op]); });
+  };
+  expect_contains(changed(11, [](Op& op) { op.after = {10}; }),
+                  "op 11 drain unit 0 gradient 0 home 0: place at home 0 may still be read by op 8 "
+                  "update unit 1 home 0");
+  expect_contains(changed(12, [](Op& op) { op.after = {}; }),
+                  "place at home 0 may still be written by op 11 drain unit 0");
+  expect_contains(changed(8, [](Op& op) { op.home = 1; }), "the plan has no place at home 1");
+  expect_contains(changed(8, [](Op& op) { op.home.reset(); }), "names no place at home");
+  expect_contains(changed(11, [](Op& op) { op.home.reset(); }), "names no place at home");
+  expect_contains(changed(10, [](Op& op) { op.home = 0; }), "uses no place at home");
+  expect_contains(changed(8, [](Op& op) { op.unit = UnitId(0); }),
+                  "place at home 0 holds unit 1, not unit 0");
+  expect_contains(hand.with([](ByHand& copy) { copy.inputs.gradient_ring = 0; }),
+                  "uses no place at home");
+  // The update of what the place held never came.
+  expect_contains(hand.with([](ByHand& copy) {
+    copy.inputs.gradient_ring = 2;
+    copy.schedule.ops[8].home = 1;
+  }),
+                  "op 11 drain unit 0 gradient 0 home 0: place at home 0 loses unit 1");
 }
 
 // ---- Kept inputs ----

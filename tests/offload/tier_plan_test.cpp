@@ -11,6 +11,7 @@
 #include "offload/plan/plan_inputs.h"
 #include "offload/plan/plan_text.h"
 #include "offload/staging/grad_drain.h"
+#include "offload/staging/gradient_home.h"
 #include "pinned/pinned_store.h"
 #include "tests/fakes/specs.h"
 
@@ -101,9 +102,62 @@ TEST(TierPlan, SumsUpAndLetsTheDeviceCarveExactlyItsBuffers) {
         WorkerPool pool(1);
         const PinnedStore store(make_layouts(model, 1), inputs.state, false, &pool);
         EXPECT_EQ(store.host_bytes(), plan.host_arena);
+        const GradientHome home(make_layouts(model, 1), {.dtype = compute}, false, pool);
+        EXPECT_EQ(home.host_bytes(), plan.host_gradients);
       }
     }
   }
+}
+
+// Gradients at home: all of them, or two places of the largest unit's size in pages.
+TEST(TierPlan, CountsTheHostToTheByte) {
+  const ModelSpec model = fakes::make_small_model(3, false);
+  PlanInputs inputs = made_up_inputs(model);
+  WorkerPool pool(1);
+  for (const UpdateOverlap overlap :
+       {UpdateOverlap::kNone, UpdateOverlap::kForward, UpdateOverlap::kBackward}) {
+    inputs.overlap = overlap;
+    const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
+    // Matrices 8 bytes, norms 12, each unit in pages: 133,120, 183,296 and 136,192 bytes.
+    EXPECT_EQ(plan.host_arena, 135168 + 3 * 184320 + 139264);
+    const bool ring = overlap == UpdateOverlap::kBackward;
+    EXPECT_EQ(plan.gradient_ring, ring ? 2 : 0);
+    EXPECT_EQ(plan.host_gradients, ring ? 2 * 49152 : 2 * 36864 + 3 * 49152);
+    const GradientHome home(make_layouts(model, 1), {DType::kBF16, plan.gradient_ring}, false,
+                            pool);
+    EXPECT_EQ(home.host_bytes(), plan.host_gradients);
+    const std::string text = format_plan(plan, made_up_machine());
+    EXPECT_EQ(text.find("ring of 2 x 48.0 KiB, bf16, the largest unit") != std::string::npos, ring)
+        << text;
+  }
+  // Two units: the ring would take as much as both.
+  ModelSpec few = fakes::make_small_model(1, false);
+  few.units.erase(few.units.begin());
+  for (size_t u = 0; u < few.units.size(); ++u) few.units[u].id = UnitId(static_cast<int>(u));
+  inputs.model = &few;
+  inputs.costs = made_up_costs(few.units.size());
+  EXPECT_EQ(draft_tier_plan(inputs, made_up_machine()).gradient_ring, 0);
+}
+
+// Issue goal: 10 bytes for each parameter with clipping; without it 8, and a ring of fixed size.
+TEST(TierPlan, TakesTenHostBytesAParameterAndEightInBackward) {
+  ModelSpec model;
+  for (int u = 0; u < 12; ++u) {
+    UnitSpec& unit = model.units.emplace_back();
+    unit.id = UnitId(u);
+    unit.name = "unit." + std::to_string(u);
+    unit.parameters = {fakes::make_parameter(unit.name + ".weight", {2048, 2048})};
+    if (u < 11) unit.carry_out = {{2048}};
+  }
+  constexpr int64_t kUnit = int64_t{2048} * 2048;
+  PlanInputs inputs = made_up_inputs(model);
+  const auto store_bytes = [&](UpdateOverlap overlap) {
+    inputs.overlap = overlap;
+    const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
+    return plan.host_arena + plan.host_gradients;
+  };
+  EXPECT_EQ(store_bytes(UpdateOverlap::kForward), 12 * kUnit * 10);
+  EXPECT_EQ(store_bytes(UpdateOverlap::kBackward), 12 * kUnit * 8 + 2 * kUnit * 2);
 }
 
 TEST(TierPlan, GivesATiedHeadTwoSlotsAndItsGradientAPlaceToWait) {
@@ -336,6 +390,10 @@ TEST(TierPlan, RefusesAHostThatIsTooSmallAndSaysWhatSplitWouldSave) {
   EXPECT_NE(text.find("host memory: the plan needs "), std::string::npos) << text;
   EXPECT_NE(text.find("the machine has 64.0 MiB"), std::string::npos) << text;
   EXPECT_NE(text.find("offload.state_format = \"split\" (now \"fp32\") saves "), std::string::npos);
+  EXPECT_NE(text.find("optimizer.overlap = \"backward\" with train.max_grad_norm = 0 (now "
+                      "\"forward\") saves 120.0 KiB"),
+            std::string::npos)
+      << text;
   EXPECT_EQ(text.find("device memory:"), std::string::npos) << "the device is what the plan needs";
   inputs.host_cap = 1000;
   EXPECT_NE(explain_misfit(inputs, made_up_machine()).find("offload.host_memory of at least "),
@@ -401,6 +459,8 @@ TEST(PlanText, SaysTheSameNumbersAsTableAndAsJson) {
   EXPECT_EQ(json["device"]["owned_bytes"], plan.device_owned);
   EXPECT_EQ(json["device"]["total_bytes"], plan.device_total);
   EXPECT_EQ(json["host"]["arena_bytes"], plan.host_arena);
+  EXPECT_EQ(json["host"]["gradient_bytes"], plan.host_gradients);
+  EXPECT_EQ(json["host"]["gradient_ring"], plan.gradient_ring);
   EXPECT_EQ(json["device"]["buffers"].size(), plan.device_buffers.size());
   Bytes sum = 0;
   for (const char* tier : {"device", "host"}) {

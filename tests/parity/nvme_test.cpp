@@ -91,6 +91,17 @@ TEST(LongNvmeTraining, GivesTheBitsOfTheHostTierEverywhere) {
   }
 }
 
+// Without clipping: units updated in backward, with two gradients at home instead of all.
+TEST(NvmeTraining, UpdatesInBackwardGiveTheBitsOfTheHostTierOnTwoRanks) {
+  const Arguments same = joined(base(10), {"--train.max_grad_norm=0"});
+  RunDriver host("host-forward"), run("drive-backward");
+  ASSERT_EQ(host.train_ranks(2, same), 0) << host.output();
+  const Arguments backward = joined(same, {"--optimizer.overlap=backward"});
+  ASSERT_EQ(run.train_ranks(2, joined(backward, on_drives(run, 2))), 0) << run.output();
+  EXPECT_EQ(run.plan(2)["host"]["gradient_ring"], 2);
+  expect_same(run, host, "two ranks");
+}
+
 // Everything on the drives. `error`: what io_uring_setup gives, 0 where it works.
 void expect_bits_of_ranks(const RunDriver& host, int ranks, int drives, int error) {
   RunDriver run("drive-ranks");

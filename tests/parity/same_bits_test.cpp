@@ -77,14 +77,17 @@ TEST_P(SameBits, HoldsForMomentsThatAreRounded) {
   }
 }
 
-// Without clipping a unit may be updated as soon as its gradient is home.
+// Without clipping a unit may be updated as soon as its gradient is home, on either tier.
 TEST_P(SameBits, UpdatesInBackwardAgreeWithoutClipping) {
   const std::vector<std::string> unclipped = {"--train.max_grad_norm=0", "--train.steps=10"};
   const Outcome reference = train("reference", GetParam(), unclipped);
-  for (const std::string overlap : {"backward", "none"}) {
-    std::vector<std::string> arguments = unclipped;
-    arguments.push_back("--optimizer.overlap=" + overlap);
-    EXPECT_TRUE(train("variant", GetParam(), arguments) == reference) << GetParam() << overlap;
+  const std::string drive = "--offload.nvme=[\"" + scratch_directory("drive") + "\"]";
+  for (const std::vector<std::string>& variant : std::vector<std::vector<std::string>>{
+           {"--optimizer.overlap=backward"},
+           {"--optimizer.overlap=none"},
+           {"--optimizer.overlap=backward", "--offload.optimizer=nvme", drive}}) {
+    EXPECT_TRUE(train("variant", GetParam(), joined(unclipped, variant)) == reference)
+        << GetParam() << " " << variant.front() << " " << variant.back();
   }
 }
 

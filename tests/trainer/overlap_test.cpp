@@ -2,6 +2,8 @@
 // What takes how long is asserted of the simulation; of the real run only that it is no shorter.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/errors.h"
 #include "base/json.h"
 #include "offload/schedule/schedule_simulation.h"
@@ -74,6 +76,34 @@ TEST(OverlapBench, DeferredUpdatesHideBehindForward) {
       EXPECT_GT(f.exposed(), 10 * one) << f.update;
     }
   }
+}
+
+// Goal: with updates in backward the plan's ring of two gradients at home costs no time over a
+// place for each unit, on the whole grid; one place would.
+TEST(OverlapBench, TwoGradientsAtHomeAreAsFastAsAll) {
+  const BenchOverlapOptions options;
+  const ModelSpec model = make_equal_units(options.units);
+  double slowest_of_one = 0.0;
+  for (const int32_t ranks : options.ranks) {
+    for (const double fetch : options.ratios) {
+      for (const double update : options.ratios) {
+        for (const double gradient : options.ratios) {
+          TimedStepOptions step = step_options(options, {ranks, fetch, update, gradient});
+          step.overlap = UpdateOverlap::kBackward;
+          const auto seconds = [&](int32_t ring) {
+            step.gradient_ring = ring;
+            const TimedStep timed = longshore_step(step, model);
+            return simulate_schedule(timed.schedule, timed.seconds).seconds;
+          };
+          const double all = seconds(0);
+          EXPECT_NEAR(seconds(2), all, kRounding)
+              << ranks << " ranks, " << fetch << " " << update << " " << gradient;
+          slowest_of_one = std::max(slowest_of_one, seconds(1) / all);
+        }
+      }
+    }
+  }
+  EXPECT_GT(slowest_of_one, 1.2);
 }
 
 // Goal: what the peers are compared by are schedules that could run, and no worse than theirs.

@@ -24,6 +24,7 @@ ScheduleInputs schedule_inputs(const TimedStepOptions& options, const ModelSpec&
   inputs.gathers = inputs.reduces = options.several_ranks;
   inputs.gradient_buffers = gradient_buffers_for(options);
   inputs.overlap = options.overlap;
+  inputs.gradient_ring = options.gradient_ring;
   return inputs;
 }
 
@@ -69,6 +70,7 @@ StepSchedule peer_base(const TimedStepOptions& options, const ModelSpec& model, 
   ScheduleInputs inputs = schedule_inputs(options, model);
   inputs.visits = peer_visits(model, ahead);
   inputs.overlap = UpdateOverlap::kNone;
+  inputs.gradient_ring = 0;
   inputs.gradient_buffers = 3;  // more than the peers' own waits let be in use
   return build_schedule(inputs);
 }

@@ -40,6 +40,7 @@ struct TimedStepOptions {
   int64_t prefetch = 1;        // slots and gradient buffers follow, as in the plan
   UnitTimes times;
   UpdateOverlap overlap = UpdateOverlap::kForward;
+  int32_t gradient_ring = 0;  // kBackward: places at home; 0: one for each unit
 };
 
 // What the plan gives a run with so many units ahead.
