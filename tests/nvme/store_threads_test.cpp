@@ -48,7 +48,8 @@ MakeDrives threaded(std::vector<std::unique_ptr<SimMedium>>& media) {
 }
 
 // Goal: update, fetch and drain run at once, the commit beside the backward pass; every lane gets
-// the bytes of its step, in memory and on drives, and the last commit is found again.
+// the bytes of its step, in memory and on drives, and the last commit is found again; also where
+// one version is kept and written in place.
 TEST(NvmeStoreThreads, ServeThreeLanesAndACommitAtOnce) {
   const LogLevel before = log_level();
   set_log_level(LogLevel::kError);
@@ -60,15 +61,17 @@ TEST(NvmeStoreThreads, ServeThreeLanesAndACommitAtOnce) {
     for (const bool on_drives : {false, true}) {
       for (const int drives : {1, 3}) {
         std::vector<std::unique_ptr<SimMedium>> media;
-        const NvmeStoreOptions options = small_store(state, on_drives, drives);
-        {
+        NvmeStoreOptions options = small_store(state, on_drives, drives);
+        for (const int versions : {1, 2}) {
+          options.versions = versions;
+          media.clear();
           NvmeStore store(layouts, options, threaded(media), &pool);
           store.start(solo, 1);
           load(store, layouts);
           store.commit({0, ""}, solo);
           const std::string difference = fakes::run_lanes(
               store, layouts, kSteps, [&](int64_t step) { store.commit({step, ""}, solo); });
-          ASSERT_EQ(difference, "");
+          ASSERT_EQ(difference, "") << versions << " versions";
         }
         NvmeStore store(layouts, options, threaded(media), &pool);
         ASSERT_TRUE(store.start(solo, 2));
@@ -89,7 +92,9 @@ TEST(NvmeStoreThreads, ServeThreeLanesOnARealFile) {
   WorkerPool pool(2);
   SoloAgreement solo;
   const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(3, false), 1);
-  for (const IoEngine engine : {IoEngine::kAuto, IoEngine::kThreads}) {
+  NvmeStoreOptions options = small_store({}, true, 2);
+  for (const auto& [engine, versions] :
+       {std::pair(IoEngine::kAuto, 2), {IoEngine::kThreads, 2}, {IoEngine::kAuto, 1}}) {
     const ScratchDirectory directory;
     StateFileOptions files;
     files.engine = engine;
@@ -97,7 +102,8 @@ TEST(NvmeStoreThreads, ServeThreeLanesOnARealFile) {
     const auto make = [&](const StripeMap& map, std::span<std::byte> window) {
       return open_state_files(files, map, window);
     };
-    NvmeStore store(layouts, small_store({}, true, 2), make, &pool);
+    options.versions = versions;
+    NvmeStore store(layouts, options, make, &pool);
     store.start(solo, 1);
     load(store, layouts);
     store.commit({0, ""}, solo);
