@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -60,6 +61,16 @@ const std::vector<Folder>& folders() {
        true,
        {"base", "shard", "config", "device", "comm", "pinned", "nvme", "model", "hf", "text",
         "data", "offload", "fsdp"}},
+  };
+  return table;
+}
+
+// The rooms of a folder: each includes itself and those before it.
+const std::vector<std::vector<std::string>>& rooms() {
+  static const std::vector<std::vector<std::string>> table = {
+      {"nvme/drive", "nvme/parts", "nvme/probe", "nvme/commit", "nvme/store"},
+      {"offload/schedule", "offload/staging", "offload/optimizer", "offload/plan"},
+      {"trainer/checkpoint", "trainer/run", "trainer/report", "trainer/bench", "trainer/commands"},
   };
   return table;
 }
@@ -428,6 +439,25 @@ TEST(Tidy, FoldersDependOneWay) {
       if (used == nullptr || used == folder) continue;
       EXPECT_TRUE(folder->uses.contains(used->name))
           << at(file, i + 1) << folder->path << " may not use " << used->path;
+    }
+  }
+}
+
+// Goal: the same inside a folder: the order of the rooms is the way of the data.
+TEST(Tidy, RoomsDependOneWay) {
+  for (const std::vector<std::string>& order : rooms()) {
+    const auto room_of = [&order](std::string_view path) {
+      return std::ranges::find(order, path.substr(0, path.rfind('/')));
+    };
+    for (const SourceFile& file : sources()) {
+      const auto own = room_of(file.path);
+      if (own == order.end() || !file.is_cpp()) continue;
+      for (std::size_t i = 0; i < file.lines.size(); ++i) {
+        const std::string_view name = included_name(file.lines[i]);
+        const auto used = room_of(name);
+        if (used == order.end()) continue;
+        EXPECT_TRUE(used <= own) << at(file, i + 1) << *own << " may not use " << *used;
+      }
     }
   }
 }

@@ -11,14 +11,14 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
 #include "trainer/evaluator.h"
-#include "trainer/export_run.h"
 #include "trainer/generator.h"
 #include "trainer/lr_schedule.h"
-#include "trainer/rank_share.h"
-#include "trainer/resume_point.h"
-#include "trainer/run_environment.h"
-#include "trainer/run_prepare.h"
-#include "trainer/run_saver.h"
+#include "trainer/run/export_run.h"
+#include "trainer/run/rank_share.h"
+#include "trainer/run/resume_point.h"
+#include "trainer/run/run_environment.h"
+#include "trainer/run/run_prepare.h"
+#include "trainer/run/run_saver.h"
 
 namespace longshore {
 namespace {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "offload/optimizer/update_slice.h"
+#include "offload/simd_level.h"
 
 namespace longshore {
 
@@ -59,14 +60,6 @@ struct AdamWScalars {
 // `update` counts applied updates from 1. `decays`: whether the parameter is one that decays.
 AdamWScalars make_adamw_scalars(const AdamWOptions& options, int64_t update, double lr,
                                 double clip_scale, bool decays);
-
-// How wide the kernels' instructions are, at last those of AES too; levels above the CPU's are not
-// to be called.
-enum class SimdLevel : uint8_t { kBaseline, kAvx2, kAvx512, kAvx512Vaes };
-inline constexpr std::array<SimdLevel, 4> kSimdLevels = {
-    SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512, SimdLevel::kAvx512Vaes};
-std::string_view name_of(SimdLevel level);
-SimdLevel best_simd_level();
 
 // Updates the slice in place.
 void adamw_step(const UpdateSlice& slice, const AdamWScalars& scalars);

@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 #include "device/cuda_runtime.h"
-#include "offload/optimizer/adamw.h"
+#include "offload/simd_level.h"
 
 namespace longshore {
 

@@ -23,9 +23,9 @@
 
 #include "base/bytes.h"
 #include "device/device_kind.h"
-#include "nvme/drive_wear.h"
-#include "nvme/nvme_inputs.h"
-#include "nvme/nvme_store.h"
+#include "nvme/probe/drive_wear.h"
+#include "nvme/store/nvme_inputs.h"
+#include "nvme/store/nvme_store.h"
 #include "offload/plan/machine.h"
 #include "offload/schedule/step_schedule.h"
 #include "shard/shard_topology.h"

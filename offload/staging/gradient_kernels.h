@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "offload/optimizer/adamw.h"
+#include "offload/simd_level.h"
 
 namespace longshore::internal {
 

@@ -10,7 +10,7 @@
 
 #include "device/copy_engine.h"
 #include "fsdp/carry_store.h"
-#include "nvme/nvme_inputs.h"
+#include "nvme/store/nvme_inputs.h"
 #include "pinned/pinned_arena.h"
 
 namespace longshore {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "nvme/sim_disk.h"
-#include "nvme/versioned_chunks.h"
+#include "nvme/commit/versioned_chunks.h"
+#include "nvme/drive/sim_disk.h"
 
 namespace longshore {
 

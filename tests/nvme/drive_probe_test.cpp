@@ -1,13 +1,13 @@
 // The probe moves what it says and leaves nothing behind. No speeds are judged here.
-#include "nvme/drive_probe.h"
+#include "nvme/probe/drive_probe.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <iterator>
 
-#include "nvme/drive_tuning.h"
-#include "nvme/fio_reference.h"
+#include "nvme/probe/drive_tuning.h"
+#include "nvme/probe/fio_reference.h"
 #include "tests/nvme/scratch_file.h"
 
 namespace longshore {

@@ -1,11 +1,11 @@
 // Transfers over a drive that misbehaves: the bytes arrive, or an error names what did not.
-#include "nvme/drive.h"
+#include "nvme/drive/drive.h"
 
 #include <gtest/gtest.h>
 
 #include <cerrno>
 
-#include "nvme/sim_disk.h"
+#include "nvme/drive/sim_disk.h"
 #include "tests/nvme/scratch_file.h"
 
 namespace longshore {

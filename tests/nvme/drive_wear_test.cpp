@@ -1,5 +1,5 @@
 // What a drive says of its wear.
-#include "nvme/drive_wear.h"
+#include "nvme/probe/drive_wear.h"
 
 #include <gtest/gtest.h>
 

@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <thread>
 
-#include "nvme/nvme_store.h"
-#include "nvme/state_files.h"
+#include "nvme/store/nvme_store.h"
+#include "nvme/store/state_files.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/scratch_file.h"
 #include "tests/nvme/store_fixture.h"

@@ -1,12 +1,12 @@
 // Manifests: what is written is read, and nothing else is taken for one; stripes: no byte twice.
-#include "nvme/manifest.h"
+#include "nvme/commit/manifest.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 
-#include "nvme/stripe_map.h"
+#include "nvme/parts/stripe_map.h"
 #include "tests/nvme/scratch_file.h"
 
 namespace longshore {

@@ -1,6 +1,6 @@
 // Kept inputs on simulated drives: what is loaded is what was saved, whatever the drives do, and
 // the bytes that move are the planned ones.
-#include "nvme/nvme_inputs.h"
+#include "nvme/store/nvme_inputs.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The disk tier as a store: the host tier's bytes, durable steps, faults at every operation.
-#include "nvme/nvme_store.h"
+#include "nvme/store/nvme_store.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/log.h"
-#include "nvme/state_files.h"
+#include "nvme/store/state_files.h"
 #include "pinned/pinned_store.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/scratch_file.h"

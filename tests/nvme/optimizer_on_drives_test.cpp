@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/number_formats.h"
-#include "nvme/nvme_store.h"
+#include "nvme/store/nvme_store.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"

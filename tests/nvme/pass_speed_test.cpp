@@ -8,9 +8,9 @@
 #include <cstdio>
 #include <fstream>
 
-#include "nvme/drive_probe.h"
-#include "nvme/nvme_store.h"
-#include "nvme/state_files.h"
+#include "nvme/probe/drive_probe.h"
+#include "nvme/store/nvme_store.h"
+#include "nvme/store/state_files.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/scratch_file.h"
 

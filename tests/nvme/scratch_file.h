@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/file.h"
-#include "nvme/block_buffer.h"
-#include "nvme/sim_disk.h"
+#include "nvme/drive/block_buffer.h"
+#include "nvme/drive/sim_disk.h"
 
 namespace longshore {
 

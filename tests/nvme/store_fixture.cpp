@@ -1,7 +1,7 @@
 #include "tests/nvme/store_fixture.h"
 
 #include "base/number_formats.h"
-#include "nvme/drive.h"
+#include "nvme/drive/drive.h"
 #include "shard/state_values.h"
 #include "tests/fakes/specs.h"
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "nvme/nvme_store.h"
-#include "nvme/sim_disk.h"
+#include "nvme/drive/sim_disk.h"
+#include "nvme/store/nvme_store.h"
 #include "pinned/worker_pool.h"
 #include "shard/shard_store.h"
 

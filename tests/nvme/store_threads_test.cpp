@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "base/log.h"
-#include "nvme/nvme_store.h"
-#include "nvme/state_files.h"
+#include "nvme/store/nvme_store.h"
+#include "nvme/store/state_files.h"
 #include "tests/fakes/specs.h"
 #include "tests/fakes/store_lanes.h"
 #include "tests/nvme/scratch_file.h"

@@ -6,7 +6,7 @@
 #include "hf/model_directory.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/commands/command_line.h"
-#include "trainer/run_setup.h"
+#include "trainer/run/run_setup.h"
 
 namespace longshore {
 namespace {

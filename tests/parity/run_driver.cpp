@@ -15,7 +15,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/commands/command_line.h"
-#include "trainer/resume_point.h"
+#include "trainer/run/resume_point.h"
 
 namespace longshore {
 

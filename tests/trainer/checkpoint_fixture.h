@@ -15,8 +15,8 @@
 #include "shard/state_values.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
-#include "trainer/resume_point.h"
-#include "trainer/run_saver.h"
+#include "trainer/run/resume_point.h"
+#include "trainer/run/run_saver.h"
 
 namespace longshore {
 

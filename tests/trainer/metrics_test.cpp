@@ -1,4 +1,4 @@
-#include "trainer/metrics.h"
+#include "trainer/report/metrics.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "tests/trainer/temporary_directory.h"
-#include "trainer/step_seconds.h"
+#include "trainer/run/step_seconds.h"
 
 namespace longshore {
 namespace {

@@ -8,8 +8,8 @@
 #include "base/json.h"
 #include "offload/schedule/schedule_simulation.h"
 #include "offload/schedule/schedule_validator.h"
-#include "trainer/bench_overlap.h"
-#include "trainer/overlap/timer_run.h"
+#include "trainer/bench/bench_overlap.h"
+#include "trainer/bench/timer_run.h"
 
 namespace longshore {
 namespace {

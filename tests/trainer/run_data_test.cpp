@@ -1,11 +1,11 @@
 // Goal: order and content of batches are the same at 1, 2, 4 and 8 ranks and across a resume at any
 // step.
-#include "trainer/run_data.h"
+#include "trainer/run/run_data.h"
 
 #include <gtest/gtest.h>
 
 #include "data/in_memory_dataset.h"
-#include "trainer/rank_share.h"
+#include "trainer/run/rank_share.h"
 
 namespace longshore {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/signal_flag.h"
+#include "trainer/run/signal_flag.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -16,7 +16,7 @@
 #include "hf/safetensors_reader.h"
 #include "shard/shard_store.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
-#include "trainer/sharded_model.h"
+#include "trainer/checkpoint/sharded_model.h"
 
 namespace longshore {
 

@@ -4,7 +4,7 @@
 // The checkpoint appears under its name by rename, complete and synced, manifest last; a writer
 // that is destroyed or killed before that leaves older checkpoints as they are. With several ranks
 // rank 0 owns the writer, every rank writes its state file into `directory()`, and rank 0 commits
-// what they hand back (trainer/run_saver.h).
+// what they hand back (trainer/run/run_saver.h).
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 #include "base/ids.h"
 #include "shard/shard_store.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
-#include "trainer/sharded_model.h"
+#include "trainer/checkpoint/sharded_model.h"
 
 namespace longshore {
 

@@ -14,8 +14,8 @@
 #include "comm/launcher.h"
 #include "config/describe.h"
 #include "config/overrides.h"
-#include "trainer/bench_optimizer.h"
-#include "trainer/bench_overlap.h"
+#include "trainer/bench/bench_optimizer.h"
+#include "trainer/bench/bench_overlap.h"
 #include "trainer/commands/commands.h"
 
 namespace longshore {

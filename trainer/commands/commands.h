@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "trainer/run_setup.h"
+#include "trainer/run/run_setup.h"
 
 namespace longshore {
 

@@ -4,8 +4,8 @@
 
 #include "base/errors.h"
 #include "base/json.h"
-#include "nvme/drive_probe.h"
-#include "nvme/fio_reference.h"
+#include "nvme/probe/drive_probe.h"
+#include "nvme/probe/fio_reference.h"
 #include "trainer/commands/commands.h"
 
 namespace longshore {

@@ -8,10 +8,10 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "trainer/commands/commands.h"
-#include "trainer/data_inspection.h"
-#include "trainer/model_source.h"
-#include "trainer/run_prepare.h"
-#include "trainer/signal_flag.h"
+#include "trainer/report/data_inspection.h"
+#include "trainer/run/model_source.h"
+#include "trainer/run/run_prepare.h"
+#include "trainer/run/signal_flag.h"
 
 namespace longshore {
 namespace {

@@ -8,11 +8,11 @@
 #include "base/json.h"
 #include "config/describe.h"
 #include "config/run_config.h"
-#include "offload/optimizer/adamw.h"
+#include "offload/simd_level.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/commands/commands.h"
-#include "trainer/run_environment.h"
-#include "trainer/terminal_plot.h"
+#include "trainer/report/terminal_plot.h"
+#include "trainer/run/run_environment.h"
 
 namespace longshore {
 namespace {

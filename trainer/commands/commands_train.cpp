@@ -9,9 +9,9 @@
 #include "offload/plan/plan_text.h"
 #include "offload/schedule/schedule_text.h"
 #include "trainer/commands/commands.h"
-#include "trainer/run_directory.h"
-#include "trainer/run_environment.h"
-#include "trainer/signal_flag.h"
+#include "trainer/run/run_directory.h"
+#include "trainer/run/run_environment.h"
+#include "trainer/run/signal_flag.h"
 #include "trainer/trainer.h"
 
 namespace longshore {

@@ -6,10 +6,10 @@
 #include "base/log.h"
 #include "trainer/commands/commands.h"
 #include "trainer/evaluator.h"
-#include "trainer/export_run.h"
 #include "trainer/generator.h"
-#include "trainer/loaded_run.h"
-#include "trainer/run_prepare.h"
+#include "trainer/run/export_run.h"
+#include "trainer/run/loaded_run.h"
+#include "trainer/run/run_prepare.h"
 
 namespace longshore {
 

@@ -1,0 +1,72 @@
+// Manifest: one block on each drive that says which version of the state the drive holds. Pure
+// functions over bytes; what is read is hostile until its checksum and every field are checked.
+//
+// Little-endian, one block of 4096 bytes; two copies lie kManifestStride apart at the file's start:
+//
+//   0   8  magic "LONGNVME"          80  8  layout hash
+//   8   4  format, 1                 88  8  checksum of the drive's table of checksums
+//   12  4  bytes of the note         96  8  step
+//   16 16  run                      104  8  chunk bytes
+//   32  4  rank      36 4 ranks     112 64  weights of the drives, 4 bytes each
+//   40  4  drive     44 4 drives    176  .  note, at most kMaxNoteBytes
+//   48  8  sequence  56 8 version
+//   64  8  incarnation                      zeros
+//   72  8  data incarnation        4088  8  xxh3-64 of all before
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/ids.h"
+#include "nvme/parts/stripe_map.h"
+
+namespace longshore {
+
+inline constexpr Bytes kMaxNoteBytes = 2048;
+
+// 128 random bits of the run, made when its state is.
+struct RunKey {
+  std::array<uint64_t, 2> bits{};
+  bool operator==(const RunKey&) const = default;
+};
+
+// The step of a manifest that says whose the file is, and that it holds no version.
+inline constexpr int64_t kNoStep = -1;
+
+// A state that all ranks have. `sequence` counts commits, skipped steps included; `version` counts
+// changes of the state; a version lies in slot version mod 2, a manifest in copy sequence mod 2.
+struct CommitPoint {
+  uint64_t sequence = 0;
+  uint64_t version = 0;
+  uint64_t incarnation = 0;       // of the start that committed
+  uint64_t data_incarnation = 0;  // of the start that wrote the version
+  int64_t step = 0;
+  std::string note;  // the run's own: data cursor, generator, counters
+
+  int slot() const { return static_cast<int>(version % 2); }
+};
+
+struct Manifest {
+  RunKey run;
+  int32_t rank = 0;
+  int32_t ranks = 1;
+  int32_t drive = 0;
+  int32_t drives = 1;
+  uint64_t layout_hash = 0;
+  uint64_t table_root = 0;
+  Geometry geometry;
+  CommitPoint point;
+};
+
+// `block` is one block.
+void encode(const Manifest& manifest, std::span<std::byte> block);
+// nullopt where the checksum or a field is wrong.
+std::optional<Manifest> decode(std::span<const std::byte> block);
+
+// What two ranks must have in common for a point to be the same one. Never negative.
+int64_t digest_of(const CommitPoint& point);
+
+}  // namespace longshore

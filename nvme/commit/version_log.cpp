@@ -1,0 +1,194 @@
+#include "nvme/commit/version_log.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/log.h"
+
+namespace longshore {
+namespace {
+
+constexpr int kCopies = 2;
+
+Bytes offset_of(int copy) {
+  return copy * kManifestStride;
+}
+
+int copy_of(uint64_t sequence) {
+  return static_cast<int>(sequence % kCopies);
+}
+
+}  // namespace
+
+void flush_all(const std::vector<Drive*>& drives) {
+  std::vector<Transfer> transfers(drives.size());
+  for (size_t i = 0; i < drives.size(); ++i) {
+    transfers[i].kind = BlockOp::Kind::kFlush;
+    drives[i]->start(transfers[i]);
+  }
+  wait_all(drives, transfers);
+}
+
+VersionLog::VersionLog(std::vector<Drive*> drives, const LogIdentity& identity)
+    : drives_(std::move(drives)), identity_(identity) {
+  LONGSHORE_CHECK(!drives_.empty() && drives_.size() <= kMaxDrives) << drives_.size();
+}
+
+std::optional<Manifest> VersionLog::peek(Drive& drive) {
+  std::optional<Manifest> newest;
+  const BlockBuffer block(kBlockBytes);
+  for (int copy = 0; copy < kCopies; ++copy) {
+    if (drive.size_bytes() < kManifestAreaBytes) return std::nullopt;
+    drive.read(offset_of(copy), block.bytes());
+    const std::optional<Manifest> manifest = decode(block.bytes());
+    if (manifest && (!newest || manifest->point.sequence > newest->point.sequence)) {
+      newest = manifest;
+    }
+  }
+  return newest;
+}
+
+std::optional<Manifest> VersionLog::read_copy(size_t drive, int copy) {
+  const BlockBuffer block(kBlockBytes);
+  try {
+    drives_[drive]->read(offset_of(copy), block.bytes());
+  } catch (const DriveError& error) {
+    log_warning(error.what());
+    return std::nullopt;
+  }
+  const std::optional<Manifest> manifest = decode(block.bytes());
+  if (!manifest) {
+    const bool empty =
+        std::ranges::all_of(block.bytes(), [](std::byte b) { return b == std::byte{0}; });
+    if (!empty) {
+      log_warning(drives_[drive]->path() + ": the manifest at offset " +
+                  std::to_string(offset_of(copy)) + " is damaged; the other copy decides");
+    }
+    return std::nullopt;
+  }
+  check_identity(*manifest, drive);
+  if (manifest->point.step == kNoStep || copy_of(manifest->point.sequence) != copy) {
+    return std::nullopt;
+  }
+  return manifest;
+}
+
+void VersionLog::check_run(const Manifest& manifest, size_t drive) const {
+  if (manifest.run != identity_.run) {
+    throw CheckpointError(drives_[drive]->path() +
+                          ": holds the state of another run; remove it, or give this run " +
+                          "another directory in offload.nvme");
+  }
+}
+
+void VersionLog::check_identity(const Manifest& manifest, size_t drive) const {
+  check_run(manifest, drive);
+  const std::string& path = drives_[drive]->path();
+  if (manifest.rank != identity_.rank || manifest.ranks != identity_.ranks ||
+      manifest.drive != static_cast<int32_t>(drive) ||
+      manifest.drives != static_cast<int32_t>(drives_.size())) {
+    throw CheckpointError(
+        path + ": holds drive " + std::to_string(manifest.drive + 1) + " of " +
+        std::to_string(manifest.drives) + " of rank " + std::to_string(manifest.rank) + " of " +
+        std::to_string(manifest.ranks) + ", and is used as drive " + std::to_string(drive + 1) +
+        " of " + std::to_string(drives_.size()) + " of rank " + std::to_string(identity_.rank) +
+        " of " + std::to_string(identity_.ranks) +
+        "; go on from a checkpoint, or with the ranks and directories that wrote it");
+  }
+  if (manifest.layout_hash != identity_.layout_hash || manifest.geometry != identity_.geometry) {
+    throw CheckpointError(path +
+                          ": was made for another model, state format, grouping of units or "
+                          "offload.nvme_versions; go on from a checkpoint, or with the run file "
+                          "that wrote it");
+  }
+}
+
+std::vector<LoggedPoint> VersionLog::read() {
+  flush_all(drives_);
+  std::vector<LoggedPoint> points;
+  for (int copy = 0; copy < kCopies; ++copy) {
+    LoggedPoint logged;
+    bool common = true;
+    for (size_t drive = 0; drive < drives_.size(); ++drive) {
+      const std::optional<Manifest> manifest = read_copy(drive, copy);
+      common = common && manifest &&
+               (drive == 0 || digest_of(manifest->point) == digest_of(logged.point));
+      if (!manifest) continue;
+      if (drive == 0) logged.point = manifest->point;
+      logged.table_roots.push_back(manifest->table_root);
+    }
+    if (common) points.push_back(std::move(logged));
+  }
+  std::ranges::sort(points, [](const LoggedPoint& a, const LoggedPoint& b) {
+    return a.point.sequence > b.point.sequence;
+  });
+  return points;
+}
+
+void VersionLog::write_block(int copy, const std::vector<BlockBuffer>& blocks) {
+  std::vector<Transfer> transfers(drives_.size());
+  for (size_t i = 0; i < drives_.size(); ++i) {
+    transfers[i].kind = BlockOp::Kind::kWrite;
+    transfers[i].offset = offset_of(copy);
+    transfers[i].memory = blocks[i].bytes();
+    drives_[i]->start(transfers[i]);
+  }
+  wait_all(drives_, transfers);
+  flush_all(drives_);
+}
+
+void VersionLog::write(const LoggedPoint& logged) {
+  LONGSHORE_CHECK(logged.table_roots.size() == drives_.size());
+  std::vector<BlockBuffer> blocks;
+  for (size_t i = 0; i < drives_.size(); ++i) {
+    const Manifest manifest = {.run = identity_.run,
+                               .rank = identity_.rank,
+                               .ranks = identity_.ranks,
+                               .drive = static_cast<int32_t>(i),
+                               .drives = static_cast<int32_t>(drives_.size()),
+                               .layout_hash = identity_.layout_hash,
+                               .table_root = logged.table_roots[i],
+                               .geometry = identity_.geometry,
+                               .point = logged.point};
+    blocks.emplace_back(kBlockBytes);
+    encode(manifest, blocks.back().bytes());
+  }
+  write_block(copy_of(logged.point.sequence), blocks);
+}
+
+void VersionLog::claim() {
+  LoggedPoint nothing;
+  nothing.point.step = kNoStep;
+  nothing.table_roots.resize(drives_.size());
+  write(nothing);
+}
+
+void VersionLog::void_all() {
+  const BlockBuffer block(kBlockBytes);
+  for (size_t drive = 0; drive < drives_.size(); ++drive) {
+    for (int copy = 0; copy < kCopies; ++copy) {
+      drives_[drive]->read(offset_of(copy), block.bytes());
+      if (const auto manifest = decode(block.bytes())) check_run(*manifest, drive);
+    }
+  }
+  std::vector<BlockBuffer> zeros;
+  for (size_t i = 0; i < drives_.size(); ++i) zeros.emplace_back(kBlockBytes);
+  for (int copy = 0; copy < kCopies; ++copy) write_block(copy, zeros);
+}
+
+void VersionLog::void_newer_than(std::optional<uint64_t> newest) {
+  for (int copy = 0; copy < kCopies; ++copy) {
+    if (newest && copy_of(*newest) == copy) continue;
+    bool newer = false;
+    for (size_t drive = 0; drive < drives_.size(); ++drive) {
+      const std::optional<Manifest> manifest = read_copy(drive, copy);
+      newer = newer || (manifest && (!newest || manifest->point.sequence > *newest));
+    }
+    if (!newer) continue;
+    std::vector<BlockBuffer> zeros;
+    for (size_t i = 0; i < drives_.size(); ++i) zeros.emplace_back(kBlockBytes);
+    write_block(copy, zeros);
+  }
+}
+
+}  // namespace longshore

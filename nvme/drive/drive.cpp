@@ -1,0 +1,172 @@
+#include "nvme/drive/drive.h"
+
+#include <cstring>
+
+namespace longshore {
+namespace {
+
+[[noreturn]] void throw_failure(const Transfer& transfer, const std::string& path) {
+  const TransferFailure& failure = transfer.failure;
+  std::string text = path + ": " + std::string(name_of(transfer.kind));
+  if (transfer.kind != BlockOp::Kind::kFlush) {
+    text += " of " + std::to_string(failure.bytes) + " bytes at offset " +
+            std::to_string(failure.offset);
+  }
+  text += ": " + (failure.reason.empty() ? std::string(std::strerror(failure.error_number))
+                                         : failure.reason);
+  throw DriveError(text, failure.error_number, failure.offset);
+}
+
+}  // namespace
+
+void Drive::run(BlockOp::Kind kind, Bytes offset, std::span<std::byte> memory) {
+  Transfer transfer;
+  transfer.kind = kind;
+  transfer.offset = offset;
+  transfer.memory = memory;
+  start(transfer);
+  wait(transfer);
+}
+
+void Drive::read(Bytes offset, std::span<std::byte> memory) {
+  run(BlockOp::Kind::kRead, offset, memory);
+}
+
+void Drive::write(Bytes offset, std::span<const std::byte> memory) {
+  // One struct describes both directions; a write never changes its memory.
+  run(BlockOp::Kind::kWrite, offset, {const_cast<std::byte*>(memory.data()), memory.size()});
+}
+
+void Drive::flush() {
+  run(BlockOp::Kind::kFlush, 0, {});
+}
+
+std::vector<Drive*> borrow(const std::vector<std::unique_ptr<Drive>>& drives) {
+  std::vector<Drive*> borrowed;
+  for (const auto& drive : drives) borrowed.push_back(drive.get());
+  return borrowed;
+}
+
+void wait_all(const std::vector<Drive*>& drives, std::vector<Transfer>& transfers) {
+  std::exception_ptr first;
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    try {
+      drives[i]->wait(transfers[i]);
+    } catch (...) {
+      if (first == nullptr) first = std::current_exception();
+    }
+  }
+  if (first != nullptr) std::rethrow_exception(first);
+}
+
+InlineDrive::InlineDrive(std::unique_ptr<BlockFile> file, Bytes chunk_bytes)
+    : file_(std::move(file)), queue_(file_.get(), chunk_bytes) {}
+
+void InlineDrive::start(Transfer& transfer) {
+  transfer.done = false;
+  queue_.start(transfer);
+}
+
+bool InlineDrive::finished(Transfer& transfer) {
+  return transfer.done;
+}
+
+void InlineDrive::wait(Transfer& transfer) {
+  while (!transfer.done) {
+    finished_.clear();
+    queue_.step(finished_);
+    for (Transfer* finished : finished_) finished->done = true;
+  }
+  if (transfer.failure.failed) throw_failure(transfer, path());
+}
+
+ThreadDrive::ThreadDrive(MakeFile make_file, Bytes chunk_bytes) {
+  thread_ =
+      std::thread([this, make = std::move(make_file), chunk_bytes] { run(make, chunk_bytes); });
+  std::unique_lock lock(mutex_);
+  to_owner_.wait(lock, [&] { return ready_ || broken_ != nullptr; });
+  if (broken_ == nullptr) return;
+  lock.unlock();
+  thread_.join();
+  std::rethrow_exception(broken_);
+}
+
+ThreadDrive::~ThreadDrive() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  to_thread_.notify_one();
+  thread_.join();
+}
+
+void ThreadDrive::start(Transfer& transfer) {
+  {
+    const std::lock_guard lock(mutex_);
+    transfer.done = false;
+    incoming_.push_back(&transfer);
+  }
+  to_thread_.notify_one();
+}
+
+bool ThreadDrive::finished(Transfer& transfer) {
+  const std::lock_guard lock(mutex_);
+  return transfer.done || broken_ != nullptr;
+}
+
+void ThreadDrive::wait(Transfer& transfer) {
+  std::unique_lock lock(mutex_);
+  // HOST WAIT: the caller needs the bytes, or their durability.
+  to_owner_.wait(lock, [&] { return transfer.done || broken_ != nullptr; });
+  if (!transfer.done) std::rethrow_exception(broken_);
+  if (transfer.failure.failed) throw_failure(transfer, path_);
+}
+
+void ThreadDrive::run(const MakeFile& make_file, Bytes chunk_bytes) {
+  try {
+    const std::unique_ptr<BlockFile> file = make_file();
+    DriveQueue queue(file.get(), chunk_bytes);
+    {
+      const std::lock_guard lock(mutex_);
+      path_ = file->path();
+      kind_ = file->kind();
+      size_bytes_ = file->size_bytes();
+      ready_ = true;
+    }
+    to_owner_.notify_all();
+    serve(queue);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    broken_ = std::current_exception();
+    to_owner_.notify_all();
+  }
+}
+
+// Waits for something to do and hands new transfers to the queue; false when all is done and the
+// owner is gone.
+bool ThreadDrive::take_incoming(DriveQueue& queue) {
+  std::vector<Transfer*> taken;
+  {
+    std::unique_lock lock(mutex_);
+    to_thread_.wait(lock, [&] { return stop_ || !incoming_.empty() || queue.busy(); });
+    taken.swap(incoming_);
+  }
+  for (Transfer* transfer : taken) queue.start(*transfer);
+  return queue.busy();
+}
+
+void ThreadDrive::serve(DriveQueue& queue) {
+  std::vector<Transfer*> finished;
+  while (take_incoming(queue)) {
+    finished.clear();
+    queue.step(finished);
+    if (finished.empty()) continue;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Transfer* transfer : finished) transfer->done = true;
+    }
+    to_owner_.notify_all();
+  }
+}
+
+}  // namespace longshore

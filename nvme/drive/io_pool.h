@@ -1,0 +1,48 @@
+// IoPool: a BlockFile of threads that call pread, pwrite and fdatasync: what serves where io_uring
+// is blocked (containers). One thread owns it; its workers touch only the operations they were
+// given.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "nvme/drive/block_file.h"
+#include "nvme/drive/direct_file.h"
+
+namespace longshore {
+
+class IoPool final : public BlockFile {
+ public:
+  // Direct I/O waits in the thread, so depth is a number of threads.
+  static constexpr int kMaxThreads = 16;
+
+  // `file` must outlive the pool. `depth` >= 1 operations in flight.
+  IoPool(const DirectFile* file, int depth);
+  ~IoPool() override;
+
+  const std::string& path() const override { return file_->path(); }
+  std::string_view kind() const override { return "threads"; }
+  Bytes size_bytes() const override { return file_->size_bytes(); }
+  int depth() const override { return depth_; }
+  void submit(const BlockOp& op) override;
+  void reap(std::vector<BlockCompletion>& completions) override;
+
+ private:
+  void work();
+
+  const DirectFile* file_;
+  int depth_;
+  std::mutex mutex_;  // of all below
+  std::condition_variable to_workers_;
+  std::condition_variable to_owner_;
+  std::deque<BlockOp> waiting_;
+  std::vector<BlockCompletion> completed_;
+  int in_flight_ = 0;
+  bool stop_ = false;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace longshore

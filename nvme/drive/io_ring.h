@@ -1,0 +1,73 @@
+// IoRing: a BlockFile over io_uring: registered file, registered memory where the limits allow, one
+// ring per issuing thread and drive. Only the thread that made it may use it. No SQPOLL and no
+// IOPOLL: the first burns cores, the second needs poll queues and forbids flushes.
+#pragma once
+
+#include <liburing.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nvme/drive/block_file.h"
+#include "nvme/drive/direct_file.h"
+
+namespace longshore {
+
+struct IoRingOptions {
+  int depth = 32;
+  // Memory that operations will use most; registered as far as the limit on locked memory allows.
+  std::vector<std::span<std::byte>> memory = {};
+};
+
+class IoRing final : public BlockFile {
+ public:
+  // One registered buffer is at most this large; larger ones are refused with EFAULT.
+  static constexpr Bytes kMaxSlabBytes = kGiB;
+
+  // nullptr, and why in `reason`, where io_uring does not work here. Sets the ring up as it will be
+  // used, runs a no-op and reads the file's first block. `file` and the memory must outlive the
+  // ring.
+  static std::unique_ptr<IoRing> try_make(const DirectFile* file, const IoRingOptions& options,
+                                          std::string& reason);
+  ~IoRing() override;
+  IoRing(const IoRing&) = delete;
+  IoRing& operator=(const IoRing&) = delete;
+
+  const std::string& path() const override { return file_->path(); }
+  std::string_view kind() const override { return "io_uring"; }
+  Bytes size_bytes() const override { return file_->size_bytes(); }
+  int depth() const override { return depth_; }
+  void submit(const BlockOp& op) override;
+  void reap(std::vector<BlockCompletion>& completions) override;
+
+  // Of the memory asked for; less where the limit on locked memory ended it.
+  Bytes registered_bytes() const;
+  Bytes unregistered_bytes() const { return unregistered_bytes_; }
+
+ private:
+  struct Slab {
+    std::span<std::byte> memory;
+    int index = 0;  // in the ring's table of buffers
+  };
+
+  IoRing(const DirectFile* file, int depth) : file_(file), depth_(depth) {}
+  int set_up();
+  void register_memory(const std::vector<std::span<std::byte>>& memory);
+  int probe();
+  io_uring_sqe* next_sqe();
+  const Slab* slab_of(std::span<const std::byte> memory) const;
+  void collect(std::vector<BlockCompletion>& completions);
+
+  const DirectFile* file_;
+  int depth_;
+  io_uring ring_{};
+  bool ring_exists_ = false;
+  bool file_registered_ = false;
+  std::vector<Slab> slabs_;
+  Bytes unregistered_bytes_ = 0;
+  int in_flight_ = 0;
+};
+
+}  // namespace longshore

@@ -1,0 +1,52 @@
+// OpenDrive: a drive on a locked file, over io_uring where it works and over threads where it does
+// not. Owned by the store; a thread of its own issues the operations.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "nvme/drive/direct_file.h"
+#include "nvme/drive/drive.h"
+
+namespace longshore {
+
+enum class IoEngine : uint8_t {
+  kAuto,  // the ring, or threads where it is blocked, with one line in the log
+  kRing,  // the ring, or an error
+  kThreads,
+};
+
+struct DriveOptions {
+  DirectFileOptions file;
+  Bytes chunk_bytes = 2 * kMiB;
+  int depth = 32;  // chunks in flight
+  IoEngine engine = IoEngine::kAuto;
+  // The I/O window, registered with the ring.
+  std::vector<std::span<std::byte>> memory = {};
+};
+
+// The file with its lock, and the thread that serves it. Memory must outlive it.
+class OpenDrive final : public Drive {
+ public:
+  explicit OpenDrive(const DriveOptions& options);
+
+  const std::string& path() const override { return file_.path(); }
+  Bytes size_bytes() const override { return file_.size_bytes(); }
+  std::string_view kind() const override { return drive_->kind(); }
+  void start(Transfer& transfer) override { drive_->start(transfer); }
+  void wait(Transfer& transfer) override { drive_->wait(transfer); }
+  bool finished(Transfer& transfer) override { return drive_->finished(transfer); }
+  const DirectFile& file() const { return file_; }
+
+ private:
+  DirectFile file_;  // outlives the thread
+  std::unique_ptr<ThreadDrive> drive_;
+};
+
+// A block file for the calling thread.
+std::unique_ptr<BlockFile> make_block_file(const DirectFile* file, int depth, IoEngine engine,
+                                           const std::vector<std::span<std::byte>>& memory);
+
+}  // namespace longshore

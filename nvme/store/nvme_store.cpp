@@ -1,0 +1,231 @@
+#include "nvme/store/nvme_store.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+// The roles that have a part on the drives.
+constexpr std::array<PartRole, 3> kStored = {PartRole::kParameters, PartRole::kRest,
+                                             PartRole::kFrozen};
+
+Bytes slot_bytes(const UnitParts& parts) {
+  Bytes sum = 0;
+  for (const PartRole role : kPartRoles) sum += parts.part_bytes(role);
+  return sum;
+}
+
+// Parameters as read, and behind them as the device reads them where that differs.
+Bytes parameter_slot_bytes(const UnitParts& parts) {
+  const Bytes raw = parts.part_bytes(PartRole::kParameters) + parts.part_bytes(PartRole::kFrozen);
+  return raw + (parts.direct() ? 0 : align_up(parts.parameter_bytes(), kBlockBytes));
+}
+
+std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
+                                 const StateOptions& options) {
+  constexpr std::array<const char*, 3> kNames = {"parameters", "moments", "frozen parameters"};
+  // Two formats may have parts of the same sizes; what the bytes mean is part of the layout.
+  const std::string meaning = std::string(", ") + std::string(name_of(options.format)) +
+                              (options.compute == DType::kF32 ? " for fp32" : " for bf16");
+  std::vector<PartSpec> specs;
+  for (size_t u = 0; u < layouts.size(); ++u) {
+    const UnitParts parts(layouts[u], options);
+    for (const PartRole role : kStored) {
+      if (parts.part_bytes(role) == 0) continue;
+      specs.push_back({"unit " + std::to_string(u) + "'s " + kNames[index_of(role)] + meaning,
+                       parts.part_bytes(role), role != PartRole::kFrozen});
+    }
+  }
+  return specs;
+}
+
+}  // namespace
+
+NvmeStore::NvmeStore(const std::vector<FlatLayout>& layouts, const NvmeStoreOptions& options,
+                     const MakeDrives& make_drives, WorkerPool* pool)
+    : options_(options),
+      pool_(pool),
+      map_(make_map(layouts, options)),
+      arena_(planned_bytes(layouts, options), options.register_with_gpus, *pool) {
+  LONGSHORE_CHECK(options.state_slots >= 1 && options.parameter_slots >= 1);
+  carve(layouts);
+  drives_ = make_drives(map_, window_);
+  chunks_ = std::make_unique<VersionedChunks>(
+      borrow(drives_), &map_, options.run, options.rank, options.ranks,
+      [pool](int64_t count, const std::function<void(int64_t)>& work) {
+        pool->for_each_block(count, work);
+      });
+}
+
+NvmeStore::~NvmeStore() {
+  // The drives finish what was started before the memory goes: they are destroyed first.
+  chunks_.reset();
+  drives_.clear();
+}
+
+NvmeStore::Sizes NvmeStore::sizes_of(const std::vector<FlatLayout>& layouts,
+                                     const NvmeStoreOptions& options) {
+  Sizes sizes;
+  for (const FlatLayout& layout : layouts) {
+    const UnitParts parts(layout, options.state);
+    sizes.state_slot = std::max(sizes.state_slot, slot_bytes(parts));
+    if (options.parameters_on_drives) {
+      sizes.parameter_slot = std::max(sizes.parameter_slot, parameter_slot_bytes(parts));
+    } else {
+      sizes.parameters += align_up(parts.parameter_bytes(), kBlockBytes);
+    }
+  }
+  // Recovery reads everything through the window, two chunks at a time at least.
+  sizes.window = std::max(
+      options.state_slots * sizes.state_slot + options.parameter_slots * sizes.parameter_slot,
+      2 * options.geometry.chunk_bytes);
+  return sizes;
+}
+
+Bytes NvmeStore::planned_bytes(const std::vector<FlatLayout>& layouts,
+                               const NvmeStoreOptions& options) {
+  return sizes_of(layouts, options).total();
+}
+
+StripeMap NvmeStore::make_map(const std::vector<FlatLayout>& layouts,
+                              const NvmeStoreOptions& options) {
+  return {part_specs(layouts, options.state), options.geometry, options.drives, options.versions};
+}
+
+void NvmeStore::carve(const std::vector<FlatLayout>& layouts) {
+  const Sizes sizes = sizes_of(layouts, options_);
+  std::span<std::byte> rest = arena_.bytes();
+  const auto take = [&rest](Bytes bytes) {
+    const auto taken = rest.first(static_cast<size_t>(bytes));
+    rest = rest.subspan(static_cast<size_t>(bytes));
+    return taken;
+  };
+  int next_part = 0;
+  for (const FlatLayout& layout : layouts) {
+    Unit& unit = units_.emplace_back(Unit{UnitParts(layout, options_.state)});
+    for (const PartRole role : kStored) {
+      if (unit.parts.part_bytes(role) > 0) unit.part_ids[index_of(role)] = next_part++;
+    }
+    if (options_.parameters_on_drives) continue;
+    unit.parameters = take(align_up(unit.parts.parameter_bytes(), kBlockBytes));
+  }
+  window_ = rest;
+  LONGSHORE_CHECK(static_cast<Bytes>(window_.size()) == sizes.window);
+  for (int i = 0; i < options_.state_slots; ++i) {
+    state_slots_.emplace_back().memory = take(sizes.state_slot);
+  }
+  for (int i = 0; i < options_.parameter_slots && options_.parameters_on_drives; ++i) {
+    parameter_slots_.emplace_back().memory = take(sizes.parameter_slot);
+  }
+}
+
+DriveTraffic NvmeStore::planned_update_traffic(const std::vector<FlatLayout>& layouts,
+                                               const NvmeStoreOptions& options) {
+  DriveTraffic traffic;
+  for (const FlatLayout& layout : layouts) {
+    const UnitParts parts(layout, options.state);
+    for (const PartRole role : {PartRole::kParameters, PartRole::kRest}) {
+      const bool in_memory =
+          role == PartRole::kParameters && parts.direct() && !options.parameters_on_drives;
+      if (!in_memory) traffic.read += parts.part_bytes(role);
+      traffic.written += parts.part_bytes(role);
+    }
+  }
+  return traffic;
+}
+
+NvmeStore::Unit& NvmeStore::at(UnitId unit) {
+  LONGSHORE_CHECK(unit.value >= 0 && unit.value < static_cast<int32_t>(units_.size()))
+      << "unit " << unit;
+  return units_[static_cast<size_t>(unit.value)];
+}
+
+// ---- Where the bytes are ----
+
+// The update works on the parameter in host memory where it lies there in the state's own form.
+bool NvmeStore::in_host_memory(const Unit& unit, PartRole role) const {
+  return role == PartRole::kParameters && !options_.parameters_on_drives && unit.parts.direct();
+}
+
+std::span<std::byte> NvmeStore::part_memory(const Unit& unit, StateSlot& slot,
+                                            PartRole role) const {
+  const auto bytes = static_cast<size_t>(unit.parts.part_bytes(role));
+  if (in_host_memory(unit, role)) return unit.parameters.first(bytes);
+  Bytes begin = 0;
+  for (const PartRole before : kPartRoles) {
+    if (before == role) break;
+    begin += unit.parts.part_bytes(before);
+  }
+  return slot.memory.subspan(static_cast<size_t>(begin), bytes);
+}
+
+std::span<std::byte> NvmeStore::region(const Unit& unit, StateSlot& slot, Region region,
+                                       Segment segment) {
+  const RegionPlace place = unit.parts.place(region, segment);
+  const bool host = !options_.parameters_on_drives;
+  if (place.role == PartRole::kFrozen && host) {
+    // The frozen segment ends the parameter.
+    const auto begin = static_cast<size_t>(unit.parts.trainable_parameter_bytes());
+    return unit.parameters.subspan(begin + static_cast<size_t>(place.offset),
+                                   static_cast<size_t>(place.bytes));
+  }
+  if (place.role == PartRole::kDerived && host) {
+    return unit.parameters.subspan(static_cast<size_t>(place.offset),
+                                   static_cast<size_t>(place.bytes));
+  }
+  return part_memory(unit, slot, place.role)
+      .subspan(static_cast<size_t>(place.offset), static_cast<size_t>(place.bytes));
+}
+
+// ---- Start and commit ----
+
+const std::optional<CommitPoint>& NvmeStore::start(Agreement& agreement, uint64_t random,
+                                                   Existing existing) {
+  Recovery recovery = chunks_->make_recovery(window_, random, existing);
+  recover(recovery, agreement);
+  chunks_->begin(recovery);
+  if (committed() && !options_.parameters_on_drives) {
+    for (size_t u = 0; u < units_.size(); ++u) read_host_parameters(static_cast<int32_t>(u));
+  }
+  if (!committed()) std::memset(window_.data(), 0, window_.size());
+  return committed();
+}
+
+// With the mutex held.
+void NvmeStore::rethrow_failure() {
+  if (failure_ != nullptr) std::rethrow_exception(failure_);
+}
+
+DriveTraffic NvmeStore::traffic() const {
+  const Lock lock(mutex_);
+  return traffic_;
+}
+
+void NvmeStore::commit(const DurableStep& record, Agreement& agreement) {
+  bool any = false;
+  {
+    const Lock lock(mutex_);
+    rethrow_failure();
+    for (const Unit& unit : units_) {
+      LONGSHORE_CHECK(!unit.state_leased) << "a commit while a unit's state is leased";
+      for (const int part : unit.part_ids) any = any || (part >= 0 && chunks_->is_written(part));
+    }
+  }
+  // A unit that the update left as it was belongs to the new version all the same.
+  for (size_t u = 0; u < units_.size() && any && committed(); ++u) {
+    write_again(static_cast<int32_t>(u));
+  }
+  for (StateSlot& slot : state_slots_) {
+    if (slot.use == StateSlot::Use::kWriting) finish_writing(slot);
+  }
+  if (map_.versions() == 1) return chunks_->check_writes();
+  const int64_t vote = chunks_->prepare_commit(record);
+  const int64_t least = agreement.reduce({vote, 0, 0, 0}).least[0];
+  const Lock lock(mutex_);
+  chunks_->conclude_commit(least);
+}
+
+}  // namespace longshore

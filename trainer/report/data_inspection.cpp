@@ -1,0 +1,151 @@
+#include "trainer/report/data_inspection.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "data/combined_dataset.h"
+#include "data/packing.h"
+#include "data/row_block.h"
+
+namespace longshore {
+namespace {
+
+constexpr size_t kLengthSteps = 24;
+
+// Tokens that may spell one character of UTF-8 together.
+constexpr size_t kMaxTokensOfACharacter = 4;
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+// How many tokens from `first` on make whole characters, with their text; 0 where four do not.
+std::pair<size_t, std::string> whole_characters(const Tokenizer& tokenizer,
+                                                std::span<const TokenId> ids) {
+  for (size_t count = 1; count <= std::min(ids.size(), kMaxTokensOfACharacter); ++count) {
+    std::string text = tokenizer.decode(ids.first(count), /*skip_special=*/false);
+    if (!text.empty() && text.find(kReplacement) == std::string::npos) return {count, text};
+  }
+  return {0, ""};
+}
+
+// What each token shows; the first of those that spell a character together shows it for all.
+std::vector<std::string> pieces_of(const InspectedRow& row, const Tokenizer* tokenizer) {
+  std::vector<std::string> pieces;
+  while (pieces.size() < row.ids.size()) {
+    const auto rest = std::span(row.ids).subspan(pieces.size());
+    std::pair<size_t, std::string> whole{0, ""};
+    if (tokenizer != nullptr) whole = whole_characters(*tokenizer, rest);
+    if (whole.first > 0) {
+      pieces.push_back(std::move(whole.second));
+      pieces.resize(pieces.size() + whole.first - 1);
+      continue;
+    }
+    std::string name = "[" + std::to_string(rest.front()) + "]";
+    if (tokenizer != nullptr) name = tokenizer->token_of(rest.front()).value_or(name);
+    pieces.push_back(name);
+  }
+  return pieces;
+}
+
+InspectedRow read_row(const std::string& place, int64_t number,
+                      const std::function<Document()>& read, const Tokenizer* tokenizer) {
+  InspectedRow row;
+  row.row = number;
+  row.place = place;
+  try {
+    Document document = read();
+    row.text = std::move(document.text);
+    row.ids = std::move(document.tokens);
+    row.labels = std::move(document.labels);
+    const auto trained = static_cast<int64_t>(row.labels.size()) -
+                         std::count(row.labels.begin(), row.labels.end(), kNotTrained);
+    if (trained == 0) row.problem = "no token is trained";
+    if (row.text.empty() && tokenizer != nullptr) row.text = tokenizer->decode(row.ids, false);
+    row.pieces = pieces_of(row, tokenizer);
+  } catch (const RowProblem& problem) {
+    row.problem = problem.what();
+  }
+  return row;
+}
+
+}  // namespace
+
+std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t first, int64_t last) {
+  RowFormatOptions rows = row_format_options(options);
+  rows.keep_text = true;
+  std::vector<InspectedRow> inspected;
+  int64_t number = 0;
+  for (const std::string& path : options.files) {
+    if (number >= last) break;
+    if (is_text_file(path)) {
+      if (number >= first) {
+        const auto format = make_row_format(DataSection::Format::kText, rows);
+        inspected.push_back(read_row(
+            path, number, [&] { return read_text(read_text_file(path), rows); },
+            options.tokenizer));
+      }
+      ++number;
+      continue;
+    }
+    DataSection::Format found = options.data.format;
+    if (found == DataSection::Format::kAuto) found = detect_file_format(path, rows, true);
+    if (found == DataSection::Format::kAuto) {
+      throw DataError(path + ": no row shows a known format");
+    }
+    const auto format = make_row_format(found, rows);
+    JsonlReader reader(path);
+    JsonlLine line;
+    while (number < last && reader.next(line)) {
+      if (line.blank() && !line.too_long) continue;
+      if (number >= first) {
+        inspected.push_back(read_row(
+            path + ":" + std::to_string(line.number), number,
+            [&] { return format->read_row(parse_row(line.text, line.too_long, line.ended)); },
+            options.tokenizer));
+      }
+      ++number;
+    }
+  }
+  return inspected;
+}
+
+DataStatistics measure_data(const RunConfig& config, const RunPreparation& preparation,
+                            const std::vector<std::string>& files) {
+  PreparedData prepared = preparation.run(files, [] {});
+  DataStatistics statistics;
+  statistics.report = std::move(prepared.report);
+  statistics.max_tokens = config.data.max_tokens;
+  statistics.length_counts.assign(kLengthSteps, 0);
+  std::vector<uint64_t> hashes;
+  std::vector<std::shared_ptr<const Dataset>> sets;
+  for (auto& file : prepared.files) {
+    for (int64_t document = 0; document < file->document_count(); ++document) {
+      const std::span<const TokenId> ids = file->ids(document);
+      hashes.push_back(hash64(std::as_bytes(ids)));
+      const auto length = static_cast<int64_t>(ids.size());
+      const int64_t step = (length - 1) * static_cast<int64_t>(kLengthSteps) /
+                           std::max<int64_t>(1, statistics.max_tokens);
+      ++statistics
+            .length_counts[static_cast<size_t>(std::clamp<int64_t>(step, 0, kLengthSteps - 1))];
+      statistics.tokens += length;
+    }
+    statistics.trained_tokens += static_cast<int64_t>(file->header().trained_tokens);
+    sets.push_back(std::move(file));
+  }
+  std::sort(hashes.begin(), hashes.end());
+  statistics.documents = static_cast<int64_t>(hashes.size());
+  const auto distinct = std::unique(hashes.begin(), hashes.end()) - hashes.begin();
+  statistics.duplicates = statistics.documents - static_cast<int64_t>(distinct);
+  const CombinedDataset all(std::move(sets), {}, {});
+  const SequenceTable table =
+      make_sequences(all, {.packing = config.data.packing,
+                           .max_tokens = config.data.max_tokens,
+                           .shuffle_seed = static_cast<uint64_t>(config.run.seed)});
+  statistics.sequences = table.sequence_count();
+  statistics.efficiency = static_cast<double>(statistics.tokens) /
+                          static_cast<double>(statistics.sequences * statistics.max_tokens);
+  return statistics;
+}
+
+}  // namespace longshore

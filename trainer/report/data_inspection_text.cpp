@@ -1,0 +1,251 @@
+// How an inspection of data is shown: in a terminal, as JSON, as a page.
+#include <algorithm>
+#include <cstdio>
+
+#include "data/dataset.h"
+#include "trainer/report/data_inspection.h"
+
+namespace longshore {
+namespace {
+
+constexpr const char* kTrained = "\x1b[30;42m";      // black on green
+constexpr const char* kTrainedOdd = "\x1b[30;102m";  // and its neighbour, so that borders show
+constexpr const char* kRead = "\x1b[2m";             // faint
+constexpr const char* kPlain = "\x1b[0m";
+
+std::string with_thousands(int64_t number) {
+  const std::string digits = std::to_string(number);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ' ';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %%", 100.0 * share);
+  return text;
+}
+
+double ratio(int64_t part, int64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+// Line feeds stay visible and break lines; other control characters would disturb a terminal.
+std::string for_terminal(const std::string& piece, const std::string& before,
+                         const std::string& after) {
+  std::string text = before;
+  for (const char letter : piece) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if (letter == '\n') {
+      text += "↵" + after + "\n" + before;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      char number[8];
+      std::snprintf(number, sizeof number, "<%02X>", byte);
+      text += number;
+    } else {
+      text += letter;
+    }
+  }
+  return text + after;
+}
+
+std::string escape_html(const std::string& text) {
+  std::string out;
+  for (const char letter : text) {
+    if (letter == '&') {
+      out += "&amp;";
+    } else if (letter == '<') {
+      out += "&lt;";
+    } else if (letter == '>') {
+      out += "&gt;";
+    } else if (letter == '"') {
+      out += "&quot;";
+    } else if (letter == '\n') {
+      out += "<i>↵</i>\n";
+    } else {
+      out += letter;
+    }
+  }
+  return out;
+}
+
+struct Fact {
+  std::string name, value;
+};
+
+std::vector<Fact> facts_of(const DataStatistics& statistics) {
+  const FileReport total = statistics.report.total();
+  std::vector<Fact> facts = {
+      {"rows", with_thousands(total.rows)},
+      {"documents", with_thousands(statistics.documents)},
+      {"tokens", with_thousands(statistics.tokens)},
+      {"trained tokens", with_thousands(statistics.trained_tokens) + " (" +
+                             percent(ratio(statistics.trained_tokens, statistics.tokens)) + ")"},
+      {"duplicates", with_thousands(statistics.duplicates)},
+      {"bad rows skipped", with_thousands(total.bad_rows)},
+      {"truncated", with_thousands(total.truncated)},
+      {"dropped", with_thousands(total.dropped)},
+      {"split", with_thousands(total.split)},
+      {"longest row", with_thousands(total.longest_row_tokens) + " tokens"},
+      {"sequences", with_thousands(statistics.sequences) + " of up to " +
+                        with_thousands(statistics.max_tokens) + " tokens"},
+      {"packing efficiency", percent(statistics.efficiency)}};
+  return facts;
+}
+
+// "1 - 43" of a step of the histogram.
+std::pair<int64_t, int64_t> lengths_of_step(const DataStatistics& statistics, size_t step) {
+  const auto steps = static_cast<int64_t>(statistics.length_counts.size());
+  const auto s = static_cast<int64_t>(step);
+  return {s * statistics.max_tokens / steps + 1, (s + 1) * statistics.max_tokens / steps};
+}
+
+std::string histogram_svg(const DataStatistics& statistics) {
+  const int64_t most = std::max<int64_t>(
+      1, *std::max_element(statistics.length_counts.begin(), statistics.length_counts.end()));
+  std::string svg = "<svg viewBox='0 0 720 190' role='img' aria-label='lengths of documents'>";
+  for (size_t step = 0; step < statistics.length_counts.size(); ++step) {
+    const int64_t count = statistics.length_counts[step];
+    const auto height = static_cast<int64_t>(150.0 * ratio(count, most) + (count > 0 ? 1.0 : 0.0));
+    const auto [first, last] = lengths_of_step(statistics, step);
+    char bar[256];
+    std::snprintf(bar, sizeof bar,
+                  "<rect x='%zu' y='%lld' width='26' height='%lld'><title>%lld to %lld tokens: "
+                  "%lld</title></rect>",
+                  step * 30, static_cast<long long>(160 - height), static_cast<long long>(height),
+                  static_cast<long long>(first), static_cast<long long>(last),
+                  static_cast<long long>(count));
+    svg += bar;
+  }
+  return svg + "<text x='0' y='180'>1</text><text x='720' y='180' text-anchor='end'>" +
+         with_thousands(statistics.max_tokens) + " tokens</text></svg>";
+}
+
+constexpr const char* kPageHead = R"(<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Training data</title>
+<style>
+:root { color-scheme: light dark; --line: #8884; --trained: #2e9e5b44; --odd: #2e9e5b77; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); gap: .6rem; }
+dl div { border: 1px solid var(--line); border-radius: .5rem; padding: .4rem .8rem; }
+dt { font-size: .8rem; opacity: .7; } dd { margin: 0; font-weight: 600; }
+svg { width: 100%; } rect { fill: #2e9e5b; } svg text { font-size: 12px; fill: currentColor; }
+article { border: 1px solid var(--line); border-radius: .5rem; margin: 1rem 0; overflow: hidden; }
+header { padding: .4rem .8rem; border-bottom: 1px solid var(--line); font-size: .85rem; }
+pre { margin: 0; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px; }
+pre span { opacity: .6; } pre b { font-weight: inherit; background: var(--trained); }
+pre b:nth-of-type(odd) { background: var(--odd); } i { opacity: .4; font-style: normal; }
+.problem { color: #c33; padding: .8rem; }
+</style>
+)";
+
+}  // namespace
+
+std::string describe_row(const InspectedRow& row, bool colour) {
+  std::string text = "row " + std::to_string(row.row) + "  " + row.place;
+  if (!row.problem.empty()) text += "\n  " + row.problem;
+  if (row.ids.empty()) return text + "\n";
+  const auto trained = static_cast<int64_t>(row.labels.size()) -
+                       std::count(row.labels.begin(), row.labels.end(), kNotTrained);
+  text +=
+      "  " + std::to_string(row.ids.size()) + " tokens, " + std::to_string(trained) + " trained\n";
+  bool odd = false, open = false;
+  for (size_t t = 0; t < row.ids.size(); ++t) {
+    const bool learned = row.labels[t] != kNotTrained;
+    if (colour) {
+      odd = !odd;
+      const char* style = !learned ? kRead : odd ? kTrained : kTrainedOdd;
+      text += for_terminal(row.pieces[t], style, kPlain);
+      continue;
+    }
+    if (learned != open) text += learned ? "⟦" : "⟧";
+    open = learned;
+    text += for_terminal(row.pieces[t], "", "");
+  }
+  return text + (open ? "⟧\n" : "\n");
+}
+
+std::string describe_statistics(const DataStatistics& statistics) {
+  std::string text;
+  for (const std::string& line : statistics.report.lines()) text += line + "\n";
+  for (const Fact& fact : facts_of(statistics)) {
+    text += "  " + fact.name + std::string(20 - fact.name.size(), ' ') + fact.value + "\n";
+  }
+  text += "lengths of documents\n";
+  const int64_t most = std::max<int64_t>(
+      1, *std::max_element(statistics.length_counts.begin(), statistics.length_counts.end()));
+  for (size_t step = 0; step < statistics.length_counts.size(); ++step) {
+    const int64_t count = statistics.length_counts[step];
+    const auto [first, last] = lengths_of_step(statistics, step);
+    char head[64];
+    std::snprintf(head, sizeof head, "  %7lld - %7lld ", static_cast<long long>(first),
+                  static_cast<long long>(last));
+    text += head;
+    const auto cells = static_cast<int64_t>(48.0 * ratio(count, most) + (count > 0 ? 0.999 : 0.0));
+    for (int64_t cell = 0; cell < cells; ++cell) text += "█";
+    text += (cells > 0 ? " " : "") + with_thousands(count) + "\n";
+  }
+  return text;
+}
+
+Json row_as_json(const InspectedRow& row) {
+  if (row.ids.empty()) return {{"row", row.row}, {"place", row.place}, {"problem", row.problem}};
+  Json object = {
+      {"row", row.row}, {"text", row.text}, {"input_ids", row.ids}, {"labels", row.labels}};
+  if (!row.problem.empty()) object["problem"] = row.problem;
+  return object;
+}
+
+Json statistics_as_json(const DataStatistics& statistics) {
+  Json files = Json::array();
+  for (const FileReport& file : statistics.report.files) {
+    Json object = {{"path", file.path}};
+    object.update(to_json(file));
+    files.push_back(std::move(object));
+  }
+  return {{"files", std::move(files)},
+          {"documents", statistics.documents},
+          {"tokens", statistics.tokens},
+          {"trained_tokens", statistics.trained_tokens},
+          {"duplicates", statistics.duplicates},
+          {"sequences", statistics.sequences},
+          {"max_tokens", statistics.max_tokens},
+          {"packing_efficiency", statistics.efficiency},
+          {"length_counts", statistics.length_counts}};
+}
+
+std::string inspection_page(const DataStatistics& statistics,
+                            const std::vector<InspectedRow>& rows) {
+  std::string page = std::string(kPageHead) + "<h1>Training data</h1><p>";
+  for (const std::string& line : statistics.report.lines()) page += escape_html(line) + "<br>";
+  page += "</p><dl>";
+  for (const Fact& fact : facts_of(statistics)) {
+    page += "<div><dt>" + fact.name + "</dt><dd>" + escape_html(fact.value) + "</dd></div>";
+  }
+  page += "</dl><h2>Lengths of documents</h2>" + histogram_svg(statistics);
+  page +=
+      "<h2>Rows</h2><p><b style='background:var(--odd)'>marked</b> tokens are trained, faint "
+      "ones only read.</p>";
+  for (const InspectedRow& row : rows) {
+    page += "<article><header>row " + std::to_string(row.row) + " · " + escape_html(row.place) +
+            " · " + std::to_string(row.ids.size()) + " tokens</header>";
+    if (!row.problem.empty()) {
+      page += "<div class='problem'>" + escape_html(row.problem) + "</div>";
+    }
+    page += "<pre>";
+    for (size_t t = 0; t < row.ids.size(); ++t) {
+      const char* tag = row.labels[t] != kNotTrained ? "b" : "span";
+      page += std::string("<") + tag + " title='" + std::to_string(row.ids[t]) + "'>" +
+              escape_html(row.pieces[t]) + "</" + tag + ">";
+    }
+    page += "</pre></article>\n";
+  }
+  return page + "</html>\n";
+}
+
+}  // namespace longshore

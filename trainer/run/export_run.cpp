@@ -1,0 +1,66 @@
+#include "trainer/run/export_run.h"
+
+#include <map>
+#include <set>
+
+#include "base/errors.h"
+#include "shard/state_values.h"
+
+namespace longshore {
+namespace {
+
+ExportOptions export_options(const ModelSource& source, bool as_fp32) {
+  ExportOptions options;
+  if (as_fp32) options.dtype = DType::kF32;
+  options.pretrained = !source.random();
+  return options;
+}
+
+}  // namespace
+
+ParameterReader master_reader(Engine& engine) {
+  std::map<std::string, ParamRef> owners;
+  for (const UnitSpec& unit : engine.spec().units) {
+    for (size_t i = 0; i < unit.parameters.size(); ++i) {
+      owners[unit.parameters[i].name] = {unit.id, static_cast<int32_t>(i)};
+    }
+  }
+  return [&engine, owners = std::move(owners)](const std::string& name, int64_t begin,
+                                               std::span<float> out) {
+    const auto owner = owners.find(name);
+    LONGSHORE_CHECK(owner != owners.end()) << "no parameter " << name;
+    const auto [unit, index] = owner->second;
+    const FlatLayout& layout = engine.layouts().at(static_cast<size_t>(unit.value));
+    const Segment segment = layout.parameter_segment(index);
+    const int64_t in_segment = layout.parameter(index).begin - layout.segment(segment).begin;
+    const auto state = engine.store().state(unit);
+    read_values(state->segment(segment), in_segment + begin, out);
+  };
+}
+
+ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
+                        bool as_fp32) {
+  LONGSHORE_CHECK(engine.plan().topology.shard_ranks == 1) << "the engine holds shards";
+  engine.apply_updates();
+  return export_model(source.directory(), source.spec(), destination, master_reader(engine),
+                      export_options(source, as_fp32));
+}
+
+ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& checkpoint,
+                               const std::string& destination, bool as_fp32) {
+  std::set<std::string> trained;
+  for (const CheckpointParameter& parameter : checkpoint.manifest().parameters) {
+    trained.insert(parameter.name);
+  }
+  const ParameterReader read = [&](const std::string& name, int64_t begin, std::span<float> out) {
+    if (trained.contains(name)) {
+      checkpoint.read(name, StateKind::kMaster, begin, out);
+    } else {
+      source.read_initial(name, begin, out);
+    }
+  };
+  return export_model(source.directory(), source.spec(), destination, read,
+                      export_options(source, as_fp32));
+}
+
+}  // namespace longshore

@@ -1,0 +1,28 @@
+// Exporting a run: the parameters as a Hugging Face directory, from a checkpoint or from an engine
+// that holds whole units. One thread; memory is bounded by a few chunks.
+#pragma once
+
+#include <string>
+
+#include "fsdp/engine.h"
+#include "hf/exporter.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/run/model_source.h"
+
+namespace longshore {
+
+// Writes `destination` from the engine's masters; the engine is of one rank. Pending updates are
+// applied first. Types follow the model's files, or are fp32.
+ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
+                        bool as_fp32);
+
+// The same from a verified checkpoint, whatever ranks wrote it, without talking to them. Frozen
+// parameters are the model's.
+ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& checkpoint,
+                               const std::string& destination, bool as_fp32);
+
+// A reader of the engine's masters by parameter name, in whole-parameter elements. The engine must
+// outlive it.
+ParameterReader master_reader(Engine& engine);
+
+}  // namespace longshore

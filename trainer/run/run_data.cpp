@@ -1,0 +1,87 @@
+#include "trainer/run/run_data.h"
+
+#include "base/log.h"
+#include "data/combined_dataset.h"
+#include "trainer/run/run_prepare.h"
+
+namespace longshore {
+
+bool has_evaluation_data(const RunConfig& config) {
+  return !config.data.eval.empty() || config.eval.split > 0.0;
+}
+
+SequenceData load_sequences(const RunConfig& config, const ModelSource& source, SequenceUse use,
+                            const StopCheck& stop) {
+  const bool training = use == SequenceUse::kTrain;
+  const bool split = config.eval.split > 0.0;
+  const bool from_training_files = training || split;
+  const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
+  PreparedData prepared =
+      preparation.run(from_training_files ? config.data.train : config.data.eval, stop);
+  HoldOut hold_out{.fraction = config.eval.split, .seed = static_cast<uint64_t>(config.run.seed)};
+  if (split) hold_out.part = training ? HoldOut::Part::kTrained : HoldOut::Part::kHeldOut;
+  std::vector<std::shared_ptr<const Dataset>> files;
+  for (auto& file : prepared.files) files.push_back(std::move(file));
+  SequenceData data;
+  data.dataset = std::make_unique<CombinedDataset>(
+      std::move(files), training ? config.data.weights : std::vector<double>{}, hold_out);
+  PackingOptions packing{.packing = config.data.packing,
+                         .max_tokens = config.data.max_tokens,
+                         .shuffle_seed = std::nullopt};
+  if (training && config.data.shuffle) {
+    packing.shuffle_seed = static_cast<uint64_t>(config.run.seed);
+  }
+  data.table = make_sequences(*data.dataset, packing);
+  data.report = std::move(prepared.report);
+  for (const std::string& line : data.report.lines()) log_info(line);
+  return data;
+}
+
+TrainingData::TrainingData(const RunConfig& config, SequenceData data)
+    : data_(std::move(data)),
+      sampler_({.seed = static_cast<uint64_t>(config.run.seed),
+                .sequences = data_.table.sequence_count(),
+                .shuffle = config.data.shuffle}),
+      sequences_per_step_(config.train.sequences_per_step),
+      micro_batch_(config.train.micro_batch),
+      total_steps_(config.train.steps > 0
+                       ? config.train.steps
+                       : sampler_.steps_for(config.train.epochs, sequences_per_step_)) {}
+
+void TrainingData::resume_at(Step step, const DataCursor& cursor) {
+  base_step_ = step;
+  base_samples_ = sampler_.samples_before(cursor);
+}
+
+int64_t TrainingData::samples_before(Step step) const {
+  return base_samples_ + (step.value - base_step_.value) * sequences_per_step_;
+}
+
+StepBatches TrainingData::step_batches(Step step) const {
+  return make_step_batches(*data_.dataset, data_.table, sampler_,
+                           {.first_sample = samples_before(Step(step.value - 1)),
+                            .sequences = sequences_per_step_,
+                            .micro_batch = micro_batch_});
+}
+
+DataCursor TrainingData::cursor_after(Step step) const {
+  return sampler_.cursor_after(samples_before(step));
+}
+
+double TrainingData::epochs_after(Step step) const {
+  return sampler_.epochs_in(samples_before(step));
+}
+
+std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches) {
+  std::vector<HostBatch> views;
+  views.reserve(batches.size());
+  for (const TokenBatch& batch : batches) {
+    views.push_back({.tokens = batch.tokens,
+                     .positions = batch.positions,
+                     .targets = batch.targets,
+                     .document_starts = batch.document_starts});
+  }
+  return views;
+}
+
+}  // namespace longshore

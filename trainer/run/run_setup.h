@@ -1,0 +1,50 @@
+// RunSetup: everything about a run that is decided before anything is allocated: the run file, the
+// machine, the model's units and the plan. Owned by the command; main thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "config/run_config.h"
+#include "device/compute_threads.h"
+#include "offload/plan/machine.h"
+#include "offload/plan/tier_plan.h"
+#include "trainer/run/model_source.h"
+#include "trainer/run/run_ranks.h"
+
+namespace longshore {
+
+// Which run: files from first to last, then overrides.
+struct RunArguments {
+  std::vector<std::string> files;
+  std::vector<Override> overrides;
+};
+
+// The ranks that a plan is made for without having them.
+struct AssumedRanks {
+  int32_t ranks = 1;
+  int32_t per_node = 1;
+};
+
+struct RunSetup {
+  RunConfig config;
+  std::unique_ptr<RunRanks> ranks;  // null where the command joins no others
+  Machine machine;                  // this process's part of it
+  ComputeSettings compute;          // in force for the process
+  std::unique_ptr<ModelSource> source;
+  PlanInputs inputs;
+
+  // Throws DoesNotFitError, with the arithmetic and the keys to change.
+  TierPlan plan() const { return make_tier_plan(inputs, machine); }
+};
+
+// Reads the run file, looks at the machine, sets LibTorch's threads and opens the model, for a
+// process of its own that plans for `assumed` ranks. Throws ConfigError or DataError with every
+// problem found.
+RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed = {});
+
+// The same for one of the ranks that a launcher started; throws CommError too. All ranks have the
+// same model, run file and units when it returns.
+RunSetup join_run(const RunArguments& arguments);
+
+}  // namespace longshore
