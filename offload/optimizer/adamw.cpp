@@ -45,11 +45,13 @@ float gradient_at(const UpdateSlice& slice, size_t i) {
   return bf16_to_float(reinterpret_cast<const uint16_t*>(slice.gradient.data())[i]);
 }
 
-// Updates the element's parameter; moments come and go as fp32.
-void update_element(const UpdateSlice& slice, size_t i, float& m, float& v, const AdamWScalars& s) {
+// Updates the element's parameter by `formula`; moments come and go as fp32.
+template <typename Formula>
+void update_element(const UpdateSlice& slice, size_t i, float& m, float& v, const AdamWScalars& s,
+                    const Formula& formula) {
   const bool split = !slice.low.empty();
   float p = split ? join_master(slice.high[i], slice.low[i]) : slice.master[i];
-  internal::adamw_element(gradient_at(slice, i), m, v, p, s);
+  formula(gradient_at(slice, i), m, v, p, s);
   if (split) slice.low[i] = master_low(p);
   if (!split) slice.master[i] = p;
   if (!slice.high.empty()) slice.high[i] = master_high(p);
@@ -57,7 +59,8 @@ void update_element(const UpdateSlice& slice, size_t i, float& m, float& v, cons
 
 void update_f32(const UpdateSlice& slice, const AdamWScalars& scalars) {
   for (size_t i = 0; i < slice.elements(); ++i) {
-    update_element(slice, i, slice.exp_avg.f32()[i], slice.exp_avg_sq.f32()[i], scalars);
+    update_element(slice, i, slice.exp_avg.f32()[i], slice.exp_avg_sq.f32()[i], scalars,
+                   internal::adamw_element);
   }
 }
 
@@ -67,9 +70,9 @@ void update_bf16(const UpdateSlice& slice, const AdamWScalars& scalars) {
   for (size_t i = 0; i < slice.elements(); ++i) {
     float m = bf16_to_float(m_stored[i]);
     float v = bf16_to_float(v_stored[i]);
-    update_element(slice, i, m, v, scalars);
-    m_stored[i] = float_to_bf16_stochastic(m, random_half(slice.rounding, Moment::kFirst, i));
-    v_stored[i] = float_to_bf16_stochastic(v, random_half(slice.rounding, Moment::kSecond, i));
+    update_element(slice, i, m, v, scalars, internal::adamw_element);
+    m_stored[i] = float_to_bf16_stochastic(m, random16(slice.rounding, Moment::kFirst, i));
+    v_stored[i] = float_to_bf16_stochastic(v, random16(slice.rounding, Moment::kSecond, i));
   }
 }
 
@@ -85,18 +88,19 @@ void update_int8_block(const UpdateSlice& slice, size_t block, const AdamWScalar
   float m_largest = 0.0f;
   float v_largest = 0.0f;
   for (size_t i = 0; i < count; ++i) {
-    m[i] = decode_first_moment(m_codes[i], m_unit);
-    v[i] = decode_second_moment(v_codes[i], v_unit);
-    update_element(slice, begin + i, m[i], v[i], scalars);
+    m[i] = decode_first_moment(m_codes[i], scalars.beta1 * m_unit);
+    v[i] = decode_second_moment(v_codes[i], scalars.beta2 * v_unit);
+    update_element(slice, begin + i, m[i], v[i], scalars, internal::adamw_decayed_element);
     m_largest = std::max(m_largest, std::fabs(m[i]));
     v_largest = std::max(v_largest, v[i]);
   }
   m_unit = moment_unit(kFirstMomentCurve, m_largest);
   v_unit = moment_unit(kSecondMomentCurve, v_largest);
   for (size_t i = 0; i < count; ++i) {
-    const uint32_t word = random_word(slice.rounding, begin + i);
-    m_codes[i] = encode_first_moment(m[i], 1.0f / m_unit, random19(Moment::kFirst, word));
-    v_codes[i] = encode_second_moment(v[i], 1.0f / v_unit, random19(Moment::kSecond, word));
+    const uint32_t m_random = random19(slice.rounding, Moment::kFirst, begin + i);
+    const uint32_t v_random = random19(slice.rounding, Moment::kSecond, begin + i);
+    m_codes[i] = encode_first_moment(m[i], 1.0f / m_unit, m_random);
+    v_codes[i] = encode_second_moment(v[i], 1.0f / v_unit, v_random);
   }
 }
 

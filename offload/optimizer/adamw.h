@@ -9,7 +9,8 @@
 //   p = p - (lr / c1) * m / (sqrt(v) * inv_sqrt_c2 + eps)  c = 1 - beta^t
 //
 // in fp32, in this order, fused only where fma is written. Denormals are kept. Stored moments are
-// m and v rounded as shard/moments.h says; p is made of them before they are rounded.
+// m and v rounded as shard/moments.h says; p is made of them before they are rounded. 8-bit moments
+// are decoded with units times beta, and m = fma(1 - beta1, g, m), v = fma((1 - beta2) * g, g, v).
 #pragma once
 
 #include <array>

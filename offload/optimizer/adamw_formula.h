@@ -5,14 +5,28 @@
 
 namespace longshore::internal {
 
+[[gnu::always_inline]] inline void adamw_parameter(float m, float v, float& p,
+                                                   const AdamWScalars& s) {
+  p = p * s.keep;
+  p = p - s.step_size * m / (__builtin_sqrtf(v) * s.inv_sqrt_c2 + s.eps);
+}
+
 // Changes m, v and p. `__builtin_fmaf` is the IEEE operation at every SIMD level.
 [[gnu::always_inline]] inline void adamw_element(float gradient, float& m, float& v, float& p,
                                                  const AdamWScalars& s) {
   const float g = gradient * s.clip_scale;
   m = __builtin_fmaf(s.beta1, m, s.one_minus_beta1 * g);
   v = __builtin_fmaf(s.beta2, v, s.one_minus_beta2 * g * g);
-  p = p * s.keep;
-  p = p - s.step_size * m / (__builtin_sqrtf(v) * s.inv_sqrt_c2 + s.eps);
+  adamw_parameter(m, v, p, s);
+}
+
+// The same of moments that were multiplied by beta when they were decoded.
+[[gnu::always_inline]] inline void adamw_decayed_element(float gradient, float& m, float& v,
+                                                         float& p, const AdamWScalars& s) {
+  const float g = gradient * s.clip_scale;
+  m = __builtin_fmaf(s.one_minus_beta1, g, m);
+  v = __builtin_fmaf(s.one_minus_beta2 * g, g, v);
+  adamw_parameter(m, v, p, s);
 }
 
 }  // namespace longshore::internal

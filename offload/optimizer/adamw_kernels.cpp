@@ -20,12 +20,114 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <cstring>
+
 #include "offload/optimizer/adamw_vectors-inl.h"
+#include "offload/optimizer/ars_vectors-inl.h"
+#include "offload/optimizer/code_vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace longshore::HWY_NAMESPACE {
 
 #if HWY_NATIVE_FMA
+
+// Two vectors with fp32 moments.
+template <Form kForm, typename Gradient, bool kPastCaches>
+HWY_INLINE void step_f32(const Streams<Gradient>& at, const VectorScalars& s) {
+  auto* m_at = reinterpret_cast<float*>(at.m);
+  auto* v_at = reinterpret_cast<float*>(at.v);
+  FloatVector m0 = load_float(m_at);
+  FloatVector m1 = load_float(m_at + kLanes);
+  FloatVector v0 = load_float(v_at);
+  FloatVector v1 = load_float(v_at + kLanes);
+  FloatVector p0 = load_master<kForm>(at, 0);
+  FloatVector p1 = load_master<kForm>(at, kLanes);
+  update(load_float(at.gradient), m0, v0, p0, s);
+  update(load_float(at.gradient + kLanes), m1, v1, p1, s);
+  hn::StoreU(m0, Floats(), m_at);
+  hn::StoreU(m1, Floats(), m_at + kLanes);
+  hn::StoreU(v0, Floats(), v_at);
+  hn::StoreU(v1, Floats(), v_at + kLanes);
+  store_masters<kForm, kPastCaches>(at, 0, p0, p1);
+}
+
+// Two vectors with bf16 moments. All state is in half words, so elements are taken in pairs.
+template <typename Gradient>
+HWY_INLINE void step_bf16(const Streams<Gradient>& at, const VectorScalars& s,
+                          RandomSource& source) {
+  auto* m_at = reinterpret_cast<uint16_t*>(at.m);
+  auto* v_at = reinterpret_cast<uint16_t*>(at.v);
+  const auto random = hn::BitCast(Words(), source.next());
+  const EvenOdd gradient = load_pairs(at.gradient);
+  EvenOdd m = load_pairs(m_at);
+  EvenOdd v = load_pairs(v_at);
+  EvenOdd p = load_split_pairs(at.high, at.low, s);
+  update(gradient.even, m.even, v.even, p.even, s);
+  update(gradient.odd, m.odd, v.odd, p.odd, s);
+  store_bf16_stochastic(m, hn::BitCast(Both(), random), m_at);
+  store_bf16_stochastic(v, hn::BitCast(Both(), hn::RotateRight<16>(random)), v_at);
+  store_split_pairs(p, at.high, at.low, s);
+}
+
+template <Form kForm, typename Gradient, MomentFormat kMoments, bool kPastCaches>
+HWY_INLINE void step(const Streams<Gradient>& at, const VectorScalars& s, const CodeConstants& c,
+                     RandomSource& source) {
+  if constexpr (kMoments == MomentFormat::kInt8) {
+    step_int8(at, s, c, source);
+  } else if constexpr (kMoments == MomentFormat::kBF16) {
+    step_bf16(at, s, source);
+    step_bf16(at.from(2 * kLanes), s, source);
+  } else {
+    step_f32<kForm, Gradient, kPastCaches>(at, s);
+  }
+}
+
+// A step's worth of elements of which only the first are the slice's.
+template <typename Gradient, MomentFormat kMoments>
+class TailBuffer {
+ public:
+  using At = Streams<Gradient>;
+  static constexpr size_t kElements = kStep<kMoments>;
+  static constexpr size_t kMomentWidth = sizeof(MomentType<kMoments>);
+
+  void fill(const At& at, size_t count) {
+    copy(master_, at.master, count);
+    copy(high_, at.high, count);
+    copy(low_, at.low, count);
+    copy(m_, at.m, count * kMomentWidth);
+    copy(v_, at.v, count * kMomentWidth);
+    copy(gradient_, at.gradient, count);
+    copy(&m_unit_, at.m_units, 1);
+    copy(&v_unit_, at.v_units, 1);
+  }
+  At streams() {
+    return {master_, high_, low_, m_, v_, &m_unit_, &v_unit_, gradient_, kMomentWidth};
+  }
+  void give_back(const At& at, size_t count) {
+    copy(at.master, master_, count);
+    copy(at.high, high_, count);
+    copy(at.low, low_, count);
+    copy(at.m, m_, count * kMomentWidth);
+    copy(at.v, v_, count * kMomentWidth);
+    copy(at.m_units, &m_unit_, 1);
+    copy(at.v_units, &v_unit_, 1);
+  }
+
+ private:
+  template <typename T>
+  static void copy(T* to, const T* from, size_t count) {
+    if (to != nullptr && from != nullptr) std::memcpy(to, from, count * sizeof(T));
+  }
+
+  alignas(64) float master_[kElements] = {};
+  alignas(64) uint16_t high_[kElements] = {};
+  alignas(64) uint16_t low_[kElements] = {};
+  alignas(64) std::byte m_[kElements * kMomentWidth] = {};
+  alignas(64) std::byte v_[kElements * kMomentWidth] = {};
+  alignas(64) Gradient gradient_[kElements] = {};
+  float m_unit_ = 0.0f;
+  float v_unit_ = 0.0f;
+};
 
 // How far ahead of the loop memory is asked for, in elements.
 constexpr size_t kAheadElements = 512;
@@ -58,7 +160,8 @@ struct Loop {
   static void run(const UpdateSlice& slice, const AdamWScalars& scalars) {
     const auto at = streams_of<Gradient>(slice);
     const VectorScalars s(scalars);
-    RandomSource random(slice.rounding, kMoments);
+    const CodeConstants constants;
+    RandomSource random(slice.rounding);
     const size_t count = slice.elements();
     const size_t whole = count / kStep<kMoments> * kStep<kMoments>;
     const bool past_caches =
@@ -66,20 +169,21 @@ struct Loop {
     for (size_t i = 0; i < whole; i += kStep<kMoments>) {
       prefetch(at, i + kAheadElements);
       if (past_caches) {
-        step<kForm, Gradient, kMoments, true>(at.from(i), s, random);
+        step<kForm, Gradient, kMoments, true>(at.from(i), s, constants, random);
       } else {
-        step<kForm, Gradient, kMoments, false>(at.from(i), s, random);
+        step<kForm, Gradient, kMoments, false>(at.from(i), s, constants, random);
       }
     }
     if (past_caches) hwy::FlushStream();
-    if (whole < count) run_tail(at.from(whole), s, random, count - whole);
+    if (whole < count) run_tail(at.from(whole), s, constants, random, count - whole);
   }
 
   // `random` by value: with its address known, the loop would keep it in memory.
-  static void run_tail(const At& at, const VectorScalars& s, RandomSource random, size_t count) {
+  static void run_tail(const At& at, const VectorScalars& s, const CodeConstants& constants,
+                       RandomSource random, size_t count) {
     TailBuffer<Gradient, kMoments> buffer;
     buffer.fill(at, count);
-    step<kForm, Gradient, kMoments, false>(buffer.streams(), s, random);
+    step<kForm, Gradient, kMoments, false>(buffer.streams(), s, constants, random);
     buffer.give_back(at, count);
   }
 };

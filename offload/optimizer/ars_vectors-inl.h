@@ -35,17 +35,14 @@ class RandomSource {
  public:
   using Vector = hn::Vec<AllBytes>;
 
-  // Of moments in bf16 a call serves one moment of eight elements, of codes both of four.
-  RandomSource(const RoundingStream& stream, MomentFormat format) {
-    const bool bf16 = format == MomentFormat::kBF16;
-    const uint64_t stride = bf16 ? 2 : 1;
-    const uint64_t first = bf16 ? stream.first_element / 8 * 2 : stream.first_element / 4;
+  explicit RandomSource(const RoundingStream& stream) {
+    const uint64_t first = stream.first_element / 8;
     alignas(64) uint64_t counters[2 * kCalls];
     alignas(64) uint64_t steps[2 * kCalls];
     for (uint64_t call = 0; call < kCalls; ++call) {
-      counters[2 * call] = first + call * stride;
+      counters[2 * call] = first + call;
       counters[2 * call + 1] = stream.update;
-      steps[2 * call] = kCalls * stride;
+      steps[2 * call] = kCalls;
       steps[2 * call + 1] = 0;
     }
     counters_ = load(counters);
@@ -59,39 +56,18 @@ class RandomSource {
     }
   }
 
-  // Bits for both moments of the next elements: 16 for each, 8 * kCalls elements.
-  struct Halves {
-    hn::Vec<hn::Repartition<uint16_t, AllBytes>> first, second;
-  };
-  HWY_INLINE Halves next_halves() {
+  // 16 bits for each of the next 8 * kCalls elements.
+  HWY_INLINE Vector next() {
     const hn::Repartition<uint64_t, AllBytes> longs;
-    const hn::Repartition<uint16_t, AllBytes> halves;
-    // The calls of the first moment are even, so that the second's differ in one bit.
-    const auto one = hn::OddEven(hn::Zero(longs), hn::Set(longs, uint64_t{1}));
-    const Vector second = hn::Xor(counters_, hn::BitCast(AllBytes(), one));
-    const Halves result = {hn::BitCast(halves, encrypt(AllBytes(), counters_)),
-                           hn::BitCast(halves, encrypt(AllBytes(), second))};
-    advance();
-    return result;
-  }
-
-  // A word for each of the next 4 * kCalls elements.
-  HWY_INLINE hn::Vec<hn::Repartition<uint32_t, AllBytes>> next_words() {
-    const hn::Repartition<uint32_t, AllBytes> words;
-    const auto result = hn::BitCast(words, encrypt(AllBytes(), counters_));
-    advance();
+    const Vector result = encrypt(AllBytes(), counters_);
+    counters_ =
+        hn::BitCast(AllBytes(), hn::Add(hn::BitCast(longs, counters_), hn::BitCast(longs, step_)));
     return result;
   }
 
  private:
   static Vector load(const uint64_t* from) {
     return hn::Load(AllBytes(), reinterpret_cast<const uint8_t*>(from));
-  }
-
-  HWY_INLINE void advance() {
-    const hn::Repartition<uint64_t, AllBytes> longs;
-    counters_ =
-        hn::BitCast(AllBytes(), hn::Add(hn::BitCast(longs, counters_), hn::BitCast(longs, step_)));
   }
 
   template <class D>

@@ -4,10 +4,11 @@
 //   kF32    as they are
 //   kBF16   bf16, rounded stochastically
 //   kInt8   blocks of 128 elements that share an fp32 unit. A code is the top of the float
-//           y = magnitude / unit + offset, counted from the offset's own bits with 4 bits to an
-//           octave: linear near zero, then ever coarser, at most 1/16 of the value. The unit puts
-//           the block's largest magnitude on the last code. The first moment spends a bit on the
-//           sign and has 8 octaves, the second has 16.
+//           y = magnitude / unit + origin, counted from a power of two with 4 bits to an octave:
+//           linear near zero, then ever coarser, at most 1/16 of the value. The unit puts the
+//           block's largest magnitude on the last code. The first moment spends a bit on the sign
+//           and has 8 octaves. The second has 16 and no zero: its code 0 means one step, because
+//           dividing by the root of a lost second moment would blow the update up.
 //
 // Blocks are counted from the parameter's start; shards and tiles begin on multiples of 256.
 #pragma once
@@ -55,9 +56,8 @@ enum class Moment : uint8_t { kFirst, kSecond };
 
 // Which random bits an update takes, from calls of ARS whose counter is (call, update): so threads,
 // tiles, ranks and resuming change nothing, and no state is kept. Elements count from the start of
-// the whole parameter.
-//   kBF16   16 bits for each moment: half (element % 8) of call (element / 8 * 2 + moment)
-//   kInt8   one word for both moments: word (element % 4) of call (element / 4)
+// the whole parameter; eight share a call, and two a word of it. What rounds the first moment of
+// one of the two rounds the second of the other, so that an element's moments are independent.
 struct RoundingStream {
   ArsKey key;                  // of the run's seed and the parameter's name
   uint64_t first_element = 0;  // of the slice in the whole parameter; a multiple of 256
@@ -70,22 +70,27 @@ inline std::array<uint32_t, 4> random_words(const RoundingStream& stream, uint64
                  stream.key);
 }
 
-inline uint32_t random_half(const RoundingStream& stream, Moment which, uint64_t element_of_slice) {
-  const uint64_t element = stream.first_element + element_of_slice;
-  const uint64_t call = element / 8 * 2 + static_cast<uint64_t>(which);
-  const uint64_t half = element % 8;
-  return random_words(stream, call)[half / 2] >> (16 * (half % 2)) & 0xffffu;
+// The word of an element and its neighbour.
+inline uint32_t random_word(const RoundingStream& stream, uint64_t element) {
+  return random_words(stream, element / 8)[element % 8 / 2];
+}
+inline bool takes_upper_bits(Moment which, uint64_t element) {
+  return (element % 2 == 1) == (which == Moment::kFirst);
 }
 
-inline uint32_t random_word(const RoundingStream& stream, uint64_t element_of_slice) {
+// For bf16.
+inline uint32_t random16(const RoundingStream& stream, Moment which, uint64_t element_of_slice) {
   const uint64_t element = stream.first_element + element_of_slice;
-  return random_words(stream, element / 4)[element % 4];
+  const uint32_t word = random_word(stream, element);
+  return takes_upper_bits(which, element) ? word >> 16 : word & 0xffffu;
 }
 
-// What of the word rounds a moment: 19 bits. The six that both take are the highest of the first
-// and the lowest of the second, where they decide once in 8192 times.
-inline uint32_t random19(Moment which, uint32_t word) {
-  return which == Moment::kFirst ? word & 0x7ffffu : word >> 13;
+// For codes. The six bits that both halves take are the highest of one and the lowest of the other,
+// where they decide once in 8192 times.
+inline uint32_t random19(const RoundingStream& stream, Moment which, uint64_t element_of_slice) {
+  const uint64_t element = stream.first_element + element_of_slice;
+  const uint32_t word = random_word(stream, element);
+  return takes_upper_bits(which, element) ? word >> 13 : word & 0x7ffffu;
 }
 
 // bf16: the upper half, one further from zero where the lower half is above the random one. Right
@@ -99,34 +104,39 @@ inline uint16_t float_to_bf16_stochastic(float value, uint32_t random16) {
 
 // A code's curve.
 struct MomentCurve {
-  float offset;        // the linear part's end
-  uint32_t base_bits;  // of the offset
+  float origin;        // the y of zero
+  uint32_t base_bits;  // of the y of code 0
   float top;           // what the last code means, over the unit
   uint32_t last_code;
 };
 inline constexpr uint32_t kMomentCodeShift = 19;
 inline constexpr MomentCurve kFirstMomentCurve = {0x1p-7f, 0x3c000000u, 1.9375f - 0x1p-7f, 127};
-inline constexpr MomentCurve kSecondMomentCurve = {0x1p-15f, 0x38000000u, 1.9375f - 0x1p-15f, 255};
+inline constexpr MomentCurve kSecondMomentCurve = {0x1.ep-16f, 0x38000000u, 1.9375f - 0x1.ep-16f,
+                                                   255};
 
 // The half of a step: as random bits it means rounding to nearest.
 inline constexpr uint32_t kNearest19 = 0x40000u;
 
 // The limits keep unit and 1 / unit finite and normal, whatever the moments are.
+inline constexpr float kLeastLargest = 0x1p-100f;
+inline constexpr float kMostLargest = 0x1p126f;
 inline float moment_unit(const MomentCurve& curve, float largest) {
-  return std::min(std::max(largest, 0x1p-100f), 0x1p126f) * (1.0f / curve.top);
+  return std::min(std::max(largest, kLeastLargest), kMostLargest) * (1.0f / curve.top);
 }
 
 // Of a magnitude; `inverse` is 1 / unit.
 inline uint32_t encode_magnitude(const MomentCurve& curve, float magnitude, float inverse,
                                  uint32_t random_bits) {
-  const float y = std::fma(magnitude, inverse, curve.offset);
-  const uint32_t bits = std::bit_cast<uint32_t>(y) - curve.base_bits + random_bits;
-  return std::min(bits >> kMomentCodeShift, curve.last_code);
+  const float y = std::fma(magnitude, inverse, curve.origin);
+  const auto above =
+      static_cast<int32_t>(std::bit_cast<uint32_t>(y) - curve.base_bits + random_bits);
+  return static_cast<uint32_t>(
+      std::clamp(above >> kMomentCodeShift, 0, static_cast<int32_t>(curve.last_code)));
 }
 
 inline float decode_magnitude(const MomentCurve& curve, uint32_t code, float unit) {
   const uint32_t bits = curve.base_bits + (code << kMomentCodeShift);
-  return (std::bit_cast<float>(bits) - curve.offset) * unit;
+  return std::fma(std::bit_cast<float>(bits), unit, -(curve.origin * unit));
 }
 
 inline uint8_t encode_first_moment(float m, float inverse, uint32_t random_bits) {
@@ -141,10 +151,8 @@ inline float decode_first_moment(uint8_t code, float unit) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
 
-// What is not zero stays so: dividing by the root of a lost second moment would blow the update up.
 inline uint8_t encode_second_moment(float v, float inverse, uint32_t random_bits) {
-  const uint32_t code = encode_magnitude(kSecondMomentCurve, v, inverse, random_bits);
-  return static_cast<uint8_t>(std::max(code, v > 0.0f ? 1u : 0u));
+  return static_cast<uint8_t>(encode_magnitude(kSecondMomentCurve, v, inverse, random_bits));
 }
 
 inline float decode_second_moment(uint8_t code, float unit) {
