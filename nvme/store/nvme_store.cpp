@@ -28,8 +28,11 @@ std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
                                  const StateOptions& options) {
   constexpr std::array<const char*, 3> kNames = {"parameters", "moments", "frozen parameters"};
   // Two formats may have parts of the same sizes; what the bytes mean is part of the layout.
-  const std::string meaning = std::string(", ") + std::string(name_of(options.format)) +
-                              (options.compute == DType::kF32 ? " for fp32" : " for bf16");
+  std::string meaning = std::string(", ") + std::string(name_of(options.format)) +
+                        (options.compute == DType::kF32 ? " for fp32" : " for bf16");
+  if (options.format == StateFormat::kSplitInt8) {
+    meaning += ", codes " + std::to_string(kMomentCodeVersion);
+  }
   std::vector<PartSpec> specs;
   for (size_t u = 0; u < layouts.size(); ++u) {
     const UnitParts parts(layouts[u], options);

@@ -109,6 +109,8 @@ struct MomentCurve {
   float top;           // what the last code means, over the unit
   uint32_t last_code;
 };
+// Of the curves below: drives and checkpoints that hold codes of others are refused.
+inline constexpr int kMomentCodeVersion = 2;
 inline constexpr uint32_t kMomentCodeShift = 19;
 inline constexpr MomentCurve kFirstMomentCurve = {0x1p-7f, 0x3c000000u, 1.9375f - 0x1p-7f, 127};
 inline constexpr MomentCurve kSecondMomentCurve = {0x1.ep-16f, 0x38000000u, 1.9375f - 0x1.ep-16f,

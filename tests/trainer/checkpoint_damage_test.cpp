@@ -174,7 +174,7 @@ TEST_F(CheckpointDamageTest, ManifestsThatDoNotHoldTogetherAreRefused) {
     write_file_durably(path, changed);
     EXPECT_THROW(Checkpoint::open(newer_), CheckpointError) << to;
   };
-  refused("\"version\": 1", "\"version\": 2");
+  refused("\"version\": 2", "\"version\": 1");
   refused("\"step\": 20", "\"step\": -20");
   refused("\"step\": 20", "\"step\": \"20\"");
   refused("\"seed\": 42", "\"seed\": 4.5");

@@ -31,7 +31,8 @@
 
 namespace longshore {
 
-inline constexpr int64_t kCheckpointVersion = 1;
+// Changes with kMomentCodeVersion too: older codes mean other moments.
+inline constexpr int64_t kCheckpointVersion = 2;
 inline constexpr const char* kManifestName = "manifest.json";
 
 enum class StateKind : uint8_t { kMaster, kExpAvg, kExpAvgSq };
