@@ -159,13 +159,13 @@ TEST(RealFile, WaitsForTheLockOfAKilledWriter) {
       if (write(ready[1], "x", 1) != 1) _exit(1);
       for (;;) drive.wait(transfer), drive.start(transfer);
     }
+    close(ready[1]);  // or a child that dies early would be waited for in vain
     char byte = 0;
     ASSERT_EQ(read(ready[0], &byte, 1), 1);
     kill(child, SIGKILL);
     EXPECT_NO_THROW(OpenDrive(fixture.options(IoEngine::kAuto)));
     waitpid(child, nullptr, 0);
     close(ready[0]);
-    close(ready[1]);
   }
 }
 
