@@ -10,7 +10,7 @@ namespace longshore {
 namespace {
 
 // A state costs a sanitizer many times as much, and the code is the same: few do there.
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
