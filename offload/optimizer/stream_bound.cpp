@@ -11,80 +11,105 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
-#include <array>
-#include <span>
-
 HWY_BEFORE_NAMESPACE();
 namespace longshore::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+using Longs = hn::ScalableTag<uint64_t>;
+using LongVector = hn::Vec<Longs>;
+constexpr size_t kVectorBytes = hn::MaxLanes(Longs()) * sizeof(uint64_t);
+
+enum class Kind : uint8_t { kRead, kReadWrite, kWrite };
+
+// A stream of kWidth bytes an element.
+template <size_t kWidth, Kind kKind>
 struct Stream {
-  std::byte* at = nullptr;
-  size_t width = 0;  // bytes of an element
-  enum class Kind : uint8_t { kRead, kReadWrite, kWrite } kind = Kind::kRead;
+  std::byte* at;
+
+  // `zero` comes from outside, so that the compiler does not know that nothing changes.
+  template <size_t kElements, size_t kAheadElements>
+  HWY_INLINE void move(size_t begin, LongVector& all, LongVector zero) const {
+    constexpr size_t kBytes = kElements * kWidth;
+    std::byte* from = at + begin * kWidth;
+    if constexpr (kKind != Kind::kWrite && kAheadElements > 0) {
+      for (size_t line = 0; line < kBytes; line += 64) {
+        hwy::Prefetch(from + kAheadElements * kWidth + line);
+      }
+    }
+    for (size_t i = 0; i < kBytes; i += kVectorBytes) {
+      auto* place = reinterpret_cast<uint64_t*>(from + i);
+      if constexpr (kKind == Kind::kWrite) {
+        hn::Stream(zero, Longs(), place);
+      } else if constexpr (kKind == Kind::kRead) {
+        all = hn::Xor(all, hn::LoadU(Longs(), place));
+      } else {
+        hn::StoreU(hn::Xor(hn::LoadU(Longs(), place), zero), Longs(), place);
+      }
+    }
+  }
 };
 
-// Elements of one step of the loop, and how far ahead memory is asked for.
-constexpr size_t kStepElements = 64;
-constexpr size_t kAheadElements = 512;
-
-// Unchanged, but the compiler cannot know: `zero` comes from outside.
-HWY_INLINE void move_step(const Stream& stream, size_t begin,
-                          hn::Vec<hn::ScalableTag<uint64_t>>& all,
-                          hn::Vec<hn::ScalableTag<uint64_t>> zero) {
-  const hn::ScalableTag<uint64_t> words;
-  constexpr size_t kVectorBytes = hn::MaxLanes(words) * sizeof(uint64_t);
-  const size_t bytes = kStepElements * stream.width;
-  std::byte* at = stream.at + begin * stream.width;
-  if (stream.kind != Stream::Kind::kWrite) {
-    for (size_t line = 0; line < bytes; line += 64) {
-      hwy::Prefetch(at + kAheadElements * stream.width + line);
-    }
-  }
-  for (size_t i = 0; i < bytes; i += kVectorBytes) {
-    auto* place = reinterpret_cast<uint64_t*>(at + i);
-    if (stream.kind == Stream::Kind::kWrite) {
-      hn::Stream(zero, words, place);
-      continue;
-    }
-    const auto value = hn::LoadU(words, place);
-    if (stream.kind == Stream::Kind::kRead) {
-      all = hn::Xor(all, value);
-    } else {
-      hn::StoreU(hn::Xor(value, zero), words, place);
-    }
-  }
-}
-
-uint64_t move_all(std::span<const Stream> streams, size_t elements, uint64_t zero) {
-  const hn::ScalableTag<uint64_t> words;
-  auto all = hn::Zero(words);
-  const auto zeros = hn::Set(words, zero);
-  for (size_t i = 0; i + kStepElements <= elements; i += kStepElements) {
-    for (const Stream& stream : streams) move_step(stream, i, all, zeros);
+template <size_t kElements, size_t kAheadElements, typename... All>
+HWY_INLINE uint64_t move_all(size_t elements, uint64_t zero, const All&... streams) {
+  LongVector all = hn::Zero(Longs());
+  const LongVector zeros = hn::Set(Longs(), zero);
+  for (size_t i = 0; i + kElements <= elements; i += kElements) {
+    (streams.template move<kElements, kAheadElements>(i, all, zeros), ...);
   }
   hwy::FlushStream();
   return hn::GetLane(all);
 }
 
-uint64_t move_slice(const UpdateSlice& slice, uint64_t zero) {
-  std::array<Stream, 6> streams;
-  size_t count = 0;
-  const auto add = [&](const void* at, size_t width, Stream::Kind kind) {
-    auto* bytes = static_cast<std::byte*>(const_cast<void*>(at));
-    if (bytes != nullptr) streams[count++] = {bytes, width, kind};
+template <typename... All>
+uint64_t move_by(MoveLoop loop, size_t elements, uint64_t zero, const All&... streams) {
+  switch (loop) {
+    case MoveLoop::kShort:
+      return move_all<64, 512>(elements, zero, streams...);
+    case MoveLoop::kLong:
+      return move_all<256, 1024>(elements, zero, streams...);
+    case MoveLoop::kPlain:
+      return move_all<64, 0>(elements, zero, streams...);
+  }
+  return 0;
+}
+
+template <size_t kGradient, size_t kMoment>
+uint64_t move_form(const UpdateSlice& slice, MoveLoop loop, uint64_t zero) {
+  const auto bytes = [](auto span) {
+    return const_cast<std::byte*>(reinterpret_cast<const std::byte*>(span.data()));
   };
-  const bool split = !slice.low.empty();
-  const auto moment_width = static_cast<size_t>(width_of(slice.exp_avg.format));
-  add(slice.gradient.data(), static_cast<size_t>(width_of(slice.gradient_dtype)),
-      Stream::Kind::kRead);
-  add(slice.master.data(), 4, Stream::Kind::kReadWrite);
-  add(slice.high.data(), 2, split ? Stream::Kind::kReadWrite : Stream::Kind::kWrite);
-  add(slice.low.data(), 2, Stream::Kind::kReadWrite);
-  add(slice.exp_avg.values.data(), moment_width, Stream::Kind::kReadWrite);
-  add(slice.exp_avg_sq.values.data(), moment_width, Stream::Kind::kReadWrite);
-  return move_all(std::span(streams).first(count), slice.elements(), zero);
+  const size_t count = slice.elements();
+  const Stream<kGradient, Kind::kRead> gradient{bytes(slice.gradient)};
+  const Stream<kMoment, Kind::kReadWrite> m{bytes(slice.exp_avg.values)};
+  const Stream<kMoment, Kind::kReadWrite> v{bytes(slice.exp_avg_sq.values)};
+  if (!slice.low.empty()) {
+    const Stream<2, Kind::kReadWrite> high{bytes(slice.high)};
+    const Stream<2, Kind::kReadWrite> low{bytes(slice.low)};
+    return move_by(loop, count, zero, gradient, high, low, m, v);
+  }
+  const Stream<4, Kind::kReadWrite> master{bytes(slice.master)};
+  if (slice.high.empty()) return move_by(loop, count, zero, gradient, master, m, v);
+  const Stream<2, Kind::kWrite> parameter{bytes(slice.high)};
+  return move_by(loop, count, zero, gradient, master, m, v, parameter);
+}
+
+template <size_t kGradient>
+uint64_t move_moments(const UpdateSlice& slice, MoveLoop loop, uint64_t zero) {
+  switch (slice.exp_avg.format) {
+    case MomentFormat::kF32:
+      return move_form<kGradient, 4>(slice, loop, zero);
+    case MomentFormat::kBF16:
+      return move_form<kGradient, 2>(slice, loop, zero);
+    case MomentFormat::kInt8:
+      return move_form<kGradient, 1>(slice, loop, zero);
+  }
+  return 0;
+}
+
+uint64_t move_slice(const UpdateSlice& slice, MoveLoop loop, uint64_t zero) {
+  if (slice.gradient_dtype == DType::kF32) return move_moments<4>(slice, loop, zero);
+  return move_moments<2>(slice, loop, zero);
 }
 
 }  // namespace longshore::HWY_NAMESPACE
@@ -95,9 +120,9 @@ namespace longshore {
 
 HWY_EXPORT(move_slice);
 
-uint64_t move_streams(const UpdateSlice& slice) {
+uint64_t move_streams(const UpdateSlice& slice, MoveLoop loop) {
   static volatile uint64_t zero = 0;
-  return HWY_DYNAMIC_DISPATCH(move_slice)(slice, zero);
+  return HWY_DYNAMIC_DISPATCH(move_slice)(slice, loop, zero);
 }
 
 }  // namespace longshore

@@ -38,9 +38,13 @@ double seconds_of(const Work& work) {
 // A rule that only moves what the update moves.
 class MoveRule final : public UpdateRule {
  public:
+  explicit MoveRule(MoveLoop loop) : loop_(loop) {}
   int32_t group_of(const ParamSpec&) const override { return 0; }
   void stage(const StepUpdate&) override {}
-  void apply(int32_t, const UpdateSlice& slice) const override { move_streams(slice); }
+  void apply(int32_t, const UpdateSlice& slice) const override { move_streams(slice, loop_); }
+
+ private:
+  MoveLoop loop_;
 };
 
 // One matrix on the host tier, with state and gradients that make ordinary updates.
@@ -53,10 +57,10 @@ class Bench {
         pool_(threads),
         store_(layouts_, options_, false, &pool_),
         gradients_(layouts_, {.dtype = options_.drain}, false, pool_),
-        update_(&store_, &gradients_, layouts_, model_, Rank(0), AdamWOptions{}, &pool_),
-        move_(&store_, &gradients_, layouts_, model_, Rank(0), std::make_unique<MoveRule>(), 0,
-              &pool_) {
+        update_(&store_, &gradients_, layouts_, model_, Rank(0), AdamWOptions{}, &pool_) {
     fill();
+    choose_move();
+    update_seconds();  // the first pass fills caches and page tables
   }
 
   int64_t elements() const { return model_.trainable_elements(); }
@@ -68,11 +72,28 @@ class Bench {
     return seconds_of([&] { update_.flush(); });
   }
   double move_seconds() {
-    move_.stage({.update = updates_ + 1});
-    return seconds_of([&] { move_.flush(); });
+    move_->stage({.update = updates_ + 1});
+    return seconds_of([&] { move_->flush(); });
   }
 
  private:
+  // The loop that moves fastest is the bound.
+  void choose_move() {
+    std::unique_ptr<OptimizerPipeline> fastest;
+    double least = 0.0;
+    for (const MoveLoop loop : kMoveLoops) {
+      move_ = std::make_unique<OptimizerPipeline>(&store_, &gradients_, layouts_, model_, Rank(0),
+                                                  std::make_unique<MoveRule>(loop), 0, &pool_);
+      std::vector<double> seconds;
+      for (int round = 0; round < 5; ++round) seconds.push_back(move_seconds());
+      const double median = median_of(seconds, 0.5);
+      if (fastest != nullptr && median >= least) continue;
+      least = median;
+      fastest = std::move(move_);
+    }
+    move_ = std::move(fastest);
+  }
+
   static ModelSpec one_matrix(int64_t elements) {
     ParamSpec matrix;
     matrix.name = "matrix";
@@ -108,7 +129,7 @@ class Bench {
   PinnedStore store_;
   GradientHome gradients_;
   OptimizerPipeline update_;
-  OptimizerPipeline move_;
+  std::unique_ptr<OptimizerPipeline> move_;
   int64_t updates_ = 0;
 };
 
@@ -121,31 +142,46 @@ void Bench::write_matrix(const StateSpans& spans, int64_t begin, std::span<const
   }
 }
 
-OptimizerFigures measure(StateFormat format, int threads, const BenchOptimizerOptions& options) {
-  Bench bench(format, threads, options.elements);
-  bench.move_seconds();  // the first passes fill caches and page tables
-  bench.update_seconds();
-  std::vector<double> updates;
-  std::vector<double> moves;
-  std::vector<double> shares;
-  for (int64_t round = 0; round < options.rounds; ++round) {
-    // In turn, so that a drift of the machine meets both.
-    moves.push_back(bench.move_seconds());
-    updates.push_back(bench.update_seconds());
-    shares.push_back(moves.back() / updates.back());
-  }
+struct Times {
+  std::vector<double> updates, moves, shares;
+};
+
+OptimizerFigures figures_of(StateFormat format, int threads, const Bench& bench,
+                            const Times& times) {
   const auto elements = static_cast<double>(bench.elements());
   const auto bytes = static_cast<double>(bench.traffic());
   OptimizerFigures figures;
   figures.format = format;
   figures.threads = threads;
   figures.bytes_per_parameter = bytes / elements;
-  figures.parameters_per_second = elements / median_of(updates, 0.5);
-  figures.bytes_per_second = bytes / median_of(updates, 0.5);
-  figures.bound_bytes_per_second = bytes / median_of(moves, 0.5);
-  figures.share = median_of(shares, 0.5);
-  figures.share_low = median_of(shares, 0.25);
-  figures.share_high = median_of(shares, 0.75);
+  figures.parameters_per_second = elements / median_of(times.updates, 0.5);
+  figures.bytes_per_second = bytes / median_of(times.updates, 0.5);
+  figures.bound_bytes_per_second = bytes / median_of(times.moves, 0.5);
+  figures.share = median_of(times.shares, 0.5);
+  figures.share_low = median_of(times.shares, 0.25);
+  figures.share_high = median_of(times.shares, 0.75);
+  return figures;
+}
+
+// Bounds, updates and formats in turn, so that a drift of the machine meets all.
+std::vector<OptimizerFigures> measure(const std::vector<StateFormat>& formats, int threads,
+                                      const BenchOptimizerOptions& options) {
+  std::vector<std::unique_ptr<Bench>> benches;
+  for (const StateFormat format : formats) {
+    benches.push_back(std::make_unique<Bench>(format, threads, options.elements));
+  }
+  std::vector<Times> times(formats.size());
+  for (int64_t round = 0; round < options.rounds; ++round) {
+    for (size_t i = 0; i < formats.size(); ++i) {
+      times[i].moves.push_back(benches[i]->move_seconds());
+      times[i].updates.push_back(benches[i]->update_seconds());
+      times[i].shares.push_back(times[i].moves.back() / times[i].updates.back());
+    }
+  }
+  std::vector<OptimizerFigures> figures;
+  for (size_t i = 0; i < formats.size(); ++i) {
+    figures.push_back(figures_of(formats[i], threads, *benches[i], times[i]));
+  }
   return figures;
 }
 
@@ -204,12 +240,12 @@ std::vector<OptimizerFigures> measure_optimizer(const BenchOptimizerOptions& opt
     throw ConfigError("--rounds is at least 1, and --parameters from " +
                       std::to_string(kRowElements) + " to " + std::to_string(kMostElements));
   }
+  const std::vector<StateFormat> formats = formats_of(options.formats);
   std::vector<OptimizerFigures> all;
-  for (const StateFormat format : formats_of(options.formats)) {
-    for (const int threads : threads_of(options.threads)) {
-      if (threads < 1 || threads > 1024) throw ConfigError("--threads: from 1 to 1024");
-      all.push_back(measure(format, threads, options));
-    }
+  for (const int threads : threads_of(options.threads)) {
+    if (threads < 1 || threads > 1024) throw ConfigError("--threads: from 1 to 1024");
+    const std::vector<OptimizerFigures> figures = measure(formats, threads, options);
+    all.insert(all.end(), figures.begin(), figures.end());
   }
   return all;
 }
