@@ -81,9 +81,6 @@ class VersionedChunks {
   // Throws what a finished write failed with; for whoever does not commit.
   void check_writes() const;
 
-  // Chunks that were wrong at first and right when read once more.
-  int64_t repaired_reads() const { return mover_.repaired_reads(); }
-
  private:
   ChunkBinding binding(int part, int slot) const;
   ChunkBinding binding_of(const PartSpec& part, const CommitPoint& point) const;

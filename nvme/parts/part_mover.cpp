@@ -9,6 +9,12 @@ void serial_for(int64_t count, const std::function<void(int64_t)>& work) {
   for (int64_t i = 0; i < count; ++i) work(i);
 }
 
+ParallelFor parallel_on(WorkerPool* pool) {
+  return [pool](int64_t count, const std::function<void(int64_t)>& work) {
+    pool->for_each_block(count, work);
+  };
+}
+
 PartMover::PartMover(std::vector<Drive*> drives, const StripeMap* map, int32_t rank,
                      ParallelFor parallel, std::string advice)
     : drives_(std::move(drives)),
@@ -116,7 +122,6 @@ void PartMover::read_again(const PartIo& io, int64_t index, const IsRight& is_ri
     throw CorruptStateError(what + " are not what was written; the drive lost or changed them. " +
                             advice_);
   }
-  ++repaired_reads_;
   log_warning(what + " were wrong at first and right when read again");
 }
 

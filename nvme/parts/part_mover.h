@@ -1,10 +1,9 @@
 // PartMover: moves whole parts between memory and drives, chunk by chunk as the map says, and
 // checks what comes back. Knows nothing of versions: its owner says which slot, and whether bytes
-// are right. Owned by VersionedChunks or ScratchParts. Different parts may be moved by different
+// are right. Owned by VersionedChunks or NvmeInputs. Different parts may be moved by different
 // threads at once.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -14,6 +13,7 @@
 #include "base/errors.h"
 #include "nvme/drive/drive.h"
 #include "nvme/parts/stripe_map.h"
+#include "pinned/worker_pool.h"
 
 namespace longshore {
 
@@ -26,6 +26,8 @@ class CorruptStateError : public CheckpointError {
 // Calls work(i) once for every i in [0, count), on as many threads as it likes.
 using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t)>& work)>;
 void serial_for(int64_t count, const std::function<void(int64_t)>& work);
+// On the pool, which must outlive the result.
+ParallelFor parallel_on(WorkerPool* pool);
 
 // What a chunk's checksum is bound to besides its place.
 struct ChunkBinding {
@@ -75,8 +77,6 @@ class PartMover {
 
   // A chunk by file, offset and part.
   std::string describe(int64_t chunk, int slot) const;
-  // Chunks that were wrong at first and right when read once more.
-  int64_t repaired_reads() const { return repaired_reads_; }
 
  private:
   Drive& drive_of(int64_t chunk) const;
@@ -87,7 +87,6 @@ class PartMover {
   int32_t rank_;
   ParallelFor parallel_;
   std::string advice_;
-  std::atomic<int64_t> repaired_reads_ = 0;
 };
 
 }  // namespace longshore

@@ -69,12 +69,8 @@ NvmeInputs::NvmeInputs(const NvmeInputOptions& options, const MakeDrives& make_d
       arena_(planned_bytes(options), options.register_with_gpus, *pool),
       drives_(make_drives(map_, arena_.bytes())),
       hashes_(map_.chunks().size()) {
-  mover_ = std::make_unique<PartMover>(
-      borrow(drives_), &map_, options.rank,
-      [pool](int64_t count, const std::function<void(int64_t)>& work) {
-        pool->for_each_block(count, work);
-      },
-      "Start again: the run goes on from its last durable state");
+  mover_ = std::make_unique<PartMover>(borrow(drives_), &map_, options.rank, parallel_on(pool),
+                                       "Start again: the run goes on from its last durable state");
   int next_part = 0;
   for (const size_t unit : written_units(options)) {
     first_parts_[unit] = next_part;

@@ -58,7 +58,6 @@ class NvmeInputs {
   Bytes host_bytes() const { return arena_.size_bytes(); }
   // Since the start.
   DriveTraffic traffic() const;
-  int64_t repaired_reads() const { return mover_->repaired_reads(); }
   const StripeMap& map() const { return map_; }
 
  private:

@@ -8,10 +8,6 @@
 namespace longshore {
 namespace {
 
-// The roles that have a part on the drives.
-constexpr std::array<PartRole, 3> kStored = {PartRole::kParameters, PartRole::kRest,
-                                             PartRole::kFrozen};
-
 Bytes slot_bytes(const UnitParts& parts) {
   Bytes sum = 0;
   for (const PartRole role : kPartRoles) sum += parts.part_bytes(role);
@@ -36,7 +32,7 @@ std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
   std::vector<PartSpec> specs;
   for (size_t u = 0; u < layouts.size(); ++u) {
     const UnitParts parts(layouts[u], options);
-    for (const PartRole role : kStored) {
+    for (const PartRole role : kStoredRoles) {
       if (parts.part_bytes(role) == 0) continue;
       specs.push_back({"unit " + std::to_string(u) + "'s " + kNames[index_of(role)] + meaning,
                        parts.part_bytes(role), role != PartRole::kFrozen});
@@ -56,11 +52,8 @@ NvmeStore::NvmeStore(const std::vector<FlatLayout>& layouts, const NvmeStoreOpti
   LONGSHORE_CHECK(options.state_slots >= 1 && options.parameter_slots >= 1);
   carve(layouts);
   drives_ = make_drives(map_, window_);
-  chunks_ = std::make_unique<VersionedChunks>(
-      borrow(drives_), &map_, options.run, options.rank, options.ranks,
-      [pool](int64_t count, const std::function<void(int64_t)>& work) {
-        pool->for_each_block(count, work);
-      });
+  chunks_ = std::make_unique<VersionedChunks>(borrow(drives_), &map_, options.run, options.rank,
+                                              options.ranks, parallel_on(pool));
 }
 
 NvmeStore::~NvmeStore() {
@@ -109,7 +102,7 @@ void NvmeStore::carve(const std::vector<FlatLayout>& layouts) {
   int next_part = 0;
   for (const FlatLayout& layout : layouts) {
     Unit& unit = units_.emplace_back(Unit{UnitParts(layout, options_.state)});
-    for (const PartRole role : kStored) {
+    for (const PartRole role : kStoredRoles) {
       if (unit.parts.part_bytes(role) > 0) unit.part_ids[index_of(role)] = next_part++;
     }
     if (options_.parameters_on_drives) continue;

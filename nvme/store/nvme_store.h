@@ -89,7 +89,6 @@ class NvmeStore final : public ShardStore {
 
   // Since the start, of parts.
   DriveTraffic traffic() const;
-  int64_t repaired_reads() const { return chunks_->repaired_reads(); }
   const StripeMap& map() const { return map_; }
 
  private:

@@ -7,11 +7,6 @@
 #include "nvme/store/nvme_store.h"
 
 namespace longshore {
-namespace {
-
-constexpr std::array<PartRole, 3> kStored = {PartRole::kParameters, PartRole::kRest,
-                                             PartRole::kFrozen};
-}  // namespace
 
 // ---- Leases ----
 
@@ -141,7 +136,7 @@ void NvmeStore::start_reading(int32_t id, StateSlot& slot) {
     slot.use = StateSlot::Use::kReading;
     slot.since = ++clock_;
   }
-  for (const PartRole role : kStored) {
+  for (const PartRole role : kStoredRoles) {
     const int part = unit.part_ids[index_of(role)];
     const bool frozen_in_host = role == PartRole::kFrozen && !options_.parameters_on_drives;
     if (part < 0 || in_host_memory(unit, role) || frozen_in_host) continue;
@@ -233,7 +228,7 @@ void NvmeStore::write_behind(int32_t id, StateSlot& slot) {
   Unit& unit = at(UnitId(id));
   bool changed = false;
   std::array<bool, 3> writes{};  // by role
-  for (const PartRole role : kStored) {
+  for (const PartRole role : kStoredRoles) {
     const int part = unit.part_ids[index_of(role)];
     if (part < 0) continue;
     const std::span<std::byte> memory = part_memory(unit, slot, role);
@@ -255,7 +250,7 @@ void NvmeStore::write_behind(int32_t id, StateSlot& slot) {
   refresh_host_parameters(unit, slot);
   Bytes written = 0;
   set_use(slot, StateSlot::Use::kWriting);
-  for (const PartRole role : kStored) {
+  for (const PartRole role : kStoredRoles) {
     if (!writes[index_of(role)]) continue;
     chunks_->start_write(slot.sealed[index_of(role)], slot.ios[index_of(role)]);
     written += static_cast<Bytes>(slot.sealed[index_of(role)].memory.size());

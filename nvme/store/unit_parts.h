@@ -18,6 +18,10 @@ enum class PartRole : uint8_t { kParameters, kRest, kFrozen, kDerived };
 inline constexpr std::array<PartRole, 4> kPartRoles = {PartRole::kParameters, PartRole::kRest,
                                                        PartRole::kFrozen, PartRole::kDerived};
 
+// Those that have a part on the drives.
+inline constexpr std::array<PartRole, 3> kStoredRoles = {PartRole::kParameters, PartRole::kRest,
+                                                         PartRole::kFrozen};
+
 constexpr size_t index_of(PartRole role) {
   return static_cast<size_t>(role);
 }

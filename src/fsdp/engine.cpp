@@ -144,13 +144,8 @@ std::unique_ptr<ShardStore> Engine::make_store(const RunKey& state_key) {
   NvmeStoreOptions options =
       nvme_options(plan_.nvme, plan_.state, plan_.topology, groups_.rank, state_key);
   options.register_with_gpus = cuda;
-  const StateFileOptions files = state_files(StateFile::kState);
-  auto store = std::make_unique<NvmeStore>(
-      layouts_, options,
-      [&files](const StripeMap& map, std::span<std::byte> window) {
-        return open_state_files(files, map, window);
-      },
-      &pool_);
+  auto store =
+      std::make_unique<NvmeStore>(layouts_, options, drive_opener(StateFile::kState), &pool_);
   drives_ = store.get();
   return store;
 }
@@ -162,13 +157,7 @@ std::unique_ptr<InputOffload> Engine::make_input_offload() {
     NvmeInputOptions options =
         nvme_input_options(plan_.nvme, plan_.offloaded_inputs, plan_.micro_batches, groups_.rank);
     options.register_with_gpus = cuda;
-    const StateFileOptions files = state_files(StateFile::kInputs);
-    auto drives = std::make_unique<NvmeInputs>(
-        options,
-        [&files](const StripeMap& map, std::span<std::byte> window) {
-          return open_state_files(files, map, window);
-        },
-        &pool_);
+    auto drives = std::make_unique<NvmeInputs>(options, drive_opener(StateFile::kInputs), &pool_);
     offload = std::make_unique<InputOffload>(std::move(drives), &device_.copies());
   } else {
     offload = std::make_unique<InputOffload>(plan_.offloaded_inputs, plan_.micro_batches, cuda,
@@ -179,11 +168,14 @@ std::unique_ptr<InputOffload> Engine::make_input_offload() {
   return offload;
 }
 
-StateFileOptions Engine::state_files(StateFile file) const {
-  return {.directories = plan_.nvme.directories,
-          .rank = groups_.rank.value,
-          .file = file,
-          .depth = plan_.nvme.depth};
+MakeDrives Engine::drive_opener(StateFile file) const {
+  const StateFileOptions options = {.directories = plan_.nvme.directories,
+                                    .rank = groups_.rank.value,
+                                    .file = file,
+                                    .depth = plan_.nvme.depth};
+  return [options](const StripeMap& map, std::span<std::byte> window) {
+    return open_state_files(options, map, window);
+  };
 }
 
 DriveTraffic Engine::drive_traffic() const {

@@ -114,7 +114,7 @@ class Engine {
   std::span<std::byte> carve_if_planned(const std::string& name);
   std::unique_ptr<ShardStore> make_store(const RunKey& state_key);
   std::unique_ptr<InputOffload> make_input_offload();
-  StateFileOptions state_files(StateFile file) const;
+  MakeDrives drive_opener(StateFile file) const;
   void make_lanes(const std::optional<StreamDelays>& delays);
   void run(const StepSchedule& schedule, const std::string& reason);
   std::unique_ptr<NodeShards> make_node();
