@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/printable.h"
+
 namespace longshore {
 namespace {
 
@@ -86,7 +88,7 @@ void log_message(LogLevel level, std::string_view text) {
   const std::string start = prefix(level);
   std::string lines = start;
   // The second and later lines of a message are indented by their writer, not prefixed.
-  lines += text;
+  lines += printable_lines(text);
   lines += '\n';
   write_line(lines);
 }

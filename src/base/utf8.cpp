@@ -3,11 +3,10 @@
 #include <cstdint>
 
 namespace longshore {
-namespace {
 
-// Length of the sequence that starts at text[at], or 0 where there is none. The bounds of the
-// second byte exclude overlong forms (E0, F0), surrogates (ED) and values above U+10FFFF (F4).
-size_t sequence_bytes(std::string_view text, size_t at) {
+// The bounds of the second byte exclude overlong forms (E0, F0), surrogates (ED) and values above
+// U+10FFFF (F4).
+size_t utf8_sequence_bytes(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) {
     return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0};
   };
@@ -28,12 +27,10 @@ size_t sequence_bytes(std::string_view text, size_t at) {
   return 0;
 }
 
-}  // namespace
-
 std::optional<size_t> first_invalid_utf8(std::string_view text) {
   size_t at = 0;
   while (at < text.size()) {
-    const size_t bytes = sequence_bytes(text, at);
+    const size_t bytes = utf8_sequence_bytes(text, at);
     if (bytes == 0) return at;
     at += bytes;
   }

@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "base/errors.h"
-#include "hf/safetensors_header.h"
+#include "base/printable.h"
 
 namespace longshore {
 namespace {

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "base/errors.h"
+#include "base/printable.h"
 #include "hf/config_dtype.h"
 #include "hf/problem_list.h"
 #include "hf/weight_index.h"

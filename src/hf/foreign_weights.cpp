@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/printable.h"
 #include "hf/safetensors_header.h"
 
 namespace longshore {

@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/printable.h"
 #include "hf/directory_entry.h"
 #include "hf/foreign_weights.h"
 #include "hf/problem_list.h"

@@ -1,7 +1,5 @@
 #include "hf/safetensors_header.h"
 
-#include <array>
-#include <cstdio>
 #include <optional>
 
 #include "base/errors.h"
@@ -79,21 +77,6 @@ std::string format_safetensors_header(const SafetensorsMetadata& metadata,
   out += json;
   for (TensorInfo& tensor : tensors) tensor.file_begin += static_cast<Bytes>(out.size());
   return out;
-}
-
-std::string printable(std::string_view text) {
-  constexpr size_t kMaxShown = 80;
-  std::string out;
-  for (const char c : text.substr(0, kMaxShown)) {
-    if (c >= 0x20 && c < 0x7F) {
-      out += c;
-    } else {
-      std::array<char, 5> escaped{};
-      std::snprintf(escaped.data(), escaped.size(), "\\x%02x", static_cast<unsigned char>(c));
-      out += escaped.data();
-    }
-  }
-  return text.size() > kMaxShown ? out + "..." : out;
 }
 
 std::string format_shape(const std::vector<int64_t>& shape) {

@@ -56,9 +56,6 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, Bytes file_byt
 std::string format_safetensors_header(const SafetensorsMetadata& metadata,
                                       std::vector<TensorInfo>& tensors);
 
-// Text from a hostile file as part of an error line: no control characters, at most 80 bytes.
-std::string printable(std::string_view text);
-
 // "[2, 3]".
 std::string format_shape(const std::vector<int64_t>& shape);
 

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/errors.h"
+#include "base/printable.h"
 #include "hf/header_cursor.h"
 #include "hf/safetensors_header.h"
 

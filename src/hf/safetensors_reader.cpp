@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/printable.h"
 
 namespace longshore {
 namespace {

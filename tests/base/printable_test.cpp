@@ -1,0 +1,48 @@
+#include "base/printable.h"
+
+#include <gtest/gtest.h>
+
+#include "base/log.h"
+#include "base/output.h"
+
+namespace longshore {
+namespace {
+
+TEST(Printable, EscapesWhatATerminalWouldObey) {
+  EXPECT_EQ(printable("plain, Grüße, 日本, 😀"), "plain, Grüße, 日本, 😀");
+  EXPECT_EQ(printable("\x1b[2J\n\t\r\x7f"), "\\x1b[2J\\x0a\\x09\\x0d\\x7f");
+  // A C1 control in UTF-8 (CSI), a right-to-left override, a line separator.
+  EXPECT_EQ(printable("\xc2\x9b"), "\\xc2\\x9b");
+  EXPECT_EQ(printable("\xe2\x80\xae"), "\\xe2\\x80\\xae");
+  EXPECT_EQ(printable("\xe2\x80\xa8"), "\\xe2\\x80\\xa8");
+}
+
+TEST(Printable, EscapesBytesThatAreNoUtf8) {
+  EXPECT_EQ(printable("a\xff"
+                      "b\xc3"),
+            "a\\xffb\\xc3");
+}
+
+TEST(Printable, EndsLongNamesBetweenCharacters) {
+  EXPECT_EQ(printable(std::string(100, 'x')), std::string(80, 'x') + "...");
+  EXPECT_EQ(printable("ää", 1), "ä...");
+  EXPECT_EQ(printable("ää", 4), "ää");
+}
+
+TEST(Printable, LinesKeepBreaksAndTabs) {
+  EXPECT_EQ(printable_lines("a\n\tb\x1b]0;x\x07"), "a\n\tb\\x1b]0;x\\x07");
+}
+
+// Goal: whatever a message is made of, no control character of it reaches the terminal.
+TEST(Printable, MessagesAndResultsComeThroughIt) {
+  testing::internal::CaptureStderr();
+  log_info("tensor 'a\x1b[31mb'");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "tensor 'a\\x1b[31mb'\n");
+  testing::internal::CaptureStdout();
+  print_out("%s: %d\n", "a\x1b[31mb", 3);
+  flush_output();
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "a\\x1b[31mb: 3\n");
+}
+
+}  // namespace
+}  // namespace longshore
