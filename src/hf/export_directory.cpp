@@ -1,58 +1,155 @@
 #include "hf/export_directory.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "base/errors.h"
-#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "hf/directory_entry.h"
 
 namespace longshore {
 namespace {
 
+namespace fs = std::filesystem;
+
+constexpr int kMostLeftovers = 100;
+constexpr Bytes kMaxNoteBytes = 16 * kMiB;
+constexpr const char* kWriting = "writing";
+
 bool exists(const std::string& path) {
   std::error_code ignored;
-  return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
+  return fs::exists(fs::symlink_status(path, ignored));
 }
 
 void rename_to(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) throw IoError("rename to", to, errno);
 }
 
+// The note of an export under way: the list's file, with names alone.
+void note_names(const std::string& directory, const std::vector<std::string>& names) {
+  write_file_durably(directory + "/" + kExportListName, Json({{kWriting, names}}).dump() + "\n");
+}
+
+// nullopt where the directory is not of an export under way.
+std::optional<std::vector<std::string>> noted_names(const std::string& directory) {
+  try {
+    const Json note =
+        read_json_file(directory + "/" + kExportListName, {.max_bytes = kMaxNoteBytes});
+    return note.at(kWriting).get<std::vector<std::string>>();
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+// Removes what an export under way had written. Whether nothing is left.
+bool remove_written(const std::string& directory, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const size_t slash = name.find('/');
+    const bool template_file =
+        slash != std::string::npos && name.substr(0, slash) == kTemplatesFolder;
+    const std::string last = template_file ? name.substr(slash + 1) : name;
+    if (is_plain_file_name(last)) ::unlink((directory + "/" + name).c_str());
+  }
+  ::unlink((directory + "/" + kExportListName).c_str());
+  ::rmdir((directory + "/" + kTemplatesFolder).c_str());
+  return ::rmdir(directory.c_str()) == 0;
+}
+
+// What a killed export left: one under way, or the older export that was about to go.
+bool remove_leftover(const std::string& directory, const std::string& destination) {
+  if (const auto names = noted_names(directory)) return remove_written(directory, *names);
+  const ExportContents contents = read_export_contents(directory);
+  if (contents.own.empty() && !contents.foreign.empty()) return false;
+  return remove_export(directory, contents.own, contents.foreign, destination);
+}
+
 }  // namespace
 
-ExportDirectory::ExportDirectory(std::string destination)
-    : destination_(std::move(destination)),
-      partial_(destination_ + ".longshore-partial"),
-      old_(destination_ + ".longshore-old") {
-  if (!exists(destination_) && exists(old_)) rename_to(old_, destination_);
-  remove_tree(partial_);
-  make_directories(partial_);
+ExportDirectory::ExportDirectory(std::string destination, std::vector<std::string> names)
+    : destination_(std::move(destination)), names_(std::move(names)) {
+  // Earlier versions had no exchange: a kill between two renames left the older export aside.
+  const std::string old = destination_ + ".longshore-old";
+  if (!exists(destination_) && exists(old)) rename_to(old, destination_);
+  make_directories(fs::path(destination_).parent_path().string());
+  const std::string first = destination_ + ".longshore-partial";
+  for (int number = 1; number <= kMostLeftovers; ++number) {
+    if (take(number == 1 ? first : first + "-" + std::to_string(number))) return;
+  }
+  throw ConfigError(first + ": is in the way, and so are others; move them away");
+}
+
+// Makes the directory, in the place of what a killed export left; false where it is somebody's.
+bool ExportDirectory::take(const std::string& path) {
+  if (exists(path)) {
+    const fs::file_status status = fs::symlink_status(path);
+    if (!fs::is_directory(status)) return false;
+    const UniqueFd held = open_directory(path);
+    if (::flock(held.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      throw ConfigError(destination_ + ": another process is exporting to it; wait for that one");
+    }
+    if (!remove_leftover(path, destination_)) return false;
+  }
+  if (::mkdir(path.c_str(), 0755) != 0) {
+    if (errno == EEXIST) return false;
+    throw IoError("create directory", path, errno);
+  }
+  partial_ = path;
+  lock_ = open_directory(path);
+  ::flock(lock_.get(), LOCK_EX | LOCK_NB);  // file systems without locks do without
+  note_names(partial_, names_);
+  return true;
 }
 
 ExportDirectory::~ExportDirectory() {
-  if (published_) return;
-  std::error_code ignored;
-  std::filesystem::remove_all(partial_, ignored);
+  if (!published_) remove_written(partial_, names_);
 }
 
-void ExportDirectory::publish() {
-  sync_directory(partial_);
-  const std::string parent = std::filesystem::path(destination_).parent_path().string();
-  const bool replaces = exists(destination_);
-  if (replaces) {
-    remove_tree(old_);
-    rename_to(destination_, old_);
+// By further names of the same files: until the directories have changed places, and after a kill,
+// the destination has them too.
+void ExportDirectory::carry_over(const std::vector<std::string>& foreign) const {
+  for (const std::string& name : foreign) {
+    const std::string from = destination_ + "/" + name;
+    if (name.find('/') != std::string::npos) make_directories(partial_ + "/" + kTemplatesFolder);
+    if (::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, (partial_ + "/" + name).c_str(), 0) == 0)
+      continue;
+    throw IoError("export: keep", from, errno);
   }
-  try {
+}
+
+void ExportDirectory::publish(const ExportList& written, const ExportContents& before) {
+  write_export_list(partial_, written);
+  const bool replaces = exists(destination_);
+  if (replaces) carry_over(before.foreign);
+  sync_directory(partial_);
+  std::string replaced = partial_;
+  if (!replaces) {
     rename_to(partial_, destination_);
-  } catch (...) {
-    if (replaces) rename_to(old_, destination_);
-    throw;
+  } else if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, destination_.c_str(),
+                         RENAME_EXCHANGE) != 0) {
+    // A file system that cannot exchange. A kill in between leaves the older export aside.
+    replaced = destination_ + ".longshore-old";
+    rename_to(destination_, replaced);
+    try {
+      rename_to(partial_, destination_);
+    } catch (...) {
+      rename_to(replaced, destination_);
+      throw;
+    }
   }
   published_ = true;
-  sync_directory(parent);
-  if (replaces) remove_tree(old_);
+  sync_directory(fs::path(destination_).parent_path().string());
+  if (replaces && !remove_export(replaced, before.own, before.foreign, destination_)) {
+    log_warning(replaced + ": holds files that came or changed while the export was written; " +
+                "they stay there");
+  }
 }
 
 }  // namespace longshore

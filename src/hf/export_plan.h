@@ -21,6 +21,8 @@ struct ExportOptions {
   bool pretrained = true;
   // For a source without weights; otherwise the split is the source's.
   Bytes max_file_bytes = 5'000'000'000;
+  // Values that are NaN or infinite are refused unless told.
+  bool allow_nonfinite = false;
 };
 
 struct ExportTensor {

@@ -7,14 +7,17 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/number_formats.h"
+#include "base/printable.h"
 #include "hf/config_dtype.h"
 #include "hf/export_directory.h"
+#include "hf/export_list.h"
 #include "hf/weight_index.h"
 #include "hf/weight_loader.h"
 
@@ -25,53 +28,85 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kChunkElements = int64_t{1} << 18;
 constexpr Bytes kChunkBytes = kMiB;
-constexpr const char* kTemplatesName = "additional_chat_templates";
 
-fs::path resolved(const std::string& destination) {
+// Absolute, without a link at its end: what a link leads to was not named by the user.
+fs::path resolved(const std::string& destination, const std::string& source) {
   std::error_code error;
-  fs::path path = fs::weakly_canonical(fs::absolute(destination, error), error);
+  fs::path path = fs::absolute(destination, error).lexically_normal();
   if (error) throw IoError("resolve", destination, error.value());
   if (!path.has_filename()) path = path.parent_path();
-  if (!path.has_relative_path()) {
+  const bool link = fs::is_symlink(fs::symlink_status(path, error));
+  const fs::path canonical = fs::weakly_canonical(path, error);
+  if (error) throw IoError("resolve", destination, error.value());
+  if (!canonical.has_relative_path()) {
     throw ConfigError(destination + ": an export needs a directory of its own");
   }
-  return path;
+  const fs::path base = fs::canonical(source, error);
+  const fs::path inside = canonical.lexically_relative(base);
+  if (!error && !inside.empty() && *inside.begin() != "..") {
+    throw ConfigError(canonical.string() + (inside == "." ? ": is" : ": lies in") +
+                      " the model that the run began with; name another");
+  }
+  if (link) {
+    throw ConfigError(path.string() + ": is a symbolic link to " + canonical.string() +
+                      "; name the directory itself, or another");
+  }
+  return canonical;
 }
 
-// What replaces a directory as a whole must be sure that nobody keeps other things in it.
-void check_replaceable(const fs::path& path) {
+// What a user writes about a model is left as it is where an export has the same file.
+bool is_about_the_model(std::string_view name) {
+  return name.ends_with(".md") || name.starts_with("LICENSE") || name.starts_with("NOTICE");
+}
+
+std::vector<std::string> names_of(const ModelDirectory& source, const ExportPlan& plan) {
+  std::vector<std::string> names = source.companion_files();
+  for (const ExportFile& file : plan.files) names.push_back(file.name);
+  if (!plan.index_text.empty()) names.emplace_back(kWeightIndexName);
+  return names;
+}
+
+// What is there, after checking that an export can go there without touching what is not its own.
+ExportContents contents_for(const fs::path& path, const std::vector<std::string>& names) {
+  if (!fs::exists(path)) return {};
   if (!fs::is_directory(path)) {
     throw ConfigError(path.string() + ": exists and is not a directory; name another");
   }
-  if (fs::is_empty(path)) return;
-  if (!fs::exists(path / "config.json")) {
-    throw ConfigError(path.string() +
-                      ": exists and is no model directory; name another, or remove it");
+  ExportContents contents = read_export_contents(path.string());
+  if (!contents.folders.empty()) {
+    throw ConfigError(path.string() + ": holds " + printable(contents.folders.front()) +
+                      ", which no export writes; name another directory, or move it away");
   }
-  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    const fs::file_status status = entry.symlink_status();
-    const bool expected = fs::is_regular_file(status) ||
-                          (fs::is_directory(status) && entry.path().filename() == kTemplatesName);
-    if (!expected) {
-      throw ConfigError(path.string() + ": holds " + entry.path().filename().string() +
-                        ", which no export writes; name another directory, or move it away");
-    }
+  for (const std::string& name : contents.foreign) {
+    if (is_about_the_model(name) || std::ranges::count(names, name) == 0) continue;
+    throw ConfigError((path / name).string() +
+                      ": was not written by an export, or changed since; name another directory, "
+                      "or move the file away");
   }
+  return contents;
 }
 
 class ExportJob {
  public:
   ExportJob(const ModelDirectory& source, const ExportPlan& plan,
-            const ParameterReader& read_parameter, const std::string& directory)
-      : source_(source), plan_(plan), read_parameter_(read_parameter), directory_(directory) {}
+            const ParameterReader& read_parameter, bool allow_nonfinite,
+            const std::string& directory)
+      : source_(source),
+        plan_(plan),
+        read_parameter_(read_parameter),
+        allow_nonfinite_(allow_nonfinite),
+        directory_(directory) {}
 
-  void write() {
-    for (const std::string& name : source_.companion_files()) write_companion(name);
+  // `kept`: files that are somebody's and stay.
+  void write(const std::vector<std::string>& kept) {
+    for (const std::string& name : source_.companion_files()) {
+      if (std::ranges::count(kept, name) == 0) write_companion(name);
+    }
     for (const ExportFile& file : plan_.files) write_weights(file);
     if (!plan_.index_text.empty()) {
       write_text(std::string(kWeightIndexName), plan_.index_text);
     }
-    if (fs::exists(path_of(kTemplatesName))) sync_directory(path_of(kTemplatesName));
+    if (fs::exists(path_of(kTemplatesFolder))) sync_directory(path_of(kTemplatesFolder));
   }
 
   // Reads everything back from the disk and compares.
@@ -88,9 +123,19 @@ class ExportJob {
       result.files.push_back(name);
       result.bytes += file_bytes(fd);
       // Weight files were compared tensor by tensor, and have no bytes outside header and tensors.
-      if (hash && hash_file(fd) != *hash) fail(name, "read back with another checksum");
+      if (!weight_files_.contains(name) && hash_file(fd) != hash) {
+        fail(name, "read back with another checksum");
+      }
     }
     return result;
+  }
+
+  ExportList list() const {
+    ExportList list;
+    for (const auto& [name, hash] : file_hashes_) {
+      list[name] = {.bytes = file_bytes(open_for_reading(path_of(name))), .hash = hash};
+    }
+    return list;
   }
 
  private:
@@ -112,7 +157,7 @@ class ExportJob {
       write_text(name, with_config_dtype(source_.config_text(), *plan_.config_dtype));
       return;
     }
-    if (name.find('/') != std::string::npos) make_directories(path_of(kTemplatesName));
+    if (name.find('/') != std::string::npos) make_directories(path_of(kTemplatesFolder));
     const UniqueFd from = source_.open_companion(name);
     const UniqueFd to = create_file(path_of(name));
     Hasher hasher;
@@ -164,7 +209,8 @@ class ExportJob {
     for (size_t i = 0; i < file.tensors.size(); ++i) {
       tensor_hashes_[file.tensors[i].target.name] = result.tensor_hashes[i];
     }
-    file_hashes_[file.name] = std::nullopt;
+    file_hashes_[file.name] = result.file_hash;
+    weight_files_.insert(file.name);
   }
 
   static void copy_bytes(const ExportTensor& tensor, SafetensorsWriter& writer) {
@@ -191,7 +237,20 @@ class ExportJob {
       } else {
         read_elements(tensor.stored.file->file, *tensor.stored.tensor, begin, part);
       }
+      check_finite(tensor.target.name, begin, part);
       append_converted(tensor.target, part, narrow, writer);
+    }
+  }
+
+  // A model that diverged must not pass for one that was trained.
+  void check_finite(const std::string& name, int64_t begin, std::span<const float> values) const {
+    if (allow_nonfinite_) return;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::isfinite(values[i])) continue;
+      throw DataError("export: tensor '" + printable(name) + "' holds " +
+                      std::to_string(values[i]) + " (element " +
+                      std::to_string(begin + static_cast<int64_t>(i)) +
+                      "); `longshore export --allow-nonfinite` writes it all the same");
     }
   }
 
@@ -238,10 +297,11 @@ class ExportJob {
   const ModelDirectory& source_;
   const ExportPlan& plan_;
   const ParameterReader& read_parameter_;
+  const bool allow_nonfinite_;
   const std::string& directory_;
   std::map<std::string, uint64_t> tensor_hashes_;
-  // Every file that was written; nullopt for weights.
-  std::map<std::string, std::optional<uint64_t>> file_hashes_;
+  std::map<std::string, uint64_t> file_hashes_;  // every file that was written
+  std::set<std::string> weight_files_;
 };
 
 void check_free_space(const std::string& directory, Bytes needed) {
@@ -265,14 +325,11 @@ Bytes bytes_to_write(const ModelDirectory& source, const ExportPlan& plan) {
 
 }  // namespace
 
-void check_export_destination(const ModelDirectory& source, const std::string& destination) {
-  const fs::path path = resolved(destination);
+void check_export_destination(const ModelDirectory& source, const ModelSpec& spec,
+                              const std::string& destination, const ExportOptions& options) {
+  const fs::path path = resolved(destination, source.path());
   try {
-    if (!fs::exists(path)) return;
-    if (fs::equivalent(path, source.path())) {
-      throw ConfigError(path.string() + ": is the model that the run began with; name another");
-    }
-    check_replaceable(path);
+    contents_for(path, names_of(source, plan_export(source, spec, options)));
   } catch (const fs::filesystem_error& error) {
     throw IoError("read", path.string(), error.code().value());
   }
@@ -281,15 +338,16 @@ void check_export_destination(const ModelDirectory& source, const std::string& d
 ExportResult export_model(const ModelDirectory& source, const ModelSpec& spec,
                           const std::string& destination, const ParameterReader& read_parameter,
                           const ExportOptions& options) {
-  check_export_destination(source, destination);
+  const fs::path target = resolved(destination, source.path());
   const ExportPlan plan = plan_export(source, spec, options);
-  const fs::path target = resolved(destination);
-  ExportDirectory directory(target.string());
+  const std::vector<std::string> names = names_of(source, plan);
+  ExportDirectory directory(target.string(), names);
+  const ExportContents before = contents_for(target, names);
   check_free_space(directory.path(), bytes_to_write(source, plan));
-  ExportJob job(source, plan, read_parameter, directory.path());
-  job.write();
+  ExportJob job(source, plan, read_parameter, options.allow_nonfinite, directory.path());
+  job.write(before.foreign);
   ExportResult result = job.verify();
-  directory.publish();
+  directory.publish(job.list(), before);
   result.path = target.string();
   return result;
 }

@@ -24,11 +24,14 @@ struct ExportResult {
   int64_t tensors = 0;             // each compared with its checksum after reading back
 };
 
-// Throws ConfigError where `destination` is the source, or holds what an export would not: it is
-// replaced as a whole. For the start of a run, so that its end is no surprise.
-void check_export_destination(const ModelDirectory& source, const std::string& destination);
+// Throws ConfigError where `destination` is the source or in it, or a link, or where a file that is
+// not of an export, or was changed since, has the name of one that would be written. For the start
+// of a run, so that its end is no surprise.
+void check_export_destination(const ModelDirectory& source, const ModelSpec& spec,
+                              const std::string& destination, const ExportOptions& options = {});
 
-// Writes `destination`, which may hold an older export. `read_parameter` is called file by file,
+// Writes `destination`, which may hold an older export; other files in it stay, and a README.md or
+// LICENSE of somebody's is kept instead of the source's. `read_parameter` is called file by file,
 // each parameter front to back. IoError when the disk is too full, before anything is written.
 ExportResult export_model(const ModelDirectory& source, const ModelSpec& spec,
                           const std::string& destination, const ParameterReader& read_parameter,

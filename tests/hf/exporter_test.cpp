@@ -137,10 +137,12 @@ TEST_F(Exporter, RoundsToNearestEven) {
     }
   };
   const ModelDirectory source = open_source();
-  export_model(source, spec(), target(), [&](const auto& name, int64_t begin, auto out) {
-    name == "half" ? std::fill(out.begin(), out.end(), 1.0f + 0x1p-11f)
-                   : ties(name, begin % 400, out);
-  });
+  export_model(source, spec(), target(),
+               [&](const auto& name, int64_t begin, auto out) {
+                 name == "half" ? std::fill(out.begin(), out.end(), 1.0f + 0x1p-11f)
+                                : ties(name, begin % 400, out);
+               },
+               {.allow_nonfinite = true});
   const ModelDirectory written = ModelDirectory::open(target());
   EXPECT_EQ(values_of(written, "half"), std::vector<float>(9, 1.0f));
   const std::vector<float> matrix = values_of(written, "matrix");
@@ -264,26 +266,45 @@ TEST_F(Exporter, RefusesAModelThatIsNotTheSources) {
 // --- Where it is written.
 
 TEST_F(Exporter, ReplacesAnOlderExportAsAWhole) {
-  write_text(target() + "/config.json", "old");
-  write_text(target() + "/model-9.safetensors", "old");
+  export_model(open_source(), spec(), target(), made_up_values);
+  ASSERT_TRUE(std::filesystem::exists(target() + "/tokenizer.json"));
+  std::filesystem::remove(source_ / "tokenizer.json");
+  write_text(source_ / "vocab.json", "{}");
   const ModelDirectory source = open_source();
-  export_model(source, spec(), target(), made_up_values);
-  EXPECT_FALSE(std::filesystem::exists(target() + "/model-9.safetensors"));
-  EXPECT_EQ(read_file(target() + "/config.json"), kConfig);
+  export_model(source, spec(), target(), reader_of(source));
+  EXPECT_FALSE(std::filesystem::exists(target() + "/tokenizer.json"));
+  EXPECT_EQ(read_file(target() + "/vocab.json"), "{}");
+  EXPECT_EQ(read_file(target() + "/model-1.safetensors"),
+            read_file(source_ / "model-1.safetensors"));
   EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
 }
 
 TEST_F(Exporter, KeepsTheOlderExportWhenItFails) {
-  write_text(target() + "/config.json", "old");
   const ModelDirectory source = open_source();
+  export_model(source, spec(), target(), made_up_values);
+  const std::string before = read_file(target() + "/model-2.safetensors");
   const auto failing = [](const std::string& name, int64_t, std::span<float> out) {
     if (name == "half") throw IoError("the state is gone");
     std::fill(out.begin(), out.end(), 0.0f);
   };
   expect_parts(error_of<IoError>([&] { export_model(source, spec(), target(), failing); }),
                {"the state is gone"});
-  EXPECT_EQ(read_file(target() + "/config.json"), "old");
+  EXPECT_EQ(read_file(target() + "/model-2.safetensors"), before);
   EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
+}
+
+TEST_F(Exporter, RefusesNonFiniteValuesUnlessTold) {
+  const ModelDirectory source = open_source();
+  const auto diverged = [](const std::string& name, int64_t begin, std::span<float> out) {
+    std::fill(out.begin(), out.end(), 0.0f);
+    if (name == "half") out.front() = std::nanf("");
+    if (name == "matrix" && begin == 0) out[1] = 0.5f;
+  };
+  expect_parts(error_of<DataError>([&] { export_model(source, spec(), target(), diverged); }),
+               {"tensor 'half' holds nan", "--allow-nonfinite"});
+  EXPECT_TRUE(names_in(work_ / "out").empty());
+  export_model(source, spec(), target(), diverged, {.allow_nonfinite = true});
+  EXPECT_TRUE(std::isnan(values_of(ModelDirectory::open(target()), "half").front()));
 }
 
 // A bit that the disk turns is found before the export takes its place.
@@ -306,16 +327,80 @@ TEST_F(Exporter, FindsBytesThatCameBackDifferent) {
   }
 }
 
-// A kill between the two renames leaves the older export aside; a kill before leaves a part.
+// A kill of earlier versions left the older export aside; a kill on the way leaves a part, whose
+// note says which files are an export's.
 TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilled) {
   write_text(target() + ".longshore-old/config.json", "old");
-  write_text(target() + ".longshore-partial/model-1.safetensors", "part");
+  const std::string partial = target() + ".longshore-partial";
+  write_text(partial + "/model-1.safetensors", "part");
+  write_text(partial + "/.longshore-export.json", R"({"writing": ["model-1.safetensors"]})");
   const ModelDirectory source = open_source();
   const auto failing = [](const std::string&, int64_t, std::span<float>) { throw IoError("no"); };
-  EXPECT_THROW(export_model(source, spec(), target(), failing), IoError);
+  EXPECT_THROW(export_model(source, spec(), target(), failing), ConfigError);
   EXPECT_EQ(read_file(target() + "/config.json"), "old");
-  EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
+  std::filesystem::remove_all(target());
   export_model(source, spec(), target(), made_up_values);
+  EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
+}
+
+// A kill after the directories changed places: the older export is where the part was.
+TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilledAtItsEnd) {
+  const ModelDirectory source = open_source();
+  const std::string partial = target() + ".longshore-partial";
+  export_model(source, spec(), target(), made_up_values);
+  export_model(source, spec(), partial, made_up_values);
+  write_text(target() + "/notes.txt", "mine");
+  std::filesystem::create_hard_link(target() + "/notes.txt", partial + "/notes.txt");
+  export_model(source, spec(), target(), made_up_values);
+  EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
+  EXPECT_EQ(read_file(target() + "/notes.txt"), "mine");
+}
+
+// Goal: whatever lies in a destination or beside it, and is not an export's own, is there after an
+// export, byte for byte, or the export is refused.
+TEST_F(Exporter, LeavesWhatOthersPutThere) {
+  write_text(source_ / "README.md", "of the base model");
+  const ModelDirectory source = open_source();
+  export_model(source, spec(), target(), made_up_values);
+  EXPECT_EQ(read_file(target() + "/README.md"), "of the base model");
+  write_text(target() + "/README.md", "my model card");
+  write_text(target() + "/notes.txt", "mine");
+  write_text(target() + "/additional_chat_templates/own.jinja", "mine too");
+  std::filesystem::create_symlink("notes.txt", target() + "/link");
+  write_text(target() + ".longshore-partial/thesis.txt", "beside");
+  export_model(source, spec(), target(), reader_of(source));
+  EXPECT_EQ(read_file(target() + "/README.md"), "my model card");
+  EXPECT_EQ(read_file(target() + "/notes.txt"), "mine");
+  EXPECT_EQ(read_file(target() + "/additional_chat_templates/own.jinja"), "mine too");
+  EXPECT_EQ(std::filesystem::read_symlink(target() + "/link"), "notes.txt");
+  EXPECT_EQ(read_file(target() + ".longshore-partial/thesis.txt"), "beside");
+  EXPECT_EQ(read_file(target() + "/model-1.safetensors"),
+            read_file(source_ / "model-1.safetensors"));
+  EXPECT_EQ(names_in(work_ / "out"), (std::set<std::string>{"hf", "hf.longshore-partial"}));
+  export_model(source, spec(), target(), made_up_values);
+  EXPECT_EQ(read_file(target() + "/README.md"), "my model card");
+}
+
+TEST_F(Exporter, RefusesToReplaceFilesThatAreNotItsOwn) {
+  const ModelDirectory source = open_source();
+  const auto refusal = [&](const std::string& path) {
+    const std::string error =
+        error_of<ConfigError>([&] { check_export_destination(source, spec(), path); });
+    EXPECT_THROW(export_model(source, spec(), path, made_up_values), ConfigError);
+    return error;
+  };
+  // Another model, which no list names.
+  write_text(work_ / "other/config.json", "{}");
+  write_text(work_ / "other/model-1.safetensors", "weights");
+  expect_parts(refusal(work_ / "other"), {work_ / "other/config.json", "not written by an export"});
+  EXPECT_EQ(read_file(work_ / "other/model-1.safetensors"), "weights");
+  // An export's file that its owner changed since, to the same length.
+  export_model(source, spec(), target(), made_up_values);
+  std::string edited = read_file(target() + "/config.json");
+  edited[0] = ' ';
+  write_text(target() + "/config.json", edited);
+  expect_parts(refusal(target()), {target() + "/config.json", "changed since"});
+  EXPECT_EQ(read_file(target() + "/config.json"), edited);
   EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
 }
 
@@ -323,12 +408,10 @@ TEST_F(Exporter, NeverReplacesWhatIsNoExport) {
   const ModelDirectory source = open_source();
   const auto refusal = [&](const std::string& path) {
     const std::string error =
-        error_of<ConfigError>([&] { check_export_destination(source, path); });
+        error_of<ConfigError>([&] { check_export_destination(source, spec(), path); });
     EXPECT_THROW(export_model(source, spec(), path, no_values), ConfigError);
     return error;
   };
-  write_text(work_ / "home/letter.txt", "dear");
-  expect_parts(refusal(work_ / "home"), {work_ / "home", "no model directory"});
   write_text(work_ / "file", "x");
   expect_parts(refusal(work_ / "file"), {"not a directory"});
   write_text(work_ / "mixed/config.json", "{}");
@@ -337,10 +420,15 @@ TEST_F(Exporter, NeverReplacesWhatIsNoExport) {
   expect_parts(refusal(source_.path()), {"is the model that the run began with"});
   expect_parts(refusal(source_.path() + "/additional_chat_templates/.."),
                {"is the model that the run began with"});
+  expect_parts(refusal(source_ / "additional_chat_templates"), {"lies in the model"});
   std::filesystem::create_directory_symlink(source_.path(), work_ / "link");
   expect_parts(refusal(work_ / "link"), {"is the model that the run began with"});
+  expect_parts(refusal((work_ / "link") + "/"), {"is the model that the run began with"});
+  std::filesystem::create_directories(work_ / "elsewhere");
+  std::filesystem::create_directory_symlink("elsewhere", work_ / "other-link");
+  expect_parts(refusal(work_ / "other-link"), {"is a symbolic link"});
   expect_parts(refusal("/"), {"a directory of its own"});
-  EXPECT_EQ(read_file(work_ / "home/letter.txt"), "dear");
+  EXPECT_TRUE(names_in(work_ / "elsewhere").empty());
 }
 
 TEST_F(Exporter, AcceptsAnEmptyDirectoryAndATrailingSlash) {
