@@ -152,9 +152,17 @@ std::string AsciiToml::decode(std::string_view ascii) {
 Place AsciiToml::place(uint32_t line, uint32_t column) const {
   Place place{origin_, static_cast<int32_t>(line), static_cast<int32_t>(column)};
   if (line == 0 || line > line_starts_.size() || column == 0) return place;
-  const size_t start = line_starts_[line - 1];
-  const std::string before = decode(std::string_view(ascii_).substr(start, column - 1));
-  place.column = static_cast<int32_t>(1 + count_characters(before));
+  // Places are asked for from left to right: counting on keeps long lines linear.
+  if (line != counted_line_ || column < counted_column_) {
+    counted_line_ = line;
+    counted_column_ = 1;
+    counted_characters_ = 0;
+  }
+  const size_t from = line_starts_[line - 1] + counted_column_ - 1;
+  counted_characters_ +=
+      count_characters(decode(std::string_view(ascii_).substr(from, column - counted_column_)));
+  counted_column_ = column;
+  place.column = static_cast<int32_t>(1 + counted_characters_);
   return place;
 }
 

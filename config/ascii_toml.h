@@ -29,6 +29,10 @@ class AsciiToml {
   std::string origin_;
   std::string ascii_;
   std::vector<size_t> line_starts_;
+  // The last place that was asked for, and the characters before it on its line.
+  mutable uint32_t counted_line_ = 0;
+  mutable uint32_t counted_column_ = 1;
+  mutable int64_t counted_characters_ = 0;
 };
 
 }  // namespace longshore

@@ -1,12 +1,17 @@
 #include "config/run_config.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iterator>
+#include <set>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/nearest.h"
+#include "base/printable.h"
+#include "base/utf8.h"
 #include "config/field_table.h"
 #include "config/run_rules.h"
 #include "config/toml_document.h"
@@ -37,27 +42,20 @@ std::string full_name_elsewhere(const std::string& name) {
   return "";
 }
 
-// Names come from outside: no control characters, and not longer than a line.
-std::string shown(const std::string& name) {
-  constexpr size_t kMaxShown = 80;
-  const std::string quoted = quote_toml(name.substr(0, kMaxShown));
-  return quoted.substr(1, quoted.size() - 2) + (name.size() > kMaxShown ? "..." : "");
-}
-
 std::string did_you_mean(const std::string& name) {
   return name.empty() ? "" : ", did you mean '" + name + "'?";
 }
 
 std::string unknown_section(const std::string& name) {
   const std::vector<std::string> names = section_names();
-  return "unknown section '" + shown(name) + "'" + did_you_mean(nearest_name(name, names)) +
+  return "unknown section '" + printable(name) + "'" + did_you_mean(nearest_name(name, names)) +
          " (longshore config keys)";
 }
 
 std::string unknown_key(const Section& section, const std::string& name) {
   std::string meant = nearest_name(name, key_names(section));
   if (meant.empty()) meant = full_name_elsewhere(name);
-  return "unknown key '" + section.name + "." + shown(name) + "'" + did_you_mean(meant) +
+  return "unknown key '" + section.name + "." + printable(name) + "'" + did_you_mean(meant) +
          " (longshore config keys " + section.name + ")";
 }
 
@@ -81,7 +79,7 @@ class Loader {
   }
 
   void read_override(const Override& said) {
-    const Place place{"--" + shown(said.key), 0, 0};
+    const Place place{"--" + printable(said.key), 0, 0};
     const size_t dot = said.key.find('.');
     if (dot == std::string::npos) {
       problems_.push_back(place.text() + ": expected --section.key=value");
@@ -99,18 +97,25 @@ class Loader {
       problems_.push_back(place.text() + ": " + unknown_key(*section, name));
       return;
     }
+    if (first_invalid_utf8(said.value)) {
+      problems_.push_back(place.text() + ": the value is not UTF-8: '" + printable(said.value) +
+                          "'");
+      places_.wrong.insert(key->full_name());
+      return;
+    }
     set(*key, override_value(*key, said.value, place));
+    given_.insert(key->full_name());
   }
 
-  RunConfig finish(const LoadOptions& options) {
+  CheckedConfig finish(const LoadOptions& options) {
+    displace_rivals();
     if (options.complete && !unreadable_) {
       if (places_.run_file.empty()) places_.run_file = "command line";
-      for (std::string& problem : broken_rules(config_, places_)) {
+      for (std::string& problem : broken_rules(config_, places_, options)) {
         problems_.push_back(std::move(problem));
       }
     }
-    if (!problems_.empty()) throw ConfigError(std::move(problems_));
-    return std::move(config_);
+    return {std::move(config_), std::move(problems_)};
   }
 
  private:
@@ -126,19 +131,44 @@ class Loader {
     }
   }
 
+  // Of two keys that exclude each other the one on the command line counts, whatever files say.
+  void displace_rivals() {
+    constexpr std::array<std::array<const char*, 2>, 2> kRivals = {
+        {{"train.steps", "train.epochs"}, {"eval.split", "data.eval"}}};
+    for (const auto& [one, other] : kRivals) {
+      for (const auto& [kept, gone] : {std::pair(one, other), std::pair(other, one)}) {
+        const Key& key = key_named(kept);
+        const bool set = key.get(config_) != key.default_value();
+        if (!given_.contains(kept) || given_.contains(gone) || !set) continue;
+        const Key& rival = key_named(gone);
+        rival.set(config_, rival.default_value());
+        places_.said.erase(gone);
+      }
+    }
+  }
+
   // The text is TOML, unless it is none, or unless only a string fits the key: dates and numbers
   // are names of directories too.
   static TomlValue override_value(const Key& key, const std::string& text, const Place& place) {
     const bool wants_string = key.type == KeyType::kPath || key.type == KeyType::kChoice ||
                               key.type == KeyType::kBytes || key.type == KeyType::kDuration ||
                               key.type == KeyType::kString;
+    const bool wants_list = key.type == KeyType::kPaths || key.type == KeyType::kStrings;
     std::optional<TomlValue> value = parse_toml_value(text, place);
-    if (value && (!wants_string || value->kind == TomlValue::Kind::kString)) return *value;
+    if (value && wants_list && value->kind == TomlValue::Kind::kArray) return *value;
+    if (value && !wants_list && (!wants_string || value->kind == TomlValue::Kind::kString)) {
+      return *value;
+    }
     TomlValue string;
     string.kind = TomlValue::Kind::kString;
-    string.string = text;
+    string.string = value && value->kind == TomlValue::Kind::kString ? value->string : text;
     string.place = place;
-    return string;
+    if (!wants_list) return string;
+    TomlValue list;  // of one
+    list.kind = TomlValue::Kind::kArray;
+    list.place = place;
+    list.elements.push_back(std::move(string));
+    return list;
   }
 
   void read_section(const TomlMember& member) {
@@ -164,7 +194,7 @@ class Loader {
 
   static std::string unknown_member(const TomlMember& member) {
     if (member.value.kind == TomlValue::Kind::kTable) return unknown_section(member.name);
-    return "key '" + shown(member.name) + "' stands outside of a section" +
+    return "key '" + printable(member.name) + "' stands outside of a section" +
            did_you_mean(full_name_elsewhere(member.name)) + " (longshore config keys)";
   }
 
@@ -182,6 +212,7 @@ class Loader {
 
   RunConfig config_;
   KeyPlaces places_;
+  std::set<std::string> given_;  // keys that the command line says
   std::vector<std::string> problems_;
   bool stdin_read_ = false;
   bool unreadable_ = false;  // a file could not be read to its end: what is missing is unknown
@@ -204,12 +235,19 @@ std::string toml_of(const RunConfig& config, bool changed_only) {
 
 }  // namespace
 
-RunConfig load_run_config(const std::vector<std::string>& files,
-                          const std::vector<Override>& overrides, const LoadOptions& options) {
+CheckedConfig check_run_config(const std::vector<std::string>& files,
+                               const std::vector<Override>& overrides, const LoadOptions& options) {
   Loader loader;
   for (const std::string& file : files) loader.read_file(file);
   for (const Override& said : overrides) loader.read_override(said);
   return loader.finish(options);
+}
+
+RunConfig load_run_config(const std::vector<std::string>& files,
+                          const std::vector<Override>& overrides, const LoadOptions& options) {
+  CheckedConfig checked = check_run_config(files, overrides, options);
+  if (!checked.problems.empty()) throw ConfigError(std::move(checked.problems));
+  return std::move(checked.config);
 }
 
 std::string to_toml(const RunConfig& config) {

@@ -220,7 +220,18 @@ struct Override {
 struct LoadOptions {
   // False: keys that a run needs may be missing, and keys are not checked against each other.
   bool complete = true;
+  // False: the length of the run may be missing, for commands that look at data alone.
+  bool length = true;
 };
+
+// What could be read, with every problem found; keys with a problem have their defaults.
+struct CheckedConfig {
+  RunConfig config;
+  std::vector<std::string> problems;
+};
+CheckedConfig check_run_config(const std::vector<std::string>& files,
+                               const std::vector<Override>& overrides,
+                               const LoadOptions& options = {});
 
 // Reads run files ("-" is standard input) and overrides over the defaults: a later file wins key by
 // key, the command line wins over files. Throws ConfigError with every problem found, each with

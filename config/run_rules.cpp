@@ -1,6 +1,8 @@
 #include "config/run_rules.h"
 
+#include <filesystem>
 #include <initializer_list>
+#include <set>
 
 #include "config/field_table.h"
 
@@ -9,7 +11,8 @@ namespace {
 
 class Rules {
  public:
-  Rules(const RunConfig& config, const KeyPlaces& places) : config_(config), places_(places) {}
+  Rules(const RunConfig& config, const KeyPlaces& places, const LoadOptions& options)
+      : config_(config), places_(places), length_(options.length) {}
 
   std::vector<std::string> broken() {
     check_required();
@@ -94,7 +97,7 @@ class Rules {
     const bool by_epochs = config_.train.epochs > 0;
     if (by_steps && by_epochs) {
       report("train.steps", "train.epochs", "and", ": give one of them, or set the other to 0");
-    } else if (!by_steps && !by_epochs) {
+    } else if (!by_steps && !by_epochs && length_) {
       report_missing("the length of the run", "add steps = 100 or epochs = 1 under [train]");
     }
   }
@@ -179,17 +182,34 @@ class Rules {
       report("offload.parameters", "offload.optimizer", "needs the state on the drives too, but",
              ": set offload.optimizer = \"nvme\"");
     }
+    check_repeated_drives();
+  }
+
+  // A second stripe in the same directory would be the same file.
+  void check_repeated_drives() {
+    std::set<std::filesystem::path> seen;
+    for (const std::string& directory : config_.offload.nvme) {
+      std::filesystem::path path = std::filesystem::path(directory + "/").lexically_normal();
+      if (seen.insert(std::move(path)).second) continue;
+      const Place* place = place_of("offload.nvme");
+      problems_.push_back((place == nullptr ? places_.run_file : place->text()) +
+                          ": offload.nvme names " + quote_toml(directory) +
+                          " twice; name one directory on each drive");
+      return;
+    }
   }
 
   const RunConfig& config_;
   const KeyPlaces& places_;
+  const bool length_;
   std::vector<std::string> problems_;
 };
 
 }  // namespace
 
-std::vector<std::string> broken_rules(const RunConfig& config, const KeyPlaces& places) {
-  return Rules(config, places).broken();
+std::vector<std::string> broken_rules(const RunConfig& config, const KeyPlaces& places,
+                                      const LoadOptions& options) {
+  return Rules(config, places, options).broken();
 }
 
 }  // namespace longshore

@@ -19,6 +19,7 @@ struct KeyPlaces {
 };
 
 // Keys without a default that nobody set, and keys that contradict each other; one line each.
-std::vector<std::string> broken_rules(const RunConfig& config, const KeyPlaces& places);
+std::vector<std::string> broken_rules(const RunConfig& config, const KeyPlaces& places,
+                                      const LoadOptions& options);
 
 }  // namespace longshore

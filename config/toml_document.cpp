@@ -18,6 +18,9 @@
 namespace longshore {
 namespace {
 
+// Lists of files and of globs are the longest that a run file has.
+constexpr size_t kMostElements = 100'000;
+
 Place place_of(const toml::source_region& source, const AsciiToml& document) {
   return document.place(source.begin.line, source.begin.column);
 }
@@ -56,6 +59,10 @@ TomlValue convert(const toml::node& node, const AsciiToml& document, int levels)
     value.string = AsciiToml::decode(string->get());
   } else if (const auto* array = node.as_array()) {
     value.kind = TomlValue::Kind::kArray;
+    if (array->size() > kMostElements) {
+      throw ConfigError(value.place.text() + ": an array of " + std::to_string(array->size()) +
+                        ", the limit is " + std::to_string(kMostElements));
+    }
     if (levels > 0) {
       for (const toml::node& element : *array) {
         value.elements.push_back(convert(element, document, levels - 1));
@@ -154,11 +161,16 @@ std::vector<TomlMember> parse_toml(std::string_view text, const std::string& ori
 }
 
 std::optional<TomlValue> parse_toml_value(std::string_view text, const Place& place) {
-  if (text.find('\n') != std::string_view::npos) return std::nullopt;
+  if (text.find_first_of("\n\r") != std::string_view::npos) return std::nullopt;
+  const size_t last = text.find_last_not_of(" \t");
+  if (last == std::string_view::npos || text[last] == ',') return std::nullopt;
   try {
-    std::vector<TomlMember> members = parse_toml("value = " + std::string(text), place.origin);
+    // In brackets, so that a comment or a second value makes it no TOML.
+    std::vector<TomlMember> members =
+        parse_toml("value = [" + std::string(text) + "]", place.origin);
     if (members.size() != 1 || members[0].name != "value") return std::nullopt;
-    TomlValue value = std::move(members[0].value);
+    if (members[0].value.elements.size() != 1) return std::nullopt;
+    TomlValue value = std::move(members[0].value.elements[0]);
     value.place = place;
     for (TomlValue& element : value.elements) element.place = place;
     return value;

@@ -1,6 +1,7 @@
 #include "config/value_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 
@@ -137,12 +138,28 @@ ReadValue read_duration(const Key& key, const TomlValue& found) {
   return {int64_t{duration->count()}, ""};
 }
 
+// What others call it, else the nearest by its letters.
+std::string meant_choice(const Key& key, const std::string& said) {
+  constexpr std::array<std::array<std::string_view, 2>, 8> kElsewhere = {{{"gpu", "cuda"},
+                                                                          {"nvidia", "cuda"},
+                                                                          {"float32", "fp32"},
+                                                                          {"f32", "fp32"},
+                                                                          {"bfloat16", "bf16"},
+                                                                          {"disk", "nvme"},
+                                                                          {"ssd", "nvme"},
+                                                                          {"ram", "host"}}};
+  for (const auto& [other, ours] : kElsewhere) {
+    if (said == other && std::ranges::count(key.choices, ours) > 0) return std::string(ours);
+  }
+  return nearest_name(said, key.choices);
+}
+
 ReadValue read_choice(const Key& key, const TomlValue& found) {
   if (found.kind != Kind::kString) return expected(key, key.type_text(), found);
   if (std::find(key.choices.begin(), key.choices.end(), found.string) != key.choices.end()) {
     return {found.string, ""};
   }
-  const std::string nearest = nearest_name(found.string, key.choices);
+  const std::string nearest = meant_choice(key, found.string);
   ReadValue wrong = expected(key, key.type_text(), found);
   if (!nearest.empty()) wrong.problem += ", did you mean " + quote_toml(nearest) + "?";
   return wrong;

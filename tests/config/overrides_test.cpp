@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "tests/config/run_file_fixture.h"
 
 namespace longshore {
 namespace {
@@ -46,6 +47,44 @@ TEST(Overrides, AllMissingValuesAreNamed) {
                                          "--train.steps: a value is missing: write "
                                          "--train.steps=value"}));
   }
+}
+
+class OverrideValues : public RunFileFixture {
+ protected:
+  static RunConfig with(const std::vector<Override>& overrides, const std::string& file = kNeeded) {
+    return load(file, overrides);
+  }
+};
+
+TEST_F(OverrideValues, APathWithoutBracketsIsAListOfOne) {
+  EXPECT_EQ(with({{"data.train", "a.jsonl"}}).data.train, Strings{"a.jsonl"});
+  EXPECT_EQ(with({{"data.train", "2024-01-01"}}).data.train, Strings{"2024-01-01"});
+  EXPECT_EQ(with({{"data.train", "[\"a\", \"b\"]"}}).data.train, (Strings{"a", "b"}));
+  EXPECT_EQ(with({{"train.freeze", "\"*.bias\""}}).train.freeze, Strings{"*.bias"});
+}
+
+// Goal: what the command line says is not refused for what the file said in its place.
+TEST_F(OverrideValues, DisplaceTheRivalKeyOfTheFile) {
+  const std::string epochs =
+      "run.dir = \"r\"\nmodel.path = \"m\"\ndata.train = [\"t\"]\ntrain.epochs = 2\n";
+  const RunConfig steps = with({{"train.steps", "200"}}, epochs);
+  EXPECT_EQ(steps.train.steps, 200);
+  EXPECT_EQ(steps.train.epochs, 0.0);
+  EXPECT_EQ(with({{"train.epochs", "3"}}).train.steps, 0);
+  EXPECT_EQ(with({{"train.steps", "0"}}, epochs).train.epochs, 2.0);
+  EXPECT_EQ(with({{"eval.split", "0.1"}}, std::string(kNeeded) + "data.eval = [\"e\"]\n").data.eval,
+            Strings{});
+  // Both on the command line contradict each other.
+  EXPECT_NE(problems(kNeeded, {{"train.steps", "1"}, {"train.epochs", "1"}}), "accepted");
+}
+
+TEST_F(OverrideValues, HoldOneValueOfTomlAndNothingElse) {
+  for (const std::string injected :
+       {"5 # comment", "5\n[optimizer]\nlr = 1", "5\rlr = 1", "5, 6", "5,", "5]\nx = [1"}) {
+    EXPECT_NE(problems(kNeeded, {{"train.steps", injected}}), "accepted") << injected;
+  }
+  EXPECT_NE(problems(kNeeded, {{"run.dir", "runs/\xff"}}).find("not UTF-8"), std::string::npos);
+  EXPECT_NE(problems(kNeeded, {{"run.dir", "runs/\xff"}}).find("runs/\\xff"), std::string::npos);
 }
 
 }  // namespace

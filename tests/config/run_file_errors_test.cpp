@@ -24,6 +24,37 @@ TEST_F(RunFileErrors, TheNeededKeysAreEnough) {
   EXPECT_EQ(problems(kNeeded), "accepted");
 }
 
+TEST_F(RunFileErrors, ChoicesThatOthersCallOtherwise) {
+  expect_each({
+      {"[device]\nkind = \"gpu\"",
+       "run.toml:2:8: device.kind: expected \"auto\", \"cpu\" or \"cuda\", found the string "
+       "\"gpu\", did you mean \"cuda\"?"},
+      {"[precision]\ncompute = \"bfloat16\"",
+       "run.toml:2:11: precision.compute: expected \"bf16\" or \"fp32\", found the string "
+       "\"bfloat16\", did you mean \"bf16\"?"},
+  });
+}
+
+TEST_F(RunFileErrors, ADriveIsNamedOnce) {
+  expect_each({
+      {"[offload]\nnvme = [\"d/a\", \"d/b\", \"d/./a/\"]",
+       "run.toml:2:8: offload.nvme names \"d/./a/\" twice; name one directory on each drive"},
+  });
+}
+
+// A list without end on one line costs no more than its bytes.
+TEST_F(RunFileErrors, ListsHaveALimit) {
+  std::string list = "[train]\nfreeze = [";
+  for (int i = 0; i < 100'001; ++i) list += "\"\",";
+  EXPECT_EQ(problems_beside_needed(list + "]"),
+            "run.toml:2:10: an array of 100001, the limit is 100000");
+}
+
+TEST_F(RunFileErrors, NamesOfTheFileAreEscaped) {
+  EXPECT_EQ(problems_beside_needed("[train]\n\"\\u001b[2J\" = 1"),
+            "run.toml:2:1: unknown key 'train.\\x1b[2J' (longshore config keys train)");
+}
+
 TEST_F(RunFileErrors, UnknownNamesGetTheNearestOne) {
   expect_each({
       {"[optimizer]\nweigth_decay = 1.0",
@@ -50,7 +81,7 @@ TEST_F(RunFileErrors, UnknownNamesGetTheNearestOne) {
        "run.toml:1:7: unknown key 'fsdp.prefetching', did you mean 'prefetch'? (longshore config "
        "keys fsdp)"},
       {"[log]\n\"a\\nb\\u0000\" = 1",
-       "run.toml:2:1: unknown key 'log.a\\nb\\u0000' (longshore config keys log)"},
+       "run.toml:2:1: unknown key 'log.a\\x0ab\\x00' (longshore config keys log)"},
   });
 }
 
@@ -148,7 +179,7 @@ TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
        "\"split-int8\", found the string \"split-fp8\", did you mean \"split-bf16\"?"},
       {"[offload]\noptimizer = \"disk\"",
        "run.toml:2:13: offload.optimizer: expected \"host\" or \"nvme\", found the string "
-       "\"disk\""},
+       "\"disk\", did you mean \"nvme\"?"},
       {"[fsdp]\nstrategy = \"zero3\"",
        "run.toml:2:12: fsdp.strategy: expected \"full_shard\", \"shard_grad_op\", \"hybrid_shard\" "
        "or "
@@ -220,9 +251,12 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
 }
 
 TEST_F(RunFileErrors, ContradictionsShowTheArgumentOrTheFileThatWon) {
-  EXPECT_EQ(problems(kNeeded, {{"train.epochs", "1"}}),
-            "run.toml:4:15: train.steps = 10 and train.epochs = 1.0 (--train.epochs): give one of "
+  EXPECT_EQ(problems(kNeeded, {{"train.epochs", "1"}, {"train.steps", "10"}}),
+            "--train.steps: train.steps = 10 and train.epochs = 1.0 (--train.epochs): give one of "
             "them, or set the other to 0");
+  EXPECT_EQ(problems(kNeeded, {{"train.micro_batch", "9"}}),
+            "--train.micro_batch: train.micro_batch = 9 is more than train.sequences_per_step = 8 "
+            "(default)");
   EXPECT_EQ(problems(kNeeded, {{"train.epochs", "1"}, {"train.steps", "0"}}), "accepted");
   EXPECT_EQ(problems(kNeeded, {{"train.sequences_per_step", "1"}}), "accepted");
 }
