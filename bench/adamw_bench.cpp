@@ -1,45 +1,57 @@
-// The update of a large slab on the host tier: bytes per second by state format and threads. The
-// bound is the memory's bandwidth; see offload/update_traffic.h for the bytes.
+// The update of a tile that stays in the L2 cache: CPU time an element, at every instruction set of
+// this CPU, in every state format. What instructions cost; `longshore bench optimizer` measures
+// what memory costs. Take the least of many repetitions in random order: neighbours only add.
 #include <benchmark/benchmark.h>
 
-#include "offload/optimizer/optimizer_pipeline.h"
-#include "offload/optimizer/update_traffic.h"
-#include "pinned/pinned_store.h"
+#include "tests/offload/adamw_slices.h"
 
 namespace longshore {
 namespace {
 
-constexpr int64_t kSide = 4096;
+constexpr size_t kTileElements = 8192;
 
-void update_unit(benchmark::State& state) {
-  const auto format = static_cast<StateFormat>(state.range(0));
-  const StateOptions options = {format, DType::kBF16, DType::kBF16};
-  ModelSpec model;
-  model.units.emplace_back();
-  ParamSpec matrix;
-  matrix.name = "matrix";
-  matrix.shape = {kSide, kSide};
-  model.units.front().parameters = {matrix};
-  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
-  WorkerPool pool(static_cast<int>(state.range(1)));
-  PinnedStore store(layouts, options, false, &pool);
-  GradientHome gradients(layouts, {.dtype = options.drain}, false, pool);
-  OptimizerPipeline pipeline(&store, &gradients, layouts, model, Rank(0), AdamWOptions{}, &pool);
-  int64_t update = 0;
+void update_tile(benchmark::State& state, SimdLevel level, fakes::Form form) {
+  std::vector<float> values = fakes::random_values(kTileElements, 1);
+  for (float& value : values) value = std::isnormal(value) ? value * 0.02f : 0.02f;
+  fakes::AdamWState tile(form, DType::kBF16, values);
+  tile.set_gradient(values);
+  const AdamWScalars scalars = make_adamw_scalars({.weight_decay = 0.1}, 10, 1e-5, 1.0, true);
   for (auto _ : state) {
-    pipeline.stage({.update = ++update, .lr = 1e-5, .clip_scale = 1.0});
-    pipeline.flush();
+    ++tile.update;
+    adamw_step_at(level, tile.slice(), scalars);
   }
-  state.SetItemsProcessed(state.iterations() * kSide * kSide);
-  const Bytes traffic = update_traffic(options, Segment::kQuantisedMoments, kSide * kSide).total();
-  state.SetBytesProcessed(state.iterations() * traffic);
+  state.counters["ns_per_element"] = benchmark::Counter(
+      static_cast<double>(kTileElements) * 1e-9,
+      benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 
-BENCHMARK(update_unit)
-    ->ArgNames({"format", "threads"})
-    ->ArgsProduct({{0, 1}, {1, 2}})
-    ->Unit(benchmark::kMillisecond)
-    ->UseRealTime();
+double least(const std::vector<double>& values) {
+  return *std::min_element(values.begin(), values.end());
+}
+
+void register_all() {
+  constexpr std::pair<fakes::Form, std::string_view> kFormats[] = {
+      {fakes::Form::kMasterAndParameter, "fp32"},
+      {fakes::Form::kSplit, "split"},
+      {fakes::Form::kSplitBf16, "split-bf16"},
+      {fakes::Form::kSplitInt8, "split-int8"}};
+  for (const SimdLevel level : kSimdLevels) {
+    if (level == SimdLevel::kBaseline || !cpu_has(level)) continue;
+    for (const auto& [form, name] : kFormats) {
+      const std::string title = std::string(name_of(level)) + "/" + std::string(name);
+      benchmark::RegisterBenchmark(title.c_str(), update_tile, level, form)
+          ->ComputeStatistics("least", least);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace longshore
+
+int main(int argc, char** argv) {
+  longshore::register_all();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

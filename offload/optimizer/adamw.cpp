@@ -129,6 +129,8 @@ std::string_view name_of(SimdLevel level) {
       return "baseline";
     case SimdLevel::kAvx2:
       return "avx2";
+    case SimdLevel::kAvx2Vaes:
+      return "avx2-vaes";
     case SimdLevel::kAvx512:
       return "avx512";
     case SimdLevel::kAvx512Vaes:

@@ -1,8 +1,9 @@
 // The loop of the update, written once with Highway and compiled for each instruction set. Sets
 // without a fused multiply-add (x86-64 before AVX2) run the scalar reference instead.
 //
-// A step of the loop is two vectors, or a block of 8-bit moments. What is left at the end is copied
-// into a step of zeros, updated there and copied back: the same instructions for every length.
+// A step of the loop is some vectors, or a block of narrow moments. What is left at the end is
+// copied into a step of zeros, updated there and copied back: the same instructions for every
+// length.
 #include "offload/optimizer/adamw_kernels.h"
 
 #include "shard/moments.h"
@@ -20,8 +21,10 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstring>
 
+#include "base/cpu_features.h"
 #include "offload/optimizer/adamw_vectors-inl.h"
 #include "offload/optimizer/ars_vectors-inl.h"
 #include "offload/optimizer/code_vectors-inl.h"
@@ -53,11 +56,9 @@ HWY_INLINE void step_f32(const Streams<Gradient>& at, const VectorScalars& s) {
 
 // Two vectors with bf16 moments. All state is in half words, so elements are taken in pairs.
 template <typename Gradient>
-HWY_INLINE void step_bf16(const Streams<Gradient>& at, const VectorScalars& s,
-                          RandomSource& source) {
+HWY_INLINE void step_bf16(const Streams<Gradient>& at, const VectorScalars& s, WordVector random) {
   auto* m_at = reinterpret_cast<uint16_t*>(at.m);
   auto* v_at = reinterpret_cast<uint16_t*>(at.v);
-  const auto random = hn::BitCast(Words(), source.next());
   const EvenOdd gradient = load_pairs(at.gradient);
   EvenOdd m = load_pairs(m_at);
   EvenOdd v = load_pairs(v_at);
@@ -69,14 +70,57 @@ HWY_INLINE void step_bf16(const Streams<Gradient>& at, const VectorScalars& s,
   store_split_pairs(p, at.high, at.low, s);
 }
 
+// The same for a block of kMomentBlockElements where registers are few, in two passes.
+template <typename Gradient>
+HWY_INLINE void step_bf16_block(const Streams<Gradient>& at, const VectorScalars& s,
+                                RandomSource& source) {
+  const Both both;
+  auto* m_at = reinterpret_cast<uint16_t*>(at.m);
+  auto* v_at = reinterpret_cast<uint16_t*>(at.v);
+  WideMoments wide;
+  auto largest = hn::Zero(both);
+  source.refill();
+  for (size_t i = 0; i < kMomentBlockElements; i += 2 * kLanes) {
+    const EvenOdd gradient = load_pairs(at.gradient + i);
+    EvenOdd m = load_pairs(m_at + i);
+    EvenOdd v = load_pairs(v_at + i);
+    update_moments(gradient.even, m.even, v.even, s);
+    update_moments(gradient.odd, m.odd, v.odd, s);
+    wide.store(i, m, v);
+    const auto words = hn::BitCast(Words(), source.next(i));
+    const WordVector lower = hn::AndNot(words, hn::Set(Words(), 0xffffu));
+    const WordVector upper = hn::ShiftRight<16>(hn::Not(words));
+    const auto m_high = halves_of_sums(m, lower, upper);
+    const auto v_high = halves_of_sums(v, upper, lower);
+    largest = hn::Max(largest, hn::Max(hn::Add(m_high, m_high), hn::Add(v_high, v_high)));
+    hn::StoreU(m_high, both, m_at + i);
+    hn::StoreU(v_high, both, v_at + i);
+  }
+  if (!all_below_largest_finite(largest)) {
+    for (size_t i = 0; i < kMomentBlockElements; i += 2 * kLanes) {
+      const auto words = hn::BitCast(Words(), source.next(i));
+      store_bf16_stochastic(wide.m_at(i), hn::BitCast(both, words), m_at + i);
+      store_bf16_stochastic(wide.v_at(i), hn::BitCast(both, hn::RotateRight<16>(words)), v_at + i);
+    }
+  }
+  update_parameters(at, s, wide);
+}
+
 template <Form kForm, typename Gradient, MomentFormat kMoments, bool kPastCaches>
 HWY_INLINE void step(const Streams<Gradient>& at, const VectorScalars& s, const CodeConstants& c,
                      RandomSource& source) {
   if constexpr (kMoments == MomentFormat::kInt8) {
     step_int8(at, s, c, source);
   } else if constexpr (kMoments == MomentFormat::kBF16) {
-    step_bf16(at, s, source);
-    step_bf16(at.from(2 * kLanes), s, source);
+    // With an fp32 gradient a NaN may have a lower half, which only the longer way cuts off.
+    if constexpr (kFewRegisters && sizeof(Gradient) == 2) {
+      step_bf16_block(at, s, source);
+    } else {
+      source.refill();
+      for (size_t i = 0; i < kStep<kMoments>; i += 2 * kLanes) {
+        step_bf16(at.from(i), s, hn::BitCast(Words(), source.next(i)));
+      }
+    }
   } else {
     step_f32<kForm, Gradient, kPastCaches>(at, s);
   }
@@ -157,11 +201,11 @@ struct Loop {
     ask(reinterpret_cast<const Stored*>(at.v), i);
   }
 
-  static void run(const UpdateSlice& slice, const AdamWScalars& scalars) {
+  static void run(const UpdateSlice& slice, const AdamWScalars& scalars, internal::ArsFill fill) {
     const auto at = streams_of<Gradient>(slice);
     const VectorScalars s(scalars);
     const CodeConstants constants;
-    RandomSource random(slice.rounding);
+    RandomSource random(slice.rounding, fill);
     const size_t count = slice.elements();
     const size_t whole = count / kStep<kMoments> * kStep<kMoments>;
     const bool past_caches =
@@ -189,34 +233,34 @@ struct Loop {
 };
 
 template <typename Gradient>
-void run_form(const UpdateSlice& slice, const AdamWScalars& scalars) {
+void run_form(const UpdateSlice& slice, const AdamWScalars& scalars, internal::ArsFill fill) {
   if (slice.low.empty()) {
     if (slice.high.empty()) {
-      return Loop<Form::kMaster, Gradient, MomentFormat::kF32>::run(slice, scalars);
+      return Loop<Form::kMaster, Gradient, MomentFormat::kF32>::run(slice, scalars, fill);
     }
-    return Loop<Form::kMasterAndParameter, Gradient, MomentFormat::kF32>::run(slice, scalars);
+    return Loop<Form::kMasterAndParameter, Gradient, MomentFormat::kF32>::run(slice, scalars, fill);
   }
   switch (slice.exp_avg.format) {
     case MomentFormat::kF32:
-      return Loop<Form::kSplit, Gradient, MomentFormat::kF32>::run(slice, scalars);
+      return Loop<Form::kSplit, Gradient, MomentFormat::kF32>::run(slice, scalars, fill);
     case MomentFormat::kBF16:
-      return Loop<Form::kSplit, Gradient, MomentFormat::kBF16>::run(slice, scalars);
+      return Loop<Form::kSplit, Gradient, MomentFormat::kBF16>::run(slice, scalars, fill);
     case MomentFormat::kInt8:
-      return Loop<Form::kSplit, Gradient, MomentFormat::kInt8>::run(slice, scalars);
+      return Loop<Form::kSplit, Gradient, MomentFormat::kInt8>::run(slice, scalars, fill);
   }
 }
 
-void run_slice(const UpdateSlice& slice, const AdamWScalars& scalars) {
+void run_slice(const UpdateSlice& slice, const AdamWScalars& scalars, internal::ArsFill fill) {
   if (slice.gradient_dtype == DType::kF32) {
-    run_form<float>(slice, scalars);
+    run_form<float>(slice, scalars, fill);
   } else {
-    run_form<uint16_t>(slice, scalars);
+    run_form<uint16_t>(slice, scalars, fill);
   }
 }
 
 #else
 
-void run_slice(const UpdateSlice& slice, const AdamWScalars& scalars) {
+void run_slice(const UpdateSlice& slice, const AdamWScalars& scalars, internal::ArsFill) {
   internal::adamw_scalar(slice, scalars);
 }
 
@@ -249,7 +293,7 @@ int64_t targets_of(SimdLevel level) {
   const int64_t best = supported_targets() & HWY_TARGETS;
 #if HWY_ARCH_X86
   if (level == SimdLevel::kBaseline) return best & ~at_least(HWY_AVX2);
-  if (level == SimdLevel::kAvx2) return best & ~at_least(HWY_AVX3);
+  if (level <= SimdLevel::kAvx2Vaes) return best & ~at_least(HWY_AVX3);
   if (level == SimdLevel::kAvx512) return best & ~at_least(HWY_AVX3_DL);
 #endif
   static_cast<void>(level);
@@ -258,22 +302,46 @@ int64_t targets_of(SimdLevel level) {
 
 }  // namespace
 
-SimdLevel best_simd_level() {
+bool cpu_has(SimdLevel level) {
 #if HWY_ARCH_X86
-  const int64_t targets = supported_targets();
-  if ((targets & HWY_TARGETS & at_least(HWY_AVX3_DL)) != 0) return SimdLevel::kAvx512Vaes;
-  if ((targets & HWY_AVX3) != 0) return SimdLevel::kAvx512;
-  if ((targets & HWY_AVX2) != 0) return SimdLevel::kAvx2;
+  const int64_t targets = supported_targets() & HWY_TARGETS;
+  switch (level) {
+    case SimdLevel::kBaseline:
+      return true;
+    case SimdLevel::kAvx2:
+      return (targets & HWY_AVX2) != 0;
+    case SimdLevel::kAvx2Vaes:
+      return (targets & HWY_AVX2) != 0 && cpu_has_vaes();
+    case SimdLevel::kAvx512:
+      return (targets & HWY_AVX3) != 0;
+    case SimdLevel::kAvx512Vaes:
+      return (targets & at_least(HWY_AVX3_DL)) != 0;
+  }
 #endif
-  return SimdLevel::kBaseline;
+  return level == SimdLevel::kBaseline;
+}
+
+SimdLevel best_simd_level() {
+  return *std::find_if(kSimdLevels.rbegin(), kSimdLevels.rend(), cpu_has);
 }
 
 namespace internal {
+namespace {
+
+ArsFill fill_of(SimdLevel level) {
+#if HWY_ARCH_X86
+  return level == SimdLevel::kAvx2Vaes ? fill_by_vaes : fill_by_aes;
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace
 
 void adamw_kernel(SimdLevel level, const UpdateSlice& slice, const AdamWScalars& scalars) {
   hwy::ChosenTarget chosen;
   chosen.Update(targets_of(level));
-  HWY_DISPATCH_TABLE(run_slice)[chosen.GetIndex()](slice, scalars);
+  HWY_DISPATCH_TABLE(run_slice)[chosen.GetIndex()](slice, scalars, fill_of(level));
 }
 
 }  // namespace internal

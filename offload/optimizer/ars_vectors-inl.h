@@ -10,6 +10,7 @@
 
 #include <hwy/highway.h>
 
+#include "offload/optimizer/ars_fill.h"
 #include "shard/moments.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,19 +24,42 @@ using AllBytes = hn::ScalableTag<uint8_t>;
 // Calls of 128 bits in a vector.
 constexpr size_t kCalls = hn::MaxLanes(AllBytes()) / 16;
 
-// Where AES is as wide as the vectors; elsewhere a vector is made of 128-bit parts.
-#if HWY_ARCH_X86
-constexpr bool kWideAes = HWY_TARGET <= HWY_AVX3_DL;
-#else
-constexpr bool kWideAes = kCalls == 1;
-#endif
-using KeyBytes = std::conditional_t<kWideAes, AllBytes, hn::Full128<uint8_t>>;
+#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3_DL
+// The instruction set has no AES as wide as its vectors, but the CPU may. A call to the widest it
+// has fills a buffer: with 16 registers, the loop has none for keys anyway.
+constexpr bool kFilledAhead = true;
 
 class RandomSource {
  public:
   using Vector = hn::Vec<AllBytes>;
 
-  explicit RandomSource(const RoundingStream& stream) {
+  RandomSource(const RoundingStream& stream, internal::ArsFill fill)
+      : fill_(fill), keys_(stream.key), call_(stream.first_element / 8), update_(stream.update) {}
+
+  // Before the bits of every 128 elements.
+  HWY_INLINE void refill() {
+    fill_(keys_, call_, update_, buffer_);
+    call_ += internal::kFillCalls;
+  }
+  // 16 bits for each of the next 8 * kCalls elements; `served` of the 128 were before them.
+  HWY_INLINE Vector next(size_t served) const { return hn::Load(AllBytes(), buffer_ + 2 * served); }
+
+ private:
+  alignas(16 * kCalls) uint8_t buffer_[16 * internal::kFillCalls];
+  internal::ArsFill fill_;
+  internal::ArsRoundKeys keys_;
+  uint64_t call_, update_;
+};
+
+#else
+// AES is as wide as the vectors.
+constexpr bool kFilledAhead = false;
+
+class RandomSource {
+ public:
+  using Vector = hn::Vec<AllBytes>;
+
+  RandomSource(const RoundingStream& stream, internal::ArsFill) {
     const uint64_t first = stream.first_element / 8;
     alignas(64) uint64_t counters[2 * kCalls];
     alignas(64) uint64_t steps[2 * kCalls];
@@ -50,16 +74,19 @@ class RandomSource {
     ArsKey key = stream.key;
     for (auto& round_key : keys_) {
       const uint64_t words[2] = {key.low, key.high};
-      round_key = hn::LoadDup128(KeyBytes(), reinterpret_cast<const uint8_t*>(words));
+      round_key = hn::LoadDup128(AllBytes(), reinterpret_cast<const uint8_t*>(words));
       key.low += kArsKeyStep.low;
       key.high += kArsKeyStep.high;
     }
   }
 
+  HWY_INLINE void refill() {}
   // 16 bits for each of the next 8 * kCalls elements.
-  HWY_INLINE Vector next() {
+  HWY_INLINE Vector next(size_t) {
     const hn::Repartition<uint64_t, AllBytes> longs;
-    const Vector result = encrypt(AllBytes(), counters_);
+    Vector result = hn::Xor(counters_, keys_[0]);
+    for (int round = 1; round < kArsRounds; ++round) result = hn::AESRound(result, keys_[round]);
+    result = hn::AESLastRound(result, keys_[kArsRounds]);
     counters_ =
         hn::BitCast(AllBytes(), hn::Add(hn::BitCast(longs, counters_), hn::BitCast(longs, step_)));
     return result;
@@ -70,23 +97,11 @@ class RandomSource {
     return hn::Load(AllBytes(), reinterpret_cast<const uint8_t*>(from));
   }
 
-  template <class D>
-  HWY_INLINE hn::Vec<D> encrypt(D d, hn::Vec<D> state) const {
-    if constexpr (hn::MaxLanes(D()) == hn::MaxLanes(KeyBytes())) {
-      state = hn::Xor(state, keys_[0]);
-      for (int round = 1; round < kArsRounds; ++round) state = hn::AESRound(state, keys_[round]);
-      return hn::AESLastRound(state, keys_[kArsRounds]);
-    } else {
-      const hn::Half<D> half;
-      return hn::Combine(d, encrypt(half, hn::UpperHalf(half, state)),
-                         encrypt(half, hn::LowerHalf(half, state)));
-    }
-  }
-
   Vector counters_, step_;
-  hn::Vec<KeyBytes> keys_[kArsRounds + 1];
+  Vector keys_[kArsRounds + 1];
 };
 
+#endif
 #endif
 }  // namespace longshore::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

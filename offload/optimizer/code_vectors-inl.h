@@ -1,4 +1,4 @@
-// A block of 8-bit moments in vectors, in two passes: moments and their units, then parameters and
+// A block of 8-bit moments in vectors, in passes: moments and their units, then parameters and
 // codes. Included once for each instruction set, by adamw_kernels.cpp alone. Every function gives
 // the bits of its scalar twin in adamw_formula.h and moments.h.
 #if defined(LONGSHORE_CODE_VECTORS) == defined(HWY_TARGET_TOGGLE)
@@ -158,11 +158,10 @@ HWY_INLINE WordVector encode(const CurveConstants& curve, FloatVector magnitude,
   return hn::BitCast(Words(), hn::ShiftRight<kMomentCodeShift>(sum));
 }
 
-// A block of 8-bit moments between its two passes: its units are known only when all its moments
-// are. Even and odd elements in turn.
+// A block of 8-bit moments between its passes: its units are known only when all its moments
+// are.
 struct Block {
-  alignas(64) float m[kMomentBlockElements];
-  alignas(64) float v[kMomentBlockElements];
+  WideMoments wide;
   alignas(16) float inverses[4];  // of the units, in turn
 };
 
@@ -201,29 +200,28 @@ HWY_INLINE hn::Vec<hn::Full128<float>> moment_units(hn::Vec<hn::Full128<float>> 
 
 // The first pass: moments and their units. Decoding takes beta with it.
 template <typename Gradient>
-HWY_INLINE void update_moments(const Streams<Gradient>& at, const VectorScalars& s,
-                               const CodeConstants& c, Block& block) {
+HWY_INLINE void update_block_moments(const Streams<Gradient>& at, const VectorScalars& s,
+                                     const CodeConstants& c, Block& block) {
   const Floats floats;
   const auto* m_at = reinterpret_cast<const uint8_t*>(at.m);
   const auto* v_at = reinterpret_cast<const uint8_t*>(at.v);
   const BlockUnits units(*at.m_units, *at.v_units, s, c);
   FloatVector m_largest = hn::Zero(floats);
   FloatVector v_largest = hn::Zero(floats);
-  const auto one = [&](size_t i, FloatVector gradient, FloatVector m, FloatVector v) {
+  const auto one = [&](FloatVector gradient, FloatVector& m, FloatVector& v) {
     const FloatVector g = hn::Mul(gradient, s.clip_scale);
     m = hn::MulAdd(s.one_minus_beta1, g, m);
     v = hn::MulAdd(hn::Mul(s.one_minus_beta2, g), g, v);
-    hn::Store(m, floats, block.m + i);
-    hn::Store(v, floats, block.v + i);
     m_largest = larger_magnitude(m, m_largest, c);
     v_largest = hn::Max(v, v_largest);
   };
   for (size_t i = 0; i < kMomentBlockElements; i += 2 * kLanes) {
     const EvenOdd gradient = load_pairs(at.gradient + i);
-    const EvenOdd m = load_first_moments(m_at + i, units, c);
-    const EvenOdd v = load_second_moments(v_at + i, units, c);
-    one(i, gradient.even, m.even, v.even);
-    one(i + kLanes, gradient.odd, m.odd, v.odd);
+    EvenOdd m = load_first_moments(m_at + i, units, c);
+    EvenOdd v = load_second_moments(v_at + i, units, c);
+    one(gradient.even, m.even, v.even);
+    one(gradient.odd, m.odd, v.odd);
+    block.wide.store(i, m, v);
   }
   // Of both moments in turn.
   const hn::Full128<float> four;
@@ -235,24 +233,29 @@ HWY_INLINE void update_moments(const Streams<Gradient>& at, const VectorScalars&
   hn::Store(hn::Div(hn::Set(four, 1.0f), unit), four, block.inverses);
 }
 
-// The second pass: parameters and codes, mixed, because the former wait for the divider.
+// The last pass: parameters and codes, mixed, because the former wait for the divider; codes alone
+// where registers are few.
 template <typename Gradient>
 HWY_INLINE void finish_block(const Streams<Gradient>& at, const VectorScalars& s,
                              const CodeConstants& c, RandomSource& source, const Block& block) {
   const Floats floats;
+  source.refill();
   const FloatVector m_inverse = hn::Set(floats, block.inverses[0]);
   const FloatVector v_inverse = hn::Set(floats, block.inverses[1]);
   struct Narrowed {
     hn::Vec<Shorts> m, m_signs, v;
   };
   const auto pair = [&](size_t i) {
-    const EvenOdd m = {hn::Load(floats, block.m + i), hn::Load(floats, block.m + i + kLanes)};
-    const EvenOdd v = {hn::Load(floats, block.v + i), hn::Load(floats, block.v + i + kLanes)};
-    EvenOdd p = load_split_pairs(at.high + i, at.low + i, s);
-    update_parameter(m.even, v.even, p.even, s);
-    update_parameter(m.odd, v.odd, p.odd, s);
+    const EvenOdd m = block.wide.m_at(i);
+    const EvenOdd v = block.wide.v_at(i);
+    EvenOdd p;
+    if constexpr (!kFewRegisters) {
+      p = load_split_pairs(at.high + i, at.low + i, s);
+      update_parameter(m.even, v.even, p.even, s);
+      update_parameter(m.odd, v.odd, p.odd, s);
+    }
     // What rounds one moment of an element rounds the other of its neighbour.
-    const WordVector word = hn::BitCast(Words(), source.next());
+    const WordVector word = hn::BitCast(Words(), source.next(i));
     const WordVector down = hn::ShiftRight<13>(word);
     const auto magnitude = [&](FloatVector x) {
       return hn::And(x, hn::BitCast(floats, c.magnitude));
@@ -266,7 +269,7 @@ HWY_INLINE void finish_block(const Streams<Gradient>& at, const VectorScalars& s
                              narrow(hn::BitCast(Words(), m.even), hn::BitCast(Words(), m.odd)),
                              narrow(encode(c.second, v.even, v_inverse, high(c.second)),
                                     encode(c.second, v.odd, v_inverse, low(c.second)))};
-    store_split_pairs(p, at.high + i, at.low + i, s);
+    if constexpr (!kFewRegisters) store_split_pairs(p, at.high + i, at.low + i, s);
     return result;
   };
   for (size_t i = 0; i < kMomentBlockElements; i += 4 * kLanes) {
@@ -286,7 +289,8 @@ template <typename Gradient>
 HWY_INLINE void step_int8(const Streams<Gradient>& at, const VectorScalars& s,
                           const CodeConstants& c, RandomSource& source) {
   Block block;
-  update_moments(at, s, c, block);
+  update_block_moments(at, s, c, block);
+  if constexpr (kFewRegisters) update_parameters(at, s, block.wide);
   finish_block(at, s, c, source, block);
 }
 

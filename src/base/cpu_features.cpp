@@ -12,4 +12,13 @@ bool cpu_has_avx512() {
 #endif
 }
 
+bool cpu_has_vaes() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vaes");
+#else
+  return false;
+#endif
+}
+
 }  // namespace longshore

@@ -7,5 +7,7 @@ namespace longshore {
 // The AVX-512 that LibTorch's and MKL's kernels ask for: F, BW, DQ and VL. Without it MKL's
 // reproducible mode holds at one thread count only, and bf16 products are LibTorch's own loops.
 bool cpu_has_avx512();
+// AES on vectors of 256 bits, with or without AVX-512.
+bool cpu_has_vaes();
 
 }  // namespace longshore
