@@ -66,6 +66,10 @@ Bytes Machine::host_available() const {
   return cgroup_available ? std::min(ram_available, *cgroup_available) : ram_available;
 }
 
+Bytes Machine::host_installed() const {
+  return cgroup_limit ? std::min(ram_total, *cgroup_limit) : ram_total;
+}
+
 Machine probe_machine() {
   Machine machine;
   machine.cpu_model = read_cpu_model();

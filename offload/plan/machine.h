@@ -27,6 +27,8 @@ struct Machine {
 
   // Host memory that a run may plan with.
   Bytes host_available() const;
+  // What there is at all, used or not: its memory, or what its control group may take of it.
+  Bytes host_installed() const;
 };
 
 Machine probe_machine();

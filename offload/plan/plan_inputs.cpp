@@ -57,6 +57,11 @@ DeviceKind device_kind(const RunConfig& config) {
   return config.device.kind == DeviceSection::Kind::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
 }
 
+void require_device(const RunConfig& config, const Machine& machine) {
+  if (device_kind(config) == DeviceKind::kCpu || !machine.gpus.empty()) return;
+  throw ConfigError("device.kind: this machine has no GPU; set device.kind = \"cpu\"");
+}
+
 UpdateOverlap overlap_of(OptimizerSection::Overlap overlap) {
   switch (overlap) {
     case OptimizerSection::Overlap::kNone:
@@ -99,9 +104,6 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCost
   inputs.offload_inputs = config.offload.activations != OffloadSection::Activations::kDevice;
   inputs.overlap = overlap_of(config.optimizer.overlap);
   inputs.device = device_kind(config);
-  if (inputs.device == DeviceKind::kCuda && machine.gpus.empty()) {
-    throw ConfigError("device.kind: this machine has no GPU; set device.kind = \"cpu\"");
-  }
   inputs.device_cap = config.offload.device_memory;
   inputs.host_cap = config.offload.host_memory;
   inputs.compute_threads = compute_threads(config, machine);

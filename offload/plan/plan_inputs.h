@@ -16,11 +16,13 @@ int compute_threads(const RunConfig& config, const Machine& machine);
 
 // `model` must outlive the inputs. Threads that the run file leaves to us are the physical cores;
 // compute threads of a CPU device and optimizer threads take turns, so both may have all.
-// ConfigError when the run file asks for a device that this build or machine does not have.
-// `auto` is the CPU until runs on a GPU are proven (docs/measurements).
-DeviceKind device_kind(const RunConfig& config);
-
+// A GPU that is not here can be planned for.
 PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCosts costs,
                        const Machine& machine);
+
+// `auto` is the CPU until runs on a GPU are proven (docs/measurements).
+DeviceKind device_kind(const RunConfig& config);
+// ConfigError when the run file asks for a device that this build or machine does not have.
+void require_device(const RunConfig& config, const Machine& machine);
 
 }  // namespace longshore

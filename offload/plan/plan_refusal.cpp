@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/bytes_apart.h"
 #include "offload/plan/tier_plan.h"
 
 namespace longshore {
@@ -61,12 +62,42 @@ void add_number(std::vector<Lever>& levers, const PlanInputs& inputs, const Mach
                     [field, value](PlanInputs& other) { other.*field = value; }});
 }
 
+// The next narrower format: each step gives up more.
+void add_narrower_state(std::vector<Lever>& levers, const PlanInputs& inputs) {
+  if (inputs.state.format == StateFormat::kSplitInt8) return;
+  const auto next = static_cast<StateFormat>(static_cast<uint8_t>(inputs.state.format) + 1);
+  levers.push_back({"offload.state_format", '"' + std::string(name_of(inputs.state.format)) + '"',
+                    '"' + std::string(name_of(next)) + '"',
+                    [next](PlanInputs& other) { other.state.format = next; }});
+}
+
+// The state, or the parameters as well, on drives.
+void add_drives(std::vector<Lever>& levers, const PlanInputs& inputs) {
+  const auto to_drives = [](PlanInputs& other) {
+    if (other.nvme.directories.empty()) other.nvme.directories = {"drive"};
+    other.nvme.state = true;
+    other.nvme.rooms.clear();
+    other.gather = GatherMode::kCollective;
+  };
+  if (!inputs.nvme.state) {
+    const bool named = !inputs.nvme.directories.empty();
+    levers.push_back(
+        {"offload.optimizer", "\"host\"",
+         named ? "\"nvme\"" : "\"nvme\" with offload.nvme = [\"a directory on a drive\"]",
+         to_drives});
+  } else if (!inputs.nvme.parameters) {
+    levers.push_back({"offload.parameters", "\"host\"", "\"nvme\"",
+                      [](PlanInputs& other) { other.nvme.parameters = true; }});
+  }
+}
+
 std::vector<Lever> make_levers(const PlanInputs& inputs, const Machine& machine, const Side& side) {
   std::vector<Lever> levers;
   add_number(levers, inputs, machine, side, "train.micro_batch", &PlanInputs::micro_batch, 1);
   add_number(levers, inputs, machine, side, "train.sequences_per_step",
              &PlanInputs::sequences_per_step, 1);
-  add_number(levers, inputs, machine, side, "data.max_tokens", &PlanInputs::max_tokens, 16);
+  add_number(levers, inputs, machine, side, "data.max_tokens", &PlanInputs::max_tokens,
+             std::clamp<int64_t>(inputs.max_tokens / 4, 16, 256));
   add_number(levers, inputs, machine, side, "fsdp.prefetch", &PlanInputs::prefetch, 0);
   if (!inputs.recompute) {
     levers.push_back({"fsdp.recompute", "\"none\"", "\"unit\"",
@@ -94,13 +125,8 @@ std::vector<Lever> make_levers(const PlanInputs& inputs, const Machine& machine,
     levers.push_back({"precision.drain", "\"fp32\"", "\"bf16\"",
                       [](PlanInputs& other) { other.state.drain = DType::kBF16; }});
   }
-  if (inputs.state.format != StateFormat::kSplitInt8) {
-    // The next narrower one: each step gives up more.
-    const auto next = static_cast<StateFormat>(static_cast<uint8_t>(inputs.state.format) + 1);
-    levers.push_back({"offload.state_format", '"' + std::string(name_of(inputs.state.format)) + '"',
-                      '"' + std::string(name_of(next)) + '"',
-                      [next](PlanInputs& other) { other.state.format = next; }});
-  }
+  add_drives(levers, inputs);
+  add_narrower_state(levers, inputs);
   return levers;
 }
 
@@ -145,15 +171,76 @@ std::string describe_levers(const PlanInputs& inputs, const Machine& machine, co
 
 std::string explain_side(const PlanInputs& inputs, const Machine& machine, const TierPlan& plan,
                          const Side& side) {
-  std::string text =
-      std::string(side.what) + ": the plan needs " + format_bytes(plan.*side.total) + ", " +
-      (plan.*side.automatic ? "the machine has " : std::string(side.key) + " is ") +
-      format_bytes(plan.*side.limit) + ", " + format_bytes(missing(plan, side)) + " too little";
+  const auto [needed, given] = format_bytes_apart(plan.*side.total, plan.*side.limit);
+  std::string text = std::string(side.what) + ": the plan needs " + needed + ", " +
+                     (plan.*side.automatic ? "the machine has " : std::string(side.key) + " is ") +
+                     given + ", " + format_bytes(missing(plan, side)) + " too little";
   text += describe_lines(plan.*side.lines);
   text += "\n  what would help:" + describe_levers(inputs, machine, plan, side);
   if (!(plan.*side.automatic)) {
     text += "\n    " + std::string(side.key) + " of at least " + format_bytes(plan.*side.total) +
             " (" + std::to_string(plan.*side.total) + " bytes)";
+  }
+  return text;
+}
+
+std::string explain_cap(const PlanInputs& inputs, const Machine& machine, const TierPlan& plan) {
+  if (plan.host_cap_is_there()) return "";
+  const int32_t ranks = inputs.ranks_per_node;
+  const Bytes asked = plan.host_limit * ranks;
+  const auto [wanted, there] = format_bytes_apart(asked, machine.host_installed());
+  const bool grouped = machine.cgroup_limit && *machine.cgroup_limit < machine.ram_total;
+  std::string text = "host memory: offload.host_memory is " + format_bytes(plan.host_limit);
+  if (ranks > 1) text += ", by " + std::to_string(ranks) + " ranks of a machine " + wanted;
+  text +=
+      grouped
+          ? ", the control group may take " + there + " of the machine's " +
+                format_bytes(machine.ram_total)
+          : ", the machine has " +
+                (ranks > 1 ? there
+                           : format_bytes_apart(plan.host_limit, machine.host_installed()).second);
+  text += ", " + format_bytes(asked - machine.host_installed()) + " too little";
+  const Bytes free = machine.host_available() / ranks;
+  return text + "\n  what would help:\n    offload.host_memory = \"auto\": what is free, now " +
+         format_bytes(free) + (ranks > 1 ? " for each rank" : "") +
+         (plan.host_total <= free ? ", enough: the plan needs "
+                                  : ", still too little: the plan needs ") +
+         format_bytes(plan.host_total);
+}
+
+std::string explain_drives(const PlanInputs& inputs, const Machine& machine, const TierPlan& plan) {
+  if (plan.drives_short == 0) return "";
+  std::string text = "drives: the files need " + format_bytes(plan.drives_short) +
+                     " more than is free on their file systems";
+  for (size_t i = 0; i < plan.nvme_files.size() && i < inputs.nvme.rooms.size(); ++i) {
+    const std::optional<DriveRoom>& room = inputs.nvme.rooms[i];
+    text += "\n    " + inputs.nvme.directories[i] + ": " +
+            format_bytes(plan.nvme_files[i] * inputs.ranks_per_node) + " needed";
+    if (!room) continue;
+    text += ", " + format_bytes(room->free) + " free";
+    if (room->held > 0) text += " and " + format_bytes(room->held) + " held by files of a run";
+    for (size_t j = 0; j < i; ++j) {
+      if (!inputs.nvme.rooms[j] || inputs.nvme.rooms[j]->file_system != room->file_system) continue;
+      text += ", the same file system as " + inputs.nvme.directories[j];
+      break;
+    }
+  }
+  std::vector<Lever> levers;
+  if (inputs.nvme.state && inputs.nvme.versions == 2) {
+    levers.push_back(
+        {"offload.nvme_versions", "2", "1", [](PlanInputs& other) { other.nvme.versions = 1; }});
+  }
+  add_narrower_state(levers, inputs);
+  if (inputs.nvme.inputs) {
+    levers.push_back({"offload.activations", "\"nvme\"", "\"host\"",
+                      [](PlanInputs& other) { other.nvme.inputs = false; }});
+  }
+  text += "\n  what would help:\n    another directory in offload.nvme, on a drive with more room";
+  for (const Lever& lever : levers) {
+    const Bytes left = plan_with(inputs, machine, lever).drives_short;
+    if (left >= plan.drives_short) continue;
+    text += "\n    " + lever.key + " = " + lever.to + " (now " + lever.from + ") saves " +
+            format_bytes(plan.drives_short - left) + (left == 0 ? ", enough alone" : "");
   }
   return text;
 }
@@ -167,6 +254,11 @@ std::string explain_misfit(const PlanInputs& inputs, const Machine& machine) {
     if (missing(plan, side) <= 0) continue;
     if (!text.empty()) text += '\n';
     text += explain_side(inputs, machine, plan, side);
+  }
+  for (const std::string& part :
+       {explain_cap(inputs, machine, plan), explain_drives(inputs, machine, plan)}) {
+    if (!text.empty() && !part.empty()) text += '\n';
+    text += part;
   }
   return text;
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "base/bytes_apart.h"
 #include "offload/plan/drive_life.h"
 
 namespace longshore {
@@ -24,6 +26,8 @@ std::string fixed(double value, int decimals) {
 
 // "1.10 G", "81.2 M", "4.1 k".
 std::string count_text(double count) {
+  if (count >= 1e15) return fixed(count / 1e15, 2) + " P";
+  if (count >= 1e12) return fixed(count / 1e12, 2) + " T";
   if (count >= 1e9) return fixed(count / 1e9, 2) + " G";
   if (count >= 1e6) return fixed(count / 1e6, 1) + " M";
   if (count >= 1e3) return fixed(count / 1e3, 1) + " k";
@@ -36,6 +40,34 @@ std::string padded(const std::string& text, size_t width) {
 
 std::string right(const std::string& text, size_t width) {
   return text.size() >= width ? text : std::string(width - text.size(), ' ') + text;
+}
+
+// "host 1.2 GiB of 16.0 GiB, 14.8 GiB left".
+std::string share_text(const char* tier, Bytes total, Bytes limit) {
+  const auto [needed, given] = format_bytes_apart(total, limit);
+  return std::string(tier) + " " + needed + " of " + given + ", " +
+         format_bytes(std::abs(limit - total)) + (total > limit ? " too little" : " left");
+}
+
+// What everybody asks first.
+std::string verdict_text(const TierPlan& plan) {
+  std::string text = plan.fits() ? "fits: " : "does not fit: ";
+  text += share_text("device", plan.device_total, plan.device_cap) + "; " +
+          share_text("host", plan.host_total, plan.host_limit);
+  if (!plan.host_cap_is_there()) {
+    text += ", of which the machine has " + format_bytes(plan.host_machine);
+  }
+  if (plan.drives_short > 0) text += "; drives " + format_bytes(plan.drives_short) + " too little";
+  return text + "\n";
+}
+
+// "about": headers come on top.
+std::string length_text(const TierPlan& plan) {
+  constexpr Bytes kBf16Bytes = 2;
+  return (plan.steps > 0 ? "  " + std::to_string(plan.steps) + " steps"
+                         : "  steps by train.epochs") +
+         "; a checkpoint is about " + format_bytes(plan.checkpoint_bytes) +
+         ", an export in bf16 about " + format_bytes(plan.parameters * kBf16Bytes) + "\n";
 }
 
 // One tier: its lines, then total and limit.
@@ -177,7 +209,8 @@ std::string step_text(const TierPlan& plan) {
          ", update reads and writes " + format_bytes(plan.step.update_dram) + "\n" +
          collectives_text(plan.step) + prefetch_text(plan) + "  about " +
          count_text(plan.step.flops_per_token) + "FLOP a token, " +
-         count_text(plan.step.flops_per_token * tokens) + "FLOP a step\n";
+         count_text(plan.step.flops_per_token * tokens) + "FLOP a step, attention not counted\n" +
+         length_text(plan);
 }
 
 Json lines_json(const std::vector<PlanLine>& lines, Bytes limit) {
@@ -257,13 +290,13 @@ std::string format_plan(const TierPlan& plan, const Machine& machine) {
                        plan.device_total, plan.device_cap, device_limit_name(plan)};
   const Tier host = {"host", &plan.host_lines, plan.host_total, plan.host_limit,
                      plan.host_limit_auto ? "auto: available memory" : "offload.host_memory"};
-  std::string text = "model: " + count_text(static_cast<double>(plan.parameters)) +
-                     " parameters, " + count_text(static_cast<double>(plan.trainable)) +
-                     " trained\nmachine: " + machine.cpu_model + ", " +
-                     std::to_string(machine.physical_cores) + " cores, " +
-                     std::string(name_of(machine.simd)) + ", " + format_bytes(machine.ram_total) +
-                     " of memory, " + std::to_string(machine.gpus.size()) + " GPUs; " +
-                     threads_text(plan) + "\n" + ranks_text(plan) + "\n";
+  std::string text =
+      verdict_text(plan) + "model: " + count_text(static_cast<double>(plan.parameters)) +
+      " parameters, " + count_text(static_cast<double>(plan.trainable)) +
+      " trained\nmachine: " + machine.cpu_model + ", " + std::to_string(machine.physical_cores) +
+      " cores, " + std::string(name_of(machine.simd)) + ", " + format_bytes(machine.ram_total) +
+      " of memory, " + std::to_string(machine.gpus.size()) + " GPUs; " + threads_text(plan) + "\n" +
+      ranks_text(plan) + "\n";
   text +=
       table(device, width) + "\n" + table(host, width) + "\n" + nvme_text(plan) + step_text(plan);
   return text;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <map>
 #include <numeric>
 
 #include "base/errors.h"
@@ -316,8 +317,9 @@ class Draft {
     plan_.device_cap_auto = !inputs_.device_cap.has_value();
     Bytes automatic = plan_.device_total;
     if (inputs_.device == DeviceKind::kCuda) {
+      // Without a GPU the plan is for one elsewhere: what is needed is what it must have.
       automatic = machine_.gpus.empty()
-                      ? 0
+                      ? plan_.device_total
                       : std::max<Bytes>(machine_.gpus.front().memory_bytes - kGpuContextBytes, 0);
     }
     plan_.device_cap = inputs_.device_cap.value_or(automatic);
@@ -382,6 +384,22 @@ class Draft {
     plan_.host_limit_auto = !inputs_.host_cap.has_value();
     plan_.host_limit =
         inputs_.host_cap.value_or(machine_.host_available() / inputs_.ranks_per_node);
+    plan_.host_machine = machine_.host_installed() / inputs_.ranks_per_node;
+    plan_.drives_short = drives_short();
+  }
+
+  // Directories on one file system share what is free there.
+  Bytes drives_short() const {
+    std::map<uint64_t, Bytes> left;
+    for (size_t i = 0; i < plan_.nvme_files.size() && i < inputs_.nvme.rooms.size(); ++i) {
+      const std::optional<DriveRoom>& room = inputs_.nvme.rooms[i];
+      if (!room) continue;
+      Bytes& bytes = left.try_emplace(room->file_system, room->free).first->second;
+      bytes += room->held - product({inputs_.ranks_per_node, plan_.nvme_files[i]});
+    }
+    Bytes missing = 0;
+    for (const auto& [file_system, bytes] : left) missing += std::max<Bytes>(0, -bytes);
+    return missing;
   }
 
   void add_host_gradients() {
@@ -400,7 +418,8 @@ class Draft {
         nvme_options(inputs_.nvme, inputs_.state, inputs_.topology, Rank(0), {});
     plan_.host_arena = NvmeStore::planned_bytes(layouts_, options);
     add_host_line("I/O window",
-                  inputs_.nvme.parameters ? "" : "and the parameters that the device reads",
+                  inputs_.nvme.parameters ? "state on its way to and from the drives"
+                                          : "state on its way, and the parameters",
                   plan_.host_arena, true);
     add_drive_files(NvmeStore::make_map(layouts_, options),
                     NvmeStore::planned_update_traffic(layouts_, options));

@@ -23,6 +23,7 @@
 
 #include "base/bytes.h"
 #include "device/device_kind.h"
+#include "nvme/probe/drive_room.h"
 #include "nvme/probe/drive_wear.h"
 #include "nvme/store/nvme_inputs.h"
 #include "nvme/store/nvme_store.h"
@@ -51,10 +52,11 @@ struct NvmeTier {
   bool state = false;
   bool parameters = false;
   bool inputs = false;
-  Geometry geometry = {};        // weights of 0: equal stripes
-  int depth = 32;                // chunks in flight on each drive
-  int versions = 2;              // of the state; 1: no step is durable
-  int64_t checkpoint_steps = 0;  // between checkpoints; 0: none on the way
+  Geometry geometry = {};                       // weights of 0: equal stripes
+  int depth = 32;                               // chunks in flight on each drive
+  int versions = 2;                             // of the state; 1: no step is durable
+  int64_t checkpoint_steps = 0;                 // between checkpoints; 0: none on the way
+  std::vector<std::optional<DriveRoom>> rooms;  // by drive; empty: nobody asked
   // How long the drives last; for whoever prints the plan, no part of it depends on them.
   std::optional<Bytes> rated_writes;           // of each drive's life; offload.nvme_tbw
   std::vector<std::optional<DriveWear>> wear;  // by drive, as they say; empty: nobody asked
@@ -169,11 +171,20 @@ struct TierPlan {
   Bytes host_total = 0;
   Bytes host_limit = 0;
   bool host_limit_auto = false;
+  Bytes host_machine = 0;  // the rank's part of what the machine or its cgroup has; 0: not known
   std::vector<PlanLine> host_lines;  // sums to host_total
 
   StepTraffic step;
 
-  bool fits() const { return device_total <= device_cap && host_total <= host_limit; }
+  // A cap that the machine does not have would be no cap.
+  bool host_cap_is_there() const {
+    return host_limit_auto || host_machine == 0 || host_limit <= host_machine;
+  }
+  Bytes drives_short = 0;  // what the files on the drives need beyond what is free there
+  bool fits() const {
+    return device_total <= device_cap && host_total <= host_limit && host_cap_is_there() &&
+           drives_short == 0;
+  }
   // The buffer of that name; nullptr when the plan has none.
   const PlannedBuffer* buffer(const std::string& name) const;
 };

@@ -21,4 +21,13 @@ bool cpu_has_vaes() {
 #endif
 }
 
+bool cpu_has_bf16() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
 }  // namespace longshore

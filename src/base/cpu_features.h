@@ -10,4 +10,7 @@ bool cpu_has_avx512();
 // AES on vectors of 256 bits, with or without AVX-512.
 bool cpu_has_vaes();
 
+// Products of bf16 numbers in hardware. Without them bf16 is emulated, and slower than fp32.
+bool cpu_has_bf16();
+
 }  // namespace longshore

@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "base/bytes_apart.h"
+
 namespace longshore {
 namespace {
 
@@ -52,6 +54,16 @@ TEST(Bytes, AlignsUp) {
   EXPECT_EQ(align_up(0, 256), 0);
   EXPECT_EQ(align_up(1, 256), 256);
   EXPECT_EQ(align_up(256, 256), 256);
+}
+
+// Goal: "6.0 MiB needed, 6.0 MiB given" is never said.
+TEST(Bytes, TwoSizesThatDifferAreWrittenApart) {
+  using Texts = std::pair<std::string, std::string>;
+  EXPECT_EQ(format_bytes_apart(6 * kMiB, 4 * kMiB), (Texts{"6.0 MiB", "4.0 MiB"}));
+  EXPECT_EQ(format_bytes_apart(6 * kMiB, 6 * kMiB), (Texts{"6.0 MiB", "6.0 MiB"}));
+  EXPECT_EQ(format_bytes_apart(6 * kMiB + 12 * kKiB, 6 * kMiB), (Texts{"6.01 MiB", "6.00 MiB"}));
+  EXPECT_EQ(format_bytes_apart(6 * kMiB + 3 * kKiB, 6 * kMiB), (Texts{"6.003 MiB", "6.000 MiB"}));
+  EXPECT_EQ(format_bytes_apart(6 * kGiB + 1, 6 * kGiB), (Texts{"6442450945 B", "6442450944 B"}));
 }
 
 }  // namespace

@@ -14,39 +14,10 @@
 #include "offload/staging/gradient_home.h"
 #include "pinned/pinned_store.h"
 #include "tests/fakes/specs.h"
+#include "tests/offload/plan_cases.h"
 
 namespace longshore {
 namespace {
-
-Machine made_up_machine(Bytes memory = 16 * kGiB) {
-  Machine machine;
-  machine.cpu_model = "Test CPU";
-  machine.physical_cores = 4;
-  machine.logical_cores = 8;
-  machine.ram_total = memory;
-  machine.ram_available = memory;
-  return machine;
-}
-
-// 1 KiB forward, 3 KiB backward and 2 KiB saved for each position; the last unit twice that.
-UnitCosts made_up_costs(size_t units) {
-  return [units](int64_t positions, int64_t) {
-    std::vector<UnitCost> costs(units,
-                                {positions * kKiB, positions * 3 * kKiB, positions * 2 * kKiB});
-    costs.back() = {positions * 2 * kKiB, positions * 6 * kKiB, 0};
-    return costs;
-  };
-}
-
-PlanInputs made_up_inputs(const ModelSpec& model) {
-  PlanInputs inputs;
-  inputs.model = &model;
-  inputs.costs = made_up_costs(model.units.size());
-  inputs.sequences_per_step = 7;
-  inputs.micro_batch = 2;
-  inputs.max_tokens = 50;
-  return inputs;
-}
 
 Bytes bytes_of(const TierPlan& plan, const std::string& name) {
   const PlannedBuffer* buffer = plan.buffer(name);
@@ -580,7 +551,7 @@ TEST(PlanInputs, ComeFromTheRunFile) {
   EXPECT_EQ(adamw_options(config).beta2, 0.99);
   EXPECT_EQ(adamw_options(config).decay, AdamWOptions::Decay::kAll);
   config.device.kind = DeviceSection::Kind::kCuda;
-  EXPECT_THROW(plan_inputs(config, model, made_up_costs(3), made_up_machine()), ConfigError);
+  EXPECT_THROW(require_device(config, made_up_machine()), ConfigError);
 }
 
 }  // namespace

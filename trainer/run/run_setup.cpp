@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/cpu_features.h"
 #include "base/errors.h"
 #include "device/cuda_device.h"
 #include "fsdp/engine.h"
+#include "nvme/probe/drive_room.h"
 #include "nvme/probe/drive_wear.h"
 #include "offload/optimizer/adamw_rule.h"
 #include "offload/plan/plan_inputs.h"
@@ -62,14 +64,25 @@ void agree_on_run(const RunSetup& setup) {
   world.agree("compute threads", std::to_string(setup.compute.threads) + "\n");
 }
 
+// By another path or through a link, it would be the same files.
+void check_distinct_drives(const NvmeTier& tier) {
+  for (size_t i = 0; i < tier.rooms.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (!tier.rooms[i] || !tier.rooms[j] || tier.rooms[i]->directory == 0) continue;
+      if (tier.rooms[i]->file_system != tier.rooms[j]->file_system) continue;
+      if (tier.rooms[i]->directory != tier.rooms[j]->directory) continue;
+      throw ConfigError("offload.nvme: " + tier.directories[j] + " and " + tier.directories[i] +
+                        " are the same directory; name one on each drive");
+    }
+  }
+}
+
 void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node) {
   setup.machine = probe_machine();
   setup.machine.physical_cores = std::max(1, setup.machine.physical_cores / ranks_per_node);
   // Before the model: its tables are LibTorch's first computation.
   setup.compute = set_compute_threads(compute_threads(setup.config, setup.machine));
-  setup.source = std::make_unique<ModelSource>(setup.config);
-  check_positions(setup.config, setup.source->arch());
-  check_groups(adamw_options(setup.config), setup.source->spec());
+  setup.source = open_source(setup.config);
   setup.inputs = plan_inputs(
       setup.config, setup.source->spec(),
       unit_costs(setup.source->model(), setup.config.precision.compute, setup.compute.threads),
@@ -80,12 +93,52 @@ void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node
   choose_gather(setup.config, setup.ranks.get(), setup.inputs);
   for (const std::string& directory : setup.inputs.nvme.directories) {
     setup.inputs.nvme.wear.push_back(read_drive_wear(directory));
+    setup.inputs.nvme.rooms.push_back(read_drive_room(directory));
   }
+  check_distinct_drives(setup.inputs.nvme);
   setup.inputs.nvme.seconds_per_step =
       measured_step_seconds(setup.config.run.dir + "/metrics.jsonl");
 }
 
 }  // namespace
+
+std::unique_ptr<ModelSource> open_source(const RunConfig& config) {
+  auto source = std::make_unique<ModelSource>(config);
+  check_positions(config, source->arch());
+  check_groups(adamw_options(config), source->spec());
+  return source;
+}
+
+std::vector<std::string> run_notes(const RunSetup& setup, const TierPlan& plan) {
+  std::vector<std::string> notes;
+  const bool cpu = plan.device == DeviceKind::kCpu;
+  if (cpu && setup.config.precision.compute == DType::kBF16 && !cpu_has_bf16()) {
+    notes.push_back(
+        "precision.compute = \"bf16\": this CPU has no bf16 instructions, fp32 is several times "
+        "faster on it");
+  }
+  if (!cpu && setup.machine.gpus.empty()) {
+    notes.push_back("this machine has no GPU: the device's bytes are estimates for one elsewhere");
+  }
+  const ArchSpec& arch = setup.source->arch();
+  if (setup.config.data.max_tokens > arch.max_positions) {
+    notes.push_back("data.max_tokens = " + std::to_string(setup.config.data.max_tokens) +
+                    " is more than the " + std::to_string(arch.max_positions) +
+                    " positions that the model was made for (max_position_embeddings)");
+  }
+  const Bytes free = setup.machine.host_available() / setup.inputs.ranks_per_node;
+  if (!plan.host_limit_auto && plan.host_total > free) {
+    notes.push_back("offload.host_memory: the plan needs " + format_bytes(plan.host_total) +
+                    " of host memory, " + format_bytes(free) + " are free now");
+  }
+  for (size_t i = 0; i < plan.nvme.rooms.size(); ++i) {
+    if (!plan.nvme.rooms[i] || !plan.nvme.rooms[i]->in_memory) continue;
+    notes.push_back("offload.nvme: " + plan.nvme.directories[i] +
+                    " is in memory (tmpfs): nothing on it survives the machine, and its bytes are "
+                    "taken from the host's");
+  }
+  return notes;
+}
 
 RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed) {
   RunSetup setup;
@@ -105,6 +158,7 @@ RunSetup join_run(const RunArguments& arguments) {
       prepare_cuda(setup.ranks->info().local_rank);
     }
     fill(setup, setup.ranks->topology(), setup.ranks->info().local_size);
+    require_device(setup.config, setup.machine);
     agree_on_run(setup);
     settle_drive_geometry(setup);
   } catch (const std::exception& error) {

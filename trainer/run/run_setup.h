@@ -39,12 +39,18 @@ struct RunSetup {
 };
 
 // Reads the run file, looks at the machine, sets LibTorch's threads and opens the model, for a
-// process of its own that plans for `assumed` ranks. Throws ConfigError or DataError with every
-// problem found.
+// process of its own that plans for `assumed` ranks, and for a GPU that need not be here. Throws
+// ConfigError or DataError with every problem found.
 RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed = {});
 
 // The same for one of the ranks that a launcher started; throws CommError too. All ranks have the
 // same model, run file and units when it returns.
 RunSetup join_run(const RunArguments& arguments);
+
+// What is allowed, and not what the user may have meant; a line each, for whoever prints the plan.
+std::vector<std::string> run_notes(const RunSetup& setup, const TierPlan& plan);
+
+// The model of a run file and what the run file says of it, checked. ConfigError or DataError.
+std::unique_ptr<ModelSource> open_source(const RunConfig& config);
 
 }  // namespace longshore

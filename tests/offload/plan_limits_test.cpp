@@ -1,0 +1,101 @@
+// What a plan may count on: the machine, its control group, its drives; and how it says so.
+#include <gtest/gtest.h>
+
+#include "offload/plan/plan_text.h"
+#include "tests/fakes/specs.h"
+#include "tests/offload/plan_cases.h"
+
+namespace longshore {
+namespace {
+
+// Goal: one plans on a laptop for a machine with a GPU.
+TEST(PlanLimits, PlansForAGpuThatIsNotHere) {
+  const ModelSpec model = fakes::make_small_model(1, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.device = DeviceKind::kCuda;
+  const TierPlan plan = make_tier_plan(inputs, made_up_machine());
+  EXPECT_TRUE(plan.fits());
+  EXPECT_EQ(plan.device_cap, plan.device_total);
+  inputs.device_cap = plan.device_total - 1;
+  EXPECT_FALSE(draft_tier_plan(inputs, made_up_machine()).fits());
+}
+
+// Goal: a cap that the machine, or its control group, does not have is no fit.
+TEST(PlanLimits, RefusesAHostCapBeyondTheMachine) {
+  const ModelSpec model = fakes::make_small_model(1, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.host_cap = 16 * kGiB;
+  EXPECT_TRUE(draft_tier_plan(inputs, made_up_machine()).fits());
+  inputs.host_cap = 17 * kGiB;
+  std::string text = explain_misfit(inputs, made_up_machine());
+  EXPECT_FALSE(draft_tier_plan(inputs, made_up_machine()).fits());
+  EXPECT_NE(text.find("offload.host_memory is 17.0 GiB, the machine has 16.0 GiB, 1.0 GiB too"),
+            std::string::npos)
+      << text;
+  Machine grouped = made_up_machine();
+  grouped.cgroup_limit = 8 * kGiB;
+  grouped.cgroup_available = 6 * kGiB;
+  inputs.host_cap = 12 * kGiB;
+  text = explain_misfit(inputs, grouped);
+  EXPECT_NE(text.find("offload.host_memory is 12.0 GiB, the control group may take 8.0 GiB of the "
+                      "machine's 16.0 GiB, 4.0 GiB too little"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("\"auto\": what is free, now 6.0 GiB, enough"), std::string::npos) << text;
+  // Ranks share a machine.
+  inputs.topology = make_topology(ShardStrategy::kFullShard, 2, 2);
+  inputs.ranks_per_node = 2;
+  inputs.host_cap = 9 * kGiB;
+  EXPECT_FALSE(draft_tier_plan(inputs, made_up_machine()).fits());
+  inputs.host_cap = 8 * kGiB;
+  EXPECT_TRUE(draft_tier_plan(inputs, made_up_machine()).fits());
+}
+
+// Goal: files that the drives have no room for are refused before data is prepared.
+TEST(PlanLimits, RefusesDrivesThatAreTooFull) {
+  const ModelSpec model = fakes::make_small_model(3, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.nvme.state = true;
+  inputs.nvme.directories = {"/a", "/b"};
+  const std::vector<Bytes> files = draft_tier_plan(inputs, made_up_machine()).nvme_files;
+  const Bytes a = files.at(0), b = files.at(1);
+  const auto fits = [&](DriveRoom first, DriveRoom second) {
+    inputs.nvme.rooms = {first, second};
+    return draft_tier_plan(inputs, made_up_machine()).fits();
+  };
+  EXPECT_TRUE(fits({.file_system = 1, .free = a}, {.file_system = 2, .free = b}));
+  EXPECT_TRUE(fits({.file_system = 1, .free = 0, .held = a}, {.file_system = 2, .free = b}));
+  EXPECT_TRUE(fits({.file_system = 1, .free = a + b}, {.file_system = 1, .free = a + b}));
+  EXPECT_FALSE(fits({.file_system = 1, .free = a + b - 1}, {.file_system = 1, .free = a + b - 1}));
+  EXPECT_FALSE(fits({.file_system = 1, .free = a}, {.file_system = 2, .free = b - 1}));
+  const std::string text = explain_misfit(inputs, made_up_machine());
+  for (const char* part : {"drives: the files need 1 B more", "/b: ", "what would help:",
+                           "offload.nvme_versions = 1 (now 2) saves 1 B, enough alone"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+}
+
+TEST(PlanLimits, OffersDrivesWhereTheHostIsShort) {
+  const ModelSpec model = fakes::make_small_model(64, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.host_cap = 1000;
+  EXPECT_NE(explain_misfit(inputs, made_up_machine())
+                .find("offload.optimizer = \"nvme\" with offload.nvme = "),
+            std::string::npos);
+}
+
+TEST(PlanLimits, BeginsWithWhetherItFitsAndByHowMuch) {
+  const ModelSpec model = fakes::make_small_model(1, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.steps = 7;
+  const Machine machine = made_up_machine();
+  const std::string text = format_plan(draft_tier_plan(inputs, machine), machine);
+  EXPECT_TRUE(text.starts_with("fits: device ")) << text;
+  EXPECT_NE(text.find(" left; host "), std::string::npos) << text;
+  EXPECT_NE(text.find("7 steps; a checkpoint is about "), std::string::npos) << text;
+  inputs.device_cap = 1000;
+  EXPECT_TRUE(format_plan(draft_tier_plan(inputs, machine), machine).starts_with("does not fit: "));
+}
+
+}  // namespace
+}  // namespace longshore
