@@ -39,8 +39,8 @@ void World::agree(const std::string& what, const std::string& text) {
   const std::vector<std::string> texts = exchange(what, text);
   for (size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;
-    throw ConfigError("rank " + std::to_string(rank) + " differs from rank 0 in its " + what +
-                      ": " + describe_difference(texts[0], texts[rank]) +
+    throw ConfigError("rank " + std::to_string(rank) + " differs from rank 0 in " + what + ": " +
+                      describe_difference(texts[0], texts[rank]) +
                       "; start all ranks with the same files and arguments");
   }
 }

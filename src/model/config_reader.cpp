@@ -9,9 +9,41 @@ namespace {
 
 constexpr int64_t kMostElements = (int64_t{1} << 31) - 1;
 
+// Keys of architectures that are variations of a supported one: whatever family a file names, the
+// model that they describe is another.
 bool changes_numbers(std::string_view key) {
-  return key.ends_with("_scaling") || key.find("softcap") != std::string_view::npos ||
-         key.find("multiplier") != std::string_view::npos || key == "quantization_config";
+  for (std::string_view part : {"softcap", "multiplier", "expert"}) {
+    if (key.find(part) != std::string_view::npos) return true;
+  }
+  for (std::string_view whole : {"quantization_config",
+                                 "qk_norm",
+                                 "use_qk_norm",
+                                 "qk_layernorm",
+                                 "clip_qkv",
+                                 "alibi",
+                                 "use_alibi",
+                                 "parallel_attn",
+                                 "use_parallel_residual",
+                                 "no_rope_layers",
+                                 "no_rope_layer_interval",
+                                 "query_pre_attn_scalar",
+                                 "logit_scale",
+                                 "scale_emb",
+                                 "scale_depth",
+                                 "embedding_scale",
+                                 "residual_scale",
+                                 "kv_lora_rank",
+                                 "q_lora_rank",
+                                 "first_k_dense_replace"}) {
+    if (key == whole) return true;
+  }
+  return key.ends_with("_scaling") || key.starts_with("moe_") || key.starts_with("router_");
+}
+
+// "No", as files of models that have no such part spell it.
+bool is_off(const Json& value) {
+  return value.is_null() || value == false || value == 0 ||
+         (value.is_structured() && value.empty());
 }
 
 std::string shown(const Json& value) {
@@ -155,7 +187,7 @@ int64_t ConfigReader::size_or(Keys keys, int64_t otherwise) {
 
 void ConfigReader::refuse_unknown_numeric_keys() {
   for (const auto& [key, value] : object_->items()) {
-    if (value.is_null() || known_.contains(key) || !changes_numbers(key)) continue;
+    if (is_off(value) || known_.contains(key) || !changes_numbers(key)) continue;
     problem(key, "= " + shown(value) + " is not supported and would change the numbers");
   }
 }

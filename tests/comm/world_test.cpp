@@ -67,7 +67,7 @@ TEST(World, ExchangesTexts) {
       const std::string mine = std::to_string(world.ranks().rank * 10 + i);
       EXPECT_EQ(world.exchange("layout", mine), expected);
     }
-    world.agree("run file", "steps = 3\n");
+    world.agree("the run file", "steps = 3\n");
   });
 }
 
@@ -75,12 +75,12 @@ TEST(World, ExchangesTexts) {
 TEST(World, AgreeNamesTheFirstDifference) {
   const auto errors = run_ranks_catching(3, [](World& world) {
     const bool other = world.ranks().rank >= 1;
-    world.agree("run file", other ? "seed = 1\nlr = 2\n" : "seed = 1\nlr = 1\n");
+    world.agree("the run file", other ? "seed = 1\nlr = 2\n" : "seed = 1\nlr = 1\n");
   });
   for (const auto& error : errors) {
     EXPECT_THROW(std::rethrow_exception(error), ConfigError);
     EXPECT_EQ(text_of(error),
-              "rank 1 differs from rank 0 in its run file: line 2 is \"lr = 2\" there and \"lr = "
+              "rank 1 differs from rank 0 in the run file: line 2 is \"lr = 2\" there and \"lr = "
               "1\" on rank 0; start all ranks with the same files and arguments");
   }
 }
