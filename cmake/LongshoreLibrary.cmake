@@ -19,6 +19,7 @@ function(longshore_library name)
 
   if(sources)
     add_library(longshore_${name} STATIC ${sources})
+    longshore_group_sources(longshore_${name} ${sources})
     set(scope PUBLIC)
     set(private_scope PRIVATE)
   else()

@@ -11,6 +11,7 @@
 #include "device/copy_engine.h"
 #include "device/cuda_runtime.h"
 #include "device/host_mapping.h"
+#include "tests/fakes/gpu.h"
 
 namespace longshore {
 namespace {
@@ -82,8 +83,8 @@ TEST(CudaRuntime, WorksWithoutAGpu) {
   EXPECT_FALSE(registration.registered());
 }
 
-TEST(CudaRuntime, RegistersHostMemoryWhereThereIsAGpu) {
-  if (cuda_devices().empty()) GTEST_SKIP() << "not run: no GPU";
+TEST(HostRegistrationGpu, RegistersMemory) {
+  LONGSHORE_NEEDS_GPU();
   HostMapping mapping(kMiB, "test");
   HostRegistration registration(mapping.bytes());
   EXPECT_TRUE(registration.registered());

@@ -180,11 +180,11 @@ class Gate {
     waiting_ = waiting_ || closed_ == kind;
     changed_.notify_all();
     // Bounded: a store that waits for the wrong thing fails its test instead of hanging it.
-    if (!changed_.wait_for(lock, 60s, [&] { return closed_ != kind; })) timed_out_ = true;
+    if (!changed_.wait_for(lock, 300s, [&] { return closed_ != kind; })) timed_out_ = true;
   }
   void wait_for_somebody() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, 60s, [&] { return waiting_; });
+    changed_.wait_for(lock, 300s, [&] { return waiting_; });
   }
   bool timed_out() {
     const std::lock_guard lock(mutex_);

@@ -102,7 +102,7 @@ TEST(WorkerPool, NoCallerWaitsForAnothersBlocks) {
     std::thread slow([&] {
       pool.for_each_block(8, [&](int64_t) {
         ++held;
-        EXPECT_EQ(open.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+        EXPECT_EQ(open.wait_for(std::chrono::seconds(300)), std::future_status::ready);
       });
     });
     while (held == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));

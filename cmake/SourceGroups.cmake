@@ -1,0 +1,23 @@
+# longshore_group_sources(TARGET FILES...): with LONGSHORE_GROUPED, the target's files are compiled in
+# groups (CMake's unity builds) instead of one by one: 400 compilations become 110. Which files go
+# together is decided by source_groups.py, anew at each configuration. Files that have options of
+# their own are compiled alone.
+if(LONGSHORE_GROUPED)
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+endif()
+
+function(longshore_group_sources target)
+  if(NOT LONGSHORE_GROUPED)
+    return()
+  endif()
+  set(files ${ARGN})
+  list(FILTER files INCLUDE REGEX "\\.cpp$")
+  execute_process(COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/cmake/source_groups.py ${files}
+                  OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[0-9]+ [^\n]+" lines "${lines}")
+  foreach(line ${lines})
+    string(REGEX MATCH "^([0-9]+) (.*)$" found "${line}")
+    set_source_files_properties(${CMAKE_MATCH_2} PROPERTIES UNITY_GROUP group${CMAKE_MATCH_1})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()

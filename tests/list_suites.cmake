@@ -1,0 +1,40 @@
+# Run after test_<name> was linked: asks it for its tests and writes a ctest entry for each suite, or
+# for each test; and the suites of the tests that are left out, a line for each test.
+# binary, name, each (suite or test), list and left_out_list (files to write), results (a folder),
+# left_out (patterns), properties.
+function(list_tests filter out)
+  execute_process(COMMAND ${binary} --gtest_list_tests --gtest_filter=${filter} TIMEOUT 600
+                  OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[^\n]+" lines "${lines}")
+  set(suites "")
+  set(tests "")
+  foreach(line ${lines})
+    if(line MATCHES "^([A-Za-z_][^ ]*)\\.($| )")
+      set(suite ${CMAKE_MATCH_1})
+      list(APPEND suites ${suite})
+    elseif(line MATCHES "^  ([^ ]+)")
+      list(APPEND tests ${suite}.${CMAKE_MATCH_1})
+    endif()
+  endforeach()
+  set(${out}_suites "${suites}" PARENT_SCOPE)
+  set(${out}_tests "${tests}" PARENT_SCOPE)
+endfunction()
+
+list_tests("-${left_out}" run)
+set(text "")
+foreach(entry ${run_${each}s})
+  set(filter "${entry}")
+  if(each STREQUAL "suite")
+    set(filter "${entry}.*-${left_out}")
+  endif()
+  string(REPLACE "/" "-" file "${entry}")
+  string(APPEND text
+         "add_test([=[${name}.${entry}]=] ${binary} --gtest_brief=1 [=[--gtest_filter=${filter}]=] "
+         "[=[--gtest_output=xml:${results}/${name}.${file}.xml]=])\n"
+         "set_tests_properties([=[${name}.${entry}]=] PROPERTIES ${properties})\n")
+endforeach()
+file(WRITE ${list} "${text}")
+
+list_tests("${left_out}" not_run)
+string(REGEX REPLACE "\\.[^.;]*(;|$)" "\n" text "${not_run_tests}")
+file(WRITE ${left_out_list} "${text}")
