@@ -3,6 +3,7 @@
 #include <chrono>
 #include <csignal>
 #include <random>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/hash.h"
@@ -14,6 +15,7 @@
 #include "trainer/generator.h"
 #include "trainer/lr_schedule.h"
 #include "trainer/run/export_run.h"
+#include "trainer/run/first_pass.h"
 #include "trainer/run/rank_share.h"
 #include "trainer/run/resume_point.h"
 #include "trainer/run/run_environment.h"
@@ -49,6 +51,7 @@ StopCheck stop_check_of(const SignalFlag& signals) {
 Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
                  SignalFlag& signals, TraceFile* trace)
     : config_(setup.config),
+      plan_inputs_(setup.inputs),
       source_(*setup.source),
       ranks_(*setup.ranks),
       directory_(directory),
@@ -232,7 +235,10 @@ StepOutcome Trainer::run_step() {
                             .max_grad_norm = config_.train.max_grad_norm,
                             .stop = signals_.stop_requested(),
                             .save = signals_.take_save_request()};
+  const bool first_pass = !std::exchange(passed_, true);
+  if (first_pass) engine_.memory().reset_peak();
   const StepTotals totals = forward_backward(engine_, request);
+  if (first_pass) check_first_pass(plan_inputs_, engine_.plan(), engine_.memory().usage(), own);
   // The pass wrote the last update of the step before: its version is whole, and has to be durable
   // before the next update overwrites the one before it.
   commit();

@@ -86,6 +86,7 @@ class Trainer {
   StopCheck stop_check() const;
 
   const RunConfig& config_;
+  const PlanInputs& plan_inputs_;
   const ModelSource& source_;
   const RunRanks& ranks_;
   const RunDirectory& directory_;
@@ -102,6 +103,7 @@ class Trainer {
   RunProgress progress_;
   std::optional<Step> saved_step_;
   std::string saved_path_;
+  bool passed_ = false;            // a train pass, in this process
   bool stopping_ = false;          // all ranks: after the step that has just ended
   double seconds_per_step_ = 0.0;  // smoothed, for the time left
   PayloadCounters::Totals payload_before_;

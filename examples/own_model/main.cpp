@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "device/compute_threads.h"
+#include "fsdp/probe/measured_workspace.h"
 #include "model/module_model.h"
 #include "offload/plan/machine.h"
 #include "trainer/train_step.h"
@@ -24,7 +25,7 @@ constexpr int64_t kSteps = 200;
 // Three units: a table of digits, a hidden layer over pairs, and the scores with the loss.
 std::unique_ptr<longshore::ModuleModel> make_model() {
   torch::manual_seed(1);
-  auto model = std::make_unique<longshore::ModuleModel>(/*workspace_bytes_per_position=*/65536);
+  auto model = std::make_unique<longshore::ModuleModel>();
   torch::nn::Embedding table(kDigits, kHidden);
   model->add_unit(
       "table", table.ptr(),
@@ -65,12 +66,14 @@ int main() {
   const auto model = make_model();
   longshore::PlanInputs inputs;
   inputs.model = &model->spec();
-  inputs.costs = longshore::unit_costs(*model, longshore::DType::kF32, 1);
   inputs.state = {.format = longshore::StateFormat::kSplit,
                   .compute = longshore::DType::kF32,
                   .drain = longshore::DType::kF32};
   inputs.sequences_per_step = 1;
   inputs.max_tokens = 2 * kPairs;
+  // Runs each unit once or twice, to learn how much memory LibTorch takes for it.
+  inputs.costs = longshore::unit_costs(*model, longshore::DType::kF32, 1,
+                                       {.positions = 2 * kPairs, .longest_document = 2 * kPairs});
   longshore::Engine engine(model.get(),
                            longshore::make_tier_plan(inputs, longshore::probe_machine()),
                            {.weight_decay = 0.0});

@@ -78,11 +78,9 @@ int compute_threads(const RunConfig& config, const Machine& machine) {
   return threads_or(config.device.threads, machine.physical_cores);
 }
 
-PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCosts costs,
-                       const Machine& machine) {
+PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Machine& machine) {
   PlanInputs inputs;
   inputs.model = &model;
-  inputs.costs = std::move(costs);
   inputs.state = state_options(config);
   inputs.reduce = config.precision.reduce;
   inputs.nvme.state = config.offload.optimizer == OffloadSection::Optimizer::kNvme;

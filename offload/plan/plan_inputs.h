@@ -16,9 +16,9 @@ int compute_threads(const RunConfig& config, const Machine& machine);
 
 // `model` must outlive the inputs. Threads that the run file leaves to us are the physical cores;
 // compute threads of a CPU device and optimizer threads take turns, so both may have all.
-// A GPU that is not here can be planned for.
-PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, UnitCosts costs,
-                       const Machine& machine);
+// A GPU that is not here can be planned for. The costs are the caller's to fill in, once they are
+// measured.
+PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Machine& machine);
 
 // `auto` is the CPU until runs on a GPU are proven (docs/measurements).
 DeviceKind device_kind(const RunConfig& config);

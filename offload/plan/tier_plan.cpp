@@ -279,21 +279,12 @@ class Draft {
   }
 
   void add_workspace() {
-    const std::vector<UnitCost> costs = inputs_.costs(plan_.positions, inputs_.max_tokens);
-    LONGSHORE_CHECK(costs.size() == model_.units.size()) << costs.size();
-    Bytes saved = 0;
-    Bytes worst = 0;
-    for (size_t i = 0; i < costs.size(); ++i) {
-      const size_t before_loss = costs.size() - 1;
-      if (i < before_loss && before_loss - i <= static_cast<size_t>(plan_.kept_graphs)) {
-        saved += product({plan_.micro_batches, costs[i].saved});
-      }
-      const bool backward = costs[i].backward >= costs[i].forward;
-      const Bytes bytes = backward ? costs[i].backward : costs[i].forward;
-      if (i > 0 && bytes <= worst) continue;
-      worst = bytes;
-      plan_.workspace_unit = model_.units[i].name + (backward ? " backward" : " forward");
-    }
+    const Workspace workspace =
+        workspace_of(model_, inputs_.costs(plan_.positions, inputs_.max_tokens), plan_.kept_graphs);
+    const Bytes worst = workspace.worst;
+    const Bytes saved = product({plan_.micro_batches, workspace.saved});
+    plan_.workspace_unit = workspace.unit;
+    plan_.workspace_source = workspace.source;
     plan_.device_workspace = rounded(worst) + rounded(saved);
     if (inputs_.device == DeviceKind::kCuda) {
       const Bytes allowance =
@@ -302,12 +293,13 @@ class Draft {
       plan_.device_lines.push_back(
           {"allocator", "allowance: the GPU's scratch and rounding", allowance, false});
     }
+    const std::string source(name_of(plan_.workspace_source));
     plan_.device_lines.push_back(
-        {"workspace", "bound, " + plan_.workspace_unit, rounded(worst), false});
+        {"workspace", source + ", " + plan_.workspace_unit, rounded(worst), false});
     if (saved > 0) {
       plan_.device_lines.push_back(
           {"saved graphs",
-           "bound, of " + std::to_string(plan_.kept_graphs) + " units (fsdp.recompute)",
+           source + ", of " + std::to_string(plan_.kept_graphs) + " units (fsdp.recompute)",
            rounded(saved), false});
     }
   }

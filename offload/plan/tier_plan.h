@@ -16,7 +16,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,22 +27,13 @@
 #include "nvme/store/nvme_inputs.h"
 #include "nvme/store/nvme_store.h"
 #include "offload/plan/machine.h"
+#include "offload/plan/unit_costs.h"
 #include "offload/schedule/step_schedule.h"
 #include "shard/shard_topology.h"
 #include "shard/state_format.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
-
-// Bounds of LibTorch's temporaries for one unit and one micro-batch.
-struct UnitCost {
-  Bytes forward = 0;
-  Bytes backward = 0;
-  Bytes saved = 0;  // kept between forward and backward when nothing is recomputed
-};
-
-// The costs of every unit for micro-batches of at most `positions` positions. Pure.
-using UnitCosts = std::function<std::vector<UnitCost>(int64_t positions, int64_t longest_document)>;
 
 // The disk tier of a run; not used where there are no directories.
 struct NvmeTier {
@@ -148,8 +138,9 @@ struct TierPlan {
 
   std::vector<PlannedBuffer> device_buffers;  // sums to device_owned
   Bytes device_owned = 0;
-  Bytes device_workspace = 0;  // bound
-  std::string workspace_unit;  // whose bound it is, "block.3 backward"
+  Bytes device_workspace = 0;
+  std::string workspace_unit;                           // which takes most, "block.3 backward"
+  CostSource workspace_source = CostSource::kMeasured;  // the least sure of all units'
   Bytes device_total = 0;
   Bytes device_cap = 0;  // auto on the CPU device: device_total
   bool device_cap_auto = false;

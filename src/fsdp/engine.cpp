@@ -4,18 +4,6 @@
 
 namespace longshore {
 
-UnitCosts unit_costs(const Model& model, DType compute, int threads) {
-  return [&model, compute, threads](int64_t positions, int64_t longest_document) {
-    std::vector<UnitCost> costs;
-    for (const UnitSpec& unit : model.spec().units) {
-      const UnitWorkspace bound =
-          model.workspace(unit.id, positions, longest_document, compute, threads);
-      costs.push_back({.forward = bound.forward, .backward = bound.backward, .saved = bound.saved});
-    }
-    return costs;
-  };
-}
-
 Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw,
                const RankGroups& groups, const RunKey& state_key, const EmulatedDevice& emulated)
     : model_(model),

@@ -33,9 +33,6 @@
 
 namespace longshore {
 
-// The plan's bounds of every unit's temporaries, as the model gives them.
-UnitCosts unit_costs(const Model& model, DType compute, int threads);
-
 // What tests change of the CPU device: its links and the order in which its streams get on.
 struct EmulatedDevice {
   LinkSpeeds links = {};

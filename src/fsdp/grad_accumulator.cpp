@@ -7,7 +7,7 @@
 namespace longshore {
 namespace {
 
-// Elements that are added at once: bounds the temporary (model/workspace.cpp counts it).
+// Elements that are added at once: bounds the temporary.
 constexpr int64_t kPieceElements = int64_t{1} << 18;
 // On a GPU a product is cut only to bound its result: pieces that small would be all launches.
 constexpr int64_t kGpuPieceElements = int64_t{1} << 25;

@@ -3,7 +3,6 @@
 #include "base/errors.h"
 #include "model/decoder_units.h"
 #include "model/head_unit.h"
-#include "model/workspace.h"
 
 namespace longshore {
 
@@ -21,15 +20,6 @@ DecoderModel::~DecoderModel() = default;
 
 const Unit& DecoderModel::unit(UnitId id) const {
   return *units_.at(static_cast<size_t>(id.value));
-}
-
-UnitWorkspace DecoderModel::workspace(UnitId id, int64_t positions, int64_t longest_document,
-                                      DType compute, int threads) const {
-  return decoder_workspace(arch_, spec_, id,
-                           {.positions = positions,
-                            .longest_document = longest_document,
-                            .compute = compute,
-                            .threads = threads});
 }
 
 }  // namespace longshore

@@ -21,8 +21,6 @@ class DecoderModel : public Model {
   const ModelSpec& spec() const override { return spec_; }
   const Unit& unit(UnitId id) const override;
   const LossUnit& loss_unit() const override { return *head_; }
-  UnitWorkspace workspace(UnitId id, int64_t positions, int64_t longest_document, DType compute,
-                          int threads) const override;
 
  private:
   ArchSpec arch_;

@@ -54,6 +54,26 @@ DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer)
   }
 }
 
+std::string DecoderBlock::signature() const {
+  std::string text = "block";
+  for (const int64_t value :
+       {arch_.hidden, arch_.intermediate, arch_.heads, arch_.kv_heads, arch_.head_dim,
+        layer_.window, static_cast<int64_t>(arch_.norm), static_cast<int64_t>(arch_.qk_norm),
+        static_cast<int64_t>(arch_.fused_qkv), static_cast<int64_t>(arch_.transposed_weights),
+        static_cast<int64_t>(arch_.gated), static_cast<int64_t>(arch_.activation),
+        static_cast<int64_t>(arch_.position)}) {
+    text += " " + std::to_string(value);
+  }
+  return text;
+}
+
+std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest) const {
+  std::vector<int64_t> lengths = {longest};
+  if (layer_.window > 1 && layer_.window < longest) lengths.push_back(layer_.window);
+  lengths.push_back(1);
+  return lengths;
+}
+
 Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
                             const MicroBatch& batch) const {
   const at::Tensor& x = in.at(0);

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "model/arch_spec.h"
@@ -38,6 +39,8 @@ class ModuleIndex {
 class EmbeddingUnit : public Unit {
  public:
   explicit EmbeddingUnit(const ArchSpec& arch);
+  std::string signature() const override { return "embedding"; }
+  std::vector<int64_t> worst_documents(int64_t longest) const override { return {longest}; }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
@@ -51,6 +54,9 @@ class EmbeddingUnit : public Unit {
 class DecoderBlock : public Unit {
  public:
   DecoderBlock(const ArchSpec& arch, int64_t layer);
+  std::string signature() const override;
+  // A window's length too: the longest that attention takes in one piece.
+  std::vector<int64_t> worst_documents(int64_t longest) const override;
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
 
  private:

@@ -4,8 +4,6 @@
 //
 // Work over many rows goes in pieces of a size that depends on the row's width alone, so that
 // temporaries are bounded and bits do not depend on the number of rows. Compute thread only.
-//
-// [Note: what is saved] The bounds of workspace.cpp count these tensors; change both together.
 #pragma once
 
 #include <ATen/ATen.h>

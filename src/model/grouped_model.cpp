@@ -3,6 +3,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <functional>
+#include <set>
 
 #include "base/errors.h"
 
@@ -19,7 +21,25 @@ class Chain {
 
   explicit Chain(std::vector<Member> members) : members_(std::move(members)) {}
 
-  size_t size() const { return members_.size(); }
+  // Empty where a member is like no other.
+  std::string signature() const {
+    std::string text;
+    for (const Member& member : members_) {
+      const std::string one = member.unit->signature();
+      if (one.empty()) return {};
+      text += one + "; ";
+    }
+    return text;
+  }
+
+  // Those of all members.
+  std::vector<int64_t> worst_documents(int64_t longest) const {
+    std::set<int64_t, std::greater<>> lengths = {longest};
+    for (const Member& member : members_) {
+      for (const int64_t length : member.unit->worst_documents(longest)) lengths.insert(length);
+    }
+    return {lengths.begin(), lengths.end()};
+  }
 
   Carry forward(UnitParameters parameters, Carry carry, const MicroBatch& batch) const {
     for (const Member& member : members_) {
@@ -124,6 +144,10 @@ Carry Chain::member_backward(const Member& member, UnitParameters parameters, co
 class GroupedUnit : public Unit {
  public:
   explicit GroupedUnit(Chain chain) : chain_(std::move(chain)) {}
+  std::string signature() const override { return chain_.signature(); }
+  std::vector<int64_t> worst_documents(int64_t longest) const override {
+    return chain_.worst_documents(longest);
+  }
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {
     return chain_.forward(parameters, in, batch);
@@ -143,6 +167,14 @@ class GroupedLoss : public LossUnit {
   GroupedLoss(Chain chain, const LossUnit* loss, std::vector<int32_t> parameters)
       : chain_(std::move(chain)), loss_(loss), parameters_(std::move(parameters)) {}
 
+  std::string signature() const override {
+    const std::string members = chain_.signature(), loss = loss_->signature();
+    return members.empty() || loss.empty() ? std::string() : members + loss;
+  }
+  std::vector<int64_t> worst_documents(int64_t longest) const override {
+    return chain_.worst_documents(longest);
+  }
+  int64_t positions_at_once() const override { return loss_->positions_at_once(); }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override {
     return loss_->loss(Chain::pick(parameters, parameters_), chain_.forward(parameters, in, batch),
                        batch);
@@ -223,33 +255,6 @@ const Unit& GroupedModel::unit(UnitId id) const {
 
 const LossUnit& GroupedModel::loss_unit() const {
   return loss_ != nullptr ? *loss_ : model_->loss_unit();
-}
-
-UnitWorkspace GroupedModel::workspace(UnitId id, int64_t positions, int64_t longest_document,
-                                      DType compute, int threads) const {
-  const std::vector<UnitId>& members = groups_.at(static_cast<size_t>(id.value));
-  UnitWorkspace group;
-  Bytes kept = 0;     // what lies between members
-  Bytes largest = 0;  // of these
-  for (UnitId member : members) {
-    const UnitWorkspace one =
-        model_->workspace(member, positions, longest_document, compute, threads);
-    group.forward = std::max(group.forward, one.forward);
-    group.backward = std::max({group.backward, one.backward, one.forward});
-    group.saved += one.saved;
-    Bytes carry = 0;
-    for (const CarryTensorSpec& tensor : model_->spec().unit(member).carry_out) {
-      carry += align_up(positions * tensor.elements_per_position * width_of(compute), 64);
-    }
-    kept += carry;
-    largest = std::max(largest, carry);
-  }
-  if (members.size() == 1) return group;
-  // Forward holds a member's input; backward all inputs, and the gradients on both its sides.
-  group.forward += largest;
-  group.backward += kept + 2 * largest;
-  group.saved = 0;  // members are always recomputed
-  return group;
 }
 
 }  // namespace longshore

@@ -20,8 +20,6 @@ class GroupedModel : public Model {
   const ModelSpec& spec() const override { return spec_; }
   const Unit& unit(UnitId id) const override;
   const LossUnit& loss_unit() const override;
-  UnitWorkspace workspace(UnitId id, int64_t positions, int64_t longest_document, DType compute,
-                          int threads) const override;
 
  private:
   const Model* model_;

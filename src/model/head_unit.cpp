@@ -53,6 +53,11 @@ HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
       index_(head_parameters(arch, "", tied)),
       head_index_(static_cast<int32_t>(head_parameters(arch, "", tied).size()) - (tied ? 0 : 1)) {}
 
+std::string HeadUnit::signature() const {
+  return "head " + std::to_string(static_cast<int>(norm_kind_)) + " " +
+         std::to_string(chunk_positions_);
+}
+
 at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
   return parameters[static_cast<size_t>(head_index_)];
 }

@@ -6,6 +6,8 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "model/arch_spec.h"
 #include "model/decoder_units.h"
@@ -24,6 +26,10 @@ constexpr int64_t head_chunk_positions(int64_t vocabulary) {
 class HeadUnit : public LossUnit {
  public:
   HeadUnit(const ArchSpec& arch, bool tied);
+  std::string signature() const override;
+  // It does not look at documents.
+  std::vector<int64_t> worst_documents(int64_t longest) const override { return {longest}; }
+  int64_t positions_at_once() const override { return chunk_positions_; }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             double scale, bool want_grad_in, GradSink& sink) const override;

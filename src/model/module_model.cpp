@@ -99,8 +99,7 @@ LossUnit::Result ModuleLoss::loss_and_gradients(UnitParameters parameters, const
 
 }  // namespace
 
-ModuleModel::ModuleModel(Bytes workspace_bytes_per_position)
-    : workspace_bytes_per_position_(workspace_bytes_per_position) {}
+ModuleModel::ModuleModel() = default;
 
 ModuleModel::~ModuleModel() = default;
 
@@ -149,16 +148,6 @@ const Unit& ModuleModel::unit(UnitId id) const {
 const LossUnit& ModuleModel::loss_unit() const {
   LONGSHORE_CHECK(loss_ != nullptr) << "add_loss was not called";
   return *loss_;
-}
-
-UnitWorkspace ModuleModel::workspace(UnitId id, int64_t positions, int64_t, DType compute,
-                                     int) const {
-  const Bytes activations = positions * workspace_bytes_per_position_;
-  Bytes parameters = 0;
-  for (const ParamSpec& parameter : spec_.unit(id).parameters) {
-    parameters += parameter.elements() * width_of(compute);
-  }
-  return {.forward = activations, .backward = activations + parameters, .saved = activations};
 }
 
 }  // namespace longshore

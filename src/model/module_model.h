@@ -1,7 +1,8 @@
 // ModuleModel: makes torch::nn::Modules into units, so that a model of one's own trains on the
-// engine. A module's parameters are pointed at the leased slot; its own memory is given up.
-// Build it, make an Engine of it, load the engine from `read_initial`. Owned by the user, who keeps
-// it alive as long as the engine; its units run on the compute thread.
+// engine. A module's parameters are pointed at the leased slot; its own memory is given up, from
+// the moment on that its units are measured for a plan. Build it, make an Engine of it, load the
+// engine from `read_initial`. Owned by the user, who keeps it alive as long as the engine; its
+// units run on the compute thread.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -23,8 +24,7 @@ class ModuleModel : public Model {
   // carry -> fp32 scores [T, classes]; the loss is the cross entropy against batch.targets.
   using Scores = std::function<at::Tensor(const Carry& in, const MicroBatch& batch)>;
 
-  // `workspace_bytes_per_position` bounds what one unit may allocate for a micro-batch.
-  explicit ModuleModel(Bytes workspace_bytes_per_position);
+  ModuleModel();
   ~ModuleModel() override;
 
   // Units are added in forward order, the loss last.
@@ -40,8 +40,6 @@ class ModuleModel : public Model {
   const ModelSpec& spec() const override { return spec_; }
   const Unit& unit(UnitId id) const override;
   const LossUnit& loss_unit() const override;
-  UnitWorkspace workspace(UnitId id, int64_t positions, int64_t longest_document, DType compute,
-                          int threads) const override;
 
  private:
   void add_spec(const std::string& name, const torch::nn::Module& module,
@@ -51,7 +49,6 @@ class ModuleModel : public Model {
   std::map<std::string, at::Tensor> initial_;  // fp32, flat
   std::vector<std::unique_ptr<Unit>> units_;
   std::unique_ptr<LossUnit> loss_;
-  Bytes workspace_bytes_per_position_;
 };
 
 }  // namespace longshore

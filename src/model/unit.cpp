@@ -11,12 +11,12 @@ std::vector<at::Tensor> make_leaves(const std::vector<at::Tensor>& views) {
   return leaves;
 }
 
-std::vector<at::Tensor> Unit::leaves(const std::vector<at::Tensor>& views) const {
+std::vector<at::Tensor> UnitCode::leaves(const std::vector<at::Tensor>& views) const {
   return make_leaves(views);
 }
 
-std::vector<at::Tensor> LossUnit::leaves(const std::vector<at::Tensor>& views) const {
-  return make_leaves(views);
+std::vector<int64_t> UnitCode::worst_documents(int64_t longest) const {
+  return {longest, 1};
 }
 
 Carry Unit::backward(UnitParameters, const Carry&, const MicroBatch&, const Carry&,

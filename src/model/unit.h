@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/dtype.h"
@@ -49,12 +50,28 @@ class GradSink {
   virtual void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) = 0;
 };
 
-class Unit {
+// What units and the loss have in common.
+class UnitCode {
  public:
-  virtual ~Unit() = default;
-  // The tensors that `forward` reads and autograd differentiates, for views of the unit's slot that
+  virtual ~UnitCode() = default;
+  // The tensors that the unit reads and autograd differentiates, for views of the unit's slot that
   // stay the same for the whole run. An adaptor points its own tensors at the views here.
   virtual std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const;
+
+  // [Note: measured workspace] What a unit allocates is not modelled but measured: fsdp/probe runs
+  // each distinct unit on its worst inputs before the plan is made. The two below tell it which.
+
+  // What decides the unit's temporaries beside its parameters: units of the same signature, shapes
+  // and carries take the same memory. Empty: there is no other unit like this one.
+  virtual std::string signature() const { return {}; }
+  // Lengths that documents of a micro-batch can have in its worst case, each at most `longest`:
+  // however a micro-batch is split into documents, it takes no more than it does when all are as
+  // long as one of these.
+  virtual std::vector<int64_t> worst_documents(int64_t longest) const;
+};
+
+class Unit : public UnitCode {
+ public:
   // Differentiable with autograd in `parameters` and `in`. The first unit gets an empty `in`.
   virtual Carry forward(UnitParameters parameters, const Carry& in,
                         const MicroBatch& batch) const = 0;
@@ -70,16 +87,16 @@ class Unit {
 std::vector<at::Tensor> make_leaves(const std::vector<at::Tensor>& views);
 
 // The last unit of a model: it ends in a sum of losses.
-class LossUnit {
+class LossUnit : public UnitCode {
  public:
   struct Result {
     double loss_sum = 0.0;  // over trained positions, not divided
     int64_t trained = 0;    // number of trained positions
     Carry grad_in;          // gradient of `in`; empty when not asked for
   };
-  virtual ~LossUnit() = default;
-  // As Unit::leaves.
-  virtual std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const;
+  // Trained positions that it works on at one time, where that is not all of them: with more of
+  // them it takes longer, but no more memory. 0: all.
+  virtual int64_t positions_at_once() const { return 0; }
   // Loss without gradients.
   virtual Result loss(UnitParameters parameters, const Carry& in,
                       const MicroBatch& batch) const = 0;
@@ -93,24 +110,12 @@ class LossUnit {
                             const at::Tensor& positions) const = 0;
 };
 
-// What a unit may allocate beyond the engine's own buffers, for a micro-batch of T positions.
-// Bounds of LibTorch's temporaries at the worst moment, in bytes.
-struct UnitWorkspace {
-  Bytes forward = 0;   // forward without a graph
-  Bytes backward = 0;  // recompute + backward, gradients of the parameters included
-  Bytes saved = 0;     // what recompute = "none" keeps between forward and backward
-};
-
 // A model the engine can run: the spec, and a function for every unit of it.
 struct Model {
   virtual ~Model() = default;
   virtual const ModelSpec& spec() const = 0;
   virtual const Unit& unit(UnitId id) const = 0;  // not the last one
   virtual const LossUnit& loss_unit() const = 0;  // the last one
-  // Bound for a micro-batch of at most `positions` positions, of which none of the documents is
-  // longer than `longest_document`, in compute dtype `compute`, with `threads` compute threads.
-  virtual UnitWorkspace workspace(UnitId id, int64_t positions, int64_t longest_document,
-                                  DType compute, int threads) const = 0;
 };
 
 }  // namespace longshore

@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "fsdp/engine.h"
+#include "fsdp/probe/measured_workspace.h"
 #include "offload/optimizer/clip.h"
 #include "offload/plan/machine.h"
 #include "tests/comm/rank_threads.h"
@@ -44,7 +45,7 @@ struct Variant {
 // A table, hidden layers of two sizes and a head.
 std::unique_ptr<ModuleModel> make_deep_model() {
   torch::manual_seed(11);
-  auto model = std::make_unique<ModuleModel>(Bytes{1} << 20);
+  auto model = std::make_unique<ModuleModel>();
   const std::vector<CarryTensorSpec> carry = {{kSmallHidden}};
   const auto randomise = [](torch::nn::Module& module) {
     const at::NoGradGuard no_grad;
@@ -75,10 +76,18 @@ std::unique_ptr<ModuleModel> make_deep_model() {
   return model;
 }
 
+// LibTorch's memory is counted for the whole process, so units are measured before ranks start.
+const UnitCosts& costs() {
+  static const UnitCosts measured =
+      unit_costs(*make_deep_model(), DType::kF32, 1,
+                 {.positions = kPositions, .longest_document = kPositions});
+  return measured;
+}
+
 TierPlan plan_of(const Model& model, const Variant& variant, int32_t ranks) {
   PlanInputs inputs;
   inputs.model = &model.spec();
-  inputs.costs = unit_costs(model, DType::kF32, 1);
+  inputs.costs = costs();
   // Split masters are joined for fp32 compute, which shared memory does not do.
   inputs.state = {.format = ranks == 1 ? StateFormat::kSplitBf16 : StateFormat::kFp32,
                   .compute = DType::kF32,
@@ -185,6 +194,7 @@ std::vector<std::vector<uint64_t>> train_ranks(int32_t ranks, const std::vector<
   std::vector<std::vector<uint64_t>> digests(variants.size(),
                                              std::vector<uint64_t>(static_cast<size_t>(ranks)));
   all_batches();
+  costs();
   std::mutex generator;  // LibTorch's, which makes the models
   run_ranks(ranks, [&](World& world) {
     const int32_t rank = world.ranks().rank;

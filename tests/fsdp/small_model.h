@@ -41,7 +41,7 @@ struct SmallModules {
 };
 
 inline std::unique_ptr<ModuleModel> make_small_model(SmallModules modules) {
-  auto model = std::make_unique<ModuleModel>(Bytes{1} << 20);
+  auto model = std::make_unique<ModuleModel>();
   const std::vector<CarryTensorSpec> carry = {{kSmallHidden}};
   model->add_unit(
       "table", modules.table.ptr(),

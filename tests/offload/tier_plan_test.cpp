@@ -536,12 +536,12 @@ TEST(PlanInputs, ComeFromTheRunFile) {
   config.optimizer.betas = {0.8, 0.99};
   config.optimizer.decay = OptimizerSection::Decay::kAll;
   const ModelSpec model = fakes::make_small_model(1, false);
-  const PlanInputs inputs = plan_inputs(config, model, made_up_costs(3), made_up_machine());
+  const PlanInputs inputs = plan_inputs(config, model, made_up_machine());
   EXPECT_EQ(inputs.micro_batch, 3);
   EXPECT_EQ(inputs.max_tokens, config.data.max_tokens);
   EXPECT_FALSE(inputs.recompute);
   config.fsdp.recompute = FsdpSection::Recompute::kAuto;
-  EXPECT_TRUE(plan_inputs(config, model, made_up_costs(3), made_up_machine()).keep_what_fits);
+  EXPECT_TRUE(plan_inputs(config, model, made_up_machine()).keep_what_fits);
   EXPECT_EQ(inputs.state.format, StateFormat::kFp32);
   EXPECT_EQ(inputs.state.drain, DType::kF32) << "auto follows compute";
   EXPECT_EQ(inputs.device_cap, 5 * kMiB);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <filesystem>
 
+#include "base/file.h"
 #include "hf/model_directory.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/commands/command_line.h"
@@ -66,6 +67,40 @@ TEST(DeviceMemory, TrainsAModelEightTimesLargerThanTheCap) {
     EXPECT_LE(step.at("memory_bytes").at("device_peak").get<int64_t>(), cap);
   }
   std::filesystem::remove_all(directory);
+}
+
+// A directory with nothing but the configuration of a llama of this width, two layers.
+std::string wide_model(int64_t hidden) {
+  const std::string directory = scratch_directory("wide-" + std::to_string(hidden));
+  std::filesystem::create_directories(directory);
+  const Json config = {{"model_type", "llama"},
+                       {"vocab_size", 512},
+                       {"hidden_size", hidden},
+                       {"intermediate_size", 2 * hidden},
+                       {"num_hidden_layers", 2},
+                       {"num_attention_heads", hidden / 64},
+                       {"num_key_value_heads", hidden / 64},
+                       {"max_position_embeddings", 128}};
+  write_file_durably(directory + "/config.json", config.dump());
+  return directory;
+}
+
+// Few positions and wide matrices: what backward takes is the gradients of the parameters, and, on
+// top of all of them, what adding them to fp32 sums takes for a moment.
+TEST(DeviceMemory, KeepsThePlanWhereMicroBatchesAreShortAndTheModelWide) {
+  for (const auto& [hidden, positions] : {std::pair{512, 16}, {512, 64}, {768, 32}}) {
+    const std::string directory = wide_model(hidden);
+    RunDriver run("short-and-wide");
+    std::vector<std::string> arguments = RunDriver::golden_arguments("llama");
+    arguments.insert(
+        arguments.end(),
+        {"--model.path=\"" + directory + "\"", "--model.init=random", "--data.overlength=truncate",
+         "--data.max_tokens=" + std::to_string(positions), "--train.sequences_per_step=1",
+         "--train.steps=1", "--precision.compute=bf16"});
+    EXPECT_EQ(run.train(arguments), 0) << hidden << " wide, " << positions << " positions";
+    run.expect_within_plan();
+    std::filesystem::remove_all(directory);
+  }
 }
 
 // A head much wider than the batch is long: the gradient of its matrix, summed a piece at a time,

@@ -9,6 +9,7 @@
 #include "offload/plan/plan_text.h"
 #include "offload/schedule/schedule_text.h"
 #include "trainer/commands/commands.h"
+#include "trainer/run/measure_workspace.h"
 #include "trainer/run/run_directory.h"
 #include "trainer/run/run_environment.h"
 #include "trainer/run/signal_flag.h"
@@ -99,7 +100,8 @@ int run_validate(const RunArguments& run) {
 }
 
 int run_plan(const RunArguments& run, const AssumedRanks& assumed, const PlanOptions& options) {
-  const RunSetup setup = prepare_run(run, assumed);
+  RunSetup setup = prepare_run(run, assumed);
+  measure_workspace(setup);
   const TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
   const StepSchedule& schedule = plan.schedules.train;
   if (!options.svg.empty()) {

@@ -3,6 +3,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "offload/plan/plan_inputs.h"
+#include "trainer/run/measure_workspace.h"
 #include "trainer/run/resume_point.h"
 
 namespace longshore {
@@ -10,6 +11,7 @@ namespace longshore {
 LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
   LoadedRun run;
   run.setup = prepare_run(arguments);
+  measure_workspace(run.setup);
   const RunConfig& config = run.setup.config;
   // Whatever tier the run trains on, here its checkpoint is read into host memory.
   run.setup.inputs.nvme = {};

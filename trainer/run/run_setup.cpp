@@ -6,13 +6,13 @@
 #include "base/cpu_features.h"
 #include "base/errors.h"
 #include "device/cuda_device.h"
-#include "fsdp/engine.h"
 #include "nvme/probe/drive_room.h"
 #include "nvme/probe/drive_wear.h"
 #include "offload/optimizer/adamw_rule.h"
 #include "offload/plan/plan_inputs.h"
 #include "trainer/run/drive_geometry.h"
 #include "trainer/run/gather_choice.h"
+#include "trainer/run/measure_workspace.h"
 #include "trainer/run/step_seconds.h"
 
 namespace longshore {
@@ -83,10 +83,7 @@ void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node
   // Before the model: its tables are LibTorch's first computation.
   setup.compute = set_compute_threads(compute_threads(setup.config, setup.machine));
   setup.source = open_source(setup.config);
-  setup.inputs = plan_inputs(
-      setup.config, setup.source->spec(),
-      unit_costs(setup.source->model(), setup.config.precision.compute, setup.compute.threads),
-      setup.machine);
+  setup.inputs = plan_inputs(setup.config, setup.source->spec(), setup.machine);
   setup.inputs.topology = topology;
   setup.inputs.ranks_per_node = ranks_per_node;
   setup.inputs.data_bytes = estimate_data_bytes(setup.config.data);
@@ -160,6 +157,7 @@ RunSetup join_run(const RunArguments& arguments) {
     fill(setup, setup.ranks->topology(), setup.ranks->info().local_size);
     require_device(setup.config, setup.machine);
     agree_on_run(setup);
+    measure_workspace(setup);
     settle_drive_geometry(setup);
   } catch (const std::exception& error) {
     setup.ranks->world().report_failure(error.what());

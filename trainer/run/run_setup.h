@@ -40,7 +40,8 @@ struct RunSetup {
 
 // Reads the run file, looks at the machine, sets LibTorch's threads and opens the model, for a
 // process of its own that plans for `assumed` ranks, and for a GPU that need not be here. Throws
-// ConfigError or DataError with every problem found.
+// ConfigError or DataError with every problem found. Who wants the plan calls measure_workspace()
+// first.
 RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed = {});
 
 // The same for one of the ranks that a launcher started; throws CommError too. All ranks have the

@@ -1,0 +1,43 @@
+#include "trainer/run/measure_workspace.h"
+
+#include <cstdio>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "fsdp/probe/measured_workspace.h"
+#include "trainer/run/run_environment.h"
+#include "trainer/run/run_prepare.h"
+
+namespace longshore {
+
+void measure_workspace(RunSetup& setup) {
+  const PlanInputs& inputs = setup.inputs;
+  ProbeOptions options;
+  // A GPU that is not here: what its units hold is much the same, its kernels' scratch is the
+  // plan's allowance.
+  options.elsewhere = inputs.device == DeviceKind::kCuda && setup.machine.gpus.empty();
+  options.device = {.kind = options.elsewhere ? DeviceKind::kCpu : inputs.device,
+                    .gpu = setup.ranks ? setup.ranks->info().local_rank : 0,
+                    .compute = inputs.state.compute};
+  options.threads = setup.compute.threads;
+  // A number beyond counting is refused by the plan.
+  options.run = {
+      .positions =
+          checked_multiply(inputs.micro_batch, inputs.max_tokens).value_or(inputs.max_tokens),
+      .longest_document = inputs.max_tokens};
+  options.memory = setup.machine.host_available() / inputs.ranks_per_node;
+  options.cache = cache_directory(setup.config) + "/workspace";
+  options.program = build_id() + "\n" + setup.machine.cpu_model;
+  MeasuredWorkspace measured(setup.source->model(), options);
+  if (setup.ranks) {
+    measured.take_largest(setup.ranks->world().exchange("the units' workspace", measured.text()));
+  }
+  setup.inputs.costs = measured.costs();
+  if (measured.units_run() == 0 || (setup.ranks && !setup.ranks->first())) return;
+  char text[80];
+  std::snprintf(text, sizeof text, "ran %d units in %.2f s to measure what memory they take",
+                measured.units_run(), measured.seconds());
+  log_info(text);
+}
+
+}  // namespace longshore
