@@ -7,6 +7,8 @@
 
 #include <csignal>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <random>
 #include <set>
 
@@ -75,6 +77,49 @@ TEST_F(PrepareCache, MakesAnEntryOnceAndAnewWhenAnythingThatMattersChanges) {
   EXPECT_EQ(prepare_or_open(options_).made, 1);
 }
 
+// Goal: whatever decides what becomes of a row is part of an entry's name, one by one.
+TEST_F(PrepareCache, KnowsEntriesByEverySettingThatMatters) {
+  options_.files = {files_.write(
+      "a.jsonl",
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", "
+      "\"content\": \"a\"}], \"dialog\": [{\"role\": \"user\", \"content\": \"r\"}, {\"role\": "
+      "\"assistant\", \"content\": \"b\"}], \"text\": \"t\", \"prompt\": \"p\", "
+      "\"completion\": \"c\", \"context\": \"x\"}\n")};
+  const auto made = [this] { return prepare_or_open(options_).made; };
+  ASSERT_EQ(made(), 1);
+  const PrepareOptions first = options_;
+  const auto expect_anew = [&](const char* what, const std::function<void()>& change) {
+    options_ = first;
+    change();
+    EXPECT_EQ(made(), 1) << what;
+    EXPECT_EQ(made(), 0) << what;
+    options_ = first;
+    EXPECT_EQ(made(), 0) << what;
+  };
+  const ChatTemplate other = ChatTemplate::from_text(
+      "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+      "{% if add_generation_prompt %}[assistant]{% endif %}",
+      letters(), "2024-07-26", "other");
+  expect_anew("the chat template", [&] { options_.chat = &other; });
+  expect_anew("data.keys", [&] { options_.data.keys = {"messages = \"dialog\""}; });
+  expect_anew("data.format", [&] { options_.data.format = DataSection::Format::kText; });
+  expect_anew("data.mask", [&] { options_.data.mask = DataSection::Mask::kAll; });
+  expect_anew("data.template_arguments",
+              [&] { options_.data.template_arguments = {"thinking = true"}; });
+  expect_anew("data.prompt_template", [&] {
+    options_.data.format = DataSection::Format::kPromptCompletion;
+    options_.data.prompt_template = "Q: {prompt}";
+  });
+  expect_anew("the same, otherwise", [&] {
+    options_.data.format = DataSection::Format::kPromptCompletion;
+    options_.data.prompt_template = "Q! {prompt}";
+  });
+  expect_anew("data.bad_rows", [&] { options_.data.bad_rows = DataSection::BadRows::kSkip; });
+  expect_anew("data.overlength",
+              [&] { options_.data.overlength = DataSection::Overlength::kDrop; });
+  expect_anew("the vocabulary", [&] { options_.model_vocabulary_size = 300; });
+}
+
 TEST_F(PrepareCache, GivesTheSameBytesAtAnyNumberOfThreads) {
   options_.files = {files_.write("rows.jsonl", many_rows(3000))};
   options_.threads = 1;
@@ -137,6 +182,28 @@ TEST_F(PrepareCache, GoesOnAfterKillsAndEndsWithTheSameBytes) {
   EXPECT_FALSE(fs::exists(path.substr(0, path.size() - 4) + ".partial"));
 }
 
+// When a process in this cache last noted how far it is.
+std::optional<fs::file_time_type> last_note(const std::string& cache) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(cache, ignored)) {
+    if (entry.path().extension() != ".partial") continue;
+    const auto time = fs::last_write_time(entry.path() / "progress.json", ignored);
+    if (!ignored) return time;
+  }
+  return std::nullopt;
+}
+
+// Until the child has noted something, or has ended.
+void wait_for_note(const std::string& cache, std::optional<fs::file_time_type> before,
+                   pid_t child) {
+  siginfo_t ended{};
+  while (last_note(cache) == before) {
+    ::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOHANG | WNOWAIT);
+    if (ended.si_pid == child) return;
+    ::usleep(200);
+  }
+}
+
 // The same with kill -9 from outside, wherever the process is: between two writes, in one, in
 // fsync.
 TEST_F(PrepareCache, EndsWithTheSameBytesAfterKillsAtRandomMoments) {
@@ -148,6 +215,7 @@ TEST_F(PrepareCache, EndsWithTheSameBytesAfterKillsAtRandomMoments) {
   std::mt19937 random(11);
   int kills = 0;
   for (int round = 0; round < 15; ++round) {
+    const std::optional<fs::file_time_type> before = last_note(options_.cache);
     const pid_t child = ::fork();
     if (child == 0) {
       try {
@@ -157,7 +225,8 @@ TEST_F(PrepareCache, EndsWithTheSameBytesAfterKillsAtRandomMoments) {
       }
       ::_exit(0);
     }
-    ::usleep(std::uniform_int_distribution<useconds_t>(1000, 60'000)(random));
+    wait_for_note(options_.cache, before, child);
+    ::usleep(std::uniform_int_distribution<useconds_t>(0, 5000)(random));
     ::kill(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -167,7 +236,7 @@ TEST_F(PrepareCache, EndsWithTheSameBytesAfterKillsAtRandomMoments) {
     }
     ++kills;
   }
-  EXPECT_GE(kills, 1);
+  EXPECT_GE(kills, 3) << "while the entry was being written";
   EXPECT_EQ(bytes_of_entry(), whole);
 }
 

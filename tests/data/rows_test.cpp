@@ -61,6 +61,27 @@ TEST_F(Rows, TrainsCompletionsAndTheirEos) {
   EXPECT_EQ(learned(alpaca, 1), "done</s>");
 }
 
+// Goal: a token that spells the end of the prompt and the beginning of the completion is trained:
+// else nobody would learn how an answer begins.
+TEST_F(Rows, TrainsATokenThatSpellsPromptAndCompletion) {
+  TokenizerRecipe recipe{.vocabulary_size = 258, .eos_token = "</s>"};
+  TokenizerTrainer trainer(recipe);
+  for (int i = 0; i < 20; ++i) trainer.add_document("bc");
+  const TrainedTokenizer trained = trainer.finish();
+  const Tokenizer pairs = Tokenizer::from_files(
+      {.tokenizer = trained.tokenizer_json, .tokenizer_config = trained.tokenizer_config_json},
+      "pairs");
+  options_.tokenizer = &pairs;
+  options_.model_vocabulary_size = 258;
+  const LoadedData data = load("{\"prompt\": \"ab\", \"completion\": \"cd\"}\n");
+  const Ids tokens = tokens_of(data, 0);
+  ASSERT_EQ(tokens.size(), 4u) << "a, bc, d and the end";
+  const Ids targets = targets_of(data, 0);
+  EXPECT_EQ(targets, (Ids{tokens[1], tokens[2], tokens[3], kNotTrained}));
+  const LoadedData apart = load("{\"prompt\": \"bca\", \"completion\": \"d\"}\n");
+  EXPECT_EQ(targets_of(apart, 0).at(0), kNotTrained) << "a belongs to the prompt alone";
+}
+
 TEST_F(Rows, FillsThePromptTemplateAndRenamesKeys) {
   options_.data.keys = {"prompt = \"question\"", "context = \"hint\"", "completion = \"answer\""};
   const std::string row = "{\"question\": \"{context}\", \"hint\": \"h\", \"answer\": \"a\"}\n";
