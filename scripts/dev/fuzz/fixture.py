@@ -153,6 +153,8 @@ def make(binary, root, repository, environment):
     longshore("init-model", "--preset", "tiny-llama", "--vocabulary", "300", "--text",
               "data/text.jsonl", "model")
     (root / "model/chat_template.jinja").write_text(TEMPLATE)
+    (root / "model/generation_config.json").write_text(json.dumps(
+        {"bos_token_id": 1, "eos_token_id": [2], "temperature": 0.7, "max_length": 64}))
     shutil.copytree(repository / "tests/parity/golden/llama-indexed", root / "indexed")
     drives = 'optimizer = "nvme"\nparameters = "nvme"\nnvme = ["drives/a", "drives/b"]'
     write = lambda name, **more: (root / f"{name}.toml").write_text(
