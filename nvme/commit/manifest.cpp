@@ -96,6 +96,17 @@ std::optional<Manifest> decode(std::span<const std::byte> block) {
   return manifest;
 }
 
+bool is_empty(std::span<const std::byte> block) {
+  return std::ranges::all_of(block, [](std::byte b) { return b == std::byte{0}; });
+}
+
+std::optional<RunKey> claimed_run(std::span<const std::byte> block) {
+  if (static_cast<Bytes>(block.size()) != kBlockBytes || get<uint64_t>(block, 0) != kMagic) {
+    return std::nullopt;
+  }
+  return RunKey{get<std::array<uint64_t, 2>>(block, 16)};
+}
+
 int64_t digest_of(const CommitPoint& point) {
   const std::array<uint64_t, 5> fields = {point.sequence, point.version, point.incarnation,
                                           point.data_incarnation,

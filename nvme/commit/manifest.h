@@ -26,6 +26,7 @@
 namespace longshore {
 
 inline constexpr Bytes kMaxNoteBytes = 2048;
+inline constexpr int kManifestCopies = 2;
 
 // 128 random bits of the run, made when its state is.
 struct RunKey {
@@ -65,6 +66,11 @@ struct Manifest {
 void encode(const Manifest& manifest, std::span<std::byte> block);
 // nullopt where the checksum or a field is wrong.
 std::optional<Manifest> decode(std::span<const std::byte> block);
+
+// All zeros: no manifest was ever there, or it was voided.
+bool is_empty(std::span<const std::byte> block);
+// The run that a block names which begins as a manifest does, whole or not.
+std::optional<RunKey> claimed_run(std::span<const std::byte> block);
 
 // What two ranks must have in common for a point to be the same one. Never negative.
 int64_t digest_of(const CommitPoint& point);

@@ -10,7 +10,8 @@ namespace {
 // Places on the ballot.
 constexpr size_t kSequence = 0;  // of the candidate, -1 without one
 constexpr size_t kDigest = 1;
-constexpr size_t kWhole = 2;
+constexpr size_t kWhole = 2;  // while verifying
+constexpr size_t kSeen = 2;   // while proposing: the newest on any drive, -1 without one
 constexpr size_t kRandom = 3;
 
 }  // namespace
@@ -35,6 +36,7 @@ Ballot Recovery::question() {
     ballot[kSequence] = static_cast<int64_t>(candidates_.front().point.sequence);
     ballot[kDigest] = digest_of(candidates_.front().point);
   }
+  if (phase_ == Phase::kPropose) ballot[kSeen] = log_->newest_seen();
   if (phase_ == Phase::kVerify) ballot[kWhole] = verify_(candidates_.front()) ? 1 : 0;
   if (phase_ == Phase::kVoid && existing_ == Existing::kForget) {
     log_->void_all();
@@ -69,7 +71,7 @@ void Recovery::answer(const Outcome& outcome) {
 }
 
 void Recovery::after_proposals(const Outcome& outcome) {
-  newest_anywhere_ = std::max(newest_anywhere_, outcome.greatest[kSequence]);
+  newest_anywhere_ = std::max(newest_anywhere_, outcome.greatest[kSeen]);
   if (outcome.least[kSequence] < 0) {
     // Commit 1 is written only after commit 0 was acknowledged: then something was lost.
     if (newest_anywhere_ >= 1 || damaged_) refuse();

@@ -2,8 +2,9 @@
 // machine without a communicator: it asks a question, is told the outcome over all ranks, and asks
 // again; `recover` drives it with an Agreement. One thread.
 //
-//   propose  every rank names its newest candidate; a rank with a newer one drops it; candidates of
-//            one number but different histories (incarnations) are dropped by all
+//   propose  every rank names its newest candidate, and the newest manifest on any of its drives; a
+//            rank with a newer candidate drops it; candidates of one number but different histories
+//            (incarnations) are dropped by all
 //   verify   every rank checks all bytes of the candidate; one bad rank, and all drop it
 //   void     every rank makes newer manifests invalid, durably, before anybody writes: else two
 //            histories could mix. The outcome of this round is the new incarnation.

@@ -8,14 +8,12 @@
 namespace longshore {
 namespace {
 
-constexpr int kCopies = 2;
-
 Bytes offset_of(int copy) {
   return copy * kManifestStride;
 }
 
 int copy_of(uint64_t sequence) {
-  return static_cast<int>(sequence % kCopies);
+  return static_cast<int>(sequence % kManifestCopies);
 }
 
 }  // namespace
@@ -34,20 +32,6 @@ VersionLog::VersionLog(std::vector<Drive*> drives, const LogIdentity& identity)
   LONGSHORE_CHECK(!drives_.empty() && drives_.size() <= kMaxDrives) << drives_.size();
 }
 
-std::optional<Manifest> VersionLog::peek(Drive& drive) {
-  std::optional<Manifest> newest;
-  const BlockBuffer block(kBlockBytes);
-  for (int copy = 0; copy < kCopies; ++copy) {
-    if (drive.size_bytes() < kManifestAreaBytes) return std::nullopt;
-    drive.read(offset_of(copy), block.bytes());
-    const std::optional<Manifest> manifest = decode(block.bytes());
-    if (manifest && (!newest || manifest->point.sequence > newest->point.sequence)) {
-      newest = manifest;
-    }
-  }
-  return newest;
-}
-
 std::optional<Manifest> VersionLog::read_copy(size_t drive, int copy) {
   const BlockBuffer block(kBlockBytes);
   try {
@@ -58,9 +42,7 @@ std::optional<Manifest> VersionLog::read_copy(size_t drive, int copy) {
   }
   const std::optional<Manifest> manifest = decode(block.bytes());
   if (!manifest) {
-    const bool empty =
-        std::ranges::all_of(block.bytes(), [](std::byte b) { return b == std::byte{0}; });
-    if (!empty) {
+    if (!is_empty(block.bytes())) {
       log_warning(drives_[drive]->path() + ": the manifest at offset " +
                   std::to_string(offset_of(copy)) + " is damaged; the other copy decides");
     }
@@ -106,7 +88,7 @@ void VersionLog::check_identity(const Manifest& manifest, size_t drive) const {
 std::vector<LoggedPoint> VersionLog::read() {
   flush_all(drives_);
   std::vector<LoggedPoint> points;
-  for (int copy = 0; copy < kCopies; ++copy) {
+  for (int copy = 0; copy < kManifestCopies; ++copy) {
     LoggedPoint logged;
     bool common = true;
     for (size_t drive = 0; drive < drives_.size(); ++drive) {
@@ -114,6 +96,7 @@ std::vector<LoggedPoint> VersionLog::read() {
       common = common && manifest &&
                (drive == 0 || digest_of(manifest->point) == digest_of(logged.point));
       if (!manifest) continue;
+      newest_seen_ = std::max(newest_seen_, static_cast<int64_t>(manifest->point.sequence));
       if (drive == 0) logged.point = manifest->point;
       logged.table_roots.push_back(manifest->table_root);
     }
@@ -166,18 +149,18 @@ void VersionLog::claim() {
 void VersionLog::void_all() {
   const BlockBuffer block(kBlockBytes);
   for (size_t drive = 0; drive < drives_.size(); ++drive) {
-    for (int copy = 0; copy < kCopies; ++copy) {
+    for (int copy = 0; copy < kManifestCopies; ++copy) {
       drives_[drive]->read(offset_of(copy), block.bytes());
       if (const auto manifest = decode(block.bytes())) check_run(*manifest, drive);
     }
   }
   std::vector<BlockBuffer> zeros;
   for (size_t i = 0; i < drives_.size(); ++i) zeros.emplace_back(kBlockBytes);
-  for (int copy = 0; copy < kCopies; ++copy) write_block(copy, zeros);
+  for (int copy = 0; copy < kManifestCopies; ++copy) write_block(copy, zeros);
 }
 
 void VersionLog::void_newer_than(std::optional<uint64_t> newest) {
-  for (int copy = 0; copy < kCopies; ++copy) {
+  for (int copy = 0; copy < kManifestCopies; ++copy) {
     if (newest && copy_of(*newest) == copy) continue;
     bool newer = false;
     for (size_t drive = 0; drive < drives_.size(); ++drive) {

@@ -48,8 +48,9 @@ class VersionLog {
   // The same for all manifests of this run, of whatever layout. CheckpointError where the files are
   // another run's.
   void void_all();
-  // Of a manifest on the drive, if there is a valid one: what the files were made with.
-  static std::optional<Manifest> peek(Drive& drive);
+  // The greatest sequence of a manifest that `read` found on any drive, whether the others have it
+  // or not; -1 without one.
+  int64_t newest_seen() const { return newest_seen_; }
 
  private:
   std::optional<Manifest> read_copy(size_t drive, int copy);
@@ -59,6 +60,7 @@ class VersionLog {
 
   std::vector<Drive*> drives_;
   LogIdentity identity_;
+  int64_t newest_seen_ = -1;
 };
 
 }  // namespace longshore

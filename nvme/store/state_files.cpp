@@ -1,12 +1,14 @@
 #include "nvme/store/state_files.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "nvme/commit/version_log.h"
+#include "nvme/drive/block_buffer.h"
 
 namespace longshore {
 namespace {
@@ -22,17 +24,42 @@ std::string state_file_path(const std::string& directory, int32_t rank, StateFil
   return directory + "/" + name;
 }
 
-std::optional<Manifest> peek_state_file(const std::vector<std::string>& directories, int32_t rank) {
-  LONGSHORE_CHECK(!directories.empty());
-  const std::string path = state_file_path(directories.front(), rank);
-  if (access(path.c_str(), F_OK) != 0) return std::nullopt;
+StateFileContent read_state_file(const std::string& directory, int32_t rank) {
+  StateFileContent content;
+  const std::string path = state_file_path(directory, rank);
+  struct stat status{};
+  if (lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return content;
+    throw IoError("stat", path, errno);
+  }
   DriveOptions options;
   options.file.path = path;
   options.chunk_bytes = kPeekChunkBytes;
   options.depth = 1;
   options.engine = IoEngine::kThreads;
   OpenDrive drive(options);
-  return VersionLog::peek(drive);
+  content.bytes = drive.size_bytes();
+  // What a run makes has its whole size at once: a shorter file is not as a run left it.
+  content.unknown = content.bytes > 0 && content.bytes < kManifestAreaBytes;
+  const BlockBuffer block(kBlockBytes);
+  for (int copy = 0; copy < kManifestCopies && content.bytes >= kManifestAreaBytes; ++copy) {
+    drive.read(copy * kManifestStride, block.bytes());
+    const std::optional<Manifest> manifest = decode(block.bytes());
+    const bool newer = manifest && (!content.manifest ||
+                                    manifest->point.sequence > content.manifest->point.sequence);
+    if (newer) content.manifest = manifest;
+    if (manifest || is_empty(block.bytes())) continue;
+    content.unknown = true;
+    if (!content.claimed) content.claimed = claimed_run(block.bytes());
+  }
+  // The other copy decides.
+  if (content.manifest) content.unknown = false;
+  return content;
+}
+
+std::optional<Manifest> peek_state_file(const std::vector<std::string>& directories, int32_t rank) {
+  LONGSHORE_CHECK(!directories.empty());
+  return read_state_file(directories.front(), rank).manifest;
 }
 
 std::vector<std::unique_ptr<Drive>> open_state_files(const StateFileOptions& options,

@@ -22,8 +22,16 @@ enum class StateFile : uint8_t {
 std::string state_file_path(const std::string& directory, int32_t rank,
                             StateFile file = StateFile::kState);
 
-// The newest manifest in the first directory's file: what the files were made with. Nothing where
-// there is no file, or none with a manifest. Waits for the lock as opening does.
+// What stands where a state file of a rank is to be.
+struct StateFileContent {
+  Bytes bytes = 0;                   // 0: no file, or an empty one
+  std::optional<Manifest> manifest;  // the newest
+  bool unknown = false;              // bytes where manifests are, and none of them is one
+  std::optional<RunKey> claimed;     // of a block that begins as a manifest and is not whole
+};
+// Changes nothing. Waits for the lock as opening does.
+StateFileContent read_state_file(const std::string& directory, int32_t rank);
+// The newest manifest in the first directory's file: what the files were made with.
 std::optional<Manifest> peek_state_file(const std::vector<std::string>& directories, int32_t rank);
 
 struct StateFileOptions {
