@@ -6,32 +6,42 @@
 
 #include "base/errors.h"
 #include "base/philox.h"
+#include "base/printable.h"
+#include "data/dataset.h"
 
 namespace longshore {
 namespace {
 
-// All prompts that still grow, end to end, as one micro-batch.
+// Texts that grow by a token, end to end, as one micro-batch.
 struct GrowingBatch {
-  std::vector<int64_t> tokens, positions, targets, starts, last_positions;
+  std::vector<int64_t> tokens, positions, targets, starts = {0}, last_positions;
   std::vector<size_t> prompts;
+
+  void add(size_t prompt, const std::vector<TokenId>& text) {
+    for (size_t t = 0; t < text.size(); ++t) {
+      tokens.push_back(text[t]);
+      positions.push_back(static_cast<int64_t>(t));
+      targets.push_back(kNotTrained);
+    }
+    starts.push_back(static_cast<int64_t>(tokens.size()));
+    last_positions.push_back(static_cast<int64_t>(tokens.size()) - 1);
+    prompts.push_back(prompt);
+  }
 };
 
-GrowingBatch join_growing(const std::vector<std::vector<TokenId>>& texts,
-                          const std::vector<Generated>& results) {
-  GrowingBatch batch;
-  batch.starts.push_back(0);
+// All texts that still grow, in as many micro-batches of `most` positions as they take.
+std::vector<GrowingBatch> join_growing(const std::vector<std::vector<TokenId>>& texts,
+                                       const std::vector<Generated>& results, int64_t most) {
+  std::vector<GrowingBatch> batches;
   for (size_t i = 0; i < texts.size(); ++i) {
     if (results[i].ended) continue;
-    for (size_t t = 0; t < texts[i].size(); ++t) {
-      batch.tokens.push_back(texts[i][t]);
-      batch.positions.push_back(static_cast<int64_t>(t));
+    const size_t needed = texts[i].size();
+    if (batches.empty() || batches.back().tokens.size() + needed > static_cast<size_t>(most)) {
+      batches.emplace_back();
     }
-    batch.starts.push_back(static_cast<int64_t>(batch.tokens.size()));
-    batch.last_positions.push_back(static_cast<int64_t>(batch.tokens.size()) - 1);
-    batch.prompts.push_back(i);
+    batches.back().add(i, texts[i]);
   }
-  batch.targets.assign(batch.tokens.size(), -100);
-  return batch;
+  return batches;
 }
 
 at::Tensor next_scores(Engine& engine, const GrowingBatch& batch) {
@@ -43,54 +53,109 @@ at::Tensor next_scores(Engine& engine, const GrowingBatch& batch) {
   return engine.logits(loaded[0], at::tensor(batch.last_positions, at::kLong));
 }
 
+// The rows of the embedding.
+int64_t vocabulary_of(const Engine& engine) {
+  return engine.spec().units.front().parameters.front().shape.front();
+}
+
 std::vector<std::vector<TokenId>> encode_prompts(const Engine& engine, const Tokenizer& tokenizer,
                                                  const GenerateRequest& request) {
+  const int64_t rows = vocabulary_of(engine);
+  const int64_t longest = std::min(request.longest, engine.plan().positions);
   std::vector<std::vector<TokenId>> texts;
-  int64_t positions = 0;
   for (const std::string& prompt : request.prompts) {
     texts.push_back(tokenizer.encode(prompt, SpecialTokens::kAdd));
-    if (texts.back().empty()) throw ConfigError("--prompt: the text has no tokens");
-    positions += static_cast<int64_t>(texts.back().size()) + request.max_new_tokens;
-  }
-  if (positions > engine.plan().positions) {
-    throw ConfigError("generate: " + std::to_string(positions) +
-                      " positions of prompts and new tokens, the "
-                      "plan has " +
-                      std::to_string(engine.plan().positions) +
-                      "; raise data.max_tokens or train.micro_batch, or lower --max-new-tokens");
+    const std::vector<TokenId>& text = texts.back();
+    const std::string name = "the prompt '" + printable(prompt, 40) + "'";
+    if (text.empty()) throw ConfigError(name + " has no tokens");
+    for (const TokenId token : text) {
+      if (token >= 0 && token < rows) continue;
+      throw ConfigError(name + " has the token " + std::to_string(token) + ", the model has " +
+                        std::to_string(rows) + "; the tokenizer is not this model's");
+    }
+    const auto tokens = static_cast<int64_t>(text.size());
+    if (request.max_new_tokens <= longest - tokens) continue;
+    throw ConfigError(name + " has " + std::to_string(tokens) + " tokens, with " +
+                      std::to_string(request.max_new_tokens) + " new ones more than the " +
+                      std::to_string(longest) +
+                      " of a sequence; raise data.max_tokens, or lower the number of new tokens "
+                      "(--max-new-tokens, eval.max_new_tokens)");
   }
   return texts;
 }
 
-}  // namespace
+// The candidates that top_k and top_p leave, likeliest first, with the sums of their shares.
+struct Candidates {
+  std::vector<TokenId> tokens;
+  std::vector<double> sums;
+};
 
-TokenId pick_token(std::span<const float> scores, double temperature, int64_t top_k, uint64_t seed,
-                   uint32_t prompt, uint32_t position) {
-  const auto best = static_cast<TokenId>(std::ranges::max_element(scores) - scores.begin());
-  if (temperature <= 0.0) return best;
-  std::vector<TokenId> candidates(scores.size());
-  std::iota(candidates.begin(), candidates.end(), 0);
+Candidates candidates_of(std::span<const float> scores, const Sampling& sampling) {
+  Candidates found;
+  found.tokens.resize(scores.size());
+  std::iota(found.tokens.begin(), found.tokens.end(), 0);
   // Equal scores stay in the order of ids, so that the choice is the same everywhere.
-  std::ranges::stable_sort(candidates, [&](TokenId a, TokenId b) {
+  std::ranges::stable_sort(found.tokens, [&](TokenId a, TokenId b) {
     return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
   });
-  if (top_k > 0 && static_cast<size_t>(top_k) < candidates.size()) {
-    candidates.resize(static_cast<size_t>(top_k));
+  if (sampling.top_k > 0 && static_cast<size_t>(sampling.top_k) < found.tokens.size()) {
+    found.tokens.resize(static_cast<size_t>(sampling.top_k));
   }
-  const double top = scores[static_cast<size_t>(best)];
-  std::vector<double> cumulative;
+  const double top = scores[static_cast<size_t>(found.tokens.front())];
   double sum = 0.0;
-  for (TokenId token : candidates) {
-    sum += std::exp((scores[static_cast<size_t>(token)] - top) / temperature);
-    cumulative.push_back(sum);
+  for (const TokenId token : found.tokens) {
+    sum += std::exp((scores[static_cast<size_t>(token)] - top) / sampling.temperature);
+    found.sums.push_back(sum);
   }
+  if (sampling.top_p < 1.0) {
+    const auto last = std::ranges::lower_bound(found.sums, sampling.top_p * sum);
+    const auto kept =
+        std::min(static_cast<size_t>(last - found.sums.begin()) + 1, found.sums.size());
+    found.tokens.resize(kept);
+    found.sums.resize(kept);
+  }
+  return found;
+}
+
+bool all_finite(std::span<const float> scores) {
+  return std::ranges::all_of(scores, [](float score) { return std::isfinite(score); });
+}
+
+// Adds a token to each text of the batch, or ends it.
+void grow(const GrowingBatch& batch, const at::Tensor& device_scores, const Tokenizer& tokenizer,
+          const Sampling& sampling, std::vector<std::vector<TokenId>>& texts,
+          std::vector<Generated>& results) {
+  const at::Tensor scores = device_scores.to(at::kCPU).contiguous();
+  const auto width = static_cast<size_t>(scores.size(1));
+  for (size_t row = 0; row < batch.prompts.size(); ++row) {
+    const size_t i = batch.prompts[row];
+    const std::span<const float> own(scores.const_data_ptr<float>() + row * width, width);
+    results[i].nonfinite = !all_finite(own);
+    results[i].ended = results[i].nonfinite;
+    if (results[i].ended) continue;
+    const TokenId token =
+        pick_token(own, sampling, static_cast<uint32_t>(i), static_cast<uint32_t>(texts[i].size()));
+    results[i].ended = std::ranges::count(tokenizer.stop_ids(), token) > 0;
+    if (!results[i].ended) texts[i].push_back(token);
+  }
+}
+
+}  // namespace
+
+TokenId pick_token(std::span<const float> scores, const Sampling& sampling, uint32_t prompt,
+                   uint32_t position) {
+  if (sampling.temperature <= 0.0) {
+    return static_cast<TokenId>(std::ranges::max_element(scores) - scores.begin());
+  }
+  const Candidates candidates = candidates_of(scores, sampling);
+  const uint64_t seed = sampling.seed;
   const auto random = philox4x32({prompt, position, 0, 0},
                                  {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  const double target = (random[0] + 0.5) / 4294967296.0 * sum;
-  const auto found = std::ranges::upper_bound(cumulative, target);
+  const double target = (random[0] + 0.5) / 4294967296.0 * candidates.sums.back();
+  const auto found = std::ranges::upper_bound(candidates.sums, target);
   const auto index =
-      std::min(static_cast<size_t>(found - cumulative.begin()), candidates.size() - 1);
-  return candidates[index];
+      std::min(static_cast<size_t>(found - candidates.sums.begin()), candidates.tokens.size() - 1);
+  return candidates.tokens[index];
 }
 
 std::vector<Generated> generate(Engine& engine, const Tokenizer& tokenizer,
@@ -103,18 +168,10 @@ std::vector<Generated> generate(Engine& engine, const Tokenizer& tokenizer,
     results.push_back({.prompt = request.prompts[i], .text = "", .new_tokens = 0, .ended = false});
   }
   for (int64_t round = 0; round < request.max_new_tokens; ++round) {
-    const GrowingBatch batch = join_growing(texts, results);
-    if (batch.prompts.empty()) break;
-    const at::Tensor scores = next_scores(engine, batch).to(at::kCPU).contiguous();
-    const auto width = static_cast<size_t>(scores.size(1));
-    for (size_t row = 0; row < batch.prompts.size(); ++row) {
-      const size_t i = batch.prompts[row];
-      const std::span<const float> row_scores(scores.const_data_ptr<float>() + row * width, width);
-      const TokenId token =
-          pick_token(row_scores, request.temperature, request.top_k, request.seed,
-                     static_cast<uint32_t>(i), static_cast<uint32_t>(texts[i].size()));
-      results[i].ended = std::ranges::count(tokenizer.stop_ids(), token) > 0;
-      if (!results[i].ended) texts[i].push_back(token);
+    const std::vector<GrowingBatch> batches = join_growing(texts, results, engine.plan().positions);
+    if (batches.empty()) break;
+    for (const GrowingBatch& batch : batches) {
+      grow(batch, next_scores(engine, batch), tokenizer, request.sampling, texts, results);
     }
   }
   for (size_t i = 0; i < texts.size(); ++i) {

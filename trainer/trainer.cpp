@@ -208,6 +208,11 @@ DataCursor Trainer::read_cursor(const Json& sampler, const std::string& path) co
 }
 
 int Trainer::run() {
+  if (ranks_.first() && progress_.step.value > 0 && progress_.step.value >= data_.total_steps()) {
+    log_info("nothing left to do: step " + std::to_string(progress_.step.value) + " of " +
+             std::to_string(data_.total_steps()) +
+             " is done; more train.steps or train.epochs go on from here");
+  }
   while (progress_.step.value < data_.total_steps() && !stopping_ && !out_of_patience()) {
     const StepOutcome outcome = run_step();
     after_step(outcome);
@@ -391,7 +396,8 @@ void Trainer::show_samples() {
       generate(engine_, *tokenizer_,
                {.prompts = config_.eval.prompts,
                 .max_new_tokens = config_.eval.max_new_tokens,
-                .seed = static_cast<uint64_t>(config_.run.seed)});
+                .longest = config_.data.max_tokens,
+                .sampling = {.seed = static_cast<uint64_t>(config_.run.seed)}});
   for (const Generated& sample : samples) {
     if (ranks_.first()) log_info("  " + sample.prompt + sample.text);
     write(EventRecord{
@@ -462,7 +468,7 @@ int Trainer::finish() {
   if (saved_step_ != progress_.step) save();
   if (!ranks_.first()) return 0;
   if (config_.checkpoint.export_model == CheckpointSection::Export::kEnd) {
-    const std::string destination = directory_.export_directory();
+    const std::string destination = free_export_directory(source_, directory_.export_directory());
     // The last step's checkpoint holds every rank's part; nobody has to be asked.
     const Checkpoint last = Checkpoint::open(saved_path_);
     const ExportResult result = export_checkpoint(source_, last, destination, /*as_fp32=*/false);

@@ -1,19 +1,27 @@
 #include "trainer/commands/command_line.h"
+#include "base/nearest.h"
+#include "base/output.h"
+#include "base/printable.h"
 
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <cstdio>
+#include <charconv>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <new>
+#include <sstream>
 #include <string_view>
+#include <type_traits>
 
 #include "base/errors.h"
 #include "base/log.h"
 #include "comm/launcher.h"
+#include "comm/rank_info.h"
 #include "config/describe.h"
 #include "config/overrides.h"
+#include "model/init_presets.h"
 #include "trainer/bench/bench_optimizer.h"
 #include "trainer/bench/bench_overlap.h"
 #include "trainer/commands/commands.h"
@@ -33,6 +41,9 @@ examples:
 
 // `--help=offload` shows one section of the run file.
 constexpr std::string_view kSectionHelp = "--help=";
+
+// More than any model or vocabulary has.
+constexpr int64_t kMostTokens = int64_t{1} << 24;
 
 // The commands' parsers write here; the chosen command's action runs after parsing.
 struct Parsed {
@@ -60,6 +71,25 @@ struct Parsed {
   AssumedRanks assumed;
 };
 
+// A number with its bounds, and its default in the help. CLI11's ranges let NaN pass.
+template <typename Number, typename Value>
+CLI::Option* add_number(CLI::App* command, const std::string& name, Value& value, Number least,
+                        Number most, const std::string& help) {
+  const auto check = [least, most](const std::string& text) -> std::string {
+    Number number{};
+    const char* const end = text.data() + text.size();
+    const auto [at, error] = std::from_chars(text.data(), end, number);
+    if (error == std::errc() && at == end && number >= least && number <= most) return "";
+    std::ostringstream bounds;
+    bounds << "must be a" << (std::is_integral_v<Number> ? " whole" : "") << " number from "
+           << least << " to " << most << ", not " << printable(text);
+    return bounds.str();
+  };
+  return command->add_option(name, value, help)
+      ->check(CLI::Validator(check, ""))
+      ->capture_default_str();
+}
+
 CLI::App* add_run_command(CLI::App& app, Parsed& parsed, const std::string& name,
                           const std::string& sentence) {
   CLI::App* command = app.add_subcommand(name, sentence);
@@ -72,26 +102,34 @@ CLI::App* add_run_command(CLI::App& app, Parsed& parsed, const std::string& name
 }
 
 void add_source(CLI::App* command, std::string& source) {
-  command->add_option("--from", source,
-                      "auto (newest valid checkpoint, else the model), model, or a directory");
+  command
+      ->add_option("--from", source,
+                   "auto (newest valid checkpoint, else the model), model, or the directory of a "
+                   "checkpoint, a run or a model")
+      ->capture_default_str();
 }
 
 void add_model_commands(CLI::App& app, Parsed& parsed) {
   CLI::App* init = app.add_subcommand("init-model", "make a model directory with random weights");
   init->add_option("directory", parsed.init_model.directory, "a new directory")->required();
-  init->add_option("--preset", parsed.init_model.preset, "the architecture and its sizes");
+  std::string presets = "the architecture and its sizes:";
+  for (const InitPreset& preset : init_presets()) presets += " " + std::string(preset.name);
+  init->add_option("--preset", parsed.init_model.preset, presets)->capture_default_str();
   init->add_option("--text", parsed.init_model.text_files,
                    "train a tokenizer on these files; without them a token is a byte");
-  init->add_option("--vocabulary", parsed.init_model.vocabulary, "tokens of the tokenizer");
-  init->add_option("--seed", parsed.init_model.seed, "of the random weights");
+  add_number(init, "--vocabulary", parsed.init_model.vocabulary, int64_t{0}, kMostTokens,
+             "tokens of the tokenizer; 0: as few as it needs");
+  add_number(init, "--seed", parsed.init_model.seed, uint64_t{0},
+             std::numeric_limits<uint64_t>::max(), "of the random weights");
   init->callback([&] { parsed.action = [&] { return run_init_model(parsed.init_model); }; });
 
   CLI::App* tokenizer = app.add_subcommand("tokenizer", "tokenizers");
   tokenizer->require_subcommand(1);
   CLI::App* train = tokenizer->add_subcommand("train", "byte-level BPE from text files");
   train->add_option("files", parsed.tokenizer.files, "text or JSON lines")->required();
-  train->add_option("--vocabulary", parsed.tokenizer.vocabulary, "number of tokens");
-  train->add_option("--to", parsed.tokenizer.output, "the file to write");
+  add_number(train, "--vocabulary", parsed.tokenizer.vocabulary, int64_t{1}, kMostTokens,
+             "number of tokens");
+  train->add_option("--to", parsed.tokenizer.output, "the file to write")->capture_default_str();
   train->callback([&] { parsed.action = [&] { return run_tokenizer_train(parsed.tokenizer); }; });
 }
 
@@ -105,10 +143,9 @@ void add_run_commands(CLI::App& app, Parsed& parsed) {
   plan->add_flag("--schedule", parsed.plan.schedule, "the operations of a training step instead")
       ->excludes(json);
   plan->add_option("--schedule-svg", parsed.plan.svg, "draw the schedule into this file");
-  plan->add_option("--ranks", parsed.assumed.ranks, "plan for so many ranks")
-      ->check(CLI::Range(1, 1 << 20));
-  plan->add_option("--ranks-per-node", parsed.assumed.per_node, "that share a machine's memory")
-      ->check(CLI::Range(1, 1 << 20));
+  add_number(plan, "--ranks", parsed.assumed.ranks, 1, 1 << 20, "plan for so many ranks");
+  add_number(plan, "--ranks-per-node", parsed.assumed.per_node, 1, 1 << 20,
+             "that share a machine's memory");
   plan->callback(
       [&] { parsed.action = [&] { return run_plan(parsed.run, parsed.assumed, parsed.plan); }; });
 
@@ -122,9 +159,14 @@ void add_run_commands(CLI::App& app, Parsed& parsed) {
   generate->add_option("--prompt", parsed.generate.prompts, "may be given several times")
       ->required();
   add_source(generate, parsed.generate.source);
-  generate->add_option("--max-new-tokens", parsed.generate.max_new_tokens, "tokens to add");
-  generate->add_option("--temperature", parsed.generate.temperature, "0: the likeliest token");
-  generate->add_option("--top-k", parsed.generate.top_k, "0: all tokens");
+  add_number(generate, "--max-new-tokens", parsed.generate.max_new_tokens, int64_t{1}, kMostTokens,
+             "tokens to add");
+  add_number(generate, "--temperature", parsed.generate.temperature, 0.0, 1000.0,
+             "0: the likeliest token");
+  add_number(generate, "--top-k", parsed.generate.top_k, int64_t{0}, kMostTokens,
+             "draw from so many of the likeliest tokens; 0: from all");
+  add_number(generate, "--top-p", parsed.generate.top_p, 1e-6, 1.0,
+             "draw from the likeliest tokens that have this share together; 1: from all");
   generate->add_flag("--json", parsed.generate.json, "one object per prompt and line");
   generate->callback(
       [&] { parsed.action = [&] { return run_generate(parsed.run, parsed.generate); }; });
@@ -133,6 +175,8 @@ void add_run_commands(CLI::App& app, Parsed& parsed) {
   exporting->add_option("--to", parsed.exporting.destination, "default: <run.dir>/hf");
   add_source(exporting, parsed.exporting.source);
   exporting->add_flag("--fp32", parsed.exporting.fp32, "weights as fp32 masters");
+  exporting->add_flag("--allow-nonfinite", parsed.exporting.allow_nonfinite,
+                      "write weights that are NaN or infinite too");
   exporting->callback(
       [&] { parsed.action = [&] { return run_export(parsed.run, parsed.exporting); }; });
 }
@@ -181,9 +225,9 @@ void add_train_command(CLI::App& app, Parsed& parsed, const std::vector<std::str
 void add_launch_command(CLI::App& app, Parsed& parsed) {
   CLI::App* launch =
       app.add_subcommand("launch", "start ranks on this node: launch [options] -- COMMAND...");
-  launch->add_option("--nproc", parsed.launch.ranks, "ranks on this node")->required();
-  launch->add_option("--nnodes", parsed.launch.nodes, "nodes");
-  launch->add_option("--node-rank", parsed.launch.node, "this node, from 0");
+  add_number(launch, "--nproc", parsed.launch.ranks, 1, 1 << 16, "ranks on this node")->required();
+  add_number(launch, "--nnodes", parsed.launch.nodes, 1, 1 << 16, "nodes");
+  add_number(launch, "--node-rank", parsed.launch.node, 0, (1 << 16) - 1, "this node, from 0");
   launch->add_option("--rendezvous", parsed.launch.rendezvous,
                      "HOST:PORT where node 0 serves the store; needed with several nodes");
   launch->callback([&] { parsed.action = [&] { return launch_ranks(parsed.launch); }; });
@@ -228,7 +272,7 @@ void add_checkpoint_commands(CLI::App& app, Parsed& parsed) {
   verify->callback(
       [&] { parsed.action = [&] { return run_checkpoint_verify(parsed.run, parsed.json); }; });
   CLI::App* prune = add_run_command(*checkpoint, parsed, "prune", "delete all but the newest");
-  prune->add_option("--keep", parsed.keep, "how many to keep")->check(CLI::Range(1, 1 << 30));
+  add_number(prune, "--keep", parsed.keep, 1, 1 << 30, "how many to keep");
   prune->callback(
       [&] { parsed.action = [&] { return run_checkpoint_prune(parsed.run, parsed.keep); }; });
 }
@@ -238,10 +282,12 @@ void add_bench_optimizer(CLI::App& bench, Parsed& parsed) {
   CLI::App* optimizer = bench.add_subcommand(
       "optimizer", "parameters per second of the update, and its share of the memory bound");
   optimizer->add_option("--format", options.formats, "state formats; default: all");
-  optimizer->add_option("--threads", options.threads,
-                        "thread counts; default: 1, 2, 4, ... up to the physical cores");
-  optimizer->add_option("--parameters", options.elements, "of the matrix that is updated");
-  optimizer->add_option("--rounds", options.rounds, "of update and bound in turn");
+  add_number(optimizer, "--threads", options.threads, 1, 1 << 12,
+             "thread counts; default: 1, 2, 4, ... up to the physical cores");
+  add_number(optimizer, "--parameters", options.elements, int64_t{1}, int64_t{1} << 40,
+             "of the matrix that is updated");
+  add_number(optimizer, "--rounds", options.rounds, int64_t{1}, int64_t{1} << 20,
+             "of update and bound in turn");
   optimizer->add_flag("--json", options.json, "as one JSON object");
   optimizer->callback([&parsed] {
     parsed.action = [&parsed] { return run_bench_optimizer(parsed.bench_optimizer); };
@@ -253,7 +299,7 @@ void add_bench_nvme(CLI::App& bench, Parsed& parsed) {
   CLI::App* nvme = bench.add_subcommand("nvme", "drives: block size, depth, GB/s, CPU");
   nvme->add_option("--dir", options.directories, "one directory on each drive")->required();
   nvme->add_option("--size", parsed.bench_size, "of the scratch file, for example 4GiB");
-  nvme->add_option("--seconds", options.seconds, "of each round")->check(CLI::Range(0.05, 600.0));
+  add_number(nvme, "--seconds", options.seconds, 0.05, 600.0, "of each round");
   nvme->add_flag("--json", options.json, "as JSON");
   nvme->callback([&parsed] {
     const std::optional<Bytes> size = parse_bytes(parsed.bench_size);
@@ -267,12 +313,14 @@ void add_bench_overlap(CLI::App& bench, Parsed& parsed) {
   BenchOverlapOptions& options = parsed.bench_overlap;
   CLI::App* overlap = bench.add_subcommand(
       "overlap", "time of a step of timers, as the real schedule runs it, against its bound");
-  overlap->add_option("--ratios", options.ratios, "of other lanes to compute; all combinations");
-  overlap->add_option("--ranks", options.ranks, "threads that stand for ranks");
-  overlap->add_option("--units", options.units, "of the model");
-  overlap->add_option("--unit-ms", options.unit_milliseconds, "forward of a unit");
-  overlap->add_option("--prefetch", options.prefetch, "units ahead; default: 1, several ranks 2");
-  overlap->add_option("--steps", options.steps, "measured for each combination");
+  add_number(overlap, "--ratios", options.ratios, 0.0, 1000.0,
+             "of other lanes to compute; all combinations");
+  add_number(overlap, "--ranks", options.ranks, 1, 64, "threads that stand for ranks");
+  add_number(overlap, "--units", options.units, 1, 1 << 14, "of the model");
+  add_number(overlap, "--unit-ms", options.unit_milliseconds, 0.001, 1e6, "forward of a unit");
+  add_number(overlap, "--prefetch", options.prefetch, int64_t{0}, int64_t{8},
+             "units ahead; 0: 1, with several ranks 2");
+  add_number(overlap, "--steps", options.steps, 1, 1 << 20, "measured for each combination");
   overlap->add_flag("--peers", options.peers, "FSDP2's and DeepSpeed's schedules beside ours");
   overlap->add_flag("--simulate", options.simulate, "run nothing: an executor without cost");
   overlap->add_flag("--json", options.json, "as JSON");
@@ -282,7 +330,7 @@ void add_bench_overlap(CLI::App& bench, Parsed& parsed) {
 
 void add_bench_copies(CLI::App& bench, Parsed& parsed) {
   CLI::App* copies = bench.add_subcommand("copies", "the host's memory to a GPU and back: GB/s");
-  copies->add_option("--gpu", parsed.bench_copies.gpu, "its number");
+  add_number(copies, "--gpu", parsed.bench_copies.gpu, 0, 1023, "its number");
   copies->add_flag("--json", parsed.bench_copies.json, "the same as JSON");
   copies->callback(
       [&parsed] { parsed.action = [&parsed] { return run_bench_copies(parsed.bench_copies); }; });
@@ -297,11 +345,53 @@ void add_bench_commands(CLI::App& app, Parsed& parsed) {
   add_bench_copies(*bench, parsed);
 }
 
+// "help train" is "train --help", and nothing at all is a question too.
+std::vector<std::string> spelled_out(std::vector<std::string> arguments) {
+  if (arguments.empty()) return {"--help"};
+  if (arguments.front() == "--version" || arguments.front() == "-V") arguments.front() = "version";
+  if (arguments.front() != "help") return arguments;
+  arguments.erase(arguments.begin());
+  arguments.emplace_back("--help");
+  return arguments;
+}
+
+// Names the command that was meant, where the words are none.
+void check_command(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* at = &app;
+  for (const std::string& word : words) {
+    if (word.starts_with('-')) continue;
+    std::vector<std::string> names;
+    const CLI::App* next = nullptr;
+    for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
+      names.push_back(command->get_name());
+      if (names.back() == word) next = command;
+    }
+    if (names.empty()) return;  // words are arguments from here on
+    if (next == nullptr) {
+      const std::string meant = nearest_name(word, names);
+      throw ConfigError("unknown command '" + printable(word) + "'" +
+                        (meant.empty() ? "" : ", did you mean '" + meant + "'?") +
+                        " (longshore --help lists them)");
+    }
+    at = next;
+  }
+}
+
+// Under a launcher all ranks train. Everything else is done once, by the first rank, and what is
+// tokenised once on each node.
+bool is_for_this_rank(const CLI::App& app) {
+  if (app.got_subcommand("train") || app.got_subcommand("launch")) return true;
+  const RankInfo ranks = discover_ranks();
+  if (ranks.rank == 0) return true;
+  return app.got_subcommand("prepare") && ranks.local_size > 0 && ranks.local_rank == 0;
+}
+
 int parse_and_run(std::vector<std::string> arguments) {
   const std::vector<std::string> rank_command = take_rank_command(arguments);
+  arguments = spelled_out(std::move(arguments));
   for (const std::string& argument : arguments) {
     if (!argument.starts_with(kSectionHelp)) continue;
-    std::fputs(help_text(argument.substr(kSectionHelp.size())).c_str(), stdout);
+    print_out("%s", help_text(argument.substr(kSectionHelp.size())).c_str());
     return 0;
   }
   SplitArguments split = split_overrides(arguments);
@@ -319,13 +409,24 @@ int parse_and_run(std::vector<std::string> arguments) {
   add_checkpoint_commands(app, parsed);
   add_bench_commands(app, parsed);
   add_launch_command(app, parsed);
+  check_command(app, split.rest);
   try {
     std::vector<std::string> reversed(split.rest.rbegin(), split.rest.rend());
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kConfig);
+    if (error.get_exit_code() != 0) {
+      throw ConfigError(std::string(error.what()) + " (--help explains)");
+    }
+    std::ostringstream help, none;
+    app.exit(error, help, none);
+    print_raw(help.str());
+    flush_output();
+    return 0;
   }
-  return parsed.action();
+  if (!is_for_this_rank(app)) return 0;
+  const int exit_code = parsed.action();
+  flush_output();
+  return exit_code;
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ struct GenerateOptions {
   int64_t max_new_tokens = 64;
   double temperature = 0.0;  // 0: the likeliest token
   int64_t top_k = 0;         // 0: all tokens
+  double top_p = 1.0;        // 1: all tokens
   bool json = false;
 };
 int run_generate(const RunArguments& run, const GenerateOptions& options);
@@ -74,6 +75,7 @@ struct ExportCommandOptions {
   std::string destination;  // empty: <run.dir>/hf
   std::string source = "auto";
   bool fp32 = false;
+  bool allow_nonfinite = false;
 };
 int run_export(const RunArguments& run, const ExportCommandOptions& options);
 

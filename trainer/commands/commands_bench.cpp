@@ -1,9 +1,9 @@
 // bench: what the machine gives, measured with what a run will use.
 #include <algorithm>
-#include <cstdio>
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/output.h"
 #include "nvme/probe/drive_probe.h"
 #include "nvme/probe/fio_reference.h"
 #include "trainer/commands/commands.h"
@@ -81,20 +81,19 @@ Json to_json(const Direction& direction) {
 }
 
 void print_direction(const char* name, const Direction& direction) {
-  std::printf("  %-5s %6.2f GB/s, %5.1f %% of a core for each GB/s", name,
-              direction.ours.gb_per_second, direction.ours.core_percent_per_gb);
+  print_out("  %-5s %6.2f GB/s, %5.1f %% of a core for each GB/s", name,
+            direction.ours.gb_per_second, direction.ours.core_percent_per_gb);
   if (direction.fio) {
-    std::printf("; fio %s %.2f GB/s, %.1f %%: %.0f %% of fio", direction.fio_engine.c_str(),
-                direction.fio->gb_per_second, direction.fio->core_percent_per_gb,
-                100.0 * direction.ours.gb_per_second / direction.fio->gb_per_second);
+    print_out("; fio %s %.2f GB/s, %.1f %%: %.0f %% of fio", direction.fio_engine.c_str(),
+              direction.fio->gb_per_second, direction.fio->core_percent_per_gb,
+              100.0 * direction.ours.gb_per_second / direction.fio->gb_per_second);
   }
-  std::printf("\n");
+  print_out("\n");
 }
 
 void print(const Report& report) {
-  std::printf("%s: %s, chunks of %s, %d in flight\n", report.directory.c_str(),
-              report.engine.c_str(), format_bytes(report.settings.chunk_bytes).c_str(),
-              report.settings.depth);
+  print_out("%s: %s, chunks of %s, %d in flight\n", report.directory.c_str(), report.engine.c_str(),
+            format_bytes(report.settings.chunk_bytes).c_str(), report.settings.depth);
   print_direction("read", report.read);
   print_direction("write", report.write);
 }
@@ -117,8 +116,8 @@ int run_bench_nvme(const BenchNvmeOptions& options) {
                    {"read", to_json(report.read)},
                    {"write", to_json(report.write)}});
   }
-  if (options.json) std::printf("%s\n", all.dump(2).c_str());
-  if (!options.json && !with_fio) std::printf("fio is not installed: nothing to compare with\n");
+  if (options.json) print_out("%s\n", all.dump(2).c_str());
+  if (!options.json && !with_fio) print_out("fio is not installed: nothing to compare with\n");
   return 0;
 }
 

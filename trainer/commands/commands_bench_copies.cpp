@@ -1,7 +1,7 @@
 // bench copies: the host's arena to a GPU and back.
-#include <cstdio>
 
 #include "base/json.h"
+#include "base/output.h"
 #include "device/copy_speed.h"
 #include "trainer/commands/commands.h"
 
@@ -25,11 +25,11 @@ int run_bench_copies(const BenchCopiesOptions& options) {
                     {"best_cudamemcpy_gb_per_second", speed.best_gb_per_second},
                     {"share_of_best", share}});
     if (options.json) continue;
-    std::printf("%s, copies of %s: %.2f GB/s, %.1f %% of the best cudaMemcpyAsync (%.2f)\n",
-                speed.direction.c_str(), format_bytes(speed.bytes).c_str(), speed.gb_per_second,
-                100.0 * share, speed.best_gb_per_second);
+    print_out("%s, copies of %s: %.2f GB/s, %.1f %% of the best cudaMemcpyAsync (%.2f)\n",
+              speed.direction.c_str(), format_bytes(speed.bytes).c_str(), speed.gb_per_second,
+              100.0 * share, speed.best_gb_per_second);
   }
-  if (options.json) std::printf("%s\n", Json({{"rows", rows}}).dump(2).c_str());
+  if (options.json) print_out("%s\n", Json({{"rows", rows}}).dump(2).c_str());
   return 0;
 }
 

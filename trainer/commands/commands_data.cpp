@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/output.h"
 #include "trainer/commands/commands.h"
 #include "trainer/report/data_inspection.h"
 #include "trainer/run/model_source.h"
@@ -47,7 +48,7 @@ std::string as_line(const Json& object) {
 }  // namespace
 
 int run_prepare(const RunArguments& arguments, bool clean) {
-  const RunConfig config = load_run_config(arguments.files, arguments.overrides);
+  const RunConfig config = load_run_config(arguments.files, arguments.overrides, {.length = false});
   const ModelSource source(config);
   const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
   SignalFlag signals(config.run.dir + "/save");
@@ -63,7 +64,7 @@ int run_prepare(const RunArguments& arguments, bool clean) {
     const PreparedData& prepared = in_use.emplace_back(preparation.run(*files, stop));
     const std::vector<std::string> lines = prepared.report.lines();
     for (size_t i = 0; i < lines.size(); ++i) {
-      std::printf("%s\n  in %s\n", lines[i].c_str(), prepared.paths[i].c_str());
+      print_out("%s\n  in %s\n", lines[i].c_str(), prepared.paths[i].c_str());
     }
   }
   if (clean) clean_run_cache(config, 0);
@@ -72,26 +73,26 @@ int run_prepare(const RunArguments& arguments, bool clean) {
 
 int run_inspect_data(const RunArguments& arguments, const InspectDataOptions& options) {
   const auto [first, last] = parse_range(options.rows);
-  const RunConfig config = load_run_config(arguments.files, arguments.overrides);
+  const RunConfig config = load_run_config(arguments.files, arguments.overrides, {.length = false});
   const ModelSource source(config);
   const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
   const std::vector<std::string>& files = options.evaluation ? config.data.eval : config.data.train;
   if (files.empty()) throw ConfigError("data.eval is empty: there is nothing to inspect");
   const std::vector<InspectedRow> rows = inspect_rows(preparation.options(files), first, last);
   if (options.json) {
-    for (const InspectedRow& row : rows) std::fputs(as_line(row_as_json(row)).c_str(), stdout);
+    for (const InspectedRow& row : rows) print_raw(as_line(row_as_json(row)));
     return 0;
   }
   const DataStatistics statistics = measure_data(config, preparation, files);
   if (!options.html.empty()) {
     write_file_durably(options.html, inspection_page(statistics, rows));
-    std::printf("%s\n", options.html.c_str());
+    print_out("%s\n", options.html.c_str());
     return 0;
   }
   for (const InspectedRow& row : rows) {
-    std::printf("%s\n", describe_row(row, stdout_takes_colour()).c_str());
+    print_raw(describe_row(row, stdout_takes_colour()) + "\n");
   }
-  std::fputs(describe_statistics(statistics).c_str(), stdout);
+  print_out("%s", describe_statistics(statistics).c_str());
   return 0;
 }
 
@@ -105,7 +106,7 @@ int run_tokenize(const std::string& directory) {
     if (!text.is_string()) throw DataError(place + ": expected a JSON string");
     const std::vector<TokenId> ids =
         tokenizer.encode(text.get_ref<const std::string&>(), SpecialTokens::kNone);
-    std::fputs(as_line(Json(ids)).c_str(), stdout);
+    print_raw(as_line(Json(ids)));
   }
   return 0;
 }

@@ -1,11 +1,17 @@
 // config, ckpt, plot, version: what can be told without a model.
+#include <sys/ioctl.h>
 #include <torch/headeronly/version.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/output.h"
 #include "config/describe.h"
 #include "config/run_config.h"
 #include "offload/simd_level.h"
@@ -25,10 +31,11 @@ std::string checkpoint_folder(const RunArguments& run) {
 
 void print_reports(const std::vector<CheckpointReport>& reports, bool json) {
   const std::string text = json ? to_json(reports).dump(2) + "\n" : format_reports(reports);
-  std::fputs(text.c_str(), stdout);
+  print_out("%s", text.c_str());
 }
 
-// The losses of metrics.jsonl's step lines; a line that is torn or of another kind is passed over.
+// The losses of metrics.jsonl's step lines; NaN where a line has none (JSON has no such number).
+// A line that is torn or of another kind is passed over.
 std::vector<double> read_losses(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw DataError(path + ": cannot be read; give a run's directory");
@@ -36,33 +43,56 @@ std::vector<double> read_losses(const std::string& path) {
   std::string line;
   while (std::getline(file, line)) {
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object() || object.value("kind", "") != "step") continue;
-    if (object.contains("loss") && object["loss"].is_number()) {
-      losses.push_back(object["loss"].get<double>());
-    }
+    if (!object.is_object()) continue;
+    const auto kind = object.find("kind");
+    if (kind == object.end() || !kind->is_string() || *kind != "step") continue;
+    const auto loss = object.find("loss");
+    const bool number = loss != object.end() && loss->is_number();
+    losses.push_back(number ? loss->get<double>() : std::numeric_limits<double>::quiet_NaN());
   }
   return losses;
+}
+
+// The terminal's, or what fits most of them.
+int columns_of_stdout() {
+  constexpr int kColumns = 72;
+  struct winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kColumns;
+  return std::min<int>(size.ws_col, kColumns);
+}
+
+// "3 steps without a finite loss: 5 to 7"; empty where there are none.
+std::string nonfinite_text(const std::vector<double>& losses) {
+  size_t count = 0, first = 0, last = 0;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    if (std::isfinite(losses[i])) continue;
+    if (count++ == 0) first = i + 1;
+    last = i + 1;
+  }
+  if (count == 0) return "";
+  return std::to_string(count) + " steps without a finite loss: " + std::to_string(first) +
+         (last > first ? " to " + std::to_string(last) : "") + "\n";
 }
 
 }  // namespace
 
 int run_config_dump(const RunArguments& run, bool defaults, bool difference) {
   if (defaults) {
-    std::fputs(reference_toml().c_str(), stdout);
+    print_out("%s", reference_toml().c_str());
     return 0;
   }
   const RunConfig config = load_run_config(run.files, run.overrides, {.complete = false});
-  std::fputs((difference ? changed_keys(config) : to_toml(config)).c_str(), stdout);
+  print_out("%s", (difference ? changed_keys(config) : to_toml(config)).c_str());
   return 0;
 }
 
 int run_config_keys(const std::string& section) {
-  std::fputs(describe_keys(section).c_str(), stdout);
+  print_out("%s", describe_keys(section).c_str());
   return 0;
 }
 
 int run_config_schema() {
-  std::fputs(json_schema().c_str(), stdout);
+  print_out("%s", json_schema().c_str());
   return 0;
 }
 
@@ -83,7 +113,7 @@ int run_checkpoint_verify(const RunArguments& run, bool json) {
 int run_checkpoint_prune(const RunArguments& run, int64_t keep) {
   for (const std::string& path :
        prune_checkpoints(checkpoint_folder(run), keep, CheckDepth::kChecksums)) {
-    std::printf("removed %s\n", path.c_str());
+    print_out("removed %s\n", path.c_str());
   }
   return 0;
 }
@@ -94,16 +124,22 @@ int run_plot(const std::string& run_directory) {
   PlotOptions options;
   options.title = "loss by step";
   options.style = plot_style_of_stdout();
-  std::fputs(plot_series(losses, options).c_str(), stdout);
-  std::printf("loss: first %.4f, last %.4f, %zu steps\n", losses.front(), losses.back(),
-              losses.size());
+  options.columns = columns_of_stdout();
+  print_raw(plot_series(losses, options));
+  const auto finite = [](double loss) { return std::isfinite(loss); };
+  const auto first = std::ranges::find_if(losses, finite);
+  if (first != losses.end()) {
+    const auto last = std::find_if(losses.rbegin(), losses.rend(), finite);
+    print_out("loss: first %.4f, last %.4f, %zu steps\n", *first, *last, losses.size());
+  }
+  print_out("%s", nonfinite_text(losses).c_str());
   return 0;
 }
 
 int run_version() {
-  std::printf("longshore %s\nbuild %s\nLibTorch %s\nSIMD %s\nCUDA %s\n", LONGSHORE_VERSION,
-              build_id().c_str(), TORCH_VERSION, std::string(name_of(best_simd_level())).c_str(),
-              LONGSHORE_WITH_CUDA ? "compiled in" : "not compiled in");
+  print_out("longshore %s\nbuild %s\nLibTorch %s\nSIMD %s\nCUDA %s\n", LONGSHORE_VERSION,
+            build_id().c_str(), TORCH_VERSION, std::string(name_of(best_simd_level())).c_str(),
+            LONGSHORE_WITH_CUDA ? "compiled in" : "not compiled in");
   return 0;
 }
 

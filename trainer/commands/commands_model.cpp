@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/number_formats.h"
+#include "base/output.h"
 #include "data/text_files.h"
 #include "hf/safetensors_writer.h"
 #include "model/families.h"
@@ -84,17 +85,17 @@ int run_init_model(const InitModelOptions& options) {
   write_file_durably(options.directory + "/tokenizer.json", tokenizer.tokenizer_json);
   write_file_durably(options.directory + "/tokenizer_config.json", tokenizer.tokenizer_config_json);
   write_random_weights(spec, options.seed, options.directory + "/model.safetensors");
-  std::printf("%s: %s, %lld parameters, %lld tokens\n", options.directory.c_str(),
-              options.preset.c_str(), static_cast<long long>(spec.parameter_elements()),
-              static_cast<long long>(vocabulary));
+  print_out("%s: %s, %lld parameters, %lld tokens\n", options.directory.c_str(),
+            options.preset.c_str(), static_cast<long long>(spec.parameter_elements()),
+            static_cast<long long>(vocabulary));
   return 0;
 }
 
 int run_tokenizer_train(const TokenizerTrainOptions& options) {
   const TrainedTokenizer tokenizer = make_tokenizer(options.files, options.vocabulary);
   write_file_durably(options.output, tokenizer.tokenizer_json);
-  std::printf("%s: %lld tokens\n", options.output.c_str(),
-              static_cast<long long>(id_limit_of(tokenizer)));
+  print_out("%s: %lld tokens\n", options.output.c_str(),
+            static_cast<long long>(id_limit_of(tokenizer)));
   return 0;
 }
 

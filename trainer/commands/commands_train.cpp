@@ -1,14 +1,15 @@
 // validate, plan, train.
-#include <cstdio>
 #include <optional>
 
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/output.h"
 #include "config/run_config.h"
 #include "offload/plan/plan_text.h"
 #include "offload/schedule/schedule_text.h"
 #include "trainer/commands/commands.h"
+#include "trainer/commands/input_check.h"
 #include "trainer/run/measure_workspace.h"
 #include "trainer/run/run_directory.h"
 #include "trainer/run/run_environment.h"
@@ -56,7 +57,8 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
   SignalFlag signals(first ? directory.save_file() : "");
   if (first) {
     write_beginning(directory, setup, plan, command);
-    std::fputs(format_plan(plan, setup.machine).c_str(), stderr);
+    log_info(format_plan(plan, setup.machine));
+    for (const std::string& note : run_notes(setup, plan)) log_warning(note);
     if (plan.nvme.state && plan.nvme.versions == 1) {
       log_warning("offload.nvme_versions = 1: " + durability_text(plan));
     }
@@ -92,10 +94,20 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
 }  // namespace
 
 int run_validate(const RunArguments& run) {
-  const RunSetup setup = prepare_run(run);
-  std::printf("valid: %s, %lld parameters in %zu units\n", setup.source->arch().family.c_str(),
-              static_cast<long long>(setup.source->spec().parameter_elements()),
-              setup.source->spec().units.size());
+  const CheckedConfig checked = check_run_config(run.files, run.overrides, {.length = false});
+  const CheckedInputs inputs = check_inputs(checked.config);
+  for (const std::string& problem : checked.problems) log_error(problem);
+  for (const InputProblem& problem : inputs.problems) log_error(problem.text);
+  if (!checked.problems.empty()) return static_cast<int>(ExitCode::kConfig);
+  if (!inputs.problems.empty()) return static_cast<int>(inputs.problems.front().code);
+  const RunConfig& config = checked.config;
+  print_out("valid: %s, %lld parameters in %zu units; the first rows of %zu files were read\n",
+            inputs.source->arch().family.c_str(),
+            static_cast<long long>(inputs.source->spec().parameter_elements()),
+            inputs.source->spec().units.size(), config.data.train.size() + config.data.eval.size());
+  if (config.train.steps == 0 && config.train.epochs == 0.0) {
+    print_out("to train, add steps = 100 or epochs = 1 under [train]\n");
+  }
   return 0;
 }
 
@@ -109,13 +121,14 @@ int run_plan(const RunArguments& run, const AssumedRanks& assumed, const PlanOpt
     const std::vector<double> alike(schedule.ops.size(), 1.0);
     write_file_durably(options.svg, draw_schedule(schedule, *setup.inputs.model,
                                                   simulate_schedule(schedule, alike)));
-    std::printf("%s\n", options.svg.c_str());
+    print_out("%s\n", options.svg.c_str());
     return 0;
   }
   const std::string text = options.schedule ? print_schedule(schedule, *setup.inputs.model)
                            : options.json   ? plan_to_json(plan, setup.machine)
                                             : format_plan(plan, setup.machine);
-  std::fputs(text.c_str(), stdout);
+  print_out("%s", text.c_str());
+  for (const std::string& note : run_notes(setup, plan)) log_warning(note);
   if (plan.fits()) return 0;
   throw DoesNotFitError(explain_misfit(setup.inputs, setup.machine));
 }

@@ -1,9 +1,9 @@
 // eval, generate, export: what a trained, or untrained, model is used for.
-#include <cstdio>
 
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/output.h"
 #include "trainer/commands/commands.h"
 #include "trainer/evaluator.h"
 #include "trainer/generator.h"
@@ -12,6 +12,14 @@
 #include "trainer/run/run_prepare.h"
 
 namespace longshore {
+namespace {
+
+std::string describe_origin(const LoadedRun& run) {
+  return run.origin + (run.step.value > 0 ? ", step " + std::to_string(run.step.value)
+                                          : ", as it was before training");
+}
+
+}  // namespace
 
 int run_eval(const RunArguments& arguments, const std::string& from, bool json) {
   const LoadedRun run = load_run(arguments, from);
@@ -29,10 +37,10 @@ int run_eval(const RunArguments& arguments, const std::string& from, bool json) 
                          {"loss", result.loss},      {"perplexity", result.perplexity},
                          {"tokens", result.tokens},  {"trained_tokens", result.trained_tokens},
                          {"seconds", result.seconds}};
-    std::printf("%s\n", object.dump().c_str());
+    print_out("%s\n", object.dump().c_str());
   } else {
-    std::printf("%s  loss %.6f  perplexity %.3f  %lld trained tokens\n", run.origin.c_str(),
-                result.loss, result.perplexity, static_cast<long long>(result.trained_tokens));
+    print_out("%s  loss %.6f  perplexity %.3f  %lld trained tokens\n", run.origin.c_str(),
+              result.loss, result.perplexity, static_cast<long long>(result.trained_tokens));
   }
   return 0;
 }
@@ -41,23 +49,31 @@ int run_generate(const RunArguments& arguments, const GenerateOptions& options) 
   const LoadedRun run = load_run(arguments, options.source);
   const Tokenizer tokenizer =
       Tokenizer::load(tokenizer_directory(run.setup.config, run.setup.source->directory().path()));
+  const RunConfig& config = run.setup.config;
   const std::vector<Generated> results =
       generate(*run.engine, tokenizer,
                {.prompts = options.prompts,
                 .max_new_tokens = options.max_new_tokens,
-                .temperature = options.temperature,
-                .top_k = options.top_k,
-                .seed = static_cast<uint64_t>(run.setup.config.run.seed)});
+                .longest = config.data.max_tokens,
+                .sampling = {.temperature = options.temperature,
+                             .top_k = options.top_k,
+                             .top_p = options.top_p,
+                             .seed = static_cast<uint64_t>(config.run.seed)}});
+  log_info("weights of " + describe_origin(run));
   for (const Generated& result : results) {
     if (options.json) {
-      const Json object = {{"prompt", result.prompt},
-                           {"text", result.text},
-                           {"new_tokens", result.new_tokens},
-                           {"ended", result.ended}};
-      std::printf("%s\n", object.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+      const Json object = {
+          {"model", run.origin}, {"step", run.step.value},          {"prompt", result.prompt},
+          {"text", result.text}, {"new_tokens", result.new_tokens}, {"ended", result.ended}};
+      print_raw(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     } else {
-      std::printf("%s%s\n\n", result.prompt.c_str(), result.text.c_str());
+      print_out("%s%s\n\n", result.prompt.c_str(), result.text.c_str());
     }
+  }
+  if (std::ranges::any_of(results, &Generated::nonfinite)) {
+    throw NonFiniteError(run.origin +
+                         ": the model's scores are not finite; its weights hold NaN "
+                         "or infinite values, or overflow");
   }
   return 0;
 }
@@ -66,10 +82,11 @@ int run_export(const RunArguments& arguments, const ExportCommandOptions& option
   const LoadedRun run = load_run(arguments, options.source);
   const std::string destination =
       options.destination.empty() ? run.setup.config.run.dir + "/hf" : options.destination;
-  const ExportResult result = export_run(*run.setup.source, *run.engine, destination, options.fp32);
-  std::printf("%s: %lld tensors, %s, from %s\n", destination.c_str(),
-              static_cast<long long>(result.tensors), format_bytes(result.bytes).c_str(),
-              run.origin.c_str());
+  const ExportResult result = export_run(*run.setup.source, *run.engine, destination, options.fp32,
+                                         options.allow_nonfinite);
+  print_out("%s: %lld tensors, %s, from %s\n", destination.c_str(),
+            static_cast<long long>(result.tensors), format_bytes(result.bytes).c_str(),
+            run.origin.c_str());
   return 0;
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/printable.h"
 #include "data/dataset.h"
 #include "trainer/report/data_inspection.h"
 
@@ -37,17 +38,12 @@ double ratio(int64_t part, int64_t whole) {
 std::string for_terminal(const std::string& piece, const std::string& before,
                          const std::string& after) {
   std::string text = before;
-  for (const char letter : piece) {
-    const auto byte = static_cast<unsigned char>(letter);
-    if (letter == '\n') {
-      text += "↵" + after + "\n" + before;
-    } else if (byte < 0x20 || byte == 0x7f) {
-      char number[8];
-      std::snprintf(number, sizeof number, "<%02X>", byte);
-      text += number;
-    } else {
-      text += letter;
-    }
+  for (size_t begin = 0;; ++begin) {
+    const size_t end = std::min(piece.find('\n', begin), piece.size());
+    text += printable(std::string_view(piece).substr(begin, end - begin), std::string::npos);
+    if (end == piece.size()) break;
+    text += "↵" + after + "\n" + before;
+    begin = end;
   }
   return text + after;
 }
@@ -147,8 +143,8 @@ pre b:nth-of-type(odd) { background: var(--odd); } i { opacity: .4; font-style: 
 }  // namespace
 
 std::string describe_row(const InspectedRow& row, bool colour) {
-  std::string text = "row " + std::to_string(row.row) + "  " + row.place;
-  if (!row.problem.empty()) text += "\n  " + row.problem;
+  std::string text = "row " + std::to_string(row.row) + "  " + printable(row.place);
+  if (!row.problem.empty()) text += "\n  " + printable_lines(row.problem);
   if (row.ids.empty()) return text + "\n";
   const auto trained = static_cast<int64_t>(row.labels.size()) -
                        std::count(row.labels.begin(), row.labels.end(), kNotTrained);

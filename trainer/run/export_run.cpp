@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/errors.h"
+#include "base/log.h"
 #include "shard/state_values.h"
 
 namespace longshore {
@@ -39,11 +40,28 @@ ParameterReader master_reader(Engine& engine) {
 }
 
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
-                        bool as_fp32) {
+                        bool as_fp32, bool allow_nonfinite) {
   LONGSHORE_CHECK(engine.plan().topology.shard_ranks == 1) << "the engine holds shards";
   engine.apply_updates();
+  ExportOptions options = export_options(source, as_fp32);
+  options.allow_nonfinite = allow_nonfinite;
   return export_model(source.directory(), source.spec(), destination, master_reader(engine),
-                      export_options(source, as_fp32));
+                      options);
+}
+
+std::string free_export_directory(const ModelSource& source, const std::string& wanted) {
+  constexpr int kMostTries = 1000;
+  for (int number = 1; number <= kMostTries; ++number) {
+    const std::string path = number == 1 ? wanted : wanted + "-" + std::to_string(number);
+    try {
+      check_export_destination(source.directory(), source.spec(), path,
+                               export_options(source, false));
+      return path;
+    } catch (const ConfigError& error) {
+      log_warning(std::string(error.what()) + " (the export goes beside it)");
+    }
+  }
+  throw ConfigError(wanted + ": is in the way, and so are others; move them away");
 }
 
 ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& checkpoint,

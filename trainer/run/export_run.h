@@ -14,7 +14,11 @@ namespace longshore {
 // Writes `destination` from the engine's masters; the engine is of one rank. Pending updates are
 // applied first. Types follow the model's files, or are fp32.
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
-                        bool as_fp32);
+                        bool as_fp32, bool allow_nonfinite = false);
+
+// Where a run's own export goes: `wanted`, or "wanted-2" and so on, where files that no export
+// wrote are in the way. Nothing of anybody's is touched, and the run does not end in an error.
+std::string free_export_directory(const ModelSource& source, const std::string& wanted);
 
 // The same from a verified checkpoint, whatever ranks wrote it, without talking to them. Frozen
 // parameters are the model's.

@@ -1,23 +1,65 @@
 #include "trainer/run/loaded_run.h"
 
+#include <filesystem>
+
 #include "base/errors.h"
 #include "base/log.h"
+#include "config/toml_document.h"
 #include "offload/plan/plan_inputs.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/run/measure_workspace.h"
 #include "trainer/run/resume_point.h"
 
 namespace longshore {
 
+namespace {
+
+// What --from names.
+struct Weights {
+  std::optional<std::string> model = {};  // a model directory to read instead of model.path
+  std::string folder = {};                // of checkpoints; empty: the run's own
+  std::string checkpoint = {};            // as checkpoint.resume has it
+};
+
+Weights find_weights(const std::string& from) {
+  namespace fs = std::filesystem;
+  if (from == "auto") return {.checkpoint = "auto"};
+  if (from == "model") return {.checkpoint = "never"};
+  std::error_code ignored;
+  if (!fs::is_directory(from, ignored)) {
+    throw ConfigError("--from " + from +
+                      ": no such directory; it is auto, model, or the directory " +
+                      "of a checkpoint, of a run or of a model");
+  }
+  if (fs::exists(from + "/config.json", ignored)) return {.model = from, .checkpoint = "never"};
+  const std::string inside = from + "/checkpoints";
+  if (!fs::is_directory(inside, ignored)) return {.checkpoint = from};
+  if (list_checkpoints(inside).empty()) {
+    throw CheckpointError("--from " + from + ": this run has no checkpoint yet");
+  }
+  return {.folder = inside, .checkpoint = "auto"};
+}
+
+}  // namespace
+
 LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
   LoadedRun run;
-  run.setup = prepare_run(arguments);
-  measure_workspace(run.setup);
+  const Weights weights = find_weights(from);
+  RunArguments asked = arguments;
+  if (weights.model) {
+    asked.overrides.push_back({"model.path", quote_toml(*weights.model)});
+    asked.overrides.push_back({"model.init", "pretrained"});
+  }
+  run.setup = prepare_run(asked);
   const RunConfig& config = run.setup.config;
+  require_device(config, run.setup.machine);
+  measure_workspace(run.setup);
   // Whatever tier the run trains on, here its checkpoint is read into host memory.
   run.setup.inputs.nvme = {};
   const ModelSource& source = *run.setup.source;
   FoundCheckpoint found =
-      find_checkpoint(config.run.dir + "/checkpoints", from == "model" ? "never" : from);
+      find_checkpoint(weights.folder.empty() ? config.run.dir + "/checkpoints" : weights.folder,
+                      weights.checkpoint);
   for (const std::string& refused : found.refused) log_warning("refused " + refused);
   run.engine = std::make_unique<Engine>(&source.model(), run.setup.plan(), adamw_options(config));
   run.engine->load([&source](const std::string& name, int64_t begin, std::span<float> out) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "data/prepared_cache.h"
 
 namespace longshore {
@@ -29,7 +30,8 @@ class ProgressLine {
     const Clock::time_point now = Clock::now();
     if (!terminal_ || now - drawn_at_ < kRedraw) return;
     drawn_at_ = now;
-    std::string line = "preparing " + std::filesystem::path(progress.path).filename().string();
+    std::string line =
+        "preparing " + printable(std::filesystem::path(progress.path).filename().string());
     if (progress.waiting) {
       line += "  waiting for another process";
     } else {

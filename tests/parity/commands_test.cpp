@@ -1,0 +1,391 @@
+// The commands around a run, through the command line: what they print, what they write, how they
+// end. One small model is made and trained for all of them; each test works on a copy of the run.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "base/json.h"
+#include "tests/fakes/test_files.h"
+#include "tests/parity/run_driver.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/commands/command_line.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Ended {
+  int exit_code = 0;
+  std::string out;
+  std::string err;
+};
+
+Ended run(const Arguments& arguments) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Ended ended;
+  ended.exit_code = run_command_line(arguments);
+  ended.out = testing::internal::GetCapturedStdout();
+  ended.err = testing::internal::GetCapturedStderr();
+  return ended;
+}
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// A tiny llama with a byte tokenizer, and a run file that trains it for three steps, once for all.
+const std::string& trained_run() {
+  static const std::string directory = [] {
+    std::string path = scratch_directory("commands");
+    fs::create_directories(path);
+    EXPECT_EQ(run({"init-model", "--preset", "tiny-llama", path + "/model"}).exit_code, 0);
+    std::string rows;
+    for (int i = 0; i < 24; ++i) {
+      rows += R"({"text": "row )" + std::to_string(i) + R"( of the rows"})" + "\n";
+    }
+    write(path + "/rows.jsonl", rows);
+    write(path + "/run.toml", "[model]\npath = \"" + path + "/model\"\n[run]\ndir = \"" + path +
+                                  "/run\"\n[data]\ntrain = [\"" + path +
+                                  "/rows.jsonl\"]\neval = [\"" + path +
+                                  "/rows.jsonl\"]\nmax_tokens = 48\ncache = \"" + path +
+                                  "/cache\"\n[train]\nepochs = 1\nsequences_per_step = 4\n" +
+                                  "[precision]\ncompute = \"fp32\"\n[device]\nthreads = 1\n" +
+                                  "[offload]\nthreads = 1\n");
+    const Ended ended = run({"train", path + "/run.toml", "--train.steps=3"});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return path;
+  }();
+  return directory;
+}
+
+class Commands : public testing::Test {
+ protected:
+  Commands() : directory_(scratch_directory("commands-copy")) {
+    fs::copy(trained_run(), directory_, fs::copy_options::recursive);
+  }
+  ~Commands() override { fs::remove_all(directory_); }
+  static void TearDownTestSuite() { fs::remove_all(trained_run()); }
+
+  std::string path(const std::string& name) const { return directory_ + "/" + name; }
+  // The run file, on this test's copy of the run.
+  Arguments with(const std::string& command, const Arguments& more = {}) const {
+    return joined({command, path("run.toml"), "--run.dir=" + path("run"), "--train.steps=3"}, more);
+  }
+  double loss(const std::string& from) const {
+    const Ended ended = run(with("eval", {"--json", "--from", from}));
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return ended.exit_code == 0 ? Json::parse(ended.out).at("loss").get<double>() : 0.0;
+  }
+  std::vector<std::string> texts(const Arguments& more) const {
+    const Ended ended = run(with("generate", joined({"--json"}, more)));
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    std::vector<std::string> texts;
+    std::istringstream lines(ended.out);
+    for (std::string line; std::getline(lines, line);) {
+      texts.push_back(Json::parse(line).at("text").get<std::string>());
+    }
+    return texts;
+  }
+
+  std::string directory_;
+};
+
+// ---- export ----
+
+TEST_F(Commands, ExportWritesTheModelThatTheRunExported) {
+  const Ended ended = run(with("export", {"--to", path("out")}));
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(has(ended.out, path("out") + ": ")) << ended.out;
+  EXPECT_EQ(read(path("out/model.safetensors")), read(path("run/hf/model.safetensors")));
+  EXPECT_NE(read(path("out/model.safetensors")), read(path("model/model.safetensors")));
+}
+
+// Goal: what a user puts into a run's export is there after the next one.
+TEST_F(Commands, AReadmeInTheRunsExportSurvivesTheNextExport) {
+  write(path("run/hf/README.md"), "my model card");
+  write(path("run/hf/notes.txt"), "mine");
+  ASSERT_EQ(run(with("export")).exit_code, 0);
+  ASSERT_EQ(run(with("train", {"--train.steps=4"})).exit_code, 0);
+  EXPECT_EQ(read(path("run/hf/README.md")), "my model card");
+  EXPECT_EQ(read(path("run/hf/notes.txt")), "mine");
+  EXPECT_FALSE(fs::exists(path("run/hf-2")));
+}
+
+// Goal: an export is refused, and a run's own goes beside, where files that are not its own are.
+TEST_F(Commands, NoExportReplacesAnotherModel) {
+  fs::copy(path("model"), path("other"));
+  write(path("other/LICENSE"), "mine");
+  const Ended ended = run(with("export", {"--to", path("other")}));
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_TRUE(has(ended.err, "was not written by an export")) << ended.err;
+  EXPECT_EQ(read(path("other/model.safetensors")), read(path("model/model.safetensors")));
+  EXPECT_EQ(read(path("other/LICENSE")), "mine");
+  for (const std::string& base : {path("model"), path("other/../model"), path("link")}) {
+    if (base == path("link")) fs::create_directory_symlink(path("model"), base);
+    const Ended refused = run(with("export", {"--to", base, "--model.path=" + path("model")}));
+    EXPECT_EQ(refused.exit_code, 2) << base;
+    EXPECT_TRUE(has(refused.err, "is the model that the run began with")) << refused.err;
+  }
+  // A link in the run's directory leads nowhere, and the run is done all the same.
+  fs::remove_all(path("run/hf"));
+  fs::create_directory_symlink(path("other"), path("run/hf"));
+  const Ended trained = run(with("train", {"--train.steps=4"}));
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_EQ(read(path("other/model.safetensors")), read(path("model/model.safetensors")));
+  EXPECT_TRUE(fs::exists(path("run/hf-2/model.safetensors")));
+}
+
+TEST_F(Commands, UnderALauncherOneRankExportsAndPrints) {
+  const std::string log = path("ranks.log");
+  const Arguments command =
+      joined({binary_directory() / "longshore", "launch", "--nproc", "2", "--"},
+             with("export", {"--to", path("out")}));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::vector<char*> words;
+    for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+    words.push_back(nullptr);
+    const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    ::dup2(fd, STDOUT_FILENO);
+    ::dup2(fd, STDERR_FILENO);
+    ::execv(words.front(), words.data());
+    ::_exit(127);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << read(log);
+  const std::string text = read(log);
+  const size_t first = text.find(path("out") + ": ");
+  EXPECT_NE(first, std::string::npos) << text;
+  EXPECT_EQ(text.find(path("out") + ": ", first + 1), std::string::npos) << text;
+  EXPECT_EQ(read(path("out/model.safetensors")), read(path("run/hf/model.safetensors")));
+}
+
+// ---- eval ----
+
+TEST_F(Commands, EvalTakesCheckpointsRunsAndModels) {
+  const double trained = loss("auto");
+  const double untrained = loss("model");
+  EXPECT_GT(std::fabs(trained - untrained), 1e-4);
+  EXPECT_EQ(loss(path("run")), trained);
+  const std::string newest = list_checkpoints(path("run/checkpoints")).at(0).path;
+  EXPECT_EQ(loss(newest), trained);
+  EXPECT_NEAR(loss(path("run/hf")), trained, 1e-6);
+  EXPECT_EQ(loss(path("model")), untrained);
+  const Ended none = run(with("eval", {"--from", path("nope")}));
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_TRUE(has(none.err, "--from") && has(none.err, "no such directory")) << none.err;
+  EXPECT_FALSE(has(none.err, "checkpoint.resume")) << none.err;
+}
+
+// ---- generate ----
+
+TEST_F(Commands, GenerateTakesMorePromptsThanAMicroBatchHolds) {
+  Arguments prompts;
+  std::vector<std::string> alone;
+  for (const std::string prompt : {"a", "row", "the rows of", "x", "of"}) {
+    prompts = joined(prompts, {"--prompt", prompt});
+    alone.push_back(texts({"--max-new-tokens", "30", "--prompt", prompt}).at(0));
+  }
+  EXPECT_EQ(texts(joined({"--max-new-tokens", "30"}, prompts)), alone);
+}
+
+TEST_F(Commands, GenerateDrawsAsItIsTold) {
+  const Arguments base = {"--prompt", "row", "--max-new-tokens", "12"};
+  const auto drawn = [&](const Arguments& more) { return texts(joined(base, more)).at(0); };
+  const std::string likeliest = drawn({});
+  EXPECT_EQ(drawn({"--temperature", "5", "--top-k", "1"}), likeliest);
+  EXPECT_EQ(drawn({"--temperature", "5", "--top-p", "1e-6"}), likeliest);
+  const std::string hot = drawn({"--temperature", "5"});
+  EXPECT_NE(hot, likeliest);
+  EXPECT_EQ(drawn({"--temperature", "5"}), hot) << "the same seed draws the same";
+  EXPECT_NE(drawn({"--temperature", "5", "--run.seed=7"}), hot);
+}
+
+TEST_F(Commands, GenerateSaysWhoseWeightsAndWhatDoesNotFit) {
+  const Ended ended = run(with("generate", {"--prompt", "a", "--max-new-tokens", "2"}));
+  EXPECT_TRUE(has(ended.err, "weights of " + path("run/checkpoints")) && has(ended.err, "step 3"))
+      << ended.err;
+  const Ended model =
+      run(with("generate", {"--prompt", "a", "--max-new-tokens", "2", "--from", "model"}));
+  EXPECT_TRUE(has(model.err, "as it was before training")) << model.err;
+  const Ended longer = run(with("generate", {"--prompt", std::string(60, 'a')}));
+  EXPECT_EQ(longer.exit_code, 2);
+  EXPECT_TRUE(has(longer.err, "raise data.max_tokens")) << longer.err;
+}
+
+// Goal: no number goes unchecked into a command.
+TEST_F(Commands, EveryNumberHasARange) {
+  const std::vector<Arguments> wrong = {
+      with("generate", {"--prompt", "a", "--max-new-tokens", "9223372036854775807"}),
+      with("generate", {"--prompt", "a", "--max-new-tokens", "18446744073709551616"}),
+      with("generate", {"--prompt", "a", "--max-new-tokens", "-5"}),
+      with("generate", {"--prompt", "a", "--max-new-tokens", "0"}),
+      with("generate", {"--prompt", "a", "--temperature", "nan"}),
+      with("generate", {"--prompt", "a", "--temperature", "-3"}),
+      with("generate", {"--prompt", "a", "--temperature", "inf"}),
+      with("generate", {"--prompt", "a", "--top-k", "-2"}),
+      with("generate", {"--prompt", "a", "--top-p", "0"}),
+      with("generate", {"--prompt", "a", "--top-p", "1.5"}),
+      with("plan", {"--ranks", "0"}),
+      with("plan", {"--ranks-per-node", "99999999999"}),
+      {"init-model", "--vocabulary", "-7", path("new")},
+      {"init-model", "--seed", "-1", path("new")},
+      {"tokenizer", "train", path("rows.jsonl"), "--vocabulary", "0"},
+      {"bench", "optimizer", "--parameters", "-1"},
+      {"bench", "optimizer", "--rounds", "0"},
+      {"bench", "optimizer", "--threads", "0"},
+      {"bench", "overlap", "--ratios", "nan"},
+      {"bench", "overlap", "--units", "0"},
+      {"bench", "nvme", "--dir", path(""), "--seconds", "nan"},
+      {"bench", "copies", "--gpu", "-1"},
+      {"ckpt", "prune", path("run.toml"), "--keep", "0"},
+      {"launch", "--nproc", "0", "--", "version"},
+  };
+  for (const Arguments& arguments : wrong) {
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.exit_code, 2) << testing::PrintToString(arguments);
+    EXPECT_TRUE(has(ended.err, "number from ")) << ended.err;
+  }
+  EXPECT_FALSE(fs::exists(path("new")));
+}
+
+// ---- validate ----
+
+TEST_F(Commands, ValidateNeedsNoLengthAndReadsTheFirstRows) {
+  const Ended ended = run({"validate", path("run.toml"), "--train.epochs=0"});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(has(ended.out, "valid: llama") && has(ended.out, "under [train]")) << ended.out;
+  EXPECT_EQ(run({"prepare", path("run.toml"), "--train.epochs=0"}).exit_code, 0);
+  EXPECT_EQ(run({"inspect", "data", path("run.toml"), "--train.epochs=0"}).exit_code, 0);
+}
+
+// Goal: everything that is missing is named at once, whatever else is wrong.
+TEST_F(Commands, ValidateNamesEverythingThatIsMissing) {
+  write(path("broken.jsonl"), "{\"text\": \"fine\"}\n{\"text\": 3}\n");
+  const Ended ended =
+      run({"validate", path("run.toml"), "--model.path=" + path("no-model"),
+           "--tokenizer.path=" + path("model"),
+           "--data.train=[\"" + path("no-rows.jsonl") + "\", \"" + path("broken.jsonl") + "\"]",
+           "--data.eval=" + path("model"), "--offload.optimizer=nvme",
+           "--offload.nvme=" + path("no-drive"), "--optimizer.lr=-1"});
+  EXPECT_EQ(ended.exit_code, 2);
+  for (const std::string& part :
+       {std::string("optimizer.lr"), path("no-model") + ": no such directory",
+        path("no-rows.jsonl") + ": no such file", path("broken.jsonl") + ":2",
+        path("model") + ": not a regular file", path("no-drive") + ": no such directory"}) {
+    EXPECT_TRUE(has(ended.err, part)) << part << " in:\n" << ended.err;
+  }
+  const Ended data = run({"validate", path("run.toml"), "--data.train=" + path("broken.jsonl")});
+  EXPECT_EQ(data.exit_code, 5) << data.err;
+  write(path("model/tokenizer.json"), "{");
+  const Ended tokenizer = run({"validate", path("run.toml"), "--model.path=" + path("model")});
+  EXPECT_TRUE(has(tokenizer.err, "tokenizer.json")) << tokenizer.err;
+}
+
+// ---- plan ----
+
+TEST_F(Commands, PlanSaysWhatFitsAndWhatTheMachineDoesNotHave) {
+  const Ended fits = run(with("plan"));
+  EXPECT_EQ(fits.exit_code, 0) << fits.err;
+  EXPECT_TRUE(fits.out.starts_with("fits: ")) << fits.out;
+  EXPECT_TRUE(has(fits.out, "3 steps; a checkpoint is about ")) << fits.out;
+  const Ended cap = run(with("plan", {"--offload.host_memory=900TiB"}));
+  EXPECT_EQ(cap.exit_code, 3);
+  EXPECT_TRUE(has(cap.err, "offload.host_memory is 900.0 TiB")) << cap.err;
+  const Ended trained = run(with("train", {"--offload.host_memory=900TiB", "--train.steps=9"}));
+  EXPECT_EQ(trained.exit_code, 3) << trained.err;
+  const Ended gpu = run(with("plan", {"--device.kind=cuda"}));
+  EXPECT_EQ(gpu.exit_code, 0) << gpu.err;
+  EXPECT_TRUE(has(gpu.out, "device (cuda)")) << gpu.out;
+}
+
+TEST_F(Commands, PlanPrintsAndDrawsTheSchedule) {
+  const Ended printed = run(with("plan", {"--schedule"}));
+  EXPECT_EQ(printed.exit_code, 0);
+  for (const char* part : {"update", "fetch", "forward", "backward", "drain", "block.1"}) {
+    EXPECT_TRUE(has(printed.out, part)) << part << " in:\n" << printed.out;
+  }
+  const Ended drawn = run(with("plan", {"--schedule-svg", path("schedule.svg")}));
+  EXPECT_EQ(drawn.exit_code, 0);
+  EXPECT_TRUE(read(path("schedule.svg")).starts_with("<svg"));
+}
+
+TEST_F(Commands, TheSameDriveByAnotherNameIsRefused) {
+  fs::create_directories(path("drive"));
+  fs::create_directory_symlink(path("drive"), path("alias"));
+  const Ended ended =
+      run(with("plan", {"--offload.optimizer=nvme",
+                        "--offload.nvme=[\"" + path("drive") + "\", \"" + path("alias") + "\"]"}));
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_TRUE(has(ended.err, "are the same directory")) << ended.err;
+}
+
+// ---- train --trace, plot, bench ----
+
+TEST_F(Commands, TrainWritesATimeline) {
+  const std::string file = path("trace.json");
+  const Ended ended = run(with("train", {"--train.steps=4", "--trace", file}));
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(has(ended.err, "timeline in " + file)) << ended.err;
+  const Json trace = Json::parse(read(file));
+  EXPECT_GT((trace.is_array() ? trace : trace.at("traceEvents")).size(), 20u);
+}
+
+TEST_F(Commands, PlotShowsStepsWithoutALossAndPassesOverOtherLines) {
+  fs::create_directories(path("plotted"));
+  write(path("plotted/metrics.jsonl"),
+        "{\"kind\": \"step\", \"loss\": 3.0}\n{\"kind\": 7}\n{\"kind\": [\"step\"]}\n[]\nnot json\n"
+        "{\"kind\": \"step\", \"loss\": null}\n{\"kind\": \"step\", \"loss\": 1.0}\n");
+  const Ended ended = run({"plot", path("plotted")});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(has(ended.out, "loss: first 3.0000, last 1.0000, 3 steps")) << ended.out;
+  EXPECT_TRUE(has(ended.out, "1 steps without a finite loss: 2")) << ended.out;
+  EXPECT_EQ(run({"plot", path("nowhere")}).exit_code, 5);
+}
+
+TEST_F(Commands, BenchOptimizerMeasuresWhatItIsAsked) {
+  const Ended ended = run({"bench", "optimizer", "--format", "fp32", "--threads", "1",
+                           "--parameters", "65536", "--rounds", "2", "--json"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(has(Json::parse(ended.out).dump(), "fp32")) << ended.out;
+}
+
+// ---- the command line itself ----
+
+TEST_F(Commands, AMistypedCommandGetsTheNearestOne) {
+  const Ended ended = run({"trian", path("run.toml")});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_TRUE(has(ended.err, "unknown command 'trian', did you mean 'train'?")) << ended.err;
+  EXPECT_TRUE(has(run({"config", "kyes"}).err, "did you mean 'keys'?"));
+  EXPECT_TRUE(has(run({"\x1b[2J"}).err, "unknown command '\\x1b[2J'"));
+}
+
+TEST_F(Commands, HelpAndVersionAreFoundWhereTheyAreLookedFor) {
+  EXPECT_EQ(run({"--version"}).out, run({"version"}).out);
+  EXPECT_TRUE(run({"--version"}).out.starts_with("longshore "));
+  EXPECT_EQ(run({"help"}).out, run({"--help"}).out);
+  EXPECT_EQ(run({"help", "generate"}).out, run({"generate", "--help"}).out);
+  EXPECT_TRUE(has(run({"help", "generate"}).out, "64")) << "defaults are shown";
+  EXPECT_TRUE(has(run({"help", "init-model"}).out, "tiny-gpt2")) << "presets are listed";
+  EXPECT_EQ(run({}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,144 @@
+#include "trainer/commands/input_check.h"
+
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <limits>
+#include <optional>
+
+#include "data/row_block.h"
+#include "trainer/report/data_inspection.h"
+#include "trainer/run/run_prepare.h"
+#include "trainer/run/run_setup.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A file whose first rows are right may still be wrong further down: `prepare` reads them all.
+constexpr int64_t kRows = 16;
+
+class InputCheck {
+ public:
+  explicit InputCheck(const RunConfig& config) : config_(config) {}
+
+  CheckedInputs run() {
+    check_model();
+    check_preparation();
+    for (const auto* files : {&config_.data.train, &config_.data.eval}) {
+      for (const std::string& path : *files) check_file(path);
+    }
+    check_directories();
+    return std::move(checked_);
+  }
+
+ private:
+  void add(ExitCode code, const std::string& text) { checked_.problems.push_back({code, text}); }
+
+  // Runs `work` and keeps what it throws; whether it threw nothing.
+  template <typename Work>
+  bool attempt(Work work) {
+    try {
+      work();
+      return true;
+    } catch (const ConfigError& error) {
+      for (const std::string& problem : error.problems()) add(error.exit_code(), problem);
+    } catch (const IoError& error) {
+      add(ExitCode::kData, error.what());
+    } catch (const Error& error) {
+      add(error.exit_code(), error.what());
+    }
+    return false;
+  }
+
+  void check_model() {
+    if (config_.model.path.empty()) return;
+    attempt([&] { checked_.source = open_source(config_); });
+  }
+
+  void check_preparation() {
+    std::error_code ignored;
+    const std::string directory = tokenizer_directory(config_, config_.model.path);
+    // A model directory that is not there was named already.
+    if (directory.empty() ||
+        (config_.tokenizer.path == "auto" && !fs::is_directory(directory, ignored))) {
+      return;
+    }
+    const int64_t vocabulary =
+        checked_.source ? checked_.source->arch().vocabulary : std::numeric_limits<int32_t>::max();
+    attempt([&] { preparation_.emplace(config_, config_.model.path, vocabulary); });
+  }
+
+  void check_file(const std::string& path) {
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    if (!fs::exists(status)) {
+      add(ExitCode::kData, path + ": no such file");
+    } else if (!fs::is_regular_file(status)) {
+      add(ExitCode::kData, path + ": not a regular file");
+    } else if (::access(path.c_str(), R_OK) != 0) {
+      add(ExitCode::kData, path + ": may not be read");
+    } else if (fs::file_size(path, error) == 0) {
+      add(ExitCode::kData, path + ": is empty");
+    } else if (preparation_ && !is_text_file(path)) {
+      attempt([&] { check_rows(path); });
+    }
+  }
+
+  void check_rows(const std::string& path) {
+    const std::vector<InspectedRow> rows = inspect_rows(preparation_->options({path}), 0, kRows);
+    if (rows.empty()) add(ExitCode::kData, path + ": has no rows");
+    if (config_.data.bad_rows == DataSection::BadRows::kSkip) return;
+    for (const InspectedRow& row : rows) {
+      if (!row.problem.empty()) add(ExitCode::kData, row.place + ": " + row.problem);
+    }
+  }
+
+  void check_directories() {
+    const OffloadSection& offload = config_.offload;
+    const bool drives = offload.optimizer == OffloadSection::Optimizer::kNvme ||
+                        offload.activations == OffloadSection::Activations::kNvme;
+    for (const std::string& directory : drives ? offload.nvme : std::vector<std::string>{}) {
+      std::error_code ignored;
+      if (fs::is_directory(directory, ignored)) {
+        check_writable("offload.nvme", directory);
+      } else if (fs::exists(directory, ignored)) {
+        add(ExitCode::kConfig, "offload.nvme: " + directory + ": is not a directory");
+      } else {
+        add(ExitCode::kConfig,
+            "offload.nvme: " + directory + ": no such directory; make it, or mount its drive");
+      }
+    }
+    if (!config_.run.dir.empty()) check_writable("run.dir", config_.run.dir);
+  }
+
+  // The directory, or the nearest one above it that is there.
+  void check_writable(const std::string& key, const std::string& directory) {
+    std::error_code ignored;
+    fs::path path = fs::absolute(directory, ignored).lexically_normal();
+    while (path.has_relative_path() && !fs::exists(path, ignored)) path = path.parent_path();
+    struct statvfs system{};
+    const bool read_only =
+        ::statvfs(path.c_str(), &system) == 0 && (system.f_flag & ST_RDONLY) != 0;
+    if (!fs::is_directory(path, ignored)) {
+      add(ExitCode::kConfig, key + ": " + path.string() + ": is not a directory");
+    } else if (read_only || ::access(path.c_str(), W_OK | X_OK) != 0) {
+      add(ExitCode::kConfig, key + ": " + path.string() + ": may not be written to" +
+                                 (read_only ? ", its file system is read-only" : ""));
+    }
+  }
+
+  const RunConfig& config_;
+  std::optional<RunPreparation> preparation_;
+  CheckedInputs checked_;
+};
+
+}  // namespace
+
+CheckedInputs check_inputs(const RunConfig& config) {
+  return InputCheck(config).run();
+}
+
+}  // namespace longshore
