@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/printable.h"
+#include "base/python_numbers.h"
 #include "hf/directory_entry.h"
 #include "hf/foreign_weights.h"
 #include "hf/problem_list.h"
@@ -49,7 +50,7 @@ UniqueFd open_model_directory(const std::string& path) {
 }
 
 Json parse_object(const std::string& text, const std::string& origin) {
-  Json json = parse_json(text, kConfigLimits, origin);
+  Json json = parse_json(python_numbers(text), kConfigLimits, origin);
   if (!json.is_object()) throw DataError(origin + ": not a JSON object");
   return json;
 }
