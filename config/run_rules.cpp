@@ -1,5 +1,7 @@
 #include "config/run_rules.h"
 
+#include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <initializer_list>
 #include <set>
@@ -8,6 +10,21 @@
 
 namespace longshore {
 namespace {
+
+// "2024-07-26", a day that there is.
+bool is_date(const std::string& text) {
+  int year = 0;
+  unsigned month = 0, day = 0;
+  int read = 0;
+  if (text.size() != 10 || text[4] != '-' || text[7] != '-' ||
+      text.find_first_not_of("0123456789-") != std::string::npos ||
+      std::sscanf(text.c_str(), "%4d-%2u-%2u%n", &year, &month, &day, &read) != 3 || read != 10) {
+    return false;
+  }
+  return std::chrono::year_month_day(std::chrono::year(year), std::chrono::month(month),
+                                     std::chrono::day(day))
+      .ok();
+}
 
 class Rules {
  public:
@@ -23,6 +40,7 @@ class Rules {
     check_groups();
     check_nvme();
     check_overlap();
+    check_date();
     return std::move(problems_);
   }
 
@@ -48,6 +66,14 @@ class Rules {
   std::string other(const char* name) const {
     const Place* place = place_of(name);
     return assignment(name) + " (" + (place == nullptr ? "default" : place->text()) + ")";
+  }
+
+  void check_date() {
+    if (!usable({"data.date"}) || is_date(config_.data.date)) return;
+    const Place* place = place_of("data.date");
+    problems_.push_back((place == nullptr ? places_.run_file : place->text()) + ": " +
+                        assignment("data.date") + " is no day; expected one such as " +
+                        "\"2024-07-26\"");
   }
 
   // Reports at the first key; a key left at its default has no place, the second one then has.
