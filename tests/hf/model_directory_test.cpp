@@ -138,13 +138,25 @@ TEST(ModelDirectory, RefusesWhatIsNoDirectory) {
 }
 
 TEST_F(SingleDirectory, RefusesConfigsThatAreNotJsonObjects) {
-  for (const char* text : {"", "[]", "{", "{\"a\": 1, \"a\": 2}", "{\"a\": NaN}", "{} {}"}) {
+  for (const char* text : {"", "[]", "{", "{\"a\": 1, \"a\": 2}", "{\"a\": nan}", "{} {}"}) {
     write_text(directory_ / "config.json", text);
     expect_parts(open_error<DataError>(), {directory_ / "config.json"});
   }
   write_text(directory_ / "config.json", kConfig);
   write_text(directory_ / "generation_config.json", "[1]");
   expect_parts(open_error<DataError>(), {directory_ / "generation_config.json", "JSON object"});
+}
+
+// Python writes them, and most published files have such an integer: only who needs one may mind.
+TEST_F(SingleDirectory, ReadsNumbersAsPythonWritesThem) {
+  write_text(directory_ / "config.json",
+             R"({"model_type": "llama", "a": NaN, "b": -Infinity, "c": 1e400,
+                 "length": 1000000000000000019884624838656})");
+  const Json config = open().config();
+  EXPECT_TRUE(config["a"].is_string());
+  EXPECT_TRUE(config["b"].is_string());
+  EXPECT_TRUE(config["c"].is_string());
+  EXPECT_EQ(config["length"].get<double>(), 1e30);
 }
 
 TEST_F(SingleDirectory, RefusesAConfigOverTheLimit) {

@@ -152,6 +152,7 @@ TEST(Families, SizesAreChecked) {
   expect_problem(with(llama(), R"({"num_key_value_heads": 3})"), "not a multiple");
   expect_problem(with(llama(), R"({"head_dim": 15})"), "must be even");
   expect_problem(with(llama(), R"({"rms_norm_eps": -1.0})"), "'rms_norm_eps'");
+  expect_problem(with(llama(), R"({"rms_norm_eps": "NaN"})"), "'rms_norm_eps'");
   expect_problem(with(llama(), R"({"hidden_act": "mish"})"), "'mish' is not supported");
   expect_problem(with(gpt2(), R"({"n_embd": 66, "head_dim": 16})"), "'n_head'");
   expect_problem(with(gpt2(), R"({"n_layer": -1})"), "'n_layer' must be an integer");
