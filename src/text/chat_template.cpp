@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/python_numbers.h"
 #include "text/tokenizers_c_strings.h"
 
 namespace longshore {
@@ -52,7 +53,8 @@ Sources find_sources(const fs::path& directory, const std::string& file) {
   const fs::path config_path = directory / "tokenizer_config.json";
   if (!fs::exists(config_path, ignored)) return sources;
   sources.origin = config_path.string();
-  const Json config = read_json_file(sources.origin, {.max_bytes = kMaxConfigBytes});
+  const Json config = parse_json(python_numbers(read_whole_file(sources.origin, kMaxConfigBytes)),
+                                 {}, sources.origin);
   if (!config.is_object()) return sources;
   const auto found = config.find("chat_template");
   if (found == config.end() || found->is_null()) return sources;

@@ -85,6 +85,13 @@ TEST_F(ChatTemplateFiles, TakesTheJinjaFileBeforeTheConfigurationAndAGivenFileBe
   EXPECT_EQ(rendered(nullptr, directory_ + "/own.jinja"), "own");
 }
 
+// What transformers writes where no length is set, beside the template.
+TEST_F(ChatTemplateFiles, ReadsAConfigurationWithAnIntegerBeyond64Bits) {
+  write("tokenizer_config.json",
+        "{\"model_max_length\": 1000000000000000019884624838656, \"chat_template\": \"config\"}");
+  EXPECT_EQ(rendered(), "config");
+}
+
 TEST_F(ChatTemplateFiles, ChoosesAmongNamedTemplatesByTools) {
   write("tokenizer_config.json",
         "{\"chat_template\": [{\"name\": \"default\", \"template\": \"plain\"}, "
