@@ -8,7 +8,7 @@ add_library(longshore::cuda_runtime INTERFACE IMPORTED GLOBAL)
 set(LONGSHORE_WITH_CUDA OFF)
 
 if(NOT LONGSHORE_CUDA STREQUAL "off")
-  get_filename_component(fetched ${PROJECT_SOURCE_DIR}/.deps/libtorch/nvidia/cu13/bin REALPATH)
+  set(fetched ${PROJECT_SOURCE_DIR}/.deps/libtorch/nvidia/cu13/bin)
   find_program(
     LONGSHORE_NVCC nvcc
     HINTS ${CUDAToolkit_ROOT}/bin $ENV{CUDAToolkit_ROOT}/bin

@@ -11,8 +11,9 @@
 
 set(LONGSHORE_LIBTORCH "$ENV{LONGSHORE_LIBTORCH}" CACHE PATH "Root of a LibTorch (has lib/, include/)")
 
-# The real path: linked worktrees share one .deps, and so their compiler cache.
-get_filename_component(fetched ${PROJECT_SOURCE_DIR}/.deps/libtorch/torch REALPATH)
+# Below the checkout even where .deps is a link: linked worktrees share one .deps, and the compiler's
+# cache takes paths below the checkout alone as equal.
+set(fetched ${PROJECT_SOURCE_DIR}/.deps/libtorch/torch)
 set(hints ${LONGSHORE_LIBTORCH})
 foreach(dir ${Torch_DIR} $ENV{Torch_DIR})
   list(APPEND hints ${dir}/../../..)
