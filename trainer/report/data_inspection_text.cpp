@@ -217,7 +217,8 @@ Json statistics_as_json(const DataStatistics& statistics) {
 
 std::string inspection_page(const DataStatistics& statistics,
                             const std::vector<InspectedRow>& rows) {
-  std::string page = std::string(kPageHead) + "<h1>Training data</h1><p>";
+  std::string page(kPageHead);
+  page += "<h1>Training data</h1><p>";
   for (const std::string& line : statistics.report.lines()) page += escape_html(line) + "<br>";
   page += "</p><dl>";
   for (const Fact& fact : facts_of(statistics)) {
