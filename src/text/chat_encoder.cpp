@@ -23,6 +23,9 @@ bool has_no_weight(const Json& message) {
   return weight != message.end() && weight->is_number() && weight->get<double>() == 0.0;
 }
 
+// All the beginnings of one conversation that are rendered to find its answers: a few seconds.
+constexpr size_t kMaxBeginnings = size_t{256} << 20;
+
 struct Answers {
   std::vector<size_t> all;      // indices of the assistant's messages
   std::vector<size_t> trained;  // those that `mask` names, in order, as places in `all`
@@ -73,6 +76,7 @@ std::vector<TextSpan> ChatEncoder::spans_by_prefix(const Json& messages,
                                                    const std::string& text,
                                                    const std::vector<size_t>& assistants) const {
   std::vector<TextSpan> spans;
+  size_t rendered = 0;
   for (const size_t i : assistants) {
     const std::string place = "messages[" + std::to_string(i) + "]: ";
     ChatVariables asking = variables;
@@ -98,6 +102,15 @@ std::vector<TextSpan> ChatEncoder::spans_by_prefix(const Json& messages,
                         kRemedy);
     }
     spans.push_back({before.size(), after.size()});
+    // A message costs about as much as 250 bytes, whatever it holds.
+    rendered += before.size() + after.size() + 500 * i;
+    if (rendered > kMaxBeginnings) {
+      throw ChatProblem(
+          "messages: " + std::to_string(assistants.size()) +
+          " answers in so long a conversation: the time to find them in its growing beginnings "
+          "grows with the square of their number; mark the answers in the template with "
+          "{% generation %} and {% endgeneration %}, or break the conversation up");
+    }
   }
   return spans;
 }

@@ -2,11 +2,14 @@
 
 #include <filesystem>
 #include <initializer_list>
+#include <mutex>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/python_numbers.h"
+#include "base/utf8.h"
 #include "text/tokenizers_c_strings.h"
 
 namespace longshore {
@@ -17,11 +20,16 @@ namespace fs = std::filesystem;
 // The largest tokenizer.json in use is about 35 MB.
 constexpr Bytes kMaxTokenizerBytes = 256 * kMiB;
 constexpr Bytes kMaxConfigBytes = 16 * kMiB;
+// Texts up to here are encoded at once; the library takes 150 to 200 bytes for each of theirs.
+constexpr size_t kShortText = size_t{64} << 10;
+constexpr size_t kMaxWholeText = size_t{4} << 20;
+// Pieces beyond this are encoded one at a time in the whole process, to bound memory over threads.
+constexpr size_t kLargePiece = size_t{256} << 10;
 
 std::string read_if_present(const fs::path& path, Bytes max_bytes) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return {};
-  return read_whole_file(path.string(), max_bytes);
+  return python_numbers(read_whole_file(path.string(), max_bytes));
 }
 
 [[noreturn]] void refuse_without_tokenizer_json(const std::string& directory) {
@@ -73,16 +81,29 @@ class OwnedEncoding {
   tokc_encoding encoding_;
 };
 
+struct Asked {
+  SpecialTokens special = SpecialTokens::kNone;
+  bool with_spans = false;
+  bool continues = false;  // a later piece of a longer text
+};
+
 OwnedEncoding encode_text(const tokc_tokenizer* tokenizer, std::string_view text,
-                          SpecialTokens special, bool with_spans, const std::string& origin) {
+                          const Asked& asked, const std::string& origin) {
+  static std::mutex large;
+  std::unique_lock<std::mutex> alone(large, std::defer_lock);
+  if (text.size() > kLargePiece) alone.lock();
   tokc_encoding encoding{};
   tokc_string error{};
-  if (tokc_encode(tokenizer, slice_of(text), special == SpecialTokens::kAdd, with_spans, &encoding,
-                  &error) != 0) {
+  if (tokc_encode(tokenizer, slice_of(text), asked.special == SpecialTokens::kAdd, asked.with_spans,
+                  asked.continues, &encoding, &error) != 0) {
     throw DataError(origin + ": cannot encode a text of " + std::to_string(text.size()) +
                     " bytes: " + take(error));
   }
   return OwnedEncoding(encoding);
+}
+
+std::vector<TokenId> ids_of(const uint32_t* ids, size_t count) {
+  return {ids, ids + count};
 }
 
 }  // namespace
@@ -130,17 +151,99 @@ Tokenizer Tokenizer::from_files(const TokenizerFiles& files, const std::string& 
   tokenizer.eos_ = optional_id(info.eos);
   tokenizer.pad_ = optional_id(info.pad);
   tokenizer.stop_ids_.assign(info.stop_ids, info.stop_ids + info.stop_count);
+  if (info.has_ends != 0) {
+    tokenizer.ends_ = {ids_of(info.prefix_ids, info.prefix_count),
+                       ids_of(info.suffix_ids, info.suffix_count)};
+    tokenizer.check_ids(tokenizer.ends_->first);
+    tokenizer.check_ids(tokenizer.ends_->second);
+  }
   tokenizer.fingerprint_ = fingerprint_of(files);
   return tokenizer;
 }
 
+void Tokenizer::check_ids(std::span<const TokenId> ids) const {
+  for (const TokenId id : ids) {
+    if (id >= 0 && id < id_limit_) continue;
+    throw DataError(origin_ + ": the tokenizer gives the id " +
+                    std::to_string(static_cast<uint32_t>(id)) + ", but its vocabulary ends at " +
+                    std::to_string(id_limit_ - 1) +
+                    "; correct the ids of post_processor in tokenizer.json");
+  }
+}
+
+void Tokenizer::for_each_piece(std::string_view text, bool with_ends,
+                               const std::function<void(std::string_view, size_t)>& use) const {
+  if (text.size() <= kShortText) return use(text, 0);
+  if (const auto bad = first_invalid_utf8(text)) {
+    throw DataError(origin_ + ": cannot encode a text of " + std::to_string(text.size()) +
+                    " bytes: not UTF-8 at byte " + std::to_string(*bad));
+  }
+  if (with_ends && !ends_) {
+    if (text.size() <= kMaxWholeText) return use(text, 0);
+    throw DataError(origin_ + ": cannot encode a text of " + std::to_string(text.size()) +
+                    " bytes: this tokenizer's post_processor does more than adding tokens at its "
+                    "ends, and then at most 4 MiB are encoded at once");
+  }
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = 0;
+    tokc_string error{};
+    if (tokc_piece_end(handle_.get(), slice_of(text), begin, &end, &error) != 0) {
+      throw DataError(origin_ + ": cannot encode a text of " + std::to_string(text.size()) +
+                      " bytes: from byte " + std::to_string(begin) + " on " + take(error));
+    }
+    use(text.substr(begin, end - begin), begin);
+    begin = end;
+  }
+}
+
+void Tokenizer::encode_pieces(std::string_view text, SpecialTokens special,
+                              const std::function<void(std::span<const TokenId>)>& use) const {
+  const bool with_ends = special == SpecialTokens::kAdd;
+  for_each_piece(text, with_ends, [&](std::string_view piece, size_t begin) {
+    const bool whole = piece.size() == text.size();
+    if (!whole && with_ends && begin == 0) use(ends_->first);
+    const std::vector<TokenId> ids =
+        encode_text(handle_.get(), piece, {.special = whole ? special : SpecialTokens::kNone},
+                    origin_)
+            .ids();
+    check_ids(ids);
+    use(ids);
+    if (!whole && with_ends && begin + piece.size() == text.size()) use(ends_->second);
+  });
+}
+
 std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
-  return encode_text(handle_.get(), text, special, false, origin_).ids();
+  std::vector<TokenId> all;
+  encode_pieces(text, special, [&all](std::span<const TokenId> ids) {
+    all.insert(all.end(), ids.begin(), ids.end());
+  });
+  return all;
 }
 
 EncodedText Tokenizer::encode_with_spans(std::string_view text, SpecialTokens special) const {
-  const OwnedEncoding encoding = encode_text(handle_.get(), text, special, true, origin_);
-  return {encoding.ids(), encoding.spans()};
+  EncodedText all;
+  const bool with_ends = special == SpecialTokens::kAdd;
+  const auto add_ends = [&all](const std::vector<TokenId>& ids) {
+    all.ids.insert(all.ids.end(), ids.begin(), ids.end());
+    all.spans.resize(all.ids.size());
+  };
+  for_each_piece(text, with_ends, [&](std::string_view piece, size_t begin) {
+    const bool whole = piece.size() == text.size();
+    if (!whole && with_ends && begin == 0) add_ends(ends_->first);
+    const OwnedEncoding encoding = encode_text(handle_.get(), piece,
+                                               {.special = whole ? special : SpecialTokens::kNone,
+                                                .with_spans = true,
+                                                .continues = begin > 0},
+                                               origin_);
+    const std::vector<TokenId> ids = encoding.ids();
+    check_ids(ids);
+    all.ids.insert(all.ids.end(), ids.begin(), ids.end());
+    for (const TextSpan& span : encoding.spans()) {
+      all.spans.push_back({begin + span.begin, begin + span.end});
+    }
+    if (!whole && with_ends && begin + piece.size() == text.size()) add_ends(ends_->second);
+  });
+  return all;
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {

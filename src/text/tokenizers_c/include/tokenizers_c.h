@@ -61,6 +61,11 @@ typedef struct {
   int64_t pad;
   const uint32_t* stop_ids;  // tokens that end a generated text; lives as long as the tokenizer
   size_t stop_count;
+  const uint32_t* prefix_ids;  // what the post-processor puts in front of a text, and behind it
+  size_t prefix_count;
+  const uint32_t* suffix_ids;
+  size_t suffix_count;
+  int has_ends;  // 0: the post-processor does more than that
 } tokc_info;
 
 void tokc_string_free(tokc_string text);
@@ -70,8 +75,14 @@ int tokc_load(const tokc_files* files, tokc_tokenizer** tokenizer, tokc_string* 
 void tokc_free(tokc_tokenizer* tokenizer);
 tokc_info tokc_describe(const tokc_tokenizer* tokenizer);
 
+// A long text is encoded in pieces whose tokens are those of the whole: the end of the piece that
+// begins at `begin`, which is 0 or the end of another piece. `text` is UTF-8, which is not checked.
+// Fails where a long stretch cannot be cut.
+int tokc_piece_end(const tokc_tokenizer* tokenizer, tokc_slice text, size_t begin, size_t* end,
+                   tokc_string* error);
+// `continues`: the text is a later piece of a longer one.
 int tokc_encode(const tokc_tokenizer* tokenizer, tokc_slice text, int with_special, int with_bounds,
-                tokc_encoding* encoding, tokc_string* error);
+                int continues, tokc_encoding* encoding, tokc_string* error);
 int tokc_decode(const tokc_tokenizer* tokenizer, const uint32_t* ids, size_t count,
                 int skip_special, tokc_string* text, tokc_string* error);
 // -1 where there is no such token.

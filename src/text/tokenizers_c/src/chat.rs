@@ -1,17 +1,24 @@
 //! Chat templates as transformers renders them: its Jinja environment over minijinja, and the parts
 //! of the text that `{% generation %}` blocks made.
 
+use crate::budget;
 use crate::guard::Failure;
+use crate::guarded::{add_guarded, ask_method, check_source, format, guard_instructions};
 use crate::python::{from_json, is_blank, to_json, to_str, Date};
+use minijinja::machinery::{
+    eval, make_string_output, CompiledTemplate, Instructions, TemplateConfig,
+};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{from_args, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 use serde_json::{Map, Value as Json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const NAME: &str = "chat template";
 /// Instructions of one rendering: stops templates that loop without end.
-const FUEL: u64 = 50_000_000;
+const FUEL: u64 = 20_000_000;
 /// Starts the text of an error that the template itself raised.
 const RAISED: &str = "the chat template says: ";
 /// Where generated parts begin and end while a text is rendered: noncharacters of Unicode. A pair
@@ -23,7 +30,35 @@ const MARKS: [(char, char); 4] = [
     ('\u{fdd6}', '\u{fdd7}'),
 ];
 
+/// A compiled template, with guards, and the text that it points into.
+struct Program {
+    main: Instructions<'static>,
+    blocks: BTreeMap<&'static str, Instructions<'static>>,
+    _text: Box<str>,
+}
+
+impl Program {
+    fn new(text: String, syntax: SyntaxConfig) -> Result<Program, Error> {
+        let text = text.into_boxed_str();
+        // The text lies on the heap, is never changed, and is dropped after what points into it.
+        let lasting: &'static str = unsafe { &*std::ptr::from_ref::<str>(&text) };
+        check_source(lasting, syntax.clone())?;
+        let config = TemplateConfig {
+            syntax_config: syntax,
+            default_auto_escape: Arc::new(|_| AutoEscape::None),
+        };
+        let compiled = CompiledTemplate::new(NAME, lasting, &config)?;
+        let blocks = compiled.blocks.iter();
+        Ok(Program {
+            main: guard_instructions(&compiled.instructions),
+            blocks: blocks.map(|(name, block)| (*name, guard_instructions(block))).collect(),
+            _text: text,
+        })
+    }
+}
+
 pub struct Chat {
+    program: Program,
     environment: Environment<'static>,
     source: String,
     constants: Map<String, Json>,
@@ -49,8 +84,12 @@ fn bare_tag(tag: &str) -> (&str, &str, &str) {
     (open, rest[..rest.len() - close.len()].trim(), close)
 }
 
-fn first_of(text: &str, words: [&str; 2]) -> Option<usize> {
-    words.iter().filter_map(|word| text.find(word)).min()
+/// Where the next tag or comment begins.
+fn next_tag(text: &str) -> Option<usize> {
+    let braces = text.match_indices('{').map(|(at, _)| at);
+    braces
+        .into_iter()
+        .find(|at| matches!(text.as_bytes().get(at + 1), Some(b'%' | b'#')))
 }
 
 /// `{% generation %}` blocks as what minijinja knows: a filter that marks its body, in a scope of
@@ -58,7 +97,7 @@ fn first_of(text: &str, words: [&str; 2]) -> Option<usize> {
 fn rewrite_generation(source: &str) -> (String, bool) {
     let mut out = String::with_capacity(source.len() + 64);
     let (mut rest, mut found) = (source, false);
-    while let Some(open) = first_of(rest, ["{%", "{#"]) {
+    while let Some(open) = next_tag(rest) {
         out.push_str(&rest[..open]);
         rest = &rest[open..];
         let end = if rest.starts_with("{#") { "#}" } else { "%}" };
@@ -95,6 +134,7 @@ fn raise(message: String) -> Result<Value, Error> {
 /// Python's string methods: blanks as Python knows them, the rest by minijinja-contrib.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     if let (Some(text), "strip" | "lstrip" | "rstrip") = (value.as_str(), name) {
+        budget::charge(16 * text.len() as u64)?;
         let (chars,): (Option<Value>,) = from_args(args)?;
         let chars = chars.filter(|c| !c.is_none());
         let wanted: Option<Vec<char>> = chars
@@ -111,10 +151,12 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
             _ => text.trim_end_matches(drop),
         }));
     }
+    ask_method(value, name, args)?;
     pycompat::unknown_method_callback(state, value, name, args)
 }
 
 fn trim(value: &Value, chars: Option<String>) -> Result<Value, Error> {
+    budget::charge(16 * value.as_str().map_or(0, str::len) as u64)?;
     let text = to_str(value)?;
     Ok(Value::from(match chars {
         Some(chars) => text
@@ -144,21 +186,20 @@ impl Chat {
         let mut environment = Environment::new();
         let mut syntax = SyntaxConfig::builder();
         syntax.trim_blocks(true).lstrip_blocks(true);
-        environment.set_syntax(syntax.build()?);
+        let syntax = syntax.build()?;
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(100);
         environment.set_unknown_method_callback(method);
-        environment.set_formatter(|out, _, value| {
-            out.write_str(&to_str(value)?)
-                .map_err(|_| Error::new(ErrorKind::WriteFailure, "cannot write"))
-        });
+        environment.set_formatter(|out, _, value| format(out, value));
+        add_guarded(&mut environment);
         environment.add_filter("tojson", to_json);
         environment.add_filter("trim", trim);
-        environment.add_filter("string", |value: &Value| to_str(value));
+        environment.add_filter("string", to_str);
         environment.add_filter(
             "__generation",
             |state: &mut State, value: String| -> Result<String, Error> {
+                budget::need_text(value.len() as u64)?;
                 let mark = |name: &str| {
                     let found = state.lookup(name);
                     found.and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
@@ -169,9 +210,14 @@ impl Chat {
         environment.add_test("sequence", |value: &Value| is_sequence(value));
         environment.add_test("iterable", |value: &Value| is_iterable(value));
         environment.add_function("raise_exception", raise);
-        environment.add_function("strftime_now", move |format: String| date.strftime(&format));
-        environment.add_template_owned(NAME, rewritten)?;
+        environment.add_function("strftime_now", move |format: String| {
+            // The longest name of a month or a day has nine letters.
+            budget::need_text(9 * format.len() as u64)?;
+            date.strftime(&format)
+        });
+        budget::begin();
         Ok(Chat {
+            program: Program::new(rewritten, syntax)?,
             environment,
             constants: names.clone(),
             has_generation,
@@ -182,6 +228,7 @@ impl Chat {
 
     /// `variables`: messages, tools, add_generation_prompt and what else the template may read.
     pub fn render(&self, variables: &str) -> Result<Rendered, Failure> {
+        budget::begin();
         let given: Map<String, Json> = serde_json::from_str(variables)?;
         let unused = |mark: char| !self.source.contains(mark) && !variables.contains(mark);
         let (begin, end) = MARKS
@@ -195,11 +242,18 @@ impl Chat {
         }
         context.insert("__begin".into(), begin.to_string().into());
         context.insert("__end".into(), end.to_string().into());
-        let template = self.environment.get_template(NAME)?;
-        let marked = template
-            .render(from_json(&Json::Object(context)))
-            .map_err(explain)?;
+        let marked = self.run(from_json(&Json::Object(context))).map_err(explain)?;
         Ok(take_marks(&marked, begin, end))
+    }
+
+    fn run(&self, context: Value) -> Result<String, Error> {
+        let mut text = String::new();
+        let mut out = make_string_output(&mut text);
+        let Program { main, blocks, .. } = &self.program;
+        eval(&self.environment, main, context, blocks, &mut out, AutoEscape::None)?;
+        drop(out);
+        budget::need_text(text.len() as u64)?;
+        Ok(text)
     }
 }
 

@@ -35,6 +35,16 @@ impl Slice {
     }
 }
 
+impl Slice {
+    /// The bytes as text, where they were found to be UTF-8 before.
+    ///
+    /// # Safety
+    /// As for `bytes`, and the bytes are UTF-8.
+    pub unsafe fn known_text<'a>(self) -> &'a str {
+        std::str::from_utf8_unchecked(self.bytes())
+    }
+}
+
 #[repr(C)]
 pub struct OwnedString {
     data: *mut u8,

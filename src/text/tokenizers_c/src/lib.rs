@@ -3,9 +3,13 @@
 
 #![allow(clippy::missing_safety_doc)]
 
+mod budget;
 mod chat;
+mod crossing;
 mod guard;
+mod guarded;
 mod load;
+mod pieces;
 mod python;
 mod special;
 mod train;
@@ -14,6 +18,7 @@ use chat::Chat;
 use guard::{answer, attempt, OwnedString, Slice};
 use load::{load, parse_object, Loaded};
 use special::Configs;
+use tokenizers::{Encoding, PostProcessorWrapper, Tokenizer};
 use train::Training;
 
 #[repr(C)]
@@ -48,6 +53,11 @@ pub struct Info {
     pad: i64,
     stop_ids: *const u32,
     stop_count: usize,
+    prefix_ids: *const u32,
+    prefix_count: usize,
+    suffix_ids: *const u32,
+    suffix_count: usize,
+    has_ends: i32,
 }
 
 fn leak<T>(values: Vec<T>) -> *mut T {
@@ -108,6 +118,11 @@ pub unsafe extern "C" fn tokc_free(tokenizer: *mut Loaded) {
 pub unsafe extern "C" fn tokc_describe(tokenizer: *const Loaded) -> Info {
     let loaded = &*tokenizer;
     let id = |value: Option<u32>| value.map_or(-1, i64::from);
+    let none: &[u32] = &[];
+    let (prefix, suffix) = match &loaded.ends {
+        Some((prefix, suffix)) => (prefix.as_slice(), suffix.as_slice()),
+        None => (none, none),
+    };
     Info {
         vocabulary_size: loaded.vocabulary_size,
         id_limit: loaded.id_limit,
@@ -116,7 +131,43 @@ pub unsafe extern "C" fn tokc_describe(tokenizer: *const Loaded) -> Info {
         pad: id(loaded.special.pad),
         stop_ids: loaded.special.stop.as_ptr(),
         stop_count: loaded.special.stop.len(),
+        prefix_ids: prefix.as_ptr(),
+        prefix_count: prefix.len(),
+        suffix_ids: suffix.as_ptr(),
+        suffix_count: suffix.len(),
+        has_ends: i32::from(loaded.ends.is_some()),
     }
+}
+
+/// The end of the piece of `text` that begins at `begin`.
+#[no_mangle]
+pub unsafe extern "C" fn tokc_piece_end(
+    tokenizer: *const Loaded,
+    text: Slice,
+    begin: usize,
+    end: *mut usize,
+    error: *mut OwnedString,
+) -> i32 {
+    answer(end, error, || {
+        let loaded = &*tokenizer;
+        let text = text.known_text();
+        loaded.cuts.end_of_piece(&loaded.tokenizer, text, begin)
+    })
+}
+
+/// ByteLevel takes a blank at the start of a text for the one that it put there itself, and does
+/// not trim it. At the start of a later piece it is the text's own.
+fn trim_first(tokenizer: &Tokenizer, encoded: &Encoding, offsets: &mut [(usize, usize)]) {
+    let Some(PostProcessorWrapper::ByteLevel(level)) = tokenizer.get_post_processor() else {
+        return;
+    };
+    let token = encoded.get_tokens().first().map_or("", String::as_str);
+    let blanks = token.chars().take_while(|c| *c == 'Ġ' || c.is_whitespace()).count();
+    if !level.trim_offsets || !level.add_prefix_space || blanks != 1 || !token.starts_with('Ġ') {
+        return;
+    }
+    let (start, end) = offsets[0];
+    offsets[0] = ((start + 1).min(end.max(start + 1)), end.max(start + 1));
 }
 
 #[no_mangle]
@@ -125,6 +176,7 @@ pub unsafe extern "C" fn tokc_encode(
     text: Slice,
     with_special: i32,
     with_bounds: i32,
+    continues: i32,
     encoding: *mut EncodingOut,
     error: *mut OwnedString,
 ) -> i32 {
@@ -144,11 +196,11 @@ pub unsafe extern "C" fn tokc_encode(
         let encoded = tokenizer.encode(text, with_special != 0)?;
         let ids = encoded.get_ids().to_vec();
         let count = ids.len();
-        let bounds: Vec<usize> = encoded
-            .get_offsets()
-            .iter()
-            .flat_map(|(start, end)| [*start, *end])
-            .collect();
+        let mut offsets = encoded.get_offsets().to_vec();
+        if continues != 0 {
+            trim_first(tokenizer, &encoded, &mut offsets);
+        }
+        let bounds: Vec<usize> = offsets.iter().flat_map(|(start, end)| [*start, *end]).collect();
         if bounds.len() != 2 * count {
             return Err("as many offsets as tokens were expected".into());
         }

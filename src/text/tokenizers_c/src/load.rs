@@ -2,6 +2,7 @@
 //! tokenize at random, then applies tokenizer_config.json as transformers 5 does.
 
 use crate::guard::{attempt, Failure};
+use crate::pieces::Cuts;
 use crate::special::{Configs, SpecialIds};
 use serde_json::{json, Map, Value};
 use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
@@ -20,6 +21,24 @@ pub struct Loaded {
     pub id_limit: i64,
     /// What chat templates know as bos_token and so on.
     pub token_names: Map<String, Value>,
+    pub cuts: Cuts,
+    /// What the post-processor puts before and behind every text.
+    pub ends: Option<(Vec<u32>, Vec<u32>)>,
+}
+
+/// The ids around those of a text; None where the post-processor does more than that.
+fn special_ends(tokenizer: &Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
+    let ends_of = |text: &str| {
+        let plain = tokenizer.encode_fast(text, false).ok()?.get_ids().to_vec();
+        let whole = tokenizer.encode_fast(text, true).ok()?.get_ids().to_vec();
+        if plain.is_empty() {
+            return None;
+        }
+        let at = whole.windows(plain.len()).position(|window| window == plain)?;
+        Some((whole[..at].to_vec(), whole[at + plain.len()..].to_vec()))
+    };
+    let ends = ends_of("Once upon a time, 3 words.")?;
+    (ends_of("x = 1;") == Some(ends.clone())).then_some(ends)
 }
 
 fn check_depth(bytes: &[u8]) -> Result<(), Failure> {
@@ -221,6 +240,8 @@ pub fn load(bytes: &[u8], mut configs: Configs) -> Result<Loaded, Failure> {
     let special = configs.special_ids(&tokenizer);
     let token_names = configs.token_names();
     Ok(Loaded {
+        cuts: Cuts::new(&tokenizer),
+        ends: special_ends(&tokenizer),
         tokenizer,
         token_names,
         special,

@@ -1,14 +1,12 @@
 //! Values as Python writes them: `json.dumps` as chat templates see it, and `str()` of what a
 //! template prints.
 
+use crate::budget::{measure, need_text};
 use crate::guard::Failure;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use serde_json::Value as Json;
 use std::fmt::Write;
-
-/// Deeper values are refused, so that writing them cannot exhaust the stack.
-const MAX_DEPTH: usize = 100;
 
 /// `repr(float)`: the shortest digits that read back, with an exponent below 1e-4 and from 1e16.
 pub fn float_repr(number: f64) -> String {
@@ -136,29 +134,6 @@ impl JsonStyle {
     }
 }
 
-fn check_depth(value: &Value, depth: usize) -> Result<(), Error> {
-    if depth > MAX_DEPTH {
-        return Err(Error::new(
-            ErrorKind::InvalidOperation,
-            format!("a value nests deeper than {MAX_DEPTH} levels"),
-        ));
-    }
-    match value.kind() {
-        ValueKind::Seq | ValueKind::Iterable => {
-            for item in value.try_iter()? {
-                check_depth(&item, depth + 1)?;
-            }
-        }
-        ValueKind::Map => {
-            for key in value.try_iter()? {
-                check_depth(&value.get_item(&key)?, depth + 1)?;
-            }
-        }
-        _ => {}
-    }
-    Ok(())
-}
-
 /// A value as JSON; keys become strings.
 fn as_json(value: &Value) -> Result<Json, Error> {
     Ok(match value.kind() {
@@ -225,7 +200,7 @@ fn text_or(value: Option<Value>, default: &str) -> Result<String, Error> {
 
 /// transformers' `tojson`: json.dumps with ensure_ascii off, keys in their order, no HTML escapes.
 pub fn to_json(value: &Value, positional: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
-    check_depth(value, 0)?;
+    let extent = measure(std::slice::from_ref(value))?;
     let given = |value: Option<Value>| value.filter(|v| !v.is_none() && !v.is_undefined());
     // ensure_ascii is the first parameter, as in transformers.
     let ascii = given(positional.or(kwargs.get("ensure_ascii")?)).is_some_and(|v| v.is_true());
@@ -257,6 +232,10 @@ pub fn to_json(value: &Value, positional: Option<Value>, kwargs: Kwargs) -> Resu
         sort_keys: given(kwargs.get("sort_keys")?).is_some_and(|v| v.is_true()),
     };
     kwargs.assert_all_used()?;
+    let indent = style.indent.as_ref().map_or(0, String::len) as u64;
+    let separators = (style.item_separator.len() + style.key_separator.len()) as u64;
+    let between = extent.values.saturating_mul(separators);
+    need_text(extent.written(indent).saturating_add(between))?;
     let json = as_json(value)?;
     let mut out = String::new();
     style.write(&json, 0, &mut out);
@@ -353,7 +332,7 @@ pub fn to_str(value: &Value) -> Result<String, Error> {
             Err(_) => value.to_string(),
         },
         ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => {
-            check_depth(value, 0)?;
+            need_text(measure(std::slice::from_ref(value))?.written(0))?;
             let mut out = String::new();
             write_repr(value, &mut out)?;
             out

@@ -2,6 +2,7 @@
 //! pre-tokenizer makes it.
 
 use crate::guard::Failure;
+use crate::pieces::{too_long, MAX_WHOLE};
 use ahash::AHashMap;
 use compact_str::CompactString;
 use tokenizers::models::bpe::{BpeTrainer, BpeTrainerBuilder, BPE};
@@ -12,6 +13,36 @@ use tokenizers::{
 };
 
 const MAX_VOCABULARY: usize = 1 << 24;
+/// Documents are split in pieces of about so many bytes.
+const PIECE: usize = 32 << 10;
+/// Learning takes time with the length of a word times the size of the vocabulary.
+const MAX_WORD: usize = 64 << 10;
+
+/// The end of the next piece of a document: before a blank that follows a letter, where the
+/// splitter always splits and never looks back.
+fn end_of_piece(document: &str, begin: usize) -> Result<usize, Failure> {
+    if document.len() - begin <= 2 * PIECE {
+        return Ok(document.len());
+    }
+    let bytes = document.as_bytes();
+    let is_cut = |at: &usize| {
+        matches!(bytes[*at], b' ' | b'\n') && bytes[*at - 1].is_ascii_alphabetic()
+    };
+    let last = document.len().min(begin + MAX_WHOLE);
+    match (begin + PIECE..last).find(is_cut) {
+        Some(at) => Ok(at),
+        None if last == document.len() => Ok(last),
+        None => (begin + PIECE..last)
+            .find(|at| document.is_char_boundary(*at) && is_blank_after_letter(document, *at))
+            .ok_or_else(|| too_long(document.len() - begin)),
+    }
+}
+
+fn is_blank_after_letter(document: &str, at: usize) -> bool {
+    let letter = document[..at].chars().next_back();
+    matches!(document.as_bytes()[at], b' ' | b'\n')
+        && letter.is_some_and(|l| !l.is_whitespace() && !l.is_ascii())
+}
 
 pub struct Training {
     trainer: BpeTrainer,
@@ -57,9 +88,26 @@ impl Training {
     }
 
     pub fn feed(&mut self, document: &str) -> Result<(), Failure> {
+        let mut begin = 0;
+        while begin < document.len() {
+            let end = end_of_piece(document, begin)?;
+            self.feed_piece(&document[begin..end])?;
+            begin = end;
+        }
+        Ok(())
+    }
+
+    fn feed_piece(&mut self, document: &str) -> Result<(), Failure> {
         let mut pieces = PreTokenizedString::from(document);
         self.splitter.pre_tokenize(&mut pieces)?;
         for (word, _, _) in pieces.get_splits(OffsetReferential::Original, OffsetType::None) {
+            if word.len() > 2 * MAX_WORD {
+                return Err(format!(
+                    "a word of more than {} KiB: nothing is learned from text without blanks",
+                    MAX_WORD >> 10
+                )
+                .into());
+            }
             match self.word_counts.get_mut(word) {
                 Some(count) => *count += 1,
                 None => {

@@ -1,0 +1,157 @@
+// Long texts are encoded in pieces, with the tokens of the whole, and in bounded memory.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+
+#include "base/errors.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/philox.h"
+#include "tests/fakes/test_files.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_trainer.h"
+
+namespace longshore {
+namespace {
+
+std::string golden_directory(const std::string& name) {
+  return test_data() + "/text/golden/" + name;
+}
+
+// The texts of a golden file in an order of their own, with blanks and line breaks between.
+std::string long_text(const std::string& name, size_t bytes, uint32_t seed) {
+  const Json golden = read_json_file(golden_directory(name) + "/golden.json", {});
+  std::vector<std::string> texts;
+  for (const Json& row : golden["rows"]) texts.push_back(row["text"].get<std::string>());
+  const std::vector<std::string> between = {" ",    "\n", ".\n\n", ", ", "  ",
+                                            "\r\n", "。", " 12 ",  "'s "};
+  std::string text;
+  for (uint32_t i = 0; text.size() < bytes; ++i) {
+    const auto random = philox4x32({i, 0, 0, 0}, {.low = seed});
+    text += texts[random[0] % texts.size()] + between[random[1] % between.size()];
+  }
+  return text;
+}
+
+// Stretches short enough to be encoded at once, cut behind a letter and before a blank at places of
+// the test's own choice.
+std::vector<std::string> stretches_of(const std::string& text, size_t bytes) {
+  std::vector<std::string> stretches;
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = std::min(begin + bytes, text.size());
+    while (end < text.size() && (text[end] != ' ' || std::isalpha(text[end - 1]) == 0)) ++end;
+    stretches.push_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  return stretches;
+}
+
+// Goal: pieces have the tokens and spans of the whole, wherever they were cut.
+TEST(LongText, PiecesHaveTheTokensOfTheWhole) {
+  for (const char* name : {"gpt2", "llama3", "word_piece", "unigram", "flags"}) {
+    const Tokenizer tokenizer = Tokenizer::load(golden_directory(name));
+    for (const uint32_t seed : {1U, 2U}) {
+      const std::string text = long_text(name, 100'000, seed);
+      std::vector<TokenId> expected;
+      for (const std::string& stretch : stretches_of(text, size_t{40'000} + 7'000 * seed)) {
+        ASSERT_LE(stretch.size(), size_t{64} << 10) << name;
+        const std::vector<TokenId> ids = tokenizer.encode(stretch, SpecialTokens::kNone);
+        expected.insert(expected.end(), ids.begin(), ids.end());
+      }
+      size_t pieces = 0;
+      tokenizer.encode_pieces(text, SpecialTokens::kNone, [&](auto) { ++pieces; });
+      EXPECT_GE(pieces, 2u) << name;
+      ASSERT_EQ(tokenizer.encode(text, SpecialTokens::kNone), expected) << name << seed;
+      const EncodedText spans = tokenizer.encode_with_spans(text, SpecialTokens::kNone);
+      ASSERT_EQ(spans.ids, expected) << name << seed;
+      for (size_t t = 1; t < spans.spans.size(); ++t) {
+        ASSERT_LE(spans.spans[t - 1].begin, spans.spans[t].begin) << name << seed << " " << t;
+        ASSERT_LE(spans.spans[t].end, text.size());
+      }
+    }
+  }
+}
+
+// Goal: what the post-processor adds stands at the ends of the text, not of its pieces.
+TEST(LongText, SpecialTokensStandAtTheEndsOfTheText) {
+  for (const char* name : {"llama3", "word_piece"}) {
+    const Tokenizer tokenizer = Tokenizer::load(golden_directory(name));
+    const std::string text = long_text(name, 80'000, 7);
+    const std::vector<TokenId> plain = tokenizer.encode(text, SpecialTokens::kNone);
+    const std::vector<TokenId> special = tokenizer.encode(text, SpecialTokens::kAdd);
+    const auto found = std::search(special.begin(), special.end(), plain.begin(), plain.end());
+    ASSERT_NE(found, special.end()) << name;
+    const std::vector<TokenId> short_special = tokenizer.encode("word", SpecialTokens::kAdd);
+    const std::vector<TokenId> short_plain = tokenizer.encode("word", SpecialTokens::kNone);
+    EXPECT_EQ(special.size() - plain.size(), short_special.size() - short_plain.size()) << name;
+    EXPECT_EQ(special.front() == plain.front(), short_special.front() == short_plain.front())
+        << name;
+    EXPECT_EQ(special.back() == plain.back(), short_special.back() == short_plain.back()) << name;
+    EXPECT_EQ(tokenizer.encode_with_spans(text, SpecialTokens::kAdd).ids, special) << name;
+  }
+}
+
+std::string refusal(const Tokenizer& tokenizer, const std::string& text) {
+  try {
+    tokenizer.encode(text, SpecialTokens::kNone);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Goal: where nobody can say that a cut changes nothing, the limit is said.
+TEST(LongText, ALongStretchWithoutAPlaceToCutIsRefused) {
+  const Tokenizer gpt2 = Tokenizer::load(golden_directory("gpt2"));
+  EXPECT_NE(refusal(gpt2, std::string(5'000'000, 'a')).find("at most 4 MiB are encoded at once"),
+            std::string::npos);
+  // Merges cross words here.
+  const Tokenizer llama2 = Tokenizer::load(golden_directory("llama2"));
+  std::string words;
+  while (words.size() < 5'000'000) words += "some words ";
+  EXPECT_NE(refusal(llama2, words).find("break the text into shorter documents"),
+            std::string::npos);
+  EXPECT_NE(refusal(gpt2, words + "\xFF").find("not UTF-8 at byte"), std::string::npos);
+}
+
+int64_t peak_kib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6));
+  }
+  return 0;
+}
+
+// Goal: 8 MB of text in one document cost a few bytes each, not 150.
+TEST(LongText, TakesAFewBytesForAByteOfText) {
+  const Tokenizer tokenizer = Tokenizer::load(golden_directory("gpt2"));
+  std::string text;
+  while (text.size() < size_t{8} << 20) text += "It is a long way to the last page of this book. ";
+  tokenizer.encode(text.substr(0, 100'000), SpecialTokens::kNone);
+  ::malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
+  const int64_t before = peak_kib();
+  size_t tokens = 0;
+  tokenizer.encode_pieces(text, SpecialTokens::kNone, [&](auto ids) { tokens += ids.size(); });
+  EXPECT_GT(tokens, text.size() / 6);
+  EXPECT_LT(peak_kib() - before, 32 << 10);
+}
+
+// Goal: a tokenizer is learned from one long document as from its parts, in bounded memory.
+TEST(LongText, TheTrainerTakesLongDocumentsAndRefusesEndlessWords) {
+  const TokenizerRecipe recipe{.vocabulary_size = 400};
+  const std::string text = long_text("gpt2", 300'000, 5);
+  TokenizerTrainer whole(recipe), parts(recipe);
+  whole.add_document(text);
+  for (const std::string& stretch : stretches_of(text, 10'000)) parts.add_document(stretch);
+  EXPECT_EQ(whole.finish().tokenizer_json, parts.finish().tokenizer_json);
+  TokenizerTrainer trainer(recipe);
+  EXPECT_THROW(trainer.add_document(std::string(20'000'000, 'a')), DataError);
+  EXPECT_THROW(trainer.add_document(std::string(1'000'000, 'a')), DataError);
+}
+
+}  // namespace
+}  // namespace longshore
