@@ -17,6 +17,9 @@ namespace {
 constexpr size_t kInputBytes = size_t{256} << 10;
 // Frames of zstd may ask for windows of up to 2 GiB; this much is granted.
 constexpr int kMaxZstdWindowLog = 27;
+// Texts become about 3 to 10 times smaller, tables of the same row 200 times.
+constexpr Bytes kMaxExpansion = 800;
+constexpr Bytes kAlwaysExpanded = 64 * kMiB;
 
 size_t read_some(const UniqueFd& fd, std::span<char> into) {
   while (true) {
@@ -28,7 +31,8 @@ size_t read_some(const UniqueFd& fd, std::span<char> into) {
 
 class PlainSource : public ByteSource {
  public:
-  explicit PlainSource(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit PlainSource(UniqueFd fd) : fd_(std::move(fd)), bytes_(file_bytes(fd_)) {}
+  std::optional<Bytes> plain_bytes() const override { return bytes_; }
   size_t read(std::span<char> into) override {
     size_t filled = 0;
     while (filled < into.size()) {
@@ -43,6 +47,7 @@ class PlainSource : public ByteSource {
 
  private:
   UniqueFd fd_;
+  Bytes bytes_;
   Bytes position_ = 0;
 };
 
@@ -61,6 +66,14 @@ class CompressedSource : public ByteSource {
     return end_ > 0;
   }
   bool used_up() const { return begin_ == end_; }
+  // `bytes` more came out.
+  void expanded_by(size_t bytes) {
+    expanded_ += static_cast<Bytes>(bytes);
+    if (expanded_ <= kAlwaysExpanded || expanded_ / kMaxExpansion <= position_) return;
+    throw DataError(fd_.path() + ": " + std::to_string(position_) +
+                    " compressed bytes became more than " + format_bytes(expanded_) +
+                    ", which no text does; decompress the file if that is what it should hold");
+  }
   [[noreturn]] void refuse(const std::string& what) const {
     throw DataError(fd_.path() + ": " + what + " after " + std::to_string(position_) +
                     " bytes of the file; it is damaged or cut off");
@@ -70,6 +83,7 @@ class CompressedSource : public ByteSource {
   std::vector<char> input_;
   size_t begin_ = 0, end_ = 0;  // unused bytes of input_
   Bytes position_ = 0;
+  Bytes expanded_ = 0;
 };
 
 class GzipSource : public CompressedSource {
@@ -105,6 +119,7 @@ class GzipSource : public CompressedSource {
         refuse("the gzip data is wrong");
       }
     }
+    expanded_by(into.size() - stream_.avail_out);
     return into.size() - stream_.avail_out;
   }
 
@@ -140,6 +155,7 @@ class ZstdSource : public CompressedSource {
       begin_ = in.pos;
       inside_ = result != 0;
     }
+    expanded_by(out.pos);
     return out.pos;
   }
 
@@ -159,6 +175,9 @@ std::unique_ptr<ByteSource> open_byte_source(const std::string& path) {
   if (std::filesystem::is_directory(absolute, ignored)) {
     throw DataError(path + ": is a directory; name the files in it");
   }
+  if (!std::filesystem::is_regular_file(absolute, ignored)) {
+    throw DataError(path + ": is no regular file; write what a pipe or device gives to a file");
+  }
   UniqueFd fd = open_for_reading(path);
   std::array<unsigned char, 4> magic{};
   const ssize_t got = ::pread(fd.get(), magic.data(), magic.size(), 0);
@@ -174,6 +193,15 @@ std::unique_ptr<ByteSource> open_byte_source(const std::string& path) {
                     "datasets.Dataset.from_parquet(FILE).to_json(\"train.jsonl\")");
   }
   return std::make_unique<PlainSource>(std::move(fd));
+}
+
+void refuse_other_marks(std::string_view text, const std::string& path) {
+  if (text.starts_with("\xEF\xBB\xBF")) {
+    throw DataError(path + ":1: begins with two byte order marks; remove both");
+  }
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
+    throw DataError(path + ":1: the file is UTF-16; convert it to UTF-8");
+  }
 }
 
 }  // namespace longshore

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/bytes.h"
 #include "base/file.h"
@@ -16,13 +18,19 @@ class ByteSource {
  public:
   virtual ~ByteSource() = default;
   // Fills the front of `into`; fewer bytes than it holds only at the end, then 0. DataError for
-  // damaged or cut-off compressed data.
+  // damaged or cut-off compressed data, and for data that expand beyond every text's measure.
   virtual size_t read(std::span<char> into) = 0;
+  // The bytes there are to read, where that is known.
+  virtual std::optional<Bytes> plain_bytes() const { return std::nullopt; }
   // Bytes of the file itself read so far, for progress.
   virtual Bytes file_position() const = 0;
 };
 
-// DataError where there is no such file; it names the absolute path.
+// DataError where there is no such file, naming the absolute path, and for what is no regular file.
 std::unique_ptr<ByteSource> open_byte_source(const std::string& path);
+
+// DataError for a text, without its byte order mark, that begins with another: it was marked twice,
+// or is UTF-16.
+void refuse_other_marks(std::string_view text, const std::string& path);
 
 }  // namespace longshore

@@ -14,12 +14,10 @@ JsonlReader::JsonlReader(const std::string& path) : path_(path), source_(open_by
 }
 
 void JsonlReader::skip_byte_order_mark() {
-  while (buffer_.size() < 3 && refill()) {
+  while (buffer_.size() < 6 && refill()) {
   }
   if (buffer_.starts_with("\xEF\xBB\xBF")) begin_ = 3;
-  if (buffer_.starts_with("\xFF\xFE") || buffer_.starts_with("\xFE\xFF")) {
-    throw DataError(path_ + ":1: the file is UTF-16; convert it to UTF-8");
-  }
+  refuse_other_marks(std::string_view(buffer_).substr(begin_), path_);
 }
 
 // Adds a chunk to the buffer; false at the end of the file.

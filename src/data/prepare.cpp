@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "data/file_kind.h"
 #include "data/prepared_cache.h"
 #include "data/row_block.h"
 
@@ -27,6 +29,10 @@ constexpr size_t kMaxProblems = 10;
 constexpr Bytes kMaxTextFileBytes = kGiB;
 constexpr size_t kHashPieceBytes = size_t{4} << 20;
 constexpr int64_t kSettledSeconds = 3;
+constexpr int64_t kLinesBetweenSigns = 4096;
+// Rows in the air at once: blocks of usual rows never reach it.
+constexpr size_t kBytesInTheAir = size_t{32} << 20;
+constexpr size_t kBytesOfABlock = size_t{1} << 20;
 // Part of the key: grows when the same rows would become other tokens.
 constexpr int kRulesVersion = 1;
 
@@ -176,27 +182,42 @@ class FilePreparer {
                       std::string(name_of(wanted)) + "\"");
     }
     const auto format = make_row_format(DataSection::Format::kText, rows_);
-    const RowTokenizer tokenizer(&options_.data, format.get(), &rows_);
-    TokenizedBlock block;
-    block.counts.rows = 1;
-    const std::string text = read_text_file(path_);
-    tell();
-    const size_t nul = text.find('\0');
-    const size_t bad = std::min(nul, first_invalid_utf8(text).value_or(std::string::npos));
-    try {
-      if (bad != std::string::npos) {
-        const auto end = text.begin() + static_cast<int64_t>(bad);
-        const int64_t line = 1 + std::count(text.begin(), end, '\n');
-        tokenizer.bad_row(line, bad == nul ? "holds a NUL character" : "not UTF-8", block);
-      } else {
-        tokenizer.take(read_text(text, rows_), 0, block);
-      }
-    } catch (const RowProblem& problem) {
-      tokenizer.bad_row(0, problem.what(), block);
-    }
     report_.format = format->name();
     report_.detected = wanted == DataSection::Format::kAuto;
-    take(block, writer);
+    const RowTokenizer tokenizer(&options_.data, format.get(), &rows_);
+    const std::string text = read_text_file(path_);
+    tell();
+    LongText document(&tokenizer, [&](TokenizedBlock& block) {
+      take(block, writer);
+      progress_.tokens = writer.tokens();
+    });
+    const std::optional<PlacedProblem> bad = problem_of(text);
+    TokenizedBlock refused;
+    refused.counts.rows = 1;
+    try {
+      if (!bad) {
+        stream_text(text, rows_, [&](std::span<const TokenId> ids) {
+          document.add(ids);
+          tell();
+        });
+        return document.finish();
+      }
+      tokenizer.bad_row(bad->line, bad->text, refused);
+    } catch (const RowProblem& problem) {
+      // What was given out cannot be taken back.
+      if (document.given()) throw DataError(path_ + ": " + problem.what());
+      tokenizer.bad_row(0, problem.what(), refused);
+    }
+    take(refused, writer);
+  }
+
+  static std::optional<PlacedProblem> problem_of(const std::string& text) {
+    const size_t nul = text.find('\0');
+    const size_t bad = std::min(nul, first_invalid_utf8(text).value_or(std::string::npos));
+    if (bad == std::string::npos) return std::nullopt;
+    const auto end = text.begin() + static_cast<int64_t>(bad);
+    return PlacedProblem{.line = 1 + std::count(text.begin(), end, '\n'),
+                         .text = bad == nul ? "holds a NUL character" : "not UTF-8"};
   }
 
   void make_from_rows(TokenFileWriter& writer) {
@@ -205,6 +226,10 @@ class FilePreparer {
     if (report_.detected) {
       found =
           detect_file_format(path_, rows_, options_.data.bad_rows == DataSection::BadRows::kSkip);
+    }
+    if (found == DataSection::Format::kAuto) {
+      const std::string kind = unknown_kind(path_);
+      if (!kind.empty()) throw DataError(kind);
     }
     std::unique_ptr<RowFormat> format;
     if (found != DataSection::Format::kAuto) {
@@ -235,6 +260,7 @@ class FilePreparer {
     report_ = file_report_of(state.at("report"), path_);
     JsonlLine line;
     while (line.number < lines && reader.next(line)) {
+      if (line.number % kLinesBetweenSigns == 0) tell();
     }
     log_info(path_ + ": going on after line " + std::to_string(lines));
   }
@@ -245,8 +271,17 @@ class FilePreparer {
     TokenizedBlock tokens;
   };
 
+  // Long rows take far more memory than the blocks of short ones: where too many bytes are in the
+  // air, the pipeline is run dry and begun again.
   template <typename Use>
   void run_pipeline(JsonlReader& reader, const RowTokenizer& tokenizer, const Use& use) const {
+    while (run_until_full(reader, tokenizer, use)) {
+    }
+  }
+
+  // False at the end of the file.
+  template <typename Use>
+  bool run_until_full(JsonlReader& reader, const RowTokenizer& tokenizer, const Use& use) const {
     namespace tbb = oneapi::tbb;
     const int threads = options_.threads > 0 ? static_cast<int>(options_.threads)
                                              : tbb::this_task_arena::max_concurrency();
@@ -257,30 +292,42 @@ class FilePreparer {
     // one that was `blocks` earlier has ended when the next begins.
     std::vector<Work> works(blocks);
     size_t begun = 0;
+    const size_t most = std::max(kBytesInTheAir, blocks * kBytesOfABlock);
+    std::atomic<size_t> in_the_air{0};
+    bool at_end = false;
+    const auto begin = [&](tbb::flow_control& control) -> Work* {
+      Work* work = &works[begun++ % works.size()];
+      if (in_the_air < most) {
+        work->rows = read_block(reader);
+        at_end = work->rows == nullptr;
+        if (!at_end) in_the_air += work->rows->text.size();
+      }
+      if (work->rows == nullptr) control.stop();
+      return work;
+    };
+    const auto end = [&](Work* work) {
+      use(work->tokens);
+      in_the_air -= work->rows->text.size();
+      *work = {};
+    };
+    const auto tokenize = [&](Work* work) {
+      work->tokens = tokenizer.tokenize(*work->rows);
+      return work;
+    };
+    using tbb::filter_mode;
     arena.execute([&] {
-      tbb::parallel_pipeline(
-          blocks, tbb::make_filter<void, Work*>(tbb::filter_mode::serial_in_order,
-                                                [&](tbb::flow_control& control) {
-                                                  Work* work = &works[begun++ % works.size()];
-                                                  work->rows = read_block(reader);
-                                                  if (work->rows == nullptr) control.stop();
-                                                  return work;
-                                                }) &
-                      tbb::make_filter<Work*, Work*>(tbb::filter_mode::parallel,
-                                                     [&](Work* work) {
-                                                       work->tokens =
-                                                           tokenizer.tokenize(*work->rows);
-                                                       return work;
-                                                     }) &
-                      tbb::make_filter<Work*, void>(tbb::filter_mode::serial_in_order,
-                                                    [&](Work* work) { use(work->tokens); }));
+      tbb::parallel_pipeline(blocks,
+                             tbb::make_filter<void, Work*>(filter_mode::serial_in_order, begin) &
+                                 tbb::make_filter<Work*, Work*>(filter_mode::parallel, tokenize) &
+                                 tbb::make_filter<Work*, void>(filter_mode::serial_in_order, end));
     });
+    return !at_end;
   }
 
-  void take(TokenizedBlock& block, TokenFileWriter& writer) {
+  void take(const TokenizedBlock& block, TokenFileWriter& writer) {
     writer.append(block.tokens);
     report_.add(block.counts);
-    for (PlacedProblem& problem : block.problems) problems_.push_back(std::move(problem));
+    problems_.insert(problems_.end(), block.problems.begin(), block.problems.end());
   }
 
   void tell() const {
@@ -347,16 +394,22 @@ bool is_text_file(const std::string& path) {
 
 std::string read_text_file(const std::string& path) {
   const std::unique_ptr<ByteSource> source = open_byte_source(path);
+  const auto too_long = [&path] {
+    throw DataError(path + ": the text is longer than the limit of " +
+                    format_bytes(kMaxTextFileBytes) + "; write it as JSONL rows");
+  };
   std::string text;
+  if (const std::optional<Bytes> bytes = source->plain_bytes()) {
+    if (*bytes > kMaxTextFileBytes) too_long();
+    text.reserve(static_cast<size_t>(*bytes));
+  }
   std::vector<char> piece(size_t{1} << 20);
   while (const size_t got = source->read(piece)) {
     text.append(piece.data(), got);
-    if (static_cast<Bytes>(text.size()) > kMaxTextFileBytes) {
-      throw DataError(path + ": the text is longer than the limit of " +
-                      format_bytes(kMaxTextFileBytes) + "; write it as JSONL rows");
-    }
+    if (static_cast<Bytes>(text.size()) > kMaxTextFileBytes) too_long();
   }
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+  refuse_other_marks(text, path);
   size_t kept = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;

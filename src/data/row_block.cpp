@@ -47,6 +47,24 @@ int64_t add_pieces(const Document& document, size_t piece, TokenizedBlock& block
   return trained;
 }
 
+std::string limit_of(size_t max_tokens) {
+  return "data.max_tokens = " + std::to_string(max_tokens);
+}
+
+std::string too_many(size_t tokens, size_t max_tokens) {
+  return std::to_string(tokens) + " tokens, more than " + limit_of(max_tokens) +
+         "; raise it, or set data.overlength to \"truncate\", \"drop\" or \"split\"";
+}
+
+// What truncation left of a document.
+void take_beginning(std::span<const TokenId> tokens, std::span<const TokenId> labels,
+                    TokenizedBlock& block) {
+  if (add_document(tokens, labels, block) == 0) {
+    throw RowProblem("no trained token is left after truncation to " + limit_of(tokens.size()));
+  }
+  ++block.counts.truncated;
+}
+
 }  // namespace
 
 std::shared_ptr<RowBlock> read_block(JsonlReader& reader) {
@@ -134,12 +152,9 @@ void RowTokenizer::take(Document document, int64_t line, TokenizedBlock& block) 
 
 void RowTokenizer::take_overlength(Document& document, int64_t line, TokenizedBlock& block) const {
   const auto max_tokens = static_cast<size_t>(data_->max_tokens);
-  const std::string limit = "data.max_tokens = " + std::to_string(max_tokens);
   switch (data_->overlength) {
     case DataSection::Overlength::kError:
-      block.problems.push_back(
-          {line, std::to_string(document.tokens.size()) + " tokens, more than " + limit +
-                     "; raise it, or set data.overlength to \"truncate\", \"drop\" or \"split\""});
+      block.problems.push_back({line, too_many(document.tokens.size(), max_tokens)});
       return;
     case DataSection::Overlength::kDrop:
       ++block.counts.dropped;
@@ -147,16 +162,51 @@ void RowTokenizer::take_overlength(Document& document, int64_t line, TokenizedBl
     case DataSection::Overlength::kTruncate:
       document.tokens.resize(max_tokens);
       document.labels.resize(max_tokens);
-      if (add_document(document.tokens, document.labels, block) == 0) {
-        throw RowProblem("no trained token is left after truncation to " + limit);
-      }
-      ++block.counts.truncated;
+      take_beginning(document.tokens, document.labels, block);
       return;
     case DataSection::Overlength::kSplit:
       if (add_pieces(document, max_tokens, block) == 0) throw RowProblem("no token is trained");
       ++block.counts.split;
       return;
   }
+}
+
+void LongText::add(std::span<const TokenId> ids) {
+  const auto limit = static_cast<size_t>(tokenizer_->data().max_tokens);
+  const bool split = tokenizer_->data().overlength == DataSection::Overlength::kSplit;
+  for (const TokenId id : ids) {
+    if (pending_.size() == limit && split) give_document();
+    if (pending_.size() < limit) pending_.push_back(id);
+    ++tokens_;
+  }
+}
+
+void LongText::give_document() {
+  TokenizedBlock block;
+  trained_ += add_document(pending_, pending_, block);
+  pending_.clear();
+  given_ = true;
+  use_(block);
+}
+
+void LongText::finish() {
+  const DataSection& data = tokenizer_->data();
+  TokenizedBlock block;
+  block.counts.rows = 1;
+  block.counts.longest_row_tokens = tokens_;
+  if (tokens_ <= data.max_tokens || data.overlength == DataSection::Overlength::kSplit) {
+    trained_ += add_document(pending_, pending_, block);
+    if (trained_ == 0) throw RowProblem("no token is trained");
+    block.counts.split = given_ ? 1 : 0;
+  } else if (data.overlength == DataSection::Overlength::kTruncate) {
+    take_beginning(pending_, pending_, block);
+  } else if (data.overlength == DataSection::Overlength::kDrop) {
+    ++block.counts.dropped;
+  } else {
+    block.problems.push_back({0, too_many(static_cast<size_t>(tokens_), pending_.size())});
+  }
+  given_ = true;
+  use_(block);
 }
 
 }  // namespace longshore

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,6 +64,7 @@ class RowTokenizer {
   // One document into a block: cut, left out or refused where it is too long.
   void take(Document document, int64_t line, TokenizedBlock& block) const;
   void bad_row(int64_t line, const std::string& what, TokenizedBlock& block) const;
+  const DataSection& data() const { return *data_; }
 
  private:
   void take_overlength(Document& document, int64_t line, TokenizedBlock& block) const;
@@ -69,6 +72,31 @@ class RowTokenizer {
   const DataSection* data_;
   const RowFormat* format_;
   const RowFormatOptions* options_;
+};
+
+// A text all of whose tokens are trained, taken as RowTokenizer takes a document, without ever
+// holding more of it than a document may have. One owner thread.
+class LongText {
+ public:
+  // `use` is given blocks as they fill, and may take what is in them.
+  LongText(const RowTokenizer* tokenizer, std::function<void(TokenizedBlock&)> use)
+      : tokenizer_(tokenizer), use_(std::move(use)) {}
+
+  void add(std::span<const TokenId> ids);
+  // Whether blocks were given out already.
+  bool given() const { return given_; }
+  // RowProblem where no token is trained.
+  void finish();
+
+ private:
+  void give_document();
+
+  const RowTokenizer* tokenizer_;
+  std::function<void(TokenizedBlock&)> use_;
+  std::vector<TokenId> pending_;
+  int64_t tokens_ = 0;
+  int64_t trained_ = 0;
+  bool given_ = false;
 };
 
 }  // namespace longshore

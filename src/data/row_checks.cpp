@@ -53,9 +53,9 @@ const std::string& required_text(const Json& value, const std::string& place, bo
   return text;
 }
 
-void check_ids_of_text(const std::vector<TokenId>& ids, const RowFormatOptions& options) {
+void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& options) {
   for (const TokenId id : ids) {
-    if (id < options.model_vocabulary_size) continue;
+    if (id >= 0 && id < options.model_vocabulary_size) continue;
     throw RowProblem("the tokenizer gives token " + std::to_string(id) + " (" +
                      options.tokenizer->token_of(id).value_or("unknown") +
                      "), the model's vocabulary has only " +

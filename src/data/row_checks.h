@@ -2,9 +2,9 @@
 // src/data. Plain functions, any thread.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/json.h"
 #include "data/row_format.h"
@@ -25,6 +25,6 @@ const Json& required_member(const Json& row, const std::string& key);
 const std::string& required_text(const Json& value, const std::string& place,
                                  bool may_be_empty = false);
 // RowProblem for ids that the model does not have.
-void check_ids_of_text(const std::vector<TokenId>& ids, const RowFormatOptions& options);
+void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& options);
 
 }  // namespace longshore

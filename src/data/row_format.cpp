@@ -115,21 +115,32 @@ class TextFormat : public RowFormat {
 
 }  // namespace
 
-Document read_text(std::string_view text, const RowFormatOptions& options) {
+void stream_text(std::string_view text, const RowFormatOptions& options,
+                 const std::function<void(std::span<const TokenId>)>& use) {
   if (text.empty()) throw RowProblem("text: the string is empty");
   if (text.find('\0') != std::string_view::npos) throw RowProblem("text: holds a NUL character");
   refuse_mask_without_answers(options);
-  Document document;
+  std::optional<TokenId> last;
+  const auto take = [&](std::span<const TokenId> ids) {
+    check_ids_of_text(ids, options);
+    if (!ids.empty()) last = ids.back();
+    use(ids);
+  };
   try {
-    document.tokens = options.tokenizer->encode(text, SpecialTokens::kAdd);
+    options.tokenizer->encode_pieces(text, SpecialTokens::kAdd, take);
   } catch (const DataError& error) {
     throw RowProblem(error.what());
   }
-  if (options.add_eos) {
-    const TokenId eos = options.tokenizer->eos().value();
-    if (document.tokens.empty() || document.tokens.back() != eos) document.tokens.push_back(eos);
-  }
-  check_ids_of_text(document.tokens, options);
+  if (!options.add_eos) return;
+  const TokenId eos = options.tokenizer->eos().value();
+  if (last != eos) take(std::span(&eos, 1));
+}
+
+Document read_text(std::string_view text, const RowFormatOptions& options) {
+  Document document;
+  stream_text(text, options, [&document](std::span<const TokenId> ids) {
+    document.tokens.insert(document.tokens.end(), ids.begin(), ids.end());
+  });
   document.labels = document.tokens;
   if (options.keep_text) document.text = text;
   return document;

@@ -2,8 +2,10 @@
 // immutable, any thread.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -60,6 +62,10 @@ std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
 
 // A whole text as a document, as rows of the text format are read.
 Document read_text(std::string_view text, const RowFormatOptions& options);
+
+// The tokens of such a document, a piece at a time.
+void stream_text(std::string_view text, const RowFormatOptions& options,
+                 const std::function<void(std::span<const TokenId>)>& use);
 
 // The format that a first row's keys show. RowProblem where they show none.
 DataSection::Format detect_format(const Json& row, const RowFormatOptions& options);

@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "data/combined_dataset.h"
+#include "data/file_kind.h"
 #include "data/packing.h"
 #include "data/row_block.h"
 
@@ -90,9 +91,7 @@ std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t fi
     }
     DataSection::Format found = options.data.format;
     if (found == DataSection::Format::kAuto) found = detect_file_format(path, rows, true);
-    if (found == DataSection::Format::kAuto) {
-      throw DataError(path + ": no row shows a known format");
-    }
+    if (found == DataSection::Format::kAuto) refuse_unknown_format(path, rows);
     const auto format = make_row_format(found, rows);
     JsonlReader reader(path);
     JsonlLine line;
