@@ -16,6 +16,7 @@
 #include "trainer/lr_schedule.h"
 #include "trainer/run/export_run.h"
 #include "trainer/run/first_pass.h"
+#include "trainer/run/hurried_stop.h"
 #include "trainer/run/rank_share.h"
 #include "trainer/run/resume_point.h"
 #include "trainer/run/run_environment.h"
@@ -46,6 +47,13 @@ StopCheck stop_check_of(const SignalFlag& signals) {
   };
 }
 
+// Preparing data may be cut off at any moment.
+SequenceData load_until_stopped(const RunConfig& config, const ModelSource& source, SequenceUse use,
+                                const SignalFlag& signals) {
+  const HurriedStop hurried(signals);
+  return load_sequences(config, source, use, stop_check_of(signals));
+}
+
 }  // namespace
 
 Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
@@ -56,8 +64,8 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
       ranks_(*setup.ranks),
       directory_(directory),
       signals_(signals),
-      data_(setup.config, load_sequences(setup.config, *setup.source, SequenceUse::kTrain,
-                                         stop_check_of(signals))),
+      data_(setup.config,
+            load_until_stopped(setup.config, *setup.source, SequenceUse::kTrain, signals)),
       engine_(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
               plan.nvme.state ? settle_drive_state(setup, plan, directory.path()) : RunKey{}),
       agreement_(setup.ranks->groups().all),
@@ -70,7 +78,7 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
   }
   check_schedule(config_.schedule, data_.total_steps());
   if (has_evaluation_data(config_)) {
-    eval_data_ = load_sequences(config_, source_, SequenceUse::kEvaluate, stop_check());
+    eval_data_ = load_until_stopped(config_, source_, SequenceUse::kEvaluate, signals_);
   }
   agree_on_data();
   if (eval_data_ && !config_.eval.prompts.empty()) {

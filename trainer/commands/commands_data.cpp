@@ -10,6 +10,7 @@
 #include "base/output.h"
 #include "trainer/commands/commands.h"
 #include "trainer/report/data_inspection.h"
+#include "trainer/run/hurried_stop.h"
 #include "trainer/run/model_source.h"
 #include "trainer/run/run_prepare.h"
 #include "trainer/run/signal_flag.h"
@@ -52,6 +53,7 @@ int run_prepare(const RunArguments& arguments, bool clean) {
   const ModelSource source(config);
   const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
   SignalFlag signals(config.run.dir + "/save");
+  const HurriedStop hurried(signals);
   const auto stop = [&signals] {
     if (signals.stop_requested()) {
       throw Error(static_cast<ExitCode>(signals.stop_exit_code()),
