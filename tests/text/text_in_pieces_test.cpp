@@ -50,7 +50,7 @@ std::vector<std::string> stretches_of(const std::string& text, size_t bytes) {
 }
 
 // Goal: pieces have the tokens and spans of the whole, wherever they were cut.
-TEST(LongText, PiecesHaveTheTokensOfTheWhole) {
+TEST(TextInPieces, PiecesHaveTheTokensOfTheWhole) {
   for (const char* name : {"gpt2", "llama3", "word_piece", "unigram", "flags"}) {
     const Tokenizer tokenizer = Tokenizer::load(golden_directory(name));
     for (const uint32_t seed : {1U, 2U}) {
@@ -76,7 +76,7 @@ TEST(LongText, PiecesHaveTheTokensOfTheWhole) {
 }
 
 // Goal: what the post-processor adds stands at the ends of the text, not of its pieces.
-TEST(LongText, SpecialTokensStandAtTheEndsOfTheText) {
+TEST(TextInPieces, SpecialTokensStandAtTheEndsOfTheText) {
   for (const char* name : {"llama3", "word_piece"}) {
     const Tokenizer tokenizer = Tokenizer::load(golden_directory(name));
     const std::string text = long_text(name, 80'000, 7);
@@ -104,7 +104,7 @@ std::string refusal(const Tokenizer& tokenizer, const std::string& text) {
 }
 
 // Goal: where nobody can say that a cut changes nothing, the limit is said.
-TEST(LongText, ALongStretchWithoutAPlaceToCutIsRefused) {
+TEST(TextInPieces, ALongStretchWithoutAPlaceToCutIsRefused) {
   const Tokenizer gpt2 = Tokenizer::load(golden_directory("gpt2"));
   EXPECT_NE(refusal(gpt2, std::string(5'000'000, 'a')).find("at most 4 MiB are encoded at once"),
             std::string::npos);
@@ -126,7 +126,7 @@ int64_t peak_kib() {
 }
 
 // Goal: 8 MB of text in one document cost a few bytes each, not 150.
-TEST(LongText, TakesAFewBytesForAByteOfText) {
+TEST(TextInPieces, TakesAFewBytesForAByteOfText) {
   const Tokenizer tokenizer = Tokenizer::load(golden_directory("gpt2"));
   std::string text;
   while (text.size() < size_t{8} << 20) text += "It is a long way to the last page of this book. ";
@@ -141,7 +141,7 @@ TEST(LongText, TakesAFewBytesForAByteOfText) {
 }
 
 // Goal: a tokenizer is learned from one long document as from its parts, in bounded memory.
-TEST(LongText, TheTrainerTakesLongDocumentsAndRefusesEndlessWords) {
+TEST(TextInPieces, TheTrainerTakesLongDocumentsAndRefusesEndlessWords) {
   const TokenizerRecipe recipe{.vocabulary_size = 400};
   const std::string text = long_text("gpt2", 300'000, 5);
   TokenizerTrainer whole(recipe), parts(recipe);
