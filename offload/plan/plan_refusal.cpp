@@ -192,13 +192,9 @@ std::string explain_cap(const PlanInputs& inputs, const Machine& machine, const 
   const bool grouped = machine.cgroup_limit && *machine.cgroup_limit < machine.ram_total;
   std::string text = "host memory: offload.host_memory is " + format_bytes(plan.host_limit);
   if (ranks > 1) text += ", by " + std::to_string(ranks) + " ranks of a machine " + wanted;
-  text +=
-      grouped
-          ? ", the control group may take " + there + " of the machine's " +
-                format_bytes(machine.ram_total)
-          : ", the machine has " +
-                (ranks > 1 ? there
-                           : format_bytes_apart(plan.host_limit, machine.host_installed()).second);
+  text += grouped ? ", the control group may take " + there + " of the machine's " +
+                        format_bytes(machine.ram_total)
+                  : ", the machine has " + there;
   text += ", " + format_bytes(asked - machine.host_installed()) + " too little";
   const Bytes free = machine.host_available() / ranks;
   return text + "\n  what would help:\n    offload.host_memory = \"auto\": what is free, now " +

@@ -116,6 +116,11 @@ struct Model {
   virtual const ModelSpec& spec() const = 0;
   virtual const Unit& unit(UnitId id) const = 0;  // not the last one
   virtual const LossUnit& loss_unit() const = 0;  // the last one
+  // What any unit says of itself, the last one too.
+  const UnitCode& code_of(UnitId id) const {
+    if (id == spec().units.back().id) return loss_unit();
+    return unit(id);
+  }
 };
 
 }  // namespace longshore

@@ -44,6 +44,18 @@ TEST(ProbeInputs, LeaveOutWhatTakesTooLong) {
   }
 }
 
+TEST(ProbeInputs, HaveTheRunsOwnShapeHoweverLongItTakesWhereItMustBeMeasured) {
+  UnitWork work = small_work();
+  work.matrix_elements = 1e8;
+  const auto inputs = probe_inputs(work, {65536, 65536}, kFlops, WholeShape::kAlways);
+  for (const int32_t kind : {0, 1, 2}) {
+    const bool whole = std::ranges::any_of(inputs, [kind](const ProbeInput& input) {
+      return input.kind == kind && input.positions == 65536 && input.trained == 65536;
+    });
+    EXPECT_TRUE(whole) << kind;
+  }
+}
+
 // One position is all that there is to run.
 TEST(ProbeInputs, OfOnePositionAreOne) {
   EXPECT_EQ(probe_inputs({.matrix_elements = 10.0, .documents = {1}}, {1, 1}, kFlops),

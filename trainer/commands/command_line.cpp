@@ -1,7 +1,4 @@
 #include "trainer/commands/command_line.h"
-#include "base/nearest.h"
-#include "base/output.h"
-#include "base/printable.h"
 
 #include <CLI/CLI.hpp>
 
@@ -17,6 +14,9 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/nearest.h"
+#include "base/output.h"
+#include "base/printable.h"
 #include "comm/launcher.h"
 #include "comm/rank_info.h"
 #include "config/describe.h"

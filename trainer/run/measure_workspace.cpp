@@ -25,6 +25,8 @@ void measure_workspace(RunSetup& setup) {
       .positions =
           checked_multiply(inputs.micro_batch, inputs.max_tokens).value_or(inputs.max_tokens),
       .longest_document = inputs.max_tokens};
+  // With updates in backward the first pass ends after the first updates: too late to check it.
+  if (inputs.overlap == UpdateOverlap::kBackward) options.whole = WholeShape::kAlways;
   options.memory = setup.machine.host_available() / inputs.ranks_per_node;
   options.cache = cache_directory(setup.config) + "/workspace";
   options.program = build_id() + "\n" + setup.machine.cpu_model;

@@ -86,8 +86,8 @@ MeasuredWorkspace::MeasuredWorkspace(const Model& model, const ProbeOptions& opt
 void MeasuredWorkspace::measure(const Model& model, Distinct& distinct,
                                 const std::string& identity) {
   const OneUnitModel alone(model, distinct.unit);
-  std::vector<ProbeInput> inputs =
-      probe_inputs(distinct.work, options_.run, flops_of(options_.device, options_.threads));
+  std::vector<ProbeInput> inputs = probe_inputs(
+      distinct.work, options_.run, flops_of(options_.device, options_.threads), options_.whole);
   std::erase_if(inputs, [&](const ProbeInput& input) {
     const Bytes held = probe_bytes(alone, options_.device.compute, input.positions);
     return options_.device.kind == DeviceKind::kCpu && held + distinct.gradients > options_.memory;

@@ -18,6 +18,7 @@ struct ProbeOptions {
   bool elsewhere = false;    // the run's device is another, which is not here: costs are estimates
   int threads = 1;           // compute threads, in force for the process
   MicroBatchShape run = {};  // the run's largest micro-batch
+  WholeShape whole = WholeShape::kWhereSeconds;
   // What the probe may hold of the host's memory; a unit that needs more is not run, because
   // neither could a run.
   Bytes memory = std::numeric_limits<Bytes>::max();

@@ -78,9 +78,7 @@ const LossUnit& OneUnitModel::loss_unit() const {
 }
 
 std::string OneUnitModel::identity() const {
-  const UnitCode& code =
-      probes_loss() ? static_cast<const UnitCode&>(model_.loss_unit()) : model_.unit(real_);
-  std::string text = code.signature();
+  std::string text = model_.code_of(real_).signature();
   if (text.empty()) return text;
   for (const UnitSpec& unit : spec_.units) {
     text += "\n" + std::to_string(unit.borrowed.size()) + " borrowed";

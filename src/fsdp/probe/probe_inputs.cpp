@@ -29,8 +29,9 @@ int64_t half(int64_t positions) {
 
 class Inputs {
  public:
-  Inputs(const UnitWork& work, int32_t kind, const MicroBatchShape& run, double flops)
-      : work_(work), kind_(kind), run_(run), flops_(flops) {}
+  Inputs(const UnitWork& work, int32_t kind, const MicroBatchShape& run, double flops,
+         WholeShape whole)
+      : work_(work), kind_(kind), run_(run), flops_(flops), whole_(whole) {}
 
   std::vector<ProbeInput> make() {
     const int64_t chunk = work_.positions_at_once;
@@ -46,7 +47,9 @@ class Inputs {
       add(large, large);
     }
     const ProbeInput whole = input(run_.positions, run_.longest_document, run_.positions);
-    if (probe_seconds(work_, whole, flops_) <= kMostSeconds) add(whole);
+    if (whole_ == WholeShape::kAlways || probe_seconds(work_, whole, flops_) <= kMostSeconds) {
+      add(whole);
+    }
     return std::move(inputs_);
   }
 
@@ -82,6 +85,7 @@ class Inputs {
   int32_t kind_;
   const MicroBatchShape& run_;
   double flops_;
+  WholeShape whole_;
   std::vector<ProbeInput> inputs_;
 };
 
@@ -107,9 +111,8 @@ UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document) {
   };
   widen(unit.carry_out);
   if (id.value > 0) widen(spec.unit(UnitId(id.value - 1)).carry_out);
-  const UnitCode& code = last ? static_cast<const UnitCode&>(model.loss_unit()) : model.unit(id);
   if (last) work.positions_at_once = model.loss_unit().positions_at_once();
-  work.documents = code.worst_documents(longest_document);
+  work.documents = model.code_of(id).worst_documents(longest_document);
   LONGSHORE_CHECK(!work.documents.empty()) << unit.name;
   return work;
 }
@@ -130,14 +133,13 @@ int64_t document_of(const UnitWork& work, int32_t kind, const MicroBatchShape& s
   return std::min(work.documents.at(static_cast<size_t>(kind)), longest);
 }
 
-std::vector<ProbeInput> probe_inputs(const UnitWork& work, const MicroBatchShape& run,
-                                     double flops) {
+std::vector<ProbeInput> probe_inputs(const UnitWork& work, const MicroBatchShape& run, double flops,
+                                     WholeShape whole) {
   LONGSHORE_CHECK(run.positions >= 1 && run.longest_document >= 1 && flops > 0.0);
   std::vector<ProbeInput> all;
   for (size_t kind = 0; kind < work.documents.size(); ++kind) {
-    for (const ProbeInput& input : Inputs(work, static_cast<int32_t>(kind), run, flops).make()) {
-      all.push_back(input);
-    }
+    Inputs inputs(work, static_cast<int32_t>(kind), run, flops, whole);
+    for (const ProbeInput& input : inputs.make()) all.push_back(input);
   }
   return all;
 }

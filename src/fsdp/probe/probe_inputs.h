@@ -46,8 +46,14 @@ double probe_seconds(const UnitWork& work, const ProbeInput& input, double flops
 // The documents' length of a kind in micro-batches of `shape`.
 int64_t document_of(const UnitWork& work, int32_t kind, const MicroBatchShape& shape);
 
+// Whether the run's own shape is run.
+enum class WholeShape : uint8_t {
+  kWhereSeconds,  // where that takes seconds
+  kAlways,        // however long it takes
+};
+
 // The inputs to run, the small ones first. `flops`: what the device does in a second, roughly.
-std::vector<ProbeInput> probe_inputs(const UnitWork& work, const MicroBatchShape& run,
-                                     double flops);
+std::vector<ProbeInput> probe_inputs(const UnitWork& work, const MicroBatchShape& run, double flops,
+                                     WholeShape whole = WholeShape::kWhereSeconds);
 
 }  // namespace longshore

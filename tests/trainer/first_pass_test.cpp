@@ -1,0 +1,89 @@
+// The first pass against a plan that nobody measured at the run's own shape: made-up costs of 1 KiB
+// forward and 3 KiB backward a position, the loss twice that.
+#include "trainer/run/first_pass.h"
+
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "tests/fakes/specs.h"
+#include "tests/offload/plan_cases.h"
+
+namespace longshore {
+namespace {
+
+class FirstPass : public testing::Test {
+ protected:
+  // Half of a full micro-batch: 50 of 100 positions, documents of 30 and 20.
+  static constexpr int64_t kPositions = 50;
+
+  FirstPass() { set_source(CostSource::kFitted); }
+
+  void set_source(CostSource source) {
+    inputs_.costs = [source, costs = made_up_costs(model_.units.size())](int64_t positions,
+                                                                         int64_t longest) {
+      std::vector<UnitCost> marked = costs(positions, longest);
+      for (UnitCost& cost : marked) cost.source = source;
+      return marked;
+    };
+  }
+
+  TierPlan plan(std::optional<Bytes> cap = std::nullopt) {
+    inputs_.device_cap = cap;
+    return draft_tier_plan(inputs_, made_up_machine());
+  }
+
+  void check(const TierPlan& plan, Bytes taken) {
+    const std::vector<HostBatch> batches = {
+        {.tokens = tokens_, .positions = tokens_, .targets = tokens_, .document_starts = starts_}};
+    check_first_pass(inputs_, plan, {.workspace_peak = taken}, batches);
+  }
+
+  ModelSpec model_ = fakes::make_small_model(3, false);
+  PlanInputs inputs_ = made_up_inputs(model_);
+  std::vector<int64_t> tokens_ = std::vector<int64_t>(kPositions);
+  std::vector<int64_t> starts_ = {0, 30, 50};
+};
+
+TEST_F(FirstPass, MayTakeWhatThePlanSays) {
+  EXPECT_NO_THROW(check(plan(), kPositions * 6 * kKiB));
+}
+
+// Twice the plan's bytes at half of the positions: a full micro-batch takes twice the plan's, too.
+TEST_F(FirstPass, EndsTheRunWhereFullMicroBatchesWillNotFit) {
+  const TierPlan tight = plan();
+  ASSERT_EQ(tight.device_cap, tight.device_total);
+  try {
+    check(tight, 2 * kPositions * 6 * kKiB);
+    FAIL() << "the run goes on";
+  } catch (const OutOfMemoryError& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::kOutOfMemory);
+    const std::string what = error.what();
+    const std::string full = format_bytes(tight.device_owned + 2 * tight.device_workspace);
+    for (const std::string& part :
+         {format_bytes(2 * kPositions * 6 * kKiB), std::string("for 50 positions"), full,
+          std::string("nothing was updated"), std::string("offload.device_memory")}) {
+      EXPECT_NE(what.find(part), std::string::npos) << part << " in: " << what;
+    }
+  }
+}
+
+// One byte more than planned is too much exactly where the cap has no room for its share.
+TEST_F(FirstPass, GoesOnWhereTheDeviceHasRoom) {
+  const Bytes twice = 2 * kPositions * 6 * kKiB;
+  const TierPlan tight = plan();
+  const Bytes needed = tight.device_owned + 2 * tight.device_workspace;
+  EXPECT_NO_THROW(check(plan(needed), twice));
+  EXPECT_THROW(check(plan(needed - kDeviceBufferAlignment), twice), OutOfMemoryError);
+}
+
+TEST_F(FirstPass, IsNotJudgedByAPlanThatWasMeasured) {
+  set_source(CostSource::kMeasured);
+  EXPECT_NO_THROW(check(plan(), kGiB));
+}
+
+TEST_F(FirstPass, OfARankWithoutMicroBatchesSaysNothing) {
+  EXPECT_NO_THROW(check_first_pass(inputs_, plan(), {.workspace_peak = kGiB}, {}));
+}
+
+}  // namespace
+}  // namespace longshore
