@@ -203,6 +203,8 @@ class FilePreparer {
         return document.finish();
       }
       tokenizer.bad_row(bad->line, bad->text, refused);
+    } catch (const OverlongText& problem) {
+      throw DataError(path_ + ": " + problem.what());
     } catch (const RowProblem& problem) {
       // What was given out cannot be taken back.
       if (document.given()) throw DataError(path_ + ": " + problem.what());

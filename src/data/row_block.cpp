@@ -51,9 +51,11 @@ std::string limit_of(size_t max_tokens) {
   return "data.max_tokens = " + std::to_string(max_tokens);
 }
 
+constexpr const char* kOverlongHelp =
+    "; raise it, or set data.overlength to \"truncate\", \"drop\" or \"split\"";
+
 std::string too_many(size_t tokens, size_t max_tokens) {
-  return std::to_string(tokens) + " tokens, more than " + limit_of(max_tokens) +
-         "; raise it, or set data.overlength to \"truncate\", \"drop\" or \"split\"";
+  return std::to_string(tokens) + " tokens, more than " + limit_of(max_tokens) + kOverlongHelp;
 }
 
 // What truncation left of a document.
@@ -179,6 +181,11 @@ void LongText::add(std::span<const TokenId> ids) {
     if (pending_.size() < limit) pending_.push_back(id);
     ++tokens_;
   }
+  // The rest may take minutes and changes nothing.
+  if (tokens_ > tokenizer_->data().max_tokens &&
+      tokenizer_->data().overlength == DataSection::Overlength::kError) {
+    throw OverlongText("more tokens than " + limit_of(limit) + kOverlongHelp);
+  }
 }
 
 void LongText::give_document() {
@@ -200,10 +207,9 @@ void LongText::finish() {
     block.counts.split = given_ ? 1 : 0;
   } else if (data.overlength == DataSection::Overlength::kTruncate) {
     take_beginning(pending_, pending_, block);
-  } else if (data.overlength == DataSection::Overlength::kDrop) {
-    ++block.counts.dropped;
   } else {
-    block.problems.push_back({0, too_many(static_cast<size_t>(tokens_), pending_.size())});
+    LONGSHORE_CHECK(data.overlength == DataSection::Overlength::kDrop);
+    ++block.counts.dropped;
   }
   given_ = true;
   use_(block);

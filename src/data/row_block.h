@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,12 @@ class RowTokenizer {
   const RowFormatOptions* options_;
 };
 
+// A text that may not be as long as it is.
+class OverlongText : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // A text all of whose tokens are trained, taken as RowTokenizer takes a document, without ever
 // holding more of it than a document may have. One owner thread.
 class LongText {
@@ -82,6 +89,7 @@ class LongText {
   LongText(const RowTokenizer* tokenizer, std::function<void(TokenizedBlock&)> use)
       : tokenizer_(tokenizer), use_(std::move(use)) {}
 
+  // OverlongText, as soon as that is sure.
   void add(std::span<const TokenId> ids);
   // Whether blocks were given out already.
   bool given() const { return given_; }

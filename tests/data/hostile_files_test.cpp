@@ -125,8 +125,11 @@ TEST_F(HostileFiles, ALongTextFileIsTakenAsARowOfTheSameText) {
       options_.data.max_tokens = max_tokens;
       if (overlength == Overlength::kError && max_tokens == 1000) {
         const std::string said = refusal(text, "a.txt");
-        EXPECT_EQ(said.substr(5), refusal(row).substr(12));
-        EXPECT_NE(said.find(" tokens, more than data.max_tokens = 1000"), std::string::npos);
+        // It is not read to its end for that.
+        EXPECT_EQ(said.find("a.txt: more tokens than data.max_tokens = 1000; raise it"), 0u)
+            << said;
+        EXPECT_NE(refusal(row).find(" tokens, more than data.max_tokens = 1000; raise it"),
+                  std::string::npos);
         continue;
       }
       const LoadedData file = load(text, "a.txt");

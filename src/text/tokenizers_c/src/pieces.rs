@@ -5,8 +5,8 @@
 //! A place may be cut when no part of the tokenizer looks across it: an added token, a replacement
 //! or a match of a pattern never holds both letters beside it (`crossing`), and nothing that is put
 //! in front of a text is put in front of the second piece. Then every part does the same on both
-//! sides as in the whole. Whether the tokenizer also splits there is asked of a short stretch
-//! around the place, which by the same reasoning is split as the whole is.
+//! sides as in the whole. Whether the tokenizer also splits there is asked of a stretch
+//! that begins and ends at such places, which by the same reasoning is split as the whole is.
 
 use crate::crossing::{class_of, contains, judge, parse};
 use crate::guard::Failure;
@@ -20,8 +20,10 @@ use tokenizers::{
 const PIECE: usize = 32 << 10;
 /// The longest stretch that is encoded at once where it cannot be cut: about 800 MiB of memory.
 pub const MAX_WHOLE: usize = 4 << 20;
-/// Places that are tried for one cut.
+/// Places where a text is split and not cut after all, before one is given up.
 const MAX_TRIES: usize = 256;
+/// Splits are looked for in so much of a text at once.
+const WINDOW: usize = 64 << 10;
 
 /// Letters before a cut, and behind it. None before is blank: patterns look ahead behind blanks.
 const BEFORE: [&str; 12] = [
@@ -59,6 +61,17 @@ fn normalized(tokenizer: &Tokenizer, text: &str) -> Option<String> {
         normalizer.normalize(&mut string).ok()?;
     }
     Some(string.get().to_owned())
+}
+
+/// Where the parts end that a text is split into before it is encoded.
+fn splits_of(tokenizer: &Tokenizer, text: &str) -> Result<Vec<usize>, Failure> {
+    let added = tokenizer.get_added_vocabulary();
+    let mut pieces = added.extract_and_normalize(tokenizer.get_normalizer(), text);
+    if let Some(splitter) = tokenizer.get_pre_tokenizer() {
+        splitter.pre_tokenize(&mut pieces)?;
+    }
+    let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
+    Ok(splits.iter().map(|(_, (_, end), _)| *end).collect())
 }
 
 fn text_of<'a>(part: &'a Value, key: &str) -> &'a str {
@@ -249,8 +262,29 @@ impl Cuts {
         text.len()
     }
 
-    /// Whether the stretch is split at `place`, and encoded as its two parts are.
-    fn is_split(
+    fn is_place(&self, allowed: &Allowed, text: &str, at: usize) -> bool {
+        if !text.is_char_boundary(at) {
+            return false;
+        }
+        let (left, right) = text.split_at(at);
+        let sides = left.chars().next_back().zip(right.chars().next());
+        sides.is_some_and(|(before, behind)| self.may_cut(allowed, before, behind))
+    }
+
+    /// The last place before `place` that may be cut, or `first`, which is one.
+    fn place_before(&self, allowed: &Allowed, text: &str, first: usize, place: usize) -> usize {
+        let mut behind = None;
+        for (index, letter) in text[first..place].char_indices().rev() {
+            if behind.is_some_and(|b| self.may_cut(allowed, letter, b)) {
+                return first + index + letter.len_utf8();
+            }
+            behind = Some(letter);
+        }
+        first
+    }
+
+    /// Whether the stretch, which is split at `place`, is encoded as its two parts are.
+    fn is_cut(
         &self,
         tokenizer: &Tokenizer,
         stretch: &str,
@@ -273,21 +307,48 @@ impl Cuts {
         if both != apart || !image.is_some_and(|image| same_class(&image, &last)) {
             return Ok(false);
         }
-        let added = tokenizer.get_added_vocabulary();
-        let mut pieces = added.extract_and_normalize(tokenizer.get_normalizer(), stretch);
-        if let Some(splitter) = tokenizer.get_pre_tokenizer() {
-            splitter.pre_tokenize(&mut pieces)?;
-        }
-        let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
-        if splits.iter().any(|(_, (begin, end), _)| *begin < place && place < *end) {
-            return Ok(false);
-        }
         let ids = |text: &str| -> Result<Vec<u32>, Failure> {
             Ok(tokenizer.encode_fast(text, false)?.get_ids().to_vec())
         };
         let mut parts = ids(left)?;
         parts.extend(ids(right)?);
         Ok(parts == ids(stretch)?)
+    }
+
+    /// The first place some way behind `begin` where the text is cut.
+    fn find_cut(
+        &self,
+        tokenizer: &Tokenizer,
+        allowed: &Allowed,
+        text: &str,
+        begin: usize,
+    ) -> Result<Option<usize>, Failure> {
+        // Windows and stretches begin and end at places that may be cut.
+        let mut before = self.next_place(allowed, text, begin + PIECE - PIECE / 16);
+        let mut tries = 0;
+        while before < text.len() && before - begin <= MAX_WHOLE {
+            let end = self.next_place(allowed, text, before + WINDOW);
+            if end - before > MAX_WHOLE {
+                break;
+            }
+            for split in splits_of(tokenizer, &text[before..end])? {
+                let place = before + split;
+                if split == 0 || !self.is_place(allowed, text, place) {
+                    continue;
+                }
+                let behind = self.next_place(allowed, text, place + 1);
+                let from = self.place_before(allowed, text, before, place);
+                if self.is_cut(tokenizer, &text[from..behind], place - from)? {
+                    return Ok(Some(place));
+                }
+                tries += 1;
+                if tries == MAX_TRIES {
+                    return Ok(None);
+                }
+            }
+            before = end;
+        }
+        Ok(None)
     }
 
     /// The end of the piece that begins at `begin`, a place where the text is cut or its begin.
@@ -302,18 +363,8 @@ impl Cuts {
             return Ok(text.len());
         }
         if let Some(allowed) = &self.allowed {
-            // A stretch begins and ends at places that may be cut.
-            let mut before = self.next_place(allowed, text, begin + PIECE - PIECE / 16);
-            for _ in 0..MAX_TRIES {
-                let place = self.next_place(allowed, text, before + 1);
-                let behind = self.next_place(allowed, text, (place + 1).min(text.len()));
-                if place == text.len() || behind - begin > MAX_WHOLE {
-                    break;
-                }
-                if self.is_split(tokenizer, &text[before..behind], place - before)? {
-                    return Ok(place);
-                }
-                before = place;
+            if let Some(place) = self.find_cut(tokenizer, allowed, text, begin)? {
+                return Ok(place);
             }
         }
         if rest > MAX_WHOLE {
