@@ -11,11 +11,12 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "config/describe.h"
+#include "tests/fakes/test_files.h"
 
 namespace longshore {
 namespace {
 
-const std::string kRoot = std::string(LONGSHORE_TEST_DATA) + "/..";
+const std::string kRoot = test_data() + "/..";
 
 TEST(FieldTable, EveryKeyIsNamedOnceAndSaysWhatItMeans) {
   std::set<std::string> names;

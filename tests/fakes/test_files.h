@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <string>
 
+extern const char kTestData[];  // made by tests/CMakeLists.txt
+
 namespace longshore {
 
 inline std::filesystem::path binary_directory() {
@@ -15,7 +17,7 @@ inline std::filesystem::path binary_directory() {
 inline std::string test_data() {
   const std::filesystem::path bundled = binary_directory().parent_path() / "tests" / "parity";
   if (std::filesystem::exists(bundled / "golden")) return bundled.parent_path();
-  return LONGSHORE_TEST_DATA;
+  return kTestData;
 }
 
 }  // namespace longshore
