@@ -64,6 +64,29 @@ TEST(Drive, KeepsSeveralTransfersApart) {
   }
 }
 
+// Goal: what somebody stands still for goes before whatever waits, and among each other such reads
+// keep their order.
+TEST(Drive, SendsUrgentReadsFirst) {
+  SimMedium medium(64 * kBlockBytes);
+  std::vector<Bytes> order;
+  const auto drive =
+      make_drive(medium, {.depth = 1, .in_order = true, .inject = [&](int64_t, const BlockOp& op) {
+                            order.push_back(op.offset / kBlockBytes);
+                            return std::optional<SimFault>();
+                          }});
+  std::vector<BlockBuffer> buffers;
+  std::vector<Transfer> transfers(5);
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    buffers.emplace_back(kBlockBytes);
+    transfers[i].offset = static_cast<Bytes>(i) * kBlockBytes;
+    transfers[i].memory = buffers[i].bytes();
+    transfers[i].urgent = i == 2 || i == 4;
+    drive->start(transfers[i]);
+  }
+  for (Transfer& transfer : transfers) drive->wait(transfer);
+  EXPECT_EQ(order, (std::vector<Bytes>{2, 4, 0, 1, 3}));
+}
+
 // Goal: a bad block costs nothing around it and is named.
 TEST(Drive, NamesTheBlockThatCannotBeRead) {
   SimMedium medium(64 * kBlockBytes);

@@ -87,6 +87,30 @@ TEST(PinnedStore, GivesTheDeviceTheParametersThatWereWritten) {
   }
 }
 
+// Goal: the same where a unit is joined in several blocks of 2^18 elements.
+TEST(PinnedStore, JoinsMastersOfSeveralBlocks) {
+  ModelSpec model = fakes::make_small_model(1, false);
+  model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {1031, 601}));
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  WorkerPool pool(2);
+  for (const StateOptions& options : all_options()) {
+    PinnedStore store(layouts, options, false, &pool);
+    const int64_t elements = layouts[1].shard_elements(Segment::kQuantisedMoments);
+    ASSERT_GT(elements, int64_t{2} << 18);
+    const std::vector<float> values = ramp(elements, 3.0f);
+    write_values(store.state(UnitId(1))->segment(Segment::kQuantisedMoments), 0, values);
+    const auto lease = store.parameters(UnitId(1));
+    size_t different = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      different += options.compute == DType::kF32
+                       ? reinterpret_cast<const float*>(lease->bytes().data())[i] != values[i]
+                       : reinterpret_cast<const uint16_t*>(lease->bytes().data())[i] !=
+                             master_high(values[i]);
+    }
+    EXPECT_EQ(different, 0u) << name_of(options.format);
+  }
+}
+
 TEST(PinnedStore, KeepsUnitsApart) {
   const ModelSpec model = model_with_frozen();
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);

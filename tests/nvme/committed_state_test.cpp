@@ -1,0 +1,122 @@
+// Committed state that is not what it should be: not whole any more, or another rank's.
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "nvme/store/nvme_store.h"
+#include "tests/fakes/specs.h"
+#include "tests/nvme/store_fixture.h"
+
+namespace longshore {
+namespace {
+
+class CommittedState : public testing::Test {
+ protected:
+  CommittedState() { set_log_level(LogLevel::kError); }
+  ~CommittedState() override { set_log_level(before_); }
+
+  // Steps 0 to `last`, each committed.
+  void run(SimDrives& drives, int64_t last, uint64_t random = 7) {
+    NvmeStore store(layouts_, options_, drives.maker(), &pool_);
+    store.start(solo_, random);
+    for (int64_t step = 0; step <= last; ++step) {
+      write_step(store, layouts_, step);
+      store.commit({step, "note"}, solo_);
+    }
+  }
+  // The step that a start finds; what it says where it refuses.
+  std::string start(SimDrives& drives) {
+    NvmeStore store(layouts_, options_, drives.maker(), &pool_);
+    try {
+      const auto& point = store.start(solo_, 9);
+      if (!point) return "nothing";
+      const std::string wrong = difference(store, layouts_, point->step);
+      return "step " + std::to_string(point->step) + (wrong.empty() ? "" : ": " + wrong);
+    } catch (const CheckpointError& error) {
+      return error.what();
+    }
+  }
+  StripeMap map() const { return NvmeStore::make_map(layouts_, options_); }
+  // A bit of a part's bytes in one slot.
+  void damage(SimDrives& drives, int slot) {
+    const StripeMap stripes = map();
+    for (const ChunkPlace& chunk : stripes.chunks()) {
+      if (!stripes.part(chunk.part).versioned) continue;
+      drives.media[static_cast<size_t>(chunk.drive)]->flip_bit(
+          chunk.offsets[static_cast<size_t>(slot)] + 9, 2);
+      return;
+    }
+  }
+
+  const LogLevel before_ = log_level();
+  WorkerPool pool_{1};
+  SoloAgreement solo_;
+  std::vector<FlatLayout> layouts_ = make_layouts(fakes::make_small_model(1, false), 1);
+  NvmeStoreOptions options_ = small_store({}, true, 2);
+};
+
+// Goal: units whose parameters are converted in several blocks of 2^18 elements, from memory and
+// from drives.
+TEST_F(CommittedState, HoldsUnitsOfSeveralBlocks) {
+  ModelSpec model = fakes::make_small_model(1, false);
+  model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {1031, 601}));
+  layouts_ = make_layouts(model, 1);
+  for (const StateOptions& state : all_state_options()) {
+    for (const bool on_drives : {false, true}) {
+      options_ = small_store(state, on_drives, 1);
+      options_.geometry.chunk_bytes = 256 * kBlockBytes;
+      SimDrives drives;
+      run(drives, 1);
+      EXPECT_EQ(start(drives), "step 1");
+    }
+  }
+}
+
+TEST_F(CommittedState, GoesBackToTheVersionBefore) {
+  SimDrives drives;
+  run(drives, 3);
+  EXPECT_EQ(start(drives), "step 3");
+  damage(drives, 3 % 2);
+  EXPECT_EQ(start(drives), "step 2");
+}
+
+// Goal: state that was committed and is whole nowhere is not taken for a fresh start, which would
+// overwrite it; what was damaged may still be brought back.
+TEST_F(CommittedState, IsNeverTakenForNothing) {
+  for (const int64_t last : {int64_t{0}, int64_t{1}, int64_t{4}}) {
+    SimDrives drives;
+    run(drives, last);
+    damage(drives, 0);
+    if (last > 0) damage(drives, 1);
+    const std::vector<std::byte> before = drives.media[0]->now();
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_NE(start(drives).find("cannot be recovered"), std::string::npos) << start(drives);
+    }
+    EXPECT_TRUE(drives.media[0]->now() == before) << "a refusal writes nothing";
+    damage(drives, 0);
+    if (last > 0) damage(drives, 1);
+    EXPECT_EQ(start(drives), "step " + std::to_string(last)) << "the same bit once more";
+  }
+}
+
+// Goal: two ranks' files of equal contents and history are not each other's: all bytes of rank 0
+// behind rank 1's manifests are refused.
+TEST_F(CommittedState, IsBoundToItsRank) {
+  SimDrives first, second;
+  options_.ranks = 2;
+  run(first, 2);
+  options_.rank = 1;
+  run(second, 2);
+  EXPECT_EQ(start(second), "step 2");
+  SimDrives mixed;
+  run(mixed, 2);
+  for (size_t drive = 0; drive < mixed.media.size(); ++drive) {
+    std::vector<std::byte> bytes = first.media[drive]->now();
+    std::copy_n(second.media[drive]->now().begin(), kManifestAreaBytes, bytes.begin());
+    mixed.media[drive] = std::make_unique<SimMedium>(std::move(bytes));
+  }
+  EXPECT_NE(start(mixed).find("cannot be recovered"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace longshore
