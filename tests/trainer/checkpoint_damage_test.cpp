@@ -193,10 +193,20 @@ TEST_F(CheckpointDamageTest, ManifestsThatDoNotHoldTogetherAreRefused) {
   refused("\"skipped\": {", "\"skipped\": 3, \"other\": {");
 }
 
+// Directories on their way to a checkpoint or away from one.
+int64_t unfinished(const std::string& folder) {
+  int64_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    count += entry.path().has_extension() ? 1 : 0;
+  }
+  return count;
+}
+
 // 40 writers, each further on in the run than the last, save every step twice and are killed at
-// random moments; whatever they leave, the newest checkpoint is whole, and the next start cleans
-// up.
+// random moments, most of them in the middle of a save; whatever they leave, the newest checkpoint
+// is whole, and the next start cleans up.
 TEST_F(CheckpointDamageTest, AKilledWriterLeavesOnlyWholeCheckpoints) {
+  int interrupted = 0;
   for (int trial = 0; trial < 40; ++trial) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -204,11 +214,17 @@ TEST_F(CheckpointDamageTest, AKilledWriterLeavesOnlyWholeCheckpoints) {
       state.fill(3);
       for (int64_t i = 0;; ++i) save(folder_, state, 1000 * (trial + 1) + i / 2, /*keep=*/2);
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(20'000 + 731 * trial));
+    std::this_thread::sleep_for(std::chrono::microseconds(5'000 + 731 * trial));
+    // Seen once in the middle of a save, it is there most likely a moment later too.
+    const auto most = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (unfinished(folder_) == 0 && std::chrono::steady_clock::now() < most) {
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(37 * trial));
     ASSERT_EQ(::kill(child, SIGKILL), 0);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status));
+    interrupted += unfinished(folder_) > 0 ? 1 : 0;
     clean_leftovers(folder_);
     const auto reports = inspect_checkpoints(folder_, CheckDepth::kChecksums);
     ASSERT_FALSE(reports.empty());
@@ -217,6 +233,7 @@ TEST_F(CheckpointDamageTest, AKilledWriterLeavesOnlyWholeCheckpoints) {
       EXPECT_FALSE(entry.path().has_extension()) << entry.path();
     }
   }
+  EXPECT_GE(interrupted, 10) << "of 40 kills";
 }
 
 TEST_F(CheckpointDamageTest, CleaningTakesBackACheckpointWhoseReplacementNeverCame) {

@@ -1,0 +1,83 @@
+// pick_token: what temperature, top-k and the seed do, against the distribution that they name.
+#include "trainer/generator.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+namespace longshore {
+namespace {
+
+const std::vector<float> kScores = {0.5f, 2.0f, -1.0f, 2.0f, 1.25f, -3.0f};
+
+std::vector<double> frequencies(const Sampling& sampling) {
+  constexpr uint32_t kDraws = 40'000;
+  std::vector<double> counts(kScores.size());
+  for (uint32_t position = 0; position < kDraws; ++position) {
+    counts[static_cast<size_t>(pick_token(kScores, sampling, 0, position))] += 1.0 / kDraws;
+  }
+  return counts;
+}
+
+TEST(PickToken, TakesTheLikeliestWithoutATemperature) {
+  for (const int64_t top_k : {0, 1, 4}) {
+    EXPECT_EQ(pick_token(kScores, {.temperature = 0.0, .top_k = top_k}, 0, 0), 1);
+  }
+}
+
+// Of 40,000 draws a frequency has a standard deviation of at most 0.0025; the seed is fixed.
+TEST(PickToken, DrawsFromTheSoftmaxAtTheTemperature) {
+  for (const double temperature : {0.5, 1.0, 3.0}) {
+    std::vector<double> wanted;
+    double sum = 0.0;
+    for (const float score : kScores) {
+      wanted.push_back(std::exp(score / temperature));
+      sum += wanted.back();
+    }
+    const std::vector<double> found = frequencies({.temperature = temperature, .seed = 3});
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      EXPECT_NEAR(found[i], wanted[i] / sum, 0.01) << temperature << " " << i;
+    }
+  }
+}
+
+TEST(PickToken, DrawsFromTheLikeliestFewAlone) {
+  const std::vector<double> found = frequencies({.temperature = 1.0, .top_k = 3, .seed = 3});
+  const double sum = 2.0 * std::exp(2.0) + std::exp(1.25);
+  EXPECT_NEAR(found[1], std::exp(2.0) / sum, 0.01);
+  EXPECT_NEAR(found[3], std::exp(2.0) / sum, 0.01);
+  EXPECT_NEAR(found[4], std::exp(1.25) / sum, 0.01);
+  EXPECT_EQ(found[0] + found[2] + found[5], 0.0);
+  EXPECT_NEAR(frequencies({.temperature = 1.0, .top_k = 1, .seed = 3})[1], 1.0, 1e-9);
+}
+
+// Shares of 0.36, 0.36, 0.17, 0.08 ...: the fewest that have the share together.
+TEST(PickToken, DrawsFromTheFewestThatHaveTheShare) {
+  const std::vector<double> two = frequencies({.temperature = 1.0, .top_p = 0.7, .seed = 3});
+  EXPECT_NEAR(two[1], 0.5, 0.01);
+  EXPECT_NEAR(two[3], 0.5, 0.01);
+  EXPECT_EQ(two[0] + two[2] + two[4] + two[5], 0.0);
+  const std::vector<double> three = frequencies({.temperature = 1.0, .top_p = 0.75, .seed = 3});
+  EXPECT_GT(three[4], 0.1);
+  EXPECT_EQ(three[0] + three[2] + three[5], 0.0);
+}
+
+TEST(PickToken, DependsOnSeedPromptAndPosition) {
+  const auto draws = [](uint64_t seed, uint32_t prompt) {
+    std::vector<TokenId> tokens;
+    for (uint32_t position = 0; position < 64; ++position) {
+      tokens.push_back(pick_token(kScores, {.temperature = 1.0, .seed = seed}, prompt, position));
+    }
+    return tokens;
+  };
+  EXPECT_EQ(draws(1, 0), draws(1, 0));
+  const std::set<std::vector<TokenId>> all = {draws(1, 0), draws(2, 0), draws(1, 1),
+                                              draws(uint64_t{1} << 32 | 1, 0)};
+  EXPECT_EQ(all.size(), 4u);
+  const std::vector<TokenId> first = draws(1, 0);
+  EXPECT_NE(std::set(first.begin(), first.end()).size(), 1u);
+}
+
+}  // namespace
+}  // namespace longshore
