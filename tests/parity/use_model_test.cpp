@@ -1,0 +1,242 @@
+// What a model is used for, through the command line: eval, generate, export; and what shows a run:
+// plan --schedule, train --trace, plot, bench optimizer.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "hf/safetensors_reader.h"
+#include "tests/parity/run_driver.h"
+#include "trainer/commands/command_line.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Said {
+  int exit_code;
+  std::string out;
+};
+
+Said say(const Arguments& command) {
+  testing::internal::CaptureStdout();
+  const int exit_code = run_command_line(command);
+  std::fflush(stdout);
+  return {exit_code, testing::internal::GetCapturedStdout()};
+}
+
+std::vector<Json> json_lines(const std::string& text) {
+  std::vector<Json> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.empty()) lines.push_back(Json::parse(line));
+  }
+  return lines;
+}
+
+// `eval` of the model as it was brought, against transformers' loss over the same rows.
+TEST(UseModel, EvalGivesTheLossOfTransformers) {
+  for (const std::string golden : {"llama", "gpt2", "qwen3", "mistral"}) {
+    const Json facts = golden_facts(golden);
+    RunDriver run("eval-" + golden);
+    fs::create_directories(run.directory());
+    std::ifstream rows(golden_directory(golden) + "/train.jsonl");
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(rows, line);) lines.push_back(line);
+    const std::string chosen = run.directory() + "/eval.jsonl", empty = run.directory() + "/e.toml";
+    std::ofstream file(chosen);
+    for (const Json& row : facts.at("gradient_rows")) file << lines.at(row.get<size_t>()) << "\n";
+    file.close();
+    std::ofstream(empty).close();
+    const Said said = say(joined(
+        joined({"eval", empty, "--json"}, RunDriver::golden_arguments(golden)),
+        {"--run.dir=\"" + run.directory() + "\"", "--data.cache=\"" + run.directory() + "/cache\"",
+         "--data.eval=[\"" + chosen + "\"]", "--from", "model"}));
+    ASSERT_EQ(said.exit_code, 0) << said.out;
+    const double wanted = facts.at("gradient_loss").get<double>();
+    const Json found = Json::parse(said.out);
+    EXPECT_NEAR(found.at("loss").get<double>(), wanted, 1e-5 * wanted) << golden;
+    EXPECT_NEAR(found.at("perplexity").get<double>(), std::exp(wanted), 1e-4 * std::exp(wanted));
+    EXPECT_EQ(found.at("step"), 0);
+  }
+}
+
+// A model with a tokenizer that has learned one text by heart.
+class TrainedModel : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    run_ = std::make_unique<RunDriver>("use-model");
+    fs::create_directories(run_->directory());
+    ASSERT_EQ(
+        run_command_line({"init-model", "--preset", "tiny-llama", run_->directory() + "/model"}),
+        0);
+    std::ofstream(run_->directory() + "/rows.jsonl") << "{\"text\": \"abcdefgh\"}\n";
+    const Arguments arguments = {"--model.path=\"" + run_->directory() + "/model\"",
+                                 "--data.train=[\"" + run_->directory() + "/rows.jsonl\"]",
+                                 "--data.max_tokens=256",
+                                 "--train.steps=40",
+                                 "--train.sequences_per_step=1",
+                                 "--optimizer.lr=0.01",
+                                 "--schedule.name=constant",
+                                 "--precision.compute=fp32",
+                                 "--device.threads=1",
+                                 "--offload.threads=1"};
+    ASSERT_EQ(run_->train(arguments), 0);
+  }
+  static void TearDownTestSuite() { run_.reset(); }
+
+  static std::string run_file() { return run_->directory() + "/config.toml"; }
+
+  static std::vector<Json> generate(const Arguments& more) {
+    const Said said = say(joined({"generate", run_file(), "--json"}, more));
+    EXPECT_EQ(said.exit_code, 0) << said.out;
+    return json_lines(said.out);
+  }
+  static std::string text_of(const Arguments& more) {
+    return generate(more).at(0).at("text").get<std::string>();
+  }
+
+  static std::unique_ptr<RunDriver> run_;
+};
+
+std::unique_ptr<RunDriver> TrainedModel::run_;
+
+// What was learned is said, by the trained weights and not by the model as it was brought.
+TEST_F(TrainedModel, GoesOnAsItLearned) {
+  const std::vector<Json> said = generate({"--prompt", "abc", "--prompt", "a"});
+  ASSERT_EQ(said.size(), 2u);
+  EXPECT_EQ(said[0].at("prompt"), "abc");
+  EXPECT_EQ(said[0].at("text"), "defgh");
+  EXPECT_EQ(said[0].at("new_tokens"), 5);
+  EXPECT_TRUE(said[0].at("ended").get<bool>());
+  EXPECT_EQ(said[1].at("text"), "bcdefgh");
+  EXPECT_NE(text_of({"--prompt", "abc", "--from", "model"}), "defgh");
+  const Json cut = generate({"--prompt", "abc", "--max-new-tokens", "2"}).at(0);
+  EXPECT_EQ(cut.at("text"), "de");
+  EXPECT_FALSE(cut.at("ended").get<bool>());
+}
+
+// A hot model says something else for each seed, and the likeliest text where only the likeliest
+// token may be drawn.
+TEST_F(TrainedModel, DrawsByTemperatureTopKAndSeed) {
+  const auto drawn = [](const std::string& temperature, const std::string& top_k,
+                        const std::string& seed) {
+    return text_of({"--prompt", "abc", "--max-new-tokens", "12", "--temperature", temperature,
+                    "--top-k", top_k, "--run.seed=" + seed});
+  };
+  EXPECT_EQ(drawn("100", "1", "5"), "defgh");
+  EXPECT_EQ(drawn("0.01", "0", "5"), "defgh");
+  EXPECT_EQ(drawn("100", "0", "5"), drawn("100", "0", "5"));
+  std::set<std::string> texts;
+  for (const char* seed : {"1", "2", "3", "4"}) texts.insert(drawn("100", "0", seed));
+  EXPECT_GE(texts.size(), 3u);
+  EXPECT_FALSE(texts.contains("defgh"));
+}
+
+std::map<std::string, std::vector<float>> exported(const std::string& directory) {
+  return read_tensors(directory + "/model.safetensors");
+}
+
+// `export` writes the checkpoint it is told to, and says the trained weights to the bit; what it
+// wrote is a model that speaks as the run does.
+TEST_F(TrainedModel, IsExportedAndReadBack) {
+  const std::string directory = run_->directory() + "/exported";
+  ASSERT_EQ(say({"export", run_file(), "--to", directory}).exit_code, 0);
+  const auto state = run_->state();
+  const auto tensors = exported(directory), at_the_end = exported(run_->directory() + "/hf");
+  EXPECT_EQ(tensors.size() * 3, state.size());
+  EXPECT_EQ(tensors, at_the_end);
+  for (const auto& [name, values] : tensors) EXPECT_EQ(values, state.at(name + ".master")) << name;
+  const std::string first = run_->directory() + "/first";
+  ASSERT_EQ(say({"export", run_file(), "--to", first, "--from", "model"}).exit_code, 0);
+  EXPECT_EQ(exported(first), exported(run_->directory() + "/model"));
+  EXPECT_EQ(text_of({"--prompt", "abc", "--from", "model", "--model.path=\"" + directory + "\""}),
+            "defgh");
+}
+
+// A model in bf16 is exported in bf16, and with --fp32 as its masters are.
+TEST(UseModel, ExportsMastersOnRequest) {
+  RunDriver run("export-fp32");
+  ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("llama-bf16"), {"--train.steps=3"})), 0);
+  const std::string run_file = run.directory() + "/config.toml", to = run.directory() + "/out";
+  ASSERT_EQ(say({"export", run_file, "--fp32", "--to", to}).exit_code, 0);
+  const auto state = run.state();
+  size_t wide = 0;
+  for (const auto& [name, values] : exported(to)) {
+    EXPECT_EQ(values, state.at(name + ".master")) << name;
+    ++wide;
+  }
+  EXPECT_EQ(wide * 3, state.size());
+  EXPECT_EQ(read_json_file(to + "/config.json", JsonLimits{}).at("dtype"), "float32");
+}
+
+// ---- What shows a run ----
+
+TEST_F(TrainedModel, ItsScheduleIsPrinted) {
+  const Said said = say({"plan", run_file(), "--schedule"});
+  ASSERT_EQ(said.exit_code, 0);
+  // Each of the four units is fetched, computed and drained.
+  for (const char* unit : {"block.0", "block.1", "head"}) {
+    EXPECT_NE(said.out.find(unit), std::string::npos) << said.out;
+  }
+  for (const char* kind : {"fetch", "forward", "backward", "drain", "update"}) {
+    EXPECT_NE(said.out.find(kind), std::string::npos) << said.out;
+  }
+  const std::string drawing = run_->directory() + "/schedule.svg";
+  ASSERT_EQ(say({"plan", run_file(), "--schedule-svg", drawing}).exit_code, 0);
+  std::ifstream file(drawing);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_EQ(text.rfind("<svg", 0), 0u) << text.substr(0, 80);
+}
+
+// A trace has every operation of every step, with times that are not negative.
+TEST(UseModel, TracesEveryOperation) {
+  RunDriver run("trace");
+  const std::string trace = run.directory() + "/trace.json";
+  ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("llama"),
+                             {"--train.steps=3", "--trace", trace})),
+            0);
+  const Json events = read_json_file(trace, JsonLimits{});
+  std::map<std::string, int> forwards;
+  for (const Json& event : events) {
+    if (event.at("ph") != "X") continue;
+    EXPECT_GE(event.at("dur").get<double>(), 0.0);
+    const auto name = event.at("name").get<std::string>();
+    if (name.starts_with("forward")) ++forwards[name];
+  }
+  // Embedding and two blocks; the head runs in backward.
+  EXPECT_EQ(forwards.size(), 3u) << events.dump();
+  for (const auto& [name, count] : forwards) EXPECT_EQ(count, 3) << name;
+}
+
+TEST_F(TrainedModel, ItsLossIsDrawn) {
+  const Said said = say({"plot", run_->directory()});
+  EXPECT_EQ(said.exit_code, 0);
+  EXPECT_NE(said.out.find("40 steps"), std::string::npos) << said.out;
+  const std::vector<double> losses = run_->steps("loss");
+  char last[32];
+  std::snprintf(last, sizeof last, "last %.4f", losses.back());
+  EXPECT_NE(said.out.find(last), std::string::npos) << said.out;
+}
+
+TEST(UseModel, BenchOptimizerMeasuresEveryFormat) {
+  const Said said = say(
+      {"bench", "optimizer", "--parameters", "65536", "--rounds", "1", "--threads", "1", "--json"});
+  ASSERT_EQ(said.exit_code, 0);
+  const std::string text = Json::parse(said.out).dump();
+  for (const char* format : {"\"fp32\"", "\"split\"", "\"split-bf16\"", "\"split-int8\""}) {
+    EXPECT_NE(text.find(format), std::string::npos) << text;
+  }
+}
+
+TEST_F(TrainedModel, IsFoundValidAndAMistakeIsNot) {
+  EXPECT_EQ(run_command_line({"validate", run_file()}), 0);
+  EXPECT_EQ(run_command_line({"validate", run_file(), "--train.steps=-1"}), 2);
+  EXPECT_EQ(run_command_line({"validate", run_file(), "--model.path=\"/nowhere\""}), 2);
+}
+
+}  // namespace
+}  // namespace longshore
