@@ -31,34 +31,6 @@ std::string at_offset(const char* operation, Bytes offset, size_t bytes) {
          std::to_string(bytes) + " bytes)";
 }
 
-std::string parent_of(const std::string& path) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  return parent.empty() ? "." : parent.string();
-}
-
-// Removes the temporary file when writing it failed; after the rename there is nothing to remove.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& target)
-      : path_(target + ".tmp." + std::to_string(::getpid())), fd_(create_file(path_)) {}
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  ~TemporaryFile() {
-    if (!renamed_) ::unlink(path_.c_str());
-  }
-
-  const UniqueFd& fd() const { return fd_; }
-  void rename_to(const std::string& target) {
-    if (::rename(path_.c_str(), target.c_str()) != 0) throw IoError("rename to", target, errno);
-    renamed_ = true;
-  }
-
- private:
-  std::string path_;
-  UniqueFd fd_;
-  bool renamed_ = false;
-};
-
 }  // namespace
 
 UniqueFd::UniqueFd(UniqueFd&& other) noexcept
@@ -186,14 +158,6 @@ std::string read_to_end(const UniqueFd& fd, Bytes max_bytes) {
     }
     text.append(block.data(), static_cast<size_t>(got));
   }
-}
-
-void write_file_durably(const std::string& path, std::string_view text) {
-  TemporaryFile temporary(path);
-  write_all(temporary.fd(), text);
-  sync_file(temporary.fd());
-  temporary.rename_to(path);
-  sync_directory(parent_of(path));
 }
 
 void make_directories(const std::string& path) {

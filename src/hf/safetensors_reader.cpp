@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/own_file.h"
 #include "base/printable.h"
 
 namespace longshore {
@@ -48,7 +49,7 @@ Bytes checked_header_length(const UniqueFd& fd, Bytes file_bytes) {
 }  // namespace
 
 SafetensorsFile SafetensorsFile::open(const std::string& path) {
-  return SafetensorsFile(open_for_reading(path));
+  return SafetensorsFile(open_regular_file(path));
 }
 
 SafetensorsFile::SafetensorsFile(UniqueFd fd) : fd_(std::move(fd)) {

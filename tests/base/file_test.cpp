@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/own_file.h"
 
 namespace longshore {
 namespace {
@@ -116,6 +117,47 @@ TEST_F(FileTest, AMovedDescriptorIsClosedOnce) {
   EXPECT_EQ(second.get(), number);
   second = UniqueFd();
   EXPECT_EQ(::fcntl(number, F_GETFD), -1);
+}
+
+// Goal: whatever was put where a run writes, nothing is written through it and nothing waits.
+TEST_F(FileTest, OwnFilesAreRegularFilesAndNoLinks) {
+  const std::string target = path("target"), link = path("link"), pipe = path("pipe");
+  write_file_durably(target, "old");
+  std::filesystem::create_symlink(target, link);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const int flags : {O_RDONLY, O_WRONLY | O_CREAT, O_WRONLY | O_APPEND, O_RDWR}) {
+    EXPECT_THROW(open_own_file(link, flags), IoError) << flags;
+    EXPECT_THROW(open_own_file(pipe, flags), IoError) << flags;
+  }
+  EXPECT_THROW(open_regular_file(pipe), IoError);
+  EXPECT_EQ(read_to_end(open_regular_file(link), 10), "old") << "reading may follow";
+  write_file_durably(link, "new");
+  replace_file(pipe, "new");
+  EXPECT_EQ(read_whole_file(target, 10), "old");
+  EXPECT_EQ(read_whole_file(link, 10), "new");
+  EXPECT_EQ(read_whole_file(pipe, 10), "new");
+  std::filesystem::create_directory(path("directory"));
+  std::filesystem::create_directory_symlink(path("directory"), path("directory-link"));
+  EXPECT_THROW(make_own_directory(path("directory-link")), IoError);
+  make_own_directory(path("directory"));
+}
+
+TEST_F(FileTest, OutputsThatAUserNamedMayBeDevicesAndLinks) {
+  EXPECT_THROW(write_output_file("/dev/full", "text"), IoError);
+  write_output_file("/dev/null", "text");
+  write_file_durably(path("target"), "old");
+  std::filesystem::create_symlink(path("target"), path("link"));
+  write_output_file(path("link"), "new");
+  EXPECT_TRUE(is_symbolic_link(path("link")));
+  EXPECT_EQ(read_whole_file(path("target"), 10), "new");
+}
+
+TEST_F(FileTest, TemporaryNamesAreKnownAgain) {
+  EXPECT_TRUE(is_temporary_of("run.json.tmp.0123456789abcdef", "run.json"));
+  for (const char* name : {"run.json", "run.json.tmp.", "run.json.tmp.7056",
+                           "x.tmp.0123456789abcdef", "run.json.tmp.0123456789abcdeg"}) {
+    EXPECT_FALSE(is_temporary_of(name, "run.json")) << name;
+  }
 }
 
 TEST_F(FileTest, RemovesTreesWithoutFollowingLinks) {

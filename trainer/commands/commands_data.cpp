@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/output.h"
+#include "base/own_file.h"
 #include "trainer/commands/commands.h"
 #include "trainer/report/data_inspection.h"
 #include "trainer/run/hurried_stop.h"
@@ -87,7 +88,7 @@ int run_inspect_data(const RunArguments& arguments, const InspectDataOptions& op
   }
   const DataStatistics statistics = measure_data(config, preparation, files);
   if (!options.html.empty()) {
-    write_file_durably(options.html, inspection_page(statistics, rows));
+    write_output_file(options.html, inspection_page(statistics, rows));
     print_out("%s\n", options.html.c_str());
     return 0;
   }

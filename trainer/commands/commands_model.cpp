@@ -4,10 +4,10 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/number_formats.h"
 #include "base/output.h"
+#include "base/own_file.h"
 #include "data/text_files.h"
 #include "hf/safetensors_writer.h"
 #include "model/families.h"
@@ -93,7 +93,7 @@ int run_init_model(const InitModelOptions& options) {
 
 int run_tokenizer_train(const TokenizerTrainOptions& options) {
   const TrainedTokenizer tokenizer = make_tokenizer(options.files, options.vocabulary);
-  write_file_durably(options.output, tokenizer.tokenizer_json);
+  write_output_file(options.output, tokenizer.tokenizer_json);
   print_out("%s: %lld tokens\n", options.output.c_str(),
             static_cast<long long>(id_limit_of(tokenizer)));
   return 0;
