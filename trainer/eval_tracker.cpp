@@ -2,10 +2,9 @@
 
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 
 #include "base/errors.h"
-#include "base/json.h"
+#include "trainer/run/metrics_reader.h"
 
 namespace longshore {
 
@@ -21,15 +20,10 @@ bool EvalTracker::record(double loss) {
 
 EvalTracker EvalTracker::of_metrics(const std::string& path) {
   EvalTracker tracker;
-  std::ifstream file(path);
-  std::string line;
-  while (std::getline(file, line)) {
-    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object() || object.value("kind", "") != "eval") continue;
-    const auto loss = object.find("loss");
-    const bool known = loss != object.end() && loss->is_number();
-    tracker.record(known ? loss->get<double>() : std::nan(""));
-  }
+  read_metrics(path, {"eval"}, [&tracker](const MetricsLine& line) {
+    tracker.record(line.number("loss").value_or(std::nan("")));
+    return true;
+  });
   return tracker;
 }
 

@@ -2,15 +2,12 @@
 
 #include <chrono>
 #include <csignal>
-#include <random>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "offload/plan/plan_inputs.h"
-#include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/checkpoint/checkpoint_moments.h"
 #include "trainer/evaluator.h"
 #include "trainer/generator.h"
 #include "trainer/lr_schedule.h"
@@ -18,7 +15,6 @@
 #include "trainer/run/first_pass.h"
 #include "trainer/run/hurried_stop.h"
 #include "trainer/run/rank_share.h"
-#include "trainer/run/resume_point.h"
 #include "trainer/run/run_environment.h"
 #include "trainer/run/run_prepare.h"
 #include "trainer/run/run_saver.h"
@@ -28,17 +24,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double kStatusSeconds = 1.0;
+
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-// Known only now where the run's length is given in epochs.
-void check_schedule(const ScheduleSection& schedule, int64_t total_steps) {
-  if (schedule.warmup_steps + schedule.decay_steps <= total_steps) return;
-  throw ConfigError("schedule.warmup_steps + schedule.decay_steps = " +
-                    std::to_string(schedule.warmup_steps + schedule.decay_steps) +
-                    " is more than the run's " + std::to_string(total_steps) +
-                    " steps; lower them or raise train.epochs");
 }
 
 StopCheck stop_check_of(const SignalFlag& signals) {
@@ -76,7 +65,6 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
           trace->add(schedule, times, source_.spec(), progress_.step);
         });
   }
-  check_schedule(config_.schedule, data_.total_steps());
   if (has_evaluation_data(config_)) {
     eval_data_ = load_until_stopped(config_, source_, SequenceUse::kEvaluate, signals_);
   }
@@ -114,107 +102,6 @@ StopCheck Trainer::stop_check() const {
   return stop_check_of(signals_);
 }
 
-void Trainer::load_or_resume() {
-  progress_.seed = static_cast<uint64_t>(config_.run.seed);
-  progress_.model_fingerprint = source_.directory().fingerprint();
-  progress_.config_text = to_toml(config_);
-  if (!resume_from_drives()) {
-    engine_.load([this](const std::string& name, int64_t begin, std::span<float> out) {
-      source_.read_initial(name, begin, out);
-    });
-    resume(config_.checkpoint.resume);
-    stage_commit();
-    commit();
-  }
-  if (ranks_.first()) {
-    metrics_ = progress_.step.value == 0
-                   ? MetricsFile::begin(directory_.metrics_file())
-                   : MetricsFile::resume(directory_.metrics_file(), progress_.step);
-  }
-  const std::string evaluated =
-      metrics_ ? EvalTracker::of_metrics(directory_.metrics_file()).text() : "";
-  evaluations_ =
-      EvalTracker::of_text(ranks_.world().exchange("the best evaluation", evaluated).front());
-  const TierPlan& plan = engine_.plan();
-  write(StartRecord{.plan = "device " + format_bytes(plan.device_total) + ", host " +
-                            format_bytes(plan.host_total),
-                    .config_hash = hash_text(hash64(progress_.config_text)),
-                    .ranks = ranks_.info().size,
-                    .resumed_from = progress_.step});
-}
-
-void Trainer::resume(const std::string& resume) {
-  FoundCheckpoint found = start_from_checkpoint(directory_.checkpoints(), resume, ranks_.world());
-  for (const std::string& refused : found.refused) {
-    log_warning("refused " + refused + "; an older checkpoint is used");
-  }
-  for (const std::string& path : found.set_aside) {
-    log_warning("an earlier course of this run is now in " + path);
-  }
-  if (!found.checkpoint) return;
-  const std::string& path = found.checkpoint->path();
-  const std::string rounding =
-      describe_rounding(found.checkpoint->manifest(), engine_.plan().state.format);
-  if (!rounding.empty()) log_warning(path + ": " + rounding);
-  continue_from(found.checkpoint->manifest().progress, path);
-  found.checkpoint->restore({source_.spec(), engine_.layouts(), engine_.groups().shard()},
-                            engine_.store());
-  engine_.advance_version();
-  saved_step_ = progress_.step;
-  saved_path_ = path;
-}
-
-bool Trainer::resume_from_drives() {
-  NvmeStore* drives = engine_.drives();
-  if (drives == nullptr) return false;
-  std::random_device random;
-  const std::optional<CommitPoint>& point =
-      drives->start(agreement_, (uint64_t{random()} << 32) | random());
-  if (!point) return false;
-  if (ranks_.first()) {
-    clean_leftovers(directory_.checkpoints());
-    set_aside_newer(directory_.checkpoints(), Step(point->step));
-  }
-  continue_from(read_commit_note(point->note, Step(point->step)), "the state on the drives");
-  engine_.advance_version();
-  return true;
-}
-
-void Trainer::continue_from(const RunProgress& saved, const std::string& path) {
-  if (saved.model_fingerprint != progress_.model_fingerprint) {
-    throw CheckpointError(path + ": was made from another model than " +
-                          source_.directory().path() + "; give its model.path, or another run.dir");
-  }
-  const DataCursor cursor = read_cursor(saved.sampler, path);
-  engine_.set_updates(saved.adam_step);
-  data_.resume_at(saved.step, cursor);
-  progress_.step = saved.step;
-  progress_.adam_step = saved.adam_step;
-  progress_.skipped_total = saved.skipped_total;
-  progress_.skipped_in_row = saved.skipped_in_row;
-  if (saved.step.value == 0) return;
-  log_info("resumed from " + path + " after step " + std::to_string(saved.step.value));
-}
-
-DataCursor Trainer::read_cursor(const Json& sampler, const std::string& path) const {
-  DataCursor cursor;
-  std::string data;
-  try {
-    cursor.seed = sampler.at("seed").get<uint64_t>();
-    cursor.epoch = sampler.at("epoch").get<int64_t>();
-    cursor.position = sampler.at("position").get<int64_t>();
-    data = sampler.at("data").get<std::string>();
-  } catch (const Json::exception& error) {
-    throw CheckpointError(path + ": manifest.json: sampler: " + error.what());
-  }
-  if (data != hash_text(data_.fingerprint()) || cursor.seed != progress_.seed) {
-    throw CheckpointError(path +
-                          ": the training data, its tokens or run.seed changed since; "
-                          "bring them back, or start anew with checkpoint.resume = \"never\"");
-  }
-  return cursor;
-}
-
 int Trainer::run() {
   if (ranks_.first() && progress_.step.value > 0 && progress_.step.value >= data_.total_steps()) {
     log_info("nothing left to do: step " + std::to_string(progress_.step.value) + " of " +
@@ -226,12 +113,63 @@ int Trainer::run() {
     after_step(outcome);
   }
   live_line_.finish();
-  if (progress_.step.value < data_.total_steps() && !out_of_patience()) {
-    if (saved_step_ != progress_.step) save();
-    // A rank that got no signal itself stops as SIGTERM would have stopped it.
-    return signals_.stop_requested() ? signals_.stop_exit_code() : 128 + SIGTERM;
-  }
+  if (progress_.step.value < data_.total_steps() && !out_of_patience()) return stop();
   return finish();
+}
+
+int Trainer::stop() {
+  if (saved_step_ != progress_.step) save();
+  if (ranks_.first()) {
+    log_info("saved at step " + std::to_string(progress_.step.value) + " in " + saved_path_ +
+             "; the same command goes on from here");
+  }
+  check_metrics();
+  // A rank that got no signal itself stops as SIGTERM would have stopped it.
+  return signals_.stop_requested() ? signals_.stop_exit_code() : 128 + SIGTERM;
+}
+
+// After everything is saved: a record with a hole is no success.
+void Trainer::check_metrics() {
+  if (!metrics_) return;
+  metrics_->sync();
+  if (metrics_->failure().empty()) return;
+  throw IoError(metrics_->failure() + "; " + what_is_saved());
+}
+
+std::string Trainer::what_is_saved() const {
+  std::string text = saved_step_ ? "the run is saved after step " +
+                                       std::to_string(saved_step_->value) + " in " + saved_path_
+                                 : "no checkpoint of it is saved by this process";
+  if (committed_) {
+    text += "; the drives hold it after step " + std::to_string(committed_->value);
+  }
+  return text;
+}
+
+RunStatus Trainer::status() const {
+  return {.state = RunStatus::State::kRunning,
+          .exit_code = std::nullopt,
+          .step = progress_.step,
+          .saved_step = saved_step_,
+          .committed_step = committed_,
+          .message = ""};
+}
+
+// What a script, or the next start after a kill, reads of a run that goes on: about every second.
+void Trainer::note_status() {
+  if (!ranks_.first()) return;
+  RunStatus interrupted = status();
+  interrupted.state = RunStatus::State::kStopped;
+  interrupted.exit_code = kInterruptedExitCode;
+  interrupted.message = "interrupted twice; nothing was saved after saved_step";
+  signals_.set_last_words(directory_.file("run.json"), RunDirectory::status_text(interrupted));
+  if (seconds_since(status_noted_) < kStatusSeconds) return;
+  status_noted_ = Clock::now();
+  try {
+    directory_.note_status(status());
+  } catch (const IoError& error) {
+    log_warning(error.what());  // of no weight against the run
+  }
 }
 
 StepOutcome Trainer::run_step() {
@@ -246,7 +184,7 @@ StepOutcome Trainer::run_step() {
                             .trained_tokens = batches.trained_tokens,
                             .lr = lr,
                             .max_grad_norm = config_.train.max_grad_norm,
-                            .stop = signals_.stop_requested(),
+                            .stop = signals_.stop_requested() || record_failed(),
                             .save = signals_.take_save_request()};
   const bool first_pass = !std::exchange(passed_, true);
   if (first_pass) engine_.memory().reset_peak();
@@ -352,7 +290,9 @@ void Trainer::count_skipped(const StepOutcome& outcome) {
 void Trainer::after_step(const StepOutcome& outcome) {
   const int64_t step = progress_.step.value;
   const bool last = step == data_.total_steps();
-  stopping_ = outcome.stop;
+  // Alone nobody has to be asked; several ranks learn it with the next step's totals.
+  stopping_ = outcome.stop || (ranks_.info().size == 1 && record_failed());
+  note_status();
   if (eval_data_ && !stopping_ &&
       (last || (config_.eval.every_steps > 0 && step % config_.eval.every_steps == 0))) {
     evaluate_now();
@@ -413,17 +353,15 @@ void Trainer::show_samples() {
   }
 }
 
-void Trainer::note_sampler() {
-  const DataCursor cursor = data_.cursor_after(progress_.step);
-  progress_.sampler = Json{{"seed", cursor.seed},
-                           {"epoch", cursor.epoch},
-                           {"position", cursor.position},
-                           {"data", hash_text(data_.fingerprint())}};
+void Trainer::note_data() {
+  progress_.data = {.cursor = data_.cursor_after(progress_.step),
+                    .sequences = data_.sequence_count(),
+                    .fingerprint = data_.fingerprint()};
 }
 
 void Trainer::stage_commit() {
   if (engine_.drives() == nullptr) return;
-  note_sampler();
+  note_data();
   pending_commit_ = DurableStep{progress_.step.value, commit_note(progress_)};
 }
 
@@ -434,12 +372,19 @@ void Trainer::commit() {
   NvmeStore* drives = engine_.drives();
   drives->commit(*pending_commit_, agreement_);
   // The step line is of no use without the step. One version is never committed.
+  if (drives->committed()) note_commit(Step(pending_commit_->step));
   if (metrics_ && drives->committed()) {
     write(CommitRecord{.step = Step(pending_commit_->step),
                        .version = static_cast<int64_t>(drives->committed()->version),
                        .seconds = seconds_since(begin)});
   }
   pending_commit_.reset();
+}
+
+void Trainer::note_commit(Step step) {
+  const bool first_of_all = step.value > 0 && (!committed_ || committed_->value == 0);
+  if (first_of_all && ranks_.first()) note_committed(directory_.path(), true);
+  committed_ = step;
 }
 
 void Trainer::apply_updates() {
@@ -449,12 +394,17 @@ void Trainer::apply_updates() {
 
 SavedCheckpoint Trainer::write_checkpoint(const std::string& folder, int64_t keep) {
   apply_updates();
-  note_sampler();
+  note_data();
   if (metrics_) metrics_->sync();
   const RankGroups& groups = engine_.groups();
-  return save_checkpoint(folder, keep, progress_,
-                         {source_.spec(), engine_.layouts(), groups.shard()}, engine_.store(),
-                         ranks_.world(), groups);
+  try {
+    return save_checkpoint(folder, keep, progress_,
+                           {source_.spec(), engine_.layouts(), groups.shard()}, engine_.store(),
+                           ranks_.world(), groups);
+  } catch (const IoError& error) {
+    throw CheckpointError("the checkpoint of step " + std::to_string(progress_.step.value) +
+                          " could not be written: " + error.what() + "; " + what_is_saved());
+  }
 }
 
 void Trainer::save() {
@@ -464,16 +414,25 @@ void Trainer::save() {
   if (!ranks_.first()) return;
   write(CheckpointRecord{
       .step = progress_.step, .path = saved.path, .bytes = saved.bytes, .seconds = saved.seconds});
-  directory_.write_status({.state = RunStatus::State::kRunning,
-                           .exit_code = std::nullopt,
-                           .step = progress_.step,
-                           .saved_step = saved_step_,
-                           .message = ""});
+  try {
+    directory_.write_status(status());
+  } catch (const IoError& error) {
+    log_warning(error.what());
+  }
+}
+
+// A step's state was never changed: the weights are those the run began with.
+void Trainer::check_applied() const {
+  if (progress_.adam_step > 0 || progress_.step.value == 0) return;
+  throw NonFiniteError("none of the run's " + std::to_string(progress_.step.value) +
+                       " steps was applied: each had a loss or gradient that is not finite; the "
+                       "weights are those it began with, and are not exported");
 }
 
 int Trainer::finish() {
   // A run that was killed after its last commit has no checkpoint of that step yet.
   if (saved_step_ != progress_.step) save();
+  check_applied();
   if (!ranks_.first()) return 0;
   if (config_.checkpoint.export_model == CheckpointSection::Export::kEnd) {
     const std::string destination = free_export_directory(source_, directory_.export_directory());
@@ -485,6 +444,7 @@ int Trainer::finish() {
              format_bytes(result.bytes) + ", to " + destination);
   }
   write(EndRecord{.status = "done", .exit_code = 0, .steps = progress_.step.value});
+  check_metrics();
   return 0;
 }
 

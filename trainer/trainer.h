@@ -2,6 +2,7 @@
 // Owned by the `train` command; main thread, which is the compute thread too.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,7 +46,8 @@ class Trainer {
   // Runs to the end or to a stop signal. Returns the exit code.
   int run();
   Step step() const { return progress_.step; }
-  std::optional<Step> saved_step() const { return saved_step_; }
+  // What run.json says of a run that goes on.
+  RunStatus status() const;
 
  private:
   void load_or_resume();
@@ -54,6 +56,12 @@ class Trainer {
   bool resume_from_drives();
   // From here on the run continues `saved`, found at `path`.
   void continue_from(const RunProgress& saved, const std::string& path);
+  // CheckpointError where a start after so many steps would drop acknowledged ones.
+  void check_start(Step start, const std::string& resume) const;
+  // Weights from the model's files, looked at while they are read.
+  void load_weights();
+  // The record of the steps, cut to those that the run goes on from.
+  void open_metrics();
   // Where the state is on drives: what their commit will say once the step's updates are written.
   void stage_commit();
   // They are: makes the step durable, where the drives keep two versions.
@@ -61,9 +69,13 @@ class Trainer {
   // Before anything but a step reads parameters or state.
   void apply_updates();
   // Where the data stands, for whoever saves.
-  void note_sampler();
-  // Refuses a sampler state of other data.
-  DataCursor read_cursor(const Json& sampler, const std::string& path) const;
+  void note_data();
+  void note_commit(Step step);
+  void note_status();
+  std::string what_is_saved() const;
+  bool record_failed() const { return metrics_ && !metrics_->failure().empty(); }
+  void check_metrics();
+  void check_applied() const;
   void agree_on_data() const;
   StepOutcome run_step();
   void record_step(const StepBatches& batches, const StepOutcome& outcome, double lr,
@@ -82,6 +94,7 @@ class Trainer {
   void check_prompts() const;
   void show_samples();
   bool out_of_patience() const;
+  int stop();
   int finish();
   StopCheck stop_check() const;
 
@@ -102,6 +115,8 @@ class Trainer {
   LiveLine live_line_;
   RunProgress progress_;
   std::optional<Step> saved_step_;
+  std::optional<Step> committed_;  // on the drives
+  std::chrono::steady_clock::time_point status_noted_;
   std::string saved_path_;
   bool passed_ = false;            // a train pass, in this process
   bool stopping_ = false;          // all ranks: after the step that has just ended

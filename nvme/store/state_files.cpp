@@ -57,11 +57,6 @@ StateFileContent read_state_file(const std::string& directory, int32_t rank) {
   return content;
 }
 
-std::optional<Manifest> peek_state_file(const std::vector<std::string>& directories, int32_t rank) {
-  LONGSHORE_CHECK(!directories.empty());
-  return read_state_file(directories.front(), rank).manifest;
-}
-
 std::vector<std::unique_ptr<Drive>> open_state_files(const StateFileOptions& options,
                                                      const StripeMap& map,
                                                      std::span<std::byte> window) {

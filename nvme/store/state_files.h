@@ -31,8 +31,6 @@ struct StateFileContent {
 };
 // Changes nothing. Waits for the lock as opening does.
 StateFileContent read_state_file(const std::string& directory, int32_t rank);
-// The newest manifest in the first directory's file: what the files were made with.
-std::optional<Manifest> peek_state_file(const std::vector<std::string>& directories, int32_t rank);
 
 struct StateFileOptions {
   std::vector<std::string> directories;  // one per drive; made where they are missing

@@ -31,12 +31,13 @@ double Sampler::epochs_in(int64_t samples) const {
   return static_cast<double>(samples) / static_cast<double>(options_.sequences);
 }
 
-int64_t Sampler::steps_for(double epochs, int64_t sequences_per_step) const {
+int64_t Sampler::steps_for(double epochs, int64_t sequences_per_step, int64_t seen) const {
   LONGSHORE_CHECK(epochs > 0.0 && sequences_per_step >= 1) << epochs << " " << sequences_per_step;
-  const double samples = epochs * static_cast<double>(options_.sequences);
+  const double samples =
+      epochs * static_cast<double>(options_.sequences) - static_cast<double>(seen);
   // A hair less, so that 0.1 of 10 sequences is 1 sample although 0.1 is no binary fraction.
   const double steps = std::ceil(samples / static_cast<double>(sequences_per_step) - 1e-9);
-  return std::max<int64_t>(1, static_cast<int64_t>(steps));
+  return std::max<int64_t>(seen > 0 ? 0 : 1, static_cast<int64_t>(steps));
 }
 
 }  // namespace longshore

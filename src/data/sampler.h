@@ -34,9 +34,10 @@ class Sampler {
 
   // Epochs that `samples` samples are, as a real number.
   double epochs_in(int64_t samples) const;
-  // Least number of steps of `sequences_per_step` samples that see `epochs` epochs; the last one is
-  // filled from the next epoch.
-  int64_t steps_for(double epochs, int64_t sequences_per_step) const;
+  // Least number of steps of `sequences_per_step` samples, after `seen` samples, that see `epochs`
+  // epochs from the first sample on; the last one is filled from the next epoch. 0 where they were
+  // seen; without `seen` at least 1.
+  int64_t steps_for(double epochs, int64_t sequences_per_step, int64_t seen = 0) const;
 
  private:
   SamplerOptions options_;

@@ -422,7 +422,7 @@ TEST(NvmeStoreFiles, HoldStepsOverRestartsOnRingAndThreads) {
       const auto make = [&](const StripeMap& map, std::span<std::byte> window) {
         return open_state_files(files, map, window);
       };
-      EXPECT_FALSE(peek_state_file(files.directories, 0));
+      EXPECT_FALSE(read_state_file(files.directories.front(), 0).manifest);
       const NvmeStoreOptions options = small_store({}, true, drives);
       for (int restart = 0; restart < 2; ++restart) {
         NvmeStore store(layouts, options, make, &pool);
@@ -435,7 +435,7 @@ TEST(NvmeStoreFiles, HoldStepsOverRestartsOnRingAndThreads) {
           ASSERT_EQ(difference(store, layouts, step), "");
         }
       }
-      const auto manifest = peek_state_file(files.directories, 0);
+      const auto manifest = read_state_file(files.directories.front(), 0).manifest;
       ASSERT_TRUE(manifest);
       EXPECT_EQ(manifest->geometry, options.geometry);
       EXPECT_EQ(manifest->point.step, 7);

@@ -213,7 +213,7 @@ TEST_F(NvmeOneVersion, NeitherModeTakesTheOthersFiles) {
         store.commit({step, ""}, solo_);
       }
     }
-    const auto manifest = peek_state_file(files.directories, 0);
+    const auto manifest = read_state_file(files.directories.front(), 0).manifest;
     ASSERT_TRUE(manifest);
     EXPECT_EQ(manifest->point.step, written_with == 1 ? kNoStep : 2);
     NvmeStoreOptions other = options;

@@ -191,6 +191,86 @@ TEST_F(CheckpointDamageTest, ManifestsThatDoNotHoldTogetherAreRefused) {
   refused("\"files\": [", "\"files\": [{}, ");
   refused("\"files\": [", "\"files\": [[[[[");
   refused("\"skipped\": {", "\"skipped\": 3, \"other\": {");
+  refused("\"seed\": 42", "\"seed\": 9223372036854775808");
+  refused("\"seed\": 42", "\"seed\": 43");
+  refused("\"seed\": 42", "\"seed\": null");
+  refused("\"step\": 20", "\"step\": 9223372036854775807");
+  refused("\"adam_step\": 19", "\"adam_step\": 21");
+  refused("\"in_row\": 0", "\"in_row\": 2");
+  refused("\"epoch\": 2", "\"epoch\": -1");
+  refused("\"epoch\": 2", "\"epoch\": 2.5");
+  refused("\"epoch\": 2", "\"epoch\": null");
+  refused("\"epoch\": 2", "\"epoch\": 9007199254740992");
+  refused("\"position\": 160", "\"position\": -1");
+  refused("\"position\": 160", "\"position\": 165");
+  refused("\"position\": 160", "\"position\": true");
+  refused("\"sequences\": 165", "\"sequences\": \"165\"");
+  refused("\"sampler\": {", "\"sampler\": [], \"other\": {");
+  refused("\"data\": \"", "\"data\": \"x");
+  refused("\"model_fingerprint\": \"0123456789abcdef\"", "\"model_fingerprint\": \"another\"");
+  refused("\"state_format\": \"split\"", "\"state_format\": \"fp8\"");
+  refused("    257,\n    24", "    24,\n    257");
+  refused("   \"name\": \"state-", "   \"name\": 7, \"other\": \"state-");
+}
+
+// The same file twice covers nothing twice: its second mention is refused by name.
+TEST_F(CheckpointDamageTest, AFileThatIsListedTwiceIsRefused) {
+  const std::string path = newer_ + "/manifest.json";
+  Json manifest = Json::parse(read_whole_file(path, kMiB));
+  manifest["files"].push_back(manifest["files"][0]);
+  manifest["manifest_xxh3"] = std::string(16, '0');
+  std::string text = manifest.dump(1) + "\n";
+  text.replace(text.size() - 20, 16, hash_text(hash64(text)));
+  write_file_durably(path, text);
+  expect_older_is_used("manifest.json", "listed twice");
+}
+
+// Older programs wrote no number of sequences.
+TEST_F(CheckpointDamageTest, AManifestWithoutTheNumberOfSequencesIsRead) {
+  const std::string path = newer_ + "/manifest.json";
+  Json manifest = Json::parse(read_whole_file(path, kMiB));
+  ASSERT_EQ(manifest["sampler"].erase("sequences"), 1u);
+  manifest["manifest_xxh3"] = std::string(16, '0');
+  std::string text = manifest.dump(1) + "\n";
+  text.replace(text.size() - 20, 16, hash_text(hash64(text)));
+  write_file_durably(path, text);
+  const Checkpoint read = Checkpoint::open(newer_);
+  EXPECT_EQ(read.manifest().progress.data.sequences, 0);
+  EXPECT_EQ(read.manifest().progress.data.cursor.position, 160);
+}
+
+// Goal: nothing behind a link in a run's directory is written, renamed or removed.
+TEST_F(CheckpointDamageTest, NothingIsChangedBehindALink) {
+  const std::string link = directory_.file("linked");
+  std::filesystem::create_directory_symlink(folder_, link);
+  RankState state(three_unit_spec(), kSplit);
+  EXPECT_THROW(save(link, state, 30, 1), IoError);
+  EXPECT_THROW(prune_checkpoints(link, 1, CheckDepth::kSizes), IoError);
+  EXPECT_THROW(set_aside_newer(link, Step(5)), IoError);
+  EXPECT_THROW(clean_leftovers(link), IoError);
+  EXPECT_EQ(list_checkpoints(folder_).size(), 2u);
+}
+
+// A checkpoint that was moved to where there is room, with a link in its place: it is read, and
+// removing it removes the link.
+TEST_F(CheckpointDamageTest, ACheckpointMayBeALinkAndWhatIsBehindItStays) {
+  const std::string elsewhere = directory_.file("elsewhere");
+  std::filesystem::rename(newer_, elsewhere);
+  std::filesystem::create_directory_symlink(elsewhere, newer_);
+  EXPECT_EQ(find_checkpoint(folder_, "auto").checkpoint->path(), newer_);
+  EXPECT_EQ(set_aside_newer(folder_, Step(10)).size(), 1u);
+  EXPECT_EQ(remove_abandoned(folder_).size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(newer_ + ".abandoned"));
+  EXPECT_TRUE(std::filesystem::exists(elsewhere + "/manifest.json"));
+}
+
+TEST_F(CheckpointDamageTest, PruningRemovesWhatWasAbandonedWhenAsked) {
+  set_aside_newer(folder_, Step(10));
+  std::filesystem::create_directories(folder_ + "/notes.abandoned");
+  EXPECT_EQ(list_abandoned(folder_), (std::vector<std::string>{newer_ + ".abandoned"}));
+  EXPECT_EQ(remove_abandoned(folder_).size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(newer_ + ".abandoned"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/notes.abandoned")) << "not ours";
 }
 
 // Directories on their way to a checkpoint or away from one.

@@ -162,7 +162,9 @@ inline RunProgress progress_at(int64_t step) {
   progress.adam_step = step - 1;
   progress.skipped_total = 1;
   progress.seed = 42;
-  progress.sampler = {{"epoch", 2}, {"position", step * 8}};
+  progress.data = {.cursor = {.seed = 42, .epoch = 2, .position = step * 8},
+                   .sequences = step * 8 + 5,
+                   .fingerprint = 0x1234};
   progress.model_fingerprint = "0123456789abcdef";
   progress.config_text = "[run]\ndir = \"runs/\u00e4\"\n";
   return progress;

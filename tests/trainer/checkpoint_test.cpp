@@ -232,7 +232,7 @@ TEST_F(CheckpointTest, KeepsWhatTheRunMustKnow) {
   EXPECT_EQ(progress.skipped_total, 1);
   EXPECT_EQ(progress.skipped_in_row, 0);
   EXPECT_EQ(progress.seed, 42u);
-  EXPECT_EQ(progress.sampler, wanted.sampler);
+  EXPECT_EQ(progress.data, wanted.data);
   EXPECT_EQ(progress.model_fingerprint, wanted.model_fingerprint);
   EXPECT_EQ(progress.config_text, wanted.config_text);
   EXPECT_EQ(checkpoint.manifest().state_format, "split");

@@ -5,12 +5,17 @@
 
 #include <bit>
 #include <cmath>
+#include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <random>
 #include <sstream>
 
 #include "tests/trainer/temporary_directory.h"
+#include "trainer/eval_tracker.h"
+#include "trainer/run/acknowledged.h"
+#include "trainer/run/metrics_reader.h"
 #include "trainer/run/step_seconds.h"
 
 namespace longshore {
@@ -198,6 +203,61 @@ TEST_F(MetricsTest, BeginEmptiesAFormerRunsFile) {
   append(path_, "old\n");
   MetricsFile::begin(path_);
   EXPECT_EQ(text_of(path_), "");
+}
+
+// Lines as no run writes them: every reader passes over what it cannot use.
+TEST_F(MetricsTest, ReadersBelieveNoType) {
+  append(path_,
+         "{\"kind\":7,\"step\":1}\n{\"kind\":[\"step\"],\"step\":1}\n"
+         "{\"kind\":{\"eval\":1},\"loss\":1}\n{\"kind\":\"step\",\"step\":-4}\n"
+         "{\"kind\":\"step\",\"step\":1.5}\n{\"kind\":\"step\",\"step\":18446744073709551615}\n"
+         "{\"kind\":\"step\",\"step\":1,\"seconds\":\"x\",\"loss\":[]}\n"
+         "{\"kind\":\"eval\",\"step\":1,\"loss\":{}}\n" +
+             std::string(70, '[') + "\"step\"\n{\"kind\":\"commit\"}\n\"commit\"\n");
+  EXPECT_EQ(last_step_of_metrics(path_), 1);
+  EXPECT_FALSE(measured_step_seconds(path_));
+  EXPECT_EQ(EvalTracker::of_metrics(path_).without_gain(), 1) << "a loss that is no number";
+  const Bytes all = metrics_cut_offset(path_, Step(1));
+  EXPECT_GT(all, 0);
+  EXPECT_EQ(read_acknowledged(directory_.path()).any, false);
+}
+
+// Goal: a full disk costs lines of the record, not the run; what waits is written when it can be.
+TEST_F(MetricsTest, ADiskThatIsFullMakesLinesWait) {
+  MetricsFile file = MetricsFile::begin(path_);
+  write_steps(file, 1, 2);
+  const std::string before = text_of(path_);
+  struct rlimit former{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &former), 0);
+  struct sigaction ignore{}, signal_before{};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGXFSZ, &ignore, &signal_before);
+  struct rlimit full = former;
+  full.rlim_cur = before.size() + 10;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+  write_steps(file, 3, 4);
+  const std::string failure = file.failure();
+  const std::string meanwhile = text_of(path_);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &former), 0);
+  ::sigaction(SIGXFSZ, &signal_before, nullptr);
+  EXPECT_NE(failure.find(path_), std::string::npos) << failure;
+  EXPECT_EQ(meanwhile, before) << "no torn line";
+  file.sync();
+  EXPECT_EQ(file.failure(), "");
+  EXPECT_EQ(outline(path_), "step1 step2 step3 step4");
+}
+
+TEST_F(MetricsTest, ACourseThatIsLeftKeepsItsRecord) {
+  {
+    MetricsFile file = MetricsFile::begin(path_);
+    write_steps(file, 1, 5);
+  }
+  const std::string whole = text_of(path_);
+  EXPECT_EQ(MetricsFile::set_aside(path_, Step(5)), "") << "nothing is cut";
+  EXPECT_EQ(MetricsFile::set_aside(path_, Step(2)), path_ + ".abandoned");
+  EXPECT_EQ(MetricsFile::set_aside(path_, Step(0)), path_ + ".abandoned-2");
+  EXPECT_EQ(text_of(path_ + ".abandoned"), whole);
+  EXPECT_EQ(text_of(path_), whole);
 }
 
 TEST(StepSeconds, AreTheMedianOfTheLastSteps) {

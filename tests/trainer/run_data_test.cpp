@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/errors.h"
 #include "data/in_memory_dataset.h"
 #include "trainer/run/rank_share.h"
 
@@ -14,13 +15,17 @@ constexpr int64_t kSteps = 23;
 
 // 37 documents of 2 to 9 tokens; seven sequences a step in micro-batches of two, so that some ranks
 // have more than others and some none.
-TrainingData make_data() {
+RunConfig make_config() {
   RunConfig config;
   config.run.seed = 5;
   config.data.max_tokens = 16;
   config.train.steps = kSteps;
   config.train.sequences_per_step = 7;
   config.train.micro_batch = 2;
+  return config;
+}
+
+TrainingData make_data(const RunConfig& config = make_config()) {
   auto dataset = std::make_unique<InMemoryDataset>();
   for (TokenId document = 0; document < 37; ++document) {
     std::vector<TokenId> tokens;
@@ -28,9 +33,16 @@ TrainingData make_data() {
     dataset->add(tokens, tokens);
   }
   SequenceData data;
-  data.table = make_sequences(*dataset, {.packing = true, .max_tokens = 16, .shuffle_seed = 5});
+  data.table = make_sequences(
+      *dataset, {.packing = true, .max_tokens = config.data.max_tokens, .shuffle_seed = 5});
   data.dataset = std::move(dataset);
   return {config, std::move(data)};
+}
+
+DataState state_after(const TrainingData& data, int64_t step) {
+  return {.cursor = data.cursor_after(Step(step)),
+          .sequences = data.sequence_count(),
+          .fingerprint = data.fingerprint()};
 }
 
 using Batch = std::vector<std::vector<int64_t>>;  // tokens, positions, targets, starts
@@ -70,7 +82,7 @@ TEST(TrainingData, GivesTheSameBatchesAtAnyNumberOfRanksAndAfterAResumeAtAnyStep
   EXPECT_NE(wanted[0], wanted[1]);
   for (int64_t stop = 0; stop < kSteps; ++stop) {
     TrainingData resumed = make_data();
-    resumed.resume_at(Step(stop), unbroken.cursor_after(Step(stop)));
+    EXPECT_EQ(resumed.resume_at(Step(stop), state_after(unbroken, stop), "here"), "");
     for (const int32_t ranks : {1, 2, 4, 8}) {
       for (int64_t step = stop + 1; step <= kSteps; ++step) {
         ASSERT_EQ(step_on_ranks(resumed, Step(step), ranks), wanted[static_cast<size_t>(step - 1)])
@@ -79,6 +91,71 @@ TEST(TrainingData, GivesTheSameBatchesAtAnyNumberOfRanksAndAfterAResumeAtAnyStep
       EXPECT_EQ(resumed.cursor_after(Step(kSteps)), unbroken.cursor_after(Step(kSteps)));
     }
   }
+}
+
+// A run of so many epochs, resumed after `step` steps from where `before` was then.
+TrainingData resumed_for(double epochs, RunConfig config, const TrainingData& before,
+                         int64_t step) {
+  config.train.steps = 0;
+  config.train.epochs = epochs;
+  TrainingData data = make_data(config);
+  data.resume_at(Step(step), state_after(before, step), "here");
+  return data;
+}
+
+// Goal: where the data stands decides how much is left, not what the steps before would have been
+// with today's keys.
+TEST(RunData, ResumingWithOtherKeysTrainsTheEpochsThatAreLeft) {
+  RunConfig config = make_config();
+  config.train.steps = 0;
+  config.train.epochs = 2;
+  config.train.sequences_per_step = 4;
+  const TrainingData before = make_data(config);
+  const int64_t done = before.total_steps();
+  const auto expect_end = [&](const TrainingData& data, double epochs) {
+    const Step last(data.total_steps());
+    EXPECT_GE(data.epochs_after(last), epochs);
+    EXPECT_LT(data.epochs_after(Step(last.value - 1)), epochs) << "no step more than needed";
+  };
+  expect_end(before, 2.0);
+  RunConfig smaller = config;
+  smaller.train.sequences_per_step = 2;
+  expect_end(resumed_for(3.0, smaller, before, done), 3.0);
+  RunConfig larger = config;
+  larger.train.sequences_per_step = 8;
+  expect_end(resumed_for(4.0, larger, before, done), 4.0);
+  RunConfig longer = config;
+  longer.data.max_tokens = 40;
+  expect_end(resumed_for(5.0, longer, before, done), 5.0);
+  EXPECT_EQ(resumed_for(2.0, config, before, done).total_steps(), done) << "nothing is left";
+  EXPECT_EQ(resumed_for(1.0, config, before, done).total_steps(), done) << "nor less than nothing";
+  EXPECT_EQ(resumed_for(7.0, config, before, 3).total_steps(),
+            resumed_for(7.0, config, before, 0).total_steps())
+      << "the same keys: the same end";
+}
+
+TEST(RunData, OtherSequencesGoOnAtTheSameShareOfTheEpochAndSaySo) {
+  const TrainingData before = make_data();
+  RunConfig config = make_config();
+  config.data.max_tokens = 40;
+  TrainingData after = make_data(config);
+  ASSERT_LT(after.sequence_count(), before.sequence_count());
+  const std::string note = after.resume_at(Step(2), state_after(before, 2), "here");
+  EXPECT_NE(note.find(std::to_string(before.sequence_count())), std::string::npos) << note;
+  EXPECT_NEAR(after.epochs_after(Step(2)), before.epochs_after(Step(2)),
+              1.0 / static_cast<double>(after.sequence_count()));
+}
+
+TEST(RunData, RefusesAPlaceOutsideTheData) {
+  TrainingData data = make_data();
+  const int64_t sequences = data.sequence_count();
+  const auto refused = [&](int64_t epoch, int64_t position) {
+    EXPECT_THROW(data.resume_at(Step(3), {.cursor = {5, epoch, position}}, "here"), CheckpointError)
+        << epoch << " " << position;
+  };
+  refused(0, sequences);
+  refused(0, kMostSteps);
+  refused(kMostSteps, 0);
 }
 
 }  // namespace

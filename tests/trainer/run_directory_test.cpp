@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 
 #include "base/errors.h"
 #include "tests/trainer/temporary_directory.h"
@@ -97,6 +99,39 @@ TEST_F(RunDirectoryTest, StatusSaysHowTheRunEndedAndWhatIsSaved) {
   EXPECT_EQ(status["exit_code"], 143);
   EXPECT_EQ(status["step"], 12);
   EXPECT_EQ(status["saved_step"], 12);
+}
+
+TEST_F(RunDirectoryTest, ReadsBackItsStatusAndNothingElse) {
+  const RunDirectory run = RunDirectory::open(path_);
+  EXPECT_FALSE(RunDirectory::read_status(path_));
+  RunStatus status;
+  status.step = Step(12);
+  status.committed_step = Step(11);
+  run.note_status(status);
+  const std::optional<RunStatus> read = RunDirectory::read_status(path_);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->step, Step(12));
+  EXPECT_EQ(read->committed_step, Step(11));
+  EXPECT_FALSE(read->saved_step);
+  for (const char* text : {"", "[]", "{}", "{\"status\": 3}", "{\"status\": \"odd\"}"}) {
+    std::ofstream(run.file("run.json")) << text;
+    EXPECT_FALSE(RunDirectory::read_status(path_)) << text;
+  }
+  std::ofstream(run.file("run.json"))
+      << "{\"status\": \"running\", \"step\": -1, \"committed_step\": \"9\"}";
+  EXPECT_EQ(RunDirectory::read_status(path_)->step, Step(0));
+  EXPECT_FALSE(RunDirectory::read_status(path_)->committed_step);
+}
+
+TEST_F(RunDirectoryTest, RemovesTemporaryFilesOfAKilledProcess) {
+  std::filesystem::create_directories(path_);
+  const std::string ours = path_ + "/run.json.tmp.0123456789abcdef";
+  const std::string users = path_ + "/run.json.tmp.mine";
+  std::ofstream(ours).put('x');
+  std::ofstream(users).put('x');
+  const RunDirectory run = RunDirectory::open(path_);
+  EXPECT_FALSE(std::filesystem::exists(ours));
+  EXPECT_TRUE(std::filesystem::exists(users));
 }
 
 TEST(ShellQuoted, IsReadBackByAShell) {

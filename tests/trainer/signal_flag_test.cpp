@@ -25,7 +25,7 @@ TEST(SignalFlag, IsClearAtTheStart) {
 }
 
 TEST(SignalFlag, RemembersEachStopSignalWithItsExitCode) {
-  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGUSR1, SIGINT}) {
     SignalFlag flag;
     send(signal);
     EXPECT_TRUE(flag.stop_requested());
@@ -81,7 +81,54 @@ TEST(SignalFlag, ExitsAtOnceOnTheSecondInterrupt) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_EQ(WEXITSTATUS(status), 9) << "not the code of a run that stopped and saved";
+}
+
+// Goal: run.json of a run that was left at once does not say that it runs.
+TEST(SignalFlag, LeavesItsLastWordsOnTheSecondInterrupt) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("run.json");
+  std::ofstream(path) << "what stood there before, which is longer";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    SignalFlag flag;
+    flag.set_last_words(path, "{\"status\": \"stopped\"}");
+    ::kill(::getpid(), SIGINT);
+    ::kill(::getpid(), SIGINT);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 9);
+  std::ifstream file(path);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "{\"status\": \"stopped\"}");
+}
+
+// Goal: nohup keeps its promise, and a reader of the output that goes ends nothing.
+TEST(SignalFlag, IgnoresALostReaderAndWhatNohupIgnores) {
+  struct sigaction ignore{}, before{};
+  ignore.sa_handler = SIG_IGN;
+  ASSERT_EQ(::sigaction(SIGHUP, &ignore, &before), 0);
+  {
+    SignalFlag flag;
+    send(SIGHUP);
+    send(SIGPIPE);
+    EXPECT_FALSE(flag.stop_requested());
+  }
+  ASSERT_EQ(::sigaction(SIGHUP, &before, nullptr), 0);
+}
+
+TEST(SignalFlag, SaysWhatAStopSignalSetsOff) {
+  testing::internal::CaptureStderr();
+  {
+    SignalFlag flag("", Announce::kYes);
+    send(SIGINT);
+    send(SIGTERM);
+    EXPECT_EQ(flag.stop_name(), "SIGINT");
+  }
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("then the run is saved"), std::string::npos) << text;
+  EXPECT_EQ(text.find("stopping"), text.rfind("stopping")) << "said twice: " << text;
 }
 
 TEST(SignalFlag, PutsTheFormerHandlersBack) {

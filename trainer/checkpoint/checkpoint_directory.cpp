@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "base/file.h"
+#include "base/own_file.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 
 namespace longshore {
@@ -50,6 +50,12 @@ std::string parent_of(const std::string& path) {
 bool exists(const std::string& path) {
   struct stat status{};
   return ::lstat(path.c_str(), &status) == 0;
+}
+
+// What is behind a link is not the run's to change.
+void refuse_link(const std::string& folder) {
+  if (!is_symbolic_link(folder)) return;
+  throw IoError(folder + ": a symbolic link, behind which a run changes nothing");
 }
 
 void rename_path(const std::string& from, const std::string& to) {
@@ -122,6 +128,7 @@ Json to_json(const std::vector<CheckpointReport>& reports) {
 std::vector<std::string> prune_checkpoints(const std::string& folder, int64_t keep,
                                            CheckDepth depth) {
   LONGSHORE_CHECK(keep >= 1) << keep;
+  refuse_link(folder);
   std::vector<std::string> removed;
   int64_t valid = 0;
   for (const CheckpointEntry& entry : list_checkpoints(folder)) {
@@ -164,6 +171,7 @@ void move_into_place(const std::string& temporary, const std::string& path) {
 }
 
 std::vector<std::string> set_aside_newer(const std::string& folder, Step step) {
+  refuse_link(folder);
   std::vector<std::string> moved;
   for (const CheckpointEntry& entry : list_checkpoints(folder)) {
     if (entry.step <= step) break;
@@ -177,7 +185,26 @@ std::vector<std::string> set_aside_newer(const std::string& folder, Step step) {
   return moved;
 }
 
+std::vector<std::string> list_abandoned(const std::string& folder) {
+  std::vector<std::string> paths;
+  for (const std::string& name : directories_of(folder)) {
+    const size_t suffix = name.find(kAbandonedSuffix);
+    if (suffix == std::string::npos || !parse_checkpoint_name(name.substr(0, suffix))) continue;
+    paths.push_back(folder + "/" + name);
+  }
+  std::ranges::sort(paths);
+  return paths;
+}
+
+std::vector<std::string> remove_abandoned(const std::string& folder) {
+  refuse_link(folder);
+  const std::vector<std::string> paths = list_abandoned(folder);
+  for (const std::string& path : paths) remove_tree(path);
+  return paths;
+}
+
 void clean_leftovers(const std::string& folder) {
+  refuse_link(folder);
   for (const std::string& name : directories_of(folder)) {
     const std::string path = folder + "/" + name;
     if (name.ends_with(kReplacedSuffix)) {

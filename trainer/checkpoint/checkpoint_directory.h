@@ -6,7 +6,7 @@
 //   .writing    is being written; its writer was killed when no run is active
 //   .replaced   gave way to a newer checkpoint of the same step
 //   .removing   is being removed
-//   .abandoned  belongs to a course of the run that was left; kept for the user to delete
+//   .abandoned  belongs to a course of the run that was left; kept until `ckpt prune`
 #pragma once
 
 #include <cstdint>
@@ -66,6 +66,10 @@ void move_into_place(const std::string& temporary, const std::string& path);
 // course, and would be resumed, or counted when old ones are removed, as if they were this one's.
 // Returns the new paths.
 std::vector<std::string> set_aside_newer(const std::string& folder, Step step);
+
+// Those of courses that were left, by path; and removes them for good.
+std::vector<std::string> list_abandoned(const std::string& folder);
+std::vector<std::string> remove_abandoned(const std::string& folder);
 
 // Removes what a killed process left, and takes back a checkpoint whose replacement never came.
 void clean_leftovers(const std::string& folder);

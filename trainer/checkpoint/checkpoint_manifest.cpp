@@ -1,11 +1,15 @@
 #include "trainer/checkpoint/checkpoint_manifest.h"
 
+#include <limits>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/bytes.h"
 #include "base/errors.h"
 #include "base/hash.h"
+#include "shard/state_format.h"
+#include "trainer/checkpoint/json_fields.h"
 
 namespace longshore {
 namespace {
@@ -21,51 +25,6 @@ size_t hash_position(std::string_view text) {
   return text.size() - kTail.size() - kHashDigits.size();
 }
 
-// Reads members of JSON objects from outside; every failure names the file and the member.
-class Fields {
- public:
-  Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object.is_object()) fail("expected an object");
-  }
-
-  const Json& member(const char* key) const {
-    const auto found = object_.find(key);
-    if (found == object_.end()) fail("member '" + std::string(key) + "' is missing");
-    return *found;
-  }
-  std::string text(const char* key) const {
-    const Json& value = member(key);
-    if (!value.is_string()) fail("member '" + std::string(key) + "' is not a string");
-    return value.get<std::string>();
-  }
-  // From 0 on.
-  int64_t count(const char* key) const {
-    const Json& value = member(key);
-    if (!value.is_number_integer() || value.get<int64_t>() < 0) {
-      fail("member '" + std::string(key) + "' is not a whole number from 0 on");
-    }
-    return value.get<int64_t>();
-  }
-  uint64_t hash(const char* key) const {
-    const std::optional<uint64_t> value = parse_hash(text(key));
-    if (!value) fail("member '" + std::string(key) + "' is not 16 hexadecimal digits");
-    return *value;
-  }
-  const Json& array(const char* key) const {
-    const Json& value = member(key);
-    if (!value.is_array()) fail("member '" + std::string(key) + "' is not an array");
-    return value;
-  }
-  Fields object(const char* key) const { return {member(key), where_ + ": " + key}; }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw CheckpointError(where_ + ": " + what);
-  }
-
- private:
-  const Json& object_;
-  std::string where_;
-};
-
 Json parameters_json(const std::vector<CheckpointParameter>& parameters) {
   Json array = Json::array();
   for (const CheckpointParameter& parameter : parameters) {
@@ -74,14 +33,15 @@ Json parameters_json(const std::vector<CheckpointParameter>& parameters) {
   return array;
 }
 
-std::vector<CheckpointParameter> parse_parameters(const Fields& fields, const std::string& path) {
+std::vector<CheckpointParameter> parse_parameters(const JsonFields& fields,
+                                                  const std::string& path) {
   std::vector<CheckpointParameter> parameters;
   for (const Json& value : fields.array("parameters")) {
-    const Fields item(value, path + ": parameters");
+    const JsonFields item(value, path + ": parameters");
     CheckpointParameter parameter{item.text("name"), {}};
     int64_t elements = 1;
     for (const Json& dimension : item.array("shape")) {
-      const bool whole = dimension.is_number_integer() && dimension.get<int64_t>() >= 1;
+      const bool whole = is_whole_number(dimension, 1, std::numeric_limits<int64_t>::max());
       const auto product =
           whole ? checked_multiply(elements, dimension.get<int64_t>()) : std::nullopt;
       if (!product) item.fail("the shape of '" + parameter.name + "' is not one");
@@ -106,7 +66,7 @@ ElementsByName elements_by_name(const std::vector<CheckpointParameter>& paramete
   return elements;
 }
 
-StateKind parse_kind(const Fields& fields) {
+StateKind parse_kind(const JsonFields& fields) {
   const std::string name = fields.text("kind");
   for (const StateKind kind : kStateKinds) {
     if (name_of(kind) == name) return kind;
@@ -116,7 +76,7 @@ StateKind parse_kind(const Fields& fields) {
 
 CheckpointTensor parse_tensor(const Json& value, const ElementsByName& parameters,
                               const std::string& where) {
-  const Fields fields(value, where);
+  const JsonFields fields(value, where);
   CheckpointTensor tensor;
   tensor.name = fields.text("name");
   tensor.parameter = fields.text("parameter");
@@ -138,7 +98,7 @@ CheckpointTensor parse_tensor(const Json& value, const ElementsByName& parameter
 
 CheckpointFile parse_file(const Json& value, const ElementsByName& parameters,
                           const std::string& path) {
-  const Fields item(value, path + ": files");
+  const JsonFields item(value, path + ": files");
   CheckpointFile file;
   file.name = item.text("name");
   const bool leaves = file.name.find('/') != std::string::npos ||
@@ -152,27 +112,27 @@ CheckpointFile parse_file(const Json& value, const ElementsByName& parameters,
   return file;
 }
 
-std::vector<CheckpointFile> parse_files(const Fields& fields, const ElementsByName& parameters,
+std::vector<CheckpointFile> parse_files(const JsonFields& fields, const ElementsByName& parameters,
                                         const std::string& path) {
   std::vector<CheckpointFile> files;
+  std::set<std::string> names;
   for (const Json& value : fields.array("files")) {
     files.push_back(parse_file(value, parameters, path));
+    if (!names.insert(files.back().name).second) {
+      fields.fail("file '" + files.back().name + "' is listed twice");
+    }
   }
   return files;
 }
 
-RunProgress parse_progress(const Fields& fields) {
+RunProgress parse_progress(const JsonFields& fields) {
   RunProgress progress;
-  progress.step = Step(fields.count("step"));
-  progress.adam_step = fields.count("adam_step");
-  const Fields skipped = fields.object("skipped");
-  progress.skipped_total = skipped.count("total");
-  progress.skipped_in_row = skipped.count("in_row");
-  const Json& seed = fields.member("seed");
-  if (!seed.is_number_unsigned()) fields.fail("member 'seed' is not a whole number from 0 on");
-  progress.seed = seed.get<uint64_t>();
-  progress.sampler = fields.member("sampler");
-  progress.model_fingerprint = fields.text("model_fingerprint");
+  progress.step = Step(fields.count("step", kMostSteps));
+  progress.adam_step = fields.count("adam_step", kMostSteps);
+  const JsonFields skipped = fields.object("skipped");
+  progress.skipped_total = skipped.count("total", kMostSteps);
+  progress.skipped_in_row = skipped.count("in_row", kMostSteps);
+  read_progress(fields, progress);
   progress.config_text = fields.text("config");
   return progress;
 }
@@ -245,7 +205,7 @@ std::string format_manifest(const CheckpointManifest& manifest) {
                  {"adam_step", progress.adam_step}};
   object["skipped"] = {{"total", progress.skipped_total}, {"in_row", progress.skipped_in_row}};
   object["seed"] = progress.seed;
-  object["sampler"] = progress.sampler;
+  object["sampler"] = sampler_json(progress.data);
   object["model_fingerprint"] = progress.model_fingerprint;
   object["state_format"] = manifest.state_format;
   object["config"] = progress.config_text;
@@ -266,7 +226,7 @@ CheckpointManifest parse_manifest(const std::string& text, const std::string& pa
   } catch (const DataError& error) {
     throw CheckpointError(error.what());
   }
-  const Fields fields(object, path);
+  const JsonFields fields(object, path);
   if (fields.text("format") != kFormatName) fields.fail("this is not a checkpoint's manifest");
   const int64_t version = fields.count("version");
   if (version != kCheckpointVersion) {
@@ -276,6 +236,9 @@ CheckpointManifest parse_manifest(const std::string& text, const std::string& pa
   CheckpointManifest manifest;
   manifest.progress = parse_progress(fields);
   manifest.state_format = fields.text("state_format");
+  if (!parse_state_format(manifest.state_format)) {
+    fields.fail("unknown state format '" + manifest.state_format + "'");
+  }
   manifest.parameters = parse_parameters(fields, path);
   manifest.files = parse_files(fields, elements_by_name(manifest.parameters, path), path);
   return manifest;

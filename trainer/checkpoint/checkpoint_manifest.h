@@ -28,6 +28,7 @@
 #include "base/ids.h"
 #include "base/json.h"
 #include "shard/flat_layout.h"
+#include "trainer/checkpoint/run_progress.h"
 
 namespace longshore {
 
@@ -40,18 +41,6 @@ inline constexpr std::array<StateKind, 3> kStateKinds = {StateKind::kMaster, Sta
                                                          StateKind::kExpAvgSq};
 // "master", "exp_avg", "exp_avg_sq".
 std::string_view name_of(StateKind kind);
-
-// What a run must know to go on, besides the state of its parameters.
-struct RunProgress {
-  Step step;                   // finished steps, skipped ones included
-  int64_t adam_step = 0;       // applied updates
-  int64_t skipped_total = 0;   // steps with a non-finite loss or norm
-  int64_t skipped_in_row = 0;  // the last so many steps were skipped
-  uint64_t seed = 0;
-  Json sampler = Json::object();  // the caller's: where the data stands
-  std::string model_fingerprint;  // of the base model
-  std::string config_text;        // the resolved run file
-};
 
 struct CheckpointTensor {
   std::string name;       // in the state file
@@ -91,7 +80,8 @@ std::string state_tensor_name(const std::string& parameter, StateKind kind, Elem
 std::string format_manifest(const CheckpointManifest& manifest);
 
 // Throws CheckpointError "<path>: <what is wrong>" for a text that is damaged, of another version,
-// or does not hold together: ranges outside their parameter, file names that leave the directory.
+// or does not hold together: numbers out of range, ranges outside their parameter, file names that
+// leave the directory or come twice.
 CheckpointManifest parse_manifest(const std::string& text, const std::string& path);
 
 // A file's part of the manifest; ranks hand theirs to rank 0 in this form.

@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "base/errors.h"
-#include "base/file.h"
 #include "base/hash.h"
+#include "base/own_file.h"
 #include "shard/state_values.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
@@ -65,7 +65,7 @@ std::span<const float> as_floats(std::span<const std::byte> bytes) {
 CheckpointManifest read_manifest(const std::string& path) {
   const std::string manifest = path + "/" + kManifestName;
   try {
-    return parse_manifest(read_whole_file(manifest, kMaxManifestBytes), manifest);
+    return parse_manifest(read_to_end(open_regular_file(manifest), kMaxManifestBytes), manifest);
   } catch (const CheckpointError&) {
     throw;
   } catch (const Error& error) {
@@ -90,6 +90,9 @@ Checkpoint Checkpoint::open(const std::string& path) {
   if (name.starts_with("step-") && name != own_name) {
     checkpoint.fail(kManifestName, "it is the manifest of " + own_name);
   }
+  for (const CheckpointParameter& parameter : checkpoint.manifest_.parameters) {
+    checkpoint.shapes_.emplace(parameter.name, parameter.shape);
+  }
   for (const CheckpointFile& file : checkpoint.manifest_.files) checkpoint.open_file(file);
   for (auto& [key, parts] : checkpoint.parts_) {
     std::ranges::sort(parts, {}, [](const Part& part) { return part.range.begin; });
@@ -104,6 +107,7 @@ void Checkpoint::open_file(const CheckpointFile& file) {
   if (::stat(path.c_str(), &status) != 0) {
     fail(file.name, errno == ENOENT ? "the file is missing" : std::strerror(errno));
   }
+  if (!S_ISREG(status.st_mode)) fail(file.name, "not a regular file");
   if (status.st_size != file.bytes) {
     fail(file.name, "the file has " + std::to_string(status.st_size) + " bytes, not " +
                         std::to_string(file.bytes) +
@@ -122,6 +126,17 @@ void Checkpoint::open_file(const CheckpointFile& file) {
   for (size_t i = 0; i < file.tensors.size(); ++i) add_part(file, opened, i);
 }
 
+// Of a tensor in a state file: the parameter's own where all of it is there.
+std::vector<int64_t> Checkpoint::stored_shape(const CheckpointTensor& tensor,
+                                              MomentFormat format) const {
+  if (format == MomentFormat::kInt8) return {stored_bytes(format, tensor.range.elements)};
+  const std::vector<int64_t>& shape = shapes_.at(tensor.parameter);
+  int64_t elements = 1;
+  for (const int64_t dimension : shape) elements *= dimension;
+  if (tensor.range == ElementRange{0, elements}) return shape;
+  return {tensor.range.elements};
+}
+
 void Checkpoint::add_part(const CheckpointFile& file, const SafetensorsFile& opened,
                           size_t tensor) {
   const CheckpointTensor& listed = file.tensors[tensor];
@@ -131,7 +146,8 @@ void Checkpoint::add_part(const CheckpointFile& file, const SafetensorsFile& ope
       format && (listed.kind != StateKind::kMaster || *format == MomentFormat::kF32) &&
       (*format != MomentFormat::kInt8 || listed.range.begin % kMomentBlockElements == 0);
   const bool same = stored.name == listed.name && known &&
-                    stored.bytes == stored_bytes(*format, listed.range.elements);
+                    stored.bytes == stored_bytes(*format, listed.range.elements) &&
+                    stored.shape == stored_shape(listed, *format);
   if (!same) {
     fail(file.name, "tensor '" + listed.name + "' is not as the manifest lists it");
   }
@@ -174,7 +190,7 @@ void Checkpoint::verify_file(const CheckpointFile& file, const SafetensorsFile& 
   const std::vector<TensorInfo>& tensors = opened.tensors();
   const Bytes header_bytes = tensors.empty() ? opened.file_bytes() : tensors.front().file_begin;
   std::vector<std::byte> header(static_cast<size_t>(header_bytes));
-  read_exact_at(open_for_reading(opened.path()), 0, header);
+  read_exact_at(open_regular_file(opened.path()), 0, header);
   Hasher whole;
   whole.update(header);
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -56,6 +56,7 @@ class Checkpoint {
 
   Checkpoint() = default;
   void open_file(const CheckpointFile& file);
+  std::vector<int64_t> stored_shape(const CheckpointTensor& tensor, MomentFormat format) const;
   void add_part(const CheckpointFile& file, const SafetensorsFile& opened, size_t tensor);
   void check_coverage() const;
   void verify_file(const CheckpointFile& file, const SafetensorsFile& opened) const;
@@ -71,6 +72,7 @@ class Checkpoint {
 
   std::string path_;
   CheckpointManifest manifest_;
+  std::map<std::string, std::vector<int64_t>> shapes_;   // of the parameters
   std::vector<std::unique_ptr<SafetensorsFile>> files_;  // as in the manifest
   std::map<PartsKey, Parts> parts_;
 };

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "base/own_file.h"
 #include "hf/safetensors_writer.h"
 #include "shard/state_values.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
@@ -141,8 +141,9 @@ CheckpointFile write_state_file(const std::string& directory, const ShardedModel
 
 CheckpointWriter::CheckpointWriter(const std::string& folder, Step step)
     : path_(folder + "/" + checkpoint_name(step)), temporary_(path_ + std::string(kWritingSuffix)) {
+  make_own_directory(folder);
   remove_tree(temporary_);
-  make_directories(temporary_);
+  make_own_directory(temporary_);
 }
 
 CheckpointWriter::~CheckpointWriter() {

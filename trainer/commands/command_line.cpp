@@ -271,7 +271,8 @@ void add_checkpoint_commands(CLI::App& app, Parsed& parsed) {
   verify->add_flag("--json", parsed.json, "as JSON");
   verify->callback(
       [&] { parsed.action = [&] { return run_checkpoint_verify(parsed.run, parsed.json); }; });
-  CLI::App* prune = add_run_command(*checkpoint, parsed, "prune", "delete all but the newest");
+  CLI::App* prune = add_run_command(*checkpoint, parsed, "prune",
+                                    "delete all but the newest, and abandoned ones");
   add_number(prune, "--keep", parsed.keep, 1, 1 << 30, "how many to keep");
   prune->callback(
       [&] { parsed.action = [&] { return run_checkpoint_prune(parsed.run, parsed.keep); }; });

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
+#include <filesystem>
 #include <limits>
 
 #include "base/errors.h"
@@ -18,6 +18,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/commands/commands.h"
 #include "trainer/report/terminal_plot.h"
+#include "trainer/run/metrics_reader.h"
 #include "trainer/run/run_environment.h"
 
 namespace longshore {
@@ -35,21 +36,15 @@ void print_reports(const std::vector<CheckpointReport>& reports, bool json) {
 }
 
 // The losses of metrics.jsonl's step lines; NaN where a line has none (JSON has no such number).
-// A line that is torn or of another kind is passed over.
 std::vector<double> read_losses(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw DataError(path + ": cannot be read; give a run's directory");
-  std::vector<double> losses;
-  std::string line;
-  while (std::getline(file, line)) {
-    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object()) continue;
-    const auto kind = object.find("kind");
-    if (kind == object.end() || !kind->is_string() || *kind != "step") continue;
-    const auto loss = object.find("loss");
-    const bool number = loss != object.end() && loss->is_number();
-    losses.push_back(number ? loss->get<double>() : std::numeric_limits<double>::quiet_NaN());
+  if (!std::filesystem::exists(path)) {
+    throw DataError(path + ": cannot be read; give a run's directory");
   }
+  std::vector<double> losses;
+  read_metrics(path, {"step"}, [&losses](const MetricsLine& line) {
+    losses.push_back(line.number("loss").value_or(std::numeric_limits<double>::quiet_NaN()));
+    return true;
+  });
   return losses;
 }
 
@@ -97,7 +92,11 @@ int run_config_schema() {
 }
 
 int run_checkpoint_list(const RunArguments& run, bool json) {
-  print_reports(inspect_checkpoints(checkpoint_folder(run), CheckDepth::kSizes), json);
+  const std::string folder = checkpoint_folder(run);
+  print_reports(inspect_checkpoints(folder, CheckDepth::kSizes), json);
+  for (const std::string& path : json ? std::vector<std::string>{} : list_abandoned(folder)) {
+    print_out("abandoned  %s (ckpt prune removes it)\n", path.c_str());
+  }
   return 0;
 }
 
@@ -111,10 +110,10 @@ int run_checkpoint_verify(const RunArguments& run, bool json) {
 }
 
 int run_checkpoint_prune(const RunArguments& run, int64_t keep) {
-  for (const std::string& path :
-       prune_checkpoints(checkpoint_folder(run), keep, CheckDepth::kChecksums)) {
-    print_out("removed %s\n", path.c_str());
-  }
+  const std::string folder = checkpoint_folder(run);
+  std::vector<std::string> removed = prune_checkpoints(folder, keep, CheckDepth::kChecksums);
+  for (const std::string& path : remove_abandoned(folder)) removed.push_back(path);
+  for (const std::string& path : removed) print_out("removed %s\n", path.c_str());
   return 0;
 }
 

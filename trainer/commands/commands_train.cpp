@@ -2,14 +2,15 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/output.h"
+#include "base/own_file.h"
 #include "config/run_config.h"
 #include "offload/plan/plan_text.h"
 #include "offload/schedule/schedule_text.h"
 #include "trainer/commands/commands.h"
 #include "trainer/commands/input_check.h"
+#include "trainer/run/config_change.h"
 #include "trainer/run/measure_workspace.h"
 #include "trainer/run/run_directory.h"
 #include "trainer/run/run_environment.h"
@@ -19,24 +20,38 @@
 namespace longshore {
 namespace {
 
-// Sets the last words of a run in run.json, whatever ends it.
-void write_end(const RunDirectory& directory, const Trainer* trainer, int exit_code,
+// Sets the last words of a run in run.json, whatever ends it. Never throws: what ended the run is
+// what the user has to read.
+void write_end(const RunDirectory& directory, RunStatus status, int exit_code,
                const std::string& message) {
-  RunStatus status;
   status.state = exit_code == 0     ? RunStatus::State::kDone
                  : exit_code >= 128 ? RunStatus::State::kStopped
                                     : RunStatus::State::kFailed;
   status.exit_code = exit_code;
-  if (trainer != nullptr) {
-    status.step = trainer->step();
-    status.saved_step = trainer->saved_step();
-  }
   status.message = message;
-  directory.write_status(status);
+  try {
+    directory.write_status(status);
+  } catch (const Error& error) {
+    log_warning(error.what());
+  }
+}
+
+// What the process before left, for a run that goes on from it.
+RunStatus status_before(const RunDirectory& directory, const RunConfig& config) {
+  RunStatus status;
+  const std::optional<RunStatus> before = RunDirectory::read_status(directory.path());
+  if (!before) return status;
+  if (before->state == RunStatus::State::kRunning) {
+    log_info("the process before this one ended without a word, at step " +
+             std::to_string(before->step.value) + " or later (killed, or the machine went down)");
+  }
+  if (config.checkpoint.resume == "auto") status = *before;
+  status.state = RunStatus::State::kRunning;
+  return status;
 }
 
 void write_beginning(const RunDirectory& directory, const RunSetup& setup, const TierPlan& plan,
-                     const std::vector<std::string>& command) {
+                     const std::vector<std::string>& command, const RunStatus& status) {
   directory.write_config(to_toml(setup.config));
   directory.write_command(command);
   Json environment = run_environment();
@@ -45,7 +60,26 @@ void write_beginning(const RunDirectory& directory, const RunSetup& setup, const
                             {"mkl_cbwr", setup.compute.mkl_cbwr}};
   directory.write_environment(environment);
   directory.write_plan(format_plan(plan, setup.machine));
-  directory.write_status({});
+  directory.write_status(status);
+}
+
+void show_beginning(const RunSetup& setup, const TierPlan& plan) {
+  log_info(format_plan(plan, setup.machine));
+  for (const std::string& note : run_notes(setup, plan)) log_warning(note);
+  if (plan.nvme.state && plan.nvme.versions == 1) {
+    log_warning("offload.nvme_versions = 1: " + durability_text(plan));
+  }
+}
+
+void say_changes(const std::string& before, const RunConfig& config) {
+  for (const std::string& change : config_changes(before, to_toml(config))) {
+    log_info("changed since the last start: " + change);
+  }
+}
+
+std::string stopped_text(const SignalFlag& signals) {
+  const std::string signal = signals.stop_name();
+  return "stopped by " + (signal.empty() ? "a signal to another rank" : signal);
 }
 
 int train(const RunSetup& setup, const std::vector<std::string>& command,
@@ -54,32 +88,34 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
   const bool first = setup.ranks->first();
   const std::string& path = setup.config.run.dir;
   const RunDirectory directory = first ? RunDirectory::open(path) : RunDirectory::join(path);
-  SignalFlag signals(first ? directory.save_file() : "");
+  SignalFlag signals(first ? directory.save_file() : "", first ? Announce::kYes : Announce::kNo);
+  RunStatus before;
+  std::string config_before;
   if (first) {
-    write_beginning(directory, setup, plan, command);
-    log_info(format_plan(plan, setup.machine));
-    for (const std::string& note : run_notes(setup, plan)) log_warning(note);
-    if (plan.nvme.state && plan.nvme.versions == 1) {
-      log_warning("offload.nvme_versions = 1: " + durability_text(plan));
-    }
+    before = status_before(directory, setup.config);
+    config_before = directory.read_config();
+    write_beginning(directory, setup, plan, command, before);
+    show_beginning(setup, plan);
   }
   std::optional<TraceFile> trace;
   if (!trace_path.empty()) trace.emplace(trace_path, setup.ranks->rank());
   std::optional<Trainer> trainer;
   const auto end = [&](int exit_code, const std::string& message) {
-    if (first) write_end(directory, trainer ? &*trainer : nullptr, exit_code, message);
+    if (first) write_end(directory, trainer ? trainer->status() : before, exit_code, message);
   };
   try {
     trainer.emplace(setup, plan, directory, signals, trace ? &*trace : nullptr);
+    if (first && trainer->step().value > 0) say_changes(config_before, setup.config);
     const int exit_code = trainer->run();
     if (trace && first) {
       log_info("timeline in " + trace->path() + " (ui.perfetto.dev shows *.json)\n" +
                trace->ledger_text());
     }
-    end(exit_code, "");
+    if (trace) trace->finish();
+    end(exit_code, exit_code == 0 ? "" : stopped_text(signals));
     return exit_code;
   } catch (const Stopped& stopped) {
-    end(stopped.exit_code(), "stopped before the first step");
+    end(stopped.exit_code(), stopped_text(signals) + " before the first step");
     setup.ranks->world().report_failure(stopped.what());
     return stopped.exit_code();
   } catch (const Error& error) {
@@ -119,8 +155,8 @@ int run_plan(const RunArguments& run, const AssumedRanks& assumed, const PlanOpt
   if (!options.svg.empty()) {
     // What an operation will take is not known yet: all are drawn alike.
     const std::vector<double> alike(schedule.ops.size(), 1.0);
-    write_file_durably(options.svg, draw_schedule(schedule, *setup.inputs.model,
-                                                  simulate_schedule(schedule, alike)));
+    write_output_file(options.svg, draw_schedule(schedule, *setup.inputs.model,
+                                                 simulate_schedule(schedule, alike)));
     print_out("%s\n", options.svg.c_str());
     return 0;
   }

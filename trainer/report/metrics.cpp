@@ -5,10 +5,11 @@
 
 #include <cerrno>
 #include <chrono>
-#include <fstream>
-#include <optional>
+#include <filesystem>
 
 #include "base/errors.h"
+#include "base/own_file.h"
+#include "trainer/run/metrics_reader.h"
 
 namespace longshore {
 namespace {
@@ -36,28 +37,12 @@ Json named_values(const std::vector<std::pair<std::string, Value>>& values) {
 }
 
 UniqueFd open_for_appending(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644), path);
-  if (!fd.valid()) throw IoError("open", path, errno);
-  return fd;
+  return open_own_file(path, O_WRONLY | O_CREAT | O_APPEND);
 }
 
 void cut_file(const UniqueFd& fd, Bytes bytes) {
   if (::ftruncate(fd.get(), bytes) != 0) throw IoError("cut", fd.path(), errno);
   sync_file(fd);
-}
-
-// The step that a line belongs to; nullopt for a line without one (start, event, end) or a torn
-// one.
-std::optional<int64_t> step_of_line(const std::string& line) {
-  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object()) return std::nullopt;
-  const auto kind = object.find("kind");
-  const auto step = object.find("step");
-  if (kind == object.end() || step == object.end()) return std::nullopt;
-  if (*kind != "step" && *kind != "eval" && *kind != "checkpoint" && *kind != "commit")
-    return std::nullopt;
-  if (!step->is_number_integer()) return std::nullopt;
-  return step->get<int64_t>();
 }
 
 }  // namespace
@@ -143,30 +128,43 @@ Json to_json(const EndRecord& record, double time) {
 }
 
 Bytes metrics_cut_offset(const std::string& path, Step step) {
-  std::ifstream file(path, std::ios::binary);
-  std::string line;
-  Bytes offset = 0;
   Bytes cut = 0;
-  while (std::getline(file, line) && !file.eof()) {
-    offset += static_cast<Bytes>(line.size()) + 1;
-    const std::optional<int64_t> line_step = step_of_line(line);
-    if (!line_step) continue;
-    if (*line_step > step.value) break;
-    cut = offset;
-  }
+  read_metrics(path, {"step", "eval", "checkpoint", "commit"}, [&](const MetricsLine& line) {
+    if (!line.step) return true;
+    if (*line.step > step.value) return false;
+    cut = line.end;
+    return true;
+  });
   return cut;
 }
 
 MetricsFile MetricsFile::begin(const std::string& path) {
   UniqueFd fd = open_for_appending(path);
   cut_file(fd, 0);
-  return MetricsFile(std::move(fd));
+  return {std::move(fd), 0};
 }
 
 MetricsFile MetricsFile::resume(const std::string& path, Step step) {
   UniqueFd fd = open_for_appending(path);
-  cut_file(fd, metrics_cut_offset(path, step));
-  return MetricsFile(std::move(fd));
+  const Bytes kept = metrics_cut_offset(path, step);
+  cut_file(fd, kept);
+  return {std::move(fd), kept};
+}
+
+std::string MetricsFile::set_aside(const std::string& path, Step step) {
+  std::error_code missing;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, missing))) return "";
+  const UniqueFd file = open_own_file(path, O_RDONLY);
+  if (file_bytes(file) <= (step.value == 0 ? 0 : metrics_cut_offset(path, step))) return "";
+  const std::string aside = path + ".abandoned";
+  std::string to = aside;
+  for (int i = 2; std::filesystem::exists(std::filesystem::symlink_status(to)); ++i) {
+    to = aside + "-" + std::to_string(i);
+  }
+  std::error_code error;
+  std::filesystem::copy_file(path, to, error);
+  if (error) throw IoError("copy " + path + " to", to, error.value());
+  return to;
 }
 
 double MetricsFile::now_seconds() {
@@ -178,11 +176,29 @@ void MetricsFile::write_line(const Json& object) {
   // Text of unknown origin (a path, an error's text) must not make the line unprintable.
   const std::string line =
       object.dump(-1, ' ', false, nlohmann::detail::error_handler_t::replace) + "\n";
-  write_all(fd_, line);
+  waiting_ += line;
+  write_waiting();
 }
 
-void MetricsFile::sync() const {
-  sync_file(fd_);
+void MetricsFile::write_waiting() {
+  if (waiting_.empty()) return;
+  try {
+    write_all(fd_, waiting_);
+    bytes_ += static_cast<Bytes>(waiting_.size());
+    waiting_.clear();
+    failure_.clear();
+  } catch (const IoError& error) {
+    if (failure_.empty()) failure_ = error.what();
+    // What was written of a line must not run into the next one.
+    if (::ftruncate(fd_.get(), bytes_) != 0) failure_ += "; and a torn line stays";
+  }
+}
+
+void MetricsFile::sync() {
+  write_waiting();
+  if (::fsync(fd_.get()) != 0 && failure_.empty()) {
+    failure_ = IoError("fsync", fd_.path(), errno).what();
+  }
 }
 
 }  // namespace longshore

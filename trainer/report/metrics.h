@@ -110,20 +110,32 @@ class MetricsFile {
   // would have. A missing file begins anew.
   static MetricsFile resume(const std::string& path, Step step);
 
+  // Where the file holds more than the lines up to `step`, copies all of it to a name of its own
+  // beside it: "<path>.abandoned", or with a number behind. Returns that, or nothing.
+  static std::string set_aside(const std::string& path, Step step);
+
+  // Never throws for a disk that is full or broken: the line waits, and `failure` says so.
   template <typename Record>
   void write(const Record& record) {
     write_line(to_json(record, now_seconds()));
   }
-  // Everything written so far is on disk after this; called before a checkpoint is made.
-  void sync() const;
+  // Everything written so far is on disk after this, unless `failure` says why not; called before a
+  // checkpoint is made.
+  void sync();
+  // Why lines wait; empty while none does.
+  const std::string& failure() const { return failure_; }
   const std::string& path() const { return fd_.path(); }
 
  private:
-  explicit MetricsFile(UniqueFd fd) : fd_(std::move(fd)) {}
+  MetricsFile(UniqueFd fd, Bytes bytes) : fd_(std::move(fd)), bytes_(bytes) {}
   static double now_seconds();
   void write_line(const Json& object);
+  void write_waiting();
 
   UniqueFd fd_;
+  Bytes bytes_ = 0;  // of whole lines in the file
+  std::string waiting_;
+  std::string failure_;
 };
 
 // Where the lines that `step` and earlier steps wrote end, as a byte offset: after the last line

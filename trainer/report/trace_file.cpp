@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/json.h"
 #include "base/number_formats.h"
 #include "offload/schedule/schedule_text.h"
@@ -54,16 +55,28 @@ TraceFile::TraceFile(const std::string& path, Rank rank)
   }
 }
 
+void TraceFile::finish() {
+  if (finished_) return;
+  finished_ = true;
+  write(picture_ ? drawn_ : "\n]\n");
+  if (!failure_.empty()) throw IoError(failure_);
+}
+
 TraceFile::~TraceFile() {
   try {
-    write(picture_ ? drawn_ : "\n]\n");
+    finish();
   } catch (...) {
     // The format allows the end to be missing.
   }
 }
 
 void TraceFile::write(const std::string& text) {
-  write_all(fd_, text);
+  if (!failure_.empty()) return;
+  try {
+    write_all(fd_, text);
+  } catch (const IoError& error) {
+    failure_ = error.what();
+  }
 }
 
 void TraceFile::add(const StepSchedule& schedule, std::span<const OpTime> times,

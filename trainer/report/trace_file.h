@@ -26,6 +26,9 @@ class TraceFile {
   void add(const StepSchedule& schedule, std::span<const OpTime> times, const ModelSpec& model,
            Step step);
   const std::string& path() const { return fd_.path(); }
+  // Ends the file. IoError where it, or an earlier line, could not be written: a run is not ended
+  // for its timeline, but it says so. The destructor ends it too, without a word.
+  void finish();
   // All passes together: a line for each lane with bytes, rate, share of time, and what compute
   // waited for it.
   std::string ledger_text() const;
@@ -40,6 +43,8 @@ class TraceFile {
   LaneLedger ledger_;
   double seconds_ = 0.0;  // of all passes
   std::string drawn_;     // the last step's pass
+  bool finished_ = false;
+  std::string failure_;  // of the first write that failed; nothing is written after it
 };
 
 }  // namespace longshore

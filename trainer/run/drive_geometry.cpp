@@ -1,11 +1,32 @@
 #include "trainer/run/drive_geometry.h"
 
+#include <filesystem>
+
+#include "base/errors.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "nvme/probe/drive_tuning.h"
 #include "nvme/store/state_files.h"
 
 namespace longshore {
 namespace {
+
+// A directory that is missing may be a typo, or a drive that is not mounted: its parent has to be
+// there, and the user reads what was made.
+void make_drive_directory(const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::exists(directory, ignored)) return;
+  fs::path path = fs::absolute(directory, ignored).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string parent = path.parent_path().string();
+  if (!fs::is_directory(parent, ignored)) {
+    throw ConfigError("offload.nvme: " + directory + ": neither it nor " + parent +
+                      " is there; is the drive mounted? Else make the directory first");
+  }
+  make_directories(directory);
+  log_info("offload.nvme: made " + directory + ", in " + parent);
+}
 
 void probe_unknown_drives(const NvmeTier& tier, const TierPlan& draft) {
   for (size_t i = 0; i < tier.directories.size(); ++i) {
@@ -38,12 +59,14 @@ void settle_drive_geometry(RunSetup& setup) {
   if (!tier.used()) return;
   const RankInfo& info = setup.ranks->info();
   if (info.local_rank == 0) {
+    for (const std::string& directory : tier.directories) make_drive_directory(directory);
     probe_unknown_drives(tier, draft_tier_plan(setup.inputs, setup.machine));
   }
   setup.ranks->world().exchange("the drives' speeds", "");  // measured, where need be
   read_drive_geometry(setup);
   if (!tier.state) return;
-  const std::optional<Manifest> made = peek_state_file(tier.directories, info.rank);
+  const std::optional<Manifest> made =
+      read_state_file(tier.directories.front(), info.rank).manifest;
   if (made && made->drives == static_cast<int32_t>(tier.directories.size())) {
     tier.geometry = made->geometry;
   }

@@ -1,53 +1,69 @@
 #include "trainer/run/drive_state.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
-#include <random>
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "nvme/store/state_files.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/json_fields.h"
+#include "trainer/run/acknowledged.h"
 #include "trainer/run/resume_point.h"
+#include "trainer/run/state_key.h"
 
 namespace longshore {
 namespace {
 
-constexpr const char* kKeyName = "/state_key";
 constexpr JsonLimits kNoteLimits{.max_bytes = kMaxNoteBytes, .max_values = 100};
 
-std::string text_of(const RunKey& key) {
-  return hash_text(key.bits[0]) + hash_text(key.bits[1]) + "\n";
+// All ranks throw what the first one of them found.
+template <typename Problem>
+void throw_together(World& world, const std::string& what, const std::string& mine) {
+  for (const std::string& problem : world.exchange(what, mine)) {
+    if (!problem.empty()) throw Problem(problem);
+  }
 }
 
-std::optional<RunKey> parse_key(const std::string& text) {
-  if (text.size() != 33) return std::nullopt;
-  const auto first = parse_hash(std::string_view(text).substr(0, 16));
-  const auto second = parse_hash(std::string_view(text).substr(16, 16));
-  if (!first || !second) return std::nullopt;
-  return RunKey{{*first, *second}};
+// What a state file of another, or an unknown, run says of itself.
+std::string described(const Manifest& manifest) {
+  return manifest.point.step == kNoStep ? "the run " + text_of(manifest.run)
+                                        : "step " + std::to_string(manifest.point.step) +
+                                              " of the run " + text_of(manifest.run);
 }
 
-RunKey new_key() {
-  std::random_device random;
-  const auto word = [&random] { return (uint64_t{random()} << 32) | random(); };
-  return {{word(), word()}};
-}
-
-// Rank 0's: read from the run's directory, or made there. All ranks get it.
-RunKey agree_on_key(const RunSetup& setup, const std::string& run_directory) {
-  World& world = setup.ranks->world();
+// For a damaged state_key: which runs the drives name.
+std::string runs_on_drives(const TierPlan& plan, Rank rank) {
   std::string text;
-  if (setup.ranks->first()) {
-    const std::string path = run_directory + kKeyName;
-    if (std::filesystem::exists(path)) text = read_whole_file(path, 64);
-    if (!parse_key(text)) {
-      text = text_of(new_key());
-      write_file_durably(path, text);
+  for (const std::string& directory : plan.nvme.directories) {
+    const StateFileContent content = read_state_file(directory, rank.value);
+    if (content.manifest) {
+      text +=
+          "; " + state_file_path(directory, rank.value) + " holds " + described(*content.manifest);
     }
   }
+  return text;
+}
+
+// Rank 0's: read from the run's directory, or a new one, which is written with the files.
+RunKey agree_on_key(const RunSetup& setup, const TierPlan& plan, const std::string& run_directory) {
+  World& world = setup.ranks->world();
+  std::string text, problem;
+  if (setup.ranks->first()) {
+    const StateKeyFile file = read_state_key(run_directory);
+    if (file.exists && !file.key && setup.config.checkpoint.resume == "auto") {
+      problem = state_key_path(run_directory) + ": is damaged; it names this run on its drives" +
+                runs_on_drives(plan, setup.ranks->rank()) +
+                ". If that is this run, write these 32 digits into the file; to give the state on "
+                "the drives up, set checkpoint.resume to a checkpoint or to \"never\"";
+    } else {
+      text = text_of(file.key.value_or(new_key()));
+    }
+  }
+  throw_together<CheckpointError>(world, "the state_key", problem);
   const auto key = parse_key(world.exchange("the key of the state files", text).front());
   LONGSHORE_CHECK(key.has_value());
   return *key;
@@ -56,30 +72,81 @@ RunKey agree_on_key(const RunSetup& setup, const std::string& run_directory) {
 // What one rank's files are to this run.
 struct Found {
   bool any = false;        // a manifest is there
-  std::string foreign;     // the first directory with another run's
   bool usable = false;     // of the same ranks and layout: recovery can read it
+  bool cut = false;        // shorter than its manifest wants
   int64_t step = kNoStep;  // of the newest manifest
+  std::string where;       // the first directory with a manifest
+  std::string foreign;     // another run's file: what is to be said of it
+  std::string unknown;     // a file that no run wrote, or whose manifests are damaged
 };
 
-// In every directory: what one of them holds is not removed because another one is empty.
-Found look_at(const RunSetup& setup, const TierPlan& plan, const RunKey& key) {
-  const Rank rank = setup.ranks->rank();
-  const NvmeStoreOptions options = nvme_options(plan.nvme, plan.state, plan.topology, rank, key);
-  const std::vector<FlatLayout> layouts =
-      make_layouts(setup.source->spec(), plan.topology.shard_ranks);
-  const uint64_t layout_hash = NvmeStore::make_map(layouts, options).layout_hash();
-  Found found;
-  for (const std::string& directory : plan.nvme.directories) {
-    const std::optional<Manifest> manifest = peek_state_file({directory}, rank.value);
-    if (!manifest) continue;
-    const bool usable = manifest->ranks == options.ranks && manifest->rank == options.rank &&
-                        manifest->drives == options.drives && manifest->layout_hash == layout_hash;
-    found.usable = usable && (found.usable || !found.any);
-    if (manifest->run != key && found.foreign.empty()) found.foreign = directory;
-    found.step = std::max(found.step, manifest->point.step);
-    found.any = true;
+class StateFileLook {
+ public:
+  StateFileLook(const RunSetup& setup, const TierPlan& plan, const RunKey& key)
+      : options_(nvme_options(plan.nvme, plan.state, plan.topology, setup.ranks->rank(), key)),
+        map_(NvmeStore::make_map(make_layouts(setup.source->spec(), plan.topology.shard_ranks),
+                                 options_)) {}
+
+  // In every directory: what one of them holds is not removed because another one is empty.
+  Found all(const std::vector<std::string>& directories) {
+    for (size_t drive = 0; drive < directories.size(); ++drive) {
+      take(directories[drive], static_cast<int>(drive));
+    }
+    return found_;
   }
-  return found;
+
+ private:
+  void take(const std::string& directory, int drive) {
+    const StateFileContent content = read_state_file(directory, options_.rank);
+    const std::string path = state_file_path(directory, options_.rank);
+    const bool torn = content.claimed == options_.run;
+    if (content.unknown && !torn && found_.unknown.empty()) {
+      found_.unknown = path +
+                       ": is no state file that can be read: no run wrote it, or its manifests are "
+                       "damaged. It is left as it is; give this run directories of its own, or "
+                       "move the file away";
+    }
+    if (!content.manifest) return;
+    const Manifest& manifest = *content.manifest;
+    if (manifest.run != options_.run && found_.foreign.empty()) {
+      found_.foreign = path + ": holds " + described(manifest) + ", and this is the run " +
+                       text_of(options_.run);
+    }
+    const bool usable = manifest.ranks == options_.ranks && manifest.rank == options_.rank &&
+                        manifest.drives == options_.drives &&
+                        manifest.layout_hash == map_.layout_hash();
+    found_.usable = usable && (found_.usable || !found_.any);
+    found_.cut = found_.cut || (usable && content.bytes < map_.file_bytes(drive));
+    found_.step = std::max(found_.step, manifest.point.step);
+    if (!found_.any) found_.where = directory;
+    found_.any = true;
+  }
+
+  NvmeStoreOptions options_;
+  StripeMap map_;
+  Found found_;
+};
+
+void refuse_others(const RunSetup& setup, const Acknowledged& acknowledged, const Found& found) {
+  World& world = setup.ranks->world();
+  throw_together<CheckpointError>(world, "the state files", found.unknown);
+  if (acknowledged.any) {
+    // Perhaps it is this run's, and state_key was lost.
+    throw_together<CheckpointError>(
+        world, "whose the state files are",
+        found.foreign.empty()
+            ? ""
+            : found.foreign + ", which has committed steps (" + acknowledged.source +
+                  "). Are the directories in their places? If the file is this "
+                  "run's, write its 32 digits into state_key; else give this "
+                  "run directories of its own, or move the file away");
+  }
+  throw_together<ConfigError>(world, "whose the state files are",
+                              found.foreign.empty()
+                                  ? ""
+                                  : "offload.nvme: " + found.foreign +
+                                        "; give this run directories of its own, or remove the "
+                                        "*.state files there");
 }
 
 // Of the newest checkpoint, valid or not; cheap.
@@ -128,25 +195,36 @@ Outcome CommAgreement::reduce(const Ballot& mine) {
 
 RunKey settle_drive_state(const RunSetup& setup, const TierPlan& plan,
                           const std::string& run_directory) {
-  const RunKey key = agree_on_key(setup, run_directory);
-  const Found found = look_at(setup, plan, key);
-  CommAgreement agreement(setup.ranks->groups().all);
-  const Outcome all = agreement.reduce({found.foreign.empty() ? 1 : 0, found.usable ? 1 : 0,
-                                        found.step, newest_listed(run_directory)});
-  const std::string where = found.foreign.empty() ? plan.nvme.directories.front() : found.foreign;
-  if (all.least[0] == 0) {
-    throw ConfigError("offload.nvme: " + where +
-                      " holds the state of another run; give this run directories of its own, or "
-                      "remove the *.state files there");
-  }
+  World& world = setup.ranks->world();
   const bool wants_state = setup.config.checkpoint.resume == "auto";
+  const Acknowledged acknowledged = agree_on_acknowledged(run_directory, world);
+  const RunKey key = agree_on_key(setup, plan, run_directory);
+  const Found found = StateFileLook(setup, plan, key).all(plan.nvme.directories);
+  refuse_others(setup, acknowledged, found);
+  CommAgreement agreement(setup.ranks->groups().all);
+  const Outcome all = agreement.reduce(
+      {found.cut ? 1 : 0, found.usable ? 1 : 0, found.step, newest_listed(run_directory)});
+  const std::string where = found.any ? found.where : plan.nvme.directories.front();
   const int64_t step = all.greatest[2];
-  const bool usable = wants_state && all.least[1] == 1;
+  const bool usable = wants_state && all.least[1] == 1 && all.greatest[0] == 0;
   // A newer checkpoint: since then the run went on without these drives.
   const bool may_be_left = step != kNoStep && all.greatest[3] > step;
-  if (usable && !may_be_left) return key;
-  const int64_t saved = wants_state && step != kNoStep ? newest_valid(setup, run_directory) : 0;
+  // One step less is what two versions are for: the newest was damaged, the one before serves.
+  const int64_t within = usable && step >= 0 ? step + 1 : step;
+  const bool lost = wants_state && acknowledged.beyond(within);
+  // With a new key there is nothing to use: every manifest would be another run's.
+  if (usable && !may_be_left && !lost) return key;
+  const bool matters = wants_state && (step != kNoStep || lost);
+  const int64_t saved = matters ? newest_valid(setup, run_directory) : 0;
+  const int64_t have = std::max(step, saved > 0 ? saved : kNoStep);
+  if (lost && acknowledged.beyond(have)) refuse_lost_steps(acknowledged, have, run_directory);
   if (usable && saved <= step) return key;
+  if (wants_state && step > saved && all.greatest[0] == 1) {
+    throw CheckpointError(
+        where + ": the state after step " + std::to_string(step) +
+        " was cut off, on this or on another rank, and no checkpoint is as new; bring the file "
+        "back, or name the checkpoint to go back to as checkpoint.resume (\"never\" begins anew)");
+  }
   if (wants_state && step > saved) {
     throw CheckpointError(
         where + ": holds the state after step " + std::to_string(step) +
@@ -156,7 +234,14 @@ RunKey settle_drive_state(const RunSetup& setup, const TierPlan& plan,
   }
   if (found.any) log_info(where + ": the state files are made anew");
   remove_files(plan, setup.ranks->rank());
+  if (setup.ranks->first()) write_state_key(run_directory, key, /*committed=*/false);
   return key;
+}
+
+void note_committed(const std::string& run_directory, bool committed) {
+  const StateKeyFile file = read_state_key(run_directory);
+  if (!file.key || file.committed == committed) return;
+  write_state_key(run_directory, *file.key, committed);
 }
 
 std::string commit_note(const RunProgress& progress) {
@@ -164,25 +249,27 @@ std::string commit_note(const RunProgress& progress) {
                      {"skipped_total", progress.skipped_total},
                      {"skipped_in_row", progress.skipped_in_row},
                      {"seed", progress.seed},
-                     {"sampler", progress.sampler},
+                     {"sampler", sampler_json(progress.data)},
                      {"model_fingerprint", progress.model_fingerprint}};
   return note.dump();
 }
 
 RunProgress read_commit_note(const std::string& note, Step step) {
+  const std::string where = "the commit of the state files";
+  Json object;
+  try {
+    object = parse_json(note, kNoteLimits, where);
+  } catch (const DataError& error) {
+    throw CheckpointError(error.what());
+  }
+  const JsonFields fields(object, where);
   RunProgress progress;
   progress.step = step;
-  try {
-    const Json object = parse_json(note, kNoteLimits, "the commit of the state files");
-    progress.adam_step = object.at("adam_step").get<int64_t>();
-    progress.skipped_total = object.at("skipped_total").get<int64_t>();
-    progress.skipped_in_row = object.at("skipped_in_row").get<int64_t>();
-    progress.seed = object.at("seed").get<uint64_t>();
-    progress.sampler = object.at("sampler");
-    progress.model_fingerprint = object.at("model_fingerprint").get<std::string>();
-  } catch (const Json::exception& error) {
-    throw CheckpointError("the commit of the state files: " + std::string(error.what()));
-  }
+  if (step.value < 0 || step.value > kMostSteps) fields.fail("a step out of range");
+  progress.adam_step = fields.count("adam_step", kMostSteps);
+  progress.skipped_total = fields.count("skipped_total", kMostSteps);
+  progress.skipped_in_row = fields.count("skipped_in_row", kMostSteps);
+  read_progress(fields, progress);
   return progress;
 }
 

@@ -9,6 +9,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/run/measure_workspace.h"
 #include "trainer/run/resume_point.h"
+#include "trainer/run/weight_check.h"
 
 namespace longshore {
 
@@ -62,9 +63,15 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
                       weights.checkpoint);
   for (const std::string& refused : found.refused) log_warning("refused " + refused);
   run.engine = std::make_unique<Engine>(&source.model(), run.setup.plan(), adamw_options(config));
-  run.engine->load([&source](const std::string& name, int64_t begin, std::span<float> out) {
+  WeightCheck check;
+  run.engine->load([&](const std::string& name, int64_t begin, std::span<float> out) {
     source.read_initial(name, begin, out);
+    check.take(name, out);
   });
+  const std::string found_weights = check.describe(source.directory().path());
+  if (!found_weights.empty()) {
+    log_warning(found_weights + "; what is computed with them means nothing");
+  }
   run.origin = source.directory().path();
   if (!found.checkpoint) return run;
   const RunProgress& saved = found.checkpoint->manifest().progress;

@@ -72,6 +72,9 @@ ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(
   check_tied_head(arch, spec, *directory_);
   freeze_parameters(spec, config.train.freeze, "train.freeze");
   validate_model_spec(spec);
+  if (spec.trainable_elements() == 0) {
+    throw ConfigError("train.freeze: every parameter is frozen, so there is nothing to train");
+  }
   if (!random) loader_.emplace(*directory_, spec, skip_rules(arch, *directory_));
   decoder_ = std::make_unique<DecoderModel>(std::move(arch), std::move(spec));
   model_ = std::make_unique<GroupedModel>(

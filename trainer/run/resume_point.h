@@ -2,6 +2,7 @@
 // share of the files, and only what every rank finds valid is taken. Main thread.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,8 +26,10 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
 FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume);
 
 // The same for a run that will write to `folder`: cleans up after a killed process first, and sets
-// aside what is newer than the found one (everything, where none is found).
-FoundCheckpoint start_from_checkpoint(const std::string& folder, const std::string& resume,
-                                      World& world);
+// aside what is newer than the found one (everything, where none is found). Before that `accept`
+// is called with the step to start from; where it throws, nothing was set aside.
+FoundCheckpoint start_from_checkpoint(
+    const std::string& folder, const std::string& resume, World& world,
+    const std::function<void(Step)>& accept = [](Step) {});
 
 }  // namespace longshore

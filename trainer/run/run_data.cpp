@@ -1,5 +1,7 @@
 #include "trainer/run/run_data.h"
 
+#include "base/bytes.h"
+#include "base/errors.h"
 #include "base/log.h"
 #include "data/combined_dataset.h"
 #include "trainer/run/run_prepare.h"
@@ -44,13 +46,36 @@ TrainingData::TrainingData(const RunConfig& config, SequenceData data)
                 .shuffle = config.data.shuffle}),
       sequences_per_step_(config.train.sequences_per_step),
       micro_batch_(config.train.micro_batch),
+      epochs_(config.train.steps > 0 ? 0.0 : config.train.epochs),
       total_steps_(config.train.steps > 0
                        ? config.train.steps
                        : sampler_.steps_for(config.train.epochs, sequences_per_step_)) {}
 
-void TrainingData::resume_at(Step step, const DataCursor& cursor) {
+std::string TrainingData::resume_at(Step step, const DataState& saved, const std::string& path) {
+  const int64_t now = sequence_count();
+  DataCursor cursor = saved.cursor;
+  std::string note;
+  if (saved.sequences > 0 && saved.sequences != now) {
+    const double share =
+        static_cast<double>(cursor.position) / static_cast<double>(saved.sequences);
+    cursor.position = static_cast<int64_t>(share * static_cast<double>(now));
+    note = path + ": an epoch had " + std::to_string(saved.sequences) + " sequences and has " +
+           std::to_string(now) +
+           " now (data.max_tokens, data.packing): the run goes on at the same share of its epoch, "
+           "where some text may come twice or not at all";
+  }
+  const auto epochs = checked_multiply(cursor.epoch, now);
+  if (cursor.position >= now || !epochs || *epochs > kMostSteps) {
+    throw CheckpointError(path + ": epoch " + std::to_string(cursor.epoch) + ", position " +
+                          std::to_string(cursor.position) + " is outside the data, which has " +
+                          std::to_string(now) + " sequences");
+  }
   base_step_ = step;
   base_samples_ = sampler_.samples_before(cursor);
+  if (epochs_ > 0.0) {
+    total_steps_ = step.value + sampler_.steps_for(epochs_, sequences_per_step_, base_samples_);
+  }
+  return note;
 }
 
 int64_t TrainingData::samples_before(Step step) const {

@@ -15,6 +15,7 @@
 #include "data/packing.h"
 #include "data/sampler.h"
 #include "fsdp/batch_stage.h"
+#include "trainer/checkpoint/run_progress.h"
 #include "trainer/run/model_source.h"
 
 namespace longshore {
@@ -47,8 +48,11 @@ class TrainingData {
 
   // Steps of the whole run: train.steps, or what train.epochs comes to.
   int64_t total_steps() const { return total_steps_; }
-  // Steps after `step` go on from `cursor`, whatever sequences_per_step was before.
-  void resume_at(Step step, const DataCursor& cursor);
+  // Steps after `step` go on from where `saved` is, whatever sequences_per_step was before; what is
+  // left of train.epochs decides total_steps anew. Where an epoch has another number of sequences
+  // now, the same share of it counts as seen, and the returned line says so; else that is empty.
+  // CheckpointError, led by `path`, for a place outside the data.
+  std::string resume_at(Step step, const DataState& saved, const std::string& path);
   StepBatches step_batches(Step step) const;
   // After `step` steps.
   DataCursor cursor_after(Step step) const;
@@ -64,6 +68,7 @@ class TrainingData {
   Sampler sampler_;
   int64_t sequences_per_step_;
   int64_t micro_batch_;
+  double epochs_;  // 0: train.steps decides
   int64_t total_steps_;
   Step base_step_;            // where this process began
   int64_t base_samples_ = 0;  // samples before that

@@ -2,7 +2,9 @@
 // process: an exclusive lock refuses a second run on it. One thread. Files:
 //   config.toml    the resolved run file        env.json   versions, devices, limits, build id
 //   command.txt    how it was started           plan.txt   the plan
-//   run.json       status, for scripts          metrics.jsonl, checkpoints/, hf/, save, lock
+//   run.json       status, for scripts          state_key  names the run on its drives
+//   metrics.jsonl, checkpoints/, best/, hf/, save, lock
+// Nothing is written through a symbolic link in it; the directory itself may be one.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +22,11 @@ namespace longshore {
 struct RunStatus {
   enum class State : uint8_t { kRunning, kDone, kStopped, kFailed };
   State state = State::kRunning;
-  std::optional<int> exit_code;    // of a run that ended
-  Step step;                       // finished steps
-  std::optional<Step> saved_step;  // of the newest checkpoint; none: nothing is saved
-  std::string message;             // why it failed or stopped; empty = nothing to say
+  std::optional<int> exit_code;        // of a run that ended
+  Step step;                           // finished steps
+  std::optional<Step> saved_step;      // of the newest checkpoint; none: nothing is saved
+  std::optional<Step> committed_step;  // durable on drives; none: the state is in memory
+  std::string message;                 // why it failed or stopped; empty = nothing to say
 };
 
 // "running", "done", "stopped", "failed".
@@ -45,12 +48,19 @@ class RunDirectory {
   std::string export_directory() const { return file("hf"); }
 
   void write_config(const std::string& toml) const;
+  // What the last start wrote; empty where that is missing or cannot be read.
+  std::string read_config() const;
   // Quoted so that a shell reads the same arguments back.
   void write_command(const std::vector<std::string>& arguments) const;
   void write_environment(const Json& environment) const;
   void write_plan(const std::string& text) const;
   // With the process id, host name and time of writing added.
   void write_status(const RunStatus& status) const;
+  // The same while the run goes on: whole at any moment, but not waited for until it is on disk.
+  void note_status(const RunStatus& status) const;
+  static std::string status_text(const RunStatus& status);
+  // What the last process on the directory left; nothing where that is missing or no status.
+  static std::optional<RunStatus> read_status(const std::string& path);
 
  private:
   RunDirectory(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}

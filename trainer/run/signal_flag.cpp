@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -20,13 +22,31 @@ std::atomic<int> g_stop_signal{0};
 std::atomic<int> g_interrupts{0};
 std::atomic<bool> g_save_requested{false};
 std::atomic<bool> g_installed{false};
+std::atomic<bool> g_announces{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
+// What a second interrupt writes, and where; a length of 0 while either changes.
+std::array<char, 4096> g_last_words;
+std::array<char, 4096> g_last_words_path;
+std::atomic<size_t> g_last_words_bytes{0};
+
+// Nothing can be done where this fails.
+void put(int fd, const char* text, size_t bytes) {
+  [[maybe_unused]] const ssize_t written = ::write(fd, text, bytes);
+}
+
+void say(std::string_view text) {
+  put(STDERR_FILENO, text.data(), text.size());
+}
+
 void exit_at_once() {
-  constexpr std::string_view kText = "\ninterrupted twice: exiting without a save\n";
-  // Nothing can be done where even this fails.
-  [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, kText.data(), kText.size());
-  ::_exit(128 + SIGINT);
+  say("\ninterrupted twice: leaving at once, nothing more is saved\n");
+  const size_t bytes = g_last_words_bytes;
+  const int fd =
+      bytes == 0 ? -1
+                 : ::open(g_last_words_path.data(), O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd >= 0) put(fd, g_last_words.data(), bytes);
+  ::_exit(kInterruptedExitCode);
 }
 
 extern "C" void on_signal(int signal) {
@@ -36,21 +56,29 @@ extern "C" void on_signal(int signal) {
   } else {
     if (signal == SIGINT && ++g_interrupts >= 2) exit_at_once();
     int none = 0;
-    g_stop_signal.compare_exchange_strong(none, signal);
+    const bool first = g_stop_signal.compare_exchange_strong(none, signal);
+    if (first && g_announces) {
+      say("\nstopping: the step is finished, then the run is saved (a second Ctrl-C leaves at "
+          "once, without a save)\n");
+    }
   }
   errno = error_number;
 }
 
 }  // namespace
 
-SignalFlag::SignalFlag(std::string save_file) : save_file_(std::move(save_file)) {
+SignalFlag::SignalFlag(std::string save_file, Announce announce)
+    : save_file_(std::move(save_file)) {
   LONGSHORE_CHECK(!g_installed.exchange(true)) << "signal handlers are installed already";
   g_stop_signal = 0;
   g_interrupts = 0;
   g_save_requested = false;
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) {
+  g_announces = announce == Announce::kYes;
+  g_last_words_bytes = 0;
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE}) {
     struct sigaction action{};
-    action.sa_handler = on_signal;
+    // Whoever read the run's output may go; the run goes on.
+    action.sa_handler = signal == SIGPIPE ? SIG_IGN : on_signal;
     // Reads and writes go on after the handler.
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
@@ -59,12 +87,30 @@ SignalFlag::SignalFlag(std::string save_file) : save_file_(std::move(save_file))
       throw IoError("install the handler of", strsignal(signal), errno);
     }
     former_.push_back(former);
+    // Under nohup a lost terminal is to change nothing.
+    if (signal == SIGHUP && former.action.sa_handler == SIG_IGN) {
+      ::sigaction(signal, &former.action, nullptr);
+    }
   }
 }
 
 SignalFlag::~SignalFlag() {
   for (const Former& former : former_) ::sigaction(former.signal, &former.action, nullptr);
   g_installed = false;
+}
+
+void SignalFlag::set_last_words(const std::string& path, const std::string& text) {
+  g_last_words_bytes = 0;
+  if (path.size() >= g_last_words_path.size() || text.size() > g_last_words.size()) return;
+  std::ranges::copy(path, g_last_words_path.begin());
+  g_last_words_path[path.size()] = '\0';
+  std::ranges::copy(text, g_last_words.begin());
+  g_last_words_bytes = text.size();
+}
+
+std::string SignalFlag::stop_name() const {
+  const int signal = stop_signal();
+  return signal == 0 ? "" : std::string("SIG") + ::sigabbrev_np(signal);
 }
 
 int SignalFlag::stop_signal() const {

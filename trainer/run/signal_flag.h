@@ -1,9 +1,11 @@
 // SignalFlag: what the user asks of a running process by signals and by a file, as flags that are
 // polled. Handlers only set flags.
 //
-//   SIGTERM, SIGUSR1, first SIGINT   finish the step, save, exit with 128 + signal
-//   second SIGINT                    exit at once with 130, nothing is saved
-//   SIGUSR2, or the save file        save and go on
+//   SIGTERM, SIGHUP, SIGUSR1, first SIGINT   finish the step, save, exit with 128 + signal
+//   second SIGINT                            exit at once with code 9, nothing more is saved
+//   SIGUSR2, or the save file                save and go on
+//   SIGHUP where it was ignored (nohup)      nothing
+//   SIGPIPE                                  nothing: who read the output is gone, the run is not
 //
 // Owned by the run, one at a time in a process: the constructor installs the handlers, the
 // destructor puts the former ones back. Any thread may ask for the stop signal; requests to save
@@ -11,15 +13,22 @@
 #pragma once
 
 #include <csignal>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace longshore {
 
+// Of a process that was left at once: like those of stops that saved, no kind of error.
+inline constexpr int kInterruptedExitCode = 9;
+
+// Whether the process says at once, on stderr, what a stop signal sets off.
+enum class Announce : uint8_t { kNo, kYes };
+
 class SignalFlag {
  public:
   // `save_file`: the path whose appearance asks for a save; empty for none.
-  explicit SignalFlag(std::string save_file = "");
+  explicit SignalFlag(std::string save_file = "", Announce announce = Announce::kNo);
   SignalFlag(const SignalFlag&) = delete;
   SignalFlag& operator=(const SignalFlag&) = delete;
   ~SignalFlag();
@@ -29,6 +38,12 @@ class SignalFlag {
   bool stop_requested() const { return stop_signal() != 0; }
   // The exit code of a run that stopped for it and saved.
   int stop_exit_code() const { return 128 + stop_signal(); }
+
+  // "SIGTERM"; empty while there is none.
+  std::string stop_name() const;
+
+  // What a second SIGINT leaves in the file, which exists; nothing where either is too long.
+  void set_last_words(const std::string& path, const std::string& text);
 
   // True once for each request to save; removes the save file.
   bool take_save_request();

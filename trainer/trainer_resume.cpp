@@ -1,0 +1,165 @@
+// The half of Trainer that decides where the run starts.
+#include <filesystem>
+#include <random>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_moments.h"
+#include "trainer/run/acknowledged.h"
+#include "trainer/run/metrics_reader.h"
+#include "trainer/run/resume_point.h"
+#include "trainer/run/weight_check.h"
+#include "trainer/trainer.h"
+
+namespace longshore {
+namespace {
+
+// Known only now where the run's length is given in epochs.
+void check_schedule(const ScheduleSection& schedule, int64_t total_steps) {
+  if (schedule.warmup_steps + schedule.decay_steps <= total_steps) return;
+  throw ConfigError("schedule.warmup_steps + schedule.decay_steps = " +
+                    std::to_string(schedule.warmup_steps + schedule.decay_steps) +
+                    " is more than the run's " + std::to_string(total_steps) +
+                    " steps; lower them or raise train.epochs");
+}
+
+}  // namespace
+
+void Trainer::load_or_resume() {
+  progress_.seed = static_cast<uint64_t>(config_.run.seed);
+  progress_.model_fingerprint = source_.directory().fingerprint();
+  progress_.config_text = to_toml(config_);
+  if (!resume_from_drives()) {
+    load_weights();
+    resume(config_.checkpoint.resume);
+    stage_commit();
+    commit();
+  }
+  check_schedule(config_.schedule, data_.total_steps());
+  open_metrics();
+  const TierPlan& plan = engine_.plan();
+  write(StartRecord{.plan = "device " + format_bytes(plan.device_total) + ", host " +
+                            format_bytes(plan.host_total),
+                    .config_hash = hash_text(hash64(progress_.config_text)),
+                    .ranks = ranks_.info().size,
+                    .resumed_from = progress_.step});
+  note_status();
+}
+
+void Trainer::open_metrics() {
+  std::string evaluated;
+  if (ranks_.first()) {
+    const std::string path = directory_.metrics_file();
+    // The record of a course that the user left is kept beside.
+    if (config_.checkpoint.resume != "auto") {
+      const std::string kept = MetricsFile::set_aside(path, progress_.step);
+      if (!kept.empty()) log_info("the record of the course that was left is in " + kept);
+      if (!committed_) note_committed(directory_.path(), false);  // they were given up
+    }
+    metrics_ = progress_.step.value == 0 ? MetricsFile::begin(path)
+                                         : MetricsFile::resume(path, progress_.step);
+    evaluated = EvalTracker::of_metrics(path).text();
+  }
+  evaluations_ =
+      EvalTracker::of_text(ranks_.world().exchange("the best evaluation", evaluated).front());
+}
+
+void Trainer::load_weights() {
+  WeightCheck check;
+  engine_.load([&](const std::string& name, int64_t begin, std::span<float> out) {
+    source_.read_initial(name, begin, out);
+    check.take(name, out);
+  });
+  const std::string found = check.conclude(source_.directory().path(), ranks_.world());
+  if (!found.empty() && ranks_.first()) {
+    log_warning(found + "; steps that meet them are skipped");
+  }
+}
+
+void Trainer::check_start(Step start, const std::string& resume) const {
+  if (resume != "auto") return;
+  const Acknowledged acknowledged = agree_on_acknowledged(directory_.path(), ranks_.world());
+  if (acknowledged.beyond(start.value)) {
+    refuse_lost_steps(acknowledged, start.value, directory_.path());
+  }
+}
+
+void Trainer::resume(const std::string& resume) {
+  FoundCheckpoint found = start_from_checkpoint(directory_.checkpoints(), resume, ranks_.world(),
+                                                [&](Step start) { check_start(start, resume); });
+  for (const std::string& refused : found.refused) {
+    log_warning("refused " + refused + "; an older checkpoint is used");
+  }
+  for (const std::string& path : found.set_aside) {
+    log_warning("an earlier course of this run is now in " + path);
+  }
+  if (!found.checkpoint) {
+    const int64_t steps =
+        ranks_.first() && resume == "auto" ? last_step_of_metrics(directory_.metrics_file()) : 0;
+    if (steps > 0) {
+      log_warning("the run begins again: it had reached step " + std::to_string(steps) +
+                  ", and no checkpoint was saved (checkpoint.every_steps)");
+    }
+    return;
+  }
+  const std::string& path = found.checkpoint->path();
+  const std::string rounding =
+      describe_rounding(found.checkpoint->manifest(), engine_.plan().state.format);
+  if (!rounding.empty()) log_warning(path + ": " + rounding);
+  continue_from(found.checkpoint->manifest().progress, path);
+  found.checkpoint->restore({source_.spec(), engine_.layouts(), engine_.groups().shard()},
+                            engine_.store());
+  engine_.advance_version();
+  saved_step_ = progress_.step;
+  saved_path_ = path;
+}
+
+bool Trainer::resume_from_drives() {
+  NvmeStore* drives = engine_.drives();
+  if (drives == nullptr) return false;
+  std::random_device random;
+  const std::optional<CommitPoint>& point =
+      drives->start(agreement_, (uint64_t{random()} << 32) | random());
+  if (!point) return false;
+  const Acknowledged acknowledged = agree_on_acknowledged(directory_.path(), ranks_.world());
+  if (acknowledged.step > point->step && ranks_.first()) {
+    log_warning("step " + std::to_string(acknowledged.step) +
+                " was committed and is not whole on the drives any more (the lines above say "
+                "where); the version before it is, after step " +
+                std::to_string(point->step));
+  }
+  const RunProgress saved = read_commit_note(point->note, Step(point->step));
+  continue_from(saved, "the state on the drives");
+  if (ranks_.first()) {
+    clean_leftovers(directory_.checkpoints());
+    set_aside_newer(directory_.checkpoints(), Step(point->step));
+  }
+  note_commit(Step(point->step));
+  engine_.advance_version();
+  return true;
+}
+
+void Trainer::continue_from(const RunProgress& saved, const std::string& path) {
+  if (saved.model_fingerprint != progress_.model_fingerprint) {
+    throw CheckpointError(path + ": was made from another model than " +
+                          source_.directory().path() + "; give its model.path, or another run.dir");
+  }
+  if (saved.data.fingerprint != data_.fingerprint() || saved.seed != progress_.seed) {
+    throw CheckpointError(path +
+                          ": the training data, its tokens or run.seed changed since; "
+                          "bring them back, or start anew with checkpoint.resume = \"never\"");
+  }
+  const std::string note = data_.resume_at(saved.step, saved.data, path);
+  if (!note.empty() && ranks_.first()) log_warning(note);
+  engine_.set_updates(saved.adam_step);
+  progress_.step = saved.step;
+  progress_.adam_step = saved.adam_step;
+  progress_.skipped_total = saved.skipped_total;
+  progress_.skipped_in_row = saved.skipped_in_row;
+  if (saved.step.value == 0) return;
+  log_info("resumed from " + path + " after step " + std::to_string(saved.step.value));
+}
+
+}  // namespace longshore
