@@ -74,6 +74,10 @@ std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest) const {
   return lengths;
 }
 
+AttentionHeads DecoderBlock::attention_heads() const {
+  return {.heads = arch_.heads, .head_dim = arch_.head_dim};
+}
+
 Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
                             const MicroBatch& batch) const {
   const at::Tensor& x = in.at(0);

@@ -57,6 +57,7 @@ class DecoderBlock : public Unit {
   std::string signature() const override;
   // A window's length too: the longest that attention takes in one piece.
   std::vector<int64_t> worst_documents(int64_t longest) const override;
+  AttentionHeads attention_heads() const override;
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
 
  private:

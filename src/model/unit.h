@@ -50,6 +50,11 @@ class GradSink {
   virtual void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) = 0;
 };
 
+// A unit's attention: query heads and their size; none without attention.
+struct AttentionHeads {
+  int64_t heads = 0, head_dim = 0;
+};
+
 // What units and the loss have in common.
 class UnitCode {
  public:
@@ -59,7 +64,7 @@ class UnitCode {
   virtual std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const;
 
   // [Note: measured workspace] What a unit allocates is not modelled but measured: fsdp/probe runs
-  // each distinct unit on its worst inputs before the plan is made. The two below tell it which.
+  // each distinct unit on its worst inputs before the plan is made. Those below tell it which.
 
   // What decides the unit's temporaries beside its parameters: units of the same signature, shapes
   // and carries take the same memory. Empty: there is no other unit like this one.
@@ -68,6 +73,8 @@ class UnitCode {
   // however a micro-batch is split into documents, it takes no more than it does when all are as
   // long as one of these.
   virtual std::vector<int64_t> worst_documents(int64_t longest) const;
+  // For devices that are not here to be measured.
+  virtual AttentionHeads attention_heads() const { return {}; }
 };
 
 class Unit : public UnitCode {

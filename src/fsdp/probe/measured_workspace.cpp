@@ -17,6 +17,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "device/cuda_runtime.h"
+#include "fsdp/probe/gpu_scratch.h"
 
 namespace longshore {
 namespace {
@@ -76,6 +77,7 @@ MeasuredWorkspace::MeasuredWorkspace(const Model& model, const ProbeOptions& opt
     of_unit_.push_back(distinct_.size());
     distinct_.push_back({.unit = unit.id,
                          .work = unit_work(model, unit.id, options.run.longest_document),
+                         .attention = model.code_of(unit.id).attention_heads(),
                          .samples = {},
                          .gradients = gradient_bytes(unit, options.device.compute)});
     measure(model, distinct_.back(), identity);
@@ -129,7 +131,9 @@ void MeasuredWorkspace::measure(const Model& model, Distinct& distinct,
 UnitCosts MeasuredWorkspace::costs() const {
   std::vector<std::optional<WorkspaceFit>> fits;
   std::vector<Bytes> gradients;
+  std::vector<AttentionHeads> attention;
   for (const Distinct& distinct : distinct_) {
+    attention.push_back(distinct.attention);
     gradients.push_back(distinct.gradients);
     if (distinct.samples.empty()) {
       fits.emplace_back();
@@ -137,7 +141,8 @@ UnitCosts MeasuredWorkspace::costs() const {
       fits.emplace_back(WorkspaceFit(distinct.work, options_.run, distinct.samples));
     }
   }
-  return [fits = std::move(fits), gradients = std::move(gradients), of_unit = of_unit_,
+  return [fits = std::move(fits), gradients = std::move(gradients),
+          attention = std::move(attention), of_unit = of_unit_,
           elsewhere = options_.elsewhere](int64_t positions, int64_t longest_document) {
     std::vector<UnitCost> of_distinct;
     for (size_t i = 0; i < fits.size(); ++i) {
@@ -147,7 +152,9 @@ UnitCosts MeasuredWorkspace::costs() const {
                                                .backward = gradients[i],
                                                .saved = 0,
                                                .source = CostSource::kEstimated});
-      if (elsewhere) of_distinct.back().source = CostSource::kEstimated;
+      if (!elsewhere) continue;
+      of_distinct.back().backward += gpu_scratch(attention[i], positions, longest_document);
+      of_distinct.back().source = CostSource::kEstimated;
     }
     std::vector<UnitCost> costs;
     for (const size_t index : of_unit) costs.push_back(of_distinct[index]);

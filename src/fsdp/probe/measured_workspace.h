@@ -47,6 +47,7 @@ class MeasuredWorkspace {
   struct Distinct {
     UnitId unit;
     UnitWork work;
+    AttentionHeads attention;
     std::vector<ProbeSample> samples;  // empty: it was not run
     Bytes gradients = 0;               // of its parameters, in the compute dtype
   };
