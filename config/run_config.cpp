@@ -122,7 +122,7 @@ class Loader {
   static std::string text_of(const std::string& file) {
     try {
       if (file == "-") return read_to_end(duplicate_stdin(), kMaxRunFile);
-      return read_whole_file(file, kMaxRunFile);
+      return read_input(file, kMaxRunFile);
     } catch (const IoError& error) {
       std::error_code ignored;
       const std::string tried = std::filesystem::absolute(file, ignored).string();

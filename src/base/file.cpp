@@ -51,8 +51,9 @@ void UniqueFd::reset() {
 }
 
 UniqueFd open_for_reading(const std::string& path) {
-  UniqueFd fd(open_retrying(path, O_RDONLY | O_CLOEXEC, 0), path);
+  UniqueFd fd(open_retrying(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0), path);
   if (!fd.valid()) throw IoError("open", path, errno);
+  file_bytes(fd);  // refuses what is no regular file
   return fd;
 }
 
@@ -66,7 +67,8 @@ Bytes file_bytes(const UniqueFd& fd) {
   struct stat status{};
   if (::fstat(fd.get(), &status) != 0) throw IoError("stat", fd.path(), errno);
   if (!S_ISREG(status.st_mode)) {
-    throw IoError("open " + fd.path() + ": not a regular file");
+    const bool directory = S_ISDIR(status.st_mode);
+    throw IoError("open " + fd.path() + (directory ? ": is a directory" : ": not a regular file"));
   }
   return status.st_size;
 }
@@ -134,6 +136,12 @@ void sync_directory(const std::string& path) {
 
 std::string read_whole_file(const std::string& path, Bytes max_bytes) {
   return read_to_end(open_for_reading(path), max_bytes);
+}
+
+std::string read_input(const std::string& path, Bytes max_bytes) {
+  const UniqueFd fd(open_retrying(path, O_RDONLY | O_CLOEXEC, 0), path);
+  if (!fd.valid()) throw IoError("open", path, errno);
+  return read_to_end(fd, max_bytes);
 }
 
 UniqueFd duplicate_stdin() {

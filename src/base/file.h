@@ -31,6 +31,7 @@ class UniqueFd {
   std::string path_;
 };
 
+// A regular file, through links too; IoError for anything else, and never waits for a pipe.
 UniqueFd open_for_reading(const std::string& path);
 // Creates the file, or empties it where it exists.
 UniqueFd create_file(const std::string& path);
@@ -49,9 +50,11 @@ void write_exact_at(const UniqueFd& fd, Bytes offset, std::span<const std::byte>
 void sync_file(const UniqueFd& fd);
 void sync_directory(const std::string& path);
 
-// The whole of a file, or of a pipe up to its end. DataError where it is longer than `max_bytes`;
-// never holds more than that.
+// The whole of a regular file. DataError where it is longer than `max_bytes`; never holds more than
+// that.
 std::string read_whole_file(const std::string& path, Bytes max_bytes);
+// The same of what the user named for this command alone, which may be a pipe: `plan <(make-run)`.
+std::string read_input(const std::string& path, Bytes max_bytes);
 // The same from an open descriptor's position on; a copy of standard input, for example.
 std::string read_to_end(const UniqueFd& fd, Bytes max_bytes);
 // A descriptor of its own for standard input, named "stdin".

@@ -36,12 +36,6 @@ uint64_t random_word() {
   return (uint64_t{random()} << 32) | random();
 }
 
-void check_regular(const UniqueFd& fd) {
-  struct stat status{};
-  if (::fstat(fd.get(), &status) != 0) throw IoError("stat", fd.path(), errno);
-  if (!S_ISREG(status.st_mode)) throw IoError("open " + fd.path() + ": not a regular file");
-}
-
 // Removes the temporary file when writing it failed; after the rename there is nothing to remove.
 class TemporaryFile {
  public:
@@ -68,13 +62,6 @@ class TemporaryFile {
 
 }  // namespace
 
-UniqueFd open_regular_file(const std::string& path) {
-  UniqueFd fd(open_at_once(path, O_RDONLY), path);
-  if (!fd.valid()) throw IoError("open", path, errno);
-  check_regular(fd);
-  return fd;
-}
-
 UniqueFd open_own_file(const std::string& path, int flags) {
   UniqueFd fd(open_at_once(path, flags | O_NOFOLLOW), path);
   if (!fd.valid()) {
@@ -87,7 +74,7 @@ UniqueFd open_own_file(const std::string& path, int flags) {
     if (errno == ENXIO) throw IoError("open " + path + ": not a regular file");
     throw IoError("open", path, errno);
   }
-  check_regular(fd);
+  file_bytes(fd);  // refuses what is no regular file
   return fd;
 }
 

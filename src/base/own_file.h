@@ -10,8 +10,6 @@
 
 namespace longshore {
 
-// For reading, where only a regular file makes sense: a pipe or a device is an IoError, at once.
-UniqueFd open_regular_file(const std::string& path);
 // A regular file of a run; `flags` as of open(2).
 UniqueFd open_own_file(const std::string& path, int flags);
 // True for a symbolic link, dangling or not.

@@ -179,6 +179,13 @@ std::unique_ptr<ByteSource> open_byte_source(const std::string& path) {
     throw DataError(path + ": is no regular file; write what a pipe or device gives to a file");
   }
   UniqueFd fd = open_for_reading(path);
+  // Beyond it are NULs, by the terabyte perhaps.
+  const off_t hole = ::lseek(fd.get(), 0, SEEK_HOLE);
+  if (::lseek(fd.get(), 0, SEEK_SET) != 0) throw IoError("seek", path, errno);
+  if (hole >= 0 && static_cast<Bytes>(hole) < file_bytes(fd)) {
+    throw DataError(path + ": nothing was written from byte " + std::to_string(hole) +
+                    " on; the file was cut off, or is no text");
+  }
   std::array<unsigned char, 4> magic{};
   const ssize_t got = ::pread(fd.get(), magic.data(), magic.size(), 0);
   if (got >= 2 && magic[0] == 0x1f && magic[1] == 0x8b) {

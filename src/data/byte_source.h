@@ -26,7 +26,8 @@ class ByteSource {
   virtual Bytes file_position() const = 0;
 };
 
-// DataError where there is no such file, naming the absolute path, and for what is no regular file.
+// DataError where there is no such file, naming the absolute path, and for what is no regular file
+// or has a hole, which no text has.
 std::unique_ptr<ByteSource> open_byte_source(const std::string& path);
 
 // DataError for a text, without its byte order mark, that begins with another: it was marked twice,

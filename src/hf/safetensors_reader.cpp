@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/hash.h"
-#include "base/own_file.h"
 #include "base/printable.h"
 
 namespace longshore {
@@ -49,7 +49,7 @@ Bytes checked_header_length(const UniqueFd& fd, Bytes file_bytes) {
 }  // namespace
 
 SafetensorsFile SafetensorsFile::open(const std::string& path) {
-  return SafetensorsFile(open_regular_file(path));
+  return SafetensorsFile(open_for_reading(path));
 }
 
 SafetensorsFile::SafetensorsFile(UniqueFd fd) : fd_(std::move(fd)) {

@@ -71,6 +71,21 @@ TEST_F(HostileFiles, OnlyRegularFilesAreRead) {
   }
 }
 
+// Goal: a file of a terabyte that nobody wrote is not read to its end.
+TEST_F(HostileFiles, FilesWithHolesAreRefusedAtOnce) {
+  for (const char* name : {"rows.jsonl", "a.txt"}) {
+    options_.files = {files_.write(name, "{\"text\": \"a\"}\n")};
+    std::filesystem::resize_file(options_.files.front(), uintmax_t{1} << 40);
+    try {
+      load();
+      ADD_FAILURE() << name;
+    } catch (const DataError& error) {
+      const std::string what = error.what();
+      EXPECT_EQ(what.find(options_.files.front() + ": nothing was written from byte "), 0u) << what;
+    }
+  }
+}
+
 // Goal: a file of another kind says what it is, what is expected, and what to do.
 TEST_F(HostileFiles, OtherKindsOfFilesHaveTheirOwnMessages) {
   expect("[{\"text\": \"a\"},\n{\"text\": \"b\"}]\n", "rows.jsonl",

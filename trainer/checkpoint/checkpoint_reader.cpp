@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/hash.h"
-#include "base/own_file.h"
 #include "shard/state_values.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
@@ -65,7 +65,7 @@ std::span<const float> as_floats(std::span<const std::byte> bytes) {
 CheckpointManifest read_manifest(const std::string& path) {
   const std::string manifest = path + "/" + kManifestName;
   try {
-    return parse_manifest(read_to_end(open_regular_file(manifest), kMaxManifestBytes), manifest);
+    return parse_manifest(read_to_end(open_for_reading(manifest), kMaxManifestBytes), manifest);
   } catch (const CheckpointError&) {
     throw;
   } catch (const Error& error) {
@@ -190,7 +190,7 @@ void Checkpoint::verify_file(const CheckpointFile& file, const SafetensorsFile& 
   const std::vector<TensorInfo>& tensors = opened.tensors();
   const Bytes header_bytes = tensors.empty() ? opened.file_bytes() : tensors.front().file_begin;
   std::vector<std::byte> header(static_cast<size_t>(header_bytes));
-  read_exact_at(open_regular_file(opened.path()), 0, header);
+  read_exact_at(open_for_reading(opened.path()), 0, header);
   Hasher whole;
   whole.update(header);
   for (size_t i = 0; i < tensors.size(); ++i) {

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "base/errors.h"
-#include "base/own_file.h"
+#include "base/file.h"
 #include "trainer/checkpoint/json_fields.h"
 #include "trainer/checkpoint/run_progress.h"
 
@@ -22,7 +22,7 @@ constexpr JsonLimits kLineLimits{.max_bytes = 4 * kMiB, .max_depth = 16, .max_va
 // Lines of a file with their ends; a line over the limit comes out empty.
 class LineReader {
  public:
-  explicit LineReader(const std::string& path) : fd_(open_regular_file(path)) {}
+  explicit LineReader(const std::string& path) : fd_(open_for_reading(path)) {}
 
   // The next whole line, without its newline; false at the end or before a torn last line.
   bool next(std::string& line) {
