@@ -1,10 +1,10 @@
 // The half of Trainer that decides where the run starts.
 #include <filesystem>
-#include <random>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/random_word.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
 #include "trainer/run/acknowledged.h"
@@ -119,9 +119,7 @@ void Trainer::resume(const std::string& resume) {
 bool Trainer::resume_from_drives() {
   NvmeStore* drives = engine_.drives();
   if (drives == nullptr) return false;
-  std::random_device random;
-  const std::optional<CommitPoint>& point =
-      drives->start(agreement_, (uint64_t{random()} << 32) | random());
+  const std::optional<CommitPoint>& point = drives->start(agreement_, random_word());
   if (!point) return false;
   const Acknowledged acknowledged = agree_on_acknowledged(directory_.path(), ranks_.world());
   if (acknowledged.step > point->step && ranks_.first()) {

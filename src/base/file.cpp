@@ -11,20 +11,13 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/open_retrying.h"
 
 namespace longshore {
 namespace {
 
 // Linux transfers at most 2^31 - 4096 bytes per call.
 constexpr size_t kMaxTransfer = size_t{1} << 30;
-
-int open_retrying(const std::string& path, int flags, mode_t mode) {
-  int fd = -1;
-  do {
-    fd = ::open(path.c_str(), flags, mode);
-  } while (fd < 0 && errno == EINTR);
-  return fd;
-}
 
 std::string at_offset(const char* operation, Bytes offset, size_t bytes) {
   return std::string(operation) + " (offset " + std::to_string(offset) + ", " +

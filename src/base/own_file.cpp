@@ -5,24 +5,15 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <filesystem>
-#include <random>
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/open_retrying.h"
+#include "base/random_word.h"
 
 namespace longshore {
 namespace {
-
-// Never waits for the other end of a pipe.
-int open_at_once(const std::string& path, int flags) {
-  int fd = -1;
-  do {
-    fd = ::open(path.c_str(), flags | O_NONBLOCK | O_CLOEXEC, 0644);
-  } while (fd < 0 && errno == EINTR);
-  return fd;
-}
 
 std::string parent_of(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
@@ -30,11 +21,6 @@ std::string parent_of(const std::string& path) {
 }
 
 constexpr std::string_view kTemporaryMark = ".tmp.";
-
-uint64_t random_word() {
-  std::random_device random;
-  return (uint64_t{random()} << 32) | random();
-}
 
 // Removes the temporary file when writing it failed; after the rename there is nothing to remove.
 class TemporaryFile {
@@ -63,7 +49,8 @@ class TemporaryFile {
 }  // namespace
 
 UniqueFd open_own_file(const std::string& path, int flags) {
-  UniqueFd fd(open_at_once(path, flags | O_NOFOLLOW), path);
+  // Never waits for the other end of a pipe.
+  UniqueFd fd(open_retrying(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644), path);
   if (!fd.valid()) {
     if (errno == ELOOP) {
       throw IoError("open " + path +
@@ -76,6 +63,10 @@ UniqueFd open_own_file(const std::string& path, int flags) {
   }
   file_bytes(fd);  // refuses what is no regular file
   return fd;
+}
+
+std::string read_own_file(const std::string& path, Bytes max_bytes) {
+  return read_to_end(open_own_file(path, O_RDONLY), max_bytes);
 }
 
 // Declared in base/file.h, for everybody.

@@ -12,6 +12,8 @@ namespace longshore {
 
 // A regular file of a run; `flags` as of open(2).
 UniqueFd open_own_file(const std::string& path, int flags);
+// The whole of one, as read_whole_file.
+std::string read_own_file(const std::string& path, Bytes max_bytes);
 // True for a symbolic link, dangling or not.
 bool is_symbolic_link(const std::string& path);
 // Makes the directory and its parents; it may exist, and may be no symbolic link.

@@ -1,22 +1,17 @@
 #include "comm/rendezvous.h"
 
 #include <algorithm>
-#include <random>
 #include <thread>
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/random_word.h"
 #include "comm/rank_beat.h"
 
 namespace longshore {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::string random_text() {
-  std::random_device device;
-  return hash_text(static_cast<uint64_t>(device()) << 32 | device());
-}
 
 // The keys of one start.
 class Greeter {
@@ -30,7 +25,7 @@ class Greeter {
 
   // As rank 0: answers greetings until everybody is there.
   std::string receive(const ProcessIdentity& identity) {
-    const std::string prefix = base_ + random_text() + "/";
+    const std::string prefix = base_ + hash_text(random_word()) + "/";
     announce(prefix, identity);
     for (;;) {
       const std::vector<int32_t> missing = missing_ranks(prefix);
@@ -42,7 +37,7 @@ class Greeter {
 
   // As any other rank.
   std::string greet(const ProcessIdentity& identity) {
-    const std::string greeting = random_text();
+    const std::string greeting = hash_text(random_word());
     store_.set(greeting_key(ranks_.rank), greeting);
     const std::string answer = answer_key(ranks_.rank, greeting);
     while (!store_.has({answer})) pause("rank 0");

@@ -196,20 +196,33 @@ void Tokenizer::for_each_piece(std::string_view text, bool with_ends,
   }
 }
 
+void Tokenizer::encode_parts(std::string_view text, SpecialTokens special, bool with_spans,
+                             const std::function<void(const EncodedText&)>& use) const {
+  const auto use_added = [&](const std::vector<TokenId>& ids) {
+    use({.ids = ids, .spans = std::vector<TextSpan>(ids.size())});
+  };
+  for_each_piece(text, special == SpecialTokens::kAdd, [&](std::string_view piece, size_t begin) {
+    // What is added at the ends of a whole text is not the library's to add to its pieces.
+    const bool whole = piece.size() == text.size();
+    const bool with_ends = special == SpecialTokens::kAdd && !whole;
+    if (with_ends && begin == 0) use_added(ends_->first);
+    const OwnedEncoding encoding = encode_text(handle_.get(), piece,
+                                               {.special = whole ? special : SpecialTokens::kNone,
+                                                .with_spans = with_spans,
+                                                .continues = begin > 0},
+                                               origin_);
+    EncodedText part{.ids = encoding.ids(), .spans = {}};
+    check_ids(part.ids);
+    if (with_spans) part.spans = encoding.spans();
+    for (TextSpan& span : part.spans) span = {begin + span.begin, begin + span.end};
+    use(part);
+    if (with_ends && begin + piece.size() == text.size()) use_added(ends_->second);
+  });
+}
+
 void Tokenizer::encode_pieces(std::string_view text, SpecialTokens special,
                               const std::function<void(std::span<const TokenId>)>& use) const {
-  const bool with_ends = special == SpecialTokens::kAdd;
-  for_each_piece(text, with_ends, [&](std::string_view piece, size_t begin) {
-    const bool whole = piece.size() == text.size();
-    if (!whole && with_ends && begin == 0) use(ends_->first);
-    const std::vector<TokenId> ids =
-        encode_text(handle_.get(), piece, {.special = whole ? special : SpecialTokens::kNone},
-                    origin_)
-            .ids();
-    check_ids(ids);
-    use(ids);
-    if (!whole && with_ends && begin + piece.size() == text.size()) use(ends_->second);
-  });
+  encode_parts(text, special, false, [&use](const EncodedText& part) { use(part.ids); });
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
@@ -222,26 +235,9 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens spec
 
 EncodedText Tokenizer::encode_with_spans(std::string_view text, SpecialTokens special) const {
   EncodedText all;
-  const bool with_ends = special == SpecialTokens::kAdd;
-  const auto add_ends = [&all](const std::vector<TokenId>& ids) {
-    all.ids.insert(all.ids.end(), ids.begin(), ids.end());
-    all.spans.resize(all.ids.size());
-  };
-  for_each_piece(text, with_ends, [&](std::string_view piece, size_t begin) {
-    const bool whole = piece.size() == text.size();
-    if (!whole && with_ends && begin == 0) add_ends(ends_->first);
-    const OwnedEncoding encoding = encode_text(handle_.get(), piece,
-                                               {.special = whole ? special : SpecialTokens::kNone,
-                                                .with_spans = true,
-                                                .continues = begin > 0},
-                                               origin_);
-    const std::vector<TokenId> ids = encoding.ids();
-    check_ids(ids);
-    all.ids.insert(all.ids.end(), ids.begin(), ids.end());
-    for (const TextSpan& span : encoding.spans()) {
-      all.spans.push_back({begin + span.begin, begin + span.end});
-    }
-    if (!whole && with_ends && begin + piece.size() == text.size()) add_ends(ends_->second);
+  encode_parts(text, special, true, [&all](const EncodedText& part) {
+    all.ids.insert(all.ids.end(), part.ids.begin(), part.ids.end());
+    all.spans.insert(all.spans.end(), part.spans.begin(), part.spans.end());
   });
   return all;
 }

@@ -93,6 +93,10 @@ class Tokenizer {
   // Calls `use` with the pieces of a text that are encoded alone, and where each begins.
   void for_each_piece(std::string_view text, bool with_ends,
                       const std::function<void(std::string_view, size_t)>& use) const;
+  // Calls `use` with the tokens of each, and those at the ends of the text; spans of the whole text
+  // where they are wanted, else none.
+  void encode_parts(std::string_view text, SpecialTokens special, bool with_spans,
+                    const std::function<void(const EncodedText&)>& use) const;
 
   std::unique_ptr<tokc_tokenizer, Free> handle_;
   std::string origin_;

@@ -6,6 +6,7 @@
 
 #include "data/file_kind.h"
 #include "tests/data/prepare_fixture.h"
+#include "tests/fakes/sanitizer.h"
 
 namespace longshore {
 namespace {
@@ -161,17 +162,11 @@ TEST_F(HostileFiles, ALongTextFileIsTakenAsARowOfTheSameText) {
   }
 }
 
-// Under a sanitizer a megabyte takes ten seconds.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 // Goal: rows of many megabytes pass in their order, though the pipeline runs dry between them.
 TEST_F(HostileFiles, VeryLongRowsPassInTheirOrder) {
   options_.data.overlength = DataSection::Overlength::kTruncate;
   options_.data.max_tokens = 16;
+  // Under a sanitizer a megabyte takes ten seconds.
   const std::string text = words(kSanitized ? 45'000 : 900'000);
   ASSERT_GT(text.size(), kSanitized ? size_t{400} << 10 : size_t{8} << 20);
   std::string rows;

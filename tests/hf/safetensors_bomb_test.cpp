@@ -7,17 +7,14 @@
 #include <chrono>
 
 #include "hf/safetensors_reader.h"
+#include "tests/fakes/sanitizer.h"
 #include "tests/hf/hf_fixtures.h"
 
 namespace longshore {
 namespace {
 
 // Sanitizers have memory of their own: there only the refusal counts.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kMeasuresMemory = false;
-#else
-constexpr bool kMeasuresMemory = true;
-#endif
+constexpr bool kMeasuresMemory = !kSanitized;
 
 struct Bomb {
   std::string what;

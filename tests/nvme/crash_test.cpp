@@ -4,17 +4,11 @@
 
 #include <cstdio>
 
+#include "tests/fakes/sanitizer.h"
 #include "tests/nvme/crash_model.h"
 
 namespace longshore {
 namespace {
-
-// A state costs a sanitizer many times as much, and the code is the same: few do there.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 void expect_nothing_lost(const CrashOptions& options, int64_t at_least) {
   const CrashReport report = enumerate_crashes(options);
@@ -35,6 +29,7 @@ CrashReport with_mutation(Mutation mutation, int ranks) {
                             .mutation = mutation});
 }
 
+// A state costs a sanitizer many times as much, and the code is the same: few do there.
 TEST(Crash, OneRankLosesNothing) {
   if (kSanitized) {
     expect_nothing_lost({.ranks = 1, .depth = 0, .subsets = 6, .next_life_every = 75}, 100);

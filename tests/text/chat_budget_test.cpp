@@ -5,18 +5,12 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "tests/fakes/sanitizer.h"
 #include "tests/fakes/test_files.h"
 #include "text/chat_encoder.h"
 
 namespace longshore {
 namespace {
-
-// A sanitizer makes every allocation of a rendering many times as dear, and keeps freed memory.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 const Tokenizer& tokenizer() {
   static const Tokenizer loaded = Tokenizer::load(test_data() + "/text/golden/chat");
@@ -128,7 +122,7 @@ TEST(ChatBudget, WhatGrowsIsRefusedBeforeItIsMade) {
                                                             << said.substr(0, 200);
     }
   }
-  if (kSanitized) return;
+  if (kSanitized) return;  // freed memory is kept there for a while
   // Threads beside this one may hold memory; no rendering holds more than half a GiB.
   struct rusage usage{};
   ASSERT_EQ(::getrusage(RUSAGE_SELF, &usage), 0);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 
 #include "base/errors.h"
 #include "base/file.h"
@@ -104,23 +105,30 @@ void fill_moments(RankState& state) {
   });
 }
 
+// The checkpoint of step 4 that several ranks write, each with what `fill` puts into its state.
+void write_ranks(const std::string& folder, const ModelSpec& spec, const StateOptions& options,
+                 int32_t ranks, const std::function<void(RankState&)>& fill) {
+  CheckpointManifest manifest;
+  manifest.progress = progress_at(4);
+  manifest.state_format = name_of(options.format);
+  manifest.parameters = trainable_parameters(spec);
+  CheckpointWriter writer(folder, Step(4));
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    RankState state(spec, options, ranks, rank);
+    fill(state);
+    manifest.files.push_back(write_state_file(writer.directory(), state.model(), state.store()));
+  }
+  writer.commit(manifest);
+}
+
 // Goal: narrow moments come back to the bit, in the same bytes, whatever the ranks and units.
 TEST_F(CheckpointTest, NarrowMomentsAreNeverRoundedAgain) {
   for (const StateOptions& options : {kSplitBf16, kSplitInt8}) {
     for (const int32_t ranks : {1, 3}) {
-      CheckpointManifest manifest;
-      manifest.progress = progress_at(4);
-      manifest.state_format = name_of(options.format);
-      manifest.parameters = trainable_parameters(three_unit_spec());
-      CheckpointWriter writer(folder_, Step(4));
-      for (int32_t rank = 0; rank < ranks; ++rank) {
-        RankState state(three_unit_spec(), options, ranks, rank);
+      write_ranks(folder_, three_unit_spec(), options, ranks, [](RankState& state) {
         state.fill_masters();
         fill_moments(state);
-        manifest.files.push_back(
-            write_state_file(writer.directory(), state.model(), state.store()));
-      }
-      writer.commit(manifest);
+      });
       for (const ModelSpec& spec : {three_unit_spec(), two_unit_spec()}) {
         RankState wanted(spec, options);
         wanted.fill_masters();
@@ -160,12 +168,7 @@ TEST_F(CheckpointTest, HoldsMatricesOfSeveralChunks) {
   for (const StateOptions& options : {kFp32, kSplit, kSplitBf16, kSplitInt8}) {
     const bool narrow = options.format >= StateFormat::kSplitBf16;
     for (const int32_t ranks : {1, 2}) {
-      CheckpointManifest manifest;
-      manifest.progress = progress_at(4);
-      manifest.state_format = name_of(options.format);
-      manifest.parameters = trainable_parameters(spec_of_large_matrices());
-      CheckpointWriter writer(folder_, Step(4));
-      const auto fill = [&](RankState& state) {
+      const auto fill = [narrow](RankState& state) {
         if (narrow) {
           state.fill_masters();
           fill_moments(state);
@@ -173,13 +176,7 @@ TEST_F(CheckpointTest, HoldsMatricesOfSeveralChunks) {
           state.fill();
         }
       };
-      for (int32_t rank = 0; rank < ranks; ++rank) {
-        RankState state(spec_of_large_matrices(), options, ranks, rank);
-        fill(state);
-        manifest.files.push_back(
-            write_state_file(writer.directory(), state.model(), state.store()));
-      }
-      writer.commit(manifest);
+      write_ranks(folder_, spec_of_large_matrices(), options, ranks, fill);
       RankState wanted(spec_of_large_matrices(), options),
           reader(spec_of_large_matrices(), options);
       fill(wanted);

@@ -65,7 +65,7 @@ std::span<const float> as_floats(std::span<const std::byte> bytes) {
 CheckpointManifest read_manifest(const std::string& path) {
   const std::string manifest = path + "/" + kManifestName;
   try {
-    return parse_manifest(read_to_end(open_for_reading(manifest), kMaxManifestBytes), manifest);
+    return parse_manifest(read_whole_file(manifest, kMaxManifestBytes), manifest);
   } catch (const CheckpointError&) {
     throw;
   } catch (const Error& error) {

@@ -121,7 +121,7 @@ void RunDirectory::write_config(const std::string& toml) const {
 
 std::string RunDirectory::read_config() const {
   try {
-    return read_to_end(open_own_file(file("config.toml"), O_RDONLY), kMaxConfigBytes);
+    return read_own_file(file("config.toml"), kMaxConfigBytes);
   } catch (const Error&) {
     return "";
   }
@@ -171,8 +171,7 @@ std::optional<RunStatus> RunDirectory::read_status(const std::string& path) {
   Json object;
   try {
     if (!std::filesystem::exists(std::filesystem::symlink_status(file))) return std::nullopt;
-    object = parse_json(read_to_end(open_own_file(file, O_RDONLY), kStatusLimits.max_bytes),
-                        kStatusLimits, file);
+    object = parse_json(read_own_file(file, kStatusLimits.max_bytes), kStatusLimits, file);
   } catch (const Error&) {
     return std::nullopt;
   }

@@ -1,13 +1,11 @@
 #include "trainer/run/state_key.h"
 
-#include <fcntl.h>
-
 #include <filesystem>
-#include <random>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/own_file.h"
+#include "base/random_word.h"
 
 namespace longshore {
 namespace {
@@ -41,7 +39,7 @@ StateKeyFile read_state_key(const std::string& run_directory) {
   file.exists = true;
   std::string text;
   try {
-    text = read_to_end(open_own_file(path, O_RDONLY), kMaxBytes);
+    text = read_own_file(path, kMaxBytes);
   } catch (const DataError&) {
     return file;  // longer than any key
   }
@@ -57,9 +55,7 @@ void write_state_key(const std::string& run_directory, const RunKey& key, bool c
 }
 
 RunKey new_key() {
-  std::random_device random;
-  const auto word = [&random] { return (uint64_t{random()} << 32) | random(); };
-  return {{word(), word()}};
+  return {{random_word(), random_word()}};
 }
 
 }  // namespace longshore

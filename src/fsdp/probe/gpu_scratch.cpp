@@ -24,8 +24,7 @@ Bytes flash_backward_scratch(const AttentionHeads& attention, int64_t positions,
   if (attention.heads == 0) return 0;
   const int64_t documents = quotient_up(positions, document);
   const int64_t sets = quotient_up(processors, documents * attention.heads);
-  const int64_t row =
-      attention.heads * quotient_up(attention.head_dim, kHeadMultiple) * kHeadMultiple;
+  const int64_t row = attention.heads * align_up(attention.head_dim, kHeadMultiple);
   const auto count = static_cast<double>(positions);
   const double padded = count + static_cast<double>(kPadding) * static_cast<double>(documents);
   const double sums = static_cast<double>(sets * row) * padded * 4.0;
