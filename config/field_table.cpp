@@ -117,7 +117,7 @@ Section schedule_section() {
        {"wsd", Schedule::Name::kWsd}},
       {.sentence = "shape after the warm-up; wsd stays at the top and falls at the end"});
   rows.add("warmup_steps", KeyType::kInteger, &Schedule::warmup_steps,
-           {.sentence = "steps of linear rise from 0 at the start",
+           {.sentence = "steps of linear rise, the first at a rate of 0 as in transformers",
             .bounds = between(0, kMaxSteps),
             .unit = "steps"});
   rows.add("min_lr_ratio", KeyType::kReal, &Schedule::min_lr_ratio,
@@ -268,7 +268,8 @@ Section checkpoint_section() {
   rows.choice<Checkpoint::Export>(
       "export", &Checkpoint::export_model,
       {{"end", Checkpoint::Export::kEnd}, {"never", Checkpoint::Export::kNever}},
-      {.sentence = "write a Hugging Face directory to hf in run.dir when the run is done"});
+      {.sentence = "write a Hugging Face directory to hf in run.dir when the run is done, in the "
+                   "number formats of model.path (evaluations use precision.compute)"});
   return section;
 }
 

@@ -36,11 +36,14 @@ StopCheck stop_check_of(const SignalFlag& signals) {
   };
 }
 
-// Preparing data may be cut off at any moment.
-SequenceData load_until_stopped(const RunConfig& config, const ModelSource& source, SequenceUse use,
-                                const SignalFlag& signals) {
-  const HurriedStop hurried(signals);
-  return load_sequences(config, source, use, stop_check_of(signals));
+// Preparing data may be cut off at any moment; the first rank's run.json says so.
+SequenceData load_until_stopped(const RunSetup& setup, SequenceUse use,
+                                const RunDirectory& directory, const SignalFlag& signals) {
+  const bool first = setup.ranks->first();
+  const HurriedStop hurried(signals, [first, &directory, &signals] {
+    if (first) directory.note_stopped(signals.stop_exit_code(), signals.stop_text());
+  });
+  return load_sequences(setup.config, *setup.source, use, stop_check_of(signals));
 }
 
 }  // namespace
@@ -53,8 +56,7 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
       ranks_(*setup.ranks),
       directory_(directory),
       signals_(signals),
-      data_(setup.config,
-            load_until_stopped(setup.config, *setup.source, SequenceUse::kTrain, signals)),
+      data_(setup.config, load_until_stopped(setup, SequenceUse::kTrain, directory, signals)),
       engine_(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
               plan.nvme.state ? settle_drive_state(setup, plan, directory.path()) : RunKey{}),
       agreement_(setup.ranks->groups().all),
@@ -66,7 +68,7 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
         });
   }
   if (has_evaluation_data(config_)) {
-    eval_data_ = load_until_stopped(config_, source_, SequenceUse::kEvaluate, signals_);
+    eval_data_ = load_until_stopped(setup, SequenceUse::kEvaluate, directory_, signals_);
   }
   agree_on_data();
   if (eval_data_ && !config_.eval.prompts.empty()) {
@@ -224,7 +226,9 @@ void Trainer::record_step(const StepBatches& batches, const StepOutcome& outcome
                   {"d2h", copied.to_host - copied_before_.to_host},
                   {"update", engine_.take_update_bytes()}};
   const LaneLedger ledger = engine_.take_ledger();
-  for (Lane lane : {Lane::kUpdate, Lane::kH2D, Lane::kGather, Lane::kReduce, Lane::kD2H}) {
+  for (size_t i = 0; i < kLaneCount; ++i) {
+    const auto lane = static_cast<Lane>(i);
+    if (lane == Lane::kCompute) continue;
     record.stall_seconds.emplace_back(name_of(lane), ledger.of(lane).stall_seconds);
   }
   copied_before_ = copied;

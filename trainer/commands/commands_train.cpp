@@ -77,11 +77,6 @@ void say_changes(const std::string& before, const RunConfig& config) {
   }
 }
 
-std::string stopped_text(const SignalFlag& signals) {
-  const std::string signal = signals.stop_name();
-  return "stopped by " + (signal.empty() ? "a signal to another rank" : signal);
-}
-
 int train(const RunSetup& setup, const std::vector<std::string>& command,
           const std::string& trace_path) {
   const TierPlan plan = setup.plan();
@@ -112,10 +107,10 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
                trace->ledger_text());
     }
     if (trace) trace->finish();
-    end(exit_code, exit_code == 0 ? "" : stopped_text(signals));
+    end(exit_code, exit_code == 0 ? "" : signals.stop_text());
     return exit_code;
   } catch (const Stopped& stopped) {
-    end(stopped.exit_code(), stopped_text(signals) + " before the first step");
+    end(stopped.exit_code(), signals.stop_text() + " before the first step");
     setup.ranks->world().report_failure(stopped.what());
     return stopped.exit_code();
   } catch (const Error& error) {

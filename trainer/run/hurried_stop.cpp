@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <string_view>
+#include <utility>
 
 namespace longshore {
 namespace {
@@ -13,7 +14,10 @@ namespace {
 constexpr std::chrono::milliseconds kPoll{50};
 constexpr std::chrono::milliseconds kPatience{600};
 
-void watch(const std::stop_token& done, const SignalFlag& signals) {
+constexpr const char* kAnnouncement = "\nstopping: what is prepared is kept\n";
+
+void watch(const std::stop_token& done, const SignalFlag& signals,
+           const std::function<void()>& at_end) {
   std::mutex mutex;
   std::condition_variable_any woken;
   std::unique_lock<std::mutex> lock(mutex);
@@ -24,6 +28,7 @@ void watch(const std::stop_token& done, const SignalFlag& signals) {
   }
   woken.wait_for(lock, done, kPatience, never);
   if (done.stop_requested()) return;
+  at_end();
   constexpr std::string_view kText = "stopped by a signal; the same command goes on from here\n";
   [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, kText.data(), kText.size());
   ::_exit(signals.stop_exit_code());
@@ -31,7 +36,10 @@ void watch(const std::stop_token& done, const SignalFlag& signals) {
 
 }  // namespace
 
-HurriedStop::HurriedStop(const SignalFlag& signals)
-    : thread_([&signals](const std::stop_token& done) { watch(done, signals); }) {}
+HurriedStop::HurriedStop(const SignalFlag& signals, std::function<void()> at_end)
+    : announcement_(kAnnouncement),
+      thread_([&signals, at_end = std::move(at_end)](const std::stop_token& done) {
+        watch(done, signals, at_end);
+      }) {}
 
 }  // namespace longshore

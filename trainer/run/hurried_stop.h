@@ -1,9 +1,10 @@
 // HurriedStop: ends the process when a stop signal is not heeded in time. For work that may be cut
 // off at any moment and goes on later, such as preparing data: most of it stops by itself, but no
 // library asks in the middle of a long text. Owned by whoever does such work; has a thread of its
-// own.
+// own, which calls `at_end` just before the process ends.
 #pragma once
 
+#include <functional>
 #include <thread>
 
 #include "trainer/run/signal_flag.h"
@@ -12,9 +13,10 @@ namespace longshore {
 
 class HurriedStop {
  public:
-  explicit HurriedStop(const SignalFlag& signals);
+  explicit HurriedStop(const SignalFlag& signals, std::function<void()> at_end = [] {});
 
  private:
+  OtherAnnouncement announcement_;
   std::jthread thread_;
 };
 

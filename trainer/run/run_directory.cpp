@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/log.h"
 #include "base/own_file.h"
 #include "trainer/checkpoint/json_fields.h"
 #include "trainer/checkpoint/run_progress.h"
@@ -164,6 +165,19 @@ void RunDirectory::write_status(const RunStatus& status) const {
 
 void RunDirectory::note_status(const RunStatus& status) const {
   replace_file(file("run.json"), status_text(status));
+}
+
+void RunDirectory::note_stopped(int exit_code, const std::string& message) const {
+  std::optional<RunStatus> status = read_status(path_);
+  if (!status) return;
+  status->state = RunStatus::State::kStopped;
+  status->exit_code = exit_code;
+  status->message = message;
+  try {
+    note_status(*status);
+  } catch (const Error& error) {
+    log_warning(error.what());
+  }
 }
 
 std::optional<RunStatus> RunDirectory::read_status(const std::string& path) {

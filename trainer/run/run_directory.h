@@ -58,6 +58,9 @@ class RunDirectory {
   void write_status(const RunStatus& status) const;
   // The same while the run goes on: whole at any moment, but not waited for until it is on disk.
   void note_status(const RunStatus& status) const;
+  // Of the running process that is cut off: what the file says, but stopped. Never throws, and does
+  // nothing where there is no status.
+  void note_stopped(int exit_code, const std::string& message) const;
   static std::string status_text(const RunStatus& status);
   // What the last process on the directory left; nothing where that is missing or no status.
   static std::optional<RunStatus> read_status(const std::string& path);

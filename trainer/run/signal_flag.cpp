@@ -23,7 +23,12 @@ std::atomic<int> g_interrupts{0};
 std::atomic<bool> g_save_requested{false};
 std::atomic<bool> g_installed{false};
 std::atomic<bool> g_announces{false};
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+constexpr const char* kStepAnnouncement =
+    "\nstopping: the step is finished, then the run is saved (a second Ctrl-C leaves at once, "
+    "without a save)\n";
+std::atomic<const char*> g_announcement{kStepAnnouncement};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
+              std::atomic<const char*>::is_always_lock_free);
 
 // What a second interrupt writes, and where; a length of 0 while either changes.
 std::array<char, 4096> g_last_words;
@@ -57,15 +62,18 @@ extern "C" void on_signal(int signal) {
     if (signal == SIGINT && ++g_interrupts >= 2) exit_at_once();
     int none = 0;
     const bool first = g_stop_signal.compare_exchange_strong(none, signal);
-    if (first && g_announces) {
-      say("\nstopping: the step is finished, then the run is saved (a second Ctrl-C leaves at "
-          "once, without a save)\n");
-    }
+    if (first && g_announces) say(g_announcement.load());
   }
   errno = error_number;
 }
 
 }  // namespace
+
+OtherAnnouncement::OtherAnnouncement(const char* text) : former_(g_announcement.exchange(text)) {}
+
+OtherAnnouncement::~OtherAnnouncement() {
+  g_announcement = former_;
+}
 
 SignalFlag::SignalFlag(std::string save_file, Announce announce)
     : save_file_(std::move(save_file)) {
@@ -111,6 +119,10 @@ void SignalFlag::set_last_words(const std::string& path, const std::string& text
 std::string SignalFlag::stop_name() const {
   const int signal = stop_signal();
   return signal == 0 ? "" : std::string("SIG") + ::sigabbrev_np(signal);
+}
+
+std::string SignalFlag::stop_text() const {
+  return "stopped by " + (stop_requested() ? stop_name() : "a signal to another rank");
 }
 
 int SignalFlag::stop_signal() const {

@@ -25,6 +25,19 @@ inline constexpr int kInterruptedExitCode = 9;
 // Whether the process says at once, on stderr, what a stop signal sets off.
 enum class Announce : uint8_t { kNo, kYes };
 
+// What it says while this lives instead of its words on a run that steps. Of the owner's thread;
+// `text` outlives it.
+class OtherAnnouncement {
+ public:
+  explicit OtherAnnouncement(const char* text);
+  OtherAnnouncement(const OtherAnnouncement&) = delete;
+  OtherAnnouncement& operator=(const OtherAnnouncement&) = delete;
+  ~OtherAnnouncement();
+
+ private:
+  const char* former_;
+};
+
 class SignalFlag {
  public:
   // `save_file`: the path whose appearance asks for a save; empty for none.
@@ -41,6 +54,8 @@ class SignalFlag {
 
   // "SIGTERM"; empty while there is none.
   std::string stop_name() const;
+  // "stopped by SIGTERM", or by a signal to another rank.
+  std::string stop_text() const;
 
   // What a second SIGINT leaves in the file, which exists; nothing where either is too long.
   void set_last_words(const std::string& path, const std::string& text);
