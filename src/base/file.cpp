@@ -7,17 +7,21 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/open_retrying.h"
+#include "base/pipe_writer.h"
 
 namespace longshore {
 namespace {
 
 // Linux transfers at most 2^31 - 4096 bytes per call.
 constexpr size_t kMaxTransfer = size_t{1} << 30;
+// A pipe's other end is opened by then, or by nobody.
+constexpr std::chrono::seconds kPipePatience{10};
 
 std::string at_offset(const char* operation, Bytes offset, size_t bytes) {
   return std::string(operation) + " (offset " + std::to_string(offset) + ", " +
@@ -132,8 +136,13 @@ std::string read_whole_file(const std::string& path, Bytes max_bytes) {
 }
 
 std::string read_input(const std::string& path, Bytes max_bytes) {
-  const UniqueFd fd(open_retrying(path, O_RDONLY | O_CLOEXEC, 0), path);
+  const UniqueFd fd(open_retrying(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0), path);
   if (!fd.valid()) throw IoError("open", path, errno);
+  wait_for_writer(fd, kPipePatience);
+  const int flags = ::fcntl(fd.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(fd.get(), F_SETFL, flags & ~O_NONBLOCK) != 0) {
+    throw IoError("open", path, errno);
+  }
   return read_to_end(fd, max_bytes);
 }
 

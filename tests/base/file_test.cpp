@@ -11,6 +11,7 @@
 
 #include "base/errors.h"
 #include "base/own_file.h"
+#include "base/pipe_writer.h"
 
 namespace longshore {
 namespace {
@@ -102,6 +103,16 @@ TEST_F(FileTest, ReadsAPipeToItsEndWhereItIsAnInput) {
   std::thread writer([&] { write_all(create_file(path("pipe")), std::string(200'000, 'y')); });
   EXPECT_EQ(read_input(path("pipe"), 1 << 20).size(), 200'000u);
   writer.join();
+}
+
+TEST_F(FileTest, WaitsForAPipesWriterAWhileOnly) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const UniqueFd fd(::open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK), path("pipe"));
+  EXPECT_EQ(io_error_of([&] { wait_for_writer(fd, std::chrono::milliseconds(20)); }),
+            "read " + path("pipe") + ": a pipe that nobody writes to");
+  const UniqueFd writer = create_file(path("pipe"));
+  write_all(writer, "x");
+  wait_for_writer(fd, std::chrono::hours(1));
 }
 
 // Goal: nobody waits for the other end of a pipe that stands where a file should.

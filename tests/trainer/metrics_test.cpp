@@ -205,6 +205,16 @@ TEST_F(MetricsTest, BeginEmptiesAFormerRunsFile) {
   EXPECT_EQ(text_of(path_), "");
 }
 
+// Goal: a terabyte that the file has no bytes for takes no time, and what stands behind it counts.
+TEST_F(MetricsTest, ReadersPassOverHoles) {
+  append(path_, "{\"kind\":\"step\",\"step\":1}\n");
+  std::filesystem::resize_file(path_, uintmax_t{1} << 40);
+  EXPECT_EQ(last_step_of_metrics(path_), 1);
+  append(path_, "\n{\"kind\":\"step\",\"step\":2}\n");
+  EXPECT_EQ(last_step_of_metrics(path_), 2);
+  EXPECT_EQ(metrics_cut_offset(path_, Step(2)), Bytes(std::filesystem::file_size(path_)));
+}
+
 // Lines as no run writes them: every reader passes over what it cannot use.
 TEST_F(MetricsTest, ReadersBelieveNoType) {
   append(path_,

@@ -19,7 +19,8 @@ namespace {
 // A step line of 10,000 ranks has 200 KiB.
 constexpr JsonLimits kLineLimits{.max_bytes = 4 * kMiB, .max_depth = 16, .max_values = 1'000'000};
 
-// Lines of a file with their ends; a line over the limit comes out empty.
+// Lines of a file with their ends; a line over the limit comes out empty. What a file of terabytes
+// has no bytes for, a hole in such a line, is not read.
 class LineReader {
  public:
   explicit LineReader(const std::string& path) : fd_(open_for_reading(path)) {}
@@ -29,7 +30,7 @@ class LineReader {
     line.clear();
     bool too_long = false;
     while (true) {
-      if (at_ == filled_ && !fill()) return false;
+      if (at_ == filled_ && !fill(too_long)) return false;
       const auto begin = block_.begin() + static_cast<std::ptrdiff_t>(at_);
       const auto end = block_.begin() + static_cast<std::ptrdiff_t>(filled_);
       const auto newline = std::find(begin, end, '\n');
@@ -51,7 +52,8 @@ class LineReader {
   Bytes offset() const { return offset_; }
 
  private:
-  bool fill() {
+  bool fill(bool over_holes) {
+    if (over_holes) skip_hole();
     ssize_t got = 0;
     do {
       got = ::read(fd_.get(), block_.data(), block_.size());
@@ -60,6 +62,14 @@ class LineReader {
     at_ = 0;
     filled_ = static_cast<size_t>(got);
     return got > 0;
+  }
+
+  void skip_hole() {
+    const off_t here = ::lseek(fd_.get(), 0, SEEK_CUR);
+    off_t data = ::lseek(fd_.get(), here, SEEK_DATA);
+    if (data < 0 && errno == ENXIO) data = ::lseek(fd_.get(), 0, SEEK_END);
+    // A file system that knows no holes moves nothing.
+    if (data > here) offset_ += data - here;
   }
 
   UniqueFd fd_;
