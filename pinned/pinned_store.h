@@ -1,6 +1,6 @@
 // PinnedStore: the host tier: a rank's shards in one exact-size arena, one slab for each unit.
-// Owned by the run; lanes call it as the interface says. Leases are checked: a unit's state has one
-// lease and no parameter lease beside it.
+// Owned by the engine; lanes call it as the interface says. Leases are checked: a unit's state has
+// one lease and no parameter lease beside it.
 //
 // Arena: [ slab of unit 0 | slab of unit 1 | ... | join region ]. The join region exists when the
 // parameter must be made from the two halves of a split master (fp32 compute); one lease at a time

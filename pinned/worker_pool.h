@@ -1,5 +1,5 @@
 // WorkerPool: the CPU threads of the plan for work on the host tier: touching, joining, the update.
-// Owned by the run. Any thread may call it, several at once: each caller works along on its own
+// Owned by the engine. Any thread may call it, several at once: each caller works along on its own
 // blocks and on no other caller's, the workers take blocks of all. So no lane waits for another
 // lane's blocks, and a caller may hold what its blocks do not ask for. Results never depend on the
 // number of threads, because callers cut work into blocks that do not depend on it.

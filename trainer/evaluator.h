@@ -1,5 +1,5 @@
 // Evaluation: the mean loss over a set of sequences, with the engine's current parameters.
-// Compute thread.
+// The thread that calls the engine.
 #pragma once
 
 #include "fsdp/engine.h"

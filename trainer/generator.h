@@ -1,5 +1,6 @@
 // Generation: continues prompts token by token. Units are streamed through the ring for every
-// token, so a model larger than the device can speak too. Compute thread.
+// token, so a model larger than the device can speak too. The thread that calls the
+// engine.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Trainer: one run from its first step, or its last checkpoint, to its end or a stop signal.
-// Owned by the `train` command; main thread, which is the compute thread too.
+// Owned by the `train` command; its main thread calls it, and the engine for it.
 #pragma once
 
 #include <chrono>

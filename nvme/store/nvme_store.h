@@ -1,6 +1,6 @@
 // NvmeStore: the disk tier: a rank's state on its drives, with the parameters in host memory or on
-// the drives too. Owned by the run; lanes call it as the interface says, checksums and joins run on
-// the pool, I/O on the drives' threads. One mutex covers the bookkeeping and is never held over
+// the drives too. Owned by the engine; lanes call it as the interface says, checksums and joins run
+// on the pool, I/O on the drives' threads. One mutex covers the bookkeeping and is never held over
 // I/O, checksums or conversions: state slots belong to the update's thread, which changes them
 // under the mutex for others to see; parameter slots to whoever marked them as being filled.
 //

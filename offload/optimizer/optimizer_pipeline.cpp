@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <utility>
 
 #include "base/errors.h"
@@ -27,36 +26,6 @@ std::span<T> part(std::span<T> whole, int64_t begin, int64_t elements) {
 ArsKey rounding_key(uint64_t seed, const std::string& parameter) {
   return {hash64(parameter), seed};
 }
-
-// Hashes what is written of a tile, region by region.
-class Checksums {
- public:
-  Checksums(const StateSpans& whole, Segment segment, std::vector<TileChecksum>* out)
-      : whole_(whole), segment_(segment), out_(out) {}
-
-  void add(const UpdateSlice& slice) {
-    add(Region::kMaster, std::as_bytes(whole_.master), std::as_bytes(slice.master));
-    add(Region::kHigh, std::as_bytes(whole_.high), std::as_bytes(slice.high));
-    add(Region::kLow, std::as_bytes(whole_.low), std::as_bytes(slice.low));
-    add(Region::kExpAvg, whole_.exp_avg.values, slice.exp_avg.values);
-    add(Region::kExpAvgSq, whole_.exp_avg_sq.values, slice.exp_avg_sq.values);
-    add(Region::kExpAvgUnits, std::as_bytes(whole_.exp_avg.units),
-        std::as_bytes(slice.exp_avg.units));
-    add(Region::kExpAvgSqUnits, std::as_bytes(whole_.exp_avg_sq.units),
-        std::as_bytes(slice.exp_avg_sq.units));
-  }
-
- private:
-  void add(Region region, std::span<const std::byte> whole, std::span<const std::byte> written) {
-    if (written.empty()) return;
-    out_->push_back({segment_, region, written.data() - whole.data(),
-                     static_cast<Bytes>(written.size()), hash64(written)});
-  }
-
-  const StateSpans& whole_;
-  Segment segment_;
-  std::vector<TileChecksum>* out_;
-};
 
 }  // namespace
 
@@ -121,10 +90,9 @@ void OptimizerPipeline::stage(const StepUpdate& update) {
   for (size_t i = 0; i < units_.size(); ++i) pending_[i] = !units_[i].tiles.empty();
 }
 
-bool OptimizerPipeline::update(UnitId id, std::vector<TileChecksum>* written) {
+bool OptimizerPipeline::update(UnitId id) {
   Unit& unit = units_.at(static_cast<size_t>(id.value));
   if (!pending(id)) return false;
-  const auto begin = std::chrono::steady_clock::now();
   const std::unique_ptr<ShardStore::StateLease> lease = store_->state(id);
   constexpr std::array<Segment, 2> kTrained = {Segment::kQuantisedMoments, Segment::kFullMoments};
   std::array<StateSpans, kTrained.size()> states;
@@ -133,24 +101,16 @@ bool OptimizerPipeline::update(UnitId id, std::vector<TileChecksum>* written) {
     states[static_cast<size_t>(segment)] = lease->segment(segment);
     gradients[static_cast<size_t>(segment)] = gradients_->segment(id, segment);
   }
-  TileChecksums checksums(written == nullptr ? 0 : unit.tiles.size());
   pool_->for_each_block(static_cast<int64_t>(unit.tasks.size()), [&](int64_t index) {
     const Task& task = unit.tasks[static_cast<size_t>(index)];
     for (size_t i = task.begin; i < task.end; ++i) {
       const Tile& tile = unit.tiles[i];
       const auto segment = static_cast<size_t>(tile.segment);
-      const StateSpans& state = states[segment];
-      const UpdateSlice slice = slice_of(tile, state, gradients[segment]);
-      rule_->apply(tile.group, slice);
-      if (written != nullptr) Checksums(state, tile.segment, &checksums[i]).add(slice);
+      rule_->apply(tile.group, slice_of(tile, states[segment], gradients[segment]));
     }
   });
-  for (const std::vector<TileChecksum>& tile : checksums) {
-    written->insert(written->end(), tile.begin(), tile.end());
-  }
   pending_[static_cast<size_t>(id.value)] = false;
   bytes_ += unit.traffic_bytes;
-  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return true;
 }
 

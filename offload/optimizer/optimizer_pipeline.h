@@ -4,8 +4,7 @@
 // known; its units are then updated in any order, each once.
 //
 // Each parameter's piece is cut into tiles of fixed size and tiles into tasks of fixed size, so
-// that results do not depend on the number of threads. Each byte of state is read and written once;
-// what is written can be hashed while it is still in the core's cache.
+// that results do not depend on the number of threads. Each byte of state is read and written once.
 #pragma once
 
 #include <array>
@@ -24,16 +23,6 @@
 
 namespace longshore {
 
-// The checksum of what an update wrote of one region of one tile: xxh3-64.
-struct TileChecksum {
-  Segment segment = Segment::kQuantisedMoments;
-  Region region = Region::kMaster;
-  int64_t begin = 0;  // bytes from the region's start in the segment
-  Bytes bytes = 0;
-  uint64_t hash = 0;
-  bool operator==(const TileChecksum&) const = default;
-};
-
 class OptimizerPipeline {
  public:
   // All pointers must outlive the pipeline. `gradients`: of the store's drain dtype.
@@ -48,16 +37,14 @@ class OptimizerPipeline {
   // Every unit with trainable parameters now has a pending update. Earlier ones must be applied.
   void stage(const StepUpdate& update);
   // Applies the unit's pending update; does nothing where there is none. Nobody may hold a lease of
-  // the unit. Returns true when it changed the unit. `written`: gets the checksums of all that was
-  // written, in an order that depends on the layout alone: by tile, then by region.
-  bool update(UnitId unit, std::vector<TileChecksum>* written = nullptr);
+  // the unit. Returns true when it changed the unit.
+  bool update(UnitId unit);
   // Applies all pending updates, in unit order.
   void flush();
   // Any thread.
   bool pending(UnitId unit) const;
   bool pending() const;
-  // Seconds spent in updates, and bytes that they read and wrote, since the last call.
-  double take_seconds() { return std::exchange(seconds_, 0.0); }
+  // Bytes that updates read and wrote since the last call.
   Bytes take_bytes() { return std::exchange(bytes_, 0); }
 
  private:
@@ -79,7 +66,6 @@ class OptimizerPipeline {
     std::vector<Task> tasks;
     Bytes traffic_bytes = 0;  // of one update
   };
-  using TileChecksums = std::vector<std::vector<TileChecksum>>;
 
   Unit make_unit(const FlatLayout& layout, const UnitSpec& spec, Rank rank, uint64_t seed) const;
   static void add_tasks(Unit& unit);
@@ -93,7 +79,6 @@ class OptimizerPipeline {
   std::vector<Unit> units_;
   std::deque<std::atomic<bool>> pending_;  // by unit
   uint64_t staged_update_ = 0;
-  double seconds_ = 0.0;
   Bytes bytes_ = 0;
 };
 

@@ -56,8 +56,6 @@ class StageRing {
   // leases.
   UnitLease lease(const Placed& placed, StateVersion version);
 
-  size_t slot_count() const { return slots_.size(); }
-
  private:
   friend class UnitLease;
   enum class Content : uint8_t { kNothing, kFilling, kComplete };

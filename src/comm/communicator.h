@@ -1,7 +1,8 @@
-// Communicator: the collectives of one group of ranks. Owned by a World; one thread calls it (the
-// engine's). All ranks of the group start the same operations in the same order. An operation
-// starts at once and is finished when its Completion has been waited for; until then its buffers
-// belong to it. Implementations: Gloo (CPU), NCCL (GPU), solo (one rank).
+// Communicator: the collectives of one group of ranks. Owned by a World; one thread calls it: the
+// gather's or the reduction's lane, for totals the engine's thread. All ranks of the group start
+// the same operations in the same order. An operation starts at once and is finished when its
+// Completion has been waited for; until then its buffers belong to it. Implementations: Gloo (CPU),
+// NCCL (GPU), solo (one rank).
 //
 // Sums: Gloo and solo add in the order of ranks, in fp32 (scalars in double), so a sum is the same
 // bits on every run; NCCL's order is its own, and repeats at a given rank count.

@@ -34,8 +34,6 @@ class CudaStream final : public Stream {
   void synchronize() override;
 
   CUstream_st* handle() const;
-  // How often the host had to wait here because too many host events were outstanding.
-  int64_t host_waits() const;
 
  private:
   class Impl;
@@ -53,9 +51,5 @@ void finish_cuda_work(int device, const std::string& what);
 // The CUDA stream that this thread issues to: that of the work that runs, also on threads that
 // LibTorch's autograd runs it on; outside of any, the default stream, null.
 CUstream_st* current_cuda_stream(int device);
-
-// The GPU waits for `event` on the current stream, as if it stood in front of what is issued next.
-// Only for events of CUDA streams. Used where a wait is known late.
-void wait_on_current_stream(const Event& event, int device);
 
 }  // namespace longshore

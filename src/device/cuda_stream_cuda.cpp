@@ -197,7 +197,6 @@ class CudaStream::Impl {
   void synchronize() { last_.wait(); }
 
   cudaStream_t stream() const { return stream_; }
-  int64_t host_waits() const { return host_waits_; }
 
  private:
   std::string text(int64_t sequence) const {
@@ -229,7 +228,6 @@ class CudaStream::Impl {
     const size_t gate = next_gate_++ % kGates;
     if (!gate_users_[gate].done()) {
       // HOST WAIT: the gate's word is still waited for; only a host that is 256 events ahead.
-      host_waits_ += 1;
       check_cuda(cudaStreamSynchronize(stream_), "wait for a gate of stream '" + name_ + "'");
     }
     const uint32_t generation = ++generations_[gate];
@@ -255,7 +253,6 @@ class CudaStream::Impl {
   std::array<Event, kGates> gate_users_;  // the point behind the gate's last use
   std::vector<size_t> taken_;             // by the work that is being enqueued
   size_t next_gate_ = 0;
-  int64_t host_waits_ = 0;
   int64_t sequence_ = 0;
   std::shared_ptr<FailureLog> log_ = std::make_shared<FailureLog>();
   FailureClock clock_;
@@ -282,10 +279,6 @@ CUstream_st* CudaStream::handle() const {
   return impl_->stream();
 }
 
-int64_t CudaStream::host_waits() const {
-  return impl_->host_waits();
-}
-
 void adopt_cuda_stream(int device, StreamPriority priority) {
   require_gpu(device);
   const auto index = static_cast<c10::DeviceIndex>(device);
@@ -300,13 +293,6 @@ void finish_cuda_work(int device, const std::string& what) {
 
 CUstream_st* current_cuda_stream(int device) {
   return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream();
-}
-
-void wait_on_current_stream(const Event& event, int device) {
-  if (!event.state()) return;
-  const auto* point = dynamic_cast<const CudaPoint*>(event.state().get());
-  LONGSHORE_CHECK(point != nullptr) << "an event of a host thread";
-  wait_for_point(current_cuda_stream(device), *point);
 }
 
 }  // namespace longshore

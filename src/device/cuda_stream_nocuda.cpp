@@ -17,10 +17,6 @@ void CudaStream::synchronize() {}
 CUstream_st* CudaStream::handle() const {
   return nullptr;
 }
-int64_t CudaStream::host_waits() const {
-  return 0;
-}
-
 void adopt_cuda_stream(int device, StreamPriority) {
   require_gpu(device);
 }
@@ -29,10 +25,6 @@ void finish_cuda_work(int, const std::string&) {}
 
 CUstream_st* current_cuda_stream(int) {
   return nullptr;
-}
-
-void wait_on_current_stream(const Event& event, int) {
-  event.wait();
 }
 
 }  // namespace longshore
