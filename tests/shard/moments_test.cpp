@@ -170,6 +170,12 @@ TEST(MomentSpan, ReadsBackExactlyWhatItsCodesMean) {
     ASSERT_EQ(once[i], decode_first_moment(code, units[i / 128]));
     ASSERT_NEAR(once[i], values[i], (std::fabs(values[i]) + 0x1p-7f * units[i / 128]) / 32 * 1.01f);
   }
+  // A range may begin anywhere, each element with the unit of its own block.
+  for (const size_t begin : {100u, 128u, 256u, 290u}) {
+    std::vector<float> tail(values.size() - begin);
+    read_moments(Moment::kFirst, span, static_cast<int64_t>(begin), tail);
+    EXPECT_EQ(tail, std::vector<float>(once.begin() + static_cast<int64_t>(begin), once.end()));
+  }
   EXPECT_THROW(write_moments(Moment::kFirst, span, 64, std::span(values).first(64)), CheckFailure);
   EXPECT_THROW(span.part(64, 10), CheckFailure) << "inside a block";
   EXPECT_THROW(span.part(256, 45), CheckFailure) << "beyond the end";
