@@ -47,17 +47,35 @@ class MoveRule final : public UpdateRule {
   MoveLoop loop_;
 };
 
+// AdamW with instructions of one level.
+class AdamWAtLevel final : public UpdateRule {
+ public:
+  explicit AdamWAtLevel(SimdLevel level) : level_(level) {}
+  int32_t group_of(const ParamSpec&) const override { return 0; }
+  void stage(const StepUpdate& update) override {
+    scalars_ = make_adamw_scalars({}, update.update, update.lr, update.clip_scale, true);
+  }
+  void apply(int32_t, const UpdateSlice& slice) const override {
+    adamw_step_at(level_, slice, scalars_);
+  }
+
+ private:
+  SimdLevel level_;
+  AdamWScalars scalars_;
+};
+
 // One matrix on the host tier, with state and gradients that make ordinary updates.
 class Bench {
  public:
-  Bench(StateFormat format, int threads, int64_t elements)
+  Bench(StateFormat format, int threads, int64_t elements, SimdLevel level)
       : options_{format, DType::kBF16, DType::kBF16},
         model_(one_matrix(elements)),
         layouts_(make_layouts(model_, 1)),
         pool_(threads),
         store_(layouts_, options_, false, &pool_),
         gradients_(layouts_, {.dtype = options_.drain}, false, pool_),
-        update_(&store_, &gradients_, layouts_, model_, Rank(0), AdamWOptions{}, &pool_) {
+        update_(&store_, &gradients_, layouts_, model_, Rank(0),
+                std::make_unique<AdamWAtLevel>(level), AdamWOptions{}.seed, &pool_) {
     fill();
     choose_move();
     update_seconds();  // the first pass fills caches and page tables
@@ -163,12 +181,24 @@ OptimizerFigures figures_of(StateFormat format, int threads, const Bench& bench,
   return figures;
 }
 
+SimdLevel level_of(const std::string& name) {
+  if (name.empty()) return best_simd_level();
+  std::string known;
+  for (const SimdLevel level : kSimdLevels) {
+    if (!cpu_has(level)) continue;
+    if (name_of(level) == name) return level;
+    known += (known.empty() ? "" : ", ") + std::string(name_of(level));
+  }
+  throw ConfigError("--simd: '" + name + "' is none that this CPU has: " + known);
+}
+
 // Bounds, updates and formats in turn, so that a drift of the machine meets all.
 std::vector<OptimizerFigures> measure(const std::vector<StateFormat>& formats, int threads,
                                       const BenchOptimizerOptions& options) {
   std::vector<std::unique_ptr<Bench>> benches;
   for (const StateFormat format : formats) {
-    benches.push_back(std::make_unique<Bench>(format, threads, options.elements));
+    benches.push_back(
+        std::make_unique<Bench>(format, threads, options.elements, level_of(options.simd)));
   }
   std::vector<Times> times(formats.size());
   for (int64_t round = 0; round < options.rounds; ++round) {
@@ -260,7 +290,7 @@ int run_bench_optimizer(const BenchOptimizerOptions& options) {
   Json array = Json::array();
   for (const OptimizerFigures& figures : all) array.push_back(to_json(figures));
   const Json json = {{"cpu", machine.cpu_model},
-                     {"simd", name_of(machine.simd)},
+                     {"simd", name_of(level_of(options.simd))},
                      {"rounds", options.rounds},
                      {"parameters", options.elements},
                      {"figures", array}};

@@ -17,6 +17,7 @@ struct BenchOptimizerOptions {
   std::vector<int> threads;          // none: 1, 2, 4, ... up to the physical cores
   int64_t elements = int64_t{1} << 26;
   int64_t rounds = 21;
+  std::string simd;  // level of the update's instructions; empty: the best of this CPU
   bool json = false;
 };
 

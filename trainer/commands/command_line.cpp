@@ -289,6 +289,8 @@ void add_bench_optimizer(CLI::App& bench, Parsed& parsed) {
              "of the matrix that is updated");
   add_number(optimizer, "--rounds", options.rounds, int64_t{1}, int64_t{1} << 20,
              "of update and bound in turn");
+  optimizer->add_option("--simd", options.simd,
+                        "instructions of the update, \"avx2\" for instance; default: the best");
   optimizer->add_flag("--json", options.json, "as one JSON object");
   optimizer->callback([&parsed] {
     parsed.action = [&parsed] { return run_bench_optimizer(parsed.bench_optimizer); };
