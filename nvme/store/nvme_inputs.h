@@ -1,19 +1,15 @@
-// NvmeInputs: the units' kept inputs on the drives between forward and backward of one step. What
-// is saved in forward is written behind the pass through two staging slots and read ahead of
-// backward through the same two. Nothing here outlives the process: checksums stay in memory, the
-// files have no name. Owned by the engine's InputOffload; the D2H lane
-// saves, the H2D lane loads, one at a time.
-//
-// Inputs are saved in the order of the units and loaded in the opposite one. So the last two that
-// are saved never go to a drive: their slots still hold them when backward asks.
+// NvmeInputs: the units' kept inputs on the drives between forward and backward of one step, and
+// the staging slots that they pass on their way there and back. Which input is in which slot, and
+// when, is the schedule's decision. Nothing here outlives the process: checksums stay in memory,
+// the files have no name. Owned by the engine's InputOffload; the write lane writes, the read lane
+// reads, several units at once, each in a slot of its own.
 //
 // A part on the drives is one unit's input of one micro-batch: a step with fewer micro-batches
 // moves fewer bytes.
 #pragma once
 
-#include <functional>
+#include <atomic>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -25,7 +21,12 @@
 namespace longshore {
 
 struct NvmeInputOptions {
-  std::vector<Bytes> unit_bytes;  // by unit, of all micro-batches; 0: stays on the device
+  struct Input {
+    UnitId unit;
+    Bytes bytes = 0;  // of all micro-batches
+  };
+  std::vector<Input> saved = {};     // those that pass a staging slot
+  std::vector<UnitId> written = {};  // of them, those that go to the drives
   int64_t micro_batches = 1;
   Geometry geometry;
   int drives = 1;
@@ -35,6 +36,7 @@ struct NvmeInputOptions {
 
 class NvmeInputs {
  public:
+  // One is filled or emptied while the other is under way.
   static constexpr size_t kStagingSlots = 2;
 
   // `pool` must outlive this.
@@ -44,53 +46,46 @@ class NvmeInputs {
   // Of the staging slots.
   static Bytes planned_bytes(const NvmeInputOptions& options);
   static StripeMap make_map(const NvmeInputOptions& options);
-  // What a step with all micro-batches moves, at most and normally.
-  static DriveTraffic planned_traffic(const NvmeInputOptions& options);
+  // What a unit's inputs of `bytes` take in a slot and on the drives: whole blocks a micro-batch.
+  static Bytes staged_bytes(Bytes bytes, int64_t micro_batches);
 
-  // Works on the places of a unit's inputs, one a micro-batch, each of its planned bytes.
-  using Copy = std::function<void(std::span<const std::span<std::byte>> places)>;
-  // `fill` puts the first `micro_batches` inputs of the unit into the places. IoError where an
-  // earlier write failed.
-  void save(UnitId unit, int32_t micro_batches, const Copy& fill);
-  // `take` copies them out again. CorruptStateError where a drive gives other bytes.
-  void load(UnitId unit, int32_t micro_batches, const Copy& take);
+  // Where the unit's inputs lie in a staging slot, by micro-batch.
+  std::vector<std::span<std::byte>> places(UnitId unit, int32_t slot) const;
+  // Writes the unit's inputs of the first micro-batches from the slot, and returns when they are
+  // written. IoError.
+  void write(UnitId unit, int32_t slot, int32_t micro_batches);
+  // Reads them back to a slot, and returns when they are there. CorruptStateError where a drive
+  // gives other bytes.
+  void read(UnitId unit, int32_t slot, int32_t micro_batches);
 
   Bytes host_bytes() const { return arena_.size_bytes(); }
   // Since the start.
-  DriveTraffic traffic() const;
+  DriveTraffic traffic() const { return {.read = read_bytes_, .written = written_bytes_}; }
   const StripeMap& map() const { return map_; }
 
  private:
+  struct Unit {
+    Bytes bytes = 0;      // of one micro-batch
+    int first_part = -1;  // of the first micro-batch; -1: never written
+  };
   struct Slot {
-    enum class Use : uint8_t { kFree, kHeld, kWriting, kReading };
     std::span<std::byte> memory;
-    Use use = Use::kFree;
-    int32_t unit = -1;
     std::vector<PartIo> ios;  // by micro-batch
   };
 
-  // In whole blocks, as on the drives.
-  std::vector<std::span<std::byte>> parts(const Slot& slot, int32_t micro_batches) const;
-  std::vector<std::span<std::byte>> places(const Slot& slot, int32_t micro_batches) const;
-  Slot* find(int32_t unit);
-  Slot* idle_slot();
-  Slot& take_slot();
-  void start_writing(Slot& slot, int32_t micro_batches);
-  void finish_writing(Slot& slot);
-  void start_reading(Slot& slot, int32_t unit, int32_t micro_batches);
-  void finish_reading(Slot& slot);
-  void read_ahead(int32_t below, int32_t micro_batches);
+  const Unit& at(UnitId unit) const;
+  // As on the drives, in whole blocks.
+  std::span<std::byte> part(const Unit& unit, const Slot& slot, int32_t micro_batch) const;
 
   NvmeInputOptions options_;
   StripeMap map_;
-  std::vector<int> first_parts_;  // by unit: its part of the first micro-batch; -1: never written
+  std::vector<Unit> units_;
   PinnedArena arena_;
   std::vector<std::unique_ptr<Drive>> drives_;  // after the memory they move bytes of
   std::unique_ptr<PartMover> mover_;
-  mutable std::mutex mutex_;  // of all below
   std::vector<Slot> slots_;
   std::vector<uint64_t> hashes_;  // by chunk: of what was written last
-  DriveTraffic traffic_;
+  std::atomic<Bytes> read_bytes_ = 0, written_bytes_ = 0;
 };
 
 }  // namespace longshore

@@ -325,6 +325,9 @@ class Draft {
     inputs.reduces = reduces();
     inputs.gradient_buffers = plan_.gradient_buffers;
     inputs.input_slots = plan_.input_slots;
+    if (inputs_.nvme.inputs && plan_.input_slots > 0) {
+      inputs.input_staging = static_cast<int32_t>(NvmeInputs::kStagingSlots);
+    }
     inputs.overlap = inputs_.overlap;
     inputs.gradient_ring = plan_.gradient_ring;
     for (size_t i = 0; i < model_.units.size(); ++i) {
@@ -336,6 +339,8 @@ class Draft {
       inputs.drain_bytes.push_back(product({trainable / ranks, width_of(inputs_.state.drain)}));
       inputs.input_bytes.push_back(
           i == 0 ? 0 : product({plan_.micro_batches, carry_bytes(model_.units[i - 1])}));
+      inputs.staged_input_bytes.push_back(
+          NvmeInputs::staged_bytes(inputs.input_bytes.back(), plan_.micro_batches));
       inputs.update_bytes.push_back(update_bytes(i));
     }
     plan_.schedules.train = build_schedule(inputs);
@@ -425,10 +430,12 @@ class Draft {
       return;
     }
     const NvmeInputOptions options =
-        nvme_input_options(inputs_.nvme, plan_.offloaded_inputs, plan_.micro_batches, Rank(0));
+        nvme_input_options(inputs_.nvme, plan_.schedules.train, plan_.micro_batches, Rank(0));
     plan_.host_inputs = NvmeInputs::planned_bytes(options);
     add_host_line("kept inputs", "on their way to the drives and back", plan_.host_inputs, true);
-    add_drive_files(NvmeInputs::make_map(options), NvmeInputs::planned_traffic(options));
+    add_drive_files(NvmeInputs::make_map(options),
+                    {.read = scheduled_bytes(OpKind::kReadInput),
+                     .written = scheduled_bytes(OpKind::kWriteInput)});
   }
 
   void add_drive_files(const StripeMap& map, const DriveTraffic& traffic) {
@@ -501,42 +508,6 @@ const PlannedBuffer* TierPlan::buffer(const std::string& name) const {
 
 Bytes TierPlan::offloaded_inputs_total() const {
   return std::accumulate(offloaded_inputs.begin(), offloaded_inputs.end(), Bytes{0});
-}
-
-namespace {
-
-// Drives without a measured speed share equally.
-Geometry geometry_of(const NvmeTier& tier) {
-  Geometry geometry = tier.geometry;
-  for (size_t i = 0; i < tier.directories.size(); ++i) {
-    geometry.weights.at(i) = std::max(geometry.weights[i], uint32_t{1});
-  }
-  return geometry;
-}
-
-}  // namespace
-
-NvmeInputOptions nvme_input_options(const NvmeTier& tier, const std::vector<Bytes>& unit_bytes,
-                                    int64_t micro_batches, Rank rank) {
-  return {.unit_bytes = unit_bytes,
-          .micro_batches = micro_batches,
-          .geometry = geometry_of(tier),
-          .drives = static_cast<int>(tier.directories.size()),
-          .rank = rank.value};
-}
-
-NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
-                              const ShardTopology& topology, Rank rank, const RunKey& run) {
-  NvmeStoreOptions options;
-  options.state = state;
-  options.parameters_on_drives = tier.parameters;
-  options.run = run;
-  options.rank = rank.value;
-  options.ranks = topology.ranks;
-  options.drives = static_cast<int>(tier.directories.size());
-  options.versions = tier.versions;
-  options.geometry = geometry_of(tier);
-  return options;
 }
 
 std::string why_not_on_host(const PlanInputs& inputs) {

@@ -184,8 +184,8 @@ struct TierPlan {
 NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
                               const ShardTopology& topology, Rank rank, const RunKey& run);
 
-// The same for kept inputs on the drives. `unit_bytes` and `micro_batches` as the plan has them.
-NvmeInputOptions nvme_input_options(const NvmeTier& tier, const std::vector<Bytes>& unit_bytes,
+// The same for kept inputs on the drives: those that the train pass saves and writes.
+NvmeInputOptions nvme_input_options(const NvmeTier& tier, const StepSchedule& train,
                                     int64_t micro_batches, Rank rank);
 
 // Why units cannot be gathered on the host: the key and what is wrong; empty where they can be.

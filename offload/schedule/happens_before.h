@@ -1,6 +1,6 @@
 // HappensBefore: which operations of a schedule are done before which begin, whatever the timing:
-// the transitive closure of the order inside each lane and of every `after`. A value, made once for
-// a schedule; ops x lanes numbers. Pure, any thread.
+// the transitive closure of the order inside each track and of every `after`. A value, made once
+// for a schedule; ops x tracks numbers. Pure, any thread.
 #pragma once
 
 #include <array>
@@ -21,10 +21,10 @@ class HappensBefore {
   bool operator==(const HappensBefore&) const = default;
 
  private:
-  // By lane: how many of its operations are done when this one is (a vector clock).
-  using Clock = std::array<int32_t, kLaneCount>;
+  // By track: how many of its operations are done when this one is (a vector clock).
+  using Clock = std::array<int32_t, kTrackCount>;
 
-  std::vector<size_t> lanes_;  // by operation
+  std::vector<size_t> tracks_;  // by operation
   std::vector<Clock> clocks_;
 };
 

@@ -14,7 +14,8 @@ struct LaneLedger {
   struct Lane {
     double busy_seconds = 0.0;
     Bytes bytes = 0;
-    // Compute stood still, and the last thing it waited for was this lane's.
+    // Compute stood still, and of what it waited for this lane's operation ran then: the last to
+    // end, before that the one which that one waited for, and so on.
     double stall_seconds = 0.0;
   };
   std::array<Lane, kLaneCount> lanes = {};

@@ -39,6 +39,8 @@ class Builder {
     gradient_used_.assign(static_cast<size_t>(in_.gradient_buffers), kNone);
     home_used_.assign(static_cast<size_t>(in_.gradient_ring), kNone);
     inputs_.resize(static_cast<size_t>(in_.input_slots));
+    staging_.resize(static_cast<size_t>(in_.input_staging));
+    if (in_.input_staging > 0 && in_.pass == Pass::kTrain) choose_written();
   }
 
   StepSchedule build() {
@@ -73,9 +75,10 @@ class Builder {
     std::ranges::sort(op.after);
     const auto same = std::ranges::unique(op.after);
     op.after.erase(same.begin(), same.end());
-    // A lane keeps its own order.
+    // A lane of width 1 keeps its own order.
     std::erase_if(op.after, [&](int32_t before) {
-      return lane_of(out_.ops[static_cast<size_t>(before)].kind) == lane_of(op.kind);
+      const Lane lane = lane_of(out_.ops[static_cast<size_t>(before)].kind);
+      return lane == lane_of(op.kind) && width_of(lane) == 1;
     });
     out_.ops.push_back(std::move(op));
     return static_cast<int32_t>(out_.ops.size()) - 1;
@@ -133,8 +136,10 @@ class Builder {
     if (input) inputs_[static_cast<size_t>(*input)].users.push_back(id);
     if (!output) return;
     inputs_[static_cast<size_t>(*output)].written = id;
-    if (in_.pass == Pass::kTrain && wanted_in_backward(next) && !stays(next)) add_save(next);
+    if (in_.pass == Pass::kTrain && is_saved(next)) add_save(next);
   }
+
+  bool is_saved(UnitId unit) const { return wanted_in_backward(unit) && !stays(unit); }
 
   bool wanted_in_backward(UnitId unit) const {
     const std::vector<Visit>& visits = in_.visits.visits;
@@ -145,33 +150,91 @@ class Builder {
   // The last units' inputs are still in their slots when backward asks for them.
   bool stays(UnitId unit) const { return last().value - unit.value < in_.input_slots; }
 
-  int32_t find_input(UnitId unit) const {
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      if (inputs_[i].unit == unit.value) return static_cast<int32_t>(i);
+  static int32_t find_unit(const std::vector<InputSlot>& slots, UnitId unit) {
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i].unit == unit.value) return static_cast<int32_t>(i);
     }
     LONGSHORE_CHECK(false) << "the input of unit " << unit << " is in no slot";
     return kNone;
   }
+  int32_t find_input(UnitId unit) const { return find_unit(inputs_, unit); }
 
-  // A slot for the input of `unit`, which `op` writes: whatever used the slot comes before.
+  // The slot is for the input of `unit`, which `op` writes: whatever used the slot comes before.
+  static void claim(InputSlot& slot, UnitId unit, Op& op) {
+    op.after.push_back(slot.written);
+    op.after.insert(op.after.end(), slot.users.begin(), slot.users.end());
+    slot = {.unit = unit.value};
+  }
+
   int32_t claim_input(UnitId unit, Op& op) {
     const auto slot = static_cast<size_t>(unit.value) % inputs_.size();
-    InputSlot& place = inputs_[slot];
-    op.after.push_back(place.written);
-    op.after.insert(op.after.end(), place.users.begin(), place.users.end());
-    place = {.unit = unit.value};
+    claim(inputs_[slot], unit, op);
     return static_cast<int32_t>(slot);
   }
 
   void add_save(UnitId unit) {
-    InputSlot& place = inputs_[static_cast<size_t>(find_input(unit))];
-    const int32_t id = add({.kind = OpKind::kSaveInput,
-                            .unit = unit,
-                            .input = find_input(unit),
-                            .after = {place.written},
-                            .bytes = bytes_of(in_.input_bytes, unit)});
-    place.users.push_back(id);
+    InputSlot& from = inputs_[static_cast<size_t>(find_input(unit))];
+    Op save{.kind = OpKind::kSaveInput,
+            .unit = unit,
+            .input = find_input(unit),
+            .after = {from.written},
+            .bytes = bytes_of(in_.input_bytes, unit)};
+    const int32_t staging = next_staging_;
+    if (in_.input_staging > 0) {
+      save.staging = staging;
+      next_staging_ = (next_staging_ + 1) % in_.input_staging;
+      claim(staging_[static_cast<size_t>(staging)], unit, save);
+    }
+    const int32_t id = add(std::move(save));
+    from.users.push_back(id);
     saved_.push_back({unit, id});
+    if (in_.input_staging > 0) add_write(unit, staging, id);
+  }
+
+  // ---- Kept inputs on drives: written in the order of the units, read in the opposite one. The
+  // last of them never go to a drive: their staging slots still hold them when backward asks.
+
+  void choose_written() {
+    for (const UnitSpec& unit : in_.model->units) {
+      if (unit.id.value > 0 && is_saved(unit.id)) to_drives_.push_back(unit.id);
+    }
+    to_drives_.resize(to_drives_.size() - std::min(to_drives_.size(), staging_.size()));
+    to_read_ = to_drives_;
+  }
+
+  void add_write(UnitId unit, int32_t staging, int32_t saved) {
+    InputSlot& slot = staging_[static_cast<size_t>(staging)];
+    slot.written = saved;
+    if (std::ranges::find(to_drives_, unit) == to_drives_.end()) return;
+    const int32_t id = add({.kind = OpKind::kWriteInput,
+                            .unit = unit,
+                            .staging = staging,
+                            .after = {saved},
+                            .bytes = bytes_of(in_.staged_input_bytes, unit)});
+    slot.users.push_back(id);
+    saved_.back().second = id;
+  }
+
+  // Into the slot that was just emptied, what backward wants next.
+  void add_read_ahead(int32_t staging) {
+    if (to_read_.empty()) return;
+    const UnitId unit = to_read_.back();
+    to_read_.pop_back();
+    Op read{.kind = OpKind::kReadInput,
+            .unit = unit,
+            .staging = staging,
+            .after = {saved_as(unit)},
+            .bytes = bytes_of(in_.staged_input_bytes, unit)};
+    InputSlot& slot = staging_[static_cast<size_t>(staging)];
+    claim(slot, unit, read);
+    slot.written = add(std::move(read));
+  }
+
+  // The operation that put the unit's input where it is kept.
+  int32_t saved_as(UnitId unit) const {
+    const auto saved = std::ranges::find(saved_, unit, &std::pair<UnitId, int32_t>::first);
+    LONGSHORE_CHECK(saved != saved_.end()) << "the input of unit " << unit << " was not saved";
+    return saved->second;
   }
 
   void add_load(UnitId unit) {
@@ -180,12 +243,22 @@ class Builder {
       if (place.unit == unit.value) return;
     }
     Op load{.kind = OpKind::kLoadInput, .unit = unit, .bytes = bytes_of(in_.input_bytes, unit)};
-    const auto saved = std::ranges::find(saved_, unit, &std::pair<UnitId, int32_t>::first);
-    LONGSHORE_CHECK(saved != saved_.end()) << "the input of unit " << unit << " was not saved";
-    load.after.push_back(saved->second);
-    load.input = claim_input(unit, load);
+    if (in_.input_staging == 0) {
+      load.after.push_back(saved_as(unit));
+      add_loaded(std::move(load));
+      return;
+    }
+    const int32_t staging = find_unit(staging_, unit);
+    load.staging = staging;
+    load.after.push_back(staging_[static_cast<size_t>(staging)].written);
+    staging_[static_cast<size_t>(staging)].users.push_back(add_loaded(std::move(load)));
+    add_read_ahead(staging);
+  }
+
+  int32_t add_loaded(Op load) {
+    load.input = claim_input(load.unit, load);
     const auto slot = static_cast<size_t>(*load.input);
-    inputs_[slot].written = add(std::move(load));
+    return inputs_[slot].written = add(std::move(load));
   }
 
   // Loads for the visits ahead, as far as slots are free of inputs still to be read.
@@ -264,30 +337,69 @@ class Builder {
   int32_t next_gradient_ = 0;
   std::vector<int32_t> home_used_;  // by place of the ring: the last kUpdate
   int32_t next_home_ = 0;
-  std::vector<InputSlot> inputs_;  // by input slot
-  std::vector<std::pair<UnitId, int32_t>> saved_;
+  std::vector<InputSlot> inputs_;   // by input slot
+  std::vector<InputSlot> staging_;  // by staging slot
+  int32_t next_staging_ = 0;
+  std::vector<UnitId> to_drives_;  // whose inputs are written to drives, in their order
+  std::vector<UnitId> to_read_;    // those that are not read back yet
+  std::vector<std::pair<UnitId, int32_t>> saved_;  // and which operation ended that
   StepSchedule out_;
 };
 
 }  // namespace
 
 std::string_view name_of(Lane lane) {
-  constexpr std::string_view kNames[kLaneCount] = {"update",  "h2d",    "gather",
-                                                   "compute", "reduce", "d2h"};
+  constexpr std::string_view kNames[kLaneCount] = {"read",    "update", "h2d", "gather",
+                                                   "compute", "reduce", "d2h", "write"};
   return kNames[static_cast<size_t>(lane)];
 }
 
 std::string_view name_of(OpKind kind) {
-  constexpr std::string_view kNames[] = {"update",     "fetch",   "gather",
-                                         "load input", "forward", "backward",
-                                         "save input", "reduce",  "drain"};
+  constexpr std::string_view kNames[] = {"update",      "fetch",   "gather",   "read input",
+                                         "load input",  "forward", "backward", "save input",
+                                         "write input", "reduce",  "drain"};
   return kNames[static_cast<size_t>(kind)];
 }
 
 Lane lane_of(OpKind kind) {
-  constexpr Lane kLanes[] = {Lane::kUpdate,  Lane::kH2D, Lane::kGather, Lane::kH2D, Lane::kCompute,
-                             Lane::kCompute, Lane::kD2H, Lane::kReduce, Lane::kD2H};
+  constexpr Lane kLanes[] = {Lane::kUpdate, Lane::kH2D,     Lane::kGather,  Lane::kRead,
+                             Lane::kH2D,    Lane::kCompute, Lane::kCompute, Lane::kD2H,
+                             Lane::kWrite,  Lane::kReduce,  Lane::kD2H};
   return kLanes[static_cast<size_t>(kind)];
+}
+
+namespace {
+
+constexpr size_t first_track(size_t lane) {
+  size_t track = 0;
+  for (size_t i = 0; i < lane; ++i) track += kLaneWidths.at(i);
+  return track;
+}
+static_assert(first_track(kLaneCount) == kTrackCount);
+
+}  // namespace
+
+Lane lane_of_track(size_t track) {
+  size_t lane = 0;
+  while (lane + 1 < kLaneCount && first_track(lane + 1) <= track) ++lane;
+  return static_cast<Lane>(lane);
+}
+
+std::string name_of_track(size_t track) {
+  const Lane lane = lane_of_track(track);
+  std::string name(name_of(lane));
+  if (width_of(lane) == 1) return name;
+  return name + " " + std::to_string(track - first_track(static_cast<size_t>(lane)));
+}
+
+std::vector<size_t> tracks_of(const StepSchedule& schedule) {
+  std::array<size_t, kLaneCount> count{};
+  std::vector<size_t> tracks;
+  for (const Op& op : schedule.ops) {
+    const auto lane = static_cast<size_t>(lane_of(op.kind));
+    tracks.push_back(first_track(lane) + count[lane]++ % kLaneWidths[lane]);
+  }
+  return tracks;
 }
 
 StepSchedule build_schedule(const ScheduleInputs& inputs) {
@@ -295,6 +407,7 @@ StepSchedule build_schedule(const ScheduleInputs& inputs) {
   LONGSHORE_CHECK(inputs.gradient_ring == 0 || inputs.overlap == UpdateOverlap::kBackward)
       << "other updates need every unit's gradient at once";
   LONGSHORE_CHECK(inputs.input_slots == 0 || inputs.input_slots >= 2) << inputs.input_slots;
+  LONGSHORE_CHECK(inputs.input_staging == 0 || inputs.input_slots > 0) << inputs.input_staging;
   return Builder(inputs).build();
 }
 

@@ -1,5 +1,6 @@
 // simulate_schedule: when each operation of a schedule runs if all take the times given: an event
-// simulation, deterministic, without a device. Pure, any thread.
+// simulation, deterministic, without a device. Where a lane may have several operations under way
+// they share the drive's rate, so each has it for itself after the one before. Pure, any thread.
 #pragma once
 
 #include <array>

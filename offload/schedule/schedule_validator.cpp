@@ -35,8 +35,9 @@ struct Place {
 struct UnitState {
   Memory home_parameters;
   Memory home_gradient;  // where there is no ring
-  Memory kept_input;
-  Place waiting;  // the gradient of a unit that lends
+  Memory kept_input;     // on the host, where nothing is staged
+  Memory drive_input;    // on the drives
+  Place waiting;         // the gradient of a unit that lends
   bool trainable = false;
   bool lends = false;
   int32_t adders = 0;  // backward operations that still add to its gradient
@@ -45,6 +46,8 @@ struct UnitState {
   bool reduced = false;
   bool drained = false;
   bool saved = false;
+  bool written = false;
+  bool read_back = false;
   bool loaded = false;
 };
 
@@ -60,6 +63,7 @@ class Validator {
     make_places(slots_, slots, "slot ");
     make_places(buffers_, in_.gradient_buffers, "gradient buffer ");
     make_places(inputs_, in_.input_slots, "input slot ");
+    make_places(staging_, in_.input_staging, "staging slot ");
     make_places(ring_, in_.gradient_ring, "place at home ");
     const std::vector<UnitId> order = visit_order(*in_.model, in_.pass);
     for (size_t i = 0; i < order.size(); ++i) {
@@ -93,6 +97,7 @@ class Validator {
       state.home_parameters.name = "the parameters of " + name + " at home";
       state.home_gradient.name = "the gradient of " + name + " at home";
       state.kept_input.name = "the kept input of " + name + " on the host";
+      state.drive_input.name = "the kept input of " + name + " on the drives";
       state.waiting.memory.name = "the waiting gradient of " + name;
       state.waiting.unit = unit.id;
       state.trainable = unit.has_trainable();
@@ -158,7 +163,8 @@ class Validator {
         continue;
       }
       const OpKind kind = schedule_.ops[static_cast<size_t>(other)].kind;
-      expect(lane_of(kind) != lane_of(op.kind), "waits for " + text_of(other) + " of its own lane");
+      expect(lane_of(kind) != lane_of(op.kind) || width_of(lane_of(kind)) > 1,
+             "waits for " + text_of(other) + " of its own lane");
     }
     expect(op.bytes >= 0, "has " + std::to_string(op.bytes) + " bytes");
   }
@@ -173,6 +179,8 @@ class Validator {
     expect(!op.home || (is({kUpdate, kDrain}) && in_.gradient_ring > 0), "uses no place at home");
     expect(!op.input || is({kForward, kBackward, kSaveInput, kLoadInput}), "uses no input slot");
     expect(!op.output || is({kForward}), "has no output");
+    const bool staged = is({kSaveInput, kWriteInput, kReadInput, kLoadInput});
+    expect(!op.staging || (staged && in_.input_staging > 0), "uses no staging slot");
   }
 
   void visit(const Op& op) {
@@ -183,6 +191,8 @@ class Validator {
         return fetch(op);
       case OpKind::kGather:
         return gather(op);
+      case OpKind::kReadInput:
+        return read_input(op);
       case OpKind::kLoadInput:
         return load_input(op);
       case OpKind::kForward:
@@ -191,6 +201,8 @@ class Validator {
         return backward(op);
       case OpKind::kSaveInput:
         return save_input(op);
+      case OpKind::kWriteInput:
+        return write_input(op);
       case OpKind::kReduce:
         return reduce(op);
       case OpKind::kDrain:
@@ -398,16 +410,48 @@ class Validator {
     expect(in_.pass == Pass::kTrain, "nothing is kept in this pass");
     expect(!unit.saved, "the input is saved twice");
     unit.saved = true;
-    write(unit.kept_input);
+    if (in_.input_staging == 0) {
+      write(unit.kept_input);
+    } else if (Place* staging = place(staging_, op.staging, "staging slot")) {
+      put(*staging, op.unit, true);
+    }
     Place* slot = place(inputs_, op.input, "input slot");
     if (slot != nullptr && holds(*slot, op.unit)) read(slot->memory);
+  }
+
+  // The staging slot has the unit's input, and the operation reads it.
+  void take_staged(const Op& op) {
+    Place* staging = place(staging_, op.staging, "staging slot");
+    if (staging == nullptr || !holds(*staging, op.unit)) return;
+    read(staging->memory);
+    staging->used = true;
+  }
+
+  void write_input(const Op& op) {
+    UnitState& unit = state(op.unit);
+    expect(!unit.written, "the input is written twice");
+    unit.written = true;
+    take_staged(op);
+    write(unit.drive_input);
+  }
+
+  void read_input(const Op& op) {
+    UnitState& unit = state(op.unit);
+    expect(unit.written, "the input is not on the drives");
+    unit.read_back = true;
+    read(unit.drive_input);
+    if (Place* staging = place(staging_, op.staging, "staging slot")) put(*staging, op.unit, true);
   }
 
   void load_input(const Op& op) {
     UnitState& unit = state(op.unit);
     expect(unit.saved, "the input was not saved");
     unit.loaded = true;
-    read(unit.kept_input);
+    if (in_.input_staging == 0) {
+      read(unit.kept_input);
+    } else {
+      take_staged(op);
+    }
     if (Place* slot = place(inputs_, op.input, "input slot")) put(*slot, op.unit, true);
   }
 
@@ -417,7 +461,7 @@ class Validator {
     expect(computed_ >= compute_order_.size(), "the pass ends after " + std::to_string(computed_) +
                                                    " of " + std::to_string(compute_order_.size()) +
                                                    " visits");
-    for (const std::vector<Place>* places : {&slots_, &inputs_, &ring_}) {
+    for (const std::vector<Place>* places : {&slots_, &inputs_, &staging_, &ring_}) {
       for (const Place& place : *places) {
         expect(!place.unit || place.used, place.memory.name + " ends with " +
                                               unit_text(place.unit.value_or(UnitId())) +
@@ -428,6 +472,7 @@ class Validator {
       const UnitState& unit = units_[i];
       const std::string name = unit_text(UnitId(static_cast<int32_t>(i)));
       expect(unit.loaded || !unit.saved, "the input of " + name + " is saved for nobody");
+      expect(unit.read_back || !unit.written, "the input of " + name + " is written for nobody");
       if (in_.pass != Pass::kTrain || !unit.trainable) continue;
       expect(unit.drained, "the gradient of " + name + " is never drained");
       expect(unit.updated || in_.overlap == UpdateOverlap::kNone, name + " is never updated");
@@ -438,7 +483,7 @@ class Validator {
   const ScheduleInputs& in_;
   HappensBefore before_;
   std::vector<UnitState> units_;
-  std::vector<Place> slots_, buffers_, inputs_, ring_;
+  std::vector<Place> slots_, buffers_, inputs_, staging_, ring_;
   std::vector<std::pair<OpKind, UnitId>> compute_order_;
   size_t computed_ = 0;
   int32_t now_ = kNobody;  // the operation that is looked at
@@ -459,6 +504,7 @@ std::string describe_op(const StepSchedule& schedule, int32_t index) {
   if (op.home) text += " home " + std::to_string(*op.home);
   if (op.input) text += " input " + std::to_string(*op.input);
   if (op.output) text += " output " + std::to_string(*op.output);
+  if (op.staging) text += " staging " + std::to_string(*op.staging);
   return text;
 }
 

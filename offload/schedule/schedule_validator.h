@@ -4,7 +4,7 @@
 // 1. No two operations touch the same memory, one of them writing, unless one happens before the
 //    other (happens_before.h) in the order of issue. Memory is: a unit's parameters and its
 //    gradient at home, slots, gradient buffers, waiting gradients, input slots, kept inputs on the
-//    host.
+//    host, staging slots, kept inputs on the drives.
 // 2. Issued one by one, every operation finds what it needs: compute its units gathered in its
 // slots,
 //    its input, an unused gradient buffer; a reduction and a drain the whole gradient; and so on.

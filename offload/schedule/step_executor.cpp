@@ -27,6 +27,15 @@ std::string text_of(const std::exception_ptr& error) {
 
 }  // namespace
 
+LaneStreams make_lane_streams(
+    const std::function<std::unique_ptr<Stream>(Lane lane, const std::string& name)>& make) {
+  LaneStreams streams;
+  for (size_t track = 0; track < kTrackCount; ++track) {
+    streams[track] = make(lane_of_track(track), name_of_track(track));
+  }
+  return streams;
+}
+
 void HostWaits::count(const std::string& reason) {
   const auto found = std::ranges::find(counts_, reason, &std::pair<std::string, int64_t>::first);
   if (found == counts_.end()) {
@@ -45,6 +54,7 @@ double StepExecutor::now() const {
 
 void StepExecutor::run(const StepSchedule& schedule, StepWork& work) {
   times_.assign(schedule.ops.size(), {});
+  const std::vector<size_t> tracks = tracks_of(schedule);
   std::vector<Event> events;
   events.reserve(schedule.ops.size());
   std::vector<Event> after;
@@ -52,9 +62,9 @@ void StepExecutor::run(const StepSchedule& schedule, StepWork& work) {
     const Op& op = schedule.ops[i];
     after.clear();
     for (int32_t before : op.after) after.push_back(events.at(static_cast<size_t>(before)));
-    Stream& lane = *lanes_->at(static_cast<size_t>(lane_of(op.kind)));
+    Stream& stream = *lanes_->at(tracks[i]);
     events.push_back(
-        lane.enqueue(after, [this, &op, &work, time = &times_[i]] { run_op(op, work, *time); }));
+        stream.enqueue(after, [this, &op, &work, time = &times_[i]] { run_op(op, work, *time); }));
   }
   for (const Event& event : events) {
     try {

@@ -1,6 +1,6 @@
-// StepExecutor: runs a schedule: every operation on its lane's stream, when its lane's earlier
+// StepExecutor: runs a schedule: every operation on its track's stream, when its track's earlier
 // operations and those it waits for are done. Owned by the engine; its thread calls run(), the work
-// itself is called on the lanes' threads, several operations at once.
+// itself is called on the streams' threads, several operations at once.
 #pragma once
 
 #include <array>
@@ -18,10 +18,12 @@
 
 namespace longshore {
 
-// One stream for each lane, by Lane.
-using LaneStreams = std::array<std::unique_ptr<Stream>, kLaneCount>;
+// One stream for each track.
+using LaneStreams = std::array<std::unique_ptr<Stream>, kTrackCount>;
+LaneStreams make_lane_streams(
+    const std::function<std::unique_ptr<Stream>(Lane lane, const std::string& name)>& make);
 
-// What operations do. Called by several lanes at once, by one lane in the order of the schedule.
+// What operations do. Called by several tracks at once, by one in the order of the schedule.
 class StepWork {
  public:
   virtual ~StepWork() = default;

@@ -2,12 +2,16 @@
 // value: `build_schedule` makes it from the pass plan before the first step, `validate_schedule`
 // proves it, `StepExecutor` runs it, `print_schedule` shows it. Pure data, no device, any thread.
 //
-// A lane runs its operations one after the other, in the order of the schedule; lanes run side by
-// side. Every wait between lanes is written down in `after`.
+// Lanes run side by side. A lane begins its operations in the order of the schedule, and so many of
+// them are under way at once as it is wide: an operation begins when the one that many places
+// before it in its lane is done. So a lane of width 1 runs them one after the other. Every other
+// wait is written down in `after`.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,20 +20,34 @@
 
 namespace longshore {
 
-enum class Lane : uint8_t { kUpdate, kH2D, kGather, kCompute, kReduce, kD2H };
-inline constexpr size_t kLaneCount = 6;
+enum class Lane : uint8_t { kRead, kUpdate, kH2D, kGather, kCompute, kReduce, kD2H, kWrite };
+inline constexpr size_t kLaneCount = 8;
 std::string_view name_of(Lane lane);
 
+// By lane. Two operations on drives at once: the queue of a drive never runs dry between them.
+inline constexpr std::array<size_t, kLaneCount> kLaneWidths = {2, 1, 1, 1, 1, 1, 1, 2};
+constexpr size_t width_of(Lane lane) {
+  return kLaneWidths.at(static_cast<size_t>(lane));
+}
+
+// A track: every width-th operation of a lane, so each after the other. A lane of width 1 is one.
+inline constexpr size_t kTrackCount = 10;
+Lane lane_of_track(size_t track);
+// "compute"; "read 0" and "read 1".
+std::string name_of_track(size_t track);
+
 enum class OpKind : uint8_t {
-  kUpdate,     // kUpdate: applies the unit's pending update at home
-  kFetch,      // kH2D: the unit's parameters from home to its slot; with a gather, the rank's part
-  kGather,     // kGather: completes the slot from the other ranks' parts
-  kLoadInput,  // kH2D: the unit's kept inputs back from the host
-  kForward,    // kCompute: all micro-batches through the unit
-  kBackward,   // kCompute: gradients of the unit; of the last unit with its forward and the loss
-  kSaveInput,  // kD2H: the unit's kept inputs to the host
-  kReduce,     // kReduce: sums the unit's gradient over ranks
-  kDrain,      // kD2H: casts the rank's part of the gradient, sums its squares, copies it home
+  kUpdate,      // kUpdate: applies the unit's pending update at home
+  kFetch,       // kH2D: the unit's parameters from home to its slot; with a gather, the rank's part
+  kGather,      // kGather: completes the slot from the other ranks' parts
+  kReadInput,   // kRead: the unit's kept inputs from the drives to a staging slot on the host
+  kLoadInput,   // kH2D: the unit's kept inputs back from the host
+  kForward,     // kCompute: all micro-batches through the unit
+  kBackward,    // kCompute: gradients of the unit; of the last unit with its forward and the loss
+  kSaveInput,   // kD2H: the unit's kept inputs to the host
+  kWriteInput,  // kWrite: the unit's kept inputs from their staging slot to the drives
+  kReduce,      // kReduce: sums the unit's gradient over ranks
+  kDrain,       // kD2H: casts the rank's part of the gradient, sums its squares, copies it home
 };
 std::string_view name_of(OpKind kind);
 Lane lane_of(OpKind kind);
@@ -50,7 +68,11 @@ struct Op {
   std::optional<int32_t> input =
       {};  // kForward, kBackward: read; kSaveInput: read; kLoadInput: written
   std::optional<int32_t> output = {};  // kForward: where the next unit's input is written
-  // Indices of earlier operations of other lanes that must be done before this one begins.
+  // Staging slot on the host, where inputs go on to drives: kSaveInput, kReadInput: written;
+  // kWriteInput, kLoadInput: read.
+  std::optional<int32_t> staging = {};
+  // Indices of earlier operations that must be done before this one begins, beside what its lane
+  // waits for.
   std::vector<int32_t> after = {};
   Bytes bytes = 0;  // that cross the lane's link; 0 for compute
 };
@@ -58,6 +80,9 @@ struct Op {
 struct StepSchedule {
   std::vector<Op> ops;  // in the order in which they are issued
 };
+
+// The track of every operation.
+std::vector<size_t> tracks_of(const StepSchedule& schedule);
 
 // Of a run.
 struct PassSchedules {
@@ -81,12 +106,14 @@ struct ScheduleInputs {
   bool reduces = false;  // gradients are summed over several ranks
   int32_t gradient_buffers = 2;
   int32_t input_slots = 0;  // > 0: inputs are offloaded to the host through so many; at least 2
+  // > 0: offloaded inputs go on to drives, through so many slots on the host
+  int32_t input_staging = 0;
   UpdateOverlap overlap = UpdateOverlap::kForward;
   // kBackward: > 0: units take turns in so many places for gradients at home; else each has its own
   int32_t gradient_ring = 0;
   // Bytes of an operation on the unit, by unit; empty: not known.
   std::vector<Bytes> fetch_bytes = {}, gather_bytes = {}, reduce_bytes = {}, drain_bytes = {},
-                     input_bytes = {}, update_bytes = {};
+                     input_bytes = {}, staged_input_bytes = {}, update_bytes = {};
 };
 
 // CheckFailure where the inputs contradict each other.

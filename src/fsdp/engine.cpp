@@ -60,14 +60,14 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
 }
 
 void Engine::make_lanes(const std::optional<StreamDelays>& delays) {
-  for (size_t i = 0; i < kLaneCount; ++i) {
-    const auto lane = static_cast<Lane>(i);
+  lanes_ = make_lane_streams([this, &delays](Lane lane, const std::string& name) {
     std::function<void()> prepare;
+    const bool of_host = lane == Lane::kUpdate || lane == Lane::kRead || lane == Lane::kWrite;
     // Copies and collectives before kernels: whoever waits for them would leave the device idle.
     const bool urgent = lane != Lane::kCompute;
-    if (lane != Lane::kUpdate) prepare = [this, urgent] { device_.adopt_lane(urgent); };
-    lanes_[i] = std::make_unique<ThreadStream>(std::string(name_of(lane)), delays, prepare);
-  }
+    if (!of_host) prepare = [this, urgent] { device_.adopt_lane(urgent); };
+    return std::make_unique<ThreadStream>(name, delays, prepare);
+  });
   executor_ = std::make_unique<StepExecutor>(&lanes_, groups_.report_failure);
 }
 
@@ -143,7 +143,7 @@ std::unique_ptr<InputOffload> Engine::make_input_offload() {
   const bool cuda = plan_.device == DeviceKind::kCuda;
   if (plan_.nvme.inputs) {
     NvmeInputOptions options =
-        nvme_input_options(plan_.nvme, plan_.offloaded_inputs, plan_.micro_batches, groups_.rank);
+        nvme_input_options(plan_.nvme, plan_.schedules.train, plan_.micro_batches, groups_.rank);
     options.register_with_gpus = cuda;
     auto drives = std::make_unique<NvmeInputs>(options, drive_opener(StateFile::kInputs), &pool_);
     offload = std::make_unique<InputOffload>(std::move(drives), &device_.copies());

@@ -26,34 +26,30 @@ InputOffload::InputOffload(const std::vector<Bytes>& unit_bytes, int64_t micro_b
 InputOffload::InputOffload(std::unique_ptr<NvmeInputs> drives, CopyEngine* copies)
     : copies_(copies), drives_(std::move(drives)) {}
 
-void InputOffload::save(UnitId unit, const CarryStore& carry, int32_t micro_batches) {
-  const auto copy = [&](Places places) {
-    for (int32_t i = 0; i < micro_batches; ++i) {
-      const std::span<std::byte> home = places[static_cast<size_t>(i)];
-      copies_->to_host(home, carry.saved_bytes(unit, i).first(home.size()));
-    }
-    copies_->finish();
-  };
-  if (drives_) {
-    drives_->save(unit, micro_batches, copy);
-  } else {
-    copy(places_.at(static_cast<size_t>(unit.value)));
-  }
+std::vector<std::span<std::byte>> InputOffload::places(UnitId unit,
+                                                       std::optional<int32_t> staging) const {
+  LONGSHORE_CHECK(staging.has_value() == (drives_ != nullptr)) << "unit " << unit;
+  return drives_ ? drives_->places(unit, *staging) : places_.at(static_cast<size_t>(unit.value));
 }
 
-void InputOffload::load(UnitId unit, CarryStore& carry, int32_t micro_batches) {
-  const auto copy = [&](Places places) {
-    for (int32_t i = 0; i < micro_batches; ++i) {
-      const std::span<const std::byte> home = places[static_cast<size_t>(i)];
-      copies_->to_device(carry.loaded_bytes(unit, i).first(home.size()), home);
-    }
-    copies_->finish();
-  };
-  if (drives_) {
-    drives_->load(unit, micro_batches, copy);
-  } else {
-    copy(places_.at(static_cast<size_t>(unit.value)));
+void InputOffload::save(UnitId unit, std::optional<int32_t> staging, const CarryStore& carry,
+                        int32_t micro_batches) {
+  const std::vector<std::span<std::byte>> home = places(unit, staging);
+  for (int32_t i = 0; i < micro_batches; ++i) {
+    const std::span<std::byte> place = home.at(static_cast<size_t>(i));
+    copies_->to_host(place, carry.saved_bytes(unit, i).first(place.size()));
   }
+  copies_->finish();
+}
+
+void InputOffload::load(UnitId unit, std::optional<int32_t> staging, CarryStore& carry,
+                        int32_t micro_batches) {
+  const std::vector<std::span<std::byte>> home = places(unit, staging);
+  for (int32_t i = 0; i < micro_batches; ++i) {
+    const std::span<const std::byte> place = home.at(static_cast<size_t>(i));
+    copies_->to_device(carry.loaded_bytes(unit, i).first(place.size()), place);
+  }
+  copies_->finish();
 }
 
 Bytes InputOffload::host_bytes() const {

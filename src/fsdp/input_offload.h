@@ -1,6 +1,7 @@
 // InputOffload: where the units' kept inputs are between forward and backward: in one arena of host
 // memory, or on the drives behind staging slots. Of the plan's exact size; owned by the engine.
-// save() is for the D2H lane, load() for the H2D lane, of different units at the same time.
+// save() is for the D2H lane, load() for the H2D lane, of different units at the same time; the
+// read and write lanes move staging slots to and from the drives.
 #pragma once
 
 #include <memory>
@@ -24,16 +25,19 @@ class InputOffload {
   // On the drives.
   InputOffload(std::unique_ptr<NvmeInputs> drives, CopyEngine* copies);
 
-  // Copies the unit's inputs of the first `micro_batches` micro-batches.
-  void save(UnitId unit, const CarryStore& carry, int32_t micro_batches);
-  void load(UnitId unit, CarryStore& carry, int32_t micro_batches);
+  // Copies the unit's inputs of the first `micro_batches` micro-batches, to the staging slot and
+  // from it where inputs are on drives.
+  void save(UnitId unit, std::optional<int32_t> staging, const CarryStore& carry,
+            int32_t micro_batches);
+  void load(UnitId unit, std::optional<int32_t> staging, CarryStore& carry, int32_t micro_batches);
 
   Bytes host_bytes() const;
   // Null where inputs are in host memory.
-  const NvmeInputs* drives() const { return drives_.get(); }
+  NvmeInputs* drives() const { return drives_.get(); }
 
  private:
-  using Places = std::span<const std::span<std::byte>>;
+  // Where the unit's inputs are on the host, by micro-batch.
+  std::vector<std::span<std::byte>> places(UnitId unit, std::optional<int32_t> staging) const;
 
   CopyEngine* copies_;
   std::optional<PinnedArena> arena_;

@@ -20,11 +20,11 @@ void PassWork::run(const Op& op) {
     case OpKind::kGather:
       parts_.prefetcher->gather(op.slots.front());
       return;
+    case OpKind::kReadInput:
     case OpKind::kLoadInput:
-      parts_.inputs->load(op.unit, parts_.runner->carry(), parts_.runner->micro_batches());
-      return;
     case OpKind::kSaveInput:
-      parts_.inputs->save(op.unit, parts_.runner->carry(), parts_.runner->micro_batches());
+    case OpKind::kWriteInput:
+      move_input(op);
       return;
     case OpKind::kForward:
     case OpKind::kBackward:
@@ -48,6 +48,27 @@ void PassWork::update(const Op& op) {
   if (updated && parts_.node != nullptr && !parts_.updates_in_backward) {
     parts_.node->publish(op.unit, parts_.prefetcher->version());
   }
+}
+
+void PassWork::move_input(const Op& op) {
+  const bool fills = op.kind == OpKind::kSaveInput || op.kind == OpKind::kReadInput;
+  if (op.staging && fills) staging_.claim(*op.staging, op.unit);
+  if (op.staging && !fills) staging_.check(*op.staging, op.unit);
+  const int32_t micro_batches = parts_.runner->micro_batches();
+  switch (op.kind) {
+    case OpKind::kSaveInput:
+      parts_.inputs->save(op.unit, op.staging, parts_.runner->carry(), micro_batches);
+      break;
+    case OpKind::kWriteInput:
+      parts_.inputs->drives()->write(op.unit, *op.staging, micro_batches);
+      break;
+    case OpKind::kReadInput:
+      parts_.inputs->drives()->read(op.unit, *op.staging, micro_batches);
+      break;
+    default:
+      parts_.inputs->load(op.unit, op.staging, parts_.runner->carry(), micro_batches);
+  }
+  if (op.staging && !fills) staging_.free(*op.staging, op.unit);
 }
 
 void PassWork::compute(const Op& op) {

@@ -35,18 +35,22 @@ class PassWork final : public StepWork {
   };
   // All parts must outlive the work.
   explicit PassWork(const Parts& parts)
-      : parts_(parts), gradients_("gradient buffer", parts.gradient_buffers) {}
+      : parts_(parts),
+        gradients_("gradient buffer", parts.gradient_buffers),
+        staging_("staging slot", static_cast<int32_t>(NvmeInputs::kStagingSlots)) {}
 
   void run(const Op& op) override;
 
  private:
   void update(const Op& op);
+  void move_input(const Op& op);
   void compute(const Op& op);
   void reduce(const Op& op);
   void drain(const Op& op);
 
   Parts parts_;
   PlaceHolders gradients_;  // the device's gradient buffers
+  PlaceHolders staging_;    // slots of inputs on their way to drives and back
 };
 
 }  // namespace longshore

@@ -5,16 +5,20 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <thread>
 
 #include "tests/nvme/store_fixture.h"
 
 namespace longshore {
 namespace {
 
-// Inputs of five units, of two sizes; the first unit has none, the fifth stays on the device.
+// Inputs of five units, of two sizes; the last two stay in their slots.
 NvmeInputOptions five_units(int drives) {
   NvmeInputOptions options;
-  options.unit_bytes = {0, 3 * 9000, 3 * 9000, 3 * 40000, 0, 3 * 9000, 3 * 40000};
+  for (const int32_t unit : {1, 2, 3, 5, 6}) {
+    options.saved.push_back({UnitId(unit), 3 * (unit % 3 == 0 ? 40000 : 9000)});
+  }
+  options.written = {UnitId(1), UnitId(2), UnitId(3)};
   options.micro_batches = 3;
   options.geometry.chunk_bytes = 4 * kBlockBytes;
   options.geometry.weights = {2, 1, 3};
@@ -22,35 +26,50 @@ NvmeInputOptions five_units(int drives) {
   return options;
 }
 
-constexpr int32_t kSaved[] = {1, 2, 3, 5, 6};
-
 std::byte value_of(int32_t step, int32_t unit, size_t micro_batch, size_t at) {
   return static_cast<std::byte>(static_cast<size_t>(step * 7 + unit * 31) + micro_batch * 57 +
                                 at % 251);
 }
 
-// Forward and backward of one step; an error ends it. Counts the bytes that came back wrong.
+void fill(NvmeInputs& inputs, int32_t step, int32_t unit, int32_t slot, int32_t micro_batches) {
+  const auto places = inputs.places(UnitId(unit), slot);
+  for (size_t i = 0; i < static_cast<size_t>(micro_batches); ++i) {
+    for (size_t at = 0; at < places[i].size(); ++at) places[i][at] = value_of(step, unit, i, at);
+  }
+}
+
+// Bytes that are wrong.
+int64_t count_wrong(NvmeInputs& inputs, int32_t step, int32_t unit, int32_t slot,
+                    int32_t micro_batches) {
+  int64_t wrong = 0;
+  const auto places = inputs.places(UnitId(unit), slot);
+  for (size_t i = 0; i < static_cast<size_t>(micro_batches); ++i) {
+    for (size_t at = 0; at < places[i].size(); ++at) {
+      wrong += places[i][at] != value_of(step, unit, i, at);
+    }
+  }
+  return wrong;
+}
+
+// Forward and backward of one step, as a schedule has them; an error ends it. Counts the bytes that
+// came back wrong.
 int64_t run_step(NvmeInputs& inputs, int32_t step, int32_t micro_batches) {
   int64_t wrong = 0;
-  for (const int32_t unit : kSaved) {
-    inputs.save(UnitId(unit), micro_batches, [&](auto places) {
-      EXPECT_EQ(places.size(), static_cast<size_t>(micro_batches));
-      for (size_t i = 0; i < places.size(); ++i) {
-        for (size_t at = 0; at < places[i].size(); ++at) {
-          places[i][at] = value_of(step, unit, i, at);
-        }
-      }
-    });
+  for (const int32_t unit : {1, 2, 3}) {
+    const int32_t slot = unit == 2 ? 1 : 0;
+    fill(inputs, step, unit, slot, micro_batches);
+    inputs.write(UnitId(unit), slot, micro_batches);
   }
-  for (size_t u = std::size(kSaved); u-- > 0;) {
-    inputs.load(UnitId(kSaved[u]), micro_batches, [&](auto places) {
-      for (size_t i = 0; i < places.size(); ++i) {
-        for (size_t at = 0; at < places[i].size(); ++at) {
-          wrong += places[i][at] != value_of(step, kSaved[u], i, at);
-        }
-      }
-    });
-  }
+  fill(inputs, step, 5, 1, micro_batches);
+  fill(inputs, step, 6, 0, micro_batches);
+  wrong += count_wrong(inputs, step, 6, 0, micro_batches);
+  inputs.read(UnitId(3), 0, micro_batches);
+  wrong += count_wrong(inputs, step, 5, 1, micro_batches);
+  inputs.read(UnitId(2), 1, micro_batches);
+  wrong += count_wrong(inputs, step, 3, 0, micro_batches);
+  inputs.read(UnitId(1), 0, micro_batches);
+  wrong += count_wrong(inputs, step, 2, 1, micro_batches);
+  wrong += count_wrong(inputs, step, 1, 0, micro_batches);
   return wrong;
 }
 
@@ -67,29 +86,33 @@ TEST(NvmeInputs, GiveBackWhatWasSaved) {
     // Two slots of three inputs of the largest unit, in whole blocks.
     EXPECT_EQ(inputs.host_bytes(), 2 * 3 * 10 * kBlockBytes);
     for (int32_t step = 0; step < 4; ++step) EXPECT_EQ(run_step(inputs, step, 3), 0);
-    // Units 1, 2 and 3: the slots still hold 5 and 6.
-    const DriveTraffic planned = NvmeInputs::planned_traffic(options);
-    EXPECT_EQ(planned.written, 3 * (3 + 3 + 10) * kBlockBytes);
-    EXPECT_EQ(inputs.traffic().written, 4 * planned.written);
-    EXPECT_EQ(inputs.traffic().read, 4 * planned.read);
+    const Bytes planned = 3 * (3 + 3 + 10) * kBlockBytes;
+    EXPECT_EQ(inputs.traffic().written, 4 * planned);
+    EXPECT_EQ(inputs.traffic().read, 4 * planned);
     // Steps with fewer micro-batches, or none, move fewer bytes.
     EXPECT_EQ(run_step(inputs, 4, 1), 0);
     EXPECT_EQ(run_step(inputs, 5, 0), 0);
     EXPECT_EQ(run_step(inputs, 6, 3), 0);
-    EXPECT_EQ(inputs.traffic().written, 5 * planned.written + planned.written / 3);
+    EXPECT_EQ(inputs.traffic().written, 5 * planned + planned / 3);
   }
 }
 
-TEST(NvmeInputs, NeedNoDriveWhereTheSlotsHoldAll) {
-  WorkerPool pool(1);
+// Goal: several units are on their way at once, and none waits for another one's bytes.
+TEST(NvmeInputs, AreWrittenAndReadSideBySide) {
+  WorkerPool pool(2);
   SimDrives sim;
-  sim.injectors = {[](int64_t, const BlockOp&) { return SimFault{.error_number = EIO}; }};
-  NvmeInputOptions options = five_units(1);
-  options.unit_bytes = {0, 0, 0, 0, 0, 3 * 9000, 3 * 40000};
-  NvmeInputs inputs(options, sim.maker(), &pool);
-  EXPECT_EQ(NvmeInputs::planned_traffic(options).written, 0);
-  for (const int32_t unit : {5, 6}) inputs.save(UnitId(unit), 3, [](auto) {});
-  for (const int32_t unit : {6, 5}) inputs.load(UnitId(unit), 3, [](auto) {});
+  sim.injectors = {harmless_faults(1, 0.3)};
+  NvmeInputs inputs(five_units(1), sim.maker(), &pool);
+  const auto both = [&](auto&& first, auto&& second) {
+    std::thread other(second);
+    first();
+    other.join();
+  };
+  fill(inputs, 0, 1, 0, 3);
+  fill(inputs, 0, 3, 1, 3);
+  both([&] { inputs.write(UnitId(1), 0, 3); }, [&] { inputs.write(UnitId(3), 1, 3); });
+  both([&] { inputs.read(UnitId(3), 0, 3); }, [&] { inputs.read(UnitId(1), 1, 3); });
+  EXPECT_EQ(count_wrong(inputs, 0, 3, 0, 3) + count_wrong(inputs, 0, 1, 1, 3), 0);
 }
 
 // Every operation goes wrong once, in every way: the same bytes or an error, never other bytes.
@@ -140,9 +163,9 @@ TEST(NvmeInputs, RefuseWhatTheScheduleNeverAsks) {
   WorkerPool pool(1);
   SimDrives sim;
   NvmeInputs inputs(five_units(1), sim.maker(), &pool);
-  EXPECT_THROW(inputs.load(UnitId(5), 3, [](auto) {}), CheckFailure) << "never saved";
-  inputs.save(UnitId(1), 3, [](auto) {});
-  EXPECT_THROW(inputs.save(UnitId(1), 3, [](auto) {}), CheckFailure) << "saved and not loaded";
+  EXPECT_THROW(inputs.read(UnitId(5), 0, 3), CheckFailure) << "never written";
+  EXPECT_THROW(inputs.write(UnitId(4), 0, 3), CheckFailure) << "never saved";
+  EXPECT_THROW(inputs.write(UnitId(1), 0, 4), CheckFailure) << "a fourth micro-batch";
 }
 
 }  // namespace

@@ -101,6 +101,11 @@ TEST(ScheduleBuilderValidity, OperationsMisplacedOrDoubledAreCaught) {
     if (input) input = *input == 0 ? 1 : 0;
     return input.has_value();
   });
+  expect_found("another staging slot", [](StepSchedule& schedule, size_t op) {
+    std::optional<int32_t>& staging = schedule.ops[op].staging;
+    if (staging) staging = *staging == 0 ? 1 : 0;
+    return staging.has_value();
+  });
   expect_found("the unit after it", [](StepSchedule& schedule, size_t op) {
     ++schedule.ops[op].unit.value;
     return true;
@@ -200,7 +205,42 @@ TEST(ScheduleBuilderValidity, GradientsTakeTurnsAtHome) {
   }
 }
 
-// Goal: inputs that go to the host and back cost a step nothing while compute takes longer.
+// Goal: inputs are written in the order of the units and read in the opposite one, each as soon as
+// a staging slot is free; the last ones stay in their slots.
+TEST(ScheduleBuilderValidity, InputsTakeTurnsOnTheirWayToDrives) {
+  for (const int32_t staging : {1, 2, 3, 8}) {
+    const ScheduleCase options{
+        .blocks = 7, .frozen = {}, .input_slots = 2, .input_staging = staging};
+    const ModelSpec model = make_case_model(options);
+    const StepSchedule schedule = build_schedule(make_case_inputs(options, model));
+    std::vector<int32_t> saved, written, read, loaded;
+    for (const Op& op : schedule.ops) {
+      if (op.kind == OpKind::kSaveInput) saved.push_back(op.unit.value);
+      if (op.kind == OpKind::kWriteInput) written.push_back(op.unit.value);
+      if (op.kind == OpKind::kReadInput) read.push_back(op.unit.value);
+      if (op.kind == OpKind::kLoadInput) loaded.push_back(op.unit.value);
+      if (op.kind == OpKind::kSaveInput) {
+        EXPECT_EQ(op.staging, (op.unit.value - 1) % staging);
+      }
+      if (op.kind != OpKind::kReadInput) continue;
+      const Op& emptied = schedule.ops[static_cast<size_t>(op.after.back())];
+      EXPECT_EQ(emptied.kind, OpKind::kLoadInput);
+      EXPECT_EQ(emptied.unit.value, op.unit.value + staging);
+      EXPECT_EQ(emptied.staging, op.staging);
+    }
+    EXPECT_EQ(saved, (std::vector<int32_t>{1, 2, 3, 4, 5, 6}));
+    std::vector<int32_t> expected = saved;
+    expected.resize(static_cast<size_t>(std::max(0, 6 - staging)));
+    EXPECT_EQ(written, expected);
+    std::ranges::reverse(expected);
+    EXPECT_EQ(read, expected);
+    std::ranges::reverse(saved);
+    EXPECT_EQ(loaded, saved);
+  }
+}
+
+// Goal: inputs that go to the host and back, or on to drives, cost a step nothing while compute
+// takes longer.
 TEST(ScheduleBuilderValidity, KeptInputsHideBehindCompute) {
   const auto seconds = [](const ScheduleCase& options) {
     const ModelSpec model = make_case_model(options);
@@ -217,7 +257,11 @@ TEST(ScheduleBuilderValidity, KeptInputsHideBehindCompute) {
       options.several_ranks = false;
       const double without = seconds(options);
       options.input_slots = slots;
-      EXPECT_DOUBLE_EQ(seconds(options), without) << prefetch << " ahead, " << slots << " slots";
+      for (const int32_t staging : {0, 2, 3}) {
+        options.input_staging = staging;
+        EXPECT_DOUBLE_EQ(seconds(options), without)
+            << prefetch << " ahead, " << slots << " slots, " << staging << " staging slots";
+      }
     }
   }
 }

@@ -21,14 +21,15 @@ struct ScheduleCase {
   UpdateOverlap overlap = UpdateOverlap::kForward;
   Pass pass = Pass::kTrain;
   int32_t gradient_ring = 0;
+  int32_t input_staging = 0;
 
   std::string name() const {
     std::string text = std::to_string(blocks) + (tied ? " blocks, tied" : " blocks");
     for (int unit : frozen) text += ", unit " + std::to_string(unit) + " frozen";
     text += ", prefetch " + std::to_string(prefetch) + (several_ranks ? ", ranks" : ", one rank");
     text += ", " + std::to_string(gradient_buffers) + " gradient buffers, " +
-            std::to_string(input_slots) + " input slots, overlap " +
-            std::to_string(static_cast<int>(overlap)) + ", ring of " +
+            std::to_string(input_slots) + " input slots, " + std::to_string(input_staging) +
+            " staging slots, overlap " + std::to_string(static_cast<int>(overlap)) + ", ring of " +
             std::to_string(gradient_ring);
     return text + (pass == Pass::kTrain ? ", train" : ", forward");
   }
@@ -64,11 +65,13 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
   inputs.input_slots = options.input_slots;
   inputs.overlap = options.overlap;
   inputs.gradient_ring = options.gradient_ring;
+  inputs.input_staging = options.input_staging;
   return inputs;
 }
 
 // Every combination: models, prefetch depths, ranks, buffers, kept inputs, updates, passes. Rings
-// of gradients at home, none to three places, take turns where there may be one.
+// of gradients at home, none to three places, take turns where there may be one; so do staging
+// slots on the way to drives.
 inline std::vector<ScheduleCase> all_schedule_cases() {
   std::vector<ScheduleCase> cases;
   const std::vector<std::vector<int>> frozen = {{}, {0, 1}, {2}, {0, 1, 2, 3}};
@@ -82,6 +85,9 @@ inline std::vector<ScheduleCase> all_schedule_cases() {
                 for (UpdateOverlap overlap :
                      {UpdateOverlap::kNone, UpdateOverlap::kForward, UpdateOverlap::kBackward}) {
                   cases.push_back({blocks, tied, units, prefetch, ranks, buffers, inputs, overlap});
+                  if (inputs > 0) {
+                    cases.back().input_staging = static_cast<int32_t>(cases.size() / 3 % 4);
+                  }
                   if (overlap != UpdateOverlap::kBackward) continue;
                   cases.back().gradient_ring = static_cast<int32_t>(cases.size() % 4);
                 }

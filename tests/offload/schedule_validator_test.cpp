@@ -23,6 +23,7 @@ struct Places {
   std::optional<int32_t> input = std::nullopt;
   std::optional<int32_t> output = std::nullopt;
   std::optional<int32_t> home = std::nullopt;
+  std::optional<int32_t> staging = std::nullopt;
 };
 
 Op op(OpKind kind, int unit, std::vector<Placed> slots, std::vector<int32_t> after,
@@ -36,6 +37,7 @@ Op op(OpKind kind, int unit, std::vector<Placed> slots, std::vector<int32_t> aft
   op.input = places.input;
   op.output = places.output;
   op.home = places.home;
+  op.staging = places.staging;
   return op;
 }
 
@@ -349,6 +351,109 @@ TEST(ScheduleValidator, FollowsInputsToTheHostAndBack) {
   expect_contains(changed(5, [](Op& op) { op.output = 1; }),
                   "input slot 1 may still be read by op 4 save input unit 1 input 1");
   expect_contains(changed(4, [](Op& op) { op.unit = UnitId(2); }), "input slot 1 holds unit 1");
+}
+
+// ---- Kept inputs on drives ----
+
+// Five units, two input slots, one staging slot: the input of unit 1 goes to the drives and back,
+// that of unit 2 stays in the staging slot until it is wanted.
+struct InputsOnDrives : ByHand {
+  InputsOnDrives() {
+    for (int u = 2; u < 5; ++u) {
+      model.units.push_back(model.units[1]);
+      model.units[u].id = UnitId(u);
+      model.units[u].name = "unit." + std::to_string(u);
+      model.units[u].parameters[0].name = "p" + std::to_string(u);
+      model.units[u - 1].carry_out = {{1}};
+    }
+    inputs.gathers = inputs.reduces = false;
+    inputs.overlap = UpdateOverlap::kNone;
+    inputs.gradient_buffers = 5;
+    inputs.input_slots = 2;
+    inputs.input_staging = 1;
+    inputs.visits.visits = {{UnitId(0), {at(0, 0)}, {}}};
+    schedule.ops.clear();
+    using enum OpKind;
+    for (int u = 0; u < 5; ++u) {
+      inputs.visits.visits[0].fetches.push_back(at(u, u));
+      schedule.ops.push_back(op(kFetch, u, {at(u, u)}, {}));
+    }
+    const std::vector<Op> rest = {
+        op(kForward, 0, {at(0, 0)}, {0}, {.output = 1}),              // 5
+        op(kSaveInput, 1, {}, {5}, {.input = 1, .staging = 0}),       // 6
+        op(kWriteInput, 1, {}, {6}, {.staging = 0}),                  // 7
+        op(kForward, 1, {at(1, 1)}, {1}, {.input = 1, .output = 0}),  // 8
+        op(kSaveInput, 2, {}, {7, 8}, {.input = 0, .staging = 0}),    // 9
+        op(kForward, 2, {at(2, 2)}, {2, 6}, {.input = 0, .output = 1}),
+        op(kForward, 3, {at(3, 3)}, {3, 9}, {.input = 1, .output = 0}),
+        op(kBackward, 4, {at(4, 4)}, {4}, {.gradient = 0, .input = 0}),  // 12
+        op(kLoadInput, 2, {}, {9, 12}, {.input = 0, .staging = 0}),      // 13
+        op(kReadInput, 1, {}, {13}, {.staging = 0}),                     // 14
+        op(kBackward, 3, {at(3, 3)}, {}, {.gradient = 1, .input = 1}),   // 15
+        op(kLoadInput, 1, {}, {14, 15}, {.input = 1, .staging = 0}),     // 16
+        op(kBackward, 2, {at(2, 2)}, {13}, {.gradient = 2, .input = 0}),
+        op(kBackward, 1, {at(1, 1)}, {16}, {.gradient = 3, .input = 1}),
+        op(kBackward, 0, {at(0, 0)}, {}, {.gradient = 4}),
+        op(kDrain, 4, {}, {12}, {.gradient = 0}),
+        op(kDrain, 3, {}, {15}, {.gradient = 1}),
+        op(kDrain, 2, {}, {17}, {.gradient = 2}),
+        op(kDrain, 1, {}, {18}, {.gradient = 3}),
+        op(kDrain, 0, {}, {19}, {.gradient = 4}),
+    };
+    schedule.ops.insert(schedule.ops.end(), rest.begin(), rest.end());
+  }
+};
+
+TEST(ScheduleValidator, FollowsInputsToTheDrivesAndBack) {
+  const InputsOnDrives hand;
+  EXPECT_EQ(hand.findings(), "");
+  const auto changed = [&](int32_t op, const std::function<void(Op&)>& change) {
+    return hand.with([&](ByHand& copy) { change(copy.schedule.ops[op]); });
+  };
+  expect_contains(changed(7, [](Op& op) { op.after = {}; }),
+                  "staging slot 0 may still be written by op 6 save input unit 1");
+  expect_contains(changed(9, [](Op& op) { op.after = {8}; }),
+                  "staging slot 0 may still be read by op 7 write input unit 1");
+  expect_contains(changed(14, [](Op& op) { op.after = {}; }),
+                  "staging slot 0 may still be read by op 13 load input unit 2");
+  expect_contains(changed(14, [](Op& op) { op.after = {}; }),
+                  "the kept input of unit 1 on the drives may still be written by op 7");
+  expect_contains(changed(16, [](Op& op) { op.after = {15}; }),
+                  "staging slot 0 may still be written by op 14 read input unit 1");
+  expect_contains(changed(7, [](Op& op) { op.unit = UnitId(2); }), "staging slot 0 holds unit 1");
+  expect_contains(changed(14, [](Op& op) { op.unit = UnitId(2); }),
+                  "the input is not on the drives");
+  expect_contains(changed(14, [](Op& op) { op.staging.reset(); }), "names no staging slot");
+  expect_contains(changed(14, [](Op& op) { op.staging = 1; }), "the plan has no staging slot 1");
+  expect_contains(changed(8, [](Op& op) { op.staging = 0; }), "uses no staging slot");
+  expect_contains(hand.with([](ByHand& copy) { copy.inputs.input_staging = 0; }),
+                  "uses no staging slot");
+  // What nobody reads back was written for nobody.
+  expect_contains(changed(14,
+                          [](Op& op) {
+                            op.kind = OpKind::kWriteInput;
+                            op.after = {13};
+                          }),
+                  "the input of unit 1 is written for nobody");
+}
+
+// Goal: what a wide lane has under way at once is not in any order.
+TEST(ScheduleValidator, OrdersOfAWideLaneEverySecondOperationOnly) {
+  StepSchedule schedule;
+  for (int u = 0; u < 4; ++u) schedule.ops.push_back(op(OpKind::kReadInput, u, {}, {}));
+  schedule.ops.push_back(op(OpKind::kLoadInput, 0, {}, {2}));
+  const HappensBefore before(schedule);
+  EXPECT_EQ(tracks_of(schedule), (std::vector<size_t>{0, 1, 0, 1, 3}));
+  EXPECT_FALSE(before.ordered(0, 1));
+  EXPECT_TRUE(before.ordered(0, 2));
+  EXPECT_FALSE(before.ordered(1, 2));
+  EXPECT_TRUE(before.ordered(1, 3));
+  EXPECT_TRUE(before.ordered(0, 4));
+  EXPECT_FALSE(before.ordered(1, 4));
+  EXPECT_EQ(name_of_track(1), "read 1");
+  EXPECT_EQ(lane_of_track(3), Lane::kH2D);
+  EXPECT_EQ(name_of_track(3), "h2d");
+  EXPECT_EQ(name_of_track(kTrackCount - 1), "write 1");
 }
 
 }  // namespace

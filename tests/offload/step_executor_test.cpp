@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <latch>
 #include <stdexcept>
 
 #include "device/thread_stream.h"
@@ -12,11 +13,9 @@ namespace longshore {
 namespace {
 
 LaneStreams make_lanes(std::optional<StreamDelays> delays = std::nullopt) {
-  LaneStreams lanes;
-  for (size_t i = 0; i < kLaneCount; ++i) {
-    lanes[i] = std::make_unique<ThreadStream>(std::string(name_of(static_cast<Lane>(i))), delays);
-  }
-  return lanes;
+  return make_lane_streams([&delays](Lane, const std::string& name) {
+    return std::make_unique<ThreadStream>(name, delays);
+  });
 }
 
 // Writes down the order in which operations end.
@@ -66,6 +65,29 @@ TEST(StepExecutor, KeepsTheOrderOfLanesAndWaits) {
   }
 }
 
+// Each of two operations waits until both have begun: a lane that ran them one after the other
+// would stand still. The third begins when the first is done.
+TEST(StepExecutor, HasTwoOperationsOfAWideLaneUnderWay) {
+  class Meeting : public StepWork {
+   public:
+    void run(const Op& op) override {
+      if (op.unit.value < 2) both_.arrive_and_wait();
+    }
+
+   private:
+    std::latch both_{2};
+  };
+  StepSchedule schedule;
+  for (int32_t u = 0; u < 3; ++u) {
+    schedule.ops.push_back({.kind = OpKind::kReadInput, .unit = UnitId(u)});
+  }
+  LaneStreams lanes = make_lanes();
+  StepExecutor executor(&lanes);
+  Meeting work;
+  executor.run(schedule, work);
+  EXPECT_LE(executor.times()[0].end, executor.times()[2].begin);
+}
+
 // The first failure counts; nothing runs when run() is back, and others are told once.
 TEST(StepExecutor, EndsWithTheFirstFailure) {
   const StepSchedule schedule = three_units();
@@ -94,6 +116,20 @@ TEST(LaneLedger, NamesWhatComputeWaitedFor) {
   EXPECT_DOUBLE_EQ(ledger.of(Lane::kCompute).busy_seconds, 5.0);
   // 1 s at the start, 1 s before the second unit; the third fetch is ready in time.
   EXPECT_DOUBLE_EQ(ledger.of(Lane::kH2D).stall_seconds, 2.0);
+}
+
+// Goal: what held compute up is found behind what it waited for. A read of 2 s, then its load of 1
+// s, then compute; the load's own lane was busy with another for the first 0.5 s.
+TEST(LaneLedger, FollowsAStallToItsCause) {
+  StepSchedule schedule;
+  schedule.ops = {{.kind = OpKind::kFetch, .unit = UnitId(0)},
+                  {.kind = OpKind::kReadInput, .unit = UnitId(1)},
+                  {.kind = OpKind::kLoadInput, .unit = UnitId(1), .after = {1}},
+                  {.kind = OpKind::kBackward, .unit = UnitId(1), .after = {0, 2}}};
+  const std::vector<OpTime> times = {{0.0, 0.5}, {0.0, 2.0}, {2.0, 3.0}, {3.0, 4.0}};
+  const LaneLedger ledger = account(schedule, times, 0.0);
+  EXPECT_DOUBLE_EQ(ledger.of(Lane::kH2D).stall_seconds, 1.0);
+  EXPECT_DOUBLE_EQ(ledger.of(Lane::kRead).stall_seconds, 2.0);
 }
 
 }  // namespace

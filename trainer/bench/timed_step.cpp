@@ -113,8 +113,10 @@ double seconds_of(OpKind kind, const UnitTimes& times) {
       return times.reduce;
     case OpKind::kDrain:
       return times.drain;
+    case OpKind::kReadInput:
     case OpKind::kLoadInput:
     case OpKind::kSaveInput:
+    case OpKind::kWriteInput:
       break;
   }
   LONGSHORE_CHECK(false) << name_of(kind) << " has no time";

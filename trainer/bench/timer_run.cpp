@@ -129,12 +129,9 @@ class TimerRun::Rank final : public StepWork {
     return slots;
   }
   static LaneStreams make_lanes() {
-    LaneStreams lanes;
-    for (size_t i = 0; i < kLaneCount; ++i) {
-      lanes[i] = std::make_unique<ThreadStream>(std::string(name_of(static_cast<Lane>(i))),
-                                                std::nullopt, wake_exactly);
-    }
-    return lanes;
+    return make_lane_streams([](Lane, const std::string& name) {
+      return std::make_unique<ThreadStream>(name, std::nullopt, wake_exactly);
+    });
   }
 
   const TimedStep* step_;

@@ -12,12 +12,12 @@
 namespace longshore {
 namespace {
 
-Json row_name(Rank rank, Lane lane) {
+Json row_name(Rank rank, size_t track) {
   return {{"ph", "M"},
           {"name", "thread_name"},
           {"pid", rank.value},
-          {"tid", static_cast<int>(lane)},
-          {"args", {{"name", name_of(lane)}}}};
+          {"tid", track},
+          {"args", {{"name", name_of_track(track)}}}};
 }
 
 std::pair<double, double> bounds_of(std::span<const OpTime> times) {
@@ -50,8 +50,8 @@ TraceFile::TraceFile(const std::string& path, Rank rank)
       picture_(path.ends_with(".svg")) {
   if (picture_) return;
   write("[");
-  for (size_t i = 0; i < kLaneCount; ++i) {
-    write((i == 0 ? "\n" : ",\n") + row_name(rank, static_cast<Lane>(i)).dump());
+  for (size_t track = 0; track < kTrackCount; ++track) {
+    write((track == 0 ? "\n" : ",\n") + row_name(rank, track).dump());
   }
 }
 
@@ -88,6 +88,7 @@ void TraceFile::add(const StepSchedule& schedule, std::span<const OpTime> times,
     if (trains) drawn_ = draw_schedule(schedule, model, measured_pass(schedule, times));
     return;
   }
+  const std::vector<size_t> tracks = tracks_of(schedule);
   std::string lines;
   for (size_t i = 0; i < times.size(); ++i) {
     const Op& op = schedule.ops[i];
@@ -102,7 +103,7 @@ void TraceFile::add(const StepSchedule& schedule, std::span<const OpTime> times,
                       {"name", std::string(name_of(op.kind)) + " " + model.unit(op.unit).name},
                       {"cat", name_of(op.kind)},
                       {"pid", rank_.value},
-                      {"tid", static_cast<int>(lane_of(op.kind))},
+                      {"tid", tracks[i]},
                       {"ts", times[i].begin * 1e6},
                       {"dur", seconds * 1e6},
                       {"args", args}};
