@@ -108,6 +108,29 @@ TEST_F(LargeMatrix, TheFirstStepMovesEveryWeightOfTheHeadByTheRate) {
   EXPECT_LE(wrong, static_cast<int64_t>(before.size()) / 1000);
 }
 
+// A group's own rate holds for its parameters and for no other.
+TEST_F(LargeMatrix, AGroupMovesByItsOwnRate) {
+  const auto before = read_tensors(model() + "/model.safetensors");
+  const RunDriver run("large-group");
+  ASSERT_EQ(run.train(joined(arguments(1), {"--optimizer.groups=[{ parameters = [\"lm_head.*\"], "
+                                            "lr = 0.004 }]"})),
+            0);
+  const auto after = run.state();
+  const auto middle_move = [&](const std::string& name, float rate) {
+    const std::vector<float>& from = before.at(name);
+    const std::vector<float>& to = after.at(name + ".master");
+    std::vector<float> moved;
+    for (size_t i = 0; i < from.size(); ++i) {
+      moved.push_back(std::fabs(to[i] - from[i] * (1.0f - rate * kDecay)));
+    }
+    std::ranges::nth_element(moved, moved.begin() + static_cast<int64_t>(moved.size() / 2));
+    return moved[moved.size() / 2];
+  };
+  EXPECT_NEAR(middle_move(kHead, 4 * kLr), 4 * kLr, 0.08f * kLr);
+  const std::string other = "model.layers.0.mlp.up_proj.weight";
+  EXPECT_NEAR(middle_move(other, kLr), kLr, 0.02f * kLr);
+}
+
 // Stopped in the middle and resumed, on drives, and there resumed: the same bits.
 TEST_F(LargeMatrix, IsTheSameWhereverItLivedAndWhereverItStopped) {
   const RunDriver whole("large-whole"), halves("large-halves"), drives("large-drives");
@@ -121,6 +144,11 @@ TEST_F(LargeMatrix, IsTheSameWhereverItLivedAndWhereverItStopped) {
   ASSERT_EQ(drives.train(joined(arguments(2), tier)), 0);
   ASSERT_EQ(drives.train(joined(arguments(4), tier)), 0);
   EXPECT_TRUE(drives.state() == wanted);
+  for (const char* threads : {"1", "4"}) {
+    const RunDriver other("large-threads");
+    ASSERT_EQ(other.train(joined(arguments(4), {std::string("--offload.threads=") + threads})), 0);
+    EXPECT_TRUE(other.state() == wanted) << threads << " threads of the update";
+  }
 }
 
 // The export is the state, element by element.

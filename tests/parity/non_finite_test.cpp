@@ -16,6 +16,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Overwrites the first `elements` elements of an F32 tensor of the model, all of them for -1.
+void poison_model(const std::string& model, const std::string& tensor, int64_t elements,
+                  float value) {
+  const std::string path = model + "/model.safetensors";
+  Bytes begin = 0;
+  int64_t count = 0;
+  {
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    for (const TensorInfo& info : file.tensors()) {
+      if (info.name != tensor) continue;
+      ASSERT_EQ(info.dtype, TensorDType::kF32);
+      begin = info.file_begin;
+      count = elements < 0 ? info.elements() : elements;
+    }
+  }
+  ASSERT_GT(count, 0) << tensor;
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(begin);
+  for (int64_t i = 0; i < count; ++i) {
+    file.write(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+}
+
 class NonFinite : public testing::Test {
  protected:
   void SetUp() override {
@@ -29,26 +52,8 @@ class NonFinite : public testing::Test {
                    "--run.dir=\"" + run_.directory() + "\"",
                    "--data.cache=\"" + run_.directory() + "/cache\""});
   }
-  // Overwrites the first `elements` elements of an F32 tensor, all of them for -1.
   void poison(const std::string& tensor, int64_t elements, float value) const {
-    const std::string path = model() + "/model.safetensors";
-    Bytes begin = 0;
-    int64_t count = 0;
-    {
-      const SafetensorsFile file = SafetensorsFile::open(path);
-      for (const TensorInfo& info : file.tensors()) {
-        if (info.name != tensor) continue;
-        ASSERT_EQ(info.dtype, TensorDType::kF32);
-        begin = info.file_begin;
-        count = elements < 0 ? info.elements() : elements;
-      }
-    }
-    ASSERT_GT(count, 0) << tensor;
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(begin);
-    for (int64_t i = 0; i < count; ++i) {
-      file.write(reinterpret_cast<const char*>(&value), sizeof value);
-    }
+    poison_model(model(), tensor, elements, value);
   }
   int call(const std::string& command, const Arguments& more = {}) {
     testing::internal::CaptureStderr();
@@ -101,6 +106,50 @@ TEST_F(NonFinite, AModelWithEverythingFrozenIsRefused) {
   std::ofstream(run_.directory() + "/empty.toml").close();
   EXPECT_EQ(call("train", {"--train.freeze=[\"*\"]"}), 2);
   expect_said("every parameter is frozen");
+}
+
+// A step that is skipped leaves no trace but its number: parameters, moments and the count of
+// updates go on as if its row had not been there, the rate and the record as if it had.
+TEST(SkippedStep, IsAsIfItsRowsWereNotThere) {
+  const RunDriver with("skipped-with"), without("skipped-without"), clean("skipped-clean");
+  fs::create_directories(with.directory());
+  const std::string model = with.directory() + "/model";
+  fs::copy(golden_directory("llama"), model);
+  // Token 0 is what no number comes out of; only the third row has it.
+  const Json config = read_json_file(model + "/config.json", JsonLimits{});
+  poison_model(model, "model.embed_tokens.weight", config.at("hidden_size").get<int64_t>(),
+               std::numeric_limits<float>::quiet_NaN());
+  const std::vector<std::string> rows = {"[5, 9, 3, 7, 2]", "[4, 8, 6, 1]", "[3, 0, 5, 2]",
+                                         "[7, 7, 1, 9, 4]"};
+  const auto arguments = [&](const std::vector<size_t>& chosen, const std::string& name) {
+    const std::string path = with.directory() + "/" + name + ".jsonl";
+    std::ofstream file(path);
+    for (const size_t row : chosen) file << "{\"input_ids\": " << rows[row] << "}\n";
+    return joined(RunDriver::golden_arguments("llama"),
+                  {"--model.path=\"" + model + "\"", "--data.train=[\"" + path + "\"]",
+                   "--train.steps=" + std::to_string(chosen.size()), "--train.sequences_per_step=1",
+                   "--train.max_grad_norm=0.9"});
+  };
+  ASSERT_EQ(with.train(arguments({0, 1, 2, 3}, "all")), 0);
+  ASSERT_EQ(without.train(arguments({0, 1, 3}, "three")), 0);
+  std::vector<bool> skipped;
+  for (const Json& step : with.metrics("step")) skipped.push_back(step.at("skipped").get<bool>());
+  EXPECT_EQ(skipped, (std::vector<bool>{false, false, true, false}));
+  EXPECT_EQ(with.metrics("step").back().at("skipped_total"), 1);
+  const auto state = with.state(), wanted = without.state();
+  ASSERT_EQ(state.size(), wanted.size());
+  for (const auto& [name, values] : wanted) {
+    const auto& found = state.at(name);
+    ASSERT_EQ(found.size(), values.size()) << name;
+    // Not a number is the same where its bits are.
+    EXPECT_EQ(std::memcmp(found.data(), values.data(), values.size() * sizeof(float)), 0) << name;
+  }
+  EXPECT_EQ(with.metrics("step").back().at("loss"), without.metrics("step").back().at("loss"));
+  const std::string linear = "--schedule.name=linear";
+  ASSERT_EQ(
+      with.train(joined(arguments({0, 1, 2, 3}, "all"), {linear, "--checkpoint.resume=never"})), 0);
+  ASSERT_EQ(clean.train(joined(arguments({0, 1, 1, 3}, "clean"), {linear})), 0);
+  EXPECT_EQ(with.steps("lr"), clean.steps("lr")) << "a skipped step is a step of the schedule";
 }
 
 }  // namespace
