@@ -1,7 +1,7 @@
 # longshore_group_sources(TARGET FILES...): with LONGSHORE_GROUPED, the target's files are compiled in
 # groups (CMake's unity builds) instead of one by one: 400 compilations become 110. Which files go
 # together is decided by source_groups.py, anew at each configuration. Files that have options of
-# their own are compiled alone.
+# their own are compiled alone, and those that LONGSHORE_UNGROUPED lists (scripts/dev/mutants).
 if(LONGSHORE_GROUPED)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
 endif()
@@ -12,6 +12,10 @@ function(longshore_group_sources target)
   endif()
   set(files ${ARGN})
   list(FILTER files INCLUDE REGEX "\\.cpp$")
+  list(TRANSFORM LONGSHORE_UNGROUPED PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE alone)
+  if(alone)
+    list(REMOVE_ITEM files ${alone})
+  endif()
   execute_process(COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/cmake/source_groups.py ${files}
                   OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL "[0-9]+ [^\n]+" lines "${lines}")
