@@ -58,6 +58,18 @@ TEST(RankInfo, ReadsVariablesSetByHand) {
             "rank 1 of 2, found by torchrun; store at localhost:5000, served by rank 0");
 }
 
+// Goal: the node follows from a rank's number where nobody names it: nodes are filled in turn.
+TEST(RankInfo, CountsNodesByTheRanksOfEach) {
+  const RankInfo info = discover_ranks({{"RANK", "6"},
+                                        {"WORLD_SIZE", "7"},
+                                        {"LOCAL_RANK", "0"},
+                                        {"LOCAL_WORLD_SIZE", "3"},
+                                        {"MASTER_ADDR", "localhost"},
+                                        {"MASTER_PORT", "5000"}});
+  EXPECT_EQ(info.node, 2);
+  EXPECT_EQ(info.nodes, 3);
+}
+
 // Goal: the own launcher is told apart, and always serves the store.
 TEST(RankInfo, ReadsLongshoreLaunch) {
   const RankInfo info = discover_ranks({{"LONGSHORE_LAUNCH", "abc"},

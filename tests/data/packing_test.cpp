@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "data/index_permutation.h"
 #include "tests/data/memory_documents.h"
 
 namespace longshore {
@@ -89,6 +90,30 @@ TEST(Packing, DependsOnTheSeedAlone) {
   };
   EXPECT_EQ(packed(4), packed(4));
   EXPECT_NE(packed(4), packed(5));
+}
+
+// Goal: the order of packing is its own stream of random numbers: not that of the samples.
+TEST(Packing, TakesDocumentsInTheOrderOfItsOwnPermutation) {
+  constexpr int64_t kDocuments = 50;
+  const InMemoryDataset dataset = documents_of_lengths(std::vector<int64_t>(kDocuments, 8));
+  const SequenceTable table =
+      make_sequences(dataset, {.packing = true, .max_tokens = 8, .shuffle_seed = 6});
+  const IndexPermutation order(kDocuments, 6, IndexPermutation::Purpose::kPackingOrder, 0);
+  ASSERT_EQ(table.sequence_count(), kDocuments);
+  for (int64_t s = 0; s < kDocuments; ++s) EXPECT_EQ(table.documents_of(s).front(), order(s));
+}
+
+// Goal: documents are looked at in windows, and none falls between two.
+TEST(Packing, LosesNoDocumentBetweenWindows) {
+  constexpr int64_t kDocuments = 20'000;
+  const InMemoryDataset dataset = documents_of_lengths(random_lengths(kDocuments, 16, 9));
+  std::vector<int64_t> documents =
+      all_documents(make_sequences(dataset, {.packing = true, .max_tokens = 16}));
+  std::sort(documents.begin(), documents.end());
+  ASSERT_EQ(documents.size(), static_cast<size_t>(kDocuments));
+  for (size_t i = 0; i < documents.size(); ++i) {
+    ASSERT_EQ(documents[i], static_cast<int64_t>(i));
+  }
 }
 
 TEST(Packing, SwitchedOffMakesEveryDocumentASequence) {

@@ -100,6 +100,11 @@ TEST_F(PrepareCache, KnowsEntriesByEverySettingThatMatters) {
       "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
       "{% if add_generation_prompt %}[assistant]{% endif %}",
       letters(), "2024-07-26", "other");
+  const TrainedTokenizer trained = byte_tokenizer({.eos_token = "<end>"});
+  const Tokenizer other_ends = Tokenizer::from_files(
+      {.tokenizer = trained.tokenizer_json, .tokenizer_config = trained.tokenizer_config_json},
+      "other");
+  expect_anew("the tokenizer", [&] { options_.tokenizer = &other_ends; });
   expect_anew("the chat template", [&] { options_.chat = &other; });
   expect_anew("data.keys", [&] { options_.data.keys = {"messages = \"dialog\""}; });
   expect_anew("data.format", [&] { options_.data.format = DataSection::Format::kText; });
@@ -117,6 +122,7 @@ TEST_F(PrepareCache, KnowsEntriesByEverySettingThatMatters) {
   expect_anew("data.bad_rows", [&] { options_.data.bad_rows = DataSection::BadRows::kSkip; });
   expect_anew("data.overlength",
               [&] { options_.data.overlength = DataSection::Overlength::kDrop; });
+  expect_anew("data.add_eos", [&] { options_.data.add_eos = !first.data.add_eos; });
   expect_anew("the vocabulary", [&] { options_.model_vocabulary_size = 300; });
 }
 
@@ -349,6 +355,24 @@ TEST_F(Combined, HoldsOutTheSameDocumentsThatItDoesNotTrain) {
   trained.insert(held.begin(), held.end());
   EXPECT_EQ(trained, texts({}, {}));
   EXPECT_NE(texts({}, {.part = HoldOut::Part::kHeldOut, .fraction = 0.2, .seed = 4}), held);
+}
+
+// Goal: files of the same length have random numbers of their own: not the same rows of each.
+TEST_F(Combined, HoldsOutOtherRowsOfEachFile) {
+  std::string first, second;
+  for (int row = 0; row < 50; ++row) {
+    first += "{\"text\": \"a" + std::to_string(row) + "\"}\n";
+    second += "{\"text\": \"b" + std::to_string(row) + "\"}\n";
+  }
+  options_.files = {files_.write("a.jsonl", first), files_.write("b.jsonl", second)};
+  std::set<std::string> of_first, of_second;
+  for (const std::string& text :
+       texts({}, {.part = HoldOut::Part::kHeldOut, .fraction = 0.2, .seed = 3})) {
+    (text.front() == 'a' ? of_first : of_second).insert(text.substr(1));
+  }
+  EXPECT_EQ(of_first.size(), 10u);
+  EXPECT_EQ(of_second.size(), 10u);
+  EXPECT_NE(of_first, of_second);
 }
 
 }  // namespace

@@ -106,6 +106,9 @@ TEST(Sampler, CountsStepsThatSeeTheAskedEpochs) {
   EXPECT_EQ(sampler.steps_for(0.1, 1), 1);
   EXPECT_EQ(sampler.steps_for(0.3, 1), 3);
   EXPECT_EQ(sampler.steps_for(0.001, 8), 1);
+  EXPECT_EQ(sampler.steps_for(3.0, 10, 10), 2) << "what was seen is not seen again";
+  EXPECT_EQ(sampler.steps_for(2.0, 4, 7), 4);
+  EXPECT_EQ(sampler.steps_for(1.0, 5, 25), 0);
   EXPECT_DOUBLE_EQ(sampler.epochs_in(15), 1.5);
 }
 

@@ -10,6 +10,22 @@
 namespace longshore {
 namespace {
 
+// Two ranks: the other has the same commits, but its commit `differs` is of another history.
+class OtherHistory final : public Agreement {
+ public:
+  explicit OtherHistory(int64_t differs) : differs_(differs) {}
+  Outcome reduce(const Ballot& mine) override {
+    Outcome outcome{mine, mine};
+    if (!recovered_ && mine[0] == differs_) ++outcome.greatest[1];  // sequence, digest
+    recovered_ = recovered_ || mine[0] < differs_;
+    return outcome;
+  }
+
+ private:
+  int64_t differs_;
+  bool recovered_ = false;
+};
+
 class CommittedState : public testing::Test {
  protected:
   CommittedState() { set_log_level(LogLevel::kError); }
@@ -78,6 +94,40 @@ TEST_F(CommittedState, GoesBackToTheVersionBefore) {
   EXPECT_EQ(start(drives), "step 3");
   damage(drives, 3 % 2);
   EXPECT_EQ(start(drives), "step 2");
+}
+
+// Goal: what ranks committed under one number in different lives, as where one's drives were
+// brought back from a copy, is not mixed: the commit before is taken.
+TEST_F(CommittedState, IsOfOneHistoryOnAllRanks) {
+  SimDrives drives;
+  run(drives, 3);
+  NvmeStore store(layouts_, options_, drives.maker(), &pool_);
+  OtherHistory ranks(3);
+  const auto& point = store.start(ranks, 9);
+  ASSERT_TRUE(point.has_value());
+  EXPECT_EQ(point->step, 2);
+  EXPECT_EQ(difference(store, layouts_, 2), "");
+}
+
+// Goal: every chunk is checked at the start, not the first of those that are read together.
+TEST_F(CommittedState, IsCheckedChunkByChunk) {
+  SimDrives drives;
+  run(drives, 3);
+  std::vector<std::vector<std::byte>> whole;
+  for (const auto& medium : drives.media) whole.push_back(medium->now());
+  const StripeMap stripes = map();
+  int64_t damaged = 0;
+  for (const ChunkPlace& chunk : stripes.chunks()) {
+    if (!stripes.part(chunk.part).versioned) continue;
+    for (size_t drive = 0; drive < whole.size(); ++drive) {
+      drives.media[drive] = std::make_unique<SimMedium>(std::vector<std::byte>(whole[drive]));
+    }
+    drives.media[static_cast<size_t>(chunk.drive)]->flip_bit(chunk.offsets[3 % 2] + chunk.bytes / 2,
+                                                             2);
+    ASSERT_EQ(start(drives), "step 2") << stripes.part(chunk.part).name << ", chunk " << damaged;
+    ++damaged;
+  }
+  EXPECT_GT(damaged, 2);
 }
 
 // Goal: state that was committed and is whole nowhere is not taken for a fresh start, which would

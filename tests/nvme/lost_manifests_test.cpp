@@ -88,11 +88,12 @@ class StateFileContents : public testing::Test {
                   reinterpret_cast<const char*>(block.data()), block.size());
     return bytes;
   }
-  static std::vector<std::byte> block_of(const RunKey& run) {
+  static std::vector<std::byte> block_of(const RunKey& run, int64_t step = 3) {
     Manifest manifest;
     manifest.run = run;
     manifest.geometry.chunk_bytes = kBlockBytes;
-    manifest.point.step = 3;
+    manifest.point.sequence = static_cast<uint64_t>(step);
+    manifest.point.step = step;
     std::vector<std::byte> block(static_cast<size_t>(kBlockBytes));
     encode(manifest, block);
     return block;
@@ -116,6 +117,19 @@ TEST_F(StateFileContents, AreUnknownWhereNoRunWroteThem) {
   put(std::string(static_cast<size_t>(2 * kManifestAreaBytes), 'x'));
   EXPECT_TRUE(look().unknown);
   EXPECT_FALSE(look().claimed);
+}
+
+// Goal: of two commits the newer one is what the file holds, whichever place it has.
+TEST_F(StateFileContents, AreThoseOfTheNewerManifest) {
+  for (const bool newer_is_first : {true, false}) {
+    std::string bytes = with_block(block_of({{5, 6}}, newer_is_first ? 4 : 3), 0);
+    const std::vector<std::byte> second = block_of({{5, 6}}, newer_is_first ? 3 : 4);
+    bytes.replace(static_cast<size_t>(kManifestStride), second.size(),
+                  reinterpret_cast<const char*>(second.data()), second.size());
+    put(bytes);
+    ASSERT_TRUE(look().manifest);
+    EXPECT_EQ(look().manifest->point.step, 4);
+  }
 }
 
 TEST_F(StateFileContents, NameTheRunOfABlockThatIsNotWhole) {

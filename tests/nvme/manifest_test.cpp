@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
+#include "base/hash.h"
 #include "nvme/parts/stripe_map.h"
 #include "tests/nvme/scratch_file.h"
 
@@ -58,6 +60,17 @@ TEST(Manifest, NoticesEveryFlippedBit) {
       block.bytes()[i] ^= static_cast<std::byte>(1 << bit);
     }
   }
+}
+
+// Goal: a whole block of another version of the format is not read as one of this.
+TEST(Manifest, OfAnotherFormatIsNotRead) {
+  const BlockBuffer block(kBlockBytes);
+  encode(sample(), block.bytes());
+  block.bytes()[8] ^= std::byte{2};
+  const size_t checksum_at = block.bytes().size() - sizeof(uint64_t);
+  const uint64_t checksum = hash64(block.bytes().first(checksum_at));
+  std::memcpy(block.bytes().data() + checksum_at, &checksum, sizeof checksum);
+  EXPECT_FALSE(decode(block.bytes()));
 }
 
 TEST(Manifest, IsNotFoundInNoise) {

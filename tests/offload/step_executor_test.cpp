@@ -132,5 +132,20 @@ TEST(LaneLedger, FollowsAStallToItsCause) {
   EXPECT_DOUBLE_EQ(ledger.of(Lane::kRead).stall_seconds, 2.0);
 }
 
+// Of several lanes that compute waits for, the one that came last is what it stood still for.
+TEST(LaneLedger, NamesTheLastOfSeveralCauses) {
+  for (const bool gather_is_last : {true, false}) {
+    StepSchedule schedule;
+    schedule.ops = {{.kind = OpKind::kFetch, .unit = UnitId(0)},
+                    {.kind = OpKind::kGather, .unit = UnitId(1)},
+                    {.kind = OpKind::kForward, .unit = UnitId(1), .after = {0, 1}}};
+    const std::vector<OpTime> times = {
+        {0.0, gather_is_last ? 1.0 : 3.0}, {0.0, gather_is_last ? 3.0 : 1.0}, {3.0, 4.0}};
+    const LaneLedger ledger = account(schedule, times, 0.0);
+    EXPECT_DOUBLE_EQ(ledger.of(Lane::kGather).stall_seconds, gather_is_last ? 3.0 : 0.0);
+    EXPECT_DOUBLE_EQ(ledger.of(Lane::kH2D).stall_seconds, gather_is_last ? 0.0 : 3.0);
+  }
+}
+
 }  // namespace
 }  // namespace longshore

@@ -143,6 +143,13 @@ TEST(Resume, RefusesOtherDataAndOtherModels) {
   std::vector<std::string> other_seed = few;
   other_seed.push_back("--run.seed=7");
   EXPECT_EQ(run.train(other_seed), 6);
+  // A row more, as of somebody who went on collecting.
+  const std::string rows = run.directory() + "/more.jsonl";
+  std::filesystem::copy_file(golden_directory("llama-tied") + "/train.jsonl", rows);
+  std::ofstream(rows, std::ios::app) << "{\"input_ids\": [1, 2, 3]}\n";
+  std::vector<std::string> other_data = few;
+  other_data.push_back("--data.train=[\"" + rows + "\"]");
+  EXPECT_EQ(run.train(other_data), 6);
   std::vector<std::string> other_model = few;
   other_model.push_back("--model.path=\"" + golden_directory("llama") + "\"");
   EXPECT_EQ(run.train(other_model), 6);

@@ -179,6 +179,13 @@ TEST_F(CheckpointDamageTest, ManifestsThatDoNotHoldTogetherAreRefused) {
   refused("\"step\": 20", "\"step\": \"20\"");
   refused("\"seed\": 42", "\"seed\": 4.5");
   refused("\"name\": \"state-", "\"name\": \"../state-");
+  // The files are there.
+  for (const std::string& folder : {newer_ + "/inside", newer_ + "/../outside"}) {
+    std::filesystem::create_directory(folder);
+    std::filesystem::copy_file(newer_ + "/" + kStateFile, folder + "/" + kStateFile);
+  }
+  refused("\"name\": \"state-", "\"name\": \"inside/state-");
+  refused("\"name\": \"state-", "\"name\": \"../outside/state-");
   refused("\"name\": \"state-", "\"name\": \"");
   refused("\"parameter\": \"embed.weight\"", "\"parameter\": \"other\"");
   refused("\"begin\": 0", "\"begin\": 1");

@@ -272,6 +272,7 @@ TEST_F(CheckpointTest, RestoreClearsPaddingAndLeavesFrozenParametersAlone) {
       const StateSpans state = lease->segment(segment);
       std::ranges::fill(state.high, uint16_t{0x3f80});
       std::ranges::fill(state.exp_avg.f32(), 7.0f);
+      std::ranges::fill(state.exp_avg_sq.f32(), 7.0f);
     }
   }
   found().restore(reader.model(), reader.store());
@@ -281,7 +282,9 @@ TEST_F(CheckpointTest, RestoreClearsPaddingAndLeavesFrozenParametersAlone) {
                                     [](uint16_t high) { return high == 0x3f80; }));
     for (const Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
       const StateSpans state = lease->segment(segment);
-      EXPECT_TRUE(std::ranges::none_of(state.exp_avg.f32(), [](float m) { return m == 7.0f; }));
+      for (const MomentSpan& moments : {state.exp_avg, state.exp_avg_sq}) {
+        EXPECT_TRUE(std::ranges::none_of(moments.f32(), [](float m) { return m == 7.0f; }));
+      }
     }
   }
 }
