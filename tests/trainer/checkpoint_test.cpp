@@ -105,9 +105,10 @@ void fill_moments(RankState& state) {
   });
 }
 
-// The checkpoint of step 4 that several ranks write, each with what `fill` puts into its state.
+// The checkpoint of step 4 that several ranks write, each with what `fill` puts into its state; the
+// manifest leaves out the file of rank `without`.
 void write_ranks(const std::string& folder, const ModelSpec& spec, const StateOptions& options,
-                 int32_t ranks, const std::function<void(RankState&)>& fill) {
+                 int32_t ranks, const std::function<void(RankState&)>& fill, int32_t without = -1) {
   CheckpointManifest manifest;
   manifest.progress = progress_at(4);
   manifest.state_format = name_of(options.format);
@@ -116,7 +117,8 @@ void write_ranks(const std::string& folder, const ModelSpec& spec, const StateOp
   for (int32_t rank = 0; rank < ranks; ++rank) {
     RankState state(spec, options, ranks, rank);
     fill(state);
-    manifest.files.push_back(write_state_file(writer.directory(), state.model(), state.store()));
+    const CheckpointFile file = write_state_file(writer.directory(), state.model(), state.store());
+    if (rank != without) manifest.files.push_back(file);
   }
   writer.commit(manifest);
 }
@@ -139,6 +141,26 @@ TEST_F(CheckpointTest, NarrowMomentsAreNeverRoundedAgain) {
       }
     }
   }
+}
+
+// Goal: what no rank's file has is not taken for zeros.
+TEST_F(CheckpointTest, AGapBetweenTheRanksPartsIsRefused) {
+  ModelSpec spec;
+  spec.units = {unit(0, {parameter("whole.weight", {96, 64})})};
+  const auto fill = [](RankState& state) { state.fill_masters(); };
+  const std::string path = folder_ + "/" + checkpoint_name(Step(4));
+  for (const int32_t without : {0, 1, 2}) {
+    write_ranks(folder_, spec, kSplit, 3, fill, without);
+    try {
+      Checkpoint::open(path);
+      ADD_FAILURE() << "without rank " << without;
+    } catch (const CheckpointError& error) {
+      const std::string where = "once from element " + std::to_string(without * 2048);
+      EXPECT_NE(std::string(error.what()).find(where), std::string::npos) << error.what();
+    }
+  }
+  write_ranks(folder_, spec, kSplit, 3, fill);
+  Checkpoint::open(path);
 }
 
 // Half a step of the format's codes at a second moment: of bf16 2^-8 of it at most; of 8 bits a
