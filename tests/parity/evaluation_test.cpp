@@ -2,10 +2,12 @@
 // 0 writes what one rank alone writes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 
 #include "tests/parity/run_driver.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/commands/command_line.h"
 
 namespace longshore {
@@ -77,6 +79,49 @@ TEST(Evaluation, EndsAllRanksOutOfPatienceAtTheSameStepWithTheSamplesOfOne) {
     ASSERT_EQ(several.train_ranks(ranks, list), 0) << several.output();
     EXPECT_EQ(several.metrics("step").size(), one.metrics("step").size());
   }
+}
+
+// Goal: of evaluations that fall and then rise, the checkpoint of the lowest is kept, alone,
+// however many the run itself keeps, and gives that loss again.
+TEST(Evaluation, KeepsTheCheckpointOfTheLowestLoss) {
+  const RunDriver run("evaluation-best");
+  const std::string model = run.directory() + "/model", rows = run.directory() + "/rows.jsonl",
+                    other = run.directory() + "/other.jsonl";
+  ASSERT_EQ(run_command_line({"init-model", "--preset", "tiny-llama", model}), 0);
+  // Letters first, which both texts have; then the order of them, which only one has.
+  std::ofstream(rows) << "{\"text\": \"abcdefghabcdefgh\"}\n";
+  std::ofstream(other) << "{\"text\": \"hgfedcbahgfedcba\"}\n";
+  const Arguments list = {"--model.path=\"" + model + "\"",
+                          "--data.train=[\"" + rows + "\"]",
+                          "--data.eval=[\"" + other + "\"]",
+                          "--data.max_tokens=64",
+                          "--train.steps=40",
+                          "--train.sequences_per_step=1",
+                          "--optimizer.lr=0.01",
+                          "--schedule.name=constant",
+                          "--precision.compute=fp32",
+                          "--device.threads=1",
+                          "--offload.threads=1",
+                          "--checkpoint.export=never",
+                          "--checkpoint.keep=1",
+                          "--eval.every_steps=1",
+                          "--eval.keep_best=true"};
+  ASSERT_EQ(run.train(list), 0);
+  const std::vector<Json> found = run.metrics("eval");
+  ASSERT_EQ(found.size(), 40u);
+  const auto lowest = std::ranges::min_element(
+      found, {}, [](const Json& line) { return line.at("loss").get<double>(); });
+  EXPECT_GT(lowest->at("step").get<int64_t>(), 1) << "it falls";
+  EXPECT_LT(lowest->at("step").get<int64_t>(), 40) << "and rises";
+  const std::vector<CheckpointEntry> kept = list_checkpoints(run.directory() + "/best");
+  ASSERT_EQ(kept.size(), 1u);
+  testing::internal::CaptureStdout();
+  const int exit_code = run_command_line(
+      {"eval", run.directory() + "/config.toml", "--json", "--from", kept.front().path});
+  const Json again = Json::parse(testing::internal::GetCapturedStdout());
+  ASSERT_EQ(exit_code, 0);
+  EXPECT_EQ(again.at("step"), lowest->at("step"));
+  EXPECT_EQ(again.at("loss"), lowest->at("loss"));
 }
 
 }  // namespace
