@@ -1,0 +1,131 @@
+// Ranks that were started with different things: run files, models, data. Goal: all of them end
+// with the same words before the first step, and nothing of the run is written.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/comm/free_fixed_port.h"
+#include "tests/fakes/test_files.h"
+#include "tests/parity/run_driver.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Two ranks as a cluster starts them: each with the files that lie in its own directory.
+class DifferingRanks : public testing::Test {
+ protected:
+  struct Ended {
+    int exit_code;
+    std::string output;
+  };
+
+  void SetUp() override {
+    for (const int rank : {0, 1}) {
+      fs::create_directories(home(rank));
+      std::ofstream(home(rank) + "/run.toml").close();
+      fs::copy(golden_directory("llama"), home(rank) + "/model");
+      fs::copy(golden_directory("llama") + "/train.jsonl", home(rank) + "/rows.jsonl");
+    }
+  }
+  std::string home(int rank) const { return run_.directory() + "/rank" + std::to_string(rank); }
+
+  std::vector<Ended> train() const {
+    const std::string port = std::to_string(free_fixed_port());
+    std::vector<pid_t> ranks;
+    for (const int rank : {0, 1}) ranks.push_back(start(rank, port));
+    std::vector<Ended> ended;
+    for (const int rank : {0, 1}) {
+      int status = 0;
+      EXPECT_EQ(::waitpid(ranks[static_cast<size_t>(rank)], &status, 0),
+                ranks[static_cast<size_t>(rank)]);
+      std::ifstream file(home(rank) + "/output");
+      ended.push_back({WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+                       {std::istreambuf_iterator<char>(file), {}}});
+    }
+    return ended;
+  }
+
+  void expect_refused(const std::string& words) const {
+    for (const Ended& ended : train()) {
+      EXPECT_EQ(ended.exit_code, 2) << ended.output;
+      EXPECT_NE(ended.output.find("rank 1 differs from rank 0 in " + words), std::string::npos)
+          << words << " in " << ended.output;
+    }
+    EXPECT_EQ(run_.metrics_lines(), 0u);
+    EXPECT_FALSE(fs::exists(run_.directory() + "/checkpoints") &&
+                 !fs::is_empty(run_.directory() + "/checkpoints"));
+  }
+
+  const RunDriver run_{"differing"};
+
+ private:
+  // The work of the child is done before it is made: between fork and exec little is allowed.
+  pid_t start(int rank, const std::string& port) const {
+    const std::string own = std::to_string(rank);
+    Arguments words = joined({(binary_directory() / "longshore").string(), "train", "run.toml"},
+                             RunDriver::golden_arguments("llama"));
+    words = joined(words, {"--model.path=\"model\"", "--data.train=[\"rows.jsonl\"]",
+                           "--train.steps=2", "--run.dir=\"" + run_.directory() + "\"",
+                           "--data.cache=\"" + run_.directory() + "/cache\""});
+    Arguments variables = {"RANK=" + own,           "LOCAL_RANK=" + own,  "WORLD_SIZE=2",
+                           "LOCAL_WORLD_SIZE=2",    "GROUP_RANK=0",       "GROUP_WORLD_SIZE=1",
+                           "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      variables.emplace_back(*variable);
+    }
+    const std::vector<char*> argv = pointers(words), environment = pointers(variables);
+    const std::string directory = home(rank), output = directory + "/output";
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    const int fd = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    ::dup2(fd, STDOUT_FILENO);
+    ::dup2(fd, STDERR_FILENO);
+    if (::chdir(directory.c_str()) == 0) ::execve(argv[0], argv.data(), environment.data());
+    ::_exit(127);
+  }
+  static std::vector<char*> pointers(Arguments& words) {
+    std::vector<char*> list;
+    for (std::string& word : words) list.push_back(word.data());
+    list.push_back(nullptr);
+    return list;
+  }
+};
+
+TEST_F(DifferingRanks, ThatDoNotDifferTrain) {
+  for (const Ended& ended : train()) EXPECT_EQ(ended.exit_code, 0) << ended.output;
+  EXPECT_EQ(run_.steps("loss").size(), 2u);
+}
+
+TEST_F(DifferingRanks, InARunFileAreRefused) {
+  std::ofstream(home(1) + "/run.toml") << "[optimizer]\ndecay = \"all\"\n";
+  expect_refused("the run file: ");
+  EXPECT_NE(train().front().output.find("decay = \"all\""), std::string::npos) << "the key";
+}
+
+// The same tensors, read in another way: one rank has an older copy of the model.
+TEST_F(DifferingRanks, InTheModelAreRefused) {
+  Json config = read_json_file(home(1) + "/model/config.json", JsonLimits{});
+  config["rms_norm_eps"] = 2.0 * config.at("rms_norm_eps").get<double>();
+  std::ofstream(home(1) + "/model/config.json") << config.dump();
+  expect_refused("the model: ");
+}
+
+// As many rows with as many tokens, of which one is another.
+TEST_F(DifferingRanks, InTheDataAreRefused) {
+  std::ifstream before(home(0) + "/rows.jsonl");
+  std::string text{std::istreambuf_iterator<char>(before), {}};
+  const size_t first = text.find('[') + 1, comma = text.find(',', first);
+  const int token = std::stoi(text.substr(first, comma - first));
+  text.replace(first, comma - first, std::to_string(token == 3 ? 4 : 3));
+  std::ofstream(home(1) + "/rows.jsonl") << text;
+  expect_refused("the training data: ");
+}
+
+}  // namespace
+}  // namespace longshore
