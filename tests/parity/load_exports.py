@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Loads what Longshore exports with transformers, and compares what both say of it.
+
+Needs scripts/dev/venv. Usage: load_exports.py LONGSHORE [case ...]; LONGSHORE is the program,
+cases are those of tests/parity/golden; without any, all. Each is trained for three steps and
+exported; transformers must load the export without a missing, unexpected or newly made tensor, and
+give the loss over the case's rows that `longshore eval` gives for the checkpoint. It must not give
+that of the model as it was brought. Both compute in fp32, over the weights as they are in the file:
+an export in bf16 has rounded masters, and is compared with `eval` of itself.
+"""
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers import logging as transformers_logging
+
+ROOT = Path(__file__).parent / "golden"
+TOLERANCE = 1e-5  # relative; both sum in fp32, in other orders
+STEPS = 3
+
+
+def longshore(program, *words):
+    done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(words)}\nended with {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
+
+def keys_of(case, run):
+    rows = ROOT / case / "train.jsonl"
+    return [f'--model.path="{ROOT / case}"', f'--data.train=["{rows}"]', f'--data.eval=["{rows}"]',
+            "--data.packing=false", "--data.max_tokens=40", f"--train.steps={STEPS}",
+            "--train.sequences_per_step=3", "--optimizer.lr=0.01", "--schedule.name=constant",
+            "--precision.compute=fp32", "--checkpoint.export=end", f'--run.dir="{run}"',
+            f'--data.cache="{run}/cache"']
+
+
+def loss_of_longshore(program, run_file, weights):
+    return json.loads(longshore(program, "eval", run_file, "--json", "--from", weights))["loss"]
+
+
+def loss_of_transformers(directory, rows):
+    model, report = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    wrong = {key: sorted(names) for key, names in report.items() if names}
+    if wrong:
+        sys.exit(f"{directory}: {wrong}")
+    total, trained = 0.0, 0
+    with torch.no_grad():
+        for row in rows:
+            targets = torch.tensor(row.get("labels", row["input_ids"]))[1:]
+            logits = model.eval()(input_ids=torch.tensor([row["input_ids"]])).logits[0, :-1]
+            total += torch.nn.functional.cross_entropy(logits.float(), targets, ignore_index=-100,
+                                                       reduction="sum").item()
+            trained += int((targets != -100).sum())
+    return total / trained
+
+
+def check(program, case):
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder)
+        (run / "empty.toml").touch()
+        longshore(program, "train", str(run / "empty.toml"), *keys_of(case, run))
+        rows = [json.loads(line) for line in (ROOT / case / "train.jsonl").open()]
+        run_file, export = str(run / "config.toml"), str(run / "hf")
+        theirs = loss_of_transformers(export, rows)
+        ours = loss_of_longshore(program, run_file, export)
+        checkpoint = loss_of_longshore(program, run_file, "auto")
+        before = loss_of_longshore(program, run_file, "model")
+    off, moved = abs(theirs - ours) / ours, abs(theirs - before) / before
+    exact = json.loads((ROOT / case / "config.json").read_text()).get("dtype") != "bfloat16"
+    good = off <= TOLERANCE and moved > 1e-3
+    good = good and (abs(checkpoint - ours) <= TOLERANCE * ours or not exact)
+    print(f"{case:14} transformers {theirs:.6f}, eval of the export {ours:.6f}, of the checkpoint "
+          f"{checkpoint:.6f}, before training {before:.6f}: {'as it should' if good else 'WRONG'}")
+    return good
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    cases = sys.argv[2:] or sorted(path.name for path in ROOT.iterdir())
+    results = [check(sys.argv[1], case) for case in cases]
+    sys.exit(0 if all(results) else 1)
+
+
+if __name__ == "__main__":
+    main()
