@@ -4,8 +4,10 @@
 
 namespace longshore {
 
-// The AVX-512 that LibTorch's and MKL's kernels ask for: F, BW, DQ and VL. Without it MKL's
-// reproducible mode holds at one thread count only, and bf16 products are LibTorch's own loops.
+// MKL's reproducible mode holds over thread counts on Intel's CPUs with AVX-512 alone.
+bool cpu_is_intel();
+// The AVX-512 that LibTorch's and MKL's kernels ask for: F, BW, DQ and VL. Without it bf16
+// products are LibTorch's own loops.
 bool cpu_has_avx512();
 // AES on vectors of 256 bits, with or without AVX-512.
 bool cpu_has_vaes();

@@ -118,9 +118,10 @@ TEST_P(Parity, OneMicroBatchOfFourRowsAgreesWithFourOfOne) {
   }
 }
 
-// Bits hold where MKL's strict mode does; elsewhere the last bits may differ.
-TEST_P(Parity, OneAndTwoThreadsGiveTheSameBits) {
-  const double tolerance = cpu_has_avx512() ? 0.0 : 1e-5;
+// Bits hold where MKL's strict mode does. Elsewhere (no AVX-512, or another maker's CPU) MKL may
+// share a sum among threads: a few fp32 roundings, 1.4e-7 of a gradient's norm was measured.
+TEST_P(Parity, OneAndTwoThreadsAgree) {
+  const double tolerance = cpu_is_intel() && cpu_has_avx512() ? 0.0 : 1e-5;
   const Loaded loaded(GetParam());
   const PlainRunner runner(loaded.model, loaded.golden.weights, at::kFloat);
   const std::vector<MicroBatch> batches{loaded.batch({0, 1, 2, 3, 4, 5, 6, 7, 8, 9})};
