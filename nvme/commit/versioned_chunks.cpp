@@ -139,6 +139,7 @@ void VersionedChunks::start_write(const SealedPart& sealed, PartIo& io) {
 void VersionedChunks::finish_write(PartIo& io) {
   const std::string failure = mover_.finish_write(io);
   --writes_in_flight_;
+  const std::lock_guard lock(failure_mutex_);
   if (failure.empty() || !failure_.empty()) return;
   failure_ = failure;
   log_warning(failure_);  // whoever reads the part back meets the consequence first

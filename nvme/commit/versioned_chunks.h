@@ -19,6 +19,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -68,8 +69,6 @@ class VersionedChunks {
   // written only before the first commit.
   void start_write(const SealedPart& sealed, PartIo& io);
   void finish_write(PartIo& io);
-  // Whether finish_write would return at once.
-  bool write_finished(PartIo& io) { return mover_.finished(io); }
 
   // Everything but the agreement: all writes must be finished. Returns the vote: the sequence that
   // is durable here, or -1 after a failure, which `conclude_commit` then throws.
@@ -109,6 +108,7 @@ class VersionedChunks {
   std::vector<std::array<uint64_t, 2>> sums_;  // by chunk and slot
   std::vector<uint8_t> written_;               // by part: since the last commit
   std::atomic<int64_t> writes_in_flight_ = 0;
+  std::mutex failure_mutex_;  // several writes may end at once; a commit comes after all
   std::string failure_;  // a write, flush or manifest failed: nothing may be committed any more
 };
 

@@ -67,10 +67,6 @@ void InlineDrive::start(Transfer& transfer) {
   queue_.start(transfer);
 }
 
-bool InlineDrive::finished(Transfer& transfer) {
-  return transfer.done;
-}
-
 void InlineDrive::wait(Transfer& transfer) {
   while (!transfer.done) {
     finished_.clear();
@@ -107,11 +103,6 @@ void ThreadDrive::start(Transfer& transfer) {
     incoming_.push_back(&transfer);
   }
   to_thread_.notify_one();
-}
-
-bool ThreadDrive::finished(Transfer& transfer) {
-  const std::lock_guard lock(mutex_);
-  return transfer.done || broken_ != nullptr;
 }
 
 void ThreadDrive::wait(Transfer& transfer) {

@@ -55,8 +55,6 @@ class Drive {
   virtual void start(Transfer& transfer) = 0;
   // Returns once the transfer is done; DriveError where it failed.
   virtual void wait(Transfer& transfer) = 0;
-  // Whether `wait` would return at once.
-  virtual bool finished(Transfer& transfer) = 0;
 
   void read(Bytes offset, std::span<std::byte> memory);
   void write(Bytes offset, std::span<const std::byte> memory);
@@ -83,7 +81,6 @@ class InlineDrive final : public Drive {
   std::string_view kind() const override { return file_->kind(); }
   void start(Transfer& transfer) override;
   void wait(Transfer& transfer) override;
-  bool finished(Transfer& transfer) override;
 
  private:
   std::unique_ptr<BlockFile> file_;
@@ -107,7 +104,6 @@ class ThreadDrive final : public Drive {
   std::string_view kind() const override { return kind_; }
   void start(Transfer& transfer) override;
   void wait(Transfer& transfer) override;
-  bool finished(Transfer& transfer) override;
 
  private:
   void run(const MakeFile& make_file, Bytes chunk_bytes);

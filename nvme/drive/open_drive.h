@@ -37,7 +37,6 @@ class OpenDrive final : public Drive {
   std::string_view kind() const override { return drive_->kind(); }
   void start(Transfer& transfer) override { drive_->start(transfer); }
   void wait(Transfer& transfer) override { drive_->wait(transfer); }
-  bool finished(Transfer& transfer) override { return drive_->finished(transfer); }
   const DirectFile& file() const { return file_; }
 
  private:

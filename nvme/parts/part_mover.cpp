@@ -66,14 +66,6 @@ void PartMover::start(BlockOp::Kind kind, int part, int slot, std::span<std::byt
   }
 }
 
-bool PartMover::finished(PartIo& io) {
-  const int64_t first = map_->first_chunk(io.part);
-  for (size_t i = 0; i < io.transfers.size(); ++i) {
-    if (!drive_of(first + static_cast<int64_t>(i)).finished(io.transfers[i])) return false;
-  }
-  return true;
-}
-
 std::string PartMover::finish_write(PartIo& io) {
   LONGSHORE_CHECK(io.active);
   std::string failure;

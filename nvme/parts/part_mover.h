@@ -64,8 +64,6 @@ class PartMover {
   // `urgent`: before all that waits and is not. `memory` has the part's bytes.
   void start(BlockOp::Kind kind, int part, int slot, std::span<std::byte> memory, PartIo& io,
              bool urgent = false);
-  // Whether finishing would return at once.
-  bool finished(PartIo& io);
   // Waits for a write; what failed first, or nothing.
   std::string finish_write(PartIo& io);
   // Whether these are the bytes that were written there.

@@ -48,7 +48,10 @@ NvmeStore::NvmeStore(const std::vector<FlatLayout>& layouts, const NvmeStoreOpti
     : options_(options),
       pool_(pool),
       map_(make_map(layouts, options)),
-      arena_(planned_bytes(layouts, options), options.register_with_gpus, *pool) {
+      arena_(planned_bytes(layouts, options), options.register_with_gpus, *pool),
+      state_holders_("slot of state", options.state_slots),
+      parameter_holders_("slot of parameters",
+                         options.parameters_on_drives ? options.parameter_slots : 0) {
   LONGSHORE_CHECK(options.state_slots >= 1 && options.parameter_slots >= 1);
   carve(layouts);
   drives_ = make_drives(map_, window_);
@@ -118,17 +121,18 @@ void NvmeStore::carve(const std::vector<FlatLayout>& layouts) {
   }
 }
 
-DriveTraffic NvmeStore::planned_update_traffic(const std::vector<FlatLayout>& layouts,
-                                               const NvmeStoreOptions& options) {
-  DriveTraffic traffic;
-  for (const FlatLayout& layout : layouts) {
-    const UnitParts parts(layout, options.state);
-    for (const PartRole role : {PartRole::kParameters, PartRole::kRest}) {
-      const bool in_memory =
-          role == PartRole::kParameters && parts.direct() && !options.parameters_on_drives;
-      if (!in_memory) traffic.read += parts.part_bytes(role);
-      traffic.written += parts.part_bytes(role);
-    }
+NvmeStore::UnitTraffic NvmeStore::traffic_of(const FlatLayout& layout,
+                                             const NvmeStoreOptions& options) {
+  const UnitParts parts(layout, options.state);
+  UnitTraffic traffic;
+  for (const PartRole role : kStoredRoles) {
+    const Bytes bytes = parts.part_bytes(role);
+    const bool in_memory =
+        !options.parameters_on_drives &&
+        (role == PartRole::kFrozen || (role == PartRole::kParameters && parts.direct()));
+    if (!in_memory) traffic.state_read += bytes;
+    if (role != PartRole::kFrozen) traffic.state_written += bytes;
+    if (role != PartRole::kRest && options.parameters_on_drives) traffic.parameters_read += bytes;
   }
   return traffic;
 }
@@ -184,7 +188,9 @@ const std::optional<CommitPoint>& NvmeStore::start(Agreement& agreement, uint64_
   recover(recovery, agreement);
   chunks_->begin(recovery);
   if (committed() && !options_.parameters_on_drives) {
-    for (size_t u = 0; u < units_.size(); ++u) read_host_parameters(static_cast<int32_t>(u));
+    for (size_t u = 0; u < units_.size(); ++u) {
+      read_host_parameters(UnitId(static_cast<int32_t>(u)));
+    }
   }
   if (!committed()) std::memset(window_.data(), 0, window_.size());
   return committed();
@@ -193,11 +199,6 @@ const std::optional<CommitPoint>& NvmeStore::start(Agreement& agreement, uint64_
 // With the mutex held.
 void NvmeStore::rethrow_failure() {
   if (failure_ != nullptr) std::rethrow_exception(failure_);
-}
-
-DriveTraffic NvmeStore::traffic() const {
-  const Lock lock(mutex_);
-  return traffic_;
 }
 
 void NvmeStore::commit(const DurableStep& record, Agreement& agreement) {
@@ -212,10 +213,7 @@ void NvmeStore::commit(const DurableStep& record, Agreement& agreement) {
   }
   // A unit that the update left as it was belongs to the new version all the same.
   for (size_t u = 0; u < units_.size() && any && committed(); ++u) {
-    write_again(static_cast<int32_t>(u));
-  }
-  for (StateSlot& slot : state_slots_) {
-    if (slot.use == StateSlot::Use::kWriting) finish_writing(slot);
+    write_again(UnitId(static_cast<int32_t>(u)));
   }
   if (map_.versions() == 1) return chunks_->check_writes();
   const int64_t vote = chunks_->prepare_commit(record);

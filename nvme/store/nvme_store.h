@@ -1,23 +1,22 @@
 // NvmeStore: the disk tier: a rank's state on its drives, with the parameters in host memory or on
 // the drives too. Owned by the engine; lanes call it as the interface says, checksums and joins run
-// on the pool, I/O on the drives' threads. One mutex covers the bookkeeping and is never held over
-// I/O, checksums or conversions: state slots belong to the update's thread, which changes them
-// under the mutex for others to see; parameter slots to whoever marked them as being filled.
+// on the pool, I/O on the drives' threads. One mutex covers the leases and the order of what
+// VersionedChunks wants in turns; it is never held over waits, checksums or conversions. A slot
+// belongs to the unit that claimed it: whoever fills it claims, whoever empties it frees.
 //
-// The optimizer's pass streams through the I/O window: while unit i is leased, unit i + 1 is being
-// read and unit i - 1 written. A state lease that is given back unchanged costs no write.
-// Parameters of a unit whose write is still under way come from the window. Everything is one arena
-// of the planned size:
+// Everything is one arena of the planned size:
 //
-//   [ parameters of every unit | I/O window ]
+//   [ parameters of every unit | slots of state | slots of parameters ]
 //
-// Failures of writes are kept and thrown at the next commit: the last commit stays.
+// The slots together are also the window that recovery reads everything through. State that is
+// written unchanged costs no write. Failures of writes are kept and thrown at the next commit: the
+// last commit stays.
 //
-// With one version kept (options.versions) nothing ever is committed: half the space, and a start
+// With one version kept (options.versions) nothing is ever committed: half the space, and a start
 // finds nothing. All the rest is the same, checksums in memory included.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -30,6 +29,7 @@
 #include "nvme/store/unit_parts.h"
 #include "pinned/pinned_arena.h"
 #include "pinned/worker_pool.h"
+#include "shard/place_holders.h"
 #include "shard/shard_store.h"
 
 namespace longshore {
@@ -42,11 +42,9 @@ struct NvmeStoreOptions {
   int32_t ranks = 1;
   Geometry geometry;
   int drives = 1;
-  int versions = 2;  // of the state on the drives; 1: no step is durable
-  // Units in the window at once: one leased, one read ahead, one written behind.
-  int state_slots = 3;
-  // Units whose parameters are in memory at once, where they live on the drives.
-  int parameter_slots = 2;
+  int versions = 2;         // of the state on the drives; 1: no step is durable
+  int state_slots = 3;      // one updated, one read ahead, one written behind
+  int parameter_slots = 2;  // where parameters live on the drives: one read, one copied
   bool register_with_gpus = false;
 };
 
@@ -61,9 +59,11 @@ class NvmeStore final : public ShardStore {
                              const NvmeStoreOptions& options);
   static StripeMap make_map(const std::vector<FlatLayout>& layouts,
                             const NvmeStoreOptions& options);
-  // What one update of all units moves, without manifests and tables.
-  static DriveTraffic planned_update_traffic(const std::vector<FlatLayout>& layouts,
-                                             const NvmeStoreOptions& options);
+  // What read_state, write_state and read_parameters of the unit move.
+  struct UnitTraffic {
+    Bytes state_read = 0, state_written = 0, parameters_read = 0;
+  };
+  static UnitTraffic traffic_of(const FlatLayout& layout, const NvmeStoreOptions& options);
 
   // Recovers what the drives hold, checks all of it, and reads the parameters. Without a commit the
   // state is all zeros until it is loaded and committed. Collective; `random` differs between
@@ -71,24 +71,26 @@ class NvmeStore final : public ShardStore {
   // kForget starts anew over what this run left, whatever its layout.
   const std::optional<CommitPoint>& start(Agreement& agreement, uint64_t random,
                                           Existing existing = Existing::kUse);
-  // Makes the state that was updated since the last commit durable, on all ranks or on none.
-  // Collective. A skipped step updates nothing and is recorded all the same. May run beside
-  // `parameters`, not beside `state`: an update deferred into the next forward pass is committed at
-  // any time after its last unit and before the next update's first. With one version kept it only
-  // ends the writes and throws what one failed with, on this rank alone.
+  // Makes the state that was written since the last commit durable, on all ranks or on none.
+  // Collective. A skipped step updates nothing and is recorded all the same. May run beside reads
+  // of parameters, not beside anything that moves state. With one version kept it only throws what
+  // a write failed with, on this rank alone.
   void commit(const DurableStep& record, Agreement& agreement);
   const std::optional<CommitPoint>& committed() const { return chunks_->committed(); }
 
   const StateOptions& options() const override { return options_.state; }
+  Bytes host_bytes() const override { return arena_.size_bytes(); }
   std::unique_ptr<ParameterLease> parameters(UnitId unit) override;
   std::unique_ptr<StateLease> state(UnitId unit) override;
-  Bytes host_bytes() const override { return arena_.size_bytes(); }
-
-  // Begins to read what `parameters` will want, if there is room; else does nothing.
-  void prefetch_parameters(UnitId unit) override;
+  void read_state(UnitId unit, int32_t slot) override;
+  std::unique_ptr<StateLease> state_in(UnitId unit, int32_t slot) override;
+  void write_state(UnitId unit, int32_t slot) override;
+  void read_parameters(UnitId unit, int32_t slot) override;
+  void pass_parameters(UnitId unit, int32_t state_slot, int32_t slot) override;
+  std::unique_ptr<ParameterLease> parameters_in(UnitId unit, int32_t slot) override;
 
   // Since the start, of parts.
-  DriveTraffic traffic() const;
+  DriveTraffic traffic() const { return {.read = read_bytes_, .written = written_bytes_}; }
   const StripeMap& map() const { return map_; }
 
  private:
@@ -101,33 +103,16 @@ class NvmeStore final : public ShardStore {
     std::span<std::byte> parameters = {};     // in host memory; empty on the drives
     int parameter_leases = 0;
     bool state_leased = false;
-    int64_t changes = 0;  // counts the writes: cached parameters of an older count are stale
   };
   struct StateSlot {
-    enum class Use : uint8_t { kFree, kReading, kLeased, kWriting };
     std::span<std::byte> memory;
-    Use use = Use::kFree;
-    int32_t unit = -1;
-    int64_t since = 0;  // the oldest writing one is waited for
-    int copiers = 0;    // threads that copy the unit's parameters out while it is written
     std::array<PartIo, 3> ios;
     std::array<SealedPart, 3> sealed;
   };
   struct ParameterSlot {
-    enum class Use : uint8_t {
-      kEmpty,
-      kReading,  // from the drives; nobody waits yet
-      kFilling,  // a thread waits for the read, checks and converts
-      kReady,
-    };
     std::span<std::byte> memory;
-    Use use = Use::kEmpty;
-    int32_t unit = -1;
-    int64_t changes = -1;
-    int leases = 0;
-    int64_t since = 0;
     std::array<PartIo, 3> ios;
-    std::span<const std::byte> ready;
+    std::span<const std::byte> ready;  // as the device reads them
   };
   using Lock = std::unique_lock<std::mutex>;
   struct Sizes {
@@ -138,36 +123,30 @@ class NvmeStore final : public ShardStore {
 
   void carve(const std::vector<FlatLayout>& layouts);
   Unit& at(UnitId unit);
+  StateSlot& state_slot(int32_t slot) { return state_slots_.at(static_cast<size_t>(slot)); }
   bool in_host_memory(const Unit& unit, PartRole role) const;
   std::span<std::byte> part_memory(const Unit& unit, StateSlot& slot, PartRole role) const;
   std::span<std::byte> region(const Unit& unit, StateSlot& slot, Region region, Segment segment);
-  std::exception_ptr finish_reads(std::span<PartIo> ios);
-  // State slots.
-  StateSlot* find_state_slot(int32_t unit, StateSlot::Use use);
-  StateSlot& take_state_slot();
-  StateSlot* idle_state_slot();
-  StateSlot& read_state(int32_t unit);
-  void set_use(StateSlot& slot, StateSlot::Use use);
-  void start_reading(int32_t unit, StateSlot& slot);
-  void finish_reading(StateSlot& slot);
-  void finish_writing(StateSlot& slot);
-  int32_t next_with_state(int32_t unit, int32_t step) const;
-  void read_ahead(int32_t after);
-  void give_back(int32_t unit, StateSlot& slot) noexcept;
-  void write_behind(int32_t unit, StateSlot& slot);
-  void write_again(int32_t unit);
-  void refresh_host_parameters(Unit& unit, StateSlot& slot);
-  void read_host_parameters(int32_t unit);
+  // Leases.
+  void begin_lease_of_state(UnitId id);
+  void end_lease_of_state(UnitId id, int32_t slot, bool whole) noexcept;
+  void begin_lease_of_parameters(UnitId id);
+  void end_lease_of_parameters(UnitId id);
   void rethrow_failure();
-  // Parameter slots; all with the mutex held, which is given up while something is waited for.
-  ParameterSlot* find_parameter_slot(const Unit& unit, int32_t id);
-  ParameterSlot* idle_parameter_slot(bool may_drop_reads);
-  ParameterSlot& fill_parameter_slot(int32_t unit, Lock& lock);
-  void start_filling(int32_t unit, ParameterSlot& slot, Lock& lock);
-  void copy_from(StateSlot& source, ParameterSlot& slot, Lock& lock);
-  std::exception_ptr finish_filling(ParameterSlot& slot, Lock& lock);
-  void settle_parameter_reads(int32_t unit, Lock& lock);
-  void arrange(ParameterSlot& slot) const;
+  int32_t claim_any(PlaceHolders& holders, UnitId unit, const char* what);
+  // I/O; all wait.
+  void start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent);
+  void finish_reads(std::span<PartIo> ios);
+  void fill_state_slot(Unit& unit, StateSlot& slot);
+  void fill_parameter_slot(Unit& unit, ParameterSlot& slot);
+  void seal_and_write(UnitId id, Unit& unit, StateSlot& slot);
+  void write_sealed(StateSlot& slot, const std::array<bool, 3>& roles);
+  void write_again(UnitId id);
+  void read_host_parameters(UnitId id);
+  // Forms of parameters.
+  void refresh_host_parameters(Unit& unit, StateSlot& slot);
+  void arrange(const UnitParts& parts, std::span<const std::byte> parameters,
+               std::span<const std::byte> frozen, ParameterSlot& slot) const;
   void convert(const UnitParts& parts, std::span<const std::byte> part,
                std::span<std::byte> parameters) const;
 
@@ -176,17 +155,14 @@ class NvmeStore final : public ShardStore {
   StripeMap map_;
   PinnedArena arena_;
   std::span<std::byte> window_;
-  mutable std::mutex mutex_;         // of what the slots, the units and the members below say
-  std::condition_variable changed_;  // a slot was filled, or is copied from no more
+  mutable std::mutex mutex_;  // of the units' leases, the failure, and VersionedChunks' turns
   std::vector<Unit> units_;
   std::vector<StateSlot> state_slots_;
   std::vector<ParameterSlot> parameter_slots_;
-  std::vector<std::unique_ptr<Drive>> drives_;  // after the memory they move bytes of
+  PlaceHolders state_holders_, parameter_holders_;  // of the slots
+  std::vector<std::unique_ptr<Drive>> drives_;      // after the memory they move bytes of
   std::unique_ptr<VersionedChunks> chunks_;
-  DriveTraffic traffic_;
-  int64_t clock_ = 0;
-  int32_t last_leased_ = -1;     // of the update's thread, as is the next
-  int32_t read_ahead_step_ = 1;  // updates go through the units in order, or backwards
+  std::atomic<Bytes> read_bytes_ = 0, written_bytes_ = 0;
   std::exception_ptr failure_;
 };
 

@@ -1,4 +1,4 @@
-// The part of NvmeStore that streams state through the I/O window: the update's thread.
+// The part of NvmeStore that moves state through its slots.
 #include <algorithm>
 #include <cstring>
 
@@ -12,12 +12,15 @@ namespace longshore {
 
 class NvmeStore::State final : public StateLease {
  public:
-  State(NvmeStore* store, int32_t unit, StateSlot* slot)
-      : store_(store), unit_(unit), slot_(slot) {}
-  ~State() override { store_->give_back(unit_, *slot_); }
+  // `whole`: the lease's end writes the state and frees the slot.
+  State(NvmeStore* store, UnitId unit, int32_t slot, bool whole)
+      : store_(store), unit_(unit), slot_(slot), whole_(whole) {}
+  ~State() override { store_->end_lease_of_state(unit_, slot_, whole_); }
   StateSpans segment(Segment segment) override {
-    Unit& unit = store_->at(UnitId(unit_));
-    const auto part = [&](Region region) { return store_->region(unit, *slot_, region, segment); };
+    Unit& unit = store_->at(unit_);
+    const auto part = [&](Region region) {
+      return store_->region(unit, store_->state_slot(slot_), region, segment);
+    };
     const auto moment = [&](Region values, Region units) -> MomentSpan {
       return {moment_format(store_->options_.state, segment), part(values),
               as_span<float>(part(units))};
@@ -31,129 +34,103 @@ class NvmeStore::State final : public StateLease {
 
  private:
   NvmeStore* store_;
-  int32_t unit_;
-  StateSlot* slot_;
+  UnitId unit_;
+  int32_t slot_;
+  bool whole_;
 };
 
-// ---- State: read ahead, lease, write behind ----
-
 std::unique_ptr<ShardStore::StateLease> NvmeStore::state(UnitId id) {
-  Unit& unit = at(id);
-  {
-    Lock lock(mutex_);
-    rethrow_failure();
-    LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased already";
-    LONGSHORE_CHECK(unit.parameter_leases == 0) << "unit " << id << "'s parameters are leased";
-    unit.state_leased = true;
-    // The bytes that they read must not change under them.
-    settle_parameter_reads(id.value, lock);
-  }
-  std::unique_ptr<State> lease;
+  begin_lease_of_state(id);
+  std::optional<int32_t> slot;
   try {
-    StateSlot& slot = read_state(id.value);
-    if (options_.parameters_on_drives && unit.parts.used_bytes(PartRole::kDerived) > 0) {
-      convert(unit.parts, part_memory(unit, slot, PartRole::kParameters),
-              part_memory(unit, slot, PartRole::kDerived));
-    }
-    lease = std::make_unique<State>(this, id.value, &slot);
-    set_use(slot, StateSlot::Use::kLeased);
+    slot = claim_any(state_holders_, id, "state");
+    fill_state_slot(at(id), state_slot(*slot));
+    return std::make_unique<State>(this, id, *slot, /*whole=*/true);
   } catch (...) {
+    if (slot) state_holders_.free(*slot, id);
     const Lock lock(mutex_);
-    unit.state_leased = false;
+    at(id).state_leased = false;
     throw;
   }
-  read_ahead(id.value);
-  return lease;
 }
 
-// The unit's state in a slot, read and checked.
-NvmeStore::StateSlot& NvmeStore::read_state(int32_t id) {
-  if (StateSlot* writing = find_state_slot(id, StateSlot::Use::kWriting)) finish_writing(*writing);
-  StateSlot* slot = find_state_slot(id, StateSlot::Use::kReading);
-  if (slot == nullptr) {
-    slot = &take_state_slot();
-    start_reading(id, *slot);
+std::unique_ptr<ShardStore::StateLease> NvmeStore::state_in(UnitId id, int32_t slot) {
+  state_holders_.check(slot, id);
+  begin_lease_of_state(id);
+  return std::make_unique<State>(this, id, slot, /*whole=*/false);
+}
+
+void NvmeStore::begin_lease_of_state(UnitId id) {
+  Unit& unit = at(id);
+  const Lock lock(mutex_);
+  rethrow_failure();
+  LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased already";
+  LONGSHORE_CHECK(unit.parameter_leases == 0) << "unit " << id << "'s parameters are leased";
+  unit.state_leased = true;
+}
+
+void NvmeStore::end_lease_of_state(UnitId id, int32_t slot, bool whole) noexcept {
+  std::exception_ptr failure;
+  try {
+    refresh_host_parameters(at(id), state_slot(slot));
+    if (whole) write_state(id, slot);
+  } catch (...) {
+    failure = std::current_exception();
   }
-  finish_reading(*slot);
+  const Lock lock(mutex_);
+  at(id).state_leased = false;
+  if (failure_ == nullptr) failure_ = failure;
+}
+
+// A slot for an access outside passes.
+int32_t NvmeStore::claim_any(PlaceHolders& holders, UnitId unit, const char* what) {
+  const std::optional<int32_t> slot = holders.claim_any(unit);
+  LONGSHORE_CHECK(slot) << "all slots of " << what << " are leased";
   return *slot;
 }
 
-void NvmeStore::set_use(StateSlot& slot, StateSlot::Use use) {
-  const Lock lock(mutex_);
-  slot.use = use;
+// ---- Reading ----
+
+void NvmeStore::read_state(UnitId id, int32_t slot) {
+  state_holders_.claim(slot, id);
+  try {
+    fill_state_slot(at(id), state_slot(slot));
+  } catch (...) {
+    state_holders_.free(slot, id);
+    throw;
+  }
 }
 
-NvmeStore::StateSlot* NvmeStore::find_state_slot(int32_t unit, StateSlot::Use use) {
-  for (StateSlot& slot : state_slots_) {
-    if (slot.unit == unit && slot.use == use) return &slot;
+// The unit's state in the slot, read and checked.
+void NvmeStore::fill_state_slot(Unit& unit, StateSlot& slot) {
+  for (const PartRole role : kStoredRoles) {
+    const bool frozen_in_host = role == PartRole::kFrozen && !options_.parameters_on_drives;
+    if (in_host_memory(unit, role) || frozen_in_host) continue;
+    start_read(unit.part_ids[index_of(role)], part_memory(unit, slot, role),
+               slot.ios[index_of(role)], /*urgent=*/false);
   }
-  return nullptr;
+  finish_reads(slot.ios);
+  if (!options_.parameters_on_drives || unit.parts.used_bytes(PartRole::kDerived) == 0) return;
+  convert(unit.parts, part_memory(unit, slot, PartRole::kParameters),
+          part_memory(unit, slot, PartRole::kDerived));
 }
 
-// One that needs no waiting, or none.
-NvmeStore::StateSlot* NvmeStore::idle_state_slot() {
-  for (StateSlot& slot : state_slots_) {
-    if (slot.use == StateSlot::Use::kFree) return &slot;
-  }
-  for (StateSlot& slot : state_slots_) {
-    if (slot.use != StateSlot::Use::kWriting) continue;
-    const bool done = std::ranges::all_of(
-        slot.ios, [&](PartIo& io) { return !io.active || chunks_->write_finished(io); });
-    if (!done) continue;
-    finish_writing(slot);
-    return &slot;
-  }
-  return nullptr;
-}
-
-NvmeStore::StateSlot& NvmeStore::take_state_slot() {
-  if (StateSlot* idle = idle_state_slot()) return *idle;
-  StateSlot* oldest = nullptr;
-  for (StateSlot& slot : state_slots_) {
-    if (slot.use != StateSlot::Use::kWriting) continue;
-    if (oldest == nullptr || slot.since < oldest->since) oldest = &slot;
-  }
-  if (oldest != nullptr) {
-    finish_writing(*oldest);
-    return *oldest;
-  }
-  for (StateSlot& slot : state_slots_) {
-    if (slot.use != StateSlot::Use::kReading) continue;
-    finish_reading(slot);  // read ahead for nothing
-    set_use(slot, StateSlot::Use::kFree);
-    return slot;
-  }
-  LONGSHORE_CHECK(false) << "all " << state_slots_.size() << " slots of the window are leased";
-  return state_slots_.front();
-}
-
-void NvmeStore::start_reading(int32_t id, StateSlot& slot) {
-  const Unit& unit = at(UnitId(id));
-  Bytes read = 0;
+// Zeros where the part was never written; nothing where the unit has no such part.
+void NvmeStore::start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent) {
+  if (part < 0) return;
   {
     const Lock lock(mutex_);
-    slot.unit = id;
-    slot.use = StateSlot::Use::kReading;
-    slot.since = ++clock_;
-  }
-  for (const PartRole role : kStoredRoles) {
-    const int part = unit.part_ids[index_of(role)];
-    const bool frozen_in_host = role == PartRole::kFrozen && !options_.parameters_on_drives;
-    if (part < 0 || in_host_memory(unit, role) || frozen_in_host) continue;
-    const std::span<std::byte> memory = part_memory(unit, slot, role);
-    if (!chunks_->has_bytes(part)) {
-      std::memset(memory.data(), 0, memory.size());
-      continue;
+    if (chunks_->has_bytes(part)) {
+      chunks_->start_read(part, memory, io, urgent);
+      read_bytes_ += static_cast<Bytes>(memory.size());
+      return;
     }
-    chunks_->start_read(part, memory, slot.ios[index_of(role)]);
-    read += static_cast<Bytes>(memory.size());
   }
-  const Lock lock(mutex_);
-  traffic_.read += read;
+  std::memset(memory.data(), 0, memory.size());
 }
 
-// Waits for all of them; the first failure, or null.
-std::exception_ptr NvmeStore::finish_reads(std::span<PartIo> ios) {
+// Waits for all of them, then throws the first failure.
+void NvmeStore::finish_reads(std::span<PartIo> ios) {
   std::exception_ptr first;
   for (PartIo& io : ios) {
     if (!io.active) continue;
@@ -163,69 +140,23 @@ std::exception_ptr NvmeStore::finish_reads(std::span<PartIo> ios) {
       if (first == nullptr) first = std::current_exception();
     }
   }
-  return first;
+  if (first != nullptr) std::rethrow_exception(first);
 }
 
-void NvmeStore::finish_reading(StateSlot& slot) {
-  const std::exception_ptr first = finish_reads(slot.ios);
-  if (first == nullptr) return;
-  set_use(slot, StateSlot::Use::kFree);
-  std::rethrow_exception(first);
-}
+// ---- Writing ----
 
-void NvmeStore::finish_writing(StateSlot& slot) {
-  for (PartIo& io : slot.ios) {
-    if (io.active) chunks_->finish_write(io);
-  }
-  Lock lock(mutex_);
-  // HOST WAIT: a fetch copies the parameters out of this memory.
-  changed_.wait(lock, [&] { return slot.copiers == 0; });
-  slot.use = StateSlot::Use::kFree;
-}
-
-// The next unit with state, `step` further or back; itself where it is the only one.
-int32_t NvmeStore::next_with_state(int32_t unit, int32_t step) const {
-  const auto count = static_cast<int32_t>(units_.size());
-  int32_t id = unit;
-  do {
-    id = (id + step + count) % count;
-  } while (id != unit && units_[static_cast<size_t>(id)].part_ids[index_of(PartRole::kRest)] < 0);
-  return id;
-}
-
-// The unit whose update comes next, if the window has room for it.
-void NvmeStore::read_ahead(int32_t after) {
-  if (last_leased_ >= 0 && last_leased_ != after) {
-    const bool backwards =
-        next_with_state(last_leased_, -1) == after && next_with_state(last_leased_, 1) != after;
-    read_ahead_step_ = backwards ? -1 : 1;
-  }
-  last_leased_ = after;
-  const int32_t id = next_with_state(after, read_ahead_step_);
-  const Unit& unit = units_[static_cast<size_t>(id)];
-  const bool in_window = std::ranges::any_of(state_slots_, [&](const StateSlot& slot) {
-    return slot.unit == id && slot.use != StateSlot::Use::kFree;
-  });
-  const int part = unit.part_ids[index_of(PartRole::kRest)];
-  if (id == after || in_window || !chunks_->has_bytes(part)) return;
-  if (StateSlot* slot = idle_state_slot()) start_reading(id, *slot);
-}
-
-void NvmeStore::give_back(int32_t id, StateSlot& slot) noexcept {
-  std::exception_ptr failure;
+void NvmeStore::write_state(UnitId id, int32_t slot) {
+  state_holders_.check(slot, id);
   try {
-    write_behind(id, slot);
+    seal_and_write(id, at(id), state_slot(slot));
   } catch (...) {
-    failure = std::current_exception();
+    state_holders_.free(slot, id);
+    throw;
   }
-  const Lock lock(mutex_);
-  if (slot.use == StateSlot::Use::kLeased) slot.use = StateSlot::Use::kFree;  // nothing to write
-  at(UnitId(id)).state_leased = false;
-  if (failure_ == nullptr) failure_ = failure;
+  state_holders_.free(slot, id);
 }
 
-void NvmeStore::write_behind(int32_t id, StateSlot& slot) {
-  Unit& unit = at(UnitId(id));
+void NvmeStore::seal_and_write(UnitId id, Unit& unit, StateSlot& slot) {
   bool changed = false;
   std::array<bool, 3> writes{};  // by role
   for (const PartRole role : kStoredRoles) {
@@ -246,47 +177,44 @@ void NvmeStore::write_behind(int32_t id, StateSlot& slot) {
     changed = changed || !newest;
     writes[index_of(role)] = !newest || role != PartRole::kFrozen;
   }
-  if (!changed) return;
-  refresh_host_parameters(unit, slot);
-  Bytes written = 0;
-  set_use(slot, StateSlot::Use::kWriting);
-  for (const PartRole role : kStoredRoles) {
-    if (!writes[index_of(role)]) continue;
-    chunks_->start_write(slot.sealed[index_of(role)], slot.ios[index_of(role)]);
-    written += static_cast<Bytes>(slot.sealed[index_of(role)].memory.size());
+  if (changed) write_sealed(slot, writes);
+}
+
+void NvmeStore::write_sealed(StateSlot& slot, const std::array<bool, 3>& roles) {
+  {
+    const Lock lock(mutex_);
+    for (const PartRole role : kStoredRoles) {
+      if (!roles[index_of(role)]) continue;
+      const SealedPart& sealed = slot.sealed[index_of(role)];
+      chunks_->start_write(sealed, slot.ios[index_of(role)]);
+      written_bytes_ += static_cast<Bytes>(sealed.memory.size());
+    }
   }
-  const Lock lock(mutex_);
-  ++unit.changes;
-  slot.since = ++clock_;
-  traffic_.written += written;
+  for (PartIo& io : slot.ios) {
+    if (io.active) chunks_->finish_write(io);
+  }
 }
 
 // Into the version in the making, as it is; nothing where it is there already.
-void NvmeStore::write_again(int32_t id) {
-  Unit& unit = at(UnitId(id));
-  constexpr std::array<PartRole, 2> kVersioned = {PartRole::kParameters, PartRole::kRest};
-  const bool missing = std::ranges::any_of(kVersioned, [&](PartRole role) {
+void NvmeStore::write_again(UnitId id) {
+  Unit& unit = at(id);
+  std::array<bool, 3> writes{};  // by role
+  bool missing = false;
+  for (const PartRole role : {PartRole::kParameters, PartRole::kRest}) {
     const int part = unit.part_ids[index_of(role)];
-    return part >= 0 && !chunks_->is_written(part);
-  });
+    writes[index_of(role)] = part >= 0;
+    missing = missing || (part >= 0 && !chunks_->is_written(part));
+  }
   if (!missing) return;
-  StateSlot& slot = read_state(id);
-  for (const PartRole role : kVersioned) {
-    const int part = unit.part_ids[index_of(role)];
-    if (part < 0) continue;
-    chunks_->seal(part, part_memory(unit, slot, role), slot.sealed[index_of(role)]);
+  const int32_t slot = claim_any(state_holders_, id, "state");
+  fill_state_slot(unit, state_slot(slot));
+  for (const PartRole role : kStoredRoles) {
+    if (!writes[index_of(role)]) continue;
+    chunks_->seal(unit.part_ids[index_of(role)], part_memory(unit, state_slot(slot), role),
+                  state_slot(slot).sealed[index_of(role)]);
   }
-  // From here on a fetch finds the unit in the window: the bytes on the drives are on their way.
-  Lock lock(mutex_);
-  settle_parameter_reads(id, lock);
-  slot.use = StateSlot::Use::kWriting;
-  slot.since = ++clock_;
-  for (const PartRole role : kVersioned) {
-    if (unit.part_ids[index_of(role)] < 0) continue;
-    const SealedPart& sealed = slot.sealed[index_of(role)];
-    chunks_->start_write(sealed, slot.ios[index_of(role)]);
-    traffic_.written += static_cast<Bytes>(sealed.memory.size());
-  }
+  write_sealed(state_slot(slot), writes);
+  state_holders_.free(slot, id);
 }
 
 // ---- Parameters in host memory ----
@@ -297,9 +225,9 @@ void NvmeStore::refresh_host_parameters(Unit& unit, StateSlot& slot) {
   convert(unit.parts, part_memory(unit, slot, PartRole::kParameters), unit.parameters);
 }
 
-void NvmeStore::read_host_parameters(int32_t id) {
-  Unit& unit = at(UnitId(id));
-  StateSlot& slot = take_state_slot();
+void NvmeStore::read_host_parameters(UnitId id) {
+  Unit& unit = at(id);
+  StateSlot& slot = state_slots_.front();
   for (const PartRole role : {PartRole::kParameters, PartRole::kFrozen}) {
     const int part = unit.part_ids[index_of(role)];
     if (part < 0) continue;
@@ -308,7 +236,7 @@ void NvmeStore::read_host_parameters(int32_t id) {
     PartIo& io = slot.ios[index_of(role)];
     chunks_->start_read(part, memory, io);
     chunks_->finish_read(io);
-    traffic_.read += static_cast<Bytes>(memory.size());
+    read_bytes_ += static_cast<Bytes>(memory.size());
     if (role == PartRole::kFrozen) {
       std::memcpy(unit.parameters.data() + unit.parts.trainable_parameter_bytes(), memory.data(),
                   static_cast<size_t>(unit.parts.used_bytes(role)));

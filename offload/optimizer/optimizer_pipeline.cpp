@@ -90,10 +90,11 @@ void OptimizerPipeline::stage(const StepUpdate& update) {
   for (size_t i = 0; i < units_.size(); ++i) pending_[i] = !units_[i].tiles.empty();
 }
 
-bool OptimizerPipeline::update(UnitId id) {
+bool OptimizerPipeline::update(UnitId id, std::optional<int32_t> slot) {
   Unit& unit = units_.at(static_cast<size_t>(id.value));
   if (!pending(id)) return false;
-  const std::unique_ptr<ShardStore::StateLease> lease = store_->state(id);
+  const std::unique_ptr<ShardStore::StateLease> lease =
+      slot ? store_->state_in(id, *slot) : store_->state(id);
   constexpr std::array<Segment, 2> kTrained = {Segment::kQuantisedMoments, Segment::kFullMoments};
   std::array<StateSpans, kTrained.size()> states;
   std::array<std::span<const std::byte>, kTrained.size()> gradients;

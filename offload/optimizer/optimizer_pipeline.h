@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,8 +38,9 @@ class OptimizerPipeline {
   // Every unit with trainable parameters now has a pending update. Earlier ones must be applied.
   void stage(const StepUpdate& update);
   // Applies the unit's pending update; does nothing where there is none. Nobody may hold a lease of
-  // the unit. Returns true when it changed the unit.
-  bool update(UnitId unit);
+  // the unit. `slot`: the store's, that its state was read to; none: it is at home. Returns true
+  // when it changed the unit.
+  bool update(UnitId unit, std::optional<int32_t> slot = {});
   // Applies all pending updates, in unit order.
   void flush();
   // Any thread.

@@ -343,17 +343,40 @@ class Draft {
           NvmeInputs::staged_bytes(inputs.input_bytes.back(), plan_.micro_batches));
       inputs.update_bytes.push_back(update_bytes(i));
     }
+    if (inputs_.nvme.state) add_drive_operations(inputs);
     plan_.schedules.train = build_schedule(inputs);
     check_step_schedule(plan_.schedules.train, inputs);
+    if (inputs.overlap == UpdateOverlap::kForward) {
+      inputs.overlap = UpdateOverlap::kNone;
+      plan_.schedules.first = build_schedule(inputs);
+      check_step_schedule(plan_.schedules.first, inputs);
+    }
     inputs.pass = Pass::kForward;
     inputs.visits = forward_visits_;
     plan_.schedules.forward = build_schedule(inputs);
     check_step_schedule(plan_.schedules.forward, inputs);
-    plan_.schedules.flush = build_flush(model_);
+    inputs.pass = Pass::kUpdates;
+    inputs.visits = {};
+    inputs.gradient_ring = 0;
+    plan_.schedules.flush = build_schedule(inputs);
+    check_step_schedule(plan_.schedules.flush, inputs);
     plan_.offloaded_inputs.assign(model_.units.size(), 0);
     for (const Op& op : plan_.schedules.train.ops) {
       if (op.kind != OpKind::kSaveInput) continue;
       plan_.offloaded_inputs[static_cast<size_t>(op.unit.value)] = op.bytes;
+    }
+  }
+
+  void add_drive_operations(ScheduleInputs& inputs) const {
+    const NvmeStoreOptions options =
+        nvme_options(inputs_.nvme, inputs_.state, inputs_.topology, Rank(0), {});
+    inputs.state_slots = options.state_slots;
+    if (options.parameters_on_drives) inputs.parameter_slots = options.parameter_slots;
+    for (const FlatLayout& layout : layouts_) {
+      const NvmeStore::UnitTraffic traffic = NvmeStore::traffic_of(layout, options);
+      inputs.state_read_bytes.push_back(traffic.state_read);
+      inputs.state_written_bytes.push_back(traffic.state_written);
+      inputs.parameter_read_bytes.push_back(traffic.parameters_read);
     }
   }
 
@@ -418,8 +441,10 @@ class Draft {
                   inputs_.nvme.parameters ? "state on its way to and from the drives"
                                           : "state on its way, and the parameters",
                   plan_.host_arena, true);
-    add_drive_files(NvmeStore::make_map(layouts_, options),
-                    NvmeStore::planned_update_traffic(layouts_, options));
+    add_drive_files(
+        NvmeStore::make_map(layouts_, options),
+        {.read = scheduled_bytes(OpKind::kReadState) + scheduled_bytes(OpKind::kReadParameters),
+         .written = scheduled_bytes(OpKind::kWriteState)});
   }
 
   void add_offloaded_inputs() {
@@ -466,10 +491,12 @@ class Draft {
     add_host_line("join region", "split masters made whole for fp32 compute", join, true);
   }
 
-  // What the train pass moves by operations of a kind.
+  // What a step moves by operations of a kind.
   Bytes scheduled_bytes(OpKind kind) const {
     Bytes sum = 0;
     for (const Op& op : plan_.schedules.train.ops) sum += op.kind == kind ? op.bytes : 0;
+    if (inputs_.overlap != UpdateOverlap::kNone) return sum;
+    for (const Op& op : plan_.schedules.flush.ops) sum += op.kind == kind ? op.bytes : 0;
     return sum;
   }
 
@@ -479,7 +506,6 @@ class Draft {
     const Bytes reduced = scheduled_bytes(OpKind::kReduce);
     plan_.step.h2d = fetched + scheduled_bytes(OpKind::kLoadInput) + batch_bytes();
     plan_.step.d2h = scheduled_bytes(OpKind::kDrain) + scheduled_bytes(OpKind::kSaveInput);
-    if (inputs_.nvme.parameters) plan_.step.nvme_read += fetched;
     plan_.step.all_gather = scheduled_bytes(OpKind::kGather);
     if (topology.shard_ranks > 1) plan_.step.reduce_scatter = reduced;
     if (topology.replicas() > 1) plan_.step.all_reduce = reduced / topology.shard_ranks;

@@ -105,14 +105,12 @@ struct PlanLine {
 struct StepTraffic {
   Bytes h2d = 0;
   Bytes d2h = 0;
-  Bytes all_gather = 0;      // whole gathered units
-  Bytes reduce_scatter = 0;  // whole gradients, in the reduce dtype
-  Bytes all_reduce = 0;      // own parts of gradients, over replicas
-  Bytes update_dram = 0;     // read and written by the update
-  // By the update, kept inputs, and parameters on their way to the device: at most, for those of a
-  // unit whose write is under way come from memory.
-  Bytes nvme_read = 0;
-  Bytes nvme_written = 0;        // by the update and kept inputs: the commit adds a few blocks
+  Bytes all_gather = 0;          // whole gathered units
+  Bytes reduce_scatter = 0;      // whole gradients, in the reduce dtype
+  Bytes all_reduce = 0;          // own parts of gradients, over replicas
+  Bytes update_dram = 0;         // read and written by the update
+  Bytes nvme_read = 0;           // of state, kept inputs, and parameters
+  Bytes nvme_written = 0;        // of state and kept inputs: the commit adds a few blocks
   double flops_per_token = 0.0;  // estimate: 6 per parameter, 8 with recompute
 };
 

@@ -36,6 +36,7 @@ enum class Pass : uint8_t {
   kTrain,  // forward of all units but the last, then backward from the last to the first that needs
            // it
   kForward,  // all units in order
+  kUpdates,  // no unit computes: pending updates are applied
 };
 
 struct PassInputs {

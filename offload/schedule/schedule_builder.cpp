@@ -39,8 +39,18 @@ class Builder {
     gradient_used_.assign(static_cast<size_t>(in_.gradient_buffers), kNone);
     home_used_.assign(static_cast<size_t>(in_.gradient_ring), kNone);
     inputs_.resize(static_cast<size_t>(in_.input_slots));
+    states_.resize(static_cast<size_t>(in_.state_slots));
+    parameters_.resize(static_cast<size_t>(in_.parameter_slots));
+    state_written_.assign(units_, kNone);
     staging_.resize(static_cast<size_t>(in_.input_staging));
     if (in_.input_staging > 0 && in_.pass == Pass::kTrain) choose_written();
+  }
+
+  StepSchedule build_updates() {
+    for (const UnitSpec& unit : in_.model->units) {
+      if (unit.has_trainable()) add_update({.kind = OpKind::kUpdate, .unit = unit.id}, false);
+    }
+    return std::move(out_);
   }
 
   StepSchedule build() {
@@ -58,10 +68,10 @@ class Builder {
   }
 
  private:
-  // An input slot's unit, and who touched it last.
-  struct InputSlot {
+  // What a slot of inputs, state or parameters holds, and who touched it last.
+  struct SlotUse {
     int32_t unit = kNone;
-    int32_t written = kNone;          // the op that filled it: kForward or kLoadInput
+    int32_t written = kNone;          // the op that filled it
     std::vector<int32_t> users = {};  // ops that read it since
   };
 
@@ -75,20 +85,77 @@ class Builder {
     std::ranges::sort(op.after);
     const auto same = std::ranges::unique(op.after);
     op.after.erase(same.begin(), same.end());
-    // A lane of width 1 keeps its own order.
+    // A lane of one track keeps its own order.
     std::erase_if(op.after, [&](int32_t before) {
       const Lane lane = lane_of(out_.ops[static_cast<size_t>(before)].kind);
-      return lane == lane_of(op.kind) && width_of(lane) == 1;
+      return lane == lane_of(op.kind) && is_one_track(lane);
     });
     out_.ops.push_back(std::move(op));
     return static_cast<int32_t>(out_.ops.size()) - 1;
   }
 
+  // ---- Updates
+
+  // Reads the state, updates it, writes it; `update` says what it waits for beside its state.
+  // `passes`: the parameters are fetched next, from the slot that the update leaves them in.
+  void add_update(Op update, bool passes) {
+    const UnitId unit = update.unit;
+    update.bytes = bytes_of(in_.update_bytes, unit);
+    const int32_t slot = next_state_;
+    if (in_.state_slots > 0) {
+      next_state_ = (next_state_ + 1) % in_.state_slots;
+      Op read{.kind = OpKind::kReadState,
+              .unit = unit,
+              .state = slot,
+              .bytes = bytes_of(in_.state_read_bytes, unit)};
+      claim(states_[static_cast<size_t>(slot)], unit, read);
+      update.after.push_back(add(std::move(read)));
+      update.state = slot;
+    }
+    if (passes && in_.parameter_slots > 0) update.parameters = claim_parameters(unit, update);
+    const std::optional<int32_t> parameters = update.parameters;
+    const int32_t id = updated_[index(unit)] = add(std::move(update));
+    if (parameters) parameters_[static_cast<size_t>(*parameters)].written = id;
+    if (in_.state_slots == 0) return;
+    state_written_[index(unit)] = add({.kind = OpKind::kWriteState,
+                                       .unit = unit,
+                                       .state = slot,
+                                       .after = {id},
+                                       .bytes = bytes_of(in_.state_written_bytes, unit)});
+    states_[static_cast<size_t>(slot)].written = state_written_[index(unit)];
+  }
+
+  // The next parameter slot, for `op` to fill.
+  int32_t claim_parameters(UnitId unit, Op& op) {
+    const int32_t slot = next_parameters_;
+    next_parameters_ = (next_parameters_ + 1) % in_.parameter_slots;
+    claim(parameters_[static_cast<size_t>(slot)], unit, op);
+    return slot;
+  }
+
   void add_forward_update(UnitId unit) {
     if (in_.overlap != UpdateOverlap::kForward || in_.pass != Pass::kTrain) return;
     if (!in_.model->unit(unit).has_trainable() || updated_[index(unit)] != kNone) return;
-    updated_[index(unit)] =
-        add({.kind = OpKind::kUpdate, .unit = unit, .bytes = bytes_of(in_.update_bytes, unit)});
+    add_update({.kind = OpKind::kUpdate, .unit = unit}, /*passes=*/true);
+  }
+
+  // ---- Parameters
+
+  // The slot that has the unit's parameters for a fetch that comes next: the update's, or one that
+  // they are read to.
+  int32_t bring_parameters(UnitId unit) {
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const SlotUse& slot = parameters_[i];
+      if (slot.unit == unit.value && slot.users.empty()) return static_cast<int32_t>(i);
+    }
+    Op read{.kind = OpKind::kReadParameters,
+            .unit = unit,
+            .after = {state_written_[index(unit)]},
+            .bytes = bytes_of(in_.parameter_read_bytes, unit)};
+    const int32_t slot = claim_parameters(unit, read);
+    read.parameters = slot;
+    parameters_[static_cast<size_t>(slot)].written = add(std::move(read));
+    return slot;
   }
 
   void add_fetch(const Placed& placed) {
@@ -96,9 +163,16 @@ class Builder {
     std::vector<int32_t>& readers = readers_.at(static_cast<size_t>(placed.slot));
     Op fetch{.kind = OpKind::kFetch, .unit = placed.unit, .slots = {placed}};
     fetch.after = std::exchange(readers, {});
-    fetch.after.push_back(updated_[index(placed.unit)]);
+    if (in_.parameter_slots > 0) {
+      fetch.parameters = bring_parameters(placed.unit);
+      fetch.after.push_back(parameters_[static_cast<size_t>(*fetch.parameters)].written);
+    } else {
+      fetch.after.push_back(updated_[index(placed.unit)]);
+    }
     fetch.bytes = bytes_of(in_.fetch_bytes, placed.unit);
+    const std::optional<int32_t> parameters = fetch.parameters;
     int32_t filled = add(std::move(fetch));
+    if (parameters) parameters_[static_cast<size_t>(*parameters)].users.push_back(filled);
     if (in_.gathers) {
       filled = add({.kind = OpKind::kGather,
                     .unit = placed.unit,
@@ -150,7 +224,7 @@ class Builder {
   // The last units' inputs are still in their slots when backward asks for them.
   bool stays(UnitId unit) const { return last().value - unit.value < in_.input_slots; }
 
-  static int32_t find_unit(const std::vector<InputSlot>& slots, UnitId unit) {
+  static int32_t find_unit(const std::vector<SlotUse>& slots, UnitId unit) {
     for (size_t i = 0; i < slots.size(); ++i) {
       if (slots[i].unit == unit.value) return static_cast<int32_t>(i);
     }
@@ -160,7 +234,7 @@ class Builder {
   int32_t find_input(UnitId unit) const { return find_unit(inputs_, unit); }
 
   // The slot is for the input of `unit`, which `op` writes: whatever used the slot comes before.
-  static void claim(InputSlot& slot, UnitId unit, Op& op) {
+  static void claim(SlotUse& slot, UnitId unit, Op& op) {
     op.after.push_back(slot.written);
     op.after.insert(op.after.end(), slot.users.begin(), slot.users.end());
     slot = {.unit = unit.value};
@@ -173,7 +247,7 @@ class Builder {
   }
 
   void add_save(UnitId unit) {
-    InputSlot& from = inputs_[static_cast<size_t>(find_input(unit))];
+    SlotUse& from = inputs_[static_cast<size_t>(find_input(unit))];
     Op save{.kind = OpKind::kSaveInput,
             .unit = unit,
             .input = find_input(unit),
@@ -203,7 +277,7 @@ class Builder {
   }
 
   void add_write(UnitId unit, int32_t staging, int32_t saved) {
-    InputSlot& slot = staging_[static_cast<size_t>(staging)];
+    SlotUse& slot = staging_[static_cast<size_t>(staging)];
     slot.written = saved;
     if (std::ranges::find(to_drives_, unit) == to_drives_.end()) return;
     const int32_t id = add({.kind = OpKind::kWriteInput,
@@ -225,7 +299,7 @@ class Builder {
             .staging = staging,
             .after = {saved_as(unit)},
             .bytes = bytes_of(in_.staged_input_bytes, unit)};
-    InputSlot& slot = staging_[static_cast<size_t>(staging)];
+    SlotUse& slot = staging_[static_cast<size_t>(staging)];
     claim(slot, unit, read);
     slot.written = add(std::move(read));
   }
@@ -239,7 +313,7 @@ class Builder {
 
   void add_load(UnitId unit) {
     if (unit.value == 0 || in_.input_slots == 0) return;
-    for (const InputSlot& place : inputs_) {
+    for (const SlotUse& place : inputs_) {
       if (place.unit == unit.value) return;
     }
     Op load{.kind = OpKind::kLoadInput, .unit = unit, .bytes = bytes_of(in_.input_bytes, unit)};
@@ -317,12 +391,8 @@ class Builder {
     if (gradient) gradient_used_[static_cast<size_t>(*gradient)] = drained;
     if (in_.overlap != UpdateOverlap::kBackward) return;
     // Its own backward is the last to read the unit: nobody fetches it from home any more.
-    Op update{.kind = OpKind::kUpdate,
-              .unit = unit,
-              .home = home,
-              .after = {drained},
-              .bytes = bytes_of(in_.update_bytes, unit)};
-    updated_[index(unit)] = add(std::move(update));
+    add_update({.kind = OpKind::kUpdate, .unit = unit, .home = home, .after = {drained}},
+               /*passes=*/false);
     if (home) home_used_[static_cast<size_t>(*home)] = updated_[index(unit)];
   }
 
@@ -337,86 +407,30 @@ class Builder {
   int32_t next_gradient_ = 0;
   std::vector<int32_t> home_used_;  // by place of the ring: the last kUpdate
   int32_t next_home_ = 0;
-  std::vector<InputSlot> inputs_;   // by input slot
-  std::vector<InputSlot> staging_;  // by staging slot
-  int32_t next_staging_ = 0;
-  std::vector<UnitId> to_drives_;  // whose inputs are written to drives, in their order
-  std::vector<UnitId> to_read_;    // those that are not read back yet
+  std::vector<SlotUse> inputs_;      // by input slot
+  std::vector<SlotUse> staging_;     // by staging slot
+  std::vector<SlotUse> states_;      // by state slot
+  std::vector<SlotUse> parameters_;  // by parameter slot
+  int32_t next_staging_ = 0, next_state_ = 0, next_parameters_ = 0;
+  std::vector<int32_t> state_written_;  // by unit: its kWriteState in this schedule
+  std::vector<UnitId> to_drives_;       // whose inputs are written to drives, in their order
+  std::vector<UnitId> to_read_;         // those that are not read back yet
   std::vector<std::pair<UnitId, int32_t>> saved_;  // and which operation ended that
   StepSchedule out_;
 };
 
 }  // namespace
 
-std::string_view name_of(Lane lane) {
-  constexpr std::string_view kNames[kLaneCount] = {"read",    "update", "h2d", "gather",
-                                                   "compute", "reduce", "d2h", "write"};
-  return kNames[static_cast<size_t>(lane)];
-}
-
-std::string_view name_of(OpKind kind) {
-  constexpr std::string_view kNames[] = {"update",      "fetch",   "gather",   "read input",
-                                         "load input",  "forward", "backward", "save input",
-                                         "write input", "reduce",  "drain"};
-  return kNames[static_cast<size_t>(kind)];
-}
-
-Lane lane_of(OpKind kind) {
-  constexpr Lane kLanes[] = {Lane::kUpdate, Lane::kH2D,     Lane::kGather,  Lane::kRead,
-                             Lane::kH2D,    Lane::kCompute, Lane::kCompute, Lane::kD2H,
-                             Lane::kWrite,  Lane::kReduce,  Lane::kD2H};
-  return kLanes[static_cast<size_t>(kind)];
-}
-
-namespace {
-
-constexpr size_t first_track(size_t lane) {
-  size_t track = 0;
-  for (size_t i = 0; i < lane; ++i) track += kLaneWidths.at(i);
-  return track;
-}
-static_assert(first_track(kLaneCount) == kTrackCount);
-
-}  // namespace
-
-Lane lane_of_track(size_t track) {
-  size_t lane = 0;
-  while (lane + 1 < kLaneCount && first_track(lane + 1) <= track) ++lane;
-  return static_cast<Lane>(lane);
-}
-
-std::string name_of_track(size_t track) {
-  const Lane lane = lane_of_track(track);
-  std::string name(name_of(lane));
-  if (width_of(lane) == 1) return name;
-  return name + " " + std::to_string(track - first_track(static_cast<size_t>(lane)));
-}
-
-std::vector<size_t> tracks_of(const StepSchedule& schedule) {
-  std::array<size_t, kLaneCount> count{};
-  std::vector<size_t> tracks;
-  for (const Op& op : schedule.ops) {
-    const auto lane = static_cast<size_t>(lane_of(op.kind));
-    tracks.push_back(first_track(lane) + count[lane]++ % kLaneWidths[lane]);
-  }
-  return tracks;
-}
-
 StepSchedule build_schedule(const ScheduleInputs& inputs) {
   LONGSHORE_CHECK(inputs.model != nullptr && inputs.gradient_buffers >= 1);
-  LONGSHORE_CHECK(inputs.gradient_ring == 0 || inputs.overlap == UpdateOverlap::kBackward)
+  LONGSHORE_CHECK(inputs.gradient_ring == 0 ||
+                  (inputs.overlap == UpdateOverlap::kBackward && inputs.pass != Pass::kUpdates))
       << "other updates need every unit's gradient at once";
   LONGSHORE_CHECK(inputs.input_slots == 0 || inputs.input_slots >= 2) << inputs.input_slots;
   LONGSHORE_CHECK(inputs.input_staging == 0 || inputs.input_slots > 0) << inputs.input_staging;
+  LONGSHORE_CHECK(inputs.parameter_slots == 0 || inputs.state_slots > 0) << inputs.parameter_slots;
+  if (inputs.pass == Pass::kUpdates) return Builder(inputs).build_updates();
   return Builder(inputs).build();
-}
-
-StepSchedule build_flush(const ModelSpec& model) {
-  StepSchedule schedule;
-  for (const UnitSpec& unit : model.units) {
-    if (unit.has_trainable()) schedule.ops.push_back({.kind = OpKind::kUpdate, .unit = unit.id});
-  }
-  return schedule;
 }
 
 }  // namespace longshore

@@ -1,6 +1,7 @@
 // simulate_schedule: when each operation of a schedule runs if all take the times given: an event
-// simulation, deterministic, without a device. Where a lane may have several operations under way
-// they share the drive's rate, so each has it for itself after the one before. Pure, any thread.
+// simulation, deterministic, without a device. Operations of one lane share its rate, so each has
+// it for itself: in the order in which they are ready, reads of parameters before others that are
+// (as the drives do it). Pure, any thread.
 #pragma once
 
 #include <array>

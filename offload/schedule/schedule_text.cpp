@@ -28,6 +28,8 @@ std::string uses_of(const Op& op) {
   if (op.home) add("home " + std::to_string(*op.home));
   if (op.input) add("input " + std::to_string(*op.input));
   if (op.output) add("output " + std::to_string(*op.output));
+  if (op.state) add("state " + std::to_string(*op.state));
+  if (op.parameters) add("parameters " + std::to_string(*op.parameters));
   if (op.staging) add("staging " + std::to_string(*op.staging));
   return text;
 }

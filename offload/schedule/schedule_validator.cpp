@@ -37,12 +37,14 @@ struct UnitState {
   Memory home_gradient;  // where there is no ring
   Memory kept_input;     // on the host, where nothing is staged
   Memory drive_input;    // on the drives
+  Memory drive_state;    // on the drives, its parameters with it
   Place waiting;         // the gradient of a unit that lends
   bool trainable = false;
   bool lends = false;
   int32_t adders = 0;  // backward operations that still add to its gradient
   bool fetched = false;
   bool updated = false;
+  bool state_written = false;
   bool reduced = false;
   bool drained = false;
   bool saved = false;
@@ -64,6 +66,8 @@ class Validator {
     make_places(buffers_, in_.gradient_buffers, "gradient buffer ");
     make_places(inputs_, in_.input_slots, "input slot ");
     make_places(staging_, in_.input_staging, "staging slot ");
+    make_places(states_, in_.state_slots, "state slot ");
+    make_places(parameters_, in_.parameter_slots, "parameter slot ");
     make_places(ring_, in_.gradient_ring, "place at home ");
     const std::vector<UnitId> order = visit_order(*in_.model, in_.pass);
     for (size_t i = 0; i < order.size(); ++i) {
@@ -97,6 +101,7 @@ class Validator {
       state.home_parameters.name = "the parameters of " + name + " at home";
       state.home_gradient.name = "the gradient of " + name + " at home";
       state.kept_input.name = "the kept input of " + name + " on the host";
+      state.drive_state.name = "the state of " + name + " on the drives";
       state.drive_input.name = "the kept input of " + name + " on the drives";
       state.waiting.memory.name = "the waiting gradient of " + name;
       state.waiting.unit = unit.id;
@@ -163,7 +168,7 @@ class Validator {
         continue;
       }
       const OpKind kind = schedule_.ops[static_cast<size_t>(other)].kind;
-      expect(lane_of(kind) != lane_of(op.kind) || width_of(lane_of(kind)) > 1,
+      expect(lane_of(kind) != lane_of(op.kind) || !is_one_track(lane_of(kind)),
              "waits for " + text_of(other) + " of its own lane");
     }
     expect(op.bytes >= 0, "has " + std::to_string(op.bytes) + " bytes");
@@ -180,11 +185,19 @@ class Validator {
     expect(!op.input || is({kForward, kBackward, kSaveInput, kLoadInput}), "uses no input slot");
     expect(!op.output || is({kForward}), "has no output");
     const bool staged = is({kSaveInput, kWriteInput, kReadInput, kLoadInput});
+    expect(!op.state || is({kReadState, kUpdate, kWriteState}), "uses no state slot");
+    expect(!op.parameters || is({kReadParameters, kUpdate, kFetch}), "uses no parameter slot");
     expect(!op.staging || (staged && in_.input_staging > 0), "uses no staging slot");
   }
 
   void visit(const Op& op) {
     switch (op.kind) {
+      case OpKind::kReadState:
+        return read_state(op);
+      case OpKind::kReadParameters:
+        return read_parameters(op);
+      case OpKind::kWriteState:
+        return write_state(op);
       case OpKind::kUpdate:
         return update(op);
       case OpKind::kFetch:
@@ -236,13 +249,35 @@ class Validator {
 
   // ---- Parameters ----
 
+  void read_state(const Op& op) {
+    const UnitState& unit = state(op.unit);
+    expect(!unit.updated, "the state is read after its update");
+    read(state(op.unit).drive_state);
+    if (Place* slot = place(states_, op.state, "state slot")) put(*slot, op.unit, true);
+  }
+
+  void write_state(const Op& op) {
+    UnitState& unit = state(op.unit);
+    expect(unit.updated, "the state is written before its update");
+    expect(!unit.state_written, "the state is written twice");
+    unit.state_written = true;
+    if (in_.parameter_slots == 0) read(unit.home_parameters);
+    write(unit.drive_state);
+    Place* slot = place(states_, op.state, "state slot");
+    if (slot != nullptr && holds(*slot, op.unit)) {
+      read(slot->memory);
+      slot->used = true;
+    }
+  }
+
   void update(const Op& op) {
     UnitState& unit = state(op.unit);
-    expect(in_.pass == Pass::kTrain && in_.overlap != UpdateOverlap::kNone,
+    const bool flush = in_.pass == Pass::kUpdates;
+    expect(flush || (in_.pass == Pass::kTrain && in_.overlap != UpdateOverlap::kNone),
            "this pass has no updates");
     expect(unit.trainable, "nothing of the unit is trained");
     expect(!unit.updated, "the unit is updated twice");
-    if (in_.overlap == UpdateOverlap::kBackward) {
+    if (!flush && in_.overlap == UpdateOverlap::kBackward) {
       expect(unit.drained, "the unit's gradient is not home yet");
     } else {
       expect(!unit.drained, "the last step's gradient is overwritten");
@@ -255,8 +290,32 @@ class Validator {
       read(home->memory);
       home->used = true;
     }
-    write(unit.home_parameters);
+    update_parameters(op, unit);
     unit.updated = true;
+  }
+
+  // Where the update finds the state, and leaves the parameters.
+  void update_parameters(const Op& op, UnitState& unit) {
+    if (in_.parameter_slots == 0) write(unit.home_parameters);
+    if (in_.state_slots > 0) {
+      Place* slot = place(states_, op.state, "state slot");
+      if (slot != nullptr && holds(*slot, op.unit)) write(slot->memory);
+    } else {
+      expect(!op.state, "the state is at home");
+    }
+    if (!op.parameters) return;
+    if (Place* slot = place(parameters_, op.parameters, "parameter slot")) {
+      put(*slot, op.unit, true);
+    }
+  }
+
+  void read_parameters(const Op& op) {
+    UnitState& unit = state(op.unit);
+    if (unit.updated) expect(unit.state_written, "the parameters are not on the drives yet");
+    read(unit.drive_state);
+    if (Place* slot = place(parameters_, op.parameters, "parameter slot")) {
+      put(*slot, op.unit, true);
+    }
   }
 
   Place* one_slot(const Op& op) {
@@ -277,7 +336,15 @@ class Validator {
       expect(!unit.updated, "the unit is fetched after its update");
     }
     unit.fetched = true;
-    read(unit.home_parameters);
+    if (in_.parameter_slots == 0) {
+      expect(!op.parameters, "the parameters are at home");
+      read(unit.home_parameters);
+    } else if (Place* from = place(parameters_, op.parameters, "parameter slot");
+               from && holds(*from, op.unit)) {
+      expect(!from->used, from->memory.name + " was fetched already");
+      read(from->memory);
+      from->used = true;
+    }
     if (Place* slot = one_slot(op)) put(*slot, op.unit, !in_.gathers);
   }
 
@@ -461,7 +528,8 @@ class Validator {
     expect(computed_ >= compute_order_.size(), "the pass ends after " + std::to_string(computed_) +
                                                    " of " + std::to_string(compute_order_.size()) +
                                                    " visits");
-    for (const std::vector<Place>* places : {&slots_, &inputs_, &staging_, &ring_}) {
+    for (const std::vector<Place>* places :
+         {&slots_, &inputs_, &staging_, &states_, &parameters_, &ring_}) {
       for (const Place& place : *places) {
         expect(!place.unit || place.used, place.memory.name + " ends with " +
                                               unit_text(place.unit.value_or(UnitId())) +
@@ -473,7 +541,13 @@ class Validator {
       const std::string name = unit_text(UnitId(static_cast<int32_t>(i)));
       expect(unit.loaded || !unit.saved, "the input of " + name + " is saved for nobody");
       expect(unit.read_back || !unit.written, "the input of " + name + " is written for nobody");
-      if (in_.pass != Pass::kTrain || !unit.trainable) continue;
+      expect(unit.state_written || !unit.updated || in_.state_slots == 0,
+             "the updated state of " + name + " is never written");
+      if (in_.pass == Pass::kForward || !unit.trainable) continue;
+      if (in_.pass == Pass::kUpdates) {
+        expect(unit.updated, name + " is never updated");
+        continue;
+      }
       expect(unit.drained, "the gradient of " + name + " is never drained");
       expect(unit.updated || in_.overlap == UpdateOverlap::kNone, name + " is never updated");
     }
@@ -483,7 +557,7 @@ class Validator {
   const ScheduleInputs& in_;
   HappensBefore before_;
   std::vector<UnitState> units_;
-  std::vector<Place> slots_, buffers_, inputs_, staging_, ring_;
+  std::vector<Place> slots_, buffers_, inputs_, staging_, states_, parameters_, ring_;
   std::vector<std::pair<OpKind, UnitId>> compute_order_;
   size_t computed_ = 0;
   int32_t now_ = kNobody;  // the operation that is looked at
@@ -491,22 +565,6 @@ class Validator {
 };
 
 }  // namespace
-
-std::string describe_op(const StepSchedule& schedule, int32_t index) {
-  const Op& op = schedule.ops.at(static_cast<size_t>(index));
-  std::string text = "op " + std::to_string(index) + " " + std::string(name_of(op.kind)) + " " +
-                     unit_text(op.unit);
-  for (const Placed& placed : op.slots) {
-    text += &placed == op.slots.data() ? " slot " : ", ";
-    text += std::to_string(placed.slot);
-  }
-  if (op.gradient) text += " gradient " + std::to_string(*op.gradient);
-  if (op.home) text += " home " + std::to_string(*op.home);
-  if (op.input) text += " input " + std::to_string(*op.input);
-  if (op.output) text += " output " + std::to_string(*op.output);
-  if (op.staging) text += " staging " + std::to_string(*op.staging);
-  return text;
-}
 
 std::vector<ScheduleFinding> validate_schedule(const StepSchedule& schedule,
                                                const ScheduleInputs& inputs) {

@@ -4,10 +4,10 @@
 // 1. No two operations touch the same memory, one of them writing, unless one happens before the
 //    other (happens_before.h) in the order of issue. Memory is: a unit's parameters and its
 //    gradient at home, slots, gradient buffers, waiting gradients, input slots, kept inputs on the
-//    host, staging slots, kept inputs on the drives.
+//    host, slots of state, of parameters and of staging, state and kept inputs on the drives.
 // 2. Issued one by one, every operation finds what it needs: compute its units gathered in its
-// slots,
-//    its input, an unused gradient buffer; a reduction and a drain the whole gradient; and so on.
+//    slots, its input, an unused gradient buffer; a reduction and a drain the whole gradient; an
+//    update its unit's state; and so on.
 // By 1 every execution gives each operation what the order of issue gives it, which is right by 2.
 // Slots and buffers are numbered within the plan's, so bytes on the device never exceed the plan's.
 #pragma once
@@ -32,8 +32,5 @@ std::vector<ScheduleFinding> validate_schedule(const StepSchedule& schedule,
 
 // CheckFailure with the first findings where there are any.
 void check_step_schedule(const StepSchedule& schedule, const ScheduleInputs& inputs);
-
-// "op 17 fetch unit 3 slot 1", for findings and errors.
-std::string describe_op(const StepSchedule& schedule, int32_t op);
 
 }  // namespace longshore

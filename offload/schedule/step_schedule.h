@@ -2,10 +2,11 @@
 // value: `build_schedule` makes it from the pass plan before the first step, `validate_schedule`
 // proves it, `StepExecutor` runs it, `print_schedule` shows it. Pure data, no device, any thread.
 //
-// Lanes run side by side. A lane begins its operations in the order of the schedule, and so many of
-// them are under way at once as it is wide: an operation begins when the one that many places
-// before it in its lane is done. So a lane of width 1 runs them one after the other. Every other
-// wait is written down in `after`.
+// Lanes run side by side, and each of them consists of tracks. A track runs its operations one
+// after the other, in the order of the schedule. The lanes of drives have two tracks for each kind
+// of operation, in turns: so a drive's queue never runs dry between two operations, and a read
+// that compute waits for is never behind one of bulk state that has no slot yet. Every other lane
+// is one track. Every other wait is written down in `after`.
 #pragma once
 
 #include <array>
@@ -24,33 +25,34 @@ enum class Lane : uint8_t { kRead, kUpdate, kH2D, kGather, kCompute, kReduce, kD
 inline constexpr size_t kLaneCount = 8;
 std::string_view name_of(Lane lane);
 
-// By lane. Two operations on drives at once: the queue of a drive never runs dry between them.
-inline constexpr std::array<size_t, kLaneCount> kLaneWidths = {2, 1, 1, 1, 1, 1, 1, 2};
-constexpr size_t width_of(Lane lane) {
-  return kLaneWidths.at(static_cast<size_t>(lane));
-}
-
-// A track: every width-th operation of a lane, so each after the other. A lane of width 1 is one.
-inline constexpr size_t kTrackCount = 10;
-Lane lane_of_track(size_t track);
-// "compute"; "read 0" and "read 1".
-std::string name_of_track(size_t track);
-
 enum class OpKind : uint8_t {
-  kUpdate,      // kUpdate: applies the unit's pending update at home
-  kFetch,       // kH2D: the unit's parameters from home to its slot; with a gather, the rank's part
-  kGather,      // kGather: completes the slot from the other ranks' parts
-  kReadInput,   // kRead: the unit's kept inputs from the drives to a staging slot on the host
+  kReadState,       // kRead: the unit's state from the drives to a state slot on the host
+  kReadParameters,  // kRead: the unit's parameters from the drives to a parameter slot on the host
+  kReadInput,       // kRead: the unit's kept inputs from the drives to a staging slot on the host
+  kUpdate,  // kUpdate: applies the unit's pending update; at home, or in its state slot, where it
+            // may leave the parameters in a parameter slot
+  kFetch,   // kH2D: the unit's parameters from home, or from a parameter slot, to its slot on the
+            // device; with a gather, the rank's part
+  kGather,  // kGather: completes the slot from the other ranks' parts
   kLoadInput,   // kH2D: the unit's kept inputs back from the host
   kForward,     // kCompute: all micro-batches through the unit
   kBackward,    // kCompute: gradients of the unit; of the last unit with its forward and the loss
   kSaveInput,   // kD2H: the unit's kept inputs to the host
-  kWriteInput,  // kWrite: the unit's kept inputs from their staging slot to the drives
   kReduce,      // kReduce: sums the unit's gradient over ranks
   kDrain,       // kD2H: casts the rank's part of the gradient, sums its squares, copies it home
+  kWriteState,  // kWrite: the unit's state from its state slot to the drives
+  kWriteInput,  // kWrite: the unit's kept inputs from their staging slot to the drives
 };
+inline constexpr size_t kOpKindCount = 14;
 std::string_view name_of(OpKind kind);
 Lane lane_of(OpKind kind);
+
+inline constexpr size_t kTrackCount = 16;
+Lane lane_of_track(size_t track);
+// "compute"; "read state 0" and "read state 1".
+std::string name_of_track(size_t track);
+// Whether all operations of the lane run one after the other.
+bool is_one_track(Lane lane);
 
 // One operation. What a kind does not use is empty.
 struct Op {
@@ -68,6 +70,12 @@ struct Op {
   std::optional<int32_t> input =
       {};  // kForward, kBackward: read; kSaveInput: read; kLoadInput: written
   std::optional<int32_t> output = {};  // kForward: where the next unit's input is written
+  // State slot on the host, where the state is on drives: kReadState: written; kUpdate: read and
+  // written; kWriteState: read.
+  std::optional<int32_t> state = {};
+  // Parameter slot on the host, where parameters are on drives: kReadParameters, kUpdate: written;
+  // kFetch: read.
+  std::optional<int32_t> parameters = {};
   // Staging slot on the host, where inputs go on to drives: kSaveInput, kReadInput: written;
   // kWriteInput, kLoadInput: read.
   std::optional<int32_t> staging = {};
@@ -84,9 +92,13 @@ struct StepSchedule {
 // The track of every operation.
 std::vector<size_t> tracks_of(const StepSchedule& schedule);
 
+// "op 17 fetch unit 3 slot 1", for findings and errors.
+std::string describe_op(const StepSchedule& schedule, int32_t op);
+
 // Of a run.
 struct PassSchedules {
   StepSchedule train;
+  StepSchedule first;    // with kForward: the train pass where no update is pending, as at first
   StepSchedule forward;  // evaluation, generation
   StepSchedule flush;    // all updates, of a step that ends here
 };
@@ -108,18 +120,19 @@ struct ScheduleInputs {
   int32_t input_slots = 0;  // > 0: inputs are offloaded to the host through so many; at least 2
   // > 0: offloaded inputs go on to drives, through so many slots on the host
   int32_t input_staging = 0;
+  // > 0: the state is on drives, the parameters too, and passes through so many slots on the host
+  int32_t state_slots = 0, parameter_slots = 0;
   UpdateOverlap overlap = UpdateOverlap::kForward;
   // kBackward: > 0: units take turns in so many places for gradients at home; else each has its own
   int32_t gradient_ring = 0;
   // Bytes of an operation on the unit, by unit; empty: not known.
   std::vector<Bytes> fetch_bytes = {}, gather_bytes = {}, reduce_bytes = {}, drain_bytes = {},
-                     input_bytes = {}, staged_input_bytes = {}, update_bytes = {};
+                     input_bytes = {}, staged_input_bytes = {}, update_bytes = {},
+                     state_read_bytes = {}, state_written_bytes = {}, parameter_read_bytes = {};
 };
 
-// CheckFailure where the inputs contradict each other.
+// CheckFailure where the inputs contradict each other. Pass::kUpdates: an update of every unit that
+// is trained, in order, and nothing else.
 StepSchedule build_schedule(const ScheduleInputs& inputs);
-
-// An update of every unit that is trained, in order, and nothing else.
-StepSchedule build_flush(const ModelSpec& model);
 
 }  // namespace longshore

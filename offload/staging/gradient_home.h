@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "offload/staging/place_holders.h"
 #include "pinned/pinned_arena.h"
+#include "shard/place_holders.h"
 #include "shard/state_format.h"
 
 namespace longshore {

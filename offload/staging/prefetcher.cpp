@@ -2,7 +2,7 @@
 
 namespace longshore {
 
-void Prefetcher::fetch(const Placed& placed) {
+void Prefetcher::fetch(const Placed& placed, std::optional<int32_t> parameters) {
   const FlatLayout& flat = layout(placed.unit);
   const std::span<std::byte> slot =
       parts_.ring->begin_fill(placed, version_, flat.flat_elements() * static_cast<Bytes>(width()));
@@ -13,8 +13,9 @@ void Prefetcher::fetch(const Placed& placed) {
     }
     parts_.copies->finish();
   } else {
-    const auto home = parts_.store->parameters(placed.unit);
-    copy_shard(flat, parts_.shard, home->bytes(), slot);
+    const auto lease = parameters ? parts_.store->parameters_in(placed.unit, *parameters)
+                                  : parts_.store->parameters(placed.unit);
+    copy_shard(flat, parts_.shard, lease->bytes(), slot);
     parts_.copies->finish();
   }
   if (!gathers()) parts_.ring->end_fill(placed, version_);

@@ -5,6 +5,7 @@
 // only one that fills slots; which and when is the schedule's decision.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -35,7 +36,8 @@ class Prefetcher {
   StateVersion version() const { return version_; }
 
   // Copies the rank's shard, all of the unit where it holds all, to the slot.
-  void fetch(const Placed& placed);
+  // `parameters`: the slot that the store has them in; none: they are at home.
+  void fetch(const Placed& placed, std::optional<int32_t> parameters);
   // Completes a slot that was fetched. Blocks the lane until the other ranks' parts are there.
   void gather(const Placed& placed);
   bool gathers() const { return parts_.shards != nullptr && parts_.node == nullptr; }

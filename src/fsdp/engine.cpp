@@ -44,6 +44,7 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
   device_.memory().check_carved();
   work_ = std::make_unique<PassWork>(
       PassWork::Parts{.device = &device_,
+                      .store = store_.get(),
                       .ring = &ring_,
                       .prefetcher = &prefetcher_,
                       .runner = runner_.get(),
@@ -89,8 +90,9 @@ LossSum Engine::train_pass(std::span<const MicroBatch> batches, double scale,
     optimizer_->stage(update);
     updates_ = update.update;
   }
+  const bool first = plan_.overlap == UpdateOverlap::kForward && !optimizer_->pending();
   // HOST WAIT: the step's totals need every gradient.
-  run(plan_.schedules.train, "the train pass");
+  run(first ? plan_.schedules.first : plan_.schedules.train, "the train pass");
   return runner_->loss();
 }
 

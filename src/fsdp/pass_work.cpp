@@ -8,6 +8,15 @@ namespace longshore {
 
 void PassWork::run(const Op& op) {
   switch (op.kind) {
+    case OpKind::kReadState:
+      parts_.store->read_state(op.unit, *op.state);
+      return;
+    case OpKind::kReadParameters:
+      parts_.store->read_parameters(op.unit, *op.parameters);
+      return;
+    case OpKind::kWriteState:
+      parts_.store->write_state(op.unit, *op.state);
+      return;
     case OpKind::kUpdate:
       update(op);
       return;
@@ -15,7 +24,7 @@ void PassWork::run(const Op& op) {
       // With updates in backward what is pending is this step's own.
       LONGSHORE_CHECK(parts_.updates_in_backward || !parts_.optimizer->pending(op.unit))
           << "unit " << op.unit << " is fetched before its update";
-      parts_.prefetcher->fetch(op.slots.front());
+      parts_.prefetcher->fetch(op.slots.front(), op.parameters);
       return;
     case OpKind::kGather:
       parts_.prefetcher->gather(op.slots.front());
@@ -42,7 +51,8 @@ void PassWork::run(const Op& op) {
 void PassWork::update(const Op& op) {
   PlaceHolders& ring = parts_.gradient_home->ring();
   if (op.home) ring.check(*op.home, op.unit);
-  const bool updated = parts_.optimizer->update(op.unit);
+  const bool updated = parts_.optimizer->update(op.unit, op.state);
+  if (op.parameters) parts_.store->pass_parameters(op.unit, *op.state, *op.parameters);
   if (op.home) ring.free(*op.home, op.unit);
   // With updates in backward the version is the next step's, which is published with it.
   if (updated && parts_.node != nullptr && !parts_.updates_in_backward) {

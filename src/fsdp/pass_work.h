@@ -10,8 +10,8 @@
 #include "offload/staging/grad_drain.h"
 #include "offload/staging/grad_reducer.h"
 #include "offload/staging/gradient_home.h"
-#include "offload/staging/place_holders.h"
 #include "offload/staging/prefetcher.h"
+#include "shard/place_holders.h"
 
 namespace longshore {
 
@@ -19,6 +19,7 @@ class PassWork final : public StepWork {
  public:
   struct Parts {
     const EngineDevice* device = nullptr;
+    ShardStore* store = nullptr;
     StageRing* ring = nullptr;
     Prefetcher* prefetcher = nullptr;
     UnitRunner* runner = nullptr;

@@ -1,13 +1,12 @@
-// ShardStore: the home of one rank's shards, whatever the tier. The engine sees only this.
-// Reading or writing a shard's bytes needs a lease; a lease's destructor ends the access. A unit's
-// state may be leased once at a time, and not while its parameters are.
+// ShardStore: the tier of one rank's shards, parameters and optimizer state. The engine sees only
+// this. Reading or writing a shard's bytes needs a lease; a lease's destructor ends the access.
 //
-// Two lanes may call at once: one thread for `parameters` and `prefetch_parameters`, one for
-// `state` and its leases' ends. No call waits for another lane's lease or I/O unless both are of
-// the same unit. A store orders nothing: that a unit's update and its fetch come in the right
-// order is the schedule's business, and a lease that contradicts another one is an error, not a
-// wait. Parameters of a unit whose state lease has ended
-// are the updated ones.
+// In host memory a lease is all. Elsewhere bytes pass through numbered slots in host memory, and
+// what moves them are operations of the schedule: read_state and read_parameters fill a slot,
+// write_state empties one, each blocks its thread until that is done. Which slot, and when, is the
+// schedule's decision; several operations may run at once, each with slots and units of its own.
+// A store orders nothing: an operation on a slot that holds another unit, or a lease that
+// contradicts another one, is an error, not a wait.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +37,7 @@ class ShardStore {
     virtual ~ParameterLease() = default;
     virtual std::span<const std::byte> bytes() const = 0;
   };
-  // The right to read and change a unit's state. Its destructor hands the state back for
-  // write-back.
+  // The right to read and change a unit's state; one at a time, and none of its parameters beside.
   class StateLease {
    public:
     virtual ~StateLease() = default;
@@ -48,12 +46,29 @@ class ShardStore {
 
   virtual ~ShardStore() = default;
   virtual const StateOptions& options() const = 0;
-  virtual std::unique_ptr<ParameterLease> parameters(UnitId unit) = 0;
-  // A lease of the unit's parameters will be asked for soon: the store may begin to read them.
-  virtual void prefetch_parameters(UnitId) {}
-  virtual std::unique_ptr<StateLease> state(UnitId unit) = 0;
   // Bytes that the store owns on the host; equal to the plan.
   virtual Bytes host_bytes() const = 0;
+
+  // ---- Whole accesses: where state or parameters pass through slots, the lease takes a free one,
+  // waits for the reads, and its end for the writes of what was changed. In host memory passes use
+  // them too.
+  virtual std::unique_ptr<ParameterLease> parameters(UnitId unit) = 0;
+  virtual std::unique_ptr<StateLease> state(UnitId unit) = 0;
+
+  // ---- Operations of a schedule with slots. CheckFailure where the tier has none of the kind.
+  // Brings the unit's state to the slot. CorruptStateError where it is not what was written.
+  virtual void read_state(UnitId unit, int32_t slot);
+  // The state in the slot, where read_state brought it.
+  virtual std::unique_ptr<StateLease> state_in(UnitId unit, int32_t slot);
+  // Takes what was changed to where it is kept, and frees the slot. Of a tier that commits, the
+  // commit reports what failed.
+  virtual void write_state(UnitId unit, int32_t slot);
+  // Brings the unit's parameters to the slot, as the device reads them.
+  virtual void read_parameters(UnitId unit, int32_t slot);
+  // The same from the state in a slot, which was just updated and is still to be written.
+  virtual void pass_parameters(UnitId unit, int32_t state_slot, int32_t slot);
+  // The parameters in the slot; the lease's end frees it.
+  virtual std::unique_ptr<ParameterLease> parameters_in(UnitId unit, int32_t slot);
 };
 
 }  // namespace longshore

@@ -39,10 +39,6 @@ class Progress {
                   [&] { return counts_[static_cast<size_t>(lane)] >= count || !failure_.empty(); });
     return failure_.empty();
   }
-  bool reached(Lane lane, int64_t count) {
-    const std::lock_guard lock(mutex_);
-    return counts_[static_cast<size_t>(lane)] >= count;
-  }
   void fail(const std::string& text) {
     {
       const std::lock_guard lock(mutex_);
@@ -116,13 +112,9 @@ class Lanes {
     for (int32_t unit = 0; unit < units_; ++unit) {
       const int64_t updated = (step - 1) * units_ + unit + 1;
       if (!progress_.wait(Lane::kUpdate, updated)) return false;
-      if (unit + 1 < units_ && progress_.reached(Lane::kUpdate, updated + 1)) {
-        store_.prefetch_parameters(UnitId(unit + 1));
-      }
       fetch(UnitId(unit), step);
     }
     for (int32_t unit = units_ - 1; unit >= 0; --unit) {
-      if (unit > 0) store_.prefetch_parameters(UnitId(unit - 1));
       fetch(UnitId(unit), step);
     }
     return true;
@@ -146,7 +138,11 @@ class Lanes {
 }  // namespace
 
 void write_unit(ShardStore& store, const FlatLayout& layout, UnitId unit, int64_t step) {
-  const auto state = store.state(unit);
+  write_values_of(*store.state(unit), layout, unit, step);
+}
+
+void write_values_of(ShardStore::StateLease& state, const FlatLayout& layout, UnitId unit,
+                     int64_t step) {
   std::vector<float> values;
   for (const Segment segment : kSegments) {
     const int64_t count = layout.shard_elements(segment);
@@ -155,7 +151,7 @@ void write_unit(ShardStore& store, const FlatLayout& layout, UnitId unit, int64_
     for (int64_t i = 0; i < count; ++i) {
       values[static_cast<size_t>(i)] = value_of(unit, segment, step, i);
     }
-    const StateSpans spans = state->segment(segment);
+    const StateSpans spans = state.segment(segment);
     write_values(spans, 0, values);
     for (const std::span<std::byte> moments : {spans.exp_avg.values, spans.exp_avg_sq.values}) {
       std::ranges::fill(moments, static_cast<std::byte>(step % 100));

@@ -15,8 +15,11 @@
 
 namespace longshore::fakes {
 
-// Sets all parameters and moments of a unit to what `step` leaves; frozen ones only at step 0.
+// Sets all parameters and moments of a unit to what `step` leaves; frozen ones only at step 0. By a
+// lease of its own, or the one given.
 void write_unit(ShardStore& store, const FlatLayout& layout, UnitId unit, int64_t step);
+void write_values_of(ShardStore::StateLease& state, const FlatLayout& layout, UnitId unit,
+                     int64_t step);
 // Empty, or what differs between the unit's parameters, as the device reads them, and what `step`
 // leaves.
 std::string parameter_difference(const ShardStore& store, std::span<const std::byte> parameters,

@@ -68,7 +68,7 @@ struct SmallRun {
     std::vector<std::vector<float>> all(model->spec().units.size());
     for (size_t i = 0; i < pass.visits.size(); ++i) {
       const Visit& visit = pass.visits[i];
-      for (const Placed& placed : visit.fetches) prefetcher->fetch(placed);
+      for (const Placed& placed : visit.fetches) prefetcher->fetch(placed, std::nullopt);
       std::vector<UnitLease> leases;
       for (const Placed& placed : visit.leases) {
         leases.push_back(ring->lease(placed, prefetcher->version()));

@@ -36,7 +36,6 @@ class MutantDrive final : public Drive {
     inner_.start(transfer);
   }
   void wait(Transfer& transfer) override { inner_.wait(transfer); }
-  bool finished(Transfer& transfer) override { return inner_.finished(transfer); }
 
  private:
   Bytes mapped(Bytes offset) const {

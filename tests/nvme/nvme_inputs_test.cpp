@@ -102,7 +102,7 @@ TEST(NvmeInputs, AreWrittenAndReadSideBySide) {
   WorkerPool pool(2);
   SimDrives sim;
   sim.injectors = {harmless_faults(1, 0.3)};
-  NvmeInputs inputs(five_units(1), sim.maker(), &pool);
+  NvmeInputs inputs(five_units(1), sim.maker(SimDrives::Work::kThreads), &pool);
   const auto both = [&](auto&& first, auto&& second) {
     std::thread other(second);
     first();

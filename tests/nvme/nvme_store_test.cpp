@@ -93,7 +93,7 @@ TEST(NvmeStore, OwnsThePlannedBytesAndMovesThePlannedTraffic) {
     const DriveTraffic before = store.traffic();
     write_step(store, layouts, 1);
     store.commit({1, ""}, solo);
-    const DriveTraffic planned = NvmeStore::planned_update_traffic(layouts, options);
+    const DriveTraffic planned = planned_update(layouts, options);
     EXPECT_EQ(store.traffic().written - before.written, planned.written);
     // Both formats: master and two fp32 moments; padding to blocks aside.
     EXPECT_NEAR(static_cast<double>(planned.written), 12.0 * static_cast<double>(elements),
@@ -166,7 +166,9 @@ TEST(NvmeStore, KeepsItsLeasesApart) {
   const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
   for (const bool on_drives : {false, true}) {
     SimDrives sim;
-    NvmeStore store(layouts, small_store({}, on_drives, 1), sim.maker(), &pool);
+    NvmeStoreOptions options = small_store({}, on_drives, 1);
+    options.parameter_slots = 3;
+    NvmeStore store(layouts, options, sim.maker(), &pool);
     store.start(solo, 1);
     write_step(store, layouts, 0);
     store.commit({0, ""}, solo);
@@ -179,7 +181,6 @@ TEST(NvmeStore, KeepsItsLeasesApart) {
     const auto held = store.parameters(UnitId(1));
     const auto again = store.parameters(UnitId(1));
     EXPECT_THROW(store.state(UnitId(1)), CheckFailure);
-    store.prefetch_parameters(UnitId(2));
     const auto other = store.parameters(UnitId(2));
     EXPECT_NE(held->bytes().data(), other->bytes().data());
     EXPECT_THROW(store.parameters(UnitId(77)), CheckFailure);

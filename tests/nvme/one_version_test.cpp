@@ -50,8 +50,7 @@ TEST_F(NvmeOneVersion, HoldsWhatWasWritten) {
         EXPECT_FALSE(store.committed());
         ASSERT_EQ(difference(store, layouts, step), "");
         if (step == 0) continue;
-        EXPECT_EQ(store.traffic().written - before,
-                  NvmeStore::planned_update_traffic(layouts, options).written);
+        EXPECT_EQ(store.traffic().written - before, planned_update(layouts, options).written);
       }
     }
   }

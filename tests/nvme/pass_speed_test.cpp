@@ -127,7 +127,7 @@ TEST(LongNvmeStoreSpeed, OfAnUpdatePass) {
       kernel += kernel_written() - before;
     }
     pass /= kPasses;
-    const DriveTraffic traffic = NvmeStore::planned_update_traffic(layouts, options);
+    const DriveTraffic traffic = planned_update(layouts, options);
     const double bound =
         static_cast<double>(traffic.read) * 1e-9 / median_of(reads).gb_per_second +
         static_cast<double>(traffic.written) * 1e-9 / median_of(writes).gb_per_second;

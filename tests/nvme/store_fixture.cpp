@@ -55,6 +55,16 @@ std::vector<StateOptions> all_state_options() {
   return all;
 }
 
+DriveTraffic planned_update(const std::vector<FlatLayout>& layouts,
+                            const NvmeStoreOptions& options) {
+  DriveTraffic sum;
+  for (const FlatLayout& layout : layouts) {
+    const NvmeStore::UnitTraffic unit = NvmeStore::traffic_of(layout, options);
+    sum += {.read = unit.state_read, .written = unit.state_written};
+  }
+  return sum;
+}
+
 void write_step(ShardStore& store, const std::vector<FlatLayout>& layouts, int32_t unit,
                 int64_t step) {
   const auto state = store.state(UnitId(unit));
@@ -123,8 +133,8 @@ std::string difference(ShardStore& store, const std::vector<FlatLayout>& layouts
   return {};
 }
 
-MakeDrives SimDrives::maker() {
-  return [this](const StripeMap& map, std::span<std::byte>) {
+MakeDrives SimDrives::maker(Work work) {
+  return [this, work](const StripeMap& map, std::span<std::byte>) {
     std::vector<std::unique_ptr<Drive>> drives;
     for (int i = 0; i < map.drives(); ++i) {
       const auto index = static_cast<size_t>(i);
@@ -133,10 +143,15 @@ MakeDrives SimDrives::maker() {
       }
       SimOptions options{.seed = seed + index};
       if (index < injectors.size()) options.inject = injectors[index];
-      drives.push_back(std::make_unique<InlineDrive>(
-          std::make_unique<SimFile>(media[index].get(), "sim" + std::to_string(i),
-                                    std::move(options)),
-          map.geometry().chunk_bytes));
+      const auto make_file = [medium = media[index].get(), i, options] {
+        return std::make_unique<SimFile>(medium, "sim" + std::to_string(i), options);
+      };
+      const Bytes chunk_bytes = map.geometry().chunk_bytes;
+      if (work == Work::kThreads) {
+        drives.push_back(std::make_unique<ThreadDrive>(make_file, chunk_bytes));
+      } else {
+        drives.push_back(std::make_unique<InlineDrive>(make_file(), chunk_bytes));
+      }
     }
     return drives;
   };

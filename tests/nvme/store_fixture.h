@@ -20,6 +20,10 @@ ModelSpec tiny_model();
 // All combinations that the state formats and compute types give.
 std::vector<StateOptions> all_state_options();
 
+// What one update of all units moves.
+DriveTraffic planned_update(const std::vector<FlatLayout>& layouts,
+                            const NvmeStoreOptions& options);
+
 // Sets parameters and moments of a unit to what step `step` leaves; frozen ones only at step 0.
 void write_step(ShardStore& store, const std::vector<FlatLayout>& layouts, int32_t unit,
                 int64_t step);
@@ -36,7 +40,9 @@ class SimDrives {
   std::vector<SimInjector> injectors;
   uint64_t seed = 1;
 
-  MakeDrives maker();
+  // Drives that work inside waits, for one thread; or with threads of their own, for several.
+  enum class Work : uint8_t { kInline, kThreads };
+  MakeDrives maker(Work work = Work::kInline);
   std::vector<std::unique_ptr<SimMedium>> media;
   // After power loss.
   void lose_power(SimRandom& random);

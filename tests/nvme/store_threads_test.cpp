@@ -144,7 +144,6 @@ TEST(NvmeStoreThreads, LeaveNoDescriptorsBehind) {
       }
       store.start(solo, 1);
       load(store, layouts);
-      store.prefetch_parameters(UnitId(0));
       store.commit({0, ""}, solo);
     }
     StateFileOptions missing = files;
@@ -238,8 +237,8 @@ TEST(NvmeStoreThreads, AFetchDoesNotWaitForAnUpdatesRead) {
 }
 
 // Goal: parameters on drives are read while another unit's state is leased, and those of a unit
-// whose write-back does not get through are the updated ones all the same.
-TEST(NvmeStoreThreads, FetchOfAnUpdatedUnitDoesNotWaitForItsWrite) {
+// whose write does not get through yet are the updated ones, where the update passed them on.
+TEST(NvmeStoreThreads, ParametersThatAnUpdatePassedOnDoNotWaitForItsWrite) {
   Gate gate;
   std::unique_ptr<SimMedium> medium;
   WorkerPool pool(2);
@@ -250,28 +249,114 @@ TEST(NvmeStoreThreads, FetchOfAnUpdatedUnitDoesNotWaitForItsWrite) {
     store.start(solo, 1);
     load(store, layouts);
     store.commit({0, ""}, solo);
-    const auto expect_step = [&](int32_t unit, int64_t step) {
-      const auto lease = store.parameters(UnitId(unit));
-      EXPECT_EQ(fakes::parameter_difference(store, lease->bytes(),
+    const auto expect_step = [&](const ShardStore::ParameterLease& lease, int32_t unit,
+                                 int64_t step) {
+      EXPECT_EQ(fakes::parameter_difference(store, lease.bytes(),
                                             layouts[static_cast<size_t>(unit)], UnitId(unit), step),
                 "");
     };
     {
       const auto held = store.state(UnitId(2));
-      std::async(std::launch::async, [&] { expect_step(0, 0); }).get();
+      std::async(std::launch::async, [&] {
+        expect_step(*store.parameters(UnitId(0)), 0, 0);
+      }).get();
     }
-    store.prefetch_parameters(UnitId(1));  // of step 0: stale once the unit is updated
+    store.read_state(UnitId(1), 2);
+    fakes::write_values_of(*store.state_in(UnitId(1), 2), layouts[1], UnitId(1), 1);
+    store.pass_parameters(UnitId(1), 2, 1);
     gate.close(BlockOp::Kind::kWrite);
-    fakes::write_unit(store, layouts[1], UnitId(1), 1);
+    auto write = std::async(std::launch::async, [&] { store.write_state(UnitId(1), 2); });
     gate.wait_for_somebody();
-    expect_step(1, 1);
+    expect_step(*store.parameters_in(UnitId(1), 1), 1, 1);
     gate.open();
+    write.get();
     for (const int32_t unit : {0, 3})
       fakes::write_unit(store, layouts[static_cast<size_t>(unit)], UnitId(unit), 1);
     store.commit({1, ""}, solo);
-    for (const int32_t unit : {0, 1, 3}) expect_step(unit, 1);
+    for (const int32_t unit : {0, 1, 3}) expect_step(*store.parameters(UnitId(unit)), unit, 1);
     EXPECT_FALSE(gate.timed_out());
   }
+}
+
+// ---- The operations of a schedule ----
+
+// Goal: while a unit is updated in its slot the next one is read and the one before written, its
+// parameters are passed on, and two slots of parameters are filled at once: every byte is that of
+// its step.
+TEST(NvmeStoreThreads, OperationsOnDifferentSlotsRunAtOnce) {
+  const LogLevel before = log_level();
+  set_log_level(LogLevel::kError);
+  WorkerPool pool(2);
+  SoloAgreement solo;
+  const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
+  const auto units = static_cast<int32_t>(layouts.size());
+  for (const StateOptions& state : all_state_options()) {
+    std::vector<std::unique_ptr<SimMedium>> media;
+    NvmeStore store(layouts, small_store(state, true, 3), threaded(media), &pool);
+    store.start(solo, 1);
+    load(store, layouts);
+    store.commit({0, ""}, solo);
+    const auto difference = [&](int32_t unit, int32_t slot, int64_t step) {
+      const auto lease = store.parameters_in(UnitId(unit), slot);
+      return fakes::parameter_difference(store, lease->bytes(), layouts[static_cast<size_t>(unit)],
+                                         UnitId(unit), step);
+    };
+    for (int64_t step = 1; step <= 3; ++step) {
+      // Stage i reads unit i, updates unit i - 1, writes unit i - 2.
+      for (int32_t i = 0; i < units + 2; ++i) {
+        auto read = std::async(std::launch::async, [&, i] {
+          if (i < units) store.read_state(UnitId(i), i % 3);
+        });
+        auto write = std::async(std::launch::async, [&, i] {
+          if (i >= 2) store.write_state(UnitId(i - 2), (i - 2) % 3);
+        });
+        if (const int32_t unit = i - 1; unit >= 0 && unit < units) {
+          fakes::write_values_of(*store.state_in(UnitId(unit), unit % 3),
+                                 layouts[static_cast<size_t>(unit)], UnitId(unit), step);
+          store.pass_parameters(UnitId(unit), unit % 3, unit % 2);
+          EXPECT_EQ(difference(unit, unit % 2, step), "");
+        }
+        read.get();
+        write.get();
+      }
+      for (int32_t unit = units - 2; unit >= 0; unit -= 2) {
+        auto first = std::async(std::launch::async,
+                                [&, unit] { store.read_parameters(UnitId(unit + 1), 0); });
+        store.read_parameters(UnitId(unit), 1);
+        first.get();
+        EXPECT_EQ(difference(unit + 1, 0, step), "");
+        EXPECT_EQ(difference(unit, 1, step), "");
+      }
+      store.commit({step, ""}, solo);
+    }
+  }
+  set_log_level(before);
+}
+
+// Goal: a slot is its unit's until the operation that ends that.
+TEST(NvmeStoreThreads, SlotsBelongToTheirUnits) {
+  std::vector<std::unique_ptr<SimMedium>> media;
+  WorkerPool pool(1);
+  SoloAgreement solo;
+  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(3, false), 1);
+  NvmeStore store(layouts, small_store({}, true, 1), threaded(media), &pool);
+  store.start(solo, 1);
+  load(store, layouts);
+  store.commit({0, ""}, solo);
+  EXPECT_THROW(store.state_in(UnitId(1), 0), CheckFailure);  // nobody read it
+  EXPECT_THROW(store.write_state(UnitId(1), 0), CheckFailure);
+  EXPECT_THROW(store.parameters_in(UnitId(1), 0), CheckFailure);
+  store.read_state(UnitId(1), 0);
+  EXPECT_THROW(store.read_state(UnitId(2), 0), CheckFailure);
+  EXPECT_THROW(store.pass_parameters(UnitId(2), 0, 0), CheckFailure);
+  EXPECT_THROW(store.write_state(UnitId(2), 0), CheckFailure);
+  store.pass_parameters(UnitId(1), 0, 1);
+  EXPECT_THROW(store.read_parameters(UnitId(3), 1), CheckFailure);
+  store.parameters_in(UnitId(1), 1);  // its end frees the slot
+  store.read_parameters(UnitId(3), 1);
+  store.write_state(UnitId(1), 0);
+  EXPECT_THROW(store.write_state(UnitId(1), 0), CheckFailure);
+  store.read_state(UnitId(2), 0);
 }
 
 // ---- Updates deferred into the forward pass ----
@@ -309,7 +394,6 @@ class DeferredSteps {
     ASSERT_EQ(fakes::parameter_difference(store_, store_.parameters(unit)->bytes(), layouts_[u],
                                           unit, step),
               "");
-    if (u + 1 < layouts_.size()) store_.prefetch_parameters(UnitId(unit.value + 1));
   }
 
   NvmeStore& store_;

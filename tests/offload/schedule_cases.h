@@ -22,6 +22,8 @@ struct ScheduleCase {
   Pass pass = Pass::kTrain;
   int32_t gradient_ring = 0;
   int32_t input_staging = 0;
+  int32_t state_slots = 0;
+  int32_t parameter_slots = 0;
 
   std::string name() const {
     std::string text = std::to_string(blocks) + (tied ? " blocks, tied" : " blocks");
@@ -29,8 +31,11 @@ struct ScheduleCase {
     text += ", prefetch " + std::to_string(prefetch) + (several_ranks ? ", ranks" : ", one rank");
     text += ", " + std::to_string(gradient_buffers) + " gradient buffers, " +
             std::to_string(input_slots) + " input slots, " + std::to_string(input_staging) +
-            " staging slots, overlap " + std::to_string(static_cast<int>(overlap)) + ", ring of " +
+            " staging slots, " + std::to_string(state_slots) + " state slots, " +
+            std::to_string(parameter_slots) + " parameter slots, overlap " +
+            std::to_string(static_cast<int>(overlap)) + ", ring of " +
             std::to_string(gradient_ring);
+    if (pass == Pass::kUpdates) return text + ", updates";
     return text + (pass == Pass::kTrain ? ", train" : ", forward");
   }
 };
@@ -66,14 +71,22 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
   inputs.overlap = options.overlap;
   inputs.gradient_ring = options.gradient_ring;
   inputs.input_staging = options.input_staging;
+  inputs.state_slots = options.state_slots;
+  inputs.parameter_slots = options.parameter_slots;
   return inputs;
 }
 
 // Every combination: models, prefetch depths, ranks, buffers, kept inputs, updates, passes. Rings
 // of gradients at home, none to three places, take turns where there may be one; so do staging
-// slots on the way to drives.
+// slots on the way to drives, and drives with state, and with parameters.
 inline std::vector<ScheduleCase> all_schedule_cases() {
   std::vector<ScheduleCase> cases;
+  const auto add_drives = [&cases] {
+    const size_t turn = cases.size() % 7;  // a prime: with every other setting in turn
+    if (turn < 2) return;
+    cases.back().state_slots = static_cast<int32_t>(1 + turn % 3);
+    if (turn >= 4) cases.back().parameter_slots = static_cast<int32_t>(turn - 3);
+  };
   const std::vector<std::vector<int>> frozen = {{}, {0, 1}, {2}, {0, 1, 2, 3}};
   for (int blocks : {2, 3, 6}) {
     for (bool tied : {false, true}) {
@@ -88,12 +101,17 @@ inline std::vector<ScheduleCase> all_schedule_cases() {
                   if (inputs > 0) {
                     cases.back().input_staging = static_cast<int32_t>(cases.size() / 3 % 4);
                   }
+                  add_drives();
                   if (overlap != UpdateOverlap::kBackward) continue;
                   cases.back().gradient_ring = static_cast<int32_t>(cases.size() % 4);
                 }
               }
               cases.push_back({blocks, tied, units, prefetch, ranks, buffers, 2,
                                UpdateOverlap::kForward, Pass::kForward});
+              add_drives();
+              cases.push_back({blocks, tied, units, prefetch, ranks, buffers, 0,
+                               UpdateOverlap::kForward, Pass::kUpdates});
+              add_drives();
             }
           }
         }

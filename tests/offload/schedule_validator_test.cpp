@@ -24,6 +24,8 @@ struct Places {
   std::optional<int32_t> output = std::nullopt;
   std::optional<int32_t> home = std::nullopt;
   std::optional<int32_t> staging = std::nullopt;
+  std::optional<int32_t> state = std::nullopt;
+  std::optional<int32_t> parameters = std::nullopt;
 };
 
 Op op(OpKind kind, int unit, std::vector<Placed> slots, std::vector<int32_t> after,
@@ -38,6 +40,8 @@ Op op(OpKind kind, int unit, std::vector<Placed> slots, std::vector<int32_t> aft
   op.output = places.output;
   op.home = places.home;
   op.staging = places.staging;
+  op.state = places.state;
+  op.parameters = places.parameters;
   return op;
 }
 
@@ -437,23 +441,98 @@ TEST(ScheduleValidator, FollowsInputsToTheDrivesAndBack) {
                   "the input of unit 1 is written for nobody");
 }
 
+// Two units whose state and parameters are on drives, one slot each: every kind of operation on
+// drives, each with exactly the waits it needs.
+struct StateOnDrives : ByHand {
+  StateOnDrives() {
+    inputs.gathers = inputs.reduces = false;
+    inputs.gradient_buffers = 2;
+    inputs.state_slots = inputs.parameter_slots = 1;
+    using enum OpKind;
+    schedule.ops = {
+        op(kReadState, 0, {}, {}, {.state = 0}),                    // 0
+        op(kUpdate, 0, {}, {0}, {.state = 0, .parameters = 0}),     // 1
+        op(kWriteState, 0, {}, {1}, {.state = 0}),                  // 2
+        op(kFetch, 0, {at(0, 0)}, {1}, {.parameters = 0}),          // 3
+        op(kReadState, 1, {}, {2}, {.state = 0}),                   // 4
+        op(kUpdate, 1, {}, {3, 4}, {.state = 0, .parameters = 0}),  // 5
+        op(kWriteState, 1, {}, {5}, {.state = 0}),                  // 6
+        op(kFetch, 1, {at(1, 1)}, {5}, {.parameters = 0}),          // 7
+        op(kForward, 0, {at(0, 0)}, {3}),                           // 8
+        op(kBackward, 1, {at(1, 1)}, {7}, {.gradient = 0}),         // 9
+        op(kReadParameters, 0, {}, {7}, {.parameters = 0}),         // 10
+        op(kFetch, 0, {at(0, 0)}, {8, 10}, {.parameters = 0}),      // 11
+        op(kBackward, 0, {at(0, 0)}, {11}, {.gradient = 1}),        // 12
+        op(kDrain, 1, {}, {9}, {.gradient = 0}),
+        op(kDrain, 0, {}, {12}, {.gradient = 1}),
+    };
+  }
+};
+
+TEST(ScheduleValidator, FollowsStateAndParametersThroughTheirSlots) {
+  const StateOnDrives hand;
+  EXPECT_EQ(hand.findings(), "");
+  const auto changed = [&](int32_t op, const std::function<void(Op&)>& change) {
+    return hand.with([&](ByHand& copy) { change(copy.schedule.ops[op]); });
+  };
+  for (const int32_t op : {1, 2, 3, 4, 5, 6, 7, 10, 11}) {
+    const std::vector<int32_t> after = hand.schedule.ops[static_cast<size_t>(op)].after;
+    for (const int32_t wait : after) {
+      EXPECT_NE(changed(op, [&](Op& one) { std::erase(one.after, wait); }), "")
+          << describe_op(hand.schedule, op) << " without " << wait;
+    }
+  }
+  expect_contains(changed(4, [](Op& op) { op.after = {}; }),
+                  "state slot 0 may still be read by op 2 write state unit 0 state 0");
+  expect_contains(changed(5, [](Op& op) { op.after = {4}; }),
+                  "parameter slot 0 may still be read by op 3 fetch unit 0");
+  // With a slot for each unit nothing else orders the write and the read that follows it.
+  const auto two_slots = [&](std::vector<int32_t> after) {
+    return hand.with([&](ByHand& copy) {
+      copy.inputs.state_slots = 2;
+      for (const size_t op : {4, 5, 6}) copy.schedule.ops[op].state = 1;
+      copy.schedule.ops[4].after = {};
+      copy.schedule.ops[10].after = std::move(after);
+    });
+  };
+  EXPECT_EQ(two_slots({2, 7}), "");
+  expect_contains(two_slots({7}), "the state of unit 0 on the drives may still be written by op 2");
+  expect_contains(changed(10, [](Op& op) { op.unit = UnitId(1); }),
+                  "parameter slot 0 holds unit 1, not unit 0");
+  expect_contains(changed(2, [](Op& op) { op.unit = UnitId(1); }), "state slot 0 holds unit 0");
+  expect_contains(changed(5, [](Op& op) { op.parameters.reset(); }),
+                  "parameter slot 0 holds unit 0, not unit 1");
+  expect_contains(changed(1, [](Op& op) { op.state.reset(); }), "names no state slot");
+  expect_contains(changed(0, [](Op& op) { op.state = 1; }), "the plan has no state slot 1");
+  expect_contains(changed(8, [](Op& op) { op.state = 0; }), "uses no state slot");
+  expect_contains(changed(8, [](Op& op) { op.parameters = 0; }), "uses no parameter slot");
+  expect_contains(hand.with([](ByHand& copy) { copy.inputs.parameter_slots = 0; }),
+                  "the plan has no parameter slot 0");
+  expect_contains(hand.with([](ByHand& copy) { copy.schedule.ops[6].kind = OpKind::kReadState; }),
+                  "the updated state of unit 1 is never written");
+  expect_contains(hand.with([](ByHand& copy) { copy.schedule.ops[2].kind = OpKind::kReadState; }),
+                  "the parameters are not on the drives yet");
+}
+
 // Goal: what a wide lane has under way at once is not in any order.
-TEST(ScheduleValidator, OrdersOfAWideLaneEverySecondOperationOnly) {
+TEST(ScheduleValidator, OrdersOfAWideLaneEverySecondOperationOfAKindOnly) {
   StepSchedule schedule;
   for (int u = 0; u < 4; ++u) schedule.ops.push_back(op(OpKind::kReadInput, u, {}, {}));
   schedule.ops.push_back(op(OpKind::kLoadInput, 0, {}, {2}));
   const HappensBefore before(schedule);
-  EXPECT_EQ(tracks_of(schedule), (std::vector<size_t>{0, 1, 0, 1, 3}));
+  EXPECT_EQ(tracks_of(schedule), (std::vector<size_t>{4, 5, 4, 5, 7}));
   EXPECT_FALSE(before.ordered(0, 1));
   EXPECT_TRUE(before.ordered(0, 2));
   EXPECT_FALSE(before.ordered(1, 2));
   EXPECT_TRUE(before.ordered(1, 3));
   EXPECT_TRUE(before.ordered(0, 4));
   EXPECT_FALSE(before.ordered(1, 4));
-  EXPECT_EQ(name_of_track(1), "read 1");
-  EXPECT_EQ(lane_of_track(3), Lane::kH2D);
-  EXPECT_EQ(name_of_track(3), "h2d");
-  EXPECT_EQ(name_of_track(kTrackCount - 1), "write 1");
+  EXPECT_EQ(name_of_track(1), "read state 1");
+  EXPECT_EQ(name_of_track(5), "read input 1");
+  EXPECT_EQ(lane_of_track(5), Lane::kRead);
+  EXPECT_EQ(lane_of_track(7), Lane::kH2D);
+  EXPECT_EQ(name_of_track(7), "h2d");
+  EXPECT_EQ(name_of_track(kTrackCount - 1), "write input 1");
 }
 
 }  // namespace

@@ -113,7 +113,10 @@ double seconds_of(OpKind kind, const UnitTimes& times) {
       return times.reduce;
     case OpKind::kDrain:
       return times.drain;
+    case OpKind::kReadState:
+    case OpKind::kReadParameters:
     case OpKind::kReadInput:
+    case OpKind::kWriteState:
     case OpKind::kLoadInput:
     case OpKind::kSaveInput:
     case OpKind::kWriteInput:

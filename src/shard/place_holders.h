@@ -1,7 +1,7 @@
 // PlaceHolders: which unit has which of a few places that units use in turn: the device's gradient
-// buffers, the ring of gradients at home. Owned by who owns the places; claimed by the lane that
-// writes a place first, freed by the lane that reads it last. Which place and when is the
-// schedule's decision: this only finds out where it is wrong.
+// buffers, the ring of gradients at home, the slots of state and parameters on drives. Owned by who
+// owns the places; claimed by the lane that writes a place first, freed by the lane that reads it
+// last. Which place and when is the schedule's decision: this only finds out where it is wrong.
 #pragma once
 
 #include <atomic>
@@ -25,6 +25,14 @@ class PlaceHolders {
     LONGSHORE_CHECK(at(place).compare_exchange_strong(holder, unit.value))
         << what_ << " " << place << " still has unit " << holder << "; unit " << unit
         << " may not take it";
+  }
+  // For whoever needs any: a free place, claimed; none where there is none.
+  std::optional<int32_t> claim_any(UnitId unit) {
+    for (size_t i = 0; i < holders_.size(); ++i) {
+      int32_t holder = kFree;
+      if (holders_[i].compare_exchange_strong(holder, unit.value)) return static_cast<int32_t>(i);
+    }
+    return std::nullopt;
   }
   void check(int32_t place, UnitId unit) const {
     const int32_t holder = holders_.at(static_cast<size_t>(place));

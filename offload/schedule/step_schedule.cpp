@@ -1,0 +1,128 @@
+// Names of operations, and which lane and track each kind is on.
+#include "offload/schedule/step_schedule.h"
+
+#include <array>
+
+namespace longshore {
+namespace {
+
+struct KindTraits {
+  std::string_view name;
+  Lane lane;
+};
+
+// In the order of OpKind.
+constexpr std::array<KindTraits, kOpKindCount> kKinds = {{
+    {"read state", Lane::kRead},
+    {"read parameters", Lane::kRead},
+    {"read input", Lane::kRead},
+    {"update", Lane::kUpdate},
+    {"fetch", Lane::kH2D},
+    {"gather", Lane::kGather},
+    {"load input", Lane::kH2D},
+    {"forward", Lane::kCompute},
+    {"backward", Lane::kCompute},
+    {"save input", Lane::kD2H},
+    {"reduce", Lane::kReduce},
+    {"drain", Lane::kD2H},
+    {"write state", Lane::kWrite},
+    {"write input", Lane::kWrite},
+}};
+
+constexpr std::array<std::string_view, kLaneCount> kLaneNames = {
+    "read", "update", "h2d", "gather", "compute", "reduce", "d2h", "write"};
+
+constexpr bool of_drives(Lane lane) {
+  return lane == Lane::kRead || lane == Lane::kWrite;
+}
+
+struct TrackTraits {
+  Lane lane = Lane::kRead;
+  OpKind kind = OpKind::kReadState;  // of a lane of drives
+  int turn = -1;                     // of its kind's; -1: the lane is one track
+};
+
+constexpr std::array<TrackTraits, kTrackCount> make_tracks() {
+  std::array<TrackTraits, kTrackCount> tracks{};
+  size_t count = 0;
+  for (size_t lane = 0; lane < kLaneCount; ++lane) {
+    if (!of_drives(static_cast<Lane>(lane))) {
+      tracks[count++] = {.lane = static_cast<Lane>(lane), .turn = -1};
+      continue;
+    }
+    for (size_t kind = 0; kind < kOpKindCount; ++kind) {
+      if (kKinds[kind].lane != static_cast<Lane>(lane)) continue;
+      for (int turn = 0; turn < 2; ++turn) {
+        tracks[count++] = {static_cast<Lane>(lane), static_cast<OpKind>(kind), turn};
+      }
+    }
+  }
+  return count == kTrackCount ? tracks : throw "kTrackCount";
+}
+constexpr std::array<TrackTraits, kTrackCount> kTracks = make_tracks();
+
+// The first track of operations of the kind.
+constexpr size_t first_track(OpKind kind) {
+  const Lane lane = kKinds[static_cast<size_t>(kind)].lane;
+  size_t track = 0;
+  while (kTracks[track].lane != lane || (of_drives(lane) && kTracks[track].kind != kind)) ++track;
+  return track;
+}
+
+}  // namespace
+
+std::string_view name_of(Lane lane) {
+  return kLaneNames[static_cast<size_t>(lane)];
+}
+
+std::string_view name_of(OpKind kind) {
+  return kKinds[static_cast<size_t>(kind)].name;
+}
+
+Lane lane_of(OpKind kind) {
+  return kKinds[static_cast<size_t>(kind)].lane;
+}
+
+Lane lane_of_track(size_t track) {
+  return kTracks.at(track).lane;
+}
+
+std::string name_of_track(size_t track) {
+  const TrackTraits& traits = kTracks.at(track);
+  if (traits.turn < 0) return std::string(name_of(traits.lane));
+  return std::string(name_of(traits.kind)) + " " + std::to_string(traits.turn);
+}
+
+bool is_one_track(Lane lane) {
+  return !of_drives(lane);
+}
+
+std::vector<size_t> tracks_of(const StepSchedule& schedule) {
+  std::array<size_t, kOpKindCount> count{};
+  std::vector<size_t> tracks;
+  for (const Op& op : schedule.ops) {
+    const size_t turns = of_drives(lane_of(op.kind)) ? 2 : 1;
+    tracks.push_back(first_track(op.kind) + count[static_cast<size_t>(op.kind)]++ % turns);
+  }
+  return tracks;
+}
+
+std::string describe_op(const StepSchedule& schedule, int32_t index) {
+  const Op& op = schedule.ops.at(static_cast<size_t>(index));
+  std::string text = "op " + std::to_string(index) + " " + std::string(name_of(op.kind)) + " " +
+                     "unit " + std::to_string(op.unit.value);
+  for (const Placed& placed : op.slots) {
+    text += &placed == op.slots.data() ? " slot " : ", ";
+    text += std::to_string(placed.slot);
+  }
+  if (op.gradient) text += " gradient " + std::to_string(*op.gradient);
+  if (op.home) text += " home " + std::to_string(*op.home);
+  if (op.input) text += " input " + std::to_string(*op.input);
+  if (op.output) text += " output " + std::to_string(*op.output);
+  if (op.state) text += " state " + std::to_string(*op.state);
+  if (op.parameters) text += " parameters " + std::to_string(*op.parameters);
+  if (op.staging) text += " staging " + std::to_string(*op.staging);
+  return text;
+}
+
+}  // namespace longshore
