@@ -1,10 +1,12 @@
 #include "trainer/bench/bench_overlap.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "nvme/store/nvme_store.h"
 #include "offload/schedule/schedule_simulation.h"
 #include "trainer/bench/timer_run.h"
 
@@ -13,6 +15,8 @@ namespace {
 
 constexpr double kBackwardOfForward = 3.0;
 constexpr double kOtherLanesBesideUpdates = 0.5;
+constexpr std::array<double, 3> kOtherLanesBesideDrives = {0.25, 1.0, 4.0};
+constexpr double kParametersOfState = 0.25;
 constexpr double kFsdp2CopyBytes = 2.0;
 constexpr double kDeepSpeedDrainBytes = 8.0 / 2.0;
 constexpr double kDeepSpeedUpdateBytes = 42.0 / 28.0;
@@ -73,6 +77,33 @@ void print_overlap(const std::vector<OverlapFigures>& all) {
               shares[shares.size() / 2], shares.back());
 }
 
+std::string ratio_text(const std::optional<double>& ratio) {
+  std::array<char, 16> text{};
+  if (ratio) std::snprintf(text.data(), text.size(), "%.2f", *ratio);
+  return text.data();
+}
+
+void print_drives(const std::vector<OverlapFigures>& all) {
+  std::printf(
+      "\nwith drives; lanes as shares of compute; ms; shares of the bounds\n"
+      "%5s %6s %6s %6s %10s %8s %9s %8s %8s  %s\n",
+      "ranks", "other", "read", "write", "parameters", "filled", "simulated", "measured", "/filled",
+      "busiest lanes");
+  std::vector<double> shares;
+  for (const OverlapFigures& f : all) {
+    shares.push_back(f.step.best_known() / f.bound.filled);
+    std::printf(
+        "%5d %6.2f %6s %6s %10s %8.1f %9.1f %8.1f %8.3f  %s\n", f.point.ranks, f.point.fetch,
+        ratio_text(f.point.read_state).c_str(), ratio_text(f.point.write_state).c_str(),
+        ratio_text(f.point.read_parameters).c_str(), f.bound.filled * 1e3, f.step.simulated * 1e3,
+        f.step.measured.value_or(0.0) * 1e3, shares.back(), f.bound.wall.c_str());
+  }
+  if (shares.empty()) return;
+  std::ranges::sort(shares);
+  std::printf("%zu combinations: median %.3f, most %.3f of the bound once filled\n", shares.size(),
+              shares[shares.size() / 2], shares.back());
+}
+
 void print_updates(const std::vector<UpdateFigures>& all) {
   std::printf("\ndeferred updates; ms\n%5s %6s %8s %8s %8s %8s\n", "ranks", "update", "updates",
               "without", "with", "exposed");
@@ -106,16 +137,20 @@ Json to_json(const StepSeconds& step) {
 }
 
 Json to_json(const OverlapFigures& f) {
-  return {{"ranks", f.point.ranks},
-          {"fetch", f.point.fetch},
-          {"update", f.point.update},
-          {"gradient", f.point.gradient},
-          {"roofline_seconds", f.bound.pure},
-          {"filled_seconds", f.bound.filled},
-          {"busiest_lanes", f.bound.wall},
-          {"step", to_json(f.step)},
-          {"share_of_filled", f.step.best_known() / f.bound.filled},
-          {"share_of_roofline", f.step.best_known() / f.bound.pure}};
+  Json json = {{"ranks", f.point.ranks},
+               {"fetch", f.point.fetch},
+               {"update", f.point.update},
+               {"gradient", f.point.gradient},
+               {"roofline_seconds", f.bound.pure},
+               {"filled_seconds", f.bound.filled},
+               {"busiest_lanes", f.bound.wall},
+               {"step", to_json(f.step)},
+               {"share_of_filled", f.step.best_known() / f.bound.filled},
+               {"share_of_roofline", f.step.best_known() / f.bound.pure}};
+  if (f.point.read_state) json["read_state"] = *f.point.read_state;
+  if (f.point.write_state) json["write_state"] = *f.point.write_state;
+  if (f.point.read_parameters) json["read_parameters"] = *f.point.read_parameters;
+  return json;
 }
 
 Json to_json(const UpdateFigures& f) {
@@ -164,6 +199,15 @@ TimedStepOptions step_options(const BenchOverlapOptions& options, const OverlapP
     times.drain /= 2;
     times.reduce = times.drain;
   }
+  if (point.read_state) {
+    step.state_slots = NvmeStoreOptions().state_slots;
+    times.read_state = *point.read_state * times.forward;
+    times.write_state = point.write_state.value_or(0.0) * times.forward;
+  }
+  if (point.read_parameters) {
+    step.parameter_slots = NvmeStoreOptions().parameter_slots;
+    times.read_parameters = *point.read_parameters * times.forward;
+  }
   return step;
 }
 
@@ -180,6 +224,28 @@ std::vector<OverlapFigures> measure_overlap(const BenchOverlapOptions& options) 
     for (double fetch : options.ratios) {
       for (double update : options.ratios) {
         for (double gradient : options.ratios) add({ranks, fetch, update, gradient});
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<OverlapFigures> measure_drives(const BenchOverlapOptions& options) {
+  check_options(options);
+  const ModelSpec model = make_equal_units(options.units);
+  std::vector<OverlapFigures> all;
+  for (int32_t ranks : options.ranks) {
+    for (double other : kOtherLanesBesideDrives) {
+      for (double read : options.ratios) {
+        for (double write : options.ratios) {
+          for (const bool parameters : {false, true}) {
+            OverlapPoint point{ranks, other, other, other, read, write, {}};
+            if (parameters) point.read_parameters = kParametersOfState * read;
+            const TimedStepOptions step = step_options(options, point);
+            all.push_back(
+                {point, bound_of(step), measure(longshore_step(step, model), options, ranks)});
+          }
+        }
       }
     }
   }
@@ -235,18 +301,21 @@ std::vector<PeerFigures> measure_peers(const BenchOverlapOptions& options) {
 
 int run_bench_overlap(const BenchOverlapOptions& options) {
   const auto overlap = measure_overlap(options);
+  const auto drives = measure_drives(options);
   const auto updates = measure_updates(options);
   const auto peers = options.peers ? measure_peers(options) : std::vector<PeerFigures>();
   if (options.json) {
     Json json = {{"units", options.units},
                  {"unit_milliseconds", options.unit_milliseconds},
                  {"overlap", all_to_json(overlap)},
+                 {"drives", all_to_json(drives)},
                  {"updates", all_to_json(updates)}};
     if (options.peers) json["peers"] = all_to_json(peers);
     std::printf("%s\n", json.dump(2).c_str());
     return 0;
   }
   print_overlap(overlap);
+  print_drives(drives);
   print_updates(updates);
   if (options.peers) print_peers(peers);
   return 0;

@@ -30,6 +30,8 @@ struct OverlapPoint {
   double fetch = 1.0;     // fetch / forward; a gather takes as long as a fetch
   double update = 1.0;    // update / forward
   double gradient = 1.0;  // (reduction + drain) / backward, half each; one rank: drain / backward
+  // Of drives, / forward; none: state, or parameters, are in host memory.
+  std::optional<double> read_state = {}, write_state = {}, read_parameters = {};
 };
 
 // Backward is three times forward: recompute, and gradients of inputs and of weights.
@@ -51,6 +53,11 @@ struct OverlapFigures {
 
 // Every combination of the ratios, at every number of ranks.
 std::vector<OverlapFigures> measure_overlap(const BenchOverlapOptions& options);
+
+// The same with state on drives, and with parameters there too, which are read in a quarter of
+// the state's time (split-bf16: 2 of 8 bytes): every combination of what reads and writes of
+// state take, the other lanes alike at a quarter of compute, at it, and at four times that.
+std::vector<OverlapFigures> measure_drives(const BenchOverlapOptions& options);
 
 // What deferred updates cost a step: with them, and with updates that take no time. Copies and
 // gradients take half of what compute takes.

@@ -19,6 +19,19 @@
 //
 // w = min(b, h): slots are full of what comes next, so the first fetch of backward waits for the
 // last unit's backward, or a unit is fetched once more. Its lines only where n > s.
+//
+// With state on drives, S slots of it, R and W: seconds of a unit's read and write: the first
+// update waits for a read, so R comes before every line of forward but its own, and the last read
+// for a slot. Writes may last longer than forward, and as long as the step.
+//
+//   forward    n R + u + h + g,  R + u + (n - S) W + R + u + h + g
+//   the step   R + u + n W
+//
+// With parameters on drives, P slots, p: seconds of a read: backward reads what slots on the device
+// did not keep, P of them before the last unit's backward at most.
+//
+//   backward   (n - s - P) p + h + g + b + r + d
+//   the step   n R + (n - s) p + h + g + b + r + d
 #pragma once
 
 #include <string>

@@ -25,6 +25,8 @@ ScheduleInputs schedule_inputs(const TimedStepOptions& options, const ModelSpec&
   inputs.gradient_buffers = gradient_buffers_for(options);
   inputs.overlap = options.overlap;
   inputs.gradient_ring = options.gradient_ring;
+  inputs.state_slots = options.state_slots;
+  inputs.parameter_slots = options.parameter_slots;
   return inputs;
 }
 
@@ -71,6 +73,7 @@ StepSchedule peer_base(const TimedStepOptions& options, const ModelSpec& model, 
   inputs.visits = peer_visits(model, ahead);
   inputs.overlap = UpdateOverlap::kNone;
   inputs.gradient_ring = 0;
+  inputs.state_slots = inputs.parameter_slots = 0;
   inputs.gradient_buffers = 3;  // more than the peers' own waits let be in use
   return build_schedule(inputs);
 }
@@ -114,9 +117,12 @@ double seconds_of(OpKind kind, const UnitTimes& times) {
     case OpKind::kDrain:
       return times.drain;
     case OpKind::kReadState:
+      return times.read_state;
     case OpKind::kReadParameters:
-    case OpKind::kReadInput:
+      return times.read_parameters;
     case OpKind::kWriteState:
+      return times.write_state;
+    case OpKind::kReadInput:
     case OpKind::kLoadInput:
     case OpKind::kSaveInput:
     case OpKind::kWriteInput:

@@ -20,6 +20,9 @@ struct UnitTimes {
   double backward = 0.0;
   double reduce = 0.0;  // 0 on one rank
   double drain = 0.0;
+  double read_state = 0.0;  // where the state is on drives
+  double write_state = 0.0;
+  double read_parameters = 0.0;  // where parameters are on drives
 };
 
 double seconds_of(OpKind kind, const UnitTimes& times);
@@ -40,7 +43,9 @@ struct TimedStepOptions {
   int64_t prefetch = 1;        // slots and gradient buffers follow, as in the plan
   UnitTimes times;
   UpdateOverlap overlap = UpdateOverlap::kForward;
-  int32_t gradient_ring = 0;  // kBackward: places at home; 0: one for each unit
+  int32_t gradient_ring = 0;    // kBackward: places at home; 0: one for each unit
+  int32_t state_slots = 0;      // > 0: the state is on drives
+  int32_t parameter_slots = 0;  // > 0: the parameters too
 };
 
 // What the plan gives a run with so many units ahead.

@@ -10,7 +10,9 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "base/errors.h"
 #include "device/thread_stream.h"
@@ -33,6 +35,37 @@ Clock::duration duration_of(double seconds) {
 void wake_exactly() {
   prctl(PR_SET_TIMERSLACK, kTimerSlackNanoseconds, 0, 0, 0);
 }
+
+// A rank's drives in one direction: one operation at a time, in the order in which they come,
+// reads of parameters before others that wait.
+class DriveLane {
+ public:
+  void sleep(bool urgent, Clock::duration duration) {
+    std::unique_lock lock(mutex_);
+    const auto me = waiting_.insert({!urgent, next_++}).first;
+    Clock::time_point begin = Clock::now();
+    if (busy_ || me != waiting_.begin()) {
+      free_.wait(lock, [&] { return !busy_ && me == waiting_.begin(); });
+      begin = end_;  // that its thread woke up late costs the drive nothing
+    }
+    waiting_.erase(me);
+    busy_ = true;
+    lock.unlock();
+    std::this_thread::sleep_until(begin + duration);
+    lock.lock();
+    busy_ = false;
+    end_ = begin + duration;
+    free_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable free_;
+  std::set<std::pair<bool, int64_t>> waiting_;  // by urgency, then as they came
+  int64_t next_ = 0;
+  bool busy_ = false;
+  Clock::time_point end_;
+};
 
 }  // namespace
 
@@ -115,6 +148,13 @@ class TimerRun::Rank final : public StepWork {
         std::this_thread::sleep_until(begin + duration);
         return;
       }
+      case OpKind::kReadState:
+      case OpKind::kReadParameters:
+        reads_.sleep(op.kind == OpKind::kReadParameters, duration);
+        return;
+      case OpKind::kWriteState:
+        writes_.sleep(false, duration);
+        return;
       default:
         std::this_thread::sleep_until(begin + duration);
     }
@@ -138,6 +178,7 @@ class TimerRun::Rank final : public StepWork {
   TimerRun* run_;
   std::vector<std::byte> memory_;
   StageRing ring_;
+  DriveLane reads_, writes_;
   LaneStreams lanes_;
   StepExecutor executor_;
 };
