@@ -46,7 +46,7 @@ class DriveLane {
     Clock::time_point begin = Clock::now();
     if (busy_ || me != waiting_.begin()) {
       free_.wait(lock, [&] { return !busy_ && me == waiting_.begin(); });
-      begin = end_;  // that its thread woke up late costs the drive nothing
+      begin = std::max(begin, end_);  // that its thread woke up late costs the drive nothing
     }
     waiting_.erase(me);
     busy_ = true;
