@@ -47,8 +47,8 @@ void cross_entropy_cuda(const CrossEntropy& shape, void* logits, const int64_t* 
   if (shape.rows == 0) return;
   with_cuda_type(shape.dtype, [&](auto type) {
     using T = decltype(type);
-    loss_and_gradient<T><<<blocks_for(shape.rows), threads_for(shape.vocabulary), 0, stream>>>(
-        shape, static_cast<T*>(logits), targets, losses);
+    launch(loss_and_gradient<T>, blocks_for(shape.rows), threads_for(shape.vocabulary), stream,
+           shape, static_cast<T*>(logits), targets, losses);
   });
   check_launch("cross_entropy");
 }

@@ -1,5 +1,6 @@
 // Values of a dtype on the GPU, sums over a block of threads, and launches: what the kernels share.
-// Only for *.cu. Sums go through a fixed tree, so that bits repeat.
+// Only for *.cu. Sums go through a fixed tree, so that bits repeat. tests/emulation compiles the
+// same files for the host.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -81,6 +82,18 @@ inline int threads_for(int64_t width) {
 inline unsigned blocks_for(int64_t work) {
   constexpr int64_t kMost = int64_t{1} << 20;
   return static_cast<unsigned>(work < kMost ? work : kMost);
+}
+
+// kernel(arguments...) as every thread of so many blocks.
+template <typename... Parameters, typename... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 blocks, unsigned threads, cudaStream_t stream,
+            Arguments... arguments) {
+#ifdef __CUDACC__
+  kernel<<<blocks, threads, 0, stream>>>(arguments...);
+#else
+  static_cast<void>(stream);
+  emulated_launch(kernel, blocks, threads, arguments...);
+#endif
 }
 
 inline void check_launch(const char* kernel) {

@@ -43,13 +43,13 @@ dim3 grid(int64_t count) {
 
 void pack_cuda(const FlatPiece* pieces, int64_t count, void* flat, CUstream_st* stream) {
   if (count == 0) return;
-  pack<<<grid(count), kThreads, 0, stream>>>(pieces, static_cast<char*>(flat));
+  launch(pack, grid(count), kThreads, stream, pieces, static_cast<char*>(flat));
   check_launch("pack");
 }
 
 void unpack_cuda(const FlatPiece* pieces, int64_t count, const void* flat, CUstream_st* stream) {
   if (count == 0) return;
-  unpack<<<grid(count), kThreads, 0, stream>>>(pieces, static_cast<const char*>(flat));
+  launch(unpack, grid(count), kThreads, stream, pieces, static_cast<const char*>(flat));
   check_launch("unpack");
 }
 

@@ -52,14 +52,14 @@ void cast_and_square_cuda(const float* values, int64_t elements, uint16_t* bf16,
   LONGSHORE_CHECK(blocks < INT32_MAX) << elements;
   constexpr int kThreads = kSquareLanes;
   if (blocks > 0 && bf16 != nullptr) {
-    square_block<true><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(values, elements,
-                                                                               bf16, block_sums);
+    launch(square_block<true>, static_cast<unsigned>(blocks), kThreads, stream, values, elements,
+           bf16, block_sums);
   } else if (blocks > 0) {
-    square_block<false><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-        values, elements, nullptr, block_sums);
+    launch(square_block<false>, static_cast<unsigned>(blocks), kThreads, stream, values, elements,
+           nullptr, block_sums);
   }
   check_launch("cast_and_square");
-  add_blocks<<<1, kThreads, 0, stream>>>(block_sums, blocks, sum);
+  launch(add_blocks, 1, kThreads, stream, block_sums, blocks, sum);
   check_launch("cast_and_square, sum");
 }
 

@@ -77,8 +77,8 @@ void rms_norm_cuda(const RmsNorm& shape, const void* x, const void* weight, void
   if (shape.rows == 0) return;
   with_cuda_type(shape.dtype, [&](auto type) {
     using T = decltype(type);
-    forward<T><<<blocks_for(shape.rows), threads_for(shape.width), 0, stream>>>(
-        shape, static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<T*>(y));
+    launch(forward<T>, blocks_for(shape.rows), threads_for(shape.width), stream, shape,
+           static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<T*>(y));
   });
   check_launch("rms_norm");
 }
@@ -92,16 +92,16 @@ void rms_norm_backward_cuda(const RmsNorm& shape, const void* grad, const void* 
   const int64_t sums = rms_norm_partial_elements(shape.rows, 1);
   with_cuda_type(shape.dtype, [&](auto type) {
     using T = decltype(type);
-    backward<T><<<summed ? static_cast<unsigned>(sums) : blocks_for(shape.rows),
-                  threads_for(shape.width), 0, stream>>>(
-        shape, static_cast<const T*>(grad), static_cast<const T*>(x), static_cast<const T*>(weight),
-        static_cast<T*>(grad_x), summed ? partial : nullptr);
+    launch(backward<T>, summed ? static_cast<unsigned>(sums) : blocks_for(shape.rows),
+           threads_for(shape.width), stream, shape, static_cast<const T*>(grad),
+           static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<T*>(grad_x),
+           summed ? partial : nullptr);
   });
   check_launch("rms_norm_backward");
   if (!summed) return;
   constexpr int kThreads = 128;
-  add_partials<<<static_cast<unsigned>((shape.width + kThreads - 1) / kThreads), kThreads, 0,
-                 stream>>>(partial, sums, shape.width, weight_sum);
+  launch(add_partials, static_cast<unsigned>((shape.width + kThreads - 1) / kThreads), kThreads,
+         stream, partial, sums, shape.width, weight_sum);
   check_launch("rms_norm_backward, weight");
 }
 

@@ -36,8 +36,8 @@ void rotary_cuda(const Rotary& shape, const void* x, const int64_t* positions,
   if (shape.rows == 0) return;
   with_cuda_type(shape.dtype, [&](auto type) {
     using T = decltype(type);
-    rotate<T><<<blocks_for(shape.rows), threads_for(shape.heads * shape.head_dim), 0, stream>>>(
-        shape, static_cast<const T*>(x), positions, frequencies, static_cast<T*>(out));
+    launch(rotate<T>, blocks_for(shape.rows), threads_for(shape.heads * shape.head_dim), stream,
+           shape, static_cast<const T*>(x), positions, frequencies, static_cast<T*>(out));
   });
   check_launch("rotary");
 }

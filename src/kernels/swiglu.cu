@@ -80,8 +80,8 @@ void swiglu_cuda(DType dtype, int64_t elements, const void* gate, const void* up
   check_aligned(gate, up, y);
   with_cuda_type(dtype, [&](auto type) {
     using T = decltype(type);
-    forward<T><<<grid(dtype, elements), kThreads, 0, stream>>>(
-        elements, static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<T*>(y));
+    launch(forward<T>, grid(dtype, elements), kThreads, stream, elements,
+           static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<T*>(y));
   });
   check_launch("swiglu");
 }
@@ -92,8 +92,8 @@ void swiglu_backward_cuda(DType dtype, int64_t elements, const void* grad, void*
   check_aligned(grad, gate, up);
   with_cuda_type(dtype, [&](auto type) {
     using T = decltype(type);
-    backward<T><<<grid(dtype, elements), kThreads, 0, stream>>>(
-        elements, static_cast<const T*>(grad), static_cast<T*>(gate), static_cast<T*>(up));
+    launch(backward<T>, grid(dtype, elements), kThreads, stream, elements,
+           static_cast<const T*>(grad), static_cast<T*>(gate), static_cast<T*>(up));
   });
   check_launch("swiglu_backward");
 }

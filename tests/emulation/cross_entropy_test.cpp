@@ -1,0 +1,112 @@
+// The GPU's cross entropy on the host against its reference.
+#include "kernels/cross_entropy.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/emulation/emulated_grid.h"
+#include "tests/emulation/operand.h"
+#include "tests/emulation/values.h"
+
+namespace longshore::emulation {
+namespace {
+
+using kernels::CrossEntropy;
+
+template <typename T>
+class EmulatedCrossEntropy : public testing::Test {
+ protected:
+  static void compare(const CrossEntropy& shape, const std::vector<T>& logits,
+                      const std::vector<int64_t>& targets) {
+    auto expected = logits;
+    std::vector<float> expected_losses(targets.size());
+    kernels::cross_entropy_cpu(shape, expected.data(), targets.data(), expected_losses.data());
+    Operand<T> values("logits", logits);
+    Operand<int64_t> wanted("targets", targets);
+    Operand<float> losses("losses", targets.size());
+    kernels::cross_entropy_cuda(shape, values.data(), wanted.data(), losses.data(), nullptr);
+    const std::string name =
+        std::to_string(shape.rows) + " rows of " + std::to_string(shape.vocabulary);
+    expected_losses.push_back(1.0f);  // the loss of a vocabulary of one is nothing
+    auto got_losses = losses.values();
+    got_losses.push_back(1.0f);
+    EXPECT_LE(relative_error(got_losses, expected_losses), 4e-6) << name;
+    if (shape.gradient) {
+      EXPECT_LE(relative_error(values.values(), expected), kTolerance<T>) << name;
+    } else {
+      EXPECT_TRUE(same_bits(values.values(), logits)) << name << " without a gradient they stay";
+    }
+  }
+  static void compare(int64_t rows, int64_t vocabulary) {
+    const auto logits = random_values<T>(rows * vocabulary, 1, 4.0f);
+    const auto targets = random_numbers(rows, vocabulary, 2);
+    for (const bool gradient : {false, true}) {
+      compare({kDTypeOf<T>, rows, vocabulary, 0.125, gradient}, logits, targets);
+    }
+  }
+};
+
+using Types = testing::Types<float, Bf16>;
+TYPED_TEST_SUITE(EmulatedCrossEntropy, Types);
+
+// Goal: 216 shapes, losses alone and with the gradient.
+TYPED_TEST(EmulatedCrossEntropy, AgreesWithTheReference) {
+  for (const int64_t rows : {1, 2, 3, 5, 8, 17}) {
+    for (const int64_t vocabulary :
+         {1,   2,   3,   4,    7,    16,   31,   32,   33,   63,   64,   65,
+          96,  127, 128, 129,  200,  255,  256,  257,  300,  384,  511,  512,
+          513, 700, 999, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 3001, 4100}) {
+      this->compare(rows, vocabulary);
+    }
+  }
+}
+
+TYPED_TEST(EmulatedCrossEntropy, TakesALargeVocabulary) {
+  this->compare(2, 32'000);
+  this->compare(1, 128'256);
+}
+
+// Goal: logits that overflow exp, and threads that see minus infinity alone, first or last.
+TYPED_TEST(EmulatedCrossEntropy, StaysFinite) {
+  const TypeParam none = kernels::rounded_to<TypeParam>(-std::numeric_limits<float>::infinity());
+  for (const int64_t vocabulary : {3, 33, 70, 600, 2100}) {
+    for (int64_t kept = 0; kept < vocabulary; kept += 1 + vocabulary / 7) {
+      std::vector<TypeParam> logits(static_cast<size_t>(vocabulary), none);
+      logits[static_cast<size_t>(kept)] = kernels::rounded_to<TypeParam>(300.0f);
+      logits[static_cast<size_t>(vocabulary / 2)] = kernels::rounded_to<TypeParam>(299.0f);
+      const CrossEntropy shape = {kDTypeOf<TypeParam>, 1, vocabulary, 1.0, true};
+      this->compare(shape, logits, {kept});
+    }
+  }
+}
+
+// Goal: what is not a number reaches the loss, wherever it stands.
+TYPED_TEST(EmulatedCrossEntropy, TellsNaN) {
+  for (const int64_t vocabulary : {1, 40, 700}) {
+    for (int64_t at = 0; at < vocabulary; at += 1 + vocabulary / 5) {
+      auto logits = random_values<TypeParam>(vocabulary, 1);
+      logits[static_cast<size_t>(at)] = kernels::rounded_to<TypeParam>(NAN);
+      Operand<TypeParam> values("logits", logits);
+      Operand<int64_t> targets("targets", std::vector<int64_t>{0});
+      Operand<float> losses("losses", 1);
+      kernels::cross_entropy_cuda({kDTypeOf<TypeParam>, 1, vocabulary, 1.0, false}, values.data(),
+                                  targets.data(), losses.data(), nullptr);
+      EXPECT_TRUE(std::isnan(losses.values()[0])) << at << " of " << vocabulary;
+    }
+  }
+}
+
+TYPED_TEST(EmulatedCrossEntropy, TrapsOnATargetOutsideTheVocabulary) {
+  for (const int64_t target : {-1, 40}) {
+    Operand<TypeParam> values("logits", random_values<TypeParam>(40, 1));
+    Operand<int64_t> targets("targets", std::vector<int64_t>{target});
+    Operand<float> losses("losses", 1);
+    EXPECT_THROW(kernels::cross_entropy_cuda({kDTypeOf<TypeParam>, 1, 40, 1.0, false},
+                                             values.data(), targets.data(), losses.data(), nullptr),
+                 KernelFault);
+  }
+}
+
+}  // namespace
+}  // namespace longshore::emulation

@@ -1,0 +1,67 @@
+// Stands in for nvcc and the CUDA runtime where kernels are compiled for the host: the words of the
+// language, and the functions that src/kernels calls on a GPU. A kernel that needs more does not
+// compile until it stands here.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <math.h>
+
+#include <cstdint>
+
+#include "tests/emulation/emulated_grid.h"
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+// One block runs at a time, so that what all its threads share is static. Its bytes are unwritten
+// to each block anew (access_checker.h).
+#define __shared__ static
+
+#define threadIdx (::longshore::emulation::thread_index())
+#define blockIdx (::longshore::emulation::block_index())
+#define blockDim (::longshore::emulation::block_size())
+#define gridDim (::longshore::emulation::grid_size())
+
+using dim3 = longshore::emulation::Extent;
+
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
+
+inline void __syncthreads() {
+  longshore::emulation::wait_for_block();
+}
+inline float __shfl_xor_sync(unsigned mask, float value, int lanes) {
+  return longshore::emulation::exchange_xor(mask, value, lanes);
+}
+inline void __trap() {
+  longshore::emulation::fail("traps");
+}
+
+inline float rsqrtf(float value) {
+  return 1.0f / sqrtf(value);
+}
+inline float __fadd_rn(float a, float b) {
+  return a + b;
+}
+inline float __fsub_rn(float a, float b) {
+  return a - b;
+}
+inline float __fmul_rn(float a, float b) {
+  return a * b;
+}
+
+// kernel(arguments...) on so many blocks of so many threads, as <<<blocks, threads>>>.
+template <typename... Parameters, typename... Arguments>
+void emulated_launch(void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
+                     Arguments... arguments) {
+  // The launcher's own memory is no memory of the GPU's: its reads are not checked.
+  const auto body = [=]() __attribute__((no_sanitize_thread)) { kernel(arguments...); };
+  const auto run = [](const void* call) __attribute__((no_sanitize_thread)) {
+    (*static_cast<decltype(&body)>(call))();
+  };
+  longshore::emulation::run_grid(blocks, threads, run, &body);
+}

@@ -1,0 +1,167 @@
+// The emulation itself: it finds what it is there to find. In builds without sanitizers by its own
+// checker; under AddressSanitizer and ThreadSanitizer by theirs, which end the process.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+
+#include "kernels/cross_entropy.h"
+#include "kernels/gradient.h"
+#include "kernels/rms_norm.h"
+#include "tests/emulation/emulated_grid.h"
+#include "tests/emulation/faulty_kernels.h"
+#include "tests/emulation/operand.h"
+#include "tests/emulation/values.h"
+#include "tests/fakes/test_files.h"
+
+namespace longshore::emulation {
+namespace {
+
+using Launch = std::function<void()>;
+
+// What a launch ended with; empty: it did not fail.
+std::string fault_of(const Launch& launch) {
+  try {
+    launch();
+  } catch (const KernelFault& fault) {
+    return fault.what();
+  }
+  return {};
+}
+
+std::vector<int> numbers(int count) {
+  std::vector<int> values;
+  for (int i = 0; i < count; ++i) values.push_back(i);
+  return values;
+}
+
+TEST(Emulation, RunsBlocksOfThreadsWithBarriers) {
+  Operand<int> values("values", numbers(64));
+  reverse_64(values.data(), true);
+  std::vector<int> expected = numbers(64);
+  std::reverse(expected.begin(), expected.end());
+  EXPECT_EQ(values.values(), expected);
+}
+
+TEST(Emulation, TellsOfThreadsThatWaitForOthersThatEnded) {
+  EXPECT_NE(fault_of(end_before_a_barrier).find("waits at a barrier"), std::string::npos);
+  EXPECT_NE(fault_of(end_before_an_exchange).find("do not all come to an exchange"),
+            std::string::npos);
+}
+
+// Goal: a new kernel is emulated, or this fails.
+TEST(Emulation, HasATestForEveryFileOfKernels) {
+  const std::filesystem::path tests = test_data();
+  int found = 0;
+  for (const auto& file :
+       std::filesystem::directory_iterator(tests.parent_path() / "src/kernels")) {
+    if (file.path().extension() != ".cu") continue;
+    ++found;
+    const std::string name = file.path().stem().string() + "_test.cpp";
+    EXPECT_TRUE(std::filesystem::exists(tests / "emulation" / name)) << name;
+  }
+  EXPECT_GE(found, 6);
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+
+TEST(EmulationDeathTest, AddressSanitizerSeesAccessesBeyondAnOperand) {
+  Operand<int> values("values", numbers(100)), sum("sum", 1);
+  EXPECT_DEATH(sum_one_too_many(values.data(), 100, sum.data()), "heap-buffer-overflow");
+}
+
+#elif defined(__SANITIZE_THREAD__)
+
+// ThreadSanitizer's reports make the exit code 66.
+void exit_after(const Launch& launch) {
+  launch();
+  std::exit(0);
+}
+
+TEST(EmulationDeathTest, ThreadSanitizerSeesAMissingBarrier) {
+  Operand<int> values("values", numbers(64));
+  EXPECT_EXIT(exit_after([&] { reverse_64(values.data(), true); }), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(exit_after([&] { reverse_64(values.data(), false); }), testing::ExitedWithCode(66),
+              "data race");
+}
+
+#else
+
+TEST(Emulation, FindsAMissingBarrier) {
+  Operand<int> values("values", numbers(64));
+  // The first warp runs ahead: the second one's half is not there yet.
+  EXPECT_EQ(fault_of([&] { reverse_64(values.data(), false); }).substr(0, 37),
+            "block 0, thread 0 reads shared memory");
+}
+
+TEST(Emulation, FindsBlocksThatShareAPlace) {
+  Operand<int> number("number", 1);
+  EXPECT_EQ(fault_of([&] { write_one_place_from_two_blocks(number.data()); }),
+            "block 1, thread 0 writes number + 0, written without a barrier between by thread 0 of "
+            "block 0");
+}
+
+TEST(Emulation, FindsAccessesBeyondAnOperandAndMisaligned) {
+  Operand<int> values("values", numbers(100)), sum("sum", 1);
+  EXPECT_EQ(fault_of([&] { sum_one_too_many(values.data(), 100, sum.data()); }),
+            "block 0, thread 36 reads 4 bytes beyond every operand");
+  Operand<int> to("to", 8);
+  EXPECT_EQ(fault_of([&] { copy_16_bytes(to.data(), values.data() + 4); }), "");
+  EXPECT_NE(fault_of([&] { copy_16_bytes(to.data(), values.data() + 1); }).find("misaligned"),
+            std::string::npos);
+}
+
+TEST(Emulation, FindsReadsOfWhatNobodyWrote) {
+  Operand<int> pair("pair", 2), result("result", 1);
+  EXPECT_EQ(fault_of([&] { read_another_blocks_shared_memory(pair.data()); }).substr(0, 37),
+            "block 1, thread 0 reads shared memory");
+  EXPECT_EQ(fault_of([&] { add_to_result(result.data()); }),
+            "block 0, thread 0 reads result + 0, which nobody has written");
+}
+
+// Which of a launch's barriers, from 1, are missed when one of them is left out.
+std::vector<unsigned> needed_barriers(const Launch& launch) {
+  launch();
+  std::vector<unsigned> needed;
+  for (unsigned nth = 1, all = barriers_of_last_launch(); nth <= all; ++nth) {
+    leave_out_barrier(nth);
+    if (!fault_of(launch).empty()) needed.push_back(nth);
+    leave_out_barrier(0);
+  }
+  return needed;
+}
+
+// Goal: the kernels' own barriers: each that orders something is missed. over_block()'s first one
+// orders nothing the first time it is called with a combination: nobody reads yet.
+TEST(Emulation, MissesTheKernelsBarriers) {
+  Operand<float> logits("logits", random_values<float>(300, 1)), losses("losses", 1);
+  Operand<int64_t> targets("targets", std::vector<int64_t>{7});
+  EXPECT_EQ(needed_barriers([&] {
+              kernels::cross_entropy_cuda({DType::kF32, 1, 300, 1.0, true}, logits.data(),
+                                          targets.data(), losses.data(), nullptr);
+            }),
+            (std::vector<unsigned>{2, 4, 5}));
+
+  Operand<float> grad("grad", random_values<float>(300, 1)), x("x", random_values<float>(300, 2));
+  Operand<float> weight("weight", random_values<float>(300, 3)), grad_x("grad_x", 300);
+  EXPECT_EQ(needed_barriers([&] {
+              kernels::rms_norm_backward_cuda({DType::kF32, 1, 300, 1e-5}, grad.data(), x.data(),
+                                              weight.data(), grad_x.data(), nullptr, nullptr,
+                                              nullptr);
+            }),
+            (std::vector<unsigned>{2, 3, 4}));
+
+  Operand<double> blocks("block_sums", 1), sum("sum", 1);
+  EXPECT_EQ(needed_barriers([&] {
+              kernels::cast_and_square_cuda(x.data(), 300, nullptr, blocks.data(), sum.data(),
+                                            nullptr);
+            }),
+            (std::vector<unsigned>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
+}
+
+#endif
+
+}  // namespace
+}  // namespace longshore::emulation

@@ -1,0 +1,91 @@
+// The GPU's RMSNorm on the host against its reference.
+#include "kernels/rms_norm.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/emulation/operand.h"
+#include "tests/emulation/values.h"
+
+namespace longshore::emulation {
+namespace {
+
+using kernels::RmsNorm;
+
+// Around the numbers of threads (32 to 512, each with 4 values) and of lanes.
+const std::vector<int64_t> kWidths = {1,   2,   3,   7,   8,   15,   31,   32,   33,   63,
+                                      64,  65,  96,  127, 128, 129,  200,  255,  256,  257,
+                                      511, 512, 513, 768, 900, 1023, 1024, 1025, 2049, 2500};
+const std::vector<int64_t> kRows = {1, 2, 3, 5, 8, 17, 33};
+
+template <typename T>
+class EmulatedRmsNorm : public testing::Test {
+ protected:
+  static void forward(const RmsNorm& shape) {
+    const auto x = random_values<T>(shape.rows * shape.width, 1);
+    const auto weight = random_values<T>(shape.width, 2);
+    std::vector<T> expected(x.size());
+    kernels::rms_norm_cpu(shape, x.data(), weight.data(), expected.data());
+    Operand<T> in("x", x), scale("weight", weight), out("y", x.size());
+    kernels::rms_norm_cuda(shape, in.data(), scale.data(), out.data(), nullptr);
+    EXPECT_LE(relative_error(out.values(), expected), kTolerance<T>) << name(shape);
+  }
+
+  static void backward(const RmsNorm& shape, bool summed) {
+    const auto x = random_values<T>(shape.rows * shape.width, 1);
+    const auto weight = random_values<T>(shape.width, 2);
+    const auto grad = random_values<T>(shape.rows * shape.width, 3);
+    const auto before = random_values<float>(shape.width, 4);
+    auto expected_sum = before;
+    std::vector<T> expected(x.size());
+    kernels::rms_norm_backward_cpu(shape, grad.data(), x.data(), weight.data(), expected.data(),
+                                   summed ? expected_sum.data() : nullptr);
+    Operand<T> upper("grad", grad), in("x", x), scale("weight", weight), out("grad_x", x.size());
+    Operand<float> sum("weight_sum", before);
+    const auto partials = kernels::rms_norm_partial_elements(shape.rows, shape.width);
+    Operand<float> partial("partial", static_cast<size_t>(partials));
+    kernels::rms_norm_backward_cuda(shape, upper.data(), in.data(), scale.data(), out.data(),
+                                    summed ? sum.data() : nullptr,
+                                    summed ? partial.data() : nullptr, nullptr);
+    // In units of what was added and subtracted: a row of one value has next to no gradient.
+    EXPECT_LE(relative_error(with_one(out.values()), with_one(expected)), 2 * kTolerance<T>)
+        << name(shape);
+    EXPECT_LE(relative_error(with_one(sum.values()), with_one(expected_sum)), kTolerance<float> * 4)
+        << name(shape);
+  }
+
+  template <typename Value>
+  static std::vector<Value> with_one(std::vector<Value> values) {
+    values.push_back(kernels::rounded_to<Value>(1.0f));
+    return values;
+  }
+  static std::string name(const RmsNorm& shape) {
+    return std::to_string(shape.rows) + " rows of " + std::to_string(shape.width);
+  }
+};
+
+using Types = testing::Types<float, Bf16>;
+TYPED_TEST_SUITE(EmulatedRmsNorm, Types);
+
+// Goal: 210 shapes, each forward and backward, with and without the weight's gradient.
+TYPED_TEST(EmulatedRmsNorm, AgreesWithTheReference) {
+  for (const int64_t rows : kRows) {
+    for (const int64_t width : kWidths) {
+      const RmsNorm shape = {kDTypeOf<TypeParam>, rows, width, 1e-5};
+      this->forward(shape);
+      this->backward(shape, true);
+      this->backward(shape, false);
+    }
+  }
+}
+
+// Goal: blocks that take a second row, in the weight's gradient.
+TYPED_TEST(EmulatedRmsNorm, HasMoreRowsThanPartialSums) {
+  for (const int64_t rows : {255, 256, 257, 600}) {
+    for (const int64_t width : {1, 33, 130}) {
+      this->backward({kDTypeOf<TypeParam>, rows, width, 1e-5}, true);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace longshore::emulation
