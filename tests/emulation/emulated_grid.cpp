@@ -48,22 +48,28 @@ Grid& grid() {
 }
 
 // To ThreadSanitizer, what a thread did before order_before() comes before what follows
-// order_after() in another one.
-void order_before() {
+// order_after() of the same point in another one. Points are four: a warp may come to its next one
+// before another warp has left this one, and must not be ordered before it.
+enum Point : unsigned { kBegin, kEnd, kBarriers };
+Point barrier_now() {
+  return static_cast<Point>(kBarriers + grid().seen.moment.epoch % 2);
+}
+[[maybe_unused]] char points[4];
+void order_before([[maybe_unused]] Point point) {
 #if LONGSHORE_TSAN
-  __tsan_release(&grid());
+  __tsan_release(&points[point]);
 #endif
 }
-void order_after() {
+void order_after([[maybe_unused]] Point point) {
 #if LONGSHORE_TSAN
-  __tsan_acquire(&grid());
+  __tsan_acquire(&points[point]);
 #endif
 }
 
 void run_thread(void* thread) {
-  order_after();
+  order_after(kBegin);
   grid().call(grid().argument);
-  order_before();
+  order_before(kEnd);
   auto* const self = static_cast<Thread*>(thread);
   self->at = At::kEnd;
   self->fiber.pause();
@@ -117,7 +123,7 @@ void run_block() {
     thread.barriers = thread.exchanges = 0;
     thread.fiber.start(run_thread, &thread);
   }
-  order_before();
+  order_before(kBegin);
   for (unsigned ended = 0; ended < g.threads; ++g.seen.moment.epoch) {
     for (unsigned warp = 0; warp < g.threads && g.fault.empty(); warp += kLanes) run_warp(warp);
     if (!g.fault.empty()) break;
@@ -128,7 +134,7 @@ void run_block() {
       return blame(waiting, "waits at a barrier, others of its block have ended");
     }
   }
-  order_after();
+  order_after(kEnd);
   g.barriers = g.all[0]->barriers;
 }
 
@@ -178,10 +184,11 @@ Extent grid_size() {
 void wait_for_block() {
   Thread& self = *grid().running;
   if (++self.barriers == grid().left_out_barrier) return;
-  order_before();
+  const Point barrier = barrier_now();
+  order_before(barrier);
   self.at = At::kBlock;
   self.fiber.pause();
-  order_after();
+  order_after(barrier);
 }
 
 float exchange_xor(unsigned mask, float value, int lanes) {
