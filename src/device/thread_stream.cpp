@@ -51,10 +51,9 @@ class ThreadStream::Point final : public Event::State {
 
 ThreadStream::ThreadStream(std::string name, std::optional<StreamDelays> delays,
                            std::function<void()> prepare)
-    : name_(std::move(name)), delays_(delays), thread_([this, prepare = std::move(prepare)] {
-        if (prepare) prepare();
-        run();
-      }) {}
+    : name_(std::move(name)),
+      delays_(delays),
+      thread_([this, prepare = std::move(prepare)] { run(prepare); }) {}
 
 ThreadStream::~ThreadStream() {
   {
@@ -80,8 +79,13 @@ void ThreadStream::synchronize() {
   last_.wait();
 }
 
-void ThreadStream::run() {
+void ThreadStream::run(const std::function<void()>& prepare) {
   std::exception_ptr failed;  // nothing behind a failure runs
+  try {
+    if (prepare) prepare();
+  } catch (...) {
+    failed = std::current_exception();
+  }
   for (int64_t index = 0;; ++index) {
     Task task;
     {

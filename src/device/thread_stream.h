@@ -26,7 +26,7 @@ struct StreamDelays {
 
 class ThreadStream final : public Stream {
  public:
-  // `prepare` runs first on the new thread.
+  // `prepare` runs first on the new thread; what it throws fails all work.
   explicit ThreadStream(std::string name, std::optional<StreamDelays> delays = std::nullopt,
                         std::function<void()> prepare = {});
   ThreadStream(const ThreadStream&) = delete;
@@ -44,7 +44,7 @@ class ThreadStream final : public Stream {
     std::function<void()> work;
     std::shared_ptr<Point> point;
   };
-  void run();
+  void run(const std::function<void()>& prepare);
   void pause(int64_t index) const;
 
   std::string name_;

@@ -60,6 +60,20 @@ TEST(ThreadStream, AFailureReachesWhateverIsBehindIt) {
   EXPECT_EQ(ran, 0);
 }
 
+// A GPU's lane chooses its device there, which may fail; it ended the process without a message.
+TEST(ThreadStream, AFailureOfItsPreparationReachesAllWork) {
+  bool ran = false;
+  ThreadStream stream("a", std::nullopt, [] { throw std::runtime_error("no such GPU"); });
+  const Event event = stream.enqueue({}, [&ran] { ran = true; });
+  try {
+    event.wait();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "no such GPU");
+  }
+  EXPECT_FALSE(ran);
+}
+
 TEST(ThreadStream, CallsWhoeverAskedOnce) {
   std::atomic<int> calls = 0;
   {
