@@ -491,6 +491,18 @@ TEST(Tidy, TheEnvironmentChangesNothing) {
   }
 }
 
+// Goal: gpu_check runs the suites that ctest leaves out, and no test that skips where a GPU is: a
+// pattern that looks into the names of tests took one of those, and the part always failed.
+TEST(Tidy, GpuCheckTakesTheSuitesThatCtestLeavesOut) {
+  const std::string suites = "Gpu*.*:*/Gpu*.*:*Gpu.*";
+  const fs::path root = LONGSHORE_ROOT;
+  const std::string parts = read_source(root / "scripts/dev/gpu/parts.py", root).text;
+  const std::string tests = read_source(root / "tests/CMakeLists.txt", root).text;
+  EXPECT_NE(parts.find("GPU = \"" + suites + "\""), std::string::npos);
+  EXPECT_NE(tests.find(suites + ")"), std::string::npos);
+  EXPECT_EQ(parts.find("*Gpu*\""), std::string::npos);
+}
+
 // ---- The measure itself ----
 
 // Goal: containers, data and comments are not taken for functions.
