@@ -70,7 +70,7 @@ DistributedWorld::DistributedWorld(const RankInfo& ranks, WorldOptions options)
   try {
     std::vector<int32_t> everyone(static_cast<size_t>(ranks_.size));
     std::iota(everyone.begin(), everyone.end(), 0);
-    all_ = group("world", everyone);
+    all_ = host_group("world", everyone);
   } catch (...) {
     watchdog_->stop();
     throw;
@@ -138,6 +138,22 @@ void DistributedWorld::wait(SerialQueue::Task& task, const std::string& what) {
 
 std::unique_ptr<Communicator> DistributedWorld::group(const std::string& name,
                                                       const std::vector<int32_t>& members) {
+  const bool device_buffers = options_.device == DeviceKind::kCuda;
+  const bool nccl = options_.backend == CommBackend::kNccl ||
+                    (options_.backend == CommBackend::kAuto && device_buffers);
+  LONGSHORE_CHECK(nccl == device_buffers || members.size() <= 1)
+      << "NCCL is for buffers of a GPU, Gloo for the host's";
+  return make_group(name, members, nccl);
+}
+
+std::unique_ptr<Communicator> DistributedWorld::host_group(const std::string& name,
+                                                           const std::vector<int32_t>& members) {
+  return make_group(name, members, /*nccl=*/false);
+}
+
+std::unique_ptr<Communicator> DistributedWorld::make_group(const std::string& name,
+                                                           const std::vector<int32_t>& members,
+                                                           bool nccl) {
   // Counted on every rank, also where the group is of one: a name may be used again.
   ++groups_;
   LONGSHORE_CHECK(!members.empty()) << name;
@@ -150,16 +166,12 @@ std::unique_ptr<Communicator> DistributedWorld::group(const std::string& name,
   const std::string prefix = shared_->meeting.prefix + "group/" + std::to_string(groups_) + "/" +
                              name + "/" + std::to_string(members[0]);
   const GroupOptions options{name, members, ranks_.rank, options_.timeout};
-  const bool device_buffers = options_.device == DeviceKind::kCuda;
-  if (options_.backend == CommBackend::kNccl ||
-      (options_.backend == CommBackend::kAuto && device_buffers)) {
-    LONGSHORE_CHECK(device_buffers) << "NCCL needs buffers of a GPU";
+  if (nccl) {
     const ShareFirst share = [&](const std::string& mine) {
       return text_of_first(prefix, members, mine);
     };
     return make_nccl_communicator(options, watchdog_, share, ranks_.local_rank);
   }
-  LONGSHORE_CHECK(!device_buffers) << "Gloo needs buffers of the host";
   const GlooOptions gloo{.prefix = prefix,
                          .index = static_cast<int32_t>(place - members.begin()),
                          .size = static_cast<int32_t>(members.size()),

@@ -25,6 +25,8 @@ class DistributedWorld : public World {
   Communicator& all() override { return *all_; }
   std::unique_ptr<Communicator> group(const std::string& name,
                                       const std::vector<int32_t>& members) override;
+  std::unique_ptr<Communicator> host_group(const std::string& name,
+                                           const std::vector<int32_t>& members) override;
   std::vector<std::string> exchange(const std::string& what, const std::string& mine) override;
   void report_failure(const std::string& message) noexcept override;
   void check() override;
@@ -38,6 +40,8 @@ class DistributedWorld : public World {
   };
 
   void meet();
+  std::unique_ptr<Communicator> make_group(const std::string& name,
+                                           const std::vector<int32_t>& members, bool nccl);
   // What the group's first member gave.
   std::string text_of_first(const std::string& prefix, const std::vector<int32_t>& members,
                             const std::string& mine);

@@ -18,6 +18,10 @@ class SoloWorld : public World {
   Communicator& all() override { return all_; }
   std::unique_ptr<Communicator> group(const std::string& name,
                                       const std::vector<int32_t>& members) override;
+  std::unique_ptr<Communicator> host_group(const std::string& name,
+                                           const std::vector<int32_t>& members) override {
+    return group(name, members);
+  }
   std::vector<std::string> exchange(const std::string& what, const std::string& mine) override;
   void report_failure(const std::string& message) noexcept override;
   void check() override {}

@@ -27,7 +27,7 @@ struct WorldOptions {
   // Of every wait for another rank: longer than the longest time between two operations.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   CommBackend backend = CommBackend::kAuto;  // auto: NCCL for buffers of a GPU, else Gloo
-  DeviceKind device = DeviceKind::kCpu;      // whose memory the buffers are
+  DeviceKind device = DeviceKind::kCpu;      // whose memory the buffers of group() are
   std::chrono::milliseconds heartbeat = std::chrono::milliseconds(500);
   // From learning of a failure to the end of a process whose threads do not react.
   std::chrono::milliseconds grace = std::chrono::seconds(5);
@@ -44,11 +44,15 @@ class World {
   virtual ~World() = default;
 
   virtual const RankInfo& ranks() const = 0;
+  // For the host's memory, whatever the device: scalars, votes.
   virtual Communicator& all() = 0;
   // A group of its own of these ranks, given in the order of the group; equal on all members.
   // Every rank calls group() for its own, in the same order of names.
   virtual std::unique_ptr<Communicator> group(const std::string& name,
                                               const std::vector<int32_t>& members) = 0;
+  // The same for the host's memory, which NCCL does not take.
+  virtual std::unique_ptr<Communicator> host_group(const std::string& name,
+                                                   const std::vector<int32_t>& members) = 0;
 
   // The texts of all ranks, by rank. `what` is named in errors.
   virtual std::vector<std::string> exchange(const std::string& what, const std::string& mine) = 0;

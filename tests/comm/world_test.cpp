@@ -48,6 +48,23 @@ TEST(World, GroupsInTwoDirections) {
   });
 }
 
+// Goal: on GPUs, votes and totals are the host's memory all the same; they were given to NCCL.
+TEST(World, ExchangesTheHostsMemoryWhateverTheDevice) {
+  WorldOptions options = quick_options();
+  options.device = DeviceKind::kCuda;
+  run_ranks(
+      2,
+      [](World& world) {
+        EXPECT_EQ(sum_over(world.all(), 1.0), 2);
+        const auto group = world.host_group("node", {0, 1});
+        std::vector<std::byte> places(2);
+        places[static_cast<size_t>(group->index())] = std::byte{7};
+        group->all_gather({std::span(places)}, kLabel).wait();
+        EXPECT_EQ(places, std::vector<std::byte>(2, std::byte{7}));
+      },
+      options);
+}
+
 // Goal: a group of one rank is free, and other ranks may make larger ones at the same time.
 TEST(World, GroupsOfOne) {
   run_ranks(3, [](World& world) {
