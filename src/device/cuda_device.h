@@ -13,6 +13,14 @@ namespace longshore {
 // without CUDA, a GPU of that number, or the kernels.
 void prepare_cuda(int device);
 
+// LibTorch's allocator on GPUs maps memory behind what it has, instead of asking for blocks of
+// fixed size: micro-batches of ever other lengths leave no holes under the cap. Before its first
+// allocation.
+void use_growing_segments();
+// Lets go of the memory that cuBLAS has for each of its handles and streams; it takes what it needs
+// again. For the kernels' library that was loaded; while no thread computes.
+void clear_cublas_workspaces();
+
 // While it lives, LibTorch's memory on the GPU is `memory`'s workspace: its caching allocator may
 // hold `workspace_cap()` bytes, and going over throws OutOfMemoryError, with who held what, out of
 // the LibTorch call. Budgets end in reverse order.

@@ -1,5 +1,6 @@
 // The build with CUDA: a GPU's arena, copies and LibTorch's allocator.
 #include <ATen/Context.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
@@ -157,6 +158,7 @@ void prepare_cuda(int device) {
   // cuBLAS reads this when its first handle is made; without it products may differ from run to
   // run.
   LONGSHORE_CHECK(setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1) == 0);
+  use_growing_segments();
   load_kernels();
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
@@ -167,6 +169,18 @@ void prepare_cuda(int device) {
   context.setBenchmarkCuDNN(false);
   context.lazyInitDevice(at::kCUDA);
   check_cuda(cudaSetDevice(device), "choose GPU " + std::to_string(device));
+}
+
+void use_growing_segments() {
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+}
+
+void clear_cublas_workspaces() {
+  // at::cuda::clearCublasWorkspaces(), of the library that is loaded and not linked.
+  auto* const clear =
+      reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "_ZN2at4cuda21clearCublasWorkspacesEv"));
+  LONGSHORE_CHECK(clear != nullptr) << "LibTorch has no at::cuda::clearCublasWorkspaces()";
+  clear();
 }
 
 CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory& memory, int device) : device_(device) {
@@ -181,7 +195,9 @@ CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory& memory, int device)
     before_ = std::exchange(observed().meter, memory.workspace());
   }
   memory.workspace()->follow(std::make_shared<AllocatorGauge>(device));
+  clear_cublas_workspaces();  // an earlier engine's, for streams that this one may not have
   allocator::emptyCache();
+  allocator::resetPeakStats(index_of(device));
   allocator::setMemoryFraction(
       std::min(1.0, static_cast<double>(memory.workspace_cap()) / static_cast<double>(total)),
       index_of(device));

@@ -20,6 +20,9 @@ void prepare_cuda(int device) {
   require_gpu(device);
 }
 
+void use_growing_segments() {}
+void clear_cublas_workspaces() {}
+
 CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory&, int device) : device_(device) {
   require_gpu(device_);
 }

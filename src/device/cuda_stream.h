@@ -41,8 +41,8 @@ class CudaStream final : public Stream {
   std::unique_ptr<Impl> impl_;
 };
 
-// Gives the calling thread a CUDA stream of its own, its current one from here on. For lanes that
-// are threads: each issues to its own stream and waits for it at the end of every work.
+// Gives the calling thread a CUDA stream of its own, its current one until the thread ends. For
+// lanes that are threads: each issues to its own stream and waits for it at the end of every work.
 void adopt_cuda_stream(int device, StreamPriority priority);
 // HOST WAIT: all that this thread's stream was given is done. CudaError, naming `what`, when it
 // failed.

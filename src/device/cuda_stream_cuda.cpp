@@ -9,12 +9,16 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <map>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/errors.h"
 #include "device/cuda_check.h"
 #include "device/cuda_stream.h"
 #include "device/failure_clock.h"
+#include "device/free_list.h"
 
 namespace longshore {
 namespace {
@@ -143,6 +147,16 @@ class CudaPoint final : public Event::State {
   FailureClock clock_;
   CudaEvent event_;  // null: nothing was issued
 };
+
+// Lanes' streams are used again: cuBLAS keeps 32 MiB for each stream that it has met, and
+// LibTorch's allocator keeps freed memory by streams.
+using LaneStreams = FreeList<c10::cuda::CUDAStream>;
+LaneStreams& lane_streams(int device, bool high) {
+  static auto* const mutex = new std::mutex;
+  static auto* const lists = new std::map<std::pair<int, bool>, LaneStreams>;
+  const std::lock_guard lock(*mutex);
+  return (*lists)[{device, high}];
+}
 
 void wait_for_point(cudaStream_t stream, const CudaPoint& point) {
   if (point.event() == nullptr) return;
@@ -282,9 +296,13 @@ CUstream_st* CudaStream::handle() const {
 void adopt_cuda_stream(int device, StreamPriority priority) {
   require_gpu(device);
   const auto index = static_cast<c10::DeviceIndex>(device);
+  const bool high = priority == StreamPriority::kHigh;
   c10::cuda::set_device(index);
-  c10::cuda::setCurrentCUDAStream(
-      c10::cuda::getStreamFromPool(priority == StreamPriority::kHigh, index));
+  // Until the thread ends. Its work is done by then: another thread may have the stream.
+  static thread_local std::optional<LaneStreams::Lease> adopted;
+  adopted.emplace(
+      lane_streams(device, high).take([&] { return c10::cuda::getStreamFromPool(high, index); }));
+  c10::cuda::setCurrentCUDAStream(adopted->value());
 }
 
 void finish_cuda_work(int device, const std::string& what) {

@@ -3,6 +3,7 @@
 #include "device/cuda_device.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/AllocatorConfig.h>
 
 #include <chrono>
 #include <future>
@@ -47,6 +48,13 @@ std::vector<std::byte> counting_bytes(size_t size) {
   for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 7 + 1);
   return bytes;
 }
+
+#if LONGSHORE_WITH_CUDA
+TEST(CudaDevice, ItsAllocatorGrowsItsSegments) {
+  use_growing_segments();
+  EXPECT_TRUE(c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments());
+}
+#endif
 
 // Goal: on a machine without a GPU nothing of it crashes or pretends; the message names the key.
 TEST(CudaDevice, NamesTheKeyWhereThereIsNoGpu) {

@@ -1,0 +1,28 @@
+#include "device/free_list.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+
+namespace longshore {
+namespace {
+
+// Goal: as many are made as are lent at a time, whatever number of threads comes and goes.
+TEST(FreeList, LendsAgainWhatCameBack) {
+  FreeList<int> list;
+  int made = 0;
+  const auto take = [&] { return list.take([&made] { return ++made; }); };
+  for (int engine = 0; engine < 18; ++engine) {
+    const auto first = take();
+    std::thread([&] {
+      static thread_local std::optional<FreeList<int>::Lease> adopted;
+      adopted.emplace(take());
+      EXPECT_NE(adopted->value(), first.value());
+    }).join();
+  }
+  EXPECT_EQ(made, 2);
+}
+
+}  // namespace
+}  // namespace longshore
