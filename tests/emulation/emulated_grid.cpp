@@ -66,13 +66,18 @@ void order_after([[maybe_unused]] Point point) {
 #endif
 }
 
+// Each pause may be the last: where a thread of the block fails, the others do not go on.
+void pause(Thread& self) {
+  order_before(kEnd);
+  self.fiber.pause();
+}
+
 void run_thread(void* thread) {
   order_after(kBegin);
   grid().call(grid().argument);
-  order_before(kEnd);
   auto* const self = static_cast<Thread*>(thread);
   self->at = At::kEnd;
-  self->fiber.pause();
+  pause(*self);
 }
 
 void blame(unsigned thread, const std::string& what) {
@@ -131,7 +136,8 @@ void run_block() {
     if (ended > 0 && ended < g.threads) {
       unsigned waiting = 0;
       while (g.all[waiting]->at != At::kBlock) ++waiting;
-      return blame(waiting, "waits at a barrier, others of its block have ended");
+      blame(waiting, "waits at a barrier, others of its block have ended");
+      break;
     }
   }
   order_after(kEnd);
@@ -187,7 +193,7 @@ void wait_for_block() {
   const Point barrier = barrier_now();
   order_before(barrier);
   self.at = At::kBlock;
-  self.fiber.pause();
+  pause(self);
   order_after(barrier);
 }
 
@@ -197,14 +203,14 @@ float exchange_xor(unsigned mask, float value, int lanes) {
   const unsigned turn = self.exchanges++ % 2;
   self.given[turn] = value;
   self.at = At::kWarp;
-  self.fiber.pause();
+  pause(self);
   return grid().all[self.index ^ static_cast<unsigned>(lanes)]->given[turn];
 }
 
 void fail(const std::string& what) {
   Thread& self = *grid().running;
   blame(self.index, what);
-  self.fiber.pause();
+  pause(self);
   __builtin_trap();  // nobody goes on with a fiber that failed
 }
 
