@@ -159,8 +159,8 @@ std::span<const std::byte> PinnedStore::join(const Unit& unit) {
   return join_region_.first(trainable_bytes + frozen.size());
 }
 
-std::span<const std::byte> PinnedStore::parameters_in(std::span<const std::byte> arena,
-                                                      UnitId id) const {
+std::span<const std::byte> PinnedStore::mapped_parameters(std::span<const std::byte> arena,
+                                                          UnitId id) const {
   LONGSHORE_CHECK(!needs_join(options_) && arena.size() == arena_.bytes().size());
   const std::span<const std::byte> own = parameter_home(units_.at(static_cast<size_t>(id.value)));
   return arena.subspan(static_cast<size_t>(own.data() - arena_.bytes().data()), own.size());

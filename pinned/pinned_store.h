@@ -12,12 +12,13 @@
 #include <vector>
 
 #include "pinned/pinned_arena.h"
+#include "pinned/shared_shards.h"
 #include "pinned/worker_pool.h"
 #include "shard/shard_store.h"
 
 namespace longshore {
 
-class PinnedStore final : public ShardStore {
+class PinnedStore final : public ShardStore, public SharedShards {
  public:
   // `pool` must outlive the store. State is all zeros until it is loaded.
   PinnedStore(const std::vector<FlatLayout>& layouts, const StateOptions& options,
@@ -34,10 +35,10 @@ class PinnedStore final : public ShardStore {
   std::unique_ptr<ParameterLease> parameters(UnitId unit) override;
   std::unique_ptr<StateLease> state(UnitId unit) override;
   Bytes host_bytes() const override { return arena_.size_bytes(); }
-  const PinnedArena& arena() const { return arena_; }
-  // A unit's parameter bytes in the arena of a rank that holds another shard of the same layouts:
-  // all arenas of a shard group look the same. Not where masters are joined.
-  std::span<const std::byte> parameters_in(std::span<const std::byte> arena, UnitId unit) const;
+  // Not where masters are joined.
+  const HostMapping& mapping() const override { return arena_.mapping(); }
+  std::span<const std::byte> mapped_parameters(std::span<const std::byte> arena,
+                                               UnitId unit) const override;
 
  private:
   class Parameters;

@@ -78,6 +78,7 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
   load_or_resume();
   // What setting up moved is no step's.
   payload_before_ = engine_.payload();
+  drives_before_ = engine_.drive_traffic();
 }
 
 // A prompt that does not fit would end the run only at the first evaluation.
@@ -222,9 +223,13 @@ void Trainer::record_step(const StepBatches& batches, const StepOutcome& outcome
   record.seconds = seconds;
   record.tokens_per_second = static_cast<double>(batches.tokens) / seconds;
   const CopyEngine::Counts copied = engine_.copies().counts();
+  const DriveTraffic drives = engine_.drive_traffic();
   record.bytes = {{"h2d", copied.to_device - copied_before_.to_device},
                   {"d2h", copied.to_host - copied_before_.to_host},
-                  {"update", engine_.take_update_bytes()}};
+                  {"update", engine_.take_update_bytes()},
+                  {"drive_read", drives.read - drives_before_.read},
+                  {"drive_write", drives.written - drives_before_.written}};
+  drives_before_ = drives;
   const LaneLedger ledger = engine_.take_ledger();
   for (size_t i = 0; i < kLaneCount; ++i) {
     const auto lane = static_cast<Lane>(i);
@@ -364,7 +369,7 @@ void Trainer::note_data() {
 }
 
 void Trainer::stage_commit() {
-  if (engine_.drives() == nullptr) return;
+  if (!engine_.store().commits()) return;
   note_data();
   pending_commit_ = DurableStep{progress_.step.value, commit_note(progress_)};
 }
@@ -373,13 +378,14 @@ void Trainer::commit() {
   if (!pending_commit_) return;
   const Clock::time_point begin = Clock::now();
   engine_.count_host_wait("a commit");
-  NvmeStore* drives = engine_.drives();
-  drives->commit(*pending_commit_, agreement_);
+  ShardStore& store = engine_.store();
+  store.commit(*pending_commit_, agreement_);
   // The step line is of no use without the step. One version is never committed.
-  if (drives->committed()) note_commit(Step(pending_commit_->step));
-  if (metrics_ && drives->committed()) {
-    write(CommitRecord{.step = Step(pending_commit_->step),
-                       .version = static_cast<int64_t>(drives->committed()->version),
+  const std::optional<DurablePoint> point = store.committed();
+  if (point) note_commit(Step(point->step));
+  if (metrics_ && point) {
+    write(CommitRecord{.step = Step(point->step),
+                       .version = static_cast<int64_t>(point->version),
                        .seconds = seconds_since(begin)});
   }
   pending_commit_.reset();

@@ -52,8 +52,8 @@ class Trainer {
  private:
   void load_or_resume();
   void resume(const std::string& resume);
-  // Goes on from what the drives hold; false where they hold nothing.
-  bool resume_from_drives();
+  // Goes on from what the tier of the state kept; false where it kept nothing.
+  bool resume_from_tier();
   // From here on the run continues `saved`, found at `path`.
   void continue_from(const RunProgress& saved, const std::string& path);
   // CheckpointError where a start after so many steps would drop acknowledged ones.
@@ -62,9 +62,9 @@ class Trainer {
   void load_weights();
   // The record of the steps, cut to those that the run goes on from.
   void open_metrics();
-  // Where the state is on drives: what their commit will say once the step's updates are written.
+  // What the tier's commit will say once the step's updates are written; nothing where it has none.
   void stage_commit();
-  // They are: makes the step durable, where the drives keep two versions.
+  // Makes the staged step durable; its updates are written.
   void commit();
   // Before anything but a step reads parameters or state.
   void apply_updates();
@@ -115,7 +115,7 @@ class Trainer {
   LiveLine live_line_;
   RunProgress progress_;
   std::optional<Step> saved_step_;
-  std::optional<Step> committed_;  // on the drives
+  std::optional<Step> committed_;  // by the tier of the state
   std::chrono::steady_clock::time_point status_noted_;
   std::string saved_path_;
   bool passed_ = false;            // a train pass, in this process
@@ -123,6 +123,7 @@ class Trainer {
   double seconds_per_step_ = 0.0;  // smoothed, for the time left
   PayloadCounters::Totals payload_before_;
   CopyEngine::Counts copied_before_;
+  DriveTraffic drives_before_;
 };
 
 }  // namespace longshore

@@ -31,7 +31,7 @@ void Trainer::load_or_resume() {
   progress_.seed = static_cast<uint64_t>(config_.run.seed);
   progress_.model_fingerprint = source_.directory().fingerprint();
   progress_.config_text = to_toml(config_);
-  if (!resume_from_drives()) {
+  if (!resume_from_tier()) {
     load_weights();
     resume(config_.checkpoint.resume);
     stage_commit();
@@ -116,10 +116,8 @@ void Trainer::resume(const std::string& resume) {
   saved_path_ = path;
 }
 
-bool Trainer::resume_from_drives() {
-  NvmeStore* drives = engine_.drives();
-  if (drives == nullptr) return false;
-  const std::optional<CommitPoint>& point = drives->start(agreement_, random_word());
+bool Trainer::resume_from_tier() {
+  const std::optional<DurablePoint> point = engine_.store().start(agreement_, random_word());
   if (!point) return false;
   const Acknowledged acknowledged = agree_on_acknowledged(directory_.path(), ranks_.world());
   if (acknowledged.step > point->step && ranks_.first()) {

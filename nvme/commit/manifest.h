@@ -14,7 +14,6 @@
 //   72  8  data incarnation        4088  8  xxh3-64 of all before
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -22,17 +21,13 @@
 
 #include "base/ids.h"
 #include "nvme/parts/stripe_map.h"
+#include "shard/durable_step.h"
+#include "shard/run_key.h"
 
 namespace longshore {
 
 inline constexpr Bytes kMaxNoteBytes = 2048;
 inline constexpr int kManifestCopies = 2;
-
-// 128 random bits of the run, made when its state is.
-struct RunKey {
-  std::array<uint64_t, 2> bits{};
-  bool operator==(const RunKey&) const = default;
-};
 
 // The step of a manifest that says whose the file is, and that it holds no version.
 inline constexpr int64_t kNoStep = -1;
@@ -48,6 +43,8 @@ struct CommitPoint {
   std::string note;  // the run's own: data cursor, generator, counters
 
   int slot() const { return static_cast<int>(version % 2); }
+  // What the run is told of it.
+  DurablePoint durable() const { return {sequence, version, step, note}; }
 };
 
 struct Manifest {

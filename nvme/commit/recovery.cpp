@@ -16,17 +16,11 @@ constexpr size_t kRandom = 3;
 
 }  // namespace
 
-Recovery::Recovery(VersionLog* log, Verify verify, uint64_t random, Existing existing)
+Recovery::Recovery(VersionLog* log, Verify verify, uint64_t random)
     : log_(log),
       verify_(std::move(verify)),
       random_(static_cast<int64_t>(random >> 1)),
-      existing_(existing) {
-  if (existing_ == Existing::kUse) {
-    candidates_ = log_->read();
-  } else {
-    phase_ = Phase::kVoid;
-  }
-}
+      candidates_(log_->read()) {}
 
 Ballot Recovery::question() {
   Ballot ballot{};
@@ -38,9 +32,7 @@ Ballot Recovery::question() {
   }
   if (phase_ == Phase::kPropose) ballot[kSeen] = log_->newest_seen();
   if (phase_ == Phase::kVerify) ballot[kWhole] = verify_(candidates_.front()) ? 1 : 0;
-  if (phase_ == Phase::kVoid && existing_ == Existing::kForget) {
-    log_->void_all();
-  } else if (phase_ == Phase::kVoid) {
+  if (phase_ == Phase::kVoid) {
     log_->void_newer_than(point_ ? std::optional(point_->point.sequence) : std::nullopt);
   }
   return ballot;

@@ -15,15 +15,10 @@
 #include <optional>
 #include <vector>
 
-#include "nvme/commit/agreement.h"
 #include "nvme/commit/version_log.h"
+#include "shard/agreement.h"
 
 namespace longshore {
-
-enum class Existing : uint8_t {
-  kUse,
-  kForget,  // start anew: this run's manifests are voided, whatever they say
-};
 
 class Recovery {
  public:
@@ -31,7 +26,7 @@ class Recovery {
   using Verify = std::function<bool(const LoggedPoint&)>;
 
   // `log` must outlive the recovery. `random` is this start's own random number.
-  Recovery(VersionLog* log, Verify verify, uint64_t random, Existing existing = Existing::kUse);
+  Recovery(VersionLog* log, Verify verify, uint64_t random);
 
   bool done() const { return phase_ == Phase::kDone; }
   Ballot question();
@@ -51,7 +46,6 @@ class Recovery {
   VersionLog* log_;
   Verify verify_;
   int64_t random_;
-  Existing existing_;
   std::vector<LoggedPoint> candidates_;  // newest first
   int64_t newest_anywhere_ = -1;
   bool damaged_ = false;  // a candidate's bytes were wrong on some rank

@@ -146,19 +146,6 @@ void VersionLog::claim() {
   write(nothing);
 }
 
-void VersionLog::void_all() {
-  const BlockBuffer block(kBlockBytes);
-  for (size_t drive = 0; drive < drives_.size(); ++drive) {
-    for (int copy = 0; copy < kManifestCopies; ++copy) {
-      drives_[drive]->read(offset_of(copy), block.bytes());
-      if (const auto manifest = decode(block.bytes())) check_run(*manifest, drive);
-    }
-  }
-  std::vector<BlockBuffer> zeros;
-  for (size_t i = 0; i < drives_.size(); ++i) zeros.emplace_back(kBlockBytes);
-  for (int copy = 0; copy < kManifestCopies; ++copy) write_block(copy, zeros);
-}
-
 void VersionLog::void_newer_than(std::optional<uint64_t> newest) {
   for (int copy = 0; copy < kManifestCopies; ++copy) {
     if (newest && copy_of(*newest) == copy) continue;

@@ -45,9 +45,6 @@ class VersionLog {
   void claim();
   // Makes all manifests newer than `newest` (all of them without it) invalid, durably.
   void void_newer_than(std::optional<uint64_t> newest);
-  // The same for all manifests of this run, of whatever layout. CheckpointError where the files are
-  // another run's.
-  void void_all();
   // The greatest sequence of a manifest that `read` found on any drive, whether the others have it
   // or not; -1 without one.
   int64_t newest_seen() const { return newest_seen_; }

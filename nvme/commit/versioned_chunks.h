@@ -32,11 +32,6 @@
 
 namespace longshore {
 
-struct DurableStep {
-  int64_t step = 0;
-  std::string note;
-};
-
 class VersionedChunks {
  public:
   // Drives, map and `parallel` must outlive this. The drives' files have the map's sizes.
@@ -45,8 +40,7 @@ class VersionedChunks {
 
   // The recovery of this rank, to be driven with `recover` or by hand; then `begin` with it.
   // `window` (at least two chunks) is used to read everything once.
-  Recovery make_recovery(std::span<std::byte> window, uint64_t random,
-                         Existing existing = Existing::kUse);
+  Recovery make_recovery(std::span<std::byte> window, uint64_t random);
   // With one version kept, also marks the files as this run's.
   void begin(const Recovery& recovery);
   // What the run went on from, or was committed last; none before the first commit.

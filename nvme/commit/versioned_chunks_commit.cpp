@@ -109,12 +109,10 @@ void VersionedChunks::check_writes() const {
 
 // ---- Recovery ----
 
-Recovery VersionedChunks::make_recovery(std::span<std::byte> window, uint64_t random,
-                                        Existing existing) {
+Recovery VersionedChunks::make_recovery(std::span<std::byte> window, uint64_t random) {
   LONGSHORE_CHECK(static_cast<Bytes>(window.size()) >= 2 * map_->geometry().chunk_bytes);
   return Recovery(
-      &log_, [this, window](const LoggedPoint& logged) { return verify(logged, window); }, random,
-      existing);
+      &log_, [this, window](const LoggedPoint& logged) { return verify(logged, window); }, random);
 }
 
 bool VersionedChunks::read_tables(const LoggedPoint& logged) {

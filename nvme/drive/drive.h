@@ -21,17 +21,6 @@ namespace longshore {
 
 class StripeMap;
 
-// Bytes a rank moves between memory and drives.
-struct DriveTraffic {
-  Bytes read = 0;
-  Bytes written = 0;
-  DriveTraffic& operator+=(const DriveTraffic& other) {
-    read += other.read;
-    written += other.written;
-    return *this;
-  }
-};
-
 // A transfer failed for good: what the drive said, and where.
 class DriveError : public IoError {
  public:

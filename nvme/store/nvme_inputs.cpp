@@ -25,7 +25,7 @@ Bytes NvmeInputs::staged_bytes(Bytes bytes, int64_t micro_batches) {
 }
 
 Bytes NvmeInputs::planned_bytes(const NvmeInputOptions& options) {
-  return static_cast<Bytes>(kStagingSlots) * slot_bytes(options);
+  return static_cast<Bytes>(kInputStagingSlots) * slot_bytes(options);
 }
 
 StripeMap NvmeInputs::make_map(const NvmeInputOptions& options) {
@@ -64,7 +64,7 @@ NvmeInputs::NvmeInputs(const NvmeInputOptions& options, const MakeDrives& make_d
     next_part += static_cast<int>(options.micro_batches);
   }
   const auto bytes = static_cast<size_t>(slot_bytes(options));
-  for (size_t i = 0; i < kStagingSlots; ++i) {
+  for (size_t i = 0; i < kInputStagingSlots; ++i) {
     Slot& slot = slots_.emplace_back();
     slot.memory = arena_.bytes().subspan(i * bytes, bytes);
     slot.ios.resize(static_cast<size_t>(options.micro_batches));
@@ -90,12 +90,14 @@ std::span<std::byte> NvmeInputs::part(const Unit& unit, const Slot& slot,
   return slot.memory.subspan(static_cast<size_t>(micro_batch) * bytes, bytes);
 }
 
-std::vector<std::span<std::byte>> NvmeInputs::places(UnitId id, int32_t slot) const {
+std::vector<std::span<std::byte>> NvmeInputs::places(UnitId id,
+                                                     std::optional<int32_t> number) const {
+  LONGSHORE_CHECK(number.has_value()) << "the input of unit " << id << " lies in a slot";
   const Unit& unit = at(id);
+  const Slot& slot = slots_.at(static_cast<size_t>(*number));
   std::vector<std::span<std::byte>> places;
   for (int32_t i = 0; i < options_.micro_batches; ++i) {
-    places.push_back(
-        part(unit, slots_.at(static_cast<size_t>(slot)), i).first(static_cast<size_t>(unit.bytes)));
+    places.push_back(part(unit, slot, i).first(static_cast<size_t>(unit.bytes)));
   }
   return places;
 }

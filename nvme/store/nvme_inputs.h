@@ -17,6 +17,7 @@
 #include "nvme/parts/part_mover.h"
 #include "pinned/pinned_arena.h"
 #include "pinned/worker_pool.h"
+#include "shard/input_tier.h"
 
 namespace longshore {
 
@@ -34,14 +35,11 @@ struct NvmeInputOptions {
   bool register_with_gpus = false;
 };
 
-class NvmeInputs {
+class NvmeInputs final : public InputTier {
  public:
-  // One is filled or emptied while the other is under way.
-  static constexpr size_t kStagingSlots = 2;
-
   // `pool` must outlive this.
   NvmeInputs(const NvmeInputOptions& options, const MakeDrives& make_drives, WorkerPool* pool);
-  ~NvmeInputs();
+  ~NvmeInputs() override;
 
   // Of the staging slots.
   static Bytes planned_bytes(const NvmeInputOptions& options);
@@ -49,18 +47,11 @@ class NvmeInputs {
   // What a unit's inputs of `bytes` take in a slot and on the drives: whole blocks a micro-batch.
   static Bytes staged_bytes(Bytes bytes, int64_t micro_batches);
 
-  // Where the unit's inputs lie in a staging slot, by micro-batch.
-  std::vector<std::span<std::byte>> places(UnitId unit, int32_t slot) const;
-  // Writes the unit's inputs of the first micro-batches from the slot, and returns when they are
-  // written. IoError.
-  void write(UnitId unit, int32_t slot, int32_t micro_batches);
-  // Reads them back to a slot, and returns when they are there. CorruptStateError where a drive
-  // gives other bytes.
-  void read(UnitId unit, int32_t slot, int32_t micro_batches);
-
-  Bytes host_bytes() const { return arena_.size_bytes(); }
-  // Since the start.
-  DriveTraffic traffic() const { return {.read = read_bytes_, .written = written_bytes_}; }
+  Bytes host_bytes() const override { return arena_.size_bytes(); }
+  std::vector<std::span<std::byte>> places(UnitId unit, std::optional<int32_t> slot) const override;
+  void write(UnitId unit, int32_t slot, int32_t micro_batches) override;
+  void read(UnitId unit, int32_t slot, int32_t micro_batches) override;
+  DriveTraffic traffic() const override { return {.read = read_bytes_, .written = written_bytes_}; }
   const StripeMap& map() const { return map_; }
 
  private:

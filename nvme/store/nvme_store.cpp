@@ -182,18 +182,22 @@ std::span<std::byte> NvmeStore::region(const Unit& unit, StateSlot& slot, Region
 
 // ---- Start and commit ----
 
-const std::optional<CommitPoint>& NvmeStore::start(Agreement& agreement, uint64_t random,
-                                                   Existing existing) {
-  Recovery recovery = chunks_->make_recovery(window_, random, existing);
+std::optional<DurablePoint> NvmeStore::start(Agreement& agreement, uint64_t random) {
+  Recovery recovery = chunks_->make_recovery(window_, random);
   recover(recovery, agreement);
   chunks_->begin(recovery);
-  if (committed() && !options_.parameters_on_drives) {
+  if (has_point() && !options_.parameters_on_drives) {
     for (size_t u = 0; u < units_.size(); ++u) {
       read_host_parameters(UnitId(static_cast<int32_t>(u)));
     }
   }
-  if (!committed()) std::memset(window_.data(), 0, window_.size());
+  if (!has_point()) std::memset(window_.data(), 0, window_.size());
   return committed();
+}
+
+std::optional<DurablePoint> NvmeStore::committed() const {
+  if (!has_point()) return std::nullopt;
+  return chunks_->committed()->durable();
 }
 
 // With the mutex held.
@@ -212,7 +216,7 @@ void NvmeStore::commit(const DurableStep& record, Agreement& agreement) {
     }
   }
   // A unit that the update left as it was belongs to the new version all the same.
-  for (size_t u = 0; u < units_.size() && any && committed(); ++u) {
+  for (size_t u = 0; u < units_.size() && any && has_point(); ++u) {
     write_again(UnitId(static_cast<int32_t>(u)));
   }
   if (map_.versions() == 1) return chunks_->check_writes();

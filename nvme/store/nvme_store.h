@@ -65,18 +65,13 @@ class NvmeStore final : public ShardStore {
   };
   static UnitTraffic traffic_of(const FlatLayout& layout, const NvmeStoreOptions& options);
 
-  // Recovers what the drives hold, checks all of it, and reads the parameters. Without a commit the
-  // state is all zeros until it is loaded and committed. Collective; `random` differs between
-  // starts. With one version kept there never is a commit, and the files become this run's.
-  // kForget starts anew over what this run left, whatever its layout.
-  const std::optional<CommitPoint>& start(Agreement& agreement, uint64_t random,
-                                          Existing existing = Existing::kUse);
-  // Makes the state that was written since the last commit durable, on all ranks or on none.
-  // Collective. A skipped step updates nothing and is recorded all the same. May run beside reads
-  // of parameters, not beside anything that moves state. With one version kept it only throws what
-  // a write failed with, on this rank alone.
-  void commit(const DurableStep& record, Agreement& agreement);
-  const std::optional<CommitPoint>& committed() const { return chunks_->committed(); }
+  // Recovers what the drives hold, checks all of it, and reads the parameters. With one version
+  // kept there never is a commit, and the files become this run's.
+  std::optional<DurablePoint> start(Agreement& agreement, uint64_t random) override;
+  bool commits() const override { return true; }
+  // With one version kept it only throws what a write failed with, on this rank alone.
+  void commit(const DurableStep& record, Agreement& agreement) override;
+  std::optional<DurablePoint> committed() const override;
 
   const StateOptions& options() const override { return options_.state; }
   Bytes host_bytes() const override { return arena_.size_bytes(); }
@@ -89,8 +84,8 @@ class NvmeStore final : public ShardStore {
   void pass_parameters(UnitId unit, int32_t state_slot, int32_t slot) override;
   std::unique_ptr<ParameterLease> parameters_in(UnitId unit, int32_t slot) override;
 
-  // Since the start, of parts.
-  DriveTraffic traffic() const { return {.read = read_bytes_, .written = written_bytes_}; }
+  // Of parts; tables and manifests are not counted.
+  DriveTraffic traffic() const override { return {.read = read_bytes_, .written = written_bytes_}; }
   const StripeMap& map() const { return map_; }
 
  private:
@@ -133,6 +128,7 @@ class NvmeStore final : public ShardStore {
   void begin_lease_of_parameters(UnitId id);
   void end_lease_of_parameters(UnitId id);
   void rethrow_failure();
+  bool has_point() const { return chunks_->committed().has_value(); }
   int32_t claim_any(PlaceHolders& holders, UnitId unit, const char* what);
   // I/O; all wait.
   void start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent);

@@ -172,7 +172,7 @@ void NvmeStore::seal_and_write(UnitId id, Unit& unit, StateSlot& slot) {
     SealedPart& sealed = slot.sealed[index_of(role)];
     chunks_->seal(part, memory, sealed);
     const bool newest = chunks_->is_newest(sealed);
-    LONGSHORE_CHECK(newest || role != PartRole::kFrozen || !committed())
+    LONGSHORE_CHECK(newest || role != PartRole::kFrozen || !has_point())
         << "unit " << id << "'s frozen parameters were changed";
     changed = changed || !newest;
     writes[index_of(role)] = !newest || role != PartRole::kFrozen;

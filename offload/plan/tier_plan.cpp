@@ -326,7 +326,7 @@ class Draft {
     inputs.gradient_buffers = plan_.gradient_buffers;
     inputs.input_slots = plan_.input_slots;
     if (inputs_.nvme.inputs && plan_.input_slots > 0) {
-      inputs.input_staging = static_cast<int32_t>(NvmeInputs::kStagingSlots);
+      inputs.input_staging = kInputStagingSlots;
     }
     inputs.overlap = inputs_.overlap;
     inputs.gradient_ring = plan_.gradient_ring;

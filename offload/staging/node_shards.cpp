@@ -32,29 +32,29 @@ NodeShards::Board NodeShards::board_of(const HostMapping& mapping) {
           mapping.bytes().size() / sizeof(std::atomic<int64_t>)};
 }
 
-NodeShards::NodeShards(const PinnedStore* store, size_t units, Communicator* group,
+NodeShards::NodeShards(const SharedShards* shards, size_t units, Communicator* group,
                        std::function<void()> check_ranks)
-    : store_(store), check_ranks_(std::move(check_ranks)) {
+    : shards_(shards), check_ranks_(std::move(check_ranks)) {
   const auto board_bytes = static_cast<Bytes>(units * sizeof(std::atomic<int64_t>));
   own_board_ = HostMapping::shared(board_bytes, "board of versions");
   std::ranges::fill(board_of(own_board_), int64_t{-1});
   const auto members = static_cast<size_t>(group->size());
   const auto own = static_cast<size_t>(group->index());
   std::vector<Address> addresses(members);
-  addresses[own] = {getpid(), store->arena().mapping().descriptor(), own_board_.descriptor()};
+  addresses[own] = {getpid(), shards->mapping().descriptor(), own_board_.descriptor()};
   group->all_gather({std::as_writable_bytes(std::span(addresses))}, {"shared memory", {}}).wait();
   peer_arenas_.resize(members);
   peer_boards_.resize(members);
   for (size_t i = 0; i < members; ++i) {
     if (i == own) {
-      arenas_.push_back(store->arena().bytes());
+      arenas_.push_back(shards->mapping().bytes());
       boards_.push_back(board_of(own_board_));
       continue;
     }
     const auto process = static_cast<int>(addresses[i].process);
     peer_arenas_[i] =
         HostMapping::of_process(process, static_cast<int>(addresses[i].arena),
-                                store->arena().size_bytes(), "another rank's host tier");
+                                shards->mapping().size_bytes(), "another rank's host tier");
     peer_boards_[i] = HostMapping::of_process(process, static_cast<int>(addresses[i].board),
                                               board_bytes, "another rank's board of versions");
     arenas_.push_back(peer_arenas_[i].bytes());
@@ -82,7 +82,7 @@ void NodeShards::wait_for(UnitId unit, StateVersion version) const {
 }
 
 std::span<const std::byte> NodeShards::shard(int32_t member, UnitId unit) const {
-  return store_->parameters_in(arenas_.at(static_cast<size_t>(member)), unit);
+  return shards_->mapped_parameters(arenas_.at(static_cast<size_t>(member)), unit);
 }
 
 }  // namespace longshore

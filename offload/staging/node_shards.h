@@ -13,15 +13,15 @@
 
 #include "comm/communicator.h"
 #include "device/host_mapping.h"
-#include "pinned/pinned_store.h"
+#include "pinned/shared_shards.h"
 
 namespace longshore {
 
 class NodeShards {
  public:
-  // Collective over `group`, the shard group, all of one machine. `store` is shared and must
-  // outlive this. `check_ranks`: throws where another rank has failed; may be empty. Any thread.
-  NodeShards(const PinnedStore* store, size_t units, Communicator* group,
+  // Collective over `group`, the shard group, all of one machine. `shards` must outlive
+  // this. `check_ranks`: throws where another rank has failed; may be empty. Any thread.
+  NodeShards(const SharedShards* shards, size_t units, Communicator* group,
              std::function<void()> check_ranks);
 
   // The rank's own part of the unit is of this version now. Any thread.
@@ -36,7 +36,7 @@ class NodeShards {
   using Board = std::span<std::atomic<int64_t>>;  // by unit: the version
   static Board board_of(const HostMapping& mapping);
 
-  const PinnedStore* store_;
+  const SharedShards* shards_;
   std::function<void()> check_ranks_;
   HostMapping own_board_;
   std::vector<HostMapping> peer_arenas_, peer_boards_;

@@ -17,15 +17,14 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
                .owned = plan.device_owned},
               std::make_unique<CpuCopyEngine>(emulated.links)),
       pool_(plan.optimizer_threads),
-      store_(make_store(state_key)),
+      tiers_(emulated.make_tiers({plan_, layouts_, groups.rank, state_key, &pool_})),
       gradient_home_(layouts_, {.dtype = plan.state.drain, .ring = plan.gradient_ring},
                      plan.device == DeviceKind::kCuda, pool_),
       node_(make_node()),
       ring_(make_ring()),
       prefetcher_(make_prefetcher()) {
   LONGSHORE_CHECK(groups.topology == plan.topology) << "the plan is for other groups of ranks";
-  LONGSHORE_CHECK(store_->host_bytes() == plan.host_arena)
-      << store_->host_bytes() << " host bytes, planned " << plan.host_arena;
+  check_tiers();
   LONGSHORE_CHECK(gradient_home_.host_bytes() == plan.host_gradients)
       << gradient_home_.host_bytes() << " bytes of gradients, planned " << plan.host_gradients;
   const auto micro_batches = static_cast<int32_t>(plan.micro_batches);
@@ -38,13 +37,13 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
   drain_ = std::make_unique<GradDrain>(&gradient_home_, &device_.copies(), layouts_,
                                        groups_.shard(), carve_if_planned("drain_staging"),
                                        device_.make_gradient_sums(&pool_));
-  optimizer_ = std::make_unique<OptimizerPipeline>(store_.get(), &gradient_home_, layouts_,
+  optimizer_ = std::make_unique<OptimizerPipeline>(tiers_.state.get(), &gradient_home_, layouts_,
                                                    model->spec(), groups_.shard(), adamw, &pool_);
-  if (plan.host_inputs > 0) inputs_ = make_input_offload();
+  if (tiers_.inputs) inputs_.emplace(tiers_.inputs.get(), &device_.copies());
   device_.memory().check_carved();
   work_ = std::make_unique<PassWork>(
       PassWork::Parts{.device = &device_,
-                      .store = store_.get(),
+                      .store = tiers_.state.get(),
                       .ring = &ring_,
                       .prefetcher = &prefetcher_,
                       .runner = runner_.get(),
@@ -52,12 +51,20 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
                       .drain = drain_.get(),
                       .optimizer = optimizer_.get(),
                       .gradient_home = &gradient_home_,
-                      .inputs = inputs_.get(),
+                      .inputs = inputs_ ? &*inputs_ : nullptr,
                       .node = node_.get(),
                       .model = &model->spec(),
                       .gradient_buffers = plan.gradient_buffers,
                       .updates_in_backward = plan.overlap == UpdateOverlap::kBackward});
   make_lanes(emulated.delays);
+}
+
+void Engine::check_tiers() const {
+  LONGSHORE_CHECK(tiers_.state->host_bytes() == plan_.host_arena)
+      << tiers_.state->host_bytes() << " host bytes, planned " << plan_.host_arena;
+  const Bytes inputs = tiers_.inputs ? tiers_.inputs->host_bytes() : 0;
+  LONGSHORE_CHECK(inputs == plan_.host_inputs)
+      << inputs << " host bytes of inputs, planned " << plan_.host_inputs;
 }
 
 void Engine::make_lanes(const std::optional<StreamDelays>& delays) {
@@ -123,62 +130,18 @@ at::Tensor Engine::logits(const MicroBatch& batch, const at::Tensor& positions) 
   return runner_->logits();
 }
 
-std::unique_ptr<ShardStore> Engine::make_store(const RunKey& state_key) {
-  const bool cuda = plan_.device == DeviceKind::kCuda;
-  if (!plan_.nvme.state) {
-    const bool shared = plan_.gather == GatherMode::kHost;
-    auto store = std::make_unique<PinnedStore>(layouts_, plan_.state, cuda, &pool_, shared);
-    pinned_ = store.get();
-    return store;
-  }
-  NvmeStoreOptions options =
-      nvme_options(plan_.nvme, plan_.state, plan_.topology, groups_.rank, state_key);
-  options.register_with_gpus = cuda;
-  auto store =
-      std::make_unique<NvmeStore>(layouts_, options, drive_opener(StateFile::kState), &pool_);
-  drives_ = store.get();
-  return store;
-}
-
-std::unique_ptr<InputOffload> Engine::make_input_offload() {
-  std::unique_ptr<InputOffload> offload;
-  const bool cuda = plan_.device == DeviceKind::kCuda;
-  if (plan_.nvme.inputs) {
-    NvmeInputOptions options =
-        nvme_input_options(plan_.nvme, plan_.schedules.train, plan_.micro_batches, groups_.rank);
-    options.register_with_gpus = cuda;
-    auto drives = std::make_unique<NvmeInputs>(options, drive_opener(StateFile::kInputs), &pool_);
-    offload = std::make_unique<InputOffload>(std::move(drives), &device_.copies());
-  } else {
-    offload = std::make_unique<InputOffload>(plan_.offloaded_inputs, plan_.micro_batches, cuda,
-                                             &device_.copies(), pool_);
-  }
-  LONGSHORE_CHECK(offload->host_bytes() == plan_.host_inputs)
-      << offload->host_bytes() << " host bytes, planned " << plan_.host_inputs;
-  return offload;
-}
-
-MakeDrives Engine::drive_opener(StateFile file) const {
-  const StateFileOptions options = {.directories = plan_.nvme.directories,
-                                    .rank = groups_.rank.value,
-                                    .file = file,
-                                    .depth = plan_.nvme.depth};
-  return [options](const StripeMap& map, std::span<std::byte> window) {
-    return open_state_files(options, map, window);
-  };
-}
-
 DriveTraffic Engine::drive_traffic() const {
   DriveTraffic sum;
-  if (drives_ != nullptr) sum += drives_->traffic();
-  if (inputs_ && inputs_->drives() != nullptr) sum += inputs_->drives()->traffic();
+  sum += tiers_.state->traffic();
+  if (tiers_.inputs) sum += tiers_.inputs->traffic();
   return sum;
 }
 
 std::unique_ptr<NodeShards> Engine::make_node() {
   if (plan_.gather != GatherMode::kHost) return nullptr;
-  LONGSHORE_CHECK(pinned_ != nullptr && groups_.gathers != nullptr);
-  return std::make_unique<NodeShards>(pinned_, layouts_.size(), groups_.gathers, groups_.check);
+  LONGSHORE_CHECK(tiers_.shared != nullptr && groups_.gathers != nullptr);
+  return std::make_unique<NodeShards>(tiers_.shared, layouts_.size(), groups_.gathers,
+                                      groups_.check);
 }
 
 void Engine::publish_settled_units() {
@@ -222,7 +185,7 @@ StageRing Engine::make_ring() {
 }
 
 Prefetcher Engine::make_prefetcher() {
-  return Prefetcher({.store = store_.get(),
+  return Prefetcher({.store = tiers_.state.get(),
                      .ring = &ring_,
                      .copies = &device_.copies(),
                      .shards = groups_.gathers,
@@ -256,7 +219,7 @@ UnitRunner::Memory Engine::make_runner_memory() {
 }
 
 void Engine::load(const ParameterReader& read) {
-  load_parameters(*store_, spec(), layouts_, groups_.shard(), read);
+  load_parameters(*tiers_.state, spec(), layouts_, groups_.shard(), read);
   updates_ = 0;
   advance_version();
 }

@@ -17,9 +17,8 @@
 #include "fsdp/input_offload.h"
 #include "fsdp/pass_work.h"
 #include "fsdp/step_totals.h"
+#include "fsdp/tiers.h"
 #include "fsdp/unit_runner.h"
-#include "nvme/store/nvme_store.h"
-#include "nvme/store/state_files.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "offload/plan/tier_plan.h"
 #include "offload/schedule/lane_ledger.h"
@@ -28,15 +27,16 @@
 #include "offload/staging/grad_reducer.h"
 #include "offload/staging/gradient_home.h"
 #include "offload/staging/prefetcher.h"
-#include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
 
 namespace longshore {
 
-// What tests change of the CPU device: its links and the order in which its streams get on.
+// What tests and experiments change: the CPU device's links, the order in which its streams get on,
+// and the tiers.
 struct EmulatedDevice {
   LinkSpeeds links = {};
   std::optional<StreamDelays> delays = {};
+  MakeTiers make_tiers = longshore::make_tiers;
 };
 
 class Engine {
@@ -58,9 +58,7 @@ class Engine {
   const std::vector<FlatLayout>& layouts() const { return layouts_; }
   const RankGroups& groups() const { return groups_; }
   DeviceMemory& memory() { return device_.memory(); }
-  ShardStore& store() { return *store_; }
-  // The store where it is on drives, else null.
-  NvmeStore* drives() { return drives_; }
+  ShardStore& store() { return *tiers_.state; }
   // What the rank moved between memory and drives since the engine was made.
   DriveTraffic drive_traffic() const;
   BatchStage& batches() { return *batches_; }
@@ -109,9 +107,7 @@ class Engine {
   // One for each micro-batch; empty ones where the plan has no such buffer.
   std::vector<std::span<std::byte>> carve_parts(const std::string& name);
   std::span<std::byte> carve_if_planned(const std::string& name);
-  std::unique_ptr<ShardStore> make_store(const RunKey& state_key);
-  std::unique_ptr<InputOffload> make_input_offload();
-  MakeDrives drive_opener(StateFile file) const;
+  void check_tiers() const;
   void make_lanes(const std::optional<StreamDelays>& delays);
   void run(const StepSchedule& schedule, const std::string& reason);
   std::unique_ptr<NodeShards> make_node();
@@ -127,10 +123,7 @@ class Engine {
   std::vector<FlatLayout> layouts_;
   EngineDevice device_;
   WorkerPool pool_;
-  // store_, where it is one or the other; before it, which sets them.
-  NvmeStore* drives_ = nullptr;
-  PinnedStore* pinned_ = nullptr;
-  std::unique_ptr<ShardStore> store_;
+  Tiers tiers_;
   GradientHome gradient_home_;
   std::unique_ptr<NodeShards> node_;  // null: shards are gathered by collectives
   StageRing ring_;
@@ -140,7 +133,7 @@ class Engine {
   std::unique_ptr<GradReducer> reducer_;
   std::unique_ptr<GradDrain> drain_;
   std::unique_ptr<OptimizerPipeline> optimizer_;
-  std::unique_ptr<InputOffload> inputs_;  // null: inputs stay on the device
+  std::optional<InputOffload> inputs_;  // none: inputs stay on the device
   std::unique_ptr<PassWork> work_;
   LaneStreams lanes_;  // end before what their work refers to
   std::unique_ptr<StepExecutor> executor_;

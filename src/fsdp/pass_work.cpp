@@ -70,10 +70,10 @@ void PassWork::move_input(const Op& op) {
       parts_.inputs->save(op.unit, op.staging, parts_.runner->carry(), micro_batches);
       break;
     case OpKind::kWriteInput:
-      parts_.inputs->drives()->write(op.unit, *op.staging, micro_batches);
+      parts_.inputs->tier().write(op.unit, *op.staging, micro_batches);
       break;
     case OpKind::kReadInput:
-      parts_.inputs->drives()->read(op.unit, *op.staging, micro_batches);
+      parts_.inputs->tier().read(op.unit, *op.staging, micro_batches);
       break;
     default:
       parts_.inputs->load(op.unit, op.staging, parts_.runner->carry(), micro_batches);

@@ -38,7 +38,7 @@ class PassWork final : public StepWork {
   explicit PassWork(const Parts& parts)
       : parts_(parts),
         gradients_("gradient buffer", parts.gradient_buffers),
-        staging_("staging slot", static_cast<int32_t>(NvmeInputs::kStagingSlots)) {}
+        staging_("staging slot", kInputStagingSlots) {}
 
   void run(const Op& op) override;
 

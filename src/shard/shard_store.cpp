@@ -38,4 +38,10 @@ std::unique_ptr<ShardStore::ParameterLease> ShardStore::parameters_in(UnitId uni
   refuse("the parameters", unit, slot);
 }
 
+std::optional<DurablePoint> ShardStore::start(Agreement&, uint64_t) {
+  return std::nullopt;
+}
+
+void ShardStore::commit(const DurableStep&, Agreement&) {}
+
 }  // namespace longshore

@@ -1,5 +1,6 @@
-// ShardStore: the tier of one rank's shards, parameters and optimizer state. The engine sees only
-// this. Reading or writing a shard's bytes needs a lease; a lease's destructor ends the access.
+// ShardStore: the tier of one rank's shards, parameters and optimizer state. The engine and the run
+// see only this. Reading or writing a shard's bytes needs a lease; a lease's destructor ends the
+// access.
 //
 // In host memory a lease is all. Elsewhere bytes pass through numbered slots in host memory, and
 // what moves them are operations of the schedule: read_state and read_parameters fill a slot,
@@ -11,9 +12,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "base/ids.h"
+#include "shard/agreement.h"
+#include "shard/drive_traffic.h"
+#include "shard/durable_step.h"
 #include "shard/state_format.h"
 
 namespace longshore {
@@ -69,6 +74,22 @@ class ShardStore {
   virtual void pass_parameters(UnitId unit, int32_t state_slot, int32_t slot);
   // The parameters in the slot; the lease's end frees it.
   virtual std::unique_ptr<ParameterLease> parameters_in(UnitId unit, int32_t slot);
+
+  // ---- What outlives the process. A tier that ends with it keeps these: they do nothing.
+  // Comes before every access. What the run goes on from; without it the state is all zeros until
+  // it is loaded. Collective; `random` differs between starts. CheckpointError.
+  virtual std::optional<DurablePoint> start(Agreement& agreement, uint64_t random);
+  // Whether commit() has anything to do.
+  virtual bool commits() const { return false; }
+  // Makes the state that was written since the last commit durable, on all ranks or on none, or
+  // throws what a write failed with. Collective. A skipped step updates nothing and is recorded all
+  // the same. May run beside reads of parameters, not beside anything that moves state.
+  virtual void commit(const DurableStep& record, Agreement& agreement);
+  // The newest point of this or an earlier process.
+  virtual std::optional<DurablePoint> committed() const { return std::nullopt; }
+
+  // What operations and commits moved since the start.
+  virtual DriveTraffic traffic() const { return {}; }
 };
 
 }  // namespace longshore

@@ -12,6 +12,7 @@
 #include "offload/optimizer/clip.h"
 #include "offload/plan/machine.h"
 #include "tests/comm/rank_threads.h"
+#include "tests/fsdp/file_tier.h"
 #include "tests/fsdp/small_model.h"
 #include "tests/nvme/scratch_file.h"
 
@@ -32,13 +33,15 @@ struct Variant {
   bool clips = true;
   GatherMode gather = GatherMode::kCollective;
   std::optional<StreamDelays> delays = {};
+  bool files = false;  // state, parameters and inputs that leave the device are a FileTier's
 
   std::string text() const {
     return "prefetch " + std::to_string(prefetch) + ", recompute " + std::to_string(recompute) +
            ", inputs " + std::to_string(static_cast<int>(inputs)) + ", gather " +
            std::to_string(static_cast<int>(gather)) + ", overlap " +
            std::to_string(static_cast<int>(overlap)) + ", delays " +
-           std::to_string(delays ? static_cast<int64_t>(delays->seed) : -1);
+           std::to_string(delays ? static_cast<int64_t>(delays->seed) : -1) +
+           (files ? ", in files" : "");
   }
 };
 
@@ -99,9 +102,10 @@ TierPlan plan_of(const Model& model, const Variant& variant, int32_t ranks) {
   inputs.prefetch = variant.prefetch;
   inputs.recompute = variant.recompute;
   inputs.offload_inputs = variant.inputs != InputHome::kDevice;
-  if (variant.inputs == InputHome::kNvme) {
+  inputs.nvme.inputs = variant.inputs == InputHome::kNvme;
+  inputs.nvme.state = inputs.nvme.parameters = variant.files;
+  if (inputs.nvme.inputs || inputs.nvme.state) {
     static const ScratchDirectory one, two;
-    inputs.nvme.inputs = true;
     inputs.nvme.directories = {one.path(), two.path()};
   }
   inputs.overlap = variant.overlap;
@@ -131,6 +135,13 @@ struct Digest {
     }
   }
 };
+
+EmulatedDevice device_of(const Variant& variant) {
+  EmulatedDevice device = {.delays = variant.delays};
+  static const ScratchDirectory directory;
+  if (variant.files) device.make_tiers = file_tiers(directory.path());
+  return device;
+}
 
 // Of all steps, [step][micro-batch]; made once, for LibTorch's generator belongs to the process.
 const std::vector<std::vector<MicroBatch>>& all_batches() {
@@ -175,7 +186,7 @@ uint64_t train(Engine& engine, const ModuleModel& model, const Variant& variant,
   }
   engine.apply_updates();
   EXPECT_LE(engine.memory().usage().owned, engine.plan().device_owned);
-  const auto planned = static_cast<Bytes>(steps);
+  const auto planned = variant.files ? Bytes{0} : static_cast<Bytes>(steps);  // it counts nothing
   EXPECT_EQ(engine.drive_traffic().read, planned * engine.plan().step.nvme_read);
   EXPECT_EQ(engine.drive_traffic().written, planned * engine.plan().step.nvme_written);
   digest.add(engine.store(), model.spec().units.size());
@@ -184,7 +195,7 @@ uint64_t train(Engine& engine, const ModuleModel& model, const Variant& variant,
 
 uint64_t train_alone(const Variant& variant, size_t steps) {
   const auto model = make_deep_model();
-  Engine engine(model.get(), plan_of(*model, variant, 1), {}, {}, {}, {.delays = variant.delays});
+  Engine engine(model.get(), plan_of(*model, variant, 1), {}, {}, {}, device_of(variant));
   return train(engine, *model, variant, steps);
 }
 
@@ -212,7 +223,7 @@ std::vector<std::vector<uint64_t>> train_ranks(int32_t ranks, const std::vector<
                                .all = &world.all(),
                                .shards = shards.get(),
                                .gathers = gathers.get()},
-                    RunKey{}, EmulatedDevice{.delays = variants[i].delays});
+                    RunKey{}, device_of(variants[i]));
       digests[i][static_cast<size_t>(rank)] = train(engine, *model, variants[i], steps);
       // The other rank may still be reading this one's memory.
       world.all().barrier({"all trained", std::nullopt}).wait();
@@ -241,6 +252,32 @@ TEST(OverlappedStep, OneRankGivesTheSameBits) {
         }
       }
     }
+  }
+}
+
+// Where the bytes are is a type that the engine does not know.
+TEST(OverlappedStep, ATierOfOnesOwnGivesTheSameBits) {
+  uint64_t seed = 1;
+  std::vector<Variant> variants = {{.prefetch = 0}};
+  for (const UpdateOverlap overlap : {UpdateOverlap::kNone, UpdateOverlap::kForward}) {
+    for (const int64_t prefetch : {0, 1, 3}) {
+      for (const InputHome inputs : {InputHome::kDevice, InputHome::kNvme}) {
+        variants.push_back({.prefetch = prefetch,
+                            .recompute = (seed % 2) == 0,
+                            .inputs = inputs,
+                            .overlap = overlap,
+                            .delays = StreamDelays{.seed = seed, .most_microseconds = 300},
+                            .files = true});
+        ++seed;
+      }
+    }
+  }
+  const uint64_t alone = train_alone(variants[0], 6);
+  for (const Variant& variant : variants)
+    EXPECT_EQ(train_alone(variant, 6), alone) << variant.text();
+  const auto digests = train_ranks(2, variants, 6);
+  for (size_t i = 1; i < variants.size(); ++i) {
+    EXPECT_EQ(digests[i], digests[0]) << variants[i].text();
   }
 }
 

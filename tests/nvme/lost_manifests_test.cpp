@@ -36,7 +36,7 @@ class LostManifests : public testing::Test {
     drives.media[drive] = std::make_unique<SimMedium>(
         std::vector<std::byte>(drives.media[drive]->now().size(), std::byte{0}));
   }
-  std::optional<CommitPoint> start(SimDrives& drives) {
+  std::optional<DurablePoint> start(SimDrives& drives) {
     NvmeStore store(layouts_, options_, drives.maker(), &pool_);
     return store.start(solo_, 9);
   }

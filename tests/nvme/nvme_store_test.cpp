@@ -380,34 +380,6 @@ TEST(NvmeStoreFaults, RefusesTheFilesOfAnotherRunOrLayout) {
   expect_refused(other, "another model, state format");
 }
 
-// Goal: a run starts anew over its own files, also in another layout, and never over another run's.
-TEST(NvmeStoreFaults, ForgetsOnlyItsOwnState) {
-  const Quiet quiet;
-  WorkerPool pool(1);
-  SoloAgreement solo;
-  const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(1, true), 1);
-  NvmeStoreOptions options = small_store({}, false, 1);
-  SimDrives sim;
-  ASSERT_EQ(run_three_steps(layouts, options, sim, pool), 3);
-  NvmeStoreOptions other = options;
-  other.run = {{7, 7}};
-  {
-    NvmeStore store(layouts, other, sim.maker(), &pool);
-    EXPECT_THROW(store.start(solo, 2, Existing::kForget), CheckpointError);
-  }
-  options.geometry.chunk_bytes = 8 * kBlockBytes;
-  {
-    NvmeStore store(layouts, options, sim.maker(), &pool);
-    EXPECT_FALSE(store.start(solo, 3, Existing::kForget));
-    write_step(store, layouts, 0);
-    store.commit({0, ""}, solo);
-  }
-  NvmeStore store(layouts, options, sim.maker(), &pool);
-  ASSERT_TRUE(store.start(solo, 4));
-  EXPECT_EQ(store.committed()->step, 0);
-  EXPECT_EQ(difference(store, layouts, 0), "");
-}
-
 // ---- Real files ----
 
 TEST(NvmeStoreFiles, HoldStepsOverRestartsOnRingAndThreads) {

@@ -122,7 +122,7 @@ struct Home {
   }
 
   std::vector<std::byte> arena() {
-    const std::span<std::byte> bytes = store.arena().bytes();
+    const std::span<std::byte> bytes = store.mapping().bytes();
     return {bytes.begin(), bytes.end()};
   }
 };

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "comm/communicator.h"
-#include "nvme/commit/agreement.h"
 #include "nvme/commit/manifest.h"
+#include "shard/agreement.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/run/run_setup.h"
 

@@ -1,5 +1,5 @@
 // Agreement: how ranks decide together: each gives a few integers, all get the least and the
-// greatest of each. What the commit protocol asks of a communicator, and all that it asks. A call
+// greatest of each. What a tier's commit asks of a communicator, and all that it asks. A call
 // is collective: every rank makes it, in the same order.
 #pragma once
 

@@ -1,0 +1,27 @@
+// HostInputs: units' inputs in host memory between forward and backward, each at its own place in
+// one arena of the planned size. Owned as the interface says.
+#pragma once
+
+#include <vector>
+
+#include "pinned/pinned_arena.h"
+#include "pinned/worker_pool.h"
+#include "shard/input_tier.h"
+
+namespace longshore {
+
+class HostInputs final : public InputTier {
+ public:
+  // `unit_bytes`: by unit, for all micro-batches; 0 for inputs that stay on the device.
+  HostInputs(const std::vector<Bytes>& unit_bytes, int64_t micro_batches, bool register_with_gpus,
+             WorkerPool& pool);
+
+  Bytes host_bytes() const override { return arena_.size_bytes(); }
+  std::vector<std::span<std::byte>> places(UnitId unit, std::optional<int32_t> slot) const override;
+
+ private:
+  PinnedArena arena_;
+  std::vector<std::vector<std::span<std::byte>>> places_;  // by unit, by micro-batch
+};
+
+}  // namespace longshore
