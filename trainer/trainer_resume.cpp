@@ -110,7 +110,7 @@ void Trainer::resume(const std::string& resume) {
   if (!rounding.empty()) log_warning(path + ": " + rounding);
   continue_from(found.checkpoint->manifest().progress, path);
   found.checkpoint->restore({source_.spec(), engine_.layouts(), engine_.groups().shard()},
-                            engine_.store());
+                            engine_.state_walk());
   engine_.advance_version();
   saved_step_ = progress_.step;
   saved_path_ = path;

@@ -360,6 +360,9 @@ class Draft {
     inputs.gradient_ring = 0;
     plan_.schedules.flush = build_schedule(inputs);
     check_step_schedule(plan_.schedules.flush, inputs);
+    inputs.pass = Pass::kWalk;
+    plan_.schedules.walk = build_schedule(inputs);
+    check_step_schedule(plan_.schedules.walk, inputs);
     plan_.offloaded_inputs.assign(model_.units.size(), 0);
     for (const Op& op : plan_.schedules.train.ops) {
       if (op.kind != OpKind::kSaveInput) continue;

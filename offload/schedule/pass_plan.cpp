@@ -105,7 +105,7 @@ std::vector<UnitId> units_leased_for(const UnitSpec& unit) {
 
 std::vector<UnitId> visit_order(const ModelSpec& model, Pass pass) {
   std::vector<UnitId> order;
-  if (pass == Pass::kUpdates) return order;
+  if (!computes(pass)) return order;
   const auto count = static_cast<int32_t>(model.units.size());
   for (int32_t i = 0; i + 1 < count; ++i) order.push_back(UnitId(i));
   if (pass == Pass::kForward) {

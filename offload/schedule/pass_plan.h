@@ -37,7 +37,12 @@ enum class Pass : uint8_t {
            // it
   kForward,  // all units in order
   kUpdates,  // no unit computes: pending updates are applied
+  kWalk,     // no unit computes: every unit's state is loaded, restored or saved
 };
+
+constexpr bool computes(Pass pass) {
+  return pass == Pass::kTrain || pass == Pass::kForward;
+}
 
 struct PassInputs {
   std::vector<Bytes> unit_bytes;  // by unit: gathered

@@ -48,7 +48,8 @@ class Builder {
 
   StepSchedule build_updates() {
     for (const UnitSpec& unit : in_.model->units) {
-      if (unit.has_trainable()) add_update({.kind = OpKind::kUpdate, .unit = unit.id}, false);
+      if (in_.pass == Pass::kUpdates && !unit.has_trainable()) continue;
+      add_update({.kind = OpKind::kUpdate, .unit = unit.id}, /*passes=*/false);
     }
     return std::move(out_);
   }
@@ -424,12 +425,12 @@ class Builder {
 StepSchedule build_schedule(const ScheduleInputs& inputs) {
   LONGSHORE_CHECK(inputs.model != nullptr && inputs.gradient_buffers >= 1);
   LONGSHORE_CHECK(inputs.gradient_ring == 0 ||
-                  (inputs.overlap == UpdateOverlap::kBackward && inputs.pass != Pass::kUpdates))
+                  (inputs.overlap == UpdateOverlap::kBackward && computes(inputs.pass)))
       << "other updates need every unit's gradient at once";
   LONGSHORE_CHECK(inputs.input_slots == 0 || inputs.input_slots >= 2) << inputs.input_slots;
   LONGSHORE_CHECK(inputs.input_staging == 0 || inputs.input_slots > 0) << inputs.input_staging;
   LONGSHORE_CHECK(inputs.parameter_slots == 0 || inputs.state_slots > 0) << inputs.parameter_slots;
-  if (inputs.pass == Pass::kUpdates) return Builder(inputs).build_updates();
+  if (!computes(inputs.pass)) return Builder(inputs).build_updates();
   return Builder(inputs).build();
 }
 

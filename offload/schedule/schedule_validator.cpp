@@ -272,18 +272,20 @@ class Validator {
 
   void update(const Op& op) {
     UnitState& unit = state(op.unit);
-    const bool flush = in_.pass == Pass::kUpdates;
-    expect(flush || (in_.pass == Pass::kTrain && in_.overlap != UpdateOverlap::kNone),
+    const bool alone = !computes(in_.pass);
+    expect(alone || (in_.pass == Pass::kTrain && in_.overlap != UpdateOverlap::kNone),
            "this pass has no updates");
-    expect(unit.trainable, "nothing of the unit is trained");
+    expect(unit.trainable || in_.pass == Pass::kWalk, "nothing of the unit is trained");
     expect(!unit.updated, "the unit is updated twice");
-    if (!flush && in_.overlap == UpdateOverlap::kBackward) {
+    if (!alone && in_.overlap == UpdateOverlap::kBackward) {
       expect(unit.drained, "the unit's gradient is not home yet");
     } else {
       expect(!unit.drained, "the last step's gradient is overwritten");
       expect(!unit.fetched, "the unit was fetched before its update");
     }
-    if (in_.gradient_ring == 0) {
+    if (in_.pass == Pass::kWalk) {
+      expect(!op.home, "a walk has no gradients");
+    } else if (in_.gradient_ring == 0) {
       read(unit.home_gradient);
     } else if (Place* home = place(ring_, op.home, "place at home");
                home && holds(*home, op.unit)) {
@@ -543,8 +545,8 @@ class Validator {
       expect(unit.read_back || !unit.written, "the input of " + name + " is written for nobody");
       expect(unit.state_written || !unit.updated || in_.state_slots == 0,
              "the updated state of " + name + " is never written");
-      if (in_.pass == Pass::kForward || !unit.trainable) continue;
-      if (in_.pass == Pass::kUpdates) {
+      if (in_.pass == Pass::kForward || !(unit.trainable || in_.pass == Pass::kWalk)) continue;
+      if (!computes(in_.pass)) {
         expect(unit.updated, name + " is never updated");
         continue;
       }

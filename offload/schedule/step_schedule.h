@@ -29,8 +29,8 @@ enum class OpKind : uint8_t {
   kReadState,       // kRead: the unit's state from the drives to a state slot on the host
   kReadParameters,  // kRead: the unit's parameters from the drives to a parameter slot on the host
   kReadInput,       // kRead: the unit's kept inputs from the drives to a staging slot on the host
-  kUpdate,  // kUpdate: applies the unit's pending update; at home, or in its state slot, where it
-            // may leave the parameters in a parameter slot
+  kUpdate,  // kUpdate: applies the unit's pending update (Pass::kWalk: what the walk is for); at
+            // home, or in its state slot, where it may leave the parameters in a parameter slot
   kFetch,   // kH2D: the unit's parameters from home, or from a parameter slot, to its slot on the
             // device; with a gather, the rank's part
   kGather,  // kGather: completes the slot from the other ranks' parts
@@ -101,6 +101,7 @@ struct PassSchedules {
   StepSchedule first;    // with kForward: the train pass where no update is pending, as at first
   StepSchedule forward;  // evaluation, generation
   StepSchedule flush;    // all updates, of a step that ends here
+  StepSchedule walk;     // every unit's state, outside of steps
 };
 
 // When updates are applied; `optimizer.overlap` of the run file.
@@ -132,7 +133,7 @@ struct ScheduleInputs {
 };
 
 // CheckFailure where the inputs contradict each other. Pass::kUpdates: an update of every unit that
-// is trained, in order, and nothing else.
+// is trained, in order, and nothing else; Pass::kWalk: of every unit.
 StepSchedule build_schedule(const ScheduleInputs& inputs);
 
 }  // namespace longshore

@@ -1,6 +1,7 @@
 #include "fsdp/engine.h"
 
 #include "base/errors.h"
+#include "fsdp/walk_work.h"
 
 namespace longshore {
 
@@ -88,6 +89,19 @@ void Engine::run(const StepSchedule& schedule, const std::string& reason) {
   ledger_ += ledger;
   times_ledger_ += ledger;
   if (observer_) observer_(schedule, executor_->times());
+}
+
+StateWalk Engine::state_walk() {
+  return {.options = tiers_.state->options(),
+          .each = [this](const auto& visit) { walk(plan_.schedules.walk, visit); },
+          .each_trained = [this](const auto& visit) { walk(plan_.schedules.flush, visit); }};
+}
+
+void Engine::walk(const StepSchedule& schedule, const StateWalk::Visit& visit) {
+  LONGSHORE_CHECK(!optimizer_->pending()) << "an update is pending";
+  WalkWork work(tiers_.state.get(), visit);
+  // An executor of its own: what a visit throws is its caller's to tell the other ranks.
+  StepExecutor(&lanes_).run(schedule, work);
 }
 
 LossSum Engine::train_pass(std::span<const MicroBatch> batches, double scale,
@@ -219,7 +233,7 @@ UnitRunner::Memory Engine::make_runner_memory() {
 }
 
 void Engine::load(const ParameterReader& read) {
-  load_parameters(*tiers_.state, spec(), layouts_, groups_.shard(), read);
+  load_parameters(state_walk(), spec(), layouts_, groups_.shard(), read);
   updates_ = 0;
   advance_version();
 }

@@ -59,6 +59,8 @@ class Engine {
   const RankGroups& groups() const { return groups_; }
   DeviceMemory& memory() { return device_.memory(); }
   ShardStore& store() { return *tiers_.state; }
+  // The state between passes, with no update pending. HOST WAIT: until a walk is done.
+  StateWalk state_walk();
   // What the rank moved between memory and drives since the engine was made.
   DriveTraffic drive_traffic() const;
   BatchStage& batches() { return *batches_; }
@@ -110,6 +112,7 @@ class Engine {
   void check_tiers() const;
   void make_lanes(const std::optional<StreamDelays>& delays);
   void run(const StepSchedule& schedule, const std::string& reason);
+  void walk(const StepSchedule& schedule, const StateWalk::Visit& visit);
   std::unique_ptr<NodeShards> make_node();
   // What slots are fetched from: units without a pending update are of the engine's version.
   void publish_settled_units();

@@ -20,14 +20,14 @@ void clear_moments(const StateSpans& state, const ShardPiece& piece) {
 
 }  // namespace
 
-void load_parameters(ShardStore& store, const ModelSpec& model,
+void load_parameters(const StateWalk& walk, const ModelSpec& model,
                      const std::vector<FlatLayout>& layouts, Rank rank,
                      const ParameterReader& read) {
   std::vector<float> chunk(static_cast<size_t>(kChunkElements));
-  for (const UnitSpec& unit : model.units) {
-    const auto state = store.state(unit.id);
-    for (const ShardPiece& piece : layouts.at(static_cast<size_t>(unit.id.value)).pieces(rank)) {
-      const StateSpans spans = state->segment(piece.segment);
+  walk.each([&](UnitId id, ShardStore::StateLease& state) {
+    const UnitSpec& unit = model.unit(id);
+    for (const ShardPiece& piece : layouts.at(static_cast<size_t>(id.value)).pieces(rank)) {
+      const StateSpans spans = state.segment(piece.segment);
       const std::string& name = unit.parameters.at(static_cast<size_t>(piece.parameter)).name;
       for (int64_t done = 0; done < piece.elements; done += kChunkElements) {
         const int64_t elements = std::min(kChunkElements, piece.elements - done);
@@ -37,7 +37,7 @@ void load_parameters(ShardStore& store, const ModelSpec& model,
       }
       clear_moments(spans, piece);
     }
-  }
+  });
 }
 
 }  // namespace longshore

@@ -1,4 +1,4 @@
-// Loading: fills a rank's shards with parameter values before the first step. One thread.
+// Loading: fills a rank's shards with parameter values before the first step.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shard/shard_store.h"
+#include "shard/state_walk.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
@@ -17,7 +17,7 @@ using ParameterReader =
     std::function<void(const std::string& name, int64_t begin, std::span<float> out)>;
 
 // Sets every parameter of the rank's shards from `read`, in chunks, and its moments to zero.
-void load_parameters(ShardStore& store, const ModelSpec& model,
+void load_parameters(const StateWalk& walk, const ModelSpec& model,
                      const std::vector<FlatLayout>& layouts, Rank rank,
                      const ParameterReader& read);
 

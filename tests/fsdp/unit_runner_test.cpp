@@ -6,6 +6,7 @@
 #include "offload/staging/prefetcher.h"
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
+#include "tests/fakes/walk_in_order.h"
 #include "tests/fsdp/small_model.h"
 
 namespace longshore {
@@ -21,7 +22,7 @@ struct SmallRun {
         store(layouts,
               {.format = StateFormat::kSplit, .compute = DType::kF32, .drain = DType::kF32}, false,
               &pool) {
-    load_parameters(store, small.spec(), layouts, Rank(0),
+    load_parameters(walk_in_order(store, small.spec()), small.spec(), layouts, Rank(0),
                     [&](const std::string& name, int64_t begin, std::span<float> out) {
                       small.read_initial(name, begin, out);
                     });

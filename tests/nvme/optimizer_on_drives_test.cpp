@@ -11,6 +11,7 @@
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
+#include "tests/fakes/walk_in_order.h"
 #include "tests/nvme/store_fixture.h"
 
 namespace longshore {
@@ -78,7 +79,7 @@ void run(const Setting& setting, WorkerPool& pool) {
   SoloAgreement solo;
 
   PinnedStore host(layouts, setting.state, false, &pool);
-  load_parameters(host, model, layouts, rank, read_initial);
+  load_parameters(walk_in_order(host, model), model, layouts, rank, read_initial);
   GradientHome gradients(layouts, {.dtype = setting.state.drain}, false, pool);
   OptimizerPipeline host_pipeline(&host, &gradients, layouts, model, rank, kAdamW, &pool);
 
@@ -98,7 +99,7 @@ void run(const Setting& setting, WorkerPool& pool) {
                                                    kAdamW, &pool);
   };
   start(1);
-  load_parameters(*store, model, layouts, rank, read_initial);
+  load_parameters(walk_in_order(*store, model), model, layouts, rank, read_initial);
   store->commit({0, ""}, solo);
   for (int64_t step = 1; step <= kSteps; ++step) {
     if (step != kSkipped) {

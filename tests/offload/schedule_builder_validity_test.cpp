@@ -317,6 +317,29 @@ TEST(ScheduleBuilderValidity, StateTakesTurnsInItsSlots) {
                                       "read state 2 s0", "update 2 s0", "write state 2 s0"}));
 }
 
+// Goal: a walk comes to units without anything that is trained too; read ahead, written behind.
+TEST(ScheduleBuilderValidity, AWalkComesToEveryUnit) {
+  ScheduleCase options{.blocks = 2, .frozen = {1}};
+  options.pass = Pass::kWalk;
+  options.state_slots = 3;
+  const ModelSpec model = make_case_model(options);
+  const StepSchedule schedule = build_schedule(make_case_inputs(options, model));
+  std::vector<UnitId> visited;
+  for (const Op& op : schedule.ops) {
+    if (op.kind == OpKind::kUpdate) visited.push_back(op.unit);
+  }
+  std::vector<UnitId> all;
+  for (const UnitSpec& unit : model.units) all.push_back(unit.id);
+  EXPECT_EQ(visited, all);
+  const auto units = static_cast<double>(all.size());
+  const std::vector<double> times(schedule.ops.size(), 1.0);
+  EXPECT_EQ(simulate_schedule(schedule, times).seconds, units + 2);
+  // One slot: one after the other.
+  options.state_slots = 1;
+  EXPECT_EQ(simulate_schedule(build_schedule(make_case_inputs(options, model)), times).seconds,
+            3 * units);
+}
+
 // Goal: where compute takes longer than the drives, state and parameters on drives cost a step
 // what comes before the first unit can compute, and nothing more.
 TEST(ScheduleBuilderValidity, DrivesHideBehindCompute) {

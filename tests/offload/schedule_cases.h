@@ -36,6 +36,7 @@ struct ScheduleCase {
             std::to_string(static_cast<int>(overlap)) + ", ring of " +
             std::to_string(gradient_ring);
     if (pass == Pass::kUpdates) return text + ", updates";
+    if (pass == Pass::kWalk) return text + ", walk";
     return text + (pass == Pass::kTrain ? ", train" : ", forward");
   }
 };
@@ -109,9 +110,11 @@ inline std::vector<ScheduleCase> all_schedule_cases() {
               cases.push_back({blocks, tied, units, prefetch, ranks, buffers, 2,
                                UpdateOverlap::kForward, Pass::kForward});
               add_drives();
-              cases.push_back({blocks, tied, units, prefetch, ranks, buffers, 0,
-                               UpdateOverlap::kForward, Pass::kUpdates});
-              add_drives();
+              for (const Pass pass : {Pass::kUpdates, Pass::kWalk}) {
+                cases.push_back({blocks, tied, units, prefetch, ranks, buffers, 0,
+                                 UpdateOverlap::kForward, pass});
+                add_drives();
+              }
             }
           }
         }

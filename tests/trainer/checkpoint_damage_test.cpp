@@ -157,7 +157,7 @@ TEST_F(CheckpointDamageTest, BytesThatChangeAfterTheCheckAreNotTaken) {
   const std::string path = newer_ + "/" + kStateFile;
   flip_byte(path, size_of(path) - 1);
   RankState reader(three_unit_spec(), kSplit);
-  EXPECT_THROW(found.checkpoint->restore(reader.model(), reader.store()), CheckpointError);
+  EXPECT_THROW(found.checkpoint->restore(reader.model(), reader.walk()), CheckpointError);
 }
 
 // A manifest whose checksum is right and whose content is not, as of a faulty or hostile writer.

@@ -13,6 +13,7 @@
 #include "base/philox.h"
 #include "pinned/pinned_store.h"
 #include "shard/state_values.h"
+#include "tests/fakes/walk_in_order.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/run/resume_point.h"
@@ -80,6 +81,7 @@ class RankState {
 
   ShardedModel model() const { return {spec_, layouts_, rank_}; }
   ShardStore& store() { return store_; }
+  StateWalk walk() { return walk_in_order(store_, spec_); }
   const ModelSpec& spec() const { return spec_; }
 
   void fill(uint32_t version = 0) {
@@ -177,7 +179,7 @@ inline std::unique_ptr<World> alone() {
 
 inline SavedCheckpoint save(const std::string& folder, RankState& state, int64_t step,
                             int64_t keep = 100) {
-  return save_checkpoint(folder, keep, progress_at(step), state.model(), state.store(), *alone(),
+  return save_checkpoint(folder, keep, progress_at(step), state.model(), state.walk(), *alone(),
                          RankGroups{});
 }
 

@@ -44,7 +44,7 @@ class CheckpointTest : public ::testing::Test {
     for (int32_t rank = 0; rank < ranks; ++rank) {
       RankState state(spec, kSplit, ranks, rank);
       state.fill();
-      manifest.files.push_back(write_state_file(writer.directory(), state.model(), state.store()));
+      manifest.files.push_back(write_state_file(writer.directory(), state.model(), state.walk()));
     }
     manifest.parameters = trainable_parameters(spec);
     return writer.commit(manifest);
@@ -63,7 +63,7 @@ TEST_F(CheckpointTest, RestoresTheSameBitsFromAnyFormatIntoAnyFormat) {
     for (const StateOptions& to : all) {
       RankState reader(three_unit_spec(), to);
       reader.fill(/*version=*/9);
-      found().restore(reader.model(), reader.store());
+      found().restore(reader.model(), reader.walk());
       EXPECT_TRUE(reader.differences().empty()) << name_of(from.format) << name_of(to.format);
     }
   }
@@ -117,7 +117,7 @@ void write_ranks(const std::string& folder, const ModelSpec& spec, const StateOp
   for (int32_t rank = 0; rank < ranks; ++rank) {
     RankState state(spec, options, ranks, rank);
     fill(state);
-    const CheckpointFile file = write_state_file(writer.directory(), state.model(), state.store());
+    const CheckpointFile file = write_state_file(writer.directory(), state.model(), state.walk());
     if (rank != without) manifest.files.push_back(file);
   }
   writer.commit(manifest);
@@ -136,7 +136,7 @@ TEST_F(CheckpointTest, NarrowMomentsAreNeverRoundedAgain) {
         wanted.fill_masters();
         fill_moments(wanted);
         RankState reader(spec, options);
-        found().restore(reader.model(), reader.store());
+        found().restore(reader.model(), reader.walk());
         EXPECT_EQ(bytes_of_state(reader), bytes_of_state(wanted)) << ranks << " ranks";
       }
     }
@@ -202,7 +202,7 @@ TEST_F(CheckpointTest, HoldsMatricesOfSeveralChunks) {
       RankState wanted(spec_of_large_matrices(), options),
           reader(spec_of_large_matrices(), options);
       fill(wanted);
-      found().restore(reader.model(), reader.store());
+      found().restore(reader.model(), reader.walk());
       EXPECT_TRUE(bytes_of_state(reader) == bytes_of_state(wanted))
           << name_of(options.format) << " " << ranks << " ranks";
     }
@@ -220,9 +220,9 @@ TEST_F(CheckpointTest, WidensMomentsExactlyAndAnnouncesThatItRounds) {
     for (const StateOptions& to : all) {
       RankState reader(three_unit_spec(), to);
       const Checkpoint checkpoint = found();
-      checkpoint.restore(reader.model(), reader.store());
+      checkpoint.restore(reader.model(), reader.walk());
       RankState wide(three_unit_spec(), kFp32);
-      checkpoint.restore(wide.model(), wide.store());
+      checkpoint.restore(wide.model(), wide.walk());
       const bool same = from.format == to.format;
       const bool exact = same || to.format == StateFormat::kFp32;
       EXPECT_EQ(describe_rounding(checkpoint.manifest(), to.format).empty(), exact);
@@ -263,7 +263,7 @@ TEST_F(CheckpointTest, AnotherNumberOfRanksReadsIt) {
     for (const int32_t to : {1, 3, 4}) {
       for (int32_t rank = 0; rank < to; ++rank) {
         RankState reader(three_unit_spec(), kFp32, to, rank);
-        found().restore(reader.model(), reader.store());
+        found().restore(reader.model(), reader.walk());
         EXPECT_TRUE(reader.differences().empty()) << from << " -> " << to << " rank " << rank;
       }
     }
@@ -273,12 +273,12 @@ TEST_F(CheckpointTest, AnotherNumberOfRanksReadsIt) {
 TEST_F(CheckpointTest, OtherUnitsReadIt) {
   save_ranks(three_unit_spec(), 3, 7);
   RankState reader(two_unit_spec(), kSplit);
-  found().restore(reader.model(), reader.store());
+  found().restore(reader.model(), reader.walk());
   EXPECT_TRUE(reader.differences().empty());
 
   save_ranks(two_unit_spec(), 2, 8);
   RankState back(three_unit_spec(), kFp32ForFp32);
-  found().restore(back.model(), back.store());
+  found().restore(back.model(), back.walk());
   EXPECT_TRUE(back.differences().empty());
 }
 
@@ -297,7 +297,7 @@ TEST_F(CheckpointTest, RestoreClearsPaddingAndLeavesFrozenParametersAlone) {
       std::ranges::fill(state.exp_avg_sq.f32(), 7.0f);
     }
   }
-  found().restore(reader.model(), reader.store());
+  found().restore(reader.model(), reader.walk());
   for (const UnitSpec& unit : reader.spec().units) {
     const auto lease = reader.store().state(unit.id);
     EXPECT_TRUE(std::ranges::all_of(lease->segment(Segment::kFrozen).high,
@@ -350,7 +350,7 @@ TEST_F(CheckpointTest, ReportsEveryDifferenceToTheModel) {
   RankState reader(other, kSplit);
   reader.fill(3);
   try {
-    found().restore(reader.model(), reader.store());
+    found().restore(reader.model(), reader.walk());
     FAIL();
   } catch (const CheckpointError& error) {
     const std::string text = error.what();
@@ -370,7 +370,7 @@ TEST_F(CheckpointTest, ReplacesACheckpointOfTheSameStep) {
   state.fill(2);
   save(folder_, state, 4);
   RankState reader(three_unit_spec(), kSplit);
-  found().restore(reader.model(), reader.store());
+  found().restore(reader.model(), reader.walk());
   EXPECT_TRUE(reader.differences(2).empty());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }

@@ -235,25 +235,24 @@ std::vector<std::string> Checkpoint::mismatches(const ModelSpec& spec) const {
   return lines;
 }
 
-void Checkpoint::restore(const ShardedModel& model, ShardStore& store) const {
+void Checkpoint::restore(const ShardedModel& model, const StateWalk& walk) const {
   const std::vector<std::string> problems = mismatches(model.spec);
   if (!problems.empty()) {
     throw CheckpointError(path_ + ": the checkpoint is not of this model:" + indented(problems));
   }
-  for (const UnitSpec& unit : model.spec.units) {
-    if (unit.has_trainable()) restore_unit(model, unit, store);
-  }
+  walk.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
+    restore_unit(model, model.spec.unit(unit), lease);
+  });
 }
 
 void Checkpoint::restore_unit(const ShardedModel& model, const UnitSpec& unit,
-                              ShardStore& store) const {
-  const auto lease = store.state(unit.id);
+                              ShardStore::StateLease& lease) const {
   for (const Segment segment : kSegments) {
-    if (segment != Segment::kFrozen) clear(lease->segment(segment));
+    if (segment != Segment::kFrozen) clear(lease.segment(segment));
   }
   for (const ShardPiece& piece : model.layout(unit.id).pieces(model.rank)) {
     if (piece.segment == Segment::kFrozen) continue;
-    const StateSpans state = lease->segment(piece.segment);
+    const StateSpans state = lease.segment(piece.segment);
     const ParamSpec& parameter = unit.parameters.at(static_cast<size_t>(piece.parameter));
     const ElementRange wanted{piece.parameter_begin, piece.elements};
     for (const StateKind kind : kStateKinds) {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "hf/safetensors_reader.h"
-#include "shard/shard_store.h"
+#include "shard/state_walk.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/checkpoint/sharded_model.h"
 
@@ -36,7 +36,7 @@ class Checkpoint {
   // Fills the rank's state: masters and what the format derives from them, and moments. Gradients
   // and padding become zero; frozen segments are left alone. Checks `mismatches` first. Call
   // `verify` before: damage found here leaves the store half filled.
-  void restore(const ShardedModel& model, ShardStore& store) const;
+  void restore(const ShardedModel& model, const StateWalk& walk) const;
 
   // Elements of a parameter's state, from element `begin` on; for exports of a verified checkpoint.
   void read(const std::string& parameter, StateKind kind, int64_t begin,
@@ -60,7 +60,8 @@ class Checkpoint {
   void add_part(const CheckpointFile& file, const SafetensorsFile& opened, size_t tensor);
   void check_coverage() const;
   void verify_file(const CheckpointFile& file, const SafetensorsFile& opened) const;
-  void restore_unit(const ShardedModel& model, const UnitSpec& unit, ShardStore& store) const;
+  void restore_unit(const ShardedModel& model, const UnitSpec& unit,
+                    ShardStore::StateLease& lease) const;
   void restore_part(const Part& part, StateKind kind, const ShardPiece& piece,
                     const StateSpans& state) const;
   static void restore_elements(const Part& part, StateKind kind, ElementRange stored,

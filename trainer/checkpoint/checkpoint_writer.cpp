@@ -94,20 +94,17 @@ void append_moments(const MomentSpan& moments, const ShardPiece& piece, Safetens
   }
 }
 
-void append_units(const ShardedModel& model, ShardStore& store, SafetensorsWriter& writer) {
+void append_units(const ShardedModel& model, const StateWalk& walk, SafetensorsWriter& writer) {
   std::vector<float> chunk;
-  for (const UnitSpec& unit : model.spec.units) {
-    if (!unit.has_trainable()) continue;
-    const FlatLayout& layout = model.layout(unit.id);
-    const auto lease = store.state(unit.id);
-    for (const ShardPiece& piece : layout.pieces(model.rank)) {
+  walk.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
+    for (const ShardPiece& piece : model.layout(unit).pieces(model.rank)) {
       if (!trainable(piece)) continue;
-      const StateSpans state = lease->segment(piece.segment);
+      const StateSpans state = lease.segment(piece.segment);
       append_masters(state, piece, writer, chunk);
       append_moments(state.exp_avg, piece, writer);
       append_moments(state.exp_avg_sq, piece, writer);
     }
-  }
+  });
 }
 
 }  // namespace
@@ -123,14 +120,14 @@ std::vector<CheckpointParameter> trainable_parameters(const ModelSpec& spec) {
 }
 
 CheckpointFile write_state_file(const std::string& directory, const ShardedModel& model,
-                                ShardStore& store) {
+                                const StateWalk& walk) {
   CheckpointFile file;
   file.name = state_file_name(model.rank, model.layouts.at(0).shard_factor());
   file.tensors = state_tensors(model);
   SafetensorsWriter writer(directory + "/" + file.name,
-                           declarations(model, store.options(), file.tensors),
+                           declarations(model, walk.options, file.tensors),
                            {{"format", "longshore-checkpoint"}});
-  append_units(model, store, writer);
+  append_units(model, walk, writer);
   const SafetensorsWriter::Result result = writer.finish();
   LONGSHORE_CHECK(result.tensor_hashes.size() == file.tensors.size());
   for (size_t i = 0; i < file.tensors.size(); ++i) file.tensors[i].hash = result.tensor_hashes[i];

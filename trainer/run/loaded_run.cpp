@@ -79,7 +79,8 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
     throw CheckpointError(found.checkpoint->path() + ": was made from another model than " +
                           source.directory().path());
   }
-  found.checkpoint->restore({source.spec(), run.engine->layouts(), Rank(0)}, run.engine->store());
+  found.checkpoint->restore({source.spec(), run.engine->layouts(), Rank(0)},
+                            run.engine->state_walk());
   run.engine->advance_version();
   run.origin = found.checkpoint->path();
   run.step = saved.step;
