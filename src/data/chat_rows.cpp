@@ -28,23 +28,7 @@ ChatMask chat_mask(Mask mask, ChatMask otherwise) {
   return otherwise;
 }
 
-Document encode_conversation(const Conversation& conversation, const RowFormatOptions& options,
-                             ChatMask mask) {
-  if (options.chat == nullptr) {
-    throw DataError(
-        "conversations need a chat template, and the model directory has none "
-        "(chat_template.jinja, or chat_template in tokenizer_config.json); give one with "
-        "data.chat_template");
-  }
-  EncodedChat encoded;
-  try {
-    encoded =
-        ChatEncoder(options.tokenizer, options.chat)
-            .encode(conversation.messages,
-                    {.tools = conversation.tools, .arguments = options.template_arguments}, mask);
-  } catch (const ChatProblem& problem) {
-    throw RowProblem(problem.what());
-  }
+Document document_of(EncodedChat encoded, const RowFormatOptions& options) {
   check_ids_of_text(encoded.ids, options);
   Document document;
   document.labels.assign(encoded.ids.size(), kNotTrained);
@@ -56,11 +40,35 @@ Document encode_conversation(const Conversation& conversation, const RowFormatOp
   return document;
 }
 
+std::vector<Document> encode_conversation(const Conversation& conversation,
+                                          const RowFormatOptions& options, ChatMask mask) {
+  if (options.chat == nullptr) {
+    throw DataError(
+        "conversations need a chat template, and the model directory has none "
+        "(chat_template.jinja, or chat_template in tokenizer_config.json); give one with "
+        "data.chat_template");
+  }
+  ChatVariables variables{.tools = conversation.tools, .arguments = options.template_arguments};
+  for (const auto& [name, value] : conversation.arguments.items()) {
+    variables.arguments[name] = value;
+  }
+  std::vector<Document> documents;
+  try {
+    const ChatEncoder encoder(options.tokenizer, options.chat);
+    for (EncodedChat& encoded : encoder.encode(conversation.messages, variables, mask)) {
+      documents.push_back(document_of(std::move(encoded), options));
+    }
+  } catch (const ChatProblem& problem) {
+    throw RowProblem(problem.what());
+  }
+  return documents;
+}
+
 class MessagesFormat : public RowFormat {
  public:
   explicit MessagesFormat(const RowFormatOptions& options) : options_(options) {}
   std::string_view name() const override { return "messages"; }
-  Document read_row(const Json& row) const override {
+  std::vector<Document> read_row(const Json& row) const override {
     return encode_conversation(read_conversation(row, options_), options_,
                                chat_mask(options_.mask, ChatMask::kAssistant));
   }
@@ -109,12 +117,12 @@ class PromptFormat : public RowFormat {
   explicit PromptFormat(const RowFormatOptions& options) : options_(options) {}
   std::string_view name() const override { return "prompt-completion"; }
 
-  Document read_row(const Json& row) const override {
+  std::vector<Document> read_row(const Json& row) const override {
     const PromptRow read = members_of(row);
-    if (read.prompt->is_array() && read.completion->is_array()) return read_messages(read);
+    if (read.prompt->is_array() && read.completion->is_array()) return read_messages(row, read);
     const std::string& prompt = required_text(*read.prompt, read.prompt_key);
     const std::string& completion = required_text(*read.completion, read.completion_key);
-    return encode(fill(pattern_of(read), prompt, read.context), completion);
+    return {encode(fill(pattern_of(read), prompt, read.context), completion)};
   }
 
  private:
@@ -152,12 +160,13 @@ class PromptFormat : public RowFormat {
   }
 
   // Both members are parts of one conversation.
-  Document read_messages(const PromptRow& read) const {
-    Json joined = *read.prompt;
-    for (const Json& message : *read.completion) joined.push_back(message);
+  std::vector<Document> read_messages(const Json& row, const PromptRow& read) const {
     RowFormatOptions options = options_;
     options.keys["messages"] = "messages";
-    const Conversation conversation = read_conversation({{"messages", std::move(joined)}}, options);
+    Json whole = row;
+    whole["messages"] = *read.prompt;
+    for (const Json& message : *read.completion) whole["messages"].push_back(message);
+    const Conversation conversation = read_conversation(whole, options);
     return encode_conversation(conversation, options_,
                                chat_mask(options_.mask, ChatMask::kCompletion));
   }

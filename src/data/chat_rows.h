@@ -10,8 +10,9 @@ namespace longshore {
 
 // A conversation in the shape that chat templates read.
 struct Conversation {
-  Json messages = Json::array();  // role, content, tool_calls, ...
-  Json tools = nullptr;           // an array, or null
+  Json messages = Json::array();    // role, content, tool_calls, ...
+  Json tools = nullptr;             // an array, or null
+  Json arguments = Json::object();  // the row's own for the template: chat_template_kwargs
 };
 
 // Reads {"messages": [...], "tools": [...]} as OpenAI writes them, or {"conversations": [{"from",

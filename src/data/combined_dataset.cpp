@@ -40,7 +40,30 @@ std::vector<int64_t> everything(int64_t count) {
   return without(count, {});
 }
 
-// The documents of a file that belong to the part.
+// The first documents of a file's rows, and the number of documents behind them.
+std::vector<int64_t> rows_of(const Dataset& file) {
+  std::vector<int64_t> begins;
+  for (int64_t document = 0; document < file.document_count(); ++document) {
+    if (!file.row_goes_on(document)) begins.push_back(document);
+  }
+  begins.push_back(file.document_count());
+  return begins;
+}
+
+std::vector<int64_t> documents_of(const std::vector<int64_t>& rows,
+                                  const std::vector<int64_t>& begins) {
+  std::vector<int64_t> documents;
+  documents.reserve(rows.size());
+  for (const int64_t row : rows) {
+    const auto begin = begins.begin() + row;
+    for (int64_t document = *begin; document < *(begin + 1); ++document) {
+      documents.push_back(document);
+    }
+  }
+  return documents;
+}
+
+// The rows of a file that belong to the part.
 std::vector<int64_t> part_of(int64_t count, const HoldOut& hold_out, int64_t file) {
   if (hold_out.part == HoldOut::Part::kEverything || count == 0) return everything(count);
   const auto wanted = static_cast<int64_t>(std::llround(hold_out.fraction * count));
@@ -50,19 +73,19 @@ std::vector<int64_t> part_of(int64_t count, const HoldOut& hold_out, int64_t fil
   return hold_out.part == HoldOut::Part::kHeldOut ? held_out : without(count, held_out);
 }
 
-std::vector<int64_t> repeated(const std::vector<int64_t>& documents, double weight, uint64_t seed,
+std::vector<int64_t> repeated(const std::vector<int64_t>& rows, double weight, uint64_t seed,
                               int64_t file) {
   const double whole = std::floor(weight);
-  const auto count = static_cast<int64_t>(documents.size());
+  const auto count = static_cast<int64_t>(rows.size());
   std::vector<int64_t> chosen;
   for (int64_t copy = 0; copy < static_cast<int64_t>(whole); ++copy) {
-    chosen.insert(chosen.end(), documents.begin(), documents.end());
+    chosen.insert(chosen.end(), rows.begin(), rows.end());
   }
   const auto rest =
       static_cast<int64_t>(std::llround((weight - whole) * static_cast<double>(count)));
   if (count == 0) return chosen;
   for (const int64_t i : pick(count, rest, seed, IndexPermutation::Purpose::kWeight, file)) {
-    chosen.push_back(documents[static_cast<size_t>(i)]);
+    chosen.push_back(rows[static_cast<size_t>(i)]);
   }
   return chosen;
 }
@@ -80,8 +103,11 @@ CombinedDataset::CombinedDataset(std::vector<std::shared_ptr<const Dataset>> fil
     part.begin = count_;
     part.all = weight == 1.0 && hold_out.part == HoldOut::Part::kEverything;
     if (!part.all) {
-      part.chosen = repeated(part_of(count, hold_out, static_cast<int64_t>(i)), weight,
-                             hold_out.seed, static_cast<int64_t>(i));
+      const auto number = static_cast<int64_t>(i);
+      const std::vector<int64_t> begins = rows_of(*files[i]);
+      const auto rows = static_cast<int64_t>(begins.size()) - 1;
+      part.chosen = documents_of(
+          repeated(part_of(rows, hold_out, number), weight, hold_out.seed, number), begins);
     }
     count_ += part.all ? count : static_cast<int64_t>(part.chosen.size());
     const std::array<uint64_t, 2> facts = {
@@ -116,6 +142,11 @@ int64_t CombinedDataset::document_tokens(int64_t document) const {
 int64_t CombinedDataset::document_trained_tokens(int64_t document) const {
   const Place place = place_of(document);
   return place.file->document_trained_tokens(place.document);
+}
+
+bool CombinedDataset::row_goes_on(int64_t document) const {
+  const Place place = place_of(document);
+  return place.file->row_goes_on(place.document);
 }
 
 void CombinedDataset::append_document(int64_t document, std::vector<int64_t>& tokens,

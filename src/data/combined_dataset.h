@@ -10,18 +10,19 @@
 
 namespace longshore {
 
-// Documents of every file that are held out: chosen by the seed, the same in both parts.
+// Rows of every file that are held out: chosen by the seed, the same in both parts. The documents
+// of a row stay together.
 struct HoldOut {
   enum class Part : uint8_t { kEverything, kTrained, kHeldOut };
   Part part = Part::kEverything;
-  double fraction = 0.0;  // of each file's documents; at least one where it is above 0
+  double fraction = 0.0;  // of each file's rows; at least one where it is above 0
   uint64_t seed = 0;
 };
 
 class CombinedDataset : public Dataset {
  public:
-  // `weights`: one for each file, or empty. 2.5 = every document twice, and a half of them, chosen
-  // by `hold_out.seed`, once more. DataError where no document is left.
+  // `weights`: one for each file, or empty. 2.5 = every row twice, and a half of them, chosen by
+  // `hold_out.seed`, once more. DataError where no document is left.
   CombinedDataset(std::vector<std::shared_ptr<const Dataset>> files,
                   const std::vector<double>& weights, const HoldOut& hold_out);
 
@@ -30,6 +31,7 @@ class CombinedDataset : public Dataset {
   int64_t document_trained_tokens(int64_t document) const override;
   void append_document(int64_t document, std::vector<int64_t>& tokens,
                        std::vector<int64_t>& targets) const override;
+  bool row_goes_on(int64_t document) const override;
   uint64_t fingerprint() const override { return fingerprint_; }
 
  private:

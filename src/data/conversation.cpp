@@ -47,8 +47,8 @@ void check_role(const std::string& role, const std::string& place) {
                                     : ", did you mean \"" + nearest + "\"?"));
 }
 
-// Parts of a content as one text; only texts can be trained on.
-std::string join_parts(const Json& parts, const std::string& place) {
+// The text of a content's parts; only texts can be trained on.
+std::string text_of_parts(const Json& parts, const std::string& place) {
   std::string text;
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string part = place_of(place, i);
@@ -77,10 +77,10 @@ Json read_content(const Json& message, const std::string& place, bool may_lack) 
     throw RowProblem(where + ": expected a string, found " +
                      (content == message.end() ? "nothing" : "null"));
   }
-  std::string text =
-      content->is_array() ? join_parts(*content, where) : required_text(*content, where, true);
+  const std::string text =
+      content->is_array() ? text_of_parts(*content, where) : required_text(*content, where, true);
   if (is_blank(text) && !may_lack) throw RowProblem(where + ": the message is empty");
-  return text;
+  return *content;
 }
 
 // Arguments as objects, as serving programs hand them to templates.
@@ -214,6 +214,20 @@ Json read_tools(const Json& row, const RowFormatOptions& options) {
   return tools.empty() ? Json(nullptr) : tools;
 }
 
+// What the row gives the template besides, as TRL has it.
+Json read_arguments(const Json& row) {
+  const auto found = row.find("chat_template_kwargs");
+  if (found == row.end() || found->is_null()) return Json::object();
+  if (!found->is_object()) {
+    throw RowProblem("chat_template_kwargs: expected an object, found " + article_and_type(*found));
+  }
+  Json given = Json::object();
+  for (const auto& [name, value] : found->items()) {
+    if (!value.is_null()) given[name] = value;
+  }
+  return given;
+}
+
 }  // namespace
 
 Conversation read_conversation(const Json& row, const RowFormatOptions& options) {
@@ -240,6 +254,7 @@ Conversation read_conversation(const Json& row, const RowFormatOptions& options)
   check_order(messages, name);
   for (Json& message : messages) conversation.messages.push_back(std::move(message));
   conversation.tools = read_tools(row, options);
+  conversation.arguments = read_arguments(row);
   return conversation;
 }
 

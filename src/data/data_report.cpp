@@ -11,12 +11,14 @@ namespace {
 
 using Count = int64_t FileReport::*;
 
-constexpr std::array<std::pair<const char*, Count>, 8> kCounts = {
+constexpr std::array<std::pair<const char*, Count>, 10> kCounts = {
     {{"rows", &FileReport::rows},
      {"bad_rows", &FileReport::bad_rows},
      {"truncated", &FileReport::truncated},
      {"dropped", &FileReport::dropped},
      {"split", &FileReport::split},
+     {"resampled_rows", &FileReport::resampled_rows},
+     {"resampled_tokens", &FileReport::resampled_tokens},
      {"documents", &FileReport::documents},
      {"tokens", &FileReport::tokens},
      {"trained_tokens", &FileReport::trained_tokens}}};
@@ -74,6 +76,13 @@ std::vector<std::string> DataReport::lines() const {
     append_count(line, file.dropped, "dropped as too long");
     append_count(line, file.split, "split");
     lines.push_back(line);
+    if (file.resampled_rows > 0) {
+      lines.push_back(
+          file.path + ": " + std::to_string(file.resampled_rows) +
+          " conversations are several samples each, with " + std::to_string(file.resampled_tokens) +
+          " tokens more: the chat template writes earlier answers otherwise when messages follow, "
+          "and each answer is trained behind the text that the model sees when it is asked for it");
+    }
   }
   return lines;
 }

@@ -19,6 +19,10 @@ struct FileReport {
   int64_t truncated = 0;  // rows cut to max_tokens
   int64_t dropped = 0;    // rows left out because they were longer
   int64_t split = 0;      // rows cut into several documents
+  // Conversations that became several samples, because the chat template writes earlier answers
+  // otherwise when messages follow, and the tokens of all of them but the longest.
+  int64_t resampled_rows = 0;
+  int64_t resampled_tokens = 0;
   int64_t documents = 0;
   int64_t tokens = 0;          // in documents
   int64_t trained_tokens = 0;  // of them with a target

@@ -24,6 +24,9 @@ class Dataset {
   // that is the next token's label, or kNotTrained. The last position's target is kNotTrained.
   virtual void append_document(int64_t document, std::vector<int64_t>& tokens,
                                std::vector<int64_t>& targets) const = 0;
+  // Whether the document is of the same row of the data as the one before: such are held out, and
+  // repeated, together.
+  virtual bool row_goes_on(int64_t /*document*/) const { return false; }
   // Equal for equal documents in equal order: tells on resume whether the data is still the same.
   virtual uint64_t fingerprint() const = 0;
 };

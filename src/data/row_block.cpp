@@ -37,14 +37,12 @@ int64_t add_document(std::span<const TokenId> tokens, std::span<const TokenId> l
   return trained;
 }
 
-int64_t add_pieces(const Document& document, size_t piece, TokenizedBlock& block) {
+void add_pieces(const Document& document, size_t piece, TokenizedBlock& block) {
   const std::span<const TokenId> tokens(document.tokens), labels(document.labels);
-  int64_t trained = 0;
   for (size_t first = 0; first < tokens.size(); first += piece) {
     const size_t count = std::min(piece, tokens.size() - first);
-    trained += add_document(tokens.subspan(first, count), labels.subspan(first, count), block);
+    add_document(tokens.subspan(first, count), labels.subspan(first, count), block);
   }
-  return trained;
 }
 
 std::string limit_of(size_t max_tokens) {
@@ -58,13 +56,8 @@ std::string too_many(size_t tokens, size_t max_tokens) {
   return std::to_string(tokens) + " tokens, more than " + limit_of(max_tokens) + kOverlongHelp;
 }
 
-// What truncation left of a document.
-void take_beginning(std::span<const TokenId> tokens, std::span<const TokenId> labels,
-                    TokenizedBlock& block) {
-  if (add_document(tokens, labels, block) == 0) {
-    throw RowProblem("no trained token is left after truncation to " + limit_of(tokens.size()));
-  }
-  ++block.counts.truncated;
+[[noreturn]] void refuse_truncated(size_t max_tokens) {
+  throw RowProblem("no trained token is left after truncation to " + limit_of(max_tokens));
 }
 
 }  // namespace
@@ -142,35 +135,55 @@ void RowTokenizer::bad_row(int64_t line, const std::string& what, TokenizedBlock
   if (data_->bad_rows == DataSection::BadRows::kError) block.problems.push_back({line, what});
 }
 
-void RowTokenizer::take(Document document, int64_t line, TokenizedBlock& block) const {
-  const auto tokens = static_cast<int64_t>(document.tokens.size());
-  block.counts.longest_row_tokens = std::max(block.counts.longest_row_tokens, tokens);
-  if (tokens > data_->max_tokens) {
-    take_overlength(document, line, block);
-  } else if (add_document(document.tokens, document.labels, block) == 0) {
+void RowTokenizer::take(std::vector<Document> documents, int64_t line,
+                        TokenizedBlock& block) const {
+  int64_t tokens = 0, longest = 0;
+  for (const Document& document : documents) {
+    const auto length = static_cast<int64_t>(document.tokens.size());
+    tokens += length;
+    longest = std::max(longest, length);
+  }
+  FileReport& counts = block.counts;
+  counts.longest_row_tokens = std::max(counts.longest_row_tokens, longest);
+  const bool too_long = longest > data_->max_tokens;
+  if (too_long && data_->overlength == DataSection::Overlength::kError) {
+    block.problems.push_back(
+        {line, too_many(static_cast<size_t>(longest), static_cast<size_t>(data_->max_tokens))});
+    return;
+  }
+  const size_t first = block.tokens.lengths.size();
+  for (Document& document : documents) take_one(document, block);
+  const size_t added = block.tokens.lengths.size() - first;
+  const bool dropped = too_long && data_->overlength == DataSection::Overlength::kDrop;
+  const bool truncated = too_long && data_->overlength == DataSection::Overlength::kTruncate;
+  if (added == 0 && !dropped) {
+    if (truncated) refuse_truncated(static_cast<size_t>(data_->max_tokens));
     throw RowProblem("no token is trained");
   }
+  counts.dropped += dropped ? 1 : 0;
+  counts.truncated += truncated ? 1 : 0;
+  counts.split += too_long && !dropped && !truncated ? 1 : 0;
+  if (documents.size() == 1) return;
+  // Pieces of a long document may be held out apart; samples of one conversation may not.
+  for (size_t d = first + 1; d < first + added; ++d) block.tokens.rows_go_on.push_back(d);
+  ++counts.resampled_rows;
+  counts.resampled_tokens += tokens - longest;
 }
 
-void RowTokenizer::take_overlength(Document& document, int64_t line, TokenizedBlock& block) const {
+void RowTokenizer::take_one(Document& document, TokenizedBlock& block) const {
   const auto max_tokens = static_cast<size_t>(data_->max_tokens);
-  switch (data_->overlength) {
-    case DataSection::Overlength::kError:
-      block.problems.push_back({line, too_many(document.tokens.size(), max_tokens)});
-      return;
-    case DataSection::Overlength::kDrop:
-      ++block.counts.dropped;
-      return;
-    case DataSection::Overlength::kTruncate:
-      document.tokens.resize(max_tokens);
-      document.labels.resize(max_tokens);
-      take_beginning(document.tokens, document.labels, block);
-      return;
-    case DataSection::Overlength::kSplit:
-      if (add_pieces(document, max_tokens, block) == 0) throw RowProblem("no token is trained");
-      ++block.counts.split;
-      return;
+  const bool too_long = document.tokens.size() > max_tokens;
+  if (too_long && data_->overlength == DataSection::Overlength::kDrop) return;
+  if (too_long && data_->overlength == DataSection::Overlength::kSplit) {
+    add_pieces(document, max_tokens, block);
+    return;
   }
+  if (too_long) {
+    LONGSHORE_CHECK(data_->overlength == DataSection::Overlength::kTruncate);
+    document.tokens.resize(max_tokens);
+    document.labels.resize(max_tokens);
+  }
+  add_document(document.tokens, document.labels, block);
 }
 
 void LongText::add(std::span<const TokenId> ids) {
@@ -206,7 +219,8 @@ void LongText::finish() {
     if (trained_ == 0) throw RowProblem("no token is trained");
     block.counts.split = given_ ? 1 : 0;
   } else if (data.overlength == DataSection::Overlength::kTruncate) {
-    take_beginning(pending_, pending_, block);
+    if (add_document(pending_, pending_, block) == 0) refuse_truncated(pending_.size());
+    ++block.counts.truncated;
   } else {
     LONGSHORE_CHECK(data.overlength == DataSection::Overlength::kDrop);
     ++block.counts.dropped;

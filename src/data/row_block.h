@@ -62,13 +62,13 @@ class RowTokenizer {
       : data_(data), format_(format), options_(options) {}
 
   TokenizedBlock tokenize(const RowBlock& block) const;
-  // One document into a block: cut, left out or refused where it is too long.
-  void take(Document document, int64_t line, TokenizedBlock& block) const;
+  // The documents of a row into a block: each cut, left out or refused where it is too long.
+  void take(std::vector<Document> documents, int64_t line, TokenizedBlock& block) const;
   void bad_row(int64_t line, const std::string& what, TokenizedBlock& block) const;
   const DataSection& data() const { return *data_; }
 
  private:
-  void take_overlength(Document& document, int64_t line, TokenizedBlock& block) const;
+  void take_one(Document& document, TokenizedBlock& block) const;
 
   const DataSection* data_;
   const RowFormat* format_;

@@ -1,5 +1,7 @@
 #include "data/row_format.h"
 
+#include <utility>
+
 #include "base/errors.h"
 #include "data/chat_rows.h"
 #include "data/dataset.h"
@@ -73,7 +75,7 @@ class TokensFormat : public RowFormat {
   explicit TokensFormat(const RowFormatOptions& options) : options_(options) {}
   std::string_view name() const override { return "tokens"; }
 
-  Document read_row(const Json& row) const override {
+  std::vector<Document> read_row(const Json& row) const override {
     Document document;
     const std::string key = options_.name_of("input_ids");
     document.tokens =
@@ -84,7 +86,7 @@ class TokensFormat : public RowFormat {
     if (labels == row.end() || labels->is_null()) {
       refuse_mask_without_answers(options_);
       document.labels = document.tokens;
-      return document;
+      return {std::move(document)};
     }
     document.labels =
         read_ids(*labels, options_.name_of("labels"), options_.model_vocabulary_size, true);
@@ -92,7 +94,7 @@ class TokensFormat : public RowFormat {
       throw RowProblem("labels: " + std::to_string(document.labels.size()) + " of them for " +
                        std::to_string(document.tokens.size()) + " input_ids");
     }
-    return document;
+    return {std::move(document)};
   }
 
  private:
@@ -104,9 +106,9 @@ class TextFormat : public RowFormat {
   explicit TextFormat(const RowFormatOptions& options) : options_(options) {}
   std::string_view name() const override { return "text"; }
 
-  Document read_row(const Json& row) const override {
+  std::vector<Document> read_row(const Json& row) const override {
     const std::string key = options_.name_of("text");
-    return read_text(required_text(required_member(row, key), key), options_);
+    return {read_text(required_text(required_member(row, key), key), options_)};
   }
 
  private:

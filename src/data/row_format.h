@@ -51,8 +51,9 @@ class RowFormat {
  public:
   virtual ~RowFormat() = default;
   virtual std::string_view name() const = 0;
-  // RowProblem for a row that is none.
-  virtual Document read_row(const Json& row) const = 0;
+  // At least one document: a conversation may be several samples. RowProblem for a row that is
+  // none.
+  virtual std::vector<Document> read_row(const Json& row) const = 0;
 };
 
 // Rows of the given format, never kAuto. DataError where the format needs a tokenizer and there is

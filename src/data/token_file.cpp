@@ -62,9 +62,9 @@ TokenFile::TokenFile(const std::string& path, UniqueFd use) : use_(std::move(use
   fingerprint_ = hash64(std::as_bytes(checksums_));
   checked_ = std::make_unique<std::atomic<bool>[]>(pieces);
   check_bytes(header_.ends_offset, header_.checksums_offset);
-  for (size_t d = 0; d < ends_.size(); ++d) {
-    const bool grows = ends_[d] > (d == 0 ? 0 : ends_[d - 1]);
-    if (!grows || ends_[d] > header_.tokens) refuse("document " + std::to_string(d) + " is wrong");
+  for (int64_t d = 0; d < document_count(); ++d) {
+    const bool right = end_of(d) > begin_of(d) && end_of(d) <= header_.tokens;
+    if (!right || (d == 0 && row_goes_on(d))) refuse("document " + std::to_string(d) + " is wrong");
   }
 }
 
@@ -118,23 +118,27 @@ void TokenFile::verify() const {
 uint64_t TokenFile::begin_of(int64_t document) const {
   LONGSHORE_CHECK(document >= 0 && document < document_count())
       << document << " of " << document_count();
-  return document == 0 ? 0 : ends_[static_cast<size_t>(document) - 1];
+  return document == 0 ? 0 : end_of(document - 1);
+}
+
+bool TokenFile::row_goes_on(int64_t document) const {
+  return (ends_[static_cast<size_t>(document)] & kRowGoesOn) != 0;
 }
 
 int64_t TokenFile::document_tokens(int64_t document) const {
   const uint64_t begin = begin_of(document);
-  return static_cast<int64_t>(ends_[static_cast<size_t>(document)] - begin);
+  return static_cast<int64_t>(end_of(document) - begin);
 }
 
 std::span<const TokenId> TokenFile::ids(int64_t document) const {
-  const uint64_t begin = begin_of(document), end = ends_[static_cast<size_t>(document)];
+  const uint64_t begin = begin_of(document), end = end_of(document);
   check_bytes(header_.ids_offset + 4 * begin, header_.ids_offset + 4 * end);
   check_bytes(header_.mask_offset + begin / 8, header_.mask_offset + (end + 7) / 8);
   return ids_.subspan(begin, end - begin);
 }
 
 int64_t TokenFile::document_trained_tokens(int64_t document) const {
-  const uint64_t begin = begin_of(document), end = ends_[static_cast<size_t>(document)];
+  const uint64_t begin = begin_of(document), end = end_of(document);
   check_bytes(header_.mask_offset + begin / 8, header_.mask_offset + (end + 7) / 8);
   int64_t count = 0;
   for (uint64_t token = begin; token < end; ++token) count += trained(token) ? 1 : 0;

@@ -4,7 +4,7 @@
 // Little-endian. Everything but the header is covered by checksums of pieces of 1 MiB; a piece is
 // checked before its first use. Offsets are from the start of the file:
 //     0  magic "LNGSHTOK"              72  offset of ids: int32 each
-//     8  u32 version (1), u32 0        80  offset of the mask: bit t of byte t / 8
+//     8  u32 version (2), u32 0        80  offset of the mask: bit t of byte t / 8
 //    16  vocabulary size of the model  88  offset of document ends: u64 each, in tokens
 //    24  fingerprint of the tokenizer  96  offset of other targets: {u64 token, i32 target, u32 0}
 //    32  key of the cache entry       104  offset of the report, JSON
@@ -13,7 +13,8 @@
 //    56  documents                    128  tokens of the longest document
 //    64  other targets                136  checksum of the header up to here
 // The header fills 4096 bytes, sections begin on 64. A target is the next token, unless it is
-// listed among the other targets (labels of token rows may be any tokens).
+// listed among the other targets (labels of token rows may be any tokens). The highest bit of a
+// document's end says that the document is of the same row as the one before.
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,8 @@ namespace longshore {
 
 inline constexpr Bytes kTokenHeaderBytes = 4096;
 inline constexpr Bytes kTokenPieceBytes = kMiB;
-inline constexpr uint32_t kTokenFileVersion = 1;
+inline constexpr uint32_t kTokenFileVersion = 2;
+inline constexpr uint64_t kRowGoesOn = uint64_t{1} << 63;
 
 // The numbers of the header, in its order from offset 16.
 struct TokenFileHeader {
@@ -72,6 +74,7 @@ class TokenFile : public Dataset {
   int64_t document_trained_tokens(int64_t document) const override;
   void append_document(int64_t document, std::vector<int64_t>& tokens,
                        std::vector<int64_t>& targets) const override;
+  bool row_goes_on(int64_t document) const override;
   uint64_t fingerprint() const override { return fingerprint_; }
 
   const TokenFileHeader& header() const { return header_; }
@@ -88,6 +91,9 @@ class TokenFile : public Dataset {
   void check_layout() const;
   void check_bytes(uint64_t begin, uint64_t end) const;
   uint64_t begin_of(int64_t document) const;
+  uint64_t end_of(int64_t document) const {
+    return ends_[static_cast<size_t>(document)] & ~kRowGoesOn;
+  }
   bool trained(uint64_t token) const { return (mask_[token / 8] >> (token % 8) & 1) != 0; }
 
   UniqueFd use_;

@@ -18,6 +18,7 @@ struct TokenBlock {
   std::vector<TokenId> ids;
   std::vector<uint8_t> trained;     // one for each id: a target is learned there
   std::vector<uint64_t> lengths;    // of the documents
+  std::vector<size_t> rows_go_on;   // documents of the same row as the one before, ascending
   std::vector<OtherTarget> others;  // `token` counts from the block's first id
 };
 

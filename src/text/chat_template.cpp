@@ -1,5 +1,7 @@
 #include "text/chat_template.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <utility>
 
@@ -23,33 +25,67 @@ struct Sources {
   std::string origin;
 };
 
+constexpr const char* kTemplatesFolder = "additional_chat_templates";
+
+void take_named(const std::string& name, std::string text, Sources& sources) {
+  if (name == "default") {
+    sources.ordinary = std::move(text);
+  } else if (name == "tool_use") {
+    sources.tool_use = std::move(text);
+  }
+}
+
+void require_default(const Sources& sources) {
+  if (sources.ordinary) return;
+  throw DataError(sources.origin +
+                  ": chat_template: none of its templates is named \"default\"; choose one and "
+                  "give it as a file with data.chat_template");
+}
+
 // A list of named templates: {"name": "tool_use", "template": "..."}.
-void take_named(const Json& list, Sources& sources) {
+void take_list(const Json& list, Sources& sources) {
   for (const Json& entry : list) {
     if (!entry.is_object() || !entry.contains("name") || !entry.contains("template") ||
         !entry["name"].is_string() || !entry["template"].is_string()) {
       throw DataError(sources.origin + ": chat_template: an entry has no name and template");
     }
-    const std::string name = entry["name"].get<std::string>();
-    if (name == "default") sources.ordinary = entry["template"].get<std::string>();
-    if (name == "tool_use") sources.tool_use = entry["template"].get<std::string>();
+    take_named(entry["name"].get<std::string>(), entry["template"].get<std::string>(), sources);
   }
-  if (!sources.ordinary) {
-    throw DataError(sources.origin +
-                    ": chat_template: none of its templates is named \"default\"; choose one and "
-                    "give it as a file with data.chat_template");
+  require_default(sources);
+}
+
+// Templates in files of their own, which come before those of the configuration.
+bool take_files(const fs::path& directory, Sources& sources) {
+  std::error_code ignored;
+  bool any = false;
+  const fs::path folder = directory / kTemplatesFolder;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() != ".jinja" || !entry.is_regular_file(ignored)) continue;
+    any = true;
+    sources.origin = folder.string();
+    const std::string name = entry.path().stem().string();
+    if (name != "default" && name != "tool_use") continue;
+    take_named(name, read_whole_file(entry.path().string(), kMaxTemplateBytes), sources);
   }
+  const fs::path own = directory / "chat_template.jinja";
+  if (fs::exists(own, ignored)) {
+    any = true;
+    sources.origin = own.string();
+    if (!sources.ordinary) sources.ordinary = read_whole_file(sources.origin, kMaxTemplateBytes);
+  }
+  if (any) require_default(sources);
+  return any;
 }
 
 Sources find_sources(const fs::path& directory, const std::string& file) {
   Sources sources;
-  std::error_code ignored;
-  const fs::path own = directory / "chat_template.jinja";
-  if (!file.empty() || fs::exists(own, ignored)) {
-    sources.origin = file.empty() ? own.string() : file;
-    sources.ordinary = read_whole_file(sources.origin, kMaxTemplateBytes);
+  if (!file.empty()) {
+    sources.origin = file;
+    sources.ordinary = read_whole_file(file, kMaxTemplateBytes);
     return sources;
   }
+  if (take_files(directory, sources)) return sources;
+  std::error_code ignored;
   const fs::path config_path = directory / "tokenizer_config.json";
   if (!fs::exists(config_path, ignored)) return sources;
   sources.origin = config_path.string();
@@ -61,15 +97,27 @@ Sources find_sources(const fs::path& directory, const std::string& file) {
   if (found->is_string()) {
     sources.ordinary = found->get<std::string>();
   } else if (found->is_array()) {
-    take_named(*found, sources);
+    take_list(*found, sources);
   } else {
     throw DataError(sources.origin + ": chat_template: expected a string");
   }
   return sources;
 }
 
+// Reasoning has three names; transformers gives it under the two that templates read.
+void name_reasoning(Json& message) {
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const auto found = message.find(name);
+    if (found == message.end()) continue;
+    Json reasoning = *found;
+    if (!message.contains("thinking")) message["thinking"] = reasoning;
+    message["reasoning_content"] = std::move(reasoning);
+    return;
+  }
+}
+
 // transformers gives templates messages without the keys that are null.
-Json without_nulls(const Json& messages) {
+Json as_templates_read(const Json& messages) {
   Json kept = Json::array();
   for (const Json& message : messages) {
     if (!message.is_object()) {
@@ -80,6 +128,7 @@ Json without_nulls(const Json& messages) {
     for (const auto& [key, value] : message.items()) {
       if (!value.is_null()) copy[key] = value;
     }
+    name_reasoning(copy);
     kept.push_back(std::move(copy));
   }
   return kept;
@@ -115,6 +164,7 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& directory,
   if (sources.tool_use) {
     chat.tool_use_ = parse(*sources.tool_use, tokenizer, options.date, sources.origin);
     chat.fingerprint_ ^= hash64("tool_use" + *sources.tool_use);
+    chat.tool_parts_ = chat.prints_parts(true);
   }
   return chat;
 }
@@ -124,6 +174,8 @@ ChatTemplate ChatTemplate::from_text(const std::string& source, const Tokenizer&
   ChatTemplate chat;
   chat.default_ = parse(source, tokenizer, date, origin);
   chat.fingerprint_ = hash64(chat.uses_date() ? date + source : source);
+  chat.parts_ = chat.tool_parts_ = chat.prints_parts(false);
+  chat.unasked_opening_ = chat.find_unasked_opening();
   return chat;
 }
 
@@ -135,6 +187,61 @@ bool ChatTemplate::has_generation(bool with_tools) const {
   return tokc_chat_has_generation(chat_for(with_tools)) != 0;
 }
 
+// Asked with a conversation of two words.
+bool ChatTemplate::prints_parts(bool with_tools) const {
+  const auto asked = [&](bool parts) -> std::optional<std::string> {
+    Json messages = Json::array();
+    for (const auto& [role, word] : {std::pair("user", "wherefore"), {"assistant", "therefore"}}) {
+      const Json content =
+          parts ? Json::array({Json{{"type", "text"}, {"text", word}}}) : Json(word);
+      messages.push_back({{"role", role}, {"content", content}});
+    }
+    ChatVariables variables;
+    if (with_tools) variables.tools = Json::array();
+    try {
+      return render(messages, variables).text;
+    } catch (const ChatProblem&) {
+      return std::nullopt;
+    }
+  };
+  const std::optional<std::string> joined = asked(false), parts = asked(true);
+  return !joined || parts == joined;
+}
+
+// Asked with a conversation of three words. What lies between an answer and the next question is
+// the end of the one and the head of the other, with which the first question begins too; so the
+// answer's end is known, and what follows it in a text of two messages is an opening.
+std::string ChatTemplate::find_unasked_opening() const {
+  constexpr std::array<std::string_view, 3> kWords = {"wherefore", "therefore", "whither"};
+  Json messages = Json::array();
+  std::array<std::string, 3> texts;
+  try {
+    for (size_t i = 0; i < kWords.size(); ++i) {
+      messages.push_back({{"role", i == 1 ? "assistant" : "user"}, {"content", kWords[i]}});
+      texts[i] = render(messages, {}).text;
+      if (i == 0 &&
+          texts[i] != render(messages, ChatVariables{.add_generation_prompt = true}).text) {
+        return {};
+      }
+    }
+  } catch (const ChatProblem&) {
+    return {};
+  }
+  const size_t question = texts[0].find(kWords[0]), answer = texts[1].rfind(kWords[1]);
+  const size_t earlier = texts[2].rfind(kWords[1]), next = texts[2].rfind(kWords[2]);
+  const size_t behind = earlier + kWords[1].size();
+  if (std::max({question, answer, earlier, next}) == std::string::npos || next < behind) return {};
+  const std::string_view head = std::string_view(texts[0]).substr(0, question);
+  const std::string_view between = std::string_view(texts[2]).substr(behind, next - behind);
+  const auto [common, ignored] =
+      std::mismatch(between.rbegin(), between.rend(), head.rbegin(), head.rend());
+  const std::string_view end(between.begin(), common.base());
+  std::string rest = texts[1].substr(answer + kWords[1].size());
+  if (!rest.starts_with(end)) return {};
+  rest.erase(0, end.size());
+  return texts[0].ends_with(rest) ? rest : std::string();
+}
+
 bool ChatTemplate::uses_date() const {
   return tokc_chat_uses_date(default_.get()) != 0 ||
          (tool_use_ && tokc_chat_uses_date(tool_use_.get()) != 0);
@@ -142,7 +249,7 @@ bool ChatTemplate::uses_date() const {
 
 RenderedChat ChatTemplate::render(const Json& messages, const ChatVariables& variables) const {
   Json context = variables.arguments;
-  context["messages"] = without_nulls(messages);
+  context["messages"] = as_templates_read(messages);
   context["tools"] = variables.tools;
   context["add_generation_prompt"] = variables.add_generation_prompt;
   const std::string json = context.dump();

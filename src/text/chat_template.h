@@ -42,8 +42,9 @@ struct ChatTemplateOptions {
 
 class ChatTemplate {
  public:
-  // chat_template.jinja, else the chat_template of tokenizer_config.json; nullopt where the
-  // directory has neither. Special tokens get the names they have in `tokenizer`. DataError for a
+  // As transformers chooses: chat_template.jinja and additional_chat_templates/NAME.jinja, else the
+  // chat_template of tokenizer_config.json, which may be a list of named ones; nullopt where the
+  // directory has none. Special tokens get the names they have in `tokenizer`. DataError for a
   // template that cannot be read.
   static std::optional<ChatTemplate> load(const std::string& directory, const Tokenizer& tokenizer,
                                           const ChatTemplateOptions& options);
@@ -60,6 +61,12 @@ class ChatTemplate {
   // Whether {% generation %} blocks say what the model writes; with tools another template may
   // serve.
   bool has_generation(bool with_tools) const;
+  // Whether contents that are lists of parts are written as their texts. Many templates print such
+  // a list as Python does, leave it out, or fail: they want the joined text.
+  bool reads_parts(bool with_tools) const { return with_tools ? tool_parts_ : parts_; }
+  // What the template ends every text with, though nobody asks for an answer: the opening of one.
+  // Empty for most. Llama 3's first template has it.
+  const std::string& unasked_opening() const { return unasked_opening_; }
   bool uses_date() const;
   // Changes with the template's text and date.
   uint64_t fingerprint() const { return fingerprint_; }
@@ -73,9 +80,13 @@ class ChatTemplate {
   static Handle parse(const std::string& source, const Tokenizer& tokenizer,
                       const std::string& date, const std::string& origin);
   const tokc_chat* chat_for(bool with_tools) const;
+  bool prints_parts(bool with_tools) const;
+  std::string find_unasked_opening() const;
 
   Handle default_;
   Handle tool_use_;  // empty: the default serves
+  bool parts_ = true, tool_parts_ = true;
+  std::string unasked_opening_;
   uint64_t fingerprint_ = 0;
 };
 

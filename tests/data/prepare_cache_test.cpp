@@ -357,6 +357,36 @@ TEST_F(Combined, HoldsOutTheSameDocumentsThatItDoesNotTrain) {
   EXPECT_NE(texts({}, {.part = HoldOut::Part::kHeldOut, .fraction = 0.2, .seed = 4}), held);
 }
 
+// Goal: samples of one conversation are never trained and evaluated on, and are repeated together.
+TEST_F(Combined, KeepsTheSamplesOfAConversationTogether) {
+  const ChatTemplate forgets = ChatTemplate::from_text(
+      "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' and not loop.last %}-"
+      "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}",
+      letters(), "2024-07-26", "forgets");
+  options_.chat = &forgets;
+  options_.data.max_tokens = 4096;
+  std::string rows;
+  for (int row = 0; row < 20; ++row) {
+    const std::string name = std::to_string(row);
+    rows += "{\"messages\": [{\"role\": \"user\", \"content\": \"q" + name +
+            "\"}, {\"role\": \"assistant\", \"content\": \"a\"}, {\"role\": \"user\", "
+            "\"content\": \"r\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}\n";
+  }
+  options_.files = {files_.write("a.jsonl", rows)};
+  const auto held = texts({}, {.part = HoldOut::Part::kHeldOut, .fraction = 0.25, .seed = 3});
+  EXPECT_EQ(held.size(), 10u);
+  for (const std::string& text : held) {
+    const std::string question = text.substr(0, text.find("<assistant>"));
+    EXPECT_EQ(held.count(question + "<assistant>a"), 1u) << text;
+    EXPECT_EQ(held.count(question + "<assistant>-<user>r<assistant>b"), 1u) << text;
+  }
+  EXPECT_EQ(texts({1.5}, {}).size(), 60u);
+  const FileReport report = prepare_or_open(options_).report.files.at(0);
+  EXPECT_EQ(report.resampled_rows, 20);
+  EXPECT_GT(report.resampled_tokens, 20 * 16);
+}
+
 // Goal: files of the same length have random numbers of their own: not the same rows of each.
 TEST_F(Combined, HoldsOutOtherRowsOfEachFile) {
   std::string first, second;

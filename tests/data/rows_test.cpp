@@ -43,9 +43,33 @@ TEST_F(Rows, ReadsShareGptAndPartsAndOtherNames) {
                      "\"r\"}]") +
              "," + kAnswer);
   EXPECT_EQ(text_of(tokens_of(load(parts), 0)), "<user>qr\n<assistant>a</s>\n");
+  // A template that reads parts gets them as they are.
+  const ChatTemplate reads = ChatTemplate::from_text(
+      "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
+      "{% for part in m.content %}{{ part.text }}{{ part.mark }}{% endfor %}{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}",
+      letters(), "2024-07-26", "reads");
+  options_.chat = &reads;
+  const std::string marked = dialog(
+      message("user", "[{\"type\": \"text\", \"text\": \"q\", \"mark\": \"!\"}]") + "," + kAnswer);
+  EXPECT_EQ(text_of(tokens_of(load(marked), 0)), "<user>q!<assistant>a");
+  options_.chat = &plain_chat();
   options_.data.keys = {"messages = \"dialog\""};
   const LoadedData renamed = load("{\"dialog\": [" + kQuestion + "," + kAnswer + "]}");
   EXPECT_EQ(learned(renamed, 0), "a</s>");
+}
+
+TEST_F(Rows, GivesTheTemplateWhatTheRowSays) {
+  const ChatTemplate asks = ChatTemplate::from_text(
+      "{{ mood }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}",
+      letters(), "2024-07-26", "asks");
+  options_.chat = &asks;
+  const std::string row = dialog(kQuestion + "," + kAnswer,
+                                 ", \"chat_template_kwargs\": {\"mood\": \"glad\", \"x\": null}");
+  EXPECT_EQ(text_of(tokens_of(load(row), 0)), "glad<user>q<assistant>a");
+  EXPECT_EQ(refusal(dialog(kQuestion + "," + kAnswer, ", \"chat_template_kwargs\": [1]")),
+            "rows.jsonl:1: chat_template_kwargs: expected an object, found an array");
 }
 
 TEST_F(Rows, TrainsCompletionsAndTheirEos) {

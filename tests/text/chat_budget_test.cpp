@@ -197,10 +197,12 @@ TEST(ChatBudget, VeryManyTurnsNeedMarksInTheTemplate) {
   if (!kSanitized) {
     EXPECT_THROW(encode(plain), ChatProblem);
   }
-  const EncodedChat marked = encode(
+  const std::vector<EncodedChat> marked = encode(
       "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
       "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}");
-  EXPECT_GT(std::count(marked.trained.begin(), marked.trained.end(), true), 200);
+  ASSERT_EQ(marked.size(), 1u);
+  const std::vector<bool>& trained = marked.front().trained;
+  EXPECT_GT(std::count(trained.begin(), trained.end(), true), 200);
 }
 
 }  // namespace

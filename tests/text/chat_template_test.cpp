@@ -44,14 +44,24 @@ std::string problem_of(const std::string& source, const Json& messages, ChatMask
   return "no problem";
 }
 
-std::string trained_text(const std::string& source, const Json& messages, ChatMask mask) {
+// What each sample trains.
+std::vector<std::string> trained_texts(const std::string& source, const Json& messages,
+                                       ChatMask mask) {
   const ChatTemplate chat = chat_of(source);
-  const EncodedChat encoded = ChatEncoder(&tokenizer(), &chat).encode(messages, {}, mask);
-  std::vector<TokenId> trained;
-  for (size_t t = 0; t < encoded.ids.size(); ++t) {
-    if (encoded.trained[t]) trained.push_back(encoded.ids[t]);
+  std::vector<std::string> texts;
+  for (const EncodedChat& encoded : ChatEncoder(&tokenizer(), &chat).encode(messages, {}, mask)) {
+    std::vector<TokenId> trained;
+    for (size_t t = 0; t < encoded.ids.size(); ++t) {
+      if (encoded.trained[t]) trained.push_back(encoded.ids[t]);
+    }
+    texts.push_back(tokenizer().decode(trained, /*skip_special=*/false));
   }
-  return tokenizer().decode(trained, /*skip_special=*/false);
+  return texts;
+}
+
+std::string trained_text(const std::string& source, const Json& messages, ChatMask mask) {
+  const std::vector<std::string> texts = trained_texts(source, messages, mask);
+  return texts.size() == 1 ? texts.front() : std::to_string(texts.size()) + " samples";
 }
 
 const Json kTwoTurns =
@@ -106,6 +116,17 @@ TEST_F(ChatTemplateFiles, ChoosesAmongNamedTemplatesByTools) {
   EXPECT_THROW(rendered(), DataError);
 }
 
+// Where transformers keeps named templates since its version 5.
+TEST_F(ChatTemplateFiles, TakesNamedTemplatesFromTheirFolder) {
+  std::filesystem::create_directories(directory_ + "/additional_chat_templates");
+  write("tokenizer_config.json", "{\"chat_template\": \"config\"}");
+  write("additional_chat_templates/tool_use.jinja", "tools {{ tools | length }}");
+  EXPECT_THROW(rendered(), DataError);  // the file's are taken, and none of them is the default
+  write("chat_template.jinja", "file");
+  EXPECT_EQ(rendered(), "file");
+  EXPECT_EQ(rendered(Json::array({Json{{"name", "f"}}})), "tools 1");
+}
+
 TEST(ChatEncoder, TrainsWhatTheMaskNames) {
   EXPECT_EQ(trained_text(kChatml, kTwoTurns, ChatMask::kAssistant), "two<|im_end|>four<|im_end|>");
   EXPECT_EQ(trained_text(kChatml, kTwoTurns, ChatMask::kLast), "four<|im_end|>");
@@ -127,19 +148,43 @@ TEST(ChatEncoder, LeavesAnswersWithWeightZeroOut) {
   EXPECT_EQ(trained_text(marked, messages, ChatMask::kAssistant), "four<|im_end|>");
 }
 
-TEST(ChatEncoder, SaysWhatToDoWhereAnswersCannotBeTold) {
+using Texts = std::vector<std::string>;
+
+TEST(ChatEncoder, MakesASampleOfEachRunOfAnswersThatStayAsTheyAre) {
   const std::string rewrites =
       "{% for m in messages %}<{{ m.role }}{% if loop.last %} last{% endif %}>{{ m.content }}"
       "{% endfor %}{% if add_generation_prompt %}<assistant last>{% endif %}";
-  const std::string text = problem_of(rewrites, kTwoTurns, ChatMask::kAssistant);
-  EXPECT_EQ(text.find("messages[1]: the chat template writes this answer otherwise"), 0u) << text;
-  EXPECT_NE(text.find("{% generation %}"), std::string::npos) << text;
+  EXPECT_EQ(trained_texts(rewrites, kTwoTurns, ChatMask::kAssistant), (Texts{"two", "four"}));
+  EXPECT_EQ(trained_texts(rewrites, kTwoTurns, ChatMask::kLast), (Texts{"four"}));
+  const ChatTemplate chat = chat_of(rewrites);
+  const auto samples = ChatEncoder(&tokenizer(), &chat).encode(kTwoTurns, {}, ChatMask::kAssistant);
+  EXPECT_EQ(samples[0].text, "<user last>one<assistant last>two");
+  EXPECT_EQ(samples[1].text, "<user>one<assistant>two<user last>three<assistant last>four");
+}
+
+TEST(ChatEncoder, AnswersBehindEarlierOnesAsTheyWereAreOneSample) {
+  const std::string forgets =
+      "{% for m in messages %}<{{ m.role }}>{% if messages | length > 3 and loop.index < 3 %}..."
+      "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}";
+  EXPECT_EQ(trained_texts(forgets, kTwoTurns, ChatMask::kAssistant), (Texts{"twofour"}));
+}
+
+TEST(ChatEncoder, TrainsAnswersBehindWhatTheyAreAskedForWith) {
   const std::string asks_otherwise =
       "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-      "{% if add_generation_prompt %}<assistant><think>{% endif %}";
-  EXPECT_EQ(problem_of(asks_otherwise, kTwoTurns, ChatMask::kLast)
-                .find("messages[3]: the chat template asks for an answer with other words"),
-            0u);
+      "{% if add_generation_prompt %}<assistant><think>\n{% endif %}";
+  const ChatTemplate chat = chat_of(asks_otherwise);
+  const auto samples = ChatEncoder(&tokenizer(), &chat).encode(kTwoTurns, {}, ChatMask::kAssistant);
+  ASSERT_EQ(samples.size(), 2u);
+  EXPECT_EQ(samples[0].text, "<user>one<assistant><think>\n\n</think>\n\ntwo");
+  EXPECT_EQ(samples[1].text,
+            "<user>one<assistant>two<user>three<assistant><think>\n\n</think>\n\nfour");
+  EXPECT_EQ(trained_texts(asks_otherwise, kTwoTurns, ChatMask::kLast),
+            (Texts{"\n</think>\n\nfour"}));
+}
+
+TEST(ChatEncoder, RefusesAConversationWithoutAnswers) {
   EXPECT_EQ(problem_of(kChatml, conversation({{"user", "q"}}), ChatMask::kAssistant),
             "messages: none of them is the assistant's");
 }

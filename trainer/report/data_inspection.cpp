@@ -49,25 +49,33 @@ std::vector<std::string> pieces_of(const InspectedRow& row, const Tokenizer* tok
   return pieces;
 }
 
-InspectedRow read_row(const std::string& place, int64_t number,
-                      const std::function<Document()>& read, const Tokenizer* tokenizer) {
-  InspectedRow row;
-  row.row = number;
-  row.place = place;
+void show(Document document, const Tokenizer* tokenizer, InspectedRow& row) {
+  row.text = std::move(document.text);
+  row.ids = std::move(document.tokens);
+  row.labels = std::move(document.labels);
+  const auto trained = static_cast<int64_t>(row.labels.size()) -
+                       std::count(row.labels.begin(), row.labels.end(), kNotTrained);
+  if (trained == 0) row.problem = "no token is trained";
+  if (row.text.empty() && tokenizer != nullptr) row.text = tokenizer->decode(row.ids, false);
+  row.pieces = pieces_of(row, tokenizer);
+}
+
+// Adds what a row is trained on, a sample at a time.
+void read_row(const InspectedRow& place, const std::function<std::vector<Document>()>& read,
+              const Tokenizer* tokenizer, std::vector<InspectedRow>& inspected) {
+  const size_t before = inspected.size();
   try {
-    Document document = read();
-    row.text = std::move(document.text);
-    row.ids = std::move(document.tokens);
-    row.labels = std::move(document.labels);
-    const auto trained = static_cast<int64_t>(row.labels.size()) -
-                         std::count(row.labels.begin(), row.labels.end(), kNotTrained);
-    if (trained == 0) row.problem = "no token is trained";
-    if (row.text.empty() && tokenizer != nullptr) row.text = tokenizer->decode(row.ids, false);
-    row.pieces = pieces_of(row, tokenizer);
+    std::vector<Document> documents = read();
+    for (size_t i = 0; i < documents.size(); ++i) {
+      InspectedRow& row = inspected.emplace_back(place);
+      row.sample = static_cast<int64_t>(i);
+      row.samples = static_cast<int64_t>(documents.size());
+      show(std::move(documents[i]), tokenizer, row);
+    }
   } catch (const RowProblem& problem) {
-    row.problem = problem.what();
+    inspected.resize(before);
+    inspected.emplace_back(place).problem = problem.what();
   }
-  return row;
 }
 
 }  // namespace
@@ -82,9 +90,10 @@ std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t fi
     if (is_text_file(path)) {
       if (number >= first) {
         const auto format = make_row_format(DataSection::Format::kText, rows);
-        inspected.push_back(read_row(
-            path, number, [&] { return read_text(read_text_file(path), rows); },
-            options.tokenizer));
+        read_row(
+            {.row = number, .place = path},
+            [&] { return std::vector{read_text(read_text_file(path), rows)}; }, options.tokenizer,
+            inspected);
       }
       ++number;
       continue;
@@ -98,10 +107,10 @@ std::vector<InspectedRow> inspect_rows(const PrepareOptions& options, int64_t fi
     while (number < last && reader.next(line)) {
       if (line.blank() && !line.too_long) continue;
       if (number >= first) {
-        inspected.push_back(read_row(
-            path + ":" + std::to_string(line.number), number,
+        read_row(
+            {.row = number, .place = path + ":" + std::to_string(line.number)},
             [&] { return format->read_row(parse_row(line.text, line.too_long, line.ended)); },
-            options.tokenizer));
+            options.tokenizer, inspected);
       }
       ++number;
     }

@@ -13,16 +13,17 @@
 
 namespace longshore {
 
-// A row before packing.
+// A row before packing, or one of its samples.
 struct InspectedRow {
-  int64_t row = 0;  // from 0, over all files; blank lines are none
+  int64_t row = 0;                  // from 0, over all files; blank lines are none
+  int64_t sample = 0, samples = 1;  // a conversation may be several
   std::string place;
-  std::string text;
-  std::vector<TokenId> ids;
-  std::vector<TokenId> labels;
+  std::string text{};
+  std::vector<TokenId> ids{};
+  std::vector<TokenId> labels{};
   // What each token shows of `text`, or its name; empty where an earlier one shows its character.
-  std::vector<std::string> pieces;
-  std::string problem;  // empty: the row can be used
+  std::vector<std::string> pieces{};
+  std::string problem{};  // empty: the row can be used
 };
 
 // Rows [first, last) of the files, read anew from them.

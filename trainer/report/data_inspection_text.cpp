@@ -85,6 +85,8 @@ std::vector<Fact> facts_of(const DataStatistics& statistics) {
       {"truncated", with_thousands(total.truncated)},
       {"dropped", with_thousands(total.dropped)},
       {"split", with_thousands(total.split)},
+      {"in several samples", with_thousands(total.resampled_rows) + " rows, " +
+                                 with_thousands(total.resampled_tokens) + " tokens more"},
       {"longest row", with_thousands(total.longest_row_tokens) + " tokens"},
       {"sequences", with_thousands(statistics.sequences) + " of up to " +
                         with_thousands(statistics.max_tokens) + " tokens"},
@@ -140,10 +142,17 @@ pre b:nth-of-type(odd) { background: var(--odd); } i { opacity: .4; font-style: 
 </style>
 )";
 
+std::string title_of(const InspectedRow& row) {
+  const std::string title = "row " + std::to_string(row.row);
+  if (row.samples == 1) return title;
+  return title + ", sample " + std::to_string(row.sample + 1) + " of " +
+         std::to_string(row.samples);
+}
+
 }  // namespace
 
 std::string describe_row(const InspectedRow& row, bool colour) {
-  std::string text = "row " + std::to_string(row.row) + "  " + printable(row.place);
+  std::string text = title_of(row) + "  " + printable(row.place);
   if (!row.problem.empty()) text += "\n  " + printable_lines(row.problem);
   if (row.ids.empty()) return text + "\n";
   const auto trained = static_cast<int64_t>(row.labels.size()) -
@@ -193,6 +202,7 @@ Json row_as_json(const InspectedRow& row) {
   if (row.ids.empty()) return {{"row", row.row}, {"place", row.place}, {"problem", row.problem}};
   Json object = {
       {"row", row.row}, {"text", row.text}, {"input_ids", row.ids}, {"labels", row.labels}};
+  if (row.samples > 1) object["sample"] = row.sample;
   if (!row.problem.empty()) object["problem"] = row.problem;
   return object;
 }
@@ -229,8 +239,8 @@ std::string inspection_page(const DataStatistics& statistics,
       "<h2>Rows</h2><p><b style='background:var(--odd)'>marked</b> tokens are trained, faint "
       "ones only read.</p>";
   for (const InspectedRow& row : rows) {
-    page += "<article><header>row " + std::to_string(row.row) + " · " + escape_html(row.place) +
-            " · " + std::to_string(row.ids.size()) + " tokens</header>";
+    page += "<article><header>" + title_of(row) + " · " + escape_html(row.place) + " · " +
+            std::to_string(row.ids.size()) + " tokens</header>";
     if (!row.problem.empty()) {
       page += "<div class='problem'>" + escape_html(row.problem) + "</div>";
     }
