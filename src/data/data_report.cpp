@@ -11,17 +11,22 @@ namespace {
 
 using Count = int64_t FileReport::*;
 
-constexpr std::array<std::pair<const char*, Count>, 10> kCounts = {
-    {{"rows", &FileReport::rows},
-     {"bad_rows", &FileReport::bad_rows},
-     {"truncated", &FileReport::truncated},
-     {"dropped", &FileReport::dropped},
-     {"split", &FileReport::split},
-     {"resampled_rows", &FileReport::resampled_rows},
-     {"resampled_tokens", &FileReport::resampled_tokens},
-     {"documents", &FileReport::documents},
-     {"tokens", &FileReport::tokens},
-     {"trained_tokens", &FileReport::trained_tokens}}};
+using Counts = std::pair<const char*, Count>;
+
+constexpr std::array<Counts, 8> kCounts = {{{"rows", &FileReport::rows},
+                                            {"bad_rows", &FileReport::bad_rows},
+                                            {"truncated", &FileReport::truncated},
+                                            {"dropped", &FileReport::dropped},
+                                            {"split", &FileReport::split},
+                                            {"documents", &FileReport::documents},
+                                            {"tokens", &FileReport::tokens},
+                                            {"trained_tokens", &FileReport::trained_tokens}}};
+
+// Written only where they are not 0: the report is part of the data's fingerprint, and what was
+// prepared before there were such rows keeps its own.
+constexpr std::array<Counts, 2> kLaterCounts = {
+    {{"resampled_rows", &FileReport::resampled_rows},
+     {"resampled_tokens", &FileReport::resampled_tokens}}};
 
 void append_count(std::string& line, int64_t count, const std::string& what) {
   if (count > 0) line += ", " + std::to_string(count) + " " + what;
@@ -31,12 +36,16 @@ void append_count(std::string& line, int64_t count, const std::string& what) {
 
 void FileReport::add(const FileReport& other) {
   for (const auto& [name, count] : kCounts) this->*count += other.*count;
+  for (const auto& [name, count] : kLaterCounts) this->*count += other.*count;
   longest_row_tokens = std::max(longest_row_tokens, other.longest_row_tokens);
 }
 
 Json to_json(const FileReport& report) {
   Json object = {{"format", report.format}, {"detected", report.detected}};
   for (const auto& [name, count] : kCounts) object[name] = report.*count;
+  for (const auto& [name, count] : kLaterCounts) {
+    if (report.*count != 0) object[name] = report.*count;
+  }
   object["longest_row_tokens"] = report.longest_row_tokens;
   return object;
 }
@@ -47,6 +56,7 @@ FileReport file_report_of(const Json& object, const std::string& origin) {
     report.format = object.at("format").get<std::string>();
     report.detected = object.at("detected").get<bool>();
     for (const auto& [name, count] : kCounts) report.*count = object.at(name).get<int64_t>();
+    for (const auto& [name, count] : kLaterCounts) report.*count = object.value(name, int64_t{0});
     report.longest_row_tokens = object.at("longest_row_tokens").get<int64_t>();
   } catch (const Json::exception& error) {
     throw DataError(origin + ": the report of the rows is wrong: " + error.what());

@@ -12,6 +12,7 @@
 #include <random>
 #include <set>
 
+#include "base/hash.h"
 #include "base/philox.h"
 #include "tests/data/prepare_fixture.h"
 
@@ -315,6 +316,19 @@ TEST_F(PrepareCache, MakesADamagedEntryAnew) {
   write_all(create_file(path), whole.substr(0, 5000));
   EXPECT_EQ(prepare_or_open(options_).made, 1);
   EXPECT_EQ(read_whole_file(path, kGiB), whole);
+}
+
+// Goal: a run that began with an earlier version goes on: it knows its data by this number.
+TEST_F(PrepareCache, KeepsTheFingerprintThatDataHadBefore) {
+  options_.data.max_tokens = 4096;
+  const std::string row =
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, "
+      "{\"role\": \"assistant\", \"content\": \"a\"}]}\n";
+  options_.files = {files_.write("rows.jsonl", "{\"text\": \"one\"}\n"),
+                    files_.write("chat.jsonl", row)};
+  const PreparedData prepared = prepare_or_open(options_);
+  EXPECT_EQ(hash_text(prepared.files.at(0)->fingerprint()), "aac0eb482d226c1f");
+  EXPECT_EQ(hash_text(prepared.files.at(1)->fingerprint()), "84ec5b9f2a9dc3dd");
 }
 
 class Combined : public PrepareFixture {
