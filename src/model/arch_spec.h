@@ -13,9 +13,21 @@
 namespace longshore {
 
 enum class NormKind : uint8_t {
-  kRms,    // the normalised value is rounded to the compute dtype, then multiplied by the weight
-  kLayer,  // mean removed; weight and bias in fp32, then rounded
+  kRms,      // the normalised value is rounded to the compute dtype, then multiplied by the weight
+  kRmsWide,  // multiplied by the weight in fp32, then rounded (OLMo 2)
+  kRmsOffset,  // multiplied by 1 + weight in fp32, then rounded (Gemma)
+  kLayer,      // mean removed; weight and bias in fp32, then rounded
 };
+
+// Where the norms of attention and MLP are.
+enum class NormPlacement : uint8_t {
+  kBefore,  // h = x + f(norm(x))
+  kAfter,   // h = x + norm(f(x)) (OLMo 2)
+  kBoth,    // h = x + norm'(f(norm(x))) (Gemma 2 and 3)
+};
+
+// An RMS norm of query and key before the rotation.
+enum class QueryKeyNorm : uint8_t { kNone, kHead, kWidth };
 
 enum class Activation : uint8_t { kSilu, kGeluTanh, kGeluErf, kRelu };
 
@@ -25,20 +37,36 @@ enum class PositionKind : uint8_t {
 };
 
 struct RopeSpec {
-  enum class Scaling : uint8_t { kNone, kLinear, kLlama3 };
+  enum class Scaling : uint8_t { kNone, kLinear, kLlama3, kYarn, kLong };
   double theta = 10000.0;
+  double partial = 1.0;  // the share of each head that turns, from its first value on
+  bool pairs = false;    // neighbours turn together (GLM), not the halves
   Scaling scaling = Scaling::kNone;
   double factor = 1.0;
+  int64_t original_max_positions = 0;  // of kLlama3, kYarn and kLong
   // Of kLlama3.
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
-  int64_t original_max_positions = 0;
+  // Of kYarn.
+  double beta_fast = 32.0;
+  double beta_slow = 1.0;
+  bool whole_dimensions = true;  // the ramp's ends are rounded
+  // Of kYarn and kLong: times cosine and sine.
+  double attention_factor = 1.0;
+  // Of kLong, one divisor for each frequency: in documents up to the original length, and longer.
+  std::vector<double> short_factors, long_factors;
+
+  int64_t rotary_dim(int64_t head_dim) const {
+    return static_cast<int64_t>(static_cast<double>(head_dim) * partial);
+  }
 };
 
 // What may differ from block to block.
 struct LayerSpec {
   int64_t window = 0;  // j is visible from i when i - window < j <= i; 0 = all earlier positions
   double attention_scale = 1.0;
+  bool rotates = true;      // false: no positions in this layer
+  bool local_rope = false;  // ArchSpec::local_rope serves
 };
 
 struct ArchSpec {
@@ -56,9 +84,18 @@ struct ArchSpec {
 
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-6;
-  bool qk_norm = false;  // an RMS norm of every head's query and key before the rotation
+  NormPlacement norm_placement = NormPlacement::kBefore;
+  QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
+  bool qk_norm_after_rope = false;
+
+  // Multipliers (Granite, Gemma); 1 = none.
+  double embedding_scale = 1.0;
+  bool embedding_scale_rounded = false;  // to the compute dtype before it is used
+  double residual_scale = 1.0;           // of what attention and MLP add
+  double logit_divisor = 1.0;
 
   bool fused_qkv = false;           // one matrix for query, key and value
+  bool fused_gate_up = false;       // one matrix for gate and up
   bool transposed_weights = false;  // matrices are stored [in, out]
   bool qkv_bias = false;
   bool output_bias = false;
@@ -69,8 +106,13 @@ struct ArchSpec {
 
   PositionKind position = PositionKind::kRope;
   RopeSpec rope;
+  RopeSpec local_rope;  // of layers that say so
+  // Queries grow with the position: times 1 + beta * log(1 + floor(position / positions)); 0 = not.
+  double query_growth_beta = 0.0;
+  int64_t query_growth_positions = 1;
 
   bool tied_by_config = false;
+  bool tied_by_files = false;       // config.json does not say: tied where the files hold no head
   std::optional<DType> dtype;       // what config.json says about the weights' type
   double initializer_range = 0.02;  // of init = "random"
   // Scales the initial standard deviation of matrices that write into the residual stream.

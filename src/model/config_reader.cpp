@@ -154,6 +154,24 @@ std::vector<int64_t> ConfigReader::integers(Keys keys, int64_t least, int64_t mo
   return numbers;
 }
 
+std::vector<double> ConfigReader::reals(Keys keys, double least, double most) {
+  const Json* value = find(keys);
+  if (value == nullptr) return {};
+  std::vector<double> numbers;
+  for (const Json& item : value->is_array() ? *value : Json::array()) {
+    const bool fits = item.is_number() && item.get<double>() >= least && item.get<double>() <= most;
+    if (!fits) break;
+    numbers.push_back(item.get<double>());
+  }
+  if (!value->is_array() || numbers.size() != value->size()) {
+    std::ostringstream bounds;
+    bounds << least << " .. " << most;
+    problem(shown_name(keys), "must be a list of numbers in " + bounds.str());
+    return {};
+  }
+  return numbers;
+}
+
 std::vector<std::string> ConfigReader::texts(Keys keys) {
   const Json* value = find(keys);
   if (value == nullptr) return {};

@@ -34,6 +34,7 @@ class ConfigReader {
   std::optional<std::string> text(Keys keys);
   // One integer or a list of them; empty when absent.
   std::vector<int64_t> integers(Keys keys, int64_t least, int64_t most);
+  std::vector<double> reals(Keys keys, double least, double most);
   std::vector<std::string> texts(Keys keys);
 
   // A size that must be there, 1 .. 2^31 - 1. Returns 1 after a problem.

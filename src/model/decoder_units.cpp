@@ -23,12 +23,21 @@ at::Tensor ModuleIndex::bias(UnitParameters parameters, Module module) const {
   return index < 0 ? at::Tensor() : parameters[static_cast<size_t>(index)];
 }
 
-EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch) : index_(embedding_parameters(arch, "")) {}
+EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch)
+    : index_(embedding_parameters(arch, {})),
+      scale_(arch.embedding_scale),
+      scale_rounded_(arch.embedding_scale_rounded) {}
+
+double EmbeddingUnit::scale_for(const at::Tensor& like) const {
+  if (!scale_rounded_) return scale_;
+  return at::scalar_tensor(scale_, at::TensorOptions(like.scalar_type())).item<double>();
+}
 
 Carry EmbeddingUnit::forward(UnitParameters parameters, const Carry&,
                              const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;  // has_own_backward
   at::Tensor x = at::index_select(index_.weight(parameters, Module::kTokens), 0, batch.tokens);
+  if (scale_ != 1.0) x.mul_(scale_for(x));
   const at::Tensor positions = index_.weight(parameters, Module::kPositions);
   if (positions.defined()) x.add_(at::index_select(positions, 0, batch.positions));
   return {x};
@@ -38,7 +47,10 @@ Carry EmbeddingUnit::backward(UnitParameters, const Carry&, const MicroBatch& ba
                               const Carry& grad_out, GradSink& sink) const {
   const int32_t tokens = index_.weight_index(Module::kTokens);
   const int32_t positions = index_.weight_index(Module::kPositions);
-  if (sink.wants(tokens)) sink.add_rows(tokens, batch.tokens, grad_out.at(0));
+  if (sink.wants(tokens)) {
+    const at::Tensor& grad = grad_out.at(0);
+    sink.add_rows(tokens, batch.tokens, scale_ == 1.0 ? grad : grad * scale_for(grad));
+  }
   if (positions >= 0 && sink.wants(positions)) {
     sink.add_rows(positions, batch.positions, grad_out.at(0));
   }
@@ -48,20 +60,38 @@ Carry EmbeddingUnit::backward(UnitParameters, const Carry&, const MicroBatch& ba
 DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer)
     : arch_(arch),
       layer_(arch.layers.at(static_cast<size_t>(layer))),
-      index_(block_parameters(arch, "", layer)) {
-  if (arch_.position == PositionKind::kRope) {
-    frequencies_ = rope_frequencies(arch_.rope, arch_.head_dim);
+      index_(block_parameters(arch, {}, layer)) {
+  if (arch_.position == PositionKind::kRope && layer_.rotates) {
+    rope_.emplace(layer_.local_rope ? arch_.local_rope : arch_.rope, arch_.head_dim);
   }
 }
 
 std::string DecoderBlock::signature() const {
   std::string text = "block";
-  for (const int64_t value :
-       {arch_.hidden, arch_.intermediate, arch_.heads, arch_.kv_heads, arch_.head_dim,
-        layer_.window, static_cast<int64_t>(arch_.norm), static_cast<int64_t>(arch_.qk_norm),
-        static_cast<int64_t>(arch_.fused_qkv), static_cast<int64_t>(arch_.transposed_weights),
-        static_cast<int64_t>(arch_.gated), static_cast<int64_t>(arch_.activation),
-        static_cast<int64_t>(arch_.position)}) {
+  const RopeSpec& rope = layer_.local_rope ? arch_.local_rope : arch_.rope;
+  for (const int64_t value : {arch_.hidden,
+                              arch_.intermediate,
+                              arch_.heads,
+                              arch_.kv_heads,
+                              arch_.head_dim,
+                              layer_.window,
+                              static_cast<int64_t>(arch_.norm),
+                              static_cast<int64_t>(arch_.norm_placement),
+                              static_cast<int64_t>(arch_.qk_norm),
+                              static_cast<int64_t>(arch_.fused_qkv),
+                              static_cast<int64_t>(arch_.fused_gate_up),
+                              static_cast<int64_t>(arch_.transposed_weights),
+                              static_cast<int64_t>(arch_.gated),
+                              static_cast<int64_t>(arch_.activation),
+                              static_cast<int64_t>(arch_.position),
+                              static_cast<int64_t>(layer_.rotates),
+                              static_cast<int64_t>(arch_.residual_scale != 1.0),
+                              static_cast<int64_t>(arch_.query_growth_beta != 0.0),
+                              static_cast<int64_t>(arch_.qk_norm_after_rope),
+                              rope.rotary_dim(arch_.head_dim),
+                              static_cast<int64_t>(rope.pairs),
+                              static_cast<int64_t>(rope.attention_factor != 1.0),
+                              static_cast<int64_t>(rope.scaling == RopeSpec::Scaling::kLong)}) {
     text += " " + std::to_string(value);
   }
   return text;
@@ -70,6 +100,12 @@ std::string DecoderBlock::signature() const {
 std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest) const {
   std::vector<int64_t> lengths = {longest};
   if (layer_.window > 1 && layer_.window < longest) lengths.push_back(layer_.window);
+  // Longer documents have a row of frequencies for each position.
+  const RopeSpec& rope = layer_.local_rope ? arch_.local_rope : arch_.rope;
+  const int64_t first_long = rope.original_max_positions + 1;
+  if (rope.scaling == RopeSpec::Scaling::kLong && first_long < longest) {
+    lengths.push_back(first_long);
+  }
   lengths.push_back(1);
   return lengths;
 }
@@ -80,14 +116,24 @@ AttentionHeads DecoderBlock::attention_heads() const {
 
 Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
                             const MicroBatch& batch) const {
-  const at::Tensor& x = in.at(0);
-  at::Tensor h = attention(parameters, norm(parameters, Module::kAttentionNorm, x), batch).add_(x);
-  return {mlp(parameters, norm(parameters, Module::kMlpNorm, h)).add_(h)};
+  at::Tensor x = in.at(0);
+  x = add_to(x, parameters, Module::kAttentionPostNorm,
+             attention(parameters, norm(parameters, Module::kAttentionNorm, x), batch));
+  return {add_to(x, parameters, Module::kMlpPostNorm,
+                 mlp(parameters, norm(parameters, Module::kMlpNorm, x)))};
+}
+
+at::Tensor DecoderBlock::add_to(const at::Tensor& x, UnitParameters parameters, Module post_norm,
+                                at::Tensor branch) const {
+  branch = norm(parameters, post_norm, branch);
+  if (arch_.residual_scale != 1.0) branch.mul_(arch_.residual_scale);
+  return branch.add_(x);
 }
 
 at::Tensor DecoderBlock::norm(UnitParameters parameters, Module module, const at::Tensor& x) const {
-  return normalise(x, index_.weight(parameters, module), index_.bias(parameters, module),
-                   arch_.norm, arch_.norm_eps);
+  const at::Tensor weight = index_.weight(parameters, module);
+  if (!weight.defined()) return x;
+  return normalise(x, weight, index_.bias(parameters, module), arch_.norm, arch_.norm_eps);
 }
 
 std::vector<at::Tensor> DecoderBlock::query_key_value(UnitParameters parameters,
@@ -103,21 +149,29 @@ std::vector<at::Tensor> DecoderBlock::query_key_value(UnitParameters parameters,
   return fused.split_with_sizes({arch_.query_width(), arch_.key_width(), arch_.key_width()}, 1);
 }
 
-at::Tensor DecoderBlock::position_head(UnitParameters parameters, Module norm, at::Tensor x,
-                                       const MicroBatch& batch) const {
-  const at::Tensor weight = index_.weight(parameters, norm);
-  if (weight.defined()) x = normalise(x, weight, {}, NormKind::kRms, arch_.norm_eps);
-  if (!frequencies_.defined()) return x;
-  // A few hundred bytes; on a GPU the driver takes them along without a wait.
-  const at::Tensor frequencies = frequencies_.to(x.device(), /*non_blocking=*/true);
-  return rotate_heads(x, batch.positions, frequencies, arch_.head_dim);
+at::Tensor DecoderBlock::position_head(UnitParameters parameters, Module head_norm,
+                                       const at::Tensor& x, const MicroBatch& batch) const {
+  at::Tensor heads = arch_.qk_norm_after_rope ? x : norm(parameters, head_norm, x);
+  if (rope_) {
+    heads = rotate_heads(heads, batch.positions, rope_->rotation(batch.document_starts, x.device()),
+                         arch_.head_dim);
+  }
+  return arch_.qk_norm_after_rope ? norm(parameters, head_norm, heads) : heads;
+}
+
+at::Tensor DecoderBlock::query_growth(const at::Tensor& positions, const at::Tensor& like) const {
+  const at::Tensor turns =
+      at::floor(positions.to(at::kFloat) / static_cast<double>(arch_.query_growth_positions));
+  const at::Tensor growth = turns.add(1.0).log_().mul_(arch_.query_growth_beta).add_(1.0);
+  return growth.to(like.scalar_type()).unsqueeze(1);
 }
 
 at::Tensor DecoderBlock::attention(UnitParameters parameters, const at::Tensor& x,
                                    const MicroBatch& batch) const {
   std::vector<at::Tensor> qkv = query_key_value(parameters, x);
-  qkv[0] = position_head(parameters, Module::kQueryNorm, std::move(qkv[0]), batch);
-  qkv[1] = position_head(parameters, Module::kKeyNorm, std::move(qkv[1]), batch);
+  qkv[0] = position_head(parameters, Module::kQueryNorm, qkv[0], batch);
+  qkv[1] = position_head(parameters, Module::kKeyNorm, qkv[1], batch);
+  if (arch_.query_growth_beta != 0.0) qkv[0] = qkv[0] * query_growth(batch.positions, qkv[0]);
   const AttentionShape shape{.heads = arch_.heads,
                              .kv_heads = arch_.kv_heads,
                              .head_dim = arch_.head_dim,
@@ -131,9 +185,14 @@ at::Tensor DecoderBlock::attention(UnitParameters parameters, const at::Tensor& 
 
 at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x) const {
   std::vector<LinearWeights> weights;
-  if (arch_.gated) weights.push_back(index_.linear(parameters, Module::kGate));
-  weights.push_back(index_.linear(parameters, Module::kUp));
-  const std::vector<at::Tensor> inner = linear_group(x, weights, arch_.transposed_weights);
+  if (arch_.fused_gate_up) {
+    weights.push_back(index_.linear(parameters, Module::kGateUp));
+  } else {
+    if (arch_.gated) weights.push_back(index_.linear(parameters, Module::kGate));
+    weights.push_back(index_.linear(parameters, Module::kUp));
+  }
+  std::vector<at::Tensor> inner = linear_group(x, weights, arch_.transposed_weights);
+  if (arch_.fused_gate_up) inner = inner[0].chunk(2, 1);
   return activate_and_project(arch_.gated ? inner[0] : at::Tensor(), inner.back(),
                               index_.linear(parameters, Module::kDown), arch_.activation,
                               arch_.transposed_weights);

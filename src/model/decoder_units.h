@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "model/differentiable_ops.h"
 #include "model/families.h"
 #include "model/model_spec.h"
+#include "model/rope_table.h"
 #include "model/unit.h"
 
 namespace longshore {
@@ -35,7 +37,7 @@ class ModuleIndex {
   std::array<int32_t, kModuleCount> biases_;
 };
 
-// Token rows, plus rows of learned positions where the family has them.
+// Token rows, scaled where the family says so, plus rows of learned positions where it has them.
 class EmbeddingUnit : public Unit {
  public:
   explicit EmbeddingUnit(const ArchSpec& arch);
@@ -47,10 +49,15 @@ class EmbeddingUnit : public Unit {
                  const Carry& grad_out, GradSink& sink) const override;
 
  private:
+  double scale_for(const at::Tensor& like) const;
+
   ModuleIndex index_;
+  double scale_;
+  bool scale_rounded_;
 };
 
-// h = x + attention(norm(x)); y = h + mlp(norm(h)).
+// h = x + attention(norm(x)); y = h + mlp(norm(h)); with norms behind instead, or as well, and
+// scaled branches, where the family has them.
 class DecoderBlock : public Unit {
  public:
   DecoderBlock(const ArchSpec& arch, int64_t layer);
@@ -61,18 +68,23 @@ class DecoderBlock : public Unit {
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
 
  private:
+  // x itself where the family has no such norm.
   at::Tensor norm(UnitParameters parameters, Module module, const at::Tensor& x) const;
+  at::Tensor add_to(const at::Tensor& x, UnitParameters parameters, Module post_norm,
+                    at::Tensor branch) const;
   at::Tensor attention(UnitParameters parameters, const at::Tensor& x,
                        const MicroBatch& batch) const;
   std::vector<at::Tensor> query_key_value(UnitParameters parameters, const at::Tensor& x) const;
-  at::Tensor position_head(UnitParameters parameters, Module norm, at::Tensor x,
+  at::Tensor position_head(UnitParameters parameters, Module head_norm, const at::Tensor& x,
                            const MicroBatch& batch) const;
+  // [T, 1], what queries are multiplied by.
+  at::Tensor query_growth(const at::Tensor& positions, const at::Tensor& like) const;
   at::Tensor mlp(UnitParameters parameters, const at::Tensor& x) const;
 
   ArchSpec arch_;
   LayerSpec layer_;
   ModuleIndex index_;
-  at::Tensor frequencies_;  // of kRope
+  std::optional<RopeTable> rope_;  // of layers that rotate
 };
 
 }  // namespace longshore

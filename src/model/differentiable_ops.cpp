@@ -3,8 +3,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
-#include <limits>
-#include <numbers>
 
 #include "base/errors.h"
 #include "model/document_attention.h"
@@ -40,6 +38,12 @@ at::Tensor reciprocal_deviation(const at::Tensor& squares, double eps) {
   return squares.mean(-1, true).add_(eps).rsqrt_();
 }
 
+// What values are multiplied by, in fp32.
+at::Tensor norm_factors(const at::Tensor& weight, NormKind kind) {
+  const at::Tensor factors = weight.detach().to(at::kFloat);
+  return kind == NormKind::kRmsOffset ? factors + 1.0 : factors;
+}
+
 at::Tensor normalise_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                              NormKind kind, double eps) {
   if (x.is_cuda() && kind == NormKind::kRms) return fused::rms_norm(x, weight, eps);
@@ -59,8 +63,12 @@ at::Tensor normalise_forward(const at::Tensor& x, const at::Tensor& weight, cons
     at::Tensor squares = value.square();
     const at::Tensor scale = reciprocal_deviation(squares, eps);
     at::mul_out(squares, value, scale);
-    target.copy_(squares);
-    target.mul_(weight);
+    if (kind == NormKind::kRms) {
+      target.copy_(squares);
+      target.mul_(weight);
+    } else {
+      target.copy_(squares.mul_(norm_factors(weight, kind)));
+    }
   });
   return out;
 }
@@ -149,52 +157,77 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
   }
 };
 
-// The angles of a piece of rows: cosine and sine [rows, 1, head_dim / 2] in the type of `like`.
-struct Rotation {
+// How far the heads of a piece of rows turn: cosine and sine [rows, 1, rotary_dim / 2] in the type
+// of `like`. `frequencies`: of all rows, or of each.
+struct Angles {
   at::Tensor cosine, sine;
-  Rotation(const at::Tensor& positions, const at::Tensor& frequencies, const at::Tensor& like) {
-    const at::Tensor angles = positions.to(at::kFloat).unsqueeze(1) * frequencies;
-    cosine = angles.cos().to(like.scalar_type()).unsqueeze(1);
-    sine = angles.sin().to(like.scalar_type()).unsqueeze(1);
+  Angles(const at::Tensor& positions, const at::Tensor& frequencies, double scale,
+         const at::Tensor& like) {
+    const at::Tensor turns = positions.to(at::kFloat).unsqueeze(1) * frequencies;
+    cosine = turns.cos(), sine = turns.sin();
+    if (scale != 1.0) {
+      cosine.mul_(scale);
+      sine.mul_(scale);
+    }
+    cosine = cosine.to(like.scalar_type()).unsqueeze(1);
+    sine = sine.to(like.scalar_type()).unsqueeze(1);
   }
 };
 
+// The values that turn together, of the first `turned` of each head.
+std::pair<at::Tensor, at::Tensor> partners(const at::Tensor& heads, int64_t turned, bool pairs) {
+  if (pairs) return {heads.slice(2, 0, turned, 2), heads.slice(2, 1, turned, 2)};
+  return {heads.narrow(2, 0, turned / 2), heads.narrow(2, turned / 2, turned / 2)};
+}
+
 // direction +1 rotates forward, -1 back.
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const at::Tensor& frequencies,
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
                   int64_t head_dim, int direction) {
-  if (x.is_cuda()) return fused::rotate(x, positions, frequencies, head_dim, direction);
+  const at::Tensor& frequencies = rotation.frequencies;
+  const int64_t turned = 2 * frequencies.size(-1);
+  const bool plain =
+      frequencies.dim() == 1 && turned == head_dim && rotation.scale == 1.0 && !rotation.pairs;
+  if (x.is_cuda() && plain) return fused::rotate(x, positions, frequencies, head_dim, direction);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
-  const int64_t half = head_dim / 2;
   const at::Tensor in_heads = x.view({x.size(0), -1, head_dim});
   const at::Tensor out_heads = out.view({x.size(0), -1, head_dim});
   for_pieces(x.size(0), x.size(1), [&](int64_t begin, int64_t rows) {
-    Rotation angle(positions.narrow(0, begin, rows), frequencies, x);
+    const at::Tensor own =
+        frequencies.dim() == 1 ? frequencies : frequencies.narrow(0, begin, rows);
+    Angles angle(positions.narrow(0, begin, rows), own, rotation.scale, x);
     if (direction < 0) angle.sine.neg_();
     const at::Tensor in = in_heads.narrow(0, begin, rows);
-    const at::Tensor in1 = in.narrow(2, 0, half), in2 = in.narrow(2, half, half);
-    at::Tensor out1 = out_heads.narrow(0, begin, rows).narrow(2, 0, half);
-    at::Tensor out2 = out_heads.narrow(0, begin, rows).narrow(2, half, half);
+    const at::Tensor target = out_heads.narrow(0, begin, rows);
+    const auto [in1, in2] = partners(in, turned, rotation.pairs);
+    auto [out1, out2] = partners(target, turned, rotation.pairs);
     at::mul_out(out1, in1, angle.cosine);
     out1.sub_(in2 * angle.sine);
     at::mul_out(out2, in2, angle.cosine);
     out2.add_(in1 * angle.sine);
+    if (turned == head_dim) return;
+    target.narrow(2, turned, head_dim - turned).copy_(in.narrow(2, turned, head_dim - turned));
   });
   return out;
 }
 
 struct RotateFunction : Function<RotateFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& positions,
-                            const at::Tensor& frequencies, int64_t head_dim) {
+                            const at::Tensor& frequencies, double scale, bool pairs,
+                            int64_t head_dim) {
     ctx->save_for_backward({positions, frequencies});
+    ctx->saved_data["scale"] = scale;
+    ctx->saved_data["pairs"] = pairs;
     ctx->saved_data["head_dim"] = head_dim;
-    return rotate(x, positions, frequencies, head_dim, 1);
+    return rotate(x, positions, {frequencies, scale, pairs}, head_dim, 1);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     const int64_t head_dim = ctx->saved_data["head_dim"].toInt();
-    variable_list result(4);
-    result[0] = rotate(grads[0], saved[0], saved[1], head_dim, -1);
+    const Rotation rotation{saved[1], ctx->saved_data["scale"].toDouble(),
+                            ctx->saved_data["pairs"].toBool()};
+    variable_list result(6);
+    result[0] = rotate(grads[0], saved[0], rotation, head_dim, -1);
     return result;
   }
 };
@@ -361,7 +394,7 @@ at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const
   const int64_t width = weight.size(0);
   const at::Tensor x_rows = x.detach().view({-1, width}), grad_rows = grad.view({-1, width});
   const at::Tensor out_rows = out.view({-1, width});
-  const at::Tensor weight_f32 = weight.detach().to(at::kFloat);
+  const at::Tensor factors = norm_factors(weight, kind);
   for_pieces(x_rows.size(0), width, [&](int64_t begin, int64_t rows) {
     at::Tensor value = x_rows.narrow(0, begin, rows).to(at::kFloat);
     bool own = x.scalar_type() != at::kFloat;
@@ -379,7 +412,7 @@ at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const
       at::mul_out(scratch, upper, value);
       add_row_sum(weight_sum, scratch);
     }
-    at::Tensor result = upper * weight_f32;
+    at::Tensor result = upper * factors;
     at::mul_out(scratch, result, value);
     const at::Tensor along = scratch.mean(-1, true);
     if (kind == NormKind::kLayer) result.sub_(result.mean(-1, true));
@@ -401,9 +434,10 @@ std::vector<at::Tensor> linear_group(const at::Tensor& x, std::span<const Linear
                                     static_cast<int64_t>(weights.size()), transposed);
 }
 
-at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions,
-                        const at::Tensor& frequencies, int64_t head_dim) {
-  return RotateFunction::apply(x, positions, frequencies, head_dim);
+at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
+                        int64_t head_dim) {
+  return RotateFunction::apply(x, positions, rotation.frequencies, rotation.scale, rotation.pairs,
+                               head_dim);
 }
 
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -419,25 +453,6 @@ at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
   if (down.bias.defined()) parameters.push_back(down.bias);
   return ProjectFunction::apply(at::TensorList(inputs), at::TensorList(parameters),
                                 static_cast<int64_t>(activation), transposed);
-}
-
-at::Tensor rope_frequencies(const RopeSpec& rope, int64_t head_dim) {
-  const auto exponents = at::arange(0, head_dim, 2, at::kFloat) / static_cast<double>(head_dim);
-  at::Tensor frequencies = at::pow(rope.theta, exponents).reciprocal();
-  if (rope.scaling == RopeSpec::Scaling::kLinear) return frequencies / rope.factor;
-  if (rope.scaling == RopeSpec::Scaling::kNone) return frequencies;
-  const auto original = static_cast<double>(rope.original_max_positions);
-  const double low_wavelength = original / rope.low_freq_factor;
-  const double high_wavelength = original / rope.high_freq_factor;
-  const at::Tensor wavelengths = frequencies.reciprocal() * (2.0 * std::numbers::pi);
-  const at::Tensor scaled =
-      at::where(wavelengths > low_wavelength, frequencies / rope.factor, frequencies);
-  const at::Tensor ramp = (wavelengths.reciprocal() * original - rope.low_freq_factor) /
-                          (rope.high_freq_factor - rope.low_freq_factor);
-  const at::Tensor smooth = (1.0 - ramp) * scaled / rope.factor + ramp * scaled;
-  const at::Tensor between =
-      (wavelengths >= high_wavelength).logical_and(wavelengths <= low_wavelength);
-  return at::where(between, smooth, scaled);
 }
 
 }  // namespace longshore

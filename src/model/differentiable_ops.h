@@ -38,10 +38,18 @@ at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Te
 std::vector<at::Tensor> linear_group(const at::Tensor& x, std::span<const LinearWeights> weights,
                                      bool transposed);
 
-// Rotates the two halves of every head of x [T, heads * head_dim] by position times frequency.
-// positions: int64 [T]; frequencies: fp32 [head_dim / 2]. Saves nothing of x.
-at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions,
-                        const at::Tensor& frequencies, int64_t head_dim);
+// How heads turn: cosine and sine of position times frequency, times `scale`.
+struct Rotation {
+  // fp32 [rotary_dim / 2], or [T, rotary_dim / 2] where positions have frequencies of their own.
+  at::Tensor frequencies;
+  double scale = 1.0;
+  bool pairs = false;  // neighbours turn together, not the halves
+};
+
+// Rotates the two halves, or the pairs, of the first rotary_dim values of every head of
+// x [T, heads * head_dim]; the rest of a head stays. positions: int64 [T]. Saves nothing of x.
+at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
+                        int64_t head_dim);
 
 // Causal attention within each document. q [T, heads * head_dim]; k, v [T, kv_heads * head_dim],
 // rows may be strided. Saves q, k, v, the result and one fp32 per head and position.
@@ -58,8 +66,5 @@ at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
 at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
                               NormKind kind, double eps, const at::Tensor& weight_sum,
                               const at::Tensor& bias_sum);
-
-// The rotary frequencies, fp32 [head_dim / 2], as transformers computes them.
-at::Tensor rope_frequencies(const RopeSpec& rope, int64_t head_dim);
 
 }  // namespace longshore

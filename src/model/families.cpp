@@ -5,6 +5,8 @@
 
 #include "base/errors.h"
 #include "model/config_reader.h"
+#include "model/config_rope.h"
+#include "model/family_names.h"
 
 namespace longshore {
 namespace {
@@ -27,7 +29,7 @@ std::optional<Activation> parse_activation(std::string_view name) {
 }
 
 void read_activation(ConfigReader& config, std::string_view otherwise, ArchSpec& arch) {
-  const std::string name = config.text({"hidden_act", "hidden_activation", "activation_function"})
+  const std::string name = config.text({"hidden_activation", "hidden_act", "activation_function"})
                                .value_or(std::string(otherwise));
   const auto activation = parse_activation(name);
   if (activation) {
@@ -54,19 +56,28 @@ void read_tokens(ConfigReader& config, ArchSpec& arch) {
   if (pad && *pad >= 0) arch.pad_token = pad;
 }
 
-// Keys that every family has: sizes, heads, tokens. `head_dim` = 0: hidden / heads.
-void read_sizes(ConfigReader& config, int64_t default_head_dim, ArchSpec& arch) {
-  arch.vocabulary = config.size({"vocab_size"});
+// What a file may leave out; 0: it may not, or head_dim is hidden / heads.
+struct SizeDefaults {
+  int64_t vocabulary = 0, heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+// Keys that every family has: sizes, heads, tokens.
+void read_sizes(ConfigReader& config, const SizeDefaults& defaults, ArchSpec& arch) {
+  const auto size = [&config](ConfigReader::Keys keys, int64_t otherwise) {
+    return otherwise == 0 ? config.size(keys) : config.size_or(keys, otherwise);
+  };
+  arch.vocabulary = size({"vocab_size"}, defaults.vocabulary);
   arch.hidden = config.size({"hidden_size", "n_embd"});
-  arch.heads = config.size({"num_attention_heads", "n_head"});
-  arch.kv_heads = config.size_or({"num_key_value_heads"}, arch.heads);
+  arch.heads = size({"num_attention_heads", "n_head"}, defaults.heads);
+  arch.kv_heads = config.size_or({"num_key_value_heads"},
+                                 defaults.kv_heads == 0 ? arch.heads : defaults.kv_heads);
   const int64_t layers = config.size({"num_hidden_layers", "n_layer"});
   if (layers > kMostLayers) {
     config.problem("num_hidden_layers", "must be at most " + std::to_string(kMostLayers));
   }
   arch.layers.resize(static_cast<size_t>(std::min(layers, kMostLayers)));
   const auto head_dim = config.integer({"head_dim"}, 1, kMostHeadDim);
-  arch.head_dim = head_dim.value_or(default_head_dim);
+  arch.head_dim = head_dim.value_or(defaults.head_dim);
   if (arch.head_dim == 0) {
     if (arch.hidden % arch.heads != 0) {
       config.problem("hidden_size", "= " + std::to_string(arch.hidden) +
@@ -86,56 +97,6 @@ void read_sizes(ConfigReader& config, int64_t default_head_dim, ArchSpec& arch) 
   arch.initializer_range = config.real({"initializer_range"}, 0.0, 1.0).value_or(0.02);
   read_data_type(config, arch);
   read_tokens(config, arch);
-}
-
-void read_rope_scaling(ConfigReader& outer, ConfigReader& rope, ArchSpec& arch) {
-  RopeSpec& spec = arch.rope;
-  const std::string kind = rope.text({"rope_type", "type"}).value_or("default");
-  if (kind == "default") return;
-  spec.factor = rope.real({"factor"}, 1e-3, 1e6).value_or(0.0);
-  if (spec.factor == 0.0) rope.problem("factor", "is needed for rope type '" + kind + "'");
-  if (kind == "linear") {
-    spec.scaling = RopeSpec::Scaling::kLinear;
-  } else if (kind == "llama3") {
-    spec.scaling = RopeSpec::Scaling::kLlama3;
-    spec.low_freq_factor = rope.real({"low_freq_factor"}, 1e-3, 1e6).value_or(1.0);
-    spec.high_freq_factor = rope.real({"high_freq_factor"}, 1e-3, 1e6).value_or(4.0);
-    if (spec.high_freq_factor <= spec.low_freq_factor) {
-      rope.problem("high_freq_factor", "must be greater than low_freq_factor");
-    }
-    // A value beside the scaling's own one wins, as in transformers.
-    const int64_t inside = rope.size_or({"original_max_position_embeddings"}, arch.max_positions);
-    spec.original_max_positions = outer.size_or({"original_max_position_embeddings"}, inside);
-  } else {
-    rope.problem("rope_type",
-                 "= '" + kind + "' is not supported; supported: default, linear, llama3");
-  }
-}
-
-// transformers 5 has `rope_parameters`; 4 has `rope_theta` and `rope_scaling`.
-void read_rope(ConfigReader& config, ArchSpec& arch) {
-  arch.position = PositionKind::kRope;
-  if (arch.head_dim % 2 != 0) {
-    config.problem("head_dim", "= " + std::to_string(arch.head_dim) + " must be even");
-  }
-  const auto theta = config.real({"rope_theta"}, 1.0, kMostReal);
-  const auto partial = config.real({"partial_rotary_factor"}, 0.0, 1.0);
-  arch.rope.theta = theta.value_or(10000.0);
-  bool whole = partial.value_or(1.0) == 1.0;
-  const Json* scaling = config.find({"rope_scaling", "rope_parameters"});
-  if (scaling != nullptr && !scaling->is_object()) {
-    config.problem("rope_parameters", "must be an object");
-  } else if (scaling != nullptr) {
-    ConfigReader rope(*scaling, config.path() + ": rope_parameters");
-    for (const auto& [key, value] : scaling->items()) {
-      if (value.is_object()) rope.problem(key, "per layer type is not supported");
-    }
-    arch.rope.theta = rope.real({"rope_theta"}, 1.0, kMostReal).value_or(arch.rope.theta);
-    whole = whole && rope.real({"partial_rotary_factor"}, 0.0, 1.0).value_or(1.0) == 1.0;
-    read_rope_scaling(config, rope, arch);
-    config.take_problems(rope);
-  }
-  if (!whole) config.problem("partial_rotary_factor", "other than 1 is not supported");
 }
 
 // `windowed(i)` says which layers slide where `layer_types` does not say it.
@@ -171,19 +132,25 @@ void set_attention_scale(ArchSpec& arch) {
   }
 }
 
-// What llama, mistral, qwen2 and qwen3 have in common.
-void read_llama_like(ConfigReader& config, int64_t default_head_dim, int64_t default_positions,
-                     ArchSpec& arch) {
-  read_sizes(config, default_head_dim, arch);
+// What all families but gpt2 have in common, the rotary embedding aside.
+struct LlamaDefaults {
+  int64_t positions = 2048;
+  SizeDefaults sizes{};
+  double norm_eps = 1e-6;
+  std::string_view activation = "silu";
+  bool tied = false;
+};
+
+void read_llama_like(ConfigReader& config, const LlamaDefaults& defaults, ArchSpec& arch) {
+  read_sizes(config, defaults.sizes, arch);
   arch.intermediate = config.size({"intermediate_size"});
-  arch.max_positions = config.size_or({"max_position_embeddings"}, default_positions);
+  arch.max_positions = config.size_or({"max_position_embeddings"}, defaults.positions);
   arch.norm = NormKind::kRms;
-  arch.norm_eps = config.real({"rms_norm_eps"}, 0.0, 1.0).value_or(1e-6);
+  arch.norm_eps = config.real({"rms_norm_eps"}, 0.0, 1.0).value_or(defaults.norm_eps);
   arch.gated = true;
-  read_activation(config, "silu", arch);
-  read_rope(config, arch);
+  read_activation(config, defaults.activation, arch);
   set_attention_scale(arch);
-  arch.tied_by_config = config.boolean({"tie_word_embeddings"}).value_or(false);
+  arch.tied_by_config = config.boolean({"tie_word_embeddings"}).value_or(defaults.tied);
 }
 
 void read_qwen_windows(ConfigReader& config, ArchSpec& arch) {
@@ -194,39 +161,193 @@ void read_qwen_windows(ConfigReader& config, ArchSpec& arch) {
                [&](int64_t layer) { return use && layer >= full_layers; });
 }
 
-// ---- the families ----
-
-void read_llama(ConfigReader& config, ArchSpec& arch) {
-  read_llama_like(config, 0, 2048, arch);
-  arch.qkv_bias = config.boolean({"attention_bias"}).value_or(false);
+// Biases of attention and, where the family has the key, of the MLP.
+void read_biases(ConfigReader& config, bool attention, ArchSpec& arch) {
+  arch.qkv_bias = config.boolean({"attention_bias"}).value_or(attention);
   arch.output_bias = arch.qkv_bias;
   arch.mlp_bias = config.boolean({"mlp_bias"}).value_or(false);
 }
 
-void read_mistral(ConfigReader& config, ArchSpec& arch) {
-  read_llama_like(config, 0, 131072, arch);
-  // Absent means 4096, null means no window.
-  const bool absent = !config.has("sliding_window");
-  const int64_t window = config.size_or({"sliding_window"}, absent ? 4096 : 0);
+// A sliding window in every layer, unless `layer_types` says otherwise.
+void read_window_of_all(ConfigReader& config, int64_t absent, ArchSpec& arch) {
+  const int64_t window =
+      config.size_or({"sliding_window"}, config.has("sliding_window") ? 0 : absent);
   read_windows(config, window, arch, [&](int64_t) { return window > 0; });
 }
 
+// ---- the families ----
+
+void read_llama(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config, {}, arch);
+  read_rope(config, {}, arch);
+  read_biases(config, false, arch);
+}
+
+void read_mistral(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config, {.positions = 131072}, arch);
+  read_rope(config, {}, arch);
+  // Absent means 4096, null means no window.
+  read_window_of_all(config, 4096, arch);
+}
+
 void read_qwen2(ConfigReader& config, ArchSpec& arch) {
-  read_llama_like(config, 0, 32768, arch);
+  read_llama_like(config, {.positions = 32768}, arch);
+  read_rope(config, {}, arch);
   arch.qkv_bias = true;
   read_qwen_windows(config, arch);
 }
 
 void read_qwen3(ConfigReader& config, ArchSpec& arch) {
-  read_llama_like(config, 128, 32768, arch);
-  arch.qk_norm = true;
+  read_llama_like(config, {.positions = 32768, .sizes = {.head_dim = 128}}, arch);
+  read_rope(config, {}, arch);
+  arch.qk_norm = QueryKeyNorm::kHead;
   arch.qkv_bias = config.boolean({"attention_bias"}).value_or(false);
   arch.output_bias = arch.qkv_bias;
   read_qwen_windows(config, arch);
 }
 
+// Four multipliers.
+void read_granite(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config, {}, arch);
+  read_rope(config, {}, arch);
+  read_biases(config, false, arch);
+  constexpr double kMost = 1e6;
+  arch.embedding_scale = config.real({"embedding_multiplier"}, -kMost, kMost).value_or(1.0);
+  arch.residual_scale = config.real({"residual_multiplier"}, -kMost, kMost).value_or(1.0);
+  arch.logit_divisor = config.real({"logits_scaling"}, 1e-6, kMost).value_or(1.0);
+  const double scale = config.real({"attention_multiplier"}, 1e-6, kMost).value_or(1.0);
+  for (LayerSpec& layer : arch.layers) layer.attention_scale = scale;
+}
+
+void read_seed_oss(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config, {.positions = 524288, .sizes = {.head_dim = 128}}, arch);
+  read_rope(config, {}, arch);
+  read_biases(config, true, arch);
+  arch.output_bias = config.boolean({"attention_out_bias"}).value_or(false);
+}
+
+// Some layers know no positions.
+void read_smollm3(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config, {.positions = 32768, .tied = true}, arch);
+  read_rope(config, {.theta = 2e6}, arch);
+  read_biases(config, false, arch);
+  const int64_t interval = config.size_or({"no_rope_layer_interval"}, 4);
+  const std::vector<int64_t> given = config.integers({"no_rope_layers"}, 0, 1);
+  if (!given.empty() && given.size() < arch.layers.size()) {
+    config.problem("no_rope_layers", "has " + std::to_string(given.size()) + " entries for " +
+                                         std::to_string(arch.layers.size()) + " layers");
+    return;
+  }
+  for (size_t i = 0; i < arch.layers.size(); ++i) {
+    arch.layers[i].rotates =
+        given.empty() ? (static_cast<int64_t>(i) + 1) % interval != 0 : given[i] != 0;
+  }
+  const bool use = config.boolean({"use_sliding_window"}).value_or(false);
+  const int64_t window = config.size_or({"sliding_window"}, 0);
+  read_windows(config, use ? window : 0, arch, [&](int64_t layer) {
+    return use && window > 0 && !arch.layers[static_cast<size_t>(layer)].rotates;
+  });
+}
+
+void read_olmo_norms(ArchSpec& arch) {
+  arch.norm = NormKind::kRmsWide;
+  arch.norm_placement = NormPlacement::kAfter;
+  arch.qk_norm = QueryKeyNorm::kWidth;
+}
+
+void read_olmo2(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config, {.norm_eps = 1e-5}, arch);
+  read_rope(config, {}, arch);
+  read_biases(config, false, arch);
+  read_olmo_norms(arch);
+}
+
+// Three of four layers slide; their rope is not scaled.
+void read_olmo3(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config, {.norm_eps = 1e-5}, arch);
+  read_rope_by_layer_type(config, 5e5, 5e5, "", arch);
+  read_biases(config, false, arch);
+  read_olmo_norms(arch);
+  const int64_t window = config.size_or({"sliding_window"}, 4096);
+  read_windows(config, window, arch, [](int64_t layer) { return (layer + 1) % 4 != 0; });
+  for (LayerSpec& layer : arch.layers) layer.local_rope = layer.window > 0;
+}
+
+// Fused matrices; a share of each head may turn, with factors for long documents.
+void read_phi3(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config, {.positions = 4096, .norm_eps = 1e-5}, arch);
+  read_rope(config, {.partial = true, .longrope = true}, arch);
+  arch.fused_qkv = arch.fused_gate_up = true;
+  read_window_of_all(config, 0, arch);
+}
+
+// Pairs of half of each head turn; norms before and behind.
+void read_glm4(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config, {.positions = 131072, .sizes = {.head_dim = 128}, .norm_eps = 1.5625e-7},
+                  arch);
+  read_rope(config, {.share = 0.5, .partial = true}, arch);
+  arch.rope.pairs = true;
+  arch.qkv_bias = config.boolean({"attention_bias"}).value_or(true);
+  arch.fused_gate_up = true;
+  arch.norm_placement = NormPlacement::kBoth;
+}
+
+// Queries and keys are normalised when they have turned.
+void read_hunyuan_dense(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config, {.norm_eps = 1e-5}, arch);
+  read_rope(config, {.alpha = true}, arch);
+  arch.qkv_bias = config.boolean({"attention_bias"}).value_or(false);
+  arch.output_bias = arch.qkv_bias;
+  arch.qk_norm = QueryKeyNorm::kHead;
+  arch.qk_norm_after_rope = true;
+}
+
+// Queries grow with the position.
+void read_ministral3(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config, {.positions = 262144, .sizes = {.head_dim = 128}, .norm_eps = 1e-5},
+                  arch);
+  read_rope(config, {.theta = 1e6}, arch);
+  read_window_of_all(config, 0, arch);
+  const Json* rope = config.find({"rope_parameters"});
+  if (rope == nullptr || !rope->is_object()) {
+    config.problem("rope_parameters", "is missing");
+    return;
+  }
+  ConfigReader inner(*rope, config.path() + ": rope_parameters");
+  arch.query_growth_beta = inner.real({"llama_4_scaling_beta"}, 0.0, 1e3).value_or(0.0);
+  arch.query_growth_positions = inner.size_or({"original_max_position_embeddings"}, 16384);
+  config.take_problems(inner);
+}
+
+// The text model of Gemma 3.
+void read_gemma3_text(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config,
+                  {.positions = 131072,
+                   .sizes = {.vocabulary = 262208, .heads = 8, .kv_heads = 4, .head_dim = 256},
+                   .activation = "gelu_pytorch_tanh",
+                   .tied = true},
+                  arch);
+  read_rope_by_layer_type(config, 1e6, 1e4, "rope_local_base_freq", arch);
+  arch.qkv_bias = config.boolean({"attention_bias"}).value_or(false);
+  arch.output_bias = arch.qkv_bias;
+  arch.norm = NormKind::kRmsOffset;
+  arch.norm_placement = NormPlacement::kBoth;
+  arch.qk_norm = QueryKeyNorm::kHead;
+  arch.embedding_scale = std::sqrt(static_cast<double>(arch.hidden));
+  arch.embedding_scale_rounded = true;
+  if (config.boolean({"use_bidirectional_attention"}).value_or(false)) {
+    config.problem("use_bidirectional_attention", "is not supported");
+  }
+  const double scalar = config.real({"query_pre_attn_scalar"}, 1e-6, kMostReal).value_or(256.0);
+  for (LayerSpec& layer : arch.layers) layer.attention_scale = 1.0 / std::sqrt(scalar);
+  const int64_t pattern = config.size_or({"sliding_window_pattern"}, 6);
+  const int64_t window = config.size_or({"sliding_window"}, 4096);
+  read_windows(config, window, arch, [&](int64_t layer) { return (layer + 1) % pattern != 0; });
+  for (LayerSpec& layer : arch.layers) layer.local_rope = layer.window > 0;
+}
+
 void read_gpt2(ConfigReader& config, ArchSpec& arch) {
-  read_sizes(config, 0, arch);
+  read_sizes(config, {}, arch);
   arch.intermediate = config.size_or({"n_inner"}, 4 * arch.hidden);
   arch.max_positions = config.size_or({"n_positions", "max_position_embeddings", "n_ctx"}, 1024);
   arch.norm = NormKind::kLayer;
@@ -254,58 +375,30 @@ void read_gpt2(ConfigReader& config, ArchSpec& arch) {
 
 struct Family {
   std::string_view model_type;
+  // Null: a wrapper, whose text_config is of a family that has one.
   void (*read)(ConfigReader&, ArchSpec&);
   NameTable names;
 };
 
-// In the order of Module.
-constexpr std::array<std::string_view, kModuleCount> kLlamaModules = {
-    "embed_tokens",
-    "",
-    "layers.{i}.input_layernorm",
-    "layers.{i}.self_attn.q_proj",
-    "layers.{i}.self_attn.k_proj",
-    "layers.{i}.self_attn.v_proj",
-    "",
-    "layers.{i}.self_attn.q_norm",
-    "layers.{i}.self_attn.k_norm",
-    "layers.{i}.self_attn.o_proj",
-    "layers.{i}.post_attention_layernorm",
-    "layers.{i}.mlp.gate_proj",
-    "layers.{i}.mlp.up_proj",
-    "layers.{i}.mlp.down_proj",
-    "norm",
-    "lm_head",
-};
-
-constexpr std::array<std::string_view, kModuleCount> kGpt2Modules = {
-    "wte",
-    "wpe",
-    "h.{i}.ln_1",
-    "",
-    "",
-    "",
-    "h.{i}.attn.c_attn",
-    "",
-    "",
-    "h.{i}.attn.c_proj",
-    "h.{i}.ln_2",
-    "",
-    "h.{i}.mlp.c_fc",
-    "h.{i}.mlp.c_proj",
-    "ln_f",
-    "lm_head",
-};
-
 const std::vector<Family>& families() {
-  static const NameTable llama_names{
-      kLlamaModules, {"model."}, {"layers.*.self_attn.rotary_emb.inv_freq"}};
-  static const NameTable gpt2_names{
-      kGpt2Modules, {"transformer.", ""}, {"h.*.attn.bias", "h.*.attn.masked_bias"}};
   static const std::vector<Family> table = {
-      {"llama", read_llama, llama_names}, {"mistral", read_mistral, llama_names},
-      {"qwen2", read_qwen2, llama_names}, {"qwen3", read_qwen3, llama_names},
-      {"gpt2", read_gpt2, gpt2_names},
+      {"llama", read_llama, llama_names("LlamaDecoderLayer")},
+      {"mistral", read_mistral, llama_names("MistralDecoderLayer")},
+      {"qwen2", read_qwen2, llama_names("Qwen2DecoderLayer")},
+      {"qwen3", read_qwen3, llama_names("Qwen3DecoderLayer")},
+      {"gemma3_text", read_gemma3_text, gemma_names("Gemma3DecoderLayer")},
+      {"phi3", read_phi3, phi_names("Phi3DecoderLayer")},
+      {"olmo2", read_olmo2, olmo_names("Olmo2DecoderLayer")},
+      {"olmo3", read_olmo3, olmo_names("Olmo3DecoderLayer")},
+      {"smollm3", read_smollm3, llama_names("SmolLM3DecoderLayer")},
+      {"glm4", read_glm4, glm_names("Glm4DecoderLayer")},
+      {"hunyuan_v1_dense", read_hunyuan_dense, hunyuan_names("HunYuanDenseV1DecoderLayer")},
+      {"ministral3", read_ministral3, llama_names("Ministral3DecoderLayer")},
+      {"granite", read_granite, llama_names("GraniteDecoderLayer")},
+      {"seed_oss", read_seed_oss, llama_names("SeedOssDecoderLayer")},
+      {"gemma3", nullptr, in_wrapper(gemma_names("Gemma3DecoderLayer"))},
+      {"mistral3", nullptr, in_wrapper(llama_names("MistralDecoderLayer"))},
+      {"gpt2", read_gpt2, gpt2_names("GPT2Block")},
   };
   return table;
 }
@@ -315,6 +408,37 @@ const Family* find_family(std::string_view model_type) {
     if (family.model_type == model_type) return &family;
   }
   return nullptr;
+}
+
+// The text tower of a wrapper. What its own configuration does not say of tokens and types, the
+// wrapper's may.
+void read_text_tower(ConfigReader& wrapper, ArchSpec& arch) {
+  arch.origin = wrapper.path();
+  const Json* text = wrapper.find({"text_config"});
+  if (text == nullptr || !text->is_object()) {
+    wrapper.problem("text_config", "is missing");
+    return;
+  }
+  ConfigReader reader(*text, wrapper.path() + ": text_config");
+  const std::string model_type = reader.text({"model_type"}).value_or("");
+  const Family* family = find_family(model_type);
+  if (family == nullptr || family->read == nullptr) {
+    reader.problem("model_type", "= '" + model_type + "' is not supported inside a wrapper");
+  } else {
+    family->read(reader, arch);
+    reader.refuse_unknown_numeric_keys();
+  }
+  wrapper.take_problems(reader);
+  ArchSpec outer;
+  read_data_type(wrapper, outer);
+  read_tokens(wrapper, outer);
+  if (!arch.dtype) arch.dtype = outer.dtype;
+  if (arch.eos_tokens.empty()) arch.eos_tokens = outer.eos_tokens;
+  if (!arch.bos_token) arch.bos_token = outer.bos_token;
+  if (!arch.pad_token) arch.pad_token = outer.pad_token;
+  const auto tied = wrapper.boolean({"tie_word_embeddings"});
+  arch.tied_by_config = tied.value_or(false);
+  arch.tied_by_files = !tied;
 }
 
 }  // namespace
@@ -345,9 +469,13 @@ ArchSpec read_arch_spec(const Json& config, const std::string& path) {
                       "' is not supported; supported: " + supported_families());
   }
   ArchSpec arch;
+  if (family->read != nullptr) {
+    arch.origin = path;
+    family->read(reader, arch);
+  } else {
+    read_text_tower(reader, arch);
+  }
   arch.family = *model_type;
-  arch.origin = path;
-  family->read(reader, arch);
   reader.refuse_unknown_numeric_keys();
   reader.finish();
   return arch;

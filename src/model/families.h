@@ -17,6 +17,7 @@ enum class Module : uint8_t {
   kTokens,
   kPositions,
   kAttentionNorm,
+  kAttentionPostNorm,
   kQuery,
   kKey,
   kValue,
@@ -25,8 +26,10 @@ enum class Module : uint8_t {
   kKeyNorm,
   kOutput,
   kMlpNorm,
+  kMlpPostNorm,
   kGate,
   kUp,
+  kGateUp,
   kDown,
   kFinalNorm,
   kHead,
@@ -37,10 +40,18 @@ inline constexpr size_t kModuleCount = static_cast<size_t>(Module::kHead) + 1;
 // added. Empty: the family has no such part.
 struct NameTable {
   std::array<std::string_view, kModuleCount> modules;
-  // Of everything but the head: some files leave it out. The first one is written by init-model.
-  std::vector<std::string_view> prefixes;
+  struct Prefix {
+    std::string_view body;       // of everything but the head
+    std::string_view head = "";  // of the head
+  };
+  // Where a file may keep the model. The first one is written by init-model.
+  std::vector<Prefix> prefixes;
+  // The class of a block, in the names of transformers.
+  std::string_view block_class;
   // Globs, after the prefix, of tensors that hold no parameter: buffers of older versions.
   std::vector<std::string_view> skipped;
+  // Globs of tensors of the other towers of a wrapper: they stay as they are.
+  std::vector<std::string_view> other_towers;
 };
 
 // Reads config.json. `path` is named in messages. ConfigError with every problem found: an unknown

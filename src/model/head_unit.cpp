@@ -49,17 +49,23 @@ struct HeadUnit::Gradients {
 HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
     : norm_kind_(arch.norm),
       norm_eps_(arch.norm_eps),
+      logit_divisor_(arch.logit_divisor),
       chunk_positions_(head_chunk_positions(arch.vocabulary)),
-      index_(head_parameters(arch, "", tied)),
-      head_index_(static_cast<int32_t>(head_parameters(arch, "", tied).size()) - (tied ? 0 : 1)) {}
+      index_(head_parameters(arch, {}, tied)),
+      head_index_(static_cast<int32_t>(head_parameters(arch, {}, tied).size()) - (tied ? 0 : 1)) {}
 
 std::string HeadUnit::signature() const {
   return "head " + std::to_string(static_cast<int>(norm_kind_)) + " " +
-         std::to_string(chunk_positions_);
+         std::to_string(chunk_positions_) + (logit_divisor_ == 1.0 ? "" : " divided");
 }
 
 at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
   return parameters[static_cast<size_t>(head_index_)];
+}
+
+at::Tensor HeadUnit::project(UnitParameters parameters, const at::Tensor& normed) const {
+  at::Tensor logits = at::mm(normed, head_weight(parameters).t());
+  return logit_divisor_ == 1.0 ? logits : logits.div_(logit_divisor_);
 }
 
 at::Tensor HeadUnit::norm(UnitParameters parameters, const at::Tensor& x) const {
@@ -71,6 +77,7 @@ at::Tensor HeadUnit::norm(UnitParameters parameters, const at::Tensor& x) const 
 void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
                                const at::Tensor& normed, at::Tensor grad_logits,
                                const at::Tensor& rows, Gradients& gradients) const {
+  if (logit_divisor_ != 1.0) grad_logits.div_(logit_divisor_);
   if (gradients.sink->wants(head_index_)) {
     gradients.sink->add_product(head_index_, grad_logits, normed);
   }
@@ -98,7 +105,7 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
     const at::Tensor targets = batch.targets.index_select(0, rows);
     const at::Tensor x = in.at(0).index_select(0, rows);
     const at::Tensor normed = norm(parameters, x);
-    at::Tensor logits = at::mm(normed, head_weight(parameters).t());
+    at::Tensor logits = project(parameters, normed);
     if (logits.is_cuda()) {
       const bool wanted = gradients != nullptr;
       losses.push_back(
@@ -148,7 +155,7 @@ at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in, const Mi
   const at::NoGradGuard no_grad;
   const at::Tensor normed =
       norm(parameters, in.at(0).index_select(0, positions.to(in.at(0).device())));
-  return at::mm(normed, head_weight(parameters).t()).to(at::kFloat);
+  return project(parameters, normed).to(at::kFloat);
 }
 
 }  // namespace longshore

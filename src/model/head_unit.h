@@ -40,6 +40,8 @@ class HeadUnit : public LossUnit {
   struct Gradients;
   at::Tensor head_weight(UnitParameters parameters) const;
   at::Tensor norm(UnitParameters parameters, const at::Tensor& x) const;
+  // Logits in the compute dtype.
+  at::Tensor project(UnitParameters parameters, const at::Tensor& normed) const;
   void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
                        at::Tensor grad_logits, const at::Tensor& rows, Gradients& gradients) const;
   Result run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
@@ -47,6 +49,7 @@ class HeadUnit : public LossUnit {
 
   NormKind norm_kind_;
   double norm_eps_;
+  double logit_divisor_;
   int64_t chunk_positions_;
   ModuleIndex index_;
   int32_t head_index_;  // in the unit's list, behind the norm: owned or borrowed

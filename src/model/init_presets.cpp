@@ -3,6 +3,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/nearest.h"
+#include "model/families.h"
 
 namespace longshore {
 namespace {
@@ -30,6 +31,26 @@ const std::vector<Row>& rows() {
       {{"tiny-qwen2", "qwen2, 2 layers of 64; tied"}, {"qwen2", 64, 160, 2, 4, 2, 16, 1024, true}},
       {{"tiny-qwen3", "qwen3, 2 layers of 64; tied, head_dim 32"},
        {"qwen3", 64, 160, 2, 4, 2, 32, 1024, true}},
+      {{"tiny-gemma3", "gemma3_text, 6 layers of 64; tied, a sliding window of 64 in five"},
+       {"gemma3_text", 64, 160, 6, 4, 2, 16, 1024, true}},
+      {{"tiny-phi3", "phi3, 2 layers of 64; fused matrices"},
+       {"phi3", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-olmo2", "olmo2, 2 layers of 64; norms behind"},
+       {"olmo2", 64, 160, 2, 4, 4, 16, 1024, false}},
+      {{"tiny-olmo3", "olmo3, 4 layers of 64; a sliding window of 64 in three"},
+       {"olmo3", 64, 160, 4, 4, 4, 16, 1024, false}},
+      {{"tiny-smollm3", "smollm3, 4 layers of 64; one without positions, tied"},
+       {"smollm3", 64, 160, 4, 4, 2, 16, 1024, true}},
+      {{"tiny-granite", "granite, 2 layers of 64; four multipliers, tied"},
+       {"granite", 64, 160, 2, 4, 2, 16, 1024, true}},
+      {{"tiny-glm4", "glm4, 2 layers of 64; pairs of half a head turn"},
+       {"glm4", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-hunyuan", "hunyuan_v1_dense, 2 layers of 64; tied"},
+       {"hunyuan_v1_dense", 64, 160, 2, 4, 2, 16, 1024, true}},
+      {{"tiny-ministral3", "ministral3, 2 layers of 64; queries grow from position 256 on"},
+       {"ministral3", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-seed-oss", "seed_oss, 2 layers of 64; biases"},
+       {"seed_oss", 64, 160, 2, 4, 2, 16, 1024, false}},
       {{"tiny-deep", "llama, 96 layers of 64: many units, for small device caps"},
        {"llama", 64, 160, 96, 4, 2, 16, 1024, true}},
       {{"tiny-gpt2", "gpt2, 2 layers of 64; tied"}, {"gpt2", 64, 256, 2, 4, 4, 16, 1024, true}},
@@ -43,12 +64,13 @@ const std::vector<Row>& rows() {
   return table;
 }
 
-constexpr std::string_view class_name(std::string_view family) {
-  if (family == "llama") return "LlamaForCausalLM";
-  if (family == "mistral") return "MistralForCausalLM";
-  if (family == "qwen2") return "Qwen2ForCausalLM";
-  if (family == "qwen3") return "Qwen3ForCausalLM";
-  return "GPT2LMHeadModel";
+// "LlamaDecoderLayer" is a block of "LlamaForCausalLM".
+std::string class_name(std::string_view family) {
+  constexpr std::string_view kBlock = "DecoderLayer";
+  std::string_view name = name_table(family).block_class;
+  if (!name.ends_with(kBlock)) return "GPT2LMHeadModel";
+  name.remove_suffix(kBlock.size());
+  return std::string(name) + "ForCausalLM";
 }
 
 Json gpt2_config(const Sizes& sizes) {
@@ -72,11 +94,32 @@ Json llama_like_config(const Sizes& sizes) {
   config["num_hidden_layers"] = sizes.layers;
   config["num_attention_heads"] = sizes.heads;
   config["num_key_value_heads"] = sizes.kv_heads;
-  if (sizes.family != "qwen2") config["head_dim"] = sizes.head_dim;
+  const bool derived = sizes.family == "qwen2" || sizes.family == "phi3";
+  if (!derived) config["head_dim"] = sizes.head_dim;
   config["max_position_embeddings"] = sizes.positions;
   config["rms_norm_eps"] = 1e-6;
-  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 10000.0}};
-  if (sizes.family == "mistral") config["sliding_window"] = 64;
+  const Json rope = {{"rope_type", "default"}, {"rope_theta", 10000.0}};
+  config["rope_parameters"] = rope;
+  const bool slides = sizes.family == "gemma3_text" || sizes.family == "olmo3";
+  if (sizes.family == "mistral" || slides) config["sliding_window"] = 64;
+  if (slides) config["rope_parameters"] = {{"sliding_attention", rope}, {"full_attention", rope}};
+  if (sizes.family == "gemma3_text") {
+    config.erase("hidden_act");
+    config["hidden_activation"] = "gelu_pytorch_tanh";
+    config["query_pre_attn_scalar"] = sizes.head_dim;
+  }
+  if (sizes.family == "ministral3") {
+    config["rope_parameters"].update({{"rope_type", "yarn"},
+                                      {"factor", 4.0},
+                                      {"llama_4_scaling_beta", 0.1},
+                                      {"original_max_position_embeddings", 256}});
+  }
+  if (sizes.family == "granite") {
+    config["embedding_multiplier"] = 12.0;
+    config["residual_multiplier"] = 0.22;
+    config["attention_multiplier"] = 1.0 / static_cast<double>(sizes.head_dim);
+    config["logits_scaling"] = 8.0;
+  }
   return config;
 }
 

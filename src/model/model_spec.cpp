@@ -33,7 +33,7 @@ InitSpec normal_init(double standard_deviation) {
 // Makes the parameters of one unit.
 class UnitBuilder {
  public:
-  UnitBuilder(const ArchSpec& arch, std::string_view prefix, int64_t layer)
+  UnitBuilder(const ArchSpec& arch, NameTable::Prefix prefix, int64_t layer)
       : arch_(arch), names_(name_table(arch.family)), prefix_(prefix), layer_(layer) {}
 
   void matrix(Module module, int64_t out, int64_t in, bool bias, double scale = 1.0) {
@@ -48,7 +48,8 @@ class UnitBuilder {
   }
 
   void norm(Module module, int64_t width, NormKind kind) {
-    add(module, false, {width}, {.kind = InitSpec::Kind::kOnes});
+    const bool offset = kind == NormKind::kRmsOffset;
+    add(module, false, {width}, {.kind = offset ? InitSpec::Kind::kZeros : InitSpec::Kind::kOnes});
     if (kind == NormKind::kLayer) add(module, true, {width}, {.kind = InitSpec::Kind::kZeros});
   }
 
@@ -60,7 +61,7 @@ class UnitBuilder {
     LONGSHORE_CHECK(!name.empty()) << arch_.family << " has no part " << static_cast<int>(module);
     const size_t number = name.find("{i}");
     if (number != std::string::npos) name.replace(number, 3, std::to_string(layer_));
-    if (module != Module::kHead) name.insert(0, prefix_);
+    name.insert(0, module == Module::kHead ? prefix_.head : prefix_.body);
     name += bias ? ".bias" : ".weight";
     ParamSpec spec{.name = std::move(name), .shape = std::move(shape), .init = init};
     parameters_.push_back({.module = module, .bias = bias, .spec = std::move(spec)});
@@ -68,17 +69,17 @@ class UnitBuilder {
 
   const ArchSpec& arch_;
   const NameTable& names_;
-  std::string_view prefix_;
+  NameTable::Prefix prefix_;
   int64_t layer_;
   std::vector<ModuleParameter> parameters_;
 };
 
 // The prefix under which the files keep the embedding; the first of the family's where there is
 // none (then the embedding is reported as missing).
-std::string_view find_prefix(const ArchSpec& arch, std::span<const FileTensor> files) {
+NameTable::Prefix find_prefix(const ArchSpec& arch, std::span<const FileTensor> files) {
   const NameTable& names = name_table(arch.family);
-  for (std::string_view prefix : names.prefixes) {
-    const std::string wanted = std::string(prefix) +
+  for (const NameTable::Prefix& prefix : names.prefixes) {
+    const std::string wanted = std::string(prefix.body) +
                                std::string(names.modules[static_cast<size_t>(Module::kTokens)]) +
                                ".weight";
     const bool found = std::any_of(files.begin(), files.end(),
@@ -88,16 +89,18 @@ std::string_view find_prefix(const ArchSpec& arch, std::span<const FileTensor> f
   return names.prefixes.front();
 }
 
-std::string head_name(const ArchSpec& arch) {
-  return std::string(name_table(arch.family).modules[static_cast<size_t>(Module::kHead)]) +
+std::string head_name(const ArchSpec& arch, NameTable::Prefix prefix) {
+  return std::string(prefix.head) +
+         std::string(name_table(arch.family).modules[static_cast<size_t>(Module::kHead)]) +
          ".weight";
 }
 
-bool decide_tied(const ArchSpec& arch, std::span<const FileTensor> files) {
-  const std::string head = head_name(arch);
+bool decide_tied(const ArchSpec& arch, NameTable::Prefix prefix,
+                 std::span<const FileTensor> files) {
+  const std::string head = head_name(arch, prefix);
   const bool in_files = std::any_of(files.begin(), files.end(),
                                     [&](const FileTensor& file) { return file.name == head; });
-  return arch.tied_by_config && !in_files;
+  return (arch.tied_by_config || arch.tied_by_files) && !in_files;
 }
 
 UnitSpec make_unit(size_t id, std::string name, std::vector<ModuleParameter> parameters,
@@ -128,7 +131,8 @@ void check_size(const ModelSpec& model, const ArchSpec& arch) {
   }
 }
 
-void check_files(const ModelSpec& model, const ArchSpec& arch, std::span<const FileTensor> files) {
+void check_files(const ModelSpec& model, const ArchSpec& arch, NameTable::Prefix prefix,
+                 std::span<const FileTensor> files) {
   std::map<std::string_view, const FileTensor*> by_name;
   for (const FileTensor& file : files) by_name.emplace(file.name, &file);
   std::vector<std::string> problems;
@@ -137,7 +141,7 @@ void check_files(const ModelSpec& model, const ArchSpec& arch, std::span<const F
       const auto found = by_name.find(parameter.name);
       if (found == by_name.end()) {
         problems.push_back("tensor '" + parameter.name + "' is missing" +
-                           (parameter.name == head_name(arch) && !arch.tied_by_config
+                           (parameter.name == head_name(arch, prefix) && !arch.tied_by_config
                                 ? ", and tie_word_embeddings is not true"
                                 : ""));
         continue;
@@ -169,7 +173,7 @@ void check_files(const ModelSpec& model, const ArchSpec& arch, std::span<const F
 
 }  // namespace
 
-std::vector<ModuleParameter> embedding_parameters(const ArchSpec& arch, std::string_view prefix) {
+std::vector<ModuleParameter> embedding_parameters(const ArchSpec& arch, NameTable::Prefix prefix) {
   UnitBuilder builder(arch, prefix, 0);
   builder.table(Module::kTokens, arch.vocabulary);
   if (arch.position == PositionKind::kLearned) {
@@ -178,11 +182,13 @@ std::vector<ModuleParameter> embedding_parameters(const ArchSpec& arch, std::str
   return builder.take();
 }
 
-std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, std::string_view prefix,
+std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                               int64_t layer) {
   UnitBuilder builder(arch, prefix, layer);
   const int64_t q = arch.query_width(), kv = arch.key_width();
-  builder.norm(Module::kAttentionNorm, arch.hidden, arch.norm);
+  const bool before = arch.norm_placement != NormPlacement::kAfter;
+  const bool after = arch.norm_placement != NormPlacement::kBefore;
+  if (before) builder.norm(Module::kAttentionNorm, arch.hidden, arch.norm);
   if (arch.fused_qkv) {
     builder.matrix(Module::kQkv, q + 2 * kv, arch.hidden, arch.qkv_bias);
   } else {
@@ -190,20 +196,27 @@ std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, std::string_
     builder.matrix(Module::kKey, kv, arch.hidden, arch.qkv_bias);
     builder.matrix(Module::kValue, kv, arch.hidden, arch.qkv_bias);
   }
-  if (arch.qk_norm) {
-    builder.norm(Module::kQueryNorm, arch.head_dim, NormKind::kRms);
-    builder.norm(Module::kKeyNorm, arch.head_dim, NormKind::kRms);
+  if (arch.qk_norm != QueryKeyNorm::kNone) {
+    const bool head = arch.qk_norm == QueryKeyNorm::kHead;
+    builder.norm(Module::kQueryNorm, head ? arch.head_dim : q, arch.norm);
+    builder.norm(Module::kKeyNorm, head ? arch.head_dim : kv, arch.norm);
   }
   const double residual = arch.residual_init_scale;
   builder.matrix(Module::kOutput, arch.hidden, q, arch.output_bias, residual);
-  builder.norm(Module::kMlpNorm, arch.hidden, arch.norm);
-  if (arch.gated) builder.matrix(Module::kGate, arch.intermediate, arch.hidden, arch.mlp_bias);
-  builder.matrix(Module::kUp, arch.intermediate, arch.hidden, arch.mlp_bias);
+  if (after) builder.norm(Module::kAttentionPostNorm, arch.hidden, arch.norm);
+  if (before) builder.norm(Module::kMlpNorm, arch.hidden, arch.norm);
+  if (arch.fused_gate_up) {
+    builder.matrix(Module::kGateUp, 2 * arch.intermediate, arch.hidden, arch.mlp_bias);
+  } else {
+    if (arch.gated) builder.matrix(Module::kGate, arch.intermediate, arch.hidden, arch.mlp_bias);
+    builder.matrix(Module::kUp, arch.intermediate, arch.hidden, arch.mlp_bias);
+  }
   builder.matrix(Module::kDown, arch.hidden, arch.intermediate, arch.mlp_bias, residual);
+  if (after) builder.norm(Module::kMlpPostNorm, arch.hidden, arch.norm);
   return builder.take();
 }
 
-std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, std::string_view prefix,
+std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                              bool tied) {
   UnitBuilder builder(arch, prefix, 0);
   builder.norm(Module::kFinalNorm, arch.hidden, arch.norm);
@@ -212,8 +225,8 @@ std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, std::string_v
 }
 
 ModelSpec make_model_spec(const ArchSpec& arch, std::span<const FileTensor> files) {
-  const std::string_view prefix = find_prefix(arch, files);
-  const bool tied = decide_tied(arch, files);
+  const NameTable::Prefix prefix = find_prefix(arch, files);
+  const bool tied = decide_tied(arch, prefix, files);
   ModelSpec model;
   model.units.push_back(make_unit(0, "embedding", embedding_parameters(arch, prefix), arch.hidden));
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
@@ -224,20 +237,14 @@ ModelSpec make_model_spec(const ArchSpec& arch, std::span<const FileTensor> file
       make_unit(model.units.size(), "head", head_parameters(arch, prefix, tied), 0));
   if (tied) model.units.back().borrowed.push_back({.unit = UnitId(0), .index = 0});
   check_size(model, arch);
-  if (!files.empty()) check_files(model, arch, files);
+  if (!files.empty()) check_files(model, arch, prefix, files);
   validate_model_spec(model);
   return model;
 }
 
 std::vector<std::string> unit_classes(const ArchSpec& arch) {
-  static const std::map<std::string_view, std::string> kBlocks = {
-      {"llama", "LlamaDecoderLayer"},
-      {"qwen2", "Qwen2DecoderLayer"},
-      {"qwen3", "Qwen3DecoderLayer"},
-      {"mistral", "MistralDecoderLayer"},
-      {"gpt2", "GPT2Block"}};
-  std::vector<std::string> classes(static_cast<size_t>(arch.layer_count()) + 2,
-                                   kBlocks.at(arch.family));
+  const std::string block(name_table(arch.family).block_class);
+  std::vector<std::string> classes(static_cast<size_t>(arch.layer_count()) + 2, block);
   classes.front() = "Embedding";
   classes.back() = "Head";
   return classes;
@@ -245,9 +252,12 @@ std::vector<std::string> unit_classes(const ArchSpec& arch) {
 
 bool is_skipped_tensor(const ArchSpec& arch, std::string_view name) {
   const NameTable& names = name_table(arch.family);
-  for (std::string_view prefix : names.prefixes) {
+  for (std::string_view glob : names.other_towers) {
+    if (matches(glob, name)) return true;
+  }
+  for (const NameTable::Prefix& prefix : names.prefixes) {
     for (std::string_view glob : names.skipped) {
-      if (matches(std::string(prefix) + std::string(glob), name)) return true;
+      if (matches(std::string(prefix.body) + std::string(glob), name)) return true;
     }
   }
   return false;

@@ -27,10 +27,10 @@ struct ModuleParameter {
 
 // The parameters of each unit, in the unit's order. `prefix` is one of the family's prefixes. The
 // head's list holds its own parameters only; a tied head borrows the embedding's first one.
-std::vector<ModuleParameter> embedding_parameters(const ArchSpec& arch, std::string_view prefix);
-std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, std::string_view prefix,
+std::vector<ModuleParameter> embedding_parameters(const ArchSpec& arch, NameTable::Prefix prefix);
+std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                               int64_t layer);
-std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, std::string_view prefix,
+std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                              bool tied);
 
 // Units embedding, block.0 .. block.n-1, head. `files` are the tensors of the model's files; empty
@@ -43,7 +43,8 @@ ModelSpec make_model_spec(const ArchSpec& arch, std::span<const FileTensor> file
 // "Head".
 std::vector<std::string> unit_classes(const ArchSpec& arch);
 
-// True for a tensor that the family's files may hold but that is no parameter (buffers).
+// True for a tensor that the family's files may hold but that is no parameter of this model: a
+// buffer, or another tower's.
 bool is_skipped_tensor(const ArchSpec& arch, std::string_view name);
 
 // Marks the parameters that match one of the globs (*, ?, [..]) as frozen. ConfigError for globs

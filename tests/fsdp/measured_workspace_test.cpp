@@ -63,8 +63,9 @@ class Draw {
 
 // `hidden` to 4096; sizes as the family's config.json names them.
 Json draw_config(Draw& draw) {
-  const std::string family =
-      draw.one_of<std::string>({"llama", "mistral", "qwen2", "qwen3", "gpt2"});
+  const auto family = draw.one_of<std::string>({"llama", "mistral", "qwen2", "qwen3", "gpt2",
+                                                "gemma3_text", "phi3", "olmo2", "olmo3", "smollm3",
+                                                "granite", "seed_oss", "glm4", "hunyuan_v1_dense"});
   const int64_t head_dim = draw.one_of<int64_t>({16, 32, 64, 128});
   const int64_t heads = std::max<int64_t>(1, draw.sized(64, 4096) / head_dim);
   const int64_t hidden = heads * head_dim;
@@ -85,8 +86,17 @@ Json draw_config(Draw& draw) {
                  {"num_attention_heads", heads},
                  {"num_key_value_heads", draw.one_of(groups)},
                  {"tie_word_embeddings", draw.between(0, 1) == 1}};
-  if (family == "qwen3") config["head_dim"] = head_dim;
-  if (family == "mistral") config["sliding_window"] = draw.sized(2, 2048);
+  if (family != "phi3") config["head_dim"] = head_dim;
+  if (family == "mistral" || family == "gemma3_text" || family == "olmo3") {
+    config["sliding_window"] = draw.sized(2, 2048);
+  }
+  if (family == "granite") config["residual_multiplier"] = config["logits_scaling"] = 0.5;
+  if (family == "phi3" && draw.between(0, 1) == 1) {
+    const std::vector<double> factors(static_cast<size_t>(head_dim / 2), 1.5);
+    config["original_max_position_embeddings"] = draw.sized(2, 2048);
+    config["rope_scaling"] = {
+        {"type", "longrope"}, {"short_factor", factors}, {"long_factor", factors}};
+  }
   return config;
 }
 

@@ -134,12 +134,63 @@ TEST(Families, KeysThatWouldChangeTheNumbersAreRefused) {
 }
 
 TEST(Families, RopeOfAnotherKindIsRefused) {
-  expect_problem(with(llama(), R"({"rope_scaling": {"type": "yarn", "factor": 2.0}})"),
-                 "'yarn' is not supported; supported: default, linear, llama3");
+  expect_problem(with(llama(), R"({"rope_scaling": {"type": "longrope", "factor": 2.0}})"),
+                 "'longrope' is not supported; supported: default, linear, llama3, yarn");
+  expect_problem(with(llama(), R"({"rope_scaling": {"type": "dynamic", "factor": 2.0}})"),
+                 "grows with the length of each text");
+  expect_problem(with(llama(), R"({"rope_scaling": {"type": "llama3"}})"), "'factor' is needed");
   expect_problem(with(llama(), R"({"rope_scaling": {"type": "linear"}})"), "'factor' is needed");
   expect_problem(with(llama(), R"({"rope_parameters": [1]})"), "must be an object");
   expect_problem(with(llama(), R"({"rope_parameters": {"full_attention": {}}})"),
-                 "per layer type is not supported");
+                 "not for each kind of layer");
+  const Json phi3 = with(llama(), R"({"model_type": "phi3"})");
+  expect_problem(with(phi3, R"({"rope_scaling": {"type": "su", "short_factor": [1, 1],
+    "long_factor": [1, 1, 1, 1, 1, 1, 1, 1]}})"),
+                 "'short_factor' must be a list of 8 numbers");
+  expect_problem(with(phi3, R"({"partial_rotary_factor": 0.07})"), "they must be even");
+  const Json gemma = with(llama(), R"({"model_type": "gemma3_text"})");
+  expect_problem(with(gemma, R"({"rope_parameters": {"chunked_attention": {}}})"),
+                 "has no layers of type 'chunked_attention'");
+}
+
+TEST(Families, RopeOfEachKindOfLayerInBothSpellings) {
+  const Json gemma = with(llama(), R"({"model_type": "gemma3_text", "num_hidden_layers": 6})");
+  const ArchSpec plain = read_arch_spec(gemma, "config.json");
+  EXPECT_EQ(plain.rope.theta, 1e6);
+  EXPECT_EQ(plain.local_rope.theta, 1e4);
+  EXPECT_EQ(plain.head_dim, 256);
+  EXPECT_TRUE(plain.tied_by_config);
+  EXPECT_TRUE(plain.layers[4].local_rope);
+  EXPECT_EQ(plain.layers[4].window, 4096);
+  EXPECT_FALSE(plain.layers[5].local_rope);
+  const ArchSpec old =
+      read_arch_spec(with(gemma, R"({"rope_theta": 2e6, "rope_local_base_freq": 2e4, "rope_scaling":
+        {"rope_type": "linear", "factor": 8}})"),
+                     "config.json");
+  const ArchSpec now = read_arch_spec(
+      with(gemma, R"({"rope_parameters": {"sliding_attention": {"rope_type": "default",
+        "rope_theta": 2e4}, "full_attention": {"rope_type": "linear", "factor": 8,
+        "rope_theta": 2e6}}})"),
+      "config.json");
+  for (const ArchSpec& arch : {old, now}) {
+    EXPECT_EQ(arch.rope.theta, 2e6);
+    EXPECT_EQ(arch.rope.factor, 8.0);
+    EXPECT_EQ(arch.local_rope.theta, 2e4);
+    EXPECT_EQ(arch.local_rope.scaling, RopeSpec::Scaling::kNone);
+  }
+  expect_problem(with(gemma, R"({"attn_logit_softcapping": 50.0})"), "attn_logit_softcapping");
+  expect_problem(with(gemma, R"({"use_bidirectional_attention": true})"), "is not supported");
+}
+
+TEST(Families, SmolLM3KnowsNoPositionsInEveryFourthLayer) {
+  const Json config = with(llama(), R"({"model_type": "smollm3", "num_hidden_layers": 8})");
+  const ArchSpec arch = read_arch_spec(config, "config.json");
+  EXPECT_TRUE(arch.layers[2].rotates);
+  EXPECT_FALSE(arch.layers[3].rotates);
+  EXPECT_FALSE(arch.layers[7].rotates);
+  EXPECT_EQ(arch.rope.theta, 2e6);
+  expect_problem(with(config, R"({"no_rope_layers": [1, 0]})"), "has 2 entries for 8 layers");
+  expect_problem(with(config, R"({"no_rope_layers": [2]})"), "must hold integers in 0 .. 1");
 }
 
 TEST(Families, SizesAreChecked) {

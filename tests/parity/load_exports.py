@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers import logging as transformers_logging
 
 ROOT = Path(__file__).parent / "golden"
@@ -44,7 +44,9 @@ def loss_of_longshore(program, run_file, weights):
 
 
 def loss_of_transformers(directory, rows):
-    model, report = AutoModelForCausalLM.from_pretrained(
+    wrapper = "text_config" in json.loads((Path(directory) / "config.json").read_text())
+    kind = AutoModelForImageTextToText if wrapper else AutoModelForCausalLM
+    model, report = kind.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     wrong = {key: sorted(names) for key, names in report.items() if names}
     if wrong:

@@ -17,12 +17,13 @@ All of it is fp32 on the CPU with eager attention.
 import json
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from transformers import logging as transformers_logging
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 ROOT = Path(__file__).parent / "golden"
 VOCABULARY = 257
@@ -52,6 +53,17 @@ def renamed(config, model_type, class_name, **more):
     return {**config, "model_type": model_type, "architectures": [class_name], **more}
 
 
+# A tower that is there, and takes no part.
+VISION = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+          "num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+
+
+def wrapper(model_type, class_name, text, vision, **more):
+    """A model with a text tower and one of pictures; files as transformers 4 wrote them."""
+    return {"architectures": [class_name], "model_type": model_type, "text_config": text,
+            "vision_config": {**VISION, "model_type": vision}, **more}
+
+
 # config; and what is special about the files.
 CASES = {
     # Spellings of transformers 4; head_dim is not hidden / heads; grouped heads; untied.
@@ -75,11 +87,87 @@ CASES = {
                                                               "rope_theta": 1000000.0})},
     "mistral": {"config": renamed(LLAMA, "mistral", "MistralForCausalLM", head_dim=6,
                                   sliding_window=6, rope_theta=10000.0)},
+    "granite": {"config": renamed(LLAMA, "granite", "GraniteForCausalLM", rope_theta=10000.0,
+                                  embedding_multiplier=3.0, residual_multiplier=0.22,
+                                  attention_multiplier=0.4, logits_scaling=2.5)},
+    # Spellings of transformers 4, every fourth layer without positions (here: given).
+    "smollm3": {"config": renamed(LLAMA, "smollm3", "SmolLM3ForCausalLM", num_hidden_layers=3,
+                                  no_rope_layers=[1, 0, 1], use_sliding_window=True,
+                                  sliding_window=5, rope_theta=50000.0, pad_token_id=0)},
+    "seed_oss": {"config": renamed(LLAMA, "seed_oss", "SeedOssForCausalLM", head_dim=8,
+                                   attention_bias=True, attention_out_bias=False, mlp_bias=True,
+                                   max_position_embeddings=4096, attention_dropout=0.1,
+                                   residual_dropout=0.1, pad_token_id=0,
+                                   rope_parameters={"rope_type": "yarn", "factor": 4.0,
+                                                    "rope_theta": 10000.0,
+                                                    "original_max_position_embeddings": 1024})},
+    "olmo2": {"config": renamed(LLAMA, "olmo2", "Olmo2ForCausalLM", rope_theta=500000.0,
+                                pad_token_id=0)},
+    "olmo3": {"config": renamed(LLAMA, "olmo3", "Olmo3ForCausalLM", num_hidden_layers=4,
+                                num_attention_heads=2, max_position_embeddings=2048,
+                                sliding_window=5, rope_theta=5000.0, pad_token_id=0,
+                                rope_scaling={"rope_type": "yarn", "factor": 4.0,
+                                              "attention_factor": 1.2, "beta_fast": 4.0,
+                                              "beta_slow": 1.0,
+                                              "original_max_position_embeddings": 512})},
+    # As Phi 4 mini: half of each head turns, factors for long documents. Every row here is short.
+    "phi3": {"config": renamed(LLAMA, "phi3", "Phi3ForCausalLM", hidden_size=32,
+                               tie_word_embeddings=True, partial_rotary_factor=0.5,
+                               original_max_position_embeddings=32, pad_token_id=0,
+                               rope_theta=10000.0,
+                               rope_scaling={"type": "longrope", "short_factor": [1.0, 1.5],
+                                             "long_factor": [1.0, 4.0]})},
+    # Every row but the shortest is long.
+    "phi3-long": {"config": renamed(LLAMA, "phi3", "Phi3ForCausalLM", pad_token_id=0,
+                                    original_max_position_embeddings=2, sliding_window=6,
+                                    rope_parameters={"rope_type": "longrope",
+                                                     "rope_theta": 10000.0,
+                                                     "attention_factor": 1.1,
+                                                     "short_factor": [1.0, 1.5],
+                                                     "long_factor": [1.0, 4.0]})},
+    "gemma3_text": {"config": renamed(LLAMA, "gemma3_text", "Gemma3ForCausalLM",
+                                      num_hidden_layers=3, sliding_window_pattern=3, head_dim=12,
+                                      sliding_window=5, query_pre_attn_scalar=20,
+                                      hidden_activation="gelu_pytorch_tanh", pad_token_id=0,
+                                      rope_theta=50000.0, rope_local_base_freq=1000.0,
+                                      rope_scaling={"rope_type": "linear", "factor": 2.0})},
+    "glm4": {"config": renamed(LLAMA, "glm4", "Glm4ForCausalLM", head_dim=8, rope_theta=10000.0,
+                               attention_bias=True, pad_token_id=0)},
+    "hunyuan_v1_dense": {"config": renamed(LLAMA, "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM",
+                                           head_dim=8, tie_word_embeddings=True, pad_token_id=0,
+                                           rope_theta=10000.0,
+                                           rope_scaling={"type": "dynamic", "alpha": 100.0,
+                                                         "factor": 1.0})},
+    # Queries grow from the fourth position on.
+    "ministral3": {"config": renamed(LLAMA, "ministral3", "Ministral3ForCausalLM", head_dim=8,
+                                     pad_token_id=0, rope_parameters={
+                                         "type": "yarn", "rope_type": "yarn", "factor": 16.0,
+                                         "rope_theta": 10000.0, "mscale": 1.0,
+                                         "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5,
+                                         "original_max_position_embeddings": 4})},
+    "gemma3": {"config": wrapper("gemma3", "Gemma3ForConditionalGeneration", {
+        "model_type": "gemma3_text", "vocab_size": VOCABULARY, "hidden_size": 16,
+        "intermediate_size": 40, "num_hidden_layers": 2, "head_dim": 4, "sliding_window": 5,
+        "query_pre_attn_scalar": 4, "max_position_embeddings": 64, "sliding_window_pattern": 2,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "siglip_vision_model",
+        eos_token_id=[1, 2], image_token_index=250, boi_token_index=251, eoi_token_index=252,
+        mm_tokens_per_image=4), "as_transformers_4": True},
+    "mistral3": {"config": wrapper("mistral3", "Mistral3ForConditionalGeneration", renamed(
+        LLAMA, "mistral", "MistralForCausalLM", head_dim=6, sliding_window=None,
+        rope_theta=10000.0), "pixtral", image_token_index=250, spatial_merge_size=2,
+        vision_feature_layer=-1)},
     "gpt2": {"config": {**GPT2, "activation_function": "gelu_new"}},
     # Names without `transformer.`, with the mask buffers of old files.
     "gpt2-plain": {"config": {**GPT2, "activation_function": "gelu", "n_inner": 40,
                               "scale_attn_by_inverse_layer_idx": True}, "plain": True},
 }
+
+
+# Of its own for each case: a new one changes no other.
+SEEDS = {name: 1000 + number for number, name in enumerate(
+    ["llama", "llama-tied", "llama-bf16", "llama-indexed", "qwen2", "qwen3", "mistral", "gpt2",
+     "gpt2-plain", "granite", "smollm3", "seed_oss", "olmo2", "olmo3", "phi3", "phi3-long",
+     "gemma3_text", "glm4", "hunyuan_v1_dense", "ministral3", "gemma3", "mistral3"])}
 
 
 def randomise(model, generator):
@@ -91,6 +179,8 @@ def randomise(model, generator):
                 parameter.copy_(noise * 0.25)
             elif name.endswith("bias"):
                 parameter.copy_(noise * 0.1)
+            elif model.config.model_type.startswith("gemma3"):  # multiplied by 1 + weight
+                parameter.copy_(noise * 0.2)
             else:
                 parameter.copy_(1.0 + noise * 0.2)
 
@@ -131,7 +221,7 @@ def backward_mean(model, rows):
 
 
 def adamw_of(case):
-    return GPT2_ADAMW if case["config"]["model_type"] == "gpt2" else ADAMW
+    return GPT2_ADAMW if case["config"]["model_type"] in ("gpt2", "glm4") else ADAMW
 
 
 def train(model, rows, max_grad_norm, adamw):
@@ -155,8 +245,13 @@ def train(model, rows, max_grad_norm, adamw):
 
 def write_model(case, directory, model):
     """The model's files: one or several, with or without a prefix."""
+    if case.get("as_transformers_4"):
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            shutil.copy(Path(folder) / "model.safetensors", directory)
+        return
     dtype = torch.bfloat16 if case["config"].get("dtype") == "bfloat16" else torch.float32
-    tied = case["config"].get("tie_word_embeddings", case["config"]["model_type"] == "gpt2")
+    tied = model.config.tie_word_embeddings
     tensors = {name: value.detach().to(dtype).contiguous() for name, value in
                model.state_dict().items() if not (tied and name == "lm_head.weight")}
     if case.get("plain"):
@@ -181,13 +276,40 @@ def write_model(case, directory, model):
 
 
 def file_name(case, name):
+    if case.get("as_transformers_4"):
+        return name.replace("model.language_model.", "language_model.model.")
     return name.removeprefix("transformer.") if case.get("plain") else name
 
 
-def load(directory):
-    model = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager")
+def class_of(case):
+    return AutoModelForImageTextToText if "text_config" in case["config"] else AutoModelForCausalLM
+
+
+def trained(model):
+    """Names and parameters that take part: other towers of a wrapper have no gradient."""
+    return [(name, p) for name, p in model.named_parameters() if p.grad is not None]
+
+
+def load(case, directory, attention="eager"):
+    model = class_of(case).from_pretrained(
+        directory, dtype=torch.float32, attn_implementation=attention)
     return model.eval()
+
+
+def spread_in_bf16(case, directory, rows, golden):
+    """How far bf16 takes transformers' own gradients from fp32, by parameter: the most over kinds
+    of attention and orders of rows. Ours may go about as far."""
+    errors = {}
+    for attention in ["eager", "sdpa"]:
+        for ordered in [rows, rows[::-1]]:
+            model = load(case, directory, attention).to(torch.bfloat16)
+            backward_mean(model, ordered)
+            for name, parameter in trained(model):
+                key = file_name(case, name)
+                exact = golden[f"grad.{key}"]
+                error = ((parameter.grad.float() - exact).norm() / exact.norm()).item()
+                errors[key] = max(errors.get(key, 0.0), round(error, 5))
+    return errors
 
 
 def make_case(name):
@@ -195,46 +317,39 @@ def make_case(name):
     directory = ROOT / name
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    generator = torch.Generator().manual_seed(1000 + list(CASES).index(name))
+    generator = torch.Generator().manual_seed(SEEDS[name])
     (directory / "config.json").write_text(json.dumps(case["config"], indent=1) + "\n")
 
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
+    model = class_of(case).from_config(AutoConfig.from_pretrained(directory))
     randomise(model, generator)
     write_model(case, directory, model)
     rows = make_rows(generator)
     (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     golden = {}
-    model = load(directory)
+    model = load(case, directory)
     single_rows = [rows[0]["input_ids"][:1], rows[1]["input_ids"], rows[2]["input_ids"]]
     with torch.no_grad():
         for index, ids in enumerate(single_rows):
             golden[f"logits.{index}"] = model(input_ids=torch.tensor([ids])).logits[0].clone()
     gradient_rows = [0, 3, 1, 4]
     gradient_loss = backward_mean(model, [rows[i] for i in gradient_rows])
-    for parameter_name, parameter in model.named_parameters():
+    for parameter_name, parameter in trained(model):
         golden[f"grad.{file_name(case, parameter_name)}"] = parameter.grad.clone()
 
-    # How far bf16 takes transformers' own gradients from fp32; ours may go about as far.
-    half = load(directory).to(torch.bfloat16)
-    backward_mean(half, [rows[i] for i in gradient_rows])
-    bf16_errors = {}
-    for parameter_name, parameter in half.named_parameters():
-        exact = golden[f"grad.{file_name(case, parameter_name)}"]
-        error = (parameter.grad.float() - exact).norm() / exact.norm()
-        bf16_errors[file_name(case, parameter_name)] = round(error.item(), 5)
+    bf16_errors = spread_in_bf16(case, directory, [rows[i] for i in gradient_rows], golden)
 
     runs = {}
-    free_losses, free_norms = train(load_run := load(directory), rows, 0.0, adamw_of(case))
+    free_losses, free_norms = train(load_run := load(case, directory), rows, 0.0, adamw_of(case))
     # Half of the smallest norm: every step is clipped.
     clip = float(f"{min(free_norms) / 2:.1g}")
-    clip_losses, clip_norms = train(clip_run := load(directory), rows, clip, adamw_of(case))
+    clip_losses, clip_norms = train(clip_run := load(case, directory), rows, clip, adamw_of(case))
     assert min(clip_norms) > clip, (name, clip, clip_norms)
-    for run, (trained, limit, losses, norms) in {
+    for run, (result, limit, losses, norms) in {
             "free": (load_run, 0.0, free_losses, free_norms),
             "clip": (clip_run, clip, clip_losses, clip_norms)}.items():
         runs[run] = {"max_grad_norm": limit, "loss": losses, "grad_norm": norms}
-        for parameter_name, parameter in trained.named_parameters():
+        for parameter_name, parameter in trained(result):
             golden[f"{run}.{file_name(case, parameter_name)}"] = parameter.detach().clone()
 
     save_file(golden, directory / "golden.safetensors")

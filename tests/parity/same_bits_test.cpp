@@ -107,7 +107,9 @@ TEST_P(SameBits, MicroBatchesOfOneAndFourAreClose) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, SameBits,
-                         testing::Values("llama", "llama-tied", "qwen2", "gpt2"), golden_test_name);
+                         testing::Values("llama", "llama-tied", "qwen2", "gpt2", "gemma3_text",
+                                         "phi3-long"),
+                         golden_test_name);
 
 class GpuSameBits : public testing::TestWithParam<std::string> {};
 

@@ -1,0 +1,105 @@
+#include "model/family_names.h"
+
+#include <initializer_list>
+#include <utility>
+
+namespace longshore {
+namespace {
+
+using Modules = std::array<std::string_view, kModuleCount>;
+using Names = std::initializer_list<std::pair<Module, std::string_view>>;
+
+Modules with(Modules modules, Names names) {
+  for (const auto& [module, name] : names) modules[static_cast<size_t>(module)] = name;
+  return modules;
+}
+
+NameTable named_as_llama(std::string_view block_class, Names changes) {
+  static const Modules llama =
+      with({}, {
+                   {Module::kTokens, "embed_tokens"},
+                   {Module::kAttentionNorm, "layers.{i}.input_layernorm"},
+                   {Module::kQuery, "layers.{i}.self_attn.q_proj"},
+                   {Module::kKey, "layers.{i}.self_attn.k_proj"},
+                   {Module::kValue, "layers.{i}.self_attn.v_proj"},
+                   {Module::kQueryNorm, "layers.{i}.self_attn.q_norm"},
+                   {Module::kKeyNorm, "layers.{i}.self_attn.k_norm"},
+                   {Module::kOutput, "layers.{i}.self_attn.o_proj"},
+                   {Module::kMlpNorm, "layers.{i}.post_attention_layernorm"},
+                   {Module::kGate, "layers.{i}.mlp.gate_proj"},
+                   {Module::kUp, "layers.{i}.mlp.up_proj"},
+                   {Module::kDown, "layers.{i}.mlp.down_proj"},
+                   {Module::kFinalNorm, "norm"},
+                   {Module::kHead, "lm_head"},
+               });
+  return {.modules = with(llama, changes),
+          .prefixes = {{.body = "model."}},
+          .block_class = block_class,
+          .skipped = {"layers.*.self_attn.rotary_emb.inv_freq"},
+          .other_towers = {}};
+}
+
+}  // namespace
+
+NameTable llama_names(std::string_view block_class) {
+  return named_as_llama(block_class, {});
+}
+
+NameTable olmo_names(std::string_view block_class) {
+  return named_as_llama(block_class,
+                        {{Module::kAttentionNorm, ""},
+                         {Module::kAttentionPostNorm, "layers.{i}.post_attention_layernorm"},
+                         {Module::kMlpNorm, ""},
+                         {Module::kMlpPostNorm, "layers.{i}.post_feedforward_layernorm"}});
+}
+
+NameTable gemma_names(std::string_view block_class) {
+  return named_as_llama(block_class,
+                        {{Module::kAttentionPostNorm, "layers.{i}.post_attention_layernorm"},
+                         {Module::kMlpNorm, "layers.{i}.pre_feedforward_layernorm"},
+                         {Module::kMlpPostNorm, "layers.{i}.post_feedforward_layernorm"}});
+}
+
+NameTable phi_names(std::string_view block_class) {
+  return named_as_llama(block_class, {{Module::kQkv, "layers.{i}.self_attn.qkv_proj"},
+                                      {Module::kGateUp, "layers.{i}.mlp.gate_up_proj"}});
+}
+
+NameTable glm_names(std::string_view block_class) {
+  return named_as_llama(block_class,
+                        {{Module::kAttentionPostNorm, "layers.{i}.post_self_attn_layernorm"},
+                         {Module::kMlpPostNorm, "layers.{i}.post_mlp_layernorm"},
+                         {Module::kGateUp, "layers.{i}.mlp.gate_up_proj"}});
+}
+
+NameTable hunyuan_names(std::string_view block_class) {
+  return named_as_llama(block_class, {{Module::kQueryNorm, "layers.{i}.self_attn.query_layernorm"},
+                                      {Module::kKeyNorm, "layers.{i}.self_attn.key_layernorm"}});
+}
+
+NameTable in_wrapper(NameTable names) {
+  names.prefixes = {{.body = "language_model.model.", .head = "language_model."},
+                    {.body = "model.language_model."}};
+  names.other_towers = {"vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*",
+                        "model.multi_modal_projector.*"};
+  return names;
+}
+
+NameTable gpt2_names(std::string_view block_class) {
+  return {.modules = with({}, {{Module::kTokens, "wte"},
+                               {Module::kPositions, "wpe"},
+                               {Module::kAttentionNorm, "h.{i}.ln_1"},
+                               {Module::kQkv, "h.{i}.attn.c_attn"},
+                               {Module::kOutput, "h.{i}.attn.c_proj"},
+                               {Module::kMlpNorm, "h.{i}.ln_2"},
+                               {Module::kUp, "h.{i}.mlp.c_fc"},
+                               {Module::kDown, "h.{i}.mlp.c_proj"},
+                               {Module::kFinalNorm, "ln_f"},
+                               {Module::kHead, "lm_head"}}),
+          .prefixes = {{.body = "transformer."}, {.body = ""}},
+          .block_class = block_class,
+          .skipped = {"h.*.attn.bias", "h.*.attn.masked_bias"},
+          .other_towers = {}};
+}
+
+}  // namespace longshore

@@ -1,0 +1,120 @@
+// Every switch of a family matters: a model with one of them wrong gives other logits, by more
+// than the tolerance of parity. The table is what guards the goldens against being blind.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/model/golden_case.h"
+#include "tests/model/plain_runner.h"
+
+namespace longshore {
+namespace {
+
+// Ten times what parity allows; most are a thousand times as large.
+constexpr double kLeastChange = 1e-4;
+
+struct Mistake {
+  std::string golden, what;
+  std::function<void(ArchSpec&)> make;
+};
+
+template <typename Change>
+std::function<void(ArchSpec&)> in_layers(Change change) {
+  return [change](ArchSpec& arch) {
+    for (LayerSpec& layer : arch.layers) change(layer);
+  };
+}
+
+const std::vector<Mistake>& mistakes() {
+  using Scaling = RopeSpec::Scaling;
+  static const std::vector<Mistake> table = {
+      {"gemma3_text", "erf for tanh gelu",
+       [](auto& arch) { arch.activation = Activation::kGeluErf; }},
+      {"gemma3_text", "w for 1 + w", [](auto& arch) { arch.norm = NormKind::kRms; }},
+      {"gemma3_text", "embedding not scaled", [](auto& arch) { arch.embedding_scale = 1.0; }},
+      {"gemma3_text", "scale by head_dim",
+       in_layers([](auto& layer) { layer.attention_scale = 1.0 / std::sqrt(12.0); })},
+      {"gemma3_text", "one theta", in_layers([](auto& layer) { layer.local_rope = false; })},
+      {"gemma3_text", "global rope not scaled",
+       [](auto& arch) { arch.rope.scaling = Scaling::kNone; }},
+      {"gemma3_text", "window longer by one",
+       in_layers([](auto& layer) { layer.window += layer.window > 0 ? 1 : 0; })},
+      {"mistral", "window shorter by one", in_layers([](auto& layer) { --layer.window; })},
+      {"granite", "embedding_multiplier", [](auto& arch) { arch.embedding_scale = 1.0; }},
+      {"granite", "residual_multiplier", [](auto& arch) { arch.residual_scale = 1.0; }},
+      {"granite", "logits_scaling", [](auto& arch) { arch.logit_divisor = 1.0; }},
+      {"granite", "attention_multiplier",
+       in_layers([](auto& layer) { layer.attention_scale = 0.5; })},
+      {"smollm3", "positions in every layer", in_layers([](auto& layer) { layer.rotates = true; })},
+      {"smollm3", "no window", in_layers([](auto& layer) { layer.window = 0; })},
+      {"seed_oss", "yarn's ramp", [](auto& arch) { arch.rope.scaling = Scaling::kLinear; }},
+      {"seed_oss", "yarn's attention factor", [](auto& arch) { arch.rope.attention_factor = 1.0; }},
+      {"seed_oss", "yarn's whole dimensions",
+       [](auto& arch) { arch.rope.whole_dimensions = false; }},
+      {"olmo3", "yarn in sliding layers", in_layers([](auto& layer) { layer.local_rope = false; })},
+      {"olmo3", "beta_fast", [](auto& arch) { arch.rope.beta_fast = 32.0; }},
+      {"olmo3", "attention_factor", [](auto& arch) { arch.rope.attention_factor = 1.0; }},
+      {"phi3", "a divisor of short documents",
+       [](auto& arch) { arch.rope.short_factors[1] = 1.0; }},
+      {"phi3", "attention factor", [](auto& arch) { arch.rope.attention_factor = 1.0; }},
+      {"phi3", "the whole head turns",
+       [](auto& arch) {
+         arch.rope.partial = 1.0;
+         arch.rope.scaling = Scaling::kNone;
+       }},
+      {"phi3-long", "short divisors in long documents",
+       [](auto& arch) { arch.rope.long_factors = arch.rope.short_factors; }},
+      {"phi3-long", "the original length",
+       [](auto& arch) { arch.rope.original_max_positions = 64; }},
+      {"glm4", "halves for pairs", [](auto& arch) { arch.rope.pairs = false; }},
+      {"glm4", "the whole head turns", [](auto& arch) { arch.rope.partial = 1.0; }},
+      {"hunyuan_v1_dense", "norm before the rotation",
+       [](auto& arch) { arch.qk_norm_after_rope = false; }},
+      {"hunyuan_v1_dense", "alpha", [](auto& arch) { arch.rope.theta = 10000.0; }},
+      {"ministral3", "queries do not grow", [](auto& arch) { arch.query_growth_beta = 0.0; }},
+      {"llama", "theta", [](auto& arch) { arch.rope.theta = 10000.0; }},
+      {"llama", "llama3's scaling", [](auto& arch) { arch.rope.scaling = Scaling::kNone; }},
+      {"gpt2-plain", "tanh for erf gelu",
+       [](auto& arch) { arch.activation = Activation::kGeluTanh; }},
+  };
+  return table;
+}
+
+at::Tensor logits_of(const GoldenCase& golden, const ArchSpec& arch) {
+  const DecoderModel model(arch, make_model_spec(golden.arch, golden.file_tensors()));
+  const PlainRunner runner(model, golden.weights, at::kFloat);
+  std::vector<std::vector<int64_t>> rows;
+  for (const size_t row : {0, 2, 6}) rows.push_back(golden.rows.at(row).tokens);
+  return runner.logits(PlainRunner::make_batch(rows, rows));
+}
+
+TEST(Sensitivity, EveryWrongSwitchIsSeen) {
+  for (const Mistake& mistake : mistakes()) {
+    const GoldenCase golden = read_golden_case(mistake.golden);
+    ArchSpec wrong = golden.arch;
+    mistake.make(wrong);
+    const at::Tensor right = logits_of(golden, golden.arch);
+    const double change = ((logits_of(golden, wrong) - right).norm() / right.norm()).item<double>();
+    EXPECT_GT(change, kLeastChange) << mistake.golden << ": " << mistake.what;
+    RecordProperty(mistake.golden + ": " + mistake.what, std::to_string(change));
+  }
+}
+
+// Goal: the order of rounding is a switch too, which fp32 cannot show.
+TEST(Sensitivity, TheOrderOfRoundingIsSeenInBf16) {
+  for (const std::string name : {"olmo2", "llama"}) {
+    const GoldenCase golden = read_golden_case(name);
+    ArchSpec wrong = golden.arch;
+    wrong.norm = wrong.norm == NormKind::kRms ? NormKind::kRmsWide : NormKind::kRms;
+    const auto bits = [&](const ArchSpec& arch) {
+      const DecoderModel model(arch, make_model_spec(golden.arch, golden.file_tensors()));
+      const std::vector<std::vector<int64_t>> rows = {golden.rows.at(0).tokens};
+      return PlainRunner(model, golden.weights, at::kBFloat16)
+          .logits(PlainRunner::make_batch(rows, rows));
+    };
+    EXPECT_FALSE(at::equal(bits(golden.arch), bits(wrong))) << name;
+  }
+}
+
+}  // namespace
+}  // namespace longshore
