@@ -20,8 +20,11 @@ Section run_section() {
 Section model_section() {
   Section section{"model", "the model that is trained", {}};
   Rows rows(&section, &RunConfig::model);
-  rows.add("path", KeyType::kPath, &ModelSection::path,
-           {.sentence = "a Hugging Face model directory", .example = "\"models/tiny-llama\""});
+  rows.add(
+      "path", KeyType::kPath, &ModelSection::path,
+      {.sentence = "a Hugging Face model directory, or the hub id of a model that is in the local "
+                   "Hugging Face cache (owner/name or owner/name@revision)",
+       .example = "\"models/tiny-llama\""});
   rows.choice<ModelSection::Init>(
       "init", &ModelSection::init,
       {{"pretrained", ModelSection::Init::kPretrained}, {"random", ModelSection::Init::kRandom}},

@@ -87,6 +87,9 @@ bool may_be_read_from_environment(std::string_view variable) {
       "MASTER_PORT",
       "XDG_CACHE_HOME",
       "HOME",
+      // Where other programs keep the models that they fetched.
+      "HF_HOME",
+      "HF_HUB_CACHE",
       "GROUP_RANK",
       "NO_COLOR",
       "GROUP_WORLD_SIZE",

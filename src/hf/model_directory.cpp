@@ -12,6 +12,7 @@
 #include "base/python_numbers.h"
 #include "hf/directory_entry.h"
 #include "hf/foreign_weights.h"
+#include "hf/hub_cache.h"
 #include "hf/problem_list.h"
 #include "hf/weight_index.h"
 
@@ -38,10 +39,22 @@ Links links_of(std::string_view companion) {
   return is_known_companion(companion) ? Links::kAny : Links::kCache;
 }
 
+[[noreturn]] void refuse_missing(const std::string& path) {
+  if (!is_hub_id(path)) {
+    throw ConfigError(path + ": no such directory; model.path names a Hugging Face directory");
+  }
+  const size_t at = path.find('@');
+  throw ConfigError(path + ": no such directory, and not in the Hugging Face cache " +
+                    hub_cache_directory() + "; fetch it with: hf download " + path.substr(0, at) +
+                    (at == std::string::npos ? "" : " --revision " + path.substr(at + 1)));
+}
+
 UniqueFd open_model_directory(const std::string& path) {
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) {
-    throw ConfigError(path + ": no such directory; model.path names a Hugging Face directory");
+    const std::optional<std::string> cached = find_in_hub_cache(path);
+    if (cached) return open_directory(*cached);
+    refuse_missing(path);
   }
   if (!S_ISDIR(status.st_mode)) {
     throw ConfigError(path + ": not a directory; model.path names a Hugging Face directory");

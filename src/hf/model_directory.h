@@ -30,6 +30,7 @@ class ModelDirectory {
     explicit operator bool() const { return tensor != nullptr; }
   };
 
+  // `path`: a directory, or the hub id of a model in Hugging Face's local cache (hub_cache.h).
   // Throws ConfigError where the directory or its config.json cannot be used, DataError where a
   // weight file or the index is damaged. kOptional: for models that start from random weights.
   static ModelDirectory open(const std::string& path, Weights weights = Weights::kRequired);

@@ -60,7 +60,9 @@ class InputCheck {
 
   void check_preparation() {
     std::error_code ignored;
-    const std::string directory = tokenizer_directory(config_, config_.model.path);
+    const std::string model =
+        checked_.source ? checked_.source->directory().path() : config_.model.path;
+    const std::string directory = tokenizer_directory(config_, model);
     // A model directory that is not there was named already.
     if (directory.empty() ||
         (config_.tokenizer.path == "auto" && !fs::is_directory(directory, ignored))) {
@@ -68,7 +70,7 @@ class InputCheck {
     }
     const int64_t vocabulary =
         checked_.source ? checked_.source->arch().vocabulary : std::numeric_limits<int32_t>::max();
-    attempt([&] { preparation_.emplace(config_, config_.model.path, vocabulary); });
+    attempt([&] { preparation_.emplace(config_, model, vocabulary); });
   }
 
   void check_file(const std::string& path) {

@@ -1,0 +1,86 @@
+#include "hf/hub_cache.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/errors.h"
+#include "base/file.h"
+#include "hf/directory_entry.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Bytes kMaxRefBytes = 4096;
+
+struct HubId {
+  std::string owner, name, revision = "main";
+};
+
+bool is_part(std::string_view text) {
+  const auto allowed = [](unsigned char letter) {
+    return std::isalnum(letter) != 0 || letter == '-' || letter == '_' || letter == '.';
+  };
+  return is_plain_file_name(text) && std::all_of(text.begin(), text.end(), allowed);
+}
+
+std::optional<HubId> parse_id(std::string_view text) {
+  HubId id;
+  const size_t at = text.find('@');
+  if (at != std::string_view::npos) id.revision = text.substr(at + 1);
+  text = text.substr(0, at);
+  const size_t slash = text.find('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  id.owner = text.substr(0, slash);
+  id.name = text.substr(slash + 1);
+  if (!is_part(id.owner) || !is_part(id.name) || !is_part(id.revision)) return std::nullopt;
+  return id;
+}
+
+std::string said(const char* value) {
+  return value == nullptr ? "" : value;
+}
+
+// The commit that a branch or a tag names; the revision itself where it is no such name.
+std::string commit_of(const fs::path& model, const std::string& revision) {
+  const fs::path ref = model / "refs" / revision;
+  std::error_code ignored;
+  if (!fs::is_regular_file(ref, ignored)) return revision;
+  std::string commit = read_whole_file(ref.string(), kMaxRefBytes);
+  while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back())) != 0) {
+    commit.pop_back();
+  }
+  if (!is_part(commit)) throw DataError(ref.string() + ": names no commit");
+  return commit;
+}
+
+}  // namespace
+
+bool is_hub_id(std::string_view text) {
+  return parse_id(text).has_value();
+}
+
+std::string hub_cache_directory() {
+  if (const std::string own = said(std::getenv("HF_HUB_CACHE")); !own.empty()) return own;
+  if (const std::string home = said(std::getenv("HF_HOME")); !home.empty()) return home + "/hub";
+  if (const std::string caches = said(std::getenv("XDG_CACHE_HOME")); !caches.empty()) {
+    return caches + "/huggingface/hub";
+  }
+  return said(std::getenv("HOME")) + "/.cache/huggingface/hub";
+}
+
+std::optional<std::string> find_in_hub_cache(std::string_view text) {
+  const std::optional<HubId> id = parse_id(text);
+  if (!id) return std::nullopt;
+  const fs::path model =
+      fs::path(hub_cache_directory()) / ("models--" + id->owner + "--" + id->name);
+  const fs::path snapshot = model / "snapshots" / commit_of(model, id->revision);
+  std::error_code ignored;
+  if (!fs::is_directory(snapshot, ignored)) return std::nullopt;
+  return snapshot.string();
+}
+
+}  // namespace longshore

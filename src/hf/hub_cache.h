@@ -1,0 +1,21 @@
+// HubCache: models by their ids on the Hugging Face hub, where they are in its local cache. Looks
+// at the cache's folders alone, never at the network. Plain functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace longshore {
+
+// "owner/name", or "owner/name@revision": a branch, a tag or a commit.
+bool is_hub_id(std::string_view text);
+
+// Where the cache is, as Hugging Face's tools look for it: HF_HUB_CACHE, HF_HOME/hub,
+// XDG_CACHE_HOME/huggingface/hub or ~/.cache/huggingface/hub.
+std::string hub_cache_directory();
+
+// The directory of the model's snapshot; nullopt where the cache has none.
+std::optional<std::string> find_in_hub_cache(std::string_view id);
+
+}  // namespace longshore
