@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 TORCH = "2.11.0"
+TEST_SECONDS = 120  # a test that takes longer hangs
 
 
 def find_gpu():
@@ -53,6 +54,7 @@ class Setup:
 
     def __init__(self, root, bundled, gpu):
         self.root, self.gpu = root, gpu
+        self.test_seconds = TEST_SECONDS
         self.bin = root / "bin" if bundled else root / "build/release"
         self.bench = root / "bench"
         self.torch = find_torch(root, bundled)

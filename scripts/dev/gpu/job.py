@@ -1,0 +1,46 @@
+"""What a part of a check works with: where things are, until when, and where its outcomes go."""
+import json
+import time
+
+import process
+
+
+class Job:
+    def __init__(self, setup, journal, part, deadline):
+        self.setup, self.journal, self.part, self.deadline = setup, journal, part, deadline
+
+    def log(self, name):
+        return self.journal.logs / f"{self.part}-{name}.log"
+
+    def call(self, command, name, on_line=None, seconds=None):
+        """Runs a command; its exit code. Stopped at the part's deadline, or after `seconds`."""
+        deadline = self.deadline
+        if seconds is not None:
+            deadline = min(deadline, time.monotonic() + seconds)
+        return process.run(command, deadline, self.log(name), self.setup.environment,
+                           self.setup.scratch, on_line)
+
+    def must(self, command, name, **more):
+        """The same; RuntimeError with the end of the log where it fails."""
+        code = self.call(command, name, **more)
+        if code != 0:
+            raise RuntimeError(f"{name} ended with {code}: {self.tail(name)}")
+
+    def tail(self, name, characters=500):
+        log = self.log(name)
+        return log.read_text(errors="replace")[-characters:] if log.exists() else "no output"
+
+    def program_json(self, words):
+        """What `longshore WORDS` prints, as JSON."""
+        found = []
+        name = "-".join(str(word).strip("-") for word in words)
+        self.must([self.setup.bin / "longshore", *words], name, on_line=found.append)
+        text = "\n".join(found)
+        return json.loads(text[text.index("{"):])
+
+    def tell(self, test, outcome, seconds):
+        self.journal.test(self.part, test, outcome, seconds)
+
+    def known(self):
+        """Outcomes of an earlier call."""
+        return self.journal.tests(self.part)
