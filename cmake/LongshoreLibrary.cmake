@@ -48,5 +48,6 @@ function(longshore_library name)
 
   install(TARGETS longshore_${name} EXPORT longshore ARCHIVE DESTINATION lib)
   install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION include/longshore/${name}
-          FILES_MATCHING PATTERN "*.h" PATTERN tokenizers_c EXCLUDE)
+          FILES_MATCHING PATTERN "*.h" PATTERN tokenizers_c EXCLUDE
+          PATTERN parquet_c EXCLUDE)
 endfunction()

@@ -54,7 +54,8 @@ class PlainSource : public ByteSource {
 // What the two compressed sources share: a buffer of compressed bytes.
 class CompressedSource : public ByteSource {
  public:
-  explicit CompressedSource(UniqueFd fd) : fd_(std::move(fd)), input_(kInputBytes) {}
+  explicit CompressedSource(UniqueFd fd)
+      : fd_(std::move(fd)), expansion_(fd_.path()), input_(kInputBytes) {}
   Bytes file_position() const override { return position_; }
 
  protected:
@@ -66,24 +67,17 @@ class CompressedSource : public ByteSource {
     return end_ > 0;
   }
   bool used_up() const { return begin_ == end_; }
-  // `bytes` more came out.
-  void expanded_by(size_t bytes) {
-    expanded_ += static_cast<Bytes>(bytes);
-    if (expanded_ <= kAlwaysExpanded || expanded_ / kMaxExpansion <= position_) return;
-    throw DataError(fd_.path() + ": " + std::to_string(position_) +
-                    " compressed bytes became more than " + format_bytes(expanded_) +
-                    ", which no text does; decompress the file if that is what it should hold");
-  }
+  void expanded_by(size_t bytes) { expansion_.add(bytes, position_); }
   [[noreturn]] void refuse(const std::string& what) const {
     throw DataError(fd_.path() + ": " + what + " after " + std::to_string(position_) +
                     " bytes of the file; it is damaged or cut off");
   }
 
   UniqueFd fd_;
+  ExpansionLimit expansion_;
   std::vector<char> input_;
   size_t begin_ = 0, end_ = 0;  // unused bytes of input_
   Bytes position_ = 0;
-  Bytes expanded_ = 0;
 };
 
 class GzipSource : public CompressedSource {
@@ -166,7 +160,15 @@ class ZstdSource : public CompressedSource {
 
 }  // namespace
 
-std::unique_ptr<ByteSource> open_byte_source(const std::string& path) {
+void ExpansionLimit::add(size_t bytes, Bytes position) {
+  expanded_ += static_cast<Bytes>(bytes);
+  if (expanded_ <= kAlwaysExpanded || expanded_ / kMaxExpansion <= position) return;
+  throw DataError(path_ + ": " + std::to_string(position) + " compressed bytes became more than " +
+                  format_bytes(expanded_) +
+                  ", which no text does; decompress the file if that is what it should hold");
+}
+
+UniqueFd open_data_file(const std::string& path) {
   std::error_code ignored;
   const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
   if (!std::filesystem::exists(absolute, ignored)) {
@@ -186,6 +188,10 @@ std::unique_ptr<ByteSource> open_byte_source(const std::string& path) {
     throw DataError(path + ": nothing was written from byte " + std::to_string(hole) +
                     " on; the file was cut off, or is no text");
   }
+  return fd;
+}
+
+std::unique_ptr<ByteSource> make_byte_source(UniqueFd fd) {
   std::array<unsigned char, 4> magic{};
   const ssize_t got = ::pread(fd.get(), magic.data(), magic.size(), 0);
   if (got >= 2 && magic[0] == 0x1f && magic[1] == 0x8b) {
@@ -193,11 +199,6 @@ std::unique_ptr<ByteSource> open_byte_source(const std::string& path) {
   }
   if (got == 4 && magic == std::array<unsigned char, 4>{0x28, 0xb5, 0x2f, 0xfd}) {
     return std::make_unique<ZstdSource>(std::move(fd));
-  }
-  if (got >= 4 && magic == std::array<unsigned char, 4>{'P', 'A', 'R', '1'}) {
-    throw DataError(path +
-                    ": is a Parquet file; write it as JSONL once: "
-                    "datasets.Dataset.from_parquet(FILE).to_json(\"train.jsonl\")");
   }
   return std::make_unique<PlainSource>(std::move(fd));
 }

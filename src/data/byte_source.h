@@ -27,8 +27,26 @@ class ByteSource {
 };
 
 // DataError where there is no such file, naming the absolute path, and for what is no regular file
-// or has a hole, which no text has.
-std::unique_ptr<ByteSource> open_byte_source(const std::string& path);
+// or has a hole, which neither text nor table has.
+UniqueFd open_data_file(const std::string& path);
+
+std::unique_ptr<ByteSource> make_byte_source(UniqueFd fd);
+
+inline std::unique_ptr<ByteSource> open_byte_source(const std::string& path) {
+  return make_byte_source(open_data_file(path));
+}
+
+// What compressed data may become: DataError for more than any text does.
+class ExpansionLimit {
+ public:
+  explicit ExpansionLimit(std::string path) : path_(std::move(path)) {}
+  // `bytes` more came out of the file's first `position` bytes.
+  void add(size_t bytes, Bytes position);
+
+ private:
+  std::string path_;
+  Bytes expanded_ = 0;
+};
 
 // DataError for a text, without its byte order mark, that begins with another: it was marked twice,
 // or is UTF-16.

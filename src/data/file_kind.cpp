@@ -41,10 +41,6 @@ std::string unknown_kind(const std::string& path) {
            " of the line; convert the file to UTF-8";
   }
   const std::string_view text = line.text.substr(line.text.find_first_not_of(" \t\r"));
-  if (text.starts_with('[')) {
-    return place + "the file is a JSON array" + kExpected +
-           "; write it so once: jq -c '.[]' FILE > rows.jsonl";
-  }
   if (text == "{") {
     return place + "an object over several lines" + kExpected +
            "; write it so once: jq -c . FILE > rows.jsonl";

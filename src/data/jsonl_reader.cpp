@@ -1,6 +1,7 @@
 #include "data/jsonl_reader.h"
 
 #include "base/errors.h"
+#include "data/row_source.h"
 
 namespace longshore {
 namespace {
@@ -9,7 +10,7 @@ constexpr size_t kChunkBytes = size_t{1} << 20;
 
 }  // namespace
 
-JsonlReader::JsonlReader(const std::string& path) : path_(path), source_(open_byte_source(path)) {
+JsonlReader::JsonlReader(const std::string& path) : path_(path), source_(open_row_source(path)) {
   skip_byte_order_mark();
 }
 

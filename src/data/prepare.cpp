@@ -126,7 +126,7 @@ class FilePreparer {
 
   // A hash of the file's bytes and of everything that decides what becomes of them.
   uint64_t key_of_file() {
-    JsonlReader{path_};  // refuses a missing file, a directory, Parquet and UTF-16
+    JsonlReader{path_};  // refuses a missing file, a directory, a damaged table and UTF-16
     const UniqueFd fd = open_for_reading(path_);
     progress_.file_bytes = file_bytes(fd);
     const DataSection& data = options_.data;

@@ -152,7 +152,7 @@ TEST_F(PrepareCache, ReadsCompressedFiles) {
   }
   options_.files = {files_.write("a.txt.gz", gzipped("hello"))};
   EXPECT_EQ(text_of(tokens_of(load(), 0)), "hello</s>");
-  EXPECT_NE(refusal("PAR1....").find("is a Parquet file; write it as JSONL"), std::string::npos);
+  EXPECT_NE(refusal("PAR1....").find("the file is cut off, or no Parquet file"), std::string::npos);
 }
 
 // A process is killed again and again at different places; the last one ends with the same bytes.

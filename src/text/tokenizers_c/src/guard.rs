@@ -1,104 +1,12 @@
-//! What every call of the interface passes through: panics become error texts, texts become owned
-//! C strings.
+//! What every call of the interface passes through.
 
-use std::cell::RefCell;
-use std::panic::{catch_unwind, set_hook, AssertUnwindSafe};
-use std::sync::Once;
+pub use c_interface::{Failure, OwnedString, Slice};
 
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-thread_local! {
-    static PANIC_TEXT: RefCell<String> = const { RefCell::new(String::new()) };
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Slice {
-    data: *const u8,
-    size: usize,
-}
-
-impl Slice {
-    /// # Safety
-    /// `data` points to `size` bytes that outlive the returned borrow.
-    pub unsafe fn bytes<'a>(self) -> &'a [u8] {
-        if self.size == 0 || self.data.is_null() {
-            return &[];
-        }
-        std::slice::from_raw_parts(self.data, self.size)
-    }
-
-    /// # Safety
-    /// As for `bytes`.
-    pub unsafe fn text<'a>(self) -> Result<&'a str, Failure> {
-        std::str::from_utf8(self.bytes()).map_err(|e| format!("not UTF-8: {e}").into())
-    }
-}
-
-impl Slice {
-    /// The bytes as text, where they were found to be UTF-8 before.
-    ///
-    /// # Safety
-    /// As for `bytes`, and the bytes are UTF-8.
-    pub unsafe fn known_text<'a>(self) -> &'a str {
-        std::str::from_utf8_unchecked(self.bytes())
-    }
-}
-
-#[repr(C)]
-pub struct OwnedString {
-    data: *mut u8,
-    size: usize,
-}
-
-impl OwnedString {
-    pub fn new(text: String) -> Self {
-        let bytes = text.into_bytes().into_boxed_slice();
-        let size = bytes.len();
-        OwnedString {
-            data: Box::into_raw(bytes).cast(),
-            size,
-        }
-    }
-
-    /// # Safety
-    /// The value came from `new` and is freed once.
-    pub unsafe fn free(self) {
-        if !self.data.is_null() {
-            drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
-                self.data, self.size,
-            )));
-        }
-    }
-}
-
-/// Keeps panic messages off the terminal and hands them to `guard`.
-fn keep_panics_quiet() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        set_hook(Box::new(|info| {
-            let text = info
-                .payload()
-                .downcast_ref::<&str>()
-                .map(|s| s.to_string())
-                .or_else(|| info.payload().downcast_ref::<String>().cloned())
-                .unwrap_or_default();
-            PANIC_TEXT.with(|slot| *slot.borrow_mut() = text);
-        }));
-    });
-}
+const LIBRARY: &str = "tokenizers";
 
 /// Runs `body`; its value, or an error text for a failure or a panic.
 pub fn attempt<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, String> {
-    keep_panics_quiet();
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(failure)) => Err(failure.to_string()),
-        Err(_) => Err(format!(
-            "the tokenizers library gave up: {}",
-            PANIC_TEXT.with(|slot| slot.borrow().clone())
-        )),
-    }
+    c_interface::attempt(LIBRARY, body)
 }
 
 /// Writes the value to `out`, or the message to `error`; 0 or 1 as the interface returns it.
@@ -110,14 +18,5 @@ pub unsafe fn answer<T>(
     error: *mut OwnedString,
     body: impl FnOnce() -> Result<T, Failure>,
 ) -> i32 {
-    match attempt(body) {
-        Ok(value) => {
-            out.write(value);
-            0
-        }
-        Err(text) => {
-            error.write(OwnedString::new(text));
-            1
-        }
-    }
+    c_interface::answer(out, error, LIBRARY, body)
 }

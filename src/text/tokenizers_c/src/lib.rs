@@ -14,6 +14,9 @@ mod python;
 mod special;
 mod train;
 
+// Its functions leave this library under their own names.
+pub use parquet_c;
+
 use chat::Chat;
 use guard::{answer, attempt, OwnedString, Slice};
 use load::{load, parse_object, Loaded};

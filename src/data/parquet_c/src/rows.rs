@@ -1,0 +1,184 @@
+//! Rows of a file as lines of JSON.
+
+use crate::footer;
+use crate::pages::CheckedRowGroup;
+use c_interface::Failure;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaData;
+use parquet::record::reader::{ReaderIter, TreeBuilder};
+use parquet::record::{Field, Row};
+use serde_json::{Map, Number, Value};
+use std::fs::File;
+use std::sync::Arc;
+
+/// Rows decoded at once. Texts are long, so more would gain little; a list of every row at its
+/// limit is what the memory must have room for.
+const ROWS_AT_ONCE: usize = 8;
+
+/// What the library says, without its own name for it.
+pub fn words(error: &ParquetError) -> String {
+    match error {
+        ParquetError::General(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+pub struct Rows {
+    file: Arc<File>,
+    metadata: ParquetMetaData,
+    next_group: usize,
+    group: Option<ReaderIter>,
+    rows_of_group: u64,
+    rows_read: u64,
+    bytes_before: u64,
+    failed: bool,
+}
+
+impl Rows {
+    pub fn open(file: File) -> Result<Self, Failure> {
+        let metadata = footer::read(&file, file.metadata()?.len())?;
+        Ok(Rows {
+            file: Arc::new(file),
+            metadata,
+            next_group: 0,
+            group: None,
+            rows_of_group: 0,
+            rows_read: 0,
+            bytes_before: 0,
+            failed: false,
+        })
+    }
+
+    /// Bytes of the file that the rows so far take: whole row groups, and a share of this one.
+    pub fn position(&self) -> u64 {
+        let Some(group) = self.next_group.checked_sub(1) else {
+            return 0;
+        };
+        let bytes = group_bytes(&self.metadata, group) as u128;
+        let share = bytes * u128::from(self.rows_read) / u128::from(self.rows_of_group.max(1));
+        self.bytes_before + share as u64
+    }
+
+    /// About `wanted` bytes of lines; empty at the end.
+    pub fn next(&mut self, wanted: usize) -> Result<String, Failure> {
+        if self.failed {
+            return Err("the file was damaged before this row".into());
+        }
+        // A panic of the library leaves the reader in no state to go on.
+        self.failed = true;
+        let text = self.read(wanted)?;
+        self.failed = false;
+        Ok(text)
+    }
+
+    fn read(&mut self, wanted: usize) -> Result<String, Failure> {
+        let mut text = String::new();
+        while text.len() < wanted {
+            let Some(rows) = &mut self.group else {
+                if !self.open_group()? {
+                    break;
+                }
+                continue;
+            };
+            match rows.next() {
+                Some(row) => {
+                    let row = row.map_err(|e| self.place(&words(&e)))?;
+                    self.rows_read += 1;
+                    text += &serde_json::to_string(&object_of(&row))?;
+                    text.push('\n');
+                }
+                None => self.group = None,
+            }
+        }
+        Ok(text)
+    }
+
+    fn place(&self, what: &str) -> Failure {
+        format!(
+            "row group {}, row {}: {what}",
+            self.next_group - 1,
+            self.rows_read + 1
+        )
+        .into()
+    }
+
+    fn open_group(&mut self) -> Result<bool, Failure> {
+        if self.next_group == self.metadata.num_row_groups() {
+            return Ok(false);
+        }
+        if let Some(before) = self.next_group.checked_sub(1) {
+            self.bytes_before += group_bytes(&self.metadata, before);
+        }
+        let group = CheckedRowGroup {
+            file: self.file.clone(),
+            metadata: self.metadata.row_group(self.next_group).clone(),
+        };
+        self.next_group += 1;
+        self.rows_read = 0;
+        self.rows_of_group = group.metadata.num_rows() as u64;
+        let schema = self.metadata.file_metadata().schema_descr_ptr();
+        let rows = TreeBuilder::new()
+            .with_batch_size(ROWS_AT_ONCE)
+            .as_iter(schema, &group);
+        self.group = Some(rows.map_err(|e| self.place(&words(&e)))?);
+        Ok(true)
+    }
+}
+
+fn group_bytes(metadata: &ParquetMetaData, group: usize) -> u64 {
+    metadata.row_group(group).compressed_size().max(0) as u64
+}
+
+fn object_of(row: &Row) -> Value {
+    let members = row.get_column_iter();
+    Value::Object(
+        members
+            .filter_map(|(name, field)| Some((name.clone(), value_of(field)?)))
+            .collect::<Map<_, _>>(),
+    )
+}
+
+/// A table has every member in every row, so null says no more than that there is none.
+fn value_of(field: &Field) -> Option<Value> {
+    Some(match field {
+        Field::Null => return None,
+        Field::Bool(value) => Value::Bool(*value),
+        Field::Byte(value) => (*value).into(),
+        Field::Short(value) => (*value).into(),
+        Field::Int(value) | Field::Date(value) => (*value).into(),
+        Field::Long(value) | Field::TimestampMillis(value) | Field::TimestampMicros(value) => {
+            (*value).into()
+        }
+        Field::UByte(value) => (*value).into(),
+        Field::UShort(value) => (*value).into(),
+        Field::UInt(value) => (*value).into(),
+        Field::ULong(value) => (*value).into(),
+        Field::Float16(value) => Value::Number(Number::from_f64(value.to_f64())?),
+        Field::Float(value) => Value::Number(Number::from_f64(f64::from(*value))?),
+        Field::Double(value) => Value::Number(Number::from_f64(*value)?),
+        Field::Decimal(_) => Value::String(field.to_string()),
+        Field::Str(text) => Value::String(text.clone()),
+        // Old writers mark no text as such; what is none (pictures, say) is no part of a row.
+        Field::Bytes(bytes) => Value::String(std::str::from_utf8(bytes.data()).ok()?.to_owned()),
+        Field::Group(row) => object_of(row),
+        Field::ListInternal(list) => Value::Array(
+            list.elements()
+                .iter()
+                .map(|element| value_of(element).unwrap_or(Value::Null))
+                .collect(),
+        ),
+        Field::MapInternal(map) => Value::Object(
+            map.entries()
+                .iter()
+                .filter_map(|(key, value)| Some((name_of(key), value_of(value)?)))
+                .collect(),
+        ),
+    })
+}
+
+fn name_of(key: &Field) -> String {
+    match key {
+        Field::Str(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Makes tables here: the same rows as JSONL and as Parquet, as different programs write it, and
+files that claim or become more than they should.
+
+Needs pyarrow, polars and duckdb (made with pyarrow 26.0.1, polars 2.1.0, duckdb 2.0.0). Run it in this
+folder: python3 make_tables.py
+"""
+
+import json
+import pathlib
+
+import duckdb
+import polars
+import pyarrow
+import pyarrow.parquet
+
+HERE = pathlib.Path(__file__).parent / "tables"
+
+ROWS = [
+    {"messages": [{"role": "user", "content": "caf\u00e9 \u4f60\u597d \U0001f600"},
+                  {"role": "assistant", "content": "a \"quoted\" line\nand a second\t\u0001 \\"}],
+     "id": 1, "score": 0.5, "good": True, "tags": ["a", "b"]},
+    {"messages": [{"role": "system", "content": "Be brief."},
+                  {"role": "user", "content": "?"},
+                  {"role": "assistant", "content": "!"}],
+     "id": -2, "score": None, "good": None, "tags": []},
+    {"messages": [{"role": "user", "content": "x" * 300}, {"role": "assistant", "content": "y"}],
+     "id": 2**40, "score": 1e300, "good": False, "tags": None},
+    {"messages": [{"role": "user", "content": None, "name": "n"},
+                  {"role": "assistant", "content": ""}],
+     "id": None, "score": -0.25, "good": True, "tags": ["c", None]},
+]
+MESSAGE = pyarrow.struct([("role", pyarrow.string()), ("content", pyarrow.string()),
+                          ("name", pyarrow.string())])
+SCHEMA = pyarrow.schema([("messages", pyarrow.list_(MESSAGE)), ("id", pyarrow.int64()),
+                         ("score", pyarrow.float64()), ("good", pyarrow.bool_()),
+                         ("tags", pyarrow.list_(pyarrow.string()))])
+
+
+def without_nulls(value):
+    """No table tells a member that is null from one that is not there."""
+    if isinstance(value, dict):
+        return {k: without_nulls(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [without_nulls(v) for v in value]
+    return value
+
+
+def write_same_rows():
+    rows = [dict(row, id=row["id"] if row["id"] != 1 else i) for i in range(5) for row in ROWS]
+    lines = [json.dumps(without_nulls(row), ensure_ascii=False) + "\n" for row in rows]
+    (HERE / "rows.jsonl").write_text("".join(lines), encoding="utf-8")
+    table = pyarrow.Table.from_pylist(rows, schema=SCHEMA)
+
+    def write(name, **options):
+        pyarrow.parquet.write_table(table, HERE / f"{name}.parquet", **options)
+
+    write("snappy", row_group_size=7)
+    write("plain", compression="none", use_dictionary=False)
+    write("zstd_v2", compression="zstd", data_page_version="2.0")
+    write("gzip", compression="gzip")
+    write("lz4", compression="lz4", data_page_version="2.0")
+    write("small_pages", compression="snappy", use_dictionary=False, data_page_size=1,
+          write_batch_size=3)
+    texts = ["messages.list.element.content", "messages.list.element.role"]
+    write("delta", compression="zstd", use_dictionary=False,
+          column_encoding={texts[0]: "DELTA_BYTE_ARRAY", texts[1]: "DELTA_LENGTH_BYTE_ARRAY",
+                           "id": "DELTA_BINARY_PACKED", "score": "BYTE_STREAM_SPLIT"})
+    write("brotli", compression="brotli")
+    polars.from_arrow(table).write_parquet(HERE / "polars.parquet", row_group_size=6)
+    duckdb.sql("copy (from 'tables/snappy.parquet') to 'tables/duckdb.parquet' (compression zstd)")
+
+
+def write_bombs():
+    def write(name, values, **options):
+        table = pyarrow.table({"text": values})
+        pyarrow.parquet.write_table(table, HERE / f"bomb_{name}.parquet", **options)
+
+    write("letters", ["a" * (100 << 20)], compression="zstd", compression_level=19,
+          use_dictionary=False, write_statistics=False)
+    numbers = pyarrow.array([7] * (6 << 20), pyarrow.int32())
+    lists = pyarrow.ListArray.from_arrays(pyarrow.array([0, len(numbers)]), numbers)
+    write("list", lists, compression="zstd")
+    # One text in the dictionary, and thousands of rows that are it.
+    text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 50_000, pyarrow.int32()),
+                                               ["b" * 4000])
+    write("dictionary", text, compression="zstd")
+
+
+if __name__ == "__main__":
+    HERE.mkdir(exist_ok=True)
+    write_same_rows()
+    write_bombs()
