@@ -2,6 +2,7 @@
 // transformers makes of them; make_published_goldens.py wrote it down.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/file.h"
