@@ -139,6 +139,9 @@ class PromptFormat : public RowFormat {
       if (!row.contains(read.completion_key)) read.completion_key = "output";
       if (!row.contains(context_key)) context_key = "input";
     }
+    for (const char* other : {"response", "chosen"}) {
+      if (!row.contains(read.completion_key) && row.contains(other)) read.completion_key = other;
+    }
     read.prompt = &required_member(row, read.prompt_key);
     read.completion = &required_member(row, read.completion_key);
     const auto context = row.find(context_key);

@@ -15,6 +15,10 @@ struct Conversation {
   Json arguments = Json::object();  // the row's own for the template: chat_template_kwargs
 };
 
+// The member that holds a row's messages: messages, conversations, conversation, or chosen where a
+// row is a pair to choose from. "messages" where there is none.
+std::string name_of_messages(const Json& row, const RowFormatOptions& options);
+
 // Reads {"messages": [...], "tools": [...]} as OpenAI writes them, or {"conversations": [{"from",
 // "value"}]} as ShareGPT does. RowProblem names the place of what is wrong.
 Conversation read_conversation(const Json& row, const RowFormatOptions& options);

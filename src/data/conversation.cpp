@@ -16,24 +16,35 @@ const std::vector<std::string>& known_roles() {
   return kRoles;
 }
 
-// ShareGPT's names of those who speak.
-std::string role_of_speaker(const std::string& from, const std::string& place) {
-  static const std::array<std::pair<const char*, const char*>, 12> kSpeakers = {
+// What an assistant's call is named where it is a turn of its own, with the call as its text.
+constexpr const char* kCallSpeaker = "function_call";
+
+// The role of one of the other names of those who speak; "": it is none.
+std::string role_of_name(const std::string& name) {
+  static const std::array<std::pair<const char*, const char*>, 13> kSpeakers = {
       {{"human", "user"},
-       {"user", "user"},
+       {"prompter", "user"},
        {"gpt", "assistant"},
-       {"assistant", "assistant"},
        {"chatgpt", "assistant"},
        {"bing", "assistant"},
        {"bard", "assistant"},
        {"model", "assistant"},
-       {"system", "system"},
-       {"tool", "tool"},
+       {"ai", "assistant"},
+       {"bot", "assistant"},
+       {kCallSpeaker, "assistant"},
        {"observation", "tool"},
-       {"function_response", "tool"}}};
+       {"function_response", "tool"},
+       {"tool_response", "tool"}}};
   for (const auto& [speaker, role] : kSpeakers) {
-    if (from == speaker) return role;
+    if (name == speaker) return role;
   }
+  return {};
+}
+
+std::string role_of_speaker(const std::string& from, const std::string& place) {
+  if (from == "user" || from == "assistant" || from == "system" || from == "tool") return from;
+  std::string role = role_of_name(from);
+  if (!role.empty()) return role;
   throw RowProblem(place + ".from: \"" + from.substr(0, 40) +
                    "\" is not known; expected human, gpt, system or tool");
 }
@@ -123,6 +134,30 @@ Json read_tool_calls(const Json& calls, const std::string& place) {
   return read;
 }
 
+// Axolotl's words for OpenAI's weight. An answer of which only parts are to be trained is refused:
+// all of it would be trained.
+void read_training(const Json& message, const std::string& place, Json& read) {
+  if (read["role"] != "assistant") return;
+  for (const char* key : {"train", "training"}) {
+    const auto found = message.find(key);
+    if (found != message.end() && *found == false) read["weight"] = 0;
+  }
+  constexpr const char* kParts =
+      ": parts of an answer cannot be left out of training; give the "
+      "whole message \"weight\": 0, or make two messages of it";
+  const auto detail = message.find("train_detail");
+  if (detail != message.end() && detail->is_array() && !detail->empty()) {
+    throw RowProblem(place + ".train_detail" + kParts);
+  }
+  const auto content = message.find("content");
+  if (content == message.end() || !content->is_array()) return;
+  for (size_t i = 0; i < content->size(); ++i) {
+    const Json& part = (*content)[i];
+    const bool left_out = part.value("train", Json()) == false || part.value("weight", Json()) == 0;
+    if (left_out) throw RowProblem(place_of(place + ".content", i) + kParts);
+  }
+}
+
 Json read_message(const Json& message, const std::string& place) {
   if (!message.is_object()) {
     throw RowProblem(place + ": expected an object, found " + article_and_type(message));
@@ -131,7 +166,8 @@ Json read_message(const Json& message, const std::string& place) {
     throw RowProblem(place + ": expected a key \"role\", found " + keys_of(message));
   }
   Json read = message;
-  const std::string role = required_text(message["role"], place + ".role");
+  std::string role = required_text(message["role"], place + ".role");
+  if (const std::string other = role_of_name(role); !other.empty()) read["role"] = role = other;
   check_role(role, place);
   bool calls = false;
   const auto tool_calls = message.find("tool_calls");
@@ -144,8 +180,33 @@ Json read_message(const Json& message, const std::string& place) {
     if (!calls) read.erase("tool_calls");
   }
   const bool may_be_empty = calls || role == "tool" || role == "function" || role == "ipython";
-  read["content"] = read_content(message, place, may_be_empty);
+  const bool no_instruction =
+      role == "system" && message.contains("content") && message["content"].is_string();
+  read["content"] = read_content(message, place, may_be_empty || no_instruction);
+  read_training(message, place, read);
   return read;
+}
+
+// A turn that is a call: {"name": ..., "arguments": ...}, or several in an array.
+Json read_call_turn(const std::string& text, const std::string& place) {
+  Json calls;
+  try {
+    calls = parse_json(text, {}, {});
+  } catch (const DataError&) {
+    throw RowProblem(place + ".value: the call is no JSON");
+  }
+  if (calls.is_object()) calls = Json::array({calls});
+  Json wrapped = Json::array();
+  if (calls.is_array()) {
+    for (const Json& call : calls) {
+      const bool bare = call.is_object() && !call.contains("function");
+      wrapped.push_back(bare ? Json{{"type", "function"}, {"function", call}} : call);
+    }
+  }
+  if (wrapped.empty()) throw RowProblem(place + ".value: expected a call with a name");
+  return {{"role", "assistant"},
+          {"content", ""},
+          {"tool_calls", read_tool_calls(wrapped, place + ".value")}};
 }
 
 Json read_turn(const Json& turn, const std::string& place) {
@@ -157,11 +218,15 @@ Json read_turn(const Json& turn, const std::string& place) {
       throw RowProblem(place + ": expected a key \"" + key + "\", found " + keys_of(turn));
     }
   }
-  const std::string role = role_of_speaker(required_text(turn["from"], place + ".from"), place);
-  const std::string& text = required_text(turn["value"], place + ".value", role == "tool");
-  if (is_blank(text) && role != "tool") throw RowProblem(place + ".value: the message is empty");
-  Json message = {{"role", role}, {"content", text}};
+  const std::string& from = required_text(turn["from"], place + ".from");
+  const std::string role = role_of_speaker(from, place);
+  const bool may_be_empty = role == "tool" || role == "system";
+  const std::string& text = required_text(turn["value"], place + ".value", may_be_empty);
+  if (is_blank(text) && !may_be_empty) throw RowProblem(place + ".value: the message is empty");
+  Json message =
+      from == kCallSpeaker ? read_call_turn(text, place) : Json{{"role", role}, {"content", text}};
   if (turn.contains("weight")) message["weight"] = turn["weight"];
+  read_training(turn, place, message);
   return message;
 }
 
@@ -188,6 +253,14 @@ void check_order(const Json& messages, const std::string& name) {
   }
 }
 
+// A tool's parameters as an object: a table of tools of many kinds can only hold them as texts.
+void read_parameters(Json& tool, const std::string& place) {
+  Json& function = tool.contains("function") ? tool["function"] : tool;
+  if (!function.is_object() || !function.contains("parameters")) return;
+  Json& parameters = function["parameters"];
+  if (parameters.is_string()) parameters = read_arguments(parameters, place + ".parameters");
+}
+
 Json read_tools(const Json& row, const RowFormatOptions& options) {
   const std::string key = options.name_of("tools");
   const auto member = row.find(key);
@@ -210,6 +283,7 @@ Json read_tools(const Json& row, const RowFormatOptions& options) {
       throw RowProblem(place_of(key, i) + ": expected an object, found " +
                        article_and_type(tools[i]));
     }
+    read_parameters(tools[i], place_of(key, i));
   }
   return tools.empty() ? Json(nullptr) : tools;
 }
@@ -230,10 +304,23 @@ Json read_arguments(const Json& row) {
 
 }  // namespace
 
+std::string name_of_messages(const Json& row, const RowFormatOptions& options) {
+  std::string name = options.name_of("messages");
+  if (row.contains(name)) return name;
+  for (const char* other : {"conversations", "conversation"}) {
+    if (row.contains(other)) return other;
+  }
+  // Of a pair, the conversation that is preferred.
+  const auto chosen = row.find("chosen");
+  const auto prompt = row.find(options.name_of("prompt"));
+  const bool apart = prompt != row.end() && prompt->is_array();
+  if (chosen != row.end() && chosen->is_array() && !apart) return "chosen";
+  return name;
+}
+
 Conversation read_conversation(const Json& row, const RowFormatOptions& options) {
   require_object(row);
-  std::string name = options.name_of("messages");
-  if (!row.contains(name) && row.contains("conversations")) name = "conversations";
+  const std::string name = name_of_messages(row, options);
   const Json& list = required_member(row, name);
   if (!list.is_array()) {
     throw RowProblem(name + ": expected an array, found " + article_and_type(list));
@@ -241,17 +328,17 @@ Conversation read_conversation(const Json& row, const RowFormatOptions& options)
   if (list.empty()) throw RowProblem(name + ": the array is empty");
   const bool share_gpt = list[0].is_object() && list[0].contains("from");
   Conversation conversation;
-  const auto system = row.find("system");
-  if (share_gpt && system != row.end() && system->is_string() &&
-      !is_blank(system->get<std::string>())) {
-    conversation.messages.push_back({{"role", "system"}, {"content", *system}});
-  }
   Json messages = Json::array();
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string place = place_of(name, i);
     messages.push_back(share_gpt ? read_turn(list[i], place) : read_message(list[i], place));
   }
   check_order(messages, name);
+  const auto system = row.find("system");
+  if (system != row.end() && system->is_string() && !is_blank(system->get<std::string>()) &&
+      !is_instruction(messages[0]["role"])) {
+    conversation.messages.push_back({{"role", "system"}, {"content", *system}});
+  }
   for (Json& message : messages) conversation.messages.push_back(std::move(message));
   conversation.tools = read_tools(row, options);
   conversation.arguments = read_arguments(row);

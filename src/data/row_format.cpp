@@ -178,9 +178,11 @@ DataSection::Format detect_format(const Json& row, const RowFormatOptions& optio
   require_object(row);
   const auto has = [&](const char* member) { return row.contains(options.name_of(member)); };
   if (has("input_ids")) return DataSection::Format::kTokens;
-  if (has("messages") || row.contains("conversations")) return DataSection::Format::kMessages;
-  if (has("prompt") && has("completion")) return DataSection::Format::kPromptCompletion;
-  if (row.contains("instruction") && row.contains("output")) {
+  if (row.contains(name_of_messages(row, options))) return DataSection::Format::kMessages;
+  if (has("prompt") && (has("completion") || row.contains("response") || row.contains("chosen"))) {
+    return DataSection::Format::kPromptCompletion;
+  }
+  if (row.contains("instruction") && (row.contains("output") || row.contains("response"))) {
     return DataSection::Format::kPromptCompletion;
   }
   if (has("text")) return DataSection::Format::kText;

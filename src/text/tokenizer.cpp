@@ -50,13 +50,14 @@ std::optional<TokenId> optional_id(int64_t id) {
   return static_cast<TokenId>(id);
 }
 
-uint64_t fingerprint_of(const TokenizerFiles& files) {
+uint64_t fingerprint_of(const TokenizerFiles& files, uint32_t reading) {
   Hasher hasher;
   for (const std::string* text :
        {&files.tokenizer, &files.tokenizer_config, &files.special_tokens_map}) {
     const uint64_t bytes = text->size();
     hasher.update(bytes_of(std::span<const uint64_t>(&bytes, 1))).update(*text);
   }
+  if (reading != 0) hasher.update(bytes_of(std::span<const uint32_t>(&reading, 1)));
   return hasher.digest();
 }
 
@@ -157,7 +158,7 @@ Tokenizer Tokenizer::from_files(const TokenizerFiles& files, const std::string& 
     tokenizer.check_ids(tokenizer.ends_->first);
     tokenizer.check_ids(tokenizer.ends_->second);
   }
-  tokenizer.fingerprint_ = fingerprint_of(files);
+  tokenizer.fingerprint_ = fingerprint_of(files, info.reading);
   return tokenizer;
 }
 

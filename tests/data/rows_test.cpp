@@ -59,6 +59,25 @@ TEST_F(Rows, ReadsShareGptAndPartsAndOtherNames) {
   EXPECT_EQ(learned(renamed, 0), "a</s>");
 }
 
+// Goal: what stands in columns of its own or as text is read as if it stood in its place.
+TEST_F(Rows, ReadsInstructionsAndToolsFromTheirColumns) {
+  const ChatTemplate tells = ChatTemplate::from_text(
+      "{{ (tools or []) | tojson }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}",
+      letters(), "2024-07-26", "tells");
+  options_.chat = &tells;
+  const std::string talk = kQuestion + "," + kAnswer;
+  EXPECT_EQ(text_of(tokens_of(load(dialog(talk, ", \"system\": \"s\"")), 0)),
+            "[]<system>s<user>q<assistant>a");
+  const std::string led = message("system", "\"own\"") + "," + talk;
+  EXPECT_EQ(text_of(tokens_of(load(dialog(led, ", \"system\": \"s\"")), 0)),
+            "[]<system>own<user>q<assistant>a");
+  const std::string tool =
+      ", \"tools\": \"[{\\\"name\\\": \\\"f\\\", \\\"parameters\\\": \\\"{}\\\"}]\"";
+  EXPECT_EQ(text_of(tokens_of(load(dialog(talk, tool)), 0)),
+            "[{\"name\": \"f\", \"parameters\": {}}]<user>q<assistant>a");
+}
+
 TEST_F(Rows, GivesTheTemplateWhatTheRowSays) {
   const ChatTemplate asks = ChatTemplate::from_text(
       "{{ mood }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -234,6 +253,17 @@ std::vector<Hostile> hostile_calls() {
        "conversations[0].from: \"alien\" is not known; expected human, gpt, system or tool"},
       {"turn null", "{\"conversations\": [{\"from\": \"human\", \"value\": null}]}",
        "conversations[0].value: expected a string, found null"},
+      {"part not trained",
+       dialog(kQuestion + "," +
+              message("assistant", "[{\"type\": \"text\", \"text\": \"a\", \"train\": false}]")),
+       "messages[1].content[0]: parts of an answer cannot be left out of training"},
+      {"offsets trained",
+       "{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"gpt\", "
+       "\"value\": "
+       "\"a\", \"train_detail\": [{}]}]}",
+       "conversations[1].train_detail: parts of an answer cannot be left out of training"},
+      {"call turn", "{\"conversations\": [{\"from\": \"function_call\", \"value\": \"f(\"}]}",
+       "conversations[0].value: the call is no JSON"},
       {"turn empty", "{\"conversations\": [{\"from\": \"human\", \"value\": \"\"}]}",
        "conversations[0].value: the string is empty"},
       {"bad UTF-8", dialog(message("user", "\"\xC3(\"")), "not JSON: "},

@@ -5,6 +5,7 @@
 
 mod budget;
 mod chat;
+mod classes;
 mod crossing;
 mod guard;
 mod guarded;
@@ -61,6 +62,7 @@ pub struct Info {
     suffix_ids: *const u32,
     suffix_count: usize,
     has_ends: i32,
+    reading: u32,
 }
 
 fn leak<T>(values: Vec<T>) -> *mut T {
@@ -139,6 +141,7 @@ pub unsafe extern "C" fn tokc_describe(tokenizer: *const Loaded) -> Info {
         suffix_ids: suffix.as_ptr(),
         suffix_count: suffix.len(),
         has_ends: i32::from(loaded.ends.is_some()),
+        reading: loaded.reading,
     }
 }
 

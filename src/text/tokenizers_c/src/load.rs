@@ -1,10 +1,11 @@
 //! From the bytes of a model directory's files to a tokenizer: refuses what could exhaust memory or
 //! tokenize at random, then applies tokenizer_config.json as transformers 5 does.
 
+use crate::classes::{add_default_names, class_of, reading_of, rebuild, Class};
 use crate::guard::{attempt, Failure};
 use crate::pieces::Cuts;
 use crate::special::{Configs, SpecialIds};
-use serde_json::{json, Map, Value};
+use serde_json::{Map, Value};
 use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
 /// Real files stay below 10 levels; parsing recurses.
@@ -24,6 +25,7 @@ pub struct Loaded {
     pub cuts: Cuts,
     /// What the post-processor puts before and behind every text.
     pub ends: Option<(Vec<u32>, Vec<u32>)>,
+    pub reading: u32,
 }
 
 /// The ids around those of a text; None where the post-processor does more than that.
@@ -109,101 +111,21 @@ fn check_tokenizer(tokenizer: &Tokenizer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// transformers' LlamaTokenizer keeps only vocabulary, merges and post-processor of the file.
-fn llama_rebuild(file: &mut Map<String, Value>, config: &Map<String, Value>) {
-    let prefix = !matches!(config.get("add_prefix_space"), Some(Value::Bool(false)));
-    let legacy = matches!(config.get("legacy"), Some(Value::Bool(true)));
-    let scheme = match (prefix, legacy) {
-        (false, _) => "never",
-        (true, true) => "always",
-        (true, false) => "first",
-    };
-    let mut decoders = vec![
-        json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}),
-        json!({"type": "ByteFallback"}),
-        json!({"type": "Fuse"}),
-    ];
-    if prefix {
-        decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
-    }
-    file.insert("normalizer".into(), Value::Null);
-    file.insert(
-        "pre_tokenizer".into(),
-        json!({"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": scheme,
-               "split": false}),
-    );
-    file.insert(
-        "decoder".into(),
-        json!({"type": "Sequence", "decoders": decoders}),
-    );
-    if let Some(Value::Object(model)) = file.get_mut("model") {
-        let vocabulary = model.remove("vocab").unwrap_or_default();
-        let merges = model.remove("merges").unwrap_or_else(|| json!([]));
-        *model = Map::new();
-        model.insert("type".into(), "BPE".into());
-        model.insert("fuse_unk".into(), true.into());
-        model.insert("byte_fallback".into(), true.into());
-        model.insert("vocab".into(), vocabulary);
-        model.insert("merges".into(), merges);
-    }
-}
-
-/// The file's added tokens in the order of their ids; the rebuilt tokenizer starts without them.
-fn take_added_tokens(file: &mut Map<String, Value>) -> Result<Vec<AddedToken>, Failure> {
-    let mut tokens: Vec<(u64, AddedToken)> = Vec::new();
-    if let Some(Value::Array(list)) = file.remove("added_tokens") {
-        for value in list {
-            let id = value
-                .get("id")
-                .and_then(Value::as_u64)
-                .ok_or("an added token has no id")?;
-            tokens.push((id, serde_json::from_value(value)?));
-        }
-    }
-    tokens.sort_by_key(|(id, _)| *id);
-    Ok(tokens.into_iter().map(|(_, token)| token).collect())
-}
-
-fn is_llama_class(config: &Map<String, Value>) -> bool {
-    matches!(
-        config.get("tokenizer_class").and_then(Value::as_str),
-        Some("LlamaTokenizer" | "LlamaTokenizerFast")
-    )
-}
-
-fn mentions_byte_level(bytes: &[u8]) -> bool {
-    let word = b"\"ByteLevel\"";
-    bytes.windows(word.len()).any(|window| window == word)
-}
-
-/// The tokenizer of the file, and added tokens that are still to be put in.
+/// The tokenizer of the file as the class reads it, added tokens that are still to be put in,
+/// and whether the class changed the file.
 fn parse_tokenizer(
     bytes: &[u8],
+    class: Class,
     config: &Map<String, Value>,
-) -> Result<(Tokenizer, Vec<AddedToken>), Failure> {
+) -> Result<(Tokenizer, Vec<AddedToken>, bool), Failure> {
     check_depth(bytes)?;
-    if !is_llama_class(config) || mentions_byte_level(bytes) {
-        return Ok((Tokenizer::from_bytes(bytes)?, Vec::new()));
+    if class != Class::File {
+        let file = parse_object("tokenizer.json", bytes)?;
+        if let Some((tokenizer, added)) = rebuild(class, file, config)? {
+            return Ok((tokenizer, added, true));
+        }
     }
-    let mut file = parse_object("tokenizer.json", bytes)?;
-    let is_bpe = file.get("model").and_then(|m| m.get("merges")).is_some();
-    if !is_bpe {
-        return Ok((Tokenizer::from_bytes(bytes)?, Vec::new()));
-    }
-    llama_rebuild(&mut file, config);
-    let added = take_added_tokens(&mut file)?;
-    let text = serde_json::to_vec(&Value::Object(file))?;
-    Ok((Tokenizer::from_bytes(&text)?, added))
-}
-
-fn add_default_names(config: &mut Map<String, Value>) {
-    for (name, token) in [
-        ("unk_token", "<unk>"),
-        ("bos_token", "<s>"),
-        ("eos_token", "</s>"),
-    ] {
-        config.entry(name).or_insert_with(|| token.into());
-    }
+    Ok((Tokenizer::from_bytes(bytes)?, Vec::new(), false))
 }
 
 /// Runs a part of the work; errors and panics start with the file's name.
@@ -212,11 +134,13 @@ fn in_file<T>(name: &str, body: impl FnOnce() -> Result<T, Failure>) -> Result<T
 }
 
 pub fn load(bytes: &[u8], mut configs: Configs) -> Result<Loaded, Failure> {
-    let (mut tokenizer, added) = in_file("tokenizer.json", || {
-        let (tokenizer, added) = parse_tokenizer(bytes, &configs.tokenizer)?;
-        check_tokenizer(&tokenizer)?;
-        Ok((tokenizer, added))
+    let class = class_of(&configs, bytes);
+    let (mut tokenizer, added, rebuilt) = in_file("tokenizer.json", || {
+        let parsed = parse_tokenizer(bytes, class, &configs.tokenizer)?;
+        check_tokenizer(&parsed.0)?;
+        Ok(parsed)
     })?;
+    let reading = reading_of(class, rebuilt, &configs, bytes);
     // Texts keep their lengths; all that is left of the padding is the token's name.
     if let Some(padding) = tokenizer.get_padding() {
         let token = Value::from(padding.pad_token.clone());
@@ -224,9 +148,7 @@ pub fn load(bytes: &[u8], mut configs: Configs) -> Result<Loaded, Failure> {
     }
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None)?;
-    if is_llama_class(&configs.tokenizer) && !mentions_byte_level(bytes) {
-        add_default_names(&mut configs.tokenizer);
-    }
+    add_default_names(class, &mut configs.tokenizer);
     in_file("tokenizer_config.json", || {
         configs.add_tokens(&mut tokenizer, added)
     })?;
@@ -242,6 +164,7 @@ pub fn load(bytes: &[u8], mut configs: Configs) -> Result<Loaded, Failure> {
     Ok(Loaded {
         cuts: Cuts::new(&tokenizer),
         ends: special_ends(&tokenizer),
+        reading,
         tokenizer,
         token_names,
         special,

@@ -1,0 +1,303 @@
+//! The class that transformers 5 gives a model directory, and what that class makes of
+//! tokenizer.json: some keep only vocabulary, merges and post-processor of the file and put their
+//! own normalizer, pre-tokenizer and decoder in place of the file's.
+
+use crate::guard::Failure;
+use crate::special::Configs;
+use serde_json::{json, Map, Value};
+use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Class {
+    /// Reads the file as it is.
+    File,
+    Llama,
+    Gemma,
+    Qwen2,
+    Qwen35,
+    Gpt2,
+}
+
+const QWEN2: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*",
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+const QWEN35: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}",
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+);
+
+fn mentions_byte_level(bytes: &[u8]) -> bool {
+    let word = b"\"ByteLevel\"";
+    bytes.windows(word.len()).any(|window| window == word)
+}
+
+fn class_named(name: &str) -> Class {
+    match name.strip_suffix("Fast").unwrap_or(name) {
+        "LlamaTokenizer" => Class::Llama,
+        "GemmaTokenizer" => Class::Gemma,
+        "Qwen2Tokenizer" => Class::Qwen2,
+        "Qwen3_5Tokenizer" => Class::Qwen35,
+        "GPT2Tokenizer" => Class::Gpt2,
+        _ => Class::File,
+    }
+}
+
+/// The class registered for a model type, as far as models of that type can be trained.
+fn registered(model_type: &str) -> Option<Class> {
+    match model_type {
+        "gemma" | "gemma2" | "gemma3" | "gemma3_text" => Some(Class::Gemma),
+        "qwen2" | "qwen3" => Some(Class::Qwen2),
+        "gpt2" => Some(Class::Gpt2),
+        "mistral" | "mistral3" | "ministral3" | "phi3" | "olmo2" | "olmo3" | "glm4" | "granite" => {
+            Some(Class::File)
+        }
+        _ => None,
+    }
+}
+
+/// The file and the classes that it names, in the order in which transformers looks at them: a
+/// registered class that reads the file as it is outdoes the name in tokenizer_config.json, any
+/// other gives way to it, but for Qwen2, whose directories name wrong ones.
+pub fn class_of(configs: &Configs, file: &[u8]) -> Class {
+    let text = |config: &Map<String, Value>, key: &str| -> Option<String> {
+        config.get(key).and_then(Value::as_str).map(str::to_owned)
+    };
+    let model_type = text(&configs.model, "model_type").unwrap_or_default();
+    let registered = registered(&model_type);
+    let name = text(&configs.tokenizer, "tokenizer_class")
+        .or_else(|| text(&configs.model, "tokenizer_class"));
+    let Some(name) = name else {
+        return registered.unwrap_or(Class::File);
+    };
+    let named = class_named(&name);
+    let class = match registered {
+        Some(Class::File) => Class::File,
+        Some(Class::Qwen2) if model_type == "qwen2" => Class::Qwen2,
+        _ => named,
+    };
+    // Llama's class has no bytes; what says so all the same is read as it is.
+    if class == Class::Llama && mentions_byte_level(file) {
+        return Class::File;
+    }
+    class
+}
+
+/// What the fingerprint of a tokenizer is changed by, so that data prepared with other tokens is
+/// not taken for its own: 0 where the class only says what the file or Llama's class say, which
+/// is how every directory was read before there were others.
+pub fn reading_of(class: Class, rebuilt: bool, configs: &Configs, file: &[u8]) -> u32 {
+    let name = configs.tokenizer.get("tokenizer_class").and_then(Value::as_str);
+    let named_llama = name.is_some_and(|name| class_named(name) == Class::Llama);
+    match class {
+        Class::File => u32::from(named_llama && !mentions_byte_level(file)),
+        Class::Llama => 0,
+        _ if !rebuilt => 0,
+        Class::Gemma => 2,
+        Class::Qwen2 => 3,
+        Class::Qwen35 => 4,
+        Class::Gpt2 => 5,
+    }
+}
+
+/// The names of special tokens that the class has where the configuration is silent.
+pub fn add_default_names(class: Class, config: &mut Map<String, Value>) {
+    let end = "<|endoftext|>";
+    let names: &[(&str, &str)] = match class {
+        Class::File => &[],
+        Class::Llama => &[("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>")],
+        Class::Gemma => &[
+            ("unk_token", "<unk>"),
+            ("bos_token", "<bos>"),
+            ("eos_token", "<eos>"),
+            ("pad_token", "<pad>"),
+            ("mask_token", "<mask>"),
+        ],
+        Class::Qwen2 | Class::Qwen35 => {
+            &[("unk_token", end), ("eos_token", end), ("pad_token", end)]
+        }
+        Class::Gpt2 => &[("unk_token", end), ("bos_token", end), ("eos_token", end)],
+    };
+    for (name, token) in names {
+        config.entry(*name).or_insert_with(|| (*token).into());
+    }
+}
+
+/// What a class puts in place of the file's.
+struct Parts {
+    normalizer: Value,
+    pre_tokenizer: Value,
+    decoder: Value,
+    model: Value,
+}
+
+fn llama(config: &Map<String, Value>) -> Parts {
+    let prefix = !matches!(config.get("add_prefix_space"), Some(Value::Bool(false)));
+    let legacy = matches!(config.get("legacy"), Some(Value::Bool(true)));
+    let scheme = match (prefix, legacy) {
+        (false, _) => "never",
+        (true, true) => "always",
+        (true, false) => "first",
+    };
+    let mut decoders = vec![
+        json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}),
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ];
+    if prefix {
+        decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    }
+    Parts {
+        normalizer: Value::Null,
+        pre_tokenizer: json!({"type": "Metaspace", "replacement": "\u{2581}",
+                              "prepend_scheme": scheme, "split": false}),
+        decoder: json!({"type": "Sequence", "decoders": decoders}),
+        model: json!({"fuse_unk": true, "byte_fallback": true}),
+    }
+}
+
+fn gemma(config: &Map<String, Value>) -> Parts {
+    let unknown = match config.get("unk_token") {
+        Some(Value::Object(token)) => token.get("content").cloned().unwrap_or_default(),
+        Some(token) => token.clone(),
+        None => "<unk>".into(),
+    };
+    Parts {
+        normalizer: json!({"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"}),
+        pre_tokenizer: json!({"type": "Split", "pattern": {"String": " "},
+                              "behavior": "MergedWithPrevious", "invert": false}),
+        decoder: json!({"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"}]}),
+        model: json!({"fuse_unk": true, "byte_fallback": true, "unk_token": unknown}),
+    }
+}
+
+fn byte_level(config: &Map<String, Value>, use_regex: bool) -> Value {
+    let prefix = matches!(config.get("add_prefix_space"), Some(Value::Bool(true)));
+    json!({"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": true,
+           "use_regex": use_regex})
+}
+
+fn parts_of(class: Class, config: &Map<String, Value>) -> Option<Parts> {
+    let decoder = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
+                         "use_regex": true});
+    match class {
+        Class::File => None,
+        Class::Llama => Some(llama(config)),
+        Class::Gemma => Some(gemma(config)),
+        Class::Gpt2 => Some(Parts {
+            normalizer: Value::Null,
+            pre_tokenizer: byte_level(config, true),
+            decoder,
+            model: json!({}),
+        }),
+        Class::Qwen2 | Class::Qwen35 => {
+            let pattern = if class == Class::Qwen2 { QWEN2 } else { QWEN35 };
+            let split = json!({"type": "Split", "pattern": {"Regex": pattern},
+                               "behavior": "Isolated", "invert": false});
+            Some(Parts {
+                normalizer: json!({"type": "NFC"}),
+                pre_tokenizer: json!({"type": "Sequence",
+                                      "pretokenizers": [split, byte_level(config, false)]}),
+                decoder,
+                model: json!({}),
+            })
+        }
+    }
+}
+
+/// Without what changes no token: ByteLevel's offsets are those of the post-processor, and decoding
+/// has no options.
+fn without_trimming(value: &mut Value, decodes: bool) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(|item| without_trimming(item, decodes)),
+        Value::Object(object) => {
+            if object.get("type").is_some_and(|name| name == "ByteLevel") {
+                object.retain(|key, _| key == "type" || (!decodes && key != "trim_offsets"));
+            }
+            object.values_mut().for_each(|item| without_trimming(item, decodes));
+        }
+        _ => {}
+    }
+}
+
+/// Whether two parts are the same, however they are spelled.
+macro_rules! alike {
+    ($part:ty, $one:expr, $other:expr, $decodes:expr) => {{
+        let canonical = |value: &Value| -> Option<Value> {
+            let part: Option<$part> = serde_json::from_value(value.clone()).ok()?;
+            let mut canonical = serde_json::to_value(part).ok()?;
+            without_trimming(&mut canonical, $decodes);
+            Some(canonical)
+        };
+        canonical($one) == canonical($other)
+    }};
+}
+
+/// Whether a part of the file splits or changes texts as the class's own does. Decoders, which no
+/// text is encoded with, count too: what is generated is decoded.
+fn same(file: &Map<String, Value>, parts: &Parts) -> bool {
+    let own = |key: &str| file.get(key).unwrap_or(&Value::Null);
+    let model = own("model");
+    let flag = |value: &Value, key: &str| value.get(key).and_then(Value::as_bool) == Some(true);
+    let word = |value: &Value, key: &str| -> String {
+        value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    let flags = ["fuse_unk", "byte_fallback", "ignore_merges"];
+    let words = ["unk_token", "continuing_subword_prefix", "end_of_word_suffix"];
+    alike!(NormalizerWrapper, own("normalizer"), &parts.normalizer, false)
+        && alike!(PreTokenizerWrapper, own("pre_tokenizer"), &parts.pre_tokenizer, false)
+        && alike!(DecoderWrapper, own("decoder"), &parts.decoder, true)
+        && flags.iter().all(|key| flag(model, key) == flag(&parts.model, key))
+        && words.iter().all(|key| word(model, key) == word(&parts.model, key))
+}
+
+/// The file's added tokens in the order of their ids; the rebuilt tokenizer starts without them.
+fn take_added_tokens(file: &mut Map<String, Value>) -> Result<Vec<AddedToken>, Failure> {
+    let mut tokens: Vec<(u64, AddedToken)> = Vec::new();
+    if let Some(Value::Array(list)) = file.remove("added_tokens") {
+        for value in list {
+            let id = value
+                .get("id")
+                .and_then(Value::as_u64)
+                .ok_or("an added token has no id")?;
+            tokens.push((id, serde_json::from_value(value)?));
+        }
+    }
+    tokens.sort_by_key(|(id, _)| *id);
+    Ok(tokens.into_iter().map(|(_, token)| token).collect())
+}
+
+/// The tokenizer as the class has it, with the added tokens that are still to be put in; None where
+/// the file says the same.
+pub fn rebuild(
+    class: Class,
+    mut file: Map<String, Value>,
+    config: &Map<String, Value>,
+) -> Result<Option<(Tokenizer, Vec<AddedToken>)>, Failure> {
+    let Some(parts) = parts_of(class, config) else {
+        return Ok(None);
+    };
+    let is_bpe = file.get("model").and_then(|m| m.get("merges")).is_some();
+    if !is_bpe || (class != Class::Llama && same(&file, &parts)) {
+        return Ok(None);
+    }
+    file.insert("normalizer".into(), parts.normalizer);
+    file.insert("pre_tokenizer".into(), parts.pre_tokenizer);
+    file.insert("decoder".into(), parts.decoder);
+    if let Some(Value::Object(model)) = file.get_mut("model") {
+        let vocabulary = model.remove("vocab").unwrap_or_default();
+        let merges = model.remove("merges").unwrap_or_else(|| json!([]));
+        *model = Map::new();
+        model.insert("type".into(), "BPE".into());
+        if let Value::Object(options) = parts.model {
+            model.extend(options);
+        }
+        model.insert("vocab".into(), vocabulary);
+        model.insert("merges".into(), merges);
+    }
+    let added = take_added_tokens(&mut file)?;
+    let text = serde_json::to_vec(&Value::Object(file))?;
+    Ok(Some((Tokenizer::from_bytes(&text)?, added)))
+}
