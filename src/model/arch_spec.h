@@ -93,6 +93,9 @@ struct ArchSpec {
   bool embedding_scale_rounded = false;  // to the compute dtype before it is used
   double residual_scale = 1.0;           // of what attention and MLP add
   double logit_divisor = 1.0;
+  // Caps (Gemma 2): x becomes cap * tanh(x / cap); 0 = none.
+  double score_cap = 0.0;  // of attention, before the softmax
+  double logit_cap = 0.0;
 
   bool fused_qkv = false;           // one matrix for query, key and value
   bool fused_gate_up = false;       // one matrix for gate and up

@@ -88,6 +88,7 @@ std::string DecoderBlock::signature() const {
                               static_cast<int64_t>(arch_.residual_scale != 1.0),
                               static_cast<int64_t>(arch_.query_growth_beta != 0.0),
                               static_cast<int64_t>(arch_.qk_norm_after_rope),
+                              static_cast<int64_t>(arch_.score_cap != 0.0),
                               rope.rotary_dim(arch_.head_dim),
                               static_cast<int64_t>(rope.pairs),
                               static_cast<int64_t>(rope.attention_factor != 1.0),
@@ -111,6 +112,7 @@ std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest) const {
 }
 
 AttentionHeads DecoderBlock::attention_heads() const {
+  if (arch_.score_cap != 0.0) return {};  // the same operations on every device
   return {.heads = arch_.heads, .head_dim = arch_.head_dim};
 }
 
@@ -176,7 +178,8 @@ at::Tensor DecoderBlock::attention(UnitParameters parameters, const at::Tensor& 
                              .kv_heads = arch_.kv_heads,
                              .head_dim = arch_.head_dim,
                              .window = layer_.window,
-                             .scale = layer_.attention_scale};
+                             .scale = layer_.attention_scale,
+                             .cap = arch_.score_cap};
   const at::Tensor mixed = attend(qkv[0], qkv[1], qkv[2], shape, batch.document_starts);
   qkv.clear();
   const std::array output{index_.linear(parameters, Module::kOutput)};

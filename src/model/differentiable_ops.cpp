@@ -232,12 +232,13 @@ struct RotateFunction : Function<RotateFunction> {
   }
 };
 
-AttentionShape shape_from(const c10::List<int64_t>& sizes, double scale) {
+AttentionShape shape_from(const c10::List<int64_t>& sizes, double scale, double cap) {
   return {.heads = sizes[0],
           .kv_heads = sizes[1],
           .head_dim = sizes[2],
           .window = sizes[3],
-          .scale = scale};
+          .scale = scale,
+          .cap = cap};
 }
 
 struct AttentionFunction : Function<AttentionFunction> {
@@ -250,6 +251,7 @@ struct AttentionFunction : Function<AttentionFunction> {
     ctx->saved_data["sizes"] =
         c10::List<int64_t>({shape.heads, shape.kv_heads, shape.head_dim, shape.window});
     ctx->saved_data["scale"] = shape.scale;
+    ctx->saved_data["cap"] = shape.cap;
     ctx->saved_data["starts"] = c10::List<int64_t>(at::ArrayRef<int64_t>(document_starts));
     return result.out;
   }
@@ -257,7 +259,8 @@ struct AttentionFunction : Function<AttentionFunction> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     const AttentionShape shape =
-        shape_from(ctx->saved_data["sizes"].toIntList(), ctx->saved_data["scale"].toDouble());
+        shape_from(ctx->saved_data["sizes"].toIntList(), ctx->saved_data["scale"].toDouble(),
+                   ctx->saved_data["cap"].toDouble());
     const AttentionResult result{saved[3], ctx->saved_data["sums"].toTensorVector()};
     ctx->saved_data.erase("sums");
     variable_list gradients = attend_backward(grads[0], saved[0], saved[1], saved[2], result, shape,

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/errors.h"
+#include "model/capped_attention.h"
 #include "model/gpu_attention.h"
 
 namespace longshore {
@@ -126,6 +127,7 @@ AttentionResult attend_forward(const at::Tensor& q, const at::Tensor& k, const a
                                const AttentionShape& shape,
                                const std::vector<int64_t>& document_starts) {
   LONGSHORE_CHECK(!document_starts.empty() && document_starts.back() == q.size(0));
+  if (shape.cap != 0.0) return attend_forward_capped(q, k, v, shape, document_starts);
   if (q.is_cuda()) return attend_forward_gpu(q, k, v, shape, document_starts);
   const HeadViews views(shape);
   AttentionResult result;
@@ -148,6 +150,7 @@ std::vector<at::Tensor> attend_backward(const at::Tensor& grad, const at::Tensor
                                         const at::Tensor& k, const at::Tensor& v,
                                         const AttentionResult& result, const AttentionShape& shape,
                                         const std::vector<int64_t>& document_starts) {
+  if (shape.cap != 0.0) return attend_backward_capped(grad, q, k, v, shape, document_starts);
   if (q.is_cuda()) return attend_backward_gpu(grad, q, k, v, result, shape, document_starts);
   const HeadViews views(shape);
   const auto options = q.options().requires_grad(false);

@@ -1,7 +1,8 @@
 // Document attention: causal attention over a flat stream of documents, forward and backward,
 // without autograd and without a matrix of all positions by all positions. Documents are taken one
 // at a time; a sliding window goes in pieces of queries with the keys they can see. On a GPU its
-// own kernels do it (gpu_attention.h). Compute thread only.
+// own kernels do it (gpu_attention.h), and where scores are capped plain operations
+// do (capped_attention.h). Compute thread only.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,12 +21,13 @@ struct AttentionShape {
   int64_t head_dim = 0;
   int64_t window = 0;  // 0 = all earlier positions of the document
   double scale = 1.0;
+  double cap = 0.0;  // scores become cap * tanh(score / cap); 0 = they stay
 };
 
 struct AttentionResult {
   at::Tensor out;                // [T, heads * head_dim]
   std::vector<at::Tensor> sums;  // log of the sum of exponentials, for every piece; on a GPU
-                                 // what its kernels want back
+                                 // what its kernels want back; none where scores are capped
 };
 
 // q [T, heads * head_dim]; k, v [T, kv_heads * head_dim]; rows may be strided.

@@ -28,16 +28,17 @@ std::optional<Activation> parse_activation(std::string_view name) {
   return std::nullopt;
 }
 
-void read_activation(ConfigReader& config, std::string_view otherwise, ArchSpec& arch) {
-  const std::string name = config.text({"hidden_activation", "hidden_act", "activation_function"})
-                               .value_or(std::string(otherwise));
+void read_activation(ConfigReader& config, ConfigReader::Keys keys, std::string_view otherwise,
+                     ArchSpec& arch) {
+  const std::string name = config.text(keys).value_or(std::string(otherwise));
   const auto activation = parse_activation(name);
   if (activation) {
     arch.activation = *activation;
   } else {
-    config.problem("hidden_act", "= '" + name +
-                                     "' is not supported; supported: silu, gelu, gelu_new, "
-                                     "gelu_pytorch_tanh, relu");
+    config.problem(config.has("hidden_activation") ? "hidden_activation" : "hidden_act",
+                   "= '" + name +
+                       "' is not supported; supported: silu, gelu, gelu_new, gelu_pytorch_tanh, "
+                       "relu");
   }
 }
 
@@ -137,7 +138,6 @@ struct LlamaDefaults {
   int64_t positions = 2048;
   SizeDefaults sizes{};
   double norm_eps = 1e-6;
-  std::string_view activation = "silu";
   bool tied = false;
 };
 
@@ -148,7 +148,7 @@ void read_llama_like(ConfigReader& config, const LlamaDefaults& defaults, ArchSp
   arch.norm = NormKind::kRms;
   arch.norm_eps = config.real({"rms_norm_eps"}, 0.0, 1.0).value_or(defaults.norm_eps);
   arch.gated = true;
-  read_activation(config, defaults.activation, arch);
+  read_activation(config, {"hidden_activation", "hidden_act", "activation_function"}, "silu", arch);
   set_attention_scale(arch);
   arch.tied_by_config = config.boolean({"tie_word_embeddings"}).value_or(defaults.tied);
 }
@@ -319,20 +319,14 @@ void read_ministral3(ConfigReader& config, ArchSpec& arch) {
   config.take_problems(inner);
 }
 
-// The text model of Gemma 3.
-void read_gemma3_text(ConfigReader& config, ArchSpec& arch) {
-  read_llama_like(config,
-                  {.positions = 131072,
-                   .sizes = {.vocabulary = 262208, .heads = 8, .kv_heads = 4, .head_dim = 256},
-                   .activation = "gelu_pytorch_tanh",
-                   .tied = true},
-                  arch);
-  read_rope_by_layer_type(config, 1e6, 1e4, "rope_local_base_freq", arch);
+// What Gemma 2 and 3 have in common.
+void read_gemma(ConfigReader& config, ArchSpec& arch) {
+  // Files have "hidden_act" as well, which transformers does not look at here.
+  read_activation(config, {"hidden_activation"}, "gelu_pytorch_tanh", arch);
   arch.qkv_bias = config.boolean({"attention_bias"}).value_or(false);
   arch.output_bias = arch.qkv_bias;
   arch.norm = NormKind::kRmsOffset;
   arch.norm_placement = NormPlacement::kBoth;
-  arch.qk_norm = QueryKeyNorm::kHead;
   arch.embedding_scale = std::sqrt(static_cast<double>(arch.hidden));
   arch.embedding_scale_rounded = true;
   if (config.boolean({"use_bidirectional_attention"}).value_or(false)) {
@@ -340,6 +334,45 @@ void read_gemma3_text(ConfigReader& config, ArchSpec& arch) {
   }
   const double scalar = config.real({"query_pre_attn_scalar"}, 1e-6, kMostReal).value_or(256.0);
   for (LayerSpec& layer : arch.layers) layer.attention_scale = 1.0 / std::sqrt(scalar);
+}
+
+// Absent means the family's, null means none.
+double read_cap(ConfigReader& config, std::string_view key, double absent) {
+  const double otherwise = config.has(key) ? 0.0 : absent;
+  return config.real({key}, 1e-6, kMostReal).value_or(otherwise);
+}
+
+// Scores of attention and logits are capped; every second layer slides.
+void read_gemma2(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config,
+                  {.positions = 8192,
+                   .sizes = {.vocabulary = 256000, .heads = 8, .kv_heads = 4, .head_dim = 256},
+                   .tied = true},
+                  arch);
+  read_rope(config, {}, arch);
+  read_gemma(config, arch);
+  arch.score_cap = read_cap(config, "attn_logit_softcapping", 50.0);
+  arch.logit_cap = read_cap(config, "final_logit_softcapping", 30.0);
+  const int64_t window =
+      config.size_or({"sliding_window"}, config.has("sliding_window") ? 0 : 4096);
+  read_windows(config, window, arch, [](int64_t layer) { return layer % 2 == 0; });
+}
+
+// The text model of Gemma 3.
+void read_gemma3_text(ConfigReader& config, ArchSpec& arch) {
+  read_llama_like(config,
+                  {.positions = 131072,
+                   .sizes = {.vocabulary = 262208, .heads = 8, .kv_heads = 4, .head_dim = 256},
+                   .tied = true},
+                  arch);
+  read_rope_by_layer_type(config, 1e6, 1e4, "rope_local_base_freq", arch);
+  read_gemma(config, arch);
+  arch.qk_norm = QueryKeyNorm::kHead;
+  arch.logit_cap = read_cap(config, "final_logit_softcapping", 0.0);
+  if (config.find({"attn_logit_softcapping"}) != nullptr) {
+    config.problem("attn_logit_softcapping",
+                   "is not supported: transformers computes gemma3 without it");
+  }
   const int64_t pattern = config.size_or({"sliding_window_pattern"}, 6);
   const int64_t window = config.size_or({"sliding_window"}, 4096);
   read_windows(config, window, arch, [&](int64_t layer) { return (layer + 1) % pattern != 0; });
@@ -355,7 +388,8 @@ void read_gpt2(ConfigReader& config, ArchSpec& arch) {
   arch.fused_qkv = arch.transposed_weights = true;
   arch.qkv_bias = arch.output_bias = arch.mlp_bias = true;
   arch.gated = false;
-  read_activation(config, "gelu_new", arch);
+  read_activation(config, {"hidden_activation", "hidden_act", "activation_function"}, "gelu_new",
+                  arch);
   arch.position = PositionKind::kLearned;
   arch.tied_by_config = config.boolean({"tie_word_embeddings"}).value_or(true);
   arch.residual_init_scale = 1.0 / std::sqrt(2.0 * static_cast<double>(arch.layers.size()));
@@ -386,6 +420,7 @@ const std::vector<Family>& families() {
       {"mistral", read_mistral, llama_names("MistralDecoderLayer")},
       {"qwen2", read_qwen2, llama_names("Qwen2DecoderLayer")},
       {"qwen3", read_qwen3, llama_names("Qwen3DecoderLayer")},
+      {"gemma2", read_gemma2, gemma_names("Gemma2DecoderLayer")},
       {"gemma3_text", read_gemma3_text, gemma_names("Gemma3DecoderLayer")},
       {"phi3", read_phi3, phi_names("Phi3DecoderLayer")},
       {"olmo2", read_olmo2, olmo_names("Olmo2DecoderLayer")},
@@ -427,6 +462,10 @@ void read_text_tower(ConfigReader& wrapper, ArchSpec& arch) {
   } else {
     family->read(reader, arch);
     reader.refuse_unknown_numeric_keys();
+    if (arch.logit_cap != 0.0) {
+      reader.problem("final_logit_softcapping",
+                     "is not supported inside a wrapper: transformers computes that without it");
+    }
   }
   wrapper.take_problems(reader);
   ArchSpec outer;

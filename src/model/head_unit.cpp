@@ -16,6 +16,14 @@ at::Tensor log_probabilities_of(at::Tensor logits) {
   return values;
 }
 
+// The gradient by the logits before the cap, in the dtype of `like`. `bent`: tanh(logits / cap);
+// undefined: no cap.
+at::Tensor uncapped(at::Tensor grad, at::Tensor bent, const at::Tensor& like) {
+  if (bent.defined()) at::tanh_backward_out(grad, grad, bent);
+  bent.reset();
+  return grad.to(like.scalar_type());
+}
+
 // In order, in fp64: the same bits for any number of threads.
 double ordered_sum(const at::Tensor& values) {
   const at::Tensor host = values.to(at::kCPU).contiguous();
@@ -27,14 +35,12 @@ double ordered_sum(const at::Tensor& values) {
 
 }  // namespace
 
-// Turns log probabilities into the gradient of scale * loss by the logits, in the dtype of `like`.
-at::Tensor logit_gradient(at::Tensor log_probabilities, const at::Tensor& targets, double scale,
-                          const at::Tensor& like) {
+// Turns log probabilities into the gradient of scale * loss by the logits.
+at::Tensor logit_gradient(at::Tensor log_probabilities, const at::Tensor& targets, double scale) {
   at::Tensor grad = std::move(log_probabilities);
   grad.exp_();
   grad.scatter_add_(1, targets.unsqueeze(1), at::full({targets.size(0), 1}, -1.0, grad.options()));
-  grad.mul_(scale);
-  return grad.to(like.scalar_type());
+  return grad.mul_(scale);
 }
 
 // What backward fills while it goes over the chunks.
@@ -50,13 +56,15 @@ HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
     : norm_kind_(arch.norm),
       norm_eps_(arch.norm_eps),
       logit_divisor_(arch.logit_divisor),
+      logit_cap_(arch.logit_cap),
       chunk_positions_(head_chunk_positions(arch.vocabulary)),
       index_(head_parameters(arch, {}, tied)),
       head_index_(static_cast<int32_t>(head_parameters(arch, {}, tied).size()) - (tied ? 0 : 1)) {}
 
 std::string HeadUnit::signature() const {
   return "head " + std::to_string(static_cast<int>(norm_kind_)) + " " +
-         std::to_string(chunk_positions_) + (logit_divisor_ == 1.0 ? "" : " divided");
+         std::to_string(chunk_positions_) + (logit_divisor_ == 1.0 ? "" : " divided") +
+         (logit_cap_ == 0.0 ? "" : " capped");
 }
 
 at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
@@ -66,6 +74,10 @@ at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
 at::Tensor HeadUnit::project(UnitParameters parameters, const at::Tensor& normed) const {
   at::Tensor logits = at::mm(normed, head_weight(parameters).t());
   return logit_divisor_ == 1.0 ? logits : logits.div_(logit_divisor_);
+}
+
+at::Tensor HeadUnit::bend(const at::Tensor& logits) const {
+  return logits.to(at::kFloat).div_(logit_cap_).tanh_();
 }
 
 at::Tensor HeadUnit::norm(UnitParameters parameters, const at::Tensor& x) const {
@@ -95,6 +107,7 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
                                Gradients* gradients) const {
   const at::NoGradGuard no_grad;
   Result result;
+  const bool wanted = gradients != nullptr;
   std::vector<at::Tensor> losses;  // on a GPU
   // HOST WAIT, on a GPU: how many positions are trained decides how many chunks are issued.
   const at::Tensor trained = at::nonzero(batch.targets != kNotTrained).view({-1});
@@ -106,19 +119,26 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
     const at::Tensor x = in.at(0).index_select(0, rows);
     const at::Tensor normed = norm(parameters, x);
     at::Tensor logits = project(parameters, normed);
+    at::Tensor bent;  // kept for the cap's derivative
+    if (logit_cap_ != 0.0) {
+      bent = bend(logits);
+      logits = wanted ? bent * logit_cap_ : bent.mul_(logit_cap_);
+    }
     if (logits.is_cuda()) {
-      const bool wanted = gradients != nullptr;
       losses.push_back(
           fused::cross_entropy(logits, targets, wanted ? gradients->scale : 1.0, wanted));
-      if (wanted) chunk_gradients(parameters, x, normed, std::move(logits), rows, *gradients);
+      if (wanted) {
+        chunk_gradients(parameters, x, normed, uncapped(std::move(logits), std::move(bent), x),
+                        rows, *gradients);
+      }
       continue;
     }
     at::Tensor log_probabilities = log_probabilities_of(std::move(logits));
     result.loss_sum -= ordered_sum(log_probabilities.gather(1, targets.unsqueeze(1)));
-    if (gradients == nullptr) continue;
-    chunk_gradients(parameters, x, normed,
-                    logit_gradient(std::move(log_probabilities), targets, gradients->scale, x),
-                    rows, *gradients);
+    if (!wanted) continue;
+    at::Tensor grad = logit_gradient(std::move(log_probabilities), targets, gradients->scale);
+    chunk_gradients(parameters, x, normed, uncapped(std::move(grad), std::move(bent), x), rows,
+                    *gradients);
   }
   // HOST WAIT, on a GPU: the loss is the step's result.
   for (const at::Tensor& of_chunk : losses) result.loss_sum += ordered_sum(of_chunk);
@@ -155,7 +175,8 @@ at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in, const Mi
   const at::NoGradGuard no_grad;
   const at::Tensor normed =
       norm(parameters, in.at(0).index_select(0, positions.to(in.at(0).device())));
-  return project(parameters, normed).to(at::kFloat);
+  const at::Tensor raw = project(parameters, normed);
+  return logit_cap_ == 0.0 ? raw.to(at::kFloat) : bend(raw).mul_(logit_cap_);
 }
 
 }  // namespace longshore

@@ -31,6 +31,9 @@ const std::vector<Row>& rows() {
       {{"tiny-qwen2", "qwen2, 2 layers of 64; tied"}, {"qwen2", 64, 160, 2, 4, 2, 16, 1024, true}},
       {{"tiny-qwen3", "qwen3, 2 layers of 64; tied, head_dim 32"},
        {"qwen3", 64, 160, 2, 4, 2, 32, 1024, true}},
+      {{"tiny-gemma2",
+        "gemma2, 4 layers of 64; tied, caps, a sliding window of 64 in every second"},
+       {"gemma2", 64, 160, 4, 4, 2, 16, 1024, true}},
       {{"tiny-gemma3", "gemma3_text, 6 layers of 64; tied, a sliding window of 64 in five"},
        {"gemma3_text", 64, 160, 6, 4, 2, 16, 1024, true}},
       {{"tiny-phi3", "phi3, 2 layers of 64; fused matrices"},
@@ -101,9 +104,14 @@ Json llama_like_config(const Sizes& sizes) {
   const Json rope = {{"rope_type", "default"}, {"rope_theta", 10000.0}};
   config["rope_parameters"] = rope;
   const bool slides = sizes.family == "gemma3_text" || sizes.family == "olmo3";
-  if (sizes.family == "mistral" || slides) config["sliding_window"] = 64;
+  const bool gemma = sizes.family == "gemma2" || sizes.family == "gemma3_text";
+  if (sizes.family == "mistral" || slides || gemma) config["sliding_window"] = 64;
   if (slides) config["rope_parameters"] = {{"sliding_attention", rope}, {"full_attention", rope}};
-  if (sizes.family == "gemma3_text") {
+  if (sizes.family == "gemma2") {
+    config["attn_logit_softcapping"] = 50.0;
+    config["final_logit_softcapping"] = 30.0;
+  }
+  if (gemma) {
     config.erase("hidden_act");
     config["hidden_activation"] = "gelu_pytorch_tanh";
     config["query_pre_attn_scalar"] = sizes.head_dim;

@@ -50,7 +50,7 @@ class GradSink {
   virtual void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) = 0;
 };
 
-// A unit's attention: query heads and their size; none without attention.
+// A unit's attention by a GPU's own kernels: query heads and their size; none without.
 struct AttentionHeads {
   int64_t heads = 0, head_dim = 0;
 };

@@ -6,6 +6,8 @@
 
 #include <limits>
 
+#include "tests/model/allocation_meter.h"
+
 namespace longshore {
 namespace {
 
@@ -34,9 +36,9 @@ at::Tensor plain_attention(const Tensors& in, const AttentionShape& shape,
   const at::Tensor i = at::arange(positions).unsqueeze(1), j = at::arange(positions).unsqueeze(0);
   at::Tensor visible = (j <= i).logical_and(document.unsqueeze(1) == document.unsqueeze(0));
   if (shape.window > 0) visible = visible.logical_and(j > i - shape.window);
-  const at::Tensor scores =
-      (heads(in.q, shape.heads).matmul(k.transpose(1, 2)) * shape.scale)
-          .masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity());
+  at::Tensor scores = heads(in.q, shape.heads).matmul(k.transpose(1, 2)) * shape.scale;
+  if (shape.cap != 0.0) scores = (scores / shape.cap).tanh() * shape.cap;
+  scores = scores.masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity());
   return scores.softmax(-1).matmul(v).permute({1, 0, 2}).reshape({positions, -1});
 }
 
@@ -98,6 +100,70 @@ TEST(DocumentAttention, AWindowWiderThanTheDocumentChangesNoBit) {
   const Tensors in = random_tensors(600, full);
   EXPECT_TRUE(at::equal(attend_forward(in.q, in.k, in.v, full, {0, 600}).out,
                         attend_forward(in.q, in.k, in.v, windowed, {0, 600}).out));
+}
+
+// Pieces of 128 queries; a cap that bends most scores, and one that bends hardly any.
+TEST(DocumentAttention, CappedScoresAreThoseOfAllPositionsAtOnce) {
+  for (const int64_t window : {0, 1, 7, 127, 128, 129, 200, 5000}) {
+    for (const double cap : {0.7, 20.0}) {
+      SCOPED_TRACE(std::to_string(window) + " capped at " + std::to_string(cap));
+      compare_with_plain(
+          {.heads = 6, .kv_heads = 2, .head_dim = 8, .window = window, .scale = 0.5, .cap = cap},
+          {0, 1, 300, 428, 440});
+    }
+  }
+  compare_with_plain({.heads = 3, .kv_heads = 3, .head_dim = 5, .scale = 0.3, .cap = 1.0}, {0, 40});
+}
+
+// Goal: a document twice as long takes twice the memory, a window that hides most of it hardly
+// more.
+TEST(DocumentAttention, CappedScoresTakeMemoryInLineWithLength) {
+  const auto taken = [](int64_t length, int64_t window) {
+    const AttentionShape shape{
+        .heads = 4, .kv_heads = 2, .head_dim = 4, .window = window, .scale = 0.5, .cap = 2.0};
+    const Tensors in = random_tensors(length, shape);
+    const AllocationMeter meter;
+    const AttentionResult result = attend_forward(in.q, in.k, in.v, shape, {0, length});
+    attend_backward(in.grad, in.q, in.k, in.v, result, shape, {0, length});
+    return static_cast<double>(meter.peak());
+  };
+  EXPECT_LE(taken(4096, 0), 2.1 * taken(2048, 0));
+  EXPECT_LE(taken(4096, 256), 0.25 * taken(4096, 0));
+}
+
+// Query, key and value may be parts of one matrix.
+TEST(DocumentAttention, CappedScoresOfStridedRows) {
+  const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = 8, .scale = 0.5, .cap = 2.0};
+  const Tensors in = random_tensors(150, shape);
+  const auto parts = at::cat({in.q, in.k, in.v}, 1).split_with_sizes({32, 16, 16}, 1);
+  const auto run = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+    const AttentionResult result = attend_forward(q, k, v, shape, {0, 20, 150});
+    auto all = attend_backward(in.grad, q, k, v, result, shape, {0, 20, 150});
+    all.push_back(result.out);
+    return all;
+  };
+  const auto expected = run(in.q, in.k, in.v), got = run(parts[0], parts[1], parts[2]);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::allclose(got[i], expected[i])) << i;
+}
+
+TEST(DocumentAttention, CappedBitsOfADocumentDoNotDependOnItsNeighbours) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const AttentionShape shape{
+        .heads = 4, .kv_heads = 2, .head_dim = 8, .window = 90, .scale = 0.3, .cap = 2.0};
+    const Tensors in = random_tensors(370, shape);
+    const auto run = [&](int64_t first, const std::vector<int64_t>& starts) {
+      const auto part = [&](const at::Tensor& x) { return x.slice(0, first).to(dtype); };
+      const at::Tensor q = part(in.q), k = part(in.k), v = part(in.v);
+      const AttentionResult result = attend_forward(q, k, v, shape, starts);
+      auto all = attend_backward(part(in.grad), q, k, v, result, shape, starts);
+      all.push_back(result.out);
+      return all;
+    };
+    const auto together = run(0, {0, 70, 370}), alone = run(70, {0, 300});
+    for (size_t i = 0; i < alone.size(); ++i) {
+      EXPECT_TRUE(at::equal(together[i].slice(0, 70), alone[i])) << i << " " << dtype;
+    }
+  }
 }
 
 TEST(DocumentAttention, ADocumentsBitsDoNotDependOnItsNeighbours) {

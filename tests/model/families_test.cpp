@@ -178,8 +178,56 @@ TEST(Families, RopeOfEachKindOfLayerInBothSpellings) {
     EXPECT_EQ(arch.local_rope.theta, 2e4);
     EXPECT_EQ(arch.local_rope.scaling, RopeSpec::Scaling::kNone);
   }
-  expect_problem(with(gemma, R"({"attn_logit_softcapping": 50.0})"), "attn_logit_softcapping");
   expect_problem(with(gemma, R"({"use_bidirectional_attention": true})"), "is not supported");
+}
+
+TEST(Families, Gemma2IsCappedUnlessItsFileSaysNull) {
+  const Json gemma = with(llama(), R"({"model_type": "gemma2"})");
+  const ArchSpec plain = read_arch_spec(gemma, "config.json");
+  EXPECT_EQ(plain.score_cap, 50.0);
+  EXPECT_EQ(plain.logit_cap, 30.0);
+  EXPECT_EQ(plain.head_dim, 256);
+  EXPECT_DOUBLE_EQ(plain.layers[0].attention_scale, 1.0 / 16);
+  EXPECT_EQ(plain.layers[0].window, 4096);
+  EXPECT_EQ(plain.layers[1].window, 0);
+  EXPECT_TRUE(plain.tied_by_config);
+  // transformers looks at hidden_activation alone.
+  EXPECT_EQ(read_arch_spec(with(gemma, R"({"hidden_act": "silu"})"), "config.json").activation,
+            Activation::kGeluTanh);
+  EXPECT_EQ(
+      read_arch_spec(with(gemma, R"({"hidden_activation": "silu"})"), "config.json").activation,
+      Activation::kSilu);
+  const ArchSpec one =
+      read_arch_spec(with(gemma, R"({"attn_logit_softcapping": null, "final_logit_softcapping": 20,
+        "query_pre_attn_scalar": 144, "layer_types": ["full_attention", "sliding_attention"],
+        "sliding_window": 8})"),
+                     "config.json");
+  EXPECT_EQ(one.score_cap, 0.0);
+  EXPECT_EQ(one.logit_cap, 20.0);
+  EXPECT_DOUBLE_EQ(one.layers[0].attention_scale, 1.0 / 12);
+  EXPECT_EQ(one.layers[0].window, 0);
+  EXPECT_EQ(one.layers[1].window, 8);
+  expect_problem(with(gemma, R"({"attn_logit_softcapping": 0})"), "must be a number in 1e-06");
+  expect_problem(with(gemma, R"({"sliding_window": null})"), "there is no sliding window");
+  expect_problem(with(gemma, R"({"use_bidirectional_attention": true})"), "is not supported");
+}
+
+// As transformers does: a text model's logits alone.
+TEST(Families, Gemma3ObeysOneCap) {
+  const Json gemma =
+      with(llama(), R"({"model_type": "gemma3_text", "final_logit_softcapping": 30.0})");
+  EXPECT_EQ(read_arch_spec(gemma, "config.json").logit_cap, 30.0);
+  EXPECT_EQ(read_arch_spec(with(gemma, R"({"final_logit_softcapping": null,
+    "attn_logit_softcapping": null})"),
+                           "config.json")
+                .logit_cap,
+            0.0);
+  expect_problem(with(gemma, R"({"attn_logit_softcapping": 50.0})"),
+                 "'attn_logit_softcapping' is not supported: transformers computes gemma3 without");
+  Json wrapper = {{"model_type", "gemma3"}, {"text_config", gemma}};
+  expect_problem(wrapper, "'final_logit_softcapping' is not supported inside a wrapper");
+  wrapper["text_config"].erase("final_logit_softcapping");
+  EXPECT_TRUE(problems_of(wrapper).empty());
 }
 
 TEST(Families, SmolLM3KnowsNoPositionsInEveryFourthLayer) {

@@ -1,5 +1,6 @@
 // Attention on a GPU against the CPU's over the same documents: fp32 by the memory-efficient
-// kernel, bf16 by FlashAttention.
+// kernel, bf16 by FlashAttention, capped
+// scores by plain operations.
 #include "model/gpu_attention.h"
 
 #include <gtest/gtest.h>
@@ -66,6 +67,11 @@ AttentionShape shape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t 
           .scale = 1.0 / std::sqrt(static_cast<double>(head_dim))};
 }
 
+AttentionShape capped(AttentionShape shape) {
+  shape.cap = 2.0;
+  return shape;
+}
+
 const std::vector<int64_t> kDocuments = {0, 1, 130, 700, 713, 1024};
 
 std::vector<Case> cases() {
@@ -79,6 +85,8 @@ std::vector<Case> cases() {
         {narrow ? "window_bf16" : "window_fp32", shape(4, 2, 32, 100), kDocuments, dtype});
     list.push_back(
         {narrow ? "window_of_one_bf16" : "window_of_one_fp32", shape(2, 2, 16, 1), {0, 40}, dtype});
+    list.push_back(
+        {narrow ? "capped_bf16" : "capped_fp32", capped(shape(8, 2, 64, 100)), kDocuments, dtype});
     list.push_back(
         {narrow ? "odd_head_bf16" : "odd_head_fp32", shape(3, 1, 20, 0), {0, 77}, dtype});
   }

@@ -21,8 +21,8 @@ const std::string kConfig =
 
 class Head : public testing::Test {
  protected:
-  Head()
-      : arch_(read_arch_spec(Json::parse(kConfig), "config.json")),
+  explicit Head(double logit_cap = 0.0)
+      : arch_(with_cap(read_arch_spec(Json::parse(kConfig), "config.json"), logit_cap)),
         model_(arch_, make_model_spec(arch_, {})) {
     at::set_num_threads(1);
     at::manual_seed(3);
@@ -34,6 +34,14 @@ class Head : public testing::Test {
     }
     runner_ = std::make_unique<PlainRunner>(model_, weights_, at::kFloat);
   }
+
+  static ArchSpec with_cap(ArchSpec arch, double cap) {
+    arch.logit_cap = cap;
+    return arch;
+  }
+
+  // Over 2500 positions, against all logits at once in fp64.
+  void compare_with_all_at_once();
 
   MicroBatch batch(int64_t positions, int64_t trained_every) const {
     std::vector<int64_t> tokens, targets;
@@ -50,8 +58,7 @@ class Head : public testing::Test {
   std::unique_ptr<PlainRunner> runner_;
 };
 
-// A vocabulary of 300 has chunks of 1024 positions.
-TEST_F(Head, ManyChunksAgreeWithAllLogitsAtOnce) {
+void Head::compare_with_all_at_once() {
   const MicroBatch many = batch(2500, 1);
   at::Tensor x = at::randn({2500, arch_.hidden});
   std::map<std::string, at::Tensor> sums;
@@ -63,8 +70,9 @@ TEST_F(Head, ManyChunksAgreeWithAllLogitsAtOnce) {
   const at::Tensor norm = weights_.at("model.norm.weight").to(at::kDouble).requires_grad_(true);
   const at::Tensor head = weights_.at("lm_head.weight").to(at::kDouble).requires_grad_(true);
   const at::Tensor normed = x * (x.square().mean(-1, true) + 1e-6).rsqrt() * norm;
-  const at::Tensor chosen =
-      at::log_softmax(normed.mm(head.t()), 1).gather(1, many.targets.unsqueeze(1));
+  at::Tensor logits = normed.mm(head.t());
+  if (arch_.logit_cap != 0.0) logits = (logits / arch_.logit_cap).tanh() * arch_.logit_cap;
+  const at::Tensor chosen = at::log_softmax(logits, 1).gather(1, many.targets.unsqueeze(1));
   const at::Tensor loss = chosen.sum().neg();
   EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-6 * loss.item<double>());
   EXPECT_EQ(result.trained, 2500);
@@ -75,6 +83,30 @@ TEST_F(Head, ManyChunksAgreeWithAllLogitsAtOnce) {
   EXPECT_LE(error(result.grad_in.at(0), x.grad()), 1e-5);
   EXPECT_LE(error(sums.at("model.norm.weight"), norm.grad()), 1e-5);
   EXPECT_LE(error(sums.at("lm_head.weight"), head.grad()), 1e-5);
+  const at::Tensor some = at::arange(0, 2500, 100);
+  EXPECT_LE(error(model_.loss_unit().logits(runner_->parameters(last), {x.detach().to(at::kFloat)},
+                                            many, some),
+                  logits.detach().index_select(0, some)),
+            1e-6);
+  EXPECT_EQ(model_.loss_unit()
+                .loss(runner_->parameters(last), {x.detach().to(at::kFloat)}, many)
+                .loss_sum,
+            result.loss_sum);
+}
+
+// A vocabulary of 300 has chunks of 1024 positions.
+TEST_F(Head, ManyChunksAgreeWithAllLogitsAtOnce) {
+  compare_with_all_at_once();
+}
+
+class CappedHead : public Head {
+ protected:
+  CappedHead() : Head(1.5) {}
+};
+
+// Logits have a deviation of about 2.
+TEST_F(CappedHead, ManyChunksAgreeWithAllLogitsAtOnce) {
+  compare_with_all_at_once();
 }
 
 TEST_F(Head, ABatchWithoutTrainedPositionsHasNoLossAndZeroGradients) {

@@ -2,8 +2,11 @@
 // than the tolerance of parity. The table is what guards the goldens against being blind.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
+#include <utility>
 
+#include "model/decoder_units.h"
 #include "tests/model/golden_case.h"
 #include "tests/model/plain_runner.h"
 
@@ -39,6 +42,21 @@ const std::vector<Mistake>& mistakes() {
        [](auto& arch) { arch.rope.scaling = Scaling::kNone; }},
       {"gemma3_text", "window longer by one",
        in_layers([](auto& layer) { layer.window += layer.window > 0 ? 1 : 0; })},
+      {"gemma2", "scores not capped", [](auto& arch) { arch.score_cap = 0.0; }},
+      {"gemma2", "logits not capped", [](auto& arch) { arch.logit_cap = 0.0; }},
+      {"gemma2", "the caps exchanged",
+       [](auto& arch) { std::swap(arch.score_cap, arch.logit_cap); }},
+      {"gemma2", "scale by head_dim",
+       in_layers([](auto& layer) { layer.attention_scale = 1.0 / std::sqrt(12.0); })},
+      {"gemma2", "embedding not scaled", [](auto& arch) { arch.embedding_scale = 1.0; }},
+      {"gemma2", "w for 1 + w", [](auto& arch) { arch.norm = NormKind::kRms; }},
+      {"gemma2", "erf for tanh gelu", [](auto& arch) { arch.activation = Activation::kGeluErf; }},
+      {"gemma2", "window longer by one",
+       in_layers([](auto& layer) { layer.window += layer.window > 0 ? 1 : 0; })},
+      {"gemma2", "window shorter by one",
+       in_layers([](auto& layer) { layer.window -= layer.window > 0 ? 1 : 0; })},
+      {"gemma2", "odd layers slide", [](auto& arch) { std::swap(arch.layers[0], arch.layers[1]); }},
+      {"gemma3-capped", "logits not capped", [](auto& arch) { arch.logit_cap = 0.0; }},
       {"mistral", "window shorter by one", in_layers([](auto& layer) { --layer.window; })},
       {"granite", "embedding_multiplier", [](auto& arch) { arch.embedding_scale = 1.0; }},
       {"granite", "residual_multiplier", [](auto& arch) { arch.residual_scale = 1.0; }},
@@ -113,6 +131,23 @@ TEST(Sensitivity, TheOrderOfRoundingIsSeenInBf16) {
           .logits(PlainRunner::make_batch(rows, rows));
     };
     EXPECT_FALSE(at::equal(bits(golden.arch), bits(wrong))) << name;
+  }
+}
+
+// Goal: transformers rounds Gemma's scale before it multiplies; the goldens' is 4, which hides it.
+TEST(Sensitivity, TheScaleOfEmbeddingsIsRoundedFirst) {
+  const GoldenCase golden = read_golden_case("gemma2");
+  ArchSpec arch = golden.arch;
+  EXPECT_TRUE(arch.embedding_scale_rounded);
+  arch.embedding_scale = std::sqrt(24.0);
+  const std::vector<std::vector<int64_t>> rows = {golden.rows.at(0).tokens};
+  const MicroBatch batch = PlainRunner::make_batch(rows, rows);
+  for (const auto& [dtype, scale] : {std::pair(at::kFloat, 4.8989795), {at::kBFloat16, 4.90625}}) {
+    const at::Tensor table = golden.weights.at("model.embed_tokens.weight").to(dtype);
+    const std::vector<at::Tensor> parameters = {table};
+    EXPECT_TRUE(at::equal(EmbeddingUnit(arch).forward(parameters, {}, batch).at(0),
+                          table.index_select(0, batch.tokens) * scale))
+        << dtype;
   }
 }
 

@@ -316,6 +316,16 @@ TEST_F(Commands, PlanSaysWhatFitsAndWhatTheMachineDoesNotHave) {
   EXPECT_TRUE(has(gpu.out, "device (cuda)")) << gpu.out;
 }
 
+TEST_F(Commands, PlanSaysThatCappedScoresAreSlowerOnAGpu) {
+  const std::string model = "--model.path=" + golden_directory("gemma2");
+  const Ended cpu = run(with("plan", {model})),
+              gpu = run(with("plan", {model, "--device.kind=cuda"}));
+  EXPECT_EQ(cpu.exit_code, 0) << cpu.err;
+  EXPECT_EQ(gpu.exit_code, 0) << gpu.err;
+  EXPECT_FALSE(has(cpu.err, "attn_logit_softcapping")) << cpu.err;
+  EXPECT_TRUE(has(gpu.err, "attn_logit_softcapping: no fused kernel")) << gpu.err;
+}
+
 TEST_F(Commands, PlanPrintsAndDrawsTheSchedule) {
   const Ended printed = run(with("plan", {"--schedule"}));
   EXPECT_EQ(printed.exit_code, 0);

@@ -131,6 +131,17 @@ CASES = {
                                       hidden_activation="gelu_pytorch_tanh", pad_token_id=0,
                                       rope_theta=50000.0, rope_local_base_freq=1000.0,
                                       rope_scaling={"rope_type": "linear", "factor": 2.0})},
+    # Caps that bend most scores and logits.
+    "gemma2": {"config": renamed(LLAMA, "gemma2", "Gemma2ForCausalLM", num_hidden_layers=3,
+                                 head_dim=12, sliding_window=5, query_pre_attn_scalar=20,
+                                 hidden_activation="gelu_pytorch_tanh", pad_token_id=0,
+                                 rope_theta=10000.0, attn_logit_softcapping=1.5,
+                                 final_logit_softcapping=2.5), "attention": ["eager"]},
+    # Gemma 3 obeys a cap of logits, and has none of scores.
+    "gemma3-capped": {"config": renamed(LLAMA, "gemma3_text", "Gemma3ForCausalLM",
+                                        num_hidden_layers=1, head_dim=4, sliding_window=5,
+                                        hidden_activation="gelu_pytorch_tanh", pad_token_id=0,
+                                        query_pre_attn_scalar=4, final_logit_softcapping=2.5)},
     "glm4": {"config": renamed(LLAMA, "glm4", "Glm4ForCausalLM", head_dim=8, rope_theta=10000.0,
                                attention_bias=True, pad_token_id=0)},
     "hunyuan_v1_dense": {"config": renamed(LLAMA, "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM",
@@ -167,7 +178,8 @@ CASES = {
 SEEDS = {name: 1000 + number for number, name in enumerate(
     ["llama", "llama-tied", "llama-bf16", "llama-indexed", "qwen2", "qwen3", "mistral", "gpt2",
      "gpt2-plain", "granite", "smollm3", "seed_oss", "olmo2", "olmo3", "phi3", "phi3-long",
-     "gemma3_text", "glm4", "hunyuan_v1_dense", "ministral3", "gemma3", "mistral3"])}
+     "gemma3_text", "glm4", "hunyuan_v1_dense", "ministral3", "gemma3", "mistral3", "gemma2",
+     "gemma3-capped"])}
 
 
 def randomise(model, generator):
@@ -179,7 +191,7 @@ def randomise(model, generator):
                 parameter.copy_(noise * 0.25)
             elif name.endswith("bias"):
                 parameter.copy_(noise * 0.1)
-            elif model.config.model_type.startswith("gemma3"):  # multiplied by 1 + weight
+            elif model.config.model_type.startswith("gemma"):  # multiplied by 1 + weight
                 parameter.copy_(noise * 0.2)
             else:
                 parameter.copy_(1.0 + noise * 0.2)
@@ -300,7 +312,7 @@ def spread_in_bf16(case, directory, rows, golden):
     """How far bf16 takes transformers' own gradients from fp32, by parameter: the most over kinds
     of attention and orders of rows. Ours may go about as far."""
     errors = {}
-    for attention in ["eager", "sdpa"]:
+    for attention in case.get("attention", ["eager", "sdpa"]):
         for ordered in [rows, rows[::-1]]:
             model = load(case, directory, attention).to(torch.bfloat16)
             backward_mean(model, ordered)

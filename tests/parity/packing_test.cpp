@@ -101,7 +101,7 @@ TEST_P(PackedTraining, GivesTheGradientsOfUnpackedTraining) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, PackedTraining,
-                         testing::Values("llama", "qwen3", "gemma3_text", "phi3-long",
+                         testing::Values("llama", "qwen3", "gemma2", "gemma3_text", "phi3-long",
                                          "ministral3"),
                          golden_test_name);
 

@@ -107,8 +107,8 @@ TEST_P(SameBits, MicroBatchesOfOneAndFourAreClose) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, SameBits,
-                         testing::Values("llama", "llama-tied", "qwen2", "gpt2", "gemma3_text",
-                                         "phi3-long"),
+                         testing::Values("llama", "llama-tied", "qwen2", "gpt2", "gemma2",
+                                         "gemma3_text", "phi3-long"),
                          golden_test_name);
 
 class GpuSameBits : public testing::TestWithParam<std::string> {};

@@ -40,7 +40,7 @@ std::vector<Json> json_lines(const std::string& text) {
 // `eval` of the model as it was brought, against transformers' loss over the same rows.
 TEST(UseModel, EvalGivesTheLossOfTransformers) {
   for (const std::string golden :
-       {"llama", "gpt2", "qwen3", "mistral", "gemma3", "phi3", "granite", "olmo3"}) {
+       {"llama", "gpt2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "granite", "olmo3"}) {
     const Json facts = golden_facts(golden);
     RunDriver run("eval-" + golden);
     fs::create_directories(run.directory());

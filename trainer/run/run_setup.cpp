@@ -123,6 +123,12 @@ std::vector<std::string> run_notes(const RunSetup& setup, const TierPlan& plan) 
                     " is more than the " + std::to_string(arch.max_positions) +
                     " positions that the model was made for (max_position_embeddings)");
   }
+  // A CPU's fused kernel is no faster than plain operations.
+  if (!cpu && arch.score_cap != 0.0) {
+    notes.push_back(
+        "attn_logit_softcapping: no fused kernel of a GPU caps scores; this model's attention is "
+        "made of plain operations, and slower than others', most where documents are long");
+  }
   const Bytes free = setup.machine.host_available() / setup.inputs.ranks_per_node;
   if (!plan.host_limit_auto && plan.host_total > free) {
     notes.push_back("offload.host_memory: the plan needs " + format_bytes(plan.host_total) +
