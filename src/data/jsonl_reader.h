@@ -1,5 +1,5 @@
-// JsonlReader: the rows of a file as lines of JSON, one after the other, in bounded memory. One owner
-// thread. A byte order mark is left out, and so is the carriage return before a line feed.
+// JsonlReader: the rows of a file as lines of JSON, one after the other, in bounded memory. One
+// owner thread. A byte order mark is left out, and so is the carriage return before a line feed.
 #pragma once
 
 #include <cstdint>

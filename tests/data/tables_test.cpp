@@ -62,8 +62,7 @@ TEST(Tables, BombsAreRefusedBeforeTheyExpand) {
   EXPECT_NE(reason(table("bomb_letters.parquet")).find("which no text does"), std::string::npos);
   EXPECT_NE(reason(table("bomb_list.parquet")).find("more than 4194304 values in its lists"),
             std::string::npos);
-  EXPECT_NE(reason(table("bomb_dictionary.parquet")).find("which no text does"),
-            std::string::npos);
+  EXPECT_NE(reason(table("bomb_dictionary.parquet")).find("which no text does"), std::string::npos);
 }
 
 // Goal: whatever is done to a file, it is read, or refused with its name.
@@ -92,9 +91,9 @@ TEST(Tables, CutOffAndDamagedFilesAreErrorsOrRows) {
 TEST(Arrays, ElementsAreLines) {
   const ScratchFiles files;
   const std::string text =
-      "\xEF\xBB\xBF \n[ {\"a\": \"[},\\\"{\\\\\", \"b\":\n [1, {\"c\": []}]},\n\n \"x\\n\" , 7,[ ]]\n ";
-  const std::string expected =
-      "{\"a\":\"[},\\\"{\\\\\",\"b\":[1,{\"c\":[]}]}\n\"x\\n\"\n7\n[]\n";
+      "\xEF\xBB\xBF \n[ {\"a\": \"[},\\\"{\\\\\", \"b\":\n [1, {\"c\": []}]},\n\n \"x\\n\" , 7,[ "
+      "]]\n ";
+  const std::string expected = "{\"a\":\"[},\\\"{\\\\\",\"b\":[1,{\"c\":[]}]}\n\"x\\n\"\n7\n[]\n";
   for (const size_t piece : {size_t{1}, size_t{2}, size_t{7}, size_t{1000}}) {
     EXPECT_EQ(lines_of(files.write("a.json", text), piece), expected) << piece;
   }
@@ -109,9 +108,8 @@ TEST(Arrays, LongElementsAreWhole) {
   std::string text = "[";
   std::string expected;
   for (int i = 0; i < 40; ++i) {
-    const std::string element = Json{{"text", std::string(70'000, static_cast<char>('a' + i % 26))},
-                                     {"i", i}}
-                                    .dump();
+    const std::string element =
+        Json{{"text", std::string(70'000, static_cast<char>('a' + i % 26))}, {"i", i}}.dump();
     text += (i > 0 ? "," : "") + element;
     expected += element + "\n";
   }

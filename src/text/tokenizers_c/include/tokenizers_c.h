@@ -65,7 +65,7 @@ typedef struct {
   size_t prefix_count;
   const uint32_t* suffix_ids;
   size_t suffix_count;
-  int has_ends;  // 0: the post-processor does more than that
+  int has_ends;      // 0: the post-processor does more than that
   uint32_t reading;  // not 0: the class of the directory reads the files otherwise than they say
 } tokc_info;
 
