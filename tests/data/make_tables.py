@@ -2,8 +2,8 @@
 """Makes tables here: the same rows as JSONL and as Parquet, as different programs write it, and
 files that claim or become more than they should.
 
-Needs pyarrow, polars and duckdb (made with pyarrow 26.0.1, polars 2.1.0, duckdb 2.0.0). Run it in this
-folder: python3 make_tables.py
+Needs pyarrow, polars and duckdb (made with pyarrow 26.0.1, polars 2.1.0, duckdb 2.0.0). Run it in
+this folder: python3 make_tables.py
 """
 
 import json
