@@ -34,7 +34,7 @@ struct Tolerance {
   double of_size = 0.0;    // a share of the value itself
 };
 // fp32 rounding stays below a tenth of that; a wrong switch is hundreds of it.
-inline constexpr Tolerance kSameInputs = {.of_change = 2e-4, .of_size = 2e-6};
+inline constexpr Tolerance kSameInputs = {.of_change = 5e-5, .of_size = 1e-6};
 
 // How far `found` is from `wanted` at the worst position, in tolerances; NaN where a value is. Each
 // [T, width]; a length that differs is infinitely far.

@@ -8,7 +8,12 @@
 #include <cstdio>
 #include <limits>
 #include <map>
+#include <optional>
+#include <utility>
 #include <vector>
+
+#include "base/hash.h"
+#include "hf/export_list.h"
 
 namespace longshore {
 namespace {
@@ -130,6 +135,34 @@ void check_tensors(const ModelSource& source, Findings& findings) {
                    (fine ? ", all finite" : "") +
                    (compared ? "; sizes compared between layers"
                              : "; too few layers to compare sizes between them"));
+}
+
+void check_exported(const ModelSource& source, Findings& findings) {
+  const ExportList list = read_export_list(source.directory().path());
+  if (list.tensors.empty()) return;
+  const std::vector<std::pair<std::string, uint64_t>> listed(list.tensors.begin(),
+                                                             list.tensors.end());
+  std::vector<std::optional<uint64_t>> found(listed.size());
+  tbb::parallel_for(size_t{0}, listed.size(), [&](size_t i) {
+    const ModelDirectory::TensorRef tensor = source.directory().find(listed[i].first);
+    if (tensor) found[i] = tensor.file->file.hash(*tensor.tensor);
+  });
+  std::map<uint64_t, std::string> names;
+  for (const auto& [name, hash] : listed) names.emplace(hash, name);
+  int64_t same = 0;
+  for (size_t i = 0; i < listed.size(); ++i) {
+    if (!found[i] || *found[i] == listed[i].second) {
+      same += found[i].has_value() ? 1 : 0;
+      continue;
+    }
+    const auto other = names.find(*found[i]);
+    findings.add(Verdict::kFailed, "export", listed[i].first,
+                 other == names.end()
+                     ? "is not what the export wrote: changed since"
+                     : "holds what the export wrote as '" + other->second + "': swapped");
+  }
+  findings.add(Verdict::kOk, "export", std::to_string(same) + " tensors",
+               "hold the bytes that the export wrote");
 }
 
 }  // namespace longshore

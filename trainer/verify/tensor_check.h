@@ -14,4 +14,8 @@ inline constexpr double kOddScale = 8.0;
 
 void check_tensors(const ModelSource& source, Findings& findings);
 
+// Compares every tensor with the hash that the export of the directory listed; nothing for a
+// directory that no export wrote.
+void check_exported(const ModelSource& source, Findings& findings);
+
 }  // namespace longshore

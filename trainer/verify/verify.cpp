@@ -91,7 +91,9 @@ void check_first_layers(const ModelSource& source, const VerifyOptions& options,
 
 void describe_files(const ModelSource& source, Findings& findings) {
   const ModelDirectory& directory = source.directory();
-  findings.add(Verdict::kOk, "files", std::to_string(directory.files().size()) + " weight files",
+  findings.add(Verdict::kOk, "files",
+               std::to_string(directory.files().size()) + " weight file" +
+                   (directory.files().size() == 1 ? "" : "s"),
                source.arch().family + ", " + std::to_string(source.spec().parameter_elements()) +
                    " parameters, " + format_bytes(directory.weight_bytes()) +
                    (source.spec().units.back().borrowed.empty() ? "" : ", head tied"));
@@ -121,6 +123,7 @@ Findings verify_model(const VerifyOptions& options) {
   }
   describe_files(*source, findings);
   check_tensors(*source, findings);
+  check_exported(*source, findings);
   if (options.against.empty()) {
     findings.add(Verdict::kSkipped, "base", "--against",
                  "no other model was named: matrices that are swapped, or square and transposed, "

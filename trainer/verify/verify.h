@@ -11,11 +11,11 @@
 namespace longshore {
 
 struct VerifyOptions {
-  std::string model;    // a directory, or a hub id in the local cache
-  std::string against;  // the model that it was made from; empty: none
-  std::string python;   // a Python with transformers; empty: none
-  int64_t layers = 2;   // the first so many are run; 0: all
-  int64_t tokens = 96;  // of the longest text that they are run on
+  std::string model{};    // a directory, or a hub id in the local cache
+  std::string against{};  // the model that it was made from; empty: none
+  std::string python{};   // a Python with transformers; empty: none
+  int64_t layers = 2;     // the first so many are run; 0: all
+  int64_t tokens = 96;    // of the longest text that they are run on
 };
 
 Findings verify_model(const VerifyOptions& options);
