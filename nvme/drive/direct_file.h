@@ -31,8 +31,6 @@ class DirectFile {
   Bytes size_bytes() const { return size_bytes_; }
   // False where the file system has no O_DIRECT (tmpfs): the page cache is used then.
   bool direct() const { return direct_; }
-  // The file did not exist before.
-  bool created() const { return created_; }
 
  private:
   void open(const std::string& path, bool may_create);

@@ -5,10 +5,6 @@
 
 namespace longshore {
 
-void serial_for(int64_t count, const std::function<void(int64_t)>& work) {
-  for (int64_t i = 0; i < count; ++i) work(i);
-}
-
 ParallelFor parallel_on(WorkerPool* pool) {
   return [pool](int64_t count, const std::function<void(int64_t)>& work) {
     pool->for_each_block(count, work);

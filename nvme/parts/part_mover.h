@@ -25,7 +25,6 @@ class CorruptStateError : public CheckpointError {
 
 // Calls work(i) once for every i in [0, count), on as many threads as it likes.
 using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t)>& work)>;
-void serial_for(int64_t count, const std::function<void(int64_t)>& work);
 // On the pool, which must outlive the result.
 ParallelFor parallel_on(WorkerPool* pool);
 

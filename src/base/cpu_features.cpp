@@ -2,15 +2,6 @@
 
 namespace longshore {
 
-bool cpu_is_intel() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  return __builtin_cpu_is("intel");
-#else
-  return false;
-#endif
-}
-
 bool cpu_has_avx512() {
 #if defined(__x86_64__)
   __builtin_cpu_init();

@@ -4,8 +4,6 @@
 
 namespace longshore {
 
-// MKL's reproducible mode holds over thread counts on Intel's CPUs with AVX-512 alone.
-bool cpu_is_intel();
 // The AVX-512 that LibTorch's and MKL's kernels ask for: F, BW, DQ and VL. Without it bf16
 // products are LibTorch's own loops.
 bool cpu_has_avx512();

@@ -1,5 +1,5 @@
 // The only place that reads the launchers' variables. Each name is written out in its call, so that
-// tests/tidy_test.cpp sees which ones they are.
+// tests/tidy/tidy_test.cpp sees which ones they are.
 #include <cstdlib>
 
 #include "comm/rank_info.h"

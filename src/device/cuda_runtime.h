@@ -29,8 +29,6 @@ struct CudaDevice {
   std::vector<int> peers = {};  // GPUs whose memory it reads directly
 };
 
-// True when this build has the CUDA runtime.
-bool built_with_cuda();
 // The GPUs this process may use; empty without CUDA, driver or GPU. Makes no CUDA context.
 std::vector<CudaDevice> cuda_devices();
 // ConfigError unless there is a GPU of that number.

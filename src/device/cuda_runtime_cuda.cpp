@@ -45,10 +45,6 @@ std::vector<int> peers_of(int device, int count) {
 
 }  // namespace
 
-bool built_with_cuda() {
-  return true;
-}
-
 std::vector<CudaDevice> cuda_devices() {
   std::vector<CudaDevice> devices;
   const int count = device_count();

@@ -3,10 +3,6 @@
 
 namespace longshore {
 
-bool built_with_cuda() {
-  return false;
-}
-
 std::vector<CudaDevice> cuda_devices() {
   return {};
 }

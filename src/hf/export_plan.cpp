@@ -63,10 +63,11 @@ ProblemList missing_from(const ModelDirectory& source, const ModelSpec& spec) {
 
 ExportTensor plan_tensor(const ModelDirectory::TensorRef& ref, const ParamSpec* parameter,
                          const ExportOptions& options) {
-  ExportTensor tensor{{ref.tensor->name, ref.tensor->dtype, ref.tensor->shape},
-                      ExportTensor::Values::kSourceBytes,
-                      ref};
+  ExportTensor tensor{.target = {ref.tensor->name, ref.tensor->dtype, ref.tensor->shape},
+                      .values = ExportTensor::Values::kSourceBytes,
+                      .stored = ref};
   if (parameter == nullptr) return tensor;
+  tensor.parameter = parameter->name;
   if (options.dtype) tensor.target.dtype = tensor_dtype(*options.dtype);
   if (!parameter->frozen || !options.pretrained) {
     tensor.values = ExportTensor::Values::kReader;
@@ -83,7 +84,9 @@ ExportPlan plan_like_source(const ModelDirectory& source, const ModelSpec& spec,
   for (const auto& stored : source.files()) {
     ExportFile file{stored->name, with_format(stored->file.metadata()), {}, 0};
     for (const TensorInfo& tensor : stored->file.tensors()) {
-      const auto found = parameters.find(tensor.name);
+      const auto copied = options.copies.find(tensor.name);
+      const auto found =
+          parameters.find(copied == options.copies.end() ? tensor.name : copied->second);
       const ParamSpec* const parameter = found == parameters.end() ? nullptr : found->second;
       add_tensor(file, plan_tensor({stored.get(), &tensor}, parameter, options));
       if (file.tensors.back().target.dtype != tensor.dtype) plan.config_dtype = options.dtype;
@@ -135,6 +138,7 @@ ExportPlan plan_new_files(const ModelDirectory& source, const ModelSpec& spec,
     for (const ParamSpec& parameter : unit.parameters) {
       ExportTensor tensor;
       tensor.target = {parameter.name, tensor_dtype(dtype), parameter.shape};
+      tensor.parameter = parameter.name;
       const Bytes bytes = bytes_of_tensor(tensor.target);
       const ExportFile& last = plan.files.back();
       if (!last.tensors.empty() && last.tensor_bytes + bytes > options.max_file_bytes) {

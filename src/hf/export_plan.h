@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,9 @@ struct ExportOptions {
   bool pretrained = true;
   // For a source without weights; otherwise the split is the source's.
   Bytes max_file_bytes = 5'000'000'000;
+  // Tensors of the source that hold a parameter's values once more (a tied head that is stored),
+  // and that parameter: they are written with its new values.
+  std::map<std::string, std::string> copies = {};
   // Values that are NaN or infinite are refused unless told.
   bool allow_nonfinite = false;
 };
@@ -32,6 +36,7 @@ struct ExportTensor {
     kSource,       // untouched, but in another type: the source's values
   };
   SafetensorsWriter::Tensor target;
+  std::string parameter = {};  // of kReader: whose values
   Values values = Values::kReader;
   ModelDirectory::TensorRef stored;  // null for a source without weights
 };

@@ -233,7 +233,7 @@ class ExportJob {
       const auto part =
           std::span(chunk).first(static_cast<size_t>(std::min(kChunkElements, elements - begin)));
       if (tensor.values == ExportTensor::Values::kReader) {
-        read_parameter_(tensor.target.name, begin, part);
+        read_parameter_(tensor.parameter, begin, part);
       } else {
         read_elements(tensor.stored.file->file, *tensor.stored.tensor, begin, part);
       }

@@ -46,7 +46,6 @@ class ModelDirectory {
     return generation_config_ ? &*generation_config_ : nullptr;
   }
 
-  bool has_weights() const { return !files_.empty(); }
   // In the order of their names.
   const std::vector<std::unique_ptr<WeightFile>>& files() const { return files_; }
   // The text of model.safetensors.index.json; empty when the directory has none.

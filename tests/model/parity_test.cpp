@@ -118,6 +118,15 @@ TEST_P(Parity, OneMicroBatchOfFourRowsAgreesWithFourOfOne) {
   }
 }
 
+bool cpu_is_intel() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 // Bits hold where MKL's strict mode does. Elsewhere (no AVX-512, or another maker's CPU) MKL may
 // share a sum among threads: a few fp32 roundings, 1.4e-7 of a gradient's norm was measured.
 TEST_P(Parity, OneAndTwoThreadsAgree) {

@@ -8,6 +8,10 @@
 namespace longshore {
 namespace {
 
+void serial_for(int64_t count, const std::function<void(int64_t)>& work) {
+  for (int64_t i = 0; i < count; ++i) work(i);
+}
+
 constexpr Bytes kChunkBytes = kBlockBytes;
 // Beyond this many unflushed sectors subsets are sampled.
 constexpr size_t kMaxEnumerated = 6;

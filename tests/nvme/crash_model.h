@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "nvme/commit/versioned_chunks.h"
-#include "nvme/drive/sim_disk.h"
+#include "tests/nvme/sim_disk.h"
 
 namespace longshore {
 

@@ -5,8 +5,8 @@
 
 #include <cerrno>
 
-#include "nvme/drive/sim_disk.h"
 #include "tests/nvme/scratch_file.h"
+#include "tests/nvme/sim_disk.h"
 
 namespace longshore {
 namespace {

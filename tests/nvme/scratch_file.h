@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "nvme/drive/block_buffer.h"
-#include "nvme/drive/sim_disk.h"
+#include "tests/nvme/sim_disk.h"
 
 namespace longshore {
 

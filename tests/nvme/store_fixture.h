@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "nvme/drive/sim_disk.h"
 #include "nvme/store/nvme_store.h"
 #include "pinned/worker_pool.h"
 #include "shard/shard_store.h"
+#include "tests/nvme/sim_disk.h"
 
 namespace longshore {
 

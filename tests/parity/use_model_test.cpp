@@ -7,7 +7,9 @@
 #include <fstream>
 #include <set>
 
+#include "base/errors.h"
 #include "hf/safetensors_reader.h"
+#include "tests/parity/edited_model.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/commands/command_line.h"
 
@@ -63,6 +65,30 @@ TEST(UseModel, EvalGivesTheLossOfTransformers) {
     EXPECT_NEAR(found.at("perplexity").get<double>(), std::exp(wanted), 1e-4 * std::exp(wanted));
     EXPECT_EQ(found.at("step"), 0);
   }
+}
+
+// Goal: files that hold a tied head once more, as some programs write them, train as the tied model
+// does, to the bit, and come back with both the same. A head that differs is the user's to decide.
+TEST(UseModel, ATiedHeadThatIsStoredTooStaysTied) {
+  const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
+  EditedModel model("llama-tied");
+  model.values[head] = model.values.at(embedding);
+  model.shapes[head] = model.shapes.at(embedding);
+  model.write();
+  const Arguments few = joined(RunDriver::golden_arguments("llama-tied"), {"--train.steps=3"});
+  const RunDriver once("tied-once"), twice("tied-twice");
+  ASSERT_EQ(once.train(few), 0);
+  const Arguments of_both =
+      joined(few, {"--model.path=\"" + model.directory() + "\"", "--checkpoint.export=end"});
+  ASSERT_EQ(twice.train(of_both), 0);
+  EXPECT_EQ(twice.state(), once.state());
+  const auto exported = read_tensors(twice.directory() + "/hf/model.safetensors");
+  EXPECT_EQ(exported.at(head), exported.at(embedding));
+  EXPECT_NE(exported.at(head), model.values.at(head));
+
+  model.values[head][5] += 1.0F;
+  model.write();
+  EXPECT_EQ(RunDriver("tied-differs").train(of_both), static_cast<int>(ExitCode::kConfig));
 }
 
 // Goal: the text tower of a model of pictures and texts is trained, and its other towers come back

@@ -9,9 +9,9 @@
 
 #include "base/errors.h"
 #include "base/philox.h"
-#include "hf/safetensors_reader.h"
 #include "hf/safetensors_writer.h"
 #include "tests/fakes/test_files.h"
+#include "tests/parity/edited_model.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/commands/command_line.h"
 #include "trainer/verify/base_comparison.h"
@@ -24,48 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Values = std::map<std::string, std::vector<float>>;
-using Shapes = std::map<std::string, std::vector<int64_t>>;
-
-// A golden model's directory with other weights.
-class EditedModel {
- public:
-  explicit EditedModel(const std::string& golden)
-      : directory_(scratch_directory("verify-" + golden)), golden_(golden_directory(golden)) {
-    fs::create_directories(directory_);
-    const auto file = SafetensorsFile::open(golden_ + "/model.safetensors");
-    for (const TensorInfo& tensor : file.tensors()) shapes[tensor.name] = tensor.shape;
-    values = read_tensors(golden_ + "/model.safetensors");
-    fs::copy(golden_ + "/config.json", directory_);
-  }
-  EditedModel(const EditedModel&) = delete;
-  EditedModel& operator=(const EditedModel&) = delete;
-  ~EditedModel() { fs::remove_all(directory_); }
-
-  const std::string& directory() const { return directory_; }
-  void remove(const std::string& name) { values.erase(name), shapes.erase(name); }
-  void write() const {
-    fs::remove(directory_ + "/model.safetensors");
-    std::vector<SafetensorsWriter::Tensor> tensors;
-    for (const auto& [name, shape] : shapes) tensors.push_back({name, TensorDType::kF32, shape});
-    SafetensorsWriter writer(directory_ + "/model.safetensors", tensors, {{"format", "pt"}});
-    for (const auto& [name, shape] : shapes) writer.append(std::as_bytes(std::span(values[name])));
-    writer.finish();
-  }
-  Findings verify(const std::string& against = "") const {
-    write();
-    return verify_model({.model = directory_, .against = against, .tokens = 12});
-  }
-  // What is said of the model beside the one that it was made from.
-  Findings verify_against_golden() const { return verify(golden_); }
-
-  mutable Values values;
-  Shapes shapes;
-
- private:
-  std::string directory_, golden_;
-};
-
 // "tensor: detail" of every finding with that verdict.
 std::vector<std::string> said(const Findings& findings, Verdict verdict) {
   std::vector<std::string> texts;
@@ -73,6 +31,16 @@ std::vector<std::string> said(const Findings& findings, Verdict verdict) {
     if (finding.verdict == verdict) texts.push_back(finding.subject + ": " + finding.detail);
   }
   return texts;
+}
+
+Findings verify(const EditedModel& model, const std::string& against = "") {
+  model.write();
+  return verify_model({.model = model.directory(), .against = against, .tokens = 12});
+}
+
+// What is said of the model beside the one that it was made from.
+Findings verify_against(const EditedModel& model, const std::string& golden) {
+  return verify(model, golden_directory(golden));
 }
 
 std::string joined_lines(const std::vector<std::string>& lines) {
@@ -101,7 +69,7 @@ TEST(Verify, NamesBothOfTwoTensorsThatWereSwapped) {
   for (const char* part : {"self_attn.q_proj", "mlp.up_proj", "input_layernorm"}) {
     EditedModel model("llama");
     std::swap(model.values[layer(0, part)], model.values[layer(1, part)]);
-    const Findings findings = model.verify_against_golden();
+    const Findings findings = verify_against(model, "llama");
     EXPECT_EQ(said(findings, Verdict::kFailed),
               (std::vector<std::string>{
                   layer(0, part) + ": holds the base's '" + layer(1, part) + "': swapped",
@@ -116,7 +84,7 @@ TEST(Verify, NamesATensorThatWasScaled) {
     for (float& value : model.values[name]) value *= static_cast<float>(scale);
     char text[32];
     std::snprintf(text, sizeof text, "%.4g", scale);
-    EXPECT_EQ(said(model.verify_against_golden(), Verdict::kFailed),
+    EXPECT_EQ(said(verify_against(model, "llama"), Verdict::kFailed),
               std::vector<std::string>{name + ": is the base's, scaled by " + text});
   }
 }
@@ -132,13 +100,13 @@ TEST(Verify, NamesATensorThatWasTransposed) {
       std::swap(square.values[name][row * side + column], square.values[name][column * side + row]);
     }
   }
-  EXPECT_EQ(said(square.verify_against_golden(), Verdict::kFailed),
+  EXPECT_EQ(said(verify_against(square, "llama-tied"), Verdict::kFailed),
             std::vector<std::string>{name + ": is the base's, transposed"});
 
   EditedModel oblong("llama");
   std::reverse(oblong.shapes[layer(1, "mlp.gate_proj")].begin(),
                oblong.shapes[layer(1, "mlp.gate_proj")].end());
-  const std::vector<std::string> lines = said(oblong.verify(), Verdict::kFailed);
+  const std::vector<std::string> lines = said(verify(oblong), Verdict::kFailed);
   ASSERT_EQ(lines.size(), 1u) << joined_lines(lines);
   EXPECT_TRUE(lines[0].find(layer(1, "mlp.gate_proj") +
                             "' has shape [16, 40], expected [40, 16]: transposed") !=
@@ -150,7 +118,7 @@ TEST(Verify, NamesEveryTensorThatIsMissing) {
   EditedModel model("llama");
   model.remove(layer(0, "self_attn.k_proj"));
   model.remove("model.norm.weight");
-  const std::vector<std::string> lines = said(model.verify(), Verdict::kFailed);
+  const std::vector<std::string> lines = said(verify(model), Verdict::kFailed);
   ASSERT_EQ(lines.size(), 2u) << joined_lines(lines);
   EXPECT_TRUE(joined_lines(lines).find("'" + layer(0, "self_attn.k_proj") + "' is missing") !=
               std::string::npos);
@@ -162,7 +130,7 @@ TEST(Verify, NamesValuesThatAreNotFiniteOrWereNeverFilled) {
   EditedModel model("llama");
   model.values[layer(1, "mlp.up_proj")][77] = std::numeric_limits<float>::quiet_NaN();
   std::ranges::fill(model.values[layer(0, "self_attn.v_proj")], 0.0F);
-  const Findings findings = model.verify();
+  const Findings findings = verify(model);
   const std::vector<std::string> failed = said(findings, Verdict::kFailed);
   ASSERT_FALSE(failed.empty());
   EXPECT_EQ(failed[0], layer(1, "mlp.up_proj") +
@@ -175,7 +143,7 @@ TEST(Verify, NamesValuesThatAreNotFiniteOrWereNeverFilled) {
 TEST(Verify, NamesAMatrixThatIsFarLargerThanInOtherLayers) {
   EditedModel model("olmo3");  // has four layers
   for (float& value : model.values[layer(2, "mlp.up_proj")]) value *= 20.0F;
-  const std::vector<std::string> lines = said(model.verify(), Verdict::kWarning);
+  const std::vector<std::string> lines = said(verify(model), Verdict::kWarning);
   ASSERT_EQ(lines.size(), 1u) << joined_lines(lines);
   EXPECT_TRUE(lines[0].starts_with(layer(2, "mlp.up_proj") + ": its values are 2")) << lines[0];
 }
@@ -191,7 +159,7 @@ TEST(Verify, FindsNothingWrongWithAModelThatWasTrained) {
       value = static_cast<float>(value * 0.985 * (1.0 + 0.3 * (drawn - 0.5)));
     }
   }
-  const Findings findings = model.verify_against_golden();
+  const Findings findings = verify_against(model, "llama-tied");
   EXPECT_EQ(said(findings, Verdict::kFailed), std::vector<std::string>{});
   EXPECT_EQ(said(findings, Verdict::kWarning), std::vector<std::string>{});
 }
@@ -203,8 +171,8 @@ TEST(Verify, NamesWhatChangedInAnExport) {
                              {"--train.steps=1", "--checkpoint.export=end"})),
             0);
   const std::string directory = run.directory() + "/hf";
-  const auto verify = [&] { return verify_model({.model = directory, .tokens = 8}); };
-  const Findings right = verify();
+  const auto look = [&] { return verify_model({.model = directory, .tokens = 8}); };
+  const Findings right = look();
   EXPECT_EQ(said(right, Verdict::kFailed), std::vector<std::string>{});
   const auto lines = right.lines();
   EXPECT_TRUE(
@@ -218,7 +186,7 @@ TEST(Verify, NamesWhatChangedInAnExport) {
   fs::copy(model.directory() + "/model.safetensors", directory,
            fs::copy_options::overwrite_existing);
   EXPECT_EQ(
-      said(verify(), Verdict::kFailed),
+      said(look(), Verdict::kFailed),
       (std::vector<std::string>{layer(0, "mlp.up_proj") + ": holds what the export wrote as '" +
                                     layer(1, "mlp.up_proj") + "': swapped",
                                 layer(1, "mlp.up_proj") + ": holds what the export wrote as '" +
@@ -233,7 +201,7 @@ TEST(Verify, WarnsOfATensorThatIsNotTheBaseS) {
   for (float& value : model.values["lm_head.weight"]) {
     value = static_cast<float>(philox4x32({at++, 1, 0, 0}, {})[0]) / 4294967296.0F - 0.5F;
   }
-  const Findings findings = model.verify_against_golden();
+  const Findings findings = verify_against(model, "llama");
   EXPECT_EQ(said(findings, Verdict::kFailed), std::vector<std::string>{});
   const std::vector<std::string> lines = said(findings, Verdict::kWarning);
   ASSERT_EQ(lines.size(), 1u);
@@ -369,7 +337,7 @@ TEST(Verify, NamesATokenizerThatDoesNotBelongToTheModel) {
       fs::copy(entry.path(), model.directory());
     }
   }
-  const std::vector<std::string> lines = said(model.verify(), Verdict::kFailed);
+  const std::vector<std::string> lines = said(verify(model), Verdict::kFailed);
   ASSERT_EQ(lines.size(), 1u) << joined_lines(lines);
   EXPECT_TRUE(lines[0].starts_with("ids: the greatest is ")) << lines[0];
 }

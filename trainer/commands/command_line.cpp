@@ -11,6 +11,7 @@
 #include <sstream>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/log.h"
@@ -67,7 +68,9 @@ struct Parsed {
   std::string section;
   std::string directory;
   std::string trace;
-  bool json = false, defaults = false, difference = false;
+  bool json = false, defaults = false, difference = false, page = false;
+  bool quiet = false, verbose = false;
+  std::string log_level = "info", colour = "auto";
   int64_t keep = 2;
   AssumedRanks assumed;
 };
@@ -273,7 +276,9 @@ void add_config_commands(CLI::App& app, Parsed& parsed) {
   });
   CLI::App* keys = config->add_subcommand("keys", "type, default, bounds and meaning of each key");
   keys->add_option("section", parsed.section, "only this section");
-  keys->callback([&] { parsed.action = [&] { return run_config_keys(parsed.section); }; });
+  keys->add_flag("--page", parsed.page, "all of them as a page in Markdown");
+  keys->callback(
+      [&] { parsed.action = [&] { return run_config_keys(parsed.section, parsed.page); }; });
   CLI::App* schema = config->add_subcommand("schema", "JSON Schema for editors");
   schema->callback([&] { parsed.action = [] { return run_config_schema(); }; });
 }
@@ -366,6 +371,29 @@ void add_bench_commands(CLI::App& app, Parsed& parsed) {
   add_bench_copies(*bench, parsed);
 }
 
+// Of every command, before or behind its name.
+void add_log_options(CLI::App& app, Parsed& parsed) {
+  app.fallthrough();
+  app.add_flag("-q,--quiet", parsed.quiet, "warnings and errors only");
+  app.add_flag("-v,--verbose", parsed.verbose, "more than usual");
+  app.add_option("--log-level", parsed.log_level, "of messages on standard error")
+      ->check(CLI::IsMember({"error", "warning", "info", "debug"}))
+      ->capture_default_str();
+  app.add_option("--color,--colour", parsed.colour, "of those messages")
+      ->check(CLI::IsMember({"auto", "never", "always"}))
+      ->capture_default_str();
+}
+
+void apply_log_options(const Parsed& parsed) {
+  LogLevel level = parse_log_level(parsed.log_level).value_or(LogLevel::kInfo);
+  if (parsed.quiet) level = std::min(level, LogLevel::kWarning);
+  if (parsed.verbose) level = LogLevel::kDebug;
+  set_log_level(level);
+  set_log_colour(parsed.colour == "never"    ? LogColour::kNever
+                 : parsed.colour == "always" ? LogColour::kAlways
+                                             : LogColour::kAuto);
+}
+
 // "help train" is "train --help", and nothing at all is a question too.
 std::vector<std::string> spelled_out(std::vector<std::string> arguments) {
   if (arguments.empty()) return {"--help"};
@@ -379,8 +407,12 @@ std::vector<std::string> spelled_out(std::vector<std::string> arguments) {
 // Names the command that was meant, where the words are none.
 void check_command(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* at = &app;
+  bool value = false;  // of the option before it
   for (const std::string& word : words) {
-    if (word.starts_with('-')) continue;
+    if (std::exchange(value, word == "--log-level" || word == "--color" || word == "--colour") ||
+        word.starts_with('-')) {
+      continue;
+    }
     std::vector<std::string> names;
     const CLI::App* next = nullptr;
     for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
@@ -422,6 +454,7 @@ int parse_and_run(std::vector<std::string> arguments) {
   Parsed parsed;
   parsed.run.overrides = split.overrides;
   parsed.launch.command = rank_command;
+  add_log_options(app, parsed);  // first: commands take over how they look for options
   add_train_command(app, parsed, arguments);
   add_run_commands(app, parsed);
   add_model_commands(app, parsed);
@@ -446,6 +479,7 @@ int parse_and_run(std::vector<std::string> arguments) {
     return 0;
   }
   if (!is_for_this_rank(app)) return 0;
+  apply_log_options(parsed);
   const int exit_code = parsed.action();
   flush_output();
   return exit_code;

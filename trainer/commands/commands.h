@@ -84,7 +84,8 @@ struct ExportCommandOptions {
 int run_export(const RunArguments& run, const ExportCommandOptions& options);
 
 int run_config_dump(const RunArguments& run, bool defaults, bool difference);
-int run_config_keys(const std::string& section);
+// `page`: as docs/run_file.md has them.
+int run_config_keys(const std::string& section, bool page);
 int run_config_schema();
 
 int run_checkpoint_list(const RunArguments& run, bool json);

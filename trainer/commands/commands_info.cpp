@@ -81,8 +81,8 @@ int run_config_dump(const RunArguments& run, bool defaults, bool difference) {
   return 0;
 }
 
-int run_config_keys(const std::string& section) {
-  print_out("%s", describe_keys(section).c_str());
+int run_config_keys(const std::string& section, bool page) {
+  print_out("%s", (page ? run_file_page() : describe_keys(section)).c_str());
   return 0;
 }
 

@@ -47,7 +47,6 @@ std::string describe_row(const InspectedRow& row, bool colour);
 std::string describe_statistics(const DataStatistics& statistics);
 // {"row", "text", "input_ids", "labels"}, or {"row", "problem"}.
 Json row_as_json(const InspectedRow& row);
-Json statistics_as_json(const DataStatistics& statistics);
 // One page that needs no other file.
 std::string inspection_page(const DataStatistics& statistics,
                             const std::vector<InspectedRow>& rows);

@@ -207,24 +207,6 @@ Json row_as_json(const InspectedRow& row) {
   return object;
 }
 
-Json statistics_as_json(const DataStatistics& statistics) {
-  Json files = Json::array();
-  for (const FileReport& file : statistics.report.files) {
-    Json object = {{"path", file.path}};
-    object.update(to_json(file));
-    files.push_back(std::move(object));
-  }
-  return {{"files", std::move(files)},
-          {"documents", statistics.documents},
-          {"tokens", statistics.tokens},
-          {"trained_tokens", statistics.trained_tokens},
-          {"duplicates", statistics.duplicates},
-          {"sequences", statistics.sequences},
-          {"max_tokens", statistics.max_tokens},
-          {"packing_efficiency", statistics.efficiency},
-          {"length_counts", statistics.length_counts}};
-}
-
 std::string inspection_page(const DataStatistics& statistics,
                             const std::vector<InspectedRow>& rows) {
   std::string page(kPageHead);

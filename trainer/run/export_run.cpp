@@ -14,6 +14,7 @@ ExportOptions export_options(const ModelSource& source, bool as_fp32) {
   ExportOptions options;
   if (as_fp32) options.dtype = DType::kF32;
   options.pretrained = !source.random();
+  options.copies = source.copies();
   return options;
 }
 

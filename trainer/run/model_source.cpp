@@ -10,9 +10,14 @@
 namespace longshore {
 namespace {
 
-// The family's rules, as the loader wants them: one for each tensor that a rule names.
-std::vector<SkipRule> skip_rules(const ArchSpec& arch, const ModelDirectory& directory) {
+// The family's rules, as the loader wants them: one for each tensor that a rule names. Copies hold
+// what another tensor holds.
+std::vector<SkipRule> skip_rules(const ArchSpec& arch, const ModelDirectory& directory,
+                                 const std::map<std::string, std::string>& copies) {
   std::vector<SkipRule> rules;
+  for (const auto& [name, parameter] : copies) {
+    rules.push_back({.prefix = name, .suffix = "", .reason = "a copy of " + parameter});
+  }
   for (const ModelDirectory::TensorRef& tensor : directory.tensors()) {
     if (!is_skipped_tensor(arch, tensor.tensor->name)) continue;
     rules.push_back({.prefix = tensor.tensor->name, .suffix = "", .reason = "a buffer"});
@@ -26,6 +31,17 @@ std::vector<FileTensor> file_tensors(const ModelDirectory& directory) {
     tensors.push_back({tensor.tensor->name, tensor.tensor->shape});
   }
   return tensors;
+}
+
+// A tied model whose files hold the embedding's bytes once more as its head, as some programs write
+// it: the name of that head, or "".
+std::string stored_copy_of_head(const ArchSpec& arch, const ModelSpec& spec,
+                                const ModelDirectory& directory) {
+  if (!arch.tied_by_config || !spec.units.back().borrowed.empty()) return {};
+  const std::string& head = spec.units.back().parameters.back().name;
+  const auto stored = directory.find(head);
+  const auto embedding = directory.find(spec.units.front().parameters.front().name);
+  return stored && embedding && directory.same_bytes(stored, embedding) ? head : std::string();
 }
 
 // A tied model whose files hold a head of its own: transformers would ignore that head, so training
@@ -68,14 +84,20 @@ ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(
       ModelDirectory::open(config.model.path, random ? ModelDirectory::Weights::kOptional
                                                      : ModelDirectory::Weights::kRequired));
   ArchSpec arch = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
-  ModelSpec spec = make_model_spec(arch, file_tensors(*directory_));
+  std::vector<FileTensor> files = file_tensors(*directory_);
+  ModelSpec spec = make_model_spec(arch, files);
+  if (const std::string head = stored_copy_of_head(arch, spec, *directory_); !head.empty()) {
+    copies_[head] = spec.units.front().parameters.front().name;
+    std::erase_if(files, [&head](const FileTensor& file) { return file.name == head; });
+    spec = make_model_spec(arch, files);
+  }
   check_tied_head(arch, spec, *directory_);
   freeze_parameters(spec, config.train.freeze, "train.freeze");
   validate_model_spec(spec);
   if (spec.trainable_elements() == 0) {
     throw ConfigError("train.freeze: every parameter is frozen, so there is nothing to train");
   }
-  if (!random) loader_.emplace(*directory_, spec, skip_rules(arch, *directory_));
+  if (!random) loader_.emplace(*directory_, spec, skip_rules(arch, *directory_, copies_));
   decoder_ = std::make_unique<DecoderModel>(std::move(arch), std::move(spec));
   model_ = std::make_unique<GroupedModel>(
       decoder_.get(), group_units(decoder_->spec(), unit_classes(decoder_->arch()),

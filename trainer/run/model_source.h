@@ -3,6 +3,7 @@
 // Owned by the run; immutable; reading is safe from any thread.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -26,6 +27,8 @@ class ModelSource {
   // The model in the units of fsdp.units.
   const Model& model() const { return *model_; }
   const ModelSpec& spec() const { return model_->spec(); }
+  // Tensors of the files that hold a parameter's values once more, and that parameter.
+  const std::map<std::string, std::string>& copies() const { return copies_; }
   bool random() const { return !loader_.has_value(); }
   // Elements [begin, begin + out.size()) of a parameter before the first step.
   void read_initial(const std::string& name, int64_t begin, std::span<float> out) const;
@@ -36,6 +39,7 @@ class ModelSource {
   std::unique_ptr<ModelDirectory> directory_;
   std::unique_ptr<DecoderModel> decoder_;
   std::unique_ptr<GroupedModel> model_;
+  std::map<std::string, std::string> copies_;
   std::optional<WeightLoader> loader_;  // empty: random weights
   uint64_t seed_;
 };

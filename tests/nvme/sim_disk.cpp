@@ -1,4 +1,4 @@
-#include "nvme/drive/sim_disk.h"
+#include "tests/nvme/sim_disk.h"
 
 #include <algorithm>
 #include <cerrno>
