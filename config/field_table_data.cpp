@@ -12,7 +12,9 @@ void add_template_keys(Rows<DataSection>& rows) {
                         "the context), \"alpaca\", or a text with {prompt} and {context}; "
                         "\"auto\": alpaca for rows with an instruction, else plain"});
   rows.add("chat_template", KeyType::kPath, &Data::chat_template,
-           {.sentence = "a Jinja file that writes conversations; \"auto\": the model directory's"});
+           {.sentence = "a Jinja file that writes conversations; \"auto\": the model directory's; "
+                        "\"training\": one in its place that trains all answers in one sample, for "
+                        "Qwen3, DeepSeek R1 distills, gpt-oss and Llama 3"});
   rows.add("template_arguments", KeyType::kTable, &Data::template_arguments,
            {.sentence = "more values for the chat template: { enable_thinking = false }"});
   rows.add("date", KeyType::kString, &Data::date,

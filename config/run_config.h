@@ -46,7 +46,7 @@ struct DataSection {
   std::vector<double> weights;           // one for each of `train`, or empty
   std::vector<std::string> keys;         // "prompt = \"question\"", as KeyType::kTable has it
   std::string prompt_template = "auto";  // auto, plain, alpaca, or a text
-  std::string chat_template = "auto";    // auto, or a file
+  std::string chat_template = "auto";    // auto, training, or a file
   std::vector<std::string> template_arguments;
   std::string date = "2024-07-26";
   int64_t max_tokens = 1024;  // per sequence

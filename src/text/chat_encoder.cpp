@@ -141,19 +141,45 @@ struct Opening {
 // What is shorter may be there by chance.
 constexpr size_t kLeastOverlap = 4;
 
+// More than this before an opening need not be compared.
+constexpr size_t kMostBefore = 256;
+
+// Where in `text` the opening stands behind most of what it is behind in `asked`: an answer may
+// have it once more, between a thought and what is said. npos: nowhere.
+size_t best_opening(std::string_view asked, std::string_view opening, std::string_view text) {
+  size_t best = std::string_view::npos, most = 0;
+  if (opening.empty()) return best;
+  asked.remove_suffix(opening.size());
+  asked = asked.substr(asked.size() - std::min(asked.size(), kMostBefore));
+  for (size_t at = text.find(opening); at != std::string_view::npos;
+       at = text.find(opening, at + 1)) {
+    const std::string_view before = text.substr(0, at);
+    const auto differ =
+        std::mismatch(asked.rbegin(), asked.rend(), before.rbegin(), before.rend()).first;
+    const auto agreed = static_cast<size_t>(differ - asked.rbegin());
+    if (agreed >= most) best = at, most = agreed;
+  }
+  return best;
+}
+
 // `asked` ends with `opening`, what the template adds to ask for an answer; `text` ends with the
 // answer.
 Opening find_opening(std::string_view asked, std::string_view opening, std::string_view text,
                      const Json& message) {
   auto [tail, rest] = std::mismatch(asked.begin(), asked.end(), text.begin(), text.end());
   while (rest != text.begin() && is_inside_character(*rest)) --rest, --tail;
-  const auto common = static_cast<size_t>(tail - asked.begin());
+  auto common = static_cast<size_t>(tail - asked.begin());
+  // A mark that the question opens is not begun by an answer that begins with the same letter.
+  const size_t mark = asked.rfind(kOpenThought);
+  if (mark < common && common < mark + kOpenThought.size()) common = mark;
   if (!opening.empty() && common + opening.size() >= asked.size()) {
     return {common, asked.substr(common)};
   }
   // The question has words that are left out of the text: Mistral's system message.
   const size_t overlap = longest_overlap(asked.substr(common), text.substr(common));
   if (overlap >= std::max(opening.size(), kLeastOverlap)) return {common + overlap, {}};
+  const size_t begin = best_opening(asked, opening, text);
+  if (begin != std::string_view::npos) return {begin + opening.size(), {}};
   for (size_t count = opening.size(); 2 * count > opening.size(); --count) {
     const size_t at = text.rfind(opening.substr(0, count));
     if (at != std::string_view::npos) return {at + count, opening.substr(count)};
@@ -243,8 +269,11 @@ ChatEncoder::Sample ChatEncoder::asked_and_answered(const Json& messages, size_t
   const Opening found = find_opening(before, opening, after, messages[answer]);
   const std::string_view written = std::string_view(after).substr(found.end);
   std::string text(before);
-  text += thought_to_close(found.unwritten, written, messages[answer]);
-  text += written;
+  const std::string thought = thought_to_close(found.unwritten, written, messages[answer]);
+  text += thought;
+  // Its end has the line breaks that stood between the thought and the answer.
+  const size_t lines = thought.empty() ? 0 : written.find_first_not_of('\n');
+  text += written.substr(std::min(lines, written.size()));
   const size_t end = text.size();
   return {std::move(text), {{before.size(), end}}};
 }

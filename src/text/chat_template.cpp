@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/python_numbers.h"
 #include "text/tokenizers_c_strings.h"
+#include "text/training_template.h"
 
 namespace longshore {
 namespace {
@@ -158,14 +159,24 @@ ChatTemplate::Handle ChatTemplate::parse(const std::string& source, const Tokeni
 std::optional<ChatTemplate> ChatTemplate::load(const std::string& directory,
                                                const Tokenizer& tokenizer,
                                                const ChatTemplateOptions& options) {
-  const Sources sources = find_sources(directory, options.file);
+  Sources sources = find_sources(directory, options.file);
   if (!sources.ordinary) return std::nullopt;
+  std::string replaced;
+  if (options.training) {
+    if (sources.tool_use) {
+      sources.tool_use = training_template(*sources.tool_use, sources.origin).text;
+    }
+    TrainingTemplate training = training_template(*sources.ordinary, sources.origin);
+    sources.ordinary = std::move(training.text);
+    replaced = std::move(training.name);
+  }
   ChatTemplate chat = from_text(*sources.ordinary, tokenizer, options.date, sources.origin);
   if (sources.tool_use) {
     chat.tool_use_ = parse(*sources.tool_use, tokenizer, options.date, sources.origin);
     chat.fingerprint_ ^= hash64("tool_use" + *sources.tool_use);
     chat.tool_parts_ = chat.prints_parts(true);
   }
+  chat.replaced_ = std::move(replaced);
   return chat;
 }
 
@@ -175,7 +186,9 @@ ChatTemplate ChatTemplate::from_text(const std::string& source, const Tokenizer&
   chat.default_ = parse(source, tokenizer, date, origin);
   chat.fingerprint_ = hash64(chat.uses_date() ? date + source : source);
   chat.parts_ = chat.tool_parts_ = chat.prints_parts(false);
-  chat.unasked_opening_ = chat.find_unasked_opening();
+  std::string bos;
+  if (tokenizer.bos()) bos = tokenizer.token_of(*tokenizer.bos()).value_or("");
+  chat.unasked_opening_ = chat.find_unasked_opening(bos);
   return chat;
 }
 
@@ -211,7 +224,7 @@ bool ChatTemplate::prints_parts(bool with_tools) const {
 // Asked with a conversation of three words. What lies between an answer and the next question is
 // the end of the one and the head of the other, with which the first question begins too; so the
 // answer's end is known, and what follows it in a text of two messages is an opening.
-std::string ChatTemplate::find_unasked_opening() const {
+std::string ChatTemplate::find_unasked_opening(const std::string& bos) const {
   constexpr std::array<std::string_view, 3> kWords = {"wherefore", "therefore", "whither"};
   Json messages = Json::array();
   std::array<std::string, 3> texts;
@@ -231,7 +244,9 @@ std::string ChatTemplate::find_unasked_opening() const {
   const size_t earlier = texts[2].rfind(kWords[1]), next = texts[2].rfind(kWords[2]);
   const size_t behind = earlier + kWords[1].size();
   if (std::max({question, answer, earlier, next}) == std::string::npos || next < behind) return {};
-  const std::string_view head = std::string_view(texts[0]).substr(0, question);
+  std::string_view head = std::string_view(texts[0]).substr(0, question);
+  // Which may end as the end of an answer does.
+  if (head.starts_with(bos)) head.remove_prefix(bos.size());
   const std::string_view between = std::string_view(texts[2]).substr(behind, next - behind);
   const auto [common, ignored] =
       std::mismatch(between.rbegin(), between.rend(), head.rbegin(), head.rend());

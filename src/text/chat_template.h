@@ -38,6 +38,7 @@ struct RenderedChat {
 struct ChatTemplateOptions {
   std::string file{};               // a Jinja file in place of the directory's; empty: none
   std::string date = "2024-07-26";  // what strftime_now tells
+  bool training = false;            // the training template for what is found (training_template.h)
 };
 
 class ChatTemplate {
@@ -45,7 +46,7 @@ class ChatTemplate {
   // As transformers chooses: chat_template.jinja and additional_chat_templates/NAME.jinja, else the
   // chat_template of tokenizer_config.json, which may be a list of named ones; nullopt where the
   // directory has none. Special tokens get the names they have in `tokenizer`. DataError for a
-  // template that cannot be read.
+  // template that cannot be read, or has no training template where that is asked for.
   static std::optional<ChatTemplate> load(const std::string& directory, const Tokenizer& tokenizer,
                                           const ChatTemplateOptions& options);
   // `origin` stands for the file in error texts.
@@ -68,6 +69,8 @@ class ChatTemplate {
   // Empty for most. Llama 3's first template has it.
   const std::string& unasked_opening() const { return unasked_opening_; }
   bool uses_date() const;
+  // Which published template a training template is in place of; empty: as it was found.
+  const std::string& replaced() const { return replaced_; }
   // Changes with the template's text and date.
   uint64_t fingerprint() const { return fingerprint_; }
 
@@ -81,12 +84,12 @@ class ChatTemplate {
                       const std::string& date, const std::string& origin);
   const tokc_chat* chat_for(bool with_tools) const;
   bool prints_parts(bool with_tools) const;
-  std::string find_unasked_opening() const;
+  std::string find_unasked_opening(const std::string& bos) const;
 
   Handle default_;
   Handle tool_use_;  // empty: the default serves
   bool parts_ = true, tool_parts_ = true;
-  std::string unasked_opening_;
+  std::string unasked_opening_, replaced_;
   uint64_t fingerprint_ = 0;
 };
 

@@ -105,10 +105,11 @@ RunPreparation::RunPreparation(const RunConfig& config, const std::string& model
   if (format == DataSection::Format::kTokens) return;
   if (format == DataSection::Format::kAuto && absent && config.tokenizer.path == "auto") return;
   tokenizer_ = Tokenizer::load(directory);
-  const bool own = config.data.chat_template != "auto";
+  const std::string& asked = config.data.chat_template;
+  const bool training = asked == "training", own = asked != "auto" && !training;
   chat_ = ChatTemplate::load(
       directory, *tokenizer_,
-      {.file = own ? config.data.chat_template : std::string(), .date = config.data.date});
+      {.file = own ? asked : std::string(), .date = config.data.date, .training = training});
 }
 
 PrepareOptions RunPreparation::options(const std::vector<std::string>& files) const {
@@ -131,6 +132,10 @@ PreparedData RunPreparation::run(const std::vector<std::string>& files,
   };
   PreparedData prepared = prepare_or_open(asked);
   line.clear();
+  if (chat_ && !chat_->replaced().empty()) {
+    log_info("data.chat_template: the training template of " + chat_->replaced() +
+             ": a conversation is one sample, its answers written as they were when generated");
+  }
   if (prepared.made > 0 && chat_ && chat_->uses_date()) {
     log_info("where the chat template prints today's date, it is data.date = \"" +
              config_.data.date + "\"");
