@@ -494,6 +494,19 @@ TEST(Tidy, TheEnvironmentChangesNothing) {
   }
 }
 
+// Goal: a GPU's branches are taken where on_gpu() says, so that tests take them on CPUs.
+TEST(Tidy, AGpuIsAskedForInOnePlace) {
+  for (const SourceFile& file : sources()) {
+    if (!file.is_cpp() || file.path.starts_with("tests/") || file.path.starts_with("src/device/")) {
+      continue;
+    }
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      EXPECT_EQ(file.lines[i].find("is_cuda("), std::string::npos)
+          << at(file, i + 1) << "ask on_gpu() of device/gpu_tensors.h";
+    }
+  }
+}
+
 // Goal: gpu_check runs the suites that ctest leaves out, and no test that skips where a GPU is: a
 // pattern that looks into the names of tests took one of those, and the part always failed.
 TEST(Tidy, GpuCheckTakesTheSuitesThatCtestLeavesOut) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "device/gpu_tensors.h"
 
 namespace longshore {
 namespace {
@@ -36,7 +37,7 @@ void RunningSum::clear() {
 
 void RunningSum::add(int32_t parameter, const at::Tensor& grad) {
   const at::Tensor& sum = parameters_.at(static_cast<size_t>(parameter));
-  if (grad.scalar_type() == at::kFloat || grad.is_cuda()) {
+  if (grad.scalar_type() == at::kFloat || on_gpu(grad)) {
     sum.add_(grad);  // a GPU widens as it adds
     return;
   }
@@ -58,7 +59,7 @@ void RunningSum::add_product(int32_t parameter, const at::Tensor& left, const at
     sum.addmm_(left.t(), right);
     return;
   }
-  const int64_t most = left.is_cuda() ? kGpuPieceElements : kPieceElements;
+  const int64_t most = on_gpu(left) ? kGpuPieceElements : kPieceElements;
   const int64_t step = std::max<int64_t>(1, most / right.size(1));
   for (int64_t begin = 0; begin < sum.size(0); begin += step) {
     const int64_t end = std::min(begin + step, sum.size(0));
