@@ -59,8 +59,8 @@ const std::vector<Folder>& folders() {
       {"trainer",
        "trainer",
        true,
-       {"base", "shard", "config", "device", "comm", "pinned", "nvme", "model", "hf", "text",
-        "data", "offload", "fsdp"}},
+       {"base", "shard", "config", "device", "kernels", "comm", "pinned", "nvme", "model", "hf",
+        "text", "data", "offload", "fsdp"}},
   };
   return table;
 }

@@ -1,4 +1,5 @@
 // The build without CUDA.
+#include "device/cuda_driver.h"
 #include "device/cuda_runtime.h"
 
 namespace longshore {
@@ -9,6 +10,14 @@ bool built_with_cuda() {
 
 std::vector<CudaDevice> cuda_devices() {
   return {};
+}
+
+std::string cuda_driver_version() {
+  return "";
+}
+
+std::string cuda_trouble() {
+  return "";
 }
 
 void require_gpu(int device) {

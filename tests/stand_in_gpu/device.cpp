@@ -3,12 +3,14 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "device/copy_engine.h"
 #include "device/copy_speed.h"
 #include "device/counting_allocator.h"
 #include "device/cuda_device.h"
+#include "device/cuda_driver.h"
 #include "device/cuda_stream.h"
 #include "device/device_arena.h"
 #include "device/gpu_tensors.h"
@@ -88,6 +90,12 @@ std::vector<std::unique_ptr<WorkspaceBudget>>& budgets() {
 }
 
 std::atomic<int> cpu_branches = 0;
+std::atomic<int> times_prepared = 0;
+
+std::string& broken() {
+  static auto* part = new std::string;
+  return *part;
+}
 
 }  // namespace
 
@@ -97,9 +105,23 @@ void set_gpus(std::vector<CudaDevice> list) {
   gpus() = std::move(list);
 }
 
+int prepared() {
+  return times_prepared;
+}
+
+void break_part(const std::string& part) {
+  broken() = part;
+}
+
+bool is_broken(const char* part) {
+  return broken() == part;
+}
+
 void run_stream() {
   for (const PendingCopy& copy : std::exchange(stream(), {})) {
-    if (!copy.from.empty()) std::memcpy(copy.to.data(), copy.from.data(), copy.from.size());
+    if (copy.from.empty()) continue;
+    std::memcpy(copy.to.data(), copy.from.data(), copy.from.size());
+    if (is_broken("copies")) copy.to.back() = std::byte{0x55};
   }
 }
 
@@ -135,6 +157,14 @@ bool built_with_cuda() {
 
 std::vector<CudaDevice> cuda_devices() {
   return gpus();
+}
+
+std::string cuda_driver_version() {
+  return "13.0";
+}
+
+std::string cuda_trouble() {
+  return "";
 }
 
 void require_gpu(int device) {
@@ -184,6 +214,7 @@ std::unique_ptr<CopyEngine> make_cuda_copy_engine(int device) {
 
 void prepare_cuda(int device) {
   require_gpu(device);
+  times_prepared += 1;
 }
 
 void use_growing_segments() {}

@@ -53,6 +53,7 @@ void swiglu_cuda(DType dtype, int64_t elements, const void* gate, const void* up
   stand_in::run_stream();
   for (const void* operand : {gate, up, static_cast<const void*>(y)}) check_aligned(operand);
   swiglu_cpu(dtype, elements, gate, up, y);
+  if (stand_in::is_broken("swiglu")) static_cast<uint16_t*>(y)[1] = 0x42c8;  // 100
 }
 
 void swiglu_backward_cuda(DType dtype, int64_t elements, const void* grad, void* gate, void* up,

@@ -9,6 +9,7 @@
 // bytes. Kernels are the references; tests/emulation holds the kernels' own code to those.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "device/cuda_runtime.h"
@@ -17,6 +18,13 @@ namespace longshore::stand_in {
 
 // What cuda_devices() says; at first one GPU.
 void set_gpus(std::vector<CudaDevice> gpus);
+
+// From now on this part computes what is wrong: "copies", "swiglu", or "" for none.
+void break_part(const std::string& part);
+bool is_broken(const char* part);
+
+// How often this process made a GPU ready.
+int prepared();
 
 // Runs the copies that wait in this thread's stream.
 void run_stream();
