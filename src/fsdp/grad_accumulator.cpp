@@ -10,8 +10,6 @@ namespace {
 
 // Elements that are added at once: bounds the temporary.
 constexpr int64_t kPieceElements = int64_t{1} << 18;
-// On a GPU a product is cut only to bound its result: pieces that small would be all launches.
-constexpr int64_t kGpuPieceElements = int64_t{1} << 25;
 
 }  // namespace
 
@@ -59,8 +57,12 @@ void RunningSum::add_product(int32_t parameter, const at::Tensor& left, const at
     sum.addmm_(left.t(), right);
     return;
   }
-  const int64_t most = on_gpu(left) ? kGpuPieceElements : kPieceElements;
-  const int64_t step = std::max<int64_t>(1, most / right.size(1));
+  if (on_gpu(left)) {
+    // 16-bit products, added in fp32 where the sum is: no product in memory.
+    at::addmm_out(sum, sum, left.t(), right, at::kFloat);
+    return;
+  }
+  const int64_t step = std::max<int64_t>(1, kPieceElements / right.size(1));
   for (int64_t begin = 0; begin < sum.size(0); begin += step) {
     const int64_t end = std::min(begin + step, sum.size(0));
     sum.slice(0, begin, end).add_(at::mm(left.slice(1, begin, end).t(), right));

@@ -235,12 +235,22 @@ at::Tensor products(const at::Tensor& a, const at::Tensor& b, at::ScalarType dty
   return at::bmm(a.to(at::kFloat), b.to(at::kFloat));
 }
 
+at::Tensor& added_products(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                           at::ScalarType dtype, const at::Scalar& beta, const at::Scalar& alpha,
+                           at::Tensor& out) {
+  check_products(a, b, dtype);
+  TORCH_CHECK(out.scalar_type() == dtype, "the result's dtype");
+  TORCH_CHECK(self.scalar_type() == dtype || self.scalar_type() == a.scalar_type());
+  return at::addmm_out(out, self.to(dtype), a.to(dtype), b.to(dtype), beta, alpha);
+}
+
 TORCH_LIBRARY_IMPL(aten, CPU, m) {
   m.impl("_flash_attention_forward", TORCH_FN(flash_forward));
   m.impl("_flash_attention_backward", TORCH_FN(flash_backward));
   m.impl("_efficient_attention_forward", TORCH_FN(efficient_forward));
   m.impl("_efficient_attention_backward", TORCH_FN(efficient_backward));
   m.impl("bmm.dtype", TORCH_FN(products));
+  m.impl("addmm.dtype_out", TORCH_FN(added_products));
 }
 
 }  // namespace
