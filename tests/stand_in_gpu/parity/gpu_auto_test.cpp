@@ -14,7 +14,13 @@ const Arguments kAuto = {"--device.kind=auto", "--train.steps=2"};
 
 class GpuAuto : public testing::Test {
  protected:
-  ~GpuAuto() override { stand_in::break_part(""); }
+  ~GpuAuto() override {
+    stand_in::break_part("");
+    stand_in::set_gpus(gpus_);
+  }
+
+ private:
+  const std::vector<CudaDevice> gpus_ = cuda_devices();
 };
 
 TEST_F(GpuAuto, ASoundGpuPasses) {
