@@ -5,6 +5,7 @@ Headers and templates are most of what a compiler does for a file; a group pays 
 Two files share a group only if nothing that one keeps to itself (names in unnamed namespaces,
 static functions) is a word of the other, or declared by a header that only the other includes:
 then neither can see or hide anything of the other. A file that defines macros is compiled alone.
+What is there with CUDA, or without, shares no group with the rest: tests link another instead.
 """
 import functools
 import pathlib
@@ -25,6 +26,7 @@ NOT_NAMES = {"alignas", "decltype", "if", "for", "while", "switch", "return", "s
              "static_assert", "template", "using", "namespace", "operator", "requires", "public",
              "private", "protected", "const", "constexpr", "inline", "static", "struct", "class",
              "enum", "union", "void", "bool", "int", "double", "float", "auto", "char", "std"}
+VARIANT = re.compile(r"_(no)?cuda\.cpp$")
 TEST_MACROS = re.compile(r"(TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_SUITE"
                          r"|INSTANTIATE_TEST_SUITE_P)\s*\(\s*(\w+)")
 
@@ -34,6 +36,7 @@ class Source:
         self.path = path
         text = pathlib.Path(path).read_text(encoding="utf-8")
         self.lines = text.count("\n")
+        self.variant = VARIANT.search(str(path)) is not None
         self.alone = re.search(r"^\s*#\s*(define|undef|pragma)\b", text, re.MULTILINE) is not None
         # Comments go, but not the one that ends a namespace.
         text = text.replace(OWN_END, "\x01")
@@ -103,8 +106,8 @@ def declared(head):
 
 
 def clash(one, other):
-    return bool(one.own & other.words or other.own & one.words or hidden(one, other)
-                or hidden(other, one))
+    return bool(one.variant != other.variant or one.own & other.words or other.own & one.words
+                or hidden(one, other) or hidden(other, one))
 
 
 def hidden(one, other):

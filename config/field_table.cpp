@@ -283,7 +283,8 @@ Section device_section() {
   rows.choice<Device::Kind>(
       "kind", &Device::kind,
       {{"auto", Device::Kind::kAuto}, {"cpu", Device::Kind::kCpu}, {"cuda", Device::Kind::kCuda}},
-      {.sentence = "what computes; auto: the CPU, as long as nothing has run on a GPU"});
+      {.sentence = "what computes; auto: the GPU if there is one, but a run that began on the CPU "
+                   "stays there"});
   rows.add(
       "threads", KeyType::kInteger, &Device::threads,
       {.sentence =

@@ -1,6 +1,6 @@
 # Run after test_<name> was linked: asks it for its tests and writes a ctest entry for each suite, or
 # for each test; and the suites of the tests that are left out, a line for each test.
-# binary, name, each (suite or test), list and left_out_list (files to write), results (a folder),
+# binary, run (a filter), name, each (suite or test), list and left_out_list (files to write), results (a folder),
 # left_out (patterns), properties.
 function(list_tests filter out)
   execute_process(COMMAND ${binary} --gtest_list_tests --gtest_filter=${filter} TIMEOUT 600
@@ -20,12 +20,15 @@ function(list_tests filter out)
   set(${out}_tests "${tests}" PARENT_SCOPE)
 endfunction()
 
-list_tests("-${left_out}" run)
+list_tests("${run}" run)
 set(text "")
 foreach(entry ${run_${each}s})
   set(filter "${entry}")
   if(each STREQUAL "suite")
-    set(filter "${entry}.*-${left_out}")
+    set(filter "${entry}.*")
+    if(run MATCHES "^-")
+      string(APPEND filter "${run}")
+    endif()
   endif()
   string(REPLACE "/" "-" file "${entry}")
   string(APPEND text
@@ -35,6 +38,9 @@ foreach(entry ${run_${each}s})
 endforeach()
 file(WRITE ${list} "${text}")
 
+if(NOT run MATCHES "^-")
+  return()
+endif()
 list_tests("${left_out}" not_run)
 string(REGEX REPLACE "\\.[^.;]*(;|$)" "\n" text "${not_run_tests}")
 file(WRITE ${left_out_list} "${text}")

@@ -57,11 +57,6 @@ DeviceKind device_kind(const RunConfig& config) {
   return config.device.kind == DeviceSection::Kind::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
 }
 
-void require_device(const RunConfig& config, const Machine& machine) {
-  if (device_kind(config) == DeviceKind::kCpu || !machine.gpus.empty()) return;
-  throw ConfigError("device.kind: this machine has no GPU; set device.kind = \"cpu\"");
-}
-
 UpdateOverlap overlap_of(OptimizerSection::Overlap overlap) {
   switch (overlap) {
     case OptimizerSection::Overlap::kNone:

@@ -20,9 +20,7 @@ int compute_threads(const RunConfig& config, const Machine& machine);
 // measured.
 PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Machine& machine);
 
-// `auto` is the CPU until runs on a GPU are proven (docs/measurements).
+// `auto` is settled before a plan is made (trainer/run/device_choice.h); until then it is the CPU.
 DeviceKind device_kind(const RunConfig& config);
-// ConfigError when the run file asks for a device that this build or machine does not have.
-void require_device(const RunConfig& config, const Machine& machine);
 
 }  // namespace longshore

@@ -16,6 +16,7 @@
 #include "device/cuda_device.h"
 #include "device/cuda_stream.h"
 #include "device/device_arena.h"
+#include "device/gpu_tensors.h"
 
 namespace longshore {
 namespace {
@@ -151,6 +152,14 @@ std::unique_ptr<DeviceArena> make_cuda_arena(Bytes bytes, int device) {
 std::unique_ptr<CopyEngine> make_cuda_copy_engine(int device) {
   require_gpu(device);
   return std::make_unique<CudaCopyEngine>(device);
+}
+
+bool on_gpu(const at::Tensor& x) {
+  return x.is_cuda();
+}
+
+at::Device gpu_tensors(int gpu) {
+  return {at::kCUDA, index_of(gpu)};
 }
 
 void prepare_cuda(int device) {

@@ -3,6 +3,7 @@
 #include "device/cuda_device.h"
 #include "device/cuda_runtime.h"
 #include "device/device_arena.h"
+#include "device/gpu_tensors.h"
 
 namespace longshore {
 
@@ -14,6 +15,14 @@ std::unique_ptr<DeviceArena> make_cuda_arena(Bytes, int device) {
 std::unique_ptr<CopyEngine> make_cuda_copy_engine(int device) {
   require_gpu(device);
   return nullptr;
+}
+
+bool on_gpu(const at::Tensor&) {
+  return false;
+}
+
+at::Device gpu_tensors(int gpu) {
+  return {at::kCUDA, static_cast<at::DeviceIndex>(gpu)};
 }
 
 void prepare_cuda(int device) {

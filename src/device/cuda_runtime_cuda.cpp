@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "device/cuda_check.h"
+#include "device/cuda_driver.h"
 #include "device/cuda_runtime.h"
 
 namespace longshore {
@@ -57,6 +58,19 @@ std::vector<CudaDevice> cuda_devices() {
                        peers_of(i, count)});
   }
   return devices;
+}
+
+std::string cuda_driver_version() {
+  int version = 0;
+  if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0) return "";
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string cuda_trouble() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess || status == cudaErrorNoDevice) return "";
+  return cudaGetErrorString(status);
 }
 
 void require_gpu(int device) {

@@ -1,10 +1,19 @@
 // The build without CUDA.
+#include "device/cuda_driver.h"
 #include "device/cuda_runtime.h"
 
 namespace longshore {
 
 std::vector<CudaDevice> cuda_devices() {
   return {};
+}
+
+std::string cuda_driver_version() {
+  return "";
+}
+
+std::string cuda_trouble() {
+  return "";
 }
 
 void require_gpu(int device) {

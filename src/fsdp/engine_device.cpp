@@ -5,6 +5,7 @@
 #include "comm/nccl_arena.h"
 #include "device/compute_threads.h"
 #include "device/cuda_stream.h"
+#include "device/gpu_tensors.h"
 
 namespace longshore {
 namespace {
@@ -33,8 +34,7 @@ EngineDevice::EngineDevice(const Options& options, std::unique_ptr<CopyEngine> c
 }
 
 at::Device EngineDevice::torch() const {
-  return cuda() ? at::Device(at::kCUDA, static_cast<at::DeviceIndex>(options_.gpu))
-                : at::Device(at::kCPU);
+  return cuda() ? gpu_tensors(options_.gpu) : at::Device(at::kCPU);
 }
 
 std::unique_ptr<GradientSums> EngineDevice::make_gradient_sums(WorkerPool* pool) const {

@@ -3,14 +3,13 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "device/gpu_tensors.h"
 
 namespace longshore {
 namespace {
 
 // Elements that are added at once: bounds the temporary.
 constexpr int64_t kPieceElements = int64_t{1} << 18;
-// On a GPU a product is cut only to bound its result: pieces that small would be all launches.
-constexpr int64_t kGpuPieceElements = int64_t{1} << 25;
 
 }  // namespace
 
@@ -36,7 +35,7 @@ void RunningSum::clear() {
 
 void RunningSum::add(int32_t parameter, const at::Tensor& grad) {
   const at::Tensor& sum = parameters_.at(static_cast<size_t>(parameter));
-  if (grad.scalar_type() == at::kFloat || grad.is_cuda()) {
+  if (grad.scalar_type() == at::kFloat || on_gpu(grad)) {
     sum.add_(grad);  // a GPU widens as it adds
     return;
   }
@@ -58,8 +57,12 @@ void RunningSum::add_product(int32_t parameter, const at::Tensor& left, const at
     sum.addmm_(left.t(), right);
     return;
   }
-  const int64_t most = left.is_cuda() ? kGpuPieceElements : kPieceElements;
-  const int64_t step = std::max<int64_t>(1, most / right.size(1));
+  if (on_gpu(left)) {
+    // 16-bit products, added in fp32 where the sum is: no product in memory.
+    at::addmm_out(sum, sum, left.t(), right, at::kFloat);
+    return;
+  }
+  const int64_t step = std::max<int64_t>(1, kPieceElements / right.size(1));
   for (int64_t begin = 0; begin < sum.size(0); begin += step) {
     const int64_t end = std::min(begin + step, sum.size(0));
     sum.slice(0, begin, end).add_(at::mm(left.slice(1, begin, end).t(), right));

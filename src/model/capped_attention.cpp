@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <limits>
 
+#include "device/gpu_tensors.h"
+
 namespace longshore {
 namespace {
 
 // Products are fp32. A GPU multiplies values of the compute dtype, as its fused kernels do; a CPU
 // in fp32, where rounding 16-bit scores would cost more than it saves.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType compute) {
-  if (a.is_cuda() && compute != at::kFloat) {
+  if (on_gpu(a) && compute != at::kFloat) {
     return at::bmm(a.to(compute), b.to(compute), at::kFloat);
   }
   return at::bmm(a.to(at::kFloat), b.to(at::kFloat));

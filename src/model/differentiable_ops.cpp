@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "device/gpu_tensors.h"
 #include "model/document_attention.h"
 #include "model/fused_ops.h"
 
@@ -46,7 +47,7 @@ at::Tensor norm_factors(const at::Tensor& weight, NormKind kind) {
 
 at::Tensor normalise_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                              NormKind kind, double eps) {
-  if (x.is_cuda() && kind == NormKind::kRms) return fused::rms_norm(x, weight, eps);
+  if (on_gpu(x) && kind == NormKind::kRms) return fused::rms_norm(x, weight, eps);
   at::Tensor out = at::empty(x.sizes(), x.options());
   const int64_t width = weight.size(0);
   const at::Tensor in_rows = x.view({-1, width}), out_rows = out.view({-1, width});
@@ -187,7 +188,7 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const Rotati
   const int64_t turned = 2 * frequencies.size(-1);
   const bool plain =
       frequencies.dim() == 1 && turned == head_dim && rotation.scale == 1.0 && !rotation.pairs;
-  if (x.is_cuda() && plain) return fused::rotate(x, positions, frequencies, head_dim, direction);
+  if (on_gpu(x) && plain) return fused::rotate(x, positions, frequencies, head_dim, direction);
   at::Tensor out = at::empty({x.size(0), x.size(1)}, x.options());
   const at::Tensor in_heads = x.view({x.size(0), -1, head_dim});
   const at::Tensor out_heads = out.view({x.size(0), -1, head_dim});
@@ -304,8 +305,8 @@ void activate_backward(at::Tensor& x, const at::Tensor& grad, Activation activat
 
 // A GPU's kernel does it in one pass.
 bool fuses(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
-  return gate.defined() && up.is_cuda() && activation == Activation::kSilu &&
-         gate.is_contiguous() && up.is_contiguous();
+  return gate.defined() && on_gpu(up) && activation == Activation::kSilu && gate.is_contiguous() &&
+         up.is_contiguous();
 }
 
 at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
@@ -390,7 +391,7 @@ at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Te
 at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
                               NormKind kind, double eps, const at::Tensor& weight_sum,
                               const at::Tensor& bias_sum) {
-  if (x.is_cuda() && kind == NormKind::kRms) {
+  if (on_gpu(x) && kind == NormKind::kRms) {
     return fused::rms_norm_backward(grad, x.detach(), weight.detach(), eps, weight_sum);
   }
   at::Tensor out = at::empty(x.sizes(), x.options().requires_grad(false));

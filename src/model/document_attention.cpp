@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/errors.h"
+#include "device/gpu_tensors.h"
 #include "model/capped_attention.h"
 #include "model/gpu_attention.h"
 
@@ -128,7 +129,7 @@ AttentionResult attend_forward(const at::Tensor& q, const at::Tensor& k, const a
                                const std::vector<int64_t>& document_starts) {
   LONGSHORE_CHECK(!document_starts.empty() && document_starts.back() == q.size(0));
   if (shape.cap != 0.0) return attend_forward_capped(q, k, v, shape, document_starts);
-  if (q.is_cuda()) return attend_forward_gpu(q, k, v, shape, document_starts);
+  if (on_gpu(q)) return attend_forward_gpu(q, k, v, shape, document_starts);
   const HeadViews views(shape);
   AttentionResult result;
   result.out = at::empty({q.size(0), shape.heads * shape.head_dim}, q.options());
@@ -151,7 +152,7 @@ std::vector<at::Tensor> attend_backward(const at::Tensor& grad, const at::Tensor
                                         const AttentionResult& result, const AttentionShape& shape,
                                         const std::vector<int64_t>& document_starts) {
   if (shape.cap != 0.0) return attend_backward_capped(grad, q, k, v, shape, document_starts);
-  if (q.is_cuda()) return attend_backward_gpu(grad, q, k, v, result, shape, document_starts);
+  if (on_gpu(q)) return attend_backward_gpu(grad, q, k, v, result, shape, document_starts);
   const HeadViews views(shape);
   const auto options = q.options().requires_grad(false);
   const int64_t key_width = shape.kv_heads * shape.head_dim;

@@ -2,6 +2,7 @@
 
 #include "base/errors.h"
 #include "device/cuda_stream.h"
+#include "device/gpu_tensors.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
@@ -40,7 +41,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const kernels::RmsNorm shape = norm_shape(x, weight, eps);
   const void* const in = operand(x, x);
   const void* const scale = operand(weight, x);
-  if (x.is_cuda()) {
+  if (on_gpu(x)) {
     kernels::rms_norm_cuda(shape, in, scale, y.mutable_data_ptr(), stream_of(x));
   } else {
     kernels::rms_norm_cpu(shape, in, scale, y.mutable_data_ptr());
@@ -58,7 +59,7 @@ at::Tensor rms_norm_backward(const at::Tensor& grad, const at::Tensor& x, const 
     LONGSHORE_CHECK(weight_sum.numel() == shape.width);
     sum = weight_sum.mutable_data_ptr<float>();
   }
-  if (x.is_cuda()) {
+  if (on_gpu(x)) {
     at::Tensor partial;
     if (sum != nullptr) {
       partial = at::empty({kernels::rms_norm_partial_elements(shape.rows, shape.width)},
@@ -87,7 +88,7 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const at::Te
                               .direction = direction};
   const auto* const places = positions.const_data_ptr<int64_t>();
   const auto* const angles = frequencies.const_data_ptr<float>();
-  if (x.is_cuda()) {
+  if (on_gpu(x)) {
     kernels::rotary_cuda(shape, x.const_data_ptr(), places, angles, out.mutable_data_ptr(),
                          stream_of(x));
   } else {
@@ -100,7 +101,7 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
   at::Tensor y = at::empty(up.sizes(), up.options().requires_grad(false));
   const void* const g = operand(gate, up);
   const void* const u = operand(up, up);
-  if (up.is_cuda()) {
+  if (on_gpu(up)) {
     kernels::swiglu_cuda(dtype_of(up), up.numel(), g, u, y.mutable_data_ptr(), stream_of(up));
   } else {
     kernels::swiglu_cpu(dtype_of(up), up.numel(), g, u, y.mutable_data_ptr());
@@ -112,7 +113,7 @@ void swiglu_backward(const at::Tensor& grad, const at::Tensor& gate, const at::T
   const at::Tensor upper = grad.contiguous();
   const void* const above = operand(upper, up);
   LONGSHORE_CHECK(gate.is_contiguous() && up.is_contiguous() && gate.numel() == up.numel());
-  if (up.is_cuda()) {
+  if (on_gpu(up)) {
     kernels::swiglu_backward_cuda(dtype_of(up), up.numel(), above, gate.mutable_data_ptr(),
                                   up.mutable_data_ptr(), stream_of(up));
   } else {
@@ -133,7 +134,7 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, do
                                     .gradient = gradient};
   const auto* const wanted = targets.const_data_ptr<int64_t>();
   auto* const out = losses.mutable_data_ptr<float>();
-  if (logits.is_cuda()) {
+  if (on_gpu(logits)) {
     kernels::cross_entropy_cuda(shape, logits.mutable_data_ptr(), wanted, out, stream_of(logits));
   } else {
     kernels::cross_entropy_cpu(shape, logits.mutable_data_ptr(), wanted, out);

@@ -1,6 +1,7 @@
 #include "model/head_unit.h"
 
 #include "base/errors.h"
+#include "device/gpu_tensors.h"
 #include "model/fused_ops.h"
 
 namespace longshore {
@@ -124,7 +125,7 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
       bent = bend(logits);
       logits = wanted ? bent * logit_cap_ : bent.mul_(logit_cap_);
     }
-    if (logits.is_cuda()) {
+    if (on_gpu(logits)) {
       losses.push_back(
           fused::cross_entropy(logits, targets, wanted ? gradients->scale : 1.0, wanted));
       if (wanted) {

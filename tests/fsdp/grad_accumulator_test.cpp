@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "device/cuda_device.h"
+#include "device/device_arena.h"
+#include "device/gpu_tensors.h"
+#include "tests/fakes/gpu.h"
 #include "tests/fakes/specs.h"
 
 namespace longshore {
@@ -54,6 +58,29 @@ TEST_F(LargeSum, AddsProductsRowByRow) {
   sum_.add_product(1, left, right);
   sum_.add_product(1, left, right);
   EXPECT_TRUE(at::equal(summed(), 2 * product));
+}
+
+// Goal: a GPU adds 16-bit products in fp32: nothing is rounded to 16 bits on the way.
+TEST(LargeSumGpu, AddsProductsWithoutRoundingThem) {
+  LONGSHORE_NEEDS_GPU();
+  prepare_cuda(0);
+  const UnitSpec unit = make_unit();
+  const FlatLayout layout(unit, 1);
+  const auto arena = make_cuda_arena(align_up(layout.trainable_elements() * 4, 256), 0);
+  RunningSum sum(unit, layout, arena->bytes(), gpu_tensors(0));
+  sum.clear();
+  at::manual_seed(3);
+  // Whole numbers that 16 bits have; their products are exact in fp32 alone.
+  const at::Tensor left = at::randint(-200, 200, {5, kRows}).to(at::kBFloat16);
+  const at::Tensor right = at::randint(-200, 200, {5, kColumns}).to(at::kBFloat16);
+  const at::Tensor product = at::mm(left.to(at::kFloat).t(), right.to(at::kFloat));
+  EXPECT_FALSE(at::equal(product, product.to(at::kBFloat16).to(at::kFloat)));
+  sum.add_product(1, left.to(gpu_tensors(0)), right.to(gpu_tensors(0)));
+  sum.add_product(1, left.to(gpu_tensors(0)), right.to(gpu_tensors(0)));
+  const at::Tensor summed =
+      at::from_blob(sum.sums().data() + layout.parameter(1).begin, {kRows, kColumns},
+                    at::TensorOptions().dtype(at::kFloat).device(gpu_tensors(0)));
+  EXPECT_TRUE(at::equal(summed.cpu(), 2 * product));
 }
 
 }  // namespace

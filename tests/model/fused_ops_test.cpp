@@ -9,6 +9,8 @@
 
 #include "base/errors.h"
 #include "device/cuda_device.h"
+#include "device/gpu_tensors.h"
+#include "tests/fakes/cpu_branches.h"
 #include "tests/fakes/gpu.h"
 
 namespace longshore {
@@ -130,14 +132,18 @@ class FusedOpsGpu : public FusedOps {
   // `op` gets its inputs on a device and returns all results.
   using Op = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
   void compare(const std::vector<at::Tensor>& inputs, const Op& op) const {
-    const auto run = [&](at::DeviceType device) {
+    const auto run = [&](at::Device device) {
       std::vector<at::Tensor> copies;
       for (const at::Tensor& input : inputs) copies.push_back(input.clone().to(device));
       std::vector<at::Tensor> results = op(std::move(copies));
       for (at::Tensor& result : results) result = result.cpu();
       return results;
     };
-    const auto expected = run(at::kCPU), got = run(at::kCUDA), again = run(at::kCUDA);
+    const auto reference = [&] {
+      const fakes::CpuBranches branches;
+      return run(at::kCPU);
+    };
+    const auto expected = reference(), got = run(gpu_tensors(0)), again = run(gpu_tensors(0));
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_LE(relative_error(got[i], expected[i]), limit() * 2) << "result " << i;
       EXPECT_TRUE(at::equal(got[i], again[i])) << "result " << i << " repeats";

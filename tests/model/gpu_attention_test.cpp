@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "device/cuda_device.h"
+#include "device/gpu_tensors.h"
+#include "tests/fakes/cpu_branches.h"
 #include "tests/fakes/gpu.h"
 
 namespace longshore {
@@ -44,17 +46,26 @@ TEST_P(AttentionGpu, AgreesWithTheCpuAndRepeats) {
     parts.push_back(grad.to(device));
     return parts;
   };
-  const auto expected = forward_and_backward(inputs(at::kCPU), test);
-  const auto got = forward_and_backward(inputs(at::Device(at::kCUDA, 0)), test);
-  const auto again = forward_and_backward(inputs(at::Device(at::kCUDA, 0)), test);
+  const auto reference = [&] {
+    const fakes::CpuBranches branches;
+    return forward_and_backward(inputs(at::kCPU), test);
+  };
+  const auto expected = reference();
+  const auto got = forward_and_backward(inputs(gpu_tensors(0)), test);
+  const auto again = forward_and_backward(inputs(gpu_tensors(0)), test);
   // bf16: gradients are sums of products of rounded probabilities.
   const double limit = test.dtype == at::kFloat ? 1e-4 : 3e-2;
   const char* const names[] = {"grad q", "grad k", "grad v", "out"};
+  // Of the gradients together: a query with one key has none of its own, but for rounding.
+  double largest = 0.0;
+  for (size_t i = 0; i < 3; ++i) {
+    largest = std::max(largest, expected[i].abs().max().item<double>());
+  }
   for (size_t i = 0; i < expected.size(); ++i) {
     const at::Tensor want = expected[i].to(at::kFloat), have = got[i].cpu().to(at::kFloat);
     ASSERT_EQ(have.sizes(), want.sizes()) << names[i];
     const double error = (have - want).abs().max().item<double>();
-    EXPECT_LE(error, limit * want.abs().max().item<double>()) << names[i];
+    EXPECT_LE(error, limit * (i < 3 ? largest : want.abs().max().item<double>())) << names[i];
     EXPECT_TRUE(at::equal(got[i], again[i])) << names[i] << " repeats";
   }
 }

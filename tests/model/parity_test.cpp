@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/cpu_features.h"
+#include "device/gpu_tensors.h"
 #include "tests/model/golden_case.h"
 #include "tests/model/plain_runner.h"
 
@@ -145,7 +146,8 @@ TEST_P(Parity, OneAndTwoThreadsAgree) {
 }
 
 // Judged by how far bf16 takes transformers itself from fp32 on the same case, on a CPU with
-// AVX-512. Without it LibTorch's loops round partial sums: up to 2.2 times that was measured.
+// AVX-512. Without it LibTorch's loops round partial sums: up to 2.2 times that was measured; 2.4
+// times with a GPU's branches, for the norm of a head of four values.
 TEST_P(Parity, GradientsInBf16AreAsCloseToFp32AsThoseOfTransformers) {
   const Loaded loaded(GetParam());
   const Json& facts = loaded.golden.facts;
@@ -154,7 +156,7 @@ TEST_P(Parity, GradientsInBf16AreAsCloseToFp32AsThoseOfTransformers) {
   const auto outcome = PlainRunner(loaded.model, loaded.golden.weights, at::kBFloat16)
                            .gradients({batch}, 1.0 / trained, PlainRunner::Recompute::kUnit);
   EXPECT_NEAR(outcome.loss_sum / trained, facts["gradient_loss"].get<double>(), 2e-2);
-  const double factor = cpu_has_avx512() ? 1.5 : 3.0;
+  const double factor = cpu_has_avx512() && !on_gpu(at::empty({0})) ? 1.5 : 3.0;
   for (const auto& [name, gradient] : outcome.gradients) {
     EXPECT_LE(relative_error(gradient, loaded.golden.golden.at("grad." + name)),
               0.01 + factor * facts["bf16_gradient_errors"].at(name).get<double>())

@@ -1,11 +1,12 @@
-// What model/gpu_attention.cpp and capped_attention.cpp call is in the LibTorch that we ship:
-// schemas as its headers have them, and kernels for GPUs behind them. The kernels' library is
-// loaded here without a GPU.
+// What gpu_attention.cpp, capped_attention.cpp and grad_accumulator.cpp call is in the LibTorch
+// that we ship: schemas as its headers have them, and kernels for GPUs behind them. The kernels'
+// library is loaded here without a GPU.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_efficient_attention_backward_ops.h>
 #include <ATen/ops/_efficient_attention_forward_ops.h>
 #include <ATen/ops/_flash_attention_backward_ops.h>
 #include <ATen/ops/_flash_attention_forward_ops.h>
+#include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/bmm_ops.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -27,13 +28,16 @@ c10::OperatorHandle found() {
 }
 
 std::vector<c10::OperatorHandle> called() {
-  return {found<at::_ops::_flash_attention_forward>(), found<at::_ops::_flash_attention_backward>(),
+  return {found<at::_ops::_flash_attention_forward>(),
+          found<at::_ops::_flash_attention_backward>(),
           found<at::_ops::_efficient_attention_forward>(),
-          found<at::_ops::_efficient_attention_backward>(), found<at::_ops::bmm_dtype>()};
+          found<at::_ops::_efficient_attention_backward>(),
+          found<at::_ops::bmm_dtype>(),
+          found<at::_ops::addmm_dtype_out>()};
 }
 
 TEST(ShippedAttention, HasTheSchemasOfItsHeaders) {
-  EXPECT_EQ(called().size(), 5u);
+  EXPECT_EQ(called().size(), 6u);
 }
 
 #if LONGSHORE_WITH_CUDA

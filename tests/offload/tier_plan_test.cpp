@@ -550,8 +550,9 @@ TEST(PlanInputs, ComeFromTheRunFile) {
   EXPECT_EQ(inputs.compute_threads, 4) << "the physical cores";
   EXPECT_EQ(adamw_options(config).beta2, 0.99);
   EXPECT_EQ(adamw_options(config).decay, AdamWOptions::Decay::kAll);
+  EXPECT_EQ(inputs.device, DeviceKind::kCpu);
   config.device.kind = DeviceSection::Kind::kCuda;
-  EXPECT_THROW(require_device(config, made_up_machine()), ConfigError);
+  EXPECT_EQ(plan_inputs(config, model, made_up_machine()).device, DeviceKind::kCuda);
 }
 
 }  // namespace

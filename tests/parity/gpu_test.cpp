@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "device/cuda_device.h"
+#include "device/gpu_tensors.h"
 #include "tests/fakes/gpu.h"
 #include "tests/parity/run_driver.h"
 
@@ -48,7 +49,7 @@ TEST(GpuMemory, GoingOverTheCapEndsWithFourAndNamesTheHolders) {
   memory.carve("slot.0", 2 * kMiB);
   const CudaWorkspaceBudget budget(memory, 0);
   try {
-    const at::Tensor much = at::empty({64 * kMiB}, at::TensorOptions().device(at::kCUDA));
+    const at::Tensor much = at::empty({64 * kMiB}, at::TensorOptions().device(gpu_tensors(0)));
     FAIL();
   } catch (const OutOfMemoryError& error) {
     EXPECT_EQ(static_cast<int>(error.exit_code()), 4);

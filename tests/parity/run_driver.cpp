@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "device/cuda_runtime.h"
 #include "hf/safetensors_reader.h"
 #include "tests/fakes/test_files.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
@@ -49,6 +50,31 @@ std::string golden_test_name(const testing::TestParamInfo<std::string>& info) {
   return name;
 }
 
+namespace {
+
+// What the self-check of a GPU found is the same for all runs of all test processes.
+class GpuMemory {
+ public:
+  explicit GpuMemory(std::string directory) : directory_(std::move(directory)) {
+    if (!cuda_devices().empty()) copy(shared_, directory_);
+  }
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
+  ~GpuMemory() { copy(directory_, shared_); }
+
+ private:
+  static void copy(const std::string& from, const std::string& to) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(from, ignored)) return;
+    std::filesystem::create_directories(to, ignored);
+    std::filesystem::copy(from, to, std::filesystem::copy_options::skip_existing, ignored);
+  }
+
+  std::string directory_, shared_ = testing::TempDir() + "longshore-gpu-checks";
+};
+
+}  // namespace
+
 RunDriver::RunDriver(const std::string& name) : directory_(scratch_directory(name)) {}
 
 RunDriver::~RunDriver() {
@@ -75,6 +101,7 @@ std::vector<std::string> RunDriver::golden_arguments(const std::string& golden) 
           "--schedule.name=constant",
           "--precision.compute=fp32",
           "--checkpoint.export=never",
+          "--device.kind=cpu",
           "--device.threads=1",
           "--offload.threads=1",
           "--offload.state_format=split",
@@ -90,6 +117,7 @@ int RunDriver::train(const std::vector<std::string>& arguments) const {
   command.insert(command.end(), arguments.begin(), arguments.end());
   command.push_back("--run.dir=\"" + directory_ + "\"");
   command.push_back("--data.cache=\"" + directory_ + "/cache\"");
+  const GpuMemory gpu(directory_ + "/cache/gpu");
   return run_command_line(command);
 }
 

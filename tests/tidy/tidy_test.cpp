@@ -58,8 +58,8 @@ const std::vector<Folder>& folders() {
       {"trainer",
        "trainer",
        true,
-       {"base", "shard", "config", "device", "comm", "pinned", "nvme", "model", "hf", "text",
-        "data", "offload", "fsdp"}},
+       {"base", "shard", "config", "device", "kernels", "comm", "pinned", "nvme", "model", "hf",
+        "text", "data", "offload", "fsdp"}},
   };
   return table;
 }
@@ -381,6 +381,19 @@ TEST(Tidy, TheEnvironmentChangesNothing) {
       const std::string_view variable = environment_variable(file.lines[i]);
       EXPECT_TRUE(variable.empty() || may_be_read_from_environment(variable))
           << at(file, i + 1) << "reads the environment variable " << variable;
+    }
+  }
+}
+
+// Goal: a GPU's branches are taken where on_gpu() says, so that tests take them on CPUs.
+TEST(Tidy, AGpuIsAskedForInOnePlace) {
+  for (const SourceFile& file : sources()) {
+    if (!file.is_cpp() || file.path.starts_with("tests/") || file.path.starts_with("src/device/")) {
+      continue;
+    }
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      EXPECT_EQ(file.lines[i].find("is_cuda("), std::string::npos)
+          << at(file, i + 1) << "ask on_gpu() of device/gpu_tensors.h";
     }
   }
 }

@@ -73,6 +73,7 @@ struct Parsed {
   std::string log_level = "info", colour = "auto";
   int64_t keep = 2;
   AssumedRanks assumed;
+  int gpu = 0;
 };
 
 // A number with its bounds, and its default in the help. CLI11's ranges let NaN pass.
@@ -239,6 +240,10 @@ void add_train_command(CLI::App& app, Parsed& parsed, const std::vector<std::str
   CLI::App* plot = app.add_subcommand("plot", "draw a run's loss curve in the terminal");
   plot->add_option("directory", parsed.directory, "the run's directory")->required();
   plot->callback([&] { parsed.action = [&] { return run_plot(parsed.directory); }; });
+  CLI::App* gpu_check =
+      app.add_subcommand("gpu-check", "compare a GPU with the CPU; runs do it before they use one");
+  add_number(gpu_check, "--gpu", parsed.gpu, 0, 1023, "its number");
+  gpu_check->callback([&] { parsed.action = [&] { return run_gpu_check(parsed.gpu); }; });
   CLI::App* version = app.add_subcommand("version", "version, libraries, what the CPU can do");
   version->callback([&] { parsed.action = [] { return run_version(); }; });
 }
@@ -433,7 +438,9 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
 // Under a launcher all ranks train. Everything else is done once, by the first rank, and what is
 // tokenised once on each node.
 bool is_for_this_rank(const CLI::App& app) {
-  if (app.got_subcommand("train") || app.got_subcommand("launch")) return true;
+  for (const char* const command : {"train", "launch", "gpu-check"}) {
+    if (app.got_subcommand(command)) return true;
+  }
   const RankInfo ranks = discover_ranks();
   if (ranks.rank == 0) return true;
   return app.got_subcommand("prepare") && ranks.local_size > 0 && ranks.local_rank == 0;

@@ -112,6 +112,9 @@ struct BenchCopiesOptions {
 // GPU.
 int run_bench_copies(const BenchCopiesOptions& options);
 
+// Compares a GPU with the CPU: 0, or kGpuExitCode and what differs.
+int run_gpu_check(int gpu);
+
 int run_version();
 
 }  // namespace longshore

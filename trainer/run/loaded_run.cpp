@@ -51,9 +51,8 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
     asked.overrides.push_back({"model.path", quote_toml(*weights.model)});
     asked.overrides.push_back({"model.init", "pretrained"});
   }
-  run.setup = prepare_run(asked);
+  run.setup = prepare_run(asked, {}, SetupFor::kComputing);
   const RunConfig& config = run.setup.config;
-  require_device(config, run.setup.machine);
   measure_workspace(run.setup);
   // Whatever tier the run trains on, here its checkpoint is read into host memory.
   run.setup.inputs.nvme = {};

@@ -10,9 +10,12 @@
 #include "nvme/probe/drive_wear.h"
 #include "offload/optimizer/adamw_rule.h"
 #include "offload/plan/plan_inputs.h"
+#include "trainer/run/device_choice.h"
 #include "trainer/run/drive_geometry.h"
 #include "trainer/run/gather_choice.h"
 #include "trainer/run/measure_workspace.h"
+#include "trainer/run/run_prepare.h"
+#include "trainer/run/self_check.h"
 #include "trainer/run/step_seconds.h"
 
 namespace longshore {
@@ -97,6 +100,15 @@ void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node
       measured_step_seconds(setup.config.run.dir + "/metrics.jsonl");
 }
 
+// Before LibTorch's first computation, which looks for a GPU's kernels once.
+void ready_gpu(const RunConfig& config, const FoundGpus& found, int gpu, int32_t ranks) {
+  require_gpus(config, found, ranks);
+  if (device_kind(config) != DeviceKind::kCuda) return;
+  require_sound_gpu(
+      self_check_of(found.usable.at(static_cast<size_t>(gpu)), gpu, cache_directory(config)));
+  prepare_cuda(gpu);
+}
+
 }  // namespace
 
 std::unique_ptr<ModelSource> open_source(const RunConfig& config) {
@@ -143,9 +155,16 @@ std::vector<std::string> run_notes(const RunSetup& setup, const TierPlan& plan) 
   return notes;
 }
 
-RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed) {
+RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed, SetupFor purpose) {
   RunSetup setup;
   setup.config = load_run_config(arguments.files, arguments.overrides);
+  const FoundGpus found = find_gpus();
+  settle_device(setup.config, found);
+  if (purpose == SetupFor::kComputing) {
+    ready_gpu(setup.config, found, 0, 1);
+  } else if (device_kind(setup.config) == DeviceKind::kCuda && !found.usable.empty()) {
+    prepare_cuda(0);  // units are measured there
+  }
   fill(setup, topology_of(setup.config.fsdp, assumed.ranks, assumed.per_node), assumed.per_node);
   read_drive_geometry(setup);
   return setup;
@@ -154,14 +173,13 @@ RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed)
 RunSetup join_run(const RunArguments& arguments) {
   RunSetup setup;
   setup.config = load_run_config(arguments.files, arguments.overrides);
+  const FoundGpus found = find_gpus();
+  settle_device(setup.config, found);
   setup.ranks = std::make_unique<RunRanks>(setup.config);
   try {
-    // Before LibTorch's first computation: it looks for a GPU's kernels once.
-    if (device_kind(setup.config) == DeviceKind::kCuda) {
-      prepare_cuda(setup.ranks->info().local_rank);
-    }
+    const RankInfo& info = setup.ranks->info();
+    ready_gpu(setup.config, found, info.local_rank, info.local_size);
     fill(setup, setup.ranks->topology(), setup.ranks->info().local_size);
-    require_device(setup.config, setup.machine);
     agree_on_run(setup);
     measure_workspace(setup);
     settle_drive_geometry(setup);

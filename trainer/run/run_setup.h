@@ -38,11 +38,15 @@ struct RunSetup {
   TierPlan plan() const { return make_tier_plan(inputs, machine); }
 };
 
+// Whether what was prepared is run, too: then the GPU that it is to run on is looked at.
+enum class SetupFor : uint8_t { kPlanning, kComputing };
+
 // Reads the run file, looks at the machine, sets LibTorch's threads and opens the model, for a
 // process of its own that plans for `assumed` ranks, and for a GPU that need not be here. Throws
 // ConfigError or DataError with every problem found. Who wants the plan calls measure_workspace()
 // first.
-RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed = {});
+RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed = {},
+                     SetupFor purpose = SetupFor::kPlanning);
 
 // The same for one of the ranks that a launcher started; throws CommError too. All ranks have the
 // same model, run file and units when it returns.

@@ -1,0 +1,249 @@
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "device/copy_engine.h"
+#include "device/copy_speed.h"
+#include "device/counting_allocator.h"
+#include "device/cuda_device.h"
+#include "device/cuda_driver.h"
+#include "device/cuda_stream.h"
+#include "device/device_arena.h"
+#include "device/gpu_tensors.h"
+#include "tests/fakes/cpu_branches.h"
+#include "tests/stand_in_gpu/stand_in.h"
+
+namespace longshore {
+namespace {
+
+using Span = std::span<std::byte>;
+using ConstSpan = std::span<const std::byte>;
+
+std::vector<CudaDevice>& gpus() {
+  static auto* list = new std::vector<CudaDevice>{{.name = "Stand-in",
+                                                   .memory_bytes = 16 * kGiB,
+                                                   .compute_major = 9,
+                                                   .compute_minor = 0,
+                                                   .pci = "0000:01:00.0"}};
+  return *list;
+}
+
+// Host memory that copies may run behind the host's back for.
+struct Registered {
+  std::mutex mutex;
+  std::vector<Span> ranges;
+};
+Registered& host_ranges() {
+  static auto* value = new Registered;
+  return *value;
+}
+
+bool is_registered(ConstSpan memory) {
+  const std::lock_guard lock(host_ranges().mutex);
+  return std::ranges::any_of(host_ranges().ranges, [&](Span range) {
+    return memory.data() >= range.data() &&
+           memory.data() + memory.size() <= range.data() + range.size();
+  });
+}
+
+struct PendingCopy {
+  Span to;
+  ConstSpan from;
+};
+std::vector<PendingCopy>& stream() {
+  static thread_local std::vector<PendingCopy> pending;
+  return pending;
+}
+
+class StandInCopies final : public CopyEngine {
+ public:
+  void to_device(Span device, ConstSpan host) override {
+    copy(device, host, is_registered(host));
+    to_device_ += static_cast<Bytes>(host.size());
+  }
+  void to_host(Span host, ConstSpan device) override {
+    copy(host, device, is_registered(host));
+    to_host_ += static_cast<Bytes>(host.size());
+  }
+  void finish() override { finish_cuda_work(0, "copies"); }
+  Counts counts() const override { return {to_device_, to_host_}; }
+
+ private:
+  // Pageable memory is copied through the driver's buffers: done on return.
+  static void copy(Span to, ConstSpan from, bool later) {
+    LONGSHORE_CHECK(to.size() == from.size()) << to.size() << " and " << from.size() << " bytes";
+    stream().push_back({to, from});
+    if (!later) stand_in::run_stream();
+  }
+
+  std::atomic<Bytes> to_device_ = 0, to_host_ = 0;
+};
+
+// Budgets end in reverse order.
+std::vector<std::unique_ptr<WorkspaceBudget>>& budgets() {
+  static auto* list = new std::vector<std::unique_ptr<WorkspaceBudget>>;
+  return *list;
+}
+
+std::atomic<int> cpu_branches = 0;
+std::atomic<int> times_prepared = 0;
+
+std::string& broken() {
+  static auto* part = new std::string;
+  return *part;
+}
+
+}  // namespace
+
+namespace stand_in {
+
+void set_gpus(std::vector<CudaDevice> list) {
+  gpus() = std::move(list);
+}
+
+int prepared() {
+  return times_prepared;
+}
+
+void break_part(const std::string& part) {
+  broken() = part;
+}
+
+bool is_broken(const char* part) {
+  return broken() == part;
+}
+
+void run_stream() {
+  for (const PendingCopy& copy : std::exchange(stream(), {})) {
+    if (copy.from.empty()) continue;
+    std::memcpy(copy.to.data(), copy.from.data(), copy.from.size());
+    if (is_broken("copies")) copy.to.back() = std::byte{0x55};
+  }
+}
+
+}  // namespace stand_in
+
+namespace fakes {
+
+CpuBranches::CpuBranches() {
+  cpu_branches += 1;
+}
+CpuBranches::~CpuBranches() {
+  cpu_branches -= 1;
+}
+
+}  // namespace fakes
+
+// device/gpu_tensors.h
+
+bool on_gpu(const at::Tensor& x) {
+  stand_in::run_stream();
+  return x.is_cpu() && cpu_branches == 0;
+}
+
+at::Device gpu_tensors(int) {
+  return at::kCPU;
+}
+
+// device/cuda_runtime.h
+
+bool built_with_cuda() {
+  return true;
+}
+
+std::vector<CudaDevice> cuda_devices() {
+  return gpus();
+}
+
+std::string cuda_driver_version() {
+  return "13.0";
+}
+
+std::string cuda_trouble() {
+  return "";
+}
+
+void require_gpu(int device) {
+  const auto count = static_cast<int>(gpus().size());
+  if (device >= 0 && device < count) return;
+  throw ConfigError("device.kind: there is no GPU " + std::to_string(device));
+}
+
+Bytes cuda_free_bytes(int device) {
+  return gpus().at(static_cast<size_t>(device)).memory_bytes;
+}
+
+HostRegistration::HostRegistration(std::span<std::byte> memory) {
+  if (memory.empty() || gpus().empty()) return;
+  if (is_registered(memory)) throw CudaError("cudaHostRegister", "registered already");
+  const std::lock_guard lock(host_ranges().mutex);
+  host_ranges().ranges.push_back(memory);
+  memory_ = memory.data();
+}
+
+HostRegistration::~HostRegistration() {
+  if (memory_ == nullptr) return;
+  const std::lock_guard lock(host_ranges().mutex);
+  std::erase_if(host_ranges().ranges, [&](Span range) { return range.data() == memory_; });
+}
+
+HostRegistration::HostRegistration(HostRegistration&& other) noexcept
+    : memory_(std::exchange(other.memory_, nullptr)) {}
+
+HostRegistration& HostRegistration::operator=(HostRegistration&& other) noexcept {
+  std::swap(memory_, other.memory_);
+  return *this;
+}
+
+// device/cuda_device.h, device_arena.h, copy_engine.h, copy_speed.h
+
+std::unique_ptr<DeviceArena> make_cuda_arena(Bytes bytes, int device) {
+  require_gpu(device);
+  if (bytes > cuda_free_bytes(device)) throw OutOfMemoryError("device memory: the stand-in's");
+  return make_host_arena(bytes);
+}
+
+std::unique_ptr<CopyEngine> make_cuda_copy_engine(int device) {
+  require_gpu(device);
+  return std::make_unique<StandInCopies>();
+}
+
+void prepare_cuda(int device) {
+  require_gpu(device);
+  times_prepared += 1;
+}
+
+void use_growing_segments() {}
+void clear_cublas_workspaces() {}
+
+CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory& memory, int device) : device_(device) {
+  require_gpu(device_);
+  budgets().push_back(std::make_unique<WorkspaceBudget>(memory));
+}
+CudaWorkspaceBudget::~CudaWorkspaceBudget() {
+  budgets().pop_back();
+}
+
+std::vector<CopySpeed> measure_copy_speeds(int, const std::vector<Bytes>&, int) {
+  return {};
+}
+
+// device/cuda_stream.h
+
+void adopt_cuda_stream(int device, StreamPriority) {
+  require_gpu(device);
+}
+
+void finish_cuda_work(int, const std::string&) {
+  stand_in::run_stream();
+}
+
+CUstream_st* current_cuda_stream(int) {
+  return nullptr;
+}
+
+}  // namespace longshore

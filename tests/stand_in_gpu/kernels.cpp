@@ -1,0 +1,91 @@
+// The kernels by their references, with what the kernels ask of their operands. Scratch is written
+// over, so that one that is too short is seen.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "base/errors.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/flat_copy.h"
+#include "kernels/gradient.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rotary.h"
+#include "kernels/swiglu.h"
+#include "tests/stand_in_gpu/stand_in.h"
+
+namespace longshore::kernels {
+namespace {
+
+template <typename T>
+void fill(T* scratch, int64_t elements) {
+  std::fill_n(scratch, elements, std::numeric_limits<T>::quiet_NaN());
+}
+
+void check_aligned(const void* pointer) {
+  LONGSHORE_CHECK(reinterpret_cast<uintptr_t>(pointer) % 16 == 0) << "16-byte alignment";
+}
+
+}  // namespace
+
+void rms_norm_cuda(const RmsNorm& shape, const void* x, const void* weight, void* y, CUstream_st*) {
+  stand_in::run_stream();
+  rms_norm_cpu(shape, x, weight, y);
+}
+
+void rms_norm_backward_cuda(const RmsNorm& shape, const void* grad, const void* x,
+                            const void* weight, void* grad_x, float* weight_sum, float* partial,
+                            CUstream_st*) {
+  stand_in::run_stream();
+  LONGSHORE_CHECK(weight_sum == nullptr || partial != nullptr) << "scratch";
+  if (weight_sum != nullptr) fill(partial, rms_norm_partial_elements(shape.rows, shape.width));
+  rms_norm_backward_cpu(shape, grad, x, weight, grad_x, weight_sum);
+}
+
+void rotary_cuda(const Rotary& shape, const void* x, const int64_t* positions,
+                 const float* frequencies, void* out, CUstream_st*) {
+  stand_in::run_stream();
+  rotary_cpu(shape, x, positions, frequencies, out);
+}
+
+void swiglu_cuda(DType dtype, int64_t elements, const void* gate, const void* up, void* y,
+                 CUstream_st*) {
+  stand_in::run_stream();
+  for (const void* operand : {gate, up, static_cast<const void*>(y)}) check_aligned(operand);
+  swiglu_cpu(dtype, elements, gate, up, y);
+  if (stand_in::is_broken("swiglu")) static_cast<uint16_t*>(y)[1] = 0x42c8;  // 100
+}
+
+void swiglu_backward_cuda(DType dtype, int64_t elements, const void* grad, void* gate, void* up,
+                          CUstream_st*) {
+  stand_in::run_stream();
+  for (const void* operand : {grad, static_cast<const void*>(gate), static_cast<const void*>(up)}) {
+    check_aligned(operand);
+  }
+  swiglu_backward_cpu(dtype, elements, grad, gate, up);
+}
+
+void cross_entropy_cuda(const CrossEntropy& shape, void* logits, const int64_t* targets,
+                        float* losses, CUstream_st*) {
+  stand_in::run_stream();
+  cross_entropy_cpu(shape, logits, targets, losses);
+}
+
+void cast_and_square_cuda(const float* values, int64_t elements, uint16_t* bf16, double* block_sums,
+                          double* sum, CUstream_st*) {
+  stand_in::run_stream();
+  fill(block_sums, square_blocks(elements));
+  *sum = cast_and_square_cpu({values, static_cast<size_t>(elements)}, bf16);
+}
+
+void pack_cuda(const FlatPiece* pieces, int64_t count, void* flat, CUstream_st*) {
+  stand_in::run_stream();
+  pack_cpu({pieces, static_cast<size_t>(count)}, flat);
+}
+
+void unpack_cuda(const FlatPiece* pieces, int64_t count, const void* flat, CUstream_st*) {
+  stand_in::run_stream();
+  unpack_cpu({pieces, static_cast<size_t>(count)}, flat);
+}
+
+}  // namespace longshore::kernels

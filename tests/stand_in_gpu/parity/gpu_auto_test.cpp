@@ -1,0 +1,82 @@
+// device.kind = "auto" on a machine with a GPU, and what the self-check finds there.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/parity/run_driver.h"
+#include "tests/stand_in_gpu/stand_in.h"
+#include "trainer/run/gpu_check.h"
+
+namespace longshore {
+namespace {
+
+const Arguments kAuto = {"--device.kind=auto", "--train.steps=2"};
+
+class GpuAuto : public testing::Test {
+ protected:
+  ~GpuAuto() override {
+    stand_in::break_part("");
+    stand_in::set_gpus(gpus_);
+  }
+
+ private:
+  const std::vector<CudaDevice> gpus_ = cuda_devices();
+};
+
+TEST_F(GpuAuto, ASoundGpuPasses) {
+  EXPECT_EQ(check_gpu(0), std::vector<std::string>{});
+}
+
+// Goal: a part that computes what is wrong is named.
+TEST_F(GpuAuto, APartThatIsWrongIsNamed) {
+  for (const std::string part : {"copies", "swiglu"}) {
+    stand_in::break_part(part);
+    const std::vector<std::string> lines = check_gpu(0);
+    ASSERT_FALSE(lines.empty()) << part;
+    EXPECT_TRUE(lines.front().starts_with(part)) << lines.front();
+  }
+}
+
+// Goal: wrong copies also show in the steps of a tiny model, kernels do not.
+TEST_F(GpuAuto, WrongCopiesShowInSteps) {
+  stand_in::break_part("copies");
+  EXPECT_NE(check_gpu(0).back().find("of a tiny model"), std::string::npos);
+}
+
+TEST_F(GpuAuto, TakesTheGpuAndRemembersThatItPassed) {
+  RunDriver run("gpu-auto");
+  ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("llama"), kAuto)), 0);
+  EXPECT_FALSE(std::filesystem::is_empty(run.directory() + "/cache/gpu"));
+  const auto lines = run.metrics("step");
+  EXPECT_EQ(lines.size(), 2u);
+}
+
+TEST_F(GpuAuto, ARunThatBeganOnTheCpuStaysThere) {
+  RunDriver run("gpu-auto-cpu");
+  const Arguments arguments = RunDriver::golden_arguments("llama");
+  const int before = stand_in::prepared();
+  ASSERT_EQ(run.train(joined(arguments, {"--train.steps=1"})), 0);
+  ASSERT_EQ(run.train(joined(arguments, kAuto)), 0);
+  EXPECT_EQ(stand_in::prepared(), before) << "no GPU was looked at";
+  EXPECT_EQ(run.steps("loss").size(), 2u);
+}
+
+// Goal: more ranks than GPUs, or one that is too old, is refused with exit code 2.
+TEST_F(GpuAuto, AGpuThatIsTooOldIsRefused) {
+  stand_in::set_gpus({{.name = "Old", .memory_bytes = kGiB, .compute_major = 7}});
+  RunDriver run("gpu-auto-old");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(run.train(joined(RunDriver::golden_arguments("llama"), kAuto)), 2);
+  const std::string messages = testing::internal::GetCapturedStderr();
+  EXPECT_NE(messages.find("compute capability 7.0"), std::string::npos) << messages;
+}
+
+// Goal: a GPU too small for the plan ends the run, and the CPU is not taken.
+TEST_F(GpuAuto, AGpuThatIsTooSmallEndsTheRun) {
+  stand_in::set_gpus({{.name = "Small", .memory_bytes = 64 * kMiB, .compute_major = 9}});
+  RunDriver run("gpu-auto-small");
+  EXPECT_EQ(run.train(joined(RunDriver::golden_arguments("llama"), kAuto)), 3);
+}
+
+}  // namespace
+}  // namespace longshore
