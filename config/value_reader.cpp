@@ -206,9 +206,16 @@ ReadValue read_strings(const Key& key, const TomlValue& found) {
 // One member, which says how units are made.
 ReadValue read_units(const Key& key, const TomlValue& found) {
   const std::string what =
-      "\"block\", { classes = [...] }, { min_parameters = N } or { groups = [[...], ...] }";
+      "\"block\", \"half\", \"auto\", { classes = [...] }, { min_parameters = N } or "
+      "{ groups = [[...], ...] }";
   UnitsChoice units;
-  if (found.kind == Kind::kString && found.string == "block") return {units, ""};
+  if (found.kind == Kind::kString) {
+    for (const auto kind :
+         {UnitsChoice::Kind::kBlock, UnitsChoice::Kind::kHalf, UnitsChoice::Kind::kAuto}) {
+      units.kind = kind;
+      if (found.string == name_of(kind)) return {units, ""};
+    }
+  }
   if (found.kind != Kind::kTable || found.members.size() != 1) return expected(key, what, found);
   const TomlMember& member = found.members.front();
   const auto part = [&](KeyType type) {

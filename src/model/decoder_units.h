@@ -57,10 +57,10 @@ class EmbeddingUnit : public Unit {
 };
 
 // h = x + attention(norm(x)); y = h + mlp(norm(h)); with norms behind instead, or as well, and
-// scaled branches, where the family has them.
+// scaled branches, where the family has them. Or one of the two alone.
 class DecoderBlock : public Unit {
  public:
-  DecoderBlock(const ArchSpec& arch, int64_t layer);
+  DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part = BlockPart::kWhole);
   std::string signature() const override;
   // A window's length too: the longest that attention takes in one piece.
   std::vector<int64_t> worst_documents(int64_t longest) const override;
@@ -83,6 +83,7 @@ class DecoderBlock : public Unit {
 
   ArchSpec arch_;
   LayerSpec layer_;
+  BlockPart part_;
   ModuleIndex index_;
   std::optional<RopeTable> rope_;  // of layers that rotate
 };

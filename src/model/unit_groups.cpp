@@ -110,6 +110,7 @@ std::vector<std::vector<UnitId>> group_units(const ModelSpec& model,
                                              const UnitPolicy& policy) {
   switch (policy.kind) {
     case UnitPolicy::Kind::kBlock:
+    case UnitPolicy::Kind::kHalf:
       return by_size(model, 0);
     case UnitPolicy::Kind::kClasses:
       return by_classes(model, classes, policy.classes);

@@ -10,13 +10,15 @@
 
 namespace longshore {
 
-// What becomes a unit. Units in a row may be merged; none is ever cut.
+// What becomes a unit. The model's units in a row may be merged; blocks may be cut
+// (model/unit_cut.h).
 struct UnitPolicy {
   enum class Kind : uint8_t {
     kBlock,          // the model's own units
+    kHalf,           // the same, with every block cut in two
     kClasses,        // units of these classes stay alone, others are merged with their neighbours
     kMinParameters,  // merged in a row until they have that many parameters
-    kGroups,         // by hand: lists of the model's units; those that are not named stay alone
+    kGroups,         // by hand: lists of the model's units, or halves of blocks; others stay alone
   };
   Kind kind = Kind::kBlock;
   std::vector<std::string> classes;

@@ -17,6 +17,7 @@ struct InitSpec {
   enum class Kind : uint8_t { kZeros, kOnes, kNormal };
   Kind kind = Kind::kNormal;
   double standard_deviation = 0.02;  // of kNormal
+  bool operator==(const InitSpec&) const = default;
 };
 
 // One parameter, in the shape in which the model's files store it and the units compute with it.
@@ -27,6 +28,7 @@ struct ParamSpec {
   InitSpec init;
 
   int64_t elements() const;  // product of the shape; checked when the spec was made
+  bool operator==(const ParamSpec&) const = default;
 };
 
 // A parameter by owner.
@@ -39,6 +41,7 @@ struct ParamRef {
 // One tensor of the carry, as seen at a unit's output: [positions, elements_per_position].
 struct CarryTensorSpec {
   int64_t elements_per_position = 0;
+  bool operator==(const CarryTensorSpec&) const = default;
 };
 
 // What is gathered and freed together. Forward order is the order of ids.
@@ -52,6 +55,7 @@ struct UnitSpec {
   std::vector<CarryTensorSpec> carry_out;  // empty for the last unit
 
   bool has_trainable() const;
+  bool operator==(const UnitSpec&) const = default;
 };
 
 // A whole model. Invariants (checked by `validate_model_spec`): ids are 0..n-1 in order, names are
@@ -65,6 +69,7 @@ struct ModelSpec {
   }
   int64_t parameter_elements() const;  // tied parameters once
   int64_t trainable_elements() const;
+  bool operator==(const ModelSpec&) const = default;
 };
 
 // Throws CheckFailure where an invariant of ModelSpec is broken.

@@ -12,8 +12,8 @@
 #include "offload/plan/plan_inputs.h"
 #include "trainer/run/drive_geometry.h"
 #include "trainer/run/gather_choice.h"
-#include "trainer/run/measure_workspace.h"
 #include "trainer/run/step_seconds.h"
+#include "trainer/run/units_choice.h"
 
 namespace longshore {
 namespace {
@@ -163,7 +163,7 @@ RunSetup join_run(const RunArguments& arguments) {
     fill(setup, setup.ranks->topology(), setup.ranks->info().local_size);
     require_device(setup.config, setup.machine);
     agree_on_run(setup);
-    measure_workspace(setup);
+    settle_units(setup);
     settle_drive_geometry(setup);
   } catch (const std::exception& error) {
     setup.ranks->world().report_failure(error.what());
