@@ -82,8 +82,11 @@ std::string units_text(const UnitsChoice& units) {
   switch (units.kind) {
     case UnitsChoice::Kind::kBlock:
     case UnitsChoice::Kind::kHalf:
+    case UnitsChoice::Kind::kPiece:
     case UnitsChoice::Kind::kAuto:
       return '"' + std::string(name_of(units.kind)) + '"';
+    case UnitsChoice::Kind::kRows:
+      return "{ rows = " + std::to_string(units.rows) + " }";
     case UnitsChoice::Kind::kClasses:
       return "{ classes = " + strings_text(units.classes) + " }";
     case UnitsChoice::Kind::kMinParameters:

@@ -114,10 +114,20 @@ struct PrecisionSection {
 
 // What is gathered and freed together.
 struct UnitsChoice {
-  enum class Kind : uint8_t { kBlock, kHalf, kAuto, kClasses, kMinParameters, kGroups };
+  enum class Kind : uint8_t {
+    kBlock,
+    kHalf,
+    kPiece,
+    kAuto,
+    kRows,
+    kClasses,
+    kMinParameters,
+    kGroups
+  };
   Kind kind = Kind::kBlock;
   std::vector<std::string> classes;              // of kClasses
   int64_t min_parameters = 0;                    // of kMinParameters
+  int64_t rows = 0;                              // of kRows
   std::vector<std::vector<std::string>> groups;  // of kGroups: names of units
   bool operator==(const UnitsChoice&) const = default;
 };
@@ -129,6 +139,8 @@ constexpr std::string_view name_of(UnitsChoice::Kind kind) {
       return "block";
     case UnitsChoice::Kind::kHalf:
       return "half";
+    case UnitsChoice::Kind::kPiece:
+      return "piece";
     case UnitsChoice::Kind::kAuto:
       return "auto";
     default:

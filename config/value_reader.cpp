@@ -206,12 +206,12 @@ ReadValue read_strings(const Key& key, const TomlValue& found) {
 // One member, which says how units are made.
 ReadValue read_units(const Key& key, const TomlValue& found) {
   const std::string what =
-      "\"block\", \"half\", \"auto\", { classes = [...] }, { min_parameters = N } or "
-      "{ groups = [[...], ...] }";
+      "\"block\", \"half\", \"piece\", \"auto\", { rows = N }, { classes = [...] }, "
+      "{ min_parameters = N } or { groups = [[...], ...] }";
   UnitsChoice units;
   if (found.kind == Kind::kString) {
-    for (const auto kind :
-         {UnitsChoice::Kind::kBlock, UnitsChoice::Kind::kHalf, UnitsChoice::Kind::kAuto}) {
+    for (const auto kind : {UnitsChoice::Kind::kBlock, UnitsChoice::Kind::kHalf,
+                            UnitsChoice::Kind::kPiece, UnitsChoice::Kind::kAuto}) {
       units.kind = kind;
       if (found.string == name_of(kind)) return {units, ""};
     }
@@ -226,11 +226,12 @@ ReadValue read_units(const Key& key, const TomlValue& found) {
     inner.bounds.min = 1;
     return inner;
   };
-  if (member.name == "min_parameters") {
+  if (member.name == "min_parameters" || member.name == "rows") {
     ReadValue read = read_integer(part(KeyType::kInteger), member.value);
     if (!read.problem.empty()) return read;
-    units.kind = UnitsChoice::Kind::kMinParameters;
-    units.min_parameters = std::get<int64_t>(read.value);
+    const bool rows = member.name == "rows";
+    units.kind = rows ? UnitsChoice::Kind::kRows : UnitsChoice::Kind::kMinParameters;
+    (rows ? units.rows : units.min_parameters) = std::get<int64_t>(read.value);
   } else if (member.name == "classes") {
     ReadValue read = read_strings(part(KeyType::kStrings), member.value);
     if (!read.problem.empty()) return read;

@@ -3,6 +3,7 @@
 #include "base/errors.h"
 #include "model/decoder_units.h"
 #include "model/head_unit.h"
+#include "model/table_pieces.h"
 
 namespace longshore {
 
@@ -22,6 +23,16 @@ DecoderModel::DecoderModel(ArchSpec arch, const ModelSpec& whole, const UnitCut&
         break;
       case Kind::kMlp:
         units_.push_back(std::make_unique<DecoderBlock>(arch_, part.layer, BlockPart::kMlp));
+        break;
+      case Kind::kEmbeddingPiece:
+        units_.push_back(std::make_unique<EmbeddingPiece>(arch_, part.rows));
+        break;
+      case Kind::kHeadPiece:
+        if (part.rows.ends()) {
+          head_ = std::make_unique<HeadLoss>(arch_, part.rows);
+        } else {
+          units_.push_back(std::make_unique<HeadPiece>(arch_, part.rows));
+        }
         break;
       case Kind::kHead:
         head_ = std::make_unique<HeadUnit>(arch_, !spec_.units.back().borrowed.empty());

@@ -1,5 +1,5 @@
-// DecoderModel: the Model of every decoder family: one embedding unit, the blocks or their
-// halves, one head unit.
+// DecoderModel: the Model of every decoder family: the embedding, the blocks, the head, each whole
+// or cut.
 // Owned by the run; immutable after construction.
 #pragma once
 

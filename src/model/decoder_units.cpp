@@ -28,16 +28,16 @@ EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch)
       scale_(arch.embedding_scale),
       scale_rounded_(arch.embedding_scale_rounded) {}
 
-double EmbeddingUnit::scale_for(const at::Tensor& like) const {
-  if (!scale_rounded_) return scale_;
-  return at::scalar_tensor(scale_, at::TensorOptions(like.scalar_type())).item<double>();
+double embedding_scale_for(double scale, bool rounded, const at::Tensor& like) {
+  if (!rounded) return scale;
+  return at::scalar_tensor(scale, at::TensorOptions(like.scalar_type())).item<double>();
 }
 
 Carry EmbeddingUnit::forward(UnitParameters parameters, const Carry&,
                              const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;  // has_own_backward
   at::Tensor x = at::index_select(index_.weight(parameters, Module::kTokens), 0, batch.tokens);
-  if (scale_ != 1.0) x.mul_(scale_for(x));
+  if (scale_ != 1.0) x.mul_(embedding_scale_for(scale_, scale_rounded_, x));
   const at::Tensor positions = index_.weight(parameters, Module::kPositions);
   if (positions.defined()) x.add_(at::index_select(positions, 0, batch.positions));
   return {x};
@@ -49,7 +49,8 @@ Carry EmbeddingUnit::backward(UnitParameters, const Carry&, const MicroBatch& ba
   const int32_t positions = index_.weight_index(Module::kPositions);
   if (sink.wants(tokens)) {
     const at::Tensor& grad = grad_out.at(0);
-    sink.add_rows(tokens, batch.tokens, scale_ == 1.0 ? grad : grad * scale_for(grad));
+    sink.add_rows(tokens, batch.tokens,
+                  scale_ == 1.0 ? grad : grad * embedding_scale_for(scale_, scale_rounded_, grad));
   }
   if (positions >= 0 && sink.wants(positions)) {
     sink.add_rows(positions, batch.positions, grad_out.at(0));

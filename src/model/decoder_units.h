@@ -37,6 +37,9 @@ class ModuleIndex {
   std::array<int32_t, kModuleCount> biases_;
 };
 
+// What rows of the embedding are multiplied by; `rounded`: to the dtype of `like`.
+double embedding_scale_for(double scale, bool rounded, const at::Tensor& like);
+
 // Token rows, scaled where the family says so, plus rows of learned positions where it has them.
 class EmbeddingUnit : public Unit {
  public:
@@ -49,8 +52,6 @@ class EmbeddingUnit : public Unit {
                  const Carry& grad_out, GradSink& sink) const override;
 
  private:
-  double scale_for(const at::Tensor& like) const;
-
   ModuleIndex index_;
   double scale_;
   bool scale_rounded_;

@@ -16,6 +16,7 @@ struct UnitPolicy {
   enum class Kind : uint8_t {
     kBlock,          // the model's own units
     kHalf,           // the same, with every block cut in two
+    kPiece,          // the same, and the embedding and the head in pieces of so many rows
     kClasses,        // units of these classes stay alone, others are merged with their neighbours
     kMinParameters,  // merged in a row until they have that many parameters
     kGroups,         // by hand: lists of the model's units, or halves of blocks; others stay alone
@@ -23,6 +24,7 @@ struct UnitPolicy {
   Kind kind = Kind::kBlock;
   std::vector<std::string> classes;
   int64_t min_parameters = 0;
+  int64_t rows = 0;  // of kPiece; 0: pieces as large as the largest other unit
   std::vector<std::vector<std::string>> groups;
 };
 

@@ -54,6 +54,13 @@ UnitPolicy unit_policy(const UnitsChoice& units) {
     case UnitsChoice::Kind::kHalf:
       policy.kind = UnitPolicy::Kind::kHalf;
       break;
+    case UnitsChoice::Kind::kPiece:
+      policy.kind = UnitPolicy::Kind::kPiece;
+      break;
+    case UnitsChoice::Kind::kRows:
+      policy.kind = UnitPolicy::Kind::kPiece;
+      policy.rows = units.rows;
+      break;
     case UnitsChoice::Kind::kClasses:
       policy.kind = UnitPolicy::Kind::kClasses;
       break;

@@ -31,6 +31,8 @@ class ModelSource {
   // The model in the units of fsdp.units; with "auto" its blocks, until others are chosen.
   const Model& model() const { return *model_; }
   const ModelSpec& spec() const { return model_->spec(); }
+  // With nothing cut or merged: what files have.
+  const ModelSpec& whole() const { return whole_; }
   bool random() const { return !loader_.has_value(); }
   // Elements [begin, begin + out.size()) of a parameter before the first step.
   void read_initial(const std::string& name, int64_t begin, std::span<float> out) const;

@@ -48,7 +48,7 @@ std::string describe_units(const ModelSpec& spec) {
   for (const UnitSpec& unit : spec.units) {
     text += "unit " + unit.name + "\n";
     for (const ParamSpec& parameter : unit.parameters) {
-      text += "  " + parameter.name;
+      text += "  " + parameter.name + " from " + std::to_string(parameter.first_row);
       for (const int64_t dimension : parameter.shape) text += " " + std::to_string(dimension);
       text += parameter.frozen ? " frozen\n" : "\n";
     }

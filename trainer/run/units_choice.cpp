@@ -12,7 +12,8 @@ namespace longshore {
 namespace {
 
 // From the coarsest.
-constexpr std::array kCuts = {UnitsChoice::Kind::kBlock, UnitsChoice::Kind::kHalf};
+constexpr std::array kCuts = {UnitsChoice::Kind::kBlock, UnitsChoice::Kind::kHalf,
+                              UnitsChoice::Kind::kPiece};
 
 std::shared_ptr<const Model> cut_model(const RunSetup& setup, UnitsChoice::Kind kind) {
   UnitsChoice units;
@@ -82,17 +83,21 @@ void settle_units(RunSetup& setup) {
       log_info("fsdp.units: \"" + std::string(name_of(kind)) + "\", because blocks do not fit");
     }
   }
-  setup.inputs.units = "a table";
+  setup.inputs.units.clear();
+  std::vector<OtherUnits>& others = setup.inputs.other_units;
   for (const UnitsChoice::Kind kind : kCuts) {
     const std::shared_ptr<const Model> other = cut_model(setup, kind);
     const std::string name = '"' + std::string(name_of(kind)) + '"';
     if (other->spec() == *setup.inputs.model) {
-      setup.inputs.units = name;
+      if (setup.inputs.units.empty()) setup.inputs.units = name;
       continue;
     }
-    setup.inputs.other_units.push_back(
+    // Tables that are small enough already have no pieces.
+    if (!others.empty() && *others.back().model == other->spec()) continue;
+    others.push_back(
         {.name = name, .model = {other, &other->spec()}, .costs = costs_when_asked(setup, other)});
   }
+  if (setup.inputs.units.empty()) setup.inputs.units = "a table";
 }
 
 }  // namespace longshore
