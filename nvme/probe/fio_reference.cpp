@@ -1,47 +1,22 @@
 #include "nvme/probe/fio_reference.h"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <vector>
 
-#include "base/errors.h"
-#include "base/file.h"
+#include "base/child_process.h"
 #include "base/json.h"
-
-extern char** environ;
 
 namespace longshore {
 namespace {
 
 constexpr JsonLimits kLimits = {.max_bytes = kMiB};
 
-// True when the program ran and ended well; what it prints is dropped.
-bool run_quietly(std::vector<std::string> arguments) {
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  pid_t pid = -1;
-  const int error = posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return false;
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 }  // namespace
 
 bool fio_is_installed() {
-  return run_quietly({"fio", "--version"});
+  return run_child({"fio", "--version"}, {}) == 0;
 }
 
 std::optional<DriveSpeed> measure_fio(const std::string& path, BlockOp::Kind kind,
@@ -67,7 +42,7 @@ std::optional<DriveSpeed> measure_fio(const std::string& path, BlockOp::Kind kin
   }
   if (kind == BlockOp::Kind::kWrite) arguments.push_back("--end_fsync=1");
   std::optional<DriveSpeed> speed;
-  if (run_quietly(arguments)) {
+  if (run_child(arguments, {}) == 0) {
     try {
       const Json job = read_json_file(output, kLimits).at("jobs").at(0);
       const double rate = job.at(direction).at("bw_bytes").get<double>() * 1e-9;

@@ -71,9 +71,9 @@ void add_entries(const std::string& directory, const std::string& prefix, const 
       (S_ISLNK(status->st_mode) ? contents.foreign : contents.folders).push_back(name);
       continue;
     }
-    const auto listed = list.find(name);
+    const auto listed = list.files.find(name);
     const bool own = name == kExportListName ||
-                     (listed != list.end() && is_unchanged(path, *status, listed->second));
+                     (listed != list.files.end() && is_unchanged(path, *status, listed->second));
     if (own) {
       contents.own.push_back(own_file(name, *status));
     } else {
@@ -91,12 +91,15 @@ bool same_file(const std::string& path, const std::string& other) {
 
 void write_export_list(const std::string& directory, const ExportList& list) {
   Json files = Json::object();
-  for (const auto& [name, file] : list) {
+  for (const auto& [name, file] : list.files) {
     files[name] = {{"bytes", file.bytes}, {"xxh3", hash_text(file.hash)}};
   }
+  Json tensors = Json::object();
+  for (const auto& [name, hash] : list.tensors) tensors[name] = hash_text(hash);
   const Json object = {
       {"about", "what longshore wrote here; it replaces these files alone, while unchanged"},
-      {"files", std::move(files)}};
+      {"files", std::move(files)},
+      {"tensors", std::move(tensors)}};
   write_file_durably(directory + "/" + kExportListName,
                      object.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
@@ -110,7 +113,12 @@ ExportList read_export_list(const std::string& directory) {
     const Json object = read_json_file(path, {.max_bytes = kMaxListBytes});
     for (const auto& [name, file] : object.at("files").items()) {
       const std::optional<uint64_t> hash = parse_hash(file.at("xxh3").get<std::string>());
-      if (hash) list[name] = {.bytes = file.at("bytes").get<Bytes>(), .hash = *hash};
+      if (hash) list.files[name] = {.bytes = file.at("bytes").get<Bytes>(), .hash = *hash};
+    }
+    const Json tensors = object.value("tensors", Json::object());
+    for (const auto& [name, text] : tensors.items()) {
+      const std::optional<uint64_t> hash = parse_hash(text.get<std::string>());
+      if (hash) list.tensors[name] = *hash;
     }
   } catch (const std::exception&) {
     return {};  // then everything here is somebody else's

@@ -17,8 +17,11 @@ struct ExportedFile {
   uint64_t hash = 0;  // xxh3 of the whole file
 };
 
-// By name; files of the directory for chat templates as "additional_chat_templates/NAME".
-using ExportList = std::map<std::string, ExportedFile>;
+struct ExportList {
+  // By name; files of the directory for chat templates as "additional_chat_templates/NAME".
+  std::map<std::string, ExportedFile> files;
+  std::map<std::string, uint64_t> tensors;  // xxh3 of each tensor's bytes, by name
+};
 
 inline constexpr const char* kExportListName = ".longshore-export.json";
 inline constexpr const char* kTemplatesFolder = "additional_chat_templates";

@@ -131,9 +131,9 @@ class ExportJob {
   }
 
   ExportList list() const {
-    ExportList list;
+    ExportList list{.files = {}, .tensors = tensor_hashes_};
     for (const auto& [name, hash] : file_hashes_) {
-      list[name] = {.bytes = file_bytes(open_for_reading(path_of(name))), .hash = hash};
+      list.files[name] = {.bytes = file_bytes(open_for_reading(path_of(name))), .hash = hash};
     }
     return list;
   }

@@ -187,9 +187,12 @@ void check_files(const ModelSpec& model, const ArchSpec& arch, NameTable::Prefix
         continue;
       }
       if (found->second->shape != parameter.shape) {
-        problems.push_back("tensor '" + parameter.name + "' has shape " +
-                           shape_text(found->second->shape) + ", expected " +
-                           shape_text(parameter.shape));
+        const std::vector<int64_t>& shape = found->second->shape;
+        const bool turned = std::equal(shape.rbegin(), shape.rend(), parameter.shape.begin(),
+                                       parameter.shape.end());
+        problems.push_back("tensor '" + parameter.name + "' has shape " + shape_text(shape) +
+                           ", expected " + shape_text(parameter.shape) +
+                           (turned ? ": transposed" : ""));
       }
       by_name.erase(found);
     }

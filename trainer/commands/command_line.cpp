@@ -50,6 +50,7 @@ struct Parsed {
   RunArguments run;
   std::function<int()> action;
   InitModelOptions init_model;
+  VerifyOptions verify;
   TokenizerTrainOptions tokenizer;
   GenerateOptions generate;
   InspectDataOptions inspect;
@@ -131,6 +132,23 @@ void add_model_commands(CLI::App& app, Parsed& parsed) {
              "number of tokens");
   train->add_option("--to", parsed.tokenizer.output, "the file to write")->capture_default_str();
   train->callback([&] { parsed.action = [&] { return run_tokenizer_train(parsed.tokenizer); }; });
+}
+
+void add_verify_command(CLI::App& app, Parsed& parsed) {
+  VerifyOptions& options = parsed.verify;
+  CLI::App* verify = app.add_subcommand(
+      "verify", "look at a model before training it: tensors, tokenizer, template, numbers");
+  verify->add_option("model", options.model, "a directory, or a hub id in the local cache")
+      ->required();
+  verify->add_option("--against", options.against, "the model that it was made from");
+  verify->add_option("--python", options.python,
+                     "a Python with transformers, to compare the first layers with");
+  add_number(verify, "--layers", options.layers, int64_t{0}, kMostTokens,
+             "run the first so many layers; 0: all");
+  add_number(verify, "--tokens", options.tokens, int64_t{1}, int64_t{1} << 16,
+             "of the longest text that they are run on");
+  verify->add_flag("--json", parsed.json, "as one JSON object");
+  verify->callback([&] { parsed.action = [&] { return run_verify(parsed.verify, parsed.json); }; });
 }
 
 void add_run_commands(CLI::App& app, Parsed& parsed) {
@@ -407,6 +425,7 @@ int parse_and_run(std::vector<std::string> arguments) {
   add_train_command(app, parsed, arguments);
   add_run_commands(app, parsed);
   add_model_commands(app, parsed);
+  add_verify_command(app, parsed);
   add_data_commands(app, parsed);
   add_config_commands(app, parsed);
   add_checkpoint_commands(app, parsed);

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "trainer/run/run_setup.h"
+#include "trainer/verify/verify.h"
 
 namespace longshore {
 
@@ -20,6 +21,9 @@ struct InitModelOptions {
   uint64_t seed = 42;
 };
 int run_init_model(const InitModelOptions& options);
+
+// 5 where anything failed.
+int run_verify(const VerifyOptions& options, bool json);
 
 struct TokenizerTrainOptions {
   std::vector<std::string> files;

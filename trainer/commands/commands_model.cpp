@@ -1,4 +1,4 @@
-// init-model, tokenizer train: models and tokenizers made from nothing, for examples and tests.
+// init-model, tokenizer train: models and tokenizers made from nothing; verify: a model looked at.
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -89,6 +89,17 @@ int run_init_model(const InitModelOptions& options) {
             options.preset.c_str(), static_cast<long long>(spec.parameter_elements()),
             static_cast<long long>(vocabulary));
   return 0;
+}
+
+int run_verify(const VerifyOptions& options, bool json) {
+  const Findings findings = verify_model(options);
+  if (json) {
+    print_raw(to_json(findings, options.model).dump(2, ' ', false, Json::error_handler_t::replace) +
+              "\n");
+  } else {
+    print_out("%s", format_findings(findings, options.model).c_str());
+  }
+  return static_cast<int>(findings.failed() ? ExitCode::kData : ExitCode::kDone);
 }
 
 int run_tokenizer_train(const TokenizerTrainOptions& options) {

@@ -1,0 +1,412 @@
+// `longshore verify`: right models are right, and what is wrong with others is named.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "base/errors.h"
+#include "base/philox.h"
+#include "hf/safetensors_reader.h"
+#include "hf/safetensors_writer.h"
+#include "tests/fakes/test_files.h"
+#include "tests/parity/run_driver.h"
+#include "trainer/commands/command_line.h"
+#include "trainer/verify/base_comparison.h"
+#include "trainer/verify/plain_decoder.h"
+#include "trainer/verify/transformers_check.h"
+#include "trainer/verify/verify.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Values = std::map<std::string, std::vector<float>>;
+using Shapes = std::map<std::string, std::vector<int64_t>>;
+
+// A golden model's directory with other weights.
+class EditedModel {
+ public:
+  explicit EditedModel(const std::string& golden)
+      : directory_(scratch_directory("verify-" + golden)), golden_(golden_directory(golden)) {
+    fs::create_directories(directory_);
+    const auto file = SafetensorsFile::open(golden_ + "/model.safetensors");
+    for (const TensorInfo& tensor : file.tensors()) shapes[tensor.name] = tensor.shape;
+    values = read_tensors(golden_ + "/model.safetensors");
+    fs::copy(golden_ + "/config.json", directory_);
+  }
+  EditedModel(const EditedModel&) = delete;
+  EditedModel& operator=(const EditedModel&) = delete;
+  ~EditedModel() { fs::remove_all(directory_); }
+
+  const std::string& directory() const { return directory_; }
+  void remove(const std::string& name) { values.erase(name), shapes.erase(name); }
+  void write() const {
+    fs::remove(directory_ + "/model.safetensors");
+    std::vector<SafetensorsWriter::Tensor> tensors;
+    for (const auto& [name, shape] : shapes) tensors.push_back({name, TensorDType::kF32, shape});
+    SafetensorsWriter writer(directory_ + "/model.safetensors", tensors, {{"format", "pt"}});
+    for (const auto& [name, shape] : shapes) writer.append(std::as_bytes(std::span(values[name])));
+    writer.finish();
+  }
+  Findings verify(const std::string& against = "") const {
+    write();
+    return verify_model({.model = directory_, .against = against, .tokens = 12});
+  }
+  // What is said of the model beside the one that it was made from.
+  Findings verify_against_golden() const { return verify(golden_); }
+
+  mutable Values values;
+  Shapes shapes;
+
+ private:
+  std::string directory_, golden_;
+};
+
+// "tensor: detail" of every finding with that verdict.
+std::vector<std::string> said(const Findings& findings, Verdict verdict) {
+  std::vector<std::string> texts;
+  for (const Finding& finding : findings.lines()) {
+    if (finding.verdict == verdict) texts.push_back(finding.subject + ": " + finding.detail);
+  }
+  return texts;
+}
+
+std::string joined_lines(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+std::string layer(int number, const std::string& part) {
+  return "model.layers." + std::to_string(number) + "." + part + ".weight";
+}
+
+class VerifyGolden : public testing::TestWithParam<std::string> {};
+
+// Goal: every family's units give the numbers of the second path, packed and alone.
+TEST_P(VerifyGolden, IsRight) {
+  const Findings findings = verify_model({.model = golden_directory(GetParam()), .tokens = 24});
+  EXPECT_EQ(said(findings, Verdict::kFailed), std::vector<std::string>{});
+  EXPECT_EQ(said(findings, Verdict::kWarning), std::vector<std::string>{});
+  EXPECT_GE(findings.count(Verdict::kOk), 6);
+}
+INSTANTIATE_TEST_SUITE_P(Families, VerifyGolden, testing::ValuesIn(golden_names()),
+                         golden_test_name);
+
+TEST(Verify, NamesBothOfTwoTensorsThatWereSwapped) {
+  for (const char* part : {"self_attn.q_proj", "mlp.up_proj", "input_layernorm"}) {
+    EditedModel model("llama");
+    std::swap(model.values[layer(0, part)], model.values[layer(1, part)]);
+    const Findings findings = model.verify_against_golden();
+    EXPECT_EQ(said(findings, Verdict::kFailed),
+              (std::vector<std::string>{
+                  layer(0, part) + ": holds the base's '" + layer(1, part) + "': swapped",
+                  layer(1, part) + ": holds the base's '" + layer(0, part) + "': swapped"}));
+  }
+}
+
+TEST(Verify, NamesATensorThatWasScaled) {
+  for (const double scale : {0.5, 1.05, 2.0, -1.0}) {
+    EditedModel model("llama");
+    const std::string name = layer(1, "mlp.down_proj");
+    for (float& value : model.values[name]) value *= static_cast<float>(scale);
+    char text[32];
+    std::snprintf(text, sizeof text, "%.4g", scale);
+    EXPECT_EQ(said(model.verify_against_golden(), Verdict::kFailed),
+              std::vector<std::string>{name + ": is the base's, scaled by " + text});
+  }
+}
+
+// Goal: a matrix of other sides is found by its shape, a square one beside the base.
+TEST(Verify, NamesATensorThatWasTransposed) {
+  EditedModel square("llama-tied");
+  const std::string name = layer(0, "self_attn.o_proj");
+  const auto side = static_cast<size_t>(square.shapes[name][0]);
+  ASSERT_EQ(square.values[name].size(), side * side);
+  for (size_t row = 0; row < side; ++row) {
+    for (size_t column = 0; column < row; ++column) {
+      std::swap(square.values[name][row * side + column], square.values[name][column * side + row]);
+    }
+  }
+  EXPECT_EQ(said(square.verify_against_golden(), Verdict::kFailed),
+            std::vector<std::string>{name + ": is the base's, transposed"});
+
+  EditedModel oblong("llama");
+  std::reverse(oblong.shapes[layer(1, "mlp.gate_proj")].begin(),
+               oblong.shapes[layer(1, "mlp.gate_proj")].end());
+  const std::vector<std::string> lines = said(oblong.verify(), Verdict::kFailed);
+  ASSERT_EQ(lines.size(), 1u) << joined_lines(lines);
+  EXPECT_TRUE(lines[0].find(layer(1, "mlp.gate_proj") +
+                            "' has shape [16, 40], expected [40, 16]: transposed") !=
+              std::string::npos)
+      << lines[0];
+}
+
+TEST(Verify, NamesEveryTensorThatIsMissing) {
+  EditedModel model("llama");
+  model.remove(layer(0, "self_attn.k_proj"));
+  model.remove("model.norm.weight");
+  const std::vector<std::string> lines = said(model.verify(), Verdict::kFailed);
+  ASSERT_EQ(lines.size(), 2u) << joined_lines(lines);
+  EXPECT_TRUE(joined_lines(lines).find("'" + layer(0, "self_attn.k_proj") + "' is missing") !=
+              std::string::npos);
+  EXPECT_TRUE(joined_lines(lines).find("'model.norm.weight' is missing") != std::string::npos);
+}
+
+// Goal: without a model to compare with, values that cannot be right are named.
+TEST(Verify, NamesValuesThatAreNotFiniteOrWereNeverFilled) {
+  EditedModel model("llama");
+  model.values[layer(1, "mlp.up_proj")][77] = std::numeric_limits<float>::quiet_NaN();
+  std::ranges::fill(model.values[layer(0, "self_attn.v_proj")], 0.0F);
+  const Findings findings = model.verify();
+  const std::vector<std::string> failed = said(findings, Verdict::kFailed);
+  ASSERT_FALSE(failed.empty());
+  EXPECT_EQ(failed[0], layer(1, "mlp.up_proj") +
+                           ": 1 of 640 values are NaN or infinite, the first is element 77");
+  EXPECT_EQ(said(findings, Verdict::kWarning),
+            std::vector<std::string>{layer(0, "self_attn.v_proj") +
+                                     ": every value is 0: was it ever filled?"});
+}
+
+TEST(Verify, NamesAMatrixThatIsFarLargerThanInOtherLayers) {
+  EditedModel model("olmo3");  // has four layers
+  for (float& value : model.values[layer(2, "mlp.up_proj")]) value *= 20.0F;
+  const std::vector<std::string> lines = said(model.verify(), Verdict::kWarning);
+  ASSERT_EQ(lines.size(), 1u) << joined_lines(lines);
+  EXPECT_TRUE(lines[0].starts_with(layer(2, "mlp.up_proj") + ": its values are 2")) << lines[0];
+}
+
+// Goal: what fine-tuning does to a model is not taken for a fault: every value moved a little, or
+// all of a tensor decayed a little.
+TEST(Verify, FindsNothingWrongWithAModelThatWasTrained) {
+  EditedModel model("llama-tied");
+  uint32_t at = 0;
+  for (auto& [name, values] : model.values) {
+    for (float& value : values) {
+      const double drawn = static_cast<double>(philox4x32({at++, 0, 0, 0}, {})[0]) / 4294967296.0;
+      value = static_cast<float>(value * 0.985 * (1.0 + 0.3 * (drawn - 0.5)));
+    }
+  }
+  const Findings findings = model.verify_against_golden();
+  EXPECT_EQ(said(findings, Verdict::kFailed), std::vector<std::string>{});
+  EXPECT_EQ(said(findings, Verdict::kWarning), std::vector<std::string>{});
+}
+
+// Goal: an export tells by itself which of its tensors were changed, without another model.
+TEST(Verify, NamesWhatChangedInAnExport) {
+  const RunDriver run("verify-export");
+  ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("llama"),
+                             {"--train.steps=1", "--checkpoint.export=end"})),
+            0);
+  const std::string directory = run.directory() + "/hf";
+  const auto verify = [&] { return verify_model({.model = directory, .tokens = 8}); };
+  const Findings right = verify();
+  EXPECT_EQ(said(right, Verdict::kFailed), std::vector<std::string>{});
+  const auto lines = right.lines();
+  EXPECT_TRUE(
+      std::ranges::any_of(lines, [](const Finding& line) { return line.check == "export"; }));
+
+  EditedModel model("llama");
+  model.values = read_tensors(directory + "/model.safetensors");
+  std::swap(model.values[layer(0, "mlp.up_proj")], model.values[layer(1, "mlp.up_proj")]);
+  model.values["model.norm.weight"][0] *= 3.0F;
+  model.write();
+  fs::copy(model.directory() + "/model.safetensors", directory,
+           fs::copy_options::overwrite_existing);
+  EXPECT_EQ(
+      said(verify(), Verdict::kFailed),
+      (std::vector<std::string>{layer(0, "mlp.up_proj") + ": holds what the export wrote as '" +
+                                    layer(1, "mlp.up_proj") + "': swapped",
+                                layer(1, "mlp.up_proj") + ": holds what the export wrote as '" +
+                                    layer(0, "mlp.up_proj") + "': swapped",
+                                "model.norm.weight: is not what the export wrote: changed since"}));
+}
+
+// Goal: a tensor that was made anew is told from one that is wrong.
+TEST(Verify, WarnsOfATensorThatIsNotTheBaseS) {
+  EditedModel model("llama");
+  uint32_t at = 0;
+  for (float& value : model.values["lm_head.weight"]) {
+    value = static_cast<float>(philox4x32({at++, 1, 0, 0}, {})[0]) / 4294967296.0F - 0.5F;
+  }
+  const Findings findings = model.verify_against_golden();
+  EXPECT_EQ(said(findings, Verdict::kFailed), std::vector<std::string>{});
+  const std::vector<std::string> lines = said(findings, Verdict::kWarning);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(lines[0].starts_with("lm_head.weight: differs from the base's by")) << lines[0];
+}
+
+TEST(Verify, ClosenessFitsTheBestScale) {
+  const std::vector<float> base = {1.0F, -2.0F, 3.0F, 0.5F}, twice = {2.0F, -4.0F, 6.0F, 1.0F};
+  const Closeness found = closeness(twice, base);
+  EXPECT_DOUBLE_EQ(found.scale, 2.0);
+  EXPECT_NEAR(found.distance, 1.0, 1e-12);
+  EXPECT_NEAR(found.residual, 0.0, 1e-7);
+  EXPECT_EQ(closeness(base, base).distance, 0.0);
+}
+
+// The inputs and the output of one block of the second path, for a config that a test may bend.
+double change_of_block(const std::string& golden, const std::function<void(ArchSpec&)>& bend) {
+  RunConfig config;
+  config.model.path = golden_directory(golden);
+  const ModelSource source(config);
+  ArchSpec bent = source.arch();
+  bend(bent);
+  const PlainDecoder::Weights weights = [&](const std::string& name) {
+    for (const UnitSpec& unit : source.spec().units) {
+      for (const ParamSpec& parameter : unit.parameters) {
+        if (parameter.name != name) continue;
+        at::Tensor values = at::empty(parameter.shape, at::kFloat);
+        source.read_initial(
+            name, 0, {values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel())});
+        return values;
+      }
+    }
+    throw CheckFailure("no parameter " + name);
+  };
+  at::manual_seed(3);
+  const at::Tensor x = at::randn({24, source.arch().hidden}, at::kDouble);
+  const at::Tensor right = PlainDecoder(source.arch(), source.spec()).block(0, x, weights);
+  const at::Tensor wrong = PlainDecoder(bent, source.spec()).block(0, x, weights);
+  return excess(wrong, right, x, kSameInputs);
+}
+
+// Goal: the tolerance tells a wrong switch from rounding, which is below a tenth of it.
+TEST(Verify, AWrongSwitchIsFarBeyondTheTolerance) {
+  struct Case {
+    const char* golden;
+    std::function<void(ArchSpec&)> bend;
+  };
+  const std::vector<Case> cases = {
+      {"llama", [](ArchSpec& arch) { arch.rope.theta *= 1.01; }},
+      {"llama", [](ArchSpec& arch) { arch.norm_eps *= 10.0; }},
+      {"llama", [](ArchSpec& arch) { arch.layers[0].attention_scale *= 1.001; }},
+      {"llama", [](ArchSpec& arch) { arch.rope.pairs = true; }},
+      {"mistral", [](ArchSpec& arch) { arch.layers[0].window += 1; }},
+      {"gpt2", [](ArchSpec& arch) { arch.activation = Activation::kGeluErf; }},
+      {"gemma2", [](ArchSpec& arch) { arch.score_cap *= 1.01; }},
+      {"gemma2", [](ArchSpec& arch) { arch.norm = NormKind::kRms; }},
+      {"granite", [](ArchSpec& arch) { arch.residual_scale *= 1.001; }},
+      {"hunyuan_v1_dense", [](ArchSpec& arch) { arch.qk_norm_after_rope = false; }},
+      {"ministral3", [](ArchSpec& arch) { arch.query_growth_beta *= 1.1; }},
+      {"phi3-long", [](ArchSpec& arch) { arch.rope.long_factors[0] *= 1.01; }},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    EXPECT_GT(change_of_block(cases[i].golden, cases[i].bend), 2.0) << cases[i].golden << " " << i;
+    EXPECT_EQ(change_of_block(cases[i].golden, [](ArchSpec&) {}), 0.0);
+  }
+}
+
+// A stand-in for Python that does what `script` says; its sixth argument is the file to write.
+std::string stand_in(const std::string& directory, const std::string& script) {
+  fs::create_directories(directory);
+  const std::string path = directory + "/python";
+  std::ofstream(path) << "#!/bin/sh\n" << script << "\n";
+  fs::permissions(path, fs::perms::owner_all);
+  return path;
+}
+
+// Goal: numbers of transformers that differ are a failure of the layer where they begin to differ,
+// and a Python that cannot answer is one with what it said.
+TEST(Verify, JudgesWhatTransformersSays) {
+  RunConfig config;
+  config.model.path = golden_directory("qwen3");
+  const ModelSource source(config);
+  const Texts texts = {{5, 6, 7, 8, 9}, {4}};
+  Findings numbers;
+  const PlainStates states = check_numbers(source, texts, 2, numbers);
+  const std::string directory = scratch_directory("verify-python");
+  const auto ask = [&](double factor) {
+    const std::string python = stand_in(directory, "cp " + directory + "/states \"$6\"");
+    std::vector<SafetensorsWriter::Tensor> tensors;
+    std::vector<at::Tensor> contents;
+    for (size_t text = 0; text < texts.size(); ++text) {
+      const std::string prefix = std::to_string(text) + ".";
+      for (size_t step = 0; step < states.hidden[text].size(); ++step) {
+        const at::Tensor& state = states.hidden[text][step];
+        tensors.push_back({prefix + std::to_string(step), TensorDType::kF32, state.sizes().vec()});
+        contents.push_back(step == 2 ? state * factor : state);
+      }
+      tensors.push_back({prefix + "logits", TensorDType::kF32, {source.arch().vocabulary}});
+      contents.push_back(states.last_logits[text].to(at::kFloat));
+    }
+    fs::remove(directory + "/states");
+    SafetensorsWriter writer(directory + "/states", tensors, {});
+    for (const at::Tensor& content : contents) {
+      writer.append(std::as_bytes(
+          std::span(content.const_data_ptr<float>(), static_cast<size_t>(content.numel()))));
+    }
+    writer.finish();
+    Findings findings;
+    check_transformers(python, config.model.path, texts, states, findings);
+    return findings;
+  };
+  EXPECT_EQ(said(ask(1.0), Verdict::kFailed), std::vector<std::string>{});
+  const std::vector<std::string> lines = said(ask(1.01), Verdict::kFailed);
+  ASSERT_EQ(lines.size(), 1u) << joined_lines(lines);
+  EXPECT_TRUE(lines[0].starts_with("block.1: other numbers")) << lines[0];
+
+  const std::string broken =
+      stand_in(directory, "echo Traceback >&2; echo 'No module' >&2; exit 3");
+  Findings findings;
+  check_transformers(broken, config.model.path, texts, states, findings);
+  EXPECT_EQ(said(findings, Verdict::kFailed),
+            std::vector<std::string>{broken + ": could not be asked (exit code 3): No module"});
+  fs::remove_all(directory);
+}
+
+// Goal: a tokenizer whose ids the embedding has no rows for is found before a run meets one.
+TEST(Verify, NamesATokenizerThatDoesNotBelongToTheModel) {
+  EditedModel model("llama");
+  const std::string published = test_data() + "/text/published/qwen3";
+  for (const auto& entry : fs::directory_iterator(published)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("tokenizer") || name.ends_with(".jinja")) {
+      fs::copy(entry.path(), model.directory());
+    }
+  }
+  const std::vector<std::string> lines = said(model.verify(), Verdict::kFailed);
+  ASSERT_EQ(lines.size(), 1u) << joined_lines(lines);
+  EXPECT_TRUE(lines[0].starts_with("ids: the greatest is ")) << lines[0];
+}
+
+struct Printed {
+  int exit_code;
+  std::string out;
+};
+
+Printed run_verify_command(const Arguments& arguments) {
+  testing::internal::CaptureStdout();
+  const int exit_code = run_command_line(joined({"verify"}, arguments));
+  std::fflush(stdout);
+  return {exit_code, testing::internal::GetCapturedStdout()};
+}
+
+// Goal: the exit code and the JSON say what the table says.
+TEST(Verify, CommandEndsWithFiveWhereSomethingFailed) {
+  const std::string right = golden_directory("gpt2");
+  const Printed good = run_verify_command({right, "--against", right, "--tokens", "8", "--json"});
+  EXPECT_EQ(good.exit_code, 0) << good.out;
+  const Json report = Json::parse(good.out);
+  EXPECT_TRUE(report.at("ok").get<bool>());
+  EXPECT_EQ(report.at("failed"), 0);
+  EXPECT_EQ(report.at("model"), right);
+
+  EditedModel model("gpt2");
+  model.values["transformer.h.0.ln_1.weight"][3] = std::numeric_limits<float>::infinity();
+  model.write();
+  const Printed bad = run_verify_command({model.directory(), "--tokens", "8"});
+  EXPECT_EQ(bad.exit_code, static_cast<int>(ExitCode::kData));
+  EXPECT_NE(bad.out.find("FAILED   tensors"), std::string::npos) << bad.out;
+  EXPECT_NE(bad.out.find("transformer.h.0.ln_1.weight"), std::string::npos) << bad.out;
+
+  const Printed none = run_verify_command({"/nowhere/at/all"});
+  EXPECT_EQ(none.exit_code, static_cast<int>(ExitCode::kData));
+}
+
+}  // namespace
+}  // namespace longshore

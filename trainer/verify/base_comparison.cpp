@@ -1,0 +1,181 @@
+#include "trainer/verify/base_comparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kRuns = 64;       // of values that lie side by side, spread over the tensor
+constexpr int64_t kRunValues = 64;  // in each
+constexpr double kUnrelated = 0.5;  // two unrelated tensors are sqrt(2) apart
+// Another tensor of the base, or the same one scaled or turned, explains the values where it is so
+// many times nearer than the same tensor of the base.
+constexpr double kMuchNearer = 4.0;
+constexpr double kLeastScale = 0.02;  // a change of scale below that may be weight decay
+
+struct Sampled {
+  const ParamSpec* parameter = nullptr;
+  std::vector<float> values, base;
+};
+
+// Where the sample lies: begin and length of each run of values.
+std::vector<std::pair<int64_t, int64_t>> sample_runs(int64_t elements) {
+  if (elements <= kRuns * kRunValues) return {{0, elements}};
+  std::vector<std::pair<int64_t, int64_t>> runs;
+  for (int64_t i = 0; i < kRuns; ++i) {
+    runs.emplace_back((elements - kRunValues) / (kRuns - 1) * i, kRunValues);
+  }
+  return runs;
+}
+
+std::vector<float> sample(const ModelSource& source, const ParamSpec& parameter) {
+  std::vector<float> values;
+  for (const auto& [begin, count] : sample_runs(parameter.elements())) {
+    values.resize(values.size() + static_cast<size_t>(count));
+    source.read_initial(parameter.name, begin, std::span(values).last(static_cast<size_t>(count)));
+  }
+  return values;
+}
+
+// The sampled places of a square matrix, read from the other side of its diagonal.
+std::vector<float> sample_transposed(const ModelSource& source, const ParamSpec& parameter) {
+  const int64_t columns = parameter.shape[1];
+  std::vector<float> values;
+  for (const auto& [begin, count] : sample_runs(parameter.elements())) {
+    for (int64_t at = begin; at < begin + count; ++at) {
+      float value = 0.0F;
+      source.read_initial(parameter.name, at % columns * columns + at / columns, {&value, 1});
+      values.push_back(value);
+    }
+  }
+  return values;
+}
+
+std::map<std::string, const ParamSpec*> parameters_of(const ModelSpec& spec) {
+  std::map<std::string, const ParamSpec*> parameters;
+  for (const UnitSpec& unit : spec.units) {
+    for (const ParamSpec& parameter : unit.parameters) parameters[parameter.name] = &parameter;
+  }
+  return parameters;
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g %%", 100.0 * share);
+  return text;
+}
+
+class BaseComparison {
+ public:
+  BaseComparison(const ModelSource& source, const ModelSource& base, Findings& findings)
+      : source_(source), base_(base), findings_(findings) {}
+
+  void run() {
+    const auto others = parameters_of(base_.spec());
+    for (const UnitSpec& unit : source_.spec().units) {
+      for (const ParamSpec& parameter : unit.parameters) add(parameter, others);
+    }
+    for (const auto& [shape, tensors] : by_shape_) {
+      for (const Sampled& tensor : tensors) judge(tensor, tensors);
+    }
+    findings_.add(Verdict::kOk, "base", std::to_string(compared_) + " tensors",
+                  std::to_string(compared_ - unlike_) + " as near to " + base_.directory().path() +
+                      " as fine-tuning leaves them, the furthest by " + percent(furthest_));
+  }
+
+ private:
+  void add(const ParamSpec& parameter, const std::map<std::string, const ParamSpec*>& others) {
+    const auto other = others.find(parameter.name);
+    if (other == others.end()) {
+      findings_.add(Verdict::kWarning, "base", parameter.name, "the base has no such tensor");
+      return;
+    }
+    if (other->second->shape != parameter.shape) {
+      findings_.add(Verdict::kWarning, "base", parameter.name, "has another shape in the base");
+      return;
+    }
+    by_shape_[parameter.shape].push_back(
+        {&parameter, sample(source_, parameter), sample(base_, parameter)});
+    ++compared_;
+  }
+
+  void judge(const Sampled& tensor, const std::vector<Sampled>& same_shape) {
+    const Closeness own = closeness(tensor.values, tensor.base);
+    const std::optional<std::string> problem = explain(tensor, own, same_shape);
+    if (!problem.has_value() && own.distance <= kUnrelated) {
+      furthest_ = std::max(furthest_, own.distance);
+      return;
+    }
+    ++unlike_;
+    findings_.add(problem ? Verdict::kFailed : Verdict::kWarning, "base", tensor.parameter->name,
+                  problem.value_or("differs from the base's by " + percent(own.distance) +
+                                   " of its size: made anew, or another model's"));
+  }
+
+  // What its values are, if not the base's, a little moved.
+  std::optional<std::string> explain(const Sampled& tensor, const Closeness& own,
+                                     const std::vector<Sampled>& same_shape) const {
+    double nearest = own.distance;
+    const Sampled* holder = nullptr;
+    for (const Sampled& other : same_shape) {
+      if (&other == &tensor) continue;
+      const double distance = closeness(tensor.values, other.base).distance;
+      if (distance < nearest) nearest = distance, holder = &other;
+    }
+    if (holder != nullptr && nearest * kMuchNearer <= own.distance) {
+      return "holds the base's '" + holder->parameter->name + "': swapped";
+    }
+    if (std::abs(own.scale - 1.0) > kLeastScale &&
+        own.residual * kMuchNearer <= std::abs(own.scale - 1.0)) {
+      char text[32];
+      std::snprintf(text, sizeof text, "%.4g", own.scale);
+      return "is the base's, scaled by " + std::string(text);
+    }
+    const std::vector<int64_t>& shape = tensor.parameter->shape;
+    if (shape.size() == 2 && shape[0] == shape[1] && shape[0] > 1 && own.distance > kUnrelated) {
+      const std::vector<float> turned = sample_transposed(base_, *tensor.parameter);
+      if (closeness(tensor.values, turned).distance * kMuchNearer <= own.distance) {
+        return "is the base's, transposed";
+      }
+    }
+    return std::nullopt;
+  }
+
+  const ModelSource& source_;
+  const ModelSource& base_;
+  Findings& findings_;
+  std::map<std::vector<int64_t>, std::vector<Sampled>> by_shape_;
+  int64_t compared_ = 0, unlike_ = 0;
+  double furthest_ = 0.0;
+};
+
+}  // namespace
+
+Closeness closeness(std::span<const float> a, std::span<const float> b) {
+  double aa = 0.0, ab = 0.0, bb = 0.0, apart = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double x = a[i], y = b[i];
+    aa += x * x;
+    ab += x * y;
+    bb += y * y;
+    apart += (x - y) * (x - y);
+  }
+  Closeness result;
+  if (apart == 0.0) return result;
+  result.distance = bb > 0.0 ? std::sqrt(apart / bb) : HUGE_VAL;
+  result.scale = bb > 0.0 ? ab / bb : 1.0;
+  // |a - s b|^2 = aa - s ab for that s.
+  result.residual = aa > 0.0 ? std::sqrt(std::max(0.0, aa - result.scale * ab) / aa) : 1.0;
+  return result;
+}
+
+void compare_with_base(const ModelSource& source, const ModelSource& base, Findings& findings) {
+  BaseComparison(source, base, findings).run();
+}
+
+}  // namespace longshore

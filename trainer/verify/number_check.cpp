@@ -1,0 +1,248 @@
+#include "trainer/verify/number_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+
+#include "base/errors.h"
+#include "trainer/verify/plain_decoder.h"
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kSliceElements = int64_t{1} << 24;  // of the head, at one time: 64 MiB
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g", value);
+  return text;
+}
+
+at::Tensor read_rows(const ModelSource& source, const ParamSpec& parameter, int64_t row,
+                     int64_t rows) {
+  const int64_t width = parameter.elements() / parameter.shape[0];
+  at::Tensor values = at::empty({rows, width}, at::kFloat);
+  source.read_initial(parameter.name, row * width,
+                      {values.mutable_data_ptr<float>(), static_cast<size_t>(rows * width)});
+  return values;
+}
+
+at::Tensor read_whole(const ModelSource& source, const ParamSpec& parameter) {
+  return read_rows(source, parameter, 0, parameter.shape[0]).view(parameter.shape);
+}
+
+// |x| of every row, fp64 [T].
+at::Tensor row_norms(const at::Tensor& x) {
+  return at::linalg_vector_norm(x.to(at::kDouble), 2, {-1});
+}
+
+// Several texts as one micro-batch, or one alone.
+MicroBatch batch_of(const Texts& texts, const std::map<int64_t, int64_t>& rows) {
+  std::vector<int64_t> tokens, positions;
+  MicroBatch batch;
+  batch.document_starts.push_back(0);
+  for (const std::vector<int64_t>& text : texts) {
+    for (size_t i = 0; i < text.size(); ++i) {
+      tokens.push_back(rows.at(text[i]));
+      positions.push_back(static_cast<int64_t>(i));
+    }
+    batch.document_starts.push_back(static_cast<int64_t>(tokens.size()));
+  }
+  batch.tokens = at::tensor(tokens, at::kLong);
+  batch.positions = at::tensor(positions, at::kLong);
+  batch.targets = at::full({batch.tokens.size(0)}, -100, at::kLong);
+  return batch;
+}
+
+// One look after the other, over the same texts.
+class NumberCheck {
+ public:
+  NumberCheck(const ModelSource& source, const Texts& texts, Findings& findings)
+      : source_(source), texts_(texts), findings_(findings), plain_(source.arch(), source.spec()) {
+    for (const std::vector<int64_t>& text : texts) {
+      for (const int64_t token : text) rows_.emplace(token, 0);
+    }
+    int64_t row = 0;
+    for (auto& [token, place] : rows_) place = row++;
+    packed_ = batch_of(texts, rows_);
+    for (const std::vector<int64_t>& text : texts) alone_.push_back(batch_of({text}, rows_));
+    states_.hidden.resize(texts.size());
+  }
+
+  PlainStates run(int64_t layers) {
+    const at::NoGradGuard no_grad;
+    embedding();
+    for (int64_t layer = 0; layer < layers; ++layer) block(layer);
+    findings_.add(packed_excess_ <= 1.0 ? Verdict::kOk : Verdict::kFailed, "packing",
+                  std::to_string(texts_.size()) + " texts",
+                  packed_excess_ <= 1.0 ? "packed into one micro-batch they give what each gives "
+                                          "alone, within " +
+                                              number(packed_excess_) + " of the tolerance"
+                                        : "packed into one micro-batch they give other numbers "
+                                          "than alone: " +
+                                              number(packed_excess_) + " times the tolerance");
+    head();
+    return std::move(states_);
+  }
+
+ private:
+  using Parameters = std::map<std::string, at::Tensor>;
+
+  const UnitSpec& unit(int64_t index) const {
+    return source_.spec().units.at(static_cast<size_t>(index));
+  }
+
+  PlainDecoder::Weights weights_in(const Parameters& parameters) const {
+    return [&parameters](const std::string& name) { return parameters.at(name); };
+  }
+
+  Parameters read(const UnitSpec& unit) const {
+    Parameters parameters;
+    for (const ParamSpec& parameter : unit.parameters) {
+      parameters[parameter.name] = read_whole(source_, parameter);
+    }
+    return parameters;
+  }
+
+  static std::vector<at::Tensor> in_order(const UnitSpec& unit, const Parameters& parameters) {
+    std::vector<at::Tensor> list;
+    for (const ParamSpec& parameter : unit.parameters) {
+      list.push_back(parameters.at(parameter.name));
+    }
+    return list;
+  }
+
+  // The rows of the tokens that are used stand for the whole table.
+  void embedding() {
+    const UnitSpec& spec = unit(0);
+    Parameters parameters;
+    for (size_t i = 0; i < spec.parameters.size(); ++i) {
+      const ParamSpec& parameter = spec.parameters[i];
+      if (i > 0) {
+        parameters[parameter.name] = read_whole(source_, parameter);
+        continue;
+      }
+      std::vector<at::Tensor> rows;
+      for (const auto& [token, place] : rows_) {
+        rows.push_back(read_rows(source_, parameter, token, 1));
+      }
+      parameters[parameter.name] = at::cat(rows);
+    }
+    const at::Tensor table = parameters.at(spec.parameters[0].name);
+    std::vector<at::Tensor> wanted;
+    for (const MicroBatch& batch : alone_) {
+      wanted.push_back(plain_.embed(table.index_select(0, batch.tokens), weights_in(parameters)));
+    }
+    judge(spec, in_order(spec, parameters), {}, wanted);
+  }
+
+  void block(int64_t layer) {
+    const UnitSpec& spec = unit(1 + layer);
+    const Parameters parameters = read(spec);
+    std::vector<at::Tensor> in, wanted;
+    for (const std::vector<at::Tensor>& of_text : states_.hidden) {
+      in.push_back(of_text.back());
+      wanted.push_back(plain_.block(layer, in.back().to(at::kDouble), weights_in(parameters)));
+    }
+    judge(spec, in_order(spec, parameters), in, wanted);
+  }
+
+  // Runs a unit over all texts at once and over each, and goes on from the plain decoder's numbers.
+  void judge(const UnitSpec& spec, const std::vector<at::Tensor>& parameters,
+             const std::vector<at::Tensor>& in, const std::vector<at::Tensor>& wanted) {
+    const Unit& code = source_.model().unit(spec.id);
+    const Carry all = in.empty() ? Carry{} : Carry{at::cat(in)};
+    const at::Tensor packed = code.forward(parameters, all, packed_).at(0);
+    double worst = 0.0;
+    for (size_t text = 0; text < texts_.size(); ++text) {
+      const Carry own = in.empty() ? Carry{} : Carry{in[text]};
+      const at::Tensor alone = code.forward(parameters, own, alone_[text]).at(0);
+      const int64_t begin = packed_.document_starts[text];
+      const at::Tensor part = packed.narrow(0, begin, alone.size(0));
+      const at::Tensor before = in.empty() ? at::zeros_like(alone) : in[text];
+      worst = worse(worst, excess(alone, wanted[text], before, kSameInputs));
+      packed_excess_ = worse(packed_excess_, excess(part, alone, before, kSameInputs));
+      states_.hidden[text].push_back(wanted[text].to(at::kFloat));
+    }
+    const bool good = worst <= 1.0;  // false for NaN
+    findings_.add(
+        good ? Verdict::kOk : Verdict::kFailed, "layers", spec.name,
+        good ? "fp32 units and plain fp64 agree, within " + number(worst) + " of the tolerance"
+             : "fp32 units and plain fp64 disagree: " + number(worst) + " times the tolerance");
+  }
+
+  // The head in slices of the vocabulary, over the last position of each text.
+  void head() {
+    const UnitSpec& spec = unit(static_cast<int64_t>(source_.spec().units.size()) - 1);
+    const bool tied = !spec.borrowed.empty();
+    const ParamSpec& matrix =
+        tied ? source_.spec().parameter(spec.borrowed[0]) : spec.parameters.back();
+    Parameters parameters;
+    for (const ParamSpec& parameter : spec.parameters) {
+      if (&parameter == &matrix) continue;
+      parameters[parameter.name] = read_whole(source_, parameter);
+    }
+    std::vector<at::Tensor> list;
+    for (const ParamSpec& parameter : spec.parameters) {
+      if (&parameter != &matrix) list.push_back(parameters.at(parameter.name));
+    }
+    list.emplace_back();
+    std::vector<at::Tensor> last, normed;
+    for (const std::vector<at::Tensor>& of_text : states_.hidden) {
+      last.push_back(of_text.back().narrow(0, of_text.back().size(0) - 1, 1));
+      normed.push_back(plain_.final_norm(last.back().to(at::kDouble), weights_in(parameters)));
+    }
+    const at::Tensor in = at::cat(last), plain_in = at::cat(normed);
+    const at::Tensor positions = at::arange(in.size(0));
+    std::vector<at::Tensor> found, wanted;
+    const int64_t vocabulary = matrix.shape[0];
+    const int64_t slice = std::max<int64_t>(1, kSliceElements / matrix.shape[1]);
+    for (int64_t row = 0; row < vocabulary; row += slice) {
+      list.back() = read_rows(source_, matrix, row, std::min(slice, vocabulary - row));
+      found.push_back(source_.model().loss_unit().logits(list, {in}, {}, positions));
+      wanted.push_back(plain_.logits(plain_in, list.back()));
+    }
+    const at::Tensor all = at::cat(wanted, 1);
+    const double worst = excess(at::cat(found, 1), all, at::zeros_like(all), kSameInputs);
+    findings_.add(worst <= 1.0 ? Verdict::kOk : Verdict::kFailed, "layers", spec.name,
+                  worst <= 1.0 ? "logits agree, within " + number(worst) + " of the tolerance"
+                               : "logits disagree: " + number(worst) + " times the tolerance");
+    for (int64_t text = 0; text < all.size(0); ++text) {
+      states_.last_logits.push_back(all.select(0, text));
+    }
+  }
+
+  const ModelSource& source_;
+  const Texts& texts_;
+  Findings& findings_;
+  PlainDecoder plain_;
+  std::map<int64_t, int64_t> rows_;  // token -> its row in the cut embedding
+  MicroBatch packed_;
+  std::vector<MicroBatch> alone_;
+  PlainStates states_;
+  double packed_excess_ = 0.0;
+};
+
+}  // namespace
+
+double worse(double a, double b) {
+  return std::isnan(a) || b < a ? a : b;
+}
+
+double excess(const at::Tensor& found, const at::Tensor& wanted, const at::Tensor& before,
+              Tolerance tolerance) {
+  if (found.sizes() != wanted.sizes()) return HUGE_VAL;
+  const at::Tensor target = wanted.to(at::kDouble);
+  const at::Tensor apart = row_norms(found.to(at::kDouble) - target);
+  const at::Tensor allowed = tolerance.of_change * row_norms(target - before.to(at::kDouble)) +
+                             tolerance.of_size * row_norms(target) + 1e-30;
+  return (apart / allowed).max().item<double>();
+}
+
+PlainStates check_numbers(const ModelSource& source, const Texts& texts, int64_t layers,
+                          Findings& findings) {
+  return NumberCheck(source, texts, findings).run(layers);
+}
+
+}  // namespace longshore

@@ -1,0 +1,272 @@
+#include "trainer/verify/plain_decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+double yarn_dimension(const RopeSpec& rope, int64_t dim, double turns) {
+  const auto positions = static_cast<double>(rope.original_max_positions);
+  return static_cast<double>(dim) * std::log(positions / (turns * 2.0 * std::numbers::pi)) /
+         (2.0 * std::log(rope.theta));
+}
+
+double yarn_frequency(const RopeSpec& rope, int64_t dim, int64_t pair, double frequency) {
+  double low = yarn_dimension(rope, dim, rope.beta_fast);
+  double high = yarn_dimension(rope, dim, rope.beta_slow);
+  if (rope.whole_dimensions) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(dim - 1));
+  if (low == high) high += 0.001;
+  const double ramp = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+  return frequency / rope.factor * ramp + frequency * (1.0 - ramp);
+}
+
+double llama3_frequency(const RopeSpec& rope, double frequency) {
+  const auto original = static_cast<double>(rope.original_max_positions);
+  const double wavelength = 2.0 * std::numbers::pi / frequency;
+  if (wavelength > original / rope.low_freq_factor) return frequency / rope.factor;
+  if (wavelength < original / rope.high_freq_factor) return frequency;
+  const double smooth = (original / wavelength - rope.low_freq_factor) /
+                        (rope.high_freq_factor - rope.low_freq_factor);
+  return (1.0 - smooth) * frequency / rope.factor + smooth * frequency;
+}
+
+at::Tensor activated(const at::Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x * at::sigmoid(x);
+    case Activation::kGeluTanh:
+      return 0.5 * x *
+             (1.0 + at::tanh(std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case Activation::kGeluErf:
+      return 0.5 * x * (1.0 + at::erf(x / std::numbers::sqrt2));
+    case Activation::kRelu:
+      return at::clamp_min(x, 0.0);
+  }
+  throw CheckFailure("an activation without a formula");
+}
+
+// True where the query of a row may not see the key of a column.
+at::Tensor hidden_keys(int64_t positions, int64_t window) {
+  const at::Tensor row = at::arange(positions).unsqueeze(1), column = at::arange(positions);
+  at::Tensor hidden = column > row;
+  if (window > 0) hidden = hidden.logical_or(column <= row - window);
+  return hidden;
+}
+
+}  // namespace
+
+std::vector<double> plain_frequencies(const RopeSpec& rope, int64_t head_dim, int64_t positions) {
+  const int64_t dim = rope.rotary_dim(head_dim);
+  std::vector<double> frequencies;
+  for (int64_t pair = 0; pair < dim / 2; ++pair) {
+    const double exponent = static_cast<double>(2 * pair) / static_cast<double>(dim);
+    const double frequency = std::pow(rope.theta, -exponent);
+    switch (rope.scaling) {
+      case RopeSpec::Scaling::kNone:
+        frequencies.push_back(frequency);
+        break;
+      case RopeSpec::Scaling::kLinear:
+        frequencies.push_back(frequency / rope.factor);
+        break;
+      case RopeSpec::Scaling::kLlama3:
+        frequencies.push_back(llama3_frequency(rope, frequency));
+        break;
+      case RopeSpec::Scaling::kYarn:
+        frequencies.push_back(yarn_frequency(rope, dim, pair, frequency));
+        break;
+      case RopeSpec::Scaling::kLong: {
+        const bool is_long = positions > rope.original_max_positions;
+        const auto& factors = is_long ? rope.long_factors : rope.short_factors;
+        frequencies.push_back(frequency / factors.at(static_cast<size_t>(pair)));
+        break;
+      }
+    }
+  }
+  return frequencies;
+}
+
+class PlainDecoder::Layer {
+ public:
+  Layer(const PlainDecoder& decoder, int64_t number, const Weights& weights)
+      : decoder_(decoder), number_(number), weights_(weights) {
+    for (const ModuleParameter& parameter :
+         block_parameters(decoder.arch_, decoder.prefix_, number)) {
+      names_[{parameter.module, parameter.bias}] = parameter.spec.name;
+    }
+  }
+
+  const LayerSpec& spec() const { return decoder_.arch_.layers.at(static_cast<size_t>(number_)); }
+
+  // fp64; undefined where the layer has no such part.
+  at::Tensor get(Module module, bool bias = false) const {
+    const auto name = names_.find({module, bias});
+    return name == names_.end() ? at::Tensor() : weights_(name->second).to(at::kDouble);
+  }
+
+  at::Tensor linear(Module module, const at::Tensor& x) const {
+    const at::Tensor weight = get(module), bias = get(module, true);
+    const at::Tensor y =
+        at::matmul(x, decoder_.arch_.transposed_weights ? weight : weight.transpose(0, 1));
+    return bias.defined() ? y + bias : y;
+  }
+
+  // x itself where the layer has no such norm.
+  at::Tensor norm(Module module, const at::Tensor& x) const {
+    const at::Tensor weight = get(module);
+    return weight.defined() ? decoder_.norm(x, weight, get(module, true)) : x;
+  }
+
+ private:
+  const PlainDecoder& decoder_;
+  int64_t number_;
+  const Weights& weights_;
+  std::map<std::pair<Module, bool>, std::string> names_;
+};
+
+PlainDecoder::PlainDecoder(const ArchSpec& arch, const ModelSpec& spec) : arch_(arch) {
+  const std::string& first = spec.units.at(0).parameters.at(0).name;
+  for (const NameTable::Prefix& prefix : name_table(arch.family).prefixes) {
+    prefix_ = prefix;
+    if (embedding_parameters(arch, prefix).at(0).spec.name == first) return;
+  }
+  throw CheckFailure("no prefix of " + arch.family + " gives " + first);
+}
+
+std::string PlainDecoder::name_of(Module module, bool bias, int64_t layer) const {
+  for (const auto& list :
+       {embedding_parameters(arch_, prefix_), block_parameters(arch_, prefix_, layer),
+        head_parameters(arch_, prefix_, /*tied=*/false)}) {
+    for (const ModuleParameter& parameter : list) {
+      if (parameter.module == module && parameter.bias == bias) return parameter.spec.name;
+    }
+  }
+  return {};
+}
+
+at::Tensor PlainDecoder::norm(const at::Tensor& x, const at::Tensor& weight,
+                              const at::Tensor& bias) const {
+  at::Tensor centred = x;
+  if (arch_.norm == NormKind::kLayer) centred = x - x.mean(-1, true);
+  const at::Tensor scaled = centred / at::sqrt((centred * centred).mean(-1, true) + arch_.norm_eps);
+  const at::Tensor y = scaled * (arch_.norm == NormKind::kRmsOffset ? weight + 1.0 : weight);
+  return bias.defined() ? y + bias : y;
+}
+
+at::Tensor PlainDecoder::embed(const at::Tensor& rows, const Weights& weights) const {
+  // Families that round the scale to the compute dtype round it to that of the units here: fp32.
+  const double scale = arch_.embedding_scale_rounded
+                           ? static_cast<double>(static_cast<float>(arch_.embedding_scale))
+                           : arch_.embedding_scale;
+  at::Tensor x = rows.to(at::kDouble) * scale;
+  if (arch_.position == PositionKind::kLearned) {
+    const at::Tensor table = weights(name_of(Module::kPositions, false, 0)).to(at::kDouble);
+    x = x + table.narrow(0, 0, rows.size(0));
+  }
+  return x;
+}
+
+at::Tensor PlainDecoder::block(int64_t number, const at::Tensor& x, const Weights& weights) const {
+  const Layer layer(*this, number, weights);
+  at::Tensor h = attention(layer, layer.norm(Module::kAttentionNorm, x));
+  h = x + arch_.residual_scale * layer.norm(Module::kAttentionPostNorm, h);
+  const at::Tensor y = mlp(layer, layer.norm(Module::kMlpNorm, h));
+  return h + arch_.residual_scale * layer.norm(Module::kMlpPostNorm, y);
+}
+
+// x: [heads, T, head_dim].
+at::Tensor PlainDecoder::rotate(const at::Tensor& x, const RopeSpec& rope) const {
+  const int64_t positions = x.size(1), dim = rope.rotary_dim(arch_.head_dim);
+  const at::Tensor angles =
+      at::outer(at::arange(positions, at::kDouble),
+                at::tensor(plain_frequencies(rope, arch_.head_dim, positions), at::kDouble));
+  const at::Tensor cosine = angles.cos() * rope.attention_factor;
+  const at::Tensor sine = angles.sin() * rope.attention_factor;
+  const at::Tensor turned = x.narrow(2, 0, dim);
+  at::Tensor a, b;
+  if (rope.pairs) {
+    a = turned.slice(2, 0, dim, 2), b = turned.slice(2, 1, dim, 2);
+  } else {
+    a = turned.narrow(2, 0, dim / 2), b = turned.narrow(2, dim / 2, dim / 2);
+  }
+  const at::Tensor left = a * cosine - b * sine, right = b * cosine + a * sine;
+  const at::Tensor both =
+      rope.pairs ? at::stack({left, right}, 3).flatten(2) : at::cat({left, right}, 2);
+  return at::cat({both, x.narrow(2, dim, arch_.head_dim - dim)}, 2);
+}
+
+at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) const {
+  const int64_t positions = x.size(0);
+  std::vector<at::Tensor> qkv;
+  if (arch_.fused_qkv) {
+    qkv = layer.linear(Module::kQkv, x)
+              .split_with_sizes({arch_.query_width(), arch_.key_width(), arch_.key_width()}, 1);
+  } else {
+    for (const Module module : {Module::kQuery, Module::kKey, Module::kValue}) {
+      qkv.push_back(layer.linear(module, x));
+    }
+  }
+  const auto heads = [&](const at::Tensor& y, int64_t count) {
+    return y.reshape({positions, count, arch_.head_dim}).transpose(0, 1);
+  };
+  const auto placed = [&](const at::Tensor& y, Module head_norm, int64_t count) {
+    const bool wide = arch_.qk_norm == QueryKeyNorm::kWidth;
+    LONGSHORE_CHECK(!wide || !arch_.qk_norm_after_rope) << "a norm over all heads behind the rope";
+    at::Tensor z = heads(wide ? layer.norm(head_norm, y) : y, count);
+    const bool each = arch_.qk_norm == QueryKeyNorm::kHead;
+    if (each && !arch_.qk_norm_after_rope) z = layer.norm(head_norm, z);
+    const bool turns = arch_.position == PositionKind::kRope && layer.spec().rotates;
+    if (turns) z = rotate(z, layer.spec().local_rope ? arch_.local_rope : arch_.rope);
+    return each && arch_.qk_norm_after_rope ? layer.norm(head_norm, z) : z;
+  };
+  at::Tensor q = placed(qkv[0], Module::kQueryNorm, arch_.heads);
+  const int64_t shared = arch_.heads / arch_.kv_heads;
+  const at::Tensor k =
+      placed(qkv[1], Module::kKeyNorm, arch_.kv_heads).repeat_interleave(shared, 0);
+  const at::Tensor v = heads(qkv[2], arch_.kv_heads).repeat_interleave(shared, 0);
+  if (arch_.query_growth_beta != 0.0) {
+    const at::Tensor turns = at::floor(at::arange(positions, at::kDouble) /
+                                       static_cast<double>(arch_.query_growth_positions));
+    q = q * (1.0 + arch_.query_growth_beta * at::log(1.0 + turns)).unsqueeze(1);
+  }
+  at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * layer.spec().attention_scale;
+  if (arch_.score_cap != 0.0) scores = arch_.score_cap * at::tanh(scores / arch_.score_cap);
+  scores = scores.masked_fill(hidden_keys(positions, layer.spec().window), -HUGE_VAL);
+  const at::Tensor mixed = at::matmul(at::softmax(scores, -1), v);
+  return layer.linear(Module::kOutput,
+                      mixed.transpose(0, 1).reshape({positions, arch_.query_width()}));
+}
+
+at::Tensor PlainDecoder::mlp(const Layer& layer, const at::Tensor& x) const {
+  at::Tensor gate, up;
+  if (arch_.fused_gate_up) {
+    const at::Tensor both = layer.linear(Module::kGateUp, x);
+    gate = both.narrow(1, 0, arch_.intermediate);
+    up = both.narrow(1, arch_.intermediate, arch_.intermediate);
+  } else {
+    if (arch_.gated) gate = layer.linear(Module::kGate, x);
+    up = layer.linear(Module::kUp, x);
+  }
+  const at::Tensor inner =
+      arch_.gated ? activated(gate, arch_.activation) * up : activated(up, arch_.activation);
+  return layer.linear(Module::kDown, inner);
+}
+
+at::Tensor PlainDecoder::final_norm(const at::Tensor& x, const Weights& weights) const {
+  const std::string bias = name_of(Module::kFinalNorm, true, 0);
+  return norm(x, weights(name_of(Module::kFinalNorm, false, 0)).to(at::kDouble),
+              bias.empty() ? at::Tensor() : weights(bias).to(at::kDouble));
+}
+
+at::Tensor PlainDecoder::logits(const at::Tensor& normed, const at::Tensor& rows) const {
+  const at::Tensor raw =
+      at::matmul(normed, rows.to(at::kDouble).transpose(0, 1)) / arch_.logit_divisor;
+  return arch_.logit_cap == 0.0 ? raw : arch_.logit_cap * at::tanh(raw / arch_.logit_cap);
+}
+
+}  // namespace longshore

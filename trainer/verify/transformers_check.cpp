@@ -1,0 +1,113 @@
+#include "trainer/verify/transformers_check.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/child_process.h"
+#include "base/errors.h"
+#include "base/json.h"
+#include "base/printable.h"
+#include "hf/safetensors_reader.h"
+#include "hf/weight_loader.h"
+#include "verify/transformers_script.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+// transformers goes on in fp32 from its own numbers, so differences grow from layer to layer. A
+// switch that is read otherwise moves them by a hundredth and more.
+constexpr Tolerance kOwnInputs = {.of_change = 5e-4, .of_size = 1e-5};
+
+// Goes with all that is in it.
+class ScratchDirectory {
+ public:
+  ScratchDirectory() : path_((fs::temp_directory_path() / "longshore-verify-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) throw IoError("making a directory", path_, errno);
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+// The last line that says something: Python's exceptions end with what happened.
+std::string last_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string last;
+  for (std::string line; std::getline(file, line);) {
+    if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
+  }
+  return last.empty() ? "it printed nothing" : last;
+}
+
+at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name) {
+  const TensorInfo& tensor = file.tensor(name);
+  at::Tensor values = at::empty(tensor.shape, at::kFloat);
+  read_elements(file, tensor, 0,
+                {values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel())});
+  return values;
+}
+
+void judge(double apart, const std::string& subject, Findings& findings) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g", apart);
+  const bool good = apart <= 1.0;  // false for NaN
+  findings.add(good ? Verdict::kOk : Verdict::kFailed, "transformers", subject,
+               good ? "the same numbers, within " + std::string(text) + " of the tolerance"
+                    : "other numbers: " + std::string(text) + " times the tolerance");
+}
+
+void compare(const SafetensorsFile& file, const PlainStates& states, Findings& findings) {
+  for (size_t step = 0; step < states.hidden.at(0).size(); ++step) {
+    double apart = 0.0;
+    for (size_t text = 0; text < states.hidden.size(); ++text) {
+      const at::Tensor& wanted = states.hidden[text][step];
+      const at::Tensor found = read_tensor(file, std::to_string(text) + "." + std::to_string(step));
+      const at::Tensor before = step == 0 ? at::zeros_like(wanted) : states.hidden[text][0];
+      apart = worse(apart, excess(found, wanted, before, kOwnInputs));
+    }
+    judge(apart, step == 0 ? "embedding" : "block." + std::to_string(step - 1), findings);
+  }
+  double apart = 0.0;
+  for (size_t text = 0; text < states.last_logits.size(); ++text) {
+    const at::Tensor wanted = states.last_logits[text].unsqueeze(0);
+    const at::Tensor found = read_tensor(file, std::to_string(text) + ".logits").unsqueeze(0);
+    apart = worse(apart, excess(found, wanted, at::zeros_like(wanted), kOwnInputs));
+  }
+  judge(apart, "head", findings);
+}
+
+}  // namespace
+
+void check_transformers(const std::string& python, const std::string& directory, const Texts& texts,
+                        const PlainStates& states, Findings& findings) {
+  const ScratchDirectory scratch;
+  const std::string out = scratch.file("states.safetensors"), error = scratch.file("error.txt");
+  const size_t layers = states.hidden.at(0).size() - 1;
+  const int code = run_child({python, "-c", kTransformersScript, directory, std::to_string(layers),
+                              Json(texts).dump(), out},
+                             {.error = error});
+  if (code != 0) {
+    findings.add(Verdict::kFailed, "transformers", python,
+                 "could not be asked (exit code " + std::to_string(code) +
+                     "): " + printable(last_line(error), 400));
+    return;
+  }
+  compare(SafetensorsFile::open(out), states, findings);
+}
+
+}  // namespace longshore
