@@ -172,9 +172,15 @@ Section fsdp_section() {
   rows.add(
       "units", KeyType::kUnits, &Fsdp::units,
       {.sentence = "what is gathered and freed together: \"block\": each transformer block, the "
-                   "embedding, the head; { classes = [...] }: units of these classes stay "
+                   "embedding, the head; \"half\": attention and MLP of each block are units of "
+                   "their own, for less on the device and twice the kept inputs; \"piece\": "
+                   "and the embedding and the head in pieces that are no larger; \"auto\": the "
+                   "first of these that fits, or what the drives hold; { rows = N }: as \"piece\", "
+                   "of that many rows; { classes = [...] }: units "
+                   "of these classes stay "
                    "alone, others are merged; { min_parameters = N }: merged up to that size; "
-                   "{ groups = [[\"block.0\", \"block.1\"]] }: by hand"});
+                   "{ groups = [[\"block.0\", \"block.1.attention\"]] }: by hand. The numbers are "
+                   "the same"});
   rows.add(
       "prefetch", KeyType::kInteger, &Fsdp::prefetch,
       {.sentence = "units gathered ahead of the one that computes; each takes one more device slot",

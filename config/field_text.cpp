@@ -81,7 +81,12 @@ std::string strings_text(const std::vector<std::string>& strings) {
 std::string units_text(const UnitsChoice& units) {
   switch (units.kind) {
     case UnitsChoice::Kind::kBlock:
-      return "\"block\"";
+    case UnitsChoice::Kind::kHalf:
+    case UnitsChoice::Kind::kPiece:
+    case UnitsChoice::Kind::kAuto:
+      return '"' + std::string(name_of(units.kind)) + '"';
+    case UnitsChoice::Kind::kRows:
+      return "{ rows = " + std::to_string(units.rows) + " }";
     case UnitsChoice::Kind::kClasses:
       return "{ classes = " + strings_text(units.classes) + " }";
     case UnitsChoice::Kind::kMinParameters:

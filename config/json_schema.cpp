@@ -37,7 +37,9 @@ Json one_member(const char* name, Json value) {
 Json units_schema() {
   const Json strings = list_schema({{"type", "string"}, {"minLength", 1}});
   return {
-      {"anyOf", Json::array({Json{{"const", "block"}}, one_member("classes", strings),
+      {"anyOf", Json::array({Json{{"enum", {"block", "half", "piece", "auto"}}},
+                             one_member("rows", {{"type", "integer"}, {"minimum", 1}}),
+                             one_member("classes", strings),
                              one_member("min_parameters", {{"type", "integer"}, {"minimum", 1}}),
                              one_member("groups", list_schema(strings))})}};
 }

@@ -114,13 +114,39 @@ struct PrecisionSection {
 
 // What is gathered and freed together.
 struct UnitsChoice {
-  enum class Kind : uint8_t { kBlock, kClasses, kMinParameters, kGroups };
+  enum class Kind : uint8_t {
+    kBlock,
+    kHalf,
+    kPiece,
+    kAuto,
+    kRows,
+    kClasses,
+    kMinParameters,
+    kGroups
+  };
   Kind kind = Kind::kBlock;
   std::vector<std::string> classes;              // of kClasses
   int64_t min_parameters = 0;                    // of kMinParameters
+  int64_t rows = 0;                              // of kRows
   std::vector<std::vector<std::string>> groups;  // of kGroups: names of units
   bool operator==(const UnitsChoice&) const = default;
 };
+
+// In the run file's words; empty for the kinds that are tables there.
+constexpr std::string_view name_of(UnitsChoice::Kind kind) {
+  switch (kind) {
+    case UnitsChoice::Kind::kBlock:
+      return "block";
+    case UnitsChoice::Kind::kHalf:
+      return "half";
+    case UnitsChoice::Kind::kPiece:
+      return "piece";
+    case UnitsChoice::Kind::kAuto:
+      return "auto";
+    default:
+      return "";
+  }
+}
 
 struct FsdpSection {
   enum class Strategy : uint8_t { kFullShard, kShardGradOp, kHybridShard, kNoShard };

@@ -206,9 +206,16 @@ ReadValue read_strings(const Key& key, const TomlValue& found) {
 // One member, which says how units are made.
 ReadValue read_units(const Key& key, const TomlValue& found) {
   const std::string what =
-      "\"block\", { classes = [...] }, { min_parameters = N } or { groups = [[...], ...] }";
+      "\"block\", \"half\", \"piece\", \"auto\", { rows = N }, { classes = [...] }, "
+      "{ min_parameters = N } or { groups = [[...], ...] }";
   UnitsChoice units;
-  if (found.kind == Kind::kString && found.string == "block") return {units, ""};
+  if (found.kind == Kind::kString) {
+    for (const auto kind : {UnitsChoice::Kind::kBlock, UnitsChoice::Kind::kHalf,
+                            UnitsChoice::Kind::kPiece, UnitsChoice::Kind::kAuto}) {
+      units.kind = kind;
+      if (found.string == name_of(kind)) return {units, ""};
+    }
+  }
   if (found.kind != Kind::kTable || found.members.size() != 1) return expected(key, what, found);
   const TomlMember& member = found.members.front();
   const auto part = [&](KeyType type) {
@@ -219,11 +226,12 @@ ReadValue read_units(const Key& key, const TomlValue& found) {
     inner.bounds.min = 1;
     return inner;
   };
-  if (member.name == "min_parameters") {
+  if (member.name == "min_parameters" || member.name == "rows") {
     ReadValue read = read_integer(part(KeyType::kInteger), member.value);
     if (!read.problem.empty()) return read;
-    units.kind = UnitsChoice::Kind::kMinParameters;
-    units.min_parameters = std::get<int64_t>(read.value);
+    const bool rows = member.name == "rows";
+    units.kind = rows ? UnitsChoice::Kind::kRows : UnitsChoice::Kind::kMinParameters;
+    (rows ? units.rows : units.min_parameters) = std::get<int64_t>(read.value);
   } else if (member.name == "classes") {
     ReadValue read = read_strings(part(KeyType::kStrings), member.value);
     if (!read.problem.empty()) return read;

@@ -55,7 +55,7 @@ at::Tensor next_scores(Engine& engine, const GrowingBatch& batch) {
 
 // The rows of the embedding.
 int64_t vocabulary_of(const Engine& engine) {
-  return engine.spec().units.front().parameters.front().shape.front();
+  return engine.spec().units.front().parameters.front().whole().shape.front();
 }
 
 std::vector<std::vector<TokenId>> encode_prompts(const Engine& engine, const Tokenizer& tokenizer,

@@ -71,6 +71,15 @@ void add_narrower_state(std::vector<Lever>& levers, const PlanInputs& inputs) {
                     [next](PlanInputs& other) { other.state.format = next; }});
 }
 
+void add_units(std::vector<Lever>& levers, const PlanInputs& inputs) {
+  for (const OtherUnits& units : inputs.other_units) {
+    levers.push_back({"fsdp.units", inputs.units, units.name, [&units](PlanInputs& other) {
+                        other.model = units.model.get();
+                        other.costs = units.costs;
+                      }});
+  }
+}
+
 // The state, or the parameters as well, on drives.
 void add_drives(std::vector<Lever>& levers, const PlanInputs& inputs) {
   const auto to_drives = [](PlanInputs& other) {
@@ -99,6 +108,7 @@ std::vector<Lever> make_levers(const PlanInputs& inputs, const Machine& machine,
   add_number(levers, inputs, machine, side, "data.max_tokens", &PlanInputs::max_tokens,
              std::clamp<int64_t>(inputs.max_tokens / 4, 16, 256));
   add_number(levers, inputs, machine, side, "fsdp.prefetch", &PlanInputs::prefetch, 0);
+  add_units(levers, inputs);
   if (!inputs.recompute) {
     levers.push_back({"fsdp.recompute", "\"none\"", "\"unit\"",
                       [](PlanInputs& other) { other.recompute = true; }});

@@ -201,13 +201,40 @@ Json nvme_json(const TierPlan& plan) {
           {"life", drive_life_json(plan)}};
 }
 
+std::string difference(Bytes bytes) {
+  return format_bytes(std::abs(bytes)) + (bytes < 0 ? " less" : " more");
+}
+
+// Empty where nothing was compared.
+std::string units_text(const TierPlan& plan) {
+  std::string text;
+  for (const UnitsDifference& other : plan.other_units) {
+    text += "  fsdp.units = " + other.name + ": device " + difference(other.device) + ", host " +
+            difference(other.host) + ", a step moves " + difference(other.moved) +
+            (other.fits ? "\n" : "; does not fit\n");
+  }
+  return text;
+}
+
+Json units_json(const TierPlan& plan) {
+  Json array = Json::array();
+  for (const UnitsDifference& other : plan.other_units) {
+    array.push_back({{"units", other.name},
+                     {"fits", other.fits},
+                     {"device_bytes_more", other.device},
+                     {"host_bytes_more", other.host},
+                     {"moved_bytes_more", other.moved}});
+  }
+  return array;
+}
+
 std::string step_text(const TierPlan& plan) {
   const auto tokens = static_cast<double>(plan.micro_batches * plan.positions);
   return "step\n  " + std::to_string(plan.micro_batches) + " micro-batches of at most " +
          std::to_string(plan.positions) + " positions\n  host to device " +
          format_bytes(plan.step.h2d) + ", device to host " + format_bytes(plan.step.d2h) +
          ", update reads and writes " + format_bytes(plan.step.update_dram) + "\n" +
-         collectives_text(plan.step) + prefetch_text(plan) + "  about " +
+         collectives_text(plan.step) + prefetch_text(plan) + units_text(plan) + "  about " +
          count_text(plan.step.flops_per_token) + "FLOP a token, " +
          count_text(plan.step.flops_per_token * tokens) + "FLOP a step, attention not counted\n" +
          length_text(plan);
@@ -334,6 +361,7 @@ std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
                        {"nvme_read_bytes", plan.step.nvme_read},
                        {"nvme_written_bytes", plan.step.nvme_written},
                        {"flops_per_token_estimate", plan.step.flops_per_token}}},
+                     {"other_units", units_json(plan)},
                      {"machine", machine_json(machine)}};
   return json.dump(2) + "\n";
 }

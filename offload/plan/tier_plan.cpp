@@ -161,14 +161,10 @@ class Draft {
     return product({layouts_[unit].trainable_elements(), width_of(DType::kF32)});
   }
 
-  // The carry out of a unit for one micro-batch.
-  Bytes carry_bytes(const UnitSpec& unit) const {
-    Bytes sum = 0;
-    for (const CarryTensorSpec& tensor : unit.carry_out) {
-      sum +=
-          product({plan_.positions, tensor.elements_per_position, width_of(inputs_.state.compute)});
-    }
-    return rounded(sum);
+  // The carry out of a unit for one micro-batch, or its gradient.
+  Bytes carry_bytes(const UnitSpec& unit, CarryUse use = CarryUse::kValue) const {
+    return rounded(
+        product({plan_.positions, unit.carry_bytes_per_position(inputs_.state.compute, use)}));
   }
 
   void add_buffer(const std::string& name, Bytes bytes) {
@@ -256,10 +252,12 @@ class Draft {
 
   void add_carries() {
     const size_t first = plan_.device_buffers.size();
-    Bytes largest = 0;
+    Bytes largest = 0, largest_gradient = 0;
     for (size_t i = 1; i < model_.units.size(); ++i) {
-      const Bytes carry = carry_bytes(model_.units[i - 1]);
+      const UnitSpec& before = model_.units[i - 1];
+      const Bytes carry = carry_bytes(before);
       largest = std::max(largest, carry);
+      largest_gradient = std::max(largest_gradient, carry_bytes(before, CarryUse::kGradient));
       if (plan_.input_slots > 0) continue;
       add_buffer("input." + model_.units[i].name, product({plan_.micro_batches, carry}));
     }
@@ -273,7 +271,7 @@ class Draft {
                         std::to_string(plan_.micro_batches) + " micro-batches",
                     first);
     const size_t gradient = plan_.device_buffers.size();
-    add_buffer("output_gradient", product({plan_.micro_batches, largest}));
+    add_buffer("output_gradient", product({plan_.micro_batches, largest_gradient}));
     add_device_line("output gradients", std::to_string(plan_.micro_batches) + " micro-batches",
                     gradient);
   }

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,6 +62,13 @@ enum class GatherMode : uint8_t {
   kHost,        // each rank copies all of them, from the memory of the machine's ranks
 };
 
+// The same model in other units, to say what they would cost.
+struct OtherUnits {
+  std::string name;  // as the run file would have it: "\"half\""
+  std::shared_ptr<const ModelSpec> model;
+  UnitCosts costs;
+};
+
 struct PlanInputs {
   const ModelSpec* model = nullptr;  // must outlive the call
   UnitCosts costs;
@@ -85,7 +93,9 @@ struct PlanInputs {
   std::optional<Bytes> host_cap;    // nullopt = auto
   int compute_threads = 1;
   int optimizer_threads = 1;
-  Bytes data_bytes = 0;  // what the training data keeps in host memory, estimated
+  Bytes data_bytes = 0;             // what the training data keeps in host memory, estimated
+  std::string units = "\"block\"";  // as the run file has them, for messages
+  std::vector<OtherUnits> other_units;
 };
 
 struct PlannedBuffer {
@@ -112,6 +122,14 @@ struct StepTraffic {
   Bytes nvme_read = 0;           // of state, kept inputs, and parameters
   Bytes nvme_written = 0;        // of state and kept inputs: the commit adds a few blocks
   double flops_per_token = 0.0;  // estimate: 6 per parameter, 8 with recompute
+};
+
+// What a plan in other units has more than this one.
+struct UnitsDifference {
+  std::string name;
+  bool fits = false;
+  Bytes device = 0, host = 0;
+  Bytes moved = 0;  // by a step, between host and device, and to and from drives
 };
 
 struct TierPlan {
@@ -164,6 +182,7 @@ struct TierPlan {
   std::vector<PlanLine> host_lines;  // sums to host_total
 
   StepTraffic step;
+  std::vector<UnitsDifference> other_units;  // filled in by compare_units
 
   // A cap that the machine does not have would be no cap.
   bool host_cap_is_there() const {
@@ -195,6 +214,9 @@ TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine);
 // The plan; throws DoesNotFitError, with the arithmetic and the keys to change, when it does not
 // fit.
 TierPlan make_tier_plan(const PlanInputs& inputs, const Machine& machine);
+
+// Fills in plan.other_units, where the inputs have any.
+void compare_units(TierPlan& plan, const PlanInputs& inputs, const Machine& machine);
 
 // Why the plan does not fit, and what each key would gain; empty when it does.
 std::string explain_misfit(const PlanInputs& inputs, const Machine& machine);

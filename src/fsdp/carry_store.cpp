@@ -1,6 +1,7 @@
 #include "fsdp/carry_store.h"
 
 #include "base/errors.h"
+#include "fsdp/parameter_views.h"
 
 namespace longshore {
 namespace {
@@ -24,8 +25,7 @@ UnitId before(UnitId unit) {
 
 }  // namespace
 
-CarryStore::CarryStore(const ModelSpec& spec, at::ScalarType dtype, Memory memory,
-                       at::Device device)
+CarryStore::CarryStore(const ModelSpec& spec, DType dtype, Memory memory, at::Device device)
     : spec_(&spec), dtype_(dtype), device_(device), memory_(std::move(memory)) {
   LONGSHORE_CHECK(memory_.inputs.size() + 1 == spec.units.size()) << memory_.inputs.size();
   for (const auto& places : memory_.inputs) {
@@ -43,12 +43,14 @@ void CarryStore::check_tag(UnitId unit) const {
       << "the place of unit " << unit << "'s input holds that of unit " << held;
 }
 
-Carry CarryStore::views(UnitId producer, std::span<std::byte> memory, int64_t positions) const {
+Carry CarryStore::views(UnitId producer, std::span<std::byte> memory, int64_t positions,
+                        CarryUse use) const {
   Carry carry;
   std::byte* cursor = memory.data();
   for (const CarryTensorSpec& tensor : spec_->unit(producer).carry_out) {
+    const at::ScalarType dtype = scalar_type_of(tensor.dtype(dtype_, use));
     const at::Tensor view = at::from_blob(cursor, {positions, tensor.elements_per_position},
-                                          at::TensorOptions().dtype(dtype_).device(device_));
+                                          at::TensorOptions().dtype(dtype).device(device_));
     cursor += view.nbytes();
     carry.push_back(view);
   }
@@ -79,7 +81,8 @@ Carry CarryStore::input(UnitId unit, int32_t micro_batch, int64_t positions) con
   if (unit.value == 0) return {};
   check_tag(unit);
   const auto& places = memory_.inputs.at(static_cast<size_t>(unit.value - 1));
-  return views(before(unit), places.at(static_cast<size_t>(micro_batch)), positions);
+  return views(before(unit), places.at(static_cast<size_t>(micro_batch)), positions,
+               CarryUse::kValue);
 }
 
 void CarryStore::keep_gradient(UnitId unit, int32_t micro_batch, const Carry& gradient) {
@@ -88,7 +91,8 @@ void CarryStore::keep_gradient(UnitId unit, int32_t micro_batch, const Carry& gr
 }
 
 Carry CarryStore::gradient_out(UnitId unit, int32_t micro_batch, int64_t positions) const {
-  return views(unit, memory_.gradients.at(static_cast<size_t>(micro_batch)), positions);
+  return views(unit, memory_.gradients.at(static_cast<size_t>(micro_batch)), positions,
+               CarryUse::kGradient);
 }
 
 }  // namespace longshore

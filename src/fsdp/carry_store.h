@@ -27,8 +27,7 @@ class CarryStore {
     std::vector<std::span<std::byte>> gradients;            // [micro-batch]
   };
   // `device` is where the memory is.
-  CarryStore(const ModelSpec& spec, at::ScalarType dtype, Memory memory,
-             at::Device device = at::kCPU);
+  CarryStore(const ModelSpec& spec, DType dtype, Memory memory, at::Device device = at::kCPU);
 
   int32_t micro_batches() const { return static_cast<int32_t>(memory_.gradients.size()); }
   // Copies `carry`, the output of the unit before `unit`, into its place.
@@ -46,13 +45,13 @@ class CarryStore {
   Carry gradient_out(UnitId unit, int32_t micro_batch, int64_t positions) const;
 
  private:
-  Carry views(UnitId producer, std::span<std::byte> memory, int64_t positions) const;
+  Carry views(UnitId producer, std::span<std::byte> memory, int64_t positions, CarryUse use) const;
 
   std::atomic<int32_t>& tag(UnitId unit);
   void check_tag(UnitId unit) const;
 
   const ModelSpec* spec_;
-  at::ScalarType dtype_;
+  DType dtype_;
   at::Device device_;
   Memory memory_;
   std::map<const std::byte*, std::atomic<int32_t>> tags_;  // by place: the unit whose input it has

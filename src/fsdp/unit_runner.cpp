@@ -55,7 +55,7 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
       spec_(&model->spec()),
       first_kept_(last().value - kept_graphs),
       views_(*model, *layouts, compute, memory.device),
-      carry_(model->spec(), scalar_type_of(compute), std::move(memory.carry), memory.device),
+      carry_(model->spec(), compute, std::move(memory.carry), memory.device),
       lends_(model->spec().units.size(), false),
       saved_(model->spec().units.size()) {
   for (const UnitSpec& unit : spec_->units) {
@@ -128,6 +128,7 @@ void UnitRunner::begin(Mode mode, std::span<const MicroBatch> batches) {
   scale_ = 1.0;
   loss_ = {};
   logits_ = at::Tensor();
+  logits_parts_.clear();
   for (const UnitSpec& unit : spec_->units) saved_[index_of(unit.id)].clear();
 }
 
@@ -151,6 +152,10 @@ void UnitRunner::forward_without_graph(UnitId unit) {
   for (size_t i = 0; i < batches_.size(); ++i) {
     const int32_t micro_batch = static_cast<int32_t>(i);
     const Carry in = carry_.input(unit, micro_batch, batches_[i].position_count());
+    if (mode_ == Mode::kLogits) {
+      const at::Tensor part = model_->unit(unit).logits(views_.leaves(unit), in, positions_);
+      if (part.defined()) logits_parts_.push_back(part);
+    }
     carry_.keep_input(UnitId(unit.value + 1), micro_batch,
                       model_->unit(unit).forward(views_.leaves(unit), in, batches_[i]));
   }
@@ -262,6 +267,7 @@ void UnitRunner::finish_forward() {
     const Carry in = carry_.input(last(), static_cast<int32_t>(i), batches_[i].position_count());
     if (mode_ == Mode::kLogits) {
       logits_ = model_->loss_unit().logits(views_.leaves(last()), in, batches_[i], positions_);
+      if (!logits_parts_.empty()) logits_ = at::cat(logits_parts_, 1);
       continue;
     }
     const LossUnit::Result result =

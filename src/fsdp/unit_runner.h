@@ -103,6 +103,7 @@ class UnitRunner {
   std::optional<int32_t> gradient_;  // the buffer of the unit that runs backward
   LossSum loss_;
   at::Tensor positions_, logits_;
+  std::vector<at::Tensor> logits_parts_;  // of pieces of the head
 };
 
 }  // namespace longshore

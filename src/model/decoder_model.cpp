@@ -3,17 +3,42 @@
 #include "base/errors.h"
 #include "model/decoder_units.h"
 #include "model/head_unit.h"
+#include "model/table_pieces.h"
 
 namespace longshore {
 
-DecoderModel::DecoderModel(ArchSpec arch, ModelSpec spec)
-    : arch_(std::move(arch)), spec_(std::move(spec)) {
-  LONGSHORE_CHECK(static_cast<int64_t>(spec_.units.size()) == arch_.layer_count() + 2);
-  units_.push_back(std::make_unique<EmbeddingUnit>(arch_));
-  for (int64_t layer = 0; layer < arch_.layer_count(); ++layer) {
-    units_.push_back(std::make_unique<DecoderBlock>(arch_, layer));
+DecoderModel::DecoderModel(ArchSpec arch, const ModelSpec& whole, const UnitCut& cut)
+    : arch_(std::move(arch)), spec_(cut_units(arch_, whole, cut)) {
+  using Kind = DecoderPart::Kind;
+  for (const DecoderPart& part : decoder_parts(arch_, cut)) {
+    switch (part.kind) {
+      case Kind::kEmbedding:
+        units_.push_back(std::make_unique<EmbeddingUnit>(arch_));
+        break;
+      case Kind::kBlock:
+        units_.push_back(std::make_unique<DecoderBlock>(arch_, part.layer));
+        break;
+      case Kind::kAttention:
+        units_.push_back(std::make_unique<DecoderBlock>(arch_, part.layer, BlockPart::kAttention));
+        break;
+      case Kind::kMlp:
+        units_.push_back(std::make_unique<DecoderBlock>(arch_, part.layer, BlockPart::kMlp));
+        break;
+      case Kind::kEmbeddingPiece:
+        units_.push_back(std::make_unique<EmbeddingPiece>(arch_, part.rows));
+        break;
+      case Kind::kHeadPiece:
+        if (part.rows.ends()) {
+          head_ = std::make_unique<HeadLoss>(arch_, part.rows);
+        } else {
+          units_.push_back(std::make_unique<HeadPiece>(arch_, part.rows));
+        }
+        break;
+      case Kind::kHead:
+        head_ = std::make_unique<HeadUnit>(arch_, !spec_.units.back().borrowed.empty());
+        break;
+    }
   }
-  head_ = std::make_unique<HeadUnit>(arch_, !spec_.units.back().borrowed.empty());
 }
 
 DecoderModel::~DecoderModel() = default;

@@ -1,4 +1,5 @@
-// DecoderModel: the Model of every decoder family: one embedding unit, the blocks, one head unit.
+// DecoderModel: the Model of every decoder family: the embedding, the blocks, the head, each whole
+// or cut.
 // Owned by the run; immutable after construction.
 #pragma once
 
@@ -7,14 +8,16 @@
 
 #include "model/arch_spec.h"
 #include "model/unit.h"
+#include "model/unit_cut.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
 
 class DecoderModel : public Model {
  public:
-  // `spec` comes from make_model_spec(arch, ...), frozen parameters marked.
-  DecoderModel(ArchSpec arch, ModelSpec spec);
+  // `whole` comes from make_model_spec(arch, ...), frozen parameters marked; the model's own spec
+  // is that, cut.
+  DecoderModel(ArchSpec arch, const ModelSpec& whole, const UnitCut& cut = {});
   ~DecoderModel() override;
 
   const ArchSpec& arch() const { return arch_; }

@@ -28,16 +28,16 @@ EmbeddingUnit::EmbeddingUnit(const ArchSpec& arch)
       scale_(arch.embedding_scale),
       scale_rounded_(arch.embedding_scale_rounded) {}
 
-double EmbeddingUnit::scale_for(const at::Tensor& like) const {
-  if (!scale_rounded_) return scale_;
-  return at::scalar_tensor(scale_, at::TensorOptions(like.scalar_type())).item<double>();
+double embedding_scale_for(double scale, bool rounded, const at::Tensor& like) {
+  if (!rounded) return scale;
+  return at::scalar_tensor(scale, at::TensorOptions(like.scalar_type())).item<double>();
 }
 
 Carry EmbeddingUnit::forward(UnitParameters parameters, const Carry&,
                              const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;  // has_own_backward
   at::Tensor x = at::index_select(index_.weight(parameters, Module::kTokens), 0, batch.tokens);
-  if (scale_ != 1.0) x.mul_(scale_for(x));
+  if (scale_ != 1.0) x.mul_(embedding_scale_for(scale_, scale_rounded_, x));
   const at::Tensor positions = index_.weight(parameters, Module::kPositions);
   if (positions.defined()) x.add_(at::index_select(positions, 0, batch.positions));
   return {x};
@@ -49,7 +49,8 @@ Carry EmbeddingUnit::backward(UnitParameters, const Carry&, const MicroBatch& ba
   const int32_t positions = index_.weight_index(Module::kPositions);
   if (sink.wants(tokens)) {
     const at::Tensor& grad = grad_out.at(0);
-    sink.add_rows(tokens, batch.tokens, scale_ == 1.0 ? grad : grad * scale_for(grad));
+    sink.add_rows(tokens, batch.tokens,
+                  scale_ == 1.0 ? grad : grad * embedding_scale_for(scale_, scale_rounded_, grad));
   }
   if (positions >= 0 && sink.wants(positions)) {
     sink.add_rows(positions, batch.positions, grad_out.at(0));
@@ -57,17 +58,20 @@ Carry EmbeddingUnit::backward(UnitParameters, const Carry&, const MicroBatch& ba
   return {};
 }
 
-DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer)
+DecoderBlock::DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part)
     : arch_(arch),
       layer_(arch.layers.at(static_cast<size_t>(layer))),
-      index_(block_parameters(arch, {}, layer)) {
-  if (arch_.position == PositionKind::kRope && layer_.rotates) {
+      part_(part),
+      index_(block_parameters(arch, {}, layer, part)) {
+  if (part_ != BlockPart::kMlp && arch_.position == PositionKind::kRope && layer_.rotates) {
     rope_.emplace(layer_.local_rope ? arch_.local_rope : arch_.rope, arch_.head_dim);
   }
 }
 
 std::string DecoderBlock::signature() const {
-  std::string text = "block";
+  std::string text = part_ == BlockPart::kWhole       ? "block"
+                     : part_ == BlockPart::kAttention ? "attention"
+                                                      : "mlp";
   const RopeSpec& rope = layer_.local_rope ? arch_.local_rope : arch_.rope;
   for (const int64_t value : {arch_.hidden,
                               arch_.intermediate,
@@ -100,6 +104,7 @@ std::string DecoderBlock::signature() const {
 
 std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest) const {
   std::vector<int64_t> lengths = {longest};
+  if (part_ == BlockPart::kMlp) return lengths;  // it does not look at documents
   if (layer_.window > 1 && layer_.window < longest) lengths.push_back(layer_.window);
   // Longer documents have a row of frequencies for each position.
   const RopeSpec& rope = layer_.local_rope ? arch_.local_rope : arch_.rope;
@@ -112,15 +117,19 @@ std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest) const {
 }
 
 AttentionHeads DecoderBlock::attention_heads() const {
-  if (arch_.score_cap != 0.0) return {};  // the same operations on every device
+  if (part_ == BlockPart::kMlp || arch_.score_cap != 0.0)
+    return {};  // the same operations on every device
   return {.heads = arch_.heads, .head_dim = arch_.head_dim};
 }
 
 Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
                             const MicroBatch& batch) const {
   at::Tensor x = in.at(0);
-  x = add_to(x, parameters, Module::kAttentionPostNorm,
-             attention(parameters, norm(parameters, Module::kAttentionNorm, x), batch));
+  if (part_ != BlockPart::kMlp) {
+    x = add_to(x, parameters, Module::kAttentionPostNorm,
+               attention(parameters, norm(parameters, Module::kAttentionNorm, x), batch));
+  }
+  if (part_ == BlockPart::kAttention) return {x};
   return {add_to(x, parameters, Module::kMlpPostNorm,
                  mlp(parameters, norm(parameters, Module::kMlpNorm, x)))};
 }

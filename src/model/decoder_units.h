@@ -37,6 +37,9 @@ class ModuleIndex {
   std::array<int32_t, kModuleCount> biases_;
 };
 
+// What rows of the embedding are multiplied by; `rounded`: to the dtype of `like`.
+double embedding_scale_for(double scale, bool rounded, const at::Tensor& like);
+
 // Token rows, scaled where the family says so, plus rows of learned positions where it has them.
 class EmbeddingUnit : public Unit {
  public:
@@ -49,18 +52,16 @@ class EmbeddingUnit : public Unit {
                  const Carry& grad_out, GradSink& sink) const override;
 
  private:
-  double scale_for(const at::Tensor& like) const;
-
   ModuleIndex index_;
   double scale_;
   bool scale_rounded_;
 };
 
 // h = x + attention(norm(x)); y = h + mlp(norm(h)); with norms behind instead, or as well, and
-// scaled branches, where the family has them.
+// scaled branches, where the family has them. Or one of the two alone.
 class DecoderBlock : public Unit {
  public:
-  DecoderBlock(const ArchSpec& arch, int64_t layer);
+  DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part = BlockPart::kWhole);
   std::string signature() const override;
   // A window's length too: the longest that attention takes in one piece.
   std::vector<int64_t> worst_documents(int64_t longest) const override;
@@ -83,6 +84,7 @@ class DecoderBlock : public Unit {
 
   ArchSpec arch_;
   LayerSpec layer_;
+  BlockPart part_;
   ModuleIndex index_;
   std::optional<RopeTable> rope_;  // of layers that rotate
 };

@@ -204,18 +204,17 @@ class GroupedLoss : public LossUnit {
 // Where a member's list of parameters, owned and then borrowed, is in its group's list.
 std::vector<int32_t> places_of(const ModelSpec& model, UnitId member, const ModelSpec& merged,
                                const UnitSpec& group) {
-  std::vector<std::string> names;
-  for (const ParamSpec& parameter : group.parameters) names.push_back(parameter.name);
-  for (ParamRef ref : group.borrowed) names.push_back(merged.parameter(ref).name);
+  std::vector<ParamSpec> all = group.parameters;
+  for (ParamRef ref : group.borrowed) all.push_back(merged.parameter(ref));
   std::vector<int32_t> places;
-  const auto add = [&](const std::string& name) {
-    const auto found = std::ranges::find(names, name);
-    LONGSHORE_CHECK(found != names.end()) << "no parameter " << name << " in " << group.name;
-    places.push_back(static_cast<int32_t>(found - names.begin()));
+  const auto add = [&](const ParamSpec& parameter) {
+    const auto found = std::ranges::find(all, parameter);
+    LONGSHORE_CHECK(found != all.end()) << "no " << parameter.name << " in " << group.name;
+    places.push_back(static_cast<int32_t>(found - all.begin()));
   };
   const UnitSpec& unit = model.unit(member);
-  for (const ParamSpec& parameter : unit.parameters) add(parameter.name);
-  for (ParamRef ref : unit.borrowed) add(model.parameter(ref).name);
+  for (const ParamSpec& parameter : unit.parameters) add(parameter);
+  for (ParamRef ref : unit.borrowed) add(model.parameter(ref));
   return places;
 }
 

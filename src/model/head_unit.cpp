@@ -7,31 +7,12 @@
 namespace longshore {
 namespace {
 
-constexpr int64_t kNotTrained = -100;
-
 // fp32 logarithms of probabilities, over the logits' own memory where they are fp32.
 at::Tensor log_probabilities_of(at::Tensor logits) {
   at::Tensor values = logits.to(at::kFloat);
   logits.reset();
   at::_log_softmax_out(values, values, 1, false);
   return values;
-}
-
-// The gradient by the logits before the cap, in the dtype of `like`. `bent`: tanh(logits / cap);
-// undefined: no cap.
-at::Tensor uncapped(at::Tensor grad, at::Tensor bent, const at::Tensor& like) {
-  if (bent.defined()) at::tanh_backward_out(grad, grad, bent);
-  bent.reset();
-  return grad.to(like.scalar_type());
-}
-
-// In order, in fp64: the same bits for any number of threads.
-double ordered_sum(const at::Tensor& values) {
-  const at::Tensor host = values.to(at::kCPU).contiguous();
-  const float* data = host.const_data_ptr<float>();
-  double sum = 0.0;
-  for (int64_t i = 0; i < host.numel(); ++i) sum += data[i];
-  return sum;
 }
 
 }  // namespace
@@ -56,29 +37,19 @@ struct HeadUnit::Gradients {
 HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
     : norm_kind_(arch.norm),
       norm_eps_(arch.norm_eps),
-      logit_divisor_(arch.logit_divisor),
-      logit_cap_(arch.logit_cap),
+      rule_(arch),
       chunk_positions_(head_chunk_positions(arch.vocabulary)),
       index_(head_parameters(arch, {}, tied)),
       head_index_(static_cast<int32_t>(head_parameters(arch, {}, tied).size()) - (tied ? 0 : 1)) {}
 
 std::string HeadUnit::signature() const {
   return "head " + std::to_string(static_cast<int>(norm_kind_)) + " " +
-         std::to_string(chunk_positions_) + (logit_divisor_ == 1.0 ? "" : " divided") +
-         (logit_cap_ == 0.0 ? "" : " capped");
+         std::to_string(chunk_positions_) + (rule_.divides() ? " divided" : "") +
+         (rule_.caps() ? " capped" : "");
 }
 
 at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
   return parameters[static_cast<size_t>(head_index_)];
-}
-
-at::Tensor HeadUnit::project(UnitParameters parameters, const at::Tensor& normed) const {
-  at::Tensor logits = at::mm(normed, head_weight(parameters).t());
-  return logit_divisor_ == 1.0 ? logits : logits.div_(logit_divisor_);
-}
-
-at::Tensor HeadUnit::bend(const at::Tensor& logits) const {
-  return logits.to(at::kFloat).div_(logit_cap_).tanh_();
 }
 
 at::Tensor HeadUnit::norm(UnitParameters parameters, const at::Tensor& x) const {
@@ -86,11 +57,10 @@ at::Tensor HeadUnit::norm(UnitParameters parameters, const at::Tensor& x) const 
                    index_.bias(parameters, Module::kFinalNorm), norm_kind_, norm_eps_);
 }
 
-// Turns the gradient by the logits into those of head, norm and input.
+// Turns the gradient by the product into those of head, norm and input.
 void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
                                const at::Tensor& normed, at::Tensor grad_logits,
                                const at::Tensor& rows, Gradients& gradients) const {
-  if (logit_divisor_ != 1.0) grad_logits.div_(logit_divisor_);
   if (gradients.sink->wants(head_index_)) {
     gradients.sink->add_product(head_index_, grad_logits, normed);
   }
@@ -110,8 +80,7 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
   Result result;
   const bool wanted = gradients != nullptr;
   std::vector<at::Tensor> losses;  // on a GPU
-  // HOST WAIT, on a GPU: how many positions are trained decides how many chunks are issued.
-  const at::Tensor trained = at::nonzero(batch.targets != kNotTrained).view({-1});
+  const at::Tensor trained = trained_positions(batch.targets);
   result.trained = trained.size(0);
   for (int64_t begin = 0; begin < result.trained; begin += chunk_positions_) {
     const at::Tensor rows =
@@ -119,18 +88,18 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
     const at::Tensor targets = batch.targets.index_select(0, rows);
     const at::Tensor x = in.at(0).index_select(0, rows);
     const at::Tensor normed = norm(parameters, x);
-    at::Tensor logits = project(parameters, normed);
+    at::Tensor logits = rule_.project(normed, head_weight(parameters));
     at::Tensor bent;  // kept for the cap's derivative
-    if (logit_cap_ != 0.0) {
-      bent = bend(logits);
-      logits = wanted ? bent * logit_cap_ : bent.mul_(logit_cap_);
+    if (rule_.caps()) {
+      bent = rule_.bend(logits);
+      logits = wanted ? bent * rule_.cap() : bent.mul_(rule_.cap());
     }
     if (on_gpu(logits)) {
       losses.push_back(
           fused::cross_entropy(logits, targets, wanted ? gradients->scale : 1.0, wanted));
       if (wanted) {
-        chunk_gradients(parameters, x, normed, uncapped(std::move(logits), std::move(bent), x),
-                        rows, *gradients);
+        chunk_gradients(parameters, x, normed,
+                        rule_.by_product(std::move(logits), std::move(bent), x), rows, *gradients);
       }
       continue;
     }
@@ -138,8 +107,8 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
     result.loss_sum -= ordered_sum(log_probabilities.gather(1, targets.unsqueeze(1)));
     if (!wanted) continue;
     at::Tensor grad = logit_gradient(std::move(log_probabilities), targets, gradients->scale);
-    chunk_gradients(parameters, x, normed, uncapped(std::move(grad), std::move(bent), x), rows,
-                    *gradients);
+    chunk_gradients(parameters, x, normed, rule_.by_product(std::move(grad), std::move(bent), x),
+                    rows, *gradients);
   }
   // HOST WAIT, on a GPU: the loss is the step's result.
   for (const at::Tensor& of_chunk : losses) result.loss_sum += ordered_sum(of_chunk);
@@ -176,8 +145,7 @@ at::Tensor HeadUnit::logits(UnitParameters parameters, const Carry& in, const Mi
   const at::NoGradGuard no_grad;
   const at::Tensor normed =
       norm(parameters, in.at(0).index_select(0, positions.to(in.at(0).device())));
-  const at::Tensor raw = project(parameters, normed);
-  return logit_cap_ == 0.0 ? raw.to(at::kFloat) : bend(raw).mul_(logit_cap_);
+  return rule_.scores(normed, head_weight(parameters));
 }
 
 }  // namespace longshore

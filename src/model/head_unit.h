@@ -11,6 +11,7 @@
 
 #include "model/arch_spec.h"
 #include "model/decoder_units.h"
+#include "model/head_math.h"
 #include "model/unit.h"
 
 namespace longshore {
@@ -40,19 +41,14 @@ class HeadUnit : public LossUnit {
   struct Gradients;
   at::Tensor head_weight(UnitParameters parameters) const;
   at::Tensor norm(UnitParameters parameters, const at::Tensor& x) const;
-  // Logits in the compute dtype, not capped yet.
-  at::Tensor project(UnitParameters parameters, const at::Tensor& normed) const;
   void chunk_gradients(UnitParameters parameters, const at::Tensor& x, const at::Tensor& normed,
                        at::Tensor grad_logits, const at::Tensor& rows, Gradients& gradients) const;
-  // Of cap * tanh(logits / cap), the tanh, fp32, over the logits' own memory where they are fp32.
-  at::Tensor bend(const at::Tensor& logits) const;
   Result run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
              Gradients* gradients) const;
 
   NormKind norm_kind_;
   double norm_eps_;
-  double logit_divisor_;
-  double logit_cap_;  // 0 = none
+  LogitRule rule_;
   int64_t chunk_positions_;
   ModuleIndex index_;
   int32_t head_index_;  // in the unit's list, behind the norm: owned or borrowed

@@ -74,6 +74,46 @@ class UnitBuilder {
   std::vector<ModuleParameter> parameters_;
 };
 
+void add_attention(UnitBuilder& builder, const ArchSpec& arch) {
+  const int64_t q = arch.query_width(), kv = arch.key_width();
+  if (arch.norm_placement != NormPlacement::kAfter) {
+    builder.norm(Module::kAttentionNorm, arch.hidden, arch.norm);
+  }
+  if (arch.fused_qkv) {
+    builder.matrix(Module::kQkv, q + 2 * kv, arch.hidden, arch.qkv_bias);
+  } else {
+    builder.matrix(Module::kQuery, q, arch.hidden, arch.qkv_bias);
+    builder.matrix(Module::kKey, kv, arch.hidden, arch.qkv_bias);
+    builder.matrix(Module::kValue, kv, arch.hidden, arch.qkv_bias);
+  }
+  if (arch.qk_norm != QueryKeyNorm::kNone) {
+    const bool head = arch.qk_norm == QueryKeyNorm::kHead;
+    builder.norm(Module::kQueryNorm, head ? arch.head_dim : q, arch.norm);
+    builder.norm(Module::kKeyNorm, head ? arch.head_dim : kv, arch.norm);
+  }
+  builder.matrix(Module::kOutput, arch.hidden, q, arch.output_bias, arch.residual_init_scale);
+  if (arch.norm_placement != NormPlacement::kBefore) {
+    builder.norm(Module::kAttentionPostNorm, arch.hidden, arch.norm);
+  }
+}
+
+void add_mlp(UnitBuilder& builder, const ArchSpec& arch) {
+  if (arch.norm_placement != NormPlacement::kAfter) {
+    builder.norm(Module::kMlpNorm, arch.hidden, arch.norm);
+  }
+  if (arch.fused_gate_up) {
+    builder.matrix(Module::kGateUp, 2 * arch.intermediate, arch.hidden, arch.mlp_bias);
+  } else {
+    if (arch.gated) builder.matrix(Module::kGate, arch.intermediate, arch.hidden, arch.mlp_bias);
+    builder.matrix(Module::kUp, arch.intermediate, arch.hidden, arch.mlp_bias);
+  }
+  builder.matrix(Module::kDown, arch.hidden, arch.intermediate, arch.mlp_bias,
+                 arch.residual_init_scale);
+  if (arch.norm_placement != NormPlacement::kBefore) {
+    builder.norm(Module::kMlpPostNorm, arch.hidden, arch.norm);
+  }
+}
+
 // The prefix under which the files keep the embedding; the first of the family's where there is
 // none (then the embedding is reported as missing).
 NameTable::Prefix find_prefix(const ArchSpec& arch, std::span<const FileTensor> files) {
@@ -186,36 +226,10 @@ std::vector<ModuleParameter> embedding_parameters(const ArchSpec& arch, NameTabl
 }
 
 std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
-                                              int64_t layer) {
+                                              int64_t layer, BlockPart part) {
   UnitBuilder builder(arch, prefix, layer);
-  const int64_t q = arch.query_width(), kv = arch.key_width();
-  const bool before = arch.norm_placement != NormPlacement::kAfter;
-  const bool after = arch.norm_placement != NormPlacement::kBefore;
-  if (before) builder.norm(Module::kAttentionNorm, arch.hidden, arch.norm);
-  if (arch.fused_qkv) {
-    builder.matrix(Module::kQkv, q + 2 * kv, arch.hidden, arch.qkv_bias);
-  } else {
-    builder.matrix(Module::kQuery, q, arch.hidden, arch.qkv_bias);
-    builder.matrix(Module::kKey, kv, arch.hidden, arch.qkv_bias);
-    builder.matrix(Module::kValue, kv, arch.hidden, arch.qkv_bias);
-  }
-  if (arch.qk_norm != QueryKeyNorm::kNone) {
-    const bool head = arch.qk_norm == QueryKeyNorm::kHead;
-    builder.norm(Module::kQueryNorm, head ? arch.head_dim : q, arch.norm);
-    builder.norm(Module::kKeyNorm, head ? arch.head_dim : kv, arch.norm);
-  }
-  const double residual = arch.residual_init_scale;
-  builder.matrix(Module::kOutput, arch.hidden, q, arch.output_bias, residual);
-  if (after) builder.norm(Module::kAttentionPostNorm, arch.hidden, arch.norm);
-  if (before) builder.norm(Module::kMlpNorm, arch.hidden, arch.norm);
-  if (arch.fused_gate_up) {
-    builder.matrix(Module::kGateUp, 2 * arch.intermediate, arch.hidden, arch.mlp_bias);
-  } else {
-    if (arch.gated) builder.matrix(Module::kGate, arch.intermediate, arch.hidden, arch.mlp_bias);
-    builder.matrix(Module::kUp, arch.intermediate, arch.hidden, arch.mlp_bias);
-  }
-  builder.matrix(Module::kDown, arch.hidden, arch.intermediate, arch.mlp_bias, residual);
-  if (after) builder.norm(Module::kMlpPostNorm, arch.hidden, arch.norm);
+  if (part != BlockPart::kMlp) add_attention(builder, arch);
+  if (part != BlockPart::kAttention) add_mlp(builder, arch);
   return builder.take();
 }
 
@@ -245,9 +259,9 @@ ModelSpec make_model_spec(const ArchSpec& arch, std::span<const FileTensor> file
   return model;
 }
 
-std::vector<std::string> unit_classes(const ArchSpec& arch) {
+std::vector<std::string> unit_classes(const ArchSpec& arch, const ModelSpec& model) {
   const std::string block(name_table(arch.family).block_class);
-  std::vector<std::string> classes(static_cast<size_t>(arch.layer_count()) + 2, block);
+  std::vector<std::string> classes(model.units.size(), block);
   classes.front() = "Embedding";
   classes.back() = "Head";
   return classes;

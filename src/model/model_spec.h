@@ -2,6 +2,7 @@
 // Pure functions, no LibTorch.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,11 +26,15 @@ struct ModuleParameter {
   ParamSpec spec;
 };
 
+// Attention with its norms and what it adds to the hidden state, or the MLP with the same; a block
+// is the one and then the other.
+enum class BlockPart : uint8_t { kWhole, kAttention, kMlp };
+
 // The parameters of each unit, in the unit's order. `prefix` is one of the family's prefixes. The
 // head's list holds its own parameters only; a tied head borrows the embedding's first one.
 std::vector<ModuleParameter> embedding_parameters(const ArchSpec& arch, NameTable::Prefix prefix);
 std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
-                                              int64_t layer);
+                                              int64_t layer, BlockPart part = BlockPart::kWhole);
 std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                              bool tied);
 
@@ -40,8 +45,8 @@ std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Pr
 ModelSpec make_model_spec(const ArchSpec& arch, std::span<const FileTensor> files);
 
 // The class of each unit, in the names of transformers: "Embedding", "LlamaDecoderLayer", ...,
-// "Head".
-std::vector<std::string> unit_classes(const ArchSpec& arch);
+// "Head". Halves of a block are of the block's class.
+std::vector<std::string> unit_classes(const ArchSpec& arch, const ModelSpec& model);
 
 // True for a tensor that the family's files may hold but that is no parameter of this model: a
 // buffer, or another tower's.

@@ -25,4 +25,8 @@ Carry Unit::backward(UnitParameters, const Carry&, const MicroBatch&, const Carr
   return {};
 }
 
+at::Tensor Unit::logits(UnitParameters, const Carry&, const at::Tensor&) const {
+  return {};
+}
+
 }  // namespace longshore

@@ -73,6 +73,9 @@ class UnitCode {
   // however a micro-batch is split into documents, it takes no more than it does when all are as
   // long as one of these.
   virtual std::vector<int64_t> worst_documents(int64_t longest) const;
+  // Trained positions that it works on at one time, where that is not all of them: with more of
+  // them it takes longer, but no more memory. 0: all.
+  virtual int64_t positions_at_once() const { return 0; }
   // For devices that are not here to be measured.
   virtual AttentionHeads attention_heads() const { return {}; }
 };
@@ -88,6 +91,9 @@ class Unit : public UnitCode {
   // Returns the gradient of `in`, empty when the unit is the first.
   virtual Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                          const Carry& grad_out, GradSink& sink) const;
+  // Of a piece of the head: the scores of its tokens, as LossUnit::logits. Undefined: none.
+  virtual at::Tensor logits(UnitParameters parameters, const Carry& in,
+                            const at::Tensor& positions) const;
 };
 
 // Detached tensors that share the views' memory.
@@ -101,9 +107,6 @@ class LossUnit : public UnitCode {
     int64_t trained = 0;    // number of trained positions
     Carry grad_in;          // gradient of `in`; empty when not asked for
   };
-  // Trained positions that it works on at one time, where that is not all of them: with more of
-  // them it takes longer, but no more memory. 0: all.
-  virtual int64_t positions_at_once() const { return 0; }
   // Loss without gradients.
   virtual Result loss(UnitParameters parameters, const Carry& in,
                       const MicroBatch& batch) const = 0;
@@ -113,6 +116,7 @@ class LossUnit : public UnitCode {
                                     const MicroBatch& batch, double scale, bool want_grad_in,
                                     GradSink& sink) const = 0;
   // Scores of the next token, fp32 [rows, vocabulary], at the given positions (int64 [rows]).
+  // Undefined where pieces before have them.
   virtual at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             const at::Tensor& positions) const = 0;
 };

@@ -110,6 +110,8 @@ std::vector<std::vector<UnitId>> group_units(const ModelSpec& model,
                                              const UnitPolicy& policy) {
   switch (policy.kind) {
     case UnitPolicy::Kind::kBlock:
+    case UnitPolicy::Kind::kHalf:
+    case UnitPolicy::Kind::kPiece:
       return by_size(model, 0);
     case UnitPolicy::Kind::kClasses:
       return by_classes(model, classes, policy.classes);

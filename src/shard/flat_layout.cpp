@@ -8,7 +8,8 @@ namespace longshore {
 
 Segment segment_of(const ParamSpec& parameter) {
   if (parameter.frozen) return Segment::kFrozen;
-  const bool small = parameter.shape.size() < 2 || parameter.elements() < kSmallParameterElements;
+  const bool small =
+      parameter.shape.size() < 2 || parameter.whole().elements() < kSmallParameterElements;
   return small ? Segment::kFullMoments : Segment::kQuantisedMoments;
 }
 
@@ -17,6 +18,9 @@ FlatLayout::FlatLayout(const UnitSpec& unit, int32_t shard_factor) : shard_facto
   parameters_.resize(unit.parameters.size());
   for (const ParamSpec& parameter : unit.parameters) {
     parameter_segments_.push_back(segment_of(parameter));
+    first_elements_.push_back(parameter.first_element());
+    // Or blocks of moments, and their bits, would depend on the cut.
+    LONGSHORE_CHECK(first_elements_.back() % kBlockElements == 0) << parameter.name;
   }
   int64_t cursor = 0;
   for (Segment segment : kSegments) {
@@ -52,7 +56,8 @@ std::vector<ShardPiece> FlatLayout::pieces(Rank rank) const {
       const int64_t begin = std::max(whole.begin, own.begin);
       const int64_t end = std::min(whole.end(), own.end());
       if (begin >= end) continue;
-      pieces.push_back({i, begin - whole.begin, begin - own.begin, end - begin, segment});
+      const int64_t first = first_elements_[static_cast<size_t>(i)];
+      pieces.push_back({i, first + begin - whole.begin, begin - own.begin, end - begin, segment});
     }
   }
   return pieces;

@@ -86,6 +86,7 @@ class FlatLayout {
   std::array<ElementRange, 3> segments_;
   std::vector<ElementRange> parameters_;
   std::vector<Segment> parameter_segments_;
+  std::vector<int64_t> first_elements_;  // by parameter: in the whole one
 };
 
 // The layout of every unit of a model, by unit id.

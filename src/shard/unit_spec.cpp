@@ -1,6 +1,8 @@
 #include "shard/unit_spec.h"
 
+#include <map>
 #include <set>
+#include <utility>
 
 #include "base/errors.h"
 
@@ -12,11 +14,40 @@ int64_t ParamSpec::elements() const {
   return product;
 }
 
+ParamSpec ParamSpec::whole() const {
+  ParamSpec all = *this;
+  if (whole_rows > 0) all.shape.front() = whole_rows;
+  all.first_row = all.whole_rows = 0;
+  return all;
+}
+
+int64_t ParamSpec::first_element() const {
+  return first_row == 0 ? 0 : first_row * (elements() / shape.front());
+}
+
 bool UnitSpec::has_trainable() const {
   for (const ParamSpec& parameter : parameters) {
     if (!parameter.frozen) return true;
   }
   return false;
+}
+
+Bytes UnitSpec::carry_bytes_per_position(DType compute, CarryUse use) const {
+  Bytes sum = 0;
+  for (const CarryTensorSpec& tensor : carry_out) {
+    sum += tensor.elements_per_position * width_of(tensor.dtype(compute, use));
+  }
+  return sum;
+}
+
+std::vector<ParamSpec> ModelSpec::whole_parameters() const {
+  std::vector<ParamSpec> parameters;
+  for (const UnitSpec& unit : units) {
+    for (const ParamSpec& parameter : unit.parameters) {
+      if (parameter.first_row == 0) parameters.push_back(parameter.whole());
+    }
+  }
+  return parameters;
 }
 
 int64_t ModelSpec::parameter_elements() const {
@@ -39,13 +70,17 @@ int64_t ModelSpec::trainable_elements() const {
 
 void validate_model_spec(const ModelSpec& model) {
   LONGSHORE_CHECK(!model.units.empty()) << "a model has at least one unit";
-  std::set<std::string> names;
+  std::set<std::pair<std::string, int64_t>> names;  // with the first row
+  std::map<std::string, bool> whole;
   for (size_t i = 0; i < model.units.size(); ++i) {
     const UnitSpec& unit = model.units[i];
     LONGSHORE_CHECK(unit.id.value == static_cast<int32_t>(i)) << "unit " << unit.name;
     LONGSHORE_CHECK(unit.carry_out.empty() == (i + 1 == model.units.size())) << unit.name;
     for (const ParamSpec& parameter : unit.parameters) {
-      LONGSHORE_CHECK(names.insert(parameter.name).second) << "twice: " << parameter.name;
+      const bool is_whole = parameter.whole_rows == 0;
+      const bool unique = names.emplace(parameter.name, parameter.first_row).second &&
+                          whole.try_emplace(parameter.name, is_whole).first->second == is_whole;
+      LONGSHORE_CHECK(unique && (!is_whole || parameter.first_row == 0)) << parameter.name;
       int64_t product = 1;
       for (int64_t dimension : parameter.shape) {
         LONGSHORE_CHECK(dimension >= 1) << parameter.name;

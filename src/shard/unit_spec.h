@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/dtype.h"
 #include "base/ids.h"
 
 namespace longshore {
@@ -17,16 +18,25 @@ struct InitSpec {
   enum class Kind : uint8_t { kZeros, kOnes, kNormal };
   Kind kind = Kind::kNormal;
   double standard_deviation = 0.02;  // of kNormal
+  bool operator==(const InitSpec&) const = default;
 };
 
 // One parameter, in the shape in which the model's files store it and the units compute with it.
+// Or a piece of one: rows in a row of a parameter of that name, whose other rows are further
+// pieces. What leaves the engine, or names an element of it, is in coordinates of the whole
+// parameter.
 struct ParamSpec {
-  std::string name;            // as in the model's files; unique in the model
+  std::string name;            // as in the model's files; unique in the model, but for pieces
   std::vector<int64_t> shape;  // every dimension >= 1
   bool frozen = false;         // neither gradient nor state
   InitSpec init;
+  int64_t first_row = 0;   // of a piece
+  int64_t whole_rows = 0;  // of the parameter that this is a piece of; 0: this is all of it
 
-  int64_t elements() const;  // product of the shape; checked when the spec was made
+  int64_t elements() const;       // product of the shape; checked when the spec was made
+  ParamSpec whole() const;        // the parameter that this is a piece of
+  int64_t first_element() const;  // in the whole parameter
+  bool operator==(const ParamSpec&) const = default;
 };
 
 // A parameter by owner.
@@ -36,9 +46,17 @@ struct ParamRef {
   auto operator<=>(const ParamRef&) const = default;
 };
 
+enum class CarryUse : uint8_t { kValue, kGradient };
+
 // One tensor of the carry, as seen at a unit's output: [positions, elements_per_position].
 struct CarryTensorSpec {
   int64_t elements_per_position = 0;
+  bool wide = false;           // fp32, whatever the compute dtype; such tensors come first
+  bool wide_gradient = false;  // its gradient is, because several units add to it
+  DType dtype(DType compute, CarryUse use) const {
+    return wide || (wide_gradient && use == CarryUse::kGradient) ? DType::kF32 : compute;
+  }
+  bool operator==(const CarryTensorSpec&) const = default;
 };
 
 // What is gathered and freed together. Forward order is the order of ids.
@@ -52,6 +70,8 @@ struct UnitSpec {
   std::vector<CarryTensorSpec> carry_out;  // empty for the last unit
 
   bool has_trainable() const;
+  Bytes carry_bytes_per_position(DType compute, CarryUse use) const;
+  bool operator==(const UnitSpec&) const = default;
 };
 
 // A whole model. Invariants (checked by `validate_model_spec`): ids are 0..n-1 in order, names are
@@ -59,12 +79,14 @@ struct UnitSpec {
 struct ModelSpec {
   std::vector<UnitSpec> units;
 
+  std::vector<ParamSpec> whole_parameters() const;  // pieces as the parameter they are of
   const UnitSpec& unit(UnitId id) const { return units.at(static_cast<size_t>(id.value)); }
   const ParamSpec& parameter(ParamRef ref) const {
     return unit(ref.unit).parameters.at(static_cast<size_t>(ref.index));
   }
   int64_t parameter_elements() const;  // tied parameters once
   int64_t trainable_elements() const;
+  bool operator==(const ModelSpec&) const = default;
 };
 
 // Throws CheckFailure where an invariant of ModelSpec is broken.

@@ -196,10 +196,6 @@ const tokc_chat* ChatTemplate::chat_for(bool with_tools) const {
   return with_tools && tool_use_ ? tool_use_.get() : default_.get();
 }
 
-bool ChatTemplate::has_generation(bool with_tools) const {
-  return tokc_chat_has_generation(chat_for(with_tools)) != 0;
-}
-
 // Asked with a conversation of two words.
 bool ChatTemplate::prints_parts(bool with_tools) const {
   const auto asked = [&](bool parts) -> std::optional<std::string> {

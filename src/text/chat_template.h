@@ -59,9 +59,6 @@ class ChatTemplate {
 
   // ChatProblem where the template refuses the conversation.
   RenderedChat render(const Json& messages, const ChatVariables& variables) const;
-  // Whether {% generation %} blocks say what the model writes; with tools another template may
-  // serve.
-  bool has_generation(bool with_tools) const;
   // Whether contents that are lists of parts are written as their texts. Many templates print such
   // a list as Python does, leave it out, or fail: they want the joined text.
   bool reads_parts(bool with_tools) const { return with_tools ? tool_parts_ : parts_; }

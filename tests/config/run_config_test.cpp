@@ -209,10 +209,11 @@ KeyValue random_value(const Key& key, std::mt19937_64& random) {
       return std::vector<std::string>{string(), string()};
     case KeyType::kUnits: {
       UnitsChoice units;
-      units.kind = static_cast<UnitsChoice::Kind>(random() % 4);
+      units.kind = static_cast<UnitsChoice::Kind>(random() % 8);
       if (units.kind == UnitsChoice::Kind::kClasses) units.classes = {string(), string()};
       if (units.kind == UnitsChoice::Kind::kMinParameters)
         units.min_parameters = 1 + int64_t(random() % 999);
+      if (units.kind == UnitsChoice::Kind::kRows) units.rows = 1 + int64_t(random() % 999);
       if (units.kind == UnitsChoice::Kind::kGroups) units.groups = {{string()}, {string()}};
       return units;
     }

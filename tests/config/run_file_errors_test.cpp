@@ -194,8 +194,8 @@ TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
       {"[fsdp]\nunits = { min_parameters = 0 }",
        "run.toml:2:9: fsdp.units.min_parameters = 0: must be at least 1"},
       {"[fsdp]\nunits = { sizes = 3 }",
-       "run.toml:2:9: fsdp.units: expected \"block\", { classes = [...] }, { min_parameters = N } "
-       "or "
+       "run.toml:2:9: fsdp.units: expected \"block\", \"half\", \"piece\", \"auto\", { rows = N }, "
+       "{ classes = [...] }, { min_parameters = N } or "
        "{ groups = [[...], ...] }, found a table with 'sizes'"},
       {"[schedule]\nname = 3",
        "run.toml:2:8: schedule.name: expected \"constant\", \"linear\", \"cosine\" or \"wsd\", "

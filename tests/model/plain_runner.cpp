@@ -5,15 +5,35 @@
 #include "base/errors.h"
 
 namespace longshore {
+namespace {
+
+// The rows of a piece, or all of them.
+at::Tensor rows_of(const ParamSpec& spec, const std::map<std::string, at::Tensor>& tensors) {
+  return tensors.at(spec.name).narrow(0, spec.first_row, spec.shape.front());
+}
+
+Carry detached(const Carry& carry, bool leaves) {
+  Carry copies;
+  for (const at::Tensor& tensor : carry) {
+    copies.push_back(tensor.detach().requires_grad_(leaves));
+  }
+  return copies;
+}
+
+}  // namespace
 
 NamedSink::NamedSink(const ModelSpec& model, UnitId unit, std::map<std::string, at::Tensor>& sums)
     : specs_(model.unit(unit).parameters), sums_(sums) {
   for (ParamRef ref : model.unit(unit).borrowed) specs_.push_back(model.parameter(ref));
   for (const ParamSpec& spec : specs_) {
     if (!spec.frozen && !sums_.contains(spec.name)) {
-      sums_[spec.name] = at::zeros(spec.shape, at::kFloat);
+      sums_[spec.name] = at::zeros(spec.whole().shape, at::kFloat);
     }
   }
+}
+
+at::Tensor NamedSink::sum_of(int32_t parameter) const {
+  return rows_of(specs_.at(static_cast<size_t>(parameter)), sums_);
 }
 
 bool NamedSink::wants(int32_t parameter) const {
@@ -21,17 +41,15 @@ bool NamedSink::wants(int32_t parameter) const {
 }
 
 void NamedSink::add(int32_t parameter, const at::Tensor& grad) {
-  sums_.at(specs_.at(static_cast<size_t>(parameter)).name).add_(grad);
+  sum_of(parameter).add_(grad);
 }
 
 void NamedSink::add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) {
-  sums_.at(specs_.at(static_cast<size_t>(parameter)).name)
-      .index_add_(0, rows, values.to(at::kFloat));
+  sum_of(parameter).index_add_(0, rows, values.to(at::kFloat));
 }
 
 void NamedSink::add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) {
-  sums_.at(specs_.at(static_cast<size_t>(parameter)).name)
-      .addmm_(left.to(at::kFloat).t(), right.to(at::kFloat));
+  sum_of(parameter).addmm_(left.to(at::kFloat).t(), right.to(at::kFloat));
 }
 
 PlainRunner::PlainRunner(const DecoderModel& model,
@@ -41,7 +59,7 @@ PlainRunner::PlainRunner(const DecoderModel& model,
     std::vector<at::Tensor> list;
     for (const ParamSpec& parameter : unit.parameters) {
       list.push_back(
-          weights.at(parameter.name).to(dtype).detach().requires_grad_(!parameter.frozen));
+          rows_of(parameter, weights).to(dtype).detach().requires_grad_(!parameter.frozen));
     }
     for (ParamRef ref : unit.borrowed) {
       list.push_back(
@@ -78,8 +96,18 @@ Carry PlainRunner::hidden(const MicroBatch& batch) const {
 }
 
 at::Tensor PlainRunner::logits(const MicroBatch& batch) const {
-  return model_.loss_unit().logits(parameters_.back(), hidden(batch), batch,
-                                   at::arange(batch.position_count()));
+  const at::Tensor all = at::arange(batch.position_count());
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> parts;
+  Carry carry;
+  for (size_t i = 0; i + 1 < parameters_.size(); ++i) {
+    const Unit& unit = model_.unit(UnitId(static_cast<int32_t>(i)));
+    const at::Tensor part = unit.logits(parameters_[i], carry, all);
+    if (part.defined()) parts.push_back(part);
+    carry = unit.forward(parameters_[i], carry, batch);
+  }
+  parts.push_back(model_.loss_unit().logits(parameters_.back(), carry, batch, all));
+  return at::cat(parts, 1);
 }
 
 double PlainRunner::loss(const MicroBatch& batch) const {
@@ -92,13 +120,13 @@ void PlainRunner::one_batch(const MicroBatch& batch, double scale, Recompute rec
   std::vector<Carry> inputs(parameters_.size()), outputs(parameters_.size());
   for (size_t i = 0; i < last; ++i) {
     const at::AutoGradMode mode(recompute == Recompute::kNone && i > 0);
-    if (i > 0) inputs[i] = {outputs[i - 1][0].detach().requires_grad_(true)};
+    if (i > 0) inputs[i] = detached(outputs[i - 1], true);
     outputs[i] =
         model_.unit(UnitId(static_cast<int32_t>(i))).forward(parameters_[i], inputs[i], batch);
   }
   NamedSink head(model_.spec(), UnitId(static_cast<int32_t>(last)), outcome.gradients);
   const LossUnit::Result result = model_.loss_unit().loss_and_gradients(
-      parameters_[last], {outputs[last - 1][0].detach()}, batch, scale, true, head);
+      parameters_[last], detached(outputs[last - 1], false), batch, scale, true, head);
   outcome.loss_sum += result.loss_sum;
   outcome.trained += result.trained;
   Carry grad = result.grad_in;
@@ -107,7 +135,8 @@ void PlainRunner::one_batch(const MicroBatch& batch, double scale, Recompute rec
     NamedSink sink(model_.spec(), id, outcome.gradients);
     const Unit& unit = model_.unit(id);
     if (unit.has_own_backward()) {
-      unit.backward(parameters_[i], inputs[i], batch, grad, sink);
+      const at::NoGradGuard no_grad;
+      grad = unit.backward(parameters_[i], detached(inputs[i], false), batch, grad, sink);
       continue;
     }
     if (recompute == Recompute::kUnit) {

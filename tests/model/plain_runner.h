@@ -12,7 +12,7 @@
 
 namespace longshore {
 
-// Sums gradients in fp32 tensors, by name.
+// Sums gradients in fp32 tensors, by name; those of pieces where they are in the whole parameter.
 class NamedSink : public GradSink {
  public:
   NamedSink(const ModelSpec& model, UnitId unit, std::map<std::string, at::Tensor>& sums);
@@ -22,6 +22,8 @@ class NamedSink : public GradSink {
   void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override;
 
  private:
+  at::Tensor sum_of(int32_t parameter) const;
+
   std::vector<ParamSpec> specs_;
   std::map<std::string, at::Tensor>& sums_;
 };

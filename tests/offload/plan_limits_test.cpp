@@ -1,6 +1,8 @@
 // What a plan may count on: the machine, its control group, its drives; and how it says so.
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "offload/plan/plan_text.h"
 #include "tests/fakes/specs.h"
 #include "tests/offload/plan_cases.h"
@@ -82,6 +84,48 @@ TEST(PlanLimits, OffersDrivesWhereTheHostIsShort) {
   EXPECT_NE(explain_misfit(inputs, made_up_machine())
                 .find("offload.optimizer = \"nvme\" with offload.nvme = "),
             std::string::npos);
+}
+
+// Goal: the plan says what smaller units would save and cost, and a refusal names them.
+TEST(PlanLimits, SaysWhatOtherUnitsTake) {
+  const ModelSpec model = fakes::make_small_model(3, false);
+  const auto finer = std::make_shared<ModelSpec>();
+  for (const UnitSpec& unit : model.units) {
+    const size_t parts = unit.name.starts_with("block") ? 2 : 1;
+    for (size_t part = 0; part < parts; ++part) {
+      UnitSpec made = unit;
+      made.id = UnitId(static_cast<int32_t>(finer->units.size()));
+      if (parts == 2) made.parameters = {unit.parameters[part + 1]};
+      finer->units.push_back(made);
+    }
+  }
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.offload_inputs = true;
+  inputs.other_units = {{"\"half\"", finer, made_up_inputs(*finer).costs}};
+  const Machine machine = made_up_machine();
+  TierPlan plan = draft_tier_plan(inputs, machine);
+  EXPECT_EQ(format_plan(plan, machine).find("fsdp.units"), std::string::npos) << "nobody compared";
+  compare_units(plan, inputs, machine);
+  ASSERT_EQ(plan.other_units.size(), 1u);
+  PlanInputs changed = inputs;
+  changed.model = finer.get();
+  changed.costs = inputs.other_units[0].costs;
+  const TierPlan there = draft_tier_plan(changed, machine);
+  const UnitsDifference& other = plan.other_units[0];
+  EXPECT_EQ(other.device, there.device_total - plan.device_total);
+  EXPECT_LT(other.device, 0);
+  EXPECT_EQ(other.host, there.host_total - plan.host_total);
+  EXPECT_GT(other.moved, 0) << "twice the kept inputs";
+  EXPECT_NE(format_plan(plan, machine)
+                .find("fsdp.units = \"half\": device " + format_bytes(-other.device) + " less"),
+            std::string::npos)
+      << format_plan(plan, machine);
+  inputs.device_cap = there.device_total;
+  EXPECT_NE(explain_misfit(inputs, machine)
+                .find("fsdp.units = \"half\" (now \"block\") saves " + format_bytes(-other.device) +
+                      ", enough alone"),
+            std::string::npos)
+      << explain_misfit(inputs, machine);
 }
 
 TEST(PlanLimits, BeginsWithWhetherItFitsAndByHowMuch) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "tests/parity/run_driver.h"
 
@@ -40,7 +41,8 @@ TEST(Units, EveryPolicyGivesTheSameBits) {
     for (const std::string& units : std::vector<std::string>{
              "{ min_parameters = 4000 }", kOneUnit, "{ classes = [\"Embedding\"] }",
              "{ groups = [[\"embedding\", \"block.0\"]] }",
-             "{ groups = [[\"block.1\", \"head\"]] }"}) {
+             "{ groups = [[\"block.1\", \"head\"]] }", "half",
+             "{ groups = [[\"block.0.mlp\", \"block.1.attention\"]] }"}) {
       for (const std::string recompute : {"unit", "none"}) {
         const Outcome grouped =
             train(golden, {"--fsdp.units=" + units, "--fsdp.recompute=" + recompute});
@@ -55,6 +57,139 @@ TEST(Units, EveryPolicyGivesTheSameBits) {
       }
     }
   }
+}
+
+// Goal: halves change no bit with anything else that moves or updates units, on one rank and two.
+TEST(Units, HalvesGiveTheSameBitsEverywhere) {
+  const Arguments same = joined(RunDriver::golden_arguments("llama-tied"),
+                                {"--train.steps=6", "--train.sequences_per_step=4",
+                                 "--offload.state_format=split-int8", "--precision.compute=bf16"});
+  const std::vector<Arguments> ways = {
+      {"--fsdp.prefetch=3", "--offload.activations=host", "--fsdp.recompute=none"},
+      {"--fsdp.prefetch=0", "--optimizer.overlap=backward"},
+      {"--offload.optimizer=nvme", "--offload.parameters=nvme", "--offload.activations=nvme"}};
+  for (const int ranks : {1, 2}) {
+    RunDriver blocks("blocks");
+    ASSERT_EQ(blocks.train_ranks(ranks, same), 0) << blocks.output();
+    for (const Arguments& way : ways) {
+      if (ranks == 2 && way != ways.back()) continue;
+      RunDriver halves("halves");
+      const Arguments drive = {"--fsdp.units=half",
+                               "--offload.nvme=[\"" + halves.directory() + "/drive\"]"};
+      ASSERT_EQ(halves.train_ranks(ranks, joined(joined(same, drive), way)), 0) << halves.output();
+      EXPECT_EQ(halves.steps("loss"), blocks.steps("loss")) << ranks << " " << way.front();
+      EXPECT_TRUE(halves.state() == blocks.state()) << ranks << " " << way.front();
+      halves.expect_within_plan();
+    }
+  }
+}
+
+// Goal: a checkpoint goes on in other units; "auto" takes those that fit, or that the drives hold.
+TEST(Units, ARunGoesOnInOtherUnits) {
+  const auto arguments = [](int steps, const std::string& units) {
+    return joined(RunDriver::golden_arguments("llama"),
+                  {"--train.steps=" + std::to_string(steps), "--fsdp.units=" + units});
+  };
+  RunDriver unbroken("unbroken"), run("moved"), held("held");
+  ASSERT_EQ(unbroken.train(arguments(6, "block")), 0);
+  ASSERT_EQ(run.train(arguments(2, "half")), 0);
+  ASSERT_EQ(run.train(arguments(4, "block")), 0);
+  ASSERT_EQ(run.train(arguments(6, "half")), 0);
+  const Arguments drive = {"--offload.optimizer=nvme",
+                           "--offload.nvme=[\"" + held.directory() + "/drive\"]"};
+  ASSERT_EQ(held.train(joined(arguments(4, "half"), drive)), 0);
+  // No checkpoint: the state that goes on is on the drive, in halves.
+  std::filesystem::remove_all(held.directory() + "/checkpoints");
+  ASSERT_EQ(held.train(joined(arguments(6, "auto"), drive)), 0);
+  for (const RunDriver* other : {&run, &held}) {
+    EXPECT_EQ(other->steps("loss"), unbroken.steps("loss"));
+    EXPECT_TRUE(other->state() == unbroken.state());
+  }
+}
+
+void expect_close_state(const RunDriver& run, const RunDriver& expected, const std::string& what) {
+  const auto got = run.state(), wanted = expected.state();
+  ASSERT_EQ(got.size(), wanted.size()) << what;
+  for (const auto& [name, values] : wanted) {
+    const std::vector<float>& own = got.at(name);
+    ASSERT_EQ(own.size(), values.size()) << what << " " << name;
+    double difference = 0.0, norm = 0.0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      difference += std::pow(own[i] - values[i], 2.0);
+      norm += std::pow(values[i], 2.0);
+    }
+    EXPECT_LE(std::sqrt(difference), 1e-4 * std::sqrt(norm) + 1e-12) << what << " " << name;
+  }
+}
+
+// Goal: tables in pieces of rows give the same run but for the order of sums over the vocabulary,
+// and the same bits wherever units live; checkpoints go on in any cut.
+TEST(Units, TablesInPiecesGiveTheSameRun) {
+  for (const std::string golden : {"llama", "llama-tied", "gpt2", "gemma2"}) {
+    const auto arguments = [&](int steps, const std::string& units) {
+      return joined(RunDriver::golden_arguments(golden),
+                    {"--train.steps=" + std::to_string(steps), "--fsdp.units=" + units});
+    };
+    const std::string rows = "{ rows = 64 }";
+    RunDriver whole("whole"), pieces("pieces"), moved("moved");
+    ASSERT_EQ(whole.train(arguments(6, "block")), 0);
+    ASSERT_EQ(pieces.train(arguments(6, rows)), 0);
+    ASSERT_EQ(moved.train(arguments(2, rows)), 0);
+    ASSERT_EQ(moved.train(arguments(4, "block")), 0);
+    ASSERT_EQ(moved.train(arguments(6, "piece")), 0);
+    pieces.expect_within_plan();
+    expect_close(pieces.steps("loss"), whole.steps("loss"));
+    expect_close_state(pieces, whole, golden);
+    expect_close(moved.steps("loss"), whole.steps("loss"));
+    expect_close_state(moved, whole, golden + " moved");
+  }
+}
+
+TEST(Units, TablesInPiecesGiveTheSameBitsOnEveryTier) {
+  const std::vector<Arguments> ways = {
+      {"--fsdp.prefetch=3", "--offload.activations=host", "--fsdp.recompute=none"},
+      {"--optimizer.overlap=backward", "--fsdp.prefetch=0"},
+      {"--offload.optimizer=nvme", "--offload.parameters=nvme", "--offload.activations=nvme"}};
+  for (const int ranks : {1, 2}) {
+    const Arguments same =
+        joined(RunDriver::golden_arguments(ranks == 1 ? "llama" : "llama-tied"),
+               {"--train.steps=4", "--fsdp.units={ rows = 64 }",
+                "--offload.state_format=split-int8", "--precision.compute=bf16"});
+    RunDriver plain("plain");
+    ASSERT_EQ(plain.train_ranks(ranks, same), 0) << plain.output();
+    for (const Arguments& way : ways) {
+      RunDriver run("pieces");
+      const Arguments drive = {"--offload.nvme=[\"" + run.directory() + "/drive\"]"};
+      ASSERT_EQ(run.train_ranks(ranks, joined(joined(same, drive), way)), 0) << run.output();
+      EXPECT_EQ(run.steps("loss"), plain.steps("loss")) << ranks << " " << way.front();
+      EXPECT_TRUE(run.state() == plain.state()) << ranks << " " << way.front();
+      run.expect_within_plan();
+    }
+  }
+}
+
+TEST(Units, AutoTakesTheCoarsestThatFits) {
+  RunDriver run("units-auto");
+  const Arguments base = joined(RunDriver::golden_arguments("llama"),
+                                {"--train.steps=1", "--fsdp.prefetch=0", "--train.micro_batch=4",
+                                 "--train.sequences_per_step=4", "--offload.activations=host"});
+  const auto needed = [&](const std::string& units) {
+    RunDriver other("units-" + units);
+    EXPECT_EQ(other.train(joined(base, {"--fsdp.units=" + units})), 0);
+    return other.plan(1)["device"]["total_bytes"].get<int64_t>();
+  };
+  const int64_t block = needed("block"), half = needed("half");
+  ASSERT_LT(half, block);
+  const auto planned = [&](int64_t cap) {
+    RunDriver other("units-auto");
+    EXPECT_EQ(other.train(joined(base, {"--fsdp.units=auto",
+                                        "--offload.device_memory=" + std::to_string(cap) + "B"})),
+              cap < half ? 3 : 0);
+    return other.plan(1)["device"]["total_bytes"].get<int64_t>();
+  };
+  EXPECT_EQ(planned(block), block);
+  EXPECT_EQ(planned(block - 1), half);
+  EXPECT_EQ(planned(half), half);
 }
 
 TEST(Units, UnknownNamesAreRefused) {

@@ -165,6 +165,7 @@ TEST_F(TrainedModel, GoesOnAsItLearned) {
   EXPECT_TRUE(said[0].at("ended").get<bool>());
   EXPECT_EQ(said[1].at("text"), "bcdefgh");
   EXPECT_NE(text_of({"--prompt", "abc", "--from", "model"}), "defgh");
+  EXPECT_EQ(text_of({"--prompt", "abc", "--fsdp.units={ rows = 64 }"}), "defgh");
   const Json cut = generate({"--prompt", "abc", "--max-new-tokens", "2"}).at(0);
   EXPECT_EQ(cut.at("text"), "de");
   EXPECT_FALSE(cut.at("ended").get<bool>());

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "base/errors.h"
@@ -137,6 +138,36 @@ TEST(FlatLayout, RefusesARankOutsideTheShardFactor) {
   EXPECT_THROW(layout.shard(Segment::kFullMoments, Rank(2)), CheckFailure);
   EXPECT_THROW(layout.shard(Segment::kFullMoments, Rank(-1)), CheckFailure);
   EXPECT_THROW(FlatLayout(unit, 0), CheckFailure);
+}
+
+// Goal: rows of a parameter are laid out as the whole one would be: the same elements, by the whole
+// one's numbers, in the segment of the whole one, however few rows a piece has.
+TEST(FlatLayout, NamesElementsOfAPieceByTheWholeParameter) {
+  ParamSpec whole = make_parameter("table", {700, 32});
+  std::vector<bool> seen(static_cast<size_t>(whole.elements()), false);
+  for (const int64_t first : {0, 320, 640}) {
+    ParamSpec piece = whole;
+    piece.shape[0] = std::min<int64_t>(320, 700 - first);
+    piece.first_row = first;
+    piece.whole_rows = 700;
+    EXPECT_EQ(piece.whole(), whole);
+    UnitSpec unit;
+    unit.parameters = {make_parameter("norm", {32}), piece};
+    const FlatLayout layout(unit, 2);
+    EXPECT_EQ(layout.parameter_segment(1), Segment::kQuantisedMoments);
+    for (const Rank rank : {Rank(0), Rank(1)}) {
+      for (const ShardPiece& part : layout.pieces(rank)) {
+        if (part.parameter == 0) continue;
+        EXPECT_GE(part.parameter_begin, piece.first_element());
+        for (int64_t i = 0; i < part.elements; ++i) {
+          const auto element = static_cast<size_t>(part.parameter_begin + i);
+          ASSERT_FALSE(seen.at(element));
+          seen[element] = true;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(std::ranges::count(seen, false), 0);
 }
 
 }  // namespace

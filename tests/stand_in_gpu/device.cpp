@@ -151,10 +151,6 @@ at::Device gpu_tensors(int) {
 
 // device/cuda_runtime.h
 
-bool built_with_cuda() {
-  return true;
-}
-
 std::vector<CudaDevice> cuda_devices() {
   return gpus();
 }

@@ -214,20 +214,18 @@ std::vector<std::string> Checkpoint::mismatches(const ModelSpec& spec) const {
     stored[parameter.name] = parameter.shape;
   }
   std::vector<std::string> lines;
-  for (const UnitSpec& unit : spec.units) {
-    for (const ParamSpec& parameter : unit.parameters) {
-      if (parameter.frozen) continue;
-      const auto found = stored.find(parameter.name);
-      if (found == stored.end()) {
-        lines.push_back("'" + parameter.name + "' is trained now and not in the checkpoint");
-        continue;
-      }
-      if (found->second != parameter.shape) {
-        lines.push_back("'" + parameter.name + "' has shape " + format_shape(parameter.shape) +
-                        ", in the checkpoint " + format_shape(found->second));
-      }
-      stored.erase(found);
+  for (const ParamSpec& parameter : spec.whole_parameters()) {
+    if (parameter.frozen) continue;
+    const auto found = stored.find(parameter.name);
+    if (found == stored.end()) {
+      lines.push_back("'" + parameter.name + "' is trained now and not in the checkpoint");
+      continue;
     }
+    if (found->second != parameter.shape) {
+      lines.push_back("'" + parameter.name + "' has shape " + format_shape(parameter.shape) +
+                      ", in the checkpoint " + format_shape(found->second));
+    }
+    stored.erase(found);
   }
   for (const auto& [name, shape] : stored) {
     lines.push_back("'" + name + "' is in the checkpoint and not trained now");

@@ -42,8 +42,9 @@ std::vector<CheckpointTensor> state_tensors(const ShardedModel& model) {
       const ParamSpec& parameter = unit.parameters.at(static_cast<size_t>(piece.parameter));
       const ElementRange range{piece.parameter_begin, piece.elements};
       for (const StateKind kind : kStateKinds) {
-        tensors.push_back({state_tensor_name(parameter.name, kind, range, parameter.elements()),
-                           parameter.name, kind, range, 0});
+        tensors.push_back(
+            {state_tensor_name(parameter.name, kind, range, parameter.whole().elements()),
+             parameter.name, kind, range, 0});
       }
     }
   }
@@ -53,13 +54,13 @@ std::vector<CheckpointTensor> state_tensors(const ShardedModel& model) {
 std::vector<SafetensorsWriter::Tensor> declarations(const ShardedModel& model,
                                                     const StateOptions& options,
                                                     const std::vector<CheckpointTensor>& tensors) {
-  std::map<std::string_view, const ParamSpec*> parameters;
-  for (const UnitSpec& unit : model.spec.units) {
-    for (const ParamSpec& parameter : unit.parameters) parameters[parameter.name] = &parameter;
+  std::map<std::string, ParamSpec> parameters;
+  for (const ParamSpec& parameter : model.spec.whole_parameters()) {
+    parameters[parameter.name] = parameter;
   }
   std::vector<SafetensorsWriter::Tensor> declared;
   for (const CheckpointTensor& tensor : tensors) {
-    const ParamSpec& parameter = *parameters.at(tensor.parameter);
+    const ParamSpec& parameter = parameters.at(tensor.parameter);
     const bool whole = tensor.range == ElementRange{0, parameter.elements()};
     const std::vector<int64_t> piece_shape = {tensor.range.elements};
     const MomentFormat format = tensor.kind == StateKind::kMaster
@@ -111,10 +112,8 @@ void append_units(const ShardedModel& model, const StateWalk& walk, SafetensorsW
 
 std::vector<CheckpointParameter> trainable_parameters(const ModelSpec& spec) {
   std::vector<CheckpointParameter> parameters;
-  for (const UnitSpec& unit : spec.units) {
-    for (const ParamSpec& parameter : unit.parameters) {
-      if (!parameter.frozen) parameters.push_back({parameter.name, parameter.shape});
-    }
+  for (const ParamSpec& parameter : spec.whole_parameters()) {
+    if (!parameter.frozen) parameters.push_back({parameter.name, parameter.shape});
   }
   return parameters;
 }

@@ -11,10 +11,10 @@
 #include "trainer/commands/commands.h"
 #include "trainer/commands/input_check.h"
 #include "trainer/run/config_change.h"
-#include "trainer/run/measure_workspace.h"
 #include "trainer/run/run_directory.h"
 #include "trainer/run/run_environment.h"
 #include "trainer/run/signal_flag.h"
+#include "trainer/run/units_choice.h"
 #include "trainer/trainer.h"
 
 namespace longshore {
@@ -144,8 +144,9 @@ int run_validate(const RunArguments& run) {
 
 int run_plan(const RunArguments& run, const AssumedRanks& assumed, const PlanOptions& options) {
   RunSetup setup = prepare_run(run, assumed);
-  measure_workspace(setup);
-  const TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
+  settle_units(setup);
+  TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
+  if (!options.schedule) compare_units(plan, setup.inputs, setup.machine);
   const StepSchedule& schedule = plan.schedules.train;
   if (!options.svg.empty()) {
     // What an operation will take is not known yet: all are drawn alike.

@@ -1,5 +1,6 @@
 #include "trainer/run/export_run.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -21,22 +22,29 @@ ExportOptions export_options(const ModelSource& source, bool as_fp32) {
 }  // namespace
 
 ParameterReader master_reader(Engine& engine) {
-  std::map<std::string, ParamRef> owners;
+  std::map<std::string, std::vector<ParamRef>> owners;  // of all pieces
   for (const UnitSpec& unit : engine.spec().units) {
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
-      owners[unit.parameters[i].name] = {unit.id, static_cast<int32_t>(i)};
+      owners[unit.parameters[i].name].push_back({unit.id, static_cast<int32_t>(i)});
     }
   }
   return [&engine, owners = std::move(owners)](const std::string& name, int64_t begin,
                                                std::span<float> out) {
     const auto owner = owners.find(name);
     LONGSHORE_CHECK(owner != owners.end()) << "no parameter " << name;
-    const auto [unit, index] = owner->second;
-    const FlatLayout& layout = engine.layouts().at(static_cast<size_t>(unit.value));
-    const Segment segment = layout.parameter_segment(index);
-    const int64_t in_segment = layout.parameter(index).begin - layout.segment(segment).begin;
-    const auto state = engine.store().state(unit);
-    read_values(state->segment(segment), in_segment + begin, out);
+    const int64_t end = begin + static_cast<int64_t>(out.size());
+    for (const ParamRef ref : owner->second) {
+      const FlatLayout& layout = engine.layouts().at(static_cast<size_t>(ref.unit.value));
+      const Segment segment = layout.parameter_segment(ref.index);
+      const ElementRange place = layout.parameter(ref.index);
+      const int64_t first = engine.spec().parameter(ref).first_element();
+      const int64_t from = std::max(begin, first), to = std::min(end, first + place.elements);
+      if (from >= to) continue;
+      const auto state = engine.store().state(ref.unit);
+      read_values(state->segment(segment),
+                  place.begin - layout.segment(segment).begin + from - first,
+                  out.subspan(static_cast<size_t>(from - begin), static_cast<size_t>(to - from)));
+    }
   };
 }
 
@@ -46,7 +54,7 @@ ExportResult export_run(const ModelSource& source, Engine& engine, const std::st
   engine.apply_updates();
   ExportOptions options = export_options(source, as_fp32);
   options.allow_nonfinite = allow_nonfinite;
-  return export_model(source.directory(), source.spec(), destination, master_reader(engine),
+  return export_model(source.directory(), source.whole(), destination, master_reader(engine),
                       options);
 }
 
@@ -55,7 +63,7 @@ std::string free_export_directory(const ModelSource& source, const std::string& 
   for (int number = 1; number <= kMostTries; ++number) {
     const std::string path = number == 1 ? wanted : wanted + "-" + std::to_string(number);
     try {
-      check_export_destination(source.directory(), source.spec(), path,
+      check_export_destination(source.directory(), source.whole(), path,
                                export_options(source, false));
       return path;
     } catch (const ConfigError& error) {
@@ -78,7 +86,7 @@ ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& chec
       source.read_initial(name, begin, out);
     }
   };
-  return export_model(source.directory(), source.spec(), destination, read,
+  return export_model(source.directory(), source.whole(), destination, read,
                       export_options(source, as_fp32));
 }
 

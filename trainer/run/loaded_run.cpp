@@ -7,8 +7,8 @@
 #include "config/toml_document.h"
 #include "offload/plan/plan_inputs.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/run/measure_workspace.h"
 #include "trainer/run/resume_point.h"
+#include "trainer/run/units_choice.h"
 #include "trainer/run/weight_check.h"
 
 namespace longshore {
@@ -53,7 +53,7 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
   }
   run.setup = prepare_run(asked, {}, SetupFor::kComputing);
   const RunConfig& config = run.setup.config;
-  measure_workspace(run.setup);
+  settle_units(run.setup);
   // Whatever tier the run trains on, here its checkpoint is read into host memory.
   run.setup.inputs.nvme = {};
   const ModelSource& source = *run.setup.source;

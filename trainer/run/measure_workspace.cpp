@@ -1,6 +1,7 @@
 #include "trainer/run/measure_workspace.h"
 
 #include <cstdio>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -10,7 +11,9 @@
 
 namespace longshore {
 
-void measure_workspace(RunSetup& setup) {
+namespace {
+
+ProbeOptions probe_options(const RunSetup& setup) {
   const PlanInputs& inputs = setup.inputs;
   ProbeOptions options;
   // A GPU that is not here: what its units hold is much the same, its kernels' scratch is the
@@ -30,7 +33,13 @@ void measure_workspace(RunSetup& setup) {
   options.memory = setup.machine.host_available() / inputs.ranks_per_node;
   options.cache = cache_directory(setup.config) + "/workspace";
   options.program = build_id() + "\n" + setup.machine.cpu_model;
-  MeasuredWorkspace measured(setup.source->model(), options);
+  return options;
+}
+
+}  // namespace
+
+void measure_workspace(RunSetup& setup) {
+  MeasuredWorkspace measured(setup.source->model(), probe_options(setup));
   if (setup.ranks) {
     measured.take_largest(setup.ranks->world().exchange("the units' workspace", measured.text()));
   }
@@ -40,6 +49,15 @@ void measure_workspace(RunSetup& setup) {
   std::snprintf(text, sizeof text, "ran %d units in %.2f s to measure what memory they take",
                 measured.units_run(), measured.seconds());
   log_info(text);
+}
+
+UnitCosts costs_when_asked(const RunSetup& setup, std::shared_ptr<const Model> model) {
+  const auto known = std::make_shared<UnitCosts>();
+  return [known, model = std::move(model), options = probe_options(setup)](int64_t positions,
+                                                                           int64_t longest) {
+    if (*known == nullptr) *known = MeasuredWorkspace(*model, options).costs();
+    return (*known)(positions, longest);
+  };
 }
 
 }  // namespace longshore

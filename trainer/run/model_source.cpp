@@ -3,9 +3,12 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "model/decoder_model.h"
 #include "model/families.h"
+#include "model/grouped_model.h"
 #include "model/model_spec.h"
 #include "model/random_init.h"
+#include "model/unit_cut.h"
 
 namespace longshore {
 namespace {
@@ -62,6 +65,17 @@ UnitPolicy unit_policy(const UnitsChoice& units) {
                     .groups = units.groups};
   switch (units.kind) {
     case UnitsChoice::Kind::kBlock:
+    case UnitsChoice::Kind::kAuto:  // until it is known what fits
+      break;
+    case UnitsChoice::Kind::kHalf:
+      policy.kind = UnitPolicy::Kind::kHalf;
+      break;
+    case UnitsChoice::Kind::kPiece:
+      policy.kind = UnitPolicy::Kind::kPiece;
+      break;
+    case UnitsChoice::Kind::kRows:
+      policy.kind = UnitPolicy::Kind::kPiece;
+      policy.rows = units.rows;
       break;
     case UnitsChoice::Kind::kClasses:
       policy.kind = UnitPolicy::Kind::kClasses;
@@ -76,6 +90,16 @@ UnitPolicy unit_policy(const UnitsChoice& units) {
   return policy;
 }
 
+// A model in the units of one choice.
+struct CutModel {
+  CutModel(const ArchSpec& arch, const ModelSpec& whole, const UnitPolicy& policy)
+      : decoder(arch, whole, cut_for(policy, arch)),
+        grouped(&decoder, group_units(decoder.spec(), unit_classes(arch, decoder.spec()), policy)) {
+  }
+  DecoderModel decoder;
+  GroupedModel grouped;
+};
+
 }  // namespace
 
 ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(config.run.seed)) {
@@ -83,25 +107,27 @@ ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(
   directory_ = std::make_unique<ModelDirectory>(
       ModelDirectory::open(config.model.path, random ? ModelDirectory::Weights::kOptional
                                                      : ModelDirectory::Weights::kRequired));
-  ArchSpec arch = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
+  arch_ = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
   std::vector<FileTensor> files = file_tensors(*directory_);
-  ModelSpec spec = make_model_spec(arch, files);
-  if (const std::string head = stored_copy_of_head(arch, spec, *directory_); !head.empty()) {
-    copies_[head] = spec.units.front().parameters.front().name;
+  whole_ = make_model_spec(arch_, files);
+  if (const std::string head = stored_copy_of_head(arch_, whole_, *directory_); !head.empty()) {
+    copies_[head] = whole_.units.front().parameters.front().name;
     std::erase_if(files, [&head](const FileTensor& file) { return file.name == head; });
-    spec = make_model_spec(arch, files);
+    whole_ = make_model_spec(arch_, files);
   }
-  check_tied_head(arch, spec, *directory_);
-  freeze_parameters(spec, config.train.freeze, "train.freeze");
-  validate_model_spec(spec);
-  if (spec.trainable_elements() == 0) {
+  check_tied_head(arch_, whole_, *directory_);
+  freeze_parameters(whole_, config.train.freeze, "train.freeze");
+  validate_model_spec(whole_);
+  if (whole_.trainable_elements() == 0) {
     throw ConfigError("train.freeze: every parameter is frozen, so there is nothing to train");
   }
-  if (!random) loader_.emplace(*directory_, spec, skip_rules(arch, *directory_, copies_));
-  decoder_ = std::make_unique<DecoderModel>(std::move(arch), std::move(spec));
-  model_ = std::make_unique<GroupedModel>(
-      decoder_.get(), group_units(decoder_->spec(), unit_classes(decoder_->arch()),
-                                  unit_policy(config.fsdp.units)));
+  if (!random) loader_.emplace(*directory_, whole_, skip_rules(arch_, *directory_, copies_));
+  model_ = in_units(config.fsdp.units);
+}
+
+std::shared_ptr<const Model> ModelSource::in_units(const UnitsChoice& units) const {
+  const auto made = std::make_shared<const CutModel>(arch_, whole_, unit_policy(units));
+  return {made, &made->grouped};
 }
 
 void ModelSource::read_initial(const std::string& name, int64_t begin, std::span<float> out) const {
@@ -113,7 +139,7 @@ void ModelSource::read_initial(const std::string& name, int64_t begin, std::span
 }
 
 const ParamSpec& ModelSource::parameter(const std::string& name) const {
-  for (const UnitSpec& unit : spec().units) {
+  for (const UnitSpec& unit : whole_.units) {
     for (const ParamSpec& parameter : unit.parameters) {
       if (parameter.name == name) return parameter;
     }

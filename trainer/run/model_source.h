@@ -1,6 +1,6 @@
 // ModelSource: the model that a run starts from: its Hugging Face directory, the units made of it,
 // and the first value of every parameter, read from the files or made from the seed.
-// Owned by the run; immutable; reading is safe from any thread.
+// Owned by the run; immutable once the units are chosen; reading is safe from any thread.
 #pragma once
 
 #include <map>
@@ -8,12 +8,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "config/run_config.h"
 #include "hf/model_directory.h"
 #include "hf/weight_loader.h"
-#include "model/decoder_model.h"
-#include "model/grouped_model.h"
+#include "model/arch_spec.h"
+#include "model/unit.h"
 
 namespace longshore {
 
@@ -23,12 +24,18 @@ class ModelSource {
   explicit ModelSource(const RunConfig& config);
 
   const ModelDirectory& directory() const { return *directory_; }
-  const ArchSpec& arch() const { return decoder_->arch(); }
-  // The model in the units of fsdp.units.
+  const ArchSpec& arch() const { return arch_; }
+  // The model in other units; it lives as long as whoever holds it and this object.
+  std::shared_ptr<const Model> in_units(const UnitsChoice& units) const;
+  // Before anything is made of model().
+  void choose(std::shared_ptr<const Model> model) { model_ = std::move(model); }
+  // The model in the units of fsdp.units; with "auto" its blocks, until others are chosen.
   const Model& model() const { return *model_; }
   const ModelSpec& spec() const { return model_->spec(); }
   // Tensors of the files that hold a parameter's values once more, and that parameter.
   const std::map<std::string, std::string>& copies() const { return copies_; }
+  // With nothing cut or merged: what files have.
+  const ModelSpec& whole() const { return whole_; }
   bool random() const { return !loader_.has_value(); }
   // Elements [begin, begin + out.size()) of a parameter before the first step.
   void read_initial(const std::string& name, int64_t begin, std::span<float> out) const;
@@ -37,9 +44,10 @@ class ModelSource {
   const ParamSpec& parameter(const std::string& name) const;
 
   std::unique_ptr<ModelDirectory> directory_;
-  std::unique_ptr<DecoderModel> decoder_;
-  std::unique_ptr<GroupedModel> model_;
+  ArchSpec arch_;
+  ModelSpec whole_;  // with whole blocks
   std::map<std::string, std::string> copies_;
+  std::shared_ptr<const Model> model_;
   std::optional<WeightLoader> loader_;  // empty: random weights
   uint64_t seed_;
 };

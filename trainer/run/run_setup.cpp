@@ -13,10 +13,10 @@
 #include "trainer/run/device_choice.h"
 #include "trainer/run/drive_geometry.h"
 #include "trainer/run/gather_choice.h"
-#include "trainer/run/measure_workspace.h"
 #include "trainer/run/run_prepare.h"
 #include "trainer/run/self_check.h"
 #include "trainer/run/step_seconds.h"
+#include "trainer/run/units_choice.h"
 
 namespace longshore {
 namespace {
@@ -51,7 +51,7 @@ std::string describe_units(const ModelSpec& spec) {
   for (const UnitSpec& unit : spec.units) {
     text += "unit " + unit.name + "\n";
     for (const ParamSpec& parameter : unit.parameters) {
-      text += "  " + parameter.name;
+      text += "  " + parameter.name + " from " + std::to_string(parameter.first_row);
       for (const int64_t dimension : parameter.shape) text += " " + std::to_string(dimension);
       text += parameter.frozen ? " frozen\n" : "\n";
     }
@@ -181,7 +181,7 @@ RunSetup join_run(const RunArguments& arguments) {
     ready_gpu(setup.config, found, info.local_rank, info.local_size);
     fill(setup, setup.ranks->topology(), setup.ranks->info().local_size);
     agree_on_run(setup);
-    measure_workspace(setup);
+    settle_units(setup);
     settle_drive_geometry(setup);
   } catch (const std::exception& error) {
     setup.ranks->world().report_failure(error.what());

@@ -43,7 +43,7 @@ enum class SetupFor : uint8_t { kPlanning, kComputing };
 
 // Reads the run file, looks at the machine, sets LibTorch's threads and opens the model, for a
 // process of its own that plans for `assumed` ranks, and for a GPU that need not be here. Throws
-// ConfigError or DataError with every problem found. Who wants the plan calls measure_workspace()
+// ConfigError or DataError with every problem found. Who wants the plan calls settle_units()
 // first.
 RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed = {},
                      SetupFor purpose = SetupFor::kPlanning);

@@ -88,7 +88,8 @@ std::string OneUnitModel::identity() const {
     }
     text += "; carry";
     for (const CarryTensorSpec& tensor : unit.carry_out) {
-      text += " " + std::to_string(tensor.elements_per_position);
+      text += " " + std::to_string(tensor.elements_per_position) + (tensor.wide ? " wide" : "") +
+              (tensor.wide_gradient ? " summed" : "");
     }
   }
   return text;

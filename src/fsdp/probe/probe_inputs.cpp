@@ -94,7 +94,6 @@ class Inputs {
 UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document) {
   const ModelSpec& spec = model.spec();
   const UnitSpec& unit = spec.unit(id);
-  const bool last = id == spec.units.back().id;
   UnitWork work;
   const auto add = [&work](const ParamSpec& parameter) {
     if (parameter.shape.size() > 1) {
@@ -111,7 +110,7 @@ UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document) {
   };
   widen(unit.carry_out);
   if (id.value > 0) widen(spec.unit(UnitId(id.value - 1)).carry_out);
-  if (last) work.positions_at_once = model.loss_unit().positions_at_once();
+  work.positions_at_once = model.code_of(id).positions_at_once();
   work.documents = model.code_of(id).worst_documents(longest_document);
   LONGSHORE_CHECK(!work.documents.empty()) << unit.name;
   return work;

@@ -33,7 +33,7 @@ struct ProbeInput {
 struct UnitWork {
   double matrix_elements = 0.0;    // of the parameters that are matrices, borrowed ones too
   double widest_carry = 0.0;       // elements a position, in or out
-  int64_t positions_at_once = 0;   // of a loss; 0: all
+  int64_t positions_at_once = 0;   // of a head; 0: all
   std::vector<int64_t> documents;  // kinds, for the run's longest document first
 };
 

@@ -20,16 +20,13 @@ Bytes rounded(Bytes bytes) {
   return align_up(bytes, kDeviceBufferAlignment);
 }
 
+// The larger of values and gradients.
 Bytes carry_bytes(const ModelSpec& spec, DType compute, int64_t positions) {
   Bytes most = 0;
   for (const UnitSpec& unit : spec.units) {
-    Bytes bytes = 0;
-    for (const CarryTensorSpec& tensor : unit.carry_out) {
-      bytes += positions * tensor.elements_per_position * width_of(compute);
-    }
-    most = std::max(most, bytes);
+    most = std::max(most, unit.carry_bytes_per_position(compute, CarryUse::kGradient));
   }
-  return rounded(most);
+  return rounded(positions * most);
 }
 
 // Each buffer of a probe, by name.

@@ -99,7 +99,6 @@ int tokc_is_special(const tokc_tokenizer* tokenizer, uint32_t id);
 int tokc_chat_new(const tokc_tokenizer* tokenizer, tokc_slice chat_template, tokc_slice date,
                   tokc_chat** chat, tokc_string* error);
 void tokc_chat_free(tokc_chat* chat);
-int tokc_chat_has_generation(const tokc_chat* chat);
 int tokc_chat_uses_date(const tokc_chat* chat);
 // `variables`: a JSON object with messages, tools, add_generation_prompt and so on.
 int tokc_chat_render(const tokc_chat* chat, tokc_slice variables, tokc_rendered* rendered,

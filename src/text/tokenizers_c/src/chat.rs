@@ -62,7 +62,6 @@ pub struct Chat {
     environment: Environment<'static>,
     source: String,
     constants: Map<String, Json>,
-    pub has_generation: bool,
     pub uses_date: bool,
 }
 
@@ -182,7 +181,7 @@ impl Chat {
     pub fn new(source: &str, names: &Map<String, Json>, date: &str) -> Result<Chat, Failure> {
         let date = Date::parse(date)?;
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let (rewritten, has_generation) = rewrite_generation(&source);
+        let (rewritten, _) = rewrite_generation(&source);
         let mut environment = Environment::new();
         let mut syntax = SyntaxConfig::builder();
         syntax.trim_blocks(true).lstrip_blocks(true);
@@ -220,7 +219,6 @@ impl Chat {
             program: Program::new(rewritten, syntax)?,
             environment,
             constants: names.clone(),
-            has_generation,
             uses_date: source.contains("strftime_now("),
             source,
         })

@@ -295,11 +295,6 @@ pub unsafe extern "C" fn tokc_chat_free(chat: *mut Chat) {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn tokc_chat_has_generation(chat: *const Chat) -> i32 {
-    i32::from((*chat).has_generation)
-}
-
-#[no_mangle]
 pub unsafe extern "C" fn tokc_chat_uses_date(chat: *const Chat) -> i32 {
     i32::from((*chat).uses_date)
 }

@@ -1,0 +1,27 @@
+// What other units would cost: planned again with each.
+#include "offload/plan/tier_plan.h"
+
+namespace longshore {
+namespace {
+
+Bytes moved(const StepTraffic& step) {
+  return step.h2d + step.d2h + step.nvme_read + step.nvme_written;
+}
+
+}  // namespace
+
+void compare_units(TierPlan& plan, const PlanInputs& inputs, const Machine& machine) {
+  for (const OtherUnits& other : inputs.other_units) {
+    PlanInputs changed = inputs;
+    changed.model = other.model.get();
+    changed.costs = other.costs;
+    const TierPlan there = draft_tier_plan(changed, machine);
+    plan.other_units.push_back({.name = other.name,
+                                .fits = there.fits(),
+                                .device = there.device_total - plan.device_total,
+                                .host = there.host_total - plan.host_total,
+                                .moved = moved(there.step) - moved(plan.step)});
+  }
+}
+
+}  // namespace longshore

@@ -1,0 +1,269 @@
+#include "model/table_pieces.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/errors.h"
+#include "model/head_unit.h"
+
+namespace longshore {
+namespace {
+
+constexpr size_t kLog = 0, kTarget = 1, kHidden = 2;  // of a head's carry
+
+// Where ids are among the rows: [N] bool, and the row of each, 0 for those elsewhere.
+std::pair<at::Tensor, at::Tensor> find_rows(const at::Tensor& ids, const TableRows& rows) {
+  const at::Tensor inside = at::logical_and(ids >= rows.first, ids < rows.first + rows.count);
+  return {inside, at::where(inside, ids - rows.first, at::zeros_like(ids))};
+}
+
+// Elements of a table that are widened at one time.
+constexpr int64_t kWidenedElements = int64_t{1} << 20;
+
+// left right in fp32, to be added to others: rounded to 16 bits each would add its own error.
+at::Tensor wide_product(const at::Tensor& left, const at::Tensor& right) {
+  if (left.scalar_type() == at::kFloat) return at::mm(left, right);
+  if (left.is_cuda()) return at::mm(left, right, at::kFloat);
+  at::Tensor sum = at::zeros({left.size(0), right.size(1)}, left.options().dtype(at::kFloat));
+  const int64_t step = std::max<int64_t>(1, kWidenedElements / right.size(1));
+  for (int64_t begin = 0; begin < right.size(0); begin += step) {
+    const int64_t end = std::min(begin + step, right.size(0));
+    sum.addmm_(left.slice(1, begin, end).to(at::kFloat), right.slice(0, begin, end).to(at::kFloat));
+  }
+  return sum;
+}
+
+template <typename Work>
+void for_each_chunk(const at::Tensor& positions, int64_t chunk, const Work& work) {
+  const int64_t count = positions.size(0);
+  for (int64_t begin = 0; begin < count; begin += chunk) {
+    work(positions.narrow(0, begin, std::min(chunk, count - begin)));
+  }
+}
+
+}  // namespace
+
+EmbeddingPiece::EmbeddingPiece(const ArchSpec& arch, const TableRows& rows)
+    : rows_(rows),
+      scale_(arch.embedding_scale),
+      scale_rounded_(arch.embedding_scale_rounded),
+      learned_positions_(rows.ends() && arch.position == PositionKind::kLearned) {}
+
+std::string EmbeddingPiece::signature() const {
+  return std::string("embedding piece") + (rows_.begins() ? " first" : "") +
+         (learned_positions_ ? " positions" : "");
+}
+
+Carry EmbeddingPiece::forward(UnitParameters parameters, const Carry& in,
+                              const MicroBatch& batch) const {
+  const at::NoGradGuard no_grad;
+  const auto [inside, local] = find_rows(batch.tokens, rows_);
+  at::Tensor x = at::index_select(parameters[0], 0, local);
+  if (scale_ != 1.0) x.mul_(embedding_scale_for(scale_, scale_rounded_, x));
+  const at::Tensor mask = inside.unsqueeze(1);
+  x = rows_.begins() ? x.masked_fill_(at::logical_not(mask), 0.0) : at::where(mask, x, in.at(0));
+  if (learned_positions_) x.add_(at::index_select(parameters[1], 0, batch.positions));
+  return {x};
+}
+
+Carry EmbeddingPiece::backward(UnitParameters, const Carry&, const MicroBatch& batch,
+                               const Carry& grad_out, GradSink& sink) const {
+  const at::Tensor& grad = grad_out.at(0);
+  if (sink.wants(0)) {
+    const auto [inside, local] = find_rows(batch.tokens, rows_);
+    at::Tensor values =
+        scale_ == 1.0 ? grad.clone() : grad * embedding_scale_for(scale_, scale_rounded_, grad);
+    // What belongs to other pieces adds nothing to the first row.
+    values.masked_fill_(at::logical_not(inside).unsqueeze(1), 0.0);
+    sink.add_rows(0, local, values);
+  }
+  if (learned_positions_ && sink.wants(1)) sink.add_rows(1, batch.positions, grad);
+  if (rows_.begins()) return {};
+  return {grad};
+}
+
+HeadRows::HeadRows(const ArchSpec& arch, const TableRows& rows)
+    : rows_(rows),
+      norm_kind_(arch.norm),
+      norm_eps_(arch.norm_eps),
+      rule_(arch),
+      chunk_(head_chunk_positions(rows.count)),
+      index_(rows.begins() ? head_parameters(arch, {}, /*tied=*/true)
+                           : std::vector<ModuleParameter>()),
+      table_index_(rows.begins()
+                       ? static_cast<int32_t>(head_parameters(arch, {}, /*tied=*/true).size())
+                       : 0) {}
+
+std::string HeadRows::signature() const {
+  return std::string("head piece") + (rows_.begins() ? " first " : " ") +
+         std::to_string(static_cast<int>(norm_kind_)) + " " + std::to_string(chunk_) +
+         (rule_.divides() ? " divided" : "") + (rule_.caps() ? " capped" : "");
+}
+
+at::Tensor HeadRows::table(UnitParameters parameters) const {
+  return parameters[static_cast<size_t>(table_index_)];
+}
+
+at::Tensor HeadRows::norm(UnitParameters parameters, const at::Tensor& x) const {
+  return normalise(x, index_.weight(parameters, Module::kFinalNorm),
+                   index_.bias(parameters, Module::kFinalNorm), norm_kind_, norm_eps_);
+}
+
+Carry HeadRows::begin(UnitParameters parameters, const Carry& in) const {
+  if (!rows_.begins()) return in;
+  const at::Tensor& hidden = in.at(0);
+  const auto fp32 = hidden.options().dtype(at::kFloat).requires_grad(false);
+  return {at::full({hidden.size(0), 1}, -std::numeric_limits<float>::infinity(), fp32),
+          at::zeros({hidden.size(0), 1}, fp32), norm(parameters, hidden)};
+}
+
+struct HeadRows::Chunk {
+  at::Tensor x;              // [N, hidden]
+  at::Tensor scores;         // fp32 [N, count]
+  at::Tensor bent;           // of LogitRule::bend, where scores are capped
+  at::Tensor inside;         // bool [N, 1]: the target is in the piece
+  at::Tensor targets;        // int64 [N, 1]: its row there
+  at::Tensor before, after;  // fp32 [N, 1]: the logarithm before the piece and behind it
+};
+
+HeadRows::Chunk HeadRows::chunk_of(UnitParameters parameters, const Carry& carry,
+                                   const MicroBatch& batch, const at::Tensor& rows) const {
+  Chunk chunk;
+  chunk.x = carry.at(kHidden).index_select(0, rows);
+  at::Tensor logits = rule_.project(chunk.x, table(parameters));
+  if (rule_.caps()) {
+    chunk.bent = rule_.bend(logits);
+    logits.reset();
+    chunk.scores = chunk.bent * rule_.cap();
+  } else {
+    chunk.scores = logits.to(at::kFloat);
+  }
+  const auto [inside, local] = find_rows(batch.targets.index_select(0, rows), rows_);
+  chunk.inside = inside.unsqueeze(1);
+  chunk.targets = local.unsqueeze(1);
+  chunk.before = carry.at(kLog).index_select(0, rows);
+  chunk.after = at::logaddexp(chunk.before, at::logsumexp(chunk.scores, 1, /*keepdim=*/true));
+  return chunk;
+}
+
+void HeadRows::add_rows(UnitParameters parameters, Carry& carry, const MicroBatch& batch) const {
+  for_each_chunk(trained_positions(batch.targets), chunk_, [&](const at::Tensor& rows) {
+    const Chunk chunk = chunk_of(parameters, carry, batch, rows);
+    const at::Tensor of_target = chunk.scores.gather(1, chunk.targets);
+    const at::Tensor target = carry[kTarget].index_select(0, rows);
+    carry[kLog].index_copy_(0, rows, chunk.after);
+    carry[kTarget].index_copy_(0, rows, at::where(chunk.inside, of_target, target));
+  });
+}
+
+Carry HeadRows::rows_backward(UnitParameters parameters, const Carry& before,
+                              const MicroBatch& batch, const Carry& grad_out,
+                              GradSink& sink) const {
+  Carry grad = {at::zeros_like(grad_out.at(kLog)), grad_out.at(kTarget), grad_out.at(kHidden)};
+  for_each_chunk(trained_positions(batch.targets), chunk_, [&](const at::Tensor& rows) {
+    Chunk chunk = chunk_of(parameters, before, batch, rows);
+    const at::Tensor by_after = grad_out.at(kLog).index_select(0, rows);
+    grad[kLog].index_copy_(0, rows, (chunk.before - chunk.after).exp_().mul_(by_after));
+    at::Tensor by_scores = std::move(chunk.scores);
+    by_scores.sub_(chunk.after).exp_().mul_(by_after);
+    const at::Tensor by_target = grad_out.at(kTarget).index_select(0, rows);
+    by_scores.scatter_add_(1, chunk.targets,
+                           at::where(chunk.inside, by_target, at::zeros_like(by_target)));
+    const at::Tensor by_product =
+        rule_.by_product(std::move(by_scores), std::move(chunk.bent), chunk.x);
+    if (sink.wants(table_index_)) sink.add_product(table_index_, by_product, chunk.x);
+    grad[kHidden].index_add_(0, rows, wide_product(by_product, table(parameters)));
+  });
+  return grad;
+}
+
+Carry HeadRows::begin_backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                               Carry grad, GradSink& sink) const {
+  if (!rows_.begins()) return grad;
+  const at::Tensor& hidden = in.at(0);
+  const at::Tensor weight = index_.weight(parameters, Module::kFinalNorm);
+  const int32_t weight_index = index_.weight_index(Module::kFinalNorm);
+  const int32_t bias_index = index_.bias_index(Module::kFinalNorm);
+  const auto sums = weight.options().dtype(at::kFloat).requires_grad(false);
+  at::Tensor weight_sum, bias_sum;
+  if (sink.wants(weight_index)) weight_sum = at::zeros(weight.sizes(), sums);
+  if (bias_index >= 0 && sink.wants(bias_index)) bias_sum = at::zeros(weight.sizes(), sums);
+  at::Tensor grad_in = at::zeros(hidden.sizes(), hidden.options().requires_grad(false));
+  for_each_chunk(trained_positions(batch.targets), chunk_, [&](const at::Tensor& rows) {
+    const at::Tensor by_normed = grad[kHidden].index_select(0, rows).to(hidden.scalar_type());
+    grad_in.index_copy_(0, rows,
+                        normalise_backward(by_normed, hidden.index_select(0, rows), weight,
+                                           norm_kind_, norm_eps_, weight_sum, bias_sum));
+  });
+  if (weight_sum.defined()) sink.add(weight_index, weight_sum);
+  if (bias_sum.defined()) sink.add(bias_index, bias_sum);
+  return {grad_in};
+}
+
+at::Tensor HeadRows::scores(UnitParameters parameters, const Carry& in,
+                            const at::Tensor& positions) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& from = in.at(rows_.begins() ? 0 : kHidden);
+  const at::Tensor x = from.index_select(0, positions.to(from.device()));
+  return rule_.scores(rows_.begins() ? norm(parameters, x) : x, table(parameters));
+}
+
+Carry HeadPiece::forward(UnitParameters parameters, const Carry& in,
+                         const MicroBatch& batch) const {
+  const at::NoGradGuard no_grad;
+  Carry carry = rows_.begin(parameters, in);
+  // The input is kept as it is.
+  for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
+  rows_.add_rows(parameters, carry, batch);
+  return carry;
+}
+
+Carry HeadPiece::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                          const Carry& grad_out, GradSink& sink) const {
+  const Carry before = rows_.begin(parameters, in);
+  return rows_.begin_backward(parameters, in, batch,
+                              rows_.rows_backward(parameters, before, batch, grad_out, sink), sink);
+}
+
+at::Tensor HeadPiece::logits(UnitParameters parameters, const Carry& in,
+                             const at::Tensor& positions) const {
+  return rows_.scores(parameters, in, positions);
+}
+
+LossUnit::Result HeadLoss::loss(UnitParameters parameters, const Carry& in,
+                                const MicroBatch& batch) const {
+  const at::NoGradGuard no_grad;
+  Carry carry = in;
+  for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
+  rows_.add_rows(parameters, carry, batch);
+  const at::Tensor trained = trained_positions(batch.targets);
+  Result result;
+  result.trained = trained.size(0);
+  result.loss_sum = ordered_sum((carry[kLog] - carry[kTarget]).index_select(0, trained).view({-1}));
+  return result;
+}
+
+LossUnit::Result HeadLoss::loss_and_gradients(UnitParameters parameters, const Carry& in,
+                                              const MicroBatch& batch, double scale,
+                                              bool want_grad_in, GradSink& sink) const {
+  const at::NoGradGuard no_grad;
+  Result result = loss(parameters, in, batch);
+  const at::Tensor trained = batch.targets != kNotTrained;
+  const at::Tensor by_log = trained.unsqueeze(1).to(at::kFloat).mul_(scale);
+  const Carry grad_out = {
+      by_log, by_log.neg(),
+      at::zeros(in.at(kHidden).sizes(), in.at(kHidden).options().dtype(at::kFloat))};
+  Carry grad = rows_.rows_backward(parameters, in, batch, grad_out, sink);
+  if (want_grad_in) result.grad_in = std::move(grad);
+  return result;
+}
+
+at::Tensor HeadLoss::logits(UnitParameters parameters, const Carry& in, const MicroBatch&,
+                            const at::Tensor& positions) const {
+  return rows_.scores(parameters, in, positions);
+}
+
+}  // namespace longshore
