@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "device/gpu_tensors.h"
 #include "model/head_unit.h"
 
 namespace longshore {
@@ -26,8 +27,8 @@ constexpr int64_t kWidenedElements = int64_t{1} << 20;
 // left right in fp32, to be added to others: rounded to 16 bits each would add its own error.
 at::Tensor wide_product(const at::Tensor& left, const at::Tensor& right) {
   if (left.scalar_type() == at::kFloat) return at::mm(left, right);
-  if (left.is_cuda()) return at::mm(left, right, at::kFloat);
   at::Tensor sum = at::zeros({left.size(0), right.size(1)}, left.options().dtype(at::kFloat));
+  if (on_gpu(left)) return at::addmm_out(sum, sum, left, right, at::kFloat);
   const int64_t step = std::max<int64_t>(1, kWidenedElements / right.size(1));
   for (int64_t begin = 0; begin < right.size(0); begin += step) {
     const int64_t end = std::min(begin + step, right.size(0));

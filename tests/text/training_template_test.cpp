@@ -204,8 +204,11 @@ TEST(TrainingTemplate, IsTakenForWhatTheDirectoryHas) {
   const auto training = ChatTemplate::load(folder, tokenizer, {.training = true});
   EXPECT_EQ(found->replaced(), "");
   EXPECT_EQ(training->replaced(), "Qwen3");
-  EXPECT_FALSE(found->has_generation(false));
-  EXPECT_TRUE(training->has_generation(true));
+  const Json asked = {{"role", "user"}, {"content", "a"}};
+  const Json answered = {{"role", "assistant"}, {"content", "b"}};
+  const Json messages = Json::array({asked, answered});
+  EXPECT_TRUE(found->render(messages, {}).generated.empty());
+  EXPECT_FALSE(training->render(messages, {}).generated.empty());
   EXPECT_NE(found->fingerprint(), training->fingerprint());
   EXPECT_THROW(ChatTemplate::load(kFolder + "published/deepseek_v4", tokenizer, {.training = true}),
                DataError);

@@ -93,9 +93,9 @@ fn next_tag(text: &str) -> Option<usize> {
 
 /// `{% generation %}` blocks as what minijinja knows: a filter that marks its body, in a scope of
 /// its own.
-fn rewrite_generation(source: &str) -> (String, bool) {
+fn rewrite_generation(source: &str) -> String {
     let mut out = String::with_capacity(source.len() + 64);
-    let (mut rest, mut found) = (source, false);
+    let mut rest = source;
     while let Some(open) = next_tag(rest) {
         out.push_str(&rest[..open]);
         rest = &rest[open..];
@@ -107,7 +107,6 @@ fn rewrite_generation(source: &str) -> (String, bool) {
         let (before, word, behind) = bare_tag(&tag[2..length - 2]);
         match word {
             "generation" if end == "%}" => {
-                found = true;
                 out.push_str(&format!(
                     "{{%{before} with %}}{{% filter __generation {behind}%}}"
                 ));
@@ -120,7 +119,7 @@ fn rewrite_generation(source: &str) -> (String, bool) {
         rest = after;
     }
     out.push_str(rest);
-    (out, found)
+    out
 }
 
 fn raise(message: String) -> Result<Value, Error> {
@@ -181,7 +180,7 @@ impl Chat {
     pub fn new(source: &str, names: &Map<String, Json>, date: &str) -> Result<Chat, Failure> {
         let date = Date::parse(date)?;
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let (rewritten, _) = rewrite_generation(&source);
+        let rewritten = rewrite_generation(&source);
         let mut environment = Environment::new();
         let mut syntax = SyntaxConfig::builder();
         syntax.trim_blocks(true).lstrip_blocks(true);
