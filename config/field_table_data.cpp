@@ -57,9 +57,13 @@ Section data_section() {
   using Data = DataSection;
   Section section{"data", "what is trained on", {}};
   Rows rows(&section, &RunConfig::data);
-  rows.add("train", KeyType::kPaths, &Data::train,
-           {.sentence = "files to train on", .example = "[\"train.jsonl\"]"});
-  rows.add("eval", KeyType::kPaths, &Data::eval, {.sentence = "files to evaluate on"});
+  rows.add(
+      "train", KeyType::kPaths, &Data::train,
+      {.sentence = "files to train on, or hub ids of data sets that are in the local Hugging Face "
+                   "cache: owner/name, owner/name:split or owner/name:config:split",
+       .example = "[\"train.jsonl\"]"});
+  rows.add("eval", KeyType::kPaths, &Data::eval,
+           {.sentence = "files to evaluate on, or hub ids as above"});
   rows.choice<Data::Format>(
       "format", &Data::format,
       {{"auto", Data::Format::kAuto},
@@ -84,7 +88,7 @@ Section data_section() {
            "conversation: assistant: all answers; completion: those after the last question; "
            "last: the last one; all: every token"});
   rows.add("weights", KeyType::kReals, &Data::weights,
-           {.sentence = "for each file of data.train how often it is read in an epoch: 2.0 twice, "
+           {.sentence = "for each entry of data.train how often it is read in an epoch: 2.0 twice, "
                         "0.5 half of its documents; empty: once each",
             .bounds = between(0, 1000)});
   rows.add(

@@ -45,8 +45,8 @@ std::string said(const char* value) {
 }
 
 // The commit that a branch or a tag names; the revision itself where it is no such name.
-std::string commit_of(const fs::path& model, const std::string& revision) {
-  const fs::path ref = model / "refs" / revision;
+std::string commit_of(const fs::path& repository, const std::string& revision) {
+  const fs::path ref = repository / "refs" / revision;
   std::error_code ignored;
   if (!fs::is_regular_file(ref, ignored)) return revision;
   std::string commit = read_whole_file(ref.string(), kMaxRefBytes);
@@ -72,15 +72,25 @@ std::string hub_cache_directory() {
   return said(std::getenv("HOME")) + "/.cache/huggingface/hub";
 }
 
-std::optional<std::string> find_in_hub_cache(std::string_view text) {
+std::optional<std::string> find_in_hub_cache(std::string_view text, HubKind kind) {
   const std::optional<HubId> id = parse_id(text);
   if (!id) return std::nullopt;
-  const fs::path model =
-      fs::path(hub_cache_directory()) / ("models--" + id->owner + "--" + id->name);
-  const fs::path snapshot = model / "snapshots" / commit_of(model, id->revision);
+  const std::string folder = kind == HubKind::kModel ? "models--" : "datasets--";
+  const fs::path repository =
+      fs::path(hub_cache_directory()) / (folder + id->owner + "--" + id->name);
+  const fs::path snapshot = repository / "snapshots" / commit_of(repository, id->revision);
   std::error_code ignored;
   if (!fs::is_directory(snapshot, ignored)) return std::nullopt;
   return snapshot.string();
+}
+
+std::string fetch_command(std::string_view id, HubKind kind) {
+  const size_t at = id.find('@');
+  std::string command = "hf download ";
+  if (kind == HubKind::kDataset) command += "--repo-type dataset ";
+  command += id.substr(0, at);
+  if (at != std::string_view::npos) command += " --revision " + std::string(id.substr(at + 1));
+  return command;
 }
 
 }  // namespace longshore

@@ -1,7 +1,8 @@
-// HubCache: models by their ids on the Hugging Face hub, where they are in its local cache. Looks
-// at the cache's folders alone, never at the network. Plain functions.
+// HubCache: models and data sets by their ids on the Hugging Face hub, where they are in its local
+// cache. Looks at the cache's folders alone, never at the network. Plain functions.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,7 +16,12 @@ bool is_hub_id(std::string_view text);
 // XDG_CACHE_HOME/huggingface/hub or ~/.cache/huggingface/hub.
 std::string hub_cache_directory();
 
-// The directory of the model's snapshot; nullopt where the cache has none.
-std::optional<std::string> find_in_hub_cache(std::string_view id);
+enum class HubKind : uint8_t { kModel, kDataset };
+
+// The directory of the snapshot; nullopt where the cache has none.
+std::optional<std::string> find_in_hub_cache(std::string_view id, HubKind kind = HubKind::kModel);
+
+// What puts it there.
+std::string fetch_command(std::string_view id, HubKind kind);
 
 }  // namespace longshore

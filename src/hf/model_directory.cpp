@@ -43,10 +43,9 @@ Links links_of(std::string_view companion) {
   if (!is_hub_id(path)) {
     throw ConfigError(path + ": no such directory; model.path names a Hugging Face directory");
   }
-  const size_t at = path.find('@');
   throw ConfigError(path + ": no such directory, and not in the Hugging Face cache " +
-                    hub_cache_directory() + "; fetch it with: hf download " + path.substr(0, at) +
-                    (at == std::string::npos ? "" : " --revision " + path.substr(at + 1)));
+                    hub_cache_directory() +
+                    "; fetch it with: " + fetch_command(path, HubKind::kModel));
 }
 
 UniqueFd open_model_directory(const std::string& path) {

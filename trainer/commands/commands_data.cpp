@@ -11,6 +11,7 @@
 #include "base/own_file.h"
 #include "trainer/commands/commands.h"
 #include "trainer/report/data_inspection.h"
+#include "trainer/run/data_files.h"
 #include "trainer/run/hurried_stop.h"
 #include "trainer/run/model_source.h"
 #include "trainer/run/run_prepare.h"
@@ -62,7 +63,8 @@ int run_prepare(const RunArguments& arguments, bool clean) {
     }
   };
   std::vector<PreparedData> in_use;  // cleaning leaves these
-  for (const std::vector<std::string>* files : {&config.data.train, &config.data.eval}) {
+  const DataSection named = with_data_files(config.data);
+  for (const std::vector<std::string>* files : {&named.train, &named.eval}) {
     if (files->empty()) continue;
     const PreparedData& prepared = in_use.emplace_back(preparation.run(*files, stop));
     const std::vector<std::string> lines = prepared.report.lines();
@@ -79,7 +81,8 @@ int run_inspect_data(const RunArguments& arguments, const InspectDataOptions& op
   const RunConfig config = load_run_config(arguments.files, arguments.overrides, {.length = false});
   const ModelSource source(config);
   const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
-  const std::vector<std::string>& files = options.evaluation ? config.data.eval : config.data.train;
+  const DataSection named = with_data_files(config.data);
+  const std::vector<std::string>& files = options.evaluation ? named.eval : named.train;
   if (files.empty()) throw ConfigError("data.eval is empty: there is nothing to inspect");
   const std::vector<InspectedRow> rows = inspect_rows(preparation.options(files), first, last);
   if (options.json) {

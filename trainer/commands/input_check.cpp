@@ -9,6 +9,7 @@
 
 #include "data/row_block.h"
 #include "trainer/report/data_inspection.h"
+#include "trainer/run/data_files.h"
 #include "trainer/run/run_prepare.h"
 #include "trainer/run/run_setup.h"
 
@@ -27,7 +28,9 @@ class InputCheck {
   CheckedInputs run() {
     check_model();
     check_preparation();
-    for (const auto* files : {&config_.data.train, &config_.data.eval}) {
+    DataSection named = config_.data;
+    attempt([&] { named = with_data_files(config_.data); });
+    for (const auto* files : {&named.train, &named.eval}) {
       for (const std::string& path : *files) check_file(path);
     }
     check_directories();

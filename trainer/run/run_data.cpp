@@ -4,6 +4,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "data/combined_dataset.h"
+#include "trainer/run/data_files.h"
 #include "trainer/run/run_prepare.h"
 
 namespace longshore {
@@ -18,15 +19,15 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   const bool split = config.eval.split > 0.0;
   const bool from_training_files = training || split;
   const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
-  PreparedData prepared =
-      preparation.run(from_training_files ? config.data.train : config.data.eval, stop);
+  const DataSection named = with_data_files(config.data);
+  PreparedData prepared = preparation.run(from_training_files ? named.train : named.eval, stop);
   HoldOut hold_out{.fraction = config.eval.split, .seed = static_cast<uint64_t>(config.run.seed)};
   if (split) hold_out.part = training ? HoldOut::Part::kTrained : HoldOut::Part::kHeldOut;
   std::vector<std::shared_ptr<const Dataset>> files;
   for (auto& file : prepared.files) files.push_back(std::move(file));
   SequenceData data;
   data.dataset = std::make_unique<CombinedDataset>(
-      std::move(files), training ? config.data.weights : std::vector<double>{}, hold_out);
+      std::move(files), training ? named.weights : std::vector<double>{}, hold_out);
   PackingOptions packing{.packing = config.data.packing,
                          .max_tokens = config.data.max_tokens,
                          .shuffle_seed = std::nullopt};

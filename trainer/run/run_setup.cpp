@@ -10,6 +10,7 @@
 #include "nvme/probe/drive_wear.h"
 #include "offload/optimizer/adamw_rule.h"
 #include "offload/plan/plan_inputs.h"
+#include "trainer/run/data_files.h"
 #include "trainer/run/device_choice.h"
 #include "trainer/run/drive_geometry.h"
 #include "trainer/run/gather_choice.h"
@@ -23,8 +24,13 @@ namespace {
 
 // Tokens of the training files are not counted yet when the plan is made. A token takes about four
 // bytes of text, and eight bytes of memory (token and target).
-Bytes estimate_data_bytes(const DataSection& data) {
+Bytes estimate_data_bytes(DataSection data) {
   Bytes text = 0;
+  try {
+    data = with_data_files(std::move(data));
+  } catch (const DataError&) {
+    // Whoever reads the data says so; a plan can do without.
+  }
   for (const auto* files : {&data.train, &data.eval}) {
     for (const std::string& path : *files) {
       std::error_code error;
@@ -173,6 +179,7 @@ RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed,
 RunSetup join_run(const RunArguments& arguments) {
   RunSetup setup;
   setup.config = load_run_config(arguments.files, arguments.overrides);
+  with_data_files(setup.config.data);  // refused before anything is made
   const FoundGpus found = find_gpus();
   settle_device(setup.config, found);
   setup.ranks = std::make_unique<RunRanks>(setup.config);
