@@ -97,7 +97,9 @@ class CardParser {
   }
 
   static std::optional<std::string> member_name(const std::string& text) {
-    if (text.front() == '"' || text.front() == '\'' || text.front() == '[') return std::nullopt;
+    if (text.front() == '"' || text.front() == '\'' || text.front() == '[' || text.front() == '{') {
+      return std::nullopt;
+    }
     const size_t colon = text.find(':');
     if (colon == std::string::npos) return std::nullopt;
     if (colon + 1 < text.size() && text[colon + 1] != ' ') return std::nullopt;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -65,6 +66,27 @@ TEST(UseModel, EvalGivesTheLossOfTransformers) {
     EXPECT_NEAR(found.at("perplexity").get<double>(), std::exp(wanted), 1e-4 * std::exp(wanted));
     EXPECT_EQ(found.at("step"), 0);
   }
+}
+
+// Goal: a data set of the hub's cache trains as its file does.
+TEST(UseModel, ADataSetIsNamedByItsHubId) {
+  const std::string cache = scratch_directory("hub-cache"), commit(40, 'a');
+  const std::string set = cache + "/datasets--Owner--Rows";
+  fs::create_directories(set + "/refs");
+  fs::create_directories(set + "/snapshots/" + commit);
+  std::ofstream(set + "/refs/main") << commit;
+  fs::create_symlink(golden_directory("llama") + "/train.jsonl",
+                     set + "/snapshots/" + commit + "/train.jsonl");
+  ::setenv("HF_HUB_CACHE", cache.c_str(), 1);
+  const Arguments few = joined(RunDriver::golden_arguments("llama"), {"--train.steps=2"});
+  const RunDriver file("set-file"), id("set-id"), missing("set-missing");
+  ASSERT_EQ(file.train(few), 0);
+  EXPECT_EQ(id.train(joined(few, {"--data.train=[\"Owner/Rows\"]"})), 0);
+  EXPECT_EQ(id.steps("loss"), file.steps("loss"));
+  EXPECT_EQ(missing.train(joined(few, {"--data.train=[\"Owner/None\"]"})),
+            static_cast<int>(ExitCode::kData));
+  ::unsetenv("HF_HUB_CACHE");
+  fs::remove_all(cache);
 }
 
 // Goal: files that hold a tied head once more, as some programs write them, train as the tied model

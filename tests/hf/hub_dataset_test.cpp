@@ -1,0 +1,167 @@
+// Data sets by their hub ids, out of a cache as Hugging Face's tools lay it out.
+#include "hf/hub_dataset.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/errors.h"
+#include "hf/dataset_card.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kCommit = "89abcdef0123456789abcdef0123456789abcdef";
+const DatasetUse kTrain = DatasetUse::kTrain, kEvaluate = DatasetUse::kEvaluate;
+
+class HubDatasets : public testing::Test {
+ protected:
+  HubDatasets() : root_(testing::TempDir() + "longshore-sets-" + std::to_string(::getpid())) {
+    fs::create_directories(repository() + "/refs");
+    fs::create_directories(repository() + "/blobs");
+    fs::create_directories(snapshot());
+    std::ofstream(repository() + "/refs/main") << kCommit;
+    ::unsetenv("HF_HUB_CACHE");
+    ::setenv("HF_HOME", root_.c_str(), 1);
+  }
+  ~HubDatasets() override {
+    ::unsetenv("HF_HOME");
+    fs::remove_all(root_);
+  }
+  std::string repository() const { return root_ + "/hub/datasets--Owner--Set"; }
+  std::string snapshot() const { return repository() + "/snapshots/" + kCommit; }
+
+  // A file of the snapshot: a link to what was fetched.
+  void add(const std::string& name, const std::string& text = "{}\n") {
+    const std::string blob = repository() + "/blobs/" + std::to_string(blobs_++);
+    std::ofstream(blob) << text;
+    fs::create_directories(fs::path(snapshot() + "/" + name).parent_path());
+    fs::create_symlink(blob, snapshot() + "/" + name);
+  }
+  void add_card(const std::string& configs) {
+    add("README.md", "---\nlicense: mit\nconfigs:\n" + configs + "tags:\n- x\n---\n# Set\n");
+  }
+  // Without the snapshot's path.
+  std::vector<std::string> files(const std::string& named, DatasetUse use = kTrain) const {
+    std::vector<std::string> names;
+    for (const std::string& path : hub_dataset_files(named, use)) {
+      EXPECT_TRUE(path.starts_with(snapshot() + "/")) << path;
+      names.push_back(path.substr(snapshot().size() + 1));
+    }
+    return names;
+  }
+  static std::string refusal(const std::string& named, DatasetUse use = kTrain) {
+    try {
+      hub_dataset_files(named, use);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "nothing was said";
+  }
+
+  std::string root_;
+  int blobs_ = 0;
+};
+
+using Names = std::vector<std::string>;
+
+TEST_F(HubDatasets, ShardsOfASplitComeInTheirOrder) {
+  for (const char* name : {"data/train-00001-of-00002.parquet", "data/test-00000-of-00001.parquet",
+                           "data/train-00000-of-00002.parquet", "dataset_infos.json"}) {
+    add(name);
+  }
+  EXPECT_EQ(files("Owner/Set"),
+            (Names{"data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"}));
+  EXPECT_EQ(files("Owner/Set@main:test"), Names{"data/test-00000-of-00001.parquet"});
+  EXPECT_NE(refusal("Owner/Set:validation").find("has the splits test, train"), std::string::npos);
+  EXPECT_NE(refusal("Owner/Set", kEvaluate).find("name one: Owner/Set:SPLIT"), std::string::npos);
+}
+
+// Goal: a shard that was not fetched is missed, and so are the bytes of one that was removed.
+TEST_F(HubDatasets, WhatIsMissingIsNamedWithTheCommandThatFetchesIt) {
+  add("data/train-00000-of-00003.parquet");
+  EXPECT_NE(refusal("Owner/Set")
+                .find("has 1 of the 3 files of data/train; fetch what is missing "
+                      "with: hf download --repo-type dataset Owner/Set"),
+            std::string::npos)
+      << refusal("Owner/Set");
+  fs::remove(repository() + "/blobs/0");
+  EXPECT_NE(refusal("Owner/Set").find("has no bytes of data/train-00000-of-00003.parquet"),
+            std::string::npos);
+  EXPECT_NE(refusal("Owner/Other@v2")
+                .find("hf download --repo-type dataset Owner/Other "
+                      "--revision v2"),
+            std::string::npos);
+}
+
+TEST_F(HubDatasets, FilesAreTakenByTheWordsInTheirNames) {
+  add("my_train_rows.jsonl");
+  add("my_dev_rows.jsonl.gz");
+  EXPECT_EQ(files("Owner/Set"), Names{"my_train_rows.jsonl"});
+  EXPECT_EQ(files("Owner/Set:validation"), Names{"my_dev_rows.jsonl.gz"});
+}
+
+TEST_F(HubDatasets, OneFileWithoutASplitIsAll) {
+  add("alpaca_data.json", "[]");
+  EXPECT_EQ(files("Owner/Set"), Names{"alpaca_data.json"});
+  EXPECT_EQ(files("Owner/Set", kEvaluate), Names{"alpaca_data.json"});
+}
+
+TEST_F(HubDatasets, TheCardSaysWhichFilesBelongToWhichConfig) {
+  add_card(
+      "- config_name: main\n  default: true\n  data_files:\n  - split: train\n    path: "
+      "main/train-*\n  - split: test\n    path:\n    - main/test-*\n- config_name: socratic\n"
+      "  data_files:\n  - split: train\n    path: [\"socratic/*.parquet\"]\n");
+  for (const char* name : {"main/train-00000-of-00001.parquet", "main/test-00000-of-00001.parquet",
+                           "socratic/rows.parquet"}) {
+    add(name);
+  }
+  EXPECT_EQ(files("Owner/Set"), Names{"main/train-00000-of-00001.parquet"});
+  EXPECT_EQ(files("Owner/Set:test"), Names{"main/test-00000-of-00001.parquet"});
+  EXPECT_EQ(files("Owner/Set:socratic:train"), Names{"socratic/rows.parquet"});
+  EXPECT_NE(refusal("Owner/Set:other:train").find("has the configs main, socratic"),
+            std::string::npos);
+}
+
+TEST_F(HubDatasets, WhatHoldsNoRowsIsRefusedWithTheWayToConvertIt) {
+  add("train.csv");
+  EXPECT_NE(refusal("Owner/Set").find("train.csv; write it so once: datasets.load_dataset"),
+            std::string::npos)
+      << refusal("Owner/Set");
+}
+
+// Goal: a card of unknown origin ends in an error, however it nests.
+TEST(DatasetCard, WhatIsNotReadIsRefused) {
+  const auto card = [](const std::string& configs) {
+    return "---\nconfigs:\n" + configs + "\n---\n";
+  };
+  std::string nested;
+  for (int i = 0; i < 100; ++i) nested += std::string(static_cast<size_t>(2 * i + 2), ' ') + "a:\n";
+  for (const std::string& bad :
+       {std::string("- {config_name: a}"), std::string("- config_name: &a b"),
+        "- data_files: " + std::string(100'000, '['), std::string("- data_files: [,]"),
+        "- data_files: " + std::string(50'000, '[') + std::string(50'000, ']'), nested,
+        std::string("- config_name: a\n   odd: b"), std::string("- data_files:\n  - split: a")}) {
+    EXPECT_THROW(dataset_configs(card(bad), "card"), DataError) << bad.substr(0, 60);
+  }
+  EXPECT_TRUE(dataset_configs("no head", "card").empty());
+  EXPECT_TRUE(dataset_configs("---\ntags: [a]\n---\n", "card").empty());
+  EXPECT_EQ(dataset_configs(card("- config_name: 'a b' "), "card").at(0).name, "a b");
+}
+
+TEST(HubDatasetNames, AreToldFromPaths) {
+  for (const char* name : {"a/b", "a/b:train", "a/b@v1:c:test"}) {
+    EXPECT_TRUE(names_hub_dataset(name)) << name;
+  }
+  for (const char* name : {"train.jsonl", "data/train.jsonl", "data/x.parquet", "/a/b", "a/b/c"}) {
+    EXPECT_FALSE(names_hub_dataset(name)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace longshore
