@@ -288,6 +288,28 @@ Json read_tools(const Json& row, const RowFormatOptions& options) {
   return tools.empty() ? Json(nullptr) : tools;
 }
 
+// Older versions of `datasets` hold a list of messages as one object of lists of equal lengths;
+// null is what a message does not have.
+Json list_of_messages(const Json& lists, const std::string& name) {
+  Json messages = Json::array();
+  bool first = true;
+  for (const auto& [key, values] : lists.items()) {
+    if (!values.is_array()) {
+      throw RowProblem(name + "." + key + ": expected an array, found " + article_and_type(values));
+    }
+    for (size_t i = 0; first && i < values.size(); ++i) messages.push_back(Json::object());
+    first = false;
+    if (values.size() != messages.size()) {
+      throw RowProblem(name + "." + key + ": has " + std::to_string(values.size()) +
+                       " values, others have " + std::to_string(messages.size()));
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (!values[i].is_null()) messages[i][key] = values[i];
+    }
+  }
+  return messages;
+}
+
 // What the row gives the template besides, as TRL has it.
 Json read_arguments(const Json& row) {
   const auto found = row.find("chat_template_kwargs");
@@ -321,7 +343,9 @@ std::string name_of_messages(const Json& row, const RowFormatOptions& options) {
 Conversation read_conversation(const Json& row, const RowFormatOptions& options) {
   require_object(row);
   const std::string name = name_of_messages(row, options);
-  const Json& list = required_member(row, name);
+  const Json& member = required_member(row, name);
+  const bool lists = member.is_object() && !member.empty() && member.begin()->is_array();
+  const Json list = lists ? list_of_messages(member, name) : member;
   if (!list.is_array()) {
     throw RowProblem(name + ": expected an array, found " + article_and_type(list));
   }

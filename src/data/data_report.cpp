@@ -73,26 +73,32 @@ FileReport DataReport::total() const {
   return total;
 }
 
+std::vector<std::string> lines_of(const FileReport& report) {
+  std::string line =
+      report.path + ": format " + report.format + (report.detected ? " (auto), " : ", ");
+  line += std::to_string(report.rows) + " rows, " + std::to_string(report.documents) +
+          " documents, " + std::to_string(report.tokens) + " tokens, " +
+          std::to_string(report.trained_tokens) + " of them trained, longest row " +
+          std::to_string(report.longest_row_tokens);
+  append_count(line, report.bad_rows, "bad rows skipped");
+  append_count(line, report.truncated, "truncated");
+  append_count(line, report.dropped, "dropped as too long");
+  append_count(line, report.split, "split");
+  std::vector<std::string> lines = {line};
+  if (report.resampled_rows > 0) {
+    lines.push_back(
+        report.path + ": " + std::to_string(report.resampled_rows) +
+        " conversations are several samples each, with " + std::to_string(report.resampled_tokens) +
+        " tokens more: the chat template writes earlier answers otherwise when messages follow, "
+        "and each answer is trained behind the text that the model sees when it is asked for it");
+  }
+  return lines;
+}
+
 std::vector<std::string> DataReport::lines() const {
   std::vector<std::string> lines;
   for (const FileReport& file : files) {
-    std::string line = file.path + ": format " + file.format + (file.detected ? " (auto), " : ", ");
-    line += std::to_string(file.rows) + " rows, " + std::to_string(file.documents) +
-            " documents, " + std::to_string(file.tokens) + " tokens, " +
-            std::to_string(file.trained_tokens) + " of them trained, longest row " +
-            std::to_string(file.longest_row_tokens);
-    append_count(line, file.bad_rows, "bad rows skipped");
-    append_count(line, file.truncated, "truncated");
-    append_count(line, file.dropped, "dropped as too long");
-    append_count(line, file.split, "split");
-    lines.push_back(line);
-    if (file.resampled_rows > 0) {
-      lines.push_back(
-          file.path + ": " + std::to_string(file.resampled_rows) +
-          " conversations are several samples each, with " + std::to_string(file.resampled_tokens) +
-          " tokens more: the chat template writes earlier answers otherwise when messages follow, "
-          "and each answer is trained behind the text that the model sees when it is asked for it");
-    }
+    for (std::string& line : lines_of(file)) lines.push_back(std::move(line));
   }
   return lines;
 }

@@ -36,10 +36,13 @@ struct FileReport {
 Json to_json(const FileReport& report);
 FileReport file_report_of(const Json& object, const std::string& origin);
 
+// For the log: one line, and one more where conversations became several samples.
+std::vector<std::string> lines_of(const FileReport& report);
+
 struct DataReport {
   std::vector<FileReport> files;
   FileReport total() const;
-  // One line per file, for the log.
+  // Those of all files, in their order.
   std::vector<std::string> lines() const;
 };
 

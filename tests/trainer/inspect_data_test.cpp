@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/commands/command_line.h"
 
@@ -35,6 +36,35 @@ TEST(InspectData, ShowsCharactersWholeThatSeveralTokensSpell) {
   std::ifstream file(at + "/page.html");
   const std::string page{std::istreambuf_iterator<char>(file), {}};
   EXPECT_NE(page.find(">漢</b>"), std::string::npos) << text;
+}
+
+// `prepare` says of each file what became of it and where it is, and of one whose conversations
+// became several samples that too.
+TEST(Prepare, PrintsWhatWasAddedToEachFile) {
+  const TemporaryDirectory directory;
+  const std::string at = directory.path();
+  const std::string row = R"({"messages": [{"role": "user", "content": "a"}, )"
+                          R"({"role": "assistant", "content": "<think>\nb\n</think>\n\nc"}, )"
+                          R"({"role": "user", "content": "d"}, )"
+                          R"({"role": "assistant", "content": "<think>\ne\n</think>\n\nf"}]})";
+  for (const char* name : {"/one.jsonl", "/two.jsonl"}) std::ofstream(at + name) << row << "\n";
+  printed({"init-model", "--preset", "tiny-llama", at + "/model"});
+  std::ofstream(at + "/run.toml") << "[run]\ndir = \"" << at << "/run\"\n[model]\npath = \"" << at
+                                  << "/model\"\n[data]\ntrain = [\"" << at << "/one.jsonl\", \""
+                                  << at << "/two.jsonl\"]\ncache = \"" << at
+                                  << "/cache\"\nmax_tokens = 1024\nchat_template = \""
+                                  << test_data() << "/text/published_templates/qwen3.jinja\"\n";
+  const std::string text = printed({"prepare", at + "/run.toml"});
+  const std::string several = "1 conversations are several samples each";
+  const size_t first = text.find(several);
+  const size_t first_place = text.find("\n  in ");
+  const size_t second = text.find(several, first + 1);
+  const size_t second_place = text.find("\n  in ", first_place + 1);
+  ASSERT_NE(second, std::string::npos) << text;
+  ASSERT_NE(second_place, std::string::npos) << text;
+  EXPECT_LT(first, first_place) << text;
+  EXPECT_LT(first_place, second) << text;
+  EXPECT_LT(second, second_place) << text;
 }
 
 }  // namespace

@@ -67,9 +67,11 @@ int run_prepare(const RunArguments& arguments, bool clean) {
   for (const std::vector<std::string>* files : {&named.train, &named.eval}) {
     if (files->empty()) continue;
     const PreparedData& prepared = in_use.emplace_back(preparation.run(*files, stop));
-    const std::vector<std::string> lines = prepared.report.lines();
-    for (size_t i = 0; i < lines.size(); ++i) {
-      print_out("%s\n  in %s\n", lines[i].c_str(), prepared.paths[i].c_str());
+    for (size_t i = 0; i < prepared.paths.size(); ++i) {
+      for (const std::string& line : lines_of(prepared.report.files.at(i))) {
+        print_out("%s\n", line.c_str());
+      }
+      print_out("  in %s\n", prepared.paths[i].c_str());
     }
   }
   if (clean) clean_run_cache(config, 0);
