@@ -29,8 +29,14 @@ namespace fs = std::filesystem;
 constexpr int64_t kChunkElements = int64_t{1} << 18;
 constexpr Bytes kChunkBytes = kMiB;
 
-// Absolute, without a link at its end: what a link leads to was not named by the user.
-fs::path resolved(const std::string& destination, const std::string& source) {
+struct Place {
+  fs::path path;  // absolute, as it was named
+  fs::path canonical;
+  bool is_link = false;
+};
+
+// Where `destination` is; refused where that is the model's own directory, or lies in it.
+Place place_of(const std::string& destination, const std::string& source) {
   std::error_code error;
   fs::path path = fs::absolute(destination, error).lexically_normal();
   if (error) throw IoError("resolve", destination, error.value());
@@ -47,11 +53,17 @@ fs::path resolved(const std::string& destination, const std::string& source) {
     throw ConfigError(canonical.string() + (inside == "." ? ": is" : ": lies in") +
                       " the model that the run began with; name another");
   }
-  if (link) {
-    throw ConfigError(path.string() + ": is a symbolic link to " + canonical.string() +
+  return {path, canonical, link};
+}
+
+// Absolute, without a link at its end: what a link leads to was not named by the user.
+fs::path resolved(const std::string& destination, const std::string& source) {
+  const Place place = place_of(destination, source);
+  if (place.is_link) {
+    throw ConfigError(place.path.string() + ": is a symbolic link to " + place.canonical.string() +
                       "; name the directory itself, or another");
   }
-  return canonical;
+  return place.canonical;
 }
 
 // What a user writes about a model is left as it is where an export has the same file.
@@ -324,6 +336,10 @@ Bytes bytes_to_write(const ModelDirectory& source, const ExportPlan& plan) {
 }
 
 }  // namespace
+
+void check_export_place(const ModelDirectory& source, const std::string& destination) {
+  place_of(destination, source.path());
+}
 
 void check_export_destination(const ModelDirectory& source, const ModelSpec& spec,
                               const std::string& destination, const ExportOptions& options) {

@@ -24,6 +24,10 @@ struct ExportResult {
   int64_t tensors = 0;             // each compared with its checksum after reading back
 };
 
+// Throws ConfigError where `destination` is the source's directory or lies in it, where no export
+// can go whatever else is done. Neither needs to be there.
+void check_export_place(const ModelDirectory& source, const std::string& destination);
+
 // Throws ConfigError where `destination` is the source or in it, or a link, or where a file that is
 // not of an export, or was changed since, has the name of one that would be written. For the start
 // of a run, so that its end is no surprise.

@@ -71,6 +71,31 @@ def write_same_rows():
     duckdb.sql("copy (from 'tables/snappy.parquet') to 'tables/duckdb.parquet' (compression zstd)")
 
 
+def zigzag(value):
+    value <<= 1
+    out = b""
+    while value > 0x7f:
+        out += bytes([value & 0x7f | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def write_zero_dictionary():
+    """plain.parquet as older writers have it: an offset of zero where there is no dictionary. In
+    the footer's Thrift, field 11 goes in after field 9 of every column."""
+    data = (HERE / "plain.parquet").read_bytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - size:-8]
+    metadata = pyarrow.parquet.ParquetFile(HERE / "plain.parquet").metadata
+    for group in range(metadata.num_row_groups):
+        for column in range(metadata.num_columns):
+            offset = metadata.row_group(group).column(column).data_page_offset
+            at = footer.index(b"\x26" + zigzag(offset)) + 1 + len(zigzag(offset))
+            footer = footer[:at] + b"\x26\x00" + bytes([footer[at] - 0x20]) + footer[at + 1:]
+    (HERE / "zero_dictionary.parquet").write_bytes(
+        data[:-8 - size] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
 def write_bombs():
     def write(name, values, **options):
         table = pyarrow.table({"text": values})
@@ -90,4 +115,5 @@ def write_bombs():
 if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
     write_same_rows()
+    write_zero_dictionary()
     write_bombs()

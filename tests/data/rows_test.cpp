@@ -168,6 +168,8 @@ std::vector<Hostile> hostile_messages() {
       {"array row", "[]", "expected an object, found an array"},
       {"messages null", "{\"messages\": null}", "messages: expected an array, found null"},
       {"messages object", "{\"messages\": {}}", "messages: expected an array, found an object"},
+      {"messages of unequal lists", "{\"messages\": {\"role\": [\"user\"], \"content\": []}}",
+       "messages.content: has 0 values, others have 1"},
       {"no message", dialog(""), "messages: the array is empty"},
       {"message text", dialog("\"hi\""), "messages[0]: expected an object, found a string"},
       {"no role", dialog("{\"content\": \"a\"}"),

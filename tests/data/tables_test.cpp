@@ -41,8 +41,8 @@ std::string reason(const std::string& path) {
   return "none";
 }
 
-const char* const kWriters[] = {"snappy", "plain",       "zstd_v2", "gzip",  "lz4",
-                                "delta",  "small_pages", "polars",  "duckdb"};
+const char* const kWriters[] = {"snappy",          "plain", "zstd_v2",     "gzip",   "lz4",
+                                "zero_dictionary", "delta", "small_pages", "polars", "duckdb"};
 
 TEST(Tables, RowsOfEveryWriterAreThoseOfTheJsonl) {
   const std::vector<Json> expected = rows_of(table("rows.jsonl"));

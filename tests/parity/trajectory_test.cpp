@@ -11,7 +11,14 @@ namespace {
 
 class Trajectory : public testing::TestWithParam<std::string> {};
 
-// 20 steps in fp32. Losses within 3e-5 relative per step and final weights within 2e-4 per tensor:
+// What a bias of keys adds to a query's scores nearly cancels in the softmax: its gradients are
+// mostly rounding, which Adam enlarges.
+double weight_tolerance(const std::string& name) {
+  const bool key_bias = name.ends_with("k_proj.bias") || name.ends_with("c_attn.bias");
+  return key_bias ? 2e-4 : 1e-4;
+}
+
+// 20 steps in fp32. Losses within 3e-5 relative per step and final weights within 1e-4 per tensor:
 // both sides sum in other orders, and Adam's division by small second moments enlarges that.
 void expect_golden(const std::string& golden, const std::string& kind,
                    const std::vector<std::string>& more) {
@@ -38,7 +45,8 @@ void expect_golden(const std::string& golden, const std::string& kind,
     if (name.rfind(kind + ".", 0) != 0) continue;
     const auto mine = state.find(name.substr(kind.size() + 1) + ".master");
     ASSERT_NE(mine, state.end()) << name;
-    EXPECT_LE(relative_error(mine->second, values), 2e-4) << golden << " " << name;
+    EXPECT_LE(relative_error(mine->second, values), weight_tolerance(name))
+        << golden << " " << name;
     ++compared;
   }
   EXPECT_EQ(compared * 3, state.size());

@@ -10,6 +10,7 @@
 #include "data/row_block.h"
 #include "trainer/report/data_inspection.h"
 #include "trainer/run/data_files.h"
+#include "trainer/run/export_run.h"
 #include "trainer/run/run_prepare.h"
 #include "trainer/run/run_setup.h"
 
@@ -117,6 +118,7 @@ class InputCheck {
       }
     }
     if (!config_.run.dir.empty()) check_writable("run.dir", config_.run.dir);
+    if (checked_.source) attempt([&] { check_run_export(config_, *checked_.source); });
   }
 
   // The directory, or the nearest one above it that is there.

@@ -58,8 +58,19 @@ ExportResult export_run(const ModelSource& source, Engine& engine, const std::st
                       options);
 }
 
+void check_run_export(const RunConfig& config, const ModelSource& source) {
+  if (config.checkpoint.export_model != CheckpointSection::Export::kEnd) return;
+  if (config.run.dir.empty()) return;
+  try {
+    check_export_place(source.directory(), config.run.dir + "/hf");
+  } catch (const ConfigError& error) {
+    throw ConfigError("run.dir: its export " + std::string(error.what()) + " directory for runs");
+  }
+}
+
 std::string free_export_directory(const ModelSource& source, const std::string& wanted) {
   constexpr int kMostTries = 1000;
+  check_export_place(source.directory(), wanted);
   for (int number = 1; number <= kMostTries; ++number) {
     const std::string path = number == 1 ? wanted : wanted + "-" + std::to_string(number);
     try {

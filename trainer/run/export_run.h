@@ -16,8 +16,12 @@ namespace longshore {
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
                         bool as_fp32, bool allow_nonfinite = false);
 
+// ConfigError where the run is to export at its end, and its directory lies in the model's.
+void check_run_export(const RunConfig& config, const ModelSource& source);
+
 // Where a run's own export goes: `wanted`, or "wanted-2" and so on, where files that no export
-// wrote are in the way. Nothing of anybody's is touched, and the run does not end in an error.
+// wrote are in the way. Nothing of anybody's is touched. ConfigError in the model's own directory,
+// which the start of a run refuses by `check_run_export`.
 std::string free_export_directory(const ModelSource& source, const std::string& wanted);
 
 // The same from a verified checkpoint, whatever ranks wrote it, without talking to them. Frozen

@@ -13,6 +13,7 @@
 #include "trainer/run/data_files.h"
 #include "trainer/run/device_choice.h"
 #include "trainer/run/drive_geometry.h"
+#include "trainer/run/export_run.h"
 #include "trainer/run/gather_choice.h"
 #include "trainer/run/run_prepare.h"
 #include "trainer/run/self_check.h"
@@ -187,6 +188,7 @@ RunSetup join_run(const RunArguments& arguments) {
     const RankInfo& info = setup.ranks->info();
     ready_gpu(setup.config, found, info.local_rank, info.local_size);
     fill(setup, setup.ranks->topology(), setup.ranks->info().local_size);
+    check_run_export(setup.config, *setup.source);
     agree_on_run(setup);
     settle_units(setup);
     settle_drive_geometry(setup);

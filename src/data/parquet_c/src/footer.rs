@@ -2,7 +2,7 @@
 
 use crate::rows::words;
 use c_interface::Failure;
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -69,6 +69,15 @@ fn check_schema(children: &[i64]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Where a column's pages begin. Older writers name no dictionary by an offset of zero.
+pub fn first_page(column: &ColumnChunkMetaData) -> i64 {
+    let data = column.data_page_offset();
+    match column.dictionary_page_offset() {
+        Some(dictionary) if dictionary != 0 => dictionary.min(data),
+        _ => data,
+    }
+}
+
 fn check_row_groups(metadata: &ParquetMetaData, file_bytes: u64) -> Result<(), Failure> {
     for (number, group) in metadata.row_groups().iter().enumerate() {
         let damaged = |what: &str| -> Failure { format!("row group {number}: {what}").into() };
@@ -76,10 +85,7 @@ fn check_row_groups(metadata: &ParquetMetaData, file_bytes: u64) -> Result<(), F
             return Err(damaged("a negative number of rows"));
         }
         for column in group.columns() {
-            let begin = column
-                .dictionary_page_offset()
-                .unwrap_or(column.data_page_offset())
-                .min(column.data_page_offset());
+            let begin = first_page(column);
             let end = begin.checked_add(column.compressed_size());
             let inside = begin >= 4
                 && column.compressed_size() >= 0

@@ -2,7 +2,7 @@
 //! or hostile file may claim any size anywhere; none is believed beyond the limits below.
 
 use crate::codec::decompress;
-use crate::footer::structure_bytes;
+use crate::footer::{first_page, structure_bytes};
 use crate::levels::{check_delta, longest_row};
 use bytes::Bytes;
 use parquet::basic::Encoding;
@@ -79,13 +79,14 @@ struct CheckedPages {
 
 impl CheckedPages {
     fn new(file: Arc<File>, column: ColumnChunkMetaData) -> Self {
-        let (at, bytes) = column.byte_range();
+        let at = first_page(&column) as u64;
+        let end = at + column.compressed_size() as u64;
         let values_left = column.num_values();
         CheckedPages {
             file,
             column,
             at,
-            end: at + bytes,
+            end,
             values_left,
             open_row: 0,
         }
