@@ -64,6 +64,17 @@ class WrongInput : public testing::Test {
   std::vector<std::string> arguments_;
 };
 
+// Its export would lie there too, which is found before anything is made and not at the end.
+TEST_F(WrongInput, ARunInsideTheModelsDirectoryIsRefusedAtItsStart) {
+  add("--run.dir=\"" + model() + "/runs/a\"");
+  add("--checkpoint.export=end");
+  expect(2, {"run.dir", model() + "/runs/a/hf: lies in the model"});
+  EXPECT_FALSE(fs::exists(model() + "/runs"));
+  add("--checkpoint.export=never");
+  add("--train.steps=1");
+  expect(0, {});
+}
+
 TEST_F(WrongInput, NothingWrongTrains) {
   add("--train.steps=1");
   expect(0, {});
