@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "hf/directory_entry.h"
 
 namespace longshore {
@@ -15,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr Bytes kMaxRefBytes = 4096;
+constexpr JsonLimits kListLimits = {.max_bytes = 256 * kMiB, .max_depth = 8};
 
 struct HubId {
   std::string owner, name, revision = "main";
@@ -82,6 +84,28 @@ std::optional<std::string> find_in_hub_cache(std::string_view text, HubKind kind
   std::error_code ignored;
   if (!fs::is_directory(snapshot, ignored)) return std::nullopt;
   return snapshot.string();
+}
+
+std::optional<std::vector<std::string>> listed_in_hub_cache(const std::string& snapshot) {
+  const fs::path commit(snapshot);
+  const fs::path list =
+      commit.parent_path().parent_path() / "trees" / (commit.filename().string() + ".json");
+  std::error_code ignored;
+  if (!fs::is_regular_file(list, ignored)) return std::nullopt;
+  try {
+    const Json tree = read_json_file(list.string(), kListLimits);
+    if (tree.at("format_version") != 1) return std::nullopt;
+    std::vector<std::string> names;
+    for (const auto& [name, facts] : tree.at("files").items()) {
+      const fs::path path = fs::path(name).lexically_normal();
+      if (path.empty() || path.is_absolute() || *path.begin() == "..") return std::nullopt;
+      names.push_back(path.string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  } catch (const std::exception&) {
+    return std::nullopt;  // the client makes such a list again, and so do we: by looking
+  }
 }
 
 std::string fetch_command(std::string_view id, HubKind kind) {

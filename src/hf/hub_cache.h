@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace longshore {
 
@@ -20,6 +21,10 @@ enum class HubKind : uint8_t { kModel, kDataset };
 
 // The directory of the snapshot; nullopt where the cache has none.
 std::optional<std::string> find_in_hub_cache(std::string_view id, HubKind kind = HubKind::kModel);
+
+// The files of the snapshot's commit, fetched or not, in the order of their names, as the client
+// that fetched it noted them (huggingface_hub's trees/COMMIT.json); nullopt where it did not.
+std::optional<std::vector<std::string>> listed_in_hub_cache(const std::string& snapshot);
 
 // What puts it there.
 std::string fetch_command(std::string_view id, HubKind kind);

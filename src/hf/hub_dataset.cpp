@@ -114,13 +114,22 @@ class HubDataset {
                       "; fetch it with: " + fetch_command(name_.id, HubKind::kDataset));
     }
     root_ = *snapshot;
-    list_files();
+    if (auto listed = listed_in_hub_cache(root_)) {
+      files_ = std::move(*listed);
+      std::erase_if(files_, is_hidden);
+      if (files_.size() > kMaxFiles) refuse_size();
+    } else {
+      list_files();
+    }
+    read_card();
   }
 
   std::vector<std::string> files(DatasetUse use) const {
     const DatasetConfig config = choose_config();
     const Splits splits = splits_of(config);
-    const std::vector<std::string>& chosen = splits.at(choose_split(config, splits, use));
+    const std::string split = choose_split(config, splits, use);
+    const std::vector<std::string>& chosen = splits.at(split);
+    check_fetched(chosen, split);
     check_shards(chosen);
     std::vector<std::string> paths;
     for (const std::string& path : chosen) paths.push_back((fs::path(root_) / path).string());
@@ -136,34 +145,46 @@ class HubDataset {
     return "; fetch what is missing with: " + fetch_command(name_.id, HubKind::kDataset);
   }
 
+  [[noreturn]] void refuse_size() const {
+    refuse("has too many files; name those that are wanted");
+  }
+
+  static bool is_hidden(const std::string& path) {
+    return path.starts_with('.') || path.find("/.") != std::string::npos;
+  }
+
   void list_files() {
     for (const auto& entry : fs::recursive_directory_iterator(root_)) {
       const std::string path = entry.path().lexically_relative(root_).string();
-      if (path.starts_with('.') || path.find("/.") != std::string::npos) continue;
+      if (is_hidden(path)) continue;
       // Files are links to what was fetched.
       if (entry.is_symlink() && !fs::exists(entry.path())) {
         refuse("has no bytes of " + path + again());
       }
       if (!entry.is_regular_file()) continue;
-      if (files_.size() == kMaxFiles) refuse("has too many files; name those that are wanted");
+      if (files_.size() == kMaxFiles) refuse_size();
       files_.push_back(path);
     }
     std::sort(files_.begin(), files_.end());
   }
 
-  DatasetConfig choose_config() const {
-    std::vector<DatasetConfig> configs;
+  void read_card() {
     const fs::path card = fs::path(root_) / "README.md";
     if (fs::exists(card)) {
-      configs = dataset_configs(read_whole_file(card.string(), kMaxCardBytes), card.string());
+      configs_ = dataset_configs(read_whole_file(card.string(), kMaxCardBytes), card.string());
+    } else if (std::binary_search(files_.begin(), files_.end(), "README.md")) {
+      refuse("lacks its README.md, which may say what its configs and splits are" + again());
     }
-    if (configs.empty()) configs.emplace_back(DatasetConfig{"default", "", true, {}});
+    if (configs_.empty()) configs_.emplace_back(DatasetConfig{"default", "", true, {}});
+  }
+
+  DatasetConfig choose_config() const {
     std::vector<std::string> names;
-    for (const DatasetConfig& config : configs) {
-      if (name_.config.empty() ? configs.size() == 1 : config.name == name_.config) return config;
+    for (const DatasetConfig& config : configs_) {
+      if (name_.config.empty() ? configs_.size() == 1 : config.name == name_.config) return config;
       names.push_back(config.name);
     }
-    for (const DatasetConfig& config : configs) {
+    for (const DatasetConfig& config : configs_) {
       if (name_.config.empty() && config.is_default) return config;
     }
     refuse("has the configs " + listed(names) + "; name one: " + name_.id + ":CONFIG:SPLIT");
@@ -215,11 +236,27 @@ class HubDataset {
     if (split.empty() && use == DatasetUse::kTrain) split = "train";
     const auto found = splits.find(split);
     if (found == splits.end()) {
+      const bool is_config = std::any_of(configs_.begin(), configs_.end(), [&](const auto& other) {
+        return name_.config.empty() && other.name == split;
+      });
+      if (is_config) {
+        refuse("has a config " + split + "; name its split too: " + name_.id + ":" + split +
+               ":SPLIT");
+      }
       refuse("has the splits " + listed(names) + "; name one: " + name_.id + ":" +
              (config.is_default ? "" : config.name + ":") + "SPLIT");
     }
     if (found->second.empty()) refuse("has no file of its split " + split + again());
     return split;
+  }
+
+  void check_fetched(const std::vector<std::string>& paths, const std::string& split) const {
+    const auto fetched = std::count_if(paths.begin(), paths.end(), [this](const auto& path) {
+      return fs::exists(fs::path(root_) / path);
+    });
+    if (static_cast<size_t>(fetched) == paths.size()) return;
+    refuse("has " + std::to_string(fetched) + " of the " + std::to_string(paths.size()) +
+           " files of its split " + split + again());
   }
 
   // Of "train-00001-of-00004.parquet" there are four.
@@ -243,7 +280,8 @@ class HubDataset {
   const std::string& named_;
   DatasetName name_;
   std::string root_;
-  std::vector<std::string> files_;  // relative, in order
+  std::vector<std::string> files_;  // relative, in order; where the cache lists them all of them
+  std::vector<DatasetConfig> configs_;
 };
 
 }  // namespace

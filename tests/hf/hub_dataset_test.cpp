@@ -99,6 +99,47 @@ TEST_F(HubDatasets, WhatIsMissingIsNamedWithTheCommandThatFetchesIt) {
             std::string::npos);
 }
 
+// Goal: where the client noted which files the commit has, as huggingface_hub 2 does, a part of
+// them is never taken for all.
+TEST_F(HubDatasets, AFileThatTheCacheListsAndHasNotIsMissed) {
+  const std::string list = repository() + "/trees/" + kCommit + ".json";
+  fs::create_directories(repository() + "/trees");
+  const auto write_list = [&](const std::string& files) {
+    std::ofstream(list) << "{\"format_version\": 1, \"files\": {" << files << "}}";
+  };
+  const std::string rows = "\"a/x.jsonl\": {\"size\": 3}, \"a/y.jsonl\": {\"size\": 3}";
+  write_list(rows + ", \"README.md\": {\"size\": 3}");
+  add("a/x.jsonl");
+  EXPECT_NE(refusal("Owner/Set").find("lacks its README.md"), std::string::npos);
+  add_card(
+      "- config_name: one\n  default: true\n  data_files: a/*.jsonl\n- config_name: two\n"
+      "  data_files: b/*.jsonl\n");
+  EXPECT_NE(refusal("Owner/Set")
+                .find("has 1 of the 2 files of its split train; fetch what is "
+                      "missing with: hf download --repo-type dataset Owner/Set"),
+            std::string::npos)
+      << refusal("Owner/Set");
+  EXPECT_NE(refusal("Owner/Set:two").find("name its split too: Owner/Set:two:SPLIT"),
+            std::string::npos);
+  add("a/y.jsonl");
+  EXPECT_EQ(files("Owner/Set"), (Names{"a/x.jsonl", "a/y.jsonl"}));
+}
+
+// Lists that nobody can rely on: the files that are there are looked at instead.
+TEST_F(HubDatasets, AListOfAnotherKindIsPassedOver) {
+  add("train.jsonl");
+  const std::string list = repository() + "/trees/" + kCommit + ".json";
+  fs::create_directories(repository() + "/trees");
+  for (const std::string text :
+       {"", "[]", "{\"format_version\": 2, \"files\": {\"train2.jsonl\": {}}}",
+        "{\"format_version\": 1, \"files\": {\"../../train.jsonl\": {}}}",
+        "{\"format_version\": 1, \"files\": {\"/etc/train.jsonl\": {}}}",
+        "{\"format_version\": 1, \"files\": 3}", "{\"format_version\": 1}"}) {
+    std::ofstream(list) << text;
+    EXPECT_EQ(files("Owner/Set"), Names{"train.jsonl"}) << text;
+  }
+}
+
 TEST_F(HubDatasets, FilesAreTakenByTheWordsInTheirNames) {
   add("my_train_rows.jsonl");
   add("my_dev_rows.jsonl.gz");
