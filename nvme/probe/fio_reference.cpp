@@ -16,7 +16,7 @@ constexpr JsonLimits kLimits = {.max_bytes = kMiB};
 }  // namespace
 
 bool fio_is_installed() {
-  return run_child({"fio", "--version"}, {}) == 0;
+  return run_child({"fio", "--version"}).good();
 }
 
 std::optional<DriveSpeed> measure_fio(const std::string& path, BlockOp::Kind kind,
@@ -42,7 +42,7 @@ std::optional<DriveSpeed> measure_fio(const std::string& path, BlockOp::Kind kin
   }
   if (kind == BlockOp::Kind::kWrite) arguments.push_back("--end_fsync=1");
   std::optional<DriveSpeed> speed;
-  if (run_child(arguments, {}) == 0) {
+  if (run_child(arguments).good()) {
     try {
       const Json job = read_json_file(output, kLimits).at("jobs").at(0);
       const double rate = job.at(direction).at("bw_bytes").get<double>() * 1e-9;

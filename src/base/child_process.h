@@ -1,19 +1,30 @@
-// ChildProcess: another program, run to its end, with its output in files. Any thread; the caller
-// waits. The program is in our process group, so Ctrl-C ends it too.
+// ChildProcess: another program, run to its end, with the end of its output kept. Any thread; the
+// caller waits. The program is in our process group, so Ctrl-C ends it too.
 #pragma once
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace longshore {
 
-struct ChildOutput {
-  std::string out = "/dev/null";
-  std::string error = "/dev/null";
+struct ChildEnd {
+  // Why it could not be started; then nothing else is said.
+  std::string not_started;
+  bool in_time = true;  // false: it was killed at the limit
+  int exit_code = 0;
+  int signal = 0;      // that ended it; 0: it ended by itself
+  std::string output;  // the last 8 KiB of what it printed, errors included, in their order
+
+  bool good() const { return not_started.empty() && in_time && signal == 0 && exit_code == 0; }
+  // "it ended with exit code 3", and so on.
+  std::string text() const;
 };
 
-// Runs arguments[0], found in PATH where it has no slash. Its exit code, 128 + N where signal N
-// ended it, and 127 where it could not be started.
-int run_child(std::vector<std::string> arguments, const ChildOutput& output);
+// Runs arguments[0], found in PATH where it has no slash, with nothing to read. Without a limit it
+// is waited for as long as it runs. IoError where there is no pipe left.
+ChildEnd run_child(std::vector<std::string> arguments,
+                   std::optional<std::chrono::milliseconds> limit = std::nullopt);
 
 }  // namespace longshore

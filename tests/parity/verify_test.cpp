@@ -323,7 +323,8 @@ TEST(Verify, JudgesWhatTransformersSays) {
   Findings findings;
   check_transformers(broken, config.model.path, texts, states, findings);
   EXPECT_EQ(said(findings, Verdict::kFailed),
-            std::vector<std::string>{broken + ": could not be asked (exit code 3): No module"});
+            std::vector<std::string>{broken +
+                                     ": could not be asked, it ended with exit code 3: No module"});
   fs::remove_all(directory);
 }
 

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "base/child_process.h"
@@ -45,10 +44,10 @@ class ScratchDirectory {
 };
 
 // The last line that says something: Python's exceptions end with what happened.
-std::string last_line(const std::string& path) {
-  std::ifstream file(path);
+std::string last_line(const std::string& text) {
+  std::istringstream lines(text);
   std::string last;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; std::getline(lines, line);) {
     if (line.find_first_not_of(" \t\r") != std::string::npos) last = line;
   }
   return last.empty() ? "it printed nothing" : last;
@@ -96,15 +95,14 @@ void compare(const SafetensorsFile& file, const PlainStates& states, Findings& f
 void check_transformers(const std::string& python, const std::string& directory, const Texts& texts,
                         const PlainStates& states, Findings& findings) {
   const ScratchDirectory scratch;
-  const std::string out = scratch.file("states.safetensors"), error = scratch.file("error.txt");
+  const std::string out = scratch.file("states.safetensors");
   const size_t layers = states.hidden.at(0).size() - 1;
-  const int code = run_child({python, "-c", kTransformersScript, directory, std::to_string(layers),
-                              Json(texts).dump(), out},
-                             {.error = error});
-  if (code != 0) {
-    findings.add(Verdict::kFailed, "transformers", python,
-                 "could not be asked (exit code " + std::to_string(code) +
-                     "): " + printable(last_line(error), 400));
+  const ChildEnd end = run_child({python, "-c", kTransformersScript, directory,
+                                  std::to_string(layers), Json(texts).dump(), out});
+  if (!end.good()) {
+    findings.add(
+        Verdict::kFailed, "transformers", python,
+        "could not be asked, " + end.text() + ": " + printable(last_line(end.output), 400));
     return;
   }
   compare(SafetensorsFile::open(out), states, findings);
