@@ -13,12 +13,6 @@ namespace {
 
 constexpr int64_t kSliceElements = int64_t{1} << 24;  // of the head, at one time: 64 MiB
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2g", value);
-  return text;
-}
-
 at::Tensor read_rows(const ModelSource& source, const ParamSpec& parameter, int64_t row,
                      int64_t rows) {
   const int64_t width = parameter.elements() / parameter.shape[0];
@@ -74,14 +68,11 @@ class NumberCheck {
     const at::NoGradGuard no_grad;
     embedding();
     for (int64_t layer = 0; layer < layers; ++layer) block(layer);
-    findings_.add(packed_excess_ <= 1.0 ? Verdict::kOk : Verdict::kFailed, "packing",
-                  std::to_string(texts_.size()) + " texts",
-                  packed_excess_ <= 1.0 ? "packed into one micro-batch they give what each gives "
-                                          "alone, within " +
-                                              number(packed_excess_) + " of the tolerance"
-                                        : "packed into one micro-batch they give other numbers "
-                                          "than alone: " +
-                                              number(packed_excess_) + " times the tolerance");
+    judge(packed_excess_,
+          {"packing", std::to_string(texts_.size()) + " texts",
+           "packed into one micro-batch they give what each gives alone",
+           "packed into one micro-batch they give other numbers than alone"},
+          findings_);
     head();
     return std::move(states_);
   }
@@ -134,7 +125,7 @@ class NumberCheck {
     for (const MicroBatch& batch : alone_) {
       wanted.push_back(plain_.embed(table.index_select(0, batch.tokens), weights_in(parameters)));
     }
-    judge(spec, in_order(spec, parameters), {}, wanted);
+    compare(spec, in_order(spec, parameters), {}, wanted);
   }
 
   void block(int64_t layer) {
@@ -145,12 +136,12 @@ class NumberCheck {
       in.push_back(of_text.back());
       wanted.push_back(plain_.block(layer, in.back().to(at::kDouble), weights_in(parameters)));
     }
-    judge(spec, in_order(spec, parameters), in, wanted);
+    compare(spec, in_order(spec, parameters), in, wanted);
   }
 
   // Runs a unit over all texts at once and over each, and goes on from the plain decoder's numbers.
-  void judge(const UnitSpec& spec, const std::vector<at::Tensor>& parameters,
-             const std::vector<at::Tensor>& in, const std::vector<at::Tensor>& wanted) {
+  void compare(const UnitSpec& spec, const std::vector<at::Tensor>& parameters,
+               const std::vector<at::Tensor>& in, const std::vector<at::Tensor>& wanted) {
     const Unit& code = source_.model().unit(spec.id);
     const Carry all = in.empty() ? Carry{} : Carry{at::cat(in)};
     const at::Tensor packed = code.forward(parameters, all, packed_).at(0);
@@ -165,11 +156,10 @@ class NumberCheck {
       packed_excess_ = worse(packed_excess_, excess(part, alone, before, kSameInputs));
       states_.hidden[text].push_back(wanted[text].to(at::kFloat));
     }
-    const bool good = worst <= 1.0;  // false for NaN
-    findings_.add(
-        good ? Verdict::kOk : Verdict::kFailed, "layers", spec.name,
-        good ? "fp32 units and plain fp64 agree, within " + number(worst) + " of the tolerance"
-             : "fp32 units and plain fp64 disagree: " + number(worst) + " times the tolerance");
+    judge(worst,
+          {"layers", spec.name, "fp32 units and plain fp64 agree",
+           "fp32 units and plain fp64 disagree"},
+          findings_);
   }
 
   // The head in slices of the vocabulary, over the last position of each text.
@@ -205,9 +195,7 @@ class NumberCheck {
     }
     const at::Tensor all = at::cat(wanted, 1);
     const double worst = excess(at::cat(found, 1), all, at::zeros_like(all), kSameInputs);
-    findings_.add(worst <= 1.0 ? Verdict::kOk : Verdict::kFailed, "layers", spec.name,
-                  worst <= 1.0 ? "logits agree, within " + number(worst) + " of the tolerance"
-                               : "logits disagree: " + number(worst) + " times the tolerance");
+    judge(worst, {"layers", spec.name, "logits agree", "logits disagree"}, findings_);
     for (int64_t text = 0; text < all.size(0); ++text) {
       states_.last_logits.push_back(all.select(0, text));
     }
@@ -238,6 +226,15 @@ double excess(const at::Tensor& found, const at::Tensor& wanted, const at::Tenso
   const at::Tensor allowed = tolerance.of_change * row_norms(target - before.to(at::kDouble)) +
                              tolerance.of_size * row_norms(target) + 1e-30;
   return (apart / allowed).max().item<double>();
+}
+
+void judge(double excess, const Judged& judged, Findings& findings) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g", excess);
+  const bool good = excess <= 1.0;  // false for NaN
+  findings.add(good ? Verdict::kOk : Verdict::kFailed, judged.check, judged.subject,
+               good ? judged.if_good + ", within " + text + " of the tolerance"
+                    : judged.if_bad + ": " + text + " times the tolerance");
 }
 
 PlainStates check_numbers(const ModelSource& source, const Texts& texts, int64_t layers,

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "trainer/run/model_source.h"
@@ -42,5 +43,12 @@ double excess(const at::Tensor& found, const at::Tensor& wanted, const at::Tenso
               Tolerance tolerance);
 // The greater; NaN where either is.
 double worse(double a, double b);
+
+struct Judged {
+  std::string check, subject;
+  std::string if_good, if_bad;  // what is said; by how much goes behind it
+};
+// A finding: good within the tolerance.
+void judge(double excess, const Judged& judged, Findings& findings);
 
 }  // namespace longshore

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
@@ -61,13 +60,8 @@ at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name) {
   return values;
 }
 
-void judge(double apart, const std::string& subject, Findings& findings) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2g", apart);
-  const bool good = apart <= 1.0;  // false for NaN
-  findings.add(good ? Verdict::kOk : Verdict::kFailed, "transformers", subject,
-               good ? "the same numbers, within " + std::string(text) + " of the tolerance"
-                    : "other numbers: " + std::string(text) + " times the tolerance");
+void judge_states(double apart, const std::string& subject, Findings& findings) {
+  judge(apart, {"transformers", subject, "the same numbers", "other numbers"}, findings);
 }
 
 void compare(const SafetensorsFile& file, const PlainStates& states, Findings& findings) {
@@ -79,7 +73,7 @@ void compare(const SafetensorsFile& file, const PlainStates& states, Findings& f
       const at::Tensor before = step == 0 ? at::zeros_like(wanted) : states.hidden[text][0];
       apart = worse(apart, excess(found, wanted, before, kOwnInputs));
     }
-    judge(apart, step == 0 ? "embedding" : "block." + std::to_string(step - 1), findings);
+    judge_states(apart, step == 0 ? "embedding" : "block." + std::to_string(step - 1), findings);
   }
   double apart = 0.0;
   for (size_t text = 0; text < states.last_logits.size(); ++text) {
@@ -87,7 +81,7 @@ void compare(const SafetensorsFile& file, const PlainStates& states, Findings& f
     const at::Tensor found = read_tensor(file, std::to_string(text) + ".logits").unsqueeze(0);
     apart = worse(apart, excess(found, wanted, at::zeros_like(wanted), kOwnInputs));
   }
-  judge(apart, "head", findings);
+  judge_states(apart, "head", findings);
 }
 
 }  // namespace
