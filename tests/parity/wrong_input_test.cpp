@@ -68,7 +68,7 @@ class WrongInput : public testing::Test {
 TEST_F(WrongInput, ARunInsideTheModelsDirectoryIsRefusedAtItsStart) {
   add("--run.dir=\"" + model() + "/runs/a\"");
   add("--checkpoint.export=end");
-  expect(2, {"run.dir", model() + "/runs/a/hf: lies in the model"});
+  expect(2, {"run.dir", model() + "/runs/a: lies in the model"});
   EXPECT_FALSE(fs::exists(model() + "/runs"));
   add("--checkpoint.export=never");
   add("--train.steps=1");

@@ -1,6 +1,7 @@
 #include "trainer/run/export_run.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -62,15 +63,15 @@ void check_run_export(const RunConfig& config, const ModelSource& source) {
   if (config.checkpoint.export_model != CheckpointSection::Export::kEnd) return;
   if (config.run.dir.empty()) return;
   try {
-    check_export_place(source.directory(), config.run.dir + "/hf");
+    check_export_place(source.directory(), config.run.dir);
   } catch (const ConfigError& error) {
-    throw ConfigError("run.dir: its export " + std::string(error.what()) + " directory for runs");
+    throw ConfigError("run.dir: " + std::string(error.what()));
   }
 }
 
 std::string free_export_directory(const ModelSource& source, const std::string& wanted) {
   constexpr int kMostTries = 1000;
-  check_export_place(source.directory(), wanted);
+  check_export_place(source.directory(), std::filesystem::path(wanted).parent_path().string());
   for (int number = 1; number <= kMostTries; ++number) {
     const std::string path = number == 1 ? wanted : wanted + "-" + std::to_string(number);
     try {

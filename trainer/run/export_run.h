@@ -16,7 +16,8 @@ namespace longshore {
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
                         bool as_fp32, bool allow_nonfinite = false);
 
-// ConfigError where the run is to export at its end, and its directory lies in the model's.
+// ConfigError where the run is to export at its end, and its directory is the model's or lies in
+// it. (A link in it that leads there is no error: the export goes beside.)
 void check_run_export(const RunConfig& config, const ModelSource& source);
 
 // Where a run's own export goes: `wanted`, or "wanted-2" and so on, where files that no export
