@@ -18,6 +18,13 @@ double weight_tolerance(const std::string& name) {
   return key_bias ? 2e-4 : 1e-4;
 }
 
+// Two runs amplify roundings: transformers in fp32 is 6.8e-4 from itself in fp64 there, and 6.8e-5.
+// The others are within 1.7e-5 (trajectory_spread.py).
+double norm_tolerance(const std::string& golden) {
+  if (golden == "olmo3") return 1e-3;
+  return golden == "phi3-long" ? 3e-4 : 1e-4;
+}
+
 // 20 steps in fp32. Losses within 3e-5 relative per step and final weights within 1e-4 per tensor:
 // both sides sum in other orders, and Adam's division by small second moments enlarges that.
 void expect_golden(const std::string& golden, const std::string& kind,
@@ -36,7 +43,8 @@ void expect_golden(const std::string& golden, const std::string& kind,
     const double loss = expected.at("loss")[i].get<double>();
     const double norm = expected.at("grad_norm")[i].get<double>();
     EXPECT_LE(std::abs(losses[i] - loss), 3e-5 * loss) << golden << " step " << i + 1;
-    EXPECT_LE(std::abs(norms[i] - norm), 1e-3 * norm) << golden << " step " << i + 1;
+    EXPECT_LE(std::abs(norms[i] - norm), norm_tolerance(golden) * norm)
+        << golden << " step " << i + 1;
   }
   const auto tensors = read_tensors(golden_directory(golden) + "/golden.safetensors");
   const auto state = run.state();
