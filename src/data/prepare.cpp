@@ -56,7 +56,10 @@ class FilePreparer {
 
   // The path of the token file.
   std::string run(PreparedData& prepared) {
-    const uint64_t key = key_of_file();
+    check_readable();
+    const UniqueFd fd = open_for_reading(path_);
+    progress_.file_bytes = file_bytes(fd);
+    const uint64_t key = key_of(content_hash(fd));
     const std::string entry = options_.cache + "/" + hash_text(key);
     const std::string path = entry + ".tok";
     // What is there needs no lock: entries appear under their names complete.
@@ -71,6 +74,18 @@ class FilePreparer {
     LONGSHORE_CHECK(open(path, key, prepared)) << path;
     ++prepared.made;
     return path;
+  }
+
+  // Whether the cache has the file, without looking at its content.
+  bool find(PreparedData& prepared) {
+    std::error_code ignored;
+    if (!fs::is_regular_file(path_, ignored)) return false;
+    const UniqueFd fd = open_for_reading(path_);
+    progress_.file_bytes = file_bytes(fd);
+    const std::optional<uint64_t> content = noted_in(note_of(fd));
+    if (!content) return false;
+    const uint64_t key = key_of(*content);
+    return open(options_.cache + "/" + hash_text(key) + ".tok", key, prepared);
   }
 
  private:
@@ -93,22 +108,32 @@ class FilePreparer {
     }
   }
 
-  // The hash of the file's bytes; read from a note of an earlier start where the file is still the
-  // one that was noted.
-  uint64_t content_hash(const UniqueFd& fd) {
-    struct ::stat status{};
-    if (::fstat(fd.get(), &status) != 0) throw IoError("stat", path_, errno);
+  // Where an earlier start noted the content of this very file, unchanged since.
+  std::string note_of(const UniqueFd& fd) const {
+    const struct ::stat status = status_of(fd);
     const std::array<int64_t, 5> identity = {
         static_cast<int64_t>(status.st_dev), static_cast<int64_t>(status.st_ino),
         static_cast<int64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
-    const std::string note = options_.cache + "/" +
-                             hash_text(hash64(bytes_of(std::span<const int64_t>(identity)))) +
-                             ".content";
+    return options_.cache + "/" + hash_text(hash64(bytes_of(std::span<const int64_t>(identity)))) +
+           ".content";
+  }
+
+  static std::optional<uint64_t> noted_in(const std::string& note) {
     std::error_code ignored;
-    if (fs::exists(note, ignored)) {
-      const std::optional<uint64_t> noted = parse_hash(read_whole_file(note, kKiB));
-      if (noted) return *noted;
-    }
+    if (!fs::exists(note, ignored)) return std::nullopt;
+    return parse_hash(read_whole_file(note, kKiB));
+  }
+
+  struct ::stat status_of(const UniqueFd& fd) const {
+    struct ::stat status{};
+    if (::fstat(fd.get(), &status) != 0) throw IoError("stat", path_, errno);
+    return status;
+  }
+
+  // The hash of the file's bytes.
+  uint64_t content_hash(const UniqueFd& fd) {
+    const std::string note = note_of(fd);
+    if (const std::optional<uint64_t> noted = noted_in(note)) return *noted;
     Hasher content;
     std::vector<std::byte> piece(kHashPieceBytes);
     for (Bytes at = 0; at < progress_.file_bytes; at += static_cast<Bytes>(piece.size())) {
@@ -119,21 +144,21 @@ class FilePreparer {
       tell();
     }
     // A file changed just now could change once more without another time of change.
-    const bool settled = ::time(nullptr) - status.st_mtim.tv_sec > kSettledSeconds;
+    const bool settled = ::time(nullptr) - status_of(fd).st_mtim.tv_sec > kSettledSeconds;
     if (settled) write_file_durably(note, hash_text(content.digest()));
     return content.digest();
   }
 
+  // Refuses a missing file, a directory, a damaged table and UTF-16.
+  void check_readable() const { JsonlReader{path_}; }
+
   // A hash of the file's bytes and of everything that decides what becomes of them.
-  uint64_t key_of_file() {
-    JsonlReader{path_};  // refuses a missing file, a directory, a damaged table and UTF-16
-    const UniqueFd fd = open_for_reading(path_);
-    progress_.file_bytes = file_bytes(fd);
+  uint64_t key_of(uint64_t content) const {
     const DataSection& data = options_.data;
     const Json settings = {
         {"rules", kRulesVersion},
         {"file", kTokenFileVersion},
-        {"content", hash_text(content_hash(fd))},
+        {"content", hash_text(content)},
         {"bytes", progress_.file_bytes},
         {"one_document", is_text_file(path_)},
         {"tokenizer", options_.tokenizer == nullptr ? 0 : options_.tokenizer->fingerprint()},
@@ -431,6 +456,14 @@ PreparedData prepare_or_open(const PrepareOptions& options) {
   }
   if (prepared.report.total().documents == 0) throw DataError(nothing_left(prepared.report));
   return prepared;
+}
+
+std::optional<DataReport> report_of_prepared(const PrepareOptions& options) {
+  PreparedData prepared;
+  for (const std::string& path : options.files) {
+    if (!FilePreparer(options, path).find(prepared)) return std::nullopt;
+  }
+  return prepared.report;
 }
 
 }  // namespace longshore

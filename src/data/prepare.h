@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,9 @@ struct PreparedData {
 
 // DataError names file and line of every bad row (the first ten), or says that nothing is left.
 PreparedData prepare_or_open(const PrepareOptions& options);
+
+// What became of the files, where the cache has all of them; reads no rows.
+std::optional<DataReport> report_of_prepared(const PrepareOptions& options);
 
 // How rows of the options' files are read.
 RowFormatOptions row_format_options(const PrepareOptions& options);

@@ -1,6 +1,8 @@
 // `inspect data` as its user sees it: whole characters, and what is trained.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <filesystem>
 #include <fstream>
 
 #include "tests/fakes/test_files.h"
@@ -47,13 +49,20 @@ TEST(Prepare, PrintsWhatWasAddedToEachFile) {
                           R"({"role": "assistant", "content": "<think>\nb\n</think>\n\nc"}, )"
                           R"({"role": "user", "content": "d"}, )"
                           R"({"role": "assistant", "content": "<think>\ne\n</think>\n\nf"}]})";
-  for (const char* name : {"/one.jsonl", "/two.jsonl"}) std::ofstream(at + name) << row << "\n";
+  for (const char* name : {"/one.jsonl", "/two.jsonl"}) {
+    std::ofstream(at + name) << row << "\n";
+    // What changed just now is not noted as known.
+    std::filesystem::last_write_time(
+        at + name, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  }
   printed({"init-model", "--preset", "tiny-llama", at + "/model"});
-  std::ofstream(at + "/run.toml") << "[run]\ndir = \"" << at << "/run\"\n[model]\npath = \"" << at
-                                  << "/model\"\n[data]\ntrain = [\"" << at << "/one.jsonl\", \""
-                                  << at << "/two.jsonl\"]\ncache = \"" << at
-                                  << "/cache\"\nmax_tokens = 1024\nchat_template = \""
-                                  << test_data() << "/text/published_templates/qwen3.jinja\"\n";
+  std::ofstream(at + "/run.toml")
+      << "[run]\ndir = \"" << at << "/run\"\n[model]\npath = \"" << at
+      << "/model\"\n[data]\ntrain = [\"" << at << "/one.jsonl\", \"" << at
+      << "/two.jsonl\"]\ncache = \"" << at << "/cache\"\nmax_tokens = 1024\nchat_template = \""
+      << test_data() << "/text/published_templates/qwen3.jinja\"\n[train]\nsteps = 2\n";
+  EXPECT_NE(printed({"plan", at + "/run.toml"}).find("data\n  not prepared yet"),
+            std::string::npos);
   const std::string text = printed({"prepare", at + "/run.toml"});
   const std::string several = "1 conversations are several samples each";
   const size_t first = text.find(several);
@@ -65,6 +74,11 @@ TEST(Prepare, PrintsWhatWasAddedToEachFile) {
   EXPECT_LT(first, first_place) << text;
   EXPECT_LT(first_place, second) << text;
   EXPECT_LT(second, second_place) << text;
+  const std::string plan = printed({"plan", at + "/run.toml"});
+  EXPECT_NE(plan.find("data\n  2 files: format messages (auto), 2 rows, "), std::string::npos)
+      << plan;
+  EXPECT_NE(plan.find("2 conversations are several samples each, with "), std::string::npos)
+      << plan;
 }
 
 }  // namespace

@@ -11,8 +11,10 @@
 #include "trainer/commands/commands.h"
 #include "trainer/commands/input_check.h"
 #include "trainer/run/config_change.h"
+#include "trainer/run/data_files.h"
 #include "trainer/run/run_directory.h"
 #include "trainer/run/run_environment.h"
+#include "trainer/run/run_prepare.h"
 #include "trainer/run/signal_flag.h"
 #include "trainer/run/units_choice.h"
 #include "trainer/trainer.h"
@@ -142,6 +144,23 @@ int run_validate(const RunArguments& run) {
   return 0;
 }
 
+namespace {
+
+// What the training data is, where it was prepared before: a plan reads no rows.
+std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& source) {
+  try {
+    const std::vector<std::string> files = with_data_files(config.data).train;
+    const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
+    std::vector<std::string> lines = preparation.known(files);
+    if (!lines.empty()) return lines;
+  } catch (const Error&) {
+    // Whoever reads the data says so; a plan can do without.
+  }
+  return {"not prepared yet; `longshore prepare` counts its tokens"};
+}
+
+}  // namespace
+
 int run_plan(const RunArguments& run, const AssumedRanks& assumed, const PlanOptions& options) {
   RunSetup setup = prepare_run(run, assumed);
   settle_units(setup);
@@ -160,6 +179,12 @@ int run_plan(const RunArguments& run, const AssumedRanks& assumed, const PlanOpt
                            : options.json   ? plan_to_json(plan, setup.machine)
                                             : format_plan(plan, setup.machine);
   print_out("%s", text.c_str());
+  if (!options.schedule && !options.json && !setup.config.data.train.empty()) {
+    print_out("data\n");
+    for (const std::string& line : data_lines(setup.config, *setup.source)) {
+      print_out("  %s\n", line.c_str());
+    }
+  }
   for (const std::string& note : run_notes(setup, plan)) log_warning(note);
   if (plan.fits()) return 0;
   throw DoesNotFitError(explain_misfit(setup.inputs, setup.machine));

@@ -22,6 +22,8 @@ class RunPreparation {
   // Prepares what is not in the cache yet, with a progress line on a terminal. `stop` is called now
   // and then and may throw: what is done is kept, and the next call goes on from there.
   PreparedData run(const std::vector<std::string>& files, const std::function<void()>& stop) const;
+  // "4 files: 200 rows, ... tokens" and so on, where all were prepared before; else nothing.
+  std::vector<std::string> known(const std::vector<std::string>& files) const;
   // For the files given; the preparation must outlive what is made of them.
   PrepareOptions options(const std::vector<std::string>& files) const;
 
