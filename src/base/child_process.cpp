@@ -24,21 +24,23 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr size_t kMostOutput = 8192;
+constexpr size_t kPipeBytes = size_t{64} << 10;  // what Linux keeps in one: one read takes all
 // A program may close its output and go on, or leave it open to one of its own: only its end
 // counts, which is looked for this often.
 constexpr milliseconds kLook{20};
 
-// Reads what is there; false: there will be no more.
+// Reads what is there, once: whoever writes without end keeps nobody here. False: there will be no
+// more.
 bool read_some(int fd, std::string& output) {
-  for (;;) {
-    std::array<char, 4096> part{};
-    const ssize_t bytes = ::read(fd, part.data(), part.size());
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0) return errno == EAGAIN;
-    if (bytes == 0) return false;
-    output.append(part.data(), static_cast<size_t>(bytes));
-    if (output.size() > kMostOutput) output.erase(0, output.size() - kMostOutput);
-  }
+  std::array<char, kPipeBytes> part;
+  ssize_t bytes = 0;
+  do {
+    bytes = ::read(fd, part.data(), part.size());
+  } while (bytes < 0 && errno == EINTR);
+  if (bytes < 0) return errno == EAGAIN;
+  output.append(part.data(), static_cast<size_t>(bytes));
+  if (output.size() > kMostOutput) output.erase(0, output.size() - kMostOutput);
+  return bytes > 0;
 }
 
 // Whether the program ended; waits for it without WNOHANG.

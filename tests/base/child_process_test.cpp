@@ -38,9 +38,10 @@ TEST(ChildProcess, SaysWhyItCouldNotBeStarted) {
   EXPECT_NE(end.text().find("No such file"), std::string::npos) << end.text();
 }
 
-// Goal: neither silence nor closed output keeps the caller beyond the limit.
+// Goal: neither silence, closed output nor output without end keeps the caller beyond the limit.
 TEST(ChildProcess, IsKilledAtTheLimit) {
-  for (const char* script : {"echo a; exec sleep 1000", "exec >&- 2>&-; exec sleep 1000"}) {
+  for (const char* script :
+       {"echo a; exec sleep 1000", "exec >&- 2>&-; exec sleep 1000", "exec yes"}) {
     const ChildEnd end = shell(script, milliseconds(300));
     EXPECT_FALSE(end.in_time) << script;
     EXPECT_FALSE(end.good()) << script;
@@ -53,6 +54,7 @@ TEST(ChildProcess, EndsWithTheProgramNotWithItsOutput) {
   EXPECT_TRUE(end.good());
   ASSERT_FALSE(end.output.empty());
   EXPECT_TRUE(shell("kill " + end.output).good());
+  EXPECT_TRUE(shell("yes & exit 0").good());
 }
 
 TEST(ChildProcess, KeepsTheEndOfAFlood) {
