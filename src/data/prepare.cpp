@@ -56,10 +56,8 @@ class FilePreparer {
 
   // The path of the token file.
   std::string run(PreparedData& prepared) {
-    check_readable();
-    const UniqueFd fd = open_for_reading(path_);
-    progress_.file_bytes = file_bytes(fd);
-    const uint64_t key = key_of(content_hash(fd));
+    JsonlReader{path_};  // refuses a missing file, a directory, a damaged table and UTF-16
+    const uint64_t key = key_of(content_hash(open_input()));
     const std::string entry = options_.cache + "/" + hash_text(key);
     const std::string path = entry + ".tok";
     // What is there needs no lock: entries appear under their names complete.
@@ -80,9 +78,7 @@ class FilePreparer {
   bool find(PreparedData& prepared) {
     std::error_code ignored;
     if (!fs::is_regular_file(path_, ignored)) return false;
-    const UniqueFd fd = open_for_reading(path_);
-    progress_.file_bytes = file_bytes(fd);
-    const std::optional<uint64_t> content = noted_in(note_of(fd));
+    const std::optional<uint64_t> content = noted_in(note_of(status_of(open_input())));
     if (!content) return false;
     const uint64_t key = key_of(*content);
     return open(options_.cache + "/" + hash_text(key) + ".tok", key, prepared);
@@ -108,9 +104,20 @@ class FilePreparer {
     }
   }
 
+  UniqueFd open_input() {
+    UniqueFd fd = open_for_reading(path_);
+    progress_.file_bytes = file_bytes(fd);
+    return fd;
+  }
+
+  struct ::stat status_of(const UniqueFd& fd) const {
+    struct ::stat status{};
+    if (::fstat(fd.get(), &status) != 0) throw IoError("stat", path_, errno);
+    return status;
+  }
+
   // Where an earlier start noted the content of this very file, unchanged since.
-  std::string note_of(const UniqueFd& fd) const {
-    const struct ::stat status = status_of(fd);
+  std::string note_of(const struct ::stat& status) const {
     const std::array<int64_t, 5> identity = {
         static_cast<int64_t>(status.st_dev), static_cast<int64_t>(status.st_ino),
         static_cast<int64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
@@ -124,15 +131,10 @@ class FilePreparer {
     return parse_hash(read_whole_file(note, kKiB));
   }
 
-  struct ::stat status_of(const UniqueFd& fd) const {
-    struct ::stat status{};
-    if (::fstat(fd.get(), &status) != 0) throw IoError("stat", path_, errno);
-    return status;
-  }
-
   // The hash of the file's bytes.
   uint64_t content_hash(const UniqueFd& fd) {
-    const std::string note = note_of(fd);
+    const struct ::stat status = status_of(fd);
+    const std::string note = note_of(status);
     if (const std::optional<uint64_t> noted = noted_in(note)) return *noted;
     Hasher content;
     std::vector<std::byte> piece(kHashPieceBytes);
@@ -144,13 +146,10 @@ class FilePreparer {
       tell();
     }
     // A file changed just now could change once more without another time of change.
-    const bool settled = ::time(nullptr) - status_of(fd).st_mtim.tv_sec > kSettledSeconds;
+    const bool settled = ::time(nullptr) - status.st_mtim.tv_sec > kSettledSeconds;
     if (settled) write_file_durably(note, hash_text(content.digest()));
     return content.digest();
   }
-
-  // Refuses a missing file, a directory, a damaged table and UTF-16.
-  void check_readable() const { JsonlReader{path_}; }
 
   // A hash of the file's bytes and of everything that decides what becomes of them.
   uint64_t key_of(uint64_t content) const {

@@ -236,10 +236,9 @@ class HubDataset {
     if (split.empty() && use == DatasetUse::kTrain) split = "train";
     const auto found = splits.find(split);
     if (found == splits.end()) {
-      const bool is_config = std::any_of(configs_.begin(), configs_.end(), [&](const auto& other) {
-        return name_.config.empty() && other.name == split;
-      });
-      if (is_config) {
+      const bool is_config = std::any_of(configs_.begin(), configs_.end(),
+                                         [&](const auto& other) { return other.name == split; });
+      if (is_config && name_.config.empty()) {
         refuse("has a config " + split + "; name its split too: " + name_.id + ":" + split +
                ":SPLIT");
       }
@@ -280,7 +279,7 @@ class HubDataset {
   const std::string& named_;
   DatasetName name_;
   std::string root_;
-  std::vector<std::string> files_;  // relative, in order; where the cache lists them all of them
+  std::vector<std::string> files_;  // relative, in order; fetched or not, where the cache lists all
   std::vector<DatasetConfig> configs_;
 };
 

@@ -99,8 +99,8 @@ TEST_F(HubDatasets, WhatIsMissingIsNamedWithTheCommandThatFetchesIt) {
             std::string::npos);
 }
 
-// Goal: where the client noted which files the commit has, as huggingface_hub 2 does, a part of
-// them is never taken for all.
+// Goal: where the client noted which files the commit has, as huggingface_hub 2.4 does, a part
+// of them is never taken for all.
 TEST_F(HubDatasets, AFileThatTheCacheListsAndHasNotIsMissed) {
   const std::string list = repository() + "/trees/" + kCommit + ".json";
   fs::create_directories(repository() + "/trees");

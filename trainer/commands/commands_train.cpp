@@ -124,6 +124,19 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
   }
 }
 
+// What the training data is, where it was prepared before: a plan reads no rows.
+std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& source) {
+  try {
+    const std::vector<std::string> files = with_data_files(config.data).train;
+    const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
+    std::vector<std::string> lines = preparation.known(files);
+    if (!lines.empty()) return lines;
+  } catch (const Error&) {
+    // Whoever reads the data says so; a plan can do without.
+  }
+  return {"not prepared yet; `longshore prepare` counts its tokens"};
+}
+
 }  // namespace
 
 int run_validate(const RunArguments& run) {
@@ -143,23 +156,6 @@ int run_validate(const RunArguments& run) {
   }
   return 0;
 }
-
-namespace {
-
-// What the training data is, where it was prepared before: a plan reads no rows.
-std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& source) {
-  try {
-    const std::vector<std::string> files = with_data_files(config.data).train;
-    const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
-    std::vector<std::string> lines = preparation.known(files);
-    if (!lines.empty()) return lines;
-  } catch (const Error&) {
-    // Whoever reads the data says so; a plan can do without.
-  }
-  return {"not prepared yet; `longshore prepare` counts its tokens"};
-}
-
-}  // namespace
 
 int run_plan(const RunArguments& run, const AssumedRanks& assumed, const PlanOptions& options) {
   RunSetup setup = prepare_run(run, assumed);

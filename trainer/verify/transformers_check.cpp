@@ -94,9 +94,9 @@ void check_transformers(const std::string& python, const std::string& directory,
   const ChildEnd end = run_child({python, "-c", kTransformersScript, directory,
                                   std::to_string(layers), Json(texts).dump(), out});
   if (!end.good()) {
-    findings.add(
-        Verdict::kFailed, "transformers", python,
-        "could not be asked, " + end.text() + ": " + printable(last_line(end.output), 400));
+    findings.add(Verdict::kFailed, "transformers", python,
+                 "could not be asked, " + end.text() +
+                     (end.not_started.empty() ? ": " + printable(last_line(end.output), 400) : ""));
     return;
   }
   compare(SafetensorsFile::open(out), states, findings);
