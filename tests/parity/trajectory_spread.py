@@ -4,9 +4,9 @@
     .venv/bin/python tests/parity/trajectory_spread.py [--preset test] [GOLDEN...]
 
 Trains every golden model 20 steps by `longshore train` as Trajectory does, and once more by
-transformers and torch.optim.AdamW with every number in fp64. Prints the largest relative
-differences of gradient norms and losses over the steps. Says where a tolerance on the fp32 golden
-values asks for more than fp32 gives: two right ways of summing part there.
+transformers and torch.optim.AdamW in fp64 (rotary frequencies stay what fp32 made them). Prints
+the largest relative differences of gradient norms and losses over the steps. Says where a tolerance
+on the fp32 golden values asks for more than fp32 gives: two right ways of summing part there.
 """
 import argparse
 import contextlib
