@@ -2,6 +2,7 @@
 
 #include "base/errors.h"
 #include "config/field_rows.h"
+#include "shard/state_format.h"
 
 namespace longshore {
 namespace {
@@ -86,20 +87,19 @@ Section optimizer_section() {
   rows.add("weight_decay", KeyType::kReal, &Optimizer::weight_decay,
            {.sentence = "fraction of the weight, times the learning rate, taken off per step",
             .bounds = at_least(0)});
-  rows.choice<Optimizer::Decay>(
-      "decay", &Optimizer::decay,
-      {{"matrices", Optimizer::Decay::kMatrices}, {"all", Optimizer::Decay::kAll}},
+  rows.choice<DecayRule>(
+      "decay", &Optimizer::decay, {{"matrices", DecayRule::kMatrices}, {"all", DecayRule::kAll}},
       {.sentence = "which parameters decay: those with two or more dimensions, or all"});
   rows.add(
       "groups", KeyType::kGroups, &Optimizer::groups,
       {.sentence = "parameters with an lr or a weight_decay of their own: [[optimizer.groups]] "
                    "with parameters = [globs of names]; the first group that matches counts, "
                    "and its weight_decay holds for all of its parameters"});
-  rows.choice<Optimizer::Overlap>(
+  rows.choice<UpdateOverlap>(
       "overlap", &Optimizer::overlap,
-      {{"forward", Optimizer::Overlap::kForward},
-       {"backward", Optimizer::Overlap::kBackward},
-       {"none", Optimizer::Overlap::kNone}},
+      {{"forward", UpdateOverlap::kForward},
+       {"backward", UpdateOverlap::kBackward},
+       {"none", UpdateOverlap::kNone}},
       {.sentence = "when units are updated: forward: in the next step's "
                    "forward, each just ahead of its use; backward: as soon as "
                    "its gradient is home, which needs train.max_grad_norm = "
@@ -153,18 +153,19 @@ Section precision_section() {
 
 Section fsdp_section() {
   using Fsdp = FsdpSection;
+  using Gather = std::optional<GatherMode>;
   Section section{"fsdp", "how the model is cut into units and shards", {}};
   Rows rows(&section, &RunConfig::fsdp);
-  rows.choice<Fsdp::Strategy>("strategy", &Fsdp::strategy,
-                              {{"full_shard", Fsdp::Strategy::kFullShard},
-                               {"shard_grad_op", Fsdp::Strategy::kShardGradOp},
-                               {"hybrid_shard", Fsdp::Strategy::kHybridShard},
-                               {"no_shard", Fsdp::Strategy::kNoShard}},
-                              {.sentence = "full_shard: every rank keeps its part of the model; "
-                                           "shard_grad_op: and gathered units stay on the device "
-                                           "from forward to backward; hybrid_shard: sharded in "
-                                           "groups of fsdp.shard_ranks, the same in each group; "
-                                           "no_shard: every rank keeps it all"});
+  rows.choice<ShardStrategy>("strategy", &Fsdp::strategy,
+                             {{"full_shard", ShardStrategy::kFullShard},
+                              {"shard_grad_op", ShardStrategy::kShardGradOp},
+                              {"hybrid_shard", ShardStrategy::kHybridShard},
+                              {"no_shard", ShardStrategy::kNoShard}},
+                             {.sentence = "full_shard: every rank keeps its part of the model; "
+                                          "shard_grad_op: and gathered units stay on the device "
+                                          "from forward to backward; hybrid_shard: sharded in "
+                                          "groups of fsdp.shard_ranks, the same in each group; "
+                                          "no_shard: every rank keeps it all"});
   rows.add("shard_ranks", KeyType::kInteger, &Fsdp::shard_ranks,
            {.sentence = "ranks of a group of hybrid_shard; auto: the ranks of a node",
             .bounds = between(1, 1 << 20),
@@ -195,11 +196,11 @@ Section fsdp_section() {
            "activation checkpointing: keep only each unit's input and run the unit again in "
            "backward; none: keep all activations; auto: keep those of as many of the last "
            "units as the caps allow. The numbers are the same"});
-  rows.choice<Fsdp::Gather>(
+  rows.choice<Gather>(
       "gather", &Fsdp::gather,
-      {{"auto", Fsdp::Gather::kAuto},
-       {"collective", Fsdp::Gather::kCollective},
-       {"host", Fsdp::Gather::kHost}},
+      {{"auto", Gather{}},
+       {"collective", Gather{GatherMode::kCollective}},
+       {"host", Gather{GatherMode::kHost}}},
       {.sentence = "how shards come together: collective: each rank copies its own to the device, "
                    "then they are gathered; host: each copies all of them from the memory that the "
                    "ranks of a machine share; auto: the faster of the two, measured at start"});
@@ -226,12 +227,12 @@ Section offload_section() {
        {"nvme", Offload::Activations::kNvme}},
       {.sentence = "home of the units' kept inputs between forward and backward; nvme: on the "
                    "drives, wherever the state is"});
-  rows.choice<Offload::StateFormat>(
-      "state_format", &Offload::state_format,
-      {{"fp32", Offload::StateFormat::kFp32},
-       {"split", Offload::StateFormat::kSplit},
-       {"split-bf16", Offload::StateFormat::kSplitBf16},
-       {"split-int8", Offload::StateFormat::kSplitInt8}},
+  std::vector<std::pair<std::string, StateFormat>> formats;
+  for (const StateFormatTraits& traits : kStateFormats) {
+    formats.emplace_back(traits.name, traits.format);
+  }
+  rows.choice<StateFormat>(
+      "state_format", &Offload::state_format, formats,
       {.sentence = "split: the bf16 parameter is the upper half of the fp32 master, bit for bit "
                    "the numbers of fp32 in fewer bytes; split-bf16 and split-int8: the moments of "
                    "matrices in bf16 or 8 bits as well, rounded stochastically"});
@@ -308,11 +309,9 @@ Section dist_section() {
            {.sentence = "a wait for another rank ends the run after this long; more than any time "
                         "between two operations, a checkpoint included",
             .bounds = between(1, 1000.0 * 24 * 3'600'000)});
-  rows.choice<Dist::Backend>(
+  rows.choice<CommBackend>(
       "backend", &Dist::backend,
-      {{"auto", Dist::Backend::kAuto},
-       {"gloo", Dist::Backend::kGloo},
-       {"nccl", Dist::Backend::kNccl}},
+      {{"auto", CommBackend::kAuto}, {"gloo", CommBackend::kGloo}, {"nccl", CommBackend::kNccl}},
       {.sentence = "what carries collectives; auto: nccl between GPUs, else gloo"});
   return section;
 }

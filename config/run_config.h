@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/comm_backend.h"
 #include "base/dtype.h"
+#include "shard/policy.h"
 
 namespace longshore {
 
@@ -82,16 +84,14 @@ struct ParameterGroup {
 
 struct OptimizerSection {
   enum class Name : uint8_t { kAdamW };
-  enum class Decay : uint8_t { kMatrices, kAll };
-  enum class Overlap : uint8_t { kNone, kForward, kBackward };
   Name name = Name::kAdamW;
   double lr = 2e-5;
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
   double weight_decay = 0.0;
-  Decay decay = Decay::kMatrices;
+  DecayRule decay = DecayRule::kMatrices;
   std::vector<ParameterGroup> groups;
-  Overlap overlap = Overlap::kForward;
+  UpdateOverlap overlap = UpdateOverlap::kForward;
   bool operator==(const OptimizerSection&) const = default;
 };
 
@@ -149,15 +149,13 @@ constexpr std::string_view name_of(UnitsChoice::Kind kind) {
 }
 
 struct FsdpSection {
-  enum class Strategy : uint8_t { kFullShard, kShardGradOp, kHybridShard, kNoShard };
   enum class Recompute : uint8_t { kUnit, kNone, kAuto };
-  enum class Gather : uint8_t { kAuto, kCollective, kHost };
-  Strategy strategy = Strategy::kFullShard;
+  ShardStrategy strategy = ShardStrategy::kFullShard;
   std::optional<int64_t> shard_ranks;  // of hybrid_shard; nullopt = auto: the ranks of a node
   UnitsChoice units;
   int64_t prefetch = 1;  // units ahead; slots = prefetch + 1
   Recompute recompute = Recompute::kUnit;
-  Gather gather = Gather::kAuto;
+  std::optional<GatherMode> gather;  // nullopt = auto: the faster, measured
   bool operator==(const FsdpSection&) const = default;
 };
 
@@ -165,7 +163,6 @@ struct OffloadSection {
   enum class Parameters : uint8_t { kHost, kNvme };
   enum class Optimizer : uint8_t { kHost, kNvme };
   enum class Activations : uint8_t { kDevice, kHost, kNvme };
-  enum class StateFormat : uint8_t { kFp32, kSplit, kSplitBf16, kSplitInt8 };
   Parameters parameters = Parameters::kHost;
   Optimizer optimizer = Optimizer::kHost;
   Activations activations = Activations::kDevice;
@@ -207,9 +204,8 @@ struct DeviceSection {
 };
 
 struct DistSection {
-  enum class Backend : uint8_t { kAuto, kGloo, kNccl };
   int64_t timeout_ms = 10 * 60 * 1000;  // the key `timeout`, a duration
-  Backend backend = Backend::kAuto;
+  CommBackend backend = CommBackend::kAuto;
   bool operator==(const DistSection&) const = default;
 };
 

@@ -111,7 +111,7 @@ class Rules {
   // Updates in backward begin before the norm of all gradients is known.
   void check_overlap() {
     if (!usable({"optimizer.overlap", "train.max_grad_norm"})) return;
-    if (config_.optimizer.overlap != OptimizerSection::Overlap::kBackward) return;
+    if (config_.optimizer.overlap != UpdateOverlap::kBackward) return;
     if (config_.train.max_grad_norm == 0.0) return;
     report("optimizer.overlap", "train.max_grad_norm", "does not go with",
            ": set train.max_grad_norm = 0, or optimizer.overlap = \"forward\"");

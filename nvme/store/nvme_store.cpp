@@ -26,7 +26,7 @@ std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
   // Two formats may have parts of the same sizes; what the bytes mean is part of the layout.
   std::string meaning = std::string(", ") + std::string(name_of(options.format)) +
                         (options.compute == DType::kF32 ? " for fp32" : " for bf16");
-  if (options.format == StateFormat::kSplitInt8) {
+  if (has_units(moments_of_matrices(options.format))) {
     meaning += ", codes " + std::to_string(kMomentCodeVersion);
   }
   std::vector<PartSpec> specs;

@@ -13,9 +13,9 @@
 namespace longshore {
 namespace {
 
-bool has_units(const MomentSpan& moment) {
-  const size_t blocks = (moment.elements() + kMomentBlockElements - 1) / kMomentBlockElements;
-  return moment.units.size() == (moment.format == MomentFormat::kInt8 ? blocks : 0);
+bool has_its_units(const MomentSpan& moment) {
+  const auto elements = static_cast<int64_t>(moment.elements());
+  return static_cast<int64_t>(moment.units.size()) == moment_blocks(moment.format, elements);
 }
 
 void check_slice(const UpdateSlice& slice) {
@@ -23,7 +23,7 @@ void check_slice(const UpdateSlice& slice) {
   const bool split = !slice.low.empty();
   LONGSHORE_CHECK(slice.exp_avg_sq.elements() == count);
   LONGSHORE_CHECK(slice.exp_avg_sq.format == slice.exp_avg.format);
-  LONGSHORE_CHECK(has_units(slice.exp_avg) && has_units(slice.exp_avg_sq));
+  LONGSHORE_CHECK(has_its_units(slice.exp_avg) && has_its_units(slice.exp_avg_sq));
   if (slice.exp_avg.format != MomentFormat::kF32 && count > 0) {
     LONGSHORE_CHECK(split) << "only split masters have moments narrower than fp32";
     LONGSHORE_CHECK(slice.rounding.first_element % kBlockElements == 0)

@@ -23,6 +23,7 @@
 
 #include "offload/optimizer/update_slice.h"
 #include "offload/simd_level.h"
+#include "shard/policy.h"
 
 namespace longshore {
 
@@ -35,12 +36,11 @@ struct AdamWGroup {
 
 // `optimizer` of the run file.
 struct AdamWOptions {
-  enum class Decay : uint8_t { kMatrices, kAll };
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.0;
-  Decay decay = Decay::kMatrices;  // parameters with two or more dimensions, or all
+  DecayRule decay = DecayRule::kMatrices;
   std::vector<AdamWGroup> groups = {};
   uint64_t seed = 0;  // of the moments' stochastic rounding
 };

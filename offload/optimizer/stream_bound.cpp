@@ -96,12 +96,12 @@ uint64_t move_form(const UpdateSlice& slice, MoveLoop loop, uint64_t zero) {
 
 template <size_t kGradient>
 uint64_t move_moments(const UpdateSlice& slice, MoveLoop loop, uint64_t zero) {
-  switch (slice.exp_avg.format) {
-    case MomentFormat::kF32:
+  switch (width_of(slice.exp_avg.format)) {
+    case 4:
       return move_form<kGradient, 4>(slice, loop, zero);
-    case MomentFormat::kBF16:
+    case 2:
       return move_form<kGradient, 2>(slice, loop, zero);
-    case MomentFormat::kInt8:
+    case 1:
       return move_form<kGradient, 1>(slice, loop, zero);
   }
   return 0;

@@ -1,27 +1,10 @@
 #include "offload/plan/plan_from_config.h"
 
-#include "base/errors.h"
-
 namespace longshore {
 namespace {
 
 int threads_or(const std::optional<int64_t>& wanted, int automatic) {
   return wanted ? static_cast<int>(*wanted) : automatic;
-}
-
-StateFormat state_format(OffloadSection::StateFormat format) {
-  switch (format) {
-    case OffloadSection::StateFormat::kFp32:
-      return StateFormat::kFp32;
-    case OffloadSection::StateFormat::kSplit:
-      return StateFormat::kSplit;
-    case OffloadSection::StateFormat::kSplitBf16:
-      return StateFormat::kSplitBf16;
-    case OffloadSection::StateFormat::kSplitInt8:
-      return StateFormat::kSplitInt8;
-  }
-  LONGSHORE_CHECK(false);
-  return StateFormat::kSplit;
 }
 
 std::vector<AdamWGroup> adamw_groups(const OptimizerSection& optimizer) {
@@ -36,37 +19,24 @@ std::vector<AdamWGroup> adamw_groups(const OptimizerSection& optimizer) {
 }  // namespace
 
 StateOptions state_options(const RunConfig& config) {
-  return {.format = state_format(config.offload.state_format),
+  return {.format = config.offload.state_format,
           .compute = config.precision.compute,
           .drain = config.precision.drain_dtype()};
 }
 
 AdamWOptions adamw_options(const RunConfig& config) {
   const OptimizerSection& optimizer = config.optimizer;
-  const bool all = optimizer.decay == OptimizerSection::Decay::kAll;
   return {.beta1 = optimizer.betas[0],
           .beta2 = optimizer.betas[1],
           .eps = optimizer.eps,
           .weight_decay = optimizer.weight_decay,
-          .decay = all ? AdamWOptions::Decay::kAll : AdamWOptions::Decay::kMatrices,
+          .decay = optimizer.decay,
           .groups = adamw_groups(optimizer),
           .seed = static_cast<uint64_t>(config.run.seed)};
 }
 
 DeviceKind device_kind(const RunConfig& config) {
   return config.device.kind == DeviceSection::Kind::kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
-}
-
-UpdateOverlap overlap_of(OptimizerSection::Overlap overlap) {
-  switch (overlap) {
-    case OptimizerSection::Overlap::kNone:
-      return UpdateOverlap::kNone;
-    case OptimizerSection::Overlap::kForward:
-      return UpdateOverlap::kForward;
-    case OptimizerSection::Overlap::kBackward:
-      return UpdateOverlap::kBackward;
-  }
-  return UpdateOverlap::kNone;
 }
 
 int compute_threads(const RunConfig& config, const Machine& machine) {
@@ -95,7 +65,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Ma
   inputs.recompute = config.fsdp.recompute != FsdpSection::Recompute::kNone;
   inputs.keep_what_fits = config.fsdp.recompute == FsdpSection::Recompute::kAuto;
   inputs.offload_inputs = config.offload.activations != OffloadSection::Activations::kDevice;
-  inputs.overlap = overlap_of(config.optimizer.overlap);
+  inputs.overlap = config.optimizer.overlap;
   inputs.device = device_kind(config);
   inputs.device_cap = config.offload.device_memory;
   inputs.host_cap = config.offload.host_memory;

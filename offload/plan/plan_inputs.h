@@ -15,6 +15,7 @@
 #include "nvme/probe/drive_wear.h"
 #include "offload/plan/unit_costs.h"
 #include "offload/schedule/step_schedule.h"
+#include "shard/policy.h"
 #include "shard/shard_topology.h"
 #include "shard/state_format.h"
 #include "shard/unit_spec.h"
@@ -39,12 +40,6 @@ struct NvmeTier {
   std::optional<double> seconds_per_step;      // of this run so far, measured
 
   bool used() const { return state || inputs; }
-};
-
-// How a unit's shards come together on the device.
-enum class GatherMode : uint8_t {
-  kCollective,  // each rank copies its own, a collective does the rest
-  kHost,        // each rank copies all of them, from the memory of the machine's ranks
 };
 
 // The same model in other units, to say what they would cost.

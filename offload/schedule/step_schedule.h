@@ -18,6 +18,7 @@
 
 #include "base/bytes.h"
 #include "offload/schedule/pass_plan.h"
+#include "shard/policy.h"
 
 namespace longshore {
 
@@ -102,13 +103,6 @@ struct PassSchedules {
   StepSchedule forward;  // evaluation, generation
   StepSchedule flush;    // all updates, of a step that ends here
   StepSchedule walk;     // every unit's state, outside of steps
-};
-
-// When updates are applied; `optimizer.overlap` of the run file.
-enum class UpdateOverlap : uint8_t {
-  kNone,      // after the step: not in this schedule
-  kForward,   // the last step's update of a unit, just before the unit is fetched
-  kBackward,  // this step's update of a unit, once its gradient is home; no clipping
 };
 
 struct ScheduleInputs {

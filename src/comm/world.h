@@ -15,19 +15,18 @@
 #include <string>
 #include <vector>
 
+#include "base/comm_backend.h"
 #include "comm/communicator.h"
 #include "comm/rank_info.h"
 #include "device/device_kind.h"
 
 namespace longshore {
 
-enum class CommBackend : uint8_t { kAuto, kGloo, kNccl };
-
 struct WorldOptions {
   // Of every wait for another rank: longer than the longest time between two operations.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  CommBackend backend = CommBackend::kAuto;  // auto: NCCL for buffers of a GPU, else Gloo
-  DeviceKind device = DeviceKind::kCpu;      // whose memory the buffers of group() are
+  CommBackend backend = CommBackend::kAuto;
+  DeviceKind device = DeviceKind::kCpu;  // whose memory the buffers of group() are
   std::chrono::milliseconds heartbeat = std::chrono::milliseconds(500);
   // From learning of a failure to the end of a process whose threads do not react.
   std::chrono::milliseconds grace = std::chrono::seconds(5);

@@ -8,10 +8,6 @@
 namespace longshore {
 namespace {
 
-int64_t block_count(int64_t elements) {
-  return (elements + kMomentBlockElements - 1) / kMomentBlockElements;
-}
-
 void check_range(const MomentSpan& span, int64_t begin, size_t elements) {
   const size_t held = span.elements();
   LONGSHORE_CHECK(begin >= 0 && static_cast<size_t>(begin) <= held &&
@@ -54,10 +50,10 @@ MomentSpan MomentSpan::part(int64_t begin, int64_t elements) const {
       format,
       values.subspan(static_cast<size_t>(begin * width), static_cast<size_t>(elements * width)),
       {}};
-  if (format == MomentFormat::kInt8) {
+  if (has_units(format)) {
     LONGSHORE_CHECK(begin % kMomentBlockElements == 0) << begin;
     result.units = units.subspan(static_cast<size_t>(begin / kMomentBlockElements),
-                                 static_cast<size_t>(block_count(elements)));
+                                 static_cast<size_t>(moment_blocks(format, elements)));
   }
   return result;
 }

@@ -28,13 +28,34 @@ namespace longshore {
 
 enum class MomentFormat : uint8_t { kF32, kBF16, kInt8 };
 
-constexpr Bytes width_of(MomentFormat format) {
-  if (format == MomentFormat::kF32) return 4;
-  return format == MomentFormat::kBF16 ? 2 : 1;
-}
-
+// What tells one from another.
+struct MomentTraits {
+  MomentFormat format;
+  Bytes width;             // of an element
+  int64_t block_elements;  // that share an fp32 unit; 0: there are no units
+};
 // Elements that share a unit in kInt8.
 inline constexpr int64_t kMomentBlockElements = 128;
+inline constexpr std::array<MomentTraits, 3> kMomentFormats = {{
+    {MomentFormat::kF32, 4, 0},
+    {MomentFormat::kBF16, 2, 0},
+    {MomentFormat::kInt8, 1, kMomentBlockElements},
+}};
+
+constexpr const MomentTraits& traits_of(MomentFormat format) {
+  return *std::ranges::find(kMomentFormats, format, &MomentTraits::format);
+}
+constexpr Bytes width_of(MomentFormat format) {
+  return traits_of(format).width;
+}
+constexpr bool has_units(MomentFormat format) {
+  return traits_of(format).block_elements > 0;
+}
+// Units of so many elements from a block's start; 0 where there are none.
+constexpr int64_t moment_blocks(MomentFormat format, int64_t elements) {
+  const int64_t block = traits_of(format).block_elements;
+  return block == 0 ? 0 : (elements + block - 1) / block;
+}
 
 // One moment of a range of elements.
 struct MomentSpan {

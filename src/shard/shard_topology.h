@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "shard/policy.h"
 
 namespace longshore {
 
-enum class ShardStrategy : uint8_t { kFullShard, kShardGradOp, kHybridShard, kNoShard };
 std::string_view name_of(ShardStrategy strategy);  // as in the run file: "full_shard"
 
 struct ShardTopology {

@@ -1,7 +1,5 @@
 #include "shard/state_format.h"
 
-#include <algorithm>
-
 namespace longshore {
 namespace {
 
@@ -17,35 +15,17 @@ size_t index_of(Segment segment) {
 
 }  // namespace
 
-std::string_view name_of(StateFormat format) {
-  switch (format) {
-    case StateFormat::kFp32:
-      return "fp32";
-    case StateFormat::kSplit:
-      return "split";
-    case StateFormat::kSplitBf16:
-      return "split-bf16";
-    case StateFormat::kSplitInt8:
-      return "split-int8";
-  }
-  return "?";
-}
-
 std::optional<StateFormat> parse_state_format(std::string_view name) {
-  for (const StateFormat format : kStateFormats) {
-    if (name_of(format) == name) return format;
+  for (const StateFormatTraits& traits : kStateFormats) {
+    if (traits.name == name) return traits.format;
   }
   return std::nullopt;
 }
 
 std::optional<StateFormat> narrower_than(StateFormat format) {
-  const auto* const next = std::ranges::find(kStateFormats, format) + 1;
-  return next < kStateFormats.end() ? std::optional(*next) : std::nullopt;
-}
-
-MomentFormat moments_of_matrices(StateFormat format) {
-  if (format == StateFormat::kSplitBf16) return MomentFormat::kBF16;
-  return format == StateFormat::kSplitInt8 ? MomentFormat::kInt8 : MomentFormat::kF32;
+  const StateFormatTraits* const next = &traits_of(format) + 1;
+  return next < kStateFormats.data() + kStateFormats.size() ? std::optional(next->format)
+                                                            : std::nullopt;
 }
 
 MomentFormat moment_format(const StateOptions& options, Segment segment) {
@@ -74,9 +54,7 @@ Bytes region_bytes(const StateOptions& options, Segment segment, Region region, 
       return width_of(moments) * elements;
     case Region::kExpAvgUnits:
     case Region::kExpAvgSqUnits:
-      return moments == MomentFormat::kInt8
-                 ? (elements + kMomentBlockElements - 1) / kMomentBlockElements * 4
-                 : 0;
+      return moment_blocks(moments, elements) * 4;
   }
   return 0;
 }

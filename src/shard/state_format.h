@@ -9,6 +9,7 @@
 //   exp_avg_units, exp_avg_sq_units   an fp32 unit for each block of 8-bit moments
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -18,27 +19,44 @@
 #include "base/dtype.h"
 #include "shard/flat_layout.h"
 #include "shard/moments.h"
+#include "shard/policy.h"
 
 namespace longshore {
 
-// kFp32 and kSplit are exact and agree bit for bit; the other two split the master in the same way
-// and store the moments of matrices in fewer bits.
-enum class StateFormat : uint8_t { kFp32, kSplit, kSplitBf16, kSplitInt8 };
+// What tells one format from another; all else asks this table. kFp32 and kSplit are exact and
+// agree bit for bit; the others split the master in the same way and store the moments of matrices
+// in fewer bits.
+struct StateFormatTraits {
+  StateFormat format;
+  std::string_view name;  // in the run file: "split-bf16"
+  bool splits_master;
+  MomentFormat moments;  // of matrices; small and one-dimensional parameters keep fp32 moments
+};
 // The widest first: each gives up more than the one before.
-inline constexpr std::array<StateFormat, 4> kStateFormats = {
-    StateFormat::kFp32, StateFormat::kSplit, StateFormat::kSplitBf16, StateFormat::kSplitInt8};
-// As in the run file: "split-bf16".
-std::string_view name_of(StateFormat format);
+inline constexpr std::array<StateFormatTraits, 4> kStateFormats = {{
+    {StateFormat::kFp32, "fp32", false, MomentFormat::kF32},
+    {StateFormat::kSplit, "split", true, MomentFormat::kF32},
+    {StateFormat::kSplitBf16, "split-bf16", true, MomentFormat::kBF16},
+    {StateFormat::kSplitInt8, "split-int8", true, MomentFormat::kInt8},
+}};
+
+constexpr const StateFormatTraits& traits_of(StateFormat format) {
+  return *std::ranges::find(kStateFormats, format, &StateFormatTraits::format);
+}
+constexpr std::string_view name_of(StateFormat format) {
+  return traits_of(format).name;
+}
 std::optional<StateFormat> parse_state_format(std::string_view name);
 // The next that takes less; nullopt after the last.
 std::optional<StateFormat> narrower_than(StateFormat format);
 
 constexpr bool splits_master(StateFormat format) {
-  return format != StateFormat::kFp32;
+  return traits_of(format).splits_master;
 }
-// Of matrices; small and one-dimensional parameters keep fp32 moments.
-MomentFormat moments_of_matrices(StateFormat format);
-inline bool is_exact(StateFormat format) {
+constexpr MomentFormat moments_of_matrices(StateFormat format) {
+  return traits_of(format).moments;
+}
+constexpr bool is_exact(StateFormat format) {
   return moments_of_matrices(format) == MomentFormat::kF32;
 }
 

@@ -69,12 +69,12 @@ kind = "cpu"
   EXPECT_EQ(config.train.epochs, 1.5);
   EXPECT_EQ(config.train.max_grad_norm, 0.0);
   EXPECT_EQ(config.optimizer.betas, (std::array<double, 2>{0.8, 0.999}));
-  EXPECT_EQ(config.optimizer.decay, OptimizerSection::Decay::kAll);
+  EXPECT_EQ(config.optimizer.decay, DecayRule::kAll);
   EXPECT_EQ(config.schedule.name, ScheduleSection::Name::kWsd);
   EXPECT_EQ(config.precision.compute, DType::kF32);
   EXPECT_EQ(config.precision.drain, DType::kBF16);
   EXPECT_EQ(config.fsdp.recompute, FsdpSection::Recompute::kNone);
-  EXPECT_EQ(config.offload.state_format, OffloadSection::StateFormat::kFp32);
+  EXPECT_EQ(config.offload.state_format, StateFormat::kFp32);
   EXPECT_EQ(config.offload.device_memory, 3 * kGiB / 2);
   EXPECT_EQ(config.offload.host_memory, std::nullopt);
   EXPECT_EQ(config.offload.threads, 2);

@@ -192,7 +192,7 @@ TEST(OptimizerPipeline, LeavesFrozenParametersAndPaddingAlone) {
 }
 
 TEST(OptimizerPipeline, DecaysMatricesOnlyUnlessAllIsAsked) {
-  for (AdamWOptions::Decay decay : {AdamWOptions::Decay::kMatrices, AdamWOptions::Decay::kAll}) {
+  for (DecayRule decay : {DecayRule::kMatrices, DecayRule::kAll}) {
     Home home(kFp32, 1);
     AdamWOptions options = kOptions;
     options.decay = decay;
@@ -206,7 +206,7 @@ TEST(OptimizerPipeline, DecaysMatricesOnlyUnlessAllIsAsked) {
     const float matrix = before[1][1][7];
     const float norm = before[1][0][7];
     EXPECT_EQ(after[1][1][7], matrix * keep);
-    EXPECT_EQ(after[1][0][7], decay == AdamWOptions::Decay::kAll ? norm * keep : norm);
+    EXPECT_EQ(after[1][0][7], decay == DecayRule::kAll ? norm * keep : norm);
   }
 }
 

@@ -531,12 +531,12 @@ TEST(PlanInputs, ComeFromTheRunFile) {
   RunConfig config;
   config.train.micro_batch = 3;
   config.fsdp.recompute = FsdpSection::Recompute::kNone;
-  config.offload.state_format = OffloadSection::StateFormat::kFp32;
+  config.offload.state_format = StateFormat::kFp32;
   config.offload.device_memory = 5 * kMiB;
   config.offload.threads = 9;
   config.precision.compute = DType::kF32;
   config.optimizer.betas = {0.8, 0.99};
-  config.optimizer.decay = OptimizerSection::Decay::kAll;
+  config.optimizer.decay = DecayRule::kAll;
   const ModelSpec model = fakes::make_small_model(1, false);
   const PlanInputs inputs = plan_inputs(config, model, made_up_machine());
   EXPECT_EQ(inputs.micro_batch, 3);
@@ -551,7 +551,7 @@ TEST(PlanInputs, ComeFromTheRunFile) {
   EXPECT_EQ(inputs.optimizer_threads, 9);
   EXPECT_EQ(inputs.compute_threads, 4) << "the physical cores";
   EXPECT_EQ(adamw_options(config).beta2, 0.99);
-  EXPECT_EQ(adamw_options(config).decay, AdamWOptions::Decay::kAll);
+  EXPECT_EQ(adamw_options(config).decay, DecayRule::kAll);
   EXPECT_EQ(inputs.device, DeviceKind::kCpu);
   config.device.kind = DeviceSection::Kind::kCuda;
   EXPECT_EQ(plan_inputs(config, model, made_up_machine()).device, DeviceKind::kCuda);

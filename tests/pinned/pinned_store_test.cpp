@@ -25,8 +25,9 @@ ModelSpec model_with_frozen() {
 
 std::vector<StateOptions> all_options() {
   std::vector<StateOptions> all;
-  for (StateFormat format : kStateFormats) {
-    for (DType compute : {DType::kF32, DType::kBF16}) all.push_back({format, compute, compute});
+  for (const StateFormatTraits& traits : kStateFormats) {
+    for (DType compute : {DType::kF32, DType::kBF16})
+      all.push_back({traits.format, compute, compute});
   }
   return all;
 }

@@ -17,9 +17,10 @@ namespace {
 
 std::vector<StateOptions> all_options() {
   std::vector<StateOptions> all;
-  for (StateFormat format : kStateFormats) {
+  for (const StateFormatTraits& traits : kStateFormats) {
     for (DType compute : {DType::kF32, DType::kBF16}) {
-      for (DType drain : {DType::kF32, DType::kBF16}) all.push_back({format, compute, drain});
+      for (DType drain : {DType::kF32, DType::kBF16})
+        all.push_back({traits.format, compute, drain});
     }
   }
   return all;
@@ -55,8 +56,23 @@ TEST(StateFormat, TakesTheBytesThatTheDesignSays) {
   }
 }
 
+// What is offered to a run that is too large takes less than what it has.
+TEST(StateFormat, IsFollowedByTheNextThatTakesLess) {
+  const auto bytes = [](StateFormat format) {
+    return state_bytes({format, DType::kBF16, DType::kBF16}, Segment::kQuantisedMoments);
+  };
+  EXPECT_EQ(narrower_than(StateFormat::kFp32), StateFormat::kSplit);
+  EXPECT_EQ(narrower_than(StateFormat::kSplitInt8), std::nullopt);
+  for (const StateFormatTraits& traits : kStateFormats) {
+    const std::optional<StateFormat> next = narrower_than(traits.format);
+    if (next) EXPECT_LT(bytes(*next), bytes(traits.format)) << traits.name;
+  }
+}
+
 TEST(StateFormat, HasNamesThatAreReadBack) {
-  for (StateFormat format : kStateFormats) EXPECT_EQ(parse_state_format(name_of(format)), format);
+  for (const StateFormatTraits& traits : kStateFormats) {
+    EXPECT_EQ(parse_state_format(traits.name), traits.format);
+  }
   EXPECT_EQ(parse_state_format("fp16"), std::nullopt);
 }
 

@@ -37,7 +37,7 @@ const std::vector<Folder>& folders() {
   static const std::vector<Folder> table = {
       {"src/base", "base", false, {}},
       {"src/shard", "shard", false, {"base"}},
-      {"config", "config", false, {"base"}},
+      {"config", "config", false, {"base", "shard"}},
       {"src/device", "device", true, {"base"}},
       {"src/kernels", "kernels", false, {"base", "device"}},
       {"src/comm", "comm", true, {"base", "device"}},

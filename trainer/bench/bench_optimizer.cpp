@@ -216,8 +216,10 @@ std::vector<OptimizerFigures> measure(const std::vector<StateFormat>& formats, i
 }
 
 std::vector<StateFormat> formats_of(const std::vector<std::string>& names) {
-  if (names.empty()) return {kStateFormats.begin(), kStateFormats.end()};
   std::vector<StateFormat> formats;
+  if (names.empty()) {
+    for (const StateFormatTraits& traits : kStateFormats) formats.push_back(traits.format);
+  }
   for (const std::string& name : names) {
     const std::optional<StateFormat> format = parse_state_format(name);
     if (!format) {

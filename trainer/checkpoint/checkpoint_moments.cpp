@@ -10,16 +10,11 @@ namespace {
 
 constexpr int64_t kUnitBytes = sizeof(float);
 
-int64_t blocks_of(int64_t elements) {
-  return (elements + kMomentBlockElements - 1) / kMomentBlockElements;
-}
-
 // Calls use(block, elements before it, elements in it).
 template <typename Use>
 void for_each_block_of(int64_t elements, const Use& use) {
-  for (int64_t block = 0; block < blocks_of(elements); ++block) {
-    const int64_t before = block * kMomentBlockElements;
-    use(static_cast<size_t>(block), static_cast<size_t>(before),
+  for (int64_t before = 0; before < elements; before += kMomentBlockElements) {
+    use(static_cast<size_t>(before / kMomentBlockElements), static_cast<size_t>(before),
         static_cast<size_t>(std::min(kMomentBlockElements, elements - before)));
   }
 }
@@ -32,15 +27,14 @@ TensorDType stored_dtype(MomentFormat format) {
 }
 
 std::optional<MomentFormat> moment_format_of(TensorDType dtype) {
-  for (const MomentFormat format : {MomentFormat::kF32, MomentFormat::kBF16, MomentFormat::kInt8}) {
-    if (stored_dtype(format) == dtype) return format;
+  for (const MomentTraits& traits : kMomentFormats) {
+    if (stored_dtype(traits.format) == dtype) return traits.format;
   }
   return std::nullopt;
 }
 
 Bytes stored_bytes(MomentFormat format, int64_t elements) {
-  const Bytes codes = elements * width_of(format);
-  return format == MomentFormat::kInt8 ? codes + blocks_of(elements) * kUnitBytes : codes;
+  return elements * width_of(format) + moment_blocks(format, elements) * kUnitBytes;
 }
 
 Moment moment_of(StateKind kind) {
@@ -51,7 +45,7 @@ Moment moment_of(StateKind kind) {
 void append_stored(const MomentSpan& from, int64_t begin, int64_t elements,
                    std::vector<std::byte>& to) {
   const MomentSpan part = from.part(begin, elements);
-  if (part.format != MomentFormat::kInt8) {
+  if (!has_units(part.format)) {
     to.insert(to.end(), part.values.begin(), part.values.end());
     return;
   }
@@ -67,12 +61,12 @@ StoredMoments::StoredMoments(MomentFormat format, int64_t elements,
                              std::span<const std::byte> bytes)
     : format_(format), elements_(elements) {
   LONGSHORE_CHECK(static_cast<Bytes>(bytes.size()) == stored_bytes(format, elements));
-  if (format != MomentFormat::kInt8) {
+  if (!has_units(format)) {
     values_.assign(bytes.begin(), bytes.end());
     return;
   }
   values_.resize(static_cast<size_t>(elements));
-  units_.resize(static_cast<size_t>(blocks_of(elements)));
+  units_.resize(static_cast<size_t>(moment_blocks(format, elements)));
   for_each_block_of(elements, [&](size_t block, size_t before, size_t count) {
     const std::byte* stored = bytes.data() + before + block * kUnitBytes;
     std::memcpy(&units_[block], stored, kUnitBytes);
@@ -93,8 +87,8 @@ void StoredMoments::read(Moment which, int64_t from, std::span<float> values) co
 bool StoredMoments::copy_to(Moment which, int64_t from, int64_t elements, const MomentSpan& to,
                             int64_t begin) const {
   const auto at_block = [](int64_t element) { return element % kMomentBlockElements == 0; };
-  if (to.format == MomentFormat::kInt8 && !at_block(begin)) return false;
-  if (to.format != format_ || (format_ == MomentFormat::kInt8 && !at_block(from))) {
+  if (has_units(to.format) && !at_block(begin)) return false;
+  if (to.format != format_ || (has_units(format_) && !at_block(from))) {
     std::vector<float> values(static_cast<size_t>(elements));
     read(which, from, values);
     write_moments(which, to, begin, values);

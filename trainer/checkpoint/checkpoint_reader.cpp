@@ -129,7 +129,7 @@ void Checkpoint::open_file(const CheckpointFile& file) {
 // Of a tensor in a state file: the parameter's own where all of it is there.
 std::vector<int64_t> Checkpoint::stored_shape(const CheckpointTensor& tensor,
                                               MomentFormat format) const {
-  if (format == MomentFormat::kInt8) return {stored_bytes(format, tensor.range.elements)};
+  if (has_units(format)) return {stored_bytes(format, tensor.range.elements)};
   const std::vector<int64_t>& shape = shapes_.at(tensor.parameter);
   int64_t elements = 1;
   for (const int64_t dimension : shape) elements *= dimension;
@@ -142,9 +142,9 @@ void Checkpoint::add_part(const CheckpointFile& file, const SafetensorsFile& ope
   const CheckpointTensor& listed = file.tensors[tensor];
   const TensorInfo& stored = opened.tensors()[tensor];
   const std::optional<MomentFormat> format = moment_format_of(stored.dtype);
-  const bool known =
-      format && (listed.kind != StateKind::kMaster || *format == MomentFormat::kF32) &&
-      (*format != MomentFormat::kInt8 || listed.range.begin % kMomentBlockElements == 0);
+  const bool known = format &&
+                     (listed.kind != StateKind::kMaster || *format == MomentFormat::kF32) &&
+                     (!has_units(*format) || listed.range.begin % kMomentBlockElements == 0);
   const bool same = stored.name == listed.name && known &&
                     stored.bytes == stored_bytes(*format, listed.range.elements) &&
                     stored.shape == stored_shape(listed, *format);
@@ -298,7 +298,7 @@ void Checkpoint::restore_elements(const Part& part, StateKind kind, ElementRange
   const StoredMoments moments(format_of(*part.tensor), stored.elements, bytes);
   const MomentSpan& home = kind == StateKind::kExpAvg ? state.exp_avg : state.exp_avg_sq;
   // A block of 8-bit moments is written once, so all of it must be here.
-  const bool cut = home.format == MomentFormat::kInt8 && wanted.end() % kMomentBlockElements != 0 &&
+  const bool cut = has_units(home.format) && wanted.end() % kMomentBlockElements != 0 &&
                    wanted.end() != piece.parameter_begin + piece.elements;
   if (cut || !moments.copy_to(moment_of(kind), from, wanted.elements, home, to)) {
     throw CheckpointError(part.file->path() + ": tensor '" + part.tensor->name +

@@ -68,9 +68,9 @@ std::vector<SafetensorsWriter::Tensor> declarations(const ShardedModel& model,
                                     : moment_format(options, segment_of(parameter));
     const std::vector<int64_t> packed_shape = {stored_bytes(format, tensor.range.elements)};
     declared.push_back({tensor.name, stored_dtype(format),
-                        format == MomentFormat::kInt8 ? packed_shape
-                        : whole                       ? parameter.shape
-                                                      : piece_shape});
+                        has_units(format) ? packed_shape
+                        : whole           ? parameter.shape
+                                          : piece_shape});
   }
   return declared;
 }

@@ -60,22 +60,19 @@ GatherMode measure(const RunRanks& ranks) {
 void choose_gather(const RunConfig& config, const RunRanks* ranks, PlanInputs& inputs) {
   inputs.gather = GatherMode::kCollective;
   const std::string obstacle = why_not_on_host(inputs);
-  switch (config.fsdp.gather) {
-    case FsdpSection::Gather::kCollective:
-      return;
-    case FsdpSection::Gather::kHost:
-      if (inputs.topology.ranks == 1) return;
-      if (!obstacle.empty()) {
-        throw ConfigError("fsdp.gather = \"host\" cannot be: " + obstacle +
-                          "; set fsdp.gather = \"auto\"");
-      }
-      inputs.gather = GatherMode::kHost;
-      return;
-    case FsdpSection::Gather::kAuto:
-      if (!obstacle.empty()) return;
-      inputs.gather = ranks == nullptr ? GatherMode::kHost : measure(*ranks);
-      return;
+  const std::optional<GatherMode> wanted = config.fsdp.gather;
+  if (wanted == GatherMode::kCollective) return;
+  if (!wanted) {
+    if (!obstacle.empty()) return;
+    inputs.gather = ranks == nullptr ? GatherMode::kHost : measure(*ranks);
+    return;
   }
+  if (inputs.topology.ranks == 1) return;
+  if (!obstacle.empty()) {
+    throw ConfigError("fsdp.gather = \"host\" cannot be: " + obstacle +
+                      "; set fsdp.gather = \"auto\"");
+  }
+  inputs.gather = GatherMode::kHost;
 }
 
 }  // namespace longshore

@@ -7,45 +7,15 @@
 
 namespace longshore {
 
-namespace {
-
-ShardStrategy strategy_of(FsdpSection::Strategy strategy) {
-  switch (strategy) {
-    case FsdpSection::Strategy::kFullShard:
-      return ShardStrategy::kFullShard;
-    case FsdpSection::Strategy::kShardGradOp:
-      return ShardStrategy::kShardGradOp;
-    case FsdpSection::Strategy::kHybridShard:
-      return ShardStrategy::kHybridShard;
-    case FsdpSection::Strategy::kNoShard:
-      return ShardStrategy::kNoShard;
-  }
-  return ShardStrategy::kFullShard;
-}
-
-CommBackend backend_of(DistSection::Backend backend) {
-  switch (backend) {
-    case DistSection::Backend::kAuto:
-      return CommBackend::kAuto;
-    case DistSection::Backend::kGloo:
-      return CommBackend::kGloo;
-    case DistSection::Backend::kNccl:
-      return CommBackend::kNccl;
-  }
-  return CommBackend::kAuto;
-}
-
-}  // namespace
-
 ShardTopology topology_of(const FsdpSection& fsdp, int32_t ranks, int32_t ranks_per_node) {
   const auto hybrid = static_cast<int32_t>(fsdp.shard_ranks.value_or(ranks_per_node));
-  return make_topology(strategy_of(fsdp.strategy), ranks, hybrid);
+  return make_topology(fsdp.strategy, ranks, hybrid);
 }
 
 RunRanks::RunRanks(const RunConfig& config) {
   WorldOptions options;
   options.timeout = std::chrono::milliseconds(config.dist.timeout_ms);
-  options.backend = backend_of(config.dist.backend);
+  options.backend = config.dist.backend;
   options.device = device_kind(config);
   const RankInfo found = discover_ranks();
   world_ = World::connect(found, options);
