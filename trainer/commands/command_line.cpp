@@ -35,7 +35,7 @@ constexpr std::string_view kSectionHelp = "--help=";
 
 struct LogOptions {
   bool quiet = false, verbose = false;
-  std::string level = "info", colour = "auto";
+  std::string log_level = "info", colour = "auto";
 };
 
 const char* heading_of(CommandGroup group) {
@@ -67,7 +67,7 @@ void add_log_options(CLI::App& app, LogOptions& options) {
   app.fallthrough();
   app.add_flag("-q,--quiet", options.quiet, "warnings and errors only");
   app.add_flag("-v,--verbose", options.verbose, "more than usual");
-  app.add_option("--log-level", options.level, "of messages on standard error")
+  app.add_option("--log-level", options.log_level, "of messages on standard error")
       ->check(CLI::IsMember({"error", "warning", "info", "debug"}))
       ->capture_default_str();
   app.add_option("--color,--colour", options.colour, "of those messages")
@@ -76,7 +76,7 @@ void add_log_options(CLI::App& app, LogOptions& options) {
 }
 
 void apply_log_options(const LogOptions& options) {
-  LogLevel level = parse_log_level(options.level).value_or(LogLevel::kInfo);
+  LogLevel level = parse_log_level(options.log_level).value_or(LogLevel::kInfo);
   if (options.quiet) level = std::min(level, LogLevel::kWarning);
   if (options.verbose) level = LogLevel::kDebug;
   set_log_level(level);

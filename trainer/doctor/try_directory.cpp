@@ -51,6 +51,7 @@ std::string name_of_file_system(long type) {
 fs::path nearest_existing(const std::string& directory) {
   std::error_code ignored;
   fs::path path = fs::absolute(directory, ignored).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
   while (path.has_relative_path() && !fs::exists(path, ignored)) path = path.parent_path();
   return path;
 }
