@@ -37,6 +37,7 @@ examples:
   longshore train run.toml --train.steps=200 --optimizer.lr=1e-4
   longshore launch --nproc 2 -- train run.toml
   longshore generate run.toml --prompt "DOG, n."
+  longshore report runs/mine
   longshore export run.toml --to models/tuned
 )";
 
@@ -68,6 +69,7 @@ struct Parsed {
   std::string section;
   std::string directory;
   std::string trace;
+  ReportOptions report;
   bool json = false, defaults = false, difference = false, page = false;
   bool quiet = false, verbose = false;
   std::string log_level = "info", colour = "auto";
@@ -240,6 +242,12 @@ void add_train_command(CLI::App& app, Parsed& parsed, const std::vector<std::str
   CLI::App* plot = app.add_subcommand("plot", "draw a run's loss curve in the terminal");
   plot->add_option("directory", parsed.directory, "the run's directory")->required();
   plot->callback([&] { parsed.action = [&] { return run_plot(parsed.directory); }; });
+  CLI::App* report =
+      app.add_subcommand("report", "a page about a run, or about several in the same charts");
+  report->add_option("runs", parsed.report.directories, "directories of runs (run.dir)")
+      ->required();
+  report->add_option("--to", parsed.report.html, "the page; default: report.html in the first run");
+  report->callback([&] { parsed.action = [&] { return run_report(parsed.report); }; });
   CLI::App* gpu_check =
       app.add_subcommand("gpu-check", "compare a GPU with the CPU; runs do it before they use one");
   add_number(gpu_check, "--gpu", parsed.gpu, 0, 1023, "its number");

@@ -95,6 +95,12 @@ int run_checkpoint_prune(const RunArguments& run, int64_t keep);
 // A run's loss curve, drawn in the terminal.
 int run_plot(const std::string& run_directory);
 
+struct ReportOptions {
+  std::vector<std::string> directories;  // of runs, going on or not
+  std::string html;                      // a page to write; empty: report.html in the first
+};
+int run_report(const ReportOptions& options);
+
 struct BenchNvmeOptions {
   std::vector<std::string> directories;  // one per drive
   Bytes file_bytes = 4 * kGiB;           // of the scratch file in each

@@ -1,13 +1,18 @@
 #include "trainer/run/config_change.h"
 
-#include <map>
 #include <sstream>
 
 namespace longshore {
 namespace {
 
+bool of_the_call(const std::string& key) {
+  return key.starts_with("run.") && key != "run.seed";
+}
+
+}  // namespace
+
 // As to_toml writes it: a section's line, then one line for each key.
-std::map<std::string, std::string> values_of(const std::string& text) {
+std::map<std::string, std::string> config_values(const std::string& text) {
   std::map<std::string, std::string> values;
   std::istringstream lines(text);
   std::string section;
@@ -23,16 +28,10 @@ std::map<std::string, std::string> values_of(const std::string& text) {
   return values;
 }
 
-bool of_the_call(const std::string& key) {
-  return key.starts_with("run.") && key != "run.seed";
-}
-
-}  // namespace
-
 std::vector<std::string> config_changes(const std::string& before, const std::string& now) {
-  std::map<std::string, std::string> old = values_of(before);
+  std::map<std::string, std::string> old = config_values(before);
   std::vector<std::string> lines;
-  for (const auto& [key, value] : values_of(now)) {
+  for (const auto& [key, value] : config_values(now)) {
     const auto found = old.find(key);
     const std::string was = found == old.end() ? "(unset)" : found->second;
     if (was != value && !of_the_call(key)) lines.push_back(key + ": " + was + " -> " + value);
