@@ -158,8 +158,10 @@ ExportPlan plan_export(const ModelDirectory& source, const ModelSpec& spec,
                        const ExportOptions& options) {
   const ProblemList missing = missing_from(source, spec);
   if (options.pretrained) missing.throw_if_any();
-  return missing.empty() ? plan_like_source(source, spec, options)
-                         : plan_new_files(source, spec, options);
+  ExportPlan plan = missing.empty() ? plan_like_source(source, spec, options)
+                                    : plan_new_files(source, spec, options);
+  plan.card = options.card;
+  return plan;
 }
 
 }  // namespace longshore

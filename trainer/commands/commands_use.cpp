@@ -7,6 +7,7 @@
 #include "trainer/commands/commands.h"
 #include "trainer/evaluator.h"
 #include "trainer/generator.h"
+#include "trainer/report/checkpoint_card.h"
 #include "trainer/run/export_run.h"
 #include "trainer/run/loaded_run.h"
 #include "trainer/run/run_prepare.h"
@@ -82,11 +83,16 @@ int run_export(const RunArguments& arguments, const ExportCommandOptions& option
   const LoadedRun run = load_run(arguments, options.source);
   const std::string destination =
       options.destination.empty() ? run.setup.config.run.dir + "/hf" : options.destination;
+  std::string card;
+  if (run.step.value > 0) {
+    card = card_of_checkpoint(*run.setup.source, run.setup.config, run.origin, run.step);
+  }
   const ExportResult result = export_run(*run.setup.source, *run.engine, destination, options.fp32,
-                                         options.allow_nonfinite);
+                                         options.allow_nonfinite, card);
   print_out("%s: %lld tensors, %s, from %s\n", destination.c_str(),
             static_cast<long long>(result.tensors), format_bytes(result.bytes).c_str(),
             run.origin.c_str());
+  log_info(next_commands(destination));
   return 0;
 }
 
