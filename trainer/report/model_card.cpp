@@ -12,7 +12,7 @@
 #include "base/bytes.h"
 #include "base/printable.h"
 #include "trainer/report/page.h"
-#include "trainer/run/config_change.h"
+#include "trainer/run/config_values.h"
 
 namespace longshore {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/printable.h"
 #include "trainer/report/line_chart.h"
 #include "trainer/report/page.h"
-#include "trainer/run/config_change.h"
+#include "trainer/run/config_values.h"
 
 namespace longshore {
 namespace {
