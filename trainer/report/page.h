@@ -1,4 +1,4 @@
-// Page: what every HTML page of this program is made of: one file without any other, light and dark
+// Page: what an HTML page of this program is made of: one file without any other, light and dark
 // as the reader has it, readable on a narrow screen. Pure functions, any thread.
 #pragma once
 
