@@ -319,12 +319,14 @@ Section dist_section() {
 }
 
 Section log_section() {
-  Section section{"log", "what the run prints", {}};
+  Section section{"log", "what the run prints and records", {}};
   Rows rows(&section, &RunConfig::log);
   rows.add("every_steps", KeyType::kInteger, &LogSection::every_steps,
            {.sentence = "steps between printed lines; metrics.jsonl has every step",
             .bounds = between(1, kMaxSteps),
             .unit = "steps"});
+  rows.add("tensorboard", KeyType::kBool, &LogSection::tensorboard,
+           {.sentence = "also write <run.dir>/tensorboard, for `tensorboard --logdir <run.dir>`"});
   return section;
 }
 

@@ -211,6 +211,7 @@ struct DistSection {
 
 struct LogSection {
   int64_t every_steps = 1;
+  bool tensorboard = false;
   bool operator==(const LogSection&) const = default;
 };
 

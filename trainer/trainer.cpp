@@ -11,6 +11,7 @@
 #include "trainer/evaluator.h"
 #include "trainer/generator.h"
 #include "trainer/lr_schedule.h"
+#include "trainer/report/checkpoint_card.h"
 #include "trainer/run/export_run.h"
 #include "trainer/run/first_pass.h"
 #include "trainer/run/hurried_stop.h"
@@ -449,10 +450,13 @@ int Trainer::finish() {
     const std::string destination = free_export_directory(source_, directory_.export_directory());
     // The last step's checkpoint holds every rank's part; nobody has to be asked.
     const Checkpoint last = Checkpoint::open(saved_path_);
-    const ExportResult result = export_checkpoint(source_, last, destination, /*as_fp32=*/false);
+    const ExportResult result = export_checkpoint(
+        source_, last, destination,
+        card_of_checkpoint(source_, config_, last.path(), last.manifest().progress.step));
     live_line_.clear();
     log_info("exported " + std::to_string(result.tensors) + " tensors, " +
              format_bytes(result.bytes) + ", to " + destination);
+    log_info(next_commands(destination));
   }
   write(EndRecord{.status = "done", .exit_code = 0, .steps = progress_.step.value});
   check_metrics();

@@ -60,6 +60,8 @@ class Trainer {
   void check_start(Step start, const std::string& resume) const;
   // Weights from the model's files, looked at while they are read.
   void load_weights();
+  // What the run trains on, for whoever reads about it later.
+  void note_data_files() const;
   // The record of the steps, cut to those that the run goes on from.
   void open_metrics();
   // What the tier's commit will say once the step's updates are written; nothing where it has none.

@@ -38,6 +38,7 @@ void Trainer::load_or_resume() {
     commit();
   }
   check_schedule(config_.schedule, data_.total_steps());
+  note_data_files();
   open_metrics();
   const TierPlan& plan = engine_.plan();
   write(StartRecord{.plan = "device " + format_bytes(plan.device.total) + ", host " +
@@ -46,6 +47,13 @@ void Trainer::load_or_resume() {
                     .ranks = ranks_.info().size,
                     .resumed_from = progress_.step});
   note_status();
+}
+
+void Trainer::note_data_files() const {
+  if (!ranks_.first()) return;
+  Json data = {{"train", to_json(data_.data())}};
+  if (eval_data_) data["eval"] = to_json(*eval_data_);
+  directory_.write_data(data);
 }
 
 void Trainer::open_metrics() {
@@ -60,6 +68,9 @@ void Trainer::open_metrics() {
     }
     metrics_ = progress_.step.value == 0 ? MetricsFile::begin(path)
                                          : MetricsFile::resume(path, progress_.step);
+    if (config_.log.tensorboard) {
+      metrics_->copy_to_events(directory_.file("tensorboard"), Step(progress_.step.value + 1));
+    }
     evaluated = EvalTracker::of_metrics(path).text();
   }
   evaluations_ =

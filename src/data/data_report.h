@@ -12,6 +12,7 @@ namespace longshore {
 // What became of a file's rows.
 struct FileReport {
   std::string path;
+  uint64_t content = 0;   // xxh3 of the file's bytes; 0: not known
   std::string format;     // "text", "messages", ...
   bool detected = false;  // by the first row, not by the run file
   int64_t rows = 0;       // blank lines are none
@@ -32,7 +33,7 @@ struct FileReport {
   void add(const FileReport& other);
 };
 
-// Everything but the path, and back. DataError for an object that is no report.
+// Everything but path and content, and back. DataError for an object that is no report.
 Json to_json(const FileReport& report);
 FileReport file_report_of(const Json& object, const std::string& origin);
 

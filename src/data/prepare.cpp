@@ -57,7 +57,8 @@ class FilePreparer {
   // The path of the token file.
   std::string run(PreparedData& prepared) {
     JsonlReader{path_};  // refuses a missing file, a directory, a damaged table and UTF-16
-    const uint64_t key = key_of(content_hash(open_input()));
+    content_ = content_hash(open_input());
+    const uint64_t key = key_of();
     const std::string entry = options_.cache + "/" + hash_text(key);
     const std::string path = entry + ".tok";
     // What is there needs no lock: entries appear under their names complete.
@@ -80,7 +81,8 @@ class FilePreparer {
     if (!fs::is_regular_file(path_, ignored)) return false;
     const std::optional<uint64_t> content = noted_in(note_of(status_of(open_input())));
     if (!content) return false;
-    const uint64_t key = key_of(*content);
+    content_ = *content;
+    const uint64_t key = key_of();
     return open(options_.cache + "/" + hash_text(key) + ".tok", key, prepared);
   }
 
@@ -95,6 +97,7 @@ class FilePreparer {
       if (file->header().key != key) throw DataError(path + ": is another entry's");
       FileReport report = file_report_of(parse_json(file->report(), {}, path), path);
       report.path = path_;
+      report.content = content_;
       prepared.files.push_back(std::move(file));
       prepared.report.files.push_back(std::move(report));
       return true;
@@ -152,12 +155,12 @@ class FilePreparer {
   }
 
   // A hash of the file's bytes and of everything that decides what becomes of them.
-  uint64_t key_of(uint64_t content) const {
+  uint64_t key_of() const {
     const DataSection& data = options_.data;
     const Json settings = {
         {"rules", kRulesVersion},
         {"file", kTokenFileVersion},
-        {"content", hash_text(content)},
+        {"content", hash_text(content_)},
         {"bytes", progress_.file_bytes},
         {"one_document", is_text_file(path_)},
         {"tokenizer", options_.tokenizer == nullptr ? 0 : options_.tokenizer->fingerprint()},
@@ -364,6 +367,7 @@ class FilePreparer {
   const RowFormatOptions rows_;
   const std::string path_;
   PrepareProgress progress_;
+  uint64_t content_ = 0;  // hash of the file's bytes
   FileReport report_;
   std::vector<PlacedProblem> problems_;
 };

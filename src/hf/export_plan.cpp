@@ -192,14 +192,14 @@ ExportPlan plan_export(const ModelDirectory& source, const ModelSpec& spec,
                        const ExportOptions& options) {
   const ProblemList missing = missing_from(source, spec);
   if (options.pretrained) missing.throw_if_any();
-  if (source.mxfp4() && !(missing.empty() && keeps_mxfp4(source, spec, options))) {
-    ExportPlan plan = missing.empty() ? plan_unquantised(source, spec, options)
-                                      : plan_new_files(source, spec, options);
-    plan.unquantised = true;
-    return plan;
-  }
-  return missing.empty() ? plan_like_source(source, spec, options)
-                         : plan_new_files(source, spec, options);
+  const bool unquantised =
+      source.mxfp4() && !(missing.empty() && keeps_mxfp4(source, spec, options));
+  ExportPlan plan = !missing.empty() ? plan_new_files(source, spec, options)
+                    : unquantised    ? plan_unquantised(source, spec, options)
+                                     : plan_like_source(source, spec, options);
+  plan.unquantised = unquantised;
+  plan.card = options.card;
+  return plan;
 }
 
 }  // namespace longshore

@@ -27,6 +27,9 @@ struct ExportOptions {
   std::map<std::string, std::string> copies = {};
   // Values that are NaN or infinite are refused unless told.
   bool allow_nonfinite = false;
+  // README.md of the export; the source's own becomes BASE_README.md. Empty: the source's is
+  // copied.
+  std::string card = {};
 };
 
 struct ExportTensor {
@@ -53,6 +56,7 @@ struct ExportPlan {
   std::string index_text;             // empty: no index
   std::optional<DType> config_dtype;  // what config.json must name now; nullopt: as it is
   bool unquantised = false;           // config.json names a quantisation that is no more
+  std::string card;                   // as in the options
   Bytes tensor_bytes = 0;
 };
 

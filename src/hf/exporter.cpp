@@ -72,8 +72,20 @@ bool is_about_the_model(std::string_view name) {
   return name.ends_with(".md") || name.starts_with("LICENSE") || name.starts_with("NOTICE");
 }
 
+constexpr const char* kCardName = "README.md";
+constexpr const char* kBaseCardName = "BASE_README.md";
+
+// What a file of the source is called in the export.
+std::string name_of_copy(const std::string& name, const ExportPlan& plan) {
+  return name == kCardName && !plan.card.empty() ? kBaseCardName : name;
+}
+
 std::vector<std::string> names_of(const ModelDirectory& source, const ExportPlan& plan) {
-  std::vector<std::string> names = source.companion_files();
+  std::vector<std::string> names;
+  for (const std::string& name : source.companion_files()) {
+    names.push_back(name_of_copy(name, plan));
+  }
+  if (!plan.card.empty()) names.emplace_back(kCardName);
   for (const ExportFile& file : plan.files) names.push_back(file.name);
   if (!plan.index_text.empty()) names.emplace_back(kWeightIndexName);
   return names;
@@ -112,8 +124,13 @@ class ExportJob {
 
   // `kept`: files that are somebody's and stay.
   void write(const std::vector<std::string>& kept) {
+    // In the order of names: a README.md comes after the BASE_README.md of an earlier model.
     for (const std::string& name : source_.companion_files()) {
-      if (std::ranges::count(kept, name) == 0) write_companion(name);
+      const std::string copy = name_of_copy(name, plan_);
+      if (std::ranges::count(kept, copy) == 0) write_companion(name, copy);
+    }
+    if (!plan_.card.empty() && std::ranges::count(kept, kCardName) == 0) {
+      write_text(kCardName, plan_.card);
     }
     for (const ExportFile& file : plan_.files) write_weights(file);
     if (!plan_.index_text.empty()) {
@@ -165,7 +182,7 @@ class ExportJob {
     file_hashes_[name] = hash64(text);
   }
 
-  void write_companion(const std::string& name) {
+  void write_companion(const std::string& name, const std::string& copy) {
     if (name == "config.json" && (plan_.config_dtype || plan_.unquantised)) {
       std::string text = source_.config_text();
       if (plan_.unquantised) text = without_quantization(text);
@@ -174,14 +191,14 @@ class ExportJob {
     }
     if (name.find('/') != std::string::npos) make_directories(path_of(kTemplatesFolder));
     const UniqueFd from = source_.open_companion(name);
-    const UniqueFd to = create_file(path_of(name));
+    const UniqueFd to = create_file(path_of(copy));
     Hasher hasher;
     for_chunks(from, [&](std::span<const std::byte> chunk) {
       hasher.update(chunk);
       write_all(to, chunk);
     });
     sync_file(to);
-    file_hashes_[name] = hasher.digest();
+    file_hashes_[copy] = hasher.digest();
   }
 
   static void for_chunks(const UniqueFd& fd,
@@ -331,7 +348,7 @@ void check_free_space(const std::string& directory, Bytes needed) {
 }
 
 Bytes bytes_to_write(const ModelDirectory& source, const ExportPlan& plan) {
-  Bytes bytes = plan.tensor_bytes;
+  Bytes bytes = plan.tensor_bytes + static_cast<Bytes>(plan.card.size());
   for (const std::string& name : source.companion_files()) {
     bytes += file_bytes(source.open_companion(name));
   }

@@ -381,6 +381,28 @@ TEST_F(Exporter, LeavesWhatOthersPutThere) {
   EXPECT_EQ(read_file(target() + "/README.md"), "my model card");
 }
 
+// Goal: a card tells of the trained model, what the base's makers wrote stays, and a card that
+// somebody edited is theirs.
+TEST_F(Exporter, WritesACardBesideTheBasesOwn) {
+  write_text(source_ / "README.md", "of the base model");
+  const ModelDirectory source = open_source();
+  export_model(source, spec(), target(), made_up_values, {.card = "the card"});
+  EXPECT_EQ(read_file(target() + "/README.md"), "the card");
+  EXPECT_EQ(read_file(target() + "/BASE_README.md"), "of the base model");
+  export_model(source, spec(), target(), made_up_values, {.card = "a newer card"});
+  EXPECT_EQ(read_file(target() + "/README.md"), "a newer card");
+  write_text(target() + "/README.md", "my model card");
+  export_model(source, spec(), target(), made_up_values, {.card = "the newest card"});
+  EXPECT_EQ(read_file(target() + "/README.md"), "my model card");
+  EXPECT_EQ(read_file(target() + "/BASE_README.md"), "of the base model");
+  // What is trained from the export has that card as its base's.
+  const ModelDirectory trained = ModelDirectory::open(target());
+  const std::string next = work_ / "next";
+  export_model(trained, spec(), next, made_up_values, {.card = "of the second"});
+  EXPECT_EQ(read_file(next + "/README.md"), "of the second");
+  EXPECT_EQ(read_file(next + "/BASE_README.md"), "my model card");
+}
+
 TEST_F(Exporter, RefusesToReplaceFilesThatAreNotItsOwn) {
   const ModelDirectory source = open_source();
   const auto refusal = [&](const std::string& path) {

@@ -116,6 +116,23 @@ TEST_F(Commands, ExportWritesTheModelThatTheRunExported) {
   EXPECT_NE(read(path("out/model.safetensors")), read(path("model/model.safetensors")));
 }
 
+// Goal: whoever finds the model later knows what it was made from, and what to do with it now.
+TEST_F(Commands, AnExportHasAModelCardAndSaysWhatComesNext) {
+  const std::string card = read(path("run/hf/README.md"));
+  for (const char* text : {"# run\n", "Fine-tuned from model with Longshore", "| steps | 3 |",
+                           "## Recipe", "`train.sequences_per_step`", "## Data"}) {
+    EXPECT_TRUE(has(card, text)) << text << " is not in " << card;
+  }
+  const Ended ended = run(with("export", {"--to", path("mine/hf")}));
+  EXPECT_EQ(read(path("mine/hf/README.md")), card);
+  for (const std::string& next :
+       {"vllm serve " + path("mine/hf") + "\n",
+        "convert_hf_to_gguf.py " + path("mine/hf") + " --outfile mine.gguf ",
+        "hf upload USER/mine " + path("mine/hf") + "\n"}) {
+    EXPECT_TRUE(has(ended.err, next)) << next << " is not in " << ended.err;
+  }
+}
+
 // Goal: what a user puts into a run's export is there after the next one.
 TEST_F(Commands, AReadmeInTheRunsExportSurvivesTheNextExport) {
   write(path("run/hf/README.md"), "my model card");

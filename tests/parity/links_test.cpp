@@ -28,8 +28,9 @@ std::map<std::string, std::string> snapshot(const std::string& directory) {
 }
 
 constexpr const char* kFiles[] = {"metrics.jsonl", "lock",     "run.json", "config.toml",
-                                  "command.txt",   "env.json", "plan.txt", "save"};
-constexpr const char* kDirectories[] = {"checkpoints", "best"};
+                                  "command.txt",   "env.json", "plan.txt", "plan.json",
+                                  "data.json",     "save"};
+constexpr const char* kDirectories[] = {"checkpoints", "best", "tensorboard"};
 
 class Links : public testing::Test {
  protected:

@@ -66,7 +66,7 @@ TEST_F(RunDirectoryTest, IsFreeAgainWhenTheProcessIsKilled) {
 TEST_F(RunDirectoryTest, WritesItsFiles) {
   const RunDirectory run = RunDirectory::open(path_);
   run.write_config("[run]\n");
-  run.write_plan("the plan\n");
+  run.write_plan("the plan\n", "{}\n");
   run.write_environment(run_environment());
   run.write_command({"longshore", "train", "my run.toml", "--run.seed=1"});
   EXPECT_EQ(text_of(run.file("config.toml")), "[run]\n");

@@ -27,6 +27,7 @@ examples:
   longshore train run.toml --train.steps=200 --optimizer.lr=1e-4
   longshore launch --nproc 2 -- train run.toml
   longshore generate run.toml --prompt "DOG, n."
+  longshore report runs/mine
   longshore export run.toml --to models/tuned
 )";
 

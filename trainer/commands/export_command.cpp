@@ -1,6 +1,8 @@
 // export: a run as a Hugging Face directory.
+#include "base/log.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
+#include "trainer/report/checkpoint_card.h"
 #include "trainer/run/export_run.h"
 #include "trainer/run/loaded_run.h"
 
@@ -19,11 +21,16 @@ int run_export(const ExportCommandOptions& options) {
   const LoadedRun run = load_run(options.run, options.source);
   const std::string destination =
       options.destination.empty() ? run.setup.config.run.dir + "/hf" : options.destination;
+  std::string card;
+  if (run.step.value > 0) {
+    card = card_of_checkpoint(*run.setup.source, run.setup.config, run.origin, run.step);
+  }
   const ExportResult result = export_run(*run.setup.source, *run.engine, destination, options.fp32,
-                                         options.allow_nonfinite);
+                                         options.allow_nonfinite, card);
   print_out("%s: %lld tensors, %s, from %s\n", destination.c_str(),
             static_cast<long long>(result.tensors), format_bytes(result.bytes).c_str(),
             run.origin.c_str());
+  log_info(next_commands(destination));
   return 0;
 }
 

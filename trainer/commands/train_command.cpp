@@ -62,7 +62,7 @@ void write_beginning(const RunDirectory& directory, const RunSetup& setup, const
                             {"inter_op_threads", setup.compute.inter_op_threads},
                             {"mkl_cbwr", setup.compute.mkl_cbwr}};
   directory.write_environment(environment);
-  directory.write_plan(format_plan(plan, setup.machine));
+  directory.write_plan(format_plan(plan, setup.machine), plan_to_json(plan, setup.machine));
   directory.write_status(status);
 }
 

@@ -5,6 +5,7 @@
 #include "base/printable.h"
 #include "data/dataset.h"
 #include "trainer/report/data_inspection.h"
+#include "trainer/report/page.h"
 
 namespace longshore {
 namespace {
@@ -13,22 +14,6 @@ constexpr const char* kTrained = "\x1b[30;42m";      // black on green
 constexpr const char* kTrainedOdd = "\x1b[30;102m";  // and its neighbour, so that borders show
 constexpr const char* kRead = "\x1b[2m";             // faint
 constexpr const char* kPlain = "\x1b[0m";
-
-std::string with_thousands(int64_t number) {
-  const std::string digits = std::to_string(number);
-  std::string text;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text += ' ';
-    text += digits[i];
-  }
-  return text;
-}
-
-std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", 100.0 * share);
-  return text;
-}
 
 double ratio(int64_t part, int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -48,29 +33,14 @@ std::string for_terminal(const std::string& piece, const std::string& before,
   return text + after;
 }
 
-std::string escape_html(const std::string& text) {
+// Line feeds stay visible and break lines.
+std::string escape_piece(const std::string& text) {
   std::string out;
-  for (const char letter : text) {
-    if (letter == '&') {
-      out += "&amp;";
-    } else if (letter == '<') {
-      out += "&lt;";
-    } else if (letter == '>') {
-      out += "&gt;";
-    } else if (letter == '"') {
-      out += "&quot;";
-    } else if (letter == '\n') {
-      out += "<i>↵</i>\n";
-    } else {
-      out += letter;
-    }
+  for (const char letter : escape_html(text)) {
+    out += letter == '\n' ? "<i>↵</i>\n" : std::string(1, letter);
   }
   return out;
 }
-
-struct Fact {
-  std::string name, value;
-};
 
 std::vector<Fact> facts_of(const DataStatistics& statistics) {
   const FileReport total = statistics.report.total();
@@ -122,24 +92,15 @@ std::string histogram_svg(const DataStatistics& statistics) {
          with_thousands(statistics.max_tokens) + " tokens</text></svg>";
 }
 
-constexpr const char* kPageHead = R"(<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Training data</title>
-<style>
-:root { color-scheme: light dark; --line: #8884; --trained: #2e9e5b44; --odd: #2e9e5b77; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); gap: .6rem; }
-dl div { border: 1px solid var(--line); border-radius: .5rem; padding: .4rem .8rem; }
-dt { font-size: .8rem; opacity: .7; } dd { margin: 0; font-weight: 600; }
+constexpr const char* kStyle = R"(
+:root { --trained: #2e9e5b44; --odd: #2e9e5b77; }
 svg { width: 100%; } rect { fill: #2e9e5b; } svg text { font-size: 12px; fill: currentColor; }
 article { border: 1px solid var(--line); border-radius: .5rem; margin: 1rem 0; overflow: hidden; }
 header { padding: .4rem .8rem; border-bottom: 1px solid var(--line); font-size: .85rem; }
-pre { margin: 0; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px; }
-pre span { opacity: .6; } pre b { font-weight: inherit; background: var(--trained); }
+pre { padding: .8rem; } pre span { opacity: .6; }
+pre b { font-weight: inherit; background: var(--trained); }
 pre b:nth-of-type(odd) { background: var(--odd); } i { opacity: .4; font-style: normal; }
 .problem { color: #c33; padding: .8rem; }
-</style>
 )";
 
 std::string title_of(const InspectedRow& row) {
@@ -209,32 +170,29 @@ Json row_as_json(const InspectedRow& row) {
 
 std::string inspection_page(const DataStatistics& statistics,
                             const std::vector<InspectedRow>& rows) {
-  std::string page(kPageHead);
+  std::string page = page_head("Training data", kStyle);
   page += "<h1>Training data</h1><p>";
   for (const std::string& line : statistics.report.lines()) page += escape_html(line) + "<br>";
-  page += "</p><dl>";
-  for (const Fact& fact : facts_of(statistics)) {
-    page += "<div><dt>" + fact.name + "</dt><dd>" + escape_html(fact.value) + "</dd></div>";
-  }
-  page += "</dl><h2>Lengths of documents</h2>" + histogram_svg(statistics);
+  page += "</p>" + fact_boxes(facts_of(statistics)) + "<h2>Lengths of documents</h2>" +
+          histogram_svg(statistics);
   page +=
       "<h2>Rows</h2><p><b style='background:var(--odd)'>marked</b> tokens are trained, faint "
       "ones only read.</p>";
   for (const InspectedRow& row : rows) {
-    page += "<article><header>" + title_of(row) + " · " + escape_html(row.place) + " · " +
+    page += "<article><header>" + title_of(row) + " · " + escape_piece(row.place) + " · " +
             std::to_string(row.ids.size()) + " tokens</header>";
     if (!row.problem.empty()) {
-      page += "<div class='problem'>" + escape_html(row.problem) + "</div>";
+      page += "<div class='problem'>" + escape_piece(row.problem) + "</div>";
     }
     page += "<pre>";
     for (size_t t = 0; t < row.ids.size(); ++t) {
       const char* tag = row.labels[t] != kNotTrained ? "b" : "span";
       page += std::string("<") + tag + " title='" + std::to_string(row.ids[t]) + "'>" +
-              escape_html(row.pieces[t]) + "</" + tag + ">";
+              escape_piece(row.pieces[t]) + "</" + tag + ">";
     }
     page += "</pre></article>\n";
   }
-  return page + "</html>\n";
+  return page + std::string(kPageEnd);
 }
 
 }  // namespace longshore

@@ -127,6 +127,31 @@ Json to_json(const EndRecord& record, double time) {
   return object;
 }
 
+std::vector<Scalar> scalars_of(const StepRecord& record) {
+  std::vector<Scalar> scalars = {{"train/loss", record.loss},
+                                 {"train/lr", record.lr},
+                                 {"train/grad_norm", record.grad_norm},
+                                 {"train/clip_scale", record.clip_scale},
+                                 {"train/epoch", record.epoch},
+                                 {"train/skipped_total", static_cast<double>(record.skipped_total)},
+                                 {"speed/tokens_per_second", record.tokens_per_second},
+                                 {"speed/step_seconds", record.seconds}};
+  for (const auto& [name, seconds] : record.stall_seconds) {
+    scalars.push_back({"stall_seconds/" + name, seconds});
+  }
+  const MemoryRecord& memory = record.memory;
+  for (const auto& [name, bytes] :
+       {std::pair("device_peak", memory.device_peak), std::pair("device_plan", memory.device_plan),
+        std::pair("host_pinned", memory.host_pinned), std::pair("host_rss", memory.host_rss)}) {
+    scalars.push_back({std::string("memory_bytes/") + name, static_cast<double>(bytes)});
+  }
+  return scalars;
+}
+
+std::vector<Scalar> scalars_of(const EvalRecord& record) {
+  return {{"eval/loss", record.loss}, {"eval/perplexity", record.perplexity}};
+}
+
 Bytes metrics_cut_offset(const std::string& path, Step step) {
   Bytes cut = 0;
   read_metrics(path, {"step", "eval", "checkpoint", "commit"}, [&](const MetricsLine& line) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "base/ids.h"
 #include "base/json.h"
 #include "fsdp/step_totals.h"
+#include "trainer/report/event_file.h"
 
 namespace longshore {
 
@@ -101,6 +103,10 @@ Json to_json(const CommitRecord& record, double time);
 Json to_json(const EventRecord& record, double time);
 Json to_json(const EndRecord& record, double time);
 
+// What can be drawn of a line, under the names that scripts/follow_metrics uses too.
+std::vector<Scalar> scalars_of(const StepRecord& record);
+std::vector<Scalar> scalars_of(const EvalRecord& record);
+
 class MetricsFile {
  public:
   // Empties the file where it exists.
@@ -114,10 +120,20 @@ class MetricsFile {
   // beside it: "<path>.abandoned", or with a number behind. Returns that, or nothing.
   static std::string set_aside(const std::string& path, Step step);
 
+  // From here on scalars also go to a new event file in `directory`, for TensorBoard; the next step
+  // is `first`.
+  void copy_to_events(const std::string& directory, Step first) {
+    events_.emplace(directory, now_seconds(), first);
+  }
+
   // Never throws for a disk that is full or broken: the line waits, and `failure` says so.
   template <typename Record>
   void write(const Record& record) {
-    write_line(to_json(record, now_seconds()));
+    const double time = now_seconds();
+    write_line(to_json(record, time));
+    if constexpr (requires { scalars_of(record); }) {
+      if (events_) events_->add(time, record.step, scalars_of(record));
+    }
   }
   // Everything written so far is on disk after this, unless `failure` says why not; called before a
   // checkpoint is made.
@@ -136,6 +152,7 @@ class MetricsFile {
   Bytes bytes_ = 0;  // of whole lines in the file
   std::string waiting_;
   std::string failure_;
+  std::optional<EventFile> events_;
 };
 
 // Where the lines that `step` and earlier steps wrote end, as a byte offset: after the last line

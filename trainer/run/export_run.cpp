@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "shard/state_values.h"
+#include "trainer/run/run_directory.h"
 
 namespace longshore {
 namespace {
@@ -50,13 +51,33 @@ ParameterReader master_reader(Engine& engine) {
 }
 
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
-                        bool as_fp32, bool allow_nonfinite) {
+                        bool as_fp32, bool allow_nonfinite, const std::string& card) {
   LONGSHORE_CHECK(engine.plan().topology.shard_ranks == 1) << "the engine holds shards";
   engine.apply_updates();
   ExportOptions options = export_options(source, as_fp32);
   options.allow_nonfinite = allow_nonfinite;
+  options.card = card;
   return export_model(source.directory(), source.whole(), destination, master_reader(engine),
                       options);
+}
+
+std::string next_commands(const std::string& directory) {
+  std::filesystem::path plain = std::filesystem::path(directory).lexically_normal();
+  if (!plain.has_filename()) plain = plain.parent_path();
+  std::string name = plain.filename().string();
+  if (name.starts_with("hf") && plain.has_parent_path()) {
+    name = plain.parent_path().filename().string();
+  }
+  const std::string quoted = shell_quoted(plain.string());
+  return "next, where the programs are installed and know the architecture:\n"
+         "  vllm serve " +
+         quoted +
+         "\n"
+         "  python convert_hf_to_gguf.py " +
+         quoted + " --outfile " + shell_quoted(name + ".gguf") +
+         "   # of llama.cpp\n"
+         "  hf upload " +
+         shell_quoted(name) + " " + quoted;
 }
 
 void check_run_export(const RunConfig& config, const ModelSource& source) {
@@ -86,7 +107,7 @@ std::string free_export_directory(const ModelSource& source, const std::string& 
 }
 
 ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& checkpoint,
-                               const std::string& destination, bool as_fp32) {
+                               const std::string& destination, const std::string& card) {
   std::set<std::string> trained;
   for (const CheckpointParameter& parameter : checkpoint.manifest().parameters) {
     trained.insert(parameter.name);
@@ -98,8 +119,9 @@ ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& chec
       source.read_initial(name, begin, out);
     }
   };
-  return export_model(source.directory(), source.whole(), destination, read,
-                      export_options(source, as_fp32));
+  ExportOptions options = export_options(source, /*as_fp32=*/false);
+  options.card = card;
+  return export_model(source.directory(), source.whole(), destination, read, options);
 }
 
 }  // namespace longshore

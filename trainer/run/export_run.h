@@ -12,9 +12,13 @@
 namespace longshore {
 
 // Writes `destination` from the engine's masters; the engine is of one rank. Pending updates are
-// applied first. Types follow the model's files, or are fp32.
+// applied first. Types follow the model's files, or are fp32. `card`: the README.md; empty: the
+// model's.
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
-                        bool as_fp32, bool allow_nonfinite = false);
+                        bool as_fp32, bool allow_nonfinite, const std::string& card);
+
+// What a user may want next, with the model in `directory`.
+std::string next_commands(const std::string& directory);
 
 // ConfigError where the run is to export at its end, and its directory is the model's or lies in
 // it. (A link in it that leads there is no error: the export goes beside.)
@@ -28,7 +32,7 @@ std::string free_export_directory(const ModelSource& source, const std::string& 
 // The same from a verified checkpoint, whatever ranks wrote it, without talking to them. Frozen
 // parameters are the model's.
 ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& checkpoint,
-                               const std::string& destination, bool as_fp32);
+                               const std::string& destination, const std::string& card);
 
 // A reader of the engine's masters by parameter name, in whole-parameter elements. The engine must
 // outlive it.

@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "data/combined_dataset.h"
 #include "trainer/run/data_files.h"
@@ -38,6 +39,16 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   data.report = std::move(prepared.report);
   for (const std::string& line : data.report.lines()) log_info(line);
   return data;
+}
+
+Json to_json(const SequenceData& data) {
+  Json files = Json::array();
+  for (const FileReport& report : data.report.files) {
+    Json file = {{"path", report.path}, {"xxh3", hash_text(report.content)}};
+    file.update(to_json(report));
+    files.push_back(std::move(file));
+  }
+  return {{"sequences", data.table.sequence_count()}, {"files", std::move(files)}};
 }
 
 TrainingData::TrainingData(const RunConfig& config, SequenceData data)

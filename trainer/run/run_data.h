@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "config/run_config.h"
 #include "data/batch.h"
 #include "data/data_report.h"
@@ -29,6 +30,9 @@ struct SequenceData {
   SequenceTable table;
   DataReport report;
 };
+
+// For <run.dir>/data.json: how many sequences, and what became of each file.
+Json to_json(const SequenceData& data);
 
 // What sequences are for: training packs documents in the seed's order, evaluation in the files'.
 enum class SequenceUse : uint8_t { kTrain, kEvaluate };
@@ -59,7 +63,7 @@ class TrainingData {
   double epochs_after(Step step) const;
   int64_t sequence_count() const { return data_.table.sequence_count(); }
   uint64_t fingerprint() const { return data_.dataset->fingerprint(); }
-  const DataReport& report() const { return data_.report; }
+  const SequenceData& data() const { return data_; }
 
  private:
   int64_t samples_before(Step step) const;

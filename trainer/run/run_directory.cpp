@@ -25,9 +25,10 @@ constexpr std::array<std::string_view, 4> kStateNames = {"running", "done", "sto
 constexpr Bytes kMaxLockBytes = 4 * kKiB;
 constexpr Bytes kMaxConfigBytes = 16 * kMiB;
 constexpr JsonLimits kStatusLimits{.max_bytes = 4 * kMiB, .max_depth = 4, .max_values = 1000};
-constexpr std::array<std::string_view, 2> kDirectories = {"checkpoints", "best"};
-constexpr std::array<std::string_view, 6> kFiles = {"config.toml", "command.txt", "env.json",
-                                                    "plan.txt",    "run.json",    "state_key"};
+constexpr std::array<std::string_view, 3> kDirectories = {"checkpoints", "best", "tensorboard"};
+constexpr std::array<std::string_view, 8> kFiles = {"config.toml", "command.txt", "env.json",
+                                                    "plan.txt",    "plan.json",   "data.json",
+                                                    "run.json",    "state_key"};
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -141,8 +142,13 @@ void RunDirectory::write_environment(const Json& environment) const {
   write_file_durably(file("env.json"), json_text(environment));
 }
 
-void RunDirectory::write_plan(const std::string& text) const {
+void RunDirectory::write_plan(const std::string& text, const std::string& json) const {
   write_file_durably(file("plan.txt"), text);
+  write_file_durably(file("plan.json"), json);
+}
+
+void RunDirectory::write_data(const Json& data) const {
+  write_file_durably(file("data.json"), json_text(data));
 }
 
 std::string RunDirectory::status_text(const RunStatus& status) {

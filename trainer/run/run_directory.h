@@ -1,9 +1,10 @@
 // RunDirectory: everything that a run writes lies in <run.dir>; this object owns it for the
 // process: an exclusive lock refuses a second run on it. One thread. Files:
 //   config.toml    the resolved run file        env.json   versions, devices, limits, build id
-//   command.txt    how it was started           plan.txt   the plan
-//   run.json       status, for scripts          state_key  names the run on its drives
-//   metrics.jsonl, checkpoints/, best/, hf/, save, lock
+//   command.txt    how it was started           plan.txt, plan.json  the plan
+//   run.json       status, for scripts          data.json  files, hashes, counts
+//   state_key      names the run on its drives
+//   metrics.jsonl, tensorboard/, checkpoints/, best/, hf/, save, lock
 // Nothing is written through a symbolic link in it; the directory itself may be one.
 #pragma once
 
@@ -53,7 +54,8 @@ class RunDirectory {
   // Quoted so that a shell reads the same arguments back.
   void write_command(const std::vector<std::string>& arguments) const;
   void write_environment(const Json& environment) const;
-  void write_plan(const std::string& text) const;
+  void write_plan(const std::string& text, const std::string& json) const;
+  void write_data(const Json& data) const;
   // With the process id, host name and time of writing added.
   void write_status(const RunStatus& status) const;
   // The same while the run goes on: whole at any moment, but not waited for until it is on disk.

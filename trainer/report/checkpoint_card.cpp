@@ -1,0 +1,49 @@
+#include "trainer/report/checkpoint_card.h"
+
+#include <filesystem>
+
+#include "base/errors.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "trainer/report/model_card.h"
+
+namespace longshore {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+CardBase base_of(const ModelSource& source, const RunConfig& config) {
+  constexpr Bytes kMaxCardBytes = 4 * kMiB;
+  CardBase base{.family = source.arch().family, .parameters = source.whole().parameter_elements()};
+  if (source.random()) return base;
+  // A hub id is found in the local cache, so the directory has another name.
+  std::error_code ignored;
+  const std::string& path = source.directory().path();
+  base.on_hub = !fs::exists(config.model.path, ignored);
+  base.name = base.on_hub ? config.model.path : fs::canonical(path).filename().string();
+  if (fs::exists(path + "/README.md", ignored)) {
+    base.card = read_whole_file(path + "/README.md", kMaxCardBytes);
+  }
+  return base;
+}
+
+}  // namespace
+
+std::string card_of_checkpoint(const ModelSource& source, const RunConfig& config,
+                               const std::string& checkpoint, Step step) {
+  // <run.dir>/checkpoints/<name>
+  std::error_code ignored;
+  const fs::path directory =
+      fs::absolute(checkpoint, ignored).lexically_normal().parent_path().parent_path();
+  if (!fs::exists(directory / "metrics.jsonl", ignored)) return "";
+  try {
+    return model_card(read_run_record(directory.string()), base_of(source, config), step);
+  } catch (const Error& error) {
+    // A trained model is not held up by what is said of it.
+    log_warning(std::string(error.what()) + "; the export has no model card");
+    return "";
+  }
+}
+
+}  // namespace longshore

@@ -1,0 +1,173 @@
+#include "trainer/report/model_card.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <sstream>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/printable.h"
+#include "trainer/report/page.h"
+#include "trainer/run/config_values.h"
+
+namespace longshore {
+namespace {
+
+// Text of unknown origin, as text.
+std::string plain(const std::string& text) {
+  constexpr std::string_view kMarks = "\\`*[]<>|#";
+  std::string out;
+  for (const char letter : printable(text, 300)) {
+    if (kMarks.find(letter) != std::string_view::npos) out += '\\';
+    out += letter;
+  }
+  return out;
+}
+
+// The same in a cell of a table, as code.
+std::string code(const std::string& text) {
+  if (text.empty()) return "";
+  std::string out;
+  for (const char letter : printable(text, 300)) {
+    if (letter == '|') out += '\\';
+    out += letter == '`' ? '\'' : letter;
+  }
+  return "`" + out + "`";
+}
+
+using Rows = std::vector<std::vector<std::string>>;
+
+// `head` and `rows` are Markdown.
+std::string markdown_table(const std::vector<std::string>& head, const Rows& rows) {
+  const auto line = [](const std::vector<std::string>& cells) {
+    std::string text = "|";
+    for (const std::string& one : cells) text += " " + one + " |";
+    return text + "\n";
+  };
+  std::string text = line(head) + "|";
+  for (size_t i = 0; i < head.size(); ++i) text += "---|";
+  text += "\n";
+  for (const auto& row : rows) text += line(row);
+  return text;
+}
+
+std::string number(const char* pattern, double value) {
+  if (!std::isfinite(value)) return "";
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), pattern, value);
+  return text.data();
+}
+
+// Lines of the base's own head that hold for what is made of it: simple values only.
+std::string inherited(const std::string& card) {
+  constexpr std::array<std::string_view, 4> kKeys = {
+      "license: ", "license_name: ", "license_link: ", "language: "};
+  std::istringstream lines(card);
+  std::string line, kept;
+  if (!std::getline(lines, line) || !line.starts_with("---")) return "";
+  while (std::getline(lines, line) && !line.starts_with("---")) {
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    const bool plain = std::ranges::all_of(line, [](char c) { return c >= ' ' && c <= '~'; });
+    const bool named =
+        std::ranges::any_of(kKeys, [&line](std::string_view key) { return line.starts_with(key); });
+    if (plain && named) kept += line + "\n";
+  }
+  return kept;
+}
+
+std::vector<ChartPoint> until(const std::vector<ChartPoint>& points, Step step) {
+  std::vector<ChartPoint> kept;
+  for (const ChartPoint& point : points) {
+    if (point.x <= static_cast<double>(step.value)) kept.push_back(point);
+  }
+  return kept;
+}
+
+std::string figures(const RunRecord& run, Step step) {
+  constexpr size_t kLastSteps = 20;
+  Rows rows = {{"steps", with_thousands(step.value)}};
+  const auto add = [&rows](const std::string& name, const std::string& value) {
+    if (!value.empty()) rows.push_back({name, value});
+  };
+  const auto of = [&](const char* key) { return until(run.of(key), step); };
+  add("epochs", number("%.3f", last_of(of("epoch"))));
+  add("tokens trained on", with_thousands(static_cast<int64_t>(sum_of(of("tokens")))));
+  std::vector<ChartPoint> losses = of("loss");
+  const size_t last = std::min(losses.size(), kLastSteps);
+  losses.erase(losses.begin(), losses.end() - static_cast<std::ptrdiff_t>(last));
+  add("training loss, median of the last " + std::to_string(last) + " steps",
+      number("%.4f", median_of(losses)));
+  add("evaluation loss", number("%.4f", last_of(of("eval/loss"))));
+  add("evaluation perplexity", number("%.2f", last_of(of("eval/perplexity"))));
+  add("tokens per second, median", number("%.0f", median_of(of("tokens_per_second"))));
+  add("hours in steps", number("%.2f", sum_of(of("seconds")) / 3600.0));
+  return markdown_table({"", ""}, rows);
+}
+
+// Names and hashes, not the folders of somebody's machine.
+std::string data_of(const RunRecord& run) {
+  std::string text;
+  if (!run.data.is_object()) return text;
+  for (const auto& [use, set] : run.data.items()) {
+    if (!set.is_object() || !set.contains("files") || !set["files"].is_array()) continue;
+    Rows rows;
+    for (const Json& file : set["files"]) {
+      if (!file.is_object()) continue;
+      const auto member = [&file](const char* key) -> std::string {
+        const auto found = file.find(key);
+        if (found == file.end()) return "";
+        if (found->is_number_integer()) return with_thousands(found->get<int64_t>());
+        return found->is_string() ? plain(found->get<std::string>()) : "";
+      };
+      const std::string path = file.value("path", "");
+      rows.push_back({code(std::filesystem::path(path).filename().string()), member("format"),
+                      member("rows"), member("documents"), member("tokens"),
+                      member("trained_tokens"), member("xxh3")});
+    }
+    text += std::string(use == "eval" ? "\nEvaluated on:\n\n" : "\nTrained on:\n\n") +
+            markdown_table({"file", "format", "rows", "documents", "tokens", "trained tokens",
+                            "xxh3 of the file"},
+                           rows);
+  }
+  return text;
+}
+
+// The keys that make the result, not those that say where things were or how they were split up.
+std::string recipe(const RunRecord& run) {
+  constexpr std::array<std::string_view, 7> kKeys = {
+      "run.seed", "train.", "optimizer.", "schedule.", "precision.", "offload.state_format",
+      "data."};
+  constexpr std::array<std::string_view, 4> kPlaces = {"data.train", "data.eval", "data.cache",
+                                                       "data.chat_template"};
+  Rows rows;
+  for (const auto& [key, value] : config_values(run.config)) {
+    const auto begins = [&key](std::string_view head) { return key.starts_with(head); };
+    if (std::ranges::none_of(kKeys, begins) || std::ranges::count(kPlaces, key) > 0) continue;
+    rows.push_back({code(key), code(value)});
+  }
+  return markdown_table({"key", "value"}, rows);
+}
+
+}  // namespace
+
+std::string model_card(const RunRecord& run, const CardBase& base, Step step) {
+  std::string text = "---\nlibrary_name: transformers\npipeline_tag: text-generation\n";
+  if (base.on_hub) text += "base_model: " + base.name + "\n";
+  text += inherited(base.card) + "tags:\n- longshore\n---\n\n# " +
+          plain(std::filesystem::path(run.directory).lexically_normal().filename().string()) +
+          "\n\n";
+  text += base.name.empty() ? "Trained from random weights" : "Fine-tuned from " + plain(base.name);
+  text += " with Longshore: a " + plain(base.family) + " model of " +
+          with_thousands(base.parameters) + " parameters.";
+  if (!base.card.empty()) text += " What its makers say of the base model is in BASE_README.md.";
+  return text +
+         "\n\nWhat it is for and what it should not be used for is left to whoever publishes it: "
+         "a README.md that was edited is kept by later exports.\n\n## Figures\n\n" +
+         figures(run, step) + "\n## Data\n" + data_of(run) + "\n## Recipe\n\n" + recipe(run);
+}
+
+}  // namespace longshore
