@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/weight_products.h"
+
 namespace longshore {
 
 Carry autograd_backward(UnitParameters parameters, const Carry& in, const Carry& out,
@@ -30,6 +32,7 @@ Carry autograd_backward(UnitParameters parameters, const Carry& in, const Carry&
   }
   torch::autograd::variable_list grads(inputs.size());
   if (!roots.empty() && !inputs.empty()) {
+    const WeightProducts products(parameters, &sink);
     grads = torch::autograd::grad(roots, inputs, root_gradients, /*retain_graph=*/false,
                                   /*create_graph=*/false, /*allow_unused=*/true);
   }
