@@ -87,8 +87,22 @@ ParamSpec piece_of(ParamSpec table, const TableRows& rows) {
 
 void take_embedding_piece(const TableRows& rows, size_t number, UnitSpec& unit) {
   unit.parameters.front() = piece_of(unit.parameters.front(), rows);
-  if (!rows.ends()) unit.parameters.resize(1);  // learned positions are added last
+  if (!rows.ends()) {
+    unit.parameters.resize(1);  // learned positions are added last
+    unit.carry_out.front().running = true;
+  }
   unit.name += "." + std::to_string(number);
+}
+
+// Between pieces: the logarithm and the target's score so far, and x. Backward asks for no score,
+// but the last piece's, which is the loss.
+std::vector<CarryTensorSpec> head_carry(const TableRows& rows, int64_t hidden) {
+  const bool to_last = rows.first + 2 * rows.count >= rows.all;
+  return {{.elements_per_position = 1, .wide = true},
+          {.elements_per_position = 1, .wide = true, .running = !to_last},
+          {.elements_per_position = hidden,
+           .wide_gradient = true,
+           .passes = rows.begins() ? std::nullopt : std::optional<int32_t>(2)}};
 }
 
 void take_head_piece(const TableRows& rows, size_t number, UnitSpec& unit) {
@@ -163,11 +177,7 @@ ModelSpec cut_units(const ArchSpec& arch, const ModelSpec& whole, const UnitCut&
         break;
       case Kind::kHeadPiece:
         take_head_piece(part.rows, pieces++, unit);
-        if (!part.rows.ends()) {
-          unit.carry_out = {{.elements_per_position = 1, .wide = true},
-                            {.elements_per_position = 1, .wide = true},
-                            {.elements_per_position = arch.hidden, .wide_gradient = true}};
-        }
+        if (!part.rows.ends()) unit.carry_out = head_carry(part.rows, arch.hidden);
         break;
       default:
         break;
