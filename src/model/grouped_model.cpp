@@ -41,6 +41,16 @@ class Chain {
     return {lengths.begin(), lengths.end()};
   }
 
+  int64_t idle_elements() const {
+    int64_t sum = 0;
+    for (const Member& member : members_) sum += member.unit->idle_elements();
+    return sum;
+  }
+
+  void make_worst(Carry& in) const {
+    if (!members_.empty()) members_.front().unit->make_worst(in);
+  }
+
   Carry forward(UnitParameters parameters, Carry carry, const MicroBatch& batch) const {
     for (const Member& member : members_) {
       carry = member.unit->forward(pick(parameters, member.parameters), carry, batch);
@@ -101,6 +111,10 @@ class MemberSink : public GradSink {
   void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override {
     sink_->add_product(place(parameter), left, right);
   }
+  void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                      const at::Tensor& right) override {
+    sink_->add_product_at(place(parameter), matrix, left, right);
+  }
 
  private:
   int32_t place(int32_t parameter) const { return parameters_->at(static_cast<size_t>(parameter)); }
@@ -148,6 +162,8 @@ class GroupedUnit : public Unit {
   std::vector<int64_t> worst_documents(int64_t longest) const override {
     return chain_.worst_documents(longest);
   }
+  int64_t idle_elements() const override { return chain_.idle_elements(); }
+  void make_worst(Carry& in) const override { chain_.make_worst(in); }
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {
     return chain_.forward(parameters, in, batch);
@@ -174,6 +190,8 @@ class GroupedLoss : public LossUnit {
   std::vector<int64_t> worst_documents(int64_t longest) const override {
     return chain_.worst_documents(longest);
   }
+  int64_t idle_elements() const override { return chain_.idle_elements(); }
+  void make_worst(Carry& in) const override { chain_.make_worst(in); }
   int64_t positions_at_once() const override { return loss_->positions_at_once(); }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override {
     return loss_->loss(Chain::pick(parameters, parameters_), chain_.forward(parameters, in, batch),
