@@ -61,7 +61,7 @@ int64_t vocabulary_of(const Engine& engine) {
 std::vector<std::vector<TokenId>> encode_prompts(const Engine& engine, const Tokenizer& tokenizer,
                                                  const GenerateRequest& request) {
   const int64_t rows = vocabulary_of(engine);
-  const int64_t longest = std::min(request.longest, engine.plan().positions);
+  const int64_t longest = std::min(request.longest, engine.plan().step.positions);
   std::vector<std::vector<TokenId>> texts;
   for (const std::string& prompt : request.prompts) {
     texts.push_back(tokenizer.encode(prompt, SpecialTokens::kAdd));
@@ -168,7 +168,8 @@ std::vector<Generated> generate(Engine& engine, const Tokenizer& tokenizer,
     results.push_back({.prompt = request.prompts[i], .text = "", .new_tokens = 0, .ended = false});
   }
   for (int64_t round = 0; round < request.max_new_tokens; ++round) {
-    const std::vector<GrowingBatch> batches = join_growing(texts, results, engine.plan().positions);
+    const std::vector<GrowingBatch> batches =
+        join_growing(texts, results, engine.plan().step.positions);
     if (batches.empty()) break;
     for (const GrowingBatch& batch : batches) {
       grow(batch, next_scores(engine, batch), tokenizer, request.sampling, texts, results);

@@ -36,7 +36,7 @@ StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTo
   outcome.save = totals.save;
   outcome.times = totals.times;
   // With updates in backward there is nothing left to decide.
-  if (engine.plan().overlap != UpdateOverlap::kBackward) {
+  if (engine.plan().step.overlap != UpdateOverlap::kBackward) {
     outcome.skipped = !outcome.norm.finite || !std::isfinite(outcome.loss);
     if (!outcome.skipped) {
       StepUpdate update = unclipped_update(engine, request);

@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "offload/plan/plan_inputs.h"
+#include "offload/plan/plan_from_config.h"
 #include "trainer/evaluator.h"
 #include "trainer/generator.h"
 #include "trainer/lr_schedule.h"
@@ -57,8 +57,9 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
       directory_(directory),
       signals_(signals),
       data_(setup.config, load_until_stopped(setup, SequenceUse::kTrain, directory, signals)),
-      engine_(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
-              plan.nvme.state ? settle_drive_state(setup, plan, directory.path()) : RunKey{}),
+      engine_(
+          &setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
+          plan.drives.tier.state ? settle_drive_state(setup, plan, directory.path()) : RunKey{}),
       agreement_(setup.ranks->groups().all),
       live_line_(LiveLine::options_of_stderr(setup.config.log.every_steps)) {
   if (trace != nullptr) {
@@ -89,9 +90,9 @@ void Trainer::check_prompts() const {
     if (tokens == 0) throw ConfigError("eval.prompts: \"" + prompt + "\" has no tokens");
     positions += static_cast<int64_t>(tokens) + config_.eval.max_new_tokens;
   }
-  if (positions <= engine_.plan().positions) return;
+  if (positions <= engine_.plan().step.positions) return;
   throw ConfigError("eval.prompts and eval.max_new_tokens need " + std::to_string(positions) +
-                    " positions, the plan has " + std::to_string(engine_.plan().positions) +
+                    " positions, the plan has " + std::to_string(engine_.plan().step.positions) +
                     "; use fewer or shorter ones, or raise data.max_tokens");
 }
 
@@ -201,7 +202,7 @@ StepOutcome Trainer::run_step() {
   progress_.skipped_in_row = outcome.skipped ? progress_.skipped_in_row + 1 : 0;
   progress_.skipped_total += outcome.skipped ? 1 : 0;
   stage_commit();
-  if (engine_.plan().overlap != UpdateOverlap::kForward) commit();
+  if (engine_.plan().step.overlap != UpdateOverlap::kForward) commit();
   record_step(batches, outcome, lr, seconds_since(begin));
   count_skipped(outcome);
   return outcome;
@@ -245,7 +246,7 @@ void Trainer::record_step(const StepBatches& batches, const StepOutcome& outcome
   payload_before_ = payload;
   record.times = outcome.times;
   record.memory = {.device_peak = engine_.memory().usage().peak(),
-                   .device_plan = plan.device_total,
+                   .device_plan = plan.device.total,
                    .host_pinned = engine_.store().host_bytes(),
                    .host_rss = resident_bytes()};
   record.skipped = outcome.skipped;
@@ -272,7 +273,7 @@ void Trainer::show_step(const StepRecord& record, const StepOutcome& outcome) {
   status.device_bytes = record.memory.device_peak;
   status.device_plan_bytes = record.memory.device_plan;
   status.host_bytes = record.memory.host_rss;
-  status.host_plan_bytes = engine_.plan().host_total;
+  status.host_plan_bytes = engine_.plan().host.total;
   status.eta_seconds =
       seconds_per_step_ * static_cast<double>(data_.total_steps() - progress_.step.value);
   live_line_.show(status);

@@ -40,8 +40,8 @@ void Trainer::load_or_resume() {
   check_schedule(config_.schedule, data_.total_steps());
   open_metrics();
   const TierPlan& plan = engine_.plan();
-  write(StartRecord{.plan = "device " + format_bytes(plan.device_total) + ", host " +
-                            format_bytes(plan.host_total),
+  write(StartRecord{.plan = "device " + format_bytes(plan.device.total) + ", host " +
+                            format_bytes(plan.host.total),
                     .config_hash = hash_text(hash64(progress_.config_text)),
                     .ranks = ranks_.info().size,
                     .resumed_from = progress_.step});

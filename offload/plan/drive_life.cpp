@@ -19,13 +19,13 @@ struct DriveLife {
 
 DriveLife life_of(const TierPlan& plan, size_t drive) {
   DriveLife life;
-  life.step_bytes = static_cast<double>(plan.nvme_drive_writes[drive]);
+  life.step_bytes = static_cast<double>(plan.drives.step_writes[drive]);
   if (plan.steps > 0) life.run_bytes = life.step_bytes * static_cast<double>(plan.steps);
-  const auto rated = static_cast<double>(plan.nvme.rated_writes.value_or(0));
+  const auto rated = static_cast<double>(plan.drives.tier.rated_writes.value_or(0));
   if (rated <= 0.0 || life.step_bytes <= 0.0) return life;
   if (life.run_bytes) life.run_share = *life.run_bytes / rated;
-  if (plan.nvme.seconds_per_step) {
-    life.days = rated / life.step_bytes * *plan.nvme.seconds_per_step / kSecondsOfADay;
+  if (plan.drives.tier.seconds_per_step) {
+    life.days = rated / life.step_bytes * *plan.drives.tier.seconds_per_step / kSecondsOfADay;
   }
   return life;
 }
@@ -38,19 +38,19 @@ std::string number(double value, const char* unit) {
 
 std::string drive_line(const TierPlan& plan, size_t drive) {
   const DriveLife life = life_of(plan, drive);
-  std::string text = "  " + plan.nvme.directories[drive] + ": 1000 steps write " +
+  std::string text = "  " + plan.drives.tier.directories[drive] + ": 1000 steps write " +
                      number(life.step_bytes * kSteps * 1e-12, " TB");
   if (life.run_bytes) text += ", the run " + number(*life.run_bytes * 1e-12, " TB");
   if (life.run_share) {
     text += " = " + number(*life.run_share * 100.0, " %") + " of the rated " +
-            number(static_cast<double>(*plan.nvme.rated_writes) * 1e-12, " TB");
+            number(static_cast<double>(*plan.drives.tier.rated_writes) * 1e-12, " TB");
   }
   if (life.days) {
-    text += "; at " + number(*plan.nvme.seconds_per_step, " s") + " a step the rating lasts " +
-            number(*life.days, " days");
+    text += "; at " + number(*plan.drives.tier.seconds_per_step, " s") +
+            " a step the rating lasts " + number(*life.days, " days");
   }
-  if (drive < plan.nvme.wear.size() && plan.nvme.wear[drive]) {
-    const DriveWear& wear = *plan.nvme.wear[drive];
+  if (drive < plan.drives.tier.wear.size() && plan.drives.tier.wear[drive]) {
+    const DriveWear& wear = *plan.drives.tier.wear[drive];
     text += "; the drive says that " + number(static_cast<double>(wear.written) * 1e-12, " TB") +
             " were written and " + std::to_string(wear.percent_used) + " % of its life is used";
   }
@@ -66,10 +66,10 @@ nlohmann::ordered_json value_or_null(const std::optional<T>& value) {
 
 std::string drive_life_text(const TierPlan& plan) {
   std::string text;
-  for (size_t drive = 0; drive < plan.nvme_drive_writes.size(); ++drive) {
+  for (size_t drive = 0; drive < plan.drives.step_writes.size(); ++drive) {
     text += drive_line(plan, drive);
   }
-  if (!text.empty() && !plan.nvme.rated_writes) {
+  if (!text.empty() && !plan.drives.tier.rated_writes) {
     text += "  offload.nvme_tbw, the drives' rating, would say what share of their life that is\n";
   }
   return text;
@@ -77,19 +77,20 @@ std::string drive_life_text(const TierPlan& plan) {
 
 nlohmann::ordered_json drive_life_json(const TierPlan& plan) {
   auto drives = nlohmann::ordered_json::array();
-  for (size_t drive = 0; drive < plan.nvme_drive_writes.size(); ++drive) {
+  for (size_t drive = 0; drive < plan.drives.step_writes.size(); ++drive) {
     const DriveLife life = life_of(plan, drive);
-    nlohmann::ordered_json json = {{"step_written_bytes", plan.nvme_drive_writes[drive]},
-                                   {"run_written_bytes", value_or_null(life.run_bytes)},
-                                   {"rated_bytes", value_or_null(plan.nvme.rated_writes)},
-                                   {"run_share_of_rating", value_or_null(life.run_share)},
-                                   {"days_to_rating", value_or_null(life.days)},
-                                   {"seconds_per_step", value_or_null(plan.nvme.seconds_per_step)},
-                                   {"written_so_far_bytes", nullptr},
-                                   {"percent_used", nullptr}};
-    if (drive < plan.nvme.wear.size() && plan.nvme.wear[drive]) {
-      json["written_so_far_bytes"] = plan.nvme.wear[drive]->written;
-      json["percent_used"] = plan.nvme.wear[drive]->percent_used;
+    nlohmann::ordered_json json = {
+        {"step_written_bytes", plan.drives.step_writes[drive]},
+        {"run_written_bytes", value_or_null(life.run_bytes)},
+        {"rated_bytes", value_or_null(plan.drives.tier.rated_writes)},
+        {"run_share_of_rating", value_or_null(life.run_share)},
+        {"days_to_rating", value_or_null(life.days)},
+        {"seconds_per_step", value_or_null(plan.drives.tier.seconds_per_step)},
+        {"written_so_far_bytes", nullptr},
+        {"percent_used", nullptr}};
+    if (drive < plan.drives.tier.wear.size() && plan.drives.tier.wear[drive]) {
+      json["written_so_far_bytes"] = plan.drives.tier.wear[drive]->written;
+      json["percent_used"] = plan.drives.tier.wear[drive]->percent_used;
     }
     drives.push_back(std::move(json));
   }

@@ -18,9 +18,9 @@ void compare_units(TierPlan& plan, const PlanInputs& inputs, const Machine& mach
     const TierPlan there = draft_tier_plan(changed, machine);
     plan.other_units.push_back({.name = other.name,
                                 .fits = there.fits(),
-                                .device = there.device_total - plan.device_total,
-                                .host = there.host_total - plan.host_total,
-                                .moved = moved(there.step) - moved(plan.step)});
+                                .device = there.device.total - plan.device.total,
+                                .host = there.host.total - plan.host.total,
+                                .moved = moved(there.step.traffic) - moved(plan.step.traffic)});
   }
 }
 

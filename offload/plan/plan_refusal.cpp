@@ -27,20 +27,17 @@ struct Gain {
 struct Side {
   const char* what;
   const char* key;
-  Bytes TierPlan::* total;
-  Bytes TierPlan::* limit;
-  bool TierPlan::* automatic;
-  std::vector<PlanLine> TierPlan::* lines;
+  const PlanAccount& (*of)(const TierPlan& plan);
 };
 constexpr Side kDeviceSide = {
-    "device memory",       "offload.device_memory",    &TierPlan::device_total,
-    &TierPlan::device_cap, &TierPlan::device_cap_auto, &TierPlan::device_lines};
-constexpr Side kHostSide = {
-    "host memory",         "offload.host_memory",      &TierPlan::host_total,
-    &TierPlan::host_limit, &TierPlan::host_limit_auto, &TierPlan::host_lines};
+    "device memory", "offload.device_memory",
+    [](const TierPlan& plan) -> const PlanAccount& { return plan.device; }};
+constexpr Side kHostSide = {"host memory", "offload.host_memory",
+                            [](const TierPlan& plan) -> const PlanAccount& { return plan.host; }};
 
 Bytes missing(const TierPlan& plan, const Side& side) {
-  return plan.*side.total - plan.*side.limit;
+  const PlanAccount& account = side.of(plan);
+  return account.total - account.limit;
 }
 
 TierPlan plan_with(PlanInputs inputs, const Machine& machine, const Lever& lever) {
@@ -64,11 +61,11 @@ void add_number(std::vector<Lever>& levers, const PlanInputs& inputs, const Mach
 
 // The next narrower format: each step gives up more.
 void add_narrower_state(std::vector<Lever>& levers, const PlanInputs& inputs) {
-  if (inputs.state.format == StateFormat::kSplitInt8) return;
-  const auto next = static_cast<StateFormat>(static_cast<uint8_t>(inputs.state.format) + 1);
+  const std::optional<StateFormat> next = narrower_than(inputs.state.format);
+  if (!next) return;
   levers.push_back({"offload.state_format", '"' + std::string(name_of(inputs.state.format)) + '"',
-                    '"' + std::string(name_of(next)) + '"',
-                    [next](PlanInputs& other) { other.state.format = next; }});
+                    '"' + std::string(name_of(*next)) + '"',
+                    [format = *next](PlanInputs& other) { other.state.format = format; }});
 }
 
 void add_units(std::vector<Lever>& levers, const PlanInputs& inputs) {
@@ -158,7 +155,7 @@ std::string describe_levers(const PlanInputs& inputs, const Machine& machine, co
   bool enough = false;
   for (const Lever& lever : levers) {
     const TierPlan other = plan_with(inputs, machine, lever);
-    const Bytes bytes = plan.*side.total - other.*side.total;
+    const Bytes bytes = side.of(plan).total - side.of(other).total;
     if (bytes <= 0) continue;
     gains.push_back({&lever, bytes, missing(other, side) <= 0});
     enough = enough || gains.back().enough;
@@ -173,7 +170,7 @@ std::string describe_levers(const PlanInputs& inputs, const Machine& machine, co
   }
   if (!enough && gains.size() > 1) {
     const TierPlan least = draft_tier_plan(together, machine);
-    text += "\n    all of these together need " + format_bytes(least.*side.total) +
+    text += "\n    all of these together need " + format_bytes(side.of(least).total) +
             (missing(least, side) <= 0 ? ", enough" : ", still too much");
   }
   return text;
@@ -181,26 +178,27 @@ std::string describe_levers(const PlanInputs& inputs, const Machine& machine, co
 
 std::string explain_side(const PlanInputs& inputs, const Machine& machine, const TierPlan& plan,
                          const Side& side) {
-  const auto [needed, given] = format_bytes_apart(plan.*side.total, plan.*side.limit);
+  const PlanAccount& account = side.of(plan);
+  const auto [needed, given] = format_bytes_apart(account.total, account.limit);
   std::string text = std::string(side.what) + ": the plan needs " + needed + ", " +
-                     (plan.*side.automatic ? "the machine has " : std::string(side.key) + " is ") +
+                     (account.limit_auto ? "the machine has " : std::string(side.key) + " is ") +
                      given + ", " + format_bytes(missing(plan, side)) + " too little";
-  text += describe_lines(plan.*side.lines);
+  text += describe_lines(account.lines);
   text += "\n  what would help:" + describe_levers(inputs, machine, plan, side);
-  if (!(plan.*side.automatic)) {
-    text += "\n    " + std::string(side.key) + " of at least " + format_bytes(plan.*side.total) +
-            " (" + std::to_string(plan.*side.total) + " bytes)";
+  if (!account.limit_auto) {
+    text += "\n    " + std::string(side.key) + " of at least " + format_bytes(account.total) +
+            " (" + std::to_string(account.total) + " bytes)";
   }
   return text;
 }
 
 std::string explain_cap(const PlanInputs& inputs, const Machine& machine, const TierPlan& plan) {
-  if (plan.host_cap_is_there()) return "";
+  if (plan.host.limit_is_there()) return "";
   const int32_t ranks = inputs.ranks_per_node;
-  const Bytes asked = plan.host_limit * ranks;
+  const Bytes asked = plan.host.limit * ranks;
   const auto [wanted, there] = format_bytes_apart(asked, machine.host_installed());
   const bool grouped = machine.cgroup_limit && *machine.cgroup_limit < machine.ram_total;
-  std::string text = "host memory: offload.host_memory is " + format_bytes(plan.host_limit);
+  std::string text = "host memory: offload.host_memory is " + format_bytes(plan.host.limit);
   if (ranks > 1) text += ", by " + std::to_string(ranks) + " ranks of a machine " + wanted;
   text += grouped ? ", the control group may take " + there + " of the machine's " +
                         format_bytes(machine.ram_total)
@@ -209,19 +207,19 @@ std::string explain_cap(const PlanInputs& inputs, const Machine& machine, const 
   const Bytes free = machine.host_available() / ranks;
   return text + "\n  what would help:\n    offload.host_memory = \"auto\": what is free, now " +
          format_bytes(free) + (ranks > 1 ? " for each rank" : "") +
-         (plan.host_total <= free ? ", enough: the plan needs "
+         (plan.host.total <= free ? ", enough: the plan needs "
                                   : ", still too little: the plan needs ") +
-         format_bytes(plan.host_total);
+         format_bytes(plan.host.total);
 }
 
 std::string explain_drives(const PlanInputs& inputs, const Machine& machine, const TierPlan& plan) {
-  if (plan.drives_short == 0) return "";
-  std::string text = "drives: the files need " + format_bytes(plan.drives_short) +
+  if (plan.drives.missing == 0) return "";
+  std::string text = "drives: the files need " + format_bytes(plan.drives.missing) +
                      " more than is free on their file systems";
-  for (size_t i = 0; i < plan.nvme_files.size() && i < inputs.nvme.rooms.size(); ++i) {
+  for (size_t i = 0; i < plan.drives.files.size() && i < inputs.nvme.rooms.size(); ++i) {
     const std::optional<DriveRoom>& room = inputs.nvme.rooms[i];
     text += "\n    " + inputs.nvme.directories[i] + ": " +
-            format_bytes(plan.nvme_files[i] * inputs.ranks_per_node) + " needed";
+            format_bytes(plan.drives.files[i] * inputs.ranks_per_node) + " needed";
     if (!room) continue;
     text += ", " + format_bytes(room->free) + " free";
     if (room->held > 0) text += " and " + format_bytes(room->held) + " held by files of a run";
@@ -243,10 +241,10 @@ std::string explain_drives(const PlanInputs& inputs, const Machine& machine, con
   }
   text += "\n  what would help:\n    another directory in offload.nvme, on a drive with more room";
   for (const Lever& lever : levers) {
-    const Bytes left = plan_with(inputs, machine, lever).drives_short;
-    if (left >= plan.drives_short) continue;
+    const Bytes left = plan_with(inputs, machine, lever).drives.missing;
+    if (left >= plan.drives.missing) continue;
     text += "\n    " + lever.key + " = " + lever.to + " (now " + lever.from + ") saves " +
-            format_bytes(plan.drives_short - left) + (left == 0 ? ", enough alone" : "");
+            format_bytes(plan.drives.missing - left) + (left == 0 ? ", enough alone" : "");
   }
   return text;
 }

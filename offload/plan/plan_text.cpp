@@ -52,12 +52,13 @@ std::string share_text(const char* tier, Bytes total, Bytes limit) {
 // What everybody asks first.
 std::string verdict_text(const TierPlan& plan) {
   std::string text = plan.fits() ? "fits: " : "does not fit: ";
-  text += share_text("device", plan.device_total, plan.device_cap) + "; " +
-          share_text("host", plan.host_total, plan.host_limit);
-  if (!plan.host_cap_is_there()) {
-    text += ", of which the machine has " + format_bytes(plan.host_machine);
+  text += share_text("device", plan.device.total, plan.device.limit) + "; " +
+          share_text("host", plan.host.total, plan.host.limit);
+  if (!plan.host.limit_is_there()) {
+    text += ", of which the machine has " + format_bytes(plan.host.machine);
   }
-  if (plan.drives_short > 0) text += "; drives " + format_bytes(plan.drives_short) + " too little";
+  if (plan.drives.missing > 0)
+    text += "; drives " + format_bytes(plan.drives.missing) + " too little";
   return text + "\n";
 }
 
@@ -81,7 +82,7 @@ struct Tier {
 
 size_t name_width(const TierPlan& plan) {
   size_t width = std::string("total").size();
-  for (const auto* lines : {&plan.device_lines, &plan.host_lines}) {
+  for (const auto* lines : {&plan.device.lines, &plan.host.lines}) {
     for (const PlanLine& line : *lines) width = std::max(width, line.name.size());
   }
   return width;
@@ -109,8 +110,9 @@ std::string table(const Tier& tier, size_t width) {
 }
 
 std::string device_limit_name(const TierPlan& plan) {
-  if (!plan.device_cap_auto) return "offload.device_memory";
-  return plan.device == DeviceKind::kCpu ? "auto: what the plan needs" : "auto: the GPU's memory";
+  if (!plan.device.limit_auto) return "offload.device_memory";
+  return plan.device.kind == DeviceKind::kCpu ? "auto: what the plan needs"
+                                              : "auto: the GPU's memory";
 }
 
 std::string threads_text(const TierPlan& plan) {
@@ -147,10 +149,10 @@ std::string collectives_text(const StepTraffic& step) {
 std::string prefetch_text(const TierPlan& plan) {
   const ShardTopology& topology = plan.topology;
   const bool gathers = topology.shard_ranks > 1 && plan.gather == GatherMode::kCollective;
-  if (!gathers || topology.keeps_gathered() || plan.slots != 2) return "";
+  if (!gathers || topology.keeps_gathered() || plan.device.slots != 2) return "";
   Bytes more = 0;
   for (const char* name : {"slot.0", "gradient.0"}) {
-    if (const PlannedBuffer* buffer = plan.buffer(name)) more += buffer->bytes;
+    if (const PlannedBuffer* buffer = plan.device.buffer(name)) more += buffer->bytes;
   }
   return "  fsdp.prefetch = 2 would let copy, gather and compute of three units overlap, for " +
          format_bytes(more) + " more on the device\n";
@@ -158,24 +160,25 @@ std::string prefetch_text(const TierPlan& plan) {
 
 // Empty without drives. Wear is what decides how long a drive lasts.
 std::string nvme_text(const TierPlan& plan) {
-  if (!plan.nvme.used()) return "";
-  const bool one = plan.nvme.state && plan.nvme.versions == 1;
+  if (!plan.drives.tier.used()) return "";
+  const bool one = plan.drives.tier.state && plan.drives.tier.versions == 1;
   std::string text = "nvme: ";
-  if (plan.nvme.state) {
+  if (plan.drives.tier.state) {
     text += (one ? "one version of the state, half the space; " : "two versions of the state; ") +
             durability_text(plan);
   }
-  if (plan.nvme.state && plan.nvme.inputs) text += "; ";
-  if (plan.nvme.inputs) text += "kept inputs between forward and backward";
+  if (plan.drives.tier.state && plan.drives.tier.inputs) text += "; ";
+  if (plan.drives.tier.inputs) text += "kept inputs between forward and backward";
   text += "\n";
-  for (size_t i = 0; i < plan.nvme_files.size(); ++i) {
-    text += "  " + plan.nvme.directories[i] + "  " + format_bytes(plan.nvme_files[i]) + "\n";
+  for (size_t i = 0; i < plan.drives.files.size(); ++i) {
+    text +=
+        "  " + plan.drives.tier.directories[i] + "  " + format_bytes(plan.drives.files[i]) + "\n";
   }
-  text += "  a step reads " + format_bytes(plan.step.nvme_read) + " and writes " +
-          format_bytes(plan.step.nvme_written);
+  text += "  a step reads " + format_bytes(plan.step.traffic.nvme_read) + " and writes " +
+          format_bytes(plan.step.traffic.nvme_written);
   if (plan.steps > 0) {
-    const double terabytes =
-        static_cast<double>(plan.step.nvme_written) * static_cast<double>(plan.steps) * 1e-12;
+    const double terabytes = static_cast<double>(plan.step.traffic.nvme_written) *
+                             static_cast<double>(plan.steps) * 1e-12;
     text += "; the run writes " + fixed(terabytes, 3) + " TB";
   }
   text += "\n" + drive_life_text(plan);
@@ -187,16 +190,16 @@ std::string nvme_text(const TierPlan& plan) {
 }
 
 Json nvme_json(const TierPlan& plan) {
-  Json durable = plan.nvme.versions == 1 ? "checkpoint" : "step";
-  if (!plan.nvme.state) durable = nullptr;
-  return {{"directories", plan.nvme.directories},
-          {"state", plan.nvme.state},
-          {"parameters", plan.nvme.parameters},
-          {"kept_inputs", plan.nvme.inputs},
-          {"file_bytes", plan.nvme_files},
-          {"versions", plan.nvme.versions},
+  Json durable = plan.drives.tier.versions == 1 ? "checkpoint" : "step";
+  if (!plan.drives.tier.state) durable = nullptr;
+  return {{"directories", plan.drives.tier.directories},
+          {"state", plan.drives.tier.state},
+          {"parameters", plan.drives.tier.parameters},
+          {"kept_inputs", plan.drives.tier.inputs},
+          {"file_bytes", plan.drives.files},
+          {"versions", plan.drives.tier.versions},
           {"durable", durable},
-          {"checkpoint_every_steps", plan.nvme.checkpoint_steps},
+          {"checkpoint_every_steps", plan.drives.tier.checkpoint_steps},
           {"checkpoint_bytes", plan.checkpoint_bytes},
           {"life", drive_life_json(plan)}};
 }
@@ -229,15 +232,16 @@ Json units_json(const TierPlan& plan) {
 }
 
 std::string step_text(const TierPlan& plan) {
-  const auto tokens = static_cast<double>(plan.micro_batches * plan.positions);
-  return "step\n  " + std::to_string(plan.micro_batches) + " micro-batches of at most " +
-         std::to_string(plan.positions) + " positions\n  host to device " +
-         format_bytes(plan.step.h2d) + ", device to host " + format_bytes(plan.step.d2h) +
-         ", update reads and writes " + format_bytes(plan.step.update_dram) + "\n" +
-         collectives_text(plan.step) + prefetch_text(plan) + units_text(plan) + "  about " +
-         count_text(plan.step.flops_per_token) + "FLOP a token, " +
-         count_text(plan.step.flops_per_token * tokens) + "FLOP a step, attention not counted\n" +
-         length_text(plan);
+  const auto tokens = static_cast<double>(plan.step.micro_batches * plan.step.positions);
+  return "step\n  " + std::to_string(plan.step.micro_batches) + " micro-batches of at most " +
+         std::to_string(plan.step.positions) + " positions\n  host to device " +
+         format_bytes(plan.step.traffic.h2d) + ", device to host " +
+         format_bytes(plan.step.traffic.d2h) + ", update reads and writes " +
+         format_bytes(plan.step.traffic.update_dram) + "\n" + collectives_text(plan.step.traffic) +
+         prefetch_text(plan) + units_text(plan) + "  about " +
+         count_text(plan.step.traffic.flops_per_token) + "FLOP a token, " +
+         count_text(plan.step.traffic.flops_per_token * tokens) +
+         "FLOP a step, attention not counted\n" + length_text(plan);
 }
 
 Json lines_json(const std::vector<PlanLine>& lines, Bytes limit) {
@@ -261,31 +265,31 @@ Json ranks_json(const ShardTopology& topology) {
 
 Json device_json(const TierPlan& plan) {
   Json buffers = Json::array();
-  for (const PlannedBuffer& buffer : plan.device_buffers) {
+  for (const PlannedBuffer& buffer : plan.device.buffers) {
     buffers.push_back({{"name", buffer.name}, {"bytes", buffer.bytes}});
   }
-  return {{"kind", name_of(plan.device)},
+  return {{"kind", name_of(plan.device.kind)},
           {"compute_threads", plan.compute_threads},
-          {"slots", plan.slots},
-          {"owned_bytes", plan.device_owned},
-          {"workspace_bound_bytes", plan.device_workspace},
-          {"total_bytes", plan.device_total},
-          {"cap_bytes", plan.device_cap},
-          {"cap_auto", plan.device_cap_auto},
-          {"lines", lines_json(plan.device_lines, plan.device_cap)},
+          {"slots", plan.device.slots},
+          {"owned_bytes", plan.device.owned},
+          {"workspace_bound_bytes", plan.device.workspace},
+          {"total_bytes", plan.device.total},
+          {"cap_bytes", plan.device.limit},
+          {"cap_auto", plan.device.limit_auto},
+          {"lines", lines_json(plan.device.lines, plan.device.limit)},
           {"buffers", buffers}};
 }
 
 Json host_json(const TierPlan& plan) {
   return {{"state_format", name_of(plan.state.format)},
           {"optimizer_threads", plan.optimizer_threads},
-          {"arena_bytes", plan.host_arena},
-          {"gradient_bytes", plan.host_gradients},
-          {"gradient_ring", plan.gradient_ring},
-          {"total_bytes", plan.host_total},
-          {"limit_bytes", plan.host_limit},
-          {"limit_auto", plan.host_limit_auto},
-          {"lines", lines_json(plan.host_lines, plan.host_limit)}};
+          {"arena_bytes", plan.host.arena},
+          {"gradient_bytes", plan.host.gradients},
+          {"gradient_ring", plan.host.gradient_ring},
+          {"total_bytes", plan.host.total},
+          {"limit_bytes", plan.host.limit},
+          {"limit_auto", plan.host.limit_auto},
+          {"lines", lines_json(plan.host.lines, plan.host.limit)}};
 }
 
 Json machine_json(const Machine& machine) {
@@ -313,10 +317,11 @@ Json machine_json(const Machine& machine) {
 
 std::string format_plan(const TierPlan& plan, const Machine& machine) {
   const size_t width = name_width(plan);
-  const Tier device = {"device (" + std::string(name_of(plan.device)) + ")", &plan.device_lines,
-                       plan.device_total, plan.device_cap, device_limit_name(plan)};
-  const Tier host = {"host", &plan.host_lines, plan.host_total, plan.host_limit,
-                     plan.host_limit_auto ? "auto: available memory" : "offload.host_memory"};
+  const Tier device = {"device (" + std::string(name_of(plan.device.kind)) + ")",
+                       &plan.device.lines, plan.device.total, plan.device.limit,
+                       device_limit_name(plan)};
+  const Tier host = {"host", &plan.host.lines, plan.host.total, plan.host.limit,
+                     plan.host.limit_auto ? "auto: available memory" : "offload.host_memory"};
   std::string text =
       verdict_text(plan) + "model: " + count_text(static_cast<double>(plan.parameters)) +
       " parameters, " + count_text(static_cast<double>(plan.trainable)) +
@@ -330,13 +335,13 @@ std::string format_plan(const TierPlan& plan, const Machine& machine) {
 }
 
 std::string durability_text(const TierPlan& plan) {
-  if (plan.nvme.versions == 2) return "every step is a durable commit";
-  if (plan.nvme.checkpoint_steps == 0) {
+  if (plan.drives.tier.versions == 2) return "every step is a durable commit";
+  if (plan.drives.tier.checkpoint_steps == 0) {
     return "no step is durable: a kill costs every step since the start "
            "(checkpoint.every_steps = 0)";
   }
-  return "no step is durable: a kill costs up to " + std::to_string(plan.nvme.checkpoint_steps) +
-         " steps (checkpoint.every_steps)";
+  return "no step is durable: a kill costs up to " +
+         std::to_string(plan.drives.tier.checkpoint_steps) + " steps (checkpoint.every_steps)";
 }
 
 std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
@@ -348,19 +353,19 @@ std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
                      {"host", host_json(plan)},
                      {"nvme", nvme_json(plan)},
                      {"step",
-                      {{"micro_batches", plan.micro_batches},
-                       {"positions", plan.positions},
-                       {"kept_graphs", plan.kept_graphs},
+                      {{"micro_batches", plan.step.micro_batches},
+                       {"positions", plan.step.positions},
+                       {"kept_graphs", plan.step.kept_graphs},
                        {"gather", plan.gather == GatherMode::kHost ? "host" : "collective"},
-                       {"h2d_bytes", plan.step.h2d},
-                       {"d2h_bytes", plan.step.d2h},
-                       {"all_gather_bytes", plan.step.all_gather},
-                       {"reduce_scatter_bytes", plan.step.reduce_scatter},
-                       {"all_reduce_bytes", plan.step.all_reduce},
-                       {"update_dram_bytes", plan.step.update_dram},
-                       {"nvme_read_bytes", plan.step.nvme_read},
-                       {"nvme_written_bytes", plan.step.nvme_written},
-                       {"flops_per_token_estimate", plan.step.flops_per_token}}},
+                       {"h2d_bytes", plan.step.traffic.h2d},
+                       {"d2h_bytes", plan.step.traffic.d2h},
+                       {"all_gather_bytes", plan.step.traffic.all_gather},
+                       {"reduce_scatter_bytes", plan.step.traffic.reduce_scatter},
+                       {"all_reduce_bytes", plan.step.traffic.all_reduce},
+                       {"update_dram_bytes", plan.step.traffic.update_dram},
+                       {"nvme_read_bytes", plan.step.traffic.nvme_read},
+                       {"nvme_written_bytes", plan.step.traffic.nvme_written},
+                       {"flops_per_token_estimate", plan.step.traffic.flops_per_token}}},
                      {"other_units", units_json(plan)},
                      {"machine", machine_json(machine)}};
   return json.dump(2) + "\n";

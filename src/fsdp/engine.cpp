@@ -11,28 +11,28 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
       plan_(plan),
       groups_(groups),
       layouts_(make_layouts(model->spec(), plan.topology.shard_ranks)),
-      device_({.kind = plan.device,
+      device_({.kind = plan.device.kind,
                .gpu = groups.gpu,
                .collective = groups.shards != nullptr || groups.replicas != nullptr,
-               .cap = plan.device_cap,
-               .owned = plan.device_owned},
+               .cap = plan.device.limit,
+               .owned = plan.device.owned},
               std::make_unique<CpuCopyEngine>(emulated.links)),
       pool_(plan.optimizer_threads),
       tiers_(emulated.make_tiers({plan_, layouts_, groups.rank, state_key, &pool_})),
-      gradient_home_(layouts_, {.dtype = plan.state.drain, .ring = plan.gradient_ring},
-                     plan.device == DeviceKind::kCuda, pool_),
+      gradient_home_(layouts_, {.dtype = plan.state.drain, .ring = plan.host.gradient_ring},
+                     plan.device.kind == DeviceKind::kCuda, pool_),
       node_(make_node()),
       ring_(make_ring()),
       prefetcher_(make_prefetcher()) {
   LONGSHORE_CHECK(groups.topology == plan.topology) << "the plan is for other groups of ranks";
   check_tiers();
-  LONGSHORE_CHECK(gradient_home_.host_bytes() == plan.host_gradients)
-      << gradient_home_.host_bytes() << " bytes of gradients, planned " << plan.host_gradients;
-  const auto micro_batches = static_cast<int32_t>(plan.micro_batches);
-  batches_ = std::make_unique<BatchStage>(carve_named("batch"), micro_batches, plan.positions,
+  LONGSHORE_CHECK(gradient_home_.host_bytes() == plan.host.gradients)
+      << gradient_home_.host_bytes() << " bytes of gradients, planned " << plan.host.gradients;
+  const auto micro_batches = static_cast<int32_t>(plan.step.micro_batches);
+  batches_ = std::make_unique<BatchStage>(carve_named("batch"), micro_batches, plan.step.positions,
                                           &device_.copies(), device_.torch());
-  runner_ = std::make_unique<UnitRunner>(model, &layouts_, plan.state.compute, plan.kept_graphs,
-                                         make_runner_memory());
+  runner_ = std::make_unique<UnitRunner>(model, &layouts_, plan.state.compute,
+                                         plan.step.kept_graphs, make_runner_memory());
   reducer_ = std::make_unique<GradReducer>(groups_, &layouts_, plan.reduce,
                                            carve_if_planned("reduce_scratch"));
   drain_ = std::make_unique<GradDrain>(&gradient_home_, &device_.copies(), layouts_,
@@ -55,17 +55,17 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
                       .inputs = inputs_ ? &*inputs_ : nullptr,
                       .node = node_.get(),
                       .model = &model->spec(),
-                      .gradient_buffers = plan.gradient_buffers,
-                      .updates_in_backward = plan.overlap == UpdateOverlap::kBackward});
+                      .gradient_buffers = plan.device.gradient_buffers,
+                      .updates_in_backward = plan.step.overlap == UpdateOverlap::kBackward});
   make_lanes(emulated.delays);
 }
 
 void Engine::check_tiers() const {
-  LONGSHORE_CHECK(tiers_.state->host_bytes() == plan_.host_arena)
-      << tiers_.state->host_bytes() << " host bytes, planned " << plan_.host_arena;
+  LONGSHORE_CHECK(tiers_.state->host_bytes() == plan_.host.arena)
+      << tiers_.state->host_bytes() << " host bytes, planned " << plan_.host.arena;
   const Bytes inputs = tiers_.inputs ? tiers_.inputs->host_bytes() : 0;
-  LONGSHORE_CHECK(inputs == plan_.host_inputs)
-      << inputs << " host bytes of inputs, planned " << plan_.host_inputs;
+  LONGSHORE_CHECK(inputs == plan_.host.inputs)
+      << inputs << " host bytes of inputs, planned " << plan_.host.inputs;
 }
 
 void Engine::make_lanes(const std::optional<StreamDelays>& delays) {
@@ -93,8 +93,8 @@ void Engine::run(const StepSchedule& schedule, const std::string& reason) {
 
 StateWalk Engine::state_walk() {
   return {.options = tiers_.state->options(),
-          .each = [this](const auto& visit) { walk(plan_.schedules.walk, visit); },
-          .each_trained = [this](const auto& visit) { walk(plan_.schedules.flush, visit); }};
+          .each = [this](const auto& visit) { walk(plan_.step.schedules.walk, visit); },
+          .each_trained = [this](const auto& visit) { walk(plan_.step.schedules.flush, visit); }};
 }
 
 void Engine::walk(const StepSchedule& schedule, const StateWalk::Visit& visit) {
@@ -107,40 +107,40 @@ void Engine::walk(const StepSchedule& schedule, const StateWalk::Visit& visit) {
 LossSum Engine::train_pass(std::span<const MicroBatch> batches, double scale,
                            const StepUpdate& update) {
   runner_->begin_step(batches, scale);
-  if (plan_.overlap == UpdateOverlap::kBackward) {
+  if (plan_.step.overlap == UpdateOverlap::kBackward) {
     optimizer_->stage(update);
     updates_ = update.update;
   }
-  const bool first = plan_.overlap == UpdateOverlap::kForward && !optimizer_->pending();
+  const bool first = plan_.step.overlap == UpdateOverlap::kForward && !optimizer_->pending();
   // HOST WAIT: the step's totals need every gradient.
-  run(first ? plan_.schedules.first : plan_.schedules.train, "the train pass");
+  run(first ? plan_.step.schedules.first : plan_.step.schedules.train, "the train pass");
   return runner_->loss();
 }
 
 void Engine::stage_update(const StepUpdate& update) {
-  LONGSHORE_CHECK(plan_.overlap != UpdateOverlap::kBackward) << "it is applied already";
+  LONGSHORE_CHECK(plan_.step.overlap != UpdateOverlap::kBackward) << "it is applied already";
   optimizer_->stage(update);
   updates_ = update.update;
-  if (plan_.overlap == UpdateOverlap::kNone) apply_updates();
+  if (plan_.step.overlap == UpdateOverlap::kNone) apply_updates();
 }
 
 void Engine::apply_updates() {
   if (!optimizer_->pending()) return;
   // HOST WAIT: whoever reads parameters or state next.
-  run(plan_.schedules.flush, "updates");
+  run(plan_.step.schedules.flush, "updates");
 }
 
 LossSum Engine::evaluate(std::span<const MicroBatch> batches) {
   apply_updates();
   runner_->begin_evaluation(batches);
-  run(plan_.schedules.forward, "an evaluation pass");
+  run(plan_.step.schedules.forward, "an evaluation pass");
   return runner_->loss();
 }
 
 at::Tensor Engine::logits(const MicroBatch& batch, const at::Tensor& positions) {
   apply_updates();
   runner_->begin_logits(batch, positions);
-  run(plan_.schedules.forward, "a generation pass");
+  run(plan_.step.schedules.forward, "a generation pass");
   return runner_->logits();
 }
 
@@ -170,18 +170,18 @@ std::span<std::byte> Engine::carve(const PlannedBuffer& buffer) {
 }
 
 std::span<std::byte> Engine::carve_named(const std::string& name) {
-  const PlannedBuffer* buffer = plan_.buffer(name);
+  const PlannedBuffer* buffer = plan_.device.buffer(name);
   LONGSHORE_CHECK(buffer != nullptr) << "the plan has no buffer " << name;
   return carve(*buffer);
 }
 
 std::span<std::byte> Engine::carve_if_planned(const std::string& name) {
-  return plan_.buffer(name) == nullptr ? std::span<std::byte>() : carve_named(name);
+  return plan_.device.buffer(name) == nullptr ? std::span<std::byte>() : carve_named(name);
 }
 
 std::vector<std::span<std::byte>> Engine::carve_parts(const std::string& name) {
   const std::span<std::byte> whole = carve_if_planned(name);
-  const auto count = static_cast<size_t>(plan_.micro_batches);
+  const auto count = static_cast<size_t>(plan_.step.micro_batches);
   LONGSHORE_CHECK(whole.size() % count == 0) << name << " is not in " << count << " equal parts";
   std::vector<std::span<std::byte>> parts;
   for (size_t i = 0; i < count; ++i) {
@@ -192,7 +192,7 @@ std::vector<std::span<std::byte>> Engine::carve_parts(const std::string& name) {
 
 StageRing Engine::make_ring() {
   std::vector<std::span<std::byte>> slots;
-  for (int32_t i = 0; i < plan_.slots; ++i) {
+  for (int32_t i = 0; i < plan_.device.slots; ++i) {
     slots.push_back(carve_named("slot." + std::to_string(i)));
   }
   return StageRing(std::move(slots));
@@ -211,15 +211,15 @@ Prefetcher Engine::make_prefetcher() {
 UnitRunner::Memory Engine::make_runner_memory() {
   UnitRunner::Memory memory;
   memory.device = device_.torch();
-  for (int32_t i = 0; i < plan_.gradient_buffers; ++i) {
+  for (int32_t i = 0; i < plan_.device.gradient_buffers; ++i) {
     memory.gradients.push_back(carve_if_planned("gradient." + std::to_string(i)));
   }
   std::vector<std::vector<std::span<std::byte>>> input_slots;
-  for (int32_t i = 0; i < plan_.input_slots; ++i) {
+  for (int32_t i = 0; i < plan_.device.input_slots; ++i) {
     input_slots.push_back(carve_parts("input_slot." + std::to_string(i)));
   }
   for (const UnitSpec& unit : spec().units) {
-    const PlannedBuffer* waiting = plan_.buffer("waiting_gradient." + unit.name);
+    const PlannedBuffer* waiting = plan_.device.buffer("waiting_gradient." + unit.name);
     memory.waiting_gradients.push_back(waiting == nullptr ? std::span<std::byte>()
                                                           : carve(*waiting));
     if (unit.id.value == 0) continue;

@@ -10,10 +10,10 @@ namespace longshore {
 namespace {
 
 MakeDrives drive_opener(const TierRequest& request, StateFile file) {
-  const StateFileOptions options = {.directories = request.plan.nvme.directories,
+  const StateFileOptions options = {.directories = request.plan.drives.tier.directories,
                                     .rank = request.rank.value,
                                     .file = file,
-                                    .depth = request.plan.nvme.depth};
+                                    .depth = request.plan.drives.tier.depth};
   return [options](const StripeMap& map, std::span<std::byte> window) {
     return open_state_files(options, map, window);
   };
@@ -21,8 +21,8 @@ MakeDrives drive_opener(const TierRequest& request, StateFile file) {
 
 void make_state(const TierRequest& request, Tiers& tiers) {
   const TierPlan& plan = request.plan;
-  const bool cuda = plan.device == DeviceKind::kCuda;
-  if (!plan.nvme.state) {
+  const bool cuda = plan.device.kind == DeviceKind::kCuda;
+  if (!plan.drives.tier.state) {
     const bool shared = plan.gather == GatherMode::kHost;
     auto store =
         std::make_unique<PinnedStore>(request.layouts, plan.state, cuda, request.pool, shared);
@@ -31,7 +31,7 @@ void make_state(const TierRequest& request, Tiers& tiers) {
     return;
   }
   NvmeStoreOptions options =
-      nvme_options(plan.nvme, plan.state, plan.topology, request.rank, request.run);
+      nvme_options(plan.drives.tier, plan.state, plan.topology, request.rank, request.run);
   options.register_with_gpus = cuda;
   tiers.state = std::make_unique<NvmeStore>(request.layouts, options,
                                             drive_opener(request, StateFile::kState), request.pool);
@@ -39,14 +39,14 @@ void make_state(const TierRequest& request, Tiers& tiers) {
 
 std::unique_ptr<InputTier> make_inputs(const TierRequest& request) {
   const TierPlan& plan = request.plan;
-  const bool cuda = plan.device == DeviceKind::kCuda;
-  if (plan.host_inputs == 0) return nullptr;
-  if (!plan.nvme.inputs) {
-    return std::make_unique<HostInputs>(plan.offloaded_inputs, plan.micro_batches, cuda,
+  const bool cuda = plan.device.kind == DeviceKind::kCuda;
+  if (plan.host.inputs == 0) return nullptr;
+  if (!plan.drives.tier.inputs) {
+    return std::make_unique<HostInputs>(plan.step.offloaded_inputs, plan.step.micro_batches, cuda,
                                         *request.pool);
   }
-  NvmeInputOptions options =
-      nvme_input_options(plan.nvme, plan.schedules.train, plan.micro_batches, request.rank);
+  NvmeInputOptions options = nvme_input_options(plan.drives.tier, plan.step.schedules.train,
+                                                plan.step.micro_batches, request.rank);
   options.register_with_gpus = cuda;
   return std::make_unique<NvmeInputs>(options, drive_opener(request, StateFile::kInputs),
                                       request.pool);

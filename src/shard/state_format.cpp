@@ -1,5 +1,7 @@
 #include "shard/state_format.h"
 
+#include <algorithm>
+
 namespace longshore {
 namespace {
 
@@ -34,6 +36,11 @@ std::optional<StateFormat> parse_state_format(std::string_view name) {
     if (name_of(format) == name) return format;
   }
   return std::nullopt;
+}
+
+std::optional<StateFormat> narrower_than(StateFormat format) {
+  const auto* const next = std::ranges::find(kStateFormats, format) + 1;
+  return next < kStateFormats.end() ? std::optional(*next) : std::nullopt;
 }
 
 MomentFormat moments_of_matrices(StateFormat format) {

@@ -24,11 +24,14 @@ namespace longshore {
 // kFp32 and kSplit are exact and agree bit for bit; the other two split the master in the same way
 // and store the moments of matrices in fewer bits.
 enum class StateFormat : uint8_t { kFp32, kSplit, kSplitBf16, kSplitInt8 };
+// The widest first: each gives up more than the one before.
 inline constexpr std::array<StateFormat, 4> kStateFormats = {
     StateFormat::kFp32, StateFormat::kSplit, StateFormat::kSplitBf16, StateFormat::kSplitInt8};
 // As in the run file: "split-bf16".
 std::string_view name_of(StateFormat format);
 std::optional<StateFormat> parse_state_format(std::string_view name);
+// The next that takes less; nullopt after the last.
+std::optional<StateFormat> narrower_than(StateFormat format);
 
 constexpr bool splits_master(StateFormat format) {
   return format != StateFormat::kFp32;

@@ -90,7 +90,7 @@ class FileParameters final : public ShardStore::ParameterLease {
 int32_t slots_of(const TierPlan& plan, std::optional<int32_t> Op::* slot) {
   int32_t count = 0;
   for (const StepSchedule* schedule :
-       {&plan.schedules.train, &plan.schedules.forward, &plan.schedules.flush}) {
+       {&plan.step.schedules.train, &plan.step.schedules.forward, &plan.step.schedules.flush}) {
     for (const Op& op : schedule->ops) count = std::max(count, (op.*slot).value_or(-1) + 1);
   }
   return count;
@@ -99,7 +99,7 @@ int32_t slots_of(const TierPlan& plan, std::optional<int32_t> Op::* slot) {
 class FileStore final : public ShardStore {
  public:
   FileStore(const TierRequest& request, const std::string& path)
-      : options_(request.plan.state), arena_(request.plan.host_arena, false, *request.pool) {
+      : options_(request.plan.state), arena_(request.plan.host.arena, false, *request.pool) {
     for (const FlatLayout& layout : request.layouts) {
       units_.push_back({SlabLayout(layout, options_), end_});
       end_ += units_.back().layout.slab_bytes();
@@ -222,10 +222,10 @@ class FileStore final : public ShardStore {
 class FileInputs final : public InputTier {
  public:
   FileInputs(const TierRequest& request, const std::string& path)
-      : micro_batches_(request.plan.micro_batches),
-        arena_(request.plan.host_inputs, false, *request.pool) {
+      : micro_batches_(request.plan.step.micro_batches),
+        arena_(request.plan.host.inputs, false, *request.pool) {
     Bytes end = 0;
-    for (const Op& op : request.plan.schedules.train.ops) {
+    for (const Op& op : request.plan.step.schedules.train.ops) {
       if (op.kind != OpKind::kSaveInput) continue;
       const auto index = static_cast<size_t>(op.unit.value);
       units_.resize(std::max(units_.size(), index + 1));
@@ -278,11 +278,11 @@ class FileInputs final : public InputTier {
 
 MakeTiers file_tiers(const std::string& directory) {
   return [directory](const TierRequest& request) {
-    LONGSHORE_CHECK(request.plan.nvme.state && request.plan.nvme.parameters);
+    LONGSHORE_CHECK(request.plan.drives.tier.state && request.plan.drives.tier.parameters);
     const std::string rank = "/rank" + std::to_string(request.rank.value);
     Tiers tiers;
     tiers.state = std::make_unique<FileStore>(request, directory + rank + ".state");
-    if (request.plan.nvme.inputs) {
+    if (request.plan.drives.tier.inputs) {
       tiers.inputs = std::make_unique<FileInputs>(request, directory + rank + ".inputs");
     }
     return tiers;

@@ -221,7 +221,7 @@ TEST(MeasuredWorkspace, HoldsNoMoreThanTheRun) {
     const TierPlan plan = draft_tier_plan(inputs, probe_machine());
     for (const UnitSpec& unit : model->spec().units) {
       const OneUnitModel alone(*model, unit.id);
-      EXPECT_LE(probe_bytes(alone, one.compute, one.run.positions), plan.device_owned) << unit.name;
+      EXPECT_LE(probe_bytes(alone, one.compute, one.run.positions), plan.device.owned) << unit.name;
     }
   }
 }

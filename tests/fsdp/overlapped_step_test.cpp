@@ -112,7 +112,7 @@ TierPlan plan_of(const Model& model, const Variant& variant, int32_t ranks) {
   inputs.gather = variant.gather;
   inputs.device_cap = 2 * kGiB;
   TierPlan plan = make_tier_plan(inputs, probe_machine());
-  EXPECT_EQ(plan.gradient_ring > 0, variant.overlap == UpdateOverlap::kBackward);
+  EXPECT_EQ(plan.host.gradient_ring > 0, variant.overlap == UpdateOverlap::kBackward);
   return plan;
 }
 
@@ -185,10 +185,10 @@ uint64_t train(Engine& engine, const ModuleModel& model, const Variant& variant,
     engine.advance_version();
   }
   engine.apply_updates();
-  EXPECT_LE(engine.memory().usage().owned, engine.plan().device_owned);
+  EXPECT_LE(engine.memory().usage().owned, engine.plan().device.owned);
   const auto planned = variant.files ? Bytes{0} : static_cast<Bytes>(steps);  // it counts nothing
-  EXPECT_EQ(engine.drive_traffic().read, planned * engine.plan().step.nvme_read);
-  EXPECT_EQ(engine.drive_traffic().written, planned * engine.plan().step.nvme_written);
+  EXPECT_EQ(engine.drive_traffic().read, planned * engine.plan().step.traffic.nvme_read);
+  EXPECT_EQ(engine.drive_traffic().written, planned * engine.plan().step.traffic.nvme_written);
   digest.add(engine.store(), model.spec().units.size());
   return digest.hasher.digest();
 }
@@ -372,7 +372,7 @@ TEST(OverlappedStep, BrokenSchedulesAreFound) {
   const TierPlan good = plan_of(*model, variant, 1);
   const auto breaks = [&](const std::function<void(StepSchedule&)>& change) {
     TierPlan plan = good;
-    change(plan.schedules.train);
+    change(plan.step.schedules.train);
     Engine engine(model.get(), plan, {}, {}, {}, {.delays = variant.delays});
     EXPECT_THROW(train(engine, *model, variant, 3), CheckFailure);
   };
@@ -413,7 +413,7 @@ TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
   const auto fails = [&](const TierPlan& plan, const std::string& part) {
     Engine engine(model.get(), plan, {});
     try {
-      train(engine, *model, {.overlap = plan.overlap, .clips = false}, 1);
+      train(engine, *model, {.overlap = plan.step.overlap, .clips = false}, 1);
       ADD_FAILURE() << "no error: " << part;
     } catch (const CheckFailure& error) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
@@ -422,21 +422,21 @@ TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
   const TierPlan good = plan_of(*model, {.overlap = UpdateOverlap::kBackward}, 1);
   // No update ever frees a place.
   TierPlan early = plan_of(*model, {.overlap = UpdateOverlap::kNone}, 1);
-  early.gradient_ring = good.gradient_ring;
-  early.host_gradients = good.host_gradients;
+  early.host.gradient_ring = good.host.gradient_ring;
+  early.host.gradients = good.host.gradients;
   int32_t drains = 0;
-  for (Op& op : early.schedules.train.ops) {
+  for (Op& op : early.step.schedules.train.ops) {
     if (op.kind == OpKind::kDrain) op.home = drains++ % 2;
   }
   fails(early, "place at home 0 still has unit 6; unit 4 may not take it");
   // The last unit's update comes before its drain, then looks into the other place.
   TierPlan hasty = good;
-  for (Op& op : hasty.schedules.train.ops) {
+  for (Op& op : hasty.step.schedules.train.ops) {
     if (op.kind == OpKind::kUpdate) op.after.clear();
   }
   fails(hasty, "place at home 0 has unit -1, not 6");
   TierPlan lost = good;
-  for (Op& op : lost.schedules.train.ops) {
+  for (Op& op : lost.step.schedules.train.ops) {
     if (op.kind == OpKind::kUpdate) op.home = 1 - *op.home;
   }
   fails(lost, "place at home 1 has unit ");

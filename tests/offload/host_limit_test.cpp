@@ -29,18 +29,18 @@ TEST(HostLimit, IsSharedByTheRanksOfAMachine) {
   Machine machine;
   machine.physical_cores = machine.logical_cores = 4;
   machine.ram_total = machine.ram_available = 64 * kGiB;
-  const Bytes needed = draft_tier_plan(inputs_of(model, 1), machine).host_total;
+  const Bytes needed = draft_tier_plan(inputs_of(model, 1), machine).host.total;
   for (const int32_t ranks : {1, 2, 4}) {
     PlanInputs inputs = inputs_of(model, ranks);
-    EXPECT_EQ(draft_tier_plan(inputs, machine).host_limit, machine.host_available() / ranks);
+    EXPECT_EQ(draft_tier_plan(inputs, machine).host.limit, machine.host_available() / ranks);
     Machine tight = machine;
-    tight.ram_total = tight.ram_available = ranks * draft_tier_plan(inputs, machine).host_total;
+    tight.ram_total = tight.ram_available = ranks * draft_tier_plan(inputs, machine).host.total;
     if (tight.host_available() < tight.ram_available) continue;
     EXPECT_NO_THROW(make_tier_plan(inputs, tight)) << ranks;
     tight.ram_total = tight.ram_available = tight.ram_available - ranks;
     EXPECT_THROW(make_tier_plan(inputs, tight), DoesNotFitError) << ranks;
     inputs.host_cap = 2 * needed;
-    EXPECT_EQ(draft_tier_plan(inputs, machine).host_limit, 2 * needed);
+    EXPECT_EQ(draft_tier_plan(inputs, machine).host.limit, 2 * needed);
   }
 }
 

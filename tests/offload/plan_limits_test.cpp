@@ -17,8 +17,8 @@ TEST(PlanLimits, PlansForAGpuThatIsNotHere) {
   inputs.device = DeviceKind::kCuda;
   const TierPlan plan = make_tier_plan(inputs, made_up_machine());
   EXPECT_TRUE(plan.fits());
-  EXPECT_EQ(plan.device_cap, plan.device_total);
-  inputs.device_cap = plan.device_total - 1;
+  EXPECT_EQ(plan.device.limit, plan.device.total);
+  inputs.device_cap = plan.device.total - 1;
   EXPECT_FALSE(draft_tier_plan(inputs, made_up_machine()).fits());
 }
 
@@ -59,7 +59,7 @@ TEST(PlanLimits, RefusesDrivesThatAreTooFull) {
   PlanInputs inputs = made_up_inputs(model);
   inputs.nvme.state = true;
   inputs.nvme.directories = {"/a", "/b"};
-  const std::vector<Bytes> files = draft_tier_plan(inputs, made_up_machine()).nvme_files;
+  const std::vector<Bytes> files = draft_tier_plan(inputs, made_up_machine()).drives.files;
   const Bytes a = files.at(0), b = files.at(1);
   const auto fits = [&](DriveRoom first, DriveRoom second) {
     inputs.nvme.rooms = {first, second};
@@ -112,15 +112,15 @@ TEST(PlanLimits, SaysWhatOtherUnitsTake) {
   changed.costs = inputs.other_units[0].costs;
   const TierPlan there = draft_tier_plan(changed, machine);
   const UnitsDifference& other = plan.other_units[0];
-  EXPECT_EQ(other.device, there.device_total - plan.device_total);
+  EXPECT_EQ(other.device, there.device.total - plan.device.total);
   EXPECT_LT(other.device, 0);
-  EXPECT_EQ(other.host, there.host_total - plan.host_total);
+  EXPECT_EQ(other.host, there.host.total - plan.host.total);
   EXPECT_GT(other.moved, 0) << "twice the kept inputs";
   EXPECT_NE(format_plan(plan, machine)
                 .find("fsdp.units = \"half\": device " + format_bytes(-other.device) + " less"),
             std::string::npos)
       << format_plan(plan, machine);
-  inputs.device_cap = there.device_total;
+  inputs.device_cap = there.device.total;
   EXPECT_NE(explain_misfit(inputs, machine)
                 .find("fsdp.units = \"half\" (now \"block\") saves " + format_bytes(-other.device) +
                       ", enough alone"),

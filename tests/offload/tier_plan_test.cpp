@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "config/run_config.h"
 #include "device/device_memory.h"
-#include "offload/plan/plan_inputs.h"
+#include "offload/plan/plan_from_config.h"
 #include "offload/plan/plan_text.h"
 #include "offload/staging/grad_drain.h"
 #include "offload/staging/gradient_home.h"
@@ -20,7 +20,7 @@ namespace longshore {
 namespace {
 
 Bytes bytes_of(const TierPlan& plan, const std::string& name) {
-  const PlannedBuffer* buffer = plan.buffer(name);
+  const PlannedBuffer* buffer = plan.device.buffer(name);
   return buffer == nullptr ? -1 : buffer->bytes;
 }
 
@@ -29,9 +29,9 @@ TEST(TierPlan, CountsEveryDeviceBuffer) {
   // -> 11264 each, and a norm 256: 22784; head 16640 + 256.
   const ModelSpec model = fakes::make_small_model(3, false);
   const TierPlan plan = draft_tier_plan(made_up_inputs(model), made_up_machine());
-  EXPECT_EQ(plan.slots, 2);
-  EXPECT_EQ(plan.micro_batches, 4);
-  EXPECT_EQ(plan.positions, 100);
+  EXPECT_EQ(plan.device.slots, 2);
+  EXPECT_EQ(plan.step.micro_batches, 4);
+  EXPECT_EQ(plan.step.positions, 100);
   EXPECT_EQ(bytes_of(plan, "slot.0"), 22784 * 2);
   EXPECT_EQ(bytes_of(plan, "slot.1"), 22784 * 2);
   EXPECT_EQ(bytes_of(plan, "gradient.0"), 22784 * 4);
@@ -42,9 +42,9 @@ TEST(TierPlan, CountsEveryDeviceBuffer) {
   EXPECT_EQ(bytes_of(plan, "input.head"), 4 * 12800);
   EXPECT_EQ(bytes_of(plan, "input.embedding"), -1);
   EXPECT_EQ(bytes_of(plan, "output_gradient"), 4 * 12800);
-  EXPECT_EQ(plan.device_buffers.size(), 2u + 2 + 1 + 1 + 4 + 1);
-  EXPECT_EQ(plan.device_workspace, 100 * 6 * kKiB);
-  EXPECT_EQ(plan.workspace_unit, "head backward");
+  EXPECT_EQ(plan.device.buffers.size(), 2u + 2 + 1 + 1 + 4 + 1);
+  EXPECT_EQ(plan.device.workspace, 100 * 6 * kKiB);
+  EXPECT_EQ(plan.device.workspace_unit, "head backward");
 }
 
 TEST(TierPlan, SumsUpAndLetsTheDeviceCarveExactlyItsBuffers) {
@@ -56,25 +56,25 @@ TEST(TierPlan, SumsUpAndLetsTheDeviceCarveExactlyItsBuffers) {
         inputs.state = {StateFormat::kSplit, compute, compute};
         inputs.recompute = recompute;
         const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
-        DeviceMemory memory(plan.device_cap, plan.device_owned);
-        for (const PlannedBuffer& buffer : plan.device_buffers) {
+        DeviceMemory memory(plan.device.limit, plan.device.owned);
+        for (const PlannedBuffer& buffer : plan.device.buffers) {
           EXPECT_EQ(buffer.bytes % kDeviceBufferAlignment, 0);
           memory.carve(buffer.name, buffer.bytes);
         }
         EXPECT_NO_THROW(memory.check_carved());
         Bytes device = 0;
-        for (const PlanLine& line : plan.device_lines) device += line.bytes;
+        for (const PlanLine& line : plan.device.lines) device += line.bytes;
         Bytes host = 0;
-        for (const PlanLine& line : plan.host_lines) host += line.bytes;
-        EXPECT_EQ(device, plan.device_total);
-        EXPECT_EQ(host, plan.host_total);
-        EXPECT_EQ(plan.device_total, plan.device_cap) << "auto on the CPU device";
-        EXPECT_EQ(memory.workspace_cap(), plan.device_workspace);
+        for (const PlanLine& line : plan.host.lines) host += line.bytes;
+        EXPECT_EQ(device, plan.device.total);
+        EXPECT_EQ(host, plan.host.total);
+        EXPECT_EQ(plan.device.total, plan.device.limit) << "auto on the CPU device";
+        EXPECT_EQ(memory.workspace_cap(), plan.device.workspace);
         WorkerPool pool(1);
         const PinnedStore store(make_layouts(model, 1), inputs.state, false, &pool);
-        EXPECT_EQ(store.host_bytes(), plan.host_arena);
+        EXPECT_EQ(store.host_bytes(), plan.host.arena);
         const GradientHome home(make_layouts(model, 1), {.dtype = compute}, false, pool);
-        EXPECT_EQ(home.host_bytes(), plan.host_gradients);
+        EXPECT_EQ(home.host_bytes(), plan.host.gradients);
       }
     }
   }
@@ -90,13 +90,13 @@ TEST(TierPlan, CountsTheHostToTheByte) {
     inputs.overlap = overlap;
     const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
     // Matrices 8 bytes, norms 12, each unit in pages: 133,120, 183,296 and 136,192 bytes.
-    EXPECT_EQ(plan.host_arena, 135168 + 3 * 184320 + 139264);
+    EXPECT_EQ(plan.host.arena, 135168 + 3 * 184320 + 139264);
     const bool ring = overlap == UpdateOverlap::kBackward;
-    EXPECT_EQ(plan.gradient_ring, ring ? 2 : 0);
-    EXPECT_EQ(plan.host_gradients, ring ? 2 * 49152 : 2 * 36864 + 3 * 49152);
-    const GradientHome home(make_layouts(model, 1), {DType::kBF16, plan.gradient_ring}, false,
+    EXPECT_EQ(plan.host.gradient_ring, ring ? 2 : 0);
+    EXPECT_EQ(plan.host.gradients, ring ? 2 * 49152 : 2 * 36864 + 3 * 49152);
+    const GradientHome home(make_layouts(model, 1), {DType::kBF16, plan.host.gradient_ring}, false,
                             pool);
-    EXPECT_EQ(home.host_bytes(), plan.host_gradients);
+    EXPECT_EQ(home.host_bytes(), plan.host.gradients);
     const std::string text = format_plan(plan, made_up_machine());
     EXPECT_EQ(text.find("ring of 2 x 48.0 KiB, bf16, the largest unit") != std::string::npos, ring)
         << text;
@@ -107,7 +107,7 @@ TEST(TierPlan, CountsTheHostToTheByte) {
   for (size_t u = 0; u < few.units.size(); ++u) few.units[u].id = UnitId(static_cast<int>(u));
   inputs.model = &few;
   inputs.costs = made_up_costs(few.units.size());
-  EXPECT_EQ(draft_tier_plan(inputs, made_up_machine()).gradient_ring, 0);
+  EXPECT_EQ(draft_tier_plan(inputs, made_up_machine()).host.gradient_ring, 0);
 }
 
 // Issue goal: 10 bytes for each parameter with clipping; without it 8, and a ring of fixed size.
@@ -125,7 +125,7 @@ TEST(TierPlan, TakesTenHostBytesAParameterAndEightInBackward) {
   const auto store_bytes = [&](UpdateOverlap overlap) {
     inputs.overlap = overlap;
     const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
-    return plan.host_arena + plan.host_gradients;
+    return plan.host.arena + plan.host.gradients;
   };
   EXPECT_EQ(store_bytes(UpdateOverlap::kForward), 12 * kUnit * 10);
   EXPECT_EQ(store_bytes(UpdateOverlap::kBackward), 12 * kUnit * 8 + 2 * kUnit * 2);
@@ -136,12 +136,12 @@ TEST(TierPlan, GivesATiedHeadTwoSlotsAndItsGradientAPlaceToWait) {
   PlanInputs inputs = made_up_inputs(model);
   inputs.prefetch = 0;
   const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
-  EXPECT_EQ(plan.slots, 2);
+  EXPECT_EQ(plan.device.slots, 2);
   EXPECT_EQ(bytes_of(plan, "waiting_gradient.embedding"), 16640 * 4);
   EXPECT_EQ(bytes_of(plan, "gradient.0"), 22784 * 4);
   const ModelSpec untied = fakes::make_small_model(2, false);
   inputs.model = &untied;
-  EXPECT_EQ(draft_tier_plan(inputs, made_up_machine()).slots, 1);
+  EXPECT_EQ(draft_tier_plan(inputs, made_up_machine()).device.slots, 1);
 }
 
 // Kept inputs on the host: two slots on the device, and a place on the host for each input that
@@ -156,12 +156,12 @@ TEST(TierPlan, CountsOffloadedInputsOnTheHost) {
   EXPECT_EQ(bytes_of(host, "input_slot.1"), 4 * 12800);
   EXPECT_EQ(bytes_of(host, "input.block.0"), -1);
   // Seven units have six inputs; those of the last two stay.
-  EXPECT_EQ(host.offloaded_inputs_total(), 4 * 4 * 12800);
-  EXPECT_EQ(host.host_inputs, 4 * 4 * 12800);
-  EXPECT_EQ(host.offloaded_inputs.at(6), 0);
-  EXPECT_EQ(device.device_owned - host.device_owned, 4 * 4 * 12800);
-  EXPECT_EQ(host.step.h2d - device.step.h2d, 4 * 4 * 12800);
-  EXPECT_EQ(host.step.d2h - device.step.d2h, 4 * 4 * 12800);
+  EXPECT_EQ(host.step.offloaded_inputs_total(), 4 * 4 * 12800);
+  EXPECT_EQ(host.host.inputs, 4 * 4 * 12800);
+  EXPECT_EQ(host.step.offloaded_inputs.at(6), 0);
+  EXPECT_EQ(device.device.owned - host.device.owned, 4 * 4 * 12800);
+  EXPECT_EQ(host.step.traffic.h2d - device.step.traffic.h2d, 4 * 4 * 12800);
+  EXPECT_EQ(host.step.traffic.d2h - device.step.traffic.d2h, 4 * 4 * 12800);
 }
 
 // On the drives: two staging slots on the host, and what does not stay in them is written and read.
@@ -173,24 +173,25 @@ TEST(TierPlan, CountsOffloadedInputsOnTheDrives) {
   inputs.nvme.inputs = true;
   inputs.nvme.directories = {"/one", "/two"};
   const TierPlan drives = draft_tier_plan(inputs, made_up_machine());
-  EXPECT_EQ(drives.device_owned, host.device_owned);
-  EXPECT_EQ(drives.step.h2d, host.step.h2d);
-  EXPECT_EQ(drives.host_arena, host.host_arena) << "the state is on the host";
+  EXPECT_EQ(drives.device.owned, host.device.owned);
+  EXPECT_EQ(drives.step.traffic.h2d, host.step.traffic.h2d);
+  EXPECT_EQ(drives.host.arena, host.host.arena) << "the state is on the host";
   // 12800 bytes are four blocks on a drive.
-  EXPECT_EQ(drives.host_inputs, 2 * 4 * 4 * kBlockBytes);
-  EXPECT_EQ(drives.host_total - host.host_total, drives.host_inputs - host.host_inputs);
-  EXPECT_EQ(drives.step.nvme_written, 2 * 4 * 4 * kBlockBytes);
-  EXPECT_EQ(drives.step.nvme_read, drives.step.nvme_written);
-  EXPECT_GE(drives.nvme_files.at(0) + drives.nvme_files.at(1), drives.step.nvme_written);
-  EXPECT_NEAR(static_cast<double>(drives.nvme_drive_writes.at(0)),
-              static_cast<double>(drives.step.nvme_written) / 2, kBlockBytes);
+  EXPECT_EQ(drives.host.inputs, 2 * 4 * 4 * kBlockBytes);
+  EXPECT_EQ(drives.host.total - host.host.total, drives.host.inputs - host.host.inputs);
+  EXPECT_EQ(drives.step.traffic.nvme_written, 2 * 4 * 4 * kBlockBytes);
+  EXPECT_EQ(drives.step.traffic.nvme_read, drives.step.traffic.nvme_written);
+  EXPECT_GE(drives.drives.files.at(0) + drives.drives.files.at(1),
+            drives.step.traffic.nvme_written);
+  EXPECT_NEAR(static_cast<double>(drives.drives.step_writes.at(0)),
+              static_cast<double>(drives.step.traffic.nvme_written) / 2, kBlockBytes);
   EXPECT_NE(format_plan(drives, made_up_machine()).find("nvme: kept inputs between"),
             std::string::npos);
   EXPECT_EQ(format_plan(host, made_up_machine()).find("nvme:"), std::string::npos);
   inputs.nvme.state = true;
   const TierPlan both = draft_tier_plan(inputs, made_up_machine());
-  EXPECT_GT(both.step.nvme_written, 2 * drives.step.nvme_written);
-  EXPECT_EQ(both.host_inputs, drives.host_inputs);
+  EXPECT_GT(both.step.traffic.nvme_written, 2 * drives.step.traffic.nvme_written);
+  EXPECT_EQ(both.host.inputs, drives.host.inputs);
 }
 
 TEST(TierPlan, GathersOnTheHostWhereRanksShareAMachine) {
@@ -205,10 +206,10 @@ TEST(TierPlan, GathersOnTheHostWhereRanksShareAMachine) {
   const TierPlan collective = draft_tier_plan(inputs, made_up_machine());
   inputs.gather = GatherMode::kHost;
   const TierPlan host = draft_tier_plan(inputs, made_up_machine());
-  EXPECT_EQ(host.step.all_gather, 0);
-  EXPECT_GT(collective.step.all_gather, 0);
-  EXPECT_GT(host.step.h2d, 3 * collective.step.h2d);
-  EXPECT_EQ(host.host_arena, collective.host_arena);
+  EXPECT_EQ(host.step.traffic.all_gather, 0);
+  EXPECT_GT(collective.step.traffic.all_gather, 0);
+  EXPECT_GT(host.step.traffic.h2d, 3 * collective.step.traffic.h2d);
+  EXPECT_EQ(host.host.arena, collective.host.arena);
   inputs.state.compute = DType::kF32;
   EXPECT_NE(why_not_on_host(inputs).find("joined"), std::string::npos);
 }
@@ -218,22 +219,22 @@ TEST(TierPlan, KeepsAsManyGraphsAsFit) {
   const ModelSpec model = fakes::make_small_model(6, false);
   PlanInputs inputs = made_up_inputs(model);
   inputs.keep_what_fits = true;
-  EXPECT_EQ(draft_tier_plan(inputs, made_up_machine()).kept_graphs, 7) << "nothing forbids it";
+  EXPECT_EQ(draft_tier_plan(inputs, made_up_machine()).step.kept_graphs, 7) << "nothing forbids it";
   inputs.keep_what_fits = false;
   int32_t before = -1;
   for (int32_t kept = 0; kept <= 7; ++kept) {
     inputs.kept_graphs = kept;
-    const Bytes needed = draft_tier_plan(inputs, made_up_machine()).device_total;
+    const Bytes needed = draft_tier_plan(inputs, made_up_machine()).device.total;
     PlanInputs capped = inputs;
     capped.keep_what_fits = true;
     capped.device_cap = needed;
     const TierPlan plan = draft_tier_plan(capped, made_up_machine());
     EXPECT_TRUE(plan.fits());
-    EXPECT_GE(plan.kept_graphs, kept);
-    EXPECT_GE(plan.kept_graphs, before);
-    before = plan.kept_graphs;
+    EXPECT_GE(plan.step.kept_graphs, kept);
+    EXPECT_GE(plan.step.kept_graphs, before);
+    before = plan.step.kept_graphs;
     capped.device_cap = needed - 1;
-    EXPECT_LT(draft_tier_plan(capped, made_up_machine()).kept_graphs, std::max(kept, 1));
+    EXPECT_LT(draft_tier_plan(capped, made_up_machine()).step.kept_graphs, std::max(kept, 1));
   }
 }
 
@@ -244,7 +245,7 @@ TEST(TierPlan, KeepsNoGradientForFrozenUnits) {
   }
   const TierPlan plan = draft_tier_plan(made_up_inputs(model), made_up_machine());
   EXPECT_EQ(bytes_of(plan, "gradient.0"), (16640 + 256) * 4);
-  EXPECT_EQ(plan.step.d2h, (16640 + 256) * 2);
+  EXPECT_EQ(plan.step.traffic.d2h, (16640 + 256) * 2);
 }
 
 TEST(TierPlan, HoldsSavedGraphsOfAllMicroBatchesWithoutRecompute) {
@@ -252,7 +253,7 @@ TEST(TierPlan, HoldsSavedGraphsOfAllMicroBatchesWithoutRecompute) {
   PlanInputs inputs = made_up_inputs(model);
   inputs.recompute = false;
   const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
-  EXPECT_EQ(plan.device_workspace, 100 * 6 * kKiB + 4 * 4 * 100 * 2 * kKiB);
+  EXPECT_EQ(plan.device.workspace, 100 * 6 * kKiB + 4 * 4 * 100 * 2 * kKiB);
 }
 
 TEST(TierPlan, CountsWhatAStepMoves) {
@@ -261,15 +262,15 @@ TEST(TierPlan, CountsWhatAStepMoves) {
   inputs.state.format = StateFormat::kSplit;
   const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
   const Bytes units = (16640 + 3 * 22784) * 2;
-  EXPECT_EQ(plan.step.h2d, 2 * units + 256 * 2 + 16640 * 2 + 3 * 4 * 100 * 8);
-  EXPECT_EQ(plan.step.d2h, (16640 + 3 * 22784 + 256) * 2);
-  EXPECT_EQ(plan.step.update_dram, (16640 + 3 * 22784 + 256) * 26);
-  EXPECT_DOUBLE_EQ(plan.step.flops_per_token, 8.0 * static_cast<double>(plan.parameters));
+  EXPECT_EQ(plan.step.traffic.h2d, 2 * units + 256 * 2 + 16640 * 2 + 3 * 4 * 100 * 8);
+  EXPECT_EQ(plan.step.traffic.d2h, (16640 + 3 * 22784 + 256) * 2);
+  EXPECT_EQ(plan.step.traffic.update_dram, (16640 + 3 * 22784 + 256) * 26);
+  EXPECT_DOUBLE_EQ(plan.step.traffic.flops_per_token, 8.0 * static_cast<double>(plan.parameters));
   // Norms have fp32 moments in every format: 256 elements in each of three blocks and the head.
   const int64_t matrices = 16640 + 3 * (22784 - 256);
   const auto update_dram = [&](StateFormat format) {
     inputs.state.format = format;
-    return draft_tier_plan(inputs, made_up_machine()).step.update_dram;
+    return draft_tier_plan(inputs, made_up_machine()).step.traffic.update_dram;
   };
   EXPECT_EQ(update_dram(StateFormat::kFp32), (matrices + 4 * 256) * 28);
   EXPECT_EQ(update_dram(StateFormat::kSplitBf16), matrices * 18 + 4 * 256 * 26);
@@ -282,8 +283,8 @@ TEST(TierPlan, SharesTheStepOverRanks) {
   PlanInputs inputs = made_up_inputs(model);
   inputs.topology = make_topology(ShardStrategy::kFullShard, 3, 1);
   const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
-  EXPECT_EQ(plan.micro_batches, 2) << "7 sequences over 3 ranks, 2 at a time";
-  EXPECT_LT(plan.host_arena, draft_tier_plan(made_up_inputs(model), made_up_machine()).host_arena);
+  EXPECT_EQ(plan.step.micro_batches, 2) << "7 sequences over 3 ranks, 2 at a time";
+  EXPECT_LT(plan.host.arena, draft_tier_plan(made_up_inputs(model), made_up_machine()).host.arena);
 }
 
 // What travels between ranks, by strategy; a unit is padded for its shard factor.
@@ -308,11 +309,11 @@ TEST(TierPlan, CountsWhatEachStrategySends) {
     const int64_t ends = test.strategy == ShardStrategy::kShardGradOp ? embedding : 2 * embedding;
     // One slot: backward gathers again everything but the head, which runs both ways at once.
     const Bytes gathered = test.gathers == 0 ? 0 : (ends + test.gathers * blocks + head) * 2;
-    EXPECT_EQ(plan.step.all_gather, gathered) << name_of(test.strategy);
-    EXPECT_EQ(plan.step.reduce_scatter, plan.topology.shard_ranks > 1 ? all * 4 : 0);
-    EXPECT_EQ(plan.step.all_reduce,
+    EXPECT_EQ(plan.step.traffic.all_gather, gathered) << name_of(test.strategy);
+    EXPECT_EQ(plan.step.traffic.reduce_scatter, plan.topology.shard_ranks > 1 ? all * 4 : 0);
+    EXPECT_EQ(plan.step.traffic.all_reduce,
               plan.topology.replicas() > 1 ? all * 4 / plan.topology.shard_ranks : 0);
-    EXPECT_EQ(plan.slots, test.strategy == ShardStrategy::kShardGradOp ? 4 : 1);
+    EXPECT_EQ(plan.device.slots, test.strategy == ShardStrategy::kShardGradOp ? 4 : 1);
   }
 }
 
@@ -383,18 +384,18 @@ TEST(PlanText, SaysWhatAThirdSlotWouldGive) {
   EXPECT_FALSE(says()) << "one rank gathers nothing";
   inputs.topology = make_topology(ShardStrategy::kFullShard, 2, 2);
   inputs.ranks_per_node = 2;
-  const Bytes before = draft_tier_plan(inputs, made_up_machine()).device_total;
+  const Bytes before = draft_tier_plan(inputs, made_up_machine()).device.total;
   EXPECT_TRUE(says());
   inputs.prefetch = 2;
   EXPECT_FALSE(says());
   const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
-  EXPECT_EQ(plan.device_total - before, bytes_of(plan, "slot.0") + bytes_of(plan, "gradient.0"));
+  EXPECT_EQ(plan.device.total - before, bytes_of(plan, "slot.0") + bytes_of(plan, "gradient.0"));
 }
 
 TEST(TierPlan, FitsExactlyAtTheCapAndNotAByteBelow) {
   const ModelSpec model = fakes::make_small_model(3, true);
   PlanInputs inputs = made_up_inputs(model);
-  const Bytes needed = draft_tier_plan(inputs, made_up_machine()).device_total;
+  const Bytes needed = draft_tier_plan(inputs, made_up_machine()).device.total;
   inputs.device_cap = needed;
   EXPECT_NO_THROW(make_tier_plan(inputs, made_up_machine()));
   EXPECT_EQ(explain_misfit(inputs, made_up_machine()), "");
@@ -416,8 +417,8 @@ TEST(TierPlan, PlansForAGpuWithItsOwnMemory) {
   Machine machine = made_up_machine();
   machine.gpus = {{.name = "Test GPU", .memory_bytes = 24 * kGiB}};
   const TierPlan plan = make_tier_plan(inputs, machine);
-  EXPECT_EQ(plan.device_cap, 23 * kGiB);  // one is left to the CUDA context
-  EXPECT_LT(plan.host_total, draft_tier_plan(made_up_inputs(model), machine).host_total);
+  EXPECT_EQ(plan.device.limit, 23 * kGiB);  // one is left to the CUDA context
+  EXPECT_LT(plan.host.total, draft_tier_plan(made_up_inputs(model), machine).host.total);
 }
 
 TEST(PlanText, SaysTheSameNumbersAsTableAndAsJson) {
@@ -427,12 +428,12 @@ TEST(PlanText, SaysTheSameNumbersAsTableAndAsJson) {
   const nlohmann::json json = nlohmann::json::parse(plan_to_json(plan, machine));
   const std::string text = format_plan(plan, machine);
   EXPECT_EQ(json["fits"], true);
-  EXPECT_EQ(json["device"]["owned_bytes"], plan.device_owned);
-  EXPECT_EQ(json["device"]["total_bytes"], plan.device_total);
-  EXPECT_EQ(json["host"]["arena_bytes"], plan.host_arena);
-  EXPECT_EQ(json["host"]["gradient_bytes"], plan.host_gradients);
-  EXPECT_EQ(json["host"]["gradient_ring"], plan.gradient_ring);
-  EXPECT_EQ(json["device"]["buffers"].size(), plan.device_buffers.size());
+  EXPECT_EQ(json["device"]["owned_bytes"], plan.device.owned);
+  EXPECT_EQ(json["device"]["total_bytes"], plan.device.total);
+  EXPECT_EQ(json["host"]["arena_bytes"], plan.host.arena);
+  EXPECT_EQ(json["host"]["gradient_bytes"], plan.host.gradients);
+  EXPECT_EQ(json["host"]["gradient_ring"], plan.host.gradient_ring);
+  EXPECT_EQ(json["device"]["buffers"].size(), plan.device.buffers.size());
   Bytes sum = 0;
   for (const char* tier : {"device", "host"}) {
     for (const auto& line : json[tier]["lines"]) {
@@ -442,7 +443,7 @@ TEST(PlanText, SaysTheSameNumbersAsTableAndAsJson) {
       sum += line["bytes"].get<Bytes>();
     }
   }
-  EXPECT_EQ(sum, plan.device_total + plan.host_total);
+  EXPECT_EQ(sum, plan.device.total + plan.host.total);
 }
 
 // Goal: wear is forecast from the drives' rating, with what is known and nothing else.
@@ -458,15 +459,16 @@ TEST(PlanText, ForecastsHowLongDrivesLast) {
     return nlohmann::json::parse(plan_to_json(plan, machine))["nvme"]["life"];
   };
   const TierPlan bare = plan_of();
-  const Bytes both = bare.nvme_drive_writes[0] + bare.nvme_drive_writes[1];
-  EXPECT_NEAR(static_cast<double>(both), 2.0 * static_cast<double>(bare.step.nvme_written), 2.0)
+  const Bytes both = bare.drives.step_writes[0] + bare.drives.step_writes[1];
+  EXPECT_NEAR(static_cast<double>(both), 2.0 * static_cast<double>(bare.step.traffic.nvme_written),
+              2.0)
       << "both ranks of the node write";
   EXPECT_TRUE(life_of(bare)[0]["run_written_bytes"].is_null());
   EXPECT_TRUE(life_of(bare)[0]["days_to_rating"].is_null());
   EXPECT_NE(format_plan(bare, machine).find("offload.nvme_tbw"), std::string::npos);
 
   inputs.steps = 500;
-  inputs.nvme.rated_writes = 1000 * bare.nvme_drive_writes[0];
+  inputs.nvme.rated_writes = 1000 * bare.drives.step_writes[0];
   inputs.nvme.seconds_per_step = 86.4;
   inputs.nvme.wear = {DriveWear{12'300'000'000'000, 7}, std::nullopt};
   const TierPlan known = plan_of();
@@ -500,9 +502,9 @@ TEST(PlanText, SaysWhatOneVersionCosts) {
   inputs.nvme.versions = 1;
   const TierPlan one = draft_tier_plan(inputs, machine);
   constexpr Bytes kTables = 2 * kBlockBytes;
-  EXPECT_EQ(2 * (one.nvme_files[0] - kManifestAreaBytes),
-            two.nvme_files[0] - kManifestAreaBytes - kTables);
-  EXPECT_EQ(one.step.nvme_written, two.step.nvme_written);
+  EXPECT_EQ(2 * (one.drives.files[0] - kManifestAreaBytes),
+            two.drives.files[0] - kManifestAreaBytes - kTables);
+  EXPECT_EQ(one.step.traffic.nvme_written, two.step.traffic.nvme_written);
   const std::string text = format_plan(one, machine);
   EXPECT_NE(text.find("one version of the state, half the space; no step is durable: a kill costs "
                       "up to 250 steps (checkpoint.every_steps)\n"),

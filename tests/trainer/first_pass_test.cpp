@@ -51,14 +51,14 @@ TEST_F(FirstPass, MayTakeWhatThePlanSays) {
 // Twice the plan's bytes at half of the positions: a full micro-batch takes twice the plan's, too.
 TEST_F(FirstPass, EndsTheRunWhereFullMicroBatchesWillNotFit) {
   const TierPlan tight = plan();
-  ASSERT_EQ(tight.device_cap, tight.device_total);
+  ASSERT_EQ(tight.device.limit, tight.device.total);
   try {
     check(tight, 2 * kPositions * 6 * kKiB);
     FAIL() << "the run goes on";
   } catch (const OutOfMemoryError& error) {
     EXPECT_EQ(error.exit_code(), ExitCode::kOutOfMemory);
     const std::string what = error.what();
-    const std::string full = format_bytes(tight.device_owned + 2 * tight.device_workspace);
+    const std::string full = format_bytes(tight.device.owned + 2 * tight.device.workspace);
     for (const std::string& part :
          {format_bytes(2 * kPositions * 6 * kKiB), std::string("for 50 positions"), full,
           std::string("nothing was updated"), std::string("offload.device_memory")}) {
@@ -71,7 +71,7 @@ TEST_F(FirstPass, EndsTheRunWhereFullMicroBatchesWillNotFit) {
 TEST_F(FirstPass, GoesOnWhereTheDeviceHasRoom) {
   const Bytes twice = 2 * kPositions * 6 * kKiB;
   const TierPlan tight = plan();
-  const Bytes needed = tight.device_owned + 2 * tight.device_workspace;
+  const Bytes needed = tight.device.owned + 2 * tight.device.workspace;
   EXPECT_NO_THROW(check(plan(needed), twice));
   EXPECT_THROW(check(plan(needed - kDeviceBufferAlignment), twice), OutOfMemoryError);
 }

@@ -68,7 +68,7 @@ void write_beginning(const RunDirectory& directory, const RunSetup& setup, const
 void show_beginning(const RunSetup& setup, const TierPlan& plan) {
   log_info(format_plan(plan, setup.machine));
   for (const std::string& note : run_notes(setup, plan)) log_warning(note);
-  if (plan.nvme.state && plan.nvme.versions == 1) {
+  if (plan.drives.tier.state && plan.drives.tier.versions == 1) {
     log_warning("offload.nvme_versions = 1: " + durability_text(plan));
   }
 }
@@ -162,7 +162,7 @@ int run_plan(const RunArguments& run, const AssumedRanks& assumed, const PlanOpt
   settle_units(setup);
   TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
   if (!options.schedule) compare_units(plan, setup.inputs, setup.machine);
-  const StepSchedule& schedule = plan.schedules.train;
+  const StepSchedule& schedule = plan.step.schedules.train;
   if (!options.svg.empty()) {
     // What an operation will take is not known yet: all are drawn alike.
     const std::vector<double> alike(schedule.ops.size(), 1.0);

@@ -31,7 +31,7 @@ void make_drive_directory(const std::string& directory) {
 void probe_unknown_drives(const NvmeTier& tier, const TierPlan& draft) {
   for (size_t i = 0; i < tier.directories.size(); ++i) {
     const std::string& directory = tier.directories[i];
-    if (draft.nvme_files[i] < kWorthTuningBytes || read_drive_tuning(directory)) continue;
+    if (draft.drives.files[i] < kWorthTuningBytes || read_drive_tuning(directory)) continue;
     const DriveTuning tuning = tune_drive(directory, IoEngine::kAuto);
     log_info(directory + ": chunks of " + format_bytes(tuning.settings.chunk_bytes) + ", " +
              std::to_string(tuning.settings.depth) + " in flight, by a short probe");

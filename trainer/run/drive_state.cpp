@@ -38,7 +38,7 @@ std::string described(const Manifest& manifest) {
 // For a damaged state_key: which runs the drives name.
 std::string runs_on_drives(const TierPlan& plan, Rank rank) {
   std::string text;
-  for (const std::string& directory : plan.nvme.directories) {
+  for (const std::string& directory : plan.drives.tier.directories) {
     const StateFileContent content = read_state_file(directory, rank.value);
     if (content.manifest) {
       text +=
@@ -83,7 +83,8 @@ struct Found {
 class StateFileLook {
  public:
   StateFileLook(const RunSetup& setup, const TierPlan& plan, const RunKey& key)
-      : options_(nvme_options(plan.nvme, plan.state, plan.topology, setup.ranks->rank(), key)),
+      : options_(
+            nvme_options(plan.drives.tier, plan.state, plan.topology, setup.ranks->rank(), key)),
         map_(NvmeStore::make_map(make_layouts(setup.source->spec(), plan.topology.shard_ranks),
                                  options_)) {}
 
@@ -169,7 +170,7 @@ int64_t newest_valid(const RunSetup& setup, const std::string& run_directory) {
 }
 
 void remove_files(const TierPlan& plan, Rank rank) {
-  for (const std::string& directory : plan.nvme.directories) {
+  for (const std::string& directory : plan.drives.tier.directories) {
     std::error_code ignored;
     std::filesystem::remove(state_file_path(directory, rank.value), ignored);
   }
@@ -199,12 +200,12 @@ RunKey settle_drive_state(const RunSetup& setup, const TierPlan& plan,
   const bool wants_state = setup.config.checkpoint.resume == "auto";
   const Acknowledged acknowledged = agree_on_acknowledged(run_directory, world);
   const RunKey key = agree_on_key(setup, plan, run_directory);
-  const Found found = StateFileLook(setup, plan, key).all(plan.nvme.directories);
+  const Found found = StateFileLook(setup, plan, key).all(plan.drives.tier.directories);
   refuse_others(setup, acknowledged, found);
   CommAgreement agreement(setup.ranks->groups().all);
   const Outcome all = agreement.reduce(
       {found.cut ? 1 : 0, found.usable ? 1 : 0, found.step, newest_listed(run_directory)});
-  const std::string where = found.any ? found.where : plan.nvme.directories.front();
+  const std::string where = found.any ? found.where : plan.drives.tier.directories.front();
   const int64_t step = all.greatest[2];
   const bool usable = wants_state && all.least[1] == 1 && all.greatest[0] == 0;
   // A newer checkpoint: since then the run went on without these drives.

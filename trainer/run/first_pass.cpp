@@ -10,7 +10,7 @@ namespace longshore {
 
 void check_first_pass(const PlanInputs& inputs, const TierPlan& plan,
                       const DeviceMemory::Usage& usage, std::span<const HostBatch> batches) {
-  if (plan.workspace_source == CostSource::kMeasured || batches.empty()) return;
+  if (plan.device.workspace_source == CostSource::kMeasured || batches.empty()) return;
   int64_t positions = 1, longest = 1;
   for (const HostBatch& batch : batches) {
     positions = std::max(positions, std::ssize(batch.tokens));
@@ -19,24 +19,24 @@ void check_first_pass(const PlanInputs& inputs, const TierPlan& plan,
     }
   }
   const Workspace expected =
-      workspace_of(*inputs.model, inputs.costs(positions, longest), plan.kept_graphs);
+      workspace_of(*inputs.model, inputs.costs(positions, longest), plan.step.kept_graphs);
   const auto allowed = static_cast<double>(expected.worst + expected.saved * std::ssize(batches));
   const auto taken = static_cast<double>(usage.workspace_peak);
   if (taken <= allowed) return;
   const auto full = static_cast<Bytes>(
-      std::ceil(static_cast<double>(plan.device_workspace) * (taken / std::max(1.0, allowed))));
+      std::ceil(static_cast<double>(plan.device.workspace) * (taken / std::max(1.0, allowed))));
   const std::string what = "the first pass took " + format_bytes(usage.workspace_peak) +
                            " of temporaries for " + std::to_string(positions) +
                            " positions, the plan says " +
                            format_bytes(static_cast<Bytes>(allowed)) + " (" +
-                           std::string(name_of(plan.workspace_source)) + ")";
-  if (plan.device_owned + full <= plan.device_cap) {
+                           std::string(name_of(plan.device.workspace_source)) + ")";
+  if (plan.device.owned + full <= plan.device.limit) {
     log_warning(what + "; there is room for it");
     return;
   }
-  throw OutOfMemoryError(what + ": full micro-batches of " + std::to_string(plan.positions) +
-                         " positions will take " + format_bytes(plan.device_owned + full) +
-                         " of the device's " + format_bytes(plan.device_cap) +
+  throw OutOfMemoryError(what + ": full micro-batches of " + std::to_string(plan.step.positions) +
+                         " positions will take " + format_bytes(plan.device.owned + full) +
+                         " of the device's " + format_bytes(plan.device.limit) +
                          "; nothing was updated; raise offload.device_memory or lower "
                          "train.micro_batch or data.max_tokens");
 }

@@ -5,7 +5,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "config/toml_document.h"
-#include "offload/plan/plan_inputs.h"
+#include "offload/plan/plan_from_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/run/resume_point.h"
 #include "trainer/run/units_choice.h"

@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "base/log.h"
-#include "offload/plan/plan_inputs.h"
+#include "offload/plan/plan_from_config.h"
 
 namespace longshore {
 

@@ -9,7 +9,7 @@
 #include "nvme/probe/drive_room.h"
 #include "nvme/probe/drive_wear.h"
 #include "offload/optimizer/adamw_rule.h"
-#include "offload/plan/plan_inputs.h"
+#include "offload/plan/plan_from_config.h"
 #include "trainer/run/data_files.h"
 #include "trainer/run/device_choice.h"
 #include "trainer/run/drive_geometry.h"
@@ -127,7 +127,7 @@ std::unique_ptr<ModelSource> open_source(const RunConfig& config) {
 
 std::vector<std::string> run_notes(const RunSetup& setup, const TierPlan& plan) {
   std::vector<std::string> notes;
-  const bool cpu = plan.device == DeviceKind::kCpu;
+  const bool cpu = plan.device.kind == DeviceKind::kCpu;
   if (cpu && setup.config.precision.compute == DType::kBF16 && !cpu_has_bf16()) {
     notes.push_back(
         "precision.compute = \"bf16\": this CPU has no bf16 instructions, fp32 is several times "
@@ -149,13 +149,13 @@ std::vector<std::string> run_notes(const RunSetup& setup, const TierPlan& plan) 
         "made of plain operations, and slower than others', most where documents are long");
   }
   const Bytes free = setup.machine.host_available() / setup.inputs.ranks_per_node;
-  if (!plan.host_limit_auto && plan.host_total > free) {
-    notes.push_back("offload.host_memory: the plan needs " + format_bytes(plan.host_total) +
+  if (!plan.host.limit_auto && plan.host.total > free) {
+    notes.push_back("offload.host_memory: the plan needs " + format_bytes(plan.host.total) +
                     " of host memory, " + format_bytes(free) + " are free now");
   }
-  for (size_t i = 0; i < plan.nvme.rooms.size(); ++i) {
-    if (!plan.nvme.rooms[i] || !plan.nvme.rooms[i]->in_memory) continue;
-    notes.push_back("offload.nvme: " + plan.nvme.directories[i] +
+  for (size_t i = 0; i < plan.drives.tier.rooms.size(); ++i) {
+    if (!plan.drives.tier.rooms[i] || !plan.drives.tier.rooms[i]->in_memory) continue;
+    notes.push_back("offload.nvme: " + plan.drives.tier.directories[i] +
                     " is in memory (tmpfs): nothing on it survives the machine, and its bytes are "
                     "taken from the host's");
   }

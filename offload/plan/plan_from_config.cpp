@@ -1,4 +1,4 @@
-#include "offload/plan/plan_inputs.h"
+#include "offload/plan/plan_from_config.h"
 
 #include "base/errors.h"
 

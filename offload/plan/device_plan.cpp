@@ -1,0 +1,191 @@
+#include "offload/plan/device_plan.h"
+
+#include <algorithm>
+
+#include "offload/staging/grad_drain.h"
+#include "offload/staging/grad_reducer.h"
+
+namespace longshore {
+namespace {
+
+// On a GPU, and not measured there yet: LibTorch's allocator rounds blocks and cannot join all of
+// them, its kernels take scratch (cuBLAS 32 MiB for each thread that computes), and the driver
+// keeps a context with the code of all kernels.
+constexpr Bytes kGpuScratchBytes = 256 * kMiB;
+constexpr Bytes kGpuRoundingShare = 4;  // a quarter of the temporaries
+constexpr Bytes kGpuContextBytes = kGiB;
+
+bool lends(const ModelSpec& model, UnitId id) {
+  for (const UnitSpec& unit : model.units) {
+    for (ParamRef ref : unit.borrowed) {
+      if (ref.unit == id) return true;
+    }
+  }
+  return false;
+}
+
+class Draft {
+ public:
+  explicit Draft(const PlanSizes& sizes)
+      : sizes_(sizes), inputs_(sizes.inputs()), model_(sizes.model()) {
+    plan_.kind = inputs_.device;
+    plan_.gradient_buffers = sizes.gradient_buffers();
+    plan_.input_slots = sizes.input_slots();
+  }
+
+  DevicePlan make(const Machine& machine) {
+    add_slots();
+    add_gradients();
+    add_batches();
+    add_carries();
+    add_workspace();
+    plan_.total = plan_.owned + plan_.workspace;
+    add_limit(machine);
+    return std::move(plan_);
+  }
+
+ private:
+  void add_buffer(const std::string& name, Bytes bytes) {
+    if (bytes == 0) return;
+    plan_.buffers.push_back({name, buffer_bytes(bytes)});
+    plan_.owned += buffer_bytes(bytes);
+  }
+
+  // Sums the buffers added since `first` into one line.
+  void add_line(const std::string& name, const std::string& detail, size_t first) {
+    Bytes sum = 0;
+    for (size_t i = first; i < plan_.buffers.size(); ++i) sum += plan_.buffers[i].bytes;
+    if (sum > 0) plan_.lines.push_back({name, detail, sum, true});
+  }
+
+  void add_slots() {
+    const std::vector<Bytes> slots = sizes_.slots().slot_bytes;
+    plan_.slots = static_cast<int32_t>(slots.size());
+    for (size_t i = 0; i < slots.size(); ++i) add_buffer("slot." + std::to_string(i), slots[i]);
+    const std::string detail =
+        inputs_.topology.keeps_gathered()
+            ? "every unit, from forward to backward"
+            : std::to_string(slots.size()) + " x " + format_bytes(buffer_bytes(slots.front()));
+    add_line("slots", detail, 0);
+  }
+
+  void add_gradients() {
+    const size_t first = plan_.buffers.size();
+    Bytes largest = 0;
+    for (size_t i = 0; i < model_.units.size(); ++i) {
+      if (lends(model_, model_.units[i].id)) continue;
+      largest = std::max(largest, sizes_.gradient_bytes(i));
+    }
+    for (int32_t i = 0; i < plan_.gradient_buffers; ++i) {
+      add_buffer("gradient." + std::to_string(i), largest);
+    }
+    add_line("gradients",
+             std::to_string(plan_.gradient_buffers) + " x " + format_bytes(buffer_bytes(largest)) +
+                 ", fp32, the largest unit",
+             first);
+    const size_t waiting = plan_.buffers.size();
+    for (size_t i = 0; i < model_.units.size(); ++i) {
+      if (!lends(model_, model_.units[i].id)) continue;
+      add_buffer("waiting_gradient." + model_.units[i].name, sizes_.gradient_bytes(i));
+    }
+    add_line("waiting gradients", "fp32, of units that lend parameters", waiting);
+    const std::vector<FlatLayout>& layouts = sizes_.layouts();
+    const size_t scratch = plan_.buffers.size();
+    add_buffer("reduce_scratch",
+               GradReducer::planned_scratch_bytes(layouts, inputs_.topology, inputs_.reduce));
+    add_line("reduce scratch", "for sums over ranks", scratch);
+    const size_t staging = plan_.buffers.size();
+    add_buffer("drain_staging", GradDrain::planned_staging_bytes(layouts, inputs_.state.drain));
+    add_line("drain staging", "gradients cast for the copy", staging);
+  }
+
+  void add_batches() {
+    const size_t first = plan_.buffers.size();
+    add_buffer("batch", sizes_.batch_bytes());
+    add_line("batch",
+             std::to_string(sizes_.micro_batches()) + " micro-batches of " +
+                 std::to_string(sizes_.positions()) + " positions",
+             first);
+  }
+
+  void add_carries() {
+    const size_t first = plan_.buffers.size();
+    const int64_t micro_batches = sizes_.micro_batches();
+    Bytes largest = 0, largest_gradient = 0;
+    for (size_t i = 1; i < model_.units.size(); ++i) {
+      const UnitSpec& before = model_.units[i - 1];
+      const Bytes carry = sizes_.carry_bytes(before);
+      largest = std::max(largest, carry);
+      largest_gradient =
+          std::max(largest_gradient, sizes_.carry_bytes(before, CarryUse::kGradient));
+      if (plan_.input_slots > 0) continue;
+      add_buffer("input." + model_.units[i].name, plan_product({micro_batches, carry}));
+    }
+    for (int32_t i = 0; i < plan_.input_slots; ++i) {
+      add_buffer("input_slot." + std::to_string(i), plan_product({micro_batches, largest}));
+    }
+    const bool offloaded = plan_.input_slots > 0;
+    const size_t places =
+        offloaded ? static_cast<size_t>(plan_.input_slots) : model_.units.size() - 1;
+    const std::string batches = std::to_string(micro_batches) + " micro-batches";
+    add_line("kept inputs",
+             std::to_string(places) + (offloaded ? " slots x " : " units x ") + batches, first);
+    const size_t gradient = plan_.buffers.size();
+    add_buffer("output_gradient", plan_product({micro_batches, largest_gradient}));
+    add_line("output gradients", batches, gradient);
+  }
+
+  void add_workspace() {
+    const Workspace workspace = workspace_of(
+        model_, inputs_.costs(sizes_.positions(), inputs_.max_tokens), sizes_.kept_graphs());
+    const Bytes worst = buffer_bytes(workspace.worst);
+    const Bytes saved = buffer_bytes(plan_product({sizes_.micro_batches(), workspace.saved}));
+    plan_.workspace_unit = workspace.unit;
+    plan_.workspace_source = workspace.source;
+    plan_.workspace = worst + saved;
+    if (plan_.kind == DeviceKind::kCuda) {
+      const Bytes allowance = buffer_bytes(kGpuScratchBytes + plan_.workspace / kGpuRoundingShare);
+      plan_.workspace += allowance;
+      plan_.lines.push_back(
+          {"allocator", "allowance: the GPU's scratch and rounding", allowance, false});
+    }
+    const std::string source(name_of(plan_.workspace_source));
+    plan_.lines.push_back({"workspace", source + ", " + plan_.workspace_unit, worst, false});
+    if (saved > 0) {
+      plan_.lines.push_back(
+          {"saved graphs",
+           source + ", of " + std::to_string(sizes_.kept_graphs()) + " units (fsdp.recompute)",
+           saved, false});
+    }
+  }
+
+  void add_limit(const Machine& machine) {
+    plan_.limit_auto = !inputs_.device_cap.has_value();
+    Bytes automatic = plan_.total;
+    // Without a GPU the plan is for one elsewhere: what is needed is what it must have.
+    if (plan_.kind == DeviceKind::kCuda && !machine.gpus.empty()) {
+      automatic = std::max<Bytes>(machine.gpus.front().memory_bytes - kGpuContextBytes, 0);
+    }
+    plan_.limit = inputs_.device_cap.value_or(automatic);
+  }
+
+  const PlanSizes& sizes_;
+  const PlanInputs& inputs_;
+  const ModelSpec& model_;
+  DevicePlan plan_;
+};
+
+}  // namespace
+
+const PlannedBuffer* DevicePlan::buffer(const std::string& name) const {
+  for (const PlannedBuffer& buffer : buffers) {
+    if (buffer.name == name) return &buffer;
+  }
+  return nullptr;
+}
+
+DevicePlan plan_device(const PlanSizes& sizes, const Machine& machine) {
+  return Draft(sizes).make(machine);
+}
+
+}  // namespace longshore

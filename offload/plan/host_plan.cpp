@@ -1,0 +1,87 @@
+#include "offload/plan/host_plan.h"
+
+#include "offload/plan/drive_plan.h"
+#include "pinned/pinned_store.h"
+
+namespace longshore {
+namespace {
+
+// The process itself: code of LibTorch, MKL's scratch, threads, file buffers. A small run was
+// measured at 210 MiB; scratch and buffers grow with the model.
+constexpr Bytes kProcessBytes = 512 * kMiB;
+
+void add_line(HostPlan& plan, const char* name, const std::string& detail, Bytes bytes,
+              bool exact) {
+  if (bytes == 0) return;
+  plan.lines.push_back({name, detail, bytes, exact});
+  plan.total += bytes;
+}
+
+void add_state(HostPlan& plan, const PlanSizes& sizes) {
+  const PlanInputs& inputs = sizes.inputs();
+  if (inputs.nvme.state) {
+    const NvmeStoreOptions options =
+        nvme_options(inputs.nvme, inputs.state, inputs.topology, Rank(0), {});
+    plan.arena = NvmeStore::planned_bytes(sizes.layouts(), options);
+    add_line(plan, "I/O window",
+             inputs.nvme.parameters ? "state on its way to and from the drives"
+                                    : "state on its way, and the parameters",
+             plan.arena, true);
+    return;
+  }
+  const Bytes join = PinnedStore::planned_join_bytes(sizes.layouts(), inputs.state);
+  plan.arena = PinnedStore::planned_bytes(sizes.layouts(), inputs.state);
+  add_line(plan, "shards and optimizer state",
+           "state_format " + std::string(name_of(inputs.state.format)) +
+               (is_exact(inputs.state.format) ? "" : ", approximate moments"),
+           plan.arena - join, true);
+  add_line(plan, "join region", "split masters made whole for fp32 compute", join, true);
+}
+
+void add_gradients(HostPlan& plan, const PlanSizes& sizes) {
+  const int32_t ring = sizes.gradient_ring();
+  plan.gradient_ring = ring;
+  plan.gradients = sizes.home_gradient_bytes();
+  const std::string dtype = sizes.inputs().state.drain == DType::kF32 ? "fp32" : "bf16";
+  std::string detail = dtype + ", every unit";
+  if (ring > 0) {
+    detail = "ring of " + std::to_string(ring) + " x " + format_bytes(plan.gradients / ring) +
+             ", " + dtype + ", the largest unit";
+  }
+  add_line(plan, "gradients", detail, plan.gradients, true);
+}
+
+void add_kept_inputs(HostPlan& plan, const PlanSizes& sizes, const StepPlan& step) {
+  const NvmeTier& tier = sizes.inputs().nvme;
+  plan.inputs = step.offloaded_inputs_total();
+  if (plan.inputs == 0) return;
+  if (!tier.inputs) {
+    add_line(plan, "kept inputs", "offload.activations = host", plan.inputs, true);
+    return;
+  }
+  plan.inputs = NvmeInputs::planned_bytes(
+      nvme_input_options(tier, step.schedules.train, step.micro_batches, Rank(0)));
+  add_line(plan, "kept inputs", "on their way to the drives and back", plan.inputs, true);
+}
+
+}  // namespace
+
+HostPlan plan_host(const PlanSizes& sizes, const DevicePlan& device, const StepPlan& step,
+                   const Machine& machine) {
+  const PlanInputs& inputs = sizes.inputs();
+  HostPlan plan;
+  add_state(plan, sizes);
+  add_gradients(plan, sizes);
+  add_kept_inputs(plan, sizes, step);
+  if (device.kind == DeviceKind::kCpu) {
+    add_line(plan, "cpu device", "all of the device's bytes", device.total, false);
+  }
+  add_line(plan, "data", "estimate", inputs.data_bytes, false);
+  add_line(plan, "process", "estimate: libraries, scratch, threads", kProcessBytes, false);
+  plan.limit_auto = !inputs.host_cap.has_value();
+  plan.limit = inputs.host_cap.value_or(machine.host_available() / inputs.ranks_per_node);
+  plan.machine = machine.host_installed() / inputs.ranks_per_node;
+  return plan;
+}
+
+}  // namespace longshore

@@ -1,0 +1,135 @@
+#include "offload/plan/plan_sizes.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "device/device_memory.h"
+#include "offload/optimizer/update_traffic.h"
+#include "offload/staging/gradient_home.h"
+
+namespace longshore {
+namespace {
+
+constexpr Bytes kTokenBytes = 8;  // LibTorch's indices are int64
+constexpr Bytes kBatchRows = 3;   // tokens, positions, targets
+
+// With updates in backward one gradient at home is updated with while the next one is drained. Over
+// equal units more places were no faster in any simulation.
+constexpr int32_t kGradientRing = 2;
+
+}  // namespace
+
+Bytes plan_product(std::initializer_list<int64_t> factors) {
+  int64_t result = 1;
+  for (int64_t factor : factors) {
+    const auto next = checked_multiply(result, factor);
+    if (!next)
+      throw DoesNotFitError(
+          "the plan's sizes are too large to count; lower "
+          "data.max_tokens or train.micro_batch");
+    result = *next;
+  }
+  return result;
+}
+
+Bytes buffer_bytes(Bytes bytes) {
+  return align_up(bytes, kDeviceBufferAlignment);
+}
+
+PlanSizes::PlanSizes(const PlanInputs& inputs)
+    : inputs_(inputs),
+      model_(*inputs.model),
+      layouts_(make_layouts(model_, inputs.topology.shard_ranks)),
+      positions_(plan_product({inputs.micro_batch, inputs.max_tokens})) {
+  const int64_t at_once = plan_product({inputs.micro_batch, inputs.topology.ranks});
+  micro_batches_ = (inputs.sequences_per_step + at_once - 1) / at_once;
+}
+
+int32_t PlanSizes::kept_graphs() const {
+  const auto before_loss = static_cast<int32_t>(model_.units.size()) - 1;
+  return inputs_.recompute ? std::min(inputs_.kept_graphs, before_loss) : before_loss;
+}
+
+bool PlanSizes::gathers() const {
+  return inputs_.topology.shard_ranks > 1 && inputs_.gather == GatherMode::kCollective;
+}
+
+bool PlanSizes::reduces() const {
+  return inputs_.topology.shard_ranks > 1 || inputs_.topology.replicas() > 1;
+}
+
+// A unit's gradient is computed, summed over ranks and drained at the same time as its
+// neighbours'; without prefetch nothing overlaps.
+int32_t PlanSizes::gradient_buffers() const {
+  const int64_t stages = reduces() ? 3 : 2;
+  return static_cast<int32_t>(std::min(inputs_.prefetch + 1, stages));
+}
+
+int32_t PlanSizes::input_slots() const {
+  if (!inputs_.offload_inputs) return 0;
+  return inputs_.prefetch > 1 ? 3 : 2;
+}
+
+// Of few or unequal units a ring may take more than a place for each.
+int32_t PlanSizes::gradient_ring() const {
+  const bool ring =
+      inputs_.overlap == UpdateOverlap::kBackward && home_bytes(kGradientRing) < home_bytes(0);
+  return ring ? kGradientRing : 0;
+}
+
+Bytes PlanSizes::gathered_bytes(size_t unit) const {
+  return plan_product({layouts_[unit].flat_elements(), width_of(inputs_.state.compute)});
+}
+
+Bytes PlanSizes::fetched_bytes(size_t unit) const {
+  return gathered_bytes(unit) / (gathers() ? inputs_.topology.shard_ranks : 1);
+}
+
+Bytes PlanSizes::gradient_bytes(size_t unit) const {
+  return plan_product({layouts_[unit].trainable_elements(), width_of(DType::kF32)});
+}
+
+Bytes PlanSizes::update_bytes(size_t unit) const {
+  Bytes sum = 0;
+  for (Segment segment : {Segment::kQuantisedMoments, Segment::kFullMoments}) {
+    sum += update_traffic(inputs_.state, segment, layouts_[unit].shard_elements(segment)).total();
+  }
+  return sum;
+}
+
+Bytes PlanSizes::home_gradient_bytes() const {
+  return home_bytes(gradient_ring());
+}
+
+Bytes PlanSizes::home_bytes(int32_t ring) const {
+  return GradientHome::planned_bytes(layouts_, {.dtype = inputs_.state.drain, .ring = ring});
+}
+
+Bytes PlanSizes::batch_bytes() const {
+  return plan_product({kBatchRows, micro_batches_, positions_, kTokenBytes});
+}
+
+Bytes PlanSizes::carry_bytes(const UnitSpec& unit, CarryUse use) const {
+  return buffer_bytes(
+      plan_product({positions_, unit.carry_bytes_per_position(inputs_.state.compute, use)}));
+}
+
+PassInputs PlanSizes::slots() const {
+  PassInputs slots;
+  slots.prefetch = inputs_.prefetch;
+  size_t count = static_cast<size_t>(inputs_.prefetch) + 1;
+  Bytes largest = 0;
+  for (size_t i = 0; i < model_.units.size(); ++i) {
+    count = std::max(count, units_leased_for(model_.units[i]).size());
+    slots.unit_bytes.push_back(gathered_bytes(i));
+    largest = std::max(largest, gathered_bytes(i));
+  }
+  if (inputs_.topology.keeps_gathered()) {
+    slots.slot_bytes = slots.unit_bytes;
+  } else {
+    slots.slot_bytes.assign(count, largest);
+  }
+  return slots;
+}
+
+}  // namespace longshore

@@ -1,0 +1,58 @@
+// PlanSizes: what the plans of all tiers are counted from: bytes of a unit, and how often a step
+// needs it. Pure functions of the plan's inputs, which must outlive this.
+#pragma once
+
+#include <initializer_list>
+#include <vector>
+
+#include "offload/plan/plan_inputs.h"
+#include "offload/schedule/pass_plan.h"
+#include "shard/flat_layout.h"
+
+namespace longshore {
+
+// Throws DoesNotFitError where the product is beyond counting.
+Bytes plan_product(std::initializer_list<int64_t> factors);
+// As a buffer of the device takes them.
+Bytes buffer_bytes(Bytes bytes);
+
+class PlanSizes {
+ public:
+  explicit PlanSizes(const PlanInputs& inputs);
+
+  const PlanInputs& inputs() const { return inputs_; }
+  const ModelSpec& model() const { return model_; }
+  const std::vector<FlatLayout>& layouts() const { return layouts_; }
+
+  int64_t positions() const { return positions_; }          // of a micro-batch, at most
+  int64_t micro_batches() const { return micro_batches_; }  // of a step, on one rank at most
+  int32_t kept_graphs() const;
+
+  bool gathers() const;
+  bool reduces() const;
+  int32_t gradient_buffers() const;
+  int32_t input_slots() const;    // > 0: kept inputs are offloaded through so many
+  int32_t gradient_ring() const;  // > 0: gradients at home take turns in so many places
+
+  Bytes gathered_bytes(size_t unit) const;
+  Bytes fetched_bytes(size_t unit) const;   // the part of it that a fetch brings
+  Bytes gradient_bytes(size_t unit) const;  // on the device
+  Bytes update_bytes(size_t unit) const;    // read and written by the update of the rank's shard
+  Bytes home_gradient_bytes() const;        // of all units
+  Bytes batch_bytes() const;
+  // The carry out of a unit for one micro-batch, or its gradient.
+  Bytes carry_bytes(const UnitSpec& unit, CarryUse use = CarryUse::kValue) const;
+  // The slots that units are gathered in.
+  PassInputs slots() const;
+
+ private:
+  Bytes home_bytes(int32_t ring) const;
+
+  const PlanInputs& inputs_;
+  const ModelSpec& model_;
+  std::vector<FlatLayout> layouts_;
+  int64_t positions_ = 0;
+  int64_t micro_batches_ = 0;
+};
+
+}  // namespace longshore

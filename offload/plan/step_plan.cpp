@@ -1,0 +1,135 @@
+#include "offload/plan/step_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "offload/plan/drive_plan.h"
+#include "offload/schedule/schedule_validator.h"
+
+namespace longshore {
+namespace {
+
+void add_drive_operations(ScheduleInputs& schedule, const PlanSizes& sizes) {
+  const PlanInputs& inputs = sizes.inputs();
+  const NvmeStoreOptions options =
+      nvme_options(inputs.nvme, inputs.state, inputs.topology, Rank(0), {});
+  schedule.state_slots = options.state_slots;
+  if (options.parameters_on_drives) schedule.parameter_slots = options.parameter_slots;
+  for (const FlatLayout& layout : sizes.layouts()) {
+    const NvmeStore::UnitTraffic traffic = NvmeStore::traffic_of(layout, options);
+    schedule.state_read_bytes.push_back(traffic.state_read);
+    schedule.state_written_bytes.push_back(traffic.state_written);
+    schedule.parameter_read_bytes.push_back(traffic.parameters_read);
+  }
+}
+
+ScheduleInputs schedule_inputs(const PlanSizes& sizes) {
+  const PlanInputs& inputs = sizes.inputs();
+  const ModelSpec& model = sizes.model();
+  ScheduleInputs schedule;
+  schedule.model = &model;
+  schedule.gathers = sizes.gathers();
+  schedule.reduces = sizes.reduces();
+  schedule.gradient_buffers = sizes.gradient_buffers();
+  schedule.input_slots = sizes.input_slots();
+  if (inputs.nvme.inputs && schedule.input_slots > 0) schedule.input_staging = kInputStagingSlots;
+  schedule.overlap = inputs.overlap;
+  schedule.gradient_ring = sizes.gradient_ring();
+  const int64_t micro_batches = sizes.micro_batches();
+  for (size_t i = 0; i < model.units.size(); ++i) {
+    const int64_t trainable = sizes.layouts()[i].trainable_elements();
+    const int64_t drained = trainable / inputs.topology.shard_ranks;
+    schedule.gather_bytes.push_back(sizes.gathered_bytes(i));
+    schedule.fetch_bytes.push_back(sizes.fetched_bytes(i));
+    schedule.reduce_bytes.push_back(plan_product({trainable, width_of(inputs.reduce)}));
+    schedule.drain_bytes.push_back(plan_product({drained, width_of(inputs.state.drain)}));
+    schedule.input_bytes.push_back(
+        i == 0 ? 0 : plan_product({micro_batches, sizes.carry_bytes(model.units[i - 1])}));
+    schedule.staged_input_bytes.push_back(
+        NvmeInputs::staged_bytes(schedule.input_bytes.back(), micro_batches));
+    schedule.update_bytes.push_back(sizes.update_bytes(i));
+  }
+  if (inputs.nvme.state) add_drive_operations(schedule, sizes);
+  return schedule;
+}
+
+StepSchedule proved_schedule(const ScheduleInputs& inputs) {
+  StepSchedule schedule = build_schedule(inputs);
+  check_step_schedule(schedule, inputs);
+  return schedule;
+}
+
+PassSchedules make_schedules(const PlanSizes& sizes) {
+  const ModelSpec& model = sizes.model();
+  const PassInputs slots = sizes.slots();
+  ScheduleInputs inputs = schedule_inputs(sizes);
+  PassSchedules schedules;
+  inputs.visits = plan_pass(model, Pass::kTrain, slots);
+  schedules.train = proved_schedule(inputs);
+  if (inputs.overlap == UpdateOverlap::kForward) {
+    inputs.overlap = UpdateOverlap::kNone;
+    schedules.first = proved_schedule(inputs);
+  }
+  inputs.pass = Pass::kForward;
+  inputs.visits = plan_pass(model, Pass::kForward, slots);
+  schedules.forward = proved_schedule(inputs);
+  inputs.pass = Pass::kUpdates;
+  inputs.visits = {};
+  inputs.gradient_ring = 0;
+  schedules.flush = proved_schedule(inputs);
+  inputs.pass = Pass::kWalk;
+  schedules.walk = proved_schedule(inputs);
+  return schedules;
+}
+
+StepTraffic traffic_of(const StepPlan& plan, const PlanSizes& sizes) {
+  const ShardTopology& topology = sizes.inputs().topology;
+  StepTraffic traffic;
+  traffic.h2d = plan.moved(OpKind::kFetch) + plan.moved(OpKind::kLoadInput) + sizes.batch_bytes();
+  traffic.d2h = plan.moved(OpKind::kDrain) + plan.moved(OpKind::kSaveInput);
+  traffic.all_gather = plan.moved(OpKind::kGather);
+  const Bytes reduced = plan.moved(OpKind::kReduce);
+  if (topology.shard_ranks > 1) traffic.reduce_scatter = reduced;
+  if (topology.replicas() > 1) traffic.all_reduce = reduced / topology.shard_ranks;
+  traffic.nvme_read = plan.moved(OpKind::kReadState) + plan.moved(OpKind::kReadParameters) +
+                      plan.moved(OpKind::kReadInput);
+  traffic.nvme_written = plan.moved(OpKind::kWriteState) + plan.moved(OpKind::kWriteInput);
+  const size_t units = sizes.model().units.size();
+  for (size_t i = 0; i < units; ++i) traffic.update_dram += sizes.update_bytes(i);
+  const double before_loss = std::max<double>(static_cast<double>(units) - 1, 1);
+  traffic.flops_per_token = (8.0 - 2.0 * plan.kept_graphs / before_loss) *
+                            static_cast<double>(sizes.model().parameter_elements());
+  return traffic;
+}
+
+}  // namespace
+
+Bytes StepPlan::offloaded_inputs_total() const {
+  return std::accumulate(offloaded_inputs.begin(), offloaded_inputs.end(), Bytes{0});
+}
+
+Bytes StepPlan::moved(OpKind kind) const {
+  Bytes sum = 0;
+  for (const Op& op : schedules.train.ops) sum += op.kind == kind ? op.bytes : 0;
+  if (overlap != UpdateOverlap::kNone) return sum;
+  for (const Op& op : schedules.flush.ops) sum += op.kind == kind ? op.bytes : 0;
+  return sum;
+}
+
+StepPlan plan_step(const PlanSizes& sizes) {
+  StepPlan plan;
+  plan.overlap = sizes.inputs().overlap;
+  plan.micro_batches = sizes.micro_batches();
+  plan.positions = sizes.positions();
+  plan.kept_graphs = sizes.kept_graphs();
+  plan.schedules = make_schedules(sizes);
+  plan.offloaded_inputs.assign(sizes.model().units.size(), 0);
+  for (const Op& op : plan.schedules.train.ops) {
+    if (op.kind != OpKind::kSaveInput) continue;
+    plan.offloaded_inputs[static_cast<size_t>(op.unit.value)] = op.bytes;
+  }
+  plan.traffic = traffic_of(plan, sizes);
+  return plan;
+}
+
+}  // namespace longshore
