@@ -214,6 +214,35 @@ TEST_P(Experts, GroupsOfAnySizeGiveTheSameBits) {
   }
 }
 
+// Goal: a frozen router, or frozen everything but experts, leaves the other gradients as they are.
+TEST_P(Experts, FreezingLeavesTheOtherGradients) {
+  const ArchSpec arch = preset(GetParam());
+  const ModelSpec spec = make_model_spec(arch, {});
+  const Weights weights = random_weights(spec);
+  const std::vector<std::vector<int64_t>> rows = {{5, 9, 1, 1, 40, 2, 90}, {7, 7, 7}};
+  const std::vector<MicroBatch> batches = {PlainRunner::make_batch(rows, rows)};
+  const DecoderModel whole(arch, spec);
+  const auto all =
+      PlainRunner(whole, weights, at::kFloat).gradients(batches, 0.1, Recompute::kUnit).gradients;
+  const std::vector<std::string> router = {arch.family == "mixtral"   ? "*block_sparse_moe.gate.*"
+                                           : arch.family == "gpt_oss" ? "*mlp.router.*"
+                                                                      : "*mlp.gate.*"};
+  const std::vector<std::string> others = {"model.embed_tokens*", "*self_attn*", "*norm*",
+                                           "lm_head*", router.front()};
+  for (const std::vector<std::string>& globs : {router, others}) {
+    ModelSpec frozen = spec;
+    freeze_parameters(frozen, globs, "train.freeze");
+    const DecoderModel model(arch, frozen);
+    const auto some =
+        PlainRunner(model, weights, at::kFloat).gradients(batches, 0.1, Recompute::kUnit).gradients;
+    EXPECT_FALSE(some.empty());
+    EXPECT_LT(some.size(), all.size());
+    for (const auto& [name, gradient] : some) {
+      EXPECT_TRUE(at::equal(gradient, all.at(name))) << name;
+    }
+  }
+}
+
 // Goal: a group measured on its worst input has all tokens in as many of its experts as can be.
 TEST_P(Experts, TheWorstInputOfAGroupIsItsOwn) {
   const ArchSpec arch = preset(GetParam());
