@@ -1,5 +1,6 @@
 #include "hf/export_plan.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <string_view>
@@ -71,7 +72,7 @@ ExportTensor plan_tensor(const ModelDirectory::TensorRef& ref, const ParamSpec* 
   if (options.dtype) tensor.target.dtype = tensor_dtype(*options.dtype);
   if (!parameter->frozen || !options.pretrained) {
     tensor.values = ExportTensor::Values::kReader;
-  } else if (tensor.target.dtype != ref.tensor->dtype) {
+  } else if (tensor.target.dtype != ref.tensor->dtype || ref.packed != nullptr) {
     tensor.values = ExportTensor::Values::kSource;
   }
   return tensor;
@@ -102,6 +103,18 @@ ExportPlan plan_like_source(const ModelDirectory& source, const ModelSpec& spec,
   return plan;
 }
 
+// Whether every tensor in MXFP4 can stay as it is: config.json says one thing of all of them.
+bool keeps_mxfp4(const ModelDirectory& source, const ModelSpec& spec,
+                 const ExportOptions& options) {
+  if (!options.pretrained || options.dtype) return false;
+  const ParameterTable parameters = parameters_by_name(spec);
+  return std::ranges::all_of(source.tensors(), [&](const ModelDirectory::TensorRef& ref) {
+    if (ref.packed == nullptr) return true;
+    const auto found = parameters.find(ref.tensor->name);
+    return found == parameters.end() || found->second->frozen;
+  });
+}
+
 std::string split_name(size_t number, size_t count) {
   std::array<char, 64> name{};
   std::snprintf(name.data(), name.size(), "model-%05zu-of-%05zu.safetensors", number, count);
@@ -125,6 +138,35 @@ void name_files(ExportPlan& plan) {
   plan.index_text = format_weight_index(index);
 }
 
+// Adds to the last file, or begins another where that grew too large.
+void add_to_split(ExportPlan& plan, ExportTensor tensor, Bytes max_file_bytes) {
+  const Bytes bytes = bytes_of_tensor(tensor.target);
+  const bool full = !plan.files.empty() && !plan.files.back().tensors.empty() &&
+                    plan.files.back().tensor_bytes + bytes > max_file_bytes;
+  if (plan.files.empty() || full) plan.files.push_back({"", {{"format", "pt"}}, {}, 0});
+  add_tensor(plan.files.back(), std::move(tensor));
+  plan.tensor_bytes += bytes;
+}
+
+// The source's tensors in its order, those in MXFP4 under their own names: four times as large, so
+// cut into files anew.
+ExportPlan plan_unquantised(const ModelDirectory& source, const ModelSpec& spec,
+                            const ExportOptions& options) {
+  const ParameterTable parameters = parameters_by_name(spec);
+  ExportPlan plan;
+  plan.config_dtype = options.dtype;
+  for (const ModelDirectory::TensorRef& ref : source.tensors()) {
+    const auto copied = options.copies.find(ref.tensor->name);
+    const auto found =
+        parameters.find(copied == options.copies.end() ? ref.tensor->name : copied->second);
+    add_to_split(plan,
+                 plan_tensor(ref, found == parameters.end() ? nullptr : found->second, options),
+                 options.max_file_bytes);
+  }
+  name_files(plan);
+  return plan;
+}
+
 // The parameters in the model's order, cut into files of at most `max_file_bytes`.
 ExportPlan plan_new_files(const ModelDirectory& source, const ModelSpec& spec,
                           const ExportOptions& options) {
@@ -132,20 +174,12 @@ ExportPlan plan_new_files(const ModelDirectory& source, const ModelSpec& spec,
   const DType dtype = options.dtype.value_or(named.value_or(DType::kF32));
   ExportPlan plan;
   if (named && *named != dtype) plan.config_dtype = dtype;
-  const ExportFile empty{"", {{"format", "pt"}}, {}, 0};
-  plan.files.push_back(empty);
   for (const UnitSpec& unit : spec.units) {
     for (const ParamSpec& parameter : unit.parameters) {
       ExportTensor tensor;
       tensor.target = {parameter.name, tensor_dtype(dtype), parameter.shape};
       tensor.parameter = parameter.name;
-      const Bytes bytes = bytes_of_tensor(tensor.target);
-      const ExportFile& last = plan.files.back();
-      if (!last.tensors.empty() && last.tensor_bytes + bytes > options.max_file_bytes) {
-        plan.files.push_back(empty);
-      }
-      add_tensor(plan.files.back(), std::move(tensor));
-      plan.tensor_bytes += bytes;
+      add_to_split(plan, std::move(tensor), options.max_file_bytes);
     }
   }
   name_files(plan);
@@ -158,6 +192,12 @@ ExportPlan plan_export(const ModelDirectory& source, const ModelSpec& spec,
                        const ExportOptions& options) {
   const ProblemList missing = missing_from(source, spec);
   if (options.pretrained) missing.throw_if_any();
+  if (source.mxfp4() && !(missing.empty() && keeps_mxfp4(source, spec, options))) {
+    ExportPlan plan = missing.empty() ? plan_unquantised(source, spec, options)
+                                      : plan_new_files(source, spec, options);
+    plan.unquantised = true;
+    return plan;
+  }
   return missing.empty() ? plan_like_source(source, spec, options)
                          : plan_new_files(source, spec, options);
 }

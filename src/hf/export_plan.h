@@ -20,7 +20,7 @@ struct ExportOptions {
   // The run began with the source's weights: frozen parameters are the source's bytes. False for
   // a run that began with random weights: all values come from the reader.
   bool pretrained = true;
-  // For a source without weights; otherwise the split is the source's.
+  // For a source without weights, or in MXFP4; otherwise the split is the source's.
   Bytes max_file_bytes = 5'000'000'000;
   // Tensors of the source that hold a parameter's values once more (a tied head that is stored),
   // and that parameter: they are written with its new values.
@@ -33,7 +33,7 @@ struct ExportTensor {
   enum class Values : uint8_t {
     kReader,       // trained: from the ParameterReader
     kSourceBytes,  // untouched: the source's bytes
-    kSource,       // untouched, but in another type: the source's values
+    kSource,       // untouched, but stored otherwise: the source's values
   };
   SafetensorsWriter::Tensor target;
   std::string parameter = {};  // of kReader: whose values
@@ -52,6 +52,7 @@ struct ExportPlan {
   std::vector<ExportFile> files;
   std::string index_text;             // empty: no index
   std::optional<DType> config_dtype;  // what config.json must name now; nullopt: as it is
+  bool unquantised = false;           // config.json names a quantisation that is no more
   Bytes tensor_bytes = 0;
 };
 

@@ -18,6 +18,7 @@
 #include "hf/config_dtype.h"
 #include "hf/export_directory.h"
 #include "hf/export_list.h"
+#include "hf/mxfp4.h"
 #include "hf/weight_index.h"
 #include "hf/weight_loader.h"
 
@@ -165,8 +166,10 @@ class ExportJob {
   }
 
   void write_companion(const std::string& name) {
-    if (name == "config.json" && plan_.config_dtype) {
-      write_text(name, with_config_dtype(source_.config_text(), *plan_.config_dtype));
+    if (name == "config.json" && (plan_.config_dtype || plan_.unquantised)) {
+      std::string text = source_.config_text();
+      if (plan_.unquantised) text = without_quantization(text);
+      write_text(name, plan_.config_dtype ? with_config_dtype(text, *plan_.config_dtype) : text);
       return;
     }
     if (name.find('/') != std::string::npos) make_directories(path_of(kTemplatesFolder));
@@ -247,7 +250,7 @@ class ExportJob {
       if (tensor.values == ExportTensor::Values::kReader) {
         read_parameter_(tensor.parameter, begin, part);
       } else {
-        read_elements(tensor.stored.file->file, *tensor.stored.tensor, begin, part);
+        read_elements(tensor.stored, begin, part);
       }
       check_finite(tensor.target.name, begin, part);
       append_converted(tensor.target, part, narrow, writer);
@@ -296,7 +299,7 @@ class ExportJob {
   void verify_tensor(const ModelDirectory& written, const ExportFile& file,
                      const ExportTensor& tensor) const {
     const std::string where = file.name + ": tensor '" + tensor.target.name + "'";
-    const ModelDirectory::TensorRef found = written.find(tensor.target.name);
+    const ModelDirectory::TensorRef found = written.find_stored(tensor.target.name);
     if (!found || found.file->name != file.name || found.tensor->dtype != tensor.target.dtype ||
         found.tensor->shape != tensor.target.shape) {
       fail(where, "read back with another header");

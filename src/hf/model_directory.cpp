@@ -89,7 +89,7 @@ ModelDirectory ModelDirectory::open(const std::string& path, Weights weights) {
   ModelDirectory directory;
   directory.fd_ = open_model_directory(path);
   directory.read_configs();
-  directory.refuse_quantised();
+  directory.check_quantisation();
   directory.open_weights(weights);
   directory.build_table();
   directory.list_companions();
@@ -110,9 +110,11 @@ void ModelDirectory::read_configs() {
   generation_config_ = parse_object(text, path_of(kGenerationName));
 }
 
-void ModelDirectory::refuse_quantised() const {
+void ModelDirectory::check_quantisation() {
+  mxfp4_ = reads_mxfp4(config_, path_of(kConfigName));
   const auto refuse = [this](const Json& config, const std::string& where) {
     for (const char* key : {"quantization_config", "compression_config"}) {
+      if (mxfp4_ && where.empty() && std::string_view(key) == "quantization_config") continue;
       const auto found = config.find(key);
       if (found == config.end() || found->is_null()) continue;
       throw ConfigError(path_of(kConfigName) + ": " + where + key +
@@ -173,11 +175,7 @@ void ModelDirectory::build_table() {
       weight_bytes_ += tensor.bytes;
     }
   }
-  by_name_.resize(tensors_.size());
-  std::iota(by_name_.begin(), by_name_.end(), 0u);
-  std::sort(by_name_.begin(), by_name_.end(), [this](uint32_t a, uint32_t b) {
-    return tensors_[a].tensor->name < tensors_[b].tensor->name;
-  });
+  sort_names();
   ProblemList problems;
   for (size_t i = 1; i < by_name_.size(); ++i) {
     const TensorRef& a = tensors_[by_name_[i - 1]];
@@ -192,6 +190,63 @@ void ModelDirectory::build_table() {
                         std::to_string(*index_total_size_) + ", the tensors have " +
                         std::to_string(weight_bytes_) + " bytes");
   }
+  pair_mxfp4();
+}
+
+void ModelDirectory::sort_names() {
+  by_name_.resize(tensors_.size());
+  std::iota(by_name_.begin(), by_name_.end(), 0u);
+  std::sort(by_name_.begin(), by_name_.end(), [this](uint32_t a, uint32_t b) {
+    return tensors_[a].tensor->name < tensors_[b].tensor->name;
+  });
+}
+
+// Puts one parameter in the place of every two tensors that stand for it.
+void ModelDirectory::pair_mxfp4() {
+  if (!mxfp4_) return;
+  ProblemList problems;
+  std::vector<TensorRef> tensors;
+  for (const TensorRef& ref : tensors_) {
+    const std::string& name = ref.tensor->name;
+    const auto fail = [&](const std::string& why) {
+      problems.add(ref.file->file.path() + ": tensor '" + printable(name) + "': " + why);
+    };
+    const auto with_ending = [&name](std::string_view old_ending, std::string_view ending) {
+      return name.substr(0, name.size() - old_ending.size()) + std::string(ending);
+    };
+    if (name.ends_with(kMxfp4Scales)) {
+      const std::string blocks = with_ending(kMxfp4Scales, kMxfp4Blocks);
+      if (!find(blocks)) fail("there is no '" + printable(blocks) + "' that it scales");
+    } else if (!name.ends_with(kMxfp4Blocks)) {
+      tensors.push_back(ref);
+    } else if (const TensorRef scales = find(with_ending(kMxfp4Blocks, kMxfp4Scales)); !scales) {
+      fail("its scales are missing: '" + printable(with_ending(kMxfp4Blocks, kMxfp4Scales)) + "'");
+    } else if (find(with_ending(kMxfp4Blocks, ""))) {
+      fail("the files also hold '" + printable(with_ending(kMxfp4Blocks, "")) + "'");
+    } else if (const std::string why = Mxfp4Tensor::mismatch(*ref.tensor, *scales.tensor);
+               !why.empty()) {
+      fail(why);
+    } else {
+      packed_.push_back(
+          std::make_unique<Mxfp4Tensor>(Mxfp4Tensor::Part{&ref.file->file, ref.tensor},
+                                        Mxfp4Tensor::Part{&scales.file->file, scales.tensor}));
+      tensors.push_back({ref.file, &packed_.back()->values(), packed_.back().get()});
+    }
+  }
+  problems.throw_if_any();
+  if (packed_.empty() && !tensors_.empty()) {
+    throw ConfigError(path_of(kConfigName) + ": quantization_config names mxfp4, but no weights " +
+                      "are in it; remove quantization_config");
+  }
+  tensors_ = std::move(tensors);
+  sort_names();
+}
+
+ModelDirectory::TensorRef ModelDirectory::find_stored(std::string_view name) const {
+  for (const std::unique_ptr<WeightFile>& file : files_) {
+    if (const TensorInfo* const tensor = file->file.find(name)) return {file.get(), tensor};
+  }
+  return {};
 }
 
 ModelDirectory::TensorRef ModelDirectory::find(std::string_view name) const {
@@ -203,7 +258,7 @@ ModelDirectory::TensorRef ModelDirectory::find(std::string_view name) const {
 }
 
 bool ModelDirectory::same_bytes(const TensorRef& a, const TensorRef& b) const {
-  LONGSHORE_CHECK(a && b) << "a tensor that does not exist";
+  LONGSHORE_CHECK(a && b && a.packed == nullptr && b.packed == nullptr) << "no tensors of a file";
   if (a.tensor->dtype != b.tensor->dtype || a.tensor->shape != b.tensor->shape) return false;
   const Bytes total = a.tensor->bytes;
   std::vector<std::byte> chunk_a(static_cast<size_t>(std::min(kCompareChunkBytes, total)));

@@ -1,6 +1,7 @@
 // ModelDirectory: a Hugging Face model directory of unknown origin, opened and checked:
 // config.json, generation_config.json and the weights (one safetensors file, or several and their
-// index). Pickle and GGUF weights and quantised models are refused. Keeps the weight files open.
+// index). Pickle and GGUF weights and quantised models are refused; gpt_oss's MXFP4 is read as the
+// parameters that it stands for. Keeps the weight files open.
 // Reading is const and safe from several threads.
 #pragma once
 
@@ -13,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "hf/mxfp4.h"
 #include "hf/safetensors_reader.h"
 
 namespace longshore {
@@ -27,6 +29,7 @@ class ModelDirectory {
   struct TensorRef {
     const WeightFile* file = nullptr;
     const TensorInfo* tensor = nullptr;
+    const Mxfp4Tensor* packed = nullptr;  // where the values lie, if not in the tensor's place
     explicit operator bool() const { return tensor != nullptr; }
   };
 
@@ -52,10 +55,15 @@ class ModelDirectory {
   const std::string& index_text() const { return index_text_; }
   // metadata.total_size of the index.
   std::optional<Bytes> index_total_size() const { return index_total_size_; }
-  // Every tensor, file by file, in the order of their bytes.
+  // Every tensor, file by file, in the order of their bytes. Two of MXFP4 are one, the parameter
+  // that they stand for.
   const std::vector<TensorRef>& tensors() const { return tensors_; }
   // A null TensorRef when there is none.
   TensorRef find(std::string_view name) const;
+  // The same for what lies in the files, under its name there.
+  TensorRef find_stored(std::string_view name) const;
+  // Whether config.json says that weights are in MXFP4.
+  bool mxfp4() const { return mxfp4_; }
   // True when two tensors have the same type, shape and bytes (a tied head that is stored twice).
   bool same_bytes(const TensorRef& a, const TensorRef& b) const;
   // Sum of all tensors' bytes.
@@ -75,10 +83,12 @@ class ModelDirectory {
  private:
   ModelDirectory() = default;
   void read_configs();
-  void refuse_quantised() const;
+  void check_quantisation();
   void open_weights(Weights weights);
   void open_indexed_files();
   void build_table();
+  void sort_names();
+  void pair_mxfp4();
   void list_companions();
 
   UniqueFd fd_;
@@ -90,6 +100,8 @@ class ModelDirectory {
   std::vector<std::unique_ptr<WeightFile>> files_;
   std::vector<TensorRef> tensors_;
   std::vector<uint32_t> by_name_;  // indices into tensors_, sorted by name
+  bool mxfp4_ = false;
+  std::vector<std::unique_ptr<Mxfp4Tensor>> packed_;
   Bytes weight_bytes_ = 0;
   std::vector<std::string> companion_files_;
   std::vector<std::string> warnings_;

@@ -64,6 +64,15 @@ void read_elements(const SafetensorsFile& file, const TensorInfo& tensor, int64_
   }
 }
 
+void read_elements(const ModelDirectory::TensorRef& ref, int64_t element_begin,
+                   std::span<float> out) {
+  if (ref.packed != nullptr) {
+    ref.packed->read(element_begin, out);
+  } else {
+    read_elements(ref.file->file, *ref.tensor, element_begin, out);
+  }
+}
+
 bool SkipRule::matches(std::string_view name) const {
   return (!prefix.empty() || !suffix.empty()) && name.size() >= prefix.size() + suffix.size() &&
          name.starts_with(prefix) && name.ends_with(suffix);
@@ -109,8 +118,7 @@ ModelDirectory::TensorRef WeightLoader::at(const std::string& name) const {
 
 void WeightLoader::read_parameter(const std::string& name, int64_t element_begin,
                                   std::span<float> out) const {
-  const ModelDirectory::TensorRef ref = at(name);
-  read_elements(ref.file->file, *ref.tensor, element_begin, out);
+  read_elements(at(name), element_begin, out);
 }
 
 DType WeightLoader::stored_dtype(const std::string& name) const {

@@ -6,37 +6,88 @@
 namespace longshore::kernels {
 namespace {
 
+// What a thread has seen of a row: the largest value, and the sum of exponentials scaled to it.
+struct Seen {
+  float most;
+  float sum;
+
+  template <int kCount, typename T>
+  __device__ void add(const T (&values)[kCount]) {
+    float larger = most;
+    for (int i = 0; i < kCount; ++i) {
+      const float value = to_float(values[i]);
+      larger = value > larger ? value : larger;
+    }
+    if (larger > most) {
+      sum *= expf(most - larger);
+      most = larger;
+    }
+    for (int i = 0; i < kCount; ++i) {
+      const float value = to_float(values[i]);
+      // Among minus infinity alone there is nothing to add; what is not a number always shows.
+      if (most != -CUDART_INF_F || isnan(value)) sum += expf(value - most);
+    }
+  }
+};
+
+// A row for loads of 16 bytes: single values up to where those begin, and behind the last of them.
+template <typename T>
+struct RowLots {
+  int64_t head, lots, tail;  // values before, lots, first value behind
+
+  __device__ RowLots(const T* row, int64_t count) {
+    constexpr int kLot = Lot<T>::kCount;
+    const auto place = static_cast<int64_t>(reinterpret_cast<uintptr_t>(row) / sizeof(T) % kLot);
+    head = (kLot - place) % kLot;
+    if (head > count) head = count;
+    lots = (count - head) / kLot;
+    tail = head + lots * kLot;
+  }
+};
+
 // One block for a row. The first pass keeps a running maximum and a sum scaled to it.
 template <typename T>
 __global__ void loss_and_gradient(CrossEntropy shape, T* __restrict__ logits,
                                   const int64_t* __restrict__ targets, float* __restrict__ losses) {
+  constexpr int kLot = Lot<T>::kCount;
   for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
     T* const values = logits + row * shape.vocabulary;
     const int64_t target = targets[row];
     // A target outside the vocabulary is a fault of the caller's: a trap ends the run.
     if (target < 0 || target >= shape.vocabulary) __trap();
-    float most = -CUDART_INF_F;
-    float sum = 0.0f;
-    for (int64_t i = threadIdx.x; i < shape.vocabulary; i += blockDim.x) {
-      const float value = to_float(values[i]);
-      if (value > most) {
-        sum = sum * expf(most - value) + 1.0f;
-        most = value;
-      } else if (most != -CUDART_INF_F || isnan(value)) {
-        sum += expf(value - most);
+    const RowLots<T> part(values, shape.vocabulary);
+    // visit(first value, as many as an array has): every value of the row belongs to one thread.
+    const auto each = [&](const auto& visit) {
+      T many[kLot], one[1];
+      for (int64_t i = threadIdx.x; i < part.head; i += blockDim.x) visit(i, one);
+      for (int64_t i = threadIdx.x; i < part.lots; i += blockDim.x) {
+        visit(part.head + i * kLot, many);
       }
-    }
-    const float row_most = over_block(most, Most(), -CUDART_INF_F);
-    if (most != -CUDART_INF_F) sum *= expf(most - row_most);
+      for (int64_t i = part.tail + threadIdx.x; i < shape.vocabulary; i += blockDim.x) {
+        visit(i, one);
+      }
+    };
+    Seen seen = {-CUDART_INF_F, 0.0f};
+    each([&](int64_t at, auto& some) {
+      load_values(values + at, some);
+      seen.add(some);
+    });
+    const float row_most = over_block(seen.most, Most(), -CUDART_INF_F);
+    float sum = seen.sum;
+    if (seen.most != -CUDART_INF_F) sum *= expf(seen.most - row_most);
     sum = over_block(sum, Add(), 0.0f);
     if (threadIdx.x == 0) losses[row] = logf(sum) - (to_float(values[target]) - row_most);
     if (!shape.gradient) continue;
     __syncthreads();  // the target's logit was read
     const auto scale = static_cast<float>(shape.scale);
-    for (int64_t i = threadIdx.x; i < shape.vocabulary; i += blockDim.x) {
-      const float probability = expf(to_float(values[i]) - row_most) / sum;
-      values[i] = rounded_to<T>((probability - (i == target ? 1.0f : 0.0f)) * scale);
-    }
+    each([&](int64_t at, auto& some) {
+      load_values(values + at, some);
+      for (int i = 0; i < static_cast<int>(sizeof(some) / sizeof(T)); ++i) {
+        const float probability = expf(to_float(some[i]) - row_most) / sum;
+        some[i] = rounded_to<T>((probability - (at + i == target ? 1.0f : 0.0f)) * scale);
+      }
+      store_values(values + at, some);
+    });
   }
 }
 
@@ -47,8 +98,9 @@ void cross_entropy_cuda(const CrossEntropy& shape, void* logits, const int64_t* 
   if (shape.rows == 0) return;
   with_cuda_type(shape.dtype, [&](auto type) {
     using T = decltype(type);
-    launch(loss_and_gradient<T>, blocks_for(shape.rows), threads_for(shape.vocabulary), stream,
-           shape, static_cast<T*>(logits), targets, losses);
+    launch(loss_and_gradient<T>, blocks_for(shape.rows),
+           threads_for(shape.vocabulary / Lot<T>::kCount), stream, shape, static_cast<T*>(logits),
+           targets, losses);
   });
   check_launch("cross_entropy");
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "base/dtype.h"
 #include "base/errors.h"
@@ -45,6 +46,31 @@ struct alignas(16) Lot {
   static constexpr int kCount = 16 / sizeof(T);
   T values[kCount];
 };
+
+// So many values, read and written at once: a lot, one value, or floats beside a lot of bf16.
+template <int kCount, typename T>
+__device__ __forceinline__ void load_values(const T* from, T (&values)[kCount]) {
+  if constexpr (kCount % Lot<T>::kCount == 0) {
+    for (int lot = 0; lot < kCount / Lot<T>::kCount; ++lot) {
+      const Lot<T> whole = reinterpret_cast<const Lot<T>*>(from)[lot];
+      for (int i = 0; i < Lot<T>::kCount; ++i) values[lot * Lot<T>::kCount + i] = whole.values[i];
+    }
+  } else {
+    for (int i = 0; i < kCount; ++i) values[i] = from[i];
+  }
+}
+template <int kCount, typename T>
+__device__ __forceinline__ void store_values(T* to, const T (&values)[kCount]) {
+  if constexpr (kCount % Lot<T>::kCount == 0) {
+    for (int lot = 0; lot < kCount / Lot<T>::kCount; ++lot) {
+      Lot<T> whole;
+      for (int i = 0; i < Lot<T>::kCount; ++i) whole.values[i] = values[lot * Lot<T>::kCount + i];
+      reinterpret_cast<Lot<T>*>(to)[lot] = whole;
+    }
+  } else {
+    for (int i = 0; i < kCount; ++i) to[i] = values[i];
+  }
+}
 
 struct Add {
   __device__ float operator()(float a, float b) const { return a + b; }
@@ -113,6 +139,20 @@ void with_cuda_type(DType dtype, const Body& body) {
 
 inline bool aligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+// body(T(), the number of values to load at once): a lot of 16 bytes where the operands allow it,
+// else single values.
+template <typename Body>
+void with_cuda_width(DType dtype, bool lots, const Body& body) {
+  with_cuda_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    if (lots) {
+      body(type, std::integral_constant<int, Lot<T>::kCount>());
+    } else {
+      body(type, std::integral_constant<int, 1>());
+    }
+  });
 }
 
 }  // namespace longshore::kernels

@@ -1,61 +1,90 @@
+#include <algorithm>
+#include <initializer_list>
+
 #include "kernels/cuda_values.h"
 #include "kernels/rms_norm.h"
 
 namespace longshore::kernels {
 namespace {
 
-// One block for a row, over the rows by strides.
-template <typename T>
+// One block for a row, over the rows by strides; a thread takes kCount neighbours at a time, of
+// which the width is a multiple.
+template <typename T, int kCount>
 __global__ void forward(RmsNorm shape, const T* __restrict__ x, const T* __restrict__ weight,
                         T* __restrict__ y) {
+  const int64_t step = static_cast<int64_t>(blockDim.x) * kCount;
   for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
     const T* in = x + row * shape.width;
     T* out = y + row * shape.width;
     float squares = 0.0f;
-    for (int64_t i = threadIdx.x; i < shape.width; i += blockDim.x) {
-      const float value = to_float(in[i]);
-      squares += value * value;
+    T values[kCount];
+    for (int64_t at = static_cast<int64_t>(threadIdx.x) * kCount; at < shape.width; at += step) {
+      load_values<kCount>(in + at, values);
+      for (int i = 0; i < kCount; ++i) squares += to_float(values[i]) * to_float(values[i]);
     }
     squares = over_block(squares, Add(), 0.0f);
     const float scale =
         rsqrtf(squares / static_cast<float>(shape.width) + static_cast<float>(shape.eps));
-    for (int64_t i = threadIdx.x; i < shape.width; i += blockDim.x) {
-      out[i] = rounded_to<T>(rounded<T>(to_float(in[i]) * scale) * to_float(weight[i]));
+    T weights[kCount];
+    for (int64_t at = static_cast<int64_t>(threadIdx.x) * kCount; at < shape.width; at += step) {
+      load_values<kCount>(in + at, values);
+      load_values<kCount>(weight + at, weights);
+      for (int i = 0; i < kCount; ++i) {
+        values[i] = rounded_to<T>(rounded<T>(to_float(values[i]) * scale) * to_float(weights[i]));
+      }
+      store_values<kCount>(out + at, values);
     }
   }
 }
 
 // Block b takes rows b, b + gridDim.x, ... and adds their part of the weight's gradient to its own
 // row of `partial`, each thread to its own columns.
-template <typename T>
+template <typename T, int kCount>
 __global__ void backward(RmsNorm shape, const T* __restrict__ grad, const T* __restrict__ x,
                          const T* __restrict__ weight, T* __restrict__ grad_x,
                          float* __restrict__ partial) {
   float* const mine = partial == nullptr ? nullptr : partial + blockIdx.x * shape.width;
   const auto width = static_cast<float>(shape.width);
-  if (mine != nullptr) {
-    for (int64_t i = threadIdx.x; i < shape.width; i += blockDim.x) mine[i] = 0.0f;
+  const int64_t step = static_cast<int64_t>(blockDim.x) * kCount;
+  const int64_t begin = static_cast<int64_t>(threadIdx.x) * kCount;
+  float sums[kCount] = {};
+  for (int64_t at = begin; mine != nullptr && at < shape.width; at += step) {
+    store_values<kCount>(mine + at, sums);
   }
+  T values[kCount], uppers[kCount], weights[kCount];
   for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
     const T* in = x + row * shape.width;
     const T* upper = grad + row * shape.width;
     T* out = grad_x + row * shape.width;
     float squares = 0.0f;
     float along = 0.0f;
-    for (int64_t i = threadIdx.x; i < shape.width; i += blockDim.x) {
-      const float value = to_float(in[i]);
-      squares += value * value;
-      along += to_float(upper[i]) * to_float(weight[i]) * value;
+    for (int64_t at = begin; at < shape.width; at += step) {
+      load_values<kCount>(in + at, values);
+      load_values<kCount>(upper + at, uppers);
+      load_values<kCount>(weight + at, weights);
+      for (int i = 0; i < kCount; ++i) {
+        const float value = to_float(values[i]);
+        squares += value * value;
+        along += to_float(uppers[i]) * to_float(weights[i]) * value;
+      }
     }
     squares = over_block(squares, Add(), 0.0f);
     along = over_block(along, Add(), 0.0f);
     const float scale = rsqrtf(squares / width + static_cast<float>(shape.eps));
     along = along * scale / width;
-    for (int64_t i = threadIdx.x; i < shape.width; i += blockDim.x) {
-      const float value = to_float(in[i]) * scale;
-      const float g = to_float(upper[i]);
-      if (mine != nullptr) mine[i] += g * value;
-      out[i] = rounded_to<T>((g * to_float(weight[i]) - value * along) * scale);
+    for (int64_t at = begin; at < shape.width; at += step) {
+      load_values<kCount>(in + at, values);
+      load_values<kCount>(upper + at, uppers);
+      load_values<kCount>(weight + at, weights);
+      if (mine != nullptr) load_values<kCount>(mine + at, sums);
+      for (int i = 0; i < kCount; ++i) {
+        const float value = to_float(values[i]) * scale;
+        const float g = to_float(uppers[i]);
+        sums[i] += g * value;
+        values[i] = rounded_to<T>((g * to_float(weights[i]) - value * along) * scale);
+      }
+      if (mine != nullptr) store_values<kCount>(mine + at, sums);
+      store_values<kCount>(out + at, values);
     }
   }
 }
@@ -70,15 +99,25 @@ __global__ void add_partials(const float* __restrict__ partial, int64_t rows, in
   sum[column] += value;
 }
 
+// Rows begin on 16 bytes where the first does and their width is so many bytes.
+bool takes_lots(const RmsNorm& shape, std::initializer_list<const void*> operands) {
+  return shape.width * width_of(shape.dtype) % 16 == 0 && std::ranges::all_of(operands, aligned);
+}
+
+int threads_of(const RmsNorm& shape, int count) {
+  return threads_for((shape.width + count - 1) / count);
+}
+
 }  // namespace
 
 void rms_norm_cuda(const RmsNorm& shape, const void* x, const void* weight, void* y,
                    CUstream_st* stream) {
   if (shape.rows == 0) return;
-  with_cuda_type(shape.dtype, [&](auto type) {
+  with_cuda_width(shape.dtype, takes_lots(shape, {x, weight, y}), [&](auto type, auto count) {
     using T = decltype(type);
-    launch(forward<T>, blocks_for(shape.rows), threads_for(shape.width), stream, shape,
-           static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<T*>(y));
+    launch(forward<T, decltype(count)::value>, blocks_for(shape.rows), threads_of(shape, count),
+           stream, shape, static_cast<const T*>(x), static_cast<const T*>(weight),
+           static_cast<T*>(y));
   });
   check_launch("rms_norm");
 }
@@ -90,12 +129,13 @@ void rms_norm_backward_cuda(const RmsNorm& shape, const void* grad, const void* 
   const bool summed = weight_sum != nullptr;
   LONGSHORE_CHECK(!summed || partial != nullptr) << "the weight's gradient needs scratch";
   const int64_t sums = rms_norm_partial_elements(shape.rows, 1);
-  with_cuda_type(shape.dtype, [&](auto type) {
+  const bool lots = takes_lots(shape, {grad, x, weight, grad_x, summed ? partial : nullptr});
+  with_cuda_width(shape.dtype, lots, [&](auto type, auto count) {
     using T = decltype(type);
-    launch(backward<T>, summed ? static_cast<unsigned>(sums) : blocks_for(shape.rows),
-           threads_for(shape.width), stream, shape, static_cast<const T*>(grad),
-           static_cast<const T*>(x), static_cast<const T*>(weight), static_cast<T*>(grad_x),
-           summed ? partial : nullptr);
+    launch(backward<T, decltype(count)::value>,
+           summed ? static_cast<unsigned>(sums) : blocks_for(shape.rows), threads_of(shape, count),
+           stream, shape, static_cast<const T*>(grad), static_cast<const T*>(x),
+           static_cast<const T*>(weight), static_cast<T*>(grad_x), summed ? partial : nullptr);
   });
   check_launch("rms_norm_backward");
   if (!summed) return;

@@ -28,7 +28,8 @@ void rms_norm_cpu(const RmsNorm& shape, const void* x, const void* weight, void*
 void rms_norm_backward_cpu(const RmsNorm& shape, const void* grad, const void* x,
                            const void* weight, void* grad_x, float* weight_sum);
 
-// On the GPU. The order of every sum depends on the shape alone.
+// On the GPU. The order of every sum depends on the shape, and on whether all operands begin on 16
+// bytes and rows are a multiple of that: then so much is loaded at a time.
 void rms_norm_cuda(const RmsNorm& shape, const void* x, const void* weight, void* y,
                    CUstream_st* stream);
 // `partial`: fp32 scratch of rms_norm_partial_elements, unused without `weight_sum`.

@@ -4,28 +4,53 @@
 namespace longshore::kernels {
 namespace {
 
-// One block for a row; a thread keeps its angle over the heads.
-template <typename T>
+// One block for a row. A thread turns kCount neighbouring pairs by the same angles in each of its
+// heads, so that sines and cosines are computed once for all of them.
+template <typename T, int kCount>
 __global__ void rotate(Rotary shape, const T* __restrict__ x, const int64_t* __restrict__ positions,
                        const float* __restrict__ frequencies, T* __restrict__ out) {
   const int64_t half = shape.head_dim / 2;
+  const int64_t lots = half / kCount;
+  const int64_t across = lots < blockDim.x ? lots : blockDim.x;  // threads side by side in a head
+  const int64_t heads_at_once = blockDim.x / across;
+  const int64_t first_head = threadIdx.x / across;
+  if (first_head >= heads_at_once) return;
   for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
     const auto position = static_cast<float>(positions[row]);
-    for (int64_t at = threadIdx.x; at < half * shape.heads; at += blockDim.x) {
-      const int64_t head = at / half, i = at % half;
-      // Not the fast forms: angles reach the length of a document.
-      const float angle = position * frequencies[i];
-      const float cosine = rounded<T>(cosf(angle));
-      const float sine = rounded<T>(sinf(angle)) * static_cast<float>(shape.direction);
-      const T* in = x + row * shape.row_stride + head * shape.head_dim;
-      T* to = out + (row * shape.heads + head) * shape.head_dim;
-      const float a = to_float(in[i]), b = to_float(in[i + half]);
-      to[i] = rounded_to<T>(
-          __fsub_rn(rounded<T>(__fmul_rn(a, cosine)), rounded<T>(__fmul_rn(b, sine))));
-      to[i + half] = rounded_to<T>(
-          __fadd_rn(rounded<T>(__fmul_rn(b, cosine)), rounded<T>(__fmul_rn(a, sine))));
+    for (int64_t lot = threadIdx.x % across; lot < lots; lot += across) {
+      float turns[kCount], cosines[kCount], sines[kCount];
+      load_values<kCount>(frequencies + lot * kCount, turns);
+      for (int i = 0; i < kCount; ++i) {
+        // Not the fast forms: angles reach the length of a document.
+        const float angle = position * turns[i];
+        cosines[i] = rounded<T>(cosf(angle));
+        sines[i] = rounded<T>(sinf(angle)) * static_cast<float>(shape.direction);
+      }
+      for (int64_t head = first_head; head < shape.heads; head += heads_at_once) {
+        const T* in = x + row * shape.row_stride + head * shape.head_dim + lot * kCount;
+        T* to = out + (row * shape.heads + head) * shape.head_dim + lot * kCount;
+        T one[kCount], other[kCount];
+        load_values<kCount>(in, one);
+        load_values<kCount>(in + half, other);
+        for (int i = 0; i < kCount; ++i) {
+          const float a = to_float(one[i]), b = to_float(other[i]);
+          one[i] = rounded_to<T>(
+              __fsub_rn(rounded<T>(__fmul_rn(a, cosines[i])), rounded<T>(__fmul_rn(b, sines[i]))));
+          other[i] = rounded_to<T>(
+              __fadd_rn(rounded<T>(__fmul_rn(b, cosines[i])), rounded<T>(__fmul_rn(a, sines[i]))));
+        }
+        store_values<kCount>(to, one);
+        store_values<kCount>(to + half, other);
+      }
     }
   }
+}
+
+// Every half of a head begins on 16 bytes.
+bool takes_lots(const Rotary& shape, const void* x, const float* frequencies, const void* out) {
+  const int64_t width = width_of(shape.dtype);
+  return shape.head_dim / 2 * width % 16 == 0 && shape.row_stride * width % 16 == 0 && aligned(x) &&
+         aligned(frequencies) && aligned(out);
 }
 
 }  // namespace
@@ -34,9 +59,11 @@ void rotary_cuda(const Rotary& shape, const void* x, const int64_t* positions,
                  const float* frequencies, void* out, CUstream_st* stream) {
   LONGSHORE_CHECK(shape.head_dim % 2 == 0) << shape.head_dim;
   if (shape.rows == 0) return;
-  with_cuda_type(shape.dtype, [&](auto type) {
+  const bool lots = takes_lots(shape, x, frequencies, out);
+  with_cuda_width(shape.dtype, lots, [&](auto type, auto count) {
     using T = decltype(type);
-    launch(rotate<T>, blocks_for(shape.rows), threads_for(shape.heads * shape.head_dim), stream,
+    const int64_t work = shape.heads * (shape.head_dim / 2 / count);
+    launch(rotate<T, decltype(count)::value>, blocks_for(shape.rows), threads_for(work), stream,
            shape, static_cast<const T*>(x), positions, frequencies, static_cast<T*>(out));
   });
   check_launch("rotary");

@@ -97,6 +97,32 @@ TYPED_TEST(EmulatedCrossEntropy, TellsNaN) {
   }
 }
 
+// Goal: rows that begin anywhere, shorter than what is before the first 16 bytes and longer.
+TYPED_TEST(EmulatedCrossEntropy, TakesRowsThatBeginAnywhere) {
+  for (const int64_t vocabulary : {1, 3, 8, 9, 40, 4097}) {
+    const CrossEntropy shape = {kDTypeOf<TypeParam>, 1, vocabulary, 0.5, true};
+    for (int64_t before = 0; before < 16; ++before) {
+      const auto all = random_values<TypeParam>(vocabulary + before, 1, 4.0f);
+      std::vector<TypeParam> expected(all.begin() + before, all.end());
+      const std::vector<int64_t> targets = {vocabulary / 2};
+      float expected_loss = 0.0f;
+      kernels::cross_entropy_cpu(shape, expected.data(), targets.data(), &expected_loss);
+      Operand<TypeParam> logits("logits", all);
+      Operand<int64_t> wanted("targets", targets);
+      Operand<float> loss("losses", 1);
+      kernels::cross_entropy_cuda(shape, logits.data() + before, wanted.data(), loss.data(),
+                                  nullptr);
+      const auto got = logits.values();
+      const std::vector<TypeParam> gradient(got.begin() + before, got.end());
+      EXPECT_LE(relative_error(gradient, expected), kTolerance<TypeParam>)
+          << vocabulary << " behind " << before;
+      EXPECT_NEAR(loss.values()[0], expected_loss, 4e-6 * (1.0 + std::abs(expected_loss)));
+      EXPECT_TRUE(same_bits(std::vector<TypeParam>(got.begin(), got.begin() + before),
+                            std::vector<TypeParam>(all.begin(), all.begin() + before)));
+    }
+  }
+}
+
 TYPED_TEST(EmulatedCrossEntropy, TrapsOnATargetOutsideTheVocabulary) {
   for (const int64_t target : {-1, 40}) {
     Operand<TypeParam> values("logits", random_values<TypeParam>(40, 1));

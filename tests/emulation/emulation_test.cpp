@@ -134,20 +134,21 @@ std::vector<unsigned> needed_barriers(const Launch& launch) {
 }
 
 // Goal: the kernels' own barriers: each that orders something is missed. over_block()'s first one
-// orders nothing the first time it is called with a combination: nobody reads yet.
+// orders nothing the first time it is called with a combination: nobody reads yet. Rows are of
+// several warps.
 TEST(Emulation, MissesTheKernelsBarriers) {
-  Operand<float> logits("logits", random_values<float>(300, 1)), losses("losses", 1);
+  Operand<float> logits("logits", random_values<float>(1200, 1)), losses("losses", 1);
   Operand<int64_t> targets("targets", std::vector<int64_t>{7});
   EXPECT_EQ(needed_barriers([&] {
-              kernels::cross_entropy_cuda({DType::kF32, 1, 300, 1.0, true}, logits.data(),
+              kernels::cross_entropy_cuda({DType::kF32, 1, 1200, 1.0, true}, logits.data(),
                                           targets.data(), losses.data(), nullptr);
             }),
             (std::vector<unsigned>{2, 4, 5}));
 
-  Operand<float> grad("grad", random_values<float>(300, 1)), x("x", random_values<float>(300, 2));
-  Operand<float> weight("weight", random_values<float>(300, 3)), grad_x("grad_x", 300);
+  Operand<float> grad("grad", random_values<float>(1200, 1)), x("x", random_values<float>(1200, 2));
+  Operand<float> weight("weight", random_values<float>(1200, 3)), grad_x("grad_x", 1200);
   EXPECT_EQ(needed_barriers([&] {
-              kernels::rms_norm_backward_cuda({DType::kF32, 1, 300, 1e-5}, grad.data(), x.data(),
+              kernels::rms_norm_backward_cuda({DType::kF32, 1, 1200, 1e-5}, grad.data(), x.data(),
                                               weight.data(), grad_x.data(), nullptr, nullptr,
                                               nullptr);
             }),

@@ -87,5 +87,35 @@ TYPED_TEST(EmulatedRmsNorm, HasMoreRowsThanPartialSums) {
   }
 }
 
+// Goal: operands that do not begin on 16 bytes, one at a time, where rows could be loaded by 16.
+TYPED_TEST(EmulatedRmsNorm, TakesOperandsThatBeginAnywhere) {
+  constexpr int64_t kRows = 3, kWidth = 192;
+  const RmsNorm shape = {kDTypeOf<TypeParam>, kRows, kWidth, 1e-5};
+  const auto x = random_values<TypeParam>(kRows * kWidth, 1);
+  const auto weight = random_values<TypeParam>(kWidth, 2);
+  const auto grad = random_values<TypeParam>(kRows * kWidth, 3);
+  std::vector<TypeParam> expected(x.size()), expected_grad(x.size());
+  kernels::rms_norm_cpu(shape, x.data(), weight.data(), expected.data());
+  kernels::rms_norm_backward_cpu(shape, grad.data(), x.data(), weight.data(), expected_grad.data(),
+                                 nullptr);
+  const auto shifted = [](std::vector<TypeParam> values, int by) {
+    values.insert(values.begin(), static_cast<size_t>(by), TypeParam{});
+    return values;
+  };
+  for (int which = 0; which < 4; ++which) {
+    const auto by = [which](int operand) { return which == operand ? 1 : 0; };
+    Operand<TypeParam> in("x", shifted(x, by(0))), scale("weight", shifted(weight, by(1)));
+    Operand<TypeParam> upper("grad", shifted(grad, by(2))), out("y", shifted(expected, by(3)));
+    kernels::rms_norm_cuda(shape, in.data() + by(0), scale.data() + by(1), out.data() + by(3),
+                           nullptr);
+    EXPECT_LE(relative_error(out.values(), shifted(expected, by(3))), kTolerance<TypeParam>);
+    kernels::rms_norm_backward_cuda(shape, upper.data() + by(2), in.data() + by(0),
+                                    scale.data() + by(1), out.data() + by(3), nullptr, nullptr,
+                                    nullptr);
+    EXPECT_LE(relative_error(out.values(), shifted(expected_grad, by(3))),
+              2 * kTolerance<TypeParam>);
+  }
+}
+
 }  // namespace
 }  // namespace longshore::emulation

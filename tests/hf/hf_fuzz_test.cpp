@@ -5,6 +5,8 @@
 #include <random>
 
 #include "hf/config_dtype.h"
+#include "hf/model_directory.h"
+#include "hf/mxfp4.h"
 #include "hf/safetensors_header.h"
 #include "hf/weight_index.h"
 #include "tests/hf/hf_fixtures.h"
@@ -129,6 +131,54 @@ TEST(Fuzz, IndexesAreReadOrRefused) {
       }
     } catch (const DataError&) {
     }
+  }
+}
+
+// Pairs of tensors that stand for one: whatever the header says, they are refused, or every value
+// can be read.
+TEST(Fuzz, Mxfp4PairsAreReadOrRefused) {
+  const std::string valid =
+      R"({"w_blocks":{"dtype":"U8","shape":[2,3,2,16],"data_offsets":[0,192]},)"
+      R"("w_scales":{"dtype":"U8","shape":[2,3,2],"data_offsets":[192,204]},)"
+      R"("v_blocks":{"dtype":"U8","shape":[1,1,1,16],"data_offsets":[204,220]},)"
+      R"("v_scales":{"dtype":"U8","shape":[1,1,1],"data_offsets":[220,221]}})";
+  TemporaryDirectory directory;
+  write_text(directory / "config.json",
+             R"({"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}})");
+  Mutator mutate(4);
+  int accepted = 0;
+  for (int i = 0; i < 5'000; ++i) {
+    const std::string json = i == 0 ? valid : mutate(valid);
+    write_text(directory / "model.safetensors", safetensors_bytes(json, 221));
+    try {
+      const ModelDirectory model = ModelDirectory::open(directory.path());
+      for (const ModelDirectory::TensorRef& ref : model.tensors()) {
+        if (ref.packed == nullptr) continue;
+        std::vector<float> values(static_cast<size_t>(ref.tensor->elements()));
+        ref.packed->read(0, values);
+        accepted += i > 0 ? 1 : 0;
+      }
+    } catch (const Error&) {
+    }
+  }
+  EXPECT_GT(accepted, 0);  // added spaces
+}
+
+TEST(Fuzz, ConfigsKeepTheirMeaningWithoutQuantisation) {
+  const std::string valid =
+      R"({"a": "\"x\": }", "quantization_config" : {"b": ["{", {"k": "v"}]}, "c": [null], "d": 1})";
+  Mutator mutate(5);
+  for (int i = 0; i < 30'000; ++i) {
+    const std::string text = mutate(valid);
+    Json before;
+    try {
+      before = parse_json(text, {}, "x");
+    } catch (const DataError&) {
+      continue;
+    }
+    if (!before.is_object()) continue;
+    before.erase("quantization_config");
+    ASSERT_EQ(before, parse_json(without_quantization(text), {}, "x")) << text;
   }
 }
 

@@ -46,7 +46,7 @@ def run(rank, ranks, name, port, path):
     payload = Counter()
     count_payload(payload)
     directory = make_golden.ROOT / name
-    model = make_golden.load(directory)
+    model = make_golden.load(make_golden.CASES[name], directory)
     decoder = model.model if hasattr(model, "model") else model.transformer
     for layer in decoder.layers if hasattr(decoder, "layers") else decoder.h:
         fully_shard(layer)

@@ -13,6 +13,10 @@ cases. Every case is a directory:
                                    without clipping
 
 All of it is fp32 on the CPU with eager attention.
+
+Models with experts go to tests/parity/golden_moe, because tests iterate over the directories of
+golden/ and would take cases of families that the program cannot read yet. Their golden.json also
+says which experts no token chose in both runs (`idle`), and how near a choice was.
 """
 import json
 import shutil
@@ -22,17 +26,23 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from expert_cases import Routing, UnfitRouting, cases, in_files, randomise_experts
+from expert_cases import BF16_MARGIN, TRAINING_MARGIN
 from transformers import logging as transformers_logging
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 ROOT = Path(__file__).parent / "golden"
+EXPERTS_ROOT = Path(__file__).parent / "golden_moe"
 VOCABULARY = 257
 STEPS = 20
 SEQUENCES_PER_STEP = 3
+GRADIENT_ROWS = [0, 3, 1, 4]
 ADAMW = {"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1}
-# The gradient of gpt2's key bias is zero in theory (softmax ignores it) and rounding noise in
-# practice: a larger eps keeps Adam from making steps of it.
-GPT2_ADAMW = {**ADAMW, "eps": 1e-5}
+# Some gradients are zero in theory and rounding noise in practice: gpt2's key bias (softmax ignores
+# it), the router's row of an idle expert (renormalised weights do). A larger eps keeps Adam from
+# making steps of noise.
+NOISE_ADAMW = {**ADAMW, "eps": 1e-5}
+NOISE_FAMILIES = ("gpt2", "glm4", "qwen3_moe", "mixtral", "gpt_oss")
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
@@ -173,6 +183,8 @@ CASES = {
                               "scale_attn_by_inverse_layer_idx": True}, "plain": True},
 }
 
+CASES.update(cases(LLAMA))
+
 
 # Of its own for each case: a new one changes no other.
 SEEDS = {name: 1000 + number for number, name in enumerate(
@@ -180,6 +192,8 @@ SEEDS = {name: 1000 + number for number, name in enumerate(
      "gpt2-plain", "granite", "smollm3", "seed_oss", "olmo2", "olmo3", "phi3", "phi3-long",
      "gemma3_text", "glm4", "hunyuan_v1_dense", "ministral3", "gemma3", "mistral3", "gemma2",
      "gemma3-capped"])}
+# The first seed from this one on whose routing is fit.
+FIRST_EXPERT_SEED = 2000
 
 
 def randomise(model, generator):
@@ -187,10 +201,10 @@ def randomise(model, generator):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.dim() >= 2:
-                parameter.copy_(noise * 0.25)
-            elif name.endswith("bias"):
+            if name.endswith("bias"):
                 parameter.copy_(noise * 0.1)
+            elif parameter.dim() >= 2:
+                parameter.copy_(noise * 0.25)
             elif model.config.model_type.startswith("gemma"):  # multiplied by 1 + weight
                 parameter.copy_(noise * 0.2)
             else:
@@ -233,12 +247,14 @@ def backward_mean(model, rows):
 
 
 def adamw_of(case):
-    return GPT2_ADAMW if case["config"]["model_type"] in ("gpt2", "glm4") else ADAMW
+    return NOISE_ADAMW if case["config"]["model_type"] in NOISE_FAMILIES else ADAMW
 
 
 def train(model, rows, max_grad_norm, adamw):
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    others = [p for p in model.parameters() if p.dim() < 2]
+    matrix = {name: p.dim() >= 2 and not name.endswith("bias")
+              for name, p in model.named_parameters()}
+    decayed = [p for name, p in model.named_parameters() if matrix[name]]
+    others = [p for name, p in model.named_parameters() if not matrix[name]]
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": adamw["weight_decay"]},
          {"params": others, "weight_decay": 0.0}],
@@ -264,8 +280,9 @@ def write_model(case, directory, model):
         return
     dtype = torch.bfloat16 if case["config"].get("dtype") == "bfloat16" else torch.float32
     tied = model.config.tie_word_embeddings
-    tensors = {name: value.detach().to(dtype).contiguous() for name, value in
-               model.state_dict().items() if not (tied and name == "lm_head.weight")}
+    tensors = {name: part for whole, value in model.state_dict().items()
+               if not (tied and whole == "lm_head.weight")
+               for name, part in in_files(case, whole, value.detach().to(dtype).contiguous())}
     if case.get("plain"):
         tensors = {name.removeprefix("transformer."): value for name, value in tensors.items()}
         positions = case["config"]["n_positions"]
@@ -287,10 +304,13 @@ def write_model(case, directory, model):
     (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
 
 
-def file_name(case, name):
+def named_in_files(case, name, tensor):
+    """A tensor of the model, with its name in the files; several where those hold its parts."""
     if case.get("as_transformers_4"):
-        return name.replace("model.language_model.", "language_model.model.")
-    return name.removeprefix("transformer.") if case.get("plain") else name
+        name = name.replace("model.language_model.", "language_model.model.")
+    if case.get("plain"):
+        name = name.removeprefix("transformer.")
+    return in_files(case, name, tensor)
 
 
 def class_of(case):
@@ -302,77 +322,128 @@ def trained(model):
     return [(name, p) for name, p in model.named_parameters() if p.grad is not None]
 
 
-def load(case, directory, attention="eager"):
+def load(case, directory, attention="eager", experts="eager"):
     model = class_of(case).from_pretrained(
-        directory, dtype=torch.float32, attn_implementation=attention)
+        directory, dtype=torch.float32, attn_implementation=attention,
+        experts_implementation=experts)
     return model.eval()
+
+
+def relative_error(found, exact):
+    if not exact.any():  # an expert without a token
+        assert not found.any()
+        return 0.0
+    return round(((found - exact).norm() / exact.norm()).item(), 5)
 
 
 def spread_in_bf16(case, directory, rows, golden):
     """How far bf16 takes transformers' own gradients from fp32, by parameter: the most over kinds
     of attention and orders of rows. Ours may go about as far."""
     errors = {}
-    for attention in case.get("attention", ["eager", "sdpa"]):
+    kinds = [(attention, experts) for attention in case.get("attention", ["eager", "sdpa"])
+             for experts in (["eager", "batched_mm"] if "idle" in case else ["eager"])]
+    for attention, experts in kinds:
         for ordered in [rows, rows[::-1]]:
-            model = load(case, directory, attention).to(torch.bfloat16)
+            model = load(case, directory, attention, experts).to(torch.bfloat16)
             backward_mean(model, ordered)
-            for name, parameter in trained(model):
-                key = file_name(case, name)
-                exact = golden[f"grad.{key}"]
-                error = ((parameter.grad.float() - exact).norm() / exact.norm()).item()
-                errors[key] = max(errors.get(key, 0.0), round(error, 5))
+            for whole, parameter in trained(model):
+                for name, gradient in named_in_files(case, whole, parameter.grad.float()):
+                    errors[name] = max(errors.get(name, 0.0),
+                                       relative_error(gradient, golden[f"grad.{name}"]))
     return errors
 
 
 def make_case(name):
     case = CASES[name]
-    directory = ROOT / name
+    if "idle" not in case:
+        return make_case_of(name, ROOT / name, SEEDS[name])
+    seed = FIRST_EXPERT_SEED
+    while True:
+        try:
+            return make_case_of(name, EXPERTS_ROOT / name, seed)
+        except UnfitRouting:
+            seed += 1
+
+
+def random_model(case, directory, generator):
+    model = class_of(case).from_config(AutoConfig.from_pretrained(directory),
+                                       attn_implementation="eager", experts_implementation="eager")
+    randomise(model, generator)
+    if "idle" in case:
+        randomise_experts(model, case["idle"], generator)
+    return model.eval()
+
+
+def check_first_rows(case, model, rows):
+    """Whether the routing of the rows that are compared in bf16 is fit; the margin."""
+    routing = Routing(model)
+    with torch.no_grad():
+        for row in [rows[i] for i in [*GRADIENT_ROWS, 2]]:
+            model(input_ids=torch.tensor([row["input_ids"]]))
+    routing.check(BF16_MARGIN, case["idle"])
+    return routing.margin
+
+
+def make_case_of(name, directory, seed):
+    case = CASES[name]
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    generator = torch.Generator().manual_seed(SEEDS[name])
     (directory / "config.json").write_text(json.dumps(case["config"], indent=1) + "\n")
-
-    model = class_of(case).from_config(AutoConfig.from_pretrained(directory))
-    randomise(model, generator)
-    write_model(case, directory, model)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = random_model(case, directory, generator)
     rows = make_rows(generator)
+    margin_of_first = check_first_rows(case, drawn, rows) if "idle" in case else None
+    write_model(case, directory, drawn)
     (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     golden = {}
     model = load(case, directory)
+    if "idle" in case:  # transformers found every tensor
+        loaded = model.state_dict()
+        assert all(torch.equal(value, loaded[key]) for key, value in drawn.state_dict().items())
     single_rows = [rows[0]["input_ids"][:1], rows[1]["input_ids"], rows[2]["input_ids"]]
     with torch.no_grad():
         for index, ids in enumerate(single_rows):
             golden[f"logits.{index}"] = model(input_ids=torch.tensor([ids])).logits[0].clone()
-    gradient_rows = [0, 3, 1, 4]
-    gradient_loss = backward_mean(model, [rows[i] for i in gradient_rows])
-    for parameter_name, parameter in trained(model):
-        golden[f"grad.{file_name(case, parameter_name)}"] = parameter.grad.clone()
+    gradient_loss = backward_mean(model, [rows[i] for i in GRADIENT_ROWS])
+    for whole, parameter in trained(model):
+        for part_name, gradient in named_in_files(case, whole, parameter.grad.clone()):
+            golden[f"grad.{part_name}"] = gradient
 
-    bf16_errors = spread_in_bf16(case, directory, [rows[i] for i in gradient_rows], golden)
+    bf16_errors = spread_in_bf16(case, directory, [rows[i] for i in GRADIENT_ROWS], golden)
 
     runs = {}
-    free_losses, free_norms = train(load_run := load(case, directory), rows, 0.0, adamw_of(case))
+    free_run, clip_run = load(case, directory), load(case, directory)
+    routings = [Routing(free_run), Routing(clip_run)]
+    free_losses, free_norms = train(free_run, rows, 0.0, adamw_of(case))
     # Half of the smallest norm: every step is clipped.
     clip = float(f"{min(free_norms) / 2:.1g}")
-    clip_losses, clip_norms = train(clip_run := load(case, directory), rows, clip, adamw_of(case))
+    clip_losses, clip_norms = train(clip_run, rows, clip, adamw_of(case))
     assert min(clip_norms) > clip, (name, clip, clip_norms)
+    for watched in routings if "idle" in case else []:
+        watched.check(TRAINING_MARGIN, case["idle"])
     for run, (result, limit, losses, norms) in {
-            "free": (load_run, 0.0, free_losses, free_norms),
+            "free": (free_run, 0.0, free_losses, free_norms),
             "clip": (clip_run, clip, clip_losses, clip_norms)}.items():
         runs[run] = {"max_grad_norm": limit, "loss": losses, "grad_norm": norms}
-        for parameter_name, parameter in trained(result):
-            golden[f"{run}.{file_name(case, parameter_name)}"] = parameter.detach().clone()
+        for whole, parameter in trained(result):
+            for part_name, value in named_in_files(case, whole, parameter.detach().clone()):
+                golden[f"{run}.{part_name}"] = value
 
     save_file(golden, directory / "golden.safetensors")
-    facts = {"single_rows": single_rows, "gradient_rows": gradient_rows,
+    facts = {"single_rows": single_rows, "gradient_rows": GRADIENT_ROWS,
              "gradient_loss": gradient_loss, "bf16_gradient_errors": bf16_errors,
              "steps": STEPS, "sequences_per_step": SEQUENCES_PER_STEP,
              "adamw": adamw_of(case), "runs": runs}
+    if "idle" in case:
+        facts["routing"] = {"seed": seed, "idle": case["idle"],
+                            "margin_of_first_rows": margin_of_first,
+                            "margin_in_training": min(watched.margin for watched in routings)}
     (directory / "golden.json").write_text(json.dumps(facts, indent=1) + "\n")
     size = sum(file.stat().st_size for file in directory.iterdir())
     print(f"{name}: {size / 1024:.0f} KiB, loss {free_losses[0]:.3f} -> {free_losses[-1]:.3f}, "
-          f"norm {min(free_norms):.2f} .. {max(free_norms):.2f}, clip {clip}")
+          f"norm {min(free_norms):.2f} .. {max(free_norms):.2f}, clip {clip}"
+          + (f", {facts['routing']}" if "idle" in case else ""))
 
 
 def main():

@@ -144,7 +144,7 @@ void check_exported(const ModelSource& source, Findings& findings) {
                                                              list.tensors.end());
   std::vector<std::optional<uint64_t>> found(listed.size());
   tbb::parallel_for(size_t{0}, listed.size(), [&](size_t i) {
-    const ModelDirectory::TensorRef tensor = source.directory().find(listed[i].first);
+    const ModelDirectory::TensorRef tensor = source.directory().find_stored(listed[i].first);
     if (tensor) found[i] = tensor.file->file.hash(*tensor.tensor);
   });
   std::map<uint64_t, std::string> names;

@@ -1,0 +1,151 @@
+"""What make_golden.py needs beyond a dense model for one with experts.
+
+transformers holds a layer's experts in one tensor; the hub's files hold one per expert and matrix,
+but for gpt_oss. Routing is made safe to compare: no token lies near the boundary between chosen
+experts and others, and in some layers an expert is chosen by no token.
+"""
+import re
+
+import torch
+
+# The least distance between the scores of the last chosen and the first other expert, as a share
+# of the deviation of such scores: of the rows that are also compared in bf16, and of training.
+BF16_MARGIN = 0.01
+TRAINING_MARGIN = 3e-5
+# Coordinate 0 of every embedding is large, so a router's row of an idle expert says no by it; the
+# other rows leave it alone.
+COMMON = 6.0
+IDLE = -8.0
+
+
+def renamed(config, model_type, class_name, **more):
+    return {**config, "model_type": model_type, "architectures": [class_name], **more}
+
+
+def cases(llama):
+    """idle: (layer, expert) without a token; fused: files as transformers 5 holds the experts."""
+    small = {**llama, "intermediate_size": 24}
+    return {
+        # As on the hub; a dense layer between sparse ones.
+        "qwen3_moe": {
+            "config": renamed(small, "qwen3_moe", "Qwen3MoeForCausalLM", head_dim=12,
+                              num_hidden_layers=3, decoder_sparse_step=1, mlp_only_layers=[1],
+                              moe_intermediate_size=12, num_experts=6, num_experts_per_tok=2,
+                              norm_topk_prob=True, rope_theta=1000000.0, rms_norm_eps=1e-6,
+                              output_router_logits=False, router_aux_loss_coef=0.001,
+                              use_sliding_window=False, sliding_window=None),
+            "idle": [(0, 2), (2, 5)]},
+        # As transformers 5 would write it without going back to one tensor per expert; every
+        # second layer is sparse, weights are not renormalised.
+        "qwen3_moe-fused": {
+            "config": renamed(small, "qwen3_moe", "Qwen3MoeForCausalLM", num_hidden_layers=4,
+                              decoder_sparse_step=2, mlp_only_layers=[], moe_intermediate_size=12,
+                              num_local_experts=5, num_experts_per_tok=2, norm_topk_prob=False,
+                              rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+            "idle": [(3, 0)], "fused": True},
+        "mixtral": {
+            "config": renamed(small, "mixtral", "MixtralForCausalLM", num_local_experts=5,
+                              num_experts_per_tok=2, rope_theta=1000000.0, sliding_window=None,
+                              output_router_logits=False, router_aux_loss_coef=0.02),
+            "idle": [(1, 3)]},
+        "olmoe": {
+            "config": renamed(small, "olmoe", "OlmoeForCausalLM", num_experts=6,
+                              num_experts_per_tok=3, norm_topk_prob=False, clip_qkv=None,
+                              rope_theta=10000.0, pad_token_id=1),
+            "idle": [(0, 1)]},
+        # A clamp that cuts often.
+        "gpt_oss": {
+            "config": renamed(small, "gpt_oss", "GptOssForCausalLM", head_dim=8,
+                              attention_bias=True, num_local_experts=5, num_experts_per_tok=2,
+                              experts_per_token=2, sliding_window=5, swiglu_limit=1.25,
+                              layer_types=["sliding_attention", "full_attention"],
+                              max_position_embeddings=4096, initial_context_length=1024,
+                              rope_theta=150000.0, pad_token_id=0,
+                              rope_scaling={"rope_type": "yarn", "factor": 4.0, "truncate": False,
+                                            "beta_fast": 32.0, "beta_slow": 1.0,
+                                            "original_max_position_embeddings": 1024}),
+            "idle": [(1, 4)], "fused": True, "attention": ["eager"]},
+        "qwen2_moe": {
+            "config": renamed(small, "qwen2_moe", "Qwen2MoeForCausalLM", num_experts=5,
+                              moe_intermediate_size=12, shared_expert_intermediate_size=20,
+                              num_experts_per_tok=2, norm_topk_prob=False, decoder_sparse_step=1,
+                              rope_theta=1000000.0, rms_norm_eps=1e-6),
+            "idle": [(1, 1)]},
+    }
+
+
+class UnfitRouting(Exception):
+    """Another rounding could choose another expert, or an expert is not as idle as it should be."""
+
+
+def is_router(name):
+    return re.search(r"\.mlp\.(gate|router)\.weight$", name) is not None
+
+
+def randomise_experts(model, idle, generator):
+    """After all other weights are drawn: scores that are apart, and experts without a token."""
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        embedding = parameters["model.embed_tokens.weight"]
+        embedding *= 4.0
+        embedding[:, 0] += COMMON
+        for name, parameter in parameters.items():
+            if is_router(name):
+                parameter *= 3.0
+                parameter[:, 0] = 0.0
+                layer = int(re.search(r"layers\.(\d+)\.", name)[1])
+                for expert in [expert for at, expert in idle if at == layer]:
+                    parameter[expert, 0] = IDLE
+            elif name.endswith("sinks"):
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+            elif name.endswith("experts.gate_up_proj"):
+                parameter *= 2.0
+
+
+class Routing:
+    """Watches a model's routers while it runs: how near a choice was, and which experts had one."""
+
+    def __init__(self, model):
+        self.margin = float("inf")
+        self.counts = {}
+        for name, module in model.named_modules():
+            if hasattr(module, "top_k") and is_router(name + ".weight"):
+                layer = int(re.search(r"layers\.(\d+)\.", name)[1])
+                module.register_forward_hook(
+                    lambda module, _, output, layer=layer: self.watch(layer, module, output))
+
+    def watch(self, layer, module, output):
+        logits, indices = output[0].detach().float(), output[2]
+        best = logits.topk(module.top_k + 1, dim=-1).values
+        gap = (best[:, -2] - best[:, -1]).min() / best.std()
+        self.margin = min(self.margin, gap.item())
+        counts = torch.bincount(indices.flatten(), minlength=module.num_experts)
+        self.counts[layer] = self.counts.get(layer, 0) + counts
+
+    def check(self, least, idle):
+        found = [(layer, expert) for layer, counts in sorted(self.counts.items())
+                 for expert in range(len(counts)) if counts[expert] == 0]
+        if self.margin < least or found != sorted(idle):
+            raise UnfitRouting
+
+
+def in_files(case, name, tensor):
+    """A tensor of the model as (name, tensor) pairs of the files."""
+    if "idle" not in case:
+        return [(name, tensor)]
+    mixtral = case["config"]["model_type"] == "mixtral"
+    if mixtral:
+        name = name.replace(".mlp.", ".block_sparse_moe.")
+    if case.get("fused") or ".experts." not in name:
+        return [(name, tensor)]
+    prefix = name[:name.index(".experts.")] + ".experts."
+    gate, down, up = ("w1", "w2", "w3") if mixtral else ("gate_proj", "down_proj", "up_proj")
+    pairs = []
+    for expert, matrix in enumerate(tensor):
+        if name.endswith("down_proj"):
+            pairs.append((f"{prefix}{expert}.{down}.weight", matrix))
+        else:
+            halves = matrix.chunk(2, dim=0)
+            pairs.append((f"{prefix}{expert}.{gate}.weight", halves[0]))
+            pairs.append((f"{prefix}{expert}.{up}.weight", halves[1]))
+    return [(name, part.contiguous()) for name, part in pairs]

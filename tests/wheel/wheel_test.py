@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""The wheel of a build, installed into an empty environment: the program starts with the LibTorch
+that it finds, trains, and says what is wrong where torch is another one or missing; so does
+`import longshore`. No network: torch is the one that the build was made with.
+
+    wheel_test.py BUILD_FOLDER LIBTORCH_SITE
+"""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+import venv
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD, SITE = (pathlib.Path(argument).resolve() for argument in sys.argv[1:3])
+RUN_FILE = """
+[run]
+dir = "run"
+[model]
+path = "model"
+[data]
+train = ["text.txt"]
+cache = "cache"
+max_tokens = 32
+overlength = "split"
+[train]
+steps = 3
+sequences_per_step = 2
+[precision]
+compute = "fp32"
+"""
+
+
+def run(*command, **options):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                          check=False, **options)
+
+
+class Environment:
+    """An environment of Python, with the wheel's files as an installer puts them."""
+
+    def __init__(self, folder, wheel):
+        venv.create(folder, with_pip=False)
+        self.python = folder / "bin/python"
+        [self.site] = folder.glob("lib/python*/site-packages")
+        with zipfile.ZipFile(wheel) as archive:
+            for entry in archive.infolist():
+                path = pathlib.Path(archive.extract(entry, self.site))
+                path.chmod(entry.external_attr >> 16 & 0o777)
+
+    def link_torch(self):
+        """As if it were installed beside the package."""
+        for path in SITE.iterdir():
+            (self.site / path.name).symlink_to(path.resolve())
+
+    def longshore(self, *arguments, **options):
+        return run(self.python, "-c", "from longshore._program import main; main()", *arguments,
+                   **options)
+
+    def __call__(self, program, **options):
+        return run(self.python, "-c", textwrap.dedent(program), **options)
+
+
+class WheelTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.root = pathlib.Path(cls.folder.name)
+        made = run(ROOT / "scripts/wheel", "--preset", BUILD.name, "--to", cls.root)
+        if made.returncode != 0:
+            raise AssertionError(made.stdout + made.stderr)
+        [cls.wheel] = cls.root.glob("*.whl")
+        cls.empty = Environment(cls.root / "empty", cls.wheel)
+        cls.beside = Environment(cls.root / "beside", cls.wheel)
+        cls.beside.link_torch()
+        cls.elsewhere = Environment(cls.root / "elsewhere", cls.wheel)
+        (cls.elsewhere.site / "torch.pth").write_text(str(SITE))
+        for environment in (cls.empty, cls.beside, cls.elsewhere):
+            work = environment.site.parents[2]
+            (work / "run.toml").write_text(RUN_FILE)
+            (work / "text.txt").write_text("".join(f"line {n}\n" for n in range(200)))
+
+    def checked(self, done):
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_it_names_its_torch_and_the_glibc_it_needs(self):
+        with zipfile.ZipFile(self.wheel) as archive:
+            names = archive.namelist()
+            [metadata] = [name for name in names if name.endswith("/METADATA")]
+            self.assertIn("\nRequires-Dist: torch==2.11.0\n", archive.read(metadata).decode())
+            tag = re.search(r"-py3-none-manylinux_2_(\d+)_x86_64\.whl$", self.wheel.name)
+            binary = archive.extract("longshore/bin/longshore", self.root / "binary")
+        symbols = run("objdump", "-T", binary).stdout
+        newest = max(int(number) for number in re.findall(r"GLIBC_2\.(\d+)", symbols))
+        self.assertGreaterEqual(int(tag[1]), newest)
+        # What torch brings is not brought again, what the system has neither.
+        for name in names:
+            self.assertIsNone(re.search(r"lib(torch|c10|cu|nccl|nv|gomp|stdc|c\.)", name), name)
+        for name in ("longshore/lib/libtbb.so.12", "longshore/presets/tiny-cpu.toml",
+                     "longshore/py.typed"):
+            self.assertIn(name, names)
+
+    def test_the_program_finds_torch_beside_it_without_being_told(self):
+        binary = self.beside.site / "longshore/bin/longshore"
+        lean = {"PATH": "/usr/bin:/bin"}
+        self.assertIn("LibTorch 2.11.0", self.checked(run(binary, "version", env=lean)))
+        loaded = run("ldd", binary, env=lean).stdout
+        self.assertNotIn("not found", loaded)
+        for library in ("libtbb.so.12", "libhwy.so.1", "liburing.so.2"):
+            self.assertIn(f"{self.beside.site}/longshore/bin/../lib/{library}", loaded)
+
+    def test_a_model_is_made_and_trained(self):
+        work = self.elsewhere.site.parents[2]
+        self.checked(self.elsewhere.longshore("init-model", "model", cwd=work))
+        self.checked(self.elsewhere.longshore("train", "run.toml", cwd=work))
+        self.assertTrue((work / "run/hf/model.safetensors").exists())
+
+    def test_python_plans_trains_and_reads_metrics(self):
+        work = self.beside.site.parents[2]
+        self.checked(self.beside.longshore("init-model", "model", cwd=work))
+        done = self.beside("""
+            import json, longshore
+            plan = longshore.plan("run.toml")
+            small = longshore.plan("run.toml", overrides={"offload.device_memory": "1MiB"})
+            run = longshore.train("run.toml", overrides={"train.steps": 2, "run.dir": "two",
+                                                         "data.train": ["text.txt"]})
+            lines = longshore.read_metrics(run.directory)
+            try:
+                longshore.train("run.toml", overrides={"optimizer.lr": "much"})
+            except longshore.LongshoreError as error:
+                refused = [error.exit_code, str(error)]
+            gone = longshore.train("run.toml", overrides={"data.train": ["nowhere.txt"]},
+                                   check=False)
+            with open("two/metrics.jsonl", "a") as file:
+                file.write('{"kind": "st')
+            print(json.dumps([plan["fits"], small["fits"], run.exit_code, str(run.directory),
+                              run.status["status"], [line["kind"] for line in lines],
+                              len(longshore.read_metrics("two", kind="step")), refused,
+                              gone.exit_code, gone.status["status"],
+                              (longshore.presets() / "tiny-cpu.toml").exists()]))
+            """, cwd=work)
+        said = json.loads(self.checked(done).splitlines()[-1])
+        self.assertEqual(said[:7], [True, False, 0, "two", "done",
+                                    ["start", "step", "step", "checkpoint", "end"], 2])
+        self.assertEqual(said[7][0], 2)
+        self.assertIn("optimizer.lr", said[7][1])
+        self.assertEqual(said[8:], [5, "failed", True])
+
+    def test_a_missing_or_another_torch_is_said(self):
+        done = self.empty.longshore("version")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("error: there is no torch beside", done.stderr)
+        self.assertIn("pip install torch==2.11.0", done.stderr)
+        other = self.root / "other"
+        (other / "torch").mkdir(parents=True)
+        (other / "torch/__init__.py").write_text("raise SystemExit('torch was imported')")
+        (other / "torch-2.9.1.dist-info").mkdir()
+        (other / "torch-2.9.1.dist-info/METADATA").write_text("Name: torch\nVersion: 2.9.1+cu128\n")
+        paths = {**os.environ, "PYTHONPATH": str(other)}
+        done = self.empty.longshore("version", env=paths)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"torch 2.9.1+cu128 is in {other}/torch; longshore needs torch 2.11.0",
+                      done.stderr)
+        (other / "torch-2.9.1.dist-info/METADATA").write_text("Name: torch\nVersion: 2.11.0+cpu\n")
+        done = self.empty.longshore("version", env=paths)
+        with_cuda = "libc10_cuda" in run("readelf", "-d", BUILD / "longshore").stdout
+        # A build without CUDA goes on to the program, which finds no LibTorch in that folder.
+        self.assertIn("is one without CUDA" if with_cuda else "libtorch_cpu.so", done.stderr)
+        (other / "torch-2.9.1.dist-info/METADATA").write_text("Name: torch\nVersion: 2.9.1\n")
+        done = self.empty("import longshore; longshore.plan('run.toml')", env=paths)
+        self.assertIn("LibTorchError", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
