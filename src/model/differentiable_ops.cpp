@@ -16,15 +16,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// Calls body(first row, rows) for every piece of a matrix with `rows` rows.
-template <typename Body>
-void for_pieces(int64_t rows, int64_t row_elements, Body body) {
-  const int64_t most = piece_rows(row_elements);
-  for (int64_t begin = 0; begin < rows; begin += most) {
-    body(begin, std::min(most, rows - begin));
-  }
-}
-
 // Adds the sum of the rows of `values` (fp32) to `sum` (fp32 [columns]). A matrix product, whose
 // bits do not depend on the number of threads, unlike those of a sum over rows.
 void add_row_sum(const at::Tensor& sum, const at::Tensor& values) {

@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,6 +22,15 @@ namespace longshore {
 inline constexpr int64_t kPieceElements = int64_t{1} << 18;
 constexpr int64_t piece_rows(int64_t row_elements) {
   return row_elements >= kPieceElements ? 1 : kPieceElements / row_elements;
+}
+
+// Calls body(first row, rows) for every piece of a matrix with `rows` rows.
+template <typename Body>
+void for_pieces(int64_t rows, int64_t row_elements, Body body) {
+  const int64_t most = piece_rows(row_elements);
+  for (int64_t begin = 0; begin < rows; begin += most) {
+    body(begin, std::min(most, rows - begin));
+  }
 }
 
 // A matrix in the file's form, and its bias (undefined: none).

@@ -59,26 +59,34 @@ at::Tensor ExpertMath::inner(UnitParameters parameters, const ExpertPlaces& plac
 at::Tensor ExpertMath::value_of(const at::Tensor& inner) const {
   const at::Tensor gate = gate_of(inner), up = up_of(inner);
   if (clamp_ == 0.0) return activated(gate, up, activation_);
-  const at::Tensor bound = gate.clamp_max(clamp_);
-  at::Tensor value = (bound * gate_gain_).sigmoid_().mul_(bound);
-  return value.mul_(up.clamp(-clamp_, clamp_).add_(1.0));
+  at::Tensor value = at::empty({inner.size(0), width_}, inner.options());
+  for_pieces(inner.size(0), width_, [&](int64_t begin, int64_t count) {
+    const at::Tensor bound = gate.narrow(0, begin, count).to(at::kFloat).clamp_max(clamp_);
+    const at::Tensor added = up.narrow(0, begin, count).to(at::kFloat).clamp(-clamp_, clamp_);
+    at::Tensor product = (bound * gate_gain_).sigmoid_().mul_(bound);
+    value.narrow(0, begin, count).copy_(product.mul_(added + 1.0));
+  });
+  return value;
 }
 
 void ExpertMath::value_backward(const at::Tensor& grad, const at::Tensor& inner) const {
-  const at::Tensor gate = gate_of(inner), up = up_of(inner);
+  const at::Tensor all_gate = gate_of(inner), all_up = up_of(inner);
   if (clamp_ == 0.0) {
-    activated_backward(grad, gate, up, activation_);
+    activated_backward(grad, all_gate, all_up, activation_);
     return;
   }
-  const at::Tensor bound = gate.clamp_max(clamp_);
-  const at::Tensor share = (bound * gate_gain_).sigmoid_();
-  // Of bound * share by bound.
-  const at::Tensor slope = share * (1.0 + gate_gain_ * bound * (1.0 - share));
-  const at::Tensor grad_gate =
-      (grad * up.clamp(-clamp_, clamp_).add_(1.0)).mul_(slope).mul_(gate <= clamp_);
-  const at::Tensor grad_up = (grad * bound).mul_(share).mul_(up.abs() <= clamp_);
-  gate.copy_(grad_gate);
-  up.copy_(grad_up);
+  for_pieces(inner.size(0), width_, [&](int64_t begin, int64_t count) {
+    const at::Tensor gate = all_gate.narrow(0, begin, count), up = all_up.narrow(0, begin, count);
+    const at::Tensor upper = grad.narrow(0, begin, count).to(at::kFloat);
+    const at::Tensor bound = gate.to(at::kFloat).clamp_max(clamp_);
+    const at::Tensor added = up.to(at::kFloat).clamp(-clamp_, clamp_).add_(1.0);
+    const at::Tensor share = (bound * gate_gain_).sigmoid_();
+    // Of bound * share by bound.
+    const at::Tensor slope = share * (1.0 + gate_gain_ * bound * (1.0 - share));
+    const at::Tensor gate_inside = gate <= clamp_, up_inside = up.abs() <= clamp_;
+    up.copy_((upper * bound).mul_(share).mul_(up_inside));
+    gate.copy_((upper * added).mul_(slope).mul_(gate_inside));
+  });
 }
 
 at::Tensor ExpertMath::outputs(UnitParameters parameters, const ExpertPlaces& places,

@@ -21,7 +21,9 @@ Routing route(const at::Tensor& scores, const MoeSpec& moe) {
   routing.experts = order.narrow(1, 0, moe.top_k).contiguous();
   at::Tensor chosen = values.narrow(1, 0, moe.top_k);
   if (!moe.softmax_over_all) {
-    chosen = at::softmax(chosen, 1, at::kFloat);
+    // Backward wants them as they are: rounded ones, whose sum is not 1, would let through what
+    // the gradients of a token's weights have in common.
+    chosen = routing.probabilities = at::softmax(chosen, 1, at::kFloat);
   } else if (moe.renormalise) {
     chosen = chosen / row_sums(chosen);
   }
@@ -36,8 +38,7 @@ at::Tensor route_backward(const at::Tensor& grad_weights, const Routing& routing
   const auto options = grad_weights.options();
   at::Tensor grad = at::zeros({experts.size(0), moe.experts}, options);
   if (!moe.softmax_over_all) {
-    // Rounded as they are: what the softmax gave differs by less than the gradient's own rounding.
-    const at::Tensor& weights = routing.weights;
+    const at::Tensor& weights = routing.probabilities;
     grad.scatter_(1, experts, weights * (grad_weights - row_sums(grad_weights * weights)));
     return grad;
   }

@@ -15,7 +15,7 @@ namespace longshore {
 struct Routing {
   at::Tensor experts;        // int64 [T, top_k], the best first; of equal ones the lowest
   at::Tensor weights;        // fp32 [T, top_k]
-  at::Tensor probabilities;  // fp32 [T, experts], where the softmax is over all of them
+  at::Tensor probabilities;  // fp32, what the softmax gave: [T, experts], or [T, top_k]
 };
 
 // `scores`: [T, experts], of the compute dtype.
