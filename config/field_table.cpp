@@ -254,10 +254,12 @@ Section offload_section() {
   rows.add("host_memory", KeyType::kBytes, &Offload::host_memory,
            {.sentence = "hard cap on host bytes; auto: what the machine has free",
             .bounds = at_least(1)});
-  rows.add("threads", KeyType::kInteger, &Offload::threads,
-           {.sentence = "threads of the optimizer on the host; the numbers do not depend on them",
-            .bounds = between(1, 1024),
-            .unit = "threads"});
+  rows.add(
+      "threads", KeyType::kInteger, &Offload::threads,
+      {.sentence = "threads of the optimizer on the host; auto: the cores, but for three or half "
+                   "of them that a GPU is fed by; the numbers do not depend on them",
+       .bounds = between(1, 1024),
+       .unit = "threads"});
   return section;
 }
 

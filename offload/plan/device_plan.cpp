@@ -95,7 +95,8 @@ class Draft {
                GradReducer::planned_scratch_bytes(layouts, inputs_.topology, inputs_.reduce));
     add_line("reduce scratch", "for sums over ranks", scratch);
     const size_t staging = plan_.buffers.size();
-    add_buffer("drain_staging", GradDrain::planned_staging_bytes(layouts, inputs_.state.drain));
+    add_buffer("drain_staging",
+               GradDrain::planned_staging_bytes(layouts, inputs_.state.drain, inputs_.device));
     add_line("drain staging", "gradients cast for the copy", staging);
   }
 

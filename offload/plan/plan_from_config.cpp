@@ -1,5 +1,7 @@
 #include "offload/plan/plan_from_config.h"
 
+#include <algorithm>
+
 #include "base/errors.h"
 
 namespace longshore {
@@ -31,6 +33,17 @@ std::vector<AdamWGroup> adamw_groups(const OptimizerSection& optimizer) {
         {group.parameters, group.lr ? *group.lr / optimizer.lr : 1.0, group.weight_decay});
   }
   return groups;
+}
+
+// Lanes that issue to a GPU while parameters are updated: compute, copies up, copies down.
+constexpr int kLaunchingThreads = 3;
+
+// The update takes every core but those, and at least half of them.
+int optimizer_threads(const RunConfig& config, const Machine& machine) {
+  const int cores = machine.physical_cores;
+  const bool gpu = device_kind(config) == DeviceKind::kCuda;
+  const int free = gpu ? std::min(kLaunchingThreads, cores / 2) : 0;
+  return threads_or(config.offload.threads, cores - free);
 }
 
 }  // namespace
@@ -100,7 +113,7 @@ PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Ma
   inputs.device_cap = config.offload.device_memory;
   inputs.host_cap = config.offload.host_memory;
   inputs.compute_threads = compute_threads(config, machine);
-  inputs.optimizer_threads = threads_or(config.offload.threads, machine.physical_cores);
+  inputs.optimizer_threads = optimizer_threads(config, machine);
   return inputs;
 }
 

@@ -2,39 +2,52 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/errors.h"
 
 namespace longshore {
 namespace {
 
+constexpr Bytes kBufferAlignment = 256;
+
 int64_t trainable_shard_elements(const FlatLayout& layout) {
   return layout.trainable_elements() / layout.shard_factor();
 }
 
-int64_t staging_elements(const std::vector<FlatLayout>& layouts) {
+// Of one staging buffer.
+Bytes buffer_bytes(const std::vector<FlatLayout>& layouts, DType drain, int64_t chunk_elements) {
   int64_t largest = 0;
   for (const FlatLayout& layout : layouts) {
     largest = std::max(largest, trainable_shard_elements(layout));
   }
-  return std::min(largest, GradientSums::kChunkElements);
+  return align_up(std::min(largest, chunk_elements) * width_of(drain), kBufferAlignment);
 }
 
 }  // namespace
 
-Bytes GradDrain::planned_staging_bytes(const std::vector<FlatLayout>& layouts, DType drain) {
-  return drain == DType::kF32 ? 0 : staging_elements(layouts) * width_of(drain);
+Bytes GradDrain::planned_staging_bytes(const std::vector<FlatLayout>& layouts, DType drain,
+                                       DeviceKind device) {
+  if (drain == DType::kF32) return 0;
+  const GradientSums::Chunks chunks = GradientSums::chunks_on(device);
+  return chunks.buffers * buffer_bytes(layouts, drain, chunks.elements);
 }
 
 GradDrain::GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
-                     Rank rank, std::span<std::byte> staging, std::unique_ptr<GradientSums> sums)
+                     Rank rank, std::span<std::byte> staging, DeviceKind device,
+                     std::unique_ptr<GradientSums> sums)
     : home_(home),
       copies_(copies),
       sums_(std::move(sums)),
-      staging_(staging),
+      chunks_(GradientSums::chunks_on(device)),
       squares_(layouts.size()) {
   LONGSHORE_CHECK(static_cast<Bytes>(staging.size()) >=
-                  planned_staging_bytes(layouts, home->dtype()));
+                  planned_staging_bytes(layouts, home->dtype(), device));
+  const auto each = static_cast<size_t>(buffer_bytes(layouts, home->dtype(), chunks_.elements));
+  for (size_t i = 0; home->dtype() != DType::kF32 && i < static_cast<size_t>(chunks_.buffers);
+       ++i) {
+    staging_.push_back(staging.subspan(i * each, each));
+  }
   for (const FlatLayout& layout : layouts) {
     std::vector<Piece> pieces;
     for (const ShardPiece& piece : layout.pieces(rank)) {
@@ -52,7 +65,8 @@ GradDrain::GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<F
 
 GradDrain::GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
                      Rank rank, std::span<std::byte> staging, WorkerPool* pool)
-    : GradDrain(home, copies, layouts, rank, staging, make_cpu_gradient_sums(pool)) {}
+    : GradDrain(home, copies, layouts, rank, staging, DeviceKind::kCpu,
+                make_cpu_gradient_sums(pool)) {}
 
 double GradDrain::drain(UnitId unit, std::span<const float> sums) {
   const auto index = static_cast<size_t>(unit.value);
@@ -60,31 +74,33 @@ double GradDrain::drain(UnitId unit, std::span<const float> sums) {
   LONGSHORE_CHECK(!squares_[index].has_value()) << "unit " << unit << " was drained in this step";
   LONGSHORE_CHECK(static_cast<int64_t>(sums.size()) == flat_elements_[index])
       << "unit " << unit << ": " << sums.size() << " of " << flat_elements_[index];
-  double squares = 0.0;
-  for (const Piece& piece : pieces_[index]) squares += drain_piece(unit, piece, sums);
-  squares_[index] = squares;
-  return squares;
+  for (const Piece& piece : pieces_[index]) drain_piece(unit, piece, sums);
+  squares_[index] = sums_->take();
+  return *squares_[index];
 }
 
-double GradDrain::drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums) {
+void GradDrain::drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums) {
   const std::span<std::byte> home = home_->gradient(unit);
   const auto width = static_cast<size_t>(width_of(home_->dtype()));
-  for (int64_t done = 0; done < piece.elements; done += GradientSums::kChunkElements) {
+  for (int64_t done = 0; done < piece.elements; done += chunks_.elements) {
     const auto home_begin = static_cast<size_t>(piece.home_begin + done);
-    const auto count =
-        static_cast<size_t>(std::min(GradientSums::kChunkElements, piece.elements - done));
+    const auto count = static_cast<size_t>(std::min(chunks_.elements, piece.elements - done));
     const std::span<const float> values =
         sums.subspan(static_cast<size_t>(piece.flat_begin + done), count);
-    std::span<const std::byte> kept = std::as_bytes(values);
-    if (width == sizeof(float)) {
-      sums_->add(values, {});
-    } else {
-      kept = staging_.first(count * width);
-      sums_->add(values, {reinterpret_cast<uint16_t*>(staging_.data()), count});
+    const std::span<std::byte> there = home.subspan(home_begin * width, count * width);
+    if (staging_.empty()) {
+      sums_->add(values, {}, 0);
+      copies_->to_host(there, std::as_bytes(values));
+      continue;
     }
-    copies_->to_host(home.subspan(home_begin * width, count * width), kept);
+    const size_t buffer = std::exchange(next_buffer_, (next_buffer_ + 1) % staging_.size());
+    const std::span<std::byte> kept = staging_[buffer].first(count * width);
+    sums_->add(values, {reinterpret_cast<uint16_t*>(kept.data()), count},
+               static_cast<int32_t>(buffer));
+    copies_->to_host(there, kept);
+    sums_->copied(static_cast<int32_t>(buffer));
   }
-  return sums_->take();
+  sums_->end_piece();
 }
 
 std::vector<double> GradDrain::finish() {

@@ -5,6 +5,9 @@
 // The norm is summed in double: blocks of 4096 elements in a fixed order inside each parameter's
 // piece, blocks, pieces and units in order. It does not depend on threads or on the order of
 // draining.
+//
+// Chunks take turns in the staging buffers. A GPU has two: the next chunk is cast while the last
+// one is copied.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "device/copy_engine.h"
+#include "device/device_kind.h"
 #include "offload/staging/gradient_home.h"
 #include "offload/staging/gradient_sums.h"
 #include "pinned/worker_pool.h"
@@ -34,13 +38,15 @@ class GradDrain {
  public:
   // All pointers must outlive the drain. `staging`: device memory of planned_staging_bytes().
   GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
-            Rank rank, std::span<std::byte> staging, std::unique_ptr<GradientSums> sums);
+            Rank rank, std::span<std::byte> staging, DeviceKind device,
+            std::unique_ptr<GradientSums> sums);
   // On the CPU device.
   GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
             Rank rank, std::span<std::byte> staging, WorkerPool* pool);
 
   // Where cast gradients wait for the copy; 0 when they are drained as they are.
-  static Bytes planned_staging_bytes(const std::vector<FlatLayout>& layouts, DType drain);
+  static Bytes planned_staging_bytes(const std::vector<FlatLayout>& layouts, DType drain,
+                                     DeviceKind device);
 
   // `sums`: the trainable front of the unit's flat parameter, fp32 on the device, of which the
   // rank's parts are final. A unit is drained once a step. Returns the rank's sum of squares.
@@ -56,12 +62,14 @@ class GradDrain {
     int64_t home_begin = 0;
     int64_t elements = 0;
   };
-  double drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums);
+  void drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums);
 
   GradientHome* home_;
   CopyEngine* copies_;
   std::unique_ptr<GradientSums> sums_;
-  std::span<std::byte> staging_;
+  GradientSums::Chunks chunks_;
+  std::vector<std::span<std::byte>> staging_;  // by buffer; empty: drained as they are
+  size_t next_buffer_ = 0;
   std::vector<std::vector<Piece>> pieces_;      // by unit
   std::vector<int64_t> flat_elements_;          // by unit: of the trainable front
   std::vector<std::optional<double>> squares_;  // by unit: drained in this step

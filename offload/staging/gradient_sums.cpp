@@ -23,11 +23,11 @@ constexpr int64_t kTaskBlocks = 16;
 class CpuGradientSums final : public GradientSums {
  public:
   explicit CpuGradientSums(WorkerPool* pool)
-      : pool_(pool), block_squares_(kChunkElements / kNormBlockElements) {}
+      : pool_(pool), block_squares_(kMostElements / kNormBlockElements) {}
 
-  void add(std::span<const float> values, std::span<uint16_t> bf16) override {
+  void add(std::span<const float> values, std::span<uint16_t> bf16, int32_t) override {
     const auto elements = static_cast<int64_t>(values.size());
-    LONGSHORE_CHECK(elements <= kChunkElements) << elements;
+    LONGSHORE_CHECK(elements <= kMostElements) << elements;
     const int64_t blocks = (elements + kNormBlockElements - 1) / kNormBlockElements;
     pool_->for_each_block((blocks + kTaskBlocks - 1) / kTaskBlocks, [&](int64_t task) {
       for (int64_t block = task * kTaskBlocks; block < std::min((task + 1) * kTaskBlocks, blocks);
@@ -48,16 +48,24 @@ class CpuGradientSums final : public GradientSums {
     sum_ += sum;
   }
 
-  double take() override { return std::exchange(sum_, 0.0); }
+  void copied(int32_t) override {}
+  void end_piece() override { total_ += std::exchange(sum_, 0.0); }
+  double take() override {
+    end_piece();
+    return std::exchange(total_, 0.0);
+  }
 
  private:
+  static constexpr int64_t kMostElements = chunks_on(DeviceKind::kCpu).elements;
+
   WorkerPool* pool_;
   SimdLevel simd_ = best_simd_level();
   std::vector<double> block_squares_;
-  double sum_ = 0.0;
+  double sum_ = 0.0;    // of the piece
+  double total_ = 0.0;  // of those before
 };
 
-// The chunks' sums wait on the GPU: the host asks once for each parameter.
+// The chunks' sums wait on the GPU: the host asks once for each unit.
 class CudaGradientSums final : public GradientSums {
  public:
   explicit CudaGradientSums(int device)
@@ -65,24 +73,47 @@ class CudaGradientSums final : public GradientSums {
         arena_(make_cuda_arena(
             align_up((kBlocks + kMostChunks) * static_cast<Bytes>(sizeof(double)), 256), device)),
         copies_(make_cuda_copy_engine(device)),
-        sums_(kMostChunks) {}
+        casts_(device, kBuffers + 1),
+        sums_(kMostChunks),
+        ends_(kMostChunks) {}
 
-  void add(std::span<const float> values, std::span<uint16_t> bf16) override {
-    LONGSHORE_CHECK(static_cast<int64_t>(values.size()) <= kChunkElements) << values.size();
+  void add(std::span<const float> values, std::span<uint16_t> bf16, int32_t buffer) override {
+    LONGSHORE_CHECK(static_cast<int64_t>(values.size()) <= kMostElements) << values.size();
+    LONGSHORE_CHECK(buffer >= 0 && buffer < kBuffers) << buffer;
     if (chunks_ == kMostChunks) fetch();
+    if (chunks_ == 0) {  // behind whatever made the values
+      casts_.mark(kBuffers);
+      casts_.wait_for(kBuffers);
+    }
+    if (!bf16.empty()) casts_.wait_for(buffer);
     kernels::cast_and_square_cuda(values.data(), static_cast<int64_t>(values.size()),
                                   bf16.empty() ? nullptr : bf16.data(), blocks(),
-                                  results() + chunks_, current_cuda_stream(device_));
+                                  results() + chunks_, casts_.handle());
+    casts_.join();
+    ends_[static_cast<size_t>(chunks_)] = false;
     chunks_ += 1;
+  }
+
+  void copied(int32_t buffer) override { casts_.mark(buffer); }
+
+  void end_piece() override {
+    if (chunks_ > 0) {
+      ends_[static_cast<size_t>(chunks_) - 1] = true;
+    } else {
+      fold();
+    }
   }
 
   double take() override {
     fetch();
-    return std::exchange(sum_, 0.0);
+    fold();
+    return std::exchange(total_, 0.0);
   }
 
  private:
-  static constexpr int64_t kBlocks = kernels::square_blocks(kChunkElements);
+  static constexpr int64_t kMostElements = chunks_on(DeviceKind::kCuda).elements;
+  static constexpr int32_t kBuffers = chunks_on(DeviceKind::kCuda).buffers;
+  static constexpr int64_t kBlocks = kernels::square_blocks(kMostElements);
   static constexpr int64_t kMostChunks = 1024;
 
   double* blocks() const { return reinterpret_cast<double*>(arena_->bytes().data()); }
@@ -94,15 +125,22 @@ class CudaGradientSums final : public GradientSums {
     copies_->to_host(std::as_writable_bytes(std::span(sums_).first(count)),
                      std::as_bytes(std::span(results(), count)));
     finish_cuda_work(device_, "the sum of a gradient's squares");
-    for (size_t i = 0; i < count; ++i) sum_ += sums_[i];
+    for (size_t i = 0; i < count; ++i) {
+      sum_ += sums_[i];
+      if (ends_[i]) fold();
+    }
   }
+  void fold() { total_ += std::exchange(sum_, 0.0); }
 
   int device_;
   std::unique_ptr<DeviceArena> arena_;
   std::unique_ptr<CopyEngine> copies_;  // its own: eight bytes a chunk are not payload
+  CudaSideStream casts_;                // its marks: the buffers' copies, and where it starts
   std::vector<double> sums_;
+  std::vector<bool> ends_;  // by chunk: its piece's last
   int64_t chunks_ = 0;
-  double sum_ = 0.0;
+  double sum_ = 0.0;    // of the piece
+  double total_ = 0.0;  // of those before
 };
 
 }  // namespace

@@ -178,6 +178,9 @@ void prepare_cuda(int device) {
   context.setBenchmarkCuDNN(false);
   context.lazyInitDevice(at::kCUDA);
   check_cuda(cudaSetDevice(device), "choose GPU " + std::to_string(device));
+  // A thread that waits for the GPU sleeps. Spinning, each lane's would take a core from the
+  // update.
+  check_cuda(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "let threads sleep that wait");
 }
 
 void use_growing_segments() {

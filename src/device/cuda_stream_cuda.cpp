@@ -293,6 +293,53 @@ CUstream_st* CudaStream::handle() const {
   return impl_->stream();
 }
 
+struct CudaSideStream::State {
+  int device = 0;
+  cudaStream_t stream = nullptr;
+  CudaEvent joined = make_event();
+  std::vector<CudaEvent> marks;
+};
+
+CudaSideStream::CudaSideStream(int device, int32_t marks) {
+  require_gpu(device);
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+  state_ = std::make_unique<State>();
+  state_->device = device;
+  // An event that was never recorded holds nobody up.
+  for (int32_t i = 0; i < marks; ++i) state_->marks.push_back(make_event());
+  int least = 0, greatest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "ask for streams' priorities");
+  check_cuda(cudaStreamCreateWithPriority(&state_->stream, cudaStreamNonBlocking, greatest),
+             "make a stream");
+}
+
+CudaSideStream::~CudaSideStream() {
+  cudaStreamSynchronize(state_->stream);
+  cudaStreamDestroy(state_->stream);
+}
+
+CUstream_st* CudaSideStream::handle() const {
+  return state_->stream;
+}
+
+void CudaSideStream::mark(int32_t index) {
+  check_cuda(cudaEventRecord(state_->marks.at(static_cast<size_t>(index)).get(),
+                             current_cuda_stream(state_->device)),
+             "mark a place of a stream");
+}
+
+void CudaSideStream::wait_for(int32_t index) {
+  check_cuda(
+      cudaStreamWaitEvent(state_->stream, state_->marks.at(static_cast<size_t>(index)).get(), 0),
+      "order a stream behind a mark");
+}
+
+void CudaSideStream::join() {
+  check_cuda(cudaEventRecord(state_->joined.get(), state_->stream), "mark the end of a stream");
+  check_cuda(cudaStreamWaitEvent(current_cuda_stream(state_->device), state_->joined.get(), 0),
+             "order a stream behind another");
+}
+
 void adopt_cuda_stream(int device, StreamPriority priority) {
   require_gpu(device);
   const auto index = static_cast<c10::DeviceIndex>(device);

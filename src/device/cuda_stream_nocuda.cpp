@@ -17,6 +17,19 @@ void CudaStream::synchronize() {}
 CUstream_st* CudaStream::handle() const {
   return nullptr;
 }
+struct CudaSideStream::State {};
+
+CudaSideStream::CudaSideStream(int device, int32_t) {
+  require_gpu(device);
+}
+CudaSideStream::~CudaSideStream() = default;
+CUstream_st* CudaSideStream::handle() const {
+  return nullptr;
+}
+void CudaSideStream::mark(int32_t) {}
+void CudaSideStream::wait_for(int32_t) {}
+void CudaSideStream::join() {}
+
 void adopt_cuda_stream(int device, StreamPriority) {
   require_gpu(device);
 }

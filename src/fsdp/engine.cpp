@@ -37,7 +37,7 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
                                            carve_if_planned("reduce_scratch"));
   drain_ = std::make_unique<GradDrain>(&gradient_home_, &device_.copies(), layouts_,
                                        groups_.shard(), carve_if_planned("drain_staging"),
-                                       device_.make_gradient_sums(&pool_));
+                                       plan.device.kind, device_.make_gradient_sums(&pool_));
   optimizer_ = std::make_unique<OptimizerPipeline>(tiers_.state.get(), &gradient_home_, layouts_,
                                                    model->spec(), groups_.shard(), adamw, &pool_);
   if (tiers_.inputs) inputs_.emplace(tiers_.inputs.get(), &device_.copies());

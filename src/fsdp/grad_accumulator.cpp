@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
+#include "model/row_ops.h"
 
 namespace longshore {
 namespace {
@@ -66,7 +67,7 @@ void RunningSum::add(int32_t parameter, const at::Tensor& grad) {
 }
 
 void RunningSum::add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) {
-  parameters_.at(static_cast<size_t>(parameter)).index_add_(0, rows, values.to(at::kFloat));
+  add_to_rows(parameters_.at(static_cast<size_t>(parameter)), rows, values.to(at::kFloat));
 }
 
 void RunningSum::add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) {

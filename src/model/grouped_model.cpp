@@ -51,6 +51,16 @@ class Chain {
     if (!members_.empty()) members_.front().unit->make_worst(in);
   }
 
+  // The largest of its members'.
+  AttentionHeads attention_heads() const {
+    AttentionHeads most;
+    for (const Member& member : members_) {
+      const AttentionHeads own = member.unit->attention_heads();
+      if (own.heads * own.head_dim > most.heads * most.head_dim) most = own;
+    }
+    return most;
+  }
+
   Carry forward(UnitParameters parameters, Carry carry, const MicroBatch& batch) const {
     for (const Member& member : members_) {
       carry = member.unit->forward(pick(parameters, member.parameters), carry, batch);
@@ -168,6 +178,7 @@ class GroupedUnit : public Unit {
                 const MicroBatch& batch) const override {
     return chain_.forward(parameters, in, batch);
   }
+  AttentionHeads attention_heads() const override { return chain_.attention_heads(); }
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                  const Carry& grad_out, GradSink& sink) const override {
@@ -192,7 +203,13 @@ class GroupedLoss : public LossUnit {
   }
   int64_t idle_elements() const override { return chain_.idle_elements(); }
   void make_worst(Carry& in) const override { chain_.make_worst(in); }
-  int64_t positions_at_once() const override { return loss_->positions_at_once(); }
+  int64_t positions_at_once(DeviceKind device) const override {
+    return loss_->positions_at_once(device);
+  }
+  AttentionHeads attention_heads() const override { return chain_.attention_heads(); }
+  Bytes gpu_bytes_of_position(DType compute) const override {
+    return loss_->gpu_bytes_of_position(compute);
+  }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override {
     return loss_->loss(Chain::pick(parameters, parameters_), chain_.forward(parameters, in, batch),
                        batch);

@@ -3,6 +3,7 @@
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
 #include "model/fused_ops.h"
+#include "model/row_ops.h"
 
 namespace longshore {
 namespace {
@@ -38,14 +39,19 @@ HeadUnit::HeadUnit(const ArchSpec& arch, bool tied)
     : norm_kind_(arch.norm),
       norm_eps_(arch.norm_eps),
       rule_(arch),
-      chunk_positions_(head_chunk_positions(arch.vocabulary)),
+      vocabulary_(arch.vocabulary),
       index_(head_parameters(arch, {}, tied)),
       head_index_(static_cast<int32_t>(head_parameters(arch, {}, tied).size()) - (tied ? 0 : 1)) {}
 
 std::string HeadUnit::signature() const {
   return "head " + std::to_string(static_cast<int>(norm_kind_)) + " " +
-         std::to_string(chunk_positions_) + (rule_.divides() ? " divided" : "") +
+         std::to_string(vocabulary_) + (rule_.divides() ? " divided" : "") +
          (rule_.caps() ? " capped" : "");
+}
+
+// Logits, which their gradient takes the place of; where they are capped, two more in fp32.
+Bytes HeadUnit::gpu_bytes_of_position(DType compute) const {
+  return vocabulary_ * (width_of(compute) + (rule_.caps() ? 2 * width_of(DType::kF32) : 0));
 }
 
 at::Tensor HeadUnit::head_weight(UnitParameters parameters) const {
@@ -71,7 +77,7 @@ void HeadUnit::chunk_gradients(UnitParameters parameters, const at::Tensor& x,
   const at::Tensor grad_x =
       normalise_backward(grad_normed, x, index_.weight(parameters, Module::kFinalNorm), norm_kind_,
                          norm_eps_, gradients.weight_sum, gradients.bias_sum);
-  if (gradients.in.defined()) gradients.in.index_copy_(0, rows, grad_x);
+  if (gradients.in.defined()) copy_rows(gradients.in, rows, grad_x);
 }
 
 LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
@@ -79,12 +85,13 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
   const at::NoGradGuard no_grad;
   Result result;
   const bool wanted = gradients != nullptr;
+  const bool gpu = on_gpu(in.at(0));
+  const int64_t chunk = positions_at_once(gpu ? DeviceKind::kCuda : DeviceKind::kCpu);
   std::vector<at::Tensor> losses;  // on a GPU
   const at::Tensor trained = trained_positions(batch.targets);
   result.trained = trained.size(0);
-  for (int64_t begin = 0; begin < result.trained; begin += chunk_positions_) {
-    const at::Tensor rows =
-        trained.narrow(0, begin, std::min(chunk_positions_, result.trained - begin));
+  for (int64_t begin = 0; begin < result.trained; begin += chunk) {
+    const at::Tensor rows = trained.narrow(0, begin, std::min(chunk, result.trained - begin));
     const at::Tensor targets = batch.targets.index_select(0, rows);
     const at::Tensor x = in.at(0).index_select(0, rows);
     const at::Tensor normed = norm(parameters, x);
@@ -94,7 +101,7 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
       bent = rule_.bend(logits);
       logits = wanted ? bent * rule_.cap() : bent.mul_(rule_.cap());
     }
-    if (on_gpu(logits)) {
+    if (gpu) {
       losses.push_back(
           fused::cross_entropy(logits, targets, wanted ? gradients->scale : 1.0, wanted));
       if (wanted) {
@@ -111,7 +118,7 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
                     rows, *gradients);
   }
   // HOST WAIT, on a GPU: the loss is the step's result.
-  for (const at::Tensor& of_chunk : losses) result.loss_sum += ordered_sum(of_chunk);
+  if (!losses.empty()) result.loss_sum = ordered_sum(at::cat(losses));
   return result;
 }
 

@@ -16,10 +16,16 @@
 
 namespace longshore {
 
-// Positions whose logits exist at one time. Fixed by the vocabulary alone, so that bits do not
-// depend on memory: at most 2^24 logits (64 MiB in fp32), but never fewer than 64 positions,
-// because every chunk reads the head's matrix and adds to its gradient.
-constexpr int64_t head_chunk_positions(int64_t vocabulary) {
+// Positions whose logits exist at one time. Fixed by device and vocabulary alone, so that bits do
+// not depend on memory.
+// On the CPU at most 2^24 logits (64 MiB in fp32), but never fewer than 64 positions, because every
+// chunk reads the head's matrix and adds to its gradient.
+// On a GPU those passes over matrix (2 bytes, twice) and gradient (4 bytes, there and back) are
+// what a chunk costs: 12 bytes of memory for each element, for 6 operations a position. At 1,024
+// positions that is 512 operations a byte, beyond the 206 and 295 where memory and arithmetic of
+// an H200 and an H100 are in balance; the CPU's 130 for Llama 3 would be 65.
+constexpr int64_t head_chunk_positions(int64_t vocabulary, DeviceKind device) {
+  if (device == DeviceKind::kCuda) return 1024;
   const int64_t fitting = (int64_t{1} << 24) / vocabulary;
   return fitting < 64 ? 64 : (fitting > 1024 ? 1024 : fitting);
 }
@@ -30,7 +36,10 @@ class HeadUnit : public LossUnit {
   std::string signature() const override;
   // It does not look at documents.
   std::vector<int64_t> worst_documents(int64_t longest) const override { return {longest}; }
-  int64_t positions_at_once() const override { return chunk_positions_; }
+  int64_t positions_at_once(DeviceKind device) const override {
+    return head_chunk_positions(vocabulary_, device);
+  }
+  Bytes gpu_bytes_of_position(DType compute) const override;
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             double scale, bool want_grad_in, GradSink& sink) const override;
@@ -49,7 +58,7 @@ class HeadUnit : public LossUnit {
   NormKind norm_kind_;
   double norm_eps_;
   LogitRule rule_;
-  int64_t chunk_positions_;
+  int64_t vocabulary_;
   ModuleIndex index_;
   int32_t head_index_;  // in the unit's list, behind the norm: owned or borrowed
 };

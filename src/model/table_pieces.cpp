@@ -8,7 +8,7 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
-#include "model/head_unit.h"
+#include "model/row_ops.h"
 
 namespace longshore {
 namespace {
@@ -37,8 +37,11 @@ at::Tensor wide_product(const at::Tensor& left, const at::Tensor& right) {
   return sum;
 }
 
+// work(positions of a chunk), over those that are trained.
 template <typename Work>
-void for_each_chunk(const at::Tensor& positions, int64_t chunk, const Work& work) {
+void for_each_chunk(const HeadRows& rows, const MicroBatch& batch, const Work& work) {
+  const int64_t chunk = rows.chunk(on_gpu(batch.targets) ? DeviceKind::kCuda : DeviceKind::kCpu);
+  const at::Tensor positions = trained_positions(batch.targets);
   const int64_t count = positions.size(0);
   for (int64_t begin = 0; begin < count; begin += chunk) {
     work(positions.narrow(0, begin, std::min(chunk, count - begin)));
@@ -91,7 +94,6 @@ HeadRows::HeadRows(const ArchSpec& arch, const TableRows& rows)
       norm_kind_(arch.norm),
       norm_eps_(arch.norm_eps),
       rule_(arch),
-      chunk_(head_chunk_positions(rows.count)),
       index_(rows.begins() ? head_parameters(arch, {}, /*tied=*/true)
                            : std::vector<ModuleParameter>()),
       table_index_(rows.begins()
@@ -100,8 +102,13 @@ HeadRows::HeadRows(const ArchSpec& arch, const TableRows& rows)
 
 std::string HeadRows::signature() const {
   return std::string("head piece") + (rows_.begins() ? " first " : " ") +
-         std::to_string(static_cast<int>(norm_kind_)) + " " + std::to_string(chunk_) +
+         std::to_string(static_cast<int>(norm_kind_)) + " " + std::to_string(rows_.count) +
          (rule_.divides() ? " divided" : "") + (rule_.caps() ? " capped" : "");
+}
+
+// Logits, and scores, their exponentials and the gradient in fp32.
+Bytes HeadRows::gpu_bytes_of_position(DType compute) const {
+  return rows_.count * (width_of(compute) + (rule_.caps() ? 3 : 2) * width_of(DType::kF32));
 }
 
 at::Tensor HeadRows::table(UnitParameters parameters) const {
@@ -151,12 +158,12 @@ HeadRows::Chunk HeadRows::chunk_of(UnitParameters parameters, const Carry& carry
 }
 
 void HeadRows::add_rows(UnitParameters parameters, Carry& carry, const MicroBatch& batch) const {
-  for_each_chunk(trained_positions(batch.targets), chunk_, [&](const at::Tensor& rows) {
+  for_each_chunk(*this, batch, [&](const at::Tensor& rows) {
     const Chunk chunk = chunk_of(parameters, carry, batch, rows);
     const at::Tensor of_target = chunk.scores.gather(1, chunk.targets);
     const at::Tensor target = carry[kTarget].index_select(0, rows);
-    carry[kLog].index_copy_(0, rows, chunk.after);
-    carry[kTarget].index_copy_(0, rows, at::where(chunk.inside, of_target, target));
+    copy_rows(carry[kLog], rows, chunk.after);
+    copy_rows(carry[kTarget], rows, at::where(chunk.inside, of_target, target));
   });
 }
 
@@ -164,19 +171,19 @@ Carry HeadRows::rows_backward(UnitParameters parameters, const Carry& before,
                               const MicroBatch& batch, const Carry& grad_out,
                               GradSink& sink) const {
   Carry grad = {at::zeros_like(grad_out.at(kLog)), grad_out.at(kTarget), grad_out.at(kHidden)};
-  for_each_chunk(trained_positions(batch.targets), chunk_, [&](const at::Tensor& rows) {
+  for_each_chunk(*this, batch, [&](const at::Tensor& rows) {
     Chunk chunk = chunk_of(parameters, before, batch, rows);
     const at::Tensor by_after = grad_out.at(kLog).index_select(0, rows);
-    grad[kLog].index_copy_(0, rows, (chunk.before - chunk.after).exp_().mul_(by_after));
+    copy_rows(grad[kLog], rows, (chunk.before - chunk.after).exp_().mul_(by_after));
     at::Tensor by_scores = std::move(chunk.scores);
     by_scores.sub_(chunk.after).exp_().mul_(by_after);
     const at::Tensor by_target = grad_out.at(kTarget).index_select(0, rows);
-    by_scores.scatter_add_(1, chunk.targets,
-                           at::where(chunk.inside, by_target, at::zeros_like(by_target)));
+    add_in_rows(by_scores, chunk.targets,
+                at::where(chunk.inside, by_target, at::zeros_like(by_target)));
     const at::Tensor by_product =
         rule_.by_product(std::move(by_scores), std::move(chunk.bent), chunk.x);
     if (sink.wants(table_index_)) sink.add_product(table_index_, by_product, chunk.x);
-    grad[kHidden].index_add_(0, rows, wide_product(by_product, table(parameters)));
+    add_to_rows(grad[kHidden], rows, wide_product(by_product, table(parameters)));
   });
   return grad;
 }
@@ -193,11 +200,11 @@ Carry HeadRows::begin_backward(UnitParameters parameters, const Carry& in, const
   if (sink.wants(weight_index)) weight_sum = at::zeros(weight.sizes(), sums);
   if (bias_index >= 0 && sink.wants(bias_index)) bias_sum = at::zeros(weight.sizes(), sums);
   at::Tensor grad_in = at::zeros(hidden.sizes(), hidden.options().requires_grad(false));
-  for_each_chunk(trained_positions(batch.targets), chunk_, [&](const at::Tensor& rows) {
+  for_each_chunk(*this, batch, [&](const at::Tensor& rows) {
     const at::Tensor by_normed = grad[kHidden].index_select(0, rows).to(hidden.scalar_type());
-    grad_in.index_copy_(0, rows,
-                        normalise_backward(by_normed, hidden.index_select(0, rows), weight,
-                                           norm_kind_, norm_eps_, weight_sum, bias_sum));
+    copy_rows(grad_in, rows,
+              normalise_backward(by_normed, hidden.index_select(0, rows), weight, norm_kind_,
+                                 norm_eps_, weight_sum, bias_sum));
   });
   if (weight_sum.defined()) sink.add(weight_index, weight_sum);
   if (bias_sum.defined()) sink.add(bias_index, bias_sum);

@@ -20,6 +20,7 @@
 #include "model/arch_spec.h"
 #include "model/decoder_units.h"
 #include "model/head_math.h"
+#include "model/head_unit.h"
 #include "model/unit.h"
 #include "model/unit_cut.h"
 
@@ -47,9 +48,10 @@ class EmbeddingPiece : public Unit {
 // What all pieces of a head do. Carry: logarithm and target's score, fp32 [T, 1], and x.
 class HeadRows {
  public:
-  // `chunk`: positions whose scores exist at one time.
   HeadRows(const ArchSpec& arch, const TableRows& rows);
-  int64_t chunk() const { return chunk_; }
+  // Positions whose scores exist at one time, and what one takes on a GPU.
+  int64_t chunk(DeviceKind device) const { return head_chunk_positions(rows_.count, device); }
+  Bytes gpu_bytes_of_position(DType compute) const;
   std::string signature() const;
   // The carry as the piece's scores find it: of the first piece made from the hidden state.
   Carry begin(UnitParameters parameters, const Carry& in) const;
@@ -75,7 +77,6 @@ class HeadRows {
   NormKind norm_kind_;
   double norm_eps_;
   LogitRule rule_;
-  int64_t chunk_;
   ModuleIndex index_;    // of the final norm, in the first piece
   int32_t table_index_;  // behind the norm: owned or borrowed
 };
@@ -85,7 +86,10 @@ class HeadPiece : public Unit {
   HeadPiece(const ArchSpec& arch, const TableRows& rows) : rows_(arch, rows) {}
   std::string signature() const override { return rows_.signature(); }
   std::vector<int64_t> worst_documents(int64_t longest) const override { return {longest}; }
-  int64_t positions_at_once() const override { return rows_.chunk(); }
+  int64_t positions_at_once(DeviceKind device) const override { return rows_.chunk(device); }
+  Bytes gpu_bytes_of_position(DType compute) const override {
+    return rows_.gpu_bytes_of_position(compute);
+  }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
@@ -103,7 +107,10 @@ class HeadLoss : public LossUnit {
   HeadLoss(const ArchSpec& arch, const TableRows& rows) : rows_(arch, rows) {}
   std::string signature() const override { return rows_.signature() + " loss"; }
   std::vector<int64_t> worst_documents(int64_t longest) const override { return {longest}; }
-  int64_t positions_at_once() const override { return rows_.chunk(); }
+  int64_t positions_at_once(DeviceKind device) const override { return rows_.chunk(device); }
+  Bytes gpu_bytes_of_position(DType compute) const override {
+    return rows_.gpu_bytes_of_position(compute);
+  }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             double scale, bool want_grad_in, GradSink& sink) const override;

@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/dtype.h"
+#include "device/device_kind.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
@@ -76,16 +78,18 @@ class UnitCode {
   // however a micro-batch is split into documents, it takes no more than it does when all are as
   // long as one of these.
   virtual std::vector<int64_t> worst_documents(int64_t longest) const;
-  // Trained positions that it works on at one time, where that is not all of them: with more of
-  // them it takes longer, but no more memory. 0: all.
-  virtual int64_t positions_at_once() const { return 0; }
+  // Trained positions that it works on at one time on such a device, where that is not all of them:
+  // with more of them it takes longer, but no more memory. 0: all.
+  virtual int64_t positions_at_once(DeviceKind) const { return 0; }
   // Elements of its matrices that a position does not meet: experts that it did not choose.
   virtual int64_t idle_elements() const { return 0; }
   // Sets what makes the unit take most where its input, which is zero else, has values that decide
   // it.
   virtual void make_worst(Carry&) const {}
-  // For devices that are not here to be measured.
+  // For GPUs that are not here to be measured: its attention, and what each of those positions
+  // takes.
   virtual AttentionHeads attention_heads() const { return {}; }
+  virtual Bytes gpu_bytes_of_position(DType /*compute*/) const { return 0; }
 };
 
 class Unit : public UnitCode {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """scripts/follow_metrics with stand-ins for the trackers' packages: what they are told of runs that
-go on, are cut, torn, killed and resumed. scripts/dev/trackers asks the packages themselves."""
+go on, are cut, torn, killed and resumed."""
 import importlib.machinery
 import importlib.util
 import json

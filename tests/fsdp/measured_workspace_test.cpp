@@ -15,6 +15,7 @@
 #include "fsdp/probe/gpu_scratch.h"
 #include "model/decoder_model.h"
 #include "model/families.h"
+#include "model/head_unit.h"
 #include "model/model_spec.h"
 #include "model/module_model.h"
 #include "offload/plan/machine.h"
@@ -113,7 +114,7 @@ double seconds_of(const Case& one) {
   const bool fast = one.compute == DType::kF32 || cpu_has_avx512();
   double seconds = 0.0;
   for (const UnitSpec& unit : model->spec().units) {
-    const UnitWork work = unit_work(*model, unit.id, one.run.longest_document);
+    const UnitWork work = unit_work(*model, unit.id, one.run.longest_document, DeviceKind::kCpu);
     seconds += probe_seconds(work,
                              {.positions = one.run.positions,
                               .document = one.run.longest_document,
@@ -295,9 +296,24 @@ TEST(MeasuredWorkspace, EstimatesForADeviceThatIsNotHere) {
   ASSERT_EQ(there.size(), here.size());
   for (size_t i = 0; i < there.size(); ++i) {
     EXPECT_EQ(there[i].source, CostSource::kEstimated);
-    const bool block = i > 0 && i + 1 < there.size();
-    EXPECT_EQ(there[i].backward > here[i].backward, block) << i;
+    EXPECT_EQ(there[i].backward > here[i].backward, i > 0) << i;
   }
+  // The head's chunk there: its logits, in the compute dtype.
+  const int64_t rows = std::min<int64_t>(one.run.positions, 1024);
+  const Bytes chunk = rows * model->arch().vocabulary * width_of(one.compute);
+  EXPECT_EQ(there.back().forward - here.back().forward, chunk);
+  EXPECT_EQ(there.back().backward - here.back().backward, chunk);
+}
+
+// By hand: Llama 3's vocabulary. A GPU's chunk is long enough that passes over the head's matrix do
+// not count; the CPU's is as long as 2^24 logits.
+TEST(MeasuredWorkspace, KnowsAHeadsChunkOnEitherDevice) {
+  EXPECT_EQ(head_chunk_positions(128'256, DeviceKind::kCpu), 130);
+  EXPECT_EQ(head_chunk_positions(128'256, DeviceKind::kCuda), 1024);
+  const GpuWork work{.attention = {}, .positions_at_once = 1024, .of_position = 128'256 * 2};
+  EXPECT_EQ(gpu_chunk_bytes(work, 4096), Bytes{1024} * 128'256 * 2);
+  EXPECT_EQ(gpu_chunk_bytes(work, 100), Bytes{100} * 128'256 * 2);
+  EXPECT_EQ(gpu_chunk_bytes({}, 4096), 0);
 }
 
 // By hand: 32 heads of 128 over one document of 16,384 tokens on 132 processors are 5 sets of sums

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -10,6 +12,11 @@
 
 #include "base/errors.h"
 #include "base/number_formats.h"
+#include "device/cuda_device.h"
+#include "device/cuda_stream.h"
+#include "device/device_arena.h"
+#include "kernels/gradient.h"
+#include "tests/fakes/gpu.h"
 #include "tests/fakes/specs.h"
 
 namespace longshore {
@@ -35,7 +42,8 @@ struct Fixture {
   explicit Fixture(DType dtype, int threads = 1)
       : pool(threads),
         home(layouts, {.dtype = dtype}, false, pool),
-        staging(static_cast<size_t>(GradDrain::planned_staging_bytes(layouts, dtype))),
+        staging(static_cast<size_t>(
+            GradDrain::planned_staging_bytes(layouts, dtype, DeviceKind::kCpu))),
         drain(&home, &copies, layouts, Rank(0), staging, &pool) {}
 
   // Padding is NaN: nobody may look at it.
@@ -159,8 +167,8 @@ TEST(GradDrain, EachRankTakesItsOwnPart) {
   std::vector<double> squares(layouts.size(), 0.0);
   for (int32_t rank = 0; rank < kRanks; ++rank) {
     GradientHome gradients(layouts, {.dtype = DType::kBF16}, false, whole.pool);
-    std::vector<std::byte> staging(
-        static_cast<size_t>(GradDrain::planned_staging_bytes(layouts, DType::kBF16)));
+    std::vector<std::byte> staging(static_cast<size_t>(
+        GradDrain::planned_staging_bytes(layouts, DType::kBF16, DeviceKind::kCpu)));
     GradDrain drain(&gradients, &whole.copies, layouts, Rank(rank), staging, &whole.pool);
     for (size_t u = 0; u < layouts.size(); ++u) {
       const UnitId unit(static_cast<int32_t>(u));
@@ -191,6 +199,61 @@ TEST(GradDrain, EachRankTakesItsOwnPart) {
     for (size_t u = 0; u < own.size(); ++u) squares[u] += own[u];
   }
   EXPECT_NEAR(norm_of(squares).norm / norm, 1.0, 1e-12);
+}
+
+// Goal: chunks that take turns in a GPU's staging buffers all come home, and the norm is that of
+// the reference over the same chunks. The stand-in for a GPU casts ahead of copies that nobody
+// waits for, so a buffer that is written too early is seen.
+TEST(GradDrainGpu, CastsOneBufferWhileTheOtherIsCopied) {
+  LONGSHORE_NEEDS_GPU();
+  prepare_cuda(0);
+  adopt_cuda_stream(0, StreamPriority::kHigh);
+  constexpr int64_t kRows = 4200, kColumns = 8192;  // four chunks and a part of one
+  ModelSpec model = fakes::make_small_model(1, false);
+  model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {kRows, kColumns}));
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const FlatLayout& layout = layouts[1];
+  std::vector<float> values(static_cast<size_t>(layout.trainable_elements()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i * 7919 % 10007) * 1e-4f - 0.5f;
+  }
+  const auto bytes = std::as_bytes(std::span(values));
+  const Bytes staging = GradDrain::planned_staging_bytes(layouts, DType::kBF16, DeviceKind::kCuda);
+  const auto arena = make_cuda_arena(align_up(static_cast<Bytes>(bytes.size()), 256) + staging, 0);
+  const auto copies = make_cuda_copy_engine(0);
+  copies->to_device(arena->bytes().first(bytes.size()), bytes);
+  const std::span on_gpu(reinterpret_cast<const float*>(arena->bytes().data()), values.size());
+
+  WorkerPool pool(2);
+  GradientHome home(layouts, {.dtype = DType::kBF16}, true, pool);
+  GradDrain drain(&home, copies.get(), layouts, Rank(0),
+                  arena->bytes().last(static_cast<size_t>(staging)), DeviceKind::kCuda,
+                  make_cuda_gradient_sums(0));
+  const double got = drain.drain(UnitId(1), on_gpu);
+  finish_cuda_work(0, "the test");
+
+  const int64_t chunk = GradientSums::chunks_on(DeviceKind::kCuda).elements;
+  double expected = 0.0;
+  int64_t wrong = 0;
+  for (const ShardPiece& piece : layout.pieces(Rank(0))) {
+    double squares = 0.0;
+    for (int64_t done = 0; done < piece.elements; done += chunk) {
+      const auto count = static_cast<size_t>(std::min(chunk, piece.elements - done));
+      const auto begin = layout.shard(piece.segment, Rank(0)).begin + piece.shard_begin + done;
+      const int64_t place = (piece.segment == Segment::kFullMoments
+                                 ? layout.shard_elements(Segment::kQuantisedMoments)
+                                 : 0) +
+                            piece.shard_begin + done;
+      std::vector<uint16_t> kept(count);
+      squares += kernels::cast_and_square_cpu(
+          std::span(values).subspan(static_cast<size_t>(begin), count), kept.data());
+      wrong +=
+          std::memcmp(kept.data(), home.gradient(UnitId(1)).data() + place * 2, count * 2) != 0;
+    }
+    expected += squares;
+  }
+  EXPECT_EQ(wrong, 0) << "chunks differ";
+  EXPECT_EQ(std::bit_cast<uint64_t>(got), std::bit_cast<uint64_t>(expected));
 }
 
 TEST(GradDrain, RefusesAUnitTwiceOrWithAnotherLength) {

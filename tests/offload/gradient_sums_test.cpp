@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
@@ -30,22 +31,23 @@ TEST(GradientSums, AddsChunksAndStartsAnew) {
   const auto sums = make_cpu_gradient_sums(&pool);
   const std::vector<float> values = some_values(100'000);
   std::vector<uint16_t> bf16(values.size());
-  sums->add(values, {});
+  sums->add(values, {}, 0);
   const double once = sums->take();
   EXPECT_NEAR(once, kernels::cast_and_square_cpu(values, nullptr), once * 1e-12);
-  sums->add(std::span(values).first(50'000), {});
-  sums->add(std::span(values).last(50'000), {});
+  sums->add(std::span(values).first(50'000), {}, 0);
+  sums->add(std::span(values).last(50'000), {}, 0);
   EXPECT_NEAR(sums->take(), once, once * 1e-12);
   EXPECT_EQ(sums->take(), 0.0);
-  sums->add(values, bf16);
+  sums->add(values, bf16, 0);
   const double narrow = sums->take();
   EXPECT_NEAR(narrow, kernels::cast_and_square_cpu(values, bf16.data()), narrow * 1e-12);
 }
 
 TEST(GradientSums, RefusesAChunkThatIsTooLong) {
   WorkerPool pool(1);
-  const std::vector<float> values(static_cast<size_t>(GradientSums::kChunkElements) + 1);
-  EXPECT_THROW(make_cpu_gradient_sums(&pool)->add(values, {}), CheckFailure);
+  const int64_t most = GradientSums::chunks_on(DeviceKind::kCpu).elements;
+  const std::vector<float> values(static_cast<size_t>(most) + 1);
+  EXPECT_THROW(make_cpu_gradient_sums(&pool)->add(values, {}, 0), CheckFailure);
 }
 
 TEST(GradientSumsGpu, GivesTheReferencesBitsChunkByChunk) {
@@ -62,13 +64,17 @@ TEST(GradientSumsGpu, GivesTheReferencesBitsChunkByChunk) {
                        values.size());
   std::vector<uint16_t> expected(values.size());
   const auto sums = make_cuda_gradient_sums(0);
-  double sum = 0.0;
+  double sum = 0.0, piece = 0.0;
   constexpr size_t kChunk = 100;  // more chunks than the GPU keeps sums of
   for (size_t begin = 0; begin < values.size(); begin += kChunk) {
     const size_t count = std::min(kChunk, values.size() - begin);
-    sums->add(on_gpu.subspan(begin, count), bf16.subspan(begin, count));
-    sum += kernels::cast_and_square_cpu(std::span(values).subspan(begin, count),
-                                        expected.data() + begin);
+    sums->add(on_gpu.subspan(begin, count), bf16.subspan(begin, count), 0);
+    piece += kernels::cast_and_square_cpu(std::span(values).subspan(begin, count),
+                                          expected.data() + begin);
+    if (begin / kChunk % 7 == 6 || begin + count == values.size()) {
+      sums->end_piece();
+      sum += std::exchange(piece, 0.0);
+    }
   }
   EXPECT_EQ(std::bit_cast<uint64_t>(sums->take()), std::bit_cast<uint64_t>(sum));
   std::vector<uint16_t> got(values.size());

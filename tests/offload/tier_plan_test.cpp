@@ -557,5 +557,38 @@ TEST(PlanInputs, ComeFromTheRunFile) {
   EXPECT_EQ(plan_inputs(config, model, made_up_machine()).device, DeviceKind::kCuda);
 }
 
+// Goal: the update leaves cores to the threads that issue to a GPU, but no fewer than half.
+TEST(PlanInputs, LeavesCoresFreeForAGpusLanes) {
+  RunConfig config;
+  const ModelSpec model = fakes::make_small_model(1, false);
+  Machine machine = made_up_machine();
+  const auto threads = [&](int cores) {
+    machine.physical_cores = cores;
+    return plan_inputs(config, model, machine).optimizer_threads;
+  };
+  EXPECT_EQ(threads(16), 16) << "the CPU device";
+  config.device.kind = DeviceSection::Kind::kCuda;
+  EXPECT_EQ(threads(16), 13);
+  EXPECT_EQ(threads(6), 3);
+  EXPECT_EQ(threads(4), 2);
+  EXPECT_EQ(threads(1), 1);
+  config.offload.threads = 16;
+  EXPECT_EQ(threads(16), 16) << "as the run file has it";
+}
+
+// Goal: a GPU's drain casts into one buffer of 16 MiB while the other one is copied.
+TEST(TierPlan, GivesAGpusDrainTwoLargeBuffers) {
+  ModelSpec model = fakes::make_small_model(1, false);
+  model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {4096, 2304}));
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const auto bytes = [&](DType drain, DeviceKind device) {
+    return GradDrain::planned_staging_bytes(layouts, drain, device);
+  };
+  EXPECT_EQ(bytes(DType::kBF16, DeviceKind::kCuda), 2 * 16 * kMiB);
+  EXPECT_EQ(bytes(DType::kBF16, DeviceKind::kCpu), 2 * kMiB);
+  EXPECT_EQ(bytes(DType::kF32, DeviceKind::kCuda), 0);
+  EXPECT_EQ(bytes(DType::kF32, DeviceKind::kCpu), 0);
+}
+
 }  // namespace
 }  // namespace longshore

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -54,9 +55,13 @@ struct PendingCopy {
   Span to;
   ConstSpan from;
 };
-std::vector<PendingCopy>& stream() {
-  static thread_local std::vector<PendingCopy> pending;
-  return pending;
+struct ThreadsStream {
+  std::vector<PendingCopy> pending;
+  size_t run = 0;  // of all that it was given
+};
+ThreadsStream& stream() {
+  static thread_local ThreadsStream value;
+  return value;
 }
 
 class StandInCopies final : public CopyEngine {
@@ -76,7 +81,7 @@ class StandInCopies final : public CopyEngine {
   // Pageable memory is copied through the driver's buffers: done on return.
   static void copy(Span to, ConstSpan from, bool later) {
     LONGSHORE_CHECK(to.size() == from.size()) << to.size() << " and " << from.size() << " bytes";
-    stream().push_back({to, from});
+    stream().pending.push_back({to, from});
     if (!later) stand_in::run_stream();
   }
 
@@ -105,6 +110,11 @@ void set_gpus(std::vector<CudaDevice> list) {
   gpus() = std::move(list);
 }
 
+CUstream_st* side_stream() {
+  static std::byte it{};
+  return reinterpret_cast<CUstream_st*>(&it);
+}
+
 int prepared() {
   return times_prepared;
 }
@@ -117,12 +127,22 @@ bool is_broken(const char* part) {
   return broken() == part;
 }
 
-void run_stream() {
-  for (const PendingCopy& copy : std::exchange(stream(), {})) {
+// Up to so many of all that it was given.
+void run_stream_to(size_t end) {
+  ThreadsStream& own = stream();
+  size_t count = 0;
+  for (; count < own.pending.size() && own.run + count < end; ++count) {
+    const PendingCopy& copy = own.pending[count];
     if (copy.from.empty()) continue;
     std::memcpy(copy.to.data(), copy.from.data(), copy.from.size());
     if (is_broken("copies")) copy.to.back() = std::byte{0x55};
   }
+  own.pending.erase(own.pending.begin(), own.pending.begin() + static_cast<ptrdiff_t>(count));
+  own.run += count;
+}
+
+void run_stream() {
+  run_stream_to(std::numeric_limits<size_t>::max());
 }
 
 }  // namespace stand_in
@@ -237,6 +257,28 @@ void adopt_cuda_stream(int device, StreamPriority) {
 void finish_cuda_work(int, const std::string&) {
   stand_in::run_stream();
 }
+
+// Runs what it is given at once, ahead of the thread's copies that nobody told it to wait for.
+struct CudaSideStream::State {
+  std::vector<size_t> marks;
+};
+
+CudaSideStream::CudaSideStream(int device, int32_t marks)
+    : state_(std::make_unique<State>(std::vector<size_t>(static_cast<size_t>(marks)))) {
+  require_gpu(device);
+}
+CudaSideStream::~CudaSideStream() = default;
+
+CUstream_st* CudaSideStream::handle() const {
+  return stand_in::side_stream();
+}
+void CudaSideStream::mark(int32_t index) {
+  state_->marks.at(static_cast<size_t>(index)) = stream().run + stream().pending.size();
+}
+void CudaSideStream::wait_for(int32_t index) {
+  stand_in::run_stream_to(state_->marks.at(static_cast<size_t>(index)));
+}
+void CudaSideStream::join() {}
 
 CUstream_st* current_cuda_stream(int) {
   return nullptr;

@@ -72,8 +72,8 @@ void cross_entropy_cuda(const CrossEntropy& shape, void* logits, const int64_t* 
 }
 
 void cast_and_square_cuda(const float* values, int64_t elements, uint16_t* bf16, double* block_sums,
-                          double* sum, CUstream_st*) {
-  stand_in::run_stream();
+                          double* sum, CUstream_st* stream) {
+  if (stream != stand_in::side_stream()) stand_in::run_stream();
   fill(block_sums, square_blocks(elements));
   *sum = cast_and_square_cpu({values, static_cast<size_t>(elements)}, bf16);
 }

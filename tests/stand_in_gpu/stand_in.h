@@ -14,6 +14,8 @@
 
 #include "device/cuda_runtime.h"
 
+struct CUstream_st;
+
 namespace longshore::stand_in {
 
 // What cuda_devices() says; at first one GPU.
@@ -28,5 +30,7 @@ int prepared();
 
 // Runs the copies that wait in this thread's stream.
 void run_stream();
+// What stands for every CudaSideStream: work there does not wait for the thread's copies.
+CUstream_st* side_stream();
 
 }  // namespace longshore::stand_in

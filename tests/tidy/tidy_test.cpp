@@ -69,8 +69,8 @@ const std::vector<std::vector<std::string>>& rooms() {
   static const std::vector<std::vector<std::string>> table = {
       {"nvme/drive", "nvme/parts", "nvme/probe", "nvme/commit", "nvme/store"},
       {"offload/schedule", "offload/staging", "offload/optimizer", "offload/plan"},
-      {"trainer/checkpoint", "trainer/run", "trainer/report", "trainer/verify", "trainer/bench",
-       "trainer/commands"},
+      {"trainer/checkpoint", "trainer/run", "trainer/report", "trainer/verify", "trainer/doctor",
+       "trainer/bench", "trainer/commands"},
   };
   return table;
 }

@@ -18,6 +18,7 @@ NO_GPU = "not run: no GPU"
 # their own names; those for machines without a GPU are skipped where there is one.
 GPU = "Gpu*.*:*/Gpu*.*:*Gpu.*"
 NOT_GPU = f"-Long*.*:*/Long*.*:{GPU}"
+OPS = "*FusedOpsGpu*:RowOpsGpu*"
 SMOKE = "Gpu.CopiesThereAndBackInOrderAndCounts:Gpu.LibTorchKeepsToTheCap"
 MOST_FAILURES = 40
 
@@ -62,7 +63,7 @@ def sanitize(job):
     if tool is None:
         return {"status": "not run: no compute-sanitizer"}
     measured, failures = [], []
-    small = (("test_kernels", GPU), ("test_model", "*FusedOpsGpu*"), ("test_offload", GPU),
+    small = (("test_kernels", GPU), ("test_model", OPS), ("test_offload", GPU),
              ("test_device", "Gpu.*-*Cap:*Larger*"))
     for check in ("memcheck", "racecheck", "initcheck", "synccheck"):
         for binary, which in small:
@@ -99,7 +100,7 @@ PARTS = [
     Part("smoke", "one copy there and back, and the cap", True,
          tests(("test_device", SMOKE)), seconds=60),
     Part("kernels", "every kernel against its reference on the CPU", True,
-         tests(("test_kernels", GPU), ("test_model", "*FusedOpsGpu*"), ("test_offload", GPU),
+         tests(("test_kernels", GPU), ("test_model", OPS), ("test_offload", GPU),
                ("test_fsdp", GPU))),
     Part("attention", "LibTorch's kernels as we call them, against the CPU", True,
          tests(("test_model", "*AttentionGpu*"))),

@@ -33,6 +33,16 @@ Bytes flash_backward_scratch(const AttentionHeads& attention, int64_t positions,
   return static_cast<Bytes>(std::min(sums + softmax + keys_and_values, kBeyondCounting));
 }
 
+GpuWork gpu_work(const UnitCode& unit, DType compute) {
+  return {.attention = unit.attention_heads(),
+          .positions_at_once = unit.positions_at_once(DeviceKind::kCuda),
+          .of_position = unit.gpu_bytes_of_position(compute)};
+}
+
+Bytes gpu_chunk_bytes(const GpuWork& work, int64_t positions) {
+  return std::min(positions, work.positions_at_once) * work.of_position;
+}
+
 Bytes gpu_scratch(const AttentionHeads& attention, int64_t positions, int64_t longest_document) {
   const int64_t longest = std::min(positions, longest_document);
   const int64_t shortest = std::min(longest, kPadding);

@@ -16,6 +16,17 @@ namespace longshore {
 Bytes flash_backward_scratch(const AttentionHeads& attention, int64_t positions, int64_t document,
                              int64_t processors);
 
+// What of a unit's work takes other memory on a GPU.
+struct GpuWork {
+  AttentionHeads attention;
+  int64_t positions_at_once = 0;  // of a head
+  Bytes of_position = 0;          // of each of them
+};
+GpuWork gpu_work(const UnitCode& unit, DType compute);
+
+// What a head's chunk takes in a micro-batch of so many positions; its chunk on the CPU is smaller.
+Bytes gpu_chunk_bytes(const GpuWork& work, int64_t positions);
+
 // The largest over the documents' lengths that a run may meet, on a GPU of any kind. Documents of
 // fewer than 128 tokens on average take more: nobody packs a micro-batch of those alone.
 Bytes gpu_scratch(const AttentionHeads& attention, int64_t positions, int64_t longest_document);

@@ -17,7 +17,6 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "device/cuda_runtime.h"
-#include "fsdp/probe/gpu_scratch.h"
 
 namespace longshore {
 namespace {
@@ -75,11 +74,12 @@ MeasuredWorkspace::MeasuredWorkspace(const Model& model, const ProbeOptions& opt
     }
     if (!identity.empty()) known[identity] = distinct_.size();
     of_unit_.push_back(distinct_.size());
-    distinct_.push_back({.unit = unit.id,
-                         .work = unit_work(model, unit.id, options.run.longest_document),
-                         .attention = model.code_of(unit.id).attention_heads(),
-                         .samples = {},
-                         .gradients = gradient_bytes(unit, options.device.compute)});
+    distinct_.push_back(
+        {.unit = unit.id,
+         .work = unit_work(model, unit.id, options.run.longest_document, options.device.kind),
+         .gpu = gpu_work(model.code_of(unit.id), options.device.compute),
+         .samples = {},
+         .gradients = gradient_bytes(unit, options.device.compute)});
     measure(model, distinct_.back(), identity);
   }
   seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -131,9 +131,9 @@ void MeasuredWorkspace::measure(const Model& model, Distinct& distinct,
 UnitCosts MeasuredWorkspace::costs() const {
   std::vector<std::optional<WorkspaceFit>> fits;
   std::vector<Bytes> gradients;
-  std::vector<AttentionHeads> attention;
+  std::vector<GpuWork> gpu;
   for (const Distinct& distinct : distinct_) {
-    attention.push_back(distinct.attention);
+    gpu.push_back(distinct.gpu);
     gradients.push_back(distinct.gradients);
     if (distinct.samples.empty()) {
       fits.emplace_back();
@@ -141,8 +141,8 @@ UnitCosts MeasuredWorkspace::costs() const {
       fits.emplace_back(WorkspaceFit(distinct.work, options_.run, distinct.samples));
     }
   }
-  return [fits = std::move(fits), gradients = std::move(gradients),
-          attention = std::move(attention), of_unit = of_unit_,
+  return [fits = std::move(fits), gradients = std::move(gradients), gpu = std::move(gpu),
+          of_unit = of_unit_,
           elsewhere = options_.elsewhere](int64_t positions, int64_t longest_document) {
     std::vector<UnitCost> of_distinct;
     for (size_t i = 0; i < fits.size(); ++i) {
@@ -153,7 +153,10 @@ UnitCosts MeasuredWorkspace::costs() const {
                                                .saved = 0,
                                                .source = CostSource::kEstimated});
       if (!elsewhere) continue;
-      of_distinct.back().backward += gpu_scratch(attention[i], positions, longest_document);
+      const Bytes chunk = gpu_chunk_bytes(gpu[i], positions);
+      of_distinct.back().forward += chunk;
+      of_distinct.back().backward +=
+          chunk + gpu_scratch(gpu[i].attention, positions, longest_document);
       of_distinct.back().source = CostSource::kEstimated;
     }
     std::vector<UnitCost> costs;

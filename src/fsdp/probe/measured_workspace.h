@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/probe/gpu_scratch.h"
 #include "fsdp/probe/sample_cache.h"
 #include "fsdp/probe/unit_probe.h"
 #include "offload/plan/tier_plan.h"
@@ -47,7 +48,7 @@ class MeasuredWorkspace {
   struct Distinct {
     UnitId unit;
     UnitWork work;
-    AttentionHeads attention;
+    GpuWork gpu;
     std::vector<ProbeSample> samples;  // empty: it was not run
     Bytes gradients = 0;               // of its parameters, in the compute dtype
   };

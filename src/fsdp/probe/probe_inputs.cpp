@@ -91,7 +91,7 @@ class Inputs {
 
 }  // namespace
 
-UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document) {
+UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document, DeviceKind device) {
   const ModelSpec& spec = model.spec();
   const UnitSpec& unit = spec.unit(id);
   UnitWork work;
@@ -111,7 +111,7 @@ UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document) {
   };
   widen(unit.carry_out);
   if (id.value > 0) widen(spec.unit(UnitId(id.value - 1)).carry_out);
-  work.positions_at_once = model.code_of(id).positions_at_once();
+  work.positions_at_once = model.code_of(id).positions_at_once(device);
   work.documents = model.code_of(id).worst_documents(longest_document);
   LONGSHORE_CHECK(!work.documents.empty()) << unit.name;
   return work;

@@ -33,11 +33,11 @@ struct ProbeInput {
 struct UnitWork {
   double matrix_elements = 0.0;    // of the parameters that are matrices, borrowed ones too
   double widest_carry = 0.0;       // elements a position, in or out
-  int64_t positions_at_once = 0;   // of a head; 0: all
+  int64_t positions_at_once = 0;   // of a head, on the device it is run on; 0: all
   std::vector<int64_t> documents;  // kinds, for the run's longest document first
 };
 
-UnitWork unit_work(const Model& model, UnitId unit, int64_t longest_document);
+UnitWork unit_work(const Model& model, UnitId unit, int64_t longest_document, DeviceKind device);
 
 // Seconds that a unit takes on an input, forward twice and backward once, where `flops` a second
 // are done. A rough estimate.

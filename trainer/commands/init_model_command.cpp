@@ -1,46 +1,32 @@
-// init-model, tokenizer train: models and tokenizers made from nothing; verify: a model looked at.
-#include <cstdio>
+// init-model: a model directory with random weights.
 #include <filesystem>
-#include <optional>
+#include <limits>
+#include <span>
 
 #include "base/errors.h"
 #include "base/json.h"
-#include "base/number_formats.h"
 #include "base/output.h"
 #include "base/own_file.h"
-#include "data/text_files.h"
 #include "hf/safetensors_writer.h"
 #include "model/families.h"
 #include "model/init_presets.h"
 #include "model/model_spec.h"
 #include "model/random_init.h"
-#include "text/tokenizer.h"
-#include "text/tokenizer_trainer.h"
-#include "trainer/commands/commands.h"
+#include "trainer/commands/command.h"
+#include "trainer/commands/new_tokenizer.h"
 
 namespace longshore {
 namespace {
 
-constexpr const char* kEndOfText = "<|endoftext|>";
 constexpr int64_t kChunkElements = int64_t{1} << 18;
 
-TrainedTokenizer make_tokenizer(const std::vector<std::string>& files, int64_t vocabulary) {
-  TokenizerRecipe recipe;
-  recipe.vocabulary_size = vocabulary;
-  recipe.eos_token = kEndOfText;
-  if (files.empty()) return byte_tokenizer(recipe);
-  TokenizerTrainer trainer(recipe);
-  for_each_text(files, [&trainer](std::string_view text) { trainer.add_document(text); });
-  return trainer.finish();
-}
-
-// The rows of the embedding: the largest id + 1 of tokenizer.json.
-int64_t id_limit_of(const TrainedTokenizer& tokenizer) {
-  TokenizerFiles files;
-  files.tokenizer = tokenizer.tokenizer_json;
-  files.tokenizer_config = tokenizer.tokenizer_config_json;
-  return Tokenizer::from_files(files, "the new tokenizer").id_limit();
-}
+struct InitModelOptions {
+  std::string directory;
+  std::string preset = "tiny-llama";
+  std::vector<std::string> text_files;  // train the tokenizer on these; none: bytes only
+  int64_t vocabulary = 0;               // 0: the preset's
+  uint64_t seed = 42;
+};
 
 void write_random_weights(const ModelSpec& spec, uint64_t seed, const std::string& path) {
   std::vector<SafetensorsWriter::Tensor> tensors;
@@ -64,8 +50,6 @@ void write_random_weights(const ModelSpec& spec, uint64_t seed, const std::strin
   }
   writer.finish();
 }
-
-}  // namespace
 
 int run_init_model(const InitModelOptions& options) {
   if (std::filesystem::exists(options.directory) && !std::filesystem::is_empty(options.directory)) {
@@ -91,23 +75,25 @@ int run_init_model(const InitModelOptions& options) {
   return 0;
 }
 
-int run_verify(const VerifyOptions& options, bool json) {
-  const Findings findings = verify_model(options);
-  if (json) {
-    print_raw(to_json(findings, options.model).dump(2, ' ', false, Json::error_handler_t::replace) +
-              "\n");
-  } else {
-    print_out("%s", format_findings(findings, options.model).c_str());
-  }
-  return static_cast<int>(findings.failed() ? ExitCode::kData : ExitCode::kDone);
+void add_init_model(CLI::App& command, CommandLine& line) {
+  InitModelOptions& options = call_with_options(command, line, run_init_model);
+  command.add_option("directory", options.directory, "a new directory")->required();
+  std::string presets = "the architecture and its sizes:";
+  for (const InitPreset& preset : init_presets()) presets += " " + std::string(preset.name);
+  command.add_option("--preset", options.preset, presets)->capture_default_str();
+  command.add_option("--text", options.text_files,
+                     "train a tokenizer on these files; without them a token is a byte");
+  add_number(command, "--vocabulary", options.vocabulary, int64_t{0}, kMostTokens,
+             "tokens of the tokenizer; 0: as few as it needs");
+  add_number(command, "--seed", options.seed, uint64_t{0}, std::numeric_limits<uint64_t>::max(),
+             "of the random weights");
 }
 
-int run_tokenizer_train(const TokenizerTrainOptions& options) {
-  const TrainedTokenizer tokenizer = make_tokenizer(options.files, options.vocabulary);
-  write_output_file(options.output, tokenizer.tokenizer_json);
-  print_out("%s: %lld tokens\n", options.output.c_str(),
-            static_cast<long long>(id_limit_of(tokenizer)));
-  return 0;
-}
+}  // namespace
+
+extern const Command kInitModelCommand = {.group = CommandGroup::kPrepare,
+                                          .name = "init-model",
+                                          .sentence = "make a model directory with random weights",
+                                          .add = add_init_model};
 
 }  // namespace longshore

@@ -1,26 +1,27 @@
-// validate, plan, train.
+// train: the run.
 #include <optional>
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "base/output.h"
-#include "base/own_file.h"
 #include "config/run_config.h"
 #include "offload/plan/plan_text.h"
-#include "offload/schedule/schedule_text.h"
-#include "trainer/commands/commands.h"
-#include "trainer/commands/input_check.h"
+#include "trainer/commands/command.h"
+#include "trainer/report/trace_file.h"
 #include "trainer/run/config_change.h"
-#include "trainer/run/data_files.h"
 #include "trainer/run/run_directory.h"
 #include "trainer/run/run_environment.h"
-#include "trainer/run/run_prepare.h"
+#include "trainer/run/run_setup.h"
 #include "trainer/run/signal_flag.h"
-#include "trainer/run/units_choice.h"
 #include "trainer/trainer.h"
 
 namespace longshore {
 namespace {
+
+struct TrainOptions {
+  RunArguments run;
+  std::vector<std::string> command;  // as it was given
+  std::string trace;                 // where the timeline goes; empty: none
+};
 
 // Sets the last words of a run in run.json, whatever ends it. Never throws: what ended the run is
 // what the user has to read.
@@ -124,78 +125,32 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
   }
 }
 
-// What the training data is, where it was prepared before: a plan reads no rows.
-std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& source) {
+int run_train(const TrainOptions& options) {
+  const RunSetup setup = join_run(options.run);
   try {
-    const std::vector<std::string> files = with_data_files(config.data).train;
-    const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
-    std::vector<std::string> lines = preparation.known(files);
-    if (!lines.empty()) return lines;
-  } catch (const Error&) {
-    // Whoever reads the data says so; a plan can do without.
-  }
-  return {"not prepared yet; `longshore prepare` counts its tokens"};
-}
-
-}  // namespace
-
-int run_validate(const RunArguments& run) {
-  const CheckedConfig checked = check_run_config(run.files, run.overrides, {.length = false});
-  const CheckedInputs inputs = check_inputs(checked.config);
-  for (const std::string& problem : checked.problems) log_error(problem);
-  for (const InputProblem& problem : inputs.problems) log_error(problem.text);
-  if (!checked.problems.empty()) return static_cast<int>(ExitCode::kConfig);
-  if (!inputs.problems.empty()) return static_cast<int>(inputs.problems.front().code);
-  const RunConfig& config = checked.config;
-  print_out("valid: %s, %lld parameters in %zu units; the first rows of %zu files were read\n",
-            inputs.source->arch().family.c_str(),
-            static_cast<long long>(inputs.source->spec().parameter_elements()),
-            inputs.source->spec().units.size(), config.data.train.size() + config.data.eval.size());
-  if (config.train.steps == 0 && config.train.epochs == 0.0) {
-    print_out("to train, add steps = 100 or epochs = 1 under [train]\n");
-  }
-  return 0;
-}
-
-int run_plan(const RunArguments& run, const AssumedRanks& assumed, const PlanOptions& options) {
-  RunSetup setup = prepare_run(run, assumed);
-  settle_units(setup);
-  TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
-  if (!options.schedule) compare_units(plan, setup.inputs, setup.machine);
-  const StepSchedule& schedule = plan.step.schedules.train;
-  if (!options.svg.empty()) {
-    // What an operation will take is not known yet: all are drawn alike.
-    const std::vector<double> alike(schedule.ops.size(), 1.0);
-    write_output_file(options.svg, draw_schedule(schedule, *setup.inputs.model,
-                                                 simulate_schedule(schedule, alike)));
-    print_out("%s\n", options.svg.c_str());
-    return 0;
-  }
-  const std::string text = options.schedule ? print_schedule(schedule, *setup.inputs.model)
-                           : options.json   ? plan_to_json(plan, setup.machine)
-                                            : format_plan(plan, setup.machine);
-  print_out("%s", text.c_str());
-  if (!options.schedule && !options.json && !setup.config.data.train.empty()) {
-    print_out("data\n");
-    for (const std::string& line : data_lines(setup.config, *setup.source)) {
-      print_out("  %s\n", line.c_str());
-    }
-  }
-  for (const std::string& note : run_notes(setup, plan)) log_warning(note);
-  if (plan.fits()) return 0;
-  throw DoesNotFitError(explain_misfit(setup.inputs, setup.machine));
-}
-
-int run_train(const RunArguments& run, const std::vector<std::string>& command,
-              const std::string& trace_path) {
-  const RunSetup setup = join_run(run);
-  try {
-    return train(setup, command, trace_path);
+    return train(setup, options.command, options.trace);
   } catch (const std::exception& error) {
     // The others learn why before this rank is gone.
     setup.ranks->world().report_failure(error.what());
     throw;
   }
 }
+
+void add_train(CLI::App& command, CommandLine& line) {
+  TrainOptions& options = call_with_options(command, line, run_train);
+  options.command = line.arguments;
+  add_run_files(command, line, options.run);
+  command.add_option("--trace", options.trace,
+                     "write a timeline of every copy, collective, computation and "
+                     "update, for Perfetto; *.svg: a picture of the last step");
+}
+
+}  // namespace
+
+extern const Command kTrainCommand = {.group = CommandGroup::kTrain,
+                                      .name = "train",
+                                      .sentence = "the run",
+                                      .add = add_train,
+                                      .ranks = CommandRanks::kAll};
 
 }  // namespace longshore

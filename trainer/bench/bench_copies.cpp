@@ -1,9 +1,8 @@
-// bench copies: the host's arena to a GPU and back.
+#include "trainer/bench/bench_copies.h"
 
 #include "base/json.h"
 #include "base/output.h"
 #include "device/copy_speed.h"
-#include "trainer/commands/commands.h"
 
 namespace longshore {
 namespace {

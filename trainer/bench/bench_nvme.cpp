@@ -1,4 +1,5 @@
-// bench: what the machine gives, measured with what a run will use.
+#include "trainer/bench/bench_nvme.h"
+
 #include <algorithm>
 
 #include "base/errors.h"
@@ -6,7 +7,6 @@
 #include "base/output.h"
 #include "nvme/probe/drive_probe.h"
 #include "nvme/probe/fio_reference.h"
-#include "trainer/commands/commands.h"
 
 namespace longshore {
 namespace {

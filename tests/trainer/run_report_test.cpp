@@ -1,0 +1,236 @@
+// The page about runs: what it says, and what it makes of runs that go on, were killed, are of an
+// older version or hold hostile text.
+#include "trainer/report/run_report.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+
+#include "base/errors.h"
+#include "tests/trainer/temporary_directory.h"
+#include "trainer/commands/command_line.h"
+#include "trainer/report/metrics.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+class WrittenRun {
+ public:
+  explicit WrittenRun(const std::string& path) : path_(path) { fs::create_directories(path); }
+  const std::string& path() const { return path_; }
+  WrittenRun& put(const std::string& name, const std::string& text) {
+    std::ofstream(path_ + "/" + name, std::ios::binary | std::ios::app) << text;
+    return *this;
+  }
+  // Steps with a loss that falls from 4 by a tenth each.
+  WrittenRun& steps(int count) {
+    MetricsFile file = MetricsFile::begin(path_ + "/metrics.jsonl");
+    file.write(StartRecord{});
+    for (int step = 1; step <= count; ++step) {
+      file.write(StepRecord{.step = Step(step),
+                            .loss = 4.1 - 0.1 * step,
+                            .grad_norm = 1.0,
+                            .lr = 1e-4,
+                            .tokens = 1000,
+                            .epoch = 0.1 * step,
+                            .seconds = 2.0,
+                            .tokens_per_second = 500.0,
+                            .stall_seconds = {{"h2d", 0.5}, {"update", 0.0}},
+                            .memory = {.device_peak = 90 * kMiB,
+                                       .device_plan = 100 * kMiB,
+                                       .host_pinned = kGiB,
+                                       .host_rss = 2 * kGiB}});
+    }
+    return *this;
+  }
+  std::string page() const { return report_page({read_run_record(path_)}); }
+
+ private:
+  std::string path_;
+};
+
+void expect_has(const std::string& page, const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) EXPECT_NE(page.find(text), std::string::npos) << text;
+}
+void expect_lacks(const std::string& page, const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) EXPECT_EQ(page.find(text), std::string::npos) << text;
+}
+
+std::string host_name() {
+  std::array<char, 256> host{};
+  EXPECT_EQ(::gethostname(host.data(), host.size() - 1), 0);
+  return host.data();
+}
+
+class RunReport : public ::testing::Test {
+ protected:
+  const TemporaryDirectory directory_;
+  WrittenRun run_{directory_.file("mine")};
+};
+
+TEST_F(RunReport, SaysHowARunWent) {
+  run_.steps(10).put("run.json", R"({"status": "done"})");
+  MetricsFile file = MetricsFile::resume(run_.path() + "/metrics.jsonl", Step(10));
+  file.write(EvalRecord{.step = Step(10), .loss = 2.125, .perplexity = 8.37});
+  file.write(EventRecord{.level = "info", .code = "sample", .text = "Once upon"});
+  file.write(EventRecord{.level = "warning", .code = "step_skipped", .text = "step 3 skipped"});
+  run_.put("plan.json", R"({"host": {"total_bytes": 3221225472, "limit_bytes": 8589934592},
+                            "device": {"cap_bytes": 209715200}})");
+  run_.put("plan.txt", "the plan's table\n").put("command.txt", "train run.toml\n");
+  run_.put("env.json", R"({"libtorch": "2.11.0", "limits": {"open_files": 1024}})");
+  run_.put("data.json", R"({"train": {"sequences": 7, "files": [{"path": "a.jsonl",
+                            "xxh3": "0123456789abcdef", "format": "text", "rows": 12345}]}})");
+  run_.put("config.toml", "[optimizer]\nlr = 0.0001\n");
+  const std::string page = run_.page();
+  expect_has(page, {"<dd>done</dd>",
+                    "<dd>4.0000</dd>",
+                    "<dd>3.1000</dd>",
+                    "<dd>2.1250</dd>",
+                    "<dd>10 000</dd>",
+                    "<dd>20.0 s</dd>",
+                    "computes, and the rest 75.0 %",
+                    "waits for h2d 25.0 %",
+                    "<dd>100.0 MiB</dd>",
+                    "<dd>90.0 MiB</dd>",
+                    "<dd>3.0 GiB</dd>",
+                    "<dd>8.0 GiB</dd>",
+                    "the plan&#39;s table",
+                    "Once upon",
+                    "step 3 skipped",
+                    "<dd>2.11.0</dd>",
+                    "limits.open_files",
+                    "12 345",
+                    "0123456789abcdef",
+                    "<p>train, sequences 7</p>",
+                    "longshore train run.toml",
+                    "<figcaption>loss</figcaption>",
+                    "<figcaption>evaluation loss</figcaption>",
+                    "step 10\nmine: 3.1</title>"});
+  expect_lacks(page, {"waits for update", "nan", "http", "src=", "<script", "@import", "url("});
+}
+
+// Goal: a page of a run that is under way, or was killed, is as good as what is there.
+TEST_F(RunReport, TakesRunsThatAreNotWhole) {
+  run_.steps(3).put("metrics.jsonl", R"({"kind":"step","step":4,"loss":9.75,"ti)");
+  expect_has(run_.page(), {"<dd>unknown</dd>", "<dd>3.8000</dd>"});
+  const std::string here = R"(, "host": ")" + host_name() + R"("})";
+  run_.put("run.json", R"({"status": "running", "pid": )" + std::to_string(::getpid()) + here);
+  expect_has(run_.page(), {"<dd>running</dd>"});
+  fs::remove(run_.path() + "/run.json");
+  run_.put("run.json", R"({"status": "running", "pid": 4194305)" + here);  // above every id
+  expect_has(run_.page(), {"<dd>killed</dd>"});
+  fs::remove(run_.path() + "/metrics.jsonl");
+  run_.put("metrics.jsonl", "");
+  expect_has(run_.page(), {"No step has finished yet."});
+  fs::remove(run_.path() + "/metrics.jsonl");
+  EXPECT_THROW(run_.page(), DataError);
+}
+
+// Goal: keys that an older version did not write, and those that a newer one may, do no harm.
+TEST_F(RunReport, TakesRunsOfOtherVersions) {
+  run_.put("metrics.jsonl", R"({"kind":"step","step":1,"loss":2.5}
+{"kind":"step","step":2,"loss":null,"grad_norm":1e300,"memory_bytes":7,"stall_seconds":{"x":"y"}}
+{"kind":"step","step":3,"loss":1.5,"waited_seconds":["a"],"slowest_rank":{"rank":{}},"new":[1]}
+{"kind":"step","step":"four"}
+{"kind":"eval","step":3}
+)");
+  run_.put("env.json", "[1, 2").put("data.json", R"({"train": {"files": [3, {"path": {}}]}})");
+  run_.put("plan.json", R"({"host": []})").put("config.toml", "\xff\xfe");
+  const std::string page = run_.page();
+  expect_has(page, {"<dd>2.5000</dd>", "<dd>1.5000</dd>"});
+  expect_lacks(page, {"nan", "inf<", ">nan"});
+}
+
+// Goal: no text of a file becomes part of the page's markup.
+TEST_F(RunReport, EscapesEverythingThatFilesSay) {
+  const std::string hostile = "<script>alert('x')</script>\\\" onload=\\\"y";
+  WrittenRun run(directory_.file("<b>name's"));
+  run.steps(2);
+  run.put("metrics.jsonl", R"({"kind":"event","code":"sample","text":")" + hostile + "\"}\n" +
+                               R"({"kind":"event","code":"<i>","level":"<i>","text":"<i>)" +
+                               hostile + "\"}\n" +
+                               R"({"kind":"step","step":3,"loss":1,"seconds":9,"time":1,)" +
+                               R"("stall_seconds":{"<i>lane":1},"waited_seconds":[1],)" +
+                               R"("slowest_rank":{"rank":0,"resource":"<i>"}})" + "\n");
+  run.put("run.json", R"({"status":"<i>s","message":"<i>m"})");
+  run.put("env.json", R"({"<i>key": "<i>value"})");
+  run.put("data.json", R"({"<i>use": {"<i>k": "<i>", "files": [{"path": "<i>p"}]}})");
+  run.put("config.toml", "[<i>]\n<i> = \"<i>\"\n").put("command.txt", "<i>");
+  run.put("plan.txt", "<i>plan");
+  const std::string page = report_page({read_run_record(run.path()), read_run_record(run.path())});
+  expect_lacks(page, {"<script", "<i>", "<b>", "' onload", "\" onload=\"y"});
+  expect_has(page, {"&lt;script&gt;", "&lt;i&gt;plan"});
+}
+
+TEST_F(RunReport, ComparesRunsAndTheirConfigurations) {
+  WrittenRun other(directory_.file("other"));
+  run_.steps(3).put("config.toml", "[optimizer]\nlr = 0.0001\nbeta1 = 0.9\n");
+  other.steps(5).put("config.toml", "[optimizer]\nlr = 0.0003\nbeta1 = 0.9\nnew = 1\n");
+  const std::string page =
+      report_page({read_run_record(run_.path()), read_run_record(other.path())});
+  expect_has(page, {"<th>optimizer.lr</th><td>0.0001</td><td>0.0003</td>",
+                    "<th>optimizer.new</th><td>–</td><td>1</td>", "--c1)", "mine", "other",
+                    "<th>steps</th><td>3</td><td>5</td>"});
+  expect_lacks(page, {"<th>optimizer.beta1</th>"});
+}
+
+// Goal: a month's run is still a page that a browser opens, and its spikes are seen.
+TEST_F(RunReport, LongRunsAreThinnedButKeepTheirExtremes) {
+  std::ofstream file(run_.path() + "/metrics.jsonl");
+  for (int step = 1; step <= 50000; ++step) {
+    file << R"({"kind":"step","step":)" << step << R"(,"loss":2,"lr":)" << (step == 31234 ? 900 : 2)
+         << "}\n";
+  }
+  file.close();
+  const std::string page = run_.page();
+  EXPECT_LT(page.size(), 200'000U);
+  expect_has(page, {"<dd>2.0000</dd>"});
+  const Chart chart{.title = "lr",
+                    .lines = {{.name = "a", .points = read_run_record(run_.path()).of("lr")}}};
+  // The spike is drawn at the top of the picture.
+  const std::string svg = draw_chart(chart);
+  EXPECT_NE(svg.find(" 17.2L"), std::string::npos) << svg.substr(0, 3000);
+}
+
+TEST(LineChart, DrawsGapsSinglePointsAndLevels) {
+  const double gap = std::numeric_limits<double>::quiet_NaN();
+  const auto drawn = [](std::vector<ChartPoint> points) {
+    return draw_chart({.title = "t", .lines = {{.name = "a", .points = std::move(points)}}});
+  };
+  const auto count = [](const std::string& text, const std::string& part) {
+    int found = 0;
+    for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+    return found;
+  };
+  EXPECT_EQ(count(drawn({{1, 2}, {2, 3}, {3, gap}, {4, 1}}), "h0"), 2);  // two pieces
+  EXPECT_EQ(count(drawn({{7, 2}}), "h0"), 1);
+  EXPECT_EQ(drawn({{1, gap}}), "");
+  EXPECT_EQ(drawn({}), "");
+  EXPECT_EQ(drawn({{1, 0}, {2, 0}}).find("nan"), std::string::npos);
+  // Neighbouring numbers, and numbers that no step of the grid can tell apart.
+  EXPECT_EQ(drawn({{1, 1.0}, {2, std::nextafter(1.0, 2.0)}}).find("nan"), std::string::npos);
+}
+
+TEST(ReportCommand, WritesThePageWhereItIsTold) {
+  const TemporaryDirectory directory;
+  WrittenRun run(directory.file("mine"));
+  run.steps(2);
+  const auto page_at = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  EXPECT_EQ(run_command_line({"report", run.path()}), 0);
+  expect_has(page_at(run.path() + "/report.html"), {"<title>mine</title>", "</html>"});
+  EXPECT_EQ(run_command_line({"report", run.path(), run.path(), "--to", directory.file("page")}),
+            0);
+  expect_has(page_at(directory.file("page")), {"<title>Runs compared</title>"});
+  EXPECT_NE(run_command_line({"report", directory.file("nowhere")}), 0);
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,91 @@
+// bench: this machine, measured; trainer/bench measures.
+#include <optional>
+
+#include "base/bytes.h"
+#include "base/errors.h"
+#include "trainer/bench/bench_copies.h"
+#include "trainer/bench/bench_nvme.h"
+#include "trainer/bench/bench_optimizer.h"
+#include "trainer/bench/bench_overlap.h"
+#include "trainer/commands/command.h"
+
+namespace longshore {
+namespace {
+
+void add_bench_optimizer(CLI::App& bench, CommandLine& line) {
+  CLI::App* optimizer = bench.add_subcommand(
+      "optimizer", "parameters per second of the update, and its share of the memory bound");
+  BenchOptimizerOptions& options = call_with_options(*optimizer, line, run_bench_optimizer);
+  optimizer->add_option("--format", options.formats, "state formats; default: all");
+  add_number(*optimizer, "--threads", options.threads, 1, 1 << 12,
+             "thread counts; default: 1, 2, 4, ... up to the physical cores");
+  add_number(*optimizer, "--parameters", options.elements, int64_t{1}, int64_t{1} << 40,
+             "of the matrix that is updated");
+  add_number(*optimizer, "--rounds", options.rounds, int64_t{1}, int64_t{1} << 20,
+             "of update and bound in turn");
+  optimizer->add_option("--simd", options.simd,
+                        "instructions of the update, \"avx2\" for instance; default: the best");
+  optimizer->add_flag("--json", options.json, "as one JSON object");
+}
+
+struct SizedBenchNvmeOptions : BenchNvmeOptions {
+  std::string size = "4GiB";
+};
+
+int run_sized_bench_nvme(const SizedBenchNvmeOptions& options) {
+  const std::optional<Bytes> size = parse_bytes(options.size);
+  if (!size || *size <= 0) throw ConfigError("--size " + options.size + ": not a size");
+  BenchNvmeOptions sized = options;
+  sized.file_bytes = *size;
+  return run_bench_nvme(sized);
+}
+
+void add_bench_nvme(CLI::App& bench, CommandLine& line) {
+  CLI::App* nvme = bench.add_subcommand("nvme", "drives: block size, depth, GB/s, CPU");
+  SizedBenchNvmeOptions& options = call_with_options(*nvme, line, run_sized_bench_nvme);
+  nvme->add_option("--dir", options.directories, "one directory on each drive")->required();
+  nvme->add_option("--size", options.size, "of the scratch file, for example 4GiB");
+  add_number(*nvme, "--seconds", options.seconds, 0.05, 600.0, "of each round");
+  nvme->add_flag("--json", options.json, "as JSON");
+}
+
+void add_bench_overlap(CLI::App& bench, CommandLine& line) {
+  CLI::App* overlap = bench.add_subcommand(
+      "overlap", "time of a step of timers, as the real schedule runs it, against its bound");
+  BenchOverlapOptions& options = call_with_options(*overlap, line, run_bench_overlap);
+  add_number(*overlap, "--ratios", options.ratios, 0.0, 1000.0,
+             "of other lanes to compute; all combinations");
+  add_number(*overlap, "--ranks", options.ranks, 1, 64, "threads that stand for ranks");
+  add_number(*overlap, "--units", options.units, 1, 1 << 14, "of the model");
+  add_number(*overlap, "--unit-ms", options.unit_milliseconds, 0.001, 1e6, "forward of a unit");
+  add_number(*overlap, "--prefetch", options.prefetch, int64_t{0}, int64_t{8},
+             "units ahead; 0: 1, with several ranks 2");
+  add_number(*overlap, "--steps", options.steps, 1, 1 << 20, "measured for each combination");
+  overlap->add_flag("--peers", options.peers, "FSDP2's and DeepSpeed's schedules beside ours");
+  overlap->add_flag("--simulate", options.simulate, "run nothing: an executor without cost");
+  overlap->add_flag("--json", options.json, "as JSON");
+}
+
+void add_bench_copies(CLI::App& bench, CommandLine& line) {
+  CLI::App* copies = bench.add_subcommand("copies", "the host's memory to a GPU and back: GB/s");
+  BenchCopiesOptions& options = call_with_options(*copies, line, run_bench_copies);
+  add_number(*copies, "--gpu", options.gpu, 0, 1023, "its number");
+  copies->add_flag("--json", options.json, "the same as JSON");
+}
+
+void add_bench(CLI::App& command, CommandLine& line) {
+  command.require_subcommand(1);
+  add_bench_optimizer(command, line);
+  add_bench_nvme(command, line);
+  add_bench_overlap(command, line);
+  add_bench_copies(command, line);
+}
+
+}  // namespace
+
+extern const Command kBenchCommand = {.group = CommandGroup::kLook,
+                                      .name = "bench",
+                                      .sentence = "measure this machine",
+                                      .add = add_bench};
+
+}  // namespace longshore

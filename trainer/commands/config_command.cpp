@@ -1,0 +1,64 @@
+// config: the run file's keys.
+#include "base/output.h"
+#include "config/describe.h"
+#include "config/run_config.h"
+#include "trainer/commands/command.h"
+
+namespace longshore {
+namespace {
+
+struct DumpOptions {
+  RunArguments run;
+  bool defaults = false, difference = false;
+};
+
+int run_config_dump(const DumpOptions& options) {
+  if (options.defaults) {
+    print_out("%s", reference_toml().c_str());
+    return 0;
+  }
+  const RunConfig config =
+      load_run_config(options.run.files, options.run.overrides, {.complete = false});
+  print_out("%s", (options.difference ? changed_keys(config) : to_toml(config)).c_str());
+  return 0;
+}
+
+struct KeysOptions {
+  std::string section;  // empty: all
+  bool page = false;    // as docs/run_file.md has them
+};
+
+int run_config_keys(const KeysOptions& options) {
+  print_out("%s", (options.page ? run_file_page() : describe_keys(options.section)).c_str());
+  return 0;
+}
+
+int run_config_schema(const NoOptions&) {
+  print_out("%s", json_schema().c_str());
+  return 0;
+}
+
+void add_config(CLI::App& command, CommandLine& line) {
+  command.require_subcommand(1);
+  CLI::App* dump = command.add_subcommand("dump", "the resolved run file");
+  DumpOptions& dumped = call_with_options(*dump, line, run_config_dump);
+  dumped.run.overrides = line.overrides;
+  dump->add_option("files", dumped.run.files, "run files");
+  dump->add_flag("--defaults", dumped.defaults, "all keys with their defaults");
+  dump->add_flag("--diff", dumped.difference, "only keys that differ from their defaults");
+  CLI::App* keys = command.add_subcommand("keys", "type, default, bounds and meaning of each key");
+  KeysOptions& described = call_with_options(*keys, line, run_config_keys);
+  keys->add_option("section", described.section, "only this section");
+  keys->add_flag("--page", described.page, "all of them as a page in Markdown");
+  CLI::App* schema = command.add_subcommand("schema", "JSON Schema for editors");
+  call_with_options(*schema, line, run_config_schema);
+}
+
+}  // namespace
+
+extern const Command kConfigCommand = {.group = CommandGroup::kLook,
+                                       .name = "config",
+                                       .sentence = "the run file's keys",
+                                       .add = add_config};
+
+}  // namespace longshore

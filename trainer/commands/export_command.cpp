@@ -1,0 +1,47 @@
+// export: a run as a Hugging Face directory.
+#include "base/output.h"
+#include "trainer/commands/command.h"
+#include "trainer/run/export_run.h"
+#include "trainer/run/loaded_run.h"
+
+namespace longshore {
+namespace {
+
+struct ExportCommandOptions {
+  RunArguments run;
+  std::string destination;  // empty: <run.dir>/hf
+  std::string source = "auto";
+  bool fp32 = false;
+  bool allow_nonfinite = false;
+};
+
+int run_export(const ExportCommandOptions& options) {
+  const LoadedRun run = load_run(options.run, options.source);
+  const std::string destination =
+      options.destination.empty() ? run.setup.config.run.dir + "/hf" : options.destination;
+  const ExportResult result = export_run(*run.setup.source, *run.engine, destination, options.fp32,
+                                         options.allow_nonfinite);
+  print_out("%s: %lld tensors, %s, from %s\n", destination.c_str(),
+            static_cast<long long>(result.tensors), format_bytes(result.bytes).c_str(),
+            run.origin.c_str());
+  return 0;
+}
+
+void add_export(CLI::App& command, CommandLine& line) {
+  ExportCommandOptions& options = call_with_options(command, line, run_export);
+  add_run_files(command, line, options.run);
+  command.add_option("--to", options.destination, "default: <run.dir>/hf");
+  add_source(command, options.source);
+  command.add_flag("--fp32", options.fp32, "weights as fp32 masters");
+  command.add_flag("--allow-nonfinite", options.allow_nonfinite,
+                   "write weights that are NaN or infinite too");
+}
+
+}  // namespace
+
+extern const Command kExportCommand = {.group = CommandGroup::kUse,
+                                       .name = "export",
+                                       .sentence = "write a Hugging Face directory",
+                                       .add = add_export};
+
+}  // namespace longshore

@@ -1,0 +1,87 @@
+// generate: text from prompts.
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/output.h"
+#include "trainer/commands/command.h"
+#include "trainer/generator.h"
+#include "trainer/run/loaded_run.h"
+#include "trainer/run/run_prepare.h"
+
+namespace longshore {
+namespace {
+
+struct GenerateOptions {
+  RunArguments run;
+  std::vector<std::string> prompts;
+  std::string source = "auto";
+  int64_t max_new_tokens = 64;
+  double temperature = 0.0;  // 0: the likeliest token
+  int64_t top_k = 0;         // 0: all tokens
+  double top_p = 1.0;        // 1: all tokens
+  bool json = false;
+};
+
+std::string describe_origin(const LoadedRun& run) {
+  return run.origin + (run.step.value > 0 ? ", step " + std::to_string(run.step.value)
+                                          : ", as it was before training");
+}
+
+int run_generate(const GenerateOptions& options) {
+  const LoadedRun run = load_run(options.run, options.source);
+  const Tokenizer tokenizer =
+      Tokenizer::load(tokenizer_directory(run.setup.config, run.setup.source->directory().path()));
+  const RunConfig& config = run.setup.config;
+  const std::vector<Generated> results =
+      generate(*run.engine, tokenizer,
+               {.prompts = options.prompts,
+                .max_new_tokens = options.max_new_tokens,
+                .longest = config.data.max_tokens,
+                .sampling = {.temperature = options.temperature,
+                             .top_k = options.top_k,
+                             .top_p = options.top_p,
+                             .seed = static_cast<uint64_t>(config.run.seed)}});
+  log_info("weights of " + describe_origin(run));
+  for (const Generated& result : results) {
+    if (options.json) {
+      const Json object = {
+          {"model", run.origin}, {"step", run.step.value},          {"prompt", result.prompt},
+          {"text", result.text}, {"new_tokens", result.new_tokens}, {"ended", result.ended}};
+      print_raw(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    } else {
+      print_out("%s%s\n\n", result.prompt.c_str(), result.text.c_str());
+    }
+  }
+  if (std::ranges::any_of(results, &Generated::nonfinite)) {
+    throw NonFiniteError(run.origin +
+                         ": the model's scores are not finite; its weights hold NaN "
+                         "or infinite values, or overflow");
+  }
+  return 0;
+}
+
+void add_generate(CLI::App& command, CommandLine& line) {
+  GenerateOptions& options = call_with_options(command, line, run_generate);
+  add_run_files(command, line, options.run);
+  command.add_option("--prompt", options.prompts, "may be given several times")->required();
+  add_source(command, options.source);
+  add_number(command, "--max-new-tokens", options.max_new_tokens, int64_t{1}, kMostTokens,
+             "tokens to add");
+  add_number(command, "--temperature", options.temperature, 0.0, 1000.0, "0: the likeliest token");
+  add_number(command, "--top-k", options.top_k, int64_t{0}, kMostTokens,
+             "draw from so many of the likeliest tokens; 0: from all");
+  add_number(command, "--top-p", options.top_p, 1e-6, 1.0,
+             "draw from the likeliest tokens that have this share together; 1: from all");
+  command.add_flag("--json", options.json, "one object per prompt and line");
+}
+
+}  // namespace
+
+extern const Command kGenerateCommand = {.group = CommandGroup::kUse,
+                                         .name = "generate",
+                                         .sentence = "text from prompts",
+                                         .add = add_generate};
+
+}  // namespace longshore

@@ -1,0 +1,37 @@
+// gpu-check: what a run on a GPU does before its first step there, by hand.
+#include "base/output.h"
+#include "trainer/commands/command.h"
+#include "trainer/run/gpu_check.h"
+#include "trainer/run/self_check.h"
+
+namespace longshore {
+namespace {
+
+struct GpuCheckOptions {
+  int gpu = 0;
+};
+
+// 0, or kGpuExitCode and what differs.
+int run_gpu_check(const GpuCheckOptions& options) {
+  const std::vector<std::string> differences = check_gpu(options.gpu);
+  for (const std::string& line : differences) print_out("%s\n", line.c_str());
+  if (!differences.empty()) return kGpuExitCode;
+  print_out("GPU %d computes what the CPU does\n", options.gpu);
+  return 0;
+}
+
+void add_gpu_check(CLI::App& command, CommandLine& line) {
+  GpuCheckOptions& options = call_with_options(command, line, run_gpu_check);
+  add_number(command, "--gpu", options.gpu, 0, 1023, "its number");
+}
+
+}  // namespace
+
+extern const Command kGpuCheckCommand = {
+    .group = CommandGroup::kLook,
+    .name = "gpu-check",
+    .sentence = "compare a GPU with the CPU; runs do it before they use one",
+    .add = add_gpu_check,
+    .ranks = CommandRanks::kAll};
+
+}  // namespace longshore

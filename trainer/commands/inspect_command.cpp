@@ -1,0 +1,102 @@
+// inspect data: rows as they are trained on, and their counts.
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "base/output.h"
+#include "base/own_file.h"
+#include "trainer/commands/command.h"
+#include "trainer/report/data_inspection.h"
+#include "trainer/run/data_files.h"
+#include "trainer/run/model_source.h"
+#include "trainer/run/run_prepare.h"
+
+namespace longshore {
+namespace {
+
+struct InspectDataOptions {
+  RunArguments run;
+  std::string rows = "0:3";  // of the files, before packing
+  std::string html;          // a page to write; empty: none
+  bool json = false;         // rows only, one object per line
+  bool evaluation = false;   // data.eval instead of data.train
+};
+
+// "0:10", or one number.
+std::pair<int64_t, int64_t> parse_range(const std::string& text) {
+  const auto wrong = [&text] {
+    return ConfigError("--rows=" + text + ": expected a range of rows such as 0:10");
+  };
+  const size_t colon = text.find(':');
+  const std::string first = text.substr(0, colon);
+  const std::string last = colon == std::string::npos ? "" : text.substr(colon + 1);
+  for (const std::string& part : {first, last}) {
+    if (part.find_first_not_of("0123456789") != std::string::npos || part.size() > 15) {
+      throw wrong();
+    }
+  }
+  if (first.empty() || (last.empty() && colon != std::string::npos)) throw wrong();
+  const int64_t begin = std::stoll(first);
+  const int64_t end = last.empty() ? begin + 1 : std::stoll(last);
+  if (end <= begin) throw wrong();
+  return {begin, end};
+}
+
+bool stdout_takes_colour() {
+  return ::isatty(STDOUT_FILENO) != 0 && log_uses_colour();
+}
+
+std::string row_line(const Json& object) {
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+int run_inspect_data(const InspectDataOptions& options) {
+  const auto [first, last] = parse_range(options.rows);
+  const RunConfig config =
+      load_run_config(options.run.files, options.run.overrides, {.length = false});
+  const ModelSource source(config);
+  const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
+  const DataSection named = with_data_files(config.data);
+  const std::vector<std::string>& files = options.evaluation ? named.eval : named.train;
+  if (files.empty()) throw ConfigError("data.eval is empty: there is nothing to inspect");
+  const std::vector<InspectedRow> rows = inspect_rows(preparation.options(files), first, last);
+  if (options.json) {
+    for (const InspectedRow& row : rows) print_raw(row_line(row_as_json(row)));
+    return 0;
+  }
+  const DataStatistics statistics = measure_data(config, preparation, files);
+  if (!options.html.empty()) {
+    write_output_file(options.html, inspection_page(statistics, rows));
+    print_out("%s\n", options.html.c_str());
+    return 0;
+  }
+  for (const InspectedRow& row : rows) {
+    print_raw(describe_row(row, stdout_takes_colour()) + "\n");
+  }
+  print_out("%s", describe_statistics(statistics).c_str());
+  return 0;
+}
+
+void add_inspect(CLI::App& command, CommandLine& line) {
+  command.require_subcommand(1);
+  CLI::App* data =
+      command.add_subcommand("data", "rows with their trained tokens, counts, lengths, packing");
+  InspectDataOptions& options = call_with_options(*data, line, run_inspect_data);
+  add_run_files(*data, line, options.run);
+  data->add_option("--rows", options.rows, "which rows, such as 0:10");
+  data->add_option("--html", options.html, "write it as a page to this file");
+  data->add_flag("--json", options.json, "one object per row and line");
+  data->add_flag("--eval", options.evaluation, "data.eval instead of data.train");
+}
+
+}  // namespace
+
+extern const Command kInspectCommand = {.group = CommandGroup::kPrepare,
+                                        .name = "inspect",
+                                        .sentence = "look at what a run is trained on",
+                                        .add = add_inspect};
+
+}  // namespace longshore

@@ -1,0 +1,27 @@
+// launch: the ranks of this node.
+#include "comm/launcher.h"
+#include "trainer/commands/command.h"
+
+namespace longshore {
+namespace {
+
+void add_launch(CLI::App& command, CommandLine& line) {
+  LaunchOptions& options = call_with_options(command, line, launch_ranks);
+  options.command = line.rank_command;
+  add_number(command, "--nproc", options.ranks, 1, 1 << 16, "ranks on this node")->required();
+  add_number(command, "--nnodes", options.nodes, 1, 1 << 16, "nodes");
+  add_number(command, "--node-rank", options.node, 0, (1 << 16) - 1, "this node, from 0");
+  command.add_option("--rendezvous", options.rendezvous,
+                     "HOST:PORT where node 0 serves the store; needed with several nodes");
+}
+
+}  // namespace
+
+extern const Command kLaunchCommand = {
+    .group = CommandGroup::kTrain,
+    .name = "launch",
+    .sentence = "start ranks on this node: launch [options] -- COMMAND...",
+    .add = add_launch,
+    .ranks = CommandRanks::kAll};
+
+}  // namespace longshore

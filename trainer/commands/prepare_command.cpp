@@ -1,0 +1,63 @@
+// prepare: tokenises what `train` would, before it and apart from it.
+#include "base/errors.h"
+#include "base/output.h"
+#include "trainer/commands/command.h"
+#include "trainer/run/data_files.h"
+#include "trainer/run/hurried_stop.h"
+#include "trainer/run/model_source.h"
+#include "trainer/run/run_prepare.h"
+#include "trainer/run/signal_flag.h"
+
+namespace longshore {
+namespace {
+
+struct PrepareCommandOptions {
+  RunArguments run;
+  bool clean =
+      false;  // then removes from the cache what no run has open and this one does not name
+};
+
+int run_prepare(const PrepareCommandOptions& options) {
+  const RunConfig config =
+      load_run_config(options.run.files, options.run.overrides, {.length = false});
+  const ModelSource source(config);
+  const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
+  SignalFlag signals(config.run.dir + "/save");
+  const HurriedStop hurried(signals);
+  const auto stop = [&signals] {
+    if (signals.stop_requested()) {
+      throw Error(static_cast<ExitCode>(signals.stop_exit_code()),
+                  "stopped by a signal; the same command goes on from here");
+    }
+  };
+  std::vector<PreparedData> in_use;  // cleaning leaves these
+  const DataSection named = with_data_files(config.data);
+  for (const std::vector<std::string>* files : {&named.train, &named.eval}) {
+    if (files->empty()) continue;
+    const PreparedData& prepared = in_use.emplace_back(preparation.run(*files, stop));
+    for (size_t i = 0; i < prepared.paths.size(); ++i) {
+      for (const std::string& line : lines_of(prepared.report.files.at(i))) {
+        print_out("%s\n", line.c_str());
+      }
+      print_out("  in %s\n", prepared.paths[i].c_str());
+    }
+  }
+  if (options.clean) clean_run_cache(config, 0);
+  return 0;
+}
+
+void add_prepare(CLI::App& command, CommandLine& line) {
+  PrepareCommandOptions& options = call_with_options(command, line, run_prepare);
+  add_run_files(command, line, options.run);
+  command.add_flag("--clean", options.clean, "remove all other prepared data that no run has open");
+}
+
+}  // namespace
+
+extern const Command kPrepareCommand = {.group = CommandGroup::kPrepare,
+                                        .name = "prepare",
+                                        .sentence = "tokenise the data into the cache",
+                                        .add = add_prepare,
+                                        .ranks = CommandRanks::kFirstOfNode};
+
+}  // namespace longshore

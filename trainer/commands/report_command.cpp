@@ -1,0 +1,41 @@
+// report: a page about runs.
+#include "base/output.h"
+#include "base/own_file.h"
+#include "trainer/commands/command.h"
+#include "trainer/report/run_report.h"
+
+namespace longshore {
+namespace {
+
+struct ReportCommandOptions {
+  std::vector<std::string> directories;  // of runs, going on or not
+  std::string html;                      // a page to write; empty: report.html in the first
+};
+
+int run_report(const ReportCommandOptions& options) {
+  std::vector<RunRecord> runs;
+  for (const std::string& directory : options.directories) {
+    runs.push_back(read_run_record(directory));
+  }
+  const std::string path =
+      options.html.empty() ? options.directories.front() + "/report.html" : options.html;
+  write_output_file(path, report_page(runs));
+  print_out("%s\n", path.c_str());
+  return 0;
+}
+
+void add_report(CLI::App& command, CommandLine& line) {
+  ReportCommandOptions& options = call_with_options(command, line, run_report);
+  command.add_option("runs", options.directories, "directories of runs (run.dir)")->required();
+  command.add_option("--to", options.html, "the page; default: report.html in the first run");
+}
+
+}  // namespace
+
+extern const Command kReportCommand = {
+    .group = CommandGroup::kUse,
+    .name = "report",
+    .sentence = "a page about a run, or about several in the same charts",
+    .add = add_report};
+
+}  // namespace longshore

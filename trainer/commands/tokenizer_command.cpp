@@ -1,0 +1,41 @@
+// tokenizer train: a tokenizer from text files.
+#include "base/output.h"
+#include "base/own_file.h"
+#include "trainer/commands/command.h"
+#include "trainer/commands/new_tokenizer.h"
+
+namespace longshore {
+namespace {
+
+struct TokenizerTrainOptions {
+  std::vector<std::string> files;
+  int64_t vocabulary = 4096;
+  std::string output = "tokenizer.json";
+};
+
+int run_tokenizer_train(const TokenizerTrainOptions& options) {
+  const TrainedTokenizer tokenizer = make_tokenizer(options.files, options.vocabulary);
+  write_output_file(options.output, tokenizer.tokenizer_json);
+  print_out("%s: %lld tokens\n", options.output.c_str(),
+            static_cast<long long>(id_limit_of(tokenizer)));
+  return 0;
+}
+
+void add_tokenizer(CLI::App& command, CommandLine& line) {
+  command.require_subcommand(1);
+  CLI::App* train = command.add_subcommand("train", "byte-level BPE from text files");
+  TokenizerTrainOptions& options = call_with_options(*train, line, run_tokenizer_train);
+  train->add_option("files", options.files, "text or JSON lines")->required();
+  add_number(*train, "--vocabulary", options.vocabulary, int64_t{1}, kMostTokens,
+             "number of tokens");
+  train->add_option("--to", options.output, "the file to write")->capture_default_str();
+}
+
+}  // namespace
+
+extern const Command kTokenizerCommand = {.group = CommandGroup::kPrepare,
+                                          .name = "tokenizer",
+                                          .sentence = "tokenizers",
+                                          .add = add_tokenizer};
+
+}  // namespace longshore

@@ -1,0 +1,49 @@
+// verify: a model looked at before it is trained.
+#include "base/errors.h"
+#include "base/json.h"
+#include "base/output.h"
+#include "trainer/commands/command.h"
+#include "trainer/verify/verify.h"
+
+namespace longshore {
+namespace {
+
+struct VerifyCommandOptions : VerifyOptions {
+  bool json = false;
+};
+
+// kData where anything failed.
+int run_verify(const VerifyCommandOptions& options) {
+  const Findings findings = verify_model(options);
+  if (options.json) {
+    print_raw(to_json(findings, options.model).dump(2, ' ', false, Json::error_handler_t::replace) +
+              "\n");
+  } else {
+    print_out("%s", format_findings(findings, options.model).c_str());
+  }
+  return static_cast<int>(findings.failed() ? ExitCode::kData : ExitCode::kDone);
+}
+
+void add_verify(CLI::App& command, CommandLine& line) {
+  VerifyCommandOptions& options = call_with_options(command, line, run_verify);
+  command.add_option("model", options.model, "a directory, or a hub id in the local cache")
+      ->required();
+  command.add_option("--against", options.against, "the model that it was made from");
+  command.add_option("--python", options.python,
+                     "a Python with transformers, to compare the first layers with");
+  add_number(command, "--layers", options.layers, int64_t{0}, kMostTokens,
+             "run the first so many layers; 0: all");
+  add_number(command, "--tokens", options.tokens, int64_t{1}, int64_t{1} << 16,
+             "of the longest text that they are run on");
+  command.add_flag("--json", options.json, "as one JSON object");
+}
+
+}  // namespace
+
+extern const Command kVerifyCommand = {
+    .group = CommandGroup::kPrepare,
+    .name = "verify",
+    .sentence = "look at a model before training it: tensors, tokenizer, template, numbers",
+    .add = add_verify};
+
+}  // namespace longshore

@@ -1,0 +1,40 @@
+// LineChart: lines over steps as inline SVG, for pages: axes with round numbers, gaps where a value
+// is none, values under the pointer. A million points become what a screen can show. Pure function.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace longshore {
+
+struct ChartPoint {
+  double x = 0.0;
+  double y = 0.0;  // NaN: a gap
+};
+
+struct ChartLine {
+  enum class Style : uint8_t { kSolid, kFaint, kDashed };
+  std::string name = {};
+  size_t colour = 0;
+  Style style = Style::kSolid;
+  std::vector<ChartPoint> points = {};
+};
+
+struct Chart {
+  enum class Unit : uint8_t { kNumber, kBytes };
+  std::string title = {};
+  Unit unit = Unit::kNumber;
+  bool from_zero = false;
+  std::vector<ChartLine> lines = {};
+};
+
+inline constexpr size_t kChartColours = 8;
+
+// A figure; empty where no line has a value.
+std::string draw_chart(const Chart& chart);
+
+// What a page with charts adds to its style: the colours --c0 to --c7 too.
+std::string chart_style();
+
+}  // namespace longshore

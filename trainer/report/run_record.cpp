@@ -1,0 +1,192 @@
+#include "trainer/report/run_record.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "base/errors.h"
+#include "base/own_file.h"
+#include "trainer/run/metrics_reader.h"
+
+namespace longshore {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr Bytes kMaxFileBytes = 64 * kMiB;
+constexpr JsonLimits kFileLimits{.max_bytes = kMaxFileBytes, .max_depth = 32};
+constexpr size_t kMostEvents = 1000;
+constexpr std::array<const char*, 8> kStepKeys = {
+    "loss", "lr", "grad_norm", "tokens_per_second", "seconds", "tokens", "epoch", "skipped_total"};
+constexpr std::array<const char*, 2> kStepGroups = {"stall_seconds", "memory_bytes"};
+
+std::string read_text(const std::string& path) {
+  try {
+    return read_own_file(path, kMaxFileBytes);
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+Json read_object(const std::string& path) {
+  try {
+    Json value = parse_json(read_own_file(path, kMaxFileBytes), kFileLimits, path);
+    return value.is_object() ? value : Json();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::string text_member(const Json& object, const char* key) {
+  if (!object.is_object()) return "";
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// A process of this machine that is no more cannot have said so.
+bool is_gone(const Json& status) {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) return false;
+  const auto pid = status.find("pid");
+  if (text_member(status, "host") != host.data() || pid == status.end()) return false;
+  if (!pid->is_number_integer() || pid->get<int64_t>() <= 0) return false;
+  return ::kill(static_cast<pid_t>(pid->get<int64_t>()), 0) != 0 && errno == ESRCH;
+}
+
+void read_status(const std::string& path, RunRecord& record) {
+  const Json status = read_object(path);
+  record.status = text_member(status, "status");
+  record.message = text_member(status, "message");
+  if (record.status.empty()) record.status = "unknown";
+  if (record.status == "running" && is_gone(status)) record.status = "killed";
+}
+
+// Nothing that is measured is beyond this.
+double number_or_none(const Json& value) {
+  constexpr double kMost = 1e30;
+  const double number = value.is_number() ? value.get<double>() : kNone;
+  return std::abs(number) <= kMost ? number : kNone;
+}
+
+void take_step(const MetricsLine& line, RunRecord& record) {
+  const auto step = static_cast<double>(*line.step);
+  for (const char* key : kStepKeys) {
+    const auto found = line.object.find(key);
+    if (found != line.object.end()) record.series[key].push_back({step, number_or_none(*found)});
+  }
+  for (const char* group : kStepGroups) {
+    const auto found = line.object.find(group);
+    if (found == line.object.end() || !found->is_object()) continue;
+    for (const auto& [name, value] : found->items()) {
+      record.series[std::string(group) + "/" + name].push_back({step, number_or_none(value)});
+    }
+  }
+  const auto waited = line.object.find("waited_seconds");
+  if (waited != line.object.end() && waited->is_array()) {
+    for (size_t rank = 0; rank < waited->size(); ++rank) {
+      const double seconds = number_or_none((*waited)[rank]);
+      if (std::isfinite(seconds)) record.waited_by_rank[std::to_string(rank)] += seconds;
+    }
+  }
+  const auto slowest = line.object.find("slowest_rank");
+  if (slowest == line.object.end() || !slowest->is_object()) return;
+  const auto rank = slowest->find("rank");
+  if (rank == slowest->end() || !rank->is_number_integer()) return;
+  ++record.slowest["rank " + std::to_string(rank->get<int64_t>()) + " " +
+                   text_member(*slowest, "resource")];
+}
+
+void take_line(const MetricsLine& line, RunRecord& record) {
+  if (line.kind == "start") {
+    ++record.starts;
+  } else if (line.kind == "event") {
+    const std::string code = text_member(line.object, "code");
+    const std::string text = text_member(line.object, "text");
+    if (code == "sample") {
+      record.samples.push_back({record.last_step(), text});
+    } else if (record.events.size() < kMostEvents) {
+      record.events.push_back({text_member(line.object, "level"), code, text});
+    }
+  } else if (line.step && line.kind == "step") {
+    take_step(line, record);
+  } else if (line.step && line.kind == "eval") {
+    for (const char* key : {"loss", "perplexity"}) {
+      const auto found = line.object.find(key);
+      const double value = found == line.object.end() ? kNone : number_or_none(*found);
+      record.series["eval/" + std::string(key)].push_back({static_cast<double>(*line.step), value});
+    }
+  }
+}
+
+std::vector<double> values_of(const std::vector<ChartPoint>& points) {
+  std::vector<double> values;
+  for (const ChartPoint& point : points) {
+    if (std::isfinite(point.y)) values.push_back(point.y);
+  }
+  return values;
+}
+
+}  // namespace
+
+const std::vector<ChartPoint>& RunRecord::of(const std::string& key) const {
+  static const std::vector<ChartPoint> kNothing;
+  const auto found = series.find(key);
+  return found == series.end() ? kNothing : found->second;
+}
+
+int64_t RunRecord::last_step() const {
+  const std::vector<ChartPoint>& losses = of("loss");
+  return losses.empty() ? 0 : static_cast<int64_t>(losses.back().x);
+}
+
+RunRecord read_run_record(const std::string& directory) {
+  const std::string metrics = directory + "/metrics.jsonl";
+  std::error_code ignored;
+  if (!std::filesystem::exists(metrics, ignored)) {
+    throw DataError(std::filesystem::absolute(metrics).string() +
+                    ": no such file; give the directory of a run that has begun (run.dir)");
+  }
+  RunRecord record{.directory = directory};
+  read_status(directory + "/run.json", record);
+  read_metrics(metrics, {"start", "step", "eval", "event"}, [&record](const MetricsLine& line) {
+    take_line(line, record);
+    return true;
+  });
+  record.environment = read_object(directory + "/env.json");
+  record.data = read_object(directory + "/data.json");
+  record.plan = read_object(directory + "/plan.json");
+  record.config = read_text(directory + "/config.toml");
+  record.command = read_text(directory + "/command.txt");
+  record.plan_text = read_text(directory + "/plan.txt");
+  return record;
+}
+
+double least_of(const std::vector<ChartPoint>& points) {
+  const std::vector<double> values = values_of(points);
+  return values.empty() ? kNone : *std::ranges::min_element(values);
+}
+
+double median_of(const std::vector<ChartPoint>& points) {
+  std::vector<double> values = values_of(points);
+  if (values.empty()) return kNone;
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+double last_of(const std::vector<ChartPoint>& points) {
+  const std::vector<double> values = values_of(points);
+  return values.empty() ? kNone : values.back();
+}
+
+double sum_of(const std::vector<ChartPoint>& points) {
+  double sum = 0.0;
+  for (const double value : values_of(points)) sum += value;
+  return sum;
+}
+
+}  // namespace longshore

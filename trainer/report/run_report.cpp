@@ -1,0 +1,475 @@
+#include "trainer/report/run_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/printable.h"
+#include "trainer/report/line_chart.h"
+#include "trainer/report/page.h"
+#include "trainer/run/config_values.h"
+
+namespace longshore {
+namespace {
+
+constexpr size_t kMostSamples = 24, kMostWarnings = 50, kMostEvaluations = 12;
+
+constexpr const char* kStyle = R"(
+body { max-width: 84rem; }
+.runs { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; padding: 0; list-style: none; }
+.runs i, .split i { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem;
+  margin-right: .4rem; vertical-align: -.08rem; }
+.bar { display: flex; height: 1.4rem; border-radius: .3rem; overflow: hidden; margin: .4rem 0; }
+.bar span { min-width: 1px; }
+.split { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; font-size: .85rem; }
+blockquote { border-left: 3px solid var(--line); margin: .6rem 0; padding: .1rem .8rem; }
+h3 { font-size: 1rem; font-weight: 500; margin: 1rem 0 .3rem; }
+details { margin: .6rem 0; } summary { cursor: pointer; } .note { opacity: .7; font-size: .85rem; }
+)";
+
+using Points = std::vector<ChartPoint>;
+
+std::string shown(const std::string& text) {
+  return escape_html(printable_lines(text));
+}
+
+std::string name_of(const RunRecord& run) {
+  const std::string name =
+      std::filesystem::path(run.directory).lexically_normal().filename().string();
+  return printable(name.empty() || name == "." ? run.directory : name);
+}
+
+// "–" where it is not known.
+std::string or_dash(double value, const std::function<std::string(double)>& text) {
+  return std::isfinite(value) ? text(value) : "–";
+}
+
+std::string number(double value, const char* pattern) {
+  return or_dash(value, [pattern](double known) {
+    char text[64];
+    std::snprintf(text, sizeof text, pattern, known);
+    return std::string(text);
+  });
+}
+
+std::string bytes_text(double value) {
+  return or_dash(value, [](double known) {
+    return format_bytes(static_cast<Bytes>(std::llround(std::max(0.0, known))));
+  });
+}
+
+std::string duration_text(double seconds) {
+  return or_dash(seconds, [](double known) {
+    const auto whole = static_cast<long long>(known);
+    char text[64];
+    if (whole >= 3600) {
+      std::snprintf(text, sizeof text, "%lld h %02lld min", whole / 3600, whole / 60 % 60);
+    } else if (whole >= 60) {
+      std::snprintf(text, sizeof text, "%lld min %02lld s", whole / 60, whole % 60);
+    } else {
+      std::snprintf(text, sizeof text, "%.1f s", known);
+    }
+    return std::string(text);
+  });
+}
+
+double member(const Json& object, const char* group, const char* key) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  if (!object.is_object()) return kNone;
+  const auto found = object.find(group);
+  if (found == object.end() || !found->is_object()) return kNone;
+  const auto value = found->find(key);
+  return value != found->end() && value->is_number() ? value->get<double>() : kNone;
+}
+
+double first_of(const Points& points) {
+  const auto found =
+      std::ranges::find_if(points, [](const ChartPoint& point) { return std::isfinite(point.y); });
+  return found == points.end() ? std::numeric_limits<double>::quiet_NaN() : found->y;
+}
+
+using Facts = std::vector<std::pair<std::string, std::function<std::string(const RunRecord&)>>>;
+
+// One run's facts in boxes; of several runs a column each, without rows that no run knows.
+std::string facts_of(const std::vector<RunRecord>& runs, const Facts& facts) {
+  std::vector<Fact> boxes;
+  std::vector<std::string> head = {""};
+  for (const RunRecord& run : runs) head.push_back(escape_html(name_of(run)));
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, of] : facts) {
+    std::vector<std::string> row = {escape_html(name)};
+    bool known = false;
+    for (const RunRecord& run : runs) {
+      const std::string text = printable_lines(of(run));
+      known = known || (text != "–" && !text.empty());
+      row.push_back(escape_html(text));
+      if (known) boxes.push_back({name, text});
+    }
+    if (known) rows.push_back(std::move(row));
+  }
+  if (rows.empty()) return "";
+  return runs.size() == 1 ? fact_boxes(boxes) : table_of(head, rows);
+}
+
+std::string section(const std::vector<RunRecord>& runs, const char* title,
+                    std::string (*of)(const RunRecord&)) {
+  std::string html;
+  for (const RunRecord& run : runs) {
+    const std::string part = of(run);
+    if (runs.size() > 1 && !part.empty()) html += "<h3>" + escape_html(name_of(run)) + "</h3>";
+    html += part;
+  }
+  return html.empty() ? "" : "<h2>" + std::string(title) + "</h2>" + html;
+}
+
+std::string summary(const std::vector<RunRecord>& runs) {
+  return facts_of(
+      runs,
+      {{"status", [](const RunRecord& run) { return run.status; }},
+       {"message", [](const RunRecord& run) { return run.message; }},
+       {"steps", [](const RunRecord& run) { return with_thousands(run.last_step()); }},
+       {"starts", [](const RunRecord& run) { return std::to_string(run.starts); }},
+       {"loss, first",
+        [](const RunRecord& run) { return number(first_of(run.of("loss")), "%.4f"); }},
+       {"loss, last", [](const RunRecord& run) { return number(last_of(run.of("loss")), "%.4f"); }},
+       {"evaluation loss, least",
+        [](const RunRecord& run) { return number(least_of(run.of("eval/loss")), "%.4f"); }},
+       {"perplexity, least",
+        [](const RunRecord& run) { return number(least_of(run.of("eval/perplexity")), "%.2f"); }},
+       {"tokens trained on",
+        [](const RunRecord& run) {
+          return with_thousands(static_cast<int64_t>(sum_of(run.of("tokens"))));
+        }},
+       {"epochs", [](const RunRecord& run) { return number(last_of(run.of("epoch")), "%.3f"); }},
+       {"tokens/s, median",
+        [](const RunRecord& run) {
+          return number(median_of(run.of("tokens_per_second")), "%.0f");
+        }},
+       {"time in steps",
+        [](const RunRecord& run) { return duration_text(sum_of(run.of("seconds"))); }},
+       {"skipped steps",
+        [](const RunRecord& run) { return number(last_of(run.of("skipped_total")), "%.0f"); }}});
+}
+
+// A running mean over a fiftieth of the points, where there are enough to hide a trend.
+Points smoothed(const Points& points) {
+  const size_t window = std::max<size_t>(1, points.size() / 50);
+  Points means;
+  double sum = 0.0;
+  std::vector<double> last;
+  for (const ChartPoint& point : points) {
+    if (!std::isfinite(point.y)) continue;
+    last.push_back(point.y);
+    sum += point.y;
+    if (last.size() > window) sum -= last[last.size() - window - 1];
+    means.push_back({point.x, sum / static_cast<double>(std::min(last.size(), window))});
+  }
+  return means;
+}
+
+struct Curve {
+  std::string key, title;
+  Chart::Unit unit = Chart::Unit::kNumber;
+  bool from_zero = false, smooth = false;
+  std::string bound = {};  // the key of a plan's number, dashed
+};
+
+std::string draw_curve(const std::vector<RunRecord>& runs, const Curve& curve) {
+  constexpr size_t kNoisy = 200;
+  Chart chart{.title = curve.title, .unit = curve.unit, .from_zero = curve.from_zero, .lines = {}};
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const Points& points = runs[i].of(curve.key);
+    const bool smooth = curve.smooth && points.size() > kNoisy;
+    ChartLine line{.name = name_of(runs[i]), .colour = i % kChartColours, .points = points};
+    if (smooth) {
+      ChartLine raw = line;
+      raw.name.clear();
+      raw.style = ChartLine::Style::kFaint;
+      chart.lines.push_back(std::move(raw));
+      line.points = smoothed(points);
+    }
+    chart.lines.push_back(std::move(line));
+    if (curve.bound.empty()) continue;
+    chart.lines.push_back({.name = name_of(runs[i]) + ", plan",
+                           .colour = i % kChartColours,
+                           .style = ChartLine::Style::kDashed,
+                           .points = runs[i].of(curve.bound)});
+  }
+  return draw_chart(chart);
+}
+
+std::string curves(const std::vector<RunRecord>& runs) {
+  const auto bytes = Chart::Unit::kBytes;
+  const std::vector<Curve> all = {
+      {.key = "loss", .title = "loss", .smooth = true},
+      {.key = "eval/loss", .title = "evaluation loss"},
+      {.key = "lr", .title = "learning rate", .from_zero = true},
+      {.key = "grad_norm",
+       .title = "gradient norm before clipping",
+       .from_zero = true,
+       .smooth = true},
+      {.key = "tokens_per_second", .title = "tokens per second", .from_zero = true, .smooth = true},
+      {.key = "memory_bytes/device_peak",
+       .title = "device memory: peak, and the plan dashed",
+       .unit = bytes,
+       .from_zero = true,
+       .bound = "memory_bytes/device_plan"},
+      {.key = "memory_bytes/host_rss",
+       .title = "host memory: resident",
+       .unit = bytes,
+       .from_zero = true}};
+  std::string html;
+  for (const Curve& curve : all) html += draw_curve(runs, curve);
+  return html.empty() ? "<p>No step has finished yet.</p>"
+                      : "<div class='charts'>" + html + "</div>";
+}
+
+std::string legend(const std::vector<RunRecord>& runs) {
+  if (runs.size() == 1) return "<p class='note'>" + shown(runs[0].directory) + "</p>";
+  std::string html = "<ul class='runs'>";
+  for (size_t i = 0; i < runs.size(); ++i) {
+    html += "<li><i style='background:var(--c" + std::to_string(i % kChartColours) + ")'></i>" +
+            escape_html(name_of(runs[i])) + " <span class='note'>" + shown(runs[i].directory) +
+            "</span></li>";
+  }
+  return html + "</ul>";
+}
+
+// What compute waited for, by lane, as shares of the time in steps; the rest is computing and what
+// the host does between steps.
+std::string time_split(const RunRecord& run) {
+  constexpr std::string_view kGroup = "stall_seconds/";
+  const double total = sum_of(run.of("seconds"));
+  if (!(total > 0.0)) return "";
+  std::vector<std::pair<std::string, double>> parts;
+  double rest = total;
+  for (const auto& [key, points] : run.series) {
+    if (!key.starts_with(kGroup)) continue;
+    const double seconds = std::clamp(sum_of(points), 0.0, rest);
+    if (seconds > 0.0) parts.emplace_back("waits for " + key.substr(kGroup.size()), seconds);
+    rest -= seconds;
+  }
+  std::ranges::sort(parts, {}, [](const auto& part) { return -part.second; });
+  parts.insert(parts.begin(), {"computes, and the rest", rest});
+  std::string bar = "<div class='bar'>", words = "<div class='split'>";
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto& [name, seconds] = parts[i];
+    const std::string colour = "background:var(--c" + std::to_string(i % kChartColours) + ")";
+    char width[64];
+    std::snprintf(width, sizeof width, "%.3f%%", 100.0 * seconds / total);
+    bar += "<span style='width:" + std::string(width) + ";" + colour + "'></span>";
+    words += "<span><i style='" + colour + "'></i>" + shown(name) + " " + percent(seconds / total) +
+             "</span>";
+  }
+  return bar + "</div>" + words + "</div>";
+}
+
+std::string ranks_table(const RunRecord& run) {
+  if (run.waited_by_rank.empty()) return "";
+  const double total = sum_of(run.of("seconds"));
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [rank, seconds] : run.waited_by_rank) {
+    rows.push_back({"rank " + rank, duration_text(seconds), percent(seconds / total)});
+  }
+  std::ranges::sort(rows, {}, [](const auto& row) { return std::pair(row[0].size(), row[0]); });
+  std::string html = table_of({"", "waited for others", "of the time"}, rows);
+  std::vector<std::pair<int64_t, std::string>> slowest;
+  for (const auto& [who, steps] : run.slowest) slowest.emplace_back(-steps, who);
+  std::ranges::sort(slowest);
+  html += "<p class='note'>slowest: ";
+  for (size_t i = 0; i < std::min<size_t>(slowest.size(), 8); ++i) {
+    html += (i == 0 ? "" : ", ") + shown(slowest[i].second) + " in " +
+            with_thousands(-slowest[i].first) + " steps";
+  }
+  return html + "</p>";
+}
+
+std::string time_of(const RunRecord& run) {
+  return time_split(run) + ranks_table(run);
+}
+
+std::string memory(const std::vector<RunRecord>& runs) {
+  const auto planned = [](const char* tier, const char* key) {
+    return [=](const RunRecord& run) { return bytes_text(member(run.plan, tier, key)); };
+  };
+  const auto greatest = [](const char* key) {
+    return [=](const RunRecord& run) {
+      double most = std::numeric_limits<double>::quiet_NaN();
+      for (const ChartPoint& point : run.of(key)) most = std::fmax(most, point.y);
+      return bytes_text(most);
+    };
+  };
+  const std::string table =
+      facts_of(runs, {{"device: plan", greatest("memory_bytes/device_plan")},
+                      {"device: peak", greatest("memory_bytes/device_peak")},
+                      {"device: limit", planned("device", "cap_bytes")},
+                      {"host: plan", planned("host", "total_bytes")},
+                      {"host: resident, most", greatest("memory_bytes/host_rss")},
+                      {"host: state at home", greatest("memory_bytes/host_pinned")},
+                      {"host: limit", planned("host", "limit_bytes")},
+                      {"drives: plan", planned("nvme", "total_bytes")}});
+  std::string html = table.empty() ? "" : "<h2>Memory, plan against measured</h2>" + table;
+  for (const RunRecord& run : runs) {
+    if (run.plan_text.empty()) continue;
+    html += "<details><summary>the whole plan of " + escape_html(name_of(run)) + "</summary><pre>" +
+            shown(run.plan_text) + "</pre></details>";
+  }
+  return html;
+}
+
+std::string evaluations(const RunRecord& run) {
+  const Points& losses = run.of("eval/loss");
+  const Points& perplexities = run.of("eval/perplexity");
+  if (losses.empty() && run.samples.empty()) return "";
+  std::string html;
+  std::vector<std::vector<std::string>> rows;
+  for (size_t i = losses.size() - std::min(losses.size(), kMostEvaluations); i < losses.size();
+       ++i) {
+    rows.push_back({"step " + with_thousands(static_cast<int64_t>(losses[i].x)),
+                    number(losses[i].y, "%.4f"), number(perplexities[i].y, "%.2f")});
+  }
+  if (!rows.empty()) html += table_of({"", "loss", "perplexity"}, rows);
+  if (losses.size() > rows.size()) {
+    html += "<p class='note'>the last " + std::to_string(rows.size()) + " of " +
+            std::to_string(losses.size()) + "</p>";
+  }
+  for (size_t i = run.samples.size();
+       i-- > run.samples.size() - std::min(run.samples.size(), kMostSamples);) {
+    html += "<blockquote><span class='note'>step " + with_thousands(run.samples[i].step) +
+            "</span><pre>" + shown(run.samples[i].text) + "</pre></blockquote>";
+  }
+  return html;
+}
+
+std::string in_short(const Json& value) {
+  return value.is_string() ? value.get<std::string>()
+                           : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string data_of(const RunRecord& run) {
+  if (!run.data.is_object()) return "";
+  std::string html;
+  for (const auto& [use, set] : run.data.items()) {
+    if (!set.is_object() || !set.contains("files") || !set["files"].is_array()) continue;
+    std::string title = use;
+    for (const auto& [key, value] : set.items()) {
+      if (!value.is_structured()) title += ", " + key + " " + in_short(value);
+    }
+    std::vector<std::vector<std::string>> rows;
+    for (const Json& file : set["files"]) {
+      if (!file.is_object()) continue;
+      std::vector<std::string> row;
+      for (const char* key : {"path", "format", "rows", "documents", "tokens", "trained_tokens",
+                              "truncated", "dropped", "split", "bad_rows", "xxh3"}) {
+        const auto found = file.find(key);
+        if (found == file.end()) {
+          row.emplace_back("–");
+        } else {
+          row.push_back(found->is_number_integer() ? with_thousands(found->get<int64_t>())
+                                                   : shown(in_short(*found)));
+        }
+      }
+      rows.push_back(std::move(row));
+    }
+    html += "<p>" + shown(title) + "</p>" +
+            table_of({"file", "format", "rows", "documents", "tokens", "trained tokens",
+                      "truncated", "dropped", "split", "bad rows", "xxh3"},
+                     rows);
+  }
+  return html;
+}
+
+std::string warnings(const RunRecord& run) {
+  std::vector<std::vector<std::string>> rows;
+  for (const RunEvent& event : run.events) {
+    if (rows.size() < kMostWarnings) rows.push_back({shown(event.level), shown(event.text)});
+  }
+  if (rows.empty()) return "";
+  std::string html = table_of({"", ""}, rows);
+  if (run.events.size() <= rows.size()) return html;
+  return html + "<p class='note'>the first " + std::to_string(rows.size()) + " of " +
+         std::to_string(run.events.size()) + "</p>";
+}
+
+// "limits.open_files" and so on, each with its text.
+void flatten(const Json& object, const std::string& prefix,
+             std::map<std::string, std::string>& into) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_object()) {
+      flatten(value, prefix + key + ".", into);
+    } else {
+      into[prefix + key] = in_short(value);
+    }
+  }
+}
+
+using TextsByKey = std::map<std::string, std::string>;
+
+// A row for each key, or for each in which the runs differ.
+std::string keys_table(const std::vector<RunRecord>& runs, const std::vector<TextsByKey>& texts,
+                       bool only_differences) {
+  std::set<std::string> keys;
+  for (const TextsByKey& run : texts) {
+    for (const auto& [key, value] : run) keys.insert(key);
+  }
+  Facts facts;
+  for (const std::string& key : keys) {
+    std::vector<std::string> values;
+    for (const TextsByKey& run : texts) {
+      values.push_back(run.contains(key) ? run.at(key) : "–");
+    }
+    if (only_differences &&
+        std::ranges::count(values, values[0]) == static_cast<std::ptrdiff_t>(values.size())) {
+      continue;
+    }
+    facts.emplace_back(printable(key), [&runs, values](const RunRecord& run) {
+      return values.at(static_cast<size_t>(&run - runs.data()));
+    });
+  }
+  return facts_of(runs, facts);
+}
+
+std::string configuration(const std::vector<RunRecord>& runs) {
+  std::vector<TextsByKey> texts;
+  for (const RunRecord& run : runs) texts.push_back(config_values(run.config));
+  std::string html = "<h2>Configuration</h2>";
+  if (runs.size() > 1) {
+    const std::string differences = keys_table(runs, texts, true);
+    html += differences.empty() ? "<p>The same in all runs.</p>"
+                                : "<p>In what they differ:</p>" + differences;
+  }
+  for (const RunRecord& run : runs) {
+    html += "<details><summary>config.toml of " + escape_html(name_of(run)) +
+            "</summary><pre>longshore " + shown(run.command) + "\n" + shown(run.config) +
+            "</pre></details>";
+  }
+  return html;
+}
+
+std::string environment(const std::vector<RunRecord>& runs) {
+  std::vector<TextsByKey> texts(runs.size());
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].environment.is_object()) flatten(runs[i].environment, "", texts[i]);
+  }
+  const std::string table = keys_table(runs, texts, false);
+  return table.empty() ? "" : "<h2>Environment</h2>" + table;
+}
+
+}  // namespace
+
+std::string report_page(const std::vector<RunRecord>& runs) {
+  const std::string title = runs.size() == 1 ? name_of(runs[0]) : "Runs compared";
+  return page_head(title, chart_style() + kStyle) + "<h1>" + escape_html(title) + "</h1>" +
+         legend(runs) + summary(runs) + section(runs, "Warnings", warnings) + "<h2>Training</h2>" +
+         curves(runs) + section(runs, "Where a step's time went", time_of) + memory(runs) +
+         section(runs, "Evaluations and samples", evaluations) + section(runs, "Data", data_of) +
+         configuration(runs) + environment(runs) + std::string(kPageEnd);
+}
+
+}  // namespace longshore
