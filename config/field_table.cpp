@@ -170,18 +170,19 @@ Section fsdp_section() {
            {.sentence = "ranks of a group of hybrid_shard; auto: the ranks of a node",
             .bounds = between(1, 1 << 20),
             .unit = "ranks"});
-  rows.add(
-      "units", KeyType::kUnits, &Fsdp::units,
-      {.sentence = "what is gathered and freed together: \"block\": each transformer block, the "
-                   "embedding, the head; \"half\": attention and MLP of each block are units of "
-                   "their own, for less on the device and twice the kept inputs; \"piece\": "
-                   "and the embedding and the head in pieces that are no larger; \"auto\": the "
-                   "first of these that fits, or what the drives hold; { rows = N }: as \"piece\", "
-                   "of that many rows; { classes = [...] }: units "
-                   "of these classes stay "
-                   "alone, others are merged; { min_parameters = N }: merged up to that size; "
-                   "{ groups = [[\"block.0\", \"block.1.attention\"]] }: by hand. The numbers are "
-                   "the same"});
+  rows.add("units", KeyType::kUnits, &Fsdp::units,
+           {.sentence =
+                "what is gathered and freed together: \"block\": each transformer block, the "
+                "embedding, the head; \"half\": attention and MLP, or experts, of each block are "
+                "units of "
+                "their own, for less on the device and twice the kept inputs; \"piece\": and "
+                "experts in groups, the embedding and the head in pieces no larger; \"auto\": the "
+                "first of these that fits, or what the drives hold; { rows = N }: as \"piece\", "
+                "of that many rows; { classes = [...] }: units "
+                "of these classes stay "
+                "alone, others are merged; { min_parameters = N }: merged up to that size; "
+                "{ groups = [[\"block.0\", \"block.1.attention\"]] }: by hand. The numbers are "
+                "the same"});
   rows.add(
       "prefetch", KeyType::kInteger, &Fsdp::prefetch,
       {.sentence = "units gathered ahead of the one that computes; each takes one more device slot",
@@ -194,7 +195,8 @@ Section fsdp_section() {
        {"auto", Fsdp::Recompute::kAuto}},
       {.sentence =
            "activation checkpointing: keep only each unit's input and run the unit again in "
-           "backward; none: keep all activations; auto: keep those of as many of the last "
+           "backward; none: keep all activations, but those of blocks with experts, which always "
+           "run again; auto: keep those of as many of the last "
            "units as the caps allow. The numbers are the same"});
   rows.choice<Gather>(
       "gather", &Fsdp::gather,

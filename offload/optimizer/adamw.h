@@ -40,7 +40,7 @@ struct AdamWOptions {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.0;
-  DecayRule decay = DecayRule::kMatrices;
+  DecayRule decay = DecayRule::kMatrices;  // ParamSpec::is_matrix, or all
   std::vector<AdamWGroup> groups = {};
   uint64_t seed = 0;  // of the moments' stochastic rounding
 };

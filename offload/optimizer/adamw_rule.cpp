@@ -38,7 +38,7 @@ int32_t AdamWRule::group_of(const ParamSpec& parameter) const {
   const auto place = static_cast<int32_t>(found - options_.groups.begin());
   // A decay of the group's own holds for all of it.
   const bool own = found != options_.groups.end() && found->weight_decay.has_value();
-  const bool decays = own || options_.decay == DecayRule::kAll || parameter.shape.size() >= 2;
+  const bool decays = own || options_.decay == DecayRule::kAll || parameter.is_matrix();
   return 2 * place + (decays ? 1 : 0);
 }
 

@@ -12,6 +12,24 @@ namespace {
 // Elements that are added at once: bounds the temporary.
 constexpr int64_t kPieceElements = int64_t{1} << 18;
 
+// Adds left^T right.
+void add_product_to(at::Tensor sum, const at::Tensor& left, const at::Tensor& right) {
+  if (left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat) {
+    sum.addmm_(left.t(), right);
+    return;
+  }
+  if (on_gpu(left)) {
+    // 16-bit products, added in fp32 where the sum is: no product in memory.
+    at::addmm_out(sum, sum, left.t(), right, at::kFloat);
+    return;
+  }
+  const int64_t step = std::max<int64_t>(1, kPieceElements / right.size(1));
+  for (int64_t begin = 0; begin < sum.size(0); begin += step) {
+    const int64_t end = std::min(begin + step, sum.size(0));
+    sum.slice(0, begin, end).add_(at::mm(left.slice(1, begin, end).t(), right));
+  }
+}
+
 }  // namespace
 
 RunningSum::RunningSum(const UnitSpec& unit, const FlatLayout& layout, std::span<std::byte> memory,
@@ -53,21 +71,12 @@ void RunningSum::add_rows(int32_t parameter, const at::Tensor& rows, const at::T
 }
 
 void RunningSum::add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) {
-  at::Tensor& sum = parameters_.at(static_cast<size_t>(parameter));
-  if (left.scalar_type() == at::kFloat && right.scalar_type() == at::kFloat) {
-    sum.addmm_(left.t(), right);
-    return;
-  }
-  if (on_gpu(left)) {
-    // 16-bit products, added in fp32 where the sum is: no product in memory.
-    at::addmm_out(sum, sum, left.t(), right, at::kFloat);
-    return;
-  }
-  const int64_t step = std::max<int64_t>(1, kPieceElements / right.size(1));
-  for (int64_t begin = 0; begin < sum.size(0); begin += step) {
-    const int64_t end = std::min(begin + step, sum.size(0));
-    sum.slice(0, begin, end).add_(at::mm(left.slice(1, begin, end).t(), right));
-  }
+  add_product_to(parameters_.at(static_cast<size_t>(parameter)), left, right);
+}
+
+void RunningSum::add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                                const at::Tensor& right) {
+  add_product_to(parameters_.at(static_cast<size_t>(parameter)).select(0, matrix), left, right);
 }
 
 }  // namespace longshore

@@ -21,6 +21,8 @@ class GradAccumulator {
   virtual void add(int32_t parameter, const at::Tensor& grad) = 0;
   virtual void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) = 0;
   virtual void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) = 0;
+  virtual void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                              const at::Tensor& right) = 0;
   // The finished sums, [trainable elements].
   virtual std::span<float> sums() = 0;
 };
@@ -36,6 +38,8 @@ class RunningSum : public GradAccumulator {
   void add(int32_t parameter, const at::Tensor& grad) override;
   void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override;
   void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override;
+  void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                      const at::Tensor& right) override;
   std::span<float> sums() override { return sums_; }
 
  private:

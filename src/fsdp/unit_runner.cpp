@@ -33,6 +33,11 @@ class UnitRunner::Sink : public GradSink {
   void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override {
     if (wants(parameter)) target(parameter)->add_product(owner_of(parameter).index, left, right);
   }
+  void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                      const at::Tensor& right) override {
+    if (!wants(parameter)) return;
+    target(parameter)->add_product_at(owner_of(parameter).index, matrix, left, right);
+  }
 
  private:
   ParamRef owner_of(int32_t parameter) const {

@@ -67,6 +67,29 @@ struct LayerSpec {
   double attention_scale = 1.0;
   bool rotates = true;      // false: no positions in this layer
   bool local_rope = false;  // ArchSpec::local_rope serves
+  bool sparse = false;      // experts take the place of the MLP
+};
+
+// The experts of sparse layers, and the router that chooses `top_k` of them for each token.
+struct MoeSpec {
+  int64_t experts = 0;  // 0: the family has none
+  int64_t top_k = 0;
+  int64_t width = 0;         // of each expert
+  int64_t shared_width = 0;  // of an expert that serves all tokens, by a gate of its own; 0: none
+  // The router's scores become weights: softmax over all experts, or over the chosen ones alone.
+  bool softmax_over_all = true;
+  bool renormalise = false;     // the chosen weights to a sum of 1
+  bool rounded_weights = true;  // to the compute dtype
+  bool router_bias = false;
+  bool expert_bias = false;
+  bool transposed = false;   // an expert's matrices are stored [in, out]
+  bool interleaved = false;  // rows of gate and up alternate, gate first; else gate, then up
+  // Above 0: gate is at most this, up between minus and plus this, and the value is
+  // gate * sigmoid(gate_gain * gate) * (up + 1).
+  double clamp = 0.0;
+  double gate_gain = 1.0;
+  // How the files hold them: one tensor for all experts, or one for each.
+  bool fused = false;
 };
 
 struct ArchSpec {
@@ -87,6 +110,8 @@ struct ArchSpec {
   NormPlacement norm_placement = NormPlacement::kBefore;
   QueryKeyNorm qk_norm = QueryKeyNorm::kNone;
   bool qk_norm_after_rope = false;
+  bool sinks = false;  // each head has one more score, which takes weight and gives no value
+  MoeSpec moe;         // of layers that say so
 
   // Multipliers (Granite, Gemma); 1 = none.
   double embedding_scale = 1.0;

@@ -3,12 +3,25 @@
 #include "base/errors.h"
 #include "model/decoder_units.h"
 #include "model/head_unit.h"
+#include "model/sparse_units.h"
 #include "model/table_pieces.h"
 
 namespace longshore {
+namespace {
+
+// A model's parameters as files hold them.
+std::vector<FileTensor> tensors_of(const ModelSpec& model) {
+  std::vector<FileTensor> tensors;
+  for (const ParamSpec& parameter : model.whole_parameters()) {
+    tensors.push_back({.name = parameter.name, .shape = parameter.shape});
+  }
+  return tensors;
+}
+
+}  // namespace
 
 DecoderModel::DecoderModel(ArchSpec arch, const ModelSpec& whole, const UnitCut& cut)
-    : arch_(std::move(arch)), spec_(cut_units(arch_, whole, cut)) {
+    : arch_(spelled_as(std::move(arch), tensors_of(whole))), spec_(cut_units(arch_, whole, cut)) {
   using Kind = DecoderPart::Kind;
   for (const DecoderPart& part : decoder_parts(arch_, cut)) {
     switch (part.kind) {
@@ -16,7 +29,14 @@ DecoderModel::DecoderModel(ArchSpec arch, const ModelSpec& whole, const UnitCut&
         units_.push_back(std::make_unique<EmbeddingUnit>(arch_));
         break;
       case Kind::kBlock:
-        units_.push_back(std::make_unique<DecoderBlock>(arch_, part.layer));
+        if (arch_.layers[static_cast<size_t>(part.layer)].sparse) {
+          units_.push_back(std::make_unique<SparseBlock>(arch_, part.layer));
+        } else {
+          units_.push_back(std::make_unique<DecoderBlock>(arch_, part.layer));
+        }
+        break;
+      case Kind::kExperts:
+        units_.push_back(std::make_unique<ExpertsUnit>(arch_, part.layer, part.rows));
         break;
       case Kind::kAttention:
         units_.push_back(std::make_unique<DecoderBlock>(arch_, part.layer, BlockPart::kAttention));

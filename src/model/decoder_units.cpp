@@ -8,6 +8,7 @@ ModuleIndex::ModuleIndex(const std::vector<ModuleParameter>& parameters) {
   weights_.fill(-1);
   biases_.fill(-1);
   for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].expert >= 0) continue;
     auto& table = parameters[i].bias ? biases_ : weights_;
     table[static_cast<size_t>(parameters[i].module)] = static_cast<int32_t>(i);
   }
@@ -93,6 +94,7 @@ std::string DecoderBlock::signature() const {
                               static_cast<int64_t>(arch_.query_growth_beta != 0.0),
                               static_cast<int64_t>(arch_.qk_norm_after_rope),
                               static_cast<int64_t>(arch_.score_cap != 0.0),
+                              static_cast<int64_t>(arch_.sinks),
                               rope.rotary_dim(arch_.head_dim),
                               static_cast<int64_t>(rope.pairs),
                               static_cast<int64_t>(rope.attention_factor != 1.0),
@@ -189,7 +191,8 @@ at::Tensor DecoderBlock::attention(UnitParameters parameters, const at::Tensor& 
                              .window = layer_.window,
                              .scale = layer_.attention_scale,
                              .cap = arch_.score_cap};
-  const at::Tensor mixed = attend(qkv[0], qkv[1], qkv[2], shape, batch.document_starts);
+  const at::Tensor mixed = attend(qkv[0], qkv[1], qkv[2], shape, batch.document_starts,
+                                  index_.weight(parameters, Module::kSinks));
   qkv.clear();
   const std::array output{index_.linear(parameters, Module::kOutput)};
   return linear_group(mixed, output, arch_.transposed_weights)[0];

@@ -20,6 +20,7 @@
 namespace longshore {
 
 // Where a unit's list of parameters has the weight and the bias of each part; -1 = not there.
+// Without those that each expert has.
 class ModuleIndex {
  public:
   explicit ModuleIndex(const std::vector<ModuleParameter>& parameters);

@@ -17,15 +17,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// Calls body(first row, rows) for every piece of a matrix with `rows` rows.
-template <typename Body>
-void for_pieces(int64_t rows, int64_t row_elements, Body body) {
-  const int64_t most = piece_rows(row_elements);
-  for (int64_t begin = 0; begin < rows; begin += most) {
-    body(begin, std::min(most, rows - begin));
-  }
-}
-
 // Adds the sum of the rows of `values` (fp32) to `sum` (fp32 [columns]). A matrix product, whose
 // bits do not depend on the number of threads, unlike those of a sum over rows.
 void add_row_sum(const at::Tensor& sum, const at::Tensor& values) {
@@ -250,9 +241,12 @@ AttentionShape shape_from(const c10::List<int64_t>& sizes, double scale, double 
 struct AttentionFunction : Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v, const AttentionShape& shape,
-                            const std::vector<int64_t>& document_starts) {
-    AttentionResult result = attend_forward(q, k, v, shape, document_starts);
-    ctx->save_for_backward({q, k, v, result.out});
+                            const std::vector<int64_t>& document_starts, at::TensorList sinks) {
+    AttentionResult result = attend_forward(q, k, v, shape, document_starts,
+                                            sinks.empty() ? at::Tensor() : sinks.front());
+    variable_list saved{q, k, v, result.out};
+    saved.insert(saved.end(), sinks.begin(), sinks.end());
+    ctx->save_for_backward(saved);
     ctx->saved_data["sums"] = c10::List<at::Tensor>(at::ArrayRef<at::Tensor>(result.sums));
     ctx->saved_data["sizes"] =
         c10::List<int64_t>({shape.heads, shape.kv_heads, shape.head_dim, shape.window});
@@ -270,8 +264,10 @@ struct AttentionFunction : Function<AttentionFunction> {
     const AttentionResult result{saved[3], ctx->saved_data["sums"].toTensorVector()};
     ctx->saved_data.erase("sums");
     variable_list gradients = attend_backward(grads[0], saved[0], saved[1], saved[2], result, shape,
-                                              ctx->saved_data["starts"].toIntVector());
-    gradients.resize(5);
+                                              ctx->saved_data["starts"].toIntVector(),
+                                              saved.size() > 4 ? saved[4] : at::Tensor());
+    // Between the tensors: shape and borders.
+    gradients.insert(gradients.begin() + 3, 2, at::Tensor());
     return gradients;
   }
 };
@@ -314,13 +310,14 @@ bool fuses(const at::Tensor& gate, const at::Tensor& up, Activation activation) 
          up.is_contiguous();
 }
 
+}  // namespace
+
 at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
   if (fuses(gate, up, activation)) return fused::swiglu(gate, up);
   if (!gate.defined()) return activate(up, activation);
   return activate(gate, activation).mul_(up);
 }
 
-// Overwrites gate and up with their gradients. `grad` is that of activation(gate) * up.
 void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
                         Activation activation) {
   if (fuses(gate, up, activation)) {
@@ -340,6 +337,8 @@ void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at
     activate_backward(gate_rows, grad_activated, activation);
   });
 }
+
+namespace {
 
 // `inputs`: gate and up, or up alone. `parameters`: the matrix and, where there is one, the bias.
 struct ProjectFunction : Function<ProjectFunction> {
@@ -450,8 +449,10 @@ at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const 
 }
 
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                  const AttentionShape& shape, const std::vector<int64_t>& document_starts) {
-  return AttentionFunction::apply(q, k, v, shape, document_starts);
+                  const AttentionShape& shape, const std::vector<int64_t>& document_starts,
+                  const at::Tensor& sinks) {
+  const std::vector<at::Tensor> list(sinks.defined() ? 1 : 0, sinks);
+  return AttentionFunction::apply(q, k, v, shape, document_starts, at::TensorList(list));
 }
 
 at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,

@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,6 +22,15 @@ namespace longshore {
 inline constexpr int64_t kPieceElements = int64_t{1} << 18;
 constexpr int64_t piece_rows(int64_t row_elements) {
   return row_elements >= kPieceElements ? 1 : kPieceElements / row_elements;
+}
+
+// Calls body(first row, rows) for every piece of a matrix with `rows` rows.
+template <typename Body>
+void for_pieces(int64_t rows, int64_t row_elements, Body body) {
+  const int64_t most = piece_rows(row_elements);
+  for (int64_t begin = 0; begin < rows; begin += most) {
+    body(begin, std::min(most, rows - begin));
+  }
 }
 
 // A matrix in the file's form, and its bias (undefined: none).
@@ -52,16 +62,24 @@ at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const 
                         int64_t head_dim);
 
 // Causal attention within each document. q [T, heads * head_dim]; k, v [T, kv_heads * head_dim],
-// rows may be strided. Saves q, k, v, the result and one fp32 per head and position.
+// rows may be strided; `sinks` [heads], or undefined. Saves q, k, v, the result and one fp32 per
+// head and position.
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                  const AttentionShape& shape, const std::vector<int64_t>& document_starts);
+                  const AttentionShape& shape, const std::vector<int64_t>& document_starts,
+                  const at::Tensor& sinks = {});
 
 // (activation(gate) * up) times `down`; an undefined gate: activation(up) times `down`.
 // Saves gate and up, which backward overwrites.
 at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
                                 const LinearWeights& down, Activation activation, bool transposed);
 
-// Used by units that compute their gradients themselves: the gradient of x, and of weight and bias
+// Used by units that compute their gradients themselves.
+// activation(gate) * up; an undefined gate: activation(up).
+at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation);
+// Overwrites gate and up with their gradients. `grad` is that of what activated() gives.
+void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
+                        Activation activation);
+// The gradient of x, and of weight and bias
 // added to fp32 sums (undefined: not wanted).
 at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
                               NormKind kind, double eps, const at::Tensor& weight_sum,

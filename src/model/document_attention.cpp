@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "device/gpu_tensors.h"
+#include "model/attention_sinks.h"
 #include "model/capped_attention.h"
 #include "model/gpu_attention.h"
 
@@ -67,6 +68,12 @@ class HeadViews {
         {shape_.kv_heads, group_, end - begin, shape_.head_dim});
   }
 
+  // [batch, heads, 1] of [heads].
+  at::Tensor sinks(const at::Tensor& values) const {
+    return group_ == 1 ? values.view({1, shape_.heads, 1})
+                       : values.view({shape_.kv_heads, group_, 1});
+  }
+
   // [kv_heads, rows, head_dim]
   at::Tensor one_per_group(const at::Tensor& rows) const {
     return rows.view({rows.size(0), shape_.kv_heads, shape_.head_dim}).permute({1, 0, 2});
@@ -126,10 +133,12 @@ class KeyGradient {
 
 AttentionResult attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const AttentionShape& shape,
-                               const std::vector<int64_t>& document_starts) {
+                               const std::vector<int64_t>& document_starts,
+                               const at::Tensor& sinks) {
   LONGSHORE_CHECK(!document_starts.empty() && document_starts.back() == q.size(0));
+  LONGSHORE_CHECK(shape.cap == 0.0 || !sinks.defined()) << "capped scores and sinks";
   if (shape.cap != 0.0) return attend_forward_capped(q, k, v, shape, document_starts);
-  if (on_gpu(q)) return attend_forward_gpu(q, k, v, shape, document_starts);
+  if (on_gpu(q)) return attend_forward_gpu(q, k, v, shape, document_starts, sinks);
   const HeadViews views(shape);
   AttentionResult result;
   result.out = at::empty({q.size(0), shape.heads * shape.head_dim}, q.options());
@@ -140,6 +149,7 @@ AttentionResult attend_forward(const at::Tensor& q, const at::Tensor& k, const a
           views.queries(q, piece.q_begin, piece.q_end), views.keys(k, piece.k_begin, piece.q_end),
           views.keys(v, piece.k_begin, piece.q_end), 0.0, !piece.masked,
           band_mask(piece, shape.window, q), shape.scale);
+      if (sinks.defined()) join_sinks(out, sums, views.sinks(sinks));
       views.queries(result.out, piece.q_begin, piece.q_end).copy_(out);
       result.sums.push_back(sums);
     }
@@ -150,15 +160,18 @@ AttentionResult attend_forward(const at::Tensor& q, const at::Tensor& k, const a
 std::vector<at::Tensor> attend_backward(const at::Tensor& grad, const at::Tensor& q,
                                         const at::Tensor& k, const at::Tensor& v,
                                         const AttentionResult& result, const AttentionShape& shape,
-                                        const std::vector<int64_t>& document_starts) {
+                                        const std::vector<int64_t>& document_starts,
+                                        const at::Tensor& sinks) {
   if (shape.cap != 0.0) return attend_backward_capped(grad, q, k, v, shape, document_starts);
-  if (on_gpu(q)) return attend_backward_gpu(grad, q, k, v, result, shape, document_starts);
+  if (on_gpu(q)) return attend_backward_gpu(grad, q, k, v, result, shape, document_starts, sinks);
   const HeadViews views(shape);
   const auto options = q.options().requires_grad(false);
   const int64_t key_width = shape.kv_heads * shape.head_dim;
   at::Tensor grad_q = at::empty({q.size(0), shape.heads * shape.head_dim}, options);
   at::Tensor grad_k = at::empty({q.size(0), key_width}, options);
   at::Tensor grad_v = at::empty({q.size(0), key_width}, options);
+  at::Tensor grad_sinks;
+  if (sinks.defined()) grad_sinks = at::zeros({shape.heads}, options.dtype(at::kFloat));
   size_t next_sums = 0;
   for (size_t document = 0; document + 1 < document_starts.size(); ++document) {
     const int64_t begin = document_starts[document], end = document_starts[document + 1];
@@ -171,8 +184,15 @@ std::vector<at::Tensor> attend_backward(const at::Tensor& grad, const at::Tensor
           views.queries(grad, piece.q_begin, piece.q_end),
           views.queries(q, piece.q_begin, piece.q_end), views.keys(k, piece.k_begin, piece.q_end),
           views.keys(v, piece.k_begin, piece.q_end),
-          views.queries(result.out, piece.q_begin, piece.q_end), result.sums.at(next_sums++), 0.0,
+          views.queries(result.out, piece.q_begin, piece.q_end), result.sums.at(next_sums), 0.0,
           !piece.masked, band_mask(piece, shape.window, q), shape.scale);
+      if (sinks.defined()) {
+        grad_sinks.add_(sink_gradient(views.queries(grad, piece.q_begin, piece.q_end),
+                                      views.queries(result.out, piece.q_begin, piece.q_end),
+                                      result.sums[next_sums], views.sinks(sinks))
+                            .view({-1}));
+      }
+      ++next_sums;
       views.queries(grad_q, piece.q_begin, piece.q_end).copy_(piece_q);
       key_sum.add(piece_k, piece.k_begin - begin);
       value_sum.add(piece_v, piece.k_begin - begin);
@@ -180,7 +200,8 @@ std::vector<at::Tensor> attend_backward(const at::Tensor& grad, const at::Tensor
     key_sum.finish();
     value_sum.finish();
   }
-  return {grad_q, grad_k, grad_v};
+  if (!sinks.defined()) return {grad_q, grad_k, grad_v};
+  return {grad_q, grad_k, grad_v, grad_sinks.to(sinks.scalar_type())};
 }
 
 }  // namespace longshore

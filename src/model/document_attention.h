@@ -31,15 +31,18 @@ struct AttentionResult {
 };
 
 // q [T, heads * head_dim]; k, v [T, kv_heads * head_dim]; rows may be strided.
-// document_starts: where each document starts, and T at the end.
+// document_starts: where each document starts, and T at the end. sinks [heads]: a score more for
+// every query of the head, which takes its share of the weights and adds no value.
 AttentionResult attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const AttentionShape& shape,
-                               const std::vector<int64_t>& document_starts);
+                               const std::vector<int64_t>& document_starts,
+                               const at::Tensor& sinks = {});
 
-// The gradients of q, k and v.
+// The gradients of q, k and v, and of the sinks where there are any.
 std::vector<at::Tensor> attend_backward(const at::Tensor& grad, const at::Tensor& q,
                                         const at::Tensor& k, const at::Tensor& v,
                                         const AttentionResult& result, const AttentionShape& shape,
-                                        const std::vector<int64_t>& document_starts);
+                                        const std::vector<int64_t>& document_starts,
+                                        const at::Tensor& sinks = {});
 
 }  // namespace longshore

@@ -31,15 +31,28 @@ enum class Module : uint8_t {
   kUp,
   kGateUp,
   kDown,
+  kSinks,
+  kRouter,
+  kExpertGate,  // of one expert each
+  kExpertUp,
+  kExpertDown,
+  kExpertsGateUp,  // of all experts; these two have neither ".weight" nor ".bias"
+  kExpertsDown,
+  kSharedGate,  // of the expert for all tokens
+  kSharedUp,
+  kSharedDown,
+  kSharedSwitch,
   kFinalNorm,
   kHead,
 };
 inline constexpr size_t kModuleCount = static_cast<size_t>(Module::kHead) + 1;
 
 // Where a family keeps its tensors. "{i}" stands for the block's number; ".weight" and ".bias" are
-// added. Empty: the family has no such part.
+// added; "{e}" for the expert's. Empty: the family has no such part.
 struct NameTable {
   std::array<std::string_view, kModuleCount> modules;
+  // The router's name beside fused experts, where it is another.
+  std::string_view fused_router = "";
   struct Prefix {
     std::string_view body;       // of everything but the head
     std::string_view head = "";  // of the head

@@ -77,6 +77,40 @@ NameTable hunyuan_names(std::string_view block_class) {
                                       {Module::kKeyNorm, "layers.{i}.self_attn.key_layernorm"}});
 }
 
+NameTable qwen_moe_names(std::string_view block_class) {
+  return named_as_llama(block_class,
+                        {{Module::kRouter, "layers.{i}.mlp.gate"},
+                         {Module::kExpertGate, "layers.{i}.mlp.experts.{e}.gate_proj"},
+                         {Module::kExpertUp, "layers.{i}.mlp.experts.{e}.up_proj"},
+                         {Module::kExpertDown, "layers.{i}.mlp.experts.{e}.down_proj"},
+                         {Module::kExpertsGateUp, "layers.{i}.mlp.experts.gate_up_proj"},
+                         {Module::kExpertsDown, "layers.{i}.mlp.experts.down_proj"},
+                         {Module::kSharedGate, "layers.{i}.mlp.shared_expert.gate_proj"},
+                         {Module::kSharedUp, "layers.{i}.mlp.shared_expert.up_proj"},
+                         {Module::kSharedDown, "layers.{i}.mlp.shared_expert.down_proj"},
+                         {Module::kSharedSwitch, "layers.{i}.mlp.shared_expert_gate"}});
+}
+
+NameTable mixtral_names(std::string_view block_class) {
+  NameTable names = named_as_llama(
+      block_class, {{Module::kRouter, "layers.{i}.block_sparse_moe.gate"},
+                    {Module::kExpertGate, "layers.{i}.block_sparse_moe.experts.{e}.w1"},
+                    {Module::kExpertUp, "layers.{i}.block_sparse_moe.experts.{e}.w3"},
+                    {Module::kExpertDown, "layers.{i}.block_sparse_moe.experts.{e}.w2"},
+                    {Module::kExpertsGateUp, "layers.{i}.mlp.experts.gate_up_proj"},
+                    {Module::kExpertsDown, "layers.{i}.mlp.experts.down_proj"}});
+  names.fused_router = "layers.{i}.mlp.gate";
+  return names;
+}
+
+NameTable gpt_oss_names(std::string_view block_class) {
+  return named_as_llama(block_class,
+                        {{Module::kSinks, "layers.{i}.self_attn.sinks"},
+                         {Module::kRouter, "layers.{i}.mlp.router"},
+                         {Module::kExpertsGateUp, "layers.{i}.mlp.experts.gate_up_proj"},
+                         {Module::kExpertsDown, "layers.{i}.mlp.experts.down_proj"}});
+}
+
 NameTable in_wrapper(NameTable names) {
   names.prefixes = {{.body = "language_model.model.", .head = "language_model."},
                     {.body = "model.language_model."}};

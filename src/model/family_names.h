@@ -18,6 +18,10 @@ NameTable phi_names(std::string_view block_class);
 // Norms before and behind, gate and up in one.
 NameTable glm_names(std::string_view block_class);
 NameTable hunyuan_names(std::string_view block_class);
+// Experts, and the expert for all tokens where the family has one.
+NameTable qwen_moe_names(std::string_view block_class);
+NameTable mixtral_names(std::string_view block_class);
+NameTable gpt_oss_names(std::string_view block_class);
 // Of a model that is the text tower of another: as transformers 4 and 5 write them.
 NameTable in_wrapper(NameTable names);
 NameTable gpt2_names(std::string_view block_class);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/errors.h"
+#include "model/attention_sinks.h"
 
 namespace longshore {
 namespace {
@@ -154,22 +155,55 @@ std::vector<at::Tensor> efficient_backward(const at::Tensor& grad, const at::Ten
   return {grad_q, grad_k, grad_v};
 }
 
+// Rows of each document: heads in front, [heads, rows, head_dim], and [heads, rows] of the sums.
+at::Tensor heads_of(const at::Tensor& x, const AttentionShape& shape, int64_t begin, int64_t end) {
+  return in_heads(x, shape).narrow(0, begin, end - begin).permute({1, 0, 2});
+}
+at::Tensor sums_of(const AttentionResult& result, bool flash, const AttentionShape& shape,
+                   size_t document, int64_t begin, int64_t end) {
+  if (flash) return result.sums[kSums].narrow(1, begin, end - begin);
+  // Padded; a batch of key heads with their groups.
+  const at::Tensor& sums = result.sums.at(3 * document);
+  return sums.view({shape.heads, sums.size(-1)}).narrow(1, 0, end - begin);
+}
+
 }  // namespace
 
 AttentionResult attend_forward_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    const AttentionShape& shape,
-                                   const std::vector<int64_t>& document_starts) {
-  return flash_takes(q, shape) ? flash_forward(q, k, v, shape, document_starts)
-                               : efficient_forward(q, k, v, shape, document_starts);
+                                   const std::vector<int64_t>& document_starts,
+                                   const at::Tensor& sinks) {
+  const bool flash = flash_takes(q, shape);
+  AttentionResult result = flash ? flash_forward(q, k, v, shape, document_starts)
+                                 : efficient_forward(q, k, v, shape, document_starts);
+  for (size_t i = 0; sinks.defined() && i + 1 < document_starts.size(); ++i) {
+    const int64_t begin = document_starts[i], end = document_starts[i + 1];
+    join_sinks(heads_of(result.out, shape, begin, end),
+               sums_of(result, flash, shape, i, begin, end), sinks.unsqueeze(1));
+  }
+  return result;
 }
 
 std::vector<at::Tensor> attend_backward_gpu(const at::Tensor& grad, const at::Tensor& q,
                                             const at::Tensor& k, const at::Tensor& v,
                                             const AttentionResult& result,
                                             const AttentionShape& shape,
-                                            const std::vector<int64_t>& document_starts) {
-  return flash_takes(q, shape) ? flash_backward(grad, q, k, v, result, shape, document_starts)
-                               : efficient_backward(grad, q, k, v, result, shape, document_starts);
+                                            const std::vector<int64_t>& document_starts,
+                                            const at::Tensor& sinks) {
+  const bool flash = flash_takes(q, shape);
+  std::vector<at::Tensor> grads =
+      flash ? flash_backward(grad, q, k, v, result, shape, document_starts)
+            : efficient_backward(grad, q, k, v, result, shape, document_starts);
+  if (!sinks.defined()) return grads;
+  at::Tensor sum = at::zeros({shape.heads}, sinks.options().dtype(at::kFloat).requires_grad(false));
+  for (size_t i = 0; i + 1 < document_starts.size(); ++i) {
+    const int64_t begin = document_starts[i], end = document_starts[i + 1];
+    sum.add_(sink_gradient(heads_of(grad, shape, begin, end),
+                           heads_of(result.out, shape, begin, end),
+                           sums_of(result, flash, shape, i, begin, end), sinks.unsqueeze(1)));
+  }
+  grads.push_back(sum.to(sinks.scalar_type()));
+  return grads;
 }
 
 }  // namespace longshore

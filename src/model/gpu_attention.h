@@ -10,12 +10,14 @@ namespace longshore {
 
 AttentionResult attend_forward_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    const AttentionShape& shape,
-                                   const std::vector<int64_t>& document_starts);
+                                   const std::vector<int64_t>& document_starts,
+                                   const at::Tensor& sinks);
 
 std::vector<at::Tensor> attend_backward_gpu(const at::Tensor& grad, const at::Tensor& q,
                                             const at::Tensor& k, const at::Tensor& v,
                                             const AttentionResult& result,
                                             const AttentionShape& shape,
-                                            const std::vector<int64_t>& document_starts);
+                                            const std::vector<int64_t>& document_starts,
+                                            const at::Tensor& sinks);
 
 }  // namespace longshore

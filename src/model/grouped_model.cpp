@@ -40,6 +40,16 @@ class Chain {
     return {lengths.begin(), lengths.end()};
   }
 
+  int64_t idle_elements() const {
+    int64_t sum = 0;
+    for (const Member& member : members_) sum += member.unit->idle_elements();
+    return sum;
+  }
+
+  void make_worst(Carry& in) const {
+    if (!members_.empty()) members_.front().unit->make_worst(in);
+  }
+
   // The largest of its members'.
   AttentionHeads attention_heads() const {
     AttentionHeads most;
@@ -110,6 +120,10 @@ class MemberSink : public GradSink {
   void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override {
     sink_->add_product(place(parameter), left, right);
   }
+  void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                      const at::Tensor& right) override {
+    sink_->add_product_at(place(parameter), matrix, left, right);
+  }
 
  private:
   int32_t place(int32_t parameter) const { return parameters_->at(static_cast<size_t>(parameter)); }
@@ -142,6 +156,8 @@ class GroupedUnit : public Unit {
   std::vector<int64_t> worst_documents(int64_t longest) const override {
     return chain_.worst_documents(longest);
   }
+  int64_t idle_elements() const override { return chain_.idle_elements(); }
+  void make_worst(Carry& in) const override { chain_.make_worst(in); }
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {
     return chain_.forward(parameters, in, batch);
@@ -169,6 +185,8 @@ class GroupedLoss : public LossUnit {
   std::vector<int64_t> worst_documents(int64_t longest) const override {
     return chain_.worst_documents(longest);
   }
+  int64_t idle_elements() const override { return chain_.idle_elements(); }
+  void make_worst(Carry& in) const override { chain_.make_worst(in); }
   int64_t positions_at_once(DeviceKind device) const override {
     return loss_->positions_at_once(device);
   }

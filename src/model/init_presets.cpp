@@ -54,6 +54,16 @@ const std::vector<Row>& rows() {
        {"ministral3", 64, 160, 2, 4, 2, 16, 1024, false}},
       {{"tiny-seed-oss", "seed_oss, 2 layers of 64; biases"},
        {"seed_oss", 64, 160, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-qwen3-moe", "qwen3_moe, 3 layers of 64, one of them dense; 8 experts, 2 for a token"},
+       {"qwen3_moe", 64, 160, 3, 4, 2, 32, 1024, false}},
+      {{"tiny-qwen2-moe", "qwen2_moe, 2 layers of 64; 8 experts, 2 for a token, one for all"},
+       {"qwen2_moe", 64, 160, 2, 4, 4, 16, 1024, false}},
+      {{"tiny-mixtral", "mixtral, 2 layers of 64; 8 experts, 2 for a token"},
+       {"mixtral", 64, 128, 2, 4, 2, 16, 1024, false}},
+      {{"tiny-olmoe", "olmoe, 2 layers of 64; 8 experts, 2 for a token"},
+       {"olmoe", 64, 64, 2, 4, 4, 16, 1024, false}},
+      {{"tiny-gpt-oss", "gpt_oss, 2 layers of 64; 8 experts, 2 for a token, sinks, a window of 64"},
+       {"gpt_oss", 64, 128, 2, 4, 2, 16, 1024, false}},
       {{"tiny-deep", "llama, 96 layers of 64: many units, for small device caps"},
        {"llama", 64, 160, 96, 4, 2, 16, 1024, true}},
       {{"tiny-gpt2", "gpt2, 2 layers of 64; tied"}, {"gpt2", 64, 256, 2, 4, 4, 16, 1024, true}},
@@ -89,6 +99,32 @@ Json gpt2_config(const Sizes& sizes) {
   return config;
 }
 
+void add_experts(const Sizes& sizes, Json& config) {
+  const bool qwen = sizes.family == "qwen3_moe" || sizes.family == "qwen2_moe";
+  const bool local = sizes.family == "mixtral" || sizes.family == "gpt_oss";
+  if (!qwen && !local && sizes.family != "olmoe") return;
+  config[local ? "num_local_experts" : "num_experts"] = 8;
+  config["num_experts_per_tok"] = 2;
+  config["output_router_logits"] = false;
+  if (qwen) {
+    config["moe_intermediate_size"] = sizes.intermediate / 5;
+    config["norm_topk_prob"] = sizes.family == "qwen3_moe";
+    config["decoder_sparse_step"] = 1;
+    config["mlp_only_layers"] = Json::array();
+  }
+  if (sizes.family == "qwen3_moe") config["mlp_only_layers"] = {1};
+  if (sizes.family == "qwen2_moe") config["shared_expert_intermediate_size"] = sizes.intermediate;
+  if (sizes.family != "gpt_oss") return;
+  config["attention_bias"] = true;
+  config["sliding_window"] = 64;
+  config["swiglu_limit"] = 7.0;
+  config["rope_parameters"].update({{"rope_type", "yarn"},
+                                    {"rope_theta", 150000.0},
+                                    {"factor", 4.0},
+                                    {"truncate", false},
+                                    {"original_max_position_embeddings", 256}});
+}
+
 Json llama_like_config(const Sizes& sizes) {
   Json config;
   config["hidden_act"] = "silu";
@@ -97,7 +133,8 @@ Json llama_like_config(const Sizes& sizes) {
   config["num_hidden_layers"] = sizes.layers;
   config["num_attention_heads"] = sizes.heads;
   config["num_key_value_heads"] = sizes.kv_heads;
-  const bool derived = sizes.family == "qwen2" || sizes.family == "phi3";
+  const bool derived = sizes.family == "qwen2" || sizes.family == "phi3" ||
+                       sizes.family == "qwen2_moe" || sizes.family == "olmoe";
   if (!derived) config["head_dim"] = sizes.head_dim;
   config["max_position_embeddings"] = sizes.positions;
   config["rms_norm_eps"] = 1e-6;
@@ -128,6 +165,7 @@ Json llama_like_config(const Sizes& sizes) {
     config["attention_multiplier"] = 1.0 / static_cast<double>(sizes.head_dim);
     config["logits_scaling"] = 8.0;
   }
+  add_experts(sizes, config);
   return config;
 }
 

@@ -30,11 +30,33 @@ InitSpec normal_init(double standard_deviation) {
   return {.kind = InitSpec::Kind::kNormal, .standard_deviation = standard_deviation};
 }
 
+std::string with_number(std::string name, std::string_view place, int64_t number) {
+  const size_t at = name.find(place);
+  if (at != std::string::npos) name.replace(at, place.size(), std::to_string(number));
+  return name;
+}
+
+std::string parameter_name(const ArchSpec& arch, NameTable::Prefix prefix, Module module, bool bias,
+                           int64_t layer, int64_t expert) {
+  const NameTable& names = name_table(arch.family);
+  std::string name(names.modules[static_cast<size_t>(module)]);
+  if (module == Module::kRouter && arch.moe.fused && !names.fused_router.empty()) {
+    name = names.fused_router;
+  }
+  LONGSHORE_CHECK(!name.empty()) << arch.family << " has no part " << static_cast<int>(module);
+  name = with_number(with_number(std::move(name), "{i}", layer), "{e}", expert);
+  name.insert(0, module == Module::kHead ? prefix.head : prefix.body);
+  const bool bare = module == Module::kSinks || module == Module::kExpertsGateUp ||
+                    module == Module::kExpertsDown;
+  if (bare) return bias ? name + "_bias" : name;
+  return name + (bias ? ".bias" : ".weight");
+}
+
 // Makes the parameters of one unit.
 class UnitBuilder {
  public:
   UnitBuilder(const ArchSpec& arch, NameTable::Prefix prefix, int64_t layer)
-      : arch_(arch), names_(name_table(arch.family)), prefix_(prefix), layer_(layer) {}
+      : arch_(arch), prefix_(prefix), layer_(layer) {}
 
   void matrix(Module module, int64_t out, int64_t in, bool bias, double scale = 1.0) {
     std::vector<int64_t> shape{out, in};
@@ -47,6 +69,28 @@ class UnitBuilder {
     add(module, false, {rows, arch_.hidden}, normal_init(arch_.initializer_range));
   }
 
+  // An expert's matrix, [out, in] however the dense ones are.
+  void expert_matrix(Module module, int64_t expert, int64_t out, int64_t in, double scale = 1.0) {
+    add(module, false, {out, in}, normal_init(arch_.initializer_range * scale), expert);
+  }
+
+  // The matrices of all experts, in the family's form.
+  void expert_matrices(Module module, int64_t out, int64_t in, double scale = 1.0) {
+    const MoeSpec& moe = arch_.moe;
+    std::vector<int64_t> shape{moe.experts, out, in};
+    if (moe.transposed) std::swap(shape[1], shape[2]);
+    add(module, false, std::move(shape), normal_init(arch_.initializer_range * scale));
+    parameters_.back().spec.stacked = true;
+    if (!moe.expert_bias) return;
+    add(module, true, {moe.experts, out}, {.kind = InitSpec::Kind::kZeros});
+    parameters_.back().spec.stacked = true;
+  }
+
+  // Values for each of so many, drawn as matrices are.
+  void vector(Module module, bool bias, int64_t width) {
+    add(module, bias, {width}, normal_init(arch_.initializer_range));
+  }
+
   void norm(Module module, int64_t width, NormKind kind) {
     const bool offset = kind == NormKind::kRmsOffset;
     add(module, false, {width}, {.kind = offset ? InitSpec::Kind::kZeros : InitSpec::Kind::kOnes});
@@ -56,19 +100,16 @@ class UnitBuilder {
   std::vector<ModuleParameter> take() { return std::move(parameters_); }
 
  private:
-  void add(Module module, bool bias, std::vector<int64_t> shape, InitSpec init) {
-    std::string name(names_.modules[static_cast<size_t>(module)]);
-    LONGSHORE_CHECK(!name.empty()) << arch_.family << " has no part " << static_cast<int>(module);
-    const size_t number = name.find("{i}");
-    if (number != std::string::npos) name.replace(number, 3, std::to_string(layer_));
-    name.insert(0, module == Module::kHead ? prefix_.head : prefix_.body);
-    name += bias ? ".bias" : ".weight";
-    ParamSpec spec{.name = std::move(name), .shape = std::move(shape), .init = init};
-    parameters_.push_back({.module = module, .bias = bias, .spec = std::move(spec)});
+  void add(Module module, bool bias, std::vector<int64_t> shape, InitSpec init,
+           int64_t expert = -1) {
+    ParamSpec spec{.name = parameter_name(arch_, prefix_, module, bias, layer_, expert),
+                   .shape = std::move(shape),
+                   .init = init};
+    parameters_.push_back(
+        {.module = module, .bias = bias, .spec = std::move(spec), .expert = expert});
   }
 
   const ArchSpec& arch_;
-  const NameTable& names_;
   NameTable::Prefix prefix_;
   int64_t layer_;
   std::vector<ModuleParameter> parameters_;
@@ -91,15 +132,44 @@ void add_attention(UnitBuilder& builder, const ArchSpec& arch) {
     builder.norm(Module::kQueryNorm, head ? arch.head_dim : q, arch.norm);
     builder.norm(Module::kKeyNorm, head ? arch.head_dim : kv, arch.norm);
   }
+  if (arch.sinks) builder.vector(Module::kSinks, false, arch.heads);
   builder.matrix(Module::kOutput, arch.hidden, q, arch.output_bias, arch.residual_init_scale);
   if (arch.norm_placement != NormPlacement::kBefore) {
     builder.norm(Module::kAttentionPostNorm, arch.hidden, arch.norm);
   }
 }
 
-void add_mlp(UnitBuilder& builder, const ArchSpec& arch) {
+// Behind the norm: the router, the expert for all tokens, then the others in order.
+void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
+  const MoeSpec& moe = arch.moe;
+  const int64_t hidden = arch.hidden, width = moe.width, shared = moe.shared_width;
+  builder.matrix(Module::kRouter, moe.experts, hidden, false);
+  if (moe.router_bias) builder.vector(Module::kRouter, true, moe.experts);
+  if (shared > 0) {
+    builder.matrix(Module::kSharedGate, shared, hidden, false);
+    builder.matrix(Module::kSharedUp, shared, hidden, false);
+    builder.matrix(Module::kSharedDown, hidden, shared, false, arch.residual_init_scale);
+    builder.matrix(Module::kSharedSwitch, 1, hidden, false);
+  }
+  if (moe.fused) {
+    builder.expert_matrices(Module::kExpertsGateUp, 2 * width, hidden);
+    builder.expert_matrices(Module::kExpertsDown, hidden, width, arch.residual_init_scale);
+    return;
+  }
+  for (int64_t expert = 0; expert < moe.experts; ++expert) {
+    builder.expert_matrix(Module::kExpertGate, expert, width, hidden);
+    builder.expert_matrix(Module::kExpertUp, expert, width, hidden);
+    builder.expert_matrix(Module::kExpertDown, expert, hidden, width, arch.residual_init_scale);
+  }
+}
+
+void add_mlp(UnitBuilder& builder, const ArchSpec& arch, bool sparse) {
   if (arch.norm_placement != NormPlacement::kAfter) {
     builder.norm(Module::kMlpNorm, arch.hidden, arch.norm);
+  }
+  if (sparse) {
+    add_experts(builder, arch);
+    return;
   }
   if (arch.fused_gate_up) {
     builder.matrix(Module::kGateUp, 2 * arch.intermediate, arch.hidden, arch.mlp_bias);
@@ -229,7 +299,8 @@ std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::P
                                               int64_t layer, BlockPart part) {
   UnitBuilder builder(arch, prefix, layer);
   if (part != BlockPart::kMlp) add_attention(builder, arch);
-  if (part != BlockPart::kAttention) add_mlp(builder, arch);
+  const bool sparse = arch.layers.at(static_cast<size_t>(layer)).sparse;
+  if (part != BlockPart::kAttention) add_mlp(builder, arch, sparse);
   return builder.take();
 }
 
@@ -241,7 +312,19 @@ std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Pr
   return builder.take();
 }
 
-ModelSpec make_model_spec(const ArchSpec& arch, std::span<const FileTensor> files) {
+ArchSpec spelled_as(ArchSpec arch, std::span<const FileTensor> files) {
+  const auto first = std::ranges::find_if(arch.layers, &LayerSpec::sparse);
+  const NameTable& names = name_table(arch.family);
+  const bool one_form = names.modules[static_cast<size_t>(Module::kExpertGate)].empty();
+  if (files.empty() || first == arch.layers.end() || one_form) return arch;
+  const std::string fused = parameter_name(arch, find_prefix(arch, files), Module::kExpertsGateUp,
+                                           false, first - arch.layers.begin(), -1);
+  arch.moe.fused = std::ranges::find(files, fused, &FileTensor::name) != files.end();
+  return arch;
+}
+
+ModelSpec make_model_spec(const ArchSpec& family, std::span<const FileTensor> files) {
+  const ArchSpec arch = spelled_as(family, files);
   const NameTable::Prefix prefix = find_prefix(arch, files);
   const bool tied = decide_tied(arch, prefix, files);
   ModelSpec model;

@@ -24,10 +24,11 @@ struct ModuleParameter {
   Module module = Module::kTokens;
   bool bias = false;
   ParamSpec spec;
+  int64_t expert = -1;  // where each expert has parameters of its own
 };
 
-// Attention with its norms and what it adds to the hidden state, or the MLP with the same; a block
-// is the one and then the other.
+// Attention with its norms and what it adds to the hidden state, or the MLP, or router and experts,
+// with the same; a block is the one and then the other.
 enum class BlockPart : uint8_t { kWhole, kAttention, kMlp };
 
 // The parameters of each unit, in the unit's order. `prefix` is one of the family's prefixes. The
@@ -37,6 +38,9 @@ std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::P
                                               int64_t layer, BlockPart part = BlockPart::kWhole);
 std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                              bool tied);
+
+// The same with MoeSpec::fused as the files have it; without files it stays as the family's.
+ArchSpec spelled_as(ArchSpec arch, std::span<const FileTensor> files);
 
 // Units embedding, block.0 .. block.n-1, head. `files` are the tensors of the model's files; empty
 // for a model without files (random init). The head is tied when config.json says so and the files

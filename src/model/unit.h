@@ -50,6 +50,9 @@ class GradSink {
   virtual void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) = 0;
   // Adds left^T right to a matrix parameter. left: [N, rows]; right: [N, columns].
   virtual void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) = 0;
+  // The same to one matrix of a stack of them.
+  virtual void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                              const at::Tensor& right) = 0;
 };
 
 // A unit's attention by a GPU's own kernels: query heads and their size; none without.
@@ -78,6 +81,11 @@ class UnitCode {
   // Trained positions that it works on at one time on such a device, where that is not all of them:
   // with more of them it takes longer, but no more memory. 0: all.
   virtual int64_t positions_at_once(DeviceKind) const { return 0; }
+  // Elements of its matrices that a position does not meet: experts that it did not choose.
+  virtual int64_t idle_elements() const { return 0; }
+  // Sets what makes the unit take most where its input, which is zero else, has values that decide
+  // it.
+  virtual void make_worst(Carry&) const {}
   // For GPUs that are not here to be measured: its attention, and what each of those positions
   // takes.
   virtual AttentionHeads attention_heads() const { return {}; }

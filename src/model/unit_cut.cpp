@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "model/model_spec.h"
+#include "model/sparse_groups.h"
 #include "shard/flat_layout.h"
 
 namespace longshore {
@@ -15,6 +16,7 @@ using Kind = DecoderPart::Kind;
 
 constexpr const char* kAttentionSuffix = ".attention";
 constexpr const char* kMlpSuffix = ".mlp";
+constexpr const char* kExpertsSuffix = ".experts";
 
 std::string block_name(int64_t layer) {
   return "block." + std::to_string(layer);
@@ -26,10 +28,30 @@ int64_t elements_of(const std::vector<ModuleParameter>& parameters) {
   return sum;
 }
 
-// Rows of each piece, so that none is larger than half a block; 0: the table is not.
-int64_t rows_like_halves(const ArchSpec& arch) {
-  const int64_t most = std::max(elements_of(block_parameters(arch, {}, 0, BlockPart::kAttention)),
-                                elements_of(block_parameters(arch, {}, 0, BlockPart::kMlp)));
+// The most experts of a group: as large as attention, and at least an eighth of a layer's, because
+// every group keeps an input. 0: all in one.
+int64_t experts_of_group(const ArchSpec& arch, int64_t layer) {
+  const std::vector<ModuleParameter> all = block_parameters(arch, {}, layer, BlockPart::kMlp);
+  const int64_t one = 3 * arch.hidden * arch.moe.width;
+  const int64_t attention = elements_of(block_parameters(arch, {}, layer, BlockPart::kAttention));
+  int64_t count = std::max({attention / one, arch.moe.experts / 8, int64_t{1}});
+  // Groups begin where blocks of moments do.
+  for (const ModuleParameter& parameter : all) {
+    if (!parameter.spec.stacked) continue;
+    const int64_t row = parameter.spec.elements() / arch.moe.experts;
+    count = align_up(count, kBlockElements / std::gcd(kBlockElements, row));
+  }
+  return count < arch.moe.experts ? count : 0;
+}
+
+// Rows of each piece, so that none is larger than the largest part of a block; 0: the table is not.
+int64_t rows_like_parts(const ArchSpec& arch, const UnitCut& cut) {
+  int64_t most = 0;
+  for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
+    const int64_t mlp = elements_of(block_parameters(arch, {}, layer, BlockPart::kMlp));
+    most = std::max({most, elements_of(block_parameters(arch, {}, layer, BlockPart::kAttention)),
+                     cut.grouped.contains(layer) ? mlp * cut.experts / arch.moe.experts : mlp});
+  }
   const int64_t pieces = (arch.vocabulary * arch.hidden + most - 1) / most;
   return pieces < 2 ? 0 : (arch.vocabulary + pieces - 1) / pieces;
 }
@@ -74,8 +96,26 @@ void take_half(const ArchSpec& arch, const DecoderPart& part, UnitSpec& unit) {
     unit.name += kAttentionSuffix;
   } else {
     unit.parameters.erase(unit.parameters.begin(), border);
-    unit.name += kMlpSuffix;
+    unit.name += part.kind == Kind::kMlp ? kMlpSuffix : kExpertsSuffix;
   }
+}
+
+// `unit` has the parameters of router and all experts.
+void take_group(const ArchSpec& arch, const DecoderPart& part, size_t number, UnitSpec& unit) {
+  if (part.rows.begins() && part.rows.ends()) return;
+  std::vector<ModuleParameter> all = block_parameters(arch, {}, part.layer, BlockPart::kMlp);
+  LONGSHORE_CHECK(all.size() == unit.parameters.size()) << unit.name;
+  for (size_t i = 0; i < all.size(); ++i) all[i].spec = std::move(unit.parameters[i]);
+  unit.parameters.clear();
+  for (ModuleParameter& parameter : group_parameters(all, part.rows)) {
+    unit.parameters.push_back(std::move(parameter.spec));
+  }
+  unit.name += "." + std::to_string(number);
+  if (part.rows.ends()) return;
+  unit.carry_out = {{.elements_per_position = arch.hidden, .wide = true},
+                    {.elements_per_position = 2 * arch.moe.top_k, .wide = true},
+                    {.elements_per_position = arch.hidden},
+                    {.elements_per_position = arch.hidden, .wide_gradient = true}};
 }
 
 ParamSpec piece_of(ParamSpec table, const TableRows& rows) {
@@ -131,12 +171,19 @@ UnitCut cut_for(const UnitPolicy& policy, const ArchSpec& arch) {
       policy.kind == UnitPolicy::Kind::kHalf || policy.kind == UnitPolicy::Kind::kPiece;
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     const std::string name = block_name(layer);
-    const bool by_hand =
-        named.contains(name + kAttentionSuffix) || named.contains(name + kMlpSuffix);
+    const std::string group = name + kExpertsSuffix + ".";
+    const auto first = named.lower_bound(group);
+    const bool groups = first != named.end() && first->starts_with(group);
+    const bool by_hand = groups || named.contains(name + kAttentionSuffix) ||
+                         named.contains(name + kMlpSuffix) || named.contains(name + kExpertsSuffix);
     if (by_hand || all) cut.halves.insert(layer);
+    const bool wanted = groups || policy.kind == UnitPolicy::Kind::kPiece;
+    if (!wanted || !arch.layers[static_cast<size_t>(layer)].sparse) continue;
+    cut.experts = experts_of_group(arch, layer);
+    if (cut.experts > 0) cut.grouped.insert(layer);
   }
   if (policy.kind == UnitPolicy::Kind::kPiece) {
-    const int64_t rows = policy.rows > 0 ? policy.rows : rows_like_halves(arch);
+    const int64_t rows = policy.rows > 0 ? policy.rows : rows_like_parts(arch, cut);
     cut.embedding_rows = cut.head_rows = rows == 0 ? 0 : aligned_rows(arch, rows);
   }
   return cut;
@@ -151,6 +198,14 @@ std::vector<DecoderPart> decoder_parts(const ArchSpec& arch, const UnitCut& cut)
       continue;
     }
     parts.push_back({Kind::kAttention, layer});
+    if (arch.layers[static_cast<size_t>(layer)].sparse) {
+      const int64_t all = arch.moe.experts;
+      const int64_t most = cut.grouped.contains(layer) ? cut.experts : all;
+      for (int64_t first = 0; first < all; first += most) {
+        parts.push_back({Kind::kExperts, layer, {first, std::min(most, all - first), all}});
+      }
+      continue;
+    }
     parts.push_back({Kind::kMlp, layer});
   }
   add_pieces(parts, Kind::kHead, Kind::kHeadPiece, arch.vocabulary, cut.head_rows);
@@ -171,6 +226,10 @@ ModelSpec cut_units(const ArchSpec& arch, const ModelSpec& whole, const UnitCut&
       case Kind::kAttention:
       case Kind::kMlp:
         take_half(arch, part, unit);
+        break;
+      case Kind::kExperts:
+        take_half(arch, part, unit);
+        take_group(arch, part, pieces++, unit);
         break;
       case Kind::kEmbeddingPiece:
         take_embedding_piece(part.rows, pieces++, unit);

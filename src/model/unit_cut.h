@@ -13,7 +13,7 @@
 
 namespace longshore {
 
-// Rows [first, first + count) of a table with `all` rows.
+// Rows [first, first + count) of a table with `all` rows; or so many of a layer's experts.
 struct TableRows {
   int64_t first = 0, count = 0, all = 0;
   bool begins() const { return first == 0; }
@@ -22,6 +22,9 @@ struct TableRows {
 
 struct UnitCut {
   std::set<int64_t> halves;  // layers whose block is two units, attention and MLP
+  // Of these, sparse layers whose experts are units of at most so many.
+  std::set<int64_t> grouped = {};
+  int64_t experts = 0;
   // The most rows of the vocabulary in a unit; 0: all. With a tied head both are the same.
   int64_t embedding_rows = 0, head_rows = 0;
 };
@@ -34,16 +37,17 @@ struct DecoderPart {
     kBlock,
     kAttention,
     kMlp,
+    kExperts,  // in the place of the MLP: all of them with their router, or a group
     kHead,
     kHeadPiece,  // the last of them makes the loss
   };
   Kind kind = Kind::kBlock;
   int64_t layer = 0;    // of a block or its halves
-  TableRows rows = {};  // of a piece
+  TableRows rows = {};  // of a piece or a group
 };
 
-// What the policy wants cut: all blocks, or those whose halves it names ("block.3.mlp"), and tables
-// that are larger than its pieces.
+// What the policy wants cut: all blocks, or those whose halves or groups it names ("block.3.mlp",
+// "block.3.experts.0"), and tables and experts that are more than its pieces.
 UnitCut cut_for(const UnitPolicy& policy, const ArchSpec& arch);
 
 // One for each unit of the cut model, in order.

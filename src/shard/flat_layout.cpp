@@ -9,7 +9,7 @@ namespace longshore {
 Segment segment_of(const ParamSpec& parameter) {
   if (parameter.frozen) return Segment::kFrozen;
   const bool small =
-      parameter.shape.size() < 2 || parameter.whole().elements() < kSmallParameterElements;
+      !parameter.is_matrix() || parameter.whole().elements() < kSmallParameterElements;
   return small ? Segment::kFullMoments : Segment::kQuantisedMoments;
 }
 

@@ -30,6 +30,7 @@ struct ParamSpec {
   std::string name;            // as in the model's files; unique in the model, but for pieces
   std::vector<int64_t> shape;  // every dimension >= 1
   bool frozen = false;         // neither gradient nor state
+  bool stacked = false;        // a row is a parameter of its own: that of one expert
   InitSpec init;
   int64_t first_row = 0;   // of a piece
   int64_t whole_rows = 0;  // of the parameter that this is a piece of; 0: this is all of it
@@ -37,6 +38,8 @@ struct ParamSpec {
   int64_t elements() const;       // product of the shape; checked when the spec was made
   ParamSpec whole() const;        // the parameter that this is a piece of
   int64_t first_element() const;  // in the whole parameter
+  // Of matrices, not of vectors: decays by default, and may have narrow moments.
+  bool is_matrix() const { return shape.size() >= (stacked ? 3U : 2U); }
   bool operator==(const ParamSpec&) const = default;
 };
 

@@ -24,7 +24,7 @@ Tensors random_tensors(int64_t positions, const AttentionShape& shape) {
 
 // In fp64, with a matrix of all positions by all positions.
 at::Tensor plain_attention(const Tensors& in, const AttentionShape& shape,
-                           const std::vector<int64_t>& starts) {
+                           const std::vector<int64_t>& starts, const at::Tensor& sinks = {}) {
   const int64_t positions = in.q.size(0), group = shape.heads / shape.kv_heads;
   const auto heads = [&](const at::Tensor& x, int64_t count) {
     return x.to(at::kDouble).view({positions, count, shape.head_dim}).permute({1, 0, 2});
@@ -39,7 +39,11 @@ at::Tensor plain_attention(const Tensors& in, const AttentionShape& shape,
   at::Tensor scores = heads(in.q, shape.heads).matmul(k.transpose(1, 2)) * shape.scale;
   if (shape.cap != 0.0) scores = (scores / shape.cap).tanh() * shape.cap;
   scores = scores.masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity());
-  return scores.softmax(-1).matmul(v).permute({1, 0, 2}).reshape({positions, -1});
+  if (sinks.defined()) {
+    scores = at::cat({scores, sinks.view({-1, 1, 1}).expand({-1, positions, 1})}, -1);
+  }
+  const at::Tensor weights = scores.softmax(-1).narrow(-1, 0, positions);
+  return weights.matmul(v).permute({1, 0, 2}).reshape({positions, -1});
 }
 
 // fp32 against fp64: the kernel's exponential is right to about 20 units in the last place.
@@ -65,6 +69,34 @@ void compare_with_plain(const AttentionShape& shape, const std::vector<int64_t>&
   expect_close(grads[0], exact.q.grad(), "gradient of q");
   expect_close(grads[1], exact.k.grad(), "gradient of k");
   expect_close(grads[2], exact.v.grad(), "gradient of v");
+}
+
+// Goal: a sink takes its share of the weights, and has a gradient, with groups and windows.
+TEST(DocumentAttention, SinksTakeTheirShare) {
+  at::set_num_threads(1);
+  const std::vector<int64_t> starts{0, 1, 20, 64};
+  for (const AttentionShape& shape :
+       {AttentionShape{.heads = 4, .kv_heads = 4, .head_dim = 8, .scale = 0.3},
+        AttentionShape{.heads = 6, .kv_heads = 2, .head_dim = 8, .scale = 0.3},
+        AttentionShape{.heads = 6, .kv_heads = 2, .head_dim = 8, .window = 5, .scale = 0.3}}) {
+    const Tensors in = random_tensors(starts.back(), shape);
+    const at::Tensor sinks = at::randn({shape.heads}) * 2.0;
+    const AttentionResult result = attend_forward(in.q, in.k, in.v, shape, starts, sinks);
+    const auto grads = attend_backward(in.grad, in.q, in.k, in.v, result, shape, starts, sinks);
+    ASSERT_EQ(grads.size(), 4u);
+    Tensors exact = in;
+    for (at::Tensor* tensor : {&exact.q, &exact.k, &exact.v}) {
+      *tensor = tensor->to(at::kDouble).requires_grad_(true);
+    }
+    const at::Tensor exact_sinks = sinks.to(at::kDouble).requires_grad_(true);
+    const at::Tensor expected = plain_attention(exact, shape, starts, exact_sinks);
+    expect_close(result.out, expected.detach(), "out");
+    expected.backward(in.grad.to(at::kDouble));
+    expect_close(grads[0], exact.q.grad(), "gradient of q");
+    expect_close(grads[1], exact.k.grad(), "gradient of k");
+    expect_close(grads[2], exact.v.grad(), "gradient of v");
+    expect_close(grads[3], exact_sinks.grad(), "gradient of the sinks");
+  }
 }
 
 TEST(DocumentAttention, GroupedHeadsShareTheirKeys) {

@@ -241,6 +241,53 @@ TEST(Families, SmolLM3KnowsNoPositionsInEveryFourthLayer) {
   expect_problem(with(config, R"({"no_rope_layers": [2]})"), "must hold integers in 0 .. 1");
 }
 
+TEST(Families, ExpertsAreReadInBothSpellingsOfTheirNumber) {
+  const Json qwen = with(llama(), R"({"model_type": "qwen3_moe", "num_hidden_layers": 6})");
+  const ArchSpec plain = read_arch_spec(qwen, "config.json");
+  EXPECT_EQ(plain.moe.experts, 128);
+  EXPECT_EQ(plain.moe.top_k, 8);
+  EXPECT_EQ(plain.moe.width, 768);
+  EXPECT_FALSE(plain.moe.renormalise);
+  EXPECT_TRUE(plain.layers[0].sparse);
+  for (const char* key : {"num_experts", "num_local_experts"}) {
+    Json named = with(qwen, R"({"decoder_sparse_step": 2, "mlp_only_layers": [3]})");
+    named[key] = 16;
+    const ArchSpec arch = read_arch_spec(named, "config.json");
+    EXPECT_EQ(arch.moe.experts, 16);
+    EXPECT_FALSE(arch.layers[0].sparse) << "every second";
+    EXPECT_TRUE(arch.layers[1].sparse);
+    EXPECT_FALSE(arch.layers[3].sparse) << "named";
+  }
+  expect_problem(with(qwen, R"({"num_experts": 4})"), "= 8 is more than the 4 experts");
+  expect_problem(with(qwen, R"({"output_router_logits": true})"), "adds a loss");
+  expect_problem(with(llama(), R"({"num_experts": 4})"), "would change the numbers");
+}
+
+TEST(Families, MixtralAndOlmoeRefuseWhatTheyDoNotCompute) {
+  const Json mixtral = with(llama(), R"({"model_type": "mixtral", "num_key_value_heads": 4})");
+  const ArchSpec arch = read_arch_spec(mixtral, "config.json");
+  EXPECT_EQ(arch.moe.width, 128);
+  EXPECT_TRUE(arch.moe.renormalise);
+  EXPECT_EQ(arch.rope.theta, 1e6);
+  expect_problem(with(mixtral, R"({"router_jitter_noise": 0.1})"), "other than 0");
+  const Json olmoe = with(llama(), R"({"model_type": "olmoe", "clip_qkv": null})");
+  EXPECT_EQ(read_arch_spec(olmoe, "config.json").moe.experts, 64);
+  expect_problem(with(olmoe, R"({"clip_qkv": 8.0})"), "would change the numbers");
+}
+
+TEST(Families, GptOssTurnsByYarnUnlessTold) {
+  const Json gpt_oss = with(llama(), R"({"model_type": "gpt_oss", "num_key_value_heads": 4})");
+  const ArchSpec arch = read_arch_spec(gpt_oss, "config.json");
+  EXPECT_EQ(arch.rope.scaling, RopeSpec::Scaling::kYarn);
+  EXPECT_EQ(arch.rope.original_max_positions, 4096);
+  EXPECT_EQ(arch.layers[0].window, 128);
+  EXPECT_EQ(arch.layers[1].window, 0);
+  EXPECT_TRUE(arch.sinks && arch.output_bias && arch.moe.fused);
+  EXPECT_TRUE(
+      problems_of(with(gpt_oss, R"({"quantization_config": {"quant_method": "mxfp4"}})")).empty());
+  expect_problem(with(gpt_oss, R"({"quantization_config": {"quant_method": "gptq"}})"), "mxfp4");
+}
+
 TEST(Families, SizesAreChecked) {
   expect_problem(with(llama(), R"({"vocab_size": 0})"), "'vocab_size' must be an integer in 1");
   expect_problem(with(llama(), R"({"vocab_size": 2147483648})"), "'vocab_size'");

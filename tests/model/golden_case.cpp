@@ -12,7 +12,13 @@
 namespace longshore {
 namespace {
 
-const std::filesystem::path kGolden = std::filesystem::path(test_data()) / "parity" / "golden";
+// Models with experts lie beside the others.
+std::vector<std::filesystem::path> golden_roots() {
+  const std::filesystem::path parity = std::filesystem::path(test_data()) / "parity";
+  std::vector<std::filesystem::path> roots = {parity / "golden"};
+  if (std::filesystem::exists(parity / "golden_moe")) roots.push_back(parity / "golden_moe");
+  return roots;
+}
 
 std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -66,15 +72,20 @@ std::vector<FileTensor> GoldenCase::file_tensors() const {
 
 std::vector<std::string> golden_case_names() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(kGolden)) {
-    if (entry.is_directory()) names.push_back(entry.path().filename());
+  for (const std::filesystem::path& root : golden_roots()) {
+    for (const auto& entry : std::filesystem::directory_iterator(root)) {
+      if (entry.is_directory()) names.push_back(entry.path().filename());
+    }
   }
   std::sort(names.begin(), names.end());
   return names;
 }
 
 GoldenCase read_golden_case(const std::string& name) {
-  const std::filesystem::path directory = kGolden / name;
+  std::filesystem::path directory;
+  for (const std::filesystem::path& root : golden_roots()) {
+    if (std::filesystem::exists(root / name)) directory = root / name;
+  }
   GoldenCase golden;
   golden.name = name;
   golden.config = Json::parse(read_text(directory / "config.json"));

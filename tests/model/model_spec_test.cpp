@@ -56,6 +56,47 @@ TEST(ModelSpec, HasOneUnitForEmbeddingEachBlockAndHead) {
   EXPECT_TRUE(model.units[3].borrowed.empty());
 }
 
+ArchSpec mixtral() {
+  return arch_of(R"({"model_type": "mixtral", "vocab_size": 100, "hidden_size": 64,
+    "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "num_local_experts": 3})");
+}
+
+TEST(ModelSpec, ExpertsAreSpelledAsTheFilesHaveThem) {
+  const ModelSpec each = make_model_spec(mixtral(), {});
+  const std::vector<ParamSpec>& one = each.units[1].parameters;
+  EXPECT_EQ(one[6].name, "model.layers.0.block_sparse_moe.gate.weight");
+  EXPECT_EQ(one[10].name, "model.layers.0.block_sparse_moe.experts.1.w1.weight");
+  EXPECT_EQ(one[10].shape, (std::vector<int64_t>{32, 64}));
+  EXPECT_EQ(one[12].name, "model.layers.0.block_sparse_moe.experts.1.w2.weight");
+  EXPECT_EQ(make_model_spec(mixtral(), files_of(each)), each);
+
+  ArchSpec fused = mixtral();
+  fused.moe.fused = true;
+  const ModelSpec all = make_model_spec(fused, {});
+  const std::vector<ParamSpec>& stacks = all.units[1].parameters;
+  ASSERT_EQ(stacks.size(), 9u);
+  EXPECT_EQ(stacks[6].name, "model.layers.0.mlp.gate.weight");
+  EXPECT_EQ(stacks[7].name, "model.layers.0.mlp.experts.gate_up_proj");
+  EXPECT_EQ(stacks[7].shape, (std::vector<int64_t>{3, 64, 64}));
+  EXPECT_EQ(make_model_spec(mixtral(), files_of(all)), all);
+  EXPECT_EQ(each.parameter_elements(), all.parameter_elements());
+}
+
+// Goal: a bias for each expert is no matrix, though it has two dimensions: it does not decay.
+TEST(ModelSpec, BiasesOfExpertsAreVectors) {
+  const ModelSpec model =
+      make_model_spec(arch_of(R"({"model_type": "gpt_oss", "vocab_size": 100, "hidden_size": 64,
+    "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4})"),
+                      {});
+  for (const ParamSpec& parameter : model.units[1].parameters) {
+    const bool vector = parameter.name.ends_with("bias") || parameter.name.ends_with("sinks") ||
+                        parameter.name.ends_with("norm.weight");
+    EXPECT_EQ(parameter.is_matrix(), !vector) << parameter.name;
+  }
+}
+
 TEST(ModelSpec, ATiedHeadBorrowsTheEmbedding) {
   const ModelSpec model = make_model_spec(llama(true), {});
   ASSERT_EQ(model.units[3].borrowed.size(), 1u);

@@ -52,6 +52,11 @@ void NamedSink::add_product(int32_t parameter, const at::Tensor& left, const at:
   sum_of(parameter).addmm_(left.to(at::kFloat).t(), right.to(at::kFloat));
 }
 
+void NamedSink::add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                               const at::Tensor& right) {
+  sum_of(parameter).select(0, matrix).addmm_(left.to(at::kFloat).t(), right.to(at::kFloat));
+}
+
 PlainRunner::PlainRunner(const DecoderModel& model,
                          const std::map<std::string, at::Tensor>& weights, at::ScalarType dtype)
     : model_(model) {

@@ -20,6 +20,8 @@ class NamedSink : public GradSink {
   void add(int32_t parameter, const at::Tensor& grad) override;
   void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override;
   void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override;
+  void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                      const at::Tensor& right) override;
 
  private:
   at::Tensor sum_of(int32_t parameter) const;

@@ -52,6 +52,27 @@ TEST(UnitCut, FollowsThePolicy) {
   EXPECT_THROW(made(by_hand({{"block.7.mlp"}})), ConfigError);
 }
 
+TEST(UnitCut, CutsExpertsIntoGroups) {
+  const GoldenCase golden = read_golden_case("qwen3_moe");
+  const ArchSpec& arch = golden.arch;
+  const ModelSpec whole = make_model_spec(arch, golden.file_tensors());
+  const auto made = [&](const UnitPolicy& policy) {
+    const ModelSpec cut = cut_units(arch, whole, cut_for(policy, arch));
+    EXPECT_EQ(parameters(cut), parameters(whole));
+    return names(merge_units(cut, group_units(cut, unit_classes(arch, cut), policy)));
+  };
+  EXPECT_EQ(made({.kind = Kind::kHalf, .classes = {}, .groups = {}}),
+            "embedding block.0.attention block.0.experts block.1.attention block.1.mlp "
+            "block.2.attention block.2.experts head");
+  EXPECT_EQ(made(by_hand({{"block.2.experts.0"}})),
+            "embedding block.0 block.1 block.2.attention block.2.experts.0 block.2.experts.1 head");
+  EXPECT_EQ(made(by_hand({{"block.2.attention", "block.2.experts.0"}, {"block.0.experts"}})),
+            "embedding block.0.attention block.0.experts block.1 "
+            "block.2.attention..block.2.experts.0 block.2.experts.1 head");
+  EXPECT_THROW(made(by_hand({{"block.0.mlp"}})), ConfigError);
+  EXPECT_THROW(made(by_hand({{"block.1.experts.0"}})), ConfigError) << "a dense layer";
+}
+
 struct Both {
   GoldenCase golden;
   ModelSpec spec;

@@ -2,11 +2,11 @@
 """Loads what Longshore exports with transformers, and compares what both say of it.
 
 Needs scripts/dev/venv. Usage: load_exports.py LONGSHORE [case ...]; LONGSHORE is the program,
-cases are those of tests/parity/golden; without any, all. Each is trained for three steps and
-exported; transformers must load the export without a missing, unexpected or newly made tensor, and
-give the loss over the case's rows that `longshore eval` gives for the checkpoint. It must not give
-that of the model as it was brought. Both compute in fp32, over the weights as they are in the file:
-an export in bf16 has rounded masters, and is compared with `eval` of itself.
+cases are those of tests/parity/golden and golden_moe; without any, all. Each is trained for three
+steps and exported; transformers must load the export without a missing, unexpected or newly made
+tensor, and give the loss over the case's rows that `longshore eval` gives for the checkpoint. It
+must not give that of the model as it was brought. Both compute in fp32, over the weights as they
+are in the file: an export in bf16 has rounded masters, and is compared with `eval` of itself.
 """
 import json
 import subprocess
@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers import logging as transformers_logging
 
-ROOT = Path(__file__).parent / "golden"
+ROOTS = [Path(__file__).parent / "golden", Path(__file__).parent / "golden_moe"]
 TOLERANCE = 1e-5  # relative; both sum in fp32, in other orders
 STEPS = 3
 
@@ -30,9 +30,14 @@ def longshore(program, *words):
     return done.stdout
 
 
+def directory_of(case):
+    return next(root / case for root in ROOTS if (root / case).exists())
+
+
 def keys_of(case, run):
-    rows = ROOT / case / "train.jsonl"
-    return [f'--model.path="{ROOT / case}"', f'--data.train=["{rows}"]', f'--data.eval=["{rows}"]',
+    model = directory_of(case)
+    rows = model / "train.jsonl"
+    return [f'--model.path="{model}"', f'--data.train=["{rows}"]', f'--data.eval=["{rows}"]',
             "--data.packing=false", "--data.max_tokens=40", f"--train.steps={STEPS}",
             "--train.sequences_per_step=3", "--optimizer.lr=0.01", "--schedule.name=constant",
             "--precision.compute=fp32", "--checkpoint.export=end", f'--run.dir="{run}"',
@@ -67,14 +72,14 @@ def check(program, case):
         run = Path(folder)
         (run / "empty.toml").touch()
         longshore(program, "train", str(run / "empty.toml"), *keys_of(case, run))
-        rows = [json.loads(line) for line in (ROOT / case / "train.jsonl").open()]
+        rows = [json.loads(line) for line in (directory_of(case) / "train.jsonl").open()]
         run_file, export = str(run / "config.toml"), str(run / "hf")
         theirs = loss_of_transformers(export, rows)
         ours = loss_of_longshore(program, run_file, export)
         checkpoint = loss_of_longshore(program, run_file, "auto")
         before = loss_of_longshore(program, run_file, "model")
     off, moved = abs(theirs - ours) / ours, abs(theirs - before) / before
-    exact = json.loads((ROOT / case / "config.json").read_text()).get("dtype") != "bfloat16"
+    exact = json.loads((directory_of(case) / "config.json").read_text()).get("dtype") != "bfloat16"
     good = off <= TOLERANCE and moved > 1e-3
     good = good and (abs(checkpoint - ours) <= TOLERANCE * ours or not exact)
     print(f"{case:14} transformers {theirs:.6f}, eval of the export {ours:.6f}, of the checkpoint "
@@ -87,7 +92,7 @@ def main():
         sys.exit(__doc__)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    cases = sys.argv[2:] or sorted(path.name for path in ROOT.iterdir())
+    cases = sys.argv[2:] or sorted(path.name for root in ROOTS for path in root.iterdir())
     results = [check(sys.argv[1], case) for case in cases]
     sys.exit(0 if all(results) else 1)
 

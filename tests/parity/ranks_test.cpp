@@ -101,7 +101,7 @@ void expect_follows_one_rank(const std::string& golden, const Spread& spread,
 // and parameters smaller than the rank count are among them.
 TEST(Ranks, FollowOneRankOverACoverOfFamiliesAndStrategies) {
   const std::vector<Spread> all = spreads();
-  const std::vector<std::string> goldens = golden_names();
+  const std::vector<std::string> goldens = joined(golden_names(), expert_golden_names());
   for (size_t i = 0; i < goldens.size(); ++i) {
     const Spread& spread = all[(i * 4 + 1) % all.size()];
     const std::string norms = goldens[i].starts_with("gpt2") ? "*ln_1*" : "*norm*";

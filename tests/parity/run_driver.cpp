@@ -20,17 +20,33 @@
 
 namespace longshore {
 
-std::string golden_directory(const std::string& name) {
-  return test_data() + "/parity/golden/" + name;
-}
+namespace {
 
-std::vector<std::string> golden_names() {
+const std::string kDense = "/parity/golden/";
+const std::string kExperts = "/parity/golden_moe/";
+
+std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(golden_directory(""))) {
+  for (const auto& entry : std::filesystem::directory_iterator(test_data() + folder)) {
     names.push_back(entry.path().filename());
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+}  // namespace
+
+std::string golden_directory(const std::string& name) {
+  const std::string experts = test_data() + kExperts + name;
+  return std::filesystem::exists(experts) ? experts : test_data() + kDense + name;
+}
+
+std::vector<std::string> golden_names() {
+  return names_in(kDense);
+}
+
+std::vector<std::string> expert_golden_names() {
+  return names_in(kExperts);
 }
 
 Json golden_facts(const std::string& name) {

@@ -15,7 +15,8 @@
 namespace longshore {
 
 std::string golden_directory(const std::string& name);
-std::vector<std::string> golden_names();
+std::vector<std::string> golden_names();         // of dense models
+std::vector<std::string> expert_golden_names();  // of models with experts
 Json golden_facts(const std::string& name);
 // What a test over golden cases is called: "llama_tied".
 std::string golden_test_name(const testing::TestParamInfo<std::string>& info);

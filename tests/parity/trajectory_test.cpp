@@ -74,6 +74,8 @@ TEST_P(Trajectory, FollowsTransformersInOneMicroBatch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Trajectory, testing::ValuesIn(golden_names()), golden_test_name);
+INSTANTIATE_TEST_SUITE_P(Experts, Trajectory, testing::ValuesIn(expert_golden_names()),
+                         golden_test_name);
 
 // The same on a GPU: fp32 products without TF32, so the same tolerances.
 class GpuTrajectory : public testing::TestWithParam<std::string> {};

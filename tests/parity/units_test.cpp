@@ -168,6 +168,56 @@ TEST(Units, TablesInPiecesGiveTheSameBitsOnEveryTier) {
   }
 }
 
+// In all sparse layers of qwen3_moe: {4, 2} of 6 experts each.
+const std::string kGroups =
+    "--fsdp.units={ groups = [[\"block.0.experts.0\"], [\"block.2.experts.1\"]] }";
+
+// Goal: sparse layers in halves and groups of experts give the bits of blocks, wherever units live
+// and inputs are kept, on one rank and on two whose tokens go to other experts.
+TEST(Units, GroupsOfExpertsGiveTheSameBits) {
+  const Arguments same = joined(RunDriver::golden_arguments("qwen3_moe"),
+                                {"--train.steps=6", "--train.sequences_per_step=4",
+                                 "--offload.state_format=split-int8", "--precision.compute=bf16"});
+  const std::vector<Arguments> ways = {
+      {"--fsdp.units=half", "--fsdp.prefetch=3", "--offload.activations=host"},
+      {kGroups, "--fsdp.prefetch=0", "--optimizer.overlap=backward"},
+      {kGroups, "--fsdp.prefetch=2", "--fsdp.recompute=none"},
+      {kGroups, "--offload.optimizer=nvme", "--offload.parameters=nvme",
+       "--offload.activations=nvme"}};
+  for (const int ranks : {1, 2}) {
+    RunDriver blocks("blocks");
+    ASSERT_EQ(blocks.train_ranks(ranks, same), 0) << blocks.output();
+    blocks.expect_within_plan();
+    for (const Arguments& way : ways) {
+      if (ranks == 2 && way != ways.back()) continue;
+      RunDriver groups("groups");
+      const Arguments drive = {"--offload.nvme=[\"" + groups.directory() + "/drive\"]"};
+      ASSERT_EQ(groups.train_ranks(ranks, joined(joined(same, drive), way)), 0) << groups.output();
+      EXPECT_EQ(groups.steps("loss"), blocks.steps("loss")) << ranks << " " << way.back();
+      EXPECT_TRUE(groups.state() == blocks.state()) << ranks << " " << way.back();
+      groups.expect_within_plan();
+    }
+  }
+}
+
+// Goal: a checkpoint of groups of experts goes on in other units on another number of ranks.
+TEST(Units, ExpertsGoOnInOtherUnitsOnOtherRanks) {
+  for (const std::string golden : {"qwen3_moe", "gpt_oss"}) {
+    const auto arguments = [&](int steps, const std::string& units) {
+      return joined(RunDriver::golden_arguments(golden),
+                    {"--train.steps=" + std::to_string(steps), units});
+    };
+    const std::string first = golden == "qwen3_moe" ? kGroups : "--fsdp.units=half";
+    RunDriver unbroken("unbroken"), moved("moved");
+    ASSERT_EQ(unbroken.train(arguments(6, "--fsdp.units=block")), 0);
+    ASSERT_EQ(moved.train_ranks(2, arguments(2, first)), 0) << moved.output();
+    ASSERT_EQ(moved.train_ranks(4, arguments(4, "--fsdp.units=half")), 0) << moved.output();
+    ASSERT_EQ(moved.train(arguments(6, "--fsdp.units=piece")), 0);
+    expect_close(moved.steps("loss"), unbroken.steps("loss"));
+    expect_close_state(moved, unbroken, golden + " moved");
+  }
+}
+
 TEST(Units, AutoTakesTheCoarsestThatFits) {
   RunDriver run("units-auto");
   const Arguments base = joined(RunDriver::golden_arguments("llama"),

@@ -247,6 +247,27 @@ TEST(UseModel, ExportsMastersOnRequest) {
   EXPECT_EQ(read_json_file(to + "/config.json", JsonLimits{}).at("dtype"), "float32");
 }
 
+std::string text_of_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Goal: experts in either spelling leave as they came, byte for byte, where steps move nothing.
+TEST(UseModel, ExpertsThatDoNotMoveAreExportedAsTheyCame) {
+  for (const std::string& golden : expert_golden_names()) {
+    RunDriver run("unmoved-" + golden);
+    ASSERT_EQ(
+        run.train(joined(RunDriver::golden_arguments(golden),
+                         {"--train.steps=1", "--optimizer.lr=0.0", "--checkpoint.export=end"})),
+        0);
+    for (const char* file : {"model.safetensors", "config.json"}) {
+      const std::string before = text_of_file(golden_directory(golden) + "/" + file);
+      EXPECT_FALSE(before.empty());
+      EXPECT_TRUE(text_of_file(run.directory() + "/hf/" + file) == before) << golden << " " << file;
+    }
+  }
+}
+
 // ---- What shows a run ----
 
 TEST_F(TrainedModel, ItsScheduleIsPrinted) {

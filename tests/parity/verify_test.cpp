@@ -64,6 +64,8 @@ TEST_P(VerifyGolden, IsRight) {
 }
 INSTANTIATE_TEST_SUITE_P(Families, VerifyGolden, testing::ValuesIn(golden_names()),
                          golden_test_name);
+INSTANTIATE_TEST_SUITE_P(Experts, VerifyGolden, testing::ValuesIn(expert_golden_names()),
+                         golden_test_name);
 
 TEST(Verify, NamesBothOfTwoTensorsThatWereSwapped) {
   for (const char* part : {"self_attn.q_proj", "mlp.up_proj", "input_layernorm"}) {
@@ -75,6 +77,58 @@ TEST(Verify, NamesBothOfTwoTensorsThatWereSwapped) {
                   layer(0, part) + ": holds the base's '" + layer(1, part) + "': swapped",
                   layer(1, part) + ": holds the base's '" + layer(0, part) + "': swapped"}));
   }
+}
+
+// Goal: experts that changed places, in files of one tensor each, and inside one for all.
+TEST(Verify, NamesExpertsThatWereSwapped) {
+  EditedModel each("qwen3_moe");
+  const std::string first = layer(2, "mlp.experts.1.up_proj");
+  const std::string second = layer(2, "mlp.experts.4.up_proj");
+  std::swap(each.values[first], each.values[second]);
+  EXPECT_EQ(said(verify_against(each, "qwen3_moe"), Verdict::kFailed),
+            (std::vector<std::string>{first + ": holds the base's '" + second + "': swapped",
+                                      second + ": holds the base's '" + first + "': swapped"}));
+
+  EditedModel all("gpt_oss");
+  const std::string fused = "model.layers.1.mlp.experts.down_proj";
+  std::vector<float>& values = all.values[fused];
+  const auto expert = static_cast<int64_t>(values.size()) / all.shapes[fused][0];
+  std::swap_ranges(values.begin(), values.begin() + expert, values.begin() + 3 * expert);
+  EXPECT_EQ(
+      said(verify_against(all, "gpt_oss"), Verdict::kFailed),
+      (std::vector<std::string>{fused + "[0]: holds the base's '" + fused + "[3]': swapped",
+                                fused + "[3]: holds the base's '" + fused + "[0]': swapped"}));
+}
+
+// Goal: one expert's values inside a tensor for all are judged for themselves.
+TEST(Verify, NamesTheExpertWhoseValuesWereNeverFilled) {
+  EditedModel model("qwen3_moe-fused");
+  const std::string fused = "model.layers.3.mlp.experts.gate_up_proj";
+  std::vector<float>& values = model.values[fused];
+  const auto expert = static_cast<int64_t>(values.size()) / model.shapes[fused][0];
+  std::fill_n(values.begin() + 2 * expert, expert, 0.0F);
+  values.back() = std::numeric_limits<float>::infinity();
+  const Findings findings = verify(model);
+  EXPECT_EQ(said(findings, Verdict::kWarning),
+            std::vector<std::string>{fused + "[2]: every value is 0: was it ever filled?"});
+  const std::vector<std::string> failed = said(findings, Verdict::kFailed);
+  ASSERT_FALSE(failed.empty());
+  EXPECT_EQ(failed[0].find(fused + "[4]: 1 of "), 0u) << failed[0];
+}
+
+// Goal: where two experts' scores are equal, either may be chosen: that is no disagreement.
+TEST(Verify, AChoiceThatHangsOnRoundingIsNotJudged) {
+  EditedModel model("mixtral");
+  for (const char* number : {"0", "1"}) {
+    const std::string name =
+        "model.layers." + std::string(number) + ".block_sparse_moe.gate.weight";
+    std::vector<float>& router = model.values[name];
+    const auto width = router.size() / static_cast<size_t>(model.shapes[name][0]);
+    for (size_t row = 2; row < 5; ++row) {
+      std::copy_n(router.begin(), width, router.begin() + static_cast<int64_t>(row * width));
+    }
+  }
+  EXPECT_EQ(said(verify(model), Verdict::kFailed), std::vector<std::string>{});
 }
 
 TEST(Verify, NamesATensorThatWasScaled) {
@@ -238,8 +292,8 @@ double change_of_block(const std::string& golden, const std::function<void(ArchS
   };
   at::manual_seed(3);
   const at::Tensor x = at::randn({24, source.arch().hidden}, at::kDouble);
-  const at::Tensor right = PlainDecoder(source.arch(), source.spec()).block(0, x, weights);
-  const at::Tensor wrong = PlainDecoder(bent, source.spec()).block(0, x, weights);
+  const at::Tensor right = PlainDecoder(source.arch(), source.spec()).block(0, x, weights).x;
+  const at::Tensor wrong = PlainDecoder(bent, source.spec()).block(0, x, weights).x;
   return excess(wrong, right, x, kSameInputs);
 }
 
@@ -262,6 +316,14 @@ TEST(Verify, AWrongSwitchIsFarBeyondTheTolerance) {
       {"hunyuan_v1_dense", [](ArchSpec& arch) { arch.qk_norm_after_rope = false; }},
       {"ministral3", [](ArchSpec& arch) { arch.query_growth_beta *= 1.1; }},
       {"phi3-long", [](ArchSpec& arch) { arch.rope.long_factors[0] *= 1.01; }},
+      {"qwen3_moe", [](ArchSpec& arch) { arch.moe.renormalise = false; }},
+      {"qwen3_moe", [](ArchSpec& arch) { arch.moe.top_k += 1; }},
+      {"olmoe", [](ArchSpec& arch) { arch.moe.renormalise = true; }},
+      {"qwen2_moe", [](ArchSpec& arch) { arch.moe.shared_width = 0; }},
+      {"gpt_oss", [](ArchSpec& arch) { arch.sinks = false; }},
+      {"gpt_oss", [](ArchSpec& arch) { arch.moe.clamp *= 1.01; }},
+      {"gpt_oss", [](ArchSpec& arch) { arch.moe.gate_gain *= 1.01; }},
+      {"gpt_oss", [](ArchSpec& arch) { arch.moe.interleaved = false; }},
   };
   for (size_t i = 0; i < cases.size(); ++i) {
     EXPECT_GT(change_of_block(cases[i].golden, cases[i].bend), 2.0) << cases[i].golden << " " << i;

@@ -109,6 +109,7 @@ ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(
                                                      : ModelDirectory::Weights::kRequired));
   arch_ = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
   std::vector<FileTensor> files = file_tensors(*directory_);
+  arch_ = spelled_as(std::move(arch_), files);
   whole_ = make_model_spec(arch_, files);
   if (const std::string head = stored_copy_of_head(arch_, whole_, *directory_); !head.empty()) {
     copies_[head] = whole_.units.front().parameters.front().name;

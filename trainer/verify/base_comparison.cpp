@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "trainer/verify/matrix_part.h"
+
 namespace longshore {
 namespace {
 
@@ -16,10 +18,16 @@ constexpr double kUnrelated = 0.5;  // two unrelated tensors are sqrt(2) apart
 // Another tensor of the base, or the same one scaled or turned, explains the values where it is so
 // many times nearer than the same tensor of the base.
 constexpr double kMuchNearer = 4.0;
+// Nearer than that to its own is nobody else's; a model with thousands of experts has too many
+// pairs to look at all.
+constexpr double kLeastSwapped = 0.02;
 constexpr double kLeastScale = 0.02;  // a change of scale below that may be weight decay
 
+// More than that are only said to be unlike: each is compared with all others of its shape.
+constexpr int64_t kMostExplained = 200;
+
 struct Sampled {
-  const ParamSpec* parameter = nullptr;
+  MatrixPart part;
   std::vector<float> values, base;
 };
 
@@ -33,23 +41,25 @@ std::vector<std::pair<int64_t, int64_t>> sample_runs(int64_t elements) {
   return runs;
 }
 
-std::vector<float> sample(const ModelSource& source, const ParamSpec& parameter) {
+std::vector<float> sample(const ModelSource& source, const MatrixPart& part) {
   std::vector<float> values;
-  for (const auto& [begin, count] : sample_runs(parameter.elements())) {
+  for (const auto& [begin, count] : sample_runs(part.elements)) {
     values.resize(values.size() + static_cast<size_t>(count));
-    source.read_initial(parameter.name, begin, std::span(values).last(static_cast<size_t>(count)));
+    source.read_initial(part.parameter->name, part.begin + begin,
+                        std::span(values).last(static_cast<size_t>(count)));
   }
   return values;
 }
 
 // The sampled places of a square matrix, read from the other side of its diagonal.
-std::vector<float> sample_transposed(const ModelSource& source, const ParamSpec& parameter) {
-  const int64_t columns = parameter.shape[1];
+std::vector<float> sample_transposed(const ModelSource& source, const MatrixPart& part) {
+  const int64_t columns = part.shape[1];
   std::vector<float> values;
-  for (const auto& [begin, count] : sample_runs(parameter.elements())) {
+  for (const auto& [begin, count] : sample_runs(part.elements)) {
     for (int64_t at = begin; at < begin + count; ++at) {
       float value = 0.0F;
-      source.read_initial(parameter.name, at % columns * columns + at / columns, {&value, 1});
+      source.read_initial(part.parameter->name, part.begin + at % columns * columns + at / columns,
+                          {&value, 1});
       values.push_back(value);
     }
   }
@@ -77,9 +87,7 @@ class BaseComparison {
 
   void run() {
     const auto others = parameters_of(base_.spec());
-    for (const UnitSpec& unit : source_.spec().units) {
-      for (const ParamSpec& parameter : unit.parameters) add(parameter, others);
-    }
+    for (const MatrixPart& part : matrix_parts(source_.spec())) add(part, others);
     for (const auto& [shape, tensors] : by_shape_) {
       for (const Sampled& tensor : tensors) judge(tensor, tensors);
     }
@@ -89,30 +97,31 @@ class BaseComparison {
   }
 
  private:
-  void add(const ParamSpec& parameter, const std::map<std::string, const ParamSpec*>& others) {
+  void add(const MatrixPart& part, const std::map<std::string, const ParamSpec*>& others) {
+    const ParamSpec& parameter = *part.parameter;
     const auto other = others.find(parameter.name);
     if (other == others.end()) {
-      findings_.add(Verdict::kWarning, "base", parameter.name, "the base has no such tensor");
+      findings_.add(Verdict::kWarning, "base", part.name, "the base has no such tensor");
       return;
     }
     if (other->second->shape != parameter.shape) {
-      findings_.add(Verdict::kWarning, "base", parameter.name, "has another shape in the base");
+      findings_.add(Verdict::kWarning, "base", part.name, "has another shape in the base");
       return;
     }
-    by_shape_[parameter.shape].push_back(
-        {&parameter, sample(source_, parameter), sample(base_, parameter)});
+    by_shape_[part.shape].push_back({part, sample(source_, part), sample(base_, part)});
     ++compared_;
   }
 
   void judge(const Sampled& tensor, const std::vector<Sampled>& same_shape) {
     const Closeness own = closeness(tensor.values, tensor.base);
-    const std::optional<std::string> problem = explain(tensor, own, same_shape);
+    std::optional<std::string> problem;
+    if (unlike_ < kMostExplained) problem = explain(tensor, own, same_shape);
     if (!problem.has_value() && own.distance <= kUnrelated) {
       furthest_ = std::max(furthest_, own.distance);
       return;
     }
     ++unlike_;
-    findings_.add(problem ? Verdict::kFailed : Verdict::kWarning, "base", tensor.parameter->name,
+    findings_.add(problem ? Verdict::kFailed : Verdict::kWarning, "base", tensor.part.name,
                   problem.value_or("differs from the base's by " + percent(own.distance) +
                                    " of its size: made anew, or another model's"));
   }
@@ -120,6 +129,7 @@ class BaseComparison {
   // What its values are, if not the base's, a little moved.
   std::optional<std::string> explain(const Sampled& tensor, const Closeness& own,
                                      const std::vector<Sampled>& same_shape) const {
+    if (own.distance < kLeastSwapped) return std::nullopt;
     double nearest = own.distance;
     const Sampled* holder = nullptr;
     for (const Sampled& other : same_shape) {
@@ -128,7 +138,7 @@ class BaseComparison {
       if (distance < nearest) nearest = distance, holder = &other;
     }
     if (holder != nullptr && nearest * kMuchNearer <= own.distance) {
-      return "holds the base's '" + holder->parameter->name + "': swapped";
+      return "holds the base's '" + holder->part.name + "': swapped";
     }
     if (std::abs(own.scale - 1.0) > kLeastScale &&
         own.residual * kMuchNearer <= std::abs(own.scale - 1.0)) {
@@ -136,9 +146,9 @@ class BaseComparison {
       std::snprintf(text, sizeof text, "%.4g", own.scale);
       return "is the base's, scaled by " + std::string(text);
     }
-    const std::vector<int64_t>& shape = tensor.parameter->shape;
+    const std::vector<int64_t>& shape = tensor.part.shape;
     if (shape.size() == 2 && shape[0] == shape[1] && shape[0] > 1 && own.distance > kUnrelated) {
-      const std::vector<float> turned = sample_transposed(base_, *tensor.parameter);
+      const std::vector<float> turned = sample_transposed(base_, tensor.part);
       if (closeness(tensor.values, turned).distance * kMuchNearer <= own.distance) {
         return "is the base's, transposed";
       }

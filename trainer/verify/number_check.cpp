@@ -125,23 +125,28 @@ class NumberCheck {
     for (const MicroBatch& batch : alone_) {
       wanted.push_back(plain_.embed(table.index_select(0, batch.tokens), weights_in(parameters)));
     }
-    compare(spec, in_order(spec, parameters), {}, wanted);
+    compare(spec, in_order(spec, parameters), {}, wanted, {});
   }
 
   void block(int64_t layer) {
     const UnitSpec& spec = unit(1 + layer);
     const Parameters parameters = read(spec);
-    std::vector<at::Tensor> in, wanted;
+    std::vector<at::Tensor> in, wanted, sure;
     for (const std::vector<at::Tensor>& of_text : states_.hidden) {
       in.push_back(of_text.back());
-      wanted.push_back(plain_.block(layer, in.back().to(at::kDouble), weights_in(parameters)));
+      const PlainDecoder::BlockOutput out =
+          plain_.block(layer, in.back().to(at::kDouble), weights_in(parameters));
+      wanted.push_back(out.x);
+      sure.push_back(out.sure);
     }
-    compare(spec, in_order(spec, parameters), in, wanted);
+    compare(spec, in_order(spec, parameters), in, wanted, sure);
   }
 
   // Runs a unit over all texts at once and over each, and goes on from the plain decoder's numbers.
+  // `sure`: the positions to compare, where those are not all.
   void compare(const UnitSpec& spec, const std::vector<at::Tensor>& parameters,
-               const std::vector<at::Tensor>& in, const std::vector<at::Tensor>& wanted) {
+               const std::vector<at::Tensor>& in, const std::vector<at::Tensor>& wanted,
+               const std::vector<at::Tensor>& sure) {
     const Unit& code = source_.model().unit(spec.id);
     const Carry all = in.empty() ? Carry{} : Carry{at::cat(in)};
     const at::Tensor packed = code.forward(parameters, all, packed_).at(0);
@@ -152,8 +157,17 @@ class NumberCheck {
       const int64_t begin = packed_.document_starts[text];
       const at::Tensor part = packed.narrow(0, begin, alone.size(0));
       const at::Tensor before = in.empty() ? at::zeros_like(alone) : in[text];
-      worst = worse(worst, excess(alone, wanted[text], before, kSameInputs));
-      packed_excess_ = worse(packed_excess_, excess(part, alone, before, kSameInputs));
+      const auto excess_of = [&](const at::Tensor& found, const at::Tensor& target) {
+        if (sure.empty() || !sure[text].defined()) {
+          return excess(found, target, before, kSameInputs);
+        }
+        const at::Tensor& rows = sure[text];
+        if (rows.size(0) == 0) return 0.0;
+        return excess(found.index_select(0, rows), target.index_select(0, rows),
+                      before.index_select(0, rows), kSameInputs);
+      };
+      worst = worse(worst, excess_of(alone, wanted[text]));
+      packed_excess_ = worse(packed_excess_, excess_of(part, alone));
       states_.hidden[text].push_back(wanted[text].to(at::kFloat));
     }
     judge(worst,

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <tuple>
 
 #include "base/errors.h"
 
 namespace longshore {
 namespace {
+
+// Scores nearer than this share of their size may be ordered otherwise in fp32.
+constexpr double kSureChoice = 2e-5;
 
 double yarn_dimension(const RopeSpec& rope, int64_t dim, double turns) {
   const auto positions = static_cast<double>(rope.original_max_positions);
@@ -97,7 +101,7 @@ class PlainDecoder::Layer {
       : decoder_(decoder), number_(number), weights_(weights) {
     for (const ModuleParameter& parameter :
          block_parameters(decoder.arch_, decoder.prefix_, number)) {
-      names_[{parameter.module, parameter.bias}] = parameter.spec.name;
+      names_[{parameter.module, parameter.bias, parameter.expert}] = parameter.spec.name;
     }
   }
 
@@ -105,8 +109,17 @@ class PlainDecoder::Layer {
 
   // fp64; undefined where the layer has no such part.
   at::Tensor get(Module module, bool bias = false) const {
-    const auto name = names_.find({module, bias});
-    return name == names_.end() ? at::Tensor() : weights_(name->second).to(at::kDouble);
+    const at::Tensor values = stored(module, bias, -1);
+    return values.defined() ? values.to(at::kDouble) : values;
+  }
+
+  // One expert's, from a parameter of its own or its row of one for all: [in, out] where the family
+  // stores that, else [out, in].
+  at::Tensor get(Module module, Module of_all, bool bias, int64_t expert) const {
+    at::Tensor values = stored(module, bias, expert);
+    if (values.defined()) return values.to(at::kDouble);
+    values = stored(of_all, bias, -1);
+    return values.defined() ? values.select(0, expert).to(at::kDouble) : values;
   }
 
   at::Tensor linear(Module module, const at::Tensor& x) const {
@@ -126,7 +139,12 @@ class PlainDecoder::Layer {
   const PlainDecoder& decoder_;
   int64_t number_;
   const Weights& weights_;
-  std::map<std::pair<Module, bool>, std::string> names_;
+  at::Tensor stored(Module module, bool bias, int64_t expert) const {
+    const auto name = names_.find({module, bias, expert});
+    return name == names_.end() ? at::Tensor() : weights_(name->second);
+  }
+
+  std::map<std::tuple<Module, bool, int64_t>, std::string> names_;
 };
 
 PlainDecoder::PlainDecoder(const ArchSpec& arch, const ModelSpec& spec) : arch_(arch) {
@@ -171,12 +189,20 @@ at::Tensor PlainDecoder::embed(const at::Tensor& rows, const Weights& weights) c
   return x;
 }
 
-at::Tensor PlainDecoder::block(int64_t number, const at::Tensor& x, const Weights& weights) const {
+PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& x,
+                                              const Weights& weights) const {
   const Layer layer(*this, number, weights);
   at::Tensor h = attention(layer, layer.norm(Module::kAttentionNorm, x));
   h = x + arch_.residual_scale * layer.norm(Module::kAttentionPostNorm, h);
-  const at::Tensor y = mlp(layer, layer.norm(Module::kMlpNorm, h));
-  return h + arch_.residual_scale * layer.norm(Module::kMlpPostNorm, y);
+  const at::Tensor normed = layer.norm(Module::kMlpNorm, h);
+  BlockOutput y;
+  if (layer.spec().sparse) {
+    y = experts(layer, normed);
+  } else {
+    y.x = mlp(layer, normed);
+  }
+  y.x = h + arch_.residual_scale * layer.norm(Module::kMlpPostNorm, y.x);
+  return y;
 }
 
 // x: [heads, T, head_dim].
@@ -237,7 +263,12 @@ at::Tensor PlainDecoder::attention(const Layer& layer, const at::Tensor& x) cons
   at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * layer.spec().attention_scale;
   if (arch_.score_cap != 0.0) scores = arch_.score_cap * at::tanh(scores / arch_.score_cap);
   scores = scores.masked_fill(hidden_keys(positions, layer.spec().window), -HUGE_VAL);
-  const at::Tensor mixed = at::matmul(at::softmax(scores, -1), v);
+  if (arch_.sinks) {
+    const at::Tensor sinks = layer.get(Module::kSinks).reshape({arch_.heads, 1, 1});
+    scores = at::cat({scores, sinks.expand({-1, positions, 1})}, -1);
+  }
+  const at::Tensor shares = at::softmax(scores, -1).narrow(2, 0, positions);
+  const at::Tensor mixed = at::matmul(shares, v);
   return layer.linear(Module::kOutput,
                       mixed.transpose(0, 1).reshape({positions, arch_.query_width()}));
 }
@@ -255,6 +286,67 @@ at::Tensor PlainDecoder::mlp(const Layer& layer, const at::Tensor& x) const {
   const at::Tensor inner =
       arch_.gated ? activated(gate, arch_.activation) * up : activated(up, arch_.activation);
   return layer.linear(Module::kDown, inner);
+}
+
+// Of the tokens in x, unweighted.
+at::Tensor PlainDecoder::expert(const Layer& layer, int64_t number, const at::Tensor& x) const {
+  const MoeSpec& moe = arch_.moe;
+  const auto linear = [&](Module module, Module of_all, const at::Tensor& in) {
+    const at::Tensor weight = layer.get(module, of_all, false, number);
+    const at::Tensor bias = layer.get(module, of_all, true, number);
+    const at::Tensor y = at::matmul(in, moe.transposed ? weight : weight.transpose(0, 1));
+    return bias.defined() ? y + bias : y;
+  };
+  at::Tensor gate, up;
+  if (moe.fused) {
+    const at::Tensor both = linear(Module::kExpertGate, Module::kExpertsGateUp, x);
+    gate = moe.interleaved ? both.slice(1, 0, 2 * moe.width, 2) : both.narrow(1, 0, moe.width);
+    up =
+        moe.interleaved ? both.slice(1, 1, 2 * moe.width, 2) : both.narrow(1, moe.width, moe.width);
+  } else {
+    gate = linear(Module::kExpertGate, Module::kExpertsGateUp, x);
+    up = linear(Module::kExpertUp, Module::kExpertsGateUp, x);
+  }
+  if (moe.clamp <= 0.0) {
+    return linear(Module::kExpertDown, Module::kExpertsDown,
+                  activated(gate, arch_.activation) * up);
+  }
+  gate = at::clamp_max(gate, moe.clamp);
+  up = at::clamp(up, -moe.clamp, moe.clamp);
+  const at::Tensor inner = gate * at::sigmoid(moe.gate_gain * gate) * (up + 1.0);
+  return linear(Module::kExpertDown, Module::kExpertsDown, inner);
+}
+
+PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Tensor& x) const {
+  const MoeSpec& moe = arch_.moe;
+  const at::Tensor bias = layer.get(Module::kRouter, true);
+  at::Tensor scores = at::matmul(x, layer.get(Module::kRouter).transpose(0, 1));
+  if (bias.defined()) scores = scores + bias;
+  const auto [best, chosen] = at::topk(scores, moe.top_k, 1);
+  at::Tensor weights =
+      moe.softmax_over_all ? at::softmax(scores, 1).gather(1, chosen) : at::softmax(best, 1);
+  if (moe.renormalise) weights = weights / weights.sum(1, true);
+  BlockOutput out{.x = at::zeros_like(x), .sure = {}};
+  if (moe.top_k < moe.experts) {
+    const at::Tensor next = std::get<0>(at::topk(scores, moe.top_k + 1, 1)).select(1, moe.top_k);
+    const at::Tensor size = std::get<0>(scores.abs().max(1));
+    const at::Tensor gap = best.select(1, moe.top_k - 1) - next;
+    out.sure = at::nonzero(gap > kSureChoice * (size + 1.0)).flatten();
+  }
+  for (int64_t number = 0; number < moe.experts; ++number) {
+    const at::Tensor places = at::nonzero(chosen == number);  // [n, 2]: token, place
+    if (places.size(0) == 0) continue;
+    const at::Tensor tokens = places.select(1, 0);
+    const at::Tensor share = weights.index({tokens, places.select(1, 1)}).unsqueeze(1);
+    out.x.index_add_(0, tokens, expert(layer, number, x.index_select(0, tokens)) * share);
+  }
+  if (moe.shared_width > 0) {
+    const at::Tensor gate = layer.linear(Module::kSharedGate, x);
+    const at::Tensor inner = activated(gate, arch_.activation) * layer.linear(Module::kSharedUp, x);
+    out.x = out.x + at::sigmoid(layer.linear(Module::kSharedSwitch, x)) *
+                        layer.linear(Module::kSharedDown, inner);
+  }
+  return out;
 }
 
 at::Tensor PlainDecoder::final_norm(const at::Tensor& x, const Weights& weights) const {

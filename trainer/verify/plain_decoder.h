@@ -26,8 +26,13 @@ class PlainDecoder {
 
   // rows: of the embedding, one for each token. [T, hidden], fp64.
   at::Tensor embed(const at::Tensor& rows, const Weights& weights) const;
+  struct BlockOutput {
+    at::Tensor x;  // [T, hidden], fp64
+    // int64: the positions whose experts another rounding would not change; undefined for all.
+    at::Tensor sure;
+  };
   // x: [T, hidden], fp64.
-  at::Tensor block(int64_t layer, const at::Tensor& x, const Weights& weights) const;
+  BlockOutput block(int64_t layer, const at::Tensor& x, const Weights& weights) const;
   at::Tensor final_norm(const at::Tensor& x, const Weights& weights) const;
   // Of a part of the vocabulary: rows of the head [N, hidden]. [T, N], fp64.
   at::Tensor logits(const at::Tensor& normed, const at::Tensor& rows) const;
@@ -41,6 +46,8 @@ class PlainDecoder {
   at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const;
   at::Tensor attention(const Layer& layer, const at::Tensor& x) const;
   at::Tensor mlp(const Layer& layer, const at::Tensor& x) const;
+  BlockOutput experts(const Layer& layer, const at::Tensor& x) const;
+  at::Tensor expert(const Layer& layer, int64_t number, const at::Tensor& x) const;
   at::Tensor rotate(const at::Tensor& x, const RopeSpec& rope) const;
 
   const ArchSpec& arch_;

@@ -14,6 +14,7 @@
 
 #include "base/hash.h"
 #include "hf/export_list.h"
+#include "trainer/verify/matrix_part.h"
 
 namespace longshore {
 namespace {
@@ -22,7 +23,7 @@ constexpr int64_t kChunkElements = int64_t{1} << 18;
 constexpr size_t kFewestLayers = 4;  // for a median that means something
 
 struct TensorValues {
-  const ParamSpec* parameter = nullptr;
+  MatrixPart part;
   int64_t bad = 0;         // NaN or infinite
   int64_t first_bad = -1;  // its element
   double squares = 0.0;    // of the finite ones, summed in order
@@ -31,17 +32,17 @@ struct TensorValues {
 
   bool all_same() const { return bad == 0 && least == greatest; }
   double root_mean_square() const {
-    return std::sqrt(squares / static_cast<double>(parameter->elements()));
+    return std::sqrt(squares / static_cast<double>(part.elements));
   }
 };
 
 void look_at(const ModelSource& source, TensorValues& values) {
-  const int64_t elements = values.parameter->elements();
+  const int64_t elements = values.part.elements;
   std::vector<float> chunk(static_cast<size_t>(std::min(elements, kChunkElements)));
   for (int64_t begin = 0; begin < elements; begin += kChunkElements) {
     const auto count = static_cast<size_t>(std::min(kChunkElements, elements - begin));
     const std::span<float> part = std::span(chunk).first(count);
-    source.read_initial(values.parameter->name, begin, part);
+    source.read_initial(values.part.parameter->name, values.part.begin + begin, part);
     for (size_t i = 0; i < count; ++i) {
       const float value = part[i];
       if (!std::isfinite(value)) {
@@ -55,12 +56,12 @@ void look_at(const ModelSource& source, TensorValues& values) {
   }
 }
 
-// The same for all layers: "model.layers.{i}.mlp.up_proj.weight".
+// The same for all layers, and experts: "model.layers.{i}.mlp.up_proj.weight".
 std::string part_of(const std::string& name) {
   std::string part;
   for (size_t i = 0; i < name.size();) {
     const bool digit = std::isdigit(static_cast<unsigned char>(name[i])) != 0;
-    if (digit && i > 0 && name[i - 1] == '.') {
+    if (digit && i > 0 && (name[i - 1] == '.' || name[i - 1] == '[')) {
       while (i < name.size() && std::isdigit(static_cast<unsigned char>(name[i])) != 0) ++i;
       part += "{i}";
     } else {
@@ -77,15 +78,13 @@ std::string number(double value) {
 }
 
 void check_values(const TensorValues& values, Findings& findings) {
-  const std::string& name = values.parameter->name;
+  const std::string& name = values.part.name;
   if (values.bad > 0) {
     findings.add(Verdict::kFailed, "tensors", name,
-                 std::to_string(values.bad) + " of " +
-                     std::to_string(values.parameter->elements()) +
+                 std::to_string(values.bad) + " of " + std::to_string(values.part.elements) +
                      " values are NaN or infinite, the first is element " +
                      std::to_string(values.first_bad));
-  } else if (values.parameter->shape.size() > 1 && values.parameter->elements() > 1 &&
-             values.all_same()) {
+  } else if (values.part.shape.size() > 1 && values.part.elements > 1 && values.all_same()) {
     findings.add(Verdict::kWarning, "tensors", name,
                  "every value is " + number(values.least) + ": was it ever filled?");
   }
@@ -94,8 +93,8 @@ void check_values(const TensorValues& values, Findings& findings) {
 void check_scales(const std::vector<TensorValues>& tensors, Findings& findings) {
   std::map<std::string, std::vector<const TensorValues*>> parts;
   for (const TensorValues& values : tensors) {
-    if (values.parameter->shape.size() < 2 || values.bad > 0 || values.all_same()) continue;
-    parts[part_of(values.parameter->name)].push_back(&values);
+    if (values.part.shape.size() < 2 || values.bad > 0 || values.all_same()) continue;
+    parts[part_of(values.part.name)].push_back(&values);
   }
   for (const auto& [part, layers] : parts) {
     if (layers.size() < kFewestLayers) continue;
@@ -106,7 +105,7 @@ void check_scales(const std::vector<TensorValues>& tensors, Findings& findings) 
     for (const TensorValues* values : layers) {
       const double scale = values->root_mean_square();
       if (scale < median * kOddScale && scale > median / kOddScale) continue;
-      findings.add(Verdict::kWarning, "tensors", values->parameter->name,
+      findings.add(Verdict::kWarning, "tensors", values->part.name,
                    "its values are " + number(scale / median) + " times as large as in other " +
                        "layers (root mean square " + number(scale) + ", median " + number(median) +
                        ")");
@@ -114,15 +113,19 @@ void check_scales(const std::vector<TensorValues>& tensors, Findings& findings) 
   }
 }
 
+int64_t count_parameters(const ModelSource& source) {
+  int64_t count = 0;
+  for (const UnitSpec& unit : source.spec().units) {
+    count += static_cast<int64_t>(unit.parameters.size());
+  }
+  return count;
+}
+
 }  // namespace
 
 void check_tensors(const ModelSource& source, Findings& findings) {
   std::vector<TensorValues> tensors;
-  for (const UnitSpec& unit : source.spec().units) {
-    for (const ParamSpec& parameter : unit.parameters) {
-      tensors.push_back({.parameter = &parameter});
-    }
-  }
+  for (MatrixPart& part : matrix_parts(source.spec())) tensors.push_back({.part = std::move(part)});
   tbb::parallel_for(size_t{0}, tensors.size(), [&](size_t i) { look_at(source, tensors[i]); });
   const int64_t bad_before = findings.count(Verdict::kFailed) + findings.count(Verdict::kWarning);
   for (const TensorValues& values : tensors) check_values(values, findings);
@@ -130,7 +133,7 @@ void check_tensors(const ModelSource& source, Findings& findings) {
   const bool fine =
       findings.count(Verdict::kFailed) + findings.count(Verdict::kWarning) == bad_before;
   const bool compared = source.arch().layer_count() >= static_cast<int64_t>(kFewestLayers);
-  findings.add(Verdict::kOk, "tensors", std::to_string(tensors.size()) + " tensors",
+  findings.add(Verdict::kOk, "tensors", std::to_string(count_parameters(source)) + " tensors",
                std::to_string(source.spec().parameter_elements()) + " values read" +
                    (fine ? ", all finite" : "") +
                    (compared ? "; sizes compared between layers"

@@ -96,12 +96,13 @@ UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document, Devi
   const UnitSpec& unit = spec.unit(id);
   UnitWork work;
   const auto add = [&work](const ParamSpec& parameter) {
-    if (parameter.shape.size() > 1) {
+    if (parameter.is_matrix()) {
       work.matrix_elements += static_cast<double>(parameter.elements());
     }
   };
   for (const ParamSpec& parameter : unit.parameters) add(parameter);
   for (const ParamRef ref : unit.borrowed) add(spec.parameter(ref));
+  work.matrix_elements -= static_cast<double>(model.code_of(id).idle_elements());
   const auto widen = [&work](const std::vector<CarryTensorSpec>& carry) {
     for (const CarryTensorSpec& tensor : carry) {
       work.widest_carry =

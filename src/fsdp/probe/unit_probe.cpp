@@ -157,7 +157,11 @@ class UnitProbe::Bench {
     for (const UnitId needed : units_leased_for(model_.spec().unit(unit))) {
       leases.push_back(ring_.lease({needed, needed.value}, StateVersion(0)));
     }
-    if (unit.value > 0) runner_.carry().loaded_bytes(unit, 0);
+    if (unit.value > 0) {
+      runner_.carry().loaded_bytes(unit, 0);
+      Carry in = runner_.carry().input(unit, 0, batch.front().position_count());
+      model_.code_of(unit).make_worst(in);
+    }
     DeviceMemory& memory = device_.memory();
     ProbeTrace trace;
     if (!model_.probes_loss()) {

@@ -1,0 +1,147 @@
+#include "model/expert_math.h"
+
+#include "model/differentiable_ops.h"
+
+namespace longshore {
+namespace {
+
+// A matrix product, whose bits do not depend on the number of threads.
+at::Tensor column_sums(const at::Tensor& x) {
+  const at::Tensor values = x.to(at::kFloat);
+  return at::mm(at::ones({1, values.size(0)}, values.options()), values);
+}
+
+void add_bias(GradSink& sink, int32_t index, int64_t row, const at::Tensor& grad) {
+  if (index < 0 || !sink.wants(index)) return;
+  const at::Tensor rows = at::full({1}, row, grad.options().dtype(at::kLong));
+  sink.add_rows(index, rows, column_sums(grad));
+}
+
+}  // namespace
+
+ExpertMath::ExpertMath(const ArchSpec& arch, int64_t width)
+    : width_(width),
+      activation_(arch.activation),
+      transposed_(arch.moe.transposed),
+      interleaved_(arch.moe.interleaved),
+      clamp_(arch.moe.clamp),
+      gate_gain_(arch.moe.gate_gain) {}
+
+at::Tensor ExpertMath::part(UnitParameters parameters, int32_t index, int64_t row) const {
+  if (index < 0) return {};
+  const at::Tensor whole = parameters[static_cast<size_t>(index)].detach();
+  return row < 0 ? whole : whole.select(0, row);
+}
+
+at::Tensor ExpertMath::gate_of(const at::Tensor& inner) const {
+  return interleaved_ ? inner.slice(1, 0, 2 * width_, 2) : inner.narrow(1, 0, width_);
+}
+
+at::Tensor ExpertMath::up_of(const at::Tensor& inner) const {
+  return interleaved_ ? inner.slice(1, 1, 2 * width_, 2) : inner.narrow(1, width_, width_);
+}
+
+at::Tensor ExpertMath::inner(UnitParameters parameters, const ExpertPlaces& places,
+                             const at::Tensor& x) const {
+  at::Tensor out = at::empty({x.size(0), 2 * width_}, x.options());
+  if (places.gate_up < 0) {
+    at::Tensor gate = gate_of(out), up = up_of(out);
+    at::mm_out(gate, x, part(parameters, places.gate, places.row).t());
+    at::mm_out(up, x, part(parameters, places.up, places.row).t());
+    return out;
+  }
+  const at::Tensor matrix = part(parameters, places.gate_up, places.row);
+  at::mm_out(out, x, transposed_ ? matrix : matrix.t());
+  if (places.gate_up_bias >= 0) out.add_(part(parameters, places.gate_up_bias, places.row));
+  return out;
+}
+
+at::Tensor ExpertMath::value_of(const at::Tensor& inner) const {
+  const at::Tensor gate = gate_of(inner), up = up_of(inner);
+  if (clamp_ == 0.0) return activated(gate, up, activation_);
+  at::Tensor value = at::empty({inner.size(0), width_}, inner.options());
+  for_pieces(inner.size(0), width_, [&](int64_t begin, int64_t count) {
+    const at::Tensor bound = gate.narrow(0, begin, count).to(at::kFloat).clamp_max(clamp_);
+    const at::Tensor added = up.narrow(0, begin, count).to(at::kFloat).clamp(-clamp_, clamp_);
+    at::Tensor product = (bound * gate_gain_).sigmoid_().mul_(bound);
+    value.narrow(0, begin, count).copy_(product.mul_(added + 1.0));
+  });
+  return value;
+}
+
+void ExpertMath::value_backward(const at::Tensor& grad, const at::Tensor& inner) const {
+  const at::Tensor all_gate = gate_of(inner), all_up = up_of(inner);
+  if (clamp_ == 0.0) {
+    activated_backward(grad, all_gate, all_up, activation_);
+    return;
+  }
+  for_pieces(inner.size(0), width_, [&](int64_t begin, int64_t count) {
+    const at::Tensor gate = all_gate.narrow(0, begin, count), up = all_up.narrow(0, begin, count);
+    const at::Tensor upper = grad.narrow(0, begin, count).to(at::kFloat);
+    const at::Tensor bound = gate.to(at::kFloat).clamp_max(clamp_);
+    const at::Tensor added = up.to(at::kFloat).clamp(-clamp_, clamp_).add_(1.0);
+    const at::Tensor share = (bound * gate_gain_).sigmoid_();
+    // Of bound * share by bound.
+    const at::Tensor slope = share * (1.0 + gate_gain_ * bound * (1.0 - share));
+    const at::Tensor gate_inside = gate <= clamp_, up_inside = up.abs() <= clamp_;
+    up.copy_((upper * bound).mul_(share).mul_(up_inside));
+    gate.copy_((upper * added).mul_(slope).mul_(gate_inside));
+  });
+}
+
+at::Tensor ExpertMath::outputs(UnitParameters parameters, const ExpertPlaces& places,
+                               const ExpertRows& rows) const {
+  const at::Tensor value = value_of(inner(parameters, places, rows.x));
+  const at::Tensor down = part(parameters, places.down, places.row);
+  at::Tensor out = at::mm(value, transposed_ ? down : down.t());
+  if (places.down_bias >= 0) out.add_(part(parameters, places.down_bias, places.row));
+  return out.to(at::kFloat).mul_(rows.weights);
+}
+
+void ExpertMath::add_matrix(GradSink& sink, int32_t index, int64_t row, const at::Tensor& out_grad,
+                            const at::Tensor& in) const {
+  if (index < 0 || !sink.wants(index)) return;
+  const at::Tensor& left = transposed_ ? in : out_grad;
+  const at::Tensor& right = transposed_ ? out_grad : in;
+  if (row < 0) {
+    sink.add_product(index, left, right);
+  } else {
+    sink.add_product_at(index, row, left, right);
+  }
+}
+
+ExpertMath::Gradients ExpertMath::gradients(UnitParameters parameters, const ExpertPlaces& places,
+                                            const ExpertRows& rows, const at::Tensor& grad,
+                                            GradSink& sink) const {
+  at::Tensor inner_values = inner(parameters, places, rows.x);
+  at::Tensor value = value_of(inner_values);
+  const at::Tensor down = part(parameters, places.down, places.row);
+  // Of the value, before the weight: its product with the value is the gradient of the weight.
+  at::Tensor grad_value = at::mm(grad, transposed_ ? down.t() : down);
+  Gradients result;
+  result.weights = (value.to(at::kFloat) * grad_value).sum(1);
+  if (places.down_bias >= 0) {
+    const at::Tensor bias = part(parameters, places.down_bias, places.row).to(at::kFloat);
+    result.weights.add_((grad.to(at::kFloat) * bias).sum(1));
+    add_bias(sink, places.down_bias, places.row, grad.to(at::kFloat) * rows.weights);
+  }
+  add_matrix(sink, places.down, places.row, grad, value.mul_(rows.weights));
+  value.reset();
+  value_backward(grad_value.mul_(rows.weights), inner_values);
+  grad_value.reset();
+  add_bias(sink, places.gate_up_bias, places.row, inner_values);
+  if (places.gate_up >= 0) {
+    add_matrix(sink, places.gate_up, places.row, inner_values, rows.x);
+    const at::Tensor matrix = part(parameters, places.gate_up, places.row);
+    result.x = at::mm(inner_values, transposed_ ? matrix.t() : matrix);
+    return result;
+  }
+  const at::Tensor gate = gate_of(inner_values), up = up_of(inner_values);
+  add_matrix(sink, places.gate, places.row, gate, rows.x);
+  add_matrix(sink, places.up, places.row, up, rows.x);
+  result.x = at::mm(gate, part(parameters, places.gate, places.row));
+  result.x.addmm_(up, part(parameters, places.up, places.row));
+  return result;
+}
+
+}  // namespace longshore

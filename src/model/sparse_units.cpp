@@ -1,0 +1,333 @@
+#include "model/sparse_units.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+TableRows all_experts(const ArchSpec& arch) {
+  return {.first = 0, .count = arch.moe.experts, .all = arch.moe.experts};
+}
+
+std::vector<ModuleParameter> parameters_of(const ArchSpec& arch, int64_t layer,
+                                           const TableRows& experts) {
+  return group_parameters(block_parameters(arch, {}, layer, BlockPart::kMlp), experts);
+}
+
+std::vector<ExpertPlaces> places_of(const std::vector<ModuleParameter>& parameters,
+                                    const ModuleIndex& index, const TableRows& experts) {
+  std::vector<ExpertPlaces> places(static_cast<size_t>(experts.count));
+  for (int64_t i = 0; i < experts.count; ++i) {
+    ExpertPlaces& one = places[static_cast<size_t>(i)];
+    one.gate_up = index.weight_index(Module::kExpertsGateUp);
+    if (one.gate_up < 0) continue;
+    one.gate_up_bias = index.bias_index(Module::kExpertsGateUp);
+    one.down = index.weight_index(Module::kExpertsDown);
+    one.down_bias = index.bias_index(Module::kExpertsDown);
+    one.row = i;
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].expert < 0) continue;
+    ExpertPlaces& one = places.at(static_cast<size_t>(parameters[i].expert - experts.first));
+    const Module module = parameters[i].module;
+    const auto number = static_cast<int32_t>(i);
+    if (module == Module::kExpertGate) one.gate = number;
+    if (module == Module::kExpertUp) one.up = number;
+    if (module == Module::kExpertDown) one.down = number;
+  }
+  return places;
+}
+
+// A unit's gradients as those of the first or last parameters of a larger list.
+class ShiftedSink : public GradSink {
+ public:
+  ShiftedSink(GradSink& sink, size_t first) : sink_(sink), first_(static_cast<int32_t>(first)) {}
+  bool wants(int32_t parameter) const override { return sink_.wants(first_ + parameter); }
+  void add(int32_t parameter, const at::Tensor& grad) override {
+    sink_.add(first_ + parameter, grad);
+  }
+  void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override {
+    sink_.add_rows(first_ + parameter, rows, values);
+  }
+  void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override {
+    sink_.add_product(first_ + parameter, left, right);
+  }
+  void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                      const at::Tensor& right) override {
+    sink_.add_product_at(first_ + parameter, matrix, left, right);
+  }
+
+ private:
+  GradSink& sink_;
+  int32_t first_;
+};
+
+}  // namespace
+
+// What the experts work on.
+struct ExpertsUnit::State {
+  at::Tensor h, x;
+  Routing routing;
+};
+
+// Sums of gradients, fp32.
+struct ExpertsUnit::Sums {
+  at::Tensor x;        // [T, hidden]
+  at::Tensor routing;  // [T, 2 * top_k]: of the weights, and as many zeros
+};
+
+ExpertsUnit::ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& experts)
+    : arch_(arch),
+      experts_(experts),
+      index_(parameters_of(arch, layer, experts)),
+      places_(places_of(parameters_of(arch, layer, experts), index_, experts)),
+      math_(arch, arch.moe.width),
+      shared_places_{.gate = index_.weight_index(Module::kSharedGate),
+                     .up = index_.weight_index(Module::kSharedUp),
+                     .down = index_.weight_index(Module::kSharedDown)},
+      shared_math_(arch, arch.moe.shared_width) {
+  LONGSHORE_CHECK(arch.norm_placement == NormPlacement::kBefore && arch.residual_scale == 1.0)
+      << arch.family << ": experts between other norms";
+}
+
+std::string ExpertsUnit::signature() const {
+  const MoeSpec& moe = arch_.moe;
+  std::string text = "experts";
+  for (const int64_t value :
+       {arch_.hidden, moe.experts, moe.top_k, moe.width, moe.shared_width, experts_.first,
+        experts_.count, static_cast<int64_t>(arch_.norm), static_cast<int64_t>(arch_.activation),
+        static_cast<int64_t>(moe.softmax_over_all), static_cast<int64_t>(moe.renormalise),
+        static_cast<int64_t>(moe.rounded_weights), static_cast<int64_t>(moe.transposed),
+        static_cast<int64_t>(moe.interleaved), static_cast<int64_t>(moe.clamp != 0.0)}) {
+    text += " " + std::to_string(value);
+  }
+  return text;
+}
+
+int64_t ExpertsUnit::idle_elements() const {
+  const int64_t met = std::min(arch_.moe.top_k, experts_.count);
+  return (experts_.count - met) * 3 * arch_.hidden * arch_.moe.width;
+}
+
+void ExpertsUnit::make_worst(Carry& in) const {
+  if (experts_.begins()) return;
+  const int64_t top_k = arch_.moe.top_k;
+  for (int64_t choice = 0; choice < top_k; ++choice) {
+    const int64_t expert = (experts_.first + choice) % arch_.moe.experts;
+    in.at(1).narrow(1, top_k + choice, 1).fill_(static_cast<double>(expert));
+  }
+}
+
+at::Tensor ExpertsUnit::scores(UnitParameters parameters, const at::Tensor& x) const {
+  const at::Tensor matrix = index_.weight(parameters, Module::kRouter).detach().t();
+  const at::Tensor bias = index_.bias(parameters, Module::kRouter);
+  return bias.defined() ? at::addmm(bias.detach(), x, matrix) : at::mm(x, matrix);
+}
+
+ExpertsUnit::State ExpertsUnit::begin(UnitParameters parameters, const Carry& in) const {
+  State state;
+  if (experts_.begins()) {
+    state.h = in.at(0);
+    state.x = normalise(state.h, index_.weight(parameters, Module::kMlpNorm).detach(),
+                        index_.bias(parameters, Module::kMlpNorm), arch_.norm, arch_.norm_eps);
+    state.routing = route(scores(parameters, state.x), arch_.moe);
+    return state;
+  }
+  const int64_t top_k = arch_.moe.top_k;
+  state.routing.weights = in.at(1).narrow(1, 0, top_k).contiguous();
+  state.routing.experts = in.at(1).narrow(1, top_k, top_k).to(at::kLong);
+  state.h = in.at(2);
+  state.x = in.at(3);
+  return state;
+}
+
+at::Tensor ExpertsUnit::shared_weights(UnitParameters parameters, const at::Tensor& x) const {
+  const at::Tensor matrix = index_.weight(parameters, Module::kSharedSwitch).detach();
+  return at::mm(x, matrix.t()).sigmoid_().to(at::kFloat);
+}
+
+void ExpertsUnit::add_shared(UnitParameters parameters, const at::Tensor& x,
+                             const at::Tensor& sum) const {
+  const at::Tensor weights = shared_weights(parameters, x);
+  for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
+    const int64_t count = std::min(kExpertRows, x.size(0) - begin);
+    const ExpertRows rows{x.narrow(0, begin, count), weights.narrow(0, begin, count)};
+    sum.narrow(0, begin, count).add_(shared_math_.outputs(parameters, shared_places_, rows));
+  }
+}
+
+void ExpertsUnit::shared_backward(UnitParameters parameters, const at::Tensor& x,
+                                  const at::Tensor& grad, const Sums& sums, GradSink& sink) const {
+  const at::Tensor weights = shared_weights(parameters, x);
+  const int32_t place = index_.weight_index(Module::kSharedSwitch);
+  const at::Tensor matrix = index_.weight(parameters, Module::kSharedSwitch).detach();
+  for (int64_t begin = 0; begin < x.size(0); begin += kExpertRows) {
+    const int64_t count = std::min(kExpertRows, x.size(0) - begin);
+    const ExpertRows rows{x.narrow(0, begin, count), weights.narrow(0, begin, count)};
+    const ExpertMath::Gradients grads = shared_math_.gradients(parameters, shared_places_, rows,
+                                                               grad.narrow(0, begin, count), sink);
+    const at::Tensor grad_switch =
+        at::sigmoid_backward(grads.weights.unsqueeze(1), rows.weights).to(x.scalar_type());
+    if (sink.wants(place)) sink.add_product(place, grad_switch, rows.x);
+    sums.x.narrow(0, begin, count).add_(grads.x).add_(at::mm(grad_switch, matrix));
+  }
+}
+
+void ExpertsUnit::add_experts(UnitParameters parameters, const State& state,
+                              const at::Tensor& sum) const {
+  const int64_t top_k = arch_.moe.top_k;
+  const Dispatch tokens = dispatch(state.routing.experts, arch_.moe.experts);
+  const at::Tensor weights = state.routing.weights.view({-1});
+  for (int64_t i = 0; i < experts_.count; ++i) {
+    const auto expert = static_cast<size_t>(experts_.first + i);
+    const int64_t end = tokens.starts[expert + 1];
+    for (int64_t begin = tokens.starts[expert]; begin < end; begin += kExpertRows) {
+      const at::Tensor pairs = tokens.pairs.narrow(0, begin, std::min(kExpertRows, end - begin));
+      const at::Tensor rows = pairs.floor_divide(top_k);
+      const ExpertRows own{state.x.index_select(0, rows),
+                           weights.index_select(0, pairs).unsqueeze(1)};
+      sum.index_add_(0, rows, math_.outputs(parameters, places_[static_cast<size_t>(i)], own));
+    }
+  }
+}
+
+void ExpertsUnit::experts_backward(UnitParameters parameters, const State& state,
+                                   const at::Tensor& grad, const Sums& sums, GradSink& sink) const {
+  const int64_t top_k = arch_.moe.top_k;
+  const Dispatch tokens = dispatch(state.routing.experts, arch_.moe.experts);
+  const at::Tensor weights = state.routing.weights.view({-1});
+  const at::Tensor grad_weights = sums.routing.view({-1});
+  for (int64_t i = experts_.count; i-- > 0;) {
+    const auto expert = static_cast<size_t>(experts_.first + i);
+    const int64_t end = tokens.starts[expert + 1];
+    for (int64_t begin = tokens.starts[expert]; begin < end; begin += kExpertRows) {
+      const at::Tensor pairs = tokens.pairs.narrow(0, begin, std::min(kExpertRows, end - begin));
+      const at::Tensor rows = pairs.floor_divide(top_k);
+      const ExpertRows own{state.x.index_select(0, rows),
+                           weights.index_select(0, pairs).unsqueeze(1)};
+      const ExpertMath::Gradients grads = math_.gradients(
+          parameters, places_[static_cast<size_t>(i)], own, grad.index_select(0, rows), sink);
+      sums.x.index_add_(0, rows, grads.x.to(at::kFloat));
+      // A row of `routing` has top_k more places behind those of the weights.
+      grad_weights.index_copy_(0, pairs + rows * top_k, grads.weights);
+    }
+  }
+}
+
+void ExpertsUnit::router_backward(UnitParameters parameters, const State& state, const Sums& sums,
+                                  GradSink& sink) const {
+  const int32_t weight = index_.weight_index(Module::kRouter);
+  const int32_t bias = index_.bias_index(Module::kRouter);
+  const at::Tensor wide =
+      route_backward(sums.routing.narrow(1, 0, arch_.moe.top_k), state.routing, arch_.moe);
+  const at::Tensor grad = wide.to(state.x.scalar_type());
+  if (sink.wants(weight)) sink.add_product(weight, grad, state.x);
+  if (bias >= 0 && sink.wants(bias)) {
+    sink.add(bias, at::mm(at::ones({1, wide.size(0)}, wide.options()), wide).view({-1}));
+  }
+  sums.x.add_(at::mm(grad, index_.weight(parameters, Module::kRouter).detach()));
+}
+
+at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, const at::Tensor& h,
+                                      const at::Tensor& grad, GradSink& sink) const {
+  const at::Tensor weight = index_.weight(parameters, Module::kMlpNorm).detach();
+  const int32_t weight_index = index_.weight_index(Module::kMlpNorm);
+  const int32_t bias_index = index_.bias_index(Module::kMlpNorm);
+  const auto sum_for = [&](int32_t index) {
+    const bool wanted = index >= 0 && sink.wants(index);
+    return wanted ? at::zeros(weight.sizes(), weight.options().dtype(at::kFloat)) : at::Tensor();
+  };
+  const at::Tensor weight_sum = sum_for(weight_index), bias_sum = sum_for(bias_index);
+  const at::Tensor result = normalise_backward(grad.to(h.scalar_type()), h, weight, arch_.norm,
+                                               arch_.norm_eps, weight_sum, bias_sum);
+  if (weight_sum.defined()) sink.add(weight_index, weight_sum);
+  if (bias_sum.defined()) sink.add(bias_index, bias_sum);
+  return result;
+}
+
+Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in, const MicroBatch&) const {
+  const at::NoGradGuard no_grad;
+  const State state = begin(parameters, in);
+  const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
+  const at::Tensor sum = experts_.begins() ? at::zeros(state.h.sizes(), wide) : in.at(0).clone();
+  if (experts_.begins() && arch_.moe.shared_width > 0) add_shared(parameters, state.x, sum);
+  add_experts(parameters, state, sum);
+  if (experts_.ends()) return {sum.to(state.h.scalar_type()).add_(state.h)};
+  const at::Tensor routing =
+      experts_.begins() ? at::cat({state.routing.weights, state.routing.experts.to(at::kFloat)}, 1)
+                        : in.at(1);
+  return {sum, routing, state.h, state.x};
+}
+
+Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const MicroBatch&,
+                            const Carry& grad_out, GradSink& sink) const {
+  const State state = begin(parameters, in);
+  const at::ScalarType compute = state.h.scalar_type();
+  const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
+  Sums sums;
+  at::Tensor grad_h;
+  const at::Tensor grad = grad_out.at(0).to(compute);
+  if (experts_.ends()) {
+    sums.x = at::zeros(state.x.sizes(), wide);
+    sums.routing = at::zeros({state.x.size(0), 2 * arch_.moe.top_k}, wide);
+    grad_h = grad.clone();  // the gradient's place gets that of another carry
+  } else {
+    sums.routing = grad_out.at(1);
+    grad_h = grad_out.at(2);
+    sums.x = grad_out.at(3);
+  }
+  experts_backward(parameters, state, grad, sums, sink);
+  if (!experts_.begins()) return {grad_out.at(0).to(at::kFloat), sums.routing, grad_h, sums.x};
+  if (arch_.moe.shared_width > 0) shared_backward(parameters, state.x, grad, sums, sink);
+  router_backward(parameters, state, sums, sink);
+  return {norm_backward(parameters, state.h, sums.x, sink).add_(grad_h)};
+}
+
+SparseBlock::SparseBlock(const ArchSpec& arch, int64_t layer)
+    : attention_parameters_(block_parameters(arch, {}, layer, BlockPart::kAttention).size()),
+      attention_(arch, layer, BlockPart::kAttention),
+      experts_(arch, layer, all_experts(arch)) {}
+
+std::string SparseBlock::signature() const {
+  return attention_.signature() + "; " + experts_.signature();
+}
+
+Carry SparseBlock::forward(UnitParameters parameters, const Carry& in,
+                           const MicroBatch& batch) const {
+  const at::NoGradGuard no_grad;
+  return experts_.forward(parameters.subspan(attention_parameters_),
+                          attention_.forward(parameters.first(attention_parameters_), in, batch),
+                          batch);
+}
+
+Carry SparseBlock::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                            const Carry& grad_out, GradSink& sink) const {
+  const UnitParameters own = parameters.first(attention_parameters_);
+  torch::autograd::variable_list inputs{in.at(0).detach().requires_grad_(true)};
+  Carry h;
+  {
+    const at::AutoGradMode grad_mode(true);
+    h = attention_.forward(own, {inputs.front()}, batch);
+  }
+  ShiftedSink expert_sink(sink, attention_parameters_);
+  const Carry grad = experts_.backward(parameters.subspan(attention_parameters_),
+                                       {h.front().detach()}, batch, grad_out, expert_sink);
+  std::vector<int32_t> wanted;
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (!own[i].requires_grad()) continue;
+    inputs.push_back(own[i]);
+    wanted.push_back(static_cast<int32_t>(i));
+  }
+  torch::autograd::variable_list grads = torch::autograd::grad(h, inputs, grad);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    sink.add(wanted[i], grads[i + 1]);
+    grads[i + 1].reset();
+  }
+  return {grads.front()};
+}
+
+}  // namespace longshore
