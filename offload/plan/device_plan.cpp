@@ -113,21 +113,19 @@ class Draft {
     const size_t first = plan_.buffers.size();
     const int64_t micro_batches = sizes_.micro_batches();
     Bytes largest = 0, largest_gradient = 0;
-    for (size_t i = 1; i < model_.units.size(); ++i) {
-      const UnitSpec& before = model_.units[i - 1];
-      const Bytes carry = sizes_.carry_bytes(before);
-      largest = std::max(largest, carry);
-      largest_gradient =
-          std::max(largest_gradient, sizes_.carry_bytes(before, CarryUse::kGradient));
-      if (plan_.input_slots > 0) continue;
-      add_buffer("input." + model_.units[i].name, plan_product({micro_batches, carry}));
+    for (const UnitSpec& unit : model_.units) {
+      largest_gradient = std::max(largest_gradient, sizes_.carry_gradient_bytes(unit));
+    }
+    const std::vector<InputRun>& runs = sizes_.runs().all();
+    const bool offloaded = plan_.input_slots > 0;
+    for (const InputRun& run : runs) {
+      largest = std::max(largest, sizes_.run_bytes(run));
+      if (!offloaded) add_buffer("input." + model_.unit(run.first).name, sizes_.run_bytes(run));
     }
     for (int32_t i = 0; i < plan_.input_slots; ++i) {
-      add_buffer("input_slot." + std::to_string(i), plan_product({micro_batches, largest}));
+      add_buffer("input_slot." + std::to_string(i), largest);
     }
-    const bool offloaded = plan_.input_slots > 0;
-    const size_t places =
-        offloaded ? static_cast<size_t>(plan_.input_slots) : model_.units.size() - 1;
+    const size_t places = offloaded ? static_cast<size_t>(plan_.input_slots) : runs.size();
     const std::string batches = std::to_string(micro_batches) + " micro-batches";
     add_line("kept inputs",
              std::to_string(places) + (offloaded ? " slots x " : " units x ") + batches, first);

@@ -10,9 +10,11 @@
 //   reduce_scratch             what a sum over ranks needs beside the gradients
 //   drain_staging              gradients cast for the copy down; absent when drained in fp32
 //   batch                      tokens, positions and targets of the step's micro-batches
-//   input.<unit>               the unit's kept input: equal parts, one for each micro-batch
-//   input_slot.<i>             the same, where inputs are offloaded: unit u has slot u mod slots
-//   output_gradient            what flows back: equal parts, one for each micro-batch
+//   input.<unit>               the kept inputs of the run that is named after the unit (InputRuns):
+//                              equal parts, one for each micro-batch
+//   input_slot.<i>             the same, where inputs are offloaded: run r has slot r mod slots
+//   output_gradient            what flows back, and before that the running tensors of the carry:
+//                              equal parts, one for each micro-batch
 #pragma once
 
 #include <cstdint>

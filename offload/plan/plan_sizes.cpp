@@ -39,6 +39,7 @@ Bytes buffer_bytes(Bytes bytes) {
 PlanSizes::PlanSizes(const PlanInputs& inputs)
     : inputs_(inputs),
       model_(*inputs.model),
+      runs_(model_),
       layouts_(make_layouts(model_, inputs.topology.shard_ranks)),
       positions_(plan_product({inputs.micro_batch, inputs.max_tokens})) {
   const int64_t at_once = plan_product({inputs.micro_batch, inputs.topology.ranks});
@@ -109,9 +110,14 @@ Bytes PlanSizes::batch_bytes() const {
   return plan_product({kBatchRows, micro_batches_, positions_, kTokenBytes});
 }
 
-Bytes PlanSizes::carry_bytes(const UnitSpec& unit, CarryUse use) const {
-  return buffer_bytes(
-      plan_product({positions_, unit.carry_bytes_per_position(inputs_.state.compute, use)}));
+Bytes PlanSizes::carry_gradient_bytes(const UnitSpec& unit) const {
+  const Bytes bytes = unit.carry_bytes_per_position(inputs_.state.compute, CarryUse::kGradient);
+  return buffer_bytes(plan_product({positions_, bytes}));
+}
+
+Bytes PlanSizes::run_bytes(const InputRun& run) const {
+  const Bytes bytes = kept_bytes_per_position(model_, run, inputs_.state.compute);
+  return plan_product({micro_batches_, buffer_bytes(plan_product({positions_, bytes}))});
 }
 
 PassInputs PlanSizes::slots() const {

@@ -8,6 +8,7 @@
 #include "offload/plan/plan_inputs.h"
 #include "offload/schedule/pass_plan.h"
 #include "shard/flat_layout.h"
+#include "shard/input_runs.h"
 
 namespace longshore {
 
@@ -40,8 +41,9 @@ class PlanSizes {
   Bytes update_bytes(size_t unit) const;    // read and written by the update of the rank's shard
   Bytes home_gradient_bytes() const;        // of all units
   Bytes batch_bytes() const;
-  // The carry out of a unit for one micro-batch, or its gradient.
-  Bytes carry_bytes(const UnitSpec& unit, CarryUse use = CarryUse::kValue) const;
+  Bytes carry_gradient_bytes(const UnitSpec& unit) const;  // of one micro-batch
+  const InputRuns& runs() const { return runs_; }
+  Bytes run_bytes(const InputRun& run) const;  // of kept inputs, of all micro-batches
   // The slots that units are gathered in.
   PassInputs slots() const;
 
@@ -50,6 +52,7 @@ class PlanSizes {
 
   const PlanInputs& inputs_;
   const ModelSpec& model_;
+  InputRuns runs_;
   std::vector<FlatLayout> layouts_;
   int64_t positions_ = 0;
   int64_t micro_batches_ = 0;

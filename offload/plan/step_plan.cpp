@@ -43,8 +43,9 @@ ScheduleInputs schedule_inputs(const PlanSizes& sizes) {
     schedule.fetch_bytes.push_back(sizes.fetched_bytes(i));
     schedule.reduce_bytes.push_back(plan_product({trainable, width_of(inputs.reduce)}));
     schedule.drain_bytes.push_back(plan_product({drained, width_of(inputs.state.drain)}));
-    schedule.input_bytes.push_back(
-        i == 0 ? 0 : plan_product({micro_batches, sizes.carry_bytes(model.units[i - 1])}));
+    const UnitId id = model.units[i].id;
+    const InputRuns& runs = sizes.runs();
+    schedule.input_bytes.push_back(runs.names(id) ? sizes.run_bytes(*runs.of(id)) : 0);
     schedule.staged_input_bytes.push_back(
         NvmeInputs::staged_bytes(schedule.input_bytes.back(), micro_batches));
     schedule.update_bytes.push_back(sizes.update_bytes(i));

@@ -28,7 +28,8 @@ struct StepPlan {
   int64_t micro_batches = 0;  // of a step, on one rank at most
   int64_t positions = 0;      // of a micro-batch, at most
   int32_t kept_graphs = 0;    // of so many units before the loss; the others are recomputed
-  // By unit: its kept input of all micro-batches where it is offloaded; 0: it stays.
+  // By unit: the run of kept inputs that is named after it, of all micro-batches, where it is
+  // offloaded; 0: it stays.
   std::vector<Bytes> offloaded_inputs;
   StepTraffic traffic;
 

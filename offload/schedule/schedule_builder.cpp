@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "offload/schedule/step_schedule.h"
+#include "shard/input_runs.h"
 
 namespace longshore {
 namespace {
@@ -22,6 +23,7 @@ class Builder {
  public:
   explicit Builder(const ScheduleInputs& inputs)
       : in_(inputs),
+        runs_(*inputs.model),
         units_(inputs.model->units.size()),
         updated_(units_, kNone),
         filled_(units_, kNone),
@@ -199,11 +201,11 @@ class Builder {
 
   void add_forward(const Visit& visit) {
     Op op = compute(OpKind::kForward, visit);
-    const bool offloads = in_.input_slots > 0;
-    const bool has_output = visit.unit != last();
+    const InputRun* const from = run_of(visit.unit);
     const UnitId next(visit.unit.value + 1);
-    if (offloads && visit.unit.value > 0) op.input = find_input(visit.unit);
-    if (offloads && has_output) op.output = claim_input(next, op);
+    const InputRun* const to = visit.unit == last() ? nullptr : run_of(next);
+    if (from != nullptr) op.input = find_input(*from);
+    if (to != nullptr) op.output = to == from ? *op.input : claim_input(*to, op);
     const std::optional<int32_t> input = op.input;
     const std::optional<int32_t> output = op.output;
     add_compute(std::move(op));
@@ -211,10 +213,16 @@ class Builder {
     if (input) inputs_[static_cast<size_t>(*input)].users.push_back(id);
     if (!output) return;
     inputs_[static_cast<size_t>(*output)].written = id;
-    if (in_.pass == Pass::kTrain && is_saved(next)) add_save(next);
+    // Behind the last unit that writes a part of it.
+    if (in_.pass == Pass::kTrain && next == to->last && is_saved(*to)) add_save(*to);
   }
 
-  bool is_saved(UnitId unit) const { return wanted_in_backward(unit) && !stays(unit); }
+  // Of inputs that are offloaded; null: nothing of the unit's is.
+  const InputRun* run_of(UnitId unit) const {
+    return in_.input_slots > 0 ? runs_.of(unit) : nullptr;
+  }
+
+  bool is_saved(const InputRun& run) const { return wanted_in_backward(run.last) && !stays(run); }
 
   bool wanted_in_backward(UnitId unit) const {
     const std::vector<Visit>& visits = in_.visits.visits;
@@ -222,8 +230,10 @@ class Builder {
                        [unit](const Visit& visit) { return visit.unit == unit; });
   }
 
-  // The last units' inputs are still in their slots when backward asks for them.
-  bool stays(UnitId unit) const { return last().value - unit.value < in_.input_slots; }
+  // The last runs are still in their slots when backward asks for them.
+  bool stays(const InputRun& run) const {
+    return std::ssize(runs_.all()) - run.number < in_.input_slots;
+  }
 
   static int32_t find_unit(const std::vector<SlotUse>& slots, UnitId unit) {
     for (size_t i = 0; i < slots.size(); ++i) {
@@ -232,7 +242,7 @@ class Builder {
     LONGSHORE_CHECK(false) << "the input of unit " << unit << " is in no slot";
     return kNone;
   }
-  int32_t find_input(UnitId unit) const { return find_unit(inputs_, unit); }
+  int32_t find_input(const InputRun& run) const { return find_unit(inputs_, run.first); }
 
   // The slot is for the input of `unit`, which `op` writes: whatever used the slot comes before.
   static void claim(SlotUse& slot, UnitId unit, Op& op) {
@@ -241,17 +251,18 @@ class Builder {
     slot = {.unit = unit.value};
   }
 
-  int32_t claim_input(UnitId unit, Op& op) {
-    const auto slot = static_cast<size_t>(unit.value) % inputs_.size();
-    claim(inputs_[slot], unit, op);
+  int32_t claim_input(const InputRun& run, Op& op) {
+    const auto slot = static_cast<size_t>(run.number) % inputs_.size();
+    claim(inputs_[slot], run.first, op);
     return static_cast<int32_t>(slot);
   }
 
-  void add_save(UnitId unit) {
-    SlotUse& from = inputs_[static_cast<size_t>(find_input(unit))];
+  void add_save(const InputRun& run) {
+    const UnitId unit = run.first;
+    SlotUse& from = inputs_[static_cast<size_t>(find_input(run))];
     Op save{.kind = OpKind::kSaveInput,
             .unit = unit,
-            .input = find_input(unit),
+            .input = find_input(run),
             .after = {from.written},
             .bytes = bytes_of(in_.input_bytes, unit)};
     const int32_t staging = next_staging_;
@@ -270,8 +281,8 @@ class Builder {
   // last of them never go to a drive: their staging slots still hold them when backward asks.
 
   void choose_written() {
-    for (const UnitSpec& unit : in_.model->units) {
-      if (unit.id.value > 0 && is_saved(unit.id)) to_drives_.push_back(unit.id);
+    for (const InputRun& run : runs_.all()) {
+      if (is_saved(run)) to_drives_.push_back(run.first);
     }
     to_drives_.resize(to_drives_.size() - std::min(to_drives_.size(), staging_.size()));
     to_read_ = to_drives_;
@@ -312,35 +323,38 @@ class Builder {
     return saved->second;
   }
 
-  void add_load(UnitId unit) {
-    if (unit.value == 0 || in_.input_slots == 0) return;
+  void add_load(const InputRun& run) {
+    const UnitId unit = run.first;
     for (const SlotUse& place : inputs_) {
       if (place.unit == unit.value) return;
     }
     Op load{.kind = OpKind::kLoadInput, .unit = unit, .bytes = bytes_of(in_.input_bytes, unit)};
     if (in_.input_staging == 0) {
       load.after.push_back(saved_as(unit));
-      add_loaded(std::move(load));
+      add_loaded(run, std::move(load));
       return;
     }
     const int32_t staging = find_unit(staging_, unit);
     load.staging = staging;
     load.after.push_back(staging_[static_cast<size_t>(staging)].written);
-    staging_[static_cast<size_t>(staging)].users.push_back(add_loaded(std::move(load)));
+    staging_[static_cast<size_t>(staging)].users.push_back(add_loaded(run, std::move(load)));
     add_read_ahead(staging);
   }
 
-  int32_t add_loaded(Op load) {
-    load.input = claim_input(load.unit, load);
+  int32_t add_loaded(const InputRun& run, Op load) {
+    load.input = claim_input(run, load);
     const auto slot = static_cast<size_t>(*load.input);
     return inputs_[slot].written = add(std::move(load));
   }
 
   // Loads for the visits ahead, as far as slots are free of inputs still to be read.
-  void add_loads_ahead() {
+  void add_loads_ahead(const InputRun& now) {
     const std::vector<Visit>& visits = in_.visits.visits;
-    for (size_t ahead = 1; ahead < inputs_.size() && visit_ + ahead < visits.size(); ++ahead) {
-      add_load(visits[visit_ + ahead].unit);
+    for (size_t i = visit_ + 1; i < visits.size(); ++i) {
+      const InputRun* const run = run_of(visits[i].unit);
+      if (run == nullptr) continue;
+      if (now.number - run->number >= std::ssize(inputs_)) return;
+      add_load(*run);
     }
   }
 
@@ -348,11 +362,11 @@ class Builder {
     Op op = compute(OpKind::kBackward, visit);
     const bool trains = in_.model->unit(visit.unit).has_trainable();
     const bool own_place = lends_[index(visit.unit)];
-    if (in_.input_slots > 0 && visit.unit.value > 0) {
-      add_load(visit.unit);
-      op.input = find_input(visit.unit);
+    if (const InputRun* const run = run_of(visit.unit)) {
+      add_load(*run);
+      op.input = find_input(*run);
       op.after.push_back(inputs_[static_cast<size_t>(*op.input)].written);
-      add_loads_ahead();
+      add_loads_ahead(*run);
     }
     if (trains && !own_place) {
       op.gradient = next_gradient_;
@@ -398,6 +412,7 @@ class Builder {
   }
 
   const ScheduleInputs& in_;
+  InputRuns runs_;
   size_t units_;
   size_t visit_ = 0;
   std::vector<int32_t> updated_;               // by unit: its kUpdate in this schedule

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "offload/schedule/happens_before.h"
+#include "shard/input_runs.h"
 
 namespace longshore {
 namespace {
@@ -42,21 +43,16 @@ struct UnitState {
   bool trainable = false;
   bool lends = false;
   int32_t adders = 0;  // backward operations that still add to its gradient
-  bool fetched = false;
-  bool updated = false;
-  bool state_written = false;
-  bool reduced = false;
-  bool drained = false;
-  bool saved = false;
-  bool written = false;
-  bool read_back = false;
-  bool loaded = false;
+  bool fetched = false, updated = false, state_written = false;
+  bool reduced = false, drained = false;
+  bool wrote_output = false;
+  bool saved = false, written = false, read_back = false, loaded = false;  // its run
 };
 
 class Validator {
  public:
   Validator(const StepSchedule& schedule, const ScheduleInputs& inputs)
-      : schedule_(schedule), in_(inputs), before_(schedule) {
+      : schedule_(schedule), in_(inputs), runs_(*inputs.model), before_(schedule) {
     make_units();
     int32_t slots = 0;
     for (const Visit& visit : in_.visits.visits) {
@@ -145,7 +141,7 @@ class Validator {
   // ---- Races ----
 
   void expect_done(int32_t other, const Memory& memory, const char* what) {
-    if (other == kNobody || before_.ordered(other, now_)) return;
+    if (other == kNobody || other == now_ || before_.ordered(other, now_)) return;
     report(memory.name + " may still be " + what + " by " + text_of(other));
   }
   void read(Memory& memory) {
@@ -384,26 +380,36 @@ class Validator {
   }
 
   void take_input(const Op& op) {
-    const bool wanted = in_.input_slots > 0 && op.unit.value > 0;
-    if (!wanted) {
+    const InputRun* const run = run_of(op.unit);
+    if (run == nullptr) {
       expect(!op.input, "has no input slot");
       return;
     }
     Place* slot = place(inputs_, op.input, "input slot");
-    if (slot == nullptr || !holds(*slot, op.unit)) return;
+    if (slot == nullptr || !holds(*slot, run->first)) return;
     read(slot->memory);
     slot->used = true;
   }
 
+  // Of offloaded inputs.
+  const InputRun* run_of(UnitId unit) const {
+    const bool known = unit.value < static_cast<int32_t>(units_.size());
+    return in_.input_slots > 0 && known ? runs_.of(unit) : nullptr;
+  }
+
   void forward(const Op& op) {
     compute(op);
+    state(op.unit).wrote_output = true;
     const UnitId next(op.unit.value + 1);
-    const bool wanted = in_.input_slots > 0 && next.value < static_cast<int32_t>(units_.size());
-    if (!wanted) {
+    const InputRun* const run = run_of(next);
+    if (run == nullptr) {
       expect(!op.output, "has no output slot");
       return;
     }
-    if (Place* slot = place(inputs_, op.output, "input slot")) put(*slot, next, true);
+    Place* slot = place(inputs_, op.output, "input slot");
+    if (slot == nullptr) return;
+    if (run->first == next) return put(*slot, next, true);
+    if (holds(*slot, run->first)) write(slot->memory);
   }
 
   void backward(const Op& op) {
@@ -479,6 +485,11 @@ class Validator {
     expect(in_.pass == Pass::kTrain, "nothing is kept in this pass");
     expect(!unit.saved, "the input is saved twice");
     unit.saved = true;
+    if (const InputRun* const run = run_of(op.unit); run && run->last != run->first) {
+      const UnitId writer(run->last.value - 1);
+      expect(state(writer).wrote_output,
+             "the input is saved before " + unit_text(writer) + " wrote its part");
+    }
     if (in_.input_staging == 0) {
       write(unit.kept_input);
     } else if (Place* staging = place(staging_, op.staging, "staging slot")) {
@@ -557,6 +568,7 @@ class Validator {
 
   const StepSchedule& schedule_;
   const ScheduleInputs& in_;
+  InputRuns runs_;
   HappensBefore before_;
   std::vector<UnitState> units_;
   std::vector<Place> slots_, buffers_, inputs_, staging_, states_, parameters_, ring_;

@@ -66,10 +66,12 @@ struct Op {
   std::optional<int32_t> gradient = {};
   // kDrain: written; kUpdate: read: the place in the ring of gradients at home, where there is one.
   std::optional<int32_t> home = {};
-  // Input slots, where inputs are offloaded to the host (the first unit has no input).
+  // Input slots, where inputs are offloaded to the host. A slot holds the kept inputs of a run of
+  // units (InputRuns); operations that move it name the run's first unit.
   std::optional<int32_t> input =
       {};  // kForward, kBackward: read; kSaveInput: read; kLoadInput: written
-  std::optional<int32_t> output = {};  // kForward: where the next unit's input is written
+  // kForward: where the next unit's input is written: `input` itself within a run
+  std::optional<int32_t> output = {};
   // State slot on the host, where the state is on drives: kReadState: written; kUpdate: read and
   // written; kWriteState: read.
   std::optional<int32_t> state = {};

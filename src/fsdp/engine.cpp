@@ -218,15 +218,18 @@ UnitRunner::Memory Engine::make_runner_memory() {
   for (int32_t i = 0; i < plan_.device.input_slots; ++i) {
     input_slots.push_back(carve_parts("input_slot." + std::to_string(i)));
   }
+  const InputRuns runs(spec());
   for (const UnitSpec& unit : spec().units) {
     const PlannedBuffer* waiting = plan_.device.buffer("waiting_gradient." + unit.name);
     memory.waiting_gradients.push_back(waiting == nullptr ? std::span<std::byte>()
                                                           : carve(*waiting));
     if (unit.id.value == 0) continue;
-    // Units take turns in the slots, as build_schedule has it.
-    memory.carry.inputs.push_back(
-        input_slots.empty() ? carve_parts("input." + unit.name)
-                            : input_slots[static_cast<size_t>(unit.id.value) % input_slots.size()]);
+    std::vector<std::span<std::byte>>& places = memory.carry.inputs.emplace_back();
+    if (!runs.names(unit.id)) continue;
+    // Runs take turns in the slots, as build_schedule has it.
+    const auto number = static_cast<size_t>(runs.of(unit.id)->number);
+    places = input_slots.empty() ? carve_parts("input." + unit.name)
+                                 : input_slots[number % input_slots.size()];
   }
   memory.carry.gradients = carve_parts("output_gradient");
   return memory;

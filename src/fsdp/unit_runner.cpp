@@ -1,13 +1,12 @@
 #include "fsdp/unit_runner.h"
 
-#include <torch/csrc/autograd/autograd.h>
-
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "base/errors.h"
 #include "device/counting_allocator.h"
+#include "model/unit_gradients.h"
 
 namespace longshore {
 
@@ -170,15 +169,17 @@ void UnitRunner::forward_with_graph(UnitId unit) {
   const WorkspaceLabel label(spec_->unit(unit).name + " forward, graph kept");
   for (size_t i = 0; i < batches_.size(); ++i) {
     const int32_t micro_batch = static_cast<int32_t>(i);
-    saved_[index_of(unit)].push_back(make_graph(unit, micro_batch));
+    const Carry in = carry_.input(unit, micro_batch, batches_[i].position_count());
+    saved_[index_of(unit)].push_back(make_graph(unit, micro_batch, in));
     carry_.keep_input(UnitId(unit.value + 1), micro_batch, saved_[index_of(unit)].back().out);
+    carry_.overwrite_running(unit, in);
   }
 }
 
-UnitRunner::SavedGraph UnitRunner::make_graph(UnitId unit, int32_t micro_batch) {
+UnitRunner::SavedGraph UnitRunner::make_graph(UnitId unit, int32_t micro_batch, const Carry& in) {
   const MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
   SavedGraph graph;
-  graph.in = carry_.input(unit, micro_batch, batch.position_count());
+  graph.in = in;
   if (wants_grad_in(unit)) {
     for (at::Tensor& tensor : graph.in) tensor.requires_grad_(true);
   }
@@ -208,7 +209,7 @@ void UnitRunner::backward_loss(UnitId unit, GradSink& sink) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < batches_.size(); ++i) {
     const int32_t micro_batch = static_cast<int32_t>(i);
-    const Carry in = carry_.input(unit, micro_batch, batches_[i].position_count());
+    const Carry in = carry_.kept_input(unit, micro_batch, batches_[i].position_count());
     const LossUnit::Result result = model_->loss_unit().loss_and_gradients(
         views_.leaves(unit), in, batches_[i], scale_, wants_grad_in(unit), sink);
     loss_.loss += result.loss_sum;
@@ -219,18 +220,19 @@ void UnitRunner::backward_loss(UnitId unit, GradSink& sink) {
 
 void UnitRunner::backward_unit(UnitId unit, int32_t micro_batch, GradSink& sink) {
   const Unit& code = model_->unit(unit);
+  const MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  const int64_t positions = batch.position_count();
   if (code.has_own_backward()) {
     const at::NoGradGuard no_grad;
-    const MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
-    const int64_t positions = batch.position_count();
     const Carry grad_in =
-        code.backward(views_.leaves(unit), carry_.input(unit, micro_batch, positions), batch,
+        code.backward(views_.leaves(unit), carry_.kept_input(unit, micro_batch, positions), batch,
                       carry_.gradient_out(unit, micro_batch, positions), sink);
     if (wants_grad_in(unit)) carry_.keep_gradient(unit, micro_batch, grad_in);
     return;
   }
   if (unit < first_kept_) {
-    run_autograd(unit, micro_batch, make_graph(unit, micro_batch), sink);
+    const Carry in = carry_.kept_input(unit, micro_batch, positions);
+    run_autograd(unit, micro_batch, make_graph(unit, micro_batch, in), sink);
     return;
   }
   // Moved out, so that the graph's memory is free before the next micro-batch.
@@ -240,27 +242,11 @@ void UnitRunner::backward_unit(UnitId unit, int32_t micro_batch, GradSink& sink)
 
 void UnitRunner::run_autograd(UnitId unit, int32_t micro_batch, const SavedGraph& graph,
                               GradSink& sink) {
-  const UnitParameters leaves = views_.leaves(unit);
-  const MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
-  torch::autograd::variable_list inputs;
-  std::vector<int32_t> wanted;
-  for (size_t i = 0; i < leaves.size(); ++i) {
-    if (!leaves[i].requires_grad()) continue;
-    inputs.push_back(leaves[i]);
-    wanted.push_back(static_cast<int32_t>(i));
-  }
-  if (wants_grad_in(unit)) inputs.insert(inputs.end(), graph.in.begin(), graph.in.end());
-  torch::autograd::variable_list grads = torch::autograd::grad(
-      graph.out, inputs, carry_.gradient_out(unit, micro_batch, batch.position_count()),
-      /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (grads[i].defined()) sink.add(wanted[i], grads[i]);
-    grads[i].reset();
-  }
-  if (!wants_grad_in(unit)) return;
-  carry_.keep_gradient(unit, micro_batch,
-                       Carry(grads.begin() + static_cast<int64_t>(wanted.size()), grads.end()));
+  const int64_t positions = batches_[static_cast<size_t>(micro_batch)].position_count();
+  const Carry grad_in = autograd_backward(views_.leaves(unit), graph.in, graph.out,
+                                          carry_.gradient_out(unit, micro_batch, positions),
+                                          wants_grad_in(unit), sink);
+  if (wants_grad_in(unit)) carry_.keep_gradient(unit, micro_batch, grad_in);
 }
 
 // The last unit of an evaluation, or of a pass for scores.

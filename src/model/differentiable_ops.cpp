@@ -8,6 +8,7 @@
 #include "device/gpu_tensors.h"
 #include "model/document_attention.h"
 #include "model/fused_ops.h"
+#include "model/weight_products.h"
 
 namespace longshore {
 namespace {
@@ -104,8 +105,12 @@ at::Tensor multiply(const at::Tensor& x, const at::Tensor& weight, const at::Ten
   return bias.defined() ? at::addmm(bias, x, matrix) : at::mm(x, matrix);
 }
 
-at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& grad, bool transposed) {
-  return transposed ? at::mm(x.t(), grad) : at::mm(grad.t(), x);
+// Undefined where it is added in place.
+at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& grad,
+                           bool transposed) {
+  const at::Tensor& left = transposed ? x : grad;
+  const at::Tensor& right = transposed ? grad : x;
+  return WeightProducts::add(weight, left, right) ? at::Tensor() : at::mm(left.t(), right);
 }
 
 // `parameters`: the matrices, then, where there are any, as many biases.
@@ -138,7 +143,7 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
         result[0] = i == 0 ? at::mm(grads[i], matrix) : result[0].addmm_(grads[i], matrix);
       }
       if (ctx->needs_input_grad(1 + i)) {
-        result[1 + i] = weight_gradient(saved[0], grads[i], transposed);
+        result[1 + i] = weight_gradient(saved[1 + i], saved[0], grads[i], transposed);
       }
       if (biased && ctx->needs_input_grad(1 + matrices + i)) {
         result[1 + matrices + i] = row_sum(grads[i]);
@@ -362,7 +367,7 @@ struct ProjectFunction : Function<ProjectFunction> {
     at::Tensor value = activated(gate, up, activation);
     variable_list result(inputs + 1);
     if (ctx->needs_input_grad(inputs)) {
-      result[inputs] = weight_gradient(value, grads[0], transposed);
+      result[inputs] = weight_gradient(weight, value, grads[0], transposed);
     }
     if (ctx->saved_data["biased"].toBool()) {
       result.emplace_back(ctx->needs_input_grad(inputs + 1) ? row_sum(grads[0]) : at::Tensor());

@@ -1,12 +1,11 @@
 #include "model/grouped_model.h"
 
-#include <torch/csrc/autograd/autograd.h>
-
 #include <algorithm>
 #include <functional>
 #include <set>
 
 #include "base/errors.h"
+#include "model/unit_gradients.h"
 
 namespace longshore {
 namespace {
@@ -140,29 +139,14 @@ Carry Chain::member_backward(const Member& member, UnitParameters parameters, co
     const at::NoGradGuard no_grad;
     return member.unit->backward(own, in, batch, gradient, member_sink);
   }
-  torch::autograd::variable_list inputs;
-  std::vector<int32_t> wanted;
-  for (size_t i = 0; i < own.size(); ++i) {
-    if (!own[i].requires_grad()) continue;
-    inputs.push_back(own[i]);
-    wanted.push_back(static_cast<int32_t>(i));
-  }
   Carry leaves;
   for (const at::Tensor& tensor : in) leaves.push_back(tensor.detach().requires_grad_(true));
-  inputs.insert(inputs.end(), leaves.begin(), leaves.end());
   Carry out;
   {
     const at::AutoGradMode grad_mode(true);
     out = member.unit->forward(own, leaves, batch);
   }
-  torch::autograd::variable_list grads = torch::autograd::grad(
-      out, inputs, gradient, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
-  const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (grads[i].defined()) member_sink.add(wanted[i], grads[i]);
-    grads[i].reset();
-  }
-  return Carry(grads.begin() + static_cast<int64_t>(wanted.size()), grads.end());
+  return autograd_backward(own, leaves, out, gradient, /*want_grad_in=*/true, member_sink);
 }
 
 class GroupedUnit : public Unit {

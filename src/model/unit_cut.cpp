@@ -112,10 +112,14 @@ void take_group(const ArchSpec& arch, const DecoderPart& part, size_t number, Un
   }
   unit.name += "." + std::to_string(number);
   if (part.rows.ends()) return;
-  unit.carry_out = {{.elements_per_position = arch.hidden, .wide = true},
-                    {.elements_per_position = 2 * arch.moe.top_k, .wide = true},
-                    {.elements_per_position = arch.hidden},
-                    {.elements_per_position = arch.hidden, .wide_gradient = true}};
+  const auto passes = [&part](int32_t tensor) {
+    return part.rows.begins() ? std::nullopt : std::optional(tensor);
+  };
+  unit.carry_out = {
+      {.elements_per_position = arch.hidden, .wide = true, .running = true},
+      {.elements_per_position = 2 * arch.moe.top_k, .wide = true, .passes = passes(1)},
+      {.elements_per_position = arch.hidden, .passes = passes(2)},
+      {.elements_per_position = arch.hidden, .wide_gradient = true, .passes = passes(3)}};
 }
 
 ParamSpec piece_of(ParamSpec table, const TableRows& rows) {
@@ -127,8 +131,22 @@ ParamSpec piece_of(ParamSpec table, const TableRows& rows) {
 
 void take_embedding_piece(const TableRows& rows, size_t number, UnitSpec& unit) {
   unit.parameters.front() = piece_of(unit.parameters.front(), rows);
-  if (!rows.ends()) unit.parameters.resize(1);  // learned positions are added last
+  if (!rows.ends()) {
+    unit.parameters.resize(1);  // learned positions are added last
+    unit.carry_out.front().running = true;
+  }
   unit.name += "." + std::to_string(number);
+}
+
+// Between pieces: the logarithm and the target's score so far, and x. Backward asks for no score,
+// but the last piece's, which is the loss.
+std::vector<CarryTensorSpec> head_carry(const TableRows& rows, int64_t hidden) {
+  const bool to_last = rows.first + 2 * rows.count >= rows.all;
+  return {{.elements_per_position = 1, .wide = true},
+          {.elements_per_position = 1, .wide = true, .running = !to_last},
+          {.elements_per_position = hidden,
+           .wide_gradient = true,
+           .passes = rows.begins() ? std::nullopt : std::optional<int32_t>(2)}};
 }
 
 void take_head_piece(const TableRows& rows, size_t number, UnitSpec& unit) {
@@ -222,11 +240,7 @@ ModelSpec cut_units(const ArchSpec& arch, const ModelSpec& whole, const UnitCut&
         break;
       case Kind::kHeadPiece:
         take_head_piece(part.rows, pieces++, unit);
-        if (!part.rows.ends()) {
-          unit.carry_out = {{.elements_per_position = 1, .wide = true},
-                            {.elements_per_position = 1, .wide = true},
-                            {.elements_per_position = arch.hidden, .wide_gradient = true}};
-        }
+        if (!part.rows.ends()) unit.carry_out = head_carry(part.rows, arch.hidden);
         break;
       default:
         break;

@@ -123,10 +123,30 @@ std::vector<std::vector<UnitId>> group_units(const ModelSpec& model,
   return {};
 }
 
+namespace {
+
+// The carry out of a group. What passes through all of its members still passes. A group of several
+// computes its members' inputs again, so it needs the value of all that it reads.
+std::vector<CarryTensorSpec> merged_carry(const ModelSpec& model,
+                                          const std::vector<UnitId>& members,
+                                          bool next_is_one_unit) {
+  std::vector<CarryTensorSpec> carry = model.unit(members.back()).carry_out;
+  for (CarryTensorSpec& tensor : carry) {
+    for (size_t i = members.size() - 1; i-- > 0 && tensor.passes;) {
+      tensor.passes = model.unit(members[i]).carry_out[static_cast<size_t>(*tensor.passes)].passes;
+    }
+    tensor.running = tensor.running && next_is_one_unit;
+  }
+  return carry;
+}
+
+}  // namespace
+
 ModelSpec merge_units(const ModelSpec& model, const std::vector<std::vector<UnitId>>& groups) {
   std::map<ParamRef, ParamRef> places;  // where each owned parameter went
   ModelSpec merged;
-  for (const std::vector<UnitId>& members : groups) {
+  for (size_t group = 0; group < groups.size(); ++group) {
+    const std::vector<UnitId>& members = groups[group];
     UnitSpec unit;
     unit.id = UnitId(static_cast<int32_t>(merged.units.size()));
     unit.name = model.unit(members.front()).name;
@@ -147,7 +167,8 @@ ModelSpec merge_units(const ModelSpec& model, const std::vector<std::vector<Unit
         if (!own && !known) unit.borrowed.push_back(place);
       }
     }
-    unit.carry_out = model.unit(members.back()).carry_out;
+    unit.carry_out =
+        merged_carry(model, members, group + 1 < groups.size() && groups[group + 1].size() == 1);
     merged.units.push_back(std::move(unit));
   }
   validate_model_spec(merged);

@@ -35,7 +35,7 @@ bool UnitSpec::has_trainable() const {
 Bytes UnitSpec::carry_bytes_per_position(DType compute, CarryUse use) const {
   Bytes sum = 0;
   for (const CarryTensorSpec& tensor : carry_out) {
-    sum += tensor.elements_per_position * width_of(tensor.dtype(compute, use));
+    sum += tensor.bytes_per_position(compute, use);
   }
   return sum;
 }
@@ -68,6 +68,28 @@ int64_t ModelSpec::trainable_elements() const {
   return sum;
 }
 
+namespace {
+
+// `in`: what the unit reads; `to_last`: the last unit reads its carry.
+void validate_carry(const UnitSpec& unit, const std::vector<CarryTensorSpec>& in, bool to_last) {
+  std::set<int32_t> passed;
+  for (size_t i = 0; i < unit.carry_out.size(); ++i) {
+    const CarryTensorSpec& tensor = unit.carry_out[i];
+    const std::string where = "carry tensor " + std::to_string(i) + " of unit " + unit.name;
+    LONGSHORE_CHECK(!tensor.running || !to_last) << where << " is running, and the last unit's";
+    if (!tensor.passes) continue;
+    LONGSHORE_CHECK(*tensor.passes >= 0 && *tensor.passes < static_cast<int32_t>(in.size()))
+        << where << " passes tensor " << *tensor.passes << " of " << in.size();
+    CarryTensorSpec same = in[static_cast<size_t>(*tensor.passes)];
+    LONGSHORE_CHECK(!tensor.running && !same.running) << where << " passes, and is running";
+    same.passes = tensor.passes;
+    LONGSHORE_CHECK(tensor == same) << where << " is not like the tensor that it passes";
+    LONGSHORE_CHECK(passed.insert(*tensor.passes).second) << where << " passes another's tensor";
+  }
+}
+
+}  // namespace
+
 void validate_model_spec(const ModelSpec& model) {
   LONGSHORE_CHECK(!model.units.empty()) << "a model has at least one unit";
   std::set<std::pair<std::string, int64_t>> names;  // with the first row
@@ -76,6 +98,8 @@ void validate_model_spec(const ModelSpec& model) {
     const UnitSpec& unit = model.units[i];
     LONGSHORE_CHECK(unit.id.value == static_cast<int32_t>(i)) << "unit " << unit.name;
     LONGSHORE_CHECK(unit.carry_out.empty() == (i + 1 == model.units.size())) << unit.name;
+    validate_carry(unit, i == 0 ? std::vector<CarryTensorSpec>() : model.units[i - 1].carry_out,
+                   /*to_last=*/i + 2 == model.units.size());
     for (const ParamSpec& parameter : unit.parameters) {
       const bool is_whole = parameter.whole_rows == 0;
       const bool unique = names.emplace(parameter.name, parameter.first_row).second &&

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,10 +55,19 @@ enum class CarryUse : uint8_t { kValue, kGradient };
 // One tensor of the carry, as seen at a unit's output: [positions, elements_per_position].
 struct CarryTensorSpec {
   int64_t elements_per_position = 0;
-  bool wide = false;           // fp32, whatever the compute dtype; such tensors come first
+  bool wide = false;           // fp32, whatever the compute dtype
   bool wide_gradient = false;  // its gradient is, because several units add to it
+  // The unit returns this tensor of its input itself, unchanged: it is kept once, and the unit's
+  // part of its gradient is added to what flows back.
+  std::optional<int32_t> passes = {};
+  // The next unit reads its value in forward alone, as of a sum that it adds to: it is not kept,
+  // but lies in one place that units write in turn. Backward finds zeros there.
+  bool running = false;
   DType dtype(DType compute, CarryUse use) const {
     return wide || (wide_gradient && use == CarryUse::kGradient) ? DType::kF32 : compute;
+  }
+  Bytes bytes_per_position(DType compute, CarryUse use) const {
+    return elements_per_position * width_of(dtype(compute, use));
   }
   bool operator==(const CarryTensorSpec&) const = default;
 };
@@ -78,7 +88,8 @@ struct UnitSpec {
 };
 
 // A whole model. Invariants (checked by `validate_model_spec`): ids are 0..n-1 in order, names are
-// unique, a borrowed parameter belongs to an earlier unit, the last unit has no carry_out.
+// unique, a borrowed parameter belongs to an earlier unit, the last unit has no carry_out. A tensor
+// that passes is like the one that it is, which is kept; what the last unit reads is kept.
 struct ModelSpec {
   std::vector<UnitSpec> units;
 

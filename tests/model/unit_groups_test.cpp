@@ -60,6 +60,41 @@ TEST(UnitGroups, KeepEveryParameterAndTies) {
   EXPECT_TRUE(one.units[0].borrowed.empty()) << "it owns what the head borrowed";
 }
 
+// A group passes what all of its members pass, and runs its members again from the values that it
+// reads.
+TEST(UnitGroups, KeepWhatPassesThroughAllMembers) {
+  ModelSpec model = fakes::make_small_model(5, false);
+  const CarryTensorSpec sum = {.elements_per_position = 1, .wide = true, .running = true};
+  model.units[1].carry_out = {{8}, {9}, sum};
+  model.units[2].carry_out = {
+      {.elements_per_position = 9, .passes = 1}, sum, {.elements_per_position = 8, .passes = 0}};
+  model.units[3].carry_out = {{.elements_per_position = 8, .passes = 2}, {9}, sum};
+  validate_model_spec(model);
+  const auto carries = [&](const std::vector<std::vector<int>>& groups) {
+    std::vector<std::vector<UnitId>> ids;
+    for (const std::vector<int>& group : groups) {
+      ids.emplace_back();
+      for (const int unit : group) ids.back().push_back(UnitId(unit));
+    }
+    std::string text;
+    for (const UnitSpec& unit : merge_units(model, ids).units) {
+      for (const CarryTensorSpec& tensor : unit.carry_out) {
+        if (tensor.passes) text += "passes " + std::to_string(*tensor.passes) + " ";
+        text += tensor.running ? "running " : tensor.passes ? "" : "kept ";
+      }
+      text += "| ";
+    }
+    return text;
+  };
+  EXPECT_EQ(carries({{0}, {1}, {2}, {3}, {4}, {5}, {6}}),
+            "kept | kept kept running | passes 1 running passes 0 | passes 2 kept running | kept | "
+            "kept | | ");
+  EXPECT_EQ(carries({{0}, {1}, {2, 3}, {4}, {5}, {6}}),
+            "kept | kept kept kept | passes 0 kept running | kept | kept | | ");
+  EXPECT_EQ(carries({{0}, {1, 2}, {3}, {4, 5}, {6}}),
+            "kept | kept running kept | passes 2 kept kept | kept | | ");
+}
+
 TEST(UnitGroups, SayWhatTheModelHas) {
   const ModelSpec model = fakes::make_small_model(3, false);
   using Kind = UnitPolicy::Kind;

@@ -24,6 +24,8 @@ struct ScheduleCase {
   int32_t input_staging = 0;
   int32_t state_slots = 0;
   int32_t parameter_slots = 0;
+  int32_t passing = 0;  // 1: the carry passes every other block; 2: all but the first; 3: the first
+                        // carry is running
 
   std::string name() const {
     std::string text = std::to_string(blocks) + (tied ? " blocks, tied" : " blocks");
@@ -32,9 +34,9 @@ struct ScheduleCase {
     text += ", " + std::to_string(gradient_buffers) + " gradient buffers, " +
             std::to_string(input_slots) + " input slots, " + std::to_string(input_staging) +
             " staging slots, " + std::to_string(state_slots) + " state slots, " +
-            std::to_string(parameter_slots) + " parameter slots, overlap " +
-            std::to_string(static_cast<int>(overlap)) + ", ring of " +
-            std::to_string(gradient_ring);
+            std::to_string(parameter_slots) + " parameter slots, carries " +
+            std::to_string(passing) + ", overlap " + std::to_string(static_cast<int>(overlap)) +
+            ", ring of " + std::to_string(gradient_ring);
     if (pass == Pass::kUpdates) return text + ", updates";
     if (pass == Pass::kWalk) return text + ", walk";
     return text + (pass == Pass::kTrain ? ", train" : ", forward");
@@ -48,6 +50,12 @@ inline ModelSpec make_case_model(const ScheduleCase& options) {
       parameter.frozen = true;
     }
   }
+  for (size_t u = 2; u + 1 < model.units.size(); ++u) {
+    const bool passes = options.passing == 2 || (options.passing == 1 && u % 2 == 0);
+    if (passes) model.units[u].carry_out.front().passes = 0;
+  }
+  if (options.passing == 3) model.units[0].carry_out.front().running = true;
+  validate_model_spec(model);
   return model;
 }
 
@@ -79,10 +87,11 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
 
 // Every combination: models, prefetch depths, ranks, buffers, kept inputs, updates, passes. Rings
 // of gradients at home, none to three places, take turns where there may be one; so do staging
-// slots on the way to drives, and drives with state, and with parameters.
+// slots on the way to drives, drives with state, and with parameters, and carries that pass.
 inline std::vector<ScheduleCase> all_schedule_cases() {
   std::vector<ScheduleCase> cases;
   const auto add_drives = [&cases] {
+    cases.back().passing = static_cast<int32_t>(cases.size() % 11 % 4);
     const size_t turn = cases.size() % 7;  // a prime: with every other setting in turn
     if (turn < 2) return;
     cases.back().state_slots = static_cast<int32_t>(1 + turn % 3);

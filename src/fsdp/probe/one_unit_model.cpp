@@ -44,6 +44,7 @@ OneUnitModel::OneUnitModel(const Model& model, UnitId unit)
     before.id = UnitId(0);
     before.name = "before " + probed.name;
     before.carry_out = whole.unit(UnitId(unit.value - 1)).carry_out;
+    for (CarryTensorSpec& tensor : before.carry_out) tensor.passes.reset();
     for (ParamRef& ref : probed.borrowed) {
       before.parameters.push_back(whole.parameter(ref));
       ref = {before.id, static_cast<int32_t>(before.parameters.size()) - 1};
@@ -61,6 +62,8 @@ OneUnitModel::OneUnitModel(const Model& model, UnitId unit)
   const bool loss = unit == whole.units.back().id;
   spec_.units.push_back(std::move(probed));
   if (!loss) {
+    // The stand-in behind is the last unit, which reads what is kept.
+    for (CarryTensorSpec& tensor : spec_.units.back().carry_out) tensor.running = false;
     UnitSpec behind;
     behind.id = UnitId(probed_.value + 1);
     behind.name = "behind " + whole.unit(unit).name;
@@ -89,7 +92,8 @@ std::string OneUnitModel::identity() const {
     text += "; carry";
     for (const CarryTensorSpec& tensor : unit.carry_out) {
       text += " " + std::to_string(tensor.elements_per_position) + (tensor.wide ? " wide" : "") +
-              (tensor.wide_gradient ? " summed" : "");
+              (tensor.wide_gradient ? " summed" : "") + (tensor.running ? " running" : "") +
+              (tensor.passes ? " passes " + std::to_string(*tensor.passes) : "");
     }
   }
   return text;

@@ -20,11 +20,15 @@ Bytes rounded(Bytes bytes) {
   return align_up(bytes, kDeviceBufferAlignment);
 }
 
-// The larger of values and gradients.
+// The larger of values and gradients. The inputs of both units may be in one place.
 Bytes carry_bytes(const ModelSpec& spec, DType compute, int64_t positions) {
   Bytes most = 0;
   for (const UnitSpec& unit : spec.units) {
     most = std::max(most, unit.carry_bytes_per_position(compute, CarryUse::kGradient));
+  }
+  const InputRuns runs(spec);
+  for (const InputRun& run : runs.all()) {
+    most = std::max(most, kept_bytes_per_position(spec, run, compute));
   }
   return rounded(positions * most);
 }

@@ -1,0 +1,60 @@
+#include "model/weight_products.h"
+
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+struct Target {
+  GradSink* sink = nullptr;
+  int32_t parameter = 0;
+};
+
+// Engines of several ranks may be in one process, and a GPU's backward runs on autograd's thread.
+std::mutex& guard() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+std::unordered_map<const at::TensorImpl*, Target>& bound() {
+  static std::unordered_map<const at::TensorImpl*, Target> targets;
+  return targets;
+}
+
+std::optional<Target> find(const at::Tensor& weight) {
+  const std::lock_guard lock(guard());
+  const auto found = bound().find(weight.unsafeGetTensorImpl());
+  return found == bound().end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace
+
+WeightProducts::WeightProducts(UnitParameters parameters, GradSink* sink)
+    : parameters_(parameters) {
+  const std::lock_guard lock(guard());
+  for (const at::Tensor& parameter : parameters_) {
+    LONGSHORE_CHECK(!bound().contains(parameter.unsafeGetTensorImpl())) << "it is bound already";
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    bound()[parameters_[i].unsafeGetTensorImpl()] = {sink, static_cast<int32_t>(i)};
+  }
+}
+
+WeightProducts::~WeightProducts() {
+  const std::lock_guard lock(guard());
+  for (const at::Tensor& parameter : parameters_) bound().erase(parameter.unsafeGetTensorImpl());
+}
+
+bool WeightProducts::add(const at::Tensor& weight, const at::Tensor& left,
+                         const at::Tensor& right) {
+  const std::optional<Target> target = find(weight);
+  if (!target) return false;
+  target->sink->add_product(target->parameter, left, right);
+  return true;
+}
+
+}  // namespace longshore

@@ -1,0 +1,42 @@
+// InputRuns: which units' inputs are kept from forward to backward as one. Tensors of the carry
+// that pass through units unchanged are kept once, so those units' inputs form a run: they are in
+// one place, saved once behind the last of their writers and loaded once before the last of their
+// readers. Made from a model's spec; a value, any thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "shard/unit_spec.h"
+
+namespace longshore {
+
+// The inputs of units `first` to `last`. Whoever names a run names its first unit.
+struct InputRun {
+  int32_t number = 0;  // runs are numbered from 1 in the order of units: u where nothing passes
+  UnitId first, last;
+  bool operator==(const InputRun&) const = default;
+};
+
+class InputRuns {
+ public:
+  explicit InputRuns(const ModelSpec& model);
+
+  const std::vector<InputRun>& all() const& { return runs_; }
+  // The run that the unit's input is in; null where nothing of it is kept.
+  const InputRun* of(UnitId unit) const;
+  // Whether it is the unit that the run is named after.
+  bool names(UnitId unit) const { return of(unit) != nullptr && of(unit)->first == unit; }
+
+ private:
+  std::vector<InputRun> runs_;
+  std::vector<int32_t> of_unit_;  // index into the runs; -1: none
+};
+
+// Whether a tensor has a place of its own in a run.
+bool is_kept(const CarryTensorSpec& tensor);
+
+// What a run takes for each position.
+Bytes kept_bytes_per_position(const ModelSpec& model, const InputRun& run, DType compute);
+
+}  // namespace longshore

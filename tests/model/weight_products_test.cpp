@@ -1,0 +1,107 @@
+// Weight gradients that backward adds in place: those of plain autograd, and never in memory.
+#include "model/weight_products.h"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <array>
+#include <vector>
+
+#include "base/errors.h"
+#include "model/differentiable_ops.h"
+#include "model/unit_gradients.h"
+#include "tests/model/allocation_meter.h"
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kRows = 5, kHidden = 384, kInner = 512;
+
+// Sums that were there before; products by their parameter.
+class Sums : public GradSink {
+ public:
+  explicit Sums(const std::vector<at::Tensor>& parameters) {
+    for (const at::Tensor& parameter : parameters) {
+      sums.push_back(at::zeros(parameter.sizes(), at::kFloat));
+    }
+  }
+  bool wants(int32_t) const override { return true; }
+  void add(int32_t parameter, const at::Tensor& grad) override {
+    dense += 1;
+    sums.at(static_cast<size_t>(parameter)).add_(grad);
+  }
+  void add_rows(int32_t, const at::Tensor&, const at::Tensor&) override { FAIL(); }
+  void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override {
+    products += 1;
+    sums.at(static_cast<size_t>(parameter)).addmm_(left.t(), right);
+  }
+  void add_product_at(int32_t, int64_t, const at::Tensor&, const at::Tensor&) override { FAIL(); }
+  std::vector<at::Tensor> sums;
+  int dense = 0, products = 0;
+};
+
+// Two matrices with biases, then a third behind an activation: the shapes of an MLP.
+struct Layers {
+  explicit Layers(bool transposed) : transposed(transposed) {
+    at::manual_seed(4);
+    const auto matrix = [&](int64_t out, int64_t in) {
+      return at::randn(transposed ? std::vector<int64_t>{in, out} : std::vector<int64_t>{out, in});
+    };
+    parameters = {matrix(kInner, kHidden), at::randn({kInner}), matrix(kInner, kHidden),
+                  at::randn({kInner}), matrix(kHidden, kInner)};
+    for (at::Tensor& parameter : parameters) parameter.requires_grad_(true);
+  }
+  at::Tensor forward(const at::Tensor& x) const {
+    const std::array weights{LinearWeights{parameters[0], parameters[1]},
+                             LinearWeights{parameters[2], parameters[3]}};
+    const std::vector<at::Tensor> inner = linear_group(x, weights, transposed);
+    return activate_and_project(inner[0], inner[1], {parameters[4], {}}, Activation::kSilu,
+                                transposed);
+  }
+  bool transposed;
+  std::vector<at::Tensor> parameters;
+};
+
+class Products : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(, Products, testing::Bool());
+
+TEST_P(Products, AreAutogradsGradientsWithoutTheirMemory) {
+  const Layers layers(GetParam());
+  const at::Tensor x = at::randn({kRows, kHidden}).requires_grad_(true);
+  const at::Tensor grad = at::randn({kRows, kHidden});
+  std::vector<at::Tensor> inputs = layers.parameters;
+  inputs.push_back(x);
+  const auto plain = torch::autograd::grad({layers.forward(x)}, inputs, {grad});
+  const at::Tensor out = layers.forward(x);
+  Sums sums(layers.parameters);
+  Carry grad_in;
+  {
+    const AllocationMeter meter;
+    grad_in = autograd_backward(layers.parameters, {x}, {out}, {grad}, true, sums);
+    EXPECT_LT(meter.peak(), kHidden * kInner * 4) << "less than one matrix";
+  }
+  EXPECT_EQ(sums.products, 3);
+  EXPECT_EQ(sums.dense, 2) << "biases";
+  EXPECT_TRUE(at::equal(grad_in.at(0), plain.back()));
+  for (size_t i = 0; i < sums.sums.size(); ++i) {
+    EXPECT_TRUE(at::allclose(sums.sums[i], plain[i], 1e-5, 1e-4)) << i;
+  }
+}
+
+// A frozen weight has none, and one that was bound is not any more.
+TEST_P(Products, GoWhereTheyAreBound) {
+  Layers layers(GetParam());
+  layers.parameters[2].requires_grad_(false);
+  const at::Tensor x = at::randn({kRows, kHidden});
+  Sums sums(layers.parameters);
+  autograd_backward(layers.parameters, {x}, {layers.forward(x)}, {at::ones({kRows, kHidden})},
+                    false, sums);
+  EXPECT_EQ(sums.products, 2);
+  EXPECT_FALSE(sums.sums[2].any().item<bool>());
+  EXPECT_FALSE(WeightProducts::add(layers.parameters[0], x, x));
+  const WeightProducts bound(layers.parameters, &sums);
+  EXPECT_THROW(WeightProducts(layers.parameters, &sums), CheckFailure);
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,76 @@
+// Which inputs are kept as one, and which specs of a carry are refused.
+#include "shard/input_runs.h"
+
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "tests/fakes/specs.h"
+
+namespace longshore {
+namespace {
+
+std::string runs_of(const ModelSpec& model) {
+  std::string text;
+  const InputRuns runs(model);
+  for (const InputRun& run : runs.all()) {
+    text += std::to_string(run.number) + ": " + std::to_string(run.first.value) + " to " +
+            std::to_string(run.last.value) + "; ";
+  }
+  return text;
+}
+
+// Embedding, four blocks and a head: units 0 to 5.
+TEST(InputRuns, JoinUnitsThatTensorsPassThrough) {
+  ModelSpec model = fakes::make_small_model(4, false);
+  EXPECT_EQ(runs_of(model), "1: 1 to 1; 2: 2 to 2; 3: 3 to 3; 4: 4 to 4; 5: 5 to 5; ");
+  model.units[0].carry_out = {{.elements_per_position = 8, .running = true}};
+  model.units[1].carry_out = {{8}, {.elements_per_position = 1, .wide = true}};
+  model.units[2].carry_out = {{.elements_per_position = 2, .wide = true},
+                              {.elements_per_position = 8, .passes = 0}};
+  model.units[3].carry_out = {{.elements_per_position = 8, .passes = 1},
+                              {.elements_per_position = 3, .wide = true, .running = true}};
+  validate_model_spec(model);
+  EXPECT_EQ(runs_of(model), "1: 2 to 4; 2: 5 to 5; ");
+  const InputRuns runs(model);
+  EXPECT_EQ(runs.of(UnitId(0)), nullptr) << "the first unit has no input";
+  EXPECT_EQ(runs.of(UnitId(1)), nullptr) << "nothing of it is kept";
+  EXPECT_TRUE(runs.names(UnitId(2)));
+  EXPECT_FALSE(runs.names(UnitId(3)));
+  EXPECT_EQ(runs.of(UnitId(3)), runs.of(UnitId(4)));
+  EXPECT_EQ(kept_bytes_per_position(model, runs.all().front(), DType::kBF16), 8 * 2 + 4 + 2 * 4);
+  EXPECT_EQ(kept_bytes_per_position(model, runs.all().front(), DType::kF32), 8 * 4 + 4 + 2 * 4);
+}
+
+std::string problem(size_t unit, const std::vector<CarryTensorSpec>& carry) {
+  ModelSpec model = fakes::make_small_model(2, false);
+  model.units[0].carry_out = {{8}, {.elements_per_position = 8, .running = true}};
+  model.units[unit].carry_out = carry;
+  try {
+    validate_model_spec(model);
+  } catch (const CheckFailure& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(ModelSpec, RefusesCarriesThatCannotPass) {
+  const auto expect = [](size_t unit, const std::vector<CarryTensorSpec>& carry,
+                         const std::string& part) {
+    const std::string text = problem(unit, carry);
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  const CarryTensorSpec passing = {.elements_per_position = 8, .passes = 0};
+  EXPECT_EQ(problem(1, {passing}), "accepted");
+  expect(0, {passing}, "carry tensor 0 of unit embedding passes tensor 0 of 0");
+  expect(1, {{.elements_per_position = 8, .passes = 2}}, "passes tensor 2 of 2");
+  expect(1, {{.elements_per_position = 8, .passes = 1}}, "passes, and is running");
+  expect(1, {{.elements_per_position = 8, .passes = 0, .running = true}}, "passes, and is running");
+  expect(1, {{.elements_per_position = 9, .passes = 0}}, "is not like the tensor that it passes");
+  expect(1, {{.elements_per_position = 8, .wide_gradient = true, .passes = 0}},
+         "is not like the tensor that it passes");
+  expect(1, {passing, passing}, "carry tensor 1 of unit block.0 passes another's tensor");
+  expect(2, {{.elements_per_position = 8, .running = true}}, "is running, and the last unit's");
+}
+
+}  // namespace
+}  // namespace longshore
