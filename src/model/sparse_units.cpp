@@ -1,10 +1,9 @@
 #include "model/sparse_units.h"
 
-#include <torch/csrc/autograd/autograd.h>
-
 #include <algorithm>
 
 #include "base/errors.h"
+#include "model/unit_gradients.h"
 
 namespace longshore {
 namespace {
@@ -307,27 +306,16 @@ Carry SparseBlock::forward(UnitParameters parameters, const Carry& in,
 Carry SparseBlock::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             const Carry& grad_out, GradSink& sink) const {
   const UnitParameters own = parameters.first(attention_parameters_);
-  torch::autograd::variable_list inputs{in.at(0).detach().requires_grad_(true)};
+  const Carry leaf{in.at(0).detach().requires_grad_(true)};
   Carry h;
   {
     const at::AutoGradMode grad_mode(true);
-    h = attention_.forward(own, {inputs.front()}, batch);
+    h = attention_.forward(own, leaf, batch);
   }
   ShiftedSink expert_sink(sink, attention_parameters_);
   const Carry grad = experts_.backward(parameters.subspan(attention_parameters_),
                                        {h.front().detach()}, batch, grad_out, expert_sink);
-  std::vector<int32_t> wanted;
-  for (size_t i = 0; i < own.size(); ++i) {
-    if (!own[i].requires_grad()) continue;
-    inputs.push_back(own[i]);
-    wanted.push_back(static_cast<int32_t>(i));
-  }
-  torch::autograd::variable_list grads = torch::autograd::grad(h, inputs, grad);
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    sink.add(wanted[i], grads[i + 1]);
-    grads[i + 1].reset();
-  }
-  return {grads.front()};
+  return autograd_backward(own, leaf, h, grad, /*want_grad_in=*/true, sink);
 }
 
 }  // namespace longshore

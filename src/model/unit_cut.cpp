@@ -112,10 +112,14 @@ void take_group(const ArchSpec& arch, const DecoderPart& part, size_t number, Un
   }
   unit.name += "." + std::to_string(number);
   if (part.rows.ends()) return;
-  unit.carry_out = {{.elements_per_position = arch.hidden, .wide = true},
-                    {.elements_per_position = 2 * arch.moe.top_k, .wide = true},
-                    {.elements_per_position = arch.hidden},
-                    {.elements_per_position = arch.hidden, .wide_gradient = true}};
+  const auto passes = [&part](int32_t tensor) {
+    return part.rows.begins() ? std::nullopt : std::optional(tensor);
+  };
+  unit.carry_out = {
+      {.elements_per_position = arch.hidden, .wide = true, .running = true},
+      {.elements_per_position = 2 * arch.moe.top_k, .wide = true, .passes = passes(1)},
+      {.elements_per_position = arch.hidden, .passes = passes(2)},
+      {.elements_per_position = arch.hidden, .wide_gradient = true, .passes = passes(3)}};
 }
 
 ParamSpec piece_of(ParamSpec table, const TableRows& rows) {

@@ -35,6 +35,7 @@ class Sums : public GradSink {
     products += 1;
     sums.at(static_cast<size_t>(parameter)).addmm_(left.t(), right);
   }
+  void add_product_at(int32_t, int64_t, const at::Tensor&, const at::Tensor&) override { FAIL(); }
   std::vector<at::Tensor> sums;
   int dense = 0, products = 0;
 };

@@ -64,7 +64,7 @@ def cases(llama):
                               rope_scaling={"rope_type": "yarn", "factor": 4.0, "truncate": False,
                                             "beta_fast": 32.0, "beta_slow": 1.0,
                                             "original_max_position_embeddings": 1024}),
-            "idle": [(1, 4)], "fused": True, "attention": ["eager"]},
+            "idle": [(1, 4)], "fused": True, "attention": ["eager", "flash"]},
         "qwen2_moe": {
             "config": renamed(small, "qwen2_moe", "Qwen2MoeForCausalLM", num_experts=5,
                               moe_intermediate_size=12, shared_expert_intermediate_size=20,

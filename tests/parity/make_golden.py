@@ -22,10 +22,12 @@ import json
 import shutil
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+import sink_attention
 from expert_cases import Routing, UnfitRouting, cases, in_files, randomise_experts
 from expert_cases import BF16_MARGIN, TRAINING_MARGIN
 from transformers import logging as transformers_logging
@@ -344,8 +346,11 @@ def spread_in_bf16(case, directory, rows, golden):
              for experts in (["eager", "batched_mm"] if "idle" in case else ["eager"])]
     for attention, experts in kinds:
         for ordered in [rows, rows[::-1]]:
-            model = load(case, directory, attention, experts).to(torch.bfloat16)
-            backward_mean(model, ordered)
+            flash = attention == "flash"
+            with sink_attention.flash() if flash else nullcontext():
+                model = load(case, directory, "eager" if flash else attention, experts)
+                model = model.to(torch.bfloat16)
+                backward_mean(model, ordered)
             for whole, parameter in trained(model):
                 for name, gradient in named_in_files(case, whole, parameter.grad.float()):
                     errors[name] = max(errors.get(name, 0.0),
