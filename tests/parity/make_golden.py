@@ -14,9 +14,8 @@ cases. Every case is a directory:
 
 All of it is fp32 on the CPU with eager attention.
 
-Models with experts go to tests/parity/golden_moe, because tests iterate over the directories of
-golden/ and would take cases of families that the program cannot read yet. Their golden.json also
-says which experts no token chose in both runs (`idle`), and how near a choice was.
+Models with experts go to tests/parity/golden_moe: some tests are over the dense ones alone. Their
+golden.json also says which experts no token chose in both runs (`idle`), and how near a choice was.
 """
 import json
 import shutil
