@@ -1,8 +1,7 @@
 #include "tests/model/plain_runner.h"
 
-#include <torch/csrc/autograd/autograd.h>
-
 #include "base/errors.h"
+#include "model/unit_gradients.h"
 
 namespace longshore {
 namespace {
@@ -147,16 +146,8 @@ void PlainRunner::one_batch(const MicroBatch& batch, double scale, Recompute rec
     if (recompute == Recompute::kUnit) {
       outputs[i] = unit.forward(parameters_[i], inputs[i], batch);
     }
-    std::vector<int32_t> wanted;
-    torch::autograd::variable_list leaves{inputs[i][0]};
-    for (size_t p = 0; p < parameters_[i].size(); ++p) {
-      if (!sink.wants(static_cast<int32_t>(p))) continue;
-      wanted.push_back(static_cast<int32_t>(p));
-      leaves.push_back(parameters_[i][p]);
-    }
-    const auto grads = torch::autograd::grad(outputs[i], leaves, grad);
-    for (size_t p = 0; p < wanted.size(); ++p) sink.add(wanted[p], grads[p + 1]);
-    grad = {grads[0]};
+    grad =
+        autograd_backward(parameters_[i], inputs[i], outputs[i], grad, /*want_grad_in=*/true, sink);
   }
 }
 
