@@ -106,7 +106,7 @@ inline ModelSpec spec_of(std::vector<ParamSpec> parameters) {
 }
 
 inline ParamSpec parameter(std::string name, std::vector<int64_t> shape, bool frozen = false) {
-  return {.name = std::move(name), .shape = std::move(shape), .frozen = frozen};
+  return {.name = std::move(name), .shape = std::move(shape), .frozen = frozen, .init = {}};
 }
 
 }  // namespace longshore
