@@ -65,7 +65,9 @@ TEST(StateFormat, IsFollowedByTheNextThatTakesLess) {
   EXPECT_EQ(narrower_than(StateFormat::kSplitInt8), std::nullopt);
   for (const StateFormatTraits& traits : kStateFormats) {
     const std::optional<StateFormat> next = narrower_than(traits.format);
-    if (next) EXPECT_LT(bytes(*next), bytes(traits.format)) << traits.name;
+    if (next) {
+      EXPECT_LT(bytes(*next), bytes(traits.format)) << traits.name;
+    }
   }
 }
 
