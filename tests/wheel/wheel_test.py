@@ -129,7 +129,7 @@ class WheelTest(unittest.TestCase):
         done = self.beside("""
             import json, longshore
             plan = longshore.plan("run.toml")
-            small = longshore.plan("run.toml", overrides={"offload.device_memory": "1MiB"})
+            small = longshore.plan("run.toml", overrides={"offload.device_memory": "64KiB"})
             run = longshore.train("run.toml", overrides={"train.steps": 2, "run.dir": "two",
                                                          "data.train": ["text.txt"]})
             lines = longshore.read_metrics(run.directory)
