@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "model/row_ops.h"
 #include "model/unit_gradients.h"
 
 namespace longshore {
@@ -39,6 +40,22 @@ std::vector<ExpertPlaces> places_of(const std::vector<ModuleParameter>& paramete
     if (module == Module::kExpertDown) one.down = number;
   }
   return places;
+}
+
+// Calls use(pairs, rows) for an expert's tokens, in pieces of bounded rows; rows: the tokens.
+template <typename Use>
+void for_pieces_of(int64_t expert, const Dispatch& tokens, int64_t top_k, const Use& use) {
+  const int64_t end = tokens.starts.at(static_cast<size_t>(expert) + 1);
+  for (int64_t begin = tokens.starts.at(static_cast<size_t>(expert)); begin < end;
+       begin += kExpertRows) {
+    const at::Tensor pairs = tokens.pairs.narrow(0, begin, std::min(kExpertRows, end - begin));
+    use(pairs, pairs.floor_divide(top_k));
+  }
+}
+
+ExpertRows rows_of(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& pairs,
+                   const at::Tensor& rows) {
+  return {x.index_select(0, rows), weights.index_select(0, pairs).unsqueeze(1)};
 }
 
 // A unit's gradients as those of the first or last parameters of a larger list.
@@ -182,15 +199,12 @@ void ExpertsUnit::add_experts(UnitParameters parameters, const State& state,
   const Dispatch tokens = dispatch(state.routing.experts, arch_.moe.experts);
   const at::Tensor weights = state.routing.weights.view({-1});
   for (int64_t i = 0; i < experts_.count; ++i) {
-    const auto expert = static_cast<size_t>(experts_.first + i);
-    const int64_t end = tokens.starts[expert + 1];
-    for (int64_t begin = tokens.starts[expert]; begin < end; begin += kExpertRows) {
-      const at::Tensor pairs = tokens.pairs.narrow(0, begin, std::min(kExpertRows, end - begin));
-      const at::Tensor rows = pairs.floor_divide(top_k);
-      const ExpertRows own{state.x.index_select(0, rows),
-                           weights.index_select(0, pairs).unsqueeze(1)};
-      sum.index_add_(0, rows, math_.outputs(parameters, places_[static_cast<size_t>(i)], own));
-    }
+    const ExpertPlaces& places = places_[static_cast<size_t>(i)];
+    for_pieces_of(experts_.first + i, tokens, top_k,
+                  [&](const at::Tensor& pairs, const at::Tensor& rows) {
+                    const ExpertRows own = rows_of(state.x, weights, pairs, rows);
+                    add_to_rows(sum, rows, math_.outputs(parameters, places, own));
+                  });
   }
 }
 
@@ -201,19 +215,16 @@ void ExpertsUnit::experts_backward(UnitParameters parameters, const State& state
   const at::Tensor weights = state.routing.weights.view({-1});
   const at::Tensor grad_weights = sums.routing.view({-1});
   for (int64_t i = experts_.count; i-- > 0;) {
-    const auto expert = static_cast<size_t>(experts_.first + i);
-    const int64_t end = tokens.starts[expert + 1];
-    for (int64_t begin = tokens.starts[expert]; begin < end; begin += kExpertRows) {
-      const at::Tensor pairs = tokens.pairs.narrow(0, begin, std::min(kExpertRows, end - begin));
-      const at::Tensor rows = pairs.floor_divide(top_k);
-      const ExpertRows own{state.x.index_select(0, rows),
-                           weights.index_select(0, pairs).unsqueeze(1)};
-      const ExpertMath::Gradients grads = math_.gradients(
-          parameters, places_[static_cast<size_t>(i)], own, grad.index_select(0, rows), sink);
-      sums.x.index_add_(0, rows, grads.x.to(at::kFloat));
-      // A row of `routing` has top_k more places behind those of the weights.
-      grad_weights.index_copy_(0, pairs + rows * top_k, grads.weights);
-    }
+    const ExpertPlaces& places = places_[static_cast<size_t>(i)];
+    for_pieces_of(experts_.first + i, tokens, top_k,
+                  [&](const at::Tensor& pairs, const at::Tensor& rows) {
+                    const ExpertRows own = rows_of(state.x, weights, pairs, rows);
+                    const ExpertMath::Gradients grads =
+                        math_.gradients(parameters, places, own, grad.index_select(0, rows), sink);
+                    add_to_rows(sums.x, rows, grads.x.to(at::kFloat));
+                    // A row of `routing` has top_k more places behind those of the weights.
+                    copy_rows(grad_weights, pairs + rows * top_k, grads.weights);
+                  });
   }
 }
 
