@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "base/errors.h"
-#include "trainer/run/metrics_reader.h"
+#include "trainer/directory/metrics_reader.h"
 
 namespace longshore {
 

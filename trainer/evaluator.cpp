@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "fsdp/step_totals.h"
-#include "trainer/run/rank_share.h"
+#include "trainer/data/rank_share.h"
 
 namespace longshore {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fsdp/engine.h"
-#include "trainer/run/run_data.h"
+#include "trainer/data/run_data.h"
 
 namespace longshore {
 

@@ -7,10 +7,10 @@
 #include "base/random_word.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
-#include "trainer/run/acknowledged.h"
-#include "trainer/run/metrics_reader.h"
+#include "trainer/directory/acknowledged.h"
+#include "trainer/directory/metrics_reader.h"
+#include "trainer/model/weight_check.h"
 #include "trainer/run/resume_point.h"
-#include "trainer/run/weight_check.h"
 #include "trainer/trainer.h"
 
 namespace longshore {

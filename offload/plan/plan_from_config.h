@@ -20,7 +20,8 @@ int compute_threads(const RunConfig& config, const Machine& machine);
 // measured.
 PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Machine& machine);
 
-// `auto` is settled before a plan is made (trainer/run/device_choice.h); until then it is the CPU.
+// `auto` is settled before a plan is made (trainer/device/device_choice.h); until then it is the
+// CPU.
 DeviceKind device_kind(const RunConfig& config);
 
 }  // namespace longshore

@@ -11,7 +11,7 @@
 #include <functional>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/operations/communicator.h"
 #include "device/host_mapping.h"
 #include "pinned/shared_shards.h"
 

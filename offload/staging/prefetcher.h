@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/operations/communicator.h"
 #include "device/copy_engine.h"
 #include "offload/staging/node_shards.h"
 #include "offload/staging/stage_ring.h"

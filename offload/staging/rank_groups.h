@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "comm/communicator.h"
+#include "comm/operations/communicator.h"
 #include "shard/shard_topology.h"
 
 namespace longshore {

@@ -20,7 +20,8 @@ class DeviceArena {
 // OutOfMemoryError when the system refuses.
 std::unique_ptr<DeviceArena> make_host_arena(Bytes bytes);
 // Plain memory of one GPU (cudaMalloc). ConfigError without CUDA, OutOfMemoryError when the GPU has
-// not as much. Ranks that gather with NCCL take make_nccl_arena instead (comm/nccl_arena.h).
+// not as much. Ranks that gather with NCCL take make_nccl_arena instead
+// (comm/collectives/nccl_arena.h).
 std::unique_ptr<DeviceArena> make_cuda_arena(Bytes bytes, int device);
 
 }  // namespace longshore

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "comm/store.h"
+#include "comm/store/store.h"
 #include "tests/comm/free_fixed_port.h"
 #include "tests/comm/rank_process.h"
 

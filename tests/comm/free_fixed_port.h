@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "base/errors.h"
-#include "comm/store.h"
+#include "comm/store/store.h"
 
 namespace longshore {
 

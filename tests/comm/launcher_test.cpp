@@ -1,4 +1,4 @@
-#include "comm/launcher.h"
+#include "comm/ranks/launcher.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "comm/payload_counters.h"
+#include "comm/operations/payload_counters.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "comm/rank_info.h"
+#include "comm/ranks/rank_info.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/errors.h"
-#include "comm/slurm_nodelist.h"
+#include "comm/ranks/slurm_nodelist.h"
 
 namespace longshore {
 namespace {

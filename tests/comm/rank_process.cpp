@@ -12,7 +12,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "comm/world.h"
+#include "comm/world/world.h"
 
 namespace longshore {
 namespace {

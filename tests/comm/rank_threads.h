@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/store.h"
-#include "comm/world.h"
+#include "comm/store/store.h"
+#include "comm/world/world.h"
 
 namespace longshore {
 

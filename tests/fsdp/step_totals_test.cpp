@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/solo_communicator.h"
+#include "comm/collectives/solo_communicator.h"
 
 namespace longshore {
 namespace {

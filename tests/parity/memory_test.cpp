@@ -8,7 +8,7 @@
 #include "hf/model_directory.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/commands/command_line.h"
-#include "trainer/run/run_setup.h"
+#include "trainer/setup/run_setup.h"
 
 namespace longshore {
 namespace {

@@ -67,9 +67,12 @@ const std::vector<Folder>& folders() {
 // The rooms of a folder: each includes itself and those before it.
 const std::vector<std::vector<std::string>>& rooms() {
   static const std::vector<std::vector<std::string>> table = {
+      {"src/comm/store", "src/comm/ranks", "src/comm/operations", "src/comm/watchdog",
+       "src/comm/collectives", "src/comm/world"},
       {"nvme/drive", "nvme/parts", "nvme/probe", "nvme/commit", "nvme/store"},
       {"offload/schedule", "offload/staging", "offload/optimizer", "offload/plan"},
-      {"trainer/checkpoint", "trainer/run", "trainer/report", "trainer/verify", "trainer/doctor",
+      {"trainer/checkpoint", "trainer/directory", "trainer/model", "trainer/data", "trainer/device",
+       "trainer/setup", "trainer/run", "trainer/report", "trainer/verify", "trainer/doctor",
        "trainer/bench", "trainer/commands"},
   };
   return table;
@@ -341,7 +344,11 @@ TEST(Tidy, FoldersDependOneWay) {
 TEST(Tidy, RoomsDependOneWay) {
   for (const std::vector<std::string>& order : rooms()) {
     const auto room_of = [&order](std::string_view path) {
-      return std::ranges::find(order, path.substr(0, path.rfind('/')));
+      const std::string_view room = path.substr(0, path.rfind('/'));
+      // Includes leave "src/" out.
+      return std::ranges::find_if(order, [room](std::string_view name) {
+        return name == room || (name.starts_with("src/") && name.substr(4) == room);
+      });
     };
     for (const SourceFile& file : sources()) {
       const auto own = room_of(file.path);

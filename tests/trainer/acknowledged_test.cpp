@@ -1,13 +1,13 @@
 // What a run's directory says of steps that were committed to drives.
-#include "trainer/run/acknowledged.h"
+#include "trainer/directory/acknowledged.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "tests/trainer/temporary_directory.h"
-#include "trainer/run/run_directory.h"
-#include "trainer/run/state_key.h"
+#include "trainer/directory/run_directory.h"
+#include "trainer/directory/state_key.h"
 
 namespace longshore {
 namespace {

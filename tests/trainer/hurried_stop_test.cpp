@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "tests/trainer/temporary_directory.h"
-#include "trainer/run/run_directory.h"
+#include "trainer/directory/run_directory.h"
 
 namespace longshore {
 namespace {

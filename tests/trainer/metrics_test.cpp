@@ -13,10 +13,10 @@
 #include <sstream>
 
 #include "tests/trainer/temporary_directory.h"
+#include "trainer/directory/acknowledged.h"
+#include "trainer/directory/metrics_reader.h"
+#include "trainer/directory/step_seconds.h"
 #include "trainer/eval_tracker.h"
-#include "trainer/run/acknowledged.h"
-#include "trainer/run/metrics_reader.h"
-#include "trainer/run/step_seconds.h"
 
 namespace longshore {
 namespace {

@@ -1,12 +1,12 @@
 // Goal: order and content of batches are the same at 1, 2, 4 and 8 ranks and across a resume at any
 // step.
-#include "trainer/run/run_data.h"
+#include "trainer/data/run_data.h"
 
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
 #include "data/in_memory_dataset.h"
-#include "trainer/run/rank_share.h"
+#include "trainer/data/rank_share.h"
 
 namespace longshore {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/run/run_directory.h"
+#include "trainer/directory/run_directory.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -10,7 +10,7 @@
 
 #include "base/errors.h"
 #include "tests/trainer/temporary_directory.h"
-#include "trainer/run/run_environment.h"
+#include "trainer/device/run_environment.h"
 
 namespace longshore {
 namespace {

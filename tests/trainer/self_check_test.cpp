@@ -1,6 +1,6 @@
 // The self-check before the first step on a GPU, with children that pass, differ, crash, hang and
 // flood; and which device `auto` is, over machines that are made up.
-#include "trainer/run/self_check.h"
+#include "trainer/device/self_check.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "tests/nvme/scratch_file.h"
-#include "trainer/run/device_choice.h"
+#include "trainer/device/device_choice.h"
 
 namespace longshore {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "base/printable.h"
 #include "config/overrides.h"
-#include "trainer/run/run_setup.h"
+#include "trainer/setup/run_setup.h"
 
 namespace longshore {
 

@@ -12,7 +12,7 @@
 #include "base/nearest.h"
 #include "base/output.h"
 #include "base/printable.h"
-#include "comm/rank_info.h"
+#include "comm/ranks/rank_info.h"
 #include "config/describe.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/command_list.h"

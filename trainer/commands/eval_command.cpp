@@ -3,9 +3,9 @@
 #include "base/json.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
+#include "trainer/data/run_prepare.h"
 #include "trainer/evaluator.h"
 #include "trainer/run/loaded_run.h"
-#include "trainer/run/run_prepare.h"
 
 namespace longshore {
 namespace {

@@ -2,8 +2,8 @@
 #include "base/log.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
+#include "trainer/model/export_run.h"
 #include "trainer/report/checkpoint_card.h"
-#include "trainer/run/export_run.h"
 #include "trainer/run/loaded_run.h"
 
 namespace longshore {

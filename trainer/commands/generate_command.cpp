@@ -6,9 +6,9 @@
 #include "base/log.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
+#include "trainer/data/run_prepare.h"
 #include "trainer/generator.h"
 #include "trainer/run/loaded_run.h"
-#include "trainer/run/run_prepare.h"
 
 namespace longshore {
 namespace {

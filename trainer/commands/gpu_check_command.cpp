@@ -1,8 +1,8 @@
 // gpu-check: what a run on a GPU does before its first step there, by hand.
 #include "base/output.h"
 #include "trainer/commands/command.h"
-#include "trainer/run/gpu_check.h"
-#include "trainer/run/self_check.h"
+#include "trainer/device/gpu_check.h"
+#include "trainer/device/self_check.h"
 
 namespace longshore {
 namespace {

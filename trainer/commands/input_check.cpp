@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "data/row_block.h"
+#include "trainer/data/data_files.h"
+#include "trainer/data/run_prepare.h"
+#include "trainer/model/export_run.h"
 #include "trainer/report/data_inspection.h"
-#include "trainer/run/data_files.h"
-#include "trainer/run/export_run.h"
-#include "trainer/run/run_prepare.h"
-#include "trainer/run/run_setup.h"
+#include "trainer/setup/run_setup.h"
 
 namespace longshore {
 namespace {

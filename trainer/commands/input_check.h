@@ -9,7 +9,7 @@
 
 #include "base/errors.h"
 #include "config/run_config.h"
-#include "trainer/run/model_source.h"
+#include "trainer/model/model_source.h"
 
 namespace longshore {
 

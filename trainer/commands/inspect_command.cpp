@@ -9,10 +9,10 @@
 #include "base/output.h"
 #include "base/own_file.h"
 #include "trainer/commands/command.h"
+#include "trainer/data/data_files.h"
+#include "trainer/data/run_prepare.h"
+#include "trainer/model/model_source.h"
 #include "trainer/report/data_inspection.h"
-#include "trainer/run/data_files.h"
-#include "trainer/run/model_source.h"
-#include "trainer/run/run_prepare.h"
 
 namespace longshore {
 namespace {

@@ -1,5 +1,5 @@
 // launch: the ranks of this node.
-#include "comm/launcher.h"
+#include "comm/ranks/launcher.h"
 #include "trainer/commands/command.h"
 
 namespace longshore {

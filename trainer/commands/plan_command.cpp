@@ -6,10 +6,10 @@
 #include "offload/plan/plan_text.h"
 #include "offload/schedule/schedule_text.h"
 #include "trainer/commands/command.h"
-#include "trainer/run/data_files.h"
-#include "trainer/run/run_prepare.h"
-#include "trainer/run/run_setup.h"
-#include "trainer/run/units_choice.h"
+#include "trainer/data/data_files.h"
+#include "trainer/data/run_prepare.h"
+#include "trainer/setup/run_setup.h"
+#include "trainer/setup/units_choice.h"
 
 namespace longshore {
 namespace {

@@ -10,8 +10,8 @@
 #include "base/errors.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
+#include "trainer/directory/metrics_reader.h"
 #include "trainer/report/terminal_plot.h"
-#include "trainer/run/metrics_reader.h"
 
 namespace longshore {
 namespace {

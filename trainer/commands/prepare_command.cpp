@@ -2,10 +2,10 @@
 #include "base/errors.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
-#include "trainer/run/data_files.h"
+#include "trainer/data/data_files.h"
+#include "trainer/data/run_prepare.h"
+#include "trainer/model/model_source.h"
 #include "trainer/run/hurried_stop.h"
-#include "trainer/run/model_source.h"
-#include "trainer/run/run_prepare.h"
 #include "trainer/run/signal_flag.h"
 
 namespace longshore {

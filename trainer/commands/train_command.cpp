@@ -6,12 +6,12 @@
 #include "config/run_config.h"
 #include "offload/plan/plan_text.h"
 #include "trainer/commands/command.h"
+#include "trainer/device/run_environment.h"
+#include "trainer/directory/config_change.h"
+#include "trainer/directory/run_directory.h"
 #include "trainer/report/trace_file.h"
-#include "trainer/run/config_change.h"
-#include "trainer/run/run_directory.h"
-#include "trainer/run/run_environment.h"
-#include "trainer/run/run_setup.h"
 #include "trainer/run/signal_flag.h"
+#include "trainer/setup/run_setup.h"
 #include "trainer/trainer.h"
 
 namespace longshore {

@@ -4,7 +4,7 @@
 #include "base/output.h"
 #include "offload/simd_level.h"
 #include "trainer/commands/command.h"
-#include "trainer/run/run_environment.h"
+#include "trainer/device/run_environment.h"
 
 namespace longshore {
 namespace {

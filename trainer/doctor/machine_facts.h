@@ -10,7 +10,7 @@
 
 #include "base/bytes.h"
 #include "offload/plan/machine.h"
-#include "trainer/run/device_choice.h"
+#include "trainer/device/device_choice.h"
 
 namespace longshore {
 

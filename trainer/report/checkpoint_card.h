@@ -6,7 +6,7 @@
 
 #include "base/ids.h"
 #include "config/run_config.h"
-#include "trainer/run/model_source.h"
+#include "trainer/model/model_source.h"
 
 namespace longshore {
 

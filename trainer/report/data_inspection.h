@@ -9,7 +9,7 @@
 
 #include "config/run_config.h"
 #include "data/data_report.h"
-#include "trainer/run/run_prepare.h"
+#include "trainer/data/run_prepare.h"
 
 namespace longshore {
 

@@ -12,7 +12,7 @@
 
 #include "base/errors.h"
 #include "base/own_file.h"
-#include "trainer/run/metrics_reader.h"
+#include "trainer/directory/metrics_reader.h"
 
 namespace longshore {
 namespace {

@@ -11,9 +11,9 @@
 
 #include "base/bytes.h"
 #include "base/printable.h"
+#include "trainer/directory/config_values.h"
 #include "trainer/report/line_chart.h"
 #include "trainer/report/page.h"
-#include "trainer/run/config_values.h"
 
 namespace longshore {
 namespace {

@@ -11,9 +11,9 @@
 #include "nvme/store/state_files.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/json_fields.h"
-#include "trainer/run/acknowledged.h"
+#include "trainer/directory/acknowledged.h"
+#include "trainer/directory/state_key.h"
 #include "trainer/run/resume_point.h"
-#include "trainer/run/state_key.h"
 
 namespace longshore {
 namespace {

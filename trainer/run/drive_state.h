@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <string>
 
-#include "comm/communicator.h"
+#include "comm/operations/communicator.h"
 #include "nvme/commit/manifest.h"
 #include "shard/agreement.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
-#include "trainer/run/run_setup.h"
+#include "trainer/setup/run_setup.h"
 
 namespace longshore {
 

@@ -7,9 +7,9 @@
 #include "config/toml_document.h"
 #include "offload/plan/plan_from_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/model/weight_check.h"
 #include "trainer/run/resume_point.h"
-#include "trainer/run/units_choice.h"
-#include "trainer/run/weight_check.h"
+#include "trainer/setup/units_choice.h"
 
 namespace longshore {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "fsdp/engine.h"
-#include "trainer/run/run_setup.h"
+#include "trainer/setup/run_setup.h"
 
 namespace longshore {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/world.h"
+#include "comm/world/world.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 
 namespace longshore {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "comm/world.h"
+#include "comm/world/world.h"
 #include "offload/staging/rank_groups.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 

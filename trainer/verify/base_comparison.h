@@ -3,7 +3,7 @@
 // not look like that. Reads 4,096 values of each tensor; one thread.
 #pragma once
 
-#include "trainer/run/model_source.h"
+#include "trainer/model/model_source.h"
 #include "trainer/verify/findings.h"
 
 namespace longshore {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/run/model_source.h"
+#include "trainer/model/model_source.h"
 #include "trainer/verify/findings.h"
 
 namespace longshore {

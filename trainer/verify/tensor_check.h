@@ -3,7 +3,7 @@
 // in bounded chunks on all cores.
 #pragma once
 
-#include "trainer/run/model_source.h"
+#include "trainer/model/model_source.h"
 #include "trainer/verify/findings.h"
 
 namespace longshore {

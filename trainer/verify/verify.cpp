@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "base/errors.h"
 #include "model/families.h"
-#include "trainer/run/model_source.h"
+#include "trainer/model/model_source.h"
 #include "trainer/verify/base_comparison.h"
 #include "trainer/verify/number_check.h"
 #include "trainer/verify/tensor_check.h"

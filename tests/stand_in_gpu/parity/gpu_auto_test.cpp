@@ -5,7 +5,7 @@
 
 #include "tests/parity/run_driver.h"
 #include "tests/stand_in_gpu/stand_in.h"
-#include "trainer/run/gpu_check.h"
+#include "trainer/device/gpu_check.h"
 
 namespace longshore {
 namespace {

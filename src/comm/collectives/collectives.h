@@ -1,0 +1,34 @@
+// Collectives over a Transport: every rank of the group exchanges with every other directly. A
+// reduction sends each rank the values of its part and adds them there: half the traffic of an
+// all-reduce, and in the order of ranks. Blocking functions, run by a communicator's own thread.
+//
+// [Note: tags] The tag of an operation's messages is hashed from its sequence number and from what
+// it is, so that operations that do not belong together never meet: ranks that disagree wait, and
+// the watchdog tells them why. Messages with the same tag between two ranks keep their order.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/collectives/transport.h"
+#include "comm/operations/communicator.h"
+
+namespace longshore {
+
+// One operation of a rank: its place in the group and the tag of its first message.
+struct Exchange {
+  Transport* transport = nullptr;
+  int32_t index = 0;
+  int32_t size = 1;
+  uint32_t tag = 0;
+};
+
+void all_gather_bytes(Exchange exchange, const Communicator::Segments& segments);
+void reduce_scatter_sums(Exchange exchange, const Communicator::FloatSegments& segments, DType wire,
+                         std::span<std::byte> scratch);
+void all_reduce_sums(Exchange exchange, const Communicator::FloatSegments& segments, DType wire,
+                     std::span<std::byte> scratch);
+void all_reduce_scalars(Exchange exchange, std::span<double> values);
+void broadcast_bytes(Exchange exchange, std::span<std::byte> bytes, int32_t root);
+void meet(Exchange exchange);
+
+}  // namespace longshore

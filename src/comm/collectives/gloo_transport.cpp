@@ -1,0 +1,155 @@
+#include "comm/collectives/gloo_transport.h"
+
+#define USE_C10D_GLOO 1
+#include <ATen/ops/from_blob.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "comm/store/store_connection_impl.h"
+
+namespace longshore {
+namespace {
+
+using Work = c10::intrusive_ptr<c10d::Work>;
+
+// c10d's tags are non-negative ints.
+int to_tag(uint32_t tag) {
+  return static_cast<int>(tag & 0x7fffffffu);
+}
+
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+at::Tensor tensor_over(std::span<const std::byte> bytes) {
+  // Outgoing bytes are only read: c10d takes one kind of tensor for both directions.
+  return at::from_blob(const_cast<std::byte*>(bytes.data()), {static_cast<int64_t>(bytes.size())},
+                       at::TensorOptions(at::kByte));
+}
+
+// The messages that abort() must reach, shared by the transport and its transfers.
+class InFlight {
+ public:
+  // False once aborted.
+  bool add(const Work& work) {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) return false;
+    works_.push_back(work);
+    return true;
+  }
+  void remove(const std::vector<Work>& finished) {
+    const std::lock_guard lock(mutex_);
+    for (const Work& work : finished) std::erase(works_, work);
+  }
+  void abort() noexcept {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+    for (const Work& work : works_) work->abort();
+  }
+
+ private:
+  std::mutex mutex_;
+  bool aborted_ = false;
+  std::vector<Work> works_;
+};
+
+class GlooTransfer : public Transfer {
+ public:
+  explicit GlooTransfer(InFlight* in_flight) : in_flight_(in_flight) {}
+  // A Work that goes lets no byte in or out any more, finished or not.
+  ~GlooTransfer() override {
+    in_flight_->remove(works_);
+    works_.clear();
+  }
+
+  void add(int32_t peer, const Work& work) {
+    works_.push_back(work);
+    peers_.push_back(peer);
+    if (!in_flight_->add(work)) throw TransportError(peer, "the transfer was given up");
+  }
+
+  void finish() override {
+    for (size_t i = 0; i < works_.size(); ++i) {
+      try {
+        if (!works_[i]->wait()) throw TransportError(peers_[i], "the transfer was given up");
+      } catch (const TransportError&) {
+        throw;
+      } catch (const std::exception& error) {
+        throw TransportError(peers_[i], first_line(error));
+      }
+    }
+  }
+
+ private:
+  InFlight* in_flight_;
+  std::vector<Work> works_;
+  std::vector<int32_t> peers_;
+};
+
+class GlooTransport : public Transport {
+ public:
+  GlooTransport(StoreConnection& store, const GlooOptions& options) {
+    auto prefixed = c10::make_intrusive<c10d::PrefixStore>(options.prefix, store.impl().store);
+    auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+    gloo->threads = 1;  // of Gloo's own collectives, which are not used
+    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address));
+    group_ =
+        c10::make_intrusive<c10d::ProcessGroupGloo>(prefixed, options.index, options.size, gloo);
+  }
+
+  std::unique_ptr<Transfer> start(const std::vector<Outgoing>& outgoing,
+                                  const std::vector<Incoming>& incoming,
+                                  uint32_t first_tag) override {
+    auto transfer = std::make_unique<GlooTransfer>(&in_flight_);
+    std::map<int32_t, uint32_t> messages;
+    // Receives first: a message whose place is known goes straight into it.
+    for (const Incoming& message : incoming) {
+      std::vector<at::Tensor> tensors = {tensor_over(message.bytes)};
+      const int tag = to_tag(first_tag + messages[message.peer]++);
+      transfer->add(message.peer, or_error(message.peer, [&] {
+                      return group_->recv(tensors, message.peer, tag);
+                    }));
+    }
+    messages.clear();
+    for (const Outgoing& message : outgoing) {
+      std::vector<at::Tensor> tensors = {tensor_over(message.bytes)};
+      const int tag = to_tag(first_tag + messages[message.peer]++);
+      transfer->add(message.peer, or_error(message.peer, [&] {
+                      return group_->send(tensors, message.peer, tag);
+                    }));
+    }
+    return transfer;
+  }
+
+  void abort() noexcept override { in_flight_.abort(); }
+
+ private:
+  template <typename Call>
+  static Work or_error(int32_t peer, const Call& call) {
+    try {
+      return call();
+    } catch (const std::exception& error) {
+      throw TransportError(peer, first_line(error));
+    }
+  }
+
+  InFlight in_flight_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> connect_gloo(StoreConnection& store, const GlooOptions& options) {
+  try {
+    return std::make_unique<GlooTransport>(store, options);
+  } catch (const std::exception& error) {
+    throw StoreError(first_line(error));
+  }
+}
+
+}  // namespace longshore

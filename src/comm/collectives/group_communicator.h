@@ -1,0 +1,70 @@
+// GroupCommunicator: the collectives of a group over a Transport, run in order on a thread of its
+// own. Owned by whoever asked a World for it; that thread calls it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/collectives/collectives.h"
+#include "comm/operations/communicator.h"
+#include "comm/operations/operation.h"
+#include "comm/store/serial_queue.h"
+#include "comm/watchdog/watchdog.h"
+
+namespace longshore {
+
+struct GroupOptions {
+  std::string name;
+  std::vector<int32_t> members;  // ranks, in the group's order
+  int32_t rank = 0;              // this one, a member
+  std::chrono::milliseconds timeout = {};
+};
+
+// "shards[0,1]": a group among all those of the run.
+std::string group_key(const std::string& name, const std::vector<int32_t>& members);
+
+class GroupCommunicator : public Communicator {
+ public:
+  // `connect` makes the transport, on the communicator's thread.
+  using Connect = std::function<std::unique_ptr<Transport>()>;
+  GroupCommunicator(GroupOptions options, std::shared_ptr<Watchdog> watchdog, Connect connect);
+  ~GroupCommunicator() override;
+
+  const std::string& name() const override { return options_.name; }
+  int32_t size() const override { return static_cast<int32_t>(options_.members.size()); }
+  int32_t index() const override { return index_; }
+
+  Completion all_gather(Segments segments, const OpLabel& label) override;
+  Completion reduce_scatter(FloatSegments segments, DType wire, std::span<std::byte> scratch,
+                            const OpLabel& label) override;
+  Completion all_reduce(FloatSegments segments, DType wire, std::span<std::byte> scratch,
+                        const OpLabel& label) override;
+  Completion all_reduce(std::span<double> values, const OpLabel& label) override;
+  Completion broadcast(std::span<std::byte> bytes, int32_t root, const OpLabel& label) override;
+  Completion barrier(const OpLabel& label) override;
+
+  const PayloadCounters& counters() const override { return counters_; }
+  PayloadCounters& counters() override { return counters_; }
+
+ private:
+  class Pending;
+  struct Line;  // the transport, shared with the thread
+
+  Completion start(CommKind kind, const OpLabel& label, Bytes bytes, const std::string& detail,
+                   std::function<void(Exchange)> work);
+  [[noreturn]] void fail(SerialQueue::Task& task, const Operation& operation, double waited);
+  void wait(SerialQueue::Task& task, const Operation& operation);
+
+  GroupOptions options_;
+  int32_t index_ = 0;
+  std::string key_;
+  std::shared_ptr<Watchdog> watchdog_;
+  PayloadCounters counters_;
+  int64_t sequence_ = 0;
+  std::shared_ptr<Line> line_;
+  SerialQueue queue_;
+};
+
+}  // namespace longshore

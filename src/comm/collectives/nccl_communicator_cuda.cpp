@@ -1,0 +1,294 @@
+// NCCL through its own interface: communicators that never block, a stream of their own, waits
+// that look at the watchdog, and abort where the run has failed.
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/errors.h"
+#include "comm/collectives/nccl_communicator.h"
+#include "comm/operations/op_bytes.h"
+#include "device/cuda_check.h"
+#include "device/cuda_stream.h"
+
+namespace longshore {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::microseconds kLook(50);
+constexpr size_t kMaxScalars = 512;
+
+// Not an error of the run by itself: a peer's death shows here first.
+void check_nccl(ncclResult_t result, const char* operation) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  throw TransportError(0, std::string(operation) + ": " + ncclGetErrorString(result));
+}
+
+struct EventDeleter {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, EventDeleter>;
+
+Event make_event() {
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "make an event");
+  return Event(event);
+}
+
+struct StreamDeleter {
+  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+};
+using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, StreamDeleter>;
+
+struct DeviceBytesDeleter {
+  void operator()(void* bytes) const { cudaFree(bytes); }
+};
+
+// NCCL's handle. Aborting is the one way to end it that does not wait for others.
+struct CommDeleter {
+  void operator()(ncclComm_t comm) const { ncclCommAbort(comm); }
+};
+
+class NcclCommunicator : public Communicator {
+ public:
+  NcclCommunicator(GroupOptions options, std::shared_ptr<Watchdog> watchdog,
+                   const ShareFirst& share_first, int32_t device_index)
+      : options_(std::move(options)), watchdog_(std::move(watchdog)), device_(device_index) {
+    const auto place = std::find(options_.members.begin(), options_.members.end(), options_.rank);
+    LONGSHORE_CHECK(place != options_.members.end()) << options_.name;
+    index_ = static_cast<int32_t>(place - options_.members.begin());
+    key_ = group_key(options_.name, options_.members);
+    watchdog_->join_group(key_, options_.members);
+    check_cuda(cudaSetDevice(device_), "choose the GPU");
+    cudaStream_t stream = nullptr;
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "make a stream");
+    stream_.reset(stream);
+    void* staging = nullptr;
+    check_cuda(cudaMalloc(&staging, kMaxScalars * sizeof(double) * options_.members.size()),
+               "allocate the scalars");
+    staging_.reset(staging);
+    connect(share_first);
+  }
+
+  const std::string& name() const override { return options_.name; }
+  int32_t size() const override { return static_cast<int32_t>(options_.members.size()); }
+  int32_t index() const override { return index_; }
+
+  Completion all_gather(Segments segments, const OpLabel& label) override {
+    check_parts(segments, size());
+    return start(CommKind::kAllGather, label, total_bytes(segments), [&] {
+      for (const auto& segment : segments) {
+        const size_t part = segment.size() / static_cast<size_t>(size());
+        check_nccl(ncclAllGather(segment.data() + part * static_cast<size_t>(index_),
+                                 segment.data(), part, ncclInt8, comm_.get(), stream_.get()),
+                   "ncclAllGather");
+      }
+    });
+  }
+
+  Completion reduce_scatter(FloatSegments segments, DType wire, std::span<std::byte> /*scratch*/,
+                            const OpLabel& label) override {
+    check_parts(segments, size());
+    check_wire(wire);
+    return start(CommKind::kReduceScatter, label, total_elements(segments) * 4, [&] {
+      for (const auto& segment : segments) {
+        const size_t part = segment.size() / static_cast<size_t>(size());
+        check_nccl(
+            ncclReduceScatter(segment.data(), segment.data() + part * static_cast<size_t>(index_),
+                              part, ncclFloat, ncclSum, comm_.get(), stream_.get()),
+            "ncclReduceScatter");
+      }
+    });
+  }
+
+  Completion all_reduce(FloatSegments segments, DType wire, std::span<std::byte> /*scratch*/,
+                        const OpLabel& label) override {
+    check_wire(wire);
+    return start(CommKind::kAllReduce, label, total_elements(segments) * 4, [&] {
+      for (const auto& segment : segments) {
+        check_nccl(ncclAllReduce(segment.data(), segment.data(), segment.size(), ncclFloat, ncclSum,
+                                 comm_.get(), stream_.get()),
+                   "ncclAllReduce");
+      }
+    });
+  }
+
+  // Scalars are the host's: they are gathered on the GPU and added on the host, in rank order.
+  Completion all_reduce(std::span<double> values, const OpLabel& label) override {
+    LONGSHORE_CHECK(values.size() <= kMaxScalars) << values.size();
+    auto* const all = static_cast<double*>(staging_.get());
+    double* const mine = all + values.size() * static_cast<size_t>(index_);
+    start(CommKind::kScalars, label, static_cast<Bytes>(values.size_bytes()), [&] {
+      check_cuda(cudaMemcpyAsync(mine, values.data(), values.size_bytes(), cudaMemcpyHostToDevice,
+                                 stream_.get()),
+                 "copy scalars");
+      check_nccl(ncclAllGather(mine, all, values.size(), ncclDouble, comm_.get(), stream_.get()),
+                 "ncclAllGather");
+    }).wait();  // HOST WAIT: scalars decide what the host does next.
+    std::vector<double> gathered(values.size() * static_cast<size_t>(size()));
+    check_cuda(
+        cudaMemcpy(gathered.data(), all, gathered.size() * sizeof(double), cudaMemcpyDeviceToHost),
+        "copy scalars");
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = gathered[i];
+      for (size_t at = i + values.size(); at < gathered.size(); at += values.size()) {
+        values[i] += gathered[at];
+      }
+    }
+    return {};
+  }
+
+  Completion broadcast(std::span<std::byte> bytes, int32_t root, const OpLabel& label) override {
+    return start(CommKind::kBroadcast, label, static_cast<Bytes>(bytes.size()), [&] {
+      check_nccl(ncclBroadcast(bytes.data(), bytes.data(), bytes.size(), ncclInt8, root,
+                               comm_.get(), stream_.get()),
+                 "ncclBroadcast");
+    });
+  }
+
+  Completion barrier(const OpLabel& label) override {
+    return start(CommKind::kBarrier, label, 0, [&] {
+      check_nccl(ncclAllReduce(staging_.get(), staging_.get(), 1, ncclInt8, ncclSum, comm_.get(),
+                               stream_.get()),
+                 "ncclAllReduce");
+    });
+  }
+
+  const PayloadCounters& counters() const override { return counters_; }
+  PayloadCounters& counters() override { return counters_; }
+
+ private:
+  class Pending : public Completion::State {
+   public:
+    Pending(NcclCommunicator* owner, Operation operation, Event done)
+        : owner_(owner), operation_(std::move(operation)), done_(std::move(done)) {}
+    void wait() override {
+      owner_->wait_until(operation_, [this] {
+        const cudaError_t state = cudaEventQuery(done_.get());
+        if (state != cudaErrorNotReady) check_cuda(state, "run a collective");
+        return state == cudaSuccess;
+      });
+      owner_->watchdog_->finished(owner_->key_, operation_.sequence);
+    }
+
+   private:
+    NcclCommunicator* owner_;
+    Operation operation_;
+    Event done_;
+  };
+
+  static void check_wire(DType wire) {
+    if (wire != DType::kF32) {
+      throw ConfigError("precision.reduce: NCCL adds in fp32 only; use \"fp32\"");
+    }
+  }
+
+  Operation begin(CommKind kind, const OpLabel& label, Bytes bytes) {
+    Operation operation{kind, label, options_.name, ++sequence_, bytes};
+    watchdog_->issued(key_, operation);
+    watchdog_->begun(key_, operation);
+    return operation;
+  }
+
+  void connect(const ShareFirst& share_first) {
+    ncclUniqueId id{};
+    if (index_ == 0) check_nccl(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    const std::string shared = share_first(std::string(id.internal, sizeof id.internal));
+    if (shared.size() != sizeof id.internal) throw CommError("NCCL's id has a wrong size");
+    std::memcpy(id.internal, shared.data(), sizeof id.internal);
+    const Operation operation = begin(CommKind::kBarrier, {"connecting", {}}, 0);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t comm = nullptr;
+    check_nccl(ncclCommInitRankConfig(&comm, size(), id, index_, &config), "ncclCommInitRank");
+    comm_.reset(comm);
+    wait_until(operation, [this] { return ready(); });
+    watchdog_->finished(key_, operation.sequence);
+  }
+
+  // Whether NCCL has taken in what it was given.
+  bool ready() const {
+    ncclResult_t state = ncclSuccess;
+    check_nccl(ncclCommGetAsyncError(comm_.get(), &state), "ncclCommGetAsyncError");
+    check_nccl(state, "NCCL");
+    return state == ncclSuccess;
+  }
+
+  template <typename Issue>
+  Completion start(CommKind kind, const OpLabel& label, Bytes bytes, const Issue& issue) {
+    counters_.add(kind, label.unit, bytes);
+    Operation operation = begin(kind, label, bytes);
+    // After what this thread's stream has been given by now: it made the buffers' contents.
+    const Event before = make_event();
+    check_cuda(cudaEventRecord(before.get(), current_cuda_stream(device_)), "record an event");
+    check_cuda(cudaStreamWaitEvent(stream_.get(), before.get(), 0), "order a stream");
+    bool issued = false;
+    wait_until(operation, [&] {
+      if (!issued) {
+        issued = true;
+        check_nccl(ncclGroupStart(), "ncclGroupStart");
+        issue();
+        check_nccl(ncclGroupEnd(), "ncclGroupEnd");
+      }
+      return ready();
+    });
+    Event done = make_event();
+    check_cuda(cudaEventRecord(done.get(), stream_.get()), "record an event");
+    return Completion(std::make_unique<Pending>(this, std::move(operation), std::move(done)));
+  }
+
+  template <typename Condition>
+  void wait_until(const Operation& operation, const Condition& condition) {
+    const Clock::time_point begin = Clock::now();
+    const auto waited = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+    try {
+      while (!condition()) {
+        ready();
+        if (watchdog_->has_verdict()) fail(operation, waited());
+        if (Clock::now() - begin > options_.timeout) {
+          watchdog_->blame_delay(key_, operation, waited());
+          fail(operation, waited());
+        }
+        std::this_thread::sleep_for(kLook);
+      }
+    } catch (const TransportError& error) {
+      const int32_t neighbour = options_.members[index_ == 0 ? 1 : 0];
+      watchdog_->blame_break(neighbour, operation, error.what());
+      fail(operation, waited());
+    }
+    counters_.add_wait(operation.kind, operation.label.unit, waited());
+  }
+
+  [[noreturn]] void fail(const Operation& operation, double waited) {
+    const std::string message =
+        watchdog_->message(seconds_text(waited) + " for " + operation.text());
+    comm_.reset();  // aborts: kernels that wait for peers end
+    throw CommError(message);
+  }
+
+  GroupOptions options_;
+  std::shared_ptr<Watchdog> watchdog_;
+  int32_t device_ = 0;
+  int32_t index_ = 0;
+  std::string key_;
+  int64_t sequence_ = 0;
+  PayloadCounters counters_;
+  Stream stream_;
+  std::unique_ptr<void, DeviceBytesDeleter> staging_;
+  std::unique_ptr<std::remove_pointer_t<ncclComm_t>, CommDeleter> comm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(const GroupOptions& options,
+                                                     std::shared_ptr<Watchdog> watchdog,
+                                                     const ShareFirst& share_first,
+                                                     int32_t device_index) {
+  return std::make_unique<NcclCommunicator>(options, std::move(watchdog), share_first,
+                                            device_index);
+}
+
+}  // namespace longshore

@@ -1,0 +1,38 @@
+// SoloCommunicator: the group of one rank. Everything is done when it is asked for: parts are
+// whole, sums have one term, and nothing travels, so nothing is rounded. Counts like the others.
+// Owned by whoever asked a World for it; its thread.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "comm/operations/communicator.h"
+
+namespace longshore {
+
+class SoloCommunicator : public Communicator {
+ public:
+  explicit SoloCommunicator(std::string name) : name_(std::move(name)) {}
+
+  const std::string& name() const override { return name_; }
+  int32_t size() const override { return 1; }
+  int32_t index() const override { return 0; }
+
+  Completion all_gather(Segments segments, const OpLabel& label) override;
+  Completion reduce_scatter(FloatSegments segments, DType wire, std::span<std::byte> scratch,
+                            const OpLabel& label) override;
+  Completion all_reduce(FloatSegments segments, DType wire, std::span<std::byte> scratch,
+                        const OpLabel& label) override;
+  Completion all_reduce(std::span<double> values, const OpLabel& label) override;
+  Completion broadcast(std::span<std::byte> bytes, int32_t root, const OpLabel& label) override;
+  Completion barrier(const OpLabel& label) override;
+
+  const PayloadCounters& counters() const override { return counters_; }
+  PayloadCounters& counters() override { return counters_; }
+
+ private:
+  std::string name_;
+  PayloadCounters counters_;
+};
+
+}  // namespace longshore

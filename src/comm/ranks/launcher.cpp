@@ -1,0 +1,246 @@
+#include "comm/ranks/launcher.h"
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <csignal>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "comm/store/store.h"
+
+namespace longshore {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The other ranks find out by themselves who failed, and say so; these are for those that do not.
+constexpr std::chrono::seconds kOwnTime(12);
+constexpr std::chrono::seconds kTerminateTime(5);
+constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+
+StoreAddress parse_rendezvous(const LaunchOptions& options) {
+  if (options.rendezvous.empty()) {
+    if (options.nodes == 1) return {"127.0.0.1", 0};
+    throw ConfigError("launch: several nodes need --rendezvous HOST:PORT, the same on all of them");
+  }
+  const size_t colon = options.rendezvous.rfind(':');
+  StoreAddress address{options.rendezvous.substr(0, colon), 0};
+  const std::string_view port = colon == std::string::npos
+                                    ? std::string_view{}
+                                    : std::string_view(options.rendezvous).substr(colon + 1);
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
+  if (address.host.empty() || error != std::errc() || end != port.data() + port.size() ||
+      address.port == 0) {
+    throw ConfigError("launch: --rendezvous is \"" + options.rendezvous +
+                      "\": must be HOST:PORT, the address of node 0");
+  }
+  return address;
+}
+
+void check(const LaunchOptions& options) {
+  if (options.ranks < 1 || options.nodes < 1) {
+    throw ConfigError("launch: --nproc and --nnodes must be at least 1");
+  }
+  if (options.node < 0 || options.node >= options.nodes) {
+    throw ConfigError("launch: --node-rank is " + std::to_string(options.node) +
+                      ": must be from 0 to " + std::to_string(options.nodes - 1));
+  }
+  if (options.command.empty()) {
+    throw ConfigError("launch: no command; write: longshore launch --nproc 2 -- train run.toml");
+  }
+}
+
+// Signals come to wait_for_signal() instead of to a handler. The former mask is put back.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigemptyset(&set_);
+    for (const int signal : kForwarded) sigaddset(&set_, signal);
+    sigaddset(&set_, SIGCHLD);
+    const int failed = ::pthread_sigmask(SIG_BLOCK, &set_, &former_);
+    if (failed != 0) throw IoError("block", "signals", failed);
+  }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &former_, nullptr); }
+
+  const sigset_t& former() const { return former_; }
+
+  // 0 where none came in 0.1 s.
+  int wait_for_signal() const {
+    const timespec period{.tv_sec = 0, .tv_nsec = 100'000'000};
+    return std::max(0, ::sigtimedwait(&set_, nullptr, &period));
+  }
+
+ private:
+  sigset_t set_{};
+  sigset_t former_{};
+};
+
+// The environment of a rank: this process's, with the launcher's variables replaced.
+std::vector<std::string> environment_of(const LaunchOptions& options, const StoreAddress& store,
+                                        int32_t local_rank) {
+  const std::vector<std::pair<std::string, std::string>> added = {
+      {"LONGSHORE_LAUNCH", "launch"},
+      {"RANK", std::to_string(options.node * options.ranks + local_rank)},
+      {"WORLD_SIZE", std::to_string(options.ranks * options.nodes)},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(options.ranks)},
+      {"GROUP_RANK", std::to_string(options.node)},
+      {"GROUP_WORLD_SIZE", std::to_string(options.nodes)},
+      {"MASTER_ADDR", store.host},
+      {"MASTER_PORT", std::to_string(store.port)}};
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    const bool replaced = std::any_of(added.begin(), added.end(),
+                                      [&](const auto& variable) { return variable.first == name; });
+    if (!replaced && !name.starts_with("TORCHELASTIC_")) all.emplace_back(text);
+  }
+  for (const auto& [name, value] : added) all.push_back(name + "=" + value);
+  return all;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// A group of its own: a terminal's Ctrl-C then comes once, through the launcher.
+pid_t spawn(const std::vector<std::string>& command, std::vector<std::string> environment,
+            const sigset_t& mask) {
+  std::vector<std::string> arguments = {"longshore"};
+  arguments.insert(arguments.end(), command.begin(), command.end());
+  posix_spawnattr_t attributes;
+  int failed = ::posix_spawnattr_init(&attributes);
+  if (failed != 0) throw IoError("start", "a rank", failed);
+  const std::unique_ptr<posix_spawnattr_t, int (*)(posix_spawnattr_t*)> owned(
+      &attributes, ::posix_spawnattr_destroy);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+  ::posix_spawnattr_setsigmask(&attributes, &mask);
+  ::posix_spawnattr_setpgroup(&attributes, 0);
+  pid_t pid = 0;
+  failed = ::posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes,
+                         pointers_to(arguments).data(), pointers_to(environment).data());
+  if (failed != 0) throw IoError("start", "a rank", failed);
+  return pid;
+}
+
+// The ranks of this node, from their start to the end of the last one.
+class Ranks {
+ public:
+  explicit Ranks(int32_t first_rank) : first_rank_(first_rank) {}
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+  ~Ranks() { send(SIGKILL); }
+
+  void add(pid_t pid) { running_.push_back({first_rank_++, pid}); }
+  bool running() const { return !running_.empty(); }
+  int exit_code() const { return exit_code_; }
+
+  void send(int signal) const {
+    for (const Process& process : running_) ::kill(process.pid, signal);
+  }
+
+  // Takes note of those that have ended.
+  void look() {
+    std::erase_if(running_, [this](const Process& process) {
+      int status = 0;
+      const pid_t ended = ::waitpid(process.pid, &status, WNOHANG);
+      if (ended == 0 || (ended < 0 && errno == EINTR)) return false;
+      note(process, status);
+      return true;
+    });
+  }
+
+  // After a failure: those that do not end by themselves are asked to, then made to.
+  void press() {
+    if (!failure_) return;
+    const auto time = Clock::now() - *failure_;
+    if (time > kOwnTime + kTerminateTime) {
+      send(SIGKILL);
+    } else if (time > kOwnTime && !asked_) {
+      asked_ = true;
+      log_warning("launch: ranks still run " + std::to_string(kOwnTime.count()) +
+                  " s after the failure: ending them");
+      send(SIGTERM);
+    }
+  }
+
+ private:
+  struct Process {
+    int32_t rank = 0;
+    pid_t pid = 0;
+  };
+
+  void note(const Process& process, int status) {
+    const bool by_signal = WIFSIGNALED(status);
+    const int code = by_signal ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (code == 0) return;
+    const std::string how = by_signal ? std::string("was ended by signal ") +
+                                            std::to_string(WTERMSIG(status)) + " (" +
+                                            ::strsignal(WTERMSIG(status)) + ")"
+                                      : "ended with exit code " + std::to_string(code);
+    log_warning("launch: rank " + std::to_string(process.rank) + " (process " +
+                std::to_string(process.pid) + ") " + how);
+    if (!failure_) {
+      failure_ = Clock::now();
+      exit_code_ = code;
+    } else if (exit_code_ == static_cast<int>(ExitCode::kDistributed) && !asked_) {
+      // That code only says that another rank failed: this may be the one.
+      exit_code_ = code;
+    }
+  }
+
+  int32_t first_rank_;
+  std::vector<Process> running_;
+  std::optional<Clock::time_point> failure_;
+  bool asked_ = false;
+  int exit_code_ = 0;
+};
+
+}  // namespace
+
+int launch_ranks(const LaunchOptions& options) {
+  check(options);
+  StoreAddress store = parse_rendezvous(options);
+  // Before any thread is made: all inherit the mask.
+  const BlockedSignals signals;
+  std::unique_ptr<StoreServer> server;
+  if (options.node == 0) {
+    server = std::make_unique<StoreServer>(store.port);
+    store.port = server->port();
+  }
+  const int32_t first = options.node * options.ranks;
+  log_info("launch: ranks " + std::to_string(first) + " to " +
+           std::to_string(first + options.ranks - 1) + " of " +
+           std::to_string(options.ranks * options.nodes) + " on node " +
+           std::to_string(options.node) + " of " + std::to_string(options.nodes) + ", store at " +
+           store.text());
+  Ranks ranks(first);
+  for (int32_t local = 0; local < options.ranks; ++local) {
+    ranks.add(spawn(options.command, environment_of(options, store, local), signals.former()));
+  }
+  while (ranks.running()) {
+    const int signal = signals.wait_for_signal();
+    if (signal != 0 && signal != SIGCHLD) ranks.send(signal);
+    ranks.look();
+    ranks.press();
+  }
+  return ranks.exit_code();
+}
+
+}  // namespace longshore

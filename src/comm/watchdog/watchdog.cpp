@@ -1,0 +1,427 @@
+#include "comm/watchdog/watchdog.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "base/log.h"
+
+namespace longshore {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds kGuardPeriod(100);
+// For the store to take a verdict, before a rank keeps to its own.
+constexpr seconds kOfferTime(2);
+// For the last beat of a process that is gone to say that it was leaving.
+constexpr seconds kGoneTime(2);
+// From the loss of the store to the verdict that its server died: who ended it may be seen first.
+constexpr seconds kStoreLostTime(1);
+// Of a transfer that failed: to see which rank falls silent.
+constexpr seconds kBreakTime(8);
+constexpr seconds kKnowTime(3);
+// Many heartbeats: a busy machine may hold a thread up for a while.
+constexpr double kSilentSeconds = 5.0;
+// Between talks of a rank that waits for the others' last words.
+constexpr milliseconds kAskPeriod(20);
+
+double seconds_between(std::chrono::steady_clock::time_point from,
+                       std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+std::string to_json(const Verdict& verdict) {
+  return Json{{"culprit", verdict.culprit}, {"cause", verdict.cause}}.dump();
+}
+
+Verdict verdict_from(const std::string& text) {
+  try {
+    const Json object = parse_json(text, {.max_bytes = kMiB, .max_depth = 2}, "the store");
+    return {object.at("culprit").get<int32_t>(), object.at("cause").get<std::string>()};
+  } catch (const std::exception& error) {
+    throw StoreError(std::string("the reason of the end cannot be read: ") + error.what());
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Watchdog> Watchdog::start(WatchdogOptions options) {
+  const std::shared_ptr<Watchdog> watchdog(new Watchdog(std::move(options)));
+  watchdog->messenger_ = std::thread([watchdog] { watchdog->run_messenger(); });
+  watchdog->guard_ = std::thread([self = watchdog.get()] { self->run_guard(); });
+  return watchdog;
+}
+
+Watchdog::Watchdog(WatchdogOptions options)
+    : options_(std::move(options)), peers_(options_.identities.size()) {}
+
+void Watchdog::stop() {
+  {
+    std::unique_lock lock(mutex_);
+    if (verdict_) let_others_know(lock);
+    closing_ = true;
+    changed_.notify_all();
+  }
+  guard_.join();
+  std::unique_lock lock(mutex_);
+  const bool ended = changed_.wait_for(lock, kOfferTime, [this] { return messenger_done_; });
+  lock.unlock();
+  if (ended) {
+    messenger_.join();
+  } else {
+    messenger_.detach();
+  }
+}
+
+// ---- What this rank does ----
+
+void Watchdog::join_group(const std::string& key, const std::vector<int32_t>& members) {
+  const std::lock_guard lock(mutex_);
+  groups_[key] = members;
+  peers_[static_cast<size_t>(options_.rank)].beat.groups[key] = {};
+}
+
+void Watchdog::issued(const std::string& key, const Operation& operation) {
+  const std::lock_guard lock(mutex_);
+  peers_[static_cast<size_t>(options_.rank)].beat.groups[key].issued = operation.sequence;
+}
+
+void Watchdog::begun(const std::string& key, const Operation& operation) {
+  const std::lock_guard lock(mutex_);
+  GroupBeat& group = peers_[static_cast<size_t>(options_.rank)].beat.groups[key];
+  group.running = operation.sequence;
+  group.finished = false;
+  group.text = operation.text();
+  last_operation_ = group.text;
+}
+
+void Watchdog::finished(const std::string& key, int64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  GroupBeat& group = peers_[static_cast<size_t>(options_.rank)].beat.groups[key];
+  if (group.running == sequence) group.finished = true;
+}
+
+// ---- Verdicts ----
+
+Verdict Watchdog::verdict() const {
+  const std::lock_guard lock(mutex_);
+  LONGSHORE_CHECK(verdict_.has_value());
+  return *verdict_;
+}
+
+std::string Watchdog::message(const std::string& waited_for) const {
+  const std::lock_guard lock(mutex_);
+  LONGSHORE_CHECK(verdict_.has_value());
+  std::string text = verdict_->cause + "; rank " + std::to_string(options_.rank);
+  if (!waited_for.empty()) return text + " waited " + waited_for;
+  if (last_operation_.empty()) return text + " was in no operation";
+  return text + " was in no operation, its last one was " + last_operation_;
+}
+
+void Watchdog::adopt(const Verdict& verdict) {
+  offered_.reset();
+  if (verdict_) return;
+  verdict_ = verdict;
+  verdict_time_ = Clock::now();
+  has_verdict_.store(true, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void Watchdog::propose(const Verdict& verdict) {
+  if (verdict_) return;
+  if (!offered_) {
+    offered_ = verdict;
+    offered_time_ = Clock::now();
+    ask_to_talk();
+  }
+  if (store_lost_ || Clock::now() - offered_time_ > kOfferTime) adopt(Verdict(*offered_));
+}
+
+Verdict Watchdog::offer(const Verdict& verdict) noexcept {
+  std::unique_lock lock(mutex_);
+  propose(verdict);
+  changed_.wait_for(lock, kOfferTime, [this] { return verdict_.has_value(); });
+  if (!verdict_) adopt(verdict);
+  return *verdict_;
+}
+
+double Watchdog::silence_seconds() const {
+  const double timeout = std::chrono::duration<double>(options_.timeout).count();
+  const double beats = std::chrono::duration<double>(options_.heartbeat).count() * 2;
+  return std::max(beats, std::min(kSilentSeconds, timeout / 2));
+}
+
+Verdict Watchdog::blame_store(const std::string& what) const {
+  if (!options_.store_on_rank_0) {
+    return {-1, "the launcher's store at " + options_.store.text() + " " + what};
+  }
+  return {0,
+          name_of_rank(0) + ", which serves the store at " + options_.store.text() + ", " + what};
+}
+
+Verdict Watchdog::blame_delay(const std::string& key, const Operation& operation,
+                              double waited_seconds) {
+  Verdict found;
+  {
+    const std::lock_guard lock(mutex_);
+    if (verdict_) return *verdict_;
+    const double silent = seconds_between(store_answered_, Clock::now());
+    if (silent > silence_seconds()) {
+      found = blame_store("has not answered for " + seconds_text(silent));
+    } else {
+      found = blame_for_delay(board(), key, operation.sequence, operation.text(), waited_seconds,
+                              silence_seconds());
+    }
+  }
+  return offer(found);
+}
+
+Verdict Watchdog::blame_break(int32_t peer, const Operation& operation, const std::string& reason) {
+  const Clock::time_point end = Clock::now() + kBreakTime;
+  Verdict found{peer, name_of_rank(peer) + ": the connection to it broke in " + operation.text() +
+                          " (" + reason + ")"};
+  std::unique_lock lock(mutex_);
+  while (!verdict_ && Clock::now() < end) {
+    if (peers_[static_cast<size_t>(peer)].beat.leaving) {
+      found.cause = name_of_rank(peer) + " left the run before " + operation.text();
+      break;
+    }
+    const Board now = board();
+    if (const auto silent = most_silent(now, kSilentSeconds); silent && !store_lost_) {
+      const double time = now.ranks[static_cast<size_t>(*silent)].silent_seconds;
+      found = {*silent, name_of_rank(*silent) + " is gone: its connection broke and it has been " +
+                            "silent for " + seconds_text(time)};
+      break;
+    }
+    changed_.wait_for(lock, milliseconds(50));
+  }
+  if (verdict_) return *verdict_;
+  lock.unlock();
+  return offer(found);
+}
+
+// ---- The messenger ----
+
+void Watchdog::run_messenger() {
+  std::string error;
+  try {
+    StoreConnection store(options_.store, options_.timeout);
+    for (;;) {
+      talk(store);
+      std::unique_lock lock(mutex_);
+      const auto woken = [this] { return closing_ || asked_ > answered_; };
+      changed_.wait_for(lock, options_.heartbeat, woken);
+      if (closing_) break;
+    }
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+  }
+  const std::lock_guard lock(mutex_);
+  if (!error.empty()) {
+    store_lost_ = Clock::now();
+    store_error_ = error;
+  }
+  messenger_done_ = true;
+  changed_.notify_all();
+}
+
+std::string Watchdog::beat_to_send() {
+  RankBeat& beat = peers_[static_cast<size_t>(options_.rank)].beat;
+  ++beat.number;
+  beat.knows_failure = verdict_.has_value();
+  return beat.to_json();
+}
+
+void Watchdog::talk(StoreConnection& store) {
+  std::string beat;
+  std::optional<Verdict> offered;
+  int64_t asked = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    asked = asked_;
+    beat = beat_to_send();
+    offered = offered_;
+  }
+  store.set(key("beat/" + std::to_string(options_.rank)), beat);
+  std::optional<Verdict> known;
+  if (offered) {
+    known = verdict_from(store.set_once(key("verdict"), to_json(*offered)));
+  } else if (!has_verdict() && store.has({key("verdict")})) {
+    known = verdict_from(store.get({key("verdict")}).at(0));
+  }
+  std::vector<std::string> keys;
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    keys.push_back(key("beat/" + std::to_string(rank)));
+  }
+  const std::vector<std::string> texts = store.get(keys);
+  if (texts.size() != keys.size()) throw StoreError("heartbeats are missing");
+
+  const std::lock_guard lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    if (static_cast<int32_t>(rank) == options_.rank) continue;
+    RankBeat heard = RankBeat::from_json(texts[rank]);
+    if (heard.number == peers_[rank].beat.number) continue;
+    peers_[rank].beat = std::move(heard);
+    peers_[rank].heard = now;
+  }
+  store_answered_ = now;
+  answered_ = asked;
+  if (known) adopt(*known);
+  if (!verdict_) {
+    if (const auto disagreement = find_disagreement(board())) propose(*disagreement);
+  }
+  changed_.notify_all();
+}
+
+// ---- The guard ----
+
+void Watchdog::run_guard() {
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    changed_.wait_for(lock, kGuardPeriod);
+    if (closing_) return;
+    if (verdict_) {
+      if (Clock::now() - *verdict_time_ < options_.grace) continue;
+      lock.unlock();
+      end_process(message());
+    }
+    if (const auto found = look_around()) propose(*found);
+  }
+}
+
+std::optional<Verdict> Watchdog::look_around() {
+  const Clock::time_point now = Clock::now();
+  if (auto found = look_at_peers(now)) return found;
+  return look_at_store(now);
+}
+
+std::optional<Verdict> Watchdog::look_at_peers(Clock::time_point now) {
+  const ProcessIdentity& self = options_.identities[static_cast<size_t>(options_.rank)];
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = peers_[rank];
+    if (static_cast<int32_t>(rank) == options_.rank || peer.beat.leaving) continue;
+    if (!peer.gone && process_is_gone(options_.identities[rank], self)) {
+      peer.gone = now;
+      peer.asked_when_gone = ask_to_talk();
+    }
+    // Its last beat may still say that it was leaving: a talk that began since then tells.
+    if (peer.gone && (answered_ >= peer.asked_when_gone || now - *peer.gone > kGoneTime)) {
+      return Verdict{static_cast<int32_t>(rank),
+                     name_of_rank(static_cast<int32_t>(rank)) + " died"};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Verdict> Watchdog::look_at_store(Clock::time_point now) const {
+  // Who is done does not miss the store.
+  if (peers_[static_cast<size_t>(options_.rank)].beat.leaving) return std::nullopt;
+  if (store_lost_) {
+    if (now - *store_lost_ < kStoreLostTime) return std::nullopt;
+    return blame_store("is gone (" + store_error_ + ")");
+  }
+  if (now - store_answered_ > options_.timeout) {
+    return blame_store("has not answered for " +
+                       seconds_text(seconds_between(store_answered_, now)));
+  }
+  const double timeout = std::chrono::duration<double>(options_.timeout).count();
+  const Board seen = board();
+  if (const auto silent = most_silent(seen, timeout)) {
+    const double time = seen.ranks[static_cast<size_t>(*silent)].silent_seconds;
+    return Verdict{*silent, name_of_rank(*silent) + " has been silent for " + seconds_text(time) +
+                                ": it is stopped, or its host cannot be reached"};
+  }
+  return std::nullopt;
+}
+
+Board Watchdog::board() const {
+  Board board;
+  board.self = options_.rank;
+  board.members = groups_;
+  const Clock::time_point now = Clock::now();
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    const bool self = static_cast<int32_t>(rank) == options_.rank;
+    board.ranks.push_back({.identity = options_.identities[rank],
+                           .beat = peers_[rank].beat,
+                           .silent_seconds = self ? 0 : seconds_between(peers_[rank].heard, now)});
+  }
+  return board;
+}
+
+std::string Watchdog::name_of_rank(int32_t rank) const {
+  return "rank " + std::to_string(rank) + " (" +
+         options_.identities[static_cast<size_t>(rank)].text() + ")";
+}
+
+// ---- The end ----
+
+int64_t Watchdog::ask_to_talk() {
+  ++asked_;
+  changed_.notify_all();
+  return asked_;
+}
+
+void Watchdog::leave() {
+  std::unique_lock lock(mutex_);
+  peers_[static_cast<size_t>(options_.rank)].beat.leaving = true;
+  const int64_t told = ask_to_talk();
+  changed_.wait_for(lock, kKnowTime, [&] { return answered_ >= told || verdict_ || store_lost_; });
+  if (options_.rank != 0 || !options_.store_on_rank_0) return;
+  const Clock::time_point end = Clock::now() + options_.timeout;
+  const auto over = [this] {
+    return verdict_ || store_lost_ ||
+           std::all_of(peers_.begin(), peers_.end(),
+                       [](const Peer& peer) { return peer.beat.leaving; });
+  };
+  while (!over() && Clock::now() < end) {
+    ask_to_talk();
+    changed_.wait_for(lock, kAskPeriod, over);
+  }
+}
+
+bool Watchdog::others_know() const {
+  const Clock::time_point now = Clock::now();
+  for (const Peer& peer : peers_) {
+    const bool self = &peer == &peers_[static_cast<size_t>(options_.rank)];
+    const bool silent = seconds_between(peer.heard, now) > silence_seconds();
+    if (!self && !silent && !peer.gone && !peer.beat.leaving && !peer.beat.knows_failure) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Watchdog::let_others_know(std::unique_lock<std::mutex>& lock) {
+  const bool serves = options_.rank == 0 && options_.store_on_rank_0;
+  const Clock::time_point end = Clock::now() + kKnowTime;
+  const int64_t told = ask_to_talk();
+  const auto over = [&] {
+    return store_lost_ || (answered_ >= told && (!serves || others_know()));
+  };
+  while (!over() && Clock::now() < end) {
+    changed_.wait_for(lock, kAskPeriod, over);
+    ask_to_talk();
+  }
+}
+
+void Watchdog::end_process(const std::string& message) {
+  log_error(message);
+  try {
+    if (options_.before_exit) options_.before_exit(message);
+  } catch (const std::exception& error) {
+    log_warning(std::string("the end could not be recorded: ") + error.what());
+  }
+  {
+    std::unique_lock lock(mutex_);
+    let_others_know(lock);
+  }
+  ::_exit(static_cast<int>(ExitCode::kDistributed));
+}
+
+}  // namespace longshore

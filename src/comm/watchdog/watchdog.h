@@ -1,0 +1,132 @@
+// Watchdog: tells the other ranks that this one is alive and what it does, and finds out when one
+// of them died, hangs, disagrees or failed. Owned by a World. Its functions may be called from any
+// thread; none blocks for longer than it says.
+//
+// [Note: two threads] The messenger talks to the store, over a connection of its own, and may hang
+// there as long as the store's server does. The guard never waits for anybody: it looks at the
+// clock and at the processes of its host, and ends this process where nothing else does.
+//
+// [Note: verdict] The run ends for one reason. Whoever finds one offers it to the store; the first
+// that gets there counts, and reaches all ranks with their next heartbeat. Where the store is gone
+// a rank keeps to its own.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/operations/operation.h"
+#include "comm/store/store.h"
+#include "comm/watchdog/blame.h"
+
+namespace longshore {
+
+struct WatchdogOptions {
+  int32_t rank = 0;
+  std::vector<ProcessIdentity> identities;  // of all ranks
+  StoreAddress store;
+  std::string prefix;           // of the run's keys
+  bool store_on_rank_0 = true;  // else the launcher serves it
+  std::chrono::milliseconds timeout = {};
+  std::chrono::milliseconds heartbeat = {};
+  std::chrono::milliseconds grace = {};
+  std::function<void(const std::string&)> before_exit = {};
+};
+
+class Watchdog {
+ public:
+  // Shared with its messenger, which may have to be left behind in a call that never returns.
+  static std::shared_ptr<Watchdog> start(WatchdogOptions options);
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+  // Ends the threads. Where a failure is known and this rank serves the store, waits until the
+  // others know it too, three seconds at most.
+  void stop();
+
+  // What this rank does. The key is "name[members]".
+  void join_group(const std::string& key, const std::vector<int32_t>& members);
+  void issued(const std::string& key, const Operation& operation);
+  void begun(const std::string& key, const Operation& operation);
+  void finished(const std::string& key, int64_t sequence);
+
+  bool has_verdict() const { return has_verdict_.load(std::memory_order_acquire); }
+  // Of a failure that is known.
+  Verdict verdict() const;
+  // The verdict and what this rank waited for: the text of its CommError.
+  std::string message(const std::string& waited_for = "") const;
+
+  // Offers a verdict and gives the one that counts; waits for the store two seconds at most.
+  Verdict offer(const Verdict& verdict) noexcept;
+  // Finds who keeps the operation from finishing. At once:
+  Verdict blame_delay(const std::string& key, const Operation& operation, double waited_seconds);
+  // A transfer to or from the rank failed: waits up to eight seconds to see who is gone.
+  Verdict blame_break(int32_t peer, const Operation& operation, const std::string& reason);
+
+  // This rank is done. The one that serves the store waits for all others to be done.
+  void leave();
+
+  // Prints the message, tells who asked for it, and exits with code 8.
+  [[noreturn]] void end_process(const std::string& message);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Peer {
+    RankBeat beat;
+    Clock::time_point heard = Clock::now();
+    std::optional<Clock::time_point> gone = {};  // when its process was seen to be gone
+    int64_t asked_when_gone = 0;
+  };
+
+  explicit Watchdog(WatchdogOptions options);
+  void run_messenger();
+  void talk(StoreConnection& store);
+  void run_guard();
+  // From here on with mutex_ held.
+  std::optional<Verdict> look_around();
+  std::optional<Verdict> look_at_peers(Clock::time_point now);
+  std::optional<Verdict> look_at_store(Clock::time_point now) const;
+  Verdict blame_store(const std::string& what) const;
+  void propose(const Verdict& verdict);
+  void adopt(const Verdict& verdict);
+  double silence_seconds() const;
+  Board board() const;
+  std::string beat_to_send();
+  std::string key(const std::string& name) const { return options_.prefix + name; }
+  std::string name_of_rank(int32_t rank) const;
+  bool others_know() const;
+  void let_others_know(std::unique_lock<std::mutex>& lock);
+  int64_t ask_to_talk();
+
+  const WatchdogOptions options_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::vector<Peer> peers_;  // by rank; this rank's own beat is at its place
+  std::map<std::string, std::vector<int32_t>> groups_;
+  std::optional<Verdict> verdict_;
+  std::optional<Clock::time_point> verdict_time_;
+  std::optional<Verdict> offered_;  // not at the store yet
+  Clock::time_point offered_time_;
+  std::optional<Clock::time_point> store_lost_;
+  std::string store_error_;
+  Clock::time_point store_answered_ = Clock::now();
+  // [Note: talks] A talk with the store begins when one was asked for, or a heartbeat has passed.
+  // answered_ is what asked_ was when the last complete one began.
+  int64_t asked_ = 0;
+  int64_t answered_ = 0;
+  std::string last_operation_;
+  bool closing_ = false;
+  std::atomic<bool> has_verdict_{false};
+  std::thread messenger_;
+  bool messenger_done_ = false;
+  std::thread guard_;
+};
+
+}  // namespace longshore

@@ -1,0 +1,246 @@
+#include "comm/world/distributed_world.h"
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "base/errors.h"
+#include "comm/collectives/gloo_transport.h"
+#include "comm/collectives/group_communicator.h"
+#include "comm/collectives/nccl_communicator.h"
+#include "comm/collectives/solo_communicator.h"
+
+namespace longshore {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook(20);
+// The store's thread ends its own waits; past this it hangs in a call.
+constexpr std::chrono::seconds kSlack(5);
+// The communicators' own waits end first: theirs name the culprit.
+constexpr std::chrono::seconds kGlooSlack(60);
+// Texts that ranks compare or collect: run files, layouts.
+constexpr Bytes kMaxText = 4 * kMiB;
+
+// Waits until all keys are there, at most until `end`; gives those that are not.
+std::vector<size_t> wait_for_keys(StoreConnection& store, const std::vector<std::string>& keys,
+                                  Clock::time_point end, const Watchdog& watchdog) {
+  milliseconds pause(1);
+  while (!store.has(keys) && Clock::now() < end && !watchdog.has_verdict()) {
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, milliseconds(50));
+  }
+  std::vector<size_t> missing;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!store.has({keys[i]})) missing.push_back(i);
+  }
+  return missing;
+}
+
+std::string list_of(const std::vector<size_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (size_t i = 0; i < ranks.size(); ++i)
+    text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
+  return text;
+}
+
+}  // namespace
+
+DistributedWorld::DistributedWorld(const RankInfo& ranks, WorldOptions options)
+    : ranks_(ranks), options_(std::move(options)), address_{ranks.store_host, ranks.store_port} {
+  if (ranks_.rank == 0 && !ranks_.agent_store) {
+    server_ = std::make_unique<StoreServer>(ranks_.store_port);
+  }
+  meet();
+  const std::vector<ProcessIdentity>& identities = shared_->meeting.identities;
+  host_address_ = address_for_others(identities, ranks_.rank);
+  count_nodes(identities, ranks_);
+  watchdog_ = Watchdog::start({.rank = ranks_.rank,
+                               .identities = identities,
+                               .store = address_,
+                               .prefix = shared_->meeting.prefix,
+                               .store_on_rank_0 = !ranks_.agent_store,
+                               .timeout = options_.timeout,
+                               .heartbeat = options_.heartbeat,
+                               .grace = options_.grace,
+                               .before_exit = options_.before_exit});
+  try {
+    std::vector<int32_t> everyone(static_cast<size_t>(ranks_.size));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    all_ = host_group("world", everyone);
+  } catch (...) {
+    watchdog_->stop();
+    throw;
+  }
+}
+
+DistributedWorld::~DistributedWorld() {
+  if (!watchdog_->has_verdict() && std::uncaught_exceptions() > exceptions_) {
+    report_failure("it ended with an error");
+  }
+  if (!watchdog_->has_verdict()) watchdog_->leave();
+  all_.reset();
+  watchdog_->stop();
+}
+
+void DistributedWorld::meet() {
+  const ProcessIdentity identity = identify_process(address_);
+  const auto task = store_queue_.push(
+      [shared = shared_, ranks = ranks_, address = address_, timeout = options_.timeout, identity] {
+        shared->store = std::make_unique<StoreConnection>(address, timeout);
+        shared->meeting = meet_all_ranks(*shared->store, ranks, identity, timeout);
+      });
+  // Connecting and meeting may each take the whole time-out.
+  const bool done = task->wait_for(options_.timeout * 2 + kSlack);
+  if (!done) store_queue_.abandon();
+  const std::string store = "the store at " + address_.text();
+  if (!done) throw CommError(store + " does not answer");
+  try {
+    if (task->error()) std::rethrow_exception(task->error());
+  } catch (const StoreError& error) {
+    throw CommError(store + " cannot be reached (" + error.what() +
+                    "): rank 0, or the launcher that serves it, is not there");
+  }
+}
+
+void DistributedWorld::wait(SerialQueue::Task& task, const std::string& what) {
+  const Clock::time_point begin = Clock::now();
+  const auto waited = [&] {
+    return seconds_text(std::chrono::duration<double>(Clock::now() - begin).count()) + " for " +
+           what;
+  };
+  while (!task.wait_for(kLook)) {
+    if (Clock::now() - begin > options_.timeout + kSlack) {
+      watchdog_->offer(
+          {ranks_.agent_store ? -1 : 0, "the store at " + address_.text() + " does not answer"});
+    }
+    if (watchdog_->has_verdict() && !task.wait_for(kSlack / 5)) {
+      store_queue_.abandon();
+      throw CommError(watchdog_->message(waited()));
+    }
+  }
+  try {
+    if (task.error()) std::rethrow_exception(task.error());
+  } catch (const StoreError& error) {
+    // The watchdog has lost the store as well and is about to say who ended it.
+    for (int i = 0; i < 100 && !watchdog_->has_verdict(); ++i) {
+      std::this_thread::sleep_for(kLook);
+    }
+    if (!watchdog_->has_verdict()) {
+      watchdog_->offer({-1, "the store at " + address_.text() + " failed: " + error.what()});
+    }
+  }
+  if (watchdog_->has_verdict()) throw CommError(watchdog_->message(waited()));
+}
+
+std::unique_ptr<Communicator> DistributedWorld::group(const std::string& name,
+                                                      const std::vector<int32_t>& members) {
+  const bool device_buffers = options_.device == DeviceKind::kCuda;
+  const bool nccl = options_.backend == CommBackend::kNccl ||
+                    (options_.backend == CommBackend::kAuto && device_buffers);
+  LONGSHORE_CHECK(nccl == device_buffers || members.size() <= 1)
+      << "NCCL is for buffers of a GPU, Gloo for the host's";
+  return make_group(name, members, nccl);
+}
+
+std::unique_ptr<Communicator> DistributedWorld::host_group(const std::string& name,
+                                                           const std::vector<int32_t>& members) {
+  return make_group(name, members, /*nccl=*/false);
+}
+
+std::unique_ptr<Communicator> DistributedWorld::make_group(const std::string& name,
+                                                           const std::vector<int32_t>& members,
+                                                           bool nccl) {
+  // Counted on every rank, also where the group is of one: a name may be used again.
+  ++groups_;
+  LONGSHORE_CHECK(!members.empty()) << name;
+  for (const int32_t rank : members) LONGSHORE_CHECK(rank >= 0 && rank < ranks_.size) << rank;
+  if (members.size() == 1) {
+    LONGSHORE_CHECK(members[0] == ranks_.rank) << name;
+    return std::make_unique<SoloCommunicator>(name);
+  }
+  const auto place = std::find(members.begin(), members.end(), ranks_.rank);
+  const std::string prefix = shared_->meeting.prefix + "group/" + std::to_string(groups_) + "/" +
+                             name + "/" + std::to_string(members[0]);
+  const GroupOptions options{name, members, ranks_.rank, options_.timeout};
+  if (nccl) {
+    const ShareFirst share = [&](const std::string& mine) {
+      return text_of_first(prefix, members, mine);
+    };
+    return make_nccl_communicator(options, watchdog_, share, ranks_.local_rank);
+  }
+  const GlooOptions gloo{.prefix = prefix,
+                         .index = static_cast<int32_t>(place - members.begin()),
+                         .size = static_cast<int32_t>(members.size()),
+                         .address = host_address_,
+                         .timeout = options_.timeout + kGlooSlack};
+  return std::make_unique<GroupCommunicator>(
+      options, watchdog_, [shared = shared_, gloo] { return connect_gloo(*shared->store, gloo); });
+}
+
+std::vector<std::string> DistributedWorld::exchange(const std::string& what,
+                                                    const std::string& mine) {
+  LONGSHORE_CHECK(static_cast<Bytes>(mine.size()) <= kMaxText) << what << ": " << mine.size();
+  const std::string prefix =
+      shared_->meeting.prefix + "exchange/" + std::to_string(++exchanges_) + "/";
+  auto missing = std::make_shared<std::vector<size_t>>();
+  const auto task =
+      store_queue_.push([shared = shared_, watchdog = watchdog_, prefix, mine, missing,
+                         rank = ranks_.rank, size = ranks_.size, timeout = options_.timeout] {
+        shared->store->set(prefix + std::to_string(rank), mine);
+        std::vector<std::string> keys;
+        for (int32_t i = 0; i < size; ++i) keys.push_back(prefix + std::to_string(i));
+        *missing = wait_for_keys(*shared->store, keys, Clock::now() + timeout, *watchdog);
+        if (missing->empty()) shared->texts = shared->store->get(keys);
+      });
+  wait(*task, "the " + what + " of all ranks");
+  if (!missing->empty()) {
+    const auto culprit = static_cast<int32_t>(missing->front());
+    watchdog_->offer({culprit, list_of(*missing) + " did not give the " + what +
+                                   " within dist.timeout, " +
+                                   std::to_string(options_.timeout.count() / 1000) + " s"});
+    throw CommError(watchdog_->message());
+  }
+  LONGSHORE_CHECK(shared_->texts.size() == static_cast<size_t>(ranks_.size));
+  return std::move(shared_->texts);
+}
+
+std::string DistributedWorld::text_of_first(const std::string& prefix,
+                                            const std::vector<int32_t>& members,
+                                            const std::string& mine) {
+  auto text = std::make_shared<std::string>();
+  const bool first = members[0] == ranks_.rank;
+  const auto task = store_queue_.push([shared = shared_, watchdog = watchdog_, first, mine, text,
+                                       key = prefix + "/first", timeout = options_.timeout] {
+    if (first) shared->store->set(key, mine);
+    const auto missing = wait_for_keys(*shared->store, {key}, Clock::now() + timeout, *watchdog);
+    if (missing.empty()) *text = shared->store->get({key}).at(0);
+  });
+  wait(*task, "rank " + std::to_string(members[0]) + " to begin a group");
+  if (text->empty()) {
+    watchdog_->offer({members[0], "rank " + std::to_string(members[0]) +
+                                      " did not begin a group within dist.timeout"});
+    throw CommError(watchdog_->message());
+  }
+  return *text;
+}
+
+void DistributedWorld::report_failure(const std::string& message) noexcept {
+  try {
+    watchdog_->offer(
+        {ranks_.rank, "rank " + std::to_string(ranks_.rank) + " (" +
+                          shared_->meeting.identities[static_cast<size_t>(ranks_.rank)].text() +
+                          ") failed: " + message});
+  } catch (...) {
+    // Out of memory: the others see this process end.
+  }
+}
+
+void DistributedWorld::check() {
+  if (watchdog_->has_verdict()) throw CommError(watchdog_->message());
+}
+
+}  // namespace longshore

@@ -1,0 +1,124 @@
+#include "trainer/data/run_data.h"
+
+#include "base/bytes.h"
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "data/combined_dataset.h"
+#include "trainer/data/data_files.h"
+#include "trainer/data/run_prepare.h"
+
+namespace longshore {
+
+bool has_evaluation_data(const RunConfig& config) {
+  return !config.data.eval.empty() || config.eval.split > 0.0;
+}
+
+SequenceData load_sequences(const RunConfig& config, const ModelSource& source, SequenceUse use,
+                            const StopCheck& stop) {
+  const bool training = use == SequenceUse::kTrain;
+  const bool split = config.eval.split > 0.0;
+  const bool from_training_files = training || split;
+  const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
+  const DataSection named = with_data_files(config.data);
+  PreparedData prepared = preparation.run(from_training_files ? named.train : named.eval, stop);
+  HoldOut hold_out{.fraction = config.eval.split, .seed = static_cast<uint64_t>(config.run.seed)};
+  if (split) hold_out.part = training ? HoldOut::Part::kTrained : HoldOut::Part::kHeldOut;
+  std::vector<std::shared_ptr<const Dataset>> files;
+  for (auto& file : prepared.files) files.push_back(std::move(file));
+  SequenceData data;
+  data.dataset = std::make_unique<CombinedDataset>(
+      std::move(files), training ? named.weights : std::vector<double>{}, hold_out);
+  PackingOptions packing{.packing = config.data.packing,
+                         .max_tokens = config.data.max_tokens,
+                         .shuffle_seed = std::nullopt};
+  if (training && config.data.shuffle) {
+    packing.shuffle_seed = static_cast<uint64_t>(config.run.seed);
+  }
+  data.table = make_sequences(*data.dataset, packing);
+  data.report = std::move(prepared.report);
+  for (const std::string& line : data.report.lines()) log_info(line);
+  return data;
+}
+
+Json to_json(const SequenceData& data) {
+  Json files = Json::array();
+  for (const FileReport& report : data.report.files) {
+    Json file = {{"path", report.path}, {"xxh3", hash_text(report.content)}};
+    file.update(to_json(report));
+    files.push_back(std::move(file));
+  }
+  return {{"sequences", data.table.sequence_count()}, {"files", std::move(files)}};
+}
+
+TrainingData::TrainingData(const RunConfig& config, SequenceData data)
+    : data_(std::move(data)),
+      sampler_({.seed = static_cast<uint64_t>(config.run.seed),
+                .sequences = data_.table.sequence_count(),
+                .shuffle = config.data.shuffle}),
+      sequences_per_step_(config.train.sequences_per_step),
+      micro_batch_(config.train.micro_batch),
+      epochs_(config.train.steps > 0 ? 0.0 : config.train.epochs),
+      total_steps_(config.train.steps > 0
+                       ? config.train.steps
+                       : sampler_.steps_for(config.train.epochs, sequences_per_step_)) {}
+
+std::string TrainingData::resume_at(Step step, const DataState& saved, const std::string& path) {
+  const int64_t now = sequence_count();
+  DataCursor cursor = saved.cursor;
+  std::string note;
+  if (saved.sequences > 0 && saved.sequences != now) {
+    const double share =
+        static_cast<double>(cursor.position) / static_cast<double>(saved.sequences);
+    cursor.position = static_cast<int64_t>(share * static_cast<double>(now));
+    note = path + ": an epoch had " + std::to_string(saved.sequences) + " sequences and has " +
+           std::to_string(now) +
+           " now (data.max_tokens, data.packing): the run goes on at the same share of its epoch, "
+           "where some text may come twice or not at all";
+  }
+  const auto epochs = checked_multiply(cursor.epoch, now);
+  if (cursor.position >= now || !epochs || *epochs > kMostSteps) {
+    throw CheckpointError(path + ": epoch " + std::to_string(cursor.epoch) + ", position " +
+                          std::to_string(cursor.position) + " is outside the data, which has " +
+                          std::to_string(now) + " sequences");
+  }
+  base_step_ = step;
+  base_samples_ = sampler_.samples_before(cursor);
+  if (epochs_ > 0.0) {
+    total_steps_ = step.value + sampler_.steps_for(epochs_, sequences_per_step_, base_samples_);
+  }
+  return note;
+}
+
+int64_t TrainingData::samples_before(Step step) const {
+  return base_samples_ + (step.value - base_step_.value) * sequences_per_step_;
+}
+
+StepBatches TrainingData::step_batches(Step step) const {
+  return make_step_batches(*data_.dataset, data_.table, sampler_,
+                           {.first_sample = samples_before(Step(step.value - 1)),
+                            .sequences = sequences_per_step_,
+                            .micro_batch = micro_batch_});
+}
+
+DataCursor TrainingData::cursor_after(Step step) const {
+  return sampler_.cursor_after(samples_before(step));
+}
+
+double TrainingData::epochs_after(Step step) const {
+  return sampler_.epochs_in(samples_before(step));
+}
+
+std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches) {
+  std::vector<HostBatch> views;
+  views.reserve(batches.size());
+  for (const TokenBatch& batch : batches) {
+    views.push_back({.tokens = batch.tokens,
+                     .positions = batch.positions,
+                     .targets = batch.targets,
+                     .document_starts = batch.document_starts});
+  }
+  return views;
+}
+
+}  // namespace longshore

@@ -1,0 +1,160 @@
+#include "trainer/data/run_prepare.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/log.h"
+#include "base/printable.h"
+#include "data/prepared_cache.h"
+
+namespace longshore {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kRedraw{200};
+
+// One line that redraws itself; only on a terminal.
+class ProgressLine {
+ public:
+  ~ProgressLine() { clear(); }
+  ProgressLine() = default;
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void show(const PrepareProgress& progress) {
+    const Clock::time_point now = Clock::now();
+    if (!terminal_ || now - drawn_at_ < kRedraw) return;
+    drawn_at_ = now;
+    std::string line =
+        "preparing " + printable(std::filesystem::path(progress.path).filename().string());
+    if (progress.waiting) {
+      line += "  waiting for another process";
+    } else {
+      const double share = progress.file_bytes == 0 ? 0.0
+                                                    : static_cast<double>(progress.read_bytes) /
+                                                          static_cast<double>(progress.file_bytes);
+      const double seconds = std::chrono::duration<double>(now - begun_at_).count();
+      char numbers[128];
+      std::snprintf(numbers, sizeof numbers, "  %s %3.0f %%  %.1f M tokens  %.2f M tokens/s",
+                    bar(share).c_str(), 100.0 * share, 1e-6 * static_cast<double>(progress.tokens),
+                    1e-6 * static_cast<double>(progress.tokens) / std::max(seconds, 1e-3));
+      line += numbers;
+    }
+    std::fprintf(stderr, "\r\x1b[K%s", line.c_str());
+    std::fflush(stderr);
+    drawn_ = true;
+  }
+
+  void clear() {
+    if (drawn_) std::fputs("\r\x1b[K", stderr);
+    drawn_ = false;
+  }
+
+ private:
+  static std::string bar(double share) {
+    constexpr int kCells = 24;
+    const int full = static_cast<int>(share * kCells + 0.5);
+    std::string cells;
+    for (int cell = 0; cell < kCells; ++cell) cells += cell < full ? "█" : "░";
+    return cells;
+  }
+
+  const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+  const Clock::time_point begun_at_ = Clock::now();
+  Clock::time_point drawn_at_{};
+  bool drawn_ = false;
+};
+
+}  // namespace
+
+std::string tokenizer_directory(const RunConfig& config, const std::string& model_directory) {
+  return config.tokenizer.path == "auto" ? model_directory : config.tokenizer.path;
+}
+
+std::string cache_directory(const RunConfig& config) {
+  if (config.data.cache != "auto") return config.data.cache;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return std::string(cache) + "/longshore";
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home == '/') return std::string(home) + "/.cache/longshore";
+  return config.run.dir + "/cache";
+}
+
+void clean_run_cache(const RunConfig& config, Bytes limit) {
+  const std::string directory = cache_directory(config);
+  const CacheCleaning cleaned = clean_cache(directory, limit);
+  if (cleaned.files == 0) return;
+  log_info(directory + ": removed " + std::to_string(cleaned.files) + " prepared files of " +
+           format_bytes(cleaned.bytes) + " that nobody uses; " + format_bytes(cleaned.left_bytes) +
+           " are left");
+}
+
+RunPreparation::RunPreparation(const RunConfig& config, const std::string& model_directory,
+                               int64_t vocabulary)
+    : config_(config), vocabulary_(vocabulary) {
+  const std::string directory = tokenizer_directory(config, model_directory);
+  const DataSection::Format format = config.data.format;
+  std::error_code ignored;
+  const bool absent = !std::filesystem::exists(directory + "/tokenizer.json", ignored);
+  // Files of token ids need no tokenizer; a directory without one is fine for them.
+  if (format == DataSection::Format::kTokens) return;
+  if (format == DataSection::Format::kAuto && absent && config.tokenizer.path == "auto") return;
+  tokenizer_ = Tokenizer::load(directory);
+  const std::string& asked = config.data.chat_template;
+  const bool training = asked == "training", own = asked != "auto" && !training;
+  chat_ = ChatTemplate::load(
+      directory, *tokenizer_,
+      {.file = own ? asked : std::string(), .date = config.data.date, .training = training});
+}
+
+PrepareOptions RunPreparation::options(const std::vector<std::string>& files) const {
+  return {.files = files,
+          .data = config_.data,
+          .tokenizer = tokenizer_ ? &*tokenizer_ : nullptr,
+          .chat = chat_ ? &*chat_ : nullptr,
+          .model_vocabulary_size = vocabulary_,
+          .cache = cache_directory(config_),
+          .threads = config_.data.threads.value_or(0)};
+}
+
+std::vector<std::string> RunPreparation::known(const std::vector<std::string>& files) const {
+  const std::optional<DataReport> report = report_of_prepared(options(files));
+  if (!report || report->files.empty()) return {};
+  FileReport total = report->total();
+  total.format = report->files.front().format;
+  total.detected = report->files.front().detected;
+  for (const FileReport& file : report->files) {
+    if (file.format != total.format) total.format = "mixed";
+  }
+  if (files.size() > 1) total.path = std::to_string(files.size()) + " files";
+  return lines_of(total);
+}
+
+PreparedData RunPreparation::run(const std::vector<std::string>& files,
+                                 const std::function<void()>& stop) const {
+  ProgressLine line;
+  PrepareOptions asked = options(files);
+  asked.on_progress = [&](const PrepareProgress& progress) {
+    stop();
+    line.show(progress);
+  };
+  PreparedData prepared = prepare_or_open(asked);
+  line.clear();
+  if (chat_ && !chat_->replaced().empty()) {
+    log_info("data.chat_template: the training template of " + chat_->replaced() +
+             ": a conversation is one sample, its answers written as they were when generated");
+  }
+  if (prepared.made > 0 && chat_ && chat_->uses_date()) {
+    log_info("where the chat template prints today's date, it is data.date = \"" +
+             config_.data.date + "\"");
+  }
+  if (prepared.made > 0) clean_run_cache(config_, config_.data.cache_limit);
+  return prepared;
+}
+
+}  // namespace longshore

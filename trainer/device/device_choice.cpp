@@ -1,0 +1,102 @@
+#include "trainer/device/device_choice.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "device/cuda_driver.h"
+
+namespace longshore {
+namespace {
+
+using Kind = DeviceSection::Kind;
+
+constexpr const char* kUseCpu = "device.kind = \"cpu\" trains on the CPU";
+// The oldest that there is code for (cmake/Cuda.cmake).
+constexpr int kOldestCompute = 8;
+
+std::string first_word(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string word;
+  file >> word;
+  return word;
+}
+
+}  // namespace
+
+FoundGpus find_gpus(const std::string& pci_devices) {
+  FoundGpus found{.usable = cuda_devices(), .present = {}, .trouble = cuda_trouble()};
+  std::error_code ignored;
+  for (const auto& device : std::filesystem::directory_iterator(pci_devices, ignored)) {
+    // Displays and 3D controllers; a card's sound device is no GPU.
+    if (first_word(device.path() / "vendor") != "0x10de") continue;
+    if (!first_word(device.path() / "class").starts_with("0x03")) continue;
+    found.present.push_back(device.path().filename());
+  }
+  std::sort(found.present.begin(), found.present.end());
+  return found;
+}
+
+std::optional<Kind> begun_on(const RunConfig& config) {
+  const std::string file = config.run.dir + "/config.toml";
+  std::error_code ignored;
+  if (config.checkpoint.resume != "auto" || !std::filesystem::exists(file, ignored)) {
+    return std::nullopt;
+  }
+  try {
+    const Kind kind = load_run_config({file}, {}, {.complete = false}).device.kind;
+    return kind == Kind::kCuda ? Kind::kCuda : Kind::kCpu;
+  } catch (const Error&) {
+    return std::nullopt;  // not a run file any more: the run itself will say so
+  }
+}
+
+void settle_device(RunConfig& config, const FoundGpus& found) {
+  if (config.device.kind != Kind::kAuto) return;
+  const std::optional<Kind> begun = begun_on(config);
+  if (begun == Kind::kCpu) {
+    config.device.kind = Kind::kCpu;
+    if (!found.usable.empty()) {
+      log_info(
+          "device.kind = \"auto\": this run began on the CPU and stays there; "
+          "device.kind = \"cuda\" moves it to the GPU");
+    }
+    return;
+  }
+  if (found.usable.empty() && !found.trouble.empty() && !found.present.empty()) {
+    throw ConfigError("device.kind = \"auto\": a GPU is here (" + found.present.front() +
+                      "), but CUDA cannot use it: " + found.trouble +
+                      "; install NVIDIA's driver for CUDA 13 (580 or newer); " + kUseCpu);
+  }
+  if (found.usable.empty() && begun == Kind::kCuda) {
+    throw ConfigError(
+        "device.kind = \"auto\": this run began on a GPU, and CUDA finds none here; " +
+        std::string(kUseCpu));
+  }
+  config.device.kind = found.usable.empty() ? Kind::kCpu : Kind::kCuda;
+}
+
+void require_gpus(const RunConfig& config, const FoundGpus& found, int32_t ranks) {
+  if (config.device.kind != Kind::kCuda) return;
+  const auto count = static_cast<int32_t>(found.usable.size());
+  if (count == 0) {
+    throw ConfigError("device.kind: this machine has no GPU that CUDA can use" +
+                      (found.trouble.empty() ? "" : " (" + found.trouble + ")") + "; " + kUseCpu);
+  }
+  if (count < ranks) {
+    throw ConfigError("device.kind: " + std::to_string(ranks) + " ranks are on this machine, and " +
+                      std::to_string(count) + " GPUs; start as many ranks as GPUs; " + kUseCpu);
+  }
+  for (int32_t i = 0; i < ranks; ++i) {
+    const CudaDevice& gpu = found.usable[static_cast<size_t>(i)];
+    if (gpu.compute_major >= kOldestCompute) continue;
+    throw ConfigError("device.kind: GPU " + std::to_string(i) + ", " + gpu.name +
+                      ", has compute capability " + std::to_string(gpu.compute_major) + "." +
+                      std::to_string(gpu.compute_minor) + ", and there is code for " +
+                      std::to_string(kOldestCompute) + ".0 and newer; " + kUseCpu);
+  }
+}
+
+}  // namespace longshore

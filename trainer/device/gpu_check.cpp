@@ -1,0 +1,245 @@
+#include "trainer/device/gpu_check.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "device/copy_engine.h"
+#include "device/cuda_device.h"
+#include "device/cuda_stream.h"
+#include "device/device_arena.h"
+#include "device/gpu_tensors.h"
+#include "fsdp/engine.h"
+#include "fsdp/probe/measured_workspace.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rotary.h"
+#include "kernels/swiglu.h"
+#include "model/decoder_model.h"
+#include "model/document_attention.h"
+#include "model/families.h"
+#include "model/fused_ops.h"
+#include "model/model_spec.h"
+#include "offload/plan/machine.h"
+#include "pinned/pinned_arena.h"
+#include "trainer/train_step.h"
+
+namespace longshore {
+namespace {
+
+// Of the largest value. Orders of sums differ; bf16 has eight bits.
+double limit_of(at::ScalarType dtype) {
+  return dtype == at::kFloat ? 2e-4 : 3e-2;
+}
+
+class Comparison {
+ public:
+  void value(const std::string& what, double got, double expected, double limit) {
+    if (std::abs(got - expected) <= limit * std::abs(expected)) return;  // false for NaN
+    differs(what + ": " + std::to_string(got) + " instead of " + std::to_string(expected));
+  }
+  void tensor(const std::string& what, const at::Tensor& got, const at::Tensor& expected) {
+    const at::Tensor want = expected.to(at::kFloat), have = got.cpu().to(at::kFloat);
+    const double largest = want.abs().max().item<double>();
+    const double error = (have - want).abs().max().item<double>();
+    if (error <= limit_of(expected.scalar_type()) * largest) return;
+    differs(what + (expected.scalar_type() == at::kFloat ? ", fp32" : ", bf16") + ": " +
+            std::to_string(error) + " apart, values to " + std::to_string(largest));
+  }
+  // What a part throws is a line too: the others may say more.
+  template <typename Work>
+  void part(const std::string& name, const Work& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      differs(name + ": " + text.substr(0, text.find('\n')));
+    }
+  }
+  void differs(std::string line) { lines_.push_back(std::move(line)); }
+  std::vector<std::string> take() { return std::move(lines_); }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+void compare_copies(int gpu, Comparison& comparison) {
+  constexpr size_t kBytes = 8 * static_cast<size_t>(kMiB);
+  WorkerPool pool(1);
+  const PinnedArena host(2 * kBytes, true, pool);
+  const std::span<std::byte> sent = host.bytes().first(kBytes), back = host.bytes().last(kBytes);
+  for (size_t i = 0; i < kBytes; ++i) sent[i] = static_cast<std::byte>(i * 31 + i / 4096);
+  const auto arena = make_cuda_arena(kBytes, gpu);
+  const auto copies = make_cuda_copy_engine(gpu);
+  copies->to_device(arena->bytes(), sent);
+  copies->to_host(back, arena->bytes());
+  copies->finish();
+  if (std::memcmp(sent.data(), back.data(), kBytes) != 0) {
+    comparison.differs("copies: bytes that went to the GPU and back");
+  }
+}
+
+void compare_kernels(at::ScalarType dtype, at::Device gpu, Comparison& comparison) {
+  const DType kind = dtype == at::kFloat ? DType::kF32 : DType::kBF16;
+  constexpr int64_t kRows = 67, kWidth = 192, kHead = 64, kWords = 3001;
+  const auto random = [&](int64_t columns) { return at::randn({kRows, columns}).to(dtype); };
+
+  const at::Tensor x = random(kWidth), grad = random(kWidth), weight = random(kWidth)[0].clone();
+  at::Tensor y = at::empty_like(x), grad_x = at::empty_like(x), sum = at::zeros({kWidth});
+  const kernels::RmsNorm norm{.dtype = kind, .rows = kRows, .width = kWidth, .eps = 1e-5};
+  kernels::rms_norm_cpu(norm, x.data_ptr(), weight.data_ptr(), y.data_ptr());
+  kernels::rms_norm_backward_cpu(norm, grad.data_ptr(), x.data_ptr(), weight.data_ptr(),
+                                 grad_x.data_ptr(), sum.data_ptr<float>());
+  const at::Tensor gpu_sum = at::zeros({kWidth}).to(gpu);
+  const at::Tensor gpu_x = x.to(gpu), gpu_weight = weight.to(gpu), gpu_grad = grad.to(gpu);
+  comparison.tensor("rms_norm", fused::rms_norm(gpu_x, gpu_weight, 1e-5), y);
+  comparison.tensor("rms_norm_backward",
+                    fused::rms_norm_backward(gpu_grad, gpu_x, gpu_weight, 1e-5, gpu_sum), grad_x);
+  comparison.tensor("rms_norm_backward, weight", gpu_sum, sum);
+
+  const at::Tensor positions = at::arange(kRows), frequencies = at::rand({kHead / 2});
+  const kernels::Rotary rotary{.dtype = kind,
+                               .rows = kRows,
+                               .heads = kWidth / kHead,
+                               .head_dim = kHead,
+                               .row_stride = kWidth,
+                               .direction = 1};
+  kernels::rotary_cpu(rotary, x.data_ptr(), positions.data_ptr<int64_t>(),
+                      frequencies.data_ptr<float>(), y.data_ptr());
+  comparison.tensor("rotary",
+                    fused::rotate(gpu_x, positions.to(gpu), frequencies.to(gpu), kHead, 1), y);
+
+  at::Tensor gate = random(kWidth), up = random(kWidth);
+  const at::Tensor gpu_gate = gate.clone().to(gpu), gpu_up = up.clone().to(gpu);
+  kernels::swiglu_cpu(kind, x.numel(), gate.data_ptr(), up.data_ptr(), y.data_ptr());
+  comparison.tensor("swiglu", fused::swiglu(gpu_gate, gpu_up), y);
+  kernels::swiglu_backward_cpu(kind, x.numel(), grad.data_ptr(), gate.data_ptr(), up.data_ptr());
+  fused::swiglu_backward(gpu_grad, gpu_gate, gpu_up);
+  comparison.tensor("swiglu_backward, gate", gpu_gate, gate);
+  comparison.tensor("swiglu_backward, up", gpu_up, up);
+
+  at::Tensor logits = random(kWords), losses = at::empty({kRows});
+  const at::Tensor gpu_logits = logits.clone().to(gpu), targets = positions * 7;
+  kernels::cross_entropy_cpu(
+      {.dtype = kind, .rows = kRows, .vocabulary = kWords, .scale = 1.0, .gradient = true},
+      logits.data_ptr(), targets.data_ptr<int64_t>(), losses.data_ptr<float>());
+  comparison.tensor("cross_entropy", fused::cross_entropy(gpu_logits, targets.to(gpu), 1.0, true),
+                    losses);
+  comparison.tensor("cross_entropy, gradient", gpu_logits, logits);
+}
+
+void compare_attention(at::ScalarType dtype, at::Device gpu, Comparison& comparison) {
+  const AttentionShape shape{
+      .heads = 4, .kv_heads = 2, .head_dim = 64, .window = 0, .scale = 0.125, .cap = 0.0};
+  const std::vector<int64_t> starts = {0, 1, 130, 200};
+  const at::Tensor q = at::randn({200, 256}).to(dtype), k = at::randn({200, 128}).to(dtype);
+  const at::Tensor v = at::randn({200, 128}).to(dtype), grad = at::randn({200, 256}).to(dtype);
+  const auto both = [&](at::Device device) {
+    const at::Tensor a = q.to(device), b = k.to(device), c = v.to(device);
+    const AttentionResult result = attend_forward(a, b, c, shape, starts);
+    std::vector<at::Tensor> all = attend_backward(grad.to(device), a, b, c, result, shape, starts);
+    all.push_back(result.out);
+    return all;
+  };
+  const auto expected = both(at::kCPU), got = both(gpu);
+  const char* const names[] = {"grad q", "grad k", "grad v", "out"};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    comparison.tensor(std::string("attention, ") + names[i], got[i], expected[i]);
+  }
+}
+
+// ---- Steps of a tiny model ----
+
+constexpr const char* kTiny =
+    R"({"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2})";
+constexpr int64_t kPositions = 24;
+constexpr int64_t kSteps = 3;
+
+struct Trained {
+  std::vector<double> losses, norms;
+};
+
+Trained train(const Model& model, const UnitCosts& costs, DeviceKind device, DType compute,
+              int gpu) {
+  PlanInputs inputs;
+  inputs.model = &model.spec();
+  inputs.costs = costs;
+  inputs.state = {.format = StateFormat::kSplitBf16, .compute = compute, .drain = compute};
+  inputs.sequences_per_step = 2;
+  inputs.max_tokens = kPositions;
+  inputs.device = device;
+  inputs.device_cap = kGiB;
+  RankGroups groups;
+  groups.gpu = gpu;
+  Engine engine(&model, make_tier_plan(inputs, probe_machine()), {}, groups);
+  engine.load([](const std::string& name, int64_t begin, std::span<float> out) {
+    const bool norm = name.find("norm") != std::string::npos;
+    const auto phase = static_cast<double>(hash64(name) % 1000);
+    for (size_t i = 0; i < out.size(); ++i) {
+      const double turn = phase + 1.7 * static_cast<double>(begin + static_cast<int64_t>(i));
+      out[i] = static_cast<float>((norm ? 1.0 : 0.0) + 0.2 * std::sin(turn));
+    }
+  });
+  std::vector<int64_t> tokens(kPositions), positions(kPositions), targets(kPositions);
+  std::iota(positions.begin(), positions.end(), 0);
+  for (int64_t i = 0; i < kPositions; ++i) tokens[static_cast<size_t>(i)] = i * i % 61;
+  for (int64_t i = 0; i < kPositions; ++i) targets[static_cast<size_t>(i)] = (i * 5 + 3) % 64;
+  const std::vector<int64_t> starts = {0, kPositions};
+  const HostBatch batch{
+      .tokens = tokens, .positions = positions, .targets = targets, .document_starts = starts};
+  const std::vector<HostBatch> batches = {batch, batch};
+  Trained trained;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const StepOutcome outcome = train_step(engine, {.batches = engine.batches().load(batches),
+                                                    .trained_tokens = 2 * kPositions,
+                                                    .lr = 1e-2,
+                                                    .max_grad_norm = 1.0});
+    trained.losses.push_back(outcome.loss);
+    trained.norms.push_back(outcome.norm.norm);
+  }
+  return trained;
+}
+
+void compare_steps(int gpu, Comparison& comparison) {
+  const ArchSpec arch = read_arch_spec(Json::parse(kTiny), "a tiny model");
+  const DecoderModel model(arch, make_model_spec(arch, {}));
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const UnitCosts costs = unit_costs(model, compute, 1, {kPositions, kPositions});
+    const Trained expected = train(model, costs, DeviceKind::kCpu, compute, gpu);
+    const Trained got = train(model, costs, DeviceKind::kCuda, compute, gpu);
+    const std::string name = compute == DType::kF32 ? "fp32" : "bf16";
+    const double limit = compute == DType::kF32 ? 1e-4 : 2e-2;
+    for (size_t i = 0; i < expected.losses.size(); ++i) {
+      const std::string step = "step " + std::to_string(i + 1) + " of a tiny model, " + name;
+      comparison.value(step + ", loss", got.losses[i], expected.losses[i], limit);
+      comparison.value(step + ", norm", got.norms[i], expected.norms[i], 10 * limit);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> check_gpu(int gpu) {
+  prepare_cuda(gpu);
+  at::manual_seed(17);
+  const at::NoGradGuard no_grad;
+  const at::Device device = gpu_tensors(gpu);
+  Comparison comparison;
+  comparison.part("copies", [&] { compare_copies(gpu, comparison); });
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    comparison.part("kernels", [&] { compare_kernels(dtype, device, comparison); });
+    comparison.part("attention", [&] { compare_attention(dtype, device, comparison); });
+  }
+  comparison.part("steps of a tiny model", [&] {
+    const at::AutoGradMode grad(true);
+    compare_steps(gpu, comparison);
+  });
+  return comparison.take();
+}
+
+}  // namespace longshore

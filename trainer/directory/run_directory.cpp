@@ -1,0 +1,223 @@
+#include "trainer/directory/run_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "base/own_file.h"
+#include "trainer/checkpoint/json_fields.h"
+#include "trainer/checkpoint/run_progress.h"
+
+namespace longshore {
+namespace {
+
+constexpr std::array<std::string_view, 4> kStateNames = {"running", "done", "stopped", "failed"};
+constexpr Bytes kMaxLockBytes = 4 * kKiB;
+constexpr Bytes kMaxConfigBytes = 16 * kMiB;
+constexpr JsonLimits kStatusLimits{.max_bytes = 4 * kMiB, .max_depth = 4, .max_values = 1000};
+constexpr std::array<std::string_view, 3> kDirectories = {"checkpoints", "best", "tensorboard"};
+constexpr std::array<std::string_view, 8> kFiles = {"config.toml", "command.txt", "env.json",
+                                                    "plan.txt",    "plan.json",   "data.json",
+                                                    "run.json",    "state_key"};
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
+}
+
+std::string holder_of(const UniqueFd& lock) {
+  const std::string text = read_to_end(lock, kMaxLockBytes);
+  return text.empty() ? "another process" : text.substr(0, text.find('\n'));
+}
+
+// The lock belongs to the open file: it is free again when the process is gone.
+UniqueFd take_lock(const std::string& directory) {
+  const std::string path = directory + "/lock";
+  UniqueFd fd = open_own_file(path, O_RDWR | O_CREAT);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) throw IoError("lock", path, errno);
+    throw ConfigError("run.dir = \"" + directory + "\" is in use by " + holder_of(fd) +
+                      "; wait for it, or choose another run.dir");
+  }
+  if (::ftruncate(fd.get(), 0) != 0) throw IoError("write", path, errno);
+  write_all(fd, "process " + std::to_string(::getpid()) + " on " + host_name() + "\n");
+  return fd;
+}
+
+// What a run writes must stay in its directory, whoever prepared that. An export goes beside a
+// link.
+void refuse_links(const std::string& directory) {
+  std::vector<std::string> problems;
+  for (const std::string_view name : kDirectories) {
+    const std::string path = directory + "/" + std::string(name);
+    if (!is_symbolic_link(path)) continue;
+    problems.push_back(path +
+                       ": a symbolic link, through which a run writes nothing; remove it (run.dir "
+                       "itself may be a link)");
+  }
+  if (!problems.empty()) throw ConfigError(problems);
+}
+
+// Temporary files of a process that was killed while it wrote.
+void remove_temporaries(const std::string& directory) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool ours = std::ranges::any_of(
+        kFiles, [&](std::string_view file) { return is_temporary_of(name, file); });
+    if (ours) ::unlink(entry.path().c_str());
+  }
+}
+
+std::optional<Step> step_member(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !is_whole_number(*found, 0, kMostSteps)) return std::nullopt;
+  return Step(found->get<int64_t>());
+}
+
+double now_seconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+std::string json_text(const Json& value) {
+  return value.dump(2, ' ', false, nlohmann::detail::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string_view name_of(RunStatus::State state) {
+  return kStateNames[static_cast<size_t>(state)];
+}
+
+RunDirectory RunDirectory::open(const std::string& path) {
+  make_directories(path);
+  refuse_links(path);
+  RunDirectory directory(path, take_lock(path));
+  remove_temporaries(path);
+  return directory;
+}
+
+RunDirectory RunDirectory::join(const std::string& path) {
+  return {path, UniqueFd()};
+}
+
+std::string RunDirectory::file(std::string_view name) const {
+  return path_ + "/" + std::string(name);
+}
+
+void RunDirectory::write_config(const std::string& toml) const {
+  write_file_durably(file("config.toml"), toml);
+}
+
+std::string RunDirectory::read_config() const {
+  try {
+    return read_own_file(file("config.toml"), kMaxConfigBytes);
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+void RunDirectory::write_command(const std::vector<std::string>& arguments) const {
+  std::string text;
+  for (const std::string& argument : arguments) {
+    if (!text.empty()) text += ' ';
+    text += shell_quoted(argument);
+  }
+  write_file_durably(file("command.txt"), text + "\n");
+}
+
+void RunDirectory::write_environment(const Json& environment) const {
+  write_file_durably(file("env.json"), json_text(environment));
+}
+
+void RunDirectory::write_plan(const std::string& text, const std::string& json) const {
+  write_file_durably(file("plan.txt"), text);
+  write_file_durably(file("plan.json"), json);
+}
+
+void RunDirectory::write_data(const Json& data) const {
+  write_file_durably(file("data.json"), json_text(data));
+}
+
+std::string RunDirectory::status_text(const RunStatus& status) {
+  Json object = Json::object();
+  object["status"] = name_of(status.state);
+  object["exit_code"] = status.exit_code ? Json(*status.exit_code) : Json();
+  object["step"] = status.step.value;
+  object["saved_step"] = status.saved_step ? Json(status.saved_step->value) : Json();
+  if (status.committed_step) object["committed_step"] = status.committed_step->value;
+  object["message"] = status.message;
+  object["pid"] = ::getpid();
+  object["host"] = host_name();
+  object["time"] = now_seconds();
+  return json_text(object);
+}
+
+void RunDirectory::write_status(const RunStatus& status) const {
+  write_file_durably(file("run.json"), status_text(status));
+}
+
+void RunDirectory::note_status(const RunStatus& status) const {
+  replace_file(file("run.json"), status_text(status));
+}
+
+void RunDirectory::note_stopped(int exit_code, const std::string& message) const {
+  std::optional<RunStatus> status = read_status(path_);
+  if (!status) return;
+  status->state = RunStatus::State::kStopped;
+  status->exit_code = exit_code;
+  status->message = message;
+  try {
+    note_status(*status);
+  } catch (const Error& error) {
+    log_warning(error.what());
+  }
+}
+
+std::optional<RunStatus> RunDirectory::read_status(const std::string& path) {
+  const std::string file = path + "/run.json";
+  Json object;
+  try {
+    if (!std::filesystem::exists(std::filesystem::symlink_status(file))) return std::nullopt;
+    object = parse_json(read_own_file(file, kStatusLimits.max_bytes), kStatusLimits, file);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  if (!object.is_object()) return std::nullopt;
+  RunStatus status;
+  const auto state = object.find("status");
+  const auto known = state != object.end() && state->is_string()
+                         ? std::ranges::find(kStateNames, state->get<std::string>())
+                         : kStateNames.end();
+  if (known == kStateNames.end()) return std::nullopt;
+  status.state = static_cast<RunStatus::State>(known - kStateNames.begin());
+  status.step = step_member(object, "step").value_or(Step(0));
+  status.saved_step = step_member(object, "saved_step");
+  status.committed_step = step_member(object, "committed_step");
+  return status;
+}
+
+std::string shell_quoted(const std::string& argument) {
+  constexpr std::string_view kPlain = "-_./=,:+@%";
+  const bool plain = !argument.empty() && std::ranges::all_of(argument, [&](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || kPlain.find(c) != std::string_view::npos;
+  });
+  if (plain) return argument;
+  std::string quoted = "'";
+  for (const char c : argument) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+}  // namespace longshore

@@ -1,0 +1,151 @@
+#include "trainer/model/model_source.h"
+
+#include <utility>
+
+#include "base/errors.h"
+#include "model/decoder_model.h"
+#include "model/families.h"
+#include "model/grouped_model.h"
+#include "model/model_spec.h"
+#include "model/random_init.h"
+#include "model/unit_cut.h"
+
+namespace longshore {
+namespace {
+
+// The family's rules, as the loader wants them: one for each tensor that a rule names. Copies hold
+// what another tensor holds.
+std::vector<SkipRule> skip_rules(const ArchSpec& arch, const ModelDirectory& directory,
+                                 const std::map<std::string, std::string>& copies) {
+  std::vector<SkipRule> rules;
+  for (const auto& [name, parameter] : copies) {
+    rules.push_back({.prefix = name, .suffix = "", .reason = "a copy of " + parameter});
+  }
+  for (const ModelDirectory::TensorRef& tensor : directory.tensors()) {
+    if (!is_skipped_tensor(arch, tensor.tensor->name)) continue;
+    rules.push_back({.prefix = tensor.tensor->name, .suffix = "", .reason = "a buffer"});
+  }
+  return rules;
+}
+
+std::vector<FileTensor> file_tensors(const ModelDirectory& directory) {
+  std::vector<FileTensor> tensors;
+  for (const ModelDirectory::TensorRef& tensor : directory.tensors()) {
+    tensors.push_back({tensor.tensor->name, tensor.tensor->shape});
+  }
+  return tensors;
+}
+
+// A tied model whose files hold the embedding's bytes once more as its head, as some programs write
+// it: the name of that head, or "".
+std::string stored_copy_of_head(const ArchSpec& arch, const ModelSpec& spec,
+                                const ModelDirectory& directory) {
+  if (!arch.tied_by_config || !spec.units.back().borrowed.empty()) return {};
+  const std::string& head = spec.units.back().parameters.back().name;
+  const auto stored = directory.find(head);
+  const auto embedding = directory.find(spec.units.front().parameters.front().name);
+  return stored && embedding && directory.same_bytes(stored, embedding) ? head : std::string();
+}
+
+// A tied model whose files hold a head of its own: transformers would ignore that head, so training
+// it, or not, must be the user's decision.
+void check_tied_head(const ArchSpec& arch, const ModelSpec& spec, const ModelDirectory& directory) {
+  if (!arch.tied_by_config || !spec.units.back().borrowed.empty()) return;
+  if (directory.tensors().empty()) return;
+  throw ConfigError(arch.origin +
+                    ": says that the head is tied to the embedding, but the weights "
+                    "hold a head of their own; set tie_word_embeddings to false to train it, or "
+                    "remove it from the weights");
+}
+
+UnitPolicy unit_policy(const UnitsChoice& units) {
+  UnitPolicy policy{.kind = UnitPolicy::Kind::kBlock,
+                    .classes = units.classes,
+                    .min_parameters = units.min_parameters,
+                    .groups = units.groups};
+  switch (units.kind) {
+    case UnitsChoice::Kind::kBlock:
+    case UnitsChoice::Kind::kAuto:  // until it is known what fits
+      break;
+    case UnitsChoice::Kind::kHalf:
+      policy.kind = UnitPolicy::Kind::kHalf;
+      break;
+    case UnitsChoice::Kind::kPiece:
+      policy.kind = UnitPolicy::Kind::kPiece;
+      break;
+    case UnitsChoice::Kind::kRows:
+      policy.kind = UnitPolicy::Kind::kPiece;
+      policy.rows = units.rows;
+      break;
+    case UnitsChoice::Kind::kClasses:
+      policy.kind = UnitPolicy::Kind::kClasses;
+      break;
+    case UnitsChoice::Kind::kMinParameters:
+      policy.kind = UnitPolicy::Kind::kMinParameters;
+      break;
+    case UnitsChoice::Kind::kGroups:
+      policy.kind = UnitPolicy::Kind::kGroups;
+      break;
+  }
+  return policy;
+}
+
+// A model in the units of one choice.
+struct CutModel {
+  CutModel(const ArchSpec& arch, const ModelSpec& whole, const UnitPolicy& policy)
+      : decoder(arch, whole, cut_for(policy, arch)),
+        grouped(&decoder, group_units(decoder.spec(), unit_classes(arch, decoder.spec()), policy)) {
+  }
+  DecoderModel decoder;
+  GroupedModel grouped;
+};
+
+}  // namespace
+
+ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(config.run.seed)) {
+  const bool random = config.model.init == ModelSection::Init::kRandom;
+  directory_ = std::make_unique<ModelDirectory>(
+      ModelDirectory::open(config.model.path, random ? ModelDirectory::Weights::kOptional
+                                                     : ModelDirectory::Weights::kRequired));
+  arch_ = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
+  std::vector<FileTensor> files = file_tensors(*directory_);
+  arch_ = spelled_as(std::move(arch_), files);
+  whole_ = make_model_spec(arch_, files);
+  if (const std::string head = stored_copy_of_head(arch_, whole_, *directory_); !head.empty()) {
+    copies_[head] = whole_.units.front().parameters.front().name;
+    std::erase_if(files, [&head](const FileTensor& file) { return file.name == head; });
+    whole_ = make_model_spec(arch_, files);
+  }
+  check_tied_head(arch_, whole_, *directory_);
+  freeze_parameters(whole_, config.train.freeze, "train.freeze");
+  validate_model_spec(whole_);
+  if (whole_.trainable_elements() == 0) {
+    throw ConfigError("train.freeze: every parameter is frozen, so there is nothing to train");
+  }
+  if (!random) loader_.emplace(*directory_, whole_, skip_rules(arch_, *directory_, copies_));
+  model_ = in_units(config.fsdp.units);
+}
+
+std::shared_ptr<const Model> ModelSource::in_units(const UnitsChoice& units) const {
+  const auto made = std::make_shared<const CutModel>(arch_, whole_, unit_policy(units));
+  return {made, &made->grouped};
+}
+
+void ModelSource::read_initial(const std::string& name, int64_t begin, std::span<float> out) const {
+  if (loader_.has_value()) {
+    loader_->read_parameter(name, begin, out);
+  } else {
+    fill_random(name, parameter(name).init, seed_, begin, out);
+  }
+}
+
+const ParamSpec& ModelSource::parameter(const std::string& name) const {
+  for (const UnitSpec& unit : whole_.units) {
+    for (const ParamSpec& parameter : unit.parameters) {
+      if (parameter.name == name) return parameter;
+    }
+  }
+  throw CheckFailure("no parameter " + name);
+}
+
+}  // namespace longshore

@@ -1,0 +1,34 @@
+// WeightCheck: looks for values that are not finite while a model's weights are loaded. A reader of
+// weights passes everything it read through `take`; what was found is said once. One thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/world/world.h"
+
+namespace longshore {
+
+class WeightCheck {
+ public:
+  void take(const std::string& tensor, std::span<const float> values);
+
+  // One sentence that names tensors with values that are not finite, on any rank; empty where all
+  // are finite. DataError where a tensor has no finite value at all: with it every loss is NaN.
+  // `model` leads the sentence. Collective.
+  std::string conclude(const std::string& model, World& world) const;
+  // The same for a process of its own, that does not train: it never throws.
+  std::string describe(const std::string& model) const;
+
+ private:
+  struct Seen {
+    int64_t finite = 0;
+    int64_t other = 0;
+  };
+  std::map<std::string, Seen> seen_;
+};
+
+}  // namespace longshore

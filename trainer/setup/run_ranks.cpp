@@ -1,0 +1,42 @@
+#include "trainer/setup/run_ranks.h"
+
+#include <chrono>
+
+#include "base/log.h"
+#include "offload/plan/plan_from_config.h"
+
+namespace longshore {
+
+ShardTopology topology_of(const FsdpSection& fsdp, int32_t ranks, int32_t ranks_per_node) {
+  const auto hybrid = static_cast<int32_t>(fsdp.shard_ranks.value_or(ranks_per_node));
+  return make_topology(fsdp.strategy, ranks, hybrid);
+}
+
+RunRanks::RunRanks(const RunConfig& config) {
+  WorldOptions options;
+  options.timeout = std::chrono::milliseconds(config.dist.timeout_ms);
+  options.backend = config.dist.backend;
+  options.device = device_kind(config);
+  const RankInfo found = discover_ranks();
+  world_ = World::connect(found, options);
+  groups_.topology = topology_of(config.fsdp, info().size, info().local_size);
+  groups_.rank = rank();
+  groups_.gpu = info().local_rank;
+  if (info().size == 1) return;
+  log_info(info().text());
+  groups_.all = &world_->all();
+  groups_.report_failure = [this](const std::string& message) { world_->report_failure(message); };
+  groups_.check = [this] { world_->check(); };
+  if (topology().shard_ranks > 1) {
+    shards_ = world_->group("shards", topology().shard_group(rank()));
+    groups_.shards = shards_.get();
+    gathers_ = world_->group("gathers", topology().shard_group(rank()));
+    groups_.gathers = gathers_.get();
+  }
+  if (topology().replicas() > 1) {
+    replicas_ = world_->group("replicas", topology().replica_group(rank()));
+    groups_.replicas = replicas_.get();
+  }
+}
+
+}  // namespace longshore
