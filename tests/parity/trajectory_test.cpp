@@ -108,6 +108,8 @@ TEST_P(GpuTrajectory, StaysWithinOnePercentInBf16) {
 
 INSTANTIATE_TEST_SUITE_P(Families, GpuTrajectory, testing::ValuesIn(golden_names()),
                          golden_test_name);
+INSTANTIATE_TEST_SUITE_P(Experts, GpuTrajectory, testing::ValuesIn(expert_golden_names()),
+                         golden_test_name);
 
 }  // namespace
 }  // namespace longshore
