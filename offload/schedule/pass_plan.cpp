@@ -17,7 +17,10 @@ class Planner {
   Planner(const ModelSpec& model, Pass pass, const PassInputs& inputs)
       : inputs_(inputs), contents_(inputs.slot_bytes.size()) {
     for (UnitId unit : visit_order(model, pass)) {
-      needs_.push_back(units_leased_for(model.unit(unit)));
+      const bool backward = pass == Pass::kTrain && units_.size() + 1 >= model.units.size();
+      needs_.push_back(
+          units_leased_for(model.unit(unit), backward ? Half::kBackward : Half::kForward));
+      units_.push_back(unit);
     }
   }
 
@@ -30,7 +33,7 @@ class Planner {
  private:
   Visit make_visit(size_t index) {
     Visit visit;
-    visit.unit = needs_[index].front();
+    visit.unit = units_[index];
     for (UnitId unit : needs_[index]) {
       const bool placed = place(unit, index, index, visit);
       LONGSHORE_CHECK(placed) << "no slot for unit " << unit << " of visit " << index;
@@ -89,13 +92,15 @@ class Planner {
   }
 
   const PassInputs& inputs_;
-  std::vector<std::vector<UnitId>> needs_;       // by visit
+  std::vector<UnitId> units_;                    // by visit
+  std::vector<std::vector<UnitId>> needs_;       // the same: what it leases
   std::vector<std::optional<UnitId>> contents_;  // by slot
 };
 
 }  // namespace
 
-std::vector<UnitId> units_leased_for(const UnitSpec& unit) {
+std::vector<UnitId> units_leased_for(const UnitSpec& unit, Half half) {
+  if (half == Half::kBackward && !unit.backward_reads_parameters) return {};
   std::vector<UnitId> units = {unit.id};
   for (ParamRef ref : unit.borrowed) {
     if (std::ranges::find(units, ref.unit) == units.end()) units.push_back(ref.unit);

@@ -24,7 +24,8 @@ struct Placed {
 // One unit's turn to compute.
 struct Visit {
   UnitId unit;
-  std::vector<Placed> leases;   // the unit, then those that it borrows parameters from
+  // The unit, then those that it borrows parameters from; none where it reads no parameters.
+  std::vector<Placed> leases;
   std::vector<Placed> fetches;  // started before it computes: for itself, then for later visits
 };
 
@@ -50,8 +51,11 @@ struct PassInputs {
   int64_t prefetch = 0;  // visits ahead
 };
 
-// Units that must be in slots at once to run `unit`: itself and those it borrows from.
-std::vector<UnitId> units_leased_for(const UnitSpec& unit);
+enum class Half : uint8_t { kForward, kBackward };
+
+// Units that must be in slots at once to run `unit`: itself and those it borrows from, or none
+// where backward does without.
+std::vector<UnitId> units_leased_for(const UnitSpec& unit, Half half = Half::kForward);
 
 // The units of a pass, in the order of their visits.
 std::vector<UnitId> visit_order(const ModelSpec& model, Pass pass);

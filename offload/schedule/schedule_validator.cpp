@@ -374,7 +374,8 @@ class Validator {
       read(slot->memory);
       slot->used = true;
     }
-    expect(leased == units_leased_for(in_.model->unit(op.unit)),
+    const Half half = op.kind == OpKind::kBackward ? Half::kBackward : Half::kForward;
+    expect(leased == units_leased_for(in_.model->unit(op.unit), half),
            "leases other units than the unit and those that it borrows from");
     take_input(op);
   }

@@ -329,6 +329,7 @@ ModelSpec make_model_spec(const ArchSpec& family, std::span<const FileTensor> fi
   const bool tied = decide_tied(arch, prefix, files);
   ModelSpec model;
   model.units.push_back(make_unit(0, "embedding", embedding_parameters(arch, prefix), arch.hidden));
+  model.units.back().backward_reads_parameters = false;
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
     model.units.push_back(make_unit(model.units.size(), "block." + std::to_string(layer),
                                     block_parameters(arch, prefix, layer), arch.hidden));

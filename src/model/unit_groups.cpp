@@ -151,6 +151,9 @@ ModelSpec merge_units(const ModelSpec& model, const std::vector<std::vector<Unit
     unit.id = UnitId(static_cast<int32_t>(merged.units.size()));
     unit.name = model.unit(members.front()).name;
     if (members.size() > 1) unit.name += ".." + model.unit(members.back()).name;
+    // A group of several runs its members forward again.
+    unit.backward_reads_parameters =
+        members.size() > 1 || model.unit(members.front()).backward_reads_parameters;
     for (UnitId member : members) {
       const UnitSpec& from = model.unit(member);
       for (size_t i = 0; i < from.parameters.size(); ++i) {

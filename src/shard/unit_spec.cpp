@@ -100,6 +100,9 @@ void validate_model_spec(const ModelSpec& model) {
     LONGSHORE_CHECK(unit.carry_out.empty() == (i + 1 == model.units.size())) << unit.name;
     validate_carry(unit, i == 0 ? std::vector<CarryTensorSpec>() : model.units[i - 1].carry_out,
                    /*to_last=*/i + 2 == model.units.size());
+    LONGSHORE_CHECK(unit.backward_reads_parameters ||
+                    (unit.borrowed.empty() && i + 1 < model.units.size()))
+        << unit.name << " runs backward without parameters";
     for (const ParamSpec& parameter : unit.parameters) {
       const bool is_whole = parameter.whole_rows == 0;
       const bool unique = names.emplace(parameter.name, parameter.first_row).second &&

@@ -81,6 +81,9 @@ struct UnitSpec {
   // parameters they follow the owned ones.
   std::vector<ParamRef> borrowed;
   std::vector<CarryTensorSpec> carry_out;  // empty for the last unit
+  // Else only forward asks for the values of its parameters, as a lookup of rows does: they are not
+  // fetched for backward. Of a unit with a backward of its own, which borrows nothing.
+  bool backward_reads_parameters = true;
 
   bool has_trainable() const;
   Bytes carry_bytes_per_position(DType compute, CarryUse use) const;

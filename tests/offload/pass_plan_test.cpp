@@ -58,6 +58,24 @@ TEST(PassPlan, FetchesWhenAskedForOrAheadAndUsesWhatForwardLeft) {
   EXPECT_EQ(fetches(plan_pass(model, Pass::kForward, equal_slots(model, 2, 1))), "0 1|2|3||");
 }
 
+// Goal: a unit whose backward reads no parameters takes neither bytes nor a slot for it, and what
+// was fetched ahead in its place comes no later.
+TEST(PassPlan, FetchesNothingForABackwardThatReadsNoParameters) {
+  for (const bool tied : {false, true}) {
+    ModelSpec model = fakes::make_small_model(2, tied);
+    model.units[0].backward_reads_parameters = false;
+    validate_model_spec(model);
+    const PassPlan plan = plan_pass(model, Pass::kTrain, equal_slots(model, 2, 1));
+    EXPECT_EQ(fetches(plan), tied ? "0 1|2|3|0|2 1|||" : "0 1|2|3||1|||");
+    EXPECT_EQ(plan.visits.back().unit, UnitId(0));
+    EXPECT_TRUE(plan.visits.back().leases.empty());
+    EXPECT_EQ(plan.visits.front().leases.size(), 1U);
+  }
+  ModelSpec model = fakes::make_small_model(2, true);
+  model.units.back().backward_reads_parameters = false;
+  EXPECT_THROW(validate_model_spec(model), CheckFailure);
+}
+
 TEST(PassPlan, GivesEveryUnitItsOwnSlotWhereThereIsOne) {
   const ModelSpec model = fakes::make_small_model(2, false);
   const PassInputs inputs{.unit_bytes = {16, 8, 8, 4}, .slot_bytes = {16, 8, 8, 4}};

@@ -26,6 +26,7 @@ struct ScheduleCase {
   int32_t parameter_slots = 0;
   int32_t passing = 0;  // 1: the carry passes every other block; 2: all but the first; 3: the first
                         // carry is running
+  bool lookup = false;  // the backward of the first unit reads no parameters
 
   std::string name() const {
     std::string text = std::to_string(blocks) + (tied ? " blocks, tied" : " blocks");
@@ -35,7 +36,7 @@ struct ScheduleCase {
             std::to_string(input_slots) + " input slots, " + std::to_string(input_staging) +
             " staging slots, " + std::to_string(state_slots) + " state slots, " +
             std::to_string(parameter_slots) + " parameter slots, carries " +
-            std::to_string(passing) + ", overlap " + std::to_string(static_cast<int>(overlap)) +
+            std::to_string(passing) + (lookup ? ", lookup" : "") + ", overlap " + std::to_string(static_cast<int>(overlap)) +
             ", ring of " + std::to_string(gradient_ring);
     if (pass == Pass::kUpdates) return text + ", updates";
     if (pass == Pass::kWalk) return text + ", walk";
@@ -55,6 +56,7 @@ inline ModelSpec make_case_model(const ScheduleCase& options) {
     if (passes) model.units[u].carry_out.front().passes = 0;
   }
   if (options.passing == 3) model.units[0].carry_out.front().running = true;
+  model.units[0].backward_reads_parameters = !options.lookup;
   validate_model_spec(model);
   return model;
 }
@@ -93,6 +95,7 @@ inline std::vector<ScheduleCase> all_schedule_cases() {
   const auto add_drives = [&cases] {
     cases.back().passing = static_cast<int32_t>(cases.size() % 11 % 4);
     const size_t turn = cases.size() % 7;  // a prime: with every other setting in turn
+    cases.back().lookup = cases.size() % 5 == 1;
     if (turn < 2) return;
     cases.back().state_slots = static_cast<int32_t>(1 + turn % 3);
     if (turn >= 4) cases.back().parameter_slots = static_cast<int32_t>(turn - 3);
