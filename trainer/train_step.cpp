@@ -13,13 +13,19 @@ StepUpdate unclipped_update(const Engine& engine, const StepRequest& request) {
   return {.update = engine.updates() + 1, .lr = request.lr, .clip_scale = 1.0};
 }
 
+std::optional<DurableStep> record_of(const StepRequest& request, bool skipped) {
+  return request.record ? std::optional(request.record(skipped)) : std::nullopt;
+}
+
 }  // namespace
 
 StepTotals forward_backward(Engine& engine, const StepRequest& request) {
+  // With updates in backward the step is made in its own pass.
+  const bool whole = engine.plan().step.overlap == UpdateOverlap::kBackward;
   // Gradients of the mean: every micro-batch is scaled by the tokens of the whole step.
-  const LossSum loss =
-      engine.train_pass(request.batches, 1.0 / static_cast<double>(request.trained_tokens),
-                        unclipped_update(engine, request));
+  const LossSum loss = engine.train_pass(
+      request.batches, 1.0 / static_cast<double>(request.trained_tokens),
+      unclipped_update(engine, request), whole ? record_of(request, false) : std::nullopt);
   engine.count_host_wait("the step's totals");
   return sum_over_ranks(engine.groups(), {.loss = loss,
                                           .unit_squares = engine.take_squares(),
@@ -42,7 +48,9 @@ StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTo
       StepUpdate update = unclipped_update(engine, request);
       update.clip_scale = clip_scale(outcome.norm.norm, request.max_grad_norm);
       outcome.clip_scale = update.clip_scale;
-      engine.stage_update(update);
+      engine.stage_update(update, record_of(request, false));
+    } else if (const auto record = record_of(request, true)) {
+      engine.commit(*record);
     }
   }
   engine.advance_version();

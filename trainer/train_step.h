@@ -2,6 +2,7 @@
 // thread.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct StepRequest {
   // What this rank was asked for; all ranks do it after the step.
   bool stop = false;
   bool save = false;
+  // What a tier that commits keeps of the step beside the state; empty: nothing is committed.
+  std::function<DurableStep(bool skipped)> record = {};
 };
 
 // The same on all ranks.

@@ -61,7 +61,6 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
       engine_(
           &setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
           plan.drives.tier.state ? settle_drive_state(setup, plan, directory.path()) : RunKey{}),
-      agreement_(setup.ranks->groups().all),
       live_line_(LiveLine::options_of_stderr(setup.config.log.every_steps)) {
   if (trace != nullptr) {
     engine_.set_observer(
@@ -185,25 +184,26 @@ StepOutcome Trainer::run_step() {
   const StepBatches batches = data_.step_batches(progress_.step);
   const std::vector<HostBatch> own =
       share_of(host_batches(batches.micro_batches), ranks_.rank(), ranks_.info().size);
-  const StepRequest request{.batches = engine_.batches().load(own),
-                            .trained_tokens = batches.trained_tokens,
-                            .lr = lr,
-                            .max_grad_norm = config_.train.max_grad_norm,
-                            .stop = signals_.stop_requested() || record_failed(),
-                            .save = signals_.take_save_request()};
+  StepRequest request{.batches = engine_.batches().load(own),
+                      .trained_tokens = batches.trained_tokens,
+                      .lr = lr,
+                      .max_grad_norm = config_.train.max_grad_norm,
+                      .stop = signals_.stop_requested() || record_failed(),
+                      .save = signals_.take_save_request(),
+                      .record = {}};
+  if (engine_.commits().commits()) {
+    request.record = [this](bool skipped) { return record_after(skipped); };
+  }
   const bool first_pass = !std::exchange(passed_, true);
   if (first_pass) engine_.memory().reset_peak();
   const StepTotals totals = forward_backward(engine_, request);
   if (first_pass) check_first_pass(plan_inputs_, engine_.plan(), engine_.memory().usage(), own);
-  // The pass wrote the last update of the step before: its version is whole, and has to be durable
-  // before the next update overwrites the one before it.
-  commit();
+  note_commit();
   const StepOutcome outcome = settle_step(engine_, request, totals);
+  note_commit();
   progress_.adam_step = engine_.updates();
   progress_.skipped_in_row = outcome.skipped ? progress_.skipped_in_row + 1 : 0;
   progress_.skipped_total += outcome.skipped ? 1 : 0;
-  stage_commit();
-  if (engine_.plan().step.overlap != UpdateOverlap::kForward) commit();
   record_step(batches, outcome, lr, seconds_since(begin));
   count_skipped(outcome);
   return outcome;
@@ -365,35 +365,35 @@ void Trainer::show_samples() {
 }
 
 void Trainer::note_data() {
-  progress_.data = {.cursor = data_.cursor_after(progress_.step),
-                    .sequences = data_.sequence_count(),
-                    .fingerprint = data_.fingerprint()};
+  progress_.data = data_after_step();
 }
 
-void Trainer::stage_commit() {
-  if (!engine_.store().commits()) return;
-  note_data();
-  pending_commit_ = DurableStep{progress_.step.value, commit_note(progress_)};
+DataState Trainer::data_after_step() const {
+  return {.cursor = data_.cursor_after(progress_.step),
+          .sequences = data_.sequence_count(),
+          .fingerprint = data_.fingerprint()};
 }
 
-void Trainer::commit() {
-  if (!pending_commit_) return;
-  const Clock::time_point begin = Clock::now();
-  engine_.count_host_wait("a commit");
-  ShardStore& store = engine_.store();
-  store.commit(*pending_commit_, agreement_);
-  // The step line is of no use without the step. One version is never committed.
-  const std::optional<DurablePoint> point = store.committed();
-  if (point) note_commit(Step(point->step));
-  if (metrics_ && point) {
-    write(CommitRecord{.step = Step(point->step),
-                       .version = static_cast<int64_t>(point->version),
-                       .seconds = seconds_since(begin)});
-  }
-  pending_commit_.reset();
+DurableStep Trainer::record_after(bool skipped) const {
+  RunProgress after = progress_;
+  after.adam_step = engine_.updates() + (skipped ? 0 : 1);
+  after.skipped_in_row = skipped ? progress_.skipped_in_row + 1 : 0;
+  after.skipped_total += skipped ? 1 : 0;
+  after.data = data_after_step();
+  return {after.step.value, commit_note(after)};
 }
 
-void Trainer::note_commit(Step step) {
+void Trainer::note_commit() {
+  const std::optional<CommittedStep> made = engine_.commits().take();
+  if (!made) return;
+  note_committed_step(Step(made->point.step));
+  if (!metrics_) return;
+  write(CommitRecord{.step = Step(made->point.step),
+                     .version = static_cast<int64_t>(made->point.version),
+                     .seconds = made->seconds});
+}
+
+void Trainer::note_committed_step(Step step) {
   const bool first_of_all = step.value > 0 && (!committed_ || committed_->value == 0);
   if (first_of_all && ranks_.first()) note_committed(directory_.path(), true);
   committed_ = step;
@@ -401,7 +401,7 @@ void Trainer::note_commit(Step step) {
 
 void Trainer::apply_updates() {
   engine_.apply_updates();
-  commit();
+  note_commit();
 }
 
 SavedCheckpoint Trainer::write_checkpoint(const std::string& folder, int64_t keep) {

@@ -64,15 +64,18 @@ class Trainer {
   void note_data_files() const;
   // The record of the steps, cut to those that the run goes on from.
   void open_metrics();
-  // What the tier's commit will say once the step's updates are written; nothing where it has none.
-  void stage_commit();
-  // Makes the staged step durable; its updates are written.
-  void commit();
+  // What the tier's commit keeps of the run as it is after the step.
+  DurableStep record_after(bool skipped) const;
+  // After every pass: tells of the step that it made durable.
+  void note_commit();
   // Before anything but a step reads parameters or state.
   void apply_updates();
+  // The state that a run begins with, where the tier commits.
+  void commit_start();
   // Where the data stands, for whoever saves.
   void note_data();
-  void note_commit(Step step);
+  DataState data_after_step() const;
+  void note_committed_step(Step step);
   void note_status();
   std::string what_is_saved() const;
   bool record_failed() const { return metrics_ && !metrics_->failure().empty(); }
@@ -112,8 +115,6 @@ class Trainer {
   EvalTracker evaluations_;
   Engine engine_;
   std::optional<MetricsFile> metrics_;
-  CommAgreement agreement_;
-  std::optional<DurableStep> pending_commit_;
   LiveLine live_line_;
   RunProgress progress_;
   std::optional<Step> saved_step_;

@@ -34,8 +34,7 @@ void Trainer::load_or_resume() {
   if (!resume_from_tier()) {
     load_weights();
     resume(config_.checkpoint.resume);
-    stage_commit();
-    commit();
+    commit_start();
   }
   check_schedule(config_.schedule, data_.total_steps());
   note_data_files();
@@ -47,6 +46,13 @@ void Trainer::load_or_resume() {
                     .ranks = ranks_.info().size,
                     .resumed_from = progress_.step});
   note_status();
+}
+
+void Trainer::commit_start() {
+  if (!engine_.commits().commits()) return;
+  note_data();
+  engine_.commit({progress_.step.value, commit_note(progress_)});
+  note_commit();
 }
 
 void Trainer::note_data_files() const {
@@ -128,7 +134,7 @@ void Trainer::resume(const std::string& resume) {
 }
 
 bool Trainer::resume_from_tier() {
-  const std::optional<DurablePoint> point = engine_.store().start(agreement_, random_word());
+  const std::optional<DurablePoint> point = engine_.commits().start(random_word());
   if (!point) return false;
   const Acknowledged acknowledged = agree_on_acknowledged(directory_.path(), ranks_.world());
   if (acknowledged.step > point->step && ranks_.first()) {
@@ -143,7 +149,7 @@ bool Trainer::resume_from_tier() {
     clean_leftovers(directory_.checkpoints());
     set_aside_newer(directory_.checkpoints(), Step(point->step));
   }
-  note_commit(Step(point->step));
+  note_committed_step(Step(point->step));
   engine_.advance_version();
   return true;
 }

@@ -137,6 +137,15 @@ NvmeStore::UnitTraffic NvmeStore::traffic_of(const FlatLayout& layout,
   return traffic;
 }
 
+Bytes NvmeStore::commit_bytes(const std::vector<FlatLayout>& layouts,
+                              const NvmeStoreOptions& options) {
+  if (options.versions == 1) return 0;
+  const StripeMap map = make_map(layouts, options);
+  Bytes bytes = 0;
+  for (int drive = 0; drive < map.drives(); ++drive) bytes += map.table_bytes(drive) + kBlockBytes;
+  return bytes;
+}
+
 NvmeStore::Unit& NvmeStore::at(UnitId unit) {
   LONGSHORE_CHECK(unit.value >= 0 && unit.value < static_cast<int32_t>(units_.size()))
       << "unit " << unit;

@@ -65,6 +65,10 @@ class NvmeStore final : public ShardStore {
   };
   static UnitTraffic traffic_of(const FlatLayout& layout, const NvmeStoreOptions& options);
 
+  // What a commit of a new version writes: tables of checksums, and a manifest on each drive.
+  static Bytes commit_bytes(const std::vector<FlatLayout>& layouts,
+                            const NvmeStoreOptions& options);
+
   // Recovers what the drives hold, checks all of it, and reads the parameters. With one version
   // kept there never is a commit, and the files become this run's.
   std::optional<DurablePoint> start(Agreement& agreement, uint64_t random) override;

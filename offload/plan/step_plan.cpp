@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "offload/plan/drive_plan.h"
 #include "offload/schedule/schedule_validator.h"
@@ -15,6 +16,8 @@ void add_drive_operations(ScheduleInputs& schedule, const PlanSizes& sizes) {
       nvme_options(inputs.nvme, inputs.state, inputs.topology, Rank(0), {});
   schedule.state_slots = options.state_slots;
   if (options.parameters_on_drives) schedule.parameter_slots = options.parameter_slots;
+  schedule.commits = true;
+  schedule.commit_bytes = NvmeStore::commit_bytes(sizes.layouts(), options);
   for (const FlatLayout& layout : sizes.layouts()) {
     const NvmeStore::UnitTraffic traffic = NvmeStore::traffic_of(layout, options);
     schedule.state_read_bytes.push_back(traffic.state_read);
@@ -78,8 +81,12 @@ PassSchedules make_schedules(const PlanSizes& sizes) {
   inputs.visits = {};
   inputs.gradient_ring = 0;
   schedules.flush = proved_schedule(inputs);
+  const bool commits = std::exchange(inputs.commits, false);
+  schedules.walk_trained = proved_schedule(inputs);
   inputs.pass = Pass::kWalk;
   schedules.walk = proved_schedule(inputs);
+  inputs.pass = Pass::kCommit;
+  if (commits) schedules.commit = proved_schedule(inputs);
   return schedules;
 }
 

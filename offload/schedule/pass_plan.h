@@ -39,6 +39,7 @@ enum class Pass : uint8_t {
   kForward,  // all units in order
   kUpdates,  // no unit computes: pending updates are applied
   kWalk,     // no unit computes: every unit's state is loaded, restored or saved
+  kCommit,   // no unit is touched: what earlier passes wrote is made durable
 };
 
 constexpr bool computes(Pass pass) {

@@ -46,9 +46,14 @@ class Builder {
     state_written_.assign(units_, kNone);
     staging_.resize(static_cast<size_t>(in_.input_staging));
     if (in_.input_staging > 0 && in_.pass == Pass::kTrain) choose_written();
+    if (in_.commits && in_.pass != Pass::kWalk) to_commit_ = trained_units();
   }
 
   StepSchedule build_updates() {
+    if (in_.pass == Pass::kCommit) {
+      add({.kind = OpKind::kCommit, .bytes = in_.commit_bytes});
+      return std::move(out_);
+    }
     for (const UnitSpec& unit : in_.model->units) {
       if (in_.pass == Pass::kUpdates && !unit.has_trainable()) continue;
       add_update({.kind = OpKind::kUpdate, .unit = unit.id}, /*passes=*/false);
@@ -125,7 +130,21 @@ class Builder {
                                        .state = slot,
                                        .after = {id},
                                        .bytes = bytes_of(in_.state_written_bytes, unit)});
-    states_[static_cast<size_t>(slot)].written = state_written_[index(unit)];
+    const int32_t written = state_written_[index(unit)];
+    states_[static_cast<size_t>(slot)].written = written;
+    if (to_commit_ > 0 && --to_commit_ == 0) add_commit(written);
+    write_before_ = written;
+  }
+
+  std::ptrdiff_t trained_units() const {
+    return std::ranges::count_if(in_.model->units, &UnitSpec::has_trainable);
+  }
+
+  // Behind the last unit's write: beside everything that follows, for what is written now is not
+  // changed before the next pass. Writes take turns in two tracks, whose last ones imply the
+  // others.
+  void add_commit(int32_t last_write) {
+    add({.kind = OpKind::kCommit, .after = {write_before_, last_write}, .bytes = in_.commit_bytes});
   }
 
   // The next parameter slot, for `op` to fill.
@@ -432,6 +451,8 @@ class Builder {
   std::vector<UnitId> to_drives_;       // whose inputs are written to drives, in their order
   std::vector<UnitId> to_read_;         // those that are not read back yet
   std::vector<std::pair<UnitId, int32_t>> saved_;  // and which operation ended that
+  std::ptrdiff_t to_commit_ = 0;  // units still to be written before the commit; 0: there is none
+  int32_t write_before_ = kNone;  // the last kWriteState
   StepSchedule out_;
 };
 
@@ -445,6 +466,7 @@ StepSchedule build_schedule(const ScheduleInputs& inputs) {
   LONGSHORE_CHECK(inputs.input_slots == 0 || inputs.input_slots >= 2) << inputs.input_slots;
   LONGSHORE_CHECK(inputs.input_staging == 0 || inputs.input_slots > 0) << inputs.input_staging;
   LONGSHORE_CHECK(inputs.parameter_slots == 0 || inputs.state_slots > 0) << inputs.parameter_slots;
+  LONGSHORE_CHECK(!inputs.commits || inputs.state_slots > 0) << "nothing is written";
   if (!computes(inputs.pass)) return Builder(inputs).build_updates();
   return Builder(inputs).build();
 }

@@ -70,11 +70,11 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-std::string bar(const Op& op, int32_t index, const std::string& unit, const SimulatedOp& times,
+std::string bar(const Op& op, int32_t index, const std::string& name, const SimulatedOp& times,
                 double y, double scale) {
   const double x = kLeft + times.begin * scale;
   const double width = std::max(1.0, (times.end - times.begin) * scale - 1.0);
-  std::string title = std::to_string(index) + " " + std::string(name_of(op.kind)) + " " + unit;
+  std::string title = std::to_string(index) + " " + name;
   if (const std::string uses = uses_of(op); !uses.empty()) title += ", " + uses;
   if (!op.after.empty()) title += ", after " + joined(op.after);
   const auto colour = static_cast<size_t>(op.unit.value) % kColours.size();
@@ -86,7 +86,7 @@ std::string bar(const Op& op, int32_t index, const std::string& unit, const Simu
   text += "/>";
   if (width > 14.0) {
     text += "<text x=\"" + number(x + 3) + "\" y=\"" + number(y + 17) + "\">" +
-            std::to_string(op.unit.value) + "</text>";
+            (op.kind == OpKind::kCommit ? "c" : std::to_string(op.unit.value)) + "</text>";
   }
   return text + "</g>\n";
 }
@@ -98,7 +98,8 @@ std::string print_schedule(const StepSchedule& schedule, const ModelSpec& model)
   for (size_t i = 0; i < schedule.ops.size(); ++i) {
     const Op& op = schedule.ops[i];
     rows.push_back({std::to_string(i), std::string(name_of(lane_of(op.kind))),
-                    std::string(name_of(op.kind)), model.unit(op.unit).name, uses_of(op),
+                    std::string(name_of(op.kind)),
+                    op.kind == OpKind::kCommit ? "" : model.unit(op.unit).name, uses_of(op),
                     joined(op.after), op.bytes > 0 ? format_bytes(op.bytes) : ""});
   }
   std::array<size_t, kTitles.size()> widths{};
@@ -142,7 +143,7 @@ std::string draw_schedule(const StepSchedule& schedule, const ModelSpec& model,
   const double scale = pass.seconds > 0.0 ? kWidth / pass.seconds : 0.0;
   for (size_t i = 0; i < schedule.ops.size(); ++i) {
     const Op& op = schedule.ops[i];
-    text += bar(op, static_cast<int32_t>(i), model.unit(op.unit).name, pass.ops[i],
+    text += bar(op, static_cast<int32_t>(i), name_of(op, model), pass.ops[i],
                 y_of(static_cast<size_t>(lane_of(op.kind))), scale);
   }
   return text + "</svg>\n";

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "offload/schedule/happens_before.h"
+#include "offload/schedule/validated_memory.h"
 #include "shard/input_runs.h"
 
 namespace longshore {
@@ -17,37 +18,7 @@ std::string unit_text(UnitId unit) {
   return "unit " + std::to_string(unit.value);
 }
 
-// A piece of memory, and who touched it so far.
-struct Memory {
-  std::string name;
-  int32_t writer = kNobody;
-  std::vector<int32_t> readers;  // since it was written
-};
-
-// A place on the device that one unit's data takes after the other's.
-struct Place {
-  Memory memory;
-  std::optional<UnitId> unit;
-  bool complete = false;  // gathered, reduced
-  bool used = false;      // somebody read it for what it is there for
-};
-
-// What happened to a unit so far.
-struct UnitState {
-  Memory home_parameters;
-  Memory home_gradient;  // where there is no ring
-  Memory kept_input;     // on the host, where nothing is staged
-  Memory drive_input;    // on the drives
-  Memory drive_state;    // on the drives, its parameters with it
-  Place waiting;         // the gradient of a unit that lends
-  bool trainable = false;
-  bool lends = false;
-  int32_t adders = 0;  // backward operations that still add to its gradient
-  bool fetched = false, updated = false, state_written = false;
-  bool reduced = false, drained = false;
-  bool wrote_output = false;
-  bool saved = false, written = false, read_back = false, loaded = false;  // its run
-};
+using validation::Memory, validation::Place, validation::UnitState;
 
 class Validator {
  public:
@@ -129,8 +100,7 @@ class Validator {
   std::string text_of(int32_t op) const { return describe_op(schedule_, op); }
 
   void report(const std::string& problem) {
-    const std::string where = now_ == kNobody ? "" : text_of(now_) + ": ";
-    findings_.push_back({now_, where + problem});
+    findings_.push_back({now_, (now_ == kNobody ? "" : text_of(now_) + ": ") + problem});
   }
   // Reports the problem unless `holds`; returns `holds`.
   bool expect(bool holds, const std::string& problem) {
@@ -194,6 +164,8 @@ class Validator {
         return read_parameters(op);
       case OpKind::kWriteState:
         return write_state(op);
+      case OpKind::kCommit:
+        return commit(op);
       case OpKind::kUpdate:
         return update(op);
       case OpKind::kFetch:
@@ -256,6 +228,7 @@ class Validator {
     UnitState& unit = state(op.unit);
     expect(unit.updated, "the state is written before its update");
     expect(!unit.state_written, "the state is written twice");
+    expect(!committed_, "the state is written after the commit");
     unit.state_written = true;
     if (in_.parameter_slots == 0) read(unit.home_parameters);
     write(unit.drive_state);
@@ -266,9 +239,33 @@ class Validator {
     }
   }
 
+  // Whether updates of this pass are made durable in it, or those of earlier ones.
+  bool commits() const {
+    if (in_.pass == Pass::kCommit) return true;
+    const bool updates = in_.pass == Pass::kUpdates ||
+                         (in_.pass == Pass::kTrain && in_.overlap != UpdateOverlap::kNone);
+    return in_.commits && updates && in_.model->trainable_elements() > 0;
+  }
+
+  // Of all that is on the drives. What no update changed is carried over through a slot.
+  void commit(const Op& op) {
+    expect(op.unit == UnitId(), "is of no unit");
+    expect(commits(), "this pass commits nothing");
+    expect(!committed_, "the state is committed twice");
+    committed_ = true;
+    for (UnitState& unit : units_) {
+      if (unit.trainable && in_.pass != Pass::kCommit) {
+        expect(unit.state_written, unit.drive_state.name + " is committed before it is written");
+      }
+      read(unit.drive_state);
+      if (in_.parameter_slots == 0) read(unit.home_parameters);
+    }
+    for (Place& slot : states_) write(slot.memory);
+  }
+
   void update(const Op& op) {
     UnitState& unit = state(op.unit);
-    const bool alone = !computes(in_.pass);
+    const bool alone = in_.pass == Pass::kUpdates || in_.pass == Pass::kWalk;
     expect(alone || (in_.pass == Pass::kTrain && in_.overlap != UpdateOverlap::kNone),
            "this pass has no updates");
     expect(unit.trainable || in_.pass == Pass::kWalk, "nothing of the unit is trained");
@@ -550,6 +547,8 @@ class Validator {
                                               ", which nobody used");
       }
     }
+    expect(committed_ || !commits(), "the state is never committed");
+    if (in_.pass == Pass::kCommit) return;
     for (size_t i = 0; i < units_.size(); ++i) {
       const UnitState& unit = units_[i];
       const std::string name = unit_text(UnitId(static_cast<int32_t>(i)));
@@ -575,6 +574,7 @@ class Validator {
   std::vector<Place> slots_, buffers_, inputs_, staging_, states_, parameters_, ring_;
   std::vector<std::pair<OpKind, UnitId>> compute_order_;
   size_t computed_ = 0;
+  bool committed_ = false;
   int32_t now_ = kNobody;  // the operation that is looked at
   std::vector<ScheduleFinding> findings_;
 };

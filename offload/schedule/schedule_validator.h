@@ -7,7 +7,7 @@
 //    host, slots of state, of parameters and of staging, state and kept inputs on the drives.
 // 2. Issued one by one, every operation finds what it needs: compute its units gathered in its
 //    slots, its input, an unused gradient buffer; a reduction and a drain the whole gradient; an
-//    update its unit's state; and so on.
+//    update its unit's state; a commit everything that was updated; and so on.
 // By 1 every execution gives each operation what the order of issue gives it, which is right by 2.
 // Slots and buffers are numbered within the plan's, so bytes on the device never exceed the plan's.
 #pragma once

@@ -27,6 +27,7 @@ constexpr std::array<KindTraits, kOpKindCount> kKinds = {{
     {"drain", Lane::kD2H},
     {"write state", Lane::kWrite},
     {"write input", Lane::kWrite},
+    {"commit", Lane::kWrite},
 }};
 
 constexpr std::array<std::string_view, kLaneCount> kLaneNames = {
@@ -34,6 +35,11 @@ constexpr std::array<std::string_view, kLaneCount> kLaneNames = {
 
 constexpr bool of_drives(Lane lane) {
   return lane == Lane::kRead || lane == Lane::kWrite;
+}
+
+// Tracks that operations of the kind take turns in.
+constexpr int turns_of(OpKind kind) {
+  return of_drives(kKinds[static_cast<size_t>(kind)].lane) && kind != OpKind::kCommit ? 2 : 1;
 }
 
 struct TrackTraits {
@@ -52,7 +58,7 @@ constexpr std::array<TrackTraits, kTrackCount> make_tracks() {
     }
     for (size_t kind = 0; kind < kOpKindCount; ++kind) {
       if (kKinds[kind].lane != static_cast<Lane>(lane)) continue;
-      for (int turn = 0; turn < 2; ++turn) {
+      for (int turn = 0; turn < turns_of(static_cast<OpKind>(kind)); ++turn) {
         tracks[count++] = {static_cast<Lane>(lane), static_cast<OpKind>(kind), turn};
       }
     }
@@ -79,6 +85,11 @@ std::string_view name_of(OpKind kind) {
   return kKinds[static_cast<size_t>(kind)].name;
 }
 
+std::string name_of(const Op& op, const ModelSpec& model) {
+  const std::string name(name_of(op.kind));
+  return op.kind == OpKind::kCommit ? name : name + " " + model.unit(op.unit).name;
+}
+
 Lane lane_of(OpKind kind) {
   return kKinds[static_cast<size_t>(kind)].lane;
 }
@@ -90,6 +101,7 @@ Lane lane_of_track(size_t track) {
 std::string name_of_track(size_t track) {
   const TrackTraits& traits = kTracks.at(track);
   if (traits.turn < 0) return std::string(name_of(traits.lane));
+  if (turns_of(traits.kind) == 1) return std::string(name_of(traits.kind));
   return std::string(name_of(traits.kind)) + " " + std::to_string(traits.turn);
 }
 
@@ -101,7 +113,7 @@ std::vector<size_t> tracks_of(const StepSchedule& schedule) {
   std::array<size_t, kOpKindCount> count{};
   std::vector<size_t> tracks;
   for (const Op& op : schedule.ops) {
-    const size_t turns = of_drives(lane_of(op.kind)) ? 2 : 1;
+    const auto turns = static_cast<size_t>(turns_of(op.kind));
     tracks.push_back(first_track(op.kind) + count[static_cast<size_t>(op.kind)]++ % turns);
   }
   return tracks;
@@ -109,8 +121,8 @@ std::vector<size_t> tracks_of(const StepSchedule& schedule) {
 
 std::string describe_op(const StepSchedule& schedule, int32_t index) {
   const Op& op = schedule.ops.at(static_cast<size_t>(index));
-  std::string text = "op " + std::to_string(index) + " " + std::string(name_of(op.kind)) + " " +
-                     "unit " + std::to_string(op.unit.value);
+  std::string text = "op " + std::to_string(index) + " " + std::string(name_of(op.kind));
+  if (op.kind != OpKind::kCommit) text += " unit " + std::to_string(op.unit.value);
   for (const Placed& placed : op.slots) {
     text += &placed == op.slots.data() ? " slot " : ", ";
     text += std::to_string(placed.slot);

@@ -4,9 +4,9 @@
 //
 // Lanes run side by side, and each of them consists of tracks. A track runs its operations one
 // after the other, in the order of the schedule. The lanes of drives have two tracks for each kind
-// of operation, in turns: so a drive's queue never runs dry between two operations, and a read
-// that compute waits for is never behind one of bulk state that has no slot yet. Every other lane
-// is one track. Every other wait is written down in `after`.
+// of move, in turns: so a drive's queue never runs dry between two operations, and a read that
+// compute waits for is never behind one of bulk state that has no slot yet. Commits have a track of
+// theirs, every other lane is one track. Every other wait is written down in `after`.
 #pragma once
 
 #include <array>
@@ -43,12 +43,16 @@ enum class OpKind : uint8_t {
   kDrain,       // kD2H: casts the rank's part of the gradient, sums its squares, copies it home
   kWriteState,  // kWrite: the unit's state from its state slot to the drives
   kWriteInput,  // kWrite: the unit's kept inputs from their staging slot to the drives
+  kCommit,      // kWrite: makes the state on the drives durable, of all ranks together; of no unit
 };
-inline constexpr size_t kOpKindCount = 14;
+inline constexpr size_t kOpKindCount = 15;
 std::string_view name_of(OpKind kind);
+// "fetch block.3"; "commit".
+struct Op;
+std::string name_of(const Op& op, const ModelSpec& model);
 Lane lane_of(OpKind kind);
 
-inline constexpr size_t kTrackCount = 16;
+inline constexpr size_t kTrackCount = 17;
 Lane lane_of_track(size_t track);
 // "compute"; "read state 0" and "read state 1".
 std::string name_of_track(size_t track);
@@ -105,6 +109,8 @@ struct PassSchedules {
   StepSchedule forward;  // evaluation, generation
   StepSchedule flush;    // all updates, of a step that ends here
   StepSchedule walk;     // every unit's state, outside of steps
+  StepSchedule walk_trained;  // the same of units that are trained
+  StepSchedule commit;        // alone; where nothing commits, nothing
 };
 
 struct ScheduleInputs {
@@ -119,6 +125,7 @@ struct ScheduleInputs {
   int32_t input_staging = 0;
   // > 0: the state is on drives, the parameters too, and passes through so many slots on the host
   int32_t state_slots = 0, parameter_slots = 0;
+  bool commits = false;  // what updates write to the drives is made durable in their pass
   UpdateOverlap overlap = UpdateOverlap::kForward;
   // kBackward: > 0: units take turns in so many places for gradients at home; else each has its own
   int32_t gradient_ring = 0;
@@ -126,10 +133,11 @@ struct ScheduleInputs {
   std::vector<Bytes> fetch_bytes = {}, gather_bytes = {}, reduce_bytes = {}, drain_bytes = {},
                      input_bytes = {}, staged_input_bytes = {}, update_bytes = {},
                      state_read_bytes = {}, state_written_bytes = {}, parameter_read_bytes = {};
+  Bytes commit_bytes = 0;
 };
 
 // CheckFailure where the inputs contradict each other. Pass::kUpdates: an update of every unit that
-// is trained, in order, and nothing else; Pass::kWalk: of every unit.
+// is trained, in order, and the commit; Pass::kWalk: of every unit.
 StepSchedule build_schedule(const ScheduleInputs& inputs);
 
 }  // namespace longshore

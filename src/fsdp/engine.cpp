@@ -19,6 +19,7 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
               std::make_unique<CpuCopyEngine>(emulated.links)),
       pool_(plan.optimizer_threads),
       tiers_(emulated.make_tiers({plan_, layouts_, groups.rank, state_key, &pool_})),
+      commits_(tiers_.state.get(), groups.all),
       gradient_home_(layouts_, {.dtype = plan.state.drain, .ring = plan.host.gradient_ring},
                      plan.device.kind == DeviceKind::kCuda, pool_),
       node_(make_node()),
@@ -45,6 +46,7 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
   work_ = std::make_unique<PassWork>(
       PassWork::Parts{.device = &device_,
                       .store = tiers_.state.get(),
+                      .commit = &commits_,
                       .ring = &ring_,
                       .prefetcher = &prefetcher_,
                       .runner = runner_.get(),
@@ -94,7 +96,8 @@ void Engine::run(const StepSchedule& schedule, const std::string& reason) {
 StateWalk Engine::state_walk() {
   return {.options = tiers_.state->options(),
           .each = [this](const auto& visit) { walk(plan_.step.schedules.walk, visit); },
-          .each_trained = [this](const auto& visit) { walk(plan_.step.schedules.flush, visit); }};
+          .each_trained =
+              [this](const auto& visit) { walk(plan_.step.schedules.walk_trained, visit); }};
 }
 
 void Engine::walk(const StepSchedule& schedule, const StateWalk::Visit& visit) {
@@ -105,11 +108,12 @@ void Engine::walk(const StepSchedule& schedule, const StateWalk::Visit& visit) {
 }
 
 LossSum Engine::train_pass(std::span<const MicroBatch> batches, double scale,
-                           const StepUpdate& update) {
+                           const StepUpdate& update, const std::optional<DurableStep>& record) {
   runner_->begin_step(batches, scale);
   if (plan_.step.overlap == UpdateOverlap::kBackward) {
     optimizer_->stage(update);
     updates_ = update.update;
+    if (record) commits_.stage(*record);
   }
   const bool first = plan_.step.overlap == UpdateOverlap::kForward && !optimizer_->pending();
   // HOST WAIT: the step's totals need every gradient.
@@ -117,10 +121,11 @@ LossSum Engine::train_pass(std::span<const MicroBatch> batches, double scale,
   return runner_->loss();
 }
 
-void Engine::stage_update(const StepUpdate& update) {
+void Engine::stage_update(const StepUpdate& update, const std::optional<DurableStep>& record) {
   LONGSHORE_CHECK(plan_.step.overlap != UpdateOverlap::kBackward) << "it is applied already";
   optimizer_->stage(update);
   updates_ = update.update;
+  if (record) commits_.stage(*record);
   if (plan_.step.overlap == UpdateOverlap::kNone) apply_updates();
 }
 
@@ -128,6 +133,13 @@ void Engine::apply_updates() {
   if (!optimizer_->pending()) return;
   // HOST WAIT: whoever reads parameters or state next.
   run(plan_.step.schedules.flush, "updates");
+}
+
+void Engine::commit(const DurableStep& record) {
+  LONGSHORE_CHECK(!optimizer_->pending()) << "an update is pending";
+  commits_.stage(record);
+  // HOST WAIT: the run may say that the step is kept.
+  run(plan_.step.schedules.commit, "a commit");
 }
 
 LossSum Engine::evaluate(std::span<const MicroBatch> batches) {

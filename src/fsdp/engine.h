@@ -16,6 +16,7 @@
 #include "fsdp/engine_device.h"
 #include "fsdp/input_offload.h"
 #include "fsdp/pass_work.h"
+#include "fsdp/step_commit.h"
 #include "fsdp/step_totals.h"
 #include "fsdp/tiers.h"
 #include "fsdp/unit_runner.h"
@@ -59,6 +60,9 @@ class Engine {
   const RankGroups& groups() const { return groups_; }
   DeviceMemory& memory() { return device_.memory(); }
   ShardStore& store() { return *tiers_.state; }
+  // What outlives the process: start, and the last commit. A pass commits what is staged with its
+  // update.
+  StepCommit& commits() { return commits_; }
   // The state between passes, with no update pending. HOST WAIT: until a walk is done.
   StateWalk state_walk();
   // What the rank moved between memory and drives since the engine was made.
@@ -70,15 +74,18 @@ class Engine {
   // The passes. Each is over on return; `batches` must live until then.
   // Forward, loss and backward; gradients are of loss_sum * scale and wait at home afterwards. With
   // optimizer.overlap = "forward" pending updates are applied on the way, with "backward" the one
-  // that `update` describes.
-  LossSum train_pass(std::span<const MicroBatch> batches, double scale, const StepUpdate& update);
+  // that `update` describes, which makes `record`.
+  LossSum train_pass(std::span<const MicroBatch> batches, double scale, const StepUpdate& update,
+                     const std::optional<DurableStep>& record = {});
   // The rank's sums of squares of the last train pass, by unit.
   std::vector<double> take_squares() { return drain_->finish(); }
   // The gradients at home are to be applied: now, or on the way of the next train pass. Not with
-  // "backward".
-  void stage_update(const StepUpdate& update);
+  // "backward". That makes `record`, which the same pass commits where the tier commits.
+  void stage_update(const StepUpdate& update, const std::optional<DurableStep>& record = {});
   // Applies what is pending; before anything but a train pass reads parameters or state.
   void apply_updates();
+  // Makes the state as it is durable as the record's: of a start, or of a step without an update.
+  void commit(const DurableStep& record);
   LossSum evaluate(std::span<const MicroBatch> batches);
   // fp32 [positions, vocabulary]: the next token's scores at `positions` of one micro-batch.
   at::Tensor logits(const MicroBatch& batch, const at::Tensor& positions);
@@ -127,6 +134,7 @@ class Engine {
   EngineDevice device_;
   WorkerPool pool_;
   Tiers tiers_;
+  StepCommit commits_;
   GradientHome gradient_home_;
   std::unique_ptr<NodeShards> node_;  // null: shards are gathered by collectives
   StageRing ring_;

@@ -17,6 +17,9 @@ void PassWork::run(const Op& op) {
     case OpKind::kWriteState:
       parts_.store->write_state(op.unit, *op.state);
       return;
+    case OpKind::kCommit:
+      parts_.commit->run();
+      return;
     case OpKind::kUpdate:
       update(op);
       return;

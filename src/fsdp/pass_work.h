@@ -4,6 +4,7 @@
 
 #include "fsdp/engine_device.h"
 #include "fsdp/input_offload.h"
+#include "fsdp/step_commit.h"
 #include "fsdp/unit_runner.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "offload/schedule/step_executor.h"
@@ -20,6 +21,7 @@ class PassWork final : public StepWork {
   struct Parts {
     const EngineDevice* device = nullptr;
     ShardStore* store = nullptr;
+    StepCommit* commit = nullptr;
     StageRing* ring = nullptr;
     Prefetcher* prefetcher = nullptr;
     UnitRunner* runner = nullptr;

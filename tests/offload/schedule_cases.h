@@ -26,6 +26,7 @@ struct ScheduleCase {
   int32_t parameter_slots = 0;
   int32_t passing = 0;  // 1: the carry passes every other block; 2: all but the first; 3: the first
                         // carry is running
+  bool commits = false;
   bool lookup = false;  // the backward of the first unit reads no parameters
 
   std::string name() const {
@@ -36,8 +37,9 @@ struct ScheduleCase {
             std::to_string(input_slots) + " input slots, " + std::to_string(input_staging) +
             " staging slots, " + std::to_string(state_slots) + " state slots, " +
             std::to_string(parameter_slots) + " parameter slots, carries " +
-            std::to_string(passing) + (lookup ? ", lookup" : "") + ", overlap " + std::to_string(static_cast<int>(overlap)) +
-            ", ring of " + std::to_string(gradient_ring);
+            std::to_string(passing) + (commits ? ", commits" : "") + (lookup ? ", lookup" : "") +
+            ", overlap " + std::to_string(static_cast<int>(overlap)) + ", ring of " +
+            std::to_string(gradient_ring);
     if (pass == Pass::kUpdates) return text + ", updates";
     if (pass == Pass::kWalk) return text + ", walk";
     return text + (pass == Pass::kTrain ? ", train" : ", forward");
@@ -84,6 +86,7 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
   inputs.input_staging = options.input_staging;
   inputs.state_slots = options.state_slots;
   inputs.parameter_slots = options.parameter_slots;
+  inputs.commits = options.commits;
   return inputs;
 }
 
@@ -97,6 +100,7 @@ inline std::vector<ScheduleCase> all_schedule_cases() {
     const size_t turn = cases.size() % 7;  // a prime: with every other setting in turn
     cases.back().lookup = cases.size() % 5 == 1;
     if (turn < 2) return;
+    cases.back().commits = cases.size() % 3 > 0;
     cases.back().state_slots = static_cast<int32_t>(1 + turn % 3);
     if (turn >= 4) cases.back().parameter_slots = static_cast<int32_t>(turn - 3);
   };

@@ -514,6 +514,55 @@ TEST(ScheduleValidator, FollowsStateAndParametersThroughTheirSlots) {
                   "the parameters are not on the drives yet");
 }
 
+TEST(ScheduleValidator, CommitsOnceWhenEverythingIsWritten) {
+  StateOnDrives hand;
+  hand.inputs.commits = true;
+  expect_contains(hand.findings(), "the state is never committed");
+  hand.schedule.ops.push_back(op(OpKind::kCommit, 0, {}, {6}));  // 15
+  EXPECT_EQ(hand.findings(), "");
+  EXPECT_EQ(describe_op(hand.schedule, 15), "op 15 commit");
+  const auto changed = [&](const std::function<void(Op&)>& change) {
+    return hand.with([&](ByHand& copy) { change(copy.schedule.ops.back()); });
+  };
+  const std::string early = changed([](Op& op) { op.after = {}; });
+  expect_contains(early,
+                  "the state of unit 1 on the drives may still be written by op 6 write state unit "
+                  "1 state 0");
+  expect_contains(early, "state slot 0 may still be");
+  expect_contains(changed([](Op& op) { op.unit = UnitId(1); }), "is of no unit");
+  expect_contains(changed([](Op& op) { op.state = 0; }), "uses no state slot");
+  const auto doubled = [&](OpKind kind) {
+    return hand.with([&](ByHand& copy) {
+      copy.schedule.ops.push_back(
+          copy.schedule.ops[kind == OpKind::kCommit ? size_t{15} : size_t{6}]);
+    });
+  };
+  expect_contains(doubled(OpKind::kCommit), "the state is committed twice");
+  expect_contains(doubled(OpKind::kWriteState), "the state is written after the commit");
+  expect_contains(hand.with([](ByHand& copy) { copy.schedule.ops[6].kind = OpKind::kReadState; }),
+                  "the state of unit 1 on the drives is committed before it is written");
+  expect_contains(hand.with([](ByHand& copy) { copy.inputs.commits = false; }),
+                  "this pass commits nothing");
+}
+
+// Goal: a commit alone is a pass; of a walk nothing is committed, for its caller knows what else
+// belongs to the state.
+TEST(ScheduleValidator, CommitsAlone) {
+  const ModelSpec model = fakes::make_small_model(2, false);
+  ScheduleInputs inputs;
+  inputs.model = &model;
+  inputs.pass = Pass::kCommit;
+  inputs.state_slots = 1;
+  inputs.commits = true;
+  const StepSchedule alone = build_schedule(inputs);
+  EXPECT_EQ(alone.ops.size(), 1U);
+  EXPECT_EQ(text_of(validate_schedule(alone, inputs)), "");
+  expect_contains(text_of(validate_schedule({}, inputs)), "the state is never committed");
+  inputs.pass = Pass::kWalk;
+  for (const Op& op : build_schedule(inputs).ops) EXPECT_NE(op.kind, OpKind::kCommit);
+  expect_contains(text_of(validate_schedule(alone, inputs)), "this pass commits nothing");
+}
+
 // Goal: what a wide lane has under way at once is not in any order.
 TEST(ScheduleValidator, OrdersOfAWideLaneEverySecondOperationOfAKindOnly) {
   StepSchedule schedule;
@@ -528,11 +577,12 @@ TEST(ScheduleValidator, OrdersOfAWideLaneEverySecondOperationOfAKindOnly) {
   EXPECT_TRUE(before.ordered(0, 4));
   EXPECT_FALSE(before.ordered(1, 4));
   EXPECT_EQ(name_of_track(1), "read state 1");
+  EXPECT_EQ(name_of_track(kTrackCount - 1), "commit");
   EXPECT_EQ(name_of_track(5), "read input 1");
   EXPECT_EQ(lane_of_track(5), Lane::kRead);
   EXPECT_EQ(lane_of_track(7), Lane::kH2D);
   EXPECT_EQ(name_of_track(7), "h2d");
-  EXPECT_EQ(name_of_track(kTrackCount - 1), "write input 1");
+  EXPECT_EQ(name_of_track(kTrackCount - 2), "write input 1");
 }
 
 }  // namespace

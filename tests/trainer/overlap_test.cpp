@@ -82,6 +82,25 @@ TEST(OverlapBench, TheScheduleReachesTheBoundWithDrives) {
   }
 }
 
+// Goal: with the writes done by then, a commit takes nothing from a step as long as backward is
+// not shorter.
+TEST(OverlapBench, ACommitIsHiddenBehindBackward) {
+  const BenchOverlapOptions options;
+  const ModelSpec model = make_equal_units(options.units);
+  for (const int32_t ranks : {1, 2}) {
+    TimedStepOptions step = step_options(options, {ranks, 0.25, 0.25, 0.25, 0.25, 0.25, {}});
+    const auto seconds = [&](double commit) {
+      step.times.commit = commit;
+      const TimedStep timed = longshore_step(step, model);
+      const double simulated = simulate_schedule(timed.schedule, timed.seconds).seconds;
+      EXPECT_NEAR(simulated, bound_of(step).filled, kRounding) << ranks << ' ' << commit;
+      return simulated;
+    };
+    EXPECT_NEAR(seconds(0.2), seconds(0.0), kRounding);
+    EXPECT_GT(seconds(0.4), seconds(0.0));
+  }
+}
+
 // Goal: the same where each lane has a ratio of its own.
 TEST(OverlapBench, TheScheduleReachesTheBoundOfStateOnDrivesOverTheGrid) {
   const BenchOverlapOptions options;

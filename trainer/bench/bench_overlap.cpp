@@ -203,6 +203,7 @@ TimedStepOptions step_options(const BenchOverlapOptions& options, const OverlapP
     step.state_slots = NvmeStoreOptions().state_slots;
     times.read_state = *point.read_state * times.forward;
     times.write_state = point.write_state.value_or(0.0) * times.forward;
+    times.commit = times.write_state;
   }
   if (point.read_parameters) {
     step.parameter_slots = NvmeStoreOptions().parameter_slots;

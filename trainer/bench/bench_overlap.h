@@ -56,7 +56,8 @@ std::vector<OverlapFigures> measure_overlap(const BenchOverlapOptions& options);
 
 // The same with state on drives, and with parameters there too, which are read in a quarter of
 // the state's time (split-bf16: 2 of 8 bytes): every combination of what reads and writes of
-// state take, the other lanes alike at a quarter of compute, at it, and at four times that.
+// state take, the other lanes alike at a quarter of compute, at it, and at four times that. The
+// step's commit takes what the write of a unit does.
 std::vector<OverlapFigures> measure_drives(const BenchOverlapOptions& options);
 
 // What deferred updates cost a step: with them, and with updates that take no time. Copies and

@@ -83,7 +83,8 @@ std::vector<LaneLoad> whole_lanes(const TimedStepOptions& options) {
   const UnitTimes& t = options.times;
   const double n = options.units;
   if (options.state_slots == 0) return {{}};
-  std::vector<LaneLoad> lanes = {{"write", t.read_state + t.update, n * t.write_state, 0.0}};
+  std::vector<LaneLoad> lanes = {
+      {"write", t.read_state + t.update, n * t.write_state + t.commit, 0.0}};
   const double again = fetched_again(options);
   if (options.parameter_slots == 0 || again == 0.0) return lanes;
   lanes.push_back(

@@ -27,6 +27,7 @@ ScheduleInputs schedule_inputs(const TimedStepOptions& options, const ModelSpec&
   inputs.gradient_ring = options.gradient_ring;
   inputs.state_slots = options.state_slots;
   inputs.parameter_slots = options.parameter_slots;
+  inputs.commits = options.state_slots > 0;
   return inputs;
 }
 
@@ -122,6 +123,8 @@ double seconds_of(OpKind kind, const UnitTimes& times) {
       return times.read_parameters;
     case OpKind::kWriteState:
       return times.write_state;
+    case OpKind::kCommit:
+      return times.commit;
     case OpKind::kReadInput:
     case OpKind::kLoadInput:
     case OpKind::kSaveInput:

@@ -22,6 +22,7 @@ struct UnitTimes {
   double drain = 0.0;
   double read_state = 0.0;  // where the state is on drives
   double write_state = 0.0;
+  double commit = 0.0;           // of the whole step
   double read_parameters = 0.0;  // where parameters are on drives
 };
 

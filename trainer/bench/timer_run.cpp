@@ -152,6 +152,9 @@ class TimerRun::Rank final : public StepWork {
       case OpKind::kReadParameters:
         reads_.sleep(op.kind == OpKind::kReadParameters, duration);
         return;
+      case OpKind::kCommit:
+        run_->meetings_[3]->meet();
+        [[fallthrough]];
       case OpKind::kWriteState:
         writes_.sleep(false, duration);
         return;

@@ -22,7 +22,7 @@ class TimerRun {
   class Rank;
   class Meeting;
 
-  std::unique_ptr<Meeting> meetings_[3];  // gather, reduce, the step's totals
+  std::unique_ptr<Meeting> meetings_[4];  // gather, reduce, the step's totals, its commit
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

@@ -93,14 +93,15 @@ void TraceFile::add(const StepSchedule& schedule, std::span<const OpTime> times,
   for (size_t i = 0; i < times.size(); ++i) {
     const Op& op = schedule.ops[i];
     const double seconds = times[i].end - times[i].begin;
-    Json args = {{"unit", model.unit(op.unit).name}, {"step", step.value}};
+    Json args = {{"step", step.value}};
+    if (op.kind != OpKind::kCommit) args["unit"] = model.unit(op.unit).name;
     if (op.bytes > 0) {
       args["bytes"] = op.bytes;
       if (seconds > 0.0) args["GB/s"] = static_cast<double>(op.bytes) / seconds * 1e-9;
     }
     if (!op.slots.empty()) args["slot"] = op.slots.front().slot;
     const Json box = {{"ph", "X"},
-                      {"name", std::string(name_of(op.kind)) + " " + model.unit(op.unit).name},
+                      {"name", name_of(op, model)},
                       {"cat", name_of(op.kind)},
                       {"pid", rank_.value},
                       {"tid", tracks[i]},

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "fsdp/step_commit.h"
 #include "nvme/store/state_files.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/json_fields.h"
@@ -177,22 +178,6 @@ void remove_files(const TierPlan& plan, Rank rank) {
 }
 
 }  // namespace
-
-Outcome CommAgreement::reduce(const Ballot& mine) {
-  Outcome outcome{mine, mine};
-  if (all_ == nullptr) return outcome;
-  std::vector<Ballot> ballots(static_cast<size_t>(all_->size()));
-  ballots[static_cast<size_t>(all_->index())] = mine;
-  all_->all_gather({std::as_writable_bytes(std::span(ballots))}, {"the commit", std::nullopt})
-      .wait();
-  for (const Ballot& ballot : ballots) {
-    for (size_t i = 0; i < ballot.size(); ++i) {
-      outcome.least[i] = std::min(outcome.least[i], ballot[i]);
-      outcome.greatest[i] = std::max(outcome.greatest[i], ballot[i]);
-    }
-  }
-  return outcome;
-}
 
 RunKey settle_drive_state(const RunSetup& setup, const TierPlan& plan,
                           const std::string& run_directory) {

@@ -5,23 +5,11 @@
 #include <cstdint>
 #include <string>
 
-#include "comm/operations/communicator.h"
 #include "nvme/commit/manifest.h"
-#include "shard/agreement.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/setup/run_setup.h"
 
 namespace longshore {
-
-// The commit protocol's questions, asked of all ranks over a communicator.
-class CommAgreement final : public Agreement {
- public:
-  explicit CommAgreement(Communicator* all) : all_(all) {}
-  Outcome reduce(const Ballot& mine) override;
-
- private:
-  Communicator* all_;  // null: one rank
-};
 
 // The key under which the run's state files are to be opened. Files that this run may not go on
 // from (checkpoint.resume says otherwise, or they were made for other ranks, units, formats or

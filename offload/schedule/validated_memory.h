@@ -1,0 +1,46 @@
+// What the validator knows of memory and of units, operation by operation. Plain values, for
+// schedule_validator.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace longshore::validation {
+
+// A piece of memory, and who touched it so far.
+struct Memory {
+  std::string name;
+  int32_t writer = -1;           // the operation; -1: nobody
+  std::vector<int32_t> readers;  // since it was written
+};
+
+// A place on the device that one unit's data takes after the other's.
+struct Place {
+  Memory memory;
+  std::optional<UnitId> unit;
+  bool complete = false;  // gathered, reduced
+  bool used = false;      // somebody read it for what it is there for
+};
+
+// What happened to a unit so far.
+struct UnitState {
+  Memory home_parameters;
+  Memory home_gradient;  // where there is no ring
+  Memory kept_input;     // on the host, where nothing is staged
+  Memory drive_input;    // on the drives
+  Memory drive_state;    // on the drives, its parameters with it
+  Place waiting;         // the gradient of a unit that lends
+  bool trainable = false;
+  bool lends = false;
+  int32_t adders = 0;  // backward operations that still add to its gradient
+  bool fetched = false, updated = false, state_written = false;
+  bool reduced = false, drained = false;
+  bool wrote_output = false;
+  bool saved = false, written = false, read_back = false, loaded = false;  // its run
+};
+
+}  // namespace longshore::validation
