@@ -160,6 +160,7 @@ after_install() {
   # CMake and nvcc expect a toolkit: lib64, and library names without a version.
   ln -sfn lib "$cuda/lib64"
   for lib in "$cuda"/lib/lib*.so.* .deps/libtorch/nvidia/nccl/lib/lib*.so.*; do
+    [ -e "$lib" ] || continue # a program without CUDA has no NCCL
     [ -e "${lib%%.so.*}.so" ] || ln -s "$(basename "$lib")" "${lib%%.so.*}.so"
   done
 }
