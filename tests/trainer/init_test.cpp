@@ -39,6 +39,7 @@ DraftFacts example() {
   return {.model = "models/some",
           .data = {"chat.jsonl"},
           .run_directory = "runs/mine",
+          .drives = {},
           .parameters = 8'030'000'000,
           .max_positions = 131072,
           .longest_row = 1500,

@@ -105,19 +105,24 @@ constexpr const char* kBash = R"sh(_longshore() {
   # "=" is a word of its own here.
   if [[ $current == = ]]; then
     COMPREPLY=($(compgen -W "$(_longshore_values "$before")"))
-  elif [[ $before == = ]];
-then COMPREPLY =
-    ($(compgen - W "$(_longshore_values " $ { COMP_WORDS[COMP_CWORD - 2] } ")" --"$current"))
-        [[$ { #COMPREPLY[@] } - gt 0]] ||
-    COMPREPLY = ($(compgen - f-- "$current")) elif [[$current == -*]];
-then COMPREPLY = ($(compgen - W "$(_longshore_options " $at ")" --"$current")) if
-    [[$(_longshore_takes_keys "$at") && $current == --*]];
-then COMPREPLY += ($(compgen - W "$_longshore_keys" --"$current")) fi if
-    [[$ { #COMPREPLY[@] } - eq 1 && $COMPREPLY == *= ]];
-then compopt - o nospace 2 > / dev / null;
-fi else word = $(_longshore_commands "$at") if [[$word]];
-then COMPREPLY = ($(compgen - W "$word" --"$current")) else compopt - o filenames 2 >
-                 / dev / null COMPREPLY = ($(compgen - f-- "$current")) fi fi
+  elif [[ $before == = ]]; then
+    COMPREPLY=($(compgen -W "$(_longshore_values "${COMP_WORDS[COMP_CWORD-2]}")" -- "$current"))
+    [[ ${#COMPREPLY[@]} -gt 0 ]] || COMPREPLY=($(compgen -f -- "$current"))
+  elif [[ $current == -* ]]; then
+    COMPREPLY=($(compgen -W "$(_longshore_options "$at")" -- "$current"))
+    if [[ $(_longshore_takes_keys "$at") && $current == --* ]]; then
+      COMPREPLY+=($(compgen -W "$_longshore_keys" -- "$current"))
+    fi
+    if [[ ${#COMPREPLY[@]} -eq 1 && $COMPREPLY == *= ]]; then compopt -o nospace 2>/dev/null; fi
+  else
+    word=$(_longshore_commands "$at")
+    if [[ $word ]]; then
+      COMPREPLY=($(compgen -W "$word" -- "$current"))
+    else
+      compopt -o filenames 2>/dev/null
+      COMPREPLY=($(compgen -f -- "$current"))
+    fi
+  fi
 }
 complete -F _longshore longshore
 )sh";
