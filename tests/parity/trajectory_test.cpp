@@ -76,6 +76,8 @@ TEST_P(Trajectory, FollowsTransformersInOneMicroBatch) {
 INSTANTIATE_TEST_SUITE_P(Families, Trajectory, testing::ValuesIn(golden_names()), golden_test_name);
 INSTANTIATE_TEST_SUITE_P(Experts, Trajectory, testing::ValuesIn(expert_golden_names()),
                          golden_test_name);
+// From files that hold the experts in MXFP4.
+INSTANTIATE_TEST_SUITE_P(Mxfp4, Trajectory, testing::Values("gpt_oss-mxfp4"), golden_test_name);
 
 // The same on a GPU: fp32 products without TF32, so the same tolerances.
 class GpuTrajectory : public testing::TestWithParam<std::string> {};
