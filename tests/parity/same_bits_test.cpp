@@ -136,7 +136,8 @@ TEST_P(GpuSameBits, FormatsRecomputePrefetchAndTiersAgree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, GpuSameBits, testing::Values("llama", "llama-tied", "gpt2"),
+INSTANTIATE_TEST_SUITE_P(Families, GpuSameBits,
+                         testing::Values("llama", "llama-tied", "gpt2", "qwen3_moe", "gpt_oss"),
                          golden_test_name);
 
 }  // namespace

@@ -14,7 +14,8 @@ import machine
 MOST_BYTES = 60_000_000
 BINARIES = ["longshore", "test_base", "test_kernels", "test_device", "test_pinned", "test_model",
             "test_offload", "test_fsdp", "test_parity"]
-DATA = ["tests/parity/golden", "tests/parity/fsdp2", "bench/peers"]
+# Every folder of golden models: a binary that misses one does not even list its tests.
+DATA = ["tests/parity/golden*", "tests/parity/fsdp2", "bench/peers"]
 # What every Linux has, and what torch's wheel brings.
 GLIBC = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libutil|linux-vdso)\.so")
 
@@ -78,8 +79,8 @@ def make(root, archive):
     torch = machine.find_torch(root, False)
     brought = copy_libraries([root / "build/release" / name for name in BINARIES],
                              folder / "lib", torch)
-    for data in DATA:
-        shutil.copytree(root / data, folder / data,
+    for data in (found for pattern in DATA for found in sorted(root.glob(pattern))):
+        shutil.copytree(data, folder / data.relative_to(root),
                         ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(root / "scripts/gpu_check", folder / "gpu_check")
     shutil.copytree(root / "scripts/dev/gpu", folder / "gpu",
