@@ -5,10 +5,28 @@
 #include <set>
 
 #include "base/errors.h"
+#include "model/mapped_sink.h"
 #include "model/unit_gradients.h"
 
 namespace longshore {
 namespace {
+
+std::vector<at::Tensor> pick(UnitParameters parameters, const std::vector<int32_t>& indices) {
+  std::vector<at::Tensor> picked;
+  for (int32_t index : indices) picked.push_back(parameters[static_cast<size_t>(index)]);
+  return picked;
+}
+
+// Puts a member's leaves into its group's list. What several members use is its owner's, who comes
+// first.
+void add_leaves(const UnitCode& member, const std::vector<int32_t>& parameters,
+                const std::vector<at::Tensor>& views, std::vector<at::Tensor>& leaves) {
+  const std::vector<at::Tensor> own = member.leaves(pick(views, parameters));
+  for (size_t i = 0; i < own.size(); ++i) {
+    at::Tensor& leaf = leaves.at(static_cast<size_t>(parameters[i]));
+    if (!leaf.defined()) leaf = own[i];
+  }
+}
 
 // The members of a group that are units with a carry out: run in a row, and back.
 class Chain {
@@ -29,6 +47,12 @@ class Chain {
       text += one + "; ";
     }
     return text;
+  }
+
+  void add_leaves(const std::vector<at::Tensor>& views, std::vector<at::Tensor>& leaves) const {
+    for (const Member& member : members_) {
+      longshore::add_leaves(*member.unit, member.parameters, views, leaves);
+    }
   }
 
   // Those of all members.
@@ -90,13 +114,6 @@ class Chain {
     return gradient;
   }
 
-  static std::vector<at::Tensor> pick(UnitParameters parameters,
-                                      const std::vector<int32_t>& indices) {
-    std::vector<at::Tensor> picked;
-    for (int32_t index : indices) picked.push_back(parameters[static_cast<size_t>(index)]);
-    return picked;
-  }
-
  private:
   static Carry member_backward(const Member& member, UnitParameters parameters, const Carry& in,
                                const MicroBatch& batch, const Carry& gradient, GradSink& sink);
@@ -104,37 +121,10 @@ class Chain {
   std::vector<Member> members_;
 };
 
-// A member's gradients, by the group's indices.
-class MemberSink : public GradSink {
- public:
-  MemberSink(GradSink* sink, const std::vector<int32_t>* parameters)
-      : sink_(sink), parameters_(parameters) {}
-
-  bool wants(int32_t parameter) const override { return sink_->wants(place(parameter)); }
-  void add(int32_t parameter, const at::Tensor& grad) override {
-    sink_->add(place(parameter), grad);
-  }
-  void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override {
-    sink_->add_rows(place(parameter), rows, values);
-  }
-  void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override {
-    sink_->add_product(place(parameter), left, right);
-  }
-  void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
-                      const at::Tensor& right) override {
-    sink_->add_product_at(place(parameter), matrix, left, right);
-  }
-
- private:
-  int32_t place(int32_t parameter) const { return parameters_->at(static_cast<size_t>(parameter)); }
-  GradSink* sink_;
-  const std::vector<int32_t>* parameters_;
-};
-
 Carry Chain::member_backward(const Member& member, UnitParameters parameters, const Carry& in,
                              const MicroBatch& batch, const Carry& gradient, GradSink& sink) {
   const std::vector<at::Tensor> own = pick(parameters, member.parameters);
-  MemberSink member_sink(&sink, &member.parameters);
+  MappedSink member_sink(&sink, &member.parameters);
   if (member.unit->has_own_backward()) {
     const at::NoGradGuard no_grad;
     return member.unit->backward(own, in, batch, gradient, member_sink);
@@ -152,6 +142,11 @@ Carry Chain::member_backward(const Member& member, UnitParameters parameters, co
 class GroupedUnit : public Unit {
  public:
   explicit GroupedUnit(Chain chain) : chain_(std::move(chain)) {}
+  std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const override {
+    std::vector<at::Tensor> leaves(views.size());
+    chain_.add_leaves(views, leaves);
+    return leaves;
+  }
   std::string signature() const override { return chain_.signature(); }
   std::vector<int64_t> worst_documents(int64_t longest) const override {
     return chain_.worst_documents(longest);
@@ -178,6 +173,12 @@ class GroupedLoss : public LossUnit {
   GroupedLoss(Chain chain, const LossUnit* loss, std::vector<int32_t> parameters)
       : chain_(std::move(chain)), loss_(loss), parameters_(std::move(parameters)) {}
 
+  std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& views) const override {
+    std::vector<at::Tensor> leaves(views.size());
+    chain_.add_leaves(views, leaves);
+    add_leaves(*loss_, parameters_, views, leaves);
+    return leaves;
+  }
   std::string signature() const override {
     const std::string members = chain_.signature(), loss = loss_->signature();
     return members.empty() || loss.empty() ? std::string() : members + loss;
@@ -195,23 +196,22 @@ class GroupedLoss : public LossUnit {
     return loss_->gpu_bytes_of_position(compute);
   }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override {
-    return loss_->loss(Chain::pick(parameters, parameters_), chain_.forward(parameters, in, batch),
-                       batch);
+    return loss_->loss(pick(parameters, parameters_), chain_.forward(parameters, in, batch), batch);
   }
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             double scale, bool, GradSink& sink) const override {
     std::vector<Carry> carries = chain_.inputs(parameters, in, batch);
-    MemberSink member_sink(&sink, &parameters_);
-    Result result = loss_->loss_and_gradients(Chain::pick(parameters, parameters_), carries.back(),
-                                              batch, scale, /*want_grad_in=*/true, member_sink);
+    MappedSink member_sink(&sink, &parameters_);
+    Result result = loss_->loss_and_gradients(pick(parameters, parameters_), carries.back(), batch,
+                                              scale, /*want_grad_in=*/true, member_sink);
     result.grad_in =
         chain_.backward(parameters, std::move(carries), batch, std::move(result.grad_in), sink);
     return result;
   }
   at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                     const at::Tensor& positions) const override {
-    return loss_->logits(Chain::pick(parameters, parameters_),
-                         chain_.forward(parameters, in, batch), batch, positions);
+    return loss_->logits(pick(parameters, parameters_), chain_.forward(parameters, in, batch),
+                         batch, positions);
   }
 
  private:

@@ -15,11 +15,7 @@ std::vector<ModuleParameter> group_parameters(const std::vector<ModuleParameter>
                                               parameter.expert < experts.first + experts.count
                                         : experts.begins());
     if (!mine) continue;
-    if (of_all && experts.count < experts.all) {
-      parameter.spec.shape.front() = experts.count;
-      parameter.spec.first_row = experts.first;
-      parameter.spec.whole_rows = experts.all;
-    }
+    if (of_all && experts.count < experts.all) parameter.spec = piece_of(parameter.spec, experts);
     group.push_back(std::move(parameter));
   }
   return group;

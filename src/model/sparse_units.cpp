@@ -1,8 +1,10 @@
 #include "model/sparse_units.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/errors.h"
+#include "model/mapped_sink.h"
 #include "model/row_ops.h"
 #include "model/unit_gradients.h"
 
@@ -57,30 +59,6 @@ ExpertRows rows_of(const at::Tensor& x, const at::Tensor& weights, const at::Ten
                    const at::Tensor& rows) {
   return {x.index_select(0, rows), weights.index_select(0, pairs).unsqueeze(1)};
 }
-
-// A unit's gradients as those of the first or last parameters of a larger list.
-class ShiftedSink : public GradSink {
- public:
-  ShiftedSink(GradSink& sink, size_t first) : sink_(sink), first_(static_cast<int32_t>(first)) {}
-  bool wants(int32_t parameter) const override { return sink_.wants(first_ + parameter); }
-  void add(int32_t parameter, const at::Tensor& grad) override {
-    sink_.add(first_ + parameter, grad);
-  }
-  void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override {
-    sink_.add_rows(first_ + parameter, rows, values);
-  }
-  void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override {
-    sink_.add_product(first_ + parameter, left, right);
-  }
-  void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
-                      const at::Tensor& right) override {
-    sink_.add_product_at(first_ + parameter, matrix, left, right);
-  }
-
- private:
-  GradSink& sink_;
-  int32_t first_;
-};
 
 }  // namespace
 
@@ -323,7 +301,10 @@ Carry SparseBlock::backward(UnitParameters parameters, const Carry& in, const Mi
     const at::AutoGradMode grad_mode(true);
     h = attention_.forward(own, leaf, batch);
   }
-  ShiftedSink expert_sink(sink, attention_parameters_);
+  std::vector<int32_t> expert_parameters(parameters.size() - attention_parameters_);
+  std::iota(expert_parameters.begin(), expert_parameters.end(),
+            static_cast<int32_t>(attention_parameters_));
+  MappedSink expert_sink(&sink, &expert_parameters);
   const Carry grad = experts_.backward(parameters.subspan(attention_parameters_),
                                        {h.front().detach()}, batch, grad_out, expert_sink);
   return autograd_backward(own, leaf, h, grad, /*want_grad_in=*/true, sink);

@@ -122,13 +122,6 @@ void take_group(const ArchSpec& arch, const DecoderPart& part, size_t number, Un
       {.elements_per_position = arch.hidden, .wide_gradient = true, .passes = passes(3)}};
 }
 
-ParamSpec piece_of(ParamSpec table, const TableRows& rows) {
-  table.shape.front() = rows.count;
-  table.first_row = rows.first;
-  table.whole_rows = rows.all;
-  return table;
-}
-
 void take_embedding_piece(const TableRows& rows, size_t number, UnitSpec& unit) {
   unit.parameters.front() = piece_of(unit.parameters.front(), rows);
   if (!rows.ends()) {
@@ -164,6 +157,13 @@ void take_head_piece(const TableRows& rows, size_t number, UnitSpec& unit) {
 }
 
 }  // namespace
+
+ParamSpec piece_of(ParamSpec whole, const TableRows& rows) {
+  whole.shape.front() = rows.count;
+  whole.first_row = rows.first;
+  whole.whole_rows = rows.all;
+  return whole;
+}
 
 UnitCut cut_for(const UnitPolicy& policy, const ArchSpec& arch) {
   UnitCut cut;

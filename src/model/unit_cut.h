@@ -20,6 +20,9 @@ struct TableRows {
   bool ends() const { return first + count == all; }
 };
 
+// Those rows of the parameter.
+ParamSpec piece_of(ParamSpec whole, const TableRows& rows);
+
 struct UnitCut {
   std::set<int64_t> halves;  // layers whose block is two units, attention and MLP
   // Of these, sparse layers whose experts are units of at most so many.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "device/copy_engine.h"
+#include "model/grouped_model.h"
 #include "offload/staging/prefetcher.h"
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
@@ -16,7 +17,8 @@ constexpr int64_t kPositions = 16;
 
 // A runner over a small model with its memory, as the engine would build it.
 struct SmallRun {
-  SmallRun(ModuleModel& small, int32_t kept_graphs, int slots, int micro_batches)
+  SmallRun(const Model& small, const ModuleModel& initial, int32_t kept_graphs, int slots,
+           int micro_batches)
       : model(&small),
         layouts(make_layouts(small.spec(), 1)),
         store(layouts,
@@ -24,7 +26,7 @@ struct SmallRun {
               &pool) {
     load_parameters(walk_in_order(store, small.spec()), small.spec(), layouts, Rank(0),
                     [&](const std::string& name, int64_t begin, std::span<float> out) {
-                      small.read_initial(name, begin, out);
+                      initial.read_initial(name, begin, out);
                     });
     Bytes largest = 0;
     for (const FlatLayout& layout : layouts) {
@@ -62,6 +64,9 @@ struct SmallRun {
     blocks.emplace_back(static_cast<size_t>(bytes));
     return blocks.back();
   }
+  SmallRun(const ModuleModel& small, int32_t kept_graphs, int slots, int micro_batches)
+      : SmallRun(small, small, kept_graphs, slots, micro_batches) {}
+
   // One step's gradients, by unit.
   std::vector<std::vector<float>> gradients(const std::vector<MicroBatch>& batches, double scale) {
     runner->begin_step(batches, scale);
@@ -87,7 +92,7 @@ struct SmallRun {
     return all;
   }
 
-  ModuleModel* model;
+  const Model* model;
   PassPlan pass;
   std::vector<FlatLayout> layouts;
   WorkerPool pool{1};
@@ -128,6 +133,39 @@ TEST(UnitRunner, GivesTheGradientsOfOneGraph) {
       EXPECT_LE((got - expected[i].grad()).norm().item<double>(),
                 1e-5 * expected[i].grad().norm().item<double>())
           << "unit " << u << " parameter " << i;
+    }
+  }
+}
+
+// Modules that are gathered together still read what lies in their group's slot, the loss too.
+TEST(UnitRunner, GroupsOfModulesGiveTheBitsOfSingleOnes) {
+  const std::vector<MicroBatch> batches = three_batches();
+  const auto alone_model = make_small_model(SmallModules(5));
+  SmallRun alone(*alone_model, 0, 2, 3);
+  const auto expected = alone.gradients(batches, 0.25);
+
+  const auto members = make_small_model(SmallModules(5));
+  const GroupedModel groups(members.get(), {{UnitId(0), UnitId(1)}, {UnitId(2), UnitId(3)}});
+  SmallRun grouped(groups, *members, 0, 2, 3);
+  const auto got = grouped.gradients(batches, 0.25);
+  EXPECT_EQ(grouped.runner->loss().loss, alone.runner->loss().loss);
+  for (const UnitSpec& group : groups.spec().units) {
+    const auto unit = static_cast<size_t>(group.id.value);
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      // Two modules to a group, a parameter's place in its own module is the same.
+      const std::string& name = group.parameters[i].name;
+      for (const UnitSpec& single : alone_model->spec().units) {
+        const auto member = static_cast<size_t>(single.id.value);
+        for (size_t j = 0; j < single.parameters.size(); ++j) {
+          if (single.parameters[j].name != name) continue;
+          const ElementRange from = alone.layouts[member].parameter(static_cast<int32_t>(j));
+          const ElementRange to = grouped.layouts[unit].parameter(static_cast<int32_t>(i));
+          EXPECT_TRUE(std::equal(expected[member].begin() + from.begin,
+                                 expected[member].begin() + from.end(),
+                                 got[unit].begin() + to.begin))
+              << name;
+        }
+      }
     }
   }
 }
