@@ -1,6 +1,7 @@
 # longshore::tokenizers_c and longshore::parquet_c: the Rust crates in src/text/tokenizers_c and
 # src/data/parquet_c, each behind its C interface, in one library: a program can link one of Rust's.
-# Cargo decides whether there is anything to compile; all presets share its output, build/cargo.
+# Cargo decides whether there is anything to compile; all presets share its output, build/cargo, but
+# for those whose LONGSHORE_RUST_OPT is another.
 # Oniguruma is always compiled from the crate's own sources: an installed shared one would have to be
 # linked too, and could split text otherwise.
 
@@ -15,6 +16,11 @@ endif()
 
 find_program(CARGO_PROGRAM cargo HINTS ${PROJECT_SOURCE_DIR}/.deps/bin NO_CMAKE_PATH REQUIRED)
 set(target_dir ${PROJECT_SOURCE_DIR}/build/cargo)
+set(opt_level)
+if(NOT LONGSHORE_RUST_OPT EQUAL 3) # what Cargo.toml says
+  string(APPEND target_dir -opt${LONGSHORE_RUST_OPT})
+  set(opt_level CARGO_PROFILE_RELEASE_OPT_LEVEL=${LONGSHORE_RUST_OPT})
+endif()
 set(library ${target_dir}/release/libtokenizers_c.a)
 file(GLOB_RECURSE crate_sources CONFIGURE_DEPENDS ${crate}/src/*.rs ${table_crate}/src/*.rs
      ${PROJECT_SOURCE_DIR}/src/base/c_interface/*.rs)
@@ -22,7 +28,7 @@ add_custom_command(
   OUTPUT tokenizers_c.stamp
   BYPRODUCTS ${library}
   COMMAND ${CMAKE_COMMAND} -E env CARGO_TERM_PROGRESS_WHEN=never RUSTONIG_SYSTEM_LIBONIG=0
-          ${CARGO_PROGRAM} build --release --locked --quiet
+          ${opt_level} ${CARGO_PROGRAM} build --release --locked --quiet
           --manifest-path ${crate}/Cargo.toml --target-dir ${target_dir}
   COMMAND ${CMAKE_COMMAND} -E touch tokenizers_c.stamp
   DEPENDS ${crate}/Cargo.toml ${crate}/Cargo.lock ${table_crate}/Cargo.toml ${crate_sources}

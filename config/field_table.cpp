@@ -89,7 +89,8 @@ Section optimizer_section() {
             .bounds = at_least(0)});
   rows.choice<DecayRule>(
       "decay", &Optimizer::decay, {{"matrices", DecayRule::kMatrices}, {"all", DecayRule::kAll}},
-      {.sentence = "which parameters decay: those with two or more dimensions, or all"});
+      {.sentence =
+           "which parameters decay: matrices, an expert's too, but no norms and biases; or all"});
   rows.add(
       "groups", KeyType::kGroups, &Optimizer::groups,
       {.sentence = "parameters with an lr or a weight_decay of their own: [[optimizer.groups]] "

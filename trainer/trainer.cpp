@@ -172,6 +172,7 @@ void Trainer::note_status() {
   try {
     directory_.note_status(status());
   } catch (const IoError& error) {
+    live_line_.clear();
     log_warning(error.what());  // of no weight against the run
   }
 }
@@ -275,6 +276,11 @@ void Trainer::show_step(const StepRecord& record, const StepOutcome& outcome) {
   status.device_plan_bytes = record.memory.device_plan;
   status.host_bytes = record.memory.host_rss;
   status.host_plan_bytes = engine_.plan().host.total;
+  status.step_seconds = record.seconds;
+  status.waits = record.stall_seconds;
+  for (const auto& [name, bytes] : record.bytes) {
+    if (name.starts_with("drive_")) status.drive_bytes += bytes;
+  }
   status.eta_seconds =
       seconds_per_step_ * static_cast<double>(data_.total_steps() - progress_.step.value);
   live_line_.show(status);
@@ -345,6 +351,7 @@ void Trainer::evaluate_now() {
     }
   } catch (const Stopped&) {
     stopping_ = true;
+    live_line_.clear();
     log_info("evaluation cut short by a stop signal");
   }
 }
@@ -429,6 +436,7 @@ void Trainer::save() {
   try {
     directory_.write_status(status());
   } catch (const IoError& error) {
+    live_line_.clear();
     log_warning(error.what());
   }
 }

@@ -2,10 +2,11 @@
 # repository root, with .deps/ present and locked.
 
 packages=(
-  ca-certificates ccache dict-devil g++ git libbenchmark-dev libcli11-dev libgloo-dev libgtest-dev
-  libhwy-dev liburing-dev libtbb-dev libtomlplusplus-dev libxxhash-dev libzstd-dev ninja-build
-  nlohmann-json3-dev pkg-config python3 python3-pip zlib1g-dev
+  ca-certificates ccache dict-devil g++ git libcli11-dev libgloo-dev libhwy-dev liburing-dev
+  libtbb-dev libtomlplusplus-dev libxxhash-dev libzstd-dev ninja-build nlohmann-json3-dev pkg-config
+  python3 python3-pip zlib1g-dev
 )
+test_packages=(libbenchmark-dev libgtest-dev)
 optional_packages=(librapidcheck-dev mold)
 kMinimumRust=85 # the minor version of Rust 1.x that the crates of src/text need
 
@@ -51,13 +52,15 @@ install_packages() {
     say "not a Debian or Ubuntu: install by hand the equivalents of: ${packages[*]}"
     return
   fi
-  local missing name
-  mapfile -t missing < <(missing_packages "${packages[@]}")
+  local missing name wanted=("${packages[@]}")
+  [ "$program_alone" = yes ] || wanted+=("${test_packages[@]}")
+  mapfile -t missing < <(missing_packages "${wanted[@]}")
   if [ ${#missing[@]} -gt 0 ]; then
     say "installing packages: ${missing[*]}"
     refresh_package_lists
     apt_install "${missing[@]}"
   fi
+  [ "$program_alone" = no ] || return 0
   # Tried once only: a release without them builds as well.
   local stamp=.deps/optional-packages.stamp
   [ -e "$stamp" ] && [ "$(cat "$stamp")" = "${optional_packages[*]}" ] && return
@@ -117,15 +120,24 @@ install_rustup() {
   write_cargo_wrapper "$(rustup which cargo)"
 }
 
+# What the stamp of wheels says: SALT REQUIREMENTS...
+wheels_key() {
+  local salt=$1
+  shift
+  { echo "$salt"; cat "$@"; } | sha256sum | cut -d' ' -f1
+}
+
+has_wheels() { [ -e ".deps/$1.stamp" ] && [ "$(cat ".deps/$1.stamp")" = "$2" ]; }
+
 # install_wheels NAME SALT REQUIREMENTS...: unpacks pinned wheels into .deps/NAME, again whenever
 # the requirements or the salt change. The platform is fixed, so that one set of hashes serves
 # every distribution and every Python.
 install_wheels() {
   local name=$1 salt=$2 key stamp platforms=(--platform manylinux2014_x86_64) minor file
   shift 2
-  key=$({ echo "$salt"; cat "$@"; } | sha256sum | cut -d' ' -f1)
+  key=$(wheels_key "$salt" "$@")
   stamp=.deps/$name.stamp
-  if [ -e "$stamp" ] && [ "$(cat "$stamp")" = "$key" ]; then return; fi
+  if has_wheels "$name" "$key"; then return; fi
   say "fetching $name"
   for minor in $(seq 28 -1 5); do platforms+=(--platform "manylinux_2_${minor}_x86_64"); done
   platforms+=(--platform manylinux2010_x86_64 --platform manylinux1_x86_64)
@@ -148,6 +160,7 @@ after_install() {
   # CMake and nvcc expect a toolkit: lib64, and library names without a version.
   ln -sfn lib "$cuda/lib64"
   for lib in "$cuda"/lib/lib*.so.* .deps/libtorch/nvidia/nccl/lib/lib*.so.*; do
+    [ -e "$lib" ] || continue # a program without CUDA has no NCCL
     [ -e "${lib%%.so.*}.so" ] || ln -s "$(basename "$lib")" "${lib%%.so.*}.so"
   done
 }
@@ -170,6 +183,18 @@ has_own_libtorch() {
 }
 
 has_own_cuda() { [ -x "${CUDAToolkit_ROOT:-/usr/local/cuda}/bin/nvcc" ]; }
+
+# What a program without CUDA is linked with: torch's wheel, which is built for CUDA, and the two of
+# CUDA's libraries that libtorch_cpu.so names. LibTorch with all of CUDA does as well.
+install_libtorch_alone() {
+  local all=(scripts/deps/libtorch.txt)
+  if has_own_libtorch; then return; fi
+  has_own_cuda || all+=(scripts/deps/cuda.txt)
+  if has_wheels libtorch "$(wheels_key 1 "${all[@]}")"; then return; fi
+  grep -E -A1 '^(torch|nvidia-cuda-runtime|nvidia-cuda-cupti)==' scripts/deps/libtorch.txt |
+    grep -v '^--$' >.deps/libtorch-alone.txt
+  install_wheels libtorch 1 .deps/libtorch-alone.txt
+}
 
 install_libtorch_and_cuda() {
   local files=()

@@ -29,6 +29,9 @@ ComputeSettings set_compute_threads(int threads) {
   if (!settings.mkl_cbwr.empty()) {
     LONGSHORE_CHECK(setenv("MKL_CBWR", settings.mkl_cbwr.c_str(), 1) == 0);
   }
+  // oneDNN keeps code for the last 1,024 shapes of products, 200 MiB where experts have another
+  // number of rows in every step.
+  LONGSHORE_CHECK(setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64", /*overwrite=*/0) == 0);
   at::set_num_threads(threads);
   // LibTorch takes this setting once in a process.
   if (at::get_num_interop_threads() != 1) at::set_num_interop_threads(1);

@@ -128,12 +128,10 @@ Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
                             const MicroBatch& batch) const {
   at::Tensor x = in.at(0);
   if (part_ != BlockPart::kMlp) {
-    x = add_to(x, parameters, Module::kAttentionPostNorm,
-               attention(parameters, norm(parameters, Module::kAttentionNorm, x), batch));
+    x = add_to(x, parameters, Module::kAttentionPostNorm, attention(parameters, x, batch));
   }
   if (part_ == BlockPart::kAttention) return {x};
-  return {add_to(x, parameters, Module::kMlpPostNorm,
-                 mlp(parameters, norm(parameters, Module::kMlpNorm, x)))};
+  return {add_to(x, parameters, Module::kMlpPostNorm, mlp(parameters, x))};
 }
 
 at::Tensor DecoderBlock::add_to(const at::Tensor& x, UnitParameters parameters, Module post_norm,
@@ -143,22 +141,27 @@ at::Tensor DecoderBlock::add_to(const at::Tensor& x, UnitParameters parameters, 
   return branch.add_(x);
 }
 
+NormWeights DecoderBlock::norm_weights(UnitParameters parameters, Module module) const {
+  return {index_.weight(parameters, module), index_.bias(parameters, module), arch_.norm,
+          arch_.norm_eps};
+}
+
 at::Tensor DecoderBlock::norm(UnitParameters parameters, Module module, const at::Tensor& x) const {
-  const at::Tensor weight = index_.weight(parameters, module);
-  if (!weight.defined()) return x;
-  return normalise(x, weight, index_.bias(parameters, module), arch_.norm, arch_.norm_eps);
+  const NormWeights norm = norm_weights(parameters, module);
+  return norm.weight.defined() ? normalise(x, norm.weight, norm.bias, norm.kind, norm.eps) : x;
 }
 
 std::vector<at::Tensor> DecoderBlock::query_key_value(UnitParameters parameters,
                                                       const at::Tensor& x) const {
+  const NormWeights norm = norm_weights(parameters, Module::kAttentionNorm);
   if (!arch_.fused_qkv) {
     const std::array weights{index_.linear(parameters, Module::kQuery),
                              index_.linear(parameters, Module::kKey),
                              index_.linear(parameters, Module::kValue)};
-    return linear_group(x, weights, arch_.transposed_weights);
+    return linear_group(x, norm, weights, arch_.transposed_weights);
   }
   const std::array weights{index_.linear(parameters, Module::kQkv)};
-  const at::Tensor fused = linear_group(x, weights, arch_.transposed_weights)[0];
+  const at::Tensor fused = linear_group(x, norm, weights, arch_.transposed_weights)[0];
   return fused.split_with_sizes({arch_.query_width(), arch_.key_width(), arch_.key_width()}, 1);
 }
 
@@ -195,7 +198,7 @@ at::Tensor DecoderBlock::attention(UnitParameters parameters, const at::Tensor& 
                                   index_.weight(parameters, Module::kSinks));
   qkv.clear();
   const std::array output{index_.linear(parameters, Module::kOutput)};
-  return linear_group(mixed, output, arch_.transposed_weights)[0];
+  return linear_group(mixed, {}, output, arch_.transposed_weights)[0];
 }
 
 at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x) const {
@@ -206,7 +209,8 @@ at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x) con
     if (arch_.gated) weights.push_back(index_.linear(parameters, Module::kGate));
     weights.push_back(index_.linear(parameters, Module::kUp));
   }
-  std::vector<at::Tensor> inner = linear_group(x, weights, arch_.transposed_weights);
+  std::vector<at::Tensor> inner = linear_group(x, norm_weights(parameters, Module::kMlpNorm),
+                                               weights, arch_.transposed_weights);
   if (arch_.fused_gate_up) inner = inner[0].chunk(2, 1);
   return activate_and_project(arch_.gated ? inner[0] : at::Tensor(), inner.back(),
                               index_.linear(parameters, Module::kDown), arch_.activation,

@@ -70,7 +70,9 @@ class DecoderBlock : public Unit {
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
 
  private:
-  // x itself where the family has no such norm.
+  // No weight where the family has no such norm.
+  NormWeights norm_weights(UnitParameters parameters, Module module) const;
+  // x itself then.
   at::Tensor norm(UnitParameters parameters, Module module, const at::Tensor& x) const;
   at::Tensor add_to(const at::Tensor& x, UnitParameters parameters, Module post_norm,
                     at::Tensor branch) const;

@@ -66,34 +66,58 @@ at::Tensor normalise_forward(const at::Tensor& x, const at::Tensor& weight, cons
   return out;
 }
 
+// How a graph's node normalises.
+struct NormRule {
+  NormKind kind;
+  double eps;
+
+  static NormRule from(AutogradContext* ctx) {
+    return {static_cast<NormKind>(ctx->saved_data["kind"].toInt()),
+            ctx->saved_data["eps"].toDouble()};
+  }
+  void save(AutogradContext* ctx) const {
+    ctx->saved_data["kind"] = static_cast<int64_t>(kind);
+    ctx->saved_data["eps"] = eps;
+  }
+  // `parameters`: weight and, where there is one, bias.
+  at::Tensor forward(const at::Tensor& x, at::TensorList parameters) const {
+    return normalise_forward(x, parameters[0], parameters.size() > 1 ? parameters[1] : at::Tensor(),
+                             kind, eps);
+  }
+};
+
+// The gradients of x and the norm's parameters, which are the node's inputs from `first`.
+variable_list norm_gradients(AutogradContext* ctx, const at::Tensor& grad, const at::Tensor& x,
+                             const variable_list& parameters, size_t first, const NormRule& rule) {
+  const at::Tensor& weight = parameters[0];
+  const auto sums = weight.options().dtype(at::kFloat).requires_grad(false);
+  std::vector<at::Tensor> wanted(2);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (ctx->needs_input_grad(first + i)) wanted[i] = at::zeros_like(weight, sums);
+  }
+  variable_list result;
+  result.push_back(normalise_backward(grad, x, weight, rule.kind, rule.eps, wanted[0], wanted[1]));
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    result.push_back(wanted[i].defined() ? wanted[i].to(weight.scalar_type()) : at::Tensor());
+  }
+  return result;
+}
+
 struct NormFunction : Function<NormFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList parameters,
                             int64_t kind, double eps) {
     variable_list saved{x};
     saved.insert(saved.end(), parameters.begin(), parameters.end());
     ctx->save_for_backward(saved);
-    ctx->saved_data["kind"] = kind;
-    ctx->saved_data["eps"] = eps;
-    return normalise_forward(x, parameters[0], parameters.size() > 1 ? parameters[1] : at::Tensor(),
-                             static_cast<NormKind>(kind), eps);
+    const NormRule rule{static_cast<NormKind>(kind), eps};
+    rule.save(ctx);
+    return rule.forward(x, parameters);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor& weight = saved[1];
-    const auto sums = weight.options().dtype(at::kFloat).requires_grad(false);
-    std::vector<at::Tensor> parameter_sums(2);
-    for (size_t i = 0; i + 1 < saved.size(); ++i) {
-      if (ctx->needs_input_grad(i + 1)) parameter_sums[i] = at::zeros_like(weight, sums);
-    }
-    variable_list result;
-    result.push_back(normalise_backward(
-        grads[0], saved[0], weight, static_cast<NormKind>(ctx->saved_data["kind"].toInt()),
-        ctx->saved_data["eps"].toDouble(), parameter_sums[0], parameter_sums[1]));
-    for (size_t i = 0; i + 1 < saved.size(); ++i) {
-      const at::Tensor& sum = parameter_sums[i];
-      result.push_back(sum.defined() ? sum.to(weight.scalar_type()) : sum);
-    }
+    variable_list result = norm_gradients(ctx, grads[0], saved[0], {saved.begin() + 1, saved.end()},
+                                          1, NormRule::from(ctx));
     result.resize(result.size() + 2);
     return result;
   }
@@ -113,20 +137,26 @@ at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const 
   return WeightProducts::add(weight, left, right) ? at::Tensor() : at::mm(left.t(), right);
 }
 
-// `parameters`: the matrices, then, where there are any, as many biases.
+// `parameters`: the matrices, then, where there are any, as many biases, then the norm's.
 struct LinearGroupFunction : Function<LinearGroupFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList parameters,
-                               int64_t matrices, bool transposed) {
+                               int64_t matrices, int64_t biases, bool transposed, int64_t kind,
+                               double eps) {
+    const at::TensorList norm = parameters.slice(static_cast<size_t>(matrices + biases));
     variable_list saved{x};
     saved.insert(saved.end(), parameters.begin(), parameters.begin() + matrices);
+    saved.insert(saved.end(), norm.begin(), norm.end());
     ctx->save_for_backward(saved);
     ctx->saved_data["transposed"] = transposed;
-    const bool biased = static_cast<int64_t>(parameters.size()) > matrices;
-    ctx->saved_data["biased"] = biased;
+    ctx->saved_data["biases"] = biases;
+    const NormRule rule{static_cast<NormKind>(kind), eps};
+    rule.save(ctx);
+    const at::Tensor in = norm.empty() ? x : rule.forward(x, norm);
     variable_list out;
     for (int64_t i = 0; i < matrices; ++i) {
-      const at::Tensor bias = biased ? parameters[static_cast<size_t>(matrices + i)] : at::Tensor();
-      out.push_back(multiply(x, parameters[static_cast<size_t>(i)], bias, transposed));
+      const at::Tensor bias =
+          biases > 0 ? parameters[static_cast<size_t>(matrices + i)] : at::Tensor();
+      out.push_back(multiply(in, parameters[static_cast<size_t>(i)], bias, transposed));
     }
     return out;
   }
@@ -134,22 +164,32 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     const bool transposed = ctx->saved_data["transposed"].toBool();
-    const bool biased = ctx->saved_data["biased"].toBool();
+    const auto biases = static_cast<size_t>(ctx->saved_data["biases"].toInt());
     const size_t matrices = grads.size();
-    variable_list result(1 + matrices * (biased ? 2 : 1));
+    const variable_list norm(saved.begin() + 1 + static_cast<int64_t>(matrices), saved.end());
+    // Made again by what made it: the same bits, and no graph keeps it.
+    at::Tensor in = norm.empty() ? saved[0] : NormRule::from(ctx).forward(saved[0], norm);
+    variable_list result(1 + matrices + biases);
     for (size_t i = 0; i < matrices; ++i) {
       const at::Tensor matrix = transposed ? saved[i + 1].t() : saved[i + 1];
       if (ctx->needs_input_grad(0)) {
         result[0] = i == 0 ? at::mm(grads[i], matrix) : result[0].addmm_(grads[i], matrix);
       }
       if (ctx->needs_input_grad(1 + i)) {
-        result[1 + i] = weight_gradient(saved[1 + i], saved[0], grads[i], transposed);
+        result[1 + i] = weight_gradient(saved[1 + i], in, grads[i], transposed);
       }
-      if (biased && ctx->needs_input_grad(1 + matrices + i)) {
+      if (biases > 0 && ctx->needs_input_grad(1 + matrices + i)) {
         result[1 + matrices + i] = row_sum(grads[i]);
       }
     }
-    result.resize(result.size() + 2);
+    in.reset();
+    if (!norm.empty()) {
+      variable_list own =
+          norm_gradients(ctx, result[0], saved[0], norm, result.size(), NormRule::from(ctx));
+      result[0] = std::move(own[0]);
+      result.insert(result.end(), own.begin() + 1, own.end());
+    }
+    result.resize(result.size() + 5);
     return result;
   }
 };
@@ -436,16 +476,20 @@ at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const
   return out;
 }
 
-std::vector<at::Tensor> linear_group(const at::Tensor& x, std::span<const LinearWeights> weights,
-                                     bool transposed) {
+std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& norm,
+                                     std::span<const LinearWeights> weights, bool transposed) {
   std::vector<at::Tensor> parameters;
   for (const LinearWeights& one : weights) parameters.push_back(one.weight);
   for (const LinearWeights& one : weights) {
     LONGSHORE_CHECK(one.bias.defined() == weights[0].bias.defined()) << "biases: all or none";
     if (one.bias.defined()) parameters.push_back(one.bias);
   }
-  return LinearGroupFunction::apply(x, at::TensorList(parameters),
-                                    static_cast<int64_t>(weights.size()), transposed);
+  const size_t biases = parameters.size() - weights.size();
+  if (norm.weight.defined()) parameters.push_back(norm.weight);
+  if (norm.bias.defined()) parameters.push_back(norm.bias);
+  return LinearGroupFunction::apply(
+      x, at::TensorList(parameters), static_cast<int64_t>(weights.size()),
+      static_cast<int64_t>(biases), transposed, static_cast<int64_t>(norm.kind), norm.eps);
 }
 
 at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,

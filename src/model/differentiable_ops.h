@@ -43,10 +43,19 @@ struct LinearWeights {
 at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      NormKind kind, double eps);
 
-// x [T, in] times each matrix, plus its bias; `transposed`: matrices are [in, out], else
-// [out, in]. Saves x.
-std::vector<at::Tensor> linear_group(const at::Tensor& x, std::span<const LinearWeights> weights,
-                                     bool transposed);
+// What the last dimension is normalised by; an undefined weight: it is not. `bias` is undefined
+// for kRms.
+struct NormWeights {
+  at::Tensor weight;
+  at::Tensor bias;
+  NormKind kind = NormKind::kRms;
+  double eps = 0.0;
+};
+
+// x [T, in], normalised, times each matrix, plus its bias; `transposed`: matrices are [in, out],
+// else [out, in]. Saves x alone: backward normalises it again.
+std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& norm,
+                                     std::span<const LinearWeights> weights, bool transposed);
 
 // How heads turn: cosine and sine of position times frequency, times `scale`.
 struct Rotation {

@@ -54,7 +54,7 @@ struct Layers {
   at::Tensor forward(const at::Tensor& x) const {
     const std::array weights{LinearWeights{parameters[0], parameters[1]},
                              LinearWeights{parameters[2], parameters[3]}};
-    const std::vector<at::Tensor> inner = linear_group(x, weights, transposed);
+    const std::vector<at::Tensor> inner = linear_group(x, {}, weights, transposed);
     return activate_and_project(inner[0], inner[1], {parameters[4], {}}, Activation::kSilu,
                                 transposed);
   }
@@ -85,6 +85,41 @@ TEST_P(Products, AreAutogradsGradientsWithoutTheirMemory) {
   EXPECT_TRUE(at::equal(grad_in.at(0), plain.back()));
   for (size_t i = 0; i < sums.sums.size(); ++i) {
     EXPECT_TRUE(at::allclose(sums.sums[i], plain[i], 1e-5, 1e-4)) << i;
+  }
+}
+
+// A norm ahead of the products: the bits of the norm alone and then the products, but nothing of
+// the normed input is kept.
+TEST(NormedProducts, AreThoseOfTheNormAndKeepItsInputAlone) {
+  for (const NormKind kind : {NormKind::kRms, NormKind::kRmsOffset, NormKind::kLayer}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      at::manual_seed(5);
+      const at::TensorOptions options = at::TensorOptions(type);
+      const auto leaf = [&options](at::IntArrayRef shape) {
+        return at::randn(shape, options).requires_grad_(true);
+      };
+      const at::Tensor x = leaf({kRows, kHidden});
+      NormWeights norm{leaf({kHidden}), {}, kind, 1e-5};
+      if (kind == NormKind::kLayer) norm.bias = leaf({kHidden});
+      const std::array weights{LinearWeights{leaf({8, kHidden}), leaf({8})},
+                               LinearWeights{leaf({16, kHidden}), leaf({16})}};
+      std::vector<at::Tensor> inputs{x, norm.weight};
+      if (norm.bias.defined()) inputs.push_back(norm.bias);
+      for (const LinearWeights& one : weights) inputs.insert(inputs.end(), {one.weight, one.bias});
+      const std::vector<at::Tensor> grads{at::randn({kRows, 8}, options),
+                                          at::randn({kRows, 16}, options)};
+      const auto apart =
+          linear_group(normalise(x, norm.weight, norm.bias, kind, norm.eps), {}, weights, false);
+      const auto expected = torch::autograd::grad(apart, inputs, grads);
+      const AllocationMeter meter;
+      const auto together = linear_group(x, norm, weights, false);
+      EXPECT_LT(meter.live(), kRows * kHidden * x.element_size()) << "no normed input is kept";
+      const auto found = torch::autograd::grad(together, inputs, grads);
+      EXPECT_TRUE(at::equal(together[0], apart[0]) && at::equal(together[1], apart[1]));
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        EXPECT_TRUE(at::equal(found[i], expected[i])) << i << " of kind " << static_cast<int>(kind);
+      }
+    }
   }
 }
 

@@ -7,6 +7,7 @@ experts and others, and in some layers an expert is chosen by no token.
 import re
 
 import torch
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 # The least distance between the scores of the last chosen and the first other expert, as a share
 # of the deviation of such scores: of the rows that are also compared in bf16, and of training.
@@ -65,6 +66,22 @@ def cases(llama):
                                             "beta_fast": 32.0, "beta_slow": 1.0,
                                             "original_max_position_embeddings": 1024}),
             "idle": [(1, 4)], "fused": True, "attention": ["eager", "flash"]},
+        # As it is published: the experts in MXFP4, everything else in bf16.
+        "gpt_oss-mxfp4": {
+            "config": renamed(small, "gpt_oss", "GptOssForCausalLM", hidden_size=32, head_dim=8,
+                              intermediate_size=32, num_hidden_layers=1, attention_bias=True,
+                              num_local_experts=4, num_experts_per_tok=2, experts_per_token=2,
+                              sliding_window=5, layer_types=["sliding_attention"],
+                              rope_theta=150000.0, pad_token_id=0, torch_dtype="bfloat16",
+                              rope_scaling={"rope_type": "yarn", "factor": 4.0, "truncate": False,
+                                            "beta_fast": 32.0, "beta_slow": 1.0,
+                                            "original_max_position_embeddings": 16},
+                              quantization_config={
+                                  "quant_method": "mxfp4",
+                                  "modules_to_not_convert": ["model.layers.*.self_attn",
+                                                             "model.layers.*.mlp.router",
+                                                             "model.embed_tokens", "lm_head"]}),
+            "idle": [(0, 3)], "fused": True, "mxfp4": True},
         "qwen2_moe": {
             "config": renamed(small, "qwen2_moe", "Qwen2MoeForCausalLM", num_experts=5,
                               moe_intermediate_size=12, shared_expert_intermediate_size=20,
@@ -100,6 +117,23 @@ def randomise_experts(model, idle, generator):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator))
             elif name.endswith("experts.gate_up_proj"):
                 parameter *= 2.0
+
+
+def quantise_experts(model, generator):
+    """Draws the experts in MXFP4, and everything else as bf16 holds it; the files' tensors."""
+    files = {}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not re.search(r"experts\.(gate_up|down)_proj$", name):
+                parameter.copy_(parameter.to(torch.bfloat16).float())
+                continue
+            experts, columns, rows = parameter.shape
+            shape = (experts, rows, columns // 32)
+            blocks = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8, generator=generator)
+            scales = torch.randint(123, 126, shape, dtype=torch.uint8, generator=generator)
+            parameter.copy_(convert_moe_packed_tensors(blocks, scales).float())
+            files[name] = {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    return files
 
 
 class Routing:

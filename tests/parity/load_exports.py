@@ -2,11 +2,13 @@
 """Loads what Longshore exports with transformers, and compares what both say of it.
 
 Needs scripts/dev/venv. Usage: load_exports.py LONGSHORE [case ...]; LONGSHORE is the program,
-cases are those of tests/parity/golden and golden_moe; without any, all. Each is trained for three
-steps and exported; transformers must load the export without a missing, unexpected or newly made
-tensor, and give the loss over the case's rows that `longshore eval` gives for the checkpoint. It
-must not give that of the model as it was brought. Both compute in fp32, over the weights as they
-are in the file: an export in bf16 has rounded masters, and is compared with `eval` of itself.
+cases are those of tests/parity/golden, golden_moe and golden_mxfp4; without any, all. Each is
+trained for three steps and exported; transformers must load the export without a missing,
+unexpected or newly made tensor, and give the loss over the case's rows that `longshore eval` gives
+for the checkpoint. It must not give that of the model as it was brought. `longshore verify`
+compares every layer's states and the logits of the export with those of transformers. All compute
+in fp32, over the weights as they are in the file: an export in bf16 has rounded masters, and is
+compared with `eval` of itself.
 """
 import json
 import subprocess
@@ -18,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers import logging as transformers_logging
 
-ROOTS = [Path(__file__).parent / "golden", Path(__file__).parent / "golden_moe"]
+ROOTS = [Path(__file__).parent / name for name in ("golden", "golden_moe", "golden_mxfp4")]
 TOLERANCE = 1e-5  # relative; both sum in fp32, in other orders
 STEPS = 3
 
@@ -67,6 +69,15 @@ def loss_of_transformers(directory, rows):
     return total / trained
 
 
+def states_agree(program, directory):
+    """Whether every layer's states and the logits are those of transformers, as `verify` says."""
+    done = subprocess.run([program, "verify", directory, "--python", sys.executable, "--layers",
+                           "0"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        print(done.stdout + done.stderr)
+    return done.returncode == 0
+
+
 def check(program, case):
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)
@@ -78,12 +89,15 @@ def check(program, case):
         ours = loss_of_longshore(program, run_file, export)
         checkpoint = loss_of_longshore(program, run_file, "auto")
         before = loss_of_longshore(program, run_file, "model")
+        logits = states_agree(program, export)
     off, moved = abs(theirs - ours) / ours, abs(theirs - before) / before
-    exact = json.loads((directory_of(case) / "config.json").read_text()).get("dtype") != "bfloat16"
-    good = off <= TOLERANCE and moved > 1e-3
+    config = json.loads((directory_of(case) / "config.json").read_text())
+    exact = "bfloat16" not in (config.get("dtype"), config.get("torch_dtype"))
+    good = logits and off <= TOLERANCE and moved > 1e-3
     good = good and (abs(checkpoint - ours) <= TOLERANCE * ours or not exact)
     print(f"{case:14} transformers {theirs:.6f}, eval of the export {ours:.6f}, of the checkpoint "
-          f"{checkpoint:.6f}, before training {before:.6f}: {'as it should' if good else 'WRONG'}")
+          f"{checkpoint:.6f}, before training {before:.6f}; "
+          f"logits {'the same' if logits else 'OTHERS'}: {'as it should' if good else 'WRONG'}")
     return good
 
 

@@ -152,16 +152,17 @@ size_t lines_of(const RunDriver& run, const std::string& kind) {
 }
 
 // Kills a real process at random moments: what a commit line says is never lost.
-void kill_and_restart(int kills) {
+void kill_and_restart(int kills, const std::string& golden, const Arguments& killed_way) {
   const int steps = 10 * kills;  // one to three a life, and those that were under way
   RunDriver host("unbroken");
-  ASSERT_EQ(host.train(base(steps)), 0);
+  ASSERT_EQ(host.train(base(steps, golden)), 0);
   RunDriver run("killed");
+  const Arguments arguments = joined(joined(base(steps, golden), on_drives(run, 1)), killed_way);
   std::mt19937 random(static_cast<unsigned>(3 + GTEST_FLAG_GET(random_seed)));
   int killed = 0;
   int64_t acknowledged = 0;
   for (int i = 0; i < kills; ++i) {
-    const pid_t process = run.start_ranks(1, joined(base(steps), on_drives(run, 1)));
+    const pid_t process = run.start_ranks(1, arguments);
     const size_t target = lines_of(run, "commit") + 1 + random() % 3;
     int status = 0;
     bool ended = false;
@@ -180,17 +181,31 @@ void kill_and_restart(int kills) {
     acknowledged = newest;
   }
   EXPECT_EQ(killed, kills) << run.output();
-  ASSERT_EQ(run.train(joined(base(steps), on_drives(run, 1))), 0);
+  ASSERT_EQ(run.train(arguments), 0);
   EXPECT_EQ(run.steps("loss"), host.steps("loss"));
   EXPECT_TRUE(run.state() == host.state());
 }
 
 TEST(NvmeTraining, SurvivesKills) {
-  kill_and_restart(8);
+  kill_and_restart(8, "llama-tied", {});
 }
 
 TEST(LongNvmeTraining, SurvivesTwoHundredKills) {
-  kill_and_restart(200);
+  kill_and_restart(200, "llama-tied", {});
+}
+
+// Groups of experts of two sparse layers, and everything on the drives: the bits of whole blocks on
+// the host.
+const Arguments kExpertsOnDrives = {
+    "--fsdp.units={ groups = [[\"block.0.experts.0\"], [\"block.2.experts.1\"]] }",
+    "--offload.parameters=nvme", "--offload.activations=nvme"};
+
+TEST(NvmeTraining, ExpertsSurviveKills) {
+  kill_and_restart(4, "qwen3_moe", kExpertsOnDrives);
+}
+
+TEST(LongNvmeTraining, ExpertsSurviveFiftyKills) {
+  kill_and_restart(50, "qwen3_moe", kExpertsOnDrives);
 }
 
 // ---- One version on the drives ----

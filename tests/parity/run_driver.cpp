@@ -24,6 +24,7 @@ namespace {
 
 const std::string kDense = "/parity/golden/";
 const std::string kExperts = "/parity/golden_moe/";
+const std::string kMxfp4 = "/parity/golden_mxfp4/";
 
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
@@ -37,8 +38,10 @@ std::vector<std::string> names_in(const std::string& folder) {
 }  // namespace
 
 std::string golden_directory(const std::string& name) {
-  const std::string experts = test_data() + kExperts + name;
-  return std::filesystem::exists(experts) ? experts : test_data() + kDense + name;
+  for (const std::string& folder : {kExperts, kMxfp4}) {
+    if (std::filesystem::exists(test_data() + folder + name)) return test_data() + folder + name;
+  }
+  return test_data() + kDense + name;
 }
 
 std::vector<std::string> golden_names() {

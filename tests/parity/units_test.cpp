@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <set>
 
 #include "tests/parity/run_driver.h"
 
@@ -171,6 +172,12 @@ TEST(Units, TablesInPiecesGiveTheSameBitsOnEveryTier) {
 // In all sparse layers of qwen3_moe: {4, 2} of 6 experts each.
 const std::string kGroups =
     "--fsdp.units={ groups = [[\"block.0.experts.0\"], [\"block.2.experts.1\"]] }";
+const Arguments kEverythingOnDrives = {"--offload.optimizer=nvme", "--offload.parameters=nvme",
+                                       "--offload.activations=nvme"};
+
+Arguments drive_of(const RunDriver& run) {
+  return {"--offload.nvme=[\"" + run.directory() + "/drive\"]"};
+}
 
 // Goal: sparse layers in halves and groups of experts give the bits of blocks, wherever units live
 // and inputs are kept, on one rank and on two whose tokens go to other experts.
@@ -197,6 +204,63 @@ TEST(Units, GroupsOfExpertsGiveTheSameBits) {
       EXPECT_TRUE(groups.state() == blocks.state()) << ranks << " " << way.back();
       groups.expect_within_plan();
     }
+  }
+}
+
+// Goal: ranks whose tokens choose other experts, some of them none of a group, do not wait for each
+// other in vain and follow one rank. A sum over ranks adds in another order than one over
+// micro-batches, so close; among runs of as many ranks the bits are the same.
+TEST(Units, RanksThatRouteDifferentlyFollowOneRank) {
+  const Arguments same = joined(RunDriver::golden_arguments("qwen3_moe"),
+                                {"--train.steps=8", "--train.sequences_per_step=4"});
+  RunDriver one("one");
+  ASSERT_EQ(one.train(same), 0);
+  for (const int ranks : {2, 4}) {
+    RunDriver blocks("blocks"), groups("groups"), hybrid("hybrid");
+    ASSERT_EQ(blocks.train_ranks(ranks, same), 0) << blocks.output();
+    const Arguments way =
+        joined(joined({kGroups, "--fsdp.prefetch=2"}, kEverythingOnDrives), drive_of(groups));
+    ASSERT_EQ(groups.train_ranks(ranks, joined(same, way)), 0) << groups.output();
+    EXPECT_EQ(groups.steps("loss"), blocks.steps("loss")) << ranks;
+    EXPECT_TRUE(groups.state() == blocks.state()) << ranks;
+    const Arguments replicas = {kGroups, "--fsdp.strategy=hybrid_shard", "--fsdp.shard_ranks=2"};
+    ASSERT_EQ(hybrid.train_ranks(ranks, joined(same, replicas)), 0) << hybrid.output();
+    for (const RunDriver* run : {&blocks, &hybrid}) {
+      expect_close(run->steps("loss"), one.steps("loss"));
+      expect_close_state(*run, one, std::to_string(ranks) + " ranks");
+      run->expect_within_plan();
+    }
+  }
+}
+
+// Goal: what a step moves is the plan's, whatever its batch and however blocks are cut: reads and
+// writes of drives to the byte, copies to the device less the places that short rows left empty.
+TEST(Units, ExpertsMoveTheBytesOfThePlan) {
+  constexpr int64_t kPositions = 40, kBatchBytes = 3 * sizeof(int64_t);  // of each position
+  for (const std::string& units : {std::string("--fsdp.units=block"), kGroups}) {
+    std::set<int64_t> padding;
+    for (const int64_t sequences : {1, 4, 9}) {
+      RunDriver run("bytes");
+      const Arguments way =
+          joined(joined({units, "--train.steps=3", "--precision.compute=bf16",
+                         "--train.sequences_per_step=" + std::to_string(sequences)},
+                        kEverythingOnDrives),
+                 drive_of(run));
+      ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("qwen3_moe"), way)), 0);
+      const Json plan = run.plan(1).at("step");
+      const auto planned = [&plan](const char* key) { return plan.at(key).get<int64_t>(); };
+      for (const Json& step : run.metrics("step")) {
+        const Json& bytes = step.at("bytes");
+        const int64_t empty = kPositions * sequences - step.at("tokens").get<int64_t>();
+        EXPECT_EQ(bytes.at("h2d"), planned("h2d_bytes") - kBatchBytes * empty) << units;
+        padding.insert(planned("d2h_bytes") - bytes.at("d2h").get<int64_t>());
+        if (step.at("step") == 1) continue;  // nothing to update yet
+        EXPECT_EQ(bytes.at("drive_read"), planned("nvme_read_bytes")) << units;
+        EXPECT_EQ(bytes.at("drive_write"), planned("nvme_written_bytes")) << units;
+      }
+    }
+    // Gradients go home without the padding of their units, which the plan counts.
+    EXPECT_EQ(padding.size(), 1u) << units;
   }
 }
 

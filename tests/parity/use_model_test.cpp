@@ -268,6 +268,36 @@ TEST(UseModel, ExpertsThatDoNotMoveAreExportedAsTheyCame) {
   }
 }
 
+// Names of tensors whose values a run with these globs changed.
+std::set<std::string> moved_with_frozen(const std::string& globs) {
+  RunDriver run("frozen");
+  EXPECT_EQ(run.train(joined(
+                RunDriver::golden_arguments("qwen3_moe"),
+                {"--train.steps=3", "--checkpoint.export=end", "--train.freeze=[" + globs + "]"})),
+            0);
+  std::set<std::string> moved;
+  const auto before = read_tensors(golden_directory("qwen3_moe") + "/model.safetensors");
+  for (const auto& [name, values] : read_tensors(run.directory() + "/hf/model.safetensors")) {
+    if (values != before.at(name)) moved.insert(name);
+  }
+  return moved;
+}
+
+// Goal: routers, or all but experts, are frozen by their names, and nothing else is.
+TEST(UseModel, RoutersOrAllButExpertsAreFrozen) {
+  const auto all = read_tensors(golden_directory("qwen3_moe") + "/model.safetensors");
+  std::set<std::string> but_routers, experts;
+  for (const auto& [name, values] : all) {
+    if (!name.ends_with(".mlp.gate.weight")) but_routers.insert(name);
+    if (name.find(".mlp.experts.") != std::string::npos) experts.insert(name);
+  }
+  ASSERT_EQ(all.size(), but_routers.size() + 2) << "two sparse layers";
+  EXPECT_EQ(moved_with_frozen(R"("*.mlp.gate.weight")"), but_routers);
+  // The second layer is dense.
+  const std::string dense = R"("*embed*", "lm_head*", "*norm*", "*self_attn*", )";
+  EXPECT_EQ(moved_with_frozen(dense + R"("*.mlp.gate.*", "model.layers.1.*")"), experts);
+}
+
 // ---- What shows a run ----
 
 TEST_F(TrainedModel, ItsScheduleIsPrinted) {

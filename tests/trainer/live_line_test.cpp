@@ -22,6 +22,9 @@ LiveStatus example() {
           .device_plan_bytes = 22 * kGiB,
           .host_bytes = 96 * kGiB,
           .host_plan_bytes = 96 * kGiB,
+          .drive_bytes = 3 * kGiB,
+          .step_seconds = 1.2,
+          .waits = {{"update", 0.06}, {"h2d", 0.144}, {"gather", 0.0}},
           .eta_seconds = 842.0};
 }
 
@@ -75,7 +78,8 @@ TEST(LiveLine, ColourTakesNoRoom) {
 TEST(LiveLine, RedrawsInPlaceOnATerminal) {
   Pipe pipe;
   {
-    LiveLine line({.fd = pipe.fd(), .terminal = true, .columns = 60, .every_steps = 100});
+    LiveLine line(
+        {.fd = pipe.fd(), .terminal = true, .columns = 60, .rows = 5, .every_steps = 100});
     line.show({.step = 1, .total_steps = 2, .loss = 3.0});
     line.show({.step = 2, .total_steps = 2, .loss = 2.0});
   }
@@ -85,9 +89,68 @@ TEST(LiveLine, RedrawsInPlaceOnATerminal) {
   EXPECT_NE(text.find("\r\x1b[Kstep 2/2  loss 2.0000"), std::string::npos);
 }
 
+// What a terminal shows: golden at three widths.
+TEST(LiveDisplay, ShowsFourLinesThatFitTheTerminal) {
+  const std::vector<std::string> narrow = {
+      "step 120/4000  3 %  ETA 14:02", "loss 1.8342  lr 1.9e-05  2 431 tok/s",
+      "1.20 s a step  wall: compute", "dev 21.8/22.0 GiB  host 96.0/96.0 GiB"};
+  EXPECT_EQ(format_display(example(), 40, 24, false), narrow);
+  const std::vector<std::string> usual = {
+      "step 120/4000  [#..............................................]  3 %  ETA 14:02",
+      "loss 1.8342  lr 1.9e-05  norm 0.71  2 431 tok/s  MFU 48 %  94 % of plan",
+      "1.20 s a step  compute 83 %  waits for h2d 12 %  wall: compute",
+      "dev 21.8/22.0 GiB  host 96.0/96.0 GiB  drives 3.0 GiB a step"};
+  EXPECT_EQ(format_display(example(), 80, 24, false), usual);
+  const std::vector<std::string> wide = {
+      "step 120/4000  [##..........................................................]  3 %  "
+      "ETA 14:02",
+      "loss 1.8342  lr 1.9e-05  norm 0.71  2 431 tok/s  MFU 48 %  94 % of plan",
+      "1.20 s a step  compute 83 %  waits for h2d 12 %  waits for update 5 %  wall: compute",
+      "dev 21.8/22.0 GiB  host 96.0/96.0 GiB  drives 3.0 GiB a step"};
+  EXPECT_EQ(format_display(example(), 160, 24, false), wide);
+}
+
+TEST(LiveDisplay, NamesTheLaneThatComputeWaitedForMost) {
+  LiveStatus status = example();
+  status.wall.clear();
+  status.waits = {{"h2d", 0.1}, {"read", 0.9}};
+  EXPECT_EQ(format_display(status, 160, 24, false)[2],
+            "1.20 s a step  compute 17 %  waits for read 75 %  waits for h2d 8 %  wall: read");
+}
+
+TEST(LiveDisplay, IsOneLineWhereThereAreFewRows) {
+  EXPECT_EQ(format_display(example(), 80, 5, false),
+            std::vector<std::string>{format_live_line(example(), 80, false)});
+}
+
+TEST(LiveDisplay, NeverGoesBeyondTheColumns) {
+  for (int columns = 1; columns < 200; ++columns) {
+    for (const std::string& line : format_display(example(), columns, 24, false)) {
+      EXPECT_LE(line.size(), static_cast<size_t>(columns));
+    }
+  }
+}
+
+// Up to its first line, and everything below erased: nothing of the last one stays.
+TEST(LiveDisplay, RedrawsAllItsLinesInPlace) {
+  Pipe pipe;
+  {
+    LiveLine line({.fd = pipe.fd(), .terminal = true, .columns = 60, .rows = 24});
+    line.show(example());
+    line.show(example());
+    line.clear();
+  }
+  const std::string text = pipe.text();
+  const std::string up = "\x1b[3A\r\x1b[J";
+  const size_t again = text.find(up);
+  ASSERT_NE(again, std::string::npos);
+  EXPECT_EQ(std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(again), '\n'), 3);
+  EXPECT_TRUE(text.ends_with(up));
+}
+
 TEST(LiveLine, ClearsItselfForAMessage) {
   Pipe pipe;
-  LiveLine line({.fd = pipe.fd(), .terminal = true, .columns = 60});
+  LiveLine line({.fd = pipe.fd(), .terminal = true, .columns = 60, .rows = 5});
   line.clear();
   line.show({.step = 1, .total_steps = 2});
   line.clear();

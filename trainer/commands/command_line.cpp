@@ -16,42 +16,13 @@
 #include "config/describe.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/command_list.h"
+#include "trainer/commands/command_tree.h"
 
 namespace longshore {
 namespace {
 
-constexpr const char* kExamples = R"(
-examples:
-  longshore init-model --preset tiny-llama models/tiny
-  longshore plan run.toml
-  longshore train run.toml --train.steps=200 --optimizer.lr=1e-4
-  longshore launch --nproc 2 -- train run.toml
-  longshore generate run.toml --prompt "DOG, n."
-  longshore report runs/mine
-  longshore export run.toml --to models/tuned
-)";
-
 // `--help=offload` shows one section of the run file.
 constexpr std::string_view kSectionHelp = "--help=";
-
-struct LogOptions {
-  bool quiet = false, verbose = false;
-  std::string log_level = "info", colour = "auto";
-};
-
-const char* heading_of(CommandGroup group) {
-  switch (group) {
-    case CommandGroup::kTrain:
-      return "train a model";
-    case CommandGroup::kUse:
-      return "use what was trained";
-    case CommandGroup::kPrepare:
-      return "models and data";
-    case CommandGroup::kLook:
-      return "this program and this machine";
-  }
-  return "";
-}
 
 // The arguments after "--" of `launch`: those of each rank, overrides included.
 std::vector<std::string> take_rank_command(std::vector<std::string>& arguments) {
@@ -61,19 +32,6 @@ std::vector<std::string> take_rank_command(std::vector<std::string>& arguments) 
   std::vector<std::string> command(dashes + 1, arguments.end());
   arguments.erase(dashes, arguments.end());
   return command;
-}
-
-// Of every command, before or behind its name.
-void add_log_options(CLI::App& app, LogOptions& options) {
-  app.fallthrough();
-  app.add_flag("-q,--quiet", options.quiet, "warnings and errors only");
-  app.add_flag("-v,--verbose", options.verbose, "more than usual");
-  app.add_option("--log-level", options.log_level, "of messages on standard error")
-      ->check(CLI::IsMember({"error", "warning", "info", "debug"}))
-      ->capture_default_str();
-  app.add_option("--color,--colour", options.colour, "of those messages")
-      ->check(CLI::IsMember({"auto", "never", "always"}))
-      ->capture_default_str();
 }
 
 void apply_log_options(const LogOptions& options) {
@@ -136,17 +94,6 @@ bool is_for_this_rank(const CLI::App& app) {
   return true;
 }
 
-// By group, and by name within one.
-void add_commands(CommandLine& line) {
-  std::vector<const Command*> commands = all_commands();
-  std::ranges::stable_sort(commands, {}, &Command::group);
-  for (const Command* command : commands) {
-    CLI::App* added = line.app.add_subcommand(command->name, command->sentence);
-    added->group(heading_of(command->group));
-    command->add(*added, line);
-  }
-}
-
 int parse_and_run(std::vector<std::string> arguments) {
   CommandLine line;
   line.rank_command = take_rank_command(arguments);
@@ -159,13 +106,8 @@ int parse_and_run(std::vector<std::string> arguments) {
   SplitArguments split = split_overrides(line.arguments);
   line.overrides = split.overrides;
   CLI::App& app = line.app;
-  app.description("Longshore: fine-tunes models that are larger than the GPU.");
-  app.name("longshore");
-  app.footer(kExamples);
-  app.require_subcommand(1);
   LogOptions log;
-  add_log_options(app, log);  // first: commands take over how they look for options
-  add_commands(line);
+  add_program(line, log);
   check_command(app, split.rest);
   try {
     std::vector<std::string> reversed(split.rest.rbegin(), split.rest.rend());

@@ -58,6 +58,9 @@ int run_plan(const PlanOptions& options) {
     for (const std::string& line : data_lines(setup.config, *setup.source)) {
       print_out("  %s\n", line.c_str());
     }
+    if (setup.config.train.steps == 0 && setup.config.train.epochs == 0.0) {
+      print_out("to train, add steps = 100 or epochs = 1 under [train]\n");
+    }
   }
   for (const std::string& note : run_notes(setup, plan)) log_warning(note);
   if (plan.fits()) return 0;

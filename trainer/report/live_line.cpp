@@ -7,7 +7,9 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
-#include <vector>
+#include <cstdlib>
+#include <functional>
+#include <string_view>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -15,12 +17,14 @@
 namespace longshore {
 namespace {
 
-constexpr int kUnknownColumns = 80;
+constexpr int kUnknownColumns = 80, kUnknownRows = 24;
+constexpr int kRowsOfDisplay = 6;  // at least; below, one line
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kYellow = "\x1b[33m";
 constexpr const char* kDim = "\x1b[2m";
 constexpr const char* kPlain = "\x1b[0m";
 constexpr const char* kEraseLine = "\r\x1b[K";
+constexpr const char* kEraseBelow = "\r\x1b[J";
 
 struct Field {
   std::string text;
@@ -45,11 +49,14 @@ std::string memory_text(const char* tier, Bytes used, Bytes plan) {
                  static_cast<double>(plan) / unit, small ? "MiB" : "GiB");
 }
 
-std::vector<Field> fields_of(const LiveStatus& status) {
+Field step_field(const LiveStatus& status) {
+  return {text_of("step %lld/%lld", static_cast<long long>(status.step),
+                  static_cast<long long>(status.total_steps)),
+          0, kBold};
+}
+
+std::vector<Field> number_fields(const LiveStatus& status) {
   std::vector<Field> fields;
-  const auto steps = text_of("step %lld/%lld", static_cast<long long>(status.step),
-                             static_cast<long long>(status.total_steps));
-  fields.push_back({steps, 0, kBold});
   fields.push_back({text_of("loss %.4f", status.loss), 1, kBold});
   if (status.skipped) fields.push_back({"skipped", 1, kYellow});
   fields.push_back({text_of("lr %.2g", status.lr), 4});
@@ -59,14 +66,77 @@ std::vector<Field> fields_of(const LiveStatus& status) {
   if (status.plan_ratio) {
     fields.push_back({text_of("%.0f %% of plan", *status.plan_ratio * 100), 8});
   }
-  if (!status.wall.empty()) fields.push_back({"wall: " + status.wall, 7});
+  return fields;
+}
+
+std::vector<Field> memory_fields(const LiveStatus& status) {
+  std::vector<Field> fields;
   if (status.device_plan_bytes > 0) {
     fields.push_back({memory_text("dev", status.device_bytes, status.device_plan_bytes), 9, kDim});
   }
   if (status.host_plan_bytes > 0) {
     fields.push_back({memory_text("host", status.host_bytes, status.host_plan_bytes), 10, kDim});
   }
+  return fields;
+}
+
+std::vector<Field> fields_of(const LiveStatus& status) {
+  std::vector<Field> fields = {step_field(status)};
+  const auto append = [&fields](std::vector<Field> more) {
+    fields.insert(fields.end(), more.begin(), more.end());
+  };
+  append(number_fields(status));
+  if (!status.wall.empty()) fields.push_back({"wall: " + status.wall, 7});
+  append(memory_fields(status));
   if (status.eta_seconds) fields.push_back({"ETA " + format_duration(*status.eta_seconds), 2});
+  return fields;
+}
+
+// "[####......]"
+std::string bar_text(double part, int places) {
+  const int full = static_cast<int>(std::lround(std::clamp(part, 0.0, 1.0) * places));
+  return "[" + std::string(static_cast<size_t>(full), '#') +
+         std::string(static_cast<size_t>(places - full), '.') + "]";
+}
+
+// The bar takes what the others leave.
+std::vector<Field> progress_fields(const LiveStatus& status, int columns) {
+  const double done = status.total_steps > 0 ? static_cast<double>(status.step) /
+                                                   static_cast<double>(status.total_steps)
+                                             : 0.0;
+  std::vector<Field> fields = {step_field(status), {text_of("%.0f %%", done * 100), 2}};
+  if (status.eta_seconds) fields.push_back({"ETA " + format_duration(*status.eta_seconds), 1});
+  int taken = 0;
+  for (const Field& field : fields) taken += static_cast<int>(field.text.size()) + 2;
+  constexpr int kLeast = 8, kMost = 60;  // places of a bar that says something
+  const int places = std::min(columns - taken - 2, kMost);
+  if (places >= kLeast) fields.insert(fields.begin() + 1, {bar_text(done, places), 3});
+  return fields;
+}
+
+// Where the step's time went: compute, and what it waited for, the longest wait first.
+std::vector<Field> time_fields(const LiveStatus& status) {
+  if (status.step_seconds <= 0.0) return {};
+  std::vector<std::pair<std::string, double>> waits = status.waits;
+  std::ranges::stable_sort(waits, std::ranges::greater{}, &std::pair<std::string, double>::second);
+  double waited = 0.0;
+  for (const auto& [lane, seconds] : waits) waited += seconds;
+  const auto share = [&status](double seconds) {
+    return std::lround(std::clamp(seconds / status.step_seconds, 0.0, 1.0) * 100);
+  };
+  std::vector<Field> fields = {{text_of("%.2f s a step", status.step_seconds), 1}};
+  const double computed = std::max(0.0, status.step_seconds - waited);
+  fields.push_back({text_of("compute %ld %%", share(computed)), 3});
+  int rank = 4;
+  for (const auto& [lane, seconds] : waits) {
+    if (share(seconds) == 0) break;
+    fields.push_back({"waits for " + lane + text_of(" %ld %%", share(seconds)), rank++});
+  }
+  const bool waits_most = !waits.empty() && waits.front().second > computed;
+  const std::string wall = !status.wall.empty() ? status.wall
+                           : waits_most         ? waits.front().first
+                                                : "compute";
+  fields.push_back({"wall: " + wall, 2, kYellow});
   return fields;
 }
 
@@ -74,6 +144,24 @@ int line_width(const std::vector<Field>& fields) {
   int width = 0;
   for (const Field& field : fields) width += static_cast<int>(field.text.size()) + 2;
   return width - 2;
+}
+
+// Fields go, the least telling first, until the rest fits.
+std::string fitted_line(std::vector<Field> fields, int columns, bool colour) {
+  while (columns > 0 && fields.size() > 1 && line_width(fields) > columns) {
+    const auto by_rank = [](const Field& a, const Field& b) { return a.rank < b.rank; };
+    fields.erase(std::max_element(fields.begin(), fields.end(), by_rank));
+  }
+  if (columns > 0 && line_width(fields) > columns) {
+    fields[0].text.resize(static_cast<size_t>(columns));
+  }
+  std::string line;
+  for (const Field& field : fields) {
+    if (!line.empty()) line += "  ";
+    const bool painted = colour && *field.colour != '\0';
+    line += painted ? field.colour + field.text + kPlain : field.text;
+  }
+  return line;
 }
 
 }  // namespace
@@ -98,21 +186,22 @@ std::string format_count(int64_t count) {
 }
 
 std::string format_live_line(const LiveStatus& status, int columns, bool colour) {
-  std::vector<Field> fields = fields_of(status);
-  while (columns > 0 && fields.size() > 1 && line_width(fields) > columns) {
-    const auto by_rank = [](const Field& a, const Field& b) { return a.rank < b.rank; };
-    fields.erase(std::max_element(fields.begin(), fields.end(), by_rank));
+  return fitted_line(fields_of(status), columns, colour);
+}
+
+std::vector<std::string> format_display(const LiveStatus& status, int columns, int rows,
+                                        bool colour) {
+  if (rows < kRowsOfDisplay) return {format_live_line(status, columns, colour)};
+  std::vector<Field> memory = memory_fields(status);
+  if (status.drive_bytes > 0) {
+    memory.push_back({"drives " + format_bytes(status.drive_bytes) + " a step", 11, kDim});
   }
-  if (columns > 0 && line_width(fields) > columns) {
-    fields[0].text.resize(static_cast<size_t>(columns));
+  std::vector<std::string> lines;
+  for (const std::vector<Field>& fields :
+       {progress_fields(status, columns), number_fields(status), time_fields(status), memory}) {
+    if (!fields.empty()) lines.push_back(fitted_line(fields, columns, colour));
   }
-  std::string line;
-  for (const Field& field : fields) {
-    if (!line.empty()) line += "  ";
-    const bool painted = colour && *field.colour != '\0';
-    line += painted ? field.colour + field.text + kPlain : field.text;
-  }
-  return line;
+  return lines;
 }
 
 LiveLineOptions LiveLine::options_of_stderr(int64_t every_steps) {
@@ -127,18 +216,31 @@ LiveLineOptions LiveLine::options_of_stderr(int64_t every_steps) {
   return options;
 }
 
-int LiveLine::columns_now() const {
+LiveLine::Size LiveLine::size_now() const {
   struct winsize size{};
-  if (::ioctl(options_.fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return options_.columns > 0 ? options_.columns : kUnknownColumns;
+  if (::ioctl(options_.fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 0) {
+    return {size.ws_col, size.ws_row};
+  }
+  return {options_.columns > 0 ? options_.columns : kUnknownColumns,
+          options_.rows > 0 ? options_.rows : kUnknownRows};
+}
+
+std::string LiveLine::back_to_its_begin() const {
+  if (drawn_ < 2) return kEraseLine;
+  return "\x1b[" + std::to_string(drawn_ - 1) + "A" + kEraseBelow;
 }
 
 void LiveLine::show(const LiveStatus& status) {
   if (options_.terminal) {
     // One column stays free: a full line would wrap, and a carriage return stays on its end.
-    const int columns = std::max(columns_now() - 1, 1);
-    write(kEraseLine + format_live_line(status, columns, options_.colour));
-    drawn_ = true;
+    const Size size = size_now();
+    const std::vector<std::string> lines =
+        format_display(status, std::max(size.columns - 1, 1), size.rows, options_.colour);
+    // One write: nobody sees half of it.
+    std::string text = back_to_its_begin();
+    for (size_t i = 0; i < lines.size(); ++i) text += (i > 0 ? "\n" : "") + lines[i];
+    write(text);
+    drawn_ = lines.size();
     return;
   }
   const bool last = status.step == status.total_steps;
@@ -147,13 +249,13 @@ void LiveLine::show(const LiveStatus& status) {
 }
 
 void LiveLine::clear() {
-  if (drawn_) write(kEraseLine);
-  drawn_ = false;
+  if (drawn_ > 0) write(back_to_its_begin());
+  drawn_ = 0;
 }
 
 void LiveLine::finish() {
-  if (drawn_) write("\n");
-  drawn_ = false;
+  if (drawn_ > 0) write("\n");
+  drawn_ = 0;
 }
 
 // Progress that cannot be shown is no reason to end a run.

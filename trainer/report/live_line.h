@@ -1,10 +1,13 @@
-// LiveLine: how a run shows its progress: one line that is redrawn in place on a terminal, plain
-// lines every `log.every_steps` elsewhere. Owned by rank 0's trainer, one thread. Writes to stderr.
+// LiveLine: how a run shows its progress: a few lines that are redrawn in place on a terminal,
+// plain lines every `log.every_steps` elsewhere. Owned by rank 0's trainer, one thread. Writes to
+// stderr.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 
@@ -24,6 +27,10 @@ struct LiveStatus {
   std::string wall = {};                  // the resource that limits; empty = not known
   Bytes device_bytes = 0, device_plan_bytes = 0;
   Bytes host_bytes = 0, host_plan_bytes = 0;
+  Bytes drive_bytes = 0;  // read and written by the step
+  double step_seconds = 0.0;
+  // What compute waited for, by lane, in seconds of the step; the rest of it is compute.
+  std::vector<std::pair<std::string, double>> waits = {};
   std::optional<double> eta_seconds = {};
 };
 
@@ -31,7 +38,8 @@ struct LiveLineOptions {
   int fd = 2;
   bool terminal = false;  // redraw in place
   bool colour = false;
-  int columns = 80;
+  int columns = 80;  // where the terminal does not say; the same for rows
+  int rows = 24;
   int64_t every_steps = 1;  // plain lines only: steps between two of them
 };
 
@@ -39,6 +47,12 @@ struct LiveLineOptions {
 // `columns` characters (0 = any number): fields go, the least telling first, until it fits. Colour
 // adds escape sequences that take no room.
 std::string format_live_line(const LiveStatus& status, int columns, bool colour);
+
+// The same on a terminal of `rows` rows, in up to four lines: progress, numbers, where the step's
+// time went with the lane that compute waited for most, memory against plan. One line where there
+// are fewer than six rows. No line is longer than `columns`.
+std::vector<std::string> format_display(const LiveStatus& status, int columns, int rows,
+                                        bool colour);
 
 // "0:09", "14:02", "3:14:02", "2d 03:14".
 std::string format_duration(double seconds);
@@ -50,24 +64,29 @@ class LiveLine {
   explicit LiveLine(const LiveLineOptions& options) : options_(options) {}
   LiveLine(const LiveLine&) = delete;
   LiveLine& operator=(const LiveLine&) = delete;
-  // Ends the line on a terminal, so that what follows starts on a new one.
+  // Ends the display on a terminal, so that what follows starts on a new one.
   ~LiveLine() { finish(); }
 
   // Terminal, colour and width of stderr as they are now.
   static LiveLineOptions options_of_stderr(int64_t every_steps);
 
   void show(const LiveStatus& status);
-  // Removes the line from the terminal, so that a message can be printed; `show` draws it again.
+  // Removes the display from the terminal, so that a message can be printed; `show` draws it again.
   void clear();
-  // Leaves the last line standing.
+  // Leaves the last one standing.
   void finish();
 
  private:
-  int columns_now() const;
+  struct Size {
+    int columns, rows;
+  };
+  Size size_now() const;
+  // Where the display begins, and nothing below it.
+  std::string back_to_its_begin() const;
   void write(const std::string& text);
 
   LiveLineOptions options_;
-  bool drawn_ = false;
+  size_t drawn_ = 0;  // lines that stand on the terminal; the cursor is behind the last
 };
 
 }  // namespace longshore

@@ -164,7 +164,8 @@ std::vector<std::string> run_notes(const RunSetup& setup, const TierPlan& plan) 
 
 RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed, SetupFor purpose) {
   RunSetup setup;
-  setup.config = load_run_config(arguments.files, arguments.overrides);
+  // How long it trains is of no weight here.
+  setup.config = load_run_config(arguments.files, arguments.overrides, {.length = false});
   const FoundGpus found = find_gpus();
   settle_device(setup.config, found);
   if (purpose == SetupFor::kComputing) {

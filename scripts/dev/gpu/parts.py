@@ -105,7 +105,8 @@ PARTS = [
     Part("attention", "LibTorch's kernels as we call them, against the CPU", True,
          tests(("test_model", "*AttentionGpu*"))),
     Part("parity-three", "whole runs of three families against transformers, fp32 and bf16", True,
-         tests(("test_parity", "*GpuTrajectory*/llama:*GpuTrajectory*/gpt2:*GpuTrajectory*/qwen3_moe"))),
+         tests(("test_parity", "*GpuTrajectory*/llama:*GpuTrajectory*/gpt2:"
+                               "*GpuTrajectory*/qwen3_moe"))),
     Part("copies", "H2D and D2H of the arena, GB/s, beside the best cudaMemcpy", True,
          measure_copies),
     Part("device", "streams, events, arena, the allocator's cap", True,

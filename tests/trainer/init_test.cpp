@@ -1,0 +1,177 @@
+// The run file that `init` writes. Goal: it loads, fits, and says why each value was chosen; what
+// is there is never written over.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/trainer/temporary_directory.h"
+#include "trainer/commands/command_line.h"
+#include "trainer/setup/run_file_draft.h"
+
+namespace longshore {
+namespace {
+
+struct Ended {
+  int exit_code = 0;
+  std::string out, err;
+};
+
+Ended run(const std::vector<std::string>& arguments) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Ended ended;
+  ended.exit_code = run_command_line(arguments);
+  ended.out = testing::internal::GetCapturedStdout();
+  ended.err = testing::internal::GetCapturedStderr();
+  return ended;
+}
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+DraftFacts example() {
+  return {.model = "models/some",
+          .data = {"chat.jsonl"},
+          .run_directory = "runs/mine",
+          .drives = {},
+          .parameters = 8'030'000'000,
+          .max_positions = 131072,
+          .longest_row = 1500,
+          .data_bytes = 200 * kMiB,
+          .gpu = true,
+          .cpu_bf16 = true};
+}
+
+RunConfig config_of(const RunFileDraft& draft) {
+  return load_run_config({}, draft.overrides());
+}
+
+TEST(RunFileDraft, SaysTheSameAsTextAndAsArguments) {
+  RunFileDraft draft = first_draft(example());
+  for (const DraftStep& step : draft_steps(example())) {
+    for (const DraftKey& key : step.keys) draft.set(key.section, key.name, key.value, key.why);
+  }
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("run.toml");
+  std::ofstream(path) << draft.toml();
+  EXPECT_EQ(load_run_config({path}, {}), config_of(draft));
+}
+
+TEST(RunFileDraft, TakesLengthAndRateFromTheModelAndTheData) {
+  const RunConfig config = config_of(first_draft(example()));
+  EXPECT_EQ(config.data.max_tokens, 2048);
+  EXPECT_EQ(config.data.overlength, DataSection::Overlength::kDrop);
+  EXPECT_EQ(config.train.epochs, 1.0);
+  EXPECT_EQ(config.train.sequences_per_step, 16);
+  EXPECT_EQ(config.optimizer.lr, 1e-5);
+  EXPECT_EQ(config.precision.compute, DType::kBF16);
+}
+
+TEST(RunFileDraft, ReadsSmallDataThreeTimesInSmallSteps) {
+  DraftFacts facts = example();
+  facts.text = true;
+  facts.data_bytes = 300 * kKiB;
+  facts.longest_row = 5000;
+  facts.max_positions = 512;
+  facts.gpu = false;
+  facts.cpu_bf16 = false;
+  const RunConfig config = config_of(first_draft(facts));
+  EXPECT_EQ(config.data.max_tokens, 512);
+  EXPECT_EQ(config.data.overlength, DataSection::Overlength::kSplit);
+  EXPECT_EQ(config.train.epochs, 3.0);
+  EXPECT_EQ(config.train.sequences_per_step, 4);
+  EXPECT_EQ(config.precision.compute, DType::kF32);
+}
+
+std::vector<std::string> words(const DraftFacts& facts) {
+  std::vector<std::string> words;
+  for (const DraftStep& step : draft_steps(facts)) words.push_back(step.words);
+  return words;
+}
+
+TEST(RunFileDraft, TriesTheFastestFirst) {
+  DraftFacts facts = example();
+  EXPECT_EQ(words(facts),
+            (std::vector<std::string>{
+                "micro-batches of 4 sequences", "micro-batches of 2 sequences",
+                "micro-batches of one sequence", "kept inputs on the host", "8-bit moments"}));
+  facts.gpu = false;
+  facts.goal = DraftGoal::kExact;
+  facts.drives = {"/nvme"};
+  EXPECT_EQ(words(facts),
+            (std::vector<std::string>{"micro-batches of one sequence", "kept inputs on the host",
+                                      "optimizer state on drives", "parameters on drives too"}));
+}
+
+// A model directory, rows, and nothing else.
+class Init : public testing::Test {
+ protected:
+  Init() {
+    EXPECT_EQ(run({"init-model", "--preset", "tiny-llama", model_}).exit_code, 0);
+    std::ofstream rows(rows_);
+    for (int i = 0; i < 40; ++i) rows << R"({"text": "row )" << i << R"( of the rows"})" << "\n";
+  }
+
+  TemporaryDirectory directory_;
+  std::string model_ = directory_.file("model"), rows_ = directory_.file("rows.jsonl");
+  std::string file_ = directory_.file("run.toml");
+};
+
+TEST_F(Init, WritesAFileThatPlansAndValidates) {
+  const std::string dir = directory_.file("run");
+  const Ended ended = run({"init", file_, "--model", model_, "--data", rows_, "--dir", dir});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(has(ended.out, "fits with micro-batches of one sequence")) << ended.out;
+  EXPECT_TRUE(has(ended.out, "longshore train " + file_)) << ended.out;
+  const RunConfig config = load_run_config({file_}, {});
+  EXPECT_EQ(config.model.path, model_);
+  EXPECT_EQ(config.run.dir, dir);
+  EXPECT_EQ(config.data.overlength, DataSection::Overlength::kSplit);
+  EXPECT_EQ(run({"validate", file_}).exit_code, 0);
+  EXPECT_EQ(run({"plan", file_}).exit_code, 0);
+}
+
+TEST_F(Init, LeavesAFileThatIsThere) {
+  std::ofstream(file_) << "mine";
+  const std::vector<std::string> command = {"init", file_, "--model", model_, "--data", rows_};
+  const Ended refused = run(command);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_TRUE(has(refused.err, "is there already")) << refused.err;
+  EXPECT_EQ(read(file_), "mine");
+  std::vector<std::string> replacing = command;
+  replacing.push_back("--replace");
+  EXPECT_EQ(run(replacing).exit_code, 0);
+  EXPECT_NE(read(file_), "mine");
+}
+
+TEST_F(Init, NamesEverythingThatIsWrongAndWritesNothing) {
+  const Ended ended = run(
+      {"init", file_, "--model", directory_.file("none"), "--data", directory_.file("no.jsonl")});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_TRUE(has(ended.err, directory_.file("none"))) << ended.err;
+  EXPECT_TRUE(has(ended.err, directory_.file("no.jsonl") + ": no such file")) << ended.err;
+  EXPECT_EQ(read(file_), "");
+}
+
+TEST_F(Init, SaysWhatIsMissingWhereNobodyCanBeAsked) {
+  const Ended ended = run({"init", file_, "--model", model_});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_TRUE(has(ended.err, "--data is missing")) << ended.err;
+}
+
+TEST_F(Init, PlansBeforeTheLengthIsKnown) {
+  std::ofstream(file_) << "[run]\ndir = \"" << directory_.file("run") << "\"\n[model]\npath = \""
+                       << model_ << "\"\n[data]\ntrain = [\"" << rows_ << "\"]\nmax_tokens = 64\n";
+  const Ended planned = run({"plan", file_});
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_TRUE(has(planned.out, "to train, add steps = 100 or epochs = 1")) << planned.out;
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,111 @@
+#include "trainer/commands/command_tree.h"
+
+#include <algorithm>
+
+#include "trainer/commands/command_list.h"
+
+namespace longshore {
+namespace {
+
+const char* heading_of(CommandGroup group) {
+  switch (group) {
+    case CommandGroup::kTrain:
+      return "train a model";
+    case CommandGroup::kUse:
+      return "use what was trained";
+    case CommandGroup::kPrepare:
+      return "models and data";
+    case CommandGroup::kLook:
+      return "this program and this machine";
+  }
+  return "";
+}
+
+// Of every command, before or behind its name.
+void add_log_options(CLI::App& app, LogOptions& options) {
+  app.fallthrough();
+  app.add_flag("-q,--quiet", options.quiet, "warnings and errors only");
+  app.add_flag("-v,--verbose", options.verbose, "more than usual");
+  app.add_option("--log-level", options.log_level, "of messages on standard error")
+      ->check(CLI::IsMember({"error", "warning", "info", "debug"}))
+      ->capture_default_str();
+  app.add_option("--color,--colour", options.colour, "of those messages")
+      ->check(CLI::IsMember({"auto", "never", "always"}))
+      ->capture_default_str();
+}
+
+// By group, and by name within one.
+void add_commands(CommandLine& line) {
+  std::vector<const Command*> commands = all_commands();
+  std::ranges::stable_sort(commands, {}, &Command::group);
+  for (const Command* command : commands) {
+    CLI::App* const added = line.app.add_subcommand(command->name, command->sentence);
+    added->group(heading_of(command->group));
+    command->add(*added, line);
+  }
+}
+
+OptionWords words_of(const CLI::Option& option) {
+  OptionWords words;
+  words.sentence = option.get_description();
+  words.positional = option.get_positional();
+  words.takes_value = option.get_type_size_max() > 0;
+  if (words.positional) {
+    words.names = {option.get_single_name()};
+    return words;
+  }
+  for (const std::string& name : option.get_snames()) words.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) words.names.push_back("--" + name);
+  return words;
+}
+
+CommandWords words_of(CLI::App& app, const std::string& path) {
+  CommandWords words;
+  words.path = path;
+  words.sentence = app.get_description();
+  words.group = app.get_group();
+  for (const CLI::Option* option : app.get_options()) words.options.push_back(words_of(*option));
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const std::string name = command->get_name();
+    words.commands.push_back(words_of(*command, path.empty() ? name : path + " " + name));
+  }
+  return words;
+}
+
+}  // namespace
+
+const char* const kExamples = R"(
+examples:
+  longshore init-model --preset tiny-llama models/tiny
+  longshore plan run.toml
+  longshore train run.toml --train.steps=200 --optimizer.lr=1e-4
+  longshore launch --nproc 2 -- train run.toml
+  longshore generate run.toml --prompt "DOG, n."
+  longshore report runs/mine
+  longshore export run.toml --to models/tuned
+)";
+
+void add_program(CommandLine& line, LogOptions& log) {
+  CLI::App& app = line.app;
+  app.description("Longshore: fine-tunes models that are larger than the GPU.");
+  app.name("longshore");
+  app.footer(kExamples);
+  app.require_subcommand(1);
+  add_log_options(app, log);  // first: commands take over how they look for options
+  add_commands(line);
+}
+
+bool CommandWords::takes_keys() const {
+  return std::ranges::any_of(options, [](const OptionWords& option) {
+    return option.positional && option.names.front() == "files";
+  });
+}
+
+CommandWords program_words() {
+  CommandLine line;
+  LogOptions log;
+  add_program(line, log);
+  return words_of(line.app, "");
+}
+
+}  // namespace longshore

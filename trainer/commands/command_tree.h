@@ -1,0 +1,44 @@
+// CommandTree: all commands with their options, as CLI11 parses them and as plain words, which
+// help, shell completion and the manual page are made of. Main thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trainer/commands/command.h"
+
+namespace longshore {
+
+// Options of every command, before or behind its name.
+struct LogOptions {
+  bool quiet = false, verbose = false;
+  std::string log_level = "info", colour = "auto";
+};
+
+// Names the program and adds its commands. `log` outlives the parsing.
+void add_program(CommandLine& line, LogOptions& log);
+
+extern const char* const kExamples;
+
+struct OptionWords {
+  std::vector<std::string> names;  // "-q", "--quiet"; of an argument without dashes: "files"
+  std::string sentence;
+  bool takes_value = false;
+  bool positional = false;
+};
+
+struct CommandWords {
+  std::string path;  // "config dump"; empty: the program
+  std::string sentence;
+  std::string group;
+  std::vector<OptionWords> options;
+  std::vector<CommandWords> commands;
+
+  // Reads run files, and so takes their keys as options.
+  bool takes_keys() const;
+};
+
+// The whole program.
+CommandWords program_words();
+
+}  // namespace longshore

@@ -1,0 +1,33 @@
+// completion: what makes a shell complete commands and keys.
+#include "base/output.h"
+#include "trainer/commands/command.h"
+#include "trainer/commands/shell_completion.h"
+
+namespace longshore {
+namespace {
+
+struct CompletionOptions {
+  std::string shell;
+};
+
+int run_completion(const CompletionOptions& options) {
+  print_raw(completion_script(options.shell, program_words()));
+  return 0;
+}
+
+void add_completion(CLI::App& command, CommandLine& line) {
+  CompletionOptions& options = call_with_options(command, line, run_completion);
+  command.add_option("shell", options.shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+}
+
+}  // namespace
+
+extern const Command kCompletionCommand = {
+    .group = CommandGroup::kLook,
+    .name = "completion",
+    .sentence = "a script that makes bash, zsh or fish complete commands and keys",
+    .add = add_completion};
+
+}  // namespace longshore

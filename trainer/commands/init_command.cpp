@@ -1,0 +1,181 @@
+// init: writes a run file that fits this machine, this model and this data.
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+
+#include "base/cpu_features.h"
+#include "base/errors.h"
+#include "base/output.h"
+#include "base/own_file.h"
+#include "trainer/commands/command.h"
+#include "trainer/commands/input_check.h"
+#include "trainer/data/data_files.h"
+#include "trainer/device/device_choice.h"
+#include "trainer/report/data_inspection.h"
+#include "trainer/setup/run_file_draft.h"
+#include "trainer/setup/units_choice.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kRows = 200;  // of each file that are looked at
+
+struct InitOptions {
+  std::string file = "run.toml";
+  std::string model, goal = "balanced", run_directory;
+  std::vector<std::string> data, drives;
+  bool replace = false;
+};
+
+// What the user types, where there is one to be asked.
+std::string ask(const std::string& option, const std::string& question) {
+  if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDERR_FILENO) == 0) {
+    throw ConfigError("init: " + option + " is missing, and there is nobody to ask; " + question);
+  }
+  std::string answer;
+  while (answer.empty()) {
+    std::cerr << question << ": " << std::flush;
+    if (!std::getline(std::cin, answer)) throw ConfigError("init: no answer for " + option);
+  }
+  return answer;
+}
+
+DraftGoal goal_of(const std::string& name) {
+  if (name == "exact") return DraftGoal::kExact;
+  return name == "small" ? DraftGoal::kSmall : DraftGoal::kBalanced;
+}
+
+// Everything that is wrong with what the user named, at once.
+CheckedInputs looked_at(const RunConfig& config) {
+  CheckedInputs inputs = check_inputs(config);
+  if (inputs.problems.empty()) return inputs;
+  std::vector<std::string> problems;
+  for (const InputProblem& problem : inputs.problems) problems.push_back(problem.text);
+  throw ConfigError(problems);
+}
+
+void look_at_data(const RunConfig& config, const ModelSource& source, DraftFacts& facts) {
+  const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
+  facts.text = true;
+  for (const std::string& path : with_data_files(config.data).train) {
+    std::error_code ignored;
+    facts.data_bytes += static_cast<Bytes>(fs::file_size(path, ignored));
+    if (is_text_file(path)) {
+      facts.longest_row = std::max<int64_t>(facts.longest_row, 1024);  // a document may be a book
+      continue;
+    }
+    for (const InspectedRow& row : inspect_rows(preparation.options({path}), 0, kRows)) {
+      facts.longest_row = std::max(facts.longest_row, static_cast<int64_t>(row.ids.size()));
+      facts.text = facts.text && std::ranges::find(row.labels, TokenId(-100)) == row.labels.end();
+    }
+  }
+}
+
+DraftFacts facts_of(const InitOptions& options, const RunConfig& config) {
+  DraftFacts facts;
+  facts.model = options.model;
+  facts.data = options.data;
+  facts.drives = options.drives;
+  facts.goal = goal_of(options.goal);
+  facts.run_directory = config.run.dir;
+  const CheckedInputs inputs = looked_at(config);
+  facts.parameters = inputs.source->spec().parameter_elements();
+  facts.max_positions = inputs.source->arch().max_positions;
+  facts.gpu = !find_gpus().usable.empty();
+  facts.cpu_bf16 = cpu_has_bf16();
+  look_at_data(config, *inputs.source, facts);
+  return facts;
+}
+
+struct FittedDraft {
+  RunFileDraft draft;
+  std::string words;  // of the step that fitted
+  TierPlan plan;
+};
+
+// The first of the steps whose plan fits.
+FittedDraft fit(const DraftFacts& facts) {
+  RunFileDraft draft = first_draft(facts);
+  std::string why;
+  for (const DraftStep& step : draft_steps(facts)) {
+    for (const DraftKey& key : step.keys) draft.set(key.section, key.name, key.value, key.why);
+    RunSetup setup = prepare_run({.files = {}, .overrides = draft.overrides()});
+    settle_units(setup);
+    TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
+    if (plan.fits()) return {draft, step.words, std::move(plan)};
+    why = explain_misfit(setup.inputs, setup.machine);
+  }
+  throw DoesNotFitError("init: nothing that was tried fits this machine" +
+                        std::string(facts.drives.empty() ? "; with --nvme DIR the state may go to "
+                                                           "drives"
+                                                         : "") +
+                        "\n" + why);
+}
+
+void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft& fitted) {
+  const TierPlan& plan = fitted.plan;
+  print_out("%s: %lld parameters, trained in full on %s\n", options.model.c_str(),
+            static_cast<long long>(facts.parameters), facts.gpu ? "a GPU" : "the CPU");
+  print_out("  fits with %s: %s on the device, %s of host memory%s\n", fitted.words.c_str(),
+            format_bytes(plan.device.total).c_str(), format_bytes(plan.host.total).c_str(),
+            plan.drives.tier.state ? ", the rest on drives" : "");
+  print_out("  a checkpoint is about %s, in %s\n", format_bytes(plan.checkpoint_bytes).c_str(),
+            facts.run_directory.c_str());
+  print_out("written: %s; next\n", options.file.c_str());
+  print_out("  longshore inspect data %s    # what is trained\n", options.file.c_str());
+  print_out("  longshore plan %s            # every byte, before anything runs\n",
+            options.file.c_str());
+  print_out("  longshore train %s\n", options.file.c_str());
+}
+
+int run_init(const InitOptions& given) {
+  InitOptions options = given;
+  if (fs::exists(options.file) && !options.replace) {
+    throw ConfigError(options.file + ": is there already; name another file, or give --replace");
+  }
+  if (options.model.empty()) {
+    options.model = ask("--model", "a model directory, or a hub id in the local cache");
+  }
+  if (options.data.empty()) options.data = {ask("--data", "a file to train on")};
+  RunConfig config;
+  config.run.dir = options.run_directory.empty() ? "runs/" + fs::path(options.file).stem().string()
+                                                 : options.run_directory;
+  config.model.path = options.model;
+  config.data.train = options.data;
+  config.offload.nvme = options.drives;
+  const DraftFacts facts = facts_of(options, config);
+  const FittedDraft fitted = fit(facts);
+  write_output_file(options.file, fitted.draft.toml());
+  say(options, facts, fitted);
+  return 0;
+}
+
+void add_init(CLI::App& command, CommandLine& line) {
+  InitOptions& options = call_with_options(command, line, run_init);
+  command.add_option("file", options.file, "the run file to write")->capture_default_str();
+  command.add_option("--model", options.model, "a model directory, or a hub id in the local cache");
+  command.add_option("--data", options.data, "files to train on, or hub ids of data sets");
+  command
+      .add_option("--goal", options.goal,
+                  "balanced, exact (fp32 moments), or small (the fewest bytes)")
+      ->check(CLI::IsMember({"balanced", "exact", "small"}))
+      ->capture_default_str();
+  command.add_option("--dir", options.run_directory, "run.dir; default: runs/ and the file's name");
+  command.add_option("--nvme", options.drives,
+                     "a directory on each drive that optimizer state may go to");
+  command.add_flag("--replace", options.replace, "write over the file where it is there");
+}
+
+}  // namespace
+
+extern const Command kInitCommand = {
+    .group = CommandGroup::kTrain,
+    .name = "init",
+    .sentence = "write a run file that fits this machine, a model and data",
+    .add = add_init};
+
+}  // namespace longshore

@@ -1,0 +1,108 @@
+#include "trainer/commands/manual_page.h"
+
+#include <array>
+#include <utility>
+
+#include "config/field_table.h"
+
+namespace longshore {
+namespace {
+
+// As roff shows it: hyphens that can be copied, and no line that it takes for its own.
+std::string roff(const std::string& text) {
+  std::string page;
+  bool begins = true;
+  for (const char c : text) {
+    if (begins && (c == '.' || c == '\'')) page += "\\&";
+    if (c == '-') {
+      page += "\\-";
+    } else if (c == '\\') {
+      page += "\\e";
+    } else {
+      page += c;
+    }
+    begins = c == '\n';
+  }
+  return page;
+}
+
+std::string entry(const std::string& term, const std::string& text) {
+  return ".TP\n\\fB" + roff(term) + "\\fR\n" + roff(text) + "\n";
+}
+
+std::string term_of(const OptionWords& option) {
+  std::string term;
+  for (const std::string& name : option.names) term += (term.empty() ? "" : ", ") + name;
+  return term + (option.takes_value && !option.positional ? " VALUE" : "");
+}
+
+std::string command_text(const CommandWords& command) {
+  std::string text;
+  if (command.commands.empty()) {
+    std::string arguments;
+    for (const OptionWords& option : command.options) {
+      if (option.positional) arguments += " " + option.names.front();
+    }
+    text = ".SS longshore " + roff(command.path + arguments) + "\n" + roff(command.sentence) +
+           (command.takes_keys() ? "; takes keys of the run file as options" : "") + "\n";
+    for (const OptionWords& option : command.options) {
+      if (option.names.back() != "--help") text += entry(term_of(option), option.sentence);
+    }
+  }
+  for (const CommandWords& below : command.commands) text += command_text(below);
+  return text;
+}
+
+std::string key_text(const Key& key) {
+  std::string text = key.sentence + " (" + key.type_text();
+  if (!key.bounds.text().empty()) text += ", " + key.bounds.text();
+  text += key.required() ? "; needed" : "; default " + toml_text(key, key.default_value());
+  return entry(key.full_name(), text + ")");
+}
+
+constexpr std::array<std::pair<const char*, const char*>, 12> kExitCodes = {{
+    {"0", "done"},
+    {"1", "other failure"},
+    {"2", "usage or configuration"},
+    {"3", "the plan does not fit"},
+    {"4", "memory ran out at run time"},
+    {"5", "data error"},
+    {"6", "checkpoint error"},
+    {"7", "stopped on non-finite loss or gradients"},
+    {"8", "distributed failure"},
+    {"9", "left at once by a second Ctrl-C; nothing more was saved"},
+    {"10", "a GPU does not compute what the CPU does"},
+    {"128 + N", "stopped by signal N after a good save"},
+}};
+
+constexpr std::array<std::pair<const char*, const char*>, 3> kSignals = {{
+    {"SIGTERM, SIGINT, SIGHUP, SIGUSR1", "finish the step, save everything, end with 128 + N"},
+    {"a second SIGINT", "leave at once, with 9"},
+    {"SIGUSR2, or a file named save in run.dir", "save and go on"},
+}};
+
+}  // namespace
+
+std::string manual_page(const CommandWords& program) {
+  std::string text =
+      ".TH LONGSHORE 1\n.SH NAME\nlongshore \\- fine\\-tunes models that are larger than the GPU\n"
+      ".SH SYNOPSIS\n.B longshore\nCOMMAND [OPTIONS] [RUN.TOML ...] [\\-\\-section.key=value ...]\n"
+      ".SH DESCRIPTION\n" +
+      roff(program.sentence) +
+      "\nData goes to standard output, messages to standard error.\n.SH OPTIONS\n";
+  for (const OptionWords& option : program.options) text += entry(term_of(option), option.sentence);
+  text += ".SH COMMANDS\n";
+  for (const CommandWords& command : program.commands) text += command_text(command);
+  text += ".SH RUN FILE\nKeys, each also an option \\-\\-section.key=value, the value in TOML.\n";
+  for (const Section& section : run_file_sections()) {
+    text += ".SS [" + section.name + "]\n" + roff(section.sentence) + "\n";
+    for (const Key& key : section.keys) text += key_text(key);
+  }
+  text += ".SH SIGNALS\n";
+  for (const auto& [signal, meaning] : kSignals) text += entry(signal, meaning);
+  text += ".SH EXIT STATUS\n";
+  for (const auto& [code, meaning] : kExitCodes) text += entry(code, meaning);
+  return text + ".SH EXAMPLES\n.nf\n" + roff(kExamples) + ".fi\n";
+}
+
+}  // namespace longshore

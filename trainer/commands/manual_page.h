@@ -1,0 +1,13 @@
+// ManualPage: the page `man longshore` shows, made from the tables of commands, keys and exit
+// codes. Pure function.
+#pragma once
+
+#include <string>
+
+#include "trainer/commands/command_tree.h"
+
+namespace longshore {
+
+std::string manual_page(const CommandWords& program);
+
+}  // namespace longshore

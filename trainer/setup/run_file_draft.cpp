@@ -1,0 +1,161 @@
+#include "trainer/setup/run_file_draft.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/errors.h"
+#include "config/field_table.h"
+#include "config/toml_document.h"
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kShortest = 128, kLongest = 4096;  // sequences that are proposed
+constexpr int64_t kFewSteps = 100;
+constexpr Bytes kSmallData = 4 * kMiB;
+constexpr int64_t kBytesPerToken = 4;  // of text, about
+
+std::string list_of(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) list += (list.empty() ? "" : ", ") + quote_toml(text);
+  return "[" + list + "]";
+}
+
+int64_t sequence_length(const DraftFacts& facts) {
+  const int64_t most = facts.max_positions > 0 ? std::min(kLongest, facts.max_positions) : kLongest;
+  int64_t length = kShortest;
+  while (length < facts.longest_row && length < most) length *= 2;
+  return std::min(length, most);
+}
+
+// Of AdamW, for all parameters of a pretrained model: smaller for larger ones.
+std::string learning_rate(int64_t parameters) {
+  if (parameters < 100'000'000) return "1e-4";
+  if (parameters < 3'000'000'000) return "2e-5";
+  return parameters < 20'000'000'000 ? "1e-5" : "5e-6";
+}
+
+void add_data(RunFileDraft& draft, const DraftFacts& facts) {
+  const int64_t length = sequence_length(facts);
+  draft.set("data", "train", list_of(facts.data), "");
+  draft.set("data", "max_tokens", std::to_string(length),
+            "the longest of the first rows has " + std::to_string(facts.longest_row) + " tokens");
+  if (facts.text) {
+    draft.set("data", "overlength", "\"split\"", "a longer text becomes several sequences");
+  } else {
+    draft.set("data", "overlength", "\"drop\"",
+              "a longer row is left out; the first start says how many were");
+  }
+  draft.set("eval", "split", "0.02", "of the documents, never trained: their loss is reported");
+}
+
+void add_length(RunFileDraft& draft, const DraftFacts& facts) {
+  const bool small = facts.data_bytes < kSmallData;
+  draft.set("train", "epochs", small ? "3" : "1",
+            small ? "the data is small: read three times" : "every document once");
+  const int64_t sequences = facts.data_bytes * (small ? 3 : 1) / kBytesPerToken /
+                            std::max<int64_t>(sequence_length(facts), 1);
+  int64_t per_step = 16;
+  while (per_step > 2 && sequences / per_step < kFewSteps) per_step /= 2;
+  draft.set("train", "sequences_per_step", std::to_string(per_step),
+            "over all ranks; the same results on one GPU or eight");
+}
+
+}  // namespace
+
+void RunFileDraft::set(const std::string& section, const std::string& name,
+                       const std::string& value, const std::string& why) {
+  LONGSHORE_CHECK(find_key(section, name) != nullptr) << section << "." << name;
+  auto behind = keys_.end();
+  for (auto key = keys_.begin(); key != keys_.end(); ++key) {
+    if (key->section == section && key->name == name) {
+      *key = {section, name, value, why};
+      return;
+    }
+    if (key->section == section) behind = key + 1;
+  }
+  keys_.insert(behind, {section, name, value, why});
+}
+
+std::vector<Override> RunFileDraft::overrides() const {
+  std::vector<Override> overrides;
+  for (const DraftKey& key : keys_) overrides.push_back({key.section + "." + key.name, key.value});
+  return overrides;
+}
+
+std::string RunFileDraft::toml() const {
+  std::string text =
+      "# Made by `longshore init`. Every key: longshore config keys, or docs/run_file.md.\n";
+  std::string section;
+  for (const DraftKey& key : keys_) {
+    if (key.section != section) text += "\n[" + key.section + "]\n";
+    section = key.section;
+    const std::string line = key.name + " = " + key.value;
+    if (key.why.empty()) {
+      text += line + "\n";
+    } else if (line.size() + key.why.size() + 4 <= 100) {
+      text += line + "  # " + key.why + "\n";
+    } else {
+      text += "# " + key.why + "\n" + line + "\n";
+    }
+  }
+  return text;
+}
+
+RunFileDraft first_draft(const DraftFacts& facts) {
+  RunFileDraft draft;
+  draft.set("run", "dir", quote_toml(facts.run_directory), "everything the run writes");
+  draft.set("model", "path", quote_toml(facts.model), "");
+  add_data(draft, facts);
+  add_length(draft, facts);
+  draft.set("train", "micro_batch", "1", "");
+  draft.set("optimizer", "lr", learning_rate(facts.parameters),
+            "usual for a model of this size; the first thing to try others of");
+  draft.set("schedule", "warmup_steps", "10", "");
+  const bool emulated = !facts.gpu && !facts.cpu_bf16;
+  draft.set("precision", "compute", emulated ? "\"fp32\"" : "\"bf16\"",
+            emulated ? "this CPU has no bf16 instructions" : "");
+  draft.set("fsdp", "units", "\"auto\"", "the coarsest that fits");
+  return draft;
+}
+
+std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
+  const DraftKey state =
+      facts.goal == DraftGoal::kExact
+          ? DraftKey{"offload", "state_format", "\"split\"", "fp32 master and moments, bit for bit"}
+      : facts.goal == DraftGoal::kSmall ? DraftKey{"offload", "state_format", "\"split-int8\"",
+                                                   "8-bit moments: 8 host bytes a parameter"}
+                                        : DraftKey{"offload", "state_format", "\"split-bf16\"",
+                                                   "bf16 moments: 10 host bytes a parameter"};
+  std::vector<DraftStep> steps;
+  if (facts.gpu && facts.goal != DraftGoal::kSmall) {
+    for (const char* rows : {"4", "2"}) {
+      steps.push_back({std::string("micro-batches of ") + rows + " sequences",
+                       {state,
+                        {"train", "micro_batch", rows,
+                         "as many at a time as the device has room "
+                         "for; changes speed, not results"}}});
+    }
+  }
+  steps.push_back({"micro-batches of one sequence",
+                   {state, {"train", "micro_batch", "1", "sequences on the device at a time"}}});
+  steps.push_back({"kept inputs on the host",
+                   {{"offload", "activations", "\"host\"", "the device has no room for them"}}});
+  if (facts.goal == DraftGoal::kBalanced) {
+    steps.push_back({"8-bit moments",
+                     {{"offload", "state_format", "\"split-int8\"",
+                       "8-bit moments: with bf16 ones the host has too little memory"}}});
+  }
+  if (!facts.drives.empty()) {
+    steps.push_back({"optimizer state on drives",
+                     {{"offload", "optimizer", "\"nvme\"", "the host has no room for it"},
+                      {"offload", "nvme", list_of(facts.drives), "one directory per drive"},
+                      {"offload", "state_format",
+                       facts.goal == DraftGoal::kExact ? "\"split\"" : "\"split-bf16\"", ""}}});
+    steps.push_back({"parameters on drives too",
+                     {{"offload", "parameters", "\"nvme\"", "the host has no room for them"}}});
+  }
+  return steps;
+}
+
+}  // namespace longshore
