@@ -1,5 +1,6 @@
 #include "trainer/trainer.h"
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <utility>
@@ -239,6 +240,7 @@ void Trainer::record_step(const StepBatches& batches, const StepOutcome& outcome
     if (lane == Lane::kCompute) continue;
     record.stall_seconds.emplace_back(name_of(lane), ledger.of(lane).stall_seconds);
   }
+  compare_with_plan(seconds, ledger);
   copied_before_ = copied;
   const PayloadCounters::Totals payload = engine_.payload();
   for (CommKind kind : {CommKind::kAllGather, CommKind::kReduceScatter, CommKind::kAllReduce}) {
@@ -256,6 +258,24 @@ void Trainer::record_step(const StepBatches& batches, const StepOutcome& outcome
   write(record);
   seconds_per_step_ = seconds_per_step_ == 0.0 ? seconds : 0.9 * seconds_per_step_ + 0.1 * seconds;
   if (ranks_.first()) show_step(record, outcome);
+}
+
+void Trainer::check_plan(std::optional<PlanCheck> check,
+                         std::function<void(const PlanCheck&)> done) {
+  plan_check_ = std::move(check);
+  plan_checked_ = std::move(done);
+}
+
+void Trainer::compare_with_plan(double seconds, const LaneLedger& ledger) {
+  if (!plan_check_) return;
+  std::array<double, kLaneCount> busy = {};
+  for (size_t i = 0; i < kLaneCount; ++i) busy[i] = ledger.of(static_cast<Lane>(i)).busy_seconds;
+  plan_check_->add(seconds, busy);
+  if (!plan_check_->complete()) return;
+  live_line_.clear();
+  log_info(plan_check_->text() + "; the next plan counts with it");
+  plan_checked_(*plan_check_);
+  plan_check_.reset();
 }
 
 void Trainer::show_step(const StepRecord& record, const StepOutcome& outcome) {

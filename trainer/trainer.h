@@ -3,12 +3,14 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "fsdp/engine.h"
+#include "offload/forecast/plan_check.h"
 #include "text/tokenizer.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/data/run_data.h"
@@ -43,6 +45,9 @@ class Trainer {
   Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
           SignalFlag& signals, TraceFile* trace = nullptr);
 
+  // Says how the first steps compare with what was planned, and hands it over; on one rank. Nothing
+  // where there is nothing to compare with.
+  void check_plan(std::optional<PlanCheck> check, std::function<void(const PlanCheck&)> done);
   // Runs to the end or to a stop signal. Returns the exit code.
   int run();
   Step step() const { return progress_.step; }
@@ -85,6 +90,7 @@ class Trainer {
   StepOutcome run_step();
   void record_step(const StepBatches& batches, const StepOutcome& outcome, double lr,
                    double seconds);
+  void compare_with_plan(double seconds, const LaneLedger& ledger);
   void show_step(const StepRecord& record, const StepOutcome& outcome);
   void count_skipped(const StepOutcome& outcome);
   void after_step(const StepOutcome& outcome);
@@ -116,6 +122,8 @@ class Trainer {
   Engine engine_;
   std::optional<MetricsFile> metrics_;
   LiveLine live_line_;
+  std::optional<PlanCheck> plan_check_;  // until it is complete
+  std::function<void(const PlanCheck&)> plan_checked_;
   RunProgress progress_;
   std::optional<Step> saved_step_;
   std::optional<Step> committed_;  // by the tier of the state

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <future>
 
 #include "base/errors.h"
 
@@ -65,6 +66,7 @@ DriveProbe::DriveProbe(const std::string& directory, Bytes file_bytes, IoEngine 
     kind_ = drive.kind();
     for (Bytes at = 0; at < file_bytes_; at += kWindowBytes) drive.write(at, window_.bytes());
     drive.flush();
+    written_ = file_bytes_;
   } catch (...) {
     unlink(path_.c_str());
     throw;
@@ -75,43 +77,65 @@ DriveProbe::~DriveProbe() {
   unlink(path_.c_str());
 }
 
-DriveSpeed DriveProbe::measure(BlockOp::Kind kind, const DriveSettings& settings, double seconds) {
+// What one direction did.
+struct DriveProbe::Stream {
+  Bytes moved = 0;
+  double seconds = 0.0;
+  double gb_per_second() const { return static_cast<double>(moved) * 1e-9 / seconds; }
+};
+
+DriveProbe::Stream DriveProbe::stream(BlockOp::Kind kind, const DriveSettings& settings,
+                                      double seconds, Bytes most,
+                                      std::span<std::byte> window) const {
   OpenDrive drive({.file = {.path = path_},
                    .chunk_bytes = settings.chunk_bytes,
                    .depth = settings.depth,
                    .engine = engine_,
-                   .memory = {window_.bytes()}});
+                   .memory = {window}});
   const Bytes half = std::min(kWindowBytes / 2, settings.chunk_bytes * settings.depth);
   std::array<Transfer, 2> transfers;
-  Bytes position = 0;
+  Bytes position = 0, started = 0;
   const auto start = [&](size_t i) {
     if (position + half > file_bytes_) position = 0;
     transfers[i] = {};
     transfers[i].kind = kind;
     transfers[i].offset = position;
-    transfers[i].memory = window_.bytes().subspan(i * static_cast<size_t>(kWindowBytes / 2),
-                                                  static_cast<size_t>(half));
+    transfers[i].memory =
+        window.subspan(i * static_cast<size_t>(kWindowBytes / 2), static_cast<size_t>(half));
     position += half;
+    started += half;
     drive.start(transfers[i]);
   };
-  const double cpu_before = cpu_seconds();
   const double begin = now_seconds();
-  Bytes moved = 0;
   start(0);
   start(1);
-  for (size_t i = 0; now_seconds() - begin < seconds; i = 1 - i) {
+  for (size_t i = 0; now_seconds() - begin < seconds && started < most; i = 1 - i) {
     drive.wait(transfers[i]);
-    moved += half;
     start(i);
   }
-  for (Transfer& transfer : transfers) {
-    drive.wait(transfer);
-    moved += half;
-  }
+  for (Transfer& transfer : transfers) drive.wait(transfer);
   if (kind == BlockOp::Kind::kWrite) drive.flush();
-  const double rate = static_cast<double>(moved) * 1e-9 / (now_seconds() - begin);
-  const double cores = (cpu_seconds() - cpu_before) / (now_seconds() - begin);
-  return {rate, 100.0 * cores / rate};
+  return {started, now_seconds() - begin};
+}
+
+DriveSpeed DriveProbe::measure(BlockOp::Kind kind, const DriveSettings& settings, double seconds,
+                               Bytes most) {
+  const double cpu_before = cpu_seconds();
+  const Stream done = stream(kind, settings, seconds, most, window_.bytes());
+  if (kind == BlockOp::Kind::kWrite) written_ += done.moved;
+  const double cores = (cpu_seconds() - cpu_before) / done.seconds;
+  return {done.gb_per_second(), 100.0 * cores / done.gb_per_second()};
+}
+
+std::pair<DriveSpeed, DriveSpeed> DriveProbe::measure_both(const DriveSettings& settings,
+                                                           double seconds, Bytes most) {
+  const HostMapping other(kWindowBytes, "I/O window");
+  auto reads = std::async(std::launch::async, [&] {
+    return stream(BlockOp::Kind::kRead, settings, seconds, most, other.bytes());
+  });
+  const Stream writes = stream(BlockOp::Kind::kWrite, settings, seconds, most, window_.bytes());
+  written_ += writes.moved;
+  return {{reads.get().gb_per_second(), 0.0}, {writes.gb_per_second(), 0.0}};
 }
 
 DriveSettings DriveProbe::find_settings(double seconds) {

@@ -2,7 +2,9 @@
 // and at what cost of CPU. Makes a scratch file there and removes it. One thread.
 #pragma once
 
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/host_mapping.h"
@@ -34,8 +36,15 @@ class DriveProbe {
   const std::string& path() const { return path_; }
   // "io_uring" or "threads".
   const std::string& kind() const { return kind_; }
-  // Streams through the file, over its end again, for about `seconds`; writes are flushed within.
-  DriveSpeed measure(BlockOp::Kind kind, const DriveSettings& settings, double seconds);
+  // Streams through the file, over its end again, for about `seconds`, or until about `most` bytes
+  // were moved; writes are flushed within.
+  DriveSpeed measure(BlockOp::Kind kind, const DriveSettings& settings, double seconds,
+                     Bytes most = std::numeric_limits<Bytes>::max());
+  // Reads and writes at once: the speed of each while the other runs. The same limits for both.
+  std::pair<DriveSpeed, DriveSpeed> measure_both(const DriveSettings& settings, double seconds,
+                                                 Bytes most = std::numeric_limits<Bytes>::max());
+  // Bytes written to the drive so far, those of the file's making too.
+  Bytes written() const { return written_; }
   // The settings whose slower direction is fastest, of chunks of 1 to 4 MiB and 32 to 128 MiB in
   // flight; tries each for `seconds` in each direction.
   DriveSettings find_settings(double seconds);
@@ -45,7 +54,12 @@ class DriveProbe {
   std::string kind_;
   Bytes file_bytes_;
   IoEngine engine_;
+  struct Stream;
+  Stream stream(BlockOp::Kind kind, const DriveSettings& settings, double seconds, Bytes most,
+                std::span<std::byte> window) const;
+
   HostMapping window_;
+  Bytes written_ = 0;
 };
 
 }  // namespace longshore

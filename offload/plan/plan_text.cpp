@@ -24,16 +24,6 @@ std::string fixed(double value, int decimals) {
   return text.data();
 }
 
-// "1.10 G", "81.2 M", "4.1 k".
-std::string count_text(double count) {
-  if (count >= 1e15) return fixed(count / 1e15, 2) + " P";
-  if (count >= 1e12) return fixed(count / 1e12, 2) + " T";
-  if (count >= 1e9) return fixed(count / 1e9, 2) + " G";
-  if (count >= 1e6) return fixed(count / 1e6, 1) + " M";
-  if (count >= 1e3) return fixed(count / 1e3, 1) + " k";
-  return fixed(count, 0);
-}
-
 std::string padded(const std::string& text, size_t width) {
   return text.size() >= width ? text : text + std::string(width - text.size(), ' ');
 }
@@ -47,28 +37,6 @@ std::string share_text(const char* tier, Bytes total, Bytes limit) {
   const auto [needed, given] = format_bytes_apart(total, limit);
   return std::string(tier) + " " + needed + " of " + given + ", " +
          format_bytes(std::abs(limit - total)) + (total > limit ? " too little" : " left");
-}
-
-// What everybody asks first.
-std::string verdict_text(const TierPlan& plan) {
-  std::string text = plan.fits() ? "fits: " : "does not fit: ";
-  text += share_text("device", plan.device.total, plan.device.limit) + "; " +
-          share_text("host", plan.host.total, plan.host.limit);
-  if (!plan.host.limit_is_there()) {
-    text += ", of which the machine has " + format_bytes(plan.host.machine);
-  }
-  if (plan.drives.missing > 0)
-    text += "; drives " + format_bytes(plan.drives.missing) + " too little";
-  return text + "\n";
-}
-
-// "about": headers come on top.
-std::string length_text(const TierPlan& plan) {
-  constexpr Bytes kBf16Bytes = 2;
-  return (plan.steps > 0 ? "  " + std::to_string(plan.steps) + " steps"
-                         : "  steps by train.epochs") +
-         "; a checkpoint is about " + format_bytes(plan.checkpoint_bytes) +
-         ", an export in bf16 about " + format_bytes(plan.parameters * kBf16Bytes) + "\n";
 }
 
 // One tier: its lines, then total and limit.
@@ -156,37 +124,6 @@ std::string prefetch_text(const TierPlan& plan) {
   }
   return "  fsdp.prefetch = 2 would let copy, gather and compute of three units overlap, for " +
          format_bytes(more) + " more on the device\n";
-}
-
-// Empty without drives. Wear is what decides how long a drive lasts.
-std::string nvme_text(const TierPlan& plan) {
-  if (!plan.drives.tier.used()) return "";
-  const bool one = plan.drives.tier.state && plan.drives.tier.versions == 1;
-  std::string text = "nvme: ";
-  if (plan.drives.tier.state) {
-    text += (one ? "one version of the state, half the space; " : "two versions of the state; ") +
-            durability_text(plan);
-  }
-  if (plan.drives.tier.state && plan.drives.tier.inputs) text += "; ";
-  if (plan.drives.tier.inputs) text += "kept inputs between forward and backward";
-  text += "\n";
-  for (size_t i = 0; i < plan.drives.files.size(); ++i) {
-    text +=
-        "  " + plan.drives.tier.directories[i] + "  " + format_bytes(plan.drives.files[i]) + "\n";
-  }
-  text += "  a step reads " + format_bytes(plan.step.traffic.nvme_read) + " and writes " +
-          format_bytes(plan.step.traffic.nvme_written);
-  if (plan.steps > 0) {
-    const double terabytes = static_cast<double>(plan.step.traffic.nvme_written) *
-                             static_cast<double>(plan.steps) * 1e-12;
-    text += "; the run writes " + fixed(terabytes, 3) + " TB";
-  }
-  text += "\n" + drive_life_text(plan);
-  if (one) {
-    text += "  each checkpoint writes " + format_bytes(plan.checkpoint_bytes) + " to run.dir" +
-            (plan.topology.ranks > 1 ? ", by all ranks together" : "") + "\n";
-  }
-  return text + "\n";
 }
 
 Json nvme_json(const TierPlan& plan) {
@@ -315,6 +252,67 @@ Json machine_json(const Machine& machine) {
 
 }  // namespace
 
+std::string count_text(double count) {
+  if (count >= 1e15) return fixed(count / 1e15, 2) + " P";
+  if (count >= 1e12) return fixed(count / 1e12, 2) + " T";
+  if (count >= 1e9) return fixed(count / 1e9, 2) + " G";
+  if (count >= 1e6) return fixed(count / 1e6, 1) + " M";
+  if (count >= 1e3) return fixed(count / 1e3, 1) + " k";
+  return fixed(count, 0);
+}
+
+std::string plan_verdict(const TierPlan& plan) {
+  std::string text = plan.fits() ? "fits: " : "does not fit: ";
+  text += share_text("device", plan.device.total, plan.device.limit) + "; " +
+          share_text("host", plan.host.total, plan.host.limit);
+  if (!plan.host.limit_is_there()) {
+    text += ", of which the machine has " + format_bytes(plan.host.machine);
+  }
+  if (plan.drives.missing > 0)
+    text += "; drives " + format_bytes(plan.drives.missing) + " too little";
+  return text + "\n";
+}
+
+// "about": headers come on top.
+std::string length_text(const TierPlan& plan) {
+  constexpr Bytes kBf16Bytes = 2;
+  return (plan.steps > 0 ? "  " + std::to_string(plan.steps) + " steps"
+                         : "  steps by train.epochs") +
+         "; a checkpoint is about " + format_bytes(plan.checkpoint_bytes) +
+         ", an export in bf16 about " + format_bytes(plan.parameters * kBf16Bytes) + "\n";
+}
+
+// Empty without drives. Wear is what decides how long a drive lasts.
+std::string nvme_text(const TierPlan& plan) {
+  if (!plan.drives.tier.used()) return "";
+  const bool one = plan.drives.tier.state && plan.drives.tier.versions == 1;
+  std::string text = "nvme: ";
+  if (plan.drives.tier.state) {
+    text += (one ? "one version of the state, half the space; " : "two versions of the state; ") +
+            durability_text(plan);
+  }
+  if (plan.drives.tier.state && plan.drives.tier.inputs) text += "; ";
+  if (plan.drives.tier.inputs) text += "kept inputs between forward and backward";
+  text += "\n";
+  for (size_t i = 0; i < plan.drives.files.size(); ++i) {
+    text +=
+        "  " + plan.drives.tier.directories[i] + "  " + format_bytes(plan.drives.files[i]) + "\n";
+  }
+  text += "  a step reads " + format_bytes(plan.step.traffic.nvme_read) + " and writes " +
+          format_bytes(plan.step.traffic.nvme_written);
+  if (plan.steps > 0) {
+    const double terabytes = static_cast<double>(plan.step.traffic.nvme_written) *
+                             static_cast<double>(plan.steps) * 1e-12;
+    text += "; the run writes " + fixed(terabytes, 3) + " TB";
+  }
+  text += "\n" + drive_life_text(plan);
+  if (one) {
+    text += "  each checkpoint writes " + format_bytes(plan.checkpoint_bytes) + " to run.dir" +
+            (plan.topology.ranks > 1 ? ", by all ranks together" : "") + "\n";
+  }
+  return text + "\n";
+}
+
 std::string format_plan(const TierPlan& plan, const Machine& machine) {
   const size_t width = name_width(plan);
   const Tier device = {"device (" + std::string(name_of(plan.device.kind)) + ")",
@@ -323,7 +321,7 @@ std::string format_plan(const TierPlan& plan, const Machine& machine) {
   const Tier host = {"host", &plan.host.lines, plan.host.total, plan.host.limit,
                      plan.host.limit_auto ? "auto: available memory" : "offload.host_memory"};
   std::string text =
-      verdict_text(plan) + "model: " + count_text(static_cast<double>(plan.parameters)) +
+      plan_verdict(plan) + "model: " + count_text(static_cast<double>(plan.parameters)) +
       " parameters, " + count_text(static_cast<double>(plan.trainable)) +
       " trained\nmachine: " + machine.cpu_model + ", " + std::to_string(machine.physical_cores) +
       " cores, " + std::string(name_of(machine.simd)) + ", " + format_bytes(machine.ram_total) +
@@ -344,7 +342,7 @@ std::string durability_text(const TierPlan& plan) {
          std::to_string(plan.drives.tier.checkpoint_steps) + " steps (checkpoint.every_steps)";
 }
 
-std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
+nlohmann::ordered_json plan_to_json(const TierPlan& plan, const Machine& machine) {
   const Json json = {{"fits", plan.fits()},
                      {"parameters", plan.parameters},
                      {"trainable", plan.trainable},
@@ -368,7 +366,7 @@ std::string plan_to_json(const TierPlan& plan, const Machine& machine) {
                        {"flops_per_token_estimate", plan.step.traffic.flops_per_token}}},
                      {"other_units", units_json(plan)},
                      {"machine", machine_json(machine)}};
-  return json.dump(2) + "\n";
+  return json;
 }
 
 }  // namespace longshore

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -20,5 +21,8 @@ struct CopySpeed {
 // For copies of each of these sizes out of a registered arena, in both directions; the best of
 // `rounds`. ConfigError without a GPU.
 std::vector<CopySpeed> measure_copy_speeds(int device, const std::vector<Bytes>& sizes, int rounds);
+
+// GB/s to the GPU and to the host while copies run both ways; the best round.
+std::pair<double, double> measure_copies_both_ways(int device, Bytes bytes, int rounds);
 
 }  // namespace longshore

@@ -84,4 +84,30 @@ std::vector<CopySpeed> measure_copy_speeds(int device, const std::vector<Bytes>&
   return speeds;
 }
 
+std::pair<double, double> measure_copies_both_ways(int device, Bytes bytes, int rounds) {
+  require_gpu(device);
+  const auto arena = make_cuda_arena(2 * kRoundBytes, device);
+  const HostMapping mapping(2 * kRoundBytes, "the benchmark's arena");
+  const std::span<std::byte> on_gpu = arena->bytes(), host = mapping.bytes();
+  std::fill(host.begin(), host.end(), std::byte{1});
+  const HostRegistration registration(host);
+  const auto copies = make_cuda_copy_engine(device);
+  CudaStream up("h2d", device), down("d2h", device);
+  const double best = best_of(rounds, [&] {
+    for (Bytes done = 0; done < kRoundBytes; done += bytes) {
+      const auto count = static_cast<size_t>(std::min(bytes, kRoundBytes - done));
+      const auto at = static_cast<size_t>(done), other = static_cast<size_t>(kRoundBytes + done);
+      up.enqueue({}, [&, at, count] {
+        copies->to_device(on_gpu.subspan(at, count), host.subspan(at, count));
+      });
+      down.enqueue({}, [&, other, count] {
+        copies->to_host(host.subspan(other, count), on_gpu.subspan(other, count));
+      });
+    }
+    up.synchronize();
+    down.synchronize();
+  });
+  return {best, best};
+}
+
 }  // namespace longshore

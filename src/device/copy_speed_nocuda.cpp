@@ -9,4 +9,9 @@ std::vector<CopySpeed> measure_copy_speeds(int device, const std::vector<Bytes>&
   return {};
 }
 
+std::pair<double, double> measure_copies_both_ways(int device, Bytes, int) {
+  require_gpu(device);
+  return {};
+}
+
 }  // namespace longshore

@@ -425,7 +425,7 @@ TEST(PlanText, SaysTheSameNumbersAsTableAndAsJson) {
   const ModelSpec model = fakes::make_small_model(3, true);
   const Machine machine = made_up_machine();
   const TierPlan plan = draft_tier_plan(made_up_inputs(model), machine);
-  const nlohmann::json json = nlohmann::json::parse(plan_to_json(plan, machine));
+  const nlohmann::json json = nlohmann::json(plan_to_json(plan, machine));
   const std::string text = format_plan(plan, machine);
   EXPECT_EQ(json["fits"], true);
   EXPECT_EQ(json["device"]["owned_bytes"], plan.device.owned);
@@ -456,7 +456,7 @@ TEST(PlanText, ForecastsHowLongDrivesLast) {
   const Machine machine = made_up_machine();
   const auto plan_of = [&] { return draft_tier_plan(inputs, machine); };
   const auto life_of = [&](const TierPlan& plan) {
-    return nlohmann::json::parse(plan_to_json(plan, machine))["nvme"]["life"];
+    return nlohmann::json(plan_to_json(plan, machine))["nvme"]["life"];
   };
   const TierPlan bare = plan_of();
   const Bytes both = bare.drives.step_writes[0] + bare.drives.step_writes[1];
@@ -515,7 +515,7 @@ TEST(PlanText, SaysWhatOneVersionCosts) {
   EXPECT_NE(text.find("each checkpoint writes " + format_bytes(one.checkpoint_bytes)),
             std::string::npos)
       << text;
-  const auto json = nlohmann::json::parse(plan_to_json(one, machine))["nvme"];
+  const auto json = nlohmann::json(plan_to_json(one, machine))["nvme"];
   EXPECT_EQ(json["versions"], 1);
   EXPECT_EQ(json["durable"], "checkpoint");
   EXPECT_EQ(json["checkpoint_every_steps"], 250);

@@ -364,6 +364,103 @@ TEST_F(Commands, TheSameDriveByAnotherNameIsRefused) {
   EXPECT_TRUE(has(ended.err, "are the same directory")) << ended.err;
 }
 
+// ---- rates, other machines, search ----
+
+// Goal: what doctor measured is what plan counts with, and a run's first steps go back into it.
+TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
+  const std::string cache = "--data.cache=" + path("rates");
+  const Ended unknown = run(with("plan", {cache}));
+  EXPECT_TRUE(has(unknown.out, "nobody measured this machine; `longshore doctor --rates`"))
+      << unknown.out;
+  EXPECT_FALSE(has(unknown.out, "tokens/s")) << unknown.out;
+  EXPECT_EQ(run(with("doctor", {cache, "--save", path("mine.toml")})).exit_code, 2)
+      << "nothing is known";
+
+  const Ended doctor = run(with(
+      "doctor", {cache, "--rates", "--seconds", "0.01", "--json", "--save", path("mine.toml")}));
+  ASSERT_EQ(doctor.exit_code, 0) << doctor.err;
+  const Json rates = Json::parse(doctor.out).at("rates");
+  for (const char* rate : {"copy", "dram", "pin", "files_read", "files_written"}) {
+    EXPECT_GT(rates.at(rate).get<double>(), 0.0) << rate;
+  }
+  EXPECT_EQ(rates.at("updates").size(), 4u);
+  EXPECT_EQ(rates.at("groups").size(), 2u);
+  EXPECT_GE(rates.at("compute").size(), 2u);
+  EXPECT_TRUE(has(doctor.err, "units of the run's model")) << doctor.err;
+  EXPECT_TRUE(has(read(path("mine.toml")), "[[rates.update]]"));
+
+  const Json json = Json::parse(run(with("plan", {cache, "--json"})).out);
+  EXPECT_TRUE(json.at("time").at("known").get<bool>()) << json.at("time");
+  EXPECT_GT(json.at("time").at("tokens_per_second").get<double>(), 0.0);
+  const Ended screen = run(with("plan", {cache}));
+  for (const char* part :
+       {"a step takes about", "the wall: ", "better\n", "measured by doctor on"}) {
+    EXPECT_TRUE(has(screen.out, part)) << part << " in:\n" << screen.out;
+  }
+  EXPECT_TRUE(has(run(with("plan", {cache, "--bytes"})).out, "kept inputs"));
+  const Ended trained = run(with("train", {cache, "--train.steps=9"}));
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_TRUE(has(trained.err, "most off: the ")) << trained.err;
+}
+
+TEST_F(Commands, PlansForAMachineThatIsNotHereNeedAConfigAlone) {
+  fs::create_directories(path("bare"));
+  fs::copy(path("model/config.json"), path("bare/config.json"));
+  const std::string machines = test_data() + "/../config/machines/";
+  const Ended card = run({"plan", path("bare/config.json"), "--machine", machines + "rtx-4090.toml",
+                          "--data.cache=" + path("cache")});
+  EXPECT_EQ(card.exit_code, 0) << card.err;
+  for (const char* part : {"RTX 4090", "device (cuda)", "estimated from data sheets", "tokens/s"}) {
+    EXPECT_TRUE(has(card.out, part)) << part << " in:\n" << card.out;
+  }
+  const Ended cpu = run({"plan", path("bare"), "--machine", machines + "cpu-epyc-ddr5.toml",
+                         "--data.cache=" + path("cache")});
+  EXPECT_TRUE(has(cpu.out, "64 cores")) << cpu.out << cpu.err;
+  write(path("wrong.toml"), "version = 1\n[host]\ncroes = 4\n");
+  const Ended wrong = run({"plan", path("bare"), "--machine", path("wrong.toml")});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_TRUE(has(wrong.err, "croes: no such key; did you mean cores?")) << wrong.err;
+}
+
+// Goal: every preset fits the machine that it names.
+TEST_F(Commands, PresetsFitTheirMachines) {
+  const std::string config = test_data() + "/../config/";
+  int presets = 0;
+  for (const auto& entry : fs::directory_iterator(config + "presets")) {
+    const std::string text = read(entry.path());
+    const std::string before = "# Planned for config/";
+    const size_t at = text.find(before);
+    ASSERT_NE(at, std::string::npos) << entry.path();
+    const size_t begin = at + before.size();
+    const std::string machine = config + text.substr(begin, text.find(".toml", begin) + 5 - begin);
+    const Ended plan = run({"plan", entry.path(), "--machine", machine,
+                            "--model.path=" + path("model"), "--run.dir=" + path("run"),
+                            "--data.train=" + path("rows.jsonl"), "--data.cache=" + path("cache")});
+    EXPECT_EQ(plan.exit_code, 0) << entry.path() << ": " << plan.err;
+    EXPECT_TRUE(has(plan.out, "tokens/s")) << plan.out;
+    ++presets;
+  }
+  EXPECT_GE(presets, 2);
+}
+
+TEST_F(Commands, SearchShowsPlansWhoseRunFilesCanBeUsed) {
+  const std::string machine = test_data() + "/../config/machines/rtx-4090.toml";
+  const Ended search =
+      run(with("plan", {"--search", "--machine", machine, "--save", path("found"), "--json"}));
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const Json points = Json::parse(search.out);
+  ASSERT_FALSE(points.empty());
+  for (size_t i = 0; i < points.size(); ++i) {
+    const Ended plan = run({"plan", path("found/plan-" + std::to_string(i + 1) + ".toml"),
+                            "--machine", machine, "--json"});
+    ASSERT_EQ(plan.exit_code, 0) << plan.err;
+    const Json json = Json::parse(plan.out);
+    EXPECT_EQ(json.at("device").at("total_bytes"), points[i].at("device_bytes")) << points[i];
+    EXPECT_NEAR(json.at("time").at("step_seconds").get<double>(),
+                points[i].at("step_seconds").get<double>(), 1e-9);
+  }
+}
+
 // ---- train --trace, plot, bench ----
 
 TEST_F(Commands, TrainWritesATimeline) {

@@ -70,10 +70,11 @@ const std::vector<std::vector<std::string>>& rooms() {
       {"src/comm/store", "src/comm/ranks", "src/comm/operations", "src/comm/watchdog",
        "src/comm/collectives", "src/comm/world"},
       {"nvme/drive", "nvme/parts", "nvme/probe", "nvme/commit", "nvme/store"},
-      {"offload/schedule", "offload/staging", "offload/optimizer", "offload/plan"},
+      {"offload/schedule", "offload/staging", "offload/optimizer", "offload/plan",
+       "offload/forecast"},
       {"trainer/checkpoint", "trainer/directory", "trainer/model", "trainer/data", "trainer/device",
-       "trainer/setup", "trainer/run", "trainer/report", "trainer/verify", "trainer/doctor",
-       "trainer/bench", "trainer/commands"},
+       "trainer/setup", "trainer/run", "trainer/report", "trainer/verify", "trainer/bench",
+       "trainer/doctor", "trainer/commands"},
   };
   return table;
 }

@@ -1,10 +1,16 @@
-// doctor: what users get wrong about a machine, each with what to do.
+// doctor: what users get wrong about a machine, each with what to do; and how fast it is.
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/output.h"
+#include "base/own_file.h"
 #include "config/run_config.h"
+#include "device/compute_threads.h"
+#include "offload/forecast/rates_text.h"
 #include "trainer/commands/command.h"
+#include "trainer/data/run_prepare.h"
 #include "trainer/doctor/diagnosis.h"
+#include "trainer/doctor/measure_rates.h"
 
 namespace longshore {
 namespace {
@@ -12,12 +18,17 @@ namespace {
 struct DoctorOptions {
   RunArguments run;
   bool json = false;
+  bool rates = false;
+  bool drives_full = false;
+  double seconds = 0.5;
+  std::string save;
+
+  bool of_run() const { return !run.files.empty() || !run.overrides.empty(); }
 };
 
 // Where runs write: what the run files say, or where the command was given.
-std::vector<DirectoryFacts> try_directories(const RunArguments& run) {
-  if (run.files.empty() && run.overrides.empty()) return {try_directory("here", ".")};
-  const RunConfig config = load_run_config(run.files, run.overrides, {.complete = false});
+std::vector<DirectoryFacts> try_directories(const DoctorOptions& options, const RunConfig& config) {
+  if (!options.of_run()) return {try_directory("here", ".")};
   std::vector<DirectoryFacts> directories;
   if (!config.run.dir.empty()) directories.push_back(try_directory("run.dir", config.run.dir));
   for (const std::string& directory : config.offload.nvme) {
@@ -26,14 +37,73 @@ std::vector<DirectoryFacts> try_directories(const RunArguments& run) {
   return directories;
 }
 
+RateOptions rate_options(const DoctorOptions& options, const RunConfig& config,
+                         const std::vector<DirectoryFacts>& directories) {
+  RateOptions rates;
+  rates.seconds = options.seconds;
+  rates.say = [](const std::string& text) { log_info(text); };
+  if (options.drives_full) rates.written = kFullDriveBytes;
+  rates.drives = config.offload.nvme;
+  if (!directories.empty()) rates.files = directories.front().path;
+  for (const std::string& directory : rates.drives) {
+    const Bytes most = bytes_to_be_written(directory, rates.written);
+    log_info("up to " + format_bytes(most) + " will be written to " + directory);
+  }
+  return rates;
+}
+
+DescribedMachine measure_machine(const DoctorOptions& options, const RunConfig& config,
+                                 const MachineFacts& facts, const KnownRates& known) {
+  set_compute_threads(facts.machine.physical_cores);
+  DescribedMachine described;
+  described.name = facts.machine.cpu_model;
+  described.machine = facts.machine;
+  described.rates = measure_rates(facts.machine, rate_options(options, config, facts.directories));
+  described.sources = {described.rates.source};
+  known.keep(described);
+  log_info("kept in " + known.path() + "; `longshore plan` counts with it");
+  return described;
+}
+
+// The run's own units, where the run file says enough for a plan.
+void measure_run(const DoctorOptions& options, const KnownRates& known) {
+  const RunSetup setup = prepare_run(options.run, {}, SetupFor::kComputing);
+  const int units = measure_units(setup, known, options.seconds);
+  log_info("ran " + std::to_string(units) + " units of the run's model");
+}
+
+DescribedMachine known_machine(const DoctorOptions& options, const KnownRates& known) {
+  if (const auto machine = known.find()) return *machine;
+  throw ConfigError("--save " + options.save +
+                    ": nothing is known of this machine yet; add --rates to measure it");
+}
+
 // kFailure where something will end a run.
 int run_doctor(const DoctorOptions& options) {
   MachineFacts facts = read_machine_facts();
-  facts.directories = try_directories(options.run);
+  RunConfig config;
+  if (options.of_run()) {
+    config = load_run_config(options.run.files, options.run.overrides, {.complete = false});
+  }
+  facts.directories = try_directories(options, config);
   const std::vector<Diagnosis> diagnoses = diagnose(facts);
-  print_raw(options.json
-                ? to_json(diagnoses).dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
-                : format_diagnoses(diagnoses));
+  Json json = to_json(diagnoses);
+  if (!options.json) print_raw(format_diagnoses(diagnoses));
+  const KnownRates known(cache_directory(config), probe_machine());
+  std::optional<DescribedMachine> machine;
+  if (options.rates) {
+    machine = measure_machine(options, config, facts, known);
+    if (options.of_run()) measure_run(options, known);
+    json["rates"] = rates_to_json(machine->rates);
+    if (!options.json) print_raw("\n" + format_rates(machine->rates));
+  }
+  if (options.json) {
+    print_raw(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+  if (!options.save.empty()) {
+    if (!machine) machine = known_machine(options, known);
+    write_output_file(options.save, machine_to_toml(*machine));
+  }
   return static_cast<int>(any_failed(diagnoses) ? ExitCode::kFailure : ExitCode::kDone);
 }
 
@@ -43,6 +113,19 @@ void add_doctor(CLI::App& command, CommandLine& line) {
   command.add_option("files", options.run.files,
                      "run files, whose directories are looked at; without them: this one");
   command.add_flag("--json", options.json, "as one JSON object");
+  CLI::Option* rates = command.add_flag(
+      "--rates", options.rates,
+      "measure how fast it is, in a minute or two, so that `longshore plan` can say how long a run "
+      "takes; with run files their drives and the units of their model too");
+  add_number(command, "--seconds", options.seconds, 0.01, 60.0, "of each measurement")
+      ->needs(rates);
+  command
+      .add_flag("--drives-full", options.drives_full,
+                "write far past the drives' caches; says first how much")
+      ->needs(rates);
+  command.add_option(
+      "--save", options.save,
+      "write what is known of this machine to a file for `longshore plan --machine`");
 }
 
 }  // namespace

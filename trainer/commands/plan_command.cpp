@@ -1,4 +1,7 @@
-// plan: what lives where, and whether it fits.
+// plan: whether it fits, how long it takes, and what would be better.
+#include <algorithm>
+#include <filesystem>
+
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/output.h"
@@ -8,18 +11,26 @@
 #include "trainer/commands/command.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/run_prepare.h"
+#include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
 #include "trainer/setup/units_choice.h"
 
 namespace longshore {
 namespace {
 
+constexpr Bytes kMostMachineBytes = kMiB;
+
 struct PlanOptions {
   RunArguments run;
   AssumedRanks assumed;
+  bool bytes = false;
   bool json = false;
-  bool schedule = false;  // the operations of a training step instead of the bytes
+  bool schedule = false;  // the operations of a training step instead
   std::string svg;        // a file for the schedule, drawn; empty: none
+  std::string machine;    // a description of another machine; empty: this one
+  bool search = false;
+  SearchScope scope;
+  std::string save;  // a directory for the run files of a search's points; empty: none
 };
 
 // What the training data is, where it was prepared before: a plan reads no rows.
@@ -35,33 +46,119 @@ std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& 
   return {"not prepared yet; `longshore prepare` counts its tokens"};
 }
 
-int run_plan(const PlanOptions& options) {
+void set_unless_given(std::vector<Override>& overrides, const std::string& key,
+                      const std::string& value) {
+  const auto given = std::ranges::find(overrides, key, &Override::key);
+  if (given == overrides.end()) overrides.push_back({key, value});
+}
+
+// A model's directory, or its config.json alone, is a run file that says nothing else. Weights and
+// data are not needed for a plan.
+RunArguments with_models(RunArguments arguments) {
+  std::vector<std::string> files;
+  for (const std::string& file : arguments.files) {
+    std::filesystem::path path(file);
+    if (path.filename() == "config.json")
+      path = path.parent_path().empty() ? "." : path.parent_path();
+    if (!std::filesystem::is_directory(path)) {
+      files.push_back(file);
+      continue;
+    }
+    set_unless_given(arguments.overrides, "model.path", path.string());
+    set_unless_given(arguments.overrides, "model.init", "random");
+    set_unless_given(arguments.overrides, "run.dir", "runs/plan");
+    set_unless_given(arguments.overrides, "data.train", "[\"train.jsonl\"]");
+    set_unless_given(arguments.overrides, "train.epochs", "1");
+  }
+  arguments.files = std::move(files);
+  return arguments;
+}
+
+void print_screen(const PlanOptions& options, const RunSetup& setup, const TierPlan& plan,
+                  PlanForecast& forecast) {
+  const PlanScreen screen = forecast.screen(plan, plan.fits() && !options.json);
+  if (options.json) {
+    auto json = plan_to_json(plan, setup.machine);
+    json["time"] = forecast_to_json(screen.forecast, screen.source);
+    print_out("%s\n", json.dump(2).c_str());
+    return;
+  }
+  print_out("%s", (options.bytes ? format_plan(plan, setup.machine)
+                                 : format_screen(plan, setup.machine, screen))
+                      .c_str());
+  if (setup.config.data.train.empty() || !options.machine.empty()) return;
+  print_out("data\n");
+  for (const std::string& line : data_lines(setup.config, *setup.source)) {
+    print_out("  %s\n", line.c_str());
+  }
+  if (setup.config.train.steps == 0 && setup.config.train.epochs == 0.0) {
+    print_out("to train, add steps = 100 or epochs = 1 under [train]\n");
+  }
+}
+
+// The run file with a point's keys, as it can be used.
+void save_points(const PlanOptions& options, const std::vector<PlanPoint>& points) {
+  std::filesystem::create_directories(options.save);
+  for (size_t i = 0; i < points.size(); ++i) {
+    std::vector<Override> overrides = options.run.overrides;
+    for (const KeyChange& change : points[i].changes) {
+      std::erase_if(overrides, [&](const Override& other) { return other.key == change.key; });
+      overrides.push_back({change.key, change.value});
+    }
+    const std::string path = options.save + "/plan-" + std::to_string(i + 1) + ".toml";
+    write_output_file(path, to_toml(load_run_config(options.run.files, overrides)));
+    log_info(path);
+  }
+}
+
+int run_search(const PlanOptions& options, PlanForecast& forecast) {
+  PlanSearch search = forecast.search(options.scope);
+  const std::vector<PlanPoint> points = search.frontier();
+  if (options.json) {
+    print_out("%s\n", points_to_json(points).dump(2).c_str());
+  } else {
+    print_out("%s%zu plans were drafted; none is better in every column than one shown\n",
+              format_points(points).c_str(), search.plans_drafted());
+  }
+  if (!options.save.empty()) save_points(options, points);
+  if (points.empty()) throw DoesNotFitError("no plan of the search fits, or a rate is missing");
+  return 0;
+}
+
+int print_schedules(const PlanOptions& options, const RunSetup& setup, const TierPlan& plan,
+                    PlanForecast& forecast) {
+  const StepSchedule& schedule = plan.step.schedules.train;
+  if (options.svg.empty()) {
+    print_out("%s", print_schedule(schedule, *setup.inputs.model).c_str());
+    return 0;
+  }
+  std::vector<double> seconds = forecast.operations(plan);
+  // What an operation will take may not be known: then all are drawn alike.
+  if (seconds.empty()) seconds.assign(schedule.ops.size(), 1.0);
+  write_output_file(options.svg, draw_schedule(schedule, *setup.inputs.model,
+                                               simulate_schedule(schedule, seconds)));
+  print_out("%s\n", options.svg.c_str());
+  return 0;
+}
+
+int run_plan(const PlanOptions& given) {
+  PlanOptions options = given;
+  options.run = with_models(given.run);
+  std::optional<DescribedMachine> described;
+  if (!options.machine.empty()) {
+    described = parse_machine(read_input(options.machine, kMostMachineBytes), options.machine);
+    options.assumed.machine = described->machine;
+  }
   RunSetup setup = prepare_run(options.run, options.assumed);
   settle_units(setup);
   TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
-  if (!options.schedule) compare_units(plan, setup.inputs, setup.machine);
-  const StepSchedule& schedule = plan.step.schedules.train;
-  if (!options.svg.empty()) {
-    // What an operation will take is not known yet: all are drawn alike.
-    const std::vector<double> alike(schedule.ops.size(), 1.0);
-    write_output_file(options.svg, draw_schedule(schedule, *setup.inputs.model,
-                                                 simulate_schedule(schedule, alike)));
-    print_out("%s\n", options.svg.c_str());
-    return 0;
+  PlanForecast forecast(&setup, described);
+  if (options.search) return run_search(options, forecast);
+  if (options.schedule || !options.svg.empty()) {
+    return print_schedules(options, setup, plan, forecast);
   }
-  const std::string text = options.schedule ? print_schedule(schedule, *setup.inputs.model)
-                           : options.json   ? plan_to_json(plan, setup.machine)
-                                            : format_plan(plan, setup.machine);
-  print_out("%s", text.c_str());
-  if (!options.schedule && !options.json && !setup.config.data.train.empty()) {
-    print_out("data\n");
-    for (const std::string& line : data_lines(setup.config, *setup.source)) {
-      print_out("  %s\n", line.c_str());
-    }
-    if (setup.config.train.steps == 0 && setup.config.train.epochs == 0.0) {
-      print_out("to train, add steps = 100 or epochs = 1 under [train]\n");
-    }
-  }
+  if (options.bytes || options.json) compare_units(plan, setup.inputs, setup.machine);
+  print_screen(options, setup, plan, forecast);
   for (const std::string& note : run_notes(setup, plan)) log_warning(note);
   if (plan.fits()) return 0;
   throw DoesNotFitError(explain_misfit(setup.inputs, setup.machine));
@@ -70,10 +167,26 @@ int run_plan(const PlanOptions& options) {
 void add_plan(CLI::App& command, CommandLine& line) {
   PlanOptions& options = call_with_options(command, line, run_plan);
   add_run_files(command, line, options.run);
+  command.add_flag("--bytes", options.bytes, "every byte of every tier instead of one screen");
   CLI::Option* json = command.add_flag("--json", options.json, "as one JSON object");
   command.add_flag("--schedule", options.schedule, "the operations of a training step instead")
       ->excludes(json);
   command.add_option("--schedule-svg", options.svg, "draw the schedule into this file");
+  command.add_option("--machine", options.machine,
+                     "plan for the machine of this file instead of this one: config/machines has "
+                     "some, `longshore doctor --save` writes one");
+  CLI::Option* search = command.add_flag(
+      "--search", options.search,
+      "try other values of the keys that change no numbers: the fastest plans that fit, and those "
+      "that take less memory");
+  command
+      .add_flag("--formats", options.scope.formats,
+                "search other values of offload.state_format too, which change numbers")
+      ->needs(search);
+  command
+      .add_option("--save", options.save,
+                  "write the run file of each plan that the search shows into this directory")
+      ->needs(search);
   add_number(command, "--ranks", options.assumed.ranks, 1, 1 << 20, "plan for so many ranks");
   add_number(command, "--ranks-per-node", options.assumed.per_node, 1, 1 << 20,
              "that share a machine's memory");
@@ -81,9 +194,10 @@ void add_plan(CLI::App& command, CommandLine& line) {
 
 }  // namespace
 
-extern const Command kPlanCommand = {.group = CommandGroup::kTrain,
-                                     .name = "plan",
-                                     .sentence = "what lives where, and whether it fits",
-                                     .add = add_plan};
+extern const Command kPlanCommand = {
+    .group = CommandGroup::kTrain,
+    .name = "plan",
+    .sentence = "whether it fits, how long it takes, and what would be better",
+    .add = add_plan};
 
 }  // namespace longshore

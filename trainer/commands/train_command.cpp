@@ -11,6 +11,7 @@
 #include "trainer/directory/run_directory.h"
 #include "trainer/report/trace_file.h"
 #include "trainer/run/signal_flag.h"
+#include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
 #include "trainer/trainer.h"
 
@@ -54,7 +55,8 @@ RunStatus status_before(const RunDirectory& directory, const RunConfig& config) 
 }
 
 void write_beginning(const RunDirectory& directory, const RunSetup& setup, const TierPlan& plan,
-                     const std::vector<std::string>& command, const RunStatus& status) {
+                     const std::vector<std::string>& command, const RunStatus& status,
+                     PlanForecast& forecast) {
   directory.write_config(to_toml(setup.config));
   directory.write_command(command);
   Json environment = run_environment();
@@ -62,12 +64,16 @@ void write_beginning(const RunDirectory& directory, const RunSetup& setup, const
                             {"inter_op_threads", setup.compute.inter_op_threads},
                             {"mkl_cbwr", setup.compute.mkl_cbwr}};
   directory.write_environment(environment);
-  directory.write_plan(format_plan(plan, setup.machine), plan_to_json(plan, setup.machine));
+  const PlanScreen screen = forecast.screen(plan, false);
+  const std::string text = format_screen(plan, setup.machine, screen);
+  auto json = plan_to_json(plan, setup.machine);
+  json["time"] = forecast_to_json(screen.forecast, screen.source);
+  directory.write_plan(text + "\n" + format_plan(plan, setup.machine), json.dump(2) + "\n");
+  log_info(text);
   directory.write_status(status);
 }
 
 void show_beginning(const RunSetup& setup, const TierPlan& plan) {
-  log_info(format_plan(plan, setup.machine));
   for (const std::string& note : run_notes(setup, plan)) log_warning(note);
   if (plan.drives.tier.state && plan.drives.tier.versions == 1) {
     log_warning("offload.nvme_versions = 1: " + durability_text(plan));
@@ -83,6 +89,7 @@ void say_changes(const std::string& before, const RunConfig& config) {
 int train(const RunSetup& setup, const std::vector<std::string>& command,
           const std::string& trace_path) {
   const TierPlan plan = setup.plan();
+  PlanForecast forecast(&setup);
   const bool first = setup.ranks->first();
   const std::string& path = setup.config.run.dir;
   const RunDirectory directory = first ? RunDirectory::open(path) : RunDirectory::join(path);
@@ -92,7 +99,7 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
   if (first) {
     before = status_before(directory, setup.config);
     config_before = directory.read_config();
-    write_beginning(directory, setup, plan, command, before);
+    write_beginning(directory, setup, plan, command, before, forecast);
     show_beginning(setup, plan);
   }
   std::optional<TraceFile> trace;
@@ -103,6 +110,10 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
   };
   try {
     trainer.emplace(setup, plan, directory, signals, trace ? &*trace : nullptr);
+    if (first) {
+      trainer->check_plan(forecast.check(plan),
+                          [&forecast](const PlanCheck& check) { forecast.learn(check); });
+    }
     if (first && trainer->step().value > 0) say_changes(config_before, setup.config);
     const int exit_code = trainer->run();
     if (trace && first) {

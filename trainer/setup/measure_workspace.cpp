@@ -18,7 +18,8 @@ ProbeOptions probe_options(const RunSetup& setup) {
   ProbeOptions options;
   // A GPU that is not here: what its units hold is much the same, its kernels' scratch is the
   // plan's allowance.
-  options.elsewhere = inputs.device == DeviceKind::kCuda && setup.machine.gpus.empty();
+  options.elsewhere =
+      inputs.device == DeviceKind::kCuda && (setup.elsewhere || setup.machine.gpus.empty());
   options.device = {.kind = options.elsewhere ? DeviceKind::kCpu : inputs.device,
                     .gpu = setup.ranks ? setup.ranks->info().local_rank : 0,
                     .compute = inputs.state.compute};
@@ -30,9 +31,10 @@ ProbeOptions probe_options(const RunSetup& setup) {
       .longest_document = inputs.max_tokens};
   // With updates in backward the first pass ends after the first updates: too late to check it.
   if (inputs.overlap == UpdateOverlap::kBackward) options.whole = WholeShape::kAlways;
-  options.memory = setup.machine.host_available() / inputs.ranks_per_node;
+  const Machine here = setup.elsewhere ? probe_machine() : setup.machine;
+  options.memory = here.host_available() / (setup.elsewhere ? 1 : inputs.ranks_per_node);
   options.cache = cache_directory(setup.config) + "/workspace";
-  options.program = build_id() + "\n" + setup.machine.cpu_model;
+  options.program = build_id() + "\n" + here.cpu_model;
   return options;
 }
 

@@ -87,18 +87,27 @@ void check_distinct_drives(const NvmeTier& tier) {
   }
 }
 
-void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node) {
-  setup.machine = probe_machine();
+void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node,
+          const std::optional<Machine>& elsewhere = std::nullopt) {
+  const Machine here = probe_machine();
+  setup.machine = elsewhere.value_or(here);
+  setup.elsewhere = elsewhere.has_value();
   setup.machine.physical_cores = std::max(1, setup.machine.physical_cores / ranks_per_node);
   // Before the model: its tables are LibTorch's first computation.
-  setup.compute = set_compute_threads(compute_threads(setup.config, setup.machine));
+  const int cores = setup.elsewhere ? here.physical_cores : here.physical_cores / ranks_per_node;
+  Machine computing = setup.machine;
+  computing.physical_cores = std::max(1, std::min(cores, computing.physical_cores));
+  setup.compute = set_compute_threads(compute_threads(setup.config, computing));
   setup.source = open_source(setup.config);
   setup.inputs = plan_inputs(setup.config, setup.source->spec(), setup.machine);
   setup.inputs.topology = topology;
   setup.inputs.ranks_per_node = ranks_per_node;
   setup.inputs.data_bytes = estimate_data_bytes(setup.config.data);
   choose_gather(setup.config, setup.ranks.get(), setup.inputs);
-  for (const std::string& directory : setup.inputs.nvme.directories) {
+  // Another machine's drives are not here to be asked.
+  const std::vector<std::string> drives =
+      setup.elsewhere ? std::vector<std::string>() : setup.inputs.nvme.directories;
+  for (const std::string& directory : drives) {
     setup.inputs.nvme.wear.push_back(read_drive_wear(directory));
     setup.inputs.nvme.rooms.push_back(read_drive_room(directory));
   }
@@ -167,14 +176,19 @@ RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed,
   // How long it trains is of no weight here.
   setup.config = load_run_config(arguments.files, arguments.overrides, {.length = false});
   const FoundGpus found = find_gpus();
+  if (assumed.machine && setup.config.device.kind == DeviceSection::Kind::kAuto) {
+    setup.config.device.kind =
+        assumed.machine->gpus.empty() ? DeviceSection::Kind::kCpu : DeviceSection::Kind::kCuda;
+  }
   settle_device(setup.config, found);
   if (purpose == SetupFor::kComputing) {
     ready_gpu(setup.config, found, 0, 1);
   } else if (device_kind(setup.config) == DeviceKind::kCuda && !found.usable.empty()) {
     prepare_cuda(0);  // units are measured there
   }
-  fill(setup, topology_of(setup.config.fsdp, assumed.ranks, assumed.per_node), assumed.per_node);
-  read_drive_geometry(setup);
+  fill(setup, topology_of(setup.config.fsdp, assumed.ranks, assumed.per_node), assumed.per_node,
+       assumed.machine);
+  if (!setup.elsewhere) read_drive_geometry(setup);
   return setup;
 }
 

@@ -20,16 +20,18 @@ struct RunArguments {
   std::vector<Override> overrides;
 };
 
-// The ranks that a plan is made for without having them.
+// The ranks, and the machine, that a plan is made for without having them.
 struct AssumedRanks {
   int32_t ranks = 1;
   int32_t per_node = 1;
+  std::optional<Machine> machine = {};  // nothing: this one
 };
 
 struct RunSetup {
   RunConfig config;
   std::unique_ptr<RunRanks> ranks;  // null where the command joins no others
   Machine machine;                  // this process's part of it
+  bool elsewhere = false;           // it is not the one that this process runs on
   ComputeSettings compute;          // in force for the process
   std::unique_ptr<ModelSource> source;
   PlanInputs inputs;

@@ -1,0 +1,294 @@
+#include "offload/forecast/forecast_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "offload/plan/plan_text.h"
+
+namespace longshore {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kMeasure[] = "longshore doctor --rates";
+// Less is within what a forecast misses.
+constexpr double kWorthSaying = 0.03;
+constexpr size_t kMostChanges = 3;
+constexpr size_t kMostLines = 4;
+
+std::string number(double value, const char* format) {
+  char text[48];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) text += (i > 0 ? ", " : "") + parts[i];
+  return text;
+}
+
+const char* work_of(Lane lane) {
+  switch (lane) {
+    case Lane::kRead:
+      return "reading from the drives";
+    case Lane::kUpdate:
+      return "the optimizer's update";
+    case Lane::kH2D:
+      return "copying to the device";
+    case Lane::kGather:
+      return "gathering from other ranks";
+    case Lane::kCompute:
+      return "computation";
+    case Lane::kReduce:
+      return "summing gradients over ranks";
+    case Lane::kD2H:
+      return "copying to the host";
+    case Lane::kWrite:
+      return "writing to the drives";
+  }
+  return "";
+}
+
+// What moves a wall, where no other plan does.
+const char* remedy_of(Lane lane) {
+  switch (lane) {
+    case Lane::kRead:
+    case Lane::kWrite:
+      return "more drives in offload.nvme, a narrower offload.state_format, or more "
+             "train.sequences_per_step (each step moves the state once)";
+    case Lane::kUpdate:
+      return "more train.sequences_per_step (each step updates once), a narrower "
+             "offload.state_format, or faster memory";
+    case Lane::kH2D:
+    case Lane::kD2H:
+      return "more train.sequences_per_step (each step moves the model once), or a faster link";
+    case Lane::kGather:
+    case Lane::kReduce:
+      return "precision.reduce = \"bf16\", more train.sequences_per_step, or a faster network";
+    case Lane::kCompute:
+      return "more ranks, a faster device, or shorter data.max_tokens";
+  }
+  return "";
+}
+
+std::string change_text(const std::vector<KeyChange>& changes) {
+  std::vector<std::string> parts;
+  for (const KeyChange& change : changes) parts.push_back(change.key + " = " + change.value);
+  return joined(parts);
+}
+
+std::string difference(const char* what, Bytes bytes) {
+  if (bytes == 0) return "";
+  return std::string(", ") + what + " " + format_bytes(std::abs(bytes)) +
+         (bytes < 0 ? " less" : " more");
+}
+
+std::string time_text(const PlanScreen& screen) {
+  const RunForecast& run = screen.forecast;
+  std::string text = "time\n";
+  if (screen.source.empty()) {
+    return text + "  not known: nobody measured this machine; `" + kMeasure +
+           "` does, in a minute or two\n";
+  }
+  if (!run.step.known()) {
+    return text + "  not known, because these rates are not: " + joined(run.step.unknown) + "; `" +
+           kMeasure + " RUN.toml` measures what a run needs\n";
+  }
+  text += "  a step takes about " + rounded_seconds(run.step.seconds) + ": " +
+          count_text(run.step.tokens_per_second) + " tokens/s\n";
+  if (run.first_step()) {
+    text += "  the first step begins after about " + rounded_seconds(*run.first_step()) +
+            " (reading the model " + rounded_seconds(*run.read_model) + ", making memory ready " +
+            rounded_seconds(*run.pin_memory) + ")\n";
+  }
+  if (run.checkpoint)
+    text += "  a checkpoint takes about " + rounded_seconds(*run.checkpoint) + "\n";
+  if (run.run) {
+    text += "  the run takes about " + rounded_seconds(*run.run) + ", with " +
+            std::to_string(run.checkpoints) + " checkpoint" + (run.checkpoints == 1 ? "" : "s");
+    if (run.evaluation) text += " and " + std::to_string(run.evaluations) + " evaluations";
+    if (run.evaluations > 0 && !run.evaluation) {
+      text += "; its " + std::to_string(run.evaluations) +
+              " evaluations come on top (eval.sequences would say how long they are)";
+    }
+    text += "\n";
+  }
+  if (run.watt_hours) text += "  energy: about " + number(*run.watt_hours, "%.3g") + " Wh\n";
+  if (run.money) {
+    text += "  cost: about " + number(*run.money, "%.2f") +
+            (screen.currency.empty() ? "" : " " + screen.currency) + "\n";
+  }
+  return text + "  (rates: " + screen.source + ")\n";
+}
+
+std::string wall_text(const TierPlan& plan, const PlanScreen& screen) {
+  const StepForecast& step = screen.forecast.step;
+  if (screen.source.empty() || !step.known()) return "";
+  const double most = step.of(step.alone, step.wall), next = step.of(step.alone, step.next);
+  std::string text = std::string("the wall: ") + work_of(step.wall) + ", " + rounded_seconds(most) +
+                     " of work in each step";
+  if (next > 0.0) {
+    text += "; next " + std::string(work_of(step.next)) + ", " + rounded_seconds(next) + " (" +
+            number(most / next, "%.1f") + " times less)";
+  }
+  text += "\n";
+  if (plan.device.kind == DeviceKind::kCpu) {
+    text += "  all of it shares the processor's cores\n";
+  }
+  return text + "  what moves it: " + remedy_of(step.wall) + "\n";
+}
+
+std::string better_text(const PlanScreen& screen) {
+  const auto own = std::ranges::find_if(
+      screen.points, [](const PlanPoint& point) { return point.changes.empty(); });
+  if (own == screen.points.end()) return "";
+  std::string text;
+  size_t shown = 0;
+  for (const PlanPoint& point : screen.points) {
+    const double gain = 1.0 - point.seconds / own->seconds;
+    if (point.changes.empty() || gain < kWorthSaying || shown == kMostChanges) continue;
+    ++shown;
+    text += "  " + change_text(point.changes) + ": a step in " + rounded_seconds(point.seconds) +
+            " (" + number(100.0 * gain, "%.0f") + " % less)" +
+            difference("device", point.device - own->device) +
+            difference("host", point.host - own->host) + "\n";
+  }
+  if (text.empty()) text = "  no single key that changes no numbers makes a step shorter\n";
+  return "better\n" + text + "  `longshore plan --search` tries several keys together\n";
+}
+
+std::string memory_line(const std::string& name, const std::vector<PlanLine>& lines) {
+  std::vector<PlanLine> sorted = lines;
+  std::ranges::stable_sort(sorted, std::greater<>(), &PlanLine::bytes);
+  std::vector<std::string> parts;
+  for (const PlanLine& line : sorted) {
+    if (line.bytes > 0 && parts.size() < kMostLines) {
+      parts.push_back(line.name + " " + format_bytes(line.bytes));
+    }
+  }
+  return "  " + name + ": " + joined(parts) + "\n";
+}
+
+std::string head_text(const TierPlan& plan, const Machine& machine, const PlanScreen& screen) {
+  std::string text = plan_verdict(plan) +
+                     "model: " + count_text(static_cast<double>(plan.parameters)) +
+                     " parameters, " + count_text(static_cast<double>(plan.trainable)) +
+                     " trained; " + std::to_string(screen.sequences_per_step) + " sequences a step";
+  if (plan.topology.ranks > 1) {
+    text += " on " + std::to_string(plan.topology.ranks) + " ranks (" +
+            std::string(name_of(plan.topology.strategy)) + "; bytes are of one rank)";
+  }
+  const bool gpu = plan.device.kind == DeviceKind::kCuda && !machine.gpus.empty();
+  text += "\nmachine: " + machine.cpu_model + ", " + std::to_string(machine.physical_cores) +
+          " cores, " + format_bytes(machine.ram_total) + " of memory";
+  if (gpu) {
+    text += ", " + std::to_string(machine.gpus.size()) + " x " + machine.gpus.front().name;
+  }
+  return text + "\n\n";
+}
+
+template <typename T>
+Json value_or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json lanes_json(const std::array<double, kLaneCount>& seconds) {
+  Json json = Json::object();
+  for (size_t lane = 0; lane < kLaneCount; ++lane) {
+    json[std::string(name_of(static_cast<Lane>(lane)))] = seconds[lane];
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string rounded_seconds(double seconds) {
+  if (seconds < 1.0) return number(seconds * 1e3, "%.3g ms");
+  if (seconds < 99.5) return number(seconds, "%.3g s");
+  const auto minutes = static_cast<int64_t>(std::llround(seconds / 60.0));
+  if (minutes < 60) return std::to_string(minutes) + " min";
+  if (minutes < 48 * 60) {
+    return std::to_string(minutes / 60) + " h " + std::to_string(minutes % 60) + " min";
+  }
+  return number(seconds / 86400.0, "%.1f days");
+}
+
+std::string format_screen(const TierPlan& plan, const Machine& machine, const PlanScreen& screen) {
+  std::string text = head_text(plan, machine, screen) + time_text(screen) + length_text(plan);
+  const std::string wall = wall_text(plan, screen);
+  if (!wall.empty()) text += "\n" + wall;
+  const std::string better = better_text(screen);
+  if (!better.empty()) text += "\n" + better;
+  text +=
+      "\nlargest in memory\n" +
+      memory_line("device (" + std::string(name_of(plan.device.kind)) + ")", plan.device.lines) +
+      memory_line("host", plan.host.lines);
+  const std::string drives = nvme_text(plan);
+  if (!drives.empty()) text += "\n" + drives.substr(0, drives.size() - 1);
+  return text + "`--bytes` shows all of it, `--schedule` what a step does\n";
+}
+
+std::string format_points(const std::vector<PlanPoint>& points) {
+  if (points.empty()) return "no plan fits, or a rate is missing\n";
+  std::string text = "      step        device          host    drives, a step   keys\n";
+  for (const PlanPoint& point : points) {
+    const auto column = [](const std::string& value, size_t width) {
+      return value.size() < width ? std::string(width - value.size(), ' ') + value : value;
+    };
+    text += column(rounded_seconds(point.seconds), 10) + column(format_bytes(point.device), 14) +
+            column(format_bytes(point.host), 14) + column(format_bytes(point.drives), 18) + "   " +
+            (point.changes.empty() ? "as the run file has them" : change_text(point.changes)) +
+            "\n";
+  }
+  return text;
+}
+
+Json forecast_to_json(const RunForecast& forecast, const std::string& source) {
+  const StepForecast& step = forecast.step;
+  const bool known = step.known() && !source.empty();
+  Json json = {{"known", known},
+               {"rates", source.empty() ? Json(nullptr) : Json(source)},
+               {"unknown", step.unknown},
+               {"step_seconds", nullptr},
+               {"tokens_per_second", nullptr},
+               {"wall", nullptr},
+               {"next", nullptr},
+               {"lane_seconds", nullptr},
+               {"read_model_seconds", value_or_null(forecast.read_model)},
+               {"make_memory_ready_seconds", value_or_null(forecast.pin_memory)},
+               {"first_step_seconds", value_or_null(forecast.first_step())},
+               {"checkpoint_seconds", value_or_null(forecast.checkpoint)},
+               {"checkpoints", forecast.checkpoints},
+               {"evaluation_seconds", value_or_null(forecast.evaluation)},
+               {"evaluations", forecast.evaluations},
+               {"run_seconds", value_or_null(forecast.run)},
+               {"watt_hours", value_or_null(forecast.watt_hours)},
+               {"cost", value_or_null(forecast.money)}};
+  if (!known) return json;
+  json["step_seconds"] = step.seconds;
+  json["tokens_per_second"] = step.tokens_per_second;
+  json["wall"] = name_of(step.wall);
+  json["next"] = name_of(step.next);
+  json["lane_seconds"] = lanes_json(step.alone);
+  return json;
+}
+
+Json points_to_json(const std::vector<PlanPoint>& points) {
+  Json array = Json::array();
+  for (const PlanPoint& point : points) {
+    Json keys = Json::object();
+    for (const KeyChange& change : point.changes) keys[change.key] = change.value;
+    array.push_back({{"step_seconds", point.seconds},
+                     {"device_bytes", point.device},
+                     {"host_bytes", point.host},
+                     {"drive_bytes_written", point.drives},
+                     {"changes", keys}});
+  }
+  return array;
+}
+
+}  // namespace longshore

@@ -1,0 +1,162 @@
+#include "offload/forecast/lane_sharing.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <tuple>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+constexpr int32_t kNobody = -1;
+
+class Sharing {
+ public:
+  Sharing(const StepSchedule& schedule, std::span<const double> seconds, const LaneThreads& threads,
+          double cores)
+      : schedule_(schedule), seconds_(seconds), threads_(threads), cores_(cores) {
+    pass_.ops.resize(schedule.ops.size());
+    done_.assign(schedule.ops.size(), false);
+    const std::vector<size_t> tracks = tracks_of(schedule);
+    for (size_t i = 0; i < tracks.size(); ++i) {
+      tracks_[tracks[i]].push_back(static_cast<int32_t>(i));
+    }
+    running_.fill(kNobody);
+    lane_last_.fill(kNobody);
+    track_last_.fill(kNobody);
+  }
+
+  SimulatedPass run() {
+    size_t left = schedule_.ops.size();
+    while (left > 0) {
+      start_all();
+      left -= advance();
+    }
+    pass_.seconds = now_;
+    return std::move(pass_);
+  }
+
+ private:
+  struct Candidate {
+    size_t track = 0;
+    int32_t op = kNobody;
+    double ready = 0.0;
+    int32_t held_by = kNobody;
+    // Who is served first of those that wait for their lane.
+    std::tuple<bool, double, int32_t> key(const StepSchedule& schedule) const {
+      const OpKind kind = schedule.ops[static_cast<size_t>(op)].kind;
+      return {kind != OpKind::kReadParameters, ready, op};
+    }
+  };
+
+  std::optional<Candidate> next_of(size_t track) const {
+    if (next_[track] >= tracks_[track].size()) return std::nullopt;
+    Candidate next{.track = track, .op = tracks_[track][next_[track]]};
+    const int32_t before_in_track = track_last_[track];
+    if (before_in_track != kNobody && !done_[static_cast<size_t>(before_in_track)]) {
+      return std::nullopt;
+    }
+    wait_for(before_in_track, next);
+    for (const int32_t before : schedule_.ops[static_cast<size_t>(next.op)].after) {
+      if (!done_[static_cast<size_t>(before)]) return std::nullopt;
+      wait_for(before, next);
+    }
+    return next;
+  }
+
+  void wait_for(int32_t other, Candidate& now) const {
+    if (other == kNobody) return;
+    const double end = pass_.ops[static_cast<size_t>(other)].end;
+    if (now.held_by != kNobody && end <= now.ready) return;
+    now.ready = std::max(now.ready, end);
+    now.held_by = other;
+  }
+
+  // Every lane that is free takes what is ready for it.
+  void start_all() {
+    std::array<std::optional<Candidate>, kLaneCount> first;
+    for (size_t track = 0; track < kTrackCount; ++track) {
+      const auto lane = static_cast<size_t>(lane_of_track(track));
+      if (running_[lane] != kNobody) continue;
+      const std::optional<Candidate> next = next_of(track);
+      if (!next) continue;
+      if (!first[lane] || next->key(schedule_) < first[lane]->key(schedule_)) first[lane] = next;
+    }
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      if (!first[lane]) continue;
+      const auto op = static_cast<size_t>(first[lane]->op);
+      const int32_t last = lane_last_[lane];
+      const bool lane_held = last != kNobody && pass_.ops[static_cast<size_t>(last)].end == now_ &&
+                             first[lane]->ready < now_;
+      pass_.ops[op] = {now_, now_, lane_held ? last : first[lane]->held_by};
+      running_[lane] = first[lane]->op;
+      left_[lane] = seconds_[op];
+      track_last_[first[lane]->track] = first[lane]->op;
+      ++next_[first[lane]->track];
+    }
+  }
+
+  // To the next end of an operation. Returns how many ended.
+  size_t advance() {
+    double wanted = 0.0;
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      if (running_[lane] != kNobody) wanted += threads_[lane];
+    }
+    const double share = wanted > cores_ ? cores_ / wanted : 1.0;
+    const auto rate = [&](size_t lane) { return threads_[lane] > 0.0 ? share : 1.0; };
+    double step = std::numeric_limits<double>::infinity();
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      if (running_[lane] != kNobody) step = std::min(step, left_[lane] / rate(lane));
+    }
+    LONGSHORE_CHECK(step < std::numeric_limits<double>::infinity())
+        << "the schedule waits for itself";
+    size_t ended = 0;
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      if (running_[lane] == kNobody) continue;
+      const bool ends = left_[lane] / rate(lane) <= step;
+      left_[lane] -= step * rate(lane);
+      if (ends) ++ended;
+      if (ends) left_[lane] = -1.0;
+    }
+    now_ += step;
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      if (running_[lane] == kNobody || left_[lane] != -1.0) continue;
+      const auto op = static_cast<size_t>(running_[lane]);
+      pass_.ops[op].end = now_;
+      pass_.busy[lane] += now_ - pass_.ops[op].begin;
+      done_[op] = true;
+      lane_last_[lane] = running_[lane];
+      running_[lane] = kNobody;
+    }
+    return ended;
+  }
+
+  const StepSchedule& schedule_;
+  std::span<const double> seconds_;
+  LaneThreads threads_;
+  double cores_;
+  SimulatedPass pass_;
+  std::vector<bool> done_;
+  std::array<std::vector<int32_t>, kTrackCount> tracks_;
+  std::array<size_t, kTrackCount> next_{};
+  std::array<int32_t, kTrackCount> track_last_{};
+  std::array<int32_t, kLaneCount> lane_last_{}, running_{};
+  std::array<double, kLaneCount> left_{};  // seconds of the running operation's work
+  double now_ = 0.0;
+};
+
+}  // namespace
+
+SimulatedPass simulate_sharing(const StepSchedule& schedule, std::span<const double> seconds,
+                               const LaneThreads& threads, double cores) {
+  LONGSHORE_CHECK(seconds.size() == schedule.ops.size()) << seconds.size() << " times";
+  LONGSHORE_CHECK(cores > 0.0) << cores << " cores";
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    LONGSHORE_CHECK(seconds[i] >= 0.0) << "op " << i << " takes " << seconds[i] << " s";
+  }
+  return Sharing(schedule, seconds, threads, cores).run();
+}
+
+}  // namespace longshore

@@ -1,0 +1,365 @@
+#include "offload/forecast/machine_file.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+
+#include "base/errors.h"
+#include "base/nearest.h"
+#include "config/toml_document.h"
+#include "shard/state_format.h"
+
+namespace longshore {
+namespace {
+
+// Grows with every change that older programs would misread.
+constexpr int64_t kVersion = 1;
+constexpr double kGiga = 1e9, kTera = 1e12;
+constexpr double kMostRate = 1e6;  // GB/s or TFLOP/s of one machine: beyond it is a wrong unit
+
+// ---- Reading ----
+
+// A table whose keys are taken one by one; what is left is unknown.
+class TableReader {
+ public:
+  TableReader(const std::vector<TomlMember>& members, std::string name,
+              std::vector<std::string>* problems)
+      : members_(members), name_(std::move(name)), problems_(problems) {}
+
+  const TomlValue* find(const std::string& key, TomlValue::Kind kind, const char* expected) {
+    known_.push_back(key);
+    for (const TomlMember& member : members_) {
+      if (member.name != key) continue;
+      if (member.value.kind == kind) return &member.value;
+      problem(member.place, key + ": expected " + expected + ", found " + describe(member.value));
+    }
+    return nullptr;
+  }
+  // Above 0, whole or not.
+  double number(const std::string& key, double most = kMostRate) {
+    known_.push_back(key);
+    for (const TomlMember& member : members_) {
+      if (member.name != key) continue;
+      double value = -1.0;
+      if (member.value.kind == TomlValue::Kind::kReal) value = member.value.real;
+      if (member.value.kind == TomlValue::Kind::kInteger) {
+        value = static_cast<double>(member.value.integer);
+      }
+      if (value > 0.0 && value <= most) return value;
+      problem(member.place, key + ": expected a number above 0 and at most " +
+                                std::to_string(static_cast<int64_t>(most)) + ", found " +
+                                describe(member.value));
+    }
+    return 0.0;
+  }
+  int integer(const std::string& key, int least, int otherwise) {
+    const TomlValue* value = find(key, TomlValue::Kind::kInteger, "a whole number");
+    if (value == nullptr) return otherwise;
+    if (value->integer >= least && value->integer <= (1 << 20)) {
+      return static_cast<int>(value->integer);
+    }
+    problem(value->place, key + ": from " + std::to_string(least) + " to 1048576");
+    return otherwise;
+  }
+  std::string text(const std::string& key) {
+    const TomlValue* value = find(key, TomlValue::Kind::kString, "a text");
+    return value == nullptr ? "" : value->string;
+  }
+  Bytes bytes(const std::string& key) {
+    const TomlValue* value = find(key, TomlValue::Kind::kString, "a size, for example \"64GiB\"");
+    if (value == nullptr) return 0;
+    const std::optional<Bytes> size = parse_bytes(value->string);
+    if (size && *size > 0) return *size;
+    problem(value->place, key + ": not a size above 0, for example \"64GiB\"");
+    return 0;
+  }
+  std::vector<std::string> texts(const std::string& key) {
+    std::vector<std::string> texts;
+    const TomlValue* value = find(key, TomlValue::Kind::kArray, "an array of texts");
+    if (value == nullptr) return texts;
+    for (const TomlValue& element : value->elements) {
+      if (element.kind == TomlValue::Kind::kString) texts.push_back(element.string);
+      if (element.kind != TomlValue::Kind::kString) {
+        problem(element.place, key + ": expected a text, found " + describe(element));
+      }
+    }
+    return texts;
+  }
+  // The tables of [[key]], or of [key].
+  void each(const std::string& key, const std::function<void(TableReader&)>& read) {
+    known_.push_back(key);
+    for (const TomlMember& member : members_) {
+      if (member.name != key) continue;
+      std::vector<TomlValue> tables = {member.value};
+      if (member.value.kind == TomlValue::Kind::kArray) tables = member.value.elements;
+      for (const TomlValue& table : tables) {
+        if (table.kind != TomlValue::Kind::kTable) {
+          problem(table.place, key + ": expected a table, found " + describe(table));
+          continue;
+        }
+        TableReader reader(table.members, key, problems_);
+        reader.place_ = member.place;
+        read(reader);
+        reader.end();
+      }
+    }
+  }
+  void problem(const Place& place, const std::string& text) {
+    problems_->push_back(place.text() + ": " + (name_.empty() ? "" : name_ + ".") + text);
+  }
+  void problem(const std::string& text) { problem(place_, text); }
+  void end() {
+    for (const TomlMember& member : members_) {
+      if (std::ranges::find(known_, member.name) != known_.end()) continue;
+      const std::string nearest = nearest_name(member.name, known_);
+      problem(member.place, member.name + ": no such key" +
+                                (nearest.empty() ? "" : "; did you mean " + nearest + "?"));
+    }
+  }
+
+ private:
+  const std::vector<TomlMember>& members_;
+  std::string name_;
+  std::vector<std::string>* problems_;
+  std::vector<std::string> known_;
+  Place place_;
+};
+
+void read_host(TableReader& host, Machine& machine) {
+  machine.cpu_model = host.text("cpu");
+  machine.physical_cores = host.integer("cores", 1, 1);
+  machine.logical_cores = host.integer("threads", 1, machine.physical_cores);
+  machine.ram_total = machine.ram_available = host.bytes("memory");
+  const std::string simd = host.text("simd");
+  for (const SimdLevel level : kSimdLevels) {
+    if (name_of(level) == simd) machine.simd = level;
+  }
+  if (!simd.empty() && name_of(machine.simd) != simd) host.problem("simd: no such level: " + simd);
+  if (machine.ram_total == 0) host.problem("memory is missing, for example memory = \"64GiB\"");
+}
+
+void read_gpu(TableReader& table, Machine& machine) {
+  CudaDevice gpu;
+  gpu.name = table.text("name");
+  gpu.memory_bytes = table.bytes("memory");
+  const int count = table.integer("count", 1, 1);
+  const bool peers = table.integer("peers", 0, 0) != 0;
+  if (gpu.memory_bytes == 0) table.problem("memory is missing, for example memory = \"24GiB\"");
+  for (int i = 0; i < count; ++i) {
+    machine.gpus.push_back(gpu);
+    if (!peers) continue;
+    for (int other = 0; other < count; ++other) {
+      if (other != i) machine.gpus.back().peers.push_back(other);
+    }
+  }
+}
+
+void read_link(TableReader& table, LinkRates& link) {
+  link.to_device = table.number("to_device") * kGiga;
+  link.to_host = table.number("to_host") * kGiga;
+  link.to_device_both = table.number("to_device_both") * kGiga;
+  link.to_host_both = table.number("to_host_both") * kGiga;
+}
+
+void read_update(TableReader& table, std::vector<UpdateRate>& updates) {
+  const std::string name = table.text("format");
+  const std::optional<StateFormat> format = parse_state_format(name);
+  if (!format) table.problem("format: no such state format: \"" + name + "\"");
+  updates.push_back({format.value_or(StateFormat::kFp32), table.number("bytes") * kGiga});
+}
+
+DeviceKind read_device(TableReader& table) {
+  const std::string name = table.text("device");
+  if (name != "cpu" && name != "cuda") table.problem("device: \"cpu\" or \"cuda\"");
+  return name == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
+
+void read_compute(TableReader& table, std::vector<ComputeRates>& compute) {
+  ComputeRates rates;
+  const std::string name = table.text("dtype");
+  if (name != "fp32" && name != "bf16") table.problem("dtype: \"fp32\" or \"bf16\"");
+  rates.dtype = name == "bf16" ? DType::kBF16 : DType::kF32;
+  rates.device = read_device(table);
+  rates.attention = table.number("attention") * kTera;
+  table.each("product", [&rates](TableReader& product) {
+    rates.products.push_back({product.number("width"), product.number("flops") * kTera});
+  });
+  std::ranges::sort(rates.products, {}, &ProductRate::width);
+  compute.push_back(std::move(rates));
+}
+
+void read_rates(TableReader& table, MachineRates& rates) {
+  rates.dram = table.number("dram") * kGiga;
+  rates.copy = table.number("copy") * kGiga;
+  rates.pin = table.number("pin") * kGiga;
+  rates.files_read = table.number("files_read") * kGiga;
+  rates.files_written = table.number("files_written") * kGiga;
+  table.each("link", [&](TableReader& link) { read_link(link, rates.link); });
+  table.each("update", [&](TableReader& update) { read_update(update, rates.updates); });
+  table.each("drive", [&](TableReader& drive) {
+    rates.drives.push_back({drive.text("directory"), drive.number("read") * kGiga,
+                            drive.number("written") * kGiga, drive.number("read_both") * kGiga,
+                            drive.number("written_both") * kGiga});
+  });
+  table.each("group", [&](TableReader& group) {
+    rates.groups.push_back({read_device(group), group.integer("ranks", 2, 2),
+                            group.number("gather") * kGiga, group.number("reduce_scatter") * kGiga,
+                            group.number("all_reduce") * kGiga});
+  });
+  table.each("compute", [&](TableReader& compute) { read_compute(compute, rates.compute); });
+}
+
+// ---- Writing ----
+
+std::string number_text(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  std::string written = text;
+  if (written.find_first_of(".e") == std::string::npos) written += ".0";
+  return written;
+}
+
+// What is not known has no line.
+void line(std::string& text, const std::string& key, double value, double unit) {
+  if (value > 0.0) text += key + " = " + number_text(value / unit) + "\n";
+}
+
+void line(std::string& text, const std::string& key, const std::string& value) {
+  if (!value.empty()) text += key + " = " + quote_toml(value) + "\n";
+}
+
+std::string bytes_text(Bytes bytes) {
+  for (const auto& [unit, name] : {std::pair(kGiB, "GiB"), {kMiB, "MiB"}, {kKiB, "KiB"}}) {
+    if (bytes % unit == 0) return std::to_string(bytes / unit) + name;
+  }
+  return std::to_string(bytes);
+}
+
+std::string host_text(const Machine& machine) {
+  std::string text = "\n[host]\n";
+  line(text, "cpu", machine.cpu_model);
+  text += "cores = " + std::to_string(machine.physical_cores) +
+          "\nthreads = " + std::to_string(machine.logical_cores) + "\n";
+  line(text, "simd", std::string(name_of(machine.simd)));
+  line(text, "memory", bytes_text(machine.ram_total));
+  for (const CudaDevice& gpu : machine.gpus) {
+    text += "\n[[gpu]]\n";
+    line(text, "name", gpu.name);
+    line(text, "memory", bytes_text(gpu.memory_bytes));
+    if (!gpu.peers.empty()) text += "peers = 1\n";
+  }
+  return text;
+}
+
+std::string cost_text(const MachineCost& cost) {
+  std::string text;
+  line(text, "per_hour", cost.per_hour, 1.0);
+  line(text, "per_kwh", cost.per_kwh, 1.0);
+  line(text, "watts", cost.watts, 1.0);
+  line(text, "currency", cost.currency);
+  return text.empty() ? text : "\n[cost]\n" + text;
+}
+
+std::string compute_text(const ComputeRates& rates) {
+  std::string text = "\n[[rates.compute]]\n";
+  line(text, "device", std::string(name_of(rates.device)));
+  line(text, "dtype", rates.dtype == DType::kBF16 ? std::string("bf16") : std::string("fp32"));
+  line(text, "attention", rates.attention, kTera);
+  for (const ProductRate& product : rates.products) {
+    text += "[[rates.compute.product]]\n";
+    line(text, "width", product.width, 1.0);
+    line(text, "flops", product.flops, kTera);
+  }
+  return text;
+}
+
+std::string rates_text(const MachineRates& rates) {
+  std::string text = "\n[rates]\n";
+  line(text, "dram", rates.dram, kGiga);
+  line(text, "copy", rates.copy, kGiga);
+  line(text, "pin", rates.pin, kGiga);
+  line(text, "files_read", rates.files_read, kGiga);
+  line(text, "files_written", rates.files_written, kGiga);
+  if (!(rates.link == LinkRates{})) {
+    text += "\n[rates.link]\n";
+    line(text, "to_device", rates.link.to_device, kGiga);
+    line(text, "to_host", rates.link.to_host, kGiga);
+    line(text, "to_device_both", rates.link.to_device_both, kGiga);
+    line(text, "to_host_both", rates.link.to_host_both, kGiga);
+  }
+  for (const UpdateRate& update : rates.updates) {
+    text += "\n[[rates.update]]\n";
+    line(text, "format", std::string(name_of(update.format)));
+    line(text, "bytes", update.bytes, kGiga);
+  }
+  for (const DriveRates& drive : rates.drives) {
+    text += "\n[[rates.drive]]\n";
+    line(text, "directory", drive.directory);
+    line(text, "read", drive.read, kGiga);
+    line(text, "written", drive.written, kGiga);
+    line(text, "read_both", drive.read_both, kGiga);
+    line(text, "written_both", drive.written_both, kGiga);
+  }
+  for (const GroupRates& group : rates.groups) {
+    text += "\n[[rates.group]]\nranks = " + std::to_string(group.ranks) + "\n";
+    line(text, "device", std::string(name_of(group.device)));
+    line(text, "gather", group.gather, kGiga);
+    line(text, "reduce_scatter", group.reduce_scatter, kGiga);
+    line(text, "all_reduce", group.all_reduce, kGiga);
+  }
+  for (const ComputeRates& compute : rates.compute) text += compute_text(compute);
+  return text;
+}
+
+}  // namespace
+
+std::string machine_to_toml(const DescribedMachine& machine) {
+  std::string text =
+      "# A machine, as `longshore plan --machine` reads it. Rates: GB/s (1e9 bytes), TFLOP/s.\n"
+      "version = " +
+      std::to_string(kVersion) + "\n";
+  line(text, "name", machine.name);
+  line(text, "measured", machine.rates.source);
+  if (!machine.sources.empty()) {
+    text += "sources = [";
+    for (size_t i = 0; i < machine.sources.size(); ++i) {
+      text += (i > 0 ? ", " : "") + quote_toml(machine.sources[i]);
+    }
+    text += "]\n";
+  }
+  return text + cost_text(machine.cost) + host_text(machine.machine) + rates_text(machine.rates);
+}
+
+DescribedMachine parse_machine(const std::string& text, const std::string& origin) {
+  const std::vector<TomlMember> members = parse_toml(text, origin);
+  std::vector<std::string> problems;
+  DescribedMachine described;
+  TableReader top(members, "", &problems);
+  const TomlValue* version = top.find("version", TomlValue::Kind::kInteger, "a whole number");
+  if (version == nullptr || version->integer != kVersion) {
+    problems.push_back(origin + ": version = " + std::to_string(kVersion) +
+                       " is missing: it says which keys a machine has");
+  }
+  described.name = top.text("name");
+  described.rates.source = top.text("measured");
+  described.sources = top.texts("sources");
+  bool host = false;
+  top.each("host", [&](TableReader& table) {
+    host = true;
+    read_host(table, described.machine);
+  });
+  if (!host) problems.push_back(origin + ": [host] is missing");
+  top.each("gpu", [&](TableReader& table) { read_gpu(table, described.machine); });
+  top.each("cost", [&](TableReader& table) {
+    described.cost = {table.number("per_hour"), table.number("per_kwh"), table.number("watts"),
+                      table.text("currency")};
+  });
+  top.each("rates", [&](TableReader& table) { read_rates(table, described.rates); });
+  top.end();
+  if (!problems.empty()) throw ConfigError(problems);
+  if (described.rates.source.empty()) described.rates.source = origin;
+  if (described.name.empty()) described.name = origin;
+  return described;
+}
+
+}  // namespace longshore

@@ -1,0 +1,90 @@
+// MachineRates: how fast a machine moves and computes, as plain values: measured by
+// `doctor --rates`, or read from a description (machine_file.h). What is 0, or has no entry, is not
+// known, and nobody guesses it. Bytes and operations are of a second.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/dtype.h"
+#include "device/device_kind.h"
+#include "shard/policy.h"
+
+namespace longshore {
+
+// Between the host's arena and a GPU; `both`: each way while the other is busy too.
+struct LinkRates {
+  double to_device = 0.0, to_host = 0.0;
+  double to_device_both = 0.0, to_host_both = 0.0;
+  bool operator==(const LinkRates&) const = default;
+};
+
+// Bytes that the update reads and writes, on all cores, while copies run.
+struct UpdateRate {
+  StateFormat format = StateFormat::kFp32;
+  double bytes = 0.0;
+  bool operator==(const UpdateRate&) const = default;
+};
+
+// Of one drive through our own I/O; `both`: each way while the other is busy too.
+struct DriveRates {
+  std::string directory;  // where it was measured; "*" in a description
+  double read = 0.0, written = 0.0;
+  double read_both = 0.0, written_both = 0.0;
+  bool operator==(const DriveRates&) const = default;
+};
+
+// Payload that a rank hands to collectives of so many ranks: whole gathered units, whole gradients.
+struct GroupRates {
+  DeviceKind device = DeviceKind::kCpu;
+  int32_t ranks = 0;
+  double gather = 0.0, reduce_scatter = 0.0, all_reduce = 0.0;
+  bool operator==(const GroupRates&) const = default;
+};
+
+// Products of matrices with so many columns, with what a unit computes beside them.
+struct ProductRate {
+  double width = 0.0;
+  double flops = 0.0;
+  bool operator==(const ProductRate&) const = default;
+};
+
+struct ComputeRates {
+  DeviceKind device = DeviceKind::kCpu;
+  DType dtype = DType::kF32;
+  std::vector<ProductRate> products;  // by width, the least first
+  double attention = 0.0;             // operations on pairs of positions that see each other
+  bool operator==(const ComputeRates&) const = default;
+};
+
+struct MachineRates {
+  std::string source;  // "measured by doctor", "config/machines/x.toml"; empty: nothing is known
+  LinkRates link;
+  double dram = 0.0;  // read and written by a pass that only moves
+  double copy = 0.0;  // by one thread, from memory to memory: the CPU device's link
+  double pin = 0.0;   // bytes of memory made ready for copies
+  double files_read = 0.0, files_written = 0.0;  // of models and checkpoints
+  std::vector<UpdateRate> updates;
+  std::vector<DriveRates> drives;
+  std::vector<GroupRates> groups;
+  std::vector<ComputeRates> compute;
+
+  bool known() const { return !source.empty(); }
+  double update_bytes(StateFormat format) const;
+  // nullptr: not known.
+  const GroupRates* group(DeviceKind device, int32_t ranks) const;
+  const ComputeRates* of(DeviceKind device, DType dtype) const;
+  // The drive that a directory is on, by the name it was measured under; "*" of a description is
+  // any directory. nullptr: not known.
+  const DriveRates* drive(const std::string& directory) const;
+  bool operator==(const MachineRates&) const = default;
+};
+
+// Between two widths in proportion to their logarithms; beyond the ends as at the ends. 0: not
+// known.
+double product_flops(const ComputeRates& rates, double width);
+
+}  // namespace longshore

@@ -1,0 +1,284 @@
+#include "offload/forecast/plan_search.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "base/errors.h"
+#include "shard/state_format.h"
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kMostPrefetch = 3;
+constexpr int64_t kMostMicroBatch = 64;
+// A step that is as good as another.
+constexpr double kSame = 1.001;
+
+KeyChange own() {
+  return {"", "", [](PlanInputs&) {}};
+}
+
+void add_unless_own(SearchAxis& axis, bool is_own, KeyChange change) {
+  if (!is_own) axis.push_back(std::move(change));
+}
+
+SearchAxis recompute_axis(const PlanInputs& inputs) {
+  SearchAxis axis = {own()};
+  const auto add = [&](const char* value, bool recompute, bool keep) {
+    const bool is_own =
+        inputs.recompute == recompute && (!recompute || inputs.keep_what_fits == keep);
+    add_unless_own(axis, is_own, {"fsdp.recompute", value, [=](PlanInputs& to) {
+                                    to.recompute = recompute;
+                                    to.keep_what_fits = keep;
+                                  }});
+  };
+  add("\"none\"", false, false);
+  add("\"auto\"", true, true);
+  add("\"unit\"", true, false);
+  return axis;
+}
+
+SearchAxis activation_axis(const PlanInputs& inputs) {
+  SearchAxis axis = {own()};
+  const auto add = [&](const char* value, bool offload, bool drives) {
+    const bool is_own = inputs.offload_inputs == offload && inputs.nvme.inputs == drives;
+    add_unless_own(axis, is_own, {"offload.activations", value, [=](PlanInputs& to) {
+                                    to.offload_inputs = offload;
+                                    to.nvme.inputs = drives;
+                                  }});
+  };
+  add("\"device\"", false, false);
+  add("\"host\"", true, false);
+  if (!inputs.nvme.directories.empty()) add("\"nvme\"", true, true);
+  return axis;
+}
+
+// With what is on drives both ways.
+SearchAxis state_axis(const PlanInputs& inputs) {
+  SearchAxis axis = {own()};
+  if (inputs.nvme.directories.empty()) return axis;
+  const auto add = [&](const char* key, const char* value, bool state, bool parameters) {
+    const bool is_own = inputs.nvme.state == state && inputs.nvme.parameters == parameters;
+    add_unless_own(axis, is_own, {key, value, [=](PlanInputs& to) {
+                                    to.nvme.state = state;
+                                    to.nvme.parameters = parameters;
+                                  }});
+  };
+  // Parameters go there with the state alone, so each change is of one key.
+  if (inputs.nvme.state) add("offload.parameters", "\"nvme\"", true, true);
+  if (inputs.nvme.state) add("offload.parameters", "\"host\"", true, false);
+  if (!inputs.nvme.parameters) add("offload.optimizer", "\"nvme\"", true, false);
+  if (!inputs.nvme.parameters) add("offload.optimizer", "\"host\"", false, false);
+  return axis;
+}
+
+SearchAxis prefetch_axis(const PlanInputs& inputs) {
+  SearchAxis axis = {own()};
+  for (int64_t ahead = 0; ahead <= kMostPrefetch; ++ahead) {
+    add_unless_own(
+        axis, inputs.prefetch == ahead,
+        {"fsdp.prefetch", std::to_string(ahead), [=](PlanInputs& to) { to.prefetch = ahead; }});
+  }
+  return axis;
+}
+
+SearchAxis micro_batch_axis(const PlanInputs& inputs) {
+  SearchAxis axis = {own()};
+  const int64_t most =
+      std::min(kMostMicroBatch,
+               (inputs.sequences_per_step + inputs.topology.ranks - 1) / inputs.topology.ranks);
+  for (int64_t sequences = 1; sequences <= most; sequences *= 2) {
+    add_unless_own(axis, inputs.micro_batch == sequences,
+                   {"train.micro_batch", std::to_string(sequences),
+                    [=](PlanInputs& to) { to.micro_batch = sequences; }});
+  }
+  return axis;
+}
+
+SearchAxis unit_axis(const PlanInputs& inputs) {
+  SearchAxis axis = {own()};
+  for (const OtherUnits& other : inputs.other_units) {
+    axis.push_back({"fsdp.units", other.name, [other](PlanInputs& to) {
+                      to.model = other.model.get();
+                      to.costs = other.costs;
+                      to.units = other.name;
+                    }});
+  }
+  return axis;
+}
+
+SearchAxis gather_axis(const PlanInputs& inputs) {
+  SearchAxis axis = {own()};
+  if (inputs.topology.ranks == 1) return axis;
+  const auto add = [&](const char* value, GatherMode mode) {
+    add_unless_own(axis, inputs.gather == mode,
+                   {"fsdp.gather", value, [=](PlanInputs& to) { to.gather = mode; }});
+  };
+  add("\"collective\"", GatherMode::kCollective);
+  if (why_not_on_host(inputs).empty()) add("\"host\"", GatherMode::kHost);
+  return axis;
+}
+
+SearchAxis format_axis(const PlanInputs& inputs) {
+  SearchAxis axis = {own()};
+  for (const StateFormatTraits& traits : kStateFormats) {
+    const StateFormat format = traits.format;
+    add_unless_own(axis, inputs.state.format == format,
+                   {"offload.state_format", '"' + std::string(traits.name) + '"',
+                    [=](PlanInputs& to) { to.state.format = format; }});
+  }
+  return axis;
+}
+
+// As good in every figure, and better in one.
+bool beats(const PlanPoint& a, const PlanPoint& b) {
+  const bool as_good =
+      a.seconds <= b.seconds && a.device <= b.device && a.host <= b.host && a.drives <= b.drives;
+  return as_good &&
+         (a.seconds < b.seconds || a.device < b.device || a.host < b.host || a.drives < b.drives);
+}
+
+bool same_figures(const PlanPoint& a, const PlanPoint& b) {
+  return a.seconds == b.seconds && a.device == b.device && a.host == b.host && a.drives == b.drives;
+}
+
+bool faster(const PlanPoint& a, const PlanPoint& b) {
+  return std::tuple(a.seconds, a.device + a.host + a.drives, a.changes.size(), a.choice) <
+         std::tuple(b.seconds, b.device + b.host + b.drives, b.changes.size(), b.choice);
+}
+
+}  // namespace
+
+std::vector<SearchAxis> search_axes(const PlanInputs& inputs, const SearchScope& scope) {
+  std::vector<SearchAxis> axes = {recompute_axis(inputs), activation_axis(inputs),
+                                  prefetch_axis(inputs),  micro_batch_axis(inputs),
+                                  unit_axis(inputs),      state_axis(inputs),
+                                  gather_axis(inputs)};
+  if (scope.formats) axes.push_back(format_axis(inputs));
+  return axes;
+}
+
+PlanSearch::PlanSearch(PlanInputs inputs, const Machine& machine, std::vector<SearchAxis> axes,
+                       Forecast forecast)
+    : inputs_(std::move(inputs)),
+      machine_(machine),
+      axes_(std::move(axes)),
+      forecast_(std::move(forecast)) {}
+
+const PlanPoint* PlanSearch::at(const std::vector<size_t>& choice) {
+  auto known = known_.find(choice);
+  if (known == known_.end()) known = known_.emplace(choice, draft(choice)).first;
+  return known->second ? &*known->second : nullptr;
+}
+
+std::optional<PlanPoint> PlanSearch::draft(const std::vector<size_t>& choice) const {
+  PlanPoint point{.choice = choice, .changes = {}};
+  PlanInputs inputs = inputs_;
+  for (size_t axis = 0; axis < axes_.size(); ++axis) {
+    if (choice[axis] == 0) continue;
+    point.changes.push_back(axes_[axis][choice[axis]]);
+    point.changes.back().apply(inputs);
+  }
+  if (inputs.gather == GatherMode::kHost && !why_not_on_host(inputs).empty()) return std::nullopt;
+  try {
+    const TierPlan plan = draft_tier_plan(inputs, machine_);
+    if (!plan.fits()) return std::nullopt;
+    const StepForecast forecast = forecast_(inputs, plan);
+    if (!forecast.known()) return std::nullopt;
+    point.seconds = forecast.seconds;
+    point.device = plan.device.total;
+    point.host = plan.host.total;
+    point.drives = plan.step.traffic.nvme_written;
+    return point;
+  } catch (const DoesNotFitError&) {
+    return std::nullopt;
+  }
+}
+
+std::vector<PlanPoint> PlanSearch::one_change() {
+  std::vector<PlanPoint> points;
+  std::vector<size_t> choice(axes_.size(), 0);
+  if (const PlanPoint* point = at(choice)) points.push_back(*point);
+  for (size_t axis = 0; axis < axes_.size(); ++axis) {
+    for (size_t value = 1; value < axes_[axis].size(); ++value) {
+      choice[axis] = value;
+      if (const PlanPoint* point = at(choice)) points.push_back(*point);
+    }
+    choice[axis] = 0;
+  }
+  std::ranges::sort(points, faster);
+  return points;
+}
+
+// Steepest descent over single changes, then over pairs, until neither helps.
+void PlanSearch::improve(std::vector<size_t> choice, const Better& better) {
+  for (bool pairs = false;;) {
+    std::vector<size_t> best = choice;
+    const auto try_one = [&](const std::vector<size_t>& other) {
+      const PlanPoint* point = at(other);
+      const PlanPoint* so_far = at(best);
+      if (point != nullptr && (so_far == nullptr || better(*point, *so_far))) best = other;
+    };
+    for (size_t a = 0; a < axes_.size(); ++a) {
+      for (size_t i = 0; i < axes_[a].size(); ++i) {
+        std::vector<size_t> other = choice;
+        other[a] = i;
+        try_one(other);
+        for (size_t b = a + 1; pairs && b < axes_.size(); ++b) {
+          for (size_t j = 0; j < axes_[b].size(); ++j) {
+            other[b] = j;
+            try_one(other);
+          }
+          other[b] = choice[b];
+        }
+      }
+    }
+    if (best == choice && pairs) return;
+    pairs = best == choice;
+    choice = std::move(best);
+  }
+}
+
+std::vector<PlanPoint> PlanSearch::frontier() {
+  const auto less_of = [](Bytes PlanPoint::* figure) {
+    return [figure](const PlanPoint& a, const PlanPoint& b) {
+      return std::tuple(a.*figure, a.seconds) < std::tuple(b.*figure, b.seconds);
+    };
+  };
+  const std::vector<size_t> run(axes_.size(), 0);
+  for (const Better& smaller :
+       {Better(less_of(&PlanPoint::device)), Better(less_of(&PlanPoint::host)),
+        Better(less_of(&PlanPoint::drives))}) {
+    improve(run, smaller);
+  }
+  // From the run's own plan, and from the best of each memory.
+  std::vector<std::vector<size_t>> starts = {run};
+  for (const auto figure : {&PlanPoint::device, &PlanPoint::host, &PlanPoint::drives}) {
+    const PlanPoint* least = nullptr;
+    for (const auto& [choice, point] : known_) {
+      if (point && (least == nullptr || less_of(figure)(*point, *least))) least = &*point;
+    }
+    if (least != nullptr) starts.push_back(least->choice);
+  }
+  for (const std::vector<size_t>& start : starts) improve(start, faster);
+  std::vector<PlanPoint> points;
+  for (const auto& [choice, point] : known_) {
+    if (point) points.push_back(*point);
+  }
+  std::ranges::sort(points, faster);
+  std::vector<PlanPoint> frontier;
+  for (const PlanPoint& point : points) {
+    const bool beaten =
+        std::ranges::any_of(points, [&](const auto& other) { return beats(other, point); });
+    const bool again = std::ranges::any_of(frontier, [&](const PlanPoint& other) {
+      return same_figures(other, point) ||
+             (point.seconds < other.seconds * kSame && other.device <= point.device &&
+              other.host <= point.host && other.drives <= point.drives);
+    });
+    if (!beaten && !again) frontier.push_back(point);
+  }
+  return frontier;
+}
+
+}  // namespace longshore

@@ -1,0 +1,63 @@
+#include "offload/forecast/run_forecast.h"
+
+namespace longshore {
+namespace {
+
+constexpr double kSecondsOfHour = 3600.0;
+
+std::optional<double> over(double bytes, double rate) {
+  if (bytes == 0.0) return 0.0;
+  return rate > 0.0 ? std::optional(bytes / rate) : std::nullopt;
+}
+
+// At the end, and every so many steps before it.
+int64_t times_in(int64_t steps, int64_t every) {
+  return every > 0 ? (steps - 1) / every + 1 : 1;
+}
+
+void add_cost(RunForecast& forecast, const MachineCost& cost) {
+  if (!forecast.run) return;
+  const double hours = *forecast.run / kSecondsOfHour;
+  if (cost.watts > 0.0) forecast.watt_hours = cost.watts * hours;
+  const double energy = forecast.watt_hours.value_or(0.0) / 1000.0 * cost.per_kwh;
+  if (cost.per_hour > 0.0 || energy > 0.0) forecast.money = cost.per_hour * hours + energy;
+}
+
+}  // namespace
+
+std::optional<double> RunForecast::first_step() const {
+  if (!read_model || !pin_memory) return std::nullopt;
+  return *read_model + *pin_memory;
+}
+
+RunForecast forecast_run(const StepForecast& step, const TierPlan& plan, const RunLength& length,
+                         const MachineRates& rates, const MachineCost& cost,
+                         int32_t ranks_per_node) {
+  RunForecast forecast;
+  forecast.step = step;
+  forecast.read_model = over(static_cast<double>(length.weight_bytes), rates.files_read);
+  const double pinned =
+      static_cast<double>(plan.host.arena + plan.host.gradients + plan.host.inputs) *
+      ranks_per_node;
+  forecast.pin_memory = over(pinned, rates.pin);
+  forecast.checkpoint = over(static_cast<double>(plan.checkpoint_bytes), rates.files_written);
+  if (!step.known() || length.steps == 0) return forecast;
+  forecast.checkpoints = times_in(length.steps, length.checkpoint_steps);
+  double seconds = step.seconds * static_cast<double>(length.steps);
+  if (length.evaluates) {
+    forecast.evaluations = times_in(length.steps, length.evaluation_steps);
+    if (length.evaluation_sequences > 0) {
+      forecast.evaluation = step.forward_seconds *
+                            static_cast<double>(length.evaluation_sequences) /
+                            static_cast<double>(length.sequences_per_step);
+    }
+    seconds += forecast.evaluation.value_or(0.0) * static_cast<double>(forecast.evaluations);
+  }
+  seconds += forecast.checkpoint.value_or(0.0) * static_cast<double>(forecast.checkpoints);
+  seconds += forecast.first_step().value_or(0.0);
+  forecast.run = seconds;
+  add_cost(forecast, cost);
+  return forecast;
+}
+
+}  // namespace longshore

@@ -1,0 +1,245 @@
+#include "offload/forecast/step_forecast.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+// Of forward's operations: products are repeated for the gradients of inputs and of weights,
+// attention's backward does five products where forward does two.
+constexpr double kInputGradients = 1.0, kWeightGradients = 1.0;
+constexpr double kAttentionBackward = 2.5;
+// Copies and sums of ranks are one thread each on the CPU device.
+constexpr double kMovingThreads = 1.0;
+
+double over(double work, double rate) {
+  return rate > 0.0 ? work / rate : 0.0;
+}
+
+// Seconds of operations, one by one.
+class OperationTimes {
+ public:
+  OperationTimes(const TierPlan& plan, const ModelSpec& model, const ForecastInputs& inputs,
+                 const MachineRates& rates, std::vector<std::string>& unknown)
+      : plan_(plan), model_(model), inputs_(inputs), rates_(rates), unknown_(unknown) {
+    LONGSHORE_CHECK(inputs.units.size() == model.units.size()) << inputs.units.size();
+    const auto most = static_cast<double>(plan.step.micro_batches * plan.step.positions);
+    positions_ = std::min(most, static_cast<double>(inputs.tokens_per_step));
+  }
+
+  double seconds(const Op& op) {
+    return plain_seconds(op) * inputs_.corrections[static_cast<size_t>(lane_of(op.kind))];
+  }
+
+ private:
+  double plain_seconds(const Op& op) {
+    const auto bytes = static_cast<double>(op.bytes);
+    switch (op.kind) {
+      case OpKind::kForward:
+      case OpKind::kBackward:
+        return compute_seconds(op);
+      case OpKind::kUpdate:
+        return update_seconds(bytes);
+      case OpKind::kFetch:
+      case OpKind::kLoadInput:
+        return over(bytes, link(true));
+      case OpKind::kDrain:
+      case OpKind::kSaveInput:
+        return over(bytes, link(false));
+      case OpKind::kGather:
+        return over(bytes, group(plan_.topology.shard_ranks, &GroupRates::gather));
+      case OpKind::kReduce:
+        return reduce_seconds(bytes);
+      case OpKind::kReadState:
+      case OpKind::kReadParameters:
+      case OpKind::kReadInput:
+        return over(bytes, drives(&DriveRates::read_both, &DriveRates::read));
+      case OpKind::kWriteState:
+      case OpKind::kWriteInput:
+        return over(bytes, drives(&DriveRates::written_both, &DriveRates::written));
+    }
+    return 0.0;
+  }
+
+  double known(double rate, const std::string& name) {
+    if (rate > 0.0) return rate;
+    if (std::ranges::find(unknown_, name) == unknown_.end()) unknown_.push_back(name);
+    return 0.0;
+  }
+
+  double link(bool to_device) {
+    if (plan_.device.kind == DeviceKind::kCpu) return known(rates_.copy, "copies in memory");
+    const LinkRates& rates = rates_.link;
+    const double alone = to_device ? rates.to_device : rates.to_host;
+    const double both = to_device ? rates.to_device_both : rates.to_host_both;
+    return known(both > 0.0 ? both : alone,
+                 to_device ? "copies to the device" : "copies to the host");
+  }
+
+  double update_seconds(double bytes) {
+    if (bytes == 0.0) return 0.0;  // nothing of the unit is trained
+    const std::string format(name_of(plan_.state.format));
+    const double rate = known(rates_.update_bytes(plan_.state.format), "the update of " + format);
+    return over(bytes, rate / inputs_.ranks_per_node);
+  }
+
+  double group(int32_t ranks, double GroupRates::* rate) {
+    const GroupRates* found = rates_.group(plan_.device.kind, ranks);
+    return known(found == nullptr ? 0.0 : found->*rate,
+                 "collectives of " + std::to_string(ranks) + " ranks");
+  }
+
+  double reduce_seconds(double bytes) {
+    const ShardTopology& topology = plan_.topology;
+    double seconds = 0.0;
+    if (topology.shard_ranks > 1) {
+      seconds += over(bytes, group(topology.shard_ranks, &GroupRates::reduce_scatter));
+    }
+    if (topology.replicas() > 1) {
+      seconds +=
+          over(bytes / topology.shard_ranks, group(topology.replicas(), &GroupRates::all_reduce));
+    }
+    return seconds;
+  }
+
+  // All drives of the node work for all of its ranks. Stripes follow the drives' speeds where they
+  // were probed, else the slowest decides.
+  double drives(double DriveRates::* both, double DriveRates::* alone) {
+    double sum = 0.0, least = 0.0;
+    for (const std::string& directory : plan_.drives.tier.directories) {
+      const DriveRates* drive = rates_.drive(directory);
+      double rate = 0.0;
+      if (drive != nullptr) rate = drive->*both > 0.0 ? drive->*both : drive->*alone;
+      if (known(rate, "the drive of " + directory) == 0.0) return 0.0;
+      sum += rate;
+      least = least == 0.0 ? rate : std::min(least, rate);
+    }
+    const auto count = static_cast<double>(plan_.drives.tier.directories.size());
+    const bool equal = plan_.drives.tier.geometry.weights[0] == 0;
+    return (equal ? least * count : sum) / inputs_.ranks_per_node;
+  }
+
+  double compute_seconds(const Op& op) {
+    const auto index = static_cast<size_t>(op.unit.value);
+    const UnitFlops& unit = inputs_.units[index];
+    const bool last = index + 1 == model_.units.size();
+    const auto before_loss = static_cast<int64_t>(model_.units.size()) - 1;
+    const bool kept = before_loss - op.unit.value <= plan_.step.kept_graphs;
+    const bool backward = op.kind == OpKind::kBackward;
+    const bool repeats = backward && (last || !kept);
+    if (unit.forward_seconds && unit.backward_seconds) {
+      if (!backward) return positions_ * *unit.forward_seconds;
+      const double spared = repeats ? 0.0 : *unit.forward_seconds;
+      return positions_ * (*unit.backward_seconds - spared);
+    }
+    double products = 1.0, attention = 1.0;
+    if (backward) {
+      const bool trains = model_.units[index].has_trainable();
+      products = kInputGradients + (trains ? kWeightGradients : 0.0) + (repeats ? 1.0 : 0.0);
+      attention = kAttentionBackward + (repeats ? 1.0 : 0.0);
+    }
+    return positions_ * (products * over(unit.products, product_rate(unit)) +
+                         attention * over(unit.attention, attention_rate(unit)));
+  }
+
+  double product_rate(const UnitFlops& unit) {
+    if (unit.products == 0.0) return 0.0;
+    const ComputeRates* rates = rates_.of(plan_.device.kind, inputs_.compute);
+    return threads_share() *
+           known(rates == nullptr ? 0.0 : product_flops(*rates, unit.width), compute_name());
+  }
+  double attention_rate(const UnitFlops& unit) {
+    if (unit.attention == 0.0) return 0.0;
+    const ComputeRates* rates = rates_.of(plan_.device.kind, inputs_.compute);
+    return threads_share() * known(rates == nullptr ? 0.0 : rates->attention, compute_name());
+  }
+  // The CPU's rates are of all of the machine's cores.
+  double threads_share() const {
+    if (plan_.device.kind != DeviceKind::kCpu) return 1.0;
+    return std::min(1.0, plan_.compute_threads / (inputs_.cores * inputs_.ranks_per_node));
+  }
+  std::string compute_name() const {
+    return "computation in " + std::string(inputs_.compute == DType::kBF16 ? "bf16" : "fp32") +
+           " on the " + (plan_.device.kind == DeviceKind::kCpu ? "CPU" : "GPU");
+  }
+
+  const TierPlan& plan_;
+  const ModelSpec& model_;
+  const ForecastInputs& inputs_;
+  const MachineRates& rates_;
+  std::vector<std::string>& unknown_;
+  double positions_ = 0.0;
+};
+
+// A GPU's lanes are its own; threads of the host wait for them.
+LaneThreads lane_threads(const TierPlan& plan) {
+  LaneThreads threads = {};
+  const auto set = [&](Lane lane, double count) { threads[static_cast<size_t>(lane)] = count; };
+  set(Lane::kUpdate, plan.optimizer_threads);
+  if (plan.device.kind != DeviceKind::kCpu) return threads;
+  set(Lane::kCompute, plan.compute_threads);
+  for (const Lane lane : {Lane::kH2D, Lane::kGather, Lane::kReduce, Lane::kD2H}) {
+    set(lane, kMovingThreads);
+  }
+  return threads;
+}
+
+void name_walls(StepForecast& forecast) {
+  size_t most = 0;
+  for (size_t lane = 1; lane < kLaneCount; ++lane) {
+    if (forecast.alone[lane] > forecast.alone[most]) most = lane;
+  }
+  size_t next = most == 0 ? 1 : 0;
+  for (size_t lane = 0; lane < kLaneCount; ++lane) {
+    if (lane != most && forecast.alone[lane] > forecast.alone[next]) next = lane;
+  }
+  forecast.wall = static_cast<Lane>(most);
+  forecast.next = static_cast<Lane>(next);
+}
+
+}  // namespace
+
+std::vector<double> operation_seconds(const StepSchedule& schedule, const TierPlan& plan,
+                                      const ModelSpec& model, const ForecastInputs& inputs,
+                                      const MachineRates& rates,
+                                      std::vector<std::string>& unknown) {
+  OperationTimes times(plan, model, inputs, rates, unknown);
+  std::vector<double> seconds;
+  for (const Op& op : schedule.ops) seconds.push_back(times.seconds(op));
+  return seconds;
+}
+
+StepForecast forecast_step(const TierPlan& plan, const ModelSpec& model,
+                           const ForecastInputs& inputs, const MachineRates& rates) {
+  StepForecast forecast;
+  const LaneThreads threads = lane_threads(plan);
+  const double cores = std::max({inputs.cores, 1.0});
+  const auto pass = [&](const StepSchedule& schedule, bool of_step) {
+    const std::vector<double> seconds =
+        operation_seconds(schedule, plan, model, inputs, rates, forecast.unknown);
+    if (!forecast.known()) return 0.0;
+    const SimulatedPass simulated = simulate_sharing(schedule, seconds, threads, cores);
+    for (size_t i = 0; of_step && i < seconds.size(); ++i) {
+      forecast.alone[static_cast<size_t>(lane_of(schedule.ops[i].kind))] += seconds[i];
+    }
+    for (size_t lane = 0; of_step && lane < kLaneCount; ++lane) {
+      forecast.busy[lane] += simulated.busy[lane];
+    }
+    return simulated.seconds;
+  };
+  const PassSchedules& schedules = plan.step.schedules;
+  double seconds = pass(schedules.train, true);
+  if (plan.step.overlap == UpdateOverlap::kNone) seconds += pass(schedules.flush, true);
+  const double forward = pass(schedules.forward, false);
+  if (!forecast.known()) return {.unknown = forecast.unknown};
+  forecast.seconds = seconds;
+  forecast.forward_seconds = forward;
+  forecast.tokens_per_second = over(static_cast<double>(inputs.tokens_per_step), seconds);
+  name_walls(forecast);
+  return forecast;
+}
+
+}  // namespace longshore

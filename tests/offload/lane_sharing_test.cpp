@@ -1,0 +1,69 @@
+// Lanes that share cores, against the simulation of lanes that do not, and against sums by hand.
+#include "offload/forecast/lane_sharing.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/offload/schedule_cases.h"
+
+namespace longshore {
+namespace {
+
+Op op(OpKind kind, int unit, std::vector<int32_t> after = {}) {
+  Op made;
+  made.kind = kind;
+  made.unit = UnitId(unit);
+  made.after = std::move(after);
+  return made;
+}
+
+LaneThreads threads_of(double compute, double update) {
+  LaneThreads threads = {};
+  threads[static_cast<size_t>(Lane::kCompute)] = compute;
+  threads[static_cast<size_t>(Lane::kUpdate)] = update;
+  return threads;
+}
+
+// Goal: with cores for everybody it is the exact simulation, on every schedule there is.
+TEST(LaneSharing, IsThePlainSimulationWhereCoresSuffice) {
+  LaneThreads threads;
+  threads.fill(2.0);
+  int schedules = 0;
+  for (const ScheduleCase& one : all_schedule_cases()) {
+    const ModelSpec model = make_case_model(one);
+    const StepSchedule schedule = build_schedule(make_case_inputs(one, model));
+    std::vector<double> seconds;
+    for (size_t i = 0; i < schedule.ops.size(); ++i) {
+      seconds.push_back(static_cast<double>((i * 7919 + schedule.ops.size()) % 23) / 8.0);
+    }
+    const SimulatedPass plain = simulate_schedule(schedule, seconds);
+    const SimulatedPass shared = simulate_sharing(schedule, seconds, threads, 1e6);
+    ASSERT_NEAR(plain.seconds, shared.seconds, 1e-9) << one.name();
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      ASSERT_NEAR(plain.ops[i].end, shared.ops[i].end, 1e-9) << one.name() << ", op " << i;
+    }
+    ++schedules;
+  }
+  EXPECT_GT(schedules, 1000);
+}
+
+TEST(LaneSharing, WhoeverRunsTogetherSharesTheCores) {
+  const StepSchedule schedule{{op(OpKind::kForward, 0), op(OpKind::kUpdate, 1)}};
+  const std::vector<double> seconds = {3.0, 1.0};
+  // Both want both cores: at half speed until the update is done at 2, then compute alone: 2 left.
+  const SimulatedPass pass = simulate_sharing(schedule, seconds, threads_of(2, 2), 2.0);
+  EXPECT_DOUBLE_EQ(pass.ops[1].end, 2.0);
+  EXPECT_DOUBLE_EQ(pass.seconds, 4.0);
+  EXPECT_DOUBLE_EQ(pass.busy[static_cast<size_t>(Lane::kUpdate)], 2.0);
+  EXPECT_DOUBLE_EQ(simulate_sharing(schedule, seconds, threads_of(2, 1), 3.0).seconds, 3.0);
+}
+
+TEST(LaneSharing, WhatWaitsForADriveWantsNoCore) {
+  const StepSchedule schedule{{op(OpKind::kForward, 0), op(OpKind::kReadState, 1)}};
+  const std::vector<double> seconds = {3.0, 2.0};
+  const SimulatedPass pass = simulate_sharing(schedule, seconds, threads_of(2, 2), 2.0);
+  EXPECT_DOUBLE_EQ(pass.ops[0].end, 3.0);
+  EXPECT_DOUBLE_EQ(pass.ops[1].end, 2.0);
+}
+
+}  // namespace
+}  // namespace longshore

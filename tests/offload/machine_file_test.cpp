@@ -1,0 +1,112 @@
+// Descriptions of machines: what is written is read again, and what is wrong is named with its
+// place.
+#include "offload/forecast/machine_file.h"
+
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+DescribedMachine full_machine() {
+  DescribedMachine described;
+  described.name = "a machine";
+  described.cost = {1.5, 0.3, 650, "EUR"};
+  described.sources = {"vendor's \"data sheet\"", "link: 0.8 of PCIe 4.0 x16"};
+  Machine& machine = described.machine;
+  machine.cpu_model = "Some CPU";
+  machine.physical_cores = 16;
+  machine.logical_cores = 32;
+  machine.simd = SimdLevel::kAvx512;
+  machine.ram_total = machine.ram_available = 128 * kGiB;
+  machine.gpus = {{.name = "Some GPU", .memory_bytes = 24 * kGiB}};
+  MachineRates& rates = described.rates;
+  rates.source = "measured by doctor";
+  rates.link = {25e9, 24e9, 20e9, 19e9};
+  rates.dram = 80e9;
+  rates.copy = 9e9;
+  rates.pin = 4e9;
+  rates.files_read = 3e9;
+  rates.files_written = 2e9;
+  rates.updates = {{StateFormat::kSplitBf16, 60e9}, {StateFormat::kFp32, 70e9}};
+  rates.drives = {{"/mnt/one", 6.5e9, 4e9, 5e9, 3e9}};
+  rates.groups = {{DeviceKind::kCuda, 2, 40e9, 30e9, 20e9}};
+  rates.compute = {{DeviceKind::kCuda, DType::kBF16, {{1024, 80e12}, {4096, 120e12}}, 60e12},
+                   {DeviceKind::kCpu, DType::kF32, {{256, 0.5e12}}, 0.1e12}};
+  return described;
+}
+
+std::string problems_of(const std::string& text) {
+  try {
+    parse_machine(text, "m.toml");
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(MachineFile, WhatIsWrittenIsRead) {
+  const DescribedMachine written = full_machine();
+  const DescribedMachine read = parse_machine(machine_to_toml(written), "m.toml");
+  EXPECT_EQ(read.rates, written.rates);
+  EXPECT_EQ(read.name, written.name);
+  EXPECT_EQ(read.sources, written.sources);
+  EXPECT_EQ(read.cost.watts, 650.0);
+  EXPECT_EQ(read.cost.per_kwh, 0.3);
+  EXPECT_EQ(read.cost.currency, "EUR");
+  EXPECT_EQ(read.machine.cpu_model, written.machine.cpu_model);
+  EXPECT_EQ(read.machine.simd, SimdLevel::kAvx512);
+  EXPECT_EQ(read.machine.logical_cores, 32);
+  EXPECT_EQ(read.machine.ram_total, 128 * kGiB);
+  ASSERT_EQ(read.machine.gpus.size(), 1u);
+  EXPECT_EQ(read.machine.gpus[0].memory_bytes, 24 * kGiB);
+  EXPECT_EQ(machine_to_toml(read), machine_to_toml(written));
+}
+
+TEST(MachineFile, ManyCardsOfAKindAreOneTable) {
+  const DescribedMachine read = parse_machine(
+      "version = 1\n[host]\ncores = 8\nmemory = \"64GiB\"\n[[gpu]]\nname = \"Card\"\n"
+      "memory = \"24GiB\"\ncount = 4\npeers = 1\n",
+      "m.toml");
+  ASSERT_EQ(read.machine.gpus.size(), 4u);
+  EXPECT_EQ(read.machine.gpus[1].peers, (std::vector<int>{0, 2, 3}));
+  EXPECT_EQ(read.rates.source, "m.toml");
+  EXPECT_EQ(read.rates.update_bytes(StateFormat::kFp32), 0.0) << "nothing is made up";
+}
+
+TEST(MachineFile, EveryProblemIsNamedWithItsPlace) {
+  const std::string text = problems_of(
+      "version = 1\nnmae = \"x\"\n[host]\ncores = 0\n[[gpu]]\nname = \"Card\"\n[rates]\n"
+      "dram = -1\n[[rates.compute]]\ndevice = \"tpu\"\ndtype = \"fp64\"\n");
+  for (const char* part :
+       {"m.toml:2:1: nmae: no such key; did you mean name?", "m.toml:4:9: host.cores: from 1",
+        "host.memory is missing", "gpu.memory is missing",
+        "m.toml:8:1: rates.dram: expected a number", "compute.device: \"cpu\" or \"cuda\"",
+        "compute.dtype: \"fp32\" or \"bf16\""}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
+  }
+  EXPECT_NE(problems_of("[host]\nmemory = \"1GiB\"\n").find("version = 1 is missing"),
+            std::string::npos);
+  EXPECT_NE(problems_of("version = 1\n").find("[host] is missing"), std::string::npos);
+}
+
+TEST(MachineRates, ProductsAreReadBetweenWidths) {
+  const ComputeRates rates{DeviceKind::kCpu, DType::kF32, {{256, 100.0}, {1024, 300.0}}, 0.0};
+  EXPECT_DOUBLE_EQ(product_flops(rates, 16), 100.0);
+  EXPECT_DOUBLE_EQ(product_flops(rates, 512), 200.0) << "in the middle of the logarithms";
+  EXPECT_DOUBLE_EQ(product_flops(rates, 1024), 300.0);
+  EXPECT_DOUBLE_EQ(product_flops(rates, 1e6), 300.0);
+  EXPECT_EQ(product_flops({}, 512), 0.0);
+}
+
+TEST(MachineRates, AStarStandsForAnyDrive) {
+  MachineRates rates;
+  EXPECT_EQ(rates.drive("/a"), nullptr);
+  rates.drives = {{"/a", 1, 1, 0, 0}, {"*", 2, 2, 0, 0}};
+  EXPECT_EQ(rates.drive("/a")->read, 1.0);
+  EXPECT_EQ(rates.drive("/b")->read, 2.0);
+}
+
+}  // namespace
+}  // namespace longshore

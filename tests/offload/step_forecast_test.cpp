@@ -1,0 +1,261 @@
+// A step's time from rates that a person can add up, on plans and schedules as runs have them.
+#include "offload/forecast/step_forecast.h"
+
+#include <gtest/gtest.h>
+
+#include "offload/forecast/forecast_text.h"
+#include "offload/forecast/plan_check.h"
+#include "offload/forecast/plan_search.h"
+#include "offload/forecast/run_forecast.h"
+#include "tests/fakes/specs.h"
+#include "tests/offload/plan_cases.h"
+
+namespace longshore {
+namespace {
+
+// Threads of computation, and cores; lanes share with nobody where there are many more.
+constexpr int kPlenty = 64;
+
+// Every lane has a rate; computation is fast enough to be next to nothing.
+MachineRates made_up_rates() {
+  MachineRates rates;
+  rates.source = "a test";
+  rates.copy = 1e6;
+  rates.link = {1e6, 1e6, 0, 0};
+  rates.pin = 1e6;
+  rates.files_read = 1e6;
+  rates.files_written = 1e6;
+  rates.updates = {{StateFormat::kFp32, 1e6}, {StateFormat::kSplitBf16, 1e6}};
+  rates.drives = {{"*", 1e6, 1e6, 0, 0}};
+  rates.groups = {{DeviceKind::kCpu, 2, 1e6, 1e6, 1e6}};
+  rates.compute = {{DeviceKind::kCpu, DType::kF32, {{64, 1e6}}, 1e6}};
+  return rates;
+}
+
+ForecastInputs forecast_inputs_of(const ModelSpec& model) {
+  ForecastInputs inputs;
+  inputs.units.assign(model.units.size(), {.products = 10.0, .attention = 1.0, .width = 64.0});
+  inputs.tokens_per_step = 350;
+  inputs.cores = kPlenty;
+  return inputs;
+}
+
+PlanInputs plan_inputs_of(const ModelSpec& model) {
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.compute_threads = kPlenty;
+  return inputs;
+}
+
+struct Case {
+  ModelSpec model = fakes::make_small_model(3, false);
+  Machine machine = made_up_machine();
+  PlanInputs inputs = plan_inputs_of(model);
+  ForecastInputs forecast = forecast_inputs_of(model);
+  MachineRates rates = made_up_rates();
+
+  TierPlan plan() const { return draft_tier_plan(inputs, machine); }
+  StepForecast step() const { return forecast_step(plan(), model, forecast, rates); }
+};
+
+double lane(const StepForecast& step, Lane lane) {
+  return step.of(step.alone, lane);
+}
+
+TEST(StepForecast, LanesTakeBytesOverRates) {
+  const Case one;
+  const TierPlan plan = one.plan();
+  const StepForecast step = one.step();
+  ASSERT_TRUE(step.known());
+  const StepTraffic& traffic = plan.step.traffic;
+  const double h2d = static_cast<double>(plan.step.moved(OpKind::kFetch));
+  EXPECT_DOUBLE_EQ(lane(step, Lane::kH2D), h2d / 1e6);
+  EXPECT_DOUBLE_EQ(lane(step, Lane::kD2H), static_cast<double>(traffic.d2h) / 1e6);
+  EXPECT_NEAR(lane(step, Lane::kUpdate), static_cast<double>(traffic.update_dram) / 1e6, 1e-12);
+  EXPECT_EQ(lane(step, Lane::kGather), 0.0);
+  EXPECT_GE(step.seconds, lane(step, step.wall));
+  EXPECT_DOUBLE_EQ(step.tokens_per_second, 350.0 / step.seconds);
+}
+
+// Goal: forward once, backward with the forward that it repeats, attention's backward two and a
+// half times its forward; what is kept is not repeated.
+TEST(StepForecast, ComputationIsCountedByPasses) {
+  Case one;
+  // 350 tokens a step at most, of 4 micro-batches of 100 positions.
+  const double products = 10.0 * 350 / 1e6, attention = 1.0 * 350 / 1e6;
+  const auto units = static_cast<double>(one.model.units.size());
+  const double forwards = (units - 1) * (products + attention);
+  EXPECT_NEAR(lane(one.step(), Lane::kCompute), forwards + units * (3 * products + 3.5 * attention),
+              1e-12);
+  one.inputs.recompute = false;
+  EXPECT_NEAR(
+      lane(one.step(), Lane::kCompute),
+      forwards + (units - 1) * (2 * products + 2.5 * attention) + (3 * products + 3.5 * attention),
+      1e-12);
+}
+
+TEST(StepForecast, MeasuredUnitsTakeTheirOwnSeconds) {
+  Case one;
+  for (UnitFlops& unit : one.forecast.units) {
+    unit.forward_seconds = 0.001;
+    unit.backward_seconds = 0.003;
+  }
+  one.rates.compute.clear();
+  const auto units = static_cast<double>(one.model.units.size());
+  EXPECT_NEAR(lane(one.step(), Lane::kCompute), 350 * (0.001 * (units - 1) + 0.003 * units), 1e-9);
+}
+
+TEST(StepForecast, NothingIsMadeUpWhereARateIsMissing) {
+  Case one;
+  one.rates.updates.clear();
+  one.rates.compute.clear();
+  const StepForecast step = one.step();
+  EXPECT_FALSE(step.known());
+  EXPECT_EQ(step.seconds, 0.0);
+  EXPECT_EQ(step.unknown.size(), 2u) << testing::PrintToString(step.unknown);
+  const PlanScreen screen{.forecast = {.step = step}, .source = "a test"};
+  const std::string text = format_screen(one.plan(), one.machine, screen);
+  EXPECT_NE(text.find("these rates are not: "), std::string::npos) << text;
+  EXPECT_NE(text.find("longshore doctor --rates"), std::string::npos) << text;
+  EXPECT_EQ(text.find("tokens/s"), std::string::npos) << text;
+}
+
+TEST(StepForecast, RanksGatherAndReduceAtTheRateOfTheirGroup) {
+  Case one;
+  one.inputs.topology = make_topology(ShardStrategy::kFullShard, 2, 2);
+  const StepTraffic traffic = one.plan().step.traffic;
+  const StepForecast step = one.step();
+  ASSERT_TRUE(step.known()) << testing::PrintToString(step.unknown);
+  EXPECT_DOUBLE_EQ(lane(step, Lane::kGather), static_cast<double>(traffic.all_gather) / 1e6);
+  EXPECT_DOUBLE_EQ(lane(step, Lane::kReduce), static_cast<double>(traffic.reduce_scatter) / 1e6);
+  one.rates.groups.front().ranks = 4;
+  EXPECT_FALSE(one.step().known());
+}
+
+TEST(StepForecast, DrivesShareTheStateAndRanksTheDrives) {
+  Case one;
+  one.inputs.nvme.state = true;
+  one.inputs.nvme.directories = {"/one", "/two"};
+  one.rates.drives = {{"/one", 2e6, 2e6, 0, 0}, {"/two", 1e6, 1e6, 0, 0}};
+  const auto read = static_cast<double>(one.plan().step.traffic.nvme_read);
+  EXPECT_NEAR(lane(one.step(), Lane::kRead), read / 2e6, 1e-9) << "the slower decides";
+  one.forecast.ranks_per_node = 2;
+  EXPECT_NEAR(lane(one.step(), Lane::kRead), read / 1e6, 1e-9);
+}
+
+// Goal: on the CPU device lanes share the cores, so a step takes at least the sum of their work.
+TEST(StepForecast, TheCpuDeviceSharesItsCores) {
+  Case one;
+  one.forecast.cores = 4;
+  one.inputs.compute_threads = one.inputs.optimizer_threads = 4;
+  const StepForecast step = one.step();
+  const double all = lane(step, Lane::kCompute) + lane(step, Lane::kUpdate);
+  EXPECT_GE(step.seconds, all * (1 - 1e-9));
+  EXPECT_GT(step.of(step.busy, Lane::kUpdate), lane(step, Lane::kUpdate)) << "it waits for cores";
+}
+
+TEST(RunForecast, AddsUpTheRun) {
+  const Case one;
+  RunLength length;
+  length.steps = 1000;
+  length.checkpoint_steps = 400;
+  length.evaluates = true;
+  length.evaluation_steps = 500;
+  length.evaluation_sequences = 14;
+  length.sequences_per_step = 7;
+  length.weight_bytes = 3'000'000;
+  const TierPlan plan = one.plan();
+  const MachineCost cost{.per_hour = 2.0, .per_kwh = 0.5, .watts = 1000};
+  const RunForecast run = forecast_run(one.step(), plan, length, one.rates, cost, 1);
+  EXPECT_EQ(run.checkpoints, 3);
+  EXPECT_EQ(run.evaluations, 2);
+  EXPECT_DOUBLE_EQ(*run.read_model, 3.0);
+  EXPECT_DOUBLE_EQ(*run.checkpoint, static_cast<double>(plan.checkpoint_bytes) / 1e6);
+  EXPECT_DOUBLE_EQ(*run.evaluation, 2.0 * run.step.forward_seconds);
+  EXPECT_NEAR(
+      *run.run,
+      1000 * run.step.seconds + 3 * *run.checkpoint + 2 * *run.evaluation + *run.first_step(),
+      1e-6);
+  EXPECT_NEAR(*run.watt_hours, 1000 * *run.run / 3600, 1e-6);
+  EXPECT_NEAR(*run.money, *run.run / 3600 * (2.0 + 0.5), 1e-6);
+  length.steps = 0;
+  EXPECT_FALSE(forecast_run(one.step(), plan, length, one.rates, cost, 1).run);
+}
+
+// Goal: the lane that was off is named, and the next plan with its factor is right.
+TEST(PlanCheck, BlamesTheLaneThatWasOffAndCorrectsIt) {
+  Case one;
+  // No lane waits for another's cores.
+  one.inputs.compute_threads = 1'000'000;
+  one.forecast.cores = 1'000'100;
+  const StepForecast planned = one.step();
+  Case slower = one;
+  slower.forecast.corrections[static_cast<size_t>(Lane::kUpdate)] = 2.0;
+  const StepForecast real = slower.step();
+  PlanCheck check(planned, kNoCorrection);
+  check.add(1000.0, {});  // the first step, which allocates
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_FALSE(check.complete());
+    check.add(real.seconds, real.busy);
+  }
+  ASSERT_TRUE(check.complete());
+  EXPECT_EQ(check.blamed(), Lane::kUpdate);
+  EXPECT_NE(check.text().find("most off: the update lane"), std::string::npos) << check.text();
+  one.forecast.corrections = check.factors();
+  EXPECT_NEAR(one.step().seconds, real.seconds, 1e-9);
+}
+
+TEST(PlanSearch, FindsTheKeyThatMovesTheWall) {
+  Case one;
+  one.inputs.device_cap = std::nullopt;
+  PlanSearch search(one.inputs, one.machine, search_axes(one.inputs, {}),
+                    [&](const PlanInputs&, const TierPlan& plan) {
+                      return forecast_step(plan, one.model, one.forecast, one.rates);
+                    });
+  const std::vector<PlanPoint> points = search.frontier();
+  ASSERT_FALSE(points.empty());
+  const PlanPoint* own = search.at(std::vector<size_t>(points.front().choice.size(), 0));
+  ASSERT_NE(own, nullptr);
+  EXPECT_LE(points.front().seconds, own->seconds);
+  EXPECT_TRUE(std::ranges::is_sorted(points, {}, &PlanPoint::seconds));
+  for (const PlanPoint& point : points) {
+    for (const PlanPoint& other : points) {
+      const bool beaten = other.seconds < point.seconds && other.device < point.device &&
+                          other.host < point.host && other.drives <= point.drives;
+      EXPECT_FALSE(beaten);
+    }
+  }
+  for (const PlanPoint& point : search.one_change()) EXPECT_LE(point.changes.size(), 1u);
+}
+
+// Goal: what a person who never read the docs wants to know is there.
+TEST(PlanScreen, AnswersTheQuestionsInWords) {
+  const Case one;
+  const TierPlan plan = one.plan();
+  RunLength length;
+  length.steps = 100;
+  PlanScreen screen{.forecast = forecast_run(one.step(), plan, length, one.rates, {}, 1),
+                    .source = "a test"};
+  const std::string text = format_screen(plan, one.machine, screen);
+  EXPECT_TRUE(text.starts_with("fits: device ")) << text;
+  for (const char* part : {"a step takes about ", "tokens/s", "the first step begins after",
+                           "a checkpoint takes about", "the run takes about",
+                           "the wall: ", "what moves it: ", "largest in memory", "--bytes"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
+  }
+  EXPECT_LE(std::ranges::count(text, '\n'), 24) << "one screen:\n" << text;
+  const std::string nobody = format_screen(plan, one.machine, {});
+  EXPECT_NE(nobody.find("nobody measured this machine; `longshore doctor --rates`"),
+            std::string::npos)
+      << nobody;
+}
+
+TEST(PlanScreen, SecondsAreReadable) {
+  EXPECT_EQ(rounded_seconds(0.0812), "81.2 ms");
+  EXPECT_EQ(rounded_seconds(12.34), "12.3 s");
+  EXPECT_EQ(rounded_seconds(600), "10 min");
+  EXPECT_EQ(rounded_seconds(12240), "3 h 24 min");
+  EXPECT_EQ(rounded_seconds(86400 * 3), "3.0 days");
+}
+
+}  // namespace
+}  // namespace longshore

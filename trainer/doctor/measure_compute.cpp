@@ -1,0 +1,128 @@
+// Computation is measured with a unit of a decoder, run as the engine runs it: products of matrices
+// with all that comes with them, forward, forward again for the graph, and backward.
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "fsdp/probe/unit_probe.h"
+#include "model/decoder_model.h"
+#include "model/model_spec.h"
+#include "trainer/device/run_environment.h"
+#include "trainer/doctor/measure_rates.h"
+#include "trainer/setup/run_flops.h"
+
+namespace longshore {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kHeadDim = 64;
+constexpr int64_t kVocabulary = 256;
+constexpr double kIntermediate = 2.75;
+// Of a run of the probe: forward twice, and gradients of inputs and of weights.
+constexpr double kProductPasses = 4.0;
+constexpr double kAttentionPasses = 4.5;
+constexpr int64_t kShortDocument = 64, kLongDocument = 2048;
+
+ArchSpec block_of(int64_t hidden) {
+  ArchSpec arch;
+  arch.family = "llama";
+  arch.origin = "a measurement";
+  arch.vocabulary = kVocabulary;
+  arch.hidden = hidden;
+  arch.intermediate = static_cast<int64_t>(kIntermediate * static_cast<double>(hidden));
+  arch.head_dim = kHeadDim;
+  arch.heads = arch.kv_heads = hidden / kHeadDim;
+  arch.max_positions = kLongDocument;
+  LayerSpec layer;
+  layer.attention_scale = 0.125;
+  arch.layers = {layer};
+  return arch;
+}
+
+// The median of at least two runs after one that is not counted; one run alone where that takes
+// longer than ten times the seconds.
+double probe_seconds(const OneUnitModel& model, const ProbeDevice& device, int64_t positions,
+                     int64_t document, double seconds) {
+  UnitProbe probe(&model, device, positions);
+  const ProbeInput input{.positions = positions, .document = document, .trained = positions};
+  std::vector<double> taken;
+  const Clock::time_point begin = Clock::now();
+  const auto spent = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  while (taken.size() < 3 || (spent() < seconds && taken.size() < 30)) {
+    const double before = spent();
+    probe.run(input);
+    taken.push_back(spent() - before);
+    if (spent() > 10.0 * seconds) break;
+  }
+  if (taken.size() > 1) taken.erase(taken.begin());
+  std::ranges::sort(taken);
+  return taken[taken.size() / 2];
+}
+
+struct Measured {
+  double seconds = 0.0;  // of a position
+  UnitFlops flops;
+};
+
+Measured measure_block(DeviceKind device, DType dtype, int64_t hidden, int64_t positions,
+                       int64_t document, double seconds) {
+  const ArchSpec arch = block_of(hidden);
+  const DecoderModel model(arch, make_model_spec(arch, {}));
+  const UnitId block(1);
+  const OneUnitModel one(model, block);
+  const double taken =
+      probe_seconds(one, {.kind = device, .compute = dtype}, positions, document, seconds);
+  return {taken / static_cast<double>(positions), flops_of_unit(model, block, document)};
+}
+
+}  // namespace
+
+ComputeRates measure_compute(DeviceKind device, DType dtype, double seconds) {
+  const bool gpu = device == DeviceKind::kCuda;
+  const bool hurried = seconds < 0.1;
+  const std::vector<int64_t> widths = gpu ? std::vector<int64_t>{1024, 2048, 4096, 8192}
+                                          : std::vector<int64_t>{128, 512, 1024, 2048};
+  const int64_t positions = gpu ? 4096 : hurried ? 64 : 512;
+  ComputeRates rates{device, dtype, {}, 0.0};
+  for (const int64_t hidden : widths) {
+    // The last one tells how long the next would take: 4 times as many operations, or more.
+    if (!rates.products.empty()) {
+      const double next = 16.0 * rates.products.back().width * rates.products.back().width *
+                          kProductPasses * 14.0 * static_cast<double>(positions);
+      if (next / rates.products.back().flops > (hurried ? 0.05 : 6.0)) break;
+    }
+    const Measured block = measure_block(device, dtype, hidden, positions, kShortDocument, seconds);
+    const double passes = kProductPasses * block.flops.products;
+    rates.products.push_back({block.flops.width, passes / block.seconds});
+  }
+  // Attention is what long documents take more than short ones.
+  const int64_t hidden = gpu ? 2048 : 256;
+  const int64_t document = hurried ? 256 : kLongDocument;
+  const Measured shorter = measure_block(device, dtype, hidden, document, kShortDocument, seconds);
+  const Measured longer = measure_block(device, dtype, hidden, document, document, seconds);
+  const double more = std::max(longer.seconds - shorter.seconds, 0.02 * longer.seconds);
+  rates.attention = kAttentionPasses * (longer.flops.attention - shorter.flops.attention) / more;
+  return rates;
+}
+
+int measure_units(const RunSetup& setup, const KnownRates& known, double seconds) {
+  const Model& model = setup.source->model();
+  const PlanInputs& inputs = setup.inputs;
+  const int64_t document = inputs.max_tokens;
+  const ProbeDevice device{.kind = inputs.device, .compute = inputs.state.compute};
+  std::set<std::string> done;
+  for (const UnitSpec& unit : model.spec().units) {
+    const std::string text = text_of_unit(setup, unit.id);
+    if (!done.insert(text).second) continue;
+    const OneUnitModel one(model, unit.id);
+    const int64_t positions = inputs.micro_batch * document;
+    const double taken =
+        probe_seconds(one, device, positions, document, seconds) / static_cast<double>(positions);
+    known.keep_unit(text, split_of_probe(one, taken));
+  }
+  return static_cast<int>(done.size());
+}
+
+}  // namespace longshore

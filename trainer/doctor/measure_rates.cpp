@@ -1,0 +1,271 @@
+#include "trainer/doctor/measure_rates.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "base/errors.h"
+#include "comm/store/store.h"
+#include "comm/world/world.h"
+#include "device/copy_speed.h"
+#include "device/host_mapping.h"
+#include "nvme/probe/drive_probe.h"
+#include "shard/state_format.h"
+#include "trainer/bench/bench_optimizer.h"
+
+namespace longshore {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kGiga = 1e9;
+constexpr Bytes kCopyBytes = 64 * kMiB;
+constexpr Bytes kGroupBytes = 32 * kMiB;
+constexpr Bytes kPinnedBytes = kGiB;
+constexpr int kGroupRounds = 5;
+constexpr int64_t kUpdateElements = int64_t{1} << 24;
+constexpr int64_t kLeastUpdateElements = int64_t{1} << 20;
+constexpr Bytes kDriveFile = kGiB;
+// A caller in a hurry gets small files.
+constexpr double kHurried = 0.1;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+// Of a piece of work, repeated for about so many seconds: its median, after one that is not
+// counted.
+template <typename Work>
+double median_seconds(double seconds, const Work& work) {
+  work();
+  std::vector<double> taken;
+  const Clock::time_point begin = Clock::now();
+  while (taken.size() < 3 || (seconds_since(begin) < seconds && taken.size() < 100)) {
+    const Clock::time_point start = Clock::now();
+    work();
+    taken.push_back(seconds_since(start));
+  }
+  return median(taken);
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
+  return text;
+}
+
+double measure_copy(double seconds) {
+  const HostMapping from(kCopyBytes, "a measurement"), to(kCopyBytes, "a measurement");
+  std::memset(from.bytes().data(), 1, from.bytes().size());
+  return static_cast<double>(kCopyBytes) / median_seconds(seconds, [&] {
+           std::memcpy(to.bytes().data(), from.bytes().data(), from.bytes().size());
+         });
+}
+
+// As the arena is made: mapped, touched, and where there is a GPU registered with it.
+double measure_pin(double seconds) {
+  const Bytes bytes = seconds < kHurried ? kPinnedBytes / 16 : kPinnedBytes;
+  return static_cast<double>(bytes) / median_seconds(0.0, [bytes] {
+           const HostMapping mapping(bytes, "a measurement");
+           std::memset(mapping.bytes().data(), 0, mapping.bytes().size());
+           const HostRegistration registered(mapping.bytes());
+         });
+}
+
+// A GPU's copies run beside every update of a run; while this lives they do.
+class CopiesBeside {
+ public:
+  explicit CopiesBeside(bool gpu) {
+    if (!gpu) return;
+    thread_ = std::thread([this] {
+      while (!stop_) measure_copy_speeds(0, {32 * kMiB}, 1);
+    });
+  }
+  ~CopiesBeside() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  CopiesBeside(const CopiesBeside&) = delete;
+  CopiesBeside& operator=(const CopiesBeside&) = delete;
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+void measure_updates(const Machine& machine, const RateOptions& options, MachineRates& rates) {
+  const CopiesBeside copies(!machine.gpus.empty());
+  BenchOptimizerOptions bench;
+  bench.threads = {machine.physical_cores};
+  bench.elements = options.seconds < kHurried ? kLeastUpdateElements : kUpdateElements;
+  bench.rounds = options.seconds < kHurried ? 3 : 9;
+  for (const OptimizerFigures& figures : measure_optimizer(bench)) {
+    rates.updates.push_back({figures.format, figures.bytes_per_second});
+    rates.dram = std::max(rates.dram, figures.bound_bytes_per_second);
+  }
+}
+
+LinkRates measure_link() {
+  LinkRates link;
+  for (const CopySpeed& speed : measure_copy_speeds(0, {32 * kMiB}, 5)) {
+    (speed.direction == "h2d" ? link.to_device : link.to_host) = speed.gb_per_second * kGiga;
+  }
+  const auto [up, down] = measure_copies_both_ways(0, 32 * kMiB, 5);
+  link.to_device_both = up * kGiga;
+  link.to_host_both = down * kGiga;
+  return link;
+}
+
+WorldOptions group_options() {
+  WorldOptions options;
+  options.timeout = std::chrono::seconds(60);
+  options.backend = CommBackend::kAuto;
+  return options;
+}
+
+// One rank's part: seconds of each of the three operations.
+std::array<double, 3> time_collectives(World& world, Bytes bytes, int rounds) {
+  const auto size = world.ranks().size;
+  const auto elements = static_cast<size_t>(bytes / 4 / size * size);
+  std::vector<float> values(elements, 1.0F);
+  std::vector<std::byte> scratch(
+      static_cast<size_t>(reduce_scratch_bytes(static_cast<int64_t>(elements), DType::kF32, size)));
+  const std::span<float> floats(values);
+  const OpLabel label{"a measurement", {}};
+  const auto time = [&](const auto& start) {
+    std::vector<double> taken;
+    for (int round = 0; round <= rounds; ++round) {
+      world.all().barrier(label).wait();
+      const Clock::time_point begin = Clock::now();
+      start().wait();
+      if (round > 0) taken.push_back(seconds_since(begin));
+    }
+    return median(taken);
+  };
+  return {time([&] { return world.all().all_gather({std::as_writable_bytes(floats)}, label); }),
+          time([&] { return world.all().reduce_scatter({floats}, DType::kF32, scratch, label); }),
+          time([&] { return world.all().all_reduce({floats}, DType::kF32, scratch, label); })};
+}
+
+DriveRates measure_drive(const std::string& directory, const RateOptions& options, Bytes& written) {
+  const Bytes most = bytes_to_be_written(directory, options.written);
+  const bool full = most > kLittleDriveBytes;
+  Bytes file = options.seconds < kHurried ? 0 : kDriveFile;
+  if (full) file = kLittleDriveBytes;
+  DriveProbe probe(directory, std::min(file, most / 8), IoEngine::kAuto);
+  const DriveSettings settings;
+  const auto rate = [](const DriveSpeed& speed) { return speed.gb_per_second * kGiga; };
+  DriveRates rates;
+  rates.directory = directory;
+  // What is left of the budget, in two parts; in full, the last writes are past the drive's cache.
+  const Bytes part = std::max<Bytes>(0, most - probe.written()) / 2;
+  const double seconds = full ? 3600.0 : options.seconds;
+  if (full) probe.measure(BlockOp::Kind::kWrite, settings, seconds, part);
+  const Bytes last = full ? part / 2 : part;
+  rates.read = rate(probe.measure(BlockOp::Kind::kRead, settings, options.seconds));
+  rates.written = rate(probe.measure(BlockOp::Kind::kWrite, settings, seconds, last));
+  const auto [reads, writes] = probe.measure_both(settings, seconds, last);
+  rates.read_both = rate(reads);
+  rates.written_both = rate(writes);
+  written = probe.written();
+  return rates;
+}
+
+}  // namespace
+
+GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
+  const StoreServer server(0);
+  std::array<double, 3> slowest = {};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        RankInfo info;
+        info.rank = info.local_rank = rank;
+        info.size = info.local_size = ranks;
+        info.launcher = "launch";
+        info.store_host = "127.0.0.1";
+        info.store_port = server.port();
+        info.agent_store = true;
+        const auto world = World::connect(info, group_options());
+        const std::array<double, 3> mine = time_collectives(*world, unit_bytes, rounds);
+        world->all().barrier({"the end of a measurement", {}}).wait();
+        const std::lock_guard lock(mutex);
+        for (size_t i = 0; i < mine.size(); ++i) slowest[i] = std::max(slowest[i], mine[i]);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        failure = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (failure) std::rethrow_exception(failure);
+  const auto bytes = static_cast<double>(unit_bytes);
+  return {DeviceKind::kCpu, ranks, bytes / slowest[0], bytes / slowest[1], bytes / slowest[2]};
+}
+
+Bytes bytes_to_be_written(const std::string& directory, Bytes most) {
+  std::error_code error;
+  const auto space = std::filesystem::space(directory, error);
+  return error ? 0 : std::min(most, static_cast<Bytes>(space.available / 2));
+}
+
+MachineRates measure_rates(const Machine& machine, const RateOptions& options) {
+  MachineRates rates;
+  rates.source = "measured by doctor on " + today();
+  options.say("memory");
+  rates.copy = measure_copy(options.seconds);
+  rates.pin = measure_pin(options.seconds);
+  if (!machine.gpus.empty()) {
+    options.say("the link to the GPU");
+    rates.link = measure_link();
+  }
+  options.say("the update in every state format");
+  measure_updates(machine, options, rates);
+  std::vector<std::string> directories = options.drives;
+  if (!options.files.empty()) directories.push_back(options.files);
+  for (const std::string& directory : directories) {
+    Bytes written = 0;
+    options.say("the drive of " + directory);
+    const DriveRates drive = measure_drive(directory, options, written);
+    options.say("  " + format_bytes(written) + " were written to it");
+    if (directory == options.files) {
+      rates.files_read = drive.read;
+      rates.files_written = drive.written;
+    }
+    const bool asked = std::ranges::find(options.drives, directory) != options.drives.end();
+    if (asked && rates.drive(directory) == nullptr) rates.drives.push_back(drive);
+  }
+  for (const int32_t ranks : {2, 4}) {
+    options.say("collectives of " + std::to_string(ranks) + " ranks");
+    const Bytes bytes = options.seconds < kHurried ? kMiB : kGroupBytes;
+    rates.groups.push_back(measure_group(ranks, bytes, kGroupRounds));
+  }
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    options.say(dtype == DType::kF32 ? "computation in fp32" : "computation in bf16");
+    rates.compute.push_back(measure_compute(DeviceKind::kCpu, dtype, options.seconds));
+    if (machine.gpus.empty()) continue;
+    rates.compute.push_back(measure_compute(DeviceKind::kCuda, dtype, options.seconds));
+  }
+  return rates;
+}
+
+}  // namespace longshore

@@ -1,0 +1,41 @@
+// What `doctor --rates` measures: everything that a plan's time is made of, with the program's own
+// code, on the machine that it runs on. Main thread; takes the whole machine for a minute or two.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "offload/forecast/machine_rates.h"
+#include "offload/plan/machine.h"
+#include "trainer/setup/known_rates.h"
+#include "trainer/setup/run_setup.h"
+
+namespace longshore {
+
+inline constexpr Bytes kLittleDriveBytes = 8 * kGiB;
+// Past the cache of any drive.
+inline constexpr Bytes kFullDriveBytes = 256 * kGiB;
+
+struct RateOptions {
+  std::vector<std::string> drives;    // a directory on each; none: no drive is measured
+  std::string files;                  // where models and checkpoints are
+  double seconds = 0.5;               // of each of some sixty measurements
+  Bytes written = kLittleDriveBytes;  // to each drive, at most
+  std::function<void(const std::string&)> say = [](const std::string&) {};
+};
+
+MachineRates measure_rates(const Machine& machine, const RateOptions& options);
+
+// What the above may write to a drive, for whoever asks before: no more than half of what is free.
+Bytes bytes_to_be_written(const std::string& directory, Bytes most);
+
+// Parts of it. So many threads of this process as ranks, over the CPU's backend.
+GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds);
+ComputeRates measure_compute(DeviceKind device, DType dtype, double seconds);
+
+// Every distinct unit of the run's model, at the run's shapes, kept for its plans. Returns how many
+// were run.
+int measure_units(const RunSetup& setup, const KnownRates& known, double seconds);
+
+}  // namespace longshore

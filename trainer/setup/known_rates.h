@@ -1,0 +1,50 @@
+// KnownRates: what `doctor --rates` measured of this machine, and what runs took of what was
+// planned for them, kept in the user's cache from one command to the next. Files are replaced
+// whole, so any number of processes may read and write them. What cannot be read is as good as not
+// there. Main thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/run_config.h"
+#include "offload/forecast/machine_file.h"
+#include "offload/forecast/step_forecast.h"
+#include "trainer/setup/run_setup.h"
+
+namespace longshore {
+
+class KnownRates {
+ public:
+  // `cache`: the user's cache directory. The machine is known by its processor, cores, memory and
+  // GPUs.
+  KnownRates(std::string cache, const Machine& machine);
+
+  std::string path() const;  // of the machine's file
+  std::optional<DescribedMachine> find() const;
+  // IoError where it cannot be kept.
+  void keep(const DescribedMachine& machine) const;
+
+  // Seconds of a position in a unit of that text, forward and backward.
+  struct UnitSeconds {
+    double forward = 0.0, backward = 0.0;
+  };
+  std::optional<UnitSeconds> find_unit(const std::string& unit) const;
+  void keep_unit(const std::string& unit, const UnitSeconds& seconds) const;
+
+  // What runs of this text took of what was planned, by lane.
+  LaneFactors find_factors(const std::string& run) const;
+  void keep_factors(const std::string& run, const LaneFactors& factors) const;
+
+ private:
+  std::string file_of(const std::string& kind, const std::string& text) const;
+
+  std::string directory_;
+  std::string machine_;  // its hash
+};
+
+// For the machine and the cache of a run.
+KnownRates known_rates(const RunSetup& setup);
+
+}  // namespace longshore

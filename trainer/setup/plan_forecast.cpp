@@ -1,0 +1,115 @@
+#include "trainer/setup/plan_forecast.h"
+
+#include <array>
+#include <utility>
+
+#include "trainer/setup/run_flops.h"
+
+namespace longshore {
+namespace {
+
+constexpr std::array kNamedUnits = {UnitsChoice::Kind::kBlock, UnitsChoice::Kind::kHalf,
+                                    UnitsChoice::Kind::kPiece};
+
+// Seconds of all units' forward and backward by rates alone, and as they were measured.
+std::pair<double, double> computation(const ForecastInputs& inputs, const ComputeRates& rates) {
+  double planned = 0.0, measured = 0.0;
+  for (const UnitFlops& unit : inputs.units) {
+    if (!unit.forward_seconds || unit.products == 0.0) continue;
+    planned += unit.products / product_flops(rates, unit.width);
+    measured += *unit.forward_seconds;
+  }
+  return {planned, measured};
+}
+
+RunLength length_of(const RunSetup& setup, const TierPlan& plan) {
+  const RunConfig& config = setup.config;
+  RunLength length;
+  length.steps = config.train.steps;
+  length.checkpoint_steps = config.checkpoint.every_steps;
+  length.evaluates = !config.data.eval.empty() || config.eval.split > 0.0;
+  length.evaluation_steps = config.eval.every_steps;
+  length.evaluation_sequences = config.eval.sequences;
+  length.sequences_per_step = config.train.sequences_per_step;
+  if (!setup.source->random()) {
+    length.weight_bytes =
+        plan.parameters * width_of(setup.source->arch().dtype.value_or(DType::kBF16));
+  }
+  return length;
+}
+
+}  // namespace
+
+PlanForecast::PlanForecast(const RunSetup* setup, std::optional<DescribedMachine> described)
+    : setup_(setup), known_(known_rates(*setup)), machine_(std::move(described)) {
+  here_ = !machine_;
+  if (here_) machine_ = known_.find();
+}
+
+// Units that were measured say how far products' rates are off for the others.
+const ForecastInputs& PlanForecast::inputs_of(const PlanInputs& inputs) {
+  const auto known = of_units_.find(inputs.units);
+  if (known != of_units_.end()) return known->second;
+  const KnownRates* measured = here_ ? &known_ : nullptr;
+  ForecastInputs own = forecast_inputs(*setup_, setup_->source->model(), measured);
+  if (inputs.model == &setup_->source->spec()) {
+    return of_units_.emplace(inputs.units, std::move(own)).first->second;
+  }
+  ForecastInputs other;
+  for (const UnitsChoice::Kind kind : kNamedUnits) {
+    if (inputs.units != '"' + std::string(name_of(kind)) + '"') continue;
+    UnitsChoice units;
+    units.kind = kind;
+    other = forecast_inputs(*setup_, *setup_->source->in_units(units), measured);
+  }
+  const ComputeRates* rates =
+      machine_ ? machine_->rates.of(setup_->inputs.device, own.compute) : nullptr;
+  if (rates != nullptr) {
+    const auto [planned, taken] = computation(own, *rates);
+    if (planned > 0.0) other.corrections[static_cast<size_t>(Lane::kCompute)] *= taken / planned;
+  }
+  return of_units_.emplace(inputs.units, std::move(other)).first->second;
+}
+
+StepForecast PlanForecast::step(const PlanInputs& inputs, const TierPlan& plan) {
+  if (!machine_) return {.unknown = {"everything"}};
+  return forecast_step(plan, *inputs.model, inputs_of(inputs), machine_->rates);
+}
+
+std::vector<double> PlanForecast::operations(const TierPlan& plan) {
+  if (!machine_) return {};
+  std::vector<std::string> unknown;
+  std::vector<double> seconds =
+      operation_seconds(plan.step.schedules.train, plan, *setup_->inputs.model,
+                        inputs_of(setup_->inputs), machine_->rates, unknown);
+  return unknown.empty() ? seconds : std::vector<double>();
+}
+
+PlanSearch PlanForecast::search(const SearchScope& scope) {
+  return {setup_->inputs, setup_->machine, search_axes(setup_->inputs, scope),
+          [this](const PlanInputs& inputs, const TierPlan& plan) { return step(inputs, plan); }};
+}
+
+PlanScreen PlanForecast::screen(const TierPlan& plan, bool changes) {
+  PlanScreen screen;
+  screen.sequences_per_step = setup_->config.train.sequences_per_step;
+  if (!machine_) return screen;
+  screen.source = machine_->rates.source;
+  screen.currency = machine_->cost.currency;
+  screen.forecast = forecast_run(step(setup_->inputs, plan), plan, length_of(*setup_, plan),
+                                 machine_->rates, machine_->cost, setup_->inputs.ranks_per_node);
+  if (changes && screen.forecast.step.known()) screen.points = search({}).one_change();
+  return screen;
+}
+
+std::optional<PlanCheck> PlanForecast::check(const TierPlan& plan) {
+  StepForecast planned = step(setup_->inputs, plan);
+  if (!planned.known() || planned.seconds <= 0.0) return std::nullopt;
+  return PlanCheck(std::move(planned), inputs_of(setup_->inputs).corrections);
+}
+
+void PlanForecast::learn(const PlanCheck& check) const {
+  known_.keep_factors(text_of_run(*setup_), check.factors());
+}
+
+}  // namespace longshore

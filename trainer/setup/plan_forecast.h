@@ -1,0 +1,43 @@
+// PlanForecast: the time of a run's plans, from what is known of the machine that they are for.
+// Made once the units are settled; the setup must outlive it. Main thread.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "offload/forecast/forecast_text.h"
+#include "offload/forecast/plan_check.h"
+#include "trainer/setup/known_rates.h"
+
+namespace longshore {
+
+class PlanForecast {
+ public:
+  // `described`: the machine, where it is not this one.
+  explicit PlanForecast(const RunSetup* setup,
+                        std::optional<DescribedMachine> described = std::nullopt);
+
+  StepForecast step(const PlanInputs& inputs, const TierPlan& plan);
+  // Seconds of the operations of its train pass; empty where a rate is missing.
+  std::vector<double> operations(const TierPlan& plan);
+  PlanSearch search(const SearchScope& scope);
+  // With what single changes would give, where that is asked.
+  PlanScreen screen(const TierPlan& plan, bool changes);
+
+  // What a run's first steps are compared with; nothing where no time was planned.
+  std::optional<PlanCheck> check(const TierPlan& plan);
+  // Keeps what they took for the next plan.
+  void learn(const PlanCheck& check) const;
+
+ private:
+  const ForecastInputs& inputs_of(const PlanInputs& inputs);
+
+  const RunSetup* setup_;
+  KnownRates known_;
+  std::optional<DescribedMachine> machine_;
+  bool here_ = true;
+  std::map<std::string, ForecastInputs> of_units_;  // by the units' name
+};
+
+}  // namespace longshore

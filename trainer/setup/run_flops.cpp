@@ -1,0 +1,98 @@
+#include "trainer/setup/run_flops.h"
+
+#include <cmath>
+
+#include "base/hash.h"
+#include "fsdp/probe/probe_inputs.h"
+#include "trainer/device/run_environment.h"
+
+namespace longshore {
+namespace {
+
+// A product of matrices takes two operations for each element and position; attention's two
+// products take two for each pair and element of a head, and half of the pairs are seen.
+constexpr double kFlopsOfElement = 2.0;
+constexpr double kFlopsOfPair = 4.0;
+// Of a run of the probe, forward is one part of four, of the loss's unit one of three.
+constexpr double kForwardOfProbe = 0.25;
+constexpr double kForwardOfLoss = 1.0 / 3.0;
+
+// The embedding reads rows of its matrix.
+bool multiplies(const UnitSpec& unit) {
+  return !unit.name.starts_with("embedding");
+}
+
+int64_t matrices_of(const ModelSpec& spec, const UnitSpec& unit) {
+  int64_t count = 0;
+  for (const ParamSpec& parameter : unit.parameters) count += parameter.is_matrix() ? 1 : 0;
+  for (const ParamRef& ref : unit.borrowed) count += spec.parameter(ref).is_matrix() ? 1 : 0;
+  return count;
+}
+
+}  // namespace
+
+UnitFlops flops_of_unit(const Model& model, UnitId id, int64_t document) {
+  const UnitSpec& unit = model.spec().unit(id);
+  UnitFlops flops;
+  const int64_t matrices = matrices_of(model.spec(), unit);
+  if (multiplies(unit) && matrices > 0) {
+    const UnitWork work = unit_work(model, id, document, DeviceKind::kCpu);
+    flops.products = kFlopsOfElement * work.matrix_elements;
+    flops.width = std::sqrt(work.matrix_elements / static_cast<double>(matrices));
+  }
+  const AttentionHeads heads = model.code_of(id).attention_heads();
+  flops.attention = kFlopsOfPair * static_cast<double>(heads.heads * heads.head_dim) *
+                    static_cast<double>(document) / 2.0;
+  return flops;
+}
+
+std::string text_of_unit(const RunSetup& setup, UnitId unit) {
+  const PlanInputs& inputs = setup.inputs;
+  const Model& model = setup.source->model();
+  std::string identity = OneUnitModel(model, unit).identity();
+  if (identity.empty())
+    identity = setup.source->directory().fingerprint() + model.spec().unit(unit).name;
+  return identity + "\n" + std::string(name_of(inputs.device)) + " " +
+         std::string(name_of(inputs.state.compute)) + " " + std::to_string(setup.compute.threads) +
+         " threads, documents of " + std::to_string(inputs.max_tokens) + "\n" + build_id() + "\n";
+}
+
+std::string text_of_run(const RunSetup& setup) {
+  const PlanInputs& inputs = setup.inputs;
+  std::string text = std::string(name_of(inputs.device)) + " " +
+                     std::string(name_of(inputs.state.compute)) + " " +
+                     std::to_string(inputs.topology.ranks) + " ranks, " +
+                     std::to_string(inputs.ranks_per_node) + " on a machine\n";
+  for (const ParamSpec& parameter : setup.source->whole().whole_parameters()) {
+    for (const int64_t dimension : parameter.shape) text += " " + std::to_string(dimension);
+  }
+  return hash_text(hash64(text));
+}
+
+KnownRates::UnitSeconds split_of_probe(const OneUnitModel& model, double seconds) {
+  if (!model.has_backward()) return {seconds, 0.0};
+  if (model.probes_loss()) return {kForwardOfLoss * seconds, seconds};
+  return {kForwardOfProbe * seconds, (1.0 - kForwardOfProbe) * seconds};
+}
+
+ForecastInputs forecast_inputs(const RunSetup& setup, const Model& model, const KnownRates* known) {
+  ForecastInputs inputs;
+  const PlanInputs& plan = setup.inputs;
+  const bool own = &model == &setup.source->model();
+  for (const UnitSpec& unit : model.spec().units) {
+    inputs.units.push_back(flops_of_unit(model, unit.id, plan.max_tokens));
+    if (known == nullptr || !own) continue;
+    const auto seconds = known->find_unit(text_of_unit(setup, unit.id));
+    if (!seconds) continue;
+    inputs.units.back().forward_seconds = seconds->forward;
+    inputs.units.back().backward_seconds = seconds->backward;
+  }
+  inputs.tokens_per_step = plan.sequences_per_step * plan.max_tokens;
+  inputs.ranks_per_node = plan.ranks_per_node;
+  inputs.cores = setup.machine.physical_cores;
+  inputs.compute = plan.state.compute;
+  if (known != nullptr) inputs.corrections = known->find_factors(text_of_run(setup));
+  return inputs;
+}
+
+}  // namespace longshore
