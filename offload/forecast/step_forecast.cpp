@@ -59,6 +59,7 @@ class OperationTimes {
         return over(bytes, drives(&DriveRates::read_both, &DriveRates::read));
       case OpKind::kWriteState:
       case OpKind::kWriteInput:
+      case OpKind::kCommit:
         return over(bytes, drives(&DriveRates::written_both, &DriveRates::written));
     }
     return 0.0;

@@ -47,8 +47,8 @@ enum class OpKind : uint8_t {
 };
 inline constexpr size_t kOpKindCount = 15;
 std::string_view name_of(OpKind kind);
-// "fetch block.3"; "commit".
 struct Op;
+// "fetch block.3"; "commit".
 std::string name_of(const Op& op, const ModelSpec& model);
 Lane lane_of(OpKind kind);
 
