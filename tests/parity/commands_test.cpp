@@ -10,31 +10,15 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/commands/command_line.h"
 
 namespace longshore {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Ended {
-  int exit_code = 0;
-  std::string out;
-  std::string err;
-};
-
-Ended run(const Arguments& arguments) {
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Ended ended;
-  ended.exit_code = run_command_line(arguments);
-  ended.out = testing::internal::GetCapturedStdout();
-  ended.err = testing::internal::GetCapturedStderr();
-  return ended;
-}
 
 std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -54,7 +38,7 @@ const std::string& trained_run() {
   static const std::string directory = [] {
     std::string path = scratch_directory("commands");
     fs::create_directories(path);
-    EXPECT_EQ(run({"init-model", "--preset", "tiny-llama", path + "/model"}).exit_code, 0);
+    EXPECT_EQ(run_command({"init-model", "--preset", "tiny-llama", path + "/model"}).exit_code, 0);
     std::string rows;
     for (int i = 0; i < 24; ++i) {
       rows += R"({"text": "row )" + std::to_string(i) + R"( of the rows"})" + "\n";
@@ -67,7 +51,7 @@ const std::string& trained_run() {
                                   "/cache\"\n[train]\nepochs = 1\nsequences_per_step = 4\n" +
                                   "[precision]\ncompute = \"fp32\"\n[device]\nthreads = 1\n" +
                                   "[offload]\nthreads = 1\n");
-    const Ended ended = run({"train", path + "/run.toml", "--train.steps=3"});
+    const Ended ended = run_command({"train", path + "/run.toml", "--train.steps=3"});
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
     return path;
   }();
@@ -88,12 +72,12 @@ class Commands : public testing::Test {
     return joined({command, path("run.toml"), "--run.dir=" + path("run"), "--train.steps=3"}, more);
   }
   double loss(const std::string& from) const {
-    const Ended ended = run(with("eval", {"--json", "--from", from}));
+    const Ended ended = run_command(with("eval", {"--json", "--from", from}));
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
     return ended.exit_code == 0 ? Json::parse(ended.out).at("loss").get<double>() : 0.0;
   }
   std::vector<std::string> texts(const Arguments& more) const {
-    const Ended ended = run(with("generate", joined({"--json"}, more)));
+    const Ended ended = run_command(with("generate", joined({"--json"}, more)));
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
     std::vector<std::string> texts;
     std::istringstream lines(ended.out);
@@ -109,7 +93,7 @@ class Commands : public testing::Test {
 // ---- export ----
 
 TEST_F(Commands, ExportWritesTheModelThatTheRunExported) {
-  const Ended ended = run(with("export", {"--to", path("out")}));
+  const Ended ended = run_command(with("export", {"--to", path("out")}));
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(has(ended.out, path("out") + ": ")) << ended.out;
   EXPECT_EQ(read(path("out/model.safetensors")), read(path("run/hf/model.safetensors")));
@@ -123,7 +107,7 @@ TEST_F(Commands, AnExportHasAModelCardAndSaysWhatComesNext) {
                            "## Recipe", "`train.sequences_per_step`", "## Data"}) {
     EXPECT_TRUE(has(card, text)) << text << " is not in " << card;
   }
-  const Ended ended = run(with("export", {"--to", path("mine/hf")}));
+  const Ended ended = run_command(with("export", {"--to", path("mine/hf")}));
   EXPECT_EQ(read(path("mine/hf/README.md")), card);
   for (const std::string& next :
        {"vllm serve " + path("mine/hf") + "\n",
@@ -137,8 +121,8 @@ TEST_F(Commands, AnExportHasAModelCardAndSaysWhatComesNext) {
 TEST_F(Commands, AReadmeInTheRunsExportSurvivesTheNextExport) {
   write(path("run/hf/README.md"), "my model card");
   write(path("run/hf/notes.txt"), "mine");
-  ASSERT_EQ(run(with("export")).exit_code, 0);
-  ASSERT_EQ(run(with("train", {"--train.steps=4"})).exit_code, 0);
+  ASSERT_EQ(run_command(with("export")).exit_code, 0);
+  ASSERT_EQ(run_command(with("train", {"--train.steps=4"})).exit_code, 0);
   EXPECT_EQ(read(path("run/hf/README.md")), "my model card");
   EXPECT_EQ(read(path("run/hf/notes.txt")), "mine");
   EXPECT_FALSE(fs::exists(path("run/hf-2")));
@@ -148,21 +132,22 @@ TEST_F(Commands, AReadmeInTheRunsExportSurvivesTheNextExport) {
 TEST_F(Commands, NoExportReplacesAnotherModel) {
   fs::copy(path("model"), path("other"));
   write(path("other/LICENSE"), "mine");
-  const Ended ended = run(with("export", {"--to", path("other")}));
+  const Ended ended = run_command(with("export", {"--to", path("other")}));
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_TRUE(has(ended.err, "was not written by an export")) << ended.err;
   EXPECT_EQ(read(path("other/model.safetensors")), read(path("model/model.safetensors")));
   EXPECT_EQ(read(path("other/LICENSE")), "mine");
   for (const std::string& base : {path("model"), path("other/../model"), path("link")}) {
     if (base == path("link")) fs::create_directory_symlink(path("model"), base);
-    const Ended refused = run(with("export", {"--to", base, "--model.path=" + path("model")}));
+    const Ended refused =
+        run_command(with("export", {"--to", base, "--model.path=" + path("model")}));
     EXPECT_EQ(refused.exit_code, 2) << base;
     EXPECT_TRUE(has(refused.err, "is the model that the run began with")) << refused.err;
   }
   // A link in the run's directory leads nowhere, and the run is done all the same.
   fs::remove_all(path("run/hf"));
   fs::create_directory_symlink(path("other"), path("run/hf"));
-  const Ended trained = run(with("train", {"--train.steps=4"}));
+  const Ended trained = run_command(with("train", {"--train.steps=4"}));
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_EQ(read(path("other/model.safetensors")), read(path("model/model.safetensors")));
   EXPECT_TRUE(fs::exists(path("run/hf-2/model.safetensors")));
@@ -205,7 +190,7 @@ TEST_F(Commands, EvalTakesCheckpointsRunsAndModels) {
   EXPECT_EQ(loss(newest), trained);
   EXPECT_NEAR(loss(path("run/hf")), trained, 1e-6);
   EXPECT_EQ(loss(path("model")), untrained);
-  const Ended none = run(with("eval", {"--from", path("nope")}));
+  const Ended none = run_command(with("eval", {"--from", path("nope")}));
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_TRUE(has(none.err, "--from") && has(none.err, "no such directory")) << none.err;
   EXPECT_FALSE(has(none.err, "checkpoint.resume")) << none.err;
@@ -236,13 +221,13 @@ TEST_F(Commands, GenerateDrawsAsItIsTold) {
 }
 
 TEST_F(Commands, GenerateSaysWhoseWeightsAndWhatDoesNotFit) {
-  const Ended ended = run(with("generate", {"--prompt", "a", "--max-new-tokens", "2"}));
+  const Ended ended = run_command(with("generate", {"--prompt", "a", "--max-new-tokens", "2"}));
   EXPECT_TRUE(has(ended.err, "weights of " + path("run/checkpoints")) && has(ended.err, "step 3"))
       << ended.err;
   const Ended model =
-      run(with("generate", {"--prompt", "a", "--max-new-tokens", "2", "--from", "model"}));
+      run_command(with("generate", {"--prompt", "a", "--max-new-tokens", "2", "--from", "model"}));
   EXPECT_TRUE(has(model.err, "as it was before training")) << model.err;
-  const Ended longer = run(with("generate", {"--prompt", std::string(60, 'a')}));
+  const Ended longer = run_command(with("generate", {"--prompt", std::string(60, 'a')}));
   EXPECT_EQ(longer.exit_code, 2);
   EXPECT_TRUE(has(longer.err, "raise data.max_tokens")) << longer.err;
 }
@@ -276,7 +261,7 @@ TEST_F(Commands, EveryNumberHasARange) {
       {"launch", "--nproc", "0", "--", "version"},
   };
   for (const Arguments& arguments : wrong) {
-    const Ended ended = run(arguments);
+    const Ended ended = run_command(arguments);
     EXPECT_EQ(ended.exit_code, 2) << testing::PrintToString(arguments);
     EXPECT_TRUE(has(ended.err, "number from ")) << ended.err;
   }
@@ -286,22 +271,22 @@ TEST_F(Commands, EveryNumberHasARange) {
 // ---- validate ----
 
 TEST_F(Commands, ValidateNeedsNoLengthAndReadsTheFirstRows) {
-  const Ended ended = run({"validate", path("run.toml"), "--train.epochs=0"});
+  const Ended ended = run_command({"validate", path("run.toml"), "--train.epochs=0"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(has(ended.out, "valid: llama") && has(ended.out, "under [train]")) << ended.out;
-  EXPECT_EQ(run({"prepare", path("run.toml"), "--train.epochs=0"}).exit_code, 0);
-  EXPECT_EQ(run({"inspect", "data", path("run.toml"), "--train.epochs=0"}).exit_code, 0);
+  EXPECT_EQ(run_command({"prepare", path("run.toml"), "--train.epochs=0"}).exit_code, 0);
+  EXPECT_EQ(run_command({"inspect", "data", path("run.toml"), "--train.epochs=0"}).exit_code, 0);
 }
 
 // Goal: everything that is missing is named at once, whatever else is wrong.
 TEST_F(Commands, ValidateNamesEverythingThatIsMissing) {
   write(path("broken.jsonl"), "{\"text\": \"fine\"}\n{\"text\": 3}\n");
-  const Ended ended =
-      run({"validate", path("run.toml"), "--model.path=" + path("no-model"),
-           "--tokenizer.path=" + path("model"),
-           "--data.train=[\"" + path("no-rows.jsonl") + "\", \"" + path("broken.jsonl") + "\"]",
-           "--data.eval=" + path("model"), "--offload.optimizer=nvme",
-           "--offload.nvme=" + path("no-drive"), "--optimizer.lr=-1"});
+  const Ended ended = run_command(
+      {"validate", path("run.toml"), "--model.path=" + path("no-model"),
+       "--tokenizer.path=" + path("model"),
+       "--data.train=[\"" + path("no-rows.jsonl") + "\", \"" + path("broken.jsonl") + "\"]",
+       "--data.eval=" + path("model"), "--offload.optimizer=nvme",
+       "--offload.nvme=" + path("no-drive"), "--optimizer.lr=-1"});
   EXPECT_EQ(ended.exit_code, 2);
   for (const std::string& part :
        {std::string("optimizer.lr"), path("no-model") + ": no such directory",
@@ -309,34 +294,37 @@ TEST_F(Commands, ValidateNamesEverythingThatIsMissing) {
         path("model") + ": not a regular file", path("no-drive") + ": no such directory"}) {
     EXPECT_TRUE(has(ended.err, part)) << part << " in:\n" << ended.err;
   }
-  const Ended data = run({"validate", path("run.toml"), "--data.train=" + path("broken.jsonl")});
+  const Ended data =
+      run_command({"validate", path("run.toml"), "--data.train=" + path("broken.jsonl")});
   EXPECT_EQ(data.exit_code, 5) << data.err;
   write(path("model/tokenizer.json"), "{");
-  const Ended tokenizer = run({"validate", path("run.toml"), "--model.path=" + path("model")});
+  const Ended tokenizer =
+      run_command({"validate", path("run.toml"), "--model.path=" + path("model")});
   EXPECT_TRUE(has(tokenizer.err, "tokenizer.json")) << tokenizer.err;
 }
 
 // ---- plan ----
 
 TEST_F(Commands, PlanSaysWhatFitsAndWhatTheMachineDoesNotHave) {
-  const Ended fits = run(with("plan"));
+  const Ended fits = run_command(with("plan"));
   EXPECT_EQ(fits.exit_code, 0) << fits.err;
   EXPECT_TRUE(fits.out.starts_with("fits: ")) << fits.out;
   EXPECT_TRUE(has(fits.out, "3 steps; a checkpoint is about ")) << fits.out;
-  const Ended cap = run(with("plan", {"--offload.host_memory=900TiB"}));
+  const Ended cap = run_command(with("plan", {"--offload.host_memory=900TiB"}));
   EXPECT_EQ(cap.exit_code, 3);
   EXPECT_TRUE(has(cap.err, "offload.host_memory is 900.0 TiB")) << cap.err;
-  const Ended trained = run(with("train", {"--offload.host_memory=900TiB", "--train.steps=9"}));
+  const Ended trained =
+      run_command(with("train", {"--offload.host_memory=900TiB", "--train.steps=9"}));
   EXPECT_EQ(trained.exit_code, 3) << trained.err;
-  const Ended gpu = run(with("plan", {"--device.kind=cuda"}));
+  const Ended gpu = run_command(with("plan", {"--device.kind=cuda"}));
   EXPECT_EQ(gpu.exit_code, 0) << gpu.err;
   EXPECT_TRUE(has(gpu.out, "device (cuda)")) << gpu.out;
 }
 
 TEST_F(Commands, PlanSaysThatCappedScoresAreSlowerOnAGpu) {
   const std::string model = "--model.path=" + golden_directory("gemma2");
-  const Ended cpu = run(with("plan", {model})),
-              gpu = run(with("plan", {model, "--device.kind=cuda"}));
+  const Ended cpu = run_command(with("plan", {model})),
+              gpu = run_command(with("plan", {model, "--device.kind=cuda"}));
   EXPECT_EQ(cpu.exit_code, 0) << cpu.err;
   EXPECT_EQ(gpu.exit_code, 0) << gpu.err;
   EXPECT_FALSE(has(cpu.err, "attn_logit_softcapping")) << cpu.err;
@@ -344,12 +332,12 @@ TEST_F(Commands, PlanSaysThatCappedScoresAreSlowerOnAGpu) {
 }
 
 TEST_F(Commands, PlanPrintsAndDrawsTheSchedule) {
-  const Ended printed = run(with("plan", {"--schedule"}));
+  const Ended printed = run_command(with("plan", {"--schedule"}));
   EXPECT_EQ(printed.exit_code, 0);
   for (const char* part : {"update", "fetch", "forward", "backward", "drain", "block.1"}) {
     EXPECT_TRUE(has(printed.out, part)) << part << " in:\n" << printed.out;
   }
-  const Ended drawn = run(with("plan", {"--schedule-svg", path("schedule.svg")}));
+  const Ended drawn = run_command(with("plan", {"--schedule-svg", path("schedule.svg")}));
   EXPECT_EQ(drawn.exit_code, 0);
   EXPECT_TRUE(read(path("schedule.svg")).starts_with("<svg"));
 }
@@ -358,8 +346,8 @@ TEST_F(Commands, TheSameDriveByAnotherNameIsRefused) {
   fs::create_directories(path("drive"));
   fs::create_directory_symlink(path("drive"), path("alias"));
   const Ended ended =
-      run(with("plan", {"--offload.optimizer=nvme",
-                        "--offload.nvme=[\"" + path("drive") + "\", \"" + path("alias") + "\"]"}));
+      run_command(with("plan", {"--offload.optimizer=nvme", "--offload.nvme=[\"" + path("drive") +
+                                                                "\", \"" + path("alias") + "\"]"}));
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_TRUE(has(ended.err, "are the same directory")) << ended.err;
 }
@@ -369,14 +357,14 @@ TEST_F(Commands, TheSameDriveByAnotherNameIsRefused) {
 // Goal: what doctor measured is what plan counts with, and a run's first steps go back into it.
 TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
   const std::string cache = "--data.cache=" + path("rates");
-  const Ended unknown = run(with("plan", {cache}));
+  const Ended unknown = run_command(with("plan", {cache}));
   EXPECT_TRUE(has(unknown.out, "nobody measured this machine; `longshore doctor --rates`"))
       << unknown.out;
   EXPECT_FALSE(has(unknown.out, "tokens/s")) << unknown.out;
-  EXPECT_EQ(run(with("doctor", {cache, "--save", path("mine.toml")})).exit_code, 2)
+  EXPECT_EQ(run_command(with("doctor", {cache, "--save", path("mine.toml")})).exit_code, 2)
       << "nothing is known";
 
-  const Ended doctor = run(with(
+  const Ended doctor = run_command(with(
       "doctor", {cache, "--rates", "--seconds", "0.01", "--json", "--save", path("mine.toml")}));
   ASSERT_EQ(doctor.exit_code, 0) << doctor.err;
   const Json rates = Json::parse(doctor.out).at("rates");
@@ -389,16 +377,16 @@ TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
   EXPECT_TRUE(has(doctor.err, "units of the run's model")) << doctor.err;
   EXPECT_TRUE(has(read(path("mine.toml")), "[[rates.update]]"));
 
-  const Json json = Json::parse(run(with("plan", {cache, "--json"})).out);
+  const Json json = Json::parse(run_command(with("plan", {cache, "--json"})).out);
   EXPECT_TRUE(json.at("time").at("known").get<bool>()) << json.at("time");
   EXPECT_GT(json.at("time").at("tokens_per_second").get<double>(), 0.0);
-  const Ended screen = run(with("plan", {cache}));
+  const Ended screen = run_command(with("plan", {cache}));
   for (const char* part :
        {"a step takes about", "the wall: ", "better\n", "measured by doctor on"}) {
     EXPECT_TRUE(has(screen.out, part)) << part << " in:\n" << screen.out;
   }
-  EXPECT_TRUE(has(run(with("plan", {cache, "--bytes"})).out, "kept inputs"));
-  const Ended trained = run(with("train", {cache, "--train.steps=9"}));
+  EXPECT_TRUE(has(run_command(with("plan", {cache, "--bytes"})).out, "kept inputs"));
+  const Ended trained = run_command(with("train", {cache, "--train.steps=9"}));
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_TRUE(has(trained.err, "most off: the ")) << trained.err;
 }
@@ -407,17 +395,17 @@ TEST_F(Commands, PlansForAMachineThatIsNotHereNeedAConfigAlone) {
   fs::create_directories(path("bare"));
   fs::copy(path("model/config.json"), path("bare/config.json"));
   const std::string machines = test_data() + "/../config/machines/";
-  const Ended card = run({"plan", path("bare/config.json"), "--machine", machines + "rtx-4090.toml",
-                          "--data.cache=" + path("cache")});
+  const Ended card = run_command({"plan", path("bare/config.json"), "--machine",
+                                  machines + "rtx-4090.toml", "--data.cache=" + path("cache")});
   EXPECT_EQ(card.exit_code, 0) << card.err;
   for (const char* part : {"RTX 4090", "device (cuda)", "estimated from data sheets", "tokens/s"}) {
     EXPECT_TRUE(has(card.out, part)) << part << " in:\n" << card.out;
   }
-  const Ended cpu = run({"plan", path("bare"), "--machine", machines + "cpu-epyc-ddr5.toml",
-                         "--data.cache=" + path("cache")});
+  const Ended cpu = run_command({"plan", path("bare"), "--machine", machines + "cpu-epyc-ddr5.toml",
+                                 "--data.cache=" + path("cache")});
   EXPECT_TRUE(has(cpu.out, "64 cores")) << cpu.out << cpu.err;
   write(path("wrong.toml"), "version = 1\n[host]\ncroes = 4\n");
-  const Ended wrong = run({"plan", path("bare"), "--machine", path("wrong.toml")});
+  const Ended wrong = run_command({"plan", path("bare"), "--machine", path("wrong.toml")});
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_TRUE(has(wrong.err, "croes: no such key; did you mean cores?")) << wrong.err;
 }
@@ -433,9 +421,10 @@ TEST_F(Commands, PresetsFitTheirMachines) {
     ASSERT_NE(at, std::string::npos) << entry.path();
     const size_t begin = at + before.size();
     const std::string machine = config + text.substr(begin, text.find(".toml", begin) + 5 - begin);
-    const Ended plan = run({"plan", entry.path(), "--machine", machine,
-                            "--model.path=" + path("model"), "--run.dir=" + path("run"),
-                            "--data.train=" + path("rows.jsonl"), "--data.cache=" + path("cache")});
+    const Ended plan =
+        run_command({"plan", entry.path(), "--machine", machine, "--model.path=" + path("model"),
+                     "--run.dir=" + path("run"), "--data.train=" + path("rows.jsonl"),
+                     "--data.cache=" + path("cache")});
     EXPECT_EQ(plan.exit_code, 0) << entry.path() << ": " << plan.err;
     EXPECT_TRUE(has(plan.out, "tokens/s")) << plan.out;
     ++presets;
@@ -445,14 +434,14 @@ TEST_F(Commands, PresetsFitTheirMachines) {
 
 TEST_F(Commands, SearchShowsPlansWhoseRunFilesCanBeUsed) {
   const std::string machine = test_data() + "/../config/machines/rtx-4090.toml";
-  const Ended search =
-      run(with("plan", {"--search", "--machine", machine, "--save", path("found"), "--json"}));
+  const Ended search = run_command(
+      with("plan", {"--search", "--machine", machine, "--save", path("found"), "--json"}));
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const Json points = Json::parse(search.out);
   ASSERT_FALSE(points.empty());
   for (size_t i = 0; i < points.size(); ++i) {
-    const Ended plan = run({"plan", path("found/plan-" + std::to_string(i + 1) + ".toml"),
-                            "--machine", machine, "--json"});
+    const Ended plan = run_command({"plan", path("found/plan-" + std::to_string(i + 1) + ".toml"),
+                                    "--machine", machine, "--json"});
     ASSERT_EQ(plan.exit_code, 0) << plan.err;
     const Json json = Json::parse(plan.out);
     EXPECT_EQ(json.at("device").at("total_bytes"), points[i].at("device_bytes")) << points[i];
@@ -465,7 +454,7 @@ TEST_F(Commands, SearchShowsPlansWhoseRunFilesCanBeUsed) {
 
 TEST_F(Commands, TrainWritesATimeline) {
   const std::string file = path("trace.json");
-  const Ended ended = run(with("train", {"--train.steps=4", "--trace", file}));
+  const Ended ended = run_command(with("train", {"--train.steps=4", "--trace", file}));
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(has(ended.err, "timeline in " + file)) << ended.err;
   const Json trace = Json::parse(read(file));
@@ -477,16 +466,16 @@ TEST_F(Commands, PlotShowsStepsWithoutALossAndPassesOverOtherLines) {
   write(path("plotted/metrics.jsonl"),
         "{\"kind\": \"step\", \"loss\": 3.0}\n{\"kind\": 7}\n{\"kind\": [\"step\"]}\n[]\nnot json\n"
         "{\"kind\": \"step\", \"loss\": null}\n{\"kind\": \"step\", \"loss\": 1.0}\n");
-  const Ended ended = run({"plot", path("plotted")});
+  const Ended ended = run_command({"plot", path("plotted")});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(has(ended.out, "loss: first 3.0000, last 1.0000, 3 steps")) << ended.out;
   EXPECT_TRUE(has(ended.out, "1 steps without a finite loss: 2")) << ended.out;
-  EXPECT_EQ(run({"plot", path("nowhere")}).exit_code, 5);
+  EXPECT_EQ(run_command({"plot", path("nowhere")}).exit_code, 5);
 }
 
 TEST_F(Commands, BenchOptimizerMeasuresWhatItIsAsked) {
-  const Ended ended = run({"bench", "optimizer", "--format", "fp32", "--threads", "1",
-                           "--parameters", "65536", "--rounds", "2", "--json"});
+  const Ended ended = run_command({"bench", "optimizer", "--format", "fp32", "--threads", "1",
+                                   "--parameters", "65536", "--rounds", "2", "--json"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(has(Json::parse(ended.out).dump(), "fp32")) << ended.out;
 }
@@ -494,21 +483,21 @@ TEST_F(Commands, BenchOptimizerMeasuresWhatItIsAsked) {
 // ---- the command line itself ----
 
 TEST_F(Commands, AMistypedCommandGetsTheNearestOne) {
-  const Ended ended = run({"trian", path("run.toml")});
+  const Ended ended = run_command({"trian", path("run.toml")});
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_TRUE(has(ended.err, "unknown command 'trian', did you mean 'train'?")) << ended.err;
-  EXPECT_TRUE(has(run({"config", "kyes"}).err, "did you mean 'keys'?"));
-  EXPECT_TRUE(has(run({"\x1b[2J"}).err, "unknown command '\\x1b[2J'"));
+  EXPECT_TRUE(has(run_command({"config", "kyes"}).err, "did you mean 'keys'?"));
+  EXPECT_TRUE(has(run_command({"\x1b[2J"}).err, "unknown command '\\x1b[2J'"));
 }
 
 TEST_F(Commands, HelpAndVersionAreFoundWhereTheyAreLookedFor) {
-  EXPECT_EQ(run({"--version"}).out, run({"version"}).out);
-  EXPECT_TRUE(run({"--version"}).out.starts_with("longshore "));
-  EXPECT_EQ(run({"help"}).out, run({"--help"}).out);
-  EXPECT_EQ(run({"help", "generate"}).out, run({"generate", "--help"}).out);
-  EXPECT_TRUE(has(run({"help", "generate"}).out, "64")) << "defaults are shown";
-  EXPECT_TRUE(has(run({"help", "init-model"}).out, "tiny-gpt2")) << "presets are listed";
-  EXPECT_EQ(run({}).exit_code, 0);
+  EXPECT_EQ(run_command({"--version"}).out, run_command({"version"}).out);
+  EXPECT_TRUE(run_command({"--version"}).out.starts_with("longshore "));
+  EXPECT_EQ(run_command({"help"}).out, run_command({"--help"}).out);
+  EXPECT_EQ(run_command({"help", "generate"}).out, run_command({"generate", "--help"}).out);
+  EXPECT_TRUE(has(run_command({"help", "generate"}).out, "64")) << "defaults are shown";
+  EXPECT_TRUE(has(run_command({"help", "init-model"}).out, "tiny-gpt2")) << "presets are listed";
+  EXPECT_EQ(run_command({}).exit_code, 0);
 }
 
 }  // namespace

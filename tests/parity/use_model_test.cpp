@@ -10,6 +10,7 @@
 
 #include "base/errors.h"
 #include "hf/safetensors_reader.h"
+#include "tests/fakes/command_run.h"
 #include "tests/parity/edited_model.h"
 #include "tests/parity/run_driver.h"
 #include "trainer/commands/command_line.h"
@@ -18,18 +19,6 @@ namespace longshore {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Said {
-  int exit_code;
-  std::string out;
-};
-
-Said say(const Arguments& command) {
-  testing::internal::CaptureStdout();
-  const int exit_code = run_command_line(command);
-  std::fflush(stdout);
-  return {exit_code, testing::internal::GetCapturedStdout()};
-}
 
 std::vector<Json> json_lines(const std::string& text) {
   std::vector<Json> lines;
@@ -55,7 +44,7 @@ TEST(UseModel, EvalGivesTheLossOfTransformers) {
     for (const Json& row : facts.at("gradient_rows")) file << lines.at(row.get<size_t>()) << "\n";
     file.close();
     std::ofstream(empty).close();
-    const Said said = say(joined(
+    const Ended said = run_command(joined(
         joined({"eval", empty, "--json"}, RunDriver::golden_arguments(golden)),
         {"--run.dir=\"" + run.directory() + "\"", "--data.cache=\"" + run.directory() + "/cache\"",
          "--data.eval=[\"" + chosen + "\"]", "--from", "model"}));
@@ -164,7 +153,7 @@ class TrainedModel : public testing::Test {
   static std::string run_file() { return run_->directory() + "/config.toml"; }
 
   static std::vector<Json> generate(const Arguments& more) {
-    const Said said = say(joined({"generate", run_file(), "--json"}, more));
+    const Ended said = run_command(joined({"generate", run_file(), "--json"}, more));
     EXPECT_EQ(said.exit_code, 0) << said.out;
     return json_lines(said.out);
   }
@@ -218,14 +207,14 @@ std::map<std::string, std::vector<float>> exported(const std::string& directory)
 // wrote is a model that speaks as the run does.
 TEST_F(TrainedModel, IsExportedAndReadBack) {
   const std::string directory = run_->directory() + "/exported";
-  ASSERT_EQ(say({"export", run_file(), "--to", directory}).exit_code, 0);
+  ASSERT_EQ(run_command({"export", run_file(), "--to", directory}).exit_code, 0);
   const auto state = run_->state();
   const auto tensors = exported(directory), at_the_end = exported(run_->directory() + "/hf");
   EXPECT_EQ(tensors.size() * 3, state.size());
   EXPECT_EQ(tensors, at_the_end);
   for (const auto& [name, values] : tensors) EXPECT_EQ(values, state.at(name + ".master")) << name;
   const std::string first = run_->directory() + "/first";
-  ASSERT_EQ(say({"export", run_file(), "--to", first, "--from", "model"}).exit_code, 0);
+  ASSERT_EQ(run_command({"export", run_file(), "--to", first, "--from", "model"}).exit_code, 0);
   EXPECT_EQ(exported(first), exported(run_->directory() + "/model"));
   EXPECT_EQ(text_of({"--prompt", "abc", "--from", "model", "--model.path=\"" + directory + "\""}),
             "defgh");
@@ -236,7 +225,7 @@ TEST(UseModel, ExportsMastersOnRequest) {
   RunDriver run("export-fp32");
   ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("llama-bf16"), {"--train.steps=3"})), 0);
   const std::string run_file = run.directory() + "/config.toml", to = run.directory() + "/out";
-  ASSERT_EQ(say({"export", run_file, "--fp32", "--to", to}).exit_code, 0);
+  ASSERT_EQ(run_command({"export", run_file, "--fp32", "--to", to}).exit_code, 0);
   const auto state = run.state();
   size_t wide = 0;
   for (const auto& [name, values] : exported(to)) {
@@ -301,7 +290,7 @@ TEST(UseModel, RoutersOrAllButExpertsAreFrozen) {
 // ---- What shows a run ----
 
 TEST_F(TrainedModel, ItsScheduleIsPrinted) {
-  const Said said = say({"plan", run_file(), "--schedule"});
+  const Ended said = run_command({"plan", run_file(), "--schedule"});
   ASSERT_EQ(said.exit_code, 0);
   // Each of the four units is fetched, computed and drained.
   for (const char* unit : {"block.0", "block.1", "head"}) {
@@ -311,7 +300,7 @@ TEST_F(TrainedModel, ItsScheduleIsPrinted) {
     EXPECT_NE(said.out.find(kind), std::string::npos) << said.out;
   }
   const std::string drawing = run_->directory() + "/schedule.svg";
-  ASSERT_EQ(say({"plan", run_file(), "--schedule-svg", drawing}).exit_code, 0);
+  ASSERT_EQ(run_command({"plan", run_file(), "--schedule-svg", drawing}).exit_code, 0);
   std::ifstream file(drawing);
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   EXPECT_EQ(text.rfind("<svg", 0), 0u) << text.substr(0, 80);
@@ -338,7 +327,7 @@ TEST(UseModel, TracesEveryOperation) {
 }
 
 TEST_F(TrainedModel, ItsLossIsDrawn) {
-  const Said said = say({"plot", run_->directory()});
+  const Ended said = run_command({"plot", run_->directory()});
   EXPECT_EQ(said.exit_code, 0);
   EXPECT_NE(said.out.find("40 steps"), std::string::npos) << said.out;
   const std::vector<double> losses = run_->steps("loss");
@@ -348,7 +337,7 @@ TEST_F(TrainedModel, ItsLossIsDrawn) {
 }
 
 TEST(UseModel, BenchOptimizerMeasuresEveryFormat) {
-  const Said said = say(
+  const Ended said = run_command(
       {"bench", "optimizer", "--parameters", "65536", "--rounds", "1", "--threads", "1", "--json"});
   ASSERT_EQ(said.exit_code, 0);
   const std::string text = Json::parse(said.out).dump();

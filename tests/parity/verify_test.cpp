@@ -10,10 +10,10 @@
 #include "base/errors.h"
 #include "base/philox.h"
 #include "hf/safetensors_writer.h"
+#include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"
 #include "tests/parity/edited_model.h"
 #include "tests/parity/run_driver.h"
-#include "trainer/commands/command_line.h"
 #include "trainer/verify/base_comparison.h"
 #include "trainer/verify/plain_decoder.h"
 #include "trainer/verify/transformers_check.h"
@@ -405,22 +405,10 @@ TEST(Verify, NamesATokenizerThatDoesNotBelongToTheModel) {
   EXPECT_TRUE(lines[0].starts_with("ids: the greatest is ")) << lines[0];
 }
 
-struct Printed {
-  int exit_code;
-  std::string out;
-};
-
-Printed run_verify_command(const Arguments& arguments) {
-  testing::internal::CaptureStdout();
-  const int exit_code = run_command_line(joined({"verify"}, arguments));
-  std::fflush(stdout);
-  return {exit_code, testing::internal::GetCapturedStdout()};
-}
-
 // Goal: the exit code and the JSON say what the table says.
 TEST(Verify, CommandEndsWithFiveWhereSomethingFailed) {
   const std::string right = golden_directory("gpt2");
-  const Printed good = run_verify_command({right, "--against", right, "--tokens", "8", "--json"});
+  const Ended good = run_command({"verify", right, "--against", right, "--tokens", "8", "--json"});
   EXPECT_EQ(good.exit_code, 0) << good.out;
   const Json report = Json::parse(good.out);
   EXPECT_TRUE(report.at("ok").get<bool>());
@@ -430,12 +418,12 @@ TEST(Verify, CommandEndsWithFiveWhereSomethingFailed) {
   EditedModel model("gpt2");
   model.values["transformer.h.0.ln_1.weight"][3] = std::numeric_limits<float>::infinity();
   model.write();
-  const Printed bad = run_verify_command({model.directory(), "--tokens", "8"});
+  const Ended bad = run_command({"verify", model.directory(), "--tokens", "8"});
   EXPECT_EQ(bad.exit_code, static_cast<int>(ExitCode::kData));
   EXPECT_NE(bad.out.find("FAILED   tensors"), std::string::npos) << bad.out;
   EXPECT_NE(bad.out.find("transformer.h.0.ln_1.weight"), std::string::npos) << bad.out;
 
-  const Printed none = run_verify_command({"/nowhere/at/all"});
+  const Ended none = run_command({"verify", "/nowhere/at/all"});
   EXPECT_EQ(none.exit_code, static_cast<int>(ExitCode::kData));
 }
 

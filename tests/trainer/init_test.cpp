@@ -4,27 +4,12 @@
 
 #include <fstream>
 
+#include "tests/fakes/command_run.h"
 #include "tests/trainer/temporary_directory.h"
-#include "trainer/commands/command_line.h"
 #include "trainer/setup/run_file_draft.h"
 
 namespace longshore {
 namespace {
-
-struct Ended {
-  int exit_code = 0;
-  std::string out, err;
-};
-
-Ended run(const std::vector<std::string>& arguments) {
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Ended ended;
-  ended.exit_code = run_command_line(arguments);
-  ended.out = testing::internal::GetCapturedStdout();
-  ended.err = testing::internal::GetCapturedStderr();
-  return ended;
-}
 
 std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -113,7 +98,7 @@ TEST(RunFileDraft, TriesTheFastestFirst) {
 class Init : public testing::Test {
  protected:
   Init() {
-    EXPECT_EQ(run({"init-model", "--preset", "tiny-llama", model_}).exit_code, 0);
+    EXPECT_EQ(run_command({"init-model", "--preset", "tiny-llama", model_}).exit_code, 0);
     std::ofstream rows(rows_);
     for (int i = 0; i < 40; ++i) rows << R"({"text": "row )" << i << R"( of the rows"})" << "\n";
   }
@@ -125,7 +110,8 @@ class Init : public testing::Test {
 
 TEST_F(Init, WritesAFileThatPlansAndValidates) {
   const std::string dir = directory_.file("run");
-  const Ended ended = run({"init", file_, "--model", model_, "--data", rows_, "--dir", dir});
+  const Ended ended =
+      run_command({"init", file_, "--model", model_, "--data", rows_, "--dir", dir});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(has(ended.out, "fits with micro-batches of one sequence")) << ended.out;
   EXPECT_TRUE(has(ended.out, "longshore train " + file_)) << ended.out;
@@ -133,25 +119,25 @@ TEST_F(Init, WritesAFileThatPlansAndValidates) {
   EXPECT_EQ(config.model.path, model_);
   EXPECT_EQ(config.run.dir, dir);
   EXPECT_EQ(config.data.overlength, DataSection::Overlength::kSplit);
-  EXPECT_EQ(run({"validate", file_}).exit_code, 0);
-  EXPECT_EQ(run({"plan", file_}).exit_code, 0);
+  EXPECT_EQ(run_command({"validate", file_}).exit_code, 0);
+  EXPECT_EQ(run_command({"plan", file_}).exit_code, 0);
 }
 
 TEST_F(Init, LeavesAFileThatIsThere) {
   std::ofstream(file_) << "mine";
   const std::vector<std::string> command = {"init", file_, "--model", model_, "--data", rows_};
-  const Ended refused = run(command);
+  const Ended refused = run_command(command);
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_TRUE(has(refused.err, "is there already")) << refused.err;
   EXPECT_EQ(read(file_), "mine");
   std::vector<std::string> replacing = command;
   replacing.push_back("--replace");
-  EXPECT_EQ(run(replacing).exit_code, 0);
+  EXPECT_EQ(run_command(replacing).exit_code, 0);
   EXPECT_NE(read(file_), "mine");
 }
 
 TEST_F(Init, NamesEverythingThatIsWrongAndWritesNothing) {
-  const Ended ended = run(
+  const Ended ended = run_command(
       {"init", file_, "--model", directory_.file("none"), "--data", directory_.file("no.jsonl")});
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_TRUE(has(ended.err, directory_.file("none"))) << ended.err;
@@ -160,7 +146,7 @@ TEST_F(Init, NamesEverythingThatIsWrongAndWritesNothing) {
 }
 
 TEST_F(Init, SaysWhatIsMissingWhereNobodyCanBeAsked) {
-  const Ended ended = run({"init", file_, "--model", model_});
+  const Ended ended = run_command({"init", file_, "--model", model_});
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_TRUE(has(ended.err, "--data is missing")) << ended.err;
 }
@@ -168,7 +154,7 @@ TEST_F(Init, SaysWhatIsMissingWhereNobodyCanBeAsked) {
 TEST_F(Init, PlansBeforeTheLengthIsKnown) {
   std::ofstream(file_) << "[run]\ndir = \"" << directory_.file("run") << "\"\n[model]\npath = \""
                        << model_ << "\"\n[data]\ntrain = [\"" << rows_ << "\"]\nmax_tokens = 64\n";
-  const Ended planned = run({"plan", file_});
+  const Ended planned = run_command({"plan", file_});
   EXPECT_EQ(planned.exit_code, 0) << planned.err;
   EXPECT_TRUE(has(planned.out, "to train, add steps = 100 or epochs = 1")) << planned.out;
 }
