@@ -25,6 +25,10 @@ inline KeyValue to_value(const std::optional<int64_t>& member) {
   return member ? KeyValue(*member) : KeyValue(AutoValue{});
 }
 
+inline KeyValue to_value(const std::optional<double>& member) {
+  return member ? KeyValue(*member) : KeyValue(AutoValue{});
+}
+
 template <typename Member>
 void assign(Member& member, const KeyValue& value) {
   member = std::get<Member>(value);
@@ -32,6 +36,11 @@ void assign(Member& member, const KeyValue& value) {
 inline void assign(std::optional<int64_t>& member, const KeyValue& value) {
   const int64_t* number = std::get_if<int64_t>(&value);
   member = number == nullptr ? std::nullopt : std::optional<int64_t>(*number);
+}
+
+inline void assign(std::optional<double>& member, const KeyValue& value) {
+  const double* number = std::get_if<double>(&value);
+  member = number == nullptr ? std::nullopt : std::optional<double>(*number);
 }
 
 template <typename Member>

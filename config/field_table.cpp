@@ -62,6 +62,11 @@ Section train_section() {
             .bounds = at_least(0)});
   rows.add("freeze", KeyType::kStrings, &TrainSection::freeze,
            {.sentence = "globs of parameter names that stay as they are: no gradient, no state"});
+  rows.add("router_aux_loss", KeyType::kReal, &TrainSection::router_aux_loss,
+           {.sentence = "coefficient of the loss that spreads tokens over experts, 0: none; "
+                        "\"auto\": router_aux_loss_coef where the model's config.json has "
+                        "output_router_logits = true",
+            .bounds = at_least(0)});
   rows.add(
       "max_nonfinite_steps", KeyType::kInteger, &TrainSection::max_nonfinite_steps,
       {.sentence = "a step with a non-finite loss or gradient is skipped; so many in a row end "
@@ -330,6 +335,9 @@ Section log_section() {
             .unit = "steps"});
   rows.add("tensorboard", KeyType::kBool, &LogSection::tensorboard,
            {.sentence = "also write <run.dir>/tensorboard, for `tensorboard --logdir <run.dir>`"});
+  rows.add("router", KeyType::kBool, &LogSection::router,
+           {.sentence = "figures of what the routers chose in every step: load of each expert, "
+                        "idle ones, entropy"});
   return section;
 }
 

@@ -66,11 +66,12 @@ struct DataSection {
 struct TrainSection {
   int64_t steps = 0;    // 0 = as many as `epochs` says; exactly one of the two is above 0
   double epochs = 0.0;  // 0 = as long as `steps` says
-  int64_t sequences_per_step = 8;    // over all ranks and micro-batches
-  int64_t micro_batch = 1;           // sequences on one device at a time
-  double max_grad_norm = 1.0;        // 0 = no clipping
-  std::vector<std::string> freeze;   // globs of parameter names
-  int64_t max_nonfinite_steps = 10;  // in a row; the run then ends with exit code 7
+  int64_t sequences_per_step = 8;         // over all ranks and micro-batches
+  int64_t micro_batch = 1;                // sequences on one device at a time
+  double max_grad_norm = 1.0;             // 0 = no clipping
+  std::vector<std::string> freeze;        // globs of parameter names
+  std::optional<double> router_aux_loss;  // its coefficient; nullopt = auto: as config.json says
+  int64_t max_nonfinite_steps = 10;       // in a row; the run then ends with exit code 7
   bool operator==(const TrainSection&) const = default;
 };
 
@@ -212,6 +213,7 @@ struct DistSection {
 struct LogSection {
   int64_t every_steps = 1;
   bool tensorboard = false;
+  bool router = false;
   bool operator==(const LogSection&) const = default;
 };
 

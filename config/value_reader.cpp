@@ -45,7 +45,9 @@ double number_of(const TomlValue& found) {
 }
 
 ReadValue read_real(const Key& key, const TomlValue& found) {
-  if (!is_number(found)) return expected(key, "a real", found);
+  if (!is_number(found)) {
+    return expected(key, key.allows_auto ? "a real or \"auto\"" : "a real", found);
+  }
   const double number = number_of(found);
   if (!std::isfinite(number)) return expected(key, "a finite real", found);
   if (!key.bounds.contain(number)) return out_of_bounds(key, toml_text(key, number));

@@ -29,6 +29,7 @@ StepTotals forward_backward(Engine& engine, const StepRequest& request) {
   engine.count_host_wait("the step's totals");
   return sum_over_ranks(engine.groups(), {.loss = loss,
                                           .unit_squares = engine.take_squares(),
+                                          .routers = engine.runner().router_sums(),
                                           .stop = request.stop,
                                           .save = request.save,
                                           .times = {engine.take_times()}});
@@ -41,6 +42,7 @@ StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTo
   outcome.stop = totals.stop;
   outcome.save = totals.save;
   outcome.times = totals.times;
+  outcome.routers = totals.routers;
   // With updates in backward there is nothing left to decide.
   if (engine.plan().step.overlap != UpdateOverlap::kBackward) {
     outcome.skipped = !outcome.norm.finite || !std::isfinite(outcome.loss);

@@ -33,6 +33,7 @@ struct StepOutcome {
   bool stop = false;
   bool save = false;
   std::vector<RankTimes> times;  // by rank
+  std::vector<double> routers;   // for router_figures; empty where nobody asks
 };
 
 // Its two halves. After the first all updates of earlier steps are applied, and gradients wait at

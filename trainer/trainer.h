@@ -82,6 +82,7 @@ class Trainer {
   DataState data_after_step() const;
   void note_committed_step(Step step);
   void note_status();
+  void give_back_heap();
   std::string what_is_saved() const;
   bool record_failed() const { return metrics_ && !metrics_->failure().empty(); }
   void check_metrics();
@@ -127,7 +128,7 @@ class Trainer {
   RunProgress progress_;
   std::optional<Step> saved_step_;
   std::optional<Step> committed_;  // by the tier of the state
-  std::chrono::steady_clock::time_point status_noted_;
+  std::chrono::steady_clock::time_point status_noted_, heap_given_back_;
   std::string saved_path_;
   bool passed_ = false;            // a train pass, in this process
   bool stopping_ = false;          // all ranks: after the step that has just ended

@@ -19,6 +19,7 @@ struct RankGroups {
   Communicator* gathers = nullptr;   // the same ranks as `shards`: gathers and sums are under way
                                      // at the same time
   Communicator* replicas = nullptr;  // who hold the same shard
+  Communicator* routers = nullptr;   // every rank, for the compute lane; where experts are balanced
   // Tells the other ranks why this one ends; may be empty. Any thread.
   std::function<void(const std::string&)> report_failure = {};
   // Throws where it is known that another rank has failed; may be empty. Any thread.

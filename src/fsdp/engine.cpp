@@ -26,6 +26,9 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
       ring_(make_ring()),
       prefetcher_(make_prefetcher()) {
   LONGSHORE_CHECK(groups.topology == plan.topology) << "the plan is for other groups of ranks";
+  LONGSHORE_CHECK(model->routers().balance == 0.0 ||
+                  (groups.all != nullptr) == (groups.routers != nullptr))
+      << "the routers' load is summed by a group of its own";
   check_tiers();
   LONGSHORE_CHECK(gradient_home_.host_bytes() == plan.host.gradients)
       << gradient_home_.host_bytes() << " bytes of gradients, planned " << plan.host.gradients;
@@ -223,6 +226,11 @@ Prefetcher Engine::make_prefetcher() {
 UnitRunner::Memory Engine::make_runner_memory() {
   UnitRunner::Memory memory;
   memory.device = device_.torch();
+  if (groups_.routers != nullptr) {
+    memory.sum_over_ranks = [this](std::span<double> pairs) {
+      groups_.routers->all_reduce(pairs, {"the routers' load", std::nullopt}).wait();
+    };
+  }
   for (int32_t i = 0; i < plan_.device.gradient_buffers; ++i) {
     memory.gradients.push_back(carve_if_planned("gradient." + std::to_string(i)));
   }

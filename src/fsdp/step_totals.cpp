@@ -24,14 +24,17 @@ StepTotals sum_over_ranks(const RankGroups& groups, const StepTotals& mine) {
   if (groups.all == nullptr) return mine;
   const size_t units = mine.unit_squares.size();
   const auto ranks = static_cast<size_t>(groups.topology.ranks);
-  std::vector<double> values(kScalars + units + ranks * kTimes, 0.0);
+  const size_t routers = mine.routers.size();
+  std::vector<double> values(kScalars + units + ranks * kTimes + routers, 0.0);
   values[0] = mine.loss.loss;
   values[1] = static_cast<double>(mine.loss.trained);
   values[2] = mine.stop ? 1.0 : 0.0;
   values[3] = mine.save ? 1.0 : 0.0;
   // Replicas hold the same gradients: one of them counts.
   if (groups.first_replica()) std::ranges::copy(mine.unit_squares, values.begin() + kScalars);
-  const auto times = std::span(values).subspan(kScalars + units);
+  const auto times = std::span(values).subspan(kScalars + units, ranks * kTimes);
+  const auto chosen = std::span(values).last(routers);
+  std::ranges::copy(mine.routers, chosen.begin());
   const RankTimes& own = mine.times.front();
   const size_t place = static_cast<size_t>(groups.rank.value) * kTimes;
   times[place] = own.seconds;
@@ -47,6 +50,7 @@ StepTotals sum_over_ranks(const RankGroups& groups, const StepTotals& mine) {
   totals.save = values[3] > 0.0;
   const auto squares = std::span(values).subspan(kScalars, units);
   totals.unit_squares.assign(squares.begin(), squares.end());
+  totals.routers.assign(chosen.begin(), chosen.end());
   for (size_t i = 0; i < ranks; ++i) {
     const auto of_rank = times.subspan(i * kTimes, kTimes);
     totals.times.push_back({of_rank[0], of_rank[1], of_rank[2], of_rank[3]});

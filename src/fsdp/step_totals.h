@@ -23,6 +23,7 @@ struct RankTimes {
 struct StepTotals {
   LossSum loss = {};
   std::vector<double> unit_squares = {};  // of drained gradients, by unit
+  std::vector<double> routers = {};       // UnitRunner::router_sums
   bool stop = false;                      // of any rank
   bool save = false;
   std::vector<RankTimes> times = {};  // by rank; in a rank's own totals: only its own

@@ -61,7 +61,10 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
       views_(*model, *layouts, compute, memory.device),
       carry_(model->spec(), compute, std::move(memory.carry), memory.device),
       lends_(model->spec().units.size(), false),
-      saved_(model->spec().units.size()) {
+      saved_(model->spec().units.size()),
+      balance_(model->routers().balance),
+      sum_over_ranks_(std::move(memory.sum_over_ranks)) {
+  if (model->routers().asked()) routers_.emplace(model->routers(), memory.device);
   for (const UnitSpec& unit : spec_->units) {
     for (ParamRef ref : unit.borrowed) lends_[index_of(ref.unit)] = true;
   }
@@ -128,7 +131,15 @@ void UnitRunner::begin(Mode mode, std::span<const MicroBatch> batches) {
   LONGSHORE_CHECK(static_cast<int32_t>(batches.size()) <= carry_.micro_batches())
       << batches.size() << " micro-batches, planned " << carry_.micro_batches();
   mode_ = mode;
-  batches_ = batches;
+  batches_.assign(batches.begin(), batches.end());
+  routers_settled_ = false;
+  if (routers_) {
+    routers_->begin();
+    routers_->count(mode == Mode::kTrain);
+    for (MicroBatch& batch : batches_) {
+      batch.routers = mode == Mode::kTrain ? &*routers_ : nullptr;
+    }
+  }
   scale_ = 1.0;
   loss_ = {};
   logits_ = at::Tensor();
@@ -196,6 +207,7 @@ void UnitRunner::backward(UnitId unit, std::span<const UnitLease> leases,
   GradAccumulator* const sums = accumulator(unit, gradient);
   if (sums != nullptr && !lends_[index_of(unit)]) sums->clear();
   Sink sink(this, unit);
+  if (routers_ && !std::exchange(routers_settled_, true)) settle_routers();
   if (unit == last()) {
     backward_loss(unit, sink);
     return;
@@ -203,6 +215,31 @@ void UnitRunner::backward(UnitId unit, std::span<const UnitLease> leases,
   for (size_t i = 0; i < batches_.size(); ++i) {
     backward_unit(unit, static_cast<int32_t>(i), sink);
   }
+}
+
+std::vector<double> UnitRunner::router_sums() const {
+  return routers_ ? routers_->sums() : std::vector<double>();
+}
+
+void UnitRunner::settle_routers() {
+  const at::NoGradGuard no_grad;
+  const bool in_loss = model_->loss_unit().has_router();
+  if (balance_ == 0.0) {
+    routers_->count(in_loss);
+    return;
+  }
+  // A loss with routers runs forward and backward in one go, too late: forward alone first.
+  for (size_t i = 0; in_loss && i < batches_.size(); ++i) {
+    model_->loss_unit().loss(
+        views_.leaves(last()),
+        carry_.kept_input(last(), static_cast<int32_t>(i), batches_[i].position_count()),
+        batches_[i]);
+  }
+  routers_->count(false);
+  std::vector<double> pairs = routers_->pooled();
+  // HOST WAIT: the gradient of every router needs what all ranks' tokens chose.
+  if (sum_over_ranks_) sum_over_ranks_(pairs);
+  routers_->balance(pairs);
 }
 
 void UnitRunner::backward_loss(UnitId unit, GradSink& sink) {

@@ -8,6 +8,7 @@
 // Evaluation and logits: forward of every unit in order.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,6 +37,9 @@ class UnitRunner {
     // By unit: where gradients of lent (tied) parameters wait; empty for units that lend nothing.
     std::vector<std::span<std::byte>> waiting_gradients;
     at::Device device = at::kCPU;  // where all of it, and the slots, are
+    // Adds up over ranks; empty: there is one. Called once in the backward of a step that balances
+    // experts.
+    std::function<void(std::span<double>)> sum_over_ranks = {};
   };
   // Pointers must outlive the runner. `kept_graphs`: of so many units before the loss; the others
   // are recomputed.
@@ -46,7 +50,8 @@ class UnitRunner {
   // From the last unit down to the first that has, or whose carry feeds, a trainable parameter.
   const std::vector<UnitId>& backward_order() const { return backward_order_; }
 
-  // `batches` must outlive the pass. Gradients are of loss_sum * scale.
+  // What `batches` refer to must outlive the pass. Gradients are of loss_sum * scale, and of the
+  // balance loss.
   void begin_step(std::span<const MicroBatch> batches, double scale);
   // Forward and loss without gradients.
   void begin_evaluation(std::span<const MicroBatch> batches);
@@ -62,6 +67,8 @@ class UnitRunner {
   std::span<float> sums(UnitId unit, std::optional<int32_t> gradient) const;
 
   const LossSum& loss() const { return loss_; }
+  // Of the rank's micro-batches, for router_figures; empty where nobody asks.
+  std::vector<double> router_sums() const;
   // fp32 [positions, vocabulary]: the next token's scores.
   const at::Tensor& logits() const { return logits_; }
   CarryStore& carry() { return carry_; }
@@ -74,6 +81,8 @@ class UnitRunner {
   void begin(Mode mode, std::span<const MicroBatch> batches);
   void bind(std::span<const UnitLease> leases);
   void finish_forward();
+  // Before backward: the choices of all ranks are known.
+  void settle_routers();
   void forward_without_graph(UnitId unit);
   void forward_with_graph(UnitId unit);
   void backward_loss(UnitId unit, GradSink& sink);
@@ -98,7 +107,11 @@ class UnitRunner {
   std::vector<UnitId> backward_order_;
   std::vector<std::vector<SavedGraph>> saved_;  // [unit][micro-batch], recompute = none
   Mode mode_ = Mode::kTrain;
-  std::span<const MicroBatch> batches_;
+  std::optional<RouterLoad> routers_;  // none: nobody asks
+  double balance_ = 0.0;
+  std::function<void(std::span<double>)> sum_over_ranks_;
+  bool routers_settled_ = false;
+  std::vector<MicroBatch> batches_;
   double scale_ = 1.0;
   std::optional<int32_t> gradient_;  // the buffer of the unit that runs backward
   LossSum loss_;

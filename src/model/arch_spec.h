@@ -88,6 +88,10 @@ struct MoeSpec {
   // gate * sigmoid(gate_gain * gate) * (up + 1).
   double clamp = 0.0;
   double gate_gain = 1.0;
+  // The coefficient of the loss that balances experts ([Note: balance loss]), 0: none; and whether
+  // figures of the routing are asked for.
+  double balance = 0.0;
+  bool watched = false;
   // How the files hold them: one tensor for all experts, or one for each.
   bool fused = false;
 };

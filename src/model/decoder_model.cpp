@@ -63,6 +63,16 @@ DecoderModel::DecoderModel(ArchSpec arch, const ModelSpec& whole, const UnitCut&
 
 DecoderModel::~DecoderModel() = default;
 
+RouterShape DecoderModel::routers() const {
+  const MoeSpec& moe = arch_.moe;
+  if (moe.experts == 0) return {};
+  return {.layers = arch_.layer_count(),
+          .experts = moe.experts,
+          .top_k = moe.top_k,
+          .balance = moe.balance,
+          .watched = moe.watched};
+}
+
 const Unit& DecoderModel::unit(UnitId id) const {
   return *units_.at(static_cast<size_t>(id.value));
 }

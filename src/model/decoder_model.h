@@ -24,6 +24,7 @@ class DecoderModel : public Model {
   const ModelSpec& spec() const override { return spec_; }
   const Unit& unit(UnitId id) const override;
   const LossUnit& loss_unit() const override { return *head_; }
+  RouterShape routers() const override;
 
  private:
   ArchSpec arch_;

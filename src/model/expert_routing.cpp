@@ -16,6 +16,9 @@ Routing route(const at::Tensor& scores, const MoeSpec& moe) {
   if (moe.softmax_over_all) {
     ranked = routing.probabilities = at::softmax(scores, 1, at::kFloat);
   }
+  if (moe.balance != 0.0 || moe.watched) {
+    routing.of_all = moe.softmax_over_all ? ranked : at::softmax(scores, 1, at::kFloat);
+  }
   // Stable, unlike a top-k, which may take any of equal ones.
   const auto [values, order] = at::sort(ranked, /*stable=*/true, 1, /*descending=*/true);
   routing.experts = order.narrow(1, 0, moe.top_k).contiguous();
@@ -32,14 +35,18 @@ Routing route(const at::Tensor& scores, const MoeSpec& moe) {
   return routing;
 }
 
-at::Tensor route_backward(const at::Tensor& grad_weights, const Routing& routing,
-                          const MoeSpec& moe) {
+at::Tensor route_backward(const at::Tensor& grad_weights, const at::Tensor& balance,
+                          const Routing& routing, const MoeSpec& moe) {
   const at::Tensor& experts = routing.experts;
   const auto options = grad_weights.options();
   at::Tensor grad = at::zeros({experts.size(0), moe.experts}, options);
   if (!moe.softmax_over_all) {
     const at::Tensor& weights = routing.probabilities;
     grad.scatter_(1, experts, weights * (grad_weights - row_sums(grad_weights * weights)));
+    if (balance.defined()) {
+      const at::Tensor of_each = balance.expand(grad.sizes()).contiguous();
+      grad.add_(at::_softmax_backward_data(of_each, routing.of_all, 1, at::kFloat));
+    }
     return grad;
   }
   at::Tensor chosen = grad_weights;
@@ -50,6 +57,7 @@ at::Tensor route_backward(const at::Tensor& grad_weights, const Routing& routing
     chosen = (grad_weights - row_sums(grad_weights * weights)).div_(sums);
   }
   grad.scatter_(1, experts, chosen);
+  if (balance.defined()) grad.add_(balance);
   return at::_softmax_backward_data(grad, routing.probabilities, 1, at::kFloat);
 }
 

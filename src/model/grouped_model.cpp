@@ -70,6 +70,11 @@ class Chain {
     return sum;
   }
 
+  bool has_router() const {
+    return std::ranges::any_of(members_,
+                               [](const Member& member) { return member.unit->has_router(); });
+  }
+
   void make_worst(Carry& in) const {
     if (!members_.empty()) members_.front().unit->make_worst(in);
   }
@@ -152,6 +157,7 @@ class GroupedUnit : public Unit {
     return chain_.worst_documents(longest);
   }
   int64_t idle_elements() const override { return chain_.idle_elements(); }
+  bool has_router() const override { return chain_.has_router(); }
   void make_worst(Carry& in) const override { chain_.make_worst(in); }
   Carry forward(UnitParameters parameters, const Carry& in,
                 const MicroBatch& batch) const override {
@@ -187,6 +193,7 @@ class GroupedLoss : public LossUnit {
     return chain_.worst_documents(longest);
   }
   int64_t idle_elements() const override { return chain_.idle_elements(); }
+  bool has_router() const override { return chain_.has_router(); }
   void make_worst(Carry& in) const override { chain_.make_worst(in); }
   int64_t positions_at_once(DeviceKind device) const override {
     return loss_->positions_at_once(device);

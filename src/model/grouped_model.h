@@ -20,6 +20,7 @@ class GroupedModel : public Model {
   const ModelSpec& spec() const override { return spec_; }
   const Unit& unit(UnitId id) const override;
   const LossUnit& loss_unit() const override;
+  RouterShape routers() const override { return model_->routers(); }
 
  private:
   const Model* model_;

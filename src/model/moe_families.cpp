@@ -16,6 +16,7 @@ constexpr int64_t kMostExperts = 65536;
 struct ExpertDefaults {
   int64_t experts = 0, top_k = 0;
   bool renormalise = false;
+  double balance = 0.001;
 };
 
 // What every family with experts has. Files of either spelling, of all layers until told otherwise.
@@ -33,12 +34,9 @@ void read_experts(ConfigReader& config, const ExpertDefaults& defaults, ArchSpec
   moe.width = arch.intermediate;
   moe.renormalise = defaults.renormalise;
   for (LayerSpec& layer : arch.layers) layer.sparse = true;
-  config.real({"router_aux_loss_coef"}, 0.0, kMostReal);
-  if (config.boolean({"output_router_logits"}).value_or(false)) {
-    config.problem("output_router_logits",
-                   "= true adds a loss that balances experts, which is not supported; set it to "
-                   "false to train without");
-  }
+  const double balance =
+      config.real({"router_aux_loss_coef"}, 0.0, kMostReal).value_or(defaults.balance);
+  if (config.boolean({"output_router_logits"}).value_or(false)) moe.balance = balance;
 }
 
 // Qwen's: dense layers among the sparse ones.
@@ -101,7 +99,7 @@ void read_olmoe(ConfigReader& config, ArchSpec& arch) {
   read_rope(config, {}, arch);
   arch.qkv_bias = arch.output_bias = config.boolean({"attention_bias"}).value_or(false);
   arch.qk_norm = QueryKeyNorm::kWidth;
-  read_experts(config, {.experts = 64, .top_k = 8}, arch);
+  read_experts(config, {.experts = 64, .top_k = 8, .balance = 0.01}, arch);
   arch.moe.renormalise = config.boolean({"norm_topk_prob"}).value_or(false);
 }
 

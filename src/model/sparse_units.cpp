@@ -76,6 +76,7 @@ struct ExpertsUnit::Sums {
 
 ExpertsUnit::ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& experts)
     : arch_(arch),
+      layer_(layer),
       experts_(experts),
       index_(parameters_of(arch, layer, experts)),
       places_(places_of(parameters_of(arch, layer, experts), index_, experts)),
@@ -96,7 +97,8 @@ std::string ExpertsUnit::signature() const {
         experts_.count, static_cast<int64_t>(arch_.norm), static_cast<int64_t>(arch_.activation),
         static_cast<int64_t>(moe.softmax_over_all), static_cast<int64_t>(moe.renormalise),
         static_cast<int64_t>(moe.rounded_weights), static_cast<int64_t>(moe.transposed),
-        static_cast<int64_t>(moe.interleaved), static_cast<int64_t>(moe.clamp != 0.0)}) {
+        static_cast<int64_t>(moe.interleaved), static_cast<int64_t>(moe.clamp != 0.0),
+        static_cast<int64_t>(moe.balance != 0.0), static_cast<int64_t>(moe.watched)}) {
     text += " " + std::to_string(value);
   }
   return text;
@@ -171,10 +173,9 @@ void ExpertsUnit::shared_backward(UnitParameters parameters, const at::Tensor& x
   }
 }
 
-void ExpertsUnit::add_experts(UnitParameters parameters, const State& state,
+void ExpertsUnit::add_experts(UnitParameters parameters, const State& state, const Dispatch& tokens,
                               const at::Tensor& sum) const {
   const int64_t top_k = arch_.moe.top_k;
-  const Dispatch tokens = dispatch(state.routing.experts, arch_.moe.experts);
   const at::Tensor weights = state.routing.weights.view({-1});
   for (int64_t i = 0; i < experts_.count; ++i) {
     const ExpertPlaces& places = places_[static_cast<size_t>(i)];
@@ -206,12 +207,13 @@ void ExpertsUnit::experts_backward(UnitParameters parameters, const State& state
   }
 }
 
-void ExpertsUnit::router_backward(UnitParameters parameters, const State& state, const Sums& sums,
+void ExpertsUnit::router_backward(UnitParameters parameters, const State& state,
+                                  const at::Tensor& balance, const Sums& sums,
                                   GradSink& sink) const {
   const int32_t weight = index_.weight_index(Module::kRouter);
   const int32_t bias = index_.bias_index(Module::kRouter);
   const at::Tensor wide =
-      route_backward(sums.routing.narrow(1, 0, arch_.moe.top_k), state.routing, arch_.moe);
+      route_backward(sums.routing.narrow(1, 0, arch_.moe.top_k), balance, state.routing, arch_.moe);
   const at::Tensor grad = wide.to(state.x.scalar_type());
   if (sink.wants(weight)) sink.add_product(weight, grad, state.x);
   if (bias >= 0 && sink.wants(bias)) {
@@ -237,13 +239,18 @@ at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, const at::Tenso
   return result;
 }
 
-Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in, const MicroBatch&) const {
+Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
+                           const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;
   const State state = begin(parameters, in);
   const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
   const at::Tensor sum = experts_.begins() ? at::zeros(state.h.sizes(), wide) : in.at(0).clone();
   if (experts_.begins() && arch_.moe.shared_width > 0) add_shared(parameters, state.x, sum);
-  add_experts(parameters, state, sum);
+  const Dispatch tokens = dispatch(state.routing.experts, arch_.moe.experts);
+  if (experts_.begins() && batch.routers != nullptr) {
+    batch.routers->note(layer_, tokens.starts, state.routing.of_all);
+  }
+  add_experts(parameters, state, tokens, sum);
   if (experts_.ends()) return {sum.to(state.h.scalar_type()).add_(state.h)};
   const at::Tensor routing =
       experts_.begins() ? at::cat({state.routing.weights, state.routing.experts.to(at::kFloat)}, 1)
@@ -251,7 +258,7 @@ Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in, const Mic
   return {sum, routing, state.h, state.x};
 }
 
-Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const MicroBatch&,
+Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             const Carry& grad_out, GradSink& sink) const {
   const State state = begin(parameters, in);
   const at::ScalarType compute = state.h.scalar_type();
@@ -271,7 +278,8 @@ Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const Mi
   experts_backward(parameters, state, grad, sums, sink);
   if (!experts_.begins()) return {grad_out.at(0).to(at::kFloat), sums.routing, grad_h, sums.x};
   if (arch_.moe.shared_width > 0) shared_backward(parameters, state.x, grad, sums, sink);
-  router_backward(parameters, state, sums, sink);
+  const at::Tensor balance = batch.routers != nullptr ? batch.routers->gradient() : at::Tensor();
+  router_backward(parameters, state, balance, sums, sink);
   return {norm_backward(parameters, state.h, sums.x, sink).add_(grad_h)};
 }
 

@@ -39,6 +39,7 @@ class ExpertsUnit : public Unit {
   // do where nothing was drawn: equal scores go to the lowest.)
   void make_worst(Carry& in) const override;
   int64_t idle_elements() const override;
+  bool has_router() const override { return experts_.begins(); }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
@@ -53,15 +54,17 @@ class ExpertsUnit : public Unit {
   void add_shared(UnitParameters parameters, const at::Tensor& x, const at::Tensor& sum) const;
   void shared_backward(UnitParameters parameters, const at::Tensor& x, const at::Tensor& grad,
                        const Sums& sums, GradSink& sink) const;
-  void add_experts(UnitParameters parameters, const State& state, const at::Tensor& sum) const;
+  void add_experts(UnitParameters parameters, const State& state, const Dispatch& tokens,
+                   const at::Tensor& sum) const;
   void experts_backward(UnitParameters parameters, const State& state, const at::Tensor& grad,
                         const Sums& sums, GradSink& sink) const;
-  void router_backward(UnitParameters parameters, const State& state, const Sums& sums,
-                       GradSink& sink) const;
+  void router_backward(UnitParameters parameters, const State& state, const at::Tensor& balance,
+                       const Sums& sums, GradSink& sink) const;
   at::Tensor norm_backward(UnitParameters parameters, const at::Tensor& h, const at::Tensor& grad,
                            GradSink& sink) const;
 
   ArchSpec arch_;
+  int64_t layer_;
   TableRows experts_;
   ModuleIndex index_;
   std::vector<ExpertPlaces> places_;  // of the unit's experts
@@ -79,6 +82,7 @@ class SparseBlock : public Unit {
     return attention_.worst_documents(longest);
   }
   int64_t idle_elements() const override { return experts_.idle_elements(); }
+  bool has_router() const override { return true; }
   AttentionHeads attention_heads() const override { return attention_.attention_heads(); }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }

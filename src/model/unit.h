@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "device/device_kind.h"
+#include "model/router_load.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
@@ -27,6 +28,8 @@ struct MicroBatch {
   at::Tensor targets;    // int64 [T]; the token to predict at each position, -100 = not trained
   // int64 [documents + 1]: where each document starts, and T at the end; strictly increasing.
   std::vector<int64_t> document_starts;
+  // Where routers note what they choose; null: nobody asks.
+  RouterLoad* routers = nullptr;
 
   int64_t position_count() const { return document_starts.empty() ? 0 : document_starts.back(); }
 };
@@ -83,6 +86,8 @@ class UnitCode {
   virtual int64_t positions_at_once(DeviceKind) const { return 0; }
   // Elements of its matrices that a position does not meet: experts that it did not choose.
   virtual int64_t idle_elements() const { return 0; }
+  // Whether it notes into MicroBatch::routers.
+  virtual bool has_router() const { return false; }
   // Sets what makes the unit take most where its input, which is zero else, has values that decide
   // it.
   virtual void make_worst(Carry&) const {}
@@ -139,6 +144,7 @@ struct Model {
   virtual const ModelSpec& spec() const = 0;
   virtual const Unit& unit(UnitId id) const = 0;  // not the last one
   virtual const LossUnit& loss_unit() const = 0;  // the last one
+  virtual RouterShape routers() const { return {}; }
   // What any unit says of itself, the last one too.
   const UnitCode& code_of(UnitId id) const {
     if (id == spec().units.back().id) return loss_unit();

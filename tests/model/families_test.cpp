@@ -259,7 +259,11 @@ TEST(Families, ExpertsAreReadInBothSpellingsOfTheirNumber) {
     EXPECT_FALSE(arch.layers[3].sparse) << "named";
   }
   expect_problem(with(qwen, R"({"num_experts": 4})"), "= 8 is more than the 4 experts");
-  expect_problem(with(qwen, R"({"output_router_logits": true})"), "adds a loss");
+  EXPECT_EQ(plain.moe.balance, 0.0);
+  EXPECT_EQ(read_arch_spec(with(qwen, R"({"output_router_logits": true})"), "").moe.balance, 0.001);
+  const Json balanced =
+      with(qwen, R"({"output_router_logits": true, "router_aux_loss_coef": 0.5})");
+  EXPECT_EQ(read_arch_spec(balanced, "").moe.balance, 0.5);
   expect_problem(with(llama(), R"({"num_experts": 4})"), "would change the numbers");
 }
 

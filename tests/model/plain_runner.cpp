@@ -154,7 +154,24 @@ void PlainRunner::one_batch(const MicroBatch& batch, double scale, Recompute rec
 PlainRunner::Outcome PlainRunner::gradients(const std::vector<MicroBatch>& batches, double scale,
                                             Recompute recompute) const {
   Outcome outcome;
-  for (const MicroBatch& batch : batches) one_batch(batch, scale, recompute, outcome);
+  const RouterShape shape = model_.routers();
+  if (!shape.asked()) {
+    for (const MicroBatch& batch : batches) one_batch(batch, scale, recompute, outcome);
+    return outcome;
+  }
+  // What all tokens choose is known before the first gradient.
+  RouterLoad load(shape, at::kCPU);
+  load.begin();
+  std::vector<MicroBatch> noted = batches;
+  load.count(true);
+  for (MicroBatch& batch : noted) {
+    batch.routers = &load;
+    hidden(batch);
+  }
+  load.count(false);
+  load.balance(load.pooled());
+  outcome.balance_loss = shape.balance * router_figures(shape, load.sums()).balance_loss;
+  for (const MicroBatch& batch : noted) one_batch(batch, scale, recompute, outcome);
   return outcome;
 }
 

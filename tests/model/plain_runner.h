@@ -36,6 +36,7 @@ class PlainRunner {
   struct Outcome {
     double loss_sum = 0.0;
     int64_t trained = 0;
+    double balance_loss = 0.0;                    // with its coefficient
     std::map<std::string, at::Tensor> gradients;  // of scale * loss_sum
   };
 

@@ -26,7 +26,27 @@ def renamed(config, model_type, class_name, **more):
 def cases(llama):
     """idle: (layer, expert) without a token; fused: files as transformers 5 holds the experts."""
     small = {**llama, "intermediate_size": 24}
+    balanced = {"output_router_logits": True, "router_aux_loss_coef": 0.4}
     return {
+        # With the loss that balances experts, of layers between which a dense one is; and where the
+        # weights' softmax is over the chosen experts alone.
+        "qwen3_moe-balanced": {
+            "config": renamed(small, "qwen3_moe", "Qwen3MoeForCausalLM", head_dim=12,
+                              num_hidden_layers=3, decoder_sparse_step=1, mlp_only_layers=[1],
+                              moe_intermediate_size=12, num_experts=6, num_experts_per_tok=2,
+                              norm_topk_prob=True, rope_theta=1000000.0, rms_norm_eps=1e-6,
+                              **balanced),
+            "idle": [(0, 2), (2, 5)]},
+        "gpt_oss-balanced": {
+            "config": renamed(small, "gpt_oss", "GptOssForCausalLM", head_dim=8,
+                              attention_bias=True, num_local_experts=5, num_experts_per_tok=2,
+                              experts_per_token=2, sliding_window=5, swiglu_limit=1.25,
+                              layer_types=["sliding_attention", "full_attention"],
+                              rope_theta=150000.0, pad_token_id=0, **balanced,
+                              rope_scaling={"rope_type": "yarn", "factor": 4.0, "truncate": False,
+                                            "beta_fast": 32.0, "beta_slow": 1.0,
+                                            "original_max_position_embeddings": 16}),
+            "idle": [(1, 4)], "fused": True, "attention": ["eager", "flash"]},
         # As on the hub; a dense layer between sparse ones.
         "qwen3_moe": {
             "config": renamed(small, "qwen3_moe", "Qwen3MoeForCausalLM", head_dim=12,

@@ -238,10 +238,31 @@ def loss_sum(model, row):
     return total, int((targets != -100).sum())
 
 
+def backward_balanced(model, rows, trained):
+    """The same with the loss that balances experts, which is over one forward call's tokens."""
+    longest = max(len(row["input_ids"]) for row in rows)
+    ids, mask = torch.zeros((2, len(rows), longest), dtype=torch.long)
+    for index, row in enumerate(rows):
+        length = len(row["input_ids"])
+        ids[index, :length] = torch.tensor(row["input_ids"])
+        mask[index, :length] = 1
+    output = model(input_ids=ids, attention_mask=mask)
+    loss = model.config.router_aux_loss_coef * output.aux_loss.float()
+    for row, logits in zip(rows, output.logits):
+        targets = torch.tensor(row.get("labels", row["input_ids"]))[1:]
+        total = torch.nn.functional.cross_entropy(logits[:len(targets)].float(), targets,
+                                                  ignore_index=-100, reduction="sum")
+        loss = loss + total / trained
+    loss.backward()
+    return loss.item()
+
+
 def backward_mean(model, rows):
     """Gradients of sum / trained tokens over all rows; returns that loss."""
     trained = sum(int((torch.tensor(r.get("labels", r["input_ids"]))[1:] != -100).sum())
                   for r in rows)
+    if getattr(model.config, "output_router_logits", False):
+        return backward_balanced(model, rows, trained)
     loss = 0.0
     for row in rows:
         total, _ = loss_sum(model, row)

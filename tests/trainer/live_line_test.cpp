@@ -54,6 +54,16 @@ TEST(LiveLine, ShowsEverythingWhereThereIsRoom) {
             "94 % of plan  wall: compute  dev 21.8/22.0 GiB  host 96.0/96.0 GiB  ETA 14:02");
 }
 
+TEST(LiveLine, ShowsWhatRoutersChoseWhereAsked) {
+  LiveStatus status = example();
+  status.aux_loss = 2.0651;
+  status.router = {.most = 3.42, .idle = 2, .entropy = 1.718};
+  const std::string line = format_live_line(status, 0, false);
+  EXPECT_NE(line.find("  aux 2.0651  experts up to 3.4x, 2 idle, entropy 1.72  "),
+            std::string::npos)
+      << line;
+}
+
 TEST(LiveLine, NeverGoesBeyondTheColumns) {
   for (int columns = 1; columns < 200; ++columns) {
     EXPECT_LE(format_live_line(example(), columns, false).size(), static_cast<size_t>(columns));

@@ -95,6 +95,27 @@ TEST_F(MetricsTest, AStepHasTheDocumentedKeys) {
   EXPECT_GT(line["time"].get<double>(), 1.7e9);
 }
 
+TEST_F(MetricsTest, WhatRoutersChoseIsThereWhereAsked) {
+  MetricsFile file = MetricsFile::begin(path_);
+  file.write(StepRecord{
+      .step = Step(1),
+      .aux_loss = 2.25,
+      .router = RouterFigures{
+          .load = {{3, 1}, {0, 4}}, .most = 2.0, .idle = 1, .entropy = 0.5, .balance_loss = 2.25}});
+  const Json line = lines_of(path_).at(0);
+  EXPECT_EQ(line["aux_loss"], 2.25);
+  EXPECT_EQ(line["router"], Json::parse(R"({"load": [[3, 1], [0, 4]], "max_load": 2.0,
+                                            "idle_experts": 1, "entropy": 0.5, "dropped": 0})"));
+  RouterFigures figures;
+  figures.most = 2.0;
+  std::map<std::string, double> scalars;
+  for (const Scalar& scalar : scalars_of(StepRecord{.router = figures})) {
+    scalars[scalar.tag] = scalar.value;
+  }
+  EXPECT_EQ(scalars.at("router/max_load"), 2.0);
+  EXPECT_FALSE(scalars.contains("train/aux_loss"));
+}
+
 TEST_F(MetricsTest, NumbersReadBackToTheSameBits) {
   std::mt19937_64 random(7);
   MetricsFile file = MetricsFile::begin(path_);

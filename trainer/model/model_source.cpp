@@ -90,6 +90,21 @@ UnitPolicy unit_policy(const UnitsChoice& units) {
   return policy;
 }
 
+// What the run asks of the model's routers.
+void ask_routers(const RunConfig& config, ArchSpec& arch) {
+  const std::optional<double>& balance = config.train.router_aux_loss;
+  if (arch.moe.experts == 0) {
+    const char* const none = " is for models with experts, and this one has none: ";
+    if (balance.value_or(0.0) > 0.0) {
+      throw ConfigError("train.router_aux_loss" + (none + arch.origin));
+    }
+    if (config.log.router) throw ConfigError("log.router" + (none + arch.origin));
+    return;
+  }
+  if (balance) arch.moe.balance = *balance;
+  arch.moe.watched = config.log.router;
+}
+
 // A model in the units of one choice.
 struct CutModel {
   CutModel(const ArchSpec& arch, const ModelSpec& whole, const UnitPolicy& policy)
@@ -108,6 +123,7 @@ ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(
       ModelDirectory::open(config.model.path, random ? ModelDirectory::Weights::kOptional
                                                      : ModelDirectory::Weights::kRequired));
   arch_ = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
+  ask_routers(config, arch_);
   std::vector<FileTensor> files = file_tensors(*directory_);
   arch_ = spelled_as(std::move(arch_), files);
   whole_ = make_model_spec(arch_, files);

@@ -63,6 +63,12 @@ std::vector<Field> number_fields(const LiveStatus& status) {
   fields.push_back({text_of("norm %.3g", status.grad_norm), 5});
   fields.push_back({format_count(std::llround(status.tokens_per_second)) + " tok/s", 3});
   if (status.mfu) fields.push_back({text_of("MFU %.0f %%", *status.mfu * 100), 6});
+  if (status.aux_loss) fields.push_back({text_of("aux %.4f", *status.aux_loss), 4});
+  if (status.router) {
+    fields.push_back({text_of("experts up to %.1fx, %lld idle, entropy %.2f", status.router->most,
+                              static_cast<long long>(status.router->idle), status.router->entropy),
+                      6});
+  }
   if (status.plan_ratio) {
     fields.push_back({text_of("%.0f %% of plan", *status.plan_ratio * 100), 8});
   }

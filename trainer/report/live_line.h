@@ -21,6 +21,14 @@ struct LiveStatus {
   double lr = 0.0;
   double grad_norm = 0.0;
   double tokens_per_second = 0.0;
+  std::optional<double> aux_loss = {};
+  // The busiest expert over its layer's mean, experts without a token, and the entropy in nats.
+  struct Router {
+    double most = 0.0;
+    int64_t idle = 0;
+    double entropy = 0.0;
+  };
+  std::optional<Router> router = {};
   bool skipped = false;                   // the step was skipped: its loss or norm was not finite
   std::optional<double> mfu = {};         // 0..1
   std::optional<double> plan_ratio = {};  // measured over planned rate

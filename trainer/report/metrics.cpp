@@ -81,6 +81,14 @@ Json to_json(const StepRecord& record, double time) {
                             {"device_plan", record.memory.device_plan},
                             {"host_pinned", record.memory.host_pinned},
                             {"host_rss", record.memory.host_rss}};
+  if (record.aux_loss) object["aux_loss"] = *record.aux_loss;
+  if (record.router) {
+    object["router"] = {{"load", record.router->load},
+                        {"max_load", record.router->most},
+                        {"idle_experts", record.router->idle},
+                        {"entropy", record.router->entropy},
+                        {"dropped", 0}};  // every choice is computed
+  }
   object["skipped"] = record.skipped;
   object["skipped_total"] = record.skipped_total;
   return object;
@@ -138,6 +146,13 @@ std::vector<Scalar> scalars_of(const StepRecord& record) {
                                  {"speed/step_seconds", record.seconds}};
   for (const auto& [name, seconds] : record.stall_seconds) {
     scalars.push_back({"stall_seconds/" + name, seconds});
+  }
+  if (record.aux_loss) scalars.push_back({"train/aux_loss", *record.aux_loss});
+  if (record.router) {
+    scalars.push_back({"router/max_load", record.router->most});
+    scalars.push_back({"router/idle_experts", static_cast<double>(record.router->idle)});
+    scalars.push_back({"router/entropy", record.router->entropy});
+    scalars.push_back({"router/dropped", 0.0});
   }
   const MemoryRecord& memory = record.memory;
   for (const auto& [name, bytes] :

@@ -18,6 +18,7 @@
 #include "base/ids.h"
 #include "base/json.h"
 #include "fsdp/step_totals.h"
+#include "model/router_load.h"
 #include "trainer/report/event_file.h"
 
 namespace longshore {
@@ -55,6 +56,8 @@ struct StepRecord {
   std::vector<std::pair<std::string, Bytes>> bytes = {};
   std::vector<RankTimes> times = {};  // by rank; one rank has nobody to wait for
   MemoryRecord memory = {};
+  std::optional<double> aux_loss = {};  // the balance loss, without its coefficient
+  std::optional<RouterFigures> router = {};
   bool skipped = false;
   int64_t skipped_total = 0;
 };

@@ -1,6 +1,8 @@
 #include "trainer/setup/run_ranks.h"
 
 #include <chrono>
+#include <numeric>
+#include <vector>
 
 #include "base/log.h"
 #include "offload/plan/plan_from_config.h"
@@ -37,6 +39,14 @@ RunRanks::RunRanks(const RunConfig& config) {
     replicas_ = world_->group("replicas", topology().replica_group(rank()));
     groups_.replicas = replicas_.get();
   }
+}
+
+void RunRanks::add_routers() {
+  if (info().size == 1) return;
+  std::vector<int32_t> all(static_cast<size_t>(info().size));
+  std::iota(all.begin(), all.end(), 0);
+  routers_ = world_->host_group("routers", all);
+  groups_.routers = routers_.get();
 }
 
 }  // namespace longshore

@@ -24,12 +24,15 @@ class RunRanks {
   bool first() const { return info().rank == 0; }
   const ShardTopology& topology() const { return groups_.topology; }
   const RankGroups& groups() const { return groups_; }
+  // All ranks: from here on there is a group for what routers chose.
+  void add_routers();
 
  private:
   std::unique_ptr<World> world_;
   std::unique_ptr<Communicator> shards_;
   std::unique_ptr<Communicator> gathers_;
   std::unique_ptr<Communicator> replicas_;
+  std::unique_ptr<Communicator> routers_;
   RankGroups groups_;
 };
 

@@ -205,6 +205,7 @@ RunSetup join_run(const RunArguments& arguments) {
     fill(setup, setup.ranks->topology(), setup.ranks->info().local_size);
     check_run_export(setup.config, *setup.source);
     agree_on_run(setup);
+    if (setup.source->arch().moe.balance != 0.0) setup.ranks->add_routers();
     settle_units(setup);
     settle_drive_geometry(setup);
   } catch (const std::exception& error) {

@@ -89,6 +89,12 @@ TARGETS = [
            weight=5),
     Target("weights in several files", "indexed/*.safetensors", "safetensors", [FRESH],
            toml="tokens.toml"),
+    Target("experts in MXFP4", "mxfp4/*.safetensors", "safetensors",
+           [FRESH, "plan {toml}", "verify mxfp4",
+            "generate {toml} --from model --prompt the --max-new-tokens 4"], toml="mxfp4.toml",
+           weight=5),
+    Target("config.json of MXFP4", "mxfp4/config.json", "json", [FRESH, "plan {toml}"],
+           toml="mxfp4.toml", weight=4),
     Target("index of weights", "indexed/*.index.json", "json", [FRESH, "validate {toml}"],
            toml="tokens.toml", weight=4),
     *[Target(name, f"data/{name}", "lines" if name.endswith(".jsonl") else "bytes",
@@ -156,6 +162,8 @@ def make(binary, root, repository, environment):
     (root / "model/generation_config.json").write_text(json.dumps(
         {"bos_token_id": 1, "eos_token_id": [2], "temperature": 0.7, "max_length": 64}))
     shutil.copytree(repository / "tests/parity/golden/llama-indexed", root / "indexed")
+    shutil.copytree(repository / "tests/parity/golden_mxfp4/gpt_oss-mxfp4", root / "mxfp4",
+                    ignore=shutil.ignore_patterns("golden*", "train.jsonl"))
     drives = 'optimizer = "nvme"\nparameters = "nvme"\nnvme = ["drives/a", "drives/b"]'
     write = lambda name, **more: (root / f"{name}.toml").write_text(
         RUN.format(**{"name": name, "model": "model", "data": "data/text.jsonl", "more_data": "",
@@ -164,8 +172,10 @@ def make(binary, root, repository, environment):
     write("chat", data="data/chat.jsonl")
     write("tokens", model="indexed", data="data/tokens.jsonl", more_data='format = "tokens"')
     write("drives", more_offload=drives)
-    tokens = (root / "tokens.toml").read_text()
-    (root / "tokens.toml").write_text(tokens.replace('eval = ["data/eval.jsonl"]\n', ""))
+    write("mxfp4", model="mxfp4", data="data/tokens.jsonl", more_data='format = "tokens"')
+    for name in ("tokens.toml", "mxfp4.toml"):
+        text = (root / name).read_text()
+        (root / name).write_text(text.replace('eval = ["data/eval.jsonl"]\n', ""))
     for drive in "ab":
         (root / "drives" / drive).mkdir(parents=True)
     longshore("train", "host.toml")

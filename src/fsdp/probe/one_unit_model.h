@@ -18,6 +18,7 @@ class OneUnitModel : public Model {
   const ModelSpec& spec() const override { return spec_; }
   const Unit& unit(UnitId id) const override;
   const LossUnit& loss_unit() const override;
+  RouterShape routers() const override { return model_.routers(); }
 
   // The unit, by the name it has here.
   UnitId probed() const { return probed_; }
