@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "fsdp/engine.h"
-#include "fsdp/step_totals.h"
+#include "offload/engine/engine.h"
+#include "offload/engine/step_totals.h"
 #include "offload/staging/grad_drain.h"
 
 namespace longshore {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/engine.h"
+#include "offload/engine/engine.h"
 #include "offload/forecast/plan_check.h"
 #include "text/tokenizer.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "fsdp/engine.h"
 #include "hf/exporter.h"
+#include "offload/engine/engine.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/model/model_source.h"
 
