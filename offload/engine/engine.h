@@ -1,6 +1,5 @@
-// Engine: one rank's training machinery, assembled as a plan says: device memory, the host store,
-// the stage ring, the runner, the reducer, the drain and the optimizer. The library's front door
-// for models of one's own. Owned by the run; one thread builds it and calls it.
+// Engine: one rank's training machinery: passes over the parts that a plan sizes. The library's
+// front door for models of one's own. Owned by the run; one thread builds it and calls it.
 //
 // A pass is the plan's schedule, run by the executor over one stream for each lane: update -> fetch
 // -> gather -> forward and backward -> reduce -> drain. trainer/train_step.cpp walks a step.
@@ -12,22 +11,11 @@
 #include <vector>
 
 #include "device/thread_stream.h"
-#include "offload/engine/batch_stage.h"
-#include "offload/engine/engine_device.h"
-#include "offload/engine/input_offload.h"
+#include "offload/engine/engine_parts.h"
 #include "offload/engine/pass_work.h"
-#include "offload/engine/step_commit.h"
 #include "offload/engine/step_totals.h"
-#include "offload/engine/tiers.h"
-#include "offload/engine/unit_runner.h"
-#include "offload/optimizer/optimizer_pipeline.h"
-#include "offload/plan/tier_plan.h"
 #include "offload/schedule/lane_ledger.h"
 #include "offload/schedule/step_executor.h"
-#include "offload/staging/grad_drain.h"
-#include "offload/staging/grad_reducer.h"
-#include "offload/staging/gradient_home.h"
-#include "offload/staging/prefetcher.h"
 #include "shard/load_parameters.h"
 
 namespace longshore {
@@ -54,22 +42,22 @@ class Engine {
   // Sets all parameters, moments zero; updates are counted from the first.
   void load(const ParameterReader& read);
 
-  const TierPlan& plan() const { return plan_; }
-  const ModelSpec& spec() const { return model_->spec(); }
-  const std::vector<FlatLayout>& layouts() const { return layouts_; }
-  const RankGroups& groups() const { return groups_; }
-  DeviceMemory& memory() { return device_.memory(); }
-  ShardStore& store() { return *tiers_.state; }
+  const TierPlan& plan() const { return parts_.plan; }
+  const ModelSpec& spec() const { return parts_.spec(); }
+  const std::vector<FlatLayout>& layouts() const { return parts_.layouts; }
+  const RankGroups& groups() const { return parts_.groups; }
+  DeviceMemory& memory() { return parts_.device.memory(); }
+  ShardStore& store() { return *parts_.tiers.state; }
   // What outlives the process: start, and the last commit. A pass commits what is staged with its
   // update.
-  StepCommit& commits() { return commits_; }
+  StepCommit& commits() { return parts_.commits; }
   // The state between passes, with no update pending. HOST WAIT: until a walk is done.
   StateWalk state_walk();
   // What the rank moved between memory and drives since the engine was made.
   DriveTraffic drive_traffic() const;
-  BatchStage& batches() { return *batches_; }
-  CopyEngine& copies() { return device_.copies(); }
-  const UnitRunner& runner() const { return *runner_; }
+  BatchStage& batches() { return parts_.batches; }
+  CopyEngine& copies() { return parts_.device.copies(); }
+  const UnitRunner& runner() const { return parts_.runner; }
 
   // The passes. Each is over on return; `batches` must live until then.
   // Forward, loss and backward; gradients are of loss_sum * scale and wait at home afterwards. With
@@ -78,7 +66,7 @@ class Engine {
   LossSum train_pass(std::span<const MicroBatch> batches, double scale, const StepUpdate& update,
                      const std::optional<DurableStep>& record = {});
   // The rank's sums of squares of the last train pass, by unit.
-  std::vector<double> take_squares() { return drain_->finish(); }
+  std::vector<double> take_squares() { return parts_.drain.finish(); }
   // The gradients at home are to be applied: now, or on the way of the next train pass. Not with
   // "backward". That makes `record`, which the same pass commits where the tier commits.
   void stage_update(const StepUpdate& update, const std::optional<DurableStep>& record = {});
@@ -94,7 +82,7 @@ class Engine {
   int64_t updates() const { return updates_; }
   void set_updates(int64_t updates) { updates_ = updates; }
   // Bytes that updates read and wrote since the last call.
-  Bytes take_update_bytes() { return optimizer_->take_bytes(); }
+  Bytes take_update_bytes() { return parts_.optimizer.take_bytes(); }
   // Where the rank's time went since the last call, or since the engine was made.
   RankTimes take_times();
   // What the lanes did since the last call.
@@ -111,41 +99,14 @@ class Engine {
   void advance_version();
 
  private:
-  std::span<std::byte> carve(const PlannedBuffer& buffer);
-  std::span<std::byte> carve_named(const std::string& name);
-  // One for each micro-batch; empty ones where the plan has no such buffer.
-  std::vector<std::span<std::byte>> carve_parts(const std::string& name);
-  std::span<std::byte> carve_if_planned(const std::string& name);
-  void check_tiers() const;
   void make_lanes(const std::optional<StreamDelays>& delays);
   void run(const StepSchedule& schedule, const std::string& reason);
   void walk(const StepSchedule& schedule, const StateWalk::Visit& visit);
-  std::unique_ptr<NodeShards> make_node();
   // What slots are fetched from: units without a pending update are of the engine's version.
   void publish_settled_units();
-  StageRing make_ring();
-  Prefetcher make_prefetcher();
-  UnitRunner::Memory make_runner_memory();
 
-  const Model* model_;
-  TierPlan plan_;
-  RankGroups groups_;
-  std::vector<FlatLayout> layouts_;
-  EngineDevice device_;
-  WorkerPool pool_;
-  Tiers tiers_;
-  StepCommit commits_;
-  GradientHome gradient_home_;
-  std::unique_ptr<NodeShards> node_;  // null: shards are gathered by collectives
-  StageRing ring_;
-  Prefetcher prefetcher_;
-  std::unique_ptr<BatchStage> batches_;
-  std::unique_ptr<UnitRunner> runner_;
-  std::unique_ptr<GradReducer> reducer_;
-  std::unique_ptr<GradDrain> drain_;
-  std::unique_ptr<OptimizerPipeline> optimizer_;
-  std::optional<InputOffload> inputs_;  // none: inputs stay on the device
-  std::unique_ptr<PassWork> work_;
+  EngineParts parts_;
+  PassWork work_;
   LaneStreams lanes_;  // end before what their work refers to
   std::unique_ptr<StepExecutor> executor_;
   Observer observer_;
