@@ -24,7 +24,7 @@ struct StepRequest {
   std::function<DurableStep(bool skipped)> record = {};
 };
 
-// The same on all ranks.
+// How a step ended; equal on all ranks.
 struct StepOutcome {
   double loss = 0.0;  // mean over trained tokens
   GradNorm norm;      // before clipping

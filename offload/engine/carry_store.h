@@ -40,13 +40,13 @@ class CarryStore {
   // The input in forward, as tensors over the place; valid until the next keep_input of the same
   // place. Empty for the first unit.
   Carry input(UnitId unit, int32_t micro_batch, int64_t positions) const;
-  // The same in backward: of running tensors zeros.
+  // The input in backward, where running tensors are zeros.
   Carry kept_input(UnitId unit, int32_t micro_batch, int64_t positions) const;
   // Tells autograd that the running tensors of a kept graph's input are written over.
   void overwrite_running(UnitId unit, const Carry& in) const;
   // The bytes of the run that has the unit's kept input; none where nothing is kept.
   std::span<const std::byte> saved_bytes(UnitId unit, int32_t micro_batch) const;
-  // The same place, to be filled with what saved_bytes had; tagged from now on.
+  // Where saved_bytes lay, to be filled with what they were; tagged from now on.
   std::span<std::byte> loaded_bytes(UnitId unit, int32_t micro_batch);
   // Copies the gradient of the carry into `unit`.
   void keep_gradient(UnitId unit, int32_t micro_batch, const Carry& gradient);

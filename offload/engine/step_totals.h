@@ -36,11 +36,11 @@ struct SlowestRank {
 };
 SlowestRank slowest_of(const std::vector<RankTimes>& times);
 
-// The same on all ranks; sums are in the order of ranks.
+// The totals of all ranks, on each of them; sums are in the order of ranks.
 // HOST WAIT: the clip factor is needed before the update.
 StepTotals sum_over_ranks(const RankGroups& groups, const StepTotals& mine);
 
-// The same for the loss of an evaluation.
+// The loss of an evaluation over all ranks, on each of them.
 LossSum sum_over_ranks(const RankGroups& groups, const LossSum& mine);
 
 }  // namespace longshore

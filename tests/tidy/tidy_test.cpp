@@ -284,6 +284,19 @@ TEST(Tidy, EveryHeaderBeginsWithAHeadComment) {
   }
 }
 
+// Goal: whoever looks up one function reads its own lines alone.
+TEST(Tidy, DocstringsStandAlone) {
+  for (const SourceFile& file : sources()) {
+    if (!file.path.ends_with(".h") || file.path.starts_with("tests/")) continue;
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      for (std::string_view opening : {"// The same", "// And back", "// As above", "// They "}) {
+        EXPECT_FALSE(trimmed(file.lines[i]).starts_with(opening))
+            << at(file, i + 1) << "continues the comment before; say what this one does";
+      }
+    }
+  }
+}
+
 // Goal: a file is read in one sitting.
 TEST(Tidy, FilesAreShort) {
   for (const SourceFile& file : sources()) {
