@@ -4,6 +4,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "base/random_word.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
@@ -40,11 +41,11 @@ void Trainer::load_or_resume() {
   note_data_files();
   open_metrics();
   const TierPlan& plan = engine_.plan();
-  write(StartRecord{.plan = "device " + format_bytes(plan.device.total) + ", host " +
-                            format_bytes(plan.host.total),
-                    .config_hash = hash_text(hash64(progress_.config_text)),
-                    .ranks = ranks_.info().size,
-                    .resumed_from = progress_.step});
+  reporter_.write(StartRecord{.plan = "device " + format_bytes(plan.device.total) + ", host " +
+                                      format_bytes(plan.host.total),
+                              .config_hash = hash_text(hash64(progress_.config_text)),
+                              .ranks = ranks_.info().size,
+                              .resumed_from = progress_.step});
   note_status();
 }
 
@@ -72,11 +73,12 @@ void Trainer::open_metrics() {
       if (!kept.empty()) log_info("the record of the course that was left is in " + kept);
       if (!committed_) note_committed(directory_.path(), false);  // they were given up
     }
-    metrics_ = progress_.step.value == 0 ? MetricsFile::begin(path)
-                                         : MetricsFile::resume(path, progress_.step);
+    MetricsFile metrics = progress_.step.value == 0 ? MetricsFile::begin(path)
+                                                    : MetricsFile::resume(path, progress_.step);
     if (config_.log.tensorboard) {
-      metrics_->copy_to_events(directory_.file("tensorboard"), Step(progress_.step.value + 1));
+      metrics.copy_to_events(directory_.file("tensorboard"), Step(progress_.step.value + 1));
     }
+    reporter_.open(std::move(metrics));
     evaluated = EvalTracker::of_metrics(path).text();
   }
   evaluations_ =
@@ -85,9 +87,12 @@ void Trainer::open_metrics() {
 
 void Trainer::load_weights() {
   WeightCheck check;
+  const ShardedModel model{source_.spec(), engine_.layouts(), engine_.groups().shard()};
+  Progress progress("loading weights", model.fp32_bytes(true));
   engine_.load([&](const std::string& name, int64_t begin, std::span<float> out) {
     source_.read_initial(name, begin, out);
     check.take(name, out);
+    progress.add(static_cast<Bytes>(out.size_bytes()));
   });
   const std::string found = check.conclude(source_.directory().path(), ranks_.world());
   if (!found.empty() && ranks_.first()) {

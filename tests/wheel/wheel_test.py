@@ -107,6 +107,15 @@ class WheelTest(unittest.TestCase):
         for name in ("longshore/lib/libtbb.so.12", "longshore/presets/tiny-cpu.toml",
                      "longshore/py.typed"):
             self.assertIn(name, names)
+        with zipfile.ZipFile(self.wheel) as archive:
+            shared = {name.split(".data/data/share/")[1]: archive.read(name).decode()
+                      for name in names if ".data/data/" in name}
+        self.assertEqual(sorted(shared), ["bash-completion/completions/longshore",
+                                          "fish/vendor_completions.d/longshore.fish",
+                                          "man/man1/longshore.1", "zsh/site-functions/_longshore"])
+        for name, text in shared.items():
+            for word in ("train", "report", "train.steps"):
+                self.assertIn(word, text, name)
 
     def test_the_program_finds_torch_beside_it_without_being_told(self):
         binary = self.beside.site / "longshore/bin/longshore"
@@ -122,6 +131,30 @@ class WheelTest(unittest.TestCase):
         self.checked(self.elsewhere.longshore("init-model", "model", cwd=work))
         self.checked(self.elsewhere.longshore("train", "run.toml", cwd=work))
         self.assertTrue((work / "run/hf/model.safetensors").exists())
+
+    def test_facts_are_printed_as_json(self):
+        work = self.elsewhere.site.parents[2]
+        self.checked(self.elsewhere.longshore("init-model", "json-model", cwd=work))
+        keys = ("run.toml", "--model.path=json-model", "--run.dir=json-run")
+
+        def json_of(*words, code=0):
+            done = self.elsewhere.longshore(*words, cwd=work)
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+            return json.loads(done.stdout)
+
+        self.assertEqual(json_of("version", "--json")["libtorch"], "2.11.0")
+        valid = json_of("validate", *keys, "--json")
+        self.assertEqual([valid["valid"], valid["problems"], valid["family"]], [True, [], "llama"])
+        wrong = json_of("validate", *keys, "--json", "--data.train=nowhere.txt", code=5)
+        self.assertFalse(wrong["valid"])
+        self.assertIn("nowhere.txt", wrong["problems"][0]["text"])
+        self.assertEqual(wrong["problems"][0]["exit_code"], 5)
+        prepared = json_of("prepare", *keys, "--json")
+        self.assertEqual([prepared["path"], prepared["format"]], ["text.txt", "text"])
+        self.checked(self.elsewhere.longshore("train", *keys, cwd=work))
+        exported = json_of("export", *keys, "--json", "--to", "json-hf")
+        self.assertEqual([exported["directory"], exported["step"]], ["json-hf", 3])
+        self.assertEqual(json_of("ckpt", "prune", *keys, "--json"), [])
 
     def test_python_plans_trains_and_reads_metrics(self):
         work = self.beside.site.parents[2]

@@ -5,9 +5,9 @@
 #include <set>
 #include <utility>
 
-#include "fsdp/probe/unit_probe.h"
 #include "model/decoder_model.h"
 #include "model/model_spec.h"
+#include "offload/engine/probe/unit_probe.h"
 #include "trainer/device/run_environment.h"
 #include "trainer/doctor/measure_rates.h"
 #include "trainer/setup/run_flops.h"

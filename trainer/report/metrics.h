@@ -17,8 +17,8 @@
 #include "base/file.h"
 #include "base/ids.h"
 #include "base/json.h"
-#include "fsdp/step_totals.h"
 #include "model/router_load.h"
+#include "offload/engine/step_totals.h"
 #include "trainer/report/event_file.h"
 
 namespace longshore {
@@ -129,7 +129,8 @@ class MetricsFile {
     events_.emplace(directory, now_seconds(), first);
   }
 
-  // Never throws for a disk that is full or broken: the line waits, and `failure` says so.
+  // Never throws for a disk that is full or broken, or a file that somebody took away: the line
+  // waits, and `failure` says so.
   template <typename Record>
   void write(const Record& record) {
     const double time = now_seconds();
