@@ -120,15 +120,16 @@ RunFileDraft first_draft(const DraftFacts& facts) {
 }
 
 std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
-  const DraftKey state =
-      facts.goal == DraftGoal::kExact
-          ? DraftKey{"offload", "state_format", "\"split\"", "fp32 master and moments, bit for bit"}
-      : facts.goal == DraftGoal::kSmall ? DraftKey{"offload", "state_format", "\"split-int8\"",
-                                                   "8-bit moments: 8 host bytes a parameter"}
-                                        : DraftKey{"offload", "state_format", "\"split-bf16\"",
-                                                   "bf16 moments: 10 host bytes a parameter"};
+  const bool small = facts.goal == DraftGoal::kSmall || facts.goal == DraftGoal::kSmallest;
+  const bool exact = facts.goal == DraftGoal::kExact;
+  const DraftKey state = exact   ? DraftKey{"offload", "state_format", "\"split\"",
+                                          "fp32 master and moments, bit for bit"}
+                         : small ? DraftKey{"offload", "state_format", "\"split-int8\"",
+                                            "8-bit moments: 8 host bytes a parameter"}
+                                 : DraftKey{"offload", "state_format", "\"split-bf16\"",
+                                            "bf16 moments: 10 host bytes a parameter"};
   std::vector<DraftStep> steps;
-  if (facts.gpu && facts.goal != DraftGoal::kSmall) {
+  if (facts.gpu && !small) {
     for (const char* rows : {"4", "2"}) {
       steps.push_back({std::string("micro-batches of ") + rows + " sequences",
                        {state,
@@ -141,7 +142,7 @@ std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
                    {state, {"train", "micro_batch", "1", "sequences on the device at a time"}}});
   steps.push_back({"kept inputs on the host",
                    {{"offload", "activations", "\"host\"", "the device has no room for them"}}});
-  if (facts.goal == DraftGoal::kBalanced) {
+  if (!small && !exact) {
     steps.push_back({"8-bit moments",
                      {{"offload", "state_format", "\"split-int8\"",
                        "8-bit moments: with bf16 ones the host has too little memory"}}});
@@ -150,8 +151,7 @@ std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
     steps.push_back({"optimizer state on drives",
                      {{"offload", "optimizer", "\"nvme\"", "the host has no room for it"},
                       {"offload", "nvme", list_of(facts.drives), "one directory per drive"},
-                      {"offload", "state_format",
-                       facts.goal == DraftGoal::kExact ? "\"split\"" : "\"split-bf16\"", ""}}});
+                      {"offload", "state_format", exact ? "\"split\"" : "\"split-bf16\"", ""}}});
     steps.push_back({"parameters on drives too",
                      {{"offload", "parameters", "\"nvme\"", "the host has no room for them"}}});
   }
