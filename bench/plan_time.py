@@ -91,7 +91,7 @@ class Bench:
     def call(self, *words, ranks=1):
         command = [self.binary, *words]
         if ranks > 1:
-            command = [self.binary, "launch", "--nproc", str(ranks), "--", *command]
+            command = [self.binary, "launch", "--nproc", str(ranks), "--", *words]
         done = subprocess.run(command, capture_output=True, text=True, env=self.environment)
         if done.returncode != 0:
             sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-3000:]}")

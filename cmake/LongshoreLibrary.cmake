@@ -3,13 +3,19 @@
 # The library of the current folder: longshore::NAME from every *.cpp under it, and every *.cu when
 # CUDA is on. New files are found by the next build. main.cpp and *_main.cpp are left to executables;
 # *_cuda.cpp is compiled only when CUDA is on, *_nocuda.cpp only when it is off. A folder without
-# sources is a headers-only library. TORCH: uses LibTorch, with its precompiled header.
+# sources is a headers-only library. A folder inside that has a CMakeLists.txt is a library of its own.
+# TORCH: uses LibTorch, with its precompiled header.
 
 function(longshore_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "DEPENDS;PRIVATE_DEPENDS")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
   list(FILTER sources EXCLUDE REGEX "(/|_)main\\.cpp$")
+  file(GLOB inner ${CMAKE_CURRENT_SOURCE_DIR}/*/CMakeLists.txt)
+  foreach(path ${inner})
+    cmake_path(GET path PARENT_PATH folder)
+    list(FILTER sources EXCLUDE REGEX "^${folder}/")
+  endforeach()
   if(LONGSHORE_WITH_CUDA)
     list(FILTER sources EXCLUDE REGEX "_nocuda\\.cpp$")
     list(APPEND sources ${cuda_sources})
@@ -47,7 +53,10 @@ function(longshore_library name)
   set_property(GLOBAL PROPERTY LONGSHORE_${name}_TORCH ${arg_TORCH})
 
   install(TARGETS longshore_${name} EXPORT longshore ARCHIVE DESTINATION lib)
-  install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION include/longshore/${name}
+  # As includes name it: from the checkout's root, or from src.
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE folder)
+  string(REGEX REPLACE "^src/" "" folder ${folder})
+  install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION include/longshore/${folder}
           FILES_MATCHING PATTERN "*.h" PATTERN tokenizers_c EXCLUDE
           PATTERN parquet_c EXCLUDE)
 endfunction()

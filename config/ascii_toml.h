@@ -18,7 +18,7 @@ class AsciiToml {
   // outside of strings and comments, where TOML has none.
   AsciiToml(std::string_view text, const std::string& origin);
 
-  // The same document; in strings and comments "`" and two digits stand for a byte.
+  // The document in ASCII; in strings and comments "`" and two digits stand for a byte.
   const std::string& text() const { return ascii_; }
   // A string or a reason out of `text()`, as it was meant.
   static std::string decode(std::string_view ascii);

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "fsdp/step_totals.h"
+#include "offload/engine/step_totals.h"
 #include "trainer/data/rank_share.h"
 
 namespace longshore {

@@ -2,7 +2,7 @@
 // The thread that calls the engine.
 #pragma once
 
-#include "fsdp/engine.h"
+#include "offload/engine/engine.h"
 #include "trainer/data/run_data.h"
 
 namespace longshore {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/engine.h"
+#include "offload/engine/engine.h"
 #include "text/tokenizer.h"
 
 namespace longshore {

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "fsdp/engine.h"
-#include "fsdp/step_totals.h"
+#include "offload/engine/engine.h"
+#include "offload/engine/step_totals.h"
 #include "offload/staging/grad_drain.h"
 
 namespace longshore {
@@ -24,7 +24,7 @@ struct StepRequest {
   std::function<DurableStep(bool skipped)> record = {};
 };
 
-// The same on all ranks.
+// How a step ended; equal on all ranks.
 struct StepOutcome {
   double loss = 0.0;  // mean over trained tokens
   GradNorm norm;      // before clipping

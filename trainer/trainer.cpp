@@ -1,6 +1,5 @@
 #include "trainer/trainer.h"
 
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <utility>
@@ -62,7 +61,8 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
       engine_(
           &setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
           plan.drives.tier.state ? settle_drive_state(setup, plan, directory.path()) : RunKey{}),
-      live_line_(LiveLine::options_of_stderr(setup.config.log.every_steps)) {
+      reporter_(&engine_, ranks_.first(),
+                LiveLine::options_of_stderr(setup.config.log.every_steps)) {
   if (trace != nullptr) {
     engine_.set_observer(
         [this, trace](const StepSchedule& schedule, std::span<const OpTime> times) {
@@ -78,9 +78,7 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
     check_prompts();
   }
   load_or_resume();
-  // What setting up moved is no step's.
-  payload_before_ = engine_.payload();
-  drives_before_ = engine_.drive_traffic();
+  reporter_.begin_steps();
 }
 
 // A prompt that does not fit would end the run only at the first evaluation.
@@ -117,7 +115,7 @@ int Trainer::run() {
     const StepOutcome outcome = run_step();
     after_step(outcome);
   }
-  live_line_.finish();
+  reporter_.finish_display();
   if (progress_.step.value < data_.total_steps() && !out_of_patience()) return stop();
   return finish();
 }
@@ -135,10 +133,9 @@ int Trainer::stop() {
 
 // After everything is saved: a record with a hole is no success.
 void Trainer::check_metrics() {
-  if (!metrics_) return;
-  metrics_->sync();
-  if (metrics_->failure().empty()) return;
-  throw IoError(metrics_->failure() + "; " + what_is_saved());
+  reporter_.sync();
+  if (!record_failed()) return;
+  throw IoError(reporter_.failure() + "; " + what_is_saved());
 }
 
 std::string Trainer::what_is_saved() const {
@@ -173,7 +170,7 @@ void Trainer::note_status() {
   try {
     directory_.note_status(status());
   } catch (const IoError& error) {
-    live_line_.clear();
+    reporter_.clear_display();
     log_warning(error.what());  // of no weight against the run
   }
 }
@@ -206,104 +203,18 @@ StepOutcome Trainer::run_step() {
   progress_.adam_step = engine_.updates();
   progress_.skipped_in_row = outcome.skipped ? progress_.skipped_in_row + 1 : 0;
   progress_.skipped_total += outcome.skipped ? 1 : 0;
-  record_step(batches, outcome, lr, seconds_since(begin));
+  reporter_.add({.step = progress_.step,
+                 .total_steps = data_.total_steps(),
+                 .tokens = batches.tokens,
+                 .trained_tokens = batches.trained_tokens,
+                 .sequences = batches.sequences,
+                 .epoch = data_.epochs_after(progress_.step),
+                 .lr = lr,
+                 .seconds = seconds_since(begin),
+                 .skipped_total = progress_.skipped_total},
+                outcome);
   count_skipped(outcome);
   return outcome;
-}
-
-void Trainer::record_step(const StepBatches& batches, const StepOutcome& outcome, double lr,
-                          double seconds) {
-  const TierPlan& plan = engine_.plan();
-  StepRecord record;
-  record.step = progress_.step;
-  record.loss = outcome.loss;
-  record.grad_norm = outcome.norm.norm;
-  record.clip_scale = outcome.clip_scale;
-  record.lr = lr;
-  record.tokens = batches.tokens;
-  record.trained_tokens = batches.trained_tokens;
-  record.sequences = batches.sequences;
-  record.epoch = data_.epochs_after(progress_.step);
-  record.seconds = seconds;
-  record.tokens_per_second = static_cast<double>(batches.tokens) / seconds;
-  const CopyEngine::Counts copied = engine_.copies().counts();
-  const DriveTraffic drives = engine_.drive_traffic();
-  record.bytes = {{"h2d", copied.to_device - copied_before_.to_device},
-                  {"d2h", copied.to_host - copied_before_.to_host},
-                  {"update", engine_.take_update_bytes()},
-                  {"drive_read", drives.read - drives_before_.read},
-                  {"drive_write", drives.written - drives_before_.written}};
-  drives_before_ = drives;
-  const LaneLedger ledger = engine_.take_ledger();
-  for (size_t i = 0; i < kLaneCount; ++i) {
-    const auto lane = static_cast<Lane>(i);
-    if (lane == Lane::kCompute) continue;
-    record.stall_seconds.emplace_back(name_of(lane), ledger.of(lane).stall_seconds);
-  }
-  compare_with_plan(seconds, ledger);
-  copied_before_ = copied;
-  const PayloadCounters::Totals payload = engine_.payload();
-  for (CommKind kind : {CommKind::kAllGather, CommKind::kReduceScatter, CommKind::kAllReduce}) {
-    record.bytes.emplace_back(name_of(kind),
-                              payload.of(kind).payload - payload_before_.of(kind).payload);
-  }
-  payload_before_ = payload;
-  record.times = outcome.times;
-  record.memory = {.device_peak = engine_.memory().usage().peak(),
-                   .device_plan = plan.device.total,
-                   .host_pinned = engine_.store().host_bytes(),
-                   .host_rss = resident_bytes()};
-  record.skipped = outcome.skipped;
-  record.skipped_total = progress_.skipped_total;
-  write(record);
-  seconds_per_step_ = seconds_per_step_ == 0.0 ? seconds : 0.9 * seconds_per_step_ + 0.1 * seconds;
-  if (ranks_.first()) show_step(record, outcome);
-}
-
-void Trainer::check_plan(std::optional<PlanCheck> check,
-                         std::function<void(const PlanCheck&)> done) {
-  plan_check_ = std::move(check);
-  plan_checked_ = std::move(done);
-}
-
-void Trainer::compare_with_plan(double seconds, const LaneLedger& ledger) {
-  if (!plan_check_) return;
-  std::array<double, kLaneCount> busy = {};
-  for (size_t i = 0; i < kLaneCount; ++i) busy[i] = ledger.of(static_cast<Lane>(i)).busy_seconds;
-  plan_check_->add(seconds, busy);
-  if (!plan_check_->complete()) return;
-  live_line_.clear();
-  log_info(plan_check_->text() + "; the next plan counts with it");
-  plan_checked_(*plan_check_);
-  plan_check_.reset();
-}
-
-void Trainer::show_step(const StepRecord& record, const StepOutcome& outcome) {
-  LiveStatus status;
-  status.step = progress_.step.value;
-  status.total_steps = data_.total_steps();
-  status.loss = outcome.loss;
-  status.lr = record.lr;
-  status.grad_norm = outcome.norm.norm;
-  status.tokens_per_second = record.tokens_per_second;
-  status.skipped = outcome.skipped;
-  if (outcome.times.size() > 1) {
-    const SlowestRank slowest = slowest_of(outcome.times);
-    status.wall =
-        "rank " + std::to_string(slowest.rank.value) + " " + std::string(slowest.resource);
-  }
-  status.device_bytes = record.memory.device_peak;
-  status.device_plan_bytes = record.memory.device_plan;
-  status.host_bytes = record.memory.host_rss;
-  status.host_plan_bytes = engine_.plan().host.total;
-  status.step_seconds = record.seconds;
-  status.waits = record.stall_seconds;
-  for (const auto& [name, bytes] : record.bytes) {
-    if (name.starts_with("drive_")) status.drive_bytes += bytes;
-  }
-  status.eta_seconds =
-      seconds_per_step_ * static_cast<double>(data_.total_steps() - progress_.step.value);
-  live_line_.show(status);
 }
 
 void Trainer::count_skipped(const StepOutcome& outcome) {
@@ -314,9 +225,9 @@ void Trainer::count_skipped(const StepOutcome& outcome) {
           : "";
   const std::string text = "step " + std::to_string(progress_.step.value) +
                            " skipped: the loss or a gradient is not finite" + first;
-  live_line_.clear();
+  reporter_.clear_display();
   if (ranks_.first()) log_warning(text);
-  write(EventRecord{.level = "warning", .code = "step_skipped", .rank = 0, .text = text});
+  reporter_.write(EventRecord{.level = "warning", .code = "step_skipped", .rank = 0, .text = text});
   if (progress_.skipped_in_row >= config_.train.max_nonfinite_steps) {
     throw NonFiniteError("stopped after " + std::to_string(progress_.skipped_in_row) +
                          " steps in a row with a loss or gradient that is not finite" + first +
@@ -352,12 +263,12 @@ void Trainer::evaluate_now() {
     const Evaluation result =
         evaluate(engine_, *eval_data_, config_.eval.sequences, config_.train.micro_batch, stop);
     const bool best = evaluations_.record(result.loss);
-    write(EvalRecord{.step = progress_.step,
-                     .loss = result.loss,
-                     .perplexity = result.perplexity,
-                     .tokens = result.tokens,
-                     .seconds = result.seconds});
-    live_line_.clear();
+    reporter_.write(EvalRecord{.step = progress_.step,
+                               .loss = result.loss,
+                               .perplexity = result.perplexity,
+                               .tokens = result.tokens,
+                               .seconds = result.seconds});
+    reporter_.clear_display();
     char text[128];
     std::snprintf(text, sizeof text, "step %lld  eval loss %.4f  perplexity %.2f%s",
                   static_cast<long long>(progress_.step.value), result.loss, result.perplexity,
@@ -371,7 +282,7 @@ void Trainer::evaluate_now() {
     }
   } catch (const Stopped&) {
     stopping_ = true;
-    live_line_.clear();
+    reporter_.clear_display();
     log_info("evaluation cut short by a stop signal");
   }
 }
@@ -386,7 +297,7 @@ void Trainer::show_samples() {
                 .sampling = {.seed = static_cast<uint64_t>(config_.run.seed)}});
   for (const Generated& sample : samples) {
     if (ranks_.first()) log_info("  " + sample.prompt + sample.text);
-    write(EventRecord{
+    reporter_.write(EventRecord{
         .level = "info", .code = "sample", .rank = 0, .text = sample.prompt + sample.text});
   }
 }
@@ -414,10 +325,9 @@ void Trainer::note_commit() {
   const std::optional<CommittedStep> made = engine_.commits().take();
   if (!made) return;
   note_committed_step(Step(made->point.step));
-  if (!metrics_) return;
-  write(CommitRecord{.step = Step(made->point.step),
-                     .version = static_cast<int64_t>(made->point.version),
-                     .seconds = made->seconds});
+  reporter_.write(CommitRecord{.step = Step(made->point.step),
+                               .version = static_cast<int64_t>(made->point.version),
+                               .seconds = made->seconds});
 }
 
 void Trainer::note_committed_step(Step step) {
@@ -434,7 +344,7 @@ void Trainer::apply_updates() {
 SavedCheckpoint Trainer::write_checkpoint(const std::string& folder, int64_t keep) {
   apply_updates();
   note_data();
-  if (metrics_) metrics_->sync();
+  reporter_.sync();
   const RankGroups& groups = engine_.groups();
   try {
     return save_checkpoint(folder, keep, progress_,
@@ -451,12 +361,12 @@ void Trainer::save() {
   saved_step_ = progress_.step;
   saved_path_ = saved.path;
   if (!ranks_.first()) return;
-  write(CheckpointRecord{
+  reporter_.write(CheckpointRecord{
       .step = progress_.step, .path = saved.path, .bytes = saved.bytes, .seconds = saved.seconds});
   try {
     directory_.write_status(status());
   } catch (const IoError& error) {
-    live_line_.clear();
+    reporter_.clear_display();
     log_warning(error.what());
   }
 }
@@ -481,12 +391,12 @@ int Trainer::finish() {
     const ExportResult result = export_checkpoint(
         source_, last, destination,
         card_of_checkpoint(source_, config_, last.path(), last.manifest().progress.step));
-    live_line_.clear();
+    reporter_.clear_display();
     log_info("exported " + std::to_string(result.tensors) + " tensors, " +
              format_bytes(result.bytes) + ", to " + destination);
     log_info(next_commands(destination));
   }
-  write(EndRecord{.status = "done", .exit_code = 0, .steps = progress_.step.value});
+  reporter_.write(EndRecord{.status = "done", .exit_code = 0, .steps = progress_.step.value});
   check_metrics();
   return 0;
 }

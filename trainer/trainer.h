@@ -9,15 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/engine.h"
+#include "offload/engine/engine.h"
 #include "offload/forecast/plan_check.h"
 #include "text/tokenizer.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/data/run_data.h"
 #include "trainer/directory/run_directory.h"
 #include "trainer/eval_tracker.h"
-#include "trainer/report/live_line.h"
-#include "trainer/report/metrics.h"
+#include "trainer/report/step_reporter.h"
 #include "trainer/report/trace_file.h"
 #include "trainer/run/drive_state.h"
 #include "trainer/run/run_saver.h"
@@ -47,7 +46,9 @@ class Trainer {
 
   // Says how the first steps compare with what was planned, and hands it over; on one rank. Nothing
   // where there is nothing to compare with.
-  void check_plan(std::optional<PlanCheck> check, std::function<void(const PlanCheck&)> done);
+  void check_plan(std::optional<PlanCheck> check, std::function<void(const PlanCheck&)> done) {
+    reporter_.check_plan(std::move(check), std::move(done));
+  }
   // Runs to the end or to a stop signal. Returns the exit code.
   int run();
   Step step() const { return progress_.step; }
@@ -83,22 +84,13 @@ class Trainer {
   void note_committed_step(Step step);
   void note_status();
   std::string what_is_saved() const;
-  bool record_failed() const { return metrics_ && !metrics_->failure().empty(); }
+  bool record_failed() const { return !reporter_.failure().empty(); }
   void check_metrics();
   void check_applied() const;
   void agree_on_data() const;
   StepOutcome run_step();
-  void record_step(const StepBatches& batches, const StepOutcome& outcome, double lr,
-                   double seconds);
-  void compare_with_plan(double seconds, const LaneLedger& ledger);
-  void show_step(const StepRecord& record, const StepOutcome& outcome);
   void count_skipped(const StepOutcome& outcome);
   void after_step(const StepOutcome& outcome);
-  // Only rank 0 has a metrics file.
-  template <typename Record>
-  void write(const Record& record) {
-    if (metrics_) metrics_->write(record);
-  }
   void save();
   SavedCheckpoint write_checkpoint(const std::string& folder, int64_t keep);
   void evaluate_now();
@@ -120,21 +112,14 @@ class Trainer {
   std::optional<Tokenizer> tokenizer_;  // only where eval.prompts are given
   EvalTracker evaluations_;
   Engine engine_;
-  std::optional<MetricsFile> metrics_;
-  LiveLine live_line_;
-  std::optional<PlanCheck> plan_check_;  // until it is complete
-  std::function<void(const PlanCheck&)> plan_checked_;
+  StepReporter reporter_;
   RunProgress progress_;
   std::optional<Step> saved_step_;
   std::optional<Step> committed_;  // by the tier of the state
   std::chrono::steady_clock::time_point status_noted_;
   std::string saved_path_;
-  bool passed_ = false;            // a train pass, in this process
-  bool stopping_ = false;          // all ranks: after the step that has just ended
-  double seconds_per_step_ = 0.0;  // smoothed, for the time left
-  PayloadCounters::Totals payload_before_;
-  CopyEngine::Counts copied_before_;
-  DriveTraffic drives_before_;
+  bool passed_ = false;    // a train pass, in this process
+  bool stopping_ = false;  // all ranks: after the step that has just ended
 };
 
 }  // namespace longshore

@@ -40,11 +40,11 @@ void Trainer::load_or_resume() {
   note_data_files();
   open_metrics();
   const TierPlan& plan = engine_.plan();
-  write(StartRecord{.plan = "device " + format_bytes(plan.device.total) + ", host " +
-                            format_bytes(plan.host.total),
-                    .config_hash = hash_text(hash64(progress_.config_text)),
-                    .ranks = ranks_.info().size,
-                    .resumed_from = progress_.step});
+  reporter_.write(StartRecord{.plan = "device " + format_bytes(plan.device.total) + ", host " +
+                                      format_bytes(plan.host.total),
+                              .config_hash = hash_text(hash64(progress_.config_text)),
+                              .ranks = ranks_.info().size,
+                              .resumed_from = progress_.step});
   note_status();
 }
 
@@ -72,11 +72,12 @@ void Trainer::open_metrics() {
       if (!kept.empty()) log_info("the record of the course that was left is in " + kept);
       if (!committed_) note_committed(directory_.path(), false);  // they were given up
     }
-    metrics_ = progress_.step.value == 0 ? MetricsFile::begin(path)
-                                         : MetricsFile::resume(path, progress_.step);
+    MetricsFile metrics = progress_.step.value == 0 ? MetricsFile::begin(path)
+                                                    : MetricsFile::resume(path, progress_.step);
     if (config_.log.tensorboard) {
-      metrics_->copy_to_events(directory_.file("tensorboard"), Step(progress_.step.value + 1));
+      metrics.copy_to_events(directory_.file("tensorboard"), Step(progress_.step.value + 1));
     }
+    reporter_.open(std::move(metrics));
     evaluated = EvalTracker::of_metrics(path).text();
   }
   evaluations_ =

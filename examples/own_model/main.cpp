@@ -6,8 +6,8 @@
 #include <cstdio>
 
 #include "device/compute_threads.h"
-#include "fsdp/probe/measured_workspace.h"
 #include "model/module_model.h"
+#include "offload/engine/probe/measured_workspace.h"
 #include "offload/plan/machine.h"
 #include "trainer/train_step.h"
 

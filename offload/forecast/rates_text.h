@@ -10,7 +10,7 @@ namespace longshore {
 
 // Lines; what is not known has none.
 std::string format_rates(const MachineRates& rates);
-// The same numbers, in bytes and operations a second; what is not known is null.
+// All rates, in bytes and operations a second; what is not known is null.
 nlohmann::ordered_json rates_to_json(const MachineRates& rates);
 
 }  // namespace longshore

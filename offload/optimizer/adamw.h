@@ -64,9 +64,9 @@ AdamWScalars make_adamw_scalars(const AdamWOptions& options, int64_t update, dou
 
 // Updates the slice in place.
 void adamw_step(const UpdateSlice& slice, const AdamWScalars& scalars);
-// The same with a level of the caller's choice.
+// adamw_step with a level of the caller's choice.
 void adamw_step_at(SimdLevel level, const UpdateSlice& slice, const AdamWScalars& scalars);
-// The same, one element after another: what the others are held against.
+// adamw_step one element after another: what the vectorised loops are held against.
 void adamw_step_reference(const UpdateSlice& slice, const AdamWScalars& scalars);
 
 }  // namespace longshore

@@ -20,7 +20,7 @@ namespace longshore::internal {
   adamw_parameter(m, v, p, s);
 }
 
-// The same of moments that were multiplied by beta when they were decoded.
+// adamw_element of moments that were multiplied by beta when they were decoded.
 [[gnu::always_inline]] inline void adamw_decayed_element(float gradient, float& m, float& v,
                                                          float& p, const AdamWScalars& s) {
   const float g = gradient * s.clip_scale;

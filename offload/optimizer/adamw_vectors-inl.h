@@ -264,7 +264,7 @@ HWY_INLINE void store_bf16_stochastic(const EvenOdd& values, hn::Vec<Both> rando
   hn::StoreU(hn::IfThenElse(grows, grown, halves.high), both, to);
 }
 
-// The same shorter, by a carry: `even` and `odd` are the random bits' complements. Wrong where the
+// Rounds to bf16 by a carry: `even` and `odd` are the random bits' complements. Wrong where the
 // largest finite value would grow, which all_below_largest_finite tells of the doubled halves.
 HWY_INLINE hn::Vec<Both> halves_of_sums(const EvenOdd& values, WordVector even, WordVector odd) {
   const Both both;

@@ -30,7 +30,7 @@ class OptimizerPipeline {
   OptimizerPipeline(ShardStore* store, GradientHome* gradients,
                     const std::vector<FlatLayout>& layouts, const ModelSpec& model, Rank rank,
                     const AdamWOptions& options, WorkerPool* pool);
-  // The same with another rule; `seed` is of the moments' stochastic rounding.
+  // With a rule of one's own; `seed` is of the moments' stochastic rounding.
   OptimizerPipeline(ShardStore* store, GradientHome* gradients,
                     const std::vector<FlatLayout>& layouts, const ModelSpec& model, Rank rank,
                     std::unique_ptr<UpdateRule> rule, uint64_t seed, WorkerPool* pool);

@@ -12,7 +12,7 @@ namespace longshore {
 // (where a step's seconds are known), and what the drives say themselves. Empty without drives.
 std::string drive_life_text(const TierPlan& plan);
 
-// The same numbers by drive; what is not known is null.
+// The numbers of drive_life_text by drive; what is not known is null.
 nlohmann::ordered_json drive_life_json(const TierPlan& plan);
 
 }  // namespace longshore

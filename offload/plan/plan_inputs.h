@@ -42,7 +42,7 @@ struct NvmeTier {
   bool used() const { return state || inputs; }
 };
 
-// The same model in other units, to say what they would cost.
+// The run's model in other units, to say what they would cost.
 struct OtherUnits {
   std::string name;  // as the run file would have it: "\"half\""
   std::shared_ptr<const ModelSpec> model;

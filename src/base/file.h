@@ -53,9 +53,9 @@ void sync_directory(const std::string& path);
 // The whole of a regular file. DataError where it is longer than `max_bytes`; never holds more than
 // that.
 std::string read_whole_file(const std::string& path, Bytes max_bytes);
-// The same of what the user named for this command alone, which may be a pipe: `plan <(make-run)`.
+// read_whole_file for what a user named for one command, which may be a pipe: `plan <(make-run)`.
 std::string read_input(const std::string& path, Bytes max_bytes);
-// The same from an open descriptor's position on; a copy of standard input, for example.
+// read_whole_file from an open descriptor's position on; a copy of standard input, for example.
 std::string read_to_end(const UniqueFd& fd, Bytes max_bytes);
 // A descriptor of its own for standard input, named "stdin".
 UniqueFd duplicate_stdin();

@@ -15,7 +15,7 @@ namespace longshore {
 uint64_t hash64(std::span<const std::byte> bytes);
 uint64_t hash64(std::string_view text);
 
-// The same hash over pieces; where they are cut does not matter.
+// hash64 of bytes that come in pieces; where they are cut does not matter.
 class Hasher {
  public:
   Hasher();

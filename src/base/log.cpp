@@ -60,11 +60,8 @@ std::optional<LogLevel> parse_log_level(std::string_view name) {
   return std::nullopt;
 }
 
-void set_log_level(LogLevel level) {
-  g_level = level;
-}
-LogLevel log_level() {
-  return g_level;
+LogLevel set_log_level(LogLevel level) {
+  return g_level.exchange(level);
 }
 void set_log_colour(LogColour colour) {
   g_colour = colour;

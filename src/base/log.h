@@ -15,9 +15,8 @@ std::optional<LogLevel> parse_log_level(std::string_view name);
 
 enum class LogColour : uint8_t { kAuto, kNever, kAlways };
 
-// Messages above `level` are dropped. Info until this is called.
-void set_log_level(LogLevel level);
-LogLevel log_level();
+// Messages above `level` are dropped; info until this is called. Returns the level before.
+LogLevel set_log_level(LogLevel level);
 // kAuto: colour only on a terminal, without NO_COLOR, and where TERM is not "dumb".
 void set_log_colour(LogColour colour);
 // Whether stderr gets colour; for others who draw there.

@@ -20,7 +20,7 @@ class HostMapping {
   // asked for where the mapping is large enough; `huge_page_bytes` tells what came of it. Throws
   // OutOfMemoryError, with the limits that apply, when the system refuses.
   HostMapping(Bytes bytes, const std::string& purpose);
-  // The same, for other processes to map too (memfd).
+  // Zero-filled memory that other processes can map too (memfd); errors as the constructor's.
   static HostMapping shared(Bytes bytes, const std::string& purpose);
   // What another process of this user, which must live, shared as `descriptor`; read only. IoError
   // where it cannot be had or has another size.

@@ -18,8 +18,8 @@ std::string_view config_name_of(DType dtype);
 // when the outer one is absent.
 std::optional<DType> config_dtype(const Json& config);
 
-// The same text with the type's name replaced, at the top and in text_config; every other byte
-// stays. `text` must be valid JSON. A key that is absent stays absent.
+// `text`, a config.json, with the type's name replaced at the top and in text_config; every other
+// byte stays. It must be valid JSON. A key that is absent stays absent.
 std::string with_config_dtype(const std::string& text, DType dtype);
 
 }  // namespace longshore

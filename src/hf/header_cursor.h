@@ -20,7 +20,7 @@ class HeaderCursor {
 
   // Skips space; true when the next character is `wanted`, which is then taken.
   bool take(char wanted);
-  // The same, or an error.
+  // Skips space and takes `wanted`; fails where another character is next.
   void expect(char wanted);
   // A string of at most `max_bytes` after decoding; valid UTF-8 without NUL and lone surrogates.
   std::string string(Bytes max_bytes);

@@ -60,7 +60,7 @@ class ModelDirectory {
   const std::vector<TensorRef>& tensors() const { return tensors_; }
   // A null TensorRef when there is none.
   TensorRef find(std::string_view name) const;
-  // The same for what lies in the files, under its name there.
+  // A tensor of the files under its name there; a null TensorRef when there is none.
   TensorRef find_stored(std::string_view name) const;
   // Whether config.json says that weights are in MXFP4.
   bool mxfp4() const { return mxfp4_; }

@@ -29,7 +29,7 @@ WeightIndex parse_weight_index(std::string_view text, const std::string& origin)
 // As transformers writes it: keys sorted, two spaces of indentation.
 std::string format_weight_index(const WeightIndex& index);
 
-// The same index with another metadata.total_size; everything else keeps its order.
+// An index's text with another metadata.total_size; everything else keeps its order.
 std::string with_total_size(std::string_view text, Bytes total_size);
 
 }  // namespace longshore

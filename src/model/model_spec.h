@@ -39,7 +39,7 @@ std::vector<ModuleParameter> block_parameters(const ArchSpec& arch, NameTable::P
 std::vector<ModuleParameter> head_parameters(const ArchSpec& arch, NameTable::Prefix prefix,
                                              bool tied);
 
-// The same with MoeSpec::fused as the files have it; without files it stays as the family's.
+// `arch` with MoeSpec::fused as the files have it; without files it stays as the family's.
 ArchSpec spelled_as(ArchSpec arch, std::span<const FileTensor> files);
 
 // Units embedding, block.0 .. block.n-1, head. `files` are the tensors of the model's files; empty

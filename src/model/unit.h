@@ -50,7 +50,7 @@ class GradSink {
   virtual void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) = 0;
   // Adds left^T right to a matrix parameter. left: [N, rows]; right: [N, columns].
   virtual void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) = 0;
-  // The same to one matrix of a stack of them.
+  // Adds left^T right to one matrix of a stack of them.
   virtual void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
                               const at::Tensor& right) = 0;
 };

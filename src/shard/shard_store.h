@@ -70,7 +70,7 @@ class ShardStore {
   virtual void write_state(UnitId unit, int32_t slot);
   // Brings the unit's parameters to the slot, as the device reads them.
   virtual void read_parameters(UnitId unit, int32_t slot);
-  // The same from the state in a slot, which was just updated and is still to be written.
+  // Brings parameters to the slot from state in a slot: updated just now, not yet written.
   virtual void pass_parameters(UnitId unit, int32_t state_slot, int32_t slot);
   // The parameters in the slot; the lease's end frees it.
   virtual std::unique_ptr<ParameterLease> parameters_in(UnitId unit, int32_t slot);

@@ -13,7 +13,7 @@ namespace longshore {
 // parameter that belongs to it. A frozen segment in bf16 compute has the bf16 parameter only.
 void write_values(const StateSpans& state, int64_t begin, std::span<const float> values);
 
-// The same elements: the master exactly, or the bf16 parameter where there is no master.
+// Reads elements [begin, begin + values.size()): masters, or bf16 parameters that have none.
 void read_values(const StateSpans& state, int64_t begin, std::span<float> values);
 
 }  // namespace longshore

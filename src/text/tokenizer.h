@@ -58,7 +58,7 @@ class Tokenizer {
   // splits nowhere. Otherwise a long text takes 4 bytes for each token and about 6 MiB more.
   std::vector<TokenId> encode(std::string_view text, SpecialTokens special) const;
   EncodedText encode_with_spans(std::string_view text, SpecialTokens special) const;
-  // The same tokens as `encode` gives, a piece of the text at a time.
+  // Hands over what `encode` returns, a piece of the text at a time.
   void encode_pieces(std::string_view text, SpecialTokens special,
                      const std::function<void(std::span<const TokenId>)>& use) const;
   // Ids outside the vocabulary are left out, as transformers leaves them out.

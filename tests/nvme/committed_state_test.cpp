@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
-#include "base/log.h"
 #include "nvme/store/nvme_store.h"
+#include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/store_fixture.h"
 
@@ -28,9 +28,6 @@ class OtherHistory final : public Agreement {
 
 class CommittedState : public testing::Test {
  protected:
-  CommittedState() { set_log_level(LogLevel::kError); }
-  ~CommittedState() override { set_log_level(before_); }
-
   // Steps 0 to `last`, each committed.
   void run(SimDrives& drives, int64_t last, uint64_t random = 7) {
     NvmeStore store(layouts_, options_, drives.maker(), &pool_);
@@ -64,7 +61,7 @@ class CommittedState : public testing::Test {
     }
   }
 
-  const LogLevel before_ = log_level();
+  const QuietLog quiet_;
   WorkerPool pool_{1};
   SoloAgreement solo_;
   std::vector<FlatLayout> layouts_ = make_layouts(fakes::make_small_model(1, false), 1);

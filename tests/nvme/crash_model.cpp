@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/log.h"
+#include "tests/fakes/quiet_log.h"
 
 namespace longshore {
 namespace {
@@ -518,11 +518,8 @@ class Enumeration {
 }  // namespace
 
 CrashReport enumerate_crashes(const CrashOptions& options) {
-  const LogLevel before = log_level();
-  set_log_level(LogLevel::kError);
-  CrashReport report = Enumeration(options).run();
-  set_log_level(before);
-  return report;
+  const QuietLog quiet;
+  return Enumeration(options).run();
 }
 
 }  // namespace longshore

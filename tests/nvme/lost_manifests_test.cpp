@@ -8,9 +8,9 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "nvme/store/nvme_store.h"
 #include "nvme/store/state_files.h"
+#include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/store_fixture.h"
 
@@ -19,9 +19,6 @@ namespace {
 
 class LostManifests : public testing::Test {
  protected:
-  LostManifests() { set_log_level(LogLevel::kError); }
-  ~LostManifests() override { set_log_level(before_); }
-
   // Steps 0 to `last`, each committed.
   void run(SimDrives& drives, int64_t last) {
     NvmeStore store(layouts_, options_, drives.maker(), &pool_);
@@ -41,7 +38,7 @@ class LostManifests : public testing::Test {
     return store.start(solo_, 9);
   }
 
-  const LogLevel before_ = log_level();
+  const QuietLog quiet_;
   WorkerPool pool_{1};
   SoloAgreement solo_;
   const std::vector<FlatLayout> layouts_ = make_layouts(fakes::make_small_model(1, false), 1);

@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/log.h"
 #include "nvme/store/state_files.h"
 #include "pinned/pinned_store.h"
+#include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/scratch_file.h"
 #include "tests/nvme/store_fixture.h"
@@ -32,19 +32,10 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-class Quiet {
- public:
-  Quiet() : before_(log_level()) { set_log_level(LogLevel::kError); }
-  ~Quiet() { set_log_level(before_); }
-
- private:
-  LogLevel before_;
-};
-
 // Goal: what the update writes is what it and the device read, in every format, from memory or
 // drives, before and after a restart, whatever the drives answer in between.
 TEST(NvmeStore, HoldsWhatWasWrittenOverStepsAndRestarts) {
-  const Quiet quiet;
+  const QuietLog quiet;
   WorkerPool pool(2);
   SoloAgreement solo;
   for (const int factor : {1, 2}) {
@@ -128,7 +119,7 @@ TEST(NvmeStore, WritesNothingForALeaseThatOnlyReads) {
 
 // Goal: a unit that an update leaves as it was is part of the new version all the same.
 TEST(NvmeStore, CommitsAVersionInWhichSomeUnitsDidNotChange) {
-  const Quiet quiet;
+  const QuietLog quiet;
   WorkerPool pool(1);
   SoloAgreement solo;
   const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
@@ -232,7 +223,7 @@ std::vector<Injected> all_faults() {
 // Goal: whatever goes wrong at whichever operation, the run ends with its bits or with an error,
 // and the next start finds an acknowledged step or the one after it, or says that nothing is whole.
 TEST(NvmeStoreFaults, AtEveryOperationEndInBitsOrErrors) {
-  const Quiet quiet;
+  const QuietLog quiet;
   WorkerPool pool(1);
   const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
   const NvmeStoreOptions options = small_store({}, false, 1);
@@ -282,7 +273,7 @@ TEST(NvmeStoreFaults, AtEveryOperationEndInBitsOrErrors) {
 
 // Goal: no damage goes unnoticed: what is found is a whole version, or nothing is.
 void flip_bits(int in_files, int in_manifests) {
-  const Quiet quiet;
+  const QuietLog quiet;
   WorkerPool pool(1);
   SoloAgreement solo;
   const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
@@ -349,7 +340,7 @@ TEST(NvmeStoreFaults, DamageIsNamedWithFileAndOffset) {
 }
 
 TEST(NvmeStoreFaults, RefusesTheFilesOfAnotherRunOrLayout) {
-  const Quiet quiet;
+  const QuietLog quiet;
   WorkerPool pool(1);
   SoloAgreement solo;
   const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(1, true), 1);

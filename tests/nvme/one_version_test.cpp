@@ -4,9 +4,9 @@
 
 #include <cerrno>
 
-#include "base/log.h"
 #include "nvme/store/nvme_store.h"
 #include "nvme/store/state_files.h"
+#include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
 #include "tests/nvme/scratch_file.h"
 #include "tests/nvme/store_fixture.h"
@@ -22,14 +22,11 @@ NvmeStoreOptions one_version(const StateOptions& state, bool parameters_on_drive
 
 class NvmeOneVersion : public testing::Test {
  protected:
-  NvmeOneVersion() : before_(log_level()) { set_log_level(LogLevel::kError); }
-  ~NvmeOneVersion() override { set_log_level(before_); }
-
   WorkerPool pool_{2};
   SoloAgreement solo_;
 
  private:
-  LogLevel before_;
+  QuietLog quiet_;
 };
 
 // Goal: what was written is what is read, in every format, and a step moves what the plan says;

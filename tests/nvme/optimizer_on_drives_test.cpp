@@ -5,12 +5,12 @@
 
 #include <cstring>
 
-#include "base/log.h"
 #include "base/number_formats.h"
 #include "nvme/store/nvme_store.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
+#include "tests/fakes/quiet_log.h"
 #include "tests/fakes/walk_in_order.h"
 #include "tests/nvme/store_fixture.h"
 
@@ -124,8 +124,7 @@ void run(const Setting& setting, WorkerPool& pool) {
 }
 
 TEST(OptimizerOnDrives, GivesTheBitsOfTheHostTier) {
-  const LogLevel before = log_level();
-  set_log_level(LogLevel::kError);
+  const QuietLog quiet;
   WorkerPool pool(2);
   for (const StateOptions& state : all_state_options()) {
     for (const int ranks : {1, 2, 4}) {
@@ -137,7 +136,6 @@ TEST(OptimizerOnDrives, GivesTheBitsOfTheHostTier) {
     }
     for (const bool on_drives : {false, true}) run({state, 2, 0, 3, on_drives, 1}, pool);
   }
-  set_log_level(before);
 }
 
 }  // namespace

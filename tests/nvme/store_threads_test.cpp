@@ -9,9 +9,9 @@
 #include <mutex>
 #include <thread>
 
-#include "base/log.h"
 #include "nvme/store/nvme_store.h"
 #include "nvme/store/state_files.h"
+#include "tests/fakes/quiet_log.h"
 #include "tests/fakes/specs.h"
 #include "tests/fakes/store_lanes.h"
 #include "tests/nvme/scratch_file.h"
@@ -51,8 +51,7 @@ MakeDrives threaded(std::vector<std::unique_ptr<SimMedium>>& media) {
 // the bytes of its step, in memory and on drives, and the last commit is found again; also where
 // one version is kept and written in place.
 TEST(NvmeStoreThreads, ServeThreeLanesAndACommitAtOnce) {
-  const LogLevel before = log_level();
-  set_log_level(LogLevel::kError);
+  const QuietLog quiet;
   WorkerPool pool(2);
   SoloAgreement solo;
   constexpr int64_t kSteps = 4;
@@ -85,7 +84,6 @@ TEST(NvmeStoreThreads, ServeThreeLanesAndACommitAtOnce) {
       }
     }
   }
-  set_log_level(before);
 }
 
 TEST(NvmeStoreThreads, ServeThreeLanesOnARealFile) {
@@ -115,8 +113,7 @@ TEST(NvmeStoreThreads, ServeThreeLanesOnARealFile) {
 
 // Goal: a store's life, with its rings and threads, leaves no descriptor behind, failed or not.
 TEST(NvmeStoreThreads, LeaveNoDescriptorsBehind) {
-  const LogLevel before = log_level();
-  set_log_level(LogLevel::kError);
+  const QuietLog quiet;
   const auto descriptors = [] {
     const std::filesystem::directory_iterator all("/proc/self/fd");
     return std::distance(begin(all), end(all));
@@ -157,7 +154,6 @@ TEST(NvmeStoreThreads, LeaveNoDescriptorsBehind) {
                  Error);
   }
   EXPECT_EQ(descriptors(), at_first);
-  set_log_level(before);
 }
 
 // ---- Nobody waits behind an update ----
@@ -284,8 +280,7 @@ TEST(NvmeStoreThreads, ParametersThatAnUpdatePassedOnDoNotWaitForItsWrite) {
 // parameters are passed on, and two slots of parameters are filled at once: every byte is that of
 // its step.
 TEST(NvmeStoreThreads, OperationsOnDifferentSlotsRunAtOnce) {
-  const LogLevel before = log_level();
-  set_log_level(LogLevel::kError);
+  const QuietLog quiet;
   WorkerPool pool(2);
   SoloAgreement solo;
   const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
@@ -330,7 +325,6 @@ TEST(NvmeStoreThreads, OperationsOnDifferentSlotsRunAtOnce) {
       store.commit({step, ""}, solo);
     }
   }
-  set_log_level(before);
 }
 
 // Goal: a slot is its unit's until the operation that ends that.
@@ -403,8 +397,7 @@ class DeferredSteps {
 // Goal: reads between a unit's update and the commit see the new bytes; power loss at any point
 // leaves the last acknowledged step, whole, wherever in the backward pass the commit is.
 TEST(NvmeStoreDeferred, ReadsAfterUpdatesAndLosesNothingAcknowledged) {
-  const LogLevel before = log_level();
-  set_log_level(LogLevel::kError);
+  const QuietLog quiet;
   WorkerPool pool(1);
   const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
   const auto operations = static_cast<int64_t>(3 * (2 * layouts.size() + 1));
@@ -440,7 +433,6 @@ TEST(NvmeStoreDeferred, ReadsAfterUpdatesAndLosesNothingAcknowledged) {
       }
     }
   }
-  set_log_level(before);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ constexpr std::string_view kNotes[] = {{kToDo, 4}, {kFixMe, 5}};
 
 struct Folder {
   std::string path;
-  std::string name;  // as includes and CMake targets name it
+  std::string name;  // as CMake targets name it
   bool libtorch;     // may include LibTorch
   std::set<std::string> uses;
 };
@@ -51,15 +51,15 @@ const std::vector<Folder>& folders() {
        "offload",
        false,
        {"base", "shard", "config", "device", "kernels", "comm", "pinned", "nvme"}},
-      {"src/fsdp",
-       "fsdp",
+      {"offload/engine",
+       "engine",
        true,
        {"base", "shard", "device", "comm", "pinned", "nvme", "model", "offload"}},
       {"trainer",
        "trainer",
        true,
        {"base", "shard", "config", "device", "kernels", "comm", "pinned", "nvme", "model", "hf",
-        "text", "data", "offload", "fsdp"}},
+        "text", "data", "offload", "engine"}},
   };
   return table;
 }
@@ -220,18 +220,20 @@ std::vector<int> function_lengths(std::string_view text) {
   return lengths;
 }
 
+// The innermost folder of a file.
 const Folder* folder_of(std::string_view path) {
+  const Folder* found = nullptr;
   for (const Folder& folder : folders()) {
-    if (path.starts_with(folder.path + "/")) return &folder;
+    if (!path.starts_with(folder.path + "/")) continue;
+    if (found == nullptr || found->path.size() < folder.path.size()) found = &folder;
   }
-  return nullptr;
+  return found;
 }
 
-const Folder* folder_named(std::string_view name) {
-  for (const Folder& folder : folders()) {
-    if (folder.name == name) return &folder;
-  }
-  return nullptr;
+// The folder of a header as includes name it, which leave "src/" out.
+const Folder* folder_of_included(std::string_view name) {
+  const Folder* found = folder_of(name);
+  return found != nullptr ? found : folder_of("src/" + std::string(name));
 }
 
 // The name between the quotes or angle brackets of an #include line, else empty.
@@ -279,6 +281,19 @@ TEST(Tidy, EveryHeaderBeginsWithAHeadComment) {
     if (!file.has_extension({".h"}) || file.lines.empty()) continue;
     EXPECT_TRUE(file.lines[0].starts_with("//") || file.lines[0].starts_with("/*"))
         << at(file, 1) << "a header begins with a comment: what it is, who owns it, which thread";
+  }
+}
+
+// Goal: whoever looks up one function reads its own lines alone.
+TEST(Tidy, DocstringsStandAlone) {
+  for (const SourceFile& file : sources()) {
+    if (!file.path.ends_with(".h") || file.path.starts_with("tests/")) continue;
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      for (std::string_view opening : {"// The same", "// And back", "// As above", "// They "}) {
+        EXPECT_FALSE(trimmed(file.lines[i]).starts_with(opening))
+            << at(file, i + 1) << "continues the comment before; say what this one does";
+      }
+    }
   }
 }
 
@@ -333,7 +348,7 @@ TEST(Tidy, FoldersDependOneWay) {
       const std::string_view name = included_name(file.lines[i]);
       EXPECT_TRUE(folder->libtorch || !is_libtorch(name))
           << at(file, i + 1) << folder->path << " does without LibTorch, but includes " << name;
-      const Folder* used = folder_named(name.substr(0, name.find('/')));
+      const Folder* used = folder_of_included(name);
       if (used == nullptr || used == folder) continue;
       EXPECT_TRUE(folder->uses.contains(used->name))
           << at(file, i + 1) << folder->path << " may not use " << used->path;

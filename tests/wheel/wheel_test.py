@@ -107,6 +107,15 @@ class WheelTest(unittest.TestCase):
         for name in ("longshore/lib/libtbb.so.12", "longshore/presets/tiny-cpu.toml",
                      "longshore/py.typed"):
             self.assertIn(name, names)
+        with zipfile.ZipFile(self.wheel) as archive:
+            shared = {name.split(".data/data/share/")[1]: archive.read(name).decode()
+                      for name in names if ".data/data/" in name}
+        self.assertEqual(sorted(shared), ["bash-completion/completions/longshore",
+                                          "fish/vendor_completions.d/longshore.fish",
+                                          "man/man1/longshore.1", "zsh/site-functions/_longshore"])
+        for name, text in shared.items():
+            for word in ("train", "report", "train.steps"):
+                self.assertIn(word, text, name)
 
     def test_the_program_finds_torch_beside_it_without_being_told(self):
         binary = self.beside.site / "longshore/bin/longshore"

@@ -54,7 +54,7 @@ struct OverlapFigures {
 // Every combination of the ratios, at every number of ranks.
 std::vector<OverlapFigures> measure_overlap(const BenchOverlapOptions& options);
 
-// The same with state on drives, and with parameters there too, which are read in a quarter of
+// measure_overlap with state on drives, and parameters there too, which are read in a quarter of
 // the state's time (split-bf16: 2 of 8 bytes): every combination of what reads and writes of
 // state take, the other lanes alike at a quarter of compute, at it, and at four times that. The
 // step's commit takes what the write of a unit does.
@@ -73,7 +73,7 @@ struct UpdateFigures {
 };
 std::vector<UpdateFigures> measure_updates(const BenchOverlapOptions& options);
 
-// The same times under the peers' schedules, all ratios alike; then with the bytes that the peers
+// Our times under the peers' schedules, all ratios alike; then with the bytes that the peers
 // move: FSDP2 copies fp32 parameters and gradients (twice ours), DeepSpeed brings gradients over
 // the link in 8 bytes a parameter (ours: 2) and updates with 42 bytes of memory traffic (ours: 28).
 struct PeerFigures {

@@ -86,7 +86,7 @@ CheckpointManifest parse_manifest(const std::string& text, const std::string& pa
 
 // A file's part of the manifest; ranks hand theirs to rank 0 in this form.
 Json to_json(const CheckpointFile& file);
-// And back, checked as parse_manifest does; `where` leads messages.
+// A file's part from that text, checked as parse_manifest does; `where` leads messages.
 CheckpointFile parse_checkpoint_file(const std::string& text,
                                      const std::vector<CheckpointParameter>& parameters,
                                      const std::string& where);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "fsdp/batch_stage.h"
+#include "offload/engine/batch_stage.h"
 
 namespace longshore {
 

@@ -15,7 +15,7 @@
 #include "data/dataset.h"
 #include "data/packing.h"
 #include "data/sampler.h"
-#include "fsdp/batch_stage.h"
+#include "offload/engine/batch_stage.h"
 #include "trainer/checkpoint/run_progress.h"
 #include "trainer/model/model_source.h"
 

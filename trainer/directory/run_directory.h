@@ -37,7 +37,7 @@ class RunDirectory {
  public:
   // Makes the directory and takes the lock. Throws ConfigError naming the process that holds it.
   static RunDirectory open(const std::string& path);
-  // The same paths for another rank of the run, whose rank 0 holds the lock.
+  // The directory as another rank of the run sees it, whose rank 0 holds the lock.
   static RunDirectory join(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -58,7 +58,7 @@ class RunDirectory {
   void write_data(const Json& data) const;
   // With the process id, host name and time of writing added.
   void write_status(const RunStatus& status) const;
-  // The same while the run goes on: whole at any moment, but not waited for until it is on disk.
+  // write_status while the run goes on: whole at any moment, not waited for until it is on disk.
   void note_status(const RunStatus& status) const;
   // Of the running process that is cut off: what the file says, but stopped. Never throws, and does
   // nothing where there is no status.

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/median.h"
-#include "fsdp/probe/unit_probe.h"
 #include "model/decoder_model.h"
 #include "model/model_spec.h"
+#include "offload/engine/probe/unit_probe.h"
 #include "trainer/device/run_environment.h"
 #include "trainer/doctor/measure_rates.h"
 #include "trainer/setup/run_flops.h"

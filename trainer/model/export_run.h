@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "fsdp/engine.h"
 #include "hf/exporter.h"
+#include "offload/engine/engine.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/model/model_source.h"
 
@@ -29,7 +29,7 @@ void check_run_export(const RunConfig& config, const ModelSource& source);
 // which the start of a run refuses by `check_run_export`.
 std::string free_export_directory(const ModelSource& source, const std::string& wanted);
 
-// The same from a verified checkpoint, whatever ranks wrote it, without talking to them. Frozen
+// Exports a verified checkpoint, whatever ranks wrote it, without talking to them. Frozen
 // parameters are the model's.
 ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& checkpoint,
                                const std::string& destination, const std::string& card);

@@ -20,7 +20,7 @@ class WeightCheck {
   // are finite. DataError where a tensor has no finite value at all: with it every loss is NaN.
   // `model` leads the sentence. Collective.
   std::string conclude(const std::string& model, World& world) const;
-  // The same for a process of its own, that does not train: it never throws.
+  // conclude() for a process of its own, that does not train: it never throws.
   std::string describe(const std::string& model) const;
 
  private:

@@ -48,7 +48,7 @@ struct LiveLineOptions {
 // adds escape sequences that take no room.
 std::string format_live_line(const LiveStatus& status, int columns, bool colour);
 
-// The same on a terminal of `rows` rows, in up to four lines: progress, numbers, where the step's
+// What a terminal of `rows` rows shows, in up to four lines: progress, numbers, where the step's
 // time went with the lane that compute waited for most, memory against plan. One line where there
 // are fewer than six rows. No line is longer than `columns`.
 std::vector<std::string> format_display(const LiveStatus& status, int columns, int rows,

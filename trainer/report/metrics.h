@@ -17,7 +17,7 @@
 #include "base/file.h"
 #include "base/ids.h"
 #include "base/json.h"
-#include "fsdp/step_totals.h"
+#include "offload/engine/step_totals.h"
 #include "trainer/report/event_file.h"
 
 namespace longshore {

@@ -25,7 +25,7 @@ void note_committed(const std::string& run_directory, bool committed);
 
 // What a commit says of the run beside its state.
 std::string commit_note(const RunProgress& progress);
-// And back; `step` is the commit's. CheckpointError for a note that is not one.
+// The run of a commit's note; `step` is the commit's. CheckpointError for a note that is none.
 RunProgress read_commit_note(const std::string& note, Step step);
 
 }  // namespace longshore

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "device/device_memory.h"
-#include "fsdp/batch_stage.h"
+#include "offload/engine/batch_stage.h"
 #include "offload/plan/tier_plan.h"
 
 namespace longshore {

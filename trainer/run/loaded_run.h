@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "fsdp/engine.h"
+#include "offload/engine/engine.h"
 #include "trainer/setup/run_setup.h"
 
 namespace longshore {

@@ -22,10 +22,10 @@ struct FoundCheckpoint {
 // where it has none at all) or a checkpoint's directory. Throws CheckpointError where checkpoints
 // exist and none is valid, or the named one is damaged.
 FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume, World& world);
-// The same for a process of its own.
+// find_checkpoint for a process of its own.
 FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume);
 
-// The same for a run that will write to `folder`: cleans up after a killed process first, and sets
+// find_checkpoint for a run that writes to `folder`: cleans up after a killed process, and sets
 // aside what is newer than the found one (everything, where none is found). Before that `accept`
 // is called with the step to start from; where it throws, nothing was set aside.
 FoundCheckpoint start_from_checkpoint(

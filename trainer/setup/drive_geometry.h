@@ -10,7 +10,7 @@ namespace longshore {
 // nothing. For whoever plans only.
 void read_drive_geometry(RunSetup& setup);
 
-// The same for a rank of a run: the geometry of its state files counts where there are some; drives
+// For a rank of a run: the geometry of its state files counts where there are some; drives
 // that nobody has measured are probed by one rank of the node where the state is worth it.
 // Collective.
 void settle_drive_geometry(RunSetup& setup);

@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "fsdp/probe/measured_workspace.h"
+#include "offload/engine/probe/measured_workspace.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/run_environment.h"
 

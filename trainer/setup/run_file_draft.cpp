@@ -49,15 +49,24 @@ void add_data(RunFileDraft& draft, const DraftFacts& facts) {
   draft.set("eval", "split", "0.02", "of the documents, never trained: their loss is reported");
 }
 
-void add_length(RunFileDraft& draft, const DraftFacts& facts) {
-  const bool small = facts.data_bytes < kSmallData;
-  draft.set("train", "epochs", small ? "3" : "1",
-            small ? "the data is small: read three times" : "every document once");
-  const int64_t sequences = facts.data_bytes * (small ? 3 : 1) / kBytesPerToken /
+bool is_small(const DraftFacts& facts) {
+  return facts.data_bytes < kSmallData;
+}
+
+// So many that a run has some steps.
+int64_t sequences_per_step(const DraftFacts& facts) {
+  const int64_t sequences = facts.data_bytes * (is_small(facts) ? 3 : 1) / kBytesPerToken /
                             std::max<int64_t>(sequence_length(facts), 1);
   int64_t per_step = 16;
   while (per_step > 2 && sequences / per_step < kFewSteps) per_step /= 2;
-  draft.set("train", "sequences_per_step", std::to_string(per_step),
+  return per_step;
+}
+
+void add_length(RunFileDraft& draft, const DraftFacts& facts) {
+  const bool small = is_small(facts);
+  draft.set("train", "epochs", small ? "3" : "1",
+            small ? "the data is small: read three times" : "every document once");
+  draft.set("train", "sequences_per_step", std::to_string(sequences_per_step(facts)),
             "over all ranks; the same results on one GPU or eight");
 }
 
@@ -130,10 +139,11 @@ std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
                                             "bf16 moments: 10 host bytes a parameter"};
   std::vector<DraftStep> steps;
   if (facts.gpu && !small) {
-    for (const char* rows : {"4", "2"}) {
-      steps.push_back({std::string("micro-batches of ") + rows + " sequences",
+    for (const int64_t rows : {4, 2}) {
+      if (rows > sequences_per_step(facts)) continue;
+      steps.push_back({"micro-batches of " + std::to_string(rows) + " sequences",
                        {state,
-                        {"train", "micro_batch", rows,
+                        {"train", "micro_batch", std::to_string(rows),
                          "as many at a time as the device has room "
                          "for; changes speed, not results"}}});
     }

@@ -46,7 +46,7 @@ class RunFileDraft {
   void set(const std::string& section, const std::string& name, const std::string& value,
            const std::string& why);
   const std::vector<DraftKey>& keys() const { return keys_; }
-  // The same as arguments of a command.
+  // The keys as arguments of a command.
   std::vector<Override> overrides() const;
   // A run file with a comment for each key that has a reason.
   std::string toml() const;

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/hash.h"
-#include "fsdp/probe/probe_inputs.h"
+#include "offload/engine/probe/probe_inputs.h"
 #include "trainer/device/run_environment.h"
 
 namespace longshore {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "fsdp/probe/one_unit_model.h"
+#include "offload/engine/probe/one_unit_model.h"
 #include "offload/forecast/step_forecast.h"
 #include "trainer/setup/known_rates.h"
 
@@ -15,7 +15,7 @@ UnitFlops flops_of_unit(const Model& model, UnitId unit, int64_t document);
 
 // A unit of the run on its device: what decides how long it takes, but the number of positions.
 std::string text_of_unit(const RunSetup& setup, UnitId unit);
-// The same for the run, whose lanes runs have measured.
+// What decides how long the run's lanes take; runs have measured them.
 std::string text_of_run(const RunSetup& setup);
 
 // From the seconds of a run of the probe to those of its passes.

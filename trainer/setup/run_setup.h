@@ -51,7 +51,7 @@ enum class SetupFor : uint8_t { kPlanning, kComputing };
 RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed = {},
                      SetupFor purpose = SetupFor::kPlanning);
 
-// The same for one of the ranks that a launcher started; throws CommError too. All ranks have the
+// prepare_run for a rank that a launcher started; throws CommError too. All ranks have the
 // same model, run file and units when it returns.
 RunSetup join_run(const RunArguments& arguments);
 

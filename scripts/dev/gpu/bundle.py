@@ -13,7 +13,7 @@ import machine
 
 MOST_BYTES = 60_000_000
 BINARIES = ["longshore", "test_base", "test_kernels", "test_device", "test_pinned", "test_model",
-            "test_offload", "test_fsdp", "test_parity"]
+            "test_offload", "test_engine", "test_parity"]
 # Every folder of golden models: a binary that misses one does not even list its tests.
 DATA = ["tests/parity/golden*", "tests/parity/fsdp2", "bench/peers"]
 # What every Linux has, and what torch's wheel brings.

@@ -101,7 +101,7 @@ PARTS = [
          tests(("test_device", SMOKE)), seconds=60),
     Part("kernels", "every kernel against its reference on the CPU", True,
          tests(("test_kernels", GPU), ("test_model", OPS), ("test_offload", GPU),
-               ("test_fsdp", GPU))),
+               ("test_engine", GPU))),
     Part("attention", "LibTorch's kernels as we call them, against the CPU", True,
          tests(("test_model", "*AttentionGpu*"))),
     Part("parity-three", "whole runs of three families against transformers, fp32 and bf16", True,
@@ -134,7 +134,7 @@ PARTS = [
          tests(("test_base", "-Long*"), ("test_kernels", NOT_GPU),
                ("test_device", NOT_GPU), ("test_pinned", NOT_GPU), gpu=False)),
     Part("cpu-model", "model ops against LibTorch's and transformers' goldens", False,
-         tests(("test_model", NOT_GPU), ("test_fsdp", NOT_GPU), gpu=False)),
+         tests(("test_model", NOT_GPU), ("test_engine", NOT_GPU), gpu=False)),
     Part("cpu-parity", "whole runs against transformers on the CPU", False,
          tests(("test_parity", f"*Trajectory*-{GPU}"), gpu=False)),
 ]

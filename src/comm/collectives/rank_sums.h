@@ -15,7 +15,7 @@ void to_bf16(std::span<const float> values, std::span<uint16_t> rounded);
 // ranks' values in their order and `own` has rank `own_index`'s.
 void add_in_rank_order(std::span<float> own, size_t own_index,
                        const std::vector<std::span<const float>>& others);
-// The same over bf16 values; the own ones are rounded like the others'. Sums are fp32.
+// Sums in the order of ranks over bf16 values, in fp32; the own are rounded like the others'.
 void add_in_rank_order(std::span<float> own, size_t own_index,
                        const std::vector<std::span<const uint16_t>>& others);
 

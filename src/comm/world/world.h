@@ -49,7 +49,7 @@ class World {
   // Every rank calls group() for its own, in the same order of names.
   virtual std::unique_ptr<Communicator> group(const std::string& name,
                                               const std::vector<int32_t>& members) = 0;
-  // The same for the host's memory, which NCCL does not take.
+  // A group for the host's memory, which NCCL does not take; called as group() is.
   virtual std::unique_ptr<Communicator> host_group(const std::string& name,
                                                    const std::vector<int32_t>& members) = 0;
 

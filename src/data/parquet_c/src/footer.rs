@@ -1,6 +1,6 @@
 //! The footer: where everything is. What it says is checked against the file before it is used.
 
-use crate::rows::words;
+use crate::words::words;
 use c_interface::Failure;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader};
 use std::fs::File;

@@ -8,6 +8,7 @@ mod footer;
 mod levels;
 mod pages;
 mod rows;
+mod words;
 
 use c_interface::{answer, OwnedString};
 use rows::Rows;

@@ -4,6 +4,7 @@
 use crate::codec::decompress;
 use crate::footer::{first_page, structure_bytes};
 use crate::levels::{check_delta, longest_row};
+use crate::words::words;
 use bytes::Bytes;
 use parquet::basic::Encoding;
 use parquet::bloom_filter::Sbbf;
@@ -323,7 +324,7 @@ impl PageReader for CheckedPages {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
         let name = self.column.column_path().string();
         self.read_page()
-            .map_err(|e| damaged(format!("column {name}: {}", crate::rows::words(&e))))
+            .map_err(|e| damaged(format!("column {name}: {}", words(&e))))
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {

@@ -2,8 +2,8 @@
 
 use crate::footer;
 use crate::pages::CheckedRowGroup;
+use crate::words::words;
 use c_interface::Failure;
-use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 use parquet::record::reader::{ReaderIter, TreeBuilder};
 use parquet::record::{Field, Row};
@@ -14,14 +14,6 @@ use std::sync::Arc;
 /// Rows decoded at once. Texts are long, so more would gain little; a list of every row at its
 /// limit is what the memory must have room for.
 const ROWS_AT_ONCE: usize = 8;
-
-/// What the library says, without its own name for it.
-pub fn words(error: &ParquetError) -> String {
-    match error {
-        ParquetError::General(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
 
 pub struct Rows {
     file: Arc<File>,

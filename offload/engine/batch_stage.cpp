@@ -1,0 +1,52 @@
+#include "offload/engine/batch_stage.h"
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+constexpr int64_t kRowsPerBatch = 3;  // tokens, positions, targets
+
+}  // namespace
+
+Bytes BatchStage::bytes_for(int32_t micro_batches, int64_t positions) {
+  return kRowsPerBatch * micro_batches * positions * static_cast<Bytes>(sizeof(int64_t));
+}
+
+BatchStage::BatchStage(std::span<std::byte> memory, int32_t micro_batches, int64_t positions,
+                       CopyEngine* copies, at::Device device)
+    : memory_(memory),
+      micro_batches_(micro_batches),
+      positions_(positions),
+      copies_(copies),
+      device_(device) {
+  LONGSHORE_CHECK(static_cast<Bytes>(memory.size()) >= bytes_for(micro_batches, positions));
+}
+
+std::span<const MicroBatch> BatchStage::load(std::span<const HostBatch> batches) {
+  LONGSHORE_CHECK(static_cast<int64_t>(batches.size()) <= micro_batches_)
+      << batches.size() << " micro-batches, planned " << micro_batches_;
+  loaded_.clear();
+  size_t row = 0;
+  for (const HostBatch& batch : batches) {
+    LONGSHORE_CHECK(static_cast<int64_t>(batch.tokens.size()) <= positions_)
+        << batch.tokens.size() << " positions, planned " << positions_;
+    MicroBatch loaded;
+    loaded.tokens = copy_row(row++, batch.tokens);
+    loaded.positions = copy_row(row++, batch.positions);
+    loaded.targets = copy_row(row++, batch.targets);
+    loaded.document_starts.assign(batch.document_starts.begin(), batch.document_starts.end());
+    loaded_.push_back(std::move(loaded));
+  }
+  return loaded_;
+}
+
+at::Tensor BatchStage::copy_row(size_t row, std::span<const int64_t> values) {
+  const std::span<const std::byte> bytes = std::as_bytes(values);
+  std::byte* place = memory_.data() + row * static_cast<size_t>(positions_) * sizeof(int64_t);
+  copies_->to_device({place, bytes.size()}, bytes);
+  return at::from_blob(place, {static_cast<int64_t>(values.size())},
+                       at::TensorOptions().dtype(at::kLong).device(device_));
+}
+
+}  // namespace longshore

@@ -1,0 +1,145 @@
+#include "offload/engine/engine_parts.h"
+
+#include <string>
+#include <utility>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+// The plan's buffers, carved from the device's arena by their names.
+class PlannedBuffers {
+ public:
+  PlannedBuffers(const TierPlan& plan, DeviceMemory& memory) : plan_(plan), memory_(memory) {}
+
+  std::span<std::byte> named(const std::string& name) {
+    const PlannedBuffer* buffer = plan_.device.buffer(name);
+    LONGSHORE_CHECK(buffer != nullptr) << "the plan has no buffer " << name;
+    return memory_.carve(buffer->name, buffer->bytes).bytes;
+  }
+  // Empty where the plan has none of that name.
+  std::span<std::byte> if_planned(const std::string& name) {
+    return plan_.device.buffer(name) == nullptr ? std::span<std::byte>() : named(name);
+  }
+  // One for each micro-batch; empty ones where the plan has no such buffer.
+  std::vector<std::span<std::byte>> parts(const std::string& name) {
+    const std::span<std::byte> whole = if_planned(name);
+    const auto count = static_cast<size_t>(plan_.step.micro_batches);
+    LONGSHORE_CHECK(whole.size() % count == 0) << name << " is not in " << count << " equal parts";
+    std::vector<std::span<std::byte>> parts;
+    for (size_t i = 0; i < count; ++i) {
+      parts.push_back(whole.subspan(i * (whole.size() / count), whole.size() / count));
+    }
+    return parts;
+  }
+
+ private:
+  const TierPlan& plan_;
+  DeviceMemory& memory_;
+};
+
+void check_topology(const RankGroups& groups, const TierPlan& plan) {
+  LONGSHORE_CHECK(groups.topology == plan.topology) << "the plan is for other groups of ranks";
+}
+
+EngineDevice::Options device_options(const TierPlan& plan, const RankGroups& groups) {
+  return {.kind = plan.device.kind,
+          .gpu = groups.gpu,
+          .collective = groups.shards != nullptr || groups.replicas != nullptr,
+          .cap = plan.device.limit,
+          .owned = plan.device.owned};
+}
+
+std::unique_ptr<NodeShards> make_node(const EngineParts& parts) {
+  if (parts.plan.gather != GatherMode::kHost) return nullptr;
+  LONGSHORE_CHECK(parts.tiers.shared != nullptr && parts.groups.gathers != nullptr);
+  return std::make_unique<NodeShards>(parts.tiers.shared, parts.layouts.size(),
+                                      parts.groups.gathers, parts.groups.check);
+}
+
+StageRing make_ring(const TierPlan& plan, PlannedBuffers buffers) {
+  std::vector<std::span<std::byte>> slots;
+  for (int32_t i = 0; i < plan.device.slots; ++i) {
+    slots.push_back(buffers.named("slot." + std::to_string(i)));
+  }
+  return StageRing(std::move(slots));
+}
+
+UnitRunner::Memory make_runner_memory(const EngineParts& parts, PlannedBuffers buffers) {
+  const TierPlan& plan = parts.plan;
+  UnitRunner::Memory memory;
+  memory.device = parts.device.torch();
+  for (int32_t i = 0; i < plan.device.gradient_buffers; ++i) {
+    memory.gradients.push_back(buffers.if_planned("gradient." + std::to_string(i)));
+  }
+  std::vector<std::vector<std::span<std::byte>>> input_slots;
+  for (int32_t i = 0; i < plan.device.input_slots; ++i) {
+    input_slots.push_back(buffers.parts("input_slot." + std::to_string(i)));
+  }
+  const InputRuns runs(parts.spec());
+  for (const UnitSpec& unit : parts.spec().units) {
+    memory.waiting_gradients.push_back(buffers.if_planned("waiting_gradient." + unit.name));
+    if (unit.id.value == 0) continue;
+    std::vector<std::span<std::byte>>& places = memory.carry.inputs.emplace_back();
+    if (!runs.names(unit.id)) continue;
+    // Runs take turns in the slots, as build_schedule has it.
+    const auto number = static_cast<size_t>(runs.of(unit.id)->number);
+    places = input_slots.empty() ? buffers.parts("input." + unit.name)
+                                 : input_slots[number % input_slots.size()];
+  }
+  memory.carry.gradients = buffers.parts("output_gradient");
+  return memory;
+}
+
+void check_host_bytes(const EngineParts& parts) {
+  const HostPlan& host = parts.plan.host;
+  LONGSHORE_CHECK(parts.tiers.state->host_bytes() == host.arena)
+      << parts.tiers.state->host_bytes() << " host bytes, planned " << host.arena;
+  const Bytes inputs = parts.tiers.inputs ? parts.tiers.inputs->host_bytes() : 0;
+  LONGSHORE_CHECK(inputs == host.inputs)
+      << inputs << " host bytes of inputs, planned " << host.inputs;
+  LONGSHORE_CHECK(parts.gradient_home.host_bytes() == host.gradients)
+      << parts.gradient_home.host_bytes() << " bytes of gradients, planned " << host.gradients;
+}
+
+}  // namespace
+
+EngineParts::EngineParts(const Options& options)
+    : model(options.model),
+      plan(options.plan),
+      groups((check_topology(options.groups, plan), options.groups)),
+      layouts(make_layouts(model->spec(), plan.topology.shard_ranks)),
+      device(device_options(plan, groups), std::make_unique<CpuCopyEngine>(options.cpu_links)),
+      pool(plan.optimizer_threads),
+      tiers(options.make_tiers({plan, layouts, groups.rank, options.state_key, &pool})),
+      commits(tiers.state.get(), groups.all),
+      gradient_home(layouts, {.dtype = plan.state.drain, .ring = plan.host.gradient_ring},
+                    plan.device.kind == DeviceKind::kCuda, pool),
+      node(make_node(*this)),
+      ring(make_ring(plan, {plan, device.memory()})),
+      prefetcher({.store = tiers.state.get(),
+                  .ring = &ring,
+                  .copies = &device.copies(),
+                  .shards = groups.gathers,
+                  .layouts = &layouts,
+                  .shard = groups.shard(),
+                  .node = node.get()}),
+      batches(PlannedBuffers(plan, device.memory()).named("batch"),
+              static_cast<int32_t>(plan.step.micro_batches), plan.step.positions, &device.copies(),
+              device.torch()),
+      runner(model, &layouts, plan.state.compute, plan.step.kept_graphs,
+             make_runner_memory(*this, {plan, device.memory()})),
+      reducer(groups, &layouts, plan.reduce,
+              PlannedBuffers(plan, device.memory()).if_planned("reduce_scratch")),
+      drain(&gradient_home, &device.copies(), layouts, groups.shard(),
+            PlannedBuffers(plan, device.memory()).if_planned("drain_staging"), plan.device.kind,
+            device.make_gradient_sums(&pool)),
+      optimizer(tiers.state.get(), &gradient_home, layouts, model->spec(), groups.shard(),
+                options.adamw, &pool) {
+  if (tiers.inputs) inputs.emplace(tiers.inputs.get(), &device.copies());
+  check_host_bytes(*this);
+  device.memory().check_carved();
+}
+
+}  // namespace longshore

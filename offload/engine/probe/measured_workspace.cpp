@@ -1,0 +1,205 @@
+#include "offload/engine/probe/measured_workspace.h"
+
+#include <ATen/Context.h>
+#include <ATen/Version.h>
+#include <c10/util/Exception.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/cpu_features.h"
+#include "base/errors.h"
+#include "base/json.h"
+#include "device/cuda_runtime.h"
+
+namespace longshore {
+namespace {
+
+// What a device does in a second, roughly and never more than half wrong to the slow side: it only
+// decides how large the shapes are that are run. The same on every machine of a kind, so that ranks
+// and repetitions run the same shapes.
+double flops_of(const ProbeDevice& device, int threads) {
+  if (device.kind == DeviceKind::kCuda) return 2e13;
+  const bool native = device.compute == DType::kF32 || cpu_has_avx512();
+  return (native ? 2.5e10 : 2.5e9) * threads;
+}
+
+std::string device_name(const ProbeDevice& device) {
+  if (device.kind == DeviceKind::kCpu) return "cpu\n" + at::get_cpu_capability();
+  const std::vector<CudaDevice> gpus = cuda_devices();
+  return "gpu\n" + gpus.at(static_cast<size_t>(device.gpu)).name;
+}
+
+// Runs work on a thread of its own, with the process's compute threads: those that LibTorch starts
+// for it go with it.
+void on_own_thread(const std::function<void()>& work) {
+  std::exception_ptr failure;
+  std::thread thread([&] {
+    try {
+      work();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  });
+  thread.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+Bytes gradient_bytes(const UnitSpec& unit, DType compute) {
+  Bytes bytes = 0;
+  for (const ParamSpec& parameter : unit.parameters) {
+    if (!parameter.frozen) bytes += parameter.elements() * width_of(compute);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+MeasuredWorkspace::MeasuredWorkspace(const Model& model, const ProbeOptions& options)
+    : options_(options) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::map<std::string, size_t> known;
+  for (const UnitSpec& unit : model.spec().units) {
+    const std::string identity = OneUnitModel(model, unit.id).identity();
+    const auto found = identity.empty() ? known.end() : known.find(identity);
+    if (found != known.end()) {
+      of_unit_.push_back(found->second);
+      continue;
+    }
+    if (!identity.empty()) known[identity] = distinct_.size();
+    of_unit_.push_back(distinct_.size());
+    distinct_.push_back(
+        {.unit = unit.id,
+         .work = unit_work(model, unit.id, options.run.longest_document, options.device.kind),
+         .gpu = gpu_work(model.code_of(unit.id), options.device.compute),
+         .samples = {},
+         .gradients = gradient_bytes(unit, options.device.compute)});
+    measure(model, distinct_.back(), identity);
+  }
+  seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void MeasuredWorkspace::measure(const Model& model, Distinct& distinct,
+                                const std::string& identity) {
+  const OneUnitModel alone(model, distinct.unit);
+  std::vector<ProbeInput> inputs = probe_inputs(
+      distinct.work, options_.run, flops_of(options_.device, options_.threads), options_.whole);
+  std::erase_if(inputs, [&](const ProbeInput& input) {
+    const Bytes held = probe_bytes(alone, options_.device.compute, input.positions);
+    return options_.device.kind == DeviceKind::kCpu && held + distinct.gradients > options_.memory;
+  });
+  if (inputs.empty()) return;
+  const SampleCache cache(identity.empty() ? std::string() : options_.cache);
+  std::string key = options_.program + "\nLibTorch " TORCH_VERSION "\n" +
+                    device_name(options_.device) + "\nthreads " + std::to_string(options_.threads) +
+                    "\ndtype " + std::to_string(static_cast<int>(options_.device.compute)) + "\n" +
+                    identity;
+  int64_t most = 1;
+  for (const ProbeInput& input : inputs) {
+    most = std::max(most, input.positions);
+    key += "\n" + std::to_string(input.kind) + " " + std::to_string(input.positions) + " " +
+           std::to_string(input.document) + " " + std::to_string(input.trained);
+  }
+  if (auto kept = cache.find(key)) {
+    distinct.samples = std::move(*kept);
+    if (!distinct.samples.empty()) return;
+  }
+  // LibTorch's memory is counted for the whole process.
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  on_own_thread([&] {
+    UnitProbe probe(&alone, options_.device, most);
+    for (const ProbeInput& input : inputs) {
+      try {
+        distinct.samples.push_back({input, probe.run(input)});
+      } catch (const c10::Error&) {
+        // A model of one's own need not take every shape, but one of them.
+        if (&input == &inputs.back() && distinct.samples.empty()) throw;
+      }
+    }
+  });
+  units_run_ += 1;
+  cache.keep(key, distinct.samples);
+}
+
+UnitCosts MeasuredWorkspace::costs() const {
+  std::vector<std::optional<WorkspaceFit>> fits;
+  std::vector<Bytes> gradients;
+  std::vector<GpuWork> gpu;
+  for (const Distinct& distinct : distinct_) {
+    gpu.push_back(distinct.gpu);
+    gradients.push_back(distinct.gradients);
+    if (distinct.samples.empty()) {
+      fits.emplace_back();
+    } else {
+      fits.emplace_back(WorkspaceFit(distinct.work, options_.run, distinct.samples));
+    }
+  }
+  return [fits = std::move(fits), gradients = std::move(gradients), gpu = std::move(gpu),
+          of_unit = of_unit_,
+          elsewhere = options_.elsewhere](int64_t positions, int64_t longest_document) {
+    std::vector<UnitCost> of_distinct;
+    for (size_t i = 0; i < fits.size(); ++i) {
+      // Not run for want of memory: the plan will not fit. At least its gradients are there.
+      of_distinct.push_back(fits[i] ? fits[i]->at({positions, longest_document})
+                                    : UnitCost{.forward = 0,
+                                               .backward = gradients[i],
+                                               .saved = 0,
+                                               .source = CostSource::kEstimated});
+      if (!elsewhere) continue;
+      const Bytes chunk = gpu_chunk_bytes(gpu[i], positions);
+      of_distinct.back().forward += chunk;
+      of_distinct.back().backward +=
+          chunk + gpu_scratch(gpu[i].attention, positions, longest_document);
+      of_distinct.back().source = CostSource::kEstimated;
+    }
+    std::vector<UnitCost> costs;
+    for (const size_t index : of_unit) costs.push_back(of_distinct[index]);
+    return costs;
+  };
+}
+
+std::string MeasuredWorkspace::text() const {
+  Json list = Json::array();
+  for (const Distinct& distinct : distinct_) {
+    list.push_back(samples_to_text("", distinct.samples));
+  }
+  return list.dump();
+}
+
+void MeasuredWorkspace::take_largest(const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) {
+    const Json list = parse_json(text, JsonLimits{}, "another rank's measured workspace");
+    for (size_t i = 0; i < distinct_.size(); ++i) {
+      auto samples = samples_of_text(list.at(i).get<std::string>(), "");
+      LONGSHORE_CHECK(samples.has_value());
+      std::vector<ProbeSample>& own = distinct_[i].samples;
+      for (const ProbeSample& other : *samples) {
+        const auto same = std::ranges::find(own, other.input, &ProbeSample::input);
+        if (same == own.end()) {
+          own.push_back(other);
+        } else {
+          same->trace = larger_of(same->trace, other.trace);
+        }
+      }
+    }
+  }
+}
+
+UnitCosts unit_costs(const Model& model, DType compute, int threads, const MicroBatchShape& run) {
+  return MeasuredWorkspace(model,
+                           {.device = {.kind = DeviceKind::kCpu, .gpu = 0, .compute = compute},
+                            .threads = threads,
+                            .run = run,
+                            .cache = {},
+                            .program = {}})
+      .costs();
+}
+
+}  // namespace longshore

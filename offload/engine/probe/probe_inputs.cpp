@@ -1,0 +1,147 @@
+#include "offload/engine/probe/probe_inputs.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+// The run's own shape is run where it takes no longer.
+constexpr double kMostSeconds = 10.0;
+// The small shapes are chosen so that the larger one takes about as long, but never smaller: below
+// that, what kernels take at once shows more than what grows with positions.
+constexpr double kSmallSeconds = 1.0;
+constexpr int64_t kLeastPositions = 128;
+// A loss that works on a chunk of its positions takes no longer with more of them; memory it does.
+constexpr int64_t kMostForAChunk = 65536;
+// Forward and backward through a matrix, forward twice; and through attention, whose backward also
+// computes the scores again.
+constexpr double kFlopsOfMatrix = 8.0;
+constexpr double kFlopsOfPair = 9.0;
+// Calls of kernels that each document costs.
+constexpr double kSecondsOfDocument = 2e-4;
+
+// The unit's next smaller shape: half of it, so that what is even, or a multiple of 4, stays so.
+int64_t half(int64_t positions) {
+  return std::max<int64_t>(1, positions / 2);
+}
+
+class Inputs {
+ public:
+  Inputs(const UnitWork& work, int32_t kind, const MicroBatchShape& run, double flops,
+         WholeShape whole)
+      : work_(work), kind_(kind), run_(run), flops_(flops), whole_(whole) {}
+
+  std::vector<ProbeInput> make() {
+    const int64_t chunk = work_.positions_at_once;
+    if (chunk > 0 && run_.positions > chunk) {
+      // Beyond a chunk only what belongs to all positions grows; a chunk of them shows all of it.
+      add(chunk, chunk);
+      add(std::min(run_.positions, kMostForAChunk), run_.longest_document);
+    } else {
+      const int64_t large = large_enough();
+      const int64_t small = half(large);
+      add(small, small);
+      add(large, small);
+      add(large, large);
+    }
+    const ProbeInput whole = input(run_.positions, run_.longest_document, run_.positions);
+    if (whole_ == WholeShape::kAlways || probe_seconds(work_, whole, flops_) <= kMostSeconds) {
+      add(whole);
+    }
+    return std::move(inputs_);
+  }
+
+ private:
+  // The larger of the small shapes.
+  int64_t large_enough() const {
+    int64_t positions = run_.positions;
+    const auto seconds = [&](int64_t count) {
+      return probe_seconds(work_, input(count, count, count), flops_);
+    };
+    const bool whole = seconds(positions) <= kMostSeconds;
+    if (whole) positions = half(positions);
+    while (half(positions) >= kLeastPositions && seconds(positions) > kSmallSeconds) {
+      positions = half(positions);
+    }
+    return positions;
+  }
+
+  ProbeInput input(int64_t positions, int64_t longest, int64_t trained) const {
+    const int64_t document =
+        document_of(work_, kind_, {positions, std::min(longest, run_.longest_document)});
+    return {.kind = kind_, .positions = positions, .document = document, .trained = trained};
+  }
+  void add(int64_t positions, int64_t longest) {
+    const int64_t chunk = work_.positions_at_once;
+    add(input(positions, longest, chunk > 0 ? std::min(chunk, positions) : positions));
+  }
+  void add(const ProbeInput& input) {
+    if (std::ranges::find(inputs_, input) == inputs_.end()) inputs_.push_back(input);
+  }
+
+  const UnitWork& work_;
+  int32_t kind_;
+  const MicroBatchShape& run_;
+  double flops_;
+  WholeShape whole_;
+  std::vector<ProbeInput> inputs_;
+};
+
+}  // namespace
+
+UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document, DeviceKind device) {
+  const ModelSpec& spec = model.spec();
+  const UnitSpec& unit = spec.unit(id);
+  UnitWork work;
+  const auto add = [&work](const ParamSpec& parameter) {
+    if (parameter.is_matrix()) {
+      work.matrix_elements += static_cast<double>(parameter.elements());
+    }
+  };
+  for (const ParamSpec& parameter : unit.parameters) add(parameter);
+  for (const ParamRef ref : unit.borrowed) add(spec.parameter(ref));
+  work.matrix_elements -= static_cast<double>(model.code_of(id).idle_elements());
+  const auto widen = [&work](const std::vector<CarryTensorSpec>& carry) {
+    for (const CarryTensorSpec& tensor : carry) {
+      work.widest_carry =
+          std::max(work.widest_carry, static_cast<double>(tensor.elements_per_position));
+    }
+  };
+  widen(unit.carry_out);
+  if (id.value > 0) widen(spec.unit(UnitId(id.value - 1)).carry_out);
+  work.positions_at_once = model.code_of(id).positions_at_once(device);
+  work.documents = model.code_of(id).worst_documents(longest_document);
+  LONGSHORE_CHECK(!work.documents.empty()) << unit.name;
+  return work;
+}
+
+double probe_seconds(const UnitWork& work, const ProbeInput& input, double flops) {
+  const auto positions = static_cast<double>(input.positions);
+  const auto rows = work.positions_at_once > 0 ? static_cast<double>(input.trained) : positions;
+  const auto document = static_cast<double>(input.document);
+  return (kFlopsOfMatrix * work.matrix_elements * rows +
+          kFlopsOfPair * positions * document * work.widest_carry) /
+             flops +
+         kSecondsOfDocument * positions / document;
+}
+
+int64_t document_of(const UnitWork& work, int32_t kind, const MicroBatchShape& shape) {
+  const int64_t longest = std::min(shape.longest_document, shape.positions);
+  if (kind == 0) return longest;
+  return std::min(work.documents.at(static_cast<size_t>(kind)), longest);
+}
+
+std::vector<ProbeInput> probe_inputs(const UnitWork& work, const MicroBatchShape& run, double flops,
+                                     WholeShape whole) {
+  LONGSHORE_CHECK(run.positions >= 1 && run.longest_document >= 1 && flops > 0.0);
+  std::vector<ProbeInput> all;
+  for (size_t kind = 0; kind < work.documents.size(); ++kind) {
+    Inputs inputs(work, static_cast<int32_t>(kind), run, flops, whole);
+    for (const ProbeInput& input : inputs.make()) all.push_back(input);
+  }
+  return all;
+}
+
+}  // namespace longshore

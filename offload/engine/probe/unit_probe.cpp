@@ -1,0 +1,247 @@
+#include "offload/engine/probe/unit_probe.h"
+
+#include <ATen/record_function.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "offload/engine/batch_stage.h"
+#include "offload/engine/engine_device.h"
+#include "offload/engine/unit_runner.h"
+#include "offload/staging/stage_ring.h"
+
+namespace longshore {
+namespace {
+
+// The meter's limit: only counting is wanted.
+constexpr Bytes kNoCap = Bytes{1} << 50;
+
+Bytes rounded(Bytes bytes) {
+  return align_up(bytes, kDeviceBufferAlignment);
+}
+
+// The larger of values and gradients. The inputs of both units may be in one place.
+Bytes carry_bytes(const ModelSpec& spec, DType compute, int64_t positions) {
+  Bytes most = 0;
+  for (const UnitSpec& unit : spec.units) {
+    most = std::max(most, unit.carry_bytes_per_position(compute, CarryUse::kGradient));
+  }
+  const InputRuns runs(spec);
+  for (const InputRun& run : runs.all()) {
+    most = std::max(most, kept_bytes_per_position(spec, run, compute));
+  }
+  return rounded(positions * most);
+}
+
+// Each buffer of a probe, by name.
+std::vector<PlannedBuffer> buffers_of(const OneUnitModel& model, DType compute,
+                                      int64_t most_positions) {
+  const ModelSpec& spec = model.spec();
+  const std::vector<FlatLayout> layouts = make_layouts(spec, 1);
+  std::vector<PlannedBuffer> buffers;
+  // Gradients of borrowed parameters wait for their owner's, which is the unit before.
+  const bool borrows = !spec.unit(model.probed()).borrowed.empty();
+  Bytes gradient = 0, waiting = 0;
+  for (const UnitSpec& unit : spec.units) {
+    const FlatLayout& layout = layouts.at(static_cast<size_t>(unit.id.value));
+    buffers.push_back({"slot." + unit.name, rounded(layout.flat_elements() * width_of(compute))});
+    Bytes& sums = borrows && unit.id.value == 0 ? waiting : gradient;
+    sums = std::max(sums, layout.trainable_elements() * 4);
+  }
+  const Bytes carry = carry_bytes(spec, compute, most_positions);
+  for (size_t i = 1; i < spec.units.size(); ++i) {
+    buffers.push_back({"input." + spec.units[i].name, carry});
+  }
+  buffers.push_back({"output_gradient", carry});
+  buffers.push_back({"gradient", rounded(gradient)});
+  buffers.push_back({"waiting_gradient", rounded(waiting)});
+  buffers.push_back({"batch", rounded(BatchStage::bytes_for(1, most_positions))});
+  return buffers;
+}
+
+Bytes sum_of(const std::vector<PlannedBuffer>& buffers) {
+  Bytes sum = 0;
+  for (const PlannedBuffer& buffer : buffers) sum += buffer.bytes;
+  return sum;
+}
+
+// While it lives, the peak of the workspace between one step of backward and the next is noted.
+// LibTorch calls back on the thread that runs the step, which may be one of its own.
+class Phases {
+ public:
+  explicit Phases(DeviceMemory& memory) : memory_(memory) {
+    current() = this;
+    memory_.reset_peak();
+    handle_ = at::addGlobalCallback(
+        at::RecordFunctionCallback(&Phases::on_step).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  }
+  Phases(const Phases&) = delete;
+  Phases& operator=(const Phases&) = delete;
+  ~Phases() {
+    at::removeCallback(handle_);
+    current() = nullptr;
+  }
+  void end_phase() {
+    peaks_.push_back(memory_.usage().workspace_peak);
+    memory_.reset_peak();
+  }
+  std::vector<Bytes> take() { return std::move(peaks_); }
+
+ private:
+  static Phases*& current() {
+    static Phases* phases = nullptr;
+    return phases;
+  }
+  static std::unique_ptr<at::ObserverContext> on_step(const at::RecordFunction&) {
+    if (current() != nullptr) current()->end_phase();
+    return nullptr;
+  }
+
+  DeviceMemory& memory_;
+  at::CallbackHandle handle_ = 0;
+  std::vector<Bytes> peaks_;
+};
+
+// A micro-batch of these documents, every token the first of the vocabulary.
+struct ZeroBatch {
+  ZeroBatch(const std::vector<int64_t>& documents, int64_t trained) {
+    for (const int64_t length : documents) {
+      for (int64_t i = 0; i < length; ++i) positions.push_back(i);
+      starts.push_back(static_cast<int64_t>(positions.size()));
+    }
+    tokens.assign(positions.size(), 0);
+    targets.assign(positions.size(), -100);
+    std::fill_n(targets.begin(), std::min<int64_t>(trained, std::ssize(targets)), 0);
+  }
+  HostBatch host() const {
+    return {
+        .tokens = tokens, .positions = positions, .targets = targets, .document_starts = starts};
+  }
+  std::vector<int64_t> tokens, positions, targets, starts{0};
+};
+
+}  // namespace
+
+// The engine's parts that a unit needs.
+class UnitProbe::Bench {
+ public:
+  Bench(const OneUnitModel* model, const ProbeDevice& device, int64_t most_positions)
+      : model_(*model),
+        buffers_(buffers_of(*model, device.compute, most_positions)),
+        device_({.kind = device.kind,
+                 .gpu = device.gpu,
+                 .collective = false,
+                 .cap = kNoCap,
+                 .owned = sum_of(buffers_)},
+                std::make_unique<CpuCopyEngine>(LinkSpeeds{})),
+        layouts_(make_layouts(model->spec(), 1)),
+        ring_(make_ring()),
+        runner_(make_runner(device.compute)),
+        batches_(carve("batch"), 1, most_positions, &device_.copies(), device_.torch()) {
+    device_.memory().check_carved();
+    device_.adopt_lane(false);
+    for (const UnitSpec& unit : model_.spec().units) {
+      const Placed placed = {unit.id, unit.id.value};
+      const auto& layout = layouts_.at(static_cast<size_t>(unit.id.value));
+      ring_.begin_fill(placed, StateVersion(0), layout.flat_elements() * width_of(device.compute));
+      ring_.end_fill(placed, StateVersion(0));
+    }
+  }
+
+  ProbeTrace run(const std::vector<int64_t>& documents, int64_t trained) {
+    const ZeroBatch zero(documents, trained);
+    const HostBatch host = zero.host();
+    const std::span<const MicroBatch> batch = batches_.load({&host, 1});
+    const UnitId unit = model_.probed();
+    std::vector<UnitLease> leases;
+    for (const UnitId needed : units_leased_for(model_.spec().unit(unit))) {
+      leases.push_back(ring_.lease({needed, needed.value}, StateVersion(0)));
+    }
+    if (unit.value > 0) {
+      runner_.carry().loaded_bytes(unit, 0);
+      Carry in = runner_.carry().input(unit, 0, batch.front().position_count());
+      model_.code_of(unit).make_worst(in);
+    }
+    DeviceMemory& memory = device_.memory();
+    ProbeTrace trace;
+    if (!model_.probes_loss()) {
+      runner_.begin_evaluation(batch);
+      memory.reset_peak();
+      runner_.forward(unit, leases);
+      trace.forward = memory.usage().workspace_peak;
+    }
+    if (!model_.has_backward()) return trace;
+    runner_.begin_step(batch, 1.0);
+    Phases phases(memory);
+    if (!model_.probes_loss()) {
+      const Bytes before = memory.usage().workspace;
+      runner_.forward(unit, leases);
+      trace.saved = memory.usage().workspace - before;
+      phases.end_phase();
+    }
+    const auto& spec = model_.spec().unit(unit);
+    runner_.backward(unit, leases, spec.has_trainable() ? std::optional<int32_t>(0) : std::nullopt);
+    phases.end_phase();
+    device_.finish("a probe of " + spec.name);
+    trace.backward = phases.take();
+    return trace;
+  }
+
+ private:
+  std::span<std::byte> carve(const std::string& name) {
+    const auto found = std::ranges::find(buffers_, name, &PlannedBuffer::name);
+    LONGSHORE_CHECK(found != buffers_.end()) << name;
+    return device_.memory().carve(name, found->bytes).bytes;
+  }
+  StageRing make_ring() {
+    std::vector<std::span<std::byte>> slots;
+    for (const UnitSpec& unit : model_.spec().units) slots.push_back(carve("slot." + unit.name));
+    return StageRing(std::move(slots));
+  }
+  UnitRunner make_runner(DType compute) {
+    const ModelSpec& spec = model_.spec();
+    UnitRunner::Memory memory;
+    memory.device = device_.torch();
+    for (size_t i = 1; i < spec.units.size(); ++i) {
+      memory.carry.inputs.push_back({carve("input." + spec.units[i].name)});
+    }
+    memory.carry.gradients = {carve("output_gradient")};
+    memory.gradients = {carve("gradient")};
+    memory.waiting_gradients.assign(spec.units.size(), carve("waiting_gradient"));
+    // Every graph that can be kept is: what backward takes is the same, and what the graph holds is
+    // seen.
+    return UnitRunner(&model_, &layouts_, compute, static_cast<int32_t>(spec.units.size()) - 1,
+                      std::move(memory));
+  }
+
+  const OneUnitModel& model_;
+  std::vector<PlannedBuffer> buffers_;
+  EngineDevice device_;
+  std::vector<FlatLayout> layouts_;
+  StageRing ring_;
+  UnitRunner runner_;
+  BatchStage batches_;
+};
+
+Bytes probe_bytes(const OneUnitModel& model, DType compute, int64_t most_positions) {
+  return sum_of(buffers_of(model, compute, most_positions));
+}
+
+UnitProbe::UnitProbe(const OneUnitModel* model, const ProbeDevice& device, int64_t most_positions)
+    : bench_(std::make_unique<Bench>(model, device, most_positions)) {}
+
+UnitProbe::~UnitProbe() = default;
+
+ProbeTrace UnitProbe::run(const std::vector<int64_t>& documents, int64_t trained) {
+  return bench_->run(documents, trained);
+}
+
+ProbeTrace UnitProbe::run(const ProbeInput& input) {
+  std::vector<int64_t> documents(static_cast<size_t>(input.positions / input.document),
+                                 input.document);
+  const int64_t rest = input.positions % input.document;
+  if (rest > 0) documents.push_back(rest);
+  return bench_->run(documents, input.trained);
+}
+
+}  // namespace longshore

@@ -1,0 +1,177 @@
+#include "offload/engine/probe/workspace_fit.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+// Between what was run and what a run may meet: other splits, and products of other sizes, for
+// which a kernel may take other blocks.
+constexpr double kMeasuredMargin = 0.02;
+constexpr double kFittedMargin = 0.05;
+constexpr Bytes kScratchMargin = 256 * kKiB;  // but no more than a quarter of the whole
+constexpr Bytes kSmallTensors = 4 * kKiB;
+
+Bytes most_of(const std::vector<Bytes>& phases) {
+  return phases.empty() ? 0 : std::ranges::max(phases);
+}
+
+// What lies between forward and backward is no kernel's scratch.
+Bytes with_share(Bytes bytes, double share) {
+  if (bytes == 0) return 0;
+  return bytes + static_cast<Bytes>(std::ceil(static_cast<double>(bytes) * share)) + kSmallTensors;
+}
+
+Bytes with_margin(Bytes bytes, double share) {
+  return with_share(bytes, share) + std::min(kScratchMargin, bytes / 4);
+}
+
+UnitCost larger_of(const UnitCost& a, const UnitCost& b) {
+  return {.forward = std::max(a.forward, b.forward),
+          .backward = std::max(a.backward, b.backward),
+          .saved = std::max(a.saved, b.saved),
+          .source = std::max(a.source, b.source)};
+}
+
+UnitCost margined(const UnitCost& cost, CostSource source) {
+  const double share = source == CostSource::kMeasured ? kMeasuredMargin : kFittedMargin;
+  return {.forward = with_margin(cost.forward, share),
+          .backward = with_margin(cost.backward, share),
+          .saved = with_share(cost.saved, share),
+          .source = source};
+}
+
+UnitCost cost_of(const ProbeTrace& trace) {
+  return {.forward = trace.forward, .backward = most_of(trace.backward), .saved = trace.saved};
+}
+
+}  // namespace
+
+ProbeTrace larger_of(const ProbeTrace& a, const ProbeTrace& b) {
+  ProbeTrace both = {.forward = std::max(a.forward, b.forward),
+                     .saved = std::max(a.saved, b.saved),
+                     .backward = {}};
+  if (a.backward.size() == b.backward.size()) {
+    for (size_t i = 0; i < a.backward.size(); ++i) {
+      both.backward.push_back(std::max(a.backward[i], b.backward[i]));
+    }
+  } else {
+    both.backward = {std::max(most_of(a.backward), most_of(b.backward))};
+  }
+  return both;
+}
+
+LinearFit::LinearFit(std::span<const Point> points) {
+  LONGSHORE_CHECK(!points.empty());
+  bool grows = false;
+  const auto slope = [](Bytes more, int64_t by) {
+    return static_cast<double>(more) / static_cast<double>(by);
+  };
+  for (const Point& a : points) {
+    for (const Point& b : points) {
+      if (b.positions > a.positions && b.document == a.document) {
+        per_position_ =
+            std::max(per_position_, slope(b.bytes - a.bytes, b.positions - a.positions));
+        grows = true;
+      }
+      if (b.positions == a.positions && b.document > a.document) {
+        per_document_ = std::max(per_document_, slope(b.bytes - a.bytes, b.document - a.document));
+      }
+    }
+  }
+  // Nothing to tell growth from: all of it grows.
+  if (!grows) {
+    for (const Point& point : points) {
+      per_position_ = std::max(per_position_, slope(point.bytes, point.positions));
+    }
+  }
+  for (const Point& point : points) {
+    base_ = std::max(base_, static_cast<double>(point.bytes) -
+                                per_position_ * static_cast<double>(point.positions) -
+                                per_document_ * static_cast<double>(point.document));
+  }
+}
+
+Bytes LinearFit::at(int64_t positions, int64_t document) const {
+  return static_cast<Bytes>(std::ceil(base_ + per_position_ * static_cast<double>(positions) +
+                                      per_document_ * static_cast<double>(document)));
+}
+
+WorkspaceFit::WorkspaceFit(UnitWork work, const MicroBatchShape& run,
+                           std::vector<ProbeSample> samples)
+    : work_(std::move(work)), run_(run) {
+  for (int32_t kind = 0; kind < static_cast<int32_t>(work_.documents.size()); ++kind) {
+    std::vector<ProbeSample> own;
+    for (const ProbeSample& sample : samples) {
+      if (sample.input.kind == kind) own.push_back(sample);
+    }
+    if (own.empty()) continue;  // no input of this kind can be run
+    kinds_.push_back(fit_kind(own));
+  }
+  LONGSHORE_CHECK(!kinds_.empty());
+}
+
+UnitCost WorkspaceFit::at(const MicroBatchShape& shape) const {
+  UnitCost cost;
+  const bool within =
+      shape.positions <= run_.positions && shape.longest_document <= run_.longest_document;
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    const Kind& kind = kinds_[i];
+    const int64_t document = document_of(work_, kind.kind, shape);
+    UnitCost fitted = {.forward = kind.forward.at(shape.positions, document),
+                       .saved = kind.saved.at(shape.positions, document)};
+    for (const LinearFit& phase : kind.backward) {
+      fitted.backward = std::max(fitted.backward, phase.at(shape.positions, document));
+    }
+    fitted = margined(fitted, CostSource::kFitted);
+    if (!kind.whole.empty() && within) {
+      const UnitCost measured = margined(cost_of(kind.whole.front()), CostSource::kMeasured);
+      // No smaller micro-batch takes more than the one that was run.
+      if (shape == run_) fitted = measured;
+      fitted.forward = std::min(fitted.forward, measured.forward);
+      fitted.backward = std::min(fitted.backward, measured.backward);
+      fitted.saved = std::min(fitted.saved, measured.saved);
+    }
+    cost = larger_of(cost, fitted);
+  }
+  return cost;
+}
+
+WorkspaceFit::Kind WorkspaceFit::fit_kind(std::span<const ProbeSample> samples) const {
+  const auto points = [&](const auto& bytes) {
+    std::vector<LinearFit::Point> list;
+    for (const ProbeSample& sample : samples) {
+      list.push_back({sample.input.positions, sample.input.document, bytes(sample.trace)});
+    }
+    return LinearFit(list);
+  };
+  Kind kind{.kind = samples.front().input.kind,
+            .forward = points([](const ProbeTrace& trace) { return trace.forward; }),
+            .saved = points([](const ProbeTrace& trace) { return trace.saved; }),
+            .backward = {},
+            .whole = {}};
+  const size_t phases = samples.front().trace.backward.size();
+  const bool alike = std::ranges::all_of(
+      samples, [&](const ProbeSample& sample) { return sample.trace.backward.size() == phases; });
+  if (!alike) {
+    kind.backward.push_back(
+        points([](const ProbeTrace& trace) { return most_of(trace.backward); }));
+  }
+  for (size_t phase = 0; alike && phase < phases; ++phase) {
+    kind.backward.push_back(
+        points([phase](const ProbeTrace& trace) { return trace.backward[phase]; }));
+  }
+  for (const ProbeSample& sample : samples) {
+    const ProbeInput& input = sample.input;
+    if (input.positions == run_.positions &&
+        input.document == document_of(work_, input.kind, run_)) {
+      kind.whole = {sample.trace};
+    }
+  }
+  return kind;
+}
+
+}  // namespace longshore

@@ -1,0 +1,64 @@
+#include "offload/engine/step_totals.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+
+namespace longshore {
+namespace {
+
+constexpr size_t kScalars = 4;  // loss, trained positions, stop, save
+constexpr size_t kTimes = 4;    // of a rank
+
+}  // namespace
+
+SlowestRank slowest_of(const std::vector<RankTimes>& times) {
+  LONGSHORE_CHECK(!times.empty());
+  const auto slowest = std::ranges::min_element(times, {}, &RankTimes::waited);
+  const bool computes = slowest->computed >= slowest->updated;
+  return {Rank(static_cast<int32_t>(slowest - times.begin())), computes ? "compute" : "optimizer",
+          computes ? slowest->computed : slowest->updated};
+}
+
+StepTotals sum_over_ranks(const RankGroups& groups, const StepTotals& mine) {
+  if (groups.all == nullptr) return mine;
+  const size_t units = mine.unit_squares.size();
+  const auto ranks = static_cast<size_t>(groups.topology.ranks);
+  std::vector<double> values(kScalars + units + ranks * kTimes, 0.0);
+  values[0] = mine.loss.loss;
+  values[1] = static_cast<double>(mine.loss.trained);
+  values[2] = mine.stop ? 1.0 : 0.0;
+  values[3] = mine.save ? 1.0 : 0.0;
+  // Replicas hold the same gradients: one of them counts.
+  if (groups.first_replica()) std::ranges::copy(mine.unit_squares, values.begin() + kScalars);
+  const auto times = std::span(values).subspan(kScalars + units);
+  const RankTimes& own = mine.times.front();
+  const size_t place = static_cast<size_t>(groups.rank.value) * kTimes;
+  times[place] = own.seconds;
+  times[place + 1] = own.waited;
+  times[place + 2] = own.updated;
+  times[place + 3] = own.computed;
+
+  groups.all->all_reduce(values, {"the step's totals", std::nullopt}).wait();
+
+  StepTotals totals;
+  totals.loss = {values[0], static_cast<int64_t>(values[1])};
+  totals.stop = values[2] > 0.0;
+  totals.save = values[3] > 0.0;
+  const auto squares = std::span(values).subspan(kScalars, units);
+  totals.unit_squares.assign(squares.begin(), squares.end());
+  for (size_t i = 0; i < ranks; ++i) {
+    const auto of_rank = times.subspan(i * kTimes, kTimes);
+    totals.times.push_back({of_rank[0], of_rank[1], of_rank[2], of_rank[3]});
+  }
+  return totals;
+}
+
+LossSum sum_over_ranks(const RankGroups& groups, const LossSum& mine) {
+  if (groups.all == nullptr) return mine;
+  std::vector<double> values = {mine.loss, static_cast<double>(mine.trained)};
+  groups.all->all_reduce(values, {"the evaluation's loss", std::nullopt}).wait();
+  return {values[0], static_cast<int64_t>(values[1])};
+}
+
+}  // namespace longshore

@@ -1,0 +1,64 @@
+#include "offload/engine/tiers.h"
+
+#include "nvme/store/nvme_inputs.h"
+#include "nvme/store/nvme_store.h"
+#include "nvme/store/state_files.h"
+#include "pinned/host_inputs.h"
+#include "pinned/pinned_store.h"
+
+namespace longshore {
+namespace {
+
+MakeDrives drive_opener(const TierRequest& request, StateFile file) {
+  const StateFileOptions options = {.directories = request.plan.drives.tier.directories,
+                                    .rank = request.rank.value,
+                                    .file = file,
+                                    .depth = request.plan.drives.tier.depth};
+  return [options](const StripeMap& map, std::span<std::byte> window) {
+    return open_state_files(options, map, window);
+  };
+}
+
+void make_state(const TierRequest& request, Tiers& tiers) {
+  const TierPlan& plan = request.plan;
+  const bool cuda = plan.device.kind == DeviceKind::kCuda;
+  if (!plan.drives.tier.state) {
+    const bool shared = plan.gather == GatherMode::kHost;
+    auto store =
+        std::make_unique<PinnedStore>(request.layouts, plan.state, cuda, request.pool, shared);
+    if (shared) tiers.shared = store.get();
+    tiers.state = std::move(store);
+    return;
+  }
+  NvmeStoreOptions options =
+      nvme_options(plan.drives.tier, plan.state, plan.topology, request.rank, request.run);
+  options.register_with_gpus = cuda;
+  tiers.state = std::make_unique<NvmeStore>(request.layouts, options,
+                                            drive_opener(request, StateFile::kState), request.pool);
+}
+
+std::unique_ptr<InputTier> make_inputs(const TierRequest& request) {
+  const TierPlan& plan = request.plan;
+  const bool cuda = plan.device.kind == DeviceKind::kCuda;
+  if (plan.host.inputs == 0) return nullptr;
+  if (!plan.drives.tier.inputs) {
+    return std::make_unique<HostInputs>(plan.step.offloaded_inputs, plan.step.micro_batches, cuda,
+                                        *request.pool);
+  }
+  NvmeInputOptions options = nvme_input_options(plan.drives.tier, plan.step.schedules.train,
+                                                plan.step.micro_batches, request.rank);
+  options.register_with_gpus = cuda;
+  return std::make_unique<NvmeInputs>(options, drive_opener(request, StateFile::kInputs),
+                                      request.pool);
+}
+
+}  // namespace
+
+Tiers make_tiers(const TierRequest& request) {
+  Tiers tiers;
+  make_state(request, tiers);
+  tiers.inputs = make_inputs(request);
+  return tiers;
+}
+
+}  // namespace longshore

@@ -1,0 +1,271 @@
+#include "offload/engine/unit_runner.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/errors.h"
+#include "device/counting_allocator.h"
+#include "model/unit_gradients.h"
+
+namespace longshore {
+
+// What backward of one unit and micro-batch differentiates.
+struct UnitRunner::SavedGraph {
+  Carry in;  // leaves
+  Carry out;
+};
+
+// Sends a unit's gradients to its own accumulator, and those of borrowed parameters to the owner's.
+class UnitRunner::Sink : public GradSink {
+ public:
+  Sink(UnitRunner* runner, UnitId unit) : runner_(runner), unit_(&runner->spec_->unit(unit)) {}
+
+  bool wants(int32_t parameter) const override {
+    return !runner_->spec_->parameter(owner_of(parameter)).frozen;
+  }
+  void add(int32_t parameter, const at::Tensor& grad) override {
+    if (wants(parameter)) target(parameter)->add(owner_of(parameter).index, grad);
+  }
+  void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) override {
+    if (wants(parameter)) target(parameter)->add_rows(owner_of(parameter).index, rows, values);
+  }
+  void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) override {
+    if (wants(parameter)) target(parameter)->add_product(owner_of(parameter).index, left, right);
+  }
+  void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
+                      const at::Tensor& right) override {
+    if (!wants(parameter)) return;
+    target(parameter)->add_product_at(owner_of(parameter).index, matrix, left, right);
+  }
+
+ private:
+  ParamRef owner_of(int32_t parameter) const {
+    const int32_t owned = static_cast<int32_t>(unit_->parameters.size());
+    if (parameter < owned) return {unit_->id, parameter};
+    return unit_->borrowed.at(static_cast<size_t>(parameter - owned));
+  }
+  GradAccumulator* target(int32_t parameter) const {
+    return runner_->target(owner_of(parameter).unit);
+  }
+
+  UnitRunner* runner_;
+  const UnitSpec* unit_;
+};
+
+UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layouts, DType compute,
+                       int32_t kept_graphs, Memory memory)
+    : model_(model),
+      spec_(&model->spec()),
+      first_kept_(last().value - kept_graphs),
+      views_(*model, *layouts, compute, memory.device),
+      carry_(model->spec(), compute, std::move(memory.carry), memory.device),
+      lends_(model->spec().units.size(), false),
+      saved_(model->spec().units.size()) {
+  for (const UnitSpec& unit : spec_->units) {
+    for (ParamRef ref : unit.borrowed) lends_[index_of(ref.unit)] = true;
+  }
+  const std::vector<UnitId> order = visit_order(*spec_, Pass::kTrain);
+  backward_order_.assign(std::ranges::find(order, last()), order.end());
+  for (const UnitSpec& unit : spec_->units) {
+    const size_t i = index_of(unit.id);
+    std::vector<std::unique_ptr<GradAccumulator>>& sums = accumulators_.emplace_back();
+    if (!unit.has_trainable()) continue;
+    if (lends_[i]) {
+      sums.push_back(std::make_unique<RunningSum>(unit, layouts->at(i),
+                                                  memory.waiting_gradients.at(i), memory.device));
+      continue;
+    }
+    for (std::span<std::byte> buffer : memory.gradients) {
+      sums.push_back(std::make_unique<RunningSum>(unit, layouts->at(i), buffer, memory.device));
+    }
+  }
+}
+
+UnitRunner::~UnitRunner() = default;
+
+GradAccumulator* UnitRunner::accumulator(UnitId unit, std::optional<int32_t> gradient) const {
+  const auto& sums = accumulators_[index_of(unit)];
+  if (sums.empty()) return nullptr;
+  LONGSHORE_CHECK(gradient.has_value() != lends_[index_of(unit)]) << "unit " << unit;
+  return sums.at(static_cast<size_t>(gradient.value_or(0))).get();
+}
+
+GradAccumulator* UnitRunner::target(UnitId unit) const {
+  return accumulator(unit, lends_[index_of(unit)] ? std::nullopt : gradient_);
+}
+
+std::span<float> UnitRunner::sums(UnitId unit, std::optional<int32_t> gradient) const {
+  GradAccumulator* const sums = accumulator(unit, gradient);
+  return sums == nullptr ? std::span<float>() : sums->sums();
+}
+
+void UnitRunner::bind(std::span<const UnitLease> leases) {
+  for (const UnitLease& lease : leases) views_.bind(lease);
+}
+
+void UnitRunner::begin_step(std::span<const MicroBatch> batches, double scale) {
+  begin(Mode::kTrain, batches);
+  scale_ = scale;
+  // Gradients of lent parameters arrive before their unit's own backward.
+  for (const UnitSpec& unit : spec_->units) {
+    if (lends_[index_of(unit.id)] && unit.has_trainable()) {
+      accumulator(unit.id, std::nullopt)->clear();
+    }
+  }
+}
+
+void UnitRunner::begin_evaluation(std::span<const MicroBatch> batches) {
+  begin(Mode::kEvaluate, batches);
+}
+
+void UnitRunner::begin_logits(const MicroBatch& batch, const at::Tensor& positions) {
+  begin(Mode::kLogits, {&batch, 1});
+  positions_ = positions;
+}
+
+void UnitRunner::begin(Mode mode, std::span<const MicroBatch> batches) {
+  LONGSHORE_CHECK(static_cast<int32_t>(batches.size()) <= carry_.micro_batches())
+      << batches.size() << " micro-batches, planned " << carry_.micro_batches();
+  mode_ = mode;
+  batches_ = batches;
+  scale_ = 1.0;
+  loss_ = {};
+  logits_ = at::Tensor();
+  logits_parts_.clear();
+  for (const UnitSpec& unit : spec_->units) saved_[index_of(unit.id)].clear();
+}
+
+void UnitRunner::forward(UnitId unit, std::span<const UnitLease> leases) {
+  LONGSHORE_CHECK(mode_ != Mode::kTrain || unit != last()) << "the last unit runs in backward";
+  bind(leases);
+  const bool keep_graph = mode_ == Mode::kTrain && unit >= first_kept_ &&
+                          unit >= backward_order_.back() && !model_->unit(unit).has_own_backward();
+  if (unit == last()) {
+    finish_forward();
+  } else if (keep_graph) {
+    forward_with_graph(unit);
+  } else {
+    forward_without_graph(unit);
+  }
+}
+
+void UnitRunner::forward_without_graph(UnitId unit) {
+  const WorkspaceLabel label(spec_->unit(unit).name + " forward");
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    const int32_t micro_batch = static_cast<int32_t>(i);
+    const Carry in = carry_.input(unit, micro_batch, batches_[i].position_count());
+    if (mode_ == Mode::kLogits) {
+      const at::Tensor part = model_->unit(unit).logits(views_.leaves(unit), in, positions_);
+      if (part.defined()) logits_parts_.push_back(part);
+    }
+    carry_.keep_input(UnitId(unit.value + 1), micro_batch,
+                      model_->unit(unit).forward(views_.leaves(unit), in, batches_[i]));
+  }
+}
+
+void UnitRunner::forward_with_graph(UnitId unit) {
+  const WorkspaceLabel label(spec_->unit(unit).name + " forward, graph kept");
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    const int32_t micro_batch = static_cast<int32_t>(i);
+    const Carry in = carry_.input(unit, micro_batch, batches_[i].position_count());
+    saved_[index_of(unit)].push_back(make_graph(unit, micro_batch, in));
+    carry_.keep_input(UnitId(unit.value + 1), micro_batch, saved_[index_of(unit)].back().out);
+    carry_.overwrite_running(unit, in);
+  }
+}
+
+UnitRunner::SavedGraph UnitRunner::make_graph(UnitId unit, int32_t micro_batch, const Carry& in) {
+  const MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  SavedGraph graph;
+  graph.in = in;
+  if (wants_grad_in(unit)) {
+    for (at::Tensor& tensor : graph.in) tensor.requires_grad_(true);
+  }
+  const at::AutoGradMode grad_mode(true);
+  graph.out = model_->unit(unit).forward(views_.leaves(unit), graph.in, batch);
+  return graph;
+}
+
+void UnitRunner::backward(UnitId unit, std::span<const UnitLease> leases,
+                          std::optional<int32_t> gradient) {
+  const WorkspaceLabel label(spec_->unit(unit).name + " backward");
+  bind(leases);
+  gradient_ = gradient;
+  GradAccumulator* const sums = accumulator(unit, gradient);
+  if (sums != nullptr && !lends_[index_of(unit)]) sums->clear();
+  Sink sink(this, unit);
+  if (unit == last()) {
+    backward_loss(unit, sink);
+    return;
+  }
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    backward_unit(unit, static_cast<int32_t>(i), sink);
+  }
+}
+
+void UnitRunner::backward_loss(UnitId unit, GradSink& sink) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    const int32_t micro_batch = static_cast<int32_t>(i);
+    const Carry in = carry_.kept_input(unit, micro_batch, batches_[i].position_count());
+    const LossUnit::Result result = model_->loss_unit().loss_and_gradients(
+        views_.leaves(unit), in, batches_[i], scale_, wants_grad_in(unit), sink);
+    loss_.loss += result.loss_sum;
+    loss_.trained += result.trained;
+    if (wants_grad_in(unit)) carry_.keep_gradient(unit, micro_batch, result.grad_in);
+  }
+}
+
+void UnitRunner::backward_unit(UnitId unit, int32_t micro_batch, GradSink& sink) {
+  const Unit& code = model_->unit(unit);
+  const MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+  const int64_t positions = batch.position_count();
+  if (code.has_own_backward()) {
+    const at::NoGradGuard no_grad;
+    const Carry grad_in =
+        code.backward(views_.leaves(unit), carry_.kept_input(unit, micro_batch, positions), batch,
+                      carry_.gradient_out(unit, micro_batch, positions), sink);
+    if (wants_grad_in(unit)) carry_.keep_gradient(unit, micro_batch, grad_in);
+    return;
+  }
+  if (unit < first_kept_) {
+    const Carry in = carry_.kept_input(unit, micro_batch, positions);
+    run_autograd(unit, micro_batch, make_graph(unit, micro_batch, in), sink);
+    return;
+  }
+  // Moved out, so that the graph's memory is free before the next micro-batch.
+  const SavedGraph graph = std::move(saved_[index_of(unit)].at(static_cast<size_t>(micro_batch)));
+  run_autograd(unit, micro_batch, graph, sink);
+}
+
+void UnitRunner::run_autograd(UnitId unit, int32_t micro_batch, const SavedGraph& graph,
+                              GradSink& sink) {
+  const int64_t positions = batches_[static_cast<size_t>(micro_batch)].position_count();
+  const Carry grad_in = autograd_backward(views_.leaves(unit), graph.in, graph.out,
+                                          carry_.gradient_out(unit, micro_batch, positions),
+                                          wants_grad_in(unit), sink);
+  if (wants_grad_in(unit)) carry_.keep_gradient(unit, micro_batch, grad_in);
+}
+
+// The last unit of an evaluation, or of a pass for scores.
+void UnitRunner::finish_forward() {
+  const WorkspaceLabel label(spec_->unit(last()).name +
+                             (mode_ == Mode::kLogits ? " logits" : " loss"));
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    const Carry in = carry_.input(last(), static_cast<int32_t>(i), batches_[i].position_count());
+    if (mode_ == Mode::kLogits) {
+      logits_ = model_->loss_unit().logits(views_.leaves(last()), in, batches_[i], positions_);
+      if (!logits_parts_.empty()) logits_ = at::cat(logits_parts_, 1);
+      continue;
+    }
+    const LossUnit::Result result =
+        model_->loss_unit().loss(views_.leaves(last()), in, batches_[i]);
+    loss_.loss += result.loss_sum;
+    loss_.trained += result.trained;
+  }
+}
+
+}  // namespace longshore

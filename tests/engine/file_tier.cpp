@@ -1,0 +1,292 @@
+#include "tests/engine/file_tier.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "base/errors.h"
+#include "base/number_formats.h"
+#include "base/typed_span.h"
+#include "pinned/pinned_arena.h"
+#include "shard/place_holders.h"
+
+namespace longshore {
+namespace {
+
+class PlainFile {
+ public:
+  PlainFile(const std::string& path, Bytes bytes)
+      : descriptor_(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) {
+    LONGSHORE_CHECK(descriptor_ >= 0 && ftruncate(descriptor_, bytes) == 0) << path;
+    unlink(path.c_str());
+  }
+  PlainFile(const PlainFile&) = delete;
+  PlainFile& operator=(const PlainFile&) = delete;
+  ~PlainFile() { close(descriptor_); }
+
+  void read(Bytes offset, std::span<std::byte> bytes) const {
+    const auto size = static_cast<ssize_t>(bytes.size());
+    LONGSHORE_CHECK(pread(descriptor_, bytes.data(), bytes.size(), offset) == size) << offset;
+  }
+  void write(Bytes offset, std::span<const std::byte> bytes) const {
+    const auto size = static_cast<ssize_t>(bytes.size());
+    LONGSHORE_CHECK(pwrite(descriptor_, bytes.data(), bytes.size(), offset) == size) << offset;
+  }
+
+ private:
+  int descriptor_;
+};
+
+// Ends an access; where that fails, a test ends.
+using AtEnd = std::function<void()>;
+
+class FileState final : public ShardStore::StateLease {
+ public:
+  FileState(const StateOptions& options, const SlabLayout& layout, std::span<std::byte> slab,
+            AtEnd at_end)
+      : options_(options), layout_(layout), slab_(slab), at_end_(std::move(at_end)) {}
+  ~FileState() override {
+    if (at_end_) at_end_();
+  }
+  StateSpans segment(Segment segment) override {
+    return {.master = as_span<float>(part(Region::kMaster, segment)),
+            .high = as_span<uint16_t>(part(Region::kHigh, segment)),
+            .low = as_span<uint16_t>(part(Region::kLow, segment)),
+            .exp_avg = moment(Region::kExpAvg, Region::kExpAvgUnits, segment),
+            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqUnits, segment)};
+  }
+
+ private:
+  std::span<std::byte> part(Region region, Segment segment) const {
+    return slab_.subspan(static_cast<size_t>(layout_.offset(region, segment)),
+                         static_cast<size_t>(layout_.bytes(region, segment)));
+  }
+  MomentSpan moment(Region values, Region units, Segment segment) const {
+    return {moment_format(options_, segment), part(values, segment),
+            as_span<float>(part(units, segment))};
+  }
+  const StateOptions& options_;
+  const SlabLayout& layout_;
+  std::span<std::byte> slab_;
+  AtEnd at_end_;
+};
+
+class FileParameters final : public ShardStore::ParameterLease {
+ public:
+  FileParameters(std::span<const std::byte> bytes, AtEnd at_end)
+      : bytes_(bytes), at_end_(std::move(at_end)) {}
+  ~FileParameters() override { at_end_(); }
+  std::span<const std::byte> bytes() const override { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+  AtEnd at_end_;
+};
+
+// The greatest slot that the plan's schedules name, and one.
+int32_t slots_of(const TierPlan& plan, std::optional<int32_t> Op::* slot) {
+  int32_t count = 0;
+  for (const StepSchedule* schedule :
+       {&plan.step.schedules.train, &plan.step.schedules.forward, &plan.step.schedules.flush}) {
+    for (const Op& op : schedule->ops) count = std::max(count, (op.*slot).value_or(-1) + 1);
+  }
+  return count;
+}
+
+class FileStore final : public ShardStore {
+ public:
+  FileStore(const TierRequest& request, const std::string& path)
+      : options_(request.plan.state), arena_(request.plan.host.arena, false, *request.pool) {
+    for (const FlatLayout& layout : request.layouts) {
+      units_.push_back({SlabLayout(layout, options_), end_});
+      end_ += units_.back().layout.slab_bytes();
+      slab_ = std::max(slab_, units_.back().layout.slab_bytes());
+    }
+    file_ = std::make_unique<PlainFile>(path, end_);
+    const int32_t states = slots_of(request.plan, &Op::state);
+    const int32_t parameters = slots_of(request.plan, &Op::parameters);
+    std::span<std::byte> rest = arena_.bytes();
+    const auto take = [&rest, this] {
+      const std::span<std::byte> slot = rest.first(static_cast<size_t>(slab_));
+      rest = rest.subspan(slot.size());
+      return slot;
+    };
+    for (int32_t i = 0; i < states; ++i) states_.push_back(take());
+    for (int32_t i = 0; i < parameters; ++i) parameters_.push_back(take());
+    state_holders_.emplace("state slot", states);
+    parameter_holders_.emplace("parameter slot", parameters);
+    ready_.resize(static_cast<size_t>(parameters));
+  }
+
+  const StateOptions& options() const override { return options_; }
+  Bytes host_bytes() const override { return arena_.size_bytes(); }
+
+  std::unique_ptr<ParameterLease> parameters(UnitId id) override {
+    const int32_t slot = parameter_holders_->claim_any(id).value();
+    fill(id, read_slab(id), slot);
+    return parameters_in(id, slot);
+  }
+  std::unique_ptr<StateLease> state(UnitId id) override {
+    const int32_t slot = state_holders_->claim_any(id).value();
+    file_->read(at(id).begin, in_slot(states_, slot, id));
+    return std::make_unique<FileState>(options_, at(id).layout, in_slot(states_, slot, id),
+                                       [this, id, slot] { write_state(id, slot); });
+  }
+
+  void read_state(UnitId id, int32_t slot) override {
+    state_holders_->claim(slot, id);
+    file_->read(at(id).begin, in_slot(states_, slot, id));
+  }
+  std::unique_ptr<StateLease> state_in(UnitId id, int32_t slot) override {
+    state_holders_->check(slot, id);
+    return std::make_unique<FileState>(options_, at(id).layout, in_slot(states_, slot, id),
+                                       AtEnd{});
+  }
+  void write_state(UnitId id, int32_t slot) override {
+    file_->write(at(id).begin, in_slot(states_, slot, id));
+    state_holders_->free(slot, id);
+  }
+  void read_parameters(UnitId id, int32_t slot) override {
+    parameter_holders_->claim(slot, id);
+    fill(id, read_slab(id), slot);
+  }
+  void pass_parameters(UnitId id, int32_t state_slot, int32_t slot) override {
+    state_holders_->check(state_slot, id);
+    parameter_holders_->claim(slot, id);
+    fill(id, in_slot(states_, state_slot, id), slot);
+  }
+  std::unique_ptr<ParameterLease> parameters_in(UnitId id, int32_t slot) override {
+    parameter_holders_->check(slot, id);
+    return std::make_unique<FileParameters>(ready_.at(static_cast<size_t>(slot)), [this, id, slot] {
+      parameter_holders_->free(slot, id);
+    });
+  }
+
+ private:
+  struct Unit {
+    SlabLayout layout;
+    Bytes begin;  // in the file
+  };
+  const Unit& at(UnitId id) const { return units_.at(static_cast<size_t>(id.value)); }
+  std::span<std::byte> in_slot(const std::vector<std::span<std::byte>>& slots, int32_t slot,
+                               UnitId id) const {
+    return slots.at(static_cast<size_t>(slot))
+        .first(static_cast<size_t>(at(id).layout.slab_bytes()));
+  }
+  std::vector<std::byte> read_slab(UnitId id) const {
+    std::vector<std::byte> slab(static_cast<size_t>(at(id).layout.slab_bytes()));
+    file_->read(at(id).begin, slab);
+    return slab;
+  }
+  // The parameters as the device reads them: joined, where masters are in two halves.
+  void fill(UnitId id, std::span<const std::byte> slab, int32_t slot) {
+    const auto region = [&](Region region) {
+      const SlabLayout& layout = at(id).layout;
+      return slab.subspan(static_cast<size_t>(layout.offset(region, kSegments.front())),
+                          static_cast<size_t>(layout.region_bytes(region)));
+    };
+    const std::span<std::byte> out = parameters_.at(static_cast<size_t>(slot));
+    std::span<std::byte>& ready = ready_.at(static_cast<size_t>(slot));
+    if (!needs_join(options_)) {
+      const auto from = region(options_.compute == DType::kF32 ? Region::kMaster : Region::kHigh);
+      ready = out.first(from.size());
+      std::ranges::copy(from, ready.begin());
+      return;
+    }
+    const std::span<const std::byte> high = region(Region::kHigh), low = region(Region::kLow);
+    const std::span<const std::byte> frozen = region(Region::kMaster);
+    ready = out.first(2 * high.size() + frozen.size());
+    const std::span<float> joined = as_span<float>(ready.first(2 * high.size()));
+    for (size_t i = 0; i < joined.size(); ++i) {
+      uint16_t upper = 0, lower = 0;
+      std::memcpy(&upper, &high[2 * i], 2);
+      std::memcpy(&lower, &low[2 * i], 2);
+      joined[i] = join_master(upper, lower);
+    }
+    std::ranges::copy(frozen, ready.subspan(2 * high.size()).begin());
+  }
+
+  StateOptions options_;
+  PinnedArena arena_;
+  std::vector<Unit> units_;
+  Bytes slab_ = 0, end_ = 0;
+  std::unique_ptr<PlainFile> file_;
+  std::vector<std::span<std::byte>> states_, parameters_;  // slots
+  std::vector<std::span<std::byte>> ready_;                // by slot of parameters
+  std::optional<PlaceHolders> state_holders_, parameter_holders_;
+};
+
+class FileInputs final : public InputTier {
+ public:
+  FileInputs(const TierRequest& request, const std::string& path)
+      : micro_batches_(request.plan.step.micro_batches),
+        arena_(request.plan.host.inputs, false, *request.pool) {
+    Bytes end = 0;
+    for (const Op& op : request.plan.step.schedules.train.ops) {
+      if (op.kind != OpKind::kSaveInput) continue;
+      const auto index = static_cast<size_t>(op.unit.value);
+      units_.resize(std::max(units_.size(), index + 1));
+      units_[index] = {op.bytes / micro_batches_, end};
+      end += op.bytes;
+    }
+    file_ = std::make_unique<PlainFile>(path, end);
+  }
+
+  Bytes host_bytes() const override { return arena_.size_bytes(); }
+  std::vector<std::span<std::byte>> places(UnitId id, std::optional<int32_t> slot) const override {
+    const auto slots = static_cast<size_t>(kInputStagingSlots);
+    const size_t slot_bytes = arena_.bytes().size() / slots;
+    const auto bytes = static_cast<size_t>(at(id).bytes);
+    std::vector<std::span<std::byte>> places;
+    for (size_t i = 0; i < static_cast<size_t>(micro_batches_); ++i) {
+      places.push_back(arena_.bytes()
+                           .subspan(static_cast<size_t>(slot.value()) * slot_bytes, slot_bytes)
+                           .subspan(i * bytes, bytes));
+    }
+    return places;
+  }
+  void write(UnitId id, int32_t slot, int32_t micro_batches) override {
+    const auto all = places(id, slot);
+    for (int32_t i = 0; i < micro_batches; ++i) {
+      file_->write(at(id).begin + i * at(id).bytes, all[static_cast<size_t>(i)]);
+    }
+  }
+  void read(UnitId id, int32_t slot, int32_t micro_batches) override {
+    const auto all = places(id, slot);
+    for (int32_t i = 0; i < micro_batches; ++i) {
+      file_->read(at(id).begin + i * at(id).bytes, all[static_cast<size_t>(i)]);
+    }
+  }
+
+ private:
+  struct Unit {
+    Bytes bytes = 0;  // of one micro-batch
+    Bytes begin = 0;  // in the file
+  };
+  const Unit& at(UnitId id) const { return units_.at(static_cast<size_t>(id.value)); }
+
+  int64_t micro_batches_;
+  PinnedArena arena_;
+  std::vector<Unit> units_;
+  std::unique_ptr<PlainFile> file_;
+};
+
+}  // namespace
+
+MakeTiers file_tiers(const std::string& directory) {
+  return [directory](const TierRequest& request) {
+    LONGSHORE_CHECK(request.plan.drives.tier.state && request.plan.drives.tier.parameters);
+    const std::string rank = "/rank" + std::to_string(request.rank.value);
+    Tiers tiers;
+    tiers.state = std::make_unique<FileStore>(request, directory + rank + ".state");
+    if (request.plan.drives.tier.inputs) {
+      tiers.inputs = std::make_unique<FileInputs>(request, directory + rank + ".inputs");
+    }
+    return tiers;
+  };
+}
+
+}  // namespace longshore

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""What scripts say of themselves, and what they refuse before anything is fetched or built."""
+import pathlib
+import subprocess
+import unittest
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
+
+
+def quickstart(*words):
+    return subprocess.run(["/bin/bash", SCRIPTS / "quickstart", *words], capture_output=True,
+                          text=True, check=False, timeout=300)
+
+
+class QuickstartTest(unittest.TestCase):
+    def test_help_says_its_own_options_and_does_nothing(self):
+        for word in ("--help", "-h"):
+            done = quickstart("--train.steps=3", word)
+            self.assertEqual(done.returncode, 0)
+            self.assertEqual(done.stderr, "")
+            for option in ("--preset NAME", "--in FOLDER", "--SECTION.KEY=VALUE", "--help"):
+                self.assertIn(option, done.stdout)
+            self.assertNotIn("==", done.stdout)
+
+    def test_unknown_words_are_refused_before_anything_is_done(self):
+        for words, said in ((["--stpes=3"], "'--stpes=3' is unknown"),
+                            (["20"], "'20' is unknown"),
+                            (["--in", "x", "-v"], "'-v' is unknown"),
+                            (["--preset"], "--preset wants a value"),
+                            (["--in="], "--in wants a value"),
+                            (["--train.steps"], "--train.steps wants a value"),
+                            (["--run.dir=x"], "--in FOLDER"),
+                            (["--preset", "tset"], "no preset 'tset'")):
+            done = quickstart(*words)
+            self.assertEqual(done.returncode, 2, words)
+            self.assertIn("quickstart: ", done.stderr)
+            self.assertIn(said, done.stderr)
+            self.assertIn("--help", done.stderr)
+            self.assertEqual(done.stdout, "")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,119 @@
+#include "trainer/report/step_reporter.h"
+
+#include <array>
+
+#include "base/log.h"
+#include "trainer/device/run_environment.h"
+
+namespace longshore {
+
+void StepReporter::check_plan(std::optional<PlanCheck> check,
+                              std::function<void(const PlanCheck&)> done) {
+  plan_check_ = std::move(check);
+  plan_checked_ = std::move(done);
+}
+
+void StepReporter::begin_steps() {
+  payload_before_ = engine_->payload();
+  drives_before_ = engine_->drive_traffic();
+}
+
+void StepReporter::add(const EndedStep& ended, const StepOutcome& outcome) {
+  StepRecord record = record_of(ended, outcome);
+  take_counts(record);
+  write(record);
+  seconds_per_step_ =
+      seconds_per_step_ == 0.0 ? ended.seconds : 0.9 * seconds_per_step_ + 0.1 * ended.seconds;
+  if (first_) show(ended, record, outcome);
+}
+
+StepRecord StepReporter::record_of(const EndedStep& ended, const StepOutcome& outcome) const {
+  StepRecord record;
+  record.step = ended.step;
+  record.loss = outcome.loss;
+  record.grad_norm = outcome.norm.norm;
+  record.clip_scale = outcome.clip_scale;
+  record.lr = ended.lr;
+  record.tokens = ended.tokens;
+  record.trained_tokens = ended.trained_tokens;
+  record.sequences = ended.sequences;
+  record.epoch = ended.epoch;
+  record.seconds = ended.seconds;
+  record.tokens_per_second = static_cast<double>(ended.tokens) / ended.seconds;
+  record.times = outcome.times;
+  record.memory = {.device_peak = engine_->memory().usage().peak(),
+                   .device_plan = engine_->plan().device.total,
+                   .host_pinned = engine_->store().host_bytes(),
+                   .host_rss = resident_bytes()};
+  record.skipped = outcome.skipped;
+  record.skipped_total = ended.skipped_total;
+  return record;
+}
+
+void StepReporter::take_counts(StepRecord& record) {
+  const CopyEngine::Counts copied = engine_->copies().counts();
+  const DriveTraffic drives = engine_->drive_traffic();
+  record.bytes = {{"h2d", copied.to_device - copied_before_.to_device},
+                  {"d2h", copied.to_host - copied_before_.to_host},
+                  {"update", engine_->take_update_bytes()},
+                  {"drive_read", drives.read - drives_before_.read},
+                  {"drive_write", drives.written - drives_before_.written}};
+  copied_before_ = copied;
+  drives_before_ = drives;
+  const PayloadCounters::Totals payload = engine_->payload();
+  for (CommKind kind : {CommKind::kAllGather, CommKind::kReduceScatter, CommKind::kAllReduce}) {
+    record.bytes.emplace_back(name_of(kind),
+                              payload.of(kind).payload - payload_before_.of(kind).payload);
+  }
+  payload_before_ = payload;
+  const LaneLedger ledger = engine_->take_ledger();
+  for (size_t i = 0; i < kLaneCount; ++i) {
+    const auto lane = static_cast<Lane>(i);
+    if (lane == Lane::kCompute) continue;
+    record.stall_seconds.emplace_back(name_of(lane), ledger.of(lane).stall_seconds);
+  }
+  compare_with_plan(record.seconds, ledger);
+}
+
+void StepReporter::compare_with_plan(double seconds, const LaneLedger& ledger) {
+  if (!plan_check_) return;
+  std::array<double, kLaneCount> busy = {};
+  for (size_t i = 0; i < kLaneCount; ++i) busy[i] = ledger.of(static_cast<Lane>(i)).busy_seconds;
+  plan_check_->add(seconds, busy);
+  if (!plan_check_->complete()) return;
+  clear_display();
+  log_info(plan_check_->text() + "; the next plan counts with it");
+  plan_checked_(*plan_check_);
+  plan_check_.reset();
+}
+
+void StepReporter::show(const EndedStep& ended, const StepRecord& record,
+                        const StepOutcome& outcome) {
+  LiveStatus status;
+  status.step = ended.step.value;
+  status.total_steps = ended.total_steps;
+  status.loss = outcome.loss;
+  status.lr = record.lr;
+  status.grad_norm = outcome.norm.norm;
+  status.tokens_per_second = record.tokens_per_second;
+  status.skipped = outcome.skipped;
+  if (outcome.times.size() > 1) {
+    const SlowestRank slowest = slowest_of(outcome.times);
+    status.wall =
+        "rank " + std::to_string(slowest.rank.value) + " " + std::string(slowest.resource);
+  }
+  status.device_bytes = record.memory.device_peak;
+  status.device_plan_bytes = record.memory.device_plan;
+  status.host_bytes = record.memory.host_rss;
+  status.host_plan_bytes = engine_->plan().host.total;
+  status.step_seconds = record.seconds;
+  status.waits = record.stall_seconds;
+  for (const auto& [name, bytes] : record.bytes) {
+    if (name.starts_with("drive_")) status.drive_bytes += bytes;
+  }
+  status.eta_seconds =
+      seconds_per_step_ * static_cast<double>(ended.total_steps - ended.step.value);
+  live_line_.show(status);
+}
+
+}  // namespace longshore
