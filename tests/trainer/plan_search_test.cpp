@@ -139,8 +139,8 @@ void check(const Pair& pair, const Compared& compared) {
 TEST_F(Searching, FindsAtLeastTheBestOfThreeHundredOfASmallModel) {
   uint32_t seed = 0;
   for (const Pair& pair :
-       {Pair{"rtx-4090", kSmall}, Pair{"cpu-desktop-ddr5", kSmall},
-        Pair{"2x-rtx-4090", kSmall, 1024, {{"offload.device_memory", "\"160MiB\""}}}}) {
+       {Pair{"rtx-4090", kSmall, 128}, Pair{"cpu-desktop-ddr5", kSmall, 128},
+        Pair{"2x-rtx-4090", kSmall, 128}}) {
     check(pair, compare(pair, ++seed));
   }
 }
