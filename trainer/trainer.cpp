@@ -345,6 +345,7 @@ SavedCheckpoint Trainer::write_checkpoint(const std::string& folder, int64_t kee
   apply_updates();
   note_data();
   reporter_.sync();
+  reporter_.clear_display();  // long writing has a line of its own
   const RankGroups& groups = engine_.groups();
   try {
     return save_checkpoint(folder, keep, progress_,

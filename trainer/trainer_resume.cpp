@@ -4,6 +4,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "base/random_word.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
@@ -86,9 +87,12 @@ void Trainer::open_metrics() {
 
 void Trainer::load_weights() {
   WeightCheck check;
+  const ShardedModel model{source_.spec(), engine_.layouts(), engine_.groups().shard()};
+  Progress progress("loading weights", model.fp32_bytes(true));
   engine_.load([&](const std::string& name, int64_t begin, std::span<float> out) {
     source_.read_initial(name, begin, out);
     check.take(name, out);
+    progress.add(static_cast<Bytes>(out.size_bytes()));
   });
   const std::string found = check.conclude(source_.directory().path(), ranks_.world());
   if (!found.empty() && ranks_.first()) {

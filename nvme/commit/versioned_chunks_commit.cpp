@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/progress.h"
 #include "nvme/commit/versioned_chunks.h"
 
 namespace longshore {
@@ -188,10 +189,12 @@ bool VersionedChunks::verify(const LoggedPoint& logged, std::span<std::byte> win
   const auto batch = static_cast<int64_t>(window.size()) / map_->geometry().chunk_bytes;
   const auto count = static_cast<int64_t>(map_->chunks().size());
   std::vector<int64_t> chunks;
+  Progress progress("checking the state on the drives", count * map_->geometry().chunk_bytes);
   for (int64_t first = 0; first < count; first += batch) {
     chunks.clear();
     for (int64_t i = first; i < std::min(first + batch, count); ++i) chunks.push_back(i);
     if (!verify_batch(logged, chunks, window)) return false;
+    progress.add(std::ssize(chunks) * map_->geometry().chunk_bytes);
   }
   return true;
 }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/printable.h"
+#include "base/progress.h"
 
 namespace longshore {
 namespace {
@@ -61,6 +62,7 @@ std::optional<LogLevel> parse_log_level(std::string_view name) {
 }
 
 LogLevel set_log_level(LogLevel level) {
+  want_progress(level >= LogLevel::kInfo);
   return g_level.exchange(level);
 }
 void set_log_colour(LogColour colour) {
@@ -87,6 +89,7 @@ void log_message(LogLevel level, std::string_view text) {
   // The second and later lines of a message are indented by their writer, not prefixed.
   lines += printable_lines(text);
   lines += '\n';
+  clear_progress_line();
   write_line(lines);
 }
 

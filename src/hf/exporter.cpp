@@ -15,6 +15,7 @@
 #include "base/hash.h"
 #include "base/number_formats.h"
 #include "base/printable.h"
+#include "base/progress.h"
 #include "hf/config_dtype.h"
 #include "hf/export_directory.h"
 #include "hf/export_list.h"
@@ -144,8 +145,11 @@ class ExportJob {
     for (const auto& [name, hash] : file_hashes_) drop_from_page_cache(path_of(name));
     const ModelDirectory written = ModelDirectory::open(directory_);
     ExportResult result;
+    Progress progress("reading the export back", written_bytes());
     for (const ExportFile& file : plan_.files) {
-      for (const ExportTensor& tensor : file.tensors) verify_tensor(written, file, tensor);
+      for (const ExportTensor& tensor : file.tensors) {
+        progress.add(verify_tensor(written, file, tensor));
+      }
       result.tensors += static_cast<int64_t>(file.tensors.size());
     }
     for (const auto& [name, hash] : file_hashes_) {
@@ -170,6 +174,13 @@ class ExportJob {
 
  private:
   std::string path_of(const std::string& name) const { return directory_ + "/" + name; }
+  Bytes written_bytes() const {
+    Bytes bytes = 0;
+    for (const auto& [name, hash] : file_hashes_) {
+      bytes += file_bytes(open_for_reading(path_of(name)));
+    }
+    return bytes;
+  }
   [[noreturn]] void fail(const std::string& where, const std::string& what) const {
     throw IoError("export to " + directory_ + ": " + where + ": " + what +
                   "; the disk or the memory is faulty");
@@ -313,8 +324,9 @@ class ExportJob {
     return bits;
   }
 
-  void verify_tensor(const ModelDirectory& written, const ExportFile& file,
-                     const ExportTensor& tensor) const {
+  // Returns its bytes.
+  Bytes verify_tensor(const ModelDirectory& written, const ExportFile& file,
+                      const ExportTensor& tensor) const {
     const std::string where = file.name + ": tensor '" + tensor.target.name + "'";
     const ModelDirectory::TensorRef found = written.find_stored(tensor.target.name);
     if (!found || found.file->name != file.name || found.tensor->dtype != tensor.target.dtype ||
@@ -324,6 +336,7 @@ class ExportJob {
     if (found.file->file.hash(*found.tensor) != tensor_hashes_.at(tensor.target.name)) {
       fail(where, "read back with another checksum");
     }
+    return found.tensor->bytes;
   }
 
   const ModelDirectory& source_;

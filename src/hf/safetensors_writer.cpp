@@ -44,6 +44,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<
   try {
     reserve(fd_, result_.file_bytes);
     buffer_.reserve(kBufferBytes);
+    progress_.emplace("writing " + path.substr(path.rfind('/') + 1), result_.file_bytes);
     buffer(bytes_of(header));
   } catch (...) {
     ::unlink(path.c_str());
@@ -96,6 +97,7 @@ void SafetensorsWriter::flush() {
 void SafetensorsWriter::write_out(std::span<const std::byte> bytes) {
   file_hasher_.update(bytes);
   write_all(fd_, bytes);
+  progress_->add(static_cast<Bytes>(bytes.size()));
 }
 
 SafetensorsWriter::Result SafetensorsWriter::finish() {
@@ -104,6 +106,7 @@ SafetensorsWriter::Result SafetensorsWriter::finish() {
       << "tensor " << tensors_[current_].name << " is incomplete";
   flush();
   sync_file(fd_);
+  progress_.reset();
   result_.file_hash = file_hasher_.digest();
   fd_.reset();
   return std::move(result_);

@@ -5,12 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/progress.h"
 #include "hf/safetensors_header.h"
 
 namespace longshore {
@@ -57,6 +59,7 @@ class SafetensorsWriter {
   Hasher tensor_hasher_;
   Hasher file_hasher_;
   Result result_;
+  std::optional<Progress> progress_;
 };
 
 }  // namespace longshore

@@ -257,6 +257,24 @@ TEST_F(MetricsTest, ADiskThatIsFullMakesLinesWait) {
   EXPECT_EQ(outline(path_), "step1 step2 step3 step4");
 }
 
+// Goal: a record that somebody takes away is no record: the run learns of it at the next line.
+TEST_F(MetricsTest, AFileThatIsTakenAwayIsAFailureUntilItIsBack) {
+  MetricsFile file = MetricsFile::begin(path_);
+  write_steps(file, 1, 2);
+  const std::string aside = path_ + ".aside";
+  ASSERT_EQ(std::rename(path_.c_str(), aside.c_str()), 0);
+  write_steps(file, 3, 3);
+  EXPECT_NE(file.failure().find(path_ + ": was removed or replaced"), std::string::npos);
+  std::ofstream(path_) << "somebody else's\n";
+  write_steps(file, 4, 4);
+  EXPECT_NE(file.failure(), "");
+  EXPECT_EQ(text_of(path_), "somebody else's\n");
+  ASSERT_EQ(std::rename(aside.c_str(), path_.c_str()), 0);
+  file.sync();
+  EXPECT_EQ(file.failure(), "");
+  EXPECT_EQ(outline(path_), "step1 step2 step3 step4");
+}
+
 TEST_F(MetricsTest, ACourseThatIsLeftKeepsItsRecord) {
   {
     MetricsFile file = MetricsFile::begin(path_);

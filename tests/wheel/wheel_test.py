@@ -132,6 +132,30 @@ class WheelTest(unittest.TestCase):
         self.checked(self.elsewhere.longshore("train", "run.toml", cwd=work))
         self.assertTrue((work / "run/hf/model.safetensors").exists())
 
+    def test_facts_are_printed_as_json(self):
+        work = self.elsewhere.site.parents[2]
+        self.checked(self.elsewhere.longshore("init-model", "json-model", cwd=work))
+        keys = ("run.toml", "--model.path=json-model", "--run.dir=json-run")
+
+        def json_of(*words, code=0):
+            done = self.elsewhere.longshore(*words, cwd=work)
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+            return json.loads(done.stdout)
+
+        self.assertEqual(json_of("version", "--json")["libtorch"], "2.11.0")
+        valid = json_of("validate", *keys, "--json")
+        self.assertEqual([valid["valid"], valid["problems"], valid["family"]], [True, [], "llama"])
+        wrong = json_of("validate", *keys, "--json", "--data.train=nowhere.txt", code=5)
+        self.assertFalse(wrong["valid"])
+        self.assertIn("nowhere.txt", wrong["problems"][0]["text"])
+        self.assertEqual(wrong["problems"][0]["exit_code"], 5)
+        prepared = json_of("prepare", *keys, "--json")
+        self.assertEqual([prepared["path"], prepared["format"]], ["text.txt", "text"])
+        self.checked(self.elsewhere.longshore("train", *keys, cwd=work))
+        exported = json_of("export", *keys, "--json", "--to", "json-hf")
+        self.assertEqual([exported["directory"], exported["step"]], ["json-hf", 3])
+        self.assertEqual(json_of("ckpt", "prune", *keys, "--json"), [])
+
     def test_python_plans_trains_and_reads_metrics(self):
         work = self.beside.site.parents[2]
         self.checked(self.beside.longshore("init-model", "model", cwd=work))

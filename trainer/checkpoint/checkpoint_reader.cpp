@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/progress.h"
 #include "shard/state_values.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
@@ -191,6 +192,7 @@ void Checkpoint::verify_file(const CheckpointFile& file, const SafetensorsFile& 
   const Bytes header_bytes = tensors.empty() ? opened.file_bytes() : tensors.front().file_begin;
   std::vector<std::byte> header(static_cast<size_t>(header_bytes));
   read_exact_at(open_for_reading(opened.path()), 0, header);
+  Progress progress("checking " + path_ + "/" + file.name, opened.file_bytes());
   Hasher whole;
   whole.update(header);
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -200,6 +202,7 @@ void Checkpoint::verify_file(const CheckpointFile& file, const SafetensorsFile& 
                    [&](int64_t, int64_t, std::span<const std::byte> bytes) {
                      own.update(bytes);
                      whole.update(bytes);
+                     progress.add(static_cast<Bytes>(bytes.size()));
                    });
     if (own.digest() != file.tensors[i].hash) {
       fail(file.name, "tensor '" + tensors[i].name + "' does not match its checksum");
@@ -238,8 +241,10 @@ void Checkpoint::restore(const ShardedModel& model, const StateWalk& walk) const
   if (!problems.empty()) {
     throw CheckpointError(path_ + ": the checkpoint is not of this model:" + indented(problems));
   }
+  Progress progress("restoring the checkpoint", model.fp32_bytes(false));
   walk.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
     restore_unit(model, model.spec.unit(unit), lease);
+    progress.add(model.fp32_bytes(unit, false));
   });
 }
 

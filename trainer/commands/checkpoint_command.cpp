@@ -49,6 +49,10 @@ int run_checkpoint_prune(const CheckpointOptions& options) {
   std::vector<std::string> removed =
       prune_checkpoints(folder, options.keep, CheckDepth::kChecksums);
   for (const std::string& path : remove_abandoned(folder)) removed.push_back(path);
+  if (options.json) {
+    print_raw(Json(removed).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    return 0;
+  }
   for (const std::string& path : removed) print_out("removed %s\n", path.c_str());
   return 0;
 }
@@ -60,9 +64,8 @@ void add_part(CLI::App& command, CommandLine& line, const std::string& name,
   add_run_files(*part, line, options.run);
   if (run == run_checkpoint_prune) {
     add_number(*part, "--keep", options.keep, 1, 1 << 30, "how many to keep");
-  } else {
-    part->add_flag("--json", options.json, "as JSON");
   }
+  part->add_flag("--json", options.json, "as JSON");
 }
 
 void add_checkpoint(CLI::App& command, CommandLine& line) {

@@ -1,8 +1,9 @@
-// config: the run file's keys.
+// config: the run file's keys, and the schemas of what is read and written.
 #include "base/output.h"
 #include "config/describe.h"
 #include "config/run_config.h"
 #include "trainer/commands/command.h"
+#include "trainer/report/metrics_schema.h"
 
 namespace longshore {
 namespace {
@@ -33,8 +34,12 @@ int run_config_keys(const KeysOptions& options) {
   return 0;
 }
 
-int run_config_schema(const NoOptions&) {
-  print_out("%s", json_schema().c_str());
+struct SchemaOptions {
+  bool metrics = false;
+};
+
+int run_config_schema(const SchemaOptions& options) {
+  print_raw(options.metrics ? metrics_schema() : json_schema());
   return 0;
 }
 
@@ -50,8 +55,9 @@ void add_config(CLI::App& command, CommandLine& line) {
   KeysOptions& described = call_with_options(*keys, line, run_config_keys);
   keys->add_option("section", described.section, "only this section");
   keys->add_flag("--page", described.page, "all of them as a page in Markdown");
-  CLI::App* schema = command.add_subcommand("schema", "JSON Schema for editors");
-  call_with_options(*schema, line, run_config_schema);
+  CLI::App* schema = command.add_subcommand("schema", "JSON Schema of run files, for editors");
+  SchemaOptions& schemas = call_with_options(*schema, line, run_config_schema);
+  schema->add_flag("--metrics", schemas.metrics, "of the lines of metrics.jsonl instead");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // export: a run as a Hugging Face directory.
+#include "base/json.h"
 #include "base/log.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
@@ -15,6 +16,7 @@ struct ExportCommandOptions {
   std::string source = "auto";
   bool fp32 = false;
   bool allow_nonfinite = false;
+  bool json = false;
 };
 
 int run_export(const ExportCommandOptions& options) {
@@ -27,6 +29,15 @@ int run_export(const ExportCommandOptions& options) {
   }
   const ExportResult result = export_run(*run.setup.source, *run.engine, destination, options.fp32,
                                          options.allow_nonfinite, card);
+  if (options.json) {
+    const Json done = {{"directory", destination},
+                       {"tensors", result.tensors},
+                       {"bytes", result.bytes},
+                       {"from", run.origin},
+                       {"step", run.step.value}};
+    print_raw(done.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    return 0;
+  }
   print_out("%s: %lld tensors, %s, from %s\n", destination.c_str(),
             static_cast<long long>(result.tensors), format_bytes(result.bytes).c_str(),
             run.origin.c_str());
@@ -39,6 +50,7 @@ void add_export(CLI::App& command, CommandLine& line) {
   add_run_files(command, line, options.run);
   command.add_option("--to", options.destination, "default: <run.dir>/hf");
   add_source(command, options.source);
+  command.add_flag("--json", options.json, "as one JSON object");
   command.add_flag("--fp32", options.fp32, "weights as fp32 masters");
   command.add_flag("--allow-nonfinite", options.allow_nonfinite,
                    "write weights that are NaN or infinite too");

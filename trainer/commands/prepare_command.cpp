@@ -1,5 +1,6 @@
 // prepare: tokenises what `train` would, before it and apart from it.
 #include "base/errors.h"
+#include "base/json.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
 #include "trainer/data/data_files.h"
@@ -15,7 +16,22 @@ struct PrepareCommandOptions {
   RunArguments run;
   bool clean =
       false;  // then removes from the cache what no run has open and this one does not name
+  bool json = false;
 };
+
+void print_prepared(const PreparedData& prepared, bool json) {
+  for (size_t i = 0; i < prepared.paths.size(); ++i) {
+    const FileReport& file = prepared.report.files.at(i);
+    if (json) {
+      Json object = {{"path", file.path}, {"prepared", prepared.paths[i]}};
+      object.update(to_json(file));
+      print_raw(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+      continue;
+    }
+    for (const std::string& line : lines_of(file)) print_out("%s\n", line.c_str());
+    print_out("  in %s\n", prepared.paths[i].c_str());
+  }
+}
 
 int run_prepare(const PrepareCommandOptions& options) {
   const RunConfig config =
@@ -34,13 +50,7 @@ int run_prepare(const PrepareCommandOptions& options) {
   const DataSection named = with_data_files(config.data);
   for (const std::vector<std::string>* files : {&named.train, &named.eval}) {
     if (files->empty()) continue;
-    const PreparedData& prepared = in_use.emplace_back(preparation.run(*files, stop));
-    for (size_t i = 0; i < prepared.paths.size(); ++i) {
-      for (const std::string& line : lines_of(prepared.report.files.at(i))) {
-        print_out("%s\n", line.c_str());
-      }
-      print_out("  in %s\n", prepared.paths[i].c_str());
-    }
+    print_prepared(in_use.emplace_back(preparation.run(*files, stop)), options.json);
   }
   if (options.clean) clean_run_cache(config, 0);
   return 0;
@@ -49,6 +59,7 @@ int run_prepare(const PrepareCommandOptions& options) {
 void add_prepare(CLI::App& command, CommandLine& line) {
   PrepareCommandOptions& options = call_with_options(command, line, run_prepare);
   add_run_files(command, line, options.run);
+  command.add_flag("--json", options.json, "one object per file and line");
   command.add_flag("--clean", options.clean, "remove all other prepared data that no run has open");
 }
 

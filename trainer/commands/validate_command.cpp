@@ -1,5 +1,6 @@
 // validate: everything of a run that can be checked without allocating.
 #include "base/errors.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/output.h"
 #include "config/run_config.h"
@@ -11,16 +12,46 @@ namespace {
 
 struct ValidateOptions {
   RunArguments run;
+  bool json = false;
 };
+
+// Every problem with its exit code, and what was found.
+Json as_json(const CheckedConfig& checked, const CheckedInputs& inputs, int exit_code) {
+  Json problems = Json::array();
+  for (const std::string& text : checked.problems) {
+    problems.push_back({{"exit_code", static_cast<int>(ExitCode::kConfig)}, {"text", text}});
+  }
+  for (const InputProblem& problem : inputs.problems) {
+    problems.push_back({{"exit_code", static_cast<int>(problem.code)}, {"text", problem.text}});
+  }
+  Json found = {
+      {"valid", exit_code == 0}, {"exit_code", exit_code}, {"problems", std::move(problems)}};
+  if (inputs.source) {
+    found["family"] = inputs.source->arch().family;
+    found["parameters"] = inputs.source->spec().parameter_elements();
+    found["units"] = inputs.source->spec().units.size();
+  }
+  return found;
+}
+
+int exit_code_of(const CheckedConfig& checked, const CheckedInputs& inputs) {
+  if (!checked.problems.empty()) return static_cast<int>(ExitCode::kConfig);
+  return inputs.problems.empty() ? 0 : static_cast<int>(inputs.problems.front().code);
+}
 
 int run_validate(const ValidateOptions& options) {
   const CheckedConfig checked =
       check_run_config(options.run.files, options.run.overrides, {.length = false});
   const CheckedInputs inputs = check_inputs(checked.config);
+  const int exit_code = exit_code_of(checked, inputs);
+  if (options.json) {
+    const Json found = as_json(checked, inputs, exit_code);
+    print_raw(found.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    return exit_code;
+  }
   for (const std::string& problem : checked.problems) log_error(problem);
   for (const InputProblem& problem : inputs.problems) log_error(problem.text);
-  if (!checked.problems.empty()) return static_cast<int>(ExitCode::kConfig);
-  if (!inputs.problems.empty()) return static_cast<int>(inputs.problems.front().code);
+  if (exit_code != 0) return exit_code;
   const RunConfig& config = checked.config;
   print_out("valid: %s, %lld parameters in %zu units; the first rows of %zu files were read\n",
             inputs.source->arch().family.c_str(),
@@ -35,6 +66,7 @@ int run_validate(const ValidateOptions& options) {
 void add_validate(CLI::App& command, CommandLine& line) {
   ValidateOptions& options = call_with_options(command, line, run_validate);
   add_run_files(command, line, options.run);
+  command.add_flag("--json", options.json, "as one JSON object, problems included");
 }
 
 }  // namespace

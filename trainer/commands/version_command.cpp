@@ -1,6 +1,7 @@
 // version: of the program and its libraries, and what the CPU can do.
 #include <torch/headeronly/version.h>
 
+#include "base/json.h"
 #include "base/output.h"
 #include "offload/simd_level.h"
 #include "trainer/commands/command.h"
@@ -9,7 +10,20 @@
 namespace longshore {
 namespace {
 
-int run_version(const NoOptions&) {
+struct VersionOptions {
+  bool json = false;
+};
+
+int run_version(const VersionOptions& options) {
+  if (options.json) {
+    const Json facts = {{"longshore", LONGSHORE_VERSION},
+                        {"build", build_id()},
+                        {"libtorch", TORCH_VERSION},
+                        {"simd", name_of(best_simd_level())},
+                        {"cuda", LONGSHORE_WITH_CUDA != 0}};
+    print_raw(facts.dump(2) + "\n");
+    return 0;
+  }
   print_out("longshore %s\nbuild %s\nLibTorch %s\nSIMD %s\nCUDA %s\n", LONGSHORE_VERSION,
             build_id().c_str(), TORCH_VERSION, std::string(name_of(best_simd_level())).c_str(),
             LONGSHORE_WITH_CUDA ? "compiled in" : "not compiled in");
@@ -17,7 +31,8 @@ int run_version(const NoOptions&) {
 }
 
 void add_version(CLI::App& command, CommandLine& line) {
-  call_with_options(command, line, run_version);
+  VersionOptions& options = call_with_options(command, line, run_version);
+  command.add_flag("--json", options.json, "as one JSON object");
 }
 
 }  // namespace

@@ -1,73 +1,44 @@
 #include "trainer/data/run_prepare.h"
 
-#include <unistd.h>
-
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <utility>
 
 #include "base/log.h"
-#include "base/printable.h"
+#include "base/progress.h"
 #include "data/prepared_cache.h"
 
 namespace longshore {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr std::chrono::milliseconds kRedraw{200};
-
-// One line that redraws itself; only on a terminal.
-class ProgressLine {
+// Of one file after another.
+class Preparing {
  public:
-  ~ProgressLine() { clear(); }
-  ProgressLine() = default;
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-
   void show(const PrepareProgress& progress) {
-    const Clock::time_point now = Clock::now();
-    if (!terminal_ || now - drawn_at_ < kRedraw) return;
-    drawn_at_ = now;
-    std::string line =
-        "preparing " + printable(std::filesystem::path(progress.path).filename().string());
+    if (progress.path != path_) begin(progress);
     if (progress.waiting) {
-      line += "  waiting for another process";
-    } else {
-      const double share = progress.file_bytes == 0 ? 0.0
-                                                    : static_cast<double>(progress.read_bytes) /
-                                                          static_cast<double>(progress.file_bytes);
-      const double seconds = std::chrono::duration<double>(now - begun_at_).count();
-      char numbers[128];
-      std::snprintf(numbers, sizeof numbers, "  %s %3.0f %%  %.1f M tokens  %.2f M tokens/s",
-                    bar(share).c_str(), 100.0 * share, 1e-6 * static_cast<double>(progress.tokens),
-                    1e-6 * static_cast<double>(progress.tokens) / std::max(seconds, 1e-3));
-      line += numbers;
+      if (!std::exchange(waiting_, true)) {
+        log_info("waiting for another process that prepares " + path_);
+      }
+      return;
     }
-    std::fprintf(stderr, "\r\x1b[K%s", line.c_str());
-    std::fflush(stderr);
-    drawn_ = true;
-  }
-
-  void clear() {
-    if (drawn_) std::fputs("\r\x1b[K", stderr);
-    drawn_ = false;
+    shown_->add(progress.read_bytes - std::exchange(done_, progress.read_bytes));
   }
 
  private:
-  static std::string bar(double share) {
-    constexpr int kCells = 24;
-    const int full = static_cast<int>(share * kCells + 0.5);
-    std::string cells;
-    for (int cell = 0; cell < kCells; ++cell) cells += cell < full ? "█" : "░";
-    return cells;
+  void begin(const PrepareProgress& progress) {
+    path_ = progress.path;
+    done_ = 0;
+    waiting_ = false;
+    shown_.emplace("preparing " + std::filesystem::path(path_).filename().string(),
+                   progress.file_bytes);
   }
 
-  const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
-  const Clock::time_point begun_at_ = Clock::now();
-  Clock::time_point drawn_at_{};
-  bool drawn_ = false;
+  std::string path_;
+  Bytes done_ = 0;
+  bool waiting_ = false;
+  std::optional<Progress> shown_;
 };
 
 }  // namespace
@@ -137,14 +108,14 @@ std::vector<std::string> RunPreparation::known(const std::vector<std::string>& f
 
 PreparedData RunPreparation::run(const std::vector<std::string>& files,
                                  const std::function<void()>& stop) const {
-  ProgressLine line;
+  std::optional<Preparing> shown(std::in_place);
   PrepareOptions asked = options(files);
   asked.on_progress = [&](const PrepareProgress& progress) {
     stop();
-    line.show(progress);
+    shown->show(progress);
   };
   PreparedData prepared = prepare_or_open(asked);
-  line.clear();
+  shown.reset();
   if (chat_ && !chat_->replaced().empty()) {
     log_info("data.chat_template: the training template of " + chat_->replaced() +
              ": a conversation is one sample, its answers written as they were when generated");

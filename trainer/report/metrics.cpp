@@ -1,6 +1,7 @@
 #include "trainer/report/metrics.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -38,6 +39,13 @@ Json named_values(const std::vector<std::pair<std::string, Value>>& values) {
 
 UniqueFd open_for_appending(const std::string& path) {
   return open_own_file(path, O_WRONLY | O_CREAT | O_APPEND);
+}
+
+// Whether the path still names the open file: somebody may have removed or moved the directory.
+bool is_named(const UniqueFd& fd) {
+  struct ::stat opened{}, named{};
+  return ::fstat(fd.get(), &opened) == 0 && ::lstat(fd.path().c_str(), &named) == 0 &&
+         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
 void cut_file(const UniqueFd& fd, Bytes bytes) {
@@ -207,6 +215,10 @@ void MetricsFile::write_line(const Json& object) {
 
 void MetricsFile::write_waiting() {
   if (waiting_.empty()) return;
+  if (!is_named(fd_)) {
+    failure_ = fd_.path() + ": was removed or replaced while the run went on";
+    return;
+  }
   try {
     write_all(fd_, waiting_);
     bytes_ += static_cast<Bytes>(waiting_.size());

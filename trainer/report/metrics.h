@@ -126,7 +126,8 @@ class MetricsFile {
     events_.emplace(directory, now_seconds(), first);
   }
 
-  // Never throws for a disk that is full or broken: the line waits, and `failure` says so.
+  // Never throws for a disk that is full or broken, or a file that somebody took away: the line
+  // waits, and `failure` says so.
   template <typename Record>
   void write(const Record& record) {
     const double time = now_seconds();

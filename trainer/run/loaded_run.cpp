@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "config/toml_document.h"
 #include "offload/plan/plan_from_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
@@ -63,9 +64,12 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
   for (const std::string& refused : found.refused) log_warning("refused " + refused);
   run.engine = std::make_unique<Engine>(&source.model(), run.setup.plan(), adamw_options(config));
   WeightCheck check;
+  const ShardedModel model{source.spec(), run.engine->layouts(), Rank(0)};
+  Progress progress("loading weights", model.fp32_bytes(true));
   run.engine->load([&](const std::string& name, int64_t begin, std::span<float> out) {
     source.read_initial(name, begin, out);
     check.take(name, out);
+    progress.add(static_cast<Bytes>(out.size_bytes()));
   });
   const std::string found_weights = check.describe(source.directory().path());
   if (!found_weights.empty()) {

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "base/progress.h"
 #include "offload/plan/plan_from_config.h"
 
 namespace longshore {
@@ -22,6 +23,7 @@ RunRanks::RunRanks(const RunConfig& config) {
   groups_.topology = topology_of(config.fsdp, info().size, info().local_size);
   groups_.rank = rank();
   groups_.gpu = info().local_rank;
+  if (rank().value != 0) hush_progress();
   if (info().size == 1) return;
   log_info(info().text());
   groups_.all = &world_->all();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/progress.h"
 #include "hf/export_list.h"
 #include "trainer/verify/matrix_part.h"
 
@@ -36,7 +37,7 @@ struct TensorValues {
   }
 };
 
-void look_at(const ModelSource& source, TensorValues& values) {
+void look_at(const ModelSource& source, TensorValues& values, Progress& progress) {
   const int64_t elements = values.part.elements;
   std::vector<float> chunk(static_cast<size_t>(std::min(elements, kChunkElements)));
   for (int64_t begin = 0; begin < elements; begin += kChunkElements) {
@@ -53,6 +54,7 @@ void look_at(const ModelSource& source, TensorValues& values) {
       values.least = std::min(values.least, value);
       values.greatest = std::max(values.greatest, value);
     }
+    progress.add(static_cast<Bytes>(part.size_bytes()));
   }
 }
 
@@ -126,7 +128,13 @@ int64_t count_parameters(const ModelSource& source) {
 void check_tensors(const ModelSource& source, Findings& findings) {
   std::vector<TensorValues> tensors;
   for (MatrixPart& part : matrix_parts(source.spec())) tensors.push_back({.part = std::move(part)});
-  tbb::parallel_for(size_t{0}, tensors.size(), [&](size_t i) { look_at(source, tensors[i]); });
+  Bytes bytes = 0;
+  for (const TensorValues& values : tensors) {
+    bytes += values.part.elements * static_cast<Bytes>(sizeof(float));
+  }
+  Progress progress("looking at tensors", bytes);
+  tbb::parallel_for(size_t{0}, tensors.size(),
+                    [&](size_t i) { look_at(source, tensors[i], progress); });
   const int64_t bad_before = findings.count(Verdict::kFailed) + findings.count(Verdict::kWarning);
   for (const TensorValues& values : tensors) check_values(values, findings);
   check_scales(tensors, findings);
