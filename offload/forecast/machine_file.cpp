@@ -165,7 +165,8 @@ void read_update(TableReader& table, std::vector<UpdateRate>& updates) {
   const std::string name = table.text("format");
   const std::optional<StateFormat> format = parse_state_format(name);
   if (!format) table.problem("format: no such state format: \"" + name + "\"");
-  updates.push_back({format.value_or(StateFormat::kFp32), table.number("bytes") * kGiga});
+  updates.push_back({format.value_or(StateFormat::kFp32), table.number("bytes") * kGiga,
+                     table.number("one_thread") * kGiga});
 }
 
 DeviceKind read_device(TableReader& table) {
@@ -291,6 +292,7 @@ std::string rates_text(const MachineRates& rates) {
     text += "\n[[rates.update]]\n";
     line(text, "format", std::string(name_of(update.format)));
     line(text, "bytes", update.bytes, kGiga);
+    line(text, "one_thread", update.one_thread, kGiga);
   }
   for (const DriveRates& drive : rates.drives) {
     text += "\n[[rates.drive]]\n";
@@ -320,6 +322,7 @@ std::string machine_to_toml(const DescribedMachine& machine) {
       std::to_string(kVersion) + "\n";
   line(text, "name", machine.name);
   line(text, "measured", machine.rates.source);
+  line(text, "program", machine.program);
   if (!machine.sources.empty()) {
     text += "sources = [";
     for (size_t i = 0; i < machine.sources.size(); ++i) {
@@ -336,12 +339,16 @@ DescribedMachine parse_machine(const std::string& text, const std::string& origi
   DescribedMachine described;
   TableReader top(members, "", &problems);
   const TomlValue* version = top.find("version", TomlValue::Kind::kInteger, "a whole number");
-  if (version == nullptr || version->integer != kVersion) {
+  if (version == nullptr) {
     problems.push_back(origin + ": version = " + std::to_string(kVersion) +
                        " is missing: it says which keys a machine has");
+  } else if (version->integer != kVersion) {
+    problems.push_back(origin + ": version " + std::to_string(version->integer) +
+                       "; this program reads version " + std::to_string(kVersion));
   }
   described.name = top.text("name");
   described.rates.source = top.text("measured");
+  described.program = top.text("program");
   described.sources = top.texts("sources");
   bool host = false;
   top.each("host", [&](TableReader& table) {

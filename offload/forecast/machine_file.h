@@ -26,6 +26,7 @@ struct DescribedMachine {
   MachineRates rates;
   MachineCost cost;
   std::vector<std::string> sources;  // of what it says; by which factors rates were estimated
+  std::string program = {};          // the build that measured it
 };
 
 std::string machine_to_toml(const DescribedMachine& machine);

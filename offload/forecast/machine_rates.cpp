@@ -11,9 +11,11 @@ constexpr char kAnyDirectory[] = "*";
 
 }  // namespace
 
-double MachineRates::update_bytes(StateFormat format) const {
+double MachineRates::update_bytes(StateFormat format, int threads, int32_t ranks) const {
   const auto found = std::ranges::find(updates, format, &UpdateRate::format);
-  return found == updates.end() ? 0.0 : found->bytes;
+  if (found == updates.end()) return 0.0;
+  const double share = found->bytes / ranks;
+  return found->one_thread > 0.0 ? std::min(share, found->one_thread * threads) : share;
 }
 
 const GroupRates* MachineRates::group(DeviceKind device, int32_t ranks) const {

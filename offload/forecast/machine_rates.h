@@ -22,10 +22,12 @@ struct LinkRates {
   bool operator==(const LinkRates&) const = default;
 };
 
-// Bytes that the update reads and writes, on all cores, while copies run.
+// Bytes that the update reads and writes, on all cores, while copies run; and by one thread, which
+// so many threads have so many times, up to the former.
 struct UpdateRate {
   StateFormat format = StateFormat::kFp32;
   double bytes = 0.0;
+  double one_thread = 0.0;
   bool operator==(const UpdateRate&) const = default;
 };
 
@@ -73,7 +75,8 @@ struct MachineRates {
   std::vector<ComputeRates> compute;
 
   bool known() const { return !source.empty(); }
-  double update_bytes(StateFormat format) const;
+  // By so many threads on each of so many ranks, for one rank.
+  double update_bytes(StateFormat format, int threads, int32_t ranks) const;
   // nullptr: not known.
   const GroupRates* group(DeviceKind device, int32_t ranks) const;
   const ComputeRates* of(DeviceKind device, DType dtype) const;

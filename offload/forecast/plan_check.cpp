@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/median.h"
 #include "offload/forecast/forecast_text.h"
 
 namespace longshore {
@@ -16,11 +17,6 @@ constexpr size_t kSteps = 4;
 constexpr double kLeastShare = 0.01;
 // A rate that is off by more is another machine's.
 constexpr double kMostFactor = 20.0;
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 }  // namespace
 
@@ -40,11 +36,11 @@ bool PlanCheck::complete() const {
 }
 
 double PlanCheck::measured_seconds() const {
-  return median(seconds_);
+  return median_of(seconds_);
 }
 
 double PlanCheck::measured(size_t lane) const {
-  return median(busy_[lane]);
+  return median_of(busy_[lane]);
 }
 
 Lane PlanCheck::blamed() const {

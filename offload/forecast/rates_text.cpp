@@ -95,7 +95,9 @@ Json rates_to_json(const MachineRates& rates) {
                {"files_written", value_or_null(rates.files_written)}};
   json["updates"] = Json::array();
   for (const UpdateRate& update : rates.updates) {
-    json["updates"].push_back({{"format", name_of(update.format)}, {"bytes", update.bytes}});
+    json["updates"].push_back({{"format", name_of(update.format)},
+                               {"bytes", update.bytes},
+                               {"one_thread", value_or_null(update.one_thread)}});
   }
   json["drives"] = Json::array();
   for (const DriveRates& drive : rates.drives) {

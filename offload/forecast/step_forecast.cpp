@@ -19,6 +19,17 @@ double over(double work, double rate) {
   return rate > 0.0 ? work / rate : 0.0;
 }
 
+// Of the rank that has most: the first, which has every micro-batch whose number is a multiple of
+// the ranks. The step's last one may be short.
+double most_positions(const TierPlan& plan, int64_t tokens) {
+  const int64_t whole = plan.step.positions;
+  const int64_t last = (tokens - 1) / whole;  // its number
+  const bool first_has_it = last % plan.topology.ranks == 0;
+  const int64_t mine = last / plan.topology.ranks + 1;
+  const int64_t missing = first_has_it ? (last + 1) * whole - tokens : 0;
+  return static_cast<double>(mine * whole - missing);
+}
+
 // Seconds of operations, one by one.
 class OperationTimes {
  public:
@@ -26,8 +37,7 @@ class OperationTimes {
                  const MachineRates& rates, std::vector<std::string>& unknown)
       : plan_(plan), model_(model), inputs_(inputs), rates_(rates), unknown_(unknown) {
     LONGSHORE_CHECK(inputs.units.size() == model.units.size()) << inputs.units.size();
-    const auto most = static_cast<double>(plan.step.micro_batches * plan.step.positions);
-    positions_ = std::min(most, static_cast<double>(inputs.tokens_per_step));
+    positions_ = most_positions(plan, inputs.tokens_per_step);
   }
 
   double seconds(const Op& op) {
@@ -83,8 +93,9 @@ class OperationTimes {
   double update_seconds(double bytes) {
     if (bytes == 0.0) return 0.0;  // nothing of the unit is trained
     const std::string format(name_of(plan_.state.format));
-    const double rate = known(rates_.update_bytes(plan_.state.format), "the update of " + format);
-    return over(bytes, rate / inputs_.ranks_per_node);
+    return over(bytes, known(rates_.update_bytes(plan_.state.format, plan_.optimizer_threads,
+                                                 inputs_.ranks_per_node),
+                             "the update of " + format));
   }
 
   double group(int32_t ranks, double GroupRates::* rate) {

@@ -29,7 +29,7 @@ TEST(DescribedMachines, EachHasSourcesAndEveryRate) {
     EXPECT_GT(one.machine.physical_cores, 1) << path;
     EXPECT_GT(one.rates.copy * one.rates.pin * one.rates.files_read, 0.0) << path;
     for (const StateFormatTraits& traits : kStateFormats) {
-      EXPECT_GT(one.rates.update_bytes(traits.format), 0.0) << path << " " << traits.name;
+      EXPECT_GT(one.rates.update_bytes(traits.format, 1, 1), 0.0) << path << " " << traits.name;
     }
     EXPECT_NE(one.rates.drive("/anywhere"), nullptr) << path;
     for (const DType dtype : {DType::kF32, DType::kBF16}) {

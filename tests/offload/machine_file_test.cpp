@@ -29,7 +29,7 @@ DescribedMachine full_machine() {
   rates.pin = 4e9;
   rates.files_read = 3e9;
   rates.files_written = 2e9;
-  rates.updates = {{StateFormat::kSplitBf16, 60e9}, {StateFormat::kFp32, 70e9}};
+  rates.updates = {{StateFormat::kSplitBf16, 60e9, 20e9}, {StateFormat::kFp32, 70e9}};
   rates.drives = {{"/mnt/one", 6.5e9, 4e9, 5e9, 3e9}};
   rates.groups = {{DeviceKind::kCuda, 2, 40e9, 30e9, 20e9}};
   rates.compute = {{DeviceKind::kCuda, DType::kBF16, {{1024, 80e12}, {4096, 120e12}}, 60e12},
@@ -72,7 +72,7 @@ TEST(MachineFile, ManyCardsOfAKindAreOneTable) {
   ASSERT_EQ(read.machine.gpus.size(), 4u);
   EXPECT_EQ(read.machine.gpus[1].peers, (std::vector<int>{0, 2, 3}));
   EXPECT_EQ(read.rates.source, "m.toml");
-  EXPECT_EQ(read.rates.update_bytes(StateFormat::kFp32), 0.0) << "nothing is made up";
+  EXPECT_EQ(read.rates.update_bytes(StateFormat::kFp32, 1, 1), 0.0) << "nothing is made up";
 }
 
 TEST(MachineFile, EveryProblemIsNamedWithItsPlace) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "offload/forecast/forecast_text.h"
 #include "offload/forecast/plan_check.h"
 #include "offload/forecast/plan_search.h"
@@ -74,6 +76,34 @@ TEST(StepForecast, LanesTakeBytesOverRates) {
   EXPECT_EQ(lane(step, Lane::kGather), 0.0);
   EXPECT_GE(step.seconds, lane(step, step.wall));
   EXPECT_DOUBLE_EQ(step.tokens_per_second, 350.0 / step.seconds);
+}
+
+// Goal: a step waits for the rank that has most: here the first, whose last micro-batch is short.
+TEST(StepForecast, TheRankWithMostDecides) {
+  Case one;
+  one.inputs.topology = make_topology(ShardStrategy::kFullShard, 2, 2);
+  one.inputs.sequences_per_step = 5;
+  one.forecast.tokens_per_step = 250;  // micro-batches of 100, 100 and 50
+  const auto units = static_cast<double>(one.model.units.size());
+  const double forward = (10.0 + 1.0) * 150 / 1e6, backward = (30.0 + 3.5) * 150 / 1e6;
+  EXPECT_NEAR(lane(one.step(), Lane::kCompute), (units - 1) * forward + units * backward, 1e-12);
+  one.inputs.sequences_per_step = 7;
+  one.forecast.tokens_per_step = 350;  // one more, for the second: both have two
+  EXPECT_NEAR(lane(one.step(), Lane::kCompute),
+              ((units - 1) * forward + units * backward) * 200 / 150, 1e-12);
+}
+
+// Goal: few threads update as much as so many of them can, up to what memory gives all ranks.
+TEST(StepForecast, AnUpdateTakesItsThreads) {
+  Case one;
+  const auto bytes = static_cast<double>(one.plan().step.traffic.update_dram);
+  for (UpdateRate& rate : one.rates.updates) rate.one_thread = 3e5;
+  for (const auto& [threads, ranks, rate] :
+       {std::tuple(1, 1, 3e5), {2, 1, 6e5}, {8, 1, 1e6}, {1, 2, 3e5}, {2, 2, 5e5}}) {
+    one.inputs.optimizer_threads = threads;
+    one.forecast.ranks_per_node = ranks;
+    EXPECT_NEAR(lane(one.step(), Lane::kUpdate), bytes / rate, 1e-9) << threads << " " << ranks;
+  }
 }
 
 // Goal: forward once, backward with the forward that it repeats, attention's backward two and a

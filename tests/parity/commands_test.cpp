@@ -391,6 +391,16 @@ TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
   EXPECT_TRUE(has(trained.err, "most off: the ")) << trained.err;
 }
 
+// Goal: what is wrong with a run file is said before a minute of measuring.
+TEST_F(Commands, DoctorLooksAtTheRunFileBeforeItMeasures) {
+  write(path("half.toml"), "[data]\ncache = \"" + path("rates") + "\"\n");
+  const Ended ended = run_command({"doctor", "--rates", path("half.toml")});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_TRUE(has(ended.err, "model.path")) << ended.err;
+  EXPECT_FALSE(has(ended.err, "computation in fp32")) << ended.err;
+  EXPECT_EQ(run_command({"doctor", "--units"}).exit_code, 2);
+}
+
 TEST_F(Commands, PlansForAMachineThatIsNotHereNeedAConfigAlone) {
   fs::create_directories(path("bare"));
   fs::copy(path("model/config.json"), path("bare/config.json"));

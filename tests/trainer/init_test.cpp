@@ -4,7 +4,9 @@
 
 #include <fstream>
 
+#include "base/json.h"
 #include "tests/fakes/command_run.h"
+#include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/setup/run_file_draft.h"
 
@@ -149,6 +151,39 @@ TEST_F(Init, SaysWhatIsMissingWhereNobodyCanBeAsked) {
   const Ended ended = run_command({"init", file_, "--model", model_});
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_TRUE(has(ended.err, "--data is missing")) << ended.err;
+}
+
+// Goal: what a goal that is searched for says of the plan is so, on a machine of a description.
+TEST_F(Init, SearchesForWhatTheGoalAsks) {
+  const std::string machine = test_data() + "/../config/machines/rtx-4090.toml";
+  const auto planned = [&](const std::string& goal) {
+    const std::string file = directory_.file(goal + ".toml");
+    const Ended ended = run_command(
+        {"init", file, "--model", model_, "--data", rows_, "--goal", goal, "--machine", machine});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return Json::parse(run_command({"plan", file, "--machine", machine, "--json"}).out);
+  };
+  const Json balanced = planned("balanced"), fastest = planned("fastest");
+  const Json longest = planned("longest"), smallest = planned("smallest"), small = planned("small");
+  const auto speed = [](const Json& plan) {
+    return plan.at("time").at("tokens_per_second").get<double>();
+  };
+  EXPECT_GE(speed(fastest), speed(balanced) * (1 - 1e-9));
+  const Json points = Json::parse(run_command({"plan", directory_.file("balanced.toml"),
+                                               "--machine", machine, "--search", "--json"})
+                                      .out);
+  EXPECT_LE(fastest.at("time").at("step_seconds").get<double>(),
+            points[0].at("step_seconds").get<double>() * (1 + 1e-9))
+      << "a search of the balanced plan finds nothing faster";
+  EXPECT_EQ(load_run_config({directory_.file("longest.toml")}, {}).data.max_tokens, 1024)
+      << "as long as the model was made for";
+  const auto memory = [](const Json& plan) {
+    return plan.at("device").at("total_bytes").get<Bytes>() +
+           plan.at("host").at("total_bytes").get<Bytes>();
+  };
+  EXPECT_LT(memory(smallest), memory(small));
+  EXPECT_LT(memory(smallest), memory(fastest));
+  EXPECT_TRUE(has(read(directory_.file("fastest.toml")), "found by a search")) << "says why";
 }
 
 TEST_F(Init, PlansBeforeTheLengthIsKnown) {

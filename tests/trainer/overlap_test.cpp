@@ -245,7 +245,7 @@ TEST(OverlapBench, TheRingRefusesABrokenSchedule) {
       for (Op& op : step.schedule.ops) {
         if (op.kind == broken) op.after.clear();
       }
-      TimerRun run(&step, ranks);
+      TimerRun run(&step, {.ranks = ranks});
       EXPECT_THROW(run.step_seconds(), CheckFailure) << ranks << " ranks, " << name_of(broken);
     }
   }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/errors.h"
+#include "base/median.h"
 #include "base/number_formats.h"
 #include "base/philox.h"
 #include "offload/optimizer/optimizer_pipeline.h"
@@ -21,12 +22,6 @@ namespace {
 constexpr int64_t kTileElements = int64_t{1} << 15;
 constexpr int64_t kRowElements = 4096;
 constexpr int64_t kMostElements = int64_t{1} << 36;
-
-double median_of(std::vector<double> values, double quantile) {
-  const auto at = static_cast<size_t>(quantile * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(at), values.end());
-  return values[at];
-}
 
 template <typename Work>
 double seconds_of(const Work& work) {
@@ -104,7 +99,7 @@ class Bench {
                                                   std::make_unique<MoveRule>(loop), 0, &pool_);
       std::vector<double> seconds;
       for (int round = 0; round < 5; ++round) seconds.push_back(move_seconds());
-      const double median = median_of(seconds, 0.5);
+      const double median = median_of(seconds);
       if (fastest != nullptr && median >= least) continue;
       least = median;
       fastest = std::move(move_);
@@ -172,12 +167,12 @@ OptimizerFigures figures_of(StateFormat format, int threads, const Bench& bench,
   figures.format = format;
   figures.threads = threads;
   figures.bytes_per_parameter = bytes / elements;
-  figures.parameters_per_second = elements / median_of(times.updates, 0.5);
-  figures.bytes_per_second = bytes / median_of(times.updates, 0.5);
-  figures.bound_bytes_per_second = bytes / median_of(times.moves, 0.5);
-  figures.share = median_of(times.shares, 0.5);
-  figures.share_low = median_of(times.shares, 0.25);
-  figures.share_high = median_of(times.shares, 0.75);
+  figures.parameters_per_second = elements / median_of(times.updates);
+  figures.bytes_per_second = bytes / median_of(times.updates);
+  figures.bound_bytes_per_second = bytes / median_of(times.moves);
+  figures.share = median_of(times.shares);
+  figures.share_low = quantile_of(times.shares, 0.25);
+  figures.share_high = quantile_of(times.shares, 0.75);
   return figures;
 }
 

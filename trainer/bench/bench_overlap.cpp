@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/median.h"
 #include "nvme/store/nvme_store.h"
 #include "offload/schedule/schedule_simulation.h"
 #include "trainer/bench/timer_run.h"
@@ -42,12 +43,11 @@ StepSeconds measure(const TimedStep& step, const BenchOverlapOptions& options, i
   StepSeconds seconds;
   seconds.simulated = simulate_schedule(step.schedule, step.seconds).seconds;
   if (options.simulate) return seconds;
-  TimerRun run(&step, ranks);
+  TimerRun run(&step, {.ranks = ranks});
   run.step_seconds();  // threads and slots are touched for the first time
   std::vector<double> steps;
   for (int32_t i = 0; i < options.steps; ++i) steps.push_back(run.step_seconds());
-  std::ranges::sort(steps);
-  seconds.measured = steps[steps.size() / 2];
+  seconds.measured = median_of(steps);
   return seconds;
 }
 
@@ -72,9 +72,8 @@ void print_overlap(const std::vector<OverlapFigures>& all) {
   std::vector<double> shares;
   for (const OverlapFigures& f : all) shares.push_back(f.step.best_known() / f.bound.filled);
   if (shares.empty()) return;
-  std::ranges::sort(shares);
   std::printf("%zu combinations: median %.3f, most %.3f of the bound once filled\n", shares.size(),
-              shares[shares.size() / 2], shares.back());
+              median_of(shares), std::ranges::max(shares));
 }
 
 std::string ratio_text(const std::optional<double>& ratio) {
@@ -99,9 +98,8 @@ void print_drives(const std::vector<OverlapFigures>& all) {
         f.step.measured.value_or(0.0) * 1e3, shares.back(), f.bound.wall.c_str());
   }
   if (shares.empty()) return;
-  std::ranges::sort(shares);
   std::printf("%zu combinations: median %.3f, most %.3f of the bound once filled\n", shares.size(),
-              shares[shares.size() / 2], shares.back());
+              median_of(shares), std::ranges::max(shares));
 }
 
 void print_updates(const std::vector<UpdateFigures>& all) {

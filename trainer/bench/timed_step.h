@@ -34,6 +34,9 @@ ModelSpec make_equal_units(int32_t units);
 struct TimedStep {
   StepSchedule schedule;
   std::vector<double> seconds;  // by operation
+  // A pass behind it, where updates are one.
+  StepSchedule updates;
+  std::vector<double> update_seconds;
   int32_t slots = 0;
   bool gathers = false;
 };

@@ -1,4 +1,5 @@
 // bench: this machine, measured; trainer/bench measures.
+#include <limits>
 #include <optional>
 
 #include "base/bytes.h"
@@ -7,6 +8,8 @@
 #include "trainer/bench/bench_nvme.h"
 #include "trainer/bench/bench_optimizer.h"
 #include "trainer/bench/bench_overlap.h"
+#include "trainer/bench/bench_plan.h"
+#include "trainer/bench/bench_scaling.h"
 #include "trainer/commands/command.h"
 
 namespace longshore {
@@ -66,6 +69,32 @@ void add_bench_overlap(CLI::App& bench, CommandLine& line) {
   overlap->add_flag("--json", options.json, "as JSON");
 }
 
+void add_bench_plan(CLI::App& bench, CommandLine& line) {
+  CLI::App* plan = bench.add_subcommand(
+      "plan", "steps of timers as plans say they take, beside what they take, over all keys");
+  BenchPlanOptions& options = call_with_options(*plan, line, run_bench_plan);
+  add_number(*plan, "--plans", options.plans, 1, 1 << 16, "drawn, a cover of all keys");
+  add_number(*plan, "--step-ms", options.step_milliseconds, 1.0, 1e6, "of each plan's step");
+  add_number(*plan, "--steps", options.steps, 1, 1 << 16, "measured of each plan");
+  add_number(*plan, "--in-turn", options.in_turn, 1, 100, "plans of which a step each is run");
+  add_number(*plan, "--seed", options.seed, uint32_t{0}, std::numeric_limits<uint32_t>::max(),
+             "of what is drawn");
+  plan->add_flag("--json", options.json, "as JSON");
+}
+
+void add_bench_scaling(CLI::App& bench, CommandLine& line) {
+  CLI::App* scaling = bench.add_subcommand(
+      "scaling", "many ranks on paper: what 8 GPUs, or 64 nodes, do of what one does");
+  BenchScalingOptions& options = call_with_options(*scaling, line, run_bench_scaling);
+  add_number(*scaling, "--tokens", options.tokens, int64_t{1}, int64_t{1} << 30,
+             "of each rank, in a step");
+  add_number(*scaling, "--jitter", options.jitter, 0.0, 10.0,
+             "every operation takes up to so much of itself longer");
+  add_number(*scaling, "--slow-rank", options.slow_rank, 0.0, 10.0,
+             "one rank computes so much longer");
+  scaling->add_flag("--json", options.json, "as JSON");
+}
+
 void add_bench_copies(CLI::App& bench, CommandLine& line) {
   CLI::App* copies = bench.add_subcommand("copies", "the host's memory to a GPU and back: GB/s");
   BenchCopiesOptions& options = call_with_options(*copies, line, run_bench_copies);
@@ -78,6 +107,8 @@ void add_bench(CLI::App& command, CommandLine& line) {
   add_bench_optimizer(command, line);
   add_bench_nvme(command, line);
   add_bench_overlap(command, line);
+  add_bench_plan(command, line);
+  add_bench_scaling(command, line);
   add_bench_copies(command, line);
 }
 

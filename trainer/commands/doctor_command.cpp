@@ -9,6 +9,7 @@
 #include "offload/forecast/rates_text.h"
 #include "trainer/commands/command.h"
 #include "trainer/data/run_prepare.h"
+#include "trainer/device/run_environment.h"
 #include "trainer/doctor/diagnosis.h"
 #include "trainer/doctor/measure_rates.h"
 
@@ -19,11 +20,13 @@ struct DoctorOptions {
   RunArguments run;
   bool json = false;
   bool rates = false;
+  bool units = false;
   bool drives_full = false;
   double seconds = 0.5;
   std::string save;
 
   bool of_run() const { return !run.files.empty() || !run.overrides.empty(); }
+  bool measures_units() const { return units || (rates && !run.files.empty()); }
 };
 
 // Where runs write: what the run files say, or where the command was given.
@@ -60,14 +63,15 @@ DescribedMachine measure_machine(const DoctorOptions& options, const RunConfig& 
   described.machine = facts.machine;
   described.rates = measure_rates(facts.machine, rate_options(options, config, facts.directories));
   described.sources = {described.rates.source};
+  described.program = build_id();
   known.keep(described);
   log_info("kept in " + known.path() + "; `longshore plan` counts with it");
   return described;
 }
 
-// The run's own units, where the run file says enough for a plan.
-void measure_run(const DoctorOptions& options, const KnownRates& known) {
-  const RunSetup setup = prepare_run(options.run, {}, SetupFor::kComputing);
+// On the run's own threads.
+void measure_run(const DoctorOptions& options, const RunSetup& setup, const KnownRates& known) {
+  set_compute_threads(setup.compute.threads);
   const int units = measure_units(setup, known, options.seconds);
   log_info("ran " + std::to_string(units) + " units of the run's model");
 }
@@ -80,6 +84,12 @@ DescribedMachine known_machine(const DoctorOptions& options, const KnownRates& k
 
 // kFailure where something will end a run.
 int run_doctor(const DoctorOptions& options) {
+  if (options.units && options.run.files.empty()) {
+    throw ConfigError("--units: of which model? Name a run file");
+  }
+  // What is wrong with a run file is said before anything is measured.
+  std::optional<RunSetup> run;
+  if (options.measures_units()) run = prepare_run(options.run, {}, SetupFor::kComputing);
   MachineFacts facts = read_machine_facts();
   RunConfig config;
   if (options.of_run()) {
@@ -89,14 +99,14 @@ int run_doctor(const DoctorOptions& options) {
   const std::vector<Diagnosis> diagnoses = diagnose(facts);
   Json json = to_json(diagnoses);
   if (!options.json) print_raw(format_diagnoses(diagnoses));
-  const KnownRates known(cache_directory(config), probe_machine());
+  const KnownRates known(cache_directory(config), facts.machine);
   std::optional<DescribedMachine> machine;
   if (options.rates) {
     machine = measure_machine(options, config, facts, known);
-    if (options.of_run()) measure_run(options, known);
     json["rates"] = rates_to_json(machine->rates);
     if (!options.json) print_raw("\n" + format_rates(machine->rates));
   }
+  if (run) measure_run(options, *run, known);
   if (options.json) {
     print_raw(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   }
@@ -117,8 +127,12 @@ void add_doctor(CLI::App& command, CommandLine& line) {
       "--rates", options.rates,
       "measure how fast it is, in a minute or two, so that `longshore plan` can say how long a run "
       "takes; with run files their drives and the units of their model too");
-  add_number(command, "--seconds", options.seconds, 0.01, 60.0, "of each measurement")
-      ->needs(rates);
+  command
+      .add_flag("--units", options.units,
+                "measure the units of the run files' model alone, where the machine's rates are "
+                "known already")
+      ->excludes(rates);
+  add_number(command, "--seconds", options.seconds, 0.01, 60.0, "of each measurement");
   command
       .add_flag("--drives-full", options.drives_full,
                 "write far past the drives' caches; says first how much")

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iostream>
 
@@ -14,6 +15,7 @@
 #include "trainer/data/data_files.h"
 #include "trainer/device/device_choice.h"
 #include "trainer/report/data_inspection.h"
+#include "trainer/setup/goal_search.h"
 #include "trainer/setup/run_file_draft.h"
 #include "trainer/setup/units_choice.h"
 
@@ -22,11 +24,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kRows = 200;  // of each file that are looked at
+constexpr int64_t kRows = 200;               // of each file that are looked at
+constexpr int64_t kMostPositions = 1 << 20;  // of models that do not say what they were made for
 
 struct InitOptions {
   std::string file = "run.toml";
-  std::string model, goal = "balanced", run_directory;
+  std::string model, goal = "balanced", run_directory, machine;
   std::vector<std::string> data, drives;
   bool replace = false;
 };
@@ -44,10 +47,14 @@ std::string ask(const std::string& option, const std::string& question) {
   return answer;
 }
 
-DraftGoal goal_of(const std::string& name) {
-  if (name == "exact") return DraftGoal::kExact;
-  return name == "small" ? DraftGoal::kSmall : DraftGoal::kBalanced;
-}
+struct NamedGoal {
+  const char* name;
+  DraftGoal goal;
+};
+constexpr std::array kGoals = {
+    NamedGoal{"balanced", DraftGoal::kBalanced}, NamedGoal{"exact", DraftGoal::kExact},
+    NamedGoal{"small", DraftGoal::kSmall},       NamedGoal{"fastest", DraftGoal::kFastest},
+    NamedGoal{"longest", DraftGoal::kLongest},   NamedGoal{"smallest", DraftGoal::kSmallest}};
 
 // Everything that is wrong with what the user named, at once.
 CheckedInputs looked_at(const RunConfig& config) {
@@ -75,18 +82,28 @@ void look_at_data(const RunConfig& config, const ModelSource& source, DraftFacts
   }
 }
 
-DraftFacts facts_of(const InitOptions& options, const RunConfig& config) {
+// What is faster on the machine's processor.
+bool computes_in_bf16(const MachineRates& rates) {
+  const auto speed = [&rates](DType dtype) {
+    const ComputeRates* compute = rates.of(DeviceKind::kCpu, dtype);
+    return compute == nullptr ? 0.0 : product_flops(*compute, 1024.0);
+  };
+  return speed(DType::kBF16) > speed(DType::kF32);
+}
+
+DraftFacts facts_of(const InitOptions& options, const RunConfig& config,
+                    const std::optional<DescribedMachine>& described) {
   DraftFacts facts;
   facts.model = options.model;
   facts.data = options.data;
   facts.drives = options.drives;
-  facts.goal = goal_of(options.goal);
+  facts.goal = std::ranges::find(kGoals, options.goal, &NamedGoal::name)->goal;
   facts.run_directory = config.run.dir;
   const CheckedInputs inputs = looked_at(config);
   facts.parameters = inputs.source->spec().parameter_elements();
   facts.max_positions = inputs.source->arch().max_positions;
-  facts.gpu = !find_gpus().usable.empty();
-  facts.cpu_bf16 = cpu_has_bf16();
+  facts.gpu = described ? !described->machine.gpus.empty() : !find_gpus().usable.empty();
+  facts.cpu_bf16 = described ? computes_in_bf16(described->rates) : cpu_has_bf16();
   look_at_data(config, *inputs.source, facts);
   return facts;
 }
@@ -97,14 +114,21 @@ struct FittedDraft {
   TierPlan plan;
 };
 
+RunSetup set_up(const RunFileDraft& draft, const std::optional<DescribedMachine>& described) {
+  AssumedRanks assumed;
+  if (described) assumed.machine = described->machine;
+  RunSetup setup = prepare_run({.files = {}, .overrides = draft.overrides()}, assumed);
+  settle_units(setup);
+  return setup;
+}
+
 // The first of the steps whose plan fits.
-FittedDraft fit(const DraftFacts& facts) {
+FittedDraft fit(const DraftFacts& facts, const std::optional<DescribedMachine>& described) {
   RunFileDraft draft = first_draft(facts);
   std::string why;
   for (const DraftStep& step : draft_steps(facts)) {
     for (const DraftKey& key : step.keys) draft.set(key.section, key.name, key.value, key.why);
-    RunSetup setup = prepare_run({.files = {}, .overrides = draft.overrides()});
-    settle_units(setup);
+    RunSetup setup = set_up(draft, described);
     TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
     if (plan.fits()) return {draft, step.words, std::move(plan)};
     why = explain_misfit(setup.inputs, setup.machine);
@@ -114,6 +138,36 @@ FittedDraft fit(const DraftFacts& facts) {
                                                            "drives"
                                                          : "") +
                         "\n" + why);
+}
+
+// A key of the run file, in the words of a search.
+void set_change(RunFileDraft& draft, const KeyChange& change, const std::string& why) {
+  const size_t dot = change.key.find('.');
+  draft.set(change.key.substr(0, dot), change.key.substr(dot + 1), change.value, why);
+}
+
+// What the goal asks for beyond fitting.
+FittedDraft search_goal(FittedDraft fitted, const DraftFacts& facts,
+                        const std::optional<DescribedMachine>& described) {
+  RunSetup setup = set_up(fitted.draft, described);
+  if (facts.goal == DraftGoal::kLongest) {
+    const int64_t most = facts.max_positions > 0 ? facts.max_positions : kMostPositions;
+    const int64_t length = longest_sequences(setup, most);
+    fitted.draft.set("data", "max_tokens", std::to_string(length),
+                     length == most ? "as long as the model was made for"
+                                    : "the longest, by doubling, that fits");
+    setup = set_up(fitted.draft, described);
+  }
+  const std::optional<PlanPoint> point = best_point(facts.goal, setup, described);
+  if (!point) throw DoesNotFitError("init: no plan of the search fits");
+  const bool fast = facts.goal != DraftGoal::kSmallest;
+  for (const KeyChange& change : point->changes) {
+    set_change(fitted.draft, change, fast ? "found by a search: fastest" : "takes least");
+    fitted.words += ", " + change.key + " = " + change.value;
+  }
+  setup = set_up(fitted.draft, described);
+  fitted.plan = draft_tier_plan(setup.inputs, setup.machine);
+  return fitted;
 }
 
 void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft& fitted) {
@@ -147,8 +201,11 @@ int run_init(const InitOptions& given) {
   config.model.path = options.model;
   config.data.train = options.data;
   config.offload.nvme = options.drives;
-  const DraftFacts facts = facts_of(options, config);
-  const FittedDraft fitted = fit(facts);
+  std::optional<DescribedMachine> described;
+  if (!options.machine.empty()) described = read_machine(options.machine);
+  const DraftFacts facts = facts_of(options, config, described);
+  FittedDraft fitted = fit(facts, described);
+  if (is_searched(facts.goal)) fitted = search_goal(std::move(fitted), facts, described);
   write_output_file(options.file, fitted.draft.toml());
   say(options, facts, fitted);
   return 0;
@@ -159,11 +216,16 @@ void add_init(CLI::App& command, CommandLine& line) {
   command.add_option("file", options.file, "the run file to write")->capture_default_str();
   command.add_option("--model", options.model, "a model directory, or a hub id in the local cache");
   command.add_option("--data", options.data, "files to train on, or hub ids of data sets");
+  std::vector<std::string> goals;
+  for (const NamedGoal& goal : kGoals) goals.emplace_back(goal.name);
   command
       .add_option("--goal", options.goal,
-                  "balanced, exact (fp32 moments), or small (the fewest bytes)")
-      ->check(CLI::IsMember({"balanced", "exact", "small"}))
+                  "balanced, exact (fp32 moments) or small (8-bit moments); by a search of plans: "
+                  "fastest, longest (sequences), or smallest (8-bit moments, least memory)")
+      ->check(CLI::IsMember(goals))
       ->capture_default_str();
+  command.add_option("--machine", options.machine,
+                     "for the machine of this file instead of this one, as plan has it");
   command.add_option("--dir", options.run_directory, "run.dir; default: runs/ and the file's name");
   command.add_option("--nvme", options.drives,
                      "a directory on each drive that optimizer state may go to");

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/output.h"
 #include "base/own_file.h"
@@ -17,8 +18,6 @@
 
 namespace longshore {
 namespace {
-
-constexpr Bytes kMostMachineBytes = kMiB;
 
 struct PlanOptions {
   RunArguments run;
@@ -98,7 +97,7 @@ void print_screen(const PlanOptions& options, const RunSetup& setup, const TierP
 
 // The run file with a point's keys, as it can be used.
 void save_points(const PlanOptions& options, const std::vector<PlanPoint>& points) {
-  std::filesystem::create_directories(options.save);
+  make_directories(options.save);
   for (size_t i = 0; i < points.size(); ++i) {
     std::vector<Override> overrides = options.run.overrides;
     for (const KeyChange& change : points[i].changes) {
@@ -146,7 +145,7 @@ int run_plan(const PlanOptions& given) {
   options.run = with_models(given.run);
   std::optional<DescribedMachine> described;
   if (!options.machine.empty()) {
-    described = parse_machine(read_input(options.machine, kMostMachineBytes), options.machine);
+    described = read_machine(options.machine);
     options.assumed.machine = described->machine;
   }
   RunSetup setup = prepare_run(options.run, options.assumed);

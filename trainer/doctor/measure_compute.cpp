@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "base/median.h"
 #include "model/decoder_model.h"
 #include "model/model_spec.h"
 #include "offload/engine/probe/unit_probe.h"
@@ -57,8 +58,7 @@ double probe_seconds(const OneUnitModel& model, const ProbeDevice& device, int64
     if (spent() > 10.0 * seconds) break;
   }
   if (taken.size() > 1) taken.erase(taken.begin());
-  std::ranges::sort(taken);
-  return taken[taken.size() / 2];
+  return median_of(taken);
 }
 
 struct Measured {

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/errors.h"
+#include "base/median.h"
 #include "comm/store/store.h"
 #include "comm/world/world.h"
 #include "device/copy_speed.h"
@@ -41,11 +42,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 // Of a piece of work, repeated for about so many seconds: its median, after one that is not
 // counted.
 template <typename Work>
@@ -58,7 +54,7 @@ double median_seconds(double seconds, const Work& work) {
     work();
     taken.push_back(seconds_since(start));
   }
-  return median(taken);
+  return median_of(taken);
 }
 
 std::string today() {
@@ -112,12 +108,17 @@ class CopiesBeside {
 void measure_updates(const Machine& machine, const RateOptions& options, MachineRates& rates) {
   const CopiesBeside copies(!machine.gpus.empty());
   BenchOptimizerOptions bench;
-  bench.threads = {machine.physical_cores};
+  bench.threads = {1};
+  if (machine.physical_cores > 1) bench.threads.push_back(machine.physical_cores);
   bench.elements = options.seconds < kHurried ? kLeastUpdateElements : kUpdateElements;
   bench.rounds = options.seconds < kHurried ? 3 : 9;
   for (const OptimizerFigures& figures : measure_optimizer(bench)) {
-    rates.updates.push_back({figures.format, figures.bytes_per_second});
     rates.dram = std::max(rates.dram, figures.bound_bytes_per_second);
+    const auto found = std::ranges::find(rates.updates, figures.format, &UpdateRate::format);
+    UpdateRate& rate =
+        found == rates.updates.end() ? rates.updates.emplace_back(figures.format) : *found;
+    rate.bytes = std::max(rate.bytes, figures.bytes_per_second);
+    if (figures.threads == 1) rate.one_thread = figures.bytes_per_second;
   }
 }
 
@@ -156,7 +157,7 @@ std::array<double, 3> time_collectives(World& world, Bytes bytes, int rounds) {
       start().wait();
       if (round > 0) taken.push_back(seconds_since(begin));
     }
-    return median(taken);
+    return median_of(taken);
   };
   return {time([&] { return world.all().all_gather({std::as_writable_bytes(floats)}, label); }),
           time([&] { return world.all().reduce_scatter({floats}, DType::kF32, scratch, label); }),

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "base/errors.h"
+#include "base/median.h"
 #include "base/own_file.h"
 #include "trainer/directory/metrics_reader.h"
 
@@ -172,10 +173,8 @@ double least_of(const std::vector<ChartPoint>& points) {
 }
 
 double median_of(const std::vector<ChartPoint>& points) {
-  std::vector<double> values = values_of(points);
-  if (values.empty()) return kNone;
-  std::ranges::sort(values);
-  return values[values.size() / 2];
+  const std::vector<double> values = values_of(points);
+  return values.empty() ? kNone : median_of(values);
 }
 
 double last_of(const std::vector<ChartPoint>& points) {

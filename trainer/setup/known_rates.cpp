@@ -7,8 +7,10 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/own_file.h"
 #include "trainer/data/run_prepare.h"
+#include "trainer/device/run_environment.h"
 
 namespace longshore {
 namespace {
@@ -43,9 +45,10 @@ std::optional<std::vector<double>> read_numbers(const std::string& path, const s
 }
 
 // A cache that cannot be written keeps nothing.
-void write_numbers(const std::string& path, const std::string& text,
+void write_numbers(const std::string& directory, const std::string& path, const std::string& text,
                    const std::vector<double>& numbers) {
   try {
+    make_directories(directory);
     replace_file(path,
                  Json({{"version", kVersion}, {"of", text}, {"seconds", numbers}}).dump() + "\n");
   } catch (const Error&) {
@@ -64,7 +67,15 @@ std::string KnownRates::path() const {
 
 std::optional<DescribedMachine> KnownRates::find() const {
   try {
-    return parse_machine(read_own_file(path(), kMostFileBytes), path());
+    DescribedMachine machine = parse_machine(read_own_file(path(), kMostFileBytes), path());
+    if (machine.program != build_id()) machine.rates.source += ", by another build of the program";
+    return machine;
+  } catch (const ConfigError& error) {
+    log_warning(
+        "what was measured of this machine cannot be read, `longshore doctor --rates` "
+        "measures it again: " +
+        std::string(error.what()));
+    return std::nullopt;
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -86,7 +97,7 @@ std::optional<KnownRates::UnitSeconds> KnownRates::find_unit(const std::string& 
 }
 
 void KnownRates::keep_unit(const std::string& unit, const UnitSeconds& seconds) const {
-  write_numbers(file_of("unit", unit), unit, {seconds.forward, seconds.backward});
+  write_numbers(directory_, file_of("unit", unit), unit, {seconds.forward, seconds.backward});
 }
 
 LaneFactors KnownRates::find_factors(const std::string& run) const {
@@ -100,16 +111,16 @@ LaneFactors KnownRates::find_factors(const std::string& run) const {
 }
 
 void KnownRates::keep_factors(const std::string& run, const LaneFactors& factors) const {
-  try {
-    make_directories(directory_);
-  } catch (const Error&) {
-    return;
+  const auto before = read_numbers(file_of("run", run), run);
+  LaneFactors kept = factors;
+  for (size_t lane = 0; before && before->size() == kept.size() && lane < kept.size(); ++lane) {
+    if ((*before)[lane] > 0.0) kept[lane] = std::sqrt(kept[lane] * (*before)[lane]);
   }
-  write_numbers(file_of("run", run), run, {factors.begin(), factors.end()});
+  write_numbers(directory_, file_of("run", run), run, {kept.begin(), kept.end()});
 }
 
 KnownRates known_rates(const RunSetup& setup) {
-  return {cache_directory(setup.config), probe_machine()};
+  return {cache_directory(setup.config), setup.here};
 }
 
 }  // namespace longshore

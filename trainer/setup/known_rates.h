@@ -22,6 +22,7 @@ class KnownRates {
   KnownRates(std::string cache, const Machine& machine);
 
   std::string path() const;  // of the machine's file
+  // Warns of a file that this version cannot read.
   std::optional<DescribedMachine> find() const;
   // IoError where it cannot be kept.
   void keep(const DescribedMachine& machine) const;
@@ -33,7 +34,8 @@ class KnownRates {
   std::optional<UnitSeconds> find_unit(const std::string& unit) const;
   void keep_unit(const std::string& unit, const UnitSeconds& seconds) const;
 
-  // What runs of this text took of what was planned, by lane.
+  // What runs of this text took of what was planned, by lane. The first run's count in full, each
+  // later one's go half of the way: one run on a busy machine does not spoil them.
   LaneFactors find_factors(const std::string& run) const;
   void keep_factors(const std::string& run, const LaneFactors& factors) const;
 

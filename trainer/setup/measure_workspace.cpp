@@ -31,7 +31,7 @@ ProbeOptions probe_options(const RunSetup& setup) {
       .longest_document = inputs.max_tokens};
   // With updates in backward the first pass ends after the first updates: too late to check it.
   if (inputs.overlap == UpdateOverlap::kBackward) options.whole = WholeShape::kAlways;
-  const Machine here = setup.elsewhere ? probe_machine() : setup.machine;
+  const Machine& here = setup.elsewhere ? setup.here : setup.machine;
   options.memory = here.host_available() / (setup.elsewhere ? 1 : inputs.ranks_per_node);
   options.cache = cache_directory(setup.config) + "/workspace";
   options.program = build_id() + "\n" + here.cpu_model;

@@ -3,11 +3,13 @@
 #include <array>
 #include <utility>
 
+#include "base/file.h"
 #include "trainer/setup/run_flops.h"
 
 namespace longshore {
 namespace {
 
+constexpr Bytes kMostMachineBytes = kMiB;
 constexpr std::array kNamedUnits = {UnitsChoice::Kind::kBlock, UnitsChoice::Kind::kHalf,
                                     UnitsChoice::Kind::kPiece};
 
@@ -39,6 +41,10 @@ RunLength length_of(const RunSetup& setup, const TierPlan& plan) {
 }
 
 }  // namespace
+
+DescribedMachine read_machine(const std::string& path) {
+  return parse_machine(read_input(path, kMostMachineBytes), path);
+}
 
 PlanForecast::PlanForecast(const RunSetup* setup, std::optional<DescribedMachine> described)
     : setup_(setup), known_(known_rates(*setup)), machine_(std::move(described)) {

@@ -12,12 +12,17 @@
 
 namespace longshore {
 
+// The machine of a description; IoError or ConfigError.
+DescribedMachine read_machine(const std::string& path);
+
 class PlanForecast {
  public:
   // `described`: the machine, where it is not this one.
   explicit PlanForecast(const RunSetup* setup,
                         std::optional<DescribedMachine> described = std::nullopt);
 
+  // Whether anything is known of the machine's rates.
+  bool known() const { return machine_.has_value(); }
   StepForecast step(const PlanInputs& inputs, const TierPlan& plan);
   // Seconds of the operations of its train pass; empty where a rate is missing.
   std::vector<double> operations(const TierPlan& plan);

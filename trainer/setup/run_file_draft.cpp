@@ -49,15 +49,24 @@ void add_data(RunFileDraft& draft, const DraftFacts& facts) {
   draft.set("eval", "split", "0.02", "of the documents, never trained: their loss is reported");
 }
 
-void add_length(RunFileDraft& draft, const DraftFacts& facts) {
-  const bool small = facts.data_bytes < kSmallData;
-  draft.set("train", "epochs", small ? "3" : "1",
-            small ? "the data is small: read three times" : "every document once");
-  const int64_t sequences = facts.data_bytes * (small ? 3 : 1) / kBytesPerToken /
+bool is_small(const DraftFacts& facts) {
+  return facts.data_bytes < kSmallData;
+}
+
+// So many that a run has some steps.
+int64_t sequences_per_step(const DraftFacts& facts) {
+  const int64_t sequences = facts.data_bytes * (is_small(facts) ? 3 : 1) / kBytesPerToken /
                             std::max<int64_t>(sequence_length(facts), 1);
   int64_t per_step = 16;
   while (per_step > 2 && sequences / per_step < kFewSteps) per_step /= 2;
-  draft.set("train", "sequences_per_step", std::to_string(per_step),
+  return per_step;
+}
+
+void add_length(RunFileDraft& draft, const DraftFacts& facts) {
+  const bool small = is_small(facts);
+  draft.set("train", "epochs", small ? "3" : "1",
+            small ? "the data is small: read three times" : "every document once");
+  draft.set("train", "sequences_per_step", std::to_string(sequences_per_step(facts)),
             "over all ranks; the same results on one GPU or eight");
 }
 
@@ -120,19 +129,21 @@ RunFileDraft first_draft(const DraftFacts& facts) {
 }
 
 std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
-  const DraftKey state =
-      facts.goal == DraftGoal::kExact
-          ? DraftKey{"offload", "state_format", "\"split\"", "fp32 master and moments, bit for bit"}
-      : facts.goal == DraftGoal::kSmall ? DraftKey{"offload", "state_format", "\"split-int8\"",
-                                                   "8-bit moments: 8 host bytes a parameter"}
-                                        : DraftKey{"offload", "state_format", "\"split-bf16\"",
-                                                   "bf16 moments: 10 host bytes a parameter"};
+  const bool small = facts.goal == DraftGoal::kSmall || facts.goal == DraftGoal::kSmallest;
+  const bool exact = facts.goal == DraftGoal::kExact;
+  const DraftKey state = exact   ? DraftKey{"offload", "state_format", "\"split\"",
+                                          "fp32 master and moments, bit for bit"}
+                         : small ? DraftKey{"offload", "state_format", "\"split-int8\"",
+                                            "8-bit moments: 8 host bytes a parameter"}
+                                 : DraftKey{"offload", "state_format", "\"split-bf16\"",
+                                            "bf16 moments: 10 host bytes a parameter"};
   std::vector<DraftStep> steps;
-  if (facts.gpu && facts.goal != DraftGoal::kSmall) {
-    for (const char* rows : {"4", "2"}) {
-      steps.push_back({std::string("micro-batches of ") + rows + " sequences",
+  if (facts.gpu && !small) {
+    for (const int64_t rows : {4, 2}) {
+      if (rows > sequences_per_step(facts)) continue;
+      steps.push_back({"micro-batches of " + std::to_string(rows) + " sequences",
                        {state,
-                        {"train", "micro_batch", rows,
+                        {"train", "micro_batch", std::to_string(rows),
                          "as many at a time as the device has room "
                          "for; changes speed, not results"}}});
     }
@@ -141,7 +152,7 @@ std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
                    {state, {"train", "micro_batch", "1", "sequences on the device at a time"}}});
   steps.push_back({"kept inputs on the host",
                    {{"offload", "activations", "\"host\"", "the device has no room for them"}}});
-  if (facts.goal == DraftGoal::kBalanced) {
+  if (!small && !exact) {
     steps.push_back({"8-bit moments",
                      {{"offload", "state_format", "\"split-int8\"",
                        "8-bit moments: with bf16 ones the host has too little memory"}}});
@@ -150,8 +161,7 @@ std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
     steps.push_back({"optimizer state on drives",
                      {{"offload", "optimizer", "\"nvme\"", "the host has no room for it"},
                       {"offload", "nvme", list_of(facts.drives), "one directory per drive"},
-                      {"offload", "state_format",
-                       facts.goal == DraftGoal::kExact ? "\"split\"" : "\"split-bf16\"", ""}}});
+                      {"offload", "state_format", exact ? "\"split\"" : "\"split-bf16\"", ""}}});
     steps.push_back({"parameters on drives too",
                      {{"offload", "parameters", "\"nvme\"", "the host has no room for them"}}});
   }

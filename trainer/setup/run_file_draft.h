@@ -12,8 +12,12 @@
 
 namespace longshore {
 
-// What a run is for: kExact keeps fp32 moments, kSmall takes the fewest bytes.
-enum class DraftGoal : uint8_t { kBalanced, kExact, kSmall };
+// What a run is for: kExact keeps fp32 moments, kSmall has 8-bit ones. The others are searched for
+// (goal_search.h): kFastest and kLongest among balanced plans, kSmallest among small ones.
+enum class DraftGoal : uint8_t { kBalanced, kExact, kSmall, kFastest, kLongest, kSmallest };
+constexpr bool is_searched(DraftGoal goal) {
+  return goal >= DraftGoal::kFastest;
+}
 
 struct DraftFacts {
   std::string model;              // as the user named it

@@ -62,7 +62,7 @@ std::string text_of_run(const RunSetup& setup) {
   std::string text = std::string(name_of(inputs.device)) + " " +
                      std::string(name_of(inputs.state.compute)) + " " +
                      std::to_string(inputs.topology.ranks) + " ranks, " +
-                     std::to_string(inputs.ranks_per_node) + " on a machine\n";
+                     std::to_string(inputs.ranks_per_node) + " on a machine, " + build_id() + "\n";
   for (const ParamSpec& parameter : setup.source->whole().whole_parameters()) {
     for (const int64_t dimension : parameter.shape) text += " " + std::to_string(dimension);
   }

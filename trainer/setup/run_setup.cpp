@@ -89,7 +89,7 @@ void check_distinct_drives(const NvmeTier& tier) {
 
 void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node,
           const std::optional<Machine>& elsewhere = std::nullopt) {
-  const Machine here = probe_machine();
+  const Machine& here = setup.here = probe_machine();
   setup.machine = elsewhere.value_or(here);
   setup.elsewhere = elsewhere.has_value();
   setup.machine.physical_cores = std::max(1, setup.machine.physical_cores / ranks_per_node);

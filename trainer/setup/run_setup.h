@@ -31,6 +31,7 @@ struct RunSetup {
   RunConfig config;
   std::unique_ptr<RunRanks> ranks;  // null where the command joins no others
   Machine machine;                  // this process's part of it
+  Machine here;                     // all of the one that this process runs on
   bool elsewhere = false;           // it is not the one that this process runs on
   ComputeSettings compute;          // in force for the process
   std::unique_ptr<ModelSource> source;

@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Steps as plans say they take, beside steps that were really run, with computation on the CPU.
+
+    bench/plan_time.py LONGSHORE FOLDER [--plans 60] [--seed 1] [--model NAME ...]
+
+Draws plans: model, ranks (one or two, of one thread each), units, recompute, prefetch, homes of
+state, parameters and kept inputs, updates, micro-batches and state format. `doctor --rates`
+measures the machine once, with the drive of FOLDER; then, for each plan in turn, `doctor --units`
+runs the model's units, `plan --json` says how long a step takes, and `train` takes steps. What
+runs teach the next plan is thrown away, so that every plan stands alone. Prints JSON, with the
+bytes that were planned and those that were taken; messages go to standard error.
+"""
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+STEPS = 7  # of a run; the first two, which allocate and have nothing to update, are left out
+WARM = 2
+VOCABULARY = 512
+KEYS = {
+    "model": ["small-llama", "small-qwen3", "small-gpt2", "tiny-deep"],
+    "ranks": [1, 2],
+    "fsdp.strategy": ["full_shard", "shard_grad_op", "no_shard"],
+    "fsdp.units": ["block", "half", "piece"],
+    "fsdp.recompute": ["unit", "none"],
+    "fsdp.prefetch": [0, 1, 2, 3],
+    "fsdp.gather": ["collective", "host"],
+    "offload.activations": ["device", "host", "nvme"],
+    "offload.optimizer": ["host", "nvme"],
+    "offload.parameters": ["host", "nvme"],
+    "offload.state_format": ["fp32", "split", "split-bf16", "split-int8"],
+    "optimizer.overlap": ["forward", "backward", "none"],
+    "train.micro_batch": [1, 2, 4],
+    "train.sequences_per_step": [4, 6],
+    "data.max_tokens": [64, 128],
+}
+
+
+def can_be_run(choice):
+    if choice["offload.parameters"] == "nvme" and choice["offload.optimizer"] == "host":
+        return False
+    alone = choice["ranks"] == 1
+    if alone:
+        return choice["fsdp.strategy"] == "full_shard" and choice["fsdp.gather"] == "collective"
+    if choice["fsdp.gather"] == "host":
+        return (choice["offload.optimizer"] == "host" and choice["fsdp.strategy"] != "no_shard"
+                and choice["offload.state_format"] == "fp32")
+    return True
+
+
+def draw(count, seed):
+    """Choices, each the one of 40 with most pairs of values that no other has."""
+    generator = random.Random(seed)
+
+    def one():
+        while True:
+            choice = {key: generator.choice(values) for key, values in KEYS.items()}
+            if choice["ranks"] == 1:
+                choice.update({"fsdp.strategy": "full_shard", "fsdp.gather": "collective"})
+            if can_be_run(choice):
+                return choice
+
+    covered = set()
+    for _ in range(count):
+        best = max((one() for _ in range(40)),
+                   key=lambda choice: len(pairs(choice) - covered))
+        covered |= pairs(best)
+        yield best
+
+
+def pairs(choice):
+    return set(itertools.combinations(sorted((key, str(v)) for key, v in choice.items()), 2))
+
+
+class Bench:
+    def __init__(self, binary, folder):
+        self.binary = str(pathlib.Path(binary).resolve())
+        self.folder = folder
+        self.cache = folder / "cache"
+        self.drive = folder / "drive"
+        self.environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+
+    def call(self, *words, ranks=1):
+        command = [self.binary, *words]
+        if ranks > 1:
+            command = [self.binary, "launch", "--nproc", str(ranks), "--", *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=self.environment)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-3000:]}")
+        return done.stdout
+
+    def prepare(self, models):
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.drive.mkdir(parents=True)
+        generator = random.Random(7)
+        for tokens in KEYS["data.max_tokens"]:
+            rows = [json.dumps({"input_ids": [generator.randrange(4, 200) for _ in range(tokens)]})
+                    for _ in range(64)]
+            (self.folder / f"rows-{tokens}.jsonl").write_text("\n".join(rows) + "\n")
+        for model in models:
+            self.call("init-model", "--preset", model, "--vocabulary", str(VOCABULARY),
+                      str(self.folder / model))
+        self.call("doctor", "--rates", "--json", f"--data.cache={self.cache}",
+                  f'--offload.nvme=["{self.drive}"]')
+
+    def run_file(self, choice):
+        """As a file, so that doctor, plan and train read the same."""
+        sections = {
+            "run": {"dir": str(self.folder / "run")},
+            "model": {"path": str(self.folder / choice["model"])},
+            "data": {"train": [str(self.folder / f"rows-{choice['data.max_tokens']}.jsonl")],
+                     "format": "tokens", "add_eos": False, "cache": str(self.cache)},
+            "train": {"steps": STEPS, "max_grad_norm": 0.0},
+            "precision": {"compute": "fp32"},
+            "checkpoint": {"every_steps": 0, "export": "never", "resume": "never"},
+            "offload": {"nvme": [str(self.drive)], "threads": 1},
+            "device": {"kind": "cpu", "threads": 1},
+        }
+        for key, value in choice.items():
+            if "." in key:
+                section, name = key.split(".")
+                sections.setdefault(section, {})[name] = value
+        text = ""
+        for section, keys in sections.items():
+            text += f"[{section}]\n" + "".join(f"{name} = {json.dumps(value)}\n"
+                                               for name, value in keys.items())
+        path = self.folder / "run.toml"
+        path.write_text(text)
+        return str(path)
+
+    def measure(self, choice):
+        for folder in (self.folder / "run", self.drive):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.drive.mkdir()
+        for learned in (self.cache / "machines").glob("*-run-*.json"):
+            learned.unlink()
+        file, ranks = self.run_file(choice), choice["ranks"]
+        self.call("doctor", "--units", "--json", file)
+        of_ranks = ["--ranks", str(ranks), "--ranks-per-node", str(ranks)] if ranks > 1 else []
+        plan = json.loads(self.call("plan", "--json", *of_ranks, file))
+        if not plan["time"]["known"]:
+            sys.exit(f"no time is planned: {plan['time']['unknown']}")
+        load = os.getloadavg()[0]
+        self.call("train", file, ranks=ranks)
+        lines = (self.folder / "run/metrics.jsonl").read_text().splitlines()
+        steps = [line for line in map(json.loads, lines) if line["kind"] == "step"][WARM:]
+        seconds = [step["seconds"] for step in steps]
+        memory = [step["memory_bytes"] for step in steps]
+        return {"keys": choice, "planned_seconds": plan["time"]["step_seconds"],
+                "measured_seconds": statistics.median(seconds), "fastest_seconds": min(seconds),
+                "slowest_seconds": max(seconds), "lanes_planned": plan["time"]["lane_seconds"],
+                "wall": plan["time"]["wall"], "load": round(load, 1),
+                "device_planned": plan["device"]["total_bytes"],
+                "device_peak": max(one["device_peak"] for one in memory),
+                "host_planned": plan["host"]["total_bytes"],
+                "host_pinned": max(one["host_pinned"] for one in memory)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary")
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--plans", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", nargs="*", default=KEYS["model"])
+    options = parser.parse_args()
+    KEYS["model"] = options.model
+    bench = Bench(options.binary, options.folder.resolve())
+    begun = time.monotonic()
+    bench.prepare(KEYS["model"])
+    plans = []
+    for choice in draw(options.plans, options.seed):
+        plans.append(bench.measure(choice))
+        one = plans[-1]
+        planned, measured = one["planned_seconds"], one["measured_seconds"]
+        print(f"{len(plans):3} {time.monotonic() - begun:5.0f} s: planned {1e3 * planned:7.1f} ms, "
+              f"measured {1e3 * measured:7.1f} ms, {100 * (measured / planned - 1):+5.1f} %, "
+              f"{one['keys']}", file=sys.stderr, flush=True)
+    shutil.rmtree(bench.folder)
+    print(json.dumps({"seconds": round(time.monotonic() - begun), "plans": plans}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+// Many ranks on paper. Goal: alike ranks are one rank's schedule, what one of them loses all wait
+// for, and the timers of real executors take what the simulation says.
+#include "trainer/bench/rank_simulation.h"
+
+#include <gtest/gtest.h>
+
+#include "offload/schedule/schedule_simulation.h"
+#include "trainer/bench/bench_overlap.h"
+#include "trainer/bench/bench_scaling.h"
+#include "trainer/bench/timer_run.h"
+
+namespace longshore {
+namespace {
+
+constexpr double kRounding = 1e-9;
+
+TEST(RankSimulation, AlikeRanksTakeOneRanksTime) {
+  const BenchOverlapOptions options;
+  const ModelSpec model = make_equal_units(options.units);
+  for (const double ratio : {0.25, 1.0, 4.0}) {
+    for (const auto make : {longshore_step, fsdp2_step, deepspeed_step}) {
+      const TimedStep step = make(step_options(options, {2, ratio, ratio, ratio}), model);
+      const double one = simulate_schedule(step.schedule, step.seconds).seconds;
+      EXPECT_NEAR(simulate_ranks(step, {.ranks = 8}), one, kRounding) << ratio;
+      EXPECT_NEAR(simulate_ranks(step, {.ranks = 8, .shard_ranks = 4}), one, kRounding) << ratio;
+    }
+  }
+}
+
+TEST(RankSimulation, AllWaitForTheSlowestAndForChance) {
+  const BenchOverlapOptions options;
+  const ModelSpec model = make_equal_units(options.units);
+  const TimedStep step = longshore_step(step_options(options, {2, 0.25, 0.25, 0.25}), model);
+  const double even = simulate_ranks(step, {.ranks = 4});
+  const double slow = simulate_ranks(step, {.ranks = 4, .slow_rank = 0.5});
+  EXPECT_GT(slow, 1.4 * even) << "computation is what a step waits for here";
+  EXPECT_LE(slow, 1.5 * even + kRounding);
+  const double jittered = simulate_ranks(step, {.ranks = 4, .jitter = 0.1});
+  EXPECT_GT(jittered, even);
+  EXPECT_LE(jittered, 1.1 * even + kRounding);
+  EXPECT_EQ(jittered, simulate_ranks(step, {.ranks = 4, .jitter = 0.1})) << "the same draws";
+  EXPECT_GT(simulate_ranks(step, {.ranks = 64, .jitter = 0.1}), jittered) << "more draws";
+}
+
+// Goal: executors of eight ranks, one of them slow, never take less than the simulation.
+TEST(RankSimulation, TimersOfEightRanksTakeNoLess) {
+  BenchOverlapOptions options;
+  options.units = 6;
+  options.unit_milliseconds = 1.0;
+  const ModelSpec model = make_equal_units(options.units);
+  const TimedStep step = longshore_step(step_options(options, {8, 1.0, 0.5, 1.0}), model);
+  std::vector<double> compute(8, 1.0 / 1.5);
+  compute.back() = 1.0;
+  TimerRun run(&step, {.ranks = 8, .compute = compute});
+  run.step_seconds();
+  TimedStep faster = step;
+  for (size_t i = 0; i < faster.seconds.size(); ++i) {
+    if (lane_of(faster.schedule.ops[i].kind) == Lane::kCompute) faster.seconds[i] /= 1.5;
+  }
+  EXPECT_GE(run.step_seconds(), simulate_ranks(faster, {.ranks = 8, .slow_rank = 0.5}) - 1e-6);
+}
+
+TEST(BenchScaling, LongshoreIsNeverBehindThePeersSchedules) {
+  const std::vector<ScalingFigures> all = scale_on_paper({.tokens = {8192}});
+  ASSERT_EQ(all.size(), 19u);
+  for (const ScalingFigures& f : all) {
+    EXPECT_GE(f.longshore, f.fsdp2 - kRounding) << f.machine << " " << f.nodes;
+    EXPECT_GE(f.longshore, f.deepspeed - kRounding) << f.machine << " " << f.nodes;
+    EXPECT_LE(f.jittered, f.longshore + kRounding);
+    EXPECT_LE(f.longshore, (f.nodes > 1 ? f.nodes : f.ranks) * 1.1);
+  }
+}
+
+}  // namespace
+}  // namespace longshore

@@ -1,0 +1,23 @@
+// Draws: numbers at random that are the same in every run, from Philox. For benches. A value, one
+// thread.
+#pragma once
+
+#include <cstdint>
+
+#include "base/philox.h"
+
+namespace longshore {
+
+class Draws {
+ public:
+  Draws(uint32_t seed, uint32_t stream) : key_{seed, stream} {}
+
+  // One of 0 .. count - 1.
+  uint32_t below(uint32_t count) { return philox4x32({next_++, 0, 0, 0}, key_)[0] % count; }
+
+ private:
+  PhiloxKey key_;
+  uint32_t next_ = 0;
+};
+
+}  // namespace longshore
