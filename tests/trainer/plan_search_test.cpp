@@ -138,9 +138,8 @@ void check(const Pair& pair, const Compared& compared) {
 
 TEST_F(Searching, FindsAtLeastTheBestOfThreeHundredOfASmallModel) {
   uint32_t seed = 0;
-  for (const Pair& pair :
-       {Pair{"rtx-4090", kSmall, 128}, Pair{"cpu-desktop-ddr5", kSmall, 128},
-        Pair{"2x-rtx-4090", kSmall, 128}}) {
+  for (const Pair& pair : {Pair{"rtx-4090", kSmall, 128}, Pair{"cpu-desktop-ddr5", kSmall, 128},
+                           Pair{"2x-rtx-4090", kSmall, 128}}) {
     check(pair, compare(pair, ++seed));
   }
 }
