@@ -20,7 +20,8 @@ from typing import Any, Union
 
 from longshore._program import LibTorchError, environment, program
 
-__all__ = ["LibTorchError", "LongshoreError", "Run", "plan", "presets", "read_metrics", "train"]
+__all__ = ["LibTorchError", "LongshoreError", "Run", "plan", "presets",
+           "read_metrics", "recipes", "train"]
 
 Path = Union[str, "os.PathLike[str]"]
 Value = Union[bool, int, float, str, Sequence[Any], Mapping[str, Any]]
@@ -46,6 +47,11 @@ class Run:
 def presets() -> pathlib.Path:
     """The directory of the run files that come with the program."""
     return pathlib.Path(__file__).resolve().parent / "presets"
+
+
+def recipes() -> pathlib.Path:
+    """The directory of run files for common models on common machines: MODEL_MACHINE.toml."""
+    return pathlib.Path(__file__).resolve().parent / "recipes"
 
 
 def plan(*run_files: Path, overrides: Mapping[str, Value] | None = None) -> dict[str, Any]:

@@ -159,6 +159,30 @@ TEST(FieldTable, EveryPresetLoadsWithWhatItLeavesOut) {
   EXPECT_GE(presets, 2);
 }
 
+// Goal: recipes are run files that lack what is the user's, of models and machines that are there.
+// What their plans say is compared by scripts/dev/recipes --check.
+TEST(FieldTable, EveryRecipeLoadsAndNamesAMachineThatIsThere) {
+  int recipes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kRoot + "/config/recipes")) {
+    if (entry.path().extension() != ".toml") continue;
+    const RunConfig config =
+        load_run_config({entry.path().string()}, {{"run.dir", "r"}, {"data.train", "[\"t\"]"}});
+    const std::string name = entry.path().stem().string();
+    const size_t border = name.find('_');
+    ASSERT_NE(border, std::string::npos) << name;
+    const std::string machine = "config/machines/" + name.substr(border + 1) + ".toml";
+    EXPECT_TRUE(std::filesystem::exists(kRoot + "/" + machine)) << name;
+    EXPECT_TRUE(std::filesystem::exists(kRoot + "/config/recipes/models/" + name.substr(0, border) +
+                                        "/config.json"))
+        << name;
+    const std::string text = read_whole_file(entry.path().string(), kMiB);
+    EXPECT_NE(text.find("# Planned for " + machine), std::string::npos) << name;
+    EXPECT_EQ(config.device.kind, DeviceSection::Kind::kCuda) << name;
+    ++recipes;
+  }
+  EXPECT_GE(recipes, 10);
+}
+
 TEST(Describe, KeysOfASectionNameTypeBoundsAndDefault) {
   const std::string text = describe_keys("fsdp");
   EXPECT_NE(text.find("[fsdp]  "), std::string::npos);

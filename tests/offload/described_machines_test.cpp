@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "offload/forecast/common_machines.h"
 #include "offload/forecast/machine_file.h"
 #include "shard/state_format.h"
 #include "tests/fakes/test_files.h"
@@ -44,6 +45,16 @@ TEST(DescribedMachines, EachHasSourcesAndEveryRate) {
     EXPECT_NE(one.rates.group(DeviceKind::kCuda, cards), nullptr) << path;
   }
   EXPECT_GE(machines, 40);
+}
+
+// Goal: the program has the machines that the checkout has.
+TEST(DescribedMachines, AreInTheProgram) {
+  const std::string folder = test_data() + "/../config/machines/";
+  const auto files = fs::directory_iterator(folder);
+  EXPECT_EQ(std::distance(begin(files), end(files)), std::ssize(common_machines()));
+  for (const CommonMachine& machine : common_machines()) {
+    EXPECT_EQ(machine.text, read_whole_file(folder + std::string(machine.name) + ".toml", kMiB));
+  }
 }
 
 }  // namespace

@@ -405,8 +405,8 @@ TEST_F(Commands, PlansForAMachineThatIsNotHereNeedAConfigAlone) {
   fs::create_directories(path("bare"));
   fs::copy(path("model/config.json"), path("bare/config.json"));
   const std::string machines = test_data() + "/../config/machines/";
-  const Ended card = run_command({"plan", path("bare/config.json"), "--machine",
-                                  machines + "rtx-4090.toml", "--data.cache=" + path("cache")});
+  const Ended card = run_command(
+      {"plan", path("bare/config.json"), "--machine", "rtx-4090", "--data.cache=" + path("cache")});
   EXPECT_EQ(card.exit_code, 0) << card.err;
   for (const char* part : {"RTX 4090", "device (cuda)", "estimated from data sheets", "tokens/s"}) {
     EXPECT_TRUE(has(card.out, part)) << part << " in:\n" << card.out;
@@ -418,6 +418,10 @@ TEST_F(Commands, PlansForAMachineThatIsNotHereNeedAConfigAlone) {
   const Ended wrong = run_command({"plan", path("bare"), "--machine", path("wrong.toml")});
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_TRUE(has(wrong.err, "croes: no such key; did you mean cores?")) << wrong.err;
+  const Ended unknown = run_command({"plan", path("bare"), "--machine", "rtx-4909"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_TRUE(has(unknown.err, "neither a file nor a machine that is known here:")) << unknown.err;
+  EXPECT_TRUE(has(unknown.err, " rtx-4090 ")) << unknown.err;
 }
 
 // Goal: every preset fits the machine that it names.

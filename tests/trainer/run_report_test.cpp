@@ -208,8 +208,12 @@ TEST(LineChart, DrawsGapsSinglePointsAndLevels) {
     for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
     return found;
   };
-  EXPECT_EQ(count(drawn({{1, 2}, {2, 3}, {3, gap}, {4, 1}}), "h0"), 2);  // two pieces
-  EXPECT_EQ(count(drawn({{7, 2}}), "h0"), 1);
+  const std::string gapped = drawn({{1, 2}, {2, 3}, {3, gap}, {4, 1}});
+  const size_t begin = gapped.find("' d='M") + 5;
+  EXPECT_EQ(count(gapped.substr(begin, gapped.find('\'', begin) - begin), "M"), 2) << "two pieces";
+  EXPECT_EQ(count(gapped, "<circle "), 1) << "the one that is a point";
+  EXPECT_EQ(count(drawn({{7, 2}}), "<circle "), 1);
+  EXPECT_EQ(count(drawn({{1, 2}, {2, 3}}), "<circle "), 0);
   EXPECT_EQ(drawn({{1, gap}}), "");
   EXPECT_EQ(drawn({}), "");
   EXPECT_EQ(drawn({{1, 0}, {2, 0}}).find("nan"), std::string::npos);

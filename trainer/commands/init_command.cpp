@@ -225,7 +225,7 @@ void add_init(CLI::App& command, CommandLine& line) {
       ->check(CLI::IsMember(goals))
       ->capture_default_str();
   command.add_option("--machine", options.machine,
-                     "for the machine of this file instead of this one, as plan has it");
+                     "for another machine, by name or file, as plan has it");
   command.add_option("--dir", options.run_directory, "run.dir; default: runs/ and the file's name");
   command.add_option("--nvme", options.drives,
                      "a directory on each drive that optimizer state may go to");

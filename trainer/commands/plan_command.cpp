@@ -171,9 +171,10 @@ void add_plan(CLI::App& command, CommandLine& line) {
   command.add_flag("--schedule", options.schedule, "the operations of a training step instead")
       ->excludes(json);
   command.add_option("--schedule-svg", options.svg, "draw the schedule into this file");
-  command.add_option("--machine", options.machine,
-                     "plan for the machine of this file instead of this one: config/machines has "
-                     "some, `longshore doctor --save` writes one");
+  command.add_option(
+      "--machine", options.machine,
+      "plan for another machine: rtx-4090, 8x-h100-sxm and so on (a wrong name lists "
+      "them), or a file as `longshore doctor --save` writes it");
   CLI::Option* search = command.add_flag(
       "--search", options.search,
       "try other values of the keys that change no numbers: the fastest plans that fit, and those "

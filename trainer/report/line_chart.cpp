@@ -121,22 +121,28 @@ std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
 }
 
 std::string path_of(const ChartLine& line, const Axes& axes) {
-  std::string path;
+  std::string path, dots;
   bool open = false;
-  for (const ChartPoint& point : thinned(line.points)) {
+  const std::vector<ChartPoint> points = thinned(line.points);
+  for (size_t i = 0; i < points.size(); ++i) {
+    const ChartPoint& point = points[i];
     if (!std::isfinite(point.y)) {
       open = false;
       continue;
     }
-    // "h0" makes a point of a line that has one alone.
-    path += format(open ? "L%.1f %.1f" : "M%.1f %.1fh0", axes.to_x(point.x), axes.to_y(point.y));
+    // One alone would be a speck.
+    if (!open && (i + 1 == points.size() || !std::isfinite(points[i + 1].y))) {
+      dots += format("<circle cx='%.1f' cy='%.1f' r='3' style='fill:var(--c%zu)'/>",
+                     axes.to_x(point.x), axes.to_y(point.y), line.colour);
+    }
+    path += format(open ? "L%.1f %.1f" : "M%.1f %.1f", axes.to_x(point.x), axes.to_y(point.y));
     open = true;
   }
   const char* style = line.style == ChartLine::Style::kFaint    ? " class='faint'"
                       : line.style == ChartLine::Style::kDashed ? " class='dashed'"
                                                                 : "";
   return "<path" + std::string(style) + format(" style='stroke:var(--c%zu)' d='", line.colour) +
-         path + "'/>";
+         path + "'/>" + dots;
 }
 
 // As short as an axis has room for: "128 MiB".

@@ -1,9 +1,12 @@
 #include "trainer/setup/plan_forecast.h"
 
 #include <array>
+#include <filesystem>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/file.h"
+#include "offload/forecast/common_machines.h"
 #include "trainer/setup/run_flops.h"
 
 namespace longshore {
@@ -40,10 +43,21 @@ RunLength length_of(const RunSetup& setup, const TierPlan& plan) {
   return length;
 }
 
+std::string unknown_machine(const std::string& named) {
+  std::string text = "--machine " + named + ": neither a file nor a machine that is known here:";
+  for (const CommonMachine& machine : common_machines()) text += " " + std::string(machine.name);
+  return text;
+}
+
 }  // namespace
 
-DescribedMachine read_machine(const std::string& path) {
-  return parse_machine(read_input(path, kMostMachineBytes), path);
+DescribedMachine read_machine(const std::string& named) {
+  for (const CommonMachine& machine : common_machines()) {
+    if (machine.name == named) return parse_machine(std::string(machine.text), named);
+  }
+  std::error_code ignored;
+  if (!std::filesystem::exists(named, ignored)) throw ConfigError(unknown_machine(named));
+  return parse_machine(read_input(named, kMostMachineBytes), named);
 }
 
 PlanForecast::PlanForecast(const RunSetup* setup, std::optional<DescribedMachine> described)

@@ -12,8 +12,9 @@
 
 namespace longshore {
 
-// The machine of a description; IoError or ConfigError.
-DescribedMachine read_machine(const std::string& path);
+// The machine of that name (common_machines.h), or of a description's file. IoError; ConfigError
+// where it is neither, or the description has mistakes.
+DescribedMachine read_machine(const std::string& named);
 
 class PlanForecast {
  public:
