@@ -81,11 +81,12 @@ def pairs(choice):
 
 
 class Bench:
-    def __init__(self, binary, folder):
+    def __init__(self, binary, folder, rate_options=()):
         self.binary = str(pathlib.Path(binary).resolve())
         self.folder = folder
         self.cache = folder / "cache"
         self.drive = folder / "drive"
+        self.rate_options = rate_options
         self.environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
 
     def call(self, *words, ranks=1):
@@ -109,7 +110,7 @@ class Bench:
             self.call("init-model", "--preset", model, "--vocabulary", str(VOCABULARY),
                       str(self.folder / model))
         self.call("doctor", "--rates", "--json", f"--data.cache={self.cache}",
-                  f'--offload.nvme=["{self.drive}"]')
+                  f'--offload.nvme=["{self.drive}"]', *self.rate_options)
 
     def run_file(self, choice):
         """As a file, so that doctor, plan and train read the same."""
@@ -171,10 +172,12 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--plans", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hurried", action="store_true", help="rates in seconds: to try it out")
     parser.add_argument("--model", nargs="*", default=KEYS["model"])
     options = parser.parse_args()
     KEYS["model"] = options.model
-    bench = Bench(options.binary, options.folder.resolve())
+    hurried = ("--seconds", "0.05") if options.hurried else ()
+    bench = Bench(options.binary, options.folder.resolve(), hurried)
     begun = time.monotonic()
     bench.prepare(KEYS["model"])
     plans = []

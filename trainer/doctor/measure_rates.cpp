@@ -242,7 +242,8 @@ MachineRates measure_rates(const Machine& machine, const RateOptions& options) {
   options.say("the update in every state format");
   measure_updates(machine, options, rates);
   std::vector<std::string> directories = options.drives;
-  if (!options.files.empty()) directories.push_back(options.files);
+  const bool of_drives = std::ranges::find(directories, options.files) != directories.end();
+  if (!options.files.empty() && !of_drives) directories.push_back(options.files);
   for (const std::string& directory : directories) {
     Bytes written = 0;
     options.say("the drive of " + directory);
