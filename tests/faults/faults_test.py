@@ -6,7 +6,8 @@ command ends with the bits of a run that nothing befell.
     faults_test.py LONGSHORE JUMPING_CLOCK [Faults.TEST ...]
 
 Disks are memory file systems of a namespace of this test's own: unprivileged user namespaces, or
-root, are needed. Where there are neither it ends with 77, and scripts/test says that it did not run.
+root, are needed. Where there are neither it ends with 77, and scripts/test says that it did not
+run.
 """
 import fcntl
 import hashlib

@@ -116,9 +116,9 @@ class SameBitsOfExperts : public testing::TestWithParam<std::string> {};
 // Experts have rows of another number in every step, and units of their own: what moves them, runs
 // them again or cuts them changes no bit. Norms are summed by unit, so nothing is clipped.
 TEST_P(SameBitsOfExperts, TiersPrefetchRecomputeAndGroupsAgree) {
-  const std::string drive = "--offload.nvme=[\"" + scratch_directory("drive") + "\"]";
   const std::string groups = "--fsdp.units={ groups = [[\"block.0.experts.0\"]] }";
   for (const std::string compute : {"fp32", "bf16"}) {
+    const std::string drive = "--offload.nvme=[\"" + scratch_directory("drive-" + compute) + "\"]";
     const std::vector<std::string> run = {"--precision.compute=" + compute, "--train.steps=10",
                                           "--train.max_grad_norm=0"};
     const Outcome reference = train("reference", GetParam(), run);
