@@ -8,18 +8,16 @@ last checkpoint must equal those of the run that BEFORE ended itself. Ends with 
 """
 import argparse
 import hashlib
-import json
 import pathlib
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 
-MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
-         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 2048,
-         "tie_word_embeddings": True, "num_attention_heads": 8, "num_key_value_heads": 4,
+import runs
+
+MODEL = {"tie_word_embeddings": True, "num_attention_heads": 8, "num_key_value_heads": 4,
          "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6, "vocab_size": 4096}
 RUN = """
 [run]
@@ -80,10 +78,8 @@ class Run:
             process.kill()
 
     def steps(self):
-        path = self.folder / "run/metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        steps = [line for line in map(json.loads, lines) if line["kind"] == "step"]
-        return [(step["step"], step["loss"], step["grad_norm"]) for step in steps]
+        return [(step["step"], step["loss"], step["grad_norm"])
+                for step in runs.steps_of(self.folder / "run")]
 
     def checkpoint(self, step):
         found = list((self.folder / "run/checkpoints").glob(f"step-*{step}"))
@@ -127,13 +123,8 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="longshore-goes-on-", dir=options.folder) as folder:
         root = pathlib.Path(folder)
-        (root / "model").mkdir()
-        (root / "model/config.json").write_text(json.dumps(MODEL))
-        rng = random.Random(0)
-        with open(root / "data.jsonl", "w", encoding="utf-8") as rows:
-            for _ in range(64):
-                ids = [rng.randrange(MODEL["vocab_size"]) for _ in range(64)]
-                rows.write(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
+        runs.write_model(root / "model", MODEL)
+        runs.write_rows(root / "data.jsonl", MODEL["vocab_size"], tokens=64)
         good = [compare(root, state_format, options.before, options.after)
                 for state_format in ("fp32", "split", "split-bf16", "split-int8")]
     sys.exit(0 if all(good) else 1)

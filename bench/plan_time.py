@@ -22,6 +22,8 @@ import subprocess
 import sys
 import time
 
+import runs
+
 STEPS = 7  # of a run; the first two, which allocate and have nothing to update, are left out
 WARM = 2
 VOCABULARY = 512
@@ -151,8 +153,7 @@ class Bench:
             sys.exit(f"no time is planned: {plan['time']['unknown']}")
         load = os.getloadavg()[0]
         self.call("train", file, ranks=ranks)
-        lines = (self.folder / "run/metrics.jsonl").read_text().splitlines()
-        steps = [line for line in map(json.loads, lines) if line["kind"] == "step"][WARM:]
+        steps = runs.steps_of(self.folder / "run")[WARM:]
         seconds = [step["seconds"] for step in steps]
         memory = [step["memory_bytes"] for step in steps]
         return {"keys": choice, "planned_seconds": plan["time"]["step_seconds"],

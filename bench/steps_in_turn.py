@@ -7,16 +7,12 @@ each step, the median of each build's rounds (of a round: its median without the
 and their ratio. --parameters host leaves the optimizer's state alone on the drive.
 """
 import argparse
-import json
 import pathlib
-import random
 import shutil
 import statistics
 import subprocess
 
-MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
-         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 2048,
-         "tie_word_embeddings": False, "num_attention_heads": 16, "num_key_value_heads": 4}
+import runs
 
 RUN = """
 [run]
@@ -47,16 +43,11 @@ kind = "cpu"
 
 
 def prepare(folder, options):
-    model = folder / "model"
-    model.mkdir(parents=True)
-    sizes = {"hidden_size": options.hidden, "intermediate_size": 4 * options.hidden,
-             "num_hidden_layers": options.layers, "vocab_size": options.vocabulary}
-    (model / "config.json").write_text(json.dumps(MODEL | sizes))
-    rng = random.Random(0)
-    with open(folder / "data.jsonl", "w", encoding="utf-8") as rows:
-        for _ in range(64):
-            ids = [rng.randrange(options.vocabulary) for _ in range(options.tokens)]
-            rows.write(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
+    runs.write_model(folder / "model", {
+        "tie_word_embeddings": False, "num_attention_heads": 16, "num_key_value_heads": 4,
+        "hidden_size": options.hidden, "intermediate_size": 4 * options.hidden,
+        "num_hidden_layers": options.layers, "vocab_size": options.vocabulary})
+    runs.write_rows(folder / "data.jsonl", options.vocabulary, options.tokens)
 
 
 def run(binary, folder, options):
@@ -70,8 +61,7 @@ def run(binary, folder, options):
         parameters=options.parameters))
     subprocess.run([binary, "train", str(folder / "run.toml")], check=True,
                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    lines = (folder / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    steps = [line for line in map(json.loads, lines) if line["kind"] == "step"]
+    steps = runs.steps_of(folder / "run")
     return [step["seconds"] for step in steps], steps[-1]["loss"]
 
 
