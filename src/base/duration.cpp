@@ -1,8 +1,11 @@
 #include "base/duration.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <utility>
 
 namespace longshore {
@@ -34,6 +37,21 @@ std::string format_duration(std::chrono::milliseconds duration) {
     }
   }
   return "";
+}
+
+std::string format_duration(double seconds) {
+  const long long whole = std::isfinite(seconds) ? std::max(0ll, std::llround(seconds)) : 0;
+  const long long minutes = whole / 60 % 60;
+  const long long hours = whole / 3600;
+  char text[64];
+  if (hours >= 24) {
+    std::snprintf(text, sizeof text, "%lldd %02lld:%02lld", hours / 24, hours % 24, minutes);
+  } else if (hours > 0) {
+    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", hours, minutes, whole % 60);
+  } else {
+    std::snprintf(text, sizeof text, "%lld:%02lld", minutes, whole % 60);
+  }
+  return text;
 }
 
 }  // namespace longshore

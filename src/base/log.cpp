@@ -24,9 +24,7 @@ std::atomic<LogColour> g_colour{LogColour::kAuto};
 
 bool terminal_takes_colour() {
   const char* no_color = std::getenv("NO_COLOR");
-  const char* term = std::getenv("TERM");
-  const bool dumb = term == nullptr || std::string_view(term) == "dumb";
-  return ::isatty(STDERR_FILENO) == 1 && !dumb && (no_color == nullptr || *no_color == '\0');
+  return stderr_redraws() && (no_color == nullptr || *no_color == '\0');
 }
 
 // "error: text", "warning: text", "text", "debug: text".

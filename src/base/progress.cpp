@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
+#include "base/duration.h"
 #include "base/log.h"
 #include "base/printable.h"
 
@@ -23,27 +23,10 @@ std::atomic<bool> g_hushed{false};
 std::atomic<bool> g_unwanted{false};
 std::atomic<bool> g_drawn{false};
 
-bool redraws() {
-  const char* term = std::getenv("TERM");
-  return ::isatty(STDERR_FILENO) == 1 && term != nullptr && std::string_view(term) != "dumb";
-}
-
 size_t columns() {
   struct winsize size{};
   if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
   return kUnknownColumns;
-}
-
-std::string remaining(double seconds) {
-  const auto whole = static_cast<long long>(seconds + 0.5);
-  char text[64];
-  if (whole < 3600) {
-    std::snprintf(text, sizeof text, "%lld:%02lld", whole / 60, whole % 60);
-  } else {
-    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60,
-                  whole % 60);
-  }
-  return text;
 }
 
 // Progress that cannot be shown is no reason to end anything.
@@ -63,9 +46,15 @@ std::string format_progress(const std::string& what, Bytes done, Bytes total, do
   text += format_bytes(done) + (total > 0 ? " of " + format_bytes(total) : "") + "  " +
           format_bytes(static_cast<Bytes>(rate)) + "/s";
   if (total > 0 && done > 0) {
-    text += "  ETA " + remaining(static_cast<double>(std::max<Bytes>(0, total - done)) / rate);
+    text +=
+        "  ETA " + format_duration(static_cast<double>(std::max<Bytes>(0, total - done)) / rate);
   }
   return text;
+}
+
+bool stderr_redraws() {
+  const char* term = std::getenv("TERM");
+  return ::isatty(STDERR_FILENO) == 1 && term != nullptr && std::string_view(term) != "dumb";
 }
 
 void hush_progress() {
@@ -98,7 +87,7 @@ void Progress::show() {
   if (!lock.owns_lock() || g_hushed || g_unwanted) return;
   const Clock::time_point now = now_();
   if (now < next_) return;
-  static const bool kRedraws = redraws();
+  static const bool kRedraws = stderr_redraws();
   next_ = now + (kRedraws ? Clock::duration(kRedraw) : Clock::duration(kPlainLines));
   const double seconds = std::chrono::duration<double>(now - begun_).count();
   std::string line = format_progress(what_, done_, total_, seconds);

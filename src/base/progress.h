@@ -47,6 +47,10 @@ void hush_progress();
 // Whether the user wants to be told; the log's level says so.
 void want_progress(bool wanted);
 
+// Whether stderr is a terminal where a line can be drawn again: a dumb one knows no escape
+// sequences, and gets plain lines.
+bool stderr_redraws();
+
 // Takes a line of progress from the terminal, before something else is written there.
 void clear_progress_line();
 

@@ -5,6 +5,8 @@
 
 #include <array>
 
+#include "base/duration.h"
+
 namespace longshore {
 namespace {
 

@@ -7,12 +7,13 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <string_view>
 
+#include "base/duration.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/progress.h"
 
 namespace longshore {
 namespace {
@@ -172,15 +173,6 @@ std::string fitted_line(std::vector<Field> fields, int columns, bool colour) {
 
 }  // namespace
 
-std::string format_duration(double seconds) {
-  const long long whole = std::isfinite(seconds) ? std::max(0ll, std::llround(seconds)) : 0;
-  const long long minutes = whole / 60 % 60;
-  const long long hours = whole / 3600;
-  if (hours >= 24) return text_of("%lldd %02lld:%02lld", hours / 24, hours % 24, minutes);
-  if (hours > 0) return text_of("%lld:%02lld:%02lld", hours, minutes, whole % 60);
-  return text_of("%lld:%02lld", minutes, whole % 60);
-}
-
 std::string format_count(int64_t count) {
   std::string digits = std::to_string(count);
   const size_t first = digits[0] == '-' ? 1 : 0;
@@ -213,10 +205,7 @@ std::vector<std::string> format_display(const LiveStatus& status, int columns, i
 LiveLineOptions LiveLine::options_of_stderr(int64_t every_steps) {
   LiveLineOptions options;
   options.fd = STDERR_FILENO;
-  const char* term = std::getenv("TERM");
-  const bool dumb = term == nullptr || std::string_view(term) == "dumb";
-  // A dumb terminal knows no escape sequences: it gets plain lines.
-  options.terminal = ::isatty(STDERR_FILENO) == 1 && !dumb;
+  options.terminal = stderr_redraws();
   options.colour = log_uses_colour();
   options.every_steps = std::max<int64_t>(every_steps, 1);
   return options;

@@ -62,8 +62,6 @@ std::string format_live_line(const LiveStatus& status, int columns, bool colour)
 std::vector<std::string> format_display(const LiveStatus& status, int columns, int rows,
                                         bool colour);
 
-// "0:09", "14:02", "3:14:02", "2d 03:14".
-std::string format_duration(double seconds);
 // "2 431": groups of three digits.
 std::string format_count(int64_t count);
 
