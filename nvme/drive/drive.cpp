@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/short_slices.h"
+
 namespace longshore {
 namespace {
 
@@ -114,6 +116,7 @@ void ThreadDrive::wait(Transfer& transfer) {
 }
 
 void ThreadDrive::run(const MakeFile& make_file, Bytes chunk_bytes) {
+  ask_for_short_slices();
   try {
     const std::unique_ptr<BlockFile> file = make_file();
     DriveQueue queue(file.get(), chunk_bytes);

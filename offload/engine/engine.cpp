@@ -1,6 +1,7 @@
 #include "offload/engine/engine.h"
 
 #include "base/errors.h"
+#include "base/short_slices.h"
 #include "offload/engine/walk_work.h"
 
 namespace longshore {
@@ -24,7 +25,12 @@ void Engine::make_lanes(const std::optional<StreamDelays>& delays) {
     const bool of_host = lane == Lane::kUpdate || lane == Lane::kRead || lane == Lane::kWrite;
     // Copies and collectives before kernels: whoever waits for them would leave the device idle.
     const bool urgent = lane != Lane::kCompute;
-    if (!of_host) prepare = [this, urgent] { parts_.device.adopt_lane(urgent); };
+    // Computes on the host, for long; the others move, or start what the device computes.
+    const bool works = lane == Lane::kUpdate || (lane == Lane::kCompute && !parts_.device.cuda());
+    prepare = [this, of_host, urgent, works] {
+      if (!works) ask_for_short_slices();
+      if (!of_host) parts_.device.adopt_lane(urgent);
+    };
     return std::make_unique<ThreadStream>(name, delays, prepare);
   });
   executor_ = std::make_unique<StepExecutor>(&lanes_, parts_.groups.report_failure);

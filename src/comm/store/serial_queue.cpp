@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/short_slices.h"
+
 namespace longshore {
 
 void SerialQueue::Task::run() {
@@ -60,6 +62,7 @@ void SerialQueue::abandon() {
 }
 
 void SerialQueue::run(const std::shared_ptr<Shared>& shared) {
+  ask_for_short_slices();
   for (;;) {
     std::shared_ptr<Task> task;
     {
