@@ -14,8 +14,8 @@ constexpr int32_t kNobody = -1;
 
 class Sharing {
  public:
-  Sharing(const StepSchedule& schedule, std::span<const double> seconds, const LaneThreads& threads,
-          double cores)
+  Sharing(const StepSchedule& schedule, std::span<const OpSeconds> seconds,
+          const LaneThreads& threads, double cores)
       : schedule_(schedule), seconds_(seconds), threads_(threads), cores_(cores) {
     pass_.ops.resize(schedule.ops.size());
     done_.assign(schedule.ops.size(), false);
@@ -102,27 +102,36 @@ class Sharing {
   size_t advance() {
     double wanted = 0.0;
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
-      if (running_[lane] != kNobody) wanted += threads_[lane];
+      if (running_[lane] != kNobody && left_[lane].waits == 0.0) wanted += threads_[lane];
     }
     const double share = wanted > cores_ ? cores_ / wanted : 1.0;
-    const auto rate = [&](size_t lane) { return threads_[lane] > 0.0 ? share : 1.0; };
+    const auto rate = [&](size_t lane) {
+      return threads_[lane] > 0.0 && left_[lane].waits == 0.0 ? share : 1.0;
+    };
+    // To the end of the wait, or of the work.
+    const auto left = [&](size_t lane) -> double& {
+      return left_[lane].waits > 0.0 ? left_[lane].waits : left_[lane].works;
+    };
     double step = std::numeric_limits<double>::infinity();
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
-      if (running_[lane] != kNobody) step = std::min(step, left_[lane] / rate(lane));
+      if (running_[lane] != kNobody) step = std::min(step, left(lane) / rate(lane));
     }
     LONGSHORE_CHECK(step < std::numeric_limits<double>::infinity())
         << "the schedule waits for itself";
     size_t ended = 0;
+    std::array<bool, kLaneCount> over = {};
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
       if (running_[lane] == kNobody) continue;
-      const bool ends = left_[lane] / rate(lane) <= step;
-      left_[lane] -= step * rate(lane);
-      if (ends) ++ended;
-      if (ends) left_[lane] = -1.0;
+      const bool waited = left_[lane].waits > 0.0;
+      const double taken = step * rate(lane);
+      const bool ends = left(lane) / rate(lane) <= step;
+      left(lane) = ends ? 0.0 : left(lane) - taken;
+      over[lane] = ends && (!waited || left_[lane].works == 0.0);
+      if (over[lane]) ++ended;
     }
     now_ += step;
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
-      if (running_[lane] == kNobody || left_[lane] != -1.0) continue;
+      if (!over[lane]) continue;
       const auto op = static_cast<size_t>(running_[lane]);
       pass_.ops[op].end = now_;
       pass_.busy[lane] += now_ - pass_.ops[op].begin;
@@ -134,7 +143,7 @@ class Sharing {
   }
 
   const StepSchedule& schedule_;
-  std::span<const double> seconds_;
+  std::span<const OpSeconds> seconds_;
   LaneThreads threads_;
   double cores_;
   SimulatedPass pass_;
@@ -143,18 +152,25 @@ class Sharing {
   std::array<size_t, kTrackCount> next_{};
   std::array<int32_t, kTrackCount> track_last_{};
   std::array<int32_t, kLaneCount> lane_last_{}, running_{};
-  std::array<double, kLaneCount> left_{};  // seconds of the running operation's work
+  std::array<OpSeconds, kLaneCount> left_{};  // of the running operation
   double now_ = 0.0;
 };
 
 }  // namespace
 
-SimulatedPass simulate_sharing(const StepSchedule& schedule, std::span<const double> seconds,
+std::vector<double> all_of(std::span<const OpSeconds> seconds) {
+  std::vector<double> all;
+  for (const OpSeconds& one : seconds) all.push_back(one.all());
+  return all;
+}
+
+SimulatedPass simulate_sharing(const StepSchedule& schedule, std::span<const OpSeconds> seconds,
                                const LaneThreads& threads, double cores) {
   LONGSHORE_CHECK(seconds.size() == schedule.ops.size()) << seconds.size() << " times";
   LONGSHORE_CHECK(cores > 0.0) << cores << " cores";
   for (size_t i = 0; i < seconds.size(); ++i) {
-    LONGSHORE_CHECK(seconds[i] >= 0.0) << "op " << i << " takes " << seconds[i] << " s";
+    LONGSHORE_CHECK(seconds[i].waits >= 0.0 && seconds[i].works >= 0.0)
+        << "op " << i << " takes " << seconds[i].all() << " s";
   }
   return Sharing(schedule, seconds, threads, cores).run();
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <span>
+#include <vector>
 
 #include "offload/schedule/schedule_simulation.h"
 
@@ -14,9 +15,19 @@ namespace longshore {
 // Threads that an operation of the lane keeps busy; 0: it waits for a device or a drive.
 using LaneThreads = std::array<double, kLaneCount>;
 
-// `seconds`: what each operation takes with its threads' cores for itself. With cores for all it is
-// simulate_schedule. `busy` counts what operations take, their waits for cores included.
-SimulatedPass simulate_sharing(const StepSchedule& schedule, std::span<const double> seconds,
+// What an operation takes with its threads' cores for itself: first it waits, for which it wants no
+// core (threads are woken, messages are on their way), then it works.
+struct OpSeconds {
+  double waits = 0.0;
+  double works = 0.0;
+  double all() const { return waits + works; }
+};
+
+std::vector<double> all_of(std::span<const OpSeconds> seconds);
+
+// With cores for all it is simulate_schedule. `busy` counts what operations take, their waits for
+// cores included.
+SimulatedPass simulate_sharing(const StepSchedule& schedule, std::span<const OpSeconds> seconds,
                                const LaneThreads& threads, double cores);
 
 }  // namespace longshore

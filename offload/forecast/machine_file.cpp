@@ -14,7 +14,7 @@ namespace {
 
 // Grows with every change that older programs would misread.
 constexpr int64_t kVersion = 1;
-constexpr double kGiga = 1e9, kTera = 1e12;
+constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
 constexpr double kMostRate = 1e6;  // GB/s or TFLOP/s of one machine: beyond it is a wrong unit
 
 // ---- Reading ----
@@ -203,9 +203,11 @@ void read_rates(TableReader& table, MachineRates& rates) {
                             drive.number("written_both") * kGiga});
   });
   table.each("group", [&](TableReader& group) {
-    rates.groups.push_back({read_device(group), group.integer("ranks", 2, 2),
-                            group.number("gather") * kGiga, group.number("reduce_scatter") * kGiga,
-                            group.number("all_reduce") * kGiga});
+    const auto collective = [&](const std::string& key) {
+      return CollectiveRate{group.number(key) * kGiga, group.number(key + "_start") * kMicro};
+    };
+    rates.groups.push_back({read_device(group), group.integer("ranks", 2, 2), collective("gather"),
+                            collective("reduce_scatter"), collective("all_reduce")});
   });
   table.each("compute", [&](TableReader& compute) { read_compute(compute, rates.compute); });
 }
@@ -305,9 +307,13 @@ std::string rates_text(const MachineRates& rates) {
   for (const GroupRates& group : rates.groups) {
     text += "\n[[rates.group]]\nranks = " + std::to_string(group.ranks) + "\n";
     line(text, "device", std::string(name_of(group.device)));
-    line(text, "gather", group.gather, kGiga);
-    line(text, "reduce_scatter", group.reduce_scatter, kGiga);
-    line(text, "all_reduce", group.all_reduce, kGiga);
+    const auto collective = [&](const std::string& key, const CollectiveRate& rate) {
+      line(text, key, rate.bytes, kGiga);
+      line(text, key + "_start", rate.start_seconds, kMicro);
+    };
+    collective("gather", group.gather);
+    collective("reduce_scatter", group.reduce_scatter);
+    collective("all_reduce", group.all_reduce);
   }
   for (const ComputeRates& compute : rates.compute) text += compute_text(compute);
   return text;

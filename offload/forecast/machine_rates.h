@@ -39,11 +39,19 @@ struct DriveRates {
   bool operator==(const DriveRates&) const = default;
 };
 
-// Payload that a rank hands to collectives of so many ranks: whole gathered units, whole gradients.
+// A collective: what it takes however little it moves, and the payload that a rank hands to it
+// after that.
+struct CollectiveRate {
+  double bytes = 0.0;
+  double start_seconds = 0.0;
+  bool operator==(const CollectiveRate&) const = default;
+};
+
+// Collectives of so many ranks; the payload is whole gathered units, whole gradients.
 struct GroupRates {
   DeviceKind device = DeviceKind::kCpu;
   int32_t ranks = 0;
-  double gather = 0.0, reduce_scatter = 0.0, all_reduce = 0.0;
+  CollectiveRate gather, reduce_scatter, all_reduce;
   bool operator==(const GroupRates&) const = default;
 };
 

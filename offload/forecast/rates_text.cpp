@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kGiga = 1e9;
+constexpr double kGiga = 1e9, kMicro = 1e-6;
 
 std::string amount(double value, const char* unit) {
   char text[48];
@@ -33,6 +33,13 @@ void line(std::string& text, const std::string& name, double rate, double both =
   text += "\n";
 }
 
+void collective_line(std::string& text, const std::string& name, const CollectiveRate& rate) {
+  if (rate.bytes <= 0.0) return;
+  text += "  " + name + ": " + bytes_text(rate.bytes);
+  if (rate.start_seconds > 0.0) text += ", " + amount(rate.start_seconds / kMicro, "us") + " each";
+  text += "\n";
+}
+
 std::string name_of_dtype(DType dtype) {
   return dtype == DType::kBF16 ? "bf16" : "fp32";
 }
@@ -50,6 +57,10 @@ std::string compute_line(const ComputeRates& rates) {
 
 Json value_or_null(double value) {
   return value > 0.0 ? Json(value) : Json(nullptr);
+}
+
+Json to_json(const CollectiveRate& rate) {
+  return {{"bytes", value_or_null(rate.bytes)}, {"start_seconds", rate.start_seconds}};
 }
 
 }  // namespace
@@ -74,9 +85,9 @@ std::string format_rates(const MachineRates& rates) {
   for (const GroupRates& group : rates.groups) {
     const std::string ranks =
         std::to_string(group.ranks) + " ranks (" + std::string(name_of(group.device)) + "), ";
-    line(text, ranks + "gather", group.gather);
-    line(text, ranks + "reduce-scatter", group.reduce_scatter);
-    line(text, ranks + "all-reduce", group.all_reduce);
+    collective_line(text, ranks + "gather", group.gather);
+    collective_line(text, ranks + "reduce-scatter", group.reduce_scatter);
+    collective_line(text, ranks + "all-reduce", group.all_reduce);
   }
   for (const ComputeRates& compute : rates.compute) text += compute_line(compute);
   return text;
@@ -111,9 +122,9 @@ Json rates_to_json(const MachineRates& rates) {
   for (const GroupRates& group : rates.groups) {
     json["groups"].push_back({{"device", name_of(group.device)},
                               {"ranks", group.ranks},
-                              {"gather", value_or_null(group.gather)},
-                              {"reduce_scatter", value_or_null(group.reduce_scatter)},
-                              {"all_reduce", value_or_null(group.all_reduce)}});
+                              {"gather", to_json(group.gather)},
+                              {"reduce_scatter", to_json(group.reduce_scatter)},
+                              {"all_reduce", to_json(group.all_reduce)}});
   }
   json["compute"] = Json::array();
   for (const ComputeRates& compute : rates.compute) {

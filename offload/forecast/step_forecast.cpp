@@ -40,12 +40,22 @@ class OperationTimes {
     positions_ = most_positions(plan, inputs.tokens_per_step);
   }
 
-  double seconds(const Op& op) {
-    return plain_seconds(op) * inputs_.corrections[static_cast<size_t>(lane_of(op.kind))];
+  OpSeconds seconds(const Op& op) {
+    const double correction = inputs_.corrections[static_cast<size_t>(lane_of(op.kind))];
+    const OpSeconds seconds = plain_seconds(op);
+    return {seconds.waits * correction, seconds.works * correction};
   }
 
  private:
-  double plain_seconds(const Op& op) {
+  OpSeconds plain_seconds(const Op& op) {
+    const auto bytes = static_cast<double>(op.bytes);
+    if (op.kind == OpKind::kGather) return gather_seconds(bytes);
+    if (op.kind == OpKind::kReduce) return reduce_seconds(bytes);
+    return {0.0, own_seconds(op)};
+  }
+
+  // Of an operation that needs no other rank.
+  double own_seconds(const Op& op) {
     const auto bytes = static_cast<double>(op.bytes);
     switch (op.kind) {
       case OpKind::kForward:
@@ -60,9 +70,8 @@ class OperationTimes {
       case OpKind::kSaveInput:
         return over(bytes, link(false));
       case OpKind::kGather:
-        return over(bytes, group(plan_.topology.shard_ranks, &GroupRates::gather));
       case OpKind::kReduce:
-        return reduce_seconds(bytes);
+        break;
       case OpKind::kReadState:
       case OpKind::kReadParameters:
       case OpKind::kReadInput:
@@ -98,23 +107,29 @@ class OperationTimes {
                              "the update of " + format));
   }
 
-  double group(int32_t ranks, double GroupRates::* rate) {
+  OpSeconds group_seconds(double bytes, int32_t ranks, CollectiveRate GroupRates::* collective) {
     const GroupRates* found = rates_.group(plan_.device.kind, ranks);
-    return known(found == nullptr ? 0.0 : found->*rate,
-                 "collectives of " + std::to_string(ranks) + " ranks");
+    const CollectiveRate rate = found == nullptr ? CollectiveRate{} : found->*collective;
+    const std::string name = "collectives of " + std::to_string(ranks) + " ranks";
+    if (bytes == 0.0 || known(rate.bytes, name) == 0.0) return {};
+    return {rate.start_seconds, bytes / rate.bytes};
   }
 
-  double reduce_seconds(double bytes) {
+  OpSeconds gather_seconds(double bytes) {
+    return group_seconds(bytes, plan_.topology.shard_ranks, &GroupRates::gather);
+  }
+
+  OpSeconds reduce_seconds(double bytes) {
     const ShardTopology& topology = plan_.topology;
-    double seconds = 0.0;
+    OpSeconds scatter, replicas;
     if (topology.shard_ranks > 1) {
-      seconds += over(bytes, group(topology.shard_ranks, &GroupRates::reduce_scatter));
+      scatter = group_seconds(bytes, topology.shard_ranks, &GroupRates::reduce_scatter);
     }
     if (topology.replicas() > 1) {
-      seconds +=
-          over(bytes / topology.shard_ranks, group(topology.replicas(), &GroupRates::all_reduce));
+      replicas =
+          group_seconds(bytes / topology.shard_ranks, topology.replicas(), &GroupRates::all_reduce);
     }
-    return seconds;
+    return {scatter.waits + replicas.waits, scatter.works + replicas.works};
   }
 
   // All drives of the node work for all of its ranks. Stripes follow the drives' speeds where they
@@ -214,12 +229,12 @@ void name_walls(StepForecast& forecast) {
 
 }  // namespace
 
-std::vector<double> operation_seconds(const StepSchedule& schedule, const TierPlan& plan,
-                                      const ModelSpec& model, const ForecastInputs& inputs,
-                                      const MachineRates& rates,
-                                      std::vector<std::string>& unknown) {
+std::vector<OpSeconds> operation_seconds(const StepSchedule& schedule, const TierPlan& plan,
+                                         const ModelSpec& model, const ForecastInputs& inputs,
+                                         const MachineRates& rates,
+                                         std::vector<std::string>& unknown) {
   OperationTimes times(plan, model, inputs, rates, unknown);
-  std::vector<double> seconds;
+  std::vector<OpSeconds> seconds;
   for (const Op& op : schedule.ops) seconds.push_back(times.seconds(op));
   return seconds;
 }
@@ -230,12 +245,12 @@ StepForecast forecast_step(const TierPlan& plan, const ModelSpec& model,
   const LaneThreads threads = lane_threads(plan);
   const double cores = std::max({inputs.cores, 1.0});
   const auto pass = [&](const StepSchedule& schedule, bool of_step) {
-    const std::vector<double> seconds =
+    const std::vector<OpSeconds> seconds =
         operation_seconds(schedule, plan, model, inputs, rates, forecast.unknown);
     if (!forecast.known()) return 0.0;
     const SimulatedPass simulated = simulate_sharing(schedule, seconds, threads, cores);
     for (size_t i = 0; of_step && i < seconds.size(); ++i) {
-      forecast.alone[static_cast<size_t>(lane_of(schedule.ops[i].kind))] += seconds[i];
+      forecast.alone[static_cast<size_t>(lane_of(schedule.ops[i].kind))] += seconds[i].all();
     }
     for (size_t lane = 0; of_step && lane < kLaneCount; ++lane) {
       forecast.busy[lane] += simulated.busy[lane];

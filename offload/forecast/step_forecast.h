@@ -55,9 +55,10 @@ struct StepForecast {
 
 // `seconds` of every operation of one of the plan's schedules; names of missing rates go to
 // `unknown`, once each.
-std::vector<double> operation_seconds(const StepSchedule& schedule, const TierPlan& plan,
-                                      const ModelSpec& model, const ForecastInputs& inputs,
-                                      const MachineRates& rates, std::vector<std::string>& unknown);
+std::vector<OpSeconds> operation_seconds(const StepSchedule& schedule, const TierPlan& plan,
+                                         const ModelSpec& model, const ForecastInputs& inputs,
+                                         const MachineRates& rates,
+                                         std::vector<std::string>& unknown);
 
 StepForecast forecast_step(const TierPlan& plan, const ModelSpec& model,
                            const ForecastInputs& inputs, const MachineRates& rates);

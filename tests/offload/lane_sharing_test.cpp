@@ -36,7 +36,13 @@ TEST(LaneSharing, IsThePlainSimulationWhereCoresSuffice) {
       seconds.push_back(static_cast<double>((i * 7919 + schedule.ops.size()) % 23) / 8.0);
     }
     const SimulatedPass plain = simulate_schedule(schedule, seconds);
-    const SimulatedPass shared = simulate_sharing(schedule, seconds, threads, 1e6);
+    // Waits and work together are what the plain simulation knows.
+    std::vector<OpSeconds> parts;
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      const double waits = i % 3 == 0 ? seconds[i] * static_cast<double>(i % 2 + 1) / 2.0 : 0.0;
+      parts.push_back({waits, seconds[i] - waits});
+    }
+    const SimulatedPass shared = simulate_sharing(schedule, parts, threads, 1e6);
     ASSERT_NEAR(plain.seconds, shared.seconds, 1e-9) << one.name();
     for (size_t i = 0; i < seconds.size(); ++i) {
       ASSERT_NEAR(plain.ops[i].end, shared.ops[i].end, 1e-9) << one.name() << ", op " << i;
@@ -48,7 +54,7 @@ TEST(LaneSharing, IsThePlainSimulationWhereCoresSuffice) {
 
 TEST(LaneSharing, WhoeverRunsTogetherSharesTheCores) {
   const StepSchedule schedule{{op(OpKind::kForward, 0), op(OpKind::kUpdate, 1)}};
-  const std::vector<double> seconds = {3.0, 1.0};
+  const std::vector<OpSeconds> seconds = {{0.0, 3.0}, {0.0, 1.0}};
   // Both want both cores: at half speed until the update is done at 2, then compute alone: 2 left.
   const SimulatedPass pass = simulate_sharing(schedule, seconds, threads_of(2, 2), 2.0);
   EXPECT_DOUBLE_EQ(pass.ops[1].end, 2.0);
@@ -57,9 +63,19 @@ TEST(LaneSharing, WhoeverRunsTogetherSharesTheCores) {
   EXPECT_DOUBLE_EQ(simulate_sharing(schedule, seconds, threads_of(2, 1), 3.0).seconds, 3.0);
 }
 
+TEST(LaneSharing, NobodyWantsCoresForAWait) {
+  const StepSchedule schedule{{op(OpKind::kForward, 0), op(OpKind::kUpdate, 1)}};
+  const std::vector<OpSeconds> seconds = {{0.0, 3.0}, {2.0, 1.0}};
+  // Compute has both cores until 2, then both share until compute has done its last second.
+  const SimulatedPass pass = simulate_sharing(schedule, seconds, threads_of(2, 2), 2.0);
+  EXPECT_DOUBLE_EQ(pass.ops[0].end, 4.0);
+  EXPECT_DOUBLE_EQ(pass.ops[1].end, 4.0);
+  EXPECT_DOUBLE_EQ(pass.busy[static_cast<size_t>(Lane::kUpdate)], 4.0);
+}
+
 TEST(LaneSharing, WhatWaitsForADriveWantsNoCore) {
   const StepSchedule schedule{{op(OpKind::kForward, 0), op(OpKind::kReadState, 1)}};
-  const std::vector<double> seconds = {3.0, 2.0};
+  const std::vector<OpSeconds> seconds = {{0.0, 3.0}, {0.0, 2.0}};
   const SimulatedPass pass = simulate_sharing(schedule, seconds, threads_of(2, 2), 2.0);
   EXPECT_DOUBLE_EQ(pass.ops[0].end, 3.0);
   EXPECT_DOUBLE_EQ(pass.ops[1].end, 2.0);

@@ -29,7 +29,7 @@ MachineRates made_up_rates() {
   rates.files_written = 1e6;
   rates.updates = {{StateFormat::kFp32, 1e6}, {StateFormat::kSplitBf16, 1e6}};
   rates.drives = {{"*", 1e6, 1e6, 0, 0}};
-  rates.groups = {{DeviceKind::kCpu, 2, 1e6, 1e6, 1e6}};
+  rates.groups = {{DeviceKind::kCpu, 2, {1e6}, {1e6}, {1e6}}};
   rates.compute = {{DeviceKind::kCpu, DType::kF32, {{64, 1e6}}, 1e6}};
   return rates;
 }
@@ -157,6 +157,11 @@ TEST(StepForecast, RanksGatherAndReduceAtTheRateOfTheirGroup) {
   ASSERT_TRUE(step.known()) << testing::PrintToString(step.unknown);
   EXPECT_DOUBLE_EQ(lane(step, Lane::kGather), static_cast<double>(traffic.all_gather) / 1e6);
   EXPECT_DOUBLE_EQ(lane(step, Lane::kReduce), static_cast<double>(traffic.reduce_scatter) / 1e6);
+  // However little a collective moves, it takes so long; frozen units have none to sum.
+  one.rates.groups.front().reduce_scatter.start_seconds = 3.0;
+  const auto units = static_cast<double>(one.model.units.size());
+  EXPECT_DOUBLE_EQ(lane(one.step(), Lane::kReduce),
+                   static_cast<double>(traffic.reduce_scatter) / 1e6 + 3.0 * units);
   one.rates.groups.front().ranks = 4;
   EXPECT_FALSE(one.step().known());
 }

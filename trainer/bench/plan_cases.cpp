@@ -182,8 +182,8 @@ MachineRates rates_of(const LaneSpeeds& speeds, const TierPlan& plan) {
   rates.updates = {{plan.state.format, of(Lane::kUpdate)}};
   rates.drives = {{"*", of(Lane::kRead), of(Lane::kWrite), 0.0, 0.0}};
   for (const int32_t ranks : {plan.topology.shard_ranks, plan.topology.replicas()}) {
-    rates.groups.push_back(
-        {DeviceKind::kCuda, ranks, of(Lane::kGather), of(Lane::kReduce), of(Lane::kReduce)});
+    const CollectiveRate gather{of(Lane::kGather)}, reduce{of(Lane::kReduce)};
+    rates.groups.push_back({DeviceKind::kCuda, ranks, gather, reduce, reduce});
   }
   const double flops = of(Lane::kCompute);
   rates.compute = {{DeviceKind::kCuda, DType::kBF16, {{1.0, flops}}, flops}};
@@ -224,7 +224,7 @@ TimedStep timed_step(const TierPlan& plan, const ModelSpec& model, const Forecas
   TimedStep step;
   std::vector<std::string> unknown;
   const auto time = [&](const StepSchedule& schedule) {
-    return operation_seconds(schedule, plan, model, inputs, rates, unknown);
+    return all_of(operation_seconds(schedule, plan, model, inputs, rates, unknown));
   };
   step.schedule = plan.step.schedules.train;
   step.seconds = time(step.schedule);

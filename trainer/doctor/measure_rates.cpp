@@ -32,6 +32,14 @@ constexpr Bytes kCopyBytes = 64 * kMiB;
 constexpr Bytes kGroupBytes = 32 * kMiB;
 constexpr Bytes kPinnedBytes = kGiB;
 constexpr int kGroupRounds = 5;
+// What a collective takes however little it moves: the median of many.
+constexpr Bytes kLittleBytes = 4 * kKiB;
+constexpr double kWorkBetween = 2e-3;
+constexpr int kLittleRounds = 100;
+// Of a collective's time, where noise leaves less for its bytes.
+constexpr double kLeastMoving = 0.1;
+// Of the three operations: gather, reduce-scatter, all-reduce.
+using CollectiveTimes = std::array<double, 3>;
 constexpr int64_t kUpdateElements = int64_t{1} << 24;
 constexpr int64_t kLeastUpdateElements = int64_t{1} << 20;
 constexpr Bytes kDriveFile = kGiB;
@@ -140,8 +148,15 @@ WorldOptions group_options() {
   return options;
 }
 
-// One rank's part: seconds of each of the three operations.
-std::array<double, 3> time_collectives(World& world, Bytes bytes, int rounds) {
+void stay_busy(double seconds) {
+  const Clock::time_point begin = Clock::now();
+  while (seconds_since(begin) < seconds) {
+  }
+}
+
+// One rank's part: mean seconds of each of the three operations, each after so many seconds of
+// other work, as in a step: threads that wait are woken on cores that compute.
+CollectiveTimes time_collectives(World& world, Bytes bytes, int rounds, double between) {
   const auto size = world.ranks().size;
   const auto elements = static_cast<size_t>(bytes / 4 / size * size);
   std::vector<float> values(elements, 1.0F);
@@ -150,14 +165,15 @@ std::array<double, 3> time_collectives(World& world, Bytes bytes, int rounds) {
   const std::span<float> floats(values);
   const OpLabel label{"a measurement", {}};
   const auto time = [&](const auto& start) {
-    std::vector<double> taken;
+    double taken = 0.0;
+    world.all().barrier(label).wait();
     for (int round = 0; round <= rounds; ++round) {
-      world.all().barrier(label).wait();
+      stay_busy(between);
       const Clock::time_point begin = Clock::now();
       start().wait();
-      if (round > 0) taken.push_back(seconds_since(begin));
+      if (round > 0) taken += seconds_since(begin);
     }
-    return median_of(taken);
+    return taken / rounds;
   };
   return {time([&] { return world.all().all_gather({std::as_writable_bytes(floats)}, label); }),
           time([&] { return world.all().reduce_scatter({floats}, DType::kF32, scratch, label); }),
@@ -192,7 +208,7 @@ DriveRates measure_drive(const std::string& directory, const RateOptions& option
 
 GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
   const StoreServer server(0);
-  std::array<double, 3> slowest = {};
+  CollectiveTimes all = {}, least = {};
   std::mutex mutex;
   std::exception_ptr failure;
   std::vector<std::thread> threads;
@@ -207,10 +223,13 @@ GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
         info.store_port = server.port();
         info.agent_store = true;
         const auto world = World::connect(info, group_options());
-        const std::array<double, 3> mine = time_collectives(*world, unit_bytes, rounds);
+        const CollectiveTimes mine = time_collectives(*world, unit_bytes, rounds, 0.0);
+        const CollectiveTimes little =
+            time_collectives(*world, kLittleBytes, kLittleRounds, kWorkBetween);
         world->all().barrier({"the end of a measurement", {}}).wait();
         const std::lock_guard lock(mutex);
-        for (size_t i = 0; i < mine.size(); ++i) slowest[i] = std::max(slowest[i], mine[i]);
+        for (size_t i = 0; i < mine.size(); ++i) all[i] = std::max(all[i], mine[i]);
+        for (size_t i = 0; i < mine.size(); ++i) least[i] = std::max(least[i], little[i]);
       } catch (...) {
         const std::lock_guard lock(mutex);
         failure = std::current_exception();
@@ -219,8 +238,11 @@ GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
   }
   for (std::thread& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);
-  const auto bytes = static_cast<double>(unit_bytes);
-  return {DeviceKind::kCpu, ranks, bytes / slowest[0], bytes / slowest[1], bytes / slowest[2]};
+  const auto rate = [&](size_t i) {
+    const double moving = std::max(all[i] - least[i], kLeastMoving * all[i]);
+    return CollectiveRate{static_cast<double>(unit_bytes) / moving, least[i]};
+  };
+  return {DeviceKind::kCpu, ranks, rate(0), rate(1), rate(2)};
 }
 
 Bytes bytes_to_be_written(const std::string& directory, Bytes most) {

@@ -99,10 +99,10 @@ StepForecast PlanForecast::step(const PlanInputs& inputs, const TierPlan& plan) 
 std::vector<double> PlanForecast::operations(const TierPlan& plan) {
   if (!machine_) return {};
   std::vector<std::string> unknown;
-  std::vector<double> seconds =
+  const std::vector<OpSeconds> seconds =
       operation_seconds(plan.step.schedules.train, plan, *setup_->inputs.model,
                         inputs_of(setup_->inputs), machine_->rates, unknown);
-  return unknown.empty() ? seconds : std::vector<double>();
+  return unknown.empty() ? all_of(seconds) : std::vector<double>();
 }
 
 PlanSearch PlanForecast::search(const SearchScope& scope) {
