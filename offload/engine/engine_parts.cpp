@@ -61,7 +61,8 @@ std::unique_ptr<NodeShards> make_node(const EngineParts& parts) {
 StageRing make_ring(const TierPlan& plan, PlannedBuffers buffers) {
   std::vector<std::span<std::byte>> slots;
   for (int32_t i = 0; i < plan.device.slots; ++i) {
-    slots.push_back(buffers.named("slot." + std::to_string(i)));
+    // A piece of a tied head has no parameters of its own: its slot has no bytes.
+    slots.push_back(buffers.if_planned("slot." + std::to_string(i)));
   }
   return StageRing(std::move(slots));
 }
