@@ -4,6 +4,7 @@
 #include "config/run_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 
 namespace longshore {
 namespace {
@@ -21,8 +22,11 @@ std::string checkpoint_folder(const RunArguments& run) {
 }
 
 void print_reports(const std::vector<CheckpointReport>& reports, bool json) {
-  const std::string text = json ? to_json(reports).dump(2) + "\n" : format_reports(reports);
-  print_out("%s", text.c_str());
+  if (json) {
+    print_json(to_json(reports));
+  } else {
+    print_out("%s", format_reports(reports).c_str());
+  }
 }
 
 int run_checkpoint_list(const CheckpointOptions& options) {
@@ -50,7 +54,7 @@ int run_checkpoint_prune(const CheckpointOptions& options) {
       prune_checkpoints(folder, options.keep, CheckDepth::kChecksums);
   for (const std::string& path : remove_abandoned(folder)) removed.push_back(path);
   if (options.json) {
-    print_raw(Json(removed).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    print_json_line(Json(removed));
     return 0;
   }
   for (const std::string& path : removed) print_out("removed %s\n", path.c_str());

@@ -8,6 +8,7 @@
 #include "device/compute_threads.h"
 #include "offload/forecast/rates_text.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/run_environment.h"
 #include "trainer/doctor/diagnosis.h"
@@ -107,9 +108,7 @@ int run_doctor(const DoctorOptions& options) {
     if (!options.json) print_raw("\n" + format_rates(machine->rates));
   }
   if (run) measure_run(options, *run, known);
-  if (options.json) {
-    print_raw(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  }
+  if (options.json) print_json(json);
   if (!options.save.empty()) {
     if (!machine) machine = known_machine(options, known);
     write_output_file(options.save, machine_to_toml(*machine));

@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/evaluator.h"
 #include "trainer/run/loaded_run.h"
@@ -32,7 +33,7 @@ int run_eval(const EvalOptions& options) {
                          {"loss", result.loss},      {"perplexity", result.perplexity},
                          {"tokens", result.tokens},  {"trained_tokens", result.trained_tokens},
                          {"seconds", result.seconds}};
-    print_out("%s\n", object.dump().c_str());
+    print_json_line(object);
   } else {
     print_out("%s  loss %.6f  perplexity %.3f  %lld trained tokens\n", run.origin.c_str(),
               result.loss, result.perplexity, static_cast<long long>(result.trained_tokens));

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/model/export_run.h"
 #include "trainer/report/checkpoint_card.h"
 #include "trainer/run/loaded_run.h"
@@ -35,7 +36,7 @@ int run_export(const ExportCommandOptions& options) {
                        {"bytes", result.bytes},
                        {"from", run.origin},
                        {"step", run.step.value}};
-    print_raw(done.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    print_json_line(done);
     return 0;
   }
   print_out("%s: %lld tensors, %s, from %s\n", destination.c_str(),

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/generator.h"
 #include "trainer/run/loaded_run.h"
@@ -49,7 +50,7 @@ int run_generate(const GenerateOptions& options) {
       const Json object = {
           {"model", run.origin}, {"step", run.step.value},          {"prompt", result.prompt},
           {"text", result.text}, {"new_tokens", result.new_tokens}, {"ended", result.ended}};
-      print_raw(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+      print_json_line(object);
     } else {
       print_out("%s%s\n\n", result.prompt.c_str(), result.text.c_str());
     }

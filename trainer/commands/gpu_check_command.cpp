@@ -1,6 +1,7 @@
 // gpu-check: what a run on a GPU does before its first step there, by hand.
 #include "base/output.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/device/gpu_check.h"
 #include "trainer/device/self_check.h"
 
@@ -9,20 +10,26 @@ namespace {
 
 struct GpuCheckOptions {
   int gpu = 0;
+  bool json = false;
 };
 
 // 0, or kGpuExitCode and what differs.
 int run_gpu_check(const GpuCheckOptions& options) {
   const std::vector<std::string> differences = check_gpu(options.gpu);
-  for (const std::string& line : differences) print_out("%s\n", line.c_str());
-  if (!differences.empty()) return kGpuExitCode;
-  print_out("GPU %d computes what the CPU does\n", options.gpu);
-  return 0;
+  const bool same = differences.empty();
+  if (options.json) {
+    print_json({{"gpu", options.gpu}, {"same", same}, {"differences", differences}});
+  } else {
+    for (const std::string& line : differences) print_out("%s\n", line.c_str());
+    if (same) print_out("GPU %d computes what the CPU does\n", options.gpu);
+  }
+  return same ? 0 : kGpuExitCode;
 }
 
 void add_gpu_check(CLI::App& command, CommandLine& line) {
   GpuCheckOptions& options = call_with_options(command, line, run_gpu_check);
   add_number(command, "--gpu", options.gpu, 0, 1023, "its number");
+  command.add_flag("--json", options.json, "what differs, as one JSON object");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "base/own_file.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/input_check.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/data/data_files.h"
 #include "trainer/device/device_choice.h"
 #include "trainer/report/data_inspection.h"
@@ -32,6 +33,7 @@ struct InitOptions {
   std::string model, goal = "balanced", run_directory, machine;
   std::vector<std::string> data, drives;
   bool replace = false;
+  bool json = false;
 };
 
 // What the user types, where there is one to be asked.
@@ -170,6 +172,20 @@ FittedDraft search_goal(FittedDraft fitted, const DraftFacts& facts,
   return fitted;
 }
 
+Json to_json(const InitOptions& options, const DraftFacts& facts, const FittedDraft& fitted) {
+  const TierPlan& plan = fitted.plan;
+  return {{"path", options.file},
+          {"model", options.model},
+          {"parameters", facts.parameters},
+          {"device", facts.gpu ? "cuda" : "cpu"},
+          {"fits_with", fitted.words},
+          {"device_bytes", plan.device.total},
+          {"host_bytes", plan.host.total},
+          {"state_on_drives", plan.drives.tier.state},
+          {"checkpoint_bytes", plan.checkpoint_bytes},
+          {"run_directory", facts.run_directory}};
+}
+
 void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft& fitted) {
   const TierPlan& plan = fitted.plan;
   print_out("%s: %lld parameters, trained in full on %s\n", options.model.c_str(),
@@ -207,7 +223,11 @@ int run_init(const InitOptions& given) {
   FittedDraft fitted = fit(facts, described);
   if (is_searched(facts.goal)) fitted = search_goal(std::move(fitted), facts, described);
   write_output_file(options.file, fitted.draft.toml());
-  say(options, facts, fitted);
+  if (options.json) {
+    print_json(to_json(options, facts, fitted));
+  } else {
+    say(options, facts, fitted);
+  }
   return 0;
 }
 
@@ -230,6 +250,8 @@ void add_init(CLI::App& command, CommandLine& line) {
   command.add_option("--nvme", options.drives,
                      "a directory on each drive that optimizer state may go to");
   command.add_flag("--replace", options.replace, "write over the file where it is there");
+  command.add_flag("--json", options.json,
+                   "what was written and what it takes, as one JSON object");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "model/model_spec.h"
 #include "model/random_init.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/commands/new_tokenizer.h"
 
 namespace longshore {
@@ -26,6 +27,7 @@ struct InitModelOptions {
   std::vector<std::string> text_files;  // train the tokenizer on these; none: bytes only
   int64_t vocabulary = 0;               // 0: the preset's
   uint64_t seed = 42;
+  bool json = false;
 };
 
 void write_random_weights(const ModelSpec& spec, uint64_t seed, const std::string& path) {
@@ -69,6 +71,13 @@ int run_init_model(const InitModelOptions& options) {
   write_file_durably(options.directory + "/tokenizer.json", tokenizer.tokenizer_json);
   write_file_durably(options.directory + "/tokenizer_config.json", tokenizer.tokenizer_config_json);
   write_random_weights(spec, options.seed, options.directory + "/model.safetensors");
+  if (options.json) {
+    print_json({{"path", options.directory},
+                {"preset", options.preset},
+                {"parameters", spec.parameter_elements()},
+                {"tokens", vocabulary}});
+    return 0;
+  }
   print_out("%s: %s, %lld parameters, %lld tokens\n", options.directory.c_str(),
             options.preset.c_str(), static_cast<long long>(spec.parameter_elements()),
             static_cast<long long>(vocabulary));
@@ -87,6 +96,7 @@ void add_init_model(CLI::App& command, CommandLine& line) {
              "tokens of the tokenizer; 0: as few as it needs");
   add_number(command, "--seed", options.seed, uint64_t{0}, std::numeric_limits<uint64_t>::max(),
              "of the random weights");
+  command.add_flag("--json", options.json, "what was made, as one JSON object");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/output.h"
 #include "base/own_file.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/model_source.h"
@@ -49,10 +50,6 @@ bool stdout_takes_colour() {
   return ::isatty(STDOUT_FILENO) != 0 && log_uses_colour();
 }
 
-std::string row_line(const Json& object) {
-  return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
 int run_inspect_data(const InspectDataOptions& options) {
   const auto [first, last] = parse_range(options.rows);
   const RunConfig config =
@@ -64,7 +61,7 @@ int run_inspect_data(const InspectDataOptions& options) {
   if (files.empty()) throw ConfigError("data.eval is empty: there is nothing to inspect");
   const std::vector<InspectedRow> rows = inspect_rows(preparation.options(files), first, last);
   if (options.json) {
-    for (const InspectedRow& row : rows) print_raw(row_line(row_as_json(row)));
+    for (const InspectedRow& row : rows) print_raw(json_line(row_as_json(row)));
     return 0;
   }
   const DataStatistics statistics = measure_data(config, preparation, files);

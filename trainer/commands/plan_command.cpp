@@ -10,6 +10,7 @@
 #include "offload/plan/plan_text.h"
 #include "offload/schedule/schedule_text.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/setup/plan_forecast.h"
@@ -79,7 +80,7 @@ void print_screen(const PlanOptions& options, const RunSetup& setup, const TierP
   if (options.json) {
     auto json = plan_to_json(plan, setup.machine);
     json["time"] = forecast_to_json(screen.forecast, screen.source);
-    print_out("%s\n", json.dump(2).c_str());
+    print_json(json);
     return;
   }
   print_out("%s", (options.bytes ? format_plan(plan, setup.machine)
@@ -114,7 +115,7 @@ int run_search(const PlanOptions& options, PlanForecast& forecast) {
   PlanSearch search = forecast.search(options.scope);
   const std::vector<PlanPoint> points = search.frontier();
   if (options.json) {
-    print_out("%s\n", points_to_json(points).dump(2).c_str());
+    print_json(points_to_json(points));
   } else {
     print_out("%s%zu plans were drafted; none is better in every column than one shown\n",
               format_points(points).c_str(), search.plans_drafted());

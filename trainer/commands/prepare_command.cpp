@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/model_source.h"
@@ -25,7 +26,7 @@ void print_prepared(const PreparedData& prepared, bool json) {
     if (json) {
       Json object = {{"path", file.path}, {"prepared", prepared.paths[i]}};
       object.update(to_json(file));
-      print_raw(object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+      print_json_line(object);
       continue;
     }
     for (const std::string& line : lines_of(file)) print_out("%s\n", line.c_str());

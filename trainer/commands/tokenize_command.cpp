@@ -7,6 +7,7 @@
 #include "base/output.h"
 #include "text/tokenizer.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 
 namespace longshore {
 namespace {
@@ -25,7 +26,7 @@ int run_tokenize(const TokenizeOptions& options) {
     if (!text.is_string()) throw DataError(place + ": expected a JSON string");
     const std::vector<TokenId> ids =
         tokenizer.encode(text.get_ref<const std::string&>(), SpecialTokens::kNone);
-    print_raw(Json(ids).dump() + "\n");
+    print_json_line(Json(ids));
   }
   return 0;
 }

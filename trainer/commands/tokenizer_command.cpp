@@ -2,6 +2,7 @@
 #include "base/output.h"
 #include "base/own_file.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/commands/new_tokenizer.h"
 
 namespace longshore {
@@ -11,13 +12,18 @@ struct TokenizerTrainOptions {
   std::vector<std::string> files;
   int64_t vocabulary = 4096;
   std::string output = "tokenizer.json";
+  bool json = false;
 };
 
 int run_tokenizer_train(const TokenizerTrainOptions& options) {
   const TrainedTokenizer tokenizer = make_tokenizer(options.files, options.vocabulary);
   write_output_file(options.output, tokenizer.tokenizer_json);
-  print_out("%s: %lld tokens\n", options.output.c_str(),
-            static_cast<long long>(id_limit_of(tokenizer)));
+  const int64_t tokens = id_limit_of(tokenizer);
+  if (options.json) {
+    print_json({{"path", options.output}, {"tokens", tokens}});
+  } else {
+    print_out("%s: %lld tokens\n", options.output.c_str(), static_cast<long long>(tokens));
+  }
   return 0;
 }
 
@@ -29,6 +35,7 @@ void add_tokenizer(CLI::App& command, CommandLine& line) {
   add_number(*train, "--vocabulary", options.vocabulary, int64_t{1}, kMostTokens,
              "number of tokens");
   train->add_option("--to", options.output, "the file to write")->capture_default_str();
+  train->add_flag("--json", options.json, "what was made, as one JSON object");
 }
 
 }  // namespace

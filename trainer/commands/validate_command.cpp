@@ -6,6 +6,7 @@
 #include "config/run_config.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/input_check.h"
+#include "trainer/commands/json_output.h"
 
 namespace longshore {
 namespace {
@@ -45,8 +46,7 @@ int run_validate(const ValidateOptions& options) {
   const CheckedInputs inputs = check_inputs(checked.config);
   const int exit_code = exit_code_of(checked, inputs);
   if (options.json) {
-    const Json found = as_json(checked, inputs, exit_code);
-    print_raw(found.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    print_json(as_json(checked, inputs, exit_code));
     return exit_code;
   }
   for (const std::string& problem : checked.problems) log_error(problem);

@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/verify/verify.h"
 
 namespace longshore {
@@ -16,8 +17,7 @@ struct VerifyCommandOptions : VerifyOptions {
 int run_verify(const VerifyCommandOptions& options) {
   const Findings findings = verify_model(options);
   if (options.json) {
-    print_raw(to_json(findings, options.model).dump(2, ' ', false, Json::error_handler_t::replace) +
-              "\n");
+    print_json(to_json(findings, options.model));
   } else {
     print_out("%s", format_findings(findings, options.model).c_str());
   }

@@ -5,6 +5,7 @@
 #include "base/output.h"
 #include "offload/simd_level.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/json_output.h"
 #include "trainer/device/run_environment.h"
 
 namespace longshore {
@@ -21,7 +22,7 @@ int run_version(const VersionOptions& options) {
                         {"libtorch", TORCH_VERSION},
                         {"simd", name_of(best_simd_level())},
                         {"cuda", LONGSHORE_WITH_CUDA != 0}};
-    print_raw(facts.dump(2) + "\n");
+    print_json(facts);
     return 0;
   }
   print_out("longshore %s\nbuild %s\nLibTorch %s\nSIMD %s\nCUDA %s\n", LONGSHORE_VERSION,
