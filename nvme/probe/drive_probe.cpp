@@ -10,6 +10,7 @@
 #include <future>
 
 #include "base/errors.h"
+#include "base/median.h"
 
 namespace longshore {
 namespace {
@@ -31,21 +32,17 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values.empty() ? 0.0 : values[values.size() / 2];
-}
-
 }  // namespace
 
-DriveSpeed median_of(std::vector<DriveSpeed> speeds) {
+DriveSpeed median_of(const std::vector<DriveSpeed>& speeds) {
+  if (speeds.empty()) return {};
   std::vector<double> rates;
   std::vector<double> costs;
   for (const DriveSpeed& speed : speeds) {
     rates.push_back(speed.gb_per_second);
     costs.push_back(speed.core_percent_per_gb);
   }
-  return {median(rates), median(costs)};
+  return {median_of(rates), median_of(costs)};
 }
 
 DriveProbe::DriveProbe(const std::string& directory, Bytes file_bytes, IoEngine engine)

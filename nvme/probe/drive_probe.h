@@ -23,7 +23,7 @@ struct DriveSpeed {
 };
 
 // The median of each figure.
-DriveSpeed median_of(std::vector<DriveSpeed> speeds);
+DriveSpeed median_of(const std::vector<DriveSpeed>& speeds);
 
 class DriveProbe {
  public:

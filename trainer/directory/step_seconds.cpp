@@ -1,8 +1,9 @@
 #include "trainer/directory/step_seconds.h"
 
-#include <algorithm>
 #include <deque>
+#include <vector>
 
+#include "base/median.h"
 #include "trainer/directory/metrics_reader.h"
 
 namespace longshore {
@@ -21,8 +22,7 @@ std::optional<double> measured_step_seconds(const std::string& metrics_path) {
     return true;
   });
   if (seconds.empty()) return std::nullopt;
-  std::ranges::sort(seconds);
-  return seconds[seconds.size() / 2];
+  return median_of(std::vector<double>(seconds.begin(), seconds.end()));
 }
 
 }  // namespace longshore

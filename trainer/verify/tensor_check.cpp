@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/median.h"
 #include "base/progress.h"
 #include "hf/export_list.h"
 #include "trainer/verify/matrix_part.h"
@@ -102,8 +103,7 @@ void check_scales(const std::vector<TensorValues>& tensors, Findings& findings) 
     if (layers.size() < kFewestLayers) continue;
     std::vector<double> scales;
     for (const TensorValues* values : layers) scales.push_back(values->root_mean_square());
-    std::ranges::sort(scales);
-    const double median = scales[scales.size() / 2];
+    const double median = median_of(scales);
     for (const TensorValues* values : layers) {
       const double scale = values->root_mean_square();
       if (scale < median * kOddScale && scale > median / kOddScale) continue;
