@@ -15,7 +15,6 @@ import json
 import pathlib
 import random
 import shutil
-import statistics
 import sys
 
 import plan_time
@@ -71,10 +70,7 @@ def main():
             one = rounds[i][-1]
             print(f"round {turn}, plan {i}: planned {1e3 * one['planned_seconds']:.1f} ms, "
                   f"measured {1e3 * one['measured_seconds']:.1f}", file=sys.stderr, flush=True)
-    plans = [{"keys": those[0]["keys"],
-              "planned_seconds": statistics.median(one["planned_seconds"] for one in those),
-              "measured_seconds": statistics.median(one["measured_seconds"] for one in those)}
-             for those in rounds]
+    plans = [plan_time.over_rounds(those) for those in rounds]
     pairs = [(a, b) for a, b in itertools.combinations(plans, 2)
              if max(a["planned_seconds"], b["planned_seconds"])
              >= DIFFERENT * min(a["planned_seconds"], b["planned_seconds"])]

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Steps as plans say they take, beside steps that were really run, with computation on the CPU.
 
-    bench/plan_time.py LONGSHORE FOLDER [--plans 60] [--seed 1] [--model NAME ...]
+    bench/plan_time.py LONGSHORE FOLDER [--plans 60] [--rounds 2] [--seed 1] [--model NAME ...]
 
 Draws plans: model, ranks (one or two, of one thread each), units, recompute, prefetch, homes of
 state, parameters and kept inputs, updates, micro-batches and state format. `doctor --rates`
 measures the machine once, with the drive of FOLDER; then, for each plan in turn, `doctor --units`
-runs the model's units, `plan --json` says how long a step takes, and `train` takes steps. What
-runs teach the next plan is thrown away, so that every plan stands alone. Prints JSON, with the
-bytes that were planned and those that were taken; messages go to standard error.
+runs the model's units, `plan --json` says how long a step takes, and `train` takes steps. That is
+the first plan of a model on this machine: what earlier runs taught is thrown away before it. Then
+plan and train once more, with what the first run taught. All plans are measured in turn, round by
+round, and the medians of the rounds count: a machine that is slow for a while is so for a round.
+Prints JSON, with the bytes that were planned and those that were taken; messages go to standard
+error.
 """
 import argparse
 import itertools
@@ -140,13 +143,17 @@ class Bench:
         return str(path)
 
     def measure(self, choice):
+        """The first plan of a model, and its run."""
+        for learned in (self.cache / "machines").glob("*-run-*.json"):
+            learned.unlink()
+        self.call("doctor", "--units", "--json", self.run_file(choice))
+        return self.plan_and_train(choice)
+
+    def plan_and_train(self, choice):
         for folder in (self.folder / "run", self.drive):
             shutil.rmtree(folder, ignore_errors=True)
         self.drive.mkdir()
-        for learned in (self.cache / "machines").glob("*-run-*.json"):
-            learned.unlink()
         file, ranks = self.run_file(choice), choice["ranks"]
-        self.call("doctor", "--units", "--json", file)
         of_ranks = ["--ranks", str(ranks), "--ranks-per-node", str(ranks)] if ranks > 1 else []
         plan = json.loads(self.call("plan", "--json", *of_ranks, file))
         if not plan["time"]["known"]:
@@ -166,12 +173,31 @@ class Bench:
                 "host_pinned": max(one["host_pinned"] for one in memory)}
 
 
+def over_rounds(those):
+    """One plan, measured several times: medians, the fastest and slowest step, the most bytes."""
+    one = dict(those[0])
+    for name, value in one.items():
+        values = [other[name] for other in those]
+        if name in ("planned_seconds", "measured_seconds"):
+            one[name] = statistics.median(values)
+        elif name == "fastest_seconds":
+            one[name] = min(values)
+        elif isinstance(value, (int, float)):
+            one[name] = max(values)
+    return one
+
+
+def off_by(one):
+    return one["measured_seconds"] / one["planned_seconds"] - 1
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary")
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--plans", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hurried", action="store_true", help="rates in seconds: to try it out")
     parser.add_argument("--model", nargs="*", default=KEYS["model"])
@@ -181,16 +207,23 @@ def main():
     bench = Bench(options.binary, options.folder.resolve(), hurried)
     begun = time.monotonic()
     bench.prepare(KEYS["model"])
-    plans = []
-    for choice in draw(options.plans, options.seed):
-        plans.append(bench.measure(choice))
-        one = plans[-1]
-        planned, measured = one["planned_seconds"], one["measured_seconds"]
-        print(f"{len(plans):3} {time.monotonic() - begun:5.0f} s: planned {1e3 * planned:7.1f} ms, "
-              f"measured {1e3 * measured:7.1f} ms, {100 * (measured / planned - 1):+5.1f} %, "
-              f"{one['keys']}", file=sys.stderr, flush=True)
+    choices = list(draw(options.plans, options.seed))
+    measured = [[] for _ in choices]
+    for turn in range(options.rounds):
+        for i, choice in enumerate(choices):
+            first = bench.measure(choice)
+            second = bench.plan_and_train(choice)
+            measured[i].append((first, second))
+            said = ", ".join(f"planned {1e3 * one['planned_seconds']:.1f} ms, measured "
+                             f"{1e3 * one['measured_seconds']:.1f}, {100 * off_by(one):+.1f} %"
+                             for one in (first, second))
+            print(f"round {turn}, plan {i}, {time.monotonic() - begun:.0f} s: {said}; {choice}",
+                  file=sys.stderr, flush=True)
     shutil.rmtree(bench.folder)
-    print(json.dumps({"seconds": round(time.monotonic() - begun), "plans": plans}, indent=1))
+    print(json.dumps({"seconds": round(time.monotonic() - begun), "rounds": options.rounds,
+                      "plans": [over_rounds([first for first, _ in those]) for those in measured],
+                      "second_plans": [over_rounds([second for _, second in those])
+                                       for those in measured]}, indent=1))
 
 
 if __name__ == "__main__":
