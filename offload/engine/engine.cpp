@@ -21,13 +21,12 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
 
 void Engine::make_lanes(const std::optional<StreamDelays>& delays) {
   lanes_ = make_lane_streams([this, &delays](Lane lane, const std::string& name) {
-    std::function<void()> prepare;
     const bool of_host = lane == Lane::kUpdate || lane == Lane::kRead || lane == Lane::kWrite;
     // Copies and collectives before kernels: whoever waits for them would leave the device idle.
     const bool urgent = lane != Lane::kCompute;
     // Computes on the host, for long; the others move, or start what the device computes.
     const bool works = lane == Lane::kUpdate || (lane == Lane::kCompute && !parts_.device.cuda());
-    prepare = [this, of_host, urgent, works] {
+    const auto prepare = [this, of_host, urgent, works] {
       if (!works) ask_for_short_slices();
       if (!of_host) parts_.device.adopt_lane(urgent);
     };

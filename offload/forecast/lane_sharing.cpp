@@ -100,17 +100,17 @@ class Sharing {
 
   // To the next end of an operation. Returns how many ended.
   size_t advance() {
+    const auto waits = [&](size_t lane) { return left_[lane].waits > 0.0; };
+    const auto cores_for = [&](size_t lane) { return waits(lane) ? 0.0 : threads_[lane]; };
     double wanted = 0.0;
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
-      if (running_[lane] != kNobody && left_[lane].waits == 0.0) wanted += threads_[lane];
+      if (running_[lane] != kNobody) wanted += cores_for(lane);
     }
     const double share = wanted > cores_ ? cores_ / wanted : 1.0;
-    const auto rate = [&](size_t lane) {
-      return threads_[lane] > 0.0 && left_[lane].waits == 0.0 ? share : 1.0;
-    };
+    const auto rate = [&](size_t lane) { return cores_for(lane) > 0.0 ? share : 1.0; };
     // To the end of the wait, or of the work.
     const auto left = [&](size_t lane) -> double& {
-      return left_[lane].waits > 0.0 ? left_[lane].waits : left_[lane].works;
+      return waits(lane) ? left_[lane].waits : left_[lane].works;
     };
     double step = std::numeric_limits<double>::infinity();
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
@@ -122,11 +122,9 @@ class Sharing {
     std::array<bool, kLaneCount> over = {};
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
       if (running_[lane] == kNobody) continue;
-      const bool waited = left_[lane].waits > 0.0;
-      const double taken = step * rate(lane);
       const bool ends = left(lane) / rate(lane) <= step;
-      left(lane) = ends ? 0.0 : left(lane) - taken;
-      over[lane] = ends && (!waited || left_[lane].works == 0.0);
+      left(lane) = ends ? 0.0 : left(lane) - step * rate(lane);
+      over[lane] = left_[lane].all() == 0.0;
       if (over[lane]) ++ended;
     }
     now_ += step;

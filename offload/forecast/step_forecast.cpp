@@ -19,6 +19,10 @@ double over(double work, double rate) {
   return rate > 0.0 ? work / rate : 0.0;
 }
 
+OpSeconds only_works(double seconds) {
+  return {.waits = 0.0, .works = seconds};
+}
+
 // Of the rank that has most: the first, which has every micro-batch whose number is a multiple of
 // the ranks. The step's last one may be short.
 double most_positions(const TierPlan& plan, int64_t tokens) {
@@ -49,39 +53,32 @@ class OperationTimes {
  private:
   OpSeconds plain_seconds(const Op& op) {
     const auto bytes = static_cast<double>(op.bytes);
-    if (op.kind == OpKind::kGather) return gather_seconds(bytes);
-    if (op.kind == OpKind::kReduce) return reduce_seconds(bytes);
-    return {0.0, own_seconds(op)};
-  }
-
-  // Of an operation that needs no other rank.
-  double own_seconds(const Op& op) {
-    const auto bytes = static_cast<double>(op.bytes);
     switch (op.kind) {
       case OpKind::kForward:
       case OpKind::kBackward:
-        return compute_seconds(op);
+        return only_works(compute_seconds(op));
       case OpKind::kUpdate:
-        return update_seconds(bytes);
+        return only_works(update_seconds(bytes));
       case OpKind::kFetch:
       case OpKind::kLoadInput:
-        return over(bytes, link(true));
+        return only_works(over(bytes, link(true)));
       case OpKind::kDrain:
       case OpKind::kSaveInput:
-        return over(bytes, link(false));
+        return only_works(over(bytes, link(false)));
       case OpKind::kGather:
+        return gather_seconds(bytes);
       case OpKind::kReduce:
-        break;
+        return reduce_seconds(bytes);
       case OpKind::kReadState:
       case OpKind::kReadParameters:
       case OpKind::kReadInput:
-        return over(bytes, drives(&DriveRates::read_both, &DriveRates::read));
+        return only_works(over(bytes, drives(&DriveRates::read_both, &DriveRates::read)));
       case OpKind::kWriteState:
       case OpKind::kWriteInput:
       case OpKind::kCommit:
-        return over(bytes, drives(&DriveRates::written_both, &DriveRates::written));
+        return only_works(over(bytes, drives(&DriveRates::written_both, &DriveRates::written)));
     }
-    return 0.0;
+    return {};
   }
 
   double known(double rate, const std::string& name) {

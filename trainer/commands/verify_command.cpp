@@ -1,6 +1,5 @@
 // verify: a model looked at before it is trained.
 #include "base/errors.h"
-#include "base/json.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"

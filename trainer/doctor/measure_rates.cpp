@@ -32,14 +32,12 @@ constexpr Bytes kCopyBytes = 64 * kMiB;
 constexpr Bytes kGroupBytes = 32 * kMiB;
 constexpr Bytes kPinnedBytes = kGiB;
 constexpr int kGroupRounds = 5;
-// What a collective takes however little it moves: the median of many.
+// What a collective takes however little it moves: the mean of many, with work in between.
 constexpr Bytes kLittleBytes = 4 * kKiB;
-constexpr double kWorkBetween = 2e-3;
 constexpr int kLittleRounds = 100;
+constexpr double kWorkBetween = 2e-3;  // seconds
 // Of a collective's time, where noise leaves less for its bytes.
 constexpr double kLeastMoving = 0.1;
-// Of the three operations: gather, reduce-scatter, all-reduce.
-using CollectiveTimes = std::array<double, 3>;
 constexpr int64_t kUpdateElements = int64_t{1} << 24;
 constexpr int64_t kLeastUpdateElements = int64_t{1} << 20;
 constexpr Bytes kDriveFile = kGiB;
@@ -148,6 +146,9 @@ WorldOptions group_options() {
   return options;
 }
 
+// Of the three operations: gather, reduce-scatter, all-reduce.
+using CollectiveTimes = std::array<double, 3>;
+
 void stay_busy(double seconds) {
   const Clock::time_point begin = Clock::now();
   while (seconds_since(begin) < seconds) {
@@ -228,8 +229,10 @@ GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
             time_collectives(*world, kLittleBytes, kLittleRounds, kWorkBetween);
         world->all().barrier({"the end of a measurement", {}}).wait();
         const std::lock_guard lock(mutex);
-        for (size_t i = 0; i < mine.size(); ++i) all[i] = std::max(all[i], mine[i]);
-        for (size_t i = 0; i < mine.size(); ++i) least[i] = std::max(least[i], little[i]);
+        for (size_t i = 0; i < mine.size(); ++i) {
+          all[i] = std::max(all[i], mine[i]);
+          least[i] = std::max(least[i], little[i]);
+        }
       } catch (...) {
         const std::lock_guard lock(mutex);
         failure = std::current_exception();
