@@ -20,6 +20,16 @@ std::string strict_mode_of_this_cpu() {
   return "";
 }
 
+// oneDNN's products are prepared for their shape, and 1,024 of them are kept twice: their code by
+// oneDNN (200 MiB where experts have another number of rows in every step), their description, 90
+// KiB each, by LibTorch for every thread. A micro-batch has some 20 shapes; documents of other
+// lengths have others, so more are not used again. What is set already stays.
+void keep_few_prepared_products() {
+  for (const char* const name : {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"}) {
+    LONGSHORE_CHECK(setenv(name, "64", /*overwrite=*/0) == 0) << name;
+  }
+}
+
 }  // namespace
 
 ComputeSettings set_compute_threads(int threads) {
@@ -29,9 +39,7 @@ ComputeSettings set_compute_threads(int threads) {
   if (!settings.mkl_cbwr.empty()) {
     LONGSHORE_CHECK(setenv("MKL_CBWR", settings.mkl_cbwr.c_str(), 1) == 0);
   }
-  // oneDNN keeps code for the last 1,024 shapes of products, 200 MiB where experts have another
-  // number of rows in every step.
-  LONGSHORE_CHECK(setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64", /*overwrite=*/0) == 0);
+  keep_few_prepared_products();
   at::set_num_threads(threads);
   // LibTorch takes this setting once in a process.
   if (at::get_num_interop_threads() != 1) at::set_num_interop_threads(1);

@@ -1,6 +1,7 @@
 // Mapped memory, copies, compute threads, and a machine without a GPU.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <array>
 #include <cstdlib>
@@ -73,6 +74,26 @@ TEST(ComputeThreads, SetsStrictModeAndThreadsForEveryThread) {
     std::thread([&seen] { seen = adopt_compute_threads(); }).join();
     EXPECT_EQ(seen, threads);
   }
+}
+
+// Documents of many lengths: each gives products of another shape, and what LibTorch and oneDNN
+// prepare for one is 90 KiB. On CPUs whose bf16 products are not oneDNN's there is nothing to keep.
+TEST(ComputeThreads, KeepLittleOfProductsOfManyShapes) {
+  set_compute_threads(1);
+  const auto held = [] {
+    const struct mallinfo2 heap = mallinfo2();
+    return static_cast<Bytes>(heap.uordblks + heap.hblkhd);
+  };
+  const at::Tensor weight = at::ones({64, 64}, at::kBFloat16);
+  const auto multiply = [&](int first, int last) {
+    for (int rows = first; rows < last; ++rows) {
+      EXPECT_EQ(at::mm(at::ones({rows, 64}, at::kBFloat16), weight).size(0), rows);
+    }
+  };
+  multiply(100, 200);  // what is kept is full
+  const Bytes before = held();
+  multiply(200, 800);
+  EXPECT_LT(held() - before, 8 * kMiB);
 }
 
 TEST(CudaRuntime, WorksWithoutAGpu) {
