@@ -61,19 +61,19 @@ int run_checkpoint_prune(const CheckpointOptions& options) {
   return 0;
 }
 
-void add_part(CLI::App& command, CommandLine& line, const std::string& name,
+void add_part(CommandArguments command, CommandLine& line, const std::string& name,
               const std::string& sentence, int (*run)(const CheckpointOptions&)) {
-  CLI::App* part = command.add_subcommand(name, sentence);
-  CheckpointOptions& options = call_with_options(*part, line, run);
-  add_run_files(*part, line, options.run);
+  CommandArguments part = command.add_subcommand(name, sentence);
+  CheckpointOptions& options = call_with_options(part, line, run);
+  add_run_files(part, line, options.run);
   if (run == run_checkpoint_prune) {
-    add_number(*part, "--keep", options.keep, 1, 1 << 30, "how many to keep");
+    part.add_number("--keep", options.keep, 1, 1 << 30, "how many to keep");
   }
-  part->add_flag("--json", options.json, "as JSON");
+  part.add_flag("--json", options.json, "as JSON");
 }
 
-void add_checkpoint(CLI::App& command, CommandLine& line) {
-  command.require_subcommand(1);
+void add_checkpoint(CommandArguments command, CommandLine& line) {
+  command.require_subcommand();
   add_part(command, line, "ls", "list them", run_checkpoint_list);
   add_part(command, line, "verify", "check every checksum", run_checkpoint_verify);
   add_part(command, line, "prune", "delete all but the newest, and abandoned ones",

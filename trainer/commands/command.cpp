@@ -4,20 +4,20 @@
 
 namespace longshore {
 
-void add_run_files(CLI::App& command, const CommandLine& line, RunArguments& run) {
+void add_run_files(CommandArguments command, const CommandLine& line, RunArguments& run) {
   run.overrides = line.overrides;
-  command.add_option("files", run.files, "run files; a later one wins key by key")->required();
+  command.add_option("files", run.files, "run files; a later one wins key by key").required();
   command.footer(
       "\nkeys of the run file, each also --section.key=value; --help=SECTION explains:\n" +
       help_overview());
 }
 
-void add_source(CLI::App& command, std::string& source) {
+void add_source(CommandArguments command, std::string& source) {
   command
       .add_option("--from", source,
                   "auto (newest valid checkpoint, else the model), model, or the directory of a "
                   "checkpoint, a run or a model")
-      ->capture_default_str();
+      .show_default();
 }
 
 }  // namespace longshore

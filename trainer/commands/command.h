@@ -6,26 +6,20 @@
 // for what the user must know. Data goes to standard output, messages to standard error.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
-#include <charconv>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <sstream>
 #include <string>
-#include <type_traits>
 #include <vector>
 
-#include "base/printable.h"
 #include "config/overrides.h"
+#include "trainer/commands/command_arguments.h"
 #include "trainer/setup/run_setup.h"
 
 namespace longshore {
 
 // A process's arguments, and what is to be done. Outlives every command's options.
 struct CommandLine {
-  CLI::App app;
   std::vector<std::string> arguments;     // as they were given
   std::vector<std::string> rank_command;  // of `launch`: what follows "--"
   std::vector<Override> overrides;        // --section.key=value
@@ -42,7 +36,7 @@ struct Command {
   CommandGroup group = CommandGroup::kLook;
   const char* name = "";
   const char* sentence = "";
-  void (*add)(CLI::App& command, CommandLine& line) = nullptr;
+  void (*add)(CommandArguments command, CommandLine& line) = nullptr;
   CommandRanks ranks = CommandRanks::kFirst;
 };
 
@@ -53,36 +47,18 @@ struct NoOptions {};
 
 // The command's options, kept until `run` has had them.
 template <typename Options>
-Options& call_with_options(CLI::App& command, CommandLine& line, int (*run)(const Options&)) {
+Options& call_with_options(CommandArguments command, CommandLine& line,
+                           int (*run)(const Options&)) {
   const auto options = std::make_shared<Options>();
-  command.callback(
+  command.on_parsed(
       [&line, options, run] { line.action = [options, run] { return run(*options); }; });
   return *options;
 }
 
-// A number with its bounds, and its default in the help. CLI11's ranges let NaN pass.
-template <typename Number, typename Value>
-CLI::Option* add_number(CLI::App& command, const std::string& name, Value& value, Number least,
-                        Number most, const std::string& help) {
-  const auto check = [least, most](const std::string& text) -> std::string {
-    Number number{};
-    const char* const end = text.data() + text.size();
-    const auto [at, error] = std::from_chars(text.data(), end, number);
-    if (error == std::errc() && at == end && number >= least && number <= most) return "";
-    std::ostringstream bounds;
-    bounds << "must be a" << (std::is_integral_v<Number> ? " whole" : "") << " number from "
-           << least << " to " << most << ", not " << printable(text);
-    return bounds.str();
-  };
-  return command.add_option(name, value, help)
-      ->check(CLI::Validator(check, ""))
-      ->capture_default_str();
-}
-
 // Of commands that read run files.
-void add_run_files(CLI::App& command, const CommandLine& line, RunArguments& run);
+void add_run_files(CommandArguments command, const CommandLine& line, RunArguments& run);
 
 // `--from`: which weights.
-void add_source(CLI::App& command, std::string& source);
+void add_source(CommandArguments command, std::string& source);
 
 }  // namespace longshore

@@ -1,5 +1,7 @@
 #include "trainer/commands/command_line.h"
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <exception>
 #include <new>
@@ -105,9 +107,9 @@ int parse_and_run(std::vector<std::string> arguments) {
   }
   SplitArguments split = split_overrides(line.arguments);
   line.overrides = split.overrides;
-  CLI::App& app = line.app;
+  CLI::App app;
   LogOptions log;
-  add_program(line, log);
+  add_program(app, line, log);
   check_command(app, split.rest);
   try {
     std::vector<std::string> reversed(split.rest.rbegin(), split.rest.rend());

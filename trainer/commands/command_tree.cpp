@@ -1,5 +1,7 @@
 #include "trainer/commands/command_tree.h"
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 
 #include "trainer/commands/command_list.h"
@@ -35,13 +37,13 @@ void add_log_options(CLI::App& app, LogOptions& options) {
 }
 
 // By group, and by name within one.
-void add_commands(CommandLine& line) {
+void add_commands(CLI::App& app, CommandLine& line) {
   std::vector<const Command*> commands = all_commands();
   std::ranges::stable_sort(commands, {}, &Command::group);
   for (const Command* command : commands) {
-    CLI::App* const added = line.app.add_subcommand(command->name, command->sentence);
+    CLI::App* const added = app.add_subcommand(command->name, command->sentence);
     added->group(heading_of(command->group));
-    command->add(*added, line);
+    command->add(CommandArguments(*added), line);
   }
 }
 
@@ -85,14 +87,13 @@ examples:
   longshore export run.toml --to models/tuned
 )";
 
-void add_program(CommandLine& line, LogOptions& log) {
-  CLI::App& app = line.app;
+void add_program(CLI::App& app, CommandLine& line, LogOptions& log) {
   app.description("Longshore: fine-tunes models that are larger than the GPU.");
   app.name("longshore");
   app.footer(kExamples);
   app.require_subcommand(1);
   add_log_options(app, log);  // first: commands take over how they look for options
-  add_commands(line);
+  add_commands(app, line);
 }
 
 bool CommandWords::takes_keys() const {
@@ -102,10 +103,11 @@ bool CommandWords::takes_keys() const {
 }
 
 CommandWords program_words() {
+  CLI::App app;
   CommandLine line;
   LogOptions log;
-  add_program(line, log);
-  return words_of(line.app, "");
+  add_program(app, line, log);
+  return words_of(app, "");
 }
 
 }  // namespace longshore

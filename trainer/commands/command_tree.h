@@ -15,8 +15,8 @@ struct LogOptions {
   std::string log_level = "info", colour = "auto";
 };
 
-// Names the program and adds its commands. `log` outlives the parsing.
-void add_program(CommandLine& line, LogOptions& log);
+// Names the program and adds its commands. `line` and `log` outlive the parsing.
+void add_program(CLI::App& app, CommandLine& line, LogOptions& log);
 
 extern const char* const kExamples;
 

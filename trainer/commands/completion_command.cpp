@@ -15,11 +15,11 @@ int run_completion(const CompletionOptions& options) {
   return 0;
 }
 
-void add_completion(CLI::App& command, CommandLine& line) {
+void add_completion(CommandArguments command, CommandLine& line) {
   CompletionOptions& options = call_with_options(command, line, run_completion);
   command.add_option("shell", options.shell, "bash, zsh or fish")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+      .required()
+      .one_of({"bash", "zsh", "fish"});
 }
 
 }  // namespace

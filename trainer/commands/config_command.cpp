@@ -43,21 +43,23 @@ int run_config_schema(const SchemaOptions& options) {
   return 0;
 }
 
-void add_config(CLI::App& command, CommandLine& line) {
-  command.require_subcommand(1);
-  CLI::App* dump = command.add_subcommand("dump", "the resolved run file");
-  DumpOptions& dumped = call_with_options(*dump, line, run_config_dump);
+void add_config(CommandArguments command, CommandLine& line) {
+  command.require_subcommand();
+  CommandArguments dump = command.add_subcommand("dump", "the resolved run file");
+  DumpOptions& dumped = call_with_options(dump, line, run_config_dump);
   dumped.run.overrides = line.overrides;
-  dump->add_option("files", dumped.run.files, "run files");
-  dump->add_flag("--defaults", dumped.defaults, "all keys with their defaults");
-  dump->add_flag("--diff", dumped.difference, "only keys that differ from their defaults");
-  CLI::App* keys = command.add_subcommand("keys", "type, default, bounds and meaning of each key");
-  KeysOptions& described = call_with_options(*keys, line, run_config_keys);
-  keys->add_option("section", described.section, "only this section");
-  keys->add_flag("--page", described.page, "all of them as a page in Markdown");
-  CLI::App* schema = command.add_subcommand("schema", "JSON Schema of run files, for editors");
-  SchemaOptions& schemas = call_with_options(*schema, line, run_config_schema);
-  schema->add_flag("--metrics", schemas.metrics, "of the lines of metrics.jsonl instead");
+  dump.add_option("files", dumped.run.files, "run files");
+  dump.add_flag("--defaults", dumped.defaults, "all keys with their defaults");
+  dump.add_flag("--diff", dumped.difference, "only keys that differ from their defaults");
+  CommandArguments keys =
+      command.add_subcommand("keys", "type, default, bounds and meaning of each key");
+  KeysOptions& described = call_with_options(keys, line, run_config_keys);
+  keys.add_option("section", described.section, "only this section");
+  keys.add_flag("--page", described.page, "all of them as a page in Markdown");
+  CommandArguments schema =
+      command.add_subcommand("schema", "JSON Schema of run files, for editors");
+  SchemaOptions& schemas = call_with_options(schema, line, run_config_schema);
+  schema.add_flag("--metrics", schemas.metrics, "of the lines of metrics.jsonl instead");
 }
 
 }  // namespace

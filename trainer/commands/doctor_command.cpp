@@ -116,13 +116,13 @@ int run_doctor(const DoctorOptions& options) {
   return static_cast<int>(any_failed(diagnoses) ? ExitCode::kFailure : ExitCode::kDone);
 }
 
-void add_doctor(CLI::App& command, CommandLine& line) {
+void add_doctor(CommandArguments command, CommandLine& line) {
   DoctorOptions& options = call_with_options(command, line, run_doctor);
   options.run.overrides = line.overrides;
   command.add_option("files", options.run.files,
                      "run files, whose directories are looked at; without them: this one");
   command.add_flag("--json", options.json, "as one JSON object");
-  CLI::Option* rates = command.add_flag(
+  const CommandOption rates = command.add_flag(
       "--rates", options.rates,
       "measure how fast it is, in a minute or two, so that `longshore plan` can say how long a run "
       "takes; with run files their drives and the units of their model too");
@@ -130,12 +130,12 @@ void add_doctor(CLI::App& command, CommandLine& line) {
       .add_flag("--units", options.units,
                 "measure the units of the run files' model alone, where the machine's rates are "
                 "known already")
-      ->excludes(rates);
-  add_number(command, "--seconds", options.seconds, 0.01, 60.0, "of each measurement");
+      .excludes(rates);
+  command.add_number("--seconds", options.seconds, 0.01, 60.0, "of each measurement");
   command
       .add_flag("--drives-full", options.drives_full,
                 "write far past the drives' caches; says first how much")
-      ->needs(rates);
+      .needs(rates);
   command.add_option(
       "--save", options.save,
       "write what is known of this machine to a file for `longshore plan --machine`");

@@ -41,7 +41,7 @@ int run_eval(const EvalOptions& options) {
   return 0;
 }
 
-void add_eval(CLI::App& command, CommandLine& line) {
+void add_eval(CommandArguments command, CommandLine& line) {
   EvalOptions& options = call_with_options(command, line, run_eval);
   add_run_files(command, line, options.run);
   add_source(command, options.source);

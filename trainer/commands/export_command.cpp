@@ -46,7 +46,7 @@ int run_export(const ExportCommandOptions& options) {
   return 0;
 }
 
-void add_export(CLI::App& command, CommandLine& line) {
+void add_export(CommandArguments command, CommandLine& line) {
   ExportCommandOptions& options = call_with_options(command, line, run_export);
   add_run_files(command, line, options.run);
   command.add_option("--to", options.destination, "default: <run.dir>/hf");

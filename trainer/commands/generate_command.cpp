@@ -63,18 +63,17 @@ int run_generate(const GenerateOptions& options) {
   return 0;
 }
 
-void add_generate(CLI::App& command, CommandLine& line) {
+void add_generate(CommandArguments command, CommandLine& line) {
   GenerateOptions& options = call_with_options(command, line, run_generate);
   add_run_files(command, line, options.run);
-  command.add_option("--prompt", options.prompts, "may be given several times")->required();
+  command.add_option("--prompt", options.prompts, "may be given several times").required();
   add_source(command, options.source);
-  add_number(command, "--max-new-tokens", options.max_new_tokens, int64_t{1}, kMostTokens,
-             "tokens to add");
-  add_number(command, "--temperature", options.temperature, 0.0, 1000.0, "0: the likeliest token");
-  add_number(command, "--top-k", options.top_k, int64_t{0}, kMostTokens,
-             "draw from so many of the likeliest tokens; 0: from all");
-  add_number(command, "--top-p", options.top_p, 1e-6, 1.0,
-             "draw from the likeliest tokens that have this share together; 1: from all");
+  command.add_number("--max-new-tokens", options.max_new_tokens, 1, kMostTokens, "tokens to add");
+  command.add_number("--temperature", options.temperature, 0.0, 1000.0, "0: the likeliest token");
+  command.add_number("--top-k", options.top_k, 0, kMostTokens,
+                     "draw from so many of the likeliest tokens; 0: from all");
+  command.add_number("--top-p", options.top_p, 1e-6, 1.0,
+                     "draw from the likeliest tokens that have this share together; 1: from all");
   command.add_flag("--json", options.json, "one object per prompt and line");
 }
 

@@ -26,9 +26,9 @@ int run_gpu_check(const GpuCheckOptions& options) {
   return same ? 0 : kGpuExitCode;
 }
 
-void add_gpu_check(CLI::App& command, CommandLine& line) {
+void add_gpu_check(CommandArguments command, CommandLine& line) {
   GpuCheckOptions& options = call_with_options(command, line, run_gpu_check);
-  add_number(command, "--gpu", options.gpu, 0, 1023, "its number");
+  command.add_number("--gpu", options.gpu, 0, 1023, "its number");
   command.add_flag("--json", options.json, "what differs, as one JSON object");
 }
 

@@ -231,9 +231,9 @@ int run_init(const InitOptions& given) {
   return 0;
 }
 
-void add_init(CLI::App& command, CommandLine& line) {
+void add_init(CommandArguments command, CommandLine& line) {
   InitOptions& options = call_with_options(command, line, run_init);
-  command.add_option("file", options.file, "the run file to write")->capture_default_str();
+  command.add_option("file", options.file, "the run file to write").show_default();
   command.add_option("--model", options.model, "a model directory, or a hub id in the local cache");
   command.add_option("--data", options.data, "files to train on, or hub ids of data sets");
   std::vector<std::string> goals;
@@ -242,8 +242,8 @@ void add_init(CLI::App& command, CommandLine& line) {
       .add_option("--goal", options.goal,
                   "balanced, exact (fp32 moments) or small (8-bit moments); by a search of plans: "
                   "fastest, longest (sequences), or smallest (8-bit moments, least memory)")
-      ->check(CLI::IsMember(goals))
-      ->capture_default_str();
+      .one_of(goals)
+      .show_default();
   command.add_option("--machine", options.machine,
                      "for another machine, by name or file, as plan has it");
   command.add_option("--dir", options.run_directory, "run.dir; default: runs/ and the file's name");

@@ -84,18 +84,18 @@ int run_init_model(const InitModelOptions& options) {
   return 0;
 }
 
-void add_init_model(CLI::App& command, CommandLine& line) {
+void add_init_model(CommandArguments command, CommandLine& line) {
   InitModelOptions& options = call_with_options(command, line, run_init_model);
-  command.add_option("directory", options.directory, "a new directory")->required();
+  command.add_option("directory", options.directory, "a new directory").required();
   std::string presets = "the architecture and its sizes:";
   for (const InitPreset& preset : init_presets()) presets += " " + std::string(preset.name);
-  command.add_option("--preset", options.preset, presets)->capture_default_str();
+  command.add_option("--preset", options.preset, presets).show_default();
   command.add_option("--text", options.text_files,
                      "train a tokenizer on these files; without them a token is a byte");
-  add_number(command, "--vocabulary", options.vocabulary, int64_t{0}, kMostTokens,
-             "tokens of the tokenizer; 0: as few as it needs");
-  add_number(command, "--seed", options.seed, uint64_t{0}, std::numeric_limits<uint64_t>::max(),
-             "of the random weights");
+  command.add_number("--vocabulary", options.vocabulary, 0, kMostTokens,
+                     "tokens of the tokenizer; 0: as few as it needs");
+  command.add_number("--seed", options.seed, 0, std::numeric_limits<uint64_t>::max(),
+                     "of the random weights");
   command.add_flag("--json", options.json, "what was made, as one JSON object");
 }
 

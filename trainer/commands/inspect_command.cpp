@@ -77,16 +77,16 @@ int run_inspect_data(const InspectDataOptions& options) {
   return 0;
 }
 
-void add_inspect(CLI::App& command, CommandLine& line) {
-  command.require_subcommand(1);
-  CLI::App* data =
+void add_inspect(CommandArguments command, CommandLine& line) {
+  command.require_subcommand();
+  CommandArguments data =
       command.add_subcommand("data", "rows with their trained tokens, counts, lengths, packing");
-  InspectDataOptions& options = call_with_options(*data, line, run_inspect_data);
-  add_run_files(*data, line, options.run);
-  data->add_option("--rows", options.rows, "which rows, such as 0:10");
-  data->add_option("--html", options.html, "write it as a page to this file");
-  data->add_flag("--json", options.json, "one object per row and line");
-  data->add_flag("--eval", options.evaluation, "data.eval instead of data.train");
+  InspectDataOptions& options = call_with_options(data, line, run_inspect_data);
+  add_run_files(data, line, options.run);
+  data.add_option("--rows", options.rows, "which rows, such as 0:10");
+  data.add_option("--html", options.html, "write it as a page to this file");
+  data.add_flag("--json", options.json, "one object per row and line");
+  data.add_flag("--eval", options.evaluation, "data.eval instead of data.train");
 }
 
 }  // namespace

@@ -5,12 +5,12 @@
 namespace longshore {
 namespace {
 
-void add_launch(CLI::App& command, CommandLine& line) {
+void add_launch(CommandArguments command, CommandLine& line) {
   LaunchOptions& options = call_with_options(command, line, launch_ranks);
   options.command = line.rank_command;
-  add_number(command, "--nproc", options.ranks, 1, 1 << 16, "ranks on this node")->required();
-  add_number(command, "--nnodes", options.nodes, 1, 1 << 16, "nodes");
-  add_number(command, "--node-rank", options.node, 0, (1 << 16) - 1, "this node, from 0");
+  command.add_number("--nproc", options.ranks, 1, 1 << 16, "ranks on this node").required();
+  command.add_number("--nnodes", options.nodes, 1, 1 << 16, "nodes");
+  command.add_number("--node-rank", options.node, 0, (1 << 16) - 1, "this node, from 0");
   command.add_option("--rendezvous", options.rendezvous,
                      "HOST:PORT where node 0 serves the store; needed with several nodes");
 }

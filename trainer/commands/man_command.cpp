@@ -11,7 +11,7 @@ int run_man(const NoOptions&) {
   return 0;
 }
 
-void add_man(CLI::App& command, CommandLine& line) {
+void add_man(CommandArguments command, CommandLine& line) {
   call_with_options(command, line, run_man);
 }
 

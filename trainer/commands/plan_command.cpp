@@ -164,33 +164,33 @@ int run_plan(const PlanOptions& given) {
   throw DoesNotFitError(explain_misfit(setup.inputs, setup.machine));
 }
 
-void add_plan(CLI::App& command, CommandLine& line) {
+void add_plan(CommandArguments command, CommandLine& line) {
   PlanOptions& options = call_with_options(command, line, run_plan);
   add_run_files(command, line, options.run);
   command.add_flag("--bytes", options.bytes, "every byte of every tier instead of one screen");
-  CLI::Option* json = command.add_flag("--json", options.json, "as one JSON object");
+  const CommandOption json = command.add_flag("--json", options.json, "as one JSON object");
   command.add_flag("--schedule", options.schedule, "the operations of a training step instead")
-      ->excludes(json);
+      .excludes(json);
   command.add_option("--schedule-svg", options.svg, "draw the schedule into this file");
   command.add_option(
       "--machine", options.machine,
       "plan for another machine: rtx-4090, 8x-h100-sxm and so on (a wrong name lists "
       "them), or a file as `longshore doctor --save` writes it");
-  CLI::Option* search = command.add_flag(
+  const CommandOption search = command.add_flag(
       "--search", options.search,
       "try other values of the keys that change no numbers: the fastest plans that fit, and those "
       "that take less memory");
   command
       .add_flag("--formats", options.scope.formats,
                 "search other values of offload.state_format too, which change numbers")
-      ->needs(search);
+      .needs(search);
   command
       .add_option("--save", options.save,
                   "write the run file of each plan that the search shows into this directory")
-      ->needs(search);
-  add_number(command, "--ranks", options.assumed.ranks, 1, 1 << 20, "plan for so many ranks");
-  add_number(command, "--ranks-per-node", options.assumed.per_node, 1, 1 << 20,
-             "that share a machine's memory");
+      .needs(search);
+  command.add_number("--ranks", options.assumed.ranks, 1, 1 << 20, "plan for so many ranks");
+  command.add_number("--ranks-per-node", options.assumed.per_node, 1, 1 << 20,
+                     "that share a machine's memory");
 }
 
 }  // namespace

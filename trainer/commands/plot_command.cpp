@@ -72,9 +72,9 @@ int run_plot(const PlotCommandOptions& command) {
   return 0;
 }
 
-void add_plot(CLI::App& command, CommandLine& line) {
+void add_plot(CommandArguments command, CommandLine& line) {
   PlotCommandOptions& options = call_with_options(command, line, run_plot);
-  command.add_option("directory", options.directory, "the run's directory")->required();
+  command.add_option("directory", options.directory, "the run's directory").required();
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ int run_prepare(const PrepareCommandOptions& options) {
   return 0;
 }
 
-void add_prepare(CLI::App& command, CommandLine& line) {
+void add_prepare(CommandArguments command, CommandLine& line) {
   PrepareCommandOptions& options = call_with_options(command, line, run_prepare);
   add_run_files(command, line, options.run);
   command.add_flag("--json", options.json, "one object per file and line");

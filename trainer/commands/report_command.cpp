@@ -24,9 +24,9 @@ int run_report(const ReportCommandOptions& options) {
   return 0;
 }
 
-void add_report(CLI::App& command, CommandLine& line) {
+void add_report(CommandArguments command, CommandLine& line) {
   ReportCommandOptions& options = call_with_options(command, line, run_report);
-  command.add_option("runs", options.directories, "directories of runs (run.dir)")->required();
+  command.add_option("runs", options.directories, "directories of runs (run.dir)").required();
   command.add_option("--to", options.html, "the page; default: report.html in the first run");
 }
 

@@ -30,9 +30,9 @@ int run_tokenize(const TokenizeOptions& options) {
   return 0;
 }
 
-void add_tokenize(CLI::App& command, CommandLine& line) {
+void add_tokenize(CommandArguments command, CommandLine& line) {
   TokenizeOptions& options = call_with_options(command, line, run_tokenize);
-  command.add_option("directory", options.directory, "of the tokenizer")->required();
+  command.add_option("directory", options.directory, "of the tokenizer").required();
 }
 
 }  // namespace

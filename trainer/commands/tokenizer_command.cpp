@@ -27,15 +27,14 @@ int run_tokenizer_train(const TokenizerTrainOptions& options) {
   return 0;
 }
 
-void add_tokenizer(CLI::App& command, CommandLine& line) {
-  command.require_subcommand(1);
-  CLI::App* train = command.add_subcommand("train", "byte-level BPE from text files");
-  TokenizerTrainOptions& options = call_with_options(*train, line, run_tokenizer_train);
-  train->add_option("files", options.files, "text or JSON lines")->required();
-  add_number(*train, "--vocabulary", options.vocabulary, int64_t{1}, kMostTokens,
-             "number of tokens");
-  train->add_option("--to", options.output, "the file to write")->capture_default_str();
-  train->add_flag("--json", options.json, "what was made, as one JSON object");
+void add_tokenizer(CommandArguments command, CommandLine& line) {
+  command.require_subcommand();
+  CommandArguments train = command.add_subcommand("train", "byte-level BPE from text files");
+  TokenizerTrainOptions& options = call_with_options(train, line, run_tokenizer_train);
+  train.add_option("files", options.files, "text or JSON lines").required();
+  train.add_number("--vocabulary", options.vocabulary, 1, kMostTokens, "number of tokens");
+  train.add_option("--to", options.output, "the file to write").show_default();
+  train.add_flag("--json", options.json, "what was made, as one JSON object");
 }
 
 }  // namespace

@@ -147,7 +147,7 @@ int run_train(const TrainOptions& options) {
   }
 }
 
-void add_train(CLI::App& command, CommandLine& line) {
+void add_train(CommandArguments command, CommandLine& line) {
   TrainOptions& options = call_with_options(command, line, run_train);
   options.command = line.arguments;
   add_run_files(command, line, options.run);

@@ -63,7 +63,7 @@ int run_validate(const ValidateOptions& options) {
   return 0;
 }
 
-void add_validate(CLI::App& command, CommandLine& line) {
+void add_validate(CommandArguments command, CommandLine& line) {
   ValidateOptions& options = call_with_options(command, line, run_validate);
   add_run_files(command, line, options.run);
   command.add_flag("--json", options.json, "as one JSON object, problems included");

@@ -23,17 +23,17 @@ int run_verify(const VerifyCommandOptions& options) {
   return static_cast<int>(findings.failed() ? ExitCode::kData : ExitCode::kDone);
 }
 
-void add_verify(CLI::App& command, CommandLine& line) {
+void add_verify(CommandArguments command, CommandLine& line) {
   VerifyCommandOptions& options = call_with_options(command, line, run_verify);
   command.add_option("model", options.model, "a directory, or a hub id in the local cache")
-      ->required();
+      .required();
   command.add_option("--against", options.against, "the model that it was made from");
   command.add_option("--python", options.python,
                      "a Python with transformers, to compare the first layers with");
-  add_number(command, "--layers", options.layers, int64_t{0}, kMostTokens,
-             "run the first so many layers; 0: all");
-  add_number(command, "--tokens", options.tokens, int64_t{1}, int64_t{1} << 16,
-             "of the longest text that they are run on");
+  command.add_number("--layers", options.layers, 0, kMostTokens,
+                     "run the first so many layers; 0: all");
+  command.add_number("--tokens", options.tokens, 1, int64_t{1} << 16,
+                     "of the longest text that they are run on");
   command.add_flag("--json", options.json, "as one JSON object");
 }
 

@@ -31,7 +31,7 @@ int run_version(const VersionOptions& options) {
   return 0;
 }
 
-void add_version(CLI::App& command, CommandLine& line) {
+void add_version(CommandArguments command, CommandLine& line) {
   VersionOptions& options = call_with_options(command, line, run_version);
   command.add_flag("--json", options.json, "as one JSON object");
 }
