@@ -1,6 +1,7 @@
 # longshore::tokenizers_c and longshore::parquet_c: the Rust crates in src/text/tokenizers_c and
 # src/data/parquet_c, each behind its C interface, in one library: a program can link one of Rust's.
-# Cargo decides whether there is anything to compile; all presets share its output, build/cargo, but
+# Included before any folder: it takes longest, and Ninja begins what is ready in this order. Only
+# links wait for it, by the library's name. Cargo decides whether there is anything to compile; all presets share its output, build/cargo, but
 # for those whose LONGSHORE_RUST_OPT is another.
 # Oniguruma is always compiled from the crate's own sources: an installed shared one would have to be
 # linked too, and could split text otherwise.
@@ -35,7 +36,6 @@ add_custom_command(
   COMMENT "Building the Rust crates"
   VERBATIM)
 add_custom_target(tokenizers_c_build DEPENDS tokenizers_c.stamp)
-add_dependencies(longshore::tokenizers_c tokenizers_c_build)
 target_include_directories(longshore::tokenizers_c INTERFACE ${crate}/include)
 target_link_libraries(longshore::tokenizers_c INTERFACE ${library} Threads::Threads
                                                         ${CMAKE_DL_LIBS} m)
