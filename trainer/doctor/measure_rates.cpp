@@ -31,8 +31,8 @@ constexpr double kGiga = 1e9;
 constexpr Bytes kCopyBytes = 64 * kMiB;
 constexpr Bytes kGroupBytes = 32 * kMiB;
 constexpr Bytes kPinnedBytes = kGiB;
-constexpr int kGroupRounds = 5;
-// What a collective takes however little it moves: the mean of many, with work in between.
+constexpr int kGroupRounds = 5, kHurriedGroupRounds = 20;
+// A collective's time is measured with little and with much to move, each with work in between.
 constexpr Bytes kLittleBytes = 4 * kKiB;
 constexpr int kLittleRounds = 100;
 constexpr double kWorkBetween = 2e-3;  // seconds
@@ -155,9 +155,9 @@ void stay_busy(double seconds) {
   }
 }
 
-// One rank's part: mean seconds of each of the three operations, each after so many seconds of
-// other work, as in a step: threads that wait are woken on cores that compute.
-CollectiveTimes time_collectives(World& world, Bytes bytes, int rounds, double between) {
+// One rank's part: mean seconds of each of the three operations, each after other work, as in a
+// step: threads that wait are woken on cores that compute.
+CollectiveTimes time_collectives(World& world, Bytes bytes, int rounds) {
   const auto size = world.ranks().size;
   const auto elements = static_cast<size_t>(bytes / 4 / size * size);
   std::vector<float> values(elements, 1.0F);
@@ -169,7 +169,7 @@ CollectiveTimes time_collectives(World& world, Bytes bytes, int rounds, double b
     double taken = 0.0;
     world.all().barrier(label).wait();
     for (int round = 0; round <= rounds; ++round) {
-      stay_busy(between);
+      stay_busy(kWorkBetween);
       const Clock::time_point begin = Clock::now();
       start().wait();
       if (round > 0) taken += seconds_since(begin);
@@ -207,9 +207,16 @@ DriveRates measure_drive(const std::string& directory, const RateOptions& option
 
 }  // namespace
 
+CollectiveRate fit_collective(const TimedBytes& little, const TimedBytes& much) {
+  if (!(much.seconds > 0.0) || much.bytes <= little.bytes) return {};
+  const double moving = std::max(much.seconds - little.seconds, kLeastMoving * much.seconds);
+  const double rate = static_cast<double>(much.bytes - little.bytes) / moving;
+  return {rate, std::max(0.0, much.seconds - static_cast<double>(much.bytes) / rate)};
+}
+
 GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
   const StoreServer server(0);
-  CollectiveTimes all = {}, least = {};
+  CollectiveTimes much = {}, little = {};
   std::mutex mutex;
   std::exception_ptr failure;
   std::vector<std::thread> threads;
@@ -224,14 +231,13 @@ GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
         info.store_port = server.port();
         info.agent_store = true;
         const auto world = World::connect(info, group_options());
-        const CollectiveTimes mine = time_collectives(*world, unit_bytes, rounds, 0.0);
-        const CollectiveTimes little =
-            time_collectives(*world, kLittleBytes, kLittleRounds, kWorkBetween);
+        const CollectiveTimes my_much = time_collectives(*world, unit_bytes, rounds);
+        const CollectiveTimes my_little = time_collectives(*world, kLittleBytes, kLittleRounds);
         world->all().barrier({"the end of a measurement", {}}).wait();
         const std::lock_guard lock(mutex);
-        for (size_t i = 0; i < mine.size(); ++i) {
-          all[i] = std::max(all[i], mine[i]);
-          least[i] = std::max(least[i], little[i]);
+        for (size_t i = 0; i < much.size(); ++i) {
+          much[i] = std::max(much[i], my_much[i]);
+          little[i] = std::max(little[i], my_little[i]);
         }
       } catch (...) {
         const std::lock_guard lock(mutex);
@@ -242,8 +248,7 @@ GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
   for (std::thread& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);
   const auto rate = [&](size_t i) {
-    const double moving = std::max(all[i] - least[i], kLeastMoving * all[i]);
-    return CollectiveRate{static_cast<double>(unit_bytes) / moving, least[i]};
+    return fit_collective({kLittleBytes, little[i]}, {unit_bytes, much[i]});
   };
   return {DeviceKind::kCpu, ranks, rate(0), rate(1), rate(2)};
 }
@@ -283,8 +288,9 @@ MachineRates measure_rates(const Machine& machine, const RateOptions& options) {
   }
   for (const int32_t ranks : {2, 4}) {
     options.say("collectives of " + std::to_string(ranks) + " ranks");
-    const Bytes bytes = options.seconds < kHurried ? kMiB : kGroupBytes;
-    rates.groups.push_back(measure_group(ranks, bytes, kGroupRounds));
+    const bool hurried = options.seconds < kHurried;
+    rates.groups.push_back(measure_group(ranks, hurried ? kMiB : kGroupBytes,
+                                         hurried ? kHurriedGroupRounds : kGroupRounds));
   }
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     options.say(dtype == DType::kF32 ? "computation in fp32" : "computation in bf16");

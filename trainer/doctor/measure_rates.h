@@ -30,6 +30,16 @@ MachineRates measure_rates(const Machine& machine, const RateOptions& options);
 // What the above may write to a drive, for whoever asks before: no more than half of what is free.
 Bytes bytes_to_be_written(const std::string& directory, Bytes most);
 
+struct TimedBytes {
+  Bytes bytes = 0;
+  double seconds = 0.0;
+};
+
+// The line through both: a collective's start, and the bytes of a second after it. Where noise
+// leaves next to nothing between them, bytes have a tenth of the longer time. Nothing of times
+// that are none.
+CollectiveRate fit_collective(const TimedBytes& little, const TimedBytes& much);
+
 // Parts of it. So many threads of this process as ranks, over the CPU's backend.
 GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds);
 ComputeRates measure_compute(DeviceKind device, DType dtype, double seconds);
