@@ -154,10 +154,11 @@ class OperationTimes {
     const bool kept = before_loss - op.unit.value <= plan_.step.kept_graphs;
     const bool backward = op.kind == OpKind::kBackward;
     const bool repeats = backward && (last || !kept);
-    if (unit.forward_seconds && unit.backward_seconds) {
-      if (!backward) return positions_ * *unit.forward_seconds;
-      const double spared = repeats ? 0.0 : *unit.forward_seconds;
-      return positions_ * (*unit.backward_seconds - spared);
+    if (!unit.measured.empty()) {
+      const UnitSeconds seconds = unit_seconds(unit.measured, plan_.step.positions);
+      if (!backward) return positions_ * seconds.forward;
+      const double spared = repeats ? 0.0 : seconds.forward;
+      return positions_ * (seconds.backward - spared);
     }
     double products = 1.0, attention = 1.0;
     if (backward) {

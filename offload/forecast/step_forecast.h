@@ -4,12 +4,12 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "offload/forecast/lane_sharing.h"
 #include "offload/forecast/machine_rates.h"
+#include "offload/forecast/unit_seconds.h"
 #include "offload/plan/tier_plan.h"
 
 namespace longshore {
@@ -19,9 +19,8 @@ struct UnitFlops {
   double products = 0.0;   // operations of its matrices
   double attention = 0.0;  // with documents of the run's longest length
   double width = 0.0;      // of its products, on average
-  // Measured on this machine at the run's shapes: seconds of a position, backward with the forward
-  // that it repeats.
-  std::optional<double> forward_seconds = {}, backward_seconds = {};
+  // Measured on this machine at the run's shapes, at one or two sizes of micro-batches; or nothing.
+  std::vector<UnitPoint> measured = {};
 };
 
 using LaneFactors = std::array<double, kLaneCount>;

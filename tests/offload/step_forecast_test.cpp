@@ -125,13 +125,24 @@ TEST(StepForecast, ComputationIsCountedByPasses) {
 
 TEST(StepForecast, MeasuredUnitsTakeTheirOwnSeconds) {
   Case one;
-  for (UnitFlops& unit : one.forecast.units) {
-    unit.forward_seconds = 0.001;
-    unit.backward_seconds = 0.003;
-  }
+  for (UnitFlops& unit : one.forecast.units) unit.measured = {{0, {0.001, 0.003}}};
   one.rates.compute.clear();
   const auto units = static_cast<double>(one.model.units.size());
   EXPECT_NEAR(lane(one.step(), Lane::kCompute), 350 * (0.001 * (units - 1) + 0.003 * units), 1e-9);
+}
+
+// Goal: a unit that was measured at two sizes takes a start for each micro-batch.
+TEST(StepForecast, MeasuredUnitsTakeLessAPositionInLargerMicroBatches) {
+  Case one;
+  // 0.1 s and 0.001 s a position forward, three times that backward.
+  for (UnitFlops& unit : one.forecast.units) {
+    unit.measured = {{100, {0.002, 0.006}}, {200, {0.0015, 0.0045}}};
+  }
+  const auto units = static_cast<double>(one.model.units.size());
+  const double passes = (units - 1) + 3 * units;
+  EXPECT_NEAR(lane(one.step(), Lane::kCompute), 350 * 0.002 * passes, 1e-9);
+  one.inputs.micro_batch *= 4;
+  EXPECT_NEAR(lane(one.step(), Lane::kCompute), 350 * 0.00125 * passes, 1e-9);
 }
 
 TEST(StepForecast, NothingIsMadeUpWhereARateIsMissing) {
@@ -260,6 +271,26 @@ TEST(PlanSearch, FindsTheKeyThatMovesTheWall) {
     }
   }
   for (const PlanPoint& point : search.one_change()) EXPECT_LE(point.changes.size(), 1u);
+}
+
+// Goal: of units that take less a position in larger micro-batches, the search takes the largest;
+// of units that were measured at one size, computation does not tell.
+TEST(PlanSearch, TakesLargerMicroBatchesWhereTheyComputeFaster) {
+  Case one;
+  const auto axes = search_axes(one.inputs, {});
+  const auto micro_batch_of_fastest = [&](const std::vector<UnitPoint>& measured) {
+    for (UnitFlops& unit : one.forecast.units) unit.measured = measured;
+    PlanSearch search(one.inputs, one.machine, axes, [&](const PlanInputs&, const TierPlan& plan) {
+      return forecast_step(plan, one.model, one.forecast, one.rates);
+    });
+    PlanInputs fastest = one.inputs;
+    const std::vector<PlanPoint> points = search.frontier();
+    for (const KeyChange& change : points.front().changes) change.apply(fastest);
+    return fastest.micro_batch;
+  };
+  one.inputs.micro_batch = 1;
+  EXPECT_EQ(micro_batch_of_fastest({{50, {0.3, 0.9}}, {200, {0.15, 0.45}}}), 4);
+  EXPECT_EQ(micro_batch_of_fastest({{50, {0.3, 0.9}}}), 1);
 }
 
 // Goal: what a person who never read the docs wants to know is there.

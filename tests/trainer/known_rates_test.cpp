@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
+#include "base/file.h"
+#include "base/json.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/device/run_environment.h"
 
@@ -62,6 +65,63 @@ TEST(KnownRates, FactorsAreSmoothed) {
   known.keep_factors("a run", factors);
   EXPECT_DOUBLE_EQ(known.find_factors("a run")[0], 2.0);
   EXPECT_EQ(known.find_factors("another run"), kNoCorrection);
+}
+
+// The one file of a unit that is kept there.
+std::string unit_file(const TemporaryDirectory& directory) {
+  for (const auto& entry : std::filesystem::directory_iterator(directory.file("machines"))) {
+    if (entry.path().filename().string().find("-unit-") != std::string::npos) return entry.path();
+  }
+  return "";
+}
+
+TEST(KnownRates, UnitsAreKeptWithTheirMicroBatches) {
+  const TemporaryDirectory directory;
+  const KnownRates known(directory.path(), some_machine());
+  EXPECT_TRUE(known.find_unit("a unit").empty());
+  const std::vector<UnitPoint> points = {{64, {0.5, 1.5}}, {256, {0.25, 0.75}}};
+  known.keep_unit("a unit", points);
+  EXPECT_EQ(known.find_unit("a unit"), points);
+  EXPECT_TRUE(known.find_unit("another unit").empty());
+  const Json kept = Json::parse(read_input(unit_file(directory), kMiB));
+  EXPECT_EQ(kept.at("positions"), Json({64, 256}));
+  EXPECT_EQ(kept.at("seconds"), Json({0.5, 1.5, 0.25, 0.75}));
+}
+
+// Goal: files of programs that measured one size, and did not note it, give what they gave.
+TEST(KnownRates, UnitsOfOnePointAreRead) {
+  const TemporaryDirectory directory;
+  const KnownRates known(directory.path(), some_machine());
+  known.keep_unit("a unit", {{64, {0.5, 1.5}}});
+  std::ofstream(unit_file(directory)) << R"({"version":1,"of":"a unit","seconds":[0.25,0.75]})";
+  const std::vector<UnitPoint> points = known.find_unit("a unit");
+  EXPECT_EQ(points, (std::vector<UnitPoint>{{0, {0.25, 0.75}}}));
+  EXPECT_EQ(unit_seconds(points, 1000), (UnitSeconds{0.25, 0.75}));
+}
+
+// Goal: what makes no sense is as good as not there.
+TEST(KnownRates, UnitsWithBadValuesAreNotThere) {
+  const TemporaryDirectory directory;
+  const KnownRates known(directory.path(), some_machine());
+  known.keep_unit("a unit", {{64, {0.5, 1.5}}});
+  const std::string path = unit_file(directory);
+  for (const char* bad : {
+           R"("positions":[256,64],"seconds":[1,2,3,4])",
+           R"("positions":[64,64],"seconds":[1,2,3,4])",
+           R"("positions":[0,64],"seconds":[1,2,3,4])",
+           R"("positions":[-64],"seconds":[1,2])",
+           R"("positions":[64,256],"seconds":[1,2])",
+           R"("positions":[64],"seconds":[1,-2])",
+           R"("positions":["64"],"seconds":[1,2])",
+           R"("positions":64,"seconds":[1,2])",
+           R"("positions":[0,64,256],"seconds":[1,2,1,2,1,2])",
+           R"("seconds":[1,2,3,4])",
+           R"("seconds":[])",
+           R"("positions":[64,256])",
+       }) {
+    std::ofstream(path) << R"({"version":1,"of":"a unit",)" << bad << "}";
+    EXPECT_TRUE(known.find_unit("a unit").empty()) << bad;
+  }
 }
 
 }  // namespace

@@ -5,6 +5,9 @@
 
 #include <limits>
 
+#include "tests/fakes/specs.h"
+#include "tests/offload/plan_cases.h"
+
 namespace longshore {
 namespace {
 
@@ -40,6 +43,40 @@ TEST(FitCollective, NothingIsMadeOfNoTime) {
   EXPECT_EQ(fit_collective({4096, 1e-3}, {1000000, 0.0}), CollectiveRate{});
   EXPECT_EQ(fit_collective({4096, 1e-3}, {1000000, no_number}), CollectiveRate{});
   EXPECT_EQ(fit_collective({4096, 1e-3}, {4096, 2e-3}), CollectiveRate{});
+}
+
+// Goal: a run's units are run at two sizes of micro-batches, its own among them.
+TEST(MeasuredMicroBatches, AreTheRunsOwnAndAnother) {
+  const ModelSpec model = fakes::make_small_model(3, false);
+  const Machine machine = made_up_machine();
+  PlanInputs inputs = made_up_inputs(model);  // 7 sequences a step
+  using Sequences = std::vector<int64_t>;
+  inputs.micro_batch = 3;
+  EXPECT_EQ(measured_micro_batches(inputs, machine), (Sequences{1, 3}));
+  inputs.micro_batch = 1;
+  EXPECT_EQ(measured_micro_batches(inputs, machine), (Sequences{1, 4}));
+  inputs.sequences_per_step = 3;
+  EXPECT_EQ(measured_micro_batches(inputs, machine), (Sequences{1, 3}));
+  inputs.sequences_per_step = 1;
+  EXPECT_EQ(measured_micro_batches(inputs, machine), (Sequences{1}));
+}
+
+TEST(MeasuredMicroBatches, FitTheDevice) {
+  const ModelSpec model = fakes::make_small_model(3, false);
+  const Machine machine = made_up_machine();
+  PlanInputs inputs = made_up_inputs(model);
+  const auto need = [&](int64_t sequences) {
+    inputs.device_cap = std::nullopt;
+    inputs.micro_batch = sequences;
+    return draft_tier_plan(inputs, machine).device.total;
+  };
+  const Bytes one = need(1), two = need(2);
+  ASSERT_LT(one, two);
+  inputs.micro_batch = 1;
+  inputs.device_cap = two;
+  EXPECT_EQ(measured_micro_batches(inputs, machine), (std::vector<int64_t>{1, 2}));
+  inputs.device_cap = one;
+  EXPECT_EQ(measured_micro_batches(inputs, machine), (std::vector<int64_t>{1}));
 }
 
 }  // namespace

@@ -24,6 +24,8 @@ constexpr double kIntermediate = 2.75;
 // Of a run of the probe: forward twice, and gradients of inputs and of weights.
 constexpr double kProductPasses = 4.0;
 constexpr double kAttentionPasses = 4.5;
+// A second size of micro-batches, far enough from one sequence that noise does not decide the line.
+constexpr int64_t kMoreSequences = 4;
 constexpr int64_t kShortDocument = 64, kLongDocument = 2048;
 
 ArchSpec block_of(int64_t hidden) {
@@ -107,20 +109,37 @@ ComputeRates measure_compute(DeviceKind device, DType dtype, double seconds) {
   return rates;
 }
 
+std::vector<int64_t> measured_micro_batches(const PlanInputs& inputs, const Machine& machine) {
+  const int64_t own = inputs.micro_batch;
+  if (own > 1) return {1, own};
+  const int64_t ranks = inputs.topology.ranks;
+  const int64_t of_rank = (inputs.sequences_per_step + ranks - 1) / ranks;
+  for (int64_t more = std::min(kMoreSequences, of_rank); more > own; --more) {
+    PlanInputs larger = inputs;
+    larger.micro_batch = more;
+    if (draft_tier_plan(larger, machine).fits()) return {own, more};
+  }
+  return {own};
+}
+
 int measure_units(const RunSetup& setup, const KnownRates& known, double seconds) {
   const Model& model = setup.source->model();
   const PlanInputs& inputs = setup.inputs;
   const int64_t document = inputs.max_tokens;
   const ProbeDevice device{.kind = inputs.device, .compute = inputs.state.compute};
+  const std::vector<int64_t> micro_batches = measured_micro_batches(inputs, setup.machine);
   std::set<std::string> done;
   for (const UnitSpec& unit : model.spec().units) {
     const std::string text = text_of_unit(setup, unit.id);
     if (!done.insert(text).second) continue;
     const OneUnitModel one(model, unit.id);
-    const int64_t positions = inputs.micro_batch * document;
-    const double taken =
-        probe_seconds(one, device, positions, document, seconds) / static_cast<double>(positions);
-    known.keep_unit(text, split_of_probe(one, taken));
+    std::vector<UnitPoint> points;
+    for (const int64_t sequences : micro_batches) {
+      const int64_t positions = sequences * document;
+      const double taken = probe_seconds(one, device, positions, document, seconds);
+      points.push_back({positions, split_of_probe(one, taken / static_cast<double>(positions))});
+    }
+    known.keep_unit(text, points);
   }
   return static_cast<int>(done.size());
 }

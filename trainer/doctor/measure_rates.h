@@ -44,8 +44,12 @@ CollectiveRate fit_collective(const TimedBytes& little, const TimedBytes& much);
 GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds);
 ComputeRates measure_compute(DeviceKind device, DType dtype, double seconds);
 
-// Every distinct unit of the run's model, at the run's shapes, kept for its plans. Returns how many
-// were run.
+// The sequences of the micro-batches that a run's units are measured at, the least first: one and
+// the run's own; where that is one too, up to four as far as memory and the step allow.
+std::vector<int64_t> measured_micro_batches(const PlanInputs& inputs, const Machine& machine);
+
+// Every distinct unit of the run's model, at the run's shapes and those micro-batches, kept for its
+// plans. Returns how many were run.
 int measure_units(const RunSetup& setup, const KnownRates& known, double seconds);
 
 }  // namespace longshore

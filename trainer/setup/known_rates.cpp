@@ -30,27 +30,41 @@ std::string identity_of(const Machine& machine) {
   return text;
 }
 
-std::optional<std::vector<double>> read_numbers(const std::string& path, const std::string& text) {
+// What a file keeps of a text.
+struct Kept {
+  std::vector<int64_t> positions;  // that seconds are of, where they are of any
+  std::vector<double> seconds;
+};
+
+std::optional<Kept> read_kept(const std::string& path, const std::string& text) {
   try {
     const Json json = Json::parse(read_own_file(path, kMostFileBytes));
     if (json.at("version") != kVersion || json.at("of") != text) return std::nullopt;
-    auto numbers = json.at("seconds").get<std::vector<double>>();
-    for (const double number : numbers) {
+    Kept kept;
+    kept.seconds = json.at("seconds").get<std::vector<double>>();
+    for (const double number : kept.seconds) {
       if (!std::isfinite(number) || number < 0.0) return std::nullopt;
     }
-    return numbers;
+    if (json.contains("positions")) kept.positions = json["positions"].get<std::vector<int64_t>>();
+    return kept;
   } catch (const std::exception&) {
     return std::nullopt;
   }
 }
 
+bool are_of_points(const std::vector<int64_t>& positions) {
+  if (positions.size() == 1) return positions[0] >= 0;
+  return positions.size() == 2 && positions[0] > 0 && positions[1] > positions[0];
+}
+
 // A cache that cannot be written keeps nothing.
-void write_numbers(const std::string& directory, const std::string& path, const std::string& text,
-                   const std::vector<double>& numbers) {
+void write_kept(const std::string& directory, const std::string& path, const std::string& text,
+                const Kept& kept) {
   try {
+    Json json({{"version", kVersion}, {"of", text}, {"seconds", kept.seconds}});
+    if (!kept.positions.empty()) json["positions"] = kept.positions;
     make_directories(directory);
-    replace_file(path,
-                 Json({{"version", kVersion}, {"of", text}, {"seconds", numbers}}).dump() + "\n");
+    replace_file(path, json.dump() + "\n");
   } catch (const Error&) {
   }
 }
@@ -90,33 +104,45 @@ std::string KnownRates::file_of(const std::string& kind, const std::string& text
   return directory_ + "/" + machine_ + "-" + kind + "-" + hash_text(hash64(text)) + ".json";
 }
 
-std::optional<KnownRates::UnitSeconds> KnownRates::find_unit(const std::string& unit) const {
-  const auto numbers = read_numbers(file_of("unit", unit), unit);
-  if (!numbers || numbers->size() != 2) return std::nullopt;
-  return UnitSeconds{(*numbers)[0], (*numbers)[1]};
+std::vector<UnitPoint> KnownRates::find_unit(const std::string& unit) const {
+  std::optional<Kept> kept = read_kept(file_of("unit", unit), unit);
+  if (!kept) return {};
+  if (kept->positions.empty()) kept->positions = {0};
+  const std::vector<int64_t>& positions = kept->positions;
+  if (!are_of_points(positions) || kept->seconds.size() != 2 * positions.size()) return {};
+  std::vector<UnitPoint> points;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    points.push_back({positions[i], {kept->seconds[2 * i], kept->seconds[2 * i + 1]}});
+  }
+  return points;
 }
 
-void KnownRates::keep_unit(const std::string& unit, const UnitSeconds& seconds) const {
-  write_numbers(directory_, file_of("unit", unit), unit, {seconds.forward, seconds.backward});
+void KnownRates::keep_unit(const std::string& unit, const std::vector<UnitPoint>& points) const {
+  Kept kept;
+  for (const UnitPoint& point : points) {
+    kept.positions.push_back(point.positions);
+    kept.seconds.insert(kept.seconds.end(), {point.seconds.forward, point.seconds.backward});
+  }
+  write_kept(directory_, file_of("unit", unit), unit, kept);
 }
 
 LaneFactors KnownRates::find_factors(const std::string& run) const {
   LaneFactors factors = kNoCorrection;
-  const auto numbers = read_numbers(file_of("run", run), run);
-  if (!numbers || numbers->size() != factors.size()) return factors;
+  const std::optional<Kept> known = read_kept(file_of("run", run), run);
+  if (!known || known->seconds.size() != factors.size()) return factors;
   for (size_t lane = 0; lane < factors.size(); ++lane) {
-    if ((*numbers)[lane] > 0.0) factors[lane] = (*numbers)[lane];
+    if (known->seconds[lane] > 0.0) factors[lane] = known->seconds[lane];
   }
   return factors;
 }
 
 void KnownRates::keep_factors(const std::string& run, const LaneFactors& factors) const {
-  const auto before = read_numbers(file_of("run", run), run);
+  const std::vector<double> before = read_kept(file_of("run", run), run).value_or(Kept{}).seconds;
   LaneFactors kept = factors;
-  for (size_t lane = 0; before && before->size() == kept.size() && lane < kept.size(); ++lane) {
-    if ((*before)[lane] > 0.0) kept[lane] = std::sqrt(kept[lane] * (*before)[lane]);
+  for (size_t lane = 0; before.size() == kept.size() && lane < kept.size(); ++lane) {
+    if (before[lane] > 0.0) kept[lane] = std::sqrt(kept[lane] * before[lane]);
   }
-  write_numbers(directory_, file_of("run", run), run, {kept.begin(), kept.end()});
+  write_kept(directory_, file_of("run", run), run, {{}, {kept.begin(), kept.end()}});
 }
 
 KnownRates known_rates(const RunSetup& setup) {

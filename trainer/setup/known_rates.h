@@ -11,6 +11,7 @@
 #include "config/run_config.h"
 #include "offload/forecast/machine_file.h"
 #include "offload/forecast/step_forecast.h"
+#include "offload/forecast/unit_seconds.h"
 #include "trainer/setup/run_setup.h"
 
 namespace longshore {
@@ -27,12 +28,10 @@ class KnownRates {
   // IoError where it cannot be kept.
   void keep(const DescribedMachine& machine) const;
 
-  // Seconds of a position in a unit of that text, forward and backward.
-  struct UnitSeconds {
-    double forward = 0.0, backward = 0.0;
-  };
-  std::optional<UnitSeconds> find_unit(const std::string& unit) const;
-  void keep_unit(const std::string& unit, const UnitSeconds& seconds) const;
+  // What was measured of a unit of that text, by positions; nothing where it never was. Files of
+  // programs that measured one size of micro-batches give one point.
+  std::vector<UnitPoint> find_unit(const std::string& unit) const;
+  void keep_unit(const std::string& unit, const std::vector<UnitPoint>& points) const;
 
   // What runs of this text took of what was planned, by lane. The first run's count in full, each
   // later one's go half of the way: one run on a busy machine does not spoil them.

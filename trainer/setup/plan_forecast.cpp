@@ -16,13 +16,15 @@ constexpr Bytes kMostMachineBytes = kMiB;
 constexpr std::array kNamedUnits = {UnitsChoice::Kind::kBlock, UnitsChoice::Kind::kHalf,
                                     UnitsChoice::Kind::kPiece};
 
-// Seconds of all units' forward and backward by rates alone, and as they were measured.
-std::pair<double, double> computation(const ForecastInputs& inputs, const ComputeRates& rates) {
+// Seconds of a position forward in all units by rates alone, and as they were measured, in
+// micro-batches of so many positions.
+std::pair<double, double> computation(const ForecastInputs& inputs, const ComputeRates& rates,
+                                      int64_t positions) {
   double planned = 0.0, measured = 0.0;
   for (const UnitFlops& unit : inputs.units) {
-    if (!unit.forward_seconds || unit.products == 0.0) continue;
+    if (unit.measured.empty() || unit.products == 0.0) continue;
     planned += unit.products / product_flops(rates, unit.width);
-    measured += *unit.forward_seconds;
+    measured += unit_seconds(unit.measured, positions).forward;
   }
   return {planned, measured};
 }
@@ -66,29 +68,34 @@ PlanForecast::PlanForecast(const RunSetup* setup, std::optional<DescribedMachine
   if (here_) machine_ = known_.find();
 }
 
-// Units that were measured say how far products' rates are off for the others.
-const ForecastInputs& PlanForecast::inputs_of(const PlanInputs& inputs) {
-  const auto known = of_units_.find(inputs.units);
+const ForecastInputs& PlanForecast::of_cut(const std::string& units) {
+  const auto known = of_units_.find(units);
   if (known != of_units_.end()) return known->second;
   const KnownRates* measured = here_ ? &known_ : nullptr;
-  ForecastInputs own = forecast_inputs(*setup_, setup_->source->model(), measured);
-  if (inputs.model == &setup_->source->spec()) {
-    return of_units_.emplace(inputs.units, std::move(own)).first->second;
+  ForecastInputs inputs;
+  if (units == setup_->inputs.units) {
+    inputs = forecast_inputs(*setup_, setup_->source->model(), measured);
+    return of_units_.emplace(units, std::move(inputs)).first->second;
   }
-  ForecastInputs other;
   for (const UnitsChoice::Kind kind : kNamedUnits) {
-    if (inputs.units != '"' + std::string(name_of(kind)) + '"') continue;
-    UnitsChoice units;
-    units.kind = kind;
-    other = forecast_inputs(*setup_, *setup_->source->in_units(units), measured);
+    if (units != '"' + std::string(name_of(kind)) + '"') continue;
+    UnitsChoice choice;
+    choice.kind = kind;
+    inputs = forecast_inputs(*setup_, *setup_->source->in_units(choice), measured);
   }
-  const ComputeRates* rates =
-      machine_ ? machine_->rates.of(setup_->inputs.device, own.compute) : nullptr;
-  if (rates != nullptr) {
-    const auto [planned, taken] = computation(own, *rates);
-    if (planned > 0.0) other.corrections[static_cast<size_t>(Lane::kCompute)] *= taken / planned;
-  }
-  return of_units_.emplace(inputs.units, std::move(other)).first->second;
+  return of_units_.emplace(units, std::move(inputs)).first->second;
+}
+
+// Units that were measured say how far products' rates are off for the others.
+ForecastInputs PlanForecast::inputs_of(const PlanInputs& inputs) {
+  ForecastInputs found = of_cut(inputs.units);
+  if (inputs.units == setup_->inputs.units || !machine_) return found;
+  const ComputeRates* rates = machine_->rates.of(setup_->inputs.device, found.compute);
+  if (rates == nullptr) return found;
+  const auto [planned, taken] =
+      computation(of_cut(setup_->inputs.units), *rates, inputs.micro_batch * inputs.max_tokens);
+  if (planned > 0.0) found.corrections[static_cast<size_t>(Lane::kCompute)] *= taken / planned;
+  return found;
 }
 
 StepForecast PlanForecast::step(const PlanInputs& inputs, const TierPlan& plan) {

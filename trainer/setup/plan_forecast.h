@@ -37,7 +37,9 @@ class PlanForecast {
   void learn(const PlanCheck& check) const;
 
  private:
-  const ForecastInputs& inputs_of(const PlanInputs& inputs);
+  // Of the run's model in units of that name.
+  const ForecastInputs& of_cut(const std::string& units);
+  ForecastInputs inputs_of(const PlanInputs& inputs);
 
   const RunSetup* setup_;
   KnownRates known_;

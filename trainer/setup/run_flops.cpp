@@ -69,7 +69,7 @@ std::string text_of_run(const RunSetup& setup) {
   return hash_text(hash64(text));
 }
 
-KnownRates::UnitSeconds split_of_probe(const OneUnitModel& model, double seconds) {
+UnitSeconds split_of_probe(const OneUnitModel& model, double seconds) {
   if (!model.has_backward()) return {seconds, 0.0};
   if (model.probes_loss()) return {kForwardOfLoss * seconds, seconds};
   return {kForwardOfProbe * seconds, (1.0 - kForwardOfProbe) * seconds};
@@ -82,10 +82,7 @@ ForecastInputs forecast_inputs(const RunSetup& setup, const Model& model, const 
   for (const UnitSpec& unit : model.spec().units) {
     inputs.units.push_back(flops_of_unit(model, unit.id, plan.max_tokens));
     if (known == nullptr || !own) continue;
-    const auto seconds = known->find_unit(text_of_unit(setup, unit.id));
-    if (!seconds) continue;
-    inputs.units.back().forward_seconds = seconds->forward;
-    inputs.units.back().backward_seconds = seconds->backward;
+    inputs.units.back().measured = known->find_unit(text_of_unit(setup, unit.id));
   }
   inputs.tokens_per_step = plan.sequences_per_step * plan.max_tokens;
   inputs.ranks_per_node = plan.ranks_per_node;

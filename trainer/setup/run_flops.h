@@ -19,7 +19,7 @@ std::string text_of_unit(const RunSetup& setup, UnitId unit);
 std::string text_of_run(const RunSetup& setup);
 
 // From the seconds of a run of the probe to those of its passes.
-KnownRates::UnitSeconds split_of_probe(const OneUnitModel& model, double seconds);
+UnitSeconds split_of_probe(const OneUnitModel& model, double seconds);
 
 // All that a forecast of the run needs beside plan and rates. `known`: what was measured of its
 // units; nullptr on other machines.
