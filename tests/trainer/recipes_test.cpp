@@ -4,6 +4,7 @@
 // only the engine's own part is compared. scripts/dev/recipes --check measures the rest.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <regex>
 

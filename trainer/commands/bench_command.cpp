@@ -86,8 +86,7 @@ void add_bench_scaling(CommandArguments bench, CommandLine& line) {
   CommandArguments scaling = bench.add_subcommand(
       "scaling", "many ranks on paper: what 8 GPUs, or 64 nodes, do of what one does");
   BenchScalingOptions& options = call_with_options(scaling, line, run_bench_scaling);
-  scaling.add_number("--tokens", options.tokens, 1, int64_t{1} << 30,
-                     "of each rank, in a step");
+  scaling.add_number("--tokens", options.tokens, 1, int64_t{1} << 30, "of each rank, in a step");
   scaling.add_number("--jitter", options.jitter, 0.0, 10.0,
                      "every operation takes up to so much of itself longer");
   scaling.add_number("--slow-rank", options.slow_rank, 0.0, 10.0,

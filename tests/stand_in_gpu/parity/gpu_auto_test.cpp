@@ -3,9 +3,12 @@
 
 #include <filesystem>
 
+#include "base/json.h"
+#include "tests/fakes/command_run.h"
 #include "tests/parity/run_driver.h"
 #include "tests/stand_in_gpu/stand_in.h"
 #include "trainer/device/gpu_check.h"
+#include "trainer/device/self_check.h"
 
 namespace longshore {
 namespace {
@@ -35,6 +38,22 @@ TEST_F(GpuAuto, APartThatIsWrongIsNamed) {
     ASSERT_FALSE(lines.empty()) << part;
     EXPECT_TRUE(lines.front().starts_with(part)) << lines.front();
   }
+}
+
+// Goal: with --json the command prints one document, which says what its exit code says.
+TEST_F(GpuAuto, TheCommandSaysWhatDiffersAsJson) {
+  const Ended sound = run_command({"gpu-check", "--json"});
+  EXPECT_EQ(sound.exit_code, 0) << sound.err;
+  EXPECT_EQ(Json::parse(sound.out),
+            Json({{"gpu", 0}, {"same", true}, {"differences", Json::array()}}));
+  stand_in::break_part("swiglu");
+  const Ended broken = run_command({"gpu-check", "--gpu", "0", "--json"});
+  EXPECT_EQ(broken.exit_code, kGpuExitCode);
+  const Json json = Json::parse(broken.out);
+  EXPECT_EQ(json.size(), 3u) << json;
+  EXPECT_EQ(json.at("gpu"), 0);
+  EXPECT_EQ(json.at("same"), false);
+  EXPECT_TRUE(json.at("differences").at(0).get<std::string>().starts_with("swiglu")) << json;
 }
 
 // Goal: wrong copies also show in the steps of a tiny model, kernels do not.
