@@ -13,6 +13,7 @@
 #include "trainer/device/run_environment.h"
 #include "trainer/doctor/diagnosis.h"
 #include "trainer/doctor/measure_rates.h"
+#include "trainer/setup/units_choice.h"
 
 namespace longshore {
 namespace {
@@ -70,9 +71,10 @@ DescribedMachine measure_machine(const DoctorOptions& options, const RunConfig& 
   return described;
 }
 
-// On the run's own threads.
-void measure_run(const DoctorOptions& options, const RunSetup& setup, const KnownRates& known) {
+// On the run's own threads, and in the units that it takes.
+void measure_run(const DoctorOptions& options, RunSetup& setup, const KnownRates& known) {
   set_compute_threads(setup.compute.threads);
+  settle_units(setup);
   const int units = measure_units(setup, known, options.seconds);
   log_info("ran " + std::to_string(units) + " units of the run's model");
 }
