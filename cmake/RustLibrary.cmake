@@ -1,8 +1,8 @@
 # longshore::tokenizers_c and longshore::parquet_c: the Rust crates in src/text/tokenizers_c and
 # src/data/parquet_c, each behind its C interface, in one library: a program can link one of Rust's.
 # Included before any folder: it takes longest, and Ninja begins what is ready in this order. Only
-# links wait for it, by the library's name. Cargo decides whether there is anything to compile; all presets share its output, build/cargo, but
-# for those whose LONGSHORE_RUST_OPT is another.
+# links wait for it, by the library's name. Cargo decides whether there is anything to compile; all
+# presets share its output, build/cargo, but for those whose LONGSHORE_RUST_OPT is another.
 # Oniguruma is always compiled from the crate's own sources: an installed shared one would have to be
 # linked too, and could split text otherwise.
 

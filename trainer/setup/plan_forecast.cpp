@@ -75,13 +75,13 @@ const ForecastInputs& PlanForecast::of_cut(const std::string& units) {
   ForecastInputs inputs;
   if (units == setup_->inputs.units) {
     inputs = forecast_inputs(*setup_, setup_->source->model(), measured);
-    return of_units_.emplace(units, std::move(inputs)).first->second;
-  }
-  for (const UnitsChoice::Kind kind : kNamedUnits) {
-    if (units != '"' + std::string(name_of(kind)) + '"') continue;
-    UnitsChoice choice;
-    choice.kind = kind;
-    inputs = forecast_inputs(*setup_, *setup_->source->in_units(choice), measured);
+  } else {
+    for (const UnitsChoice::Kind kind : kNamedUnits) {
+      if (units != '"' + std::string(name_of(kind)) + '"') continue;
+      UnitsChoice choice;
+      choice.kind = kind;
+      inputs = forecast_inputs(*setup_, *setup_->source->in_units(choice), measured);
+    }
   }
   return of_units_.emplace(units, std::move(inputs)).first->second;
 }
