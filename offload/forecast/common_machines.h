@@ -1,16 +1,12 @@
-// The machines that config/machines describes, by name. Constants of the program.
+// The machines that config/machines describes, by name: "rtx-4090". parse_machine reads a text.
 #pragma once
 
 #include <span>
-#include <string_view>
+
+#include "base/named_text.h"
 
 namespace longshore {
 
-struct CommonMachine {
-  std::string_view name;  // "rtx-4090"
-  std::string_view text;  // of its file; parse_machine reads it
-};
-// Sorted by name.
-std::span<const CommonMachine> common_machines();
+std::span<const NamedText> common_machines();
 
 }  // namespace longshore

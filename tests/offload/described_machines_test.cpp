@@ -52,7 +52,7 @@ TEST(DescribedMachines, AreInTheProgram) {
   const std::string folder = test_data() + "/../config/machines/";
   const auto files = fs::directory_iterator(folder);
   EXPECT_EQ(std::distance(begin(files), end(files)), std::ssize(common_machines()));
-  for (const CommonMachine& machine : common_machines()) {
+  for (const NamedText& machine : common_machines()) {
     EXPECT_EQ(machine.text, read_whole_file(folder + std::string(machine.name) + ".toml", kMiB));
   }
 }

@@ -4,10 +4,12 @@
 
 #include <fstream>
 
+#include "base/errors.h"
 #include "base/json.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
+#include "trainer/setup/common_recipes.h"
 #include "trainer/setup/run_file_draft.h"
 
 namespace longshore {
@@ -96,6 +98,41 @@ TEST(RunFileDraft, TriesTheFastestFirst) {
                                       "optimizer state on drives", "parameters on drives too"}));
 }
 
+TEST(RunFileKeys, AreReadAsTheyAreSpeltWithTheirReasons) {
+  const std::vector<DraftKey> keys = keys_of_run_file(
+      "# a head\n[train]\nsteps = 3\n\n[offload]\nnvme = [\"/a b\"]  # yours: a = b\n", "x.toml");
+  ASSERT_EQ(keys.size(), 2U);
+  EXPECT_EQ(keys[0].section + "." + keys[0].name + " = " + keys[0].value, "train.steps = 3");
+  EXPECT_EQ(keys[0].why, "");
+  EXPECT_EQ(keys[1].value, "[\"/a b\"]");
+  EXPECT_EQ(keys[1].why, "yours: a = b");
+}
+
+// Goal: a draft of a recipe is the recipe, but for what is the user's.
+TEST(RunFileKeys, OfEveryRecipeAreTheRecipes) {
+  for (const NamedText& recipe : common_recipes()) {
+    SCOPED_TRACE(recipe.name);
+    DraftFacts facts = example();
+    facts.recipe = &recipe;
+    const bool drives = has(std::string(recipe.text), "nvme = [");
+    if (drives) facts.drives = {"/nvme"};
+    const RunConfig drafted = config_of(first_draft(facts));
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("recipe.toml");
+    std::ofstream(path) << recipe.text;
+    RunConfig expected = load_run_config({path}, {}, {.complete = false});
+    expected.run.dir = "runs/mine";
+    expected.model.path = "models/some";
+    expected.data.train = {"chat.jsonl"};
+    expected.data.overlength = DataSection::Overlength::kDrop;
+    expected.eval.split = 0.02;
+    if (drives) expected.offload.nvme = {"/nvme"};
+    EXPECT_EQ(drafted, expected);
+    facts.drives = drives ? std::vector<std::string>{} : std::vector<std::string>{"/nvme"};
+    EXPECT_THROW(first_draft(facts), ConfigError) << "drives that are missing, or not wanted";
+  }
+}
+
 // A model directory, rows, and nothing else.
 class Init : public testing::Test {
  protected:
@@ -123,6 +160,41 @@ TEST_F(Init, WritesAFileThatPlansAndValidates) {
   EXPECT_EQ(config.data.overlength, DataSection::Overlength::kSplit);
   EXPECT_EQ(run_command({"validate", file_}).exit_code, 0);
   EXPECT_EQ(run_command({"plan", file_}).exit_code, 0);
+}
+
+// Goal: on a machine without a GPU a recipe is made for the recipe's own machine, and what `plan`
+// says of the file there is what init said.
+TEST_F(Init, TakesARecipe) {
+  const Ended ended = run_command({"init", file_, "--recipe", "llama-3.1-8b_2x-rtx-5090", "--model",
+                                   model_, "--data", rows_, "--machine", "2x-rtx-5090"});
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_TRUE(has(ended.out, "2 GPUs of 2 x NVIDIA GeForce RTX 5090")) << ended.out;
+  EXPECT_TRUE(has(ended.out, "fits with the recipe's keys")) << ended.out;
+  EXPECT_TRUE(has(ended.out, "longshore launch --nproc 2 -- train " + file_)) << ended.out;
+  EXPECT_TRUE(has(read(file_), "init` of recipe llama-3.1-8b_2x-rtx-5090")) << read(file_);
+  EXPECT_EQ(run_command({"plan", "--ranks", "2", "--ranks-per-node", "2", "--machine",
+                         "2x-rtx-5090", file_})
+                .exit_code,
+            0);
+  // Without --machine: for this one, or where it has no GPU for the recipe's.
+  const Ended json =
+      run_command({"init", directory_.file("json.toml"), "--recipe", "qwen3-8b_rtx-4090", "--model",
+                   model_, "--data", rows_, "--json"});
+  ASSERT_EQ(json.exit_code, 0) << json.err;
+  const Json said = Json::parse(json.out);
+  EXPECT_EQ(said.at("recipe"), "qwen3-8b_rtx-4090");
+  EXPECT_EQ(said.at("ranks"), 1);
+  EXPECT_EQ(said.at("device"), "cuda");
+}
+
+TEST_F(Init, NamesTheRecipesWhereItIsGivenAnother) {
+  const Ended ended = run_command({"init", file_, "--recipe", "llama-9b", "--data", rows_});
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_TRUE(has(ended.err, " qwen3-8b_rtx-4090")) << ended.err;
+  const Ended both = run_command(
+      {"init", file_, "--recipe", "qwen3-8b_rtx-4090", "--goal", "small", "--data", rows_});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_EQ(read(file_), "");
 }
 
 TEST_F(Init, LeavesAFileThatIsThere) {

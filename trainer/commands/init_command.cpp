@@ -10,12 +10,14 @@
 #include "base/errors.h"
 #include "base/output.h"
 #include "base/own_file.h"
+#include "config/toml_document.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/input_check.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/data/data_files.h"
 #include "trainer/device/device_choice.h"
 #include "trainer/report/data_inspection.h"
+#include "trainer/setup/common_recipes.h"
 #include "trainer/setup/goal_search.h"
 #include "trainer/setup/run_file_draft.h"
 #include "trainer/setup/units_choice.h"
@@ -30,7 +32,7 @@ constexpr int64_t kMostPositions = 1 << 20;  // of models that do not say what t
 
 struct InitOptions {
   std::string file = "run.toml";
-  std::string model, goal = "balanced", run_directory, machine;
+  std::string model, goal = "balanced", recipe, run_directory, machine;
   std::vector<std::string> data, drives;
   bool replace = false;
   bool json = false;
@@ -57,6 +59,43 @@ constexpr std::array kGoals = {
     NamedGoal{"balanced", DraftGoal::kBalanced}, NamedGoal{"exact", DraftGoal::kExact},
     NamedGoal{"small", DraftGoal::kSmall},       NamedGoal{"fastest", DraftGoal::kFastest},
     NamedGoal{"longest", DraftGoal::kLongest},   NamedGoal{"smallest", DraftGoal::kSmallest}};
+
+// Where the run file is to be used.
+struct InitPlace {
+  std::optional<DescribedMachine> machine;  // nothing: this one
+  int32_t ranks = 1;                        // on it
+};
+
+// A recipe is for the machine that its name ends with, a rank for each GPU. Who has no GPU here
+// makes a run file for that one.
+InitPlace place_of(const InitOptions& options, const NamedText* recipe) {
+  InitPlace place;
+  if (!options.machine.empty()) place.machine = read_machine(options.machine);
+  if (recipe == nullptr) return place;
+  const std::string name(recipe->name);
+  DescribedMachine own = read_machine(name.substr(name.rfind('_') + 1));
+  place.ranks = static_cast<int32_t>(std::max<size_t>(1, own.machine.gpus.size()));
+  if (!place.machine && find_gpus().usable.empty()) place.machine = std::move(own);
+  return place;
+}
+
+// The recipe of that name, null where none is asked for.
+const NamedText* recipe_of(const InitOptions& options) {
+  if (options.recipe.empty()) return nullptr;
+  const NamedText* recipe = find_text(common_recipes(), options.recipe);
+  if (recipe != nullptr) return recipe;
+  throw ConfigError("init: --recipe " + options.recipe +
+                    ": there is none of that name. MODEL_MACHINE:" + names_of(common_recipes()));
+}
+
+// The model that a recipe is for: a hub id.
+std::string model_of(const NamedText& recipe) {
+  const std::vector<DraftKey> keys = keys_of_run_file(recipe.text, std::string(recipe.name));
+  const auto model = std::ranges::find_if(
+      keys, [](const DraftKey& key) { return key.section == "model" && key.name == "path"; });
+  LONGSHORE_CHECK(model != keys.end()) << recipe.name << " names no model";
+  return parse_toml_value(model->value, {})->string;
+}
 
 // Everything that is wrong with what the user named, at once.
 CheckedInputs looked_at(const RunConfig& config) {
@@ -93,9 +132,11 @@ bool computes_in_bf16(const MachineRates& rates) {
   return speed(DType::kBF16) > speed(DType::kF32);
 }
 
-DraftFacts facts_of(const InitOptions& options, const RunConfig& config,
-                    const std::optional<DescribedMachine>& described) {
+DraftFacts facts_of(const InitOptions& options, const NamedText* recipe, const RunConfig& config,
+                    const InitPlace& place) {
+  const std::optional<DescribedMachine>& described = place.machine;
   DraftFacts facts;
+  facts.recipe = recipe;
   facts.model = options.model;
   facts.data = options.data;
   facts.drives = options.drives;
@@ -116,21 +157,21 @@ struct FittedDraft {
   TierPlan plan;
 };
 
-RunSetup set_up(const RunFileDraft& draft, const std::optional<DescribedMachine>& described) {
-  AssumedRanks assumed;
-  if (described) assumed.machine = described->machine;
+RunSetup set_up(const RunFileDraft& draft, const InitPlace& place) {
+  AssumedRanks assumed{.ranks = place.ranks, .per_node = place.ranks};
+  if (place.machine) assumed.machine = place.machine->machine;
   RunSetup setup = prepare_run({.files = {}, .overrides = draft.overrides()}, assumed);
   settle_units(setup);
   return setup;
 }
 
 // The first of the steps whose plan fits.
-FittedDraft fit(const DraftFacts& facts, const std::optional<DescribedMachine>& described) {
+FittedDraft fit(const DraftFacts& facts, const InitPlace& place) {
   RunFileDraft draft = first_draft(facts);
   std::string why;
   for (const DraftStep& step : draft_steps(facts)) {
     for (const DraftKey& key : step.keys) draft.set(key.section, key.name, key.value, key.why);
-    RunSetup setup = set_up(draft, described);
+    RunSetup setup = set_up(draft, place);
     TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
     if (plan.fits()) return {draft, step.words, std::move(plan)};
     why = explain_misfit(setup.inputs, setup.machine);
@@ -149,33 +190,36 @@ void set_change(RunFileDraft& draft, const KeyChange& change, const std::string&
 }
 
 // What the goal asks for beyond fitting.
-FittedDraft search_goal(FittedDraft fitted, const DraftFacts& facts,
-                        const std::optional<DescribedMachine>& described) {
-  RunSetup setup = set_up(fitted.draft, described);
+FittedDraft search_goal(FittedDraft fitted, const DraftFacts& facts, const InitPlace& place) {
+  RunSetup setup = set_up(fitted.draft, place);
   if (facts.goal == DraftGoal::kLongest) {
     const int64_t most = facts.max_positions > 0 ? facts.max_positions : kMostPositions;
     const int64_t length = longest_sequences(setup, most);
     fitted.draft.set("data", "max_tokens", std::to_string(length),
                      length == most ? "as long as the model was made for"
                                     : "the longest, by doubling, that fits");
-    setup = set_up(fitted.draft, described);
+    setup = set_up(fitted.draft, place);
   }
-  const std::optional<PlanPoint> point = best_point(facts.goal, setup, described);
+  const std::optional<PlanPoint> point = best_point(facts.goal, setup, place.machine);
   if (!point) throw DoesNotFitError("init: no plan of the search fits");
   const bool fast = facts.goal != DraftGoal::kSmallest;
   for (const KeyChange& change : point->changes) {
     set_change(fitted.draft, change, fast ? "found by a search: fastest" : "takes least");
     fitted.words += ", " + change.key + " = " + change.value;
   }
-  setup = set_up(fitted.draft, described);
+  setup = set_up(fitted.draft, place);
   fitted.plan = draft_tier_plan(setup.inputs, setup.machine);
   return fitted;
 }
 
-Json to_json(const InitOptions& options, const DraftFacts& facts, const FittedDraft& fitted) {
+Json to_json(const InitOptions& options, const DraftFacts& facts, const FittedDraft& fitted,
+             const InitPlace& place) {
   const TierPlan& plan = fitted.plan;
   return {{"path", options.file},
-          {"model", options.model},
+          {"recipe", options.recipe.empty() ? Json() : Json(options.recipe)},
+          {"machine", place.machine ? Json(place.machine->name) : Json()},
+          {"ranks", place.ranks},
+          {"model", facts.model},
           {"parameters", facts.parameters},
           {"device", facts.gpu ? "cuda" : "cpu"},
           {"fits_with", fitted.words},
@@ -186,10 +230,19 @@ Json to_json(const InitOptions& options, const DraftFacts& facts, const FittedDr
           {"run_directory", facts.run_directory}};
 }
 
-void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft& fitted) {
+std::string trained_on(const DraftFacts& facts, const InitPlace& place) {
+  std::string text = !facts.gpu        ? "the CPU"
+                     : place.ranks > 1 ? std::to_string(place.ranks) + " GPUs"
+                                       : "a GPU";
+  if (place.machine) text += " of " + place.machine->name;
+  return text;
+}
+
+void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft& fitted,
+         const InitPlace& place) {
   const TierPlan& plan = fitted.plan;
-  print_out("%s: %lld parameters, trained in full on %s\n", options.model.c_str(),
-            static_cast<long long>(facts.parameters), facts.gpu ? "a GPU" : "the CPU");
+  print_out("%s: %lld parameters, trained in full on %s\n", facts.model.c_str(),
+            static_cast<long long>(facts.parameters), trained_on(facts, place).c_str());
   print_out("  fits with %s: %s on the device, %s of host memory%s\n", fitted.words.c_str(),
             format_bytes(plan.device.total).c_str(), format_bytes(plan.host.total).c_str(),
             plan.drives.tier.state ? ", the rest on drives" : "");
@@ -197,9 +250,15 @@ void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft&
             facts.run_directory.c_str());
   print_out("written: %s; next\n", options.file.c_str());
   print_out("  longshore inspect data %s    # what is trained\n", options.file.c_str());
-  print_out("  longshore plan %s            # every byte, before anything runs\n",
-            options.file.c_str());
-  print_out("  longshore train %s\n", options.file.c_str());
+  std::string planned, launched;
+  if (place.ranks > 1) {
+    const std::string n = std::to_string(place.ranks);
+    planned = "--ranks " + n + " --ranks-per-node " + n + " ";
+    launched = "launch --nproc " + n + " -- ";
+  }
+  print_out("  longshore plan %s%s            # every byte, before anything runs\n",
+            planned.c_str(), options.file.c_str());
+  print_out("  longshore %strain %s\n", launched.c_str(), options.file.c_str());
 }
 
 int run_init(const InitOptions& given) {
@@ -207,6 +266,8 @@ int run_init(const InitOptions& given) {
   if (fs::exists(options.file) && !options.replace) {
     throw ConfigError(options.file + ": is there already; name another file, or give --replace");
   }
+  const NamedText* recipe = recipe_of(options);
+  if (recipe != nullptr && options.model.empty()) options.model = model_of(*recipe);
   if (options.model.empty()) {
     options.model = ask("--model", "a model directory, or a hub id in the local cache");
   }
@@ -217,16 +278,16 @@ int run_init(const InitOptions& given) {
   config.model.path = options.model;
   config.data.train = options.data;
   config.offload.nvme = options.drives;
-  std::optional<DescribedMachine> described;
-  if (!options.machine.empty()) described = read_machine(options.machine);
-  const DraftFacts facts = facts_of(options, config, described);
-  FittedDraft fitted = fit(facts, described);
-  if (is_searched(facts.goal)) fitted = search_goal(std::move(fitted), facts, described);
-  write_output_file(options.file, fitted.draft.toml());
+  const InitPlace place = place_of(options, recipe);
+  const DraftFacts facts = facts_of(options, recipe, config, place);
+  FittedDraft fitted = fit(facts, place);
+  if (is_searched(facts.goal)) fitted = search_goal(std::move(fitted), facts, place);
+  write_output_file(options.file,
+                    fitted.draft.toml(options.recipe.empty() ? "" : "recipe " + options.recipe));
   if (options.json) {
-    print_json(to_json(options, facts, fitted));
+    print_json(to_json(options, facts, fitted, place));
   } else {
-    say(options, facts, fitted);
+    say(options, facts, fitted, place);
   }
   return 0;
 }
@@ -238,12 +299,18 @@ void add_init(CommandArguments command, CommandLine& line) {
   command.add_option("--data", options.data, "files to train on, or hub ids of data sets");
   std::vector<std::string> goals;
   for (const NamedGoal& goal : kGoals) goals.emplace_back(goal.name);
+  const CommandOption goal =
+      command
+          .add_option(
+              "--goal", options.goal,
+              "balanced, exact (fp32 moments) or small (8-bit moments); by a search of plans: "
+              "fastest, longest (sequences), or smallest (8-bit moments, least memory)")
+          .one_of(goals)
+          .show_default();
   command
-      .add_option("--goal", options.goal,
-                  "balanced, exact (fp32 moments) or small (8-bit moments); by a search of plans: "
-                  "fastest, longest (sequences), or smallest (8-bit moments, least memory)")
-      .one_of(goals)
-      .show_default();
+      .add_option("--recipe", options.recipe,
+                  "the keys of a recipe, MODEL_MACHINE, and its model where --model names none")
+      .excludes(goal);
   command.add_option("--machine", options.machine,
                      "for another machine, by name or file, as plan has it");
   command.add_option("--dir", options.run_directory, "run.dir; default: runs/ and the file's name");

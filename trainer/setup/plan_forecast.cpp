@@ -45,20 +45,18 @@ RunLength length_of(const RunSetup& setup, const TierPlan& plan) {
   return length;
 }
 
-std::string unknown_machine(const std::string& named) {
-  std::string text = "--machine " + named + ": neither a file nor a machine that is known here:";
-  for (const CommonMachine& machine : common_machines()) text += " " + std::string(machine.name);
-  return text;
-}
-
 }  // namespace
 
 DescribedMachine read_machine(const std::string& named) {
-  for (const CommonMachine& machine : common_machines()) {
-    if (machine.name == named) return parse_machine(std::string(machine.text), named);
+  if (const NamedText* machine = find_text(common_machines(), named)) {
+    return parse_machine(std::string(machine->text), named);
   }
   std::error_code ignored;
-  if (!std::filesystem::exists(named, ignored)) throw ConfigError(unknown_machine(named));
+  if (!std::filesystem::exists(named, ignored)) {
+    throw ConfigError("--machine " + named +
+                      ": neither a file nor a machine that is known here:" +
+                      names_of(common_machines()));
+  }
   return parse_machine(read_input(named, kMostMachineBytes), named);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 
 #include "base/errors.h"
 #include "config/field_table.h"
@@ -62,6 +63,12 @@ int64_t sequences_per_step(const DraftFacts& facts) {
   return per_step;
 }
 
+std::string_view trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t\r");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin);
+}
+
 void add_length(RunFileDraft& draft, const DraftFacts& facts) {
   const bool small = is_small(facts);
   draft.set("train", "epochs", small ? "3" : "1",
@@ -70,7 +77,51 @@ void add_length(RunFileDraft& draft, const DraftFacts& facts) {
             "over all ranks; the same results on one GPU or eight");
 }
 
+// The recipe's keys, and what it leaves to whoever takes it.
+RunFileDraft recipe_draft(const DraftFacts& facts) {
+  const std::string name(facts.recipe->name);
+  RunFileDraft draft;
+  draft.set("run", "dir", quote_toml(facts.run_directory), "everything the run writes");
+  draft.set("model", "path", quote_toml(facts.model), "");
+  add_data(draft, facts);
+  const std::string rows =
+      "the longest of the first rows has " + std::to_string(facts.longest_row) + " tokens";
+  bool drives = false;
+  for (const DraftKey& key : keys_of_run_file(facts.recipe->text, name)) {
+    const std::string path = key.section + "." + key.name;
+    if (path == "model.path") continue;
+    drives = drives || path == "offload.nvme";
+    draft.set(key.section, key.name, path == "offload.nvme" ? list_of(facts.drives) : key.value,
+              path == "data.max_tokens" ? "the recipe's; " + rows : key.why);
+  }
+  if (drives == facts.drives.empty()) {
+    throw ConfigError("init: the recipe " + name +
+                      (drives ? " has state on drives; name a directory on each with --nvme"
+                              : " has nothing on drives; leave out --nvme"));
+  }
+  return draft;
+}
+
 }  // namespace
+
+std::vector<DraftKey> keys_of_run_file(std::string_view text, const std::string& origin) {
+  std::vector<std::string_view> lines;
+  for (const auto line : std::views::split(text, '\n'))
+    lines.emplace_back(line.begin(), line.end());
+  std::vector<DraftKey> keys;
+  for (const TomlMember& section : parse_toml(text, origin)) {
+    for (const TomlMember& key : section.value.members) {
+      const std::string_view line = lines.at(static_cast<size_t>(key.place.line) - 1);
+      const size_t begin = line.find('=') + 1, comment = line.find("  # ");
+      const std::string value(trimmed(line.substr(begin, comment - begin)));
+      LONGSHORE_CHECK(parse_toml_value(value, key.place)) << key.place.text() << ": " << value;
+      const bool reasoned = comment != std::string_view::npos;
+      keys.push_back({section.name, key.name, value,
+                      std::string(reasoned ? trimmed(line.substr(comment + 4)) : "")});
+    }
+  }
+  return keys;
+}
 
 void RunFileDraft::set(const std::string& section, const std::string& name,
                        const std::string& value, const std::string& why) {
@@ -92,9 +143,9 @@ std::vector<Override> RunFileDraft::overrides() const {
   return overrides;
 }
 
-std::string RunFileDraft::toml() const {
-  std::string text =
-      "# Made by `longshore init`. Every key: longshore config keys, or docs/run_file.md.\n";
+std::string RunFileDraft::toml(const std::string& made_of) const {
+  std::string text = "# Made by `longshore init`" + (made_of.empty() ? "" : " of " + made_of) +
+                     ". Every key: longshore config keys, or docs/run_file.md.\n";
   std::string section;
   for (const DraftKey& key : keys_) {
     if (key.section != section) text += "\n[" + key.section + "]\n";
@@ -112,6 +163,7 @@ std::string RunFileDraft::toml() const {
 }
 
 RunFileDraft first_draft(const DraftFacts& facts) {
+  if (facts.recipe != nullptr) return recipe_draft(facts);
   RunFileDraft draft;
   draft.set("run", "dir", quote_toml(facts.run_directory), "everything the run writes");
   draft.set("model", "path", quote_toml(facts.model), "");
@@ -129,6 +181,7 @@ RunFileDraft first_draft(const DraftFacts& facts) {
 }
 
 std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
+  if (facts.recipe != nullptr) return {{"the recipe's keys", {}}};
   const bool small = facts.goal == DraftGoal::kSmall || facts.goal == DraftGoal::kSmallest;
   const bool exact = facts.goal == DraftGoal::kExact;
   const DraftKey state = exact   ? DraftKey{"offload", "state_format", "\"split\"",

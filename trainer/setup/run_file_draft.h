@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/named_text.h"
 #include "config/run_config.h"
 
 namespace longshore {
@@ -23,7 +25,8 @@ struct DraftFacts {
   std::string model;              // as the user named it
   std::vector<std::string> data;  // paths or hub ids
   std::string run_directory;
-  std::vector<std::string> drives;  // directories for offload.nvme; may be empty
+  std::vector<std::string> drives;    // directories for offload.nvme; may be empty
+  const NamedText* recipe = nullptr;  // whose keys are taken, the goal then is not looked at
   DraftGoal goal = DraftGoal::kBalanced;
   int64_t parameters = 0;
   int64_t max_positions = 0;  // that the model was made for; 0: not known
@@ -40,6 +43,10 @@ struct DraftKey {
   std::string why;    // empty: nothing to say
 };
 
+// The keys of a run file that has each on a line of its own, as it spells them; a comment behind
+// one is why. ConfigError where it is no TOML.
+std::vector<DraftKey> keys_of_run_file(std::string_view text, const std::string& origin);
+
 class RunFileDraft {
  public:
   // Replaces the key where it is there; keys of a section stay together.
@@ -48,8 +55,9 @@ class RunFileDraft {
   const std::vector<DraftKey>& keys() const { return keys_; }
   // The keys as arguments of a command.
   std::vector<Override> overrides() const;
-  // A run file with a comment for each key that has a reason.
-  std::string toml() const;
+  // A run file with a comment for each key that has a reason. `made_of`: what its first line says
+  // it was made of, if anything.
+  std::string toml(const std::string& made_of = "") const;
 
  private:
   std::vector<DraftKey> keys_;
