@@ -18,7 +18,8 @@ class QuickstartTest(unittest.TestCase):
             done = quickstart("--train.steps=3", word)
             self.assertEqual(done.returncode, 0)
             self.assertEqual(done.stderr, "")
-            for option in ("--preset NAME", "--in FOLDER", "--SECTION.KEY=VALUE", "--help"):
+            for option in ("--preset NAME", "--program FILE", "--in FOLDER",
+                           "--SECTION.KEY=VALUE", "--help"):
                 self.assertIn(option, done.stdout)
             self.assertNotIn("==", done.stdout)
 
@@ -30,7 +31,9 @@ class QuickstartTest(unittest.TestCase):
                             (["--in="], "--in wants a value"),
                             (["--train.steps"], "--train.steps wants a value"),
                             (["--run.dir=x"], "--in FOLDER"),
-                            (["--preset", "tset"], "no preset 'tset'")):
+                            (["--preset", "tset"], "no preset 'tset'"),
+                            (["--program", "nowhere/longshore"], "nowhere/longshore is no program"),
+                            (["--program", "sh", "--preset", "test"], "leave out --preset")):
             done = quickstart(*words)
             self.assertEqual(done.returncode, 2, words)
             self.assertIn("quickstart: ", done.stderr)

@@ -53,6 +53,10 @@ class Environment:
             for entry in archive.infolist():
                 path = pathlib.Path(archive.extract(entry, self.site))
                 path.chmod(entry.external_attr >> 16 & 0o777)
+        self.program = folder / "bin/longshore"
+        self.program.write_text(f"#!{self.python}\n" + "from longshore._program import main\n"
+                                "main()\n")
+        self.program.chmod(0o755)
 
     def link_torch(self):
         """As if it were installed beside the package."""
@@ -60,8 +64,7 @@ class Environment:
             (self.site / path.name).symlink_to(path.resolve())
 
     def longshore(self, *arguments, **options):
-        return run(self.python, "-c", "from longshore._program import main; main()", *arguments,
-                   **options)
+        return run(self.program, *arguments, **options)
 
     def __call__(self, program, **options):
         return run(self.python, "-c", textwrap.dedent(program), **options)
@@ -126,11 +129,14 @@ class WheelTest(unittest.TestCase):
         for library in ("libtbb.so.12", "libhwy.so.1", "liburing.so.2"):
             self.assertIn(f"{self.beside.site}/longshore/bin/../lib/{library}", loaded)
 
-    def test_a_model_is_made_and_trained(self):
-        work = self.elsewhere.site.parents[2]
-        self.checked(self.elsewhere.longshore("init-model", "model", cwd=work))
-        self.checked(self.elsewhere.longshore("train", "run.toml", cwd=work))
-        self.assertTrue((work / "run/hf/model.safetensors").exists())
+    def test_the_quick_start_runs_from_it(self):
+        work = self.root / "quickstart"
+        said = self.checked(run(ROOT / "scripts/quickstart", "--program", self.elsewhere.program,
+                                "--in", work, "--train.steps=6", "--schedule.warmup_steps=2"))
+        self.assertNotIn("Set-up", said)
+        self.assertIn(f"{self.elsewhere.program} plan my.toml", said)
+        for name in ("hf/model.safetensors", "report.html", "metrics.jsonl"):
+            self.assertTrue((work / "runs/quickstart" / name).exists(), name)
 
     def test_facts_are_printed_as_json(self):
         work = self.elsewhere.site.parents[2]
