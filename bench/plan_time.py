@@ -86,7 +86,8 @@ def pairs(choice):
 
 
 class Bench:
-    def __init__(self, binary, folder, rate_options=()):
+    def __init__(self, binary, folder, rate_options=(), prefix=()):
+        self.prefix = prefix  # words that run a command elsewhere
         self.binary = str(pathlib.Path(binary).resolve())
         self.folder = folder
         self.cache = folder / "cache"
@@ -98,6 +99,7 @@ class Bench:
         command = [self.binary, *words]
         if ranks > 1:
             command = [self.binary, "launch", "--nproc", str(ranks), "--", *words]
+        command = [*self.prefix, *command]
         done = subprocess.run(command, capture_output=True, text=True, env=self.environment)
         if done.returncode != 0:
             sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-3000:]}")

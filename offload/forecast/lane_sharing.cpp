@@ -98,23 +98,38 @@ class Sharing {
     }
   }
 
-  // To the next end of an operation. Returns how many ended.
-  size_t advance() {
-    const auto waits = [&](size_t lane) { return left_[lane].waits > 0.0; };
-    const auto cores_for = [&](size_t lane) { return waits(lane) ? 0.0 : threads_[lane]; };
-    double wanted = 0.0;
+  // What the lane's operation does now.
+  double OpSeconds::* part(size_t lane) const {
+    if (left_[lane].waits > 0.0) return &OpSeconds::waits;
+    return left_[lane].moves > 0.0 ? &OpSeconds::moves : &OpSeconds::works;
+  }
+
+  // How fast that goes, of as fast as it would alone.
+  std::array<double, kLaneCount> rates() const {
+    double wanted = 0.0, movers = 0.0;
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
-      if (running_[lane] != kNobody) wanted += cores_for(lane);
+      if (running_[lane] == kNobody) continue;
+      if (part(lane) == &OpSeconds::works) wanted += threads_[lane];
+      if (part(lane) == &OpSeconds::moves) movers += 1.0;
     }
     const double share = wanted > cores_ ? cores_ / wanted : 1.0;
-    const auto rate = [&](size_t lane) { return cores_for(lane) > 0.0 ? share : 1.0; };
-    // To the end of the wait, or of the work.
-    const auto left = [&](size_t lane) -> double& {
-      return waits(lane) ? left_[lane].waits : left_[lane].works;
-    };
+    std::array<double, kLaneCount> rates;
+    rates.fill(1.0);
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      if (running_[lane] == kNobody) continue;
+      if (part(lane) == &OpSeconds::moves) rates[lane] = 1.0 / movers;
+      if (part(lane) == &OpSeconds::works && threads_[lane] > 0.0) rates[lane] = share;
+    }
+    return rates;
+  }
+
+  // To the next end of a part of an operation. Returns how many operations ended.
+  size_t advance() {
+    const std::array<double, kLaneCount> rate = rates();
+    const auto left = [&](size_t lane) -> double& { return left_[lane].*part(lane); };
     double step = std::numeric_limits<double>::infinity();
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
-      if (running_[lane] != kNobody) step = std::min(step, left(lane) / rate(lane));
+      if (running_[lane] != kNobody) step = std::min(step, left(lane) / rate[lane]);
     }
     LONGSHORE_CHECK(step < std::numeric_limits<double>::infinity())
         << "the schedule waits for itself";
@@ -122,8 +137,8 @@ class Sharing {
     std::array<bool, kLaneCount> over = {};
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
       if (running_[lane] == kNobody) continue;
-      const bool ends = left(lane) / rate(lane) <= step;
-      left(lane) = ends ? 0.0 : left(lane) - step * rate(lane);
+      const bool ends = left(lane) / rate[lane] <= step;
+      left(lane) = ends ? 0.0 : left(lane) - step * rate[lane];
       over[lane] = left_[lane].all() == 0.0;
       if (over[lane]) ++ended;
     }
@@ -167,7 +182,7 @@ SimulatedPass simulate_sharing(const StepSchedule& schedule, std::span<const OpS
   LONGSHORE_CHECK(seconds.size() == schedule.ops.size()) << seconds.size() << " times";
   LONGSHORE_CHECK(cores > 0.0) << cores << " cores";
   for (size_t i = 0; i < seconds.size(); ++i) {
-    LONGSHORE_CHECK(seconds[i].waits >= 0.0 && seconds[i].works >= 0.0)
+    LONGSHORE_CHECK(seconds[i].waits >= 0.0 && seconds[i].moves >= 0.0 && seconds[i].works >= 0.0)
         << "op " << i << " takes " << seconds[i].all() << " s";
   }
   return Sharing(schedule, seconds, threads, cores).run();

@@ -1,7 +1,8 @@
-// simulate_sharing: simulate_schedule for a machine on which lanes share cores: where the lanes
-// that run want more of them than there are, each gets its share and takes that much longer. So it
-// is on the CPU device, where compute, updates, copies and sums are threads of one processor.
-// Deterministic, without a device. Pure, any thread.
+// simulate_sharing: simulate_schedule for a machine on which lanes share cores, and collectives the
+// link between ranks: where the lanes that run want more than there is, each gets its share and
+// takes that much longer. Cores are shared on the CPU device, where compute, updates, copies and
+// sums are threads of one processor; the link wherever units are gathered while gradients are
+// summed. Deterministic, without a device. Pure, any thread.
 #pragma once
 
 #include <array>
@@ -15,12 +16,13 @@ namespace longshore {
 // Threads that an operation of the lane keeps busy; 0: it waits for a device or a drive.
 using LaneThreads = std::array<double, kLaneCount>;
 
-// What an operation takes with its threads' cores for itself: first it waits, for which it wants no
-// core (threads are woken, messages are on their way), then it works.
+// What an operation takes with its threads' cores and the link for itself: first it waits, for
+// which it wants neither (threads are woken), then it moves bytes over the link, then it works.
 struct OpSeconds {
   double waits = 0.0;
+  double moves = 0.0;
   double works = 0.0;
-  double all() const { return waits + works; }
+  double all() const { return waits + moves + works; }
 };
 
 std::vector<double> all_of(std::span<const OpSeconds> seconds);

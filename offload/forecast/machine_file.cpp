@@ -204,7 +204,11 @@ void read_rates(TableReader& table, MachineRates& rates) {
   });
   table.each("group", [&](TableReader& group) {
     const auto collective = [&](const std::string& key) {
-      return CollectiveRate{group.number(key) * kGiga, group.number(key + "_start") * kMicro};
+      CollectiveRate rate{group.number(key) * kGiga, group.number(key + "_start") * kMicro,
+                          group.number(key + "_start_core") * kMicro};
+      const double share = group.number(key + "_core");
+      if (share > 0.0) rate.core_share = share;
+      return rate;
     };
     rates.groups.push_back({read_device(group), group.integer("ranks", 2, 2), collective("gather"),
                             collective("reduce_scatter"), collective("all_reduce")});
@@ -310,6 +314,8 @@ std::string rates_text(const MachineRates& rates) {
     const auto collective = [&](const std::string& key, const CollectiveRate& rate) {
       line(text, key, rate.bytes, kGiga);
       line(text, key + "_start", rate.start_seconds, kMicro);
+      line(text, key + "_start_core", rate.start_core_seconds, kMicro);
+      if (rate.core_share < 1.0) line(text, key + "_core", rate.core_share, 1.0);
     };
     collective("gather", group.gather);
     collective("reduce_scatter", group.reduce_scatter);

@@ -40,10 +40,12 @@ struct DriveRates {
 };
 
 // A collective: what it takes however little it moves, and the payload that a rank hands to it
-// after that.
+// after that. A network's bytes keep no core busy, those between processes of a machine do.
 struct CollectiveRate {
   double bytes = 0.0;
   double start_seconds = 0.0;
+  double start_core_seconds = 0.0;  // of those, for which it wants one of the rank's cores
+  double core_share = 1.0;          // of the time for bytes, for which it does
   bool operator==(const CollectiveRate&) const = default;
 };
 

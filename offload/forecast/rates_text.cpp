@@ -60,7 +60,10 @@ Json value_or_null(double value) {
 }
 
 Json to_json(const CollectiveRate& rate) {
-  return {{"bytes", value_or_null(rate.bytes)}, {"start_seconds", rate.start_seconds}};
+  return {{"bytes", value_or_null(rate.bytes)},
+          {"start_seconds", rate.start_seconds},
+          {"start_core_seconds", rate.start_core_seconds},
+          {"core_share", rate.core_share}};
 }
 
 }  // namespace

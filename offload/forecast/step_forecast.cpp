@@ -20,7 +20,7 @@ double over(double work, double rate) {
 }
 
 OpSeconds only_works(double seconds) {
-  return {.waits = 0.0, .works = seconds};
+  return {.works = seconds};
 }
 
 // Of the rank that has most: the first, which has every micro-batch whose number is a multiple of
@@ -47,7 +47,7 @@ class OperationTimes {
   OpSeconds seconds(const Op& op) {
     const double correction = inputs_.corrections[static_cast<size_t>(lane_of(op.kind))];
     const OpSeconds seconds = plain_seconds(op);
-    return {seconds.waits * correction, seconds.works * correction};
+    return {seconds.waits * correction, seconds.moves * correction, seconds.works * correction};
   }
 
  private:
@@ -109,7 +109,13 @@ class OperationTimes {
     const CollectiveRate rate = found == nullptr ? CollectiveRate{} : found->*collective;
     const std::string name = "collectives of " + std::to_string(ranks) + " ranks";
     if (bytes == 0.0 || known(rate.bytes, name) == 0.0) return {};
-    return {rate.start_seconds, bytes / rate.bytes};
+    const double seconds = bytes / rate.bytes;
+    // A GPU's kernels move what its collectives move; no core of the host does.
+    const double share = plan_.device.kind == DeviceKind::kCpu ? rate.core_share : 0.0;
+    const double starts = std::min(rate.start_core_seconds, rate.start_seconds);
+    return {.waits = rate.start_seconds - starts,
+            .moves = (1.0 - share) * seconds,
+            .works = starts + share * seconds};
   }
 
   OpSeconds gather_seconds(double bytes) {
@@ -126,7 +132,8 @@ class OperationTimes {
       replicas =
           group_seconds(bytes / topology.shard_ranks, topology.replicas(), &GroupRates::all_reduce);
     }
-    return {scatter.waits + replicas.waits, scatter.works + replicas.works};
+    return {scatter.waits + replicas.waits, scatter.moves + replicas.moves,
+            scatter.works + replicas.works};
   }
 
   // All drives of the node work for all of its ranks. Stripes follow the drives' speeds where they

@@ -40,7 +40,7 @@ TEST(LaneSharing, IsThePlainSimulationWhereCoresSuffice) {
     std::vector<OpSeconds> parts;
     for (size_t i = 0; i < seconds.size(); ++i) {
       const double waits = i % 3 == 0 ? seconds[i] * static_cast<double>(i % 2 + 1) / 2.0 : 0.0;
-      parts.push_back({waits, seconds[i] - waits});
+      parts.push_back({.waits = waits, .works = seconds[i] - waits});
     }
     const SimulatedPass shared = simulate_sharing(schedule, parts, threads, 1e6);
     ASSERT_NEAR(plain.seconds, shared.seconds, 1e-9) << one.name();
@@ -54,7 +54,7 @@ TEST(LaneSharing, IsThePlainSimulationWhereCoresSuffice) {
 
 TEST(LaneSharing, WhoeverRunsTogetherSharesTheCores) {
   const StepSchedule schedule{{op(OpKind::kForward, 0), op(OpKind::kUpdate, 1)}};
-  const std::vector<OpSeconds> seconds = {{0.0, 3.0}, {0.0, 1.0}};
+  const std::vector<OpSeconds> seconds = {{.works = 3.0}, {.works = 1.0}};
   // Both want both cores: at half speed until the update is done at 2, then compute alone: 2 left.
   const SimulatedPass pass = simulate_sharing(schedule, seconds, threads_of(2, 2), 2.0);
   EXPECT_DOUBLE_EQ(pass.ops[1].end, 2.0);
@@ -65,7 +65,7 @@ TEST(LaneSharing, WhoeverRunsTogetherSharesTheCores) {
 
 TEST(LaneSharing, NobodyWantsCoresForAWait) {
   const StepSchedule schedule{{op(OpKind::kForward, 0), op(OpKind::kUpdate, 1)}};
-  const std::vector<OpSeconds> seconds = {{0.0, 3.0}, {2.0, 1.0}};
+  const std::vector<OpSeconds> seconds = {{.works = 3.0}, {.waits = 2.0, .works = 1.0}};
   // Compute has both cores until 2, then both share until compute has done its last second.
   const SimulatedPass pass = simulate_sharing(schedule, seconds, threads_of(2, 2), 2.0);
   EXPECT_DOUBLE_EQ(pass.ops[0].end, 4.0);
@@ -73,9 +73,24 @@ TEST(LaneSharing, NobodyWantsCoresForAWait) {
   EXPECT_DOUBLE_EQ(pass.busy[static_cast<size_t>(Lane::kUpdate)], 4.0);
 }
 
+TEST(LaneSharing, CollectivesShareTheLinkAndNoCore) {
+  const StepSchedule schedule{
+      {op(OpKind::kGather, 0), op(OpKind::kReduce, 1), op(OpKind::kForward, 2)}};
+  const std::vector<OpSeconds> seconds = {
+      {.moves = 3.0}, {.waits = 1.0, .moves = 1.0, .works = 1.0}, {.works = 2.0}};
+  LaneThreads threads = threads_of(1, 1);
+  threads[static_cast<size_t>(Lane::kReduce)] = 1.0;
+  // The gather has the link until 1, both share it until the sum's second is moved at 3, and the
+  // gather's last one ends at 4. Compute has its core to itself all the time.
+  const SimulatedPass pass = simulate_sharing(schedule, seconds, threads, 1.0);
+  EXPECT_DOUBLE_EQ(pass.ops[0].end, 4.0);
+  EXPECT_DOUBLE_EQ(pass.ops[1].end, 4.0);
+  EXPECT_DOUBLE_EQ(pass.ops[2].end, 2.0);
+}
+
 TEST(LaneSharing, WhatWaitsForADriveWantsNoCore) {
   const StepSchedule schedule{{op(OpKind::kForward, 0), op(OpKind::kReadState, 1)}};
-  const std::vector<OpSeconds> seconds = {{0.0, 3.0}, {0.0, 2.0}};
+  const std::vector<OpSeconds> seconds = {{.works = 3.0}, {.works = 2.0}};
   const SimulatedPass pass = simulate_sharing(schedule, seconds, threads_of(2, 2), 2.0);
   EXPECT_DOUBLE_EQ(pass.ops[0].end, 3.0);
   EXPECT_DOUBLE_EQ(pass.ops[1].end, 2.0);

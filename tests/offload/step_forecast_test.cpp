@@ -173,6 +173,13 @@ TEST(StepForecast, RanksGatherAndReduceAtTheRateOfTheirGroup) {
   const auto units = static_cast<double>(one.model.units.size());
   EXPECT_DOUBLE_EQ(lane(one.step(), Lane::kReduce),
                    static_cast<double>(traffic.reduce_scatter) / 1e6 + 3.0 * units);
+  one.rates.groups.front().reduce_scatter.start_seconds = 0.0;
+  one.forecast.cores = 1.0;  // for which compute, gathers and sums are in each other's way
+  const double copied = one.step().seconds;
+  one.rates.groups.front().gather.core_share = one.rates.groups.front().reduce_scatter.core_share =
+      0.0;
+  EXPECT_LT(one.step().seconds, copied) << "a network moves while the core computes";
+  EXPECT_DOUBLE_EQ(lane(one.step(), Lane::kGather), lane(step, Lane::kGather));
   one.rates.groups.front().ranks = 4;
   EXPECT_FALSE(one.step().known());
 }

@@ -21,6 +21,18 @@ TEST(FitCollective, StartAndRateAreThoseOfTheLineThroughBoth) {
   EXPECT_NEAR(rate.start_seconds + 100.0 * kMiB / rate.bytes, 11e-3, 1e-12);
 }
 
+// Goal: bytes that a network moves keep no core busy, those that a core copies do.
+TEST(FitCollective, WhatKeepsACoreBusyIsToldFromWhatWaits) {
+  const CollectiveRate rate = fit_collective({0, 4e-3, 1e-3}, {1000000, 14e-3, 3.5e-3});
+  EXPECT_NEAR(rate.start_core_seconds, 1e-3, 1e-12);
+  EXPECT_NEAR(rate.core_share, 0.25, 1e-9);
+  // Two cores at a time count as one, and no time is less than none.
+  const CollectiveRate busy = fit_collective({0, 4e-3, 9e-3}, {1000000, 14e-3, 30e-3});
+  EXPECT_EQ(busy.start_core_seconds, busy.start_seconds);
+  EXPECT_EQ(busy.core_share, 1.0);
+  EXPECT_GT(fit_collective({0, 4e-3, 3e-3}, {1000000, 14e-3, 3e-3}).core_share, 0.0);
+}
+
 TEST(FitCollective, WithoutAStartThereIsNone) {
   const CollectiveRate rate = fit_collective({1000, 1e-6}, {1000000, 1e-3});
   EXPECT_NEAR(rate.bytes, 1e9, 1.0);

@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kHeadDim = 64;
 constexpr int64_t kVocabulary = 256;
 constexpr double kIntermediate = 2.75;
+constexpr size_t kMostRuns = 500;
 // Of a run of the probe: forward twice, and gradients of inputs and of weights.
 constexpr double kProductPasses = 4.0;
 constexpr double kAttentionPasses = 4.5;
@@ -53,7 +54,7 @@ double probe_seconds(const OneUnitModel& model, const ProbeDevice& device, int64
   std::vector<double> taken;
   const Clock::time_point begin = Clock::now();
   const auto spent = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-  while (taken.size() < 3 || (spent() < seconds && taken.size() < 30)) {
+  while (taken.size() < 3 || (spent() < seconds && taken.size() < kMostRuns)) {
     const double before = spent();
     probe.run(input);
     taken.push_back(spent() - before);

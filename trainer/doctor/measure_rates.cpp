@@ -38,6 +38,7 @@ constexpr int kLittleRounds = 100;
 constexpr double kWorkBetween = 2e-3;  // seconds
 // Of a collective's time, where noise leaves less for its bytes.
 constexpr double kLeastMoving = 0.1;
+constexpr double kLeastShare = 0.01;  // of a core; some it does take
 constexpr int64_t kUpdateElements = int64_t{1} << 24;
 constexpr int64_t kLeastUpdateElements = int64_t{1} << 20;
 constexpr Bytes kDriveFile = kGiB;
@@ -146,18 +147,36 @@ WorldOptions group_options() {
   return options;
 }
 
-// Of the three operations: gather, reduce-scatter, all-reduce.
-using CollectiveTimes = std::array<double, 3>;
-
-void stay_busy(double seconds) {
-  const Clock::time_point begin = Clock::now();
-  while (seconds_since(begin) < seconds) {
-  }
+// Seconds of a core that all threads of the process took, or this one.
+double core_seconds(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
+
+// What ranks compute between collectives; counts the seconds of cores that it takes.
+class WorkBetween {
+ public:
+  void run() {
+    const double before = core_seconds(CLOCK_THREAD_CPUTIME_ID);
+    const Clock::time_point begin = Clock::now();
+    while (seconds_since(begin) < kWorkBetween) {
+    }
+    taken_ += core_seconds(CLOCK_THREAD_CPUTIME_ID) - before;
+  }
+  // What all else in the process took so far.
+  double others() const { return core_seconds(CLOCK_PROCESS_CPUTIME_ID) - taken_; }
+
+ private:
+  std::atomic<double> taken_{0.0};  // by all ranks
+};
+
+// Of the three operations: gather, reduce-scatter, all-reduce.
+using CollectiveTimes = std::array<TimedBytes, 3>;
 
 // One rank's part: mean seconds of each of the three operations, each after other work, as in a
 // step: threads that wait are woken on cores that compute.
-CollectiveTimes time_collectives(World& world, Bytes bytes, int rounds) {
+CollectiveTimes time_collectives(World& world, Bytes bytes, int rounds, WorkBetween& work) {
   const auto size = world.ranks().size;
   const auto elements = static_cast<size_t>(bytes / 4 / size * size);
   std::vector<float> values(elements, 1.0F);
@@ -168,17 +187,23 @@ CollectiveTimes time_collectives(World& world, Bytes bytes, int rounds) {
   const auto time = [&](const auto& start) {
     double taken = 0.0;
     world.all().barrier(label).wait();
+    const double before = work.others();
     for (int round = 0; round <= rounds; ++round) {
-      stay_busy(kWorkBetween);
+      work.run();
       const Clock::time_point begin = Clock::now();
       start().wait();
       if (round > 0) taken += seconds_since(begin);
     }
-    return taken / rounds;
+    world.all().barrier(label).wait();
+    return TimedBytes{bytes, taken / rounds, (work.others() - before) / (size * (rounds + 1))};
   };
   return {time([&] { return world.all().all_gather({std::as_writable_bytes(floats)}, label); }),
           time([&] { return world.all().reduce_scatter({floats}, DType::kF32, scratch, label); }),
           time([&] { return world.all().all_reduce({floats}, DType::kF32, scratch, label); })};
+}
+
+TimedBytes slower_of(const TimedBytes& one, const TimedBytes& other) {
+  return one.seconds < other.seconds ? other : one;
 }
 
 DriveRates measure_drive(const std::string& directory, const RateOptions& options, Bytes& written) {
@@ -210,13 +235,20 @@ DriveRates measure_drive(const std::string& directory, const RateOptions& option
 CollectiveRate fit_collective(const TimedBytes& little, const TimedBytes& much) {
   if (!(much.seconds > 0.0) || much.bytes <= little.bytes) return {};
   const double moving = std::max(much.seconds - little.seconds, kLeastMoving * much.seconds);
-  const double rate = static_cast<double>(much.bytes - little.bytes) / moving;
-  return {rate, std::max(0.0, much.seconds - static_cast<double>(much.bytes) / rate)};
+  CollectiveRate fitted;
+  fitted.bytes = static_cast<double>(much.bytes - little.bytes) / moving;
+  fitted.start_seconds =
+      std::max(0.0, much.seconds - static_cast<double>(much.bytes) / fitted.bytes);
+  fitted.start_core_seconds = std::clamp(little.core_seconds, 0.0, fitted.start_seconds);
+  fitted.core_share =
+      std::clamp((much.core_seconds - little.core_seconds) / moving, kLeastShare, 1.0);
+  return fitted;
 }
 
 GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
   const StoreServer server(0);
   CollectiveTimes much = {}, little = {};
+  WorkBetween work;
   std::mutex mutex;
   std::exception_ptr failure;
   std::vector<std::thread> threads;
@@ -231,13 +263,14 @@ GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
         info.store_port = server.port();
         info.agent_store = true;
         const auto world = World::connect(info, group_options());
-        const CollectiveTimes my_much = time_collectives(*world, unit_bytes, rounds);
-        const CollectiveTimes my_little = time_collectives(*world, kLittleBytes, kLittleRounds);
+        const CollectiveTimes my_much = time_collectives(*world, unit_bytes, rounds, work);
+        const CollectiveTimes my_little =
+            time_collectives(*world, kLittleBytes, kLittleRounds, work);
         world->all().barrier({"the end of a measurement", {}}).wait();
         const std::lock_guard lock(mutex);
         for (size_t i = 0; i < much.size(); ++i) {
-          much[i] = std::max(much[i], my_much[i]);
-          little[i] = std::max(little[i], my_little[i]);
+          much[i] = slower_of(much[i], my_much[i]);
+          little[i] = slower_of(little[i], my_little[i]);
         }
       } catch (...) {
         const std::lock_guard lock(mutex);
@@ -247,9 +280,7 @@ GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
   }
   for (std::thread& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);
-  const auto rate = [&](size_t i) {
-    return fit_collective({kLittleBytes, little[i]}, {unit_bytes, much[i]});
-  };
+  const auto rate = [&](size_t i) { return fit_collective(little[i], much[i]); };
   return {DeviceKind::kCpu, ranks, rate(0), rate(1), rate(2)};
 }
 
@@ -286,7 +317,7 @@ MachineRates measure_rates(const Machine& machine, const RateOptions& options) {
     const bool asked = std::ranges::find(options.drives, directory) != options.drives.end();
     if (asked && rates.drive(directory) == nullptr) rates.drives.push_back(drive);
   }
-  for (const int32_t ranks : {2, 4}) {
+  for (const int32_t ranks : {2, 4, 8}) {
     options.say("collectives of " + std::to_string(ranks) + " ranks");
     const bool hurried = options.seconds < kHurried;
     rates.groups.push_back(measure_group(ranks, hurried ? kMiB : kGroupBytes,

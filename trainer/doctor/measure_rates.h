@@ -33,11 +33,12 @@ Bytes bytes_to_be_written(const std::string& directory, Bytes most);
 struct TimedBytes {
   Bytes bytes = 0;
   double seconds = 0.0;
+  double core_seconds = 0.0;  // of a core of the rank that it kept busy
 };
 
 // The line through both: a collective's start, and the bytes of a second after it. Where noise
 // leaves next to nothing between them, bytes have a tenth of the longer time. Nothing of times
-// that are none.
+// that are none. More than one core at a time counts as one.
 CollectiveRate fit_collective(const TimedBytes& little, const TimedBytes& much);
 
 // Parts of it. So many threads of this process as ranks, over the CPU's backend.
