@@ -200,7 +200,8 @@ void read_rates(TableReader& table, MachineRates& rates) {
   table.each("drive", [&](TableReader& drive) {
     rates.drives.push_back({drive.text("directory"), drive.number("read") * kGiga,
                             drive.number("written") * kGiga, drive.number("read_both") * kGiga,
-                            drive.number("written_both") * kGiga});
+                            drive.number("written_both") * kGiga, drive.number("read_core"),
+                            drive.number("written_core")});
   });
   table.each("group", [&](TableReader& group) {
     const auto collective = [&](const std::string& key) {
@@ -307,6 +308,8 @@ std::string rates_text(const MachineRates& rates) {
     line(text, "written", drive.written, kGiga);
     line(text, "read_both", drive.read_both, kGiga);
     line(text, "written_both", drive.written_both, kGiga);
+    line(text, "read_core", drive.read_core_share, 1.0);
+    line(text, "written_core", drive.written_core_share, 1.0);
   }
   for (const GroupRates& group : rates.groups) {
     text += "\n[[rates.group]]\nranks = " + std::to_string(group.ranks) + "\n";

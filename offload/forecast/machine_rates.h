@@ -36,6 +36,8 @@ struct DriveRates {
   std::string directory;  // where it was measured; "*" in a description
   double read = 0.0, written = 0.0;
   double read_both = 0.0, written_both = 0.0;
+  // Of the time at `read` and `written`, for which a core is kept busy: checks, and the system's.
+  double read_core_share = 0.0, written_core_share = 0.0;
   bool operator==(const DriveRates&) const = default;
 };
 

@@ -119,7 +119,9 @@ Json rates_to_json(const MachineRates& rates) {
                               {"read", value_or_null(drive.read)},
                               {"written", value_or_null(drive.written)},
                               {"read_both", value_or_null(drive.read_both)},
-                              {"written_both", value_or_null(drive.written_both)}});
+                              {"written_both", value_or_null(drive.written_both)},
+                              {"read_core_share", drive.read_core_share},
+                              {"written_core_share", drive.written_core_share}});
   }
   json["groups"] = Json::array();
   for (const GroupRates& group : rates.groups) {

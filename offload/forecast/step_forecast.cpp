@@ -12,7 +12,7 @@ namespace {
 // attention's backward does five products where forward does two.
 constexpr double kInputGradients = 1.0, kWeightGradients = 1.0;
 constexpr double kAttentionBackward = 2.5;
-// Copies and sums of ranks are one thread each on the CPU device.
+// Copies, drives and sums of ranks are one thread each on the CPU device.
 constexpr double kMovingThreads = 1.0;
 
 double over(double work, double rate) {
@@ -72,11 +72,11 @@ class OperationTimes {
       case OpKind::kReadState:
       case OpKind::kReadParameters:
       case OpKind::kReadInput:
-        return only_works(over(bytes, drives(&DriveRates::read_both, &DriveRates::read)));
+        return drive_seconds(bytes, kReads);
       case OpKind::kWriteState:
       case OpKind::kWriteInput:
       case OpKind::kCommit:
-        return only_works(over(bytes, drives(&DriveRates::written_both, &DriveRates::written)));
+        return drive_seconds(bytes, kWrites);
     }
     return {};
   }
@@ -136,21 +136,36 @@ class OperationTimes {
             scatter.works + replicas.works};
   }
 
+  // One way to use a drive.
+  struct DriveWay {
+    double DriveRates::* both;
+    double DriveRates::* alone;
+    double DriveRates::* core_share;
+  };
+  static constexpr DriveWay kReads{&DriveRates::read_both, &DriveRates::read,
+                                   &DriveRates::read_core_share};
+  static constexpr DriveWay kWrites{&DriveRates::written_both, &DriveRates::written,
+                                    &DriveRates::written_core_share};
+
   // All drives of the node work for all of its ranks. Stripes follow the drives' speeds where they
   // were probed, else the slowest decides.
-  double drives(double DriveRates::* both, double DriveRates::* alone) {
-    double sum = 0.0, least = 0.0;
-    for (const std::string& directory : plan_.drives.tier.directories) {
+  OpSeconds drive_seconds(double bytes, const DriveWay& way) {
+    const std::vector<std::string>& directories = plan_.drives.tier.directories;
+    const auto count = static_cast<double>(directories.size());
+    double sum = 0.0, least = 0.0, core = 0.0;
+    for (const std::string& directory : directories) {
       const DriveRates* drive = rates_.drive(directory);
       double rate = 0.0;
-      if (drive != nullptr) rate = drive->*both > 0.0 ? drive->*both : drive->*alone;
-      if (known(rate, "the drive of " + directory) == 0.0) return 0.0;
+      if (drive != nullptr) rate = drive->*way.both > 0.0 ? drive->*way.both : drive->*way.alone;
+      if (known(rate, "the drive of " + directory) == 0.0) return {};
       sum += rate;
       least = least == 0.0 ? rate : std::min(least, rate);
+      core += over(bytes / count, drive->*way.alone) * drive->*way.core_share;
     }
-    const auto count = static_cast<double>(plan_.drives.tier.directories.size());
     const bool equal = plan_.drives.tier.geometry.weights[0] == 0;
-    return (equal ? least * count : sum) / inputs_.ranks_per_node;
+    const double seconds = over(bytes * inputs_.ranks_per_node, equal ? least * count : sum);
+    core = std::min(core, seconds);
+    return {.waits = seconds - core, .works = core};
   }
 
   double compute_seconds(const Op& op) {
@@ -213,7 +228,8 @@ LaneThreads lane_threads(const TierPlan& plan) {
   set(Lane::kUpdate, plan.optimizer_threads);
   if (plan.device.kind != DeviceKind::kCpu) return threads;
   set(Lane::kCompute, plan.compute_threads);
-  for (const Lane lane : {Lane::kH2D, Lane::kGather, Lane::kReduce, Lane::kD2H}) {
+  for (const Lane lane :
+       {Lane::kRead, Lane::kH2D, Lane::kGather, Lane::kReduce, Lane::kD2H, Lane::kWrite}) {
     set(lane, kMovingThreads);
   }
   return threads;

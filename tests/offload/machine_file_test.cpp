@@ -30,7 +30,7 @@ DescribedMachine full_machine() {
   rates.files_read = 3e9;
   rates.files_written = 2e9;
   rates.updates = {{StateFormat::kSplitBf16, 60e9, 20e9}, {StateFormat::kFp32, 70e9}};
-  rates.drives = {{"/mnt/one", 6.5e9, 4e9, 5e9, 3e9}};
+  rates.drives = {{"/mnt/one", 6.5e9, 4e9, 5e9, 3e9, 0.25, 0.5}};
   rates.groups = {
       {DeviceKind::kCuda, 2, {40e9, 30 * 1e-6, 20 * 1e-6, 0.25}, {30e9, 0.0}, {20e9, 50 * 1e-6}}};
   rates.compute = {{DeviceKind::kCuda, DType::kBF16, {{1024, 80e12}, {4096, 120e12}}, 60e12},

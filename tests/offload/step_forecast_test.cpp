@@ -193,6 +193,13 @@ TEST(StepForecast, DrivesShareTheStateAndRanksTheDrives) {
   EXPECT_NEAR(lane(one.step(), Lane::kRead), read / 2e6, 1e-9) << "the slower decides";
   one.forecast.ranks_per_node = 2;
   EXPECT_NEAR(lane(one.step(), Lane::kRead), read / 1e6, 1e-9);
+  // What reads keep a core busy is no time of the lane's own, and is in the way of computation.
+  one.forecast.cores = 1.0;
+  one.inputs.compute_threads = 1;
+  const double free = one.step().seconds;
+  for (DriveRates& drive : one.rates.drives) drive.read_core_share = 1.0;
+  EXPECT_NEAR(lane(one.step(), Lane::kRead), read / 1e6, 1e-9);
+  EXPECT_GT(one.step().seconds, free);
 }
 
 // Goal: on the CPU device lanes share the cores, so a step takes at least the sum of their work.

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "offload/forecast/lane_sharing.h"
 #include "offload/schedule/schedule_simulation.h"
 #include "trainer/bench/bench_overlap.h"
 #include "trainer/bench/bench_scaling.h"
@@ -23,6 +24,37 @@ TEST(RankSimulation, AlikeRanksTakeOneRanksTime) {
       const double one = simulate_schedule(step.schedule, step.seconds).seconds;
       EXPECT_NEAR(simulate_ranks(step, {.ranks = 8}), one, kRounding) << ratio;
       EXPECT_NEAR(simulate_ranks(step, {.ranks = 8, .shard_ranks = 4}), one, kRounding) << ratio;
+    }
+  }
+}
+
+// Goal: where gathers and reductions pass one link no step is faster than the link; where nothing
+// else takes time that is the step, and where the link takes next to none it is as before.
+TEST(RankSimulation, CollectivesShareTheirLink) {
+  const BenchOverlapOptions options;
+  const ModelSpec model = make_equal_units(options.units);
+  for (const auto make : {longshore_step, fsdp2_step, deepspeed_step}) {
+    for (const double ratio : {0.01, 0.5, 1.0, 4.0}) {
+      const TimedStep step = make(step_options(options, {2, 0.25, ratio, 0.25}), model);
+      double link = 0.0;
+      std::vector<OpSeconds> parts;
+      for (size_t i = 0; i < step.seconds.size(); ++i) {
+        const OpKind kind = step.schedule.ops[i].kind;
+        const bool collective = kind == OpKind::kGather || kind == OpKind::kReduce;
+        if (collective) link += step.seconds[i];
+        parts.push_back(collective ? OpSeconds{.moves = step.seconds[i]}
+                                   : OpSeconds{.works = step.seconds[i]});
+      }
+      const double apart = simulate_ranks(step, {.ranks = 8});
+      const double shared = simulate_ranks(step, {.ranks = 8, .one_link = true});
+      EXPECT_GE(shared, std::max(apart, link) - kRounding) << ratio;
+      EXPECT_LE(shared, apart + link) << ratio;
+      // The plan's simulation gives each its share of the link instead of a turn on it.
+      const double plan = simulate_sharing(step.schedule, parts, {}, 1.0).seconds;
+      EXPECT_NEAR(shared, plan, 0.05 * plan) << ratio;
+      if (ratio < 0.1) {
+        EXPECT_NEAR(shared, apart, 0.01 * apart);
+      }
     }
   }
 }
@@ -66,7 +98,11 @@ TEST(BenchScaling, LongshoreIsNeverBehindThePeersSchedules) {
   for (const ScalingFigures& f : all) {
     EXPECT_GE(f.longshore, f.fsdp2 - kRounding) << f.machine << " " << f.nodes;
     EXPECT_GE(f.longshore, f.deepspeed - kRounding) << f.machine << " " << f.nodes;
-    EXPECT_LE(f.jittered, f.longshore + kRounding);
+    // One and many are jittered, by other draws.
+    EXPECT_LE(f.jittered, f.longshore * 1.01);
+    if (f.nodes == 1) {
+      EXPECT_GE(f.jittered, 7.5) << "of 8 without P2P";
+    }
     EXPECT_LE(f.longshore, (f.nodes > 1 ? f.nodes : f.ranks) * 1.1);
   }
 }

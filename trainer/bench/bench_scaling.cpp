@@ -116,6 +116,8 @@ Simulated fastest(const PaperMachine& machine, const Bytes4& bytes, const MakeSt
     SimulatedRanks ranks;
     ranks.ranks = ranks_of_node * nodes;
     ranks.shard_ranks = way.over_nodes ? ranks.ranks : ranks_of_node;
+    // Within nodes units are gathered over another link than gradients are summed over.
+    ranks.one_link = ranks.shard_ranks == ranks.ranks;
     const double seconds = simulate_ranks(step, ranks);
     if (best.seconds > 0.0 && seconds >= best.seconds) continue;
     ranks.jitter = options.jitter;
@@ -135,10 +137,13 @@ ScalingFigures scaled(const PaperMachine& machine, int32_t nodes, double network
   const auto times = [&](const Bytes4& bytes, const MakeStep& make, const std::vector<Way>& those) {
     return fastest(machine, bytes, make, those, nodes, network, tokens, machine.ranks, options);
   };
-  // What one rank does alone, or one node.
+  // What one rank does alone, or one node: chance makes its operations longer too, but it is none
+  // of the slow ones.
   const int32_t alone_ranks = nodes > 1 ? machine.ranks : 1;
+  BenchScalingOptions no_slow_rank = options;
+  no_slow_rank.slow_rank = 0.0;
   const Simulated alone = fastest(machine, kOurs, longshore_step, {{"full_shard"}}, 1, 0.0, tokens,
-                                  alone_ranks, options);
+                                  alone_ranks, no_slow_rank);
   const double many = nodes > 1 ? nodes : machine.ranks;
   const Simulated longshore = times(kOurs, longshore_step, ours);
   ScalingFigures figures;
@@ -149,7 +154,7 @@ ScalingFigures scaled(const PaperMachine& machine, int32_t nodes, double network
   figures.tokens = tokens;
   figures.way = longshore.way;
   figures.longshore = many * alone.seconds / longshore.seconds;
-  figures.jittered = many * alone.seconds / longshore.jittered;
+  figures.jittered = many * alone.jittered / longshore.jittered;
   figures.fsdp2 = many * alone.seconds / times(kFsdp2, fsdp2_step, ways).seconds;
   figures.deepspeed = many * alone.seconds / times(kDeepSpeed, deepspeed_step, ways).seconds;
   return figures;

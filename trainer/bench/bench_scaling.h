@@ -23,7 +23,8 @@ struct ScalingFigures {
   double network = 0.0;  // Gbit/s of a node; 0: one node
   int64_t tokens = 0;
   std::string way;  // how Longshore shards and gathers: the fastest
-  // Of that many times what one rank does, or one node where there are several.
+  // Of that many times what one rank does, or one node where there are several. Jittered: both
+  // are, and one of the many is slow.
   double longshore = 0.0, jittered = 0.0, fsdp2 = 0.0, deepspeed = 0.0;
 };
 

@@ -18,6 +18,32 @@ struct RankClock {
   std::vector<double> end;
 };
 
+// The link that collectives share: who comes takes what those before it left free.
+class SharedLink {
+ public:
+  // When so many seconds of the link have passed since `begin`.
+  double take(double begin, double seconds) {
+    if (seconds == 0.0) return begin;
+    const auto first = std::ranges::find_if(busy_, [&](const Busy& b) { return b.end > begin; });
+    auto behind = first;
+    double end = begin, left = seconds;
+    for (; behind != busy_.end() && behind->begin - end < left; ++behind) {
+      left -= std::max(0.0, behind->begin - end);
+      end = behind->end;
+    }
+    end += left;
+    const double busy_since = first == behind ? begin : std::min(begin, first->begin);
+    busy_.insert(busy_.erase(first, behind), {busy_since, end});
+    return end;
+  }
+
+ private:
+  struct Busy {
+    double begin = 0.0, end = 0.0;
+  };
+  std::vector<Busy> busy_;  // in order, none overlaps another
+};
+
 }  // namespace
 
 double simulate_ranks(const TimedStep& step, const SimulatedRanks& how) {
@@ -26,6 +52,8 @@ double simulate_ranks(const TimedStep& step, const SimulatedRanks& how) {
   for (RankClock& clock : clocks) clock.end.resize(ops.size());
   Draws draws(how.seed, 0);
   const size_t shard_ranks = static_cast<size_t>(how.shard_ranks > 0 ? how.shard_ranks : how.ranks);
+  LONGSHORE_CHECK(!how.one_link || shard_ranks == clocks.size()) << shard_ranks << " shard";
+  SharedLink link;
   std::vector<double> begin(clocks.size());
   for (size_t i = 0; i < ops.size(); ++i) {
     const auto lane = static_cast<size_t>(lane_of(ops[i].kind));
@@ -46,8 +74,9 @@ double simulate_ranks(const TimedStep& step, const SimulatedRanks& how) {
       double seconds = step.seconds[i] * (1.0 + how.jitter * draws.below(kGrains) / kGrains);
       const bool slow = lane == static_cast<size_t>(Lane::kCompute) && first + 1 == clocks.size();
       if (slow) seconds *= 1.0 + how.slow_rank;
+      const double end = how.one_link && meet > 1 ? link.take(last, seconds) : last + seconds;
       for (size_t rank = first; rank < first + meet; ++rank) {
-        clocks[rank].end[i] = clocks[rank].lane[lane] = last + seconds;
+        clocks[rank].end[i] = clocks[rank].lane[lane] = end;
       }
     }
   }

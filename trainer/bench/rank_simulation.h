@@ -12,6 +12,7 @@ namespace longshore {
 struct SimulatedRanks {
   int32_t ranks = 1;
   int32_t shard_ranks = 0;  // that gather from each other; 0: all
+  bool one_link = false;    // gathers and reductions, of all ranks, pass the same link
   double jitter = 0.0;      // every operation takes up to so much of itself longer, by chance
   double slow_rank = 0.0;   // the last rank's computation takes so much of itself longer
   uint32_t seed = 1;

@@ -214,6 +214,9 @@ DriveRates measure_drive(const std::string& directory, const RateOptions& option
   DriveProbe probe(directory, std::min(file, most / 8), IoEngine::kAuto);
   const DriveSettings settings;
   const auto rate = [](const DriveSpeed& speed) { return speed.gb_per_second * kGiga; };
+  const auto core_share = [](const DriveSpeed& speed) {
+    return std::min(1.0, speed.core_percent_per_gb / 100.0 * speed.gb_per_second);
+  };
   DriveRates rates;
   rates.directory = directory;
   // What is left of the budget, in two parts; in full, the last writes are past the drive's cache.
@@ -221,8 +224,12 @@ DriveRates measure_drive(const std::string& directory, const RateOptions& option
   const double seconds = full ? 3600.0 : options.seconds;
   if (full) probe.measure(BlockOp::Kind::kWrite, settings, seconds, part);
   const Bytes last = full ? part / 2 : part;
-  rates.read = rate(probe.measure(BlockOp::Kind::kRead, settings, options.seconds));
-  rates.written = rate(probe.measure(BlockOp::Kind::kWrite, settings, seconds, last));
+  const DriveSpeed read = probe.measure(BlockOp::Kind::kRead, settings, options.seconds);
+  const DriveSpeed write = probe.measure(BlockOp::Kind::kWrite, settings, seconds, last);
+  rates.read = rate(read);
+  rates.written = rate(write);
+  rates.read_core_share = core_share(read);
+  rates.written_core_share = core_share(write);
   const auto [reads, writes] = probe.measure_both(settings, seconds, last);
   rates.read_both = rate(reads);
   rates.written_both = rate(writes);
