@@ -2,7 +2,7 @@
 """Steps of several ranks as plans say they take, beside steps that were really run over a link that
 is throttled: so slow that collectives decide, as between nodes. Needs root, ip and tc (iproute2).
 
-    bench/throttled_links.py LONGSHORE FOLDER [--ranks 2 4 8] [--mbit 400 1000] [--rounds 1]
+    bench/throttled_links.py LONGSHORE FOLDER [--ranks 2 4 8] [--mbit 800] [--rounds 3]
 
 Ranks are processes in a network namespace of their own, whose loopback lets so many Mbit/s pass, of
 all ranks together. `doctor --rates` measures collectives there. Then, for each way to shard, in
@@ -54,8 +54,8 @@ def main():
     parser.add_argument("binary")
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
-    parser.add_argument("--mbit", type=int, nargs="+", default=[400, 1000])
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--mbit", type=int, nargs="+", default=[800])
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     plan_time.KEYS["data.max_tokens"] = [BASE["data.max_tokens"]]
     plans = []
