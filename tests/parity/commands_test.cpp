@@ -372,7 +372,11 @@ TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
     EXPECT_GT(rates.at(rate).get<double>(), 0.0) << rate;
   }
   EXPECT_EQ(rates.at("updates").size(), 4u);
-  EXPECT_EQ(rates.at("groups").size(), 2u);
+  ASSERT_EQ(rates.at("groups").size(), 3u) << "of 2, 4 and 8 ranks";
+  const Json& gather = rates.at("groups")[0].at("gather");
+  EXPECT_GT(gather.at("core_share").get<double>(), 0.0);
+  EXPECT_LE(gather.at("core_share").get<double>(), 1.0);
+  EXPECT_LE(gather.at("start_core_seconds"), gather.at("start_seconds"));
   EXPECT_GE(rates.at("compute").size(), 2u);
   EXPECT_TRUE(has(doctor.err, "units of the run's model")) << doctor.err;
   EXPECT_TRUE(has(read(path("mine.toml")), "[[rates.update]]"));
