@@ -200,14 +200,14 @@ void read_rates(TableReader& table, MachineRates& rates) {
   table.each("drive", [&](TableReader& drive) {
     rates.drives.push_back({drive.text("directory"), drive.number("read") * kGiga,
                             drive.number("written") * kGiga, drive.number("read_both") * kGiga,
-                            drive.number("written_both") * kGiga, drive.number("read_core"),
-                            drive.number("written_core")});
+                            drive.number("written_both") * kGiga, drive.number("read_core", 1.0),
+                            drive.number("written_core", 1.0)});
   });
   table.each("group", [&](TableReader& group) {
     const auto collective = [&](const std::string& key) {
       CollectiveRate rate{group.number(key) * kGiga, group.number(key + "_start") * kMicro,
                           group.number(key + "_start_core") * kMicro};
-      const double share = group.number(key + "_core");
+      const double share = group.number(key + "_core", 1.0);
       if (share > 0.0) rate.core_share = share;
       return rate;
     };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/errors.h"
 
@@ -132,6 +133,8 @@ class OperationTimes {
       replicas =
           group_seconds(bytes / topology.shard_ranks, topology.replicas(), &GroupRates::all_reduce);
     }
+    // What passes between the groups passes another link than what a group gathers.
+    if (topology.shard_ranks > 1) replicas.waits += std::exchange(replicas.moves, 0.0);
     return {scatter.waits + replicas.waits, scatter.moves + replicas.moves,
             scatter.works + replicas.works};
   }

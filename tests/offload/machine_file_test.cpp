@@ -79,12 +79,14 @@ TEST(MachineFile, ManyCardsOfAKindAreOneTable) {
 TEST(MachineFile, EveryProblemIsNamedWithItsPlace) {
   const std::string text = problems_of(
       "version = 1\nnmae = \"x\"\n[host]\ncores = 0\n[[gpu]]\nname = \"Card\"\n[rates]\n"
-      "dram = -1\n[[rates.compute]]\ndevice = \"tpu\"\ndtype = \"fp64\"\n");
+      "dram = -1\n[[rates.group]]\ndevice = \"cpu\"\ngather_core = 1.5\n[[rates.compute]]\ndevice "
+      "= \"tpu\"\ndtype = \"fp64\"\n");
   for (const char* part :
        {"m.toml:2:1: nmae: no such key; did you mean name?", "m.toml:4:9: host.cores: from 1",
         "host.memory is missing", "gpu.memory is missing",
-        "m.toml:8:1: rates.dram: expected a number", "compute.device: \"cpu\" or \"cuda\"",
-        "compute.dtype: \"fp32\" or \"bf16\""}) {
+        "m.toml:8:1: rates.dram: expected a number",
+        "gather_core: expected a number above 0 and at most 1",
+        "compute.device: \"cpu\" or \"cuda\"", "compute.dtype: \"fp32\" or \"bf16\""}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
   }
   EXPECT_NE(problems_of("[host]\nmemory = \"1GiB\"\n").find("version = 1 is missing"),
