@@ -89,10 +89,13 @@ TEST_F(JsonOutput, InitSaysWhatItWroteAndWhatItTakes) {
   const std::string file = directory_.file("run.toml"), run = directory_.file("run");
   const Json json = printed({"init", file, "--model", model_, "--data", rows_, "--dir", run,
                              "--machine", "rtx-4090", "--json"});
-  EXPECT_EQ(keys_of(json), (std::set<std::string>{"checkpoint_bytes", "device", "device_bytes",
-                                                  "fits_with", "host_bytes", "model", "parameters",
-                                                  "path", "run_directory", "state_on_drives"}));
+  EXPECT_EQ(keys_of(json),
+            (std::set<std::string>{"checkpoint_bytes", "device", "device_bytes", "fits_with",
+                                   "host_bytes", "machine", "model", "parameters", "path", "ranks",
+                                   "recipe", "run_directory", "state_on_drives"}));
   EXPECT_EQ(json.at("path"), file);
+  EXPECT_TRUE(json.at("recipe").is_null());
+  EXPECT_EQ(json.at("ranks"), 1);
   EXPECT_EQ(json.at("model"), model_);
   EXPECT_EQ(json.at("run_directory"), run);
   EXPECT_EQ(json.at("device"), "cuda");
