@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
+from longshore._program import VERSION as __version__
 from longshore._program import LibTorchError, environment, program
 
-__all__ = ["LibTorchError", "LongshoreError", "Run", "plan", "presets",
+__all__ = ["LibTorchError", "LongshoreError", "Run", "__version__", "plan", "presets",
            "read_metrics", "recipes", "train"]
 
 Path = Union[str, "os.PathLike[str]"]

@@ -8,6 +8,7 @@ import pathlib
 import sys
 
 TORCH = "2.11.0"
+VERSION = "0.0.0"  # scripts/wheel writes the version of the build here
 CUDA = True  # scripts/wheel writes here what the program is built with
 HERE = pathlib.Path(__file__).resolve().parent
 

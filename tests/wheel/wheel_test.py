@@ -120,6 +120,31 @@ class WheelTest(unittest.TestCase):
             for word in ("train", "report", "train.steps"):
                 self.assertIn(word, text, name)
 
+    def test_it_says_what_it_is_whose_and_under_which_licences(self):
+        with zipfile.ZipFile(self.wheel) as archive:
+            [info] = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+            texts = {name.split("/", 1)[1]: archive.read(name).decode()
+                     for name in archive.namelist() if name.startswith(f"{info}/")}
+        first = re.search(r"^[^#\s].*$", (ROOT / "README.md").read_text(), re.MULTILINE)[0]
+        metadata, body = texts["METADATA"].split("\n\n", 1)
+        fields = [line.split(": ", 1) for line in metadata.split("\n")]
+        self.assertIn(["Summary", first], fields)
+        self.assertIn(["Author", "The Longshore developers"], fields)
+        self.assertIn(["License-Expression", "Apache-2.0"], fields)
+        self.assertIn(["Classifier", "Operating System :: POSIX :: Linux"], fields)
+        self.assertEqual(re.findall(r"\]\((?!https?:).*?\)", body), [], "links to nowhere")
+        named = {value for field, value in fields if field == "License-File"}
+        self.assertEqual(named, {name.split("/")[1] for name in texts
+                                 if name.startswith("licenses/")})
+        self.assertIn("Apache License", texts["licenses/LICENSE"])
+        notices = texts["licenses/THIRD_PARTY_NOTICES.txt"]
+        for part in ("oneTBB", "liburing", "Highway", "CLI11", "JSON for Modern C++", "toml++",
+                     "xxHash", "LibTorch", "Rust crate tokenizers ", "Rust crate parquet ",
+                     "Permission is hereby granted"):
+            self.assertIn(part, notices)
+        version = self.beside("import longshore; print(longshore.__version__)")
+        self.assertIn(["Version", self.checked(version).strip()], fields)
+
     def test_the_program_finds_torch_beside_it_without_being_told(self):
         binary = self.beside.site / "longshore/bin/longshore"
         lean = {"PATH": "/usr/bin:/bin"}
