@@ -66,6 +66,8 @@ class Trainer {
   void check_start(Step start, const std::string& resume) const;
   // Weights from the model's files, looked at while they are read.
   void load_weights();
+  // Says that the run begins with random weights, where it does.
+  void say_random_weights() const;
   // What the run trains on, for whoever reads about it later.
   void note_data_files() const;
   // The record of the steps, cut to those that the run goes on from.

@@ -35,6 +35,7 @@ void Trainer::load_or_resume() {
   if (!resume_from_tier()) {
     load_weights();
     resume(config_.checkpoint.resume);
+    if (progress_.step.value == 0) say_random_weights();
     commit_start();
   }
   check_schedule(config_.schedule, data_.total_steps());
@@ -98,6 +99,11 @@ void Trainer::load_weights() {
   if (!found.empty() && ranks_.first()) {
     log_warning(found + "; steps that meet them are skipped");
   }
+}
+
+// Never silent: whoever meant the directory's weights would train noise.
+void Trainer::say_random_weights() const {
+  if (source_.random() && ranks_.first()) log_warning(source_.random_weights_text());
 }
 
 void Trainer::check_start(Step start, const std::string& resume) const {

@@ -52,8 +52,9 @@ void set_unless_given(std::vector<Override>& overrides, const std::string& key,
   if (given == overrides.end()) overrides.push_back({key, value});
 }
 
-// A model's directory, or its config.json alone, is a run file that says nothing else. Weights and
-// data are not needed for a plan.
+// A model's directory, or its config.json alone, is a run file that says nothing else. Neither its
+// weights nor data are needed for the plan, but a run of the file that is saved starts from these
+// weights: it never says model.init = "random" unless the user does.
 RunArguments with_models(RunArguments arguments) {
   std::vector<std::string> files;
   for (const std::string& file : arguments.files) {
@@ -65,7 +66,6 @@ RunArguments with_models(RunArguments arguments) {
       continue;
     }
     set_unless_given(arguments.overrides, "model.path", path.string());
-    set_unless_given(arguments.overrides, "model.init", "random");
     set_unless_given(arguments.overrides, "run.dir", "runs/plan");
     set_unless_given(arguments.overrides, "data.train", "[\"train.jsonl\"]");
     set_unless_given(arguments.overrides, "train.epochs", "1");
@@ -144,6 +144,10 @@ int print_schedules(const PlanOptions& options, const RunSetup& setup, const Tie
 int run_plan(const PlanOptions& given) {
   PlanOptions options = given;
   options.run = with_models(given.run);
+  const bool model_alone = options.run.files.size() < given.run.files.size();
+  if (model_alone || !options.machine.empty()) {
+    options.assumed.weights = ModelDirectory::Weights::kOptional;
+  }
   std::optional<DescribedMachine> described;
   if (!options.machine.empty()) {
     described = read_machine(options.machine);

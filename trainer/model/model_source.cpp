@@ -117,11 +117,11 @@ struct CutModel {
 
 }  // namespace
 
-ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(config.run.seed)) {
-  const bool random = config.model.init == ModelSection::Init::kRandom;
-  directory_ = std::make_unique<ModelDirectory>(
-      ModelDirectory::open(config.model.path, random ? ModelDirectory::Weights::kOptional
-                                                     : ModelDirectory::Weights::kRequired));
+ModelSource::ModelSource(const RunConfig& config, ModelDirectory::Weights weights)
+    : random_(config.model.init == ModelSection::Init::kRandom),
+      seed_(static_cast<uint64_t>(config.run.seed)) {
+  directory_ = std::make_unique<ModelDirectory>(ModelDirectory::open(
+      config.model.path, random_ ? ModelDirectory::Weights::kOptional : weights));
   arch_ = read_arch_spec(directory_->config(), directory_->path_of("config.json"));
   ask_routers(config, arch_);
   std::vector<FileTensor> files = file_tensors(*directory_);
@@ -138,7 +138,9 @@ ModelSource::ModelSource(const RunConfig& config) : seed_(static_cast<uint64_t>(
   if (whole_.trainable_elements() == 0) {
     throw ConfigError("train.freeze: every parameter is frozen, so there is nothing to train");
   }
-  if (!random) loader_.emplace(*directory_, whole_, skip_rules(arch_, *directory_, copies_));
+  if (!random_ && !directory_->files().empty()) {
+    loader_.emplace(*directory_, whole_, skip_rules(arch_, *directory_, copies_));
+  }
   model_ = in_units(config.fsdp.units);
 }
 
@@ -148,11 +150,19 @@ std::shared_ptr<const Model> ModelSource::in_units(const UnitsChoice& units) con
 }
 
 void ModelSource::read_initial(const std::string& name, int64_t begin, std::span<float> out) const {
-  if (loader_.has_value()) {
-    loader_->read_parameter(name, begin, out);
-  } else {
+  if (random_) {
     fill_random(name, parameter(name).init, seed_, begin, out);
+    return;
   }
+  LONGSHORE_CHECK(loader_.has_value()) << directory_->path() << " has no weights to read";
+  loader_->read_parameter(name, begin, out);
+}
+
+std::string ModelSource::random_weights_text() const {
+  const std::string start = "model.init = \"random\": the weights are random ones made with run.seed";
+  if (directory_->files().empty()) return start + "; " + directory_->path() + " has no weights";
+  return start + ", not those in " + directory_->path() +
+         "; to start from these, set model.init = \"pretrained\"";
 }
 
 const ParamSpec& ModelSource::parameter(const std::string& name) const {

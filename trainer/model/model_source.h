@@ -20,8 +20,10 @@ namespace longshore {
 
 class ModelSource {
  public:
-  // Opens and checks config.model.path. ConfigError or DataError with every problem found.
-  explicit ModelSource(const RunConfig& config);
+  // Opens and checks config.model.path. ConfigError or DataError with every problem found. With
+  // kOptional a directory without weights will do, and only read_initial() may not be called then.
+  explicit ModelSource(const RunConfig& config,
+                       ModelDirectory::Weights weights = ModelDirectory::Weights::kRequired);
 
   const ModelDirectory& directory() const { return *directory_; }
   const ArchSpec& arch() const { return arch_; }
@@ -36,7 +38,12 @@ class ModelSource {
   const std::map<std::string, std::string>& copies() const { return copies_; }
   // With nothing cut or merged: what files have.
   const ModelSpec& whole() const { return whole_; }
-  bool random() const { return !loader_.has_value(); }
+  // Whether the run file asks for random weights (model.init).
+  bool random() const { return random_; }
+  // Whether there are values to begin with: false for a plan of a directory without weights.
+  bool has_weights() const { return random_ || loader_.has_value(); }
+  // One line for whoever starts with random weights, and whether the directory has others.
+  std::string random_weights_text() const;
   // Elements [begin, begin + out.size()) of a parameter before the first step.
   void read_initial(const std::string& name, int64_t begin, std::span<float> out) const;
 
@@ -48,7 +55,8 @@ class ModelSource {
   ModelSpec whole_;  // with whole blocks
   std::map<std::string, std::string> copies_;
   std::shared_ptr<const Model> model_;
-  std::optional<WeightLoader> loader_;  // empty: random weights
+  std::optional<WeightLoader> loader_;  // empty: random weights, or none
+  bool random_;
   uint64_t seed_;
 };
 

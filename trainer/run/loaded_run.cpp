@@ -76,7 +76,10 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
     log_warning(found_weights + "; what is computed with them means nothing");
   }
   run.origin = source.directory().path();
-  if (!found.checkpoint) return run;
+  if (!found.checkpoint) {
+    if (source.random()) log_warning(source.random_weights_text());
+    return run;
+  }
   const RunProgress& saved = found.checkpoint->manifest().progress;
   if (saved.model_fingerprint != source.directory().fingerprint()) {
     throw CheckpointError(found.checkpoint->path() + ": was made from another model than " +

@@ -87,8 +87,9 @@ void check_distinct_drives(const NvmeTier& tier) {
   }
 }
 
-void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node,
-          const std::optional<Machine>& elsewhere = std::nullopt) {
+void fill(RunSetup& setup, const ShardTopology& topology, const AssumedRanks& assumed) {
+  const int32_t ranks_per_node = assumed.per_node;
+  const std::optional<Machine>& elsewhere = assumed.machine;
   const Machine& here = setup.here = probe_machine();
   setup.machine = elsewhere.value_or(here);
   setup.elsewhere = elsewhere.has_value();
@@ -98,7 +99,7 @@ void fill(RunSetup& setup, const ShardTopology& topology, int32_t ranks_per_node
   Machine computing = setup.machine;
   computing.physical_cores = std::max(1, std::min(cores, computing.physical_cores));
   setup.compute = set_compute_threads(compute_threads(setup.config, computing));
-  setup.source = open_source(setup.config);
+  setup.source = open_source(setup.config, assumed.weights);
   setup.inputs = plan_inputs(setup.config, setup.source->spec(), setup.machine);
   setup.inputs.topology = topology;
   setup.inputs.ranks_per_node = ranks_per_node;
@@ -127,8 +128,9 @@ void ready_gpu(const RunConfig& config, const FoundGpus& found, int gpu, int32_t
 
 }  // namespace
 
-std::unique_ptr<ModelSource> open_source(const RunConfig& config) {
-  auto source = std::make_unique<ModelSource>(config);
+std::unique_ptr<ModelSource> open_source(const RunConfig& config,
+                                         ModelDirectory::Weights weights) {
+  auto source = std::make_unique<ModelSource>(config, weights);
   check_positions(config, source->arch());
   check_groups(adamw_options(config), source->spec());
   return source;
@@ -144,6 +146,10 @@ std::vector<std::string> run_notes(const RunSetup& setup, const TierPlan& plan) 
   }
   if (!cpu && setup.machine.gpus.empty()) {
     notes.push_back("this machine has no GPU: the device's bytes are estimates for one elsewhere");
+  }
+  if (!setup.source->has_weights()) {
+    notes.push_back(setup.source->directory().path() +
+                    ": has no weights yet; `longshore train` needs them there");
   }
   const ArchSpec& arch = setup.source->arch();
   if (setup.config.data.max_tokens > arch.max_positions) {
@@ -186,8 +192,7 @@ RunSetup prepare_run(const RunArguments& arguments, const AssumedRanks& assumed,
   } else if (device_kind(setup.config) == DeviceKind::kCuda && !found.usable.empty()) {
     prepare_cuda(0);  // units are measured there
   }
-  fill(setup, topology_of(setup.config.fsdp, assumed.ranks, assumed.per_node), assumed.per_node,
-       assumed.machine);
+  fill(setup, topology_of(setup.config.fsdp, assumed.ranks, assumed.per_node), assumed);
   if (!setup.elsewhere) read_drive_geometry(setup);
   return setup;
 }
@@ -202,7 +207,7 @@ RunSetup join_run(const RunArguments& arguments) {
   try {
     const RankInfo& info = setup.ranks->info();
     ready_gpu(setup.config, found, info.local_rank, info.local_size);
-    fill(setup, setup.ranks->topology(), setup.ranks->info().local_size);
+    fill(setup, setup.ranks->topology(), {.ranks = info.size, .per_node = info.local_size});
     check_run_export(setup.config, *setup.source);
     agree_on_run(setup);
     if (setup.source->arch().moe.balance != 0.0) setup.ranks->add_routers();

@@ -20,11 +20,13 @@ struct RunArguments {
   std::vector<Override> overrides;
 };
 
-// The ranks, and the machine, that a plan is made for without having them.
+// The ranks, the machine and the weights that a plan is made for without having them.
 struct AssumedRanks {
   int32_t ranks = 1;
   int32_t per_node = 1;
   std::optional<Machine> machine = {};  // nothing: this one
+  // kOptional: the model's directory may have no weights yet.
+  ModelDirectory::Weights weights = ModelDirectory::Weights::kRequired;
 };
 
 struct RunSetup {
@@ -59,6 +61,7 @@ RunSetup join_run(const RunArguments& arguments);
 std::vector<std::string> run_notes(const RunSetup& setup, const TierPlan& plan);
 
 // The model of a run file and what the run file says of it, checked. ConfigError or DataError.
-std::unique_ptr<ModelSource> open_source(const RunConfig& config);
+std::unique_ptr<ModelSource> open_source(
+    const RunConfig& config, ModelDirectory::Weights weights = ModelDirectory::Weights::kRequired);
 
 }  // namespace longshore

@@ -1,0 +1,160 @@
+// The start of a run, through the command line: which weights it begins with, and what a start that
+// is refused leaves of the run that was there. One small model is made and trained for all tests;
+// each works on a copy.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "base/json.h"
+#include "tests/fakes/command_run.h"
+#include "tests/fakes/test_files.h"
+#include "tests/parity/run_driver.h"
+
+namespace longshore {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void put_text(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string rows_of(const std::string& word) {
+  std::string rows;
+  for (int i = 0; i < 24; ++i) {
+    rows += R"({"text": "row )" + std::to_string(i) + " of the " + word + R"("})" + "\n";
+  }
+  return rows;
+}
+
+// A model, data, and a run of two steps that is done, once for all tests.
+const std::string& finished_run() {
+  static const std::string directory = [] {
+    std::string path = scratch_directory("start");
+    fs::create_directories(path);
+    EXPECT_EQ(run_command({"init-model", "--preset", "tiny-llama", path + "/model"}).exit_code, 0);
+    put_text(path + "/rows.jsonl", rows_of("rows"));
+    put_text(path + "/run.toml",
+             "[data]\nmax_tokens = 48\n[train]\nsteps = 2\nsequences_per_step = 4\n"
+             "[checkpoint]\nevery_steps = 1\n[precision]\ncompute = \"fp32\"\n"
+             "[device]\nkind = \"cpu\"\nthreads = 1\n[offload]\nthreads = 1\n");
+    const Ended ended = run_command(
+        {"train", path + "/run.toml", "--model.path=" + path + "/model",
+         "--data.train=" + path + "/rows.jsonl", "--data.cache=" + path + "/cache",
+         "--run.dir=" + path + "/run"});
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return path;
+  }();
+  return directory;
+}
+
+class StartOfARun : public testing::Test {
+ protected:
+  StartOfARun() : directory_(scratch_directory("start-copy")) {
+    fs::copy(finished_run(), directory_, fs::copy_options::recursive);
+  }
+  ~StartOfARun() override { fs::remove_all(directory_); }
+  static void TearDownTestSuite() { fs::remove_all(finished_run()); }
+
+  std::string path(const std::string& name) const { return directory_ + "/" + name; }
+  // The finished run's own command, and more.
+  Arguments again(const Arguments& more = {}) const {
+    return joined({"train", path("run.toml"), "--model.path=" + path("model"),
+                   "--data.train=" + path("rows.jsonl"), "--data.cache=" + path("cache"),
+                   "--run.dir=" + path("run")},
+                  more);
+  }
+
+ private:
+  std::string directory_;
+};
+
+// ---- which weights ----
+
+constexpr const char* kRandomWords = "random";
+
+// Goal: a run file that a plan of a model's directory wrote trains that directory's weights: at a
+// learning rate of 0 they come back as they were.
+TEST_F(StartOfARun, FromASavedPlanHasTheWeightsOfTheDirectory) {
+  const Ended search =
+      run_command({"plan", path("model"), "--machine", "rtx-4090", "--search", "--save",
+                   path("found"), "--data.cache=" + path("cache"), "--data.max_tokens=48"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  EXPECT_FALSE(says(bytes_of(path("found/plan-1.toml")), kRandomWords))
+      << bytes_of(path("found/plan-1.toml"));
+  const Ended trained = run_command(
+      {"train", path("found/plan-1.toml"), "--data.train=" + path("rows.jsonl"),
+       "--data.cache=" + path("cache"), "--data.overlength=truncate", "--train.epochs=0",
+       "--train.steps=1", "--optimizer.lr=0", "--train.sequences_per_step=2",
+       "--train.micro_batch=1", "--fsdp.recompute=unit", "--offload.activations=device",
+       "--device.kind=cpu", "--run.dir=" + path("saved")});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_FALSE(says(trained.err, "random weights")) << trained.err;
+  EXPECT_EQ(read_tensors(path("saved/hf/model.safetensors")),
+            read_tensors(path("model/model.safetensors")));
+}
+
+// Goal: the run file of a bare config.json is no run from noise: it needs the weights, and says so.
+TEST_F(StartOfARun, FromASavedPlanWithoutWeightsIsRefused) {
+  fs::create_directories(path("bare"));
+  fs::copy(path("model/config.json"), path("bare/config.json"));
+  const Ended search = run_command({"plan", path("bare/config.json"), "--machine", "rtx-4090",
+                                    "--search", "--save", path("found"),
+                                    "--data.cache=" + path("cache"), "--data.max_tokens=48"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const std::string saved = path("found/plan-1.toml");
+  EXPECT_FALSE(says(bytes_of(saved), "init = \"random\"")) << bytes_of(saved);
+  const Ended trained =
+      run_command({"train", saved, "--data.train=" + path("rows.jsonl"), "--device.kind=cpu",
+                   "--data.cache=" + path("cache"), "--run.dir=" + path("saved")});
+  EXPECT_EQ(trained.exit_code, 2);
+  EXPECT_TRUE(says(trained.err, "no model.safetensors")) << trained.err;
+  EXPECT_TRUE(says(trained.err, "fetch the weights")) << trained.err;
+  const Ended plan =
+      run_command({"plan", saved, "--machine", "rtx-4090", "--data.cache=" + path("cache")});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_TRUE(says(plan.err, "has no weights yet")) << plan.err;
+  EXPECT_EQ(run_command({"plan", saved, "--data.cache=" + path("cache")}).exit_code, 2)
+      << "here they are needed";
+}
+
+// Goal: whoever starts from random weights is told so, and what else the directory has.
+TEST_F(StartOfARun, FromRandomWeightsIsSaid) {
+  const Ended beside = run_command(again({"--model.init=random", "--run.dir=" + path("noise")}));
+  ASSERT_EQ(beside.exit_code, 0) << beside.err;
+  EXPECT_TRUE(says(beside.err, "random ones made with run.seed, not those in " + path("model")))
+      << beside.err;
+  EXPECT_TRUE(says(bytes_of(path("noise/hf/README.md")), "Trained from random weights"));
+  const Ended judged =
+      run_command({"eval", path("noise/config.toml"), "--from", "model",
+                   "--data.eval=" + path("rows.jsonl")});
+  EXPECT_TRUE(says(judged.err, "random ones made with run.seed")) << judged.err;
+
+  fs::create_directories(path("bare"));
+  fs::copy(path("model/config.json"), path("bare/config.json"));
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
+    fs::copy(path("model/") + file, path("bare/") + file);
+  }
+  const Ended alone = run_command(again({"--model.path=" + path("bare"), "--model.init=random",
+                                         "--run.dir=" + path("other")}));
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_TRUE(says(alone.err, path("bare") + " has no weights")) << alone.err;
+
+  const Ended trained = run_command(again({"--run.dir=" + path("anew")}));
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_FALSE(says(trained.err, kRandomWords)) << trained.err;
+}
+
+}  // namespace
+}  // namespace longshore
