@@ -181,14 +181,14 @@ void UnitRunner::forward_with_graph(UnitId unit) {
   for (size_t i = 0; i < batches_.size(); ++i) {
     const int32_t micro_batch = static_cast<int32_t>(i);
     const Carry in = carry_.input(unit, micro_batch, batches_[i].position_count());
-    saved_[index_of(unit)].push_back(make_graph(unit, micro_batch, in));
+    saved_[index_of(unit)].push_back(make_graph(unit, in, batches_[i]));
     carry_.keep_input(UnitId(unit.value + 1), micro_batch, saved_[index_of(unit)].back().out);
     carry_.overwrite_running(unit, in);
   }
 }
 
-UnitRunner::SavedGraph UnitRunner::make_graph(UnitId unit, int32_t micro_batch, const Carry& in) {
-  const MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
+UnitRunner::SavedGraph UnitRunner::make_graph(UnitId unit, const Carry& in,
+                                              const MicroBatch& batch) {
   SavedGraph graph;
   graph.in = in;
   if (wants_grad_in(unit)) {
@@ -269,7 +269,9 @@ void UnitRunner::backward_unit(UnitId unit, int32_t micro_batch, GradSink& sink)
   }
   if (unit < first_kept_) {
     const Carry in = carry_.kept_input(unit, micro_batch, positions);
-    run_autograd(unit, micro_batch, make_graph(unit, micro_batch, in), sink);
+    MicroBatch recomputed = batch;
+    recomputed.graph_only = true;
+    run_autograd(unit, micro_batch, make_graph(unit, in, recomputed), sink);
     return;
   }
   // Moved out, so that the graph's memory is free before the next micro-batch.

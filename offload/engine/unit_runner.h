@@ -88,7 +88,7 @@ class UnitRunner {
   void backward_loss(UnitId unit, GradSink& sink);
   void backward_unit(UnitId unit, int32_t micro_batch, GradSink& sink);
   void run_autograd(UnitId unit, int32_t micro_batch, const SavedGraph& graph, GradSink& sink);
-  SavedGraph make_graph(UnitId unit, int32_t micro_batch, const Carry& in);
+  SavedGraph make_graph(UnitId unit, const Carry& in, const MicroBatch& batch);
   GradAccumulator* accumulator(UnitId unit, std::optional<int32_t> gradient) const;
   // Where gradients of the unit's own parameters go now.
   GradAccumulator* target(UnitId unit) const;

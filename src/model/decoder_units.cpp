@@ -126,17 +126,27 @@ AttentionHeads DecoderBlock::attention_heads() const {
 
 Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,
                             const MicroBatch& batch) const {
+  const Values output = batch.graph_only ? Values::kUnread : Values::kComputed;
   at::Tensor x = in.at(0);
   if (part_ != BlockPart::kMlp) {
-    x = add_to(x, parameters, Module::kAttentionPostNorm, attention(parameters, x, batch));
+    const Values sum = part_ == BlockPart::kAttention ? output : Values::kComputed;
+    const Values product = branch_values(Module::kAttentionPostNorm, sum);
+    x = add_to(x, parameters, Module::kAttentionPostNorm, attention(parameters, x, batch, product),
+               sum);
   }
   if (part_ == BlockPart::kAttention) return {x};
-  return {add_to(x, parameters, Module::kMlpPostNorm, mlp(parameters, x))};
+  const Values product = branch_values(Module::kMlpPostNorm, output);
+  return {add_to(x, parameters, Module::kMlpPostNorm, mlp(parameters, x, product), output)};
+}
+
+Values DecoderBlock::branch_values(Module post_norm, Values sum) const {
+  return index_.weight_index(post_norm) < 0 ? sum : Values::kComputed;
 }
 
 at::Tensor DecoderBlock::add_to(const at::Tensor& x, UnitParameters parameters, Module post_norm,
-                                at::Tensor branch) const {
+                                at::Tensor branch, Values values) const {
   branch = norm(parameters, post_norm, branch);
+  if (values == Values::kUnread) return residual_graph(x, branch, arch_.residual_scale);
   if (arch_.residual_scale != 1.0) branch.mul_(arch_.residual_scale);
   return branch.add_(x);
 }
@@ -183,7 +193,7 @@ at::Tensor DecoderBlock::query_growth(const at::Tensor& positions, const at::Ten
 }
 
 at::Tensor DecoderBlock::attention(UnitParameters parameters, const at::Tensor& x,
-                                   const MicroBatch& batch) const {
+                                   const MicroBatch& batch, Values values) const {
   std::vector<at::Tensor> qkv = query_key_value(parameters, x);
   qkv[0] = position_head(parameters, Module::kQueryNorm, qkv[0], batch);
   qkv[1] = position_head(parameters, Module::kKeyNorm, qkv[1], batch);
@@ -198,10 +208,10 @@ at::Tensor DecoderBlock::attention(UnitParameters parameters, const at::Tensor& 
                                   index_.weight(parameters, Module::kSinks));
   qkv.clear();
   const std::array output{index_.linear(parameters, Module::kOutput)};
-  return linear_group(mixed, {}, output, arch_.transposed_weights)[0];
+  return linear_group(mixed, {}, output, arch_.transposed_weights, values)[0];
 }
 
-at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x) const {
+at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x, Values values) const {
   std::vector<LinearWeights> weights;
   if (arch_.fused_gate_up) {
     weights.push_back(index_.linear(parameters, Module::kGateUp));
@@ -214,7 +224,7 @@ at::Tensor DecoderBlock::mlp(UnitParameters parameters, const at::Tensor& x) con
   if (arch_.fused_gate_up) inner = inner[0].chunk(2, 1);
   return activate_and_project(arch_.gated ? inner[0] : at::Tensor(), inner.back(),
                               index_.linear(parameters, Module::kDown), arch_.activation,
-                              arch_.transposed_weights);
+                              arch_.transposed_weights, values);
 }
 
 }  // namespace longshore

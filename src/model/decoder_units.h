@@ -74,16 +74,19 @@ class DecoderBlock : public Unit {
   NormWeights norm_weights(UnitParameters parameters, Module module) const;
   // x itself then.
   at::Tensor norm(UnitParameters parameters, Module module, const at::Tensor& x) const;
+  // x + residual scale * branch, which a post norm normalises first. `values` are those of the sum.
   at::Tensor add_to(const at::Tensor& x, UnitParameters parameters, Module post_norm,
-                    at::Tensor branch) const;
-  at::Tensor attention(UnitParameters parameters, const at::Tensor& x,
-                       const MicroBatch& batch) const;
+                    at::Tensor branch, Values values) const;
+  // Whether a branch's values are read when the sum's are `sum`: a post norm's backward reads them.
+  Values branch_values(Module post_norm, Values sum) const;
+  at::Tensor attention(UnitParameters parameters, const at::Tensor& x, const MicroBatch& batch,
+                       Values values) const;
   std::vector<at::Tensor> query_key_value(UnitParameters parameters, const at::Tensor& x) const;
   at::Tensor position_head(UnitParameters parameters, Module head_norm, const at::Tensor& x,
                            const MicroBatch& batch) const;
   // [T, 1], what queries are multiplied by.
   at::Tensor query_growth(const at::Tensor& positions, const at::Tensor& like) const;
-  at::Tensor mlp(UnitParameters parameters, const at::Tensor& x) const;
+  at::Tensor mlp(UnitParameters parameters, const at::Tensor& x, Values values) const;
 
   ArchSpec arch_;
   LayerSpec layer_;

@@ -129,6 +129,16 @@ at::Tensor multiply(const at::Tensor& x, const at::Tensor& weight, const at::Ten
   return bias.defined() ? at::addmm(bias, x, matrix) : at::mm(x, matrix);
 }
 
+// A result of [rows, columns] whose values nobody reads. Its elements share one place in memory, so
+// writing to it is an error of LibTorch.
+at::Tensor unread_values(int64_t rows, int64_t columns, const at::TensorOptions& options) {
+  return at::empty_strided({rows, columns}, {0, 0}, options.requires_grad(false));
+}
+
+int64_t output_width(const at::Tensor& weight, bool transposed) {
+  return weight.size(transposed ? 1 : 0);
+}
+
 // Undefined where it is added in place.
 at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& grad,
                            bool transposed) {
@@ -141,7 +151,7 @@ at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const 
 struct LinearGroupFunction : Function<LinearGroupFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList parameters,
                                int64_t matrices, int64_t biases, bool transposed, int64_t kind,
-                               double eps) {
+                               double eps, bool unread) {
     const at::TensorList norm = parameters.slice(static_cast<size_t>(matrices + biases));
     variable_list saved{x};
     saved.insert(saved.end(), parameters.begin(), parameters.begin() + matrices);
@@ -151,8 +161,14 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
     ctx->saved_data["biases"] = biases;
     const NormRule rule{static_cast<NormKind>(kind), eps};
     rule.save(ctx);
-    const at::Tensor in = norm.empty() ? x : rule.forward(x, norm);
     variable_list out;
+    if (unread) {
+      for (const at::Tensor& weight : parameters.slice(0, static_cast<size_t>(matrices))) {
+        out.push_back(unread_values(x.size(0), output_width(weight, transposed), x.options()));
+      }
+      return out;
+    }
+    const at::Tensor in = norm.empty() ? x : rule.forward(x, norm);
     for (int64_t i = 0; i < matrices; ++i) {
       const at::Tensor bias =
           biases > 0 ? parameters[static_cast<size_t>(matrices + i)] : at::Tensor();
@@ -189,7 +205,7 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
       result[0] = std::move(own[0]);
       result.insert(result.end(), own.begin() + 1, own.end());
     }
-    result.resize(result.size() + 5);
+    result.resize(result.size() + 6);
     return result;
   }
 };
@@ -389,13 +405,17 @@ namespace {
 // `inputs`: gate and up, or up alone. `parameters`: the matrix and, where there is one, the bias.
 struct ProjectFunction : Function<ProjectFunction> {
   static at::Tensor forward(AutogradContext* ctx, at::TensorList inputs, at::TensorList parameters,
-                            int64_t activation, bool transposed) {
+                            int64_t activation, bool transposed, bool unread) {
     variable_list saved(inputs.begin(), inputs.end());
     saved.push_back(parameters[0]);
     ctx->save_for_backward(saved);
     ctx->saved_data["activation"] = activation;
     ctx->saved_data["transposed"] = transposed;
     ctx->saved_data["biased"] = parameters.size() > 1;
+    if (unread) {
+      return unread_values(inputs.back().size(0), output_width(parameters[0], transposed),
+                           inputs.back().options());
+    }
     const bool gated = inputs.size() > 1;
     const at::Tensor value = activated(gated ? inputs[0] : at::Tensor(), inputs[gated ? 1 : 0],
                                        static_cast<Activation>(activation));
@@ -424,8 +444,22 @@ struct ProjectFunction : Function<ProjectFunction> {
       if (inputs > 1) result[0] = gate;
       result[inputs - 1] = up;
     }
-    result.resize(result.size() + 2);
+    result.resize(result.size() + 3);
     return result;
+  }
+};
+
+struct ResidualGraph : Function<ResidualGraph> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& branch,
+                            double scale) {
+    LONGSHORE_CHECK(x.sizes() == branch.sizes()) << "a residual of another shape";
+    ctx->saved_data["scale"] = scale;
+    return unread_values(x.size(0), x.size(1), x.options());
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const double scale = ctx->saved_data["scale"].toDouble();
+    return {grads[0], scale == 1.0 ? grads[0] : grads[0] * scale, at::Tensor()};
   }
 };
 
@@ -477,7 +511,8 @@ at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const
 }
 
 std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& norm,
-                                     std::span<const LinearWeights> weights, bool transposed) {
+                                     std::span<const LinearWeights> weights, bool transposed,
+                                     Values values) {
   std::vector<at::Tensor> parameters;
   for (const LinearWeights& one : weights) parameters.push_back(one.weight);
   for (const LinearWeights& one : weights) {
@@ -489,7 +524,8 @@ std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& nor
   if (norm.bias.defined()) parameters.push_back(norm.bias);
   return LinearGroupFunction::apply(
       x, at::TensorList(parameters), static_cast<int64_t>(weights.size()),
-      static_cast<int64_t>(biases), transposed, static_cast<int64_t>(norm.kind), norm.eps);
+      static_cast<int64_t>(biases), transposed, static_cast<int64_t>(norm.kind), norm.eps,
+      values == Values::kUnread);
 }
 
 at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
@@ -506,13 +542,19 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 }
 
 at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
-                                const LinearWeights& down, Activation activation, bool transposed) {
+                                const LinearWeights& down, Activation activation, bool transposed,
+                                Values values) {
   std::vector<at::Tensor> inputs, parameters{down.weight};
   if (gate.defined()) inputs.push_back(gate);
   inputs.push_back(up);
   if (down.bias.defined()) parameters.push_back(down.bias);
   return ProjectFunction::apply(at::TensorList(inputs), at::TensorList(parameters),
-                                static_cast<int64_t>(activation), transposed);
+                                static_cast<int64_t>(activation), transposed,
+                                values == Values::kUnread);
+}
+
+at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double scale) {
+  return ResidualGraph::apply(x, branch, scale);
 }
 
 }  // namespace longshore

@@ -52,10 +52,16 @@ struct NormWeights {
   double eps = 0.0;
 };
 
+// Whether anybody reads the values of an operation's result. Where nobody does, the result has the
+// shape, dtype and graph of the operation but one element of memory, and nothing is computed.
+// Backward of these operations never looks at their results, so gradients have the same bits.
+enum class Values { kComputed, kUnread };
+
 // x [T, in], normalised, times each matrix, plus its bias; `transposed`: matrices are [in, out],
 // else [out, in]. Saves x alone: backward normalises it again.
 std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& norm,
-                                     std::span<const LinearWeights> weights, bool transposed);
+                                     std::span<const LinearWeights> weights, bool transposed,
+                                     Values values = Values::kComputed);
 
 // How heads turn: cosine and sine of position times frequency, times `scale`.
 struct Rotation {
@@ -80,7 +86,11 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 // (activation(gate) * up) times `down`; an undefined gate: activation(up) times `down`.
 // Saves gate and up, which backward overwrites.
 at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
-                                const LinearWeights& down, Activation activation, bool transposed);
+                                const LinearWeights& down, Activation activation, bool transposed,
+                                Values values = Values::kComputed);
+
+// The graph of x + scale * branch, both [T, width], without its values (Values::kUnread).
+at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double scale);
 
 // Used by units that compute their gradients themselves.
 // activation(gate) * up; an undefined gate: activation(up).

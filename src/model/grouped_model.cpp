@@ -96,25 +96,32 @@ class Chain {
     return carry;
   }
 
-  // What each member gets, and what the last one gives, without graphs.
-  std::vector<Carry> inputs(UnitParameters parameters, const Carry& in,
-                            const MicroBatch& batch) const {
+  // The first `count` of: the input of each member, then the output of the last. No graphs.
+  std::vector<Carry> carries(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
+                             size_t count) const {
     const at::NoGradGuard no_grad;
     std::vector<Carry> carries = {in};
-    for (const Member& member : members_) {
-      carries.push_back(
-          member.unit->forward(pick(parameters, member.parameters), carries.back(), batch));
+    for (size_t i = 0; i + 1 < count; ++i) {
+      carries.push_back(members_[i].unit->forward(pick(parameters, members_[i].parameters),
+                                                  carries.back(), batch));
     }
     return carries;
   }
+  std::vector<Carry> inputs(UnitParameters parameters, const Carry& in,
+                            const MicroBatch& batch) const {
+    return carries(parameters, in, batch, members_.size());
+  }
+  std::vector<Carry> inputs_and_output(UnitParameters parameters, const Carry& in,
+                                       const MicroBatch& batch) const {
+    return carries(parameters, in, batch, members_.size() + 1);
+  }
 
-  // From the gradient of the last member's output to that of the first one's input. `carries` are
-  // inputs(), used up.
-  Carry backward(UnitParameters parameters, std::vector<Carry> carries, const MicroBatch& batch,
+  // From the gradient of the last member's output to that of the first one's input. `inputs` are
+  // those of the members; each is freed as soon as its member is done.
+  Carry backward(UnitParameters parameters, std::vector<Carry> inputs, const MicroBatch& batch,
                  Carry gradient, GradSink& sink) const {
-    for (size_t i = members_.size(); i-- > 0;) {
-      carries.pop_back();
-      gradient = member_backward(members_[i], parameters, carries.back(), batch, gradient, sink);
+    for (size_t i = members_.size(); i-- > 0; inputs.pop_back()) {
+      gradient = member_backward(members_[i], parameters, inputs.back(), batch, gradient, sink);
     }
     return gradient;
   }
@@ -136,10 +143,12 @@ Carry Chain::member_backward(const Member& member, UnitParameters parameters, co
   }
   Carry leaves;
   for (const at::Tensor& tensor : in) leaves.push_back(tensor.detach().requires_grad_(true));
+  MicroBatch recomputed = batch;
+  recomputed.graph_only = true;
   Carry out;
   {
     const at::AutoGradMode grad_mode(true);
-    out = member.unit->forward(own, leaves, batch);
+    out = member.unit->forward(own, leaves, recomputed);
   }
   return autograd_backward(own, leaves, out, gradient, /*want_grad_in=*/true, member_sink);
 }
@@ -207,10 +216,11 @@ class GroupedLoss : public LossUnit {
   }
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                             double scale, bool, GradSink& sink) const override {
-    std::vector<Carry> carries = chain_.inputs(parameters, in, batch);
+    std::vector<Carry> carries = chain_.inputs_and_output(parameters, in, batch);
     MappedSink member_sink(&sink, &parameters_);
     Result result = loss_->loss_and_gradients(pick(parameters, parameters_), carries.back(), batch,
                                               scale, /*want_grad_in=*/true, member_sink);
+    carries.pop_back();
     result.grad_in =
         chain_.backward(parameters, std::move(carries), batch, std::move(result.grad_in), sink);
     return result;

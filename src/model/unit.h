@@ -30,6 +30,10 @@ struct MicroBatch {
   std::vector<int64_t> document_starts;
   // Where routers note what they choose; null: nobody asks.
   RouterLoad* routers = nullptr;
+  // True while autograd recomputes a unit for its backward: the output's values were read in the
+  // first forward and are not read again, so Unit::forward may build the graph and leave the values
+  // of its last operations uncomputed. Unit::backward is never called with it.
+  bool graph_only = false;
 
   int64_t position_count() const { return document_starts.empty() ? 0 : document_starts.back(); }
 };

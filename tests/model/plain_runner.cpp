@@ -144,7 +144,9 @@ void PlainRunner::one_batch(const MicroBatch& batch, double scale, Recompute rec
       continue;
     }
     if (recompute == Recompute::kUnit) {
-      outputs[i] = unit.forward(parameters_[i], inputs[i], batch);
+      MicroBatch recomputed = batch;
+      recomputed.graph_only = true;
+      outputs[i] = unit.forward(parameters_[i], inputs[i], recomputed);
     }
     grad =
         autograd_backward(parameters_[i], inputs[i], outputs[i], grad, /*want_grad_in=*/true, sink);

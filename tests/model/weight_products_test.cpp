@@ -1,10 +1,13 @@
 // Weight gradients that backward adds in place: those of plain autograd, and never in memory.
 #include "model/weight_products.h"
 
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <array>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "base/errors.h"
@@ -51,19 +54,69 @@ struct Layers {
                   at::randn({kInner}), matrix(kHidden, kInner)};
     for (at::Tensor& parameter : parameters) parameter.requires_grad_(true);
   }
-  at::Tensor forward(const at::Tensor& x) const {
+  at::Tensor forward(const at::Tensor& x, Values values = Values::kComputed) const {
     const std::array weights{LinearWeights{parameters[0], parameters[1]},
                              LinearWeights{parameters[2], parameters[3]}};
     const std::vector<at::Tensor> inner = linear_group(x, {}, weights, transposed);
     return activate_and_project(inner[0], inner[1], {parameters[4], {}}, Activation::kSilu,
-                                transposed);
+                                transposed, values);
   }
   bool transposed;
   std::vector<at::Tensor> parameters;
 };
 
+// Counts the matrix products of LibTorch while it lives.
+class ProductCount {
+ public:
+  ProductCount() {
+    count() = 0;
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback([](const at::RecordFunction& function)
+                                       -> std::unique_ptr<at::ObserverContext> {
+          const std::string name = function.name();
+          count() += name == "aten::mm" || name == "aten::addmm";
+          return nullptr;
+        }).scopes({at::RecordScope::FUNCTION}));
+  }
+  ProductCount(const ProductCount&) = delete;
+  ProductCount& operator=(const ProductCount&) = delete;
+  ~ProductCount() { at::removeCallback(handle_); }
+  static int& count() {
+    static int count = 0;
+    return count;
+  }
+
+ private:
+  at::CallbackHandle handle_;
+};
+
 class Products : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(, Products, testing::Bool());
+
+// Goal: a result that nobody reads costs no product and no memory, and its gradients are the bits
+// of one that was computed.
+TEST_P(Products, OfAnUnreadResultAreNotMade) {
+  const Layers layers(GetParam());
+  const at::Tensor x = at::randn({kRows, kHidden}).requires_grad_(true);
+  const at::Tensor grad = at::randn({kRows, kHidden});
+  std::vector<at::Tensor> inputs = layers.parameters;
+  inputs.push_back(x);
+  std::vector<std::vector<at::Tensor>> gradients;
+  for (const Values values : {Values::kComputed, Values::kUnread}) {
+    at::Tensor sum;
+    {
+      const ProductCount products;
+      const at::Tensor branch = layers.forward(x, values);
+      EXPECT_EQ(products.count(), values == Values::kUnread ? 2 : 3);
+      sum = values == Values::kUnread ? residual_graph(x, branch, 0.5) : x + branch * 0.5;
+    }
+    EXPECT_EQ(sum.storage().nbytes() == sizeof(float), values == Values::kUnread);
+    gradients.push_back(torch::autograd::grad({sum}, inputs, {grad}));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i])) << i;
+  }
+}
 
 TEST_P(Products, AreAutogradsGradientsWithoutTheirMemory) {
   const Layers layers(GetParam());
