@@ -75,7 +75,7 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
   if (has_evaluation_data(config_)) {
     eval_data_ = load_until_stopped(setup, SequenceUse::kEvaluate, directory_, signals_);
   }
-  agree_on_data();
+  agree_with_ranks();
   if (eval_data_ && !config_.eval.prompts.empty()) {
     tokenizer_ = Tokenizer::load(tokenizer_directory(config_, source_.directory().path()));
     check_prompts();
@@ -98,7 +98,10 @@ void Trainer::check_prompts() const {
                     "; use fewer or shorter ones, or raise data.max_tokens");
 }
 
-void Trainer::agree_on_data() const {
+void Trainer::agree_with_ranks() const {
+  // Plans of ranks whose machines differ may differ: a GPU that is smaller keeps fewer units.
+  ranks_.world().agree("the order of collectives",
+                       describe_collectives(engine_.plan().step.schedules));
   ranks_.world().agree("the training data", hash_text(data_.fingerprint()) + "\n");
   if (!eval_data_) return;
   ranks_.world().agree("the evaluation data", hash_text(eval_data_->dataset->fingerprint()) + "\n");

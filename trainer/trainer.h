@@ -90,7 +90,7 @@ class Trainer {
   bool record_failed() const { return !reporter_.failure().empty(); }
   void check_metrics();
   void check_applied() const;
-  void agree_on_data() const;
+  void agree_with_ranks() const;
   StepOutcome run_step();
   void count_skipped(const StepOutcome& outcome);
   void after_step(const StepOutcome& outcome);

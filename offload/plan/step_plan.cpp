@@ -33,6 +33,7 @@ ScheduleInputs schedule_inputs(const PlanSizes& sizes) {
   schedule.model = &model;
   schedule.gathers = sizes.gathers();
   schedule.reduces = sizes.reduces();
+  schedule.ordered_collectives = inputs.device == DeviceKind::kCuda;
   schedule.gradient_buffers = sizes.gradient_buffers();
   schedule.input_slots = sizes.input_slots();
   if (inputs.nvme.inputs && schedule.input_slots > 0) schedule.input_staging = kInputStagingSlots;

@@ -89,6 +89,8 @@ class Builder {
   size_t first_backward() const { return units_ - 1; }
 
   int32_t add(Op op) {
+    const bool collective = is_collective(op.kind);
+    if (collective && in_.ordered_collectives) op.after.push_back(last_collective_);
     std::erase(op.after, kNone);
     std::ranges::sort(op.after);
     const auto same = std::ranges::unique(op.after);
@@ -99,7 +101,9 @@ class Builder {
       return lane == lane_of(op.kind) && is_one_track(lane);
     });
     out_.ops.push_back(std::move(op));
-    return static_cast<int32_t>(out_.ops.size()) - 1;
+    const auto id = static_cast<int32_t>(out_.ops.size()) - 1;
+    if (collective) last_collective_ = id;
+    return id;
   }
 
   // ---- Updates
@@ -453,6 +457,7 @@ class Builder {
   std::vector<std::pair<UnitId, int32_t>> saved_;  // and which operation ended that
   std::ptrdiff_t to_commit_ = 0;  // units still to be written before the commit; 0: there is none
   int32_t write_before_ = kNone;  // the last kWriteState
+  int32_t last_collective_ = kNone;
   StepSchedule out_;
 };
 

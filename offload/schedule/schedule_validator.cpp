@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/errors.h"
 #include "offload/schedule/happens_before.h"
@@ -14,11 +15,7 @@ namespace {
 constexpr int32_t kNobody = -1;
 constexpr size_t kFindingsShown = 8;
 
-std::string unit_text(UnitId unit) {
-  return "unit " + std::to_string(unit.value);
-}
-
-using validation::Memory, validation::Place, validation::UnitState;
+using namespace validation;
 
 class Validator {
  public:
@@ -53,6 +50,7 @@ class Validator {
       }
       check_after(op);
       check_unused_fields(op);
+      check_collective(op);
       visit(op);
     }
     now_ = kNobody;
@@ -89,11 +87,6 @@ class Validator {
     return std::ranges::any_of(unit.borrowed, [&](ParamRef ref) {
       return ref.unit == owner && !in_.model->parameter(ref).frozen;
     });
-  }
-
-  static void make_places(std::vector<Place>& places, int32_t count, const std::string& name) {
-    places.resize(static_cast<size_t>(std::max(0, count)));
-    for (size_t i = 0; i < places.size(); ++i) places[i].memory.name = name + std::to_string(i);
   }
 
   UnitState& state(UnitId unit) { return units_.at(static_cast<size_t>(unit.value)); }
@@ -154,6 +147,13 @@ class Validator {
     expect(!op.state || is({kReadState, kUpdate, kWriteState}), "uses no state slot");
     expect(!op.parameters || is({kReadParameters, kUpdate, kFetch}), "uses no parameter slot");
     expect(!op.staging || (staged && in_.input_staging > 0), "uses no staging slot");
+  }
+
+  void check_collective(const Op& op) {  // [Note: order of collectives]
+    if (!is_collective(op.kind)) return;
+    const int32_t before = std::exchange(last_collective_, now_);
+    if (!in_.ordered_collectives || before == kNobody || before_.ordered(before, now_)) return;
+    report("may run beside " + text_of(before) + ", in another order on each rank");
   }
 
   void visit(const Op& op) {
@@ -575,7 +575,7 @@ class Validator {
   std::vector<std::pair<OpKind, UnitId>> compute_order_;
   size_t computed_ = 0;
   bool committed_ = false;
-  int32_t now_ = kNobody;  // the operation that is looked at
+  int32_t now_ = kNobody, last_collective_ = kNobody;  // now_: the operation that is looked at
   std::vector<ScheduleFinding> findings_;
 };
 

@@ -8,6 +8,9 @@
 // 2. Issued one by one, every operation finds what it needs: compute its units gathered in its
 //    slots, its input, an unused gradient buffer; a reduction and a drain the whole gradient; an
 //    update its unit's state; a commit everything that was updated; and so on.
+// 3. Where collectives are ordered ([Note: order of collectives] of step_schedule.h), each is done
+//    before the next one of the schedule begins. Ranks that have the same schedule then run the
+//    same sequence of collectives.
 // By 1 every execution gives each operation what the order of issue gives it, which is right by 2.
 // Slots and buffers are numbered within the plan's, so bytes on the device never exceed the plan's.
 #pragma once

@@ -94,6 +94,10 @@ Lane lane_of(OpKind kind) {
   return kKinds[static_cast<size_t>(kind)].lane;
 }
 
+bool is_collective(OpKind kind) {
+  return kind == OpKind::kGather || kind == OpKind::kReduce;
+}
+
 Lane lane_of_track(size_t track) {
   return kTracks.at(track).lane;
 }
@@ -117,6 +121,21 @@ std::vector<size_t> tracks_of(const StepSchedule& schedule) {
     tracks.push_back(first_track(op.kind) + count[static_cast<size_t>(op.kind)]++ % turns);
   }
   return tracks;
+}
+
+std::string describe_collectives(const PassSchedules& schedules) {
+  std::string text;
+  const auto add = [&text](const char* pass, const StepSchedule& schedule) {
+    for (const Op& op : schedule.ops) {
+      if (!is_collective(op.kind)) continue;
+      text += std::string(pass) + ": " + std::string(name_of(op.kind)) + " unit " +
+              std::to_string(op.unit.value) + "\n";
+    }
+  };
+  add("train", schedules.train);
+  add("first step", schedules.first);
+  add("forward", schedules.forward);
+  return text;
 }
 
 std::string describe_op(const StepSchedule& schedule, int32_t index) {

@@ -51,6 +51,8 @@ struct Op;
 // "fetch block.3"; "commit".
 std::string name_of(const Op& op, const ModelSpec& model);
 Lane lane_of(OpKind kind);
+// Whether ranks run the operation together: a gather or a sum over ranks.
+bool is_collective(OpKind kind);
 
 inline constexpr size_t kTrackCount = 17;
 Lane lane_of_track(size_t track);
@@ -113,12 +115,20 @@ struct PassSchedules {
   StepSchedule commit;        // alone; where nothing commits, nothing
 };
 
+// The collectives of all passes in the order of issue, a line each: "train: gather unit 3". All
+// ranks must have the same.
+std::string describe_collectives(const PassSchedules& schedules);
+
 struct ScheduleInputs {
   const ModelSpec* model = nullptr;  // must outlive the call
   Pass pass = Pass::kTrain;
   PassPlan visits;       // of plan_pass
   bool gathers = false;  // units are gathered from several ranks
   bool reduces = false;  // gradients are summed over several ranks
+  // [Note: order of collectives] One collective at a time, gathers and sums together, in the order
+  // of issue. A GPU may run the kernels of two collectives one after the other; ranks that take
+  // them in different orders then wait for each other for ever.
+  bool ordered_collectives = false;
   int32_t gradient_buffers = 2;
   int32_t input_slots = 0;  // > 0: inputs are offloaded to the host through so many; at least 2
   // > 0: offloaded inputs go on to drives, through so many slots on the host

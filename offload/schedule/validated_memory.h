@@ -26,6 +26,15 @@ struct Place {
   bool used = false;      // somebody read it for what it is there for
 };
 
+inline void make_places(std::vector<Place>& places, int32_t count, const std::string& name) {
+  places.resize(static_cast<size_t>(count > 0 ? count : 0));
+  for (size_t i = 0; i < places.size(); ++i) places[i].memory.name = name + std::to_string(i);
+}
+
+inline std::string unit_text(UnitId unit) {
+  return "unit " + std::to_string(unit.value);
+}
+
 // What happened to a unit so far.
 struct UnitState {
   Memory home_parameters;

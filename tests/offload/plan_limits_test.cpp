@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "offload/plan/plan_text.h"
 #include "tests/fakes/specs.h"
@@ -20,6 +21,29 @@ TEST(PlanLimits, PlansForAGpuThatIsNotHere) {
   EXPECT_EQ(plan.device.limit, plan.device.total);
   inputs.device_cap = plan.device.total - 1;
   EXPECT_FALSE(draft_tier_plan(inputs, made_up_machine()).fits());
+}
+
+// Goal: ranks' GPUs run one collective at a time, in the order of the schedule; over the host's
+// network gathers and sums go side by side.
+TEST(PlanLimits, OrdersCollectivesOnGpus) {
+  const ModelSpec model = fakes::make_small_model(4, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.topology = make_topology(ShardStrategy::kFullShard, 2, 2);
+  const auto waits = [&](DeviceKind device) {
+    inputs.device = device;
+    int waits = 0;
+    const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
+    const std::vector<Op>& ops = plan.step.schedules.train.ops;
+    for (const Op& op : ops) {
+      if (op.kind != OpKind::kGather) continue;
+      for (const int32_t before : op.after) {
+        if (ops[static_cast<size_t>(before)].kind == OpKind::kReduce) ++waits;
+      }
+    }
+    return waits;
+  };
+  EXPECT_EQ(waits(DeviceKind::kCpu), 0);
+  EXPECT_GT(waits(DeviceKind::kCuda), 0);
 }
 
 // Goal: a cap that the machine, or its control group, does not have is no fit.

@@ -60,6 +60,65 @@ TEST(ScheduleBuilderValidity, EveryMissingWaitIsCaughtOrImplied) {
   EXPECT_LT(implied, caught / 2);  // else the builder writes down far too much
 }
 
+// The pairs of collectives, one behind the other in the order of issue, that may run side by side.
+int unordered_collectives(const StepSchedule& schedule) {
+  const HappensBefore before(schedule);
+  int32_t last = -1;
+  int pairs = 0;
+  for (int32_t i = 0; i < std::ssize(schedule.ops); ++i) {
+    if (!is_collective(schedule.ops[static_cast<size_t>(i)].kind)) continue;
+    if (last >= 0 && !before.ordered(last, i)) ++pairs;
+    last = i;
+  }
+  return pairs;
+}
+
+// Goal: where collectives are ordered, no two can run side by side, whatever the times; a schedule
+// without that order, as the CPU has it, is refused there. Only collectives get waits by it.
+TEST(ScheduleBuilderValidity, CollectivesHaveOneOrderWhereTheyMust) {
+  int refused = 0;
+  for (ScheduleCase options : all_schedule_cases()) {
+    options.ordered = false;
+    const ModelSpec model = make_case_model(options);
+    ScheduleInputs inputs = make_case_inputs(options, model);
+    StepSchedule free = build_schedule(inputs);
+    inputs.ordered_collectives = true;
+    const StepSchedule ordered = build_schedule(inputs);
+    ASSERT_EQ(unordered_collectives(ordered), 0) << options.name();
+    const int pairs = unordered_collectives(free);
+    const std::string findings = findings_of(free, inputs);
+    ASSERT_EQ(findings.empty(), pairs == 0) << options.name() << findings;
+    if (pairs > 0) ++refused;
+    ASSERT_EQ(free.ops.size(), ordered.ops.size());
+    for (size_t i = 0; i < free.ops.size(); ++i) {
+      if (is_collective(free.ops[i].kind)) continue;
+      ASSERT_EQ(free.ops[i].after, ordered.ops[i].after) << options.name();
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+// Goal: the simulation, and so every forecast, runs ordered collectives one at a time.
+TEST(ScheduleBuilderValidity, OrderedCollectivesAreSimulatedOneAtATime) {
+  const ScheduleCase options{.blocks = 6, .frozen = {}, .prefetch = 2, .ordered = true};
+  const ModelSpec model = make_case_model(options);
+  const StepSchedule schedule = build_schedule(make_case_inputs(options, model));
+  std::mt19937 random(7);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<double> seconds;
+    for (size_t i = 0; i < schedule.ops.size(); ++i) {
+      seconds.push_back(static_cast<double>(1 + random() % 9));
+    }
+    const SimulatedPass pass = simulate_schedule(schedule, seconds);
+    double until = 0.0;
+    for (size_t i = 0; i < schedule.ops.size(); ++i) {
+      if (!is_collective(schedule.ops[i].kind)) continue;
+      EXPECT_GE(pass.ops[i].begin, until) << "op " << i;
+      until = pass.ops[i].end;
+    }
+  }
+}
+
 // Calls `change` on a copy of each operation that it applies to; each change must be found.
 template <typename Change>
 void expect_found(const char* what, const Change& change) {

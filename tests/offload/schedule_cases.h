@@ -27,7 +27,8 @@ struct ScheduleCase {
   int32_t passing = 0;  // 1: the carry passes every other block; 2: all but the first; 3: the first
                         // carry is running
   bool commits = false;
-  bool lookup = false;  // the backward of the first unit reads no parameters
+  bool lookup = false;   // the backward of the first unit reads no parameters
+  bool ordered = false;  // one collective at a time
 
   std::string name() const {
     std::string text = std::to_string(blocks) + (tied ? " blocks, tied" : " blocks");
@@ -38,7 +39,8 @@ struct ScheduleCase {
             " staging slots, " + std::to_string(state_slots) + " state slots, " +
             std::to_string(parameter_slots) + " parameter slots, carries " +
             std::to_string(passing) + (commits ? ", commits" : "") + (lookup ? ", lookup" : "") +
-            ", overlap " + std::to_string(static_cast<int>(overlap)) + ", ring of " +
+            (ordered ? ", ordered" : "") + ", overlap " +
+            std::to_string(static_cast<int>(overlap)) + ", ring of " +
             std::to_string(gradient_ring);
     if (pass == Pass::kUpdates) return text + ", updates";
     if (pass == Pass::kWalk) return text + ", walk";
@@ -79,6 +81,7 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
   inputs.pass = options.pass;
   inputs.visits = plan_pass(model, options.pass, sizes);
   inputs.gathers = inputs.reduces = options.several_ranks;
+  inputs.ordered_collectives = options.ordered;
   inputs.gradient_buffers = options.gradient_buffers;
   inputs.input_slots = options.input_slots;
   inputs.overlap = options.overlap;
@@ -92,13 +95,15 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
 
 // Every combination: models, prefetch depths, ranks, buffers, kept inputs, updates, passes. Rings
 // of gradients at home, none to three places, take turns where there may be one; so do staging
-// slots on the way to drives, drives with state, and with parameters, and carries that pass.
+// slots on the way to drives, drives with state, and with parameters, carries that pass, and
+// collectives one at a time.
 inline std::vector<ScheduleCase> all_schedule_cases() {
   std::vector<ScheduleCase> cases;
   const auto add_drives = [&cases] {
     cases.back().passing = static_cast<int32_t>(cases.size() % 11 % 4);
     const size_t turn = cases.size() % 7;  // a prime: with every other setting in turn
     cases.back().lookup = cases.size() % 5 == 1;
+    cases.back().ordered = cases.size() % 4 > 1;
     if (turn < 2) return;
     cases.back().commits = cases.size() % 3 > 0;
     cases.back().state_slots = static_cast<int32_t>(1 + turn % 3);

@@ -8,6 +8,20 @@
 namespace longshore {
 namespace {
 
+// Goal: what ranks compare has every collective of every pass, in the order of issue.
+TEST(ScheduleText, DescribesCollectives) {
+  const ScheduleCase options{.blocks = 1, .frozen = {0}, .prefetch = 0, .ordered = true};
+  const ModelSpec model = make_case_model(options);
+  PassSchedules schedules;
+  schedules.train = build_schedule(make_case_inputs(options, model));
+  EXPECT_EQ(describe_collectives(schedules),
+            "train: gather unit 0\ntrain: gather unit 1\ntrain: gather unit 2\n"
+            "train: reduce unit 2\ntrain: gather unit 1\ntrain: reduce unit 1\n");
+  schedules.forward = std::move(schedules.train);
+  schedules.train = {};
+  EXPECT_TRUE(describe_collectives(schedules).starts_with("forward: gather unit 0\n"));
+}
+
 TEST(ScheduleText, PrintsAnOperationALine) {
   const ScheduleCase options{.blocks = 1, .frozen = {0}, .prefetch = 1, .several_ranks = false};
   const ModelSpec model = make_case_model(options);
