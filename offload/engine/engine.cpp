@@ -133,8 +133,9 @@ void Engine::load(const ParameterReader& read) {
 
 PayloadCounters::Totals Engine::payload() const {
   PayloadCounters::Totals totals;
-  for (const Communicator* group :
-       {parts_.groups.all, parts_.groups.shards, parts_.groups.gathers, parts_.groups.replicas}) {
+  const RankGroups& groups = parts_.groups;
+  Communicator* const gathers = groups.gathers == groups.shards ? nullptr : groups.gathers;
+  for (const Communicator* group : {groups.all, groups.shards, gathers, groups.replicas}) {
     if (group == nullptr) continue;
     for (const auto& [key, count] : group->counters().total().counts) totals.counts[key] += count;
   }

@@ -53,9 +53,10 @@ EngineDevice::Options device_options(const TierPlan& plan, const RankGroups& gro
 
 std::unique_ptr<NodeShards> make_node(const EngineParts& parts) {
   if (parts.plan.gather != GatherMode::kHost) return nullptr;
-  LONGSHORE_CHECK(parts.tiers.shared != nullptr && parts.groups.gathers != nullptr);
+  LONGSHORE_CHECK(parts.tiers.shared != nullptr && parts.groups.host_shards != nullptr);
   return std::make_unique<NodeShards>(parts.tiers.shared, parts.layouts.size(),
-                                      parts.groups.gathers, parts.groups.check);
+                                      parts.groups.host_shards, parts.groups.check,
+                                      parts.plan.device.kind == DeviceKind::kCuda);
 }
 
 StageRing make_ring(const TierPlan& plan, PlannedBuffers buffers) {

@@ -33,7 +33,7 @@ NodeShards::Board NodeShards::board_of(const HostMapping& mapping) {
 }
 
 NodeShards::NodeShards(const SharedShards* shards, size_t units, Communicator* group,
-                       std::function<void()> check_ranks)
+                       std::function<void()> check_ranks, bool register_with_gpus)
     : shards_(shards), check_ranks_(std::move(check_ranks)) {
   const auto board_bytes = static_cast<Bytes>(units * sizeof(std::atomic<int64_t>));
   own_board_ = HostMapping::shared(board_bytes, "board of versions");
@@ -43,6 +43,8 @@ NodeShards::NodeShards(const SharedShards* shards, size_t units, Communicator* g
   std::vector<Address> addresses(members);
   addresses[own] = {getpid(), shards->mapping().descriptor(), own_board_.descriptor()};
   group->all_gather({std::as_writable_bytes(std::span(addresses))}, {"shared memory", {}}).wait();
+  // Nothing here writes there; a GPU that registers no memory to be read wants it writable.
+  const bool writable = register_with_gpus && !gpus_register_read_only();
   peer_arenas_.resize(members);
   peer_boards_.resize(members);
   for (size_t i = 0; i < members; ++i) {
@@ -52,9 +54,10 @@ NodeShards::NodeShards(const SharedShards* shards, size_t units, Communicator* g
       continue;
     }
     const auto process = static_cast<int>(addresses[i].process);
-    peer_arenas_[i] =
-        HostMapping::of_process(process, static_cast<int>(addresses[i].arena),
-                                shards->mapping().size_bytes(), "another rank's host tier");
+    peer_arenas_[i] = HostMapping::of_process(process, static_cast<int>(addresses[i].arena),
+                                              shards->mapping().size_bytes(),
+                                              "another rank's host tier", writable);
+    if (register_with_gpus) registered_.emplace_back(peer_arenas_[i].bytes(), /*read_only=*/true);
     peer_boards_[i] = HostMapping::of_process(process, static_cast<int>(addresses[i].board),
                                               board_bytes, "another rank's board of versions");
     arenas_.push_back(peer_arenas_[i].bytes());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/operations/communicator.h"
+#include "device/cuda_runtime.h"
 #include "device/host_mapping.h"
 #include "pinned/shared_shards.h"
 
@@ -19,10 +20,12 @@ namespace longshore {
 
 class NodeShards {
  public:
-  // Collective over `group`, the shard group, all of one machine. `shards` must outlive
-  // this. `check_ranks`: throws where another rank has failed; may be empty. Any thread.
+  // Collective over `group`, the shard group, all of one machine, for memory of the host. `shards`
+  // must outlive this. `check_ranks`: throws where another rank has failed; may be empty. Any
+  // thread. `register_with_gpus`: the other ranks' arenas too, so that copies from them run at full
+  // speed and behind the thread; CudaError where a GPU refuses.
   NodeShards(const SharedShards* shards, size_t units, Communicator* group,
-             std::function<void()> check_ranks);
+             std::function<void()> check_ranks, bool register_with_gpus);
 
   // The rank's own part of the unit is of this version now. Any thread.
   void publish(UnitId unit, StateVersion version);
@@ -40,6 +43,7 @@ class NodeShards {
   std::function<void()> check_ranks_;
   HostMapping own_board_;
   std::vector<HostMapping> peer_arenas_, peer_boards_;
+  std::vector<HostRegistration> registered_;        // end before the mappings do
   std::vector<std::span<const std::byte>> arenas_;  // by member
   std::vector<Board> boards_;                       // by member
 };

@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 
 #include "base/errors.h"
 #include "device/copy_engine.h"
@@ -43,6 +44,7 @@ class CudaArena final : public DeviceArena {
     }
     check_cuda(status, "allocate the plan's buffers, " + format_bytes(bytes));
     data_ = static_cast<std::byte*>(memory);
+    noted_.emplace(std::span(data_, size_));
     check_cuda(cudaMemset(data_, 0, size_), "clear the plan's buffers");
     check_cuda(cudaDeviceSynchronize(), "clear the plan's buffers");
   }
@@ -58,6 +60,7 @@ class CudaArena final : public DeviceArena {
   int device_;
   std::byte* data_ = nullptr;
   size_t size_;
+  std::optional<GpuBytes> noted_;
 };
 
 class CudaCopyEngine final : public CopyEngine {
@@ -165,8 +168,9 @@ at::Device gpu_tensors(int gpu) {
 void prepare_cuda(int device) {
   require_gpu(device);
   // cuBLAS reads this when its first handle is made; without it products may differ from run to
-  // run.
-  LONGSHORE_CHECK(setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1) == 0);
+  // run. Set once: threads of an earlier engine may read the environment meanwhile.
+  static const bool workspaces_fixed = setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1) == 0;
+  LONGSHORE_CHECK(workspaces_fixed);
   use_growing_segments();
   load_kernels();
   at::Context& context = at::globalContext();

@@ -36,13 +36,18 @@ void require_gpu(int device);
 // Bytes a new allocation on the device could have now. Makes a context there.
 Bytes cuda_free_bytes(int device);
 
+// Whether every GPU may register memory that this process has mapped to read only.
+bool gpus_register_read_only();
+
 // Host memory that the GPUs may copy from and to at full speed, for as long as this lives; the
 // memory must outlive it. Does nothing where there is no GPU.
 class HostRegistration {
  public:
   HostRegistration() = default;
   // Throws CudaError when there is a GPU and it refuses.
-  explicit HostRegistration(std::span<std::byte> memory);
+  // `read_only`: copies come from the memory alone, which may be mapped so where
+  // gpus_register_read_only().
+  explicit HostRegistration(std::span<std::byte> memory, bool read_only = false);
   ~HostRegistration();
   HostRegistration(HostRegistration&& other) noexcept;
   HostRegistration& operator=(HostRegistration&& other) noexcept;

@@ -91,11 +91,23 @@ Bytes cuda_free_bytes(int device) {
   return static_cast<Bytes>(free_bytes);
 }
 
-HostRegistration::HostRegistration(std::span<std::byte> memory) {
+bool gpus_register_read_only() {
+  const int count = device_count();
+  for (int device = 0; device < count; ++device) {
+    int supported = 0;
+    check_cuda(cudaDeviceGetAttribute(&supported, cudaDevAttrHostRegisterReadOnlySupported, device),
+               "cudaDeviceGetAttribute");
+    if (supported == 0) return false;
+  }
+  return true;
+}
+
+HostRegistration::HostRegistration(std::span<std::byte> memory, bool read_only) {
   if (memory.empty() || device_count() == 0) return;
   // Portable: every GPU of the process may use it.
-  const cudaError_t status =
-      cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable);
+  const unsigned flags = cudaHostRegisterPortable |
+                         (read_only && gpus_register_read_only() ? cudaHostRegisterReadOnly : 0u);
+  const cudaError_t status = cudaHostRegister(memory.data(), memory.size(), flags);
   if (status != cudaSuccess) {
     throw CudaError("cudaHostRegister of " + format_bytes(static_cast<Bytes>(memory.size())),
                     cudaGetErrorString(status));

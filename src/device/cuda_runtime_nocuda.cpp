@@ -26,7 +26,11 @@ Bytes cuda_free_bytes(int device) {
   return 0;
 }
 
-HostRegistration::HostRegistration(std::span<std::byte>) {}
+bool gpus_register_read_only() {
+  return true;
+}
+
+HostRegistration::HostRegistration(std::span<std::byte>, bool) {}
 HostRegistration::~HostRegistration() = default;
 HostRegistration::HostRegistration(HostRegistration&&) noexcept {}
 HostRegistration& HostRegistration::operator=(HostRegistration&&) noexcept {

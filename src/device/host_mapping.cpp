@@ -1,5 +1,6 @@
 #include "device/host_mapping.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -83,17 +84,19 @@ HostMapping HostMapping::shared(Bytes bytes, const std::string& purpose) {
 }
 
 HostMapping HostMapping::of_process(int process, int descriptor, Bytes bytes,
-                                    const std::string& purpose) {
+                                    const std::string& purpose, bool writable) {
   HostMapping mapping;
   if (bytes == 0) return mapping;
   const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(descriptor);
-  const UniqueFd fd = open_for_reading(path);
+  const UniqueFd fd =
+      writable ? UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC), path) : open_for_reading(path);
+  if (!fd.valid()) throw IoError("open", path, errno);
   const Bytes rounded = align_up(bytes, sysconf(_SC_PAGESIZE));
   if (file_bytes(fd) != rounded) {
     throw IoError("map " + path + ": " + purpose + " has " + std::to_string(file_bytes(fd)) +
                   " bytes, not " + std::to_string(rounded));
   }
-  mapping.map_shared(fd, PROT_READ, bytes, purpose);
+  mapping.map_shared(fd, writable ? PROT_READ | PROT_WRITE : PROT_READ, bytes, purpose);
   return mapping;
 }
 

@@ -22,10 +22,11 @@ class HostMapping {
   HostMapping(Bytes bytes, const std::string& purpose);
   // Zero-filled memory that other processes can map too (memfd); errors as the constructor's.
   static HostMapping shared(Bytes bytes, const std::string& purpose);
-  // What another process of this user, which must live, shared as `descriptor`; read only. IoError
-  // where it cannot be had or has another size.
+  // What another process of this user, which must live, shared as `descriptor`, to be read alone.
+  // `writable`: mapped to be written too, for who must map it so. IoError where it cannot be had or
+  // has another size.
   static HostMapping of_process(int process, int descriptor, Bytes bytes,
-                                const std::string& purpose);
+                                const std::string& purpose, bool writable = false);
   ~HostMapping();
   HostMapping(HostMapping&& other) noexcept;
   HostMapping& operator=(HostMapping&& other) noexcept;

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -51,6 +53,21 @@ bool is_registered(ConstSpan memory) {
   });
 }
 
+std::atomic<bool> registers_read_only = true;
+
+// As the kernel has mapped it.
+bool is_writable(const std::byte* place) {
+  const auto address = reinterpret_cast<uintptr_t>(place);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long from = 0, to = 0;
+    char read = 0, write = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx %c%c", &from, &to, &read, &write) != 4) continue;
+    if (address >= from && address < to) return write == 'w';
+  }
+  return false;
+}
+
 struct PendingCopy {
   Span to;
   ConstSpan from;
@@ -88,10 +105,14 @@ class StandInCopies final : public CopyEngine {
   std::atomic<Bytes> to_device_ = 0, to_host_ = 0;
 };
 
-// Budgets end in reverse order.
-std::vector<std::unique_ptr<WorkspaceBudget>>& budgets() {
-  static auto* list = new std::vector<std::unique_ptr<WorkspaceBudget>>;
-  return *list;
+// Budgets end in reverse order; engines of ranks that are threads make theirs side by side.
+struct Budgets {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<WorkspaceBudget>> list;
+};
+Budgets& budgets() {
+  static auto* value = new Budgets;
+  return *value;
 }
 
 std::atomic<int> cpu_branches = 0;
@@ -113,6 +134,14 @@ void set_gpus(std::vector<CudaDevice> list) {
 CUstream_st* side_stream() {
   static std::byte it{};
   return reinterpret_cast<CUstream_st*>(&it);
+}
+
+void register_read_only(bool can) {
+  registers_read_only = can;
+}
+
+bool registered(std::span<const std::byte> memory) {
+  return is_registered(memory);
 }
 
 int prepared() {
@@ -193,8 +222,15 @@ Bytes cuda_free_bytes(int device) {
   return gpus().at(static_cast<size_t>(device)).memory_bytes;
 }
 
-HostRegistration::HostRegistration(std::span<std::byte> memory) {
+bool gpus_register_read_only() {
+  return registers_read_only;
+}
+
+HostRegistration::HostRegistration(std::span<std::byte> memory, bool read_only) {
   if (memory.empty() || gpus().empty()) return;
+  if (!(read_only && registers_read_only) && !is_writable(memory.data())) {
+    throw CudaError("cudaHostRegister", "the memory is mapped to be read only");
+  }
   if (is_registered(memory)) throw CudaError("cudaHostRegister", "registered already");
   const std::lock_guard lock(host_ranges().mutex);
   host_ranges().ranges.push_back(memory);
@@ -238,10 +274,12 @@ void clear_cublas_workspaces() {}
 
 CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory& memory, int device) : device_(device) {
   require_gpu(device_);
-  budgets().push_back(std::make_unique<WorkspaceBudget>(memory));
+  const std::lock_guard lock(budgets().mutex);
+  budgets().list.push_back(std::make_unique<WorkspaceBudget>(memory));
 }
 CudaWorkspaceBudget::~CudaWorkspaceBudget() {
-  budgets().pop_back();
+  const std::lock_guard lock(budgets().mutex);
+  budgets().list.pop_back();
 }
 
 std::vector<CopySpeed> measure_copy_speeds(int, const std::vector<Bytes>&, int) {

@@ -4,14 +4,18 @@
 // GPU's branches of model, engine, plan and trainer over the CPU's tensors; all else is the code of
 // the program.
 //
+// Ranks are threads of one process; collectives.cpp stands for NCCL.
+//
 // Copies from and to registered memory wait in the thread's stream, as on a GPU, until a kernel is
 // launched there, an operator is chosen, or the stream is waited for: who forgets to wait reads old
 // bytes. Kernels are the references; tests/emulation holds the kernels' own code to those.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
 #include "device/cuda_runtime.h"
 
 struct CUstream_st;
@@ -24,6 +28,31 @@ void set_gpus(std::vector<CudaDevice> gpus);
 // From now on this part computes what is wrong: "copies", "swiglu", or "" for none.
 void break_part(const std::string& part);
 bool is_broken(const char* part);
+
+// ---- Collectives: ranks are threads, a GPU runs one at a time (collectives.cpp)
+
+// A collective as a rank was given it: the nth of that label there, from 1.
+struct Given {
+  int32_t rank = 0;
+  std::string what;
+  UnitId unit;
+  int64_t nth = 1;
+  bool operator==(const Given&) const = default;
+};
+// The GPU of a rank gets `second` only when it has got `first`: one of the orders that may be.
+struct OrderRule {
+  Given first;
+  Given second;
+};
+// From now on; counts and collectives begin anew, so nothing may be under way.
+void order_collectives(std::vector<OrderRule> rules);
+// How many were run since then.
+int64_t collectives_ended();
+
+// Whether GPUs register memory that is mapped to be read only; at first they do.
+void register_read_only(bool can);
+// Whether copies from and to the memory may run behind the host's back.
+bool registered(std::span<const std::byte> memory);
 
 // How often this process made a GPU ready.
 int prepared();

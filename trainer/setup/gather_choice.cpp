@@ -9,6 +9,10 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/number_formats.h"
+#include "comm/collectives/nccl_arena.h"
+#include "device/copy_engine.h"
+#include "device/cuda_runtime.h"
+#include "device/host_mapping.h"
 
 namespace longshore {
 namespace {
@@ -29,26 +33,61 @@ double best_seconds(const Work& work) {
   return best;
 }
 
-// The same on all ranks: their times are added.
-GatherMode measure(const RunRanks& ranks) {
-  const RankGroups& groups = ranks.groups();
+// How long a unit takes to come to the slot: from this machine's memory, and by a collective.
+struct GatherSeconds {
+  double host = 0.0;
+  double collective = 0.0;
+};
+
+// On the CPU device, whose slots are memory of the host.
+GatherSeconds measure_in_memory(const RankGroups& groups, size_t part) {
   const auto members = static_cast<size_t>(groups.topology.shard_ranks);
-  const size_t part = kProbeBytes / members / 4096 * 4096;
   std::vector<std::byte> home(part * members), slot(part * members);
   const size_t own = static_cast<size_t>(groups.shard().value) * part;
-  std::array<double, 2> seconds = {};
-  seconds[0] = best_seconds([&] {
+  const double collective = best_seconds([&] {
     std::memcpy(slot.data() + own, home.data() + own, part);
     groups.gathers->all_gather({std::span(slot)}, {"a measurement", {}}).wait();
   });
-  seconds[1] = best_seconds([&] { std::memcpy(slot.data(), home.data(), home.size()); });
+  const double host = best_seconds([&] { std::memcpy(slot.data(), home.data(), home.size()); });
+  return {host, collective};
+}
+
+// As a run does it: registered memory over the GPU's link, all of it or the rank's part, which then
+// is gathered between GPUs.
+GatherSeconds measure_on_gpu(const RankGroups& groups, size_t part) {
+  const auto bytes = part * static_cast<size_t>(groups.topology.shard_ranks);
+  const HostMapping home(static_cast<Bytes>(bytes), "a measurement");
+  const HostRegistration registered(home.bytes());
+  const auto arena = make_nccl_arena(static_cast<Bytes>(bytes), groups.gpu);
+  const auto copies = make_cuda_copy_engine(groups.gpu);
+  const std::span<std::byte> slot = arena->bytes();
+  const size_t own = static_cast<size_t>(groups.shard().value) * part;
+  const double collective = best_seconds([&] {
+    copies->to_device(slot.subspan(own, part), home.bytes().subspan(own, part));
+    copies->finish();
+    groups.gathers->all_gather({slot}, {"a measurement", {}}).wait();
+  });
+  const double host = best_seconds([&] {
+    copies->to_device(slot, home.bytes());
+    copies->finish();
+  });
+  return {host, collective};
+}
+
+// The same on all ranks: their times are added.
+GatherMode measure(const RankGroups& groups, DeviceKind device) {
+  const auto members = static_cast<size_t>(groups.topology.shard_ranks);
+  const size_t part = kProbeBytes / members / 4096 * 4096;
+  const bool gpu = device == DeviceKind::kCuda;
+  const GatherSeconds own = gpu ? measure_on_gpu(groups, part) : measure_in_memory(groups, part);
+  std::array<double, 2> seconds = {own.collective, own.host};
   groups.all->all_reduce(std::span<double>(seconds), {"a measurement", {}}).wait();
   const bool host = seconds[1] < seconds[0];
-  if (ranks.first()) {
+  if (groups.rank.value == 0) {
     char text[160];
     std::snprintf(
         text, sizeof text, "fsdp.gather: %s (%s on the host %.2f ms, gathered %.2f ms)",
-        host ? "host" : "collective", format_bytes(static_cast<Bytes>(home.size())).c_str(),
+        host ? "host" : "collective", format_bytes(static_cast<Bytes>(part * members)).c_str(),
         seconds[1] / groups.topology.ranks * 1e3, seconds[0] / groups.topology.ranks * 1e3);
     log_info(text);
   }
@@ -57,14 +96,14 @@ GatherMode measure(const RunRanks& ranks) {
 
 }  // namespace
 
-void choose_gather(const RunConfig& config, const RunRanks* ranks, PlanInputs& inputs) {
+void choose_gather(const RunConfig& config, const RankGroups* groups, PlanInputs& inputs) {
   inputs.gather = GatherMode::kCollective;
   const std::string obstacle = why_not_on_host(inputs);
   const std::optional<GatherMode> wanted = config.fsdp.gather;
   if (wanted == GatherMode::kCollective) return;
   if (!wanted) {
     if (!obstacle.empty()) return;
-    inputs.gather = ranks == nullptr ? GatherMode::kHost : measure(*ranks);
+    inputs.gather = groups == nullptr ? GatherMode::kHost : measure(*groups, inputs.device);
     return;
   }
   if (inputs.topology.ranks == 1) return;

@@ -4,12 +4,12 @@
 
 #include "config/run_config.h"
 #include "offload/plan/tier_plan.h"
-#include "trainer/setup/run_ranks.h"
+#include "offload/staging/rank_groups.h"
 
 namespace longshore {
 
-// Sets inputs.gather. `ranks`: null where the command joins no others; "auto" then is "host" where
+// Sets inputs.gather. `groups`: null where the command joins no others; "auto" then is "host" where
 // that is possible. ConfigError where the run file asks for what cannot be.
-void choose_gather(const RunConfig& config, const RunRanks* ranks, PlanInputs& inputs);
+void choose_gather(const RunConfig& config, const RankGroups* groups, PlanInputs& inputs);
 
 }  // namespace longshore

@@ -34,8 +34,13 @@ RunRanks::RunRanks(const RunConfig& config) {
   if (topology().shard_ranks > 1) {
     shards_ = world_->group("shards", topology().shard_group(rank()));
     groups_.shards = shards_.get();
-    gathers_ = world_->group("gathers", topology().shard_group(rank()));
-    groups_.gathers = gathers_.get();
+    // NCCL keeps hundreds of MiB on the GPU for each communicator, and takes no host memory.
+    const bool gpu = options.device == DeviceKind::kCuda;
+    const std::vector<int32_t> members = topology().shard_group(rank());
+    beside_ =
+        gpu ? world_->host_group("shards on the host", members) : world_->group("gathers", members);
+    groups_.gathers = gpu ? shards_.get() : beside_.get();
+    groups_.host_shards = beside_.get();
   }
   if (topology().replicas() > 1) {
     replicas_ = world_->group("replicas", topology().replica_group(rank()));

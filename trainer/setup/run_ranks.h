@@ -30,7 +30,7 @@ class RunRanks {
  private:
   std::unique_ptr<World> world_;
   std::unique_ptr<Communicator> shards_;
-  std::unique_ptr<Communicator> gathers_;
+  std::unique_ptr<Communicator> beside_;  // the shard group's second one
   std::unique_ptr<Communicator> replicas_;
   std::unique_ptr<Communicator> routers_;
   RankGroups groups_;

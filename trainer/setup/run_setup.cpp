@@ -104,7 +104,7 @@ void fill(RunSetup& setup, const ShardTopology& topology, const AssumedRanks& as
   setup.inputs.topology = topology;
   setup.inputs.ranks_per_node = ranks_per_node;
   setup.inputs.data_bytes = estimate_data_bytes(setup.config.data);
-  choose_gather(setup.config, setup.ranks.get(), setup.inputs);
+  choose_gather(setup.config, setup.ranks ? &setup.ranks->groups() : nullptr, setup.inputs);
   // Another machine's drives are not here to be asked.
   const std::vector<std::string> drives =
       setup.elsewhere ? std::vector<std::string>() : setup.inputs.nvme.directories;

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <optional>
 #include <string>
 
 #include "base/errors.h"
@@ -27,6 +28,7 @@ class NcclArena final : public DeviceArena {
                              " are free there; lower offload.device_memory");
     }
     data_ = static_cast<std::byte*>(memory);
+    noted_.emplace(std::span(data_, size_));
     check_cuda(cudaMemset(data_, 0, size_), "clear the plan's buffers");
     check_cuda(cudaDeviceSynchronize(), "clear the plan's buffers");
   }
@@ -43,6 +45,7 @@ class NcclArena final : public DeviceArena {
   int device_;
   std::byte* data_ = nullptr;
   size_t size_;
+  std::optional<GpuBytes> noted_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
-// NcclCommunicator: the collectives of a group over NCCL, for buffers of a GPU. Owned by whoever
-// asked a World for it; that thread calls it.
+// NcclCommunicator: the collectives of a group over NCCL, for bytes of a GPU's arena alone: host
+// memory, scalars included, is refused with a CheckFailure. Owned by whoever asked a World for it;
+// one thread at a time calls it.
 #pragma once
 
 #include <functional>

@@ -19,7 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kLook(50);
-constexpr size_t kMaxScalars = 512;
 
 // Not an error of the run by itself: a peer's death shows here first.
 void check_nccl(ncclResult_t result, const char* operation) {
@@ -66,10 +65,9 @@ class NcclCommunicator : public Communicator {
     cudaStream_t stream = nullptr;
     check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "make a stream");
     stream_.reset(stream);
-    void* staging = nullptr;
-    check_cuda(cudaMalloc(&staging, kMaxScalars * sizeof(double) * options_.members.size()),
-               "allocate the scalars");
-    staging_.reset(staging);
+    void* token = nullptr;
+    check_cuda(cudaMalloc(&token, 1), "allocate a barrier's byte");
+    token_.reset(token);
     connect(share_first);
   }
 
@@ -79,6 +77,7 @@ class NcclCommunicator : public Communicator {
 
   Completion all_gather(Segments segments, const OpLabel& label) override {
     check_parts(segments, size());
+    check_gpu_memory(segments, CommKind::kAllGather, label, name());
     return start(CommKind::kAllGather, label, total_bytes(segments), [&] {
       for (const auto& segment : segments) {
         const size_t part = segment.size() / static_cast<size_t>(size());
@@ -92,7 +91,8 @@ class NcclCommunicator : public Communicator {
   Completion reduce_scatter(FloatSegments segments, DType wire, std::span<std::byte> /*scratch*/,
                             const OpLabel& label) override {
     check_parts(segments, size());
-    check_wire(wire);
+    check_nccl_wire(wire);
+    check_gpu_memory(segments, CommKind::kReduceScatter, label, name());
     return start(CommKind::kReduceScatter, label, total_elements(segments) * 4, [&] {
       for (const auto& segment : segments) {
         const size_t part = segment.size() / static_cast<size_t>(size());
@@ -106,7 +106,8 @@ class NcclCommunicator : public Communicator {
 
   Completion all_reduce(FloatSegments segments, DType wire, std::span<std::byte> /*scratch*/,
                         const OpLabel& label) override {
-    check_wire(wire);
+    check_nccl_wire(wire);
+    check_gpu_memory(segments, CommKind::kAllReduce, label, name());
     return start(CommKind::kAllReduce, label, total_elements(segments) * 4, [&] {
       for (const auto& segment : segments) {
         check_nccl(ncclAllReduce(segment.data(), segment.data(), segment.size(), ncclFloat, ncclSum,
@@ -116,32 +117,14 @@ class NcclCommunicator : public Communicator {
     });
   }
 
-  // Scalars are the host's: they are gathered on the GPU and added on the host, in rank order.
   Completion all_reduce(std::span<double> values, const OpLabel& label) override {
-    LONGSHORE_CHECK(values.size() <= kMaxScalars) << values.size();
-    auto* const all = static_cast<double*>(staging_.get());
-    double* const mine = all + values.size() * static_cast<size_t>(index_);
-    start(CommKind::kScalars, label, static_cast<Bytes>(values.size_bytes()), [&] {
-      check_cuda(cudaMemcpyAsync(mine, values.data(), values.size_bytes(), cudaMemcpyHostToDevice,
-                                 stream_.get()),
-                 "copy scalars");
-      check_nccl(ncclAllGather(mine, all, values.size(), ncclDouble, comm_.get(), stream_.get()),
-                 "ncclAllGather");
-    }).wait();  // HOST WAIT: scalars decide what the host does next.
-    std::vector<double> gathered(values.size() * static_cast<size_t>(size()));
-    check_cuda(
-        cudaMemcpy(gathered.data(), all, gathered.size() * sizeof(double), cudaMemcpyDeviceToHost),
-        "copy scalars");
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = gathered[i];
-      for (size_t at = i + values.size(); at < gathered.size(); at += values.size()) {
-        values[i] += gathered[at];
-      }
-    }
+    check_gpu_memory(std::as_bytes(values), CommKind::kScalars, label, name());
+    LONGSHORE_CHECK(false) << "scalars are the host's: World::all() adds them";
     return {};
   }
 
   Completion broadcast(std::span<std::byte> bytes, int32_t root, const OpLabel& label) override {
+    check_gpu_memory(bytes, CommKind::kBroadcast, label, name());
     return start(CommKind::kBroadcast, label, static_cast<Bytes>(bytes.size()), [&] {
       check_nccl(ncclBroadcast(bytes.data(), bytes.data(), bytes.size(), ncclInt8, root,
                                comm_.get(), stream_.get()),
@@ -151,7 +134,7 @@ class NcclCommunicator : public Communicator {
 
   Completion barrier(const OpLabel& label) override {
     return start(CommKind::kBarrier, label, 0, [&] {
-      check_nccl(ncclAllReduce(staging_.get(), staging_.get(), 1, ncclInt8, ncclSum, comm_.get(),
+      check_nccl(ncclAllReduce(token_.get(), token_.get(), 1, ncclInt8, ncclSum, comm_.get(),
                                stream_.get()),
                  "ncclAllReduce");
     });
@@ -179,12 +162,6 @@ class NcclCommunicator : public Communicator {
     Operation operation_;
     Event done_;
   };
-
-  static void check_wire(DType wire) {
-    if (wire != DType::kF32) {
-      throw ConfigError("precision.reduce: NCCL adds in fp32 only; use \"fp32\"");
-    }
-  }
 
   Operation begin(CommKind kind, const OpLabel& label, Bytes bytes) {
     Operation operation{kind, label, options_.name, ++sequence_, bytes};
@@ -277,7 +254,7 @@ class NcclCommunicator : public Communicator {
   int64_t sequence_ = 0;
   PayloadCounters counters_;
   Stream stream_;
-  std::unique_ptr<void, DeviceBytesDeleter> staging_;
+  std::unique_ptr<void, DeviceBytesDeleter> token_;  // of barriers
   std::unique_ptr<std::remove_pointer_t<ncclComm_t>, CommDeleter> comm_;
 };
 

@@ -1,5 +1,5 @@
-// Communicator: the collectives of one group of ranks. Owned by a World; one thread calls it: the
-// gather's or the reduction's lane, for totals the engine's thread. All ranks of the group start
+// Communicator: the collectives of one group of ranks. Owned by a World; one thread at a time calls
+// it: the gather's or the reduction's lane, for totals the engine's thread. All ranks start
 // the same operations in the same order. An operation starts at once and is finished when its
 // Completion has been waited for; until then its buffers belong to it. Implementations: Gloo (CPU),
 // NCCL (GPU), solo (one rank).

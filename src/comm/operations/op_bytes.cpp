@@ -1,6 +1,8 @@
 #include "comm/operations/op_bytes.h"
 
 #include "base/errors.h"
+#include "comm/operations/operation.h"
+#include "device/device_arena.h"
 
 namespace longshore {
 
@@ -37,6 +39,21 @@ void check_reduction(int64_t elements, DType wire, std::span<std::byte> scratch,
       << scratch.size() << " of " << needed << " bytes of scratch";
   LONGSHORE_CHECK(needed == 0 || reinterpret_cast<uintptr_t>(scratch.data()) % sizeof(float) == 0)
       << "scratch is not aligned";
+}
+
+void check_gpu_memory(std::span<const std::byte> bytes, CommKind kind, const OpLabel& label,
+                      const std::string& group) {
+  if (in_gpu_arena(bytes)) return;
+  const Operation operation{
+      .kind = kind, .label = label, .group = group, .bytes = std::ssize(bytes)};
+  LONGSHORE_CHECK(false) << operation.text() << ": these bytes are not in a GPU's arena, and NCCL "
+                         << "moves nothing else; memory of the host goes through a group of "
+                         << "World::host_group()";
+}
+
+void check_nccl_wire(DType wire) {
+  if (wire == DType::kF32) return;
+  throw ConfigError("precision.reduce: NCCL adds in fp32 only; use \"fp32\"");
 }
 
 }  // namespace longshore

@@ -1,0 +1,332 @@
+// NCCL's stand-in: collectives between ranks that are threads of this process, over GPUs of host
+// memory. Like NCCL it takes a GPU's memory only, adds in fp32 only, and a GPU runs one collective
+// at a time, in the order in which they came: those of two communicators can wait for each other.
+// What really waits for itself is found in the waits themselves, and ends all ranks.
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include <unistd.h>
+
+#include "base/errors.h"
+#include "comm/collectives/nccl_arena.h"
+#include "comm/collectives/nccl_communicator.h"
+#include "comm/collectives/rank_sums.h"
+#include "comm/operations/op_bytes.h"
+#include "device/cuda_runtime.h"
+#include "tests/stand_in_gpu/stand_in.h"
+
+namespace longshore {
+namespace {
+
+class StandInArena final : public DeviceArena {
+ public:
+  explicit StandInArena(Bytes bytes) : memory_(make_host_arena(bytes)), noted_(memory_->bytes()) {}
+  std::span<std::byte> bytes() const override { return memory_->bytes(); }
+
+ private:
+  std::unique_ptr<DeviceArena> memory_;
+  GpuBytes noted_;
+};
+
+// One collective, of all ranks of its group.
+struct Joint {
+  std::vector<int32_t> members;             // ranks
+  std::map<int32_t, Operation> operations;  // by rank: what it asked for
+  std::map<int32_t, Communicator::Segments> segments;
+  bool done = false;
+};
+using JointKey = std::pair<std::string, int64_t>;  // the group, which one of its collectives
+
+void run_joint(Joint& joint) {
+  const CommKind kind = joint.operations.begin()->second.kind;
+  if (kind == CommKind::kBarrier) return;
+  const size_t members = joint.members.size();
+  const size_t count = joint.segments.begin()->second.size();
+  for (size_t s = 0; s < count; ++s) {
+    const auto segment = [&](size_t m) { return joint.segments.at(joint.members[m])[s]; };
+    const size_t bytes = segment(0).size(), part = bytes / members;
+    for (size_t m = 0; m < members && kind == CommKind::kAllGather; ++m) {
+      for (size_t other = 0; other < members; ++other) {
+        if (other == m) continue;
+        std::memcpy(segment(other).data() + m * part, segment(m).data() + m * part, part);
+      }
+    }
+    if (kind == CommKind::kAllGather) continue;
+    const auto floats = [&](size_t m) {
+      return std::span(reinterpret_cast<float*>(segment(m).data()), bytes / sizeof(float));
+    };
+    std::vector<std::span<const float>> others;
+    for (size_t m = 1; m < members; ++m) others.push_back(floats(m));
+    std::vector<float> sum(floats(0).begin(), floats(0).end());
+    add_in_rank_order(std::span(sum), 0, others);
+    for (size_t m = 0; m < members; ++m) std::ranges::copy(sum, floats(m).begin());
+  }
+}
+
+// What all GPUs of the process are given. Every function locks.
+class Fabric {
+ public:
+  static Fabric& instance() {
+    static auto* value = new Fabric;
+    return *value;
+  }
+
+  void set_rules(std::vector<stand_in::OrderRule> rules) {
+    const std::lock_guard lock(mutex_);
+    rules_ = std::move(rules);
+    given_.clear();
+    arrived_.clear();
+    queues_.clear();
+    joints_.clear();
+    failure_.clear();
+    ended_ = 0;
+  }
+
+  std::string new_group() {
+    const std::lock_guard lock(mutex_);
+    return std::to_string(::getpid()) + "/" + std::to_string(++groups_);
+  }
+
+  // The rank's GPU has the collective in its queue on return.
+  void give(const JointKey& key, const std::vector<int32_t>& members, int32_t rank,
+            const Operation& operation, Communicator::Segments segments) {
+    std::unique_lock lock(mutex_);
+    const stand_in::Given name{rank, operation.label.what, operation.label.unit.value_or(UnitId()),
+                               ++given_[{rank, operation.label.what, operation.label.unit}]};
+    for (const stand_in::OrderRule& rule : rules_) {
+      if (!(rule.second == name)) continue;
+      changed_.wait(lock, [&] { return arrived_.contains(key_of(rule.first)) || failed(); });
+    }
+    check(lock);
+    arrived_.insert(key_of(name));
+    Joint& joint = joints_[key];
+    joint.members = members;
+    joint.operations[rank] = operation;
+    joint.segments[rank] = std::move(segments);
+    queues_[rank].push_back(key);
+    run_what_can();
+    find_a_cycle();
+    changed_.notify_all();
+    check(lock);
+  }
+
+  // Whether it is done within a moment. CheckFailure where it never can be.
+  bool done(const JointKey& key) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(20),
+                      [&] { return joints_.at(key).done || failed(); });
+    if (joints_.at(key).done) return true;
+    check(lock);
+    return false;
+  }
+
+  int64_t ended() {
+    const std::lock_guard lock(mutex_);
+    return ended_;
+  }
+
+ private:
+  using GivenKey = std::tuple<int32_t, std::string, int32_t, int64_t>;
+  static GivenKey key_of(const stand_in::Given& given) {
+    return {given.rank, given.what, given.unit.value, given.nth};
+  }
+
+  bool failed() const { return !failure_.empty(); }
+  void check(const std::unique_lock<std::mutex>&) const {
+    if (failed()) throw CommError(failure_);
+  }
+
+  const JointKey* running(int32_t rank) const {
+    const auto queue = queues_.find(rank);
+    return queue == queues_.end() || queue->second.empty() ? nullptr : &queue->second.front();
+  }
+
+  void run_what_can() {
+    for (bool any = true; any;) {
+      any = false;
+      for (auto& [rank, queue] : queues_) {
+        if (queue.empty()) continue;
+        const JointKey key = queue.front();
+        Joint& joint = joints_.at(key);
+        const bool everywhere = std::ranges::all_of(joint.members, [&](int32_t member) {
+          const JointKey* const there = running(member);
+          return there != nullptr && *there == key;
+        });
+        if (!everywhere || !agree(joint)) continue;
+        run_joint(joint);
+        joint.done = true;
+        joint.segments.clear();
+        ++ended_;
+        for (const int32_t member : joint.members) queues_.at(member).pop_front();
+        any = true;
+      }
+    }
+  }
+
+  bool agree(const Joint& joint) {
+    const std::string text = joint.operations.begin()->second.text();
+    for (const auto& [rank, operation] : joint.operations) {
+      if (operation.text() == text) continue;
+      failure_ = "ranks disagree: " + text + " and " + operation.text();
+      return false;
+    }
+    return true;
+  }
+
+  // A rank's GPU runs what it was given first until that is done, so it waits for members whose
+  // GPUs run another collective, and those for theirs. A way back to itself is no matter of time.
+  void find_a_cycle() {
+    for (const auto& [first, queue] : queues_) {
+      std::vector<int32_t> way = {first};
+      std::set<int32_t> seen;
+      while (const std::optional<int32_t> next = waits_for(way.back())) {
+        way.push_back(*next);
+        if (*next != first && seen.insert(*next).second) continue;
+        if (*next != first) break;
+        failure_ = "collectives wait for each other for ever:";
+        for (size_t i = 0; i + 1 < way.size(); ++i) {
+          failure_ += (i == 0 ? " rank " : "; rank ") + std::to_string(way[i]) + " runs " +
+                      joints_.at(*running(way[i])).operations.at(way[i]).text() +
+                      " and waits for rank " + std::to_string(way[i + 1]);
+        }
+        return;
+      }
+    }
+  }
+
+  std::optional<int32_t> waits_for(int32_t rank) const {
+    const JointKey* const mine = running(rank);
+    if (mine == nullptr) return std::nullopt;
+    for (const int32_t member : joints_.at(*mine).members) {
+      const JointKey* const there = running(member);
+      if (there != nullptr && *there != *mine) return member;
+    }
+    return std::nullopt;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t groups_ = 0, ended_ = 0;
+  std::map<JointKey, Joint> joints_;
+  std::map<int32_t, std::deque<JointKey>> queues_;  // by rank: what its GPU is still to run
+  std::vector<stand_in::OrderRule> rules_;
+  std::map<std::tuple<int32_t, std::string, std::optional<UnitId>>, int64_t> given_;
+  std::set<GivenKey> arrived_;
+  std::string failure_;  // all ranks end with it
+};
+
+class StandInNccl final : public Communicator {
+ public:
+  StandInNccl(GroupOptions options, std::shared_ptr<Watchdog> watchdog, std::string group)
+      : options_(std::move(options)), watchdog_(std::move(watchdog)), group_(std::move(group)) {
+    const auto place = std::ranges::find(options_.members, options_.rank);
+    LONGSHORE_CHECK(place != options_.members.end()) << options_.name;
+    index_ = static_cast<int32_t>(place - options_.members.begin());
+  }
+
+  const std::string& name() const override { return options_.name; }
+  int32_t size() const override { return static_cast<int32_t>(options_.members.size()); }
+  int32_t index() const override { return index_; }
+
+  Completion all_gather(Segments segments, const OpLabel& label) override {
+    check_parts(segments, size());
+    check_gpu_memory(segments, CommKind::kAllGather, label, name());
+    return start(CommKind::kAllGather, label, std::move(segments));
+  }
+  Completion reduce_scatter(FloatSegments segments, DType wire, std::span<std::byte>,
+                            const OpLabel& label) override {
+    check_parts(segments, size());
+    return sum(CommKind::kReduceScatter, label, segments, wire);
+  }
+  Completion all_reduce(FloatSegments segments, DType wire, std::span<std::byte>,
+                        const OpLabel& label) override {
+    return sum(CommKind::kAllReduce, label, segments, wire);
+  }
+  Completion all_reduce(std::span<double> values, const OpLabel& label) override {
+    check_gpu_memory(std::as_bytes(values), CommKind::kScalars, label, name());
+    return {};
+  }
+  Completion broadcast(std::span<std::byte> bytes, int32_t, const OpLabel& label) override {
+    check_gpu_memory(bytes, CommKind::kBroadcast, label, name());
+    throw CheckFailure("the stand-in has no broadcast");
+  }
+  Completion barrier(const OpLabel& label) override { return start(CommKind::kBarrier, label, {}); }
+
+  const PayloadCounters& counters() const override { return counters_; }
+  PayloadCounters& counters() override { return counters_; }
+
+ private:
+  class Pending final : public Completion::State {
+   public:
+    Pending(JointKey key, std::shared_ptr<Watchdog> watchdog)
+        : key_(std::move(key)), watchdog_(std::move(watchdog)) {}
+    void wait() override {
+      while (!Fabric::instance().done(key_)) {
+        if (watchdog_->has_verdict()) throw CommError(watchdog_->message());
+      }
+    }
+
+   private:
+    JointKey key_;
+    std::shared_ptr<Watchdog> watchdog_;
+  };
+
+  Completion sum(CommKind kind, const OpLabel& label, const FloatSegments& segments, DType wire) {
+    check_nccl_wire(wire);
+    check_gpu_memory(segments, kind, label, name());
+    Segments bytes;
+    for (const auto& segment : segments) bytes.push_back(std::as_writable_bytes(segment));
+    return start(kind, label, std::move(bytes));
+  }
+
+  Completion start(CommKind kind, const OpLabel& label, Segments segments) {
+    const Bytes bytes = total_bytes(segments);
+    counters_.add(kind, label.unit, bytes);
+    const Operation operation{kind, label, options_.name, ++sequence_, bytes};
+    stand_in::run_stream();  // it comes after what the thread's stream was given
+    const JointKey key{group_, sequence_};
+    Fabric::instance().give(key, options_.members, options_.rank, operation, std::move(segments));
+    return Completion(std::make_unique<Pending>(key, watchdog_));
+  }
+
+  GroupOptions options_;
+  std::shared_ptr<Watchdog> watchdog_;
+  std::string group_;  // the same on all members
+  int32_t index_ = 0;
+  int64_t sequence_ = 0;
+  PayloadCounters counters_;
+};
+
+}  // namespace
+
+void stand_in::order_collectives(std::vector<OrderRule> rules) {
+  Fabric::instance().set_rules(std::move(rules));
+}
+
+int64_t stand_in::collectives_ended() {
+  return Fabric::instance().ended();
+}
+
+std::unique_ptr<DeviceArena> make_nccl_arena(Bytes bytes, int device) {
+  require_gpu(device);
+  return std::make_unique<StandInArena>(bytes);
+}
+
+std::unique_ptr<Communicator> make_nccl_communicator(const GroupOptions& options,
+                                                     std::shared_ptr<Watchdog> watchdog,
+                                                     const ShareFirst& share_first,
+                                                     int32_t device_index) {
+  require_gpu(device_index);
+  const std::string group = share_first(Fabric::instance().new_group());
+  LONGSHORE_CHECK(group.starts_with(std::to_string(::getpid()) + "/"))
+      << "the stand-in's ranks are threads of one process";
+  return std::make_unique<StandInNccl>(options, std::move(watchdog), group);
+}
+
+}  // namespace longshore
