@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "comm/ranks/rank_info.h"
 #include "tests/comm/rank_process.h"
 
 namespace longshore {
@@ -24,6 +25,31 @@ TEST(Launcher, StartsRanksThatMeet) {
 TEST(Launcher, GivesTheFirstFailure) {
   EXPECT_EQ(launch_ranks(three_ranks("die")), 128 + 9);
   EXPECT_EQ(launch_ranks(three_ranks("fail-1")), 5);
+}
+
+// Goal: each rank sees its own GPU alone, in the user's order where the user chose; where GPUs are
+// missing nothing is hidden, so that the ranks can say so.
+TEST(Launcher, GivesEachRankAGpu) {
+  const auto none = std::nullopt;
+  EXPECT_EQ(visible_gpu(none, 8, 2, 1), "1");
+  EXPECT_EQ(visible_gpu(none, 8, 1, 0), "0");
+  EXPECT_EQ(visible_gpu("5,2,7", 3, 2, 0), "5");
+  EXPECT_EQ(visible_gpu("5,2,7", 3, 2, 1), "2");
+  EXPECT_EQ(visible_gpu("3", 1, 1, 0), "3");
+  EXPECT_EQ(visible_gpu("GPU-1f2e,MIG-77", 2, 2, 1), "MIG-77");
+  EXPECT_EQ(visible_gpu(none, 0, 2, 1), none);
+  EXPECT_EQ(visible_gpu(none, 1, 2, 0), none);
+  EXPECT_EQ(visible_gpu("", 0, 1, 0), none);
+  EXPECT_EQ(visible_gpu("5,2", 1, 2, 1), none) << "CUDA stopped at a GPU that is not there";
+}
+
+// Goal: a rank finds its GPU whether it sees all of the machine's or its own alone.
+TEST(Launcher, RanksFindTheirGpu) {
+  RankInfo ranks;
+  ranks.local_rank = 2;
+  EXPECT_EQ(gpu_of(ranks, 8), 2);
+  EXPECT_EQ(gpu_of(ranks, 1), 0);
+  EXPECT_EQ(gpu_of(ranks, 0), 2);
 }
 
 // Goal: options that do not go together are refused.

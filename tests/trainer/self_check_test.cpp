@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/comm/rank_threads.h"
 #include "tests/nvme/scratch_file.h"
 #include "trainer/device/device_choice.h"
 
@@ -136,6 +137,40 @@ TEST_F(DeviceChoice, AutoIsTheGpuIfThereIsOne) {
   EXPECT_EQ(settled({.usable = {}, .present = {}, .trouble = "no driver"}), Kind::kCpu);
   // One that this process was not given.
   EXPECT_EQ(settled({.usable = {}, .present = {"0000:01:00.0"}, .trouble = ""}), Kind::kCpu);
+}
+
+// Goal: each rank of a machine has a GPU of its own, whether it sees all or that one alone; ranks
+// that would share one are refused, on every rank.
+TEST_F(DeviceChoice, RanksHaveAGpuEach) {
+  CudaDevice first = gpu(9), second = gpu(9);
+  first.pci = "0000:01:00.0";
+  second.pci = "0000:02:00.0";
+  const auto refusals = [this](const std::vector<FoundGpus>& seen) {
+    RunConfig config = config_;
+    config.device.kind = Kind::kCuda;
+    std::vector<std::string> texts(seen.size());
+    run_ranks(static_cast<int32_t>(seen.size()), [&](World& world) {
+      const auto rank = static_cast<size_t>(world.ranks().rank);
+      const int own = gpu_of(world.ranks(), seen[rank].usable.size());
+      try {
+        agree_on_gpus(world, config, seen[rank], own);
+      } catch (const ConfigError& error) {
+        texts[rank] = error.what();
+      }
+    });
+    return texts;
+  };
+  const FoundGpus both{.usable = {first, second}, .present = {}, .trouble = ""};
+  const FoundGpus one{.usable = {first}, .present = {}, .trouble = ""};
+  const FoundGpus other{.usable = {second}, .present = {}, .trouble = ""};
+  EXPECT_EQ(refusals({both, both}), (std::vector<std::string>{"", ""}));
+  EXPECT_EQ(refusals({one, other}), (std::vector<std::string>{"", ""}));
+  for (const std::string& text : refusals({one, one})) {
+    EXPECT_NE(text.find("2 ranks are on this machine, and 1 GPUs"), std::string::npos) << text;
+  }
+  for (const std::string& text : refusals({both, both, both})) {
+    EXPECT_NE(text.find("3 ranks are on this machine, and 2 GPUs"), std::string::npos) << text;
+  }
 }
 
 TEST_F(DeviceChoice, ARunStaysWhereItBegan) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "base/errors.h"
 #include "base/log.h"
@@ -76,6 +77,27 @@ void settle_device(RunConfig& config, const FoundGpus& found) {
         std::string(kUseCpu));
   }
   config.device.kind = found.usable.empty() ? Kind::kCpu : Kind::kCuda;
+}
+
+void agree_on_gpus(World& world, const RunConfig& config, const FoundGpus& found, int gpu) {
+  const auto index = static_cast<size_t>(gpu);
+  const bool cuda = config.device.kind == Kind::kCuda;
+  std::string mine = "none";
+  if (cuda && index < found.usable.size()) mine = "has " + found.usable[index].pci;
+  if (cuda && found.usable.empty()) mine = "sees none";
+  mine += "\n" + std::to_string(world.ranks().node);
+  const std::vector<std::string> all = world.exchange("GPUs", mine);
+  if (!cuda) return;
+  const std::string machine = mine.substr(mine.find('\n'));
+  const auto ranks = std::ranges::count_if(
+      all, [&machine](const std::string& text) { return text.ends_with(machine); });
+  std::set<std::string> gpus;
+  for (const std::string& text : all) {
+    if (text.ends_with(machine) && text.starts_with("has ")) gpus.insert(text);
+  }
+  if (std::ssize(gpus) == ranks || found.usable.empty()) return;
+  throw ConfigError("device.kind: " + std::to_string(ranks) + " ranks are on this machine, and " +
+                    std::to_string(gpus.size()) + " GPUs; start as many ranks as GPUs; " + kUseCpu);
 }
 
 void require_gpus(const RunConfig& config, const FoundGpus& found, int32_t ranks) {

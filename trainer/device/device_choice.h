@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/world/world.h"
 #include "config/run_config.h"
 #include "device/cuda_runtime.h"
 
@@ -25,6 +26,9 @@ std::optional<DeviceSection::Kind> begun_on(const RunConfig& config);
 // Sets device.kind where it is `auto`. ConfigError where a GPU is here that CUDA cannot use, or a
 // run that began on a GPU has none.
 void settle_device(RunConfig& config, const FoundGpus& found);
+// All ranks: ConfigError, on all of them, where a rank of this machine has no GPU of its own.
+// `gpu`: this rank's among those that it sees.
+void agree_on_gpus(World& world, const RunConfig& config, const FoundGpus& found, int gpu);
 // ConfigError unless `ranks` ranks of this machine can compute on what device.kind says.
 void require_gpus(const RunConfig& config, const FoundGpus& found, int32_t ranks);
 

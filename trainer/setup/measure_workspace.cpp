@@ -21,7 +21,7 @@ ProbeOptions probe_options(const RunSetup& setup) {
   options.elsewhere =
       inputs.device == DeviceKind::kCuda && (setup.elsewhere || setup.machine.gpus.empty());
   options.device = {.kind = options.elsewhere ? DeviceKind::kCpu : inputs.device,
-                    .gpu = setup.ranks ? setup.ranks->info().local_rank : 0,
+                    .gpu = setup.ranks ? setup.ranks->groups().gpu : 0,
                     .compute = inputs.state.compute};
   options.threads = setup.compute.threads;
   // A number beyond counting is refused by the plan.

@@ -15,8 +15,9 @@ ShardTopology topology_of(const FsdpSection& fsdp, int32_t ranks, int32_t ranks_
   return make_topology(fsdp.strategy, ranks, hybrid);
 }
 
-RunRanks::RunRanks(const RunConfig& config) {
+RunRanks::RunRanks(const RunConfig& config, size_t visible_gpus) {
   WorldOptions options;
+  options.visible_gpus = visible_gpus;
   options.timeout = std::chrono::milliseconds(config.dist.timeout_ms);
   options.backend = config.dist.backend;
   options.device = device_kind(config);
@@ -24,7 +25,7 @@ RunRanks::RunRanks(const RunConfig& config) {
   world_ = World::connect(found, options);
   groups_.topology = topology_of(config.fsdp, info().size, info().local_size);
   groups_.rank = rank();
-  groups_.gpu = info().local_rank;
+  groups_.gpu = gpu_of(info(), visible_gpus);
   if (rank().value != 0) hush_progress();
   if (info().size == 1) return;
   log_info(info().text());

@@ -15,7 +15,8 @@ class RunRanks {
  public:
   // Joins the other ranks, where the launcher's variables speak of several; prints how they were
   // found. Throws ConfigError or CommError.
-  explicit RunRanks(const RunConfig& config);
+  // `visible_gpus`: how many this process sees.
+  RunRanks(const RunConfig& config, size_t visible_gpus);
 
   World& world() const { return *world_; }
   const RankInfo& info() const { return world_->ranks(); }

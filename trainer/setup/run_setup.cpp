@@ -203,10 +203,12 @@ RunSetup join_run(const RunArguments& arguments) {
   with_data_files(setup.config.data);  // refused before anything is made
   const FoundGpus found = find_gpus();
   settle_device(setup.config, found);
-  setup.ranks = std::make_unique<RunRanks>(setup.config);
+  setup.ranks = std::make_unique<RunRanks>(setup.config, found.usable.size());
   try {
     const RankInfo& info = setup.ranks->info();
-    ready_gpu(setup.config, found, info.local_rank, info.local_size);
+    const int gpu = setup.ranks->groups().gpu;
+    agree_on_gpus(setup.ranks->world(), setup.config, found, gpu);
+    ready_gpu(setup.config, found, gpu, gpu + 1);
     fill(setup, setup.ranks->topology(), {.ranks = info.size, .per_node = info.local_size});
     check_run_export(setup.config, *setup.source);
     agree_on_run(setup);

@@ -17,6 +17,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "comm/store/store.h"
+#include "device/cuda_runtime.h"
 
 namespace longshore {
 namespace {
@@ -87,10 +88,23 @@ class BlockedSignals {
   sigset_t former_{};
 };
 
-// The environment of a rank: this process's, with the launcher's variables replaced.
+constexpr std::string_view kVisibleGpus = "CUDA_VISIBLE_DEVICES";
+
+// Of this process's environment.
+std::optional<std::string> own_visible_gpus() {
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (text.substr(0, text.find('=')) != kVisibleGpus) continue;
+    return std::string(text.substr(std::min(text.size(), kVisibleGpus.size() + 1)));
+  }
+  return std::nullopt;
+}
+
+// The environment of a rank: this process's, with the launcher's variables replaced. `gpus`: that
+// this process sees.
 std::vector<std::string> environment_of(const LaunchOptions& options, const StoreAddress& store,
-                                        int32_t local_rank) {
-  const std::vector<std::pair<std::string, std::string>> added = {
+                                        size_t gpus, int32_t local_rank) {
+  std::vector<std::pair<std::string, std::string>> added = {
       {"LONGSHORE_LAUNCH", "launch"},
       {"RANK", std::to_string(options.node * options.ranks + local_rank)},
       {"WORLD_SIZE", std::to_string(options.ranks * options.nodes)},
@@ -100,6 +114,9 @@ std::vector<std::string> environment_of(const LaunchOptions& options, const Stor
       {"GROUP_WORLD_SIZE", std::to_string(options.nodes)},
       {"MASTER_ADDR", store.host},
       {"MASTER_PORT", std::to_string(store.port)}};
+  if (const auto gpu = visible_gpu(own_visible_gpus(), gpus, options.ranks, local_rank)) {
+    added.emplace_back(kVisibleGpus, *gpu);
+  }
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
@@ -214,6 +231,19 @@ class Ranks {
 
 }  // namespace
 
+std::optional<std::string> visible_gpu(const std::optional<std::string>& own, size_t gpus,
+                                       int32_t ranks, int32_t local_rank) {
+  if (gpus < static_cast<size_t>(ranks)) return std::nullopt;
+  if (!own) return std::to_string(local_rank);
+  std::string_view rest = *own;
+  for (int32_t i = 0; i < local_rank; ++i) {
+    const size_t comma = rest.find(',');
+    if (comma == std::string_view::npos) return std::nullopt;
+    rest.remove_prefix(comma + 1);
+  }
+  return std::string(rest.substr(0, rest.find(',')));
+}
+
 int launch_ranks(const LaunchOptions& options) {
   check(options);
   StoreAddress store = parse_rendezvous(options);
@@ -230,9 +260,11 @@ int launch_ranks(const LaunchOptions& options) {
            std::to_string(options.ranks * options.nodes) + " on node " +
            std::to_string(options.node) + " of " + std::to_string(options.nodes) + ", store at " +
            store.text());
+  const size_t gpus = cuda_devices().size();
   Ranks ranks(first);
   for (int32_t local = 0; local < options.ranks; ++local) {
-    ranks.add(spawn(options.command, environment_of(options, store, local), signals.former()));
+    ranks.add(
+        spawn(options.command, environment_of(options, store, gpus, local), signals.former()));
   }
   while (ranks.running()) {
     const int signal = signals.wait_for_signal();

@@ -3,7 +3,9 @@
 // have ended.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,13 @@ struct LaunchOptions {
   std::string rendezvous;            // "host:port" of node 0; empty with one node: any free port
   std::vector<std::string> command;  // of each rank, without the program's name
 };
+
+// CUDA_VISIBLE_DEVICES of a rank on a machine of which this process sees `gpus` GPUs: one GPU, the
+// rank's in the user's order, so that no rank makes contexts on another's. `own` is the user's
+// value, if there is one. Nothing where there are fewer GPUs than ranks: then ranks see what the
+// launcher sees, and say what is missing.
+std::optional<std::string> visible_gpu(const std::optional<std::string>& own, size_t gpus,
+                                       int32_t ranks, int32_t local_rank);
 
 // ConfigError for options that do not go together. Returns 0, or the exit code of the first rank
 // that failed for a reason of its own (128 + signal where one ended it).

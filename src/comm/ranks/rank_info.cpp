@@ -193,6 +193,10 @@ std::string RankInfo::text() const {
   return text;
 }
 
+int gpu_of(const RankInfo& ranks, size_t visible) {
+  return visible == 1 ? 0 : ranks.local_rank;
+}
+
 RankInfo discover_ranks(const std::map<std::string, std::string>& variables) {
   Reader reader(variables);
   RankInfo info;

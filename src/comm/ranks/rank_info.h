@@ -11,6 +11,7 @@
 // SLURM_NODELIST, and ranks of mpirun that are all on one node at 127.0.0.1, where these are unset.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -35,6 +36,10 @@ struct RankInfo {
   // "rank 1 of 4 (1 of 2 on node 0 of 2), found by torchrun; store at 10.0.0.1:29500"
   std::string text() const;
 };
+
+// The GPU of a rank among the `visible` ones of its process: its own where a launcher lets each
+// rank see one alone, else the one of its place on the machine.
+int gpu_of(const RankInfo& ranks, size_t visible);
 
 // The launchers' variables that are set in this process.
 std::map<std::string, std::string> launcher_variables();

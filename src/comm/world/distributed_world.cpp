@@ -170,7 +170,7 @@ std::unique_ptr<Communicator> DistributedWorld::make_group(const std::string& na
     const ShareFirst share = [&](const std::string& mine) {
       return text_of_first(prefix, members, mine);
     };
-    return make_nccl_communicator(options, watchdog_, share, ranks_.local_rank);
+    return make_nccl_communicator(options, watchdog_, share, gpu_of(ranks_, options_.visible_gpus));
   }
   const GlooOptions gloo{.prefix = prefix,
                          .index = static_cast<int32_t>(place - members.begin()),

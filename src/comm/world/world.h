@@ -27,6 +27,7 @@ struct WorldOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   CommBackend backend = CommBackend::kAuto;
   DeviceKind device = DeviceKind::kCpu;  // whose memory the buffers of group() are
+  size_t visible_gpus = 0;               // that this process sees; 0: not known
   std::chrono::milliseconds heartbeat = std::chrono::milliseconds(500);
   // From learning of a failure to the end of a process whose threads do not react.
   std::chrono::milliseconds grace = std::chrono::seconds(5);
