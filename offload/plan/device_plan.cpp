@@ -14,6 +14,9 @@ namespace {
 constexpr Bytes kGpuScratchBytes = 256 * kMiB;
 constexpr Bytes kGpuRoundingShare = 4;  // a quarter of the temporaries
 constexpr Bytes kGpuContextBytes = kGiB;
+// An estimate: at most 16 blocks of threads carry a collective of a communicator, and NCCL has
+// about 9 MiB for each of them and each neighbour in a ring.
+constexpr Bytes kNcclGroupBytes = 160 * kMiB;
 
 bool lends(const ModelSpec& model, UnitId id) {
   for (const UnitSpec& unit : model.units) {
@@ -175,6 +178,14 @@ class Draft {
 };
 
 }  // namespace
+
+std::vector<OutsideCap> outside_cap(DeviceKind device, const ShardTopology& topology) {
+  if (device == DeviceKind::kCpu) return {};
+  std::vector<OutsideCap> parts = {{"CUDA's context and loaded kernels", kGpuContextBytes / 2}};
+  const int groups = (topology.shard_ranks > 1 ? 1 : 0) + (topology.replicas() > 1 ? 1 : 0);
+  if (groups > 0) parts.push_back({"NCCL's buffers", groups * kNcclGroupBytes});
+  return parts;
+}
 
 const PlannedBuffer* DevicePlan::buffer(const std::string& name) const {
   for (const PlannedBuffer& buffer : buffers) {

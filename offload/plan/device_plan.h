@@ -33,6 +33,13 @@ struct PlannedBuffer {
   Bytes bytes = 0;  // a multiple of kDeviceBufferAlignment
 };
 
+// What is on a GPU beside what the device's cap covers. Estimates.
+struct OutsideCap {
+  std::string name;
+  Bytes bytes = 0;
+};
+std::vector<OutsideCap> outside_cap(DeviceKind device, const ShardTopology& topology);
+
 // The limit that is automatic is, on the CPU device, what is needed.
 struct DevicePlan : PlanAccount {
   DeviceKind kind = DeviceKind::kCpu;

@@ -83,6 +83,24 @@ std::string device_limit_name(const TierPlan& plan) {
                                               : "auto: the GPU's memory";
 }
 
+// Empty where the cap covers everything.
+std::string outside_text(const TierPlan& plan) {
+  std::string text;
+  for (const OutsideCap& part : outside_cap(plan.device.kind, plan.topology)) {
+    text += (text.empty() ? "  outside the limit, estimates: " : ", ") + part.name + " about " +
+            format_bytes(part.bytes);
+  }
+  return text.empty() ? text : text + "\n";
+}
+
+Json outside_json(const TierPlan& plan) {
+  Json array = Json::array();
+  for (const OutsideCap& part : outside_cap(plan.device.kind, plan.topology)) {
+    array.push_back({{"name", part.name}, {"bytes", part.bytes}, {"exact", false}});
+  }
+  return array;
+}
+
 std::string threads_text(const TierPlan& plan) {
   return std::to_string(plan.compute_threads) + " compute threads, " +
          std::to_string(plan.optimizer_threads) + " optimizer threads";
@@ -214,6 +232,7 @@ Json device_json(const TierPlan& plan) {
           {"cap_bytes", plan.device.limit},
           {"cap_auto", plan.device.limit_auto},
           {"lines", lines_json(plan.device.lines, plan.device.limit)},
+          {"outside_cap", outside_json(plan)},
           {"buffers", buffers}};
 }
 
@@ -327,8 +346,8 @@ std::string format_plan(const TierPlan& plan, const Machine& machine) {
       " cores, " + std::string(name_of(machine.simd)) + ", " + format_bytes(machine.ram_total) +
       " of memory, " + std::to_string(machine.gpus.size()) + " GPUs; " + threads_text(plan) + "\n" +
       ranks_text(plan) + "\n";
-  text +=
-      table(device, width) + "\n" + table(host, width) + "\n" + nvme_text(plan) + step_text(plan);
+  text += table(device, width) + outside_text(plan) + "\n" + table(host, width) + "\n" +
+          nvme_text(plan) + step_text(plan);
   return text;
 }
 

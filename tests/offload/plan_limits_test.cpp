@@ -46,6 +46,30 @@ TEST(PlanLimits, OrdersCollectivesOnGpus) {
   EXPECT_GT(waits(DeviceKind::kCuda), 0);
 }
 
+// Goal: what a GPU holds beside the cap is named, as an estimate: a communicator for each group of
+// ranks that exchanges. The CPU device has nothing there.
+TEST(PlanLimits, NamesWhatIsOutsideAGpusCap) {
+  const ModelSpec model = fakes::make_small_model(2, false);
+  PlanInputs inputs = made_up_inputs(model);
+  const auto outside = [&](const TierPlan& plan) {
+    return plan_to_json(plan, made_up_machine())["device"]["outside_cap"];
+  };
+  const TierPlan cpu = draft_tier_plan(inputs, made_up_machine());
+  EXPECT_TRUE(outside(cpu).empty());
+  EXPECT_EQ(format_plan(cpu, made_up_machine()).find("outside the limit"), std::string::npos);
+  inputs.device = DeviceKind::kCuda;
+  EXPECT_EQ(outside(draft_tier_plan(inputs, made_up_machine())).size(), 1u);
+  inputs.topology = make_topology(ShardStrategy::kHybridShard, 4, 2);
+  const TierPlan plan = draft_tier_plan(inputs, made_up_machine());
+  ASSERT_EQ(outside(plan).size(), 2u);
+  EXPECT_EQ(outside(plan)[1]["exact"], false);
+  EXPECT_EQ(outside(plan)[1]["bytes"], 320 * kMiB);
+  EXPECT_NE(format_plan(plan, made_up_machine())
+                .find("outside the limit, estimates: CUDA's context and loaded kernels about 512.0 "
+                      "MiB, NCCL's buffers about 320.0 MiB\n"),
+            std::string::npos);
+}
+
 // Goal: a cap that the machine, or its control group, does not have is no fit.
 TEST(PlanLimits, RefusesAHostCapBeyondTheMachine) {
   const ModelSpec model = fakes::make_small_model(1, false);

@@ -19,6 +19,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kLook(50);
+// At most so many of the GPU's multiprocessors carry a collective. Each has buffers of its own for
+// every peer, outside the device's cap, and takes its multiprocessor from compute.
+constexpr int kMaxCtas = 16;
 
 // Not an error of the run by itself: a peer's death shows here first.
 void check_nccl(ncclResult_t result, const char* operation) {
@@ -179,6 +182,7 @@ class NcclCommunicator : public Communicator {
     const Operation operation = begin(CommKind::kBarrier, {"connecting", {}}, 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    config.maxCTAs = kMaxCtas;
     ncclComm_t comm = nullptr;
     check_nccl(ncclCommInitRankConfig(&comm, size(), id, index_, &config), "ncclCommInitRank");
     comm_.reset(comm);
