@@ -28,7 +28,7 @@ std::string text_of(const std::exception_ptr& error) {
 }  // namespace
 
 LaneStreams make_lane_streams(
-    const std::function<std::unique_ptr<Stream>(Lane lane, const std::string& name)>& make) {
+    const std::function<std::unique_ptr<ThreadStream>(Lane lane, const std::string& name)>& make) {
   LaneStreams streams;
   for (size_t track = 0; track < kTrackCount; ++track) {
     streams[track] = make(lane_of_track(track), name_of_track(track));
@@ -62,7 +62,7 @@ void StepExecutor::run(const StepSchedule& schedule, StepWork& work) {
     const Op& op = schedule.ops[i];
     after.clear();
     for (int32_t before : op.after) after.push_back(events.at(static_cast<size_t>(before)));
-    Stream& stream = *lanes_->at(tracks[i]);
+    ThreadStream& stream = *lanes_->at(tracks[i]);
     events.push_back(
         stream.enqueue(after, [this, &op, &work, time = &times_[i]] { run_op(op, work, *time); }));
   }

@@ -13,15 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include "device/stream.h"
+#include "device/thread_stream.h"
 #include "offload/schedule/step_schedule.h"
 
 namespace longshore {
 
 // One stream for each track.
-using LaneStreams = std::array<std::unique_ptr<Stream>, kTrackCount>;
+using LaneStreams = std::array<std::unique_ptr<ThreadStream>, kTrackCount>;
 LaneStreams make_lane_streams(
-    const std::function<std::unique_ptr<Stream>(Lane lane, const std::string& name)>& make);
+    const std::function<std::unique_ptr<ThreadStream>(Lane lane, const std::string& name)>& make);
 
 // What operations do. Called by several tracks at once, by one in the order of the schedule.
 class StepWork {

@@ -1,6 +1,7 @@
-// How fast bytes cross between the host's arena and a GPU, beside the best that plain
-// cudaMemcpyAsync gives: memory of cudaHostAlloc, in one copy. Called by the benchmark, with the
-// GPU idle.
+// How fast bytes cross between the host's arena and a GPU when a lane of the engine copies them,
+// beside the best that plain cudaMemcpyAsync gives: memory of cudaHostAlloc, in one copy. A lane
+// waits for the GPU after each copy, as in a step, and the figures have that wait in them. Called
+// by the benchmark, with the GPU idle.
 #pragma once
 
 #include <string>

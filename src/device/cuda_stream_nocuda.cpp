@@ -4,19 +4,6 @@
 
 namespace longshore {
 
-class CudaStream::Impl {};
-
-CudaStream::CudaStream(std::string name, int device, StreamPriority) : name_(std::move(name)) {
-  require_gpu(device);
-}
-CudaStream::~CudaStream() = default;
-Event CudaStream::enqueue(std::span<const Event>, std::function<void()>) {
-  return {};
-}
-void CudaStream::synchronize() {}
-CUstream_st* CudaStream::handle() const {
-  return nullptr;
-}
 struct CudaSideStream::State {};
 
 CudaSideStream::CudaSideStream(int device, int32_t) {

@@ -8,46 +8,32 @@
 namespace longshore {
 
 // The end of one task.
-class ThreadStream::Point final : public Event::State {
+class Event::Point {
  public:
-  bool done() const override {
-    const std::lock_guard lock(mutex_);
-    return done_;
-  }
-  void wait() override {
+  void wait() {
     std::unique_lock lock(mutex_);
     reached_.wait(lock, [this] { return done_; });
     if (error_) std::rethrow_exception(error_);
   }
-  void on_done(std::function<void()> call) override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!done_) {
-        calls_.push_back(std::move(call));
-        return;
-      }
-    }
-    call();
-  }
   void finish(std::exception_ptr error) {
-    std::vector<std::function<void()>> calls;
     {
       const std::lock_guard lock(mutex_);
       done_ = true;
       error_ = std::move(error);
-      calls.swap(calls_);
     }
     reached_.notify_all();
-    for (const std::function<void()>& call : calls) call();
   }
 
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable reached_;
   bool done_ = false;
   std::exception_ptr error_;
-  std::vector<std::function<void()>> calls_;
 };
+
+void Event::wait() const {
+  if (point_) point_->wait();
+}
 
 ThreadStream::ThreadStream(std::string name, std::optional<StreamDelays> delays,
                            std::function<void()> prepare)
@@ -65,7 +51,7 @@ ThreadStream::~ThreadStream() {
 }
 
 Event ThreadStream::enqueue(std::span<const Event> after, std::function<void()> work) {
-  auto point = std::make_shared<Point>();
+  auto point = std::make_shared<Event::Point>();
   last_ = Event(point);
   {
     const std::lock_guard lock(mutex_);

@@ -5,9 +5,6 @@
 #include <ATen/ATen.h>
 #include <c10/core/AllocatorConfig.h>
 
-#include <chrono>
-#include <future>
-#include <numeric>
 #include <thread>
 
 #include "base/errors.h"
@@ -15,33 +12,11 @@
 #include "device/counting_allocator.h"
 #include "device/cuda_stream.h"
 #include "device/device_arena.h"
+#include "device/thread_stream.h"
 #include "tests/fakes/gpu.h"
 
 namespace longshore {
 namespace {
-
-// An event that the test reaches or fails by hand, as a host thread would.
-class HostPoint final : public Event::State {
- public:
-  bool done() const override {
-    return future_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-  }
-  void wait() override { future_.get(); }
-  void on_done(std::function<void()> call) override { calls_.push_back(std::move(call)); }
-  void reach() {
-    promise_.set_value();
-    for (const auto& call : calls_) call();
-  }
-  void fail(const char* text) {
-    promise_.set_exception(std::make_exception_ptr(std::runtime_error(text)));
-    for (const auto& call : calls_) call();
-  }
-
- private:
-  std::promise<void> promise_;
-  std::shared_future<void> future_ = promise_.get_future().share();
-  std::vector<std::function<void()>> calls_;
-};
 
 std::vector<std::byte> counting_bytes(size_t size) {
   std::vector<std::byte> bytes(size);
@@ -70,7 +45,7 @@ TEST(CudaDevice, NamesTheKeyWhereThereIsNoGpu) {
   EXPECT_TRUE(refused([&] { prepare_cuda(absent); }));
   EXPECT_TRUE(refused([&] { make_cuda_arena(256, absent); }));
   EXPECT_TRUE(refused([&] { make_cuda_copy_engine(absent); }));
-  EXPECT_TRUE(refused([&] { CudaStream("compute", absent); }));
+  EXPECT_TRUE(refused([&] { adopt_cuda_stream(absent, StreamPriority::kNormal); }));
   EXPECT_TRUE(refused([&] { require_gpu(-1); }));
 }
 
@@ -129,10 +104,17 @@ TEST(Gpu, CopiesThereAndBackInOrderAndCounts) {
   std::vector<std::byte> received(sent.size());
   const auto arena = make_cuda_arena(align_up(static_cast<Bytes>(sent.size()), 256), 0);
   const auto copies = make_cuda_copy_engine(0);
-  CudaStream down("h2d", 0), up("d2h", 0, StreamPriority::kHigh);
+  const auto adopt = [] { adopt_cuda_stream(0, StreamPriority::kHigh); };
+  ThreadStream down("h2d", std::nullopt, adopt), up("d2h", std::nullopt, adopt);
   const auto place = arena->bytes().first(sent.size());
-  const Event there = down.enqueue({}, [&] { copies->to_device(place, sent); });
-  const Event back = up.enqueue({&there, 1}, [&] { copies->to_host(received, place); });
+  const Event there = down.enqueue({}, [&] {
+    copies->to_device(place, sent);
+    copies->finish();
+  });
+  const Event back = up.enqueue({&there, 1}, [&] {
+    copies->to_host(received, place);
+    copies->finish();
+  });
   back.wait();
   EXPECT_EQ(received, sent);
   EXPECT_EQ(copies->counts().to_device, static_cast<Bytes>(sent.size()));
@@ -145,91 +127,10 @@ TEST(Gpu, ArenaIsZeroFilled) {
   const auto arena = make_cuda_arena(kMiB, 0);
   std::vector<std::byte> received(static_cast<size_t>(kMiB), std::byte{1});
   const auto copies = make_cuda_copy_engine(0);
-  CudaStream stream("d2h", 0);
-  stream.enqueue({}, [&] { copies->to_host(received, arena->bytes()); });
-  stream.synchronize();
+  adopt_cuda_stream(0, StreamPriority::kNormal);
+  copies->to_host(received, arena->bytes());
+  copies->finish();
   EXPECT_EQ(received, std::vector<std::byte>(received.size(), std::byte{0}));
-}
-
-// Goal: the GPU waits for the host without the host's waiting for the GPU.
-TEST(Gpu, StreamWaitsForAHostEventWhileTheHostGoesOn) {
-  LONGSHORE_NEEDS_GPU();
-  prepare_cuda(0);
-  const auto arena = make_cuda_arena(4096, 0);
-  const auto copies = make_cuda_copy_engine(0);
-  HostRegistration pinned;
-  std::vector<std::byte> source(4096, std::byte{1}), received(4096);
-  pinned = HostRegistration(source);
-  CudaStream stream("h2d", 0);
-  const auto updated = std::make_shared<HostPoint>();
-  const Event waits_for(updated);
-  const Event there =
-      stream.enqueue({&waits_for, 1}, [&] { copies->to_device(arena->bytes(), source); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_FALSE(there.done());
-  std::fill(source.begin(), source.end(), std::byte{2});  // what the copy must see
-  updated->reach();
-  there.wait();
-  stream.enqueue({}, [&] { copies->to_host(received, arena->bytes()); }).wait();
-  EXPECT_EQ(received, source);
-}
-
-TEST(Gpu, HostFailureReachesEveryStreamBehindIt) {
-  LONGSHORE_NEEDS_GPU();
-  prepare_cuda(0);
-  CudaStream first("h2d", 0), second("compute", 0);
-  const Event before = second.enqueue({}, [] {});
-  const auto updated = std::make_shared<HostPoint>();
-  const Event waits_for(updated);
-  const Event fetched = first.enqueue({&waits_for, 1}, [] {});
-  const Event computed = second.enqueue({&fetched, 1}, [] {});
-  updated->fail("the update failed");
-  EXPECT_NO_THROW(before.wait());
-  EXPECT_THROW(computed.wait(), std::runtime_error);
-  EXPECT_THROW(fetched.wait(), std::runtime_error);
-  bool ran = false;
-  const Event behind = second.enqueue({}, [&] { ran = true; });
-  EXPECT_THROW(behind.wait(), std::runtime_error);
-  EXPECT_FALSE(ran);
-}
-
-TEST(Gpu, WorkThatThrowsFailsItsEvent) {
-  LONGSHORE_NEEDS_GPU();
-  prepare_cuda(0);
-  CudaStream stream("compute", 0);
-  const Event failed = stream.enqueue({}, [] { throw std::runtime_error("no"); });
-  EXPECT_THROW(failed.wait(), std::runtime_error);
-  EXPECT_THROW(stream.synchronize(), std::runtime_error);
-}
-
-TEST(Gpu, CallsBackWhenAPointIsReached) {
-  LONGSHORE_NEEDS_GPU();
-  prepare_cuda(0);
-  CudaStream stream("compute", 0);
-  std::promise<void> called;
-  const auto gate = std::make_shared<HostPoint>();
-  const Event waits_for(gate);
-  const Event point = stream.enqueue({&waits_for, 1}, [] {});
-  point.state()->on_done([&] { called.set_value(); });
-  std::future<void> future = called.get_future();
-  EXPECT_EQ(future.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
-  gate->reach();
-  EXPECT_EQ(future.wait_for(std::chrono::seconds(10)), std::future_status::ready);
-}
-
-// Goal: more host events than gates never deadlock, and are counted as host waits.
-TEST(Gpu, ManyHostEventsReuseTheirGates) {
-  LONGSHORE_NEEDS_GPU();
-  prepare_cuda(0);
-  CudaStream stream("h2d", 0);
-  for (int i = 0; i < 1000; ++i) {
-    const auto point = std::make_shared<HostPoint>();
-    const Event event(point);
-    const Event behind = stream.enqueue({&event, 1}, [] {});
-    point->reach();
-    if (i % 100 == 99) behind.wait();
-  }
-  EXPECT_NO_THROW(stream.synchronize());
 }
 
 // Goal: LibTorch on the GPU keeps to the cap, and going over it names who held what (exit 4).

@@ -87,11 +87,13 @@ TEST(FlatCopy, PacksClearsPaddingAndUnpacks) {
   EXPECT_EQ(back, second);
 }
 
-// A GPU's memory, for kernels' operands.
+// A GPU's memory, for kernels' operands; the test's thread issues to a stream of its own.
 class OnGpu {
  public:
   explicit OnGpu(int64_t bytes)
-      : arena_(make_cuda_arena(align_up(bytes, 256), 0)), copies_(make_cuda_copy_engine(0)) {}
+      : arena_(make_cuda_arena(align_up(bytes, 256), 0)), copies_(make_cuda_copy_engine(0)) {
+    adopt_cuda_stream(0, StreamPriority::kNormal);
+  }
   template <typename T>
   T* place(int64_t count, const T* from = nullptr) {
     const auto bytes = static_cast<size_t>(count) * sizeof(T);
@@ -99,24 +101,21 @@ class OnGpu {
     used_ += (bytes + 255) / 256 * 256;
     if (from != nullptr) {
       const auto source = std::as_bytes(std::span(from, static_cast<size_t>(count)));
-      stream.enqueue({}, [&] { copies_->to_device(span, source); }).wait();
+      copies_->to_device(span, source);
+      copies_->finish();
     }
     return reinterpret_cast<T*>(span.data());
   }
   template <typename T>
   std::vector<T> read(const T* from, int64_t count) {
     std::vector<T> values(static_cast<size_t>(count));
-    stream
-        .enqueue({},
-                 [&] {
-                   copies_->to_host(std::as_writable_bytes(std::span(values)),
-                                    std::as_bytes(std::span(from, values.size())));
-                 })
-        .wait();
+    copies_->to_host(std::as_writable_bytes(std::span(values)),
+                     std::as_bytes(std::span(from, values.size())));
+    copies_->finish();
     return values;
   }
 
-  CudaStream stream{"test", 0};
+  CUstream_st* stream() const { return current_cuda_stream(0); }
 
  private:
   std::unique_ptr<DeviceArena> arena_;
@@ -136,17 +135,10 @@ TEST(GradientGpu, GivesTheReferencesBits) {
     auto* bf16 = gpu.place<uint16_t>(count);
     auto* blocks = gpu.place<double>(square_blocks(count));
     auto* result = gpu.place<double>(1);
-    gpu.stream
-        .enqueue(
-            {}, [&] { cast_and_square_cuda(in, count, bf16, blocks, result, gpu.stream.handle()); })
-        .wait();
+    cast_and_square_cuda(in, count, bf16, blocks, result, gpu.stream());
     EXPECT_EQ(gpu.read(bf16, count), expected) << count;
     EXPECT_EQ(std::bit_cast<uint64_t>(gpu.read(result, 1)[0]), std::bit_cast<uint64_t>(sum));
-    gpu.stream
-        .enqueue(
-            {},
-            [&] { cast_and_square_cuda(in, count, nullptr, blocks, result, gpu.stream.handle()); })
-        .wait();
+    cast_and_square_cuda(in, count, nullptr, blocks, result, gpu.stream());
     EXPECT_EQ(gpu.read(result, 1)[0], cast_and_square_cpu(values, nullptr)) << count;
   }
 }
@@ -161,7 +153,7 @@ TEST(FlatCopyGpu, PacksClearsPaddingAndUnpacks) {
   char* flat = gpu.place<char>(2048, junk.data());
   FlatPiece* table = gpu.place<FlatPiece>(2, static_cast<const FlatPiece*>(pieces.data()));
   char* back = gpu.place<char>(77);
-  gpu.stream.enqueue({}, [&] { pack_cuda(table, 2, flat, gpu.stream.handle()); }).wait();
+  pack_cuda(table, 2, flat, gpu.stream());
   const std::vector<char> packed = gpu.read(flat, 2048);
   EXPECT_EQ(std::string(packed.data(), 1030),
             std::string(1000, 'a') + std::string(24, '\0') + std::string(6, 'b'));
@@ -169,7 +161,7 @@ TEST(FlatCopyGpu, PacksClearsPaddingAndUnpacks) {
             std::string(179, '\0') + std::string(21, 'x'));
   pieces[1].parameter = back;
   table = gpu.place<FlatPiece>(2, static_cast<const FlatPiece*>(pieces.data()));
-  gpu.stream.enqueue({}, [&] { unpack_cuda(table + 1, 1, flat, gpu.stream.handle()); }).wait();
+  unpack_cuda(table + 1, 1, flat, gpu.stream());
   EXPECT_EQ(gpu.read(back, 77), second);
 }
 
