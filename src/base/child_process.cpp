@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,8 +14,6 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-
-extern char** environ;
 
 namespace longshore {
 namespace {
@@ -43,32 +41,96 @@ bool read_some(int fd, std::string& output) {
   return bytes > 0;
 }
 
-// Whether the program ended; waits for it without WNOHANG.
-bool has_ended(pid_t child, int flags, int& status) {
+// Whether the program ended; waits for it without WNOHANG. It stays a zombie, so that its number is
+// still its group's.
+bool has_ended(pid_t child, int flags) {
   for (;;) {
-    const pid_t found = ::waitpid(child, &status, flags);
-    if (found < 0 && errno == EINTR) continue;
-    return found != 0;
+    siginfo_t found{};
+    const int failed = ::waitid(P_PID, static_cast<id_t>(child), &found, WEXITED | WNOWAIT | flags);
+    if (failed != 0 && errno == EINTR) continue;
+    return failed != 0 || found.si_pid != 0;
   }
+}
+
+// Ends whatever is left of the program and of those that it started. Returns its status as waitpid
+// gives it.
+int end_group(pid_t child) {
+  ::kill(-child, SIGKILL);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status;
 }
 
 // Returns its status as waitpid gives it.
 int watch(pid_t child, int fd, std::optional<Clock::time_point> deadline, ChildEnd& end) {
-  int status = 0;
   pollfd reading{.fd = fd, .events = POLLIN, .revents = 0};
-  while (!has_ended(child, WNOHANG, status)) {
+  while (!has_ended(child, WNOHANG)) {
     if (deadline && Clock::now() >= *deadline) {
       end.in_time = false;
-      ::kill(child, SIGKILL);
-      has_ended(child, 0, status);
       break;
     }
     // HOST WAIT: the caller goes on with what the program found.
     if (::poll(&reading, 1, static_cast<int>(kLook.count())) <= 0) continue;
     if (!read_some(fd, end.output)) reading.fd = -1;
   }
+  const int status = end_group(child);
   read_some(fd, end.output);
   return status;
+}
+
+struct Pipe {
+  explicit Pipe(const std::string& program) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+      throw IoError("a pipe for " + program + ": " + std::strerror(errno));
+    }
+    reading = UniqueFd(ends[0], "pipe");
+    writing = UniqueFd(ends[1], "pipe");
+  }
+  UniqueFd reading, writing;
+};
+
+// In the child: becomes the program, or tells the error's number. System calls only: other threads
+// of the parent may have held locks.
+[[noreturn]] void become(char* const* argv, int output, int trouble, pid_t parent) {
+  ::setpgid(0, 0);
+  // Ctrl-C reaches the parent's group alone; whatever ends the parent ends the program.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const int nothing = ::open("/dev/null", O_RDONLY);
+  if (::getppid() == parent && ::dup2(nothing, STDIN_FILENO) >= 0 &&
+      ::dup2(output, STDOUT_FILENO) >= 0 && ::dup2(output, STDERR_FILENO) >= 0) {
+    ::execvp(argv[0], argv);
+  }
+  const int error = errno;
+  static_cast<void>(!::write(trouble, &error, sizeof error));
+  ::_exit(127);
+}
+
+// The program's number; 0, and why, where it could not be started.
+pid_t start(std::vector<std::string>& arguments, const Pipe& output, std::string& not_started) {
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  Pipe trouble(arguments.front());
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child == 0) become(argv.data(), output.writing.get(), trouble.writing.get(), parent);
+  if (child < 0) {
+    not_started = std::strerror(errno);
+    return 0;
+  }
+  ::setpgid(child, child);  // whoever is first
+  trouble.writing.reset();
+  int error = 0;
+  ssize_t bytes = 0;
+  do {
+    bytes = ::read(trouble.reading.get(), &error, sizeof error);  // ends when the program begins
+  } while (bytes < 0 && errno == EINTR);
+  if (bytes <= 0) return child;
+  end_group(child);
+  not_started = std::strerror(error);
+  return 0;
 }
 
 }  // namespace
@@ -81,33 +143,15 @@ std::string ChildEnd::text() const {
 }
 
 ChildEnd run_child(std::vector<std::string> arguments, std::optional<milliseconds> limit) {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw IoError(std::string("a pipe for ") + arguments.front() + ": " + std::strerror(errno));
-  }
-  const UniqueFd reading(ends[0], "pipe");
-  UniqueFd writing(ends[1], "pipe");
-  ::fcntl(reading.get(), F_SETFL, O_NONBLOCK);
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_adddup2(&actions, writing.get(), STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, writing.get(), STDERR_FILENO);
-  pid_t child = 0;
-  const int failed = ::posix_spawnp(&child, argv.front(), &actions, nullptr, argv.data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  writing.reset();
+  Pipe output(arguments.front());
+  ::fcntl(output.reading.get(), F_SETFL, O_NONBLOCK);
   ChildEnd end;
-  if (failed != 0) {
-    end.not_started = std::strerror(failed);
-    return end;
-  }
+  const pid_t child = start(arguments, output, end.not_started);
+  output.writing.reset();
+  if (child == 0) return end;
   std::optional<Clock::time_point> deadline;
   if (limit) deadline = Clock::now() + *limit;
-  const int status = watch(child, reading.get(), deadline, end);
+  const int status = watch(child, output.reading.get(), deadline, end);
   if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
   if (WIFEXITED(status)) end.exit_code = WEXITSTATUS(status);
   return end;

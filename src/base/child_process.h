@@ -1,5 +1,7 @@
 // ChildProcess: another program, run to its end, with the end of its output kept. Any thread; the
-// caller waits. The program is in our process group, so Ctrl-C ends it too.
+// caller waits. The program leads a process group of its own, and what it started in that group
+// ends with it. It ends with the thread that called, so Ctrl-C or a kill of this process ends it
+// too.
 #pragma once
 
 #include <chrono>

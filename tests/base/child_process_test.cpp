@@ -2,6 +2,15 @@
 #include "base/child_process.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+#include <sstream>
+#include <thread>
 
 namespace longshore {
 namespace {
@@ -48,13 +57,59 @@ TEST(ChildProcess, IsKilledAtTheLimit) {
   }
 }
 
-// A program of its own that it leaves behind holds its output open: nobody waits for that.
+// Whether no process has that number any more; init takes a moment to bury those that were ended.
+bool is_gone(const std::string& process) {
+  for (int i = 0; i < 1000; ++i) {
+    if (::kill(std::stoi(process), 0) != 0) return errno == ESRCH;
+    std::ifstream file("/proc/" + process + "/stat");
+    std::string word;
+    if (!(file >> word >> word >> word) || word == "Z") return true;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return false;
+}
+
+// Goal: a program of its own that it leaves behind holds its output open: nobody waits for that,
+// and it ends too.
 TEST(ChildProcess, EndsWithTheProgramNotWithItsOutput) {
   const ChildEnd end = shell("sleep 1000 & echo $!");
   EXPECT_TRUE(end.good());
   ASSERT_FALSE(end.output.empty());
-  EXPECT_TRUE(shell("kill " + end.output).good());
+  EXPECT_TRUE(is_gone(end.output));
   EXPECT_TRUE(shell("yes & exit 0").good());
+}
+
+// Goal: at the limit what it started ends with it, and what those started. A busy machine gets a
+// longer limit, until both had time to begin.
+TEST(ChildProcess, GrandchildrenAreKilledAtTheLimit) {
+  std::vector<std::string> processes;
+  for (milliseconds limit(500); processes.size() < 2 && limit < milliseconds(100'000); limit *= 2) {
+    const ChildEnd end = shell("sh -c 'sleep 1000 & echo $!; wait' & echo $!; wait", limit);
+    EXPECT_FALSE(end.in_time);
+    processes.clear();
+    std::istringstream lines(end.output);
+    for (std::string line; std::getline(lines, line);) processes.push_back(line);
+    for (const std::string& process : processes) EXPECT_TRUE(is_gone(process)) << process;
+  }
+  EXPECT_EQ(processes.size(), 2u);
+}
+
+// Goal: a program ends with whoever started it, as it does not get the terminal's Ctrl-C.
+TEST(ChildProcess, EndsWithItsParent) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    run_child({"sh", "-c", "echo $$ > /dev/fd/" + std::to_string(ends[1]) + "; exec sleep 1000"});
+    ::_exit(0);
+  }
+  std::array<char, 32> text{};
+  ASSERT_GT(::read(ends[0], text.data(), text.size() - 1), 0);
+  EXPECT_EQ(::kill(std::stoi(text.data()), 0), 0);
+  ::kill(parent, SIGKILL);
+  ::waitpid(parent, nullptr, 0);
+  EXPECT_TRUE(is_gone(std::to_string(std::stoi(text.data()))));
+  for (const int end : ends) ::close(end);
 }
 
 TEST(ChildProcess, KeepsTheEndOfAFlood) {
