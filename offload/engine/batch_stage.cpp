@@ -1,6 +1,7 @@
 #include "offload/engine/batch_stage.h"
 
 #include "base/errors.h"
+#include "device/gpu_tensors.h"
 
 namespace longshore {
 namespace {
@@ -45,8 +46,7 @@ at::Tensor BatchStage::copy_row(size_t row, std::span<const int64_t> values) {
   const std::span<const std::byte> bytes = std::as_bytes(values);
   std::byte* place = memory_.data() + row * static_cast<size_t>(positions_) * sizeof(int64_t);
   copies_->to_device({place, bytes.size()}, bytes);
-  return at::from_blob(place, {static_cast<int64_t>(values.size())},
-                       at::TensorOptions().dtype(at::kLong).device(device_));
+  return tensor_over(place, {static_cast<int64_t>(values.size())}, at::kLong, device_);
 }
 
 }  // namespace longshore

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "device/gpu_tensors.h"
 #include "offload/engine/parameter_views.h"
 
 namespace longshore {
@@ -129,9 +130,8 @@ at::Tensor CarryStore::view(const CarryTensorSpec& tensor, CarryUse use,
   LONGSHORE_CHECK(end <= static_cast<Bytes>(memory.size()))
       << positions << " positions do not fit the planned carry: " << end << " of " << memory.size()
       << " bytes";
-  return at::from_blob(
-      memory.data() + positions * offset, {positions, tensor.elements_per_position},
-      at::TensorOptions().dtype(scalar_type_of(tensor.dtype(dtype_, use))).device(device_));
+  return tensor_over(memory.data() + positions * offset, {positions, tensor.elements_per_position},
+                     scalar_type_of(tensor.dtype(dtype_, use)), device_);
 }
 
 at::Tensor CarryStore::value(UnitId unit, size_t tensor, int32_t micro_batch,

@@ -37,14 +37,13 @@ RunningSum::RunningSum(const UnitSpec& unit, const FlatLayout& layout, std::span
   const int64_t elements = layout.trainable_elements();
   LONGSHORE_CHECK(static_cast<int64_t>(memory.size()) >= elements * 4) << unit.name;
   sums_ = {reinterpret_cast<float*>(memory.data()), static_cast<size_t>(elements)};
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
-  all_ = at::from_blob(sums_.data(), {elements}, options);
+  all_ = tensor_over(sums_.data(), {elements}, at::kFloat, device);
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const ParamSpec& parameter = unit.parameters[i];
     const ElementRange range = layout.parameter(static_cast<int32_t>(i));
-    parameters_.push_back(
-        parameter.frozen ? at::Tensor()
-                         : at::from_blob(sums_.data() + range.begin, parameter.shape, options));
+    parameters_.push_back(parameter.frozen ? at::Tensor()
+                                           : tensor_over(sums_.data() + range.begin,
+                                                         parameter.shape, at::kFloat, device));
   }
 }
 
