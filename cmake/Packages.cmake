@@ -19,6 +19,13 @@ add_library(longshore::zstd INTERFACE IMPORTED GLOBAL)
 target_include_directories(longshore::zstd INTERFACE ${ZSTD_INCLUDE_DIR})
 target_link_libraries(longshore::zstd INTERFACE ${ZSTD_LIBRARY})
 
+# libsodium: no CMake package. The archive where there is one: the program needs four functions of it.
+find_path(SODIUM_INCLUDE_DIR sodium.h REQUIRED)
+find_library(SODIUM_LIBRARY NAMES libsodium.a sodium REQUIRED)
+add_library(longshore::sodium INTERFACE IMPORTED GLOBAL)
+target_include_directories(longshore::sodium INTERFACE ${SODIUM_INCLUDE_DIR})
+target_link_libraries(longshore::sodium INTERFACE ${SODIUM_LIBRARY})
+
 # liburing: a C library without a CMake package.
 find_path(LIBURING_INCLUDE_DIR liburing.h REQUIRED)
 find_library(LIBURING_LIBRARY uring REQUIRED)

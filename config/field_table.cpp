@@ -323,6 +323,11 @@ Section dist_section() {
       "backend", &Dist::backend,
       {{"auto", CommBackend::kAuto}, {"gloo", CommBackend::kGloo}, {"nccl", CommBackend::kNccl}},
       {.sentence = "what carries collectives; auto: nccl between GPUs, else gloo"});
+  rows.add(
+      "secret_file", KeyType::kPath, &Dist::secret_file,
+      {.sentence = "a file of mode 0600, the same on all nodes, whose content ranks of torchrun, "
+                   "srun and mpirun prove to know when they meet (SECURITY.md); `longshore "
+                   "launch` makes a secret by itself, or has --secret-file"});
   return section;
 }
 

@@ -207,6 +207,7 @@ struct DeviceSection {
 struct DistSection {
   int64_t timeout_ms = 10 * 60 * 1000;  // the key `timeout`, a duration
   CommBackend backend = CommBackend::kAuto;
+  std::string secret_file = "none";  // none, or a file
   bool operator==(const DistSection&) const = default;
 };
 

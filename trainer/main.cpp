@@ -24,8 +24,9 @@ void wait_without_spinning(char** argv) {
   if (setenv("OMP_WAIT_POLICY", kPolicy.data(), 1) == 0) execv("/proc/self/exe", argv);
 }
 
-// LibTorch's store looks up the names of whoever it talks to, for its log. A name server that does
-// not answer would stop the ranks for 5 s or more each time; what is set already stays.
+// LibTorch's store, which torchrun's agent serves, looks up the names of whoever it talks to, for
+// its log. A name server that does not answer would stop the ranks for 5 s or more each time; what
+// is set already stays.
 void ask_name_servers_briefly() {
   ::setenv("RES_OPTIONS", "timeout:1 attempts:2", 0);
 }

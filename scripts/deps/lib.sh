@@ -2,9 +2,9 @@
 # repository root, with .deps/ present and locked.
 
 packages=(
-  ca-certificates ccache dict-devil g++ git libcli11-dev libgloo-dev libhwy-dev liburing-dev
-  libtbb-dev libtomlplusplus-dev libxxhash-dev libzstd-dev ninja-build nlohmann-json3-dev pkg-config
-  python3 python3-pip zlib1g-dev
+  ca-certificates ccache dict-devil g++ git libcli11-dev libgloo-dev libhwy-dev libsodium-dev
+  libtbb-dev libtomlplusplus-dev liburing-dev libxxhash-dev libzstd-dev ninja-build
+  nlohmann-json3-dev pkg-config python3 python3-pip zlib1g-dev
 )
 test_packages=(libbenchmark-dev libgtest-dev)
 optional_packages=(librapidcheck-dev mold)

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "comm/store/store.h"
+#include "comm/store/store_server.h"
 #include "tests/comm/free_fixed_port.h"
 #include "tests/comm/rank_process.h"
 
@@ -40,7 +40,7 @@ class Failure : public testing::Test {
   // Starts the ranks; the store is served by this process or by rank 0.
   void start(bool agent_store, int64_t timeout_ms = 60'000,
              const std::vector<std::string>& behaviours = {"train", "train", "train"}) {
-    if (agent_store) server_ = std::make_unique<StoreServer>(0);
+    if (agent_store) server_ = std::make_unique<StoreServer>(StoreServerOptions{});
     const uint16_t port = agent_store ? server_->port() : free_fixed_port();
     for (int32_t rank = 0; rank < kSize; ++rank) {
       ranks_.push_back(std::make_unique<RankProcess>(

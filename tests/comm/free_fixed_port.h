@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "base/errors.h"
-#include "comm/store/store.h"
+#include "comm/store/store_server.h"
 
 namespace longshore {
 
@@ -17,7 +17,7 @@ inline uint16_t free_fixed_port() {
   for (int i = 0;; ++i) {
     const auto port = static_cast<uint16_t>(kFirst + (::getpid() * 7 + i) % kCount);
     try {
-      const StoreServer probe(port);
+      const StoreServer probe({.port = port});
       return port;
     } catch (const ConfigError&) {
       if (i == 100) throw;

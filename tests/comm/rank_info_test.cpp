@@ -45,7 +45,7 @@ TEST(RankInfo, ReadsTorchrun) {
                                         {"TORCHELASTIC_RUN_ID", "job"}});
   EXPECT_EQ(info.text(),
             "rank 5 of 8 (1 of 4 on node 1 of 2), found by torchrun; store at 10.0.0.1:29501, "
-            "served by the launcher");
+            "served by rank 0, found through torchrun's agent");
   EXPECT_EQ(info.restart, 2);
   EXPECT_EQ(info.run_id, "job");
 }

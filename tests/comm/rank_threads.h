@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/store/store.h"
+#include "comm/store/store_server.h"
 #include "comm/world/world.h"
 
 namespace longshore {
@@ -34,7 +34,7 @@ inline RankInfo rank_of(int32_t rank, int32_t size, uint16_t port) {
 inline std::vector<std::exception_ptr> run_ranks_catching(
     int32_t size, const std::function<void(World&)>& body,
     const WorldOptions& options = quick_options()) {
-  const StoreServer server(0);
+  const StoreServer server({});
   std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < size; ++rank) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
 #include "base/errors.h"
@@ -25,6 +27,15 @@ std::string text_of(const std::exception_ptr& error) {
 double sum_over(Communicator& group, double value) {
   group.all_reduce(std::span(&value, 1), kLabel).wait();
   return value;
+}
+
+void expect_refused(const RankInfo& info, const std::string& words) {
+  try {
+    World::connect(info, quick_options());
+    ADD_FAILURE() << words;
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+  }
 }
 
 // Goal: shards x replicas: groups work side by side, and a name may mean several groups.
@@ -146,6 +157,43 @@ TEST(World, ReportsTheFailureOfARank) {
   EXPECT_EQ(text_of(errors[2]), "train.jsonl is damaged");
 }
 
+// Goal: what another process says is printed as one line, whatever it holds.
+TEST(World, TheWordsOfAnotherRankAreOneLine) {
+  const auto errors = run_ranks_catching(2, [](World& world) {
+    if (world.ranks().rank == 1) {
+      world.report_failure("no space\nERROR: a false line\x1b[31m\r");
+      throw DataError("no space");
+    }
+    double value = 1;
+    world.all().all_reduce(std::span(&value, 1), {"norm", {}}).wait();
+  });
+  const std::string text = text_of(errors[0]);
+  EXPECT_NE(text.find("ERROR: a false line"), std::string::npos) << text;
+  for (const char* raw : {"\n", "\r", "\x1b"}) {
+    EXPECT_EQ(text.find(raw), std::string::npos) << text;
+  }
+}
+
+// Goal: a text that a rank does not give is named by what it is.
+TEST(World, NamesATextThatDoesNotCome) {
+  WorldOptions options = quick_options();
+  options.timeout = std::chrono::seconds(12);
+  const auto errors = run_ranks_catching(
+      2,
+      [](World& world) {
+        if (world.ranks().rank == 0) world.agree("the run file", "lr = 1\n");
+        for (;;) {
+          world.check();
+          std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+      },
+      options);
+  for (const auto& error : errors) {
+    const std::string text = text_of(error);
+    EXPECT_EQ(text.find("rank 1 did not give the run file within dist.timeout, 12 s"), 0u) << text;
+  }
+}
+
 // Goal: a rank that does not come to an operation is named after the time-out, with its last one.
 TEST(World, NamesARankThatDoesNotCome) {
   WorldOptions options = quick_options();
@@ -203,7 +251,7 @@ TEST(World, FollowsWhoWaitsForWhom) {
 
 // Goal: ranks that never come are named.
 TEST(World, NamesRanksThatDoNotCome) {
-  const StoreServer server(0);
+  const StoreServer server({});
   WorldOptions options = quick_options();
   options.timeout = std::chrono::milliseconds(300);
   try {
@@ -215,19 +263,126 @@ TEST(World, NamesRanksThatDoNotCome) {
   }
 }
 
-// Goal: a store that keeps what an earlier start wrote serves the next one, at another size too.
-TEST(World, StartsAgainOnTheSameStore) {
-  const StoreServer server(0);
-  for (const int32_t size : {3, 2, 3}) {
+// Goal: a store serves one start: whoever comes as a rank that is there is refused by the name of
+// who it is, whether the run goes on or is over.
+TEST(World, ARankIsClaimedOnce) {
+  const StoreServer server({});
+  std::atomic<bool> refused = false;
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto world = World::connect(rank_of(rank, 2, server.port()), quick_options());
+      if (rank == 0) {
+        expect_refused(rank_of(1, 2, server.port()), "rank 1 of the run at 127.0.0.1:");
+        refused = true;
+      }
+      // The impostor changes nothing for those who are there.
+      EXPECT_EQ(sum_over(world->all(), 1.0), 2);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(refused);
+  expect_refused(rank_of(0, 2, server.port()), "is taken by host ");
+}
+
+// Goal: ranks that were told different numbers of ranks all say so, at once, with both numbers.
+TEST(World, NamesSizesThatDiffer) {
+  const StoreServer server({});
+  std::vector<std::string> texts(2);
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        World::connect(rank_of(rank, 2 + rank, server.port()), quick_options());
+      } catch (const ConfigError& error) {
+        texts[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(texts[0], texts[1]);
+  for (const char* words : {"as one of 2 ranks", "as one of 3 ranks", "WORLD_SIZE"}) {
+    EXPECT_NE(texts[0].find(words), std::string::npos) << texts[0];
+  }
+}
+
+// Goal: places on a node that cannot be right are named, by all ranks.
+TEST(World, NamesPlacesOnANodeThatDiffer) {
+  for (const bool sizes : {true, false}) {
+    const StoreServer server({});
+    std::vector<std::string> texts(2);
     std::vector<std::thread> threads;
-    for (int32_t rank = 0; rank < size; ++rank) {
+    for (int32_t rank = 0; rank < 2; ++rank) {
       threads.emplace_back([&, rank] {
-        const auto world = World::connect(rank_of(rank, size, server.port()), quick_options());
-        EXPECT_EQ(sum_over(world->all(), 1.0), size);
+        RankInfo info = rank_of(rank, 2, server.port());
+        if (sizes) info.local_size = 2 + rank;
+        if (!sizes) info.local_rank = 0;
+        try {
+          World::connect(info, quick_options());
+        } catch (const ConfigError& error) {
+          texts[static_cast<size_t>(rank)] = error.what();
+        }
       });
     }
     for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(texts[0], texts[1]);
+    EXPECT_EQ(texts[0].find("rank 1 (host "), 0u) << texts[0];
+    const char* words = sizes ? "LOCAL_WORLD_SIZE" : "were both started as local rank 0";
+    EXPECT_NE(texts[0].find(words), std::string::npos) << texts[0];
   }
+}
+
+// Goal: a rank without the run's secret is told so, and does not come in.
+TEST(World, RefusesARankWithoutTheSecret) {
+  const StoreServer server({.secret = "a secret of the run"});
+  for (const std::string secret : {"", "another secret"}) {
+    RankInfo info = rank_of(1, 2, server.port());
+    info.secret = secret;
+    try {
+      World::connect(info, quick_options());
+      FAIL();
+    } catch (const CommError& error) {
+      EXPECT_NE(std::string(error.what()).find("does not belong to this run"), std::string::npos)
+          << error.what();
+    }
+  }
+  EXPECT_EQ(server.most_used().keys, 0u);
+}
+
+// Goal: torchrun's agent learns where the run's store is, and nothing else; what a stranger wrote
+// there before does not lead the ranks astray.
+TEST(World, TorchrunsAgentHasTheAddressOnly) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const std::string key = "longshore/job/1/store";
+  const StoreServer stranger({});
+  c10d::Store& written = *agent;
+  written.set(key, "127.0.0.1:" + std::to_string(stranger.port()));
+  const int64_t before = agent->getNumKeys();
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      RankInfo info = rank_of(rank, 3, agent->getPort());
+      info.agent_store = false;
+      info.torch_agent = true;
+      info.run_id = "job";
+      info.restart = 1;
+      info.secret = "the secret of this run";
+      // The others come first and find the stranger's address.
+      if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      const auto world = World::connect(info, quick_options());
+      EXPECT_NE(world->ranks().store_port, agent->getPort());
+      EXPECT_EQ(sum_over(world->all(), 1.0), 3);
+      world->agree("the run file", "lr = 1\n");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(agent->getNumKeys(), before);
+  EXPECT_EQ(agent->get_to_str(key).find("127.0.0.1:"), 0u);
+  EXPECT_EQ(stranger.most_used().clients, 0u);
 }
 
 // Goal: where no launcher serves the store, rank 0 does; counts of nodes are found.

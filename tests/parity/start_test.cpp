@@ -49,10 +49,10 @@ const std::string& finished_run() {
              "[data]\nmax_tokens = 48\n[train]\nsteps = 2\nsequences_per_step = 4\n"
              "[checkpoint]\nevery_steps = 1\n[precision]\ncompute = \"fp32\"\n"
              "[device]\nkind = \"cpu\"\nthreads = 1\n[offload]\nthreads = 1\n");
-    const Ended ended = run_command(
-        {"train", path + "/run.toml", "--model.path=" + path + "/model",
-         "--data.train=" + path + "/rows.jsonl", "--data.cache=" + path + "/cache",
-         "--run.dir=" + path + "/run"});
+    const Ended ended =
+        run_command({"train", path + "/run.toml", "--model.path=" + path + "/model",
+                     "--data.train=" + path + "/rows.jsonl", "--data.cache=" + path + "/cache",
+                     "--run.dir=" + path + "/run"});
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
     return path;
   }();
@@ -109,9 +109,9 @@ TEST_F(StartOfARun, FromASavedPlanHasTheWeightsOfTheDirectory) {
 TEST_F(StartOfARun, FromASavedPlanWithoutWeightsIsRefused) {
   fs::create_directories(path("bare"));
   fs::copy(path("model/config.json"), path("bare/config.json"));
-  const Ended search = run_command({"plan", path("bare/config.json"), "--machine", "rtx-4090",
-                                    "--search", "--save", path("found"),
-                                    "--data.cache=" + path("cache"), "--data.max_tokens=48"});
+  const Ended search =
+      run_command({"plan", path("bare/config.json"), "--machine", "rtx-4090", "--search", "--save",
+                   path("found"), "--data.cache=" + path("cache"), "--data.max_tokens=48"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const std::string saved = path("found/plan-1.toml");
   EXPECT_FALSE(says(bytes_of(saved), "init = \"random\"")) << bytes_of(saved);
@@ -136,9 +136,8 @@ TEST_F(StartOfARun, FromRandomWeightsIsSaid) {
   EXPECT_TRUE(says(beside.err, "random ones made with run.seed, not those in " + path("model")))
       << beside.err;
   EXPECT_TRUE(says(bytes_of(path("noise/hf/README.md")), "Trained from random weights"));
-  const Ended judged =
-      run_command({"eval", path("noise/config.toml"), "--from", "model",
-                   "--data.eval=" + path("rows.jsonl")});
+  const Ended judged = run_command(
+      {"eval", path("noise/config.toml"), "--from", "model", "--data.eval=" + path("rows.jsonl")});
   EXPECT_TRUE(says(judged.err, "random ones made with run.seed")) << judged.err;
 
   fs::create_directories(path("bare"));
@@ -146,8 +145,8 @@ TEST_F(StartOfARun, FromRandomWeightsIsSaid) {
   for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
     fs::copy(path("model/") + file, path("bare/") + file);
   }
-  const Ended alone = run_command(again({"--model.path=" + path("bare"), "--model.init=random",
-                                         "--run.dir=" + path("other")}));
+  const Ended alone = run_command(
+      again({"--model.path=" + path("bare"), "--model.init=random", "--run.dir=" + path("other")}));
   ASSERT_EQ(alone.exit_code, 0) << alone.err;
   EXPECT_TRUE(says(alone.err, path("bare") + " has no weights")) << alone.err;
 

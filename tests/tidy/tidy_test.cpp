@@ -100,6 +100,7 @@ bool may_be_read_from_environment(std::string_view variable) {
       "TERM",
       "OMP_WAIT_POLICY",
       "LONGSHORE_LAUNCH",
+      "LONGSHORE_SECRET",
   };
   for (std::string_view launcher : {"TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "PMIX_"}) {
     if (variable.starts_with(launcher)) return true;

@@ -13,6 +13,10 @@ void add_launch(CommandArguments command, CommandLine& line) {
   command.add_number("--node-rank", options.node, 0, (1 << 16) - 1, "this node, from 0");
   command.add_option("--rendezvous", options.rendezvous,
                      "HOST:PORT where node 0 serves the store; needed with several nodes");
+  command.add_option(
+      "--secret-file", options.secret_file,
+      "a file, the same on all nodes, whose content ranks prove to know when they meet "
+      "(SECURITY.md); one node makes a secret by itself");
 }
 
 }  // namespace

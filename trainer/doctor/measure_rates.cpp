@@ -14,7 +14,8 @@
 
 #include "base/errors.h"
 #include "base/median.h"
-#include "comm/store/store.h"
+#include "comm/store/store_secret.h"
+#include "comm/store/store_server.h"
 #include "comm/world/world.h"
 #include "device/copy_speed.h"
 #include "device/host_mapping.h"
@@ -253,7 +254,8 @@ CollectiveRate fit_collective(const TimedBytes& little, const TimedBytes& much) 
 }
 
 GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
-  const StoreServer server(0);
+  const std::string secret = make_store_secret();
+  const StoreServer server({.secret = secret});
   CollectiveTimes much = {}, little = {};
   WorkBetween work;
   std::mutex mutex;
@@ -268,6 +270,7 @@ GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
         info.launcher = "launch";
         info.store_host = "127.0.0.1";
         info.store_port = server.port();
+        info.secret = secret;
         info.agent_store = true;
         const auto world = World::connect(info, group_options());
         const CollectiveTimes my_much = time_collectives(*world, unit_bytes, rounds, work);

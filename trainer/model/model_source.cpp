@@ -159,7 +159,8 @@ void ModelSource::read_initial(const std::string& name, int64_t begin, std::span
 }
 
 std::string ModelSource::random_weights_text() const {
-  const std::string start = "model.init = \"random\": the weights are random ones made with run.seed";
+  const std::string start =
+      "model.init = \"random\": the weights are random ones made with run.seed";
   if (directory_->files().empty()) return start + "; " + directory_->path() + " has no weights";
   return start + ", not those in " + directory_->path() +
          "; to start from these, set model.init = \"pretrained\"";

@@ -4,8 +4,10 @@
 #include <numeric>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "comm/store/store_secret.h"
 #include "offload/plan/plan_from_config.h"
 
 namespace longshore {
@@ -15,13 +17,38 @@ ShardTopology topology_of(const FsdpSection& fsdp, int32_t ranks, int32_t ranks_
   return make_topology(fsdp.strategy, ranks, hybrid);
 }
 
+namespace {
+
+// `longshore launch` gives its ranks a secret; other launchers' ranks read one from a file.
+void read_secret(const DistSection& dist, RankInfo& ranks) {
+  const bool has_file = dist.secret_file != "none";
+  if (!ranks.secret.empty()) return;
+  if (ranks.launcher == "launch") {
+    if (!has_file) return;
+    throw ConfigError(
+        "dist.secret_file is set, but `longshore launch` was not given it; start all nodes with "
+        "launch --secret-file " +
+        dist.secret_file);
+  }
+  if (has_file) {
+    ranks.secret = read_store_secret(dist.secret_file, "dist.secret_file");
+  } else if (ranks.rank == 0) {
+    log_warning(
+        "the ranks meet without a secret: whoever reaches their store can read the run file and "
+        "end the run; set dist.secret_file (SECURITY.md)");
+  }
+}
+
+}  // namespace
+
 RunRanks::RunRanks(const RunConfig& config, size_t visible_gpus) {
   WorldOptions options;
   options.visible_gpus = visible_gpus;
   options.timeout = std::chrono::milliseconds(config.dist.timeout_ms);
   options.backend = config.dist.backend;
   options.device = device_kind(config);
-  const RankInfo found = discover_ranks();
+  RankInfo found = discover_ranks();
+  if (found.size > 1) read_secret(config.dist, found);
   world_ = World::connect(found, options);
   groups_.topology = topology_of(config.fsdp, info().size, info().local_size);
   groups_.rank = rank();

@@ -128,8 +128,7 @@ void ready_gpu(const RunConfig& config, const FoundGpus& found, int gpu, int32_t
 
 }  // namespace
 
-std::unique_ptr<ModelSource> open_source(const RunConfig& config,
-                                         ModelDirectory::Weights weights) {
+std::unique_ptr<ModelSource> open_source(const RunConfig& config, ModelDirectory::Weights weights) {
   auto source = std::make_unique<ModelSource>(config, weights);
   check_positions(config, source->arch());
   check_groups(adamw_options(config), source->spec());

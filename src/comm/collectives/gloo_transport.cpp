@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "comm/store/store_connection_impl.h"
+#include "comm/store/torch_store.h"
 
 namespace longshore {
 namespace {
@@ -93,8 +93,9 @@ class GlooTransfer : public Transfer {
 
 class GlooTransport : public Transport {
  public:
-  GlooTransport(StoreConnection& store, const GlooOptions& options) {
-    auto prefixed = c10::make_intrusive<c10d::PrefixStore>(options.prefix, store.impl().store);
+  GlooTransport(const StoreConnection& store, const GlooOptions& options) {
+    auto prefixed = c10::make_intrusive<c10d::PrefixStore>(
+        options.prefix, make_torch_store(store, options.timeout));
     auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
     gloo->threads = 1;  // of Gloo's own collectives, which are not used
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address));
@@ -144,7 +145,7 @@ class GlooTransport : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> connect_gloo(StoreConnection& store, const GlooOptions& options) {
+std::unique_ptr<Transport> connect_gloo(const StoreConnection& store, const GlooOptions& options) {
   try {
     return std::make_unique<GlooTransport>(store, options);
   } catch (const std::exception& error) {

@@ -21,6 +21,6 @@ struct GlooOptions {
 };
 
 // Connects to all others of the group; blocks until they are there, at most for the time-out.
-std::unique_ptr<Transport> connect_gloo(StoreConnection& store, const GlooOptions& options);
+std::unique_ptr<Transport> connect_gloo(const StoreConnection& store, const GlooOptions& options);
 
 }  // namespace longshore

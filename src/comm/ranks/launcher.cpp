@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -16,7 +15,10 @@
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "comm/store/store.h"
+#include "comm/store/store_secret.h"
+#include "comm/store/store_server.h"
 #include "device/cuda_runtime.h"
 
 namespace longshore {
@@ -27,25 +29,34 @@ using Clock = std::chrono::steady_clock;
 // The other ranks find out by themselves who failed, and say so; these are for those that do not.
 constexpr std::chrono::seconds kOwnTime(12);
 constexpr std::chrono::seconds kTerminateTime(5);
+constexpr const char* kLoopback = "127.0.0.1";
 constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
 StoreAddress parse_rendezvous(const LaunchOptions& options) {
   if (options.rendezvous.empty()) {
-    if (options.nodes == 1) return {"127.0.0.1", 0};
+    if (options.nodes == 1) return {kLoopback, 0};
     throw ConfigError("launch: several nodes need --rendezvous HOST:PORT, the same on all of them");
   }
-  const size_t colon = options.rendezvous.rfind(':');
-  StoreAddress address{options.rendezvous.substr(0, colon), 0};
-  const std::string_view port = colon == std::string::npos
-                                    ? std::string_view{}
-                                    : std::string_view(options.rendezvous).substr(colon + 1);
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
-  if (address.host.empty() || error != std::errc() || end != port.data() + port.size() ||
-      address.port == 0) {
-    throw ConfigError("launch: --rendezvous is \"" + options.rendezvous +
+  StoreAddress address;
+  if (!parse_store_address(options.rendezvous, address)) {
+    throw ConfigError("launch: --rendezvous is \"" + printable(options.rendezvous, 400) +
                       "\": must be HOST:PORT, the address of node 0");
   }
+  // Nobody outside this machine has a part in the run of one node.
+  if (options.nodes == 1) address.host = kLoopback;
   return address;
+}
+
+std::string secret_for(const LaunchOptions& options) {
+  if (!options.secret_file.empty()) {
+    return read_store_secret(options.secret_file, "launch: --secret-file");
+  }
+  if (options.nodes == 1) return make_store_secret();
+  log_warning(
+      "launch: the nodes meet without a secret: whoever reaches the store can read the run file "
+      "and "
+      "end the run; give all nodes the same --secret-file (SECURITY.md)");
+  return "";
 }
 
 void check(const LaunchOptions& options) {
@@ -103,9 +114,11 @@ std::optional<std::string> own_visible_gpus() {
 // The environment of a rank: this process's, with the launcher's variables replaced. `gpus`: that
 // this process sees.
 std::vector<std::string> environment_of(const LaunchOptions& options, const StoreAddress& store,
-                                        size_t gpus, int32_t local_rank) {
+                                        const std::string& secret, size_t gpus,
+                                        int32_t local_rank) {
   std::vector<std::pair<std::string, std::string>> added = {
       {"LONGSHORE_LAUNCH", "launch"},
+      {"LONGSHORE_SECRET", secret},
       {"RANK", std::to_string(options.node * options.ranks + local_rank)},
       {"WORLD_SIZE", std::to_string(options.ranks * options.nodes)},
       {"LOCAL_RANK", std::to_string(local_rank)},
@@ -247,11 +260,13 @@ std::optional<std::string> visible_gpu(const std::optional<std::string>& own, si
 int launch_ranks(const LaunchOptions& options) {
   check(options);
   StoreAddress store = parse_rendezvous(options);
+  const std::string secret = secret_for(options);
   // Before any thread is made: all inherit the mask.
   const BlockedSignals signals;
   std::unique_ptr<StoreServer> server;
   if (options.node == 0) {
-    server = std::make_unique<StoreServer>(store.port);
+    server = std::make_unique<StoreServer>(StoreServerOptions{
+        .port = store.port, .address = options.nodes == 1 ? kLoopback : "", .secret = secret});
     store.port = server->port();
   }
   const int32_t first = options.node * options.ranks;
@@ -263,8 +278,8 @@ int launch_ranks(const LaunchOptions& options) {
   const size_t gpus = cuda_devices().size();
   Ranks ranks(first);
   for (int32_t local = 0; local < options.ranks; ++local) {
-    ranks.add(
-        spawn(options.command, environment_of(options, store, gpus, local), signals.former()));
+    ranks.add(spawn(options.command, environment_of(options, store, secret, gpus, local),
+                    signals.former()));
   }
   while (ranks.running()) {
     const int signal = signals.wait_for_signal();
@@ -272,6 +287,7 @@ int launch_ranks(const LaunchOptions& options) {
     ranks.look();
     ranks.press();
   }
+  if (server) log_debug("launch: the store held at most " + server->most_used().text());
   return ranks.exit_code();
 }
 

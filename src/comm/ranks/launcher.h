@@ -14,8 +14,10 @@ namespace longshore {
 struct LaunchOptions {
   int32_t ranks = 1;  // on this node; all nodes have the same number
   int32_t nodes = 1;
-  int32_t node = 0;                  // this one
-  std::string rendezvous;            // "host:port" of node 0; empty with one node: any free port
+  int32_t node = 0;        // this one
+  std::string rendezvous;  // "host:port" of node 0; empty with one node: any free port
+  // Holds the run's secret, the same on all nodes; empty with one node: a secret is made.
+  std::string secret_file;
   std::vector<std::string> command;  // of each rank, without the program's name
 };
 

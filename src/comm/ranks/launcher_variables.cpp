@@ -28,6 +28,7 @@ std::map<std::string, std::string> launcher_variables() {
       {"TORCHELASTIC_RESTART_COUNT", std::getenv("TORCHELASTIC_RESTART_COUNT")},
       {"TORCHELASTIC_RUN_ID", std::getenv("TORCHELASTIC_RUN_ID")},
       {"LONGSHORE_LAUNCH", std::getenv("LONGSHORE_LAUNCH")},
+      {"LONGSHORE_SECRET", std::getenv("LONGSHORE_SECRET")},
       {"SLURM_PROCID", std::getenv("SLURM_PROCID")},
       {"SLURM_NTASKS", std::getenv("SLURM_NTASKS")},
       {"SLURM_LOCALID", std::getenv("SLURM_LOCALID")},

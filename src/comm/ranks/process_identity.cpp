@@ -12,7 +12,10 @@
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
+#include "base/printable.h"
+#include "base/random_word.h"
 
 namespace longshore {
 namespace {
@@ -92,9 +95,16 @@ std::string ProcessIdentity::text() const {
 }
 
 std::string ProcessIdentity::to_json() const {
-  const Json object = {{"host", host},         {"pid", pid},
-                       {"start", start_ticks}, {"pid_space", pid_space},
-                       {"address", address},   {"store_address", store_address}};
+  const Json object = {{"host", host},
+                       {"pid", pid},
+                       {"start", start_ticks},
+                       {"pid_space", pid_space},
+                       {"address", address},
+                       {"store_address", store_address},
+                       {"token", token},
+                       {"local_rank", local_rank},
+                       {"local_size", local_size},
+                       {"node", node}};
   return object.dump();
 }
 
@@ -102,12 +112,17 @@ ProcessIdentity ProcessIdentity::from_json(const std::string& text) {
   try {
     const Json object = parse_json(text, {.max_bytes = 64 * kKiB, .max_depth = 2}, "the store");
     ProcessIdentity identity;
-    identity.host = object.at("host").get<std::string>();
+    // It is printed: whoever wrote it, it is a name and no more.
+    identity.host = printable(object.at("host").get<std::string>());
     identity.pid = object.at("pid").get<int64_t>();
     identity.start_ticks = object.at("start").get<int64_t>();
     identity.pid_space = object.at("pid_space").get<std::string>();
     identity.address = object.at("address").get<std::string>();
     identity.store_address = object.at("store_address").get<std::string>();
+    identity.token = object.at("token").get<std::string>();
+    identity.local_rank = object.at("local_rank").get<int32_t>();
+    identity.local_size = object.at("local_size").get<int32_t>();
+    identity.node = object.at("node").get<int32_t>();
     return identity;
   } catch (const std::exception& error) {
     throw StoreError(std::string("a rank's identity cannot be read: ") + error.what());
@@ -121,6 +136,7 @@ ProcessIdentity identify_process(const StoreAddress& store) {
   identity.pid = ::getpid();
   identity.start_ticks = read_stat(identity.pid).start_ticks;
   identity.pid_space = read_pid_space();
+  identity.token = hash_text(random_word());
   // IPv4 where the name has both: all ranks must choose the same.
   if (!find_addresses(store, AF_INET, identity) && !find_addresses(store, AF_UNSPEC, identity)) {
     throw ConfigError("the store's host " + store.host +
@@ -138,7 +154,7 @@ bool process_is_gone(const ProcessIdentity& process, const ProcessIdentity& self
 }
 
 bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1";
+  return address.starts_with("127.") || address == "::1" || address == "localhost";
 }
 
 }  // namespace longshore

@@ -16,6 +16,11 @@ struct ProcessIdentity {
   std::string pid_space;      // boot and namespace in which the pid means something
   std::string address;        // by which this host reached the store
   std::string store_address;  // the store's, as this host resolved it
+  std::string token;          // nobody else's
+  // As the launcher says; 0 ranks where it does not.
+  int32_t local_rank = 0;
+  int32_t local_size = 0;
+  int32_t node = 0;
 
   // "host gpu1, process 1234"
   std::string text() const;

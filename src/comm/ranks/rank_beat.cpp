@@ -1,9 +1,16 @@
 #include "comm/ranks/rank_beat.h"
 
 #include "base/json.h"
+#include "base/printable.h"
 #include "comm/store/store.h"
 
 namespace longshore {
+namespace {
+
+// The most of an operation's text that is printed.
+constexpr size_t kMaxText = 1000;
+
+}  // namespace
 
 std::string RankBeat::to_json() const {
   Json object = {{"number", number}, {"leaving", leaving}, {"knows_failure", knows_failure}};
@@ -29,7 +36,7 @@ RankBeat RankBeat::from_json(const std::string& text) {
       beat.groups[key] = {.issued = group.at("issued").get<int64_t>(),
                           .running = group.at("running").get<int64_t>(),
                           .finished = group.at("finished").get<bool>(),
-                          .text = group.at("text").get<std::string>()};
+                          .text = printable(group.at("text").get<std::string>(), kMaxText)};
     }
     return beat;
   } catch (const std::exception& error) {

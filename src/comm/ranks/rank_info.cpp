@@ -91,8 +91,9 @@ RankInfo from_torchrun(Reader& reader) {
   info.restart = reader.number("TORCHELASTIC_RESTART_COUNT", 0, std::numeric_limits<int32_t>::max())
                      .value_or(0);
   info.run_id = reader.text(info.launcher == "launch" ? "LONGSHORE_LAUNCH" : "TORCHELASTIC_RUN_ID");
-  info.agent_store =
-      info.launcher == "launch" || truth(reader.text("TORCHELASTIC_USE_AGENT_STORE"));
+  info.agent_store = info.launcher == "launch";
+  info.torch_agent = !info.agent_store && truth(reader.text("TORCHELASTIC_USE_AGENT_STORE"));
+  if (info.agent_store) info.secret = reader.text("LONGSHORE_SECRET");
   if (info.size > 1) {
     for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
       if (!reader.has(name)) reader.fail(std::string(name) + " is not set, but WORLD_SIZE is");
@@ -188,7 +189,8 @@ std::string RankInfo::text() const {
   text += launcher == "none" ? ", no launcher" : ", found by " + launcher;
   if (size > 1) {
     text += "; store at " + store_host + ":" + std::to_string(store_port) +
-            (agent_store ? ", served by the launcher" : ", served by rank 0");
+            (agent_store ? ", served by the launcher" : ", served by rank 0") +
+            (torch_agent ? ", found through torchrun's agent" : "");
   }
   return text;
 }

@@ -3,7 +3,7 @@
 //
 //   torchrun          RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 //                     MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*
-//   longshore launch  the same, and LONGSHORE_LAUNCH
+//   longshore launch  the same, LONGSHORE_LAUNCH, and LONGSHORE_SECRET, the secret of the run
 //   srun              SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_NODEID, ...
 //   mpirun            OMPI_COMM_WORLD_*, or PMI_RANK and PMI_SIZE
 //
@@ -29,8 +29,12 @@ struct RankInfo {
   std::string launcher = "none";  // none, torchrun, srun, mpirun, launch
   std::string store_host;
   uint16_t store_port = 0;
-  bool agent_store = false;  // the launcher serves the store; else rank 0 does
-  int32_t restart = 0;       // how often the launcher has started the ranks again
+  bool agent_store = false;  // `longshore launch` serves the store; else rank 0 does
+  // torchrun's agent serves LibTorch's own store at that address, where rank 0 says where the run's
+  // is. World::connect replaces the address by the run's.
+  bool torch_agent = false;
+  std::string secret;   // that the ranks prove to the store; empty: they have none
+  int32_t restart = 0;  // how often the launcher has started the ranks again
   std::string run_id;
 
   // "rank 1 of 4 (1 of 2 on node 0 of 2), found by torchrun; store at 10.0.0.1:29500"

@@ -1,11 +1,13 @@
 #include "comm/ranks/rendezvous.h"
 
 #include <algorithm>
+#include <map>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "base/errors.h"
-#include "base/hash.h"
-#include "base/random_word.h"
+#include "base/printable.h"
 #include "comm/ranks/rank_beat.h"
 
 namespace longshore {
@@ -13,46 +15,105 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// "longshore/job/0/": what the launcher calls this start. A launcher's own name may be of any
+// length.
+std::string keys_of(const RankInfo& ranks) {
+  return "longshore/" + ranks.run_id.substr(0, 200) + "/" + std::to_string(ranks.restart) + "/";
+}
+
+std::string name_of(int32_t rank, const ProcessIdentity& identity) {
+  return "rank " + std::to_string(rank) + " (" + identity.text() + ")";
+}
+
+// Ranks of one node have the same number of ranks there, and different places among them.
+void check_places(const std::vector<ProcessIdentity>& identities) {
+  std::map<std::pair<std::string, int32_t>, int32_t> first_of_node;
+  std::map<std::tuple<std::string, int32_t, int32_t>, int32_t> at_place;
+  for (int32_t rank = 0; rank < static_cast<int32_t>(identities.size()); ++rank) {
+    const ProcessIdentity& own = identities[static_cast<size_t>(rank)];
+    if (own.local_size == 0) continue;  // the launcher does not say
+    const auto [first, alone] = first_of_node.try_emplace({own.host, own.node}, rank);
+    const ProcessIdentity& other = identities[static_cast<size_t>(first->second)];
+    if (!alone && other.local_size != own.local_size) {
+      throw ConfigError(name_of(rank, own) + " was started as one of " +
+                        std::to_string(own.local_size) + " ranks on node " +
+                        std::to_string(own.node) + ", " + name_of(first->second, other) +
+                        " as one of " + std::to_string(other.local_size) +
+                        "; start all with the same LOCAL_WORLD_SIZE");
+    }
+    const auto [holder, free] = at_place.try_emplace({own.host, own.node, own.local_rank}, rank);
+    if (!free) {
+      throw ConfigError(name_of(rank, own) + " and " +
+                        name_of(holder->second, identities[static_cast<size_t>(holder->second)]) +
+                        " were both started as local rank " + std::to_string(own.local_rank) +
+                        " of node " + std::to_string(own.node) + "; give each another LOCAL_RANK");
+    }
+  }
+}
+
 // The keys of one start.
 class Greeter {
  public:
-  Greeter(StoreConnection& store, const RankInfo& ranks, std::chrono::milliseconds timeout)
+  Greeter(StoreConnection& store, const RankInfo& ranks, const ProcessIdentity& identity,
+          std::chrono::milliseconds timeout)
       : store_(store),
         ranks_(ranks),
+        identity_(identity),
         timeout_(timeout),
         end_(Clock::now() + timeout),
-        base_("longshore/" + ranks.run_id + "/" + std::to_string(ranks.restart) + "/") {}
+        prefix_(keys_of(ranks)) {}
 
-  // As rank 0: answers greetings until everybody is there.
-  std::string receive(const ProcessIdentity& identity) {
-    const std::string prefix = base_ + hash_text(random_word()) + "/";
-    announce(prefix, identity);
-    for (;;) {
-      const std::vector<int32_t> missing = missing_ranks(prefix);
-      if (missing.empty()) return prefix;
-      for (const int32_t rank : missing) answer(rank, prefix);
+  Meeting meet() {
+    compare_sizes();
+    claim();
+    // The first beat comes before the identity: who is there has one.
+    store_.set(prefix_ + "beat/" + std::to_string(ranks_.rank), RankBeat{}.to_json());
+    store_.set(identity_key(ranks_.rank), identity_.to_json());
+    for (std::vector<int32_t> missing = missing_ranks(); !missing.empty();
+         missing = missing_ranks()) {
       pause("ranks " + list(missing) + " of " + std::to_string(ranks_.size));
     }
+    Meeting meeting{prefix_, identities()};
+    check_places(meeting.identities);
+    return meeting;
   }
 
-  // As any other rank.
-  std::string greet(const ProcessIdentity& identity) {
-    const std::string greeting = hash_text(random_word());
-    store_.set(greeting_key(ranks_.rank), greeting);
-    const std::string answer = answer_key(ranks_.rank, greeting);
-    while (!store_.has({answer})) pause("rank 0");
-    const std::string prefix = store_.get({answer}).at(0);
-    announce(prefix, identity);
-    for (;;) {
-      const std::vector<int32_t> missing = missing_ranks(prefix);
-      if (missing.empty()) return prefix;
-      pause("ranks " + list(missing) + " of " + std::to_string(ranks_.size));
-    }
+ private:
+  std::string identity_key(int32_t rank) const {
+    return prefix_ + "identity/" + std::to_string(rank);
+  }
+  std::string refusal_key() const { return prefix_ + "refusal"; }
+
+  // The first rank to come says how many there are. Whoever was told otherwise tells all why the
+  // start fails.
+  void compare_sizes() {
+    const std::string mine =
+        std::to_string(ranks_.size) + " ranks, " + name_of(ranks_.rank, identity_);
+    const std::string first = store_.set_once(prefix_ + "size", mine);
+    if (first.substr(0, first.find(' ')) == std::to_string(ranks_.size)) return;
+    const std::string text =
+        name_of(ranks_.rank, identity_) + " was started as one of " + std::to_string(ranks_.size) +
+        " ranks, another as one of " + printable(first, 400) +
+        "; start all ranks with the same WORLD_SIZE (number of tasks), and no two runs at one "
+        "address";
+    store_.set_once(refusal_key(), text);
+    throw ConfigError(text);
   }
 
-  std::vector<ProcessIdentity> identities(const std::string& prefix) {
+  void claim() {
+    const std::string holder =
+        store_.set_once(prefix_ + "claim/" + std::to_string(ranks_.rank), identity_.to_json());
+    const ProcessIdentity found = ProcessIdentity::from_json(holder);
+    if (found.token == identity_.token) return;
+    throw ConfigError("rank " + std::to_string(ranks_.rank) + " of the run at " +
+                      ranks_.store_host + ":" + std::to_string(ranks_.store_port) +
+                      " is taken by " + found.text() + ", so this process (" + identity_.text() +
+                      ") cannot be it; start each rank once");
+  }
+
+  std::vector<ProcessIdentity> identities() {
     std::vector<std::string> keys;
-    for (int32_t rank = 0; rank < ranks_.size; ++rank) keys.push_back(identity_key(prefix, rank));
+    for (int32_t rank = 0; rank < ranks_.size; ++rank) keys.push_back(identity_key(rank));
     std::vector<ProcessIdentity> found;
     for (const std::string& text : store_.get(keys)) {
       found.push_back(ProcessIdentity::from_json(text));
@@ -61,31 +122,10 @@ class Greeter {
     return found;
   }
 
- private:
-  std::string greeting_key(int32_t rank) const { return base_ + "hello/" + std::to_string(rank); }
-  std::string answer_key(int32_t rank, const std::string& greeting) const {
-    return base_ + "welcome/" + std::to_string(rank) + "/" + greeting;
-  }
-  static std::string identity_key(const std::string& prefix, int32_t rank) {
-    return prefix + "identity/" + std::to_string(rank);
-  }
-
-  // The first beat comes before the identity: who is there has one.
-  void announce(const std::string& prefix, const ProcessIdentity& identity) {
-    store_.set(prefix + "beat/" + std::to_string(ranks_.rank), RankBeat{}.to_json());
-    store_.set(identity_key(prefix, ranks_.rank), identity.to_json());
-  }
-
-  void answer(int32_t rank, const std::string& prefix) {
-    const std::string key = greeting_key(rank);
-    if (!store_.has({key})) return;
-    store_.set(answer_key(rank, store_.get({key}).at(0)), prefix);
-  }
-
-  std::vector<int32_t> missing_ranks(const std::string& prefix) {
+  std::vector<int32_t> missing_ranks() {
     std::vector<int32_t> missing;
     for (int32_t rank = 0; rank < ranks_.size; ++rank) {
-      if (!store_.has({identity_key(prefix, rank)})) missing.push_back(rank);
+      if (!store_.has({identity_key(rank)})) missing.push_back(rank);
     }
     return missing;
   }
@@ -97,6 +137,9 @@ class Greeter {
   }
 
   void pause(const std::string& missing) {
+    if (store_.has({refusal_key()})) {
+      throw ConfigError(printable(store_.get({refusal_key()}).at(0), 2000));
+    }
     if (Clock::now() > end_) {
       throw CommError(missing + " did not come to the store at " + ranks_.store_host + ":" +
                       std::to_string(ranks_.store_port) + " within dist.timeout, " +
@@ -108,21 +151,22 @@ class Greeter {
 
   StoreConnection& store_;
   const RankInfo& ranks_;
+  const ProcessIdentity& identity_;
   std::chrono::milliseconds timeout_;
   Clock::time_point end_;
-  std::string base_;
+  std::string prefix_;
   std::chrono::milliseconds wait_{2};
 };
 
 }  // namespace
 
+std::string store_address_key(const RankInfo& ranks) {
+  return keys_of(ranks) + "store";
+}
+
 Meeting meet_all_ranks(StoreConnection& store, const RankInfo& ranks,
                        const ProcessIdentity& identity, std::chrono::milliseconds timeout) {
-  Greeter greeter(store, ranks, timeout);
-  Meeting meeting;
-  meeting.prefix = ranks.rank == 0 ? greeter.receive(identity) : greeter.greet(identity);
-  meeting.identities = greeter.identities(meeting.prefix);
-  return meeting;
+  return Greeter(store, ranks, identity, timeout).meet();
 }
 
 std::string address_for_others(const std::vector<ProcessIdentity>& identities, int32_t rank) {

@@ -1,9 +1,9 @@
-// Rendezvous: how the ranks of a run find each other in the store. Blocking function, for a thread
+// Rendezvous: how the ranks of a run find each other in the store. Blocking functions, for a thread
 // that may wait; everything is over within the time-out.
 //
-// [Note: incarnation] A launcher's store outlives its ranks: it may hold what ranks of an earlier
-// start wrote. So every rank greets with a random number of its own, and rank 0 answers each
-// greeting with the number of this start, under which all later keys stand.
+// [Note: one start] A store serves one start of the ranks: each rank is claimed once, by the first
+// process that comes as it, and whoever comes as the same one again is refused by the name of the
+// first. Ranks that torchrun starts again get another store from their new rank 0.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,12 @@ struct Meeting {
   std::vector<ProcessIdentity> identities;  // by rank
 };
 
-// CommError names the ranks that did not come.
+// The key under which torchrun's agent is told where this start's store is.
+std::string store_address_key(const RankInfo& ranks);
+
+// CommError names the ranks that did not come. ConfigError, on all ranks, names those that were
+// started with different sizes or with the same place on a node; on one rank, the process that has
+// its rank.
 Meeting meet_all_ranks(StoreConnection& store, const RankInfo& ranks,
                        const ProcessIdentity& identity, std::chrono::milliseconds timeout);
 

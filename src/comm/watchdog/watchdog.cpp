@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/printable.h"
 
 namespace longshore {
 namespace {
@@ -25,6 +26,8 @@ constexpr seconds kStoreLostTime(1);
 // Of a transfer that failed: to see which rank falls silent.
 constexpr seconds kBreakTime(8);
 constexpr seconds kKnowTime(3);
+// The most of a verdict's text that is printed.
+constexpr size_t kMaxCause = 16 * 1024;
 // Many heartbeats: a busy machine may hold a thread up for a while.
 constexpr double kSilentSeconds = 5.0;
 // Between talks of a rank that waits for the others' last words.
@@ -42,7 +45,9 @@ std::string to_json(const Verdict& verdict) {
 Verdict verdict_from(const std::string& text) {
   try {
     const Json object = parse_json(text, {.max_bytes = kMiB, .max_depth = 2}, "the store");
-    return {object.at("culprit").get<int32_t>(), object.at("cause").get<std::string>()};
+    // The text of another process is data: it is printed as one line, whatever it holds.
+    return {object.at("culprit").get<int32_t>(),
+            printable(object.at("cause").get<std::string>(), kMaxCause)};
   } catch (const std::exception& error) {
     throw StoreError(std::string("the reason of the end cannot be read: ") + error.what());
   }
@@ -210,7 +215,7 @@ Verdict Watchdog::blame_break(int32_t peer, const Operation& operation, const st
 void Watchdog::run_messenger() {
   std::string error;
   try {
-    StoreConnection store(options_.store, options_.timeout);
+    StoreConnection store(options_.store, options_.secret, options_.timeout);
     for (;;) {
       talk(store);
       std::unique_lock lock(mutex_);
@@ -333,6 +338,11 @@ std::optional<Verdict> Watchdog::look_at_store(Clock::time_point now) const {
   const double timeout = std::chrono::duration<double>(options_.timeout).count();
   const Board seen = board();
   if (const auto silent = most_silent(seen, timeout)) {
+    // Its last beat may be older than the store's last answer, although both stopped together.
+    const double unanswered = seconds_between(store_answered_, now);
+    if (*silent == 0 && options_.store_on_rank_0 && unanswered > silence_seconds()) {
+      return blame_store("has not answered for " + seconds_text(unanswered));
+    }
     const double time = seen.ranks[static_cast<size_t>(*silent)].silent_seconds;
     return Verdict{*silent, name_of_rank(*silent) + " has been silent for " + seconds_text(time) +
                                 ": it is stopped, or its host cannot be reached"};

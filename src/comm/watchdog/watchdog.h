@@ -33,6 +33,7 @@ struct WatchdogOptions {
   int32_t rank = 0;
   std::vector<ProcessIdentity> identities;  // of all ranks
   StoreAddress store;
+  std::string secret;           // of the run, for the store
   std::string prefix;           // of the run's keys
   bool store_on_rank_0 = true;  // else the launcher serves it
   std::chrono::milliseconds timeout = {};

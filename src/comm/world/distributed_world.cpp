@@ -10,6 +10,7 @@
 #include "comm/collectives/group_communicator.h"
 #include "comm/collectives/nccl_communicator.h"
 #include "comm/collectives/solo_communicator.h"
+#include "comm/store/torch_store.h"
 
 namespace longshore {
 namespace {
@@ -24,6 +25,32 @@ constexpr std::chrono::seconds kSlack(5);
 constexpr std::chrono::seconds kGlooSlack(60);
 // Texts that ranks compare or collect: run files, layouts.
 constexpr Bytes kMaxText = 4 * kMiB;
+constexpr const char* kLoopback = "127.0.0.1";
+// For one address that torchrun's agent names: it may be that of an earlier start.
+constexpr milliseconds kTryTime(2000);
+
+// The run's store, whose address rank 0 has told torchrun's agent. Anybody may write there: an
+// address where nobody knows the secret is looked up again until the time is over.
+std::unique_ptr<StoreConnection> connect_by_agent(const StoreAddress& agent, const RankInfo& ranks,
+                                                  StoreAddress& address, milliseconds timeout) {
+  const Clock::time_point end = Clock::now() + timeout;
+  AgentStore store(agent, timeout);
+  const std::string key = store_address_key(ranks);
+  if (ranks.rank == 0) {
+    store.publish(key, address);
+    return std::make_unique<StoreConnection>(address, ranks.secret, timeout);
+  }
+  for (;;) {
+    const bool found = store.find(key, address);
+    try {
+      if (found) return std::make_unique<StoreConnection>(address, ranks.secret, timeout, kTryTime);
+    } catch (const StoreError&) {
+      if (Clock::now() > end) throw;
+    }
+    if (Clock::now() > end) throw StoreError("rank 0 has not said where it serves the run's store");
+    std::this_thread::sleep_for(kLook);
+  }
+}
 
 // Waits until all keys are there, at most until `end`; gives those that are not.
 std::vector<size_t> wait_for_keys(StoreConnection& store, const std::vector<std::string>& keys,
@@ -51,16 +78,19 @@ std::string list_of(const std::vector<size_t>& ranks) {
 
 DistributedWorld::DistributedWorld(const RankInfo& ranks, WorldOptions options)
     : ranks_(ranks), options_(std::move(options)), address_{ranks.store_host, ranks.store_port} {
-  if (ranks_.rank == 0 && !ranks_.agent_store) {
-    server_ = std::make_unique<StoreServer>(ranks_.store_port);
-  }
-  meet();
+  ProcessIdentity identity = identify_process(address_);
+  identity.local_rank = ranks_.local_rank;
+  identity.local_size = ranks_.local_size;
+  identity.node = ranks_.node;
+  if (ranks_.rank == 0 && !ranks_.agent_store) serve_store(identity);
+  meet(identity);
   const std::vector<ProcessIdentity>& identities = shared_->meeting.identities;
   host_address_ = address_for_others(identities, ranks_.rank);
   count_nodes(identities, ranks_);
   watchdog_ = Watchdog::start({.rank = ranks_.rank,
                                .identities = identities,
                                .store = address_,
+                               .secret = ranks_.secret,
                                .prefix = shared_->meeting.prefix,
                                .store_on_rank_0 = !ranks_.agent_store,
                                .timeout = options_.timeout,
@@ -86,11 +116,34 @@ DistributedWorld::~DistributedWorld() {
   watchdog_->stop();
 }
 
-void DistributedWorld::meet() {
-  const ProcessIdentity identity = identify_process(address_);
+// A store that only ranks of this machine come to listens to this machine alone.
+void DistributedWorld::serve_store(const ProcessIdentity& identity) {
+  StoreServerOptions serving{.port = ranks_.store_port, .address = "", .secret = ranks_.secret};
+  if (ranks_.torch_agent) {
+    serving.port = 0;
+    const bool one_machine = ranks_.local_size == ranks_.size;
+    if (one_machine) serving.address = kLoopback;
+    server_ = std::make_unique<StoreServer>(serving);
+    // Who reaches the agent by loopback is on its machine, whose name the others know.
+    const std::string host = is_loopback(identity.address) ? ranks_.store_host : identity.address;
+    shared_->address = {one_machine ? kLoopback : host, server_->port()};
+    return;
+  }
+  if (is_loopback(ranks_.store_host)) {
+    serving.address = ranks_.store_host == "localhost" ? kLoopback : ranks_.store_host;
+  }
+  server_ = std::make_unique<StoreServer>(serving);
+}
+
+void DistributedWorld::meet(const ProcessIdentity& identity) {
+  if (!ranks_.torch_agent) shared_->address = address_;
   const auto task = store_queue_.push(
-      [shared = shared_, ranks = ranks_, address = address_, timeout = options_.timeout, identity] {
-        shared->store = std::make_unique<StoreConnection>(address, timeout);
+      [shared = shared_, ranks = ranks_, agent = address_, timeout = options_.timeout, identity] {
+        if (ranks.torch_agent) {
+          shared->store = connect_by_agent(agent, ranks, shared->address, timeout);
+        } else {
+          shared->store = std::make_unique<StoreConnection>(shared->address, ranks.secret, timeout);
+        }
         shared->meeting = meet_all_ranks(*shared->store, ranks, identity, timeout);
       });
   // Connecting and meeting may each take the whole time-out.
@@ -100,10 +153,16 @@ void DistributedWorld::meet() {
   if (!done) throw CommError(store + " does not answer");
   try {
     if (task->error()) std::rethrow_exception(task->error());
+  } catch (const StoreSecretError& error) {
+    throw CommError(store + " does not belong to this run: " + error.what() +
+                    "; ranks need the same dist.secret_file, or longshore launch's own variables");
   } catch (const StoreError& error) {
     throw CommError(store + " cannot be reached (" + error.what() +
                     "): rank 0, or the launcher that serves it, is not there");
   }
+  address_ = shared_->address;
+  ranks_.store_host = address_.host;
+  ranks_.store_port = address_.port;
 }
 
 void DistributedWorld::wait(SerialQueue::Task& task, const std::string& what) {
@@ -184,22 +243,29 @@ std::unique_ptr<Communicator> DistributedWorld::make_group(const std::string& na
 std::vector<std::string> DistributedWorld::exchange(const std::string& what,
                                                     const std::string& mine) {
   LONGSHORE_CHECK(static_cast<Bytes>(mine.size()) <= kMaxText) << what << ": " << mine.size();
-  const std::string prefix =
-      shared_->meeting.prefix + "exchange/" + std::to_string(++exchanges_) + "/";
+  const auto prefix_of = [this](int64_t number) {
+    return shared_->meeting.prefix + "exchange/" + std::to_string(number) + "/";
+  };
+  const std::string former =
+      exchanges_ == 0 ? "" : prefix_of(exchanges_) + std::to_string(ranks_.rank);
+  const std::string prefix = prefix_of(++exchanges_);
   auto missing = std::make_shared<std::vector<size_t>>();
   const auto task =
-      store_queue_.push([shared = shared_, watchdog = watchdog_, prefix, mine, missing,
+      store_queue_.push([shared = shared_, watchdog = watchdog_, prefix, former, mine, missing,
                          rank = ranks_.rank, size = ranks_.size, timeout = options_.timeout] {
         shared->store->set(prefix + std::to_string(rank), mine);
         std::vector<std::string> keys;
         for (int32_t i = 0; i < size; ++i) keys.push_back(prefix + std::to_string(i));
         *missing = wait_for_keys(*shared->store, keys, Clock::now() + timeout, *watchdog);
-        if (missing->empty()) shared->texts = shared->store->get(keys);
+        if (!missing->empty()) return;
+        shared->texts = shared->store->get(keys);
+        // Everybody has what was exchanged before: else this would not be complete.
+        if (!former.empty()) shared->store->remove(former);
       });
-  wait(*task, "the " + what + " of all ranks");
+  wait(*task, what + " of all ranks");
   if (!missing->empty()) {
     const auto culprit = static_cast<int32_t>(missing->front());
-    watchdog_->offer({culprit, list_of(*missing) + " did not give the " + what +
+    watchdog_->offer({culprit, list_of(*missing) + " did not give " + what +
                                    " within dist.timeout, " +
                                    std::to_string(options_.timeout.count() / 1000) + " s"});
     throw CommError(watchdog_->message());

@@ -9,6 +9,7 @@
 
 #include "comm/ranks/rendezvous.h"
 #include "comm/store/serial_queue.h"
+#include "comm/store/store_server.h"
 #include "comm/watchdog/watchdog.h"
 #include "comm/world/world.h"
 
@@ -34,12 +35,14 @@ class DistributedWorld : public World {
  private:
   // What the store's thread uses; left to it where it hangs.
   struct Shared {
+    StoreAddress address;  // of the run's store
     std::unique_ptr<StoreConnection> store;
     Meeting meeting;
     std::vector<std::string> texts;
   };
 
-  void meet();
+  void serve_store(const ProcessIdentity& identity);
+  void meet(const ProcessIdentity& identity);
   std::unique_ptr<Communicator> make_group(const std::string& name,
                                            const std::vector<int32_t>& members, bool nccl);
   // What the group's first member gave.
@@ -50,7 +53,7 @@ class DistributedWorld : public World {
 
   RankInfo ranks_;
   const WorldOptions options_;
-  const StoreAddress address_;
+  StoreAddress address_;  // of the run's store; of torchrun's agent's until they have met
   const int exceptions_ = std::uncaught_exceptions();
   std::unique_ptr<StoreServer> server_;
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();

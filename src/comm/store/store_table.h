@@ -1,0 +1,37 @@
+// StoreTable: the keys and values of a store, within limits. Owned by its server; one thread.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/bytes.h"
+#include "comm/store/store_messages.h"
+
+namespace longshore {
+
+class StoreTable {
+ public:
+  StoreTable(size_t max_keys, Bytes max_bytes) : max_keys_(max_keys), max_bytes_(max_bytes) {}
+
+  // Does what a parsed request asks for. Where it cannot, the reply says why and nothing changes.
+  StoreReply answer(const StoreRequest& request);
+
+  size_t keys() const { return values_.size(); }
+  // Of keys and values, with what a place in the table costs.
+  Bytes bytes() const { return bytes_; }
+
+ private:
+  StoreReply get(const StoreRequest& request) const;
+  StoreReply compare_set(const StoreRequest& request);
+  StoreReply add(const StoreRequest& request);
+  StoreReply append(const StoreRequest& request);
+  StoreReply put(const std::string& key, const std::string& value);
+  const std::string* find(const std::string& key) const;
+
+  size_t max_keys_;
+  Bytes max_bytes_;
+  std::map<std::string, std::string> values_;
+  Bytes bytes_ = 0;
+};
+
+}  // namespace longshore
