@@ -20,7 +20,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TOKENS = 2048
 MEMORY = [256, 128, 64, 32]  # GiB, the most first
-CARDS = ["rtx-3070", "rtx-4060-ti-16gb", "rtx-3090", "rtx-4090", "rtx-5090", "a100-80gb",
+CARDS = ["rtx-4060-ti-16gb", "rtx-3090", "rtx-4090", "rtx-5090", "a100-80gb",
          "h100-sxm", "2x-rtx-4090"]
 # family, vocabulary, hidden, intermediate, layers, heads, kv heads, head_dim, tied
 MODELS = {

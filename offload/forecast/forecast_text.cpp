@@ -118,10 +118,6 @@ std::string time_text(const PlanScreen& screen) {
     text += "\n";
   }
   if (run.watt_hours) text += "  energy: about " + number(*run.watt_hours, "%.3g") + " Wh\n";
-  if (run.money) {
-    text += "  cost: about " + number(*run.money, "%.2f") +
-            (screen.currency.empty() ? "" : " " + screen.currency) + "\n";
-  }
   return text + "  (rates: " + screen.source + ")\n";
 }
 
@@ -266,8 +262,7 @@ Json forecast_to_json(const RunForecast& forecast, const std::string& source) {
                {"evaluation_seconds", value_or_null(forecast.evaluation)},
                {"evaluations", forecast.evaluations},
                {"run_seconds", value_or_null(forecast.run)},
-               {"watt_hours", value_or_null(forecast.watt_hours)},
-               {"cost", value_or_null(forecast.money)}};
+               {"watt_hours", value_or_null(forecast.watt_hours)}};
   if (!known) return json;
   json["step_seconds"] = step.seconds;
   json["tokens_per_second"] = step.tokens_per_second;

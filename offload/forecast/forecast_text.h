@@ -16,7 +16,6 @@ struct PlanScreen {
   RunForecast forecast = {};
   std::string source = {};             // of the rates; empty: nothing is known
   std::vector<PlanPoint> points = {};  // of the run's own plan and of single changes; may be empty
-  std::string currency = {};
   int64_t sequences_per_step = 1;
 };
 

@@ -259,15 +259,6 @@ std::string host_text(const Machine& machine) {
   return text;
 }
 
-std::string cost_text(const MachineCost& cost) {
-  std::string text;
-  line(text, "per_hour", cost.per_hour, 1.0);
-  line(text, "per_kwh", cost.per_kwh, 1.0);
-  line(text, "watts", cost.watts, 1.0);
-  line(text, "currency", cost.currency);
-  return text.empty() ? text : "\n[cost]\n" + text;
-}
-
 std::string compute_text(const ComputeRates& rates) {
   std::string text = "\n[[rates.compute]]\n";
   line(text, "device", std::string(name_of(rates.device)));
@@ -345,7 +336,8 @@ std::string machine_to_toml(const DescribedMachine& machine) {
     }
     text += "]\n";
   }
-  return text + cost_text(machine.cost) + host_text(machine.machine) + rates_text(machine.rates);
+  line(text, "watts", machine.watts, 1.0);
+  return text + host_text(machine.machine) + rates_text(machine.rates);
 }
 
 DescribedMachine parse_machine(const std::string& text, const std::string& origin) {
@@ -365,6 +357,7 @@ DescribedMachine parse_machine(const std::string& text, const std::string& origi
   described.rates.source = top.text("measured");
   described.program = top.text("program");
   described.sources = top.texts("sources");
+  described.watts = top.number("watts");
   bool host = false;
   top.each("host", [&](TableReader& table) {
     host = true;
@@ -372,10 +365,6 @@ DescribedMachine parse_machine(const std::string& text, const std::string& origi
   });
   if (!host) problems.push_back(origin + ": [host] is missing");
   top.each("gpu", [&](TableReader& table) { read_gpu(table, described.machine); });
-  top.each("cost", [&](TableReader& table) {
-    described.cost = {table.number("per_hour"), table.number("per_kwh"), table.number("watts"),
-                      table.text("currency")};
-  });
   top.each("rates", [&](TableReader& table) { read_rates(table, described.rates); });
   top.end();
   if (!problems.empty()) throw ConfigError(problems);

@@ -1,5 +1,5 @@
-// MachineFile: a machine as a TOML text: its cores, memory, cards and drives, its rates, what it
-// costs, and where the figures come from. `doctor --save` writes one, `plan --machine` reads one,
+// MachineFile: a machine as a TOML text: its cores, memory, cards and drives, its rates, and
+// where the figures come from. `doctor --save` writes one, `plan --machine` reads one,
 // and so are rates kept from one command to the next. Rates are in GB/s (1e9 bytes) and TFLOP/s.
 // Pure functions.
 #pragma once
@@ -12,19 +12,11 @@
 
 namespace longshore {
 
-// What an hour of work costs; 0: not known. Both prices may apply.
-struct MachineCost {
-  double per_hour = 0.0;
-  double per_kwh = 0.0;
-  double watts = 0.0;         // of the whole machine at work
-  std::string currency = {};  // "EUR"
-};
-
 struct DescribedMachine {
   std::string name;
   Machine machine;
   MachineRates rates;
-  MachineCost cost;
+  double watts = 0.0;                // of the whole machine at work; 0: not known
   std::vector<std::string> sources;  // of what it says; by which factors rates were estimated
   std::string program = {};          // the build that measured it
 };

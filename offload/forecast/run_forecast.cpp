@@ -15,14 +15,6 @@ int64_t times_in(int64_t steps, int64_t every) {
   return every > 0 ? (steps - 1) / every + 1 : 1;
 }
 
-void add_cost(RunForecast& forecast, const MachineCost& cost) {
-  if (!forecast.run) return;
-  const double hours = *forecast.run / kSecondsOfHour;
-  if (cost.watts > 0.0) forecast.watt_hours = cost.watts * hours;
-  const double energy = forecast.watt_hours.value_or(0.0) / 1000.0 * cost.per_kwh;
-  if (cost.per_hour > 0.0 || energy > 0.0) forecast.money = cost.per_hour * hours + energy;
-}
-
 }  // namespace
 
 std::optional<double> RunForecast::first_step() const {
@@ -31,8 +23,7 @@ std::optional<double> RunForecast::first_step() const {
 }
 
 RunForecast forecast_run(const StepForecast& step, const TierPlan& plan, const RunLength& length,
-                         const MachineRates& rates, const MachineCost& cost,
-                         int32_t ranks_per_node) {
+                         const MachineRates& rates, double watts, int32_t ranks_per_node) {
   RunForecast forecast;
   forecast.step = step;
   forecast.read_model = over(static_cast<double>(length.weight_bytes), rates.files_read);
@@ -56,7 +47,7 @@ RunForecast forecast_run(const StepForecast& step, const TierPlan& plan, const R
   seconds += forecast.checkpoint.value_or(0.0) * static_cast<double>(forecast.checkpoints);
   seconds += forecast.first_step().value_or(0.0);
   forecast.run = seconds;
-  add_cost(forecast, cost);
+  if (watts > 0.0) forecast.watt_hours = watts * seconds / kSecondsOfHour;
   return forecast;
 }
 

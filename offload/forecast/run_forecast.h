@@ -1,5 +1,5 @@
-// RunForecast: how long a whole run takes and what it costs, from the forecast of its step. Values,
-// pure functions.
+// RunForecast: how long a whole run takes and the energy it needs, from the forecast of its step.
+// Values, pure functions.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +29,12 @@ struct RunForecast {
   std::optional<double> evaluation = {};                   // one
   std::optional<double> run = {};                          // all of it
   int64_t checkpoints = 0, evaluations = 0;
-  // Of the run, where its time and the prices are known.
-  std::optional<double> watt_hours = {}, money = {};
+  std::optional<double> watt_hours = {};  // of the run, where its time and the power are known
 
   std::optional<double> first_step() const;  // seconds until it begins
 };
 
 RunForecast forecast_run(const StepForecast& step, const TierPlan& plan, const RunLength& length,
-                         const MachineRates& rates, const MachineCost& cost,
-                         int32_t ranks_per_node);
+                         const MachineRates& rates, double watts, int32_t ranks_per_node);
 
 }  // namespace longshore

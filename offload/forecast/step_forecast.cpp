@@ -272,7 +272,7 @@ StepForecast forecast_step(const TierPlan& plan, const ModelSpec& model,
     const std::vector<OpSeconds> seconds =
         operation_seconds(schedule, plan, model, inputs, rates, forecast.unknown);
     if (!forecast.known()) return 0.0;
-    const SimulatedPass simulated = simulate_sharing(schedule, seconds, threads, cores);
+    const SimulatedPass simulated = simulate_schedule(schedule, seconds, threads, cores);
     for (size_t i = 0; of_step && i < seconds.size(); ++i) {
       forecast.alone[static_cast<size_t>(lane_of(schedule.ops[i].kind))] += seconds[i].all();
     }

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "offload/forecast/lane_sharing.h"
 #include "offload/forecast/machine_rates.h"
 #include "offload/forecast/unit_seconds.h"
 #include "offload/plan/tier_plan.h"
+#include "offload/schedule/schedule_simulation.h"
 
 namespace longshore {
 

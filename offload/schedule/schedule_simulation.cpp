@@ -1,9 +1,9 @@
 #include "offload/schedule/schedule_simulation.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <tuple>
-#include <utility>
 
 #include "base/errors.h"
 
@@ -14,18 +14,27 @@ constexpr int32_t kNobody = -1;
 
 class Simulation {
  public:
-  Simulation(const StepSchedule& schedule, std::span<const double> seconds)
-      : schedule_(schedule), seconds_(seconds), done_(schedule.ops.size(), false) {
+  Simulation(const StepSchedule& schedule, std::span<const OpSeconds> seconds,
+             const LaneThreads& threads, double cores)
+      : schedule_(schedule), seconds_(seconds), threads_(threads), cores_(cores) {
     pass_.ops.resize(schedule.ops.size());
-    lane_last_.fill(kNobody);
+    done_.assign(schedule.ops.size(), false);
     const std::vector<size_t> tracks = tracks_of(schedule);
     for (size_t i = 0; i < tracks.size(); ++i) {
       tracks_[tracks[i]].push_back(static_cast<int32_t>(i));
     }
+    running_.fill(kNobody);
+    lane_last_.fill(kNobody);
+    track_last_.fill(kNobody);
   }
 
   SimulatedPass run() {
-    for (size_t i = 0; i < schedule_.ops.size(); ++i) run_next();
+    size_t left = schedule_.ops.size();
+    while (left > 0) {
+      start_all();
+      left -= advance();
+    }
+    pass_.seconds = now_;
     return std::move(pass_);
   }
 
@@ -34,81 +43,165 @@ class Simulation {
     size_t track = 0;
     int32_t op = kNobody;
     double ready = 0.0;
-    SimulatedOp times;  // its end is still to come
-
-    // What begins first; of several that wait for their lane, who is served.
-    std::tuple<double, bool, double, int32_t> key(const StepSchedule& schedule) const {
-      const bool waits_for_bulk =
-          schedule.ops[static_cast<size_t>(op)].kind != OpKind::kReadParameters;
-      return {times.begin, waits_for_bulk, ready, op};
+    int32_t held_by = kNobody;
+    // Who is served first of those that wait for their lane.
+    std::tuple<bool, double, int32_t> key(const StepSchedule& schedule) const {
+      const OpKind kind = schedule.ops[static_cast<size_t>(op)].kind;
+      return {kind != OpKind::kReadParameters, ready, op};
     }
   };
 
-  // The operation that begins first of those whose turn it is in their track.
-  void run_next() {
-    std::optional<Candidate> first;
-    for (size_t track = 0; track < kTrackCount; ++track) {
-      std::optional<Candidate> next = next_of(track);
-      if (!next) continue;
-      if (!first || next->key(schedule_) < first->key(schedule_)) first = next;
-    }
-    LONGSHORE_CHECK(first) << "the schedule waits for itself";
-    const auto op = static_cast<size_t>(first->op);
-    const auto lane = static_cast<size_t>(lane_of(schedule_.ops[op].kind));
-    first->times.end = first->times.begin + seconds_[op];
-    pass_.ops[op] = first->times;
-    pass_.busy[lane] += seconds_[op];
-    pass_.seconds = std::max(pass_.seconds, first->times.end);
-    done_[op] = true;
-    lane_last_[lane] = first->op;
-    track_last_[first->track] = first->op;
-    ++next_[first->track];
-  }
-
-  // None where the track is done, or its next operation waits for one that has not begun.
   std::optional<Candidate> next_of(size_t track) const {
     if (next_[track] >= tracks_[track].size()) return std::nullopt;
-    Candidate next{.track = track, .op = tracks_[track][next_[track]], .times = {}};
-    const Op& op = schedule_.ops[static_cast<size_t>(next.op)];
-    if (next_[track] > 0) wait_for(track_last_[track], next.times);
-    for (int32_t before : op.after) {
-      if (!done_[static_cast<size_t>(before)]) return std::nullopt;
-      wait_for(before, next.times);
+    Candidate next{.track = track, .op = tracks_[track][next_[track]]};
+    const int32_t before_in_track = track_last_[track];
+    if (before_in_track != kNobody && !done_[static_cast<size_t>(before_in_track)]) {
+      return std::nullopt;
     }
-    next.ready = next.times.begin;
-    wait_for(lane_last_[static_cast<size_t>(lane_of(op.kind))], next.times);
+    wait_for(before_in_track, next);
+    for (const int32_t before : schedule_.ops[static_cast<size_t>(next.op)].after) {
+      if (!done_[static_cast<size_t>(before)]) return std::nullopt;
+      wait_for(before, next);
+    }
     return next;
   }
 
-  void wait_for(int32_t other, SimulatedOp& now) const {
+  void wait_for(int32_t other, Candidate& now) const {
     if (other == kNobody) return;
     const double end = pass_.ops[static_cast<size_t>(other)].end;
-    if (now.held_by >= 0 && end <= now.begin) return;
-    now.begin = std::max(now.begin, end);
+    if (now.held_by != kNobody && end <= now.ready) return;
+    now.ready = std::max(now.ready, end);
     now.held_by = other;
   }
 
+  // Every lane that is free takes what is ready for it.
+  void start_all() {
+    std::array<std::optional<Candidate>, kLaneCount> first;
+    for (size_t track = 0; track < kTrackCount; ++track) {
+      const auto lane = static_cast<size_t>(lane_of_track(track));
+      if (running_[lane] != kNobody) continue;
+      const std::optional<Candidate> next = next_of(track);
+      if (!next) continue;
+      if (!first[lane] || next->key(schedule_) < first[lane]->key(schedule_)) first[lane] = next;
+    }
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      if (!first[lane]) continue;
+      const auto op = static_cast<size_t>(first[lane]->op);
+      const int32_t last = lane_last_[lane];
+      const bool lane_held = last != kNobody && pass_.ops[static_cast<size_t>(last)].end == now_ &&
+                             first[lane]->ready < now_;
+      pass_.ops[op] = {now_, now_, lane_held ? last : first[lane]->held_by};
+      running_[lane] = first[lane]->op;
+      left_[lane] = seconds_[op];
+      due_[lane] = now_ + left_[lane].*part(lane);
+      track_last_[first[lane]->track] = first[lane]->op;
+      ++next_[first[lane]->track];
+    }
+  }
+
+  // What the lane's operation does now.
+  double OpSeconds::* part(size_t lane) const {
+    if (left_[lane].waits > 0.0) return &OpSeconds::waits;
+    return left_[lane].moves > 0.0 ? &OpSeconds::moves : &OpSeconds::works;
+  }
+
+  // How fast that goes, of as fast as it would alone.
+  std::array<double, kLaneCount> rates() const {
+    double wanted = 0.0, movers = 0.0;
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      if (running_[lane] == kNobody) continue;
+      if (part(lane) == &OpSeconds::works) wanted += threads_[lane];
+      if (part(lane) == &OpSeconds::moves) movers += 1.0;
+    }
+    const double share = wanted > cores_ ? cores_ / wanted : 1.0;
+    std::array<double, kLaneCount> rates;
+    rates.fill(1.0);
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      if (running_[lane] == kNobody) continue;
+      if (part(lane) == &OpSeconds::moves) rates[lane] = 1.0 / movers;
+      if (part(lane) == &OpSeconds::works && threads_[lane] > 0.0) rates[lane] = share;
+    }
+    return rates;
+  }
+
+  // To the next end of a part of an operation. Returns how many operations ended.
+  size_t advance() {
+    const std::array<double, kLaneCount> rate = rates();
+    const auto left = [&](size_t lane) -> double& { return left_[lane].*part(lane); };
+    // A part that nothing slows down ends at its start plus its seconds, without rounding of steps.
+    const auto end_of = [&](size_t lane) {
+      return rate[lane] == 1.0 ? due_[lane] : now_ + left(lane) / rate[lane];
+    };
+    double next = std::numeric_limits<double>::infinity();
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      if (running_[lane] != kNobody) next = std::min(next, end_of(lane));
+    }
+    LONGSHORE_CHECK(next < std::numeric_limits<double>::infinity())
+        << "the schedule waits for itself";
+    size_t ended = 0;
+    std::array<bool, kLaneCount> over = {};
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      if (running_[lane] == kNobody) continue;
+      const bool ends = end_of(lane) <= next;
+      left(lane) = ends ? 0.0 : std::max(0.0, left(lane) - (next - now_) * rate[lane]);
+      if (ends || rate[lane] != 1.0) due_[lane] = next + left(lane);
+      over[lane] = left_[lane].all() == 0.0;
+      if (over[lane]) ++ended;
+    }
+    now_ = next;
+    for (size_t lane = 0; lane < kLaneCount; ++lane) {
+      if (!over[lane]) continue;
+      const auto op = static_cast<size_t>(running_[lane]);
+      pass_.ops[op].end = now_;
+      pass_.busy[lane] += now_ - pass_.ops[op].begin;
+      done_[op] = true;
+      lane_last_[lane] = running_[lane];
+      running_[lane] = kNobody;
+    }
+    return ended;
+  }
+
   const StepSchedule& schedule_;
-  std::span<const double> seconds_;
+  std::span<const OpSeconds> seconds_;
+  LaneThreads threads_;
+  double cores_;
+  SimulatedPass pass_;
   std::vector<bool> done_;
-  std::array<std::vector<int32_t>, kTrackCount> tracks_;  // their operations
+  std::array<std::vector<int32_t>, kTrackCount> tracks_;
   std::array<size_t, kTrackCount> next_{};
   std::array<int32_t, kTrackCount> track_last_{};
-  std::array<int32_t, kLaneCount> lane_last_{};
-  SimulatedPass pass_;
+  std::array<int32_t, kLaneCount> lane_last_{}, running_{};
+  std::array<OpSeconds, kLaneCount> left_{};  // of the running operation
+  std::array<double, kLaneCount> due_{};      // when its part ends if nothing slows it down
+  double now_ = 0.0;
 };
 
 }  // namespace
 
-SimulatedPass simulate_schedule(const StepSchedule& schedule, std::span<const double> seconds) {
+std::vector<double> all_of(std::span<const OpSeconds> seconds) {
+  std::vector<double> all;
+  for (const OpSeconds& one : seconds) all.push_back(one.all());
+  return all;
+}
+
+SimulatedPass simulate_schedule(const StepSchedule& schedule, std::span<const OpSeconds> seconds,
+                                const LaneThreads& threads, double cores) {
   LONGSHORE_CHECK(seconds.size() == schedule.ops.size()) << seconds.size() << " times";
+  LONGSHORE_CHECK(cores > 0.0) << cores << " cores";
   for (size_t i = 0; i < seconds.size(); ++i) {
-    LONGSHORE_CHECK(seconds[i] >= 0.0) << "op " << i << " takes " << seconds[i] << " s";
+    LONGSHORE_CHECK(seconds[i].waits >= 0.0 && seconds[i].moves >= 0.0 && seconds[i].works >= 0.0)
+        << "op " << i << " takes " << seconds[i].all() << " s";
     for (int32_t before : schedule.ops[i].after) {
       LONGSHORE_CHECK(before < static_cast<int32_t>(i)) << "op " << i << " waits for op " << before;
     }
   }
-  return Simulation(schedule, seconds).run();
+  return Simulation(schedule, seconds, threads, cores).run();
+}
+
+SimulatedPass simulate_schedule(const StepSchedule& schedule, std::span<const double> seconds) {
+  std::vector<OpSeconds> parts;
+  for (const double each : seconds) parts.push_back({.works = each});
+  return simulate_schedule(schedule, parts);
 }
 
 std::vector<int32_t> critical_path(const SimulatedPass& pass) {

@@ -1,5 +1,5 @@
-// Lanes that share cores, against the simulation of lanes that do not, and against sums by hand.
-#include "offload/forecast/lane_sharing.h"
+// Lanes that share cores and the link, against lanes that share nothing, and against sums by hand.
+#include "offload/schedule/schedule_simulation.h"
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,8 @@ LaneThreads threads_of(double compute, double update) {
   return threads;
 }
 
-// Goal: with cores for everybody it is the exact simulation, on every schedule there is.
+// Goal: with cores for all lanes, and whatever part of an operation waits, every operation of every
+// kind of schedule ends when it does if nothing is shared.
 TEST(LaneSharing, IsThePlainSimulationWhereCoresSuffice) {
   LaneThreads threads;
   threads.fill(2.0);
@@ -42,7 +43,7 @@ TEST(LaneSharing, IsThePlainSimulationWhereCoresSuffice) {
       const double waits = i % 3 == 0 ? seconds[i] * static_cast<double>(i % 2 + 1) / 2.0 : 0.0;
       parts.push_back({.waits = waits, .works = seconds[i] - waits});
     }
-    const SimulatedPass shared = simulate_sharing(schedule, parts, threads, 1e6);
+    const SimulatedPass shared = simulate_schedule(schedule, parts, threads, 1e6);
     ASSERT_NEAR(plain.seconds, shared.seconds, 1e-9) << one.name();
     for (size_t i = 0; i < seconds.size(); ++i) {
       ASSERT_NEAR(plain.ops[i].end, shared.ops[i].end, 1e-9) << one.name() << ", op " << i;
@@ -56,18 +57,18 @@ TEST(LaneSharing, WhoeverRunsTogetherSharesTheCores) {
   const StepSchedule schedule{{op(OpKind::kForward, 0), op(OpKind::kUpdate, 1)}};
   const std::vector<OpSeconds> seconds = {{.works = 3.0}, {.works = 1.0}};
   // Both want both cores: at half speed until the update is done at 2, then compute alone: 2 left.
-  const SimulatedPass pass = simulate_sharing(schedule, seconds, threads_of(2, 2), 2.0);
+  const SimulatedPass pass = simulate_schedule(schedule, seconds, threads_of(2, 2), 2.0);
   EXPECT_DOUBLE_EQ(pass.ops[1].end, 2.0);
   EXPECT_DOUBLE_EQ(pass.seconds, 4.0);
   EXPECT_DOUBLE_EQ(pass.busy[static_cast<size_t>(Lane::kUpdate)], 2.0);
-  EXPECT_DOUBLE_EQ(simulate_sharing(schedule, seconds, threads_of(2, 1), 3.0).seconds, 3.0);
+  EXPECT_DOUBLE_EQ(simulate_schedule(schedule, seconds, threads_of(2, 1), 3.0).seconds, 3.0);
 }
 
 TEST(LaneSharing, NobodyWantsCoresForAWait) {
   const StepSchedule schedule{{op(OpKind::kForward, 0), op(OpKind::kUpdate, 1)}};
   const std::vector<OpSeconds> seconds = {{.works = 3.0}, {.waits = 2.0, .works = 1.0}};
   // Compute has both cores until 2, then both share until compute has done its last second.
-  const SimulatedPass pass = simulate_sharing(schedule, seconds, threads_of(2, 2), 2.0);
+  const SimulatedPass pass = simulate_schedule(schedule, seconds, threads_of(2, 2), 2.0);
   EXPECT_DOUBLE_EQ(pass.ops[0].end, 4.0);
   EXPECT_DOUBLE_EQ(pass.ops[1].end, 4.0);
   EXPECT_DOUBLE_EQ(pass.busy[static_cast<size_t>(Lane::kUpdate)], 4.0);
@@ -82,7 +83,7 @@ TEST(LaneSharing, CollectivesShareTheLinkAndNoCore) {
   threads[static_cast<size_t>(Lane::kReduce)] = 1.0;
   // The gather has the link until 1, both share it until the sum's second is moved at 3, and the
   // gather's last one ends at 4. Compute has its core to itself all the time.
-  const SimulatedPass pass = simulate_sharing(schedule, seconds, threads, 1.0);
+  const SimulatedPass pass = simulate_schedule(schedule, seconds, threads, 1.0);
   EXPECT_DOUBLE_EQ(pass.ops[0].end, 4.0);
   EXPECT_DOUBLE_EQ(pass.ops[1].end, 4.0);
   EXPECT_DOUBLE_EQ(pass.ops[2].end, 2.0);
@@ -91,7 +92,7 @@ TEST(LaneSharing, CollectivesShareTheLinkAndNoCore) {
 TEST(LaneSharing, WhatWaitsForADriveWantsNoCore) {
   const StepSchedule schedule{{op(OpKind::kForward, 0), op(OpKind::kReadState, 1)}};
   const std::vector<OpSeconds> seconds = {{.works = 3.0}, {.works = 2.0}};
-  const SimulatedPass pass = simulate_sharing(schedule, seconds, threads_of(2, 2), 2.0);
+  const SimulatedPass pass = simulate_schedule(schedule, seconds, threads_of(2, 2), 2.0);
   EXPECT_DOUBLE_EQ(pass.ops[0].end, 3.0);
   EXPECT_DOUBLE_EQ(pass.ops[1].end, 2.0);
 }

@@ -12,7 +12,7 @@ namespace {
 DescribedMachine full_machine() {
   DescribedMachine described;
   described.name = "a machine";
-  described.cost = {1.5, 0.3, 650, "EUR"};
+  described.watts = 650;
   described.sources = {"vendor's \"data sheet\"", "link: 0.8 of PCIe 4.0 x16"};
   Machine& machine = described.machine;
   machine.cpu_model = "Some CPU";
@@ -53,9 +53,7 @@ TEST(MachineFile, WhatIsWrittenIsRead) {
   EXPECT_EQ(read.rates, written.rates);
   EXPECT_EQ(read.name, written.name);
   EXPECT_EQ(read.sources, written.sources);
-  EXPECT_EQ(read.cost.watts, 650.0);
-  EXPECT_EQ(read.cost.per_kwh, 0.3);
-  EXPECT_EQ(read.cost.currency, "EUR");
+  EXPECT_EQ(read.watts, 650.0);
   EXPECT_EQ(read.machine.cpu_model, written.machine.cpu_model);
   EXPECT_EQ(read.machine.simd, SimdLevel::kAvx512);
   EXPECT_EQ(read.machine.logical_cores, 32);

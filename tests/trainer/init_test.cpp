@@ -165,15 +165,15 @@ TEST_F(Init, WritesAFileThatPlansAndValidates) {
 // Goal: on a machine without a GPU a recipe is made for the recipe's own machine, and what `plan`
 // says of the file there is what init said.
 TEST_F(Init, TakesARecipe) {
-  const Ended ended = run_command({"init", file_, "--recipe", "llama-3.1-8b_2x-rtx-5090", "--model",
-                                   model_, "--data", rows_, "--machine", "2x-rtx-5090"});
+  const Ended ended = run_command({"init", file_, "--recipe", "qwen3-8b_2x-rtx-4090", "--model",
+                                   model_, "--data", rows_, "--machine", "2x-rtx-4090"});
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_TRUE(has(ended.out, "2 GPUs of 2 x NVIDIA GeForce RTX 5090")) << ended.out;
+  EXPECT_TRUE(has(ended.out, "2 GPUs of 2 x NVIDIA GeForce RTX 4090")) << ended.out;
   EXPECT_TRUE(has(ended.out, "fits with the recipe's keys")) << ended.out;
   EXPECT_TRUE(has(ended.out, "longshore launch --nproc 2 -- train " + file_)) << ended.out;
-  EXPECT_TRUE(has(read(file_), "init` of recipe llama-3.1-8b_2x-rtx-5090")) << read(file_);
+  EXPECT_TRUE(has(read(file_), "init` of recipe qwen3-8b_2x-rtx-4090")) << read(file_);
   EXPECT_EQ(run_command({"plan", "--ranks", "2", "--ranks-per-node", "2", "--machine",
-                         "2x-rtx-5090", file_})
+                         "2x-rtx-4090", file_})
                 .exit_code,
             0);
   // Without --machine: for this one, or where it has no GPU for the recipe's.

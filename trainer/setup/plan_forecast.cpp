@@ -119,9 +119,8 @@ PlanScreen PlanForecast::screen(const TierPlan& plan, bool changes) {
   screen.sequences_per_step = setup_->config.train.sequences_per_step;
   if (!machine_) return screen;
   screen.source = machine_->rates.source;
-  screen.currency = machine_->cost.currency;
   screen.forecast = forecast_run(step(setup_->inputs, plan), plan, length_of(*setup_, plan),
-                                 machine_->rates, machine_->cost, setup_->inputs.ranks_per_node);
+                                 machine_->rates, machine_->watts, setup_->inputs.ranks_per_node);
   if (changes && screen.forecast.step.known()) screen.points = search({}).one_change();
   return screen;
 }
