@@ -1,0 +1,241 @@
+// Whole runs of several processes with a stranger at the store's port, from before it is there to
+// the end: the run ends well with the bits of an undisturbed one, and SIGTERM saves and ends it.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <deque>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "base/file.h"
+#include "tests/comm/free_fixed_port.h"
+#include "tests/parity/run_driver.h"
+
+namespace longshore {
+namespace {
+
+// For what hangs; a slow machine never waits so long.
+constexpr std::chrono::minutes kHangGuard{5};
+
+// A thread that connects to the port of 127.0.0.1 again and again, sends a beginning of something,
+// and keeps the newest connections open.
+class Stranger {
+ public:
+  explicit Stranger(uint16_t port) : thread_([this, port] { run(port); }) {}
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
+  ~Stranger() {
+    stop_ = true;
+    thread_.join();
+  }
+  int connections() const { return connections_; }
+
+ private:
+  void run(uint16_t port) {
+    std::mt19937 random(5);
+    std::string noise(3000, '\0');
+    for (char& byte : noise) byte = static_cast<char>(random());
+    const std::vector<std::string> words = {
+        std::string(1, '\0'),
+        "",
+        "LShello1",
+        "GET / HTTP/1.1\r\n\r\n",
+        noise,
+        std::string(5000, '\0'),
+        std::string("\x09\xce\xf7\x85\x3c\0\0\0\0\0\0\0\x10", 13),
+        "\x16\x03\x01\x02",
+        "LSh"};
+    std::deque<UniqueFd> open;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (size_t i = 0; !stop_; ++i) {
+      UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "stranger");
+      if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+        const std::string& word = words[i % words.size()];
+        ::send(fd.get(), word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        open.push_back(std::move(fd));
+        ++connections_;
+      }
+      if (open.size() > 200) open.pop_front();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  std::atomic<bool> stop_ = false;
+  std::atomic<int> connections_ = 0;
+  std::thread thread_;
+};
+
+Arguments some_steps() {
+  return joined(RunDriver::golden_arguments("llama-tied"), {"--train.sequences_per_step=4"});
+}
+
+Arguments endless_steps() {
+  return joined(some_steps(), {"--train.steps=1000000", "--checkpoint.every_steps=0"});
+}
+
+// nullopt when it hangs; it is killed then.
+std::optional<int> end_of(pid_t process) {
+  const auto deadline = std::chrono::steady_clock::now() + kHangGuard;
+  int status = 0;
+  while (::waitpid(process, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      ::kill(-process, SIGKILL);
+      ::waitpid(process, nullptr, 0);
+      return std::nullopt;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+bool wait_until(const std::function<bool()>& reached) {
+  const auto deadline = std::chrono::steady_clock::now() + kHangGuard;
+  while (!reached()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+// The port that the launcher printed; 0 while it has not.
+uint16_t launchers_port(const RunDriver& run) {
+  const std::string text = run.output();
+  const std::string words = "store at 127.0.0.1:";
+  const size_t at = text.find(words);
+  if (at == std::string::npos || text.find('\n', at) == std::string::npos) return 0;
+  return static_cast<uint16_t>(std::stoi(text.substr(at + words.size())));
+}
+
+// Two ranks as whoever sets the variables by hand starts them, without a launcher.
+class ByHand {
+ public:
+  ByHand(RunDriver& run, const Arguments& arguments) : port_(free_fixed_port()) {
+    const std::string secret = run.directory() + "-secret";
+    std::ofstream(secret) << "0123456789abcdef0123456789abcdef\n";
+    ::chmod(secret.c_str(), 0600);
+    stranger_ = std::make_unique<Stranger>(port_);
+    for (const char* rank : {"1", "0"}) {
+      run.before_exec([rank, port = std::to_string(port_)] {
+        ::setenv("RANK", rank, 1);
+        ::setenv("WORLD_SIZE", "2", 1);
+        ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+        ::setenv("MASTER_PORT", port.c_str(), 1);
+      });
+      processes_.push_back(
+          run.start_ranks(1, joined(arguments, {"--dist.secret_file=\"" + secret + "\""})));
+    }
+  }
+
+  void signal(int number) const { ::kill(processes_.back(), number); }
+  std::vector<std::optional<int>> ends() const {
+    return {end_of(processes_[0]), end_of(processes_[1])};
+  }
+  const Stranger& stranger() const { return *stranger_; }
+
+ private:
+  uint16_t port_;
+  std::unique_ptr<Stranger> stranger_;
+  std::vector<pid_t> processes_;
+};
+
+// Goal: a stranger at the launcher's port changes nothing.
+TEST(StrangerAtTheStore, ALaunchedRunHasTheSameBits) {
+  RunDriver quiet("quiet");
+  ASSERT_EQ(quiet.train_ranks(2, some_steps()), 0) << quiet.output();
+  RunDriver run("disturbed");
+  const pid_t launcher = run.start_ranks(2, some_steps());
+  ASSERT_TRUE(wait_until([&] { return launchers_port(run) != 0; })) << run.output();
+  const Stranger stranger(launchers_port(run));
+  EXPECT_EQ(end_of(launcher), 0) << run.output();
+  EXPECT_GT(stranger.connections(), 10);
+  EXPECT_EQ(run.steps("loss"), quiet.steps("loss"));
+  EXPECT_TRUE(run.state() == quiet.state());
+}
+
+// Goal: with the stranger still there, SIGTERM to the launcher saves and ends everything.
+TEST(StrangerAtTheStore, ALaunchedRunHeedsSigterm) {
+  RunDriver run("disturbed-stop");
+  const pid_t launcher = run.start_ranks(2, endless_steps());
+  ASSERT_TRUE(wait_until([&] { return launchers_port(run) != 0; })) << run.output();
+  const Stranger stranger(launchers_port(run));
+  ASSERT_TRUE(wait_until([&] { return run.metrics_lines() > 3; })) << run.output();
+  ASSERT_EQ(::kill(launcher, SIGTERM), 0);
+  EXPECT_EQ(end_of(launcher), 128 + SIGTERM) << run.output();
+  EXPECT_FALSE(run.state().empty());
+}
+
+// Goal: the same where rank 0 serves the store, at a port that the stranger waits for.
+TEST(StrangerAtTheStore, ARunStartedByHandHasTheSameBits) {
+  RunDriver quiet("quiet-by-hand");
+  ASSERT_EQ(quiet.train_ranks(2, some_steps()), 0) << quiet.output();
+  RunDriver run("by-hand");
+  const ByHand ranks(run, some_steps());
+  for (const auto& end : ranks.ends()) EXPECT_EQ(end, 0) << run.output();
+  EXPECT_GT(ranks.stranger().connections(), 10);
+  EXPECT_EQ(run.steps("loss"), quiet.steps("loss"));
+  EXPECT_TRUE(run.state() == quiet.state());
+}
+
+TEST(StrangerAtTheStore, ARunStartedByHandHeedsSigterm) {
+  RunDriver run("by-hand-stop");
+  const ByHand ranks(run, endless_steps());
+  ASSERT_TRUE(wait_until([&] { return run.metrics_lines() > 3; })) << run.output();
+  ranks.signal(SIGTERM);
+  for (const auto& end : ranks.ends()) EXPECT_EQ(end, 128 + SIGTERM) << run.output();
+  EXPECT_FALSE(run.state().empty());
+}
+
+// Goal: a rank that was not started by this launcher, and knows no secret, gets nothing.
+TEST(StrangerAtTheStore, AnImpostorTakesNoPlace) {
+  RunDriver run("impostor");
+  const pid_t launcher = run.start_ranks(2, endless_steps());
+  ASSERT_TRUE(wait_until([&] { return launchers_port(run) != 0; })) << run.output();
+  RunDriver other("impostor-itself");
+  other.before_exec([port = std::to_string(launchers_port(run))] {
+    ::setenv("RANK", "1", 1);
+    ::setenv("WORLD_SIZE", "2", 1);
+    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+    ::setenv("MASTER_PORT", port.c_str(), 1);
+  });
+  EXPECT_EQ(end_of(other.start_ranks(1, endless_steps())), 8) << other.output();
+  EXPECT_NE(other.output().find("does not belong to this run"), std::string::npos)
+      << other.output();
+  EXPECT_EQ(other.output().find("frame #"), std::string::npos) << other.output();
+  ASSERT_TRUE(wait_until([&] { return run.metrics_lines() > 3; })) << run.output();
+  ::kill(launcher, SIGTERM);
+  EXPECT_EQ(end_of(launcher), 128 + SIGTERM) << run.output();
+}
+
+// Goal: where nobody serves the store, the end is one line with code 8, without a stack trace.
+TEST(StrangerAtTheStore, ARankWithoutAStoreSaysSoInALine) {
+  RunDriver run("no-store");
+  run.before_exec([port = std::to_string(free_fixed_port())] {
+    ::setenv("RANK", "1", 1);
+    ::setenv("WORLD_SIZE", "2", 1);
+    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+    ::setenv("MASTER_PORT", port.c_str(), 1);
+  });
+  EXPECT_EQ(end_of(run.start_ranks(1, joined(some_steps(), {"--dist.timeout=500ms"}))), 8);
+  EXPECT_NE(run.output().find("cannot be reached"), std::string::npos) << run.output();
+  for (const char* sign : {"frame #", "Exception raised", "[W", "[E"}) {
+    EXPECT_EQ(run.output().find(sign), std::string::npos) << run.output();
+  }
+}
+
+}  // namespace
+}  // namespace longshore
