@@ -40,30 +40,28 @@ StopCheck stop_check_of(const SignalFlag& signals) {
   };
 }
 
-// Preparing data may be cut off at any moment; the first rank's run.json says so.
-SequenceData load_until_stopped(const RunSetup& setup, SequenceUse use,
-                                const RunDirectory& directory, const SignalFlag& signals) {
-  const bool first = setup.ranks->first();
-  const HurriedStop hurried(signals, [first, &directory, &signals] {
-    if (first) directory.note_stopped(signals.stop_exit_code(), signals.stop_text());
-  });
+// Preparing data may be cut off at any moment.
+SequenceData load_until_stopped(const RunSetup& setup, SequenceUse use, const SignalFlag& signals) {
+  const HurriedStop hurried(signals);
   return load_sequences(setup.config, *setup.source, use, stop_check_of(signals));
 }
 
 }  // namespace
 
 Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
-                 SignalFlag& signals, TraceFile* trace)
+                 SignalFlag& signals, const std::function<void(Step)>& begin, TraceFile* trace)
     : config_(setup.config),
       plan_inputs_(setup.inputs),
       source_(*setup.source),
       ranks_(*setup.ranks),
       directory_(directory),
       signals_(signals),
-      data_(setup.config, load_until_stopped(setup, SequenceUse::kTrain, directory, signals)),
-      engine_(
-          &setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
-          plan.drives.tier.state ? settle_drive_state(setup, plan, directory.path()) : RunKey{}),
+      data_(setup.config, load_until_stopped(setup, SequenceUse::kTrain, signals)),
+      eval_data_(has_evaluation_data(config_)
+                     ? std::optional(load_until_stopped(setup, SequenceUse::kEvaluate, signals))
+                     : std::nullopt),
+      engine_(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
+              check_run(setup, plan)),
       reporter_(&engine_, ranks_.first(),
                 LiveLine::options_of_stderr(setup.config.log.every_steps)) {
   if (trace != nullptr) {
@@ -72,36 +70,41 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
           trace->add(schedule, times, source_.spec(), progress_.step);
         });
   }
-  if (has_evaluation_data(config_)) {
-    eval_data_ = load_until_stopped(setup, SequenceUse::kEvaluate, directory_, signals_);
-  }
-  agree_with_ranks();
-  if (eval_data_ && !config_.eval.prompts.empty()) {
-    tokenizer_ = Tokenizer::load(tokenizer_directory(config_, source_.directory().path()));
-    check_prompts();
-  }
-  load_or_resume();
+  load_or_resume(begin);
   reporter_.begin_steps();
 }
 
+RunKey Trainer::check_run(const RunSetup& setup, const TierPlan& plan) {
+  progress_.seed = static_cast<uint64_t>(config_.run.seed);
+  progress_.model_fingerprint = source_.directory().fingerprint();
+  progress_.config_text = to_toml(config_);
+  agree_with_ranks(plan);
+  if (eval_data_ && !config_.eval.prompts.empty()) {
+    tokenizer_ = Tokenizer::load(tokenizer_directory(config_, source_.directory().path()));
+    check_prompts(plan.step.positions);
+  }
+  refuse_other_run();
+  return plan.drives.tier.state ? settle_drive_state(setup, plan, directory_.path()) : RunKey{};
+}
+
 // A prompt that does not fit would end the run only at the first evaluation.
-void Trainer::check_prompts() const {
+void Trainer::check_prompts(int64_t planned_positions) const {
   int64_t positions = 0;
   for (const std::string& prompt : config_.eval.prompts) {
     const auto tokens = tokenizer_->encode(prompt, SpecialTokens::kAdd).size();
     if (tokens == 0) throw ConfigError("eval.prompts: \"" + prompt + "\" has no tokens");
     positions += static_cast<int64_t>(tokens) + config_.eval.max_new_tokens;
   }
-  if (positions <= engine_.plan().step.positions) return;
+  if (positions <= planned_positions) return;
   throw ConfigError("eval.prompts and eval.max_new_tokens need " + std::to_string(positions) +
-                    " positions, the plan has " + std::to_string(engine_.plan().step.positions) +
+                    " positions, the plan has " + std::to_string(planned_positions) +
                     "; use fewer or shorter ones, or raise data.max_tokens");
 }
 
-void Trainer::agree_with_ranks() const {
+void Trainer::agree_with_ranks(const TierPlan& plan) const {
   // Plans of ranks whose machines differ may differ: a GPU that is smaller keeps fewer units.
   ranks_.world().agree("the order of collectives",
-                       describe_collectives(engine_.plan().step.schedules));
+                       describe_collectives(plan.step.schedules));
   ranks_.world().agree("the training data", hash_text(data_.fingerprint()) + "\n");
   if (!eval_data_) return;
   ranks_.world().agree("the evaluation data", hash_text(eval_data_->dataset->fingerprint()) + "\n");

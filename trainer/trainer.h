@@ -40,9 +40,11 @@ class Stopped : public std::runtime_error {
 class Trainer {
  public:
   // Reads the data, allocates what the plan says and loads the model or a checkpoint, on every
-  // rank. All references must outlive the trainer; `trace`, where there is one, gets every pass.
+  // rank. Until nothing of that can refuse the run on any rank, the run's directory stays as it
+  // is; then rank 0 calls `begin` with the step that the run goes on from. All references must
+  // outlive the trainer; `trace`, where there is one, gets every pass.
   Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
-          SignalFlag& signals, TraceFile* trace = nullptr);
+          SignalFlag& signals, const std::function<void(Step)>& begin, TraceFile* trace = nullptr);
 
   // Says how the first steps compare with what was planned, and hands it over; on one rank. Nothing
   // where there is nothing to compare with.
@@ -56,7 +58,16 @@ class Trainer {
   RunStatus status() const;
 
  private:
-  void load_or_resume();
+  // Checks what can be refused before anything is allocated, and returns the key of the state files
+  // on drives, which is of no use without them. Collective.
+  RunKey check_run(const RunSetup& setup, const TierPlan& plan);
+  // CheckpointError where the newest checkpoint is another run's. Collective.
+  void refuse_other_run() const;
+  // Why the run cannot go on from `saved`, found at `path`; empty where it can.
+  std::string difference_from(const RunProgress& saved, const std::string& path) const;
+  void load_or_resume(const std::function<void(Step)>& begin);
+  // Puts the run's directory in order for a run that goes on from here.
+  void begin_record(const std::function<void(Step)>& begin);
   void resume(const std::string& resume);
   // Goes on from what the tier of the state kept; false where it kept nothing.
   bool resume_from_tier();
@@ -90,14 +101,14 @@ class Trainer {
   bool record_failed() const { return !reporter_.failure().empty(); }
   void check_metrics();
   void check_applied() const;
-  void agree_with_ranks() const;
+  void agree_with_ranks(const TierPlan& plan) const;
   StepOutcome run_step();
   void count_skipped(const StepOutcome& outcome);
   void after_step(const StepOutcome& outcome);
   void save();
   SavedCheckpoint write_checkpoint(const std::string& folder, int64_t keep);
   void evaluate_now();
-  void check_prompts() const;
+  void check_prompts(int64_t planned_positions) const;
   void show_samples();
   bool out_of_patience() const;
   int stop();
@@ -114,9 +125,9 @@ class Trainer {
   std::optional<SequenceData> eval_data_;
   std::optional<Tokenizer> tokenizer_;  // only where eval.prompts are given
   EvalTracker evaluations_;
+  RunProgress progress_;
   Engine engine_;
   StepReporter reporter_;
-  RunProgress progress_;
   std::optional<Step> saved_step_;
   std::optional<Step> committed_;  // by the tier of the state
   std::chrono::steady_clock::time_point status_noted_, heap_given_back_;

@@ -28,18 +28,20 @@ void check_schedule(const ScheduleSection& schedule, int64_t total_steps) {
 
 }  // namespace
 
-void Trainer::load_or_resume() {
-  progress_.seed = static_cast<uint64_t>(config_.run.seed);
-  progress_.model_fingerprint = source_.directory().fingerprint();
-  progress_.config_text = to_toml(config_);
-  if (!resume_from_tier()) {
+void Trainer::load_or_resume(const std::function<void(Step)>& begin) {
+  const bool kept = resume_from_tier();
+  if (!kept) {
     load_weights();
     resume(config_.checkpoint.resume);
-    if (progress_.step.value == 0) say_random_weights();
-    commit_start();
   }
   check_schedule(config_.schedule, data_.total_steps());
-  note_data_files();
+  begin_record(begin);
+  if (kept) {
+    note_committed_step(progress_.step);
+  } else {
+    commit_start();
+  }
+  if (progress_.step.value == 0) say_random_weights();
   open_metrics();
   const TierPlan& plan = engine_.plan();
   reporter_.write(StartRecord{.plan = "device " + format_bytes(plan.device.total) + ", host " +
@@ -50,6 +52,18 @@ void Trainer::load_or_resume() {
   note_status();
 }
 
+// Whatever can refuse the run has been asked, on this rank.
+void Trainer::begin_record(const std::function<void(Step)>& begin) {
+  ranks_.world().exchange("the start of the run", "");
+  if (!ranks_.first()) return;
+  begin(progress_.step);
+  clean_leftovers(directory_.checkpoints());
+  for (const std::string& path : set_aside_newer(directory_.checkpoints(), progress_.step)) {
+    log_warning("an earlier course of this run is now in " + path);
+  }
+  note_data_files();
+}
+
 void Trainer::commit_start() {
   if (!engine_.commits().commits()) return;
   note_data();
@@ -58,7 +72,6 @@ void Trainer::commit_start() {
 }
 
 void Trainer::note_data_files() const {
-  if (!ranks_.first()) return;
   Json data = {{"train", to_json(data_.data())}};
   if (eval_data_) data["eval"] = to_json(*eval_data_);
   directory_.write_data(data);
@@ -115,13 +128,12 @@ void Trainer::check_start(Step start, const std::string& resume) const {
 }
 
 void Trainer::resume(const std::string& resume) {
-  FoundCheckpoint found = start_from_checkpoint(directory_.checkpoints(), resume, ranks_.world(),
-                                                [&](Step start) { check_start(start, resume); });
+  // What a killed process left is nobody's record, and a checkpoint may have to be taken back.
+  if (ranks_.first()) clean_leftovers(directory_.checkpoints());
+  const FoundCheckpoint found = find_checkpoint(directory_.checkpoints(), resume, ranks_.world());
+  check_start(found.checkpoint ? found.checkpoint->manifest().progress.step : Step(0), resume);
   for (const std::string& refused : found.refused) {
     log_warning("refused " + refused + "; an older checkpoint is used");
-  }
-  for (const std::string& path : found.set_aside) {
-    log_warning("an earlier course of this run is now in " + path);
   }
   if (!found.checkpoint) {
     const int64_t steps =
@@ -156,25 +168,51 @@ bool Trainer::resume_from_tier() {
   }
   const RunProgress saved = read_commit_note(point->note, Step(point->step));
   continue_from(saved, "the state on the drives");
-  if (ranks_.first()) {
-    clean_leftovers(directory_.checkpoints());
-    set_aside_newer(directory_.checkpoints(), Step(point->step));
-  }
-  note_committed_step(Step(point->step));
   engine_.advance_version();
   return true;
 }
 
-void Trainer::continue_from(const RunProgress& saved, const std::string& path) {
+std::string Trainer::difference_from(const RunProgress& saved, const std::string& path) const {
   if (saved.model_fingerprint != progress_.model_fingerprint) {
-    throw CheckpointError(path + ": was made from another model than " +
-                          source_.directory().path() + "; give its model.path, or another run.dir");
+    return path + ": was made from another model than " + source_.directory().path() +
+           "; give its model.path, or another run.dir";
   }
   if (saved.data.fingerprint != data_.fingerprint() || saved.seed != progress_.seed) {
-    throw CheckpointError(path +
-                          ": the training data, its tokens or run.seed changed since; "
-                          "bring them back, or start anew with checkpoint.resume = \"never\"");
+    return path +
+           ": the training data, its tokens or run.seed changed since; bring them back, or start "
+           "anew with checkpoint.resume = \"never\"";
   }
+  return {};
+}
+
+// Cheap, and before anything is allocated; damage is found later, when all of it is read.
+void Trainer::refuse_other_run() const {
+  const std::string& resume = config_.checkpoint.resume;
+  std::string problem;
+  if (ranks_.first() && resume != "never") {
+    std::vector<std::string> paths = {resume};
+    if (resume == "auto") {
+      paths.clear();
+      for (const CheckpointEntry& entry : list_checkpoints(directory_.checkpoints())) {
+        paths.push_back(entry.path);
+      }
+    }
+    for (const std::string& path : paths) {
+      try {
+        problem = difference_from(Checkpoint::open(path).manifest().progress, path);
+        break;
+      } catch (const CheckpointError&) {
+        // A damaged one, of which more is said when the run is resumed.
+      }
+    }
+  }
+  problem = ranks_.world().exchange("whether the run is the same", problem).front();
+  if (!problem.empty()) throw CheckpointError(problem);
+}
+
+void Trainer::continue_from(const RunProgress& saved, const std::string& path) {
+  const std::string problem = difference_from(saved, path);
+  if (!problem.empty()) throw CheckpointError(problem);
   const std::string note = data_.resume_at(saved.step, saved.data, path);
   if (!note.empty() && ranks_.first()) log_warning(note);
   engine_.set_updates(saved.adam_step);

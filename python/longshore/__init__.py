@@ -42,7 +42,7 @@ class Run:
 
     exit_code: int
     directory: pathlib.Path
-    status: dict[str, Any]  # of run.json; empty where the run wrote none
+    status: dict[str, Any]  # of run.json; empty where the start was refused, which writes nothing
 
 
 def presets() -> pathlib.Path:
@@ -76,6 +76,7 @@ def train(*run_files: Path, overrides: Mapping[str, Value] | None = None, ranks:
     machine (`longshore launch`). LongshoreError for any code but 0, unless `check` is False.
     """
     directory = pathlib.Path(_run_directory(run_files, overrides))
+    before = _read_object(directory / "run.json")
     command = ["train"] if ranks == 1 else ["launch", "--nproc", str(ranks), "--", "train"]
     child = subprocess.Popen([*program(), *command, *_arguments(run_files, overrides)],
                              env=environment())
@@ -87,7 +88,8 @@ def train(*run_files: Path, overrides: Mapping[str, Value] | None = None, ranks:
             pass  # the child got it too, and saves
     if exit_code < 0:
         exit_code = 128 - exit_code
-    run = Run(exit_code, directory, _read_object(directory / "run.json"))
+    status = _read_object(directory / "run.json")
+    run = Run(exit_code, directory, {} if status == before else status)
     if check and exit_code != 0:
         raise LongshoreError(exit_code, str(run.status.get("message", "")))
     return run

@@ -63,7 +63,7 @@ class LostState : public testing::Test {
   // The run is refused with these words, and what was on the disk is on it afterwards.
   void expect_refused(const std::vector<std::string>& words, const Arguments& arguments) const {
     std::map<std::string, std::string> before;
-    for (const std::string& path : {state(0), state(1), metrics(), key()}) {
+    for (const std::string& path : kept()) {
       if (fs::exists(path)) before[path] = read(path);
     }
     testing::internal::CaptureStderr();

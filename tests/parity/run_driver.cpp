@@ -237,6 +237,17 @@ std::map<std::string, std::vector<float>> RunDriver::state() const {
   return state;
 }
 
+std::map<std::string, std::string> record_of(const std::string& directory) {
+  std::map<std::string, std::string> record;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    const std::string name = entry.path().lexically_relative(directory).string();
+    if (!entry.is_regular_file() || name == "lock") continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    record[name].assign(std::istreambuf_iterator<char>(file), {});
+  }
+  return record;
+}
+
 std::map<std::string, std::vector<float>> read_tensors(const std::string& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   std::map<std::string, std::vector<float>> tensors;

@@ -76,6 +76,9 @@ class RunDriver {
   std::function<void()> before_exec_ = [] {};
 };
 
+// The bytes of every file below a run's directory, by its path there; its lock is left out.
+std::map<std::string, std::string> record_of(const std::string& directory);
+
 // All F32 tensors of a safetensors file.
 std::map<std::string, std::vector<float>> read_tensors(const std::string& path);
 

@@ -155,5 +155,86 @@ TEST_F(StartOfARun, FromRandomWeightsIsSaid) {
   EXPECT_FALSE(says(trained.err, kRandomWords)) << trained.err;
 }
 
+// ---- what is left of the run that was there ----
+
+struct Refusal {
+  const char* name;
+  int exit_code;
+  Arguments more;
+  std::string words;
+};
+
+// Goal: whatever refuses a start, every file of the finished run stays as it is, to the byte.
+TEST_F(StartOfARun, ThatIsRefusedChangesNothing) {
+  put_text(path("other.jsonl"), rows_of("others"));
+  ASSERT_EQ(
+      run_command({"init-model", "--preset", "tiny-llama", "--seed", "5", path("other-model")})
+          .exit_code,
+      0);
+  Json config = Json::parse(bytes_of(path("other-model/config.json")));
+  config["rope_theta"] = 2.0 * config.value("rope_theta", 10000.0);
+  put_text(path("other-model/config.json"), config.dump());
+  fs::create_directories(path("empty"));
+  fs::create_directories(path("drive"));
+  const std::vector<Refusal> refusals = {
+      {"other data", 6, {"--data.train=" + path("other.jsonl")}, "changed since"},
+      {"no data", 5, {"--data.train=" + path("nowhere.jsonl")}, "nowhere.jsonl"},
+      {"another seed", 6, {"--run.seed=7"}, "changed since"},
+      {"another model", 6, {"--model.path=" + path("other-model")}, "another model"},
+      {"no weights", 2, {"--model.path=" + path("empty")}, "config.json"},
+      {"an unknown key", 2, {"--train.step=9"}, "train.step"},
+      {"a plan that does not fit", 3, {"--offload.device_memory=64KiB"}, "device"},
+      {"other trained parameters", 6, {"--train.freeze=[\"*norm*\"]"}, "step-00000002"},
+      {"no checkpoint", 6, {"--checkpoint.resume=" + path("empty")}, path("empty")},
+      {"a prompt that is too long",
+       2,
+       {"--eval.split=0.2", "--eval.prompts=[\"Once\"]", "--eval.max_new_tokens=4000"},
+       "eval.prompts"},
+      {"other data, anew on drives",
+       6,
+       {"--data.train=" + path("other.jsonl"), "--offload.optimizer=nvme",
+        "--offload.nvme=" + path("drive")},
+       "changed since"},
+  };
+  const std::map<std::string, std::string> before = record_of(path("run"));
+  ASSERT_TRUE(before.contains("run.json") && before.contains("metrics.jsonl"));
+  for (const Refusal& refusal : refusals) {
+    const Ended ended = run_command(again(refusal.more));
+    EXPECT_EQ(ended.exit_code, refusal.exit_code) << refusal.name << ": " << ended.err;
+    EXPECT_TRUE(says(ended.err, refusal.words)) << refusal.name << ": " << ended.err;
+    for (const auto& [name, bytes] : record_of(path("run"))) {
+      const auto kept = before.find(name);
+      EXPECT_TRUE(kept != before.end() && kept->second == bytes) << refusal.name << ": " << name;
+    }
+    EXPECT_EQ(record_of(path("run")).size(), before.size()) << refusal.name;
+  }
+  const Ended more = run_command(again({"--train.steps=3"}));
+  EXPECT_EQ(more.exit_code, 0) << more.err;
+  EXPECT_TRUE(says(bytes_of(path("run/run.json")), "\"step\": 3"));
+}
+
+// Goal: damage that is found only when all of a checkpoint is read refuses as well.
+TEST_F(StartOfARun, WithoutAValidCheckpointChangesNothing) {
+  for (const auto& entry : fs::directory_iterator(path("run/checkpoints"))) {
+    const std::string file = entry.path().string() + "/state-00000-of-00001.safetensors";
+    std::string bytes = bytes_of(file);
+    bytes.back() = static_cast<char>(bytes.back() ^ 0x10);
+    put_text(file, bytes);
+  }
+  const std::map<std::string, std::string> before = record_of(path("run"));
+  const Ended ended = run_command(again({"--train.steps=3"}));
+  EXPECT_EQ(ended.exit_code, 6) << ended.err;
+  EXPECT_TRUE(says(ended.err, "no checkpoint is valid")) << ended.err;
+  EXPECT_TRUE(record_of(path("run")) == before);
+}
+
+// Goal: of a first start that is refused nothing is left that looks like a run.
+TEST_F(StartOfARun, ThatIsRefusedAtFirstLeavesNoRun) {
+  const Ended ended =
+      run_command(again({"--data.train=" + path("nowhere.jsonl"), "--run.dir=" + path("first")}));
+  EXPECT_EQ(ended.exit_code, 5) << ended.err;
+  EXPECT_TRUE(!fs::exists(path("first")) || record_of(path("first")).empty());
+}
+
 }  // namespace
 }  // namespace longshore

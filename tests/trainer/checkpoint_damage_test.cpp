@@ -337,21 +337,20 @@ TEST_F(CheckpointDamageTest, CleaningTakesBackACheckpointWhoseReplacementNeverCa
 
 // Else the run would resume the course that it left, or remove its own new checkpoints as old.
 TEST_F(CheckpointDamageTest, ARunThatStartsEarlierSetsNewerCheckpointsAside) {
-  const FoundCheckpoint found = start_from_checkpoint(folder_, older_, *alone());
+  const FoundCheckpoint found = find_checkpoint(folder_, older_);
   EXPECT_EQ(found.checkpoint->path(), older_);
-  EXPECT_EQ(found.set_aside, (std::vector<std::string>{newer_ + ".abandoned"}));
+  EXPECT_EQ(set_aside_newer(folder_, found.checkpoint->manifest().progress.step),
+            (std::vector<std::string>{newer_ + ".abandoned"}));
   RankState state(three_unit_spec(), kSplit);
   save(folder_, state, 15, 1);
   EXPECT_EQ(list_checkpoints(folder_).at(0).step, Step(15));
 
-  const FoundCheckpoint anew = start_from_checkpoint(folder_, "never", *alone());
-  EXPECT_FALSE(anew.checkpoint.has_value());
-  EXPECT_EQ(anew.set_aside.size(), 1u);
+  EXPECT_FALSE(find_checkpoint(folder_, "never").checkpoint.has_value());
+  EXPECT_EQ(set_aside_newer(folder_, Step(0)).size(), 1u);
   EXPECT_TRUE(list_checkpoints(folder_).empty());
   EXPECT_TRUE(std::filesystem::exists(newer_ + ".abandoned/manifest.json"));
   save(folder_, state, 20);
-  EXPECT_EQ(start_from_checkpoint(folder_, "never", *alone()).set_aside,
-            (std::vector<std::string>{newer_ + ".abandoned-2"}));
+  EXPECT_EQ(set_aside_newer(folder_, Step(0)), (std::vector<std::string>{newer_ + ".abandoned-2"}));
 }
 
 TEST_F(CheckpointDamageTest, ASaveIsNeverPushedOutByCheckpointsOfLaterSteps) {
@@ -364,10 +363,10 @@ TEST_F(CheckpointDamageTest, ASaveIsNeverPushedOutByCheckpointsOfLaterSteps) {
 
 TEST_F(CheckpointDamageTest, ARunThatResumesSetsDamagedNewerOnesAside) {
   std::filesystem::remove(newer_ + "/" + kStateFile);
-  const FoundCheckpoint found = start_from_checkpoint(folder_, "auto", *alone());
+  const FoundCheckpoint found = find_checkpoint(folder_, "auto");
   EXPECT_EQ(found.checkpoint->path(), older_);
   EXPECT_EQ(found.refused.size(), 1u);
-  EXPECT_EQ(found.set_aside.size(), 1u);
+  EXPECT_EQ(set_aside_newer(folder_, found.checkpoint->manifest().progress.step).size(), 1u);
 }
 
 TEST_F(CheckpointDamageTest, ListsWithReasonsAsTextAndAsJson) {

@@ -54,9 +54,10 @@ RunStatus status_before(const RunDirectory& directory, const RunConfig& config) 
   return status;
 }
 
+// The record of a start that nothing refuses any more.
 void write_beginning(const RunDirectory& directory, const RunSetup& setup, const TierPlan& plan,
                      const std::vector<std::string>& command, const RunStatus& status,
-                     PlanForecast& forecast) {
+                     const PlanScreen& screen) {
   directory.write_config(to_toml(setup.config));
   directory.write_command(command);
   Json environment = run_environment();
@@ -64,16 +65,16 @@ void write_beginning(const RunDirectory& directory, const RunSetup& setup, const
                             {"inter_op_threads", setup.compute.inter_op_threads},
                             {"mkl_cbwr", setup.compute.mkl_cbwr}};
   directory.write_environment(environment);
-  const PlanScreen screen = forecast.screen(plan, false);
-  const std::string text = format_screen(plan, setup.machine, screen);
   auto json = plan_to_json(plan, setup.machine);
   json["time"] = forecast_to_json(screen.forecast, screen.source);
-  directory.write_plan(text + "\n" + format_plan(plan, setup.machine), json.dump(2) + "\n");
-  log_info(text);
+  directory.write_plan(
+      format_screen(plan, setup.machine, screen) + "\n" + format_plan(plan, setup.machine),
+      json.dump(2) + "\n");
   directory.write_status(status);
 }
 
-void show_beginning(const RunSetup& setup, const TierPlan& plan) {
+void show_beginning(const RunSetup& setup, const TierPlan& plan, const PlanScreen& screen) {
+  log_info(format_screen(plan, setup.machine, screen));
   for (const std::string& note : run_notes(setup, plan)) log_warning(note);
   if (plan.drives.tier.state && plan.drives.tier.versions == 1) {
     log_warning("offload.nvme_versions = 1: " + durability_text(plan));
@@ -94,27 +95,33 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
   const std::string& path = setup.config.run.dir;
   const RunDirectory directory = first ? RunDirectory::open(path) : RunDirectory::join(path);
   SignalFlag signals(first ? directory.save_file() : "", first ? Announce::kYes : Announce::kNo);
-  RunStatus before;
-  std::string config_before;
+  RunStatus status;
+  PlanScreen screen;
   if (first) {
-    before = status_before(directory, setup.config);
-    config_before = directory.read_config();
-    write_beginning(directory, setup, plan, command, before, forecast);
-    show_beginning(setup, plan);
+    status = status_before(directory, setup.config);
+    screen = forecast.screen(plan, false);
+    show_beginning(setup, plan, screen);
   }
   std::optional<TraceFile> trace;
   if (!trace_path.empty()) trace.emplace(trace_path, setup.ranks->rank());
+  bool begun = false;
+  const auto begin = [&](Step step) {
+    const std::string before = directory.read_config();
+    write_beginning(directory, setup, plan, command, status, screen);
+    begun = true;
+    if (step.value > 0) say_changes(before, setup.config);
+  };
   std::optional<Trainer> trainer;
+  // A start that was refused leaves the record of an earlier run as it is.
   const auto end = [&](int exit_code, const std::string& message) {
-    if (first) write_end(directory, trainer ? trainer->status() : before, exit_code, message);
+    if (begun) write_end(directory, trainer ? trainer->status() : status, exit_code, message);
   };
   try {
-    trainer.emplace(setup, plan, directory, signals, trace ? &*trace : nullptr);
+    trainer.emplace(setup, plan, directory, signals, begin, trace ? &*trace : nullptr);
     if (first) {
       trainer->check_plan(forecast.check(plan),
                           [&forecast](const PlanCheck& check) { forecast.learn(check); });
     }
-    if (first && trainer->step().value > 0) say_changes(config_before, setup.config);
     const int exit_code = trainer->run();
     if (trace && first) {
       log_info("timeline in " + trace->path() + " (ui.perfetto.dev shows *.json)\n" +

@@ -173,19 +173,6 @@ void RunDirectory::note_status(const RunStatus& status) const {
   replace_file(file("run.json"), status_text(status));
 }
 
-void RunDirectory::note_stopped(int exit_code, const std::string& message) const {
-  std::optional<RunStatus> status = read_status(path_);
-  if (!status) return;
-  status->state = RunStatus::State::kStopped;
-  status->exit_code = exit_code;
-  status->message = message;
-  try {
-    note_status(*status);
-  } catch (const Error& error) {
-    log_warning(error.what());
-  }
-}
-
 std::optional<RunStatus> RunDirectory::read_status(const std::string& path) {
   const std::string file = path + "/run.json";
   Json object;

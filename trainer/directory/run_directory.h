@@ -35,7 +35,8 @@ std::string_view name_of(RunStatus::State state);
 
 class RunDirectory {
  public:
-  // Makes the directory and takes the lock. Throws ConfigError naming the process that holds it.
+  // Makes the directory and takes the lock; of an earlier run nothing is changed. Throws
+  // ConfigError naming the process that holds it.
   static RunDirectory open(const std::string& path);
   // The directory as another rank of the run sees it, whose rank 0 holds the lock.
   static RunDirectory join(const std::string& path);
@@ -60,9 +61,6 @@ class RunDirectory {
   void write_status(const RunStatus& status) const;
   // write_status while the run goes on: whole at any moment, not waited for until it is on disk.
   void note_status(const RunStatus& status) const;
-  // Of the running process that is cut off: what the file says, but stopped. Never throws, and does
-  // nothing where there is no status.
-  void note_stopped(int exit_code, const std::string& message) const;
   static std::string status_text(const RunStatus& status);
   // What the last process on the directory left; nothing where that is missing or no status.
   static std::optional<RunStatus> read_status(const std::string& path);

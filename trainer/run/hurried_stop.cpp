@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <mutex>
 #include <string_view>
-#include <utility>
 
 namespace longshore {
 namespace {
@@ -16,8 +15,7 @@ constexpr std::chrono::milliseconds kPatience{600};
 
 constexpr const char* kAnnouncement = "\nstopping: what is prepared is kept\n";
 
-void watch(const std::stop_token& done, const SignalFlag& signals,
-           const std::function<void()>& at_end) {
+void watch(const std::stop_token& done, const SignalFlag& signals) {
   std::mutex mutex;
   std::condition_variable_any woken;
   std::unique_lock<std::mutex> lock(mutex);
@@ -28,7 +26,6 @@ void watch(const std::stop_token& done, const SignalFlag& signals,
   }
   woken.wait_for(lock, done, kPatience, never);
   if (done.stop_requested()) return;
-  at_end();
   constexpr std::string_view kText = "stopped by a signal; the same command goes on from here\n";
   [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, kText.data(), kText.size());
   ::_exit(signals.stop_exit_code());
@@ -36,10 +33,8 @@ void watch(const std::stop_token& done, const SignalFlag& signals,
 
 }  // namespace
 
-HurriedStop::HurriedStop(const SignalFlag& signals, std::function<void()> at_end)
+HurriedStop::HurriedStop(const SignalFlag& signals)
     : announcement_(kAnnouncement),
-      thread_([&signals, at_end = std::move(at_end)](const std::stop_token& done) {
-        watch(done, signals, at_end);
-      }) {}
+      thread_([&signals](const std::stop_token& done) { watch(done, signals); }) {}
 
 }  // namespace longshore

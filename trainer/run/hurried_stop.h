@@ -1,10 +1,9 @@
 // HurriedStop: ends the process when a stop signal is not heeded in time. For work that may be cut
 // off at any moment and goes on later, such as preparing data: most of it stops by itself, but no
 // library asks in the middle of a long text. Owned by whoever does such work; has a thread of its
-// own, which calls `at_end` just before the process ends.
+// own, which ends the process.
 #pragma once
 
-#include <functional>
 #include <thread>
 
 #include "trainer/run/signal_flag.h"
@@ -13,7 +12,7 @@ namespace longshore {
 
 class HurriedStop {
  public:
-  explicit HurriedStop(const SignalFlag& signals, std::function<void()> at_end = [] {});
+  explicit HurriedStop(const SignalFlag& signals);
 
  private:
   OtherAnnouncement announcement_;

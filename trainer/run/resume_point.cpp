@@ -101,14 +101,4 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
   return find_checkpoint(folder, resume, *alone);
 }
 
-FoundCheckpoint start_from_checkpoint(const std::string& folder, const std::string& resume,
-                                      World& world, const std::function<void(Step)>& accept) {
-  if (world.ranks().rank == 0) clean_leftovers(folder);
-  FoundCheckpoint found = find_checkpoint(folder, resume, world);
-  const Step start = found.checkpoint ? found.checkpoint->manifest().progress.step : Step(0);
-  accept(start);
-  if (world.ranks().rank == 0) found.set_aside = set_aside_newer(folder, start);
-  return found;
-}
-
 }  // namespace longshore

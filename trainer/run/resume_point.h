@@ -2,7 +2,6 @@
 // share of the files, and only what every rank finds valid is taken. Main thread.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,7 +14,6 @@ namespace longshore {
 struct FoundCheckpoint {
   std::optional<Checkpoint> checkpoint;  // verified
   std::vector<std::string> refused;      // newer ones that are damaged: path, file, what is wrong
-  std::vector<std::string> set_aside;    // where `start_from_checkpoint` moved newer ones
 };
 
 // `resume` is "never" (nothing is found), "auto" (the newest valid checkpoint of `folder`; nothing
@@ -24,12 +22,5 @@ struct FoundCheckpoint {
 FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume, World& world);
 // find_checkpoint for a process of its own.
 FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume);
-
-// find_checkpoint for a run that writes to `folder`: cleans up after a killed process, and sets
-// aside what is newer than the found one (everything, where none is found). Before that `accept`
-// is called with the step to start from; where it throws, nothing was set aside.
-FoundCheckpoint start_from_checkpoint(
-    const std::string& folder, const std::string& resume, World& world,
-    const std::function<void(Step)>& accept = [](Step) {});
 
 }  // namespace longshore
