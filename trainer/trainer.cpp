@@ -79,6 +79,10 @@ RunKey Trainer::check_run(const RunSetup& setup, const TierPlan& plan) {
   progress_.model_fingerprint = source_.directory().fingerprint();
   progress_.config_text = to_toml(config_);
   agree_with_ranks(plan);
+  const SequenceData& trained = data_.data();
+  for (const std::string& note : end_notes(trained.ends, trained.conversations, source_)) {
+    if (ranks_.first()) log_warning(note);
+  }
   if (eval_data_ && !config_.eval.prompts.empty()) {
     tokenizer_ = Tokenizer::load(tokenizer_directory(config_, source_.directory().path()));
     check_prompts(plan.step.positions);
@@ -406,12 +410,13 @@ int Trainer::finish() {
   check_applied();
   if (!ranks_.first()) return 0;
   if (config_.checkpoint.export_model == CheckpointSection::Export::kEnd) {
-    const std::string destination = free_export_directory(source_, directory_.export_directory());
     // The last step's checkpoint holds every rank's part; nobody has to be asked.
     const Checkpoint last = Checkpoint::open(saved_path_);
-    const ExportResult result = export_checkpoint(
-        source_, last, destination,
-        card_of_checkpoint(source_, config_, last.path(), last.manifest().progress.step));
+    const ExportTexts texts =
+        texts_of_checkpoint(source_, config_, last.path(), last.manifest().progress.step);
+    const std::string destination =
+        free_export_directory(source_, directory_.export_directory(), texts);
+    const ExportResult result = export_checkpoint(source_, last, destination, texts);
     reporter_.clear_display();
     log_info("exported " + std::to_string(result.tensors) + " tensors, " +
              format_bytes(result.bytes) + ", to " + destination);

@@ -75,6 +75,7 @@ void Trainer::note_data_files() const {
   Json data = {{"train", to_json(data_.data())}};
   if (eval_data_) data["eval"] = to_json(*eval_data_);
   directory_.write_data(data);
+  directory_.write_chat_template(data_.data().chat_template);
 }
 
 void Trainer::open_metrics() {

@@ -199,6 +199,8 @@ ExportPlan plan_export(const ModelDirectory& source, const ModelSpec& spec,
                                      : plan_like_source(source, spec, options);
   plan.unquantised = unquantised;
   plan.card = options.card;
+  plan.texts = options.texts;
+  plan.left_out = options.left_out;
   return plan;
 }
 

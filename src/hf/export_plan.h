@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ struct ExportOptions {
   // README.md of the export; the source's own becomes BASE_README.md. Empty: the source's is
   // copied.
   std::string card = {};
+  // Files of the export by name, with their text, in place of the source's or beside them; and
+  // files of the source that the export does without.
+  std::map<std::string, std::string> texts = {};
+  std::set<std::string> left_out = {};
 };
 
 struct ExportTensor {
@@ -56,7 +61,9 @@ struct ExportPlan {
   std::string index_text;             // empty: no index
   std::optional<DType> config_dtype;  // what config.json must name now; nullopt: as it is
   bool unquantised = false;           // config.json names a quantisation that is no more
-  std::string card;                   // as in the options
+  std::string card;                   // as in the options, as are the next two
+  std::map<std::string, std::string> texts;
+  std::set<std::string> left_out;
   Bytes tensor_bytes = 0;
 };
 

@@ -19,6 +19,7 @@
 #include "hf/config_dtype.h"
 #include "hf/export_directory.h"
 #include "hf/export_list.h"
+#include "hf/json_members.h"
 #include "hf/mxfp4.h"
 #include "hf/weight_index.h"
 #include "hf/weight_loader.h"
@@ -81,11 +82,21 @@ std::string name_of_copy(const std::string& name, const ExportPlan& plan) {
   return name == kCardName && !plan.card.empty() ? kBaseCardName : name;
 }
 
-std::vector<std::string> names_of(const ModelDirectory& source, const ExportPlan& plan) {
+// The source's files that the export has as they are, or with small edits.
+std::vector<std::string> copied_files(const ModelDirectory& source, const ExportPlan& plan) {
   std::vector<std::string> names;
   for (const std::string& name : source.companion_files()) {
+    if (!plan.texts.contains(name) && !plan.left_out.contains(name)) names.push_back(name);
+  }
+  return names;
+}
+
+std::vector<std::string> names_of(const ModelDirectory& source, const ExportPlan& plan) {
+  std::vector<std::string> names;
+  for (const std::string& name : copied_files(source, plan)) {
     names.push_back(name_of_copy(name, plan));
   }
+  for (const auto& [name, text] : plan.texts) names.push_back(name);
   if (!plan.card.empty()) names.emplace_back(kCardName);
   for (const ExportFile& file : plan.files) names.push_back(file.name);
   if (!plan.index_text.empty()) names.emplace_back(kWeightIndexName);
@@ -126,9 +137,13 @@ class ExportJob {
   // `kept`: files that are somebody's and stay.
   void write(const std::vector<std::string>& kept) {
     // In the order of names: a README.md comes after the BASE_README.md of an earlier model.
-    for (const std::string& name : source_.companion_files()) {
+    for (const std::string& name : copied_files(source_, plan_)) {
       const std::string copy = name_of_copy(name, plan_);
       if (std::ranges::count(kept, copy) == 0) write_companion(name, copy);
+    }
+    for (const auto& [name, text] : plan_.texts) {
+      make_folder_of(name);
+      write_text(name, text);
     }
     if (!plan_.card.empty() && std::ranges::count(kept, kCardName) == 0) {
       write_text(kCardName, plan_.card);
@@ -193,14 +208,18 @@ class ExportJob {
     file_hashes_[name] = hash64(text);
   }
 
+  void make_folder_of(const std::string& name) const {
+    if (name.find('/') != std::string::npos) make_directories(path_of(kTemplatesFolder));
+  }
+
   void write_companion(const std::string& name, const std::string& copy) {
     if (name == "config.json" && (plan_.config_dtype || plan_.unquantised)) {
       std::string text = source_.config_text();
-      if (plan_.unquantised) text = without_quantization(text);
+      if (plan_.unquantised) text = without_member(text, "quantization_config");
       write_text(name, plan_.config_dtype ? with_config_dtype(text, *plan_.config_dtype) : text);
       return;
     }
-    if (name.find('/') != std::string::npos) make_directories(path_of(kTemplatesFolder));
+    make_folder_of(name);
     const UniqueFd from = source_.open_companion(name);
     const UniqueFd to = create_file(path_of(copy));
     Hasher hasher;
@@ -362,7 +381,8 @@ void check_free_space(const std::string& directory, Bytes needed) {
 
 Bytes bytes_to_write(const ModelDirectory& source, const ExportPlan& plan) {
   Bytes bytes = plan.tensor_bytes + static_cast<Bytes>(plan.card.size());
-  for (const std::string& name : source.companion_files()) {
+  for (const auto& [name, text] : plan.texts) bytes += static_cast<Bytes>(text.size());
+  for (const std::string& name : copied_files(source, plan)) {
     bytes += file_bytes(source.open_companion(name));
   }
   return bytes;

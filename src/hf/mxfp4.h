@@ -58,7 +58,4 @@ class Mxfp4Tensor {
 // of another kind, for another family, or with keys that are not known here. `origin`: its path.
 bool reads_mxfp4(const Json& config, const std::string& origin);
 
-// A config.json without its quantization_config; every other byte stays but a comma.
-std::string without_quantization(const std::string& text);
-
 }  // namespace longshore

@@ -135,6 +135,49 @@ Json as_templates_read(const Json& messages) {
   return kept;
 }
 
+// A tag or a comment of a template: its word, and the signs of its whitespace control.
+struct TemplateTag {
+  size_t begin = 0, end = 0;
+  std::string word, open, close;
+};
+
+// The next one from `at` on.
+std::optional<TemplateTag> find_tag(std::string_view source, size_t at) {
+  constexpr std::string_view kSigns = "-+";
+  for (; at + 1 < source.size(); ++at) {
+    if (source[at] == '{' && (source[at + 1] == '%' || source[at + 1] == '#')) break;
+  }
+  if (at + 1 >= source.size()) return std::nullopt;
+  const size_t end = source.find(source[at + 1] == '%' ? "%}" : "#}", at + 2);
+  if (end == std::string_view::npos) return std::nullopt;
+  TemplateTag tag{.begin = at, .end = end + 2, .word = {}, .open = {}, .close = {}};
+  if (source[at + 1] == '#') return tag;  // whatever a comment says
+  std::string_view inside = source.substr(at + 2, end - at - 2);
+  if (!inside.empty() && kSigns.find(inside.front()) != std::string_view::npos) {
+    tag.open = inside.front();
+    inside.remove_prefix(1);
+  }
+  if (!inside.empty() && kSigns.find(inside.back()) != std::string_view::npos) {
+    tag.close = inside.back();
+    inside.remove_suffix(1);
+  }
+  const size_t first = inside.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) return tag;
+  const size_t last = inside.find_last_not_of(" \t\r\n");
+  tag.word = inside.substr(first, last + 1 - first);
+  return tag;
+}
+
+// Whether a block sets a name, which in a generation block does not leave the block.
+bool sets_names(std::string_view source, size_t at) {
+  while (const std::optional<TemplateTag> tag = find_tag(source, at)) {
+    if (tag->word == "endgeneration") return false;
+    if (tag->word.starts_with("set ")) return true;
+    at = tag->end;
+  }
+  return false;
+}
+
 }  // namespace
 
 void ChatTemplate::Free::operator()(tokc_chat* chat) const noexcept {
@@ -183,6 +226,7 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& directory,
 ChatTemplate ChatTemplate::from_text(const std::string& source, const Tokenizer& tokenizer,
                                      const std::string& date, const std::string& origin) {
   ChatTemplate chat;
+  chat.text_ = source;
   chat.default_ = parse(source, tokenizer, date, origin);
   chat.fingerprint_ = hash64(chat.uses_date() ? date + source : source);
   chat.parts_ = chat.tool_parts_ = chat.prints_parts(false);
@@ -251,6 +295,27 @@ std::string ChatTemplate::find_unasked_opening(const std::string& bos) const {
   if (!rest.starts_with(end)) return {};
   rest.erase(0, end.size());
   return texts[0].ends_with(rest) ? rest : std::string();
+}
+
+std::string without_generation_marks(std::string_view source) {
+  std::string out;
+  size_t at = 0;
+  bool scope = false;
+  while (const std::optional<TemplateTag> tag = find_tag(source, at)) {
+    out += source.substr(at, tag->begin - at);
+    at = tag->end;
+    const bool begins = tag->word == "generation", ends = tag->word == "endgeneration";
+    if (!begins && !ends) {
+      out += source.substr(tag->begin, tag->end - tag->begin);
+      continue;
+    }
+    if (begins) scope = sets_names(source, at);
+    // A comment has the whitespace control of a tag, and stands for no scope.
+    const std::string opening = (scope ? "{%" : "{#") + tag->open;
+    const std::string closing = tag->close + (scope ? "%}" : "#}");
+    out += opening + (scope ? (begins ? " with " : " endwith ") : " ") + closing;
+  }
+  return out + std::string(source.substr(at));
 }
 
 bool ChatTemplate::uses_date() const {

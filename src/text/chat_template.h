@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -66,6 +67,8 @@ class ChatTemplate {
   // Empty for most. Llama 3's first template has it.
   const std::string& unasked_opening() const { return unasked_opening_; }
   bool uses_date() const;
+  // The template as it was found, or the training template in its place.
+  const std::string& text() const { return text_; }
   // Which published template a training template is in place of; empty: as it was found.
   const std::string& replaced() const { return replaced_; }
   // Changes with the template's text and date.
@@ -86,8 +89,12 @@ class ChatTemplate {
   Handle default_;
   Handle tool_use_;  // empty: the default serves
   bool parts_ = true, tool_parts_ = true;
-  std::string unasked_opening_, replaced_;
+  std::string unasked_opening_, text_, replaced_;
   uint64_t fingerprint_ = 0;
 };
+
+// The template without its {% generation %} marks, which transformers alone knows: it writes the
+// same texts, with the same whitespace and the same scopes.
+std::string without_generation_marks(std::string_view source);
 
 }  // namespace longshore

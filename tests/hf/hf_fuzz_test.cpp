@@ -5,6 +5,7 @@
 #include <random>
 
 #include "hf/config_dtype.h"
+#include "hf/json_members.h"
 #include "hf/model_directory.h"
 #include "hf/mxfp4.h"
 #include "hf/safetensors_header.h"
@@ -178,7 +179,7 @@ TEST(Fuzz, ConfigsKeepTheirMeaningWithoutQuantisation) {
     }
     if (!before.is_object()) continue;
     before.erase("quantization_config");
-    ASSERT_EQ(before, parse_json(without_quantization(text), {}, "x")) << text;
+    ASSERT_EQ(before, parse_json(without_member(text, "quantization_config"), {}, "x")) << text;
   }
 }
 

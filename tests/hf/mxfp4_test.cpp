@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/number_formats.h"
 #include "hf/exporter.h"
+#include "hf/json_members.h"
 #include "hf/model_directory.h"
 #include "hf/weight_loader.h"
 #include "tests/fakes/test_files.h"
@@ -242,14 +243,25 @@ TEST(Mxfp4Export, ExpertsThatWereFrozenStayAsTheyWerePublished) {
 }
 
 TEST(Mxfp4Export, QuantizationConfigLeavesTheTextWithoutATrace) {
+  const auto without = [](const std::string& text) {
+    return without_member(text, "quantization_config");
+  };
   const std::string gone = R"("quantization_config": {"a": "}\"", "b": [1, {}]})";
-  EXPECT_EQ(without_quantization("{ " + gone + ",\n \"x\": 1}"), "{ \"x\": 1}");
-  EXPECT_EQ(without_quantization("{\"x\": \"q\",\n  " + gone + ",\n  \"y\": {}}"),
+  EXPECT_EQ(without("{ " + gone + ",\n \"x\": 1}"), "{ \"x\": 1}");
+  EXPECT_EQ(without("{\"x\": \"q\",\n  " + gone + ",\n  \"y\": {}}"),
             "{\"x\": \"q\",\n  \"y\": {}}");
-  EXPECT_EQ(without_quantization("{\"x\": [1, 2],\n  " + gone + "\n}"), "{\"x\": [1, 2]\n}");
-  EXPECT_EQ(without_quantization("{" + gone + "}"), "{}");
+  EXPECT_EQ(without("{\"x\": [1, 2],\n  " + gone + "\n}"), "{\"x\": [1, 2]\n}");
+  EXPECT_EQ(without("{" + gone + "}"), "{}");
   const std::string inner = "{\"x\": {" + gone + "}, \"y\": 1}";
-  EXPECT_EQ(without_quantization(inner), inner);
+  EXPECT_EQ(without(inner), inner);
+}
+
+// Goal: a member that is set stands once, and the others as they were written.
+TEST(JsonMembers, AreSetInAText) {
+  EXPECT_EQ(with_member("{}", "a", "[1, 2]"), "{\n  \"a\": [1, 2]\n}");
+  EXPECT_EQ(with_member("{\n  \"x\": 1e-3,\n  \"a\": 5\n}\n", "a", "[7]"),
+            "{\n  \"a\": [7],\n  \"x\": 1e-3\n}\n");
+  EXPECT_EQ(with_member("{\"x\": {\"a\": 5}}", "a", "7"), "{\n  \"a\": 7,\"x\": {\"a\": 5}}");
 }
 
 }  // namespace

@@ -212,5 +212,31 @@ TEST(ChatTemplate, KnowsTheDayItIsToldAndNoOther) {
   }
 }
 
+// Goal: what other programs than transformers are given writes the same texts: marks go, with
+// whatever they did to whitespace around them, and names that a block sets stay in it.
+TEST(GenerationMarks, AreTakenOutWithoutATrace) {
+  const Json messages = conversation({{"user", "hi"}, {"assistant", "yo"}});
+  const std::string head = "{% for m in messages %}<|im_start|>{{ m.role }}\n";
+  for (const std::string& body :
+       {std::string("  {% generation %}\n{{ m.content }}  {% endgeneration %}\n!"),
+        std::string("  {%- generation -%}\n {{ m.content }} {%- endgeneration -%}\n !"),
+        std::string("  {%+ generation %}{{ m.content }}\n   {% endgeneration %}\n\n!"),
+        std::string("{% set x = 1 %}{% generation %}{% set x = 2 %}{{ m.content }}"
+                    "{% endgeneration %}{{ x }}"),
+        std::string("{# {% generation %} marks what is trained #}{{ m.content }}")}) {
+    const std::string source = head + body + "{% endfor %}";
+    const std::string bare = without_generation_marks(source);
+    EXPECT_EQ(chat_of(bare).render(messages, {}).text, chat_of(source).render(messages, {}).text)
+        << bare;
+    EXPECT_TRUE(chat_of(bare).render(messages, {}).generated.empty()) << bare;
+  }
+  EXPECT_EQ(without_generation_marks("a{%- generation %}b{% endgeneration -%}c"),
+            "a{#- #}b{# -#}c");
+  EXPECT_EQ(without_generation_marks("{% generation %}{% set x = 1 %}{% endgeneration %}"),
+            "{% with %}{% set x = 1 %}{% endwith %}");
+  const std::string other = "{% if x %}{{ y }}{# generation #}{% endif %} {% raw";
+  EXPECT_EQ(without_generation_marks(other), other);
+}
+
 }  // namespace
 }  // namespace longshore

@@ -24,12 +24,12 @@ int run_export(const ExportCommandOptions& options) {
   const LoadedRun run = load_run(options.run, options.source);
   const std::string destination =
       options.destination.empty() ? run.setup.config.run.dir + "/hf" : options.destination;
-  std::string card;
+  ExportTexts texts;
   if (run.step.value > 0) {
-    card = card_of_checkpoint(*run.setup.source, run.setup.config, run.origin, run.step);
+    texts = texts_of_checkpoint(*run.setup.source, run.setup.config, run.origin, run.step);
   }
   const ExportResult result = export_run(*run.setup.source, *run.engine, destination, options.fp32,
-                                         options.allow_nonfinite, card);
+                                         options.allow_nonfinite, texts);
   if (options.json) {
     const Json done = {{"directory", destination},
                        {"tensors", result.tensors},

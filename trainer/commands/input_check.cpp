@@ -11,6 +11,7 @@
 #include "trainer/data/data_files.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/export_run.h"
+#include "trainer/model/trained_text.h"
 #include "trainer/report/data_inspection.h"
 #include "trainer/setup/run_setup.h"
 
@@ -31,8 +32,13 @@ class InputCheck {
     check_preparation();
     DataSection named = config_.data;
     attempt([&] { named = with_data_files(config_.data); });
-    for (const auto* files : {&named.train, &named.eval}) {
-      for (const std::string& path : *files) check_file(path);
+    if (preparation_ && preparation_->options({}).tokenizer != nullptr) {
+      ends_.emplace(preparation_->options({}).tokenizer);
+    }
+    for (const std::string& path : named.train) check_file(path, /*trained=*/true);
+    for (const std::string& path : named.eval) check_file(path, /*trained=*/false);
+    if (checked_.source && ends_) {
+      checked_.notes = end_notes(ends_->ends(), conversations_, *checked_.source);
     }
     check_directories();
     return std::move(checked_);
@@ -77,7 +83,7 @@ class InputCheck {
     attempt([&] { preparation_.emplace(config_, model, vocabulary); });
   }
 
-  void check_file(const std::string& path) {
+  void check_file(const std::string& path, bool trained) {
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
     if (!fs::exists(status)) {
@@ -89,12 +95,21 @@ class InputCheck {
     } else if (fs::file_size(path, error) == 0) {
       add(ExitCode::kData, path + ": is empty");
     } else if (preparation_ && !is_text_file(path)) {
-      attempt([&] { check_rows(path); });
+      attempt([&] { check_rows(path, trained); });
     }
   }
 
-  void check_rows(const std::string& path) {
-    const std::vector<InspectedRow> rows = inspect_rows(preparation_->options({path}), 0, kRows);
+  void check_rows(const std::string& path, bool trained) {
+    const PrepareOptions options = preparation_->options({path});
+    const std::vector<InspectedRow> rows = inspect_rows(options, 0, kRows);
+    if (trained && ends_) {
+      const bool skip = config_.data.bad_rows == DataSection::BadRows::kSkip;
+      conversations_ = conversations_ || detect_file_format(path, row_format_options(options),
+                                                            skip) == DataSection::Format::kMessages;
+      for (const InspectedRow& row : rows) {
+        if (row.problem.empty()) ends_->take(std::span<const TokenId>(row.labels));
+      }
+    }
     if (rows.empty()) add(ExitCode::kData, path + ": has no rows");
     if (config_.data.bad_rows == DataSection::BadRows::kSkip) return;
     for (const InspectedRow& row : rows) {
@@ -139,6 +154,8 @@ class InputCheck {
 
   const RunConfig& config_;
   std::optional<RunPreparation> preparation_;
+  std::optional<EndCounter> ends_;  // of the training files' first rows; needs a tokenizer
+  bool conversations_ = false;
   CheckedInputs checked_;
 };
 

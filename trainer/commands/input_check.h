@@ -21,6 +21,7 @@ struct InputProblem {
 struct CheckedInputs {
   std::unique_ptr<ModelSource> source;  // null where the model cannot be used
   std::vector<InputProblem> problems;
+  std::vector<std::string> notes;  // what is allowed, and may not be what the user meant
 };
 
 // Keys that are not set are passed over: what must be set is the reader's to say.

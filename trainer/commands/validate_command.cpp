@@ -25,8 +25,10 @@ Json as_json(const CheckedConfig& checked, const CheckedInputs& inputs, int exit
   for (const InputProblem& problem : inputs.problems) {
     problems.push_back({{"exit_code", static_cast<int>(problem.code)}, {"text", problem.text}});
   }
-  Json found = {
-      {"valid", exit_code == 0}, {"exit_code", exit_code}, {"problems", std::move(problems)}};
+  Json found = {{"valid", exit_code == 0},
+                {"exit_code", exit_code},
+                {"problems", std::move(problems)},
+                {"notes", inputs.notes}};
   if (inputs.source) {
     found["family"] = inputs.source->arch().family;
     found["parameters"] = inputs.source->spec().parameter_elements();
@@ -51,6 +53,7 @@ int run_validate(const ValidateOptions& options) {
   }
   for (const std::string& problem : checked.problems) log_error(problem);
   for (const InputProblem& problem : inputs.problems) log_error(problem.text);
+  for (const std::string& note : inputs.notes) log_warning(note);
   if (exit_code != 0) return exit_code;
   const RunConfig& config = checked.config;
   print_out("valid: %s, %lld parameters in %zu units; the first rows of %zu files were read\n",

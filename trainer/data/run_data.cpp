@@ -1,5 +1,7 @@
 #include "trainer/data/run_data.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "base/errors.h"
 #include "base/hash.h"
@@ -21,7 +23,8 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   const bool from_training_files = training || split;
   const RunPreparation preparation(config, source.directory().path(), source.arch().vocabulary);
   const DataSection named = with_data_files(config.data);
-  PreparedData prepared = preparation.run(from_training_files ? named.train : named.eval, stop);
+  const std::vector<std::string>& paths = from_training_files ? named.train : named.eval;
+  PreparedData prepared = preparation.run(paths, stop);
   HoldOut hold_out{.fraction = config.eval.split, .seed = static_cast<uint64_t>(config.run.seed)};
   if (split) hold_out.part = training ? HoldOut::Part::kTrained : HoldOut::Part::kHeldOut;
   std::vector<std::shared_ptr<const Dataset>> files;
@@ -37,6 +40,11 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   }
   data.table = make_sequences(*data.dataset, packing);
   data.report = std::move(prepared.report);
+  const PrepareOptions used = preparation.options(paths);
+  data.conversations = std::ranges::any_of(
+      data.report.files, [](const FileReport& file) { return file.format == "messages"; });
+  if (training && used.tokenizer != nullptr) data.ends = ends_of(*data.dataset, *used.tokenizer);
+  if (training && data.conversations) data.chat_template = template_to_export(config, used.chat);
   for (const std::string& line : data.report.lines()) log_info(line);
   return data;
 }
@@ -48,7 +56,9 @@ Json to_json(const SequenceData& data) {
     file.update(to_json(report));
     files.push_back(std::move(file));
   }
-  return {{"sequences", data.table.sequence_count()}, {"files", std::move(files)}};
+  Json json = {{"sequences", data.table.sequence_count()}, {"files", std::move(files)}};
+  if (data.ends.documents > 0) json["ends"] = to_json(data.ends);
+  return json;
 }
 
 TrainingData::TrainingData(const RunConfig& config, SequenceData data)

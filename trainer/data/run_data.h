@@ -18,6 +18,7 @@
 #include "offload/engine/batch_stage.h"
 #include "trainer/checkpoint/run_progress.h"
 #include "trainer/model/model_source.h"
+#include "trainer/model/trained_text.h"
 
 namespace longshore {
 
@@ -29,6 +30,9 @@ struct SequenceData {
   std::unique_ptr<Dataset> dataset;
   SequenceTable table;
   DataReport report;
+  TextEnds ends;              // of training documents, where a tokenizer wrote them
+  std::string chat_template;  // to export with what is trained on conversations; empty: none
+  bool conversations = false;
 };
 
 // For <run.dir>/data.json: how many sequences, and what became of each file.

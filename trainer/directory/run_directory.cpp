@@ -26,9 +26,10 @@ constexpr Bytes kMaxLockBytes = 4 * kKiB;
 constexpr Bytes kMaxConfigBytes = 16 * kMiB;
 constexpr JsonLimits kStatusLimits{.max_bytes = 4 * kMiB, .max_depth = 4, .max_values = 1000};
 constexpr std::array<std::string_view, 3> kDirectories = {"checkpoints", "best", "tensorboard"};
-constexpr std::array<std::string_view, 8> kFiles = {"config.toml", "command.txt", "env.json",
+constexpr const char* kTemplateFile = "chat_template.jinja";
+constexpr std::array<std::string_view, 9> kFiles = {"config.toml", "command.txt", "env.json",
                                                     "plan.txt",    "plan.json",   "data.json",
-                                                    "run.json",    "state_key"};
+                                                    "run.json",    "state_key",   kTemplateFile};
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -149,6 +150,14 @@ void RunDirectory::write_plan(const std::string& text, const std::string& json) 
 
 void RunDirectory::write_data(const Json& data) const {
   write_file_durably(file("data.json"), json_text(data));
+}
+
+void RunDirectory::write_chat_template(const std::string& text) const {
+  if (text.empty()) {
+    ::unlink(file(kTemplateFile).c_str());
+  } else {
+    write_file_durably(file(kTemplateFile), text);
+  }
 }
 
 std::string RunDirectory::status_text(const RunStatus& status) {

@@ -4,6 +4,7 @@
 //   command.txt    how it was started           plan.txt, plan.json  the plan
 //   run.json       status, for scripts          data.json  files, hashes, counts
 //   state_key      names the run on its drives
+//   chat_template.jinja  of data.chat_template, where it names a file
 //   metrics.jsonl, tensorboard/, checkpoints/, best/, hf/, save, lock
 // Nothing is written through a symbolic link in it; the directory itself may be one.
 #pragma once
@@ -57,6 +58,9 @@ class RunDirectory {
   void write_environment(const Json& environment) const;
   void write_plan(const std::string& text, const std::string& json) const;
   void write_data(const Json& data) const;
+  // What conversations were written by, for exports; an empty text removes that of an earlier
+  // start.
+  void write_chat_template(const std::string& text) const;
   // With the process id, host name and time of writing added.
   void write_status(const RunStatus& status) const;
   // write_status while the run goes on: whole at any moment, not waited for until it is on disk.

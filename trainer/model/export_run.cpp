@@ -13,11 +13,14 @@
 namespace longshore {
 namespace {
 
-ExportOptions export_options(const ModelSource& source, bool as_fp32) {
+ExportOptions export_options(const ModelSource& source, bool as_fp32, const ExportTexts& texts) {
   ExportOptions options;
   if (as_fp32) options.dtype = DType::kF32;
   options.pretrained = !source.random();
   options.copies = source.copies();
+  options.card = texts.card;
+  options.texts = texts.files;
+  options.left_out = texts.left_out;
   return options;
 }
 
@@ -51,12 +54,11 @@ ParameterReader master_reader(Engine& engine) {
 }
 
 ExportResult export_run(const ModelSource& source, Engine& engine, const std::string& destination,
-                        bool as_fp32, bool allow_nonfinite, const std::string& card) {
+                        bool as_fp32, bool allow_nonfinite, const ExportTexts& texts) {
   LONGSHORE_CHECK(engine.plan().topology.shard_ranks == 1) << "the engine holds shards";
   engine.apply_updates();
-  ExportOptions options = export_options(source, as_fp32);
+  ExportOptions options = export_options(source, as_fp32, texts);
   options.allow_nonfinite = allow_nonfinite;
-  options.card = card;
   return export_model(source.directory(), source.whole(), destination, master_reader(engine),
                       options);
 }
@@ -90,14 +92,15 @@ void check_run_export(const RunConfig& config, const ModelSource& source) {
   }
 }
 
-std::string free_export_directory(const ModelSource& source, const std::string& wanted) {
+std::string free_export_directory(const ModelSource& source, const std::string& wanted,
+                                  const ExportTexts& texts) {
   constexpr int kMostTries = 1000;
   check_export_place(source.directory(), std::filesystem::path(wanted).parent_path().string());
   for (int number = 1; number <= kMostTries; ++number) {
     const std::string path = number == 1 ? wanted : wanted + "-" + std::to_string(number);
     try {
       check_export_destination(source.directory(), source.whole(), path,
-                               export_options(source, false));
+                               export_options(source, false, texts));
       return path;
     } catch (const ConfigError& error) {
       log_warning(std::string(error.what()) + " (the export goes beside it)");
@@ -107,7 +110,7 @@ std::string free_export_directory(const ModelSource& source, const std::string& 
 }
 
 ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& checkpoint,
-                               const std::string& destination, const std::string& card) {
+                               const std::string& destination, const ExportTexts& texts) {
   std::set<std::string> trained;
   for (const CheckpointParameter& parameter : checkpoint.manifest().parameters) {
     trained.insert(parameter.name);
@@ -119,9 +122,8 @@ ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& chec
       source.read_initial(name, begin, out);
     }
   };
-  ExportOptions options = export_options(source, /*as_fp32=*/false);
-  options.card = card;
-  return export_model(source.directory(), source.whole(), destination, read, options);
+  return export_model(source.directory(), source.whole(), destination, read,
+                      export_options(source, /*as_fp32=*/false, texts));
 }
 
 }  // namespace longshore

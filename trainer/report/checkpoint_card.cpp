@@ -30,20 +30,24 @@ CardBase base_of(const ModelSource& source, const RunConfig& config) {
 
 }  // namespace
 
-std::string card_of_checkpoint(const ModelSource& source, const RunConfig& config,
-                               const std::string& checkpoint, Step step) {
+ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& config,
+                                const std::string& checkpoint, Step step) {
   // <run.dir>/checkpoints/<name>
   std::error_code ignored;
   const fs::path directory =
       fs::absolute(checkpoint, ignored).lexically_normal().parent_path().parent_path();
-  if (!fs::exists(directory / "metrics.jsonl", ignored)) return "";
+  ExportTexts texts;
+  if (!fs::exists(directory / "metrics.jsonl", ignored)) return texts;
+  add_trained_text(config, source, directory.string(), texts);
   try {
-    return model_card(read_run_record(directory.string()), base_of(source, config), step);
+    CardBase base = base_of(source, config);
+    base.use = texts.lines;
+    texts.card = model_card(read_run_record(directory.string()), base, step);
   } catch (const Error& error) {
     // A trained model is not held up by what is said of it.
     log_warning(std::string(error.what()) + "; the export has no model card");
-    return "";
   }
+  return texts;
 }
 
 }  // namespace longshore

@@ -1,5 +1,6 @@
-// CheckpointCard: the model card of what a checkpoint holds, from the directory of its run and the
-// model that the run began with. Free function; any thread.
+// CheckpointCard: what an export of a checkpoint says beside its weights: the model card, the chat
+// template and the end tokens that were trained, from the directory of its run and the model that
+// the run began with. Free function; any thread.
 #pragma once
 
 #include <string>
@@ -7,12 +8,12 @@
 #include "base/ids.h"
 #include "config/run_config.h"
 #include "trainer/model/model_source.h"
+#include "trainer/model/trained_text.h"
 
 namespace longshore {
 
-// The README.md for an export of the checkpoint at `checkpoint`; empty where there is no record of
-// its run.
-std::string card_of_checkpoint(const ModelSource& source, const RunConfig& config,
-                               const std::string& checkpoint, Step step);
+// For an export of the checkpoint at `checkpoint`; nothing where there is no record of its run.
+ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& config,
+                                const std::string& checkpoint, Step step);
 
 }  // namespace longshore

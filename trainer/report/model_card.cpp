@@ -136,20 +136,33 @@ std::string data_of(const RunRecord& run) {
   return text;
 }
 
+// A file's value in a run file, without the folders of somebody's machine.
+std::string file_name_of(const std::string& value) {
+  const size_t slash = value.rfind('/');
+  return slash == std::string::npos ? value : "\"" + value.substr(slash + 1);
+}
+
 // The keys that make the result, not those that say where things were or how they were split up.
 std::string recipe(const RunRecord& run) {
   constexpr std::array<std::string_view, 7> kKeys = {
       "run.seed", "train.", "optimizer.", "schedule.", "precision.", "offload.state_format",
       "data."};
-  constexpr std::array<std::string_view, 4> kPlaces = {"data.train", "data.eval", "data.cache",
-                                                       "data.chat_template"};
+  constexpr std::array<std::string_view, 3> kPlaces = {"data.train", "data.eval", "data.cache"};
   Rows rows;
   for (const auto& [key, value] : config_values(run.config)) {
     const auto begins = [&key](std::string_view head) { return key.starts_with(head); };
     if (std::ranges::none_of(kKeys, begins) || std::ranges::count(kPlaces, key) > 0) continue;
-    rows.push_back({code(key), code(value)});
+    const bool file = key == "data.chat_template";
+    rows.push_back({code(key), code(file ? file_name_of(value) : value)});
   }
   return markdown_table({"key", "value"}, rows);
+}
+
+// What a server has to know.
+std::string use_of(const CardBase& base) {
+  std::string text;
+  for (const std::string& line : base.use) text += "- " + plain(line) + "\n";
+  return text.empty() ? text : "## Use\n\n" + text + "\n";
 }
 
 }  // namespace
@@ -166,8 +179,9 @@ std::string model_card(const RunRecord& run, const CardBase& base, Step step) {
   if (!base.card.empty()) text += " What its makers say of the base model is in BASE_README.md.";
   return text +
          "\n\nWhat it is for and what it should not be used for is left to whoever publishes it: "
-         "a README.md that was edited is kept by later exports.\n\n## Figures\n\n" +
-         figures(run, step) + "\n## Data\n" + data_of(run) + "\n## Recipe\n\n" + recipe(run);
+         "a README.md that was edited is kept by later exports.\n\n" +
+         use_of(base) + "## Figures\n\n" + figures(run, step) + "\n## Data\n" + data_of(run) +
+         "\n## Recipe\n\n" + recipe(run);
 }
 
 }  // namespace longshore

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/ids.h"
 #include "trainer/report/run_record.h"
@@ -17,6 +18,7 @@ struct CardBase {
   std::string card = {};  // its own README.md; empty: none
   std::string family = {};
   int64_t parameters = 0;
+  std::vector<std::string> use = {};  // what its user must know, a sentence each
 };
 
 // `step`: after which the weights were exported.
