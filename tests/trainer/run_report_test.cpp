@@ -255,14 +255,48 @@ TEST_F(RunReport, TheModelCardTellsWhatTheRunTells) {
                        "base_model: maker/base-1b\nlicense: apache-2.0\nlanguage: en\n"
                        "tags:\n- longshore\n---\n\n# mine\n"))
       << card;
-  expect_has(card, {"1 234 567 parameters", "BASE_README.md", "| steps | 8 |",
-                    "| tokens trained on | 8 000 |", "| `optimizer.lr` | `0.0001` |",
-                    "| `data.max_tokens` | `64` |", "| `run.seed` | `42` |",
-                    "| `a\\|b.jsonl` |  | 5 |  |  |  | 0123456789abcdef |"});
+  expect_has(card,
+             {"1 234 567 parameters", "BASE_README.md", "| steps | 8 |", "| tokens seen | 8 000 |",
+              "| `optimizer.lr` | `0.0001` |", "| `data.max_tokens` | `64` |",
+              "| `run.seed` | `42` |", "| `a\\|b.jsonl` |  | 5 |  |  |  | 0123456789abcdef |"});
   expect_lacks(card, {"/home/me", "offload.nvme"});
   const std::string own = model_card(read_run_record(run_.path()), {.family = "llama"}, Step(8));
   expect_has(own, {"Trained from random weights"});
   expect_lacks(own, {"base_model", "BASE_README"});
+}
+
+// Goal: what was held out is told from what was trained, in the card and on the page, and by which
+// key; a template is named without the folder that it lay in.
+TEST_F(RunReport, SaysWhichPartOfTheFilesWasEvaluated) {
+  run_.steps(10);
+  run_.put("config.toml",
+           "[data]\nchat_template = \"/home/me/t.jinja\"\n[eval]\nsplit = 0.02\nsequences = 9\n");
+  const std::string file = R"("files": [{"path": "a.jsonl", "documents": 480, "tokens": 18944,
+                            "trained_tokens": 5308}])";
+  run_.put("data.json", R"({"train": {)" + file +
+                            R"(, "part": {"held_out": false, "eval_split": 0.02, "documents": 470,
+                  "tokens": 18500, "trained_tokens": 5199}},
+               "eval": {)" + file +
+                            R"(, "part": {"held_out": true, "eval_split": 0.02, "documents": 10,
+                  "tokens": 444, "trained_tokens": 109}}})");
+  const CardBase base{.family = "llama", .use = {"Texts end with <|end|>."}};
+  const std::string card = model_card(read_run_record(run_.path()), base, Step(8));
+  expect_has(card, {"Trained on, without what eval.split = 0.02 held out: 470 documents, 18 500 "
+                    "tokens, 5 199 trained tokens:",
+                    "Evaluated on what eval.split = 0.02 held out of these files and was never "
+                    "trained: 10 documents, 444 tokens, 109 trained tokens.",
+                    "| `eval.split` | `0.02` |", "| `eval.sequences` | `9` |",
+                    "| `data.chat_template` | `\"t.jinja\"` |",
+                    "## Use\n\n- Texts end with \\<\\|end\\|\\>."});
+  expect_lacks(card, {"/home/me"});
+  EXPECT_EQ(card.find("18 944"), card.rfind("18 944"))
+      << "whole files once, where they are trained";
+  EXPECT_EQ(run_command_line({"report", run_.path()}), 0);
+  std::ifstream page_file(run_.path() + "/report.html");
+  const std::string page{std::istreambuf_iterator<char>(page_file), {}};
+  expect_has(page, {"held out of these files and was never trained: 10 documents",
+                    "without what eval.split = 0.02 held out: 470 documents", "tokens seen"});
+  EXPECT_EQ(page.find("18 944"), page.rfind("18 944"));
 }
 
 }  // namespace

@@ -12,6 +12,19 @@
 
 namespace longshore {
 
+namespace {
+
+DataPart part_of(const Dataset& data, bool held_out, double fraction) {
+  DataPart part{.held_out = held_out, .fraction = fraction, .documents = data.document_count()};
+  for (int64_t document = 0; document < part.documents; ++document) {
+    part.tokens += data.document_tokens(document);
+    part.trained_tokens += data.document_trained_tokens(document);
+  }
+  return part;
+}
+
+}  // namespace
+
 bool has_evaluation_data(const RunConfig& config) {
   return !config.data.eval.empty() || config.eval.split > 0.0;
 }
@@ -40,6 +53,7 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   }
   data.table = make_sequences(*data.dataset, packing);
   data.report = std::move(prepared.report);
+  if (split) data.part = part_of(*data.dataset, !training, config.eval.split);
   const PrepareOptions used = preparation.options(paths);
   data.conversations = std::ranges::any_of(
       data.report.files, [](const FileReport& file) { return file.format == "messages"; });
@@ -57,6 +71,13 @@ Json to_json(const SequenceData& data) {
     files.push_back(std::move(file));
   }
   Json json = {{"sequences", data.table.sequence_count()}, {"files", std::move(files)}};
+  if (data.part) {
+    json["part"] = {{"held_out", data.part->held_out},
+                    {"eval_split", data.part->fraction},
+                    {"documents", data.part->documents},
+                    {"tokens", data.part->tokens},
+                    {"trained_tokens", data.part->trained_tokens}};
+  }
   if (data.ends.documents > 0) json["ends"] = to_json(data.ends);
   return json;
 }

@@ -25,17 +25,27 @@ namespace longshore {
 // Called now and then while files are read; throws to stop (a signal).
 using StopCheck = std::function<void()>;
 
+// What eval.split left of the files, or held out of them.
+struct DataPart {
+  bool held_out = false;
+  double fraction = 0.0;  // eval.split
+  int64_t documents = 0, tokens = 0;
+  int64_t trained_tokens = 0;  // of them with a loss
+};
+
 // The files of one list, as sequences.
 struct SequenceData {
   std::unique_ptr<Dataset> dataset;
   SequenceTable table;
-  DataReport report;
-  TextEnds ends;              // of training documents, where a tokenizer wrote them
-  std::string chat_template;  // to export with what is trained on conversations; empty: none
+  DataReport report;             // of whole files
+  std::optional<DataPart> part;  // none: all of the files
+  TextEnds ends;                 // of training documents, where a tokenizer wrote them
+  std::string chat_template;     // to export with what is trained on conversations; empty: none
   bool conversations = false;
 };
 
-// For <run.dir>/data.json: how many sequences, and what became of each file.
+// For <run.dir>/data.json: how many sequences, what became of each file, and which part of the
+// files it is.
 Json to_json(const SequenceData& data);
 
 // What sequences are for: training packs documents in the seed's order, evaluation in the files'.

@@ -49,7 +49,7 @@ constexpr std::array kStep = {
     MetricKey{"clip_scale", kReal, "the factor that gradients were multiplied with"},
     MetricKey{"lr", kReal, "the rate used"},
     MetricKey{"tokens", kWhole, "of the step, over all ranks"},
-    MetricKey{"trained_tokens", kWhole, "of them with a target"},
+    MetricKey{"trained_tokens", kWhole, "of them with a loss"},
     MetricKey{"sequences", kWhole, "of the step, over all ranks"},
     MetricKey{"epoch", kReal, "passes over the data so far"},
     MetricKey{"seconds", kSeconds, "that the step took"},

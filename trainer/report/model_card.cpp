@@ -95,7 +95,7 @@ std::string figures(const RunRecord& run, Step step) {
   };
   const auto of = [&](const char* key) { return until(run.of(key), step); };
   add("epochs", number("%.3f", last_of(of("epoch"))));
-  add("tokens trained on", with_thousands(static_cast<int64_t>(sum_of(of("tokens")))));
+  add("tokens seen", with_thousands(static_cast<int64_t>(sum_of(of("tokens")))));
   std::vector<ChartPoint> losses = of("loss");
   const size_t last = std::min(losses.size(), kLastSteps);
   losses.erase(losses.begin(), losses.end() - static_cast<std::ptrdiff_t>(last));
@@ -128,7 +128,14 @@ std::string data_of(const RunRecord& run) {
                       member("rows"), member("documents"), member("tokens"),
                       member("trained_tokens"), member("xxh3")});
     }
-    text += std::string(use == "eval" ? "\nEvaluated on:\n\n" : "\nTrained on:\n\n") +
+    const RecordedPart part = part_of_files(set);
+    const std::string done = use == "eval" ? "\nEvaluated on" : "\nTrained on";
+    // Whole files again would read as if the model had been trained on what it is judged by.
+    if (part.held_out) {
+      text += done + " " + part.words + ".\n";
+      continue;
+    }
+    text += done + (part.words.empty() ? "" : ", " + part.words) + ":\n\n" +
             markdown_table({"file", "format", "rows", "documents", "tokens", "trained tokens",
                             "xxh3 of the file"},
                            rows);
@@ -144,9 +151,9 @@ std::string file_name_of(const std::string& value) {
 
 // The keys that make the result, not those that say where things were or how they were split up.
 std::string recipe(const RunRecord& run) {
-  constexpr std::array<std::string_view, 7> kKeys = {
-      "run.seed", "train.", "optimizer.", "schedule.", "precision.", "offload.state_format",
-      "data."};
+  constexpr std::array<std::string_view, 9> kKeys = {
+      "run.seed", "train.",     "optimizer.",    "schedule.", "precision.", "offload.state_format",
+      "data.",    "eval.split", "eval.sequences"};
   constexpr std::array<std::string_view, 3> kPlaces = {"data.train", "data.eval", "data.cache"};
   Rows rows;
   for (const auto& [key, value] : config_values(run.config)) {

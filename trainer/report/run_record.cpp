@@ -14,6 +14,7 @@
 #include "base/median.h"
 #include "base/own_file.h"
 #include "trainer/directory/metrics_reader.h"
+#include "trainer/report/page.h"
 
 namespace longshore {
 namespace {
@@ -186,6 +187,27 @@ double sum_of(const std::vector<ChartPoint>& points) {
   double sum = 0.0;
   for (const double value : values_of(points)) sum += value;
   return sum;
+}
+
+RecordedPart part_of_files(const Json& set) {
+  RecordedPart found;
+  const auto part = set.find("part");
+  if (part == set.end() || !part->is_object()) return found;
+  try {
+    found.held_out = part->at("held_out").get<bool>();
+    const auto count = [&part](const char* key) {
+      return with_thousands(part->at(key).get<int64_t>());
+    };
+    const std::string split = "eval.split = " + part->at("eval_split").dump();
+    found.words = found.held_out
+                      ? "what " + split + " held out of these files and was never trained"
+                      : "without what " + split + " held out";
+    found.words += ": " + count("documents") + " documents, " + count("tokens") + " tokens, " +
+                   count("trained_tokens") + " trained tokens";
+  } catch (const Json::exception&) {
+    return {};
+  }
+  return found;
 }
 
 }  // namespace longshore

@@ -142,7 +142,7 @@ std::string summary(const std::vector<RunRecord>& runs) {
         [](const RunRecord& run) { return number(least_of(run.of("eval/loss")), "%.4f"); }},
        {"perplexity, least",
         [](const RunRecord& run) { return number(least_of(run.of("eval/perplexity")), "%.2f"); }},
-       {"tokens trained on",
+       {"tokens seen",
         [](const RunRecord& run) {
           return with_thousands(static_cast<int64_t>(sum_of(run.of("tokens"))));
         }},
@@ -360,6 +360,12 @@ std::string data_of(const RunRecord& run) {
     std::string title = use;
     for (const auto& [key, value] : set.items()) {
       if (!value.is_structured()) title += ", " + key + " " + in_short(value);
+    }
+    const RecordedPart part = part_of_files(set);
+    if (!part.words.empty()) title += ", " + part.words;
+    if (part.held_out) {
+      html += "<p>" + shown(title) + "</p>";
+      continue;
     }
     std::vector<std::vector<std::string>> rows;
     for (const Json& file : set["files"]) {
