@@ -262,6 +262,22 @@ TEST(PlanCheck, BlamesTheLaneThatWasOffAndCorrectsIt) {
   EXPECT_NEAR(one.step().seconds, real.seconds, 1e-9);
 }
 
+// Goal: rates that were measured beside other programs, and are 28 times too slow, are corrected in
+// full by the first run.
+TEST(PlanCheck, CorrectsRatesThatAreOffByTens) {
+  Case one;
+  one.inputs.compute_threads = 1'000'000;
+  one.forecast.cores = 1'000'100;
+  const StepForecast real = one.step();
+  Case slow = one;
+  for (double& correction : slow.forecast.corrections) correction = 28.0;
+  PlanCheck check(slow.step(), kNoCorrection);
+  check.add(1000.0, {});
+  for (int i = 0; i < 4; ++i) check.add(real.seconds, real.busy);
+  const LaneFactors factors = check.factors();
+  EXPECT_NEAR(factors[static_cast<size_t>(Lane::kCompute)], 1.0 / 28.0, 1e-6);
+}
+
 TEST(PlanSearch, FindsTheKeyThatMovesTheWall) {
   Case one;
   one.inputs.device_cap = std::nullopt;

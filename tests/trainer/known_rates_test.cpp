@@ -53,6 +53,23 @@ TEST(KnownRates, OfAnotherFormatAreRefusedInWords) {
   EXPECT_NE(said.find("version 99; this program reads version 1"), std::string::npos) << said;
 }
 
+// Goal: what runs took of a plan is of the rates that it was made with; measured anew, they are
+// others.
+TEST(KnownRates, AreTheSameUntilTheyAreMeasuredAgain) {
+  const TemporaryDirectory directory;
+  const KnownRates known(directory.path(), some_machine());
+  EXPECT_EQ(known.mark(), "");
+  DescribedMachine machine = described(build_id());
+  machine.rates.copy = 1e9;
+  known.keep(machine);
+  const std::string mark = known.mark();
+  EXPECT_NE(mark, "");
+  EXPECT_EQ(known.mark(), mark);
+  machine.rates.copy = 2e9;
+  known.keep(machine);
+  EXPECT_NE(known.mark(), mark);
+}
+
 // Goal: the first run corrects a plan in full; one odd run later moves it half of the way.
 TEST(KnownRates, FactorsAreSmoothed) {
   const TemporaryDirectory directory;

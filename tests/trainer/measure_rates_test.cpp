@@ -91,5 +91,56 @@ TEST(MeasuredMicroBatches, FitTheDevice) {
   EXPECT_EQ(measured_micro_batches(inputs, machine), (std::vector<int64_t>{1}));
 }
 
+// ---- beside other programs ----
+
+// Goal: what others had of the processor is what was busy and not this process's, steal included;
+// waiting for a disk is idle.
+TEST(ShareOfOthers, IsWhatThisProcessDidNotTake) {
+  const std::string before = "cpu  1000 10 100 5000 50 0 0 0 0 0\n";
+  // In 1000 ticks of all cores: 400 user, 100 system, 200 steal, 250 idle, 50 waiting.
+  const std::string after = "cpu  1400 10 200 5250 100 0 0 200 0 0\n";
+  EXPECT_NEAR(share_of_others(before, after, 0.0, 100.0), 0.7, 1e-12);
+  EXPECT_NEAR(share_of_others(before, after, 5.0, 100.0), 0.2, 1e-12);
+  EXPECT_EQ(share_of_others(before, after, 50.0, 100.0), 0.0);
+  EXPECT_EQ(share_of_others(before, before, 1.0, 100.0), 0.0);
+  EXPECT_EQ(share_of_others("", "", 1.0, 100.0), 0.0);
+}
+
+// Goal: a calm measurement is taken as it is; a disturbed one is repeated, the calmer of both is
+// kept, and its source says how sure it is.
+TEST(CalmestRates, AreTakenAgainWhereOthersHadTheProcessor) {
+  struct Try {
+    double others, copy;
+  };
+  const auto measured = [](const std::vector<Try>& tries, int& taken, int& said) {
+    taken = said = 0;
+    return calmest_rates(
+        [&] {
+          const Try one = tries.at(static_cast<size_t>(taken++));
+          TakenRates rates;
+          rates.rates.source = "measured";
+          rates.rates.copy = one.copy;
+          rates.others = one.others;
+          return rates;
+        },
+        [&said](const std::string&) { ++said; });
+  };
+  int taken = 0, said = 0;
+  EXPECT_EQ(measured({{0.05, 1e9}}, taken, said).source, "measured");
+  EXPECT_EQ(taken, 1);
+  EXPECT_EQ(said, 0);
+  const MachineRates calm = measured({{0.9, 1e9}, {0.01, 3e9}}, taken, said);
+  EXPECT_EQ(calm.source, "measured");
+  EXPECT_EQ(calm.copy, 3e9);
+  EXPECT_EQ(taken, 2);
+  EXPECT_EQ(said, 1);
+  const MachineRates busy = measured({{0.5, 4e9}, {0.84, 1e9}}, taken, said);
+  EXPECT_EQ(busy.copy, 4e9);
+  EXPECT_NE(busy.source.find("measured, unsure: other programs had 50 % of the processor, and two "
+                             "tries differed by up to 4.0 times"),
+            std::string::npos)
+      << busy.source;
+}
+
 }  // namespace
 }  // namespace longshore

@@ -27,6 +27,22 @@ struct RateOptions {
 
 MachineRates measure_rates(const Machine& machine, const RateOptions& options);
 
+// The share of all cores' time between two texts of /proc/stat that others had: other programs, and
+// with `steal` other machines of the host. `own`: seconds of a core that this process took
+// meanwhile. 0 where the texts say nothing.
+double share_of_others(const std::string& before, const std::string& after, double own,
+                       double ticks_per_second);
+
+// A measurement beside other programs is of what they left. It is taken again where they had more
+// than a tenth of the processor, and the one that they disturbed least is returned; its source says
+// how much they had and how far both were apart, for whoever reads a plan.
+struct TakenRates {
+  MachineRates rates;
+  double others = 0.0;  // share_of_others while they were measured
+};
+MachineRates calmest_rates(const std::function<TakenRates()>& take,
+                           const std::function<void(const std::string&)>& say);
+
 // What the above may write to a drive, for whoever asks before: no more than half of what is free.
 Bytes bytes_to_be_written(const std::string& directory, Bytes most);
 

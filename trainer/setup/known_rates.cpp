@@ -126,6 +126,14 @@ void KnownRates::keep_unit(const std::string& unit, const std::vector<UnitPoint>
   write_kept(directory_, file_of("unit", unit), unit, kept);
 }
 
+std::string KnownRates::mark() const {
+  try {
+    return hash_text(hash64(read_own_file(path(), kMostFileBytes)));
+  } catch (const Error&) {
+    return "";
+  }
+}
+
 LaneFactors KnownRates::find_factors(const std::string& run) const {
   LaneFactors factors = kNoCorrection;
   const std::optional<Kept> known = read_kept(file_of("run", run), run);

@@ -33,8 +33,13 @@ class KnownRates {
   std::vector<UnitPoint> find_unit(const std::string& unit) const;
   void keep_unit(const std::string& unit, const std::vector<UnitPoint>& points) const;
 
-  // What runs of this text took of what was planned, by lane. The first run's count in full, each
-  // later one's go half of the way: one run on a busy machine does not spoil them.
+  // Changes when the machine is measured again.
+  std::string mark() const;
+
+  // What runs of this text took of what was planned, by lane; the text names the rates that the
+  // plan was made with, or a factor that mends slow rates would spoil right ones. The first run's
+  // count in full, each later one's go half of the way: one run on a busy machine does not spoil
+  // them.
   LaneFactors find_factors(const std::string& run) const;
   void keep_factors(const std::string& run, const LaneFactors& factors) const;
 

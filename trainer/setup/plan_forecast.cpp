@@ -128,11 +128,12 @@ PlanScreen PlanForecast::screen(const TierPlan& plan, bool changes) {
 std::optional<PlanCheck> PlanForecast::check(const TierPlan& plan) {
   StepForecast planned = step(setup_->inputs, plan);
   if (!planned.known() || planned.seconds <= 0.0) return std::nullopt;
+  checked_run_ = text_of_run(*setup_, known_);
   return PlanCheck(std::move(planned), inputs_of(setup_->inputs).corrections);
 }
 
 void PlanForecast::learn(const PlanCheck& check) const {
-  known_.keep_factors(text_of_run(*setup_), check.factors());
+  known_.keep_factors(checked_run_, check.factors());
 }
 
 }  // namespace longshore

@@ -46,6 +46,7 @@ class PlanForecast {
   std::optional<DescribedMachine> machine_;
   bool here_ = true;
   std::map<std::string, ForecastInputs> of_units_;  // by the units' name
+  std::string checked_run_;  // what the last check compares, and by which measurements
 };
 
 }  // namespace longshore

@@ -1,6 +1,7 @@
 #include "trainer/setup/run_flops.h"
 
 #include <cmath>
+#include <cstdio>
 
 #include "base/hash.h"
 #include "offload/engine/probe/probe_inputs.h"
@@ -57,7 +58,7 @@ std::string text_of_unit(const RunSetup& setup, UnitId unit) {
          " threads, documents of " + std::to_string(inputs.max_tokens) + "\n" + build_id() + "\n";
 }
 
-std::string text_of_run(const RunSetup& setup) {
+std::string text_of_run(const RunSetup& setup, const KnownRates& known) {
   const PlanInputs& inputs = setup.inputs;
   std::string text = std::string(name_of(inputs.device)) + " " +
                      std::string(name_of(inputs.state.compute)) + " " +
@@ -65,6 +66,16 @@ std::string text_of_run(const RunSetup& setup) {
                      std::to_string(inputs.ranks_per_node) + " on a machine, " + build_id() + "\n";
   for (const ParamSpec& parameter : setup.source->whole().whole_parameters()) {
     for (const int64_t dimension : parameter.shape) text += " " + std::to_string(dimension);
+  }
+  text += "\nrates " + known.mark();
+  for (const UnitSpec& unit : setup.source->spec().units) {
+    for (const UnitPoint& point : known.find_unit(text_of_unit(setup, unit.id))) {
+      char numbers[96];
+      std::snprintf(numbers, sizeof numbers, " %lld %.9g %.9g",
+                    static_cast<long long>(point.positions), point.seconds.forward,
+                    point.seconds.backward);
+      text += numbers;
+    }
   }
   return hash_text(hash64(text));
 }
@@ -88,7 +99,7 @@ ForecastInputs forecast_inputs(const RunSetup& setup, const Model& model, const 
   inputs.ranks_per_node = plan.ranks_per_node;
   inputs.cores = setup.machine.physical_cores;
   inputs.compute = plan.state.compute;
-  if (known != nullptr) inputs.corrections = known->find_factors(text_of_run(setup));
+  if (known != nullptr) inputs.corrections = known->find_factors(text_of_run(setup, *known));
   return inputs;
 }
 
