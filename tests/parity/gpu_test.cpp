@@ -2,13 +2,16 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "base/child_process.h"
 #include "base/errors.h"
 #include "device/cuda_device.h"
 #include "device/gpu_tensors.h"
 #include "tests/fakes/gpu.h"
 #include "tests/parity/run_driver.h"
+#include "trainer/device/self_check.h"
 
 namespace longshore {
 namespace {
@@ -23,22 +26,45 @@ TEST(DeviceKind, CudaWithoutAGpuIsRefused) {
   EXPECT_NE(messages.find("device.kind"), std::string::npos) << messages;
 }
 
-TEST(GpuMemory, StaysWithinThePlan) {
-  LONGSHORE_NEEDS_GPU();
-  for (const std::string& golden : golden_names()) {
-    for (const std::string compute : {"fp32", "bf16"}) {
-      RunDriver run("gpu-memory");
-      const int code =
-          run.train(joined(RunDriver::golden_arguments(golden),
-                           {"--device.kind=cuda", "--train.steps=3", "--offload.device_memory=1GiB",
-                            "--precision.compute=" + compute}));
-      EXPECT_EQ(code, 0) << golden << " " << compute;
-      for (const Json& step : run.metrics("step")) {
-        EXPECT_LE(step.at("memory_bytes").at("device_peak").get<int64_t>(), int64_t{1} << 30);
-      }
-    }
+// Goal: a run's self-check is this binary as the program, which prints gpu-check's own answer; as a
+// test binary it would run every test there is.
+TEST(SelfCheckChild, IsTheProgramAndNotItsTests) {
+  const CudaDevice none;
+  const ChildEnd end = run_child(joined(self_check_of(none, 0, "").command, {"--json"}));
+  EXPECT_EQ(end.output.find("[=========="), std::string::npos) << end.output;
+  if (cuda_devices().empty()) {
+    EXPECT_EQ(end.exit_code, 2) << end.text();
+    EXPECT_NE(end.output.find("device.kind"), std::string::npos) << end.output;
+  } else {
+    EXPECT_EQ(end.exit_code, 0) << end.text();
+    EXPECT_NE(end.output.find("\"same\""), std::string::npos) << end.output;
   }
 }
+
+class GpuMemoryOf : public testing::TestWithParam<std::tuple<std::string, std::string>> {};
+
+TEST_P(GpuMemoryOf, StaysWithinThePlan) {
+  LONGSHORE_NEEDS_GPU();
+  const auto& [golden, compute] = GetParam();
+  RunDriver run("gpu-memory");
+  EXPECT_EQ(run.train(joined(RunDriver::golden_arguments(golden),
+                             {"--device.kind=cuda", "--train.steps=3",
+                              "--offload.device_memory=1GiB", "--precision.compute=" + compute})),
+            0);
+  for (const Json& step : run.metrics("step")) {
+    EXPECT_LE(step.at("memory_bytes").at("device_peak").get<int64_t>(), int64_t{1} << 30);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, GpuMemoryOf,
+                         testing::Combine(testing::ValuesIn(golden_names()),
+                                          testing::Values("fp32", "bf16")),
+                         [](const auto& info) {
+                           std::string name =
+                               std::get<0>(info.param) + "_" + std::get<1>(info.param);
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 // Goal: LibTorch asks for more than the cap leaves: exit 4, and the holders are named. The cap is
 // the plan's buffers and hardly anything else, so that the first temporaries are too many.

@@ -23,7 +23,8 @@ class GpuError : public Error {
 
 struct SelfCheck {
   std::vector<std::string> command;  // the child: the program and its arguments
-  std::chrono::milliseconds limit{120'000};
+  // The first start on a machine reads 2 GB of libraries, and all ranks of it do so at once.
+  std::chrono::milliseconds limit{300'000};
   std::string directory;  // where what passed is remembered
   std::string identity;   // of GPU, driver and build: what is remembered
 };

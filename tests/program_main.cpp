@@ -1,8 +1,10 @@
-// The main program of stand_in_parity: a test binary that is also the program, for the child
-// processes that a run starts of itself.
+// The main function of test binaries that start runs in their own process: such a binary is also
+// the program, because a run on a GPU starts /proc/self/exe again for its self-check.
 #include <gtest/gtest.h>
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "trainer/commands/command_line.h"
 
