@@ -37,6 +37,13 @@ void end_with_the_launcher() {
   if (std::getenv("LONGSHORE_LAUNCH") != nullptr) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
+// CUDA gives a process's streams 8 queues of the hardware unless told otherwise before its first
+// call, and streams that share one wait for each other: a copy would stand behind a whole unit's
+// kernels. What is set already stays.
+void give_streams_their_own_queues() {
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 // After a distributed failure nothing is left to do, and destructors of LibTorch's static objects
 // may wait for threads that wait for a peer that is gone.
 int leave(int exit_code) {
@@ -50,6 +57,7 @@ int leave(int exit_code) {
 int main(int argc, char** argv) {
   end_with_the_launcher();
   ask_name_servers_briefly();
+  give_streams_their_own_queues();
   wait_without_spinning(argv);
   return leave(longshore::run_command_line(std::vector<std::string>(argv + 1, argv + argc)));
 }
