@@ -30,13 +30,25 @@ class Job:
         log = self.log(name)
         return log.read_text(errors="replace")[-characters:] if log.exists() else "no output"
 
-    def program_json(self, words):
-        """What `longshore WORDS` prints, as JSON."""
+    def answer(self, words, name, before=()):
+        """(exit code, the JSON that `longshore WORDS` prints, or None), for commands whose exit
+        code says what they found. `before`: a program that runs it."""
         found = []
-        name = "-".join(str(word).strip("-") for word in words)
-        self.must([self.setup.bin / "longshore", *words], name, on_line=found.append)
+        code = self.call([*before, self.setup.bin / "longshore", *words], name,
+                         on_line=found.append)
         text = "\n".join(found)
-        return json.loads(text[text.index("{"):])
+        try:
+            return code, json.loads(text[text.index("{"):])
+        except ValueError:
+            return code, None
+
+    def program_json(self, words, name, before=()):
+        """That JSON of a command that ends with 0; RuntimeError with the end of its log otherwise.
+        """
+        code, printed = self.answer(words, name, before)
+        if code != 0 or printed is None:
+            raise RuntimeError(f"{name} ended with {code}: {self.tail(name)}")
+        return printed
 
     def tell(self, test, outcome, seconds):
         self.journal.test(self.part, test, outcome, seconds)

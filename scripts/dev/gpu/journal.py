@@ -5,7 +5,9 @@ import io
 import json
 import os
 import re
+import shutil
 import tarfile
+import threading
 import time
 
 MOST_ARCHIVE_BYTES = 14 << 20
@@ -26,10 +28,12 @@ def replace(path, data):
 
 
 class Journal:
-    """Lines are {"kind": "machine" | "test" | "part", ...}."""
+    """Lines are {"kind": "machine" | "test" | "part", ...}. Any thread adds them. With `copy_to`
+    the archive is also copied to that folder whenever it was made."""
 
-    def __init__(self, directory, resume, machine):
-        self.directory = directory
+    def __init__(self, directory, resume, machine, copy_to=None):
+        self.directory, self.copy_to = directory, copy_to
+        self.lock = threading.RLock()
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / "journal.jsonl"
         self.archived = 0.0
@@ -61,9 +65,10 @@ class Journal:
                 path.rename(older / path.name)
 
     def add(self, line):
-        self.lines.append(line)
-        self.file.write(json.dumps(line).encode() + b"\n")
-        os.fsync(self.file.fileno())
+        with self.lock:
+            self.lines.append(line)
+            self.file.write(json.dumps(line).encode() + b"\n")
+            os.fsync(self.file.fileno())
 
     def test(self, part, name, outcome, seconds):
         self.add({"kind": "test", "part": part, "test": name, "outcome": outcome,
@@ -108,10 +113,30 @@ class Journal:
                 if outcome == "started"]
 
     def publish(self):
-        replace(self.directory / "summary.json", summary(self).encode())
-        replace(self.directory / "summary.md", page(self).encode())
-        replace(self.directory / "archive.tar.gz", archive(self.directory))
-        self.archived = time.monotonic()
+        with self.lock:
+            replace(self.directory / "summary.json", summary(self).encode())
+            replace(self.directory / "summary.md", page(self).encode())
+            whole = self.directory / "archive.tar.gz"
+            replace(whole, archive(self.directory))
+            if self.copy_to is not None:
+                self.copy_to.mkdir(parents=True, exist_ok=True)
+                shutil.copy(whole, self.copy_to / "archive.tar.gz.new")
+                (self.copy_to / "archive.tar.gz.new").replace(self.copy_to / "archive.tar.gz")
+            self.archived = time.monotonic()
+
+    def keep_publishing(self):
+        """Every few seconds, in a thread that ends with the program: a part that is measured tells
+        nothing for minutes."""
+        def work():
+            while True:
+                time.sleep(REFRESH_SECONDS)
+                if time.monotonic() - self.archived < REFRESH_SECONDS:
+                    continue
+                try:
+                    self.publish()
+                except OSError as error:  # a full disk, for instance; parts go on
+                    print(f"the archive was not made: {error}", flush=True)
+        threading.Thread(target=work, daemon=True).start()
 
 
 def read_lines(path):
@@ -138,12 +163,15 @@ def pack(directory, most_of_a_file):
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz", compresslevel=6) as tar:
         for path in files_of(directory):
-            data = path.read_bytes()
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue
             if len(data) > most_of_a_file and path.parent != directory:
                 half = most_of_a_file // 2
                 data = data[:half] + b"\n... cut ...\n" + data[-half:]
             info = tarfile.TarInfo(str(path.relative_to(directory)))
-            info.size, info.mtime = len(data), int(path.stat().st_mtime)
+            info.size, info.mtime = len(data), int(time.time())
             tar.addfile(info, io.BytesIO(data))
     return out.getvalue()
 

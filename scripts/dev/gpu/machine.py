@@ -8,8 +8,16 @@ import platform
 import subprocess
 import sys
 
+import process
+
 TORCH = "2.11.0"
 TEST_SECONDS = 120  # a test that takes longer hangs
+# As trainer/main.cpp has the first two; a machine without a network has the loopback alone.
+ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+               "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+# What the first process would wait for: 2 GB and more, of a disk that nobody read from yet.
+READ_AHEAD = ("libtorch_cuda.so", "libtorch_cpu.so", "libcublasLt.so*", "libcublas.so*",
+              "libcudnn*.so*")
 
 
 def find_gpu():
@@ -68,12 +76,21 @@ class Setup:
         before = os.environ.get("LD_LIBRARY_PATH")
         self.environment["LD_LIBRARY_PATH"] = ":".join(
             [str(folder) for folder in folders] + ([before] if before else []))
-        self.environment["OMP_WAIT_POLICY"] = "PASSIVE"
+        self.environment.update(ENVIRONMENT)
 
     def describe(self):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return {"gpu": self.gpu, "build": self.build, "cores": len(os.sched_getaffinity(0)),
                 "memory_bytes": memory, "system": platform.platform(), "torch": TORCH}
+
+
+def read_ahead(folders):
+    """Begins to read the libraries that every process on a GPU loads; whoever needs one first waits
+    for it alone. Returns the process, which ends by itself."""
+    files = sorted({str(found) for folder in folders for name in READ_AHEAD
+                    for found in pathlib.Path(folder).glob(name)})
+    return subprocess.Popen(["cat", *(files or ["/dev/null"])], stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL, preexec_fn=process.die_with_parent)
 
 
 def commit(root):

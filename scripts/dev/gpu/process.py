@@ -100,12 +100,36 @@ def die_with_parent():
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def end(process):
+def session_of(process_id):
+    """0: it ended meanwhile. Field 6 of stat; the name before it may have blanks and brackets."""
     try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
+        text = pathlib.Path(f"/proc/{process_id}/stat").read_text(errors="replace")
+        return int(text.rpartition(")")[2].split()[3])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def end(process):
+    """Kills the process and everything in its session, which its children stay in also where each
+    leads a group of its own."""
+    members = [process.pid]
+    while members:
+        for member in members:
+            try:
+                os.kill(member, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        process.wait()
+        members = [int(path.name) for path in pathlib.Path("/proc").glob("[0-9]*")
+                   if session_of(path.name) == process.pid and is_alive(path.name)]
+
+
+def is_alive(process_id):
+    try:
+        text = pathlib.Path(f"/proc/{process_id}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])
 
 
 def run(command, deadline, log, environment, folder, on_line=None):

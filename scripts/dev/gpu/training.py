@@ -2,6 +2,7 @@
 
 A run is ended when it has done its steps: writing a checkpoint of 8B would take minutes of a
 machine that is lent for minutes."""
+import dataclasses
 import json
 import random
 import re
@@ -61,27 +62,39 @@ def counts(size):
     return body, head, body + head * (1 if shape["tie"] else 2) + (2 * layers + 1) * h, q
 
 
-def roofline(size, machine):
-    """Seconds of a step at least; the formula is that of the project's notes on rooflines: one
-    GPU, block inputs on the device, the update deferred into forward."""
+def roofline(size, machine, rows=ROWS):
+    """Seconds of a step at least, as docs/measurements/gpu_roofline.md counts: one GPU, block
+    inputs on the device, the update deferred into forward."""
     body, head, parameters, q = counts(size)
-    tokens, layers = ROWS * ROW_TOKENS, SHAPES[size]["num_hidden_layers"]
-    attended = ROW_TOKENS / 2
+    tokens, layers = rows * ROW_TOKENS, SHAPES[size]["num_hidden_layers"]
+    attended = ROW_TOKENS / 2  # keys of a position, on average: attention is causal
     flops, up, down, dram = (machine["flops"], machine["h2d"], machine["d2h"], machine["dram"])
     update_bytes = 18  # split-bf16
-    forward = {"compute": (2 * body + 4 * attended * q * layers / 2) * tokens / flops,
+    forward = {"compute": (2 * body + 4 * attended * q * layers) * tokens / flops,
                "h2d": 2 * parameters / up,
-               "dram": parameters * (update_bytes + 2) / dram}
-    backward = {"compute": (6 * body + 6 * head + 14 * attended * q * layers / 2) * tokens / flops,
-                "h2d": 2 * parameters / up, "d2h": 2 * parameters / down,
-                "dram": parameters * 4 / dram}
+               "dram": parameters * update_bytes / dram}
+    backward = {"compute": (6 * body + 6 * head + 14 * attended * q * layers) * tokens / flops,
+                "h2d": 2 * parameters / up, "d2h": 2 * parameters / down}
     return max(forward.values()) + max(backward.values()), {
         "forward_wall": max(forward, key=forward.get),
         "backward_wall": max(backward, key=backward.get)}
 
 
-def run_file(folder, rows, out, cap):
-    memory = "auto" if cap is None else f"{cap}GiB"
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a training run differs by."""
+    size: str
+    cap: int | None = None  # GiB of the device; None: what the plan needs, to the byte
+    rows: int = ROWS
+    steps: int = STEPS
+
+    @property
+    def name(self):
+        cap = "tight" if self.cap is None else self.cap
+        return f"{self.size}-{cap}" + ("" if self.rows == ROWS else f"-{self.rows}-rows")
+
+
+def run_file(folder, data, out, rows, memory):
     return f"""
 [run]
 dir = "{out}"
@@ -89,14 +102,14 @@ dir = "{out}"
 path = "{folder}"
 init = "random"
 [data]
-train = ["{rows}"]
+train = ["{data}"]
 format = "tokens"
 max_tokens = {ROW_TOKENS}
 packing = false
 shuffle = false
 [train]
 steps = {MORE_STEPS}
-sequences_per_step = {ROWS}
+sequences_per_step = {rows}
 micro_batch = 1
 [precision]
 compute = "bf16"
@@ -133,52 +146,82 @@ def step_seconds(path):
     return sorted(seconds[WARM_UP:])
 
 
-def is_done(line):
-    found = STEP.match(line)
-    return found is not None and int(found[1]) > STEPS
+def write_run(job, run, out):
+    """The run's file, and the device bytes that its plan has. A tight cap is what the plan takes
+    where it may take all: the step then has no byte more than was planned."""
+    folder, data = prepare(job, run.size)
+    file = job.setup.scratch / f"{run.name}.toml"
+    memory = "auto" if run.cap is None else f"{run.cap}GiB"
+    file.write_text(run_file(folder, data, out, run.rows, memory))
+    plan = job.program_json(["plan", file, "--json"], f"plan-{run.name}")
+    planned = plan["device"]["total_bytes"]
+    if run.cap is None:
+        file.write_text(run_file(folder, data, out, run.rows, f"{planned}B"))
+    return file, planned
 
 
-def train(job, size, cap):
-    """The median of a step's seconds, and the plan's line on device bytes."""
-    folder, rows = prepare(job, size)
-    name = f"{size}-{'tight' if cap is None else cap}"
-    out = job.setup.scratch / f"run-{name}"
+def done_after(steps):
+    """Whether a line of a run's output says that it has done more steps than these, so that the
+    record of the last one is written."""
+    def is_done(line):
+        found = STEP.match(line)
+        return found is not None and int(found[1]) > steps
+    return is_done
+
+
+def train(job, run):
+    """The median of a step's seconds, and the plan's device bytes."""
+    out = job.setup.scratch / f"run-{run.name}"
     shutil.rmtree(out, ignore_errors=True)
-    file = job.setup.scratch / f"{name}.toml"
-    file.write_text(run_file(folder, rows, out, cap))
-    job.must([job.setup.bin / "longshore", "plan", file], f"plan-{name}")
-    trace = job.journal.logs / f"{job.part}-trace.json"
+    file, planned = write_run(job, run, out)
+    kept = job.journal.logs
+    command = [job.setup.bin / "longshore", "train", file, "--trace",
+               kept / f"{job.part}-trace.json"]
     try:
-        code = job.call([job.setup.bin / "longshore", "train", file, "--trace", trace],
-                        f"train-{name}", on_line=is_done)
+        code = job.call(command, f"train-{run.name}", on_line=done_after(run.steps))
     finally:
-        for kept in ("metrics.jsonl", "plan.txt"):
-            if (out / kept).exists():
-                shutil.copy(out / kept, job.journal.logs / f"{job.part}-{kept}")
+        for name in ("metrics.jsonl", "plan.txt", "environment.json"):
+            if (out / name).exists():
+                shutil.copy(out / name, kept / f"{job.part}-{name}")
         seconds = step_seconds(out / "metrics.jsonl")
         shutil.rmtree(out, ignore_errors=True)
     if not seconds:
-        raise RuntimeError(f"train {name} ended with {code} before step {WARM_UP + 1}: "
-                           f"{job.tail(f'train-{name}')}")
-    fits = re.search(r"fits: device ([^,]*)", job.log(f"plan-{name}").read_text(errors="replace"))
-    return seconds[len(seconds) // 2], fits[1] if fits else "?"
+        raise RuntimeError(f"train {run.name} ended with {code} before step {WARM_UP + 1}: "
+                           f"{job.tail(f'train-{run.name}')}")
+    return seconds[len(seconds) // 2], planned
+
+
+def speeds(job):
+    """Rates of a block's parts and of links, each with torch alone."""
+    found = measured_machine(job)
+    rows = [{"what": name, "gb_per_second": found[name] / 1e9} for name in ("h2d", "d2h", "dram")]
+    rows.append({"what": "product 8192^3", "tflop_per_second": found["flops"] / 1e12})
+    failures = [f"{row['what']}: {row['error']}" for row in found["rows"] if "error" in row]
+    return {"status": "failed" if failures else "passed", "measured": rows + found["rows"],
+            "failures": failures}
 
 
 def measured_machine(job):
     """GEMM FLOP/s, link and memory bandwidths, measured by torch and kept for later parts."""
     kept = job.setup.scratch / "machine.json"
     if not kept.exists():
-        job.must([sys.executable, job.setup.bench / "peers/gpu_speeds.py", kept], "machine")
+        new = job.setup.scratch / "machine.new.json"
+        try:
+            job.must([sys.executable, job.setup.bench / "peers/gpu_speeds.py", new], "machine")
+        finally:
+            if new.exists():
+                shutil.copy(new, job.journal.logs / f"{job.part}-machine.json")
+        new.replace(kept)
     return json.loads(kept.read_text())
 
 
-def measure(job, size, cap):
+def measure(job, run):
     machine = measured_machine(job)
-    bound, walls = roofline(size, machine)
-    seconds, device = train(job, size, cap)
-    share = bound / seconds
-    row = {"model": size, "device": device, "tokens_per_step": ROWS * ROW_TOKENS,
-           "seconds_per_step": seconds, "tokens_per_second": ROWS * ROW_TOKENS / seconds,
+    bound, walls = roofline(run.size, machine, run.rows)
+    seconds, planned = train(job, run)
+    share, tokens = bound / seconds, run.rows * ROW_TOKENS
+    row = {"model": run.size, "device_gib": planned / GIB, "tokens_per_step": tokens,
+           "seconds_per_step": seconds, "tokens_per_second": tokens / seconds,
            "roofline_seconds": bound, "share_of_roofline": share, **walls}
     reached = share >= GOAL_OF_ROOFLINE
     return {"status": "passed" if reached else "failed", "measured": [row],
@@ -187,18 +230,19 @@ def measure(job, size, cap):
 
 def compare(job, peer, size):
     """A peer on the same model, cap and batch."""
-    cap = 24
+    run = Run(size, cap=24)
     folder, rows = prepare(job, size)
-    ours = ROWS * ROW_TOKENS / train(job, size, cap)[0]
+    ours = ROWS * ROW_TOKENS / train(job, run)[0]
     found = job.setup.scratch / f"{peer}-{size}.json"
     found.unlink(missing_ok=True)
     job.must([sys.executable, job.setup.bench / "peers" / PEERS[peer], "--config",
-              folder / "config.json", "--rows", rows, "--rows-per-step", ROWS, "--cap-gib", cap,
+              folder / "config.json", "--rows", rows, "--rows-per-step", ROWS, "--cap-gib", run.cap,
               "--out", found], f"{peer}-{size}")
     theirs = json.loads(found.read_text())
     share = ours / theirs["tokens_per_second"]
-    measured = [{"model": size, "cap_gib": cap, "system": "Longshore", "tokens_per_second": ours},
-                {"model": size, "cap_gib": cap, "system": theirs["system"],
+    measured = [{"model": size, "cap_gib": run.cap, "system": "Longshore",
+                 "tokens_per_second": ours},
+                {"model": size, "cap_gib": run.cap, "system": theirs["system"],
                  "tokens_per_second": theirs["tokens_per_second"]}]
     reached = share >= GOAL_OF_PEERS
     return {"status": "passed" if reached else "failed", "measured": measured,
