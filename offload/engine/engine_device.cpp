@@ -16,6 +16,7 @@ std::unique_ptr<DeviceMemory> make_memory(const EngineDevice::Options& options) 
   }
   // Before anything on the GPU.
   prepare_cuda(options.gpu);
+  give_back_cached_memory();  // of tensors that were no engine's
   return std::make_unique<DeviceMemory>(
       options.cap, options.collective ? make_nccl_arena(options.owned, options.gpu)
                                       : make_cuda_arena(options.owned, options.gpu));
@@ -31,6 +32,12 @@ EngineDevice::EngineDevice(const Options& options, std::unique_ptr<CopyEngine> c
   }
   cuda_budget_.emplace(*memory_, options.gpu);
   copies_ = make_cuda_copy_engine(options.gpu);
+}
+
+EngineDevice::~EngineDevice() {
+  if (!cuda()) return;
+  cuda_budget_.reset();
+  give_back_cached_memory();
 }
 
 at::Device EngineDevice::torch() const {

@@ -38,6 +38,8 @@ class EngineDevice {
   EngineDevice(const Options& options, std::unique_ptr<CopyEngine> cpu_copies);
   EngineDevice(const EngineDevice&) = delete;
   EngineDevice& operator=(const EngineDevice&) = delete;
+  // Tensors on the device are gone before.
+  ~EngineDevice();
 
   bool cuda() const { return options_.kind == DeviceKind::kCuda; }
   at::Device torch() const;

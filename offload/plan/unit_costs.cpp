@@ -14,6 +14,8 @@ std::string_view name_of(CostSource source) {
       return "fitted to smaller runs";
     case CostSource::kEstimated:
       return "estimated";
+    case CostSource::kTooLarge:
+      return "more than the device has";
   }
   return "";
 }

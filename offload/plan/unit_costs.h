@@ -18,6 +18,7 @@ enum class CostSource : uint8_t {
   kMeasured,   // by running the unit on its worst inputs
   kFitted,     // to runs on smaller inputs
   kEstimated,  // on another kind of device, or not run at all
+  kTooLarge,   // running it, the device had too little memory: figures are no less than all of it
 };
 std::string_view name_of(CostSource source);  // "measured"
 

@@ -20,6 +20,10 @@ void use_growing_segments();
 // Lets go of the memory that cuBLAS has for each of its handles and streams; it takes what it needs
 // again. For the kernels' library that was loaded; while no thread computes.
 void clear_cublas_workspaces();
+// Gives back to the GPUs what LibTorch keeps of them for later tensors, and cuBLAS's workspaces:
+// else an arena finds the memory taken that an earlier engine or probe no longer needs. While no
+// thread computes.
+void give_back_cached_memory() noexcept;
 
 // While it lives, LibTorch's memory on the GPU is `memory`'s workspace: its caching allocator may
 // hold `workspace_cap()` bytes, and going over throws OutOfMemoryError, with who held what, out of

@@ -128,21 +128,25 @@ void refuse(int64_t, size_t bytes, size_t, size_t) {
   if (meter) meter->refuse(current_workspace_label(), static_cast<Bytes>(bytes));
 }
 
-Bytes stat(int device, bool peak) {
-  const auto stats = allocator::getDeviceStats(index_of(device));
-  const auto& reserved = stats.reserved_bytes[0];
-  return peak ? reserved.peak : reserved.current;
-}
-
 class AllocatorGauge final : public WorkspaceMeter::Gauge {
  public:
   explicit AllocatorGauge(int device) : device_(device) {}
-  Bytes current() const override { return stat(device_, false); }
-  Bytes peak() const override { return stat(device_, true); }
+  WorkspaceUse use() const override {
+    const auto stats = allocator::getDeviceStats(index_of(device_));
+    const auto& held = stats.reserved_bytes[0];
+    const auto& tensors = stats.allocated_bytes[0];
+    return {.held = held.current,
+            .held_peak = held.peak,
+            .tensors = tensors.current,
+            .tensors_peak = tensors.peak,
+            .retries = stats.num_alloc_retries - retries_before_};
+  }
   void reset_peak() override { allocator::resetPeakStats(index_of(device_)); }
 
  private:
   int device_;
+  // Of the process, before this gauge.
+  int64_t retries_before_ = allocator::getDeviceStats(index_of(device_)).num_alloc_retries;
 };
 
 }  // namespace
@@ -199,6 +203,15 @@ void clear_cublas_workspaces() {
   clear();
 }
 
+void give_back_cached_memory() noexcept {
+  try {
+    clear_cublas_workspaces();
+    allocator::emptyCache();
+  } catch (const std::exception&) {
+    // A GPU that failed keeps what it has; whoever needs it finds out.
+  }
+}
+
 CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory& memory, int device) : device_(device) {
   const Bytes total = cuda_devices().at(static_cast<size_t>(device)).memory_bytes;
   static const bool attached = [] {
@@ -211,8 +224,6 @@ CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory& memory, int device)
     before_ = std::exchange(observed().meter, memory.workspace());
   }
   memory.workspace()->follow(std::make_shared<AllocatorGauge>(device));
-  clear_cublas_workspaces();  // an earlier engine's, for streams that this one may not have
-  allocator::emptyCache();
   allocator::resetPeakStats(index_of(device));
   allocator::setMemoryFraction(
       std::min(1.0, static_cast<double>(memory.workspace_cap()) / static_cast<double>(total)),

@@ -31,6 +31,7 @@ void prepare_cuda(int device) {
 
 void use_growing_segments() {}
 void clear_cublas_workspaces() {}
+void give_back_cached_memory() noexcept {}
 
 CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory&, int device) : device_(device) {
   require_gpu(device_);

@@ -24,6 +24,7 @@ struct CudaDevice {
   Bytes memory_bytes = 0;
   int compute_major = 0;
   int compute_minor = 0;
+  int processors = 0;           // streaming multiprocessors
   std::string pci = {};         // "0000:3b:00.0"
   int numa_node = -1;           // of the host, nearest to the GPU; -1: not known
   std::vector<int> peers = {};  // GPUs whose memory it reads directly

@@ -54,8 +54,8 @@ std::vector<CudaDevice> cuda_devices() {
     check_cuda(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
     const std::string pci = pci_of(i);
     devices.push_back({properties.name, static_cast<Bytes>(properties.totalGlobalMem),
-                       properties.major, properties.minor, pci, numa_node_of(pci),
-                       peers_of(i, count)});
+                       properties.major, properties.minor, properties.multiProcessorCount, pci,
+                       numa_node_of(pci), peers_of(i, count)});
   }
   return devices;
 }

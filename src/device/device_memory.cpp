@@ -47,7 +47,7 @@ void DeviceMemory::check_carved() const {
 }
 
 DeviceMemory::Usage DeviceMemory::usage() const {
-  return {owned(), workspace_->current(), workspace_->peak()};
+  return {owned(), workspace_->use()};
 }
 
 void DeviceMemory::reset_peak() {

@@ -33,9 +33,8 @@ class DeviceMemory {
   // Bytes that buffers and workspace have now, and the most they ever had together.
   struct Usage {
     Bytes owned = 0;
-    Bytes workspace = 0;
-    Bytes workspace_peak = 0;
-    Bytes peak() const { return owned + workspace_peak; }
+    WorkspaceUse workspace = {};
+    Bytes peak() const { return owned + workspace.held_peak; }
   };
 
   // 0 <= owned <= cap; `owned` is a multiple of kDeviceBufferAlignment.

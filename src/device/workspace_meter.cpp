@@ -71,17 +71,13 @@ void WorkspaceMeter::follow(std::shared_ptr<Gauge> gauge) {
 
 void WorkspaceMeter::refuse(const std::string& label, Bytes bytes) const {
   const std::lock_guard lock(mutex_);
-  throw_over(label, bytes, gauge_ ? gauge_->current() : current_);
+  throw_over(label, bytes, gauge_ ? gauge_->use().held : current_);
 }
 
-Bytes WorkspaceMeter::current() const {
+WorkspaceUse WorkspaceMeter::use() const {
   const std::lock_guard lock(mutex_);
-  return gauge_ ? gauge_->current() : current_;
-}
-
-Bytes WorkspaceMeter::peak() const {
-  const std::lock_guard lock(mutex_);
-  return gauge_ ? gauge_->peak() : peak_;
+  if (gauge_) return gauge_->use();
+  return {.held = current_, .held_peak = peak_, .tensors = current_, .tensors_peak = peak_};
 }
 
 void WorkspaceMeter::reset_peak() {

@@ -23,6 +23,14 @@ struct BytesHeld {
 // "slot.0 16.0 MiB, slot.1 16.0 MiB, 3 more 1.0 MiB", largest first; "none" when nobody holds any.
 std::string describe_largest(std::vector<BytesHeld> held);
 
+// What temporaries take of a device. An allocator that keeps freed memory for later, as a GPU's,
+// holds more than its tensors fill.
+struct WorkspaceUse {
+  Bytes held = 0, held_peak = 0;        // of the device: what the limit is for
+  Bytes tensors = 0, tensors_peak = 0;  // filled by tensors, as the allocator rounds them
+  int64_t retries = 0;                  // requests that were met by giving back what was kept
+};
+
 class WorkspaceMeter {
  public:
   // Bytes of one label; its address is stable for the meter's life.
@@ -35,8 +43,7 @@ class WorkspaceMeter {
   class Gauge {
    public:
     virtual ~Gauge() = default;
-    virtual Bytes current() const = 0;
-    virtual Bytes peak() const = 0;
+    virtual WorkspaceUse use() const = 0;
     virtual void reset_peak() = 0;
   };
 
@@ -49,7 +56,7 @@ class WorkspaceMeter {
   void take(Account& account, Bytes bytes);
   void give_back(Account& account, Bytes bytes);
 
-  // From here on current() and peak() are the gauge's, which replaces take() and give_back().
+  // From here on use() is the gauge's, which replaces take() and give_back().
   void follow(std::shared_ptr<Gauge> gauge);
   // The allocator behind the gauge has no `bytes` more for `label`: throws the same
   // OutOfMemoryError as take().
@@ -59,8 +66,7 @@ class WorkspaceMeter {
   void set_owned(std::vector<BytesHeld> buffers);
 
   Bytes limit() const { return cap_ - owned_; }
-  Bytes current() const;
-  Bytes peak() const;
+  WorkspaceUse use() const;
   void reset_peak();
   // Labels that hold bytes now, largest first.
   std::vector<BytesHeld> held() const;

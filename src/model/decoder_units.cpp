@@ -1,6 +1,7 @@
 #include "model/decoder_units.h"
 
 #include "base/errors.h"
+#include "model/gpu_attention.h"
 
 namespace longshore {
 
@@ -104,7 +105,7 @@ std::string DecoderBlock::signature() const {
   return text;
 }
 
-std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest) const {
+std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest, DeviceKind device) const {
   std::vector<int64_t> lengths = {longest};
   if (part_ == BlockPart::kMlp) return lengths;  // it does not look at documents
   if (layer_.window > 1 && layer_.window < longest) lengths.push_back(layer_.window);
@@ -114,6 +115,9 @@ std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest) const {
   if (rope.scaling == RopeSpec::Scaling::kLong && first_long < longest) {
     lengths.push_back(first_long);
   }
+  // The shortest that fill the calls of FlashAttention's backward leave a rest for another call.
+  const int64_t padded = kFlashPadding - 1;
+  if (device == DeviceKind::kCuda && padded < longest) lengths.push_back(padded);
   lengths.push_back(1);
   return lengths;
 }
@@ -121,7 +125,7 @@ std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest) const {
 AttentionHeads DecoderBlock::attention_heads() const {
   if (part_ == BlockPart::kMlp || arch_.score_cap != 0.0)
     return {};  // the same operations on every device
-  return {.heads = arch_.heads, .head_dim = arch_.head_dim};
+  return {.heads = arch_.heads, .kv_heads = arch_.kv_heads, .head_dim = arch_.head_dim};
 }
 
 Carry DecoderBlock::forward(UnitParameters parameters, const Carry& in,

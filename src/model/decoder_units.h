@@ -46,7 +46,9 @@ class EmbeddingUnit : public Unit {
  public:
   explicit EmbeddingUnit(const ArchSpec& arch);
   std::string signature() const override { return "embedding"; }
-  std::vector<int64_t> worst_documents(int64_t longest) const override { return {longest}; }
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return {longest};
+  }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
@@ -65,7 +67,7 @@ class DecoderBlock : public Unit {
   DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part = BlockPart::kWhole);
   std::string signature() const override;
   // A window's length too: the longest that attention takes in one piece.
-  std::vector<int64_t> worst_documents(int64_t longest) const override;
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override;
   AttentionHeads attention_heads() const override;
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
 

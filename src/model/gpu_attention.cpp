@@ -6,6 +6,7 @@
 #include <ATen/ops/_flash_attention_forward.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "base/errors.h"
@@ -18,22 +19,50 @@ constexpr int64_t kCausal = 1;  // the efficient kernel's "causal from the top l
 // What FlashAttention takes.
 constexpr int64_t kFlashMostHead = 256;
 constexpr int64_t kFlashHeadMultiple = 8;
+// Its backward takes heads between these sizes on some GPUs only (compute capability 8.0 and 9.0).
+constexpr int64_t kFlashLargeHead = 192, kFlashLargerHead = 224;
+// Documents are a dimension of its grids, which CUDA limits.
+constexpr int64_t kFlashMostDocuments = 65535;
+// A longest document of one token would take its kernels for decoding, which save other sums.
+constexpr int64_t kFlashLeastLongest = 2;
 // In AttentionResult::sums of FlashAttention; its backward wants what forward returned.
 enum FlashSaved : size_t { kSums, kSeed, kOffset, kStarts, kFlashSaved };
 
 bool flash_takes(const at::Tensor& q, const AttentionShape& shape) {
   return q.scalar_type() != at::kFloat && shape.head_dim % kFlashHeadMultiple == 0 &&
-         shape.head_dim <= kFlashMostHead;
+         shape.head_dim <= kFlashMostHead &&
+         (shape.head_dim <= kFlashLargeHead || shape.head_dim > kFlashLargerHead);
 }
 
 at::Tensor in_heads(const at::Tensor& x, const AttentionShape& shape) {
   return x.view({x.size(0), -1, shape.head_dim});
 }
 
-int64_t longest(const std::vector<int64_t>& starts) {
-  int64_t most = 0;
-  for (size_t i = 0; i + 1 < starts.size(); ++i) most = std::max(most, starts[i + 1] - starts[i]);
-  return most;
+// Consecutive documents that one call of FlashAttention takes: starts[first] to starts[last].
+struct DocumentGroup {
+  size_t first, last;
+  int64_t begin, rows, longest;
+  int64_t documents() const { return static_cast<int64_t>(last - first); }
+};
+
+// Of at most so many documents each.
+std::vector<DocumentGroup> groups_of(const std::vector<int64_t>& starts, int64_t most_documents) {
+  std::vector<DocumentGroup> groups;
+  const size_t documents = starts.size() - 1;
+  for (size_t first = 0; first < documents;) {
+    const size_t last = std::min(documents, first + static_cast<size_t>(most_documents));
+    int64_t longest = kFlashLeastLongest;
+    for (size_t i = first; i < last; ++i) longest = std::max(longest, starts[i + 1] - starts[i]);
+    groups.push_back({first, last, starts[first], starts[last] - starts[first], longest});
+    first = last;
+  }
+  return groups;
+}
+
+// Cumulative lengths of a group, of those of all documents.
+at::Tensor starts_of(const at::Tensor& starts, const DocumentGroup& group) {
+  const at::Tensor own = starts.narrow(0, static_cast<int64_t>(group.first), group.documents() + 1);
+  return group.begin == 0 ? own : own - group.begin;
 }
 
 // Keys that a query sees before itself; none: all of them.
@@ -47,16 +76,31 @@ std::optional<int64_t> window_right(const AttentionShape& shape) {
 AttentionResult flash_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const AttentionShape& shape, const std::vector<int64_t>& starts) {
   // Without a wait for the GPU: the driver takes the few bytes along.
-  const at::Tensor cumulative =
+  const at::Tensor all =
       at::tensor(starts, at::kLong).to(at::kInt).to(q.device(), at::kInt, /*non_blocking=*/true);
-  const int64_t most = longest(starts);
-  auto [out, sums, seed, offset, mask] = at::_flash_attention_forward(
-      in_heads(q, shape), in_heads(k, shape), in_heads(v, shape), cumulative, cumulative, most,
-      most, /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, shape.scale,
-      window_left(shape), window_right(shape));
+  const std::vector<DocumentGroup> groups = groups_of(starts, kFlashMostDocuments);
   AttentionResult result;
-  result.out = out.view({q.size(0), shape.heads * shape.head_dim});
-  result.sums = {sums, seed, offset, cumulative};
+  for (const DocumentGroup& group : groups) {
+    const auto rows = [&](const at::Tensor& x) {
+      return in_heads(x, shape).narrow(0, group.begin, group.rows);
+    };
+    const at::Tensor cumulative = starts_of(all, group);
+    auto [out, sums, seed, offset, mask] = at::_flash_attention_forward(
+        rows(q), rows(k), rows(v), cumulative, cumulative, group.longest, group.longest,
+        /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, shape.scale,
+        window_left(shape), window_right(shape));
+    if (groups.size() == 1) {
+      result.out = out.view({q.size(0), shape.heads * shape.head_dim});
+      result.sums = {sums, seed, offset, all};
+      return result;
+    }
+    if (!result.out.defined()) {
+      result.out = at::empty({q.size(0), shape.heads * shape.head_dim}, out.options());
+      result.sums = {at::empty({shape.heads, q.size(0)}, sums.options()), seed, offset, all};
+    }
+    rows(result.out).copy_(out);
+    result.sums[kSums].narrow(1, group.begin, group.rows).copy_(sums);
+  }
   return result;
 }
 
@@ -65,14 +109,33 @@ std::vector<at::Tensor> flash_backward(const at::Tensor& grad, const at::Tensor&
                                        const AttentionResult& result, const AttentionShape& shape,
                                        const std::vector<int64_t>& starts) {
   LONGSHORE_CHECK(result.sums.size() == kFlashSaved) << result.sums.size();
-  const int64_t most = longest(starts);
-  auto [grad_q, grad_k, grad_v] = at::_flash_attention_backward(
-      in_heads(grad, shape), in_heads(q, shape), in_heads(k, shape), in_heads(v, shape),
-      in_heads(result.out, shape), result.sums[kSums], result.sums[kStarts], result.sums[kStarts],
-      most, most, /*dropout_p=*/0.0, /*is_causal=*/true, result.sums[kSeed], result.sums[kOffset],
-      shape.scale, window_left(shape), window_right(shape));
-  const int64_t rows = q.size(0);
-  return {grad_q.reshape({rows, -1}), grad_k.reshape({rows, -1}), grad_v.reshape({rows, -1})};
+  const int64_t count = q.size(0);
+  const std::vector<DocumentGroup> groups = groups_of(starts, flash_backward_documents(count));
+  std::vector<at::Tensor> grads;
+  for (const DocumentGroup& group : groups) {
+    const auto rows = [&](const at::Tensor& x) {
+      return in_heads(x, shape).narrow(0, group.begin, group.rows);
+    };
+    const at::Tensor cumulative = starts_of(result.sums[kStarts], group);
+    // The kernel reads the sums of a call's rows as one piece of memory for each head.
+    const at::Tensor sums = result.sums[kSums].narrow(1, group.begin, group.rows).contiguous();
+    auto [grad_q, grad_k, grad_v] = at::_flash_attention_backward(
+        rows(grad), rows(q), rows(k), rows(v), rows(result.out), sums, cumulative, cumulative,
+        group.longest, group.longest, /*dropout_p=*/0.0, /*is_causal=*/true, result.sums[kSeed],
+        result.sums[kOffset], shape.scale, window_left(shape), window_right(shape));
+    const std::array<at::Tensor, 3> own = {grad_q, grad_k, grad_v};
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (groups.size() == 1) {
+        grads.push_back(own[i].reshape({count, -1}));
+        continue;
+      }
+      if (grads.size() == i) {
+        grads.push_back(at::empty({count, own[i].size(1) * own[i].size(2)}, own[i].options()));
+      }
+      rows(grads[i]).copy_(own[i]);
+    }
+  }
+  return grads;
 }
 
 // The efficient kernel takes [batch, rows, heads, head_dim] by strides, as many key heads as heads.
@@ -168,6 +231,10 @@ at::Tensor sums_of(const AttentionResult& result, bool flash, const AttentionSha
 }
 
 }  // namespace
+
+int64_t flash_backward_documents(int64_t rows) {
+  return std::clamp<int64_t>(rows / kFlashPadding, 1, kFlashMostDocuments);
+}
 
 AttentionResult attend_forward_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    const AttentionShape& shape,

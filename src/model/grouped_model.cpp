@@ -56,10 +56,12 @@ class Chain {
   }
 
   // Those of all members.
-  std::vector<int64_t> worst_documents(int64_t longest) const {
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const {
     std::set<int64_t, std::greater<>> lengths = {longest};
     for (const Member& member : members_) {
-      for (const int64_t length : member.unit->worst_documents(longest)) lengths.insert(length);
+      for (const int64_t length : member.unit->worst_documents(longest, device)) {
+        lengths.insert(length);
+      }
     }
     return {lengths.begin(), lengths.end()};
   }
@@ -162,8 +164,8 @@ class GroupedUnit : public Unit {
     return leaves;
   }
   std::string signature() const override { return chain_.signature(); }
-  std::vector<int64_t> worst_documents(int64_t longest) const override {
-    return chain_.worst_documents(longest);
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
+    return chain_.worst_documents(longest, device);
   }
   int64_t idle_elements() const override { return chain_.idle_elements(); }
   bool has_router() const override { return chain_.has_router(); }
@@ -198,8 +200,8 @@ class GroupedLoss : public LossUnit {
     const std::string members = chain_.signature(), loss = loss_->signature();
     return members.empty() || loss.empty() ? std::string() : members + loss;
   }
-  std::vector<int64_t> worst_documents(int64_t longest) const override {
-    return chain_.worst_documents(longest);
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
+    return chain_.worst_documents(longest, device);
   }
   int64_t idle_elements() const override { return chain_.idle_elements(); }
   bool has_router() const override { return chain_.has_router(); }

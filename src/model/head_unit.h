@@ -35,7 +35,9 @@ class HeadUnit : public LossUnit {
   HeadUnit(const ArchSpec& arch, bool tied);
   std::string signature() const override;
   // It does not look at documents.
-  std::vector<int64_t> worst_documents(int64_t longest) const override { return {longest}; }
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return {longest};
+  }
   int64_t positions_at_once(DeviceKind device) const override {
     return head_chunk_positions(vocabulary_, device);
   }

@@ -34,7 +34,9 @@ class ExpertsUnit : public Unit {
  public:
   ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& experts);
   std::string signature() const override;
-  std::vector<int64_t> worst_documents(int64_t longest) const override { return {longest}; }
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return {longest};
+  }
   // All positions choose the same experts, as many of this unit's as they can. (Of all experts they
   // do where nothing was drawn: equal scores go to the lowest.)
   void make_worst(Carry& in) const override;
@@ -78,8 +80,8 @@ class SparseBlock : public Unit {
  public:
   SparseBlock(const ArchSpec& arch, int64_t layer);
   std::string signature() const override;
-  std::vector<int64_t> worst_documents(int64_t longest) const override {
-    return attention_.worst_documents(longest);
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override {
+    return attention_.worst_documents(longest, device);
   }
   int64_t idle_elements() const override { return experts_.idle_elements(); }
   bool has_router() const override { return true; }

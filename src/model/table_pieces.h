@@ -32,7 +32,9 @@ class EmbeddingPiece : public Unit {
  public:
   EmbeddingPiece(const ArchSpec& arch, const TableRows& rows);
   std::string signature() const override;
-  std::vector<int64_t> worst_documents(int64_t longest) const override { return {longest}; }
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return {longest};
+  }
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
@@ -85,7 +87,9 @@ class HeadPiece : public Unit {
  public:
   HeadPiece(const ArchSpec& arch, const TableRows& rows) : rows_(arch, rows) {}
   std::string signature() const override { return rows_.signature(); }
-  std::vector<int64_t> worst_documents(int64_t longest) const override { return {longest}; }
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return {longest};
+  }
   int64_t positions_at_once(DeviceKind device) const override { return rows_.chunk(device); }
   Bytes gpu_bytes_of_position(DType compute) const override {
     return rows_.gpu_bytes_of_position(compute);
@@ -106,7 +110,9 @@ class HeadLoss : public LossUnit {
  public:
   HeadLoss(const ArchSpec& arch, const TableRows& rows) : rows_(arch, rows) {}
   std::string signature() const override { return rows_.signature() + " loss"; }
-  std::vector<int64_t> worst_documents(int64_t longest) const override { return {longest}; }
+  std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
+    return {longest};
+  }
   int64_t positions_at_once(DeviceKind device) const override { return rows_.chunk(device); }
   Bytes gpu_bytes_of_position(DType compute) const override {
     return rows_.gpu_bytes_of_position(compute);

@@ -15,7 +15,7 @@ std::vector<at::Tensor> UnitCode::leaves(const std::vector<at::Tensor>& views) c
   return make_leaves(views);
 }
 
-std::vector<int64_t> UnitCode::worst_documents(int64_t longest) const {
+std::vector<int64_t> UnitCode::worst_documents(int64_t longest, DeviceKind) const {
   return {longest, 1};
 }
 

@@ -62,9 +62,9 @@ class GradSink {
                               const at::Tensor& right) = 0;
 };
 
-// A unit's attention by a GPU's own kernels: query heads and their size; none without.
+// A unit's attention by a GPU's own kernels: query heads, key heads and their size; none without.
 struct AttentionHeads {
-  int64_t heads = 0, head_dim = 0;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
 };
 
 // What units and the loss have in common.
@@ -83,8 +83,8 @@ class UnitCode {
   virtual std::string signature() const { return {}; }
   // Lengths that documents of a micro-batch can have in its worst case, each at most `longest`:
   // however a micro-batch is split into documents, it takes no more than it does when all are as
-  // long as one of these.
-  virtual std::vector<int64_t> worst_documents(int64_t longest) const;
+  // long as one of these. A GPU's attention is an exception (offload/engine/probe/gpu_scratch.h).
+  virtual std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const;
   // Trained positions that it works on at one time on such a device, where that is not all of them:
   // with more of them it takes longer, but no more memory. 0: all.
   virtual int64_t positions_at_once(DeviceKind) const { return 0; }
@@ -95,8 +95,8 @@ class UnitCode {
   // Sets what makes the unit take most where its input, which is zero else, has values that decide
   // it.
   virtual void make_worst(Carry&) const {}
-  // For GPUs that are not here to be measured: its attention, and what each of those positions
-  // takes.
+  // For what a GPU's kernels take and nobody measured: its attention, and the bytes of each of
+  // those positions.
   virtual AttentionHeads attention_heads() const { return {}; }
   virtual Bytes gpu_bytes_of_position(DType /*compute*/) const { return 0; }
 };

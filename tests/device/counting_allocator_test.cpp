@@ -17,18 +17,18 @@ TEST(CountingAllocator, CountsTensorsWhileTheyLive) {
   const WorkspaceBudget budget(memory);
   {
     const at::Tensor tensor = at::empty({1000}, at::kFloat);
-    EXPECT_EQ(memory.usage().workspace, 4032);  // 4000 in steps of 64
+    EXPECT_EQ(memory.usage().workspace.held, 4032);  // 4000 in steps of 64
     EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % 64, 0u);
   }
-  EXPECT_EQ(memory.usage().workspace, 0);
-  EXPECT_EQ(memory.usage().workspace_peak, 4032);
+  EXPECT_EQ(memory.usage().workspace.held, 0);
+  EXPECT_EQ(memory.usage().workspace.held_peak, 4032);
 }
 
 TEST(CountingAllocator, ThrowsOurErrorOutOfALibTorchCallAndStaysUsable) {
   DeviceMemory memory(kMiB, 0);
   const WorkspaceBudget budget(memory);
   EXPECT_THROW(at::ones({1024, 1024}, at::kFloat), OutOfMemoryError);
-  EXPECT_EQ(memory.usage().workspace, 0);
+  EXPECT_EQ(memory.usage().workspace.held, 0);
   EXPECT_NO_THROW(at::ones({1024, 100}, at::kFloat));
 }
 
@@ -77,7 +77,8 @@ TEST(CountingAllocator, LetsMemoryOutliveItsBudget) {
   const WorkspaceBudget budget(other);
   survivor.reset();
   EXPECT_EQ(meter->current(), 0);
-  EXPECT_EQ(other.usage().workspace, 0) << "freed bytes belong to the budget that counted them";
+  EXPECT_EQ(other.usage().workspace.held, 0)
+      << "freed bytes belong to the budget that counted them";
 }
 
 TEST(CountingAllocator, RestoresTheBudgetBeforeAndCountsNothingWithoutOne) {
@@ -93,8 +94,8 @@ TEST(CountingAllocator, RestoresTheBudgetBeforeAndCountsNothingWithoutOne) {
     in_outer = at::empty({32}, at::kFloat);
   }
   const at::Tensor in_none = at::empty({1024, 1024}, at::kFloat);
-  EXPECT_EQ(inner.usage().workspace, 64);
-  EXPECT_EQ(outer.usage().workspace, 128);
+  EXPECT_EQ(inner.usage().workspace.held, 64);
+  EXPECT_EQ(outer.usage().workspace.held, 128);
 }
 
 TEST(CountingAllocator, KeepsLabelsOfAnEarlierBudgetOutOfALaterOne) {
@@ -104,7 +105,7 @@ TEST(CountingAllocator, KeepsLabelsOfAnEarlierBudgetOutOfALaterOne) {
   const WorkspaceLabel label("of the first");
   const WorkspaceBudget two(second);
   const at::Tensor tensor = at::empty({16}, at::kFloat);
-  EXPECT_EQ(first.usage().workspace, 0);
+  EXPECT_EQ(first.usage().workspace.held, 0);
   ASSERT_EQ(second.workspace()->held().size(), 1u);
   EXPECT_EQ(second.workspace()->held()[0].name, "unlabelled");
 }
@@ -123,9 +124,9 @@ TEST(CountingAllocator, CountsThreadsTogether) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(memory.usage().workspace, 0);
-  EXPECT_GE(memory.usage().workspace_peak, 128 + 256);
-  EXPECT_LE(memory.usage().workspace_peak, 4 * (128 + 256));
+  EXPECT_EQ(memory.usage().workspace.held, 0);
+  EXPECT_GE(memory.usage().workspace.held_peak, 128 + 256);
+  EXPECT_LE(memory.usage().workspace.held_peak, 4 * (128 + 256));
 }
 
 TEST(CountingAllocator, GivesNoMemoryForNothingAndRefusesImpossibleSizes) {
@@ -134,7 +135,7 @@ TEST(CountingAllocator, GivesNoMemoryForNothingAndRefusesImpossibleSizes) {
   EXPECT_EQ(counting_allocator().allocate(0).get(), nullptr);
   EXPECT_THROW(counting_allocator().allocate(SIZE_MAX), OutOfMemoryError);
   EXPECT_THROW(counting_allocator().allocate(SIZE_MAX / 2), OutOfMemoryError);
-  EXPECT_EQ(memory.usage().workspace, 0);
+  EXPECT_EQ(memory.usage().workspace.held, 0);
 }
 
 // A sanitizer's allocator ends the process instead.
@@ -144,7 +145,7 @@ TEST(CountingAllocator, SaysSoWhenTheSystemRefuses) {
   DeviceMemory memory(INT64_MAX, 0);
   const WorkspaceBudget budget(memory);
   EXPECT_THROW(counting_allocator().allocate(size_t{1} << 61), OutOfMemoryError);
-  EXPECT_EQ(memory.usage().workspace, 0);
+  EXPECT_EQ(memory.usage().workspace.held, 0);
 }
 #endif
 
@@ -152,9 +153,9 @@ TEST(CountingAllocator, ServesTheRawInterface) {
   DeviceMemory memory(kMiB, 0);
   const WorkspaceBudget budget(memory);
   void* block = counting_allocator().raw_allocate(100);
-  EXPECT_EQ(memory.usage().workspace, 128);
+  EXPECT_EQ(memory.usage().workspace.held, 128);
   counting_allocator().raw_deallocate(block);
-  EXPECT_EQ(memory.usage().workspace, 0);
+  EXPECT_EQ(memory.usage().workspace.held, 0);
 }
 
 }  // namespace

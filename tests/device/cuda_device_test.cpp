@@ -57,9 +57,10 @@ TEST(DeviceArena, OfTheHostIsZeroFilled) {
 
 class FixedGauge final : public WorkspaceMeter::Gauge {
  public:
-  Bytes current() const override { return 3 * kMiB; }
-  Bytes peak() const override { return peak_; }
-  void reset_peak() override { peak_ = current(); }
+  WorkspaceUse use() const override {
+    return {.held = 3 * kMiB, .held_peak = peak_, .tensors = kMiB, .tensors_peak = 2 * kMiB};
+  }
+  void reset_peak() override { peak_ = 3 * kMiB; }
 
  private:
   Bytes peak_ = 5 * kMiB;
@@ -70,10 +71,10 @@ TEST(WorkspaceMeter, FollowsAnAllocatorThatKeepsCountItself) {
   DeviceMemory memory(16 * kMiB, 4 * kMiB);
   memory.carve("slot.0", 4 * kMiB);
   memory.workspace()->follow(std::make_shared<FixedGauge>());
-  EXPECT_EQ(memory.usage().workspace, 3 * kMiB);
+  EXPECT_EQ(memory.usage().workspace.held, 3 * kMiB);
   EXPECT_EQ(memory.usage().peak(), 9 * kMiB);
   memory.reset_peak();
-  EXPECT_EQ(memory.usage().workspace_peak, 3 * kMiB);
+  EXPECT_EQ(memory.usage().workspace.held_peak, 3 * kMiB);
   try {
     memory.workspace()->refuse("block.3 backward", 10 * kMiB);
     FAIL();
@@ -144,10 +145,10 @@ TEST(Gpu, LibTorchKeepsToTheCap) {
   const auto options = at::TensorOptions().device(at::kCUDA).dtype(at::kByte);
   {
     const at::Tensor fits = at::empty({64 * kMiB}, options);
-    EXPECT_GE(memory.usage().workspace, 64 * kMiB);
+    EXPECT_GE(memory.usage().workspace.held, 64 * kMiB);
     try {
       const at::Tensor more = at::empty({100 * kMiB}, options);
-      FAIL() << memory.usage().workspace;
+      FAIL() << memory.usage().workspace.held;
     } catch (const OutOfMemoryError& error) {
       const std::string text = error.what();
       EXPECT_NE(text.find("block.1 forward needs 100.0 MiB more"), std::string::npos) << text;

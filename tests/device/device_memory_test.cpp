@@ -47,12 +47,12 @@ TEST(WorkspaceMeter, CountsCurrentAndPeakByLabel) {
   meter.take(forward, 100);
   meter.take(backward, 300);
   meter.give_back(forward, 100);
-  EXPECT_EQ(meter.current(), 300);
-  EXPECT_EQ(meter.peak(), 400);
+  EXPECT_EQ(meter.use().held, 300);
+  EXPECT_EQ(meter.use().held_peak, 400);
   ASSERT_EQ(meter.held().size(), 1u);
   EXPECT_EQ(meter.held()[0].name, "block.0 backward");
   meter.reset_peak();
-  EXPECT_EQ(meter.peak(), 300);
+  EXPECT_EQ(meter.use().held_peak, 300);
 }
 
 TEST(WorkspaceMeter, AllowsTheLastByteAndNotOneMore) {
@@ -60,7 +60,7 @@ TEST(WorkspaceMeter, AllowsTheLastByteAndNotOneMore) {
   auto& account = meter.account("a");
   EXPECT_NO_THROW(meter.take(account, 600));
   EXPECT_THROW(meter.take(account, 1), OutOfMemoryError);
-  EXPECT_EQ(meter.current(), 600);
+  EXPECT_EQ(meter.use().held, 600);
   meter.give_back(account, 600);
   EXPECT_NO_THROW(meter.take(account, 600));
 }

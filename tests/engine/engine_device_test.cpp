@@ -19,7 +19,7 @@ TEST(EngineDevice, OfTheCpuHasItsMemoryAndCopies) {
   EXPECT_EQ(buffer.bytes[99], std::byte{3});
   EXPECT_EQ(device.copies().counts().to_device, 100);
   const at::Tensor counted = at::empty({kMiB}, at::kByte);
-  EXPECT_EQ(device.memory().usage().workspace, kMiB);
+  EXPECT_EQ(device.memory().usage().workspace.held, kMiB);
   device.adopt_lane(true);
   EXPECT_NO_THROW(device.finish("forward of block.0"));
 }

@@ -316,18 +316,25 @@ TEST(MeasuredWorkspace, KnowsAHeadsChunkOnEitherDevice) {
   EXPECT_EQ(gpu_chunk_bytes({}, 4096), 0);
 }
 
-// By hand: 32 heads of 128 over one document of 16,384 tokens on 132 processors are 5 sets of sums
-// (5 x 16,512 x 4,096 x 4 bytes), the softmax's, and keys and values; an RTX 4090 takes 4 sets.
+// By hand: 32 heads of 128 and 8 key heads over one document of 16,384 tokens on 132 processors are
+// 5 sets of sums (5 x 16,512 x 4,096 x 4 bytes), the softmax's, keys and values for all heads, and
+// the results, where other documents are in another call; an RTX 4090 takes 4 sets.
 TEST(MeasuredWorkspace, KnowsWhatFlashAttentionTakesOnAGpu) {
-  const AttentionHeads attention{.heads = 32, .head_dim = 128};
-  EXPECT_EQ(flash_backward_scratch(attention, 16384, 16384, 132),
-            Bytes{5} * 16512 * 4096 * 4 + Bytes{16512} * 32 * 4 + Bytes{2} * 16384 * 4096 * 2);
-  EXPECT_EQ(flash_backward_scratch(attention, 16384, 16384, 132) -
-                flash_backward_scratch(attention, 16384, 16384, 128),
+  const AttentionHeads attention{.heads = 32, .kv_heads = 8, .head_dim = 128};
+  const Bytes one_call =
+      Bytes{5} * 16512 * 4096 * 4 + Bytes{16512} * 32 * 4 + Bytes{2} * 16384 * 4096 * 2;
+  const Bytes results = Bytes{16384} * (32 + 2 * 8) * 128 * 2;
+  EXPECT_EQ(gpu_scratch(attention, 16384, 16384, 132), one_call + results);
+  EXPECT_EQ(gpu_scratch(attention, 16384, 16384, 132) - gpu_scratch(attention, 16384, 16384, 128),
             Bytes{16512} * 4096 * 4);
-  // Short documents are padded.
-  EXPECT_GT(gpu_scratch(attention, 16384, 128), Bytes{2} * 16384 * 4096 * 4);
-  EXPECT_EQ(gpu_scratch({}, 16384, 16384), 0);
+  // One document was run: beyond it are the results, of two calls.
+  EXPECT_EQ(gpu_scratch_beyond(attention, 16384, 16384, {16384}, 132), results);
+  // Four documents of 4,096 take two sets, five take one: a smaller micro-batch takes more.
+  EXPECT_GT(gpu_scratch_beyond(attention, 20480, 4096, {4096}, 132), Bytes{12000} * 4096 * 4);
+  // Short documents are padded, to twice their rows and no more.
+  EXPECT_GT(gpu_scratch(attention, 16384, 128, 132), Bytes{2} * 16384 * 4096 * 4);
+  EXPECT_LT(gpu_scratch(attention, 16384, 1, 132), Bytes{2} * 16384 * 4096 * 4);
+  EXPECT_EQ(gpu_scratch({}, 16384, 16384, 132), 0);
 }
 
 // A unit that needs more memory than there is is not run; its figure is a lower one, and says so.

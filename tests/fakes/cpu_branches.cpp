@@ -5,4 +5,8 @@ namespace longshore::fakes {
 CpuBranches::CpuBranches() = default;
 CpuBranches::~CpuBranches() = default;
 
+struct ShapesOnly::Products {};
+ShapesOnly::ShapesOnly() = default;
+ShapesOnly::~ShapesOnly() = default;
+
 }  // namespace longshore::fakes

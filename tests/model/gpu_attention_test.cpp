@@ -85,6 +85,14 @@ AttentionShape capped(AttentionShape shape) {
 
 const std::vector<int64_t> kDocuments = {0, 1, 130, 700, 713, 1024};
 
+// Short documents, then a long one: more than a call of FlashAttention's backward gets.
+std::vector<int64_t> many_documents() {
+  std::vector<int64_t> starts = {0};
+  for (int64_t i = 0; i < 40; ++i) starts.push_back(starts.back() + 1 + i % 9);
+  starts.push_back(1024);
+  return starts;
+}
+
 std::vector<Case> cases() {
   std::vector<Case> list;
   for (const bool narrow : {false, true}) {
@@ -92,6 +100,13 @@ std::vector<Case> cases() {
     list.push_back({narrow ? "plain_bf16" : "plain_fp32", shape(4, 4, 64, 0), kDocuments, dtype});
     list.push_back(
         {narrow ? "grouped_bf16" : "grouped_fp32", shape(8, 2, 64, 0), kDocuments, dtype});
+    list.push_back(
+        {narrow ? "many_bf16" : "many_fp32", shape(8, 2, 64, 0), many_documents(), dtype});
+    list.push_back({narrow ? "many_in_windows_bf16" : "many_in_windows_fp32", shape(4, 2, 32, 100),
+                    many_documents(), dtype});
+    // FlashAttention's backward has heads of this size on some GPUs only.
+    list.push_back(
+        {narrow ? "large_head_bf16" : "large_head_fp32", shape(2, 1, 208, 0), {0, 77}, dtype});
     list.push_back(
         {narrow ? "window_bf16" : "window_fp32", shape(4, 2, 32, 100), kDocuments, dtype});
     list.push_back(
@@ -102,6 +117,24 @@ std::vector<Case> cases() {
         {narrow ? "odd_head_bf16" : "odd_head_fp32", shape(3, 1, 20, 0), {0, 77}, dtype});
   }
   return list;
+}
+
+// Goal: documents of one token, more of them than a grid of the kernels may have.
+TEST(ManyDocumentsAttentionGpu, AreNoMoreThanACallTakes) {
+  LONGSHORE_NEEDS_GPU();
+  prepare_cuda(0);
+  const fakes::ShapesOnly fast;
+  const Case test = {"", shape(1, 1, 8, 0), {}, at::kBFloat16};
+  const int64_t rows = 65'536 + 10;
+  std::vector<int64_t> starts;
+  for (int64_t i = 0; i <= rows; ++i) starts.push_back(i);
+  const at::Tensor x =
+      at::ones({rows, 8}, at::TensorOptions().dtype(test.dtype).device(gpu_tensors(0)));
+  const AttentionResult result = attend_forward(x, x, x, test.shape, starts);
+  EXPECT_EQ(result.out.sizes(), x.sizes());
+  for (const at::Tensor& grad : attend_backward(x, x, x, x, result, test.shape, starts)) {
+    EXPECT_EQ(grad.sizes(), x.sizes());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGpu, testing::ValuesIn(cases()),

@@ -18,6 +18,7 @@
 #include "device/device_arena.h"
 #include "device/gpu_tensors.h"
 #include "tests/fakes/cpu_branches.h"
+#include "tests/stand_in_gpu/caching_allocator.h"
 #include "tests/stand_in_gpu/stand_in.h"
 
 namespace longshore {
@@ -31,6 +32,7 @@ std::vector<CudaDevice>& gpus() {
                                                    .memory_bytes = 16 * kGiB,
                                                    .compute_major = 9,
                                                    .compute_minor = 0,
+                                                   .processors = 132,
                                                    .pci = "0000:01:00.0"}};
   return *list;
 }
@@ -105,15 +107,44 @@ class StandInCopies final : public CopyEngine {
   std::atomic<Bytes> to_device_ = 0, to_host_ = 0;
 };
 
-// Budgets end in reverse order; engines of ranks that are threads make theirs side by side.
+// The meters of the budgets in force, which end in reverse order.
 struct Budgets {
   std::mutex mutex;
-  std::vector<std::unique_ptr<WorkspaceBudget>> list;
+  std::vector<std::shared_ptr<WorkspaceMeter>> meters;
 };
 Budgets& budgets() {
   static auto* value = new Budgets;
   return *value;
 }
+
+class AllocatorGauge final : public WorkspaceMeter::Gauge {
+ public:
+  WorkspaceUse use() const override {
+    WorkspaceUse use = stand_in::caching_allocator().use();
+    use.retries -= retries_before_;
+    return use;
+  }
+  void reset_peak() override { stand_in::caching_allocator().reset_peak(); }
+
+ private:
+  int64_t retries_before_ = stand_in::caching_allocator().use().retries;
+};
+
+// Takes the GPU's memory, in the host's.
+class StandInArena final : public DeviceArena {
+ public:
+  explicit StandInArena(Bytes bytes) : memory_(make_host_arena(bytes)), taken_(bytes) {
+    stand_in::caching_allocator().add_taken(taken_);
+  }
+  StandInArena(const StandInArena&) = delete;
+  StandInArena& operator=(const StandInArena&) = delete;
+  ~StandInArena() override { stand_in::caching_allocator().add_taken(-taken_); }
+  std::span<std::byte> bytes() const override { return memory_->bytes(); }
+
+ private:
+  std::unique_ptr<DeviceArena> memory_;
+  Bytes taken_;
+};
 
 std::atomic<int> cpu_branches = 0;
 std::atomic<int> times_prepared = 0;
@@ -129,6 +160,7 @@ namespace stand_in {
 
 void set_gpus(std::vector<CudaDevice> list) {
   gpus() = std::move(list);
+  caching_allocator().set_total(gpus().empty() ? 0 : gpus().front().memory_bytes);
 }
 
 CUstream_st* side_stream() {
@@ -154,6 +186,21 @@ void break_part(const std::string& part) {
 
 bool is_broken(const char* part) {
   return broken() == part;
+}
+
+bool tensors_are_gpus() {
+  if (cpu_branches > 0) return false;
+  const std::lock_guard lock(budgets().mutex);
+  return !budgets().meters.empty();
+}
+
+void refuse_tensor(Bytes bytes) {
+  std::shared_ptr<WorkspaceMeter> meter;
+  {
+    const std::lock_guard lock(budgets().mutex);
+    meter = budgets().meters.back();
+  }
+  meter->refuse(current_workspace_label(), bytes);
 }
 
 // Up to so many of all that it was given.
@@ -219,7 +266,8 @@ void require_gpu(int device) {
 }
 
 Bytes cuda_free_bytes(int device) {
-  return gpus().at(static_cast<size_t>(device)).memory_bytes;
+  require_gpu(device);
+  return stand_in::caching_allocator().free_bytes();
 }
 
 bool gpus_register_read_only() {
@@ -255,8 +303,12 @@ HostRegistration& HostRegistration::operator=(HostRegistration&& other) noexcept
 
 std::unique_ptr<DeviceArena> make_cuda_arena(Bytes bytes, int device) {
   require_gpu(device);
-  if (bytes > cuda_free_bytes(device)) throw OutOfMemoryError("device memory: the stand-in's");
-  return make_host_arena(bytes);
+  if (bytes > cuda_free_bytes(device)) {
+    throw OutOfMemoryError("device memory: the stand-in has " +
+                           format_bytes(cuda_free_bytes(device)) + " free, not " +
+                           format_bytes(bytes));
+  }
+  return std::make_unique<StandInArena>(bytes);
 }
 
 std::unique_ptr<CopyEngine> make_cuda_copy_engine(int device) {
@@ -267,19 +319,27 @@ std::unique_ptr<CopyEngine> make_cuda_copy_engine(int device) {
 void prepare_cuda(int device) {
   require_gpu(device);
   times_prepared += 1;
+  stand_in::caching_allocator().set_total(gpus().front().memory_bytes);
 }
 
 void use_growing_segments() {}
 void clear_cublas_workspaces() {}
+void give_back_cached_memory() noexcept {
+  stand_in::caching_allocator().empty_cache();
+}
 
 CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory& memory, int device) : device_(device) {
   require_gpu(device_);
+  memory.workspace()->follow(std::make_shared<AllocatorGauge>());
+  stand_in::caching_allocator().reset_peak();
+  stand_in::caching_allocator().set_limit(memory.workspace_cap());
   const std::lock_guard lock(budgets().mutex);
-  budgets().list.push_back(std::make_unique<WorkspaceBudget>(memory));
+  budgets().meters.push_back(memory.workspace());
 }
 CudaWorkspaceBudget::~CudaWorkspaceBudget() {
+  stand_in::caching_allocator().set_limit(std::numeric_limits<Bytes>::max() / 2);
   const std::lock_guard lock(budgets().mutex);
-  budgets().list.pop_back();
+  budgets().meters.pop_back();
 }
 
 std::vector<CopySpeed> measure_copy_speeds(int, const std::vector<Bytes>&, int) {

@@ -30,6 +30,7 @@ void check_aligned(const void* pointer) {
 
 void rms_norm_cuda(const RmsNorm& shape, const void* x, const void* weight, void* y, CUstream_st*) {
   stand_in::run_stream();
+  if (stand_in::shapes_only()) return;
   rms_norm_cpu(shape, x, weight, y);
 }
 
@@ -39,12 +40,14 @@ void rms_norm_backward_cuda(const RmsNorm& shape, const void* grad, const void* 
   stand_in::run_stream();
   LONGSHORE_CHECK(weight_sum == nullptr || partial != nullptr) << "scratch";
   if (weight_sum != nullptr) fill(partial, rms_norm_partial_elements(shape.rows, shape.width));
+  if (stand_in::shapes_only()) return;
   rms_norm_backward_cpu(shape, grad, x, weight, grad_x, weight_sum);
 }
 
 void rotary_cuda(const Rotary& shape, const void* x, const int64_t* positions,
                  const float* frequencies, void* out, CUstream_st*) {
   stand_in::run_stream();
+  if (stand_in::shapes_only()) return;
   rotary_cpu(shape, x, positions, frequencies, out);
 }
 
@@ -52,6 +55,7 @@ void swiglu_cuda(DType dtype, int64_t elements, const void* gate, const void* up
                  CUstream_st*) {
   stand_in::run_stream();
   for (const void* operand : {gate, up, static_cast<const void*>(y)}) check_aligned(operand);
+  if (stand_in::shapes_only()) return;
   swiglu_cpu(dtype, elements, gate, up, y);
   if (stand_in::is_broken("swiglu")) static_cast<uint16_t*>(y)[1] = 0x42c8;  // 100
 }
@@ -62,12 +66,14 @@ void swiglu_backward_cuda(DType dtype, int64_t elements, const void* grad, void*
   for (const void* operand : {grad, static_cast<const void*>(gate), static_cast<const void*>(up)}) {
     check_aligned(operand);
   }
+  if (stand_in::shapes_only()) return;
   swiglu_backward_cpu(dtype, elements, grad, gate, up);
 }
 
 void cross_entropy_cuda(const CrossEntropy& shape, void* logits, const int64_t* targets,
                         float* losses, CUstream_st*) {
   stand_in::run_stream();
+  if (stand_in::shapes_only()) return;
   cross_entropy_cpu(shape, logits, targets, losses);
 }
 

@@ -1,24 +1,35 @@
 // What LibTorch has for GPUs alone, as kernels of the CPU: FlashAttention over cumulative lengths,
 // memory-efficient attention, products of 16-bit values in fp32. Arguments are checked as LibTorch
-// checks them (its attention.cu, flash_api.cpp and Blas.cpp), results have its shapes; inside it is
-// the formula in fp32.
+// checks them (its attention.cu, flash_api.cpp and Blas.cpp), results have its shapes, and the
+// kernels' scratch is taken as they take it; inside it is the formula in fp32, over memory that is
+// none of the GPU's.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <limits>
 #include <optional>
 #include <tuple>
 #include <vector>
 
+#include "tests/fakes/cpu_branches.h"
+#include "tests/stand_in_gpu/caching_allocator.h"
+#include "tests/stand_in_gpu/stand_in.h"
+
 namespace longshore {
 namespace {
+
+using stand_in::HostMemory;
 
 using OptionalTensor = std::optional<at::Tensor>;
 using OptionalSize = std::optional<c10::SymInt>;
 
-constexpr int64_t kSumsAlignment = 32;  // of the efficient kernel's sums
+constexpr int64_t kSumsAlignment = 32;   // of the efficient kernel's sums
+constexpr int64_t kMostBatches = 65535;  // of a grid
+constexpr int64_t kFlashRows = 128;      // that flash's backward adds to each document
+constexpr int64_t kFlashHeads = 32;      // sizes of heads are rounded up to multiples
 constexpr int64_t kCausalFromTopLeft = 1;
 
 // Which earlier keys a query sees.
@@ -83,6 +94,8 @@ class Flash {
     check_last_stride({q, k, v});
     for (int64_t i = 0; i < starts.numel(); ++i) starts_.push_back(starts[i].item<int64_t>());
     TORCH_CHECK(starts_.front() == 0 && starts_.back() == q.size(0), "all rows");
+    TORCH_CHECK(std::ssize(starts_) - 1 <= kMostBatches, "a grid has no room for the documents");
+    TORCH_CHECK(longest.expect_int() > 1, "the kernels for decoding, which nobody asked for");
     int64_t most = 0;
     for (size_t i = 0; i + 1 < starts_.size(); ++i) {
       most = std::max(most, starts_[i + 1] - starts_[i]);
@@ -129,15 +142,34 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> flash_for
     OptionalSize right, const OptionalTensor& used, const OptionalTensor& slopes) {
   TORCH_CHECK(starts_q && starts_k && at::equal(*starts_q, *starts_k), "documents");
   TORCH_CHECK(most_q == most_k && dropout == 0.0 && causal && !debug_mask && !used && !slopes);
-  const Flash flash(q, k, v, *starts_q, most_q, scale, left, right);
   at::Tensor out = at::empty(q.sizes(), q.options());
   at::Tensor sums = at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat));
+  at::Tensor seed = at::zeros({2}, at::kUInt64), offset = at::empty({0}, at::kUInt64);
+  const HostMemory inside;
+  const Flash flash(q, k, v, *starts_q, most_q, scale, left, right);
+  if (stand_in::shapes_only()) return {out, sums, seed, offset, at::Tensor()};
   for (size_t i = 0; i < flash.documents(); ++i) {
     const auto [values, of_rows] = flash.document(i).forward();
     flash.rows(out, i).copy_(values.transpose(0, 1));
     flash.sums(sums, i).copy_(of_rows);
   }
-  return {out, sums, at::zeros({2}, at::kUInt64), at::empty({0}, at::kUInt64), at::Tensor()};
+  return {out, sums, seed, offset, at::Tensor()};
+}
+
+// What the kernel takes beside its results while it runs, when its sums are to repeat.
+std::vector<at::Tensor> flash_backward_scratch(const at::Tensor& q, const at::Tensor& k,
+                                               int64_t documents) {
+  const int64_t heads = q.size(1), processors = cuda_devices().front().processors;
+  const int64_t sets = (processors + documents * heads - 1) / (documents * heads);
+  const int64_t padded = q.size(0) + kFlashRows * documents;
+  const int64_t size = (q.size(2) + kFlashHeads - 1) / kFlashHeads * kFlashHeads;
+  const auto fp32 = q.options().dtype(at::kFloat);
+  std::vector<at::Tensor> scratch = {at::empty({heads, padded}, fp32),
+                                     at::empty({sets, padded, heads, size}, fp32)};
+  if (k.size(1) != heads) {
+    for (int i = 0; i < 2; ++i) scratch.push_back(at::empty(q.sizes(), q.options()));
+  }
+  return scratch;
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(
@@ -152,8 +184,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(
   TORCH_CHECK(sums.scalar_type() == at::kFloat && sums.size(0) == q.size(1) &&
               sums.size(1) == q.size(0));
   TORCH_CHECK(state.scalar_type() == at::kUInt64 && unused.defined(), "what forward returned");
-  const Flash flash(q, k, v, starts_q, most_q, scale, left, right);
+  TORCH_CHECK(sums.is_contiguous(), "the kernel knows no strides of the sums");
+  const CudaDevice gpu = cuda_devices().front();
+  TORCH_CHECK(q.size(2) <= 192 || q.size(2) > 224 ||
+                  (gpu.compute_minor == 0 && (gpu.compute_major == 8 || gpu.compute_major == 9)),
+              "heads of this size on A100 and H100 alone");
   at::Tensor grad_q = at::empty_like(q), grad_k = at::empty_like(k), grad_v = at::empty_like(v);
+  const auto scratch = flash_backward_scratch(q, k, starts_q.numel() - 1);
+  const HostMemory inside;
+  const Flash flash(q, k, v, starts_q, most_q, scale, left, right);
+  if (stand_in::shapes_only()) return {grad_q, grad_k, grad_v};
   for (size_t i = 0; i < flash.documents(); ++i) {
     const auto [of_q, of_k, of_v] =
         flash.document(i).backward(flash.heads(grad, i), flash.heads(out, i), flash.sums(sums, i));
@@ -170,10 +210,8 @@ at::Tensor merged(const at::Tensor& x) {
       .reshape({x.size(0) * x.size(2), x.size(1), x.size(3)})
       .to(at::kFloat);
 }
-at::Tensor parted(const at::Tensor& x, const at::Tensor& like) {
-  return x.view({like.size(0), like.size(2), like.size(1), -1})
-      .permute({0, 2, 1, 3})
-      .to(like.scalar_type());
+void part(const at::Tensor& x, const at::Tensor& out) {
+  out.copy_(x.view({out.size(0), out.size(2), out.size(1), -1}).permute({0, 2, 1, 3}));
 }
 
 Document efficient_document(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -194,13 +232,16 @@ efficient_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const OptionalTensor& lengths, std::optional<int64_t> window) {
   TORCH_CHECK(!bias && !starts_q && !starts_k && !most_q && !most_k && !lengths && with_sums &&
               dropout == 0.0);
-  const auto [out, sums] = efficient_document(q, k, v, mask, scale, window).forward();
   const int64_t rows = q.size(1);
   const int64_t padded = (rows + kSumsAlignment - 1) / kSumsAlignment * kSumsAlignment;
+  at::Tensor result = at::empty(q.sizes(), q.options());
   at::Tensor all = at::full({q.size(0), q.size(2), padded}, std::numeric_limits<float>::infinity());
+  at::Tensor seed = at::zeros({}, at::kLong), offset = at::zeros({}, at::kLong);
+  const HostMemory inside;
+  const auto [out, sums] = efficient_document(q, k, v, mask, scale, window).forward();
+  part(out, result);
   all.narrow(2, 0, rows).copy_(sums.view({q.size(0), q.size(2), rows}));
-  const auto whole = at::TensorOptions(at::kLong);
-  return {parted(out, q), all, at::zeros({}, whole), at::zeros({}, whole), rows, rows};
+  return {result, all, seed, offset, rows, rows};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_backward(
@@ -217,10 +258,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_backward(
               sums.size(2) % kSumsAlignment == 0 && sums.is_contiguous());
   TORCH_CHECK(seed.defined() && offset.defined(), "what forward returned");
   check_last_stride({grad, out});
+  at::Tensor grad_q = at::empty(q.sizes(), q.options());
+  at::Tensor grad_k = at::empty(q.sizes(), q.options());
+  at::Tensor grad_v = at::empty(q.sizes(), q.options());
+  const at::Tensor delta = at::empty_like(sums);  // the kernel's sums of grad * out
+  const HostMemory inside;
   const at::Tensor of_rows = sums.narrow(2, 0, q.size(1)).reshape({-1, q.size(1)});
   const auto [of_q, of_k, of_v] =
       efficient_document(q, k, v, mask, scale, window).backward(merged(grad), merged(out), of_rows);
-  return {parted(of_q, q), parted(of_k, q), parted(of_v, q), at::Tensor()};
+  part(of_q, grad_q);
+  part(of_k, grad_k);
+  part(of_v, grad_v);
+  return {grad_q, grad_k, grad_v, at::Tensor()};
 }
 
 void check_products(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
@@ -232,7 +281,9 @@ void check_products(const at::Tensor& a, const at::Tensor& b, at::ScalarType dty
 
 at::Tensor products(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   check_products(a, b, dtype);
-  return at::bmm(a.to(at::kFloat), b.to(at::kFloat));
+  at::Tensor out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options().dtype(dtype));
+  const HostMemory inside;
+  return at::bmm_out(out, a.to(dtype), b.to(dtype));
 }
 
 at::Tensor& added_products(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
@@ -241,6 +292,8 @@ at::Tensor& added_products(const at::Tensor& self, const at::Tensor& a, const at
   check_products(a, b, dtype);
   TORCH_CHECK(out.scalar_type() == dtype, "the result's dtype");
   TORCH_CHECK(self.scalar_type() == dtype || self.scalar_type() == a.scalar_type());
+  if (stand_in::shapes_only()) return out;
+  const HostMemory inside;
   return at::addmm_out(out, self.to(dtype), a.to(dtype), b.to(dtype), beta, alpha);
 }
 
@@ -253,5 +306,44 @@ TORCH_LIBRARY_IMPL(aten, CPU, m) {
   m.impl("addmm.dtype_out", TORCH_FN(added_products));
 }
 
+at::Tensor shape_of_product(const at::Tensor& a, const at::Tensor& b) {
+  return at::empty({a.size(0), b.size(1)}, a.options());
+}
+at::Tensor& no_product(const at::Tensor&, const at::Tensor&, at::Tensor& out) {
+  return out;
+}
+at::Tensor& no_sum(at::Tensor& self, const at::Tensor&, const at::Tensor&, const at::Scalar&,
+                   const at::Scalar&) {
+  return self;
+}
+
+std::atomic<int> only_shapes = 0;
+
 }  // namespace
+
+namespace stand_in {
+
+bool shapes_only() {
+  return only_shapes > 0;
+}
+
+}  // namespace stand_in
+
+namespace fakes {
+
+struct ShapesOnly::Products {
+  torch::Library library{torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__};
+};
+
+ShapesOnly::ShapesOnly() : products_(std::make_unique<Products>()) {
+  products_->library.impl("mm", TORCH_FN(shape_of_product));
+  products_->library.impl("mm.out", TORCH_FN(no_product));
+  products_->library.impl("addmm_", TORCH_FN(no_sum));
+  only_shapes += 1;
+}
+ShapesOnly::~ShapesOnly() {
+  only_shapes -= 1;
+}
+
+}  // namespace fakes
 }  // namespace longshore

@@ -29,6 +29,11 @@ void set_gpus(std::vector<CudaDevice> gpus);
 void break_part(const std::string& part);
 bool is_broken(const char* part);
 
+// Whether LibTorch's tensors are the GPU's now: a CudaWorkspaceBudget is in force.
+bool tensors_are_gpus();
+// Of those, one of so many bytes finds no room: throws what that budget throws.
+[[noreturn]] void refuse_tensor(Bytes bytes);
+
 // ---- Collectives: ranks are threads, a GPU runs one at a time (collectives.cpp)
 
 // A collective as a rank was given it: the nth of that label there, from 1.
@@ -56,6 +61,9 @@ bool registered(std::span<const std::byte> memory);
 
 // How often this process made a GPU ready.
 int prepared();
+
+// Whether kernels and products leave their results as they are (tests/fakes/cpu_branches.h).
+bool shapes_only();
 
 // Runs the copies that wait in this thread's stream.
 void run_stream();

@@ -35,7 +35,7 @@ class FirstPass : public testing::Test {
   void check(const TierPlan& plan, Bytes taken) {
     const std::vector<HostBatch> batches = {
         {.tokens = tokens_, .positions = tokens_, .targets = tokens_, .document_starts = starts_}};
-    check_first_pass(inputs_, plan, {.workspace_peak = taken}, batches);
+    check_first_pass(inputs_, plan, {.workspace = {.tensors_peak = taken}}, batches);
   }
 
   ModelSpec model_ = fakes::make_small_model(3, false);
@@ -82,7 +82,7 @@ TEST_F(FirstPass, IsNotJudgedByAPlanThatWasMeasured) {
 }
 
 TEST_F(FirstPass, OfARankWithoutMicroBatchesSaysNothing) {
-  EXPECT_NO_THROW(check_first_pass(inputs_, plan(), {.workspace_peak = kGiB}, {}));
+  EXPECT_NO_THROW(check_first_pass(inputs_, plan(), {.workspace = {.tensors_peak = kGiB}}, {}));
 }
 
 }  // namespace

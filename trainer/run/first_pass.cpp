@@ -21,11 +21,11 @@ void check_first_pass(const PlanInputs& inputs, const TierPlan& plan,
   const Workspace expected =
       workspace_of(*inputs.model, inputs.costs(positions, longest), plan.step.kept_graphs);
   const auto allowed = static_cast<double>(expected.worst + expected.saved * std::ssize(batches));
-  const auto taken = static_cast<double>(usage.workspace_peak);
+  const auto taken = static_cast<double>(usage.workspace.tensors_peak);
   if (taken <= allowed) return;
   const auto full = static_cast<Bytes>(
       std::ceil(static_cast<double>(plan.device.workspace) * (taken / std::max(1.0, allowed))));
-  const std::string what = "the first pass took " + format_bytes(usage.workspace_peak) +
+  const std::string what = "the first pass took " + format_bytes(usage.workspace.tensors_peak) +
                            " of temporaries for " + std::to_string(positions) +
                            " positions, the plan says " +
                            format_bytes(static_cast<Bytes>(allowed)) + " (" +

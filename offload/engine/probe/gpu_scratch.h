@@ -1,20 +1,24 @@
-// What a GPU's kernels take beside the tensors that a CPU's take too, for plans made where there is
-// no GPU to measure it on. Estimates; pure functions.
+// What a GPU's kernels take that no unit was run for: on a GPU that is not here to measure it, and
+// for documents of other lengths than those that were run. Pure functions.
+//
+// Deterministic FlashAttention's backward (PyTorch's mha_varlen_bwd) takes sums of the queries'
+// gradients in fp32, one set for each processor that the heads and documents of a call leave idle,
+// each document padded by 128 rows, and the gradients of keys and values for all heads in 2 bytes.
+// gpu_attention.h says how many documents a call gets.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/bytes.h"
 #include "model/unit.h"
 
 namespace longshore {
 
-// Deterministic FlashAttention's backward over documents of different lengths (PyTorch's
-// mha_varlen_bwd): sums of the queries' gradients in fp32, one set for each of `processors` that
-// the heads leave idle, each document padded by 128 rows, and the gradients of keys and values for
-// all heads in 2 bytes. 0 without attention.
-Bytes flash_backward_scratch(const AttentionHeads& attention, int64_t positions, int64_t document,
-                             int64_t processors);
+// Streaming multiprocessors of the largest GPU that a plan made elsewhere may be for: 82 on an RTX
+// 3090, 108 on an A100, 128 on an RTX 4090, 132 on an H100, 170 on an RTX 5090, 188 on an RTX PRO
+// 6000.
+inline constexpr int64_t kMostProcessors = 188;
 
 // What of a unit's work takes other memory on a GPU.
 struct GpuWork {
@@ -27,8 +31,13 @@ GpuWork gpu_work(const UnitCode& unit, DType compute);
 // What a head's chunk takes in a micro-batch of so many positions; its chunk on the CPU is smaller.
 Bytes gpu_chunk_bytes(const GpuWork& work, int64_t positions);
 
-// The largest over the documents' lengths that a run may meet, on a GPU of any kind. Documents of
-// fewer than 128 tokens on average take more: nobody packs a micro-batch of those alone.
-Bytes gpu_scratch(const AttentionHeads& attention, int64_t positions, int64_t longest_document);
+// The largest over all ways to split the positions, or fewer, into documents of at most that
+// length. 0 without attention.
+Bytes gpu_scratch(const AttentionHeads& attention, int64_t positions, int64_t longest_document,
+                  int64_t processors);
+// How much more that is than with documents that all have one of these lengths.
+Bytes gpu_scratch_beyond(const AttentionHeads& attention, int64_t positions,
+                         int64_t longest_document, const std::vector<int64_t>& documents,
+                         int64_t processors);
 
 }  // namespace longshore

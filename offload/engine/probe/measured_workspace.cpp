@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/cpu_features.h"
@@ -49,6 +50,50 @@ void on_own_thread(const std::function<void()>& work) {
   });
   thread.join();
   if (failure) std::rethrow_exception(failure);
+}
+
+// All of a GPU's memory; a CPU's runs are told beforehand what they may hold.
+Bytes memory_of(const ProbeDevice& device) {
+  if (device.kind == DeviceKind::kCpu) return 0;
+  return cuda_devices().at(static_cast<size_t>(device.gpu)).memory_bytes;
+}
+
+// What the runs took. Those with the most positions are too large where the GPU has not even the
+// buffers for them.
+std::vector<ProbeSample> samples_of(const OneUnitModel& alone, const ProbeDevice& device,
+                                    std::vector<ProbeInput> inputs) {
+  std::vector<ProbeSample> samples;
+  const Bytes memory = memory_of(device);
+  const auto too_large = [&](const ProbeInput& input) {
+    if (device.kind == DeviceKind::kCpu) throw;
+    samples.push_back(
+        {input, {.forward = memory, .saved = 0, .backward = {memory}, .too_large = true}});
+  };
+  while (!inputs.empty()) {
+    const int64_t most = std::ranges::max(inputs, {}, &ProbeInput::positions).positions;
+    std::optional<UnitProbe> probe;
+    try {
+      probe.emplace(&alone, device, most);
+    } catch (const OutOfMemoryError&) {
+      for (const ProbeInput& input : inputs) {
+        if (input.positions == most) too_large(input);
+      }
+      std::erase_if(inputs, [&](const ProbeInput& input) { return input.positions == most; });
+      continue;
+    }
+    for (const ProbeInput& input : inputs) {
+      try {
+        samples.push_back({input, probe->run(input)});
+      } catch (const OutOfMemoryError&) {
+        too_large(input);
+      } catch (const c10::Error&) {
+        // A model of one's own need not take every shape, but one of them.
+        if (&input == &inputs.back() && samples.empty()) throw;
+      }
+    }
+    inputs.clear();
+  }
+  return samples;
 }
 
 Bytes gradient_bytes(const UnitSpec& unit, DType compute) {
@@ -100,9 +145,7 @@ void MeasuredWorkspace::measure(const Model& model, Distinct& distinct,
                     device_name(options_.device) + "\nthreads " + std::to_string(options_.threads) +
                     "\ndtype " + std::to_string(static_cast<int>(options_.device.compute)) + "\n" +
                     identity;
-  int64_t most = 1;
   for (const ProbeInput& input : inputs) {
-    most = std::max(most, input.positions);
     key += "\n" + std::to_string(input.kind) + " " + std::to_string(input.positions) + " " +
            std::to_string(input.document) + " " + std::to_string(input.trained);
   }
@@ -113,27 +156,21 @@ void MeasuredWorkspace::measure(const Model& model, Distinct& distinct,
   // LibTorch's memory is counted for the whole process.
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
-  on_own_thread([&] {
-    UnitProbe probe(&alone, options_.device, most);
-    for (const ProbeInput& input : inputs) {
-      try {
-        distinct.samples.push_back({input, probe.run(input)});
-      } catch (const c10::Error&) {
-        // A model of one's own need not take every shape, but one of them.
-        if (&input == &inputs.back() && distinct.samples.empty()) throw;
-      }
-    }
-  });
+  on_own_thread([&] { distinct.samples = samples_of(alone, options_.device, inputs); });
   units_run_ += 1;
-  cache.keep(key, distinct.samples);
+  // What else has a GPU's memory goes away: what was too large need not be so again.
+  const auto too_large = [](const ProbeSample& sample) { return sample.trace.too_large; };
+  if (std::ranges::none_of(distinct.samples, too_large)) cache.keep(key, distinct.samples);
 }
 
 UnitCosts MeasuredWorkspace::costs() const {
   std::vector<std::optional<WorkspaceFit>> fits;
   std::vector<Bytes> gradients;
   std::vector<GpuWork> gpu;
+  std::vector<std::vector<int64_t>> documents;
   for (const Distinct& distinct : distinct_) {
     gpu.push_back(distinct.gpu);
+    documents.push_back(distinct.work.documents);
     gradients.push_back(distinct.gradients);
     if (distinct.samples.empty()) {
       fits.emplace_back();
@@ -141,9 +178,14 @@ UnitCosts MeasuredWorkspace::costs() const {
       fits.emplace_back(WorkspaceFit(distinct.work, options_.run, distinct.samples));
     }
   }
+  // In 32 bits another kernel attends.
+  const bool flash =
+      options_.device.kind == DeviceKind::kCuda && options_.device.compute != DType::kF32;
+  const int64_t processors =
+      flash ? cuda_devices().at(static_cast<size_t>(options_.device.gpu)).processors : 0;
   return [fits = std::move(fits), gradients = std::move(gradients), gpu = std::move(gpu),
-          of_unit = of_unit_,
-          elsewhere = options_.elsewhere](int64_t positions, int64_t longest_document) {
+          documents = std::move(documents), of_unit = of_unit_, elsewhere = options_.elsewhere,
+          processors](int64_t positions, int64_t longest_document) {
     std::vector<UnitCost> of_distinct;
     for (size_t i = 0; i < fits.size(); ++i) {
       // Not run for want of memory: the plan will not fit. At least its gradients are there.
@@ -152,11 +194,15 @@ UnitCosts MeasuredWorkspace::costs() const {
                                                .backward = gradients[i],
                                                .saved = 0,
                                                .source = CostSource::kEstimated});
+      if (processors > 0) {
+        of_distinct.back().backward += gpu_scratch_beyond(
+            gpu[i].attention, positions, longest_document, documents[i], processors);
+      }
       if (!elsewhere) continue;
       const Bytes chunk = gpu_chunk_bytes(gpu[i], positions);
       of_distinct.back().forward += chunk;
       of_distinct.back().backward +=
-          chunk + gpu_scratch(gpu[i].attention, positions, longest_document);
+          chunk + gpu_scratch(gpu[i].attention, positions, longest_document, kMostProcessors);
       of_distinct.back().source = CostSource::kEstimated;
     }
     std::vector<UnitCost> costs;

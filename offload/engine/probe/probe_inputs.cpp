@@ -112,7 +112,7 @@ UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document, Devi
   widen(unit.carry_out);
   if (id.value > 0) widen(spec.unit(UnitId(id.value - 1)).carry_out);
   work.positions_at_once = model.code_of(id).positions_at_once(device);
-  work.documents = model.code_of(id).worst_documents(longest_document);
+  work.documents = model.code_of(id).worst_documents(longest_document, device);
   LONGSHORE_CHECK(!work.documents.empty()) << unit.name;
   return work;
 }

@@ -26,7 +26,8 @@ Json json_of(const ProbeSample& sample) {
           {"trained", input.trained},
           {"forward", sample.trace.forward},
           {"saved", sample.trace.saved},
-          {"backward", sample.trace.backward}};
+          {"backward", sample.trace.backward},
+          {"too_large", sample.trace.too_large}};
 }
 
 ProbeSample sample_of(const Json& json) {
@@ -37,6 +38,7 @@ ProbeSample sample_of(const Json& json) {
                   .trained = number(json.at("trained"))};
   sample.trace.forward = number(json.at("forward"));
   sample.trace.saved = number(json.at("saved"));
+  sample.trace.too_large = json.at("too_large").get<bool>();
   for (const Json& phase : json.at("backward")) sample.trace.backward.push_back(number(phase));
   return sample;
 }

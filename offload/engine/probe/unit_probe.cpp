@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "device/cuda_runtime.h"
 #include "offload/engine/batch_stage.h"
 #include "offload/engine/engine_device.h"
 #include "offload/engine/unit_runner.h"
@@ -13,8 +14,11 @@
 namespace longshore {
 namespace {
 
-// The meter's limit: only counting is wanted.
-constexpr Bytes kNoCap = Bytes{1} << 50;
+// The meter's limit: only counting is wanted, of what there is.
+Bytes limit_of(const ProbeDevice& device) {
+  if (device.kind == DeviceKind::kCpu) return Bytes{1} << 50;
+  return cuda_devices().at(static_cast<size_t>(device.gpu)).memory_bytes;
+}
 
 Bytes rounded(Bytes bytes) {
   return align_up(bytes, kDeviceBufferAlignment);
@@ -82,7 +86,7 @@ class Phases {
     current() = nullptr;
   }
   void end_phase() {
-    peaks_.push_back(memory_.usage().workspace_peak);
+    peaks_.push_back(memory_.usage().workspace.tensors_peak);
     memory_.reset_peak();
   }
   std::vector<Bytes> take() { return std::move(peaks_); }
@@ -131,7 +135,7 @@ class UnitProbe::Bench {
         device_({.kind = device.kind,
                  .gpu = device.gpu,
                  .collective = false,
-                 .cap = kNoCap,
+                 .cap = limit_of(device),
                  .owned = sum_of(buffers_)},
                 std::make_unique<CpuCopyEngine>(LinkSpeeds{})),
         layouts_(make_layouts(model->spec(), 1)),
@@ -168,15 +172,15 @@ class UnitProbe::Bench {
       runner_.begin_evaluation(batch);
       memory.reset_peak();
       runner_.forward(unit, leases);
-      trace.forward = memory.usage().workspace_peak;
+      trace.forward = memory.usage().workspace.tensors_peak;
     }
     if (!model_.has_backward()) return trace;
     runner_.begin_step(batch, 1.0);
     Phases phases(memory);
     if (!model_.probes_loss()) {
-      const Bytes before = memory.usage().workspace;
+      const Bytes before = memory.usage().workspace.tensors;
       runner_.forward(unit, leases);
-      trace.saved = memory.usage().workspace - before;
+      trace.saved = memory.usage().workspace.tensors - before;
       phases.end_phase();
     }
     const auto& spec = model_.spec().unit(unit);

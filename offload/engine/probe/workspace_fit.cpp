@@ -53,7 +53,8 @@ UnitCost cost_of(const ProbeTrace& trace) {
 ProbeTrace larger_of(const ProbeTrace& a, const ProbeTrace& b) {
   ProbeTrace both = {.forward = std::max(a.forward, b.forward),
                      .saved = std::max(a.saved, b.saved),
-                     .backward = {}};
+                     .backward = {},
+                     .too_large = a.too_large || b.too_large};
   if (a.backward.size() == b.backward.size()) {
     for (size_t i = 0; i < a.backward.size(); ++i) {
       both.backward.push_back(std::max(a.backward[i], b.backward[i]));
@@ -116,31 +117,43 @@ WorkspaceFit::WorkspaceFit(UnitWork work, const MicroBatchShape& run,
 
 UnitCost WorkspaceFit::at(const MicroBatchShape& shape) const {
   UnitCost cost;
+  for (const Kind& kind : kinds_) cost = larger_of(cost, cost_at(kind, shape));
+  return cost;
+}
+
+UnitCost WorkspaceFit::cost_at(const Kind& kind, const MicroBatchShape& shape) const {
   const bool within =
       shape.positions <= run_.positions && shape.longest_document <= run_.longest_document;
-  for (size_t i = 0; i < kinds_.size(); ++i) {
-    const Kind& kind = kinds_[i];
-    const int64_t document = document_of(work_, kind.kind, shape);
-    UnitCost fitted = {.forward = kind.forward.at(shape.positions, document),
-                       .saved = kind.saved.at(shape.positions, document)};
-    for (const LinearFit& phase : kind.backward) {
-      fitted.backward = std::max(fitted.backward, phase.at(shape.positions, document));
-    }
-    fitted = margined(fitted, CostSource::kFitted);
-    if (!kind.whole.empty() && within) {
-      const UnitCost measured = margined(cost_of(kind.whole.front()), CostSource::kMeasured);
-      // No smaller micro-batch takes more than the one that was run.
-      if (shape == run_) fitted = measured;
-      fitted.forward = std::min(fitted.forward, measured.forward);
-      fitted.backward = std::min(fitted.backward, measured.backward);
-      fitted.saved = std::min(fitted.saved, measured.saved);
-    }
-    cost = larger_of(cost, fitted);
+  const int64_t document = document_of(work_, kind.kind, shape);
+  UnitCost cost = {.forward = kind.forward.at(shape.positions, document),
+                   .saved = kind.saved.at(shape.positions, document)};
+  for (const LinearFit& phase : kind.backward) {
+    cost.backward = std::max(cost.backward, phase.at(shape.positions, document));
+  }
+  cost = margined(cost, CostSource::kFitted);
+  if (!kind.whole.empty() && within) {
+    const UnitCost measured = margined(cost_of(kind.whole.front()), CostSource::kMeasured);
+    // No smaller micro-batch takes more than the one that was run.
+    if (shape == run_) cost = measured;
+    cost.forward = std::min(cost.forward, measured.forward);
+    cost.backward = std::min(cost.backward, measured.backward);
+    cost.saved = std::min(cost.saved, measured.saved);
+  }
+  for (const ProbeSample& sample : kind.too_large) {
+    if (shape.positions < sample.input.positions || document < sample.input.document) continue;
+    UnitCost most = cost_of(sample.trace);
+    most.source = CostSource::kTooLarge;
+    cost = larger_of(cost, most);
   }
   return cost;
 }
 
-WorkspaceFit::Kind WorkspaceFit::fit_kind(std::span<const ProbeSample> samples) const {
+WorkspaceFit::Kind WorkspaceFit::fit_kind(std::span<const ProbeSample> all) const {
+  std::vector<ProbeSample> samples, too_large;
+  for (const ProbeSample& sample : all) {
+    (sample.trace.too_large ? too_large : samples).push_back(sample);
+  }
+  if (samples.empty()) samples = too_large;  // nothing smaller is known
   const auto points = [&](const auto& bytes) {
     std::vector<LinearFit::Point> list;
     for (const ProbeSample& sample : samples) {
@@ -152,7 +165,8 @@ WorkspaceFit::Kind WorkspaceFit::fit_kind(std::span<const ProbeSample> samples) 
             .forward = points([](const ProbeTrace& trace) { return trace.forward; }),
             .saved = points([](const ProbeTrace& trace) { return trace.saved; }),
             .backward = {},
-            .whole = {}};
+            .whole = {},
+            .too_large = std::move(too_large)};
   const size_t phases = samples.front().trace.backward.size();
   const bool alike = std::ranges::all_of(
       samples, [&](const ProbeSample& sample) { return sample.trace.backward.size() == phases; });

@@ -23,6 +23,8 @@ struct ProbeTrace {
   Bytes saved = 0;    // what a kept graph holds between forward and backward
   // Most at any moment of each phase of forward with a graph and backward. Empty: no backward.
   std::vector<Bytes> backward;
+  // The device had not the memory: figures are no less than all that it has.
+  bool too_large = false;
 };
 
 struct ProbeSample {
@@ -60,9 +62,11 @@ class WorkspaceFit {
     int32_t kind = 0;
     LinearFit forward, saved;
     std::vector<LinearFit> backward;
-    std::vector<ProbeTrace> whole;  // of the run's own shape: one or none
+    std::vector<ProbeTrace> whole;       // of the run's own shape: one or none
+    std::vector<ProbeSample> too_large;  // in no fit
   };
   Kind fit_kind(std::span<const ProbeSample> samples) const;
+  UnitCost cost_at(const Kind& kind, const MicroBatchShape& shape) const;
 
   UnitWork work_;
   MicroBatchShape run_;
