@@ -125,8 +125,8 @@ TEST(EventFile, MetricsAreCopiedUnderDocumentedTags) {
   for (const char* tag :
        {"train/loss", "train/lr", "train/grad_norm", "train/clip_scale", "train/epoch",
         "train/skipped_total", "speed/tokens_per_second", "speed/step_seconds", "stall_seconds/h2d",
-        "memory_bytes/device_peak", "memory_bytes/device_plan", "memory_bytes/host_pinned",
-        "memory_bytes/host_rss"}) {
+        "memory_bytes/device_peak", "memory_bytes/device_plan", "memory_bytes/device_tensors",
+        "memory_bytes/host_pinned", "memory_bytes/host_rss"}) {
     EXPECT_NE(records[2].find(tag), std::string::npos) << tag;
   }
   for (const char* tag : {"eval/loss", "eval/perplexity"}) {

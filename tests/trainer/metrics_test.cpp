@@ -62,35 +62,42 @@ class MetricsTest : public ::testing::Test {
 
 TEST_F(MetricsTest, AStepHasTheDocumentedKeys) {
   MetricsFile file = MetricsFile::begin(path_);
-  file.write(
-      StepRecord{.step = Step(3),
-                 .loss = 1.5,
-                 .grad_norm = 0.25,
-                 .clip_scale = 0.5,
-                 .lr = 2e-5,
-                 .tokens = 100,
-                 .trained_tokens = 90,
-                 .sequences = 8,
-                 .epoch = 0.75,
-                 .seconds = 2.0,
-                 .tokens_per_second = 50.0,
-                 .stall_seconds = {{"optimizer", 0.125}},
-                 .bytes = {{"h2d", 4096}},
-                 .memory = {.device_peak = 1, .device_plan = 2, .host_pinned = 3, .host_rss = 4},
-                 .skipped = false,
-                 .skipped_total = 2});
+  file.write(StepRecord{.step = Step(3),
+                        .loss = 1.5,
+                        .grad_norm = 0.25,
+                        .clip_scale = 0.5,
+                        .lr = 2e-5,
+                        .tokens = 100,
+                        .trained_tokens = 90,
+                        .sequences = 8,
+                        .epoch = 0.75,
+                        .seconds = 2.0,
+                        .tokens_per_second = 50.0,
+                        .stall_seconds = {{"optimizer", 0.125}},
+                        .bytes = {{"h2d", 4096}},
+                        .memory = {.device_peak = 1,
+                                   .device_plan = 2,
+                                   .device_tensors = 5,
+                                   .allocator_retries = 6,
+                                   .host_pinned = 3,
+                                   .host_rss = 4},
+                        .skipped = false,
+                        .skipped_total = 2});
   const Json line = lines_of(path_).at(0);
   std::vector<std::string> keys;
   for (const auto& [key, value] : line.items()) keys.push_back(key);
-  EXPECT_EQ(keys, (std::vector<std::string>{
-                      "kind", "step", "time", "loss", "grad_norm", "clip_scale", "lr", "tokens",
-                      "trained_tokens", "sequences", "epoch", "seconds", "tokens_per_second",
-                      "stall_seconds", "bytes", "memory_bytes", "skipped", "skipped_total"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"kind", "step", "time", "loss", "grad_norm",
+                                            "clip_scale", "lr", "tokens", "trained_tokens",
+                                            "sequences", "epoch", "seconds", "tokens_per_second",
+                                            "stall_seconds", "bytes", "memory_bytes",
+                                            "allocator_retries", "skipped", "skipped_total"}));
   EXPECT_EQ(line["step"], 3);
   EXPECT_EQ(line["lr"], 2e-5);
   EXPECT_EQ(line["stall_seconds"]["optimizer"], 0.125);
   EXPECT_EQ(line["bytes"]["h2d"], 4096);
   EXPECT_EQ(line["memory_bytes"]["host_rss"], 4);
+  EXPECT_EQ(line["memory_bytes"]["device_tensors"], 5);
+  EXPECT_EQ(line["allocator_retries"], 6);
   EXPECT_EQ(line["skipped"], false);
   EXPECT_GT(line["time"].get<double>(), 1.7e9);
 }

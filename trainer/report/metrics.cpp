@@ -87,8 +87,10 @@ Json to_json(const StepRecord& record, double time) {
   }
   object["memory_bytes"] = {{"device_peak", record.memory.device_peak},
                             {"device_plan", record.memory.device_plan},
+                            {"device_tensors", record.memory.device_tensors},
                             {"host_pinned", record.memory.host_pinned},
                             {"host_rss", record.memory.host_rss}};
+  object["allocator_retries"] = record.memory.allocator_retries;
   if (record.aux_loss) object["aux_loss"] = *record.aux_loss;
   if (record.router) {
     object["router"] = {{"load", record.router->load},
@@ -165,6 +167,7 @@ std::vector<Scalar> scalars_of(const StepRecord& record) {
   const MemoryRecord& memory = record.memory;
   for (const auto& [name, bytes] :
        {std::pair("device_peak", memory.device_peak), std::pair("device_plan", memory.device_plan),
+        std::pair("device_tensors", memory.device_tensors),
         std::pair("host_pinned", memory.host_pinned), std::pair("host_rss", memory.host_rss)}) {
     scalars.push_back({std::string("memory_bytes/") + name, static_cast<double>(bytes)});
   }

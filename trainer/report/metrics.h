@@ -34,6 +34,8 @@ struct StartRecord {
 struct MemoryRecord {
   Bytes device_peak = 0;
   Bytes device_plan = 0;
+  Bytes device_tensors = 0;       // of the peak, what tensors of the workspace filled at most
+  int64_t allocator_retries = 0;  // so far: WorkspaceUse::retries
   Bytes host_pinned = 0;
   Bytes host_rss = 0;
 };

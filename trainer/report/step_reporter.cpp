@@ -41,8 +41,11 @@ StepRecord StepReporter::record_of(const EndedStep& ended, const StepOutcome& ou
   record.seconds = ended.seconds;
   record.tokens_per_second = static_cast<double>(ended.tokens) / ended.seconds;
   record.times = outcome.times;
-  record.memory = {.device_peak = engine_->memory().usage().peak(),
+  const DeviceMemory::Usage device = engine_->memory().usage();
+  record.memory = {.device_peak = device.peak(),
                    .device_plan = engine_->plan().device.total,
+                   .device_tensors = device.workspace.tensors_peak,
+                   .allocator_retries = device.workspace.retries,
                    .host_pinned = engine_->store().host_bytes(),
                    .host_rss = resident_bytes()};
   const RouterShape shape = engine_->routers();
