@@ -256,7 +256,8 @@ Section offload_section() {
                         "the plan's forecast; auto: only what the drives say of their wear",
             .bounds = at_least(1)});
   rows.add("device_memory", KeyType::kBytes, &Offload::device_memory,
-           {.sentence = "hard cap on device bytes; auto: what the machine has free",
+           {.sentence = "hard cap on device bytes; auto: on a GPU what is free there, on a CPU "
+                        "what the plan needs",
             .bounds = at_least(1)});
   rows.add("host_memory", KeyType::kBytes, &Offload::host_memory,
            {.sentence = "hard cap on host bytes; auto: what the machine has free",

@@ -8,12 +8,10 @@
 namespace longshore {
 namespace {
 
-// On a GPU, and not measured there yet: LibTorch's allocator rounds blocks and cannot join all of
-// them, its kernels take scratch (cuBLAS 32 MiB for each thread that computes), and the driver
-// keeps a context with the code of all kernels.
+// On a GPU, and not measured there yet: LibTorch's allocator holds more than tensors fill, because
+// segments grow by 20 MiB and freed blocks stay apart.
 constexpr Bytes kGpuScratchBytes = 256 * kMiB;
 constexpr Bytes kGpuRoundingShare = 4;  // a quarter of the temporaries
-constexpr Bytes kGpuContextBytes = kGiB;
 // An estimate: at most 16 blocks of threads carry a collective of a communicator, and NCCL has
 // about 9 MiB for each of them and each neighbour in a ring.
 constexpr Bytes kNcclGroupBytes = 160 * kMiB;
@@ -166,7 +164,9 @@ class Draft {
     Bytes automatic = plan_.total;
     // Without a GPU the plan is for one elsewhere: what is needed is what it must have.
     if (plan_.kind == DeviceKind::kCuda && !machine.gpus.empty()) {
-      automatic = std::max<Bytes>(machine.gpus.front().memory_bytes - kGpuContextBytes, 0);
+      const Bytes memory = machine.gpus.front().memory_bytes;
+      automatic = machine.gpu_room.value_or(gpu_room(memory, memory));
+      plan_.memory = memory;
     }
     plan_.limit = inputs_.device_cap.value_or(automatic);
   }
@@ -181,7 +181,7 @@ class Draft {
 
 std::vector<OutsideCap> outside_cap(DeviceKind device, const ShardTopology& topology) {
   if (device == DeviceKind::kCpu) return {};
-  std::vector<OutsideCap> parts = {{"CUDA's context and loaded kernels", kGpuContextBytes / 2}};
+  std::vector<OutsideCap> parts = {{"CUDA's context and loaded kernels", kGpuProcessBytes}};
   const int groups = (topology.shard_ranks > 1 ? 1 : 0) + (topology.replicas() > 1 ? 1 : 0);
   if (groups > 0) parts.push_back({"NCCL's buffers", groups * kNcclGroupBytes});
   return parts;

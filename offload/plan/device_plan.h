@@ -51,6 +51,10 @@ struct DevicePlan : PlanAccount {
   Bytes workspace = 0;
   std::string workspace_unit;                           // which takes most, "block.3 backward"
   CostSource workspace_source = CostSource::kMeasured;  // the least sure of all units'
+  Bytes memory = 0;                                     // of the GPU; 0: not known
+
+  // A cap that the GPU does not have would be none.
+  bool limit_is_there() const { return limit_auto || memory == 0 || limit <= memory; }
 
   // The buffer of that name; nullptr when the plan has none.
   const PlannedBuffer* buffer(const std::string& name) const;

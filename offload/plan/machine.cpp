@@ -14,6 +14,10 @@ namespace {
 // As many as Linux supports.
 constexpr int kMostCores = 8192;
 
+// On a GPU, and not measured there yet: what the driver keeps for a process, which is its context
+// and the code of the kernels that it loads as they are first used.
+constexpr Bytes kGpuContextBytes = kGiB;
+
 std::vector<int> cores_of_this_process() {
   std::vector<int> cores;
   cpu_set_t* set = CPU_ALLOC(kMostCores);
@@ -68,6 +72,10 @@ Bytes Machine::host_available() const {
 
 Bytes Machine::host_installed() const {
   return cgroup_limit ? std::min(ram_total, *cgroup_limit) : ram_total;
+}
+
+Bytes gpu_room(Bytes memory, Bytes free) {
+  return std::max<Bytes>(0, std::min(memory - kGpuContextBytes, free - kGpuProcessBytes));
 }
 
 Machine probe_machine() {

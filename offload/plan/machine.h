@@ -24,6 +24,8 @@ struct Machine {
   std::optional<Bytes> cgroup_available;  // what that limit leaves
   std::optional<Bytes> memlock_limit;     // RLIMIT_MEMLOCK; nullopt = none
   std::vector<CudaDevice> gpus;
+  // What a plan may take of the rank's own GPU, where it was asked; of all ranks the least.
+  std::optional<Bytes> gpu_room;
 
   // Host memory that a run may plan with.
   Bytes host_available() const;
@@ -32,6 +34,14 @@ struct Machine {
 };
 
 Machine probe_machine();
+
+// An estimate of what CUDA's context and the kernels that a process loads take of a GPU, outside of
+// the cap. It is not measured on a GPU yet.
+inline constexpr Bytes kGpuProcessBytes = 512 * kMiB;
+
+// What a plan may take of a GPU with so much memory, of which `free` bytes are left beside the
+// process's context there and what other processes have.
+Bytes gpu_room(Bytes memory, Bytes free);
 
 // The parts of the probe that read files, below `root` ("/" but in tests).
 struct HostMemory {

@@ -192,6 +192,13 @@ std::string explain_side(const PlanInputs& inputs, const Machine& machine, const
   return text;
 }
 
+std::string explain_gpu_cap(const TierPlan& plan) {
+  if (plan.device.limit_is_there()) return "";
+  const auto [wanted, there] = format_bytes_apart(plan.device.limit, plan.device.memory);
+  return "device memory: offload.device_memory is " + wanted + ", the GPU has " + there +
+         "\n  what would help:\n    offload.device_memory = \"auto\": what is free there";
+}
+
 std::string explain_cap(const PlanInputs& inputs, const Machine& machine, const TierPlan& plan) {
   if (plan.host.limit_is_there()) return "";
   const int32_t ranks = inputs.ranks_per_node;
@@ -259,8 +266,8 @@ std::string explain_misfit(const PlanInputs& inputs, const Machine& machine) {
     if (!text.empty()) text += '\n';
     text += explain_side(inputs, machine, plan, side);
   }
-  for (const std::string& part :
-       {explain_cap(inputs, machine, plan), explain_drives(inputs, machine, plan)}) {
+  for (const std::string& part : {explain_gpu_cap(plan), explain_cap(inputs, machine, plan),
+                                  explain_drives(inputs, machine, plan)}) {
     if (!text.empty() && !part.empty()) text += '\n';
     text += part;
   }

@@ -43,8 +43,8 @@ struct TierPlan {
   std::vector<UnitsDifference> other_units;  // filled in by compare_units
 
   bool fits() const {
-    return device.within_limit() && host.within_limit() && host.limit_is_there() &&
-           drives.missing == 0;
+    return device.within_limit() && device.limit_is_there() && host.within_limit() &&
+           host.limit_is_there() && drives.missing == 0;
   }
 };
 

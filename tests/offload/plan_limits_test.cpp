@@ -70,6 +70,39 @@ TEST(PlanLimits, NamesWhatIsOutsideAGpusCap) {
             std::string::npos);
 }
 
+// Goal: "auto" is what is free of the rank's own GPU, and no more than it has beside a context.
+TEST(PlanLimits, TakesWhatIsFreeOfTheGpu) {
+  EXPECT_EQ(gpu_room(24 * kGiB, 24 * kGiB), 23 * kGiB) << "nobody else is there";
+  EXPECT_EQ(gpu_room(24 * kGiB, 20 * kGiB), 20 * kGiB - 512 * kMiB) << "a desktop has the rest";
+  EXPECT_EQ(gpu_room(512 * kMiB, 256 * kMiB), 0);
+  const ModelSpec model = fakes::make_small_model(1, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.device = DeviceKind::kCuda;
+  Machine machine = made_up_machine();
+  machine.gpus = {{.name = "First", .memory_bytes = 24 * kGiB},
+                  {.name = "The rank's", .memory_bytes = 8 * kGiB}};
+  machine.gpu_room = 6 * kGiB;
+  EXPECT_EQ(draft_tier_plan(inputs, machine).device.limit, 6 * kGiB);
+  machine.gpu_room.reset();
+  EXPECT_EQ(draft_tier_plan(inputs, machine).device.limit, 23 * kGiB);
+}
+
+// Goal: a cap that the GPU does not have is no fit.
+TEST(PlanLimits, RefusesADeviceCapBeyondTheGpu) {
+  const ModelSpec model = fakes::make_small_model(1, false);
+  PlanInputs inputs = made_up_inputs(model);
+  inputs.device = DeviceKind::kCuda;
+  Machine machine = made_up_machine();
+  machine.gpus = {{.name = "Test GPU", .memory_bytes = 24 * kGiB}};
+  inputs.device_cap = 24 * kGiB;
+  EXPECT_TRUE(draft_tier_plan(inputs, machine).fits());
+  inputs.device_cap = 25 * kGiB;
+  EXPECT_FALSE(draft_tier_plan(inputs, machine).fits());
+  const std::string text = explain_misfit(inputs, machine);
+  EXPECT_NE(text.find("offload.device_memory is 25.0 GiB, the GPU has 24.0 GiB"), std::string::npos)
+      << text;
+}
+
 // Goal: a cap that the machine, or its control group, does not have is no fit.
 TEST(PlanLimits, RefusesAHostCapBeyondTheMachine) {
   const ModelSpec model = fakes::make_small_model(1, false);

@@ -87,6 +87,23 @@ void check_distinct_drives(const NvmeTier& tier) {
   }
 }
 
+// All ranks make the plan that the fullest of their GPUs has room for.
+void look_for_gpu_room(RunSetup& setup) {
+  if (setup.elsewhere || setup.inputs.device != DeviceKind::kCuda || setup.machine.gpus.empty()) {
+    return;
+  }
+  const int gpu = setup.ranks ? setup.ranks->groups().gpu : 0;
+  Bytes room =
+      gpu_room(setup.machine.gpus.at(static_cast<size_t>(gpu)).memory_bytes, cuda_free_bytes(gpu));
+  if (setup.ranks) {
+    for (const std::string& other :
+         setup.ranks->world().exchange("the GPU's room", std::to_string(room))) {
+      room = std::min(room, Bytes{std::stoll(other)});
+    }
+  }
+  setup.machine.gpu_room = room;
+}
+
 void fill(RunSetup& setup, const ShardTopology& topology, const AssumedRanks& assumed) {
   const int32_t ranks_per_node = assumed.per_node;
   const std::optional<Machine>& elsewhere = assumed.machine;
@@ -105,6 +122,7 @@ void fill(RunSetup& setup, const ShardTopology& topology, const AssumedRanks& as
   setup.inputs.ranks_per_node = ranks_per_node;
   setup.inputs.data_bytes = estimate_data_bytes(setup.config.data);
   choose_gather(setup.config, setup.ranks ? &setup.ranks->groups() : nullptr, setup.inputs);
+  look_for_gpu_room(setup);
   // Another machine's drives are not here to be asked.
   const std::vector<std::string> drives =
       setup.elsewhere ? std::vector<std::string>() : setup.inputs.nvme.directories;
