@@ -1,13 +1,39 @@
 #include "shard/load_parameters.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 
 #include "shard/state_values.h"
 
 namespace longshore {
 namespace {
 
-constexpr int64_t kChunkElements = int64_t{1} << 20;
+// 1 MiB of fp32 values: small enough that every core has work in a unit, large enough that drives
+// are read in long pieces. A multiple of the elements that share a unit of 8-bit moments.
+constexpr int64_t kChunkElements = int64_t{1} << 18;
+static_assert(kChunkElements % kMomentBlockElements == 0);
+
+// The elements of a parameter that one block of work loads.
+struct Chunk {
+  const std::string* name;
+  ShardPiece piece;
+};
+
+std::vector<Chunk> chunks_of(const UnitSpec& unit, const std::vector<ShardPiece>& pieces) {
+  std::vector<Chunk> chunks;
+  for (const ShardPiece& piece : pieces) {
+    const std::string& name = unit.parameters.at(static_cast<size_t>(piece.parameter)).name;
+    for (int64_t done = 0; done < piece.elements; done += kChunkElements) {
+      Chunk chunk{&name, piece};
+      chunk.piece.parameter_begin += done;
+      chunk.piece.shard_begin += done;
+      chunk.piece.elements = std::min(kChunkElements, piece.elements - done);
+      chunks.push_back(chunk);
+    }
+  }
+  return chunks;
+}
 
 void clear_moments(const StateSpans& state, const ShardPiece& piece) {
   if (state.exp_avg.empty()) return;
@@ -18,25 +44,33 @@ void clear_moments(const StateSpans& state, const ShardPiece& piece) {
   }
 }
 
+void load_chunk(const Chunk& chunk, const StateSpans& spans, const ParameterReader& read) {
+  const auto elements = static_cast<size_t>(chunk.piece.elements);
+  const auto memory = std::make_unique_for_overwrite<float[]>(elements);
+  const std::span<float> values(memory.get(), elements);
+  read(*chunk.name, chunk.piece.parameter_begin, values);
+  write_values(spans, chunk.piece.shard_begin, values);
+  clear_moments(spans, chunk.piece);
+}
+
 }  // namespace
 
+void for_each_block_in_order(int64_t blocks, const std::function<void(int64_t block)>& work) {
+  for (int64_t block = 0; block < blocks; ++block) work(block);
+}
+
 void load_parameters(const StateWalk& walk, const ModelSpec& model,
-                     const std::vector<FlatLayout>& layouts, Rank rank,
-                     const ParameterReader& read) {
-  std::vector<float> chunk(static_cast<size_t>(kChunkElements));
+                     const std::vector<FlatLayout>& layouts, Rank rank, const ParameterReader& read,
+                     const ForEachBlock& each_block) {
   walk.each([&](UnitId id, ShardStore::StateLease& state) {
-    const UnitSpec& unit = model.unit(id);
-    for (const ShardPiece& piece : layouts.at(static_cast<size_t>(id.value)).pieces(rank)) {
-      const StateSpans spans = state.segment(piece.segment);
-      const std::string& name = unit.parameters.at(static_cast<size_t>(piece.parameter)).name;
-      for (int64_t done = 0; done < piece.elements; done += kChunkElements) {
-        const int64_t elements = std::min(kChunkElements, piece.elements - done);
-        const std::span<float> values(chunk.data(), static_cast<size_t>(elements));
-        read(name, piece.parameter_begin + done, values);
-        write_values(spans, piece.shard_begin + done, values);
-      }
-      clear_moments(spans, piece);
-    }
+    const FlatLayout& layout = layouts.at(static_cast<size_t>(id.value));
+    const std::vector<Chunk> chunks = chunks_of(model.unit(id), layout.pieces(rank));
+    std::map<Segment, StateSpans> spans;
+    for (const Segment segment : kSegments) spans.emplace(segment, state.segment(segment));
+    each_block(static_cast<int64_t>(chunks.size()), [&](int64_t block) {
+      const Chunk& chunk = chunks.at(static_cast<size_t>(block));
+      load_chunk(chunk, spans.at(chunk.piece.segment), read);
+    });
   });
 }
 

@@ -12,13 +12,23 @@
 
 namespace longshore {
 
-// Fills `out` with elements [begin, begin + out.size()) of a parameter.
+// Fills `out` with elements [begin, begin + out.size()) of a parameter. Loading calls it on several
+// threads at once, for different elements.
 using ParameterReader =
     std::function<void(const std::string& name, int64_t begin, std::span<float> out)>;
 
-// Sets every parameter of the rank's shards from `read`, in chunks, and its moments to zero.
+// Calls work(i) once for every i in [0, blocks), in no fixed order, and returns when all are done;
+// WorkerPool::for_each_block is one. It rethrows the first exception of a block.
+using ForEachBlock =
+    std::function<void(int64_t blocks, const std::function<void(int64_t block)>& work)>;
+// On the calling thread, in order.
+void for_each_block_in_order(int64_t blocks, const std::function<void(int64_t block)>& work);
+
+// Sets every parameter of the rank's shards from `read`, and its moments to zero. The chunks of a
+// unit are the blocks of one call of `each_block`: each of its threads holds at most one chunk, 1
+// MiB. The state has the same bits whatever the number of threads.
 void load_parameters(const StateWalk& walk, const ModelSpec& model,
-                     const std::vector<FlatLayout>& layouts, Rank rank,
-                     const ParameterReader& read);
+                     const std::vector<FlatLayout>& layouts, Rank rank, const ParameterReader& read,
+                     const ForEachBlock& each_block = for_each_block_in_order);
 
 }  // namespace longshore

@@ -40,6 +40,7 @@ void WeightCheck::take(const std::string& tensor, std::span<const float> values)
   const auto other = std::ranges::count_if(values, [](float value) {
     return (std::bit_cast<uint32_t>(value) & kExponent) == kExponent;
   });
+  const std::lock_guard lock(taking_);
   Seen& seen = seen_[tensor];
   seen.other += other;
   seen.finite += static_cast<int64_t>(values.size()) - other;

@@ -1,9 +1,11 @@
 // WeightCheck: looks for values that are not finite while a model's weights are loaded. A reader of
-// weights passes everything it read through `take`; what was found is said once. One thread.
+// weights passes everything it read through `take`, on any thread; the owner asks what was found
+// when all is read.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +30,7 @@ class WeightCheck {
     int64_t finite = 0;
     int64_t other = 0;
   };
+  std::mutex taking_;  // of `seen_`, while weights are read
   std::map<std::string, Seen> seen_;
 };
 
