@@ -126,7 +126,10 @@ void Engine::publish_settled_units() {
 }
 
 void Engine::load(const ParameterReader& read) {
-  load_parameters(state_walk(), spec(), parts_.layouts, parts_.groups.shard(), read);
+  load_parameters(state_walk(), spec(), parts_.layouts, parts_.groups.shard(), read,
+                  [this](int64_t blocks, const std::function<void(int64_t)>& work) {
+                    parts_.pool.for_each_block(blocks, work);
+                  });
   updates_ = 0;
   advance_version();
 }
