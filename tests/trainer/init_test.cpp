@@ -5,7 +5,13 @@
 #include <fstream>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/json.h"
+#include "hf/safetensors_reader.h"
+#include "model/arch_spec.h"
+#include "model/families.h"
+#include "model/model_spec.h"
+#include "model/random_init.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
@@ -146,6 +152,23 @@ class Init : public testing::Test {
   std::string model_ = directory_.file("model"), rows_ = directory_.file("rows.jsonl");
   std::string file_ = directory_.file("run.toml");
 };
+
+// Threads fill the values; what a tensor has depends on its name and the seed alone.
+TEST_F(Init, ModelHasTheValuesOfTheSeed) {
+  const SafetensorsFile file = SafetensorsFile::open(model_ + "/model.safetensors");
+  const std::string config = model_ + "/config.json";
+  const ArchSpec arch =
+      read_arch_spec(parse_json(read_whole_file(config, kMiB), JsonLimits{}, config), config);
+  for (const UnitSpec& unit : make_model_spec(arch, {}).units) {
+    for (const ParamSpec& parameter : unit.parameters) {
+      std::vector<float> expected(static_cast<size_t>(parameter.elements())),
+          found(expected.size());
+      fill_random(parameter.name, parameter.init, 42, 0, expected);
+      file.read(file.tensor(parameter.name), 0, std::as_writable_bytes(std::span(found)));
+      EXPECT_EQ(found, expected) << parameter.name;
+    }
+  }
+}
 
 TEST_F(Init, WritesAFileThatPlansAndValidates) {
   const std::string dir = directory_.file("run");

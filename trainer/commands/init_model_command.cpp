@@ -1,7 +1,9 @@
 // init-model: a model directory with random weights.
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <span>
+#include <thread>
 
 #include "base/errors.h"
 #include "base/json.h"
@@ -12,6 +14,7 @@
 #include "model/init_presets.h"
 #include "model/model_spec.h"
 #include "model/random_init.h"
+#include "pinned/worker_pool.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/commands/new_tokenizer.h"
@@ -19,7 +22,9 @@
 namespace longshore {
 namespace {
 
+// One thread fills a chunk of 1 MiB; so many chunks are filled at a time and then written.
 constexpr int64_t kChunkElements = int64_t{1} << 18;
+constexpr int64_t kChunks = 64;
 
 struct InitModelOptions {
   std::string directory;
@@ -38,15 +43,20 @@ void write_random_weights(const ModelSpec& spec, uint64_t seed, const std::strin
     }
   }
   SafetensorsWriter writer(path, tensors, {{"format", "pt"}});
-  std::vector<float> chunk(static_cast<size_t>(kChunkElements));
+  WorkerPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  std::vector<float> values(static_cast<size_t>(kChunks * kChunkElements));
   for (const UnitSpec& unit : spec.units) {
     for (const ParamSpec& parameter : unit.parameters) {
-      for (int64_t begin = 0; begin < parameter.elements(); begin += kChunkElements) {
-        const std::span<float> values(
-            chunk.data(),
-            static_cast<size_t>(std::min(kChunkElements, parameter.elements() - begin)));
-        fill_random(parameter.name, parameter.init, seed, begin, values);
-        writer.append(std::as_bytes(values));
+      for (int64_t begin = 0; begin < parameter.elements(); begin += kChunks * kChunkElements) {
+        const int64_t elements = std::min(kChunks * kChunkElements, parameter.elements() - begin);
+        const auto part = std::span(values).first(static_cast<size_t>(elements));
+        pool.for_each_block((elements + kChunkElements - 1) / kChunkElements, [&](int64_t block) {
+          const int64_t done = block * kChunkElements;
+          const int64_t count = std::min(kChunkElements, elements - done);
+          fill_random(parameter.name, parameter.init, seed, begin + done,
+                      part.subspan(static_cast<size_t>(done), static_cast<size_t>(count)));
+        });
+        writer.append(std::as_bytes(part));
       }
     }
   }
