@@ -107,8 +107,7 @@ void Trainer::check_prompts(int64_t planned_positions) const {
 
 void Trainer::agree_with_ranks(const TierPlan& plan) const {
   // Plans of ranks whose machines differ may differ: a GPU that is smaller keeps fewer units.
-  ranks_.world().agree("the order of collectives",
-                       describe_collectives(plan.step.schedules));
+  ranks_.world().agree("the order of collectives", describe_collectives(plan.step.schedules));
   ranks_.world().agree("the training data", hash_text(data_.fingerprint()) + "\n");
   if (!eval_data_) return;
   ranks_.world().agree("the evaluation data", hash_text(eval_data_->dataset->fingerprint()) + "\n");

@@ -192,7 +192,7 @@ class Validator {
   }
 
   // The place of that number; null, reported, where the plan has none.
-  Place* place(std::vector<Place>& places, std::optional<int32_t> number, const char* what) {
+  SlotUse* place(std::vector<SlotUse>& places, std::optional<int32_t> number, const char* what) {
     if (!expect(number.has_value(), std::string("names no ") + what)) return nullptr;
     const bool known = *number >= 0 && *number < static_cast<int32_t>(places.size());
     if (!expect(known, std::string("the plan has no ") + what + " " + std::to_string(*number))) {
@@ -201,12 +201,12 @@ class Validator {
     return &places[static_cast<size_t>(*number)];
   }
 
-  bool holds(const Place& place, UnitId unit) {
+  bool holds(const SlotUse& place, UnitId unit) {
     const std::string held = place.unit ? "holds " + unit_text(*place.unit) : "is empty";
     return expect(place.unit == unit, place.memory.name + " " + held + ", not " + unit_text(unit));
   }
 
-  void put(Place& place, UnitId unit, bool complete) {
+  void put(SlotUse& place, UnitId unit, bool complete) {
     expect(!place.unit || place.used,
            place.memory.name + " loses " + unit_text(*place.unit) + ", which nobody used");
     write(place.memory);
@@ -221,7 +221,7 @@ class Validator {
     const UnitState& unit = state(op.unit);
     expect(!unit.updated, "the state is read after its update");
     read(state(op.unit).drive_state);
-    if (Place* slot = place(states_, op.state, "state slot")) put(*slot, op.unit, true);
+    if (SlotUse* slot = place(states_, op.state, "state slot")) put(*slot, op.unit, true);
   }
 
   void write_state(const Op& op) {
@@ -232,7 +232,7 @@ class Validator {
     unit.state_written = true;
     if (in_.parameter_slots == 0) read(unit.home_parameters);
     write(unit.drive_state);
-    Place* slot = place(states_, op.state, "state slot");
+    SlotUse* slot = place(states_, op.state, "state slot");
     if (slot != nullptr && holds(*slot, op.unit)) {
       read(slot->memory);
       slot->used = true;
@@ -260,7 +260,7 @@ class Validator {
       read(unit.drive_state);
       if (in_.parameter_slots == 0) read(unit.home_parameters);
     }
-    for (Place& slot : states_) write(slot.memory);
+    for (SlotUse& slot : states_) write(slot.memory);
   }
 
   void update(const Op& op) {
@@ -280,7 +280,7 @@ class Validator {
       expect(!op.home, "a walk has no gradients");
     } else if (in_.gradient_ring == 0) {
       read(unit.home_gradient);
-    } else if (Place* home = place(ring_, op.home, "place at home");
+    } else if (SlotUse* home = place(ring_, op.home, "place at home");
                home && holds(*home, op.unit)) {
       read(home->memory);
       home->used = true;
@@ -293,13 +293,13 @@ class Validator {
   void update_parameters(const Op& op, UnitState& unit) {
     if (in_.parameter_slots == 0) write(unit.home_parameters);
     if (in_.state_slots > 0) {
-      Place* slot = place(states_, op.state, "state slot");
+      SlotUse* slot = place(states_, op.state, "state slot");
       if (slot != nullptr && holds(*slot, op.unit)) write(slot->memory);
     } else {
       expect(!op.state, "the state is at home");
     }
     if (!op.parameters) return;
-    if (Place* slot = place(parameters_, op.parameters, "parameter slot")) {
+    if (SlotUse* slot = place(parameters_, op.parameters, "parameter slot")) {
       put(*slot, op.unit, true);
     }
   }
@@ -308,12 +308,12 @@ class Validator {
     UnitState& unit = state(op.unit);
     if (unit.updated) expect(unit.state_written, "the parameters are not on the drives yet");
     read(unit.drive_state);
-    if (Place* slot = place(parameters_, op.parameters, "parameter slot")) {
+    if (SlotUse* slot = place(parameters_, op.parameters, "parameter slot")) {
       put(*slot, op.unit, true);
     }
   }
 
-  Place* one_slot(const Op& op) {
+  SlotUse* one_slot(const Op& op) {
     if (!expect(op.slots.size() == 1 && op.slots.front().unit == op.unit,
                 "must name one slot, of the unit itself")) {
       return nullptr;
@@ -334,18 +334,18 @@ class Validator {
     if (in_.parameter_slots == 0) {
       expect(!op.parameters, "the parameters are at home");
       read(unit.home_parameters);
-    } else if (Place* from = place(parameters_, op.parameters, "parameter slot");
+    } else if (SlotUse* from = place(parameters_, op.parameters, "parameter slot");
                from && holds(*from, op.unit)) {
       expect(!from->used, from->memory.name + " was fetched already");
       read(from->memory);
       from->used = true;
     }
-    if (Place* slot = one_slot(op)) put(*slot, op.unit, !in_.gathers);
+    if (SlotUse* slot = one_slot(op)) put(*slot, op.unit, !in_.gathers);
   }
 
   void gather(const Op& op) {
     expect(in_.gathers, "nothing is gathered: the rank fetches whole units");
-    Place* slot = one_slot(op);
+    SlotUse* slot = one_slot(op);
     if (slot == nullptr || !holds(*slot, op.unit)) return;
     expect(!slot->complete, slot->memory.name + " is gathered already");
     write(slot->memory);
@@ -365,7 +365,7 @@ class Validator {
     std::vector<UnitId> leased;
     for (const Placed& placed : op.slots) {
       leased.push_back(placed.unit);
-      Place* slot = place(slots_, placed.slot, "slot");
+      SlotUse* slot = place(slots_, placed.slot, "slot");
       if (slot == nullptr || !holds(*slot, placed.unit)) continue;
       expect(slot->complete, slot->memory.name + " is not gathered");
       read(slot->memory);
@@ -383,7 +383,7 @@ class Validator {
       expect(!op.input, "has no input slot");
       return;
     }
-    Place* slot = place(inputs_, op.input, "input slot");
+    SlotUse* slot = place(inputs_, op.input, "input slot");
     if (slot == nullptr || !holds(*slot, run->first)) return;
     read(slot->memory);
     slot->used = true;
@@ -404,7 +404,7 @@ class Validator {
       expect(!op.output, "has no output slot");
       return;
     }
-    Place* slot = place(inputs_, op.output, "input slot");
+    SlotUse* slot = place(inputs_, op.output, "input slot");
     if (slot == nullptr) return;
     if (run->first == next) return put(*slot, next, true);
     if (holds(*slot, run->first)) write(slot->memory);
@@ -428,7 +428,7 @@ class Validator {
     if (unit.lends) {
       if (owner == op.unit) expect(!op.gradient, "the gradient has a place of its own");
       write(unit.waiting.memory);
-    } else if (Place* buffer = place(buffers_, op.gradient, "gradient buffer")) {
+    } else if (SlotUse* buffer = place(buffers_, op.gradient, "gradient buffer")) {
       put(*buffer, owner, !in_.reduces);
     }
   }
@@ -436,7 +436,7 @@ class Validator {
   // ---- Gradients ----
 
   // Where the unit's whole gradient is; null, reported, where it is not.
-  Place* gradient(const Op& op) {
+  SlotUse* gradient(const Op& op) {
     UnitState& unit = state(op.unit);
     if (!expect(unit.trainable, "nothing of the unit is trained")) return nullptr;
     expect(unit.adders == 0, "not all backward operations have added to the gradient");
@@ -444,7 +444,7 @@ class Validator {
       expect(!op.gradient, "the gradient has a place of its own");
       return &unit.waiting;
     }
-    Place* buffer = place(buffers_, op.gradient, "gradient buffer");
+    SlotUse* buffer = place(buffers_, op.gradient, "gradient buffer");
     return buffer != nullptr && holds(*buffer, op.unit) ? buffer : nullptr;
   }
 
@@ -454,7 +454,7 @@ class Validator {
     expect(!unit.reduced, "the gradient is reduced twice");
     expect(!unit.drained, "the gradient was drained before");
     unit.reduced = true;
-    Place* place = gradient(op);
+    SlotUse* place = gradient(op);
     if (place == nullptr) return;
     write(place->memory);
     place->complete = true;
@@ -466,10 +466,10 @@ class Validator {
     unit.drained = true;
     if (in_.gradient_ring == 0) {
       write(unit.home_gradient);
-    } else if (Place* home = place(ring_, op.home, "place at home")) {
+    } else if (SlotUse* home = place(ring_, op.home, "place at home")) {
       put(*home, op.unit, true);
     }
-    Place* buffer = gradient(op);
+    SlotUse* buffer = gradient(op);
     if (buffer == nullptr) return;
     expect(unit.reduced || !in_.reduces, "the gradient is not reduced");
     read(buffer->memory);
@@ -490,16 +490,16 @@ class Validator {
     }
     if (in_.input_staging == 0) {
       write(unit.kept_input);
-    } else if (Place* staging = place(staging_, op.staging, "staging slot")) {
+    } else if (SlotUse* staging = place(staging_, op.staging, "staging slot")) {
       put(*staging, op.unit, true);
     }
-    Place* slot = place(inputs_, op.input, "input slot");
+    SlotUse* slot = place(inputs_, op.input, "input slot");
     if (slot != nullptr && holds(*slot, op.unit)) read(slot->memory);
   }
 
   // The staging slot has the unit's input, and the operation reads it.
   void take_staged(const Op& op) {
-    Place* staging = place(staging_, op.staging, "staging slot");
+    SlotUse* staging = place(staging_, op.staging, "staging slot");
     if (staging == nullptr || !holds(*staging, op.unit)) return;
     read(staging->memory);
     staging->used = true;
@@ -518,7 +518,7 @@ class Validator {
     expect(unit.written, "the input is not on the drives");
     unit.read_back = true;
     read(unit.drive_input);
-    if (Place* staging = place(staging_, op.staging, "staging slot")) put(*staging, op.unit, true);
+    if (SlotUse* slot = place(staging_, op.staging, "staging slot")) put(*slot, op.unit, true);
   }
 
   void load_input(const Op& op) {
@@ -530,7 +530,7 @@ class Validator {
     } else {
       take_staged(op);
     }
-    if (Place* slot = place(inputs_, op.input, "input slot")) put(*slot, op.unit, true);
+    if (SlotUse* slot = place(inputs_, op.input, "input slot")) put(*slot, op.unit, true);
   }
 
   // ---- The whole pass ----
@@ -539,9 +539,9 @@ class Validator {
     expect(computed_ >= compute_order_.size(), "the pass ends after " + std::to_string(computed_) +
                                                    " of " + std::to_string(compute_order_.size()) +
                                                    " visits");
-    for (const std::vector<Place>* places :
+    for (const std::vector<SlotUse>* places :
          {&slots_, &inputs_, &staging_, &states_, &parameters_, &ring_}) {
-      for (const Place& place : *places) {
+      for (const SlotUse& place : *places) {
         expect(!place.unit || place.used, place.memory.name + " ends with " +
                                               unit_text(place.unit.value_or(UnitId())) +
                                               ", which nobody used");
@@ -571,7 +571,7 @@ class Validator {
   InputRuns runs_;
   HappensBefore before_;
   std::vector<UnitState> units_;
-  std::vector<Place> slots_, buffers_, inputs_, staging_, states_, parameters_, ring_;
+  std::vector<SlotUse> slots_, buffers_, inputs_, staging_, states_, parameters_, ring_;
   std::vector<std::pair<OpKind, UnitId>> compute_order_;
   size_t computed_ = 0;
   bool committed_ = false;

@@ -18,15 +18,15 @@ struct Memory {
   std::vector<int32_t> readers;  // since it was written
 };
 
-// A place on the device that one unit's data takes after the other's.
-struct Place {
+// What a slot of the device holds: the data of one unit after the other.
+struct SlotUse {
   Memory memory;
   std::optional<UnitId> unit;
   bool complete = false;  // gathered, reduced
   bool used = false;      // somebody read it for what it is there for
 };
 
-inline void make_places(std::vector<Place>& places, int32_t count, const std::string& name) {
+inline void make_places(std::vector<SlotUse>& places, int32_t count, const std::string& name) {
   places.resize(static_cast<size_t>(count > 0 ? count : 0));
   for (size_t i = 0; i < places.size(); ++i) places[i].memory.name = name + std::to_string(i);
 }
@@ -42,7 +42,7 @@ struct UnitState {
   Memory kept_input;     // on the host, where nothing is staged
   Memory drive_input;    // on the drives
   Memory drive_state;    // on the drives, its parameters with it
-  Place waiting;         // the gradient of a unit that lends
+  SlotUse waiting;       // the gradient of a unit that lends
   bool trainable = false;
   bool lends = false;
   int32_t adders = 0;  // backward operations that still add to its gradient
