@@ -72,11 +72,11 @@ TEST(CountingAllocator, LetsMemoryOutliveItsBudget) {
     const WorkspaceLabel label("survivor");
     survivor = at::ones({256}, at::kFloat);
   }
-  EXPECT_EQ(meter->current(), 1024);
+  EXPECT_EQ(meter->use().held, 1024);
   DeviceMemory other(kMiB, 0);
   const WorkspaceBudget budget(other);
   survivor.reset();
-  EXPECT_EQ(meter->current(), 0);
+  EXPECT_EQ(meter->use().held, 0);
   EXPECT_EQ(other.usage().workspace.held, 0)
       << "freed bytes belong to the budget that counted them";
 }
