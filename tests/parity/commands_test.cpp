@@ -253,8 +253,6 @@ TEST_F(Commands, EveryNumberHasARange) {
       {"bench", "optimizer", "--parameters", "-1"},
       {"bench", "optimizer", "--rounds", "0"},
       {"bench", "optimizer", "--threads", "0"},
-      {"bench", "overlap", "--ratios", "nan"},
-      {"bench", "overlap", "--units", "0"},
       {"bench", "nvme", "--dir", path(""), "--seconds", "nan"},
       {"bench", "copies", "--gpu", "-1"},
       {"ckpt", "prune", path("run.toml"), "--keep", "0"},
