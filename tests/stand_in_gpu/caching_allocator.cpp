@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <mutex>
 #include <new>
+#include <unordered_set>
 
 #include "base/errors.h"
 #include "device/counting_allocator.h"
@@ -35,11 +37,37 @@ struct alignas(kAlignment) Header {
   CachingAllocator::Block block;
 };
 
+// The blocks that TensorMemory made itself and that are alive. Never destroyed: LibTorch frees
+// static tensors after our own statics are gone.
+struct OwnBlocks {
+  std::mutex mutex;
+  std::unordered_set<void*> blocks;
+};
+OwnBlocks& own_blocks() {
+  static auto* value = new OwnBlocks;
+  return *value;
+}
+
 void release(void* data) {
   if (data == nullptr) return;
+  {
+    const std::lock_guard lock(own_blocks().mutex);
+    own_blocks().blocks.erase(data);
+  }
   auto* const header = static_cast<Header*>(data) - 1;
   caching_allocator().give_back(header->block);
   std::free(header);
+}
+
+// Frees a block of either kind: operators of LibTorch that allocate without a tensor (oneDNN's
+// scratch) free it by the allocator's one deleter.
+void release_either(void* data) {
+  bool own = false;
+  {
+    const std::lock_guard lock(own_blocks().mutex);
+    own = own_blocks().blocks.contains(data);
+  }
+  own ? release(data) : counting_allocator().raw_deleter()(data);
 }
 
 // LibTorch's CPU allocator: while a budget for the stand-in GPU is in force tensors are that GPU's.
@@ -59,10 +87,11 @@ class TensorMemory final : public c10::Allocator {
                                          align_up(static_cast<Bytes>(bytes), Bytes{kAlignment})));
     LONGSHORE_CHECK(place != nullptr) << bytes;
     void* const data = new (place) Header{block} + 1;
+    const std::lock_guard lock(own_blocks().mutex);
+    own_blocks().blocks.insert(data);
     return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
-  // Blocks of two kinds: nobody may free them but by what comes with them.
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  c10::DeleterFnPtr raw_deleter() const override { return &release_either; }
   void copy_data(void* destination, const void* source, std::size_t count) const override {
     default_copy_data(destination, source, count);
   }
