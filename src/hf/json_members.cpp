@@ -20,7 +20,8 @@ size_t end_of_value(std::string_view text, size_t at) {
       continue;
     }
     if (c == '"') in_string = true;
-    if ((c == '}' || c == ',' || c == ']') && depth == 0) return at;
+    const bool ends_number = c == '}' || c == ',' || c == ']' || kSpace.find(c) != kSpace.npos;
+    if (ends_number && depth == 0) return at;
     if (c == '{' || c == '[') ++depth;
     if ((c == '}' || c == ']') && --depth == 0) return at + 1;
   }
