@@ -98,5 +98,28 @@ TEST_F(GpuAuto, AGpuThatIsTooSmallEndsTheRun) {
   EXPECT_EQ(run.train(joined(RunDriver::golden_arguments("llama"), kAuto)), 3);
 }
 
+// Goal: units that the GPU has not even the memory to be measured in are a plan that does not fit,
+// and the message names what to lower.
+// The GPU is this small so that few positions are too many: one-token documents are attended to one
+// by one here, and the stand-in's allocator looks through all blocks.
+TEST_F(GpuAuto, AProbeThatDoesNotFitIsAPlanThatDoesNotFit) {
+  const fakes::ShapesOnly fast;
+  stand_in::set_gpus(
+      {{.name = "Small", .memory_bytes = 4 * kMiB, .compute_major = 9, .processors = 132}});
+  RunDriver run("gpu-auto-probe");
+  testing::internal::CaptureStderr();
+  const int code =
+      run.train(joined(RunDriver::golden_arguments("llama"),
+                       {"--device.kind=cuda", "--precision.compute=bf16", "--data.max_tokens=256",
+                        "--train.micro_batch=8", "--train.sequences_per_step=8"}));
+  const std::string messages = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(code, 3) << messages;
+  for (const char* text :
+       {"more than the device has", "train.micro_batch = ", "data.max_tokens = "}) {
+    EXPECT_NE(messages.find(text), std::string::npos) << text << "\n" << messages;
+  }
+  EXPECT_EQ(messages.find("1024.0 TiB"), std::string::npos) << messages;
+}
+
 }  // namespace
 }  // namespace longshore
