@@ -1,26 +1,21 @@
 // Whole runs of several processes with a stranger at the store's port, from before it is there to
 // the end: the run ends well with the bits of an undisturbed one, and SIGTERM saves and ends it.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <deque>
 #include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <random>
 #include <thread>
 
 #include "base/file.h"
 #include "tests/comm/free_fixed_port.h"
+#include "tests/comm/stranger.h"
 #include "tests/parity/run_driver.h"
 
 namespace longshore {
@@ -28,57 +23,6 @@ namespace {
 
 // For what hangs; a slow machine never waits so long.
 constexpr std::chrono::minutes kHangGuard{5};
-
-// A thread that connects to the port of 127.0.0.1 again and again, sends a beginning of something,
-// and keeps the newest connections open.
-class Stranger {
- public:
-  explicit Stranger(uint16_t port) : thread_([this, port] { run(port); }) {}
-  Stranger(const Stranger&) = delete;
-  Stranger& operator=(const Stranger&) = delete;
-  ~Stranger() {
-    stop_ = true;
-    thread_.join();
-  }
-  int connections() const { return connections_; }
-
- private:
-  void run(uint16_t port) {
-    std::mt19937 random(5);
-    std::string noise(3000, '\0');
-    for (char& byte : noise) byte = static_cast<char>(random());
-    const std::vector<std::string> words = {
-        std::string(1, '\0'),
-        "",
-        "LShello1",
-        "GET / HTTP/1.1\r\n\r\n",
-        noise,
-        std::string(5000, '\0'),
-        std::string("\x09\xce\xf7\x85\x3c\0\0\0\0\0\0\0\x10", 13),
-        "\x16\x03\x01\x02",
-        "LSh"};
-    std::deque<UniqueFd> open;
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    for (size_t i = 0; !stop_; ++i) {
-      UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "stranger");
-      if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
-        const std::string& word = words[i % words.size()];
-        ::send(fd.get(), word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-        open.push_back(std::move(fd));
-        ++connections_;
-      }
-      if (open.size() > 200) open.pop_front();
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  }
-
-  std::atomic<bool> stop_ = false;
-  std::atomic<int> connections_ = 0;
-  std::thread thread_;
-};
 
 Arguments some_steps() {
   return joined(RunDriver::golden_arguments("llama-tied"), {"--train.sequences_per_step=4"});
