@@ -4,7 +4,7 @@
     bench/plan_time.py LONGSHORE FOLDER [--plans 60] [--rounds 2] [--seed 1] [--model NAME ...]
 
 Draws plans: model, ranks (one or two, of one thread each), units, recompute, prefetch, homes of
-state, parameters and kept inputs, updates, micro-batches and state format. `doctor --rates`
+state, parameters and activation checkpoints, updates, micro-batches and state format. `doctor --rates`
 measures the machine once, with the drive of FOLDER; then, for each plan in turn, `doctor --units`
 runs the model's units, `plan --json` says how long a step takes, and `train` takes steps. That is
 the first plan of a model on this machine: what earlier runs taught is thrown away before it. Then

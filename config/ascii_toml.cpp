@@ -21,7 +21,7 @@ int64_t count_characters(std::string_view utf8) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
-Place place_at(std::string_view text, size_t at, const std::string& origin) {
+SourceLocation place_at(std::string_view text, size_t at, const std::string& origin) {
   const std::string_view before = text.substr(0, at);
   const size_t line_break = before.rfind('\n');
   const size_t line_start = line_break == std::string_view::npos ? 0 : line_break + 1;
@@ -149,8 +149,8 @@ std::string AsciiToml::decode(std::string_view ascii) {
   return text;
 }
 
-Place AsciiToml::place(uint32_t line, uint32_t column) const {
-  Place place{origin_, static_cast<int32_t>(line), static_cast<int32_t>(column)};
+SourceLocation AsciiToml::place(uint32_t line, uint32_t column) const {
+  SourceLocation place{origin_, static_cast<int32_t>(line), static_cast<int32_t>(column)};
   if (line == 0 || line > line_starts_.size() || column == 0) return place;
   // Places are asked for from left to right: counting on keeps long lines linear.
   if (line != counted_line_ || column < counted_column_) {

@@ -23,7 +23,7 @@ class AsciiToml {
   // A string or a reason out of `text()`, as it was meant.
   static std::string decode(std::string_view ascii);
   // Where line and column of `text()` lie in the original; columns count characters.
-  Place place(uint32_t line, uint32_t column) const;
+  SourceLocation place(uint32_t line, uint32_t column) const;
 
  private:
   std::string origin_;

@@ -62,17 +62,17 @@ std::string wrapped(const std::string& text, const std::string& indent, size_t c
 }
 
 std::string describe_section(const Section& section) {
-  std::string text = "[" + section.name + "]  " + section.sentence + "\n";
+  std::string text = "[" + section.name + "]  " + section.description + "\n";
   for (const Key& key : section.keys) {
     text += "  " + key.name + "\n";
-    text += wrapped(key.sentence, "      ", 100);
+    text += wrapped(key.description, "      ", 100);
     text += wrapped(type_and_bounds(key) + "; " + default_or_needed(key), "      ", 100);
   }
   return text;
 }
 
 std::string reference_key(const Key& key) {
-  std::string text = wrapped(key.sentence, "# ", 100);
+  std::string text = wrapped(key.description, "# ", 100);
   text += wrapped("(" + type_and_bounds(key) + (key.required() ? "; needed)" : ")"), "# ", 100);
   if (key.required()) return text + "# " + key.name + " = " + key.example + "\n";
   return text + key.name + " = " + default_text(key) + "\n";
@@ -114,11 +114,11 @@ std::string help_overview() {
 
 std::string help_text(std::string_view section) {
   const Section& found = section_named(section);
-  std::string text = found.name + ": " + found.sentence + "\n";
+  std::string text = found.name + ": " + found.description + "\n";
   for (const Key& key : found.keys) {
     const std::string value = key.required() ? key.example : default_text(key);
     text += "  --" + key.full_name() + "=" + unquoted(value) + "\n";
-    text += wrapped(key.sentence, "      ", 100);
+    text += wrapped(key.description, "      ", 100);
     text += wrapped(type_and_bounds(key), "      ", 100);
   }
   return text;
@@ -129,7 +129,7 @@ std::string reference_toml() {
       "# Every key of a run file with its default. Made from the table in config/field_table.cpp.\n"
       "# A key that is needed has no default and is shown as an example.\n";
   for (const Section& section : run_file_sections()) {
-    text += "\n# " + section.sentence + "\n[" + section.name + "]\n";
+    text += "\n# " + section.description + "\n[" + section.name + "]\n";
     for (const Key& key : section.keys) text += reference_key(key);
   }
   return text;
@@ -146,12 +146,12 @@ std::string run_file_page() {
       "This page is made from the table in `config/field_table.cpp`, as are\n"
       "`config/reference.toml` and `longshore config keys`.\n";
   for (const Section& section : run_file_sections()) {
-    text += "\n## [" + section.name + "]: " + section.sentence + "\n\n";
+    text += "\n## [" + section.name + "]: " + section.description + "\n\n";
     text += "| key | type | default | meaning |\n|---|---|---|---|\n";
     for (const Key& key : section.keys) {
       const std::string value = key.required() ? "needed" : "`" + default_text(key) + "`";
       text += "| `" + key.name + "` | " + cell(type_and_bounds(key)) + " | " + value + " | " +
-              cell(key.sentence) + " |\n";
+              cell(key.description) + " |\n";
     }
   }
   return text;

@@ -6,7 +6,7 @@
 
 namespace longshore {
 
-// For `config keys [section]`: every key with type, bounds, default and sentence; all sections
+// For `config keys [section]`: every key with type, bounds, default and description; all sections
 // where `section` is empty. ConfigError with the nearest name for an unknown section.
 std::string describe_keys(std::string_view section);
 

@@ -53,7 +53,7 @@ inline constexpr double kMaxSteps = 1e9;
 
 // What a row says beside name, type and member.
 struct Row {
-  std::string sentence;
+  std::string description;
   Bounds bounds = {};
   std::string unit = "";
   std::string example = "";
@@ -113,7 +113,7 @@ class Rows {
     key.section = section_->name;
     key.name = name;
     key.type = type;
-    key.sentence = std::move(row.sentence);
+    key.description = std::move(row.description);
     key.bounds = row.bounds;
     key.unit = std::move(row.unit);
     key.example = std::move(row.example);

@@ -1,5 +1,5 @@
 // FieldTable: the one table of the run file's keys: name, type, default, unit, bounds, choices and
-// a sentence, each bound to its member of RunConfig. Reader, help, reference file, documentation
+// a description, each bound to its member of RunConfig. Reader, help, reference file, documentation
 // and schema come from it. Made once, then only read, from any thread.
 #pragma once
 
@@ -61,7 +61,7 @@ struct Key {
   std::string section;
   std::string name;
   KeyType type = KeyType::kBool;
-  std::string sentence;
+  std::string description;
   Bounds bounds;
   std::string unit;                  // "steps"; empty where there is none
   std::vector<std::string> choices;  // of kChoice
@@ -80,7 +80,7 @@ struct Key {
 
 struct Section {
   std::string name;
-  std::string sentence;
+  std::string description;
   std::vector<Key> keys;
 };
 

@@ -7,19 +7,22 @@ namespace {
 // How conversations and prompts become texts.
 void add_template_keys(Rows<DataSection>& rows) {
   using Data = DataSection;
-  rows.add("prompt_template", KeyType::kString, &Data::prompt_template,
-           {.sentence = "what stands before a completion: \"plain\" (the prompt, a blank line and "
-                        "the context), \"alpaca\", or a text with {prompt} and {context}; "
-                        "\"auto\": alpaca for rows with an instruction, else plain"});
-  rows.add("chat_template", KeyType::kPath, &Data::chat_template,
-           {.sentence = "a Jinja file that writes conversations; \"auto\": the model directory's; "
-                        "\"training\": one in its place that trains all answers in one sample, for "
-                        "Qwen3, DeepSeek R1 distills, gpt-oss and Llama 3"});
+  rows.add(
+      "prompt_template", KeyType::kString, &Data::prompt_template,
+      {.description = "what stands before a completion: \"plain\" (the prompt, a blank line and "
+                      "the context), \"alpaca\", or a text with {prompt} and {context}; "
+                      "\"auto\": alpaca for rows with an instruction, else plain"});
+  rows.add(
+      "chat_template", KeyType::kPath, &Data::chat_template,
+      {.description = "a Jinja file that writes conversations; \"auto\": the model directory's; "
+                      "\"training\": one in its place that trains all answers in one sample, for "
+                      "Qwen3, DeepSeek R1 distills, gpt-oss and Llama 3"});
   rows.add("template_arguments", KeyType::kTable, &Data::template_arguments,
-           {.sentence = "more values for the chat template: { enable_thinking = false }"});
-  rows.add("date", KeyType::kString, &Data::date,
-           {.sentence = "the day that a chat template prints where it asks for today's: fixed, so "
-                        "that the same data gives the same tokens"});
+           {.description = "more values for the chat template: { enable_thinking = false }"});
+  rows.add(
+      "date", KeyType::kString, &Data::date,
+      {.description = "the day that a chat template prints where it asks for today's: fixed, so "
+                      "that the same data gives the same tokens"});
 }
 
 // What is done with rows that do not fit, and where the result is kept.
@@ -31,22 +34,23 @@ void add_upkeep_keys(Rows<DataSection>& rows) {
        {"truncate", Data::Overlength::kTruncate},
        {"drop", Data::Overlength::kDrop},
        {"split", Data::Overlength::kSplit}},
-      {.sentence = "what happens to a document longer than data.max_tokens"});
+      {.description = "what happens to a document longer than data.max_tokens"});
   rows.choice<Data::BadRows>(
       "bad_rows", &Data::bad_rows,
       {{"error", Data::BadRows::kError}, {"skip", Data::BadRows::kSkip}},
-      {.sentence = "a row that cannot be used ends the run, or is left out and counted"});
+      {.description = "a row that cannot be used ends the run, or is left out and counted"});
   rows.add("add_eos", KeyType::kBool, &Data::add_eos,
-           {.sentence = "end every text and every completion with the end-of-sequence token"});
+           {.description = "end every text and every completion with the end-of-sequence token"});
   rows.add("cache", KeyType::kPath, &Data::cache,
-           {.sentence = "directory of prepared data, shared by runs; \"auto\": longshore in "
-                        "XDG_CACHE_HOME or ~/.cache"});
-  rows.add("cache_limit", KeyType::kBytes, &Data::cache_limit,
-           {.sentence = "what is in data.cache beyond it, and not in use, goes when new data was "
-                        "prepared, least recently used first",
-            .bounds = at_least(0)});
+           {.description = "directory of prepared data, shared by runs; \"auto\": longshore in "
+                           "XDG_CACHE_HOME or ~/.cache"});
+  rows.add(
+      "cache_limit", KeyType::kBytes, &Data::cache_limit,
+      {.description = "what is in data.cache beyond it, and not in use, goes when new data was "
+                      "prepared, least recently used first",
+       .bounds = at_least(0)});
   rows.add("threads", KeyType::kInteger, &Data::threads,
-           {.sentence = "threads that prepare data; the result does not depend on them",
+           {.description = "threads that prepare data; the result does not depend on them",
             .bounds = between(1, 1024),
             .unit = "threads"});
 }
@@ -57,13 +61,13 @@ Section data_section() {
   using Data = DataSection;
   Section section{"data", "what is trained on", {}};
   Rows rows(&section, &RunConfig::data);
-  rows.add(
-      "train", KeyType::kPaths, &Data::train,
-      {.sentence = "files to train on, or hub ids of data sets that are in the local Hugging Face "
-                   "cache: owner/name, owner/name:split or owner/name:config:split",
-       .example = "[\"train.jsonl\"]"});
+  rows.add("train", KeyType::kPaths, &Data::train,
+           {.description =
+                "files to train on, or hub ids of data sets that are in the local Hugging Face "
+                "cache: owner/name, owner/name:split or owner/name:config:split",
+            .example = "[\"train.jsonl\"]"});
   rows.add("eval", KeyType::kPaths, &Data::eval,
-           {.sentence = "files to evaluate on, or hub ids as above"});
+           {.description = "files to evaluate on, or hub ids as above"});
   rows.choice<Data::Format>(
       "format", &Data::format,
       {{"auto", Data::Format::kAuto},
@@ -71,7 +75,7 @@ Section data_section() {
        {"tokens", Data::Format::kTokens},
        {"prompt-completion", Data::Format::kPromptCompletion},
        {"messages", Data::Format::kMessages}},
-      {.sentence =
+      {.description =
            "text: a .txt file is one document, or JSONL rows {\"text\": ...}; tokens: rows "
            "{\"input_ids\": [...], \"labels\": [...]}; prompt-completion: rows {\"prompt\": ..., "
            "\"completion\": ...} or Alpaca's; messages: conversations as OpenAI or ShareGPT write "
@@ -83,27 +87,28 @@ Section data_section() {
        {"completion", Data::Mask::kCompletion},
        {"last", Data::Mask::kLast},
        {"all", Data::Mask::kAll}},
-      {.sentence =
+      {.description =
            "what is trained. auto: answers of conversations, completions, all of plain text. Of a "
            "conversation: assistant: all answers; completion: those after the last question; "
            "last: the last one; all: every token"});
-  rows.add("weights", KeyType::kReals, &Data::weights,
-           {.sentence = "for each entry of data.train how often it is read in an epoch: 2.0 twice, "
-                        "0.5 half of its documents; empty: once each",
-            .bounds = between(0, 1000)});
+  rows.add(
+      "weights", KeyType::kReals, &Data::weights,
+      {.description = "for each entry of data.train how often it is read in an epoch: 2.0 twice, "
+                      "0.5 half of its documents; empty: once each",
+       .bounds = between(0, 1000)});
   rows.add(
       "keys", KeyType::kTable, &Data::keys,
-      {.sentence = "names of a row's members where they differ from text, prompt, context, "
-                   "completion, messages, tools, input_ids, labels: { prompt = \"question\" }"});
+      {.description = "names of a row's members where they differ from text, prompt, context, "
+                      "completion, messages, tools, input_ids, labels: { prompt = \"question\" }"});
   add_template_keys(rows);
   rows.add("max_tokens", KeyType::kInteger, &Data::max_tokens,
-           {.sentence = "tokens in a sequence at most",
+           {.description = "tokens in a sequence at most",
             .bounds = between(2, 1 << 24),
             .unit = "tokens"});
   rows.add("packing", KeyType::kBool, &Data::packing,
-           {.sentence = "put several documents into one sequence; none sees another"});
+           {.description = "put several documents into one sequence; none sees another"});
   rows.add("shuffle", KeyType::kBool, &Data::shuffle,
-           {.sentence = "a new random order every epoch; false: the order of the files"});
+           {.description = "a new random order every epoch; false: the order of the files"});
   add_upkeep_keys(rows);
   return section;
 }
@@ -112,8 +117,8 @@ Section tokenizer_section() {
   Section section{"tokenizer", "text to tokens", {}};
   Rows rows(&section, &RunConfig::tokenizer);
   rows.add("path", KeyType::kPath, &TokenizerSection::path,
-           {.sentence = "directory of tokenizer.json, its configuration and chat template; "
-                        "\"auto\": model.path"});
+           {.description = "directory of tokenizer.json, its configuration and chat template; "
+                           "\"auto\": model.path"});
   return section;
 }
 
@@ -121,28 +126,30 @@ Section eval_section() {
   Section section{"eval", "loss on held-out data, and samples", {}};
   Rows rows(&section, &RunConfig::eval);
   rows.add("every_steps", KeyType::kInteger, &EvalSection::every_steps,
-           {.sentence = "steps between evaluations; 0: only at the end",
+           {.description = "steps between evaluations; 0: only at the end",
             .bounds = between(0, kMaxSteps),
             .unit = "steps"});
   rows.add("sequences", KeyType::kInteger, &EvalSection::sequences,
-           {.sentence = "sequences per evaluation at most; 0: all",
+           {.description = "sequences per evaluation at most; 0: all",
             .bounds = between(0, kMaxSteps),
             .unit = "sequences"});
-  rows.add("split", KeyType::kReal, &EvalSection::split,
-           {.sentence = "fraction of data.train's documents that is evaluated on and not trained, "
-                        "chosen by run.seed; 0: none",
-            .bounds = {.min = 0, .max = 1, .max_excluded = true}});
+  rows.add(
+      "split", KeyType::kReal, &EvalSection::split,
+      {.description = "fraction of data.train's documents that is evaluated on and not trained, "
+                      "chosen by run.seed; 0: none",
+       .bounds = {.min = 0, .max = 1, .max_excluded = true}});
   rows.add("keep_best", KeyType::kBool, &EvalSection::keep_best,
-           {.sentence = "keep a checkpoint of the lowest loss so far in best of run.dir"});
-  rows.add("patience", KeyType::kInteger, &EvalSection::patience,
-           {.sentence = "end the run after so many evaluations in a row without a lower loss; 0: "
-                        "never",
-            .bounds = between(0, kMaxSteps),
-            .unit = "evaluations"});
+           {.description = "keep a checkpoint of the lowest loss so far in best of run.dir"});
+  rows.add(
+      "patience", KeyType::kInteger, &EvalSection::patience,
+      {.description = "end the run after so many evaluations in a row without a lower loss; 0: "
+                      "never",
+       .bounds = between(0, kMaxSteps),
+       .unit = "evaluations"});
   rows.add("prompts", KeyType::kStrings, &EvalSection::prompts,
-           {.sentence = "texts that the model continues at every evaluation"});
+           {.description = "texts that the model continues at every evaluation"});
   rows.add("max_new_tokens", KeyType::kInteger, &EvalSection::max_new_tokens,
-           {.sentence = "tokens added to each of eval.prompts at most",
+           {.description = "tokens added to each of eval.prompts at most",
             .bounds = between(1, 1 << 16),
             .unit = "tokens"});
   return section;

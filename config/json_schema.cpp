@@ -116,7 +116,7 @@ Json key_schema(const Key& key) {
     Json either = Json::array({std::move(schema), Json{{"const", "auto"}}});
     schema = Json{{"anyOf", std::move(either)}};
   }
-  schema["description"] = key.sentence;
+  schema["description"] = key.description;
   if (!key.required()) schema["default"] = default_json(key);
   return schema;
 }
@@ -129,7 +129,7 @@ std::string json_schema() {
     Json keys = Json::object();
     for (const Key& key : section.keys) keys[key.name] = key_schema(key);
     sections[section.name] = {{"type", "object"},
-                              {"description", section.sentence},
+                              {"description", section.description},
                               {"additionalProperties", false},
                               {"properties", std::move(keys)}};
   }

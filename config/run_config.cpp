@@ -79,7 +79,7 @@ class Loader {
   }
 
   void read_override(const Override& said) {
-    const Place place{"--" + printable(said.key), 0, 0};
+    const SourceLocation place{"--" + printable(said.key), 0, 0};
     const size_t dot = said.key.find('.');
     if (dot == std::string::npos) {
       problems_.push_back(place.text() + ": expected --section.key=value");
@@ -149,7 +149,8 @@ class Loader {
 
   // The text is TOML, unless it is none, or unless only a string fits the key: dates and numbers
   // are names of directories too.
-  static TomlValue override_value(const Key& key, const std::string& text, const Place& place) {
+  static TomlValue override_value(const Key& key, const std::string& text,
+                                  const SourceLocation& place) {
     const bool wants_string = key.type == KeyType::kPath || key.type == KeyType::kChoice ||
                               key.type == KeyType::kBytes || key.type == KeyType::kDuration ||
                               key.type == KeyType::kString;

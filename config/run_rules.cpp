@@ -52,7 +52,7 @@ class Rules {
     return true;
   }
 
-  const Place* place_of(const char* name) const {
+  const SourceLocation* place_of(const char* name) const {
     const auto found = places_.said.find(name);
     return found == places_.said.end() ? nullptr : &found->second;
   }
@@ -64,13 +64,13 @@ class Rules {
 
   // "train.epochs = 1.0 (run.toml:11:10)".
   std::string other(const char* name) const {
-    const Place* place = place_of(name);
+    const SourceLocation* place = place_of(name);
     return assignment(name) + " (" + (place == nullptr ? "default" : place->text()) + ")";
   }
 
   void check_date() {
     if (!usable({"data.date"}) || is_date(config_.data.date)) return;
-    const Place* place = place_of("data.date");
+    const SourceLocation* place = place_of("data.date");
     problems_.push_back((place == nullptr ? places_.run_file : place->text()) + ": " +
                         assignment("data.date") + " is no day; expected one such as " +
                         "\"2024-07-26\"");
@@ -79,7 +79,7 @@ class Rules {
   // Reports at the first key; a key left at its default has no place, the second one then has.
   void report(const char* first, const char* second, const std::string& relation,
               const std::string& advice) {
-    const Place* place = place_of(first);
+    const SourceLocation* place = place_of(first);
     if (place == nullptr && place_of(second) != nullptr) place = place_of(second);
     problems_.push_back((place == nullptr ? places_.run_file : place->text()) + ": " +
                         assignment(first) + " " + relation + " " + other(second) + advice);
@@ -98,7 +98,7 @@ class Rules {
         if (!empty) continue;
         const std::string addition =
             "add " + key.name + " = " + key.example + " under [" + section.name + "]";
-        const Place* place = place_of(name.c_str());
+        const SourceLocation* place = place_of(name.c_str());
         if (place == nullptr) {
           report_missing(name, addition);
         } else {
@@ -217,7 +217,7 @@ class Rules {
     for (const std::string& directory : config_.offload.nvme) {
       std::filesystem::path path = std::filesystem::path(directory + "/").lexically_normal();
       if (seen.insert(std::move(path)).second) continue;
-      const Place* place = place_of("offload.nvme");
+      const SourceLocation* place = place_of("offload.nvme");
       problems_.push_back((place == nullptr ? places_.run_file : place->text()) +
                           ": offload.nvme names " + quote_toml(directory) +
                           " twice; name one directory on each drive");

@@ -13,9 +13,9 @@ namespace longshore {
 
 // Where the keys got their values, by full name.
 struct KeyPlaces {
-  std::map<std::string, Place> said;  // keys that were set; the others have their defaults
-  std::set<std::string> wrong;        // keys with a reported problem: no rule looks at them
-  std::string run_file;               // what a missing key is missing from
+  std::map<std::string, SourceLocation> said;  // keys that were set; the others have their defaults
+  std::set<std::string> wrong;  // keys with a reported problem: no rule looks at them
+  std::string run_file;         // what a missing key is missing from
 };
 
 // Keys without a default that nobody set, and keys that contradict each other; one line each.

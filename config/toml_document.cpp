@@ -21,7 +21,7 @@ namespace {
 // Lists of files and of globs are the longest that a run file has.
 constexpr size_t kMostElements = 100'000;
 
-Place place_of(const toml::source_region& source, const AsciiToml& document) {
+SourceLocation place_of(const toml::source_region& source, const AsciiToml& document) {
   return document.place(source.begin.line, source.begin.column);
 }
 
@@ -94,7 +94,7 @@ std::string reason_of(const toml::parse_error& error) {
 
 }  // namespace
 
-std::string Place::text() const {
+std::string SourceLocation::text() const {
   if (line == 0) return origin;
   return origin + ":" + std::to_string(line) + ":" + std::to_string(column);
 }
@@ -155,12 +155,12 @@ std::vector<TomlMember> parse_toml(std::string_view text, const std::string& ori
     constexpr int kLevels = 5;
     return convert_members(table, document, kLevels);
   } catch (const toml::parse_error& error) {
-    const Place place = place_of(error.source(), document);
+    const SourceLocation place = place_of(error.source(), document);
     throw ConfigError(place.text() + ": not TOML: " + reason_of(error));
   }
 }
 
-std::optional<TomlValue> parse_toml_value(std::string_view text, const Place& place) {
+std::optional<TomlValue> parse_toml_value(std::string_view text, const SourceLocation& place) {
   if (text.find_first_of("\n\r") != std::string_view::npos) return std::nullopt;
   const size_t last = text.find_last_not_of(" \t");
   if (last == std::string_view::npos || text[last] == ',') return std::nullopt;

@@ -11,7 +11,7 @@
 namespace longshore {
 
 // Where something was said: a file's line and column (from 1), or an argument, or nowhere.
-struct Place {
+struct SourceLocation {
   std::string origin;  // "run.toml", "--train.steps"
   int32_t line = 0;    // 0 = the whole origin
   int32_t column = 0;
@@ -31,13 +31,13 @@ struct TomlValue {
   std::string string;
   std::vector<TomlValue> elements;  // of an array
   std::vector<TomlMember> members;  // of a table; see parse_toml
-  Place place;
+  SourceLocation place;
 };
 
 struct TomlMember {
   std::string name;
   TomlValue value;
-  Place place;  // of the name
+  SourceLocation place;  // of the name
 };
 
 // "the integer 3", "the string \"ten\"", "a table"; for "expected ..., found ...".
@@ -51,6 +51,6 @@ std::string quote_toml(std::string_view text);
 std::vector<TomlMember> parse_toml(std::string_view text, const std::string& origin);
 
 // A single value, as on the right of "="; nullopt when the text is none.
-std::optional<TomlValue> parse_toml_value(std::string_view text, const Place& place);
+std::optional<TomlValue> parse_toml_value(std::string_view text, const SourceLocation& place);
 
 }  // namespace longshore

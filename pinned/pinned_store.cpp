@@ -49,8 +49,8 @@ class PinnedStore::State final : public StateLease {
     return {.master = as_span<float>(part(Region::kMaster, segment)),
             .high = as_span<uint16_t>(part(Region::kHigh, segment)),
             .low = as_span<uint16_t>(part(Region::kLow, segment)),
-            .exp_avg = moment(Region::kExpAvg, Region::kExpAvgUnits, segment),
-            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqUnits, segment)};
+            .exp_avg = moment(Region::kExpAvg, Region::kExpAvgScales, segment),
+            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqScales, segment)};
   }
 
  private:
@@ -112,7 +112,7 @@ std::span<std::byte> PinnedStore::region(const Unit& unit, Region region) const 
                            static_cast<size_t>(unit.layout.region_bytes(region)));
 }
 
-std::span<std::byte> PinnedStore::parameter_home(const Unit& unit) const {
+std::span<std::byte> PinnedStore::host_parameters(const Unit& unit) const {
   return region(unit, options_.compute == DType::kF32 ? Region::kMaster : Region::kHigh);
 }
 
@@ -127,7 +127,7 @@ std::unique_ptr<ShardStore::ParameterLease> PinnedStore::parameters(UnitId id) {
     join_leased_ = join_leased_ || joins;
   }
   return std::make_unique<Parameters>(this, &unit, joins,
-                                      joins ? join(unit) : parameter_home(unit));
+                                      joins ? join(unit) : host_parameters(unit));
 }
 
 void PinnedStore::end_parameters(Unit& unit, bool joined) {
@@ -162,7 +162,7 @@ std::span<const std::byte> PinnedStore::join(const Unit& unit) {
 std::span<const std::byte> PinnedStore::mapped_parameters(std::span<const std::byte> arena,
                                                           UnitId id) const {
   LONGSHORE_CHECK(!needs_join(options_) && arena.size() == arena_.bytes().size());
-  const std::span<const std::byte> own = parameter_home(units_.at(static_cast<size_t>(id.value)));
+  const std::span<const std::byte> own = host_parameters(units_.at(static_cast<size_t>(id.value)));
   return arena.subspan(static_cast<size_t>(own.data() - arena_.bytes().data()), own.size());
 }
 

@@ -55,7 +55,7 @@ class PinnedStore final : public ShardStore, public SharedShards {
   void end_state(Unit& unit);
   std::span<std::byte> region(const Unit& unit, Region region) const;
   // Where the parameter lies as the device reads it; not where masters are joined.
-  std::span<std::byte> parameter_home(const Unit& unit) const;
+  std::span<std::byte> host_parameters(const Unit& unit) const;
   std::span<const std::byte> join(const Unit& unit);
 
   StateOptions options_;

@@ -8,7 +8,7 @@
 
 #include "offload/engine/engine.h"
 #include "offload/engine/step_totals.h"
-#include "offload/staging/grad_drain.h"
+#include "offload/staging/gradient_drain.h"
 
 namespace longshore {
 
@@ -33,7 +33,7 @@ struct StepOutcome {
   bool stop = false;
   bool save = false;
   std::vector<RankTimes> times;  // by rank
-  std::vector<double> routers;   // for router_figures; empty where nobody asks
+  std::vector<double> routers;   // for router_statistics; empty where nobody asks
 };
 
 // Its two halves. After the first all updates of earlier steps are applied, and gradients wait at

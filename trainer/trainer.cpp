@@ -373,7 +373,7 @@ SavedCheckpoint Trainer::write_checkpoint(const std::string& folder, int64_t kee
   try {
     return save_checkpoint(folder, keep, progress_,
                            {source_.spec(), engine_.layouts(), groups.shard()},
-                           engine_.state_walk(), ranks_.world(), groups);
+                           engine_.state_sweep(), ranks_.world(), groups);
   } catch (const IoError& error) {
     throw CheckpointError("the checkpoint of step " + std::to_string(progress_.step.value) +
                           " could not be written: " + error.what() + "; " + what_is_saved());

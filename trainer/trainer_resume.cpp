@@ -8,7 +8,7 @@
 #include "base/random_word.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
-#include "trainer/directory/acknowledged.h"
+#include "trainer/directory/committed_steps.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/model/weight_check.h"
 #include "trainer/run/resume_point.h"
@@ -122,7 +122,7 @@ void Trainer::say_random_weights() const {
 
 void Trainer::check_start(Step start, const std::string& resume) const {
   if (resume != "auto") return;
-  const Acknowledged acknowledged = agree_on_acknowledged(directory_.path(), ranks_.world());
+  const CommittedSteps acknowledged = agree_on_committed_steps(directory_.path(), ranks_.world());
   if (acknowledged.beyond(start.value)) {
     refuse_lost_steps(acknowledged, start.value, directory_.path());
   }
@@ -151,7 +151,7 @@ void Trainer::resume(const std::string& resume) {
   if (!rounding.empty()) log_warning(path + ": " + rounding);
   continue_from(found.checkpoint->manifest().progress, path);
   found.checkpoint->restore({source_.spec(), engine_.layouts(), engine_.groups().shard()},
-                            engine_.state_walk());
+                            engine_.state_sweep());
   engine_.advance_version();
   saved_step_ = progress_.step;
   saved_path_ = path;
@@ -160,7 +160,7 @@ void Trainer::resume(const std::string& resume) {
 bool Trainer::resume_from_tier() {
   const std::optional<DurablePoint> point = engine_.commits().start(random_word());
   if (!point) return false;
-  const Acknowledged acknowledged = agree_on_acknowledged(directory_.path(), ranks_.world());
+  const CommittedSteps acknowledged = agree_on_committed_steps(directory_.path(), ranks_.world());
   if (acknowledged.step > point->step && ranks_.first()) {
     log_warning("step " + std::to_string(acknowledged.step) +
                 " was committed and is not whole on the drives any more (the lines above say "

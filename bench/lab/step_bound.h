@@ -9,9 +9,10 @@
 //   backward   max(backward, fetches and gathers of units that no slot kept, reductions, drains)
 //
 // No step is as short: the first unit's fetch waits for its update, its compute for its fetch, and
-// the last gradient must still go home. With the least that a lane must wait before its first
-// operation and after its last one, the same maxima give the bound once filled. n units, s slots;
-// u, h, g, f, b, r, d: seconds of update, fetch, gather, forward, backward, reduction, drain.
+// the last gradient must still go to host memory. With the least that a lane must wait before its
+// first operation and after its last one, the same maxima give the bound once filled. n units, s
+// slots; u, h, g, f, b, r, d: seconds of update, fetch, gather, forward, backward, reduction,
+// drain.
 //
 //   forward    max(n u + h + g,  u + n h + g,  u + h + n g,  u + h + g + (n - 1) f)
 //   backward   max(n b + r + d,  b + n r + d,  b + r + n d,

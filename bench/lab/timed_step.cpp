@@ -35,18 +35,18 @@ ScheduleInputs schedule_inputs(const TimedStepOptions& options, const ModelSpec&
 
 constexpr int32_t kPeerSlots = 3;  // a gathered unit, the one that computes, the next one's buffer
 
-// Backward fetches every unit but the last again. `ahead`: a visit fetches for the next.
+// Backward fetches every unit but the last again. `ahead`: a execution fetches for the next.
 PassPlan peer_visits(const ModelSpec& model, bool ahead) {
   PassPlan plan;
-  const std::vector<UnitId> order = visit_order(model, Pass::kTrain);
-  const auto place = [&](size_t visit) {
-    return Placed{order[visit], static_cast<int32_t>(visit) % kPeerSlots};
+  const std::vector<UnitId> order = execution_order(model, Pass::kTrain);
+  const auto place = [&](size_t execution) {
+    return Placed{order[execution], static_cast<int32_t>(execution) % kPeerSlots};
   };
   for (size_t i = 0; i < order.size(); ++i) {
-    Visit visit{order[i], {place(i)}, {}};
-    if (!ahead || i == 0) visit.fetches.push_back(place(i));
-    if (ahead && i + 1 < order.size()) visit.fetches.push_back(place(i + 1));
-    plan.visits.push_back(visit);
+    UnitExecution execution{order[i], {place(i)}, {}};
+    if (!ahead || i == 0) execution.fetches.push_back(place(i));
+    if (ahead && i + 1 < order.size()) execution.fetches.push_back(place(i + 1));
+    plan.executions.push_back(execution);
   }
   return plan;
 }
@@ -71,7 +71,7 @@ std::vector<int32_t> visits_of(const StepSchedule& schedule) {
 // The peers' step without what is special to each.
 StepSchedule peer_base(const TimedStepOptions& options, const ModelSpec& model, bool ahead) {
   ScheduleInputs inputs = schedule_inputs(options, model);
-  inputs.visits = peer_visits(model, ahead);
+  inputs.executions = peer_visits(model, ahead);
   inputs.overlap = UpdateOverlap::kNone;
   inputs.gradient_ring = 0;
   inputs.state_slots = inputs.parameter_slots = 0;
@@ -84,7 +84,7 @@ void wait(StepSchedule& schedule, int32_t op, int32_t before) {
   schedule.ops[static_cast<size_t>(op)].after.push_back(before);
 }
 
-// Updates of all units, when the last gradient is at home.
+// Updates of all units, when the last gradient is in host memory.
 void add_serial_updates(StepSchedule& schedule, const ModelSpec& model) {
   const int32_t last = ops_of(schedule, OpKind::kDrain).back();
   for (const UnitSpec& unit : model.units) {
@@ -160,29 +160,29 @@ TimedStep longshore_step(const TimedStepOptions& options, const ModelSpec& model
   sizes.slot_bytes.assign(static_cast<size_t>(slots), 1);
   sizes.prefetch = options.prefetch;
   ScheduleInputs inputs = schedule_inputs(options, model);
-  inputs.visits = plan_pass(model, Pass::kTrain, sizes);
+  inputs.executions = plan_pass(model, Pass::kTrain, sizes);
   return with_times(build_schedule(inputs), options, slots);
 }
 
 TimedStep fsdp2_step(const TimedStepOptions& options, const ModelSpec& model) {
   StepSchedule schedule = peer_base(options, model, options.several_ranks);
-  const std::vector<int32_t> visits = visits_of(schedule);
+  const std::vector<int32_t> executions = visits_of(schedule);
   const std::vector<int32_t> fetches = ops_of(schedule, OpKind::kFetch);
   const std::vector<int32_t> gathers = ops_of(schedule, OpKind::kGather);
   const size_t first_backward = model.units.size() - 1;
   for (size_t i = 1; i < fetches.size(); ++i) {
     if (!options.several_ranks) {
-      wait(schedule, fetches[i], visits[i - 1]);
+      wait(schedule, fetches[i], executions[i - 1]);
     } else if (i > first_backward) {
       // The copy-out of a unit comes before its compute, behind the compute before that.
       wait(schedule, fetches[i], gathers[i - 1]);
-      wait(schedule, fetches[i], visits[i - 2]);
+      wait(schedule, fetches[i], executions[i - 2]);
     }
   }
   // Only one input of reductions lives: it is packed behind the compute of its unit.
   const std::vector<int32_t> reduces = ops_of(schedule, OpKind::kReduce);
   for (size_t i = 0; i + 2 < reduces.size(); ++i) {
-    wait(schedule, visits[first_backward + i + 2], reduces[i]);
+    wait(schedule, executions[first_backward + i + 2], reduces[i]);
   }
   share_reduce_stream(schedule);
   add_serial_updates(schedule, model);
@@ -191,13 +191,13 @@ TimedStep fsdp2_step(const TimedStepOptions& options, const ModelSpec& model) {
 
 TimedStep deepspeed_step(const TimedStepOptions& options, const ModelSpec& model) {
   StepSchedule schedule = peer_base(options, model, true);
-  const std::vector<int32_t> visits = visits_of(schedule);
+  const std::vector<int32_t> executions = visits_of(schedule);
   const std::vector<int32_t> fetches = ops_of(schedule, OpKind::kFetch);
   const std::vector<int32_t> gathers = ops_of(schedule, OpKind::kGather);
-  // One visit, one fetch: the last unit is not fetched again.
+  // One execution, one fetch: the last unit is not fetched again.
   for (size_t i = 0; i + 1 < fetches.size(); ++i) {
     if (!gathers.empty()) wait(schedule, fetches[i + 1], gathers[i]);
-    wait(schedule, visits[i], fetches[i + 1]);
+    wait(schedule, executions[i], fetches[i + 1]);
   }
   share_reduce_stream(schedule);
   add_serial_updates(schedule, model);

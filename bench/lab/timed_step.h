@@ -47,7 +47,7 @@ struct TimedStepOptions {
   int64_t prefetch = 1;        // slots and gradient buffers follow, as in the plan
   UnitTimes times;
   UpdateOverlap overlap = UpdateOverlap::kForward;
-  int32_t gradient_ring = 0;    // kBackward: places at home; 0: one for each unit
+  int32_t gradient_ring = 0;    // kBackward: host gradient slots; 0: one for each unit
   int32_t state_slots = 0;      // > 0: the state is on drives
   int32_t parameter_slots = 0;  // > 0: the parameters too
 };

@@ -1,6 +1,6 @@
-// Trains a torch::nn model of one's own on the engine: parameters and optimizer state at home on
-// the host, one unit at a time on the device. It learns to name the sum of two digits, given as two
-// tokens and asked for at the second.
+// Trains a torch::nn model of one's own on the engine: parameters and optimizer state in host
+// memory or on the host, one unit at a time on the device. It learns to name the sum of two digits,
+// given as two tokens and asked for at the second.
 #include <torch/torch.h>
 
 #include <cstdio>

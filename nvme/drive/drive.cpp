@@ -44,9 +44,9 @@ void Drive::flush() {
 }
 
 std::vector<Drive*> borrow(const std::vector<std::unique_ptr<Drive>>& drives) {
-  std::vector<Drive*> borrowed;
-  for (const auto& drive : drives) borrowed.push_back(drive.get());
-  return borrowed;
+  std::vector<Drive*> tied;
+  for (const auto& drive : drives) tied.push_back(drive.get());
+  return tied;
 }
 
 void wait_all(const std::vector<Drive*>& drives, std::vector<Transfer>& transfers) {

@@ -1,8 +1,8 @@
-// NvmeInputs: the units' kept inputs on the drives between forward and backward of one step, and
-// the staging slots that they pass on their way there and back. Which input is in which slot, and
-// when, is the schedule's decision. Nothing here outlives the process: checksums stay in memory,
-// the files have no name. Owned by the engine's InputOffload; the write lane writes, the read lane
-// reads, several units at once, each in a slot of its own.
+// NvmeInputs: the units' activation checkpoints on the drives between forward and backward of one
+// step, and the staging slots that they pass on their way there and back. Which input is in which
+// slot, and when, is the schedule's decision. Nothing here outlives the process: checksums stay in
+// memory, the files have no name. Owned by the engine's InputOffload; the write lane writes, the
+// read lane reads, several units at once, each in a slot of its own.
 //
 // A part on the drives is one unit's input of one micro-batch: a step with fewer micro-batches
 // moves fewer bytes.

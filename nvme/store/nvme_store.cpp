@@ -26,7 +26,7 @@ std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
   // Two formats may have parts of the same sizes; what the bytes mean is part of the layout.
   std::string meaning = std::string(", ") + std::string(name_of(options.format)) +
                         (options.compute == DType::kF32 ? " for fp32" : " for bf16");
-  if (has_units(moments_of_matrices(options.format))) {
+  if (has_scales(moments_of_matrices(options.format))) {
     meaning += ", codes " + std::to_string(kMomentCodeVersion);
   }
   std::vector<PartSpec> specs;
@@ -173,7 +173,7 @@ std::span<std::byte> NvmeStore::part_memory(const Unit& unit, StateSlot& slot,
 
 std::span<std::byte> NvmeStore::region(const Unit& unit, StateSlot& slot, Region region,
                                        Segment segment) {
-  const RegionPlace place = unit.parts.place(region, segment);
+  const RegionExtent place = unit.parts.place(region, segment);
   const bool host = !options_.parameters_on_drives;
   if (place.role == PartRole::kFrozen && host) {
     // The frozen segment ends the parameter.

@@ -29,8 +29,8 @@
 #include "nvme/store/unit_parts.h"
 #include "pinned/pinned_arena.h"
 #include "pinned/worker_pool.h"
-#include "shard/place_holders.h"
 #include "shard/shard_store.h"
+#include "shard/slot_owners.h"
 
 namespace longshore {
 
@@ -133,7 +133,7 @@ class NvmeStore final : public ShardStore {
   void end_lease_of_parameters(UnitId id);
   void rethrow_failure();
   bool has_point() const { return chunks_->committed().has_value(); }
-  int32_t claim_any(PlaceHolders& holders, UnitId unit, const char* what);
+  int32_t claim_any(SlotOwners& holders, UnitId unit, const char* what);
   // I/O; all wait.
   void start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent);
   void finish_reads(std::span<PartIo> ios);
@@ -159,8 +159,8 @@ class NvmeStore final : public ShardStore {
   std::vector<Unit> units_;
   std::vector<StateSlot> state_slots_;
   std::vector<ParameterSlot> parameter_slots_;
-  PlaceHolders state_holders_, parameter_holders_;  // of the slots
-  std::vector<std::unique_ptr<Drive>> drives_;      // after the memory they move bytes of
+  SlotOwners state_holders_, parameter_holders_;  // of the slots
+  std::vector<std::unique_ptr<Drive>> drives_;    // after the memory they move bytes of
   std::unique_ptr<VersionedChunks> chunks_;
   std::atomic<Bytes> read_bytes_ = 0, written_bytes_ = 0;
   std::exception_ptr failure_;

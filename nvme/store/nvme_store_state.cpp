@@ -28,8 +28,8 @@ class NvmeStore::State final : public StateLease {
     return {.master = as_span<float>(part(Region::kMaster)),
             .high = as_span<uint16_t>(part(Region::kHigh)),
             .low = as_span<uint16_t>(part(Region::kLow)),
-            .exp_avg = moment(Region::kExpAvg, Region::kExpAvgUnits),
-            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqUnits)};
+            .exp_avg = moment(Region::kExpAvg, Region::kExpAvgScales),
+            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqScales)};
   }
 
  private:
@@ -83,7 +83,7 @@ void NvmeStore::end_lease_of_state(UnitId id, int32_t slot, bool whole) noexcept
 }
 
 // A slot for an access outside passes.
-int32_t NvmeStore::claim_any(PlaceHolders& holders, UnitId unit, const char* what) {
+int32_t NvmeStore::claim_any(SlotOwners& holders, UnitId unit, const char* what) {
   const std::optional<int32_t> slot = holders.claim_any(unit);
   LONGSHORE_CHECK(slot) << "all slots of " << what << " are leased";
   return *slot;

@@ -1,5 +1,5 @@
-// State files: the files of a rank's state, and of its kept inputs, one of each in each directory
-// of offload.nvme. Free functions; the owner of what they return is the store.
+// State files: the files of a rank's state, and of its activation checkpoints, one of each in each
+// directory of offload.nvme. Free functions; the owner of what they return is the store.
 #pragma once
 
 #include <memory>

@@ -16,7 +16,7 @@ UnitParts::UnitParts(const FlatLayout& layout, const StateOptions& options) {
   const SlabLayout slab(layout, options);
   for (const Region region : kRegions) {
     for (const Segment segment : kSegments) {
-      RegionPlace& place = places_[static_cast<size_t>(region)][static_cast<size_t>(segment)];
+      RegionExtent& place = places_[static_cast<size_t>(region)][static_cast<size_t>(segment)];
       place.bytes = slab.bytes(region, segment);
       place.role = role_of(region, segment);
       Bytes& end = used_[static_cast<size_t>(place.role)];

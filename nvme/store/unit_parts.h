@@ -26,7 +26,7 @@ constexpr size_t index_of(PartRole role) {
   return static_cast<size_t>(role);
 }
 
-struct RegionPlace {
+struct RegionExtent {
   PartRole role = PartRole::kRest;
   Bytes offset = 0;  // in the part
   Bytes bytes = 0;   // 0: the format or the segment lacks the region
@@ -36,7 +36,7 @@ class UnitParts {
  public:
   UnitParts(const FlatLayout& layout, const StateOptions& options);
 
-  RegionPlace place(Region region, Segment segment) const {
+  RegionExtent place(Region region, Segment segment) const {
     return places_[static_cast<size_t>(region)][static_cast<size_t>(segment)];
   }
   // Exact, and in whole blocks as on the drive.
@@ -53,7 +53,7 @@ class UnitParts {
  private:
   PartRole role_of(Region region, Segment segment) const;
 
-  std::array<std::array<RegionPlace, 3>, kRegions.size()> places_{};
+  std::array<std::array<RegionExtent, 3>, kRegions.size()> places_{};
   std::array<Bytes, 4> used_{};
   Bytes parameter_bytes_ = 0;
   Bytes trainable_parameter_bytes_ = 0;

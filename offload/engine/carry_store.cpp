@@ -75,14 +75,14 @@ CarryStore::CarryStore(const ModelSpec& spec, DType dtype, Memory memory, at::De
       }
     }
   }
-  for (const InputRun& run : runs_.all()) {
+  for (const SharedInputGroup& run : runs_.all()) {
     lay_out(run);
     tags_[place(run.first, 0).data()] = kNobody;
   }
 }
 
 // fp32 tensors first, so that each begins at a multiple of its width for any count of positions.
-void CarryStore::lay_out(const InputRun& run) {
+void CarryStore::lay_out(const SharedInputGroup& run) {
   Bytes end = 0;
   for (const bool fp32 : {true, false}) {
     for (int32_t unit = run.first.value; unit <= run.last.value; ++unit) {
@@ -108,7 +108,7 @@ const std::vector<CarryTensorSpec>& CarryStore::specs(UnitId unit) const {
 }
 
 std::span<std::byte> CarryStore::place(UnitId unit, int32_t micro_batch) const {
-  const InputRun* const run = runs_.of(unit);
+  const SharedInputGroup* const run = runs_.of(unit);
   if (run == nullptr) return {};
   return memory_.inputs.at(static_cast<size_t>(run->first.value - 1))
       .at(static_cast<size_t>(micro_batch));
@@ -154,7 +154,7 @@ Carry CarryStore::input(UnitId unit, int32_t micro_batch, int64_t positions) con
   return carry;
 }
 
-Carry CarryStore::kept_input(UnitId unit, int32_t micro_batch, int64_t positions) const {
+Carry CarryStore::activation_checkpoint(UnitId unit, int32_t micro_batch, int64_t positions) const {
   Carry carry = input(unit, micro_batch, positions);
   for (size_t i = 0; i < carry.size(); ++i) {
     if (specs(unit)[i].running) {

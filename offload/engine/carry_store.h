@@ -2,13 +2,12 @@
 // step, and the gradient that flows back. Device memory of fixed size, carved by the plan; owned by
 // the engine, used by the compute lane, and by the lanes that take inputs to the host and back.
 //
-// Input of unit u (u >= 1), micro-batch i: the carry of unit u - 1. Inputs of a run (InputRuns) are
-// in one place: tensors that pass are there once. There is one place for the gradient per
-// micro-batch, for the carry below the unit that runs backward now. In forward it is free, so
-// running tensors are there.
-// Where inputs are offloaded, several runs share a place: it is tagged with the run that it holds,
-// and the tag is checked by whoever reads. A run always has the same place, so a graph that was
-// kept in forward finds its input there again in backward.
+// Input of unit u (u >= 1), micro-batch i: the carry of unit u - 1. Inputs of a run
+// (SharedInputGroups) are in one place: tensors that pass are there once. There is one place for
+// the gradient per micro-batch, for the carry below the unit that runs backward now. In forward it
+// is free, so running tensors are there. Where inputs are offloaded, several runs share a place: it
+// is tagged with the run that it holds, and the tag is checked by whoever reads. A run always has
+// the same place, so a graph that was kept in forward finds its input there again in backward.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,7 +18,7 @@
 #include <vector>
 
 #include "model/unit.h"
-#include "shard/input_runs.h"
+#include "shard/shared_input_groups.h"
 
 namespace longshore {
 
@@ -41,10 +40,10 @@ class CarryStore {
   // place. Empty for the first unit.
   Carry input(UnitId unit, int32_t micro_batch, int64_t positions) const;
   // The input in backward, where running tensors are zeros.
-  Carry kept_input(UnitId unit, int32_t micro_batch, int64_t positions) const;
+  Carry activation_checkpoint(UnitId unit, int32_t micro_batch, int64_t positions) const;
   // Tells autograd that the running tensors of a kept graph's input are written over.
   void overwrite_running(UnitId unit, const Carry& in) const;
-  // The bytes of the run that has the unit's kept input; none where nothing is kept.
+  // The bytes of the run that has the unit's activation checkpoint; none where nothing is kept.
   std::span<const std::byte> saved_bytes(UnitId unit, int32_t micro_batch) const;
   // Where saved_bytes lay, to be filled with what they were; tagged from now on.
   std::span<std::byte> loaded_bytes(UnitId unit, int32_t micro_batch);
@@ -58,7 +57,7 @@ class CarryStore {
   struct Offsets {
     Bytes value = 0, gradient = 0;
   };
-  void lay_out(const InputRun& run);
+  void lay_out(const SharedInputGroup& run);
   const std::vector<CarryTensorSpec>& specs(UnitId unit) const;  // of its input
   at::Tensor view(const CarryTensorSpec& tensor, CarryUse use, std::span<std::byte> memory,
                   Bytes offset, int64_t positions) const;
@@ -69,7 +68,7 @@ class CarryStore {
   void check_tag(UnitId unit) const;
 
   const ModelSpec* spec_;
-  InputRuns runs_;
+  SharedInputGroups runs_;
   DType dtype_;
   at::Device device_;
   Memory memory_;

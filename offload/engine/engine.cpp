@@ -2,7 +2,7 @@
 
 #include "base/errors.h"
 #include "base/short_slices.h"
-#include "offload/engine/walk_work.h"
+#include "offload/engine/sweep_work.h"
 
 namespace longshore {
 
@@ -46,16 +46,17 @@ void Engine::run(const StepSchedule& schedule, const std::string& reason) {
   if (observer_) observer_(schedule, executor_->times());
 }
 
-StateWalk Engine::state_walk() {
-  return {.options = parts_.tiers.state->options(),
-          .each = [this](const auto& visit) { walk(parts_.plan.step.schedules.walk, visit); },
-          .each_trained =
-              [this](const auto& visit) { walk(parts_.plan.step.schedules.walk_trained, visit); }};
+StateSweep Engine::state_sweep() {
+  return {
+      .options = parts_.tiers.state->options(),
+      .each = [this](const auto& visit) { sweep(parts_.plan.step.schedules.sweep, visit); },
+      .each_trained =
+          [this](const auto& visit) { sweep(parts_.plan.step.schedules.sweep_trained, visit); }};
 }
 
-void Engine::walk(const StepSchedule& schedule, const StateWalk::Visit& visit) {
+void Engine::sweep(const StepSchedule& schedule, const StateSweep::Visitor& visit) {
   LONGSHORE_CHECK(!parts_.optimizer.pending()) << "an update is pending";
-  WalkWork work(parts_.tiers.state.get(), visit);
+  SweepWork work(parts_.tiers.state.get(), visit);
   // An executor of its own: what a visit throws is its caller's to tell the other ranks.
   StepExecutor(&lanes_).run(schedule, work);
 }
@@ -126,7 +127,7 @@ void Engine::publish_settled_units() {
 }
 
 void Engine::load(const ParameterReader& read) {
-  load_parameters(state_walk(), spec(), parts_.layouts, parts_.groups.shard(), read,
+  load_parameters(state_sweep(), spec(), parts_.layouts, parts_.groups.shard(), read,
                   [this](int64_t blocks, const std::function<void(int64_t)>& work) {
                     parts_.pool.for_each_block(blocks, work);
                   });

@@ -53,7 +53,7 @@ class Engine {
   // update.
   StepCommit& commits() { return parts_.commits; }
   // The state between passes, with no update pending. HOST WAIT: until a walk is done.
-  StateWalk state_walk();
+  StateSweep state_sweep();
   // What the rank moved between memory and drives since the engine was made.
   DriveTraffic drive_traffic() const;
   BatchStage& batches() { return parts_.batches; }
@@ -61,15 +61,15 @@ class Engine {
   const UnitRunner& runner() const { return parts_.runner; }
 
   // The passes. Each is over on return; `batches` must live until then.
-  // Forward, loss and backward; gradients are of loss_sum * scale and wait at home afterwards. With
-  // optimizer.overlap = "forward" pending updates are applied on the way, with "backward" the one
-  // that `update` describes, which makes `record`.
+  // Forward, loss and backward; gradients are of loss_sum * scale and wait in host memory
+  // afterwards. With optimizer.overlap = "forward" pending updates are applied on the way, with
+  // "backward" the one that `update` describes, which makes `record`.
   LossSum train_pass(std::span<const MicroBatch> batches, double scale, const StepUpdate& update,
                      const std::optional<DurableStep>& record = {});
   // The rank's sums of squares of the last train pass, by unit.
   std::vector<double> take_squares() { return parts_.drain.finish(); }
-  // The gradients at home are to be applied: now, or on the way of the next train pass. Not with
-  // "backward". That makes `record`, which the same pass commits where the tier commits.
+  // The gradients in host memory are to be applied: now, or on the way of the next train pass. Not
+  // with "backward". That makes `record`, which the same pass commits where the tier commits.
   void stage_update(const StepUpdate& update, const std::optional<DurableStep>& record = {});
   // Applies what is pending; before anything but a train pass reads parameters or state.
   void apply_updates();
@@ -96,13 +96,13 @@ class Engine {
   void count_host_wait(const std::string& reason) { host_waits_.count(reason); }
   // What the rank handed to collectives, all groups together, since the engine was made.
   PayloadCounters::Totals payload() const;
-  // The parameters at home changed: what the slots hold is stale.
+  // The store's parameters changed: what the slots hold is stale.
   void advance_version();
 
  private:
   void make_lanes(const std::optional<StreamDelays>& delays);
   void run(const StepSchedule& schedule, const std::string& reason);
-  void walk(const StepSchedule& schedule, const StateWalk::Visit& visit);
+  void sweep(const StepSchedule& schedule, const StateSweep::Visitor& visit);
   // What slots are fetched from: units without a pending update are of the engine's version.
   void publish_settled_units();
 

@@ -84,7 +84,7 @@ UnitRunner::Memory make_runner_memory(const EngineParts& parts, PlannedBuffers b
   for (int32_t i = 0; i < plan.device.input_slots; ++i) {
     input_slots.push_back(buffers.parts("input_slot." + std::to_string(i)));
   }
-  const InputRuns runs(parts.spec());
+  const SharedInputGroups runs(parts.spec());
   for (const UnitSpec& unit : parts.spec().units) {
     memory.waiting_gradients.push_back(buffers.if_planned("waiting_gradient." + unit.name));
     if (unit.id.value == 0) continue;
@@ -112,8 +112,8 @@ void check_host_bytes(const EngineParts& parts) {
   const Bytes inputs = parts.tiers.inputs ? parts.tiers.inputs->host_bytes() : 0;
   LONGSHORE_CHECK(inputs == host.inputs)
       << inputs << " host bytes of inputs, planned " << host.inputs;
-  LONGSHORE_CHECK(parts.gradient_home.host_bytes() == host.gradients)
-      << parts.gradient_home.host_bytes() << " bytes of gradients, planned " << host.gradients;
+  LONGSHORE_CHECK(parts.host_gradients.host_bytes() == host.gradients)
+      << parts.host_gradients.host_bytes() << " bytes of gradients, planned " << host.gradients;
 }
 
 }  // namespace
@@ -127,8 +127,8 @@ EngineParts::EngineParts(const Options& options)
       pool(plan.optimizer_threads),
       tiers(options.make_tiers({plan, layouts, groups.rank, options.state_key, &pool})),
       commits(tiers.state.get(), groups.all),
-      gradient_home(layouts, {.dtype = plan.state.drain, .ring = plan.host.gradient_ring},
-                    plan.device.kind == DeviceKind::kCuda, pool),
+      host_gradients(layouts, {.dtype = plan.state.drain, .ring = plan.host.gradient_ring},
+                     plan.device.kind == DeviceKind::kCuda, pool),
       node(make_node(*this)),
       ring(make_ring(plan, {plan, device.memory()})),
       prefetcher({.store = tiers.state.get(),
@@ -145,10 +145,10 @@ EngineParts::EngineParts(const Options& options)
              make_runner_memory(*this, {plan, device.memory()})),
       reducer(groups, &layouts, plan.reduce,
               PlannedBuffers(plan, device.memory()).if_planned("reduce_scratch")),
-      drain(&gradient_home, &device.copies(), layouts, groups.shard(),
+      drain(&host_gradients, &device.copies(), layouts, groups.shard(),
             PlannedBuffers(plan, device.memory()).if_planned("drain_staging"), plan.device.kind,
             device.make_gradient_sums(&pool)),
-      optimizer(tiers.state.get(), &gradient_home, layouts, model->spec(), groups.shard(),
+      optimizer(tiers.state.get(), &host_gradients, layouts, model->spec(), groups.shard(),
                 options.adamw, &pool) {
   if (tiers.inputs) inputs.emplace(tiers.inputs.get(), &device.copies());
   check_host_bytes(*this);

@@ -15,9 +15,9 @@
 #include "offload/engine/unit_runner.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "offload/plan/tier_plan.h"
-#include "offload/staging/grad_drain.h"
-#include "offload/staging/grad_reducer.h"
-#include "offload/staging/gradient_home.h"
+#include "offload/staging/gradient_drain.h"
+#include "offload/staging/gradient_reducer.h"
+#include "offload/staging/host_gradients.h"
 #include "offload/staging/prefetcher.h"
 
 namespace longshore {
@@ -48,14 +48,14 @@ struct EngineParts {
   WorkerPool pool;
   Tiers tiers;
   StepCommit commits;
-  GradientHome gradient_home;
+  HostGradients host_gradients;
   std::unique_ptr<NodeShards> node;  // null: shards are gathered by collectives
   StageRing ring;
   Prefetcher prefetcher;
   BatchStage batches;
   UnitRunner runner;
-  GradReducer reducer;
-  GradDrain drain;
+  GradientReducer reducer;
+  GradientDrain drain;
   OptimizerPipeline optimizer;
   std::optional<InputOffload> inputs;  // none: inputs stay on the device
 };

@@ -53,7 +53,7 @@ ParameterViews::ParameterViews(const Model& model, const std::vector<FlatLayout>
     std::vector<at::Tensor> views = owned[static_cast<size_t>(unit.id.value)];
     std::vector<bool> trainable;
     for (const ParamSpec& parameter : unit.parameters) trainable.push_back(!parameter.frozen);
-    for (ParamRef ref : unit.borrowed) {
+    for (ParamRef ref : unit.tied) {
       views.push_back(owned[static_cast<size_t>(ref.unit.value)][static_cast<size_t>(ref.index)]);
       trainable.push_back(!spec.parameter(ref).frozen);
     }

@@ -21,7 +21,7 @@ class ParameterViews {
 
   // From now on the unit's tensors read the leased slot. They are valid while the lease lives.
   void bind(const UnitLease& lease);
-  // Leaves of autograd: owned parameters, then borrowed ones. Trainable ones require a gradient.
+  // Leaves of autograd: owned parameters, then tied ones. Trainable ones require a gradient.
   UnitParameters leaves(UnitId unit) const { return leaves_.at(static_cast<size_t>(unit.value)); }
 
  private:

@@ -52,11 +52,11 @@ void PassWork::run(const Op& op) {
 }
 
 void PassWork::update(const Op& op) {
-  PlaceHolders& ring = parts_.gradient_home.ring();
-  if (op.home) ring.check(*op.home, op.unit);
+  SlotOwners& ring = parts_.host_gradients.ring();
+  if (op.host_slot) ring.check(*op.host_slot, op.unit);
   const bool updated = parts_.optimizer.update(op.unit, op.state);
   if (op.parameters) parts_.tiers.state->pass_parameters(op.unit, *op.state, *op.parameters);
-  if (op.home) ring.free(*op.home, op.unit);
+  if (op.host_slot) ring.free(*op.host_slot, op.unit);
   // With updates in backward the version is the next step's, which is published with it.
   if (updated && parts_.node != nullptr && !updates_in_backward()) {
     parts_.node->publish(op.unit, parts_.prefetcher.version());
@@ -106,7 +106,7 @@ void PassWork::reduce(const Op& op) {
 
 void PassWork::drain(const Op& op) {
   if (op.gradient) gradients_.check(*op.gradient, op.unit);
-  if (op.home) parts_.gradient_home.ring().claim(*op.home, op.unit);
+  if (op.host_slot) parts_.host_gradients.ring().claim(*op.host_slot, op.unit);
   const double squares = parts_.drain.drain(op.unit, parts_.runner.sums(op.unit, op.gradient));
   if (op.gradient) gradients_.free(*op.gradient, op.unit);
   if (!updates_in_backward() || std::isfinite(squares)) return;

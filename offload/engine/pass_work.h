@@ -4,7 +4,7 @@
 
 #include "offload/engine/engine_parts.h"
 #include "offload/schedule/step_executor.h"
-#include "shard/place_holders.h"
+#include "shard/slot_owners.h"
 
 namespace longshore {
 
@@ -29,8 +29,8 @@ class PassWork final : public StepWork {
   bool updates_in_backward() const { return parts_.plan.step.overlap == UpdateOverlap::kBackward; }
 
   EngineParts& parts_;
-  PlaceHolders gradients_;  // the device's gradient buffers
-  PlaceHolders staging_;    // slots of inputs on their way to drives and back
+  SlotOwners gradients_;  // the device's gradient buffers
+  SlotOwners staging_;    // slots of inputs on their way to drives and back
 };
 
 }  // namespace longshore

@@ -1,5 +1,5 @@
 // StepTotals: the scalars of a step, summed over ranks in one collective after backward: loss,
-// norms, wishes to stop or to save, and where each rank's time went. Plain values; the engine's
+// norms, requests to stop or to save, and where each rank's time went. Plain values; the engine's
 // thread.
 #pragma once
 

@@ -16,8 +16,8 @@ struct UnitRunner::SavedGraph {
   Carry out;
 };
 
-// Sends a unit's gradients to its own accumulator, and those of borrowed parameters to the owner's.
-class UnitRunner::Sink : public GradSink {
+// Sends a unit's gradients to its own accumulator, and those of tied parameters to the owner's.
+class UnitRunner::Sink : public GradientSink {
  public:
   Sink(UnitRunner* runner, UnitId unit) : runner_(runner), unit_(&runner->spec_->unit(unit)) {}
 
@@ -43,9 +43,9 @@ class UnitRunner::Sink : public GradSink {
   ParamRef owner_of(int32_t parameter) const {
     const int32_t owned = static_cast<int32_t>(unit_->parameters.size());
     if (parameter < owned) return {unit_->id, parameter};
-    return unit_->borrowed.at(static_cast<size_t>(parameter - owned));
+    return unit_->tied.at(static_cast<size_t>(parameter - owned));
   }
-  GradAccumulator* target(int32_t parameter) const {
+  GradientAccumulator* target(int32_t parameter) const {
     return runner_->target(owner_of(parameter).unit);
   }
 
@@ -60,21 +60,21 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
       first_kept_(last().value - kept_graphs),
       views_(*model, *layouts, compute, memory.device),
       carry_(model->spec(), compute, std::move(memory.carry), memory.device),
-      lends_(model->spec().units.size(), false),
+      owns_tied_(model->spec().units.size(), false),
       saved_(model->spec().units.size()),
       balance_(model->routers().balance),
       sum_over_ranks_(std::move(memory.sum_over_ranks)) {
   if (model->routers().asked()) routers_.emplace(model->routers(), memory.device);
   for (const UnitSpec& unit : spec_->units) {
-    for (ParamRef ref : unit.borrowed) lends_[index_of(ref.unit)] = true;
+    for (ParamRef ref : unit.tied) owns_tied_[index_of(ref.unit)] = true;
   }
-  const std::vector<UnitId> order = visit_order(*spec_, Pass::kTrain);
+  const std::vector<UnitId> order = execution_order(*spec_, Pass::kTrain);
   backward_order_.assign(std::ranges::find(order, last()), order.end());
   for (const UnitSpec& unit : spec_->units) {
     const size_t i = index_of(unit.id);
-    std::vector<std::unique_ptr<GradAccumulator>>& sums = accumulators_.emplace_back();
+    std::vector<std::unique_ptr<GradientAccumulator>>& sums = accumulators_.emplace_back();
     if (!unit.has_trainable()) continue;
-    if (lends_[i]) {
+    if (owns_tied_[i]) {
       sums.push_back(std::make_unique<RunningSum>(unit, layouts->at(i),
                                                   memory.waiting_gradients.at(i), memory.device));
       continue;
@@ -87,19 +87,19 @@ UnitRunner::UnitRunner(const Model* model, const std::vector<FlatLayout>* layout
 
 UnitRunner::~UnitRunner() = default;
 
-GradAccumulator* UnitRunner::accumulator(UnitId unit, std::optional<int32_t> gradient) const {
+GradientAccumulator* UnitRunner::accumulator(UnitId unit, std::optional<int32_t> gradient) const {
   const auto& sums = accumulators_[index_of(unit)];
   if (sums.empty()) return nullptr;
-  LONGSHORE_CHECK(gradient.has_value() != lends_[index_of(unit)]) << "unit " << unit;
+  LONGSHORE_CHECK(gradient.has_value() != owns_tied_[index_of(unit)]) << "unit " << unit;
   return sums.at(static_cast<size_t>(gradient.value_or(0))).get();
 }
 
-GradAccumulator* UnitRunner::target(UnitId unit) const {
-  return accumulator(unit, lends_[index_of(unit)] ? std::nullopt : gradient_);
+GradientAccumulator* UnitRunner::target(UnitId unit) const {
+  return accumulator(unit, owns_tied_[index_of(unit)] ? std::nullopt : gradient_);
 }
 
 std::span<float> UnitRunner::sums(UnitId unit, std::optional<int32_t> gradient) const {
-  GradAccumulator* const sums = accumulator(unit, gradient);
+  GradientAccumulator* const sums = accumulator(unit, gradient);
   return sums == nullptr ? std::span<float>() : sums->sums();
 }
 
@@ -112,7 +112,7 @@ void UnitRunner::begin_step(std::span<const MicroBatch> batches, double scale) {
   scale_ = scale;
   // Gradients of lent parameters arrive before their unit's own backward.
   for (const UnitSpec& unit : spec_->units) {
-    if (lends_[index_of(unit.id)] && unit.has_trainable()) {
+    if (owns_tied_[index_of(unit.id)] && unit.has_trainable()) {
       accumulator(unit.id, std::nullopt)->clear();
     }
   }
@@ -204,8 +204,8 @@ void UnitRunner::backward(UnitId unit, std::span<const UnitLease> leases,
   const WorkspaceLabel label(spec_->unit(unit).name + " backward");
   bind(leases);
   gradient_ = gradient;
-  GradAccumulator* const sums = accumulator(unit, gradient);
-  if (sums != nullptr && !lends_[index_of(unit)]) sums->clear();
+  GradientAccumulator* const sums = accumulator(unit, gradient);
+  if (sums != nullptr && !owns_tied_[index_of(unit)]) sums->clear();
   Sink sink(this, unit);
   if (routers_ && !std::exchange(routers_settled_, true)) settle_routers();
   if (unit == last()) {
@@ -232,7 +232,7 @@ void UnitRunner::settle_routers() {
   for (size_t i = 0; in_loss && i < batches_.size(); ++i) {
     model_->loss_unit().loss(
         views_.leaves(last()),
-        carry_.kept_input(last(), static_cast<int32_t>(i), batches_[i].position_count()),
+        carry_.activation_checkpoint(last(), static_cast<int32_t>(i), batches_[i].position_count()),
         batches_[i]);
   }
   routers_->count(false);
@@ -242,11 +242,11 @@ void UnitRunner::settle_routers() {
   routers_->balance(pairs);
 }
 
-void UnitRunner::backward_loss(UnitId unit, GradSink& sink) {
+void UnitRunner::backward_loss(UnitId unit, GradientSink& sink) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < batches_.size(); ++i) {
     const int32_t micro_batch = static_cast<int32_t>(i);
-    const Carry in = carry_.kept_input(unit, micro_batch, batches_[i].position_count());
+    const Carry in = carry_.activation_checkpoint(unit, micro_batch, batches_[i].position_count());
     const LossUnit::Result result = model_->loss_unit().loss_and_gradients(
         views_.leaves(unit), in, batches_[i], scale_, wants_grad_in(unit), sink);
     loss_.loss += result.loss_sum;
@@ -255,20 +255,20 @@ void UnitRunner::backward_loss(UnitId unit, GradSink& sink) {
   }
 }
 
-void UnitRunner::backward_unit(UnitId unit, int32_t micro_batch, GradSink& sink) {
+void UnitRunner::backward_unit(UnitId unit, int32_t micro_batch, GradientSink& sink) {
   const Unit& code = model_->unit(unit);
   const MicroBatch& batch = batches_[static_cast<size_t>(micro_batch)];
   const int64_t positions = batch.position_count();
   if (code.has_own_backward()) {
     const at::NoGradGuard no_grad;
-    const Carry grad_in =
-        code.backward(views_.leaves(unit), carry_.kept_input(unit, micro_batch, positions), batch,
-                      carry_.gradient_out(unit, micro_batch, positions), sink);
+    const Carry grad_in = code.backward(
+        views_.leaves(unit), carry_.activation_checkpoint(unit, micro_batch, positions), batch,
+        carry_.gradient_out(unit, micro_batch, positions), sink);
     if (wants_grad_in(unit)) carry_.keep_gradient(unit, micro_batch, grad_in);
     return;
   }
   if (unit < first_kept_) {
-    const Carry in = carry_.kept_input(unit, micro_batch, positions);
+    const Carry in = carry_.activation_checkpoint(unit, micro_batch, positions);
     MicroBatch recomputed = batch;
     recomputed.graph_only = true;
     run_autograd(unit, micro_batch, make_graph(unit, in, recomputed), sink);
@@ -280,7 +280,7 @@ void UnitRunner::backward_unit(UnitId unit, int32_t micro_batch, GradSink& sink)
 }
 
 void UnitRunner::run_autograd(UnitId unit, int32_t micro_batch, const SavedGraph& graph,
-                              GradSink& sink) {
+                              GradientSink& sink) {
   const int64_t positions = batches_[static_cast<size_t>(micro_batch)].position_count();
   const Carry grad_in = autograd_backward(views_.leaves(unit), graph.in, graph.out,
                                           carry_.gradient_out(unit, micro_batch, positions),

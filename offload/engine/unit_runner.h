@@ -16,7 +16,7 @@
 
 #include "model/unit.h"
 #include "offload/engine/carry_store.h"
-#include "offload/engine/grad_accumulator.h"
+#include "offload/engine/gradient_accumulator.h"
 #include "offload/engine/parameter_views.h"
 #include "offload/schedule/pass_plan.h"
 #include "offload/staging/stage_ring.h"
@@ -67,7 +67,7 @@ class UnitRunner {
   std::span<float> sums(UnitId unit, std::optional<int32_t> gradient) const;
 
   const LossSum& loss() const { return loss_; }
-  // Of the rank's micro-batches, for router_figures; empty where nobody asks.
+  // Of the rank's micro-batches, for router_statistics; empty where nobody asks.
   std::vector<double> router_sums() const;
   // fp32 [positions, vocabulary]: the next token's scores.
   const at::Tensor& logits() const { return logits_; }
@@ -85,13 +85,13 @@ class UnitRunner {
   void settle_routers();
   void forward_without_graph(UnitId unit);
   void forward_with_graph(UnitId unit);
-  void backward_loss(UnitId unit, GradSink& sink);
-  void backward_unit(UnitId unit, int32_t micro_batch, GradSink& sink);
-  void run_autograd(UnitId unit, int32_t micro_batch, const SavedGraph& graph, GradSink& sink);
+  void backward_loss(UnitId unit, GradientSink& sink);
+  void backward_unit(UnitId unit, int32_t micro_batch, GradientSink& sink);
+  void run_autograd(UnitId unit, int32_t micro_batch, const SavedGraph& graph, GradientSink& sink);
   SavedGraph make_graph(UnitId unit, const Carry& in, const MicroBatch& batch);
-  GradAccumulator* accumulator(UnitId unit, std::optional<int32_t> gradient) const;
+  GradientAccumulator* accumulator(UnitId unit, std::optional<int32_t> gradient) const;
   // Where gradients of the unit's own parameters go now.
-  GradAccumulator* target(UnitId unit) const;
+  GradientAccumulator* target(UnitId unit) const;
   bool wants_grad_in(UnitId unit) const { return unit > backward_order_.back(); }
   UnitId last() const { return spec_->units.back().id; }
   static size_t index_of(UnitId unit) { return static_cast<size_t>(unit.value); }
@@ -101,9 +101,9 @@ class UnitRunner {
   UnitId first_kept_;  // graphs of this and later units are kept from forward to backward
   ParameterViews views_;
   CarryStore carry_;
-  // By unit: one for each buffer, one in all for a unit that lends, none: nothing trainable.
-  std::vector<std::vector<std::unique_ptr<GradAccumulator>>> accumulators_;
-  std::vector<bool> lends_;  // by unit
+  // By unit: one for each buffer, one in all for a unit that owns_tied, none: nothing trainable.
+  std::vector<std::vector<std::unique_ptr<GradientAccumulator>>> accumulators_;
+  std::vector<bool> owns_tied_;  // by unit
   std::vector<UnitId> backward_order_;
   std::vector<std::vector<SavedGraph>> saved_;  // [unit][micro-batch], recompute = none
   Mode mode_ = Mode::kTrain;

@@ -29,13 +29,13 @@ ArsKey rounding_key(uint64_t seed, const std::string& parameter) {
 
 }  // namespace
 
-OptimizerPipeline::OptimizerPipeline(ShardStore* store, GradientHome* gradients,
+OptimizerPipeline::OptimizerPipeline(ShardStore* store, HostGradients* gradients,
                                      const std::vector<FlatLayout>& layouts, const ModelSpec& model,
                                      Rank rank, const AdamWOptions& options, WorkerPool* pool)
     : OptimizerPipeline(store, gradients, layouts, model, rank,
                         std::make_unique<AdamWRule>(options), options.seed, pool) {}
 
-OptimizerPipeline::OptimizerPipeline(ShardStore* store, GradientHome* gradients,
+OptimizerPipeline::OptimizerPipeline(ShardStore* store, HostGradients* gradients,
                                      const std::vector<FlatLayout>& layouts, const ModelSpec& model,
                                      Rank rank, std::unique_ptr<UpdateRule> rule, uint64_t seed,
                                      WorkerPool* pool)

@@ -1,4 +1,4 @@
-// OptimizerPipeline: applies an element-wise optimizer to the shards at home, one unit at a time,
+// OptimizerPipeline: applies an element-wise optimizer to the store's shards, one unit at a time,
 // when the schedule asks. Owned by the engine; the update lane calls update(), the engine's thread
 // the rest while nothing runs; the work runs on the pool. A step is staged once its clip factor is
 // known; its units are then updated in any order, each once.
@@ -18,7 +18,7 @@
 
 #include "offload/optimizer/adamw.h"
 #include "offload/optimizer/update_rule.h"
-#include "offload/staging/gradient_home.h"
+#include "offload/staging/host_gradients.h"
 #include "pinned/worker_pool.h"
 #include "shard/shard_store.h"
 
@@ -27,19 +27,19 @@ namespace longshore {
 class OptimizerPipeline {
  public:
   // All pointers must outlive the pipeline. `gradients`: of the store's drain dtype.
-  OptimizerPipeline(ShardStore* store, GradientHome* gradients,
+  OptimizerPipeline(ShardStore* store, HostGradients* gradients,
                     const std::vector<FlatLayout>& layouts, const ModelSpec& model, Rank rank,
                     const AdamWOptions& options, WorkerPool* pool);
   // With a rule of one's own; `seed` is of the moments' stochastic rounding.
-  OptimizerPipeline(ShardStore* store, GradientHome* gradients,
+  OptimizerPipeline(ShardStore* store, HostGradients* gradients,
                     const std::vector<FlatLayout>& layouts, const ModelSpec& model, Rank rank,
                     std::unique_ptr<UpdateRule> rule, uint64_t seed, WorkerPool* pool);
 
   // Every unit with trainable parameters now has a pending update. Earlier ones must be applied.
   void stage(const StepUpdate& update);
   // Applies the unit's pending update; does nothing where there is none. Nobody may hold a lease of
-  // the unit. `slot`: the store's, that its state was read to; none: it is at home. Returns true
-  // when it changed the unit.
+  // the unit. `slot`: the store's, that its state was read to; none: it is in host memory. Returns
+  // true when it changed the unit.
   bool update(UnitId unit, std::optional<int32_t> slot = {});
   // Applies all pending updates, in unit order.
   void flush();
@@ -75,7 +75,7 @@ class OptimizerPipeline {
                        std::span<const std::byte> gradient) const;
 
   ShardStore* store_;
-  GradientHome* gradients_;
+  HostGradients* gradients_;
   WorkerPool* pool_;
   std::unique_ptr<UpdateRule> rule_;
   std::vector<Unit> units_;

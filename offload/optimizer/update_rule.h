@@ -11,7 +11,7 @@
 
 namespace longshore {
 
-// An optimizer step whose gradients are at home.
+// An optimizer step whose gradients are in host memory.
 struct StepUpdate {
   int64_t update = 1;  // counts applied updates from 1; a skipped step has none
   double lr = 0.0;     // of parameters in no group of their own

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "offload/staging/grad_drain.h"
-#include "offload/staging/grad_reducer.h"
+#include "offload/staging/gradient_drain.h"
+#include "offload/staging/gradient_reducer.h"
 
 namespace longshore {
 namespace {
@@ -16,9 +16,9 @@ constexpr Bytes kGpuRoundingShare = 4;  // a quarter of the temporaries
 // about 9 MiB for each of them and each neighbour in a ring.
 constexpr Bytes kNcclGroupBytes = 160 * kMiB;
 
-bool lends(const ModelSpec& model, UnitId id) {
+bool owns_tied(const ModelSpec& model, UnitId id) {
   for (const UnitSpec& unit : model.units) {
-    for (ParamRef ref : unit.borrowed) {
+    for (ParamRef ref : unit.tied) {
       if (ref.unit == id) return true;
     }
   }
@@ -74,7 +74,7 @@ class Draft {
     const size_t first = plan_.buffers.size();
     Bytes largest = 0;
     for (size_t i = 0; i < model_.units.size(); ++i) {
-      if (lends(model_, model_.units[i].id)) continue;
+      if (owns_tied(model_, model_.units[i].id)) continue;
       largest = std::max(largest, sizes_.gradient_bytes(i));
     }
     for (int32_t i = 0; i < plan_.gradient_buffers; ++i) {
@@ -86,18 +86,18 @@ class Draft {
              first);
     const size_t waiting = plan_.buffers.size();
     for (size_t i = 0; i < model_.units.size(); ++i) {
-      if (!lends(model_, model_.units[i].id)) continue;
+      if (!owns_tied(model_, model_.units[i].id)) continue;
       add_buffer("waiting_gradient." + model_.units[i].name, sizes_.gradient_bytes(i));
     }
     add_line("waiting gradients", "fp32, of units that lend parameters", waiting);
     const std::vector<FlatLayout>& layouts = sizes_.layouts();
     const size_t scratch = plan_.buffers.size();
     add_buffer("reduce_scratch",
-               GradReducer::planned_scratch_bytes(layouts, inputs_.topology, inputs_.reduce));
+               GradientReducer::planned_scratch_bytes(layouts, inputs_.topology, inputs_.reduce));
     add_line("reduce scratch", "for sums over ranks", scratch);
     const size_t staging = plan_.buffers.size();
     add_buffer("drain_staging",
-               GradDrain::planned_staging_bytes(layouts, inputs_.state.drain, inputs_.device));
+               GradientDrain::planned_staging_bytes(layouts, inputs_.state.drain, inputs_.device));
     add_line("drain staging", "gradients cast for the copy", staging);
   }
 
@@ -117,9 +117,9 @@ class Draft {
     for (const UnitSpec& unit : model_.units) {
       largest_gradient = std::max(largest_gradient, sizes_.carry_gradient_bytes(unit));
     }
-    const std::vector<InputRun>& runs = sizes_.runs().all();
+    const std::vector<SharedInputGroup>& runs = sizes_.runs().all();
     const bool offloaded = plan_.input_slots > 0;
-    for (const InputRun& run : runs) {
+    for (const SharedInputGroup& run : runs) {
       largest = std::max(largest, sizes_.run_bytes(run));
       if (!offloaded) add_buffer("input." + model_.unit(run.first).name, sizes_.run_bytes(run));
     }
@@ -128,7 +128,7 @@ class Draft {
     }
     const size_t places = offloaded ? static_cast<size_t>(plan_.input_slots) : runs.size();
     const std::string batches = std::to_string(micro_batches) + " micro-batches";
-    add_line("kept inputs",
+    add_line("activation checkpoints",
              std::to_string(places) + (offloaded ? " slots x " : " units x ") + batches, first);
     const size_t gradient = plan_.buffers.size();
     add_buffer("output_gradient", plan_product({micro_batches, largest_gradient}));

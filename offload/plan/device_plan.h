@@ -4,13 +4,15 @@
 // Device buffers, by name:
 //   slot.<i>                   a gathered unit in the compute dtype; with shard_grad_op unit i,
 //                              else of the largest unit's size
-//   gradient.<i>               fp32 gradients of a unit, from its backward until they are home
-//   waiting_gradient.<unit>    the same for a unit that lends a parameter: its gradients come in
+//   gradient.<i>               fp32 gradients of a unit, from its backward until they are in host
+//   memory waiting_gradient.<unit>    the same for a unit that owns_tied a parameter: its gradients
+//   come in
 //                              parts
 //   reduce_scratch             what a sum over ranks needs beside the gradients
 //   drain_staging              gradients cast for the copy down; absent when drained in fp32
 //   batch                      tokens, positions and targets of the step's micro-batches
-//   input.<unit>               the kept inputs of the run that is named after the unit (InputRuns):
+//   input.<unit>               the activation checkpoints of the run that is named after the unit
+//   (SharedInputGroups):
 //                              equal parts, one for each micro-batch
 //   input_slot.<i>             the same, where inputs are offloaded: run r has slot r mod slots
 //   output_gradient            what flows back, and before that the running tensors of the carry:
@@ -45,7 +47,7 @@ struct DevicePlan : PlanAccount {
   DeviceKind kind = DeviceKind::kCpu;
   int32_t slots = 0;
   int32_t gradient_buffers = 1;
-  int32_t input_slots = 0;             // > 0: kept inputs are offloaded through so many
+  int32_t input_slots = 0;             // > 0: activation checkpoints are offloaded through so many
   std::vector<PlannedBuffer> buffers;  // sums to owned
   Bytes owned = 0;
   Bytes workspace = 0;

@@ -23,7 +23,7 @@ DrivePlan plan_drives(const PlanSizes& sizes, const StepPlan& step);
 NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
                               const ShardTopology& topology, Rank rank, const RunKey& run);
 
-// What the tier of kept inputs is made with: those that the train pass saves and writes.
+// What the tier of activation checkpoints is made with: those that the train pass saves and writes.
 NvmeInputOptions nvme_input_options(const NvmeTier& tier, const StepSchedule& train,
                                     int64_t micro_batches, Rank rank);
 

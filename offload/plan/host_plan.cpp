@@ -41,7 +41,7 @@ void add_state(HostPlan& plan, const PlanSizes& sizes) {
 void add_gradients(HostPlan& plan, const PlanSizes& sizes) {
   const int32_t ring = sizes.gradient_ring();
   plan.gradient_ring = ring;
-  plan.gradients = sizes.home_gradient_bytes();
+  plan.gradients = sizes.host_gradient_bytes();
   const std::string dtype = sizes.inputs().state.drain == DType::kF32 ? "fp32" : "bf16";
   std::string detail = dtype + ", every unit";
   if (ring > 0) {
@@ -56,12 +56,13 @@ void add_kept_inputs(HostPlan& plan, const PlanSizes& sizes, const StepPlan& ste
   plan.inputs = step.offloaded_inputs_total();
   if (plan.inputs == 0) return;
   if (!tier.inputs) {
-    add_line(plan, "kept inputs", "offload.activations = host", plan.inputs, true);
+    add_line(plan, "activation checkpoints", "offload.activations = host", plan.inputs, true);
     return;
   }
   plan.inputs = NvmeInputs::planned_bytes(
       nvme_input_options(tier, step.schedules.train, step.micro_batches, Rank(0)));
-  add_line(plan, "kept inputs", "on their way to the drives and back", plan.inputs, true);
+  add_line(plan, "activation checkpoints", "on their way to the drives and back", plan.inputs,
+           true);
 }
 
 }  // namespace

@@ -13,9 +13,9 @@ namespace longshore {
 
 struct HostPlan : PlanAccount {
   Bytes arena = 0;            // the store of parameters and state, exact
-  Bytes gradients = 0;        // GradientHome, exact
-  int32_t gradient_ring = 0;  // > 0: gradients at home take turns in so many places
-  Bytes inputs = 0;           // kept inputs, or what stages them for the drives; exact
+  Bytes gradients = 0;        // HostGradients, exact
+  int32_t gradient_ring = 0;  // > 0: gradients in host memory take turns in so many places
+  Bytes inputs = 0;           // activation checkpoints, or what stages them for the drives; exact
   Bytes machine = 0;          // the rank's part of what the machine or its cgroup has; 0: not known
 
   // A limit that the machine does not have would be no limit.

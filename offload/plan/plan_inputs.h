@@ -25,7 +25,7 @@ namespace longshore {
 // The disk tier of a run; not used where there are no directories.
 struct NvmeTier {
   std::vector<std::string> directories;  // one per drive
-  // What lives there: master and moments; parameters, with them only; kept inputs.
+  // What lives there: master and moments; parameters, with them only; activation checkpoints.
   bool state = false;
   bool parameters = false;
   bool inputs = false;
@@ -63,7 +63,8 @@ struct PlanInputs {
   bool recompute = true;
   bool keep_what_fits = false;  // with recompute: graphs of as many of the last units as fit
   int32_t kept_graphs = 0;      // with recompute, else all: of so many units before the loss
-  bool offload_inputs = false;  // kept inputs leave the device, for the host or nvme.inputs
+  bool offload_inputs =
+      false;  // activation checkpoints leave the device, for the host or nvme.inputs
   UpdateOverlap overlap = UpdateOverlap::kForward;
   GatherMode gather = GatherMode::kCollective;  // kHost only where can_gather_on_host()
   DeviceKind device = DeviceKind::kCpu;

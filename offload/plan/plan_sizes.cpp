@@ -5,7 +5,7 @@
 #include "base/errors.h"
 #include "device/device_memory.h"
 #include "offload/optimizer/update_traffic.h"
-#include "offload/staging/gradient_home.h"
+#include "offload/staging/host_gradients.h"
 
 namespace longshore {
 namespace {
@@ -13,8 +13,8 @@ namespace {
 constexpr Bytes kTokenBytes = 8;  // LibTorch's indices are int64
 constexpr Bytes kBatchRows = 3;   // tokens, positions, targets
 
-// With updates in backward one gradient at home is updated with while the next one is drained. Over
-// equal units more places were no faster in any simulation.
+// With updates in backward one gradient in host memory is updated with while the next one is
+// drained. Over equal units more places were no faster in any simulation.
 constexpr int32_t kGradientRing = 2;
 
 }  // namespace
@@ -73,8 +73,8 @@ int32_t PlanSizes::input_slots() const {
 
 // Of few or unequal units a ring may take more than a place for each.
 int32_t PlanSizes::gradient_ring() const {
-  const bool ring =
-      inputs_.overlap == UpdateOverlap::kBackward && home_bytes(kGradientRing) < home_bytes(0);
+  const bool ring = inputs_.overlap == UpdateOverlap::kBackward &&
+                    host_gradient_bytes(kGradientRing) < host_gradient_bytes(0);
   return ring ? kGradientRing : 0;
 }
 
@@ -98,12 +98,12 @@ Bytes PlanSizes::update_bytes(size_t unit) const {
   return sum;
 }
 
-Bytes PlanSizes::home_gradient_bytes() const {
-  return home_bytes(gradient_ring());
+Bytes PlanSizes::host_gradient_bytes() const {
+  return host_gradient_bytes(gradient_ring());
 }
 
-Bytes PlanSizes::home_bytes(int32_t ring) const {
-  return GradientHome::planned_bytes(layouts_, {.dtype = inputs_.state.drain, .ring = ring});
+Bytes PlanSizes::host_gradient_bytes(int32_t ring) const {
+  return HostGradients::planned_bytes(layouts_, {.dtype = inputs_.state.drain, .ring = ring});
 }
 
 Bytes PlanSizes::batch_bytes() const {
@@ -115,7 +115,7 @@ Bytes PlanSizes::carry_gradient_bytes(const UnitSpec& unit) const {
   return buffer_bytes(plan_product({positions_, bytes}));
 }
 
-Bytes PlanSizes::run_bytes(const InputRun& run) const {
+Bytes PlanSizes::run_bytes(const SharedInputGroup& run) const {
   const Bytes bytes = kept_bytes_per_position(model_, run, inputs_.state.compute);
   return plan_product({micro_batches_, buffer_bytes(plan_product({positions_, bytes}))});
 }

@@ -8,7 +8,7 @@
 #include "offload/plan/plan_inputs.h"
 #include "offload/schedule/pass_plan.h"
 #include "shard/flat_layout.h"
-#include "shard/input_runs.h"
+#include "shard/shared_input_groups.h"
 
 namespace longshore {
 
@@ -32,27 +32,28 @@ class PlanSizes {
   bool gathers() const;
   bool reduces() const;
   int32_t gradient_buffers() const;
-  int32_t input_slots() const;    // > 0: kept inputs are offloaded through so many
-  int32_t gradient_ring() const;  // > 0: gradients at home take turns in so many places
+  int32_t input_slots() const;    // > 0: activation checkpoints are offloaded through so many
+  int32_t gradient_ring() const;  // > 0: gradients in host memory take turns in so many places
 
   Bytes gathered_bytes(size_t unit) const;
   Bytes fetched_bytes(size_t unit) const;   // the part of it that a fetch brings
   Bytes gradient_bytes(size_t unit) const;  // on the device
   Bytes update_bytes(size_t unit) const;    // read and written by the update of the rank's shard
-  Bytes home_gradient_bytes() const;        // of all units
+  Bytes host_gradient_bytes() const;        // of all units
   Bytes batch_bytes() const;
   Bytes carry_gradient_bytes(const UnitSpec& unit) const;  // of one micro-batch
-  const InputRuns& runs() const { return runs_; }
-  Bytes run_bytes(const InputRun& run) const;  // of kept inputs, of all micro-batches
+  const SharedInputGroups& runs() const { return runs_; }
+  Bytes run_bytes(
+      const SharedInputGroup& run) const;  // of activation checkpoints, of all micro-batches
   // The slots that units are gathered in.
   PassInputs slots() const;
 
  private:
-  Bytes home_bytes(int32_t ring) const;
+  Bytes host_gradient_bytes(int32_t ring) const;
 
   const PlanInputs& inputs_;
   const ModelSpec& model_;
-  InputRuns runs_;
+  SharedInputGroups runs_;
   std::vector<FlatLayout> layouts_;
   int64_t positions_ = 0;
   int64_t micro_batches_ = 0;

@@ -150,7 +150,7 @@ Json nvme_json(const TierPlan& plan) {
   return {{"directories", plan.drives.tier.directories},
           {"state", plan.drives.tier.state},
           {"parameters", plan.drives.tier.parameters},
-          {"kept_inputs", plan.drives.tier.inputs},
+          {"activation_checkpoints", plan.drives.tier.inputs},
           {"file_bytes", plan.drives.files},
           {"versions", plan.drives.tier.versions},
           {"durable", durable},
@@ -311,7 +311,7 @@ std::string nvme_text(const TierPlan& plan) {
             durability_text(plan);
   }
   if (plan.drives.tier.state && plan.drives.tier.inputs) text += "; ";
-  if (plan.drives.tier.inputs) text += "kept inputs between forward and backward";
+  if (plan.drives.tier.inputs) text += "activation checkpoints between forward and backward";
   text += "\n";
   for (size_t i = 0; i < plan.drives.files.size(); ++i) {
     text +=

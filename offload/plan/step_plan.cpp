@@ -48,7 +48,7 @@ ScheduleInputs schedule_inputs(const PlanSizes& sizes) {
     schedule.reduce_bytes.push_back(plan_product({trainable, width_of(inputs.reduce)}));
     schedule.drain_bytes.push_back(plan_product({drained, width_of(inputs.state.drain)}));
     const UnitId id = model.units[i].id;
-    const InputRuns& runs = sizes.runs();
+    const SharedInputGroups& runs = sizes.runs();
     schedule.input_bytes.push_back(runs.names(id) ? sizes.run_bytes(*runs.of(id)) : 0);
     schedule.staged_input_bytes.push_back(
         NvmeInputs::staged_bytes(schedule.input_bytes.back(), micro_batches));
@@ -69,23 +69,23 @@ PassSchedules make_schedules(const PlanSizes& sizes) {
   const PassInputs slots = sizes.slots();
   ScheduleInputs inputs = schedule_inputs(sizes);
   PassSchedules schedules;
-  inputs.visits = plan_pass(model, Pass::kTrain, slots);
+  inputs.executions = plan_pass(model, Pass::kTrain, slots);
   schedules.train = proved_schedule(inputs);
   if (inputs.overlap == UpdateOverlap::kForward) {
     inputs.overlap = UpdateOverlap::kNone;
     schedules.first = proved_schedule(inputs);
   }
   inputs.pass = Pass::kForward;
-  inputs.visits = plan_pass(model, Pass::kForward, slots);
+  inputs.executions = plan_pass(model, Pass::kForward, slots);
   schedules.forward = proved_schedule(inputs);
   inputs.pass = Pass::kUpdates;
-  inputs.visits = {};
+  inputs.executions = {};
   inputs.gradient_ring = 0;
   schedules.flush = proved_schedule(inputs);
   const bool commits = std::exchange(inputs.commits, false);
-  schedules.walk_trained = proved_schedule(inputs);
-  inputs.pass = Pass::kWalk;
-  schedules.walk = proved_schedule(inputs);
+  schedules.sweep_trained = proved_schedule(inputs);
+  inputs.pass = Pass::kSweep;
+  schedules.sweep = proved_schedule(inputs);
   inputs.pass = Pass::kCommit;
   if (commits) schedules.commit = proved_schedule(inputs);
   return schedules;

@@ -13,12 +13,12 @@ namespace longshore {
 struct StepTraffic {
   Bytes h2d = 0;
   Bytes d2h = 0;
-  Bytes all_gather = 0;          // whole gathered units
-  Bytes reduce_scatter = 0;      // whole gradients, in the reduce dtype
-  Bytes all_reduce = 0;          // own parts of gradients, over replicas
-  Bytes update_dram = 0;         // read and written by the update
-  Bytes nvme_read = 0;           // of state, kept inputs, and parameters
-  Bytes nvme_written = 0;        // of state and kept inputs: the commit adds a few blocks
+  Bytes all_gather = 0;      // whole gathered units
+  Bytes reduce_scatter = 0;  // whole gradients, in the reduce dtype
+  Bytes all_reduce = 0;      // own parts of gradients, over replicas
+  Bytes update_dram = 0;     // read and written by the update
+  Bytes nvme_read = 0;       // of state, activation checkpoints, and parameters
+  Bytes nvme_written = 0;    // of state and activation checkpoints: the commit adds a few blocks
   double flops_per_token = 0.0;  // estimate: 6 per parameter, 8 with recompute
 };
 
@@ -28,8 +28,8 @@ struct StepPlan {
   int64_t micro_batches = 0;  // of a step, on one rank at most
   int64_t positions = 0;      // of a micro-batch, at most
   int32_t kept_graphs = 0;    // of so many units before the loss; the others are recomputed
-  // By unit: the run of kept inputs that is named after it, of all micro-batches, where it is
-  // offloaded; 0: it stays.
+  // By unit: the run of activation checkpoints that is named after it, of all micro-batches, where
+  // it is offloaded; 0: it stays.
   std::vector<Bytes> offloaded_inputs;
   StepTraffic traffic;
 

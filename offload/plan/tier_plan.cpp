@@ -10,7 +10,7 @@ Bytes checkpoint_bytes(const ParamSpec& parameter, const StateOptions& state) {
   if (parameter.frozen) return 0;
   Bytes sum = plan_product({parameter.elements(), width_of(DType::kF32)});
   for (Region region :
-       {Region::kExpAvg, Region::kExpAvgSq, Region::kExpAvgUnits, Region::kExpAvgSqUnits}) {
+       {Region::kExpAvg, Region::kExpAvgSq, Region::kExpAvgScales, Region::kExpAvgSqScales}) {
     sum += region_bytes(state, segment_of(parameter), region, parameter.elements());
   }
   return sum;

@@ -16,7 +16,7 @@ class Planner {
  public:
   Planner(const ModelSpec& model, Pass pass, const PassInputs& inputs)
       : inputs_(inputs), contents_(inputs.slot_bytes.size()) {
-    for (UnitId unit : visit_order(model, pass)) {
+    for (UnitId unit : execution_order(model, pass)) {
       const bool backward = pass == Pass::kTrain && units_.size() + 1 >= model.units.size();
       needs_.push_back(
           units_leased_for(model.unit(unit), backward ? Half::kBackward : Half::kForward));
@@ -26,26 +26,26 @@ class Planner {
 
   PassPlan make() {
     PassPlan plan;
-    for (size_t i = 0; i < needs_.size(); ++i) plan.visits.push_back(make_visit(i));
+    for (size_t i = 0; i < needs_.size(); ++i) plan.executions.push_back(make_execution(i));
     return plan;
   }
 
  private:
-  Visit make_visit(size_t index) {
-    Visit visit;
-    visit.unit = units_[index];
+  UnitExecution make_execution(size_t index) {
+    UnitExecution execution;
+    execution.unit = units_[index];
     for (UnitId unit : needs_[index]) {
-      const bool placed = place(unit, index, index, visit);
-      LONGSHORE_CHECK(placed) << "no slot for unit " << unit << " of visit " << index;
+      const bool placed = place(unit, index, index, execution);
+      LONGSHORE_CHECK(placed) << "no slot for unit " << unit << " of execution " << index;
     }
-    for (UnitId unit : needs_[index]) visit.leases.push_back({unit, *find(unit)});
+    for (UnitId unit : needs_[index]) execution.leases.push_back({unit, *find(unit)});
     const size_t end = std::min(needs_.size(), index + 1 + static_cast<size_t>(inputs_.prefetch));
     for (size_t ahead = index + 1; ahead < end; ++ahead) {
       for (UnitId unit : needs_[ahead]) {
-        if (!place(unit, index, ahead, visit)) return visit;
+        if (!place(unit, index, ahead, execution)) return execution;
       }
     }
-    return visit;
+    return execution;
   }
 
   std::optional<int32_t> find(UnitId unit) const {
@@ -55,7 +55,7 @@ class Planner {
     return std::nullopt;
   }
 
-  // The first visit from `from` on that needs the unit.
+  // The first execution from `from` on that needs the unit.
   size_t next_use(UnitId unit, size_t from) const {
     for (size_t i = from; i < needs_.size(); ++i) {
       if (std::ranges::find(needs_[i], unit) != needs_[i].end()) return i;
@@ -63,10 +63,10 @@ class Planner {
     return kNever;
   }
 
-  // Puts the unit, which visit `wanted` needs, into a slot whose unit no visit from `now` to
-  // `wanted` needs. Empty slots first, the smallest that fits; then the unit needed last. False
+  // Puts the unit, which execution `wanted` needs, into a slot whose unit no execution from `now`
+  // to `wanted` needs. Empty slots first, the smallest that fits; then the unit needed last. False
   // where there is none.
-  bool place(UnitId unit, size_t now, size_t wanted, Visit& visit) {
+  bool place(UnitId unit, size_t now, size_t wanted, UnitExecution& execution) {
     if (find(unit)) return true;
     const Bytes bytes = inputs_.unit_bytes.at(static_cast<size_t>(unit.value));
     std::optional<size_t> best;
@@ -82,7 +82,7 @@ class Planner {
     }
     if (!best) return false;
     contents_[*best] = unit;
-    visit.fetches.push_back({unit, static_cast<int32_t>(*best)});
+    execution.fetches.push_back({unit, static_cast<int32_t>(*best)});
     return true;
   }
 
@@ -92,7 +92,7 @@ class Planner {
   }
 
   const PassInputs& inputs_;
-  std::vector<UnitId> units_;                    // by visit
+  std::vector<UnitId> units_;                    // by execution
   std::vector<std::vector<UnitId>> needs_;       // the same: what it leases
   std::vector<std::optional<UnitId>> contents_;  // by slot
 };
@@ -102,13 +102,13 @@ class Planner {
 std::vector<UnitId> units_leased_for(const UnitSpec& unit, Half half) {
   if (half == Half::kBackward && !unit.backward_reads_parameters) return {};
   std::vector<UnitId> units = {unit.id};
-  for (ParamRef ref : unit.borrowed) {
+  for (ParamRef ref : unit.tied) {
     if (std::ranges::find(units, ref.unit) == units.end()) units.push_back(ref.unit);
   }
   return units;
 }
 
-std::vector<UnitId> visit_order(const ModelSpec& model, Pass pass) {
+std::vector<UnitId> execution_order(const ModelSpec& model, Pass pass) {
   std::vector<UnitId> order;
   if (!computes(pass)) return order;
   const auto count = static_cast<int32_t>(model.units.size());

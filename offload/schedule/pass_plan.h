@@ -1,5 +1,5 @@
-// PassPlan: the order in which a pass needs units, and for every visit which units are fetched into
-// which slots before it computes. A value: `plan_pass` makes it, and build_schedule makes a
+// PassPlan: the order in which a pass needs units, and for every execution which units are fetched
+// into which slots before it computes. A value: `plan_pass` makes it, and build_schedule makes a
 // pass's operations of it. Pure functions, no device.
 //
 // The order is known before the first step, so the slot that gives way is always the one whose unit
@@ -22,15 +22,15 @@ struct Placed {
 };
 
 // One unit's turn to compute.
-struct Visit {
+struct UnitExecution {
   UnitId unit;
   // The unit, then those that it borrows parameters from; none where it reads no parameters.
   std::vector<Placed> leases;
-  std::vector<Placed> fetches;  // started before it computes: for itself, then for later visits
+  std::vector<Placed> fetches;  // started before it computes: for itself, then for later executions
 };
 
 struct PassPlan {
-  std::vector<Visit> visits;
+  std::vector<UnitExecution> executions;
 };
 
 enum class Pass : uint8_t {
@@ -38,7 +38,7 @@ enum class Pass : uint8_t {
            // it
   kForward,  // all units in order
   kUpdates,  // no unit computes: pending updates are applied
-  kWalk,     // no unit computes: every unit's state is loaded, restored or saved
+  kSweep,    // no unit computes: every unit's state is loaded, restored or saved
   kCommit,   // no unit is touched: what earlier passes wrote is made durable
 };
 
@@ -49,7 +49,7 @@ constexpr bool computes(Pass pass) {
 struct PassInputs {
   std::vector<Bytes> unit_bytes;  // by unit: gathered
   std::vector<Bytes> slot_bytes;
-  int64_t prefetch = 0;  // visits ahead
+  int64_t prefetch = 0;  // executions ahead
 };
 
 enum class Half : uint8_t { kForward, kBackward };
@@ -58,10 +58,10 @@ enum class Half : uint8_t { kForward, kBackward };
 // where backward does without.
 std::vector<UnitId> units_leased_for(const UnitSpec& unit, Half half = Half::kForward);
 
-// The units of a pass, in the order of their visits.
-std::vector<UnitId> visit_order(const ModelSpec& model, Pass pass);
+// The units of a pass, in the order of their executions.
+std::vector<UnitId> execution_order(const ModelSpec& model, Pass pass);
 
-// Slots are empty at first. CheckFailure where the slots cannot hold what a visit leases.
+// Slots are empty at first. CheckFailure where the slots cannot hold what a execution leases.
 PassPlan plan_pass(const ModelSpec& model, Pass pass, const PassInputs& inputs);
 
 }  // namespace longshore

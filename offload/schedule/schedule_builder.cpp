@@ -1,14 +1,14 @@
 // build_schedule: walks the pass plan once and writes down every operation with what it waits for.
 //
-// Order of issue, for every visit: what brings the units it fetches, then its compute, then what
-// takes its results away. Fetches for later visits are issued before the visit computes, so they
-// overlap with it.
+// Order of issue, for every execution: what brings the units it fetches, then its compute, then
+// what takes its results away. Fetches for later executions are issued before the execution
+// computes, so they overlap with it.
 #include <algorithm>
 #include <utility>
 
 #include "base/errors.h"
 #include "offload/schedule/step_schedule.h"
-#include "shard/input_runs.h"
+#include "shard/shared_input_groups.h"
 
 namespace longshore {
 namespace {
@@ -27,26 +27,26 @@ class Builder {
         units_(inputs.model->units.size()),
         updated_(units_, kNone),
         filled_(units_, kNone),
-        lends_(units_, false) {
+        owns_tied_(units_, false) {
     for (const UnitSpec& unit : in_.model->units) {
-      for (ParamRef ref : unit.borrowed) lends_[index(ref.unit)] = true;
+      for (ParamRef ref : unit.tied) owns_tied_[index(ref.unit)] = true;
     }
     size_t slots = 0;
-    for (const Visit& visit : in_.visits.visits) {
-      for (const Placed& placed : visit.fetches) {
+    for (const UnitExecution& execution : in_.executions.executions) {
+      for (const Placed& placed : execution.fetches) {
         slots = std::max(slots, static_cast<size_t>(placed.slot) + 1);
       }
     }
     readers_.resize(slots);
     gradient_used_.assign(static_cast<size_t>(in_.gradient_buffers), kNone);
-    home_used_.assign(static_cast<size_t>(in_.gradient_ring), kNone);
+    host_slot_used_.assign(static_cast<size_t>(in_.gradient_ring), kNone);
     inputs_.resize(static_cast<size_t>(in_.input_slots));
     states_.resize(static_cast<size_t>(in_.state_slots));
     parameters_.resize(static_cast<size_t>(in_.parameter_slots));
     state_written_.assign(units_, kNone);
     staging_.resize(static_cast<size_t>(in_.input_staging));
     if (in_.input_staging > 0 && in_.pass == Pass::kTrain) choose_written();
-    if (in_.commits && in_.pass != Pass::kWalk) to_commit_ = trained_units();
+    if (in_.commits && in_.pass != Pass::kSweep) to_commit_ = trained_units();
   }
 
   StepSchedule build_updates() {
@@ -62,14 +62,14 @@ class Builder {
   }
 
   StepSchedule build() {
-    const std::vector<Visit>& visits = in_.visits.visits;
-    for (size_t i = 0; i < visits.size(); ++i) {
+    const std::vector<UnitExecution>& executions = in_.executions.executions;
+    for (size_t i = 0; i < executions.size(); ++i) {
       visit_ = i;
-      for (const Placed& placed : visits[i].fetches) add_fetch(placed);
+      for (const Placed& placed : executions[i].fetches) add_fetch(placed);
       if (in_.pass == Pass::kTrain && i >= first_backward()) {
-        add_backward(visits[i]);
+        add_backward(executions[i]);
       } else {
-        add_forward(visits[i]);
+        add_forward(executions[i]);
       }
     }
     return std::move(out_);
@@ -85,7 +85,7 @@ class Builder {
 
   static size_t index(UnitId unit) { return static_cast<size_t>(unit.value); }
   UnitId last() const { return in_.model->units.back().id; }
-  // The loss is the first visit of backward.
+  // The loss is the first execution of backward.
   size_t first_backward() const { return units_ - 1; }
 
   int32_t add(Op op) {
@@ -209,10 +209,10 @@ class Builder {
     filled_[index(placed.unit)] = filled;
   }
 
-  // The waits of a compute that leases the visit's slots.
-  Op compute(OpKind kind, const Visit& visit) const {
-    Op op{.kind = kind, .unit = visit.unit, .slots = visit.leases};
-    for (const Placed& placed : visit.leases) op.after.push_back(filled_[index(placed.unit)]);
+  // The waits of a compute that leases the execution's slots.
+  Op compute(OpKind kind, const UnitExecution& execution) const {
+    Op op{.kind = kind, .unit = execution.unit, .slots = execution.leases};
+    for (const Placed& placed : execution.leases) op.after.push_back(filled_[index(placed.unit)]);
     return op;
   }
 
@@ -222,11 +222,11 @@ class Builder {
     for (const Placed& placed : leases) readers_[static_cast<size_t>(placed.slot)].push_back(id);
   }
 
-  void add_forward(const Visit& visit) {
-    Op op = compute(OpKind::kForward, visit);
-    const InputRun* const from = run_of(visit.unit);
-    const UnitId next(visit.unit.value + 1);
-    const InputRun* const to = visit.unit == last() ? nullptr : run_of(next);
+  void add_forward(const UnitExecution& execution) {
+    Op op = compute(OpKind::kForward, execution);
+    const SharedInputGroup* const from = run_of(execution.unit);
+    const UnitId next(execution.unit.value + 1);
+    const SharedInputGroup* const to = execution.unit == last() ? nullptr : run_of(next);
     if (from != nullptr) op.input = find_input(*from);
     if (to != nullptr) op.output = to == from ? *op.input : claim_input(*to, op);
     const std::optional<int32_t> input = op.input;
@@ -241,20 +241,23 @@ class Builder {
   }
 
   // Of inputs that are offloaded; null: nothing of the unit's is.
-  const InputRun* run_of(UnitId unit) const {
+  const SharedInputGroup* run_of(UnitId unit) const {
     return in_.input_slots > 0 ? runs_.of(unit) : nullptr;
   }
 
-  bool is_saved(const InputRun& run) const { return wanted_in_backward(run.last) && !stays(run); }
+  bool is_saved(const SharedInputGroup& run) const {
+    return wanted_in_backward(run.last) && !stays(run);
+  }
 
   bool wanted_in_backward(UnitId unit) const {
-    const std::vector<Visit>& visits = in_.visits.visits;
-    return std::any_of(visits.begin() + static_cast<int64_t>(first_backward()), visits.end(),
-                       [unit](const Visit& visit) { return visit.unit == unit; });
+    const std::vector<UnitExecution>& executions = in_.executions.executions;
+    return std::any_of(executions.begin() + static_cast<int64_t>(first_backward()),
+                       executions.end(),
+                       [unit](const UnitExecution& execution) { return execution.unit == unit; });
   }
 
   // The last runs are still in their slots when backward asks for them.
-  bool stays(const InputRun& run) const {
+  bool stays(const SharedInputGroup& run) const {
     return std::ssize(runs_.all()) - run.number < in_.input_slots;
   }
 
@@ -265,7 +268,7 @@ class Builder {
     LONGSHORE_CHECK(false) << "the input of unit " << unit << " is in no slot";
     return kNone;
   }
-  int32_t find_input(const InputRun& run) const { return find_unit(inputs_, run.first); }
+  int32_t find_input(const SharedInputGroup& run) const { return find_unit(inputs_, run.first); }
 
   // The slot is for the input of `unit`, which `op` writes: whatever used the slot comes before.
   static void claim(SlotUse& slot, UnitId unit, Op& op) {
@@ -274,13 +277,13 @@ class Builder {
     slot = {.unit = unit.value};
   }
 
-  int32_t claim_input(const InputRun& run, Op& op) {
+  int32_t claim_input(const SharedInputGroup& run, Op& op) {
     const auto slot = static_cast<size_t>(run.number) % inputs_.size();
     claim(inputs_[slot], run.first, op);
     return static_cast<int32_t>(slot);
   }
 
-  void add_save(const InputRun& run) {
+  void add_save(const SharedInputGroup& run) {
     const UnitId unit = run.first;
     SlotUse& from = inputs_[static_cast<size_t>(find_input(run))];
     Op save{.kind = OpKind::kSaveInput,
@@ -300,11 +303,12 @@ class Builder {
     if (in_.input_staging > 0) add_write(unit, staging, id);
   }
 
-  // ---- Kept inputs on drives: written in the order of the units, read in the opposite one. The
-  // last of them never go to a drive: their staging slots still hold them when backward asks.
+  // ---- Activation checkpoints on drives: written in the order of the units, read in the opposite
+  // one. The last of them never go to a drive: their staging slots still hold them when backward
+  // asks.
 
   void choose_written() {
-    for (const InputRun& run : runs_.all()) {
+    for (const SharedInputGroup& run : runs_.all()) {
       if (is_saved(run)) to_drives_.push_back(run.first);
     }
     to_drives_.resize(to_drives_.size() - std::min(to_drives_.size(), staging_.size()));
@@ -346,7 +350,7 @@ class Builder {
     return saved->second;
   }
 
-  void add_load(const InputRun& run) {
+  void add_load(const SharedInputGroup& run) {
     const UnitId unit = run.first;
     for (const SlotUse& place : inputs_) {
       if (place.unit == unit.value) return;
@@ -364,28 +368,28 @@ class Builder {
     add_read_ahead(staging);
   }
 
-  int32_t add_loaded(const InputRun& run, Op load) {
+  int32_t add_loaded(const SharedInputGroup& run, Op load) {
     load.input = claim_input(run, load);
     const auto slot = static_cast<size_t>(*load.input);
     return inputs_[slot].written = add(std::move(load));
   }
 
-  // Loads for the visits ahead, as far as slots are free of inputs still to be read.
-  void add_loads_ahead(const InputRun& now) {
-    const std::vector<Visit>& visits = in_.visits.visits;
-    for (size_t i = visit_ + 1; i < visits.size(); ++i) {
-      const InputRun* const run = run_of(visits[i].unit);
+  // Loads for the executions ahead, as far as slots are free of inputs still to be read.
+  void add_loads_ahead(const SharedInputGroup& now) {
+    const std::vector<UnitExecution>& executions = in_.executions.executions;
+    for (size_t i = visit_ + 1; i < executions.size(); ++i) {
+      const SharedInputGroup* const run = run_of(executions[i].unit);
       if (run == nullptr) continue;
       if (now.number - run->number >= std::ssize(inputs_)) return;
       add_load(*run);
     }
   }
 
-  void add_backward(const Visit& visit) {
-    Op op = compute(OpKind::kBackward, visit);
-    const bool trains = in_.model->unit(visit.unit).has_trainable();
-    const bool own_place = lends_[index(visit.unit)];
-    if (const InputRun* const run = run_of(visit.unit)) {
+  void add_backward(const UnitExecution& execution) {
+    Op op = compute(OpKind::kBackward, execution);
+    const bool trains = in_.model->unit(execution.unit).has_trainable();
+    const bool own_place = owns_tied_[index(execution.unit)];
+    if (const SharedInputGroup* const run = run_of(execution.unit)) {
       add_load(*run);
       op.input = find_input(*run);
       op.after.push_back(inputs_[static_cast<size_t>(*op.input)].written);
@@ -401,7 +405,7 @@ class Builder {
     add_compute(std::move(op));
     const auto computed = static_cast<int32_t>(out_.ops.size()) - 1;
     if (input) inputs_[static_cast<size_t>(*input)].users.push_back(computed);
-    if (trains) add_gradient(visit.unit, gradient, computed);
+    if (trains) add_gradient(execution.unit, gradient, computed);
   }
 
   void add_gradient(UnitId unit, std::optional<int32_t> gradient, int32_t computed) {
@@ -413,39 +417,39 @@ class Builder {
                     .after = {before},
                     .bytes = bytes_of(in_.reduce_bytes, unit)});
     }
-    std::optional<int32_t> home;
+    std::optional<int32_t> host_slot;
     int32_t freed = kNone;
     if (in_.gradient_ring > 0) {
-      home = next_home_;
-      freed = home_used_[static_cast<size_t>(next_home_)];
-      next_home_ = (next_home_ + 1) % in_.gradient_ring;
+      host_slot = next_host_slot_;
+      freed = host_slot_used_[static_cast<size_t>(next_host_slot_)];
+      next_host_slot_ = (next_host_slot_ + 1) % in_.gradient_ring;
     }
     const int32_t drained = add({.kind = OpKind::kDrain,
                                  .unit = unit,
                                  .gradient = gradient,
-                                 .home = home,
+                                 .host_slot = host_slot,
                                  .after = {before, freed},
                                  .bytes = bytes_of(in_.drain_bytes, unit)});
     if (gradient) gradient_used_[static_cast<size_t>(*gradient)] = drained;
     if (in_.overlap != UpdateOverlap::kBackward) return;
-    // Its own backward is the last to read the unit: nobody fetches it from home any more.
-    add_update({.kind = OpKind::kUpdate, .unit = unit, .home = home, .after = {drained}},
+    // Its own backward is the last to read the unit: nothing fetches it any more.
+    add_update({.kind = OpKind::kUpdate, .unit = unit, .host_slot = host_slot, .after = {drained}},
                /*passes=*/false);
-    if (home) home_used_[static_cast<size_t>(*home)] = updated_[index(unit)];
+    if (host_slot) host_slot_used_[static_cast<size_t>(*host_slot)] = updated_[index(unit)];
   }
 
   const ScheduleInputs& in_;
-  InputRuns runs_;
+  SharedInputGroups runs_;
   size_t units_;
   size_t visit_ = 0;
   std::vector<int32_t> updated_;               // by unit: its kUpdate in this schedule
   std::vector<int32_t> filled_;                // by unit: the last kFetch or kGather
-  std::vector<bool> lends_;                    // by unit
+  std::vector<bool> owns_tied_;                // by unit
   std::vector<std::vector<int32_t>> readers_;  // by slot: since it was filled
   std::vector<int32_t> gradient_used_;         // by buffer: the last kDrain
   int32_t next_gradient_ = 0;
-  std::vector<int32_t> home_used_;  // by place of the ring: the last kUpdate
-  int32_t next_home_ = 0;
+  std::vector<int32_t> host_slot_used_;  // by place of the ring: the last kUpdate
+  int32_t next_host_slot_ = 0;
   std::vector<SlotUse> inputs_;      // by input slot
   std::vector<SlotUse> staging_;     // by staging slot
   std::vector<SlotUse> states_;      // by state slot

@@ -25,7 +25,7 @@ std::string uses_of(const Op& op) {
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   for (const Placed& placed : op.slots) add("slot " + std::to_string(placed.slot));
   if (op.gradient) add("gradient " + std::to_string(*op.gradient));
-  if (op.home) add("home " + std::to_string(*op.home));
+  if (op.host_slot) add("host slot " + std::to_string(*op.host_slot));
   if (op.input) add("input " + std::to_string(*op.input));
   if (op.output) add("output " + std::to_string(*op.output));
   if (op.state) add("state " + std::to_string(*op.state));

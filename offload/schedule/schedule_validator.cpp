@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "offload/schedule/happens_before.h"
 #include "offload/schedule/validated_memory.h"
-#include "shard/input_runs.h"
+#include "shard/shared_input_groups.h"
 
 namespace longshore {
 namespace {
@@ -23,8 +23,8 @@ class Validator {
       : schedule_(schedule), in_(inputs), runs_(*inputs.model), before_(schedule) {
     make_units();
     int32_t slots = 0;
-    for (const Visit& visit : in_.visits.visits) {
-      for (const Placed& placed : visit.fetches) slots = std::max(slots, placed.slot + 1);
+    for (const UnitExecution& execution : in_.executions.executions) {
+      for (const Placed& placed : execution.fetches) slots = std::max(slots, placed.slot + 1);
     }
     make_places(slots_, slots, "slot ");
     make_places(buffers_, in_.gradient_buffers, "gradient buffer ");
@@ -32,8 +32,8 @@ class Validator {
     make_places(staging_, in_.input_staging, "staging slot ");
     make_places(states_, in_.state_slots, "state slot ");
     make_places(parameters_, in_.parameter_slots, "parameter slot ");
-    make_places(ring_, in_.gradient_ring, "place at home ");
-    const std::vector<UnitId> order = visit_order(*in_.model, in_.pass);
+    make_places(ring_, in_.gradient_ring, "host gradient slot ");
+    const std::vector<UnitId> order = execution_order(*in_.model, in_.pass);
     for (size_t i = 0; i < order.size(); ++i) {
       const bool backward = in_.pass == Pass::kTrain && i + 1 >= in_.model->units.size();
       compute_order_.push_back({backward ? OpKind::kBackward : OpKind::kForward, order[i]});
@@ -51,7 +51,7 @@ class Validator {
       check_after(op);
       check_unused_fields(op);
       check_collective(op);
-      visit(op);
+      execution(op);
     }
     now_ = kNobody;
     check_end();
@@ -63,11 +63,11 @@ class Validator {
     for (const UnitSpec& unit : in_.model->units) {
       UnitState& state = units_.emplace_back();
       const std::string name = unit_text(unit.id);
-      state.home_parameters.name = "the parameters of " + name + " at home";
-      state.home_gradient.name = "the gradient of " + name + " at home";
-      state.kept_input.name = "the kept input of " + name + " on the host";
+      state.host_parameters.name = "the parameters of " + name + " in host memory";
+      state.host_gradient.name = "the gradient of " + name + " in host memory";
+      state.activation_checkpoint.name = "the activation checkpoint of " + name + " on the host";
       state.drive_state.name = "the state of " + name + " on the drives";
-      state.drive_input.name = "the kept input of " + name + " on the drives";
+      state.drive_input.name = "the activation checkpoint of " + name + " on the drives";
       state.waiting.memory.name = "the waiting gradient of " + name;
       state.waiting.unit = unit.id;
       state.trainable = unit.has_trainable();
@@ -76,7 +76,7 @@ class Validator {
     for (const UnitSpec& unit : in_.model->units) {
       for (UnitId owner : units_leased_for(unit)) {
         if (owner == unit.id) continue;
-        state(owner).lends = true;
+        state(owner).owns_tied = true;
         if (adds_to(unit, owner)) ++state(owner).adders;
       }
     }
@@ -84,7 +84,7 @@ class Validator {
 
   // Whether the backward of `unit` adds to the gradient of `owner`, which it borrows from.
   bool adds_to(const UnitSpec& unit, UnitId owner) const {
-    return std::ranges::any_of(unit.borrowed, [&](ParamRef ref) {
+    return std::ranges::any_of(unit.tied, [&](ParamRef ref) {
       return ref.unit == owner && !in_.model->parameter(ref).frozen;
     });
   }
@@ -140,7 +140,8 @@ class Validator {
     using enum OpKind;
     expect(op.slots.empty() || is({kFetch, kGather, kForward, kBackward}), "uses no slot");
     expect(!op.gradient || is({kBackward, kReduce, kDrain}), "uses no gradient buffer");
-    expect(!op.home || (is({kUpdate, kDrain}) && in_.gradient_ring > 0), "uses no place at home");
+    expect(!op.host_slot || (is({kUpdate, kDrain}) && in_.gradient_ring > 0),
+           "uses no host gradient slot");
     expect(!op.input || is({kForward, kBackward, kSaveInput, kLoadInput}), "uses no input slot");
     expect(!op.output || is({kForward}), "has no output");
     const bool staged = is({kSaveInput, kWriteInput, kReadInput, kLoadInput});
@@ -156,7 +157,7 @@ class Validator {
     report("may run beside " + text_of(before) + ", in another order on each rank");
   }
 
-  void visit(const Op& op) {
+  void execution(const Op& op) {
     switch (op.kind) {
       case OpKind::kReadState:
         return read_state(op);
@@ -230,7 +231,7 @@ class Validator {
     expect(!unit.state_written, "the state is written twice");
     expect(!committed_, "the state is written after the commit");
     unit.state_written = true;
-    if (in_.parameter_slots == 0) read(unit.home_parameters);
+    if (in_.parameter_slots == 0) read(unit.host_parameters);
     write(unit.drive_state);
     SlotUse* slot = place(states_, op.state, "state slot");
     if (slot != nullptr && holds(*slot, op.unit)) {
@@ -258,32 +259,32 @@ class Validator {
         expect(unit.state_written, unit.drive_state.name + " is committed before it is written");
       }
       read(unit.drive_state);
-      if (in_.parameter_slots == 0) read(unit.home_parameters);
+      if (in_.parameter_slots == 0) read(unit.host_parameters);
     }
     for (SlotUse& slot : states_) write(slot.memory);
   }
 
   void update(const Op& op) {
     UnitState& unit = state(op.unit);
-    const bool alone = in_.pass == Pass::kUpdates || in_.pass == Pass::kWalk;
+    const bool alone = in_.pass == Pass::kUpdates || in_.pass == Pass::kSweep;
     expect(alone || (in_.pass == Pass::kTrain && in_.overlap != UpdateOverlap::kNone),
            "this pass has no updates");
-    expect(unit.trainable || in_.pass == Pass::kWalk, "nothing of the unit is trained");
+    expect(unit.trainable || in_.pass == Pass::kSweep, "nothing of the unit is trained");
     expect(!unit.updated, "the unit is updated twice");
     if (!alone && in_.overlap == UpdateOverlap::kBackward) {
-      expect(unit.drained, "the unit's gradient is not home yet");
+      expect(unit.drained, "the unit's gradient is not in host memory yet");
     } else {
       expect(!unit.drained, "the last step's gradient is overwritten");
       expect(!unit.fetched, "the unit was fetched before its update");
     }
-    if (in_.pass == Pass::kWalk) {
-      expect(!op.home, "a walk has no gradients");
+    if (in_.pass == Pass::kSweep) {
+      expect(!op.host_slot, "a state sweep has no gradients");
     } else if (in_.gradient_ring == 0) {
-      read(unit.home_gradient);
-    } else if (SlotUse* home = place(ring_, op.home, "place at home");
-               home && holds(*home, op.unit)) {
-      read(home->memory);
-      home->used = true;
+      read(unit.host_gradient);
+    } else if (SlotUse* host_slot = place(ring_, op.host_slot, "host gradient slot");
+               host_slot && holds(*host_slot, op.unit)) {
+      read(host_slot->memory);
+      host_slot->used = true;
     }
     update_parameters(op, unit);
     unit.updated = true;
@@ -291,12 +292,12 @@ class Validator {
 
   // Where the update finds the state, and leaves the parameters.
   void update_parameters(const Op& op, UnitState& unit) {
-    if (in_.parameter_slots == 0) write(unit.home_parameters);
+    if (in_.parameter_slots == 0) write(unit.host_parameters);
     if (in_.state_slots > 0) {
       SlotUse* slot = place(states_, op.state, "state slot");
       if (slot != nullptr && holds(*slot, op.unit)) write(slot->memory);
     } else {
-      expect(!op.state, "the state is at home");
+      expect(!op.state, "the state is in host memory");
     }
     if (!op.parameters) return;
     if (SlotUse* slot = place(parameters_, op.parameters, "parameter slot")) {
@@ -332,8 +333,8 @@ class Validator {
     }
     unit.fetched = true;
     if (in_.parameter_slots == 0) {
-      expect(!op.parameters, "the parameters are at home");
-      read(unit.home_parameters);
+      expect(!op.parameters, "the parameters are in host memory");
+      read(unit.host_parameters);
     } else if (SlotUse* from = place(parameters_, op.parameters, "parameter slot");
                from && holds(*from, op.unit)) {
       expect(!from->used, from->memory.name + " was fetched already");
@@ -360,7 +361,7 @@ class Validator {
     expect(expected == std::pair(op.kind, op.unit),
            expected ? "comes in the place of " + std::string(name_of(expected->first)) + " " +
                           unit_text(expected->second)
-                    : "comes after the last visit");
+                    : "comes after the last execution");
     ++computed_;
     std::vector<UnitId> leased;
     for (const Placed& placed : op.slots) {
@@ -378,7 +379,7 @@ class Validator {
   }
 
   void take_input(const Op& op) {
-    const InputRun* const run = run_of(op.unit);
+    const SharedInputGroup* const run = run_of(op.unit);
     if (run == nullptr) {
       expect(!op.input, "has no input slot");
       return;
@@ -390,7 +391,7 @@ class Validator {
   }
 
   // Of offloaded inputs.
-  const InputRun* run_of(UnitId unit) const {
+  const SharedInputGroup* run_of(UnitId unit) const {
     const bool known = unit.value < static_cast<int32_t>(units_.size());
     return in_.input_slots > 0 && known ? runs_.of(unit) : nullptr;
   }
@@ -399,7 +400,7 @@ class Validator {
     compute(op);
     state(op.unit).wrote_output = true;
     const UnitId next(op.unit.value + 1);
-    const InputRun* const run = run_of(next);
+    const SharedInputGroup* const run = run_of(next);
     if (run == nullptr) {
       expect(!op.output, "has no output slot");
       return;
@@ -425,7 +426,7 @@ class Validator {
     --unit.adders;
     expect(!unit.reduced && !unit.drained,
            "adds to the gradient of " + unit_text(owner) + ", which is gone already");
-    if (unit.lends) {
+    if (unit.owns_tied) {
       if (owner == op.unit) expect(!op.gradient, "the gradient has a place of its own");
       write(unit.waiting.memory);
     } else if (SlotUse* buffer = place(buffers_, op.gradient, "gradient buffer")) {
@@ -440,7 +441,7 @@ class Validator {
     UnitState& unit = state(op.unit);
     if (!expect(unit.trainable, "nothing of the unit is trained")) return nullptr;
     expect(unit.adders == 0, "not all backward operations have added to the gradient");
-    if (unit.lends) {
+    if (unit.owns_tied) {
       expect(!op.gradient, "the gradient has a place of its own");
       return &unit.waiting;
     }
@@ -465,9 +466,9 @@ class Validator {
     expect(!unit.drained, "the gradient is drained twice");
     unit.drained = true;
     if (in_.gradient_ring == 0) {
-      write(unit.home_gradient);
-    } else if (SlotUse* home = place(ring_, op.home, "place at home")) {
-      put(*home, op.unit, true);
+      write(unit.host_gradient);
+    } else if (SlotUse* host_slot = place(ring_, op.host_slot, "host gradient slot")) {
+      put(*host_slot, op.unit, true);
     }
     SlotUse* buffer = gradient(op);
     if (buffer == nullptr) return;
@@ -476,20 +477,20 @@ class Validator {
     buffer->used = true;
   }
 
-  // ---- Kept inputs ----
+  // ---- Activation checkpoints ----
 
   void save_input(const Op& op) {
     UnitState& unit = state(op.unit);
     expect(in_.pass == Pass::kTrain, "nothing is kept in this pass");
     expect(!unit.saved, "the input is saved twice");
     unit.saved = true;
-    if (const InputRun* const run = run_of(op.unit); run && run->last != run->first) {
+    if (const SharedInputGroup* const run = run_of(op.unit); run && run->last != run->first) {
       const UnitId writer(run->last.value - 1);
       expect(state(writer).wrote_output,
              "the input is saved before " + unit_text(writer) + " wrote its part");
     }
     if (in_.input_staging == 0) {
-      write(unit.kept_input);
+      write(unit.activation_checkpoint);
     } else if (SlotUse* staging = place(staging_, op.staging, "staging slot")) {
       put(*staging, op.unit, true);
     }
@@ -526,7 +527,7 @@ class Validator {
     expect(unit.saved, "the input was not saved");
     unit.loaded = true;
     if (in_.input_staging == 0) {
-      read(unit.kept_input);
+      read(unit.activation_checkpoint);
     } else {
       take_staged(op);
     }
@@ -538,7 +539,7 @@ class Validator {
   void check_end() {
     expect(computed_ >= compute_order_.size(), "the pass ends after " + std::to_string(computed_) +
                                                    " of " + std::to_string(compute_order_.size()) +
-                                                   " visits");
+                                                   " executions");
     for (const std::vector<SlotUse>* places :
          {&slots_, &inputs_, &staging_, &states_, &parameters_, &ring_}) {
       for (const SlotUse& place : *places) {
@@ -556,7 +557,7 @@ class Validator {
       expect(unit.read_back || !unit.written, "the input of " + name + " is written for nobody");
       expect(unit.state_written || !unit.updated || in_.state_slots == 0,
              "the updated state of " + name + " is never written");
-      if (in_.pass == Pass::kForward || !(unit.trainable || in_.pass == Pass::kWalk)) continue;
+      if (in_.pass == Pass::kForward || !(unit.trainable || in_.pass == Pass::kSweep)) continue;
       if (!computes(in_.pass)) {
         expect(unit.updated, name + " is never updated");
         continue;
@@ -568,7 +569,7 @@ class Validator {
 
   const StepSchedule& schedule_;
   const ScheduleInputs& in_;
-  InputRuns runs_;
+  SharedInputGroups runs_;
   HappensBefore before_;
   std::vector<UnitState> units_;
   std::vector<SlotUse> slots_, buffers_, inputs_, staging_, states_, parameters_, ring_;

@@ -3,8 +3,9 @@
 // [Note: what is proved]
 // 1. No two operations touch the same memory, one of them writing, unless one happens before the
 //    other (happens_before.h) in the order of issue. Memory is: a unit's parameters and its
-//    gradient at home, slots, gradient buffers, waiting gradients, input slots, kept inputs on the
-//    host, slots of state, of parameters and of staging, state and kept inputs on the drives.
+//    gradient in host memory, slots, gradient buffers, waiting gradients, input slots, activation
+//    checkpoints on the host, slots of state, of parameters and of staging, state and activation
+//    checkpoints on the drives.
 // 2. Issued one by one, every operation finds what it needs: compute its units gathered in its
 //    slots, its input, an unused gradient buffer; a reduction and a drain the whole gradient; an
 //    update its unit's state; a commit everything that was updated; and so on.
@@ -28,7 +29,7 @@ struct ScheduleFinding {
   std::string text;  // "op 17 fetch unit 3 slot 1: slot 1 may still be read by op 12 backward ..."
 };
 
-// What is wrong, in the order of issue; empty for a valid schedule. Of `inputs.visits` only the
+// What is wrong, in the order of issue; empty for a valid schedule. Of `inputs.executions` only the
 // number of slots is used, not what goes where.
 std::vector<ScheduleFinding> validate_schedule(const StepSchedule& schedule,
                                                const ScheduleInputs& inputs);

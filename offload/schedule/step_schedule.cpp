@@ -147,7 +147,7 @@ std::string describe_op(const StepSchedule& schedule, int32_t index) {
     text += std::to_string(placed.slot);
   }
   if (op.gradient) text += " gradient " + std::to_string(*op.gradient);
-  if (op.home) text += " home " + std::to_string(*op.home);
+  if (op.host_slot) text += " host slot " + std::to_string(*op.host_slot);
   if (op.input) text += " input " + std::to_string(*op.input);
   if (op.output) text += " output " + std::to_string(*op.output);
   if (op.state) text += " state " + std::to_string(*op.state);

@@ -29,20 +29,22 @@ std::string_view name_of(Lane lane);
 enum class OpKind : uint8_t {
   kReadState,       // kRead: the unit's state from the drives to a state slot on the host
   kReadParameters,  // kRead: the unit's parameters from the drives to a parameter slot on the host
-  kReadInput,       // kRead: the unit's kept inputs from the drives to a staging slot on the host
-  kUpdate,  // kUpdate: applies the unit's pending update (Pass::kWalk: what the walk is for); at
+  kReadInput,  // kRead: the unit's activation checkpoints from the drives to a staging slot on the
+               // host
+  kUpdate,  // kUpdate: applies the unit's pending update (Pass::kSweep: what the walk is for); at
             // home, or in its state slot, where it may leave the parameters in a parameter slot
-  kFetch,   // kH2D: the unit's parameters from home, or from a parameter slot, to its slot on the
-            // device; with a gather, the rank's part
-  kGather,  // kGather: completes the slot from the other ranks' parts
-  kLoadInput,   // kH2D: the unit's kept inputs back from the host
+  kFetch,  // kH2D: the unit's parameters from host memory, or from a parameter slot, to its slot on
+           // the device; with a gather, the rank's part
+  kGather,      // kGather: completes the slot from the other ranks' parts
+  kLoadInput,   // kH2D: the unit's activation checkpoints back from the host
   kForward,     // kCompute: all micro-batches through the unit
   kBackward,    // kCompute: gradients of the unit; of the last unit with its forward and the loss
-  kSaveInput,   // kD2H: the unit's kept inputs to the host
+  kSaveInput,   // kD2H: the unit's activation checkpoints to the host
   kReduce,      // kReduce: sums the unit's gradient over ranks
-  kDrain,       // kD2H: casts the rank's part of the gradient, sums its squares, copies it home
+  kDrain,       // kD2H: casts the rank's part of the gradient, sums its squares, copies it to host
+                // memory
   kWriteState,  // kWrite: the unit's state from its state slot to the drives
-  kWriteInput,  // kWrite: the unit's kept inputs from their staging slot to the drives
+  kWriteInput,  // kWrite: the unit's activation checkpoints from their staging slot to the drives
   kCommit,      // kWrite: makes the state on the drives durable, of all ranks together; of no unit
 };
 inline constexpr size_t kOpKindCount = 15;
@@ -69,12 +71,13 @@ struct Op {
   // unit's own first.
   std::vector<Placed> slots = {};
   // kBackward, kReduce, kDrain: the gradient buffer. Empty where the unit's gradient has a place of
-  // its own (it lends a parameter), and where nothing of the unit is trained.
+  // its own (it owns_tied a parameter), and where nothing of the unit is trained.
   std::optional<int32_t> gradient = {};
-  // kDrain: written; kUpdate: read: the place in the ring of gradients at home, where there is one.
-  std::optional<int32_t> home = {};
-  // Input slots, where inputs are offloaded to the host. A slot holds the kept inputs of a run of
-  // units (InputRuns); operations that move it name the run's first unit.
+  // kDrain: written; kUpdate: read: the place in the ring of gradients in host memory, where there
+  // is one.
+  std::optional<int32_t> host_slot = {};
+  // Input slots, where inputs are offloaded to the host. A slot holds the activation checkpoints of
+  // a run of units (SharedInputGroups); operations that move it name the run's first unit.
   std::optional<int32_t> input =
       {};  // kForward, kBackward: read; kSaveInput: read; kLoadInput: written
   // kForward: where the next unit's input is written: `input` itself within a run
@@ -111,8 +114,8 @@ struct PassSchedules {
   StepSchedule forward;  // evaluation, generation
   StepSchedule flush;    // all updates, of a step that ends here
   StepSchedule walk;     // every unit's state, outside of steps
-  StepSchedule walk_trained;  // the same of units that are trained
-  StepSchedule commit;        // alone; where nothing commits, nothing
+  StepSchedule sweep_trained;  // the same of units that are trained
+  StepSchedule commit;         // alone; where nothing commits, nothing
 };
 
 // The collectives of all passes in the order of issue, a line each: "train: gather unit 3". All
@@ -122,7 +125,7 @@ std::string describe_collectives(const PassSchedules& schedules);
 struct ScheduleInputs {
   const ModelSpec* model = nullptr;  // must outlive the call
   Pass pass = Pass::kTrain;
-  PassPlan visits;       // of plan_pass
+  PassPlan executions;   // of plan_pass
   bool gathers = false;  // units are gathered from several ranks
   bool reduces = false;  // gradients are summed over several ranks
   // [Note: order of collectives] One collective at a time, gathers and sums together, in the order
@@ -137,7 +140,8 @@ struct ScheduleInputs {
   int32_t state_slots = 0, parameter_slots = 0;
   bool commits = false;  // what updates write to the drives is made durable in their pass
   UpdateOverlap overlap = UpdateOverlap::kForward;
-  // kBackward: > 0: units take turns in so many places for gradients at home; else each has its own
+  // kBackward: > 0: units take turns in so many places for gradients in host memory; else each has
+  // its own
   int32_t gradient_ring = 0;
   // Bytes of an operation on the unit, by unit; empty: not known.
   std::vector<Bytes> fetch_bytes = {}, gather_bytes = {}, reduce_bytes = {}, drain_bytes = {},
@@ -147,7 +151,7 @@ struct ScheduleInputs {
 };
 
 // CheckFailure where the inputs contradict each other. Pass::kUpdates: an update of every unit that
-// is trained, in order, and the commit; Pass::kWalk: of every unit.
+// is trained, in order, and the commit; Pass::kSweep: of every unit.
 StepSchedule build_schedule(const ScheduleInputs& inputs);
 
 }  // namespace longshore

@@ -37,14 +37,14 @@ inline std::string unit_text(UnitId unit) {
 
 // What happened to a unit so far.
 struct UnitState {
-  Memory home_parameters;
-  Memory home_gradient;  // where there is no ring
-  Memory kept_input;     // on the host, where nothing is staged
-  Memory drive_input;    // on the drives
-  Memory drive_state;    // on the drives, its parameters with it
-  SlotUse waiting;       // the gradient of a unit that lends
+  Memory host_parameters;
+  Memory host_gradient;          // where there is no ring
+  Memory activation_checkpoint;  // on the host, where nothing is staged
+  Memory drive_input;            // on the drives
+  Memory drive_state;            // on the drives, its parameters with it
+  SlotUse waiting;               // the gradient of a unit that owns_tied
   bool trainable = false;
-  bool lends = false;
+  bool owns_tied = false;
   int32_t adders = 0;  // backward operations that still add to its gradient
   bool fetched = false, updated = false, state_written = false;
   bool reduced = false, drained = false;

@@ -1,4 +1,4 @@
-// Prefetcher: brings a unit from its home to a slot of the stage ring: the rank's shard is copied
+// Prefetcher: brings a unit from its tier to a slot of the stage ring: the rank's shard is copied
 // to its place in the slot, then gathered in place with the shard group's others; or, where the
 // group shares a machine, every rank's shard is copied from that rank's memory. Owned by the
 // engine; fetch() is for the H2D lane, gather() for the gather lane, at the same time. It is the
@@ -36,7 +36,7 @@ class Prefetcher {
   StateVersion version() const { return version_; }
 
   // Copies the rank's shard, all of the unit where it holds all, to the slot.
-  // `parameters`: the slot that the store has them in; none: they are at home.
+  // `parameters`: the slot that the store has them in; none: they are in host memory.
   void fetch(const Placed& placed, std::optional<int32_t> parameters);
   // Completes a slot that was fetched. Blocks the lane until the other ranks' parts are there.
   void gather(const Placed& placed);

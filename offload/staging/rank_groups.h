@@ -1,4 +1,4 @@
-// RankGroups: the groups of ranks that a step's collectives run over. Borrowed from whoever made
+// RankGroups: the groups of ranks that a step's collectives run over. Tied from whoever made
 // them (a World); null pointers stand for groups of one, so a single rank has none at all.
 #pragma once
 

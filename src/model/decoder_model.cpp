@@ -55,7 +55,7 @@ DecoderModel::DecoderModel(ArchSpec arch, const ModelSpec& whole, const UnitCut&
         }
         break;
       case Kind::kHead:
-        head_ = std::make_unique<HeadUnit>(arch_, !spec_.units.back().borrowed.empty());
+        head_ = std::make_unique<HeadUnit>(arch_, !spec_.units.back().tied.empty());
         break;
     }
   }

@@ -46,7 +46,7 @@ Carry EmbeddingUnit::forward(UnitParameters parameters, const Carry&,
 }
 
 Carry EmbeddingUnit::backward(UnitParameters, const Carry&, const MicroBatch& batch,
-                              const Carry& grad_out, GradSink& sink) const {
+                              const Carry& grad_out, GradientSink& sink) const {
   const int32_t tokens = index_.weight_index(Module::kTokens);
   const int32_t positions = index_.weight_index(Module::kPositions);
   if (sink.wants(tokens)) {

@@ -52,7 +52,7 @@ class EmbeddingUnit : public Unit {
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                 const Carry& grad_out, GradSink& sink) const override;
+                 const Carry& grad_out, GradientSink& sink) const override;
 
  private:
   ModuleIndex index_;

@@ -11,7 +11,7 @@ at::Tensor column_sums(const at::Tensor& x) {
   return at::mm(at::ones({1, values.size(0)}, values.options()), values);
 }
 
-void add_bias(GradSink& sink, int32_t index, int64_t row, const at::Tensor& grad) {
+void add_bias(GradientSink& sink, int32_t index, int64_t row, const at::Tensor& grad) {
   if (index < 0 || !sink.wants(index)) return;
   const at::Tensor rows = at::full({1}, row, grad.options().dtype(at::kLong));
   sink.add_rows(index, rows, column_sums(grad));
@@ -98,8 +98,8 @@ at::Tensor ExpertMath::outputs(UnitParameters parameters, const ExpertPlaces& pl
   return out.to(at::kFloat).mul_(rows.weights);
 }
 
-void ExpertMath::add_matrix(GradSink& sink, int32_t index, int64_t row, const at::Tensor& out_grad,
-                            const at::Tensor& in) const {
+void ExpertMath::add_matrix(GradientSink& sink, int32_t index, int64_t row,
+                            const at::Tensor& out_grad, const at::Tensor& in) const {
   if (index < 0 || !sink.wants(index)) return;
   const at::Tensor& left = transposed_ ? in : out_grad;
   const at::Tensor& right = transposed_ ? out_grad : in;
@@ -112,7 +112,7 @@ void ExpertMath::add_matrix(GradSink& sink, int32_t index, int64_t row, const at
 
 ExpertMath::Gradients ExpertMath::gradients(UnitParameters parameters, const ExpertPlaces& places,
                                             const ExpertRows& rows, const at::Tensor& grad,
-                                            GradSink& sink) const {
+                                            GradientSink& sink) const {
   at::Tensor inner_values = inner(parameters, places, rows.x);
   at::Tensor value = value_of(inner_values);
   const at::Tensor down = part(parameters, places.down, places.row);

@@ -41,7 +41,7 @@ class ExpertMath {
   };
   // `grad`: [n, hidden], of the outputs.
   Gradients gradients(UnitParameters parameters, const ExpertPlaces& places, const ExpertRows& rows,
-                      const at::Tensor& grad, GradSink& sink) const;
+                      const at::Tensor& grad, GradientSink& sink) const;
 
  private:
   at::Tensor part(UnitParameters parameters, int32_t index, int64_t row) const;
@@ -53,7 +53,7 @@ class ExpertMath {
   at::Tensor value_of(const at::Tensor& inner) const;
   // Overwrites `inner` with its gradient from that of its value.
   void value_backward(const at::Tensor& grad, const at::Tensor& inner) const;
-  void add_matrix(GradSink& sink, int32_t index, int64_t row, const at::Tensor& out_grad,
+  void add_matrix(GradientSink& sink, int32_t index, int64_t row, const at::Tensor& out_grad,
                   const at::Tensor& in) const;
 
   int64_t width_;

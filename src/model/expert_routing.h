@@ -1,6 +1,6 @@
 // Expert routing: which experts a token goes to and with which weights, and the gradient of that.
 // Without autograd; the same input gives the same routing, so what backward computes again from a
-// kept input is what forward chose. Compute thread only.
+// activation checkpoint is what forward chose. Compute thread only.
 #pragma once
 
 #include <ATen/ATen.h>

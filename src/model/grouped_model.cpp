@@ -121,7 +121,7 @@ class Chain {
   // From the gradient of the last member's output to that of the first one's input. `inputs` are
   // those of the members; each is freed as soon as its member is done.
   Carry backward(UnitParameters parameters, std::vector<Carry> inputs, const MicroBatch& batch,
-                 Carry gradient, GradSink& sink) const {
+                 Carry gradient, GradientSink& sink) const {
     for (size_t i = members_.size(); i-- > 0; inputs.pop_back()) {
       gradient = member_backward(members_[i], parameters, inputs.back(), batch, gradient, sink);
     }
@@ -130,13 +130,13 @@ class Chain {
 
  private:
   static Carry member_backward(const Member& member, UnitParameters parameters, const Carry& in,
-                               const MicroBatch& batch, const Carry& gradient, GradSink& sink);
+                               const MicroBatch& batch, const Carry& gradient, GradientSink& sink);
 
   std::vector<Member> members_;
 };
 
 Carry Chain::member_backward(const Member& member, UnitParameters parameters, const Carry& in,
-                             const MicroBatch& batch, const Carry& gradient, GradSink& sink) {
+                             const MicroBatch& batch, const Carry& gradient, GradientSink& sink) {
   const std::vector<at::Tensor> own = pick(parameters, member.parameters);
   MappedSink member_sink(&sink, &member.parameters);
   if (member.unit->has_own_backward()) {
@@ -177,7 +177,7 @@ class GroupedUnit : public Unit {
   AttentionHeads attention_heads() const override { return chain_.attention_heads(); }
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                 const Carry& grad_out, GradSink& sink) const override {
+                 const Carry& grad_out, GradientSink& sink) const override {
     return chain_.backward(parameters, chain_.inputs(parameters, in, batch), batch, grad_out, sink);
   }
 
@@ -217,7 +217,7 @@ class GroupedLoss : public LossUnit {
     return loss_->loss(pick(parameters, parameters_), chain_.forward(parameters, in, batch), batch);
   }
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                            double scale, bool, GradSink& sink) const override {
+                            double scale, bool, GradientSink& sink) const override {
     std::vector<Carry> carries = chain_.inputs_and_output(parameters, in, batch);
     MappedSink member_sink(&sink, &parameters_);
     Result result = loss_->loss_and_gradients(pick(parameters, parameters_), carries.back(), batch,
@@ -239,11 +239,11 @@ class GroupedLoss : public LossUnit {
   std::vector<int32_t> parameters_;
 };
 
-// Where a member's list of parameters, owned and then borrowed, is in its group's list.
+// Where a member's list of parameters, owned and then tied, is in its group's list.
 std::vector<int32_t> places_of(const ModelSpec& model, UnitId member, const ModelSpec& merged,
                                const UnitSpec& group) {
   std::vector<ParamSpec> all = group.parameters;
-  for (ParamRef ref : group.borrowed) all.push_back(merged.parameter(ref));
+  for (ParamRef ref : group.tied) all.push_back(merged.parameter(ref));
   std::vector<int32_t> places;
   const auto add = [&](const ParamSpec& parameter) {
     const auto found = std::ranges::find(all, parameter);
@@ -252,7 +252,7 @@ std::vector<int32_t> places_of(const ModelSpec& model, UnitId member, const Mode
   };
   const UnitSpec& unit = model.unit(member);
   for (const ParamSpec& parameter : unit.parameters) add(parameter);
-  for (ParamRef ref : unit.borrowed) add(model.parameter(ref));
+  for (ParamRef ref : unit.tied) add(model.parameter(ref));
   return places;
 }
 

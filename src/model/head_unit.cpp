@@ -29,7 +29,7 @@ at::Tensor logit_gradient(at::Tensor log_probabilities, const at::Tensor& target
 // What backward fills while it goes over the chunks.
 struct HeadUnit::Gradients {
   double scale = 1.0;
-  GradSink* sink = nullptr;
+  GradientSink* sink = nullptr;
   at::Tensor in = {};          // undefined: not wanted
   at::Tensor weight_sum = {};  // fp32, of the norm; undefined: not wanted
   at::Tensor bias_sum = {};
@@ -129,7 +129,7 @@ LossUnit::Result HeadUnit::loss(UnitParameters parameters, const Carry& in,
 
 LossUnit::Result HeadUnit::loss_and_gradients(UnitParameters parameters, const Carry& in,
                                               const MicroBatch& batch, double scale,
-                                              bool want_grad_in, GradSink& sink) const {
+                                              bool want_grad_in, GradientSink& sink) const {
   Gradients gradients{.scale = scale, .sink = &sink};
   if (want_grad_in) gradients.in = at::zeros(in.at(0).sizes(), in.at(0).options());
   const at::Tensor weight = index_.weight(parameters, Module::kFinalNorm);

@@ -44,7 +44,7 @@ class HeadUnit : public LossUnit {
   Bytes gpu_bytes_of_position(DType compute) const override;
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                            double scale, bool want_grad_in, GradSink& sink) const override;
+                            double scale, bool want_grad_in, GradientSink& sink) const override;
   at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                     const at::Tensor& positions) const override;
 
@@ -62,7 +62,7 @@ class HeadUnit : public LossUnit {
   LogitRule rule_;
   int64_t vocabulary_;
   ModuleIndex index_;
-  int32_t head_index_;  // in the unit's list, behind the norm: owned or borrowed
+  int32_t head_index_;  // in the unit's list, behind the norm: owned or tied
 };
 
 }  // namespace longshore

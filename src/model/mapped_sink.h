@@ -1,5 +1,5 @@
-// MappedSink: a GradSink for a unit that is a part of a larger one: its parameters are these of the
-// other's list. Lives for a call; compute thread only.
+// MappedSink: a GradientSink for a unit that is a part of a larger one: its parameters are these of
+// the other's list. Lives for a call; compute thread only.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace longshore {
 
-class MappedSink final : public GradSink {
+class MappedSink final : public GradientSink {
  public:
   // Both must outlive the sink.
-  MappedSink(GradSink* sink, const std::vector<int32_t>* parameters)
+  MappedSink(GradientSink* sink, const std::vector<int32_t>* parameters)
       : sink_(sink), parameters_(parameters) {}
 
   bool wants(int32_t parameter) const override { return sink_->wants(index(parameter)); }
@@ -32,7 +32,7 @@ class MappedSink final : public GradSink {
  private:
   int32_t index(int32_t parameter) const { return parameters_->at(static_cast<size_t>(parameter)); }
 
-  GradSink* sink_;
+  GradientSink* sink_;
   const std::vector<int32_t>* parameters_;
 };
 

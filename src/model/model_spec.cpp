@@ -336,7 +336,7 @@ ModelSpec make_model_spec(const ArchSpec& family, std::span<const FileTensor> fi
   }
   model.units.push_back(
       make_unit(model.units.size(), "head", head_parameters(arch, prefix, tied), 0));
-  if (tied) model.units.back().borrowed.push_back({.unit = UnitId(0), .index = 0});
+  if (tied) model.units.back().tied.push_back({.unit = UnitId(0), .index = 0});
   check_size(model, arch);
   if (!files.empty()) check_files(model, arch, prefix, files);
   validate_model_spec(model);

@@ -47,7 +47,7 @@ class ModuleLoss : public LossUnit {
     return result_of(loss_sum(in, batch), batch);
   }
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                            double scale, bool want_grad_in, GradSink& sink) const override;
+                            double scale, bool want_grad_in, GradientSink& sink) const override;
   at::Tensor logits(UnitParameters, const Carry& in, const MicroBatch& batch,
                     const at::Tensor& positions) const override {
     return scores_(in, batch).index_select(0, positions);
@@ -73,7 +73,7 @@ class ModuleLoss : public LossUnit {
 
 LossUnit::Result ModuleLoss::loss_and_gradients(UnitParameters parameters, const Carry& in,
                                                 const MicroBatch& batch, double scale,
-                                                bool want_grad_in, GradSink& sink) const {
+                                                bool want_grad_in, GradientSink& sink) const {
   Carry leaves;
   for (const at::Tensor& tensor : in) {
     leaves.push_back(tensor.detach().requires_grad_(want_grad_in));

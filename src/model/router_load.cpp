@@ -76,9 +76,9 @@ void RouterLoad::balance(std::span<const double> pairs) {
   gradient_ = at::tensor(gradient, at::kFloat).to(device_);
 }
 
-RouterFigures router_figures(const RouterShape& shape, std::span<const double> sums) {
+RouterStatistics router_statistics(const RouterShape& shape, std::span<const double> sums) {
   const Parts parts(shape, sums);
-  RouterFigures figures;
+  RouterStatistics figures;
   double positions = 0.0;
   for (int64_t layer = 0; layer < shape.layers; ++layer) {
     const auto pairs = parts.pairs.subspan(size_of(layer * shape.experts), size_of(shape.experts));

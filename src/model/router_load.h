@@ -46,7 +46,7 @@ class RouterLoad {
   void balance(std::span<const double> pairs);
   // fp32 [experts]; undefined: no balance loss.
   const at::Tensor& gradient() const { return gradient_; }
-  // For `router_figures`, to be added up over ranks.
+  // For `router_statistics`, to be added up over ranks.
   const std::vector<double>& sums() const { return sums_; }
 
  private:
@@ -58,7 +58,7 @@ class RouterLoad {
 };
 
 // What a step's tokens chose.
-struct RouterFigures {
+struct RouterStatistics {
   std::vector<std::vector<int64_t>> load;  // [sparse layer][expert]: tokens
   double most = 0.0;                       // the busiest expert's load over its layer's mean
   int64_t idle = 0;                        // experts of a layer without a token
@@ -66,6 +66,6 @@ struct RouterFigures {
   double balance_loss = 0.0;               // without its coefficient
 };
 // From the sums of all ranks.
-RouterFigures router_figures(const RouterShape& shape, std::span<const double> sums);
+RouterStatistics router_statistics(const RouterShape& shape, std::span<const double> sums);
 
 }  // namespace longshore

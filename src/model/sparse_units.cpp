@@ -157,7 +157,8 @@ void ExpertsUnit::add_shared(UnitParameters parameters, const at::Tensor& x,
 }
 
 void ExpertsUnit::shared_backward(UnitParameters parameters, const at::Tensor& x,
-                                  const at::Tensor& grad, const Sums& sums, GradSink& sink) const {
+                                  const at::Tensor& grad, const Sums& sums,
+                                  GradientSink& sink) const {
   const at::Tensor weights = shared_weights(parameters, x);
   const int32_t place = index_.weight_index(Module::kSharedSwitch);
   const at::Tensor matrix = index_.weight(parameters, Module::kSharedSwitch).detach();
@@ -188,7 +189,8 @@ void ExpertsUnit::add_experts(UnitParameters parameters, const State& state, con
 }
 
 void ExpertsUnit::experts_backward(UnitParameters parameters, const State& state,
-                                   const at::Tensor& grad, const Sums& sums, GradSink& sink) const {
+                                   const at::Tensor& grad, const Sums& sums,
+                                   GradientSink& sink) const {
   const int64_t top_k = arch_.moe.top_k;
   const Dispatch tokens = dispatch(state.routing.experts, arch_.moe.experts);
   const at::Tensor weights = state.routing.weights.view({-1});
@@ -209,7 +211,7 @@ void ExpertsUnit::experts_backward(UnitParameters parameters, const State& state
 
 void ExpertsUnit::router_backward(UnitParameters parameters, const State& state,
                                   const at::Tensor& balance, const Sums& sums,
-                                  GradSink& sink) const {
+                                  GradientSink& sink) const {
   const int32_t weight = index_.weight_index(Module::kRouter);
   const int32_t bias = index_.bias_index(Module::kRouter);
   const at::Tensor wide =
@@ -223,7 +225,7 @@ void ExpertsUnit::router_backward(UnitParameters parameters, const State& state,
 }
 
 at::Tensor ExpertsUnit::norm_backward(UnitParameters parameters, const at::Tensor& h,
-                                      const at::Tensor& grad, GradSink& sink) const {
+                                      const at::Tensor& grad, GradientSink& sink) const {
   const at::Tensor weight = index_.weight(parameters, Module::kMlpNorm).detach();
   const int32_t weight_index = index_.weight_index(Module::kMlpNorm);
   const int32_t bias_index = index_.bias_index(Module::kMlpNorm);
@@ -259,7 +261,7 @@ Carry ExpertsUnit::forward(UnitParameters parameters, const Carry& in,
 }
 
 Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                            const Carry& grad_out, GradSink& sink) const {
+                            const Carry& grad_out, GradientSink& sink) const {
   const State state = begin(parameters, in);
   const at::ScalarType compute = state.h.scalar_type();
   const auto wide = state.h.options().dtype(at::kFloat).requires_grad(false);
@@ -301,7 +303,7 @@ Carry SparseBlock::forward(UnitParameters parameters, const Carry& in,
 }
 
 Carry SparseBlock::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                            const Carry& grad_out, GradSink& sink) const {
+                            const Carry& grad_out, GradientSink& sink) const {
   const UnitParameters own = parameters.first(attention_parameters_);
   const Carry leaf{in.at(0).detach().requires_grad_(true)};
   Carry h;

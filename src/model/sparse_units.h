@@ -5,8 +5,8 @@
 // top_k times those of a dense MLP, or the forward pass would be computed once more for nothing but
 // the graph. So their backward goes expert by expert, last to first: gate and up again, then all
 // gradients, into the sums at once (expert_math.h). Norm and routing are computed again from the
-// kept input by the same operations, which give the same bits, or come with the carry. What
-// recompute = "none" keeps of a sparse block is therefore nothing.
+// activation checkpoint by the same operations, which give the same bits, or come with the carry.
+// What recompute = "none" keeps of a sparse block is therefore nothing.
 //
 // [Note: groups of experts] The first group of a layer has norm, router and the expert for all
 // tokens, the last one adds the residual. Between them go the running sum of outputs (fp32),
@@ -45,7 +45,7 @@ class ExpertsUnit : public Unit {
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                 const Carry& grad_out, GradSink& sink) const override;
+                 const Carry& grad_out, GradientSink& sink) const override;
 
  private:
   struct State;
@@ -55,15 +55,15 @@ class ExpertsUnit : public Unit {
   at::Tensor shared_weights(UnitParameters parameters, const at::Tensor& x) const;
   void add_shared(UnitParameters parameters, const at::Tensor& x, const at::Tensor& sum) const;
   void shared_backward(UnitParameters parameters, const at::Tensor& x, const at::Tensor& grad,
-                       const Sums& sums, GradSink& sink) const;
+                       const Sums& sums, GradientSink& sink) const;
   void add_experts(UnitParameters parameters, const State& state, const Dispatch& tokens,
                    const at::Tensor& sum) const;
   void experts_backward(UnitParameters parameters, const State& state, const at::Tensor& grad,
-                        const Sums& sums, GradSink& sink) const;
+                        const Sums& sums, GradientSink& sink) const;
   void router_backward(UnitParameters parameters, const State& state, const at::Tensor& balance,
-                       const Sums& sums, GradSink& sink) const;
+                       const Sums& sums, GradientSink& sink) const;
   at::Tensor norm_backward(UnitParameters parameters, const at::Tensor& h, const at::Tensor& grad,
-                           GradSink& sink) const;
+                           GradientSink& sink) const;
 
   ArchSpec arch_;
   int64_t layer_;
@@ -89,7 +89,7 @@ class SparseBlock : public Unit {
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                 const Carry& grad_out, GradSink& sink) const override;
+                 const Carry& grad_out, GradientSink& sink) const override;
 
  private:
   size_t attention_parameters_;

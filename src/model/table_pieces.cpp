@@ -74,7 +74,7 @@ Carry EmbeddingPiece::forward(UnitParameters parameters, const Carry& in,
 }
 
 Carry EmbeddingPiece::backward(UnitParameters, const Carry&, const MicroBatch& batch,
-                               const Carry& grad_out, GradSink& sink) const {
+                               const Carry& grad_out, GradientSink& sink) const {
   const at::Tensor& grad = grad_out.at(0);
   if (sink.wants(0)) {
     const auto [inside, local] = find_rows(batch.tokens, rows_);
@@ -169,7 +169,7 @@ void HeadRows::add_rows(UnitParameters parameters, Carry& carry, const MicroBatc
 
 Carry HeadRows::rows_backward(UnitParameters parameters, const Carry& before,
                               const MicroBatch& batch, const Carry& grad_out,
-                              GradSink& sink) const {
+                              GradientSink& sink) const {
   Carry grad = {at::zeros_like(grad_out.at(kLog)), grad_out.at(kTarget), grad_out.at(kHidden)};
   for_each_chunk(*this, batch, [&](const at::Tensor& rows) {
     Chunk chunk = chunk_of(parameters, before, batch, rows);
@@ -189,7 +189,7 @@ Carry HeadRows::rows_backward(UnitParameters parameters, const Carry& before,
 }
 
 Carry HeadRows::begin_backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                               Carry grad, GradSink& sink) const {
+                               Carry grad, GradientSink& sink) const {
   if (!rows_.begins()) return grad;
   const at::Tensor& hidden = in.at(0);
   const at::Tensor weight = index_.weight(parameters, Module::kFinalNorm);
@@ -230,7 +230,7 @@ Carry HeadPiece::forward(UnitParameters parameters, const Carry& in,
 }
 
 Carry HeadPiece::backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                          const Carry& grad_out, GradSink& sink) const {
+                          const Carry& grad_out, GradientSink& sink) const {
   const Carry before = rows_.begin(parameters, in);
   return rows_.begin_backward(parameters, in, batch,
                               rows_.rows_backward(parameters, before, batch, grad_out, sink), sink);
@@ -256,7 +256,7 @@ LossUnit::Result HeadLoss::loss(UnitParameters parameters, const Carry& in,
 
 LossUnit::Result HeadLoss::loss_and_gradients(UnitParameters parameters, const Carry& in,
                                               const MicroBatch& batch, double scale,
-                                              bool want_grad_in, GradSink& sink) const {
+                                              bool want_grad_in, GradientSink& sink) const {
   const at::NoGradGuard no_grad;
   Result result = loss(parameters, in, batch);
   const at::Tensor trained = batch.targets != kNotTrained;

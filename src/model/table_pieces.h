@@ -38,7 +38,7 @@ class EmbeddingPiece : public Unit {
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                 const Carry& grad_out, GradSink& sink) const override;
+                 const Carry& grad_out, GradientSink& sink) const override;
 
  private:
   TableRows rows_;
@@ -61,10 +61,10 @@ class HeadRows {
   void add_rows(UnitParameters parameters, Carry& carry, const MicroBatch& batch) const;
   // From the gradient of the carry behind the rows to that before them; x's is added to in place.
   Carry rows_backward(UnitParameters parameters, const Carry& before, const MicroBatch& batch,
-                      const Carry& grad_out, GradSink& sink) const;
+                      const Carry& grad_out, GradientSink& sink) const;
   // From there to that of the input.
   Carry begin_backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                       Carry grad, GradSink& sink) const;
+                       Carry grad, GradientSink& sink) const;
   at::Tensor scores(UnitParameters parameters, const Carry& in, const at::Tensor& positions) const;
 
  private:
@@ -80,7 +80,7 @@ class HeadRows {
   double norm_eps_;
   LogitRule rule_;
   ModuleIndex index_;    // of the final norm, in the first piece
-  int32_t table_index_;  // behind the norm: owned or borrowed
+  int32_t table_index_;  // behind the norm: owned or tied
 };
 
 class HeadPiece : public Unit {
@@ -97,7 +97,7 @@ class HeadPiece : public Unit {
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   bool has_own_backward() const override { return true; }
   Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                 const Carry& grad_out, GradSink& sink) const override;
+                 const Carry& grad_out, GradientSink& sink) const override;
   at::Tensor logits(UnitParameters parameters, const Carry& in,
                     const at::Tensor& positions) const override;
 
@@ -119,7 +119,7 @@ class HeadLoss : public LossUnit {
   }
   Result loss(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                            double scale, bool want_grad_in, GradSink& sink) const override;
+                            double scale, bool want_grad_in, GradientSink& sink) const override;
   at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                     const at::Tensor& positions) const override;
 

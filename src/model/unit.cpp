@@ -20,7 +20,7 @@ std::vector<int64_t> UnitCode::worst_documents(int64_t longest, DeviceKind) cons
 }
 
 Carry Unit::backward(UnitParameters, const Carry&, const MicroBatch&, const Carry&,
-                     GradSink&) const {
+                     GradientSink&) const {
   LONGSHORE_CHECK(false) << "this unit's gradients come from autograd";
   return {};
 }

@@ -41,15 +41,15 @@ struct MicroBatch {
 // What flows between units: one tensor [T, elements_per_position] for each CarryTensorSpec.
 using Carry = std::vector<at::Tensor>;
 
-// A unit's parameters, owned ones first, then borrowed ones; in the spec's shapes and the compute
+// A unit's parameters, owned ones first, then tied ones; in the spec's shapes and the compute
 // dtype.
 using UnitParameters = std::span<const at::Tensor>;
 
 // Where a unit's backward leaves parameter gradients. `parameter` counts owned ones first, then
-// borrowed ones. Sums are fp32; a frozen parameter's gradient is dropped.
-class GradSink {
+// tied ones. Sums are fp32; a frozen parameter's gradient is dropped.
+class GradientSink {
  public:
-  virtual ~GradSink() = default;
+  virtual ~GradientSink() = default;
   virtual bool wants(int32_t parameter) const = 0;
   // grad has the parameter's shape.
   virtual void add(int32_t parameter, const at::Tensor& grad) = 0;
@@ -111,7 +111,7 @@ class Unit : public UnitCode {
   virtual bool has_own_backward() const { return false; }
   // Returns the gradient of `in`, empty when the unit is the first.
   virtual Carry backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                         const Carry& grad_out, GradSink& sink) const;
+                         const Carry& grad_out, GradientSink& sink) const;
   // Of a piece of the head: the scores of its tokens, as LossUnit::logits. Undefined: none.
   virtual at::Tensor logits(UnitParameters parameters, const Carry& in,
                             const at::Tensor& positions) const;
@@ -135,7 +135,7 @@ class LossUnit : public UnitCode {
   // scale * loss_sum. `want_grad_in` is false when no earlier unit needs a gradient.
   virtual Result loss_and_gradients(UnitParameters parameters, const Carry& in,
                                     const MicroBatch& batch, double scale, bool want_grad_in,
-                                    GradSink& sink) const = 0;
+                                    GradientSink& sink) const = 0;
   // Scores of the next token, fp32 [rows, vocabulary], at the given positions (int64 [rows]).
   // Undefined where pieces before have them.
   virtual at::Tensor logits(UnitParameters parameters, const Carry& in, const MicroBatch& batch,

@@ -143,9 +143,9 @@ std::vector<CarryTensorSpec> head_carry(const TableRows& rows, int64_t hidden) {
 }
 
 void take_head_piece(const TableRows& rows, size_t number, UnitSpec& unit) {
-  const bool tied = !unit.borrowed.empty();
+  const bool tied = !unit.tied.empty();
   if (tied) {
-    unit.borrowed = {{UnitId(static_cast<int32_t>(number)), 0}};
+    unit.tied = {{UnitId(static_cast<int32_t>(number)), 0}};
   } else {
     unit.parameters.back() = piece_of(unit.parameters.back(), rows);
   }
@@ -218,7 +218,7 @@ std::vector<DecoderPart> decoder_parts(const ArchSpec& arch, const UnitCut& cut)
 
 ModelSpec cut_units(const ArchSpec& arch, const ModelSpec& whole, const UnitCut& cut) {
   LONGSHORE_CHECK(static_cast<int64_t>(whole.units.size()) == arch.layer_count() + 2);
-  const bool tied = !whole.units.back().borrowed.empty();
+  const bool tied = !whole.units.back().tied.empty();
   LONGSHORE_CHECK(!tied || cut.embedding_rows == cut.head_rows);
   ModelSpec model;
   size_t pieces = 0;  // so far, of this table

@@ -10,7 +10,7 @@
 namespace longshore {
 
 Carry autograd_backward(UnitParameters parameters, const Carry& in, const Carry& out,
-                        const Carry& grad_out, bool want_grad_in, GradSink& sink) {
+                        const Carry& grad_out, bool want_grad_in, GradientSink& sink) {
   torch::autograd::variable_list inputs, roots, root_gradients;
   std::vector<int32_t> wanted;
   for (size_t i = 0; i < parameters.size(); ++i) {

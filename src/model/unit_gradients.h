@@ -11,6 +11,6 @@ namespace longshore {
 // flows back, empty where not wanted. A tensor of `out` that is one of `in` itself passes: the
 // unit's part is added to its gradient in place, in that one's dtype. `grad_out` is used up.
 Carry autograd_backward(UnitParameters parameters, const Carry& in, const Carry& out,
-                        const Carry& grad_out, bool want_grad_in, GradSink& sink);
+                        const Carry& grad_out, bool want_grad_in, GradientSink& sink);
 
 }  // namespace longshore

@@ -163,11 +163,11 @@ ModelSpec merge_units(const ModelSpec& model, const std::vector<std::vector<Unit
       }
     }
     for (UnitId member : members) {
-      for (ParamRef ref : model.unit(member).borrowed) {
+      for (ParamRef ref : model.unit(member).tied) {
         const ParamRef place = places.at(ref);
         const bool own = place.unit == unit.id;
-        const bool known = std::ranges::find(unit.borrowed, place) != unit.borrowed.end();
-        if (!own && !known) unit.borrowed.push_back(place);
+        const bool known = std::ranges::find(unit.tied, place) != unit.tied.end();
+        if (!own && !known) unit.tied.push_back(place);
       }
     }
     unit.carry_out =

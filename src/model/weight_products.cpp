@@ -10,7 +10,7 @@ namespace longshore {
 namespace {
 
 struct Target {
-  GradSink* sink = nullptr;
+  GradientSink* sink = nullptr;
   int32_t parameter = 0;
 };
 
@@ -33,7 +33,7 @@ std::optional<Target> find(const at::Tensor& weight) {
 
 }  // namespace
 
-WeightProducts::WeightProducts(UnitParameters parameters, GradSink* sink)
+WeightProducts::WeightProducts(UnitParameters parameters, GradientSink* sink)
     : parameters_(parameters) {
   const std::lock_guard lock(guard());
   for (const at::Tensor& parameter : parameters_) {

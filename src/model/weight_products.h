@@ -11,7 +11,7 @@ namespace longshore {
 class WeightProducts {
  public:
   // Products for `parameters`, a unit's leaves, go to the sink. No leaf is bound twice at a time.
-  WeightProducts(UnitParameters parameters, GradSink* sink);
+  WeightProducts(UnitParameters parameters, GradientSink* sink);
   WeightProducts(const WeightProducts&) = delete;
   WeightProducts& operator=(const WeightProducts&) = delete;
   ~WeightProducts();

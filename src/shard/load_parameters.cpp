@@ -59,7 +59,7 @@ void for_each_block_in_order(int64_t blocks, const std::function<void(int64_t bl
   for (int64_t block = 0; block < blocks; ++block) work(block);
 }
 
-void load_parameters(const StateWalk& walk, const ModelSpec& model,
+void load_parameters(const StateSweep& walk, const ModelSpec& model,
                      const std::vector<FlatLayout>& layouts, Rank rank, const ParameterReader& read,
                      const ForEachBlock& each_block) {
   walk.each([&](UnitId id, ShardStore::StateLease& state) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shard/state_walk.h"
+#include "shard/state_sweep.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
@@ -27,7 +27,7 @@ void for_each_block_in_order(int64_t blocks, const std::function<void(int64_t bl
 // Sets every parameter of the rank's shards from `read`, and its moments to zero. The chunks of a
 // unit are the blocks of one call of `each_block`: each of its threads holds at most one chunk, 1
 // MiB. The state has the same bits whatever the number of threads.
-void load_parameters(const StateWalk& walk, const ModelSpec& model,
+void load_parameters(const StateSweep& walk, const ModelSpec& model,
                      const std::vector<FlatLayout>& layouts, Rank rank, const ParameterReader& read,
                      const ForEachBlock& each_block = for_each_block_in_order);
 

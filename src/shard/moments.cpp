@@ -50,7 +50,7 @@ MomentSpan MomentSpan::part(int64_t begin, int64_t elements) const {
       format,
       values.subspan(static_cast<size_t>(begin * width), static_cast<size_t>(elements * width)),
       {}};
-  if (has_units(format)) {
+  if (has_scales(format)) {
     LONGSHORE_CHECK(begin % kMomentBlockElements == 0) << begin;
     result.units = units.subspan(static_cast<size_t>(begin / kMomentBlockElements),
                                  static_cast<size_t>(moment_blocks(format, elements)));

@@ -48,7 +48,7 @@ constexpr const MomentTraits& traits_of(MomentFormat format) {
 constexpr Bytes width_of(MomentFormat format) {
   return traits_of(format).width;
 }
-constexpr bool has_units(MomentFormat format) {
+constexpr bool has_scales(MomentFormat format) {
   return traits_of(format).block_elements > 0;
 }
 // Units of so many elements from a block's start; 0 where there are none.

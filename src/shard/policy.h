@@ -20,7 +20,7 @@ enum class GatherMode : uint8_t {
 enum class UpdateOverlap : uint8_t {
   kNone,      // after the step: not in this schedule
   kForward,   // the last step's update of a unit, just before the unit is fetched
-  kBackward,  // this step's update of a unit, once its gradient is home; no clipping
+  kBackward,  // this step's update of a unit, once its gradient is in host memory; no clipping
 };
 
 // How the state is stored; state_format.h has a row for each.

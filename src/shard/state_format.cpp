@@ -52,8 +52,8 @@ Bytes region_bytes(const StateOptions& options, Segment segment, Region region, 
     case Region::kExpAvg:
     case Region::kExpAvgSq:
       return width_of(moments) * elements;
-    case Region::kExpAvgUnits:
-    case Region::kExpAvgSqUnits:
+    case Region::kExpAvgScales:
+    case Region::kExpAvgSqScales:
       return moment_blocks(moments, elements) * 4;
   }
   return 0;

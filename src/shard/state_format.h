@@ -1,4 +1,4 @@
-// StateFormat: which bytes a shard keeps at home, per element and segment. Pure tables.
+// StateFormat: which bytes a shard keeps in its tier, per element and segment. Pure tables.
 //
 // Regions of one unit's slab, in this order, each holding its segments end to end:
 //   master     fp32 master (format fp32), or fp32 parameter of a frozen segment in fp32 compute
@@ -66,12 +66,12 @@ enum class Region : uint8_t {
   kLow,
   kExpAvg,
   kExpAvgSq,
-  kExpAvgUnits,
-  kExpAvgSqUnits
+  kExpAvgScales,
+  kExpAvgSqScales
 };
 inline constexpr std::array<Region, 7> kRegions = {
-    Region::kMaster,   Region::kHigh,        Region::kLow,          Region::kExpAvg,
-    Region::kExpAvgSq, Region::kExpAvgUnits, Region::kExpAvgSqUnits};
+    Region::kMaster,   Region::kHigh,         Region::kLow,           Region::kExpAvg,
+    Region::kExpAvgSq, Region::kExpAvgScales, Region::kExpAvgSqScales};
 
 // What decides the bytes of a run's state.
 struct StateOptions {

@@ -101,7 +101,7 @@ void validate_model_spec(const ModelSpec& model) {
     validate_carry(unit, i == 0 ? std::vector<CarryTensorSpec>() : model.units[i - 1].carry_out,
                    /*to_last=*/i + 2 == model.units.size());
     LONGSHORE_CHECK(unit.backward_reads_parameters ||
-                    (unit.borrowed.empty() && i + 1 < model.units.size()))
+                    (unit.tied.empty() && i + 1 < model.units.size()))
         << unit.name << " runs backward without parameters";
     for (const ParamSpec& parameter : unit.parameters) {
       const bool is_whole = parameter.whole_rows == 0;
@@ -116,7 +116,7 @@ void validate_model_spec(const ModelSpec& model) {
         product = *next;
       }
     }
-    for (ParamRef ref : unit.borrowed) {
+    for (ParamRef ref : unit.tied) {
       LONGSHORE_CHECK(ref.unit < unit.id) << unit.name << " borrows from a later unit";
       const auto& owner = model.unit(ref.unit);
       LONGSHORE_CHECK(ref.index >= 0 && ref.index < static_cast<int32_t>(owner.parameters.size()));

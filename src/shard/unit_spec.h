@@ -79,7 +79,7 @@ struct UnitSpec {
   std::vector<ParamSpec> parameters;
   // Parameters of earlier units that this unit also uses (a tied head). In the unit's list of
   // parameters they follow the owned ones.
-  std::vector<ParamRef> borrowed;
+  std::vector<ParamRef> tied;
   std::vector<CarryTensorSpec> carry_out;  // empty for the last unit
   // Else only forward asks for the values of its parameters, as a lookup of rows does: they are not
   // fetched for backward. Of a unit with a backward of its own, which borrows nothing.
@@ -91,7 +91,7 @@ struct UnitSpec {
 };
 
 // A whole model. Invariants (checked by `validate_model_spec`): ids are 0..n-1 in order, names are
-// unique, a borrowed parameter belongs to an earlier unit, the last unit has no carry_out. A tensor
+// unique, a tied parameter belongs to an earlier unit, the last unit has no carry_out. A tensor
 // that passes is like the one that it is, which is kept; what the last unit reads is kept.
 struct ModelSpec {
   std::vector<UnitSpec> units;

@@ -21,11 +21,11 @@ const std::string kRoot = test_data() + "/..";
 TEST(FieldTable, EveryKeyIsNamedOnceAndSaysWhatItMeans) {
   std::set<std::string> names;
   for (const Section& section : run_file_sections()) {
-    EXPECT_FALSE(section.sentence.empty()) << section.name;
+    EXPECT_FALSE(section.description.empty()) << section.name;
     for (const Key& key : section.keys) {
       EXPECT_TRUE(names.insert(key.full_name()).second) << key.full_name();
-      EXPECT_FALSE(key.sentence.empty()) << key.full_name();
-      EXPECT_EQ(key.sentence.find_first_of("\n|"), std::string::npos) << key.full_name();
+      EXPECT_FALSE(key.description.empty()) << key.full_name();
+      EXPECT_EQ(key.description.find_first_of("\n|"), std::string::npos) << key.full_name();
       EXPECT_EQ(key.type == KeyType::kChoice, !key.choices.empty()) << key.full_name();
       EXPECT_EQ(&key_named(key.full_name()), &key);
     }
@@ -228,7 +228,7 @@ TEST(Describe, TheSchemaHasEveryKeyAndRefusesOthers) {
     EXPECT_EQ(object["additionalProperties"], false);
     EXPECT_EQ(object["properties"].size(), section.keys.size());
     for (const Key& key : section.keys) {
-      EXPECT_EQ(object["properties"].at(key.name)["description"], key.sentence);
+      EXPECT_EQ(object["properties"].at(key.name)["description"], key.description);
     }
   }
   const Json& offload = schema["properties"]["offload"]["properties"];

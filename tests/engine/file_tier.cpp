@@ -11,7 +11,7 @@
 #include "base/number_formats.h"
 #include "base/typed_span.h"
 #include "pinned/pinned_arena.h"
-#include "shard/place_holders.h"
+#include "shard/slot_owners.h"
 
 namespace longshore {
 namespace {
@@ -55,8 +55,8 @@ class FileState final : public ShardStore::StateLease {
     return {.master = as_span<float>(part(Region::kMaster, segment)),
             .high = as_span<uint16_t>(part(Region::kHigh, segment)),
             .low = as_span<uint16_t>(part(Region::kLow, segment)),
-            .exp_avg = moment(Region::kExpAvg, Region::kExpAvgUnits, segment),
-            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqUnits, segment)};
+            .exp_avg = moment(Region::kExpAvg, Region::kExpAvgScales, segment),
+            .exp_avg_sq = moment(Region::kExpAvgSq, Region::kExpAvgSqScales, segment)};
   }
 
  private:
@@ -216,7 +216,7 @@ class FileStore final : public ShardStore {
   std::unique_ptr<PlainFile> file_;
   std::vector<std::span<std::byte>> states_, parameters_;  // slots
   std::vector<std::span<std::byte>> ready_;                // by slot of parameters
-  std::optional<PlaceHolders> state_holders_, parameter_holders_;
+  std::optional<SlotOwners> state_holders_, parameter_holders_;
 };
 
 class FileInputs final : public InputTier {

@@ -160,8 +160,8 @@ TEST(OverlappedStep, BrokenSchedulesAreFound) {
   });
 }
 
-// The ring of gradients at home knows who has which place: a place whose update has not run, or is
-// another unit's, is not taken.
+// The ring of gradients in host memory knows who has which place: a place whose update has not run,
+// or is another unit's, is not taken.
 TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
   const auto model = make_deep_model();
   const auto fails = [&](const TierPlan& plan, const std::string& part) {
@@ -180,20 +180,20 @@ TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
   early.host.gradients = good.host.gradients;
   int32_t drains = 0;
   for (Op& op : early.step.schedules.train.ops) {
-    if (op.kind == OpKind::kDrain) op.home = drains++ % 2;
+    if (op.kind == OpKind::kDrain) op.host_slot = drains++ % 2;
   }
-  fails(early, "place at home 0 still has unit 6; unit 4 may not take it");
+  fails(early, "host gradient slot 0 still has unit 6; unit 4 may not take it");
   // The last unit's update comes before its drain, then looks into the other place.
   TierPlan hasty = good;
   for (Op& op : hasty.step.schedules.train.ops) {
     if (op.kind == OpKind::kUpdate) op.after.clear();
   }
-  fails(hasty, "place at home 0 has unit -1, not 6");
+  fails(hasty, "host gradient slot 0 has unit -1, not 6");
   TierPlan lost = good;
   for (Op& op : lost.step.schedules.train.ops) {
-    if (op.kind == OpKind::kUpdate) op.home = 1 - *op.home;
+    if (op.kind == OpKind::kUpdate) op.host_slot = 1 - *op.host_slot;
   }
-  fails(lost, "place at home 1 has unit ");
+  fails(lost, "host gradient slot 1 has unit ");
 }
 
 }  // namespace

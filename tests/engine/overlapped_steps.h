@@ -14,7 +14,7 @@
 
 namespace longshore {
 
-// Where kept inputs are.
+// Where activation checkpoints are.
 enum class InputHome : uint8_t { kDevice, kHost, kNvme };
 
 struct Variant {

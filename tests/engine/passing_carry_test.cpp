@@ -92,9 +92,9 @@ std::unique_ptr<ModuleModel> make_parted_model(
   return model;
 }
 
-enum class Home { kDevice, kHost, kDrives };
+enum class InputTier { kDevice, kHost, kDrives };
 
-TierPlan plan_of(const Model& model, Home home, int64_t prefetch, bool recompute) {
+TierPlan plan_of(const Model& model, InputTier tier, int64_t prefetch, bool recompute) {
   PlanInputs inputs;
   inputs.model = &model.spec();
   inputs.costs =
@@ -105,8 +105,8 @@ TierPlan plan_of(const Model& model, Home home, int64_t prefetch, bool recompute
   inputs.max_tokens = kPositions;
   inputs.prefetch = prefetch;
   inputs.recompute = recompute;
-  inputs.offload_inputs = home != Home::kDevice;
-  inputs.nvme.inputs = home == Home::kDrives;
+  inputs.offload_inputs = tier != InputTier::kDevice;
+  inputs.nvme.inputs = tier == InputTier::kDrives;
   static const ScratchDirectory drive;
   if (inputs.nvme.inputs) inputs.nvme.directories = {drive.path()};
   inputs.device_cap = 2 * kGiB;
@@ -134,16 +134,17 @@ std::vector<double> train(const ModuleModel& model, const TierPlan& plan) {
 
 TEST(PassingCarry, GivesTheBitsOfCopies) {
   const auto copies = make_parted_model(kCopies);
-  const std::vector<double> expected = train(*copies, plan_of(*copies, Home::kDevice, 0, true));
+  const std::vector<double> expected =
+      train(*copies, plan_of(*copies, InputTier::kDevice, 0, true));
   const std::vector<Declared> all = {
       {}, {.x = std::nullopt}, {.normed = std::nullopt}, {.running = false}};
   for (const Declared& declared : all) {
     const auto model = make_parted_model(declared);
-    for (const Home home : {Home::kDevice, Home::kHost, Home::kDrives}) {
+    for (const InputTier tier : {InputTier::kDevice, InputTier::kHost, InputTier::kDrives}) {
       for (const int64_t prefetch : {0, 1, 2}) {
         for (const bool recompute : {true, false}) {
-          EXPECT_EQ(train(*model, plan_of(*model, home, prefetch, recompute)), expected)
-              << static_cast<int>(home) << " " << prefetch << " " << recompute;
+          EXPECT_EQ(train(*model, plan_of(*model, tier, prefetch, recompute)), expected)
+              << static_cast<int>(tier) << " " << prefetch << " " << recompute;
         }
       }
     }
@@ -155,13 +156,13 @@ TEST(PassingCarry, IsPlannedOnce) {
   const auto model = make_parted_model({});
   const Bytes tensor = align_up(kPositions * kSmallHidden * 4, 256);
   const Bytes pair = align_up(2 * kPositions * kSmallHidden * 4, 256);
-  const TierPlan device = plan_of(*model, Home::kDevice, 1, true);
+  const TierPlan device = plan_of(*model, InputTier::kDevice, 1, true);
   Bytes kept = 0;
   for (const PlannedBuffer& buffer : device.device.buffers) {
     if (buffer.name.starts_with("input.")) kept += buffer.bytes;
   }
   EXPECT_EQ(kept, 2 * (3 * tensor + 2 * pair));
-  const TierPlan host = plan_of(*model, Home::kHost, 1, true);
+  const TierPlan host = plan_of(*model, InputTier::kHost, 1, true);
   EXPECT_EQ(host.host.inputs, 2 * (2 * tensor + pair));
   EXPECT_EQ(host.step.traffic.h2d - device.step.traffic.h2d, host.host.inputs);
   EXPECT_EQ(host.step.traffic.d2h - device.step.traffic.d2h, host.host.inputs);
@@ -185,7 +186,7 @@ TEST(PassingCarry, RefusesAnotherTensorThanTheOneThatPasses) {
     ModelSpec spec_;
   } lying(*copying);
   try {
-    plan_of(lying, Home::kDevice, 1, true);
+    plan_of(lying, InputTier::kDevice, 1, true);
     ADD_FAILURE() << "accepted";
   } catch (const CheckFailure& error) {
     EXPECT_NE(std::string(error.what())
@@ -200,7 +201,7 @@ TEST(PassingCarry, RefusesAnotherTensorThanTheOneThatPasses) {
 TEST(PassingCarry, RefusesARunningTensorThatBackwardNeeds) {
   const auto model = make_parted_model(
       {}, [](const at::Tensor& sum, const at::Tensor& branch) { return sum * sum + branch; });
-  EXPECT_THROW(plan_of(*model, Home::kDevice, 1, true), c10::Error);
+  EXPECT_THROW(plan_of(*model, InputTier::kDevice, 1, true), c10::Error);
 }
 
 }  // namespace

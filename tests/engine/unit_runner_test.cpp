@@ -73,7 +73,7 @@ struct SmallRun {
     prefetcher->set_version(StateVersion(prefetcher->version().value + 1));
     std::vector<std::vector<float>> all(model->spec().units.size());
     for (size_t i = 0; i < pass.visits.size(); ++i) {
-      const Visit& visit = pass.visits[i];
+      const UnitExecution& visit = pass.visits[i];
       for (const Placed& placed : visit.fetches) prefetcher->fetch(placed, std::nullopt);
       std::vector<UnitLease> leases;
       for (const Placed& placed : visit.leases) {

@@ -1,15 +1,15 @@
-// walk_in_order: a StateWalk over a store of a test's own, one unit after the other by whole
+// walk_in_order: a StateSweep over a store of a test's own, one unit after the other by whole
 // accesses, on the caller's thread.
 #pragma once
 
-#include "shard/state_walk.h"
+#include "shard/state_sweep.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {
 
 // Both must outlive the walk.
-inline StateWalk walk_in_order(ShardStore& store, const ModelSpec& model) {
-  const auto walk = [&store, &model](bool all, const StateWalk::Visit& visit) {
+inline StateSweep walk_in_order(ShardStore& store, const ModelSpec& model) {
+  const auto walk = [&store, &model](bool all, const StateSweep::Visit& visit) {
     for (const UnitSpec& unit : model.units) {
       if (!all && !unit.has_trainable()) continue;
       const auto lease = store.state(unit.id);
@@ -17,8 +17,8 @@ inline StateWalk walk_in_order(ShardStore& store, const ModelSpec& model) {
     }
   };
   return {.options = store.options(),
-          .each = [walk](const StateWalk::Visit& visit) { walk(true, visit); },
-          .each_trained = [walk](const StateWalk::Visit& visit) { walk(false, visit); }};
+          .each = [walk](const StateSweep::Visit& visit) { walk(true, visit); },
+          .each_trained = [walk](const StateSweep::Visit& visit) { walk(false, visit); }};
 }
 
 }  // namespace longshore

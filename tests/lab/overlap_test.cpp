@@ -144,8 +144,8 @@ TEST(LabOverlap, DeferredUpdatesHideBehindForward) {
   }
 }
 
-// Goal: with updates in backward the plan's ring of two gradients at home costs no time over a
-// place for each unit, on the whole grid; one place would.
+// Goal: with updates in backward the plan's ring of two gradients in host memory costs no time over
+// a place for each unit, on the whole grid; one place would.
 TEST(LabOverlap, TwoGradientsAtHomeAreAsFastAsAll) {
   const LabOverlapOptions options;
   const ModelSpec model = make_equal_units(options.units);

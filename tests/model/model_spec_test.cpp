@@ -53,7 +53,7 @@ TEST(ModelSpec, HasOneUnitForEmbeddingEachBlockAndHead) {
   EXPECT_EQ(model.units[2].parameters[2].shape, (std::vector<int64_t>{32, 64}));
   EXPECT_EQ(model.units[2].carry_out[0].elements_per_position, 64);
   EXPECT_EQ(model.units[3].parameters[1].name, "lm_head.weight");
-  EXPECT_TRUE(model.units[3].borrowed.empty());
+  EXPECT_TRUE(model.units[3].tied.empty());
 }
 
 ArchSpec mixtral() {
@@ -99,15 +99,15 @@ TEST(ModelSpec, BiasesOfExpertsAreVectors) {
 
 TEST(ModelSpec, ATiedHeadBorrowsTheEmbedding) {
   const ModelSpec model = make_model_spec(llama(true), {});
-  ASSERT_EQ(model.units[3].borrowed.size(), 1u);
-  EXPECT_EQ(model.parameter(model.units[3].borrowed[0]).name, "model.embed_tokens.weight");
+  ASSERT_EQ(model.units[3].tied.size(), 1u);
+  EXPECT_EQ(model.parameter(model.units[3].tied[0]).name, "model.embed_tokens.weight");
   EXPECT_EQ(model.units[3].parameters.size(), 1u);
 }
 
 TEST(ModelSpec, AHeadInTheFilesIsNotTiedWhateverTheConfigSays) {
   const ModelSpec untied = make_model_spec(llama(false), {});
   const ModelSpec model = make_model_spec(llama(true), files_of(untied));
-  EXPECT_TRUE(model.units[3].borrowed.empty());
+  EXPECT_TRUE(model.units[3].tied.empty());
 }
 
 TEST(ModelSpec, AMissingHeadIsAnErrorUnlessTied) {

@@ -23,7 +23,7 @@ Carry detached(const Carry& carry, bool leaves) {
 
 NamedSink::NamedSink(const ModelSpec& model, UnitId unit, std::map<std::string, at::Tensor>& sums)
     : specs_(model.unit(unit).parameters), sums_(sums) {
-  for (ParamRef ref : model.unit(unit).borrowed) specs_.push_back(model.parameter(ref));
+  for (ParamRef ref : model.unit(unit).tied) specs_.push_back(model.parameter(ref));
   for (const ParamSpec& spec : specs_) {
     if (!spec.frozen && !sums_.contains(spec.name)) {
       sums_[spec.name] = at::zeros(spec.whole().shape, at::kFloat);
@@ -65,7 +65,7 @@ PlainRunner::PlainRunner(const DecoderModel& model,
       list.push_back(
           rows_of(parameter, weights).to(dtype).detach().requires_grad_(!parameter.frozen));
     }
-    for (ParamRef ref : unit.borrowed) {
+    for (ParamRef ref : unit.tied) {
       list.push_back(
           parameters_.at(static_cast<size_t>(ref.unit.value)).at(static_cast<size_t>(ref.index)));
     }
@@ -172,7 +172,7 @@ PlainRunner::Outcome PlainRunner::gradients(const std::vector<MicroBatch>& batch
   }
   load.count(false);
   load.balance(load.pooled());
-  outcome.balance_loss = shape.balance * router_figures(shape, load.sums()).balance_loss;
+  outcome.balance_loss = shape.balance * router_statistics(shape, load.sums()).balance_loss;
   for (const MicroBatch& batch : noted) one_batch(batch, scale, recompute, outcome);
   return outcome;
 }

@@ -13,7 +13,7 @@
 namespace longshore {
 
 // Sums gradients in fp32 tensors, by name; those of pieces where they are in the whole parameter.
-class NamedSink : public GradSink {
+class NamedSink : public GradientSink {
  public:
   NamedSink(const ModelSpec& model, UnitId unit, std::map<std::string, at::Tensor>& sums);
   bool wants(int32_t parameter) const override;
@@ -62,7 +62,7 @@ class PlainRunner {
                  Outcome& outcome) const;
 
   const DecoderModel& model_;
-  std::vector<std::vector<at::Tensor>> parameters_;  // by unit, owned then borrowed
+  std::vector<std::vector<at::Tensor>> parameters_;  // by unit, owned then tied
 };
 
 }  // namespace longshore

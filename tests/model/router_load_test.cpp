@@ -72,7 +72,7 @@ TEST_F(RouterLoads, BalanceLossAndItsGradientAreThoseOfTheFormula) {
     loss.mul(kShape.balance).backward();
   }
   RouterLoad load = load_of(narrow, {9});
-  EXPECT_NEAR(router_figures(kShape, load.sums()).balance_loss, loss.item<double>(), 1e-6);
+  EXPECT_NEAR(router_statistics(kShape, load.sums()).balance_loss, loss.item<double>(), 1e-6);
   load.balance(load.pooled());
   for (const bool over_all : {true, false}) {
     const MoeSpec moe{
@@ -101,7 +101,7 @@ TEST_F(RouterLoads, MicroBatchesAndRanksGiveTheSameBits) {
 }
 
 TEST_F(RouterLoads, FiguresAreOfSparseLayers) {
-  const RouterFigures figures = router_figures(kShape, load_of(narrow, {4, 5}).sums());
+  const RouterStatistics figures = router_statistics(kShape, load_of(narrow, {4, 5}).sums());
   ASSERT_EQ(figures.load.size(), 2u) << "the dense layer has none";
   int64_t most = 0;
   for (const std::vector<int64_t>& layer : figures.load) {
@@ -126,7 +126,7 @@ TEST_F(RouterLoads, NothingNotedIsNothing) {
   load.begin();
   load.balance(load.pooled());
   EXPECT_TRUE(at::equal(load.gradient(), at::zeros({4})));
-  const RouterFigures figures = router_figures(kShape, load.sums());
+  const RouterStatistics figures = router_statistics(kShape, load.sums());
   EXPECT_TRUE(figures.load.empty());
   EXPECT_EQ(figures.balance_loss, 0.0);
 }

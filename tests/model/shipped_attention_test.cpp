@@ -1,4 +1,4 @@
-// What gpu_attention.cpp, capped_attention.cpp and grad_accumulator.cpp call is in the LibTorch
+// What gpu_attention.cpp, capped_attention.cpp and gradient_accumulator.cpp call is in the LibTorch
 // that we ship: schemas as its headers have them, and kernels for GPUs behind them. The kernels'
 // library is loaded here without a GPU.
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -36,7 +36,7 @@ TEST(UnitCut, FollowsThePolicy) {
   const auto made = [&](const UnitPolicy& policy) {
     const ModelSpec cut = cut_units(golden.arch, whole, cut_for(policy, golden.arch));
     EXPECT_EQ(parameters(cut), parameters(whole));
-    EXPECT_EQ(cut.units.back().borrowed, whole.units.back().borrowed);
+    EXPECT_EQ(cut.units.back().tied, whole.units.back().tied);
     const auto classes = unit_classes(golden.arch, cut);
     return names(merge_units(cut, group_units(cut, classes, policy)));
   };
@@ -91,7 +91,7 @@ struct Both {
   PlainRunner runner(const DecoderModel& model, at::ScalarType dtype) const {
     return {model, golden.weights, dtype};
   }
-  bool tied() const { return !spec.units.back().borrowed.empty(); }
+  bool tied() const { return !spec.units.back().tied.empty(); }
 };
 
 using Recompute = PlainRunner::Recompute;

@@ -53,11 +53,11 @@ TEST(UnitGroups, KeepEveryParameterAndTies) {
       .kind = UnitPolicy::Kind::kGroups, .classes = {}, .groups = {{"embedding", "block.0"}}};
   const ModelSpec merged = merge_units(model, group_units(model, kClasses, apart));
   EXPECT_EQ(merged.parameter_elements(), model.parameter_elements());
-  EXPECT_EQ(merged.units.back().borrowed, (std::vector<ParamRef>{{UnitId(0), 0}}));
+  EXPECT_EQ(merged.units.back().tied, (std::vector<ParamRef>{{UnitId(0), 0}}));
   const UnitPolicy together{.kind = UnitPolicy::Kind::kClasses, .classes = {}, .groups = {}};
   const ModelSpec one = merge_units(model, group_units(model, kClasses, together));
   ASSERT_EQ(one.units.size(), 1u);
-  EXPECT_TRUE(one.units[0].borrowed.empty()) << "it owns what the head borrowed";
+  EXPECT_TRUE(one.units[0].tied.empty()) << "it owns what the head tied";
 }
 
 // A group passes what all of its members pass, and runs its members again from the values that it

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kRows = 5, kHidden = 384, kInner = 512;
 
 // Sums that were there before; products by their parameter.
-class Sums : public GradSink {
+class Sums : public GradientSink {
  public:
   explicit Sums(const std::vector<at::Tensor>& parameters) {
     for (const at::Tensor& parameter : parameters) {

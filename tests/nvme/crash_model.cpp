@@ -96,7 +96,7 @@ struct World {
 struct RankProcess {
   std::vector<std::unique_ptr<SimMedium>> media;
   std::vector<std::unique_ptr<MutantDrive>> drives;
-  std::vector<Drive*> borrowed;
+  std::vector<Drive*> tied;
   std::unique_ptr<VersionedChunks> chunks;
   std::unique_ptr<VersionLog> log;  // for recoveries that do not check
   std::unique_ptr<Recovery> recovery;
@@ -164,17 +164,17 @@ class Enumeration {
       process.drives.push_back(std::make_unique<MutantDrive>(
           std::make_unique<SimFile>(process.media[i].get(), "sim", SimOptions{.seed = seed}), &map_,
           static_cast<int>(i), options_.mutation));
-      process.borrowed.push_back(process.drives.back().get());
+      process.tied.push_back(process.drives.back().get());
     }
     const RunKey run = {{1, 2}};
-    process.chunks = std::make_unique<VersionedChunks>(process.borrowed, &map_, run, rank,
+    process.chunks = std::make_unique<VersionedChunks>(process.tied, &map_, run, rank,
                                                        options_.ranks, serial_for);
     const bool constant = options_.mutation == Mutation::kNoIncarnation ||
                           options_.mutation == Mutation::kOnlyNoIncarnation;
     const uint64_t random = constant ? 42 : seed;
     if (options_.mutation == Mutation::kNoChecksum) {
       process.log = std::make_unique<VersionLog>(
-          process.borrowed,
+          process.tied,
           LogIdentity{run, rank, options_.ranks, map_.layout_hash(), map_.geometry()});
       process.recovery = std::make_unique<Recovery>(
           process.log.get(), [](const LoggedPoint&) { return true; }, random);

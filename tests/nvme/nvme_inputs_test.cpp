@@ -1,5 +1,5 @@
-// Kept inputs on simulated drives: what is loaded is what was saved, whatever the drives do, and
-// the bytes that move are the planned ones.
+// Activation checkpoints on simulated drives: what is loaded is what was saved, whatever the drives
+// do, and the bytes that move are the planned ones.
 #include "nvme/store/nvme_inputs.h"
 
 #include <gtest/gtest.h>

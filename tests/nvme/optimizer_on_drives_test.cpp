@@ -27,11 +27,11 @@ void read_initial(const std::string& name, int64_t begin, std::span<float> out) 
   for (float& value : out) value = static_cast<float>(random.below(2001)) * 1e-3f - 1.0f;
 }
 
-void put_gradients(GradientHome& home, size_t units, int64_t step) {
+void put_gradients(HostGradients& host, size_t units, int64_t step) {
   for (size_t u = 0; u < units; ++u) {
     SimRandom random(static_cast<uint64_t>(step) * 1000 + u);
-    const std::span<std::byte> bytes = home.gradient(UnitId(static_cast<int32_t>(u)));
-    const auto width = static_cast<size_t>(width_of(home.dtype()));
+    const std::span<std::byte> bytes = host.gradient(UnitId(static_cast<int32_t>(u)));
+    const auto width = static_cast<size_t>(width_of(host.dtype()));
     for (size_t i = 0; i + width <= bytes.size(); i += width) {
       const float value = static_cast<float>(random.below(2001)) * 1e-4f - 0.1f;
       const uint16_t half = float_to_bf16_nearest(value);
@@ -80,7 +80,7 @@ void run(const Setting& setting, WorkerPool& pool) {
 
   PinnedStore host(layouts, setting.state, false, &pool);
   load_parameters(walk_in_order(host, model), model, layouts, rank, read_initial);
-  GradientHome gradients(layouts, {.dtype = setting.state.drain}, false, pool);
+  HostGradients gradients(layouts, {.dtype = setting.state.drain}, false, pool);
   OptimizerPipeline host_pipeline(&host, &gradients, layouts, model, rank, kAdamW, &pool);
 
   SimDrives sim;

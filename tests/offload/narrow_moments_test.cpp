@@ -68,13 +68,13 @@ Trained train(StateFormat format) {
   const StateOptions options = {format, DType::kBF16, DType::kF32};
   WorkerPool pool(2);
   PinnedStore store(layouts, options, false, &pool);
-  GradientHome gradients(layouts, {.dtype = options.drain}, false, pool);
+  HostGradients gradients(layouts, {.dtype = options.drain}, false, pool);
   OptimizerPipeline pipeline(&store, &gradients, layouts, model, Rank(0), kOptions, &pool);
-  const auto home = gradients.segment(UnitId(0), Segment::kQuantisedMoments);
+  const auto gradient = gradients.segment(UnitId(0), Segment::kQuantisedMoments);
   const std::vector<std::vector<float>>& turns = gradients_in_turn();
   for (int64_t update = 1; update <= kUpdates; ++update) {
     const std::vector<float>& values = turns[static_cast<size_t>(update) % turns.size()];
-    std::memcpy(home.data(), values.data(), values.size() * sizeof(float));
+    std::memcpy(gradient.data(), values.data(), values.size() * sizeof(float));
     pipeline.stage({.update = update, .lr = 1e-4, .clip_scale = 1.0});
     pipeline.flush();
   }

@@ -1,5 +1,5 @@
-// The update of whole units at home: the same bits on any number of threads and ranks, each unit
-// once, padding and frozen parameters untouched.
+// The update of whole units in host memory: the same bits on any number of threads and ranks, each
+// unit once, padding and frozen parameters untouched.
 #include "offload/optimizer/optimizer_pipeline.h"
 
 #include <gtest/gtest.h>
@@ -38,16 +38,16 @@ float value_of(const std::string& parameter, int64_t element, int64_t update) {
 }
 
 // A rank's store and pipeline, filled by whole-parameter coordinates.
-struct Home {
+struct HostShards {
   ModelSpec model = make_model();
   std::vector<FlatLayout> layouts;
   Rank rank;
   WorkerPool pool;
   PinnedStore store;
-  GradientHome gradients;
+  HostGradients gradients;
   OptimizerPipeline pipeline;
 
-  Home(const StateOptions& options, int threads, int32_t ranks = 1, Rank r = Rank(0))
+  HostShards(const StateOptions& options, int threads, int32_t ranks = 1, Rank r = Rank(0))
       : layouts(make_layouts(model, ranks)),
         rank(r),
         pool(threads),
@@ -57,12 +57,12 @@ struct Home {
     for (size_t u = 0; u < layouts.size(); ++u) fill(u);
   }
 
-  template <typename Visit>
-  void visit_pieces(size_t u, const Visit& visit) {
+  template <typename UnitExecution>
+  void visit_pieces(size_t u, const UnitExecution& execution) {
     const auto state = store.state(UnitId(static_cast<int32_t>(u)));
     for (const ShardPiece& piece : layouts[u].pieces(rank)) {
       const StateSpans spans = state->segment(piece.segment);
-      visit(model.units[u].parameters[static_cast<size_t>(piece.parameter)], piece, spans);
+      execution(model.units[u].parameters[static_cast<size_t>(piece.parameter)], piece, spans);
     }
   }
 
@@ -82,12 +82,12 @@ struct Home {
       for (const ShardPiece& piece : layouts[u].pieces(rank)) {
         if (piece.segment == Segment::kFrozen) continue;
         const ParamSpec& spec = model.units[u].parameters[static_cast<size_t>(piece.parameter)];
-        const std::span<std::byte> home =
+        const std::span<std::byte> shards =
             gradients.segment(UnitId(static_cast<int32_t>(u)), piece.segment);
         for (int64_t i = 0; i < piece.elements; ++i) {
           const float value = value_of(spec.name, piece.parameter_begin + i, update);
           const uint16_t bits = float_to_bf16_nearest(value);
-          std::byte* place = home.data() + (piece.shard_begin + i) * width_of(drain);
+          std::byte* place = shards.data() + (piece.shard_begin + i) * width_of(drain);
           std::memcpy(place, drain == DType::kF32 ? static_cast<const void*>(&value) : &bits,
                       static_cast<size_t>(width_of(drain)));
         }
@@ -135,10 +135,10 @@ constexpr StateOptions kInt8 = {StateFormat::kSplitInt8, DType::kBF16, DType::kF
 TEST(OptimizerPipeline, GivesTheSameBitsOnAnyNumberOfThreads) {
   for (const StateOptions& options :
        {kSplit, kFp32, kBf16, kInt8, StateOptions{StateFormat::kSplit, DType::kF32, DType::kF32}}) {
-    Home one(options, 1);
+    HostShards one(options, 1);
     for (int64_t update = 1; update <= 3; ++update) one.step(update);
     for (int threads : {2, 3, 7, 16}) {
-      Home many(options, threads);
+      HostShards many(options, threads);
       for (int64_t update = 1; update <= 3; ++update) many.step(update);
       EXPECT_EQ(one.arena(), many.arena()) << threads << " threads";
     }
@@ -146,8 +146,8 @@ TEST(OptimizerPipeline, GivesTheSameBitsOnAnyNumberOfThreads) {
 }
 
 TEST(OptimizerPipeline, GivesTheSameMastersInBothFormats) {
-  Home split(kSplit, 2);
-  Home fp32(kFp32, 1);
+  HostShards split(kSplit, 2);
+  HostShards fp32(kFp32, 1);
   for (int64_t update = 1; update <= 4; ++update) {
     split.step(update);
     fp32.step(update);
@@ -158,12 +158,12 @@ TEST(OptimizerPipeline, GivesTheSameMastersInBothFormats) {
 // Goal: results do not depend on the shard count.
 TEST(OptimizerPipeline, UpdatesEachElementOnExactlyOneRankToTheSameBits) {
   for (const StateOptions& options : {kSplit, kFp32, kBf16, kInt8}) {
-    Home whole(options, 1);
+    HostShards whole(options, 1);
     for (int64_t update = 1; update <= 2; ++update) whole.step(update);
     for (int32_t ranks = 2; ranks <= 8; ++ranks) {
       std::vector<std::vector<std::vector<float>>> gathered;
       for (int32_t rank = 0; rank < ranks; ++rank) {
-        Home part(options, 1, ranks, Rank(rank));
+        HostShards part(options, 1, ranks, Rank(rank));
         for (int64_t update = 1; update <= 2; ++update) part.step(update);
         part.gather_masters(gathered);
       }
@@ -173,18 +173,18 @@ TEST(OptimizerPipeline, UpdatesEachElementOnExactlyOneRankToTheSameBits) {
 }
 
 TEST(OptimizerPipeline, LeavesFrozenParametersAndPaddingAlone) {
-  Home home(kSplit, 2);
-  const auto before = home.masters();
-  home.step(1);
-  const auto after = home.masters();
+  HostShards shards(kSplit, 2);
+  const auto before = shards.masters();
+  shards.step(1);
+  const auto after = shards.masters();
   for (size_t u = 0; u < before.size(); ++u) {
     for (size_t p = 0; p < before[u].size(); ++p) {
-      EXPECT_EQ(before[u][p] == after[u][p], home.model.units[u].parameters[p].frozen)
-          << home.model.units[u].parameters[p].name;
+      EXPECT_EQ(before[u][p] == after[u][p], shards.model.units[u].parameters[p].frozen)
+          << shards.model.units[u].parameters[p].name;
     }
   }
   // block.0: the norm's 64 elements lead a padded segment of 256.
-  const auto state = home.store.state(UnitId(1));
+  const auto state = shards.store.state(UnitId(1));
   const StateSpans norms = state->segment(Segment::kFullMoments);
   const std::span<float> moments = norms.exp_avg.f32();
   EXPECT_NE(moments[63], 0.0f);
@@ -193,15 +193,15 @@ TEST(OptimizerPipeline, LeavesFrozenParametersAndPaddingAlone) {
 
 TEST(OptimizerPipeline, DecaysMatricesOnlyUnlessAllIsAsked) {
   for (DecayRule decay : {DecayRule::kMatrices, DecayRule::kAll}) {
-    Home home(kFp32, 1);
+    HostShards shards(kFp32, 1);
     AdamWOptions options = kOptions;
     options.decay = decay;
-    OptimizerPipeline pipeline(&home.store, &home.gradients, home.layouts, home.model, Rank(0),
-                               options, &home.pool);
-    const auto before = home.masters();
+    OptimizerPipeline pipeline(&shards.store, &shards.gradients, shards.layouts, shards.model,
+                               Rank(0), options, &shards.pool);
+    const auto before = shards.masters();
     pipeline.stage({.update = 1, .lr = 0.5, .clip_scale = 1.0});  // gradients are zero: decay alone
     pipeline.flush();
-    const auto after = home.masters();
+    const auto after = shards.masters();
     const float keep = static_cast<float>(1.0 - 0.5 * 0.1);
     const float matrix = before[1][1][7];
     const float norm = before[1][0][7];
@@ -211,8 +211,8 @@ TEST(OptimizerPipeline, DecaysMatricesOnlyUnlessAllIsAsked) {
 }
 
 TEST(OptimizerPipeline, AppliesAPendingUpdateOnceInAnyOrder) {
-  Home in_order(kSplit, 1);
-  Home backwards(kSplit, 1);
+  HostShards in_order(kSplit, 1);
+  HostShards backwards(kSplit, 1);
   in_order.step(1);
   backwards.put_gradients(1);
   backwards.pipeline.stage({.update = 1, .lr = 1e-2, .clip_scale = 0.75});
@@ -228,18 +228,18 @@ TEST(OptimizerPipeline, AppliesAPendingUpdateOnceInAnyOrder) {
 }
 
 TEST(OptimizerPipeline, DoesNothingBeforeAStepIsStaged) {
-  Home home(kSplit, 1);
-  const std::vector<std::byte> before = home.arena();
-  EXPECT_FALSE(home.pipeline.update(UnitId(0)));
-  home.pipeline.flush();
-  EXPECT_EQ(home.arena(), before);
+  HostShards shards(kSplit, 1);
+  const std::vector<std::byte> before = shards.arena();
+  EXPECT_FALSE(shards.pipeline.update(UnitId(0)));
+  shards.pipeline.flush();
+  EXPECT_EQ(shards.arena(), before);
 }
 
 TEST(OptimizerPipeline, CountsTheBytesOfTheUpdate) {
-  Home home(kSplit, 1);
-  home.step(1);
-  EXPECT_EQ(home.pipeline.take_bytes(), home.model.trainable_elements() * 26);
-  EXPECT_EQ(home.pipeline.take_bytes(), 0) << "taken";
+  HostShards shards(kSplit, 1);
+  shards.step(1);
+  EXPECT_EQ(shards.pipeline.take_bytes(), shards.model.trainable_elements() * 26);
+  EXPECT_EQ(shards.pipeline.take_bytes(), 0) << "taken";
 }
 
 // Goal: another element-wise optimizer needs no change of the pipeline.
@@ -260,14 +260,14 @@ class SignDescent final : public UpdateRule {
 };
 
 TEST(OptimizerPipeline, TakesAnotherElementWiseOptimizer) {
-  Home home(kFp32, 2);
-  const auto before = home.masters();
-  home.put_gradients(1);
-  OptimizerPipeline pipeline(&home.store, &home.gradients, home.layouts, home.model, Rank(0),
-                             std::make_unique<SignDescent>(), 0, &home.pool);
+  HostShards shards(kFp32, 2);
+  const auto before = shards.masters();
+  shards.put_gradients(1);
+  OptimizerPipeline pipeline(&shards.store, &shards.gradients, shards.layouts, shards.model,
+                             Rank(0), std::make_unique<SignDescent>(), 0, &shards.pool);
   pipeline.stage({.update = 1, .lr = 0.5});
   pipeline.flush();
-  const auto after = home.masters();
+  const auto after = shards.masters();
   EXPECT_EQ(std::fabs(after[1][1][7] - before[1][1][7]), 0.5f);
   EXPECT_EQ(after[2], before[2]) << "frozen";
 }

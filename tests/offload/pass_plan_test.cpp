@@ -14,12 +14,12 @@
 namespace longshore {
 namespace {
 
-// The units fetched before each visit: "0 1|2||".
+// The units fetched before each execution: "0 1|2||".
 std::string fetches(const PassPlan& plan) {
   std::string text;
-  for (const Visit& visit : plan.visits) {
+  for (const UnitExecution& execution : plan.executions) {
     std::string units;
-    for (const Placed& fetch : visit.fetches) {
+    for (const Placed& fetch : execution.fetches) {
       units += (units.empty() ? "" : " ") + std::to_string(fetch.unit.value);
     }
     text += units + "|";
@@ -37,7 +37,7 @@ TEST(PassPlan, VisitsForwardThenBackwardDownToTheLowestTrainableUnit) {
   ModelSpec model = fakes::make_small_model(2, false);  // units 0 1 2 3
   const auto values = [&](Pass pass) {
     std::vector<int32_t> order;
-    for (UnitId unit : visit_order(model, pass)) order.push_back(unit.value);
+    for (UnitId unit : execution_order(model, pass)) order.push_back(unit.value);
     return order;
   };
   EXPECT_EQ(values(Pass::kTrain), (std::vector<int32_t>{0, 1, 2, 3, 2, 1, 0}));
@@ -67,9 +67,9 @@ TEST(PassPlan, FetchesNothingForABackwardThatReadsNoParameters) {
     validate_model_spec(model);
     const PassPlan plan = plan_pass(model, Pass::kTrain, equal_slots(model, 2, 1));
     EXPECT_EQ(fetches(plan), tied ? "0 1|2|3|0|2 1|||" : "0 1|2|3||1|||");
-    EXPECT_EQ(plan.visits.back().unit, UnitId(0));
-    EXPECT_TRUE(plan.visits.back().leases.empty());
-    EXPECT_EQ(plan.visits.front().leases.size(), 1U);
+    EXPECT_EQ(plan.executions.back().unit, UnitId(0));
+    EXPECT_TRUE(plan.executions.back().leases.empty());
+    EXPECT_EQ(plan.executions.front().leases.size(), 1U);
   }
   ModelSpec model = fakes::make_small_model(2, true);
   model.units.back().backward_reads_parameters = false;
@@ -81,8 +81,8 @@ TEST(PassPlan, GivesEveryUnitItsOwnSlotWhereThereIsOne) {
   const PassInputs inputs{.unit_bytes = {16, 8, 8, 4}, .slot_bytes = {16, 8, 8, 4}};
   const PassPlan plan = plan_pass(model, Pass::kTrain, inputs);
   EXPECT_EQ(fetches(plan), "0|1|2|3||||");
-  for (const Visit& visit : plan.visits) {
-    for (const Placed& lease : visit.leases) {
+  for (const UnitExecution& execution : plan.executions) {
+    for (const Placed& lease : execution.leases) {
       EXPECT_EQ(inputs.slot_bytes[static_cast<size_t>(lease.slot)],
                 inputs.unit_bytes[static_cast<size_t>(lease.unit.value)]);
     }
@@ -95,20 +95,20 @@ TEST(PassPlan, RefusesTooFewSlotsForATiedHead) {
   EXPECT_NO_THROW(plan_pass(model, Pass::kTrain, equal_slots(model, 2, 0)));
 }
 
-// Replays a plan: what a visit leases is in its slot, fetched no later than that visit, and no
-// fetch takes a slot that the visit leases.
+// Replays a plan: what a execution leases is in its slot, fetched no later than that execution, and
+// no fetch takes a slot that the execution leases.
 void replay(const PassPlan& plan, const PassInputs& inputs) {
   std::vector<std::optional<UnitId>> slots(inputs.slot_bytes.size());
-  for (const Visit& visit : plan.visits) {
-    for (const Placed& fetch : visit.fetches) {
+  for (const UnitExecution& execution : plan.executions) {
+    for (const Placed& fetch : execution.fetches) {
       const auto slot = static_cast<size_t>(fetch.slot);
       EXPECT_LE(inputs.unit_bytes[static_cast<size_t>(fetch.unit.value)], inputs.slot_bytes[slot]);
       EXPECT_TRUE(std::ranges::find(slots, fetch.unit) == slots.end()) << "fetched twice";
       slots[slot] = fetch.unit;
     }
-    ASSERT_FALSE(visit.leases.empty());
-    EXPECT_EQ(visit.leases.front().unit, visit.unit);
-    for (const Placed& lease : visit.leases) {
+    ASSERT_FALSE(execution.leases.empty());
+    EXPECT_EQ(execution.leases.front().unit, execution.unit);
+    for (const Placed& lease : execution.leases) {
       EXPECT_EQ(slots[static_cast<size_t>(lease.slot)], lease.unit);
     }
   }

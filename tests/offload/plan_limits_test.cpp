@@ -196,7 +196,7 @@ TEST(PlanLimits, SaysWhatOtherUnitsTake) {
   EXPECT_EQ(other.device, there.device.total - plan.device.total);
   EXPECT_LT(other.device, 0);
   EXPECT_EQ(other.host, there.host.total - plan.host.total);
-  EXPECT_GT(other.moved, 0) << "twice the kept inputs";
+  EXPECT_GT(other.moved, 0) << "twice the activation checkpoints";
   EXPECT_NE(format_plan(plan, machine)
                 .find("fsdp.units = \"half\": device " + format_bytes(-other.device) + " less"),
             std::string::npos)

@@ -150,10 +150,10 @@ TEST(ScheduleBuilderValidity, OperationsMisplacedOrDoubledAreCaught) {
     if (gradient) gradient = *gradient == 0 ? 1 : 0;
     return gradient.has_value();
   });
-  expect_found("another place at home", [](StepSchedule& schedule, size_t op) {
-    std::optional<int32_t>& home = schedule.ops[op].home;
-    if (home) home = *home == 0 ? 1 : 0;
-    return home.has_value();
+  expect_found("another host gradient slot", [](StepSchedule& schedule, size_t op) {
+    std::optional<int32_t>& host_slot = schedule.ops[op].host_slot;
+    if (host_slot) host_slot = *host_slot == 0 ? 1 : 0;
+    return host_slot.has_value();
   });
   expect_found("another input slot", [](StepSchedule& schedule, size_t op) {
     std::optional<int32_t>& input = schedule.ops[op].input;
@@ -254,10 +254,10 @@ TEST(ScheduleBuilderValidity, GradientsTakeTurnsAtHome) {
       const Op& op = schedule.ops[i];
       const auto turn = ring == 0 ? std::optional<int32_t>() : drains % std::max(ring, 1);
       if (op.kind == OpKind::kUpdate) {
-        EXPECT_EQ(op.home, schedule.ops[static_cast<size_t>(op.after.back())].home);
+        EXPECT_EQ(op.host_slot, schedule.ops[static_cast<size_t>(op.after.back())].host_slot);
         updates.push_back(static_cast<int32_t>(i));
       } else if (op.kind == OpKind::kDrain) {
-        EXPECT_EQ(op.home, turn);
+        EXPECT_EQ(op.host_slot, turn);
         const bool waits = std::ranges::any_of(op.after, [&](int32_t before) {
           return schedule.ops[static_cast<size_t>(before)].kind == OpKind::kUpdate;
         });
@@ -267,7 +267,7 @@ TEST(ScheduleBuilderValidity, GradientsTakeTurnsAtHome) {
         }
         ++drains;
       } else {
-        EXPECT_FALSE(op.home.has_value()) << name_of(op.kind);
+        EXPECT_FALSE(op.host_slot.has_value()) << name_of(op.kind);
       }
     }
     EXPECT_EQ(drains, 5) << "one of six units is frozen";
@@ -379,17 +379,17 @@ TEST(ScheduleBuilderValidity, StateTakesTurnsInItsSlots) {
 // Goal: a walk comes to units without anything that is trained too; read ahead, written behind.
 TEST(ScheduleBuilderValidity, AWalkComesToEveryUnit) {
   ScheduleCase options{.blocks = 2, .frozen = {1}};
-  options.pass = Pass::kWalk;
+  options.pass = Pass::kSweep;
   options.state_slots = 3;
   const ModelSpec model = make_case_model(options);
   const StepSchedule schedule = build_schedule(make_case_inputs(options, model));
-  std::vector<UnitId> visited;
+  std::vector<UnitId> executed;
   for (const Op& op : schedule.ops) {
-    if (op.kind == OpKind::kUpdate) visited.push_back(op.unit);
+    if (op.kind == OpKind::kUpdate) executed.push_back(op.unit);
   }
   std::vector<UnitId> all;
   for (const UnitSpec& unit : model.units) all.push_back(unit.id);
-  EXPECT_EQ(visited, all);
+  EXPECT_EQ(executed, all);
   const auto units = static_cast<double>(all.size());
   const std::vector<double> times(schedule.ops.size(), 1.0);
   EXPECT_EQ(simulate_schedule(schedule, times).seconds, units + 2);

@@ -43,7 +43,7 @@ struct ScheduleCase {
             std::to_string(static_cast<int>(overlap)) + ", ring of " +
             std::to_string(gradient_ring);
     if (pass == Pass::kUpdates) return text + ", updates";
-    if (pass == Pass::kWalk) return text + ", walk";
+    if (pass == Pass::kSweep) return text + ", walk";
     return text + (pass == Pass::kTrain ? ", train" : ", forward");
   }
 };
@@ -79,7 +79,7 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
   ScheduleInputs inputs;
   inputs.model = &model;
   inputs.pass = options.pass;
-  inputs.visits = plan_pass(model, options.pass, sizes);
+  inputs.executions = plan_pass(model, options.pass, sizes);
   inputs.gathers = inputs.reduces = options.several_ranks;
   inputs.ordered_collectives = options.ordered;
   inputs.gradient_buffers = options.gradient_buffers;
@@ -93,10 +93,10 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
   return inputs;
 }
 
-// Every combination: models, prefetch depths, ranks, buffers, kept inputs, updates, passes. Rings
-// of gradients at home, none to three places, take turns where there may be one; so do staging
-// slots on the way to drives, drives with state, and with parameters, carries that pass, and
-// collectives one at a time.
+// Every combination: models, prefetch depths, ranks, buffers, activation checkpoints, updates,
+// passes. Rings of gradients in host memory, none to three places, take turns where there may be
+// one; so do staging slots on the way to drives, drives with state, and with parameters, carries
+// that pass, and collectives one at a time.
 inline std::vector<ScheduleCase> all_schedule_cases() {
   std::vector<ScheduleCase> cases;
   const auto add_drives = [&cases] {
@@ -131,7 +131,7 @@ inline std::vector<ScheduleCase> all_schedule_cases() {
               cases.push_back({blocks, tied, units, prefetch, ranks, buffers, 2,
                                UpdateOverlap::kForward, Pass::kForward});
               add_drives();
-              for (const Pass pass : {Pass::kUpdates, Pass::kWalk}) {
+              for (const Pass pass : {Pass::kUpdates, Pass::kSweep}) {
                 cases.push_back({blocks, tied, units, prefetch, ranks, buffers, 0,
                                  UpdateOverlap::kForward, pass});
                 add_drives();

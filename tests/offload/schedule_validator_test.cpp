@@ -22,7 +22,7 @@ struct Places {
   std::optional<int32_t> gradient = std::nullopt;
   std::optional<int32_t> input = std::nullopt;
   std::optional<int32_t> output = std::nullopt;
-  std::optional<int32_t> home = std::nullopt;
+  std::optional<int32_t> host_slot = std::nullopt;
   std::optional<int32_t> staging = std::nullopt;
   std::optional<int32_t> state = std::nullopt;
   std::optional<int32_t> parameters = std::nullopt;
@@ -38,7 +38,7 @@ Op op(OpKind kind, int unit, std::vector<Placed> slots, std::vector<int32_t> aft
   op.gradient = places.gradient;
   op.input = places.input;
   op.output = places.output;
-  op.home = places.home;
+  op.host_slot = places.host_slot;
   op.staging = places.staging;
   op.state = places.state;
   op.parameters = places.parameters;
@@ -52,7 +52,7 @@ std::string text_of(const std::vector<ScheduleFinding>& findings) {
 }
 
 // Two units, two slots, two ranks, one gradient buffer, the update in the next forward: every kind
-// of operation but those of kept inputs, each with exactly the waits it needs.
+// of operation but those of activation checkpoints, each with exactly the waits it needs.
 struct ByHand {
   ByHand() {
     model.units.resize(2);
@@ -63,9 +63,9 @@ struct ByHand {
     }
     model.units[0].carry_out = {{1}};
     inputs.model = &model;
-    inputs.visits.visits = {{UnitId(0), {at(0, 0)}, {at(0, 0), at(1, 1)}},
-                            {UnitId(1), {at(1, 1)}, {}},
-                            {UnitId(0), {at(0, 0)}, {}}};
+    inputs.executions.executions = {{UnitId(0), {at(0, 0)}, {at(0, 0), at(1, 1)}},
+                                    {UnitId(1), {at(1, 1)}, {}},
+                                    {UnitId(0), {at(0, 0)}, {}}};
     inputs.gathers = true;
     inputs.reduces = true;
     inputs.gradient_buffers = 1;
@@ -203,7 +203,7 @@ TEST(ScheduleValidator, CatchesWhatIsLeftOut) {
   expect_contains(without(6), "comes in the place of forward unit 0");
   expect_contains(without(8), "the gradient is not reduced");
   expect_contains(without(9), "gradient buffer 0 loses unit 1, which nobody used");
-  expect_contains(without(10), "the pass ends after 2 of 3 visits");
+  expect_contains(without(10), "the pass ends after 2 of 3 executions");
   expect_contains(without(12), "the gradient of unit 0 is never drained");
 }
 
@@ -216,7 +216,7 @@ TEST(ScheduleValidator, CatchesWhatIsDoneTwice) {
   };
   expect_contains(again(12), "the gradient is drained twice");
   expect_contains(again(11), "the gradient is reduced twice");
-  expect_contains(again(10), "comes after the last visit");
+  expect_contains(again(10), "comes after the last execution");
   expect_contains(again(3), "the unit is updated twice");
   expect_contains(again(2), "slot 0 is gathered already");
 }
@@ -227,7 +227,8 @@ TEST(ScheduleValidator, ChecksTheRuleOfUpdates) {
     return hand.with([&](ByHand& copy) { copy.inputs.overlap = rule; });
   };
   expect_contains(overlap(UpdateOverlap::kNone), "this pass has no updates");
-  expect_contains(overlap(UpdateOverlap::kBackward), "the unit's gradient is not home yet");
+  expect_contains(overlap(UpdateOverlap::kBackward),
+                  "the unit's gradient is not in host memory yet");
   // In backward, an update of this step's gradient: after its drain, and after every fetch.
   const auto moved = [&](std::vector<int32_t> after) {
     return hand.with([&](ByHand& copy) {
@@ -245,12 +246,13 @@ TEST(ScheduleValidator, ChecksTheRuleOfUpdates) {
     });
   };
   EXPECT_EQ(moved({10}), "");
-  expect_contains(moved({}), "the gradient of unit 0 at home may still be written by op 10 drain");
+  expect_contains(moved({}),
+                  "the gradient of unit 0 in host memory may still be written by op 10 drain");
 }
 
-// ---- Gradients at home ----
+// ---- Gradients in host memory ----
 
-// Updates in backward: both gradients take the one place at home in turn.
+// Updates in backward: both gradients take the one host gradient slot in turn.
 struct RingAtHome : ByHand {
   RingAtHome() {
     inputs.overlap = UpdateOverlap::kBackward;
@@ -264,12 +266,12 @@ struct RingAtHome : ByHand {
         op(kForward, 0, {at(0, 0)}, {1}),
         op(kBackward, 1, {at(1, 1)}, {3}, {.gradient = 0}),
         op(kReduce, 1, {}, {5}, {.gradient = 0}),
-        op(kDrain, 1, {}, {6}, {.gradient = 0, .home = 0}),
-        op(kUpdate, 1, {}, {7}, {.home = 0}),  // 8
+        op(kDrain, 1, {}, {6}, {.gradient = 0, .host_slot = 0}),
+        op(kUpdate, 1, {}, {7}, {.host_slot = 0}),  // 8
         op(kBackward, 0, {at(0, 0)}, {7}, {.gradient = 0}),
         op(kReduce, 0, {}, {9}, {.gradient = 0}),
-        op(kDrain, 0, {}, {8, 10}, {.gradient = 0, .home = 0}),
-        op(kUpdate, 0, {}, {11}, {.home = 0}),  // 12
+        op(kDrain, 0, {}, {8, 10}, {.gradient = 0, .host_slot = 0}),
+        op(kUpdate, 0, {}, {11}, {.host_slot = 0}),  // 12
     };
   }
 };
@@ -280,28 +282,30 @@ TEST(ScheduleValidator, FollowsGradientsThroughTheRingAtHome) {
   const auto changed = [&](int32_t op, const std::function<void(Op&)>& change) {
     return hand.with([&](ByHand& copy) { change(copy.schedule.ops[op]); });
   };
-  expect_contains(changed(11, [](Op& op) { op.after = {10}; }),
-                  "op 11 drain unit 0 gradient 0 home 0: place at home 0 may still be read by op 8 "
-                  "update unit 1 home 0");
+  expect_contains(
+      changed(11, [](Op& op) { op.after = {10}; }),
+      "op 11 drain unit 0 gradient 0 host slot 0: host gradient slot 0 may still be read by op 8 "
+      "update unit 1 host slot 0");
   expect_contains(changed(12, [](Op& op) { op.after = {}; }),
-                  "place at home 0 may still be written by op 11 drain unit 0");
-  expect_contains(changed(8, [](Op& op) { op.home = 1; }), "the plan has no place at home 1");
-  expect_contains(changed(8, [](Op& op) { op.home.reset(); }), "names no place at home");
-  expect_contains(changed(11, [](Op& op) { op.home.reset(); }), "names no place at home");
-  expect_contains(changed(10, [](Op& op) { op.home = 0; }), "uses no place at home");
+                  "host gradient slot 0 may still be written by op 11 drain unit 0");
+  expect_contains(changed(8, [](Op& op) { op.host_slot = 1; }),
+                  "the plan has no host gradient slot 1");
+  expect_contains(changed(8, [](Op& op) { op.host_slot.reset(); }), "names no host gradient slot");
+  expect_contains(changed(11, [](Op& op) { op.host_slot.reset(); }), "names no host gradient slot");
+  expect_contains(changed(10, [](Op& op) { op.host_slot = 0; }), "uses no host gradient slot");
   expect_contains(changed(8, [](Op& op) { op.unit = UnitId(0); }),
-                  "place at home 0 holds unit 1, not unit 0");
+                  "host gradient slot 0 holds unit 1, not unit 0");
   expect_contains(hand.with([](ByHand& copy) { copy.inputs.gradient_ring = 0; }),
-                  "uses no place at home");
+                  "uses no host gradient slot");
   // The update of what the place held never came.
   expect_contains(hand.with([](ByHand& copy) {
     copy.inputs.gradient_ring = 2;
-    copy.schedule.ops[8].home = 1;
+    copy.schedule.ops[8].host_slot = 1;
   }),
-                  "op 11 drain unit 0 gradient 0 home 0: place at home 0 loses unit 1");
+                  "op 11 drain unit 0 gradient 0 host slot 0: host gradient slot 0 loses unit 1");
 }
 
-// ---- Kept inputs ----
+// ---- Activation checkpoints ----
 
 // Three units, two input slots: the input of unit 1 goes to the host and comes back.
 struct KeptInputs : ByHand {
@@ -315,7 +319,7 @@ struct KeptInputs : ByHand {
     inputs.overlap = UpdateOverlap::kNone;
     inputs.gradient_buffers = 3;
     inputs.input_slots = 2;
-    inputs.visits.visits = {{UnitId(0), {at(0, 0)}, {at(0, 0), at(1, 1), at(2, 2)}}};
+    inputs.executions.executions = {{UnitId(0), {at(0, 0)}, {at(0, 0), at(1, 1), at(2, 2)}}};
     using enum OpKind;
     schedule.ops = {
         op(kFetch, 0, {at(0, 0)}, {}),
@@ -344,7 +348,7 @@ TEST(ScheduleValidator, FollowsInputsToTheHostAndBack) {
   expect_contains(changed(4, [](Op& op) { op.after = {}; }),
                   "op 4 save input unit 1 input 1: input slot 1 may still be written by op 3");
   expect_contains(changed(7, [](Op& op) { op.after = {6}; }),
-                  "the kept input of unit 1 on the host may still be written by op 4");
+                  "the activation checkpoint of unit 1 on the host may still be written by op 4");
   expect_contains(changed(7, [](Op& op) { op.after = {4}; }),
                   "input slot 0 may still be read by op 6 backward unit 2");
   expect_contains(changed(8, [](Op& op) { op.after = {}; }),
@@ -357,7 +361,7 @@ TEST(ScheduleValidator, FollowsInputsToTheHostAndBack) {
   expect_contains(changed(4, [](Op& op) { op.unit = UnitId(2); }), "input slot 1 holds unit 1");
 }
 
-// ---- Kept inputs on drives ----
+// ---- Activation checkpoints on drives ----
 
 // Five units, two input slots, one staging slot: the input of unit 1 goes to the drives and back,
 // that of unit 2 stays in the staging slot until it is wanted.
@@ -375,11 +379,11 @@ struct InputsOnDrives : ByHand {
     inputs.gradient_buffers = 5;
     inputs.input_slots = 2;
     inputs.input_staging = 1;
-    inputs.visits.visits = {{UnitId(0), {at(0, 0)}, {}}};
+    inputs.executions.executions = {{UnitId(0), {at(0, 0)}, {}}};
     schedule.ops.clear();
     using enum OpKind;
     for (int u = 0; u < 5; ++u) {
-      inputs.visits.visits[0].fetches.push_back(at(u, u));
+      inputs.executions.executions[0].fetches.push_back(at(u, u));
       schedule.ops.push_back(op(kFetch, u, {at(u, u)}, {}));
     }
     const std::vector<Op> rest = {
@@ -421,7 +425,7 @@ TEST(ScheduleValidator, FollowsInputsToTheDrivesAndBack) {
   expect_contains(changed(14, [](Op& op) { op.after = {}; }),
                   "staging slot 0 may still be read by op 13 load input unit 2");
   expect_contains(changed(14, [](Op& op) { op.after = {}; }),
-                  "the kept input of unit 1 on the drives may still be written by op 7");
+                  "the activation checkpoint of unit 1 on the drives may still be written by op 7");
   expect_contains(changed(16, [](Op& op) { op.after = {15}; }),
                   "staging slot 0 may still be written by op 14 read input unit 1");
   expect_contains(changed(7, [](Op& op) { op.unit = UnitId(2); }), "staging slot 0 holds unit 1");
@@ -558,7 +562,7 @@ TEST(ScheduleValidator, CommitsAlone) {
   EXPECT_EQ(alone.ops.size(), 1U);
   EXPECT_EQ(text_of(validate_schedule(alone, inputs)), "");
   expect_contains(text_of(validate_schedule({}, inputs)), "the state is never committed");
-  inputs.pass = Pass::kWalk;
+  inputs.pass = Pass::kSweep;
   for (const Op& op : build_schedule(inputs).ops) EXPECT_NE(op.kind, OpKind::kCommit);
   expect_contains(text_of(validate_schedule(alone, inputs)), "this pass commits nothing");
 }

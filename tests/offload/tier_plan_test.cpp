@@ -10,8 +10,8 @@
 #include "device/device_memory.h"
 #include "offload/plan/plan_from_config.h"
 #include "offload/plan/plan_text.h"
-#include "offload/staging/grad_drain.h"
-#include "offload/staging/gradient_home.h"
+#include "offload/staging/gradient_drain.h"
+#include "offload/staging/host_gradients.h"
 #include "pinned/pinned_store.h"
 #include "tests/fakes/specs.h"
 #include "tests/offload/plan_cases.h"
@@ -73,14 +73,14 @@ TEST(TierPlan, SumsUpAndLetsTheDeviceCarveExactlyItsBuffers) {
         WorkerPool pool(1);
         const PinnedStore store(make_layouts(model, 1), inputs.state, false, &pool);
         EXPECT_EQ(store.host_bytes(), plan.host.arena);
-        const GradientHome home(make_layouts(model, 1), {.dtype = compute}, false, pool);
-        EXPECT_EQ(home.host_bytes(), plan.host.gradients);
+        const HostGradients host(make_layouts(model, 1), {.dtype = compute}, false, pool);
+        EXPECT_EQ(host.host_bytes(), plan.host.gradients);
       }
     }
   }
 }
 
-// Gradients at home: all of them, or two places of the largest unit's size in pages.
+// Gradients in host memory: all of them, or two places of the largest unit's size in pages.
 TEST(TierPlan, CountsTheHostToTheByte) {
   const ModelSpec model = fakes::make_small_model(3, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -94,9 +94,9 @@ TEST(TierPlan, CountsTheHostToTheByte) {
     const bool ring = overlap == UpdateOverlap::kBackward;
     EXPECT_EQ(plan.host.gradient_ring, ring ? 2 : 0);
     EXPECT_EQ(plan.host.gradients, ring ? 2 * 49152 : 2 * 36864 + 3 * 49152);
-    const GradientHome home(make_layouts(model, 1), {DType::kBF16, plan.host.gradient_ring}, false,
-                            pool);
-    EXPECT_EQ(home.host_bytes(), plan.host.gradients);
+    const HostGradients host(make_layouts(model, 1), {DType::kBF16, plan.host.gradient_ring}, false,
+                             pool);
+    EXPECT_EQ(host.host_bytes(), plan.host.gradients);
     const std::string text = format_plan(plan, made_up_machine());
     EXPECT_EQ(text.find("ring of 2 x 48.0 KiB, bf16, the largest unit") != std::string::npos, ring)
         << text;
@@ -144,8 +144,8 @@ TEST(TierPlan, GivesATiedHeadTwoSlotsAndItsGradientAPlaceToWait) {
   EXPECT_EQ(draft_tier_plan(inputs, made_up_machine()).device.slots, 1);
 }
 
-// Kept inputs on the host: two slots on the device, and a place on the host for each input that
-// does not stay in them.
+// Activation checkpoints on the host: two slots on the device, and a place on the host for each
+// input that does not stay in them.
 TEST(TierPlan, CountsOffloadedInputsOnTheHost) {
   const ModelSpec model = fakes::make_small_model(5, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -185,7 +185,7 @@ TEST(TierPlan, CountsOffloadedInputsOnTheDrives) {
             drives.step.traffic.nvme_written);
   EXPECT_NEAR(static_cast<double>(drives.drives.step_writes.at(0)),
               static_cast<double>(drives.step.traffic.nvme_written) / 2, kBlockBytes);
-  EXPECT_NE(format_plan(drives, made_up_machine()).find("nvme: kept inputs between"),
+  EXPECT_NE(format_plan(drives, made_up_machine()).find("nvme: activation checkpoints between"),
             std::string::npos);
   EXPECT_EQ(format_plan(host, made_up_machine()).find("nvme:"), std::string::npos);
   inputs.nvme.state = true;
@@ -582,7 +582,7 @@ TEST(TierPlan, GivesAGpusDrainTwoLargeBuffers) {
   model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {4096, 2304}));
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);
   const auto bytes = [&](DType drain, DeviceKind device) {
-    return GradDrain::planned_staging_bytes(layouts, drain, device);
+    return GradientDrain::planned_staging_bytes(layouts, drain, device);
   };
   EXPECT_EQ(bytes(DType::kBF16, DeviceKind::kCuda), 2 * 16 * kMiB);
   EXPECT_EQ(bytes(DType::kBF16, DeviceKind::kCpu), 2 * kMiB);

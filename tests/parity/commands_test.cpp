@@ -387,7 +387,7 @@ TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
        {"a step takes about", "the wall: ", "better\n", "measured by doctor on"}) {
     EXPECT_TRUE(has(screen.out, part)) << part << " in:\n" << screen.out;
   }
-  EXPECT_TRUE(has(run_command(with("plan", {cache, "--bytes"})).out, "kept inputs"));
+  EXPECT_TRUE(has(run_command(with("plan", {cache, "--bytes"})).out, "activation checkpoints"));
   const Ended trained = run_command(with("train", {cache, "--train.steps=9"}));
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_TRUE(has(trained.err, "most off: the ")) << trained.err;

@@ -39,7 +39,7 @@ void expect_same(const RunDriver& run, const RunDriver& reference, const std::st
   EXPECT_TRUE(run.state() == reference.state()) << what;
 }
 
-struct Homes {
+struct Tiers {
   int drives;
   std::string parameters;
   std::string inputs;  // kept, between forward and backward
@@ -47,28 +47,28 @@ struct Homes {
 };
 
 void expect_bits_of_host(const std::string& format, const std::string& compute,
-                         const std::vector<Homes>& variants) {
+                         const std::vector<Tiers>& variants) {
   const Arguments same =
       joined(base(30), {"--offload.state_format=" + format, "--precision.compute=" + compute});
   RunDriver host("host");
   ASSERT_EQ(host.train(same), 0);
-  for (const Homes& homes : variants) {
+  for (const Tiers& tiers : variants) {
     RunDriver run("drives");
-    const std::string what = format + " " + compute + " " + std::to_string(homes.drives) +
-                             " drives, parameters " + homes.parameters + ", inputs " +
-                             homes.inputs + ", versions " + std::to_string(homes.versions);
-    ASSERT_EQ(run.train(joined(joined(same, on_drives(run, homes.drives)),
-                               {"--offload.parameters=" + homes.parameters,
-                                "--offload.activations=" + homes.inputs,
-                                "--offload.nvme_versions=" + std::to_string(homes.versions)})),
+    const std::string what = format + " " + compute + " " + std::to_string(tiers.drives) +
+                             " drives, parameters " + tiers.parameters + ", inputs " +
+                             tiers.inputs + ", versions " + std::to_string(tiers.versions);
+    ASSERT_EQ(run.train(joined(joined(same, on_drives(run, tiers.drives)),
+                               {"--offload.parameters=" + tiers.parameters,
+                                "--offload.activations=" + tiers.inputs,
+                                "--offload.nvme_versions=" + std::to_string(tiers.versions)})),
               0)
         << what;
     expect_same(run, host, what);
-    EXPECT_EQ(run.metrics("commit").size(), homes.versions == 2 ? 30u : 0u) << what;
+    EXPECT_EQ(run.metrics("commit").size(), tiers.versions == 2 ? 30u : 0u) << what;
   }
 }
 
-const std::vector<Homes> kHomes = {{1, "host", "device", 2},
+const std::vector<Tiers> kHomes = {{1, "host", "device", 2},
                                    {3, "nvme", "nvme", 2},
                                    {3, "host", "host", 1},
                                    {1, "nvme", "nvme", 1}};
@@ -91,7 +91,7 @@ TEST(LongNvmeTraining, GivesTheBitsOfTheHostTierEverywhere) {
   }
 }
 
-// Without clipping: units updated in backward, with two gradients at home instead of all.
+// Without clipping: units updated in backward, with two gradients in host memory instead of all.
 TEST(NvmeTraining, UpdatesInBackwardGiveTheBitsOfTheHostTierOnTwoRanks) {
   const Arguments same = joined(base(10), {"--train.max_grad_norm=0"});
   RunDriver host("host-forward"), run("drive-backward");

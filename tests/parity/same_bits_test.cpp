@@ -1,5 +1,5 @@
-// What must not change a bit: state format, threads, recompute, prefetch, the home of kept inputs,
-// when updates are applied, the device's cap.
+// What must not change a bit: state format, threads, recompute, prefetch, the tier of activation
+// checkpoints, when updates are applied, the device's cap.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -77,7 +77,7 @@ TEST_P(SameBits, HoldsForMomentsThatAreRounded) {
   }
 }
 
-// Without clipping a unit may be updated as soon as its gradient is home, on either tier.
+// Without clipping a unit may be updated as soon as its gradient is in host memory, on either tier.
 TEST_P(SameBits, UpdatesInBackwardAgreeWithoutClipping) {
   const std::vector<std::string> unclipped = {"--train.max_grad_norm=0", "--train.steps=10"};
   const Outcome reference = train("reference", GetParam(), unclipped);

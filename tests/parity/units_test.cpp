@@ -259,7 +259,7 @@ TEST(Units, ExpertsMoveTheBytesOfThePlan) {
         EXPECT_EQ(bytes.at("drive_write"), planned("nvme_written_bytes")) << units;
       }
     }
-    // Gradients go home without the padding of their units, which the plan counts.
+    // Gradients go to host memory without the padding of their units, which the plan counts.
     EXPECT_EQ(padding.size(), 1u) << units;
   }
 }

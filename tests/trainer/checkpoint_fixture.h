@@ -81,7 +81,7 @@ class RankState {
 
   ShardedModel model() const { return {spec_, layouts_, rank_}; }
   ShardStore& store() { return store_; }
-  StateWalk walk() { return walk_in_order(store_, spec_); }
+  StateSweep walk() { return walk_in_order(store_, spec_); }
   const ModelSpec& spec() const { return spec_; }
 
   void fill(uint32_t version = 0) {
@@ -139,8 +139,8 @@ class RankState {
     return found;
   }
 
-  template <typename Visit>
-  void visit(Visit visit_piece) {
+  template <typename UnitExecution>
+  void visit(UnitExecution visit_piece) {
     for (const UnitSpec& unit : spec_.units) {
       const auto lease = store_.state(unit.id);
       for (const ShardPiece& piece : layouts_[static_cast<size_t>(unit.id.value)].pieces(rank_)) {

@@ -34,7 +34,7 @@ std::string output_of(const std::string& command) {
 std::string proposed(const std::string& words) {
   const TemporaryDirectory directory;
   const std::string path = directory.file("script");
-  std::ofstream(path) << completion_script("bash", program_words()) << "COMP_WORDS=(" << words
+  std::ofstream(path) << completion_script("bash", program_help()) << "COMP_WORDS=(" << words
                       << ")\n"
                       << "COMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n"
                       << "_longshore\nprintf '%s ' \"${COMPREPLY[@]}\"\n";
@@ -53,7 +53,7 @@ TEST(ShellCompletion, ProposesCommandsOptionsKeysAndChoices) {
 }
 
 TEST(ShellCompletion, KnowsEveryCommandAndKeyInEveryShell) {
-  const CommandWords program = program_words();
+  const CommandHelp program = program_help();
   for (const char* shell : {"bash", "zsh", "fish"}) {
     const std::string script = completion_script(shell, program);
     for (const Command* command : all_commands()) {
@@ -66,7 +66,7 @@ TEST(ShellCompletion, KnowsEveryCommandAndKeyInEveryShell) {
 }
 
 TEST(ManualPage, HasEveryCommandKeyAndExitCode) {
-  const std::string page = manual_page(program_words());
+  const std::string page = manual_page(program_help());
   EXPECT_TRUE(page.starts_with(".TH LONGSHORE 1\n"));
   for (const Command* command : all_commands()) {
     std::string name = "longshore ";

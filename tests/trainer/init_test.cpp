@@ -92,16 +92,16 @@ std::vector<std::string> words(const DraftFacts& facts) {
 
 TEST(RunFileDraft, TriesTheFastestFirst) {
   DraftFacts facts = example();
-  EXPECT_EQ(words(facts),
-            (std::vector<std::string>{
-                "micro-batches of 4 sequences", "micro-batches of 2 sequences",
-                "micro-batches of one sequence", "kept inputs on the host", "8-bit moments"}));
+  EXPECT_EQ(words(facts), (std::vector<std::string>{
+                              "micro-batches of 4 sequences", "micro-batches of 2 sequences",
+                              "micro-batches of one sequence", "activation checkpoints on the host",
+                              "8-bit moments"}));
   facts.gpu = false;
   facts.goal = DraftGoal::kExact;
   facts.drives = {"/nvme"};
-  EXPECT_EQ(words(facts),
-            (std::vector<std::string>{"micro-batches of one sequence", "kept inputs on the host",
-                                      "optimizer state on drives", "parameters on drives too"}));
+  EXPECT_EQ(words(facts), (std::vector<std::string>{
+                              "micro-batches of one sequence", "activation checkpoints on the host",
+                              "optimizer state on drives", "parameters on drives too"}));
 }
 
 TEST(RunFileKeys, AreReadAsTheyAreSpeltWithTheirReasons) {

@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "tests/trainer/temporary_directory.h"
-#include "trainer/directory/acknowledged.h"
+#include "trainer/directory/committed_steps.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/directory/step_seconds.h"
 #include "trainer/eval_tracker.h"
@@ -107,13 +107,13 @@ TEST_F(MetricsTest, WhatRoutersChoseIsThereWhereAsked) {
   file.write(StepRecord{
       .step = Step(1),
       .aux_loss = 2.25,
-      .router = RouterFigures{
+      .router = RouterStatistics{
           .load = {{3, 1}, {0, 4}}, .most = 2.0, .idle = 1, .entropy = 0.5, .balance_loss = 2.25}});
   const Json line = lines_of(path_).at(0);
   EXPECT_EQ(line["aux_loss"], 2.25);
   EXPECT_EQ(line["router"], Json::parse(R"({"load": [[3, 1], [0, 4]], "max_load": 2.0,
                                             "idle_experts": 1, "entropy": 0.5, "dropped": 0})"));
-  RouterFigures figures;
+  RouterStatistics figures;
   figures.most = 2.0;
   std::map<std::string, double> scalars;
   for (const Scalar& scalar : scalars_of(StepRecord{.router = figures})) {
@@ -257,7 +257,7 @@ TEST_F(MetricsTest, ReadersBelieveNoType) {
   EXPECT_EQ(EvalTracker::of_metrics(path_).without_gain(), 1) << "a loss that is no number";
   const Bytes all = metrics_cut_offset(path_, Step(1));
   EXPECT_GT(all, 0);
-  EXPECT_EQ(read_acknowledged(directory_.path()).any, false);
+  EXPECT_EQ(read_committed_steps(directory_.path()).any, false);
 }
 
 // Goal: a full disk costs lines of the record, not the run; what waits is written when it can be.

@@ -140,7 +140,7 @@ class Bench {
   std::vector<FlatLayout> layouts_;
   WorkerPool pool_;
   PinnedStore store_;
-  GradientHome gradients_;
+  HostGradients gradients_;
   OptimizerPipeline update_;
   std::unique_ptr<OptimizerPipeline> move_;
   int64_t updates_ = 0;

@@ -45,7 +45,7 @@ Moment moment_of(StateKind kind) {
 void append_stored(const MomentSpan& from, int64_t begin, int64_t elements,
                    std::vector<std::byte>& to) {
   const MomentSpan part = from.part(begin, elements);
-  if (!has_units(part.format)) {
+  if (!has_scales(part.format)) {
     to.insert(to.end(), part.values.begin(), part.values.end());
     return;
   }
@@ -61,7 +61,7 @@ StoredMoments::StoredMoments(MomentFormat format, int64_t elements,
                              std::span<const std::byte> bytes)
     : format_(format), elements_(elements) {
   LONGSHORE_CHECK(static_cast<Bytes>(bytes.size()) == stored_bytes(format, elements));
-  if (!has_units(format)) {
+  if (!has_scales(format)) {
     values_.assign(bytes.begin(), bytes.end());
     return;
   }
@@ -87,8 +87,8 @@ void StoredMoments::read(Moment which, int64_t from, std::span<float> values) co
 bool StoredMoments::copy_to(Moment which, int64_t from, int64_t elements, const MomentSpan& to,
                             int64_t begin) const {
   const auto at_block = [](int64_t element) { return element % kMomentBlockElements == 0; };
-  if (has_units(to.format) && !at_block(begin)) return false;
-  if (to.format != format_ || (has_units(format_) && !at_block(from))) {
+  if (has_scales(to.format) && !at_block(begin)) return false;
+  if (to.format != format_ || (has_scales(format_) && !at_block(from))) {
     std::vector<float> values(static_cast<size_t>(elements));
     read(which, from, values);
     write_moments(which, to, begin, values);

@@ -130,7 +130,7 @@ void Checkpoint::open_file(const CheckpointFile& file) {
 // Of a tensor in a state file: the parameter's own where all of it is there.
 std::vector<int64_t> Checkpoint::stored_shape(const CheckpointTensor& tensor,
                                               MomentFormat format) const {
-  if (has_units(format)) return {stored_bytes(format, tensor.range.elements)};
+  if (has_scales(format)) return {stored_bytes(format, tensor.range.elements)};
   const std::vector<int64_t>& shape = shapes_.at(tensor.parameter);
   int64_t elements = 1;
   for (const int64_t dimension : shape) elements *= dimension;
@@ -145,7 +145,7 @@ void Checkpoint::add_part(const CheckpointFile& file, const SafetensorsFile& ope
   const std::optional<MomentFormat> format = moment_format_of(stored.dtype);
   const bool known = format &&
                      (listed.kind != StateKind::kMaster || *format == MomentFormat::kF32) &&
-                     (!has_units(*format) || listed.range.begin % kMomentBlockElements == 0);
+                     (!has_scales(*format) || listed.range.begin % kMomentBlockElements == 0);
   const bool same = stored.name == listed.name && known &&
                     stored.bytes == stored_bytes(*format, listed.range.elements) &&
                     stored.shape == stored_shape(listed, *format);
@@ -236,7 +236,7 @@ std::vector<std::string> Checkpoint::mismatches(const ModelSpec& spec) const {
   return lines;
 }
 
-void Checkpoint::restore(const ShardedModel& model, const StateWalk& walk) const {
+void Checkpoint::restore(const ShardedModel& model, const StateSweep& walk) const {
   const std::vector<std::string> problems = mismatches(model.spec);
   if (!problems.empty()) {
     throw CheckpointError(path_ + ": the checkpoint is not of this model:" + indented(problems));
@@ -303,7 +303,7 @@ void Checkpoint::restore_elements(const Part& part, StateKind kind, ElementRange
   const StoredMoments moments(format_of(*part.tensor), stored.elements, bytes);
   const MomentSpan& home = kind == StateKind::kExpAvg ? state.exp_avg : state.exp_avg_sq;
   // A block of 8-bit moments is written once, so all of it must be here.
-  const bool cut = has_units(home.format) && wanted.end() % kMomentBlockElements != 0 &&
+  const bool cut = has_scales(home.format) && wanted.end() % kMomentBlockElements != 0 &&
                    wanted.end() != piece.parameter_begin + piece.elements;
   if (cut || !moments.copy_to(moment_of(kind), from, wanted.elements, home, to)) {
     throw CheckpointError(part.file->path() + ": tensor '" + part.tensor->name +

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "hf/safetensors_reader.h"
-#include "shard/state_walk.h"
+#include "shard/state_sweep.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/checkpoint/sharded_model.h"
 
@@ -36,7 +36,7 @@ class Checkpoint {
   // Fills the rank's state: masters and what the format derives from them, and moments. Gradients
   // and padding become zero; frozen segments are left alone. Checks `mismatches` first. Call
   // `verify` before: damage found here leaves the store half filled.
-  void restore(const ShardedModel& model, const StateWalk& walk) const;
+  void restore(const ShardedModel& model, const StateSweep& walk) const;
 
   // Elements of a parameter's state, from element `begin` on; for exports of a verified checkpoint.
   void read(const std::string& parameter, StateKind kind, int64_t begin,

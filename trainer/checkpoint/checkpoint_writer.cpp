@@ -68,9 +68,9 @@ std::vector<SafetensorsWriter::Tensor> declarations(const ShardedModel& model,
                                     : moment_format(options, segment_of(parameter));
     const std::vector<int64_t> packed_shape = {stored_bytes(format, tensor.range.elements)};
     declared.push_back({tensor.name, stored_dtype(format),
-                        has_units(format) ? packed_shape
-                        : whole           ? parameter.shape
-                                          : piece_shape});
+                        has_scales(format) ? packed_shape
+                        : whole            ? parameter.shape
+                                           : piece_shape});
   }
   return declared;
 }
@@ -95,7 +95,7 @@ void append_moments(const MomentSpan& moments, const ShardPiece& piece, Safetens
   }
 }
 
-void append_units(const ShardedModel& model, const StateWalk& walk, SafetensorsWriter& writer) {
+void append_units(const ShardedModel& model, const StateSweep& walk, SafetensorsWriter& writer) {
   std::vector<float> chunk;
   walk.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
     for (const ShardPiece& piece : model.layout(unit).pieces(model.rank)) {
@@ -119,7 +119,7 @@ std::vector<CheckpointParameter> trainable_parameters(const ModelSpec& spec) {
 }
 
 CheckpointFile write_state_file(const std::string& directory, const ShardedModel& model,
-                                const StateWalk& walk) {
+                                const StateSweep& walk) {
   CheckpointFile file;
   file.name = state_file_name(model.rank, model.layouts.at(0).shard_factor());
   file.tensors = state_tensors(model);

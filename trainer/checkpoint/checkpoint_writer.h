@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "shard/state_walk.h"
+#include "shard/state_sweep.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/checkpoint/sharded_model.h"
 
@@ -22,7 +22,7 @@ std::vector<CheckpointParameter> trainable_parameters(const ModelSpec& spec);
 
 // Writes the rank's state file into a directory. Throws IoError; the file is gone then.
 CheckpointFile write_state_file(const std::string& directory, const ShardedModel& model,
-                                const StateWalk& walk);
+                                const StateSweep& walk);
 
 class CheckpointWriter {
  public:

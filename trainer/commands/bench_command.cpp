@@ -67,7 +67,7 @@ void add_bench(CommandArguments command, CommandLine& line) {
 
 extern const Command kBenchCommand = {.group = CommandGroup::kLook,
                                       .name = "bench",
-                                      .sentence = "measure this machine",
+                                      .description = "measure this machine",
                                       .add = add_bench};
 
 }  // namespace longshore

@@ -62,8 +62,8 @@ int run_checkpoint_prune(const CheckpointOptions& options) {
 }
 
 void add_part(CommandArguments command, CommandLine& line, const std::string& name,
-              const std::string& sentence, int (*run)(const CheckpointOptions&)) {
-  CommandArguments part = command.add_subcommand(name, sentence);
+              const std::string& description, int (*run)(const CheckpointOptions&)) {
+  CommandArguments part = command.add_subcommand(name, description);
   CheckpointOptions& options = call_with_options(part, line, run);
   add_run_files(part, line, options.run);
   if (run == run_checkpoint_prune) {
@@ -84,7 +84,7 @@ void add_checkpoint(CommandArguments command, CommandLine& line) {
 
 extern const Command kCheckpointCommand = {.group = CommandGroup::kUse,
                                            .name = "ckpt",
-                                           .sentence = "a run's checkpoints",
+                                           .description = "a run's checkpoints",
                                            .add = add_checkpoint};
 
 }  // namespace longshore

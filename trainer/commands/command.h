@@ -35,7 +35,7 @@ enum class CommandRanks : uint8_t { kFirst, kFirstOfNode, kAll };
 struct Command {
   CommandGroup group = CommandGroup::kLook;
   const char* name = "";
-  const char* sentence = "";
+  const char* description = "";
   void (*add)(CommandArguments command, CommandLine& line) = nullptr;
   CommandRanks ranks = CommandRanks::kFirst;
 };

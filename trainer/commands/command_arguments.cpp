@@ -88,8 +88,8 @@ LONGSHORE_ADD_NUMBER(std::vector<double>)
 #undef LONGSHORE_ADD_NUMBER
 
 CommandArguments CommandArguments::add_subcommand(const std::string& name,
-                                                  const std::string& sentence) {
-  return CommandArguments(*app_->add_subcommand(name, sentence));
+                                                  const std::string& description) {
+  return CommandArguments(*app_->add_subcommand(name, description));
 }
 
 void CommandArguments::require_subcommand() {

@@ -55,7 +55,7 @@ class CommandArguments {
                            std::type_identity_t<Number> least, std::type_identity_t<Number> most,
                            const std::string& help);
 
-  CommandArguments add_subcommand(const std::string& name, const std::string& sentence);
+  CommandArguments add_subcommand(const std::string& name, const std::string& description);
   void require_subcommand();
   void footer(const std::string& text);
   // Done when the command was named and all of its arguments are read.

@@ -41,7 +41,7 @@ void add_commands(CLI::App& app, CommandLine& line) {
   std::vector<const Command*> commands = all_commands();
   std::ranges::stable_sort(commands, {}, &Command::group);
   for (const Command* command : commands) {
-    CLI::App* const added = app.add_subcommand(command->name, command->sentence);
+    CLI::App* const added = app.add_subcommand(command->name, command->description);
     added->group(heading_of(command->group));
     command->add(CommandArguments(*added), line);
   }
@@ -49,7 +49,7 @@ void add_commands(CLI::App& app, CommandLine& line) {
 
 OptionWords words_of(const CLI::Option& option) {
   OptionWords words;
-  words.sentence = option.get_description();
+  words.description = option.get_description();
   words.positional = option.get_positional();
   words.takes_value = option.get_type_size_max() > 0;
   if (words.positional) {
@@ -61,10 +61,10 @@ OptionWords words_of(const CLI::Option& option) {
   return words;
 }
 
-CommandWords words_of(CLI::App& app, const std::string& path) {
-  CommandWords words;
+CommandHelp words_of(CLI::App& app, const std::string& path) {
+  CommandHelp words;
   words.path = path;
-  words.sentence = app.get_description();
+  words.description = app.get_description();
   words.group = app.get_group();
   for (const CLI::Option* option : app.get_options()) words.options.push_back(words_of(*option));
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
@@ -96,13 +96,13 @@ void add_program(CLI::App& app, CommandLine& line, LogOptions& log) {
   add_commands(app, line);
 }
 
-bool CommandWords::takes_keys() const {
+bool CommandHelp::takes_keys() const {
   return std::ranges::any_of(options, [](const OptionWords& option) {
     return option.positional && option.names.front() == "files";
   });
 }
 
-CommandWords program_words() {
+CommandHelp program_help() {
   CLI::App app;
   CommandLine line;
   LogOptions log;

@@ -22,23 +22,23 @@ extern const char* const kExamples;
 
 struct OptionWords {
   std::vector<std::string> names;  // "-q", "--quiet"; of an argument without dashes: "files"
-  std::string sentence;
+  std::string description;
   bool takes_value = false;
   bool positional = false;
 };
 
-struct CommandWords {
+struct CommandHelp {
   std::string path;  // "config dump"; empty: the program
-  std::string sentence;
+  std::string description;
   std::string group;
   std::vector<OptionWords> options;
-  std::vector<CommandWords> commands;
+  std::vector<CommandHelp> commands;
 
   // Reads run files, and so takes their keys as options.
   bool takes_keys() const;
 };
 
 // The whole program.
-CommandWords program_words();
+CommandHelp program_help();
 
 }  // namespace longshore

@@ -11,7 +11,7 @@ struct CompletionOptions {
 };
 
 int run_completion(const CompletionOptions& options) {
-  print_raw(completion_script(options.shell, program_words()));
+  print_raw(completion_script(options.shell, program_help()));
   return 0;
 }
 
@@ -27,7 +27,7 @@ void add_completion(CommandArguments command, CommandLine& line) {
 extern const Command kCompletionCommand = {
     .group = CommandGroup::kLook,
     .name = "completion",
-    .sentence = "a script that makes bash, zsh or fish complete commands and keys",
+    .description = "a script that makes bash, zsh or fish complete commands and keys",
     .add = add_completion};
 
 }  // namespace longshore

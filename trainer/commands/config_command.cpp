@@ -66,7 +66,7 @@ void add_config(CommandArguments command, CommandLine& line) {
 
 extern const Command kConfigCommand = {.group = CommandGroup::kLook,
                                        .name = "config",
-                                       .sentence = "the run file's keys",
+                                       .description = "the run file's keys",
                                        .add = add_config};
 
 }  // namespace longshore

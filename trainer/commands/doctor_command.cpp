@@ -148,7 +148,7 @@ void add_doctor(CommandArguments command, CommandLine& line) {
 extern const Command kDoctorCommand = {
     .group = CommandGroup::kLook,
     .name = "doctor",
-    .sentence = "look at this machine: driver, limits, drives, clocks; each with what to do",
+    .description = "look at this machine: driver, limits, drives, clocks; each with what to do",
     .add = add_doctor};
 
 }  // namespace longshore

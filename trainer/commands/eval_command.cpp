@@ -50,7 +50,9 @@ void add_eval(CommandArguments command, CommandLine& line) {
 
 }  // namespace
 
-extern const Command kEvalCommand = {
-    .group = CommandGroup::kUse, .name = "eval", .sentence = "loss on data.eval", .add = add_eval};
+extern const Command kEvalCommand = {.group = CommandGroup::kUse,
+                                     .name = "eval",
+                                     .description = "loss on data.eval",
+                                     .add = add_eval};
 
 }  // namespace longshore

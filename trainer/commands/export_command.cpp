@@ -61,7 +61,7 @@ void add_export(CommandArguments command, CommandLine& line) {
 
 extern const Command kExportCommand = {.group = CommandGroup::kUse,
                                        .name = "export",
-                                       .sentence = "write a Hugging Face directory",
+                                       .description = "write a Hugging Face directory",
                                        .add = add_export};
 
 }  // namespace longshore

@@ -81,7 +81,7 @@ void add_generate(CommandArguments command, CommandLine& line) {
 
 extern const Command kGenerateCommand = {.group = CommandGroup::kUse,
                                          .name = "generate",
-                                         .sentence = "text from prompts",
+                                         .description = "text from prompts",
                                          .add = add_generate};
 
 }  // namespace longshore

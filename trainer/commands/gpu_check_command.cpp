@@ -37,7 +37,7 @@ void add_gpu_check(CommandArguments command, CommandLine& line) {
 extern const Command kGpuCheckCommand = {
     .group = CommandGroup::kLook,
     .name = "gpu-check",
-    .sentence = "compare a GPU with the CPU; runs do it before they use one",
+    .description = "compare a GPU with the CPU; runs do it before they use one",
     .add = add_gpu_check,
     .ranks = CommandRanks::kAll};
 

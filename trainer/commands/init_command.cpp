@@ -326,7 +326,7 @@ void add_init(CommandArguments command, CommandLine& line) {
 extern const Command kInitCommand = {
     .group = CommandGroup::kTrain,
     .name = "init",
-    .sentence = "write a run file that fits this machine, a model and data",
+    .description = "write a run file that fits this machine, a model and data",
     .add = add_init};
 
 }  // namespace longshore

@@ -111,9 +111,10 @@ void add_init_model(CommandArguments command, CommandLine& line) {
 
 }  // namespace
 
-extern const Command kInitModelCommand = {.group = CommandGroup::kPrepare,
-                                          .name = "init-model",
-                                          .sentence = "make a model directory with random weights",
-                                          .add = add_init_model};
+extern const Command kInitModelCommand = {
+    .group = CommandGroup::kPrepare,
+    .name = "init-model",
+    .description = "make a model directory with random weights",
+    .add = add_init_model};
 
 }  // namespace longshore

@@ -93,7 +93,7 @@ void add_inspect(CommandArguments command, CommandLine& line) {
 
 extern const Command kInspectCommand = {.group = CommandGroup::kPrepare,
                                         .name = "inspect",
-                                        .sentence = "look at what a run is trained on",
+                                        .description = "look at what a run is trained on",
                                         .add = add_inspect};
 
 }  // namespace longshore

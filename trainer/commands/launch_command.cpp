@@ -24,7 +24,7 @@ void add_launch(CommandArguments command, CommandLine& line) {
 extern const Command kLaunchCommand = {
     .group = CommandGroup::kTrain,
     .name = "launch",
-    .sentence = "start ranks on this node: launch [options] -- COMMAND...",
+    .description = "start ranks on this node: launch [options] -- COMMAND...",
     .add = add_launch,
     .ranks = CommandRanks::kAll};
 

@@ -7,7 +7,7 @@ namespace longshore {
 namespace {
 
 int run_man(const NoOptions&) {
-  print_raw(manual_page(program_words()));
+  print_raw(manual_page(program_help()));
   return 0;
 }
 
@@ -19,7 +19,7 @@ void add_man(CommandArguments command, CommandLine& line) {
 
 extern const Command kManCommand = {.group = CommandGroup::kLook,
                                     .name = "man",
-                                    .sentence = "the manual page: longshore man | man -l -",
+                                    .description = "the manual page: longshore man | man -l -",
                                     .add = add_man};
 
 }  // namespace longshore

@@ -36,25 +36,25 @@ std::string term_of(const OptionWords& option) {
   return term + (option.takes_value && !option.positional ? " VALUE" : "");
 }
 
-std::string command_text(const CommandWords& command) {
+std::string command_text(const CommandHelp& command) {
   std::string text;
   if (command.commands.empty()) {
     std::string arguments;
     for (const OptionWords& option : command.options) {
       if (option.positional) arguments += " " + option.names.front();
     }
-    text = ".SS longshore " + roff(command.path + arguments) + "\n" + roff(command.sentence) +
+    text = ".SS longshore " + roff(command.path + arguments) + "\n" + roff(command.description) +
            (command.takes_keys() ? "; takes keys of the run file as options" : "") + "\n";
     for (const OptionWords& option : command.options) {
-      if (option.names.back() != "--help") text += entry(term_of(option), option.sentence);
+      if (option.names.back() != "--help") text += entry(term_of(option), option.description);
     }
   }
-  for (const CommandWords& below : command.commands) text += command_text(below);
+  for (const CommandHelp& below : command.commands) text += command_text(below);
   return text;
 }
 
 std::string key_text(const Key& key) {
-  std::string text = key.sentence + " (" + key.type_text();
+  std::string text = key.description + " (" + key.type_text();
   if (!key.bounds.text().empty()) text += ", " + key.bounds.text();
   text += key.required() ? "; needed" : "; default " + toml_text(key, key.default_value());
   return entry(key.full_name(), text + ")");
@@ -83,19 +83,20 @@ constexpr std::array<std::pair<const char*, const char*>, 3> kSignals = {{
 
 }  // namespace
 
-std::string manual_page(const CommandWords& program) {
+std::string manual_page(const CommandHelp& program) {
   std::string text =
       ".TH LONGSHORE 1\n.SH NAME\nlongshore \\- fine\\-tunes models that are larger than the GPU\n"
       ".SH SYNOPSIS\n.B longshore\nCOMMAND [OPTIONS] [RUN.TOML ...] [\\-\\-section.key=value ...]\n"
       ".SH DESCRIPTION\n" +
-      roff(program.sentence) +
+      roff(program.description) +
       "\nData goes to standard output, messages to standard error.\n.SH OPTIONS\n";
-  for (const OptionWords& option : program.options) text += entry(term_of(option), option.sentence);
+  for (const OptionWords& option : program.options)
+    text += entry(term_of(option), option.description);
   text += ".SH COMMANDS\n";
-  for (const CommandWords& command : program.commands) text += command_text(command);
+  for (const CommandHelp& command : program.commands) text += command_text(command);
   text += ".SH RUN FILE\nKeys, each also an option \\-\\-section.key=value, the value in TOML.\n";
   for (const Section& section : run_file_sections()) {
-    text += ".SS [" + section.name + "]\n" + roff(section.sentence) + "\n";
+    text += ".SS [" + section.name + "]\n" + roff(section.description) + "\n";
     for (const Key& key : section.keys) text += key_text(key);
   }
   text += ".SH SIGNALS\n";

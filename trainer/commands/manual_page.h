@@ -8,6 +8,6 @@
 
 namespace longshore {
 
-std::string manual_page(const CommandWords& program);
+std::string manual_page(const CommandHelp& program);
 
 }  // namespace longshore

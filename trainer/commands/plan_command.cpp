@@ -202,7 +202,7 @@ void add_plan(CommandArguments command, CommandLine& line) {
 extern const Command kPlanCommand = {
     .group = CommandGroup::kTrain,
     .name = "plan",
-    .sentence = "whether it fits, how long it takes, and what would be better",
+    .description = "whether it fits, how long it takes, and what would be better",
     .add = add_plan};
 
 }  // namespace longshore

@@ -81,7 +81,7 @@ void add_plot(CommandArguments command, CommandLine& line) {
 
 extern const Command kPlotCommand = {.group = CommandGroup::kUse,
                                      .name = "plot",
-                                     .sentence = "draw a run's loss curve in the terminal",
+                                     .description = "draw a run's loss curve in the terminal",
                                      .add = add_plot};
 
 }  // namespace longshore

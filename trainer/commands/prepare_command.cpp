@@ -68,7 +68,7 @@ void add_prepare(CommandArguments command, CommandLine& line) {
 
 extern const Command kPrepareCommand = {.group = CommandGroup::kPrepare,
                                         .name = "prepare",
-                                        .sentence = "tokenise the data into the cache",
+                                        .description = "tokenise the data into the cache",
                                         .add = add_prepare,
                                         .ranks = CommandRanks::kFirstOfNode};
 

@@ -35,7 +35,7 @@ void add_report(CommandArguments command, CommandLine& line) {
 extern const Command kReportCommand = {
     .group = CommandGroup::kUse,
     .name = "report",
-    .sentence = "a page about a run, or about several in the same charts",
+    .description = "a page about a run, or about several in the same charts",
     .add = add_report};
 
 }  // namespace longshore

@@ -18,10 +18,10 @@ std::string plain(const std::string& text) {
   return kept;
 }
 
-void for_each_command(const CommandWords& command,
-                      const std::function<void(const CommandWords&)>& see) {
+void for_each_command(const CommandHelp& command,
+                      const std::function<void(const CommandHelp&)>& see) {
   see(command);
-  for (const CommandWords& below : command.commands) for_each_command(below, see);
+  for (const CommandHelp& below : command.commands) for_each_command(below, see);
 }
 
 std::string last_word(const std::string& path) {
@@ -49,10 +49,10 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 // case WORD in 'path') echo '...' ;; ... esac, one branch for each command that has any.
-std::string branches(const CommandWords& program,
-                     const std::function<std::string(const CommandWords&)>& words) {
+std::string branches(const CommandHelp& program,
+                     const std::function<std::string(const CommandHelp&)>& words) {
   std::string text;
-  for_each_command(program, [&](const CommandWords& command) {
+  for_each_command(program, [&](const CommandHelp& command) {
     const std::string found = words(command);
     if (!found.empty()) text += "    '" + command.path + "') echo '" + found + "' ;;\n";
   });
@@ -60,21 +60,21 @@ std::string branches(const CommandWords& program,
 }
 
 // Functions that bash and zsh both understand.
-std::string tables(const CommandWords& program) {
+std::string tables(const CommandHelp& program) {
   std::string keys, values;
   for_each_key([&](const Key& key) {
     keys += (keys.empty() ? "" : " ") + ("--" + key.full_name() + "=");
     const std::string choices = joined(values_of(key));
     if (!choices.empty()) values += "    --" + key.full_name() + ") echo '" + choices + "' ;;\n";
   });
-  const auto commands = [](const CommandWords& command) {
+  const auto commands = [](const CommandHelp& command) {
     std::vector<std::string> names;
-    for (const CommandWords& below : command.commands) names.push_back(last_word(below.path));
+    for (const CommandHelp& below : command.commands) names.push_back(last_word(below.path));
     return joined(names);
   };
-  const auto options = [&program](const CommandWords& command) {
+  const auto options = [&program](const CommandHelp& command) {
     std::vector<std::string> names;
-    for (const CommandWords* each : {&command, &program}) {
+    for (const CommandHelp* each : {&command, &program}) {
       for (const OptionWords& option : each->options) {
         if (!option.positional && (each == &command || option.names.back() != "--help")) {
           names.push_back(option.names.back());
@@ -84,7 +84,7 @@ std::string tables(const CommandWords& program) {
     }
     return joined(names);
   };
-  const auto keyed = [](const CommandWords& command) {
+  const auto keyed = [](const CommandHelp& command) {
     return std::string(command.takes_keys() ? "yes" : "");
   };
   return "_longshore_commands() {\n  case $1 in\n" + branches(program, commands) +
@@ -154,13 +154,13 @@ std::string fish_option(const std::string& condition, const OptionWords& option)
   for (const std::string& name : option.names) {
     line += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
   }
-  return line + (option.takes_value ? " -r" : "") + " -d '" + plain(option.sentence) + "'\n";
+  return line + (option.takes_value ? " -r" : "") + " -d '" + plain(option.description) + "'\n";
 }
 
-std::string fish_script(const CommandWords& program) {
+std::string fish_script(const CommandHelp& program) {
   std::string text;
   std::string with_keys;
-  for_each_command(program, [&](const CommandWords& command) {
+  for_each_command(program, [&](const CommandHelp& command) {
     std::string condition;
     for (size_t at = 0; at < command.path.size();) {
       const size_t blank = std::min(command.path.find(' ', at), command.path.size());
@@ -169,13 +169,13 @@ std::string fish_script(const CommandWords& program) {
       at = blank + 1;
     }
     std::string below;
-    for (const CommandWords& each : command.commands) below += " " + last_word(each.path);
-    for (const CommandWords& each : command.commands) {
+    for (const CommandHelp& each : command.commands) below += " " + last_word(each.path);
+    for (const CommandHelp& each : command.commands) {
       const std::string here = condition.empty()
                                    ? "__fish_use_subcommand"
                                    : condition + "; and not __fish_seen_subcommand_from" + below;
       text += "complete -c longshore -f -n '" + here + "' -a " + last_word(each.path) + " -d '" +
-              plain(each.sentence) + "'\n";
+              plain(each.description) + "'\n";
     }
     for (const OptionWords& option : command.options) {
       if (!option.positional) text += fish_option(condition.empty() ? "true" : condition, option);
@@ -186,7 +186,7 @@ std::string fish_script(const CommandWords& program) {
   });
   for_each_key([&](const Key& key) {
     text += "complete -c longshore -n '__fish_seen_subcommand_from" + with_keys + "' -l " +
-            key.full_name() + " -x -d '" + plain(key.sentence) + "'";
+            key.full_name() + " -x -d '" + plain(key.description) + "'";
     const std::string choices = joined(values_of(key));
     text += (choices.empty() ? "" : " -a '" + choices + "'") + "\n";
   });
@@ -195,7 +195,7 @@ std::string fish_script(const CommandWords& program) {
 
 }  // namespace
 
-std::string completion_script(std::string_view shell, const CommandWords& program) {
+std::string completion_script(std::string_view shell, const CommandHelp& program) {
   if (shell == "bash") {
     return "# bash: source <(longshore completion bash), or put it in "
            "~/.local/share/bash-completion/completions/longshore\n" +

@@ -11,6 +11,6 @@
 namespace longshore {
 
 // `shell`: "bash", "zsh" or "fish".
-std::string completion_script(std::string_view shell, const CommandWords& program);
+std::string completion_script(std::string_view shell, const CommandHelp& program);
 
 }  // namespace longshore

@@ -40,7 +40,7 @@ void add_tokenize(CommandArguments command, CommandLine& line) {
 extern const Command kTokenizeCommand = {
     .group = CommandGroup::kPrepare,
     .name = "tokenize",
-    .sentence = "JSON strings from standard input, one per line, as arrays of ids",
+    .description = "JSON strings from standard input, one per line, as arrays of ids",
     .add = add_tokenize};
 
 }  // namespace longshore

@@ -41,7 +41,7 @@ void add_tokenizer(CommandArguments command, CommandLine& line) {
 
 extern const Command kTokenizerCommand = {.group = CommandGroup::kPrepare,
                                           .name = "tokenizer",
-                                          .sentence = "tokenizers",
+                                          .description = "tokenizers",
                                           .add = add_tokenizer};
 
 }  // namespace longshore

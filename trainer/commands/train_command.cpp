@@ -167,7 +167,7 @@ void add_train(CommandArguments command, CommandLine& line) {
 
 extern const Command kTrainCommand = {.group = CommandGroup::kTrain,
                                       .name = "train",
-                                      .sentence = "the run",
+                                      .description = "the run",
                                       .add = add_train,
                                       .ranks = CommandRanks::kAll};
 

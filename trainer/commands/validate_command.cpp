@@ -77,7 +77,7 @@ void add_validate(CommandArguments command, CommandLine& line) {
 extern const Command kValidateCommand = {
     .group = CommandGroup::kTrain,
     .name = "validate",
-    .sentence = "check everything that needs no memory; all errors at once",
+    .description = "check everything that needs no memory; all errors at once",
     .add = add_validate};
 
 }  // namespace longshore

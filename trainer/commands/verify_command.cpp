@@ -42,7 +42,7 @@ void add_verify(CommandArguments command, CommandLine& line) {
 extern const Command kVerifyCommand = {
     .group = CommandGroup::kPrepare,
     .name = "verify",
-    .sentence = "look at a model before training it: tensors, tokenizer, template, numbers",
+    .description = "look at a model before training it: tensors, tokenizer, template, numbers",
     .add = add_verify};
 
 }  // namespace longshore

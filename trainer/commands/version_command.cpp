@@ -40,7 +40,7 @@ void add_version(CommandArguments command, CommandLine& line) {
 
 extern const Command kVersionCommand = {.group = CommandGroup::kLook,
                                         .name = "version",
-                                        .sentence = "version, libraries, what the CPU can do",
+                                        .description = "version, libraries, what the CPU can do",
                                         .add = add_version};
 
 }  // namespace longshore

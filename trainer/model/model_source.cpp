@@ -40,7 +40,7 @@ std::vector<FileTensor> file_tensors(const ModelDirectory& directory) {
 // it: the name of that head, or "".
 std::string stored_copy_of_head(const ArchSpec& arch, const ModelSpec& spec,
                                 const ModelDirectory& directory) {
-  if (!arch.tied_by_config || !spec.units.back().borrowed.empty()) return {};
+  if (!arch.tied_by_config || !spec.units.back().tied.empty()) return {};
   const std::string& head = spec.units.back().parameters.back().name;
   const auto stored = directory.find(head);
   const auto embedding = directory.find(spec.units.front().parameters.front().name);
@@ -50,7 +50,7 @@ std::string stored_copy_of_head(const ArchSpec& arch, const ModelSpec& spec,
 // A tied model whose files hold a head of its own: transformers would ignore that head, so training
 // it, or not, must be the user's decision.
 void check_tied_head(const ArchSpec& arch, const ModelSpec& spec, const ModelDirectory& directory) {
-  if (!arch.tied_by_config || !spec.units.back().borrowed.empty()) return;
+  if (!arch.tied_by_config || !spec.units.back().tied.empty()) return;
   if (directory.tensors().empty()) return;
   throw ConfigError(arch.origin +
                     ": says that the head is tied to the embedding, but the weights "

@@ -59,7 +59,7 @@ struct StepRecord {
   std::vector<RankTimes> times = {};  // by rank; one rank has nobody to wait for
   MemoryRecord memory = {};
   std::optional<double> aux_loss = {};  // the balance loss, without its coefficient
-  std::optional<RouterFigures> router = {};
+  std::optional<RouterStatistics> router = {};
   bool skipped = false;
   int64_t skipped_total = 0;
 };

@@ -50,7 +50,7 @@ StepRecord StepReporter::record_of(const EndedStep& ended, const StepOutcome& ou
                    .host_rss = resident_bytes()};
   const RouterShape shape = engine_->routers();
   if (shape.asked()) {
-    const RouterFigures figures = router_figures(shape, outcome.routers);
+    const RouterStatistics figures = router_statistics(shape, outcome.routers);
     if (shape.balance != 0.0) record.aux_loss = figures.balance_loss;
     if (shape.watched) record.router = figures;
   }

@@ -12,7 +12,7 @@
 #include "offload/engine/step_commit.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/json_fields.h"
-#include "trainer/directory/acknowledged.h"
+#include "trainer/directory/committed_steps.h"
 #include "trainer/directory/state_key.h"
 #include "trainer/run/resume_point.h"
 
@@ -129,7 +129,7 @@ class StateFileLook {
   Found found_;
 };
 
-void refuse_others(const RunSetup& setup, const Acknowledged& acknowledged, const Found& found) {
+void refuse_others(const RunSetup& setup, const CommittedSteps& acknowledged, const Found& found) {
   World& world = setup.ranks->world();
   throw_together<CheckpointError>(world, "the state files", found.unknown);
   if (acknowledged.any) {
@@ -183,7 +183,7 @@ RunKey settle_drive_state(const RunSetup& setup, const TierPlan& plan,
                           const std::string& run_directory) {
   World& world = setup.ranks->world();
   const bool wants_state = setup.config.checkpoint.resume == "auto";
-  const Acknowledged acknowledged = agree_on_acknowledged(run_directory, world);
+  const CommittedSteps acknowledged = agree_on_committed_steps(run_directory, world);
   const RunKey key = agree_on_key(setup, plan, run_directory);
   const Found found = StateFileLook(setup, plan, key).all(plan.drives.tier.directories);
   refuse_others(setup, acknowledged, found);

@@ -86,7 +86,7 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
                           source.directory().path());
   }
   found.checkpoint->restore({source.spec(), run.engine->layouts(), Rank(0)},
-                            run.engine->state_walk());
+                            run.engine->state_sweep());
   run.engine->advance_version();
   run.origin = found.checkpoint->path();
   run.step = saved.step;

@@ -22,7 +22,7 @@ std::string commit(CheckpointWriter& writer, CheckpointManifest& manifest,
 
 SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
                                 const RunProgress& progress, const ShardedModel& model,
-                                const StateWalk& walk, World& world, const RankGroups& groups) {
+                                const StateSweep& walk, World& world, const RankGroups& groups) {
   const auto start = std::chrono::steady_clock::now();
   const bool first = world.ranks().rank == 0;
   SavedCheckpoint saved;

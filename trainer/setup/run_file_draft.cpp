@@ -203,7 +203,7 @@ std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
   }
   steps.push_back({"micro-batches of one sequence",
                    {state, {"train", "micro_batch", "1", "sequences on the device at a time"}}});
-  steps.push_back({"kept inputs on the host",
+  steps.push_back({"activation checkpoints on the host",
                    {{"offload", "activations", "\"host\"", "the device has no room for them"}}});
   if (!small && !exact) {
     steps.push_back({"8-bit moments",

@@ -26,7 +26,7 @@ bool multiplies(const UnitSpec& unit) {
 int64_t matrices_of(const ModelSpec& spec, const UnitSpec& unit) {
   int64_t count = 0;
   for (const ParamSpec& parameter : unit.parameters) count += parameter.is_matrix() ? 1 : 0;
-  for (const ParamRef& ref : unit.borrowed) count += spec.parameter(ref).is_matrix() ? 1 : 0;
+  for (const ParamRef& ref : unit.tied) count += spec.parameter(ref).is_matrix() ? 1 : 0;
   return count;
 }
 

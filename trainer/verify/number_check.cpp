@@ -179,9 +179,9 @@ class NumberCheck {
   // The head in slices of the vocabulary, over the last position of each text.
   void head() {
     const UnitSpec& spec = unit(static_cast<int64_t>(source_.spec().units.size()) - 1);
-    const bool tied = !spec.borrowed.empty();
+    const bool tied = !spec.tied.empty();
     const ParamSpec& matrix =
-        tied ? source_.spec().parameter(spec.borrowed[0]) : spec.parameters.back();
+        tied ? source_.spec().parameter(spec.tied[0]) : spec.parameters.back();
     Parameters parameters;
     for (const ParamSpec& parameter : spec.parameters) {
       if (&parameter == &matrix) continue;

@@ -96,7 +96,7 @@ void describe_files(const ModelSource& source, Findings& findings) {
                    (directory.files().size() == 1 ? "" : "s"),
                source.arch().family + ", " + std::to_string(source.spec().parameter_elements()) +
                    " parameters, " + format_bytes(directory.weight_bytes()) +
-                   (source.spec().units.back().borrowed.empty() ? "" : ", head tied"));
+                   (source.spec().units.back().tied.empty() ? "" : ", head tied"));
   int64_t used = 0;
   for (const UnitSpec& unit : source.spec().units) {
     used += static_cast<int64_t>(unit.parameters.size());

@@ -20,7 +20,7 @@ class OneUnitModel::SilentLoss : public LossUnit {
     return {};
   }
   Result loss_and_gradients(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
-                            double, bool, GradSink&) const override {
+                            double, bool, GradientSink&) const override {
     return loss(parameters, in, batch);
   }
   at::Tensor logits(UnitParameters, const Carry&, const MicroBatch&,
@@ -36,7 +36,7 @@ OneUnitModel::OneUnitModel(const Model& model, UnitId unit)
       before_(std::make_unique<Silent>()),
       behind_(std::make_unique<SilentLoss>()) {
   const ModelSpec& whole = model.spec();
-  const UnitId first_with_gradient = visit_order(whole, Pass::kTrain).back();
+  const UnitId first_with_gradient = execution_order(whole, Pass::kTrain).back();
   has_backward_ = unit >= first_with_gradient;
   UnitSpec probed = whole.unit(unit);
   if (unit.value > 0) {
@@ -45,7 +45,7 @@ OneUnitModel::OneUnitModel(const Model& model, UnitId unit)
     before.name = "before " + probed.name;
     before.carry_out = whole.unit(UnitId(unit.value - 1)).carry_out;
     for (CarryTensorSpec& tensor : before.carry_out) tensor.passes.reset();
-    for (ParamRef& ref : probed.borrowed) {
+    for (ParamRef& ref : probed.tied) {
       before.parameters.push_back(whole.parameter(ref));
       ref = {before.id, static_cast<int32_t>(before.parameters.size()) - 1};
     }
@@ -84,7 +84,7 @@ std::string OneUnitModel::identity() const {
   std::string text = model_.code_of(real_).signature();
   if (text.empty()) return text;
   for (const UnitSpec& unit : spec_.units) {
-    text += "\n" + std::to_string(unit.borrowed.size()) + " borrowed";
+    text += "\n" + std::to_string(unit.tied.size()) + " tied";
     for (const ParamSpec& parameter : unit.parameters) {
       text += parameter.frozen ? ", frozen" : ", trained";
       for (const int64_t dimension : parameter.shape) text += " " + std::to_string(dimension);

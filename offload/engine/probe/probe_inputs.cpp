@@ -101,7 +101,7 @@ UnitWork unit_work(const Model& model, UnitId id, int64_t longest_document, Devi
     }
   };
   for (const ParamSpec& parameter : unit.parameters) add(parameter);
-  for (const ParamRef ref : unit.borrowed) add(spec.parameter(ref));
+  for (const ParamRef ref : unit.tied) add(spec.parameter(ref));
   work.matrix_elements -= static_cast<double>(model.code_of(id).idle_elements());
   const auto widen = [&work](const std::vector<CarryTensorSpec>& carry) {
     for (const CarryTensorSpec& tensor : carry) {

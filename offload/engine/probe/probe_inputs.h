@@ -31,7 +31,7 @@ struct ProbeInput {
 
 // What decides how long a unit takes and which inputs are its worst.
 struct UnitWork {
-  double matrix_elements = 0.0;    // of the parameters that are matrices, borrowed ones too
+  double matrix_elements = 0.0;    // of the parameters that are matrices, tied ones too
   double widest_carry = 0.0;       // elements a position, in or out
   int64_t positions_at_once = 0;   // of a head, on the device it is run on; 0: all
   std::vector<int64_t> documents;  // kinds, for the run's longest document first

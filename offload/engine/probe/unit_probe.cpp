@@ -30,8 +30,8 @@ Bytes carry_bytes(const ModelSpec& spec, DType compute, int64_t positions) {
   for (const UnitSpec& unit : spec.units) {
     most = std::max(most, unit.carry_bytes_per_position(compute, CarryUse::kGradient));
   }
-  const InputRuns runs(spec);
-  for (const InputRun& run : runs.all()) {
+  const SharedInputGroups runs(spec);
+  for (const SharedInputGroup& run : runs.all()) {
     most = std::max(most, kept_bytes_per_position(spec, run, compute));
   }
   return rounded(positions * most);
@@ -43,8 +43,8 @@ std::vector<PlannedBuffer> buffers_of(const OneUnitModel& model, DType compute,
   const ModelSpec& spec = model.spec();
   const std::vector<FlatLayout> layouts = make_layouts(spec, 1);
   std::vector<PlannedBuffer> buffers;
-  // Gradients of borrowed parameters wait for their owner's, which is the unit before.
-  const bool borrows = !spec.unit(model.probed()).borrowed.empty();
+  // Gradients of tied parameters wait for their owner's, which is the unit before.
+  const bool borrows = !spec.unit(model.probed()).tied.empty();
   Bytes gradient = 0, waiting = 0;
   for (const UnitSpec& unit : spec.units) {
     const FlatLayout& layout = layouts.at(static_cast<size_t>(unit.id.value));

@@ -1,8 +1,8 @@
 // UnitProbe: runs one unit of a model, forward and backward, on the device and under its meter, as
-// the engine runs it (UnitRunner, over slots, accumulators and kept inputs of their real sizes),
-// and says what LibTorch took. All values are zero, which costs kernels the same as any others.
-// Made and used by one thread, with the run's compute threads; one at a time in a process, because
-// LibTorch's memory on the CPU is counted for the whole process.
+// the engine runs it (UnitRunner, over slots, accumulators and activation checkpoints of their real
+// sizes), and says what LibTorch took. All values are zero, which costs kernels the same as any
+// others. Made and used by one thread, with the run's compute threads; one at a time in a process,
+// because LibTorch's memory on the CPU is counted for the whole process.
 #pragma once
 
 #include <memory>

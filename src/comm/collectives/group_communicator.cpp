@@ -91,7 +91,7 @@ GroupCommunicator::GroupCommunicator(GroupOptions options, std::shared_ptr<Watch
 
 GroupCommunicator::~GroupCommunicator() {
   // Operations that nobody waits for any more must not hold the thread.
-  if (watchdog_->has_verdict()) line_->abort();
+  if (watchdog_->has_failure()) line_->abort();
 }
 
 Completion GroupCommunicator::start(CommKind kind, const OpLabel& label, Bytes bytes,
@@ -114,7 +114,7 @@ Completion GroupCommunicator::start(CommKind kind, const OpLabel& label, Bytes b
 void GroupCommunicator::wait(SerialQueue::Task& task, const Operation& operation) {
   const Clock::time_point begin = Clock::now();
   while (!task.wait_for(kLook)) {
-    if (watchdog_->has_verdict()) fail(task, operation, seconds_since(begin));
+    if (watchdog_->has_failure()) fail(task, operation, seconds_since(begin));
     if (Clock::now() - begin > options_.timeout) {
       watchdog_->blame_delay(key_, operation, seconds_since(begin));
       fail(task, operation, seconds_since(begin));

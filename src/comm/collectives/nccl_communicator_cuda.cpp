@@ -228,7 +228,7 @@ class NcclCommunicator : public Communicator {
     try {
       while (!condition()) {
         ready();
-        if (watchdog_->has_verdict()) fail(operation, waited());
+        if (watchdog_->has_failure()) fail(operation, waited());
         if (Clock::now() - begin > options_.timeout) {
           watchdog_->blame_delay(key_, operation, waited());
           fail(operation, waited());

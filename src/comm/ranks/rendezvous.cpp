@@ -8,7 +8,7 @@
 
 #include "base/errors.h"
 #include "base/printable.h"
-#include "comm/ranks/rank_beat.h"
+#include "comm/ranks/rank_heartbeat.h"
 
 namespace longshore {
 namespace {
@@ -66,8 +66,8 @@ class Greeter {
   Meeting meet() {
     compare_sizes();
     claim();
-    // The first beat comes before the identity: who is there has one.
-    store_.set(prefix_ + "beat/" + std::to_string(ranks_.rank), RankBeat{}.to_json());
+    // The first heartbeat comes before the identity: who is there has one.
+    store_.set(prefix_ + "heartbeat/" + std::to_string(ranks_.rank), RankHeartbeat{}.to_json());
     store_.set(identity_key(ranks_.rank), identity_.to_json());
     for (std::vector<int32_t> missing = missing_ranks(); !missing.empty();
          missing = missing_ranks()) {

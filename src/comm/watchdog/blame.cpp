@@ -7,8 +7,8 @@ namespace longshore {
 namespace {
 
 const GroupBeat* group_of(const RankView& rank, const std::string& group) {
-  const auto found = rank.beat.groups.find(group);
-  return found == rank.beat.groups.end() ? nullptr : &found->second;
+  const auto found = rank.heartbeat.groups.find(group);
+  return found == rank.heartbeat.groups.end() ? nullptr : &found->second;
 }
 
 // The ranks of a group's key, "shards[0,1]".
@@ -39,8 +39,8 @@ class Chase {
  public:
   Chase(const Board& board, double waited_seconds) : board_(board), waited_(waited_seconds) {}
 
-  std::optional<Verdict> follow(const std::string& group, int64_t sequence,
-                                const std::string& operation) {
+  std::optional<FailureReason> follow(const std::string& group, int64_t sequence,
+                                      const std::string& operation) {
     if (!visited_.insert(group).second) return std::nullopt;
     for (const int32_t member : members_of(group)) {
       if (member < 0 || static_cast<size_t>(member) >= board_.ranks.size()) continue;
@@ -48,12 +48,13 @@ class Chase {
       const GroupBeat* there = group_of(rank, group);
       const bool begun = there != nullptr && there->running >= sequence;
       if (begun || member == board_.self) continue;
-      for (const auto& [key, other] : rank.beat.groups) {
+      for (const auto& [key, other] : rank.heartbeat.groups) {
         if (other.finished) continue;
         if (const auto found = follow(key, other.running, other.text)) return found;
       }
-      return Verdict{member, rank.text(member) + " has not come to " + operation + " within " +
-                                 seconds_text(waited_) + "; " + last_operation(there)};
+      return FailureReason{member, rank.text(member) + " has not come to " + operation +
+                                       " within " + seconds_text(waited_) + "; " +
+                                       last_operation(there)};
     }
     return std::nullopt;
   }
@@ -80,7 +81,7 @@ std::optional<int32_t> most_silent(const Board& board, double silence_seconds) {
   std::optional<int32_t> found;
   for (size_t i = 0; i < board.ranks.size(); ++i) {
     const auto rank = static_cast<int32_t>(i);
-    if (rank == board.self || board.ranks[i].beat.leaving) continue;
+    if (rank == board.self || board.ranks[i].heartbeat.leaving) continue;
     if (board.ranks[i].silent_seconds < silence_seconds) continue;
     if (!found ||
         board.ranks[i].silent_seconds > board.ranks[static_cast<size_t>(*found)].silent_seconds) {
@@ -90,7 +91,7 @@ std::optional<int32_t> most_silent(const Board& board, double silence_seconds) {
   return found;
 }
 
-std::optional<Verdict> find_disagreement(const Board& board) {
+std::optional<FailureReason> find_disagreement(const Board& board) {
   for (const auto& [key, members] : board.members) {
     const RankView& first = board.ranks[static_cast<size_t>(members[0])];
     const GroupBeat* of_first = group_of(first, key);
@@ -100,17 +101,17 @@ std::optional<Verdict> find_disagreement(const Board& board) {
       const GroupBeat* there = group_of(rank, key);
       if (there == nullptr || there->finished || there->running != of_first->running) continue;
       if (of_first->text == there->text) continue;
-      return Verdict{member, rank.text(member) + " disagrees: it is in " + there->text +
-                                 " where rank " + std::to_string(members[0]) + " is in " +
-                                 of_first->text};
+      return FailureReason{member, rank.text(member) + " disagrees: it is in " + there->text +
+                                       " where rank " + std::to_string(members[0]) + " is in " +
+                                       of_first->text};
     }
   }
   return std::nullopt;
 }
 
-Verdict blame_for_delay(const Board& board, const std::string& group, int64_t sequence,
-                        const std::string& operation, double waited_seconds,
-                        double silence_seconds) {
+FailureReason blame_for_delay(const Board& board, const std::string& group, int64_t sequence,
+                              const std::string& operation, double waited_seconds,
+                              double silence_seconds) {
   if (const auto silent = most_silent(board, silence_seconds)) {
     const RankView& rank = board.ranks[static_cast<size_t>(*silent)];
     return {*silent, rank.text(*silent) + " has been silent for " +

@@ -19,7 +19,7 @@ using std::chrono::seconds;
 constexpr milliseconds kGuardPeriod(100);
 // For the store to take a verdict, before a rank keeps to its own.
 constexpr seconds kOfferTime(2);
-// For the last beat of a process that is gone to say that it was leaving.
+// For the last heartbeat of a process that is gone to say that it was leaving.
 constexpr seconds kGoneTime(2);
 // From the loss of the store to the verdict that its server died: who ended it may be seen first.
 constexpr seconds kStoreLostTime(1);
@@ -38,11 +38,11 @@ double seconds_between(std::chrono::steady_clock::time_point from,
   return std::chrono::duration<double>(to - from).count();
 }
 
-std::string to_json(const Verdict& verdict) {
+std::string to_json(const FailureReason& verdict) {
   return Json{{"culprit", verdict.culprit}, {"cause", verdict.cause}}.dump();
 }
 
-Verdict verdict_from(const std::string& text) {
+FailureReason verdict_from(const std::string& text) {
   try {
     const Json object = parse_json(text, {.max_bytes = kMiB, .max_depth = 2}, "the store");
     // The text of another process is data: it is printed as one line, whatever it holds.
@@ -57,7 +57,7 @@ Verdict verdict_from(const std::string& text) {
 
 std::shared_ptr<Watchdog> Watchdog::start(WatchdogOptions options) {
   const std::shared_ptr<Watchdog> watchdog(new Watchdog(std::move(options)));
-  watchdog->messenger_ = std::thread([watchdog] { watchdog->run_messenger(); });
+  watchdog->store_thread_ = std::thread([watchdog] { watchdog->run_store_thread(); });
   watchdog->guard_ = std::thread([self = watchdog.get()] { self->run_guard(); });
   return watchdog;
 }
@@ -68,18 +68,18 @@ Watchdog::Watchdog(WatchdogOptions options)
 void Watchdog::stop() {
   {
     std::unique_lock lock(mutex_);
-    if (verdict_) let_others_know(lock);
+    if (failure_) let_others_know(lock);
     closing_ = true;
     changed_.notify_all();
   }
   guard_.join();
   std::unique_lock lock(mutex_);
-  const bool ended = changed_.wait_for(lock, kOfferTime, [this] { return messenger_done_; });
+  const bool ended = changed_.wait_for(lock, kOfferTime, [this] { return store_thread_done_; });
   lock.unlock();
   if (ended) {
-    messenger_.join();
+    store_thread_.join();
   } else {
-    messenger_.detach();
+    store_thread_.detach();
   }
 }
 
@@ -88,17 +88,17 @@ void Watchdog::stop() {
 void Watchdog::join_group(const std::string& key, const std::vector<int32_t>& members) {
   const std::lock_guard lock(mutex_);
   groups_[key] = members;
-  peers_[static_cast<size_t>(options_.rank)].beat.groups[key] = {};
+  peers_[static_cast<size_t>(options_.rank)].heartbeat.groups[key] = {};
 }
 
 void Watchdog::issued(const std::string& key, const Operation& operation) {
   const std::lock_guard lock(mutex_);
-  peers_[static_cast<size_t>(options_.rank)].beat.groups[key].issued = operation.sequence;
+  peers_[static_cast<size_t>(options_.rank)].heartbeat.groups[key].issued = operation.sequence;
 }
 
 void Watchdog::begun(const std::string& key, const Operation& operation) {
   const std::lock_guard lock(mutex_);
-  GroupBeat& group = peers_[static_cast<size_t>(options_.rank)].beat.groups[key];
+  GroupBeat& group = peers_[static_cast<size_t>(options_.rank)].heartbeat.groups[key];
   group.running = operation.sequence;
   group.finished = false;
   group.text = operation.text();
@@ -107,61 +107,61 @@ void Watchdog::begun(const std::string& key, const Operation& operation) {
 
 void Watchdog::finished(const std::string& key, int64_t sequence) {
   const std::lock_guard lock(mutex_);
-  GroupBeat& group = peers_[static_cast<size_t>(options_.rank)].beat.groups[key];
+  GroupBeat& group = peers_[static_cast<size_t>(options_.rank)].heartbeat.groups[key];
   if (group.running == sequence) group.finished = true;
 }
 
 // ---- Verdicts ----
 
-Verdict Watchdog::verdict() const {
+FailureReason Watchdog::verdict() const {
   const std::lock_guard lock(mutex_);
-  LONGSHORE_CHECK(verdict_.has_value());
-  return *verdict_;
+  LONGSHORE_CHECK(failure_.has_value());
+  return *failure_;
 }
 
 std::string Watchdog::message(const std::string& waited_for) const {
   const std::lock_guard lock(mutex_);
-  LONGSHORE_CHECK(verdict_.has_value());
-  std::string text = verdict_->cause + "; rank " + std::to_string(options_.rank);
+  LONGSHORE_CHECK(failure_.has_value());
+  std::string text = failure_->cause + "; rank " + std::to_string(options_.rank);
   if (!waited_for.empty()) return text + " waited " + waited_for;
   if (last_operation_.empty()) return text + " was in no operation";
   return text + " was in no operation, its last one was " + last_operation_;
 }
 
-void Watchdog::adopt(const Verdict& verdict) {
+void Watchdog::adopt(const FailureReason& verdict) {
   offered_.reset();
-  if (verdict_) return;
-  verdict_ = verdict;
-  verdict_time_ = Clock::now();
-  has_verdict_.store(true, std::memory_order_release);
+  if (failure_) return;
+  failure_ = verdict;
+  failure_time_ = Clock::now();
+  has_failure_.store(true, std::memory_order_release);
   changed_.notify_all();
 }
 
-void Watchdog::propose(const Verdict& verdict) {
-  if (verdict_) return;
+void Watchdog::propose(const FailureReason& verdict) {
+  if (failure_) return;
   if (!offered_) {
     offered_ = verdict;
     offered_time_ = Clock::now();
     ask_to_talk();
   }
-  if (store_lost_ || Clock::now() - offered_time_ > kOfferTime) adopt(Verdict(*offered_));
+  if (store_lost_ || Clock::now() - offered_time_ > kOfferTime) adopt(FailureReason(*offered_));
 }
 
-Verdict Watchdog::offer(const Verdict& verdict) noexcept {
+FailureReason Watchdog::offer(const FailureReason& verdict) noexcept {
   std::unique_lock lock(mutex_);
   propose(verdict);
-  changed_.wait_for(lock, kOfferTime, [this] { return verdict_.has_value(); });
-  if (!verdict_) adopt(verdict);
-  return *verdict_;
+  changed_.wait_for(lock, kOfferTime, [this] { return failure_.has_value(); });
+  if (!failure_) adopt(verdict);
+  return *failure_;
 }
 
 double Watchdog::silence_seconds() const {
   const double timeout = std::chrono::duration<double>(options_.timeout).count();
-  const double beats = std::chrono::duration<double>(options_.heartbeat).count() * 2;
-  return std::max(beats, std::min(kSilentSeconds, timeout / 2));
+  const double heartbeats = std::chrono::duration<double>(options_.heartbeat).count() * 2;
+  return std::max(heartbeats, std::min(kSilentSeconds, timeout / 2));
 }
 
-Verdict Watchdog::blame_store(const std::string& what) const {
+FailureReason Watchdog::blame_store(const std::string& what) const {
   if (!options_.store_on_rank_0) {
     return {-1, "the launcher's store at " + options_.store.text() + " " + what};
   }
@@ -169,12 +169,12 @@ Verdict Watchdog::blame_store(const std::string& what) const {
           name_of_rank(0) + ", which serves the store at " + options_.store.text() + ", " + what};
 }
 
-Verdict Watchdog::blame_delay(const std::string& key, const Operation& operation,
-                              double waited_seconds) {
-  Verdict found;
+FailureReason Watchdog::blame_delay(const std::string& key, const Operation& operation,
+                                    double waited_seconds) {
+  FailureReason found;
   {
     const std::lock_guard lock(mutex_);
-    if (verdict_) return *verdict_;
+    if (failure_) return *failure_;
     const double silent = seconds_between(store_answered_, Clock::now());
     if (silent > silence_seconds()) {
       found = blame_store("has not answered for " + seconds_text(silent));
@@ -186,13 +186,14 @@ Verdict Watchdog::blame_delay(const std::string& key, const Operation& operation
   return offer(found);
 }
 
-Verdict Watchdog::blame_break(int32_t peer, const Operation& operation, const std::string& reason) {
+FailureReason Watchdog::blame_break(int32_t peer, const Operation& operation,
+                                    const std::string& reason) {
   const Clock::time_point end = Clock::now() + kBreakTime;
-  Verdict found{peer, name_of_rank(peer) + ": the connection to it broke in " + operation.text() +
-                          " (" + reason + ")"};
+  FailureReason found{peer, name_of_rank(peer) + ": the connection to it broke in " +
+                                operation.text() + " (" + reason + ")"};
   std::unique_lock lock(mutex_);
-  while (!verdict_ && Clock::now() < end) {
-    if (peers_[static_cast<size_t>(peer)].beat.leaving) {
+  while (!failure_ && Clock::now() < end) {
+    if (peers_[static_cast<size_t>(peer)].heartbeat.leaving) {
       found.cause = name_of_rank(peer) + " left the run before " + operation.text();
       break;
     }
@@ -205,14 +206,14 @@ Verdict Watchdog::blame_break(int32_t peer, const Operation& operation, const st
     }
     changed_.wait_for(lock, milliseconds(50));
   }
-  if (verdict_) return *verdict_;
+  if (failure_) return *failure_;
   lock.unlock();
   return offer(found);
 }
 
-// ---- The messenger ----
+// ---- The store thread ----
 
-void Watchdog::run_messenger() {
+void Watchdog::run_store_thread() {
   std::string error;
   try {
     StoreConnection store(options_.store, options_.secret, options_.timeout);
@@ -231,37 +232,37 @@ void Watchdog::run_messenger() {
     store_lost_ = Clock::now();
     store_error_ = error;
   }
-  messenger_done_ = true;
+  store_thread_done_ = true;
   changed_.notify_all();
 }
 
-std::string Watchdog::beat_to_send() {
-  RankBeat& beat = peers_[static_cast<size_t>(options_.rank)].beat;
-  ++beat.number;
-  beat.knows_failure = verdict_.has_value();
-  return beat.to_json();
+std::string Watchdog::heartbeat_to_send() {
+  RankHeartbeat& heartbeat = peers_[static_cast<size_t>(options_.rank)].heartbeat;
+  ++heartbeat.number;
+  heartbeat.knows_failure = failure_.has_value();
+  return heartbeat.to_json();
 }
 
 void Watchdog::talk(StoreConnection& store) {
-  std::string beat;
-  std::optional<Verdict> offered;
+  std::string heartbeat;
+  std::optional<FailureReason> offered;
   int64_t asked = 0;
   {
     const std::lock_guard lock(mutex_);
     asked = asked_;
-    beat = beat_to_send();
+    heartbeat = heartbeat_to_send();
     offered = offered_;
   }
-  store.set(key("beat/" + std::to_string(options_.rank)), beat);
-  std::optional<Verdict> known;
+  store.set(key("heartbeat/" + std::to_string(options_.rank)), heartbeat);
+  std::optional<FailureReason> known;
   if (offered) {
     known = verdict_from(store.set_once(key("verdict"), to_json(*offered)));
-  } else if (!has_verdict() && store.has({key("verdict")})) {
+  } else if (!has_failure() && store.has({key("verdict")})) {
     known = verdict_from(store.get({key("verdict")}).at(0));
   }
   std::vector<std::string> keys;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    keys.push_back(key("beat/" + std::to_string(rank)));
+    keys.push_back(key("heartbeat/" + std::to_string(rank)));
   }
   const std::vector<std::string> texts = store.get(keys);
   if (texts.size() != keys.size()) throw StoreError("heartbeats are missing");
@@ -270,15 +271,15 @@ void Watchdog::talk(StoreConnection& store) {
   const Clock::time_point now = Clock::now();
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     if (static_cast<int32_t>(rank) == options_.rank) continue;
-    RankBeat heard = RankBeat::from_json(texts[rank]);
-    if (heard.number == peers_[rank].beat.number) continue;
-    peers_[rank].beat = std::move(heard);
+    RankHeartbeat heard = RankHeartbeat::from_json(texts[rank]);
+    if (heard.number == peers_[rank].heartbeat.number) continue;
+    peers_[rank].heartbeat = std::move(heard);
     peers_[rank].heard = now;
   }
   store_answered_ = now;
   answered_ = asked;
   if (known) adopt(*known);
-  if (!verdict_) {
+  if (!failure_) {
     if (const auto disagreement = find_disagreement(board())) propose(*disagreement);
   }
   changed_.notify_all();
@@ -291,8 +292,8 @@ void Watchdog::run_guard() {
   while (!closing_) {
     changed_.wait_for(lock, kGuardPeriod);
     if (closing_) return;
-    if (verdict_) {
-      if (Clock::now() - *verdict_time_ < options_.grace) continue;
+    if (failure_) {
+      if (Clock::now() - *failure_time_ < options_.grace) continue;
       lock.unlock();
       end_process(message());
     }
@@ -300,33 +301,33 @@ void Watchdog::run_guard() {
   }
 }
 
-std::optional<Verdict> Watchdog::look_around() {
+std::optional<FailureReason> Watchdog::look_around() {
   const Clock::time_point now = Clock::now();
   if (auto found = look_at_peers(now)) return found;
   return look_at_store(now);
 }
 
-std::optional<Verdict> Watchdog::look_at_peers(Clock::time_point now) {
+std::optional<FailureReason> Watchdog::look_at_peers(Clock::time_point now) {
   const ProcessIdentity& self = options_.identities[static_cast<size_t>(options_.rank)];
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = peers_[rank];
-    if (static_cast<int32_t>(rank) == options_.rank || peer.beat.leaving) continue;
+    if (static_cast<int32_t>(rank) == options_.rank || peer.heartbeat.leaving) continue;
     if (!peer.gone && process_is_gone(options_.identities[rank], self)) {
       peer.gone = now;
       peer.asked_when_gone = ask_to_talk();
     }
-    // Its last beat may still say that it was leaving: a talk that began since then tells.
+    // Its last heartbeat may still say that it was leaving: a talk that began since then tells.
     if (peer.gone && (answered_ >= peer.asked_when_gone || now - *peer.gone > kGoneTime)) {
-      return Verdict{static_cast<int32_t>(rank),
-                     name_of_rank(static_cast<int32_t>(rank)) + " died"};
+      return FailureReason{static_cast<int32_t>(rank),
+                           name_of_rank(static_cast<int32_t>(rank)) + " died"};
     }
   }
   return std::nullopt;
 }
 
-std::optional<Verdict> Watchdog::look_at_store(Clock::time_point now) const {
+std::optional<FailureReason> Watchdog::look_at_store(Clock::time_point now) const {
   // Who is done does not miss the store.
-  if (peers_[static_cast<size_t>(options_.rank)].beat.leaving) return std::nullopt;
+  if (peers_[static_cast<size_t>(options_.rank)].heartbeat.leaving) return std::nullopt;
   if (store_lost_) {
     if (now - *store_lost_ < kStoreLostTime) return std::nullopt;
     return blame_store("is gone (" + store_error_ + ")");
@@ -338,14 +339,15 @@ std::optional<Verdict> Watchdog::look_at_store(Clock::time_point now) const {
   const double timeout = std::chrono::duration<double>(options_.timeout).count();
   const Board seen = board();
   if (const auto silent = most_silent(seen, timeout)) {
-    // Its last beat may be older than the store's last answer, although both stopped together.
+    // Its last heartbeat may be older than the store's last answer, although both stopped together.
     const double unanswered = seconds_between(store_answered_, now);
     if (*silent == 0 && options_.store_on_rank_0 && unanswered > silence_seconds()) {
       return blame_store("has not answered for " + seconds_text(unanswered));
     }
     const double time = seen.ranks[static_cast<size_t>(*silent)].silent_seconds;
-    return Verdict{*silent, name_of_rank(*silent) + " has been silent for " + seconds_text(time) +
-                                ": it is stopped, or its host cannot be reached"};
+    return FailureReason{*silent, name_of_rank(*silent) + " has been silent for " +
+                                      seconds_text(time) +
+                                      ": it is stopped, or its host cannot be reached"};
   }
   return std::nullopt;
 }
@@ -358,7 +360,7 @@ Board Watchdog::board() const {
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     const bool self = static_cast<int32_t>(rank) == options_.rank;
     board.ranks.push_back({.identity = options_.identities[rank],
-                           .beat = peers_[rank].beat,
+                           .heartbeat = peers_[rank].heartbeat,
                            .silent_seconds = self ? 0 : seconds_between(peers_[rank].heard, now)});
   }
   return board;
@@ -379,15 +381,15 @@ int64_t Watchdog::ask_to_talk() {
 
 void Watchdog::leave() {
   std::unique_lock lock(mutex_);
-  peers_[static_cast<size_t>(options_.rank)].beat.leaving = true;
+  peers_[static_cast<size_t>(options_.rank)].heartbeat.leaving = true;
   const int64_t told = ask_to_talk();
-  changed_.wait_for(lock, kKnowTime, [&] { return answered_ >= told || verdict_ || store_lost_; });
+  changed_.wait_for(lock, kKnowTime, [&] { return answered_ >= told || failure_ || store_lost_; });
   if (options_.rank != 0 || !options_.store_on_rank_0) return;
   const Clock::time_point end = Clock::now() + options_.timeout;
   const auto over = [this] {
-    return verdict_ || store_lost_ ||
+    return failure_ || store_lost_ ||
            std::all_of(peers_.begin(), peers_.end(),
-                       [](const Peer& peer) { return peer.beat.leaving; });
+                       [](const Peer& peer) { return peer.heartbeat.leaving; });
   };
   while (!over() && Clock::now() < end) {
     ask_to_talk();
@@ -400,7 +402,8 @@ bool Watchdog::others_know() const {
   for (const Peer& peer : peers_) {
     const bool self = &peer == &peers_[static_cast<size_t>(options_.rank)];
     const bool silent = seconds_between(peer.heard, now) > silence_seconds();
-    if (!self && !silent && !peer.gone && !peer.beat.leaving && !peer.beat.knows_failure) {
+    if (!self && !silent && !peer.gone && !peer.heartbeat.leaving &&
+        !peer.heartbeat.knows_failure) {
       return false;
     }
   }

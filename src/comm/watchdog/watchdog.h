@@ -2,8 +2,8 @@
 // of them died, hangs, disagrees or failed. Owned by a World. Its functions may be called from any
 // thread; none blocks for longer than it says.
 //
-// [Note: two threads] The messenger talks to the store, over a connection of its own, and may hang
-// there as long as the store's server does. The guard never waits for anybody: it looks at the
+// [Note: two threads] The store thread talks to the store, over a connection of its own, and may
+// hang there as long as the store's server does. The guard never waits for anybody: it looks at the
 // clock and at the processes of its host, and ends this process where nothing else does.
 //
 // [Note: verdict] The run ends for one reason. Whoever finds one offers it to the store; the first
@@ -44,7 +44,7 @@ struct WatchdogOptions {
 
 class Watchdog {
  public:
-  // Shared with its messenger, which may have to be left behind in a call that never returns.
+  // Shared with its store thread, which may have to be left behind in a call that never returns.
   static std::shared_ptr<Watchdog> start(WatchdogOptions options);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -58,18 +58,19 @@ class Watchdog {
   void begun(const std::string& key, const Operation& operation);
   void finished(const std::string& key, int64_t sequence);
 
-  bool has_verdict() const { return has_verdict_.load(std::memory_order_acquire); }
+  bool has_failure() const { return has_failure_.load(std::memory_order_acquire); }
   // Of a failure that is known.
-  Verdict verdict() const;
+  FailureReason verdict() const;
   // The verdict and what this rank waited for: the text of its CommError.
   std::string message(const std::string& waited_for = "") const;
 
   // Offers a verdict and gives the one that counts; waits for the store two seconds at most.
-  Verdict offer(const Verdict& verdict) noexcept;
+  FailureReason offer(const FailureReason& verdict) noexcept;
   // Finds who keeps the operation from finishing. At once:
-  Verdict blame_delay(const std::string& key, const Operation& operation, double waited_seconds);
+  FailureReason blame_delay(const std::string& key, const Operation& operation,
+                            double waited_seconds);
   // A transfer to or from the rank failed: waits up to eight seconds to see who is gone.
-  Verdict blame_break(int32_t peer, const Operation& operation, const std::string& reason);
+  FailureReason blame_break(int32_t peer, const Operation& operation, const std::string& reason);
 
   // This rank is done. The one that serves the store waits for all others to be done.
   void leave();
@@ -80,26 +81,26 @@ class Watchdog {
  private:
   using Clock = std::chrono::steady_clock;
   struct Peer {
-    RankBeat beat;
+    RankHeartbeat heartbeat;
     Clock::time_point heard = Clock::now();
     std::optional<Clock::time_point> gone = {};  // when its process was seen to be gone
     int64_t asked_when_gone = 0;
   };
 
   explicit Watchdog(WatchdogOptions options);
-  void run_messenger();
+  void run_store_thread();
   void talk(StoreConnection& store);
   void run_guard();
   // From here on with mutex_ held.
-  std::optional<Verdict> look_around();
-  std::optional<Verdict> look_at_peers(Clock::time_point now);
-  std::optional<Verdict> look_at_store(Clock::time_point now) const;
-  Verdict blame_store(const std::string& what) const;
-  void propose(const Verdict& verdict);
-  void adopt(const Verdict& verdict);
+  std::optional<FailureReason> look_around();
+  std::optional<FailureReason> look_at_peers(Clock::time_point now);
+  std::optional<FailureReason> look_at_store(Clock::time_point now) const;
+  FailureReason blame_store(const std::string& what) const;
+  void propose(const FailureReason& verdict);
+  void adopt(const FailureReason& verdict);
   double silence_seconds() const;
   Board board() const;
-  std::string beat_to_send();
+  std::string heartbeat_to_send();
   std::string key(const std::string& name) const { return options_.prefix + name; }
   std::string name_of_rank(int32_t rank) const;
   bool others_know() const;
@@ -109,11 +110,11 @@ class Watchdog {
   const WatchdogOptions options_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::vector<Peer> peers_;  // by rank; this rank's own beat is at its place
+  std::vector<Peer> peers_;  // by rank; this rank's own heartbeat is at its place
   std::map<std::string, std::vector<int32_t>> groups_;
-  std::optional<Verdict> verdict_;
-  std::optional<Clock::time_point> verdict_time_;
-  std::optional<Verdict> offered_;  // not at the store yet
+  std::optional<FailureReason> failure_;
+  std::optional<Clock::time_point> failure_time_;
+  std::optional<FailureReason> offered_;  // not at the store yet
   Clock::time_point offered_time_;
   std::optional<Clock::time_point> store_lost_;
   std::string store_error_;
@@ -124,9 +125,9 @@ class Watchdog {
   int64_t answered_ = 0;
   std::string last_operation_;
   bool closing_ = false;
-  std::atomic<bool> has_verdict_{false};
-  std::thread messenger_;
-  bool messenger_done_ = false;
+  std::atomic<bool> has_failure_{false};
+  std::thread store_thread_;
+  bool store_thread_done_ = false;
   std::thread guard_;
 };
 

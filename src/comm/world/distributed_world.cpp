@@ -56,7 +56,7 @@ std::unique_ptr<StoreConnection> connect_by_agent(const StoreAddress& agent, con
 std::vector<size_t> wait_for_keys(StoreConnection& store, const std::vector<std::string>& keys,
                                   Clock::time_point end, const Watchdog& watchdog) {
   milliseconds pause(1);
-  while (!store.has(keys) && Clock::now() < end && !watchdog.has_verdict()) {
+  while (!store.has(keys) && Clock::now() < end && !watchdog.has_failure()) {
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, milliseconds(50));
   }
@@ -108,10 +108,10 @@ DistributedWorld::DistributedWorld(const RankInfo& ranks, WorldOptions options)
 }
 
 DistributedWorld::~DistributedWorld() {
-  if (!watchdog_->has_verdict() && std::uncaught_exceptions() > exceptions_) {
+  if (!watchdog_->has_failure() && std::uncaught_exceptions() > exceptions_) {
     report_failure("it ended with an error");
   }
-  if (!watchdog_->has_verdict()) watchdog_->leave();
+  if (!watchdog_->has_failure()) watchdog_->leave();
   all_.reset();
   watchdog_->stop();
 }
@@ -176,7 +176,7 @@ void DistributedWorld::wait(SerialQueue::Task& task, const std::string& what) {
       watchdog_->offer(
           {ranks_.agent_store ? -1 : 0, "the store at " + address_.text() + " does not answer"});
     }
-    if (watchdog_->has_verdict() && !task.wait_for(kSlack / 5)) {
+    if (watchdog_->has_failure() && !task.wait_for(kSlack / 5)) {
       store_queue_.abandon();
       throw CommError(watchdog_->message(waited()));
     }
@@ -185,14 +185,14 @@ void DistributedWorld::wait(SerialQueue::Task& task, const std::string& what) {
     if (task.error()) std::rethrow_exception(task.error());
   } catch (const StoreError& error) {
     // The watchdog has lost the store as well and is about to say who ended it.
-    for (int i = 0; i < 100 && !watchdog_->has_verdict(); ++i) {
+    for (int i = 0; i < 100 && !watchdog_->has_failure(); ++i) {
       std::this_thread::sleep_for(kLook);
     }
-    if (!watchdog_->has_verdict()) {
+    if (!watchdog_->has_failure()) {
       watchdog_->offer({-1, "the store at " + address_.text() + " failed: " + error.what()});
     }
   }
-  if (watchdog_->has_verdict()) throw CommError(watchdog_->message(waited()));
+  if (watchdog_->has_failure()) throw CommError(watchdog_->message(waited()));
 }
 
 std::unique_ptr<Communicator> DistributedWorld::group(const std::string& name,
@@ -306,7 +306,7 @@ void DistributedWorld::report_failure(const std::string& message) noexcept {
 }
 
 void DistributedWorld::check() {
-  if (watchdog_->has_verdict()) throw CommError(watchdog_->message());
+  if (watchdog_->has_failure()) throw CommError(watchdog_->message());
 }
 
 }  // namespace longshore

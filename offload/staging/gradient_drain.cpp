@@ -1,4 +1,4 @@
-#include "offload/staging/grad_drain.h"
+#include "offload/staging/gradient_drain.h"
 
 #include <algorithm>
 #include <cmath>
@@ -26,25 +26,26 @@ Bytes buffer_bytes(const std::vector<FlatLayout>& layouts, DType drain, int64_t 
 
 }  // namespace
 
-Bytes GradDrain::planned_staging_bytes(const std::vector<FlatLayout>& layouts, DType drain,
-                                       DeviceKind device) {
+Bytes GradientDrain::planned_staging_bytes(const std::vector<FlatLayout>& layouts, DType drain,
+                                           DeviceKind device) {
   if (drain == DType::kF32) return 0;
   const GradientSums::Chunks chunks = GradientSums::chunks_on(device);
   return chunks.buffers * buffer_bytes(layouts, drain, chunks.elements);
 }
 
-GradDrain::GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
-                     Rank rank, std::span<std::byte> staging, DeviceKind device,
-                     std::unique_ptr<GradientSums> sums)
-    : home_(home),
+GradientDrain::GradientDrain(HostGradients* host, CopyEngine* copies,
+                             const std::vector<FlatLayout>& layouts, Rank rank,
+                             std::span<std::byte> staging, DeviceKind device,
+                             std::unique_ptr<GradientSums> sums)
+    : host_(host),
       copies_(copies),
       sums_(std::move(sums)),
       chunks_(GradientSums::chunks_on(device)),
       squares_(layouts.size()) {
   LONGSHORE_CHECK(static_cast<Bytes>(staging.size()) >=
-                  planned_staging_bytes(layouts, home->dtype(), device));
-  const auto each = static_cast<size_t>(buffer_bytes(layouts, home->dtype(), chunks_.elements));
-  for (size_t i = 0; home->dtype() != DType::kF32 && i < static_cast<size_t>(chunks_.buffers);
+                  planned_staging_bytes(layouts, host->dtype(), device));
+  const auto each = static_cast<size_t>(buffer_bytes(layouts, host->dtype(), chunks_.elements));
+  for (size_t i = 0; host->dtype() != DType::kF32 && i < static_cast<size_t>(chunks_.buffers);
        ++i) {
     staging_.push_back(staging.subspan(i * each, each));
   }
@@ -63,12 +64,13 @@ GradDrain::GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<F
   }
 }
 
-GradDrain::GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
-                     Rank rank, std::span<std::byte> staging, WorkerPool* pool)
-    : GradDrain(home, copies, layouts, rank, staging, DeviceKind::kCpu,
-                make_cpu_gradient_sums(pool)) {}
+GradientDrain::GradientDrain(HostGradients* host, CopyEngine* copies,
+                             const std::vector<FlatLayout>& layouts, Rank rank,
+                             std::span<std::byte> staging, WorkerPool* pool)
+    : GradientDrain(host, copies, layouts, rank, staging, DeviceKind::kCpu,
+                    make_cpu_gradient_sums(pool)) {}
 
-double GradDrain::drain(UnitId unit, std::span<const float> sums) {
+double GradientDrain::drain(UnitId unit, std::span<const float> sums) {
   const auto index = static_cast<size_t>(unit.value);
   LONGSHORE_CHECK(index < pieces_.size()) << "unit " << unit;
   LONGSHORE_CHECK(!squares_[index].has_value()) << "unit " << unit << " was drained in this step";
@@ -79,15 +81,15 @@ double GradDrain::drain(UnitId unit, std::span<const float> sums) {
   return *squares_[index];
 }
 
-void GradDrain::drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums) {
-  const std::span<std::byte> home = home_->gradient(unit);
-  const auto width = static_cast<size_t>(width_of(home_->dtype()));
+void GradientDrain::drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums) {
+  const std::span<std::byte> host = host_->gradient(unit);
+  const auto width = static_cast<size_t>(width_of(host_->dtype()));
   for (int64_t done = 0; done < piece.elements; done += chunks_.elements) {
-    const auto home_begin = static_cast<size_t>(piece.home_begin + done);
+    const auto host_begin = static_cast<size_t>(piece.host_begin + done);
     const auto count = static_cast<size_t>(std::min(chunks_.elements, piece.elements - done));
     const std::span<const float> values =
         sums.subspan(static_cast<size_t>(piece.flat_begin + done), count);
-    const std::span<std::byte> there = home.subspan(home_begin * width, count * width);
+    const std::span<std::byte> there = host.subspan(host_begin * width, count * width);
     if (staging_.empty()) {
       sums_->add(values, {}, 0);
       copies_->to_host(there, std::as_bytes(values));
@@ -103,7 +105,7 @@ void GradDrain::drain_piece(UnitId unit, const Piece& piece, std::span<const flo
   sums_->end_piece();
 }
 
-std::vector<double> GradDrain::finish() {
+std::vector<double> GradientDrain::finish() {
   std::vector<double> result;
   for (std::optional<double>& squares : squares_) {
     result.push_back(squares.value_or(0.0));

@@ -1,5 +1,5 @@
 // What a run's directory says of steps that were committed to drives.
-#include "trainer/directory/acknowledged.h"
+#include "trainer/directory/committed_steps.h"
 
 #include <gtest/gtest.h>
 
@@ -30,17 +30,17 @@ class AcknowledgedSteps : public testing::Test {
 
 // Goal: the newest of the witnesses counts, whichever it is and in whatever order they speak.
 TEST_F(AcknowledgedSteps, AreTheNewestOfAllWitnesses) {
-  EXPECT_FALSE(read_acknowledged(directory_.path()).any);
+  EXPECT_FALSE(read_committed_steps(directory_.path()).any);
   write_lines(
       "{\"kind\": \"commit\", \"step\": 7}\n{\"kind\": \"step\", \"step\": 9}\n"
       "{\"kind\": \"commit\", \"step\": 6}\n");
-  EXPECT_EQ(read_acknowledged(directory_.path()).step, 7);
+  EXPECT_EQ(read_committed_steps(directory_.path()).step, 7);
   note_committed_step(5);
-  const Acknowledged older = read_acknowledged(directory_.path());
+  const CommittedSteps older = read_committed_steps(directory_.path());
   EXPECT_EQ(older.step, 7);
   EXPECT_NE(older.source.find("metrics.jsonl"), std::string::npos) << older.source;
   note_committed_step(8);
-  const Acknowledged newer = read_acknowledged(directory_.path());
+  const CommittedSteps newer = read_committed_steps(directory_.path());
   EXPECT_EQ(newer.step, 8);
   EXPECT_NE(newer.source.find("run.json"), std::string::npos) << newer.source;
 }
@@ -48,10 +48,10 @@ TEST_F(AcknowledgedSteps, AreTheNewestOfAllWitnesses) {
 // Goal: where only the key remembers that something was committed, no step is made up.
 TEST_F(AcknowledgedSteps, AreKnownWithoutTheirNumber) {
   write_lines("{\"kind\": \"commit\", \"step\": 0}\n");
-  EXPECT_FALSE(read_acknowledged(directory_.path()).any) << "step 0 is what every start has";
+  EXPECT_FALSE(read_committed_steps(directory_.path()).any) << "step 0 is what every start has";
   write_state_key(directory_.path(), new_key(), true);
-  EXPECT_TRUE(read_acknowledged(directory_.path()).any);
-  EXPECT_LT(read_acknowledged(directory_.path()).step, 0);
+  EXPECT_TRUE(read_committed_steps(directory_.path()).any);
+  EXPECT_LT(read_committed_steps(directory_.path()).step, 0);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// GradDrain: takes reduced gradient shards down from the device: casts them to the drain dtype,
-// sums the squares of what is kept, and copies it home. Owned by the engine; the D2H
+// GradientDrain: takes reduced gradient shards down from the device: casts them to the drain dtype,
+// sums the squares of what is kept, and copies it to host memory. Owned by the engine; the D2H
 // lane calls drain(), the engine's thread finish(). Padding is neither copied nor summed.
 //
 // The norm is summed in double: blocks of 4096 elements in a fixed order inside each parameter's
@@ -18,8 +18,8 @@
 
 #include "device/copy_engine.h"
 #include "device/device_kind.h"
-#include "offload/staging/gradient_home.h"
 #include "offload/staging/gradient_sums.h"
+#include "offload/staging/host_gradients.h"
 #include "pinned/worker_pool.h"
 
 namespace longshore {
@@ -34,15 +34,15 @@ struct GradNorm {
 // From the sums of squares of every unit, all shards together. Pure.
 GradNorm norm_of(std::span<const double> unit_squares);
 
-class GradDrain {
+class GradientDrain {
  public:
   // All pointers must outlive the drain. `staging`: device memory of planned_staging_bytes().
-  GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
-            Rank rank, std::span<std::byte> staging, DeviceKind device,
-            std::unique_ptr<GradientSums> sums);
+  GradientDrain(HostGradients* host, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
+                Rank rank, std::span<std::byte> staging, DeviceKind device,
+                std::unique_ptr<GradientSums> sums);
   // On the CPU device.
-  GradDrain(GradientHome* home, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
-            Rank rank, std::span<std::byte> staging, WorkerPool* pool);
+  GradientDrain(HostGradients* host, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
+                Rank rank, std::span<std::byte> staging, WorkerPool* pool);
 
   // Where cast gradients wait for the copy; 0 when they are drained as they are.
   static Bytes planned_staging_bytes(const std::vector<FlatLayout>& layouts, DType drain,
@@ -56,15 +56,16 @@ class GradDrain {
   std::vector<double> finish();
 
  private:
-  // A parameter's piece, by its place in the flat parameter and in the trainable shard at home.
+  // A parameter's piece, by its place in the flat parameter and in the trainable shard in host
+  // memory.
   struct Piece {
     int64_t flat_begin = 0;
-    int64_t home_begin = 0;
+    int64_t host_begin = 0;
     int64_t elements = 0;
   };
   void drain_piece(UnitId unit, const Piece& piece, std::span<const float> sums);
 
-  GradientHome* home_;
+  HostGradients* host_;
   CopyEngine* copies_;
   std::unique_ptr<GradientSums> sums_;
   GradientSums::Chunks chunks_;

@@ -1,4 +1,4 @@
-// RankBeat: what a rank says of itself at every heartbeat. Plain value.
+// RankHeartbeat: what a rank says of itself at every heartbeat. Plain value.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ struct GroupBeat {
   std::string text;      // Operation::text() of it
 };
 
-struct RankBeat {
-  int64_t number = 0;                       // grows with every beat
+struct RankHeartbeat {
+  int64_t number = 0;                       // grows with every heartbeat
   bool leaving = false;                     // done, and about to exit
   bool knows_failure = false;               // of the run
   std::map<std::string, GroupBeat> groups;  // by the group's key
 
   std::string to_json() const;
   // StoreError for a text that is none.
-  static RankBeat from_json(const std::string& text);
+  static RankHeartbeat from_json(const std::string& text);
 };
 
 }  // namespace longshore

@@ -1,6 +1,6 @@
-// Where gradients wait at home: exact bytes, units apart, and a ring that knows who has which
-// place.
-#include "offload/staging/gradient_home.h"
+// Where gradients wait in host memory: exact bytes, units apart, and a ring that knows who has
+// which place.
+#include "offload/staging/host_gradients.h"
 
 #include <gtest/gtest.h>
 
@@ -23,22 +23,22 @@ UnitId unit_of(size_t index) {
   return UnitId(static_cast<int32_t>(index));
 }
 
-TEST(GradientHome, HasAPlaceOfItsOwnForEveryUnit) {
+TEST(HostGradients, HasAPlaceOfItsOwnForEveryUnit) {
   const ModelSpec model = model_with_frozen();
   WorkerPool pool(2);
   for (const int factor : {1, 3}) {
     const std::vector<FlatLayout> layouts = make_layouts(model, factor);
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      GradientHome home(layouts, {.dtype = dtype}, false, pool);
+      HostGradients host(layouts, {.dtype = dtype}, false, pool);
       Bytes places = 0;
       for (size_t u = 0; u < layouts.size(); ++u) {
-        const std::span<std::byte> whole = home.gradient(unit_of(u));
+        const std::span<std::byte> whole = host.gradient(unit_of(u));
         const Bytes bytes = layouts[u].trainable_elements() / factor * width_of(dtype);
         ASSERT_EQ(static_cast<Bytes>(whole.size()), bytes);
         places += align_up(bytes, 4096);
         size_t cursor = 0;
         for (const Segment segment : kSegments) {
-          const std::span<std::byte> part = home.segment(unit_of(u), segment);
+          const std::span<std::byte> part = host.segment(unit_of(u), segment);
           EXPECT_EQ(static_cast<Bytes>(part.size()),
                     segment == Segment::kFrozen
                         ? 0
@@ -52,36 +52,36 @@ TEST(GradientHome, HasAPlaceOfItsOwnForEveryUnit) {
           byte = std::byte{1};
         }
       }
-      EXPECT_EQ(home.host_bytes(), places);
-      EXPECT_EQ(GradientHome::planned_bytes(layouts, {.dtype = dtype}), places);
+      EXPECT_EQ(host.host_bytes(), places);
+      EXPECT_EQ(HostGradients::planned_bytes(layouts, {.dtype = dtype}), places);
     }
   }
 }
 
-TEST(GradientHome, LetsUnitsTakeTurnsInARing) {
+TEST(HostGradients, LetsUnitsTakeTurnsInARing) {
   const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
   WorkerPool pool(1);
-  const GradientHomeOptions options{.dtype = DType::kBF16, .ring = 2};
-  GradientHome home(layouts, options, false, pool);
+  const HostGradientsOptions options{.dtype = DType::kBF16, .ring = 2};
+  HostGradients host(layouts, options, false, pool);
   // A block of 22784 elements is the largest unit.
-  EXPECT_EQ(home.host_bytes(), 2 * align_up(22784 * 2, 4096));
-  EXPECT_EQ(GradientHome::planned_bytes(layouts, options), home.host_bytes());
-  EXPECT_THROW(home.gradient(UnitId(3)), CheckFailure) << "it has no place yet";
-  home.ring().claim(0, UnitId(4));
-  home.ring().claim(1, UnitId(3));
-  const std::span<std::byte> last = home.gradient(UnitId(4));
-  const std::span<std::byte> block = home.gradient(UnitId(3));
-  EXPECT_EQ(last.data() + home.host_bytes() / 2, block.data());
+  EXPECT_EQ(host.host_bytes(), 2 * align_up(22784 * 2, 4096));
+  EXPECT_EQ(HostGradients::planned_bytes(layouts, options), host.host_bytes());
+  EXPECT_THROW(host.gradient(UnitId(3)), CheckFailure) << "it has no place yet";
+  host.ring().claim(0, UnitId(4));
+  host.ring().claim(1, UnitId(3));
+  const std::span<std::byte> last = host.gradient(UnitId(4));
+  const std::span<std::byte> block = host.gradient(UnitId(3));
+  EXPECT_EQ(last.data() + host.host_bytes() / 2, block.data());
   EXPECT_EQ(static_cast<Bytes>(block.size()), 22784 * 2);
   // The update of unit 4 has not run: its place is not free.
-  EXPECT_THROW(home.ring().claim(0, UnitId(1)), CheckFailure);
-  EXPECT_THROW(home.ring().free(0, UnitId(3)), CheckFailure);
-  EXPECT_THROW(home.ring().check(2, UnitId(3)), std::out_of_range);
-  home.ring().free(0, UnitId(4));
-  EXPECT_THROW(home.gradient(UnitId(4)), CheckFailure) << "no longer";
-  home.ring().claim(0, UnitId(1));
-  EXPECT_EQ(home.gradient(UnitId(1)).data(), last.data());
-  EXPECT_EQ(home.segment(UnitId(1), Segment::kQuantisedMoments).data(), last.data());
+  EXPECT_THROW(host.ring().claim(0, UnitId(1)), CheckFailure);
+  EXPECT_THROW(host.ring().free(0, UnitId(3)), CheckFailure);
+  EXPECT_THROW(host.ring().check(2, UnitId(3)), std::out_of_range);
+  host.ring().free(0, UnitId(4));
+  EXPECT_THROW(host.gradient(UnitId(4)), CheckFailure) << "no longer";
+  host.ring().claim(0, UnitId(1));
+  EXPECT_EQ(host.gradient(UnitId(1)).data(), last.data());
+  EXPECT_EQ(host.segment(UnitId(1), Segment::kQuantisedMoments).data(), last.data());
 }
 
 }  // namespace

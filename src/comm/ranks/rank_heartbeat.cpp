@@ -1,4 +1,4 @@
-#include "comm/ranks/rank_beat.h"
+#include "comm/ranks/rank_heartbeat.h"
 
 #include "base/json.h"
 #include "base/printable.h"
@@ -12,7 +12,7 @@ constexpr size_t kMaxText = 1000;
 
 }  // namespace
 
-std::string RankBeat::to_json() const {
+std::string RankHeartbeat::to_json() const {
   Json object = {{"number", number}, {"leaving", leaving}, {"knows_failure", knows_failure}};
   object["groups"] = Json::object();
   for (const auto& [key, group] : groups) {
@@ -24,21 +24,21 @@ std::string RankBeat::to_json() const {
   return object.dump();
 }
 
-RankBeat RankBeat::from_json(const std::string& text) {
+RankHeartbeat RankHeartbeat::from_json(const std::string& text) {
   try {
     const Json object =
         parse_json(text, {.max_bytes = kMiB, .max_depth = 4, .max_values = 10'000}, "the store");
-    RankBeat beat;
-    beat.number = object.at("number").get<int64_t>();
-    beat.leaving = object.at("leaving").get<bool>();
-    beat.knows_failure = object.at("knows_failure").get<bool>();
+    RankHeartbeat heartbeat;
+    heartbeat.number = object.at("number").get<int64_t>();
+    heartbeat.leaving = object.at("leaving").get<bool>();
+    heartbeat.knows_failure = object.at("knows_failure").get<bool>();
     for (const auto& [key, group] : object.at("groups").items()) {
-      beat.groups[key] = {.issued = group.at("issued").get<int64_t>(),
-                          .running = group.at("running").get<int64_t>(),
-                          .finished = group.at("finished").get<bool>(),
-                          .text = printable(group.at("text").get<std::string>(), kMaxText)};
+      heartbeat.groups[key] = {.issued = group.at("issued").get<int64_t>(),
+                               .running = group.at("running").get<int64_t>(),
+                               .finished = group.at("finished").get<bool>(),
+                               .text = printable(group.at("text").get<std::string>(), kMaxText)};
     }
-    return beat;
+    return heartbeat;
   } catch (const std::exception& error) {
     throw StoreError(std::string("a rank's heartbeat cannot be read: ") + error.what());
   }

@@ -1,7 +1,7 @@
-// InputRuns: which units' inputs are kept from forward to backward as one. Tensors of the carry
-// that pass through units unchanged are kept once, so those units' inputs form a run: they are in
-// one place, saved once behind the last of their writers and loaded once before the last of their
-// readers. Made from a model's spec; a value, any thread.
+// SharedInputGroups: which units' inputs are kept from forward to backward as one. Tensors of the
+// carry that pass through units unchanged are kept once, so those units' inputs form a run: they
+// are in one place, saved once behind the last of their writers and loaded once before the last of
+// their readers. Made from a model's spec; a value, any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@
 namespace longshore {
 
 // The inputs of units `first` to `last`. Whoever names a run names its first unit.
-struct InputRun {
+struct SharedInputGroup {
   int32_t number = 0;  // runs are numbered from 1 in the order of units: u where nothing passes
   UnitId first, last;
-  bool operator==(const InputRun&) const = default;
+  bool operator==(const SharedInputGroup&) const = default;
 };
 
-class InputRuns {
+class SharedInputGroups {
  public:
-  explicit InputRuns(const ModelSpec& model);
+  explicit SharedInputGroups(const ModelSpec& model);
 
-  const std::vector<InputRun>& all() const& { return runs_; }
+  const std::vector<SharedInputGroup>& all() const& { return runs_; }
   // The run that the unit's input is in; null where nothing of it is kept.
-  const InputRun* of(UnitId unit) const;
+  const SharedInputGroup* of(UnitId unit) const;
   // Whether it is the unit that the run is named after.
   bool names(UnitId unit) const { return of(unit) != nullptr && of(unit)->first == unit; }
 
  private:
-  std::vector<InputRun> runs_;
+  std::vector<SharedInputGroup> runs_;
   std::vector<int32_t> of_unit_;  // index into the runs; -1: none
 };
 
@@ -37,6 +37,6 @@ class InputRuns {
 bool is_kept(const CarryTensorSpec& tensor);
 
 // What a run takes for each position.
-Bytes kept_bytes_per_position(const ModelSpec& model, const InputRun& run, DType compute);
+Bytes kept_bytes_per_position(const ModelSpec& model, const SharedInputGroup& run, DType compute);
 
 }  // namespace longshore

@@ -1,4 +1,4 @@
-#include "offload/staging/gradient_home.h"
+#include "offload/staging/host_gradients.h"
 
 #include <algorithm>
 
@@ -16,12 +16,12 @@ Bytes gradient_bytes(const FlatLayout& layout, DType dtype) {
 
 }  // namespace
 
-GradientHome::GradientHome(const std::vector<FlatLayout>& layouts,
-                           const GradientHomeOptions& options, bool register_with_gpus,
-                           WorkerPool& pool)
+HostGradients::HostGradients(const std::vector<FlatLayout>& layouts,
+                             const HostGradientsOptions& options, bool register_with_gpus,
+                             WorkerPool& pool)
     : options_(options),
       arena_(planned_bytes(layouts, options), register_with_gpus, pool),
-      ring_("place at home", options.ring) {
+      ring_("host gradient slot", options.ring) {
   Bytes cursor = 0;
   for (const FlatLayout& layout : layouts) {
     Unit& unit =
@@ -38,8 +38,8 @@ GradientHome::GradientHome(const std::vector<FlatLayout>& layouts,
   }
 }
 
-Bytes GradientHome::planned_bytes(const std::vector<FlatLayout>& layouts,
-                                  const GradientHomeOptions& options) {
+Bytes HostGradients::planned_bytes(const std::vector<FlatLayout>& layouts,
+                                   const HostGradientsOptions& options) {
   Bytes sum = 0;
   Bytes largest = 0;
   for (const FlatLayout& layout : layouts) {
@@ -50,24 +50,25 @@ Bytes GradientHome::planned_bytes(const std::vector<FlatLayout>& layouts,
   return options.ring > 0 ? options.ring * largest : sum;
 }
 
-const GradientHome::Unit& GradientHome::at(UnitId unit) const {
+const HostGradients::Unit& HostGradients::at(UnitId unit) const {
   LONGSHORE_CHECK(unit.value >= 0 && unit.value < static_cast<int32_t>(units_.size()))
       << "unit " << unit;
   return units_[static_cast<size_t>(unit.value)];
 }
 
-std::span<std::byte> GradientHome::gradient(UnitId id) {
+std::span<std::byte> HostGradients::gradient(UnitId id) {
   const Unit& unit = at(id);
   Bytes begin = unit.begin;
   if (options_.ring > 0) {
     const std::optional<int32_t> place = ring_.place_of(id);
-    LONGSHORE_CHECK(place.has_value()) << "the gradient of unit " << id << " has no place at home";
+    LONGSHORE_CHECK(place.has_value())
+        << "the gradient of unit " << id << " has no host gradient slot";
     begin = arena_.size_bytes() / options_.ring * *place;
   }
   return arena_.bytes().subspan(static_cast<size_t>(begin), static_cast<size_t>(unit.bytes));
 }
 
-std::span<std::byte> GradientHome::segment(UnitId unit, Segment segment) {
+std::span<std::byte> HostGradients::segment(UnitId unit, Segment segment) {
   const auto [begin, bytes] = at(unit).segments.at(static_cast<size_t>(segment));
   return gradient(unit).subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
 }

@@ -1,10 +1,10 @@
-#include "shard/input_runs.h"
+#include "shard/shared_input_groups.h"
 
 #include <algorithm>
 
 namespace longshore {
 
-InputRuns::InputRuns(const ModelSpec& model) {
+SharedInputGroups::SharedInputGroups(const ModelSpec& model) {
   of_unit_.push_back(-1);  // the first unit has no input
   for (size_t i = 1; i < model.units.size(); ++i) {
     const std::vector<CarryTensorSpec>& carry = model.units[i - 1].carry_out;
@@ -24,7 +24,7 @@ InputRuns::InputRuns(const ModelSpec& model) {
   }
 }
 
-const InputRun* InputRuns::of(UnitId unit) const {
+const SharedInputGroup* SharedInputGroups::of(UnitId unit) const {
   const int32_t run = of_unit_.at(static_cast<size_t>(unit.value));
   return run < 0 ? nullptr : &runs_[static_cast<size_t>(run)];
 }
@@ -33,7 +33,7 @@ bool is_kept(const CarryTensorSpec& tensor) {
   return !tensor.running && !tensor.passes;
 }
 
-Bytes kept_bytes_per_position(const ModelSpec& model, const InputRun& run, DType compute) {
+Bytes kept_bytes_per_position(const ModelSpec& model, const SharedInputGroup& run, DType compute) {
   Bytes sum = 0;
   for (int32_t unit = run.first.value; unit <= run.last.value; ++unit) {
     for (const CarryTensorSpec& tensor : model.unit(UnitId(unit - 1)).carry_out) {

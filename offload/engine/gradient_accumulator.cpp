@@ -1,4 +1,4 @@
-#include "offload/engine/grad_accumulator.h"
+#include "offload/engine/gradient_accumulator.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "trainer/directory/acknowledged.h"
+#include "trainer/directory/committed_steps.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -15,15 +15,15 @@ namespace longshore {
 namespace {
 
 // Step 0 is what every start has: nobody's work.
-void raise(Acknowledged& acknowledged, int64_t step, const std::string& source) {
+void raise(CommittedSteps& acknowledged, int64_t step, const std::string& source) {
   if (step < 1 || acknowledged.step >= step) return;
   acknowledged = {.any = true, .step = step, .source = source};
 }
 
 }  // namespace
 
-Acknowledged read_acknowledged(const std::string& run_directory) {
-  Acknowledged acknowledged;
+CommittedSteps read_committed_steps(const std::string& run_directory) {
+  CommittedSteps acknowledged;
   const std::string metrics = run_directory + "/metrics.jsonl";
   read_metrics(metrics, {"commit"}, [&](const MetricsLine& line) {
     if (line.step) raise(acknowledged, *line.step, metrics);
@@ -40,20 +40,20 @@ Acknowledged read_acknowledged(const std::string& run_directory) {
   return acknowledged;
 }
 
-Acknowledged agree_on_acknowledged(const std::string& run_directory, World& world) {
+CommittedSteps agree_on_committed_steps(const std::string& run_directory, World& world) {
   std::string text;
   if (world.ranks().rank == 0) {
-    const Acknowledged mine = read_acknowledged(run_directory);
+    const CommittedSteps mine = read_committed_steps(run_directory);
     text = (mine.any ? "1 " : "0 ") + std::to_string(mine.step) + " " + mine.source;
   }
   std::istringstream words(world.exchange("the acknowledged steps", text).front());
-  Acknowledged all;
+  CommittedSteps all;
   words >> all.any >> all.step >> std::ws;
   std::getline(words, all.source);
   return all;
 }
 
-void refuse_lost_steps(const Acknowledged& acknowledged, int64_t have,
+void refuse_lost_steps(const CommittedSteps& acknowledged, int64_t have,
                        const std::string& run_directory) {
   const std::string said = acknowledged.step > 0
                                ? "step " + std::to_string(acknowledged.step) + " was committed"

@@ -1,4 +1,4 @@
-// Acknowledged: what a run's directory says was made durable on the drives of offload.nvme. The
+// CommittedSteps: what a run's directory says was made durable on the drives of offload.nvme. The
 // drives may be damaged beyond their own redundancy, or be missing; then this is what says that
 // something is lost, and the run is refused before anything is cut or written over.
 //
@@ -13,7 +13,7 @@
 
 namespace longshore {
 
-struct Acknowledged {
+struct CommittedSteps {
   bool any = false;
   int64_t step = -1;   // the newest; -1: not known
   std::string source;  // the file that says so
@@ -23,12 +23,12 @@ struct Acknowledged {
 };
 
 // What this process reads there.
-Acknowledged read_acknowledged(const std::string& run_directory);
+CommittedSteps read_committed_steps(const std::string& run_directory);
 // Rank 0's, for all. Collective.
-Acknowledged agree_on_acknowledged(const std::string& run_directory, World& world);
+CommittedSteps agree_on_committed_steps(const std::string& run_directory, World& world);
 
 // CheckpointError, with what can be done: the newest state that there is has `have` steps.
-[[noreturn]] void refuse_lost_steps(const Acknowledged& acknowledged, int64_t have,
+[[noreturn]] void refuse_lost_steps(const CommittedSteps& acknowledged, int64_t have,
                                     const std::string& run_directory);
 
 }  // namespace longshore

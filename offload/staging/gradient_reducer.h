@@ -1,4 +1,4 @@
-// GradReducer: sums a unit's gradients over ranks: reduce-scatter in the shard group, then
+// GradientReducer: sums a unit's gradients over ranks: reduce-scatter in the shard group, then
 // all-reduce of the rank's own part over its replicas. One reduction per unit and step. Owned by
 // the engine, used by the reduce lane.
 #pragma once
@@ -11,12 +11,12 @@
 
 namespace longshore {
 
-class GradReducer {
+class GradientReducer {
  public:
   // `layouts` must outlive the reducer; `wire` is the dtype that travels; `scratch` has
   // planned_scratch_bytes() of device memory.
-  GradReducer(const RankGroups& groups, const std::vector<FlatLayout>* layouts, DType wire,
-              std::span<std::byte> scratch);
+  GradientReducer(const RankGroups& groups, const std::vector<FlatLayout>* layouts, DType wire,
+                  std::span<std::byte> scratch);
 
   // What the largest unit's reduction needs beside its gradients.
   static Bytes planned_scratch_bytes(const std::vector<FlatLayout>& layouts,

@@ -1,4 +1,4 @@
-#include "offload/staging/grad_reducer.h"
+#include "offload/staging/gradient_reducer.h"
 
 #include <algorithm>
 #include <array>
@@ -12,15 +12,15 @@ constexpr std::array<Segment, 2> kTrainable = {Segment::kQuantisedMoments, Segme
 
 }  // namespace
 
-GradReducer::GradReducer(const RankGroups& groups, const std::vector<FlatLayout>* layouts,
-                         DType wire, std::span<std::byte> scratch)
+GradientReducer::GradientReducer(const RankGroups& groups, const std::vector<FlatLayout>* layouts,
+                                 DType wire, std::span<std::byte> scratch)
     : groups_(groups), layouts_(layouts), wire_(wire), scratch_(scratch) {
   LONGSHORE_CHECK(static_cast<Bytes>(scratch.size()) >=
                   planned_scratch_bytes(*layouts, groups.topology, wire));
 }
 
-Bytes GradReducer::planned_scratch_bytes(const std::vector<FlatLayout>& layouts,
-                                         const ShardTopology& topology, DType wire) {
+Bytes GradientReducer::planned_scratch_bytes(const std::vector<FlatLayout>& layouts,
+                                             const ShardTopology& topology, DType wire) {
   Bytes most = 0;
   for (const FlatLayout& layout : layouts) {
     const int64_t whole = layout.trainable_elements();
@@ -31,7 +31,7 @@ Bytes GradReducer::planned_scratch_bytes(const std::vector<FlatLayout>& layouts,
   return most;
 }
 
-void GradReducer::reduce(UnitId unit, std::span<float> sums) {
+void GradientReducer::reduce(UnitId unit, std::span<float> sums) {
   if (sums.empty()) return;
   const FlatLayout& layout = layouts_->at(static_cast<size_t>(unit.value));
   Communicator::FloatSegments whole, own;

@@ -1,5 +1,5 @@
-// The drain: what arrives at home, and a norm that depends on the values alone.
-#include "offload/staging/grad_drain.h"
+// The drain: what arrives in host memory, and a norm that depends on the values alone.
+#include "offload/staging/gradient_drain.h"
 
 #include <gtest/gtest.h>
 
@@ -34,17 +34,17 @@ struct Fixture {
   ModelSpec model = make_model();
   std::vector<FlatLayout> layouts = make_layouts(model, 1);
   WorkerPool pool;
-  GradientHome home;
+  HostGradients host;
   CpuCopyEngine copies;
   std::vector<std::byte> staging;
-  GradDrain drain;
+  GradientDrain drain;
 
   explicit Fixture(DType dtype, int threads = 1)
       : pool(threads),
-        home(layouts, {.dtype = dtype}, false, pool),
+        host(layouts, {.dtype = dtype}, false, pool),
         staging(static_cast<size_t>(
-            GradDrain::planned_staging_bytes(layouts, dtype, DeviceKind::kCpu))),
-        drain(&home, &copies, layouts, Rank(0), staging, &pool) {}
+            GradientDrain::planned_staging_bytes(layouts, dtype, DeviceKind::kCpu))),
+        drain(&host, &copies, layouts, Rank(0), staging, &pool) {}
 
   // Padding is NaN: nobody may look at it.
   std::vector<float> gradient(size_t unit) const {
@@ -71,20 +71,20 @@ float kept(DType dtype, float value) {
   return dtype == DType::kF32 ? value : bf16_to_float(float_to_bf16_nearest(value));
 }
 
-TEST(GradDrain, BringsEveryValueHomeInTheDrainDtypeAndLeavesPaddingZero) {
+TEST(GradientDrain, BringsEveryValueHomeInTheDrainDtypeAndLeavesPaddingZero) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     Fixture f(dtype, 2);
     f.drain_all();
     for (size_t u = 0; u < f.layouts.size(); ++u) {
       const std::vector<float> sent = f.gradient(u);
-      const std::span<std::byte> home = f.home.gradient(UnitId(static_cast<int32_t>(u)));
+      const std::span<std::byte> host = f.host.gradient(UnitId(static_cast<int32_t>(u)));
       for (size_t i = 0; i < sent.size(); ++i) {
         float got = 0.0f;
         if (dtype == DType::kF32) {
-          std::memcpy(&got, home.data() + i * 4, 4);
+          std::memcpy(&got, host.data() + i * 4, 4);
         } else {
           uint16_t bits = 0;
-          std::memcpy(&bits, home.data() + i * 2, 2);
+          std::memcpy(&bits, host.data() + i * 2, 2);
           got = bf16_to_float(bits);
         }
         ASSERT_EQ(got, std::isnan(sent[i]) ? 0.0f : kept(dtype, sent[i])) << u << " " << i;
@@ -94,7 +94,7 @@ TEST(GradDrain, BringsEveryValueHomeInTheDrainDtypeAndLeavesPaddingZero) {
   }
 }
 
-TEST(GradDrain, SumsTheNormOfWhatWasKept) {
+TEST(GradientDrain, SumsTheNormOfWhatWasKept) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     Fixture f(dtype);
     f.drain_all();
@@ -113,7 +113,7 @@ TEST(GradDrain, SumsTheNormOfWhatWasKept) {
   }
 }
 
-TEST(GradDrain, GivesTheSameNormOnAnyNumberOfThreadsAndInAnyOrder) {
+TEST(GradientDrain, GivesTheSameNormOnAnyNumberOfThreadsAndInAnyOrder) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     Fixture one(dtype);
     one.drain_all();
@@ -128,7 +128,7 @@ TEST(GradDrain, GivesTheSameNormOnAnyNumberOfThreadsAndInAnyOrder) {
   }
 }
 
-TEST(GradDrain, FindsTheFirstUnitWithANonFiniteValueAndBeginsAnew) {
+TEST(GradientDrain, FindsTheFirstUnitWithANonFiniteValueAndBeginsAnew) {
   for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                     -std::numeric_limits<float>::infinity()}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
@@ -147,7 +147,7 @@ TEST(GradDrain, FindsTheFirstUnitWithANonFiniteValueAndBeginsAnew) {
   }
 }
 
-TEST(GradDrain, TakesTheLargestFiniteValuesAsFinite) {
+TEST(GradientDrain, TakesTheLargestFiniteValuesAsFinite) {
   Fixture f(DType::kF32);
   std::vector<float> values = f.gradient(0);
   values[0] = values[1] = std::numeric_limits<float>::max();
@@ -158,7 +158,7 @@ TEST(GradDrain, TakesTheLargestFiniteValuesAsFinite) {
 }
 
 // Every rank drains its own parts of the whole sums; together they are all of it.
-TEST(GradDrain, EachRankTakesItsOwnPart) {
+TEST(GradientDrain, EachRankTakesItsOwnPart) {
   Fixture whole(DType::kBF16);
   whole.drain_all();
   const double norm = norm_of(whole.drain.finish()).norm;
@@ -166,10 +166,10 @@ TEST(GradDrain, EachRankTakesItsOwnPart) {
   const std::vector<FlatLayout> layouts = make_layouts(whole.model, kRanks);
   std::vector<double> squares(layouts.size(), 0.0);
   for (int32_t rank = 0; rank < kRanks; ++rank) {
-    GradientHome gradients(layouts, {.dtype = DType::kBF16}, false, whole.pool);
+    HostGradients gradients(layouts, {.dtype = DType::kBF16}, false, whole.pool);
     std::vector<std::byte> staging(static_cast<size_t>(
-        GradDrain::planned_staging_bytes(layouts, DType::kBF16, DeviceKind::kCpu)));
-    GradDrain drain(&gradients, &whole.copies, layouts, Rank(rank), staging, &whole.pool);
+        GradientDrain::planned_staging_bytes(layouts, DType::kBF16, DeviceKind::kCpu)));
+    GradientDrain drain(&gradients, &whole.copies, layouts, Rank(rank), staging, &whole.pool);
     for (size_t u = 0; u < layouts.size(); ++u) {
       const UnitId unit(static_cast<int32_t>(u));
       std::vector<float> sums(static_cast<size_t>(layouts[u].trainable_elements()),
@@ -184,12 +184,12 @@ TEST(GradDrain, EachRankTakesItsOwnPart) {
       drain.drain(unit, sums);
       for (const ShardPiece& piece : layouts[u].pieces(Rank(rank))) {
         if (piece.segment == Segment::kFrozen) continue;
-        const int64_t home = (piece.segment == Segment::kFullMoments
+        const int64_t host = (piece.segment == Segment::kFullMoments
                                   ? layouts[u].shard_elements(Segment::kQuantisedMoments)
                                   : 0) +
                              piece.shard_begin;
         uint16_t bits = 0;
-        std::memcpy(&bits, gradients.gradient(unit).data() + home * 2, 2);
+        std::memcpy(&bits, gradients.gradient(unit).data() + host * 2, 2);
         const float sent = sums[static_cast<size_t>(layouts[u].parameter(piece.parameter).begin +
                                                     piece.parameter_begin)];
         EXPECT_EQ(bf16_to_float(bits), kept(DType::kBF16, sent));
@@ -201,10 +201,10 @@ TEST(GradDrain, EachRankTakesItsOwnPart) {
   EXPECT_NEAR(norm_of(squares).norm / norm, 1.0, 1e-12);
 }
 
-// Goal: chunks that take turns in a GPU's staging buffers all come home, and the norm is that of
-// the reference over the same chunks. The stand-in for a GPU casts ahead of copies that nobody
-// waits for, so a buffer that is written too early is seen.
-TEST(GradDrainGpu, CastsOneBufferWhileTheOtherIsCopied) {
+// Goal: chunks that take turns in a GPU's staging buffers all come to host memory, and the norm is
+// that of the reference over the same chunks. The stand-in for a GPU casts ahead of copies that
+// nobody waits for, so a buffer that is written too early is seen.
+TEST(GradientDrainGpu, CastsOneBufferWhileTheOtherIsCopied) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
   adopt_cuda_stream(0, StreamPriority::kHigh);
@@ -218,17 +218,18 @@ TEST(GradDrainGpu, CastsOneBufferWhileTheOtherIsCopied) {
     values[i] = static_cast<float>(i * 7919 % 10007) * 1e-4f - 0.5f;
   }
   const auto bytes = std::as_bytes(std::span(values));
-  const Bytes staging = GradDrain::planned_staging_bytes(layouts, DType::kBF16, DeviceKind::kCuda);
+  const Bytes staging =
+      GradientDrain::planned_staging_bytes(layouts, DType::kBF16, DeviceKind::kCuda);
   const auto arena = make_cuda_arena(align_up(static_cast<Bytes>(bytes.size()), 256) + staging, 0);
   const auto copies = make_cuda_copy_engine(0);
   copies->to_device(arena->bytes().first(bytes.size()), bytes);
   const std::span on_gpu(reinterpret_cast<const float*>(arena->bytes().data()), values.size());
 
   WorkerPool pool(2);
-  GradientHome home(layouts, {.dtype = DType::kBF16}, true, pool);
-  GradDrain drain(&home, copies.get(), layouts, Rank(0),
-                  arena->bytes().last(static_cast<size_t>(staging)), DeviceKind::kCuda,
-                  make_cuda_gradient_sums(0));
+  HostGradients host(layouts, {.dtype = DType::kBF16}, true, pool);
+  GradientDrain drain(&host, copies.get(), layouts, Rank(0),
+                      arena->bytes().last(static_cast<size_t>(staging)), DeviceKind::kCuda,
+                      make_cuda_gradient_sums(0));
   const double got = drain.drain(UnitId(1), on_gpu);
   finish_cuda_work(0, "the test");
 
@@ -248,7 +249,7 @@ TEST(GradDrainGpu, CastsOneBufferWhileTheOtherIsCopied) {
       squares += kernels::cast_and_square_cpu(
           std::span(values).subspan(static_cast<size_t>(begin), count), kept.data());
       wrong +=
-          std::memcmp(kept.data(), home.gradient(UnitId(1)).data() + place * 2, count * 2) != 0;
+          std::memcmp(kept.data(), host.gradient(UnitId(1)).data() + place * 2, count * 2) != 0;
     }
     expected += squares;
   }
@@ -256,7 +257,7 @@ TEST(GradDrainGpu, CastsOneBufferWhileTheOtherIsCopied) {
   EXPECT_EQ(std::bit_cast<uint64_t>(got), std::bit_cast<uint64_t>(expected));
 }
 
-TEST(GradDrain, RefusesAUnitTwiceOrWithAnotherLength) {
+TEST(GradientDrain, RefusesAUnitTwiceOrWithAnotherLength) {
   Fixture f(DType::kBF16);
   const std::vector<float> values = f.gradient(1);
   EXPECT_THROW(f.drain.drain(UnitId(1), std::span(values).first(10)), CheckFailure);

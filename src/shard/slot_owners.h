@@ -1,7 +1,8 @@
-// PlaceHolders: which unit has which of a few places that units use in turn: the device's gradient
-// buffers, the ring of gradients at home, the slots of state and parameters on drives. Owned by who
-// owns the places; claimed by the lane that writes a place first, freed by the lane that reads it
-// last. Which place and when is the schedule's decision: this only finds out where it is wrong.
+// SlotOwners: which unit has which of a few places that units use in turn: the device's gradient
+// buffers, the ring of gradients in host memory, the slots of state and parameters on drives. Owned
+// by who owns the places; claimed by the lane that writes a place first, freed by the lane that
+// reads it last. Which place and when is the schedule's decision: this only finds out where it is
+// wrong.
 #pragma once
 
 #include <atomic>
@@ -13,10 +14,10 @@
 
 namespace longshore {
 
-class PlaceHolders {
+class SlotOwners {
  public:
   // `what`: a place's name in errors; a literal.
-  PlaceHolders(const char* what, int32_t count) : what_(what) {
+  SlotOwners(const char* what, int32_t count) : what_(what) {
     for (int32_t i = 0; i < count; ++i) holders_.emplace_back(kFree);
   }
 

@@ -1,10 +1,10 @@
-#include "offload/engine/walk_work.h"
+#include "offload/engine/sweep_work.h"
 
 #include "base/errors.h"
 
 namespace longshore {
 
-void WalkWork::run(const Op& op) {
+void SweepWork::run(const Op& op) {
   switch (op.kind) {
     case OpKind::kReadState:
       return store_->read_state(op.unit, *op.state);

@@ -1,5 +1,5 @@
 // Which inputs are kept as one, and which specs of a carry are refused.
-#include "shard/input_runs.h"
+#include "shard/shared_input_groups.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@ namespace {
 
 std::string runs_of(const ModelSpec& model) {
   std::string text;
-  const InputRuns runs(model);
-  for (const InputRun& run : runs.all()) {
+  const SharedInputGroups runs(model);
+  for (const SharedInputGroup& run : runs.all()) {
     text += std::to_string(run.number) + ": " + std::to_string(run.first.value) + " to " +
             std::to_string(run.last.value) + "; ";
   }
@@ -20,7 +20,7 @@ std::string runs_of(const ModelSpec& model) {
 }
 
 // Embedding, four blocks and a head: units 0 to 5.
-TEST(InputRuns, JoinUnitsThatTensorsPassThrough) {
+TEST(SharedInputGroups, JoinUnitsThatTensorsPassThrough) {
   ModelSpec model = fakes::make_small_model(4, false);
   EXPECT_EQ(runs_of(model), "1: 1 to 1; 2: 2 to 2; 3: 3 to 3; 4: 4 to 4; 5: 5 to 5; ");
   model.units[0].carry_out = {{.elements_per_position = 8, .running = true}};
@@ -31,7 +31,7 @@ TEST(InputRuns, JoinUnitsThatTensorsPassThrough) {
                               {.elements_per_position = 3, .wide = true, .running = true}};
   validate_model_spec(model);
   EXPECT_EQ(runs_of(model), "1: 2 to 4; 2: 5 to 5; ");
-  const InputRuns runs(model);
+  const SharedInputGroups runs(model);
   EXPECT_EQ(runs.of(UnitId(0)), nullptr) << "the first unit has no input";
   EXPECT_EQ(runs.of(UnitId(1)), nullptr) << "nothing of it is kept";
   EXPECT_TRUE(runs.names(UnitId(2)));

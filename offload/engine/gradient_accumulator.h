@@ -1,6 +1,6 @@
-// GradAccumulator: sums a unit's parameter gradients over the micro-batches of a step, fp32 on the
-// device. `RunningSum` adds in the order of micro-batches. Owned by the engine, used by the compute
-// thread.
+// GradientAccumulator: sums a unit's parameter gradients over the micro-batches of a step, fp32 on
+// the device. `RunningSum` adds in the order of micro-batches. Owned by the engine, used by the
+// compute thread.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,9 +14,9 @@
 namespace longshore {
 
 // The fp32 sums of one unit, laid out as the trainable front of its flat parameter; padding is 0.
-class GradAccumulator {
+class GradientAccumulator {
  public:
-  virtual ~GradAccumulator() = default;
+  virtual ~GradientAccumulator() = default;
   virtual void clear() = 0;
   virtual void add(int32_t parameter, const at::Tensor& grad) = 0;
   virtual void add_rows(int32_t parameter, const at::Tensor& rows, const at::Tensor& values) = 0;
@@ -27,7 +27,7 @@ class GradAccumulator {
   virtual std::span<float> sums() = 0;
 };
 
-class RunningSum : public GradAccumulator {
+class RunningSum : public GradientAccumulator {
  public:
   // `memory` has at least layout.trainable_elements() * 4 bytes and outlives the accumulator;
   // `device` is where it is.

@@ -1,0 +1,22 @@
+// SweepWork: what the operations of a walk over units' state do. Lives as long as the walk; called
+// by the lanes.
+#pragma once
+
+#include "offload/schedule/step_executor.h"
+#include "shard/state_sweep.h"
+
+namespace longshore {
+
+class SweepWork final : public StepWork {
+ public:
+  // Both must outlive the work.
+  SweepWork(ShardStore* store, const StateSweep::Visitor& visit) : store_(store), visit_(visit) {}
+
+  void run(const Op& op) override;
+
+ private:
+  ShardStore* store_;
+  const StateSweep::Visitor& visit_;
+};
+
+}  // namespace longshore
