@@ -1,5 +1,5 @@
-// HostInputs: units' inputs in host memory between forward and backward, each at its own place in
-// one arena of the planned size. Owned as the interface says.
+// HostInputs: the activation checkpoints of units in host memory between forward and backward. Each
+// has a fixed offset in one arena of the planned size. The engine's InputOffload owns it.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace longshore {
 
 class HostInputs final : public InputTier {
  public:
-  // `unit_bytes`: by unit, for all micro-batches; 0 for inputs that stay on the device.
+  // `unit_bytes`: bytes by unit, for all micro-batches; 0 if the activations stay on the device.
   HostInputs(const std::vector<Bytes>& unit_bytes, int64_t micro_batches, bool register_with_gpus,
              WorkerPool& pool);
 
@@ -21,7 +21,7 @@ class HostInputs final : public InputTier {
 
  private:
   PinnedArena arena_;
-  std::vector<std::vector<std::span<std::byte>>> places_;  // by unit, by micro-batch
+  std::vector<std::vector<std::span<std::byte>>> places_;  // by unit, then by micro-batch
 };
 
 }  // namespace longshore

@@ -7,10 +7,10 @@
 namespace longshore {
 namespace {
 
-// More than Linux supports.
+// This is more than Linux supports.
 constexpr int kMostIds = 1 << 16;
 
-// Reads a number from the front of the text and removes it; -1 where there is none.
+// Removes a number from the front of the text and returns it; returns -1 if there is none.
 int take_number(std::string_view& text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

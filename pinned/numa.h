@@ -1,4 +1,4 @@
-// NUMA nodes of the machine, from /sys: which exist and have memory. Pure reading of files.
+// numa: reads from /sys which NUMA nodes of the machine have memory. Keeps no state; any thread.
 #pragma once
 
 #include <filesystem>
@@ -7,11 +7,11 @@
 
 namespace longshore {
 
-// Ids of the nodes with memory, ascending, as the files below `root` ("/" but in tests) say; {0}
-// where the kernel says nothing.
+// Returns the ids of the nodes with memory, ascending, from the files below `root` ("/" except in
+// tests). Returns {0} if the kernel lists none.
 std::vector<int> read_numa_nodes(const std::filesystem::path& root);
 
-// "0-2,5" as numbers; empty for any other text.
+// Parses an id list such as "0-2,5"; returns an empty list for any other text.
 std::vector<int> parse_id_list(std::string_view text);
 
 }  // namespace longshore

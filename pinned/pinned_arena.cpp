@@ -7,7 +7,7 @@
 namespace longshore {
 namespace {
 
-// One task's share of the touching: enough pages to be worth a task.
+// One task touches this many bytes, enough to outweigh the cost of a task.
 constexpr size_t kTouchBlockBytes = 64 * static_cast<size_t>(kMiB);
 constexpr size_t kSmallPageBytes = 4096;
 
@@ -18,7 +18,7 @@ void touch(std::span<std::byte> memory, WorkerPool& pool) {
     const size_t begin = static_cast<size_t>(block) * kTouchBlockBytes;
     const size_t end = std::min(begin + kTouchBlockBytes, memory.size());
     for (size_t i = begin; i < end; i += kSmallPageBytes) {
-      // Volatile: the store is the point, the value is zero already.
+      // The volatile store forces the page in; the value is already zero.
       *static_cast<volatile std::byte*>(&memory[i]) = std::byte{0};
     }
     progress.add(static_cast<Bytes>(end - begin));

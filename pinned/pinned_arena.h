@@ -1,5 +1,5 @@
-// PinnedArena: the host tier's memory: one mapping of exactly the planned size, every page touched
-// before the first step, registered with the GPUs where there are any. Owned by who fills it.
+// PinnedArena: memory of the host tier: one mapping of exactly the planned size. Its constructor
+// touches every page and registers it with the GPUs if asked to. Owned by the tier that fills it.
 #pragma once
 
 #include <span>
@@ -13,22 +13,22 @@ namespace longshore {
 
 class PinnedArena {
  public:
-  // Zero-filled. `pool` touches the pages and is not kept. Throws OutOfMemoryError when the system
-  // refuses the memory, CudaError when `register_with_gpus` and a GPU refuses it.
-  // `shared`: other processes may map it too.
+  // The memory is zero-filled. The constructor uses `pool` to touch the pages and does not keep it.
+  // Throws OutOfMemoryError if the system refuses the memory, CudaError if `register_with_gpus` is
+  // set and a GPU refuses it. With `shared`, other processes can map the memory too.
   PinnedArena(Bytes bytes, bool register_with_gpus, WorkerPool& pool, bool shared = false);
 
   std::span<std::byte> bytes() const { return mapping_.bytes(); }
   Bytes size_bytes() const { return mapping_.size_bytes(); }
   const HostMapping& mapping() const { return mapping_; }
-  // What the kernel backed with huge pages when the arena was touched.
+  // Bytes that the kernel had backed with huge pages when the arena was touched.
   Bytes huge_page_bytes() const { return huge_page_bytes_; }
-  // True when GPUs copy from and to it at full speed.
+  // True if GPUs copy from and to the arena at full speed.
   bool registered() const { return registration_.registered(); }
 
  private:
   HostMapping mapping_;
-  HostRegistration registration_;  // ends before the mapping does
+  HostRegistration registration_;  // declared after mapping_: unregistered before it is unmapped
   Bytes huge_page_bytes_ = 0;
 };
 

@@ -11,14 +11,14 @@ namespace longshore {
 namespace {
 
 constexpr Bytes kJoinAlignment = 4096;
-// One task's share of a join.
+// One task joins this many elements.
 constexpr int64_t kJoinBlockElements = int64_t{1} << 18;
 
 Bytes slab_bytes(const FlatLayout& layout, const StateOptions& options) {
   return SlabLayout(layout, options).slab_bytes();
 }
 
-// The parameter as the device reads it.
+// Bytes of the rank's shard of the parameters in the compute dtype.
 Bytes parameter_bytes(const FlatLayout& layout, const StateOptions& options) {
   return layout.flat_elements() / layout.shard_factor() * width_of(options.compute);
 }
@@ -27,7 +27,7 @@ Bytes parameter_bytes(const FlatLayout& layout, const StateOptions& options) {
 
 class PinnedStore::Parameters final : public ParameterLease {
  public:
-  // The lease is counted already.
+  // The caller has already counted the lease.
   Parameters(PinnedStore* store, Unit* unit, bool joined, std::span<const std::byte> bytes)
       : store_(store), unit_(unit), joined_(joined), bytes_(bytes) {}
   ~Parameters() override { store_->end_parameters(*unit_, joined_); }
@@ -42,7 +42,7 @@ class PinnedStore::Parameters final : public ParameterLease {
 
 class PinnedStore::State final : public StateLease {
  public:
-  // The lease is counted already.
+  // The caller marks the lease under the same lock.
   State(PinnedStore* store, Unit* unit) : store_(store), unit_(unit) {}
   ~State() override { store_->end_state(*unit_); }
   StateSpans segment(Segment segment) override {
@@ -136,7 +136,7 @@ void PinnedStore::end_parameters(Unit& unit, bool joined) {
   if (joined) join_leased_ = false;
 }
 
-// The trainable segments from their two halves, then the frozen segment as it is.
+// Joins the two halves of the trainable segments, then appends the frozen segment unchanged.
 std::span<const std::byte> PinnedStore::join(const Unit& unit) {
   const std::span<const uint16_t> high = as_span<uint16_t>(region(unit, Region::kHigh));
   const std::span<const uint16_t> low = as_span<uint16_t>(region(unit, Region::kLow));

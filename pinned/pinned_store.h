@@ -1,10 +1,9 @@
-// PinnedStore: the host tier: a rank's shards in one exact-size arena, one slab for each unit.
-// Owned by the engine; lanes call it as the interface says. Leases are checked: a unit's state has
-// one lease and no parameter lease beside it.
+// PinnedStore: the host tier, which keeps a rank's shards in one arena of exact size with one slab
+// for each unit. The engine owns it; lanes call it as ShardStore describes. It checks leases: a
+// unit's state has at most one lease, and none while its parameters are leased.
 //
-// Arena: [ slab of unit 0 | slab of unit 1 | ... | join region ]. The join region exists when the
-// parameter must be made from the two halves of a split master (fp32 compute); one lease at a time
-// uses it.
+// The arena is [ slab of unit 0 | slab of unit 1 | ... | join region ]. The join region exists if
+// the compute dtype is fp32 and masters are split into two halves; one lease at a time uses it.
 #pragma once
 
 #include <memory>
@@ -25,9 +24,9 @@ class PinnedStore final : public ShardStore, public SharedShards {
               bool register_with_gpus, WorkerPool* pool, bool shared = false);
   ~PinnedStore() override;
 
-  // What host_bytes() will be.
+  // Returns the bytes that host_bytes() will report.
   static Bytes planned_bytes(const std::vector<FlatLayout>& layouts, const StateOptions& options);
-  // The part of it that joins split masters; 0 where nothing needs joining.
+  // Returns the bytes of the join region, which planned_bytes() includes; 0 if no master is split.
   static Bytes planned_join_bytes(const std::vector<FlatLayout>& layouts,
                                   const StateOptions& options);
 
@@ -35,7 +34,7 @@ class PinnedStore final : public ShardStore, public SharedShards {
   std::unique_ptr<ParameterLease> parameters(UnitId unit) override;
   std::unique_ptr<StateLease> state(UnitId unit) override;
   Bytes host_bytes() const override { return arena_.size_bytes(); }
-  // Not where masters are joined.
+  // Callers use these two only if the store has no join region.
   const HostMapping& mapping() const override { return arena_.mapping(); }
   std::span<const std::byte> mapped_parameters(std::span<const std::byte> arena,
                                                UnitId unit) const override;
@@ -54,7 +53,7 @@ class PinnedStore final : public ShardStore, public SharedShards {
   void end_parameters(Unit& unit, bool joined);
   void end_state(Unit& unit);
   std::span<std::byte> region(const Unit& unit, Region region) const;
-  // Where the parameter lies as the device reads it; not where masters are joined.
+  // The parameters in the compute dtype; only valid if the store has no join region.
   std::span<std::byte> host_parameters(const Unit& unit) const;
   std::span<const std::byte> join(const Unit& unit);
 
@@ -63,7 +62,7 @@ class PinnedStore final : public ShardStore, public SharedShards {
   PinnedArena arena_;
   std::vector<Unit> units_;
   std::span<std::byte> join_region_;
-  std::mutex leases_;  // of the units' leases and what follows; never held over work
+  std::mutex leases_;  // guards the units' leases and join_leased_; never held during work
   bool join_leased_ = false;
 };
 

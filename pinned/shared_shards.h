@@ -1,6 +1,5 @@
-// SharedShards: a tier that the machine's other ranks read parameters from: one mapping on each
-// rank, which looks the same in all ranks of a shard group. A side of some ShardStore; it owns
-// nothing.
+// SharedShards: a tier whose parameters the machine's other ranks can read. Each rank has one
+// mapping, with the same layout on all ranks of a shard group. A ShardStore implements it.
 #pragma once
 
 #include <span>
@@ -14,7 +13,7 @@ class SharedShards {
  public:
   virtual ~SharedShards() = default;
   virtual const HostMapping& mapping() const = 0;
-  // A unit's parameter bytes, as the device reads them, in `mapping`, this rank's or another's.
+  // Returns the unit's parameters in the compute dtype within `mapping`, of this or another rank.
   virtual std::span<const std::byte> mapped_parameters(std::span<const std::byte> mapping,
                                                        UnitId unit) const = 0;
 };

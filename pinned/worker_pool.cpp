@@ -17,16 +17,16 @@ namespace {
 
 using Work = std::function<void(int64_t)>;
 
-// Of the calls and helpers of every pool; in a run there is one. It is there before any pool,
-// because how oneTBB hands a new pool to its threads is not seen by ThreadSanitizer.
+// Guards the calls and helpers of every pool (a run has one pool). It is a static because
+// ThreadSanitizer does not see how oneTBB passes a new pool to its threads.
 std::mutex pools_mutex;
 
-// Places in each arena that only callers take: the lanes that may call at once (update, copies to
-// the device, drain) and the main thread. One more would wait for a place, nothing worse.
+// Arena slots reserved for callers: the lanes that may call at once (update, h2d, d2h) and the main
+// thread. A fifth concurrent caller only waits for a slot.
 constexpr unsigned kCallers = 4;
 
-// oneTBB is asked only where there are several nodes: its binding library is loaded by the
-// question, and one node needs no binding.
+// Asks oneTBB only on machines with several nodes: the query loads its binding library, and a
+// single node needs no binding.
 std::vector<int> numa_ids() {
   std::vector<int> ids = {int{tbb::task_arena::automatic}};
   if (read_numa_nodes("/").size() < 2) return ids;
@@ -46,8 +46,8 @@ std::unique_ptr<tbb::task_arena> make_arena(int numa_id, int workers) {
 
 }  // namespace
 
-// One call: blocks that are handed out one by one, node by node. A helper may come when it is over;
-// then there is no block left, and nothing of the caller's is touched.
+// One call of for_each_block: hands out blocks one by one, node by node. A helper that arrives
+// after the last block finds none and does not touch the caller's data.
 class WorkerPool::Call {
  public:
   Call(int64_t blocks, int64_t nodes, const Work* work) : work_(work), left_(blocks) {
@@ -58,7 +58,7 @@ class WorkerPool::Call {
   int64_t blocks_of(size_t node) const { return runs_[node].end - runs_[node].begin; }
   bool has_blocks(size_t node) const { return runs_[node].next < runs_[node].end; }
 
-  // Works on the node's blocks until all are taken.
+  // Runs blocks of the node until none is left to take.
   void take(size_t node) {
     Run& run = runs_[node];
     while (true) {
@@ -80,7 +80,7 @@ class WorkerPool::Call {
   }
   void wait() {
     std::unique_lock lock(mutex_);
-    // HOST WAIT: other threads have the last blocks.
+    // HOST WAIT: other threads still run the last blocks.
     all_done_.wait(lock, [&] { return done_; });
     if (first_ != nullptr) std::rethrow_exception(first_);
   }
@@ -98,14 +98,14 @@ class WorkerPool::Call {
   std::deque<Run> runs_;  // by node
   std::atomic<int64_t> left_;
   std::atomic<bool> failed_ = false;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable all_done_;
   bool done_ = false;
   std::exception_ptr first_;
 };
 
-// A task of oneTBB: a worker that helps whoever needs it. It carries next to nothing, because
-// ThreadSanitizer does not see how oneTBB hands tasks over; the calls come through the pool's list.
+// A oneTBB task that helps any call with blocks left. It holds only two plain values and finds the
+// calls in the pool's list: ThreadSanitizer does not see how oneTBB hands tasks over.
 struct WorkerPool::Helper {
   WorkerPool* pool;
   size_t node;
@@ -123,7 +123,7 @@ WorkerPool::WorkerPool(int threads, std::span<const int> numa_ids) : threads_(th
   const int nodes = std::min(threads, static_cast<int>(numa_ids.size()));
   for (int node = 0; node < nodes; ++node) {
     const int share = threads * (node + 1) / nodes - threads * node / nodes;
-    // A caller is one of the first node's threads.
+    // The caller counts as one of the first node's threads.
     workers_.push_back(node == 0 ? share - 1 : share);
     arenas_.push_back(make_arena(numa_ids[static_cast<size_t>(node)], workers_.back()));
   }
@@ -131,7 +131,7 @@ WorkerPool::WorkerPool(int threads, std::span<const int> numa_ids) : threads_(th
 
 WorkerPool::~WorkerPool() {
   std::unique_lock lock(pools_mutex);
-  // HOST WAIT: helpers that find nothing left still look at the pool.
+  // HOST WAIT: helpers that found no block may still access the pool.
   no_helpers_.wait(lock, [&] { return helpers_ == 0; });
 }
 

@@ -1,13 +1,12 @@
-// WorkerPool: the CPU threads of the plan for work on the host tier: touching, joining, the update.
-// Owned by the engine. Any thread may call it, several at once: each caller works along on its own
-// blocks and on no other caller's, the workers take blocks of all. So no lane waits for another
-// lane's blocks, and a caller may hold what its blocks do not ask for. Results never depend on the
-// number of threads, because callers cut work into blocks that do not depend on it.
+// WorkerPool: the plan's CPU threads for work on the host tier (touching pages, joining masters,
+// the update). The engine owns it. Any thread may call it, several at once: a caller works only on
+// its own blocks, and workers take blocks of all calls, so no lane waits for another lane's blocks,
+// and a caller may hold locks that its blocks do not take. Results do not depend on the number of
+// threads because callers cut the work into blocks that do not depend on it.
 //
-// Where the machine has several NUMA nodes, each has an arena with its share of the
-// threads, bound to it. Blocks are dealt in runs: the first to the first node, and so on. So
-// whoever touches a region first and whoever works on it later, in blocks in the order of memory,
-// are on one node.
+// On a machine with several NUMA nodes each node has a bound arena with its share of the threads.
+// Blocks are dealt in contiguous runs, one for each node in order, so the thread that first touches
+// a region and the threads that later work on it in memory order are on the same node.
 #pragma once
 
 #include <oneapi/tbb/global_control.h>
@@ -25,16 +24,16 @@ namespace longshore {
 
 class WorkerPool {
  public:
-  // `threads` >= 1, one caller included, on the nodes of this machine.
+  // `threads` >= 1 includes one caller. The pool uses the NUMA nodes of this machine.
   explicit WorkerPool(int threads);
   ~WorkerPool();
-  // On arenas of oneTBB's NUMA ids; tbb::task_arena::automatic is one bound to no node.
+  // Uses oneTBB's NUMA ids instead; tbb::task_arena::automatic binds an arena to no node.
   WorkerPool(int threads, std::span<const int> numa_ids);
 
   int threads() const { return threads_; }
   int nodes() const { return static_cast<int>(arenas_.size()); }
   // Calls work(i) once for every i in [0, blocks), in no fixed order, and returns when all are
-  // done. The first exception of a block is rethrown here.
+  // done. Rethrows the first exception of a block.
   void for_each_block(int64_t blocks, const std::function<void(int64_t)>& work);
 
  private:
@@ -42,18 +41,18 @@ class WorkerPool {
   struct Helper;
 
   int64_t helpers_for(const Call& call, size_t node) const;
-  // Works for the calls that have blocks left on the node.
+  // Runs blocks of all calls that have blocks left on the node.
   void help(size_t node);
 
   int threads_;
-  // oneTBB starts no more threads than cores unless told to; the plan's count holds.
+  // oneTBB's default is at most one thread per core; this raises the limit to the plan's count.
   std::optional<tbb::global_control> more_than_cores_;
   std::vector<std::unique_ptr<tbb::task_arena>> arenas_;  // by node; callers begin with the first
   std::vector<int> workers_;                              // by node
-  // Under a mutex that all pools share.
+  // A mutex that all pools share guards the members below.
   std::condition_variable no_helpers_;
-  int64_t helpers_ = 0;                       // tasks of oneTBB that have not ended
-  std::vector<std::shared_ptr<Call>> calls_;  // those with blocks that nobody has taken
+  int64_t helpers_ = 0;                       // oneTBB tasks that have not ended
+  std::vector<std::shared_ptr<Call>> calls_;  // calls with blocks left to take
 };
 
 }  // namespace longshore
