@@ -1,4 +1,4 @@
-// Values of a dtype on the CPU, for the reference kernels: how to read, round and write them.
+// cpu_values: reads, rounds and writes values of a dtype on the CPU, for the reference kernels.
 // Internal to src/kernels; any thread.
 #pragma once
 
@@ -30,13 +30,13 @@ template <>
 inline Bf16 rounded_to<Bf16>(float value) {
   return {float_to_bf16_nearest(value)};
 }
-// The value after rounding to T.
+// Returns the value after rounding to T.
 template <typename T>
 float rounded(float value) {
   return to_float(rounded_to<T>(value));
 }
 
-// body(T()) with the dtype's type.
+// Calls body(T()) with the C++ type of the dtype.
 template <typename Body>
 void with_type(DType dtype, const Body& body) {
   LONGSHORE_CHECK(dtype != DType::kF16) << "kernels compute in fp32 and bf16";

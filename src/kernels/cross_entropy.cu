@@ -6,7 +6,7 @@
 namespace longshore::kernels {
 namespace {
 
-// What a thread has seen of a row: the largest value, and the sum of exponentials scaled to it.
+// A thread's running maximum of a row, and its sum of exponentials relative to that maximum.
 struct Seen {
   float most;
   float sum;
@@ -24,16 +24,16 @@ struct Seen {
     }
     for (int i = 0; i < kCount; ++i) {
       const float value = to_float(values[i]);
-      // Among minus infinity alone there is nothing to add; what is not a number always shows.
+      // This adds nothing while all values are minus infinity, but a NaN always reaches the sum.
       if (most != -CUDART_INF_F || isnan(value)) sum += expf(value - most);
     }
   }
 };
 
-// A row for loads of 16 bytes: single values up to where those begin, and behind the last of them.
+// Splits a row for 16-byte loads: single values before the aligned part, lots, single values after.
 template <typename T>
 struct RowLots {
-  int64_t head, lots, tail;  // values before, lots, first value behind
+  int64_t head, lots, tail;  // values before the lots, number of lots, first value after the lots
 
   __device__ RowLots(const T* row, int64_t count) {
     constexpr int kLot = Lot<T>::kCount;
@@ -45,7 +45,7 @@ struct RowLots {
   }
 };
 
-// One block for a row. The first pass keeps a running maximum and a sum scaled to it.
+// One block handles a row. The first pass keeps a running maximum and a sum relative to it.
 template <typename T>
 __global__ void loss_and_gradient(CrossEntropy shape, T* __restrict__ logits,
                                   const int64_t* __restrict__ targets, float* __restrict__ losses) {
@@ -53,10 +53,10 @@ __global__ void loss_and_gradient(CrossEntropy shape, T* __restrict__ logits,
   for (int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
     T* const values = logits + row * shape.vocabulary;
     const int64_t target = targets[row];
-    // A target outside the vocabulary is a fault of the caller's: a trap ends the run.
+    // A target outside the vocabulary is the caller's bug; the trap ends the run.
     if (target < 0 || target >= shape.vocabulary) __trap();
     const RowLots<T> part(values, shape.vocabulary);
-    // visit(first value, as many as an array has): every value of the row belongs to one thread.
+    // Calls visit(index of the first value, array to fill); each value belongs to one thread.
     const auto each = [&](const auto& visit) {
       T many[kLot], one[1];
       for (int64_t i = threadIdx.x; i < part.head; i += blockDim.x) visit(i, one);
@@ -78,7 +78,7 @@ __global__ void loss_and_gradient(CrossEntropy shape, T* __restrict__ logits,
     sum = over_block(sum, Add(), 0.0f);
     if (threadIdx.x == 0) losses[row] = logf(sum) - (to_float(values[target]) - row_most);
     if (!shape.gradient) continue;
-    __syncthreads();  // the target's logit was read
+    __syncthreads();  // waits until thread 0 has read the target's logit
     const auto scale = static_cast<float>(shape.scale);
     each([&](int64_t at, auto& some) {
       load_values(values + at, some);

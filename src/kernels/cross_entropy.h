@@ -1,9 +1,9 @@
-// Cross entropy of a chunk of logits, and its gradient over the logits' own memory: one pass that
-// finds each row's maximum and sum of exponentials, one that writes
+// Cross entropy of a chunk of logits; writes its gradient over the logits. The first pass finds
+// each row's maximum and its sum of exponentials, the second writes
 //   loss = log(sum exp(l - max)) + max - l[target],  grad = scale * (exp(l - max) / sum - [target])
-// The head's matrix product before it and the two behind it are the caller's; logits of all
-// positions never exist. Arithmetic in fp32; logits [rows, vocabulary] in `dtype` (fp32 or bf16),
-// contiguous; targets in [0, vocabulary). Pure functions.
+// The caller computes the head's matrix products, in chunks, so logits of all positions never
+// exist. Arithmetic is in fp32; logits are [rows, vocabulary] in `dtype` (fp32 or bf16),
+// contiguous; targets are in [0, vocabulary). These are pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct CrossEntropy {
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t vocabulary = 0;
-  double scale = 1.0;     // of the gradient
-  bool gradient = false;  // else the logits stay as they are
+  double scale = 1.0;     // factor of the gradient
+  bool gradient = false;  // if false, the logits stay unchanged
 };
 
-// losses fp32 [rows].
+// `losses` is fp32 [rows].
 void cross_entropy_cpu(const CrossEntropy& shape, void* logits, const int64_t* targets,
                        float* losses);
 void cross_entropy_cuda(const CrossEntropy& shape, void* logits, const int64_t* targets,

@@ -1,6 +1,6 @@
-// Values of a dtype on the GPU, sums over a block of threads, and launches: what the kernels share.
-// Only for *.cu. Sums go through a fixed tree, so that bits repeat. tests/emulation compiles the
-// same files for the host.
+// cuda_values: values of a dtype on the GPU, sums over a thread block, and launches. Only *.cu
+// files include it. Sums use a fixed tree, so results are bitwise repeatable. tests/emulation
+// compiles these files for the host.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -40,14 +40,14 @@ __device__ __forceinline__ float rounded(float value) {
   return to_float(rounded_to<T>(value));
 }
 
-// As many values as one load of 16 bytes brings.
+// The values that one 16-byte load brings.
 template <typename T>
 struct alignas(16) Lot {
   static constexpr int kCount = 16 / sizeof(T);
   T values[kCount];
 };
 
-// So many values, read and written at once: a lot, one value, or floats beside a lot of bf16.
+// Loads or stores kCount values: 16-byte lots if kCount is a multiple of a lot, else one by one.
 template <int kCount, typename T>
 __device__ __forceinline__ void load_values(const T* from, T (&values)[kCount]) {
   if constexpr (kCount % Lot<T>::kCount == 0) {
@@ -79,15 +79,15 @@ struct Most {
   __device__ float operator()(float a, float b) const { return a > b ? a : b; }
 };
 
-// The combination of every thread's value, known to all of them. blockDim.x is a multiple of 32 and
-// at most 1024. All threads come here.
+// Returns the combination of all threads' values to every thread. All threads of the block must
+// call it; blockDim.x is a multiple of 32 and at most 1024.
 template <typename Combine>
 __device__ __forceinline__ float over_block(float value, Combine combine, float neutral) {
   __shared__ float of_warps[kWarp];
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
   }
-  __syncthreads();  // of_warps may still be read by an earlier call
+  __syncthreads();  // an earlier call may still read of_warps
   if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = value;
   __syncthreads();
   value = threadIdx.x % kWarp < blockDim.x / kWarp ? of_warps[threadIdx.x % kWarp] : neutral;
@@ -97,20 +97,20 @@ __device__ __forceinline__ float over_block(float value, Combine combine, float 
   return value;
 }
 
-// Threads for a row of so many values: warps, each thread with a few values.
+// Returns the threads for a row of `width` values: whole warps, with a few values for each thread.
 inline int threads_for(int64_t width) {
   int threads = kWarp;
   while (threads < kMostThreads && threads * 4 < width) threads *= 2;
   return threads;
 }
 
-// Blocks for so much work: a grid goes over more by strides.
+// Returns the blocks for `work` items; a grid covers more items with strides.
 inline unsigned blocks_for(int64_t work) {
   constexpr int64_t kMost = int64_t{1} << 20;
   return static_cast<unsigned>(work < kMost ? work : kMost);
 }
 
-// kernel(arguments...) as every thread of so many blocks.
+// Runs kernel(arguments...) on `blocks` blocks of `threads` threads.
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 blocks, unsigned threads, cudaStream_t stream,
             Arguments... arguments) {
@@ -126,7 +126,7 @@ inline void check_launch(const char* kernel) {
   check_cuda(cudaGetLastError(), std::string("launch ") + kernel);
 }
 
-// body(T()) with the dtype's type.
+// Calls body(T()) with the device type of the dtype.
 template <typename Body>
 void with_cuda_type(DType dtype, const Body& body) {
   LONGSHORE_CHECK(dtype != DType::kF16) << "kernels compute in fp32 and bf16";
@@ -141,8 +141,7 @@ inline bool aligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
-// body(T(), the number of values to load at once): a lot of 16 bytes where the operands allow it,
-// else single values.
+// Calls body(T(), values per load): a lot of 16 bytes if `lots`, else single values.
 template <typename Body>
 void with_cuda_width(DType dtype, bool lots, const Body& body) {
   with_cuda_type(dtype, [&](auto type) {

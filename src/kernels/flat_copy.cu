@@ -5,10 +5,10 @@ namespace longshore::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-// Blocks that share one piece; a piece of a few bytes leaves all but one idle.
+// This many blocks share one piece; for a piece of a few bytes all but one are idle.
 constexpr unsigned kBlocksOfPiece = 64;
 
-// Copies by 16 bytes where both ends allow it. `from` null: clears.
+// Copies 16 bytes at a time if both ends are aligned. Writes zeros if `from` is null.
 __device__ void copy_bytes(char* to, const char* from, int64_t bytes) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;

@@ -1,7 +1,6 @@
-// Pack and unpack: copies many parameters into or out of a flat parameter in one launch, where one
-// copy for each would cost a launch each. Packing clears the padding behind every piece, so that a
-// flat parameter's bytes, and sums over it, do not depend on what memory held before. Pure
-// functions; nothing overlaps.
+// Pack and unpack: copy many parameters into or out of a flat parameter in one launch instead of
+// one launch each. Packing zeroes the padding behind every piece, so the bytes of a flat parameter,
+// and sums over it, do not depend on earlier contents. These are pure functions; nothing overlaps.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +10,8 @@ struct CUstream_st;
 
 namespace longshore::kernels {
 
-// `bytes` of one parameter at `at` bytes of the flat one, followed by padding up to `padded` bytes
-// in all.
+// One parameter has `bytes` bytes at offset `at` of the flat one; with padding it takes `padded`
+// bytes.
 struct FlatPiece {
   void* parameter = nullptr;
   int64_t at = 0;
@@ -23,7 +22,7 @@ struct FlatPiece {
 void pack_cpu(std::span<const FlatPiece> pieces, void* flat);
 void unpack_cpu(std::span<const FlatPiece> pieces, const void* flat);
 
-// `pieces` is a table in the GPU's memory, of `count` entries; its parameters are the GPU's.
+// `pieces` is a table of `count` entries in GPU memory and refers to GPU memory.
 void pack_cuda(const FlatPiece* pieces, int64_t count, void* flat, CUstream_st* stream);
 void unpack_cuda(const FlatPiece* pieces, int64_t count, const void* flat, CUstream_st* stream);
 

@@ -4,7 +4,7 @@
 namespace longshore::kernels {
 namespace {
 
-// lane + lanes / 2, and so on. Thread 0 has the sum.
+// Adds lane + lanes / 2, then halves the width, down to one lane. Every thread returns the sum.
 __device__ __forceinline__ double tree(double value) {
   __shared__ double lanes[kSquareLanes];
   lanes[threadIdx.x] = value;
@@ -26,7 +26,7 @@ __global__ void square_block(const float* __restrict__ values, int64_t elements,
     float kept = values[i];
     if (kCast) {
       const __nv_bfloat16 cast = __float2bfloat16_rn(kept);
-      // One NaN for all, as on the CPU.
+      // All NaNs become the same NaN, as on the CPU.
       bf16[i] = kept != kept ? 0x7fc0u : __bfloat16_as_ushort(cast);
       kept = __bfloat162float(cast);
     }

@@ -1,4 +1,4 @@
-// The build without CUDA: nothing is on a GPU, so nobody comes here.
+// The build without CUDA: no tensor is on a GPU, so none of these functions is called.
 #include "base/errors.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/flat_copy.h"

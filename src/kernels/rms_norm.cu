@@ -7,8 +7,8 @@
 namespace longshore::kernels {
 namespace {
 
-// One block for a row, over the rows by strides; a thread takes kCount neighbours at a time, of
-// which the width is a multiple.
+// One block handles a row; the grid covers the rows with strides. A thread handles kCount
+// neighbours at a time; the width is a multiple of kCount.
 template <typename T, int kCount>
 __global__ void forward(RmsNorm shape, const T* __restrict__ x, const T* __restrict__ weight,
                         T* __restrict__ y) {
@@ -37,8 +37,8 @@ __global__ void forward(RmsNorm shape, const T* __restrict__ x, const T* __restr
   }
 }
 
-// Block b takes rows b, b + gridDim.x, ... and adds their part of the weight's gradient to its own
-// row of `partial`, each thread to its own columns.
+// Block b handles rows b, b + gridDim.x, ... and adds their part of the weight's gradient to its
+// own row of `partial`, each thread to its own columns.
 template <typename T, int kCount>
 __global__ void backward(RmsNorm shape, const T* __restrict__ grad, const T* __restrict__ x,
                          const T* __restrict__ weight, T* __restrict__ grad_x,
@@ -89,7 +89,7 @@ __global__ void backward(RmsNorm shape, const T* __restrict__ grad, const T* __r
   }
 }
 
-// Columns of `partial`, row after row.
+// Adds the rows of `partial` in order, one thread for each column.
 __global__ void add_partials(const float* __restrict__ partial, int64_t rows, int64_t width,
                              float* __restrict__ sum) {
   const int64_t column = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -99,7 +99,7 @@ __global__ void add_partials(const float* __restrict__ partial, int64_t rows, in
   sum[column] += value;
 }
 
-// Rows begin on 16 bytes where the first does and their width is so many bytes.
+// All rows are 16-byte aligned if the first is and a row's bytes are a multiple of 16.
 bool takes_lots(const RmsNorm& shape, std::initializer_list<const void*> operands) {
   return shape.width * width_of(shape.dtype) % 16 == 0 && std::ranges::all_of(operands, aligned);
 }

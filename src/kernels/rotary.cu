@@ -4,14 +4,14 @@
 namespace longshore::kernels {
 namespace {
 
-// One block for a row. A thread turns kCount neighbouring pairs by the same angles in each of its
-// heads, so that sines and cosines are computed once for all of them.
+// One block handles a row. A thread rotates kCount neighbouring pairs by the same angles in each of
+// its heads, so that it computes sines and cosines once for all of them.
 template <typename T, int kCount>
 __global__ void rotate(Rotary shape, const T* __restrict__ x, const int64_t* __restrict__ positions,
                        const float* __restrict__ frequencies, T* __restrict__ out) {
   const int64_t half = shape.head_dim / 2;
   const int64_t lots = half / kCount;
-  const int64_t across = lots < blockDim.x ? lots : blockDim.x;  // threads side by side in a head
+  const int64_t across = lots < blockDim.x ? lots : blockDim.x;  // threads per head
   const int64_t heads_at_once = blockDim.x / across;
   const int64_t first_head = threadIdx.x / across;
   if (first_head >= heads_at_once) return;
@@ -21,7 +21,7 @@ __global__ void rotate(Rotary shape, const T* __restrict__ x, const int64_t* __r
       float turns[kCount], cosines[kCount], sines[kCount];
       load_values<kCount>(frequencies + lot * kCount, turns);
       for (int i = 0; i < kCount; ++i) {
-        // Not the fast forms: angles reach the length of a document.
+        // The fast forms are not accurate enough: angles reach the length of a document.
         const float angle = position * turns[i];
         cosines[i] = rounded<T>(cosf(angle));
         sines[i] = rounded<T>(sinf(angle)) * static_cast<float>(shape.direction);
@@ -46,7 +46,7 @@ __global__ void rotate(Rotary shape, const T* __restrict__ x, const int64_t* __r
   }
 }
 
-// Every half of a head begins on 16 bytes.
+// True if every half of a head is 16-byte aligned.
 bool takes_lots(const Rotary& shape, const void* x, const float* frequencies, const void* out) {
   const int64_t width = width_of(shape.dtype);
   return shape.head_dim / 2 * width % 16 == 0 && shape.row_stride * width % 16 == 0 && aligned(x) &&

@@ -1,8 +1,8 @@
-// Rotary position embedding (Su et al., 2021) in the half-split form of transformers: each head
-// (a, b) of a row at position p, with angle_i = p * frequency_i, becomes
+// Rotary position embedding (Su et al., 2021) in the half-split form of transformers. Each head (a,
+// b) of a row at position p, with angle_i = p * frequency_i, becomes
 //   (a cos - b sin, b cos + a sin)
-// cos and sin are rounded to the dtype, and so is every product and sum. Backward is the same with
-// the angle negated. Pure functions over x [rows, heads * head_dim] in `dtype` (fp32 or bf16).
+// cos, sin, every product and every sum are rounded to the dtype. Backward negates the angle. These
+// are pure functions over x [rows, heads * head_dim] in `dtype` (fp32 or bf16).
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct Rotary {
   int64_t rows = 0;
   int64_t heads = 0;
   int64_t head_dim = 0;    // even
-  int64_t row_stride = 0;  // of x, in elements; the result is contiguous
+  int64_t row_stride = 0;  // stride of x in elements; the result is contiguous
   int direction = 1;       // -1 rotates back
 };
 
-// positions [rows]; frequencies fp32 [head_dim / 2].
+// `positions` is [rows]; `frequencies` is fp32 [head_dim / 2].
 void rotary_cpu(const Rotary& shape, const void* x, const int64_t* positions,
                 const float* frequencies, void* out);
 void rotary_cuda(const Rotary& shape, const void* x, const int64_t* positions,

@@ -26,7 +26,7 @@ __device__ __forceinline__ void gradients(T grad, T& gate, T& up) {
   gate = rounded_to<T>(through * s * (1.0f + g * (1.0f - s)));
 }
 
-// Each thread takes a lot of 16 bytes; the last elements one by one.
+// Each thread takes lots of 16 bytes; the last elements are handled one by one.
 template <typename T>
 __global__ void forward(int64_t elements, const T* gate, const T* up, T* y) {
   constexpr int kLot = Lot<T>::kCount;
@@ -62,7 +62,7 @@ __global__ void backward(int64_t elements, const T* grad, T* gate, T* up) {
   }
 }
 
-// Lots need their alignment; LibTorch's tensors have it, views into them may not.
+// Lots need 16-byte alignment: LibTorch's own tensors have it, views into them may not.
 void check_aligned(const void* a, const void* b, const void* c) {
   LONGSHORE_CHECK(aligned(a) && aligned(b) && aligned(c)) << "swiglu needs 16-byte alignment";
 }

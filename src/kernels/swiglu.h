@@ -1,8 +1,9 @@
 // SwiGLU's product (Shazeer, 2020): y = silu(gate) * up with silu(g) = g / (1 + exp(-g)), and its
 // backward
 //   grad_up = grad * silu(gate),  grad_gate = (grad * up) * s * (1 + gate * (1 - s))
-// with s = 1 / (1 + exp(-gate)); every product is rounded to the dtype as LibTorch rounds them.
-// Pure functions over contiguous arrays of `elements` values in `dtype` (fp32 or bf16).
+// with s = 1 / (1 + exp(-gate)). silu(gate), grad * up and the results are rounded to the dtype, as
+// in LibTorch. These are pure functions over contiguous arrays of `elements` values in `dtype`
+// (fp32 or bf16).
 #pragma once
 
 #include <cstdint>
