@@ -10,7 +10,7 @@
 namespace longshore {
 namespace {
 
-// The instruction set MKL is bound to; the strict modes exist for these two only.
+// Returns the instruction set for MKL's strict mode, which exists for these two only; else "".
 std::string strict_mode_of_this_cpu() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -20,10 +20,11 @@ std::string strict_mode_of_this_cpu() {
   return "";
 }
 
-// oneDNN's products are prepared for their shape, and 1,024 of them are kept twice: their code by
-// oneDNN (200 MiB where experts have another number of rows in every step), their description, 90
-// KiB each, by LibTorch for every thread. A micro-batch has some 20 shapes; documents of other
-// lengths have others, so more are not used again. What is set already stays.
+// By default 1,024 of oneDNN's matrix products are cached for their shapes twice: oneDNN keeps
+// their code (200 MiB if experts get a different number of rows in every step), and each thread of
+// LibTorch keeps their descriptions (90 KiB each). A micro-batch has about 20 shapes, and documents
+// of other lengths have others, so more are not reused. Variables that are already set stay as they
+// are.
 void keep_few_prepared_products() {
   for (const char* const name : {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"}) {
     LONGSHORE_CHECK(setenv(name, "64", /*overwrite=*/0) == 0) << name;
@@ -41,7 +42,7 @@ ComputeSettings set_compute_threads(int threads) {
   }
   keep_few_prepared_products();
   at::set_num_threads(threads);
-  // LibTorch takes this setting once in a process.
+  // LibTorch accepts this setting only once per process.
   if (at::get_num_interop_threads() != 1) at::set_num_interop_threads(1);
   settings.threads = adopt_compute_threads();
   settings.inter_op_threads = at::get_num_interop_threads();

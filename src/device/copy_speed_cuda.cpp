@@ -1,4 +1,4 @@
-// The build with CUDA.
+// Copy speeds in the build with CUDA.
 #include "device/copy_speed.h"
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@
 namespace longshore {
 namespace {
 
-// As much as both sides copy in a round.
+// Bytes copied in each direction in a round.
 constexpr Bytes kRoundBytes = kGiB;
 
 struct HostDeleter {
@@ -52,11 +52,11 @@ double best_of_cuda(int rounds, std::span<std::byte> on_gpu, bool down) {
   });
 }
 
-// A lane that copies: a thread with an urgent CUDA stream, as the engine makes it.
+// Makes a copy lane as the engine does: a thread with a CUDA stream of high priority.
 std::unique_ptr<ThreadStream> make_lane(const char* name, int device) {
   return std::make_unique<ThreadStream>(name, std::nullopt, [device] {
     adopt_cuda_stream(device, StreamPriority::kHigh);
-    // As in a run: a thread that waits for the GPU sleeps.
+    // As in a run, a thread that waits for the GPU sleeps.
     check_cuda(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "let threads sleep that wait");
   });
 }

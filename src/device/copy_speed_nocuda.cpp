@@ -1,4 +1,4 @@
-// The build without CUDA.
+// Copy speeds in the build without CUDA: require_gpu() throws.
 #include "device/copy_speed.h"
 #include "device/cuda_runtime.h"
 

@@ -13,10 +13,10 @@ namespace longshore {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// Above LibTorch's own allocator (0).
+// This is above the priority of LibTorch's own allocator (0).
 constexpr uint8_t kPriority = 10;
 
-// What lies in front of each block. Blocks that no budget covers have no meter.
+// The header lies in front of each block. Blocks allocated without a budget have no meter.
 struct alignas(kAlignment) BlockHeader {
   std::shared_ptr<WorkspaceMeter> meter;
   WorkspaceMeter::Account* account = nullptr;
@@ -29,7 +29,7 @@ struct InForce {
   std::shared_ptr<WorkspaceMeter> meter;
 };
 
-// Never destroyed: LibTorch frees static tensors after our own statics are gone.
+// This is never destroyed: LibTorch frees static tensors after our own statics are destroyed.
 InForce& in_force() {
   static auto* value = new InForce;
   return *value;
@@ -78,7 +78,7 @@ class CountingAllocator final : public c10::Allocator {
 
  private:
   static void* allocate_block(size_t bytes) {
-    // Negative sizes of LibTorch's own overflows arrive as huge ones.
+    // A size that became negative in LibTorch arrives as a huge unsigned number.
     if (bytes > static_cast<size_t>(PTRDIFF_MAX) - 2 * kAlignment) {
       throw OutOfMemoryError("device memory: a tensor of " + std::to_string(bytes) +
                              " bytes is larger than any memory");

@@ -1,6 +1,6 @@
-// The counting allocator: every CPU allocation of LibTorch goes through it once a WorkspaceBudget
-// was made, and is counted against the budget in force. Without one it is a plain allocator with
-// 64-byte alignment. Memory may outlive its budget: each block remembers the meter that counted it.
+// counting_allocator: once a WorkspaceBudget was made, every CPU allocation of LibTorch goes
+// through it and counts against the budget in force. Without a budget it only aligns to 64 bytes.
+// Memory may outlive its budget: each block remembers the meter that counted it.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -13,10 +13,9 @@
 
 namespace longshore {
 
-// While it lives, LibTorch's CPU memory counts as `memory`'s workspace, whichever thread asks, and
-// going over the cap throws OutOfMemoryError out of the LibTorch call. The budget before it, if
-// any, is in force again afterwards: budgets end in reverse order. One owner thread makes and ends
-// them.
+// While it lives, LibTorch's CPU memory counts as `memory`'s workspace for all threads, and going
+// over the cap throws OutOfMemoryError out of the LibTorch call. Its destructor restores the
+// previous budget, so budgets must end in reverse order. One thread makes and ends them.
 class WorkspaceBudget {
  public:
   explicit WorkspaceBudget(const DeviceMemory& memory);
@@ -29,8 +28,8 @@ class WorkspaceBudget {
   std::shared_ptr<WorkspaceMeter> before_;
 };
 
-// While it lives, what this thread allocates is booked under `label` ("block.3 backward"). Inner
-// labels cover outer ones. Costs a look-up: one for each unit, not one for each tensor.
+// While it lives, this thread's allocations are booked under `label` ("block.3 backward"). Inner
+// labels replace outer ones. It costs a look-up: use one per unit, not one per tensor.
 class WorkspaceLabel {
  public:
   explicit WorkspaceLabel(std::string_view label);
@@ -43,11 +42,11 @@ class WorkspaceLabel {
   WorkspaceMeter::Account* account_before_;
 };
 
-// The label in force on this thread; on one that has none (LibTorch's own run a GPU's backward),
-// the last that any thread set; "unlabelled" where there never was one.
+// Returns this thread's label. A thread without one (LibTorch's own threads run a GPU's backward)
+// gets the last label that any thread set, or "unlabelled" if no thread set one.
 std::string current_workspace_label();
 
-// The allocator itself, as LibTorch sees it; lives as long as the process.
+// Returns the allocator as LibTorch sees it; it lives as long as the process.
 c10::Allocator& counting_allocator();
 
 }  // namespace longshore

@@ -1,5 +1,5 @@
-// check_cuda: turns a failed call of the CUDA runtime into CudaError. Only for files that are
-// compiled with CUDA. Any thread.
+// check_cuda: throws CudaError for a failed call of the CUDA runtime. Only files that are compiled
+// with CUDA include it. Any thread.
 #pragma once
 
 #include <cuda_runtime_api.h>

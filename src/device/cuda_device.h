@@ -1,5 +1,5 @@
-// What a process does once before it computes on a GPU, and LibTorch's GPU memory under the
-// device's cap. Called by the thread that builds the engine, before any tensor on the GPU.
+// cuda_device: sets up a process before it computes on a GPU and puts LibTorch's GPU memory under
+// the device's cap. The thread that builds the engine calls it before any tensor is on the GPU.
 #pragma once
 
 #include <memory>
@@ -9,25 +9,25 @@
 namespace longshore {
 
 // Loads LibTorch's GPU kernels, makes its arithmetic repeatable (deterministic algorithms, cuBLAS
-// with fixed workspaces, no TF32, no reduced-precision sums) and chooses the GPU. ConfigError
-// without CUDA, a GPU of that number, or the kernels.
+// with fixed workspaces, no TF32, no reduced-precision sums) and selects the GPU. ConfigError if
+// CUDA, that GPU or the kernels are missing.
 void prepare_cuda(int device);
 
-// LibTorch's allocator on GPUs maps memory behind what it has, instead of asking for blocks of
-// fixed size: micro-batches of ever other lengths leave no holes under the cap. Before its first
+// Makes LibTorch's GPU allocator extend its segments instead of asking for blocks of fixed size, so
+// that micro-batches of varying lengths leave no holes under the cap. Call it before the first GPU
 // allocation.
 void use_growing_segments();
-// Lets go of the memory that cuBLAS has for each of its handles and streams; it takes what it needs
-// again. For the kernels' library that was loaded; while no thread computes.
+// Frees the memory that cuBLAS keeps for each handle and stream; cuBLAS allocates it again when
+// needed. Requires the loaded kernels; call it while no thread computes.
 void clear_cublas_workspaces();
-// Gives back to the GPUs what LibTorch keeps of them for later tensors, and cuBLAS's workspaces:
-// else an arena finds the memory taken that an earlier engine or probe no longer needs. While no
+// Returns LibTorch's cached GPU memory and cuBLAS's workspaces to the GPUs. Otherwise an arena
+// would not fit beside memory that an earlier engine or probe no longer needs. Call it while no
 // thread computes.
 void give_back_cached_memory() noexcept;
 
 // While it lives, LibTorch's memory on the GPU is `memory`'s workspace: its caching allocator may
-// hold `workspace_cap()` bytes, and going over throws OutOfMemoryError, with who held what, out of
-// the LibTorch call. Budgets end in reverse order.
+// hold `workspace_cap()` bytes. Going over throws OutOfMemoryError out of the LibTorch call and
+// names the holders. Budgets must end in reverse order.
 class CudaWorkspaceBudget {
  public:
   CudaWorkspaceBudget(const DeviceMemory& memory, int device);

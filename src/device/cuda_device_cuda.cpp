@@ -36,7 +36,7 @@ class CudaArena final : public DeviceArena {
     void* memory = nullptr;
     const cudaError_t status = cudaMalloc(&memory, size_);
     if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // not sticky: it is told here and forgotten
+      cudaGetLastError();  // clears the error, which the exception below reports
       throw OutOfMemoryError("device memory: GPU " + std::to_string(device) + " refused " +
                              format_bytes(bytes) + " for the plan's buffers; " +
                              format_bytes(cuda_free_bytes(device)) +
@@ -95,8 +95,8 @@ class CudaCopyEngine final : public CopyEngine {
   std::atomic<Bytes> to_host_ = 0;
 };
 
-// LibTorch's kernels for GPUs: 1 GB of code, loaded by processes that use one only. They register
-// themselves. LibTorch looks for them once, at its first question, so nothing is asked before.
+// Loads LibTorch's GPU kernels (1 GB of code) only in processes that use a GPU. They register
+// themselves. LibTorch looks for them once, at its first query, so no query may come earlier.
 void load_kernels() {
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     const char* const reason = dlerror();
@@ -107,7 +107,7 @@ void load_kernels() {
   LONGSHORE_CHECK(at::globalContext().hasCUDA()) << "libtorch_cuda.so registered nothing";
 }
 
-// Which meter the observer of LibTorch's allocator asks; it is attached once in a process.
+// Holds the meter for the allocator's observer, which is attached once per process.
 struct Observed {
   std::mutex mutex;
   std::shared_ptr<WorkspaceMeter> meter;
@@ -117,8 +117,8 @@ Observed& observed() {
   return *value;
 }
 
-// Runs inside LibTorch's allocator when it finds no memory under its limit, without its lock: what
-// is thrown here leaves the LibTorch call that asked.
+// Runs inside LibTorch's allocator, outside its lock, when it finds no memory under its limit; its
+// exception leaves the LibTorch call that asked for memory.
 void refuse(int64_t, size_t bytes, size_t, size_t) {
   std::shared_ptr<WorkspaceMeter> meter;
   {
@@ -145,7 +145,7 @@ class AllocatorGauge final : public WorkspaceMeter::Gauge {
 
  private:
   int device_;
-  // Of the process, before this gauge.
+  // Retries of the process before this gauge existed.
   int64_t retries_before_ = allocator::getDeviceStats(index_of(device_)).num_alloc_retries;
 };
 
@@ -171,23 +171,23 @@ at::Device gpu_tensors(int gpu) {
 
 void prepare_cuda(int device) {
   require_gpu(device);
-  // cuBLAS reads this when its first handle is made; without it products may differ from run to
-  // run. Set once: threads of an earlier engine may read the environment meanwhile.
+  // cuBLAS reads this at its first handle; without it products may differ between runs. It is set
+  // once: threads of an earlier engine may be reading the environment.
   static const bool workspaces_fixed = setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1) == 0;
   LONGSHORE_CHECK(workspaces_fixed);
   use_growing_segments();
   load_kernels();
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
-  context.setDeterministicFillUninitializedMemory(false);  // a pass over memory for nothing
+  context.setDeterministicFillUninitializedMemory(false);  // filling would cost a pass over memory
   context.setFloat32MatmulPrecision("highest");
-  // Sums of a product's pieces stay in fp32, as on the CPU.
+  // Partial sums of a product stay in fp32, as on the CPU.
   context.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false, /*allow_splitk=*/true);
   context.setBenchmarkCuDNN(false);
   context.lazyInitDevice(at::kCUDA);
   check_cuda(cudaSetDevice(device), "choose GPU " + std::to_string(device));
-  // A thread that waits for the GPU sleeps. Spinning, each lane's would take a core from the
-  // update.
+  // A thread that waits for the GPU sleeps; spinning would take a core from the update for each
+  // lane.
   check_cuda(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "let threads sleep that wait");
 }
 
@@ -196,7 +196,7 @@ void use_growing_segments() {
 }
 
 void clear_cublas_workspaces() {
-  // at::cuda::clearCublasWorkspaces(), of the library that is loaded and not linked.
+  // The symbol is at::cuda::clearCublasWorkspaces() of the library, which is loaded but not linked.
   auto* const clear =
       reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "_ZN2at4cuda21clearCublasWorkspacesEv"));
   LONGSHORE_CHECK(clear != nullptr) << "LibTorch has no at::cuda::clearCublasWorkspaces()";
@@ -208,7 +208,7 @@ void give_back_cached_memory() noexcept {
     clear_cublas_workspaces();
     allocator::emptyCache();
   } catch (const std::exception&) {
-    // A GPU that failed keeps what it has; whoever needs it finds out.
+    // A GPU that failed keeps its memory; the next use of the GPU reports the failure.
   }
 }
 

@@ -1,4 +1,4 @@
-// The build without CUDA.
+// The build without CUDA: functions that need a GPU throw from require_gpu().
 #include "device/copy_engine.h"
 #include "device/cuda_device.h"
 #include "device/cuda_runtime.h"

@@ -1,15 +1,15 @@
-// What NVIDIA's driver says of itself, without a CUDA context. The same header with and without
-// CUDA. Any thread.
+// cuda_driver: reports on NVIDIA's driver without a CUDA context. This header is the same with and
+// without CUDA. Any thread.
 #pragma once
 
 #include <string>
 
 namespace longshore {
 
-// The newest CUDA that the driver serves, "13.0"; empty where there is no driver.
+// Returns the newest CUDA version that the driver supports, such as "13.0"; empty without a driver.
 std::string cuda_driver_version();
-// Why CUDA can use no GPU, in CUDA's words. Empty: it can, or there is none, or none was given to
-// this process, or this build has no CUDA.
+// Returns CUDA's own text for why it can use no GPU. Empty if it can, if no GPU is present or
+// visible to this process, or if this build has no CUDA.
 std::string cuda_trouble();
 
 }  // namespace longshore

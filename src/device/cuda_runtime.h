@@ -1,5 +1,5 @@
-// What Longshore asks of the CUDA runtime. The same header with and without CUDA: without a toolkit
-// at build time, or without a GPU at run time, there are no devices and nothing is registered.
+// cuda_runtime: Longshore's interface to the CUDA runtime, the same with and without CUDA. Without
+// a toolkit at build time or a GPU at run time there are no devices and nothing is registered.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace longshore {
 
-// A call of the CUDA runtime failed; names the operation and CUDA's own text (exit 1).
+// Reports a failed call of the CUDA runtime with the operation and CUDA's own text (exit code 1).
 class CudaError : public Error {
  public:
   CudaError(const std::string& operation, const std::string& reason)
@@ -25,29 +25,28 @@ struct CudaDevice {
   int compute_major = 0;
   int compute_minor = 0;
   int processors = 0;           // streaming multiprocessors
-  std::string pci = {};         // "0000:3b:00.0"
-  int numa_node = -1;           // of the host, nearest to the GPU; -1: not known
-  std::vector<int> peers = {};  // GPUs whose memory it reads directly
+  std::string pci = {};         // PCI address, such as "0000:3b:00.0"
+  int numa_node = -1;           // host node nearest to the GPU; -1 if unknown
+  std::vector<int> peers = {};  // GPUs whose memory it can read directly
 };
 
-// The GPUs this process may use; empty without CUDA, driver or GPU. Makes no CUDA context.
+// Returns the GPUs this process may use; empty without CUDA, driver or GPU. Makes no CUDA context.
 std::vector<CudaDevice> cuda_devices();
-// ConfigError unless there is a GPU of that number.
+// Throws ConfigError unless a GPU of that number exists.
 void require_gpu(int device);
-// Bytes a new allocation on the device could have now. Makes a context there.
+// Returns the bytes that are free for a new allocation on the device. Makes a CUDA context there.
 Bytes cuda_free_bytes(int device);
 
-// Whether every GPU may register memory that this process has mapped to read only.
+// Returns whether every GPU can register memory that this process has mapped read-only.
 bool gpus_register_read_only();
 
-// Host memory that the GPUs may copy from and to at full speed, for as long as this lives; the
-// memory must outlive it. Does nothing where there is no GPU.
+// While it lives, the GPUs can copy from and to this host memory at full speed; the memory must
+// outlive it. Does nothing without a GPU.
 class HostRegistration {
  public:
   HostRegistration() = default;
-  // Throws CudaError when there is a GPU and it refuses.
-  // `read_only`: copies come from the memory alone, which may be mapped so where
-  // gpus_register_read_only().
+  // Throws CudaError if a GPU refuses. `read_only` means that GPUs only copy from the memory; it
+  // may then be mapped read-only if gpus_register_read_only().
   explicit HostRegistration(std::span<std::byte> memory, bool read_only = false);
   ~HostRegistration();
   HostRegistration(HostRegistration&& other) noexcept;
@@ -56,7 +55,7 @@ class HostRegistration {
   bool registered() const { return memory_ != nullptr; }
 
  private:
-  void* memory_ = nullptr;  // nullptr: nothing is registered
+  void* memory_ = nullptr;  // nullptr if nothing is registered
 };
 
 }  // namespace longshore

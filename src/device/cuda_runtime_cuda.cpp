@@ -1,4 +1,4 @@
-// The build with CUDA.
+// The CUDA runtime in the build with CUDA.
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -14,7 +14,7 @@ namespace {
 
 int device_count() {
   int count = 0;
-  // Without a driver or a GPU the call fails: then there are none.
+  // Without a driver or a GPU the call fails, which means no devices.
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
@@ -23,7 +23,7 @@ std::string pci_of(int device) {
   check_cuda(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device),
              "cudaDeviceGetPCIBusId");
   std::string id(text.data());
-  for (char& letter : id) letter = static_cast<char>(std::tolower(letter));  // as sysfs has it
+  for (char& letter : id) letter = static_cast<char>(std::tolower(letter));  // sysfs has lower case
   return id;
 }
 
@@ -104,7 +104,7 @@ bool gpus_register_read_only() {
 
 HostRegistration::HostRegistration(std::span<std::byte> memory, bool read_only) {
   if (memory.empty() || device_count() == 0) return;
-  // Portable: every GPU of the process may use it.
+  // Portable memory is registered for every GPU of the process.
   const unsigned flags = cudaHostRegisterPortable |
                          (read_only && gpus_register_read_only() ? cudaHostRegisterReadOnly : 0u);
   const cudaError_t status = cudaHostRegister(memory.data(), memory.size(), flags);

@@ -1,34 +1,34 @@
-// CUDA streams of threads: each lane of the engine is a thread with one of its own, and may have a
-// side stream that runs beside it. The same header with and without CUDA.
+// cuda_stream: CUDA streams of threads. Each lane of the engine is a thread with its own stream and
+// may have a side stream beside it. This header is the same with and without CUDA.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
-struct CUstream_st;  // cudaStream_t is a pointer to it; no CUDA header is needed here
+struct CUstream_st;  // cudaStream_t is a pointer to it; no CUDA header is needed
 
 namespace longshore {
 
 enum class StreamPriority : uint8_t { kNormal, kHigh };
 
-// A stream beside the calling thread's, for work that runs while the thread's own is busy; ordered
-// with it by what one waits for in the other, never by the host. Of urgent work. Owned and used by
-// one thread; the destructor waits for the GPU.
+// A high-priority stream beside the calling thread's stream, for work that runs while that stream
+// is busy. Events order the two streams; the host does not wait. One thread owns and uses it; the
+// destructor waits for the GPU.
 class CudaSideStream {
  public:
-  // `marks`: how many places of the thread's stream it remembers.
+  // `marks` is the number of points of the thread's stream that it can remember.
   CudaSideStream(int device, int32_t marks);
   CudaSideStream(const CudaSideStream&) = delete;
   CudaSideStream& operator=(const CudaSideStream&) = delete;
   ~CudaSideStream();
 
   CUstream_st* handle() const;
-  // Remembers what the thread's stream was given so far.
+  // Marks the current end of the thread's stream.
   void mark(int32_t index);
-  // What this stream is given next comes behind the mark; at once where there was none.
+  // Later work of this stream runs after the mark; it does not wait if the mark was never set.
   void wait_for(int32_t index);
-  // What the thread's stream is given next comes behind all that this one was given.
+  // Later work of the thread's stream runs after all work queued on this one.
   void join();
 
  private:
@@ -36,16 +36,15 @@ class CudaSideStream {
   std::unique_ptr<State> state_;
 };
 
-// Gives the calling thread a CUDA stream of its own, its current one until the thread ends. For
-// lanes that are threads: each issues to its own stream and waits for it at the end of every work.
+// Gives the calling thread (a lane) its own CUDA stream, which stays its current stream until the
+// thread ends. A lane issues to it and waits for it at the end of every operation.
 void adopt_cuda_stream(int device, StreamPriority priority);
-// HOST WAIT: all that this thread's stream was given is done. CudaError, naming `what`, when it
-// failed.
+// HOST WAIT: blocks until this thread's stream is done. Throws CudaError, naming `what`, if work on
+// it failed.
 void finish_cuda_work(int device, const std::string& what);
 
-// The CUDA stream that this thread issues to: the one it adopted; on a thread of LibTorch's
-// autograd that of the thread whose backward it runs; the default stream, null, on any other
-// thread.
+// Returns the CUDA stream that this thread issues to: the adopted one; on a thread of LibTorch's
+// autograd, the stream of the thread whose backward it runs; else null, the default stream.
 CUstream_st* current_cuda_stream(int device);
 
 }  // namespace longshore

@@ -1,4 +1,4 @@
-// The build with CUDA.
+// CUDA streams in the build with CUDA.
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
@@ -22,14 +22,14 @@ using CudaEvent = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, EventDelet
 
 CudaEvent make_event() {
   cudaEvent_t event = nullptr;
-  // Blocking: a thread that waits sleeps, and leaves its core to those that update parameters.
+  // With a blocking event a waiting thread sleeps and leaves its core to the update's threads.
   check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync),
              "make an event");
   return CudaEvent(event);
 }
 
-// Lanes' streams are used again: cuBLAS keeps 32 MiB for each stream that it has met, and
-// LibTorch's allocator keeps freed memory by streams.
+// Streams of lanes are reused: cuBLAS keeps 32 MiB for each stream it has seen, and LibTorch's
+// allocator keeps freed memory by stream.
 using LaneStreams = FreeList<c10::cuda::CUDAStream>;
 LaneStreams& lane_streams(int device, bool high) {
   static auto* const mutex = new std::mutex;
@@ -52,7 +52,7 @@ CudaSideStream::CudaSideStream(int device, int32_t marks) {
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
   state_ = std::make_unique<State>();
   state_->device = device;
-  // An event that was never recorded holds nobody up.
+  // An event that was never recorded blocks no stream.
   for (int32_t i = 0; i < marks; ++i) state_->marks.push_back(make_event());
   int least = 0, greatest = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "ask for streams' priorities");
@@ -92,7 +92,7 @@ void adopt_cuda_stream(int device, StreamPriority priority) {
   const auto index = static_cast<c10::DeviceIndex>(device);
   const bool high = priority == StreamPriority::kHigh;
   c10::cuda::set_device(index);
-  // Until the thread ends. Its work is done by then: another thread may have the stream.
+  // The lease ends with the thread, whose work is then done: another thread may take the stream.
   static thread_local std::optional<LaneStreams::Lease> adopted;
   adopted.emplace(
       lane_streams(device, high).take([&] { return c10::cuda::getStreamFromPool(high, index); }));

@@ -1,4 +1,4 @@
-// The build without CUDA.
+// CUDA streams in the build without CUDA: there are none.
 #include "device/cuda_runtime.h"
 #include "device/cuda_stream.h"
 

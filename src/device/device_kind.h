@@ -1,4 +1,4 @@
-// DeviceKind: what computes. Plain value.
+// DeviceKind: the kind of device that computes. Plain value.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@ namespace longshore {
 
 namespace {
 
-// Checked before anything is mapped.
+// Checks the sizes before any memory is mapped.
 Bytes checked_owned(Bytes cap, Bytes owned) {
   LONGSHORE_CHECK(owned >= 0 && owned <= cap) << owned << " of " << cap;
   LONGSHORE_CHECK(owned % kDeviceBufferAlignment == 0) << owned;

@@ -1,9 +1,9 @@
-// DeviceMemory: the device's hard byte cap, and who holds what of it. One per device, owned by the
-// run, and outliving every buffer carved from it. Two parts:
+// DeviceMemory: the device's hard byte cap, split into two parts. The run owns one per device; it
+// outlives every buffer carved from it.
 //   owned       one arena of exactly the plan's size, carved once into named buffers
 //   workspace   LibTorch's temporaries, counted by a WorkspaceMeter against cap - owned
-// The arena is host memory, or a GPU's; nothing here reads or writes it.
-// Carving is for one thread; the meter is for any.
+// It does not read or write the arena, which is host or GPU memory. One thread carves; any thread
+// uses the meter.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@
 
 namespace longshore {
 
-// Carved buffers start at, and are rounded up to, multiples of this.
+// Carved buffers start at multiples of this and are rounded up to it.
 inline constexpr Bytes kDeviceBufferAlignment = 256;
 
-// A named part of a DeviceMemory's arena; valid as long as the memory. Not an owner.
+// A named part of a DeviceMemory's arena, valid while the memory lives. It owns nothing.
 struct DeviceBuffer {
   std::string name;
   std::span<std::byte> bytes;
@@ -30,17 +30,17 @@ struct DeviceBuffer {
 
 class DeviceMemory {
  public:
-  // Bytes that buffers and workspace have now, and the most they ever had together.
+  // Bytes of buffers and workspace now; peak() is their largest sum since reset_peak().
   struct Usage {
     Bytes owned = 0;
     WorkspaceUse workspace = {};
     Bytes peak() const { return owned + workspace.held_peak; }
   };
 
-  // 0 <= owned <= cap; `owned` is a multiple of kDeviceBufferAlignment.
-  // Over host memory: the CPU device.
+  // Uses host memory, for the CPU device. 0 <= owned <= cap; `owned` is a multiple of
+  // kDeviceBufferAlignment.
   DeviceMemory(Bytes cap, Bytes owned);
-  // Over an arena of exactly the owned bytes.
+  // Uses the arena, which is exactly the owned bytes.
   DeviceMemory(Bytes cap, std::unique_ptr<DeviceArena> arena);
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -50,18 +50,18 @@ class DeviceMemory {
   Bytes owned() const { return static_cast<Bytes>(arena_->bytes().size()); }
   Bytes workspace_cap() const { return cap_ - owned(); }
 
-  // The next part of the arena, zero-filled, at least `bytes` long (rounded up to the alignment).
-  // Names are unique. Carving beyond `owned` breaks the plan: CheckFailure.
+  // Carves the next `bytes`, rounded up to the alignment, zero-filled. Names are unique. Throws
+  // CheckFailure if the plan's owned bytes are exceeded.
   DeviceBuffer carve(const std::string& name, Bytes bytes);
-  // Every owned byte has a buffer: CheckFailure otherwise.
+  // Throws CheckFailure unless every owned byte has a buffer.
   void check_carved() const;
   const std::vector<DeviceBuffer>& buffers() const { return buffers_; }
 
   Usage usage() const;
-  // From here on the peak counts anew.
+  // Restarts the peak from the current use.
   void reset_peak();
 
-  // What counts the workspace; shared, because temporaries may outlive this object.
+  // Returns the meter of the workspace; it is shared because temporaries may outlive this object.
   const std::shared_ptr<WorkspaceMeter>& workspace() const { return workspace_; }
 
  private:

@@ -1,5 +1,5 @@
-// FreeList: things that are lent and used again: the one that came back last first, a new one where
-// none is free. Any thread; a list must outlive its leases.
+// FreeList: values that are leased and reused, the last returned first; makes a new one if none is
+// free. Any thread; a list must outlive its leases.
 #pragma once
 
 #include <mutex>
@@ -11,7 +11,7 @@ namespace longshore {
 template <typename T>
 class FreeList {
  public:
-  // The right to use one of them; gives it back at its end. Move-only.
+  // The right to use one value; its destructor returns the value to the list. Move-only.
   class Lease {
    public:
     Lease(Lease&& other) noexcept

@@ -39,8 +39,8 @@ void unmap(std::byte* begin, std::byte* end) {
   if (begin < end) munmap(begin, static_cast<size_t>(end - begin));
 }
 
-// Maps `bytes` (whole pages) at a multiple of kHugePageBytes: maps that much more and gives the
-// ends back.
+// Maps `bytes` (whole pages) at a multiple of kHugePageBytes: maps kHugePageBytes more and unmaps
+// both ends.
 std::byte* map_at_huge_page(Bytes bytes) {
   const size_t reserved = static_cast<size_t>(bytes + kHugePageBytes);
   void* address =
@@ -66,7 +66,7 @@ HostMapping::HostMapping(Bytes bytes, const std::string& purpose) {
   data_ = map_at_huge_page(mapped_);
   if (data_ == nullptr) throw_refused(bytes, purpose, errno);
   size_ = bytes;
-  // Best effort: a kernel without transparent huge pages refuses, and small pages serve as well.
+  // This may fail without effect: a kernel without transparent huge pages uses small ones.
   madvise(data_, static_cast<size_t>(mapped_), MADV_HUGEPAGE);
 }
 

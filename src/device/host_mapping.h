@@ -1,7 +1,6 @@
-// HostMapping: memory of the host, mapped exactly as large as asked and given back by its
-// destructor. Owned by the arena that is cut from it. Any thread.
-//
-// Anonymous, or shared: other processes of the machine may map the same bytes, to read them.
+// HostMapping: a mapping of host memory of exactly the requested size, unmapped by its destructor.
+// Owned by the arena that is cut from it. Any thread. It is anonymous, or shared so that other
+// processes of the machine can map the same bytes.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +15,14 @@ namespace longshore {
 class HostMapping {
  public:
   HostMapping() = default;  // empty
-  // Zero-filled. `purpose` names the memory in errors ("host tier", "device arena"). Huge pages are
-  // asked for where the mapping is large enough; `huge_page_bytes` tells what came of it. Throws
-  // OutOfMemoryError, with the limits that apply, when the system refuses.
+  // Maps zero-filled memory and asks for huge pages; huge_page_bytes() reports how many the kernel
+  // gave. `purpose` names the memory in errors ("host tier", "device arena"). Throws
+  // OutOfMemoryError, with the limits that apply, if the system refuses.
   HostMapping(Bytes bytes, const std::string& purpose);
-  // Zero-filled memory that other processes can map too (memfd); errors as the constructor's.
+  // Maps zero-filled memory that other processes can map too (memfd); errors as the constructor's.
   static HostMapping shared(Bytes bytes, const std::string& purpose);
-  // What another process of this user, which must live, shared as `descriptor`, to be read alone.
-  // `writable`: mapped to be written too, for who must map it so. IoError where it cannot be had or
-  // has another size.
+  // Maps, read-only unless `writable`, the memory that another live process of this user shares as
+  // `descriptor`. Throws IoError if it cannot be opened or has another size.
   static HostMapping of_process(int process, int descriptor, Bytes bytes,
                                 const std::string& purpose, bool writable = false);
   ~HostMapping();
@@ -33,20 +31,20 @@ class HostMapping {
 
   std::span<std::byte> bytes() const { return {data_, static_cast<size_t>(size_)}; }
   Bytes size_bytes() const { return size_; }
-  // Of shared memory, for of_process() in other processes; else -1.
+  // Returns the descriptor of memory from shared(), for of_process() in other processes; else -1.
   int descriptor() const { return descriptor_.get(); }
 
  private:
   void map_shared(const UniqueFd& fd, int protection, Bytes bytes, const std::string& purpose);
 
   std::byte* data_ = nullptr;
-  Bytes size_ = 0;    // as asked for
+  Bytes size_ = 0;    // as requested
   Bytes mapped_ = 0;  // whole pages
   UniqueFd descriptor_;
 };
 
-// How many bytes of the range the kernel has backed with huge pages so far (/proc/self/smaps); 0
-// where that cannot be read.
+// Returns the anonymous bytes that the kernel has backed with huge pages so far, in all mappings
+// that overlap the range (/proc/self/smaps); 0 if that cannot be read.
 Bytes huge_page_bytes(std::span<const std::byte> range);
 
 }  // namespace longshore

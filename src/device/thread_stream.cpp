@@ -7,7 +7,7 @@
 
 namespace longshore {
 
-// The end of one task.
+// The point at which one task is done or has failed.
 class Event::Point {
  public:
   void wait() {
@@ -66,7 +66,7 @@ void ThreadStream::synchronize() {
 }
 
 void ThreadStream::run(const std::function<void()>& prepare) {
-  std::exception_ptr failed;  // nothing behind a failure runs
+  std::exception_ptr failed;  // once set, no later task runs
   try {
     if (prepare) prepare();
   } catch (...) {
@@ -90,7 +90,7 @@ void ThreadStream::run(const std::function<void()>& prepare) {
         failed = std::current_exception();
       }
     }
-    // Whatever the work holds is let go before anybody learns that it is done.
+    // Frees everything the work holds before any thread learns that the task is done.
     task.work = nullptr;
     task.point->finish(failed);
   }
@@ -102,7 +102,7 @@ void ThreadStream::pause(int64_t index) const {
   const auto bits = philox4x32({static_cast<uint32_t>(index), 0, 0, 0},
                                {static_cast<uint32_t>(mixed), static_cast<uint32_t>(mixed >> 32)});
   const int64_t most = delays_->most_microseconds;
-  // Half of the works start at once.
+  // About half of the tasks start at once.
   if (most <= 0 || (bits[0] & 1) == 0) return;
   std::this_thread::sleep_for(std::chrono::microseconds(bits[1] % (most + 1)));
 }

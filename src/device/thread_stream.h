@@ -1,10 +1,10 @@
-// ThreadStream: a thread that runs work in order, beside the work of other streams, and Event: a
-// point in it. Each lane of a step is one, on every device; on a GPU its work issues to a CUDA
-// stream of the thread's own and waits for it before it returns. Streams are made before the first
-// step and destroyed after the last; one thread enqueues, any thread may wait for events.
+// ThreadStream: a thread that runs tasks in order, beside other streams; Event: a point in a
+// stream. Each lane of a step is one, on every device; on a GPU its tasks issue to the thread's own
+// CUDA stream and wait for it before they return. The engine makes streams before the first step
+// and destroys them after the last. One thread enqueues; any thread may wait for events.
 //
-// A work that throws fails its event; whatever waits for that event, and whatever is enqueued
-// behind it, fails with the same exception and does not run.
+// A task that throws fails its event. Tasks that wait for that event, and later tasks of the
+// stream, do not run and fail with the same exception.
 #pragma once
 
 #include <condition_variable>
@@ -24,17 +24,17 @@
 
 namespace longshore {
 
-// Random pauses before every work, to provoke races; the same seed gives the same pauses.
+// Random pauses before about half of the tasks, to provoke races; they depend only on the seed.
 struct StreamDelays {
   uint64_t seed = 0;
   int64_t most_microseconds = 0;
 };
 
-// Copies are cheap and mean the same point. Default: a point that is reached.
+// Copies are cheap and refer to the same point. A default-constructed Event has been reached.
 class Event {
  public:
   Event() = default;
-  // Blocks the calling thread until the point is reached; throws what the work threw.
+  // Blocks the calling thread until the point is reached; rethrows the exception of the task.
   void wait() const;
 
  private:
@@ -47,16 +47,16 @@ class Event {
 
 class ThreadStream final {
  public:
-  // `prepare` runs first on the new thread; what it throws fails all work.
+  // `prepare` runs first on the new thread; if it throws, every task fails with its exception.
   explicit ThreadStream(std::string name, std::optional<StreamDelays> delays = std::nullopt,
                         std::function<void()> prepare = {});
   ThreadStream(const ThreadStream&) = delete;
   ThreadStream& operator=(const ThreadStream&) = delete;
-  // Runs what is queued, then joins the thread.
+  // Runs the queued tasks, then joins the thread.
   ~ThreadStream();
 
-  // `work` runs when everything enqueued before it and every event of `after`, of any stream, is
-  // done. Returns the point behind it. What `work` refers to must live until then.
+  // Runs `work` after everything enqueued before it and every event of `after`, of any stream.
+  // Returns the event behind it; objects that `work` refers to must live until then.
   Event enqueue(std::span<const Event> after, std::function<void()> work);
   // Blocks until everything enqueued so far is done; throws the first failure.
   void synchronize();

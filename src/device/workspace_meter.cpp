@@ -7,7 +7,7 @@
 namespace longshore {
 namespace {
 
-// As many holders as a line can bear.
+// The largest number of holders that an error text names.
 constexpr size_t kNamedHolders = 6;
 
 void sort_largest_first(std::vector<BytesHeld>& held) {

@@ -1,6 +1,6 @@
-// WorkspaceMeter: counts the bytes of a device's temporaries by label against a limit. Shared by
-// the DeviceMemory that made it and every live allocation, so that memory freed late is still
-// counted right. Any thread.
+// WorkspaceMeter: counts the bytes of a device's temporaries by label against a limit. The
+// DeviceMemory that made it and every live allocation share it, so memory that is freed late is
+// still counted. Any thread.
 #pragma once
 
 #include <map>
@@ -14,32 +14,32 @@
 
 namespace longshore {
 
-// Somebody's bytes, for error texts.
+// A named holder and its bytes, for error texts.
 struct BytesHeld {
   std::string name;
   Bytes bytes = 0;
 };
 
-// "slot.0 16.0 MiB, slot.1 16.0 MiB, 3 more 1.0 MiB", largest first; "none" when nobody holds any.
+// Describes the largest: "slot.0 16.0 MiB, slot.1 16.0 MiB, 3 more 1.0 MiB"; "none" if empty.
 std::string describe_largest(std::vector<BytesHeld> held);
 
-// What temporaries take of a device. An allocator that keeps freed memory for later, as a GPU's,
-// holds more than its tensors fill.
+// The use of device memory by temporaries. An allocator that caches freed memory, such as a GPU's,
+// holds more than its tensors use.
 struct WorkspaceUse {
-  Bytes held = 0, held_peak = 0;        // of the device: what the limit is for
-  Bytes tensors = 0, tensors_peak = 0;  // filled by tensors, as the allocator rounds them
-  int64_t retries = 0;                  // requests that were met by giving back what was kept
+  Bytes held = 0, held_peak = 0;        // taken from the device; the limit applies to it
+  Bytes tensors = 0, tensors_peak = 0;  // used by tensors, as the allocator rounds them
+  int64_t retries = 0;                  // requests that succeeded after freeing cached memory
 };
 
 class WorkspaceMeter {
  public:
-  // Bytes of one label; its address is stable for the meter's life.
+  // The bytes of one label; its address is stable while the meter lives.
   struct Account {
     std::string label;
     Bytes bytes = 0;
   };
 
-  // An allocator that keeps count itself, and itself keeps to the limit: a GPU's.
+  // An allocator, such as a GPU's, that counts its own use and enforces the limit itself.
   class Gauge {
    public:
     virtual ~Gauge() = default;
@@ -47,28 +47,28 @@ class WorkspaceMeter {
     virtual void reset_peak() = 0;
   };
 
-  // `cap` and `owned` are the device's whole cap and its buffers' bytes: the limit is the rest.
+  // `cap` is the device's whole cap, `owned` the bytes of its buffers; the limit is the difference.
   WorkspaceMeter(Bytes cap, Bytes owned);
 
-  // The label's account, made at first use.
+  // Returns the label's account, made at first use.
   Account& account(std::string_view label);
-  // Counts `bytes` for the account. Throws OutOfMemoryError, and counts nothing, over the limit.
+  // Counts `bytes` for the account. Over the limit it throws OutOfMemoryError and counts nothing.
   void take(Account& account, Bytes bytes);
   void give_back(Account& account, Bytes bytes);
 
-  // From here on use() is the gauge's, which replaces take() and give_back().
+  // Makes use() report the gauge, which replaces take() and give_back().
   void follow(std::shared_ptr<Gauge> gauge);
-  // The allocator behind the gauge has no `bytes` more for `label`: throws the same
-  // OutOfMemoryError as take().
+  // Throws the same OutOfMemoryError as take(), for an allocator behind the gauge that has no
+  // `bytes` more for `label`.
   [[noreturn]] void refuse(const std::string& label, Bytes bytes) const;
 
-  // The buffers that error texts name.
+  // Sets the buffers that error texts name.
   void set_owned(std::vector<BytesHeld> buffers);
 
   Bytes limit() const { return cap_ - owned_; }
   WorkspaceUse use() const;
   void reset_peak();
-  // Labels that hold bytes now, largest first.
+  // Returns the labels that hold bytes now, largest first.
   std::vector<BytesHeld> held() const;
 
  private:
@@ -82,7 +82,7 @@ class WorkspaceMeter {
   std::vector<BytesHeld> buffers_;
   Bytes current_ = 0;
   Bytes peak_ = 0;
-  std::shared_ptr<Gauge> gauge_;  // null: counted here
+  std::shared_ptr<Gauge> gauge_;  // if null, this meter counts
 };
 
 }  // namespace longshore
