@@ -8,8 +8,8 @@
 namespace longshore {
 namespace {
 
-// Products are fp32. A GPU multiplies values of the compute dtype, as its fused kernels do; a CPU
-// in fp32, where rounding 16-bit scores would cost more than it saves.
+// Multiplies to fp32. A GPU multiplies values in the compute dtype, as its fused kernels do. A CPU
+// multiplies in fp32, because rounding scores to 16 bits would cost more than it saves.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType compute) {
   if (on_gpu(a) && compute != at::kFloat) {
     return at::bmm(a.to(compute), b.to(compute), at::kFloat);
@@ -18,7 +18,7 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b, at::ScalarType comp
 }
 
 // Queries [q_begin, q_end) of one document against keys [k_begin, q_end). The heads that share a
-// key head lie one after the other: [kv_heads, heads / kv_heads * queries, ...].
+// key head are adjacent: [kv_heads, heads / kv_heads * queries, ...].
 class CappedPiece {
  public:
   CappedPiece(const AttentionShape& shape, int64_t document, int64_t q_begin, int64_t q_end)
@@ -29,7 +29,7 @@ class CappedPiece {
         k_begin_(shape.window == 0 ? document : std::max(document, q_begin - shape.window + 1)),
         keys_(q_end - k_begin_) {}
 
-  // [kv_heads, group, queries, head_dim] of x [T, heads * head_dim].
+  // Returns [kv_heads, group, queries, head_dim] of x [T, heads * head_dim].
   at::Tensor heads(const at::Tensor& x) const {
     return x.narrow(0, q_begin_, queries_)
         .view({queries_, shape_.kv_heads, group_, shape_.head_dim})
@@ -38,7 +38,7 @@ class CappedPiece {
   at::Tensor queries(const at::Tensor& x) const {
     return heads(x).reshape({shape_.kv_heads, group_ * queries_, shape_.head_dim});
   }
-  // [kv_heads, keys, head_dim] of x [T, kv_heads * head_dim].
+  // Returns [kv_heads, keys, head_dim] of x [T, kv_heads * head_dim].
   at::Tensor keys(const at::Tensor& x) const {
     return x.narrow(0, k_begin_, keys_)
         .view({keys_, shape_.kv_heads, shape_.head_dim})
@@ -49,12 +49,12 @@ class CappedPiece {
     place.copy_(values.view(place.sizes()));
   }
 
-  // tanh(score / cap), fp32.
+  // Returns tanh(score / cap) in fp32.
   at::Tensor bent(const at::Tensor& q, const at::Tensor& k) const {
     at::Tensor scores = product(queries(q), keys(k).transpose(1, 2), q.scalar_type());
     return scores.mul_(shape_.scale / shape_.cap).tanh_();
   }
-  // Overwrites the scores, which are cap * bent.
+  // Overwrites `scores`, which are cap * bent.
   at::Tensor probabilities(at::Tensor scores) const {
     const auto indices = at::TensorOptions(scores.device()).dtype(at::kLong);
     const at::Tensor i = at::arange(q_begin_, q_begin_ + queries_, indices).unsqueeze(1);
@@ -103,7 +103,7 @@ std::vector<at::Tensor> attend_backward_capped(const at::Tensor& grad, const at:
   const auto options = q.options().requires_grad(false);
   const int64_t key_width = shape.kv_heads * shape.head_dim;
   at::Tensor grad_q = at::empty({q.size(0), shape.heads * shape.head_dim}, options);
-  // Summed over pieces in fp32, in their order.
+  // These are summed over pieces in fp32, in order.
   at::Tensor grad_k = at::zeros({q.size(0), key_width}, options.dtype(at::kFloat));
   at::Tensor grad_v = at::zeros({q.size(0), key_width}, options.dtype(at::kFloat));
   for_capped_pieces(shape, document_starts, [&](const CappedPiece& piece) {
@@ -113,7 +113,7 @@ std::vector<at::Tensor> attend_backward_capped(const at::Tensor& grad, const at:
     piece.keys(grad_v).add_(product(weights.transpose(1, 2), upper, compute));
     at::Tensor grad_scores = at::_softmax_backward_data(
         product(upper, piece.keys(v).transpose(1, 2), compute), weights, -1, at::kFloat);
-    // Of cap * tanh(score / cap) by the score: 1 - tanh squared.
+    // The derivative of cap * tanh(score / cap) by the score is 1 - tanh^2.
     at::tanh_backward_out(grad_scores, grad_scores, bent);
     grad_scores.mul_(shape.scale);
     piece.put_queries(grad_q, product(grad_scores, piece.keys(k), compute));

@@ -45,7 +45,7 @@ void read_data_type(ConfigReader& config, ArchSpec& arch) {
 void read_tokens(ConfigReader& config, ArchSpec& arch) {
   arch.eos_tokens = config.integers({"eos_token_id"}, 0, kMostToken);
   arch.bos_token = config.integer({"bos_token_id"}, 0, kMostToken);
-  // Some files say -1 for "none".
+  // Some files use -1 for "none".
   const auto pad = config.integer({"pad_token_id"}, -1, kMostToken);
   if (pad && *pad >= 0) arch.pad_token = pad;
 }

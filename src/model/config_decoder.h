@@ -1,4 +1,4 @@
-// Readers of config.json that several families share. Pure functions; one thread.
+// config_decoder: readers of config.json that several families share. Pure functions; one thread.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@ void read_activation(ConfigReader& config, ConfigReader::Keys keys, std::string_
 void read_data_type(ConfigReader& config, ArchSpec& arch);
 void read_tokens(ConfigReader& config, ArchSpec& arch);
 
-// What a file may leave out; 0: it may not, or head_dim is hidden / heads.
+// Defaults for keys a file may omit; 0 means required, or head_dim = hidden / heads.
 struct SizeDefaults {
   int64_t vocabulary = 0, heads = 0, kv_heads = 0, head_dim = 0;
 };
 
-// Keys that every family has: sizes, heads, tokens.
+// Reads the keys that every family has: sizes, heads, tokens.
 void read_sizes(ConfigReader& config, const SizeDefaults& defaults, ArchSpec& arch);
 
-// 1 / sqrt(head_dim) in every layer.
+// Sets 1 / sqrt(head_dim) in every layer.
 void set_attention_scale(ArchSpec& arch);
 
-// What all families but gpt2 have in common, the rotary embedding aside.
+// Defaults of the keys that all families but gpt2 share, except the rotary embedding.
 struct LlamaDefaults {
   int64_t positions = 2048;
   SizeDefaults sizes{};
@@ -38,14 +38,14 @@ struct LlamaDefaults {
 };
 void read_llama_like(ConfigReader& config, const LlamaDefaults& defaults, ArchSpec& arch);
 
-// Biases of attention and, where the family has the key, of the MLP.
+// Reads the bias flags of attention and, if the family has that key, of the MLP.
 void read_biases(ConfigReader& config, bool attention, ArchSpec& arch);
 
-// `windowed(i)` says which layers slide where `layer_types` does not say it.
+// `windowed(i)` decides which layers have a window if the file has no `layer_types`.
 void read_windows(ConfigReader& config, int64_t window, ArchSpec& arch,
                   const std::function<bool(int64_t)>& windowed);
-// A sliding window in every layer, unless `layer_types` says otherwise. `absent`: where the file
-// has no such key.
+// Gives every layer a sliding window unless `layer_types` differs. `absent` is the window if the
+// file lacks the key.
 void read_window_of_all(ConfigReader& config, int64_t absent, ArchSpec& arch);
 void read_qwen_windows(ConfigReader& config, ArchSpec& arch);
 

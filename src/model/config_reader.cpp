@@ -9,8 +9,7 @@ namespace {
 
 constexpr int64_t kMostElements = (int64_t{1} << 31) - 1;
 
-// Keys of architectures that are variations of a supported one: whatever family a file names, the
-// model that they describe is another.
+// Keys with these names change a model's numbers in every family, so they must not be ignored.
 bool changes_numbers(std::string_view key) {
   for (std::string_view part : {"softcap", "multiplier", "expert"}) {
     if (key.find(part) != std::string_view::npos) return true;
@@ -40,7 +39,7 @@ bool changes_numbers(std::string_view key) {
   return key.ends_with("_scaling") || key.starts_with("moe_") || key.starts_with("router_");
 }
 
-// "No", as files of models that have no such part spell it.
+// True for the values that mean "off" in files of models without that feature.
 bool is_off(const Json& value) {
   return value.is_null() || value == false || value == 0 ||
          (value.is_structured() && value.empty());

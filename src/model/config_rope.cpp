@@ -20,7 +20,7 @@ void read_llama3(ConfigReader& rope, RopeSpec& spec) {
   }
 }
 
-// As the paper has it, and DeepSeek's numbers where a file has them.
+// The factor of the YaRN paper; `mscale` generalises it as DeepSeek does.
 double yarn_attention_factor(double factor, double mscale) {
   return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
@@ -63,7 +63,7 @@ void read_scaling(ConfigReader& outer, ConfigReader& rope, const RopeRules& rule
   std::string kind = rope.text({"rope_type", "type"}).value_or("default");
   if (rules.longrope && (kind == "su" || kind == "yarn")) kind = "longrope";
   if (kind == "default") return;
-  // A value beside the scaling's own one wins, as in transformers.
+  // A key outside the scaling object wins over the one inside, as in transformers.
   const int64_t inside = rope.size_or({"original_max_position_embeddings"}, arch.max_positions);
   spec.original_max_positions = outer.size_or({"original_max_position_embeddings"}, inside);
   const double alpha = rules.alpha ? rope.real({"alpha"}, 0.0, kMostFactor).value_or(0.0) : 0.0;
@@ -96,7 +96,7 @@ void read_scaling(ConfigReader& outer, ConfigReader& rope, const RopeRules& rule
   }
 }
 
-// The share that a file gives in either place.
+// Reads the rotary share, which a file may give at the top level or in the scaling object.
 void read_partial(ConfigReader& reader, const RopeRules& rules, int64_t head_dim, RopeSpec& spec) {
   spec.partial = reader.real({"partial_rotary_factor"}, 0.0, 1.0).value_or(spec.partial);
   if (spec.partial != 1.0 && !rules.partial) {

@@ -1,5 +1,5 @@
-// ConfigRope: the rotary embedding that a config.json describes, in the spellings of transformers 4
-// (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`). Internal to families.cpp. Pure
+// config_rope: reads the rotary embedding of a config.json in the spellings of transformers 4
+// (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`). Used by families' readers. Pure
 // functions.
 #pragma once
 
@@ -10,20 +10,20 @@
 
 namespace longshore {
 
-// What a family makes of the keys.
+// A family's rules for the keys.
 struct RopeRules {
-  double theta = 10000.0;  // where the file says nothing
-  double share = 1.0;      // of each head that turns, where the file says nothing
-  bool partial = false;    // a share of each head may turn
+  double theta = 10000.0;  // default if the file has none
+  double share = 1.0;      // default share of each head that rotates
+  bool partial = false;    // the file may set that share
   bool alpha = false;      // "dynamic" with a fixed alpha stretches theta (HunYuan)
-  bool longrope = false;   // and factors for long documents; "su" and "yarn" mean them too
+  bool longrope = false;   // allows factors for long documents; "su" and "yarn" then mean longrope
 };
 
-// Of all layers. Problems go to `config`.
+// Reads one embedding for all layers. Problems go to `config`.
 void read_rope(ConfigReader& config, const RopeRules& rules, ArchSpec& arch);
 
-// Of layers that see everything, and of those with a window. `rope_theta` and `rope_scaling` are of
-// the former; `sliding_theta_key`, where it is not empty, is transformers 4's for the latter.
+// Reads one embedding for full and one for sliding layers. `rope_theta` and `rope_scaling` are of
+// full layers; `sliding_theta_key`, unless empty, is transformers 4's key for sliding ones.
 void read_rope_by_layer_type(ConfigReader& config, double full_theta, double sliding_theta,
                              std::string_view sliding_theta_key, ArchSpec& arch);
 

@@ -9,7 +9,7 @@
 namespace longshore {
 namespace {
 
-// A model's parameters as files hold them.
+// Returns a model's parameters as the files hold them.
 std::vector<FileTensor> tensors_of(const ModelSpec& model) {
   std::vector<FileTensor> tensors;
   for (const ParamSpec& parameter : model.whole_parameters()) {

@@ -1,6 +1,5 @@
-// DecoderModel: the Model of every decoder family: the embedding, the blocks, the head, each whole
-// or cut.
-// Owned by the run; immutable after construction.
+// DecoderModel: the Model of every decoder family: embedding, blocks and head, each whole or cut.
+// The run owns it; it is immutable after construction.
 #pragma once
 
 #include <memory>
@@ -15,8 +14,8 @@ namespace longshore {
 
 class DecoderModel : public Model {
  public:
-  // `whole` comes from make_model_spec(arch, ...), frozen parameters marked; the model's own spec
-  // is that, cut.
+  // `whole` comes from make_model_spec(arch, ...) with frozen parameters marked; spec() is the cut
+  // version of it.
   DecoderModel(ArchSpec arch, const ModelSpec& whole, const UnitCut& cut = {});
   ~DecoderModel() override;
 

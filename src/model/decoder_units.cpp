@@ -107,15 +107,15 @@ std::string DecoderBlock::signature() const {
 
 std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest, DeviceKind device) const {
   std::vector<int64_t> lengths = {longest};
-  if (part_ == BlockPart::kMlp) return lengths;  // it does not look at documents
+  if (part_ == BlockPart::kMlp) return lengths;  // the MLP does not depend on documents
   if (layer_.window > 1 && layer_.window < longest) lengths.push_back(layer_.window);
-  // Longer documents have a row of frequencies for each position.
+  // Documents above the original length need one row of frequencies per position.
   const RopeSpec& rope = layer_.local_rope ? arch_.local_rope : arch_.rope;
   const int64_t first_long = rope.original_max_positions + 1;
   if (rope.scaling == RopeSpec::Scaling::kLong && first_long < longest) {
     lengths.push_back(first_long);
   }
-  // The shortest that fill the calls of FlashAttention's backward leave a rest for another call.
+  // This length slightly overfills the calls of FlashAttention's backward, so one more runs.
   const int64_t padded = kFlashPadding - 1;
   if (device == DeviceKind::kCuda && padded < longest) lengths.push_back(padded);
   lengths.push_back(1);
@@ -124,7 +124,7 @@ std::vector<int64_t> DecoderBlock::worst_documents(int64_t longest, DeviceKind d
 
 AttentionHeads DecoderBlock::attention_heads() const {
   if (part_ == BlockPart::kMlp || arch_.score_cap != 0.0)
-    return {};  // the same operations on every device
+    return {};  // capped attention runs the same operations on every device
   return {.heads = arch_.heads, .kv_heads = arch_.kv_heads, .head_dim = arch_.head_dim};
 }
 

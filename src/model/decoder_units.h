@@ -1,5 +1,5 @@
-// Decoder units: the embedding, the block and the head of every decoder family. Built by
-// DecoderModel, immutable; compute thread only.
+// decoder_units: the embedding and the block of every decoder family. DecoderModel builds them;
+// they are immutable. Compute thread only.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,12 +19,12 @@
 
 namespace longshore {
 
-// Where a unit's list of parameters has the weight and the bias of each part; -1 = not there.
-// Without those that each expert has.
+// Maps each module to the index of its weight and bias in a unit's parameters; -1 if it has none.
+// It leaves out parameters of single experts.
 class ModuleIndex {
  public:
   explicit ModuleIndex(const std::vector<ModuleParameter>& parameters);
-  // Undefined where there is none.
+  // Undefined if the unit has none.
   at::Tensor weight(UnitParameters parameters, Module module) const;
   at::Tensor bias(UnitParameters parameters, Module module) const;
   LinearWeights linear(UnitParameters parameters, Module module) const {
@@ -38,10 +38,10 @@ class ModuleIndex {
   std::array<int32_t, kModuleCount> biases_;
 };
 
-// What rows of the embedding are multiplied by; `rounded`: to the dtype of `like`.
+// Returns the factor of embedding rows; `rounded` rounds it to the dtype of `like`.
 double embedding_scale_for(double scale, bool rounded, const at::Tensor& like);
 
-// Token rows, scaled where the family says so, plus rows of learned positions where it has them.
+// Looks up token rows, scales them if the family does, and adds learned positions if it has them.
 class EmbeddingUnit : public Unit {
  public:
   explicit EmbeddingUnit(const ArchSpec& arch);
@@ -60,33 +60,33 @@ class EmbeddingUnit : public Unit {
   bool scale_rounded_;
 };
 
-// h = x + attention(norm(x)); y = h + mlp(norm(h)); with norms behind instead, or as well, and
-// scaled branches, where the family has them. Or one of the two alone.
+// h = x + attention(norm(x)); y = h + mlp(norm(h)). Depending on the family, norms come after the
+// branches or on both sides, and branches are scaled. A unit may also be one of the two halves.
 class DecoderBlock : public Unit {
  public:
   DecoderBlock(const ArchSpec& arch, int64_t layer, BlockPart part = BlockPart::kWhole);
   std::string signature() const override;
-  // A window's length too: the longest that attention takes in one piece.
+  // Includes the lengths at which memory changes, such as the window (then one piece).
   std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const override;
   AttentionHeads attention_heads() const override;
   Carry forward(UnitParameters parameters, const Carry& in, const MicroBatch& batch) const override;
 
  private:
-  // No weight where the family has no such norm.
+  // Returns no weight if the family lacks this norm.
   NormWeights norm_weights(UnitParameters parameters, Module module) const;
-  // x itself then.
+  // Returns x itself if the family lacks this norm.
   at::Tensor norm(UnitParameters parameters, Module module, const at::Tensor& x) const;
-  // x + residual scale * branch, which a post norm normalises first. `values` are those of the sum.
+  // Returns x + residual scale * post_norm(branch). `values` says whether the sum is read.
   at::Tensor add_to(const at::Tensor& x, UnitParameters parameters, Module post_norm,
                     at::Tensor branch, Values values) const;
-  // Whether a branch's values are read when the sum's are `sum`: a post norm's backward reads them.
+  // Returns whether the branch's values are read: always if a post norm's backward reads them.
   Values branch_values(Module post_norm, Values sum) const;
   at::Tensor attention(UnitParameters parameters, const at::Tensor& x, const MicroBatch& batch,
                        Values values) const;
   std::vector<at::Tensor> query_key_value(UnitParameters parameters, const at::Tensor& x) const;
   at::Tensor position_head(UnitParameters parameters, Module head_norm, const at::Tensor& x,
                            const MicroBatch& batch) const;
-  // [T, 1], what queries are multiplied by.
+  // Returns the factor of the queries, [T, 1].
   at::Tensor query_growth(const at::Tensor& positions, const at::Tensor& like) const;
   at::Tensor mlp(UnitParameters parameters, const at::Tensor& x, Values values) const;
 
@@ -94,7 +94,7 @@ class DecoderBlock : public Unit {
   LayerSpec layer_;
   BlockPart part_;
   ModuleIndex index_;
-  std::optional<RopeTable> rope_;  // of layers that rotate
+  std::optional<RopeTable> rope_;  // only in layers that rotate
 };
 
 }  // namespace longshore

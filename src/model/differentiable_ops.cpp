@@ -17,8 +17,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// Adds the sum of the rows of `values` (fp32) to `sum` (fp32 [columns]). A matrix product, whose
-// bits do not depend on the number of threads, unlike those of a sum over rows.
+// Adds the sum of the rows of `values` (fp32) to `sum` (fp32 [columns]). A matrix product has bits
+// that do not depend on the number of threads, unlike a sum over rows.
 void add_row_sum(const at::Tensor& sum, const at::Tensor& values) {
   sum.view({1, -1}).addmm_(at::ones({1, values.size(0)}, values.options()), values);
 }
@@ -31,7 +31,7 @@ at::Tensor reciprocal_deviation(const at::Tensor& squares, double eps) {
   return squares.mean(-1, true).add_(eps).rsqrt_();
 }
 
-// What values are multiplied by, in fp32.
+// Returns the factors of the normalised values, in fp32.
 at::Tensor norm_factors(const at::Tensor& weight, NormKind kind) {
   const at::Tensor factors = weight.detach().to(at::kFloat);
   return kind == NormKind::kRmsOffset ? factors + 1.0 : factors;
@@ -66,7 +66,7 @@ at::Tensor normalise_forward(const at::Tensor& x, const at::Tensor& weight, cons
   return out;
 }
 
-// How a graph's node normalises.
+// The norm's settings that a node of the graph saves.
 struct NormRule {
   NormKind kind;
   double eps;
@@ -79,14 +79,14 @@ struct NormRule {
     ctx->saved_data["kind"] = static_cast<int64_t>(kind);
     ctx->saved_data["eps"] = eps;
   }
-  // `parameters`: weight and, where there is one, bias.
+  // `parameters` holds the weight and, if the norm has one, the bias.
   at::Tensor forward(const at::Tensor& x, at::TensorList parameters) const {
     return normalise_forward(x, parameters[0], parameters.size() > 1 ? parameters[1] : at::Tensor(),
                              kind, eps);
   }
 };
 
-// The gradients of x and the norm's parameters, which are the node's inputs from `first`.
+// Returns the gradients of x and the norm's parameters, which are the node's inputs from `first`.
 variable_list norm_gradients(AutogradContext* ctx, const at::Tensor& grad, const at::Tensor& x,
                              const variable_list& parameters, size_t first, const NormRule& rule) {
   const at::Tensor& weight = parameters[0];
@@ -129,8 +129,8 @@ at::Tensor multiply(const at::Tensor& x, const at::Tensor& weight, const at::Ten
   return bias.defined() ? at::addmm(bias, x, matrix) : at::mm(x, matrix);
 }
 
-// A result of [rows, columns] whose values nobody reads. Its elements share one place in memory, so
-// writing to it is an error of LibTorch.
+// Returns a [rows, columns] tensor for values that are never read. Its elements share one memory
+// location, so LibTorch reports an error if it is written.
 at::Tensor unread_values(int64_t rows, int64_t columns, const at::TensorOptions& options) {
   return at::empty_strided({rows, columns}, {0, 0}, options.requires_grad(false));
 }
@@ -139,7 +139,7 @@ int64_t output_width(const at::Tensor& weight, bool transposed) {
   return weight.size(transposed ? 1 : 0);
 }
 
-// Undefined where it is added in place.
+// Returns an undefined tensor if WeightProducts added the gradient in place.
 at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const at::Tensor& grad,
                            bool transposed) {
   const at::Tensor& left = transposed ? x : grad;
@@ -147,7 +147,7 @@ at::Tensor weight_gradient(const at::Tensor& weight, const at::Tensor& x, const 
   return WeightProducts::add(weight, left, right) ? at::Tensor() : at::mm(left.t(), right);
 }
 
-// `parameters`: the matrices, then, where there are any, as many biases, then the norm's.
+// `parameters` holds the matrices, then one bias for each or none, then the norm's parameters.
 struct LinearGroupFunction : Function<LinearGroupFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, at::TensorList parameters,
                                int64_t matrices, int64_t biases, bool transposed, int64_t kind,
@@ -183,7 +183,7 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
     const auto biases = static_cast<size_t>(ctx->saved_data["biases"].toInt());
     const size_t matrices = grads.size();
     const variable_list norm(saved.begin() + 1 + static_cast<int64_t>(matrices), saved.end());
-    // Made again by what made it: the same bits, and no graph keeps it.
+    // Backward recomputes this with the code of forward: the bits are equal and no graph keeps it.
     at::Tensor in = norm.empty() ? saved[0] : NormRule::from(ctx).forward(saved[0], norm);
     variable_list result(1 + matrices + biases);
     for (size_t i = 0; i < matrices; ++i) {
@@ -210,8 +210,8 @@ struct LinearGroupFunction : Function<LinearGroupFunction> {
   }
 };
 
-// How far the heads of a piece of rows turn: cosine and sine [rows, 1, rotary_dim / 2] in the type
-// of `like`. `frequencies`: of all rows, or of each.
+// Cosine and sine [rows, 1, rotary_dim / 2] for a piece of rows, in the dtype of `like`.
+// `frequencies` is one row for all, or one row for each.
 struct Angles {
   at::Tensor cosine, sine;
   Angles(const at::Tensor& positions, const at::Tensor& frequencies, double scale,
@@ -227,13 +227,13 @@ struct Angles {
   }
 };
 
-// The values that turn together, of the first `turned` of each head.
+// Returns the values that rotate together, among the first `turned` of each head.
 std::pair<at::Tensor, at::Tensor> partners(const at::Tensor& heads, int64_t turned, bool pairs) {
   if (pairs) return {heads.slice(2, 0, turned, 2), heads.slice(2, 1, turned, 2)};
   return {heads.narrow(2, 0, turned / 2), heads.narrow(2, turned / 2, turned / 2)};
 }
 
-// direction +1 rotates forward, -1 back.
+// `direction` is +1 to rotate forward, -1 to rotate back.
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
                   int64_t head_dim, int direction) {
   const at::Tensor& frequencies = rotation.frequencies;
@@ -322,7 +322,7 @@ struct AttentionFunction : Function<AttentionFunction> {
     variable_list gradients = attend_backward(grads[0], saved[0], saved[1], saved[2], result, shape,
                                               ctx->saved_data["starts"].toIntVector(),
                                               saved.size() > 4 ? saved[4] : at::Tensor());
-    // Between the tensors: shape and borders.
+    // The inputs shape and document_starts have no gradient.
     gradients.insert(gradients.begin() + 3, 2, at::Tensor());
     return gradients;
   }
@@ -360,13 +360,13 @@ void activate_backward(at::Tensor& x, const at::Tensor& grad, Activation activat
   }
 }
 
-// A GPU's kernel reads and writes 16 bytes at a time. One row of a part of a matrix is contiguous,
-// wherever it begins.
+// GPU kernels read and write 16 bytes at a time. A contiguous tensor may still be unaligned: one
+// row of a slice counts as contiguous.
 bool is_aligned(const at::Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
 }
 
-// A GPU's kernel does it in one pass.
+// Returns whether a fused GPU kernel can compute this in one pass.
 bool fuses(const at::Tensor& gate, const at::Tensor& up, Activation activation) {
   return gate.defined() && on_gpu(up) && activation == Activation::kSilu && gate.is_contiguous() &&
          up.is_contiguous() && is_aligned(gate) && is_aligned(up);
@@ -402,7 +402,7 @@ void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at
 
 namespace {
 
-// `inputs`: gate and up, or up alone. `parameters`: the matrix and, where there is one, the bias.
+// `inputs` holds gate and up, or up alone. `parameters` holds the matrix and, if any, the bias.
 struct ProjectFunction : Function<ProjectFunction> {
   static at::Tensor forward(AutogradContext* ctx, at::TensorList inputs, at::TensorList parameters,
                             int64_t activation, bool transposed, bool unread) {

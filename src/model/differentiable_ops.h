@@ -1,9 +1,9 @@
-// Differentiable ops: the pieces of a decoder block, each with a backward of its own that keeps
-// little and frees early. They work with autograd (recompute and recompute = "none") and without.
-// A graph made of them runs backward once: backward overwrites what it saved.
+// differentiable_ops: the operations of a decoder block. Each has its own backward, which saves
+// little and frees early; they run with or without autograd. A graph of them runs backward once,
+// because backward overwrites saved tensors.
 //
-// Work over many rows goes in pieces of a size that depends on the row's width alone, so that
-// temporaries are bounded and bits do not depend on the number of rows. Compute thread only.
+// Work over many rows runs in pieces whose size depends only on the row's width: temporaries are
+// bounded and bits do not depend on the number of rows. Compute thread only.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@
 
 namespace longshore {
 
-// fp32 values in one temporary of a piece of rows.
+// The fp32 values in one temporary of a piece of rows.
 inline constexpr int64_t kPieceElements = int64_t{1} << 18;
 constexpr int64_t piece_rows(int64_t row_elements) {
   return row_elements >= kPieceElements ? 1 : kPieceElements / row_elements;
@@ -33,18 +33,18 @@ void for_pieces(int64_t rows, int64_t row_elements, Body body) {
   }
 }
 
-// A matrix in the file's form, and its bias (undefined: none).
+// A matrix as the file stores it, and its bias (undefined if none).
 struct LinearWeights {
   at::Tensor weight;
   at::Tensor bias;
 };
 
-// Normalises the last dimension. `bias` is undefined for kRms. Saves x.
+// Normalises the last dimension. `bias` is defined for kLayer only. Of activations it saves x.
 at::Tensor normalise(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      NormKind kind, double eps);
 
-// What the last dimension is normalised by; an undefined weight: it is not. `bias` is undefined
-// for kRms.
+// Parameters of a norm over the last dimension; an undefined weight means no norm. `bias` is
+// defined for kLayer only.
 struct NormWeights {
   at::Tensor weight;
   at::Tensor bias;
@@ -52,54 +52,53 @@ struct NormWeights {
   double eps = 0.0;
 };
 
-// Whether anybody reads the values of an operation's result. Where nobody does, the result has the
-// shape, dtype and graph of the operation but one element of memory, and nothing is computed.
-// Backward of these operations never looks at their results, so gradients have the same bits.
+// Whether an operation's values are read. With kUnread the result has the operation's shape, dtype
+// and graph but one element of memory, and nothing is computed. Backward of these operations does
+// not read their results, so gradients have the same bits.
 enum class Values { kComputed, kUnread };
 
-// x [T, in], normalised, times each matrix, plus its bias; `transposed`: matrices are [in, out],
-// else [out, in]. Saves x alone: backward normalises it again.
+// Returns norm(x) [T, in] times each matrix, plus its bias. If `transposed`, matrices are [in,
+// out], else [out, in]. Of activations it saves x alone; backward recomputes the norm.
 std::vector<at::Tensor> linear_group(const at::Tensor& x, const NormWeights& norm,
                                      std::span<const LinearWeights> weights, bool transposed,
                                      Values values = Values::kComputed);
 
-// How heads turn: cosine and sine of position times frequency, times `scale`.
+// The rotation of heads: cosine and sine of position times frequency, each times `scale`.
 struct Rotation {
-  // fp32 [rotary_dim / 2], or [T, rotary_dim / 2] where positions have frequencies of their own.
+  // fp32 [rotary_dim / 2], or [T, rotary_dim / 2] if each position has its own frequencies.
   at::Tensor frequencies;
   double scale = 1.0;
-  bool pairs = false;  // neighbours turn together, not the halves
+  bool pairs = false;  // rotates neighbours together instead of the halves
 };
 
-// Rotates the two halves, or the pairs, of the first rotary_dim values of every head of
-// x [T, heads * head_dim]; the rest of a head stays. positions: int64 [T]. Saves nothing of x.
+// Rotates the halves, or the pairs, of the first rotary_dim values of every head of x [T, heads *
+// head_dim]; the rest stays. `positions` is int64 [T]. Does not save x.
 at::Tensor rotate_heads(const at::Tensor& x, const at::Tensor& positions, const Rotation& rotation,
                         int64_t head_dim);
 
-// Causal attention within each document. q [T, heads * head_dim]; k, v [T, kv_heads * head_dim],
-// rows may be strided; `sinks` [heads], or undefined. Saves q, k, v, the result and one fp32 per
-// head and position.
+// Causal attention within each document. q is [T, heads * head_dim]; k and v are [T, kv_heads *
+// head_dim]; rows may be strided; `sinks` is [heads] or undefined. Saves q, k, v, the result and,
+// unless scores are capped, one fp32 per head and position.
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const AttentionShape& shape, const std::vector<int64_t>& document_starts,
                   const at::Tensor& sinks = {});
 
-// (activation(gate) * up) times `down`; an undefined gate: activation(up) times `down`.
-// Saves gate and up, which backward overwrites.
+// Returns (activation(gate) * up) times `down`, or activation(up) times `down` if gate is
+// undefined. Saves gate and up, which backward overwrites.
 at::Tensor activate_and_project(const at::Tensor& gate, const at::Tensor& up,
                                 const LinearWeights& down, Activation activation, bool transposed,
                                 Values values = Values::kComputed);
 
-// The graph of x + scale * branch, both [T, width], without its values (Values::kUnread).
+// Returns the graph of x + scale * branch, both [T, width], without values (Values::kUnread).
 at::Tensor residual_graph(const at::Tensor& x, const at::Tensor& branch, double scale);
 
-// Used by units that compute their gradients themselves.
-// activation(gate) * up; an undefined gate: activation(up).
+// Units with their own backward use the functions below. Returns activation(gate) * up, or
+// activation(up) if gate is undefined.
 at::Tensor activated(const at::Tensor& gate, const at::Tensor& up, Activation activation);
-// Overwrites gate and up with their gradients. `grad` is that of what activated() gives.
+// Overwrites gate and up with their gradients. `grad` is the gradient of activated()'s result.
 void activated_backward(const at::Tensor& grad, const at::Tensor& gate, const at::Tensor& up,
                         Activation activation);
-// The gradient of x, and of weight and bias
-// added to fp32 sums (undefined: not wanted).
+// Returns the gradient of x and adds those of weight and bias to fp32 sums (undefined: skipped).
 at::Tensor normalise_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
                               NormKind kind, double eps, const at::Tensor& weight_sum,
                               const at::Tensor& bias_sum);

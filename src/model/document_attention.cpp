@@ -13,10 +13,10 @@
 namespace longshore {
 namespace {
 
-// Queries [q_begin, q_end) against keys [k_begin, q_end), counted from the stream's start.
+// Queries [q_begin, q_end) against keys [k_begin, q_end), as positions of the stream.
 struct Piece {
   int64_t q_begin, q_end, k_begin;
-  bool masked;  // needs a mask; else causal alone
+  bool masked;  // needs a mask; otherwise the kernel's causal rule is enough
   int64_t queries() const { return q_end - q_begin; }
   int64_t keys() const { return q_end - k_begin; }
 };
@@ -27,13 +27,13 @@ std::vector<Piece> pieces_of(int64_t begin, int64_t end, int64_t window) {
   for (int64_t q = begin; q < end; q += kWindowQueries) {
     const int64_t q_end = std::min(q + kWindowQueries, end);
     const int64_t k_begin = std::max(begin, q - window + 1);
-    // The kernel's own causal rule needs the first query and the first key to be the same.
+    // The kernel's causal rule requires that the first query and the first key are equal.
     pieces.push_back({q, q_end, k_begin, k_begin < q || q_end - begin > window});
   }
   return pieces;
 }
 
-// 0 where key j is visible from query i (i - window < j <= i), else minus infinity.
+// Returns 0 if key j is visible from query i (i - window < j <= i), else minus infinity.
 std::optional<at::Tensor> band_mask(const Piece& piece, int64_t window, const at::Tensor& like) {
   if (!piece.masked) return std::nullopt;
   const auto indices = like.options().dtype(at::kLong).requires_grad(false);
@@ -45,9 +45,9 @@ std::optional<at::Tensor> band_mask(const Piece& piece, int64_t window, const at
   return mask.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
 }
 
-// The kernel takes [batch, heads, rows, head_dim] by strides. With grouped heads the group of a key
-// head becomes the kernel's heads and the key heads its batch, so that a key head is shared by a
-// stride of 0 instead of copies.
+// The kernel takes [batch, heads, rows, head_dim] with strides. With grouped heads, the heads that
+// share a key head become the kernel's heads and the key heads its batch, so that a stride of 0
+// shares a key head without copies.
 class HeadViews {
  public:
   explicit HeadViews(const AttentionShape& shape)
@@ -68,13 +68,13 @@ class HeadViews {
         {shape_.kv_heads, group_, end - begin, shape_.head_dim});
   }
 
-  // [batch, heads, 1] of [heads].
+  // Returns [batch, heads, 1] of [heads].
   at::Tensor sinks(const at::Tensor& values) const {
     return group_ == 1 ? values.view({1, shape_.heads, 1})
                        : values.view({shape_.kv_heads, group_, 1});
   }
 
-  // [kv_heads, rows, head_dim]
+  // Returns [kv_heads, rows, head_dim].
   at::Tensor one_per_group(const at::Tensor& rows) const {
     return rows.view({rows.size(0), shape_.kv_heads, shape_.head_dim}).permute({1, 0, 2});
   }
@@ -91,7 +91,7 @@ class HeadViews {
 // Sums gradients of a document's keys (or values) over groups and pieces, in fp32 and in order.
 class KeyGradient {
  public:
-  // `target`: the document's rows of the result. `direct`: one piece, no groups.
+  // `target` holds the document's rows of the result. `direct` means one piece without groups.
   KeyGradient(const at::Tensor& target, const HeadViews& views, bool direct)
       : target_(target), views_(views), direct_(direct) {
     if (direct_) return;
@@ -100,7 +100,7 @@ class KeyGradient {
         in_place ? target_.zero_() : at::zeros(target.sizes(), target.options().dtype(at::kFloat));
   }
 
-  // `rows` of the piece begin at `row` of the document; grad [batch, heads, rows, head_dim].
+  // The piece's rows begin at `row` of the document; `grad` is [batch, heads, rows, head_dim].
   void add(const at::Tensor& grad, int64_t row) {
     if (direct_) {
       views_.keys(target_, 0, target_.size(0)).copy_(grad);

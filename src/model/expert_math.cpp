@@ -5,7 +5,7 @@
 namespace longshore {
 namespace {
 
-// A matrix product, whose bits do not depend on the number of threads.
+// A matrix product has bits that do not depend on the number of threads.
 at::Tensor column_sums(const at::Tensor& x) {
   const at::Tensor values = x.to(at::kFloat);
   return at::mm(at::ones({1, values.size(0)}, values.options()), values);
@@ -81,7 +81,7 @@ void ExpertMath::value_backward(const at::Tensor& grad, const at::Tensor& inner)
     const at::Tensor bound = gate.to(at::kFloat).clamp_max(clamp_);
     const at::Tensor added = up.to(at::kFloat).clamp(-clamp_, clamp_).add_(1.0);
     const at::Tensor share = (bound * gate_gain_).sigmoid_();
-    // Of bound * share by bound.
+    // The derivative of bound * share by bound.
     const at::Tensor slope = share * (1.0 + gate_gain_ * bound * (1.0 - share));
     const at::Tensor gate_inside = gate <= clamp_, up_inside = up.abs() <= clamp_;
     up.copy_((upper * bound).mul_(share).mul_(up_inside));
@@ -116,7 +116,7 @@ ExpertMath::Gradients ExpertMath::gradients(UnitParameters parameters, const Exp
   at::Tensor inner_values = inner(parameters, places, rows.x);
   at::Tensor value = value_of(inner_values);
   const at::Tensor down = part(parameters, places.down, places.row);
-  // Of the value, before the weight: its product with the value is the gradient of the weight.
+  // The gradient of the value before the weight; its product with the value gives the weight's.
   at::Tensor grad_value = at::mm(grad, transposed_ ? down.t() : down);
   Gradients result;
   result.weights = (value.to(at::kFloat) * grad_value).sum(1);

@@ -3,7 +3,7 @@
 namespace longshore {
 namespace {
 
-// [T, 1]. Each row is summed by one thread, so that bits do not depend on their number.
+// Returns [T, 1]. One thread sums a row, so bits do not depend on the number of threads.
 at::Tensor row_sums(const at::Tensor& x) {
   return x.sum(1, /*keepdim=*/true);
 }
@@ -19,13 +19,13 @@ Routing route(const at::Tensor& scores, const MoeSpec& moe) {
   if (moe.balance != 0.0 || moe.watched) {
     routing.of_all = moe.softmax_over_all ? ranked : at::softmax(scores, 1, at::kFloat);
   }
-  // Stable, unlike a top-k, which may take any of equal ones.
+  // The sort is stable, unlike a top-k, which may take any of equal scores.
   const auto [values, order] = at::sort(ranked, /*stable=*/true, 1, /*descending=*/true);
   routing.experts = order.narrow(1, 0, moe.top_k).contiguous();
   at::Tensor chosen = values.narrow(1, 0, moe.top_k);
   if (!moe.softmax_over_all) {
-    // Backward wants them as they are: rounded ones, whose sum is not 1, would let through what
-    // the gradients of a token's weights have in common.
+    // Backward needs these unrounded: rounded weights do not sum to 1 and would let through the
+    // common part of the gradients of a token's weights.
     chosen = routing.probabilities = at::softmax(chosen, 1, at::kFloat);
   } else if (moe.renormalise) {
     chosen = chosen / row_sums(chosen);

@@ -24,7 +24,7 @@ void read_llama(ConfigReader& config, ArchSpec& arch) {
 void read_mistral(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {.positions = 131072}, arch);
   read_rope(config, {}, arch);
-  // Absent means 4096, null means no window.
+  // An absent key means 4096; null means no window.
   read_window_of_all(config, 4096, arch);
 }
 
@@ -44,7 +44,7 @@ void read_qwen3(ConfigReader& config, ArchSpec& arch) {
   read_qwen_windows(config, arch);
 }
 
-// Four multipliers.
+// Granite has four multipliers.
 void read_granite(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {}, arch);
   read_rope(config, {}, arch);
@@ -64,7 +64,7 @@ void read_seed_oss(ConfigReader& config, ArchSpec& arch) {
   arch.output_bias = config.boolean({"attention_out_bias"}).value_or(false);
 }
 
-// Some layers know no positions.
+// SmolLM3 has layers without positions.
 void read_smollm3(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {.positions = 32768, .tied = true}, arch);
   read_rope(config, {.theta = 2e6}, arch);
@@ -100,7 +100,7 @@ void read_olmo2(ConfigReader& config, ArchSpec& arch) {
   read_olmo_norms(arch);
 }
 
-// Three of four layers slide; their rope is not scaled.
+// In OLMo 3 three of four layers have a window, and their rope is not scaled.
 void read_olmo3(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {.norm_eps = 1e-5}, arch);
   read_rope_by_layer_type(config, 5e5, 5e5, "", arch);
@@ -111,7 +111,7 @@ void read_olmo3(ConfigReader& config, ArchSpec& arch) {
   for (LayerSpec& layer : arch.layers) layer.local_rope = layer.window > 0;
 }
 
-// Fused matrices; a share of each head may turn, with factors for long documents.
+// Phi-3 has fused matrices, a partial rotation and rope factors for long documents.
 void read_phi3(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {.positions = 4096, .norm_eps = 1e-5}, arch);
   read_rope(config, {.partial = true, .longrope = true}, arch);
@@ -119,7 +119,7 @@ void read_phi3(ConfigReader& config, ArchSpec& arch) {
   read_window_of_all(config, 0, arch);
 }
 
-// Pairs of half of each head turn; norms before and behind.
+// GLM-4 rotates pairs of half of each head and has norms on both sides of a branch.
 void read_glm4(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {.positions = 131072, .sizes = {.head_dim = 128}, .norm_eps = 1.5625e-7},
                   arch);
@@ -130,7 +130,7 @@ void read_glm4(ConfigReader& config, ArchSpec& arch) {
   arch.norm_placement = NormPlacement::kBoth;
 }
 
-// Queries and keys are normalised when they have turned.
+// HunYuan normalises queries and keys after the rotation.
 void read_hunyuan_dense(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {.norm_eps = 1e-5}, arch);
   read_rope(config, {.alpha = true}, arch);
@@ -140,7 +140,7 @@ void read_hunyuan_dense(ConfigReader& config, ArchSpec& arch) {
   arch.qk_norm_after_rope = true;
 }
 
-// Queries grow with the position.
+// In Ministral 3 queries grow with the position.
 void read_ministral3(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {.positions = 262144, .sizes = {.head_dim = 128}, .norm_eps = 1e-5},
                   arch);
@@ -157,9 +157,9 @@ void read_ministral3(ConfigReader& config, ArchSpec& arch) {
   config.take_problems(inner);
 }
 
-// What Gemma 2 and 3 have in common.
+// Reads what Gemma 2 and 3 share.
 void read_gemma(ConfigReader& config, ArchSpec& arch) {
-  // Files have "hidden_act" as well, which transformers does not look at here.
+  // Files also have "hidden_act", which transformers ignores for Gemma.
   read_activation(config, {"hidden_activation"}, "gelu_pytorch_tanh", arch);
   arch.qkv_bias = config.boolean({"attention_bias"}).value_or(false);
   arch.output_bias = arch.qkv_bias;
@@ -174,13 +174,13 @@ void read_gemma(ConfigReader& config, ArchSpec& arch) {
   for (LayerSpec& layer : arch.layers) layer.attention_scale = 1.0 / std::sqrt(scalar);
 }
 
-// Absent means the family's, null means none.
+// An absent key means the family's default; null means no cap.
 double read_cap(ConfigReader& config, std::string_view key, double absent) {
   const double otherwise = config.has(key) ? 0.0 : absent;
   return config.real({key}, 1e-6, kMostReal).value_or(otherwise);
 }
 
-// Scores of attention and logits are capped; every second layer slides.
+// Gemma 2 caps attention scores and logits; every second layer has a window.
 void read_gemma2(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config,
                   {.positions = 8192,
@@ -196,7 +196,7 @@ void read_gemma2(ConfigReader& config, ArchSpec& arch) {
   read_windows(config, window, arch, [](int64_t layer) { return layer % 2 == 0; });
 }
 
-// The text model of Gemma 3.
+// Reads the text model of Gemma 3.
 void read_gemma3_text(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config,
                   {.positions = 131072,
@@ -247,7 +247,7 @@ void read_gpt2(ConfigReader& config, ArchSpec& arch) {
 
 struct Family {
   std::string_view model_type;
-  // Null: a wrapper, whose text_config is of a family that has one.
+  // Null for a wrapper, whose text_config names a family that has a reader.
   void (*read)(ConfigReader&, ArchSpec&);
   NameTable names;
 };
@@ -288,8 +288,8 @@ const Family* find_family(std::string_view model_type) {
   return nullptr;
 }
 
-// The text tower of a wrapper. What its own configuration does not say of tokens and types, the
-// wrapper's may.
+// Reads the text tower of a wrapper. The wrapper supplies token ids and dtype that text_config
+// lacks.
 void read_text_tower(ConfigReader& wrapper, ArchSpec& arch) {
   arch.origin = wrapper.path();
   const Json* text = wrapper.find({"text_config"});

@@ -1,5 +1,5 @@
-// Families: which Hugging Face model types there are, how their config.json becomes an ArchSpec and
-// what their tensors are called. A new family is one row in families.cpp. Pure functions.
+// families: the supported Hugging Face model types, the conversion of their config.json to an
+// ArchSpec, and their tensor names. A new family is one row in families.cpp. Pure functions.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace longshore {
 
-// The parts of a decoder that have parameters.
+// The modules of a decoder that have parameters.
 enum class Module : uint8_t {
   kTokens,
   kPositions,
@@ -33,12 +33,12 @@ enum class Module : uint8_t {
   kDown,
   kSinks,
   kRouter,
-  kExpertGate,  // of one expert each
+  kExpertGate,  // one expert's matrices
   kExpertUp,
   kExpertDown,
-  kExpertsGateUp,  // of all experts; these two have neither ".weight" nor ".bias"
+  kExpertsGateUp,  // all experts' matrices; these two have neither ".weight" nor ".bias"
   kExpertsDown,
-  kSharedGate,  // of the expert for all tokens
+  kSharedGate,  // the expert that serves all tokens
   kSharedUp,
   kSharedDown,
   kSharedSwitch,
@@ -47,35 +47,35 @@ enum class Module : uint8_t {
 };
 inline constexpr size_t kModuleCount = static_cast<size_t>(Module::kHead) + 1;
 
-// Where a family keeps its tensors. "{i}" stands for the block's number; ".weight" and ".bias" are
-// added; "{e}" for the expert's. Empty: the family has no such part.
+// A family's tensor names. "{i}" stands for the block's number and "{e}" for the expert's;
+// ".weight" and ".bias" are appended. An empty name means that the family lacks the module.
 struct NameTable {
   std::array<std::string_view, kModuleCount> modules;
-  // The router's name beside fused experts, where it is another.
+  // The router's name if experts are fused and the name then differs.
   std::string_view fused_router = "";
   struct Prefix {
-    std::string_view body;       // of everything but the head
-    std::string_view head = "";  // of the head
+    std::string_view body;       // prefix of everything but the head
+    std::string_view head = "";  // prefix of the head
   };
-  // Where a file may keep the model. The first one is written by init-model.
+  // The prefixes that a file may use; init-model writes the first.
   std::vector<Prefix> prefixes;
-  // The class of a block, in the names of transformers.
+  // The class of a block in transformers.
   std::string_view block_class;
-  // Globs, after the prefix, of tensors that hold no parameter: buffers of older versions.
+  // Globs, after the prefix, of tensors that are not parameters: buffers of older versions.
   std::vector<std::string_view> skipped;
-  // Globs of tensors of the other towers of a wrapper: they stay as they are.
+  // Globs of tensors of a wrapper's other towers, which stay unchanged.
   std::vector<std::string_view> other_towers;
 };
 
-// Reads config.json. `path` is named in messages. ConfigError with every problem found: an unknown
-// model_type (with the supported list), a missing key, a value out of bounds, a key that would
-// change the numbers in a way this program does not know.
+// Reads config.json; messages name `path`. Throws ConfigError with every problem: an unknown
+// model_type (with the supported list), a missing key, a value out of bounds, or an unknown key
+// that would change the numbers.
 ArchSpec read_arch_spec(const Json& config, const std::string& path);
 
-// The names of a supported family; a family that is not in the table is a CheckFailure.
+// Returns the names of a supported family; any other family is a CheckFailure.
 const NameTable& name_table(std::string_view family);
 
-// "llama, qwen2, ...".
+// Returns "llama, mistral, qwen2, ...".
 std::string supported_families();
 
 }  // namespace longshore

@@ -1,4 +1,4 @@
-// FamilyNames: what the families call their tensors. Internal to families.cpp. Pure functions.
+// family_names: the tensor names of each family. Internal to families.cpp. Pure functions.
 #pragma once
 
 #include <string_view>
@@ -7,22 +7,22 @@
 
 namespace longshore {
 
-// `block_class`: of a block, in the names of transformers.
+// `block_class` is the class of a block in transformers.
 NameTable llama_names(std::string_view block_class);
-// Norms behind attention and MLP only.
+// These have norms only after attention and MLP.
 NameTable olmo_names(std::string_view block_class);
-// Norms before and behind.
+// These have norms before and after attention and MLP.
 NameTable gemma_names(std::string_view block_class);
-// Fused matrices.
+// These have fused matrices.
 NameTable phi_names(std::string_view block_class);
-// Norms before and behind, gate and up in one.
+// These have norms before and after, and gate and up in one matrix.
 NameTable glm_names(std::string_view block_class);
 NameTable hunyuan_names(std::string_view block_class);
-// Experts, and the expert for all tokens where the family has one.
+// These have experts and, in some families, an expert for all tokens.
 NameTable qwen_moe_names(std::string_view block_class);
 NameTable mixtral_names(std::string_view block_class);
 NameTable gpt_oss_names(std::string_view block_class);
-// Of a model that is the text tower of another: as transformers 4 and 5 write them.
+// Adds the prefixes of transformers 4 and 5 for a model that is the text tower of a wrapper.
 NameTable in_wrapper(NameTable names);
 NameTable gpt2_names(std::string_view block_class);
 

@@ -21,7 +21,7 @@ CUstream_st* stream_of(const at::Tensor& x) {
   return current_cuda_stream(x.get_device());
 }
 
-// An operand of the same kind as `like`, laid out as the kernel reads it.
+// Checks that x has the dtype and device of `like` and is contiguous, as the kernels require.
 const void* operand(const at::Tensor& x, const at::Tensor& like) {
   LONGSHORE_CHECK(x.is_contiguous() && x.scalar_type() == like.scalar_type() &&
                   x.device() == like.device());

@@ -16,16 +16,16 @@ namespace longshore {
 namespace {
 
 constexpr int64_t kCausal = 1;  // the efficient kernel's "causal from the top left"
-// What FlashAttention takes.
+// Limits of FlashAttention.
 constexpr int64_t kFlashMostHead = 256;
 constexpr int64_t kFlashHeadMultiple = 8;
-// Its backward takes heads between these sizes on some GPUs only (compute capability 8.0 and 9.0).
+// Its backward supports heads between these sizes only on compute capability 8.0 and 9.0.
 constexpr int64_t kFlashLargeHead = 192, kFlashLargerHead = 224;
-// Documents are a dimension of its grids, which CUDA limits.
+// Documents are a grid dimension, which CUDA limits.
 constexpr int64_t kFlashMostDocuments = 65535;
-// A longest document of one token would take its kernels for decoding, which save other sums.
+// With a longest document of one token it would use its decoding kernels, which save other sums.
 constexpr int64_t kFlashLeastLongest = 2;
-// In AttentionResult::sums of FlashAttention; its backward wants what forward returned.
+// Indices into AttentionResult::sums of FlashAttention, whose backward takes forward's outputs.
 enum FlashSaved : size_t { kSums, kSeed, kOffset, kStarts, kFlashSaved };
 
 bool flash_takes(const at::Tensor& q, const AttentionShape& shape) {
@@ -38,14 +38,14 @@ at::Tensor in_heads(const at::Tensor& x, const AttentionShape& shape) {
   return x.view({x.size(0), -1, shape.head_dim});
 }
 
-// Consecutive documents that one call of FlashAttention takes: starts[first] to starts[last].
+// Consecutive documents of one call of FlashAttention: starts[first] to starts[last].
 struct DocumentGroup {
   size_t first, last;
   int64_t begin, rows, longest;
   int64_t documents() const { return static_cast<int64_t>(last - first); }
 };
 
-// Of at most so many documents each.
+// Splits the documents into groups of at most `most_documents`.
 std::vector<DocumentGroup> groups_of(const std::vector<int64_t>& starts, int64_t most_documents) {
   std::vector<DocumentGroup> groups;
   const size_t documents = starts.size() - 1;
@@ -59,13 +59,13 @@ std::vector<DocumentGroup> groups_of(const std::vector<int64_t>& starts, int64_t
   return groups;
 }
 
-// Cumulative lengths of a group, of those of all documents.
+// Returns a group's cumulative lengths from those of all documents.
 at::Tensor starts_of(const at::Tensor& starts, const DocumentGroup& group) {
   const at::Tensor own = starts.narrow(0, static_cast<int64_t>(group.first), group.documents() + 1);
   return group.begin == 0 ? own : own - group.begin;
 }
 
-// Keys that a query sees before itself; none: all of them.
+// Returns the number of keys that a query sees before its own; nullopt means all.
 std::optional<int64_t> window_left(const AttentionShape& shape) {
   return shape.window > 0 ? std::optional(shape.window - 1) : std::nullopt;
 }
@@ -75,7 +75,7 @@ std::optional<int64_t> window_right(const AttentionShape& shape) {
 
 AttentionResult flash_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const AttentionShape& shape, const std::vector<int64_t>& starts) {
-  // Without a wait for the GPU: the driver takes the few bytes along.
+  // This copy does not wait for the GPU: the driver buffers the few bytes.
   const at::Tensor all =
       at::tensor(starts, at::kLong).to(at::kInt).to(q.device(), at::kInt, /*non_blocking=*/true);
   const std::vector<DocumentGroup> groups = groups_of(starts, kFlashMostDocuments);
@@ -117,7 +117,7 @@ std::vector<at::Tensor> flash_backward(const at::Tensor& grad, const at::Tensor&
       return in_heads(x, shape).narrow(0, group.begin, group.rows);
     };
     const at::Tensor cumulative = starts_of(result.sums[kStarts], group);
-    // The kernel reads the sums of a call's rows as one piece of memory for each head.
+    // The kernel needs a call's sums contiguous for each head.
     const at::Tensor sums = result.sums[kSums].narrow(1, group.begin, group.rows).contiguous();
     auto [grad_q, grad_k, grad_v] = at::_flash_attention_backward(
         rows(grad), rows(q), rows(k), rows(v), rows(result.out), sums, cumulative, cumulative,
@@ -138,9 +138,9 @@ std::vector<at::Tensor> flash_backward(const at::Tensor& grad, const at::Tensor&
   return grads;
 }
 
-// The efficient kernel takes [batch, rows, heads, head_dim] by strides, as many key heads as heads.
-// The group of a key head becomes the kernel's heads and the key heads its batch: keys are shared
-// by a stride of 0 instead of copies.
+// The efficient kernel takes [batch, rows, heads, head_dim] with strides and needs equal numbers of
+// query and key heads. The heads that share a key head become its heads and the key heads its
+// batch: a stride of 0 shares keys without copies.
 class Grouped {
  public:
   explicit Grouped(const AttentionShape& shape)
@@ -156,7 +156,7 @@ class Grouped {
         .unsqueeze(2)
         .expand({shape_.kv_heads, end - begin, group_, shape_.head_dim});
   }
-  // [kv_heads, rows, head_dim]
+  // Returns [kv_heads, rows, head_dim].
   at::Tensor one_per_group(const at::Tensor& x, int64_t begin, int64_t end) const {
     return x.narrow(0, begin, end - begin)
         .view({end - begin, shape_.kv_heads, shape_.head_dim})
@@ -211,21 +211,21 @@ std::vector<at::Tensor> efficient_backward(const at::Tensor& grad, const at::Ten
         /*dropout_p=*/0.0, result.sums.at(3 * i + 1), result.sums.at(3 * i + 2), kCausal,
         /*bias_requires_grad=*/false, shape.scale, /*num_splits_key=*/1, window_of(shape));
     views.queries(grad_q, begin, end).copy_(of_q);
-    // One split of the keys, and a sum over the group's heads: a fixed order.
+    // One split of the keys and a sum over the group's heads keep the order fixed.
     views.one_per_group(grad_k, begin, end).copy_(of_k.sum(2));
     views.one_per_group(grad_v, begin, end).copy_(of_v.sum(2));
   }
   return {grad_q, grad_k, grad_v};
 }
 
-// Rows of each document: heads in front, [heads, rows, head_dim], and [heads, rows] of the sums.
+// Return a document's rows, [heads, rows, head_dim], and its sums, [heads, rows].
 at::Tensor heads_of(const at::Tensor& x, const AttentionShape& shape, int64_t begin, int64_t end) {
   return in_heads(x, shape).narrow(0, begin, end - begin).permute({1, 0, 2});
 }
 at::Tensor sums_of(const AttentionResult& result, bool flash, const AttentionShape& shape,
                    size_t document, int64_t begin, int64_t end) {
   if (flash) return result.sums[kSums].narrow(1, begin, end - begin);
-  // Padded; a batch of key heads with their groups.
+  // The efficient kernel pads these sums; key heads are their batch.
   const at::Tensor& sums = result.sums.at(3 * document);
   return sums.view({shape.heads, sums.size(-1)}).narrow(1, 0, end - begin);
 }

@@ -1,21 +1,21 @@
-// Document attention on a GPU, with LibTorch's kernels and never a mask in memory: in 16 bits many
-// documents in a call (FlashAttention with cumulative lengths and windows), else one call for
-// each document (memory-efficient attention, which also takes head sizes that are not multiples of
-// 8). The same contract as document_attention.h, which sends GPU tensors here.
+// gpu_attention: document attention on a GPU with LibTorch's kernels, without a mask in memory. In
+// 16 bits one call takes many documents (FlashAttention with cumulative lengths and windows);
+// otherwise each document is one call (memory-efficient attention, which also takes head sizes that
+// are not multiples of 8). The contract is that of document_attention.h, which calls it.
 //
-// FlashAttention's repeatable backward adds up the queries' gradients in fp32, in memory that has
-// 128 rows more for each document of a call. A call gets at most as many documents as there are
-// 128s in the micro-batch's rows, so that this memory never has more than twice those rows. The
-// documents of a call depend on their lengths alone, so bits repeat.
+// FlashAttention's repeatable backward sums the queries' gradients in fp32 with 128 extra rows for
+// each document of a call. A call gets at most rows / 128 documents of the micro-batch, so this
+// scratch never exceeds twice its rows. The grouping depends only on document lengths, so bits
+// repeat. Compute thread only.
 #pragma once
 
 #include "model/document_attention.h"
 
 namespace longshore {
 
-// Rows that FlashAttention's backward adds to each document of a call.
+// Rows that FlashAttention's backward adds for each document of a call.
 inline constexpr int64_t kFlashPadding = 128;
-// The most documents that one of its calls gets, in a micro-batch of so many rows.
+// Returns the most documents of one such call for a micro-batch of `rows` rows.
 int64_t flash_backward_documents(int64_t rows);
 
 AttentionResult attend_forward_gpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

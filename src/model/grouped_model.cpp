@@ -17,8 +17,8 @@ std::vector<at::Tensor> pick(UnitParameters parameters, const std::vector<int32_
   return picked;
 }
 
-// Puts a member's leaves into its group's list. What several members use is its owner's, who comes
-// first.
+// Adds a member's leaves to its group's list. A parameter that several members use keeps the leaf
+// of its owner, which comes first.
 void add_leaves(const UnitCode& member, const std::vector<int32_t>& parameters,
                 const std::vector<at::Tensor>& views, std::vector<at::Tensor>& leaves) {
   const std::vector<at::Tensor> own = member.leaves(pick(views, parameters));
@@ -28,17 +28,17 @@ void add_leaves(const UnitCode& member, const std::vector<int32_t>& parameters,
   }
 }
 
-// The members of a group that are units with a carry out: run in a row, and back.
+// The members of a group except the loss; they run one after another, forward and backward.
 class Chain {
  public:
   struct Member {
     const Unit* unit = nullptr;
-    std::vector<int32_t> parameters;  // its own list, as indices into the group's
+    std::vector<int32_t> parameters;  // indices into the group's parameters
   };
 
   explicit Chain(std::vector<Member> members) : members_(std::move(members)) {}
 
-  // Empty where a member is like no other.
+  // Returns an empty text if any member has no signature.
   std::string signature() const {
     std::string text;
     for (const Member& member : members_) {
@@ -55,7 +55,7 @@ class Chain {
     }
   }
 
-  // Those of all members.
+  // Returns the lengths of all members.
   std::vector<int64_t> worst_documents(int64_t longest, DeviceKind device) const {
     std::set<int64_t, std::greater<>> lengths = {longest};
     for (const Member& member : members_) {
@@ -81,7 +81,7 @@ class Chain {
     if (!members_.empty()) members_.front().unit->make_worst(in);
   }
 
-  // The largest of its members'.
+  // Returns the largest heads among the members.
   AttentionHeads attention_heads() const {
     AttentionHeads most;
     for (const Member& member : members_) {
@@ -98,7 +98,7 @@ class Chain {
     return carry;
   }
 
-  // The first `count` of: the input of each member, then the output of the last. No graphs.
+  // Returns the first `count` of the members' inputs and the last output, without graphs.
   std::vector<Carry> carries(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                              size_t count) const {
     const at::NoGradGuard no_grad;
@@ -118,8 +118,8 @@ class Chain {
     return carries(parameters, in, batch, members_.size() + 1);
   }
 
-  // From the gradient of the last member's output to that of the first one's input. `inputs` are
-  // those of the members; each is freed as soon as its member is done.
+  // Turns the gradient of the last output into that of the first input. `inputs` holds each
+  // member's input; each is freed as soon as its member is done.
   Carry backward(UnitParameters parameters, std::vector<Carry> inputs, const MicroBatch& batch,
                  Carry gradient, GradientSink& sink) const {
     for (size_t i = members_.size(); i-- > 0; inputs.pop_back()) {
@@ -239,7 +239,7 @@ class GroupedLoss : public LossUnit {
   std::vector<int32_t> parameters_;
 };
 
-// Where a member's list of parameters, owned and then tied, is in its group's list.
+// Returns the index in the group's list of each of the member's parameters, owned, then tied.
 std::vector<int32_t> places_of(const ModelSpec& model, UnitId member, const ModelSpec& merged,
                                const UnitSpec& group) {
   std::vector<ParamSpec> all = group.parameters;

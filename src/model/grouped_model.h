@@ -1,6 +1,6 @@
-// GroupedModel: a model whose units in a row are gathered together: each group of another model's
-// units is one unit of this one. Numbers are the same: members run one after another, forward, and
-// backward from each member's recomputed input. Owned by the run; the other model must outlive it.
+// GroupedModel: a model in which each group of another model's consecutive units is one unit. The
+// numbers are equal: members run one after another, and backward recomputes each member's input.
+// The run owns it; the other model must outlive it. Compute thread only.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace longshore {
 
 class GroupedModel : public Model {
  public:
-  // `groups` come from group_units of the model's spec.
+  // `groups` comes from group_units of the model's spec.
   GroupedModel(const Model* model, const std::vector<std::vector<UnitId>>& groups);
   ~GroupedModel() override;
 
@@ -26,8 +26,8 @@ class GroupedModel : public Model {
   const Model* model_;
   std::vector<std::vector<UnitId>> groups_;
   ModelSpec spec_;
-  std::vector<std::unique_ptr<Unit>> units_;  // null: the group's only member serves
-  std::unique_ptr<LossUnit> loss_;            // the same
+  std::vector<std::unique_ptr<Unit>> units_;  // null: the only member is used itself
+  std::unique_ptr<LossUnit> loss_;            // null: the model's own loss unit is used
 };
 
 }  // namespace longshore

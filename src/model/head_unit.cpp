@@ -8,7 +8,7 @@
 namespace longshore {
 namespace {
 
-// fp32 logarithms of probabilities, over the logits' own memory where they are fp32.
+// Returns log probabilities in fp32; overwrites the logits if they are fp32.
 at::Tensor log_probabilities_of(at::Tensor logits) {
   at::Tensor values = logits.to(at::kFloat);
   logits.reset();
@@ -18,7 +18,7 @@ at::Tensor log_probabilities_of(at::Tensor logits) {
 
 }  // namespace
 
-// Turns log probabilities into the gradient of scale * loss by the logits.
+// Overwrites log probabilities with the gradient of scale * loss by the logits.
 at::Tensor logit_gradient(at::Tensor log_probabilities, const at::Tensor& targets, double scale) {
   at::Tensor grad = std::move(log_probabilities);
   grad.exp_();
@@ -26,12 +26,12 @@ at::Tensor logit_gradient(at::Tensor log_probabilities, const at::Tensor& target
   return grad.mul_(scale);
 }
 
-// What backward fills while it goes over the chunks.
+// The sums that backward fills over the chunks.
 struct HeadUnit::Gradients {
   double scale = 1.0;
   GradientSink* sink = nullptr;
-  at::Tensor in = {};          // undefined: not wanted
-  at::Tensor weight_sum = {};  // fp32, of the norm; undefined: not wanted
+  at::Tensor in = {};          // undefined if not wanted
+  at::Tensor weight_sum = {};  // of the norm, fp32; undefined if not wanted
   at::Tensor bias_sum = {};
 };
 
@@ -49,7 +49,7 @@ std::string HeadUnit::signature() const {
          (rule_.caps() ? " capped" : "");
 }
 
-// Logits, which their gradient takes the place of; where they are capped, two more in fp32.
+// Counts the logits, which their gradient overwrites, and with a cap two more copies in fp32.
 Bytes HeadUnit::gpu_bytes_of_position(DType compute) const {
   return vocabulary_ * (width_of(compute) + (rule_.caps() ? 2 * width_of(DType::kF32) : 0));
 }
@@ -87,7 +87,7 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
   const bool wanted = gradients != nullptr;
   const bool gpu = on_gpu(in.at(0));
   const int64_t chunk = positions_at_once(gpu ? DeviceKind::kCuda : DeviceKind::kCpu);
-  std::vector<at::Tensor> losses;  // on a GPU
+  std::vector<at::Tensor> losses;  // used on a GPU
   const at::Tensor trained = trained_positions(batch.targets);
   result.trained = trained.size(0);
   for (int64_t begin = 0; begin < result.trained; begin += chunk) {
@@ -96,7 +96,7 @@ LossUnit::Result HeadUnit::run(UnitParameters parameters, const Carry& in, const
     const at::Tensor x = in.at(0).index_select(0, rows);
     const at::Tensor normed = norm(parameters, x);
     at::Tensor logits = rule_.project(normed, head_weight(parameters));
-    at::Tensor bent;  // kept for the cap's derivative
+    at::Tensor bent;  // saved for the cap's derivative
     if (rule_.caps()) {
       bent = rule_.bend(logits);
       logits = wanted ? bent * rule_.cap() : bent.mul_(rule_.cap());

@@ -1,6 +1,6 @@
-// HeadUnit: final norm, head and cross entropy, forward and backward in one go over chunks of
-// trained positions, so that all logits never exist. Built by DecoderModel, immutable; compute
-// thread only.
+// HeadUnit: final norm, head and cross entropy. Forward and backward run together over chunks of
+// trained positions, so logits of all positions never exist. DecoderModel builds it; it is
+// immutable. Compute thread only.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,14 +16,13 @@
 
 namespace longshore {
 
-// Positions whose logits exist at one time. Fixed by device and vocabulary alone, so that bits do
-// not depend on memory.
-// On the CPU at most 2^24 logits (64 MiB in fp32), but never fewer than 64 positions, because every
-// chunk reads the head's matrix and adds to its gradient.
-// On a GPU those passes over matrix (2 bytes, twice) and gradient (4 bytes, there and back) are
-// what a chunk costs: 12 bytes of memory for each element, for 6 operations a position. At 1,024
-// positions that is 512 operations a byte, beyond the 206 and 295 where memory and arithmetic of
-// an H200 and an H100 are in balance; the CPU's 130 for Llama 3 would be 65.
+// The number of positions whose logits exist at one time. It depends only on device and vocabulary,
+// so bits do not depend on memory. The CPU takes at most 2^24 logits (64 MiB in fp32), but at least
+// 64 positions, because every chunk reads the head's matrix and adds to its gradient. On a GPU a
+// chunk's cost is memory traffic: the matrix (2 bytes, twice) and its gradient (4 bytes, read and
+// written) are 12 bytes per element for 6 operations per position. 1,024 positions give 512
+// operations per byte, above the balance of an H200 (206) and an H100 (295); the CPU's 130 for
+// Llama 3 would give 65.
 constexpr int64_t head_chunk_positions(int64_t vocabulary, DeviceKind device) {
   if (device == DeviceKind::kCuda) return 1024;
   const int64_t fitting = (int64_t{1} << 24) / vocabulary;
@@ -34,7 +33,7 @@ class HeadUnit : public LossUnit {
  public:
   HeadUnit(const ArchSpec& arch, bool tied);
   std::string signature() const override;
-  // It does not look at documents.
+  // The head does not depend on documents.
   std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
     return {longest};
   }
@@ -62,7 +61,7 @@ class HeadUnit : public LossUnit {
   LogitRule rule_;
   int64_t vocabulary_;
   ModuleIndex index_;
-  int32_t head_index_;  // in the unit's list, behind the norm: owned or tied
+  int32_t head_index_;  // in the unit's list, after the norm: owned or tied
 };
 
 }  // namespace longshore

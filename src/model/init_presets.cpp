@@ -8,7 +8,7 @@
 namespace longshore {
 namespace {
 
-// The sizes of one preset; the rest follows from the family.
+// The sizes of one preset; everything else follows from the family.
 struct Sizes {
   std::string_view family;
   int64_t hidden, intermediate, layers, heads, kv_heads, head_dim, positions;
@@ -20,8 +20,8 @@ struct Row {
   Sizes sizes;
 };
 
-// Tiny: for tests and first tries, seconds on any machine. Small: learns something in minutes on
-// two cores.
+// Tiny presets are for tests and first tries, in seconds on any machine. Small ones learn something
+// in minutes on two cores.
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
       {{"tiny-llama", "llama, 2 layers of 64; grouped heads"},
@@ -77,7 +77,7 @@ const std::vector<Row>& rows() {
   return table;
 }
 
-// "LlamaDecoderLayer" is a block of "LlamaForCausalLM".
+// "LlamaDecoderLayer" is the block class of "LlamaForCausalLM".
 std::string class_name(std::string_view family) {
   constexpr std::string_view kBlock = "DecoderLayer";
   std::string_view name = name_table(family).block_class;

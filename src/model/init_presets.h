@@ -1,4 +1,4 @@
-// Init presets: small model configurations that `longshore init-model` writes. Pure functions.
+// init_presets: small model configurations that `longshore init-model` writes. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ struct InitPreset {
   std::string_view summary;  // one line for --help
 };
 
-// All presets, in the order of help.
+// Returns all presets, in the order of the help text.
 const std::vector<InitPreset>& init_presets();
 
-// What a preset leaves open.
+// The values that a preset leaves open.
 struct InitPresetOptions {
   int64_t vocabulary = 0;  // >= 1
   int64_t eos_token = -1;  // -1: none
@@ -24,8 +24,8 @@ struct InitPresetOptions {
   int64_t pad_token = -1;
 };
 
-// The text of config.json, as transformers 5 writes and reads it. ConfigError for an unknown name,
-// with the nearest one.
+// Returns config.json as transformers 5 writes and reads it. Throws ConfigError for an unknown name
+// and suggests the nearest one.
 std::string init_preset_config(std::string_view name, const InitPresetOptions& options);
 
 }  // namespace longshore

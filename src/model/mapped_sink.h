@@ -1,5 +1,5 @@
-// MappedSink: a GradientSink for a unit that is a part of a larger one: its parameters are these of
-// the other's list. Lives for a call; compute thread only.
+// MappedSink: a GradientSink for a unit inside a larger unit; it maps the inner parameter indices
+// to the outer ones. Lives for one call; compute thread only.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace longshore {
 
 class MappedSink final : public GradientSink {
  public:
-  // Both must outlive the sink.
+  // Both arguments must outlive the sink.
   MappedSink(GradientSink* sink, const std::vector<int32_t>* parameters)
       : sink_(sink), parameters_(parameters) {}
 

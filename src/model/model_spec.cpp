@@ -11,7 +11,7 @@
 namespace longshore {
 namespace {
 
-// More than any machine holds; keeps every later product of sizes inside 64 bits.
+// This is more than any machine holds and keeps products of sizes within 64 bits.
 constexpr int64_t kMostParameters = int64_t{1} << 46;
 
 bool matches(std::string_view glob, std::string_view name) {
@@ -69,12 +69,12 @@ class UnitBuilder {
     add(module, false, {rows, arch_.hidden}, normal_init(arch_.initializer_range));
   }
 
-  // An expert's matrix, [out, in] however the dense ones are.
+  // Adds an expert's matrix, always [out, in], even if dense matrices are transposed.
   void expert_matrix(Module module, int64_t expert, int64_t out, int64_t in, double scale = 1.0) {
     add(module, false, {out, in}, normal_init(arch_.initializer_range * scale), expert);
   }
 
-  // The matrices of all experts, in the family's form.
+  // Adds the matrices of all experts, in the layout of the family.
   void expert_matrices(Module module, int64_t out, int64_t in, double scale = 1.0) {
     const MoeSpec& moe = arch_.moe;
     std::vector<int64_t> shape{moe.experts, out, in};
@@ -86,7 +86,7 @@ class UnitBuilder {
     parameters_.back().spec.stacked = true;
   }
 
-  // Values for each of so many, drawn as matrices are.
+  // Adds a vector that is initialised like a matrix.
   void vector(Module module, bool bias, int64_t width) {
     add(module, bias, {width}, normal_init(arch_.initializer_range));
   }
@@ -139,7 +139,7 @@ void add_attention(UnitBuilder& builder, const ArchSpec& arch) {
   }
 }
 
-// Behind the norm: the router, the expert for all tokens, then the others in order.
+// Adds the router, the expert for all tokens, then the other experts in order.
 void add_experts(UnitBuilder& builder, const ArchSpec& arch) {
   const MoeSpec& moe = arch.moe;
   const int64_t hidden = arch.hidden, width = moe.width, shared = moe.shared_width;
@@ -184,8 +184,8 @@ void add_mlp(UnitBuilder& builder, const ArchSpec& arch, bool sparse) {
   }
 }
 
-// The prefix under which the files keep the embedding; the first of the family's where there is
-// none (then the embedding is reported as missing).
+// Returns the prefix under which the files keep the embedding. If no prefix matches it returns the
+// first one, and the embedding is then reported as missing.
 NameTable::Prefix find_prefix(const ArchSpec& arch, std::span<const FileTensor> files) {
   const NameTable& names = name_table(arch.family);
   for (const NameTable::Prefix& prefix : names.prefixes) {

@@ -1,8 +1,7 @@
-// ModuleModel: makes torch::nn::Modules into units, so that a model of one's own trains on the
-// engine. A module's parameters are pointed at the leased slot; its own memory is given up, from
-// the moment on that its units are measured for a plan. Build it, make an Engine of it, load the
-// engine from `read_initial`. Owned by the user, who keeps it alive as long as the engine; its
-// units run on the compute thread.
+// ModuleModel: wraps torch::nn::Modules as units, so that a user's own model trains on the engine.
+// A module's parameters point at the leased slot; its own memory is released when its unit is first
+// measured for a plan. Build it, make an Engine of it, load the engine from `read_initial`. The
+// user owns it and must keep it alive as long as the engine; its units run on the compute thread.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -19,20 +18,20 @@ namespace longshore {
 
 class ModuleModel : public Model {
  public:
-  // carry -> carry, with the module's parameters; differentiable.
+  // Maps carry to carry with the module's parameters; it must be differentiable.
   using Forward = std::function<Carry(const Carry& in, const MicroBatch& batch)>;
-  // carry -> fp32 scores [T, classes]; the loss is the cross entropy against batch.targets.
+  // Maps carry to fp32 scores [T, classes]; the loss is their cross entropy with batch.targets.
   using Scores = std::function<at::Tensor(const Carry& in, const MicroBatch& batch)>;
 
   ModuleModel();
   ~ModuleModel() override;
 
-  // Units are added in forward order, the loss last.
+  // Add units in forward order and the loss last.
   void add_unit(const std::string& name, std::shared_ptr<torch::nn::Module> module, Forward forward,
                 std::vector<CarryTensorSpec> carry_out);
   void add_loss(const std::string& name, std::shared_ptr<torch::nn::Module> module, Scores scores);
 
-  // The value a parameter had when its module was added.
+  // Reads the value that a parameter had when its module was added.
   void read_initial(const std::string& parameter, int64_t begin, std::span<float> out) const;
   // Frees the initial values, which take a copy of the model.
   void forget_initial() { initial_.clear(); }

@@ -19,7 +19,7 @@ struct ExpertDefaults {
   double balance = 0.001;
 };
 
-// What every family with experts has. Files of either spelling, of all layers until told otherwise.
+// Reads the keys of all families with experts, in either spelling, and makes every layer sparse.
 void read_experts(ConfigReader& config, const ExpertDefaults& defaults, ArchSpec& arch) {
   MoeSpec& moe = arch.moe;
   moe.experts = config.integer({"num_experts", "num_local_experts"}, 1, kMostExperts)
@@ -39,7 +39,7 @@ void read_experts(ConfigReader& config, const ExpertDefaults& defaults, ArchSpec
   if (config.boolean({"output_router_logits"}).value_or(false)) moe.balance = balance;
 }
 
-// Qwen's: dense layers among the sparse ones.
+// Reads Qwen's keys, including the list of dense layers.
 void read_qwen_experts(ConfigReader& config, const ExpertDefaults& defaults, int64_t width,
                        ArchSpec& arch) {
   read_experts(config, defaults, arch);
@@ -67,7 +67,7 @@ void read_qwen3_moe(ConfigReader& config, ArchSpec& arch) {
   read_qwen_experts(config, {.experts = 128, .top_k = 8}, 768, arch);
 }
 
-// One more expert serves every token.
+// Qwen2-MoE has one more expert, which serves every token.
 void read_qwen2_moe(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {.positions = 32768, .sizes = {.heads = 16, .kv_heads = 16}}, arch);
   read_rope(config, {}, arch);
@@ -93,7 +93,7 @@ void read_mixtral(ConfigReader& config, ArchSpec& arch) {
   }
 }
 
-// Queries and keys are normalised over all heads.
+// OLMoE normalises queries and keys over all heads.
 void read_olmoe(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {.positions = 4096, .sizes = {.heads = 16}, .norm_eps = 1e-5}, arch);
   read_rope(config, {}, arch);
@@ -103,7 +103,7 @@ void read_olmoe(ConfigReader& config, ArchSpec& arch) {
   arch.moe.renormalise = config.boolean({"norm_topk_prob"}).value_or(false);
 }
 
-// Sinks, biases, every second layer slides; the chosen experts alone share the weights.
+// GPT-OSS has sinks, biases, windows in every second layer and a softmax over the chosen experts.
 void read_gpt_oss(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config,
                   {.positions = 131072,
@@ -130,7 +130,7 @@ void read_gpt_oss(ConfigReader& config, ArchSpec& arch) {
   moe.fused = moe.transposed = moe.interleaved = true;
   moe.clamp = config.real({"swiglu_limit"}, 1e-6, kMostReal).value_or(7.0);
   moe.gate_gain = config.real({"swiglu_alpha"}, 1e-6, kMostReal).value_or(1.702);
-  // MXFP4: the files' tensors become those of the model while they are read.
+  // Loading converts MXFP4 tensors of the files into the model's tensors.
   const Json* quantised = config.find({"quantization_config"});
   if (quantised != nullptr && quantised->is_object() &&
       quantised->value("quant_method", std::string()) != "mxfp4") {

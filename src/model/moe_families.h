@@ -1,4 +1,4 @@
-// Readers of config.json of the families with experts. Pure functions; one thread.
+// moe_families: config.json readers of the families with experts. Pure functions; one thread.
 #pragma once
 
 #include "model/arch_spec.h"

@@ -12,12 +12,12 @@
 namespace longshore {
 namespace {
 
-// Uniform in (0, 1): never 0, whose logarithm is infinite.
+// Maps bits to (0, 1): never 0, because its logarithm is infinite.
 double to_unit(uint32_t bits) {
   return (static_cast<double>(bits) + 0.5) * 0x1p-32;
 }
 
-// Four normal values from one call of the generator: two Box-Muller pairs.
+// Returns four normal values, as two Box-Muller pairs, from one call of the generator.
 std::array<double, 4> four_normals(uint64_t block, PhiloxKey key) {
   const auto bits =
       philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0}, key);

@@ -7,7 +7,7 @@
 namespace longshore {
 namespace {
 
-// Llama 3: slow turns slower, fast ones as they are, and a ramp between.
+// Llama 3 divides low frequencies by the factor, keeps high ones, and interpolates between.
 at::Tensor scale_llama3(const RopeSpec& rope, const at::Tensor& frequencies) {
   const auto original = static_cast<double>(rope.original_max_positions);
   const double low_wavelength = original / rope.low_freq_factor;
@@ -23,8 +23,8 @@ at::Tensor scale_llama3(const RopeSpec& rope, const at::Tensor& frequencies) {
   return at::where(between, smooth, scaled);
 }
 
-// YaRN (Peng et al., 2023): the ramp goes over dimensions, between those that make beta_fast and
-// beta_slow turns in the original length.
+// YaRN (Peng et al., 2023) interpolates over dimensions, between those that make beta_fast and
+// beta_slow turns within the original length.
 at::Tensor scale_yarn(const RopeSpec& rope, int64_t dim, const at::Tensor& powers) {
   const auto turning = [&](double turns) {
     const double positions = static_cast<double>(rope.original_max_positions);
@@ -84,7 +84,7 @@ Rotation RopeTable::rotation(const std::vector<int64_t>& document_starts,
     rows.push_back((is_long ? of_long_ : frequencies_).expand({positions, -1}));
   }
   const at::Tensor chosen = any_long ? at::cat(rows) : frequencies_;
-  // A few hundred bytes; on a GPU the driver takes them along without a wait.
+  // On a GPU the host does not wait: the driver buffers the few hundred bytes.
   return {chosen.to(device, /*non_blocking=*/true), scale_, pairs_};
 }
 

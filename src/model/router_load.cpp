@@ -12,7 +12,7 @@ size_t size_of(int64_t count) {
   return static_cast<size_t>(count);
 }
 
-// The parts of the sums.
+// The three parts of RouterLoad::sums().
 struct Parts {
   std::span<const double> pairs, entropies, probabilities;
   Parts(const RouterShape& shape, std::span<const double> sums)
@@ -48,7 +48,7 @@ void RouterLoad::note(int64_t layer, std::span<const int64_t> starts,
     sums_[size_of(layer * experts + expert)] +=
         static_cast<double>(starts[size_of(expert) + 1] - starts[size_of(expert)]);
   }
-  // HOST WAIT: none more than that for the counts.
+  // HOST WAIT, on a GPU: dispatch() just waited for the counts, so only this sum is still running.
   const at::Tensor sums = probabilities.sum(0, /*keepdim=*/false, at::kDouble).to(at::kCPU);
   double* const totals = &sums_[sums_.size() - size_of(experts)];
   for (int64_t expert = 0; expert < experts; ++expert) {
@@ -64,7 +64,7 @@ std::vector<double> RouterLoad::pooled() const {
 }
 
 void RouterLoad::balance(std::span<const double> pairs) {
-  const double positions = sum_of(pairs) / static_cast<double>(shape_.top_k);  // of all layers
+  const double positions = sum_of(pairs) / static_cast<double>(shape_.top_k);  // over all layers
   std::vector<float> gradient;
   for (const double own : pairs) {
     const double load = positions > 0.0 ? own / positions : 0.0;

@@ -1,19 +1,19 @@
-// Rows of a tensor written and added to by their numbers. On a GPU the host does not wait:
-// LibTorch's index_copy_, index_add_ and scatter_add_ become index_put_ where bits must repeat,
-// which copies the smallest and the largest number to the host to look at them. Here nobody looks
-// on a GPU: numbers must be in range, and are (positions that nonzero() found, tokens that forward
-// read rows of). The sort behind it is stable, so that sums repeat. Compute thread only.
+// row_ops: writes and adds rows of a tensor by index. On a GPU the host does not wait: with
+// repeatable bits LibTorch's index_copy_, index_add_ and scatter_add_ become index_put_, which
+// copies the smallest and largest index to the host to check them. These functions skip the check
+// on a GPU, so indices must be in range (they come from nonzero() or from forward's tokens). The
+// sort behind it is stable, so sums repeat. Compute thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace longshore {
 
-// to[rows[i]] = values[i]. rows: int64 [N], all different.
+// Sets to[rows[i]] = values[i]. `rows` is int64 [N] without duplicates.
 void copy_rows(const at::Tensor& to, const at::Tensor& rows, const at::Tensor& values);
-// to[rows[i]] += values[i], in the order of i.
+// Adds values[i] to to[rows[i]], in the order of i.
 void add_to_rows(const at::Tensor& to, const at::Tensor& rows, const at::Tensor& values);
-// to[i][columns[i]] += values[i]. columns: int64 [N, 1]; values: [N, 1].
+// Adds values[i] to to[i][columns[i]]. `columns` is int64 [N, 1]; `values` is [N, 1].
 void add_in_rows(const at::Tensor& to, const at::Tensor& columns, const at::Tensor& values);
 
 }  // namespace longshore

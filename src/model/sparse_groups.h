@@ -1,4 +1,4 @@
-// Sparse groups: which parameters a group of a layer's experts has. Pure functions, no LibTorch.
+// sparse_groups: the parameters of a group of a layer's experts. Pure functions, no LibTorch.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace longshore {
 
-// The parameters of a group of a sparse layer's experts, from those of router and experts.
+// Returns a group's parameters, given `all` parameters of the layer's norm, router and experts.
 std::vector<ModuleParameter> group_parameters(const std::vector<ModuleParameter>& all,
                                               const TableRows& experts);
 

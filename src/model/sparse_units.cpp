@@ -44,7 +44,7 @@ std::vector<ExpertPlaces> places_of(const std::vector<ModuleParameter>& paramete
   return places;
 }
 
-// Calls use(pairs, rows) for an expert's tokens, in pieces of bounded rows; rows: the tokens.
+// Calls use(pairs, rows) for an expert's tokens, in pieces of bounded size; `rows` are tokens.
 template <typename Use>
 void for_pieces_of(int64_t expert, const Dispatch& tokens, int64_t top_k, const Use& use) {
   const int64_t end = tokens.starts.at(static_cast<size_t>(expert) + 1);
@@ -62,16 +62,16 @@ ExpertRows rows_of(const at::Tensor& x, const at::Tensor& weights, const at::Ten
 
 }  // namespace
 
-// What the experts work on.
+// The residual h, the normed input x and the routing of the tokens.
 struct ExpertsUnit::State {
   at::Tensor h, x;
   Routing routing;
 };
 
-// Sums of gradients, fp32.
+// The fp32 sums of gradients.
 struct ExpertsUnit::Sums {
   at::Tensor x;        // [T, hidden]
-  at::Tensor routing;  // [T, 2 * top_k]: of the weights, and as many zeros
+  at::Tensor routing;  // [T, 2 * top_k]: weights, then top_k zeros
 };
 
 ExpertsUnit::ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& experts)
@@ -203,7 +203,7 @@ void ExpertsUnit::experts_backward(UnitParameters parameters, const State& state
                     const ExpertMath::Gradients grads =
                         math_.gradients(parameters, places, own, grad.index_select(0, rows), sink);
                     add_to_rows(sums.x, rows, grads.x.to(at::kFloat));
-                    // A row of `routing` has top_k more places behind those of the weights.
+                    // A row of `routing` has top_k more elements behind those of the weights.
                     copy_rows(grad_weights, pairs + rows * top_k, grads.weights);
                   });
   }
@@ -271,7 +271,7 @@ Carry ExpertsUnit::backward(UnitParameters parameters, const Carry& in, const Mi
   if (experts_.ends()) {
     sums.x = at::zeros(state.x.sizes(), wide);
     sums.routing = at::zeros({state.x.size(0), 2 * arch_.moe.top_k}, wide);
-    grad_h = grad.clone();  // the gradient's place gets that of another carry
+    grad_h = grad.clone();  // the buffer of grad_out is reused
   } else {
     sums.routing = grad_out.at(1);
     grad_h = grad_out.at(2);

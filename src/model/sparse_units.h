@@ -1,18 +1,18 @@
-// Sparse units: a block whose MLP is a router and experts, whole or cut. Built by DecoderModel,
-// immutable; compute thread only.
+// sparse_units: a block whose MLP is a router with experts, whole or cut into groups. DecoderModel
+// builds them; they are immutable. Compute thread only.
 //
-// [Note: experts run backward by themselves] Their graph would hold gate and up of every choice,
-// top_k times those of a dense MLP, or the forward pass would be computed once more for nothing but
-// the graph. So their backward goes expert by expert, last to first: gate and up again, then all
-// gradients, into the sums at once (expert_math.h). Norm and routing are computed again from the
-// activation checkpoint by the same operations, which give the same bits, or come with the carry.
-// What recompute = "none" keeps of a sparse block is therefore nothing.
+// [Note: experts run backward by themselves] An autograd graph would hold gate and up of every
+// choice, top_k times those of a dense MLP, or need a second forward pass to build it. Instead
+// backward runs expert by expert, last to first: it recomputes gate and up, then adds all gradients
+// to the sums (expert_math.h). It recomputes norm and routing from the activation checkpoint with
+// the same operations and bits, or gets them with the carry. So a sparse block keeps no graph with
+// recompute = "none".
 //
 // [Note: groups of experts] The first group of a layer has norm, router and the expert for all
-// tokens, the last one adds the residual. Between them go the running sum of outputs (fp32),
-// weights and numbers of the chosen experts (fp32 [T, 2 * top_k]), the residual and the normed
-// input, whose gradient is summed in fp32. Sums are taken in the order of experts (backward: from
-// the last one) whatever the groups, so bits do not depend on them.
+// tokens; the last one adds the residual. The carry between groups is the running sum of outputs
+// (fp32), weights and indices of the chosen experts (fp32 [T, 2 * top_k]), the residual, and the
+// normed input, whose gradient is summed in fp32. Sums run in the order of experts (backward:
+// reversed) for any grouping, so bits do not depend on it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -29,7 +29,7 @@
 
 namespace longshore {
 
-// Norm, router and experts of a layer with what they add to the hidden state; or a group of them.
+// A layer's norm, router and experts with the residual, or a group of its experts.
 class ExpertsUnit : public Unit {
  public:
   ExpertsUnit(const ArchSpec& arch, int64_t layer, const TableRows& experts);
@@ -37,8 +37,8 @@ class ExpertsUnit : public Unit {
   std::vector<int64_t> worst_documents(int64_t longest, DeviceKind) const override {
     return {longest};
   }
-  // All positions choose the same experts, as many of this unit's as they can. (Of all experts they
-  // do where nothing was drawn: equal scores go to the lowest.)
+  // Makes all positions choose the same experts, as many of this unit's as possible. The first
+  // group needs no values: for a zero input equal scores choose the lowest experts.
   void make_worst(Carry& in) const override;
   int64_t idle_elements() const override;
   bool has_router() const override { return experts_.begins(); }
@@ -75,7 +75,7 @@ class ExpertsUnit : public Unit {
   ExpertMath shared_math_;
 };
 
-// Attention, then all experts.
+// A block of attention and all experts.
 class SparseBlock : public Unit {
  public:
   SparseBlock(const ArchSpec& arch, int64_t layer);

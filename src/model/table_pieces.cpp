@@ -13,18 +13,18 @@
 namespace longshore {
 namespace {
 
-constexpr size_t kLog = 0, kTarget = 1, kHidden = 2;  // of a head's carry
+constexpr size_t kLog = 0, kTarget = 1, kHidden = 2;  // indices into a head's carry
 
-// Where ids are among the rows: [N] bool, and the row of each, 0 for those elsewhere.
+// Returns whether each id is among the rows, [N] bool, and its row, 0 if it is not.
 std::pair<at::Tensor, at::Tensor> find_rows(const at::Tensor& ids, const TableRows& rows) {
   const at::Tensor inside = at::logical_and(ids >= rows.first, ids < rows.first + rows.count);
   return {inside, at::where(inside, ids - rows.first, at::zeros_like(ids))};
 }
 
-// Elements of a table that are widened at one time.
+// Elements of a table that are widened at a time.
 constexpr int64_t kWidenedElements = int64_t{1} << 20;
 
-// left right in fp32, to be added to others: rounded to 16 bits each would add its own error.
+// Returns left x right in fp32: the caller sums such products, and rounding each would add error.
 at::Tensor wide_product(const at::Tensor& left, const at::Tensor& right) {
   if (left.scalar_type() == at::kFloat) return at::mm(left, right);
   at::Tensor sum = at::zeros({left.size(0), right.size(1)}, left.options().dtype(at::kFloat));
@@ -37,7 +37,7 @@ at::Tensor wide_product(const at::Tensor& left, const at::Tensor& right) {
   return sum;
 }
 
-// work(positions of a chunk), over those that are trained.
+// Calls work(positions) for each chunk of trained positions.
 template <typename Work>
 void for_each_chunk(const HeadRows& rows, const MicroBatch& batch, const Work& work) {
   const int64_t chunk = rows.chunk(on_gpu(batch.targets) ? DeviceKind::kCuda : DeviceKind::kCpu);
@@ -80,7 +80,7 @@ Carry EmbeddingPiece::backward(UnitParameters, const Carry&, const MicroBatch& b
     const auto [inside, local] = find_rows(batch.tokens, rows_);
     at::Tensor values =
         scale_ == 1.0 ? grad.clone() : grad * embedding_scale_for(scale_, scale_rounded_, grad);
-    // What belongs to other pieces adds nothing to the first row.
+    // Tokens of other pieces map to row 0, so their values are zeroed.
     values.masked_fill_(at::logical_not(inside).unsqueeze(1), 0.0);
     sink.add_rows(0, local, values);
   }
@@ -106,7 +106,7 @@ std::string HeadRows::signature() const {
          (rule_.divides() ? " divided" : "") + (rule_.caps() ? " capped" : "");
 }
 
-// Logits, and scores, their exponentials and the gradient in fp32.
+// Bytes of logits, and in fp32 of scores, their exponentials and, with a cap, the tanh.
 Bytes HeadRows::gpu_bytes_of_position(DType compute) const {
   return rows_.count * (width_of(compute) + (rule_.caps() ? 3 : 2) * width_of(DType::kF32));
 }
@@ -131,10 +131,10 @@ Carry HeadRows::begin(UnitParameters parameters, const Carry& in) const {
 struct HeadRows::Chunk {
   at::Tensor x;              // [N, hidden]
   at::Tensor scores;         // fp32 [N, count]
-  at::Tensor bent;           // of LogitRule::bend, where scores are capped
+  at::Tensor bent;           // LogitRule::bend(), if scores are capped
   at::Tensor inside;         // bool [N, 1]: the target is in the piece
-  at::Tensor targets;        // int64 [N, 1]: its row there
-  at::Tensor before, after;  // fp32 [N, 1]: the logarithm before the piece and behind it
+  at::Tensor targets;        // int64 [N, 1]: the target's row in the piece
+  at::Tensor before, after;  // fp32 [N, 1]: log-sum-exp before and after the piece
 };
 
 HeadRows::Chunk HeadRows::chunk_of(UnitParameters parameters, const Carry& carry,
@@ -223,7 +223,7 @@ Carry HeadPiece::forward(UnitParameters parameters, const Carry& in,
                          const MicroBatch& batch) const {
   const at::NoGradGuard no_grad;
   Carry carry = rows_.begin(parameters, in);
-  // The input is kept as it is.
+  // The tensors are cloned because the caller keeps the input.
   for (const size_t part : {kLog, kTarget}) carry[part] = carry[part].clone();
   rows_.add_rows(parameters, carry, batch);
   return carry;

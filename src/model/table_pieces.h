@@ -1,14 +1,13 @@
-// Table pieces: the embedding and the head cut by rows of the vocabulary, so that no unit is as
-// large as the vocabulary. Built by DecoderModel, immutable; compute thread only.
+// table_pieces: the embedding and the head cut by rows of the vocabulary, so that no unit is as
+// large as the vocabulary. DecoderModel builds them; they are immutable. Compute thread only.
 //
-// [Note: a head in pieces] Every piece hands on the normed hidden state x as it got it, and for
-// each position the logarithm of the sum of exponentials over the vocabulary so far, and the
-// target's score once its piece came by. With `out` the logarithm after a piece and g its gradient,
-// the piece's scores have the gradient g * exp(scores - out), the logarithm before it g *
-// exp(before - out): exact, and computed again from x, so that scores of all positions or all of
-// the vocabulary never exist. The last piece makes the loss. Gradients by x are made and summed in
-// fp32: where each piece rounded its own to bf16, gradients of small models were up to 1.3 times as
-// far from fp32 as those of a whole head.
+// [Note: a head in pieces] Every piece passes on the normed hidden state x unchanged, the
+// log-sum-exp over the vocabulary so far for each position, and the target's score once its piece
+// has run. With `out` the log-sum-exp after a piece and g its gradient, the gradient of the piece's
+// scores is g * exp(scores - out) and that of the log-sum-exp before it g * exp(before - out). This
+// is exact and recomputed from x, so scores of all positions or the whole vocabulary never exist.
+// The last piece computes the loss. Gradients of x are computed and summed in fp32: rounded to bf16
+// in each piece, gradients of small models were up to 1.3 times as far from fp32 as a whole head's.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -26,8 +25,8 @@
 
 namespace longshore {
 
-// Adds the rows of its tokens to the carry; other positions pass. The last one adds learned
-// positions. Each row is one piece's, so the bits are those of the whole embedding.
+// Adds the rows of its tokens to the carry; other positions stay. The last piece adds learned
+// positions. Each row belongs to one piece, so the bits equal those of the whole embedding.
 class EmbeddingPiece : public Unit {
  public:
   EmbeddingPiece(const ArchSpec& arch, const TableRows& rows);
@@ -44,25 +43,25 @@ class EmbeddingPiece : public Unit {
   TableRows rows_;
   double scale_;
   bool scale_rounded_;
-  bool learned_positions_;  // the parameter behind the table
+  bool learned_positions_;  // the second parameter, after the table
 };
 
-// What all pieces of a head do. Carry: logarithm and target's score, fp32 [T, 1], and x.
+// The code that all pieces of a head share. Carry: log-sum-exp and target score, fp32 [T, 1], x.
 class HeadRows {
  public:
   HeadRows(const ArchSpec& arch, const TableRows& rows);
-  // Positions whose scores exist at one time, and what one takes on a GPU.
+  // Returns the number of positions whose scores exist at a time.
   int64_t chunk(DeviceKind device) const { return head_chunk_positions(rows_.count, device); }
   Bytes gpu_bytes_of_position(DType compute) const;
   std::string signature() const;
-  // The carry as the piece's scores find it: of the first piece made from the hidden state.
+  // Returns the carry before the piece's scores; the first piece makes it from the hidden state.
   Carry begin(UnitParameters parameters, const Carry& in) const;
-  // Adds the piece's rows to logarithm and target's score.
+  // Adds the piece's rows to the log-sum-exp and the target's score.
   void add_rows(UnitParameters parameters, Carry& carry, const MicroBatch& batch) const;
-  // From the gradient of the carry behind the rows to that before them; x's is added to in place.
+  // Turns the gradient of the carry after the rows into that before; adds to x's in place.
   Carry rows_backward(UnitParameters parameters, const Carry& before, const MicroBatch& batch,
                       const Carry& grad_out, GradientSink& sink) const;
-  // From there to that of the input.
+  // Turns the gradient of begin()'s result into the input's.
   Carry begin_backward(UnitParameters parameters, const Carry& in, const MicroBatch& batch,
                        Carry grad, GradientSink& sink) const;
   at::Tensor scores(UnitParameters parameters, const Carry& in, const at::Tensor& positions) const;
@@ -70,7 +69,7 @@ class HeadRows {
  private:
   at::Tensor table(UnitParameters parameters) const;
   at::Tensor norm(UnitParameters parameters, const at::Tensor& x) const;
-  // The piece's scores at `rows`, and where targets are in it.
+  // The piece's scores at `rows`, and the targets that lie in the piece.
   struct Chunk;
   Chunk chunk_of(UnitParameters parameters, const Carry& carry, const MicroBatch& batch,
                  const at::Tensor& rows) const;
@@ -80,7 +79,7 @@ class HeadRows {
   double norm_eps_;
   LogitRule rule_;
   ModuleIndex index_;    // of the final norm, in the first piece
-  int32_t table_index_;  // behind the norm: owned or tied
+  int32_t table_index_;  // after the norm: owned or tied
 };
 
 class HeadPiece : public Unit {
@@ -105,7 +104,7 @@ class HeadPiece : public Unit {
   HeadRows rows_;
 };
 
-// The last piece, of at least two.
+// The last of at least two pieces; it computes the loss.
 class HeadLoss : public LossUnit {
  public:
   HeadLoss(const ArchSpec& arch, const TableRows& rows) : rows_(arch, rows) {}

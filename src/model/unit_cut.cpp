@@ -28,14 +28,14 @@ int64_t elements_of(const std::vector<ModuleParameter>& parameters) {
   return sum;
 }
 
-// The most experts of a group: as large as attention, and at least an eighth of a layer's, because
-// every group keeps an input. 0: all in one.
+// Returns the most experts of a group: as large as attention, and at least an eighth of a layer's,
+// because every group keeps its input. 0 means all in one.
 int64_t experts_of_group(const ArchSpec& arch, int64_t layer) {
   const std::vector<ModuleParameter> all = block_parameters(arch, {}, layer, BlockPart::kMlp);
   const int64_t one = 3 * arch.hidden * arch.moe.width;
   const int64_t attention = elements_of(block_parameters(arch, {}, layer, BlockPart::kAttention));
   int64_t count = std::max({attention / one, arch.moe.experts / 8, int64_t{1}});
-  // Groups begin where blocks of moments do.
+  // Groups start at block boundaries of the quantised moments.
   for (const ModuleParameter& parameter : all) {
     if (!parameter.spec.stacked) continue;
     const int64_t row = parameter.spec.elements() / arch.moe.experts;
@@ -44,7 +44,7 @@ int64_t experts_of_group(const ArchSpec& arch, int64_t layer) {
   return count < arch.moe.experts ? count : 0;
 }
 
-// Rows of each piece, so that none is larger than the largest part of a block; 0: the table is not.
+// Returns rows per piece so that none exceeds the largest part of a block; 0: do not cut the table.
 int64_t rows_like_parts(const ArchSpec& arch, const UnitCut& cut) {
   int64_t most = 0;
   for (int64_t layer = 0; layer < arch.layer_count(); ++layer) {
@@ -56,7 +56,7 @@ int64_t rows_like_parts(const ArchSpec& arch, const UnitCut& cut) {
   return pieces < 2 ? 0 : (arch.vocabulary + pieces - 1) / pieces;
 }
 
-// Pieces begin where blocks of moments do, or bits would depend on the cut.
+// Pieces start at block boundaries of the moments; otherwise bits would depend on the cut.
 int64_t aligned_rows(const ArchSpec& arch, int64_t rows) {
   const int64_t aligned = align_up(rows, kBlockElements / std::gcd(kBlockElements, arch.hidden));
   return aligned < arch.vocabulary ? aligned : 0;
@@ -74,7 +74,7 @@ void add_pieces(std::vector<DecoderPart>& parts, Kind whole, Kind piece, int64_t
   }
 }
 
-// The whole unit that a part is of.
+// Returns the whole unit that the part belongs to.
 const UnitSpec& unit_of(const ModelSpec& whole, const DecoderPart& part) {
   switch (part.kind) {
     case Kind::kEmbedding:
@@ -100,7 +100,7 @@ void take_half(const ArchSpec& arch, const DecoderPart& part, UnitSpec& unit) {
   }
 }
 
-// `unit` has the parameters of router and all experts.
+// `unit` has the parameters of norm, router and all experts.
 void take_group(const ArchSpec& arch, const DecoderPart& part, size_t number, UnitSpec& unit) {
   if (part.rows.begins() && part.rows.ends()) return;
   std::vector<ModuleParameter> all = block_parameters(arch, {}, part.layer, BlockPart::kMlp);
@@ -131,8 +131,8 @@ void take_embedding_piece(const TableRows& rows, size_t number, UnitSpec& unit) 
   unit.name += "." + std::to_string(number);
 }
 
-// Between pieces: the logarithm and the target's score so far, and x. Backward asks for no score,
-// but the last piece's, which is the loss.
+// The carry between pieces: log-sum-exp and target score so far, and x. Backward reads no target
+// score except that of the last piece, which computes the loss.
 std::vector<CarryTensorSpec> head_carry(const TableRows& rows, int64_t hidden) {
   const bool to_last = rows.first + 2 * rows.count >= rows.all;
   return {{.elements_per_position = 1, .wide = true},
@@ -149,7 +149,7 @@ void take_head_piece(const TableRows& rows, size_t number, UnitSpec& unit) {
   } else {
     unit.parameters.back() = piece_of(unit.parameters.back(), rows);
   }
-  // The first one has the norm.
+  // Only the first piece keeps the norm.
   const int64_t norm = std::ssize(unit.parameters) - (tied ? 0 : 1);
   if (!rows.begins())
     unit.parameters.erase(unit.parameters.begin(), unit.parameters.begin() + norm);
@@ -221,7 +221,7 @@ ModelSpec cut_units(const ArchSpec& arch, const ModelSpec& whole, const UnitCut&
   const bool tied = !whole.units.back().tied.empty();
   LONGSHORE_CHECK(!tied || cut.embedding_rows == cut.head_rows);
   ModelSpec model;
-  size_t pieces = 0;  // so far, of this table
+  size_t pieces = 0;  // pieces of this table so far
   for (const DecoderPart& part : decoder_parts(arch, cut)) {
     UnitSpec unit = unit_of(whole, part);
     unit.id = UnitId(static_cast<int32_t>(model.units.size()));

@@ -1,15 +1,15 @@
-// A unit's gradients by autograd: what the engine and groups of units share. Pure functions;
-// compute thread only.
+// unit_gradients: a unit's gradients by autograd, for the engine and for groups of units. Pure
+// functions; compute thread only.
 #pragma once
 
 #include "model/unit.h"
 
 namespace longshore {
 
-// From the gradient of `out`, which forward made of `parameters` and the leaves `in`, to those of
-// the parameters, which go to the sink, and of `in`, which are returned: undefined where nothing
-// flows back, empty where not wanted. A tensor of `out` that is one of `in` itself passes: the
-// unit's part is added to its gradient in place, in that one's dtype. `grad_out` is used up.
+// Forward made `out` from `parameters` and the leaves `in`. Given the gradient of `out`, this adds
+// those of the parameters to the sink and returns those of `in`: undefined if nothing flows back,
+// empty if not wanted. If a tensor of `out` is one of `in` itself, the unit's gradient is added to
+// its `grad_out` in place and in that dtype. `grad_out` is consumed.
 Carry autograd_backward(UnitParameters parameters, const Carry& in, const Carry& out,
                         const Carry& grad_out, bool want_grad_in, GradientSink& sink);
 

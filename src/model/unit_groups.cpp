@@ -57,7 +57,7 @@ Groups by_classes(const ModelSpec& model, const std::vector<std::string>& classe
 
 Groups by_size(const ModelSpec& model, int64_t min_parameters) {
   Groups groups;
-  int64_t parameters = min_parameters;  // of the last group
+  int64_t parameters = min_parameters;  // parameters of the last group
   for (const UnitSpec& unit : model.units) {
     if (parameters >= min_parameters) {
       groups.emplace_back();
@@ -125,8 +125,8 @@ std::vector<std::vector<UnitId>> group_units(const ModelSpec& model,
 
 namespace {
 
-// The carry out of a group. What passes through all of its members still passes. A group of several
-// computes its members' inputs again, so it needs the value of all that it reads.
+// Returns a group's carry out. Tensors that pass through all members still pass. A group of several
+// recomputes its members' inputs, so it needs the values of everything it reads.
 std::vector<CarryTensorSpec> merged_carry(const ModelSpec& model,
                                           const std::vector<UnitId>& members,
                                           bool next_is_one_unit) {
@@ -143,7 +143,7 @@ std::vector<CarryTensorSpec> merged_carry(const ModelSpec& model,
 }  // namespace
 
 ModelSpec merge_units(const ModelSpec& model, const std::vector<std::vector<UnitId>>& groups) {
-  std::map<ParamRef, ParamRef> places;  // where each owned parameter went
+  std::map<ParamRef, ParamRef> places;  // new reference of each owned parameter
   ModelSpec merged;
   for (size_t group = 0; group < groups.size(); ++group) {
     const std::vector<UnitId>& members = groups[group];

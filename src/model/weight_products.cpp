@@ -14,7 +14,7 @@ struct Target {
   int32_t parameter = 0;
 };
 
-// Engines of several ranks may be in one process, and a GPU's backward runs on autograd's thread.
+// Engines of several ranks may share a process, and a GPU's backward runs on autograd's thread.
 std::mutex& guard() {
   static std::mutex mutex;
   return mutex;

@@ -1,7 +1,7 @@
-// WeightProducts: where backward of the ops adds weight gradients, each a product of two matrices,
-// so that no gradient of a weight's size exists beside the sum. Bound by whoever runs autograd over
-// a unit, for as long as that takes; asked by the ops' backward, on whatever thread autograd runs
-// it. Weights that nobody bound have a gradient of their own, as autograd has it.
+// WeightProducts: adds weight gradients, products of two matrices, to their sums in place, so that
+// no other tensor of a weight's size exists. The code that runs autograd over a unit owns one for
+// that time; the ops' backward calls add() on any thread of autograd. Weights that are not bound
+// get a gradient from autograd as usual.
 #pragma once
 
 #include "model/unit.h"
@@ -10,14 +10,14 @@ namespace longshore {
 
 class WeightProducts {
  public:
-  // Products for `parameters`, a unit's leaves, go to the sink. No leaf is bound twice at a time.
+  // Binds a unit's leaves `parameters` to the sink. No leaf may be bound twice at a time.
   WeightProducts(UnitParameters parameters, GradientSink* sink);
   WeightProducts(const WeightProducts&) = delete;
   WeightProducts& operator=(const WeightProducts&) = delete;
   ~WeightProducts();
 
-  // Adds left^T right to the gradient of `weight`, and says true, where that is bound.
-  // left: [N, rows]; right: [N, columns].
+  // Adds left^T right to the gradient of `weight` and returns true if `weight` is bound. `left` is
+  // [N, rows]; `right` is [N, columns].
   static bool add(const at::Tensor& weight, const at::Tensor& left, const at::Tensor& right);
 
  private:
