@@ -13,8 +13,6 @@
 namespace longshore {
 namespace {
 
-// ---- the families ----
-
 void read_llama(ConfigReader& config, ArchSpec& arch) {
   read_llama_like(config, {}, arch);
   read_rope(config, {}, arch);
