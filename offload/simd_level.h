@@ -1,4 +1,4 @@
-// SimdLevel: how wide the instructions of the kernels are. Pure; found out once.
+// SimdLevel: instruction sets of the SIMD kernels. Pure; the CPU is queried once.
 #pragma once
 
 #include <array>
@@ -7,14 +7,14 @@
 
 namespace longshore {
 
-// `Vaes`: those of AES too. Levels that the CPU lacks are not to be called.
+// `Vaes` levels include vector AES. Kernels of a level that the CPU lacks must not be called.
 enum class SimdLevel : uint8_t { kBaseline, kAvx2, kAvx2Vaes, kAvx512, kAvx512Vaes };
 inline constexpr std::array<SimdLevel, 5> kSimdLevels = {SimdLevel::kBaseline, SimdLevel::kAvx2,
                                                          SimdLevel::kAvx2Vaes, SimdLevel::kAvx512,
                                                          SimdLevel::kAvx512Vaes};
 std::string_view name_of(SimdLevel level);
 SimdLevel best_simd_level();
-// Not every CPU has all levels below its best.
+// Returns whether the CPU has the level; a CPU may lack levels below its best.
 bool cpu_has(SimdLevel level);
 
 }  // namespace longshore

@@ -5,7 +5,7 @@
 namespace longshore {
 
 HappensBefore::HappensBefore(const StepSchedule& schedule) : tracks_(tracks_of(schedule)) {
-  std::array<Clock, kTrackCount> by_track{};  // of the track's last operation so far
+  std::array<Clock, kTrackCount> by_track{};  // by track: clock of its last operation so far
   for (const Op& op : schedule.ops) {
     const size_t track = tracks_[clocks_.size()];
     Clock clock = by_track[track];

@@ -1,6 +1,6 @@
-// HappensBefore: which operations of a schedule are done before which begin, whatever the timing:
-// the transitive closure of the order inside each track and of every `after`. A value, made once
-// for a schedule; ops x tracks numbers. Pure, any thread.
+// HappensBefore: the partial order of a schedule's operations, which holds for any timing. It is
+// the transitive closure of the FIFO order of each track and of every `after`. A value, made once
+// per schedule; it stores operations x tracks numbers. Pure; any thread may call it.
 #pragma once
 
 #include <array>
@@ -13,15 +13,15 @@ namespace longshore {
 
 class HappensBefore {
  public:
-  // Entries of `after` that name no earlier operation count for nothing.
+  // Entries of `after` that name no earlier operation are ignored.
   explicit HappensBefore(const StepSchedule& schedule);
 
-  // Whether `first` is done before `second` begins, in every execution.
+  // Returns whether `first` ends before `second` begins in every execution.
   bool ordered(int32_t first, int32_t second) const;
   bool operator==(const HappensBefore&) const = default;
 
  private:
-  // By track: how many of its operations are done when this one is (a vector clock).
+  // A vector clock: by track, the number of its operations that are done when this one is.
   using Clock = std::array<int32_t, kTrackCount>;
 
   std::vector<size_t> tracks_;  // by operation

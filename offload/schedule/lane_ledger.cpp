@@ -26,7 +26,7 @@ class Accounts {
       own.busy_seconds += times_[i].end - times_[i].begin;
       own.bytes += op.bytes;
       if (lane_of(op.kind) != Lane::kCompute) continue;
-      before_.back().reset();  // compute does not wait for compute
+      before_.back().reset();  // the previous compute operation is no cause of a stall
       add_stall(i, computed_until);
       computed_until = times_[i].end;
     }
@@ -38,7 +38,7 @@ class Accounts {
     return ledger_.lanes[static_cast<size_t>(lane_of(schedule_.ops[op].kind))];
   }
 
-  // Of what an operation waited for, the last to end.
+  // Returns the dependency of the operation that ended last.
   std::optional<size_t> cause_of(size_t op) const {
     std::optional<size_t> cause = before_[op];
     for (int32_t before : schedule_.ops[op].after) {
@@ -48,12 +48,12 @@ class Accounts {
     return cause;
   }
 
-  // Compute stood still from `from` until the operation began.
+  // Charges the idle time of compute from `from` until the operation to the causing lanes.
   void add_stall(size_t op, double from) {
     double until = times_[op].begin;
     for (std::optional<size_t> cause = cause_of(op); cause && until > from;
          cause = cause_of(*cause)) {
-      if (times_[*cause].end <= from) return;  // it waited for nobody: its thread came late
+      if (times_[*cause].end <= from) return;  // no dependency ran: the thread woke late
       const double begin = std::max(from, times_[*cause].begin);
       lane(*cause).stall_seconds += until - begin;
       until = begin;
@@ -63,7 +63,7 @@ class Accounts {
   const StepSchedule& schedule_;
   std::span<const OpTime> times_;
   double begin_;
-  std::vector<std::optional<size_t>> before_;  // by operation: the one before it in its track
+  std::vector<std::optional<size_t>> before_;  // by operation: the previous one of its track
   LaneLedger ledger_;
 };
 

@@ -1,5 +1,5 @@
-// LaneLedger: what the lanes did in a pass, and what compute waited for. A value; `account` makes
-// it from the schedule and the times of its operations. Pure function.
+// LaneLedger: busy time and bytes of each lane in a pass, and the stalls of compute. A value;
+// `account` makes it from the schedule and the times of its operations. Pure function.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@ struct LaneLedger {
   struct Lane {
     double busy_seconds = 0.0;
     Bytes bytes = 0;
-    // Compute stood still, and of what it waited for this lane's operation ran then: the last to
-    // end, before that the one which that one waited for, and so on.
+    // Seconds in which compute was idle and this lane ran the operation on the chain of causes: the
+    // dependency that ended last, before it the one that this dependency waited for, and so on.
     double stall_seconds = 0.0;
   };
   std::array<Lane, kLaneCount> lanes = {};
@@ -24,7 +24,7 @@ struct LaneLedger {
   LaneLedger& operator+=(const LaneLedger& other);
 };
 
-// `begin`: when the schedule was issued.
+// Makes the ledger; `begin` is the time at which the schedule was issued.
 LaneLedger account(const StepSchedule& schedule, std::span<const OpTime> times, double begin);
 
 }  // namespace longshore

@@ -55,7 +55,7 @@ class Planner {
     return std::nullopt;
   }
 
-  // The first execution from `from` on that needs the unit.
+  // Returns the first execution from `from` on that needs the unit.
   size_t next_use(UnitId unit, size_t from) const {
     for (size_t i = from; i < needs_.size(); ++i) {
       if (std::ranges::find(needs_[i], unit) != needs_[i].end()) return i;
@@ -64,8 +64,8 @@ class Planner {
   }
 
   // Puts the unit, which execution `wanted` needs, into a slot whose unit no execution from `now`
-  // to `wanted` needs. Empty slots first, the smallest that fits; then the unit needed last. False
-  // where there is none.
+  // to `wanted` needs: the smallest empty slot that fits, else the slot whose unit is needed last.
+  // Returns false if no such slot exists.
   bool place(UnitId unit, size_t now, size_t wanted, UnitExecution& execution) {
     if (find(unit)) return true;
     const Bytes bytes = inputs_.unit_bytes.at(static_cast<size_t>(unit.value));
@@ -86,14 +86,14 @@ class Planner {
     return true;
   }
 
-  // Empty before filled, later use before earlier, smaller before larger.
+  // Ranks candidates: empty before filled, later use before earlier, smaller before larger.
   std::tuple<bool, size_t, Bytes> rank_of(size_t slot, size_t use) const {
     return {!contents_[slot].has_value(), use, -inputs_.slot_bytes[slot]};
   }
 
   const PassInputs& inputs_;
   std::vector<UnitId> units_;                    // by execution
-  std::vector<std::vector<UnitId>> needs_;       // the same: what it leases
+  std::vector<std::vector<UnitId>> needs_;       // by execution: the units that it leases
   std::vector<std::optional<UnitId>> contents_;  // by slot
 };
 

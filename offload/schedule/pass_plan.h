@@ -1,9 +1,9 @@
-// PassPlan: the order in which a pass needs units, and for every execution which units are fetched
-// into which slots before it computes. A value: `plan_pass` makes it, and build_schedule makes a
-// pass's operations of it. Pure functions, no device.
+// PassPlan: the order of unit executions in a pass, and for each the units that are fetched into
+// slots before it computes. A value: `plan_pass` makes it, and build_schedule makes the pass's
+// operations from it. Pure functions, no device.
 //
-// The order is known before the first step, so the slot that gives way is always the one whose unit
-// is needed last (Belady 1966), and backward uses what forward left.
+// The order is known before the first step, so the unit that is evicted is always the one that is
+// needed last (Belady 1966), and backward reuses the units that forward left in slots.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace longshore {
 
-// A unit in a slot.
+// A unit and the slot that it is in.
 struct Placed {
   UnitId unit;
   int32_t slot = 0;
   bool operator==(const Placed&) const = default;
 };
 
-// One unit's turn to compute.
+// One execution of a unit's compute.
 struct UnitExecution {
   UnitId unit;
-  // The unit, then those that it borrows parameters from; none where it reads no parameters.
+  // The unit itself, then the owners of its tied parameters. Empty where it reads no parameters.
   std::vector<Placed> leases;
-  std::vector<Placed> fetches;  // started before it computes: for itself, then for later executions
+  std::vector<Placed> fetches;  // issued before it computes, also for later executions
 };
 
 struct PassPlan {
@@ -34,12 +34,11 @@ struct PassPlan {
 };
 
 enum class Pass : uint8_t {
-  kTrain,  // forward of all units but the last, then backward from the last to the first that needs
-           // it
+  kTrain,  // forward of all units but the last, then backward from the last to the first needed
   kForward,  // all units in order
   kUpdates,  // no unit computes: pending updates are applied
   kSweep,    // no unit computes: every unit's state is loaded, restored or saved
-  kCommit,   // no unit is touched: what earlier passes wrote is made durable
+  kCommit,   // no unit runs: state that earlier passes wrote is made durable
 };
 
 constexpr bool computes(Pass pass) {
@@ -47,21 +46,22 @@ constexpr bool computes(Pass pass) {
 }
 
 struct PassInputs {
-  std::vector<Bytes> unit_bytes;  // by unit: gathered
+  std::vector<Bytes> unit_bytes;  // by unit: all of its parameters, gathered
   std::vector<Bytes> slot_bytes;
-  int64_t prefetch = 0;  // executions ahead
+  int64_t prefetch = 0;  // number of executions to fetch ahead
 };
 
 enum class Half : uint8_t { kForward, kBackward };
 
-// Units that must be in slots at once to run `unit`: itself and those it borrows from, or none
-// where backward does without.
+// Returns the units that must be in slots at the same time to run `unit`: itself and the owners of
+// its tied parameters. Empty for a backward that reads no parameters.
 std::vector<UnitId> units_leased_for(const UnitSpec& unit, Half half = Half::kForward);
 
-// The units of a pass, in the order of their executions.
+// Returns the units of a pass in the order of their executions.
 std::vector<UnitId> execution_order(const ModelSpec& model, Pass pass);
 
-// Slots are empty at first. CheckFailure where the slots cannot hold what a execution leases.
+// Plans a pass that starts with empty slots. Throws CheckFailure where an execution leases more
+// than the slots can hold.
 PassPlan plan_pass(const ModelSpec& model, Pass pass, const PassInputs& inputs);
 
 }  // namespace longshore

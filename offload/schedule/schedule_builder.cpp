@@ -1,8 +1,8 @@
-// build_schedule: walks the pass plan once and writes down every operation with what it waits for.
+// build_schedule: goes through the pass plan once and writes every operation with its dependencies.
 //
-// Order of issue, for every execution: what brings the units it fetches, then its compute, then
-// what takes its results away. Fetches for later executions are issued before the execution
-// computes, so they overlap with it.
+// The order of issue of one execution is: fetches of units, its compute, then the operations that
+// move its results. Fetches for later executions are issued before the execution computes, so they
+// overlap with it.
 #include <algorithm>
 #include <utility>
 
@@ -76,7 +76,7 @@ class Builder {
   }
 
  private:
-  // What a slot of inputs, state or parameters holds, and who touched it last.
+  // The contents of a slot of inputs, state or parameters, and the last operations that used it.
   struct SlotUse {
     int32_t unit = kNone;
     int32_t written = kNone;          // the op that filled it
@@ -95,7 +95,7 @@ class Builder {
     std::ranges::sort(op.after);
     const auto same = std::ranges::unique(op.after);
     op.after.erase(same.begin(), same.end());
-    // A lane of one track keeps its own order.
+    // A lane of one track is FIFO, so waits inside it are redundant.
     std::erase_if(op.after, [&](int32_t before) {
       const Lane lane = lane_of(out_.ops[static_cast<size_t>(before)].kind);
       return lane == lane_of(op.kind) && is_one_track(lane);
@@ -108,8 +108,8 @@ class Builder {
 
   // ---- Updates
 
-  // Reads the state, updates it, writes it; `update` says what it waits for beside its state.
-  // `passes`: the parameters are fetched next, from the slot that the update leaves them in.
+  // Adds read, update and write of a unit's state; `update` already has its other dependencies.
+  // With `passes` the update leaves the parameters in a slot, from which the next fetch takes them.
   void add_update(Op update, bool passes) {
     const UnitId unit = update.unit;
     update.bytes = bytes_of(in_.update_bytes, unit);
@@ -144,14 +144,14 @@ class Builder {
     return std::ranges::count_if(in_.model->units, &UnitSpec::has_trainable);
   }
 
-  // Behind the last unit's write: beside everything that follows, for what is written now is not
-  // changed before the next pass. Writes take turns in two tracks, whose last ones imply the
-  // others.
+  // Adds the commit behind the last unit's write. It runs beside all later operations, because
+  // nothing that is written changes before the next pass. Writes alternate between two tracks, and
+  // the last write of each track implies the earlier ones.
   void add_commit(int32_t last_write) {
     add({.kind = OpKind::kCommit, .after = {write_before_, last_write}, .bytes = in_.commit_bytes});
   }
 
-  // The next parameter slot, for `op` to fill.
+  // Claims the next parameter slot, which `op` fills.
   int32_t claim_parameters(UnitId unit, Op& op) {
     const int32_t slot = next_parameters_;
     next_parameters_ = (next_parameters_ + 1) % in_.parameter_slots;
@@ -167,8 +167,8 @@ class Builder {
 
   // ---- Parameters
 
-  // The slot that has the unit's parameters for a fetch that comes next: the update's, or one that
-  // they are read to.
+  // Returns the slot that has the unit's parameters for the next fetch: the one that the update
+  // left them in, or one that a new read fills.
   int32_t bring_parameters(UnitId unit) {
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const SlotUse& slot = parameters_[i];
@@ -209,7 +209,7 @@ class Builder {
     filled_[index(placed.unit)] = filled;
   }
 
-  // The waits of a compute that leases the execution's slots.
+  // Makes a compute operation that waits for the slots which the execution leases.
   Op compute(OpKind kind, const UnitExecution& execution) const {
     Op op{.kind = kind, .unit = execution.unit, .slots = execution.leases};
     for (const Placed& placed : execution.leases) op.after.push_back(filled_[index(placed.unit)]);
@@ -236,11 +236,11 @@ class Builder {
     if (input) inputs_[static_cast<size_t>(*input)].users.push_back(id);
     if (!output) return;
     inputs_[static_cast<size_t>(*output)].written = id;
-    // Behind the last unit that writes a part of it.
+    // The save follows the last unit that writes a part of the run's input.
     if (in_.pass == Pass::kTrain && next == to->last && is_saved(*to)) add_save(*to);
   }
 
-  // Of inputs that are offloaded; null: nothing of the unit's is.
+  // Returns the run of the unit's offloaded input; null where it has none.
   const SharedInputGroup* run_of(UnitId unit) const {
     return in_.input_slots > 0 ? runs_.of(unit) : nullptr;
   }
@@ -256,7 +256,7 @@ class Builder {
                        [unit](const UnitExecution& execution) { return execution.unit == unit; });
   }
 
-  // The last runs are still in their slots when backward asks for them.
+  // Returns whether the run is still in its slot when backward needs it, as the last runs are.
   bool stays(const SharedInputGroup& run) const {
     return std::ssize(runs_.all()) - run.number < in_.input_slots;
   }
@@ -270,7 +270,7 @@ class Builder {
   }
   int32_t find_input(const SharedInputGroup& run) const { return find_unit(inputs_, run.first); }
 
-  // The slot is for the input of `unit`, which `op` writes: whatever used the slot comes before.
+  // Claims the slot for the input of `unit`, which `op` writes after all earlier uses of the slot.
   static void claim(SlotUse& slot, UnitId unit, Op& op) {
     op.after.push_back(slot.written);
     op.after.insert(op.after.end(), slot.users.begin(), slot.users.end());
@@ -303,9 +303,8 @@ class Builder {
     if (in_.input_staging > 0) add_write(unit, staging, id);
   }
 
-  // ---- Activation checkpoints on drives: written in the order of the units, read in the opposite
-  // one. The last of them never go to a drive: their staging slots still hold them when backward
-  // asks.
+  // ---- Activation checkpoints on drives. They are written in the order of the units and read in
+  // reverse. The last ones are never written: backward finds them in their staging slots.
 
   void choose_written() {
     for (const SharedInputGroup& run : runs_.all()) {
@@ -328,7 +327,7 @@ class Builder {
     saved_.back().second = id;
   }
 
-  // Into the slot that was just emptied, what backward wants next.
+  // Reads the checkpoint that backward needs next into the staging slot that was just emptied.
   void add_read_ahead(int32_t staging) {
     if (to_read_.empty()) return;
     const UnitId unit = to_read_.back();
@@ -343,7 +342,7 @@ class Builder {
     slot.written = add(std::move(read));
   }
 
-  // The operation that put the unit's input where it is kept.
+  // Returns the operation that saved the unit's input to its tier.
   int32_t saved_as(UnitId unit) const {
     const auto saved = std::ranges::find(saved_, unit, &std::pair<UnitId, int32_t>::first);
     LONGSHORE_CHECK(saved != saved_.end()) << "the input of unit " << unit << " was not saved";
@@ -374,7 +373,7 @@ class Builder {
     return inputs_[slot].written = add(std::move(load));
   }
 
-  // Loads for the executions ahead, as far as slots are free of inputs still to be read.
+  // Issues loads for later executions while slots are free of inputs that are still to be read.
   void add_loads_ahead(const SharedInputGroup& now) {
     const std::vector<UnitExecution>& executions = in_.executions.executions;
     for (size_t i = visit_ + 1; i < executions.size(); ++i) {
@@ -432,7 +431,7 @@ class Builder {
                                  .bytes = bytes_of(in_.drain_bytes, unit)});
     if (gradient) gradient_used_[static_cast<size_t>(*gradient)] = drained;
     if (in_.overlap != UpdateOverlap::kBackward) return;
-    // Its own backward is the last to read the unit: nothing fetches it any more.
+    // The unit's own backward is the last to read it, and no later operation fetches it.
     add_update({.kind = OpKind::kUpdate, .unit = unit, .host_slot = host_slot, .after = {drained}},
                /*passes=*/false);
     if (host_slot) host_slot_used_[static_cast<size_t>(*host_slot)] = updated_[index(unit)];
@@ -445,10 +444,10 @@ class Builder {
   std::vector<int32_t> updated_;               // by unit: its kUpdate in this schedule
   std::vector<int32_t> filled_;                // by unit: the last kFetch or kGather
   std::vector<bool> owns_tied_;                // by unit
-  std::vector<std::vector<int32_t>> readers_;  // by slot: since it was filled
+  std::vector<std::vector<int32_t>> readers_;  // by slot: its readers since the last fill
   std::vector<int32_t> gradient_used_;         // by buffer: the last kDrain
   int32_t next_gradient_ = 0;
-  std::vector<int32_t> host_slot_used_;  // by place of the ring: the last kUpdate
+  std::vector<int32_t> host_slot_used_;  // by ring slot: the last kUpdate
   int32_t next_host_slot_ = 0;
   std::vector<SlotUse> inputs_;      // by input slot
   std::vector<SlotUse> staging_;     // by staging slot
@@ -456,10 +455,10 @@ class Builder {
   std::vector<SlotUse> parameters_;  // by parameter slot
   int32_t next_staging_ = 0, next_state_ = 0, next_parameters_ = 0;
   std::vector<int32_t> state_written_;  // by unit: its kWriteState in this schedule
-  std::vector<UnitId> to_drives_;       // whose inputs are written to drives, in their order
-  std::vector<UnitId> to_read_;         // those that are not read back yet
-  std::vector<std::pair<UnitId, int32_t>> saved_;  // and which operation ended that
-  std::ptrdiff_t to_commit_ = 0;  // units still to be written before the commit; 0: there is none
+  std::vector<UnitId> to_drives_;       // units whose inputs go to drives, in order
+  std::vector<UnitId> to_read_;         // units of to_drives_ that are not read back yet
+  std::vector<std::pair<UnitId, int32_t>> saved_;  // with the operation that saved it
+  std::ptrdiff_t to_commit_ = 0;  // units to write before the commit; 0: no commit
   int32_t write_before_ = kNone;  // the last kWriteState
   int32_t last_collective_ = kNone;
   StepSchedule out_;

@@ -44,7 +44,7 @@ class Simulation {
     int32_t op = kNobody;
     double ready = 0.0;
     int32_t held_by = kNobody;
-    // Who is served first of those that wait for their lane.
+    // Orders the candidates for one lane; the smallest key runs first.
     std::tuple<bool, double, int32_t> key(const StepSchedule& schedule) const {
       const OpKind kind = schedule.ops[static_cast<size_t>(op)].kind;
       return {kind != OpKind::kReadParameters, ready, op};
@@ -74,7 +74,7 @@ class Simulation {
     now.held_by = other;
   }
 
-  // Every lane that is free takes what is ready for it.
+  // Starts a ready operation on every lane that is free.
   void start_all() {
     std::array<std::optional<Candidate>, kLaneCount> first;
     for (size_t track = 0; track < kTrackCount; ++track) {
@@ -99,13 +99,13 @@ class Simulation {
     }
   }
 
-  // What the lane's operation does now.
+  // Returns the current phase of the lane's operation.
   double OpSeconds::* part(size_t lane) const {
     if (left_[lane].waits > 0.0) return &OpSeconds::waits;
     return left_[lane].moves > 0.0 ? &OpSeconds::moves : &OpSeconds::works;
   }
 
-  // How fast that goes, of as fast as it would alone.
+  // Returns the speed of each running operation, as a fraction of its speed alone.
   std::array<double, kLaneCount> rates() const {
     double wanted = 0.0, movers = 0.0;
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
@@ -124,11 +124,11 @@ class Simulation {
     return rates;
   }
 
-  // To the next end of a part of an operation. Returns how many operations ended.
+  // Advances to the next end of a phase. Returns the number of operations that ended.
   size_t advance() {
     const std::array<double, kLaneCount> rate = rates();
     const auto left = [&](size_t lane) -> double& { return left_[lane].*part(lane); };
-    // A part that nothing slows down ends at its start plus its seconds, without rounding of steps.
+    // A phase at full speed ends at its start plus its seconds, without rounding of steps.
     const auto end_of = [&](size_t lane) {
       return rate[lane] == 1.0 ? due_[lane] : now_ + left(lane) / rate[lane];
     };
@@ -171,8 +171,8 @@ class Simulation {
   std::array<size_t, kTrackCount> next_{};
   std::array<int32_t, kTrackCount> track_last_{};
   std::array<int32_t, kLaneCount> lane_last_{}, running_{};
-  std::array<OpSeconds, kLaneCount> left_{};  // of the running operation
-  std::array<double, kLaneCount> due_{};      // when its part ends if nothing slows it down
+  std::array<OpSeconds, kLaneCount> left_{};  // by lane: remaining time of the running operation
+  std::array<double, kLaneCount> due_{};      // by lane: when its phase ends at full speed
   double now_ = 0.0;
 };
 

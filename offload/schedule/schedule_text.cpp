@@ -19,7 +19,7 @@ std::string joined(const std::vector<int32_t>& numbers) {
   return text;
 }
 
-// "slot 1, gradient 0".
+// Lists the slots and buffers of the operation, such as "slot 1, gradient 0".
 std::string uses_of(const Op& op) {
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
@@ -81,7 +81,7 @@ std::string bar(const Op& op, int32_t index, const std::string& name, const Simu
   std::string text = "<g><title>" + escaped(title) + "</title><rect x=\"" + number(x) + "\" y=\"" +
                      number(y) + "\" width=\"" + number(width) + "\" height=\"" + number(kBar) +
                      "\" fill=\"" + std::string(kColours[colour]) + "\"";
-  // Backward and what follows from it stand out from forward.
+  // Bars of backward have a frame.
   if (op.kind == OpKind::kBackward) text += " stroke=\"#333\"";
   text += "/>";
   if (width > 14.0) {
@@ -122,7 +122,7 @@ std::string print_schedule(const StepSchedule& schedule, const ModelSpec& model)
 std::string draw_schedule(const StepSchedule& schedule, const ModelSpec& model,
                           const SimulatedPass& pass) {
   LONGSHORE_CHECK(pass.ops.size() == schedule.ops.size());
-  std::array<int, kLaneCount> rows{};  // by lane, from 1; 0: it has no operations
+  std::array<int, kLaneCount> rows{};  // by lane, from 1; 0: the lane has no operations
   int row_count = 0;
   for (size_t lane = 0; lane < kLaneCount; ++lane) {
     const bool used = std::ranges::any_of(

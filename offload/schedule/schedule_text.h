@@ -1,4 +1,4 @@
-// A schedule for people: as a table, and drawn as lanes over time. Pure functions.
+// print_schedule, draw_schedule: a schedule as a table and as a timeline of lanes. Pure functions.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace longshore {
 
-// One operation per line: its number, lane, unit, what it uses, what it waits for, its bytes. Ends
-// with a newline.
+// Prints a line for each operation: number, lane, unit, slots, dependencies, bytes.
 std::string print_schedule(const StepSchedule& schedule, const ModelSpec& model);
 
-// An SVG picture: a row for each lane that has operations, a bar for each operation as long as it
-// takes in `pass`, which is the schedule's; names and waits show under the pointer.
+// Draws an SVG picture with one row for each lane that has operations and one bar for each
+// operation. `pass` is the simulation of `schedule` and gives the bars' lengths; tooltips show
+// names and waits.
 std::string draw_schedule(const StepSchedule& schedule, const ModelSpec& model,
                           const SimulatedPass& pass);
 

@@ -82,7 +82,7 @@ class Validator {
     }
   }
 
-  // Whether the backward of `unit` adds to the gradient of `owner`, which it borrows from.
+  // Returns whether the backward of `unit` adds to the gradient of `owner` (tied parameters).
   bool adds_to(const UnitSpec& unit, UnitId owner) const {
     return std::ranges::any_of(unit.tied, [&](ParamRef ref) {
       return ref.unit == owner && !in_.model->parameter(ref).frozen;
@@ -192,7 +192,7 @@ class Validator {
     }
   }
 
-  // The place of that number; null, reported, where the plan has none.
+  // Returns slot `number`; reports a finding and returns null where the plan has no such slot.
   SlotUse* place(std::vector<SlotUse>& places, std::optional<int32_t> number, const char* what) {
     if (!expect(number.has_value(), std::string("names no ") + what)) return nullptr;
     const bool known = *number >= 0 && *number < static_cast<int32_t>(places.size());
@@ -240,7 +240,7 @@ class Validator {
     }
   }
 
-  // Whether updates of this pass are made durable in it, or those of earlier ones.
+  // Returns whether this pass must commit: its own updates, or (Pass::kCommit) earlier ones.
   bool commits() const {
     if (in_.pass == Pass::kCommit) return true;
     const bool updates = in_.pass == Pass::kUpdates ||
@@ -248,7 +248,7 @@ class Validator {
     return in_.commits && updates && in_.model->trainable_elements() > 0;
   }
 
-  // Of all that is on the drives. What no update changed is carried over through a slot.
+  // Checks the commit of all state on drives. A unit without an update is copied through a slot.
   void commit(const Op& op) {
     expect(op.unit == UnitId(), "is of no unit");
     expect(commits(), "this pass commits nothing");
@@ -290,7 +290,7 @@ class Validator {
     unit.updated = true;
   }
 
-  // Where the update finds the state, and leaves the parameters.
+  // Checks the slots in which the update finds the state and leaves the parameters.
   void update_parameters(const Op& op, UnitState& unit) {
     if (in_.parameter_slots == 0) write(unit.host_parameters);
     if (in_.state_slots > 0) {
@@ -390,7 +390,7 @@ class Validator {
     slot->used = true;
   }
 
-  // Of offloaded inputs.
+  // Returns the run of the unit's offloaded input; null where it has none.
   const SharedInputGroup* run_of(UnitId unit) const {
     const bool known = unit.value < static_cast<int32_t>(units_.size());
     return in_.input_slots > 0 && known ? runs_.of(unit) : nullptr;
@@ -420,7 +420,7 @@ class Validator {
     if (!state(op.unit).trainable) expect(!op.gradient, "nothing of the unit is trained");
   }
 
-  // The operation adds to the gradient of `owner`.
+  // Checks that the operation may add to the gradient of `owner`.
   void add_to(UnitId owner, const Op& op) {
     UnitState& unit = state(owner);
     --unit.adders;
@@ -436,7 +436,7 @@ class Validator {
 
   // ---- Gradients ----
 
-  // Where the unit's whole gradient is; null, reported, where it is not.
+  // Returns the buffer of the unit's whole gradient; reports a finding and returns null if absent.
   SlotUse* gradient(const Op& op) {
     UnitState& unit = state(op.unit);
     if (!expect(unit.trainable, "nothing of the unit is trained")) return nullptr;
@@ -498,7 +498,7 @@ class Validator {
     if (slot != nullptr && holds(*slot, op.unit)) read(slot->memory);
   }
 
-  // The staging slot has the unit's input, and the operation reads it.
+  // Checks that the staging slot has the unit's input, and that the operation may read it.
   void take_staged(const Op& op) {
     SlotUse* staging = place(staging_, op.staging, "staging slot");
     if (staging == nullptr || !holds(*staging, op.unit)) return;
@@ -576,7 +576,7 @@ class Validator {
   std::vector<std::pair<OpKind, UnitId>> compute_order_;
   size_t computed_ = 0;
   bool committed_ = false;
-  int32_t now_ = kNobody, last_collective_ = kNobody;  // now_: the operation that is looked at
+  int32_t now_ = kNobody, last_collective_ = kNobody;  // now_: the operation under check
   std::vector<ScheduleFinding> findings_;
 };
 

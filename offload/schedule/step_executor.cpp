@@ -78,7 +78,7 @@ void StepExecutor::run(const StepSchedule& schedule, StepWork& work) {
 }
 
 void StepExecutor::run_op(const Op& op, StepWork& work, OpTime& time) {
-  // What another lane's failure leaves behind need not make sense any more.
+  // After a failure in another lane the operands may be invalid, so the operation is skipped.
   if (failed_.load(std::memory_order_acquire)) return;
   try {
     time.begin = now();

@@ -1,6 +1,6 @@
-// StepExecutor: runs a schedule: every operation on its track's stream, when its track's earlier
-// operations and those it waits for are done. Owned by the engine; its thread calls run(), the work
-// itself is called on the streams' threads, several operations at once.
+// StepExecutor: runs a schedule. Each operation runs on its track's stream once the track's earlier
+// operations and its `after` are done. Owned by the engine, whose thread calls run(); the streams'
+// threads do the work, several operations at once.
 #pragma once
 
 #include <array>
@@ -18,25 +18,25 @@
 
 namespace longshore {
 
-// One stream for each track.
+// Holds one stream for each track.
 using LaneStreams = std::array<std::unique_ptr<ThreadStream>, kTrackCount>;
 LaneStreams make_lane_streams(
     const std::function<std::unique_ptr<ThreadStream>(Lane lane, const std::string& name)>& make);
 
-// What operations do. Called by several tracks at once, by one in the order of the schedule.
+// The work of the operations. Tracks call run() concurrently; each calls it in schedule order.
 class StepWork {
  public:
   virtual ~StepWork() = default;
   virtual void run(const Op& op) = 0;
 };
 
-// When an operation ran: seconds since the executor was made.
+// Begin and end of an operation, in seconds since the executor was made.
 struct OpTime {
   double begin = 0.0;
   double end = 0.0;
 };
 
-// Where the host blocks, by reason. A few for each step, whatever the number of units.
+// Counts how often the host blocks, by reason. A step has a few waits for any number of units.
 class HostWaits {
  public:
   void count(const std::string& reason);
@@ -48,15 +48,15 @@ class HostWaits {
 
 class StepExecutor {
  public:
-  // `lanes` must outlive the executor. `on_failure` gets the text of the first failure, on the
-  // thread where it happened, so that it can end what other lanes wait for in other ranks.
+  // `lanes` must outlive the executor. `on_failure` gets the text of the first failure on the
+  // thread that failed, so that it can release lanes that wait for other ranks.
   explicit StepExecutor(LaneStreams* lanes,
                         std::function<void(const std::string&)> on_failure = {});
 
-  // HOST WAIT: all of the schedule is done on return. Throws what the first operation to fail
-  // threw; later ones are skipped, nothing runs any more then.
+  // HOST WAIT: the whole schedule is done on return. Throws the exception of the first operation
+  // that failed; later operations are skipped, and no operation runs any more after the throw.
   void run(const StepSchedule& schedule, StepWork& work);
-  // Of the last run, by operation.
+  // Returns the times of the last run, by operation.
   const std::vector<OpTime>& times() const { return times_; }
   double now() const;
 

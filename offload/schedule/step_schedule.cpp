@@ -1,4 +1,4 @@
-// Names of operations, and which lane and track each kind is on.
+// step_schedule: names of operations, and the lane and track of each kind.
 #include "offload/schedule/step_schedule.h"
 
 #include <array>
@@ -11,7 +11,7 @@ struct KindTraits {
   Lane lane;
 };
 
-// In the order of OpKind.
+// The entries are in the order of OpKind.
 constexpr std::array<KindTraits, kOpKindCount> kKinds = {{
     {"read state", Lane::kRead},
     {"read parameters", Lane::kRead},
@@ -37,15 +37,15 @@ constexpr bool of_drives(Lane lane) {
   return lane == Lane::kRead || lane == Lane::kWrite;
 }
 
-// Tracks that operations of the kind take turns in.
+// Returns the number of tracks that operations of the kind use in rotation.
 constexpr int turns_of(OpKind kind) {
   return of_drives(kKinds[static_cast<size_t>(kind)].lane) && kind != OpKind::kCommit ? 2 : 1;
 }
 
 struct TrackTraits {
   Lane lane = Lane::kRead;
-  OpKind kind = OpKind::kReadState;  // of a lane of drives
-  int turn = -1;                     // of its kind's; -1: the lane is one track
+  OpKind kind = OpKind::kReadState;  // of a drive lane
+  int turn = -1;                     // number of the track within its kind; -1: sole track
 };
 
 constexpr std::array<TrackTraits, kTrackCount> make_tracks() {
@@ -67,7 +67,7 @@ constexpr std::array<TrackTraits, kTrackCount> make_tracks() {
 }
 constexpr std::array<TrackTraits, kTrackCount> kTracks = make_tracks();
 
-// The first track of operations of the kind.
+// Returns the first track of the kind.
 constexpr size_t first_track(OpKind kind) {
   const Lane lane = kKinds[static_cast<size_t>(kind)].lane;
   size_t track = 0;

@@ -1,12 +1,12 @@
-// StepSchedule: the operations of one pass, the lane that each runs on and what it waits for. A
-// value: `build_schedule` makes it from the pass plan before the first step, `validate_schedule`
-// proves it, `StepExecutor` runs it, `print_schedule` shows it. Pure data, no device, any thread.
+// StepSchedule: the operations of one pass, each with its lane and its dependencies. A value:
+// `build_schedule` makes it from the pass plan before the first step, `validate_schedule` proves
+// it, `StepExecutor` runs it, `print_schedule` shows it. Pure data, no device, any thread.
 //
-// Lanes run side by side, and each of them consists of tracks. A track runs its operations one
-// after the other, in the order of the schedule. The lanes of drives have two tracks for each kind
-// of move, in turns: so a drive's queue never runs dry between two operations, and a read that
-// compute waits for is never behind one of bulk state that has no slot yet. Commits have a track of
-// theirs, every other lane is one track. Every other wait is written down in `after`.
+// Lanes run side by side, and each of them consists of tracks. A track is a FIFO in schedule order.
+// Drive lanes have two tracks for each kind of operation, used in rotation, so a drive's queue
+// never runs dry between two operations, and a read that compute waits for is never behind a read
+// of bulk state that has no slot yet. Commits have their own track; every other lane is one track.
+// All other waits are listed in `after`.
 #pragma once
 
 #include <array>
@@ -27,131 +27,128 @@ inline constexpr size_t kLaneCount = 8;
 std::string_view name_of(Lane lane);
 
 enum class OpKind : uint8_t {
-  kReadState,       // kRead: the unit's state from the drives to a state slot on the host
-  kReadParameters,  // kRead: the unit's parameters from the drives to a parameter slot on the host
-  kReadInput,  // kRead: the unit's activation checkpoints from the drives to a staging slot on the
-               // host
-  kUpdate,  // kUpdate: applies the unit's pending update (Pass::kSweep: what the walk is for); at
-            // home, or in its state slot, where it may leave the parameters in a parameter slot
-  kFetch,  // kH2D: the unit's parameters from host memory, or from a parameter slot, to its slot on
-           // the device; with a gather, the rank's part
-  kGather,      // kGather: completes the slot from the other ranks' parts
-  kLoadInput,   // kH2D: the unit's activation checkpoints back from the host
-  kForward,     // kCompute: all micro-batches through the unit
-  kBackward,    // kCompute: gradients of the unit; of the last unit with its forward and the loss
-  kSaveInput,   // kD2H: the unit's activation checkpoints to the host
-  kReduce,      // kReduce: sums the unit's gradient over ranks
+  kReadState,       // kRead: state from the drives to a state slot on the host
+  kReadParameters,  // kRead: parameters from the drives to a parameter slot on the host
+  kReadInput,  // kRead: activation checkpoints from the drives to a staging slot on the host
+  kUpdate,  // kUpdate: applies the pending update (Pass::kSweep: calls the visitor), in host memory
+            // or in a state slot; may leave the parameters in a parameter slot
+  kFetch,  // kH2D: parameters from host memory or a parameter slot to a device slot; before a
+           // gather only the rank's part
+  kGather,      // kGather: completes the slot with the other ranks' parts
+  kLoadInput,   // kH2D: activation checkpoints from the host to the device
+  kForward,     // kCompute: runs all micro-batches through the unit
+  kBackward,    // kCompute: gradients of the unit; of the last unit with forward and loss
+  kSaveInput,   // kD2H: activation checkpoints from the device to the host
+  kReduce,      // kReduce: sums the gradient over ranks
   kDrain,       // kD2H: casts the rank's part of the gradient, sums its squares, copies it to host
                 // memory
-  kWriteState,  // kWrite: the unit's state from its state slot to the drives
-  kWriteInput,  // kWrite: the unit's activation checkpoints from their staging slot to the drives
-  kCommit,      // kWrite: makes the state on the drives durable, of all ranks together; of no unit
+  kWriteState,  // kWrite: state from its state slot to the drives
+  kWriteInput,  // kWrite: activation checkpoints from their staging slot to the drives
+  kCommit,      // kWrite: makes the state of all ranks on drives durable; has no unit
 };
 inline constexpr size_t kOpKindCount = 15;
 std::string_view name_of(OpKind kind);
 struct Op;
-// "fetch block.3"; "commit".
+// Returns a name such as "fetch block.3" or "commit".
 std::string name_of(const Op& op, const ModelSpec& model);
 Lane lane_of(OpKind kind);
-// Whether ranks run the operation together: a gather or a sum over ranks.
+// Returns whether all ranks run the operation together (gather, reduce).
 bool is_collective(OpKind kind);
 
 inline constexpr size_t kTrackCount = 17;
 Lane lane_of_track(size_t track);
-// "compute"; "read state 0" and "read state 1".
+// Returns a name such as "compute", "read state 0" or "read state 1".
 std::string name_of_track(size_t track);
-// Whether all operations of the lane run one after the other.
+// Returns whether all operations of the lane run one after the other.
 bool is_one_track(Lane lane);
 
-// One operation. What a kind does not use is empty.
+// One operation. Members that its kind does not use are empty.
 struct Op {
   OpKind kind = OpKind::kForward;
   UnitId unit = {};
-  // kFetch, kGather: the slot that is written; kForward, kBackward: the slots that are leased, the
-  // unit's own first.
+  // kFetch, kGather: the slot that is written. kForward, kBackward: leased slots, own first.
   std::vector<Placed> slots = {};
-  // kBackward, kReduce, kDrain: the gradient buffer. Empty where the unit's gradient has a place of
-  // its own (it owns_tied a parameter), and where nothing of the unit is trained.
+  // kBackward, kReduce, kDrain: the gradient buffer. Empty where the unit has its own accumulator
+  // (it owns_tied a parameter) or no trainable parameter.
   std::optional<int32_t> gradient = {};
-  // kDrain: written; kUpdate: read: the place in the ring of gradients in host memory, where there
-  // is one.
+  // kDrain writes it, kUpdate reads it: the slot in the ring of host gradients, if one exists.
   std::optional<int32_t> host_slot = {};
-  // Input slots, where inputs are offloaded to the host. A slot holds the activation checkpoints of
-  // a run of units (SharedInputGroups); operations that move it name the run's first unit.
+  // Input slots exist where inputs are offloaded to the host. A slot holds the activation
+  // checkpoints of a run of units (SharedInputGroups); operations that move it name the run's first
+  // unit.
   std::optional<int32_t> input =
-      {};  // kForward, kBackward: read; kSaveInput: read; kLoadInput: written
-  // kForward: where the next unit's input is written: `input` itself within a run
+      {};  // kForward, kBackward, kSaveInput read it; kLoadInput writes it
+  // kForward writes the next unit's input here; within a run it equals `input`.
   std::optional<int32_t> output = {};
-  // State slot on the host, where the state is on drives: kReadState: written; kUpdate: read and
-  // written; kWriteState: read.
+  // The state slot on the host, where state is on drives. kReadState writes it, kUpdate reads and
+  // writes it, kWriteState reads it.
   std::optional<int32_t> state = {};
-  // Parameter slot on the host, where parameters are on drives: kReadParameters, kUpdate: written;
-  // kFetch: read.
+  // The parameter slot on the host, where parameters are on drives. kReadParameters and kUpdate
+  // write it, kFetch reads it.
   std::optional<int32_t> parameters = {};
-  // Staging slot on the host, where inputs go on to drives: kSaveInput, kReadInput: written;
-  // kWriteInput, kLoadInput: read.
+  // The staging slot on the host, where inputs go to drives. kSaveInput and kReadInput write it,
+  // kWriteInput and kLoadInput read it.
   std::optional<int32_t> staging = {};
-  // Indices of earlier operations that must be done before this one begins, beside what its lane
-  // waits for.
+  // Indices of earlier operations that must end before this one begins, beside its track's.
   std::vector<int32_t> after = {};
-  Bytes bytes = 0;  // that cross the lane's link; 0 for compute
+  Bytes bytes = 0;  // moved over the lane's link; 0 for compute
 };
 
 struct StepSchedule {
   std::vector<Op> ops;  // in the order in which they are issued
 };
 
-// The track of every operation.
+// Returns the track of every operation.
 std::vector<size_t> tracks_of(const StepSchedule& schedule);
 
-// "op 17 fetch unit 3 slot 1", for findings and errors.
+// Describes an operation for findings and errors, such as "op 17 fetch unit 3 slot 1".
 std::string describe_op(const StepSchedule& schedule, int32_t op);
 
-// Of a run.
+// The schedules of a run, by pass.
 struct PassSchedules {
   StepSchedule train;
-  StepSchedule first;    // with kForward: the train pass where no update is pending, as at first
+  StepSchedule first;    // with kForward: a train pass without a pending update
   StepSchedule forward;  // evaluation, generation
-  StepSchedule flush;    // all updates, of a step that ends here
-  StepSchedule walk;     // every unit's state, outside of steps
-  StepSchedule sweep_trained;  // the same of units that are trained
-  StepSchedule commit;         // alone; where nothing commits, nothing
+  StepSchedule flush;    // all pending updates, outside of a train pass
+  StepSchedule walk;     // sweep over the state of all units
+  StepSchedule sweep_trained;  // sweep over the state of trained units
+  StepSchedule commit;         // a commit alone; empty where nothing commits
 };
 
-// The collectives of all passes in the order of issue, a line each: "train: gather unit 3". All
-// ranks must have the same.
+// Lists the collectives of all passes in the order of issue, one per line ("train: gather unit 3").
+// The lists of all ranks must be equal.
 std::string describe_collectives(const PassSchedules& schedules);
 
 struct ScheduleInputs {
   const ModelSpec* model = nullptr;  // must outlive the call
   Pass pass = Pass::kTrain;
-  PassPlan executions;   // of plan_pass
+  PassPlan executions;   // made by plan_pass
   bool gathers = false;  // units are gathered from several ranks
   bool reduces = false;  // gradients are summed over several ranks
-  // [Note: order of collectives] One collective at a time, gathers and sums together, in the order
-  // of issue. A GPU may run the kernels of two collectives one after the other; ranks that take
-  // them in different orders then wait for each other for ever.
+  // [Note: order of collectives] One collective, gather or sum, runs at a time, in the order of
+  // issue. A GPU may run the kernels of two collectives one after the other, so ranks that issue
+  // them in different orders would deadlock.
   bool ordered_collectives = false;
   int32_t gradient_buffers = 2;
-  int32_t input_slots = 0;  // > 0: inputs are offloaded to the host through so many; at least 2
-  // > 0: offloaded inputs go on to drives, through so many slots on the host
+  int32_t input_slots = 0;  // > 0: inputs are offloaded to the host through N slots; at least 2
+  // > 0: offloaded inputs go on to drives through N slots on the host.
   int32_t input_staging = 0;
-  // > 0: the state is on drives, the parameters too, and passes through so many slots on the host
+  // > 0: state and parameters are on drives and pass through N slots each on the host.
   int32_t state_slots = 0, parameter_slots = 0;
-  bool commits = false;  // what updates write to the drives is made durable in their pass
+  bool commits = false;  // the pass that writes updates to the drives makes them durable
   UpdateOverlap overlap = UpdateOverlap::kForward;
-  // kBackward: > 0: units take turns in so many places for gradients in host memory; else each has
-  // its own
+  // kBackward, > 0: units reuse N host gradient slots in rotation; 0: each unit has its own.
   int32_t gradient_ring = 0;
-  // Bytes of an operation on the unit, by unit; empty: not known.
+  // Bytes of an operation, by unit; empty: not known.
   std::vector<Bytes> fetch_bytes = {}, gather_bytes = {}, reduce_bytes = {}, drain_bytes = {},
                      input_bytes = {}, staged_input_bytes = {}, update_bytes = {},
                      state_read_bytes = {}, state_written_bytes = {}, parameter_read_bytes = {};
   Bytes commit_bytes = 0;
 };
 
-// CheckFailure where the inputs contradict each other. Pass::kUpdates: an update of every unit that
-// is trained, in order, and the commit; Pass::kSweep: of every unit.
+// Builds the schedule of a pass; throws CheckFailure where the inputs contradict each other.
+// Pass::kUpdates updates every trained unit in order and commits; Pass::kSweep goes through all
+// units.
 StepSchedule build_schedule(const ScheduleInputs& inputs);
 
 }  // namespace longshore

@@ -1,5 +1,5 @@
-// What the validator knows of memory and of units, operation by operation. Plain values, for
-// schedule_validator.cpp.
+// validated_memory: the validator's model of memory and units, updated operation by operation.
+// Plain values, internal to schedule_validator.cpp.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace longshore::validation {
 
-// A piece of memory, and who touched it so far.
+// One piece of memory and the operations that accessed it so far.
 struct Memory {
   std::string name;
-  int32_t writer = -1;           // the operation; -1: nobody
+  int32_t writer = -1;           // the operation; -1: none
   std::vector<int32_t> readers;  // since it was written
 };
 
-// What a slot of the device holds: the data of one unit after the other.
+// A slot and the unit whose data it holds now.
 struct SlotUse {
   Memory memory;
   std::optional<UnitId> unit;
   bool complete = false;  // gathered, reduced
-  bool used = false;      // somebody read it for what it is there for
+  bool used = false;      // an operation has consumed it
 };
 
 inline void make_places(std::vector<SlotUse>& places, int32_t count, const std::string& name) {
@@ -35,13 +35,13 @@ inline std::string unit_text(UnitId unit) {
   return "unit " + std::to_string(unit.value);
 }
 
-// What happened to a unit so far.
+// The progress of one unit so far.
 struct UnitState {
   Memory host_parameters;
-  Memory host_gradient;          // where there is no ring
-  Memory activation_checkpoint;  // on the host, where nothing is staged
+  Memory host_gradient;          // used without a ring
+  Memory activation_checkpoint;  // on the host, used without staging
   Memory drive_input;            // on the drives
-  Memory drive_state;            // on the drives, its parameters with it
+  Memory drive_state;            // on the drives, including its parameters
   SlotUse waiting;               // the gradient of a unit that owns_tied
   bool trainable = false;
   bool owns_tied = false;
@@ -49,7 +49,7 @@ struct UnitState {
   bool fetched = false, updated = false, state_written = false;
   bool reduced = false, drained = false;
   bool wrote_output = false;
-  bool saved = false, written = false, read_back = false, loaded = false;  // its run
+  bool saved = false, written = false, read_back = false, loaded = false;  // its input run
 };
 
 }  // namespace longshore::validation
