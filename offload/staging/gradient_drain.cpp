@@ -15,7 +15,7 @@ int64_t trainable_shard_elements(const FlatLayout& layout) {
   return layout.trainable_elements() / layout.shard_factor();
 }
 
-// Of one staging buffer.
+// Returns the bytes of one staging buffer.
 Bytes buffer_bytes(const std::vector<FlatLayout>& layouts, DType drain, int64_t chunk_elements) {
   int64_t largest = 0;
   for (const FlatLayout& layout : layouts) {

@@ -1,13 +1,13 @@
-// GradientDrain: takes reduced gradient shards down from the device: casts them to the drain dtype,
-// sums the squares of what is kept, and copies it to host memory. Owned by the engine; the D2H
-// lane calls drain(), the engine's thread finish(). Padding is neither copied nor summed.
+// GradientDrain: moves reduced gradient shards from the device to host memory. It casts them to the
+// drain dtype and sums the squares of the cast values; padding is neither copied nor summed. Owned
+// by the engine; the D2H lane calls drain(), the engine's thread finish().
 //
-// The norm is summed in double: blocks of 4096 elements in a fixed order inside each parameter's
-// piece, blocks, pieces and units in order. It does not depend on threads or on the order of
-// draining.
+// The norm is summed in double in a fixed order: blocks of 4096 elements inside each parameter's
+// piece, then blocks, pieces and units in order. It does not depend on threads or on the drain
+// order.
 //
-// Chunks take turns in the staging buffers. A GPU has two: the next chunk is cast while the last
-// one is copied.
+// Chunks use the staging buffers in rotation. A GPU has two buffers, so the next chunk is cast
+// while the last one is copied.
 #pragma once
 
 #include <cstdint>
@@ -24,40 +24,39 @@
 
 namespace longshore {
 
-// The norm of all gradients of a step.
+// The global norm of a step's gradients.
 struct GradNorm {
   double norm = 0.0;
   bool finite = true;
   std::optional<UnitId> first_non_finite;  // in forward order
 };
 
-// From the sums of squares of every unit, all shards together. Pure.
+// Computes the norm from every unit's sum of squares over all shards. Pure.
 GradNorm norm_of(std::span<const double> unit_squares);
 
 class GradientDrain {
  public:
-  // All pointers must outlive the drain. `staging`: device memory of planned_staging_bytes().
+  // All pointers must outlive the drain. `staging` is device memory of planned_staging_bytes().
   GradientDrain(HostGradients* host, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
                 Rank rank, std::span<std::byte> staging, DeviceKind device,
                 std::unique_ptr<GradientSums> sums);
-  // On the CPU device.
+  // Makes the drain of the CPU device.
   GradientDrain(HostGradients* host, CopyEngine* copies, const std::vector<FlatLayout>& layouts,
                 Rank rank, std::span<std::byte> staging, WorkerPool* pool);
 
-  // Where cast gradients wait for the copy; 0 when they are drained as they are.
+  // Returns the device bytes that cast gradients need until they are copied; 0 without a cast.
   static Bytes planned_staging_bytes(const std::vector<FlatLayout>& layouts, DType drain,
                                      DeviceKind device);
 
-  // `sums`: the trainable front of the unit's flat parameter, fp32 on the device, of which the
-  // rank's parts are final. A unit is drained once a step. Returns the rank's sum of squares.
+  // Drains a unit, once per step, and returns the rank's sum of squares. `sums` is the trainable
+  // front of the unit's flat parameter, fp32 on the device; the rank's parts of it must be final.
   double drain(UnitId unit, std::span<const float> sums);
-  // The rank's sum of squares of every unit, 0 for units that were not drained since the last
-  // finish(); begins a new step.
+  // Returns the rank's sum of squares by unit, 0 for units that were not drained since the last
+  // finish(), and begins a new step.
   std::vector<double> finish();
 
  private:
-  // A parameter's piece, by its place in the flat parameter and in the trainable shard in host
-  // memory.
+  // One parameter's piece: its offsets in the flat parameter and in the trainable host shard.
   struct Piece {
     int64_t flat_begin = 0;
     int64_t host_begin = 0;
@@ -69,11 +68,11 @@ class GradientDrain {
   CopyEngine* copies_;
   std::unique_ptr<GradientSums> sums_;
   GradientSums::Chunks chunks_;
-  std::vector<std::span<std::byte>> staging_;  // by buffer; empty: drained as they are
+  std::vector<std::span<std::byte>> staging_;  // by buffer; empty: no cast
   size_t next_buffer_ = 0;
   std::vector<std::vector<Piece>> pieces_;      // by unit
-  std::vector<int64_t> flat_elements_;          // by unit: of the trainable front
-  std::vector<std::optional<double>> squares_;  // by unit: drained in this step
+  std::vector<int64_t> flat_elements_;          // by unit: elements of its trainable front
+  std::vector<std::optional<double>> squares_;  // by unit: set when drained in this step
 };
 
 }  // namespace longshore

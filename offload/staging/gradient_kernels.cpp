@@ -1,5 +1,6 @@
-// Sixteen lanes of double, element i in lane i mod 16, then a tree over the lanes: an order that
-// vectorises. A product of two fp32 values is exact in double, so fusing could not change it.
+// gradient_kernels: sums in sixteen lanes of double, element i in lane i mod 16, then in a tree
+// over the lanes; this order vectorises. A product of two fp32 values is exact in double, so a
+// fused multiply-add gives the same bits.
 #include "offload/staging/gradient_kernels.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 
 constexpr size_t kLanes = 16;
 
-// `kept` is a scratch of one stripe, so that the cast and the sum vectorise one after the other.
+// `kept` is a scratch buffer of one stripe, so that cast and sum vectorise one after the other.
 template <typename Keep>
 [[gnu::always_inline]] inline double sum_lanes(std::span<const float> values, const Keep& keep) {
   std::array<double, kLanes> lanes{};
@@ -34,7 +35,7 @@ template <typename Keep>
   return lanes[0];
 }
 
-// float_to_bf16_nearest without a branch on NaN, so that it vectorises.
+// Computes float_to_bf16_nearest without a branch on NaN, so that it vectorises.
 [[gnu::always_inline]] inline uint16_t nearest_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;

@@ -1,6 +1,6 @@
-// GradientReducer: sums a unit's gradients over ranks: reduce-scatter in the shard group, then
-// all-reduce of the rank's own part over its replicas. One reduction per unit and step. Owned by
-// the engine, used by the reduce lane.
+// GradientReducer: sums a unit's gradients over ranks, once per unit and step: reduce-scatter in
+// the shard group, then all-reduce of the rank's part over its replicas. Owned by the engine; the
+// reduce lane calls it.
 #pragma once
 
 #include <span>
@@ -13,18 +13,17 @@ namespace longshore {
 
 class GradientReducer {
  public:
-  // `layouts` must outlive the reducer; `wire` is the dtype that travels; `scratch` has
+  // `layouts` must outlive the reducer; `wire` is the dtype of the payload; `scratch` has
   // planned_scratch_bytes() of device memory.
   GradientReducer(const RankGroups& groups, const std::vector<FlatLayout>* layouts, DType wire,
                   std::span<std::byte> scratch);
 
-  // What the largest unit's reduction needs beside its gradients.
+  // Returns the device bytes that the largest unit's reduction needs beside its gradients.
   static Bytes planned_scratch_bytes(const std::vector<FlatLayout>& layouts,
                                      const ShardTopology& topology, DType wire);
 
-  // `sums`: the trainable front of the unit's flat parameter. Afterwards the rank's parts of it are
-  // sums over all ranks; the other parts are unspecified.
-  // Blocks the reduce lane until the sums are there.
+  // Sums `sums`, the trainable front of the unit's flat parameter. Afterwards the rank's parts are
+  // sums over all ranks and the other parts are unspecified. Blocks the reduce lane until then.
   void reduce(UnitId unit, std::span<float> sums);
 
  private:

@@ -17,7 +17,7 @@ namespace {
 
 using internal::kNormBlockElements;
 
-// Norm blocks of one task.
+// The number of norm blocks of one task.
 constexpr int64_t kTaskBlocks = 16;
 
 class CpuGradientSums final : public GradientSums {
@@ -61,11 +61,11 @@ class CpuGradientSums final : public GradientSums {
   WorkerPool* pool_;
   SimdLevel simd_ = best_simd_level();
   std::vector<double> block_squares_;
-  double sum_ = 0.0;    // of the piece
-  double total_ = 0.0;  // of those before
+  double sum_ = 0.0;    // of the current piece
+  double total_ = 0.0;  // of earlier pieces
 };
 
-// The chunks' sums wait on the GPU: the host asks once for each unit.
+// The chunks' sums stay on the GPU, so the host waits once per unit.
 class CudaGradientSums final : public GradientSums {
  public:
   explicit CudaGradientSums(int device)
@@ -81,7 +81,7 @@ class CudaGradientSums final : public GradientSums {
     LONGSHORE_CHECK(static_cast<int64_t>(values.size()) <= kMostElements) << values.size();
     LONGSHORE_CHECK(buffer >= 0 && buffer < kBuffers) << buffer;
     if (chunks_ == kMostChunks) fetch();
-    if (chunks_ == 0) {  // behind whatever made the values
+    if (chunks_ == 0) {  // waits for the kernels that wrote the values
       casts_.mark(kBuffers);
       casts_.wait_for(kBuffers);
     }
@@ -134,13 +134,13 @@ class CudaGradientSums final : public GradientSums {
 
   int device_;
   std::unique_ptr<DeviceArena> arena_;
-  std::unique_ptr<CopyEngine> copies_;  // its own: eight bytes a chunk are not payload
-  CudaSideStream casts_;                // its marks: the buffers' copies, and where it starts
+  std::unique_ptr<CopyEngine> copies_;  // separate: 8 bytes per chunk are no payload
+  CudaSideStream casts_;                // marks: one per buffer's copy, one for the first chunk
   std::vector<double> sums_;
-  std::vector<bool> ends_;  // by chunk: its piece's last
+  std::vector<bool> ends_;  // by chunk: whether it ends its piece
   int64_t chunks_ = 0;
-  double sum_ = 0.0;    // of the piece
-  double total_ = 0.0;  // of those before
+  double sum_ = 0.0;    // of the current piece
+  double total_ = 0.0;  // of earlier pieces
 };
 
 }  // namespace

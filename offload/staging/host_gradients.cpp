@@ -7,7 +7,7 @@
 namespace longshore {
 namespace {
 
-// Of places: pages, as slabs.
+// Slots begin at pages, as slabs do.
 constexpr Bytes kPlaceAlignment = 4096;
 
 Bytes gradient_bytes(const FlatLayout& layout, DType dtype) {

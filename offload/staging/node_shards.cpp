@@ -13,14 +13,14 @@ namespace {
 
 static_assert(std::atomic<int64_t>::is_always_lock_free, "boards are shared between processes");
 
-// What a member tells the others.
+// The message of one member to the others.
 struct Address {
   int64_t process = 0;
-  int64_t arena = 0;  // descriptors
+  int64_t arena = 0;  // file descriptors
   int64_t board = 0;
 };
 
-// A version usually is there, or comes within a copy's time.
+// A version is usually published already, or follows within a copy's time.
 constexpr int kSpins = 200;
 constexpr std::chrono::microseconds kLook(50);
 constexpr int kLooksBetweenChecks = 400;
@@ -43,7 +43,7 @@ NodeShards::NodeShards(const SharedShards* shards, size_t units, Communicator* g
   std::vector<Address> addresses(members);
   addresses[own] = {getpid(), shards->mapping().descriptor(), own_board_.descriptor()};
   group->all_gather({std::as_writable_bytes(std::span(addresses))}, {"shared memory", {}}).wait();
-  // Nothing here writes there; a GPU that registers no memory to be read wants it writable.
+  // This process never writes there; GPUs that register only writable memory need it writable.
   const bool writable = register_with_gpus && !gpus_register_read_only();
   peer_arenas_.resize(members);
   peer_boards_.resize(members);
@@ -63,7 +63,7 @@ NodeShards::NodeShards(const SharedShards* shards, size_t units, Communicator* g
     arenas_.push_back(peer_arenas_[i].bytes());
     boards_.push_back(board_of(peer_boards_[i]));
   }
-  // Descriptors may be closed from here on.
+  // After the barrier descriptors may be closed.
   group->barrier({"shared memory", {}}).wait();
 }
 

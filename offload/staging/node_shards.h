@@ -1,10 +1,10 @@
-// NodeShards: the parameters of a shard group whose ranks share a machine, as every one of them can
-// read them: each rank's host arena is mapped by the others, so a unit is copied whole to a device
-// without a collective ("host gather"). Owned by the engine.
+// NodeShards: the parameters of a shard group whose ranks share a machine ("host gather"). Each
+// rank maps the other ranks' host arenas, so it copies whole units to its device without a
+// collective. Owned by the engine.
 //
-// Who may read when: a rank publishes the version of each unit that its part holds, and readers
-// wait for it. Nobody overwrites what another still reads: updates begin after the step's totals,
-// which every rank adds to after its last read.
+// A rank publishes the version of each unit in its part, and readers wait for that version. No rank
+// overwrites a part that another still reads: updates begin after the step's totals, which every
+// rank joins after its last read.
 #pragma once
 
 #include <atomic>
@@ -20,18 +20,18 @@ namespace longshore {
 
 class NodeShards {
  public:
-  // Collective over `group`, the shard group, all of one machine, for memory of the host. `shards`
-  // must outlive this. `check_ranks`: throws where another rank has failed; may be empty. Any
-  // thread. `register_with_gpus`: the other ranks' arenas too, so that copies from them run at full
-  // speed and behind the thread; CudaError where a GPU refuses.
+  // Collective over `group`, the shard group of one machine, a communicator for host memory.
+  // `shards` must outlive this. `check_ranks` throws if another rank has failed; it may be empty,
+  // and any thread calls it. `register_with_gpus` also registers the other ranks' arenas, for
+  // asynchronous copies at full speed; throws CudaError if a GPU refuses.
   NodeShards(const SharedShards* shards, size_t units, Communicator* group,
              std::function<void()> check_ranks, bool register_with_gpus);
 
-  // The rank's own part of the unit is of this version now. Any thread.
+  // Publishes that the rank's own part of the unit has this version. Any thread.
   void publish(UnitId unit, StateVersion version);
-  // Blocks until every member's part is of this version.
+  // Blocks until every member's part has this version.
   void wait_for(UnitId unit, StateVersion version) const;
-  // A member's part of the unit, its segments end to end, after wait_for().
+  // Returns a member's part of the unit, its segments end to end. Call wait_for() first.
   std::span<const std::byte> shard(int32_t member, UnitId unit) const;
   int32_t members() const { return static_cast<int32_t>(arenas_.size()); }
 
@@ -43,7 +43,7 @@ class NodeShards {
   std::function<void()> check_ranks_;
   HostMapping own_board_;
   std::vector<HostMapping> peer_arenas_, peer_boards_;
-  std::vector<HostRegistration> registered_;        // end before the mappings do
+  std::vector<HostRegistration> registered_;        // destroyed before the mappings
   std::vector<std::span<const std::byte>> arenas_;  // by member
   std::vector<Board> boards_;                       // by member
 };

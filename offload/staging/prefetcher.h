@@ -1,8 +1,8 @@
-// Prefetcher: brings a unit from its tier to a slot of the stage ring: the rank's shard is copied
-// to its place in the slot, then gathered in place with the shard group's others; or, where the
-// group shares a machine, every rank's shard is copied from that rank's memory. Owned by the
-// engine; fetch() is for the H2D lane, gather() for the gather lane, at the same time. It is the
-// only one that fills slots; which and when is the schedule's decision.
+// Prefetcher: brings a unit from its tier to a slot of the stage ring. It copies the rank's shard
+// to its offsets in the slot and gathers the others in place; where the group shares a machine, it
+// copies every rank's shard from that rank's memory. Owned by the engine; the H2D lane calls
+// fetch() and the gather lane gather(), concurrently. Nothing else fills slots; the schedule
+// decides the order.
 #pragma once
 
 #include <optional>
@@ -23,27 +23,27 @@ class Prefetcher {
     ShardStore* store = nullptr;
     StageRing* ring = nullptr;
     CopyEngine* copies = nullptr;
-    Communicator* shards = nullptr;  // the shard group's gathers; null: the rank holds whole units
+    Communicator* shards = nullptr;  // the shard group's gathers; null: each rank holds whole units
     const std::vector<FlatLayout>* layouts = nullptr;
-    Rank shard;                  // in the shard group
-    NodeShards* node = nullptr;  // set: units are copied whole, nothing is gathered
+    Rank shard;                  // rank in the shard group
+    NodeShards* node = nullptr;  // non-null: whole units are copied, nothing is gathered
   };
   // All parts must outlive the prefetcher.
   explicit Prefetcher(const Parts& parts) : parts_(parts) {}
 
-  // Units fetched from now on are of this version. Nothing may be under way.
+  // Sets the version of units that are fetched from now on. No fetch or gather may be running.
   void set_version(StateVersion version) { version_ = version; }
   StateVersion version() const { return version_; }
 
-  // Copies the rank's shard, all of the unit where it holds all, to the slot.
-  // `parameters`: the slot that the store has them in; none: they are in host memory.
+  // Copies the rank's shard (or the whole unit, if the rank holds it) to the slot, from the store's
+  // parameter slot `parameters`, or from host memory if it is empty.
   void fetch(const Placed& placed, std::optional<int32_t> parameters);
-  // Completes a slot that was fetched. Blocks the lane until the other ranks' parts are there.
+  // Completes a fetched slot. Blocks the lane until the other ranks' parts have arrived.
   void gather(const Placed& placed);
   bool gathers() const { return parts_.shards != nullptr && parts_.node == nullptr; }
 
  private:
-  // Copies the shard of a member of the group, its segments end to end, to its places.
+  // Copies a member's shard, its segments end to end in `source`, to its offsets in the slot.
   void copy_shard(const FlatLayout& flat, Rank shard, std::span<const std::byte> source,
                   std::span<std::byte> slot);
   const FlatLayout& layout(UnitId unit) const {

@@ -1,5 +1,5 @@
-// RankGroups: the groups of ranks that a step's collectives run over. Tied from whoever made
-// them (a World); null pointers stand for groups of one, so a single rank has none at all.
+// RankGroups: the communicators of a step's collectives. Non-owning; the World that made them must
+// outlive their users. Null stands for a group of one, so a single rank has no communicators.
 #pragma once
 
 #include <functional>
@@ -13,22 +13,22 @@ namespace longshore {
 struct RankGroups {
   ShardTopology topology = {};
   Rank rank = {};
-  int gpu = 0;                     // this rank's, of its node's
+  int gpu = 0;                     // GPU of this rank, numbered within its node
   Communicator* all = nullptr;     // every rank
-  Communicator* shards = nullptr;  // who hold the other shards of this rank's copy of the model
-  // Gathers units over the ranks of `shards`. On the CPU a communicator of its own, since gathers
-  // and sums are under way at the same time. On GPUs `shards` itself: they run one at a time.
+  Communicator* shards = nullptr;  // ranks with the other shards of the same replica
+  // Gathers units over the ranks of `shards`. On the CPU it is a second communicator, because
+  // gathers and sums overlap. On GPUs it is `shards` itself: collectives run one at a time.
   Communicator* gathers = nullptr;
-  Communicator* host_shards = nullptr;  // the same ranks, for memory of the host
-  Communicator* replicas = nullptr;     // who hold the same shard
-  Communicator* routers = nullptr;  // every rank, for the compute lane; where experts are balanced
-  // Tells the other ranks why this one ends; may be empty. Any thread.
+  Communicator* host_shards = nullptr;  // the ranks of `shards`, for host memory
+  Communicator* replicas = nullptr;     // ranks with the same shard
+  Communicator* routers = nullptr;  // all ranks, for the compute lane of balanced experts
+  // Reports to the other ranks why this one ends; may be empty. Any thread.
   std::function<void(const std::string&)> report_failure = {};
-  // Throws where it is known that another rank has failed; may be empty. Any thread.
+  // Throws if another rank is known to have failed; may be empty. Any thread.
   std::function<void()> check = {};
 
   Rank shard() const { return topology.shard_of(rank); }
-  // Of several equal copies the first one counts: norms, checkpoints.
+  // Returns whether this rank's replica provides norms and checkpoints.
   bool first_replica() const { return topology.replica_of(rank) == 0; }
 };
 

@@ -40,7 +40,7 @@ std::span<std::byte> StageRing::begin_fill(const Placed& placed, StateVersion ve
   return slot.memory.first(static_cast<size_t>(unit_bytes));
 }
 
-// With mutex_ held.
+// The caller holds mutex_.
 StageRing::Slot& StageRing::held(const Placed& placed, StateVersion version, Content content) {
   Slot& slot = slots_.at(static_cast<size_t>(placed.slot));
   const bool holds = slot.content == content && slot.unit == placed.unit && slot.version == version;

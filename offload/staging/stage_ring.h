@@ -1,9 +1,7 @@
-// StageRing: the device slots that hold gathered units. Owned by the engine; filled by the lanes
-// that copy and gather, leased by the compute lane, at the same time.
-// A slot carries the tag (unit, version) of what it holds; the tag is checked when the slot is
-// filled and when it is leased. A leased slot is never refilled, a slot that is not complete never
-// leased. Which unit goes to which slot, and who waits for whom, is the schedule's decision: the
-// ring only finds out where it is wrong.
+// StageRing: the device slots that hold gathered units. Owned by the engine; the lanes that copy
+// and gather fill slots while the compute lane leases others. A slot has the tag (unit, version),
+// which is checked on every fill and lease. A leased slot is never refilled, and an incomplete slot
+// is never leased. The schedule decides which unit uses which slot; the ring detects violations.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +18,15 @@ namespace longshore {
 
 class StageRing;
 
-// The right to read one slot. Move-only; the destructor gives the slot back. Must not outlive its
-// ring.
+// UnitLease: the right to read one slot of a ring, which outlives it. Move-only; releases on
+// destruction.
 class UnitLease {
  public:
   UnitLease(UnitLease&& other) noexcept;
   UnitLease& operator=(UnitLease&&) = delete;
   ~UnitLease();
   UnitId unit() const { return unit_; }
-  // The unit's flat parameter in the compute dtype, on the device.
+  // Returns the unit's flat parameter in the compute dtype, on the device.
   std::span<std::byte> bytes() const { return bytes_; }
 
  private:
@@ -43,17 +41,17 @@ class UnitLease {
 
 class StageRing {
  public:
-  // Device buffers, one for each slot.
+  // `slots` are device buffers, one for each slot.
   explicit StageRing(std::vector<std::span<std::byte>> slots);
 
-  // The slot's first `unit_bytes` bytes, now tagged (unit, version). The caller fills them and then
-  // says so. CheckFailure when the slot is leased, being filled, or too small.
+  // Tags the slot (unit, version) and returns its first `unit_bytes` bytes; the caller fills them
+  // and calls end_fill(). Throws CheckFailure if the slot is leased, being filled, or too small.
   std::span<std::byte> begin_fill(const Placed& placed, StateVersion version, Bytes unit_bytes);
-  // The bytes of a slot that is being filled with (unit, version); CheckFailure where it is not.
+  // Returns the bytes of a slot being filled with (unit, version); else throws CheckFailure.
   std::span<std::byte> filling(const Placed& placed, StateVersion version);
   void end_fill(const Placed& placed, StateVersion version);
-  // CheckFailure when the slot does not hold all of (unit, version). A slot may have several
-  // leases.
+  // Leases a slot, perhaps several times. Throws CheckFailure unless it holds all of (unit,
+  // version).
   UnitLease lease(const Placed& placed, StateVersion version);
 
  private:
