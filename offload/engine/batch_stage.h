@@ -1,5 +1,5 @@
-// BatchStage: the device's place for the inputs of a step's micro-batches. Device memory of fixed
-// size, carved by the plan; owned by the engine, used by its thread.
+// BatchStage: device memory for the inputs of a step's micro-batches, of a fixed size that the plan
+// sets. Owned by the engine and used by its thread.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct HostBatch {
 
 class BatchStage {
  public:
-  // Bytes for `micro_batches` micro-batches of at most `positions` positions.
+  // Returns the bytes for `micro_batches` micro-batches of at most `positions` positions.
   static Bytes bytes_for(int32_t micro_batches, int64_t positions);
 
   // `memory` has bytes_for(micro_batches, positions) bytes and outlives the stage.
@@ -35,7 +35,7 @@ class BatchStage {
   int32_t micro_batches_;
   int64_t positions_;
   CopyEngine* copies_;
-  at::Device device_;  // where `memory` is
+  at::Device device_;  // the device of `memory`
   std::vector<MicroBatch> loaded_;
 };
 

@@ -21,13 +21,13 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
   return begin_of(a) < begin_of(b) + b.nbytes() && begin_of(b) < begin_of(a) + a.nbytes();
 }
 
-// What a unit returns may be what it was given: those tensors stay where they are, or are put aside
-// before others are written over them.
+// Copies the carry to its slots. A unit may return tensors that it was given: those already in
+// their slot stay, and those that overlap another slot are cloned before any slot is written.
 void copy_all(Carry from, const Carry& to) {
   LONGSHORE_CHECK(from.size() == to.size()) << from.size() << " tensors, expected " << to.size();
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < from.size(); ++i) {
-    if (!from[i].defined()) continue;  // nothing flows back
+    if (!from[i].defined()) continue;  // no gradient flows back
     LONGSHORE_CHECK(from[i].sizes() == to[i].sizes())
         << "carry tensor " << i << " has shape " << from[i].sizes() << ", the plan says "
         << to[i].sizes();
@@ -81,7 +81,7 @@ CarryStore::CarryStore(const ModelSpec& spec, DType dtype, Memory memory, at::De
   }
 }
 
-// fp32 tensors first, so that each begins at a multiple of its width for any count of positions.
+// Puts fp32 tensors first, so each begins at a multiple of its width for any position count.
 void CarryStore::lay_out(const SharedInputGroup& run) {
   Bytes end = 0;
   for (const bool fp32 : {true, false}) {

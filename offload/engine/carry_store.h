@@ -1,13 +1,14 @@
-// CarryStore: what the engine keeps between units: every unit's input for every micro-batch of the
-// step, and the gradient that flows back. Device memory of fixed size, carved by the plan; owned by
-// the engine, used by the compute lane, and by the lanes that take inputs to the host and back.
+// CarryStore: the hidden states (the carry) between units: every unit's input for every micro-batch
+// of a step, and the gradient that flows back. Device memory of a fixed size that the plan sets.
+// Owned by the engine; used by the compute lane and by the lanes that copy inputs to the host and
+// back.
 //
-// Input of unit u (u >= 1), micro-batch i: the carry of unit u - 1. Inputs of a run
-// (SharedInputGroups) are in one place: tensors that pass are there once. There is one place for
-// the gradient per micro-batch, for the carry below the unit that runs backward now. In forward it
-// is free, so running tensors are there. Where inputs are offloaded, several runs share a place: it
-// is tagged with the run that it holds, and the tag is checked by whoever reads. A run always has
-// the same place, so a graph that was kept in forward finds its input there again in backward.
+// The input of unit u >= 1 for micro-batch i is the carry of unit u - 1. The inputs of a run
+// (SharedInputGroups) share one buffer, which holds tensors that pass through once. Each
+// micro-batch has one gradient buffer, for the carry below the unit that runs backward; in forward
+// it holds the running tensors instead. Where inputs are offloaded, several runs reuse a buffer:
+// its tag names the run that it holds, and every reader checks the tag. A run always uses the same
+// buffer, so a graph kept from forward finds its input there in backward.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -25,40 +26,40 @@ namespace longshore {
 class CarryStore {
  public:
   struct Memory {
-    // [unit - 1][micro-batch]; only those of units that runs are named after are used.
+    // [unit - 1][micro-batch]; only entries of units that a run is named after are used.
     std::vector<std::vector<std::span<std::byte>>> inputs;
     std::vector<std::span<std::byte>> gradients;  // [micro-batch]
   };
-  // `device` is where the memory is.
+  // `device` is the device of `memory`.
   CarryStore(const ModelSpec& spec, DType dtype, Memory memory, at::Device device = at::kCPU);
 
   int32_t micro_batches() const { return static_cast<int32_t>(memory_.gradients.size()); }
-  // Copies `carry`, the output of the unit before `unit`, into its place. CheckFailure where a
-  // tensor is said to pass and is another one.
+  // Copies `carry`, the output of the unit before `unit`, into the unit's input. Throws
+  // CheckFailure if a tensor that should pass through is a different one.
   void keep_input(UnitId unit, int32_t micro_batch, const Carry& carry);
-  // The input in forward, as tensors over the place; valid until the next keep_input of the same
-  // place. Empty for the first unit.
+  // Returns the input in forward as views of the buffer, valid until the next keep_input of that
+  // buffer. Empty for the first unit.
   Carry input(UnitId unit, int32_t micro_batch, int64_t positions) const;
-  // The input in backward, where running tensors are zeros.
+  // Returns the input in backward, with zeros for running tensors.
   Carry activation_checkpoint(UnitId unit, int32_t micro_batch, int64_t positions) const;
-  // Tells autograd that the running tensors of a kept graph's input are written over.
+  // Tells autograd that running tensors of a kept graph's input are overwritten.
   void overwrite_running(UnitId unit, const Carry& in) const;
-  // The bytes of the run that has the unit's activation checkpoint; none where nothing is kept.
+  // Returns the bytes of the run with the unit's activation checkpoint; empty if it has none.
   std::span<const std::byte> saved_bytes(UnitId unit, int32_t micro_batch) const;
-  // Where saved_bytes lay, to be filled with what they were; tagged from now on.
+  // Returns the buffer of saved_bytes() for the caller to refill, and tags it with the run.
   std::span<std::byte> loaded_bytes(UnitId unit, int32_t micro_batch);
-  // Copies the gradient of the carry into `unit`.
+  // Stores the gradient of the carry into `unit`.
   void keep_gradient(UnitId unit, int32_t micro_batch, const Carry& gradient);
-  // The kept gradient of the carry out of `unit`.
+  // Returns the stored gradient of the carry out of `unit`.
   Carry gradient_out(UnitId unit, int32_t micro_batch, int64_t positions) const;
 
  private:
-  // Bytes for each position in front of a tensor, where its value is and where its gradient is.
+  // Offsets of a tensor's value and gradient, in bytes per position.
   struct Offsets {
     Bytes value = 0, gradient = 0;
   };
   void lay_out(const SharedInputGroup& run);
-  const std::vector<CarryTensorSpec>& specs(UnitId unit) const;  // of its input
+  const std::vector<CarryTensorSpec>& specs(UnitId unit) const;  // specs of its input
   at::Tensor view(const CarryTensorSpec& tensor, CarryUse use, std::span<std::byte> memory,
                   Bytes offset, int64_t positions) const;
   at::Tensor value(UnitId unit, size_t tensor, int32_t micro_batch, int64_t positions) const;
@@ -72,8 +73,8 @@ class CarryStore {
   DType dtype_;
   at::Device device_;
   Memory memory_;
-  std::vector<std::vector<Offsets>> offsets_;  // by unit: of its input's tensors
-  // By place: the first unit of the run that it has.
+  std::vector<std::vector<Offsets>> offsets_;  // by unit: offsets of its input's tensors
+  // By buffer: the first unit of the run that it holds.
   mutable std::map<const std::byte*, std::atomic<int32_t>> tags_;
 };
 

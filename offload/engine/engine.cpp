@@ -22,9 +22,9 @@ Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& ada
 void Engine::make_lanes(const std::optional<StreamDelays>& delays) {
   lanes_ = make_lane_streams([this, &delays](Lane lane, const std::string& name) {
     const bool of_host = lane == Lane::kUpdate || lane == Lane::kRead || lane == Lane::kWrite;
-    // Copies and collectives before kernels: whoever waits for them would leave the device idle.
+    // Copies and collectives have priority over kernels, because the device would idle behind them.
     const bool urgent = lane != Lane::kCompute;
-    // Computes on the host, for long; the others move, or start what the device computes.
+    // These lanes compute on the host for long; the others copy, or launch work on the device.
     const bool works = lane == Lane::kUpdate || (lane == Lane::kCompute && !parts_.device.cuda());
     const auto prepare = [this, of_host, urgent, works] {
       if (!works) ask_for_short_slices();
@@ -57,7 +57,7 @@ StateSweep Engine::state_sweep() {
 void Engine::sweep(const StepSchedule& schedule, const StateSweep::Visitor& visit) {
   LONGSHORE_CHECK(!parts_.optimizer.pending()) << "an update is pending";
   SweepWork work(parts_.tiers.state.get(), visit);
-  // An executor of its own: what a visit throws is its caller's to tell the other ranks.
+  // A separate executor runs the sweep: the caller reports the visitor's exceptions to other ranks.
   StepExecutor(&lanes_).run(schedule, work);
 }
 
@@ -87,14 +87,14 @@ void Engine::stage_update(const StepUpdate& update, const std::optional<DurableS
 
 void Engine::apply_updates() {
   if (!parts_.optimizer.pending()) return;
-  // HOST WAIT: whoever reads parameters or state next.
+  // HOST WAIT: the caller reads parameters or state next.
   run(parts_.plan.step.schedules.flush, "updates");
 }
 
 void Engine::commit(const DurableStep& record) {
   LONGSHORE_CHECK(!parts_.optimizer.pending()) << "an update is pending";
   parts_.commits.stage(record);
-  // HOST WAIT: the run may say that the step is kept.
+  // HOST WAIT: the caller may report the step as saved.
   run(parts_.plan.step.schedules.commit, "a commit");
 }
 

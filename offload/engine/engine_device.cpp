@@ -14,9 +14,9 @@ std::unique_ptr<DeviceMemory> make_memory(const EngineDevice::Options& options) 
   if (options.kind == DeviceKind::kCpu) {
     return std::make_unique<DeviceMemory>(options.cap, options.owned);
   }
-  // Before anything on the GPU.
+  // This precedes all other use of the GPU.
   prepare_cuda(options.gpu);
-  give_back_cached_memory();  // of tensors that were no engine's
+  give_back_cached_memory();  // of tensors outside of any engine
   return std::make_unique<DeviceMemory>(
       options.cap, options.collective ? make_nccl_arena(options.owned, options.gpu)
                                       : make_cuda_arena(options.owned, options.gpu));

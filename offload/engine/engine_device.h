@@ -1,11 +1,10 @@
-// EngineDevice: what the engine computes on, as the plan says: the CPU device or one GPU. It owns
-// the device's memory, its cap on LibTorch's temporaries and its copies, and prepares the threads
-// of lanes. Everything above it is the same code for both. Owned by the engine, made and destroyed
-// by its thread.
+// EngineDevice: the device that a plan names, the CPU device or one GPU. It owns the device's
+// memory, its cap on LibTorch's temporaries and its copies, and prepares the threads of lanes; the
+// code above it is the same for both. Owned by the engine; made and destroyed by its thread.
 //
-// On a GPU a lane is a thread with a CUDA stream of its own, and waits for that stream at the end
-// of every operation. So an operation that is done is done on the GPU too: schedule, leases,
-// failures and times mean what they mean on the CPU, at the price of one wait (some 20 us) for each
+// On a GPU a lane is a thread with its own CUDA stream, which it waits for at the end of every
+// operation. A finished operation is therefore finished on the GPU too, and schedule, leases,
+// failures and times have the same meaning as on the CPU, at the cost of one wait (some 20 us) per
 // operation.
 #pragma once
 
@@ -28,17 +27,17 @@ class EngineDevice {
  public:
   struct Options {
     DeviceKind kind = DeviceKind::kCpu;
-    int gpu = 0;              // of this rank, where kind is kCuda
+    int gpu = 0;              // ordinal, where kind is kCuda
     bool collective = false;  // NCCL moves the arena's bytes
     Bytes cap = 0;
     Bytes owned = 0;
   };
-  // `cpu_copies` are the CPU device's. ConfigError where there is no such GPU, OutOfMemoryError
-  // where it has not the owned bytes.
+  // `cpu_copies` is for the CPU device. Throws ConfigError if the GPU does not exist,
+  // OutOfMemoryError if it lacks the owned bytes.
   EngineDevice(const Options& options, std::unique_ptr<CopyEngine> cpu_copies);
   EngineDevice(const EngineDevice&) = delete;
   EngineDevice& operator=(const EngineDevice&) = delete;
-  // Tensors on the device are gone before.
+  // All tensors on the device must be destroyed before.
   ~EngineDevice();
 
   bool cuda() const { return options_.kind == DeviceKind::kCuda; }
@@ -48,10 +47,10 @@ class EngineDevice {
   CopyEngine& copies() { return *copies_; }
   std::unique_ptr<GradientSums> make_gradient_sums(WorkerPool* pool) const;
 
-  // First on the thread of a lane that issues to the device. `urgent`: copies, before kernels.
+  // Prepares the thread of a lane that issues to the device. `urgent`: its stream precedes kernels.
   void adopt_lane(bool urgent) const;
-  // HOST WAIT, on a GPU: at the end of an operation, on its lane's thread. CudaError, naming
-  // `what`, when what it issued failed.
+  // HOST WAIT, on a GPU: ends an operation, on its lane's thread. Throws CudaError, naming `what`,
+  // if the work that it issued failed.
   void finish(const std::string& what) const;
 
  private:

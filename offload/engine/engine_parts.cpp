@@ -8,7 +8,7 @@
 namespace longshore {
 namespace {
 
-// The plan's buffers, carved from the device's arena by their names.
+// Carves the plan's buffers from the device's arena by name.
 class PlannedBuffers {
  public:
   PlannedBuffers(const TierPlan& plan, DeviceMemory& memory) : plan_(plan), memory_(memory) {}
@@ -18,11 +18,11 @@ class PlannedBuffers {
     LONGSHORE_CHECK(buffer != nullptr) << "the plan has no buffer " << name;
     return memory_.carve(buffer->name, buffer->bytes).bytes;
   }
-  // Empty where the plan has none of that name.
+  // Returns the buffer, empty if the plan has none of that name.
   std::span<std::byte> if_planned(const std::string& name) {
     return plan_.device.buffer(name) == nullptr ? std::span<std::byte>() : named(name);
   }
-  // One for each micro-batch; empty ones where the plan has no such buffer.
+  // Splits the buffer by micro-batch; the parts are empty if the plan has no such buffer.
   std::vector<std::span<std::byte>> parts(const std::string& name) {
     const std::span<std::byte> whole = if_planned(name);
     const auto count = static_cast<size_t>(plan_.step.micro_batches);
@@ -62,7 +62,7 @@ std::unique_ptr<NodeShards> make_node(const EngineParts& parts) {
 StageRing make_ring(const TierPlan& plan, PlannedBuffers buffers) {
   std::vector<std::span<std::byte>> slots;
   for (int32_t i = 0; i < plan.device.slots; ++i) {
-    // A piece of a tied head has no parameters of its own: its slot has no bytes.
+    // A piece of a tied head owns no parameters, so its slot has no bytes.
     slots.push_back(buffers.if_planned("slot." + std::to_string(i)));
   }
   return StageRing(std::move(slots));
@@ -90,7 +90,7 @@ UnitRunner::Memory make_runner_memory(const EngineParts& parts, PlannedBuffers b
     if (unit.id.value == 0) continue;
     std::vector<std::span<std::byte>>& places = memory.carry.inputs.emplace_back();
     if (!runs.names(unit.id)) continue;
-    // Runs take turns in the slots, as build_schedule has it.
+    // Runs use the input slots in rotation, as build_schedule assigns them.
     const auto number = static_cast<size_t>(runs.of(unit.id)->number);
     places = input_slots.empty() ? buffers.parts("input." + unit.name)
                                  : input_slots[number % input_slots.size()];

@@ -1,6 +1,6 @@
-// EngineParts: everything of one rank that a pass works with, made and sized as a plan says: the
-// device's memory, the tiers, the slots, what runs units, sums, drains and updates. Owned by the
-// engine, made by its thread; lanes use it by way of PassWork, in the order of the schedule.
+// EngineParts: all objects of one rank that a pass uses, made and sized by a plan: device memory,
+// tiers, slots, and the parts that run units, sum, drain and update. Owned by the engine and made
+// by its thread; lanes use it through PassWork in schedule order.
 #pragma once
 
 #include <memory>
@@ -23,17 +23,17 @@
 namespace longshore {
 
 struct EngineParts {
-  // What all parts are made from. `model` and the groups' communicators must outlive the parts.
+  // The inputs of all parts. `model` and the groups' communicators must outlive the parts.
   struct Options {
     const Model* model = nullptr;
     const TierPlan& plan;
     const AdamWOptions& adamw;
     const RankGroups& groups;
     const RunKey& state_key;
-    LinkSpeeds cpu_links = {};  // of the CPU device
+    LinkSpeeds cpu_links = {};  // link speeds of the CPU device
     const MakeTiers& make_tiers;
   };
-  // Allocates everything that the plan fixes, and checks that it is no more and no less.
+  // Allocates everything in the plan, and checks that the sizes match it exactly.
   explicit EngineParts(const Options& options);
   EngineParts(const EngineParts&) = delete;
   EngineParts& operator=(const EngineParts&) = delete;
@@ -49,7 +49,7 @@ struct EngineParts {
   Tiers tiers;
   StepCommit commits;
   HostGradients host_gradients;
-  std::unique_ptr<NodeShards> node;  // null: shards are gathered by collectives
+  std::unique_ptr<NodeShards> node;  // null: collectives gather shards
   StageRing ring;
   Prefetcher prefetcher;
   BatchStage batches;
@@ -57,7 +57,7 @@ struct EngineParts {
   GradientReducer reducer;
   GradientDrain drain;
   OptimizerPipeline optimizer;
-  std::optional<InputOffload> inputs;  // none: inputs stay on the device
+  std::optional<InputOffload> inputs;  // empty: inputs stay on the device
 };
 
 }  // namespace longshore

@@ -9,7 +9,7 @@
 namespace longshore {
 namespace {
 
-// Elements that are added at once: bounds the temporary.
+// Elements that are added at once; bounds the temporary.
 constexpr int64_t kPieceElements = int64_t{1} << 18;
 
 // Adds left^T right.
@@ -19,7 +19,7 @@ void add_product_to(at::Tensor sum, const at::Tensor& left, const at::Tensor& ri
     return;
   }
   if (on_gpu(left)) {
-    // 16-bit products, added in fp32 where the sum is: no product in memory.
+    // 16-bit products are accumulated in fp32 in place, without a temporary product.
     at::addmm_out(sum, sum, left.t(), right, at::kFloat);
     return;
   }
@@ -54,7 +54,7 @@ void RunningSum::clear() {
 void RunningSum::add(int32_t parameter, const at::Tensor& grad) {
   const at::Tensor& sum = parameters_.at(static_cast<size_t>(parameter));
   if (grad.scalar_type() == at::kFloat || on_gpu(grad)) {
-    sum.add_(grad);  // a GPU widens as it adds
+    sum.add_(grad);  // a GPU converts during the addition
     return;
   }
   const at::Tensor flat_sum = sum.view({-1});

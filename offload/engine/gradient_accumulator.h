@@ -1,5 +1,5 @@
-// GradientAccumulator: sums a unit's parameter gradients over the micro-batches of a step, fp32 on
-// the device. `RunningSum` adds in the order of micro-batches. Owned by the engine, used by the
+// GradientAccumulator: sums a unit's parameter gradients over the micro-batches of a step, in fp32
+// on the device. `RunningSum` adds in the order of micro-batches. Owned by the engine; used by the
 // compute thread.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace longshore {
 
-// The fp32 sums of one unit, laid out as the trainable front of its flat parameter; padding is 0.
+// The fp32 sums of one unit, in the layout of its flat parameter's trainable front; padding is 0.
 class GradientAccumulator {
  public:
   virtual ~GradientAccumulator() = default;
@@ -23,14 +23,13 @@ class GradientAccumulator {
   virtual void add_product(int32_t parameter, const at::Tensor& left, const at::Tensor& right) = 0;
   virtual void add_product_at(int32_t parameter, int64_t matrix, const at::Tensor& left,
                               const at::Tensor& right) = 0;
-  // The finished sums, [trainable elements].
+  // Returns the finished sums, [trainable elements].
   virtual std::span<float> sums() = 0;
 };
 
 class RunningSum : public GradientAccumulator {
  public:
-  // `memory` has at least layout.trainable_elements() * 4 bytes and outlives the accumulator;
-  // `device` is where it is.
+  // `memory` (on `device`) has >= layout.trainable_elements() * 4 bytes and outlives this.
   RunningSum(const UnitSpec& unit, const FlatLayout& layout, std::span<std::byte> memory,
              at::Device device = at::kCPU);
 
@@ -44,8 +43,8 @@ class RunningSum : public GradientAccumulator {
 
  private:
   std::span<float> sums_;
-  at::Tensor all_;                      // the same
-  std::vector<at::Tensor> parameters_;  // fp32 views in the parameters' shapes; frozen: undefined
+  at::Tensor all_;                      // the same memory as sums_
+  std::vector<at::Tensor> parameters_;  // fp32 views in the parameters' shapes; undefined if frozen
 };
 
 }  // namespace longshore

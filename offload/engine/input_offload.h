@@ -1,6 +1,5 @@
-// InputOffload: copies units' inputs to their tier after forward, and back before backward. Owned
-// by the engine. save() is for the D2H lane, load() for the H2D lane, of different units at the
-// same time.
+// InputOffload: copies units' inputs to their tier after forward and back before backward. Owned by
+// the engine; the D2H lane calls save() and the H2D lane load(), concurrently for different units.
 #pragma once
 
 #include <optional>
@@ -16,8 +15,8 @@ class InputOffload {
   // Both must outlive this.
   InputOffload(InputTier* tier, CopyEngine* copies) : tier_(tier), copies_(copies) {}
 
-  // Copies the unit's inputs of the first `micro_batches` micro-batches; with the staging slot that
-  // they are put into or taken from where the tier has slots.
+  // Copies the unit's inputs of the first `micro_batches` micro-batches. `staging` is the tier's
+  // slot that they pass through; empty for a tier without slots.
   void save(UnitId unit, std::optional<int32_t> staging, const CarryStore& carry,
             int32_t micro_batches);
   void load(UnitId unit, std::optional<int32_t> staging, CarryStore& carry, int32_t micro_batches);

@@ -1,7 +1,6 @@
-// ParameterViews: a model's parameters as tensors over whatever slot holds them now.
-// Each unit has one StorageImpl; binding a lease points it at the slot. Tensors saved by autograd
-// share that StorageImpl, so a graph made over one slot runs backward over another.
-// Owned by the engine, used by the compute thread.
+// ParameterViews: a model's parameters as tensors over the slots that hold them. Each unit has one
+// StorageImpl, which bind() points at the leased slot. Tensors saved by autograd share it, so a
+// graph made over one slot runs backward over another. Owned by the engine, used by compute.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,18 +18,18 @@ class ParameterViews {
   ParameterViews(const Model& model, const std::vector<FlatLayout>& layouts, DType compute,
                  at::Device device = at::kCPU);
 
-  // From now on the unit's tensors read the leased slot. They are valid while the lease lives.
+  // Points the unit's tensors at the leased slot. They are valid while the lease lives.
   void bind(const UnitLease& lease);
-  // Leaves of autograd: owned parameters, then tied ones. Trainable ones require a gradient.
+  // Returns autograd leaves: owned parameters, then tied ones. Trainable ones require a gradient.
   UnitParameters leaves(UnitId unit) const { return leaves_.at(static_cast<size_t>(unit.value)); }
 
  private:
-  at::Device device_;                            // where slots are
+  at::Device device_;                            // the device of the slots
   std::vector<c10::Storage> storages_;           // by unit
   std::vector<std::vector<at::Tensor>> leaves_;  // by unit
 };
 
-// The LibTorch type of a compute dtype.
+// Returns the LibTorch type of a compute dtype.
 at::ScalarType scalar_type_of(DType dtype);
 
 }  // namespace longshore

@@ -24,7 +24,7 @@ void PassWork::run(const Op& op) {
       update(op);
       return;
     case OpKind::kFetch:
-      // With updates in backward what is pending is this step's own.
+      // With updates in backward the pending update is this step's own and follows the fetch.
       LONGSHORE_CHECK(updates_in_backward() || !parts_.optimizer.pending(op.unit))
           << "unit " << op.unit << " is fetched before its update";
       parts_.prefetcher.fetch(op.slots.front(), op.parameters);
@@ -57,7 +57,7 @@ void PassWork::update(const Op& op) {
   const bool updated = parts_.optimizer.update(op.unit, op.state);
   if (op.parameters) parts_.tiers.state->pass_parameters(op.unit, *op.state, *op.parameters);
   if (op.host_slot) ring.free(*op.host_slot, op.unit);
-  // With updates in backward the version is the next step's, which is published with it.
+  // With updates in backward the unit belongs to the next version, which advance_version publishes.
   if (updated && parts_.node != nullptr && !updates_in_backward()) {
     parts_.node->publish(op.unit, parts_.prefetcher.version());
   }

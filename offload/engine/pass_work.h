@@ -1,5 +1,5 @@
-// PassWork: what the operations of a schedule do with the engine's parts. Owned by the engine;
-// called by the lanes.
+// PassWork: runs the operations of a schedule with the engine's parts. Owned by the engine; lanes
+// call it.
 #pragma once
 
 #include "offload/engine/engine_parts.h"
@@ -25,12 +25,12 @@ class PassWork final : public StepWork {
   void reduce(const Op& op);
   void drain(const Op& op);
 
-  // Gradients are applied before the norm of all is known: one that is not finite ends the run.
+  // With kBackward, updates precede the norm of all gradients, so a non-finite one ends the run.
   bool updates_in_backward() const { return parts_.plan.step.overlap == UpdateOverlap::kBackward; }
 
   EngineParts& parts_;
   SlotOwners gradients_;  // the device's gradient buffers
-  SlotOwners staging_;    // slots of inputs on their way to drives and back
+  SlotOwners staging_;    // staging slots between host and drives
 };
 
 }  // namespace longshore

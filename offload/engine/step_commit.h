@@ -1,6 +1,6 @@
-// StepCommit: what the schedule's commit does. The run says which step the next updates make, the
-// pass that writes them makes it durable, on all ranks or on none, and the run learns of it
-// afterwards. Owned by the engine: its thread stages and takes between passes, a lane runs.
+// StepCommit: the schedule's commit. The run stages the step that the next updates make, the pass
+// that writes them makes it durable on all ranks or on none, and the run then takes the result.
+// Owned by the engine: its thread stages and takes between passes, a lane runs.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace longshore {
 
-// The commit protocol's questions, asked of all ranks over a communicator.
+// Exchanges the commit protocol's ballots among all ranks over a communicator.
 class CommAgreement final : public Agreement {
  public:
   explicit CommAgreement(Communicator* all) : all_(all) {}
@@ -23,7 +23,7 @@ class CommAgreement final : public Agreement {
   Communicator* all_;  // null: one rank
 };
 
-// A commit that was made.
+// A completed commit.
 struct CommittedStep {
   DurablePoint point;
   double seconds = 0.0;
@@ -31,18 +31,18 @@ struct CommittedStep {
 
 class StepCommit {
  public:
-  // Both must outlive this; `all` null: one rank.
+  // Both must outlive this; `all` is null for one rank.
   StepCommit(ShardStore* store, Communicator* all) : store_(store), agreement_(all) {}
 
-  // What the tier goes on from. Collective.
+  // Returns the committed step that the tier resumes from. Collective.
   std::optional<DurablePoint> start(uint64_t random) { return store_->start(agreement_, random); }
-  // Whether there is anything to stage.
+  // Returns whether the tier commits; else there is nothing to stage.
   bool commits() const { return store_->commits(); }
-  // Only where the last one is committed.
+  // Stages the record; the previous one must be committed.
   void stage(const DurableStep& record);
-  // Nothing where nothing is staged: then whoever runs the pass keeps no record of its steps.
+  // Commits the staged record; does nothing if the run staged none.
   void run();
-  // The commit since the last call. None with one version kept, which is never committed.
+  // Returns the commit since the last call; none with one version, which never commits.
   std::optional<CommittedStep> take() { return std::exchange(done_, std::nullopt); }
 
  private:

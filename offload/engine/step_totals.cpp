@@ -8,7 +8,7 @@ namespace longshore {
 namespace {
 
 constexpr size_t kScalars = 4;  // loss, trained positions, stop, save
-constexpr size_t kTimes = 4;    // of a rank
+constexpr size_t kTimes = 4;    // values per rank
 
 }  // namespace
 
@@ -30,7 +30,7 @@ StepTotals sum_over_ranks(const RankGroups& groups, const StepTotals& mine) {
   values[1] = static_cast<double>(mine.loss.trained);
   values[2] = mine.stop ? 1.0 : 0.0;
   values[3] = mine.save ? 1.0 : 0.0;
-  // Replicas hold the same gradients: one of them counts.
+  // Replicas hold equal gradients, so only the first one contributes.
   if (groups.first_replica()) std::ranges::copy(mine.unit_squares, values.begin() + kScalars);
   const auto times = std::span(values).subspan(kScalars + units, ranks * kTimes);
   const auto chosen = std::span(values).last(routers);

@@ -1,5 +1,4 @@
-// SweepWork: what the operations of a walk over units' state do. Lives as long as the walk; called
-// by the lanes.
+// SweepWork: runs the operations of a state sweep. Lives as long as the sweep; lanes call it.
 #pragma once
 
 #include "offload/schedule/step_executor.h"

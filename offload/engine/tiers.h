@@ -1,6 +1,6 @@
-// Tiers: where a rank's parameters, state and inputs live, made as a plan says. Owned by the
-// engine. What follows from a plan's choice of a tier is here and in offload/plan; everything else
-// sees interfaces. A tier of one's own is another MakeTiers.
+// Tiers: the stores of a rank's parameters, state and inputs, made as a plan says. Owned by the
+// engine. Only this file and offload/plan know the tiers; all other code uses interfaces. A custom
+// MakeTiers adds a tier.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ namespace longshore {
 
 struct Tiers {
   std::unique_ptr<ShardStore> state;     // and parameters
-  const SharedShards* shared = nullptr;  // `state`, where other ranks read parameters from it
+  const SharedShards* shared = nullptr;  // `state`, if other ranks read parameters from it
   std::unique_ptr<InputTier> inputs;     // null: inputs stay on the device
 };
 
@@ -28,12 +28,12 @@ struct TierRequest {
   const TierPlan& plan;
   const std::vector<FlatLayout>& layouts;
   Rank rank;
-  RunKey run;        // whose state it is, where it outlives the process
-  WorkerPool* pool;  // outlives the tiers
+  RunKey run;        // the run whose state persists on drives
+  WorkerPool* pool;  // must outlive the tiers
 };
 using MakeTiers = std::function<Tiers(const TierRequest&)>;
 
-// Host memory and drives. Opens and locks the files of a plan with drives.
+// Makes host and drive tiers. A plan with drives opens and locks its files.
 Tiers make_tiers(const TierRequest& request);
 
 }  // namespace longshore

@@ -10,7 +10,7 @@
 
 namespace longshore {
 
-// What backward of one unit and micro-batch differentiates.
+// The graph that backward of one unit and micro-batch differentiates.
 struct UnitRunner::SavedGraph {
   Carry in;  // leaves
   Carry out;
@@ -110,7 +110,7 @@ void UnitRunner::bind(std::span<const UnitLease> leases) {
 void UnitRunner::begin_step(std::span<const MicroBatch> batches, double scale) {
   begin(Mode::kTrain, batches);
   scale_ = scale;
-  // Gradients of lent parameters arrive before their unit's own backward.
+  // Users of tied parameters add gradients before the owner's own backward.
   for (const UnitSpec& unit : spec_->units) {
     if (owns_tied_[index_of(unit.id)] && unit.has_trainable()) {
       accumulator(unit.id, std::nullopt)->clear();
@@ -228,7 +228,8 @@ void UnitRunner::settle_routers() {
     routers_->count(in_loss);
     return;
   }
-  // A loss with routers runs forward and backward in one go, too late: forward alone first.
+  // A loss with routers runs forward and backward together, which is too late for balancing, so
+  // forward runs alone first.
   for (size_t i = 0; in_loss && i < batches_.size(); ++i) {
     model_->loss_unit().loss(
         views_.leaves(last()),
@@ -237,7 +238,7 @@ void UnitRunner::settle_routers() {
   }
   routers_->count(false);
   std::vector<double> pairs = routers_->pooled();
-  // HOST WAIT: the gradient of every router needs what all ranks' tokens chose.
+  // HOST WAIT: the gradient of every router depends on the expert choices of all ranks.
   if (sum_over_ranks_) sum_over_ranks_(pairs);
   routers_->balance(pairs);
 }
@@ -274,7 +275,7 @@ void UnitRunner::backward_unit(UnitId unit, int32_t micro_batch, GradientSink& s
     run_autograd(unit, micro_batch, make_graph(unit, in, recomputed), sink);
     return;
   }
-  // Moved out, so that the graph's memory is free before the next micro-batch.
+  // The graph is moved out, so that its memory is free before the next micro-batch.
   const SavedGraph graph = std::move(saved_[index_of(unit)].at(static_cast<size_t>(micro_batch)));
   run_autograd(unit, micro_batch, graph, sink);
 }
@@ -288,7 +289,7 @@ void UnitRunner::run_autograd(UnitId unit, int32_t micro_batch, const SavedGraph
   if (wants_grad_in(unit)) carry_.keep_gradient(unit, micro_batch, grad_in);
 }
 
-// The last unit of an evaluation, or of a pass for scores.
+// Runs the last unit of an evaluation or of a logits pass.
 void UnitRunner::finish_forward() {
   const WorkspaceLabel label(spec_->unit(last()).name +
                              (mode_ == Mode::kLogits ? " logits" : " loss"));

@@ -17,7 +17,7 @@ int64_t quotient_up(int64_t value, int64_t by) {
 // One call of the kernel.
 struct Call {
   int64_t rows = 0, documents = 0;
-  bool alone = true;  // else its results are copied to those of the micro-batch
+  bool alone = true;  // false: results are copied into the micro-batch's
 };
 
 double scratch_of(const AttentionHeads& attention, const Call& call, int64_t processors) {
@@ -35,7 +35,7 @@ double scratch_of(const AttentionHeads& attention, const Call& call, int64_t pro
   return std::min(sums + softmax + keys_and_values + copied, kBeyondCounting);
 }
 
-// The largest of documents of one length.
+// Returns the largest scratch of a micro-batch whose documents have equal lengths.
 double scratch_of_equal(const AttentionHeads& attention, int64_t positions, int64_t document,
                         int64_t processors) {
   const int64_t documents = quotient_up(positions, document);
@@ -48,17 +48,17 @@ double scratch_of_equal(const AttentionHeads& attention, int64_t positions, int6
                     processors);
 }
 
-// The largest over all ways to split a micro-batch, or a smaller one, into documents. Fewer
-// documents in a call need more sets of sums for the same rows, so every number of them is tried.
+// Returns the largest scratch over all splits of a micro-batch, or a smaller one, into documents.
+// Fewer documents in a call need more sets of sums for the same rows, so all numbers are tried.
 double most_scratch(const AttentionHeads& attention, int64_t positions, int64_t longest,
                     int64_t processors) {
   double worst = 0.0;
   const int64_t most = flash_backward_documents(positions);
-  // From there on there is one set.
+  // From this number of documents on, one set suffices.
   const int64_t single = quotient_up(processors, std::max<int64_t>(1, attention.heads));
   for (int64_t documents = 1; documents <= most; ++documents) {
     if (documents > single) documents = most;
-    // Before it a call of very short documents: their rows do not count.
+    // A call of very short documents may come before; its rows do not count.
     const Call call = {.rows = std::min(positions, documents * longest),
                        .documents = documents,
                        .alone = positions <= most};

@@ -22,9 +22,8 @@
 namespace longshore {
 namespace {
 
-// What a device does in a second, roughly and never more than half wrong to the slow side: it only
-// decides how large the shapes are that are run. The same on every machine of a kind, so that ranks
-// and repetitions run the same shapes.
+// Returns a rough speed, at most 50 % too slow. It only selects the sizes of the probed shapes, and
+// is equal on all machines of a kind, so that ranks and repeated runs probe the same shapes.
 double flops_of(const ProbeDevice& device, int threads) {
   if (device.kind == DeviceKind::kCuda) return 2e13;
   const bool native = device.compute == DType::kF32 || cpu_has_avx512();
@@ -37,8 +36,7 @@ std::string device_name(const ProbeDevice& device) {
   return "gpu\n" + gpus.at(static_cast<size_t>(device.gpu)).name;
 }
 
-// Runs work on a thread of its own, with the process's compute threads: those that LibTorch starts
-// for it go with it.
+// Runs work on a new thread with the process's compute threads. LibTorch's helpers end with it.
 void on_own_thread(const std::function<void()>& work) {
   std::exception_ptr failure;
   std::thread thread([&] {
@@ -52,14 +50,13 @@ void on_own_thread(const std::function<void()>& work) {
   if (failure) std::rethrow_exception(failure);
 }
 
-// All of a GPU's memory; a CPU's runs are told beforehand what they may hold.
+// Returns all of a GPU's memory; 0 for the CPU, whose runs have a limit from the caller.
 Bytes memory_of(const ProbeDevice& device) {
   if (device.kind == DeviceKind::kCpu) return 0;
   return cuda_devices().at(static_cast<size_t>(device.gpu)).memory_bytes;
 }
 
-// What the runs took. Those with the most positions are too large where the GPU has not even the
-// buffers for them.
+// Runs the inputs. The largest are marked too large if a GPU lacks even the buffers for them.
 std::vector<ProbeSample> samples_of(const OneUnitModel& alone, const ProbeDevice& device,
                                     std::vector<ProbeInput> inputs) {
   std::vector<ProbeSample> samples;
@@ -87,7 +84,7 @@ std::vector<ProbeSample> samples_of(const OneUnitModel& alone, const ProbeDevice
       } catch (const OutOfMemoryError&) {
         too_large(input);
       } catch (const c10::Error&) {
-        // A model of one's own need not take every shape, but one of them.
+        // A custom model may reject some shapes, but not all.
         if (&input == &inputs.back() && samples.empty()) throw;
       }
     }
@@ -153,12 +150,12 @@ void MeasuredWorkspace::measure(const Model& model, Distinct& distinct,
     distinct.samples = std::move(*kept);
     if (!distinct.samples.empty()) return;
   }
-  // LibTorch's memory is counted for the whole process.
+  // LibTorch's memory counter covers the whole process.
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   on_own_thread([&] { distinct.samples = samples_of(alone, options_.device, inputs); });
   units_run_ += 1;
-  // What else has a GPU's memory goes away: what was too large need not be so again.
+  // Other users of the GPU's memory may leave, so samples that are too large are not cached.
   const auto too_large = [](const ProbeSample& sample) { return sample.trace.too_large; };
   if (std::ranges::none_of(distinct.samples, too_large)) cache.keep(key, distinct.samples);
 }
@@ -178,7 +175,7 @@ UnitCosts MeasuredWorkspace::costs() const {
       fits.emplace_back(WorkspaceFit(distinct.work, options_.run, distinct.samples));
     }
   }
-  // In 32 bits another kernel attends.
+  // With fp32 another attention kernel runs.
   const bool flash =
       options_.device.kind == DeviceKind::kCuda && options_.device.compute != DType::kF32;
   const int64_t processors =
@@ -188,7 +185,7 @@ UnitCosts MeasuredWorkspace::costs() const {
           processors](int64_t positions, int64_t longest_document) {
     std::vector<UnitCost> of_distinct;
     for (size_t i = 0; i < fits.size(); ++i) {
-      // Not run for want of memory: the plan will not fit. At least its gradients are there.
+      // The unit did not run for lack of memory, so the plan cannot fit. Its gradients remain.
       of_distinct.push_back(fits[i] ? fits[i]->at({positions, longest_document})
                                     : UnitCost{.forward = 0,
                                                .backward = gradients[i],

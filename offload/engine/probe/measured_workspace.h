@@ -1,6 +1,6 @@
-// MeasuredWorkspace: what each unit of a model takes beyond the engine's own buffers, learnt by
-// running every distinct one of them (see [Note: measured workspace] in model/unit.h). It serves
-// every plan of the run. Made before the plan, by one thread; a value afterwards.
+// MeasuredWorkspace: memory that each unit needs beyond the engine's buffers, measured by running
+// every distinct unit (see [Note: measured workspace] in model/unit.h). It serves all plans of a
+// run. Made by one thread before the plan; a value afterwards.
 #pragma once
 
 #include <limits>
@@ -16,14 +16,13 @@ namespace longshore {
 
 struct ProbeOptions {
   ProbeDevice device = {};
-  bool elsewhere = false;    // the run's device is another, which is not here: costs are estimates
-  int threads = 1;           // compute threads, in force for the process
+  bool elsewhere = false;    // the run's device is not installed: costs are estimates
+  int threads = 1;           // compute threads of the process
   MicroBatchShape run = {};  // the run's largest micro-batch
   WholeShape whole = WholeShape::kWhereSeconds;
-  // What the probe may hold of the host's memory; a unit that needs more is not run, because
-  // neither could a run.
+  // Host memory that the probe may use. A unit that needs more cannot run either, so it is skipped.
   Bytes memory = std::numeric_limits<Bytes>::max();
-  // Where to keep what was measured, and what tells this program from others; empty: nowhere.
+  // The directory for measurements and the identity of this program; empty: no cache.
   std::string cache = {};
   std::string program = {};
 };
@@ -32,15 +31,15 @@ class MeasuredWorkspace {
  public:
   MeasuredWorkspace(const Model& model, const ProbeOptions& options);
 
-  // Outlives this object and the model.
+  // Returns the costs; the function outlives this object and the model.
   UnitCosts costs() const;
 
-  // For ranks: what this one measured, and the larger of all ranks' figures in its place. They must
-  // be of the same model and options.
+  // text() is this rank's measurements; take_largest() replaces them with the maxima over all
+  // ranks, whose model and options must be equal.
   std::string text() const;
   void take_largest(const std::vector<std::string>& texts);
 
-  // Distinct units that were run, and for how long; the others were known.
+  // Number of distinct units that were run and the seconds that took; the others were cached.
   int units_run() const { return units_run_; }
   double seconds() const { return seconds_; }
 
@@ -61,7 +60,7 @@ class MeasuredWorkspace {
   double seconds_ = 0.0;
 };
 
-// For models of one's own: measures, and keeps nothing.
+// Measures a custom model without a cache.
 UnitCosts unit_costs(const Model& model, DType compute, int threads, const MicroBatchShape& run);
 
 }  // namespace longshore

@@ -62,7 +62,7 @@ OneUnitModel::OneUnitModel(const Model& model, UnitId unit)
   const bool loss = unit == whole.units.back().id;
   spec_.units.push_back(std::move(probed));
   if (!loss) {
-    // The stand-in behind is the last unit, which reads what is kept.
+    // The stand-in behind is the last unit; it reads the activation checkpoint.
     for (CarryTensorSpec& tensor : spec_.units.back().carry_out) tensor.running = false;
     UnitSpec behind;
     behind.id = UnitId(probed_.value + 1);

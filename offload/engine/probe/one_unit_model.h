@@ -1,7 +1,7 @@
-// OneUnitModel: a model cut down to one of its units, with stand-ins before and behind it, so that
-// the engine's own UnitRunner runs that unit alone: the stand-in before owns what the unit borrows
-// and says whether a gradient has to flow on, the one behind takes the unit's output.
-// Owned by the probe; the model must outlive it.
+// OneUnitModel: a model reduced to one unit with stand-ins before and behind it, so that the
+// engine's UnitRunner runs it alone. The stand-in before owns the unit's tied parameters and
+// decides whether a gradient flows on; the one behind takes the output. Owned by the probe; the
+// model outlives it.
 #pragma once
 
 #include <memory>
@@ -20,11 +20,11 @@ class OneUnitModel : public Model {
   const LossUnit& loss_unit() const override;
   RouterShape routers() const override { return model_.routers(); }
 
-  // The unit, by the name it has here.
+  // Returns the id of the probed unit in this model.
   UnitId probed() const { return probed_; }
   bool probes_loss() const { return spec_.units.back().id == probed_; }
   bool has_backward() const { return has_backward_; }
-  // Units of the same text take the same memory; empty where there is no other such unit.
+  // Units with equal text need equal memory; empty (code without a signature): the unit is unique.
   std::string identity() const;
 
  private:

@@ -7,22 +7,22 @@
 namespace longshore {
 namespace {
 
-// The run's own shape is run where it takes no longer.
+// The run's own shape is probed if it takes at most this time.
 constexpr double kMostSeconds = 10.0;
-// The small shapes are chosen so that the larger one takes about as long, but never smaller: below
-// that, what kernels take at once shows more than what grows with positions.
+// The larger of the small shapes takes about this long, and has at least kLeastPositions: below,
+// fixed memory of kernels hides the growth with positions.
 constexpr double kSmallSeconds = 1.0;
 constexpr int64_t kLeastPositions = 128;
-// A loss that works on a chunk of its positions takes no longer with more of them; memory it does.
+// A loss in chunks takes no longer with more positions, but more memory.
 constexpr int64_t kMostForAChunk = 65536;
-// Forward and backward through a matrix, forward twice; and through attention, whose backward also
-// computes the scores again.
+// Operations of forward twice and backward once per matrix element, and per pair in attention,
+// whose backward recomputes the scores.
 constexpr double kFlopsOfMatrix = 8.0;
 constexpr double kFlopsOfPair = 9.0;
-// Calls of kernels that each document costs.
+// Seconds of kernel launches for each document.
 constexpr double kSecondsOfDocument = 2e-4;
 
-// The unit's next smaller shape: half of it, so that what is even, or a multiple of 4, stays so.
+// Returns the next smaller shape. Halves keep most even numbers and multiples of 4 so.
 int64_t half(int64_t positions) {
   return std::max<int64_t>(1, positions / 2);
 }
@@ -36,7 +36,7 @@ class Inputs {
   std::vector<ProbeInput> make() {
     const int64_t chunk = work_.positions_at_once;
     if (chunk > 0 && run_.positions > chunk) {
-      // Beyond a chunk only what belongs to all positions grows; a chunk of them shows all of it.
+      // One chunk shows its own memory; beyond it only memory for all positions grows.
       add(chunk, chunk);
       add(std::min(run_.positions, kMostForAChunk), run_.longest_document);
     } else {
@@ -54,7 +54,7 @@ class Inputs {
   }
 
  private:
-  // The larger of the small shapes.
+  // Returns the positions of the larger of the small shapes.
   int64_t large_enough() const {
     int64_t positions = run_.positions;
     const auto seconds = [&](int64_t count) {

@@ -9,7 +9,7 @@ namespace longshore {
 namespace {
 
 constexpr JsonLimits kLimits{.max_bytes = kMiB, .max_depth = 8, .max_values = 100'000};
-// Nothing that a probe measures is larger.
+// No measurement is larger.
 constexpr int64_t kMost = int64_t{1} << 50;
 
 int64_t number(const Json& json) {
@@ -88,7 +88,7 @@ void SampleCache::keep(const std::string& key, const std::vector<ProbeSample>& s
     make_directories(directory_);
     write_file_durably(path_of(key), samples_to_text(key, samples));
   } catch (const Error&) {
-    // A full or read-only disk costs a probe at the next start, nothing else.
+    // A full or read-only disk only costs a new probe at the next start.
   }
 }
 

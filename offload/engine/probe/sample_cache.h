@@ -1,7 +1,6 @@
-// SampleCache: what probes measured, kept on disk from one process to the next. One file for each
-// key, JSON; what cannot be read, or is of another key, is as good as not there. Any number of
-// processes at once: a file is replaced whole. Never throws: a cache that cannot be written keeps
-// nothing.
+// SampleCache: probe results on disk, shared by processes. One JSON file for each key; a file that
+// is unreadable or of another key counts as absent. Processes may use it concurrently, because
+// files are replaced atomically. It never throws; if it cannot write, it caches nothing.
 #pragma once
 
 #include <optional>
@@ -12,16 +11,16 @@
 
 namespace longshore {
 
-// Samples as text and back. nullopt for any text that is not of samples of exactly `inputs`.
+// Convert samples to text and back; nullopt if the text is not of samples of this key.
 std::string samples_to_text(const std::string& key, const std::vector<ProbeSample>& samples);
 std::optional<std::vector<ProbeSample>> samples_of_text(const std::string& text,
                                                         const std::string& key);
 
 class SampleCache {
  public:
-  // Empty: nothing is kept.
+  // An empty directory disables the cache.
   explicit SampleCache(std::string directory) : directory_(std::move(directory)) {}
-  // `key`: all that the samples depend on.
+  // `key` contains everything that the samples depend on.
   std::optional<std::vector<ProbeSample>> find(const std::string& key) const;
   void keep(const std::string& key, const std::vector<ProbeSample>& samples) const;
 

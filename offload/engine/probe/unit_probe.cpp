@@ -14,7 +14,7 @@
 namespace longshore {
 namespace {
 
-// The meter's limit: only counting is wanted, of what there is.
+// Returns the meter's limit, which must not interfere: the probe only counts.
 Bytes limit_of(const ProbeDevice& device) {
   if (device.kind == DeviceKind::kCpu) return Bytes{1} << 50;
   return cuda_devices().at(static_cast<size_t>(device.gpu)).memory_bytes;
@@ -24,7 +24,7 @@ Bytes rounded(Bytes bytes) {
   return align_up(bytes, kDeviceBufferAlignment);
 }
 
-// The larger of values and gradients. The inputs of both units may be in one place.
+// Returns the larger of value and gradient bytes; the inputs of both units may share a buffer.
 Bytes carry_bytes(const ModelSpec& spec, DType compute, int64_t positions) {
   Bytes most = 0;
   for (const UnitSpec& unit : spec.units) {
@@ -37,13 +37,13 @@ Bytes carry_bytes(const ModelSpec& spec, DType compute, int64_t positions) {
   return rounded(positions * most);
 }
 
-// Each buffer of a probe, by name.
+// Returns the buffers of a probe by name.
 std::vector<PlannedBuffer> buffers_of(const OneUnitModel& model, DType compute,
                                       int64_t most_positions) {
   const ModelSpec& spec = model.spec();
   const std::vector<FlatLayout> layouts = make_layouts(spec, 1);
   std::vector<PlannedBuffer> buffers;
-  // Gradients of tied parameters wait for their owner's, which is the unit before.
+  // The gradients of tied parameters belong to their owner, the stand-in before.
   const bool borrows = !spec.unit(model.probed()).tied.empty();
   Bytes gradient = 0, waiting = 0;
   for (const UnitSpec& unit : spec.units) {
@@ -69,8 +69,8 @@ Bytes sum_of(const std::vector<PlannedBuffer>& buffers) {
   return sum;
 }
 
-// While it lives, the peak of the workspace between one step of backward and the next is noted.
-// LibTorch calls back on the thread that runs the step, which may be one of its own.
+// Records the workspace's peak between each two steps of backward during its lifetime. LibTorch
+// calls back on the thread that runs the step, which may be its own.
 class Phases {
  public:
   explicit Phases(DeviceMemory& memory) : memory_(memory) {
@@ -106,7 +106,7 @@ class Phases {
   std::vector<Bytes> peaks_;
 };
 
-// A micro-batch of these documents, every token the first of the vocabulary.
+// A micro-batch of these documents; every token is the first of the vocabulary.
 struct ZeroBatch {
   ZeroBatch(const std::vector<int64_t>& documents, int64_t trained) {
     for (const int64_t length : documents) {
@@ -212,8 +212,7 @@ class UnitProbe::Bench {
     memory.carry.gradients = {carve("output_gradient")};
     memory.gradients = {carve("gradient")};
     memory.waiting_gradients.assign(spec.units.size(), carve("waiting_gradient"));
-    // Every graph that can be kept is: what backward takes is the same, and what the graph holds is
-    // seen.
+    // All possible graphs are kept: backward's peak is the same, and the graphs' bytes show.
     return UnitRunner(&model_, &layouts_, compute, static_cast<int32_t>(spec.units.size()) - 1,
                       std::move(memory));
   }

@@ -8,18 +8,18 @@
 namespace longshore {
 namespace {
 
-// Between what was run and what a run may meet: other splits, and products of other sizes, for
-// which a kernel may take other blocks.
+// Margins between probed and real inputs: other splits, and products of other sizes, for which a
+// kernel may use other blocks.
 constexpr double kMeasuredMargin = 0.02;
 constexpr double kFittedMargin = 0.05;
-constexpr Bytes kScratchMargin = 256 * kKiB;  // but no more than a quarter of the whole
+constexpr Bytes kScratchMargin = 256 * kKiB;  // at most a quarter of the whole
 constexpr Bytes kSmallTensors = 4 * kKiB;
 
 Bytes most_of(const std::vector<Bytes>& phases) {
   return phases.empty() ? 0 : std::ranges::max(phases);
 }
 
-// What lies between forward and backward is no kernel's scratch.
+// Adds the margin of memory that holds no kernel scratch, such as a kept graph; 0 stays 0.
 Bytes with_share(Bytes bytes, double share) {
   if (bytes == 0) return 0;
   return bytes + static_cast<Bytes>(std::ceil(static_cast<double>(bytes) * share)) + kSmallTensors;
@@ -83,7 +83,7 @@ LinearFit::LinearFit(std::span<const Point> points) {
       }
     }
   }
-  // Nothing to tell growth from: all of it grows.
+  // Without two comparable points all memory is taken to grow with positions.
   if (!grows) {
     for (const Point& point : points) {
       per_position_ = std::max(per_position_, slope(point.bytes, point.positions));
@@ -109,7 +109,7 @@ WorkspaceFit::WorkspaceFit(UnitWork work, const MicroBatchShape& run,
     for (const ProbeSample& sample : samples) {
       if (sample.input.kind == kind) own.push_back(sample);
     }
-    if (own.empty()) continue;  // no input of this kind can be run
+    if (own.empty()) continue;  // no input of this kind could run
     kinds_.push_back(fit_kind(own));
   }
   LONGSHORE_CHECK(!kinds_.empty());
@@ -133,7 +133,7 @@ UnitCost WorkspaceFit::cost_at(const Kind& kind, const MicroBatchShape& shape) c
   cost = margined(cost, CostSource::kFitted);
   if (!kind.whole.empty() && within) {
     const UnitCost measured = margined(cost_of(kind.whole.front()), CostSource::kMeasured);
-    // No smaller micro-batch takes more than the one that was run.
+    // No smaller micro-batch needs more than the run's own shape, which was measured.
     if (shape == run_) cost = measured;
     cost.forward = std::min(cost.forward, measured.forward);
     cost.backward = std::min(cost.backward, measured.backward);
@@ -153,7 +153,7 @@ WorkspaceFit::Kind WorkspaceFit::fit_kind(std::span<const ProbeSample> all) cons
   for (const ProbeSample& sample : all) {
     (sample.trace.too_large ? too_large : samples).push_back(sample);
   }
-  if (samples.empty()) samples = too_large;  // nothing smaller is known
+  if (samples.empty()) samples = too_large;  // no smaller sample exists
   const auto points = [&](const auto& bytes) {
     std::vector<LinearFit::Point> list;
     for (const ProbeSample& sample : samples) {

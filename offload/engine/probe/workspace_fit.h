@@ -1,11 +1,11 @@
-// WorkspaceFit: from a unit's runs on a few inputs to what it takes on any. A value, pure; it knows
-// nothing of units, kernels or devices.
+// WorkspaceFit: extrapolates a unit's memory from runs on a few inputs to any input. A pure value,
+// independent of units, kernels and devices.
 //
-// [Note: one fit for each phase] The worst moment of a small micro-batch is not that of a large
-// one: with few positions the gradients of the parameters are most of it, all there at the end of
-// backward, with many it is the activations in the middle. So a trace has the peak of every phase
-// (forward, then each step of backward), every phase gets a fit of its own, linear in positions and
-// in the documents' length, and the worst of the phases is taken at the shape in question.
+// [Note: one fit for each phase] The worst moment of a small micro-batch differs from that of a
+// large one: with few positions parameter gradients dominate, all alive at the end of backward;
+// with many, the activations in the middle. A trace therefore has the peak of every phase (forward,
+// then each step of backward). Each phase has its own fit, linear in positions and document length,
+// and the result is the maximum over phases at the requested shape.
 #pragma once
 
 #include <span>
@@ -17,13 +17,13 @@
 
 namespace longshore {
 
-// What one run took.
+// The memory that one run took.
 struct ProbeTrace {
-  Bytes forward = 0;  // most at any moment of a forward without a graph
-  Bytes saved = 0;    // what a kept graph holds between forward and backward
-  // Most at any moment of each phase of forward with a graph and backward. Empty: no backward.
+  Bytes forward = 0;  // peak of forward without a graph
+  Bytes saved = 0;    // bytes of a kept graph between forward and backward
+  // The peak of each phase of forward with a graph and of backward. Empty: no backward.
   std::vector<Bytes> backward;
-  // The device had not the memory: figures are no less than all that it has.
+  // The device ran out of memory; the values are at least its whole memory.
   bool too_large = false;
 };
 
@@ -32,10 +32,10 @@ struct ProbeSample {
   ProbeTrace trace;
 };
 
-// The larger of each figure. Phases that do not correspond become one.
+// Returns the maximum of each value. Phases that do not correspond are merged into one.
 ProbeTrace larger_of(const ProbeTrace& a, const ProbeTrace& b);
 
-// bytes = base + per_position * positions + per_document * length of the documents, at least.
+// bytes = base + per_position * positions + per_document * document length, an upper bound.
 class LinearFit {
  public:
   struct Point {
@@ -43,7 +43,7 @@ class LinearFit {
     Bytes bytes = 0;
   };
   explicit LinearFit(std::span<const Point> points);
-  // No less than any of the points at its place.
+  // Returns at least the bytes of every point at its own coordinates.
   Bytes at(int64_t positions, int64_t document) const;
 
  private:
@@ -52,9 +52,9 @@ class LinearFit {
 
 class WorkspaceFit {
  public:
-  // Samples of all kinds, for runs with micro-batches of `run`.
+  // `samples` are of all kinds, for runs with micro-batches of `run`.
   WorkspaceFit(UnitWork work, const MicroBatchShape& run, std::vector<ProbeSample> samples);
-  // With the margins; kMeasured for the run's own shape where that was run for every kind.
+  // Returns the cost with margins; kMeasured for the run's own shape if all kinds were run on it.
   UnitCost at(const MicroBatchShape& shape) const;
 
  private:
@@ -63,7 +63,7 @@ class WorkspaceFit {
     LinearFit forward, saved;
     std::vector<LinearFit> backward;
     std::vector<ProbeTrace> whole;       // of the run's own shape: one or none
-    std::vector<ProbeSample> too_large;  // in no fit
+    std::vector<ProbeSample> too_large;  // not part of any fit
   };
   Kind fit_kind(std::span<const ProbeSample> samples) const;
   UnitCost cost_at(const Kind& kind, const MicroBatchShape& shape) const;
