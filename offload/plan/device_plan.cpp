@@ -8,12 +8,12 @@
 namespace longshore {
 namespace {
 
-// On a GPU, and not measured there yet: LibTorch's allocator holds more than tensors fill, because
-// segments grow by 20 MiB and freed blocks stay apart.
+// An allowance, not yet measured on a GPU: LibTorch's allocator holds more than tensors fill,
+// because segments grow by 20 MiB and freed blocks fragment.
 constexpr Bytes kGpuScratchBytes = 256 * kMiB;
 constexpr Bytes kGpuRoundingShare = 4;  // a quarter of the temporaries
-// An estimate: at most 16 blocks of threads carry a collective of a communicator, and NCCL has
-// about 9 MiB for each of them and each neighbour in a ring.
+// An estimate: a collective uses at most 16 blocks of threads per communicator, and NCCL takes
+// about 9 MiB for each of them and each ring neighbour.
 constexpr Bytes kNcclGroupBytes = 160 * kMiB;
 
 bool owns_tied(const ModelSpec& model, UnitId id) {
@@ -162,7 +162,7 @@ class Draft {
   void add_limit(const Machine& machine) {
     plan_.limit_auto = !inputs_.device_cap.has_value();
     Bytes automatic = plan_.total;
-    // Without a GPU the plan is for one elsewhere: what is needed is what it must have.
+    // Without a local GPU the limit is the memory that the plan needs.
     if (plan_.kind == DeviceKind::kCuda && !machine.gpus.empty()) {
       const Bytes memory = machine.gpus.front().memory_bytes;
       automatic = machine.gpu_room.value_or(gpu_room(memory, memory));

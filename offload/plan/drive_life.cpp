@@ -9,12 +9,12 @@ namespace {
 constexpr double kSecondsOfADay = 86400.0;
 constexpr double kSteps = 1000.0;
 
-// Of one drive. Nothing where the run file or the run so far does not say enough.
+// The wear of one drive; members without enough information are empty.
 struct DriveLife {
   double step_bytes = 0.0;
   std::optional<double> run_bytes;
-  std::optional<double> run_share;  // of the rated life
-  std::optional<double> days;       // of this run without a pause, from new to the rating
+  std::optional<double> run_share;  // of the rated writes
+  std::optional<double> days;       // of continuous running, from new to the rating
 };
 
 DriveLife life_of(const TierPlan& plan, size_t drive) {

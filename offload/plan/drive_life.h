@@ -1,4 +1,4 @@
-// How long the drives of a plan last under what it writes to them. Pure functions of the plan.
+// drive_life: how long the drives of a plan last under its writes. Pure functions of the plan.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,11 +8,11 @@
 
 namespace longshore {
 
-// Lines for a person: terabytes of the run, their share of the rating, days until it is used up
-// (where a step's seconds are known), and what the drives say themselves. Empty without drives.
+// Describes each drive in a line: terabytes of the run, their share of the rating, days until it is
+// used up (if a step's seconds are known), and the drive's own report. Empty without drives.
 std::string drive_life_text(const TierPlan& plan);
 
-// The numbers of drive_life_text by drive; what is not known is null.
+// Returns the numbers of drive_life_text by drive; unknown ones are null.
 nlohmann::ordered_json drive_life_json(const TierPlan& plan);
 
 }  // namespace longshore

@@ -6,7 +6,7 @@
 namespace longshore {
 namespace {
 
-// Drives without a measured speed share equally.
+// Drives without a measured speed get equal shares.
 Geometry geometry_of(const NvmeTier& tier) {
   Geometry geometry = tier.geometry;
   for (size_t i = 0; i < tier.directories.size(); ++i) {
@@ -15,8 +15,8 @@ Geometry geometry_of(const NvmeTier& tier) {
   return geometry;
 }
 
-// `written` by a step of each of the node's ranks. Stripes share what is written as they share the
-// space.
+// Adds files that a step of each of the node's ranks writes `written` bytes to. Writes are striped
+// in proportion to the files' sizes.
 void add_files(DrivePlan& plan, const StripeMap& map, Bytes written, int32_t ranks) {
   const auto drives = static_cast<size_t>(map.drives());
   plan.files.resize(drives);
@@ -31,7 +31,7 @@ void add_files(DrivePlan& plan, const StripeMap& map, Bytes written, int32_t ran
   }
 }
 
-// Directories on one file system share what is free there.
+// Directories on one file system share its free space.
 Bytes missing_on_drives(const DrivePlan& plan, int32_t ranks) {
   std::map<uint64_t, Bytes> left;
   for (size_t i = 0; i < plan.files.size() && i < plan.tier.rooms.size(); ++i) {

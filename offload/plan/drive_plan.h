@@ -1,4 +1,4 @@
-// DrivePlan: the files of one rank on the drives, and what a step writes to each. Plain values.
+// DrivePlan: the files of one rank on the drives, and a step's writes to each. Plain values.
 #pragma once
 
 #include <vector>
@@ -14,16 +14,16 @@ struct DrivePlan {
   NvmeTier tier;
   std::vector<Bytes> files;        // by drive: all versions of the state, and inputs
   std::vector<Bytes> step_writes;  // by drive, of all ranks of the node
-  Bytes missing = 0;               // what the files need beyond what is free there
+  Bytes missing = 0;               // bytes by which the files exceed the free space
 };
 
 DrivePlan plan_drives(const PlanSizes& sizes, const StepPlan& step);
 
-// What the rank's store on drives is made with; `run` tells the state of one run from another's.
+// Returns the options of the rank's drive store; `run` identifies the run that owns the state.
 NvmeStoreOptions nvme_options(const NvmeTier& tier, const StateOptions& state,
                               const ShardTopology& topology, Rank rank, const RunKey& run);
 
-// What the tier of activation checkpoints is made with: those that the train pass saves and writes.
+// Returns the options of the drive tier of activation checkpoints; `train` lists the saved units.
 NvmeInputOptions nvme_input_options(const NvmeTier& tier, const StepSchedule& train,
                                     int64_t micro_batches, Rank rank);
 

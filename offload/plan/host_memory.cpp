@@ -1,4 +1,4 @@
-// The part of the probe that reads /proc and the control groups, versions 1 and 2.
+// host_memory: reads memory and cores from /proc and from control groups, versions 1 and 2.
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -27,13 +27,13 @@ std::optional<std::string> first_line(const fs::path& path) {
   return line;
 }
 
-// The number in a file of one number; nullopt when it is missing or "max".
+// Reads a file with one number; nullopt if it is missing or "max".
 std::optional<int64_t> number_in(const fs::path& path) {
   const auto line = first_line(path);
   return line ? parse_integer(*line) : std::nullopt;
 }
 
-// The number behind `key` in lines of "key number".
+// Reads the number behind `key` in lines of "key number".
 std::optional<int64_t> number_of(const fs::path& path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -65,8 +65,8 @@ CgroupPaths read_cgroup_paths(const fs::path& root) {
   return paths;
 }
 
-// The group's folder and those above it, up to the mount. In a container the path may be the host's
-// and not exist below the mount: the folders that do exist still count.
+// Returns the group's folder and those above it up to the mount. In a container the path may be the
+// host's and not exist below the mount; folders that exist are still used.
 std::vector<fs::path> folders_up(const fs::path& mount, const fs::path& relative) {
   std::vector<fs::path> folders;
   const fs::path clean = relative.lexically_normal();
@@ -87,7 +87,7 @@ void lower(std::optional<Bytes>& least, Bytes value) {
 struct MemoryFiles {
   const char* limit;
   const char* usage;
-  const char* inactive_file;  // key in memory.stat: cached files that are given up first
+  const char* inactive_file;  // key in memory.stat: cached files, reclaimed first
 };
 constexpr MemoryFiles kV1 = {"memory.limit_in_bytes", "memory.usage_in_bytes",
                              "total_inactive_file"};
@@ -97,7 +97,7 @@ void apply_memory_limits(const std::vector<fs::path>& folders, const MemoryFiles
                          HostMemory& memory) {
   for (const fs::path& folder : folders) {
     const auto limit = number_in(folder / files.limit);
-    // Version 1 writes "no limit" as a number near 2^63.
+    // Version 1 writes a missing limit as a number near 2^63.
     if (!limit || *limit < 0 || *limit >= std::numeric_limits<int64_t>::max() / 2) continue;
     const int64_t usage = number_in(folder / files.usage).value_or(0);
     const int64_t cached = number_of(folder / "memory.stat", files.inactive_file).value_or(0);

@@ -6,7 +6,7 @@
 namespace longshore {
 namespace {
 
-// The process itself: code of LibTorch, MKL's scratch, threads, file buffers. A small run was
+// The process itself: LibTorch's code, MKL's scratch, threads, file buffers. A small run was
 // measured at 210 MiB; scratch and buffers grow with the model.
 constexpr Bytes kProcessBytes = 512 * kMiB;
 

@@ -1,4 +1,4 @@
-// HostPlan: every byte of the host's memory that one rank takes. Plain values.
+// HostPlan: every byte of host memory that one rank uses. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 namespace longshore {
 
 struct HostPlan : PlanAccount {
-  Bytes arena = 0;            // the store of parameters and state, exact
+  Bytes arena = 0;            // store of parameters and state, exact
   Bytes gradients = 0;        // HostGradients, exact
-  int32_t gradient_ring = 0;  // > 0: gradients in host memory take turns in so many places
-  Bytes inputs = 0;           // activation checkpoints, or what stages them for the drives; exact
-  Bytes machine = 0;          // the rank's part of what the machine or its cgroup has; 0: not known
+  int32_t gradient_ring = 0;  // > 0: units reuse N host gradient slots in rotation
+  Bytes inputs = 0;           // activation checkpoints or their staging slots; exact
+  Bytes machine = 0;          // the rank's share of the machine's or cgroup's memory; 0: unknown
 
-  // A limit that the machine does not have would be no limit.
+  // Returns false for a limit that exceeds the machine's memory.
   bool limit_is_there() const { return limit_auto || machine == 0 || limit <= machine; }
 };
 

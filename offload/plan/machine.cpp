@@ -11,11 +11,11 @@
 namespace longshore {
 namespace {
 
-// As many as Linux supports.
+// The maximum that Linux supports.
 constexpr int kMostCores = 8192;
 
-// On a GPU, and not measured there yet: what the driver keeps for a process, which is its context
-// and the code of the kernels that it loads as they are first used.
+// An estimate, not yet measured on a GPU: memory that the driver keeps for a process, which is its
+// context and the code of kernels that are loaded at first use.
 constexpr Bytes kGpuContextBytes = kGiB;
 
 std::vector<int> cores_of_this_process() {
@@ -32,7 +32,7 @@ std::vector<int> cores_of_this_process() {
   return cores;
 }
 
-// Hardware threads of one core have the same list of siblings.
+// Counts cores: hardware threads of one core have equal lists of siblings.
 int count_physical(const std::vector<int>& cores) {
   std::set<std::string> siblings;
   for (int core : cores) {

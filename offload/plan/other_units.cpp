@@ -1,4 +1,4 @@
-// What other units would cost: planned again with each.
+// other_units: drafts the plan again with each other split into units, and records the differences.
 #include "offload/plan/tier_plan.h"
 
 namespace longshore {

@@ -1,4 +1,4 @@
-// PlanAccount: what a plan takes of one memory, line by line, and what there is. Plain values.
+// PlanAccount: a plan's use of one memory, line by line, and the limit. Plain values.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ struct PlanLine {
   std::string name;
   std::string detail;
   Bytes bytes = 0;
-  bool exact = true;  // else a bound or an estimate
+  bool exact = true;  // false: a bound or an estimate
 };
 
 struct PlanAccount {
-  std::vector<PlanLine> lines;  // sums to total
+  std::vector<PlanLine> lines;  // sum to total
   Bytes total = 0;
   Bytes limit = 0;
   bool limit_auto = false;

@@ -18,10 +18,10 @@ std::vector<AdamWGroup> adamw_groups(const OptimizerSection& optimizer) {
   return groups;
 }
 
-// Lanes that issue to a GPU while parameters are updated: compute, copies up, copies down.
+// Threads that issue to a GPU during updates: compute, copies up, copies down.
 constexpr int kLaunchingThreads = 3;
 
-// The update takes every core but those, and at least half of them.
+// Returns the update's threads: all cores but those of kLaunchingThreads, and at least half.
 int optimizer_threads(const RunConfig& config, const Machine& machine) {
   const int cores = machine.physical_cores;
   const bool gpu = device_kind(config) == DeviceKind::kCuda;

@@ -1,4 +1,4 @@
-// From the run file to the plan's inputs. Pure function.
+// plan_from_config: makes the plan's inputs from the run file. Pure functions.
 #pragma once
 
 #include "config/run_config.h"
@@ -11,17 +11,15 @@ namespace longshore {
 StateOptions state_options(const RunConfig& config);
 AdamWOptions adamw_options(const RunConfig& config);
 
-// LibTorch's compute threads: the run file's, or the machine's physical cores.
+// Returns LibTorch's compute threads: the run file's, or the machine's physical cores.
 int compute_threads(const RunConfig& config, const Machine& machine);
 
-// `model` must outlive the inputs. Threads that the run file leaves to us are the physical cores;
-// compute threads of a CPU device and optimizer threads take turns, so both may have all.
-// A GPU that is not here can be planned for. The costs are the caller's to fill in, once they are
-// measured.
+// Makes the inputs; `model` must outlive them. Thread counts that the run file omits default to the
+// physical cores: compute and optimizer threads of a CPU device both get all. The GPU need not be
+// installed. The caller fills in the costs once they are measured.
 PlanInputs plan_inputs(const RunConfig& config, const ModelSpec& model, const Machine& machine);
 
-// `auto` is settled before a plan is made (trainer/device/device_choice.h); until then it is the
-// CPU.
+// Returns the device; `auto` counts as the CPU until trainer/device/device_choice.h resolves it.
 DeviceKind device_kind(const RunConfig& config);
 
 }  // namespace longshore

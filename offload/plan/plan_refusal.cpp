@@ -1,5 +1,5 @@
-// Why a plan does not fit, and what each key of the run file would gain: every lever is tried by
-// planning again.
+// plan_refusal: explains why a plan does not fit, and what a change of each key would gain; it
+// drafts a plan for every change.
 #include <algorithm>
 #include <functional>
 
@@ -9,7 +9,7 @@
 namespace longshore {
 namespace {
 
-// A change of one key.
+// A change of one key of the run file.
 struct Lever {
   std::string key;
   std::string from;
@@ -23,7 +23,7 @@ struct Gain {
   bool enough = false;
 };
 
-// Which side of the plan is too large, and by how much.
+// The memory that is too small, and by how much.
 struct Side {
   const char* what;
   const char* key;
@@ -45,7 +45,7 @@ TierPlan plan_with(PlanInputs inputs, const Machine& machine, const Lever& lever
   return draft_tier_plan(inputs, machine);
 }
 
-// Halves a number until `side` fits or it is `least`; no lever when it is `least` already.
+// Adds a lever that halves a number until `side` fits or it is `least`, unless it is that already.
 void add_number(std::vector<Lever>& levers, const PlanInputs& inputs, const Machine& machine,
                 const Side& side, const char* key, int64_t PlanInputs::* field, int64_t least) {
   int64_t value = inputs.*field;
@@ -59,7 +59,7 @@ void add_number(std::vector<Lever>& levers, const PlanInputs& inputs, const Mach
                     [field, value](PlanInputs& other) { other.*field = value; }});
 }
 
-// The next narrower format: each step gives up more.
+// Adds the next narrower format only: each one is less exact.
 void add_narrower_state(std::vector<Lever>& levers, const PlanInputs& inputs) {
   const std::optional<StateFormat> next = narrower_than(inputs.state.format);
   if (!next) return;
@@ -77,7 +77,7 @@ void add_units(std::vector<Lever>& levers, const PlanInputs& inputs) {
   }
 }
 
-// The state, or the parameters as well, on drives.
+// Adds the move of the state, or of state and parameters, to drives.
 void add_drives(std::vector<Lever>& levers, const PlanInputs& inputs) {
   const auto to_drives = [](PlanInputs& other) {
     if (other.nvme.directories.empty()) other.nvme.directories = {"drive"};
@@ -146,7 +146,7 @@ std::string describe_lines(const std::vector<PlanLine>& lines) {
   return text;
 }
 
-// Each key on its own, the largest gain first, and all of them together when none is enough.
+// Lists single keys by gain, and all of them together if no single key is enough.
 std::string describe_levers(const PlanInputs& inputs, const Machine& machine, const TierPlan& plan,
                             const Side& side) {
   const std::vector<Lever> levers = make_levers(inputs, machine, side);

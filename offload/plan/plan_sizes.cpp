@@ -13,8 +13,8 @@ namespace {
 constexpr Bytes kTokenBytes = 8;  // LibTorch's indices are int64
 constexpr Bytes kBatchRows = 3;   // tokens, positions, targets
 
-// With updates in backward one gradient in host memory is updated with while the next one is
-// drained. Over equal units more places were no faster in any simulation.
+// With updates in backward one host gradient is in its update while the next one is drained. Over
+// equal units more slots were no faster in any simulation.
 constexpr int32_t kGradientRing = 2;
 
 }  // namespace
@@ -59,8 +59,8 @@ bool PlanSizes::reduces() const {
   return inputs_.topology.shard_ranks > 1 || inputs_.topology.replicas() > 1;
 }
 
-// A unit's gradient is computed, summed over ranks and drained at the same time as its
-// neighbours'; without prefetch nothing overlaps.
+// Gradients of neighbouring units are computed, summed over ranks and drained at the same time,
+// each in its own buffer; without prefetch nothing overlaps.
 int32_t PlanSizes::gradient_buffers() const {
   const int64_t stages = reduces() ? 3 : 2;
   return static_cast<int32_t>(std::min(inputs_.prefetch + 1, stages));
@@ -71,7 +71,7 @@ int32_t PlanSizes::input_slots() const {
   return inputs_.prefetch > 1 ? 3 : 2;
 }
 
-// Of few or unequal units a ring may take more than a place for each.
+// For few or unequal units a ring may need more memory than one slot per unit; then it is not used.
 int32_t PlanSizes::gradient_ring() const {
   const bool ring = inputs_.overlap == UpdateOverlap::kBackward &&
                     host_gradient_bytes(kGradientRing) < host_gradient_bytes(0);

@@ -1,5 +1,5 @@
-// PlanSizes: what the plans of all tiers are counted from: bytes of a unit, and how often a step
-// needs it. Pure functions of the plan's inputs, which must outlive this.
+// PlanSizes: the quantities that all tiers' plans use: bytes of a unit, and its uses in a step.
+// Pure functions of the plan's inputs, which must outlive this.
 #pragma once
 
 #include <initializer_list>
@@ -12,9 +12,9 @@
 
 namespace longshore {
 
-// Throws DoesNotFitError where the product is beyond counting.
+// Multiplies; throws DoesNotFitError on overflow.
 Bytes plan_product(std::initializer_list<int64_t> factors);
-// As a buffer of the device takes them.
+// Rounds up to the alignment of device buffers.
 Bytes buffer_bytes(Bytes bytes);
 
 class PlanSizes {
@@ -32,11 +32,11 @@ class PlanSizes {
   bool gathers() const;
   bool reduces() const;
   int32_t gradient_buffers() const;
-  int32_t input_slots() const;    // > 0: activation checkpoints are offloaded through so many
-  int32_t gradient_ring() const;  // > 0: gradients in host memory take turns in so many places
+  int32_t input_slots() const;    // > 0: activation checkpoints are offloaded through N slots
+  int32_t gradient_ring() const;  // > 0: units reuse N host gradient slots
 
   Bytes gathered_bytes(size_t unit) const;
-  Bytes fetched_bytes(size_t unit) const;   // the part of it that a fetch brings
+  Bytes fetched_bytes(size_t unit) const;   // the part of it that a fetch copies
   Bytes gradient_bytes(size_t unit) const;  // on the device
   Bytes update_bytes(size_t unit) const;    // read and written by the update of the rank's shard
   Bytes host_gradient_bytes() const;        // of all units
@@ -44,8 +44,8 @@ class PlanSizes {
   Bytes carry_gradient_bytes(const UnitSpec& unit) const;  // of one micro-batch
   const SharedInputGroups& runs() const { return runs_; }
   Bytes run_bytes(
-      const SharedInputGroup& run) const;  // of activation checkpoints, of all micro-batches
-  // The slots that units are gathered in.
+      const SharedInputGroup& run) const;  // activation checkpoints of all micro-batches
+  // Returns the device slots of gathered units.
   PassInputs slots() const;
 
  private:

@@ -32,7 +32,7 @@ std::string right(const std::string& text, size_t width) {
   return text.size() >= width ? text : std::string(width - text.size(), ' ') + text;
 }
 
-// "host 1.2 GiB of 16.0 GiB, 14.8 GiB left".
+// Returns a text such as "host 1.2 GiB of 16.0 GiB, 14.8 GiB left".
 std::string share_text(const char* tier, Bytes total, Bytes limit) {
   const auto [needed, given] = format_bytes_apart(total, limit);
   return std::string(tier) + " " + needed + " of " + given + ", " +
@@ -83,7 +83,7 @@ std::string device_limit_name(const TierPlan& plan) {
                                               : "auto: the GPU's memory";
 }
 
-// Empty where the cap covers everything.
+// Returns "" if the cap covers everything.
 std::string outside_text(const TierPlan& plan) {
   std::string text;
   for (const OutsideCap& part : outside_cap(plan.device.kind, plan.topology)) {
@@ -106,7 +106,7 @@ std::string threads_text(const TierPlan& plan) {
          std::to_string(plan.optimizer_threads) + " optimizer threads";
 }
 
-// Empty for one rank.
+// Returns "" for one rank.
 std::string ranks_text(const TierPlan& plan) {
   const ShardTopology& topology = plan.topology;
   if (topology.ranks == 1) return "";
@@ -118,7 +118,7 @@ std::string ranks_text(const TierPlan& plan) {
          "; all bytes below are of one rank\n";
 }
 
-// Empty where nothing travels between ranks.
+// Returns "" if ranks exchange no payload.
 std::string collectives_text(const StepTraffic& step) {
   const std::pair<const char*, Bytes> parts[] = {{"all-gather ", step.all_gather},
                                                  {"reduce-scatter ", step.reduce_scatter},
@@ -130,8 +130,8 @@ std::string collectives_text(const StepTraffic& step) {
   return text.empty() ? text : "  between ranks: " + text + "\n";
 }
 
-// Copy, gather and compute are three stages: over two slots one of them waits for another. Empty
-// where it is not so.
+// Copy, gather and compute are three stages, so two slots stall one of them. Returns advice on
+// fsdp.prefetch, or "" if it does not apply.
 std::string prefetch_text(const TierPlan& plan) {
   const ShardTopology& topology = plan.topology;
   const bool gathers = topology.shard_ranks > 1 && plan.gather == GatherMode::kCollective;
@@ -163,7 +163,7 @@ std::string difference(Bytes bytes) {
   return format_bytes(std::abs(bytes)) + (bytes < 0 ? " less" : " more");
 }
 
-// Empty where nothing was compared.
+// Returns "" if no other units were compared.
 std::string units_text(const TierPlan& plan) {
   std::string text;
   for (const UnitsDifference& other : plan.other_units) {
@@ -292,7 +292,7 @@ std::string plan_verdict(const TierPlan& plan) {
   return text + "\n";
 }
 
-// "about": headers come on top.
+// The sizes are "about", because headers are not counted.
 std::string length_text(const TierPlan& plan) {
   constexpr Bytes kBf16Bytes = 2;
   return (plan.steps > 0 ? "  " + std::to_string(plan.steps) + " steps"
@@ -301,7 +301,7 @@ std::string length_text(const TierPlan& plan) {
          ", an export in bf16 about " + format_bytes(plan.parameters * kBf16Bytes) + "\n";
 }
 
-// Empty without drives. Wear is what decides how long a drive lasts.
+// Returns "" without drives.
 std::string nvme_text(const TierPlan& plan) {
   if (!plan.drives.tier.used()) return "";
   const bool one = plan.drives.tier.state && plan.drives.tier.versions == 1;

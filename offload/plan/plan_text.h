@@ -1,4 +1,4 @@
-// The plan for people and for programs: the same numbers as a table and as JSON. Pure functions.
+// plan_text: a plan as a table for people and as JSON, with equal numbers. Pure functions.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,19 +9,19 @@
 
 namespace longshore {
 
-// Whether it fits, and by how much: a line.
+// Returns a line that says whether the plan fits, and by how much.
 std::string plan_verdict(const TierPlan& plan);
-// The run's steps, and what its checkpoints and exports take: a line.
+// Returns a line with the run's steps and the sizes of its checkpoints and exports.
 std::string length_text(const TierPlan& plan);
-// What the drives hold, what is written to them and how long they last. Empty without drives.
+// Describes the drives' contents, the writes to them and their life. Empty without drives.
 std::string nvme_text(const TierPlan& plan);
-// "1.10 G", "81.2 M".
+// Formats a count such as "1.10 G" or "81.2 M".
 std::string count_text(double count);
-// What lives where, in bytes and percent of the limit; ends with a newline.
+// Prints each tier's contents in bytes and percent of its limit; ends with a newline.
 std::string format_plan(const TierPlan& plan, const Machine& machine);
-// What a kill costs a run whose state is on drives; part of a line.
+// Returns the part of a line that says what a killed run with its state on drives loses.
 std::string durability_text(const TierPlan& plan);
-// One JSON object.
+// Returns the plan as one JSON object.
 nlohmann::ordered_json plan_to_json(const TierPlan& plan, const Machine& machine);
 
 }  // namespace longshore

@@ -5,7 +5,7 @@
 namespace longshore {
 namespace {
 
-// The fp32 master, and moments as the state has them.
+// Counts the fp32 master, and moments in the state's format.
 Bytes checkpoint_bytes(const ParamSpec& parameter, const StateOptions& state) {
   if (parameter.frozen) return 0;
   Bytes sum = plan_product({parameter.elements(), width_of(DType::kF32)});
@@ -59,7 +59,7 @@ std::string why_not_on_host(const PlanInputs& inputs) {
 
 namespace {
 
-// As many graphs as fit: more of them never take less.
+// Keeps the most graphs that fit; memory never falls with their number.
 TierPlan plan_with_most_graphs(const PlanInputs& inputs, const Machine& machine) {
   PlanInputs tried = inputs;
   tried.keep_what_fits = false;

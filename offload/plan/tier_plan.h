@@ -1,6 +1,6 @@
 // TierPlan: every byte on every tier, fixed before anything is allocated. A pure function of the
-// model, the run file's choices and the machine; plain values afterwards. Each tier's part, and
-// how it is counted, is in the file of its name.
+// model, the run file and the machine; plain values afterwards. Each tier's part is computed in the
+// file of its name.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace longshore {
 
-// What a plan in other units has more than this one.
+// The differences of a plan with other units from this one.
 struct UnitsDifference {
   std::string name;
   bool fits = false;
   Bytes device = 0, host = 0;
-  Bytes moved = 0;  // by a step, between host and device, and to and from drives
+  Bytes moved = 0;  // by a step, between host, device and drives
 };
 
 struct TierPlan {
@@ -38,8 +38,8 @@ struct TierPlan {
   GatherMode gather = GatherMode::kCollective;
   int compute_threads = 1;
   int optimizer_threads = 1;
-  int64_t steps = 0;                         // of the run; 0: not known
-  Bytes checkpoint_bytes = 0;                // what all ranks write to one together, headers aside
+  int64_t steps = 0;                         // of the run; 0: unknown
+  Bytes checkpoint_bytes = 0;                // written by all ranks together, without headers
   std::vector<UnitsDifference> other_units;  // filled in by compare_units
 
   bool fits() const {
@@ -48,17 +48,16 @@ struct TierPlan {
   }
 };
 
-// The plan, whether it fits or not. Throws DoesNotFitError only for sizes beyond counting.
+// Returns the plan, whether it fits or not. Throws DoesNotFitError only on overflow.
 TierPlan draft_tier_plan(const PlanInputs& inputs, const Machine& machine);
 
-// The plan; throws DoesNotFitError, with the arithmetic and the keys to change, when it does not
-// fit.
+// Returns the plan; throws DoesNotFitError, with arithmetic and keys to change, if it does not fit.
 TierPlan make_tier_plan(const PlanInputs& inputs, const Machine& machine);
 
-// Fills in plan.other_units, where the inputs have any.
+// Fills in plan.other_units, one entry for each of inputs.other_units.
 void compare_units(TierPlan& plan, const PlanInputs& inputs, const Machine& machine);
 
-// Why the plan does not fit, and what each key would gain; empty when it does.
+// Returns why the plan does not fit and what each key would gain; empty if it fits.
 std::string explain_misfit(const PlanInputs& inputs, const Machine& machine);
 
 }  // namespace longshore
