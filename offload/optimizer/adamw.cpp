@@ -45,7 +45,7 @@ float gradient_at(const UpdateSlice& slice, size_t i) {
   return bf16_to_float(reinterpret_cast<const uint16_t*>(slice.gradient.data())[i]);
 }
 
-// Updates the element's parameter by `formula`; moments come and go as fp32.
+// Updates the element's parameter by `formula`; moments are passed and returned as fp32.
 template <typename Formula>
 void update_element(const UpdateSlice& slice, size_t i, float& m, float& v, const AdamWScalars& s,
                     const Formula& formula) {

@@ -1,16 +1,15 @@
-// AdamW over spans: the one formula of the update, for every state format, in one pass over memory.
-// Pure functions, any thread. Every SIMD level gives the same bits, with any length and any cut
-// into slices that the state format allows.
+// AdamW over spans: one formula for every state format, in one pass over memory. Pure functions,
+// any thread. All SIMD levels give equal bits, for any length and any cut that the format allows.
 //
 //   g = float(gradient) * clip_scale
 //   m = fma(beta1, m, (1 - beta1) * g)
 //   v = fma(beta2, v, (1 - beta2) * g * g)
-//   p = p * (1 - lr * weight_decay)                        decoupled; 1 where nothing decays
+//   p = p * (1 - lr * weight_decay)                        decoupled; 1 without decay
 //   p = p - (lr / c1) * m / (sqrt(v) * inv_sqrt_c2 + eps)  c = 1 - beta^t
 //
-// in fp32, in this order, fused only where fma is written. Denormals are kept. Stored moments are
-// m and v rounded as shard/moments.h says; p is made of them before they are rounded. 8-bit moments
-// are decoded with units times beta, and m = fma(1 - beta1, g, m), v = fma((1 - beta2) * g, g, v).
+// The computation is in fp32, in this order, fused only where fma is written. Denormals are kept.
+// Stored moments are m and v rounded as in shard/moments.h; p uses them before rounding. 8-bit
+// moments decode with units times beta: m = fma(1 - beta1, g, m), v = fma((1 - beta2) * g, g, v).
 #pragma once
 
 #include <array>
@@ -27,14 +26,14 @@
 
 namespace longshore {
 
-// Parameters with a learning rate or decay of their own.
+// Parameters with their own learning rate or decay.
 struct AdamWGroup {
-  std::vector<std::string> parameters;  // globs of names; the first group that matches counts
-  double lr_ratio = 1.0;                // over the learning rate of the step
+  std::vector<std::string> parameters;  // globs of names; the first matching group applies
+  double lr_ratio = 1.0;                // relative to the learning rate of the step
   std::optional<double> weight_decay = {};
 };
 
-// `optimizer` of the run file.
+// The `optimizer` section of the run file.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -45,7 +44,7 @@ struct AdamWOptions {
   uint64_t seed = 0;  // of the moments' stochastic rounding
 };
 
-// The scalars of one step, made in double and rounded once.
+// The scalars of one step, computed in double and rounded once.
 struct AdamWScalars {
   float clip_scale = 1.0f;
   float beta1 = 0.0f;
@@ -58,15 +57,15 @@ struct AdamWScalars {
   float eps = 0.0f;
 };
 
-// `update` counts applied updates from 1. `decays`: whether the parameter is one that decays.
+// `update` counts applied updates from 1. `decays` says whether the parameter is decayed.
 AdamWScalars make_adamw_scalars(const AdamWOptions& options, int64_t update, double lr,
                                 double clip_scale, bool decays);
 
-// Updates the slice in place.
+// Updates the slice in place at the CPU's best level.
 void adamw_step(const UpdateSlice& slice, const AdamWScalars& scalars);
-// adamw_step with a level of the caller's choice.
+// Runs adamw_step at the given level.
 void adamw_step_at(SimdLevel level, const UpdateSlice& slice, const AdamWScalars& scalars);
-// adamw_step one element after another: what the vectorised loops are held against.
+// Runs adamw_step one element at a time, as the reference for the vectorised loops.
 void adamw_step_reference(const UpdateSlice& slice, const AdamWScalars& scalars);
 
 }  // namespace longshore

@@ -1,4 +1,4 @@
-// The element of AdamW, written once; kernels and the scalar reference inline it. Pure function.
+// adamw_formula: AdamW of one element, inlined by kernels and scalar reference. Pure functions.
 #pragma once
 
 #include "offload/optimizer/adamw.h"
@@ -11,7 +11,7 @@ namespace longshore::internal {
   p = p - s.step_size * m / (__builtin_sqrtf(v) * s.inv_sqrt_c2 + s.eps);
 }
 
-// Changes m, v and p. `__builtin_fmaf` is the IEEE operation at every SIMD level.
+// Updates m, v and p. `__builtin_fmaf` is the IEEE operation at every SIMD level.
 [[gnu::always_inline]] inline void adamw_element(float gradient, float& m, float& v, float& p,
                                                  const AdamWScalars& s) {
   const float g = gradient * s.clip_scale;
@@ -20,7 +20,7 @@ namespace longshore::internal {
   adamw_parameter(m, v, p, s);
 }
 
-// adamw_element of moments that were multiplied by beta when they were decoded.
+// Runs adamw_element for moments that were multiplied by beta when decoded.
 [[gnu::always_inline]] inline void adamw_decayed_element(float gradient, float& m, float& v,
                                                          float& p, const AdamWScalars& s) {
   const float g = gradient * s.clip_scale;

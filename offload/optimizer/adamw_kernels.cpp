@@ -1,16 +1,15 @@
-// The loop of the update, written once with Highway and compiled for each instruction set. Sets
-// without a fused multiply-add (x86-64 before AVX2) run the scalar reference instead.
+// adamw_kernels: the update loop, written once with Highway and compiled for each instruction set.
+// Sets without a fused multiply-add (x86-64 before AVX2) run the scalar reference instead.
 //
-// A step of the loop is some vectors, or a block of narrow moments. What is left at the end is
-// copied into a step of zeros, updated there and copied back: the same instructions for every
-// length.
+// A step of the loop is a few vectors, or a block of narrow moments. The remainder is copied into a
+// step of zeros, updated there and copied back, so all lengths use the same instructions.
 #include "offload/optimizer/adamw_kernels.h"
 
 #include "shard/moments.h"
 
-// AES on whole vectors.
+// Enables AES on whole vectors.
 #define HWY_WANT_AVX3_DL
-// Those that gain nothing here, and those whose vectors have no fixed size.
+// Disables targets without a gain here, and targets whose vectors have no fixed size.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
@@ -34,7 +33,7 @@ namespace longshore::HWY_NAMESPACE {
 
 #if HWY_NATIVE_FMA
 
-// Two vectors with fp32 moments.
+// Updates two vectors with fp32 moments.
 template <Form kForm, typename Gradient, bool kPastCaches>
 HWY_INLINE void step_f32(const Streams<Gradient>& at, const VectorScalars& s) {
   auto* m_at = reinterpret_cast<float*>(at.m);
@@ -54,7 +53,7 @@ HWY_INLINE void step_f32(const Streams<Gradient>& at, const VectorScalars& s) {
   store_masters<kForm, kPastCaches>(at, 0, p0, p1);
 }
 
-// Two vectors with bf16 moments. All state is in half words, so elements are taken in pairs.
+// Updates two vectors with bf16 moments. All state is in half words, so elements go in pairs.
 template <typename Gradient>
 HWY_INLINE void step_bf16(const Streams<Gradient>& at, const VectorScalars& s, WordVector random) {
   auto* m_at = reinterpret_cast<uint16_t*>(at.m);
@@ -70,7 +69,7 @@ HWY_INLINE void step_bf16(const Streams<Gradient>& at, const VectorScalars& s, W
   store_split_pairs(p, at.high, at.low, s);
 }
 
-// The same for a block of kMomentBlockElements where registers are few, in two passes.
+// Updates a block of kMomentBlockElements with bf16 moments in two passes, for few registers.
 template <typename Gradient>
 HWY_INLINE void step_bf16_block(const Streams<Gradient>& at, const VectorScalars& s,
                                 RandomSource& source) {
@@ -112,7 +111,7 @@ HWY_INLINE void step(const Streams<Gradient>& at, const VectorScalars& s, const 
   if constexpr (kMoments == MomentFormat::kInt8) {
     step_int8(at, s, c, source);
   } else if constexpr (kMoments == MomentFormat::kBF16) {
-    // With an fp32 gradient a NaN may have a lower half, which only the longer way cuts off.
+    // With an fp32 gradient a NaN may have a lower half, which only step_bf16 cuts off.
     if constexpr (kFewRegisters && sizeof(Gradient) == 2) {
       step_bf16_block(at, s, source);
     } else {
@@ -126,7 +125,7 @@ HWY_INLINE void step(const Streams<Gradient>& at, const VectorScalars& s, const 
   }
 }
 
-// A step's worth of elements of which only the first are the slice's.
+// A buffer of one step, of which only the first elements belong to the slice.
 template <typename Gradient, MomentFormat kMoments>
 class TailBuffer {
  public:
@@ -173,14 +172,14 @@ class TailBuffer {
   float v_unit_ = 0.0f;
 };
 
-// How far ahead of the loop memory is asked for, in elements.
+// The prefetch distance in elements.
 constexpr size_t kAheadElements = 512;
 
 template <Form kForm, typename Gradient, MomentFormat kMoments>
 struct Loop {
   using At = Streams<Gradient>;
 
-  // Inlined by force: a function that only prefetches counts as one that does nothing.
+  // Forced inline, because the compiler treats a function that only prefetches as empty.
   template <typename T>
   static HWY_INLINE void ask(const T* stream, size_t element) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(stream + element);
@@ -222,7 +221,7 @@ struct Loop {
     if (whole < count) run_tail(at.from(whole), s, constants, random, count - whole);
   }
 
-  // `random` by value: with its address known, the loop would keep it in memory.
+  // `random` is passed by value: if its address were taken, the loop would keep it in memory.
   static void run_tail(const At& at, const VectorScalars& s, const CodeConstants& constants,
                        RandomSource random, size_t count) {
     TailBuffer<Gradient, kMoments> buffer;
@@ -276,14 +275,14 @@ HWY_EXPORT(run_slice);
 
 namespace {
 
-// CPUID takes microseconds in a virtual machine: the CPU is asked once.
+// CPUID takes microseconds in a virtual machine, so the result is cached.
 int64_t supported_targets() {
   static const int64_t targets = hwy::SupportedTargets();
   return targets;
 }
 
 #if HWY_ARCH_X86
-// Highway gives better instruction sets lower bits.
+// Returns the mask of a target and all better ones, which have lower bits in Highway.
 constexpr int64_t at_least(int64_t target) {
   return 2 * target - 1;
 }

@@ -36,7 +36,7 @@ int32_t AdamWRule::group_of(const ParamSpec& parameter) const {
   const auto found = std::ranges::find_if(
       options_.groups, [&](const AdamWGroup& group) { return contains(group, parameter); });
   const auto place = static_cast<int32_t>(found - options_.groups.begin());
-  // A decay of the group's own holds for all of it.
+  // A group with its own decay applies it to all of its parameters.
   const bool own = found != options_.groups.end() && found->weight_decay.has_value();
   const bool decays = own || options_.decay == DecayRule::kAll || parameter.is_matrix();
   return 2 * place + (decays ? 1 : 0);

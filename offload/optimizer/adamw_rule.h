@@ -12,8 +12,8 @@ class AdamWRule final : public UpdateRule {
  public:
   explicit AdamWRule(AdamWOptions options);
 
-  // Twice the place of the first of `options.groups` that names the parameter, or of the rest,
-  // plus 1 when it decays.
+  // Returns 2 * index + decays: the index of the first of `options.groups` that matches the
+  // parameter (their number if none does), and 1 if it is decayed.
   int32_t group_of(const ParamSpec& parameter) const override;
   void stage(const StepUpdate& update) override;
   void apply(int32_t group, const UpdateSlice& slice) const override;
@@ -23,7 +23,7 @@ class AdamWRule final : public UpdateRule {
   std::vector<AdamWScalars> scalars_;  // of the staged step, by group
 };
 
-// Throws ConfigError where a group names no trainable parameter of the model.
+// Throws ConfigError if a group matches no trainable parameter of the model.
 void check_groups(const AdamWOptions& options, const ModelSpec& model);
 
 }  // namespace longshore

@@ -1,6 +1,6 @@
-// Vectors of the update: loads, formula, rounding, stores. Included once for each instruction set,
-// by adamw_kernels.cpp alone. Every function gives the bits of its scalar twin in adamw_formula.h,
-// number_formats.h and moments.h.
+// adamw_vectors: loads, formula, rounding and stores of the update on vectors. Only
+// adamw_kernels.cpp includes it, once per instruction set. Every function gives the bits of its
+// scalar twin in adamw_formula.h, number_formats.h and moments.h.
 #if defined(LONGSHORE_ADAMW_VECTORS) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSHORE_ADAMW_VECTORS
 #undef LONGSHORE_ADAMW_VECTORS
@@ -31,12 +31,12 @@ using Both = hn::Repartition<uint16_t, Floats>;  // twice as many lanes of 16 bi
 using FloatVector = hn::Vec<Floats>;
 using WordVector = hn::Vec<Words>;
 
-// A constant, because the vectors of all compiled x86 and NEON targets have a fixed size.
+// Constant, because vectors of all compiled x86 and NEON targets have a fixed size.
 constexpr size_t kLanes = hn::MaxLanes(Floats());
 
-// Where a vector is short the CPU's window of instructions is too: it holds fewer elements than
-// wait for square root and division. So blocks go in several passes there, and each waits for
-// little: AVX2 on Zen 3, in L2, took 0.69 ns an element with both in one pass and 0.60 with two.
+// Short vectors come with a short instruction window, which holds fewer elements than wait for
+// square root and division. Blocks therefore run in several passes with short waits: AVX2 on Zen 3,
+// in L2, took 0.69 ns per element in one pass and 0.60 ns in two.
 constexpr bool kFewRegisters = HWY_TARGET == HWY_AVX2;
 
 enum class Form { kMaster, kMasterAndParameter, kSplit };
@@ -46,13 +46,13 @@ using MomentType =
     std::conditional_t<kMoments == MomentFormat::kF32, float,
                        std::conditional_t<kMoments == MomentFormat::kBF16, uint16_t, uint8_t>>;
 
-// Elements of a step of the loop.
+// The number of elements of one loop step.
 template <MomentFormat kMoments>
 constexpr size_t kStep = kMoments == MomentFormat::kF32                    ? 2 * kLanes
                          : kMoments == MomentFormat::kInt8 || kFilledAhead ? kMomentBlockElements
                                                                            : 4 * kLanes;
 
-// Bare pointers of a slice, all at the same element.
+// Pointers to the streams of a slice, all at the same element.
 template <typename Gradient>
 struct Streams {
   float* master;
@@ -71,7 +71,7 @@ struct Streams {
             m + i * moment_width,    v + i * moment_width, shifted(m_units, block),
             shifted(v_units, block), gradient + i,         moment_width};
   }
-  // Streams that the slice lacks are null.
+  // Returns null for streams that the slice lacks.
   template <typename T>
   static HWY_INLINE T* shifted(T* stream, size_t elements) {
     return stream == nullptr ? nullptr : stream + elements;
@@ -80,7 +80,7 @@ struct Streams {
 
 template <typename Gradient>
 Streams<Gradient> streams_of(const UpdateSlice& slice) {
-  // An empty span may point at somebody else's memory.
+  // An empty span's pointer may be dangling, so it becomes null.
   const auto start = [](auto span) { return span.empty() ? nullptr : span.data(); };
   return {start(slice.master),
           start(slice.high),
@@ -93,8 +93,7 @@ Streams<Gradient> streams_of(const UpdateSlice& slice) {
           static_cast<size_t>(width_of(slice.exp_avg.format))};
 }
 
-// The compiler cannot know its value, so that it keeps the vector instead of making it anew for
-// each block.
+// Hides the value from the compiler, which would otherwise rebuild the vector for each block.
 HWY_INLINE WordVector kept(uint32_t word) {
   asm("" : "+r"(word));
   return hn::Set(Words(), word);
@@ -117,7 +116,7 @@ struct VectorScalars {
   hn::Vec<Both> one;
 };
 
-// adamw_parameter; `root` is that of the second moment.
+// Computes adamw_parameter; `root` is the square root of the second moment.
 HWY_INLINE void update_parameter_by(FloatVector m, FloatVector root, FloatVector& p,
                                     const VectorScalars& s) {
   p = hn::Mul(p, s.keep);
@@ -129,7 +128,7 @@ HWY_INLINE void update_parameter(FloatVector m, FloatVector v, FloatVector& p,
   update_parameter_by(m, hn::Sqrt(v), p, s);
 }
 
-// adamw_element.
+// Computes adamw_element's moments.
 HWY_INLINE void update_moments(FloatVector gradient, FloatVector& m, FloatVector& v,
                                const VectorScalars& s) {
   const FloatVector g = hn::Mul(gradient, s.clip_scale);
@@ -152,7 +151,7 @@ HWY_INLINE FloatVector load_float(const uint16_t* bf16) {
   return hn::BitCast(Floats(), hn::ShiftLeft<16>(load_wide(bf16)));
 }
 
-// join_master: what the upper half has too much is the sign of the lower.
+// Computes join_master: the lower half's sign extension undoes the rounding of the upper half.
 HWY_INLINE FloatVector load_split(const uint16_t* high, const uint16_t* low) {
   const hn::RebindToSigned<Words> integers;
   const hn::RebindToSigned<Halves> halves;
@@ -168,7 +167,7 @@ HWY_INLINE FloatVector load_master(const Streams<Gradient>& at, size_t i) {
   return hn::LoadU(Floats(), at.master + i);
 }
 
-// The upper halves of the words of two vectors, and the lower ones.
+// Return the upper and the lower halves of the words of two vectors.
 HWY_INLINE hn::Vec<Both> upper_halves(WordVector first, WordVector second) {
   return hn::ConcatOdd(Both(), hn::BitCast(Both(), second), hn::BitCast(Both(), first));
 }
@@ -176,7 +175,7 @@ HWY_INLINE hn::Vec<Both> lower_halves(WordVector first, WordVector second) {
   return hn::ConcatEven(Both(), hn::BitCast(Both(), second), hn::BitCast(Both(), first));
 }
 
-// Two vectors of masters, from element i on; master_high and master_low.
+// Stores two vectors of masters from element i on, as master_high and master_low.
 template <Form kForm, bool kPastCaches, typename Gradient>
 HWY_INLINE void store_masters(const Streams<Gradient>& at, size_t i, FloatVector p0,
                               FloatVector p1) {
@@ -199,7 +198,7 @@ HWY_INLINE void store_masters(const Streams<Gradient>& at, size_t i, FloatVector
   }
 }
 
-// Two vectors of what lies in memory as pairs: the even elements and the odd ones.
+// Two vectors whose elements alternate in memory: the even and the odd ones.
 struct EvenOdd {
   FloatVector even, odd;
 };
@@ -215,12 +214,11 @@ HWY_INLINE EvenOdd load_pairs(const float* from) {
   return {hn::ConcatEven(Floats(), second, first), hn::ConcatOdd(Floats(), second, first)};
 }
 
-// The upper halves of all, in the order of memory, and the lower ones.
+// The upper and the lower halves of all words, in memory order.
 struct HalfWords {
   hn::Vec<Both> high, low;
 };
-// Shifts by whole bytes, whose other halves are blended away: 512-bit shifts by bits share one port
-// with AES and the divider.
+// Shifts whole bytes and blends: 512-bit bit shifts share one port with AES and the divider.
 HWY_INLINE HalfWords halves_of(const EvenOdd& values) {
   const Both both;
   const auto even = hn::BitCast(both, values.even);
@@ -229,13 +227,13 @@ HWY_INLINE HalfWords halves_of(const EvenOdd& values) {
           hn::OddEven(hn::ShiftLeftBytes<2>(both, odd), even)};
 }
 
-// All ones where the lower half is the upper half of the unit in the last place of the higher.
+// Returns all ones where `low` >= 0x8000, half a unit in the last place of the upper half.
 HWY_INLINE hn::Vec<Both> minus_one_if_half(hn::Vec<Both> low, const VectorScalars& s) {
   const hn::RebindToSigned<Both> integers;
   return hn::BitCast(Both(), hn::MulHigh(hn::BitCast(integers, low), hn::BitCast(integers, s.one)));
 }
 
-// join_master and its inverse.
+// Compute join_master and its inverse.
 HWY_INLINE EvenOdd load_split_pairs(const uint16_t* high, const uint16_t* low,
                                     const VectorScalars& s) {
   const Both both;
@@ -251,7 +249,7 @@ HWY_INLINE void store_split_pairs(const EvenOdd& p, uint16_t* high, uint16_t* lo
   hn::StoreU(halves.low, Both(), low);
 }
 
-// float_to_bf16_stochastic, 16 bits at a time.
+// Computes float_to_bf16_stochastic, 16 bits at a time.
 HWY_INLINE void store_bf16_stochastic(const EvenOdd& values, hn::Vec<Both> random, uint16_t* to) {
   const Both both;
   const hn::RebindToSigned<Both> integers;
@@ -264,8 +262,8 @@ HWY_INLINE void store_bf16_stochastic(const EvenOdd& values, hn::Vec<Both> rando
   hn::StoreU(hn::IfThenElse(grows, grown, halves.high), both, to);
 }
 
-// Rounds to bf16 by a carry: `even` and `odd` are the random bits' complements. Wrong where the
-// largest finite value would grow, which all_below_largest_finite tells of the doubled halves.
+// Rounds to bf16 by a carry; `even` and `odd` are the complements of the random bits. Wrong if the
+// largest finite value would grow; all_below_largest_finite detects that from doubled halves.
 HWY_INLINE hn::Vec<Both> halves_of_sums(const EvenOdd& values, WordVector even, WordVector odd) {
   const Both both;
   const auto first = hn::BitCast(both, hn::Add(hn::BitCast(Words(), values.even), even));
@@ -278,8 +276,8 @@ HWY_INLINE bool all_below_largest_finite(hn::Vec<Both> doubled) {
   return hn::AllTrue(both, hn::Eq(hn::Max(doubled, limit), limit));
 }
 
-// The moments of a block between its passes, and the roots of the second. Even and odd elements in
-// turn.
+// The moments of a block between its passes, and the square roots of the second moments; vectors of
+// even and of odd elements alternate.
 struct WideMoments {
   alignas(64) float m[kMomentBlockElements];
   alignas(64) float v[kMomentBlockElements];
@@ -304,7 +302,7 @@ struct WideMoments {
   }
 };
 
-// The pass of a block that changes its parameters.
+// Runs the pass of a block that updates its parameters.
 template <typename Gradient>
 HWY_INLINE void update_parameters(const Streams<Gradient>& at, const VectorScalars& s,
                                   const WideMoments& wide) {

@@ -17,8 +17,8 @@ ArsRoundKeys::ArsRoundKeys(ArsKey key) {
 #if defined(__x86_64__)
 namespace {
 
-// Eight states at a time: a round takes three or four cycles until the next of its state may
-// begin, and two begin in a cycle.
+// Eight states run at a time: a round of one state takes three or four cycles before its next round
+// can start, and two rounds start per cycle.
 constexpr size_t kStates = 8;
 
 [[gnu::target("avx,aes"), gnu::always_inline]] inline __m128i key_at(const ArsRoundKeys& keys,

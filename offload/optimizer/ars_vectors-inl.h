@@ -1,6 +1,6 @@
-// RandomSource: the random bits of moments, in vectors, from the first element of a slice on. Gives
-// the bits of random_half and random_word in shard/moments.h. Included once for each instruction
-// set, by adamw_vectors-inl.h alone; one owner, a loop.
+// RandomSource: vectors of random bits for moments, from the first element of a slice on, with the
+// bits of random_half and random_word in shard/moments.h. Only adamw_vectors-inl.h includes it,
+// once per instruction set. Owned by one loop.
 #if defined(LONGSHORE_ARS_VECTORS) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSHORE_ARS_VECTORS
 #undef LONGSHORE_ARS_VECTORS
@@ -21,12 +21,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using AllBytes = hn::ScalableTag<uint8_t>;
 
-// Calls of 128 bits in a vector.
+// The number of 128-bit calls in a vector.
 constexpr size_t kCalls = hn::MaxLanes(AllBytes()) / 16;
 
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3_DL
-// The instruction set has no AES as wide as its vectors, but the CPU may. A call to the widest it
-// has fills a buffer: with 16 registers, the loop has none for keys anyway.
+// The instruction set has no AES as wide as its vectors, but the CPU may. The widest AES that it
+// has fills a buffer: with 16 registers, the loop has none free for keys.
 constexpr bool kFilledAhead = true;
 
 class RandomSource {
@@ -36,12 +36,12 @@ class RandomSource {
   RandomSource(const RoundingStream& stream, internal::ArsFill fill)
       : fill_(fill), keys_(stream.key), call_(stream.first_element / 8), update_(stream.update) {}
 
-  // Before the bits of every 128 elements.
+  // Call it before the bits of every 128 elements.
   HWY_INLINE void refill() {
     fill_(keys_, call_, update_, buffer_);
     call_ += internal::kFillCalls;
   }
-  // 16 bits for each of the next 8 * kCalls elements; `served` of the 128 were before them.
+  // Returns 16 bits for each of the next 8 * kCalls elements; `served` of the 128 precede them.
   HWY_INLINE Vector next(size_t served) const { return hn::Load(AllBytes(), buffer_ + 2 * served); }
 
  private:
@@ -52,7 +52,7 @@ class RandomSource {
 };
 
 #else
-// AES is as wide as the vectors.
+// AES is as wide as the vectors here.
 constexpr bool kFilledAhead = false;
 
 class RandomSource {
@@ -81,7 +81,7 @@ class RandomSource {
   }
 
   HWY_INLINE void refill() {}
-  // 16 bits for each of the next 8 * kCalls elements.
+  // Returns 16 bits for each of the next 8 * kCalls elements.
   HWY_INLINE Vector next(size_t) {
     const hn::Repartition<uint64_t, AllBytes> longs;
     Vector result = hn::Xor(counters_, keys_[0]);

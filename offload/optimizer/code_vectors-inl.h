@@ -1,6 +1,6 @@
-// A block of 8-bit moments in vectors, in passes: moments and their units, then parameters and
-// codes. Included once for each instruction set, by adamw_kernels.cpp alone. Every function gives
-// the bits of its scalar twin in adamw_formula.h and moments.h.
+// code_vectors: updates a block of 8-bit moments in passes: moments and their units, then
+// parameters and codes. Only adamw_kernels.cpp includes it, once per instruction set. Every
+// function gives the bits of its scalar twin in adamw_formula.h and moments.h.
 #if defined(LONGSHORE_CODE_VECTORS) == defined(HWY_TARGET_TOGGLE)
 #ifdef LONGSHORE_CODE_VECTORS
 #undef LONGSHORE_CODE_VECTORS
@@ -22,8 +22,8 @@ namespace longshore::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Two vectors of 32-bit integers into one of 16-bit ones, two of these into bytes: what does not
-// fit becomes the nearest that does. Each 128-bit block of the result is of the same block of both.
+// Narrow two vectors of 32-bit integers to 16 bits, and two of these to bytes, with saturation.
+// Each 128-bit block of the result comes from the same block of both operands.
 using Shorts = hn::Repartition<int16_t, Floats>;
 using Bytes8 = hn::Repartition<uint8_t, Floats>;
 HWY_INLINE hn::Vec<Shorts> narrow(WordVector first, WordVector second) {
@@ -53,11 +53,10 @@ HWY_INLINE hn::Vec<Bytes8> narrow_to_signed(hn::Vec<Shorts> first, hn::Vec<Short
 #endif
 }
 
-// What two pairs of vectors were narrowed to, a block of 16 from each of the four in turn, in the
-// order of elements.
+// Restores element order after narrowing two pairs of vectors, whose blocks of 16 alternate.
 HWY_INLINE hn::Vec<Bytes8> in_order(hn::Vec<Bytes8> narrowed) {
   constexpr size_t kBlocks = kLanes / 4;
-  // Of each block the even and odd elements of both pairs, four of each.
+  // A block has the even and odd elements of both pairs, four of each.
   const auto within = [](size_t i) { return i / 8 * 8 + i % 2 * 4 + i % 8 / 2; };
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL
   alignas(64) uint8_t from[4 * kLanes];
@@ -102,7 +101,7 @@ struct CodeConstants {
   hn::Vec<Bytes8> byte_signs;
 };
 
-// decode_magnitude of a code that lies at the place of the curve's bits.
+// Computes decode_magnitude of a code that is shifted to the curve's bits.
 HWY_INLINE FloatVector decode(const CurveConstants& curve, WordVector placed, FloatVector unit,
                               FloatVector origin_unit) {
   const WordVector bits = hn::OrAnd(curve.base, placed, curve.code_bits);
@@ -113,8 +112,8 @@ HWY_INLINE FloatVector with_sign_of(FloatVector magnitude, WordVector sign,
   return hn::BitCast(Floats(), hn::OrAnd(hn::BitCast(Words(), magnitude), sign, c.sign));
 }
 
-// What a block is decoded with: units times beta. Broadcast from memory, because broadcasts between
-// registers take the port of shuffles.
+// The units of a block times beta, for decoding. They are broadcast from memory, because broadcasts
+// between registers use the port of shuffles.
 struct BlockUnits {
   BlockUnits(const float& m_unit, const float& v_unit, const VectorScalars& s,
              const CodeConstants& c)
@@ -125,13 +124,13 @@ struct BlockUnits {
   FloatVector m, m_origin, v, v_origin;
 };
 
-// Two vectors of codes as pairs of 16 bits.
+// Loads two vectors of codes as pairs of 16 bits.
 HWY_INLINE EvenOdd load_first_moments(const uint8_t* from, const BlockUnits& units,
                                       const CodeConstants& c) {
   const Words words;
   const hn::RebindToSigned<Both> shorts;
   const hn::Rebind<int8_t, Both> codes;
-  // The signs end up in the highest bit.
+  // The sign ends up in the highest bit.
   const WordVector pairs = hn::BitCast(
       words, hn::PromoteTo(shorts, hn::LoadU(codes, reinterpret_cast<const int8_t*>(from))));
   const WordVector even = hn::ShiftLeft<kMomentCodeShift>(pairs);
@@ -149,7 +148,7 @@ HWY_INLINE EvenOdd load_second_moments(const uint8_t* from, const BlockUnits& un
           decode(c.second, odd, units.v, units.v_origin)};
 }
 
-// encode_magnitude before codes are limited. `random`: random19 less the base's bits.
+// Computes encode_magnitude without the limit; `random` is random19 minus the base's bits.
 HWY_INLINE WordVector encode(const CurveConstants& curve, FloatVector magnitude,
                              FloatVector inverse, WordVector random) {
   const hn::RebindToSigned<Words> integers;
@@ -158,11 +157,10 @@ HWY_INLINE WordVector encode(const CurveConstants& curve, FloatVector magnitude,
   return hn::BitCast(Words(), hn::ShiftRight<kMomentCodeShift>(sum));
 }
 
-// A block of 8-bit moments between its passes: its units are known only when all its moments
-// are.
+// A block of 8-bit moments between its passes; its units follow from all of its moments.
 struct Block {
   WideMoments wide;
-  alignas(16) float inverses[4];  // of the units, in turn
+  alignas(16) float inverses[4];  // of the units, alternating
 };
 
 HWY_INLINE FloatVector larger_magnitude(FloatVector value, FloatVector largest,
@@ -176,7 +174,7 @@ HWY_INLINE FloatVector larger_magnitude(FloatVector value, FloatVector largest,
 #endif
 }
 
-// The largest of the 128-bit parts.
+// Returns the maximum over the 128-bit parts.
 template <class D>
 HWY_INLINE hn::Vec<hn::Full128<float>> fold(D d, hn::Vec<D> values) {
   if constexpr (hn::MaxLanes(D()) == 4) {
@@ -187,7 +185,7 @@ HWY_INLINE hn::Vec<hn::Full128<float>> fold(D d, hn::Vec<D> values) {
   }
 }
 
-// moment_unit of the first and second moment in turn.
+// Returns moment_unit of the first and second moment, alternating.
 HWY_INLINE hn::Vec<hn::Full128<float>> moment_units(hn::Vec<hn::Full128<float>> largest) {
   const hn::Full128<float> four;
   constexpr float kFirst = 1.0f / kFirstMomentCurve.top;
@@ -198,7 +196,7 @@ HWY_INLINE hn::Vec<hn::Full128<float>> moment_units(hn::Vec<hn::Full128<float>> 
   return hn::Mul(limited, hn::Load(four, kFactors));
 }
 
-// The first pass: moments and their units. Decoding takes beta with it.
+// Runs the first pass: moments and their units. Decoding multiplies by beta.
 template <typename Gradient>
 HWY_INLINE void update_block_moments(const Streams<Gradient>& at, const VectorScalars& s,
                                      const CodeConstants& c, Block& block) {
@@ -223,7 +221,7 @@ HWY_INLINE void update_block_moments(const Streams<Gradient>& at, const VectorSc
     one(gradient.odd, m.odd, v.odd);
     block.wide.store(i, m, v);
   }
-  // Of both moments in turn.
+  // The lanes of both moments alternate.
   const hn::Full128<float> four;
   const auto largest = fold(floats, hn::Max(hn::InterleaveLower(floats, m_largest, v_largest),
                                             hn::InterleaveUpper(floats, m_largest, v_largest)));
@@ -233,7 +231,7 @@ HWY_INLINE void update_block_moments(const Streams<Gradient>& at, const VectorSc
   hn::Store(hn::Div(hn::Set(four, 1.0f), unit), four, block.inverses);
 }
 
-// The last pass: parameters and codes, mixed, because the former wait for the divider; codes alone
+// Runs the last pass: codes, mixed with parameters to hide the divider's latency, or codes alone
 // where registers are few.
 template <typename Gradient>
 HWY_INLINE void finish_block(const Streams<Gradient>& at, const VectorScalars& s,
@@ -254,7 +252,7 @@ HWY_INLINE void finish_block(const Streams<Gradient>& at, const VectorScalars& s
       update_parameter(m.even, v.even, p.even, s);
       update_parameter(m.odd, v.odd, p.odd, s);
     }
-    // What rounds one moment of an element rounds the other of its neighbour.
+    // The bits that round one moment of an element round the other moment of its neighbour.
     const WordVector word = hn::BitCast(Words(), source.next(i));
     const WordVector down = hn::ShiftRight<13>(word);
     const auto magnitude = [&](FloatVector x) {
@@ -275,7 +273,7 @@ HWY_INLINE void finish_block(const Streams<Gradient>& at, const VectorScalars& s
   for (size_t i = 0; i < kMomentBlockElements; i += 4 * kLanes) {
     const Narrowed first = pair(i);
     const Narrowed second = pair(i + 2 * kLanes);
-    // Narrowing limits codes to what there is, and keeps signs.
+    // Narrowing saturates to the range of codes and keeps signs.
     const auto codes = narrow_to_signed(first.m, second.m);
     const auto signs = narrow_to_signed(first.m_signs, second.m_signs);
     const auto m = hn::OrAnd(codes, signs, c.byte_signs);

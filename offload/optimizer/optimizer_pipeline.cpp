@@ -12,7 +12,7 @@
 namespace longshore {
 namespace {
 
-// A tile's state, 18 bytes an element at most, stays in a core's L2 cache; a multiple of
+// The state of a tile, at most 18 bytes per element, fits a core's L2 cache; a multiple of
 // kBlockElements.
 constexpr int64_t kTileElements = int64_t{1} << 15;
 
@@ -22,7 +22,7 @@ std::span<T> part(std::span<T> whole, int64_t begin, int64_t elements) {
                        : whole.subspan(static_cast<size_t>(begin), static_cast<size_t>(elements));
 }
 
-// A parameter's random bits are its own, wherever it lies.
+// The random bits depend on the parameter's name, not on its offset.
 ArsKey rounding_key(uint64_t seed, const std::string& parameter) {
   return {hash64(parameter), seed};
 }
@@ -69,8 +69,8 @@ OptimizerPipeline::Unit OptimizerPipeline::make_unit(const FlatLayout& layout, c
   return unit;
 }
 
-// Small parameters share a task: a task for a norm of a thousand elements would cost more than it
-// does.
+// Makes tasks; small parameters share one, because a task per norm of a thousand elements would
+// cost more than its work.
 void OptimizerPipeline::add_tasks(Unit& unit) {
   int64_t elements = 0;
   size_t begin = 0;

@@ -1,10 +1,10 @@
-// OptimizerPipeline: applies an element-wise optimizer to the store's shards, one unit at a time,
-// when the schedule asks. Owned by the engine; the update lane calls update(), the engine's thread
-// the rest while nothing runs; the work runs on the pool. A step is staged once its clip factor is
-// known; its units are then updated in any order, each once.
+// OptimizerPipeline: applies an element-wise optimizer to the store's shards, one unit at a time in
+// schedule order. Owned by the engine; the update lane calls update(), the engine's thread the rest
+// while no pass runs; the pool does the work. A step is staged once its clip factor is known; then
+// each unit is updated once, in any order.
 //
-// Each parameter's piece is cut into tiles of fixed size and tiles into tasks of fixed size, so
-// that results do not depend on the number of threads. Each byte of state is read and written once.
+// Parameters are cut into tiles and tiles into tasks of fixed sizes, so results do not depend on
+// the number of threads. Each byte of state is read and written once.
 #pragma once
 
 #include <array>
@@ -26,27 +26,26 @@ namespace longshore {
 
 class OptimizerPipeline {
  public:
-  // All pointers must outlive the pipeline. `gradients`: of the store's drain dtype.
+  // All pointers must outlive the pipeline. `gradients` have the store's drain dtype.
   OptimizerPipeline(ShardStore* store, HostGradients* gradients,
                     const std::vector<FlatLayout>& layouts, const ModelSpec& model, Rank rank,
                     const AdamWOptions& options, WorkerPool* pool);
-  // With a rule of one's own; `seed` is of the moments' stochastic rounding.
+  // Uses a custom rule; `seed` is for the moments' stochastic rounding.
   OptimizerPipeline(ShardStore* store, HostGradients* gradients,
                     const std::vector<FlatLayout>& layouts, const ModelSpec& model, Rank rank,
                     std::unique_ptr<UpdateRule> rule, uint64_t seed, WorkerPool* pool);
 
-  // Every unit with trainable parameters now has a pending update. Earlier ones must be applied.
+  // Gives every unit with trainable parameters a pending update. Earlier ones must be applied.
   void stage(const StepUpdate& update);
-  // Applies the unit's pending update; does nothing where there is none. Nobody may hold a lease of
-  // the unit. `slot`: the store's, that its state was read to; none: it is in host memory. Returns
-  // true when it changed the unit.
+  // Applies the unit's pending update, if any; returns whether it changed the unit. No lease of the
+  // unit may exist. `slot` is the store's slot with its state; empty: it is in host memory.
   bool update(UnitId unit, std::optional<int32_t> slot = {});
   // Applies all pending updates, in unit order.
   void flush();
-  // Any thread.
+  // Any thread may call these.
   bool pending(UnitId unit) const;
   bool pending() const;
-  // Bytes that updates read and wrote since the last call.
+  // Returns bytes that updates read and wrote since the last call.
   Bytes take_bytes() { return std::exchange(bytes_, 0); }
 
  private:
@@ -58,7 +57,7 @@ class OptimizerPipeline {
     int32_t group = 0;  // of the rule
     RoundingStream rounding;
   };
-  // Tiles that one task updates: [begin, end) of the unit's tiles.
+  // The tiles [begin, end) of a unit, which one task updates.
   struct Task {
     size_t begin = 0;
     size_t end = 0;

@@ -1,6 +1,6 @@
 #include "offload/optimizer/stream_bound.h"
 
-// Those that gain nothing here, and those whose vectors have no fixed size.
+// Disables targets without a gain here, and targets whose vectors have no fixed size.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
@@ -22,12 +22,12 @@ constexpr size_t kVectorBytes = hn::MaxLanes(Longs()) * sizeof(uint64_t);
 
 enum class Kind : uint8_t { kRead, kReadWrite, kWrite };
 
-// A stream of kWidth bytes an element.
+// A stream of kWidth bytes per element.
 template <size_t kWidth, Kind kKind>
 struct Stream {
   std::byte* at;
 
-  // `zero` comes from outside, so that the compiler does not know that nothing changes.
+  // `zero` is an argument, so that the compiler cannot see that no byte changes.
   template <size_t kElements, size_t kAheadElements>
   HWY_INLINE void move(size_t begin, LongVector& all, LongVector zero) const {
     constexpr size_t kBytes = kElements * kWidth;

@@ -1,7 +1,7 @@
-// UpdateRule: an element-wise optimizer as OptimizerPipeline needs it. Owned by the pipeline, whose
-// owner thread calls stage(); apply() runs on the pool's threads, several at once.
+// UpdateRule: the interface of an element-wise optimizer. Owned by OptimizerPipeline, whose owner
+// thread calls stage(); the pool's threads call apply() concurrently.
 //
-// The rule sorts parameters into groups; a group is what has scalars of its own in a step.
+// The rule assigns parameters to groups; each group has its own scalars in a step.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace longshore {
 
 // An optimizer step whose gradients are in host memory.
 struct StepUpdate {
-  int64_t update = 1;  // counts applied updates from 1; a skipped step has none
-  double lr = 0.0;     // of parameters in no group of their own
+  int64_t update = 1;  // counts applied updates from 1; skipped steps do not count
+  double lr = 0.0;     // of parameters in no group
   double clip_scale = 1.0;
 };
 
@@ -22,10 +22,9 @@ class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
   virtual int32_t group_of(const ParamSpec& parameter) const = 0;
-  // What the step needs, for every group.
+  // Computes the scalars of every group for the step.
   virtual void stage(const StepUpdate& update) = 0;
-  // Updates the slice in place by the staged step, one element independent of the others. The
-  // slice's random bits are set by the caller.
+  // Updates the slice by the staged step, element by element; the caller set its random bits.
   virtual void apply(int32_t group, const UpdateSlice& slice) const = 0;
 };
 

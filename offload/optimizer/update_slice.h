@@ -1,5 +1,4 @@
-// UpdateSlice: the state and gradient of a range of elements of one parameter, as an update rule
-// sees them. Plain spans; whoever made them owns the memory.
+// UpdateSlice: state and gradient of a range of elements of one parameter. Non-owning spans.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +10,10 @@
 
 namespace longshore {
 
-// Equal element counts; one of two forms:
-//   fp32    master; high too when the device reads a bf16 parameter, else it is empty
+// All spans have equal element counts, in one of two forms:
+//   fp32    master; also high if the device reads a bf16 parameter, else high is empty
 //   split   high and low, the halves of the master; master is empty. Only here may moments be
-//           narrower than fp32; a slice then begins at a multiple of 256 elements of its parameter.
+//           narrower than fp32; the slice then begins at a multiple of 256 of its parameter.
 struct UpdateSlice {
   std::span<float> master;
   std::span<uint16_t> high;

@@ -1,4 +1,4 @@
-// How many bytes of host memory an update reads and writes. Pure table.
+// update_traffic: host memory bytes that an update reads and writes. Pure function.
 #pragma once
 
 #include "shard/state_format.h"
@@ -11,8 +11,8 @@ struct UpdateTraffic {
   Bytes total() const { return read + written; }
 };
 
-// Of `elements` elements of a trainable segment. The separate bf16
-// parameter of format fp32 is only written: its stores go past the caches.
+// Returns the bytes for `elements` elements of a trainable segment. The separate bf16 parameter of
+// format fp32 is only written, because its stores bypass the caches.
 UpdateTraffic update_traffic(const StateOptions& options, Segment segment, int64_t elements);
 
 }  // namespace longshore

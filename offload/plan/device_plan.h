@@ -1,5 +1,4 @@
-// DevicePlan: every byte of the device: the engine's named buffers and LibTorch's temporaries. A
-// value.
+// DevicePlan: every byte of the device: the engine's named buffers and LibTorch's temporaries.
 //
 // Device buffers, by name:
 //   slot.<i>                  a gathered unit in the compute dtype; with shard_grad_op unit i,
