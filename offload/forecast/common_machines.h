@@ -1,4 +1,4 @@
-// The machines that config/machines describes, by name: "rtx-4090". parse_machine reads a text.
+// common_machines: the machines of config/machines, by name ("rtx-4090"), for parse_machine.
 #pragma once
 
 #include <span>

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kMeasure[] = "longshore doctor --rates";
-// Less is within what a forecast misses.
+// Smaller differences are within the error of a forecast.
 constexpr double kWorthSaying = 0.03;
 constexpr size_t kMostChanges = 3;
 constexpr size_t kMostLines = 4;
@@ -53,7 +53,7 @@ const char* work_of(Lane lane) {
   return "";
 }
 
-// What moves a wall, where no other plan does.
+// Returns advice for the limiting lane, for when no other plan is faster.
 const char* remedy_of(Lane lane) {
   switch (lane) {
     case Lane::kRead:

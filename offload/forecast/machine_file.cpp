@@ -12,14 +12,14 @@
 namespace longshore {
 namespace {
 
-// Grows with every change that older programs would misread.
+// Incremented by every change that older programs would misread.
 constexpr int64_t kVersion = 1;
 constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
-constexpr double kMostRate = 1e6;  // GB/s or TFLOP/s of one machine: beyond it is a wrong unit
+constexpr double kMostRate = 1e6;  // GB/s or TFLOP/s; a larger rate has a wrong unit
 
 // ---- Reading ----
 
-// A table whose keys are taken one by one; what is left is unknown.
+// Reads the keys of a table one by one; keys that were not read are reported as unknown.
 class TableReader {
  public:
   TableReader(const std::vector<TomlMember>& members, std::string name,
@@ -35,7 +35,7 @@ class TableReader {
     }
     return nullptr;
   }
-  // Above 0, whole or not.
+  // Reads a number above 0, integer or not.
   double number(const std::string& key, double most = kMostRate) {
     known_.push_back(key);
     for (const TomlMember& member : members_) {
@@ -85,7 +85,7 @@ class TableReader {
     }
     return texts;
   }
-  // The tables of [[key]], or of [key].
+  // Reads the tables of [[key]], or of [key].
   void each(const std::string& key, const std::function<void(TableReader&)>& read) {
     known_.push_back(key);
     for (const TomlMember& member : members_) {
@@ -227,7 +227,7 @@ std::string number_text(double value) {
   return written;
 }
 
-// What is not known has no line.
+// Writes a line unless the value is unknown.
 void line(std::string& text, const std::string& key, double value, double unit) {
   if (value > 0.0) text += key + " = " + number_text(value / unit) + "\n";
 }

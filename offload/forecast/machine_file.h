@@ -1,7 +1,6 @@
-// MachineFile: a machine as a TOML text: its cores, memory, cards and drives, its rates, and
-// where the figures come from. `doctor --save` writes one, `plan --machine` reads one,
-// and so are rates kept from one command to the next. Rates are in GB/s (1e9 bytes) and TFLOP/s.
-// Pure functions.
+// machine_file: a machine as TOML text: cores, memory, GPUs, drives, rates, and the sources of the
+// numbers. `doctor --save` writes it, `plan --machine` reads it, and commands keep rates in it.
+// Rates are in GB/s (1e9 bytes) and TFLOP/s. Pure functions.
 #pragma once
 
 #include <string>
@@ -16,13 +15,13 @@ struct DescribedMachine {
   std::string name;
   Machine machine;
   MachineRates rates;
-  double watts = 0.0;                // of the whole machine at work; 0: not known
-  std::vector<std::string> sources;  // of what it says; by which factors rates were estimated
+  double watts = 0.0;                // of the whole machine under load; 0: unknown
+  std::vector<std::string> sources;  // of the numbers, with the factors of estimates
   std::string program = {};          // the build that measured it
 };
 
 std::string machine_to_toml(const DescribedMachine& machine);
-// ConfigError with every problem and its place.
+// Parses a text; throws ConfigError with every problem and its position.
 DescribedMachine parse_machine(const std::string& text, const std::string& origin);
 
 }  // namespace longshore

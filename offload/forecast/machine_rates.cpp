@@ -6,7 +6,7 @@
 namespace longshore {
 namespace {
 
-// In descriptions a drive's name stands for any directory.
+// In machine descriptions this drive name matches any directory.
 constexpr char kAnyDirectory[] = "*";
 
 }  // namespace

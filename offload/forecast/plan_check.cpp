@@ -13,9 +13,9 @@ namespace longshore {
 namespace {
 
 constexpr size_t kSteps = 4;
-// Of a step: lanes that do less are noise.
+// Lanes with a smaller share of a step are noise.
 constexpr double kLeastShare = 0.01;
-// Rates that were measured beside other programs are off by tens; what is off by more is no rate.
+// Rates measured beside other programs are off by factors of ten; a larger factor is an error.
 constexpr double kMostFactor = 1000.0;
 
 }  // namespace

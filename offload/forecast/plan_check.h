@@ -1,6 +1,6 @@
-// PlanCheck: the first steps of a run against what was planned for them: how far off the plan was,
-// which lane's rate is to blame, and what the next plan of such a run should count with. Owned by
-// the run's first rank; one thread.
+// PlanCheck: compares a run's first steps with their forecast: the error, the lane whose rate is
+// most off, and the corrections for the next plan of such a run. Owned by the run's first rank; one
+// thread.
 #pragma once
 
 #include <array>
@@ -13,21 +13,20 @@ namespace longshore {
 
 class PlanCheck {
  public:
-  // `used`: the corrections that the forecast was made with.
+  // `used` are the corrections in the forecast.
   PlanCheck(StepForecast planned, LaneFactors used);
 
-  // One step: its seconds, and those that each lane was busy. The first step is left out: it
-  // allocates.
+  // Adds a step's seconds and each lane's busy seconds; ignores the first step, which allocates.
   void add(double seconds, const std::array<double, kLaneCount>& busy);
   bool complete() const;
 
-  // Of complete steps: their medians.
+  // Returns the median over the added steps.
   double measured_seconds() const;
-  // The lane whose time differs most from what was planned.
+  // Returns the lane whose busy time differs most from the plan.
   Lane blamed() const;
-  // By lane: what it took of what its rate alone says; lanes that do next to nothing keep theirs.
+  // Returns corrections by lane: measured time over the time by rate. Idle lanes keep theirs.
   LaneFactors factors() const;
-  // "planned 12.4 s a step, measured 13.1 s (6 % more): computation took 12.6 s, planned 11.9 s".
+  // Returns "planned 12.4 s a step, measured 13.1 s (6 % more); most off: the compute lane, ...".
   std::string text() const;
 
  private:

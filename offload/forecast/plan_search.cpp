@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMostPrefetch = 3;
 constexpr int64_t kMostMicroBatch = 64;
-// A step that is as good as another.
+// Steps within this factor count as equal.
 constexpr double kSame = 1.001;
 
 KeyChange own() {
@@ -54,7 +54,7 @@ SearchAxis activation_axis(const PlanInputs& inputs) {
   return axis;
 }
 
-// With what is on drives both ways.
+// Lists the tiers of state and parameters; both directions if drives are configured.
 SearchAxis state_axis(const PlanInputs& inputs) {
   SearchAxis axis = {own()};
   if (inputs.nvme.directories.empty()) return axis;
@@ -65,7 +65,7 @@ SearchAxis state_axis(const PlanInputs& inputs) {
                                     to.nvme.parameters = parameters;
                                   }});
   };
-  // Parameters go there with the state alone, so each change is of one key.
+  // Parameters are on drives only with the state, so each change is of one key.
   if (inputs.nvme.state) add("offload.parameters", "\"nvme\"", true, true);
   if (inputs.nvme.state) add("offload.parameters", "\"host\"", true, false);
   if (!inputs.nvme.parameters) add("offload.optimizer", "\"nvme\"", true, false);
@@ -131,7 +131,7 @@ SearchAxis format_axis(const PlanInputs& inputs) {
   return axis;
 }
 
-// As good in every figure, and better in one.
+// Returns whether `a` is no worse in any value and better in one.
 bool beats(const PlanPoint& a, const PlanPoint& b) {
   const bool as_good =
       a.seconds <= b.seconds && a.device <= b.device && a.host <= b.host && a.drives <= b.drives;
@@ -252,7 +252,7 @@ std::vector<PlanPoint> PlanSearch::frontier() {
         Better(less_of(&PlanPoint::drives))}) {
     improve(run, smaller);
   }
-  // From the run's own plan, and from the best of each memory.
+  // The search starts at the run's own plan and at the smallest plan of each memory.
   std::vector<std::vector<size_t>> starts = {run};
   for (const auto figure : {&PlanPoint::device, &PlanPoint::host, &PlanPoint::drives}) {
     const PlanPoint* least = nullptr;

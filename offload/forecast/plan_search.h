@@ -1,6 +1,6 @@
-// PlanSearch: which keys of the run file would make a step faster, or smaller: plans are drafted
-// with other values and forecast, nothing is run. Only keys that change no number are varied, but
-// for the state's format where that is asked. Pure functions.
+// PlanSearch: finds changes of keys that make a step faster or smaller, by drafting and forecasting
+// plans; nothing is run. Changes keep all numeric results, except the state's format if requested.
+// Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace longshore {
 
-// One value of one key, as the run file would have it.
+// One value of one key, in run file syntax.
 struct KeyChange {
   std::string key;    // "fsdp.prefetch"
   std::string value;  // "2"
@@ -26,33 +26,33 @@ struct KeyChange {
 using SearchAxis = std::vector<KeyChange>;
 
 struct SearchScope {
-  bool formats = false;  // narrower formats of the state too: they change numbers
+  bool formats = false;  // also narrower state formats: they change results
 };
 std::vector<SearchAxis> search_axes(const PlanInputs& inputs, const SearchScope& scope);
 
-// A plan that fits, in seconds and bytes.
+// A plan that fits, with its seconds and bytes.
 struct PlanPoint {
   std::vector<size_t> choice;      // by axis
-  std::vector<KeyChange> changes;  // from the run's own values
+  std::vector<KeyChange> changes;  // relative to the run's own values
   double seconds = 0.0;
-  Bytes device = 0, host = 0, drives = 0;  // of one rank; written to drives by a step
+  Bytes device = 0, host = 0, drives = 0;  // of one rank; drives: written by a step
 };
 
 class PlanSearch {
  public:
-  // The forecast of a plan's step; one that lacks a rate is no point.
+  // Forecasts a plan's step; a plan with unknown rates is not a point.
   using Forecast = std::function<StepForecast(const PlanInputs&, const TierPlan&)>;
 
   PlanSearch(PlanInputs inputs, const Machine& machine, std::vector<SearchAxis> axes,
              Forecast forecast);
 
-  // nullptr: it does not fit.
+  // Returns the plan's point; nullptr if it does not fit or lacks a rate.
   const PlanPoint* at(const std::vector<size_t>& choice);
-  // The run's own plan, every plan that differs from it in one key, the fastest first.
+  // Returns the run's plan and all plans that differ in one key, the fastest first.
   std::vector<PlanPoint> one_change();
-  // Starts from several plans, and changes one or two keys for as long as that makes a step faster;
-  // then for as long as it takes less of each memory. Points of which no other is as good in every
-  // figure, the fastest first.
+  // Changes one or two keys at a time while a memory shrinks, then, from several plans, while a
+  // step gets faster. Returns the points that no other equals or beats in every value, the fastest
+  // first.
   std::vector<PlanPoint> frontier();
   size_t plans_drafted() const { return known_.size(); }
 

@@ -1,4 +1,4 @@
-// A machine's rates for people and for programs. Pure functions.
+// rates_text: a machine's rates as text and as JSON. Pure functions.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,9 +8,9 @@
 
 namespace longshore {
 
-// Lines; what is not known has none.
+// Prints a line for each known rate.
 std::string format_rates(const MachineRates& rates);
-// All rates, in bytes and operations a second; what is not known is null.
+// Returns all rates in bytes and operations per second; unknown ones are null.
 nlohmann::ordered_json rates_to_json(const MachineRates& rates);
 
 }  // namespace longshore

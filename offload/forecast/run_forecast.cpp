@@ -10,7 +10,7 @@ std::optional<double> over(double bytes, double rate) {
   return rate > 0.0 ? std::optional(bytes / rate) : std::nullopt;
 }
 
-// At the end, and every so many steps before it.
+// Counts an event at the end and after every `every` steps before it.
 int64_t times_in(int64_t steps, int64_t every) {
   return every > 0 ? (steps - 1) / every + 1 : 1;
 }

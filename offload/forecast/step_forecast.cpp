@@ -9,11 +9,11 @@
 namespace longshore {
 namespace {
 
-// Of forward's operations: products are repeated for the gradients of inputs and of weights,
-// attention's backward does five products where forward does two.
+// Multiples of forward's operations: products repeat for gradients of inputs and of weights;
+// attention's backward has five products where forward has two.
 constexpr double kInputGradients = 1.0, kWeightGradients = 1.0;
 constexpr double kAttentionBackward = 2.5;
-// Copies, drives and sums of ranks are one thread each on the CPU device.
+// On the CPU device copies, drives and collectives use one thread each.
 constexpr double kMovingThreads = 1.0;
 
 double over(double work, double rate) {
@@ -24,18 +24,18 @@ OpSeconds only_works(double seconds) {
   return {.works = seconds};
 }
 
-// Of the rank that has most: the first, which has every micro-batch whose number is a multiple of
-// the ranks. The step's last one may be short.
+// Returns the positions of the first rank, which has the most: every micro-batch whose number is a
+// multiple of the ranks. The step's last micro-batch may be short.
 double most_positions(const TierPlan& plan, int64_t tokens) {
   const int64_t whole = plan.step.positions;
-  const int64_t last = (tokens - 1) / whole;  // its number
+  const int64_t last = (tokens - 1) / whole;  // the last micro-batch's number
   const bool first_has_it = last % plan.topology.ranks == 0;
   const int64_t mine = last / plan.topology.ranks + 1;
   const int64_t missing = first_has_it ? (last + 1) * whole - tokens : 0;
   return static_cast<double>(mine * whole - missing);
 }
 
-// Seconds of operations, one by one.
+// Computes the seconds of each operation.
 class OperationTimes {
  public:
   OperationTimes(const TierPlan& plan, const ModelSpec& model, const ForecastInputs& inputs,
@@ -98,7 +98,7 @@ class OperationTimes {
   }
 
   double update_seconds(double bytes) {
-    if (bytes == 0.0) return 0.0;  // nothing of the unit is trained
+    if (bytes == 0.0) return 0.0;  // no trainable parameter
     const std::string format(name_of(plan_.state.format));
     return over(bytes, known(rates_.update_bytes(plan_.state.format, plan_.optimizer_threads,
                                                  inputs_.ranks_per_node),
@@ -111,7 +111,7 @@ class OperationTimes {
     const std::string name = "collectives of " + std::to_string(ranks) + " ranks";
     if (bytes == 0.0 || known(rate.bytes, name) == 0.0) return {};
     const double seconds = bytes / rate.bytes;
-    // A GPU's kernels move what its collectives move; no core of the host does.
+    // On a GPU kernels move the payload, so no core of the host is busy.
     const double share = plan_.device.kind == DeviceKind::kCpu ? rate.core_share : 0.0;
     const double starts = std::min(rate.start_core_seconds, rate.start_seconds);
     return {.waits = rate.start_seconds - starts,
@@ -133,13 +133,13 @@ class OperationTimes {
       replicas =
           group_seconds(bytes / topology.shard_ranks, topology.replicas(), &GroupRates::all_reduce);
     }
-    // What passes between the groups passes another link than what a group gathers.
+    // Payload between groups uses another link than payload inside a group.
     if (topology.shard_ranks > 1) replicas.waits += std::exchange(replicas.moves, 0.0);
     return {scatter.waits + replicas.waits, scatter.moves + replicas.moves,
             scatter.works + replicas.works};
   }
 
-  // One way to use a drive.
+  // The rates of one direction of a drive.
   struct DriveWay {
     double DriveRates::* both;
     double DriveRates::* alone;
@@ -150,8 +150,8 @@ class OperationTimes {
   static constexpr DriveWay kWrites{&DriveRates::written_both, &DriveRates::written,
                                     &DriveRates::written_core_share};
 
-  // All drives of the node work for all of its ranks. Stripes follow the drives' speeds where they
-  // were probed, else the slowest decides.
+  // All drives of the node serve all of its ranks. With probed speeds stripes follow them, else the
+  // slowest drive limits.
   OpSeconds drive_seconds(double bytes, const DriveWay& way) {
     const std::vector<std::string>& directories = plan_.drives.tier.directories;
     const auto count = static_cast<double>(directories.size());
@@ -206,7 +206,7 @@ class OperationTimes {
     const ComputeRates* rates = rates_.of(plan_.device.kind, inputs_.compute);
     return threads_share() * known(rates == nullptr ? 0.0 : rates->attention, compute_name());
   }
-  // The CPU's rates are of all of the machine's cores.
+  // The CPU's rates are for all cores of the machine.
   double threads_share() const {
     if (plan_.device.kind != DeviceKind::kCpu) return 1.0;
     return std::min(1.0, plan_.compute_threads / (inputs_.cores * inputs_.ranks_per_node));
@@ -224,7 +224,7 @@ class OperationTimes {
   double positions_ = 0.0;
 };
 
-// A GPU's lanes are its own; threads of the host wait for them.
+// A GPU's lanes use no cores; threads of the host only wait for them.
 LaneThreads lane_threads(const TierPlan& plan) {
   LaneThreads threads = {};
   const auto set = [&](Lane lane, double count) { threads[static_cast<size_t>(lane)] = count; };

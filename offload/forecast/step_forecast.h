@@ -1,5 +1,5 @@
-// StepForecast: how long a step takes, from the plan's own schedule with bytes and operations over
-// a machine's rates. Values, pure functions, without a device.
+// StepForecast: the duration of a step, from the plan's own schedule and a machine's rates. Values
+// and pure functions, without a device.
 #pragma once
 
 #include <array>
@@ -14,12 +14,12 @@
 
 namespace longshore {
 
-// What a unit computes for one position, forward.
+// The operations of a unit's forward for one position.
 struct UnitFlops {
-  double products = 0.0;   // operations of its matrices
+  double products = 0.0;   // of its matrices
   double attention = 0.0;  // with documents of the run's longest length
-  double width = 0.0;      // of its products, on average
-  // Measured on this machine at the run's shapes, at one or two sizes of micro-batches; or nothing.
+  double width = 0.0;      // average width of its products
+  // Measured at the run's shapes on this machine, for one or two micro-batch sizes; may be empty.
   std::vector<UnitPoint> measured = {};
 };
 
@@ -27,23 +27,23 @@ using LaneFactors = std::array<double, kLaneCount>;
 inline constexpr LaneFactors kNoCorrection = {1, 1, 1, 1, 1, 1, 1, 1};
 
 struct ForecastInputs {
-  std::vector<UnitFlops> units;  // the model's
+  std::vector<UnitFlops> units;  // of the model
   int64_t tokens_per_step = 0;   // over all ranks, at most
   int32_t ranks_per_node = 1;
   double cores = 1.0;  // of one rank
   DType compute = DType::kF32;
-  // By lane: what earlier runs of this model on this machine took of what was planned.
+  // By lane: measured over planned time in earlier runs of this model on this machine.
   LaneFactors corrections = kNoCorrection;
 };
 
 struct StepForecast {
-  std::vector<std::string> unknown;           // rates that are missing; then all below is 0
+  std::vector<std::string> unknown;           // missing rates; if any, all values below are 0
   double seconds = 0.0;                       // of a step
   double tokens_per_second = 0.0;             // over all ranks
-  std::array<double, kLaneCount> alone = {};  // seconds of the lane's work by itself
-  std::array<double, kLaneCount> busy = {};   // the same as the step goes: with waits for cores
-  Lane wall = Lane::kCompute;                 // has most to do
-  Lane next = Lane::kCompute;                 // has most to do of the others
+  std::array<double, kLaneCount> alone = {};  // seconds of the lane's work alone
+  std::array<double, kLaneCount> busy = {};   // in the step, with waits for cores
+  Lane wall = Lane::kCompute;                 // the lane with the most work
+  Lane next = Lane::kCompute;                 // the lane with the second most
   double forward_seconds = 0.0;               // of a pass without gradients, all micro-batches
 
   bool known() const { return unknown.empty(); }
@@ -52,8 +52,8 @@ struct StepForecast {
   }
 };
 
-// `seconds` of every operation of one of the plan's schedules; names of missing rates go to
-// `unknown`, once each.
+// Returns the seconds of every operation of a schedule of the plan; adds missing rates to
+// `unknown`.
 std::vector<OpSeconds> operation_seconds(const StepSchedule& schedule, const TierPlan& plan,
                                          const ModelSpec& model, const ForecastInputs& inputs,
                                          const MachineRates& rates,

@@ -9,7 +9,7 @@ namespace {
 
 struct Point {
   double positions = 0.0;
-  double seconds = 0.0;  // of a position
+  double seconds = 0.0;  // per position
 };
 
 double seconds_at(const Point& low, const Point& high, double positions) {

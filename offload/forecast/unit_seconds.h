@@ -1,6 +1,5 @@
-// UnitSeconds: how long a unit computes, from what was measured of it at one or two sizes of
-// micro-batches. Larger ones take less a position, which one measurement cannot tell. Pure
-// functions.
+// unit_seconds: a unit's compute time, from measurements at one or two micro-batch sizes. Two show
+// how much less larger ones take per position. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +7,22 @@
 
 namespace longshore {
 
-// Of a position; backward with the forward that it repeats.
+// Seconds per position; backward includes the recomputed forward.
 struct UnitSeconds {
   double forward = 0.0, backward = 0.0;
   bool operator==(const UnitSeconds&) const = default;
 };
 
 struct UnitPoint {
-  int64_t positions = 0;  // of the micro-batch that was run; 0 where it was not noted
+  int64_t positions = 0;  // of the measured micro-batch; 0: not recorded
   UnitSeconds seconds;
   bool operator==(const UnitPoint&) const = default;
 };
 
-// `points`: one, which then holds for all micro-batches, or two by positions, the least first. A
-// micro-batch takes the time of the line through both. Where that line starts below 0, as noise
-// can make it, it holds between the points alone, and a position beyond takes what it takes at the
-// nearest.
+// `points` are one, used for all micro-batches, or two in ascending order of positions. A
+// micro-batch takes the time on the line through both. If noise makes the line start below 0 or
+// fall, it applies only between the points; beyond, the time per position is that of the nearest
+// point.
 UnitSeconds unit_seconds(const std::vector<UnitPoint>& points, int64_t positions);
 
 }  // namespace longshore
