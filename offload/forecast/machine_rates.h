@@ -1,6 +1,5 @@
-// MachineRates: a machine's speeds, measured by `doctor --rates` or read from a machine_file.h.
-// Plain values, in bytes and operations per second. A rate that is 0 or missing is unknown; there
-// are no defaults.
+// MachineRates: a machine's speeds, measured by `doctor --rates` or read by machine_file.h. Plain
+// values, in bytes and operations per second. A rate of 0 or without an entry is unknown.
 #pragma once
 
 #include <cstdint>

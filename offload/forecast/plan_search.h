@@ -1,6 +1,5 @@
 // PlanSearch: finds changes of keys that make a step faster or smaller, by drafting and forecasting
-// plans; nothing is run. Changes keep all numeric results, except the state's format if requested.
-// Pure functions.
+// plans; nothing is run. Changes keep all results, except the state's format on request. Pure.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +50,7 @@ class PlanSearch {
   // Returns the run's plan and all plans that differ in one key, the fastest first.
   std::vector<PlanPoint> one_change();
   // Changes one or two keys at a time while a memory shrinks, then, from several plans, while a
-  // step gets faster. Returns the points that no other equals or beats in every value, the fastest
-  // first.
+  // step gets faster. Returns the points that no other one beats, the fastest first.
   std::vector<PlanPoint> frontier();
   size_t plans_drafted() const { return known_.size(); }
 

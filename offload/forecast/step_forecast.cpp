@@ -150,8 +150,8 @@ class OperationTimes {
   static constexpr DriveWay kWrites{&DriveRates::written_both, &DriveRates::written,
                                     &DriveRates::written_core_share};
 
-  // All drives of the node serve all of its ranks. With probed speeds stripes follow them, else the
-  // slowest drive limits.
+  // All drives of the node serve all of its ranks; stripes follow probed speeds, else the slowest
+  // limits.
   OpSeconds drive_seconds(double bytes, const DriveWay& way) {
     const std::vector<std::string>& directories = plan_.drives.tier.directories;
     const auto count = static_cast<double>(directories.size());

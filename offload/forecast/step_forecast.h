@@ -52,8 +52,7 @@ struct StepForecast {
   }
 };
 
-// Returns the seconds of every operation of a schedule of the plan; adds missing rates to
-// `unknown`.
+// Returns the seconds of every operation of a schedule of the plan; `unknown` gets missing rates.
 std::vector<OpSeconds> operation_seconds(const StepSchedule& schedule, const TierPlan& plan,
                                          const ModelSpec& model, const ForecastInputs& inputs,
                                          const MachineRates& rates,
