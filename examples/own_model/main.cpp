@@ -1,6 +1,6 @@
-// Trains a torch::nn model of one's own on the engine: parameters and optimizer state in host
-// memory or on the host, one unit at a time on the device. It learns to name the sum of two digits,
-// given as two tokens and asked for at the second.
+// own_model: trains a custom torch::nn model on the engine, with parameters and optimizer state in
+// host memory and one unit at a time on the device. It learns the sum of two digits, which are two
+// tokens; the second one's target is the sum.
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -22,7 +22,7 @@ constexpr int64_t kHidden = 64;
 constexpr int64_t kPairs = 64;
 constexpr int64_t kSteps = 200;
 
-// Three units: a table of digits, a hidden layer over pairs, and the scores with the loss.
+// The three units are a table of digits, a hidden layer over pairs, and the scores with the loss.
 std::unique_ptr<longshore::ModuleModel> make_model() {
   torch::manual_seed(1);
   auto model = std::make_unique<longshore::ModuleModel>();
@@ -71,7 +71,7 @@ int main() {
                   .drain = longshore::DType::kF32};
   inputs.sequences_per_step = 1;
   inputs.max_tokens = 2 * kPairs;
-  // Runs each unit once or twice, to learn how much memory LibTorch takes for it.
+  // Runs each unit once or twice to measure its LibTorch memory.
   inputs.costs = longshore::unit_costs(*model, longshore::DType::kF32, 1,
                                        {.positions = 2 * kPairs, .longest_document = 2 * kPairs});
   longshore::Engine engine(model.get(),

@@ -20,7 +20,7 @@ DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 NAME_INDENT = 30
 VERSE_INDENT = 3
 SPEAKER = re.compile(r"\s*[A-Z][A-Z ]+:")
-# Entries whose words of 1911 no sample of a model should repeat.
+# These entries are left out, because no model should repeat their language of 1911.
 LEFT_OUT = {"african", "minstrel", "negro"}
 
 

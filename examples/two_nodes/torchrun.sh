@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run on each node: torchrun.sh FIRST_NODE_ADDRESS RUN_FILE [overrides...]. torchrun restarts all
-# ranks up to three times when one fails; they go on from the last checkpoint.
+# ranks up to three times when one fails; they resume from the last checkpoint.
 set -euo pipefail
 address=$1
 shift
