@@ -1,6 +1,7 @@
-// The update of a tile that stays in the L2 cache: CPU time an element, at every instruction set of
-// this CPU, in every state format. What instructions cost; `longshore bench optimizer` measures
-// what memory costs. Take the least of many repetitions in random order: neighbours only add.
+// adamw_bench: CPU time per element of the update of a tile in the L2 cache, at every SIMD level of
+// this CPU and in every state format. It measures instructions; `longshore bench optimizer`
+// measures memory. Use the minimum of many repetitions in random order, because other load only
+// adds time.
 #include <benchmark/benchmark.h>
 
 #include "tests/offload/adamw_slices.h"

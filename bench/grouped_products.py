@@ -14,7 +14,7 @@ import time
 
 import torch
 
-# Experts, hidden size, width, chosen by a token.
+# Each shape: experts, hidden size, width, experts per token.
 SHAPES = {"Qwen3-30B-A3B": (128, 2048, 768, 8), "gpt-oss-20b": (32, 2880, 2880, 4)}
 TOKENS = (256, 1024, 4096)
 

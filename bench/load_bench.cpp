@@ -1,8 +1,8 @@
-// bench_load FOLDER [UNITS] [ROUNDS] [THREADS]: how fast a model's weights come into host memory.
-// Writes a safetensors file of UNITS tensors of 64 Mi bf16 values, 128 MiB each, and loads it in
-// turn on one thread and on all of them; between them the file is read past the page cache in
-// pieces of 8 MiB, which is the drive's rate. The file is dropped from the page cache before each.
-// Then random values are made in the same way. Prints GB/s of the file, and medians.
+// bench_load FOLDER [UNITS] [ROUNDS] [THREADS]: speed of loading a model's weights to host memory.
+// Writes a safetensors file of UNITS tensors of 64 Mi bf16 values, 128 MiB each. Each round reads
+// the file past the page cache in pieces of 8 MiB (the drive's rate), then loads the file and makes
+// random values, on one thread and on all. The file is dropped from the page cache before each read
+// and load. Prints GB/s of the file, and medians.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -77,7 +77,7 @@ void read_directly(const std::string& path) {
 
 class Times {
  public:
-  // GB/s of `bytes`, of what `work` takes.
+  // Measures GB/s: `bytes` over the time of `work`.
   template <typename Work>
   void measure(const std::string& name, double bytes, const Work& work) {
     const auto begin = std::chrono::steady_clock::now();

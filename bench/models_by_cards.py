@@ -19,10 +19,10 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TOKENS = 2048
-MEMORY = [256, 128, 64, 32]  # GiB, the most first
+MEMORY = [256, 128, 64, 32]  # GiB, descending
 CARDS = ["rtx-4060-ti-16gb", "rtx-3090", "rtx-4090", "rtx-5090", "a100-80gb",
          "h100-sxm", "2x-rtx-4090"]
-# family, vocabulary, hidden, intermediate, layers, heads, kv heads, head_dim, tied
+# Each row: family, vocabulary, hidden, intermediate, layers, heads, kv heads, head_dim, tied.
 MODELS = {
     "Qwen3 0.6B": ("qwen3", 151936, 1024, 3072, 28, 16, 8, 128, True),
     "Llama 3.2 1B": ("llama", 128256, 2048, 8192, 16, 32, 8, 64, True),
@@ -84,7 +84,7 @@ def main():
                 for gib in MEMORY:
                     begun = time.monotonic()
                     machine, ranks = with_memory(card, gib, folder)
-                    # What took less than there is now is still the fastest.
+                    # A plan that needs less than this memory is still the fastest.
                     room = gib * 2**30 / ranks
                     if gib == MEMORY[0] or (point and point["host_bytes"] > 0.9 * room):
                         point = fastest(binary, model, machine, ranks, folder)

@@ -27,7 +27,7 @@ import time
 
 import runs
 
-STEPS = 7  # of a run; the first two, which allocate and have nothing to update, are left out
+STEPS = 7  # of a run; the first two (allocation, no pending update) are not counted
 WARM = 2
 VOCABULARY = 512
 KEYS = {
@@ -87,7 +87,7 @@ def pairs(choice):
 
 class Bench:
     def __init__(self, binary, folder, rate_options=(), prefix=()):
-        self.prefix = prefix  # words that run a command elsewhere
+        self.prefix = prefix  # command words before each program, such as `ip netns exec`
         self.binary = str(pathlib.Path(binary).resolve())
         self.folder = folder
         self.cache = folder / "cache"

@@ -40,7 +40,7 @@ def throttled(mbit):
     try:
         inside = ("netns", "exec", NAMESPACE)
         ip(*inside, "ip", "link", "set", "lo", "up")
-        # A burst is what passes at once after a pause: four packets of the loopback.
+        # A burst passes at once after a pause; this one has four packets of the loopback.
         ip(*inside, "tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", f"{mbit}mbit",
            "burst", "256kb", "latency", "50ms")
         yield ["ip", *inside]

@@ -42,7 +42,7 @@ struct RunningCase {
   std::vector<double> seconds;
 };
 
-// A step of each plan in turn, so that what else the machine does is spread over all of them.
+// Runs one step of each plan in turn, which spreads other load of the machine over all of them.
 std::vector<PlanFigures> measure_in_turn(const std::vector<CaseChoice>& choices, uint32_t first,
                                          const LabPlanOptions& options) {
   std::vector<RunningCase> cases;
@@ -52,7 +52,7 @@ std::vector<PlanFigures> measure_in_turn(const std::vector<CaseChoice>& choices,
   }
   for (RunningCase& one : cases) {
     one.run = std::make_unique<TimerRun>(&one.made.step, one.made.ranks);
-    one.run->step_seconds();  // threads and slots are touched for the first time
+    one.run->step_seconds();  // warm-up: first use of threads and slots
   }
   for (int32_t round = 0; round < options.steps; ++round) {
     for (RunningCase& one : cases) one.seconds.push_back(one.run->step_seconds());

@@ -1,6 +1,6 @@
-// `longshore_lab plans`: steps as plans say they will take, beside steps as they are run. Compute,
-// links, drives and collectives are timers; plan, schedule, ring, streams, events and the waits of
-// ranks for each other are the real ones. Main thread.
+// `longshore_lab plans`: compares forecast steps with steps that are run. Compute, links, drives
+// and collectives are timers; plan, schedule, ring, streams, events and waits between ranks are
+// real. Main thread.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace longshore {
 
 struct LabPlanOptions {
   int32_t plans = 250;
-  double step_milliseconds = 400.0;  // that every plan is forecast to take
-  int32_t steps = 5;                 // measured, after one that is not
-  int32_t in_turn = 10;              // plans of which a step each is run, round by round
+  double step_milliseconds = 400.0;  // forecast time of every plan's step
+  int32_t steps = 5;                 // measured, after one warm-up step
+  int32_t in_turn = 10;              // plans that are measured together, one step of each per round
   uint32_t seed = 1;
   bool json = false;
 };
@@ -23,7 +23,7 @@ struct PlanFigures {
   CaseChoice choice = {};
   size_t operations = 0;  // of a step, on one rank
   double planned = 0.0;   // seconds
-  double measured = 0.0;  // the median of the steps
+  double measured = 0.0;  // median of the steps
   double fastest = 0.0, slowest = 0.0;
 
   double off() const { return measured / planned - 1.0; }

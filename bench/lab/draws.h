@@ -1,5 +1,4 @@
-// Draws: numbers at random that are the same in every run, from Philox. For benches. A value, one
-// thread.
+// Draws: Philox random numbers for benches, equal in every run. A value; one thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@ class Draws {
  public:
   Draws(uint32_t seed, uint32_t stream) : key_{seed, stream} {}
 
-  // One of 0 .. count - 1.
+  // Returns a number from 0 to count - 1.
   uint32_t below(uint32_t count) { return philox4x32({next_++, 0, 0, 0}, key_)[0] % count; }
 
  private:

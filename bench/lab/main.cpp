@@ -1,5 +1,5 @@
-// longshore_lab: measures and compares schedules beside the program. Its subcommands make the
-// figures of docs/measurements/overlap.md, plan_time.md, scaling.md and gpu_roofline.md.
+// longshore_lab: measures and compares schedules outside of the main program. Its subcommands make
+// the values of docs/measurements/overlap.md, plan_time.md, scaling.md and gpu_roofline.md.
 #include <CLI/CLI.hpp>
 
 #include <exception>

@@ -44,7 +44,7 @@ StepSeconds measure(const TimedStep& step, const LabOverlapOptions& options, int
   seconds.simulated = simulate_schedule(step.schedule, step.seconds).seconds;
   if (options.simulate) return seconds;
   TimerRun run(&step, {.ranks = ranks});
-  run.step_seconds();  // threads and slots are touched for the first time
+  run.step_seconds();  // warm-up: first use of threads and slots
   std::vector<double> steps;
   for (int32_t i = 0; i < options.steps; ++i) steps.push_back(run.step_seconds());
   seconds.measured = median_of(steps);
@@ -183,7 +183,7 @@ TimedStepOptions step_options(const LabOverlapOptions& options, const OverlapPoi
   TimedStepOptions step;
   step.units = options.units;
   step.several_ranks = point.ranks > 1;
-  // A unit is copied, gathered and computed with: three stages want three slots.
+  // With several ranks copy, gather and compute are three stages, which need three slots.
   const int64_t ahead = step.several_ranks ? 2 : 1;
   step.prefetch = options.prefetch > 0 ? options.prefetch : ahead;
   UnitTimes& times = step.times;

@@ -1,6 +1,5 @@
-// `longshore_lab overlap`: how close the schedule and its executor come to the roofline. Compute,
-// copies, collectives and updates are timers; schedule, ring, streams and events are the real ones.
-// Main thread.
+// `longshore_lab overlap`: compares the schedule and its executor with the roofline. Compute,
+// copies, collectives and updates are timers; all else is real. Main thread.
 #pragma once
 
 #include <cstdint>
@@ -18,29 +17,29 @@ struct LabOverlapOptions {
   int32_t units = 24;
   double unit_milliseconds = 3.0;  // forward of a unit
   int64_t prefetch = 0;            // 0: 1 on one rank, 2 on several
-  int32_t steps = 5;               // measured, after one that is not
-  bool peers = false;              // FSDP2's and DeepSpeed's schedules too
-  bool simulate = false;           // no timers: what an executor without cost would take
+  int32_t steps = 5;               // measured, after one warm-up step
+  bool peers = false;              // also run FSDP2's and DeepSpeed's schedules
+  bool simulate = false;           // simulate an executor without cost; no timers
   bool json = false;
 };
 
-// What the lanes take, as shares of what compute takes beside them.
+// The lanes' durations relative to compute.
 struct OverlapPoint {
   int32_t ranks = 1;
-  double fetch = 1.0;     // fetch / forward; a gather takes as long as a fetch
+  double fetch = 1.0;     // fetch / forward; a gather equals a fetch
   double update = 1.0;    // update / forward
   double gradient = 1.0;  // (reduction + drain) / backward, half each; one rank: drain / backward
-  // Of drives, / forward; none: state, or parameters, are in host memory.
+  // Drive operations / forward; empty: state or parameters are in host memory.
   std::optional<double> read_state = {}, write_state = {}, read_parameters = {};
 };
 
-// Backward is three times forward: recompute, and gradients of inputs and of weights.
+// Backward takes three times forward: recompute and gradients of inputs and weights.
 TimedStepOptions step_options(const LabOverlapOptions& options, const OverlapPoint& point);
 
-// Seconds of a step.
+// The seconds of a step.
 struct StepSeconds {
-  double simulated = 0.0;          // by an executor that costs nothing
-  std::optional<double> measured;  // median of the steps; none: not run
+  double simulated = 0.0;          // for an executor without cost
+  std::optional<double> measured;  // median of the steps; empty: not run
 
   double best_known() const { return measured.value_or(simulated); }
 };
@@ -51,17 +50,17 @@ struct OverlapFigures {
   StepSeconds step;
 };
 
-// Every combination of the ratios, at every number of ranks.
+// Measures every combination of the ratios at every number of ranks.
 std::vector<OverlapFigures> measure_overlap(const LabOverlapOptions& options);
 
-// measure_overlap with state on drives, and parameters there too, which are read in a quarter of
-// the state's time (split-bf16: 2 of 8 bytes): every combination of what reads and writes of
-// state take, the other lanes alike at a quarter of compute, at it, and at four times that. The
-// step's commit takes what the write of a unit does.
+// Runs measure_overlap with state and parameters on drives. Parameters are read in a quarter of the
+// state's time (split-bf16: 2 of 8 bytes). It covers every combination of state read and write
+// times, with all other lanes at 1/4, 1 and 4 times compute; a commit takes as long as a unit's
+// write.
 std::vector<OverlapFigures> measure_drives(const LabOverlapOptions& options);
 
-// What deferred updates cost a step: with them, and with updates that take no time. Copies and
-// gradients take half of what compute takes.
+// The cost of deferred updates: a step with them, and one whose updates take no time. Copies and
+// gradients take half of compute.
 struct UpdateFigures {
   int32_t ranks = 1;
   double update = 0.0;          // update / forward
@@ -73,9 +72,9 @@ struct UpdateFigures {
 };
 std::vector<UpdateFigures> measure_updates(const LabOverlapOptions& options);
 
-// Our times under the peers' schedules, all ratios alike; then with the bytes that the peers
-// move: FSDP2 copies fp32 parameters and gradients (twice ours), DeepSpeed brings gradients over
-// the link in 8 bytes a parameter (ours: 2) and updates with 42 bytes of memory traffic (ours: 28).
+// Our times under the baselines' schedules, all ratios equal; then with the baselines' bytes: FSDP2
+// copies fp32 parameters and gradients (twice ours), DeepSpeed moves gradients in 8 bytes per
+// parameter (ours: 2) and updates with 42 bytes of memory traffic (ours: 28).
 struct PeerFigures {
   int32_t ranks = 1;
   double ratio = 1.0;

@@ -37,10 +37,10 @@ enum Key : uint8_t {
 constexpr std::array<int32_t, 3> kRankCounts = {1, 2, 4};
 constexpr int32_t kHybridRanks = 2;
 constexpr int64_t kVocabulary = 4096, kTokens = 64, kMicroBatch = 2;
-constexpr std::array<double, 4> kLaneShares = {0.25, 0.5, 1.0, 2.0};  // of computation
-constexpr int kCandidates = 40;  // of which the one with most new pairs is taken
+constexpr std::array<double, 4> kLaneShares = {0.25, 0.5, 1.0, 2.0};  // relative to compute
+constexpr int kCandidates = 40;  // candidates, of which the one with most new pairs is used
 constexpr int kPairDraws = 20000;
-// Lanes share no cores: all of them but the update are other devices.
+// Lanes share no cores: all lanes but the update stand for other devices.
 constexpr double kPlenty = 64.0;
 
 using Pair = std::array<size_t, 4>;  // key, value, key, value
@@ -63,7 +63,7 @@ bool can_be_run(const CaseChoice& choice) {
   const int32_t ranks = kRankCounts[choice[kRanks]];
   if (ranks == 1) return strategy == ShardStrategy::kFullShard && choice[kGather] == 0;
   if (strategy == ShardStrategy::kHybridShard && ranks <= kHybridRanks) return false;
-  // As why_not_on_host says, whom other keys do not concern.
+  // Host gather needs shards (as in why_not_on_host) and state in host memory; other keys are free.
   return choice[kGather] == 0 || (strategy != ShardStrategy::kNoShard && choice[kState] == 0);
 }
 
@@ -93,7 +93,7 @@ DecoderModel make_model(const CaseChoice& choice) {
   return {arch, whole, cut_for(policy, arch)};
 }
 
-// What units take is of no weight for a schedule, but for recompute "auto".
+// Costs of units matter to a schedule only with recompute "auto".
 UnitCosts costs_of(size_t units) {
   return [units](int64_t positions, int64_t) {
     const Bytes least = positions * kKiB;
@@ -126,7 +126,7 @@ PlanInputs plan_inputs_of(const CaseChoice& choice, const ModelSpec& model, Draw
   inputs.ranks_per_node = ranks;
   inputs.micro_batch = kMicroBatch;
   inputs.max_tokens = kTokens;
-  // Of the rank that has most; the last may be short, and other ranks have one less.
+  // The largest rank has choice + 1 micro-batches; other ranks may have one less or a short one.
   const int64_t most = kMicroBatch * ranks * (choice[kMicroBatches] + 1);
   inputs.sequences_per_step = most - draws.below(static_cast<uint32_t>(kMicroBatch * ranks));
   inputs.prefetch = choice[kPrefetch];
@@ -144,7 +144,7 @@ PlanInputs plan_inputs_of(const CaseChoice& choice, const ModelSpec& model, Draw
   return inputs;
 }
 
-// With recompute "auto" the device has room for about half of the graphs.
+// With recompute "auto" the device has memory for about half of the graphs.
 TierPlan plan_of(const CaseChoice& choice, PlanInputs inputs) {
   const Machine machine = big_machine();
   if (choice[kRecompute] == 2) {
@@ -206,7 +206,7 @@ MachineRates draw_rates(const TierPlan& plan, const ModelSpec& model, const Fore
   return rates_of(speeds, plan);
 }
 
-// Rank k has every micro-batch whose number is k, counted by the ranks; the last may be short.
+// Rank k runs the micro-batches k modulo ranks; the last one may be short.
 std::vector<double> compute_shares(const PlanInputs& inputs) {
   std::vector<double> sequences(static_cast<size_t>(inputs.topology.ranks), 0.0);
   for (int64_t first = 0, batch = 0; first < inputs.sequences_per_step;

@@ -1,6 +1,5 @@
-// PlanCases: plans that differ in every key that changes the schedule of a step, each with rates of
-// its own and with the timers that stand for what they are of. For `longshore_lab plans`. Values,
-// pure functions.
+// PlanCases: plans that cover all keys which change a step's schedule, each with its own rates and
+// with timers for its operations. For `longshore_lab plans`. Values and pure functions.
 #pragma once
 
 #include <array>
@@ -21,14 +20,14 @@ struct CaseKey {
 inline constexpr size_t kCaseKeyCount = 13;
 const std::array<CaseKey, kCaseKeyCount>& case_keys();
 
-// One value of each key, by its number.
+// The index of a value, by key.
 using CaseChoice = std::array<uint8_t, kCaseKeyCount>;
 
-// Choices that can be run, drawn so that every two values of two keys that go together soon do.
+// Choices that can run, drawn to cover all compatible pairs of values of two keys quickly.
 struct CaseCover {
   std::vector<CaseChoice> choices;
-  size_t pairs = 0;      // of values that are together in one of them
-  size_t pairs_all = 0;  // that go together at all
+  size_t pairs = 0;      // pairs of values that a choice covers
+  size_t pairs_all = 0;  // compatible pairs in all
 };
 CaseCover draw_choices(int32_t count, uint32_t seed);
 
@@ -38,8 +37,8 @@ struct PlanCase {
   TimedStep step;
   TimerRanks ranks;
 };
-// Each lane's rate is drawn, so that it takes from a quarter of what computation does to twice as
-// much; all rates together are such that a step is forecast to take `step_seconds`.
+// Draws each lane's rate, so that the lane takes from 1/4 to 2 times the time of compute, and
+// scales all rates so that a step is forecast to take `step_seconds`.
 PlanCase make_plan_case(const CaseChoice& choice, uint32_t seed, double step_seconds);
 
 }  // namespace longshore

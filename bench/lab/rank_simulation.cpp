@@ -12,16 +12,16 @@ namespace {
 
 constexpr uint32_t kGrains = 1 << 16;
 
-// One rank's clock of every lane, and when its operations ended.
+// One rank's clock of every lane, and the end times of its operations.
 struct RankClock {
   std::array<double, kLaneCount> lane = {};
   std::vector<double> end;
 };
 
-// The link that collectives share: who comes takes what those before it left free.
+// The link that all collectives share; each takes the time that earlier ones left free.
 class SharedLink {
  public:
-  // When so many seconds of the link have passed since `begin`.
+  // Returns the time at which `seconds` of the link have passed since `begin`.
   double take(double begin, double seconds) {
     if (seconds == 0.0) return begin;
     const auto first = std::ranges::find_if(busy_, [&](const Busy& b) { return b.end > begin; });
@@ -41,7 +41,7 @@ class SharedLink {
   struct Busy {
     double begin = 0.0, end = 0.0;
   };
-  std::vector<Busy> busy_;  // in order, none overlaps another
+  std::vector<Busy> busy_;  // ordered and disjoint
 };
 
 }  // namespace
@@ -70,7 +70,7 @@ double simulate_ranks(const TimedStep& step, const SimulatedRanks& how) {
     for (size_t first = 0; first < clocks.size(); first += meet) {
       const auto group = begin.begin() + static_cast<std::ptrdiff_t>(first);
       const double last = *std::max_element(group, group + static_cast<std::ptrdiff_t>(meet));
-      // A collective takes all who meet equally long.
+      // A collective takes the same time on all of its ranks.
       double seconds = step.seconds[i] * (1.0 + how.jitter * draws.below(kGrains) / kGrains);
       const bool slow = lane == static_cast<size_t>(Lane::kCompute) && first + 1 == clocks.size();
       if (slow) seconds *= 1.0 + how.slow_rank;

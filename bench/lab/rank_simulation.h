@@ -1,6 +1,5 @@
-// simulate_ranks: a step of many ranks that meet in collectives, on paper: when the last of them is
-// done. For schedules without drives, whose lanes each run one operation after the other.
-// Deterministic. Pure, any thread.
+// simulate_ranks: the simulated duration of a step of many ranks that meet in collectives, up to
+// the last rank's end. Lanes are FIFO, so there are no drives. Deterministic and pure.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +10,10 @@ namespace longshore {
 
 struct SimulatedRanks {
   int32_t ranks = 1;
-  int32_t shard_ranks = 0;  // that gather from each other; 0: all
-  bool one_link = false;    // gathers and reductions, of all ranks, pass the same link
-  double jitter = 0.0;      // every operation takes up to so much of itself longer, by chance
-  double slow_rank = 0.0;   // the last rank's computation takes so much of itself longer
+  int32_t shard_ranks = 0;  // ranks of a gather; 0: all
+  bool one_link = false;    // gathers and reductions of all ranks share one link
+  double jitter = 0.0;      // every operation is longer by a random share up to this
+  double slow_rank = 0.0;   // the last rank's compute is longer by this share
   uint32_t seed = 1;
 };
 

@@ -26,37 +26,37 @@ const char* const kLlama8B =
         "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
         "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": false})";
 
-// Of an H200 and its host. `best`: the fastest product seen; forward and backward are guesses.
+// Rates of an H200 and its host. `best` was measured; forward and backward are guesses.
 struct Rates {
   double best = 788e12, forward = 550e12, backward = 500e12;
   double memory = 4.8e12, link = 50e9, dram = 150e9;
 };
 
-// A tile of a GPU's products: rows beyond the last whole one cost as much.
+// Rows in a tile of a GPU's products; a partial tile costs as much as a whole one.
 constexpr int64_t kTileRows = 128;
 
 struct RooflineStep {
   int64_t tokens = 0;
-  double blocks = 0.0;     // elements of their matrices
-  double trainable = 0.0;  // of all parameters
+  double blocks = 0.0;     // matrix elements of all blocks
+  double trainable = 0.0;  // elements of all parameters
   TierPlan plan;
 
   double rows() const { return static_cast<double>(tokens) / static_cast<double>(kRow); }
   // Operations.
   double block_forward() const { return 2.0 * blocks * static_cast<double>(tokens); }
   double attention_forward() const {
-    // Two products of a query with half of its row's keys.
+    // Each query has two products with half of its row's keys on average.
     return 4.0 * (kRow / 2.0) * kQueries * kLayers * static_cast<double>(tokens);
   }
-  // Forward again, and gradients: of both factors of a product; attention's are five products.
+  // Forward again, and gradients of both factors of a product; attention's are five products.
   double backward() const { return 3.0 * block_forward() + 3.5 * attention_forward(); }
   double head() const { return 6.0 * kVocabulary * kHidden * static_cast<double>(tokens); }
-  // Bytes of the GPU's memory: a chunk reads the head's matrix twice and adds to its gradient.
+  // Bytes of GPU memory: a chunk reads the head's matrix twice and adds to its gradient.
   double head_passes(int64_t chunk) const {
     return rows() * std::ceil(static_cast<double>(kRow) / static_cast<double>(chunk)) * 12.0 *
            kVocabulary * kHidden;
   }
-  // Padded to whole tiles.
+  // Counts operations with rows padded to whole tiles.
   double head_with_tiles(int64_t chunk) const {
     double padded = 0.0;
     for (int64_t begin = 0; begin < kRow; begin += chunk) {
@@ -65,7 +65,7 @@ struct RooflineStep {
     }
     return rows() * padded * 6.0 * kVocabulary * kHidden;
   }
-  // A micro-batch's weight gradients, in 16 bits or not at all, added in fp32.
+  // Bytes of weight gradients of a micro-batch, stored in 16 bits or not at all, and added in fp32.
   double accumulation(double bytes_of_element) const { return rows() * blocks * bytes_of_element; }
   double drain_casts() const { return 8.0 * trainable; }
 
@@ -89,8 +89,8 @@ struct RooflineStep {
   }
 };
 
-// The counts do not depend on what units take: 1 KiB forward, 3 KiB backward and 2 KiB saved for
-// each position, and the last unit twice that.
+// Counts do not depend on units' costs, which are 1 KiB forward, 3 KiB backward and 2 KiB saved per
+// position, and twice that for the last unit.
 UnitCosts roofline_costs(size_t units) {
   return [units](int64_t positions, int64_t) {
     std::vector<UnitCost> costs(units,

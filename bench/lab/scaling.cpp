@@ -11,12 +11,12 @@
 namespace longshore {
 namespace {
 
-// An 8B Llama in units of equal size; bytes of a parameter as plans count them.
+// An 8B Llama in units of equal size, with the plan's bytes per parameter.
 constexpr int32_t kUnits = 34;
 constexpr double kParameters = 8.03e9 / kUnits;
 constexpr double kFetchBytes = 2.0, kGatherBytes = 2.0, kReduceBytes = 4.0, kDrainBytes = 2.0;
 constexpr double kUpdateBytes = 18.0;
-// What the peers move: overlap.md says why.
+// Bytes of the baselines per parameter; overlap.md gives the reasons.
 constexpr double kFsdp2FetchBytes = 4.0, kFsdp2DrainBytes = 4.0, kFsdp2UpdateBytes = 28.0;
 constexpr double kDeepSpeedDrainBytes = 8.0, kDeepSpeedUpdateBytes = 42.0;
 constexpr double kBackwardOfForward = 3.0;
@@ -24,11 +24,11 @@ constexpr double kBitsOfByte = 8.0;
 
 struct PaperMachine {
   const char* name;
-  int32_t ranks;  // of a node
-  double flops;   // that a GPU reaches
-  double link;    // bytes a second between host and GPU, each way, both ways busy
+  int32_t ranks;  // per node
+  double flops;   // reached by a GPU
+  double link;    // bytes per second between host and GPU, each way, with both busy
   double dram;    // of the node
-  double peers;   // of a GPU to others of the node; 0: through the host's memory
+  double peers;   // of a GPU to others of the node; 0: through host memory
 };
 constexpr PaperMachine kSharedPcie{"8 x RTX 4090, PCIe 4.0, no P2P", 8, 90e12, 22e9, 300e9, 0.0};
 constexpr PaperMachine kNvlink{"8 x H100 SXM a node", 8, 450e12, 45e9, 400e9, 300e9};
@@ -42,19 +42,18 @@ constexpr Bytes4 kDeepSpeed{kFetchBytes, kDeepSpeedDrainBytes, kDeepSpeedUpdateB
 
 struct Way {
   const char* name;
-  bool over_nodes = false;  // shards over all nodes, not inside each
+  bool over_nodes = false;  // shards over all nodes instead of inside each
   bool host_gather = false;
 };
 
-// Without peers each hop of a ring is written to the host's memory and read from there, by all
-// GPUs at once.
+// Without P2P all GPUs at once write each hop of a ring to host memory and read it from there.
 double peer_rate(const PaperMachine& machine) {
   if (machine.peers > 0.0) return machine.peers;
   return std::min(machine.link, machine.dram / (2.0 * machine.ranks));
 }
 
-// Of a group of so many ranks, on so many nodes: everything passes each rank, or each node's
-// network, but its own part.
+// Returns the seconds of a group of `ranks` on `nodes`: all bytes but its own part pass each rank's
+// link, or each node's network.
 double collective_seconds(const PaperMachine& machine, double bytes, double ranks, double nodes,
                           double network) {
   if (ranks <= 1.0) return 0.0;
@@ -86,11 +85,11 @@ TimedStepOptions step_of(const PaperMachine& machine, const Bytes4& bytes, const
   times.reduce = collective_seconds(machine, gradient, shards, shard_nodes, network);
   const double replicas = nodes / shard_nodes;
   if (replicas > 1.0) {
-    // Own parts, there and back, over the rank's part of the node's network.
+    // The rank's part goes out and back over the rank's share of the node's network.
     times.reduce +=
         2.0 * gradient / shards * (replicas - 1.0) / replicas / (network / ranks_of_node);
   }
-  // Through the host, collectives take the links that copies take: none of both is free.
+  // Through the host, collectives and copies use the same links, so their times add up.
   if (machine.peers == 0.0 && ranks_of_node > 1) {
     times.gather += way.host_gather ? 0.0 : times.fetch;
     times.reduce += times.drain;
@@ -116,7 +115,7 @@ Simulated fastest(const PaperMachine& machine, const Bytes4& bytes, const MakeSt
     SimulatedRanks ranks;
     ranks.ranks = ranks_of_node * nodes;
     ranks.shard_ranks = way.over_nodes ? ranks.ranks : ranks_of_node;
-    // Within nodes units are gathered over another link than gradients are summed over.
+    // Inside nodes units are gathered over another link than gradients are reduced over.
     ranks.one_link = ranks.shard_ranks == ranks.ranks;
     const double seconds = simulate_ranks(step, ranks);
     if (best.seconds > 0.0 && seconds >= best.seconds) continue;
@@ -137,8 +136,7 @@ ScalingFigures scaled(const PaperMachine& machine, int32_t nodes, double network
   const auto times = [&](const Bytes4& bytes, const MakeStep& make, const std::vector<Way>& those) {
     return fastest(machine, bytes, make, those, nodes, network, tokens, machine.ranks, options);
   };
-  // What one rank does alone, or one node: chance makes its operations longer too, but it is none
-  // of the slow ones.
+  // The reference is one rank or one node alone, with jitter but without the slow rank.
   const int32_t alone_ranks = nodes > 1 ? machine.ranks : 1;
   LabScalingOptions no_slow_rank = options;
   no_slow_rank.slow_rank = 0.0;

@@ -1,6 +1,5 @@
-// `longshore_lab scaling`: many ranks on paper: Longshore's schedule and those of FSDP2 and
-// DeepSpeed on machines that are described by rates, with jitter and a slow rank. Nothing is run.
-// Main thread.
+// `longshore_lab scaling`: simulates many ranks with the schedules of Longshore, FSDP2 and
+// DeepSpeed, on machines given by rates, with jitter and a slow rank. Nothing is run. Main thread.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +21,9 @@ struct ScalingFigures {
   int32_t nodes = 1;
   double network = 0.0;  // Gbit/s of a node; 0: one node
   int64_t tokens = 0;
-  std::string way;  // how Longshore shards and gathers: the fastest
-  // Of that many times what one rank does, or one node where there are several. Jittered: both
-  // are, and one of the many is slow.
+  std::string way;  // Longshore's fastest strategy and gather mode
+  // Throughput relative to N times one rank, or N times one node with several nodes. `jittered`:
+  // both sides have jitter, and one of the many ranks is slow.
   double longshore = 0.0, jittered = 0.0, fsdp2 = 0.0, deepspeed = 0.0;
 };
 

@@ -6,12 +6,12 @@
 namespace longshore {
 namespace {
 
-// What one lane does in a part of the step.
+// The load of one lane in a part of the step.
 struct LaneLoad {
   const char* name = "";
-  double before = 0.0;  // the least it waits for its first operation
+  double before = 0.0;  // minimum wait before its first operation
   double busy = 0.0;
-  double after = 0.0;  // the least that follows its last operation
+  double after = 0.0;  // minimum time after its last operation
 };
 
 const LaneLoad& busiest(const std::vector<LaneLoad>& lanes) {
@@ -42,18 +42,18 @@ std::vector<LaneLoad> forward_lanes(const TimedStepOptions& options) {
   };
   if (!drives) return lanes;
   lanes.push_back({"read", 0.0, n * read, t.update + fetched});
-  // The last unit's state waits for a slot.
+  // The last unit's state waits for a free slot.
   const double freed = std::max(0.0, n - options.state_slots);
   lanes.push_back({"write", read + t.update, freed * t.write_state, read + t.update + fetched});
   return lanes;
 }
 
-// Of units that no slot on the device kept from forward.
+// Returns the number of units that no device slot kept from forward.
 double fetched_again(const TimedStepOptions& options) {
   return std::max(0.0, options.units - static_cast<double>(options.prefetch + 1));
 }
 
-// What follows the last unit's fetch in backward.
+// Returns the seconds after the last unit's fetch in backward.
 double last_of_backward(const UnitTimes& t) {
   return t.gather + t.backward + t.reduce + t.drain;
 }
@@ -78,7 +78,7 @@ std::vector<LaneLoad> backward_lanes(const TimedStepOptions& options) {
   return lanes;
 }
 
-// What drives do from the step's beginning to its end.
+// Returns the loads of drive lanes over the whole step.
 std::vector<LaneLoad> whole_lanes(const TimedStepOptions& options) {
   const UnitTimes& t = options.times;
   const double n = options.units;

@@ -31,11 +31,11 @@ ScheduleInputs schedule_inputs(const TimedStepOptions& options, const ModelSpec&
   return inputs;
 }
 
-// ---- Peers ----
+// ---- Baselines ----
 
-constexpr int32_t kPeerSlots = 3;  // a gathered unit, the one that computes, the next one's buffer
+constexpr int32_t kPeerSlots = 3;  // a gathered unit, the running one, the next buffer
 
-// Backward fetches every unit but the last again. `ahead`: a execution fetches for the next.
+// Backward fetches every unit but the last again. With `ahead` an execution fetches for the next.
 PassPlan peer_visits(const ModelSpec& model, bool ahead) {
   PassPlan plan;
   const std::vector<UnitId> order = execution_order(model, Pass::kTrain);
@@ -51,7 +51,7 @@ PassPlan peer_visits(const ModelSpec& model, bool ahead) {
   return plan;
 }
 
-// The operations of one kind, in their order.
+// Returns the operations of one kind, in schedule order.
 std::vector<int32_t> ops_of(const StepSchedule& schedule, OpKind kind) {
   std::vector<int32_t> found;
   for (size_t i = 0; i < schedule.ops.size(); ++i) {
@@ -68,14 +68,14 @@ std::vector<int32_t> visits_of(const StepSchedule& schedule) {
   return found;
 }
 
-// The peers' step without what is special to each.
+// Returns the part of a step that both baselines share.
 StepSchedule peer_base(const TimedStepOptions& options, const ModelSpec& model, bool ahead) {
   ScheduleInputs inputs = schedule_inputs(options, model);
   inputs.executions = peer_visits(model, ahead);
   inputs.overlap = UpdateOverlap::kNone;
   inputs.gradient_ring = 0;
   inputs.state_slots = inputs.parameter_slots = 0;
-  inputs.gradient_buffers = 3;  // more than the peers' own waits let be in use
+  inputs.gradient_buffers = 3;  // more than the baselines' own waits allow in use
   return build_schedule(inputs);
 }
 
@@ -84,7 +84,7 @@ void wait(StepSchedule& schedule, int32_t op, int32_t before) {
   schedule.ops[static_cast<size_t>(op)].after.push_back(before);
 }
 
-// Updates of all units, when the last gradient is in host memory.
+// Adds updates of all units after the last gradient is in host memory.
 void add_serial_updates(StepSchedule& schedule, const ModelSpec& model) {
   const int32_t last = ops_of(schedule, OpKind::kDrain).back();
   for (const UnitSpec& unit : model.units) {
@@ -92,7 +92,7 @@ void add_serial_updates(StepSchedule& schedule, const ModelSpec& model) {
   }
 }
 
-// Reductions and copies down share a stream.
+// Makes reductions and copies to the host share one stream.
 void share_reduce_stream(StepSchedule& schedule) {
   const std::vector<int32_t> reduces = ops_of(schedule, OpKind::kReduce);
   const std::vector<int32_t> drains = ops_of(schedule, OpKind::kDrain);
@@ -149,7 +149,7 @@ ModelSpec make_equal_units(int32_t units) {
 }
 
 int32_t gradient_buffers_for(const TimedStepOptions& options) {
-  const int64_t stages = options.several_ranks ? 3 : 2;  // backward, reduction, copy down
+  const int64_t stages = options.several_ranks ? 3 : 2;  // backward, reduction, copy to the host
   return static_cast<int32_t>(std::min(options.prefetch + 1, stages));
 }
 
@@ -174,12 +174,12 @@ TimedStep fsdp2_step(const TimedStepOptions& options, const ModelSpec& model) {
     if (!options.several_ranks) {
       wait(schedule, fetches[i], executions[i - 1]);
     } else if (i > first_backward) {
-      // The copy-out of a unit comes before its compute, behind the compute before that.
+      // A unit's copy-out precedes its compute and follows the previous compute.
       wait(schedule, fetches[i], gathers[i - 1]);
       wait(schedule, fetches[i], executions[i - 2]);
     }
   }
-  // Only one input of reductions lives: it is packed behind the compute of its unit.
+  // Only one reduction input is live: it is packed after its unit's compute.
   const std::vector<int32_t> reduces = ops_of(schedule, OpKind::kReduce);
   for (size_t i = 0; i + 2 < reduces.size(); ++i) {
     wait(schedule, executions[first_backward + i + 2], reduces[i]);
@@ -194,7 +194,7 @@ TimedStep deepspeed_step(const TimedStepOptions& options, const ModelSpec& model
   const std::vector<int32_t> executions = visits_of(schedule);
   const std::vector<int32_t> fetches = ops_of(schedule, OpKind::kFetch);
   const std::vector<int32_t> gathers = ops_of(schedule, OpKind::kGather);
-  // One execution, one fetch: the last unit is not fetched again.
+  // An execution has one fetch, and the last unit is not fetched again.
   for (size_t i = 0; i + 1 < fetches.size(); ++i) {
     if (!gathers.empty()) wait(schedule, fetches[i + 1], gathers[i]);
     wait(schedule, executions[i], fetches[i + 1]);

@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr Bytes kSlotBytes = 64;
-// Of the meetings of all ranks.
+// Indices of the meetings of all ranks.
 constexpr size_t kReduction = 0, kTotals = 1, kCommitting = 2;
 constexpr unsigned long kTimerSlackNanoseconds = 1;
 
@@ -40,12 +40,12 @@ void wake_exactly() {
 
 }  // namespace
 
-// Where ranks meet for a collective.
+// A barrier of the ranks that run a collective.
 class TimerRun::Meeting {
  public:
   explicit Meeting(int32_t ranks) : ranks_(ranks) {}
 
-  // Returns when all have come: the time at which the last one came. Throws once abandoned.
+  // Waits for all ranks and returns the time at which the last one came. Throws once abandoned.
   Clock::time_point meet() {
     std::unique_lock lock(mutex_);
     const int64_t round = round_;
@@ -76,12 +76,12 @@ class TimerRun::Meeting {
   bool abandoned_ = false;
 };
 
-// Drives in one direction, which serve several users side by side.
+// Drives in one direction that serve several users concurrently.
 class TimerRun::Drive {
  public:
   explicit Drive(int32_t users) : users_(users) {}
 
-  // `seconds`: what it takes while all users are served. Returns when it was done.
+  // `seconds` is the duration while all users are served. Returns the end time.
   Clock::time_point serve(Clock::time_point begin, double seconds) {
     std::unique_lock lock(mutex_);
     advance();
@@ -112,14 +112,14 @@ class TimerRun::Drive {
   std::mutex mutex_;
   std::condition_variable changed_;
   double active_ = 0.0;
-  double served_ = 0.0;  // seconds that a user has got who was there all the time
+  double served_ = 0.0;  // seconds of service for a user who is always active
   Clock::time_point last_ = Clock::now();
 };
 
 namespace {
 
-// A rank's turns at the drives in one direction: one operation at a time, in the order in which
-// they come, reads of parameters before others that wait.
+// A rank's queue for the drives in one direction: one operation at a time, in order of arrival, but
+// reads of parameters overtake.
 class DriveLane {
  public:
   template <typename Serve>
@@ -129,7 +129,7 @@ class DriveLane {
     Clock::time_point begin = Clock::now();
     if (busy_ || me != waiting_.begin()) {
       free_.wait(lock, [&] { return !busy_ && me == waiting_.begin(); });
-      begin = std::max(begin, end_);  // that its thread woke up late costs the drive nothing
+      begin = std::max(begin, end_);  // a late wake-up of the thread costs the drive nothing
     }
     waiting_.erase(me);
     busy_ = true;
@@ -144,7 +144,7 @@ class DriveLane {
  private:
   std::mutex mutex_;
   std::condition_variable free_;
-  std::set<std::pair<bool, int64_t>> waiting_;  // by urgency, then as they came
+  std::set<std::pair<bool, int64_t>> waiting_;  // by urgency, then by arrival
   int64_t next_ = 0;
   bool busy_ = false;
   Clock::time_point end_;
@@ -244,7 +244,7 @@ class TimerRun::Rank final : public StepWork {
   const TimedStep* step_;
   TimerRun* run_;
   const size_t rank_;
-  // Of the pass that runs.
+  // The running pass.
   const StepSchedule* schedule_ = nullptr;
   const std::vector<double>* seconds_ = nullptr;
   std::vector<std::byte> memory_;

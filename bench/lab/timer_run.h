@@ -1,6 +1,6 @@
-// TimerRun: runs a TimedStep on one or several ranks: the real executor over one thread for each
-// lane, the real stage ring with tiny slots; the work of every operation is to sleep. Ranks are
-// threads of this process; a gather or a reduction begins when all have come to it. Main thread.
+// TimerRun: runs a TimedStep on one or several ranks with the real executor, one thread per track,
+// and the real stage ring with tiny slots; every operation sleeps. Ranks are threads of this
+// process; a collective begins when all of its ranks have come. Main thread.
 #pragma once
 
 #include <array>
@@ -13,11 +13,11 @@ namespace longshore {
 
 struct TimerRanks {
   int32_t ranks = 1;
-  int32_t shard_ranks = 0;  // that gather from each other; 0: all
-  // Drives, and what each rank's operations take while the drives serve all ranks: with fewer of
-  // them at it those are served faster. Else every rank has drives of its own.
+  int32_t shard_ranks = 0;  // ranks of a gather; 0: all
+  // Whether all ranks share the drives; durations then hold while all ranks are served, and fewer
+  // are served faster. Else every rank has its own drives.
   bool share_drives = false;
-  // By rank, of what computation takes on the rank that has most; empty: all have as much.
+  // By rank: compute time relative to the rank with the most; empty: all equal.
   std::vector<double> compute = {};
 };
 
@@ -26,7 +26,7 @@ class TimerRun {
   TimerRun(const TimedStep* step, TimerRanks ranks);  // `step` must outlive it
   ~TimerRun();
 
-  // One step on all ranks, in seconds, from the first rank's start to the last rank's end.
+  // Runs one step on all ranks; returns seconds from the first rank's start to the last one's end.
   double step_seconds();
 
  private:
@@ -39,9 +39,9 @@ class TimerRun {
 
   TimerRanks how_;
   std::vector<std::unique_ptr<Meeting>> gathers_;  // by group
-  // Of all ranks: a reduction, the step's totals, its commit.
+  // For all ranks: a reduction, the step's totals, its commit.
   std::array<std::unique_ptr<Meeting>, 3> meetings_;
-  std::vector<std::unique_ptr<Drive>> reading_, writing_;  // one for each rank, or one
+  std::vector<std::unique_ptr<Drive>> reading_, writing_;  // one per rank, or one
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# Shapes of an 8B Llama.
+# These are the shapes of an 8B Llama.
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 4096, 14336, 32, 8, 128, 128256
 PRODUCTS = {"q, o": (HIDDEN, HIDDEN), "k, v": (HIDDEN, KV_HEADS * HEAD_DIM),
             "gate, up": (HIDDEN, INNER), "down": (INNER, HIDDEN),
             "q, k, v joined": (HIDDEN, (HEADS + 2 * KV_HEADS) * HEAD_DIM),
             "gate, up joined": (HIDDEN, 2 * INNER)}
-DOCUMENTS = ((4096, 1), (4096, 4))  # positions of one, how many
+DOCUMENTS = ((4096, 1), (4096, 4))  # (positions of a document, documents)
 CHUNK_ROWS = (1024, 4096)
 BFLOAT = torch.bfloat16
 
@@ -165,7 +165,7 @@ class Report:
                 seconds = best(call)
                 self.found["rows"].append({"what": name, "milliseconds": 1e3 * seconds,
                                            "tflop_per_second": flop / seconds / 1e12})
-        except Exception as error:  # an operator that is not there, or a card that is too small
+        except Exception as error:  # a missing operator, or a GPU without the memory
             text = f"{type(error).__name__}: {error}"
             self.found["rows"].append({"what": what, "error": text.splitlines()[0][:200]})
         torch.use_deterministic_algorithms(False)

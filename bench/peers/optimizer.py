@@ -61,7 +61,7 @@ def torch_fused(arguments):
 
 def deepspeed_adam(arguments):
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # its log would end up in the JSON
+        with contextlib.redirect_stdout(sys.stderr):  # keeps its log out of the JSON
             from deepspeed.ops.adam import DeepSpeedCPUAdam
     except ImportError:
         return {}
