@@ -1,5 +1,5 @@
 // simulate_ranks: the simulated duration of a step of many ranks that meet in collectives, up to
-// the last rank's end. Lanes are FIFO, so there are no drives. Deterministic and pure.
+// the last rank's end. Only for schedules without drives, whose lanes are FIFO. Pure.
 #pragma once
 
 #include <cstdint>

@@ -42,16 +42,16 @@ struct RooflineStep {
   TierPlan plan;
 
   double rows() const { return static_cast<double>(tokens) / static_cast<double>(kRow); }
-  // Operations.
+  // These functions count operations.
   double block_forward() const { return 2.0 * blocks * static_cast<double>(tokens); }
   double attention_forward() const {
     // Each query has two products with half of its row's keys on average.
     return 4.0 * (kRow / 2.0) * kQueries * kLayers * static_cast<double>(tokens);
   }
-  // Forward again, and gradients of both factors of a product; attention's are five products.
+  // Counts forward again and gradients: of both factors of products; attention's are 5 products.
   double backward() const { return 3.0 * block_forward() + 3.5 * attention_forward(); }
   double head() const { return 6.0 * kVocabulary * kHidden * static_cast<double>(tokens); }
-  // Bytes of GPU memory: a chunk reads the head's matrix twice and adds to its gradient.
+  // Counts bytes of GPU memory: a chunk reads the head's matrix twice and adds to its gradient.
   double head_passes(int64_t chunk) const {
     return rows() * std::ceil(static_cast<double>(kRow) / static_cast<double>(chunk)) * 12.0 *
            kVocabulary * kHidden;
@@ -65,7 +65,7 @@ struct RooflineStep {
     }
     return rows() * padded * 6.0 * kVocabulary * kHidden;
   }
-  // Bytes of weight gradients of a micro-batch, stored in 16 bits or not at all, and added in fp32.
+  // Counts bytes of a micro-batch's weight gradients, in 16 bits or not stored, added in fp32.
   double accumulation(double bytes_of_element) const { return rows() * blocks * bytes_of_element; }
   double drain_casts() const { return 8.0 * trainable; }
 

@@ -65,7 +65,6 @@ TimedStep longshore_step(const TimedStepOptions& options, const ModelSpec& model
 TimedStep fsdp2_step(const TimedStepOptions& options, const ModelSpec& model);
 
 // Makes the step of DeepSpeed ZeRO-3 with offload and clipping. The host waits for the copy of the
-// Makes the step of DeepSpeed ZeRO-3 with offload and clipping. The host waits for the copy of the
 // next unit's shard before it launches a unit; copies and gathers share a stream. Else like FSDP2.
 TimedStep deepspeed_step(const TimedStepOptions& options, const ModelSpec& model);
 

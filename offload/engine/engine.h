@@ -3,7 +3,6 @@
 //
 // A pass is the plan's schedule, run by the executor with one stream per track: update -> fetch ->
 // gather -> forward and backward -> reduce -> drain. trainer/train_step.cpp shows a step.
-// -> gather -> forward and backward -> reduce -> drain. trainer/train_step.cpp walks a step.
 #pragma once
 
 #include <chrono>

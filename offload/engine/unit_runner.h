@@ -49,7 +49,7 @@ class UnitRunner {
   // Returns the units from the last down to the first that has a trainable parameter.
   const std::vector<UnitId>& backward_order() const { return backward_order_; }
 
-  // The tensors of `batches` outlive the pass. Gradients are of loss_sum * scale + balance loss.
+  // Tensors of `batches` must outlive the pass. Gradients are of loss_sum * scale + balance loss.
   void begin_step(std::span<const MicroBatch> batches, double scale);
   // Begins a pass of forward and loss without gradients.
   void begin_evaluation(std::span<const MicroBatch> batches);

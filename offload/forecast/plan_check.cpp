@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kSteps = 4;
 // Lanes with a smaller share of a step are noise.
 constexpr double kLeastShare = 0.01;
-// Rates measured beside other programs are off by factors of ten; a larger factor is an error.
+// Rates measured beside other programs are off by factors of ten; factors are clamped to this.
 constexpr double kMostFactor = 1000.0;
 
 }  // namespace

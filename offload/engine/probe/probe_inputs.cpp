@@ -22,7 +22,7 @@ constexpr double kFlopsOfPair = 9.0;
 // Seconds of kernel launches for each document.
 constexpr double kSecondsOfDocument = 2e-4;
 
-// Returns the next smaller shape. Halves keep most even numbers and multiples of 4 so.
+// Returns the next smaller shape. Halving preserves factors such as 2 and 4 of most shapes.
 int64_t half(int64_t positions) {
   return std::max<int64_t>(1, positions / 2);
 }
