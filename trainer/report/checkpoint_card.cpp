@@ -17,7 +17,7 @@ CardBase base_of(const ModelSource& source, const RunConfig& config) {
   constexpr Bytes kMaxCardBytes = 4 * kMiB;
   CardBase base{.family = source.arch().family, .parameters = source.whole().parameter_elements()};
   if (source.random()) return base;
-  // A hub id is found in the local cache, so the directory has another name.
+  // A hub id resolves to a directory of the local cache whose name is not the id.
   std::error_code ignored;
   const std::string& path = source.directory().path();
   base.on_hub = !fs::exists(config.model.path, ignored);
@@ -32,7 +32,7 @@ CardBase base_of(const ModelSource& source, const RunConfig& config) {
 
 ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& config,
                                 const std::string& checkpoint, Step step) {
-  // <run.dir>/checkpoints/<name>
+  // A checkpoint's path is <run.dir>/checkpoints/<name>.
   std::error_code ignored;
   const fs::path directory =
       fs::absolute(checkpoint, ignored).lexically_normal().parent_path().parent_path();
@@ -44,7 +44,7 @@ ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& conf
     base.use = texts.lines;
     texts.card = model_card(read_run_record(directory.string()), base, step);
   } catch (const Error& error) {
-    // A trained model is not held up by what is said of it.
+    // The export continues without a card if the card cannot be made.
     log_warning(std::string(error.what()) + "; the export has no model card");
   }
   return texts;

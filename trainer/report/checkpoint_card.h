@@ -1,6 +1,6 @@
-// CheckpointCard: what an export of a checkpoint says beside its weights: the model card, the chat
-// template and the end tokens that were trained, from the directory of its run and the model that
-// the run began with. Free function; any thread.
+// CheckpointCard: the texts that an export of a checkpoint contains beside its weights: the model
+// card, the trained chat template and end tokens. They come from the run's directory and the base
+// model. Free function; any thread.
 #pragma once
 
 #include <string>
@@ -12,7 +12,8 @@
 
 namespace longshore {
 
-// For an export of the checkpoint at `checkpoint`; nothing where there is no record of its run.
+// Returns the texts for an export of the checkpoint at `checkpoint`; they are empty where its run
+// left no record.
 ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& config,
                                 const std::string& checkpoint, Step step);
 

@@ -16,11 +16,11 @@ namespace {
 
 constexpr size_t kLengthSteps = 24;
 
-// Tokens that may spell one character of UTF-8 together.
+// The maximum number of tokens that together spell one UTF-8 character.
 constexpr size_t kMaxTokensOfACharacter = 4;
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// How many tokens from `first` on make whole characters, with their text; 0 where four do not.
+// Returns how many of the first tokens form whole characters, and their text; 0 if four do not.
 std::pair<size_t, std::string> whole_characters(const Tokenizer& tokenizer,
                                                 std::span<const TokenId> ids) {
   for (size_t count = 1; count <= std::min(ids.size(), kMaxTokensOfACharacter); ++count) {
@@ -30,7 +30,7 @@ std::pair<size_t, std::string> whole_characters(const Tokenizer& tokenizer,
   return {0, ""};
 }
 
-// What each token shows; the first of those that spell a character together shows it for all.
+// Returns what each token shows. The first of several tokens that spell one character shows it.
 std::vector<std::string> pieces_of(const InspectedRow& row, const Tokenizer* tokenizer) {
   std::vector<std::string> pieces;
   while (pieces.size() < row.ids.size()) {
@@ -60,7 +60,7 @@ void show(Document document, const Tokenizer* tokenizer, InspectedRow& row) {
   row.pieces = pieces_of(row, tokenizer);
 }
 
-// Adds what a row is trained on, a sample at a time.
+// Adds one InspectedRow for each sample of a row, or one with the row's problem.
 void read_row(const InspectedRow& place, const std::function<std::vector<Document>()>& read,
               const Tokenizer* tokenizer, std::vector<InspectedRow>& inspected) {
   const size_t before = inspected.size();

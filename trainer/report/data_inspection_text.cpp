@@ -1,4 +1,4 @@
-// How an inspection of data is shown: in a terminal, as JSON, as a page.
+// Formats an inspection of data for a terminal, as JSON and as an HTML page.
 #include <algorithm>
 #include <cstdio>
 
@@ -11,7 +11,7 @@ namespace longshore {
 namespace {
 
 constexpr const char* kTrained = "\x1b[30;42m";      // black on green
-constexpr const char* kTrainedOdd = "\x1b[30;102m";  // and its neighbour, so that borders show
+constexpr const char* kTrainedOdd = "\x1b[30;102m";  // every second trained token
 constexpr const char* kRead = "\x1b[2m";             // faint
 constexpr const char* kPlain = "\x1b[0m";
 
@@ -19,7 +19,7 @@ double ratio(int64_t part, int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// Line feeds stay visible and break lines; other control characters would disturb a terminal.
+// Marks line feeds and breaks the line there. Other control characters are escaped.
 std::string for_terminal(const std::string& piece, const std::string& before,
                          const std::string& after) {
   std::string text = before;
@@ -33,7 +33,7 @@ std::string for_terminal(const std::string& piece, const std::string& before,
   return text + after;
 }
 
-// Line feeds stay visible and break lines.
+// Marks line feeds and breaks the line there.
 std::string escape_piece(const std::string& text) {
   std::string out;
   for (const char letter : escape_html(text)) {
@@ -64,7 +64,7 @@ std::vector<Fact> facts_of(const DataStatistics& statistics) {
   return facts;
 }
 
-// "1 - 43" of a step of the histogram.
+// Returns the first and the last length of a histogram step, e.g. {1, 43}.
 std::pair<int64_t, int64_t> lengths_of_step(const DataStatistics& statistics, size_t step) {
   const auto steps = static_cast<int64_t>(statistics.length_counts.size());
   const auto s = static_cast<int64_t>(step);

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::string_view kNameHead = "events.out.tfevents.";
 
-// Fields of Event, Summary, Summary.Value and SessionLog in tensorboard/compat/proto/event.proto
-// and summary.proto.
+// Field numbers of Event, Summary, Summary.Value and SessionLog from
+// tensorboard/compat/proto/event.proto and summary.proto.
 constexpr uint32_t kEventTime = 1, kEventStep = 2, kEventVersion = 3, kEventSummary = 5,
                    kEventSession = 7;
 constexpr uint32_t kSummaryValue = 1;
@@ -39,7 +39,7 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
 
 constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
 
-// CRC-32C, turned and shifted as TFRecord has it, so that a checksum of checksums is no constant.
+// CRC-32C, rotated and offset as in TFRecord, so that a checksum over checksums is not constant.
 uint32_t masked_crc(std::string_view bytes) {
   uint32_t crc = 0xFFFFFFFF;
   for (const char byte : bytes) {
@@ -55,8 +55,8 @@ std::string little_endian(Number number) {
   return text;
 }
 
-// A message in protobuf's encoding. Fields are added in the order of their numbers, and zeros that
-// stand for "not given" left out, as every writer does: equal messages have equal bytes.
+// A message in protobuf's encoding. Fields are added in order of their numbers and zeros are left
+// out, as protobuf's writers do, so equal messages have equal bytes.
 class Message {
  public:
   void add_double(uint32_t field, double value) {
@@ -101,7 +101,7 @@ std::string framed(const Message& event) {
          little_endian(masked_crc(event.bytes()));
 }
 
-// The number after the head of an event file's name; 0 for other files.
+// Returns the number that follows the prefix of an event file's name; 0 for other files.
 int64_t number_of(const std::string& name) {
   if (!name.starts_with(kNameHead)) return 0;
   int64_t number = 0;
@@ -178,7 +178,7 @@ void EventFile::write_waiting() {
     bytes_ += static_cast<Bytes>(waiting_.size());
     waiting_.clear();
   } catch (const IoError&) {
-    // metrics.jsonl, on the same disk, says that it is full. Readers end at a torn record.
+    // metrics.jsonl reports the failure. Readers stop at a torn record, so it is cut off.
     [[maybe_unused]] const int result = ::ftruncate(fd_.get(), bytes_);
   }
 }

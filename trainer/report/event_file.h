@@ -1,10 +1,8 @@
-// EventFile: scalars by step in <run.dir>/tensorboard, as TensorBoard reads them: records of
-// length, masked CRC-32C and an Event in protobuf's encoding. Every start of a run has a file of
-// its own; its second record tells readers to forget what earlier files say of the steps that are
-// done again. Owned by the run's MetricsFile, of rank 0; one thread.
-//
-// The record of a run is metrics.jsonl, and this is a copy of it: a full disk makes records wait,
-// and ends no run.
+// EventFile: scalars by step in <run.dir>/tensorboard, in TensorBoard's format: each record has a
+// length, a masked CRC-32C and an Event in protobuf's encoding. Every start of a run opens its own
+// file, whose second record tells readers to discard earlier values of the repeated steps. Owned by
+// rank 0's MetricsFile; one thread. metrics.jsonl is the record of a run and this file is a copy: a
+// full disk delays records and does not end the run.
 #pragma once
 
 #include <cstdint>
@@ -24,19 +22,19 @@ struct Scalar {
   double value = 0.0;
 };
 
-// One record, framing included. `time` in seconds since the epoch.
+// These functions return one record with its framing. `time` is in seconds since the epoch.
 std::string version_event(double time);
-// Steps from `first` on are told anew from here.
+// This record tells readers that steps from `first` on are recorded again.
 std::string restart_event(double time, Step first);
 std::string scalar_event(double time, Step step, const std::vector<Scalar>& scalars);
 
 class EventFile {
  public:
-  // A new file, whose name comes after those of all others in `directory`, whatever the clock says:
-  // readers go by that. IoError where it cannot be made.
+  // Creates a file whose name sorts behind all others in `directory`, independent of the clock,
+  // because readers follow that order. IoError if the file cannot be created.
   EventFile(const std::string& directory, double time, Step first);
 
-  // Never throws for a disk that is full or broken: the record waits for the next one.
+  // Never throws if the disk is full or broken: the record is written together with a later one.
   void add(double time, Step step, const std::vector<Scalar>& scalars);
   const std::string& path() const { return fd_.path(); }
 
@@ -44,7 +42,7 @@ class EventFile {
   void write_waiting();
 
   UniqueFd fd_;
-  Bytes bytes_ = 0;  // of whole records in the file
+  Bytes bytes_ = 0;  // size of the whole records in the file
   std::string waiting_;
 };
 

@@ -11,11 +11,11 @@
 namespace longshore {
 namespace {
 
-// In the picture's own units; a page scales it.
+// Sizes are in SVG units; the page scales them.
 constexpr double kWidth = 460.0, kHeight = 230.0;
 constexpr double kLeft = 64.0, kRight = 12.0, kTop = 10.0, kBottom = 26.0;
-constexpr size_t kMostPoints = 600;  // of a line
-constexpr int kBands = 60;           // of the pointer
+constexpr size_t kMostPoints = 600;  // points drawn per line
+constexpr int kBands = 60;           // hover strips
 
 struct Range {
   double least = std::numeric_limits<double>::infinity();
@@ -52,7 +52,8 @@ std::string text_of(double value, Chart::Unit unit) {
   return short_number(value);
 }
 
-// 1, 2 or 5 times a power of ten (of two, for bytes), for about `count` of them in `size`.
+// Returns 1, 2 or 5 times a power of ten (a power of two for bytes), for about `count` ticks in
+// `size`.
 double tick_step(double size, double count, Chart::Unit unit) {
   const double wanted = size / count;
   if (unit == Chart::Unit::kBytes) return std::max(1.0, std::exp2(std::ceil(std::log2(wanted))));
@@ -63,7 +64,8 @@ double tick_step(double size, double count, Chart::Unit unit) {
   return 10.0 * power;
 }
 
-// Multiples of `step`; counted, for a step may be too small to change a large number.
+// Returns multiples of `step`. The loop counts because adding a tiny step to a large number may not
+// change it.
 std::vector<double> ticks_of(const Range& range, double step) {
   constexpr int kMostTicks = 16;
   std::vector<double> ticks;
@@ -86,7 +88,7 @@ Axes axes_of(const Chart& chart) {
   if (axes.y.empty()) return axes;
   if (chart.from_zero) axes.y.take(0.0);
   if (axes.x.size() == 0.0) axes.x = {axes.x.least - 1.0, axes.x.most + 1.0};
-  // A line that is level lies in the middle.
+  // A constant line is centred vertically.
   const double margin = axes.y.size() > 0.0  ? 0.04 * axes.y.size()
                         : axes.y.most != 0.0 ? 0.1 * std::abs(axes.y.most)
                                              : 1.0;
@@ -95,7 +97,7 @@ Axes axes_of(const Chart& chart) {
   return axes;
 }
 
-// Of every stretch of points the least and the greatest, and a gap where there was one.
+// Keeps the least and the greatest point of each stretch, and a gap where a stretch has no value.
 std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
   if (points.size() <= kMostPoints) return points;
   std::vector<ChartPoint> kept;
@@ -130,7 +132,7 @@ std::string path_of(const ChartLine& line, const Axes& axes) {
       open = false;
       continue;
     }
-    // One alone would be a speck.
+    // A single point between gaps is drawn as a dot, because its path would be invisible.
     if (!open && (i + 1 == points.size() || !std::isfinite(points[i + 1].y))) {
       dots += format("<circle cx='%.1f' cy='%.1f' r='3' style='fill:var(--c%zu)'/>",
                      axes.to_x(point.x), axes.to_y(point.y), line.colour);
@@ -145,7 +147,7 @@ std::string path_of(const ChartLine& line, const Axes& axes) {
          path + "'/>" + dots;
 }
 
-// As short as an axis has room for: "128 MiB".
+// Returns a short axis label: "128 MiB".
 std::string label_of(double value, Chart::Unit unit) {
   std::string text = text_of(value, unit);
   const size_t zero = text.find(".0 ");
@@ -167,7 +169,7 @@ std::string grid_of(const Axes& axes, Chart::Unit unit) {
   return svg + "</g>";
 }
 
-// The value nearest to `x`; null where the line has none within half a band's width.
+// Returns the point nearest to `x`, or nullptr if the line has none within `reach`.
 const ChartPoint* nearest(const ChartLine& line, double x, double reach) {
   const auto after = std::ranges::lower_bound(line.points, x, {}, &ChartPoint::x);
   const ChartPoint* best = nullptr;
@@ -179,7 +181,7 @@ const ChartPoint* nearest(const ChartLine& line, double x, double reach) {
   return best;
 }
 
-// What the pointer shows: strips over the picture, each with the values in it.
+// Returns the hover strips over the picture; each shows the values in it.
 std::string bands_of(const Chart& chart, const Axes& axes) {
   std::string svg = "<g class='bands'>";
   const double width = axes.x.size() / kBands;

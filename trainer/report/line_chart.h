@@ -1,5 +1,6 @@
-// LineChart: lines over steps as inline SVG, for pages: axes with round numbers, gaps where a value
-// is none, values under the pointer. A million points become what a screen can show. Pure function.
+// LineChart: lines over steps as inline SVG for HTML pages: axes with round numbers, gaps at
+// missing values, values under the pointer. Long series are reduced to what a screen can show. Pure
+// function.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +32,10 @@ struct Chart {
 
 inline constexpr size_t kChartColours = 8;
 
-// A figure; empty where no line has a value.
+// Returns an HTML figure, or an empty string if no line has a value.
 std::string draw_chart(const Chart& chart);
 
-// What a page with charts adds to its style: the colours --c0 to --c7 too.
+// Returns the CSS that a page with charts needs, including the colours --c0 to --c7.
 std::string chart_style();
 
 }  // namespace longshore

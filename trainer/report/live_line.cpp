@@ -19,7 +19,7 @@ namespace longshore {
 namespace {
 
 constexpr int kUnknownColumns = 80, kUnknownRows = 24;
-constexpr int kRowsOfDisplay = 6;  // at least; below, one line
+constexpr int kRowsOfDisplay = 6;  // with fewer rows the display is one line
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kYellow = "\x1b[33m";
 constexpr const char* kDim = "\x1b[2m";
@@ -29,7 +29,7 @@ constexpr const char* kEraseBelow = "\r\x1b[J";
 
 struct Field {
   std::string text;
-  int rank = 0;  // fields of the highest rank go first where the room is small
+  int rank = 0;  // fields of the highest rank are dropped first
   const char* colour = "";
 };
 
@@ -42,7 +42,7 @@ struct Field {
   return text;
 }
 
-// "dev 21.8/22.0 GiB"; megabytes where the plan is small.
+// Formats "dev 21.8/22.0 GiB", or MiB if the plan is below 1 GiB.
 std::string memory_text(const char* tier, Bytes used, Bytes plan) {
   const bool small = plan < kGiB;
   const double unit = static_cast<double>(small ? kMiB : kGiB);
@@ -99,14 +99,14 @@ std::vector<Field> fields_of(const LiveStatus& status) {
   return fields;
 }
 
-// "[####......]"
+// Returns a progress bar: "[####......]".
 std::string bar_text(double part, int places) {
   const int full = static_cast<int>(std::lround(std::clamp(part, 0.0, 1.0) * places));
   return "[" + std::string(static_cast<size_t>(full), '#') +
          std::string(static_cast<size_t>(places - full), '.') + "]";
 }
 
-// The bar takes what the others leave.
+// The bar fills the columns that the other fields leave free.
 std::vector<Field> progress_fields(const LiveStatus& status, int columns) {
   const double done = status.total_steps > 0 ? static_cast<double>(status.step) /
                                                    static_cast<double>(status.total_steps)
@@ -115,13 +115,13 @@ std::vector<Field> progress_fields(const LiveStatus& status, int columns) {
   if (status.eta_seconds) fields.push_back({"ETA " + format_duration(*status.eta_seconds), 1});
   int taken = 0;
   for (const Field& field : fields) taken += static_cast<int>(field.text.size()) + 2;
-  constexpr int kLeast = 8, kMost = 60;  // places of a bar that says something
+  constexpr int kLeast = 8, kMost = 60;  // characters of a useful bar
   const int places = std::min(columns - taken - 2, kMost);
   if (places >= kLeast) fields.insert(fields.begin() + 1, {bar_text(done, places), 3});
   return fields;
 }
 
-// Where the step's time went: compute, and what it waited for, the longest wait first.
+// Returns the step's compute time and its waits, the longest first.
 std::vector<Field> time_fields(const LiveStatus& status) {
   if (status.step_seconds <= 0.0) return {};
   std::vector<std::pair<std::string, double>> waits = status.waits;
@@ -153,7 +153,7 @@ int line_width(const std::vector<Field>& fields) {
   return width - 2;
 }
 
-// Fields go, the least telling first, until the rest fits.
+// Drops the fields of the highest rank until the rest fits.
 std::string fitted_line(std::vector<Field> fields, int columns, bool colour) {
   while (columns > 0 && fields.size() > 1 && line_width(fields) > columns) {
     const auto by_rank = [](const Field& a, const Field& b) { return a.rank < b.rank; };
@@ -227,11 +227,12 @@ std::string LiveLine::back_to_its_begin() const {
 
 void LiveLine::show(const LiveStatus& status) {
   if (options_.terminal) {
-    // One column stays free: a full line would wrap, and a carriage return stays on its end.
+    // The last column stays free, because a full line would wrap and "\r" would return to the wrong
+    // line.
     const Size size = size_now();
     const std::vector<std::string> lines =
         format_display(status, std::max(size.columns - 1, 1), size.rows, options_.colour);
-    // One write: nobody sees half of it.
+    // A single write never leaves half a display visible.
     std::string text = back_to_its_begin();
     for (size_t i = 0; i < lines.size(); ++i) text += (i > 0 ? "\n" : "") + lines[i];
     write(text);
@@ -253,7 +254,7 @@ void LiveLine::finish() {
   drawn_ = 0;
 }
 
-// Progress that cannot be shown is no reason to end a run.
+// A failed write is ignored, because missing progress output must not end a run.
 void LiveLine::write(const std::string& text) {
   std::string_view rest = text;
   while (!rest.empty()) {

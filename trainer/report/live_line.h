@@ -1,6 +1,5 @@
-// LiveLine: how a run shows its progress: a few lines that are redrawn in place on a terminal,
-// plain lines every `log.every_steps` elsewhere. Owned by rank 0's trainer, one thread. Writes to
-// stderr.
+// LiveLine: shows a run's progress on stderr: a few lines redrawn in place on a terminal, plain
+// lines every `log.every_steps` otherwise. Owned by rank 0's trainer; one thread.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace longshore {
 
-// What a line can show; absent fields are left out.
+// LiveStatus holds the values that a line can show. Absent optional fields are left out.
 struct LiveStatus {
   int64_t step = 0;
   int64_t total_steps = 0;
@@ -22,7 +21,8 @@ struct LiveStatus {
   double grad_norm = 0.0;
   double tokens_per_second = 0.0;
   std::optional<double> aux_loss = {};
-  // The busiest expert over its layer's mean, experts without a token, and the entropy in nats.
+  // The load of the busiest expert over its layer's mean, the number of experts without a token,
+  // and the entropy in nats.
   struct Router {
     double most = 0.0;
     int64_t idle = 0;
@@ -32,12 +32,12 @@ struct LiveStatus {
   bool skipped = false;                   // the step was skipped: its loss or norm was not finite
   std::optional<double> mfu = {};         // 0..1
   std::optional<double> plan_ratio = {};  // measured over planned rate
-  std::string wall = {};                  // the resource that limits; empty = not known
+  std::string wall = {};                  // the limiting resource; empty if unknown
   Bytes device_bytes = 0, device_plan_bytes = 0;
   Bytes host_bytes = 0, host_plan_bytes = 0;
   Bytes drive_bytes = 0;  // read and written by the step
   double step_seconds = 0.0;
-  // What compute waited for, by lane, in seconds of the step; the rest of it is compute.
+  // Seconds of the step that compute waited for each lane. The rest of the step is compute.
   std::vector<std::pair<std::string, double>> waits = {};
   std::optional<double> eta_seconds = {};
 };
@@ -46,23 +46,23 @@ struct LiveLineOptions {
   int fd = 2;
   bool terminal = false;  // redraw in place
   bool colour = false;
-  int columns = 80;  // where the terminal does not say; the same for rows
+  int columns = 80;  // used if the terminal reports no size; `rows` too
   int rows = 24;
-  int64_t every_steps = 1;  // plain lines only: steps between two of them
+  int64_t every_steps = 1;  // steps between two plain lines
 };
 
-// "step 120/4000  loss 1.8342  lr 1.9e-05  norm 0.71  2 431 tok/s  ... ETA 14:02" in at most
-// `columns` characters (0 = any number): fields go, the least telling first, until it fits. Colour
-// adds escape sequences that take no room.
+// Returns "step 120/4000  loss 1.8342  lr 1.9e-05  norm 0.71  2 431 tok/s  ... ETA 14:02" in at
+// most `columns` characters (0 = no limit). The least important fields are dropped until it fits.
+// Escape sequences for colour do not count.
 std::string format_live_line(const LiveStatus& status, int columns, bool colour);
 
-// What a terminal of `rows` rows shows, in up to four lines: progress, numbers, where the step's
-// time went with the lane that compute waited for most, memory against plan. One line where there
-// are fewer than six rows. No line is longer than `columns`.
+// Returns up to four lines for a terminal of `rows` rows: progress, numbers, compute time against
+// the longest waits by lane, memory against plan. Below six rows it is one line. No line is longer
+// than `columns`.
 std::vector<std::string> format_display(const LiveStatus& status, int columns, int rows,
                                         bool colour);
 
-// "2 431": groups of three digits.
+// Formats a count in groups of three digits: "2 431".
 std::string format_count(int64_t count);
 
 class LiveLine {
@@ -70,16 +70,16 @@ class LiveLine {
   explicit LiveLine(const LiveLineOptions& options) : options_(options) {}
   LiveLine(const LiveLine&) = delete;
   LiveLine& operator=(const LiveLine&) = delete;
-  // Ends the display on a terminal, so that what follows starts on a new one.
+  // Ends the display on a terminal, so that later output starts on a new line.
   ~LiveLine() { finish(); }
 
-  // Terminal, colour and width of stderr as they are now.
+  // Reads terminal, colour and width of stderr at the time of the call.
   static LiveLineOptions options_of_stderr(int64_t every_steps);
 
   void show(const LiveStatus& status);
-  // Removes the display from the terminal, so that a message can be printed; `show` draws it again.
+  // Removes the display from the terminal so that a message can be printed. `show` draws it again.
   void clear();
-  // Leaves the last one standing.
+  // Leaves the last display on the terminal and moves the cursor to a new line.
   void finish();
 
  private:
@@ -87,12 +87,12 @@ class LiveLine {
     int columns, rows;
   };
   Size size_now() const;
-  // Where the display begins, and nothing below it.
+  // Returns the escape sequence that moves to the display's first line and erases everything below.
   std::string back_to_its_begin() const;
   void write(const std::string& text);
 
   LiveLineOptions options_;
-  size_t drawn_ = 0;  // lines that stand on the terminal; the cursor is behind the last
+  size_t drawn_ = 0;  // display lines on the terminal; the cursor is behind the last one
 };
 
 }  // namespace longshore

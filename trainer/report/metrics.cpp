@@ -41,7 +41,8 @@ UniqueFd open_for_appending(const std::string& path) {
   return open_own_file(path, O_WRONLY | O_CREAT | O_APPEND);
 }
 
-// Whether the path still names the open file: somebody may have removed or moved the directory.
+// Returns whether the path still names the open file, which another process may have moved or
+// removed.
 bool is_named(const UniqueFd& fd) {
   struct ::stat opened{}, named{};
   return ::fstat(fd.get(), &opened) == 0 && ::lstat(fd.path().c_str(), &named) == 0 &&
@@ -97,7 +98,7 @@ Json to_json(const StepRecord& record, double time) {
                         {"max_load", record.router->most},
                         {"idle_experts", record.router->idle},
                         {"entropy", record.router->entropy},
-                        {"dropped", 0}};  // every choice is computed
+                        {"dropped", 0}};  // every routed token is computed
   }
   object["skipped"] = record.skipped;
   object["skipped_total"] = record.skipped_total;
@@ -224,7 +225,7 @@ double MetricsFile::now_seconds() {
 }
 
 void MetricsFile::write_line(const Json& object) {
-  // Text of unknown origin (a path, an error's text) must not make the line unprintable.
+  // Invalid UTF-8 from a path or an error text is replaced, so that every line can be written.
   const std::string line =
       object.dump(-1, ' ', false, nlohmann::detail::error_handler_t::replace) + "\n";
   waiting_ += line;
@@ -244,7 +245,7 @@ void MetricsFile::write_waiting() {
     failure_.clear();
   } catch (const IoError& error) {
     if (failure_.empty()) failure_ = error.what();
-    // What was written of a line must not run into the next one.
+    // A partly written line is cut off so that the next one starts on a line of its own.
     if (::ftruncate(fd_.get(), bytes_) != 0) failure_ += "; and a torn line stays";
   }
 }

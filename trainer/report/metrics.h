@@ -1,10 +1,9 @@
-// Metrics: <run.dir>/metrics.jsonl, one JSON object per line, written by rank 0, one thread.
-// Kinds are start, step, eval, checkpoint, commit, event and end; readers ignore unknown keys. Each
-// line is one write to a file opened for appending, so a killed process loses at most its last
-// line.
+// Metrics: <run.dir>/metrics.jsonl, one JSON object per line, written by rank 0; one thread. Kinds
+// are start, step, eval, checkpoint, commit, event and end; readers ignore unknown keys. Each line
+// is one write to a file opened for appending, so a killed process loses at most its last line.
 //
-// Numbers are printed so that they read back to the same bits; strict JSON knows no NaN and no
-// infinity, so a value that is not finite is null (a skipped step's loss or norm).
+// Numbers are printed so that they read back to the same bits. JSON has no NaN and no infinity, so
+// a value that is not finite is null (a skipped step's loss or norm).
 #pragma once
 
 #include <cstdint>
@@ -24,23 +23,23 @@
 namespace longshore {
 
 struct StartRecord {
-  std::string plan = {};  // its fingerprint or text
+  std::string plan = {};  // the plan's fingerprint or its text
   std::string config_hash = {};
   int32_t ranks = 1;
   Step resumed_from = {};  // 0: a new run
 };
 
-// What the memory of a step was; 0 where it is not known.
+// Memory use of a step; 0 means unknown.
 struct MemoryRecord {
   Bytes device_peak = 0;
   Bytes device_plan = 0;
-  Bytes device_tensors = 0;       // of the peak, what tensors of the workspace filled at most
-  int64_t allocator_retries = 0;  // so far: WorkspaceUse::retries
+  Bytes device_tensors = 0;       // the part of the peak that workspace tensors filled at most
+  int64_t allocator_retries = 0;  // since the start: WorkspaceUse::retries
   Bytes host_pinned = 0;
   Bytes host_rss = 0;
 };
 
-// One optimizer step, summed over all ranks.
+// One optimizer step. Counts are summed over all ranks.
 struct StepRecord {
   Step step = {};
   double loss = 0.0;
@@ -53,10 +52,10 @@ struct StepRecord {
   double epoch = 0.0;
   double seconds = 0.0;
   double tokens_per_second = 0.0;
-  // By link or part ("h2d", "optimizer"); only what was measured.
+  // Keyed by link or part ("h2d", "optimizer"); contains only what was measured.
   std::vector<std::pair<std::string, double>> stall_seconds = {};
   std::vector<std::pair<std::string, Bytes>> bytes = {};
-  std::vector<RankTimes> times = {};  // by rank; one rank has nobody to wait for
+  std::vector<RankTimes> times = {};  // by rank; empty with one rank, which waits for no other
   MemoryRecord memory = {};
   std::optional<double> aux_loss = {};  // the balance loss, without its coefficient
   std::optional<RouterStatistics> router = {};
@@ -79,7 +78,7 @@ struct CheckpointRecord {
   double seconds = 0.0;
 };
 
-// A step whose state is durable on the drives: whatever happens now, the run goes on after it.
+// A step whose state is durable on the drives, so the run can resume after it.
 struct CommitRecord {
   Step step = {};
   int64_t version = 0;  // of the state
@@ -88,7 +87,7 @@ struct CommitRecord {
 
 struct EventRecord {
   std::string level = {};  // "info", "warning", "error"
-  std::string code = {};   // a stable word, e.g. "checkpoint_refused"
+  std::string code = {};   // a stable identifier, e.g. "checkpoint_refused"
   int32_t rank = 0;
   std::string text = {};
 };
@@ -99,7 +98,7 @@ struct EndRecord {
   int64_t steps = 0;
 };
 
-// The object of a line, with `time` in seconds since the epoch.
+// Returns the JSON object of a line. `time` is in seconds since the epoch.
 Json to_json(const StartRecord& record, double time);
 Json to_json(const StepRecord& record, double time);
 Json to_json(const EvalRecord& record, double time);
@@ -108,31 +107,30 @@ Json to_json(const CommitRecord& record, double time);
 Json to_json(const EventRecord& record, double time);
 Json to_json(const EndRecord& record, double time);
 
-// What can be drawn of a line, under the names that scripts/follow_metrics uses too.
+// Returns the values of a line that can be plotted. scripts/follow_metrics uses the same names.
 std::vector<Scalar> scalars_of(const StepRecord& record);
 std::vector<Scalar> scalars_of(const EvalRecord& record);
 
 class MetricsFile {
  public:
-  // Empties the file where it exists.
+  // Creates the file, or empties an existing one.
   static MetricsFile begin(const std::string& path);
-  // Keeps the lines up to `step` (its step line and the evaluations and checkpoints of that step)
-  // and cuts off all later ones and a torn last line, durably; then appends, as the unbroken run
-  // would have. A missing file begins anew.
+  // Keeps the lines up to `step` (its step line and the evaluations and checkpoints of that step),
+  // durably cuts off all later lines and a torn last line, then appends. A missing file is created.
   static MetricsFile resume(const std::string& path, Step step);
 
-  // Where the file holds more than the lines up to `step`, copies all of it to a name of its own
-  // beside it: "<path>.abandoned", or with a number behind. Returns that, or nothing.
+  // If the file holds more than the lines up to `step`, copies all of it beside itself to
+  // "<path>.abandoned" (or "<path>.abandoned-<n>") and returns that path. Otherwise returns "".
   static std::string set_aside(const std::string& path, Step step);
 
-  // From here on scalars also go to a new event file in `directory`, for TensorBoard; the next step
-  // is `first`.
+  // From here on scalars are also written to a new TensorBoard event file in `directory`. The next
+  // step is `first`.
   void copy_to_events(const std::string& directory, Step first) {
     events_.emplace(directory, now_seconds(), first);
   }
 
-  // Never throws for a disk that is full or broken, or a file that somebody took away: the line
-  // waits, and `failure` says so.
+  // Never throws if the disk is full or broken or the file was removed: the line is kept in memory
+  // for a later write and `failure` gives the reason.
   template <typename Record>
   void write(const Record& record) {
     const double time = now_seconds();
@@ -141,10 +139,10 @@ class MetricsFile {
       if (events_) events_->add(time, record.step, scalars_of(record));
     }
   }
-  // Everything written so far is on disk after this, unless `failure` says why not; called before a
+  // Makes everything written so far durable, or `failure` gives the reason. Called before a
   // checkpoint is made.
   void sync();
-  // Why lines wait; empty while none does.
+  // The reason why lines are still in memory; empty if none are.
   const std::string& failure() const { return failure_; }
   const std::string& path() const { return fd_.path(); }
 
@@ -155,14 +153,14 @@ class MetricsFile {
   void write_waiting();
 
   UniqueFd fd_;
-  Bytes bytes_ = 0;  // of whole lines in the file
+  Bytes bytes_ = 0;  // size of the whole lines in the file
   std::string waiting_;
   std::string failure_;
   std::optional<EventFile> events_;
 };
 
-// Where the lines that `step` and earlier steps wrote end, as a byte offset: after the last line
-// of such a step that comes before the first line of a later step; 0 when there is none.
+// Returns the byte offset behind the last line of `step` or an earlier step that precedes the first
+// line of a later step; 0 if there is none.
 Bytes metrics_cut_offset(const std::string& path, Step step);
 
 }  // namespace longshore

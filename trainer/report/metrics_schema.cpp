@@ -27,13 +27,13 @@ struct MetricKey {
   const char* name;
   MetricType type;
   const char* sentence;
-  bool always = true;  // false: not in every line of the kind
+  bool always = true;  // false: the key may be missing
 };
 
 struct MetricKind {
   const char* name;
   const char* sentence;
-  std::span<const MetricKey> keys;  // beside `kind` and `time`, which every line has
+  std::span<const MetricKey> keys;  // without `kind` and `time`, which every line has
 };
 
 constexpr std::array kStart = {

@@ -17,7 +17,7 @@
 namespace longshore {
 namespace {
 
-// Text of unknown origin, as text.
+// Escapes Markdown in untrusted text.
 std::string plain(const std::string& text) {
   constexpr std::string_view kMarks = "\\`*[]<>|#";
   std::string out;
@@ -28,7 +28,7 @@ std::string plain(const std::string& text) {
   return out;
 }
 
-// The same in a cell of a table, as code.
+// Formats untrusted text as code in a table cell.
 std::string code(const std::string& text) {
   if (text.empty()) return "";
   std::string out;
@@ -41,7 +41,7 @@ std::string code(const std::string& text) {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-// `head` and `rows` are Markdown.
+// `head` and `rows` contain Markdown.
 std::string markdown_table(const std::vector<std::string>& head, const Rows& rows) {
   const auto line = [](const std::vector<std::string>& cells) {
     std::string text = "|";
@@ -62,7 +62,8 @@ std::string number(const char* pattern, double value) {
   return text.data();
 }
 
-// Lines of the base's own head that hold for what is made of it: simple values only.
+// Returns the lines of the base card's front matter that also hold for the new model; simple values
+// only.
 std::string inherited(const std::string& card) {
   constexpr std::array<std::string_view, 4> kKeys = {
       "license: ", "license_name: ", "license_link: ", "language: "};
@@ -108,7 +109,7 @@ std::string figures(const RunRecord& run, Step step) {
   return markdown_table({"", ""}, rows);
 }
 
-// Names and hashes, not the folders of somebody's machine.
+// Lists data files by name and hash, without local directories.
 std::string data_of(const RunRecord& run) {
   std::string text;
   if (!run.data.is_object()) return text;
@@ -130,7 +131,7 @@ std::string data_of(const RunRecord& run) {
     }
     const RecordedPart part = part_of_files(set);
     const std::string done = use == "eval" ? "\nEvaluated on" : "\nTrained on";
-    // Whole files again would read as if the model had been trained on what it is judged by.
+    // With a held-out part, listing whole files would suggest training on the evaluation data.
     if (part.held_out) {
       text += done + " " + part.words + ".\n";
       continue;
@@ -143,13 +144,13 @@ std::string data_of(const RunRecord& run) {
   return text;
 }
 
-// A file's value in a run file, without the folders of somebody's machine.
+// Strips the directories from a file's value in a run file.
 std::string file_name_of(const std::string& value) {
   const size_t slash = value.rfind('/');
   return slash == std::string::npos ? value : "\"" + value.substr(slash + 1);
 }
 
-// The keys that make the result, not those that say where things were or how they were split up.
+// Lists the keys that determine the result, without keys for locations or for the split over ranks.
 std::string recipe(const RunRecord& run) {
   constexpr std::array<std::string_view, 9> kKeys = {
       "run.seed", "train.",     "optimizer.",    "schedule.", "precision.", "offload.state_format",
@@ -165,7 +166,7 @@ std::string recipe(const RunRecord& run) {
   return markdown_table({"key", "value"}, rows);
 }
 
-// What a server has to know.
+// Returns the notes for the user of the model.
 std::string use_of(const CardBase& base) {
   std::string text;
   for (const std::string& line : base.use) text += "- " + plain(line) + "\n";

@@ -1,5 +1,5 @@
-// ModelCard: the README.md of an exported model: what it was made from, on what data, how, and what
-// came of it, as the run's directory tells. Pure function.
+// ModelCard: the README.md of an exported model: base model, data, recipe and results, taken from
+// the run's directory. Pure function.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace longshore {
 
-// The model that the run began with.
+// CardBase is the model that the run started from.
 struct CardBase {
   std::string name = {};  // a hub id, or the name of its directory; empty: random weights
-  bool on_hub = false;    // `name` is an id
-  std::string card = {};  // its own README.md; empty: none
+  bool on_hub = false;    // `name` is a hub id
+  std::string card = {};  // the base model's README.md; empty if it has none
   std::string family = {};
   int64_t parameters = 0;
-  std::vector<std::string> use = {};  // what its user must know, a sentence each
+  std::vector<std::string> use = {};  // notes for the user of the model, a sentence each
 };
 
-// `step`: after which the weights were exported.
+// `step` is the step whose weights were exported.
 std::string model_card(const RunRecord& run, const CardBase& base, Step step);
 
 }  // namespace longshore

@@ -50,7 +50,7 @@ std::string text_member(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// A process of this machine that is no more cannot have said so.
+// Returns whether the process that run.json names ran on this machine and no longer exists.
 bool is_gone(const Json& status) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) return false;
@@ -68,7 +68,7 @@ void read_status(const std::string& path, RunRecord& record) {
   if (record.status == "running" && is_gone(status)) record.status = "killed";
 }
 
-// Nothing that is measured is beyond this.
+// Returns NaN if the value is no number or above 1e30, which no measurement reaches.
 double number_or_none(const Json& value) {
   constexpr double kMost = 1e30;
   const double number = value.is_number() ? value.get<double>() : kNone;

@@ -1,6 +1,6 @@
-// RunRecord: what a run's directory says of it, as far as it says it: a run may be going on, may
-// have been killed in the middle of a line, or be of an older version, and its files may have been
-// edited. Only what has the expected form is taken. Plain value; one thread reads.
+// RunRecord: the contents of a run's directory. The run may still be active, may have been killed
+// in the middle of a line, or may be of an older version, and its files may have been edited, so
+// only values of the expected form are read. Plain value; one thread reads.
 #pragma once
 
 #include <cstdint>
@@ -24,35 +24,35 @@ struct RunEvent {
 
 struct RunRecord {
   std::string directory = {};
-  std::string status = {};  // of run.json, or "killed", or "unknown"
+  std::string status = {};  // from run.json, or "killed", or "unknown"
   std::string message = {};
-  // Numbers of step lines by key ("loss", "memory_bytes/host_rss"), of evaluations by
-  // "eval/loss"; x is the step, and null is a gap.
+  // Series by key: numbers of step lines ("loss", "memory_bytes/host_rss") and of evaluations
+  // ("eval/loss"). x is the step; null becomes a gap.
   std::map<std::string, std::vector<ChartPoint>> series = {};
-  std::map<std::string, double> waited_by_rank = {};  // seconds, summed over steps
-  std::map<std::string, int64_t> slowest = {};        // steps by "rank 3 compute"
+  std::map<std::string, double> waited_by_rank = {};  // seconds summed over steps
+  std::map<std::string, int64_t> slowest = {};        // number of steps by "rank 3 compute"
   std::vector<RunSample> samples = {};
   std::vector<RunEvent> events = {};
   int64_t starts = 0;
-  Json environment = {}, data = {}, plan = {};  // env.json, data.json, plan.json; null: missing
+  Json environment = {}, data = {}, plan = {};  // env.json, data.json, plan.json; null if missing
   std::string config = {}, command = {}, plan_text = {};
 
   const std::vector<ChartPoint>& of(const std::string& key) const;
   int64_t last_step() const;
 };
 
-// Which part of its files a set of data.json is, in words: "without what eval.split = 0.02 held
-// out: 470 documents, ..."; empty where it is all of them.
+// Describes which part of its files a set of data.json uses: "without what eval.split = 0.02 held
+// out: 470 documents, ..."; empty if it uses all of them.
 struct RecordedPart {
   bool held_out = false;
   std::string words;
 };
 RecordedPart part_of_files(const Json& set);
 
-// DataError where the directory holds no record of a run.
+// DataError if the directory holds no record of a run.
 RunRecord read_run_record(const std::string& directory);
 
-// The least, the median and the last of the values that there are; NaN where there are none.
+// These return NaN if no point has a value.
 double least_of(const std::vector<ChartPoint>& points);
 double median_of(const std::vector<ChartPoint>& points);
 double last_of(const std::vector<ChartPoint>& points);

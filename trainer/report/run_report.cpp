@@ -45,7 +45,7 @@ std::string name_of(const RunRecord& run) {
   return printable(name.empty() || name == "." ? run.directory : name);
 }
 
-// "–" where it is not known.
+// Returns "–" if the value is unknown.
 std::string or_dash(double value, const std::function<std::string(double)>& text) {
   return std::isfinite(value) ? text(value) : "–";
 }
@@ -96,7 +96,7 @@ double first_of(const Points& points) {
 
 using Facts = std::vector<std::pair<std::string, std::function<std::string(const RunRecord&)>>>;
 
-// One run's facts in boxes; of several runs a column each, without rows that no run knows.
+// Shows one run's facts in boxes; several runs as table columns, without rows unknown to all.
 std::string facts_of(const std::vector<RunRecord>& runs, const Facts& facts) {
   std::vector<Fact> boxes;
   std::vector<std::string> head = {""};
@@ -157,7 +157,7 @@ std::string summary(const std::vector<RunRecord>& runs) {
         [](const RunRecord& run) { return number(last_of(run.of("skipped_total")), "%.0f"); }}});
 }
 
-// A running mean over a fiftieth of the points, where there are enough to hide a trend.
+// Returns the running mean over a fiftieth of the points (at least one).
 Points smoothed(const Points& points) {
   const size_t window = std::max<size_t>(1, points.size() / 50);
   Points means;
@@ -177,7 +177,7 @@ struct Curve {
   std::string key, title;
   Chart::Unit unit = Chart::Unit::kNumber;
   bool from_zero = false, smooth = false;
-  std::string bound = {};  // the key of a plan's number, dashed
+  std::string bound = {};  // the key of a planned value, drawn dashed
 };
 
 std::string draw_curve(const std::vector<RunRecord>& runs, const Curve& curve) {
@@ -241,8 +241,8 @@ std::string legend(const std::vector<RunRecord>& runs) {
   return html + "</ul>";
 }
 
-// What compute waited for, by lane, as shares of the time in steps; the rest is computing and what
-// the host does between steps.
+// Shows compute's waits by lane as shares of the time in steps. The rest is compute and host work
+// between steps.
 std::string time_split(const RunRecord& run) {
   constexpr std::string_view kGroup = "stall_seconds/";
   const double total = sum_of(run.of("seconds"));
@@ -403,7 +403,7 @@ std::string warnings(const RunRecord& run) {
          std::to_string(run.events.size()) + "</p>";
 }
 
-// "limits.open_files" and so on, each with its text.
+// Collects nested keys as "limits.open_files" with their values as text.
 void flatten(const Json& object, const std::string& prefix,
              std::map<std::string, std::string>& into) {
   for (const auto& [key, value] : object.items()) {
@@ -417,7 +417,7 @@ void flatten(const Json& object, const std::string& prefix,
 
 using TextsByKey = std::map<std::string, std::string>;
 
-// A row for each key, or for each in which the runs differ.
+// Makes a row for each key, or only for keys whose values differ between the runs.
 std::string keys_table(const std::vector<RunRecord>& runs, const std::vector<TextsByKey>& texts,
                        bool only_differences) {
   std::set<std::string> keys;

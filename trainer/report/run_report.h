@@ -1,6 +1,6 @@
-// RunReport: one page about a run, or about several in the same charts: how it learned, how fast,
-// where the time and the memory went, on what data, on what machine. Pure function; the page needs
-// no other file, and shows text of the runs' files as text, whatever it is.
+// RunReport: one HTML page about a run, or about several in the same charts: learning, speed, time
+// and memory, data and machine. The page needs no other file and escapes all text from the runs'
+// files. Pure function.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// StepReporter: what a run says of its steps: their record (metrics.jsonl), the display, and how
-// the first ones compare with the plan. Owned by the trainer; its thread. The first rank's writes
-// and shows; on other ranks it says nothing.
+// StepReporter: reports steps in metrics.jsonl and on the display, and compares the first ones with
+// the plan. Owned by the trainer and used on its thread. Only rank 0's reporter writes and
+// displays.
 #pragma once
 
 #include <functional>
@@ -15,12 +15,12 @@
 
 namespace longshore {
 
-// A step that has ended, as far as its outcome does not say it.
+// EndedStep holds the values of a finished step that StepOutcome does not contain.
 struct EndedStep {
   Step step = {};
   int64_t total_steps = 0;
   int64_t tokens = 0, trained_tokens = 0, sequences = 0;
-  double epoch = 0.0;  // after it
+  double epoch = 0.0;  // after the step
   double lr = 0.0;
   double seconds = 0.0;
   int64_t skipped_total = 0;
@@ -28,31 +28,31 @@ struct EndedStep {
 
 class StepReporter {
  public:
-  // `engine` must outlive it. `first`: of the ranks.
+  // `engine` must outlive the reporter. `first` is true on rank 0.
   StepReporter(Engine* engine, bool first, const LiveLineOptions& options)
       : engine_(engine), first_(first), live_line_(options) {}
 
-  // From here on records go to the file.
+  // Records are written to `metrics` after this call.
   void open(MetricsFile metrics) { metrics_ = std::move(metrics); }
-  // Says how the first steps compare with what was planned, and hands it over. Nothing where there
-  // is nothing to compare with.
+  // Compares the first steps with the plan, logs the result and passes it to `done`. Does nothing
+  // if `check` is empty.
   void check_plan(std::optional<PlanCheck> check, std::function<void(const PlanCheck&)> done);
-  // What the engine moved so far is no step's.
+  // Excludes the bytes that the engine has moved so far from the first step.
   void begin_steps();
-  // Takes what the engine counted since the step before.
+  // Records a step with the bytes and times that the engine counted since the step before.
   void add(const EndedStep& ended, const StepOutcome& outcome);
 
-  // A line of the record, where there is one.
+  // Writes a line to metrics.jsonl if it is open.
   template <typename Record>
   void write(const Record& record) {
     if (metrics_) metrics_->write(record);
   }
-  // Why lines of the record wait; empty while none does.
+  // The reason why lines are still in memory; empty if none are.
   std::string failure() const { return metrics_ ? metrics_->failure() : std::string(); }
   void sync() {
     if (metrics_) metrics_->sync();
   }
-  // Messages go where the display stands: it is drawn again with the next step.
+  // Removes the display so that a message can be printed. The next step draws it again.
   void clear_display() { live_line_.clear(); }
   void finish_display() { live_line_.finish(); }
 
@@ -66,10 +66,10 @@ class StepReporter {
   bool first_;
   LiveLine live_line_;
   std::optional<MetricsFile> metrics_;
-  std::optional<PlanCheck> plan_check_;  // until it is complete
+  std::optional<PlanCheck> plan_check_;  // empty once it is complete
   std::function<void(const PlanCheck&)> plan_checked_;
-  double seconds_per_step_ = 0.0;  // smoothed, for the time left
-  // As they stood after the step before.
+  double seconds_per_step_ = 0.0;  // exponential mean, for the remaining time
+  // Counters at the end of the step before.
   PayloadCounters::Totals payload_before_;
   CopyEngine::Counts copied_before_;
   DriveTraffic drives_before_;

@@ -16,7 +16,7 @@ namespace {
 constexpr int kLabelColumns = 9;  // "  1.2345 " before the axis
 constexpr double kGap = std::numeric_limits<double>::quiet_NaN();
 
-// Dots of a braille character by row and column, as bits of U+2800 + bits.
+// Bits of a braille character's dots by row and column; the character is U+2800 + bits.
 constexpr std::array<std::array<uint8_t, 2>, 4> kBrailleDots = {
     {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}}};
 
@@ -25,7 +25,7 @@ struct Range {
   double high = 1.0;
 };
 
-// A field of dots; (0, 0) is the upper left one.
+// A grid of dots; (0, 0) is the upper left one.
 struct Dots {
   int width = 0;
   int height = 0;
@@ -37,7 +37,7 @@ struct Dots {
   }
 };
 
-// The mean of the finite values that fall on each of `places` places; kGap where there are none.
+// Returns for each of `places` columns the mean of its finite values, or kGap if it has none.
 std::vector<double> resample(std::span<const double> values, int places) {
   std::vector<double> sums(static_cast<size_t>(places), 0.0);
   std::vector<int64_t> counts(static_cast<size_t>(places), 0);
@@ -61,19 +61,19 @@ Range range_of(std::span<const double> values) {
     range.high = std::max(range.high, value);
   }
   if (range.low > range.high) return {0.0, 1.0};
-  // A constant series is a line in the middle.
+  // A constant series is drawn as a line in the middle.
   const double least = std::max(std::abs(range.high), 1.0) * 1e-9;
   if (range.high - range.low < least) return {range.low - 0.5, range.high + 0.5};
   return range;
 }
 
 int row_of(double value, Range range, int height) {
-  // Halves: the difference of two large values may not fit.
+  // Halves are used because the difference of two large values may overflow.
   const double share = (range.high / 2 - value / 2) / (range.high / 2 - range.low / 2);
   return std::clamp(static_cast<int>(std::lround(share * (height - 1))), 0, height - 1);
 }
 
-// Draws a dot for each value and joins neighbours by a vertical stroke.
+// Draws a dot for each value and joins neighbours with a vertical stroke.
 void draw(std::span<const double> places, Range range, Dots& dots) {
   int former = -1;
   for (int x = 0; x < dots.width; ++x) {
@@ -91,7 +91,7 @@ void draw(std::span<const double> places, Range range, Dots& dots) {
   }
 }
 
-std::string utf8(uint32_t code) {  // of U+0800 to U+FFFF
+std::string utf8(uint32_t code) {  // valid for U+0800 to U+FFFF
   return {static_cast<char>(0xe0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 0x3f)),
           static_cast<char>(0x80 | (code & 0x3f))};
 }
@@ -115,7 +115,7 @@ std::string label(double value) {
   return text;
 }
 
-// "1" under the first place, the last index under the last one.
+// Returns the line with the first index on the left and the last index on the right.
 std::string index_line(const PlotOptions& options, size_t values, int columns) {
   const std::string first = std::to_string(options.first_index);
   const std::string last =
@@ -134,7 +134,7 @@ std::string plot_series(std::span<const double> values, const PlotOptions& optio
   const int columns = std::max(options.columns, 24) - kLabelColumns - 1;
   const int rows = std::max(options.rows, 2);
   Dots dots(braille ? columns * 2 : columns, braille ? rows * 4 : rows);
-  // Fewer values than places are spread evenly: the places between hold the value before them.
+  // Fewer values than columns are spread evenly: columns in between repeat the value before them.
   std::vector<double> spread;
   const size_t width = static_cast<size_t>(dots.width);
   for (size_t x = 0; !values.empty() && values.size() < width && x < width; ++x) {
@@ -161,7 +161,7 @@ std::string plot_series(std::span<const double> values, const PlotOptions& optio
 PlotStyle plot_style_of_stdout() {
   const char* term = std::getenv("TERM");
   const std::string_view name = term == nullptr ? "dumb" : term;
-  // The kernel's console has no braille in its font.
+  // The Linux console's font has no braille.
   const bool plain = name == "dumb" || name == "linux" || ::isatty(STDOUT_FILENO) != 1;
   return plain ? PlotStyle::kAscii : PlotStyle::kBraille;
 }

@@ -1,4 +1,4 @@
-// TerminalPlot: a small picture of a series (a loss curve) made of text. Pure functions.
+// TerminalPlot: draws a series (a loss curve) as text. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,19 @@ enum class PlotStyle : uint8_t {
 };
 
 struct PlotOptions {
-  int columns = 72;  // of the whole picture, labels included; at least 24
-  int rows = 10;     // of the drawing area; at least 2
+  int columns = 72;  // columns of the whole picture, labels included; at least 24
+  int rows = 10;     // rows of the drawing area; at least 2
   PlotStyle style = PlotStyle::kBraille;
-  std::string_view title = "";  // above the picture; empty = none
-  int64_t first_index = 1;      // what the first value's place is called under the picture
+  std::string_view title = "";  // a line above the picture; empty = none
+  int64_t first_index = 1;      // the label under the first value
 };
 
-// A line through values[0], values[1], ...; where there are more values than places, a place shows
-// their mean. Values that are not finite leave a gap. Lines end in '\n'.
+// Draws a line through the values. If there are more values than horizontal dots, each dot shows a
+// mean. Values that are not finite leave a gap. Lines end in '
+// '.
 std::string plot_series(std::span<const double> values, const PlotOptions& options);
 
-// Braille where stdout is a terminal that can be expected to show it, else plain ASCII.
+// Returns kBraille if stdout is a terminal that is likely to show it, otherwise kAscii.
 PlotStyle plot_style_of_stdout();
 
 }  // namespace longshore

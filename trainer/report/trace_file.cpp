@@ -30,7 +30,7 @@ std::pair<double, double> bounds_of(std::span<const OpTime> times) {
   return bounds;
 }
 
-// As if simulated.
+// Returns the measured times in the form of a simulated pass.
 SimulatedPass measured_pass(const StepSchedule& schedule, std::span<const OpTime> times) {
   SimulatedPass pass;
   const auto [begin, end] = bounds_of(times);
@@ -66,7 +66,7 @@ TraceFile::~TraceFile() {
   try {
     finish();
   } catch (...) {
-    // The format allows the end to be missing.
+    // Trace readers accept a file without its end.
   }
 }
 

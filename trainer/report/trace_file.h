@@ -1,8 +1,8 @@
 // TraceFile: a run's timeline in Chrome's trace format, which Perfetto and chrome://tracing show:
-// one row for each lane, one box for each operation, with its bytes. Owned by the `train` command,
-// written by the engine's thread after each pass; complete when it is destroyed, readable at any
-// time. Source: "Trace Event Format", Google, 2016.
-// A file named *.svg is a picture of the last step's pass instead.
+// one row per track, one box per operation with its bytes. Owned by the `train` command; the
+// engine's thread writes it after each pass. It is readable at any time and complete when it is
+// destroyed. A file named *.svg holds a picture of the last step's pass instead. Source: "Trace
+// Event Format", Google, 2016.
 #pragma once
 
 #include <span>
@@ -16,21 +16,21 @@ namespace longshore {
 
 class TraceFile {
  public:
-  // Empties the file where it exists. Rank r > 0 writes "<path>.rank<r>".
+  // Creates the file or empties an existing one. Rank r > 0 writes "<path>.rank<r>".
   TraceFile(const std::string& path, Rank rank);
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
   ~TraceFile();
 
-  // The operations of a pass; `times` in seconds from any fixed point.
+  // Adds the operations of a pass. `times` are in seconds from any fixed point.
   void add(const StepSchedule& schedule, std::span<const OpTime> times, const ModelSpec& model,
            Step step);
   const std::string& path() const { return fd_.path(); }
-  // Ends the file. IoError where it, or an earlier line, could not be written: a run is not ended
-  // for its timeline, but it says so. The destructor ends it too, without a word.
+  // Ends the file. IoError if this or an earlier write failed, because a failed write does not end
+  // the run. The destructor also ends the file and ignores errors.
   void finish();
-  // All passes together: a line for each lane with bytes, rate, share of time, and what compute
-  // waited for it.
+  // Returns a table over all passes: for each lane its bytes, rate and share of time, and the
+  // seconds that compute waited for it.
   std::string ledger_text() const;
 
  private:
@@ -41,10 +41,10 @@ class TraceFile {
   Rank rank_;
   bool picture_;
   LaneLedger ledger_;
-  double seconds_ = 0.0;  // of all passes
-  std::string drawn_;     // the last step's pass
+  double seconds_ = 0.0;  // total time of all passes
+  std::string drawn_;     // SVG of the last step's pass
   bool finished_ = false;
-  std::string failure_;  // of the first write that failed; nothing is written after it
+  std::string failure_;  // the first failed write; nothing is written after it
 };
 
 }  // namespace longshore
