@@ -1,4 +1,4 @@
-// bench: this machine, measured; trainer/bench measures.
+// The `bench` command runs the measurements of trainer/bench on this machine.
 #include <optional>
 
 #include "base/bytes.h"

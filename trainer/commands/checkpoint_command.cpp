@@ -1,4 +1,4 @@
-// ckpt: a run's checkpoints, listed, checked and thinned out.
+// The `ckpt` command lists, checks and prunes a run's checkpoints.
 #include "base/errors.h"
 #include "base/output.h"
 #include "config/run_config.h"

@@ -1,9 +1,8 @@
-// Command: what one file of trainer/commands adds to the command line: options, their parser, and
-// what the command does. The build lists every `*_command.cpp` (trainer/CMakeLists.txt), and
-// command_line.cpp asks each; a new command is a file of its own and its test. Main thread.
-//
-// `foo_command.cpp` defines kFooCommand. A command returns the process's exit code and throws Error
-// for what the user must know. Data goes to standard output, messages to standard error.
+// Command: one entry of the command line, in a file of trainer/commands: its options, their parser
+// and its action. The build lists every `*_command.cpp` (trainer/CMakeLists.txt) for
+// command_line.cpp, so a new command is only its own file and a test. `foo_command.cpp` defines
+// kFooCommand. A command returns the exit code and throws Error for what the user must know. Data
+// goes to standard output, messages to standard error. Main thread.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +17,19 @@
 
 namespace longshore {
 
-// A process's arguments, and what is to be done. Outlives every command's options.
+// CommandLine holds the process's arguments and the chosen action. It outlives every command's
+// options.
 struct CommandLine {
-  std::vector<std::string> arguments;     // as they were given
-  std::vector<std::string> rank_command;  // of `launch`: what follows "--"
+  std::vector<std::string> arguments;     // in their original form
+  std::vector<std::string> rank_command;  // `launch` only: the arguments behind "--"
   std::vector<Override> overrides;        // --section.key=value
-  std::function<int()> action;            // of the command that was named
+  std::function<int()> action;            // the named command's action
 };
 
-// Headings of the help, in their order.
+// Headings of the help text, in its order.
 enum class CommandGroup : uint8_t { kTrain, kUse, kPrepare, kLook };
 
-// Who runs a command that all ranks of a launcher were given.
+// The ranks that run a command when a launcher starts it on all ranks.
 enum class CommandRanks : uint8_t { kFirst, kFirstOfNode, kAll };
 
 struct Command {
@@ -40,12 +40,12 @@ struct Command {
   CommandRanks ranks = CommandRanks::kFirst;
 };
 
-// More than any model or vocabulary has.
+// An upper bound for option values, above every model's length and vocabulary.
 inline constexpr int64_t kMostTokens = int64_t{1} << 24;
 
 struct NoOptions {};
 
-// The command's options, kept until `run` has had them.
+// Returns the command's options, which live until `run` has returned.
 template <typename Options>
 Options& call_with_options(CommandArguments command, CommandLine& line,
                            int (*run)(const Options&)) {
@@ -55,10 +55,10 @@ Options& call_with_options(CommandArguments command, CommandLine& line,
   return *options;
 }
 
-// Of commands that read run files.
+// Adds the options of commands that read run files.
 void add_run_files(CommandArguments command, const CommandLine& line, RunArguments& run);
 
-// `--from`: which weights.
+// Adds `--from`, which selects the weights.
 void add_source(CommandArguments command, std::string& source);
 
 }  // namespace longshore

@@ -52,7 +52,7 @@ CommandOption CommandArguments::add_option(const std::string& names,
   return CommandOption(app_->add_option(names, values, help));
 }
 
-// CLI11's own ranges let NaN pass.
+// CLI11's own range check accepts NaN, so the bounds are checked here.
 template <typename Value, typename Number>
 CommandOption CommandArguments::add_number(const std::string& names, Value& value,
                                            std::type_identity_t<Number> least,

@@ -1,6 +1,6 @@
-// CommandArguments: what a command takes from the command line, named with its help; CLI11 reads
-// it. Only the files that parse include CLI11, which costs each that does 8 s of compilation. The
-// values outlive the parsing. Main thread.
+// CommandArguments: declares a command's options and arguments with their help text; CLI11 parses
+// them. Only the parsing files include CLI11, because it adds 8 s of compilation to each. The
+// values must outlive the parsing. Main thread.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ class Option;
 
 namespace longshore {
 
-// One option or argument, for what else is to be said of it.
+// CommandOption adds constraints to one option or argument.
 class CommandOption {
  public:
   explicit CommandOption(CLI::Option* option) : option_(option) {}
@@ -24,13 +24,13 @@ class CommandOption {
   CommandOption& one_of(const std::vector<std::string>& values);
   CommandOption& excludes(const CommandOption& other);
   CommandOption& needs(const CommandOption& other);
-  CommandOption& show_default();  // in the help
+  CommandOption& show_default();  // prints the default value in the help text
 
  private:
   CLI::Option* option_;
 };
 
-// The type of a number, or of each of several.
+// The number type of a number or of a vector of numbers.
 template <typename Value>
 struct NumberIn {
   using Type = Value;
@@ -44,12 +44,13 @@ class CommandArguments {
  public:
   explicit CommandArguments(CLI::App& app) : app_(&app) {}
 
-  // Names without dashes are those of arguments, "-q,--quiet" has two.
+  // A name without dashes is a positional argument; "-q,--quiet" gives an option two names.
   CommandOption add_flag(const std::string& names, bool& value, const std::string& help);
   CommandOption add_option(const std::string& names, std::string& value, const std::string& help);
   CommandOption add_option(const std::string& names, std::vector<std::string>& values,
                            const std::string& help);
-  // A number, or several, with bounds that NaN is outside of, and the default in the help.
+  // Adds a number, or a vector of numbers, with bounds that refuse NaN; the help text has the
+  // default.
   template <typename Value, typename Number = typename NumberIn<Value>::Type>
   CommandOption add_number(const std::string& names, Value& value,
                            std::type_identity_t<Number> least, std::type_identity_t<Number> most,
@@ -58,7 +59,7 @@ class CommandArguments {
   CommandArguments add_subcommand(const std::string& name, const std::string& description);
   void require_subcommand();
   void footer(const std::string& text);
-  // Done when the command was named and all of its arguments are read.
+  // Sets a function that runs after the command was named and all of its arguments were parsed.
   void on_parsed(std::function<void()> callback);
 
  private:

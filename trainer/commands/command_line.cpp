@@ -23,10 +23,10 @@
 namespace longshore {
 namespace {
 
-// `--help=offload` shows one section of the run file.
+// `--help=offload` prints the help of one section of the run file.
 constexpr std::string_view kSectionHelp = "--help=";
 
-// The arguments after "--" of `launch`: those of each rank, overrides included.
+// Removes the arguments behind "--" of `launch` and returns them: each rank's command line.
 std::vector<std::string> take_rank_command(std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments[0] != "launch") return {};
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
@@ -46,7 +46,7 @@ void apply_log_options(const LogOptions& options) {
                                               : LogColour::kAuto);
 }
 
-// "help train" is "train --help", and nothing at all is a question too.
+// Rewrites "help train" as "train --help", and an empty command line as "--help".
 std::vector<std::string> spelled_out(std::vector<std::string> arguments) {
   if (arguments.empty()) return {"--help"};
   if (arguments.front() == "--version" || arguments.front() == "-V") arguments.front() = "version";
@@ -56,10 +56,10 @@ std::vector<std::string> spelled_out(std::vector<std::string> arguments) {
   return arguments;
 }
 
-// Names the command that was meant, where the words are none.
+// Throws for an unknown command and suggests the nearest name.
 void check_command(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* at = &app;
-  bool value = false;  // of the option before it
+  bool value = false;  // `word` is the value of the option before it
   for (const std::string& word : words) {
     if (std::exchange(value, word == "--log-level" || word == "--color" || word == "--colour") ||
         word.starts_with('-')) {
@@ -71,7 +71,7 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
       names.push_back(command->get_name());
       if (names.back() == word) next = command;
     }
-    if (names.empty()) return;  // words are arguments from here on
+    if (names.empty()) return;  // the other words are arguments
     if (next == nullptr) {
       const std::string meant = nearest_name(word, names);
       throw ConfigError("unknown command '" + printable(word) + "'" +
@@ -82,8 +82,8 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
   }
 }
 
-// Under a launcher all ranks train. Everything else is done once, by the first rank, and what is
-// tokenised once on each node.
+// Returns whether this rank runs the command: all ranks, rank 0 only, or, for tokenising, the first
+// rank of each node.
 bool is_for_this_rank(const CLI::App& app) {
   for (const Command* command : all_commands()) {
     if (!app.got_subcommand(command->name)) continue;

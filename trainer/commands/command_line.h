@@ -1,4 +1,4 @@
-// The command line: finds the command, splits run files, overrides and options, and turns errors
+// CommandLine entry: finds the command, splits run files, overrides and options, and turns errors
 // into messages and documented exit codes. Main thread.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace longshore {
 
-// `arguments` without the program's name. Returns the process's exit code.
+// `arguments` exclude the program's name. Returns the process's exit code.
 int run_command_line(const std::vector<std::string>& arguments);
 
 }  // namespace longshore

@@ -1,4 +1,4 @@
-// Every command there is: the build makes the list from the names of the files
+// CommandList: the list of all commands. The build generates it from the names of the files
 // (trainer/CMakeLists.txt).
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace longshore {
 
-// In the order of their names.
+// Returns the commands ordered by name.
 std::vector<const Command*> all_commands();
 
 }  // namespace longshore

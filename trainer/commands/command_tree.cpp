@@ -23,7 +23,7 @@ const char* heading_of(CommandGroup group) {
   return "";
 }
 
-// Of every command, before or behind its name.
+// Adds the options that every command accepts, before or behind its name.
 void add_log_options(CLI::App& app, LogOptions& options) {
   app.fallthrough();
   app.add_flag("-q,--quiet", options.quiet, "warnings and errors only");
@@ -36,7 +36,7 @@ void add_log_options(CLI::App& app, LogOptions& options) {
       ->capture_default_str();
 }
 
-// By group, and by name within one.
+// Adds the commands ordered by group, and by name within a group.
 void add_commands(CLI::App& app, CommandLine& line) {
   std::vector<const Command*> commands = all_commands();
   std::ranges::stable_sort(commands, {}, &Command::group);
@@ -92,7 +92,7 @@ void add_program(CLI::App& app, CommandLine& line, LogOptions& log) {
   app.name("longshore");
   app.footer(kExamples);
   app.require_subcommand(1);
-  add_log_options(app, log);  // first: commands take over how they look for options
+  add_log_options(app, log);  // commands inherit its fallthrough
   add_commands(app, line);
 }
 

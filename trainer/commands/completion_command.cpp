@@ -1,4 +1,4 @@
-// completion: what makes a shell complete commands and keys.
+// The `completion` command prints a script that completes commands and keys in a shell.
 #include "base/output.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/shell_completion.h"

@@ -1,4 +1,4 @@
-// config: the run file's keys, and the schemas of what is read and written.
+// The `config` command prints the run file's keys and the JSON schemas of input and output files.
 #include "base/output.h"
 #include "config/describe.h"
 #include "config/run_config.h"
@@ -25,8 +25,8 @@ int run_config_dump(const DumpOptions& options) {
 }
 
 struct KeysOptions {
-  std::string section;  // empty: all
-  bool page = false;    // as docs/run_file.md has them
+  std::string section;  // empty: all sections
+  bool page = false;    // in the format of docs/run_file.md
 };
 
 int run_config_keys(const KeysOptions& options) {

@@ -1,4 +1,4 @@
-// doctor: what users get wrong about a machine, each with what to do; and how fast it is.
+// The `doctor` command reports this machine's problems with remedies and measures its speed.
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -31,7 +31,7 @@ struct DoctorOptions {
   bool measures_units() const { return units || (rates && !run.files.empty()); }
 };
 
-// Where runs write: what the run files say, or where the command was given.
+// Checks the output directories of the run files, or without run files the working directory.
 std::vector<DirectoryFacts> try_directories(const DoctorOptions& options, const RunConfig& config) {
   if (!options.of_run()) return {try_directory("here", ".")};
   std::vector<DirectoryFacts> directories;
@@ -71,7 +71,7 @@ DescribedMachine measure_machine(const DoctorOptions& options, const RunConfig& 
   return described;
 }
 
-// On the run's own threads, and in the units that it takes.
+// Measures with the run's number of threads and the unit size that the run resolves.
 void measure_run(const DoctorOptions& options, RunSetup& setup, const KnownRates& known) {
   set_compute_threads(setup.compute.threads);
   settle_units(setup);
@@ -85,12 +85,12 @@ DescribedMachine known_machine(const DoctorOptions& options, const KnownRates& k
                     ": nothing is known of this machine yet; add --rates to measure it");
 }
 
-// kFailure where something will end a run.
+// Returns kFailure if a problem would end a run.
 int run_doctor(const DoctorOptions& options) {
   if (options.units && options.run.files.empty()) {
     throw ConfigError("--units: of which model? Name a run file");
   }
-  // What is wrong with a run file is said before anything is measured.
+  // prepare_run reports errors in a run file before the measurements start.
   std::optional<RunSetup> run;
   if (options.measures_units()) run = prepare_run(options.run, {}, SetupFor::kComputing);
   MachineFacts facts = read_machine_facts();

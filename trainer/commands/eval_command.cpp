@@ -1,4 +1,4 @@
-// eval: the loss of a model on data.eval.
+// The `eval` command computes the loss of a model on data.eval.
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/output.h"

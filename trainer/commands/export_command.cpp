@@ -1,4 +1,4 @@
-// export: a run as a Hugging Face directory.
+// The `export` command writes a run's weights as a Hugging Face directory.
 #include "base/json.h"
 #include "base/log.h"
 #include "base/output.h"

@@ -1,4 +1,4 @@
-// generate: text from prompts.
+// The `generate` command continues prompts.
 #include <algorithm>
 
 #include "base/errors.h"
@@ -19,7 +19,7 @@ struct GenerateOptions {
   std::vector<std::string> prompts;
   std::string source = "auto";
   int64_t max_new_tokens = 64;
-  double temperature = 0.0;  // 0: the likeliest token
+  double temperature = 0.0;  // 0: the most likely token
   int64_t top_k = 0;         // 0: all tokens
   double top_p = 1.0;        // 1: all tokens
   bool json = false;

@@ -1,4 +1,4 @@
-// gpu-check: what a run on a GPU does before its first step there, by hand.
+// The `gpu-check` command runs the comparison that a run on a GPU makes before its first step.
 #include "base/output.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
@@ -13,7 +13,7 @@ struct GpuCheckOptions {
   bool json = false;
 };
 
-// 0, or kGpuExitCode and what differs.
+// Returns 0, or prints the differences and returns kGpuExitCode.
 int run_gpu_check(const GpuCheckOptions& options) {
   const std::vector<std::string> differences = check_gpu(options.gpu);
   const bool same = differences.empty();

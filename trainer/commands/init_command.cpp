@@ -1,4 +1,4 @@
-// init: writes a run file that fits this machine, this model and this data.
+// The `init` command writes a run file that fits this machine, this model and this data.
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,8 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kRows = 200;               // of each file that are looked at
-constexpr int64_t kMostPositions = 1 << 20;  // of models that do not say what they were made for
+constexpr int64_t kRows = 200;               // rows read per file
+constexpr int64_t kMostPositions = 1 << 20;  // for models without a maximum length
 
 struct InitOptions {
   std::string file = "run.toml";
@@ -38,7 +38,7 @@ struct InitOptions {
   bool json = false;
 };
 
-// What the user types, where there is one to be asked.
+// Asks the user on the terminal and returns the answer; ConfigError without a terminal.
 std::string ask(const std::string& option, const std::string& question) {
   if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDERR_FILENO) == 0) {
     throw ConfigError("init: " + option + " is missing, and there is nobody to ask; " + question);
@@ -60,14 +60,14 @@ constexpr std::array kGoals = {
     NamedGoal{"small", DraftGoal::kSmall},       NamedGoal{"fastest", DraftGoal::kFastest},
     NamedGoal{"longest", DraftGoal::kLongest},   NamedGoal{"smallest", DraftGoal::kSmallest}};
 
-// Where the run file is to be used.
+// InitPlace is the target machine of the run file.
 struct InitPlace {
-  std::optional<DescribedMachine> machine;  // nothing: this one
-  int32_t ranks = 1;                        // on it
+  std::optional<DescribedMachine> machine;  // empty: the local machine
+  int32_t ranks = 1;                        // ranks on that machine
 };
 
-// A recipe is for the machine that its name ends with, a rank for each GPU. Who has no GPU here
-// makes a run file for that one.
+// A recipe's name ends with its machine and it uses one rank per GPU. Without a local GPU, that
+// machine is the target.
 InitPlace place_of(const InitOptions& options, const NamedText* recipe) {
   InitPlace place;
   if (!options.machine.empty()) place.machine = read_machine(options.machine);
@@ -79,7 +79,7 @@ InitPlace place_of(const InitOptions& options, const NamedText* recipe) {
   return place;
 }
 
-// The recipe of that name, null where none is asked for.
+// Returns the named recipe, or null if no recipe was requested. ConfigError for an unknown name.
 const NamedText* recipe_of(const InitOptions& options) {
   if (options.recipe.empty()) return nullptr;
   const NamedText* recipe = find_text(common_recipes(), options.recipe);
@@ -88,7 +88,7 @@ const NamedText* recipe_of(const InitOptions& options) {
                     ": there is none of that name. MODEL_MACHINE:" + names_of(common_recipes()));
 }
 
-// The model that a recipe is for: a hub id.
+// Returns the hub id of the recipe's model.
 std::string model_of(const NamedText& recipe) {
   const std::vector<DraftKey> keys = keys_of_run_file(recipe.text, std::string(recipe.name));
   const auto model = std::ranges::find_if(
@@ -97,7 +97,7 @@ std::string model_of(const NamedText& recipe) {
   return parse_toml_value(model->value, {})->string;
 }
 
-// Everything that is wrong with what the user named, at once.
+// Checks the inputs and throws all problems at once.
 CheckedInputs looked_at(const RunConfig& config) {
   CheckedInputs inputs = check_inputs(config);
   if (inputs.problems.empty()) return inputs;
@@ -113,7 +113,7 @@ void look_at_data(const RunConfig& config, const ModelSource& source, DraftFacts
     std::error_code ignored;
     facts.data_bytes += static_cast<Bytes>(fs::file_size(path, ignored));
     if (is_text_file(path)) {
-      facts.longest_row = std::max<int64_t>(facts.longest_row, 1024);  // a document may be a book
+      facts.longest_row = std::max<int64_t>(facts.longest_row, 1024);  // the document may be long
       continue;
     }
     for (const InspectedRow& row : inspect_rows(preparation.options({path}), 0, kRows)) {
@@ -123,7 +123,7 @@ void look_at_data(const RunConfig& config, const ModelSource& source, DraftFacts
   }
 }
 
-// What is faster on the machine's processor.
+// Returns whether the machine's CPU computes faster in bf16 than in fp32.
 bool computes_in_bf16(const MachineRates& rates) {
   const auto speed = [&rates](DType dtype) {
     const ComputeRates* compute = rates.of(DeviceKind::kCpu, dtype);
@@ -153,7 +153,7 @@ DraftFacts facts_of(const InitOptions& options, const NamedText* recipe, const R
 
 struct FittedDraft {
   RunFileDraft draft;
-  std::string words;  // of the step that fitted
+  std::string words;  // describes the draft step that fits
   TierPlan plan;
 };
 
@@ -165,7 +165,7 @@ RunSetup set_up(const RunFileDraft& draft, const InitPlace& place) {
   return setup;
 }
 
-// The first of the steps whose plan fits.
+// Applies the draft's steps in order and returns the first result whose plan fits.
 FittedDraft fit(const DraftFacts& facts, const InitPlace& place) {
   RunFileDraft draft = first_draft(facts);
   std::string why;
@@ -183,13 +183,13 @@ FittedDraft fit(const DraftFacts& facts, const InitPlace& place) {
                         "\n" + why);
 }
 
-// A key of the run file, in the words of a search.
+// Sets a key of the run file from a change that the search returns.
 void set_change(RunFileDraft& draft, const KeyChange& change, const std::string& why) {
   const size_t dot = change.key.find('.');
   draft.set(change.key.substr(0, dot), change.key.substr(dot + 1), change.value, why);
 }
 
-// What the goal asks for beyond fitting.
+// Optimizes the fitted draft for the goal.
 FittedDraft search_goal(FittedDraft fitted, const DraftFacts& facts, const InitPlace& place) {
   RunSetup setup = set_up(fitted.draft, place);
   if (facts.goal == DraftGoal::kLongest) {

@@ -1,4 +1,4 @@
-// init-model: a model directory with random weights.
+// The `init-model` command writes a model directory with random weights.
 #include <algorithm>
 #include <filesystem>
 #include <limits>
@@ -22,15 +22,15 @@
 namespace longshore {
 namespace {
 
-// One thread fills a chunk of 1 MiB; so many chunks are filled at a time and then written.
+// One thread fills a chunk of 1 MiB. kChunks chunks are filled in parallel and then written.
 constexpr int64_t kChunkElements = int64_t{1} << 18;
 constexpr int64_t kChunks = 64;
 
 struct InitModelOptions {
   std::string directory;
   std::string preset = "tiny-llama";
-  std::vector<std::string> text_files;  // train the tokenizer on these; none: bytes only
-  int64_t vocabulary = 0;               // 0: the preset's
+  std::vector<std::string> text_files;  // training text of the tokenizer; empty: byte tokens
+  int64_t vocabulary = 0;               // 0: the tokenizer's smallest size
   uint64_t seed = 42;
   bool json = false;
 };

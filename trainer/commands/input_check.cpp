@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file whose first rows are right may still be wrong further down: `prepare` reads them all.
+// Only the first rows of each file are checked; `prepare` reads all of them.
 constexpr int64_t kRows = 16;
 
 class InputCheck {
@@ -47,7 +47,7 @@ class InputCheck {
  private:
   void add(ExitCode code, const std::string& text) { checked_.problems.push_back({code, text}); }
 
-  // Runs `work` and keeps what it throws; whether it threw nothing.
+  // Runs `work` and records its error. Returns true if it did not throw.
   template <typename Work>
   bool attempt(Work work) {
     try {
@@ -73,7 +73,7 @@ class InputCheck {
     const std::string model =
         checked_.source ? checked_.source->directory().path() : config_.model.path;
     const std::string directory = tokenizer_directory(config_, model);
-    // A model directory that is not there was named already.
+    // A missing model directory is already reported.
     if (directory.empty() ||
         (config_.tokenizer.path == "auto" && !fs::is_directory(directory, ignored))) {
       return;
@@ -136,7 +136,7 @@ class InputCheck {
     if (checked_.source) attempt([&] { check_run_export(config_, *checked_.source); });
   }
 
-  // The directory, or the nearest one above it that is there.
+  // Checks the directory, or its nearest existing parent.
   void check_writable(const std::string& key, const std::string& directory) {
     std::error_code ignored;
     fs::path path = fs::absolute(directory, ignored).lexically_normal();

@@ -1,6 +1,6 @@
-// InputCheck: everything a run reads, looked at before anything is allocated: the model, the
-// tokenizer and chat template, the first rows of every file, the directories it writes to. Each is
-// looked at whatever is wrong with the others. Main thread.
+// InputCheck: checks everything that a run reads before memory is allocated: model, tokenizer, chat
+// template, the first rows of every data file and the output directories. A failed check does not
+// stop the others. Main thread.
 #pragma once
 
 #include <memory>
@@ -19,12 +19,12 @@ struct InputProblem {
 };
 
 struct CheckedInputs {
-  std::unique_ptr<ModelSource> source;  // null where the model cannot be used
+  std::unique_ptr<ModelSource> source;  // null if the model is unusable
   std::vector<InputProblem> problems;
-  std::vector<std::string> notes;  // what is allowed, and may not be what the user meant
+  std::vector<std::string> notes;  // allowed settings that may be unintended
 };
 
-// Keys that are not set are passed over: what must be set is the reader's to say.
+// Skips keys that are not set, because the parser of the run file reports missing keys.
 CheckedInputs check_inputs(const RunConfig& config);
 
 }  // namespace longshore

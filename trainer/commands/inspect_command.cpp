@@ -1,4 +1,4 @@
-// inspect data: rows as they are trained on, and their counts.
+// The `inspect data` command shows training rows and their statistics.
 #include <unistd.h>
 
 #include <string>
@@ -20,13 +20,13 @@ namespace {
 
 struct InspectDataOptions {
   RunArguments run;
-  std::string rows = "0:3";  // of the files, before packing
-  std::string html;          // a page to write; empty: none
+  std::string rows = "0:3";  // row numbers in the files, before packing
+  std::string html;          // output page; empty: none
   bool json = false;         // rows only, one object per line
   bool evaluation = false;   // data.eval instead of data.train
 };
 
-// "0:10", or one number.
+// Parses "0:10", or a single number.
 std::pair<int64_t, int64_t> parse_range(const std::string& text) {
   const auto wrong = [&text] {
     return ConfigError("--rows=" + text + ": expected a range of rows such as 0:10");

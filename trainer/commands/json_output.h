@@ -1,14 +1,14 @@
-// What `--json` prints on standard output. Bytes that are no UTF-8 (paths may have some) become
-// U+FFFD: a reader gets JSON always. Main thread.
+// JsonOutput: prints the result of `--json` on standard output. Bytes that are not UTF-8, as in
+// some paths, become U+FFFD so that the output is always valid JSON. Main thread.
 #pragma once
 
 #include "base/json.h"
 
 namespace longshore {
 
-// One value over several lines.
+// Prints one value over several lines.
 void print_json(const Json& value);
-// One value on a line of its own: JSON lines.
+// Prints one value on a single line (JSON lines).
 void print_json_line(const Json& value);
 std::string json_line(const Json& value);
 

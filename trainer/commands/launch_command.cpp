@@ -1,4 +1,4 @@
-// launch: the ranks of this node.
+// The `launch` command starts the ranks of this node.
 #include "comm/ranks/launcher.h"
 #include "trainer/commands/command.h"
 

@@ -1,4 +1,4 @@
-// man: the manual page.
+// The `man` command prints the manual page.
 #include "base/output.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/manual_page.h"

@@ -8,7 +8,7 @@
 namespace longshore {
 namespace {
 
-// As roff shows it: hyphens that can be copied, and no line that it takes for its own.
+// Escapes text for roff: hyphens stay copyable, and no line starts with a roff control character.
 std::string roff(const std::string& text) {
   std::string page;
   bool begins = true;

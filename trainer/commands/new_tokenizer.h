@@ -1,4 +1,4 @@
-// Tokenizers made from text files, for the commands that make them. Main thread.
+// NewTokenizer: makes tokenizers from text files. Main thread.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@
 
 namespace longshore {
 
-// Trained on the files; without any a token is a byte. `vocabulary` 0: as few tokens as it needs.
+// Trains on `files`; without files each byte is a token. `vocabulary` 0: the smallest size
+// possible.
 TrainedTokenizer make_tokenizer(const std::vector<std::string>& files, int64_t vocabulary);
 
-// The rows of the embedding: the largest id + 1 of tokenizer.json.
+// Returns the number of embedding rows: the largest id of tokenizer.json + 1.
 int64_t id_limit_of(const TrainedTokenizer& tokenizer);
 
 }  // namespace longshore

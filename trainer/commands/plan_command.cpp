@@ -1,4 +1,4 @@
-// plan: whether it fits, how long it takes, and what would be better.
+// The `plan` command prints memory use, forecast time and, with a search, better settings.
 #include <algorithm>
 #include <filesystem>
 
@@ -25,15 +25,15 @@ struct PlanOptions {
   AssumedRanks assumed;
   bool bytes = false;
   bool json = false;
-  bool schedule = false;  // the operations of a training step instead
-  std::string svg;        // a file for the schedule, drawn; empty: none
-  std::string machine;    // a description of another machine; empty: this one
+  bool schedule = false;  // print a training step's operations instead
+  std::string svg;        // output file for a drawing of the schedule; empty: none
+  std::string machine;    // description of a target machine; empty: the local one
   bool search = false;
   SearchScope scope;
-  std::string save;  // a directory for the run files of a search's points; empty: none
+  std::string save;  // output directory for the search's run files; empty: none
 };
 
-// What the training data is, where it was prepared before: a plan reads no rows.
+// Describes the training data if it is already prepared. A plan reads no rows.
 std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& source) {
   try {
     const std::vector<std::string> files = with_data_files(config.data).train;
@@ -41,7 +41,7 @@ std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& 
     std::vector<std::string> lines = preparation.known(files);
     if (!lines.empty()) return lines;
   } catch (const Error&) {
-    // Whoever reads the data says so; a plan can do without.
+    // `validate` and `train` report data errors; a plan does not need the data.
   }
   return {"not prepared yet; `longshore prepare` counts its tokens"};
 }
@@ -52,9 +52,9 @@ void set_unless_given(std::vector<Override>& overrides, const std::string& key,
   if (given == overrides.end()) overrides.push_back({key, value});
 }
 
-// A model's directory, or its config.json alone, is a run file that says nothing else. Neither its
-// weights nor data are needed for the plan, but a run of the file that is saved starts from these
-// weights: it never says model.init = "random" unless the user does.
+// Accepts a model's directory, or its config.json alone, as a run file that sets only this model.
+// The plan reads neither weights nor data. A saved run file starts from these weights, because
+// model.init = "random" is only set by the user.
 RunArguments with_models(RunArguments arguments) {
   std::vector<std::string> files;
   for (const std::string& file : arguments.files) {
@@ -96,7 +96,7 @@ void print_screen(const PlanOptions& options, const RunSetup& setup, const TierP
   }
 }
 
-// The run file with a point's keys, as it can be used.
+// Writes for each point a complete run file with the point's keys.
 void save_points(const PlanOptions& options, const std::vector<PlanPoint>& points) {
   make_directories(options.save);
   for (size_t i = 0; i < points.size(); ++i) {
@@ -133,7 +133,7 @@ int print_schedules(const PlanOptions& options, const RunSetup& setup, const Tie
     return 0;
   }
   std::vector<double> seconds = forecast.operations(plan);
-  // What an operation will take may not be known: then all are drawn alike.
+  // If the duration of operations is unknown, all are drawn with the same length.
   if (seconds.empty()) seconds.assign(schedule.ops.size(), 1.0);
   write_output_file(options.svg, draw_schedule(schedule, *setup.inputs.model,
                                                simulate_schedule(schedule, seconds)));

@@ -1,4 +1,4 @@
-// plot: a run's loss curve, drawn in the terminal.
+// The `plot` command draws a run's loss curve in the terminal.
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ struct PlotCommandOptions {
   std::string directory;
 };
 
-// The losses of metrics.jsonl's step lines; NaN where a line has none (JSON has no such number).
+// Returns the losses of metrics.jsonl's step lines. A null loss becomes NaN.
 std::vector<double> read_losses(const std::string& path) {
   if (!std::filesystem::exists(path)) {
     throw DataError(path + ": cannot be read; give a run's directory");
@@ -33,7 +33,7 @@ std::vector<double> read_losses(const std::string& path) {
   return losses;
 }
 
-// The terminal's, or what fits most of them.
+// Returns the terminal's width, limited to kColumns.
 int columns_of_stdout() {
   constexpr int kColumns = 72;
   struct winsize size{};
@@ -41,7 +41,7 @@ int columns_of_stdout() {
   return std::min<int>(size.ws_col, kColumns);
 }
 
-// "3 steps without a finite loss: 5 to 7"; empty where there are none.
+// Returns "3 steps without a finite loss: 5 to 7", or an empty string if all losses are finite.
 std::string nonfinite_text(const std::vector<double>& losses) {
   size_t count = 0, first = 0, last = 0;
   for (size_t i = 0; i < losses.size(); ++i) {

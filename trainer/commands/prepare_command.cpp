@@ -1,4 +1,4 @@
-// prepare: tokenises what `train` would, before it and apart from it.
+// The `prepare` command tokenises a run's data into the cache.
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/output.h"
@@ -16,7 +16,7 @@ namespace {
 struct PrepareCommandOptions {
   RunArguments run;
   bool clean =
-      false;  // then removes from the cache what no run has open and this one does not name
+      false;  // remove cache files that no run has open and this one does not name
   bool json = false;
 };
 
@@ -47,7 +47,7 @@ int run_prepare(const PrepareCommandOptions& options) {
                   "stopped by a signal; the same command goes on from here");
     }
   };
-  std::vector<PreparedData> in_use;  // cleaning leaves these
+  std::vector<PreparedData> in_use;  // held open until the cleanup
   const DataSection named = with_data_files(config.data);
   for (const std::vector<std::string>* files : {&named.train, &named.eval}) {
     if (files->empty()) continue;

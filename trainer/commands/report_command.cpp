@@ -1,4 +1,4 @@
-// report: a page about runs.
+// The `report` command writes an HTML page about runs.
 #include "base/output.h"
 #include "base/own_file.h"
 #include "trainer/commands/command.h"
@@ -8,8 +8,8 @@ namespace longshore {
 namespace {
 
 struct ReportCommandOptions {
-  std::vector<std::string> directories;  // of runs, going on or not
-  std::string html;                      // a page to write; empty: report.html in the first
+  std::vector<std::string> directories;  // active or finished runs
+  std::string html;                      // output page; empty: report.html in the first run
 };
 
 int run_report(const ReportCommandOptions& options) {

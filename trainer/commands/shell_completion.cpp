@@ -8,7 +8,7 @@
 namespace longshore {
 namespace {
 
-// Without what a quoted word of a shell ends at.
+// Removes the characters that end a quoted shell word.
 std::string plain(const std::string& text) {
   std::string kept;
   for (const char c : text) {
@@ -48,7 +48,7 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// case WORD in 'path') echo '...' ;; ... esac, one branch for each command that has any.
+// Returns a shell `case` over command paths, with one branch for each command that has words.
 std::string branches(const CommandHelp& program,
                      const std::function<std::string(const CommandHelp&)>& words) {
   std::string text;
@@ -59,7 +59,7 @@ std::string branches(const CommandHelp& program,
   return text;
 }
 
-// Functions that bash and zsh both understand.
+// Returns functions that bash and zsh both understand.
 std::string tables(const CommandHelp& program) {
   std::string keys, values;
   for_each_key([&](const Key& key) {
@@ -94,7 +94,7 @@ std::string tables(const CommandHelp& program) {
          "  esac\n}\n_longshore_keys='" + keys + "'\n";
 }
 
-// The words before the cursor that name a command, as "config dump".
+// `at` collects the words before the cursor that name a command, such as "config dump".
 constexpr const char* kBash = R"sh(_longshore() {
   local at= word i current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}
   COMPREPLY=()

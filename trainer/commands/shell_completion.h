@@ -1,6 +1,5 @@
-// ShellCompletion: the script that makes a shell complete longshore's commands, their options, the
-// keys of run files and the choices of those keys. Made from the tables that the program reads its
-// arguments with. Pure functions.
+// ShellCompletion: generates the script that completes longshore's commands, options, run-file keys
+// and their choices in a shell. It uses the same tables as the parser. Pure functions.
 #pragma once
 
 #include <string>
@@ -10,7 +9,7 @@
 
 namespace longshore {
 
-// `shell`: "bash", "zsh" or "fish".
+// `shell` is "bash", "zsh" or "fish".
 std::string completion_script(std::string_view shell, const CommandHelp& program);
 
 }  // namespace longshore

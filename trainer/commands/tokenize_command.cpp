@@ -1,4 +1,4 @@
-// tokenize: JSON strings from standard input, one per line, as arrays of ids.
+// The `tokenize` command reads JSON strings, one per line, and prints arrays of token ids.
 #include <iostream>
 #include <string>
 

@@ -1,4 +1,4 @@
-// tokenizer train: a tokenizer from text files.
+// The `tokenizer train` command trains a tokenizer on text files.
 #include "base/output.h"
 #include "base/own_file.h"
 #include "trainer/commands/command.h"

@@ -1,4 +1,4 @@
-// train: the run.
+// The `train` command runs the training.
 #include <optional>
 
 #include "base/errors.h"
@@ -20,12 +20,12 @@ namespace {
 
 struct TrainOptions {
   RunArguments run;
-  std::vector<std::string> command;  // as it was given
-  std::string trace;                 // where the timeline goes; empty: none
+  std::vector<std::string> command;  // the original arguments
+  std::string trace;                 // output file for the timeline; empty: none
 };
 
-// Sets the last words of a run in run.json, whatever ends it. Never throws: what ended the run is
-// what the user has to read.
+// Writes the run's final status to run.json. Never throws, because the message that ended the run
+// must reach the user.
 void write_end(const RunDirectory& directory, RunStatus status, int exit_code,
                const std::string& message) {
   status.state = exit_code == 0     ? RunStatus::State::kDone
@@ -40,7 +40,7 @@ void write_end(const RunDirectory& directory, RunStatus status, int exit_code,
   }
 }
 
-// What the process before left, for a run that goes on from it.
+// Returns the status that the previous process left, if this run resumes from it.
 RunStatus status_before(const RunDirectory& directory, const RunConfig& config) {
   RunStatus status;
   const std::optional<RunStatus> before = RunDirectory::read_status(directory.path());
@@ -54,7 +54,7 @@ RunStatus status_before(const RunDirectory& directory, const RunConfig& config) 
   return status;
 }
 
-// The record of a start that nothing refuses any more.
+// Writes the files that describe a start, after all checks have passed.
 void write_beginning(const RunDirectory& directory, const RunSetup& setup, const TierPlan& plan,
                      const std::vector<std::string>& command, const RunStatus& status,
                      const PlanScreen& screen) {
@@ -112,7 +112,7 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
     if (step.value > 0) say_changes(before, setup.config);
   };
   std::optional<Trainer> trainer;
-  // A start that was refused leaves the record of an earlier run as it is.
+  // A refused start does not overwrite the status of an earlier run.
   const auto end = [&](int exit_code, const std::string& message) {
     if (begun) write_end(directory, trainer ? trainer->status() : status, exit_code, message);
   };
@@ -148,7 +148,7 @@ int run_train(const TrainOptions& options) {
   try {
     return train(setup, options.command, options.trace);
   } catch (const std::exception& error) {
-    // The others learn why before this rank is gone.
+    // Other ranks receive the failure reason before this rank exits.
     setup.ranks->world().report_failure(error.what());
     throw;
   }

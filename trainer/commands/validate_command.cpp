@@ -1,4 +1,4 @@
-// validate: everything of a run that can be checked without allocating.
+// The `validate` command checks everything of a run that needs no allocation.
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -16,7 +16,7 @@ struct ValidateOptions {
   bool json = false;
 };
 
-// Every problem with its exit code, and what was found.
+// Returns every problem with its exit code, and the notes.
 Json as_json(const CheckedConfig& checked, const CheckedInputs& inputs, int exit_code) {
   Json problems = Json::array();
   for (const std::string& text : checked.problems) {

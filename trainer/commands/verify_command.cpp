@@ -1,4 +1,4 @@
-// verify: a model looked at before it is trained.
+// The `verify` command checks a model before it is trained.
 #include "base/errors.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
@@ -12,7 +12,7 @@ struct VerifyCommandOptions : VerifyOptions {
   bool json = false;
 };
 
-// kData where anything failed.
+// Returns ExitCode::kData if a check failed.
 int run_verify(const VerifyCommandOptions& options) {
   const Findings findings = verify_model(options);
   if (options.json) {

@@ -1,4 +1,4 @@
-// version: of the program and its libraries, and what the CPU can do.
+// The `version` command prints the versions of program and libraries, and the CPU's features.
 #include <torch/headeronly/version.h>
 
 #include "base/json.h"
