@@ -29,7 +29,7 @@ std::optional<Step> parse_checkpoint_name(std::string_view name) {
   return Step(step);
 }
 
-// Names of the folder's directories; none where the folder is missing.
+// Returns the names of the folder's directories; empty if the folder is missing.
 std::vector<std::string> directories_of(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -52,7 +52,7 @@ bool exists(const std::string& path) {
   return ::lstat(path.c_str(), &status) == 0;
 }
 
-// What is behind a link is not the run's to change.
+// Throws if the folder is a symbolic link, because the target may not belong to the run.
 void refuse_link(const std::string& folder) {
   if (!is_symbolic_link(folder)) return;
   throw IoError(folder + ": a symbolic link, behind which a run changes nothing");
@@ -159,7 +159,8 @@ void move_into_place(const std::string& temporary, const std::string& path) {
   }
   const std::string replaced = path + std::string(kReplacedSuffix);
   remove_tree(replaced);
-  // One step where the file system can swap; else `clean_leftovers` mends a kill in between.
+  // The swap is atomic where supported. Otherwise clean_leftovers repairs a kill between the
+  // renames.
   if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
     rename_path(temporary, replaced);
   } else {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kKindNames = {"master", "exp_avg", "exp_avg_sq"};
 constexpr std::string_view kFormatName = "longshore-checkpoint";
-// The text ends in: "manifest_xxh3": "0123456789abcdef"\n}\n
+// The text of a manifest ends in "manifest_xxh3": "0123456789abcdef", a line break and "}".
 constexpr std::string_view kHashDigits = "0000000000000000";
 constexpr std::string_view kTail = "\"\n}\n";
 constexpr JsonLimits kManifestLimits{.max_bytes = kGiB, .max_values = 100'000'000};

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kUnitBytes = sizeof(float);
 
-// Calls use(block, elements before it, elements in it).
+// Calls use(block index, elements before the block, elements in the block).
 template <typename Use>
 void for_each_block_of(int64_t elements, const Use& use) {
   for (int64_t before = 0; before < elements; before += kMomentBlockElements) {
@@ -75,7 +75,7 @@ StoredMoments::StoredMoments(MomentFormat format, int64_t elements,
 }
 
 MomentSpan StoredMoments::span() const {
-  // Spans of state are writable; nothing writes through this one.
+  // MomentSpan is writable, hence the casts; callers only read through this one.
   return {format_, std::span(const_cast<std::byte*>(values_.data()), values_.size()),
           std::span(const_cast<float*>(units_.data()), units_.size())};
 }

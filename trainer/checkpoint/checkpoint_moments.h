@@ -1,5 +1,5 @@
-// How a checkpoint's state file stores moments: as the state does, so that the same format resumes
-// to the bit and a file is no larger than the state. Pure functions over bytes.
+// CheckpointMoments: the format of moments in a state file. It equals the state's own format, so
+// resuming with the same format is bit-exact and the file is no larger. Pure functions over bytes.
 //
 //   F32    fp32 moments, in the parameter's shape
 //   BF16   bf16 moments, in the parameter's shape
@@ -22,23 +22,26 @@ namespace longshore {
 TensorDType stored_dtype(MomentFormat format);
 std::optional<MomentFormat> moment_format_of(TensorDType dtype);
 
-// Bytes of the first `elements` of a tensor; of kInt8, up to a whole block or to the end.
+// Returns the bytes of a tensor's first `elements` elements. For kInt8 they end at a block boundary
+// or at the tensor's end.
 Bytes stored_bytes(MomentFormat format, int64_t elements);
 
-// Which moment a kind is; not for masters.
+// Converts a state kind to a moment; kMaster is not allowed.
 Moment moment_of(StateKind kind);
 
-// Appends elements [begin, begin + elements) as a file has them; kInt8: begins at a block.
+// Appends elements [begin, begin + elements) in the file's format. For kInt8 `begin` must be a
+// block boundary.
 void append_stored(const MomentSpan& from, int64_t begin, int64_t elements,
                    std::vector<std::byte>& to);
 
-// A stretch of a file's moments that begins at a block, opened to be read.
+// StoredMoments gives access to a range of a file's moments that starts at a block boundary.
 class StoredMoments {
  public:
   StoredMoments(MomentFormat format, int64_t elements, std::span<const std::byte> bytes);
 
-  // Elements [from, from + elements) of the stretch, to `begin` on in `to`: bit for bit where the
-  // formats are equal, else rounded once. Where blocks would be cut: false, and nothing is written.
+  // Copies elements [from, from + elements) of the range to `to` from `begin` on: bit for bit if
+  // the formats are equal and blocks align, otherwise rounded once. Returns false and writes
+  // nothing if `begin` is inside a block.
   bool copy_to(Moment which, int64_t from, int64_t elements, const MomentSpan& to,
                int64_t begin) const;
   void read(Moment which, int64_t from, std::span<float> values) const;
@@ -52,7 +55,7 @@ class StoredMoments {
   std::vector<float> units_;
 };
 
-// What a run says when its state format cannot hold the checkpoint's moments exactly; else empty.
+// Returns the warning for a state format that cannot hold the checkpoint's moments exactly, or "".
 std::string describe_rounding(const CheckpointManifest& from, StateFormat to);
 
 }  // namespace longshore

@@ -39,13 +39,13 @@ bool overlap(ElementRange a, ElementRange b) {
   return a.begin < b.end() && b.begin < a.end();
 }
 
-// How a tensor's elements are stored; masters are as fp32 moments are.
+// Returns the storage format of a tensor's elements. Masters are stored as fp32 moments are.
 MomentFormat format_of(const TensorInfo& tensor) {
   return moment_format_of(tensor.dtype).value_or(MomentFormat::kF32);
 }
 
-// Calls use(elements before, elements, bytes) for `elements` elements of a tensor, front to back,
-// in bounded memory and from block to block.
+// Calls use(elements before, elements, bytes) for chunks of the tensor's first `elements` elements
+// in order. Memory is bounded and chunks start at block boundaries.
 template <typename Use>
 void for_each_chunk(const SafetensorsFile& file, const TensorInfo& tensor, int64_t elements,
                     Use use) {
@@ -127,7 +127,7 @@ void Checkpoint::open_file(const CheckpointFile& file) {
   for (size_t i = 0; i < file.tensors.size(); ++i) add_part(file, opened, i);
 }
 
-// Of a tensor in a state file: the parameter's own where all of it is there.
+// Returns the shape of a stored tensor: the parameter's own shape if the tensor holds all of it.
 std::vector<int64_t> Checkpoint::stored_shape(const CheckpointTensor& tensor,
                                               MomentFormat format) const {
   if (has_scales(format)) return {stored_bytes(format, tensor.range.elements)};
@@ -181,12 +181,12 @@ void Checkpoint::verify(int32_t part, int32_t parts) const {
       verify_file(manifest_.files[i], *files_[i]);
     }
   } catch (const IoError& error) {
-    // A file that cannot be read is damaged too: an older checkpoint may be readable.
+    // An unreadable file counts as damaged, because an older checkpoint may be readable.
     throw CheckpointError(error.what());
   }
 }
 
-// One pass over the file: each tensor by itself, so that the damaged one can be named, and all.
+// Reads the file once and checks each tensor's checksum, to name a damaged one, and the file's.
 void Checkpoint::verify_file(const CheckpointFile& file, const SafetensorsFile& opened) const {
   const std::vector<TensorInfo>& tensors = opened.tensors();
   const Bytes header_bytes = tensors.empty() ? opened.file_bytes() : tensors.front().file_begin;
@@ -266,8 +266,8 @@ void Checkpoint::restore_unit(const ShardedModel& model, const UnitSpec& unit,
   }
 }
 
-// Reads the whole stored part, although only an overlap may be wanted: so each byte that is
-// applied was checksummed in this very reading.
+// Reads the whole stored part even for a partial overlap, so that the checksum covers the bytes
+// that this call applies.
 void Checkpoint::restore_part(const Part& part, StateKind kind, const ShardPiece& piece,
                               const StateSpans& state) const {
   const int64_t piece_end = piece.parameter_begin + piece.elements;
@@ -288,7 +288,7 @@ void Checkpoint::restore_part(const Part& part, StateKind kind, const ShardPiece
   }
 }
 
-// `wanted` is what the piece takes of `stored`, whose bytes are read.
+// `bytes` hold the elements `stored`; `wanted` is their overlap with the piece.
 void Checkpoint::restore_elements(const Part& part, StateKind kind, ElementRange stored,
                                   std::span<const std::byte> bytes, ElementRange wanted,
                                   const ShardPiece& piece, const StateSpans& state) {
@@ -302,7 +302,7 @@ void Checkpoint::restore_elements(const Part& part, StateKind kind, ElementRange
   }
   const StoredMoments moments(format_of(*part.tensor), stored.elements, bytes);
   const MomentSpan& home = kind == StateKind::kExpAvg ? state.exp_avg : state.exp_avg_sq;
-  // A block of 8-bit moments is written once, so all of it must be here.
+  // A block of 8-bit moments is quantized as a whole, so all of its elements must be present.
   const bool cut = has_scales(home.format) && wanted.end() % kMomentBlockElements != 0 &&
                    wanted.end() != piece.parameter_begin + piece.elements;
   if (cut || !moments.copy_to(moment_of(kind), from, wanted.elements, home, to)) {
@@ -334,7 +334,7 @@ void Checkpoint::read_part(const Part& part, StateKind kind, int64_t begin,
     part.file->read(*part.tensor, begin * kElementBytes, std::as_writable_bytes(values));
     return;
   }
-  // Whole blocks around what is wanted.
+  // Blocks are read whole.
   const int64_t first = begin / kMomentBlockElements * kMomentBlockElements;
   const int64_t last =
       std::min(part.range.elements,

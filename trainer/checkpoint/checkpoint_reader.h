@@ -1,8 +1,7 @@
-// Checkpoint: a portable checkpoint that is opened for reading, by any run: other ranks, units or
-// state format than its writer's. Movable; one thread. Nothing is believed: the manifest, sizes and
-// headers are checked when it is opened, every byte by `verify` and again while it is applied.
-//
-// Errors are CheckpointError "<path>: <file>: <what is wrong>".
+// Checkpoint: a portable checkpoint opened for reading. The run may use other ranks, units or
+// another state format than the writer. `open` checks the manifest, sizes and headers; `verify`
+// checks every byte, and restoring checks it again. Errors are CheckpointError "<path>: <file>:
+// <what is wrong>". Movable; one thread.
 #pragma once
 
 #include <map>
@@ -27,30 +26,32 @@ class Checkpoint {
   const std::string& path() const { return path_; }
   const CheckpointManifest& manifest() const { return manifest_; }
 
-  // Reads every `parts`-th file once, from `part` on, and compares all checksums.
+  // Reads every `parts`-th file, starting with file `part`, once and compares all checksums.
   void verify(int32_t part = 0, int32_t parts = 1) const;
 
-  // Every difference between the checkpoint's trainable parameters and the model's, one line each.
+  // Returns one line for each difference between the checkpoint's parameters and the model's
+  // trainable ones.
   std::vector<std::string> mismatches(const ModelSpec& spec) const;
 
-  // Fills the rank's state: masters and what the format derives from them, and moments. Gradients
-  // and padding become zero; frozen segments are left alone. Checks `mismatches` first. Call
-  // `verify` before: damage found here leaves the store half filled.
+  // Fills the rank's state: masters, their derived copies, and moments. Gradients and padding
+  // become zero; frozen segments stay unchanged. It checks `mismatches` first. `verify` must run
+  // before, because damage found here leaves the store partly filled.
   void restore(const ShardedModel& model, const StateSweep& walk) const;
 
-  // Elements of a parameter's state, from element `begin` on; for exports of a verified checkpoint.
+  // Reads elements of a parameter's state from element `begin` on. Exports of a verified checkpoint
+  // use it.
   void read(const std::string& parameter, StateKind kind, int64_t begin,
             std::span<float> values) const;
 
  private:
-  // A stored piece of a parameter's state.
+  // Part is a stored piece of a parameter's state.
   struct Part {
     ElementRange range;
     const SafetensorsFile* file = nullptr;
     const TensorInfo* tensor = nullptr;
     uint64_t hash = 0;
   };
-  // By the first element; they tile the parameter.
+  // Sorted by first element; the parts cover the parameter without gaps.
   using Parts = std::vector<Part>;
   using PartsKey = std::pair<std::string, StateKind>;
 
@@ -73,8 +74,8 @@ class Checkpoint {
 
   std::string path_;
   CheckpointManifest manifest_;
-  std::map<std::string, std::vector<int64_t>> shapes_;   // of the parameters
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // as in the manifest
+  std::map<std::string, std::vector<int64_t>> shapes_;   // parameter shapes
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // in the manifest's order
   std::map<PartsKey, Parts> parts_;
 };
 

@@ -19,7 +19,7 @@
 namespace longshore {
 namespace {
 
-// What is converted at once: 4 MiB of fp32.
+// Elements that are converted together: 4 MiB of fp32.
 constexpr int64_t kChunkElements = int64_t{1} << 20;
 
 std::string state_file_name(Rank rank, int32_t ranks) {
@@ -32,7 +32,7 @@ bool trainable(const ShardPiece& piece) {
   return piece.segment != Segment::kFrozen;
 }
 
-// The tensors of the rank's file, in the order in which they are written.
+// Returns the tensors of the rank's file in their write order.
 std::vector<CheckpointTensor> state_tensors(const ShardedModel& model) {
   std::vector<CheckpointTensor> tensors;
   for (const UnitSpec& unit : model.spec.units) {
@@ -153,7 +153,7 @@ CheckpointWriter::~CheckpointWriter() {
 
 std::string CheckpointWriter::commit(const CheckpointManifest& manifest) {
   LONGSHORE_CHECK(!committed_);
-  // The files' bytes are synced by their writers; their names must be on disk before the manifest.
+  // The writers synced the files' bytes. Their names must be durable before the manifest.
   sync_directory(temporary_);
   write_file_durably(temporary_ + "/" + kManifestName, format_manifest(manifest));
   move_into_place(temporary_, path_);

@@ -1,10 +1,10 @@
-// CheckpointWriter: writes a portable checkpoint of a rank's shards, in bounded memory: one unit's
-// state is leased at a time and goes to the file in chunks. One thread.
+// CheckpointWriter: writes a portable checkpoint of a rank's shards in bounded memory: it leases
+// one unit's state at a time and writes it in chunks. One thread.
 //
-// The checkpoint appears under its name by rename, complete and synced, manifest last; a writer
-// that is destroyed or killed before that leaves older checkpoints as they are. With several ranks
-// rank 0 owns the writer, every rank writes its state file into `directory()`, and rank 0 commits
-// what they hand back (trainer/run/run_saver.h).
+// A rename publishes the checkpoint after everything is synced, the manifest last. If the writer is
+// destroyed or killed earlier, older checkpoints stay unchanged. With several ranks rank 0 owns the
+// writer, every rank writes its state file into `directory()`, and rank 0 commits the returned
+// entries (trainer/run/run_saver.h).
 #pragma once
 
 #include <string>
@@ -17,16 +17,16 @@
 
 namespace longshore {
 
-// The parameters that a checkpoint of the model holds.
+// Returns the parameters that a checkpoint of the model contains.
 std::vector<CheckpointParameter> trainable_parameters(const ModelSpec& spec);
 
-// Writes the rank's state file into a directory. Throws IoError; the file is gone then.
+// Writes the rank's state file into `directory`. Throws IoError after it removed the file.
 CheckpointFile write_state_file(const std::string& directory, const ShardedModel& model,
                                 const StateSweep& walk);
 
 class CheckpointWriter {
  public:
-  // Makes the temporary directory in `folder` (<run.dir>/checkpoints, made where missing).
+  // Creates the temporary directory in `folder` (<run.dir>/checkpoints), and `folder` if missing.
   CheckpointWriter(const std::string& folder, Step step);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -34,8 +34,8 @@ class CheckpointWriter {
   ~CheckpointWriter();
 
   const std::string& directory() const { return temporary_; }
-  // Adds the manifest and moves the checkpoint into place, over one of the same step. `files` in
-  // the order of ranks. Returns its path.
+  // Adds the manifest and renames the checkpoint into place; it replaces one of the same step.
+  // `files` of the manifest are in the order of ranks. Returns the path.
   std::string commit(const CheckpointManifest& manifest);
 
  private:

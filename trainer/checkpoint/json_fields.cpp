@@ -51,7 +51,7 @@ void JsonFields::fail(const std::string& what) const {
 
 bool is_whole_number(const Json& value, int64_t least, int64_t most) {
   if (!value.is_number_integer()) return false;
-  // An unsigned one beyond int64 would wrap in `get`.
+  // `get` would wrap an unsigned value above the range of int64.
   if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(most)) {
     return false;
   }

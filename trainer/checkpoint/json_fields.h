@@ -1,5 +1,5 @@
-// JsonFields: members of JSON objects from outside, each with its type and range checked. Every
-// failure is a CheckpointError that names the file and the member. The object must outlive it.
+// JsonFields: checked access to the members of an untrusted JSON object. A wrong type or range is a
+// CheckpointError with the file and the member. The object must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ class JsonFields {
  public:
   JsonFields(const Json& object, std::string where);
 
-  // Whether the member is there at all.
+  // Returns whether the member exists.
   bool has(const char* key) const { return object_.contains(key); }
   const Json& member(const char* key) const;
   std::string text(const char* key) const;
-  // A whole number from 0 to `most`.
+  // Returns a whole number from 0 to `most`.
   int64_t count(const char* key, int64_t most = std::numeric_limits<int64_t>::max()) const;
-  // 16 hexadecimal digits.
+  // Returns the value of 16 hexadecimal digits.
   uint64_t hash(const char* key) const;
   const Json& array(const char* key) const;
   JsonFields object(const char* key) const { return {member(key), where_ + ": " + key}; }
@@ -32,7 +32,7 @@ class JsonFields {
   std::string where_;
 };
 
-// A whole number from `least` to `most`; false for any other value.
+// Returns whether the value is a whole number from `least` to `most`.
 bool is_whole_number(const Json& value, int64_t least, int64_t most);
 
 }  // namespace longshore

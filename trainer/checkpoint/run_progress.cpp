@@ -7,7 +7,7 @@
 namespace longshore {
 namespace {
 
-constexpr int64_t kMostSeed = std::numeric_limits<int64_t>::max();  // of run.seed
+constexpr int64_t kMostSeed = std::numeric_limits<int64_t>::max();  // the upper bound of run.seed
 
 DataState read_data_state(const JsonFields& fields) {
   DataState data;

@@ -1,5 +1,5 @@
-// RunProgress: where a run stands, besides the state of its parameters, and its one strict reader,
-// for the manifests of checkpoints and for the notes of commits on drives. Plain values.
+// RunProgress: the progress of a run without its parameter state, and the strict parser for it in
+// checkpoint manifests and in the payload of commits on drives. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace longshore {
 
-// More steps, or samples, than any run has; what is added to them does not wrap.
+// An upper bound for steps and samples that still allows additions without overflow.
 inline constexpr int64_t kMostSteps = int64_t{1} << 53;
 
-// Where the data stands.
+// DataState is the position in the training data.
 struct DataState {
   DataCursor cursor;
-  int64_t sequences = 0;     // of an epoch; 0 where an older program did not say
-  uint64_t fingerprint = 0;  // of the tokens
+  int64_t sequences = 0;     // per epoch; 0 if written by a version without it
+  uint64_t fingerprint = 0;  // hash of the tokens
   bool operator==(const DataState&) const = default;
 };
 
@@ -27,19 +27,19 @@ struct RunProgress {
   Step step;                   // finished steps, skipped ones included
   int64_t adam_step = 0;       // applied updates
   int64_t skipped_total = 0;   // steps with a non-finite loss or norm
-  int64_t skipped_in_row = 0;  // the last so many steps were skipped
+  int64_t skipped_in_row = 0;  // length of the current series of skipped steps
   uint64_t seed = 0;
   DataState data;
   std::string model_fingerprint;  // of the base model
-  std::string config_text;        // the resolved run file; not in notes
+  std::string config_text;        // the resolved run file; not in commit payloads
 };
 
-// The members "adam_step", "skipped_total", "skipped_in_row", "seed", "sampler" and
-// "model_fingerprint"; the step and the run file are kept elsewhere.
+// Returns the "sampler" object: "seed", "epoch", "position", "sequences" (if known) and "data", the
+// fingerprint.
 Json sampler_json(const DataState& data);
 
-// Reads "seed", "sampler" and "model_fingerprint" into `progress`, whose counters are set already,
-// and checks that all of it holds together. CheckpointError.
+// Reads "seed", "sampler" and "model_fingerprint" into `progress`, whose counters must be set
+// already, and checks that all values are consistent. Throws CheckpointError.
 void read_progress(const JsonFields& fields, RunProgress& progress);
 
 }  // namespace longshore

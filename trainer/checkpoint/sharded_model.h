@@ -1,4 +1,4 @@
-// ShardedModel: whose state is meant: one rank's shards of a model. A plain value that borrows.
+// ShardedModel: one rank's shards of a model. A plain value that refers to spec and layouts.
 #pragma once
 
 #include <vector>
@@ -18,7 +18,7 @@ struct ShardedModel {
   const FlatLayout& layout(UnitId unit) const {
     return layouts.at(static_cast<size_t>(unit.value));
   }
-  // The rank's part of a unit as fp32 values.
+  // Returns the bytes of the rank's part of a unit as fp32 values.
   Bytes fp32_bytes(UnitId unit, bool frozen_too) const {
     int64_t elements = 0;
     for (const ShardPiece& piece : layout(unit).pieces(rank)) {
