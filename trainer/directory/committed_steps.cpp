@@ -14,7 +14,7 @@
 namespace longshore {
 namespace {
 
-// Step 0 is what every start has: nobody's work.
+// Step 0 exists at every start and contains no training, so it does not count.
 void raise(CommittedSteps& acknowledged, int64_t step, const std::string& source) {
   if (step < 1 || acknowledged.step >= step) return;
   acknowledged = {.any = true, .step = step, .source = source};

@@ -1,4 +1,5 @@
-// What differs between two resolved run files, by key. Pure functions over their texts.
+// ConfigChange: differences between two resolved run files, by key. Pure functions over their
+// texts.
 #pragma once
 
 #include <string>
@@ -6,8 +7,8 @@
 
 namespace longshore {
 
-// "train.epochs: 2 -> 3", one line for each key that is in both with different values, or in one.
-// Keys of [run], which every command line may name in its own way, are left out but for run.seed.
+// Returns a line "train.epochs: 2 -> 3" for each key that differs or is in only one of the files.
+// Keys of [run] are left out, except run.seed, because every start may set them differently.
 std::vector<std::string> config_changes(const std::string& before, const std::string& now);
 
 }  // namespace longshore

@@ -4,7 +4,7 @@
 
 namespace longshore {
 
-// A section's line, then one line for each key.
+// The text has a line for each section, followed by one line for each of its keys.
 std::map<std::string, std::string> config_values(const std::string& text) {
   std::map<std::string, std::string> values;
   std::istringstream lines(text);

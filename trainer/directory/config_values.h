@@ -1,4 +1,4 @@
-// The values of a resolved run file, by key. Pure function over its text.
+// ConfigValues: the values of a resolved run file, by key. Pure function over its text.
 #pragma once
 
 #include <map>
@@ -6,7 +6,7 @@
 
 namespace longshore {
 
-// As to_toml writes them: "train.epochs" -> "2.0".
+// Returns the values in to_toml's format: "train.epochs" -> "2.0".
 std::map<std::string, std::string> config_values(const std::string& text);
 
 }  // namespace longshore

@@ -19,13 +19,13 @@ namespace {
 // A step line of 10,000 ranks has 200 KiB.
 constexpr JsonLimits kLineLimits{.max_bytes = 4 * kMiB, .max_depth = 16, .max_values = 1'000'000};
 
-// Lines of a file with their ends; a line over the limit comes out empty. What a file of terabytes
-// has no bytes for, a hole in such a line, is not read.
+// LineReader returns a file's lines and offsets. A line over the limit is returned empty. Holes of
+// a sparse file inside such a line are skipped, so a huge sparse file is not read.
 class LineReader {
  public:
   explicit LineReader(const std::string& path) : fd_(open_for_reading(path)) {}
 
-  // The next whole line, without its newline; false at the end or before a torn last line.
+  // Reads the next line without its newline; false at the end or before a torn last line.
   bool next(std::string& line) {
     line.clear();
     bool too_long = false;
@@ -68,7 +68,7 @@ class LineReader {
     const off_t here = ::lseek(fd_.get(), 0, SEEK_CUR);
     off_t data = ::lseek(fd_.get(), here, SEEK_DATA);
     if (data < 0 && errno == ENXIO) data = ::lseek(fd_.get(), 0, SEEK_END);
-    // A file system that knows no holes moves nothing.
+    // A file system without hole support returns the same offset.
     if (data > here) offset_ += data - here;
   }
 
@@ -85,7 +85,7 @@ std::optional<int64_t> step_of(const Json& object) {
   return step->get<int64_t>();
 }
 
-// The kind, where it is one of `kinds`; parsing is left out for lines that cannot be.
+// Parses a line whose kind is one of `kinds`. Lines without such a word are not parsed.
 bool read_line(const std::string& line, const std::vector<std::string_view>& kinds, Json& object,
                std::string& kind) {
   const auto named = [&line](std::string_view name) {

@@ -1,6 +1,5 @@
-// MetricsReader: the lines of <run.dir>/metrics.jsonl, as any reader may take them. What stands
-// there is believed no further than its types: a line that is torn, longer than a line can be, no
-// object, or of a kind that is no text, is passed over. One thread, bounded memory.
+// MetricsReader: reads the lines of <run.dir>/metrics.jsonl without trusting them. It skips lines
+// that are torn, too long, no JSON object, or whose kind is no text. One thread; bounded memory.
 #pragma once
 
 #include <functional>
@@ -16,20 +15,20 @@ namespace longshore {
 
 struct MetricsLine {
   std::string kind;
-  std::optional<int64_t> step;  // none where the line has none, or no whole number from 0 on
+  std::optional<int64_t> step;  // empty if missing or not a whole number >= 0
   const Json& object;
-  Bytes end = 0;  // where the next line begins
+  Bytes end = 0;  // offset of the next line
 
-  // The member where it is a finite number.
+  // Returns the member if it is a finite number.
   std::optional<double> number(const char* key) const;
 };
 
-// Every whole line of one of these kinds, from the first on, until `use` returns false. A missing
-// file has none; IoError for what is no regular file.
+// Calls `use` for every whole line of the given kinds in order, until it returns false. A missing
+// file has no lines. IoError if the path is not a regular file.
 void read_metrics(const std::string& path, const std::vector<std::string_view>& kinds,
                   const std::function<bool(const MetricsLine&)>& use);
 
-// The greatest step of a step line; 0 without one.
+// Returns the greatest step of all step lines, or 0.
 int64_t last_step_of_metrics(const std::string& path);
 
 }  // namespace longshore

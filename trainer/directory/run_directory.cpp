@@ -42,7 +42,7 @@ std::string holder_of(const UniqueFd& lock) {
   return text.empty() ? "another process" : text.substr(0, text.find('\n'));
 }
 
-// The lock belongs to the open file: it is free again when the process is gone.
+// The kernel releases the lock with the open file when the process ends.
 UniqueFd take_lock(const std::string& directory) {
   const std::string path = directory + "/lock";
   UniqueFd fd = open_own_file(path, O_RDWR | O_CREAT);
@@ -56,8 +56,8 @@ UniqueFd take_lock(const std::string& directory) {
   return fd;
 }
 
-// What a run writes must stay in its directory, whoever prepared that. An export goes beside a
-// link.
+// Refuses links below the directory, so that a run writes only inside it. hf/ is not checked,
+// because an export is written beside a link.
 void refuse_links(const std::string& directory) {
   std::vector<std::string> problems;
   for (const std::string_view name : kDirectories) {
@@ -70,7 +70,7 @@ void refuse_links(const std::string& directory) {
   if (!problems.empty()) throw ConfigError(problems);
 }
 
-// Temporary files of a process that was killed while it wrote.
+// Removes temporary files of a process that was killed while it wrote.
 void remove_temporaries(const std::string& directory) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {

@@ -1,12 +1,12 @@
-// RunDirectory: everything that a run writes lies in <run.dir>; this object owns it for the
-// process: an exclusive lock refuses a second run on it. One thread. Files:
+// RunDirectory: owns <run.dir>, which contains everything that a run writes. An exclusive lock
+// refuses a second run. One thread. Files:
 //   config.toml    the resolved run file        env.json   versions, devices, limits, build id
-//   command.txt    how it was started           plan.txt, plan.json  the plan
+//   command.txt    the command line             plan.txt, plan.json  the plan
 //   run.json       status, for scripts          data.json  files, hashes, counts
-//   state_key      names the run on its drives
-//   chat_template.jinja  of data.chat_template, where it names a file
+//   state_key      identifies the run on its drives
+//   chat_template.jinja  a copy of the file that data.chat_template names
 //   metrics.jsonl, tensorboard/, checkpoints/, best/, hf/, save, lock
-// Nothing is written through a symbolic link in it; the directory itself may be one.
+// The run does not write through symbolic links inside it; <run.dir> itself may be one.
 #pragma once
 
 #include <cstdint>
@@ -24,26 +24,26 @@ namespace longshore {
 struct RunStatus {
   enum class State : uint8_t { kRunning, kDone, kStopped, kFailed };
   State state = State::kRunning;
-  std::optional<int> exit_code;        // of a run that ended
+  std::optional<int> exit_code;        // set when the run has ended
   Step step;                           // finished steps
-  std::optional<Step> saved_step;      // of the newest checkpoint; none: nothing is saved
-  std::optional<Step> committed_step;  // durable on drives; none: the state is in memory
-  std::string message;                 // why it failed or stopped; empty = nothing to say
+  std::optional<Step> saved_step;      // step of the newest checkpoint; empty: none exists
+  std::optional<Step> committed_step;  // newest step durable on drives; empty: state is in memory
+  std::string message;                 // why it failed or stopped; may be empty
 };
 
-// "running", "done", "stopped", "failed".
+// Returns "running", "done", "stopped" or "failed".
 std::string_view name_of(RunStatus::State state);
 
 class RunDirectory {
  public:
-  // Makes the directory and takes the lock; of an earlier run nothing is changed. Throws
-  // ConfigError naming the process that holds it.
+  // Creates the directory and takes the lock, without changes to an earlier run's records. Throws
+  // ConfigError that names the process with the lock.
   static RunDirectory open(const std::string& path);
-  // The directory as another rank of the run sees it, whose rank 0 holds the lock.
+  // Opens the directory on another rank of the run; rank 0 holds the lock.
   static RunDirectory join(const std::string& path);
 
   const std::string& path() const { return path_; }
-  // "<path>/<name>".
+  // Returns "<path>/<name>".
   std::string file(std::string_view name) const;
   std::string metrics_file() const { return file("metrics.jsonl"); }
   std::string checkpoints() const { return file("checkpoints"); }
@@ -51,34 +51,34 @@ class RunDirectory {
   std::string export_directory() const { return file("hf"); }
 
   void write_config(const std::string& toml) const;
-  // What the last start wrote; empty where that is missing or cannot be read.
+  // Returns what the last start wrote; empty if it is missing or unreadable.
   std::string read_config() const;
-  // Quoted so that a shell reads the same arguments back.
+  // Writes the arguments quoted, so that a shell parses the same arguments from the file.
   void write_command(const std::vector<std::string>& arguments) const;
   void write_environment(const Json& environment) const;
   void write_plan(const std::string& text, const std::string& json) const;
   void write_data(const Json& data) const;
-  // What conversations were written by, for exports; an empty text removes that of an earlier
-  // start.
+  // Writes the chat template of the training conversations, for exports. An empty text removes the
+  // file of an earlier start.
   void write_chat_template(const std::string& text) const;
-  // With the process id, host name and time of writing added.
+  // Also writes the process id, host name and time, and waits until the file is durable.
   void write_status(const RunStatus& status) const;
-  // write_status while the run goes on: whole at any moment, not waited for until it is on disk.
+  // Replaces run.json atomically during the run without waiting until it is durable.
   void note_status(const RunStatus& status) const;
   static std::string status_text(const RunStatus& status);
-  // What the last process on the directory left; nothing where that is missing or no status.
+  // Returns the last process's status; empty if the file is missing or invalid.
   static std::optional<RunStatus> read_status(const std::string& path);
 
  private:
   RunDirectory(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
 
   std::string path_;
-  // The kernel frees the lock when the process ends, however it ends. Invalid where another process
-  // of the run holds it.
+  // The kernel releases the lock when the process ends in any way. Invalid if another process of
+  // the run holds it.
   UniqueFd lock_;
 };
 
-// One argument as a shell would have to read it.
+// Quotes one argument for a shell.
 std::string shell_quoted(const std::string& argument);
 
 }  // namespace longshore

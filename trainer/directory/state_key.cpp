@@ -41,7 +41,7 @@ StateKeyFile read_state_key(const std::string& run_directory) {
   try {
     text = read_own_file(path, kMaxBytes);
   } catch (const DataError&) {
-    return file;  // longer than any key
+    return file;  // the file is too long for a key
   }
   const std::string_view rest = std::string_view(text).substr(std::min(kDigits, text.size()));
   file.committed = rest == kCommitted;

@@ -1,6 +1,6 @@
-// StateKey: <run.dir>/state_key names the run on its drives: 128 random bits as 32 hexadecimal
-// digits, made before the first state file. A second line, "committed", follows once a commit was
-// acknowledged there. Plain functions; rank 0 calls them.
+// StateKey: <run.dir>/state_key identifies the run on its drives: 128 random bits as 32 hexadecimal
+// digits, written before the first state file. A second line, "committed", is added after the first
+// commit. Plain functions; rank 0 calls them.
 #pragma once
 
 #include <optional>
@@ -11,13 +11,13 @@
 namespace longshore {
 
 std::string state_key_path(const std::string& run_directory);
-// 32 hexadecimal digits.
+// Returns 32 hexadecimal digits.
 std::string text_of(const RunKey& key);
 std::optional<RunKey> parse_key(std::string_view text);
 
 struct StateKeyFile {
   bool exists = false;
-  std::optional<RunKey> key;  // none where the file is missing or damaged
+  std::optional<RunKey> key;  // empty if the file is missing or damaged
   bool committed = false;
 };
 

@@ -1,4 +1,4 @@
-// How long a step of a run took, from its metrics file. Free function; any thread.
+// StepSeconds: the duration of a run's steps, from its metrics file. Free function; any thread.
 #pragma once
 
 #include <optional>
@@ -6,8 +6,8 @@
 
 namespace longshore {
 
-// The median of the file's last steps. Nothing where there is no such file, or no step in it; a
-// forecast is no reason to refuse a run.
+// Returns the median in seconds over the file's last 100 steps; empty if the file is missing or has
+// no step.
 std::optional<double> measured_step_seconds(const std::string& metrics_path);
 
 }  // namespace longshore
