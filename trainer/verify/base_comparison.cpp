@@ -12,18 +12,18 @@
 namespace longshore {
 namespace {
 
-constexpr int64_t kRuns = 64;       // of values that lie side by side, spread over the tensor
-constexpr int64_t kRunValues = 64;  // in each
-constexpr double kUnrelated = 0.5;  // two unrelated tensors are sqrt(2) apart
-// Another tensor of the base, or the same one scaled or turned, explains the values where it is so
-// many times nearer than the same tensor of the base.
+constexpr int64_t kRuns = 64;       // number of contiguous samples, spread evenly over the tensor
+constexpr int64_t kRunValues = 64;  // values per sample
+constexpr double kUnrelated = 0.5;  // relative distance; unrelated tensors have sqrt(2)
+// A swapped, scaled or transposed tensor is reported if that explanation is this factor nearer to
+// the values than the base's own tensor.
 constexpr double kMuchNearer = 4.0;
-// Nearer than that to its own is nobody else's; a model with thousands of experts has too many
-// pairs to look at all.
+// A tensor nearer than this to its own base tensor is not searched for swaps, because models with
+// thousands of experts have too many pairs.
 constexpr double kLeastSwapped = 0.02;
-constexpr double kLeastScale = 0.02;  // a change of scale below that may be weight decay
+constexpr double kLeastScale = 0.02;  // a smaller change of scale may be weight decay
 
-// More than that are only said to be unlike: each is compared with all others of its shape.
+// Further differing tensors get no explanation, because each is compared with all of its shape.
 constexpr int64_t kMostExplained = 200;
 
 struct Sampled {
@@ -31,7 +31,7 @@ struct Sampled {
   std::vector<float> values, base;
 };
 
-// Where the sample lies: begin and length of each run of values.
+// Returns begin and length of each sampled run of values.
 std::vector<std::pair<int64_t, int64_t>> sample_runs(int64_t elements) {
   if (elements <= kRuns * kRunValues) return {{0, elements}};
   std::vector<std::pair<int64_t, int64_t>> runs;
@@ -51,7 +51,7 @@ std::vector<float> sample(const ModelSource& source, const MatrixPart& part) {
   return values;
 }
 
-// The sampled places of a square matrix, read from the other side of its diagonal.
+// Returns the sampled positions of a square matrix read from the transposed position.
 std::vector<float> sample_transposed(const ModelSource& source, const MatrixPart& part) {
   const int64_t columns = part.shape[1];
   std::vector<float> values;
@@ -126,7 +126,7 @@ class BaseComparison {
                                    " of its size: made anew, or another model's"));
   }
 
-  // What its values are, if not the base's, a little moved.
+  // Returns how the tensor is swapped, scaled or transposed; empty if it is not.
   std::optional<std::string> explain(const Sampled& tensor, const Closeness& own,
                                      const std::vector<Sampled>& same_shape) const {
     if (own.distance < kLeastSwapped) return std::nullopt;
@@ -179,7 +179,7 @@ Closeness closeness(std::span<const float> a, std::span<const float> b) {
   if (apart == 0.0) return result;
   result.distance = bb > 0.0 ? std::sqrt(apart / bb) : HUGE_VAL;
   result.scale = bb > 0.0 ? ab / bb : 1.0;
-  // |a - s b|^2 = aa - s ab for that s.
+  // With this scale s, |a - s b|^2 = aa - s ab.
   result.residual = aa > 0.0 ? std::sqrt(std::max(0.0, aa - result.scale * ab) / aa) : 1.0;
   return result;
 }

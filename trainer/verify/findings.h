@@ -1,5 +1,5 @@
-// Findings: what a look at a model directory found, a line for each thing that was looked at.
-// Owned by the command; one thread.
+// Findings: the results of `verify`, one line per check and subject. Owned by the command; one
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace longshore {
 
 enum class Verdict : uint8_t {
   kOk,
-  kSkipped,  // could not be looked at; says why
-  kWarning,  // odd, and may be meant
+  kSkipped,  // not checked; `detail` has the reason
+  kWarning,  // unusual, but possibly intended
   kFailed,   // wrong
 };
 
@@ -30,11 +30,11 @@ struct Finding {
 
 class Findings {
  public:
-  // Keeps the first 50 warnings and failures of a check, and counts the others.
+  // Keeps the first 50 warnings and failures of a check and counts the rest.
   void add(Verdict verdict, const std::string& check, const std::string& subject,
            const std::string& detail);
 
-  // With a last line for each check that has more than was kept.
+  // Returns the results, with a last line for each check that has more than were kept.
   std::vector<Finding> lines() const;
   int64_t count(Verdict verdict) const { return counts_[static_cast<size_t>(verdict)]; }
   bool failed() const { return count(Verdict::kFailed) > 0; }
@@ -45,7 +45,7 @@ class Findings {
   std::map<std::string, int64_t> bad_;  // warnings and failures by check
 };
 
-// A table for people, and one object for programs.
+// These format the results as a table for people and as one JSON object.
 std::string format_findings(const Findings& findings, const std::string& model);
 Json to_json(const Findings& findings, const std::string& model);
 

@@ -1,5 +1,5 @@
-// MatrixPart: what a look at a model's tensors is about: a parameter, or one expert's matrix of a
-// parameter that holds those of all experts. Plain values; the spec must outlive them.
+// MatrixPart: the unit of tensor checks: a parameter, or one expert's matrix inside a parameter of
+// all experts. Plain values; the spec must outlive them.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace longshore {
 
 struct MatrixPart {
   const ParamSpec* parameter = nullptr;
-  std::string name;            // that of the parameter, and "[3]" for the fourth expert's
-  std::vector<int64_t> shape;  // of this part
-  int64_t begin = 0;           // its first element in the parameter
+  std::string name;            // the parameter's name, followed by "[3]" for the fourth expert
+  std::vector<int64_t> shape;  // shape of this part
+  int64_t begin = 0;           // index of its first element in the parameter
   int64_t elements = 0;
 };
 
-// Of all parameters, in the model's order.
+// Returns the parts of all parameters in the model's order.
 std::vector<MatrixPart> matrix_parts(const ModelSpec& spec);
 
 }  // namespace longshore

@@ -11,7 +11,7 @@
 namespace longshore {
 namespace {
 
-constexpr int64_t kSliceElements = int64_t{1} << 24;  // of the head, at one time: 64 MiB
+constexpr int64_t kSliceElements = int64_t{1} << 24;  // head elements at once: 64 MiB
 
 at::Tensor read_rows(const ModelSource& source, const ParamSpec& parameter, int64_t row,
                      int64_t rows) {
@@ -26,12 +26,12 @@ at::Tensor read_whole(const ModelSource& source, const ParamSpec& parameter) {
   return read_rows(source, parameter, 0, parameter.shape[0]).view(parameter.shape);
 }
 
-// |x| of every row, fp64 [T].
+// Returns |x| of every row: fp64 [T].
 at::Tensor row_norms(const at::Tensor& x) {
   return at::linalg_vector_norm(x.to(at::kDouble), 2, {-1});
 }
 
-// Several texts as one micro-batch, or one alone.
+// Packs several texts, or one, into a micro-batch.
 MicroBatch batch_of(const Texts& texts, const std::map<int64_t, int64_t>& rows) {
   std::vector<int64_t> tokens, positions;
   MicroBatch batch;
@@ -49,7 +49,7 @@ MicroBatch batch_of(const Texts& texts, const std::map<int64_t, int64_t>& rows) 
   return batch;
 }
 
-// One look after the other, over the same texts.
+// NumberCheck runs one unit after the other over the same texts.
 class NumberCheck {
  public:
   NumberCheck(const ModelSource& source, const Texts& texts, Findings& findings)
@@ -104,7 +104,7 @@ class NumberCheck {
     return list;
   }
 
-  // The rows of the tokens that are used stand for the whole table.
+  // Only the embedding rows of the used tokens are read, instead of the whole table.
   void embedding() {
     const UnitSpec& spec = unit(0);
     Parameters parameters;
@@ -142,8 +142,8 @@ class NumberCheck {
     compare(spec, in_order(spec, parameters), in, wanted, sure);
   }
 
-  // Runs a unit over all texts at once and over each, and goes on from the plain decoder's numbers.
-  // `sure`: the positions to compare, where those are not all.
+  // Runs a unit over all texts packed and over each alone, and passes the plain decoder's numbers
+  // on to the next unit. `sure` limits the compared positions; undefined for all.
   void compare(const UnitSpec& spec, const std::vector<at::Tensor>& parameters,
                const std::vector<at::Tensor>& in, const std::vector<at::Tensor>& wanted,
                const std::vector<at::Tensor>& sure) {
@@ -176,7 +176,7 @@ class NumberCheck {
           findings_);
   }
 
-  // The head in slices of the vocabulary, over the last position of each text.
+  // Compares the head, in slices of the vocabulary, at the last position of each text.
   void head() {
     const UnitSpec& spec = unit(static_cast<int64_t>(source_.spec().units.size()) - 1);
     const bool tied = !spec.tied.empty();
@@ -219,7 +219,7 @@ class NumberCheck {
   const Texts& texts_;
   Findings& findings_;
   PlainDecoder plain_;
-  std::map<int64_t, int64_t> rows_;  // token -> its row in the cut embedding
+  std::map<int64_t, int64_t> rows_;  // token -> its row in the reduced embedding
   MicroBatch packed_;
   std::vector<MicroBatch> alone_;
   PlainStates states_;

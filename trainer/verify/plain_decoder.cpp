@@ -10,7 +10,7 @@
 namespace longshore {
 namespace {
 
-// Scores nearer than this share of their size may be ordered otherwise in fp32.
+// If router scores differ by less than this share of their size, fp32 may choose other experts.
 constexpr double kSureChoice = 2e-5;
 
 double yarn_dimension(const RopeSpec& rope, int64_t dim, double turns) {
@@ -55,7 +55,7 @@ at::Tensor activated(const at::Tensor& x, Activation activation) {
   throw CheckFailure("an activation without a formula");
 }
 
-// True where the query of a row may not see the key of a column.
+// Returns a mask [T, T] that is true if the row's query must not attend to the column's key.
 at::Tensor hidden_keys(int64_t positions, int64_t window) {
   const at::Tensor row = at::arange(positions).unsqueeze(1), column = at::arange(positions);
   at::Tensor hidden = column > row;
@@ -107,14 +107,14 @@ class PlainDecoder::Layer {
 
   const LayerSpec& spec() const { return decoder_.arch_.layers.at(static_cast<size_t>(number_)); }
 
-  // fp64; undefined where the layer has no such part.
+  // Returns an fp64 tensor; undefined if the layer has no such parameter.
   at::Tensor get(Module module, bool bias = false) const {
     const at::Tensor values = stored(module, bias, -1);
     return values.defined() ? values.to(at::kDouble) : values;
   }
 
-  // One expert's, from a parameter of its own or its row of one for all: [in, out] where the family
-  // stores that, else [out, in].
+  // Returns one expert's matrix, from its own parameter or from the parameter of all experts. Its
+  // shape is [in, out] if the family stores it so, otherwise [out, in].
   at::Tensor get(Module module, Module of_all, bool bias, int64_t expert) const {
     at::Tensor values = stored(module, bias, expert);
     if (values.defined()) return values.to(at::kDouble);
@@ -129,7 +129,7 @@ class PlainDecoder::Layer {
     return bias.defined() ? y + bias : y;
   }
 
-  // x itself where the layer has no such norm.
+  // Returns x unchanged if the layer has no such norm.
   at::Tensor norm(Module module, const at::Tensor& x) const {
     const at::Tensor weight = get(module);
     return weight.defined() ? decoder_.norm(x, weight, get(module, true)) : x;
@@ -177,7 +177,7 @@ at::Tensor PlainDecoder::norm(const at::Tensor& x, const at::Tensor& weight,
 }
 
 at::Tensor PlainDecoder::embed(const at::Tensor& rows, const Weights& weights) const {
-  // Families that round the scale to the compute dtype round it to that of the units here: fp32.
+  // Families that round the scale to the compute dtype round it to fp32 here, like the units.
   const double scale = arch_.embedding_scale_rounded
                            ? static_cast<double>(static_cast<float>(arch_.embedding_scale))
                            : arch_.embedding_scale;
@@ -205,7 +205,7 @@ PlainDecoder::BlockOutput PlainDecoder::block(int64_t number, const at::Tensor& 
   return y;
 }
 
-// x: [heads, T, head_dim].
+// x is [heads, T, head_dim].
 at::Tensor PlainDecoder::rotate(const at::Tensor& x, const RopeSpec& rope) const {
   const int64_t positions = x.size(1), dim = rope.rotary_dim(arch_.head_dim);
   const at::Tensor angles =
@@ -288,7 +288,7 @@ at::Tensor PlainDecoder::mlp(const Layer& layer, const at::Tensor& x) const {
   return layer.linear(Module::kDown, inner);
 }
 
-// Of the tokens in x, unweighted.
+// Returns the expert's output for the tokens in x, without the router's weight.
 at::Tensor PlainDecoder::expert(const Layer& layer, int64_t number, const at::Tensor& x) const {
   const MoeSpec& moe = arch_.moe;
   const auto linear = [&](Module module, Module of_all, const at::Tensor& in) {
@@ -334,7 +334,7 @@ PlainDecoder::BlockOutput PlainDecoder::experts(const Layer& layer, const at::Te
     out.sure = at::nonzero(gap > kSureChoice * (size + 1.0)).flatten();
   }
   for (int64_t number = 0; number < moe.experts; ++number) {
-    const at::Tensor places = at::nonzero(chosen == number);  // [n, 2]: token, place
+    const at::Tensor places = at::nonzero(chosen == number);  // [n, 2]: token, choice
     if (places.size(0) == 0) continue;
     const at::Tensor tokens = places.select(1, 0);
     const at::Tensor share = weights.index({tokens, places.select(1, 1)}).unsqueeze(1);

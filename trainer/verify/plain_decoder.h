@@ -1,7 +1,7 @@
-// PlainDecoder: the numbers of a decoder a second time, in fp64 with plain operations: no fused
-// kernels, no packing, no pieces, frequencies of its own. What the units compute is compared with
-// it, one unit at a time. It shares with them how config.json is read, so a switch that is misread
-// shows only beside transformers. One text at a time; one thread.
+// PlainDecoder: a second implementation of the decoder in fp64 with plain operations: no fused
+// kernels, no packing, no splitting, its own RoPE frequencies. Units are compared with it one at a
+// time. Both share the parser of config.json, so only transformers reveals a misread switch. One
+// text at a time; one thread.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,28 +19,28 @@ namespace longshore {
 
 class PlainDecoder {
  public:
-  // A parameter's values by its name in the files, in the files' shape, any float type.
+  // Returns a parameter's values by its name in the files, in the files' shape and any float type.
   using Weights = std::function<at::Tensor(const std::string& name)>;
 
   PlainDecoder(const ArchSpec& arch, const ModelSpec& spec);
 
-  // rows: of the embedding, one for each token. [T, hidden], fp64.
+  // `rows` are the embedding rows of the tokens. Returns [T, hidden], fp64.
   at::Tensor embed(const at::Tensor& rows, const Weights& weights) const;
   struct BlockOutput {
     at::Tensor x;  // [T, hidden], fp64
-    // int64: the positions whose experts another rounding would not change; undefined for all.
+    // int64 positions whose expert choice is independent of rounding; undefined if all are.
     at::Tensor sure;
   };
-  // x: [T, hidden], fp64.
+  // x is [T, hidden], fp64.
   BlockOutput block(int64_t layer, const at::Tensor& x, const Weights& weights) const;
   at::Tensor final_norm(const at::Tensor& x, const Weights& weights) const;
-  // Of a part of the vocabulary: rows of the head [N, hidden]. [T, N], fp64.
+  // `rows` [N, hidden] are the head's rows for a part of the vocabulary. Returns [T, N], fp64.
   at::Tensor logits(const at::Tensor& normed, const at::Tensor& rows) const;
 
   std::string name_of(Module module, bool bias, int64_t layer) const;
 
  private:
-  // One layer's parameters in fp64.
+  // Layer gives access to one layer's parameters in fp64.
   class Layer;
 
   at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const;
@@ -54,8 +54,8 @@ class PlainDecoder {
   NameTable::Prefix prefix_;
 };
 
-// Radians per position of each rotated pair, for a text of `positions`; the formulas of
-// transformers' modeling_rope_utils. Of YaRN: Peng et al., 2023.
+// Returns radians per position for each rotated pair of a text of `positions`. The formulas follow
+// transformers' modeling_rope_utils; YaRN: Peng et al., 2023.
 std::vector<double> plain_frequencies(const RopeSpec& rope, int64_t head_dim, int64_t positions);
 
 }  // namespace longshore

@@ -22,13 +22,13 @@ namespace longshore {
 namespace {
 
 constexpr int64_t kChunkElements = int64_t{1} << 18;
-constexpr size_t kFewestLayers = 4;  // for a median that means something
+constexpr size_t kFewestLayers = 4;  // minimum for a meaningful median
 
 struct TensorValues {
   MatrixPart part;
   int64_t bad = 0;         // NaN or infinite
-  int64_t first_bad = -1;  // its element
-  double squares = 0.0;    // of the finite ones, summed in order
+  int64_t first_bad = -1;  // index of the first bad element
+  double squares = 0.0;    // sum over finite values, in order
   float least = std::numeric_limits<float>::infinity();
   float greatest = -std::numeric_limits<float>::infinity();
 
@@ -59,7 +59,7 @@ void look_at(const ModelSource& source, TensorValues& values, Progress& progress
   }
 }
 
-// The same for all layers, and experts: "model.layers.{i}.mlp.up_proj.weight".
+// Returns a name shared by all layers and experts: "model.layers.{i}.mlp.up_proj.weight".
 std::string part_of(const std::string& name) {
   std::string part;
   for (size_t i = 0; i < name.size();) {

@@ -1,6 +1,6 @@
-// TensorCheck: the values of every tensor of a model, read once from its files: finite, not all the
-// same, and about as large as those of the same part in other layers. Needs no other model. Reads
-// in bounded chunks on all cores.
+// TensorCheck: checks the values of every tensor of a model without another model: finite, not all
+// equal, and of similar size as the same matrix in other layers. Reads the files once in bounded
+// chunks on all cores.
 #pragma once
 
 #include "trainer/model/model_source.h"
@@ -8,14 +8,14 @@
 
 namespace longshore {
 
-// A matrix whose root mean square is so many times the median of its part over the layers, or that
-// much below it, is odd. Layers do differ, so a smaller factor needs another model to be seen.
+// A matrix is unusual if its root mean square differs by this factor from the median over layers.
+// Layers do differ, so smaller factors can only be detected against another model.
 inline constexpr double kOddScale = 8.0;
 
 void check_tensors(const ModelSource& source, Findings& findings);
 
-// Compares every tensor with the hash that the export of the directory listed; nothing for a
-// directory that no export wrote.
+// Compares every tensor with the hash that the export recorded. Does nothing for a directory that
+// no export wrote.
 void check_exported(const ModelSource& source, Findings& findings);
 
 }  // namespace longshore

@@ -20,11 +20,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// transformers goes on in fp32 from its own numbers, so differences grow from layer to layer. A
-// switch that is read otherwise moves them by a hundredth and more.
+// transformers computes in fp32 from its own previous layer, so differences grow with depth. A
+// misread switch changes the numbers by a hundredth or more.
 constexpr Tolerance kOwnInputs = {.of_change = 5e-4, .of_size = 1e-5};
 
-// Goes with all that is in it.
+// A temporary directory that is removed with its contents.
 class ScratchDirectory {
  public:
   ScratchDirectory() : path_((fs::temp_directory_path() / "longshore-verify-XXXXXX").string()) {
@@ -42,7 +42,7 @@ class ScratchDirectory {
   std::string path_;
 };
 
-// The last line that says something: Python's exceptions end with what happened.
+// Returns the last non-blank line, which contains the message of a Python exception.
 std::string last_line(const std::string& text) {
   std::istringstream lines(text);
   std::string last;

@@ -1,6 +1,6 @@
-// TransformersCheck: the plain decoder's numbers beside those of transformers, run by the user's
-// own Python over the same directory, cut to its first layers. What it finds is a switch of
-// config.json that is read otherwise here. One thread, which waits for the other program.
+// TransformersCheck: compares the plain decoder's numbers with those of transformers, which the
+// user's Python runs on the same directory cut to its first layers. It reveals misread switches of
+// config.json. One thread, which waits for the Python process.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace longshore {
 
-// `python`: a program with torch, transformers and safetensors. `directory`: of the model.
+// `python` is an interpreter with torch, transformers and safetensors; `directory` is the model's.
 void check_transformers(const std::string& python, const std::string& directory, const Texts& texts,
                         const PlainStates& states, Findings& findings);
 

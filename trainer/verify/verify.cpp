@@ -24,7 +24,7 @@ RunConfig config_of(const std::string& model) {
   return config;
 }
 
-// One line for each problem that `text` names.
+// Adds one result for each line of `text`.
 void add_problems(const std::string& text, const std::string& subject, Findings& findings) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -32,7 +32,7 @@ void add_problems(const std::string& text, const std::string& subject, Findings&
   }
 }
 
-// Nothing where the directory cannot be used; the findings say why.
+// Returns null if the directory is unusable, and adds the reasons to `findings`.
 std::unique_ptr<ModelSource> open_source(const std::string& model, Findings& findings) {
   try {
     return std::make_unique<ModelSource>(config_of(model));
@@ -42,7 +42,7 @@ std::unique_ptr<ModelSource> open_source(const std::string& model, Findings& fin
   return nullptr;
 }
 
-// What can be said of a directory whose weights cannot be used.
+// Checks tokenizer and template of a directory whose weights are unusable.
 void check_without_weights(const std::string& model, Findings& findings) {
   try {
     const ModelDirectory directory =
@@ -50,11 +50,11 @@ void check_without_weights(const std::string& model, Findings& findings) {
     const ArchSpec arch = read_arch_spec(directory.config(), directory.path_of("config.json"));
     check_texts(directory.path(), arch, findings);
   } catch (const Error&) {
-    // Said already.
+    // open_source reported it already.
   }
 }
 
-// What the texts that are run do not reach.
+// Describes a window or RoPE change that the texts are too short to reach.
 std::string unreached(const ArchSpec& arch, int64_t layers, int64_t tokens) {
   int64_t longest = 0;
   for (int64_t i = 0; i < layers; ++i) {
