@@ -9,10 +9,10 @@
 namespace longshore {
 namespace {
 
-// I/O memory of a drive is twice its chunks in flight, a gigabyte for the deepest.
+// A drive's locked I/O memory is twice its chunks in flight, 1 GiB for the deepest queue.
 constexpr Bytes kEnoughLocked = kGiB;
 constexpr Bytes kLittleRoom = 4 * kGiB;
-// Huge pages that are set aside are lost to runs, which ask for transparent ones.
+// Runs cannot use reserved huge pages, because they ask for transparent ones.
 constexpr Bytes kReservedShare = 20;
 constexpr int kOldestCompute = 8;
 
@@ -149,7 +149,7 @@ Diagnosis check_clocks(const MachineFacts& facts) {
   if (clocks.governor.empty()) {
     return {"clocks", Health::kOk, "the kernel tells none, as in most virtual machines"};
   }
-  // The drivers of newer processors have a governor of that name that is not slow.
+  // These drivers have a governor named powersave that is not slow.
   const bool own_governor =
       clocks.driver.starts_with("intel_pstate") || clocks.driver.starts_with("amd-pstate");
   if (clocks.governor == "powersave" && !own_governor) {

@@ -29,7 +29,7 @@ int64_t number_of(const std::string& text, int base = 10) {
   return value;
 }
 
-// "Cpus_allowed_list:\t0-3": the first word behind the key; empty where there is none.
+// Returns the first word behind the key, as in "Cpus_allowed_list:\t0-3"; "" if it is missing.
 std::string value_of(const fs::path& path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -40,7 +40,7 @@ std::string value_of(const fs::path& path, const std::string& key) {
   return "";
 }
 
-// "0-3,8": the numbers.
+// Returns the numbers of a list such as "0-3,8".
 std::set<int> numbers_of(const std::string& list) {
   std::set<int> numbers;
   std::istringstream ranges(list);
@@ -55,7 +55,7 @@ std::set<int> numbers_of(const std::string& list) {
   return numbers;
 }
 
-// "always [madvise] never": the word in brackets.
+// Returns the word in brackets of "always [madvise] never".
 std::string chosen_word(const std::string& line) {
   const size_t open = line.find('['), close = line.find(']');
   if (open == std::string::npos || close == std::string::npos || close < open) return "";

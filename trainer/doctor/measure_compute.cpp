@@ -1,5 +1,5 @@
-// Computation is measured with a unit of a decoder, run as the engine runs it: products of matrices
-// with all that comes with them, forward, forward again for the graph, and backward.
+// Computation is measured on a decoder unit that runs as in the engine: matrix products with all
+// other operations, forward, forward again for the graph, and backward.
 #include <algorithm>
 #include <chrono>
 #include <set>
@@ -22,10 +22,10 @@ constexpr int64_t kHeadDim = 64;
 constexpr int64_t kVocabulary = 256;
 constexpr double kIntermediate = 2.75;
 constexpr size_t kMostRuns = 500;
-// Of a run of the probe: forward twice, and gradients of inputs and of weights.
+// Passes of a probe run: two forward passes, and the gradients of inputs and weights.
 constexpr double kProductPasses = 4.0;
 constexpr double kAttentionPasses = 4.5;
-// A second size of micro-batches, far enough from one sequence that noise does not decide the line.
+// A second micro-batch size, far enough from 1 that noise does not dominate the fitted line.
 constexpr int64_t kMoreSequences = 4;
 constexpr int64_t kShortDocument = 64, kLongDocument = 2048;
 
@@ -45,8 +45,8 @@ ArchSpec block_of(int64_t hidden) {
   return arch;
 }
 
-// The median of at least two runs after one that is not counted; one run alone where that takes
-// longer than ten times the seconds.
+// Returns the median run time without the first run. It measures at least three runs, but stops
+// after ten times `seconds`, possibly with a single run.
 double probe_seconds(const OneUnitModel& model, const ProbeDevice& device, int64_t positions,
                      int64_t document, double seconds) {
   UnitProbe probe(&model, device, positions);
@@ -65,7 +65,7 @@ double probe_seconds(const OneUnitModel& model, const ProbeDevice& device, int64
 }
 
 struct Measured {
-  double seconds = 0.0;  // of a position
+  double seconds = 0.0;  // per position
   UnitFlops flops;
 };
 
@@ -90,7 +90,7 @@ ComputeRates measure_compute(DeviceKind device, DType dtype, double seconds) {
   const int64_t positions = gpu ? 4096 : hurried ? 64 : 512;
   ComputeRates rates{device, dtype, {}, 0.0};
   for (const int64_t hidden : widths) {
-    // The last one tells how long the next would take: 4 times as many operations, or more.
+    // The last width predicts the time of the next, which has at least 4 times the operations.
     if (!rates.products.empty()) {
       const double next = 16.0 * rates.products.back().width * rates.products.back().width *
                           kProductPasses * 14.0 * static_cast<double>(positions);
@@ -100,7 +100,7 @@ ComputeRates measure_compute(DeviceKind device, DType dtype, double seconds) {
     const double passes = kProductPasses * block.flops.products;
     rates.products.push_back({block.flops.width, passes / block.seconds});
   }
-  // Attention is what long documents take more than short ones.
+  // The extra time of long documents over short ones is attention.
   const int64_t hidden = gpu ? 2048 : 256;
   const int64_t document = hurried ? 256 : kLongDocument;
   const Measured shorter = measure_block(device, dtype, hidden, document, kShortDocument, seconds);

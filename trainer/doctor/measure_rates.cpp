@@ -38,25 +38,24 @@ constexpr Bytes kCopyBytes = 64 * kMiB;
 constexpr Bytes kGroupBytes = 32 * kMiB;
 constexpr Bytes kPinnedBytes = kGiB;
 constexpr int kGroupRounds = 5, kHurriedGroupRounds = 20;
-// A collective's time is measured with little and with much to move, each with work in between.
+// Collectives are measured with few and many bytes, each with computation in between.
 constexpr Bytes kLittleBytes = 4 * kKiB;
 constexpr int kLittleRounds = 100;
 constexpr double kWorkBetween = 2e-3;  // seconds
-// Of a collective's time, where noise leaves less for its bytes.
+// Share of a collective's time that its bytes take at least, if noise hides the difference.
 constexpr double kLeastMoving = 0.1;
-constexpr double kLeastShare = 0.01;  // of a core; some it does take
+constexpr double kLeastShare = 0.01;  // minimum share of a core
 constexpr int64_t kUpdateElements = int64_t{1} << 24;
 constexpr int64_t kLeastUpdateElements = int64_t{1} << 20;
 constexpr Bytes kDriveFile = kGiB;
-// A caller in a hurry gets small files.
+// Below this many seconds per measurement, files are small.
 constexpr double kHurried = 0.1;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Of a piece of work, repeated for about so many seconds: its median, after one that is not
-// counted.
+// Returns the median time of `work`, repeated for about `seconds`, without the first call.
 template <typename Work>
 double median_seconds(double seconds, const Work& work) {
   work();
@@ -87,7 +86,7 @@ double measure_copy(double seconds) {
          });
 }
 
-// As the arena is made: mapped, touched, and where there is a GPU registered with it.
+// Measures memory that is mapped, touched and registered with a GPU, if any, like the arena.
 double measure_pin(double seconds) {
   const Bytes bytes = seconds < kHurried ? kPinnedBytes / 16 : kPinnedBytes;
   return static_cast<double>(bytes) / median_seconds(0.0, [bytes] {
@@ -97,7 +96,7 @@ double measure_pin(double seconds) {
          });
 }
 
-// A GPU's copies run beside every update of a run; while this lives they do.
+// Keeps GPU copies running during the measurement, because they run beside every update.
 class CopiesBeside {
  public:
   explicit CopiesBeside(bool gpu) {
@@ -153,14 +152,14 @@ WorldOptions group_options() {
   return options;
 }
 
-// Seconds of a core that all threads of the process took, or this one.
+// Returns the CPU time of the process or of the calling thread, depending on `clock`.
 double core_seconds(clockid_t clock) {
   timespec time{};
   clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// What ranks compute between collectives; counts the seconds of cores that it takes.
+// WorkBetween stands for computation between collectives and counts its CPU time.
 class WorkBetween {
  public:
   void run() {
@@ -170,18 +169,18 @@ class WorkBetween {
     }
     taken_ += core_seconds(CLOCK_THREAD_CPUTIME_ID) - before;
   }
-  // What all else in the process took so far.
+  // Returns the CPU seconds of everything else in the process so far.
   double others() const { return core_seconds(CLOCK_PROCESS_CPUTIME_ID) - taken_; }
 
  private:
-  std::atomic<double> taken_{0.0};  // by all ranks
+  std::atomic<double> taken_{0.0};  // sum over all ranks
 };
 
-// Of the three operations: gather, reduce-scatter, all-reduce.
+// gather, reduce-scatter, all-reduce
 using CollectiveTimes = std::array<TimedBytes, 3>;
 
-// One rank's part: mean seconds of each of the three operations, each after other work, as in a
-// step: threads that wait are woken on cores that compute.
+// Measures one rank's mean seconds for each of the three operations. Each follows computation, as
+// in a step, because waking threads on busy cores takes time.
 CollectiveTimes time_collectives(World& world, Bytes bytes, int rounds, WorkBetween& work) {
   const auto size = world.ranks().size;
   const auto elements = static_cast<size_t>(bytes / 4 / size * size);
@@ -225,7 +224,8 @@ DriveRates measure_drive(const std::string& directory, const RateOptions& option
   };
   DriveRates rates;
   rates.directory = directory;
-  // What is left of the budget, in two parts; in full, the last writes are past the drive's cache.
+  // The rest of the budget is written in two parts. A full measurement fills the drive's cache
+  // first.
   const Bytes part = std::max<Bytes>(0, most - probe.written()) / 2;
   const double seconds = full ? 3600.0 : options.seconds;
   if (full) probe.measure(BlockOp::Kind::kWrite, settings, seconds, part);
@@ -307,13 +307,13 @@ Bytes bytes_to_be_written(const std::string& directory, Bytes most) {
 
 namespace {
 
-// Ticks of all cores together since the machine started.
+// Ticks of all cores since boot.
 struct CoreTimes {
   double busy = 0.0, all = 0.0;
 };
 
-// The first line: user, nice, system, idle, iowait, irq, softirq, steal. What guests had is in the
-// first two already.
+// Parses the first line: user, nice, system, idle, iowait, irq, softirq, steal. The first two
+// already include guest time.
 CoreTimes core_times_of(const std::string& stat) {
   constexpr int kNumbers = 8, kIdle = 3, kWaiting = 4;
   std::istringstream words(stat);
@@ -339,7 +339,7 @@ std::string percent_of(double share) {
   return std::to_string(std::lround(100.0 * share)) + " %";
 }
 
-// How far two tries are apart, by what both say of the processor and its memory.
+// Returns the largest ratio between two measurements of processor and memory.
 double ratio_of(const MachineRates& one, const MachineRates& other) {
   double most = 1.0;
   const auto compare = [&most](double a, double b) {

@@ -1,5 +1,5 @@
-// What `doctor --rates` measures: everything that a plan's time is made of, with the program's own
-// code, on the machine that it runs on. Main thread; takes the whole machine for a minute or two.
+// MeasureRates: the measurements of `doctor --rates`, from which plans forecast time. They use the
+// program's own code and occupy the whole machine for a minute or two. Main thread.
 #pragma once
 
 #include <functional>
@@ -14,59 +14,59 @@
 namespace longshore {
 
 inline constexpr Bytes kLittleDriveBytes = 8 * kGiB;
-// Past the cache of any drive.
+// Larger than the cache of any drive.
 inline constexpr Bytes kFullDriveBytes = 256 * kGiB;
 
 struct RateOptions {
-  std::vector<std::string> drives;    // a directory on each; none: no drive is measured
-  std::string files;                  // where models and checkpoints are
-  double seconds = 0.5;               // of each of some sixty measurements
-  Bytes written = kLittleDriveBytes;  // to each drive, at most
+  std::vector<std::string> drives;    // one directory per drive; empty: no drive is measured
+  std::string files;                  // directory of models and checkpoints
+  double seconds = 0.5;               // duration of each of about sixty measurements
+  Bytes written = kLittleDriveBytes;  // upper bound per drive
   std::function<void(const std::string&)> say = [](const std::string&) {};
 };
 
 MachineRates measure_rates(const Machine& machine, const RateOptions& options);
 
-// The share of all cores' time between two texts of /proc/stat that others had: other programs, and
-// with `steal` other machines of the host. `own`: seconds of a core that this process took
-// meanwhile. 0 where the texts say nothing.
+// Returns the share of all cores' time between two texts of /proc/stat that other programs used,
+// or, as `steal`, other virtual machines. `own` is this process's CPU time in seconds in between. 0
+// if the texts have no such data.
 double share_of_others(const std::string& before, const std::string& after, double own,
                        double ticks_per_second);
 
-// A measurement beside other programs is of what they left. It is taken again where they had more
-// than a tenth of the processor, and the one that they disturbed least is returned; its source says
-// how much they had and how far both were apart, for whoever reads a plan.
+// Other programs distort measurements. If they used more than a tenth of the processor, `take` runs
+// again and the less disturbed result is returned. If it was disturbed too, its source states the
+// share and the difference of both tries.
 struct TakenRates {
   MachineRates rates;
-  double others = 0.0;  // share_of_others while they were measured
+  double others = 0.0;  // share_of_others during the measurement
 };
 MachineRates calmest_rates(const std::function<TakenRates()>& take,
                            const std::function<void(const std::string&)>& say);
 
-// What the above may write to a drive, for whoever asks before: no more than half of what is free.
+// Returns the bytes that these measurements may write to a drive: at most half of the free space.
 Bytes bytes_to_be_written(const std::string& directory, Bytes most);
 
 struct TimedBytes {
   Bytes bytes = 0;
   double seconds = 0.0;
-  double core_seconds = 0.0;  // of a core of the rank that it kept busy
+  double core_seconds = 0.0;  // CPU seconds of one rank
 };
 
-// The line through both: a collective's start, and the bytes of a second after it. Where noise
-// leaves next to nothing between them, bytes have a tenth of the longer time. Nothing of times
-// that are none. More than one core at a time counts as one.
+// Fits the line through both points: a start time and bytes per second. If noise hides the
+// difference, bytes take at least a tenth of the longer time. Returns zeros for times that are not
+// positive. A core share above 1 counts as 1.
 CollectiveRate fit_collective(const TimedBytes& little, const TimedBytes& much);
 
-// Parts of it. So many threads of this process as ranks, over the CPU's backend.
+// These measure parts of the rates. measure_group runs `ranks` threads over the CPU backend.
 GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds);
 ComputeRates measure_compute(DeviceKind device, DType dtype, double seconds);
 
-// The sequences of the micro-batches that a run's units are measured at, the least first: one and
-// the run's own; where that is one too, up to four as far as memory and the step allow.
+// Returns the micro-batch sizes, in sequences, at which a run's units are measured, ascending: 1
+// and the run's own, or, if that is 1, a second size of up to 4 that memory and step allow.
 std::vector<int64_t> measured_micro_batches(const PlanInputs& inputs, const Machine& machine);
 
-// Every distinct unit of the run's model, at the run's shapes and those micro-batches, kept for its
-// plans. Returns how many were run.
+// Measures every distinct unit of the run's model with the run's shapes at those micro-batches and
+// stores the results for its plans. Returns the number of units.
 int measure_units(const RunSetup& setup, const KnownRates& known, double seconds);
 
 }  // namespace longshore

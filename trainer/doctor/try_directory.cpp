@@ -1,4 +1,4 @@
-// What a directory can do is tried: a file is made there, read with io_uring and removed.
+// Probes a directory: creates a file, reads it with io_uring and removes it.
 #include <linux/magic.h>
 #include <sys/statfs.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr Bytes kFileBytes = kMiB;
-// Of kernels' headers that may be older than the file systems.
+// These constants are missing in older kernel headers.
 constexpr long kXfs = 0x58465342, kZfs = 0x2fc12fc1, kLustre = 0x0bd00bd0, kFuse = 0x65735546;
 constexpr long kCifs = static_cast<long>(0xff534d42), kSmb2 = static_cast<long>(0xfe534d42);
 
