@@ -1,5 +1,5 @@
-// RankShare: which micro-batches of a step, or of an evaluation, are a rank's: every ranks-th one.
-// Pure function.
+// RankShare: assigns micro-batches of a step or an evaluation to ranks: micro-batch k belongs to
+// rank k mod ranks. Pure function.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace longshore {
 
-// Some ranks may have one more than others, or none.
+// Some ranks may get one more micro-batch than others, or none.
 inline std::vector<HostBatch> share_of(std::span<const HostBatch> batches, Rank rank,
                                        int32_t ranks) {
   std::vector<HostBatch> own;

@@ -1,5 +1,5 @@
-// RunData: the tokenised sequences of a run, and which of them each step takes. Loaded before the
-// first step; immutable afterwards. Owned by the trainer.
+// RunData: the tokenised sequences of a run and their assignment to steps. Loaded before the first
+// step, immutable afterwards. Owned by the trainer.
 #pragma once
 
 #include <functional>
@@ -22,57 +22,57 @@
 
 namespace longshore {
 
-// Called now and then while files are read; throws to stop (a signal).
+// Called periodically while files are read; throws to stop after a signal.
 using StopCheck = std::function<void()>;
 
-// What eval.split left of the files, or held out of them.
+// DataPart describes the part of the files that eval.split held out, or the remaining part.
 struct DataPart {
   bool held_out = false;
   double fraction = 0.0;  // eval.split
   int64_t documents = 0, tokens = 0;
-  int64_t trained_tokens = 0;  // of them with a loss
+  int64_t trained_tokens = 0;  // tokens with a loss
 };
 
-// The files of one list, as sequences.
+// SequenceData contains the files of data.train or data.eval as sequences.
 struct SequenceData {
   std::unique_ptr<Dataset> dataset;
   SequenceTable table;
-  DataReport report;             // of whole files
-  std::optional<DataPart> part;  // none: all of the files
-  TextEnds ends;                 // of training documents, where a tokenizer wrote them
-  std::string chat_template;     // to export with what is trained on conversations; empty: none
+  DataReport report;             // covers whole files
+  std::optional<DataPart> part;  // empty: all of the files
+  TextEnds ends;                 // ends of training documents; needs a tokenizer
+  std::string chat_template;     // exported after training on conversations; empty: none
   bool conversations = false;
 };
 
-// For <run.dir>/data.json: how many sequences, what became of each file, and which part of the
-// files it is.
+// Returns the entry of <run.dir>/data.json: the number of sequences, a report per file, and the
+// part of the files in use.
 Json to_json(const SequenceData& data);
 
-// What sequences are for: training packs documents in the seed's order, evaluation in the files'.
+// Training packs documents in the order of the seed, evaluation in the order of the files.
 enum class SequenceUse : uint8_t { kTrain, kEvaluate };
 
-// Whether there is anything to evaluate on: data.eval, or a part of data.train.
+// Returns whether data.eval is set or eval.split holds out a part of data.train.
 bool has_evaluation_data(const RunConfig& config);
 
-// The documents that the run file names for this use, from the cache of prepared data, where they
-// are put first if they are not there yet. Safe in several processes at once.
+// Loads the documents for this use from the cache of prepared data, after preparing missing ones.
+// Safe in several processes at once.
 SequenceData load_sequences(const RunConfig& config, const ModelSource& source, SequenceUse use,
                             const StopCheck& stop);
 
-// What the steps of a run train on.
+// TrainingData provides the batches of each step of a run.
 class TrainingData {
  public:
   TrainingData(const RunConfig& config, SequenceData data);
 
-  // Steps of the whole run: train.steps, or what train.epochs comes to.
+  // Returns the steps of the whole run: train.steps, or the number that train.epochs results in.
   int64_t total_steps() const { return total_steps_; }
-  // Steps after `step` go on from where `saved` is, whatever sequences_per_step was before; what is
-  // left of train.epochs decides total_steps anew. Where an epoch has another number of sequences
-  // now, the same share of it counts as seen, and the returned line says so; else that is empty.
-  // CheckpointError, led by `path`, for a place outside the data.
+  // Continues after `step` at the data position `saved`, independent of the earlier
+  // sequences_per_step, and recomputes total_steps from the rest of train.epochs. If an epoch now
+  // has another number of sequences, the same share of it counts as seen and the result is a
+  // line about it; otherwise it is "". CheckpointError for a position outside the data, with `path`.
   std::string resume_at(Step step, const DataState& saved, const std::string& path);
   StepBatches step_batches(Step step) const;
-  // After `step` steps.
+  // Returns the data position after `step` steps.
   DataCursor cursor_after(Step step) const;
   double epochs_after(Step step) const;
   int64_t sequence_count() const { return data_.table.sequence_count(); }
@@ -86,13 +86,13 @@ class TrainingData {
   Sampler sampler_;
   int64_t sequences_per_step_;
   int64_t micro_batch_;
-  double epochs_;  // 0: train.steps decides
+  double epochs_;  // 0: train.steps sets the length
   int64_t total_steps_;
-  Step base_step_;            // where this process began
-  int64_t base_samples_ = 0;  // samples before that
+  Step base_step_;            // step at which this process started
+  int64_t base_samples_ = 0;  // samples before base_step_
 };
 
-// Views of the batches, as the engine copies them to the device; `batches` must outlive them.
+// Returns views of the batches for the copy to the device; `batches` must outlive them.
 std::vector<HostBatch> host_batches(const std::vector<TokenBatch>& batches);
 
 }  // namespace longshore

@@ -12,7 +12,7 @@
 namespace longshore {
 namespace {
 
-// Of one file after another.
+// Shows progress file by file.
 class Preparing {
  public:
   void show(const PrepareProgress& progress) {
@@ -72,7 +72,7 @@ RunPreparation::RunPreparation(const RunConfig& config, const std::string& model
   const DataSection::Format format = config.data.format;
   std::error_code ignored;
   const bool absent = !std::filesystem::exists(directory + "/tokenizer.json", ignored);
-  // Files of token ids need no tokenizer; a directory without one is fine for them.
+  // Files of token ids need no tokenizer, so its directory may lack one.
   if (format == DataSection::Format::kTokens) return;
   if (format == DataSection::Format::kAuto && absent && config.tokenizer.path == "auto") return;
   tokenizer_ = Tokenizer::load(directory);

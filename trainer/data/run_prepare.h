@@ -1,5 +1,5 @@
-// RunPreparation: how a run's files become tokens: tokenizer, chat template, cache and threads, as
-// the run file says. Owned by whoever prepares; main thread.
+// RunPreparation: tokenises a run's files with the tokenizer, chat template, cache and threads of
+// the run file. Owned by the caller; main thread.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,17 @@ namespace longshore {
 
 class RunPreparation {
  public:
-  // DataError for a tokenizer or template that cannot be used. `vocabulary`: of the model.
+  // DataError if the tokenizer or template is unusable. `vocabulary` is the model's.
   RunPreparation(const RunConfig& config, const std::string& model_directory, int64_t vocabulary);
   RunPreparation(const RunPreparation&) = delete;
   RunPreparation& operator=(const RunPreparation&) = delete;
 
-  // Prepares what is not in the cache yet, with a progress line on a terminal. `stop` is called now
-  // and then and may throw: what is done is kept, and the next call goes on from there.
+  // Prepares the files that the cache lacks, with a progress line on a terminal. `stop` is called
+  // periodically and may throw; finished work is kept and the next call continues from it.
   PreparedData run(const std::vector<std::string>& files, const std::function<void()>& stop) const;
-  // "4 files: 200 rows, ... tokens" and so on, where all were prepared before; else nothing.
+  // Returns lines such as "4 files: 200 rows, ... tokens", or none unless all are prepared.
   std::vector<std::string> known(const std::vector<std::string>& files) const;
-  // For the files given; the preparation must outlive what is made of them.
+  // Returns the options for these files; they refer to this object.
   PrepareOptions options(const std::vector<std::string>& files) const;
 
  private:
@@ -34,11 +34,11 @@ class RunPreparation {
   std::optional<ChatTemplate> chat_;
 };
 
-// tokenizer.path, or the model's directory.
+// Returns tokenizer.path, or the model's directory for "auto".
 std::string tokenizer_directory(const RunConfig& config, const std::string& model_directory);
-// data.cache, or longshore in the user's cache directory.
+// Returns data.cache; for "auto" it is `longshore` in the user's cache directory.
 std::string cache_directory(const RunConfig& config);
-// Removes from there what nobody uses, until no more than `limit` is left, and says so.
+// Removes unused files from the cache until at most `limit` bytes are left, and logs it.
 void clean_run_cache(const RunConfig& config, Bytes limit);
 
 }  // namespace longshore
