@@ -15,7 +15,7 @@ namespace {
 using Kind = DeviceSection::Kind;
 
 constexpr const char* kUseCpu = "device.kind = \"cpu\" trains on the CPU";
-// The oldest that there is code for (cmake/Cuda.cmake).
+// The oldest compute capability that the build has code for (cmake/Cuda.cmake).
 constexpr int kOldestCompute = 8;
 
 std::string first_word(const std::filesystem::path& path) {
@@ -31,7 +31,7 @@ FoundGpus find_gpus(const std::string& pci_devices) {
   FoundGpus found{.usable = cuda_devices(), .present = {}, .trouble = cuda_trouble()};
   std::error_code ignored;
   for (const auto& device : std::filesystem::directory_iterator(pci_devices, ignored)) {
-    // Displays and 3D controllers; a card's sound device is no GPU.
+    // PCI class 0x03 contains displays and 3D controllers; a card's sound device has another class.
     if (first_word(device.path() / "vendor") != "0x10de") continue;
     if (!first_word(device.path() / "class").starts_with("0x03")) continue;
     found.present.push_back(device.path().filename());
@@ -50,7 +50,7 @@ std::optional<Kind> begun_on(const RunConfig& config) {
     const Kind kind = load_run_config({file}, {}, {.complete = false}).device.kind;
     return kind == Kind::kCuda ? Kind::kCuda : Kind::kCpu;
   } catch (const Error&) {
-    return std::nullopt;  // not a run file any more: the run itself will say so
+    return std::nullopt;  // the start reports an invalid run file
   }
 }
 

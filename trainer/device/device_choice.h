@@ -1,6 +1,6 @@
-// Which device a run computes on: `device.kind = "auto"` becomes the GPU if there is one, and a GPU
-// that cannot be used ends the run with what to do; it never becomes the CPU silently. Called once,
-// before anything is made; main thread.
+// DeviceChoice: resolves `device.kind`. "auto" is the GPU if one exists. An unusable GPU ends the
+// run with advice instead of a silent switch to the CPU. Called once before any allocation; main
+// thread.
 #pragma once
 
 #include <optional>
@@ -14,22 +14,22 @@
 namespace longshore {
 
 struct FoundGpus {
-  std::vector<CudaDevice> usable;    // by CUDA
-  std::vector<std::string> present;  // NVIDIA's GPUs on the PCI bus
-  std::string trouble;               // why CUDA can use none of them; empty: nothing is wrong
+  std::vector<CudaDevice> usable;    // usable by CUDA
+  std::vector<std::string> present;  // NVIDIA GPUs on the PCI bus
+  std::string trouble;               // why CUDA can use no GPU; empty: no error
 };
 FoundGpus find_gpus(const std::string& pci_devices = "/sys/bus/pci/devices");
 
-// What the run in run.dir computes on, if it goes on from there; `auto` of its run file is the CPU.
+// Returns the device of the run in run.dir if the new start resumes it; "auto" there means the CPU.
 std::optional<DeviceSection::Kind> begun_on(const RunConfig& config);
 
-// Sets device.kind where it is `auto`. ConfigError where a GPU is here that CUDA cannot use, or a
-// run that began on a GPU has none.
+// Resolves device.kind = "auto". ConfigError if CUDA cannot use a local GPU, or if a run that
+// started on a GPU finds none.
 void settle_device(RunConfig& config, const FoundGpus& found);
-// All ranks: ConfigError, on all of them, where a rank of this machine has no GPU of its own.
-// `gpu`: this rank's among those that it sees.
+// Throws ConfigError on all ranks if ranks outnumber GPUs on a machine. `gpu` is this rank's index
+// among its visible GPUs. Collective.
 void agree_on_gpus(World& world, const RunConfig& config, const FoundGpus& found, int gpu);
-// ConfigError unless `ranks` ranks of this machine can compute on what device.kind says.
+// ConfigError unless this machine has a usable device of device.kind for each of `ranks` ranks.
 void require_gpus(const RunConfig& config, const FoundGpus& found, int32_t ranks);
 
 }  // namespace longshore

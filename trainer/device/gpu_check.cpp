@@ -31,7 +31,7 @@
 namespace longshore {
 namespace {
 
-// Of the largest value. Orders of sums differ; bf16 has eight bits.
+// Returns the tolerance relative to the largest value. Sums have other orders; bf16 has 8 bits.
 double limit_of(at::ScalarType dtype) {
   return dtype == at::kFloat ? 2e-4 : 3e-2;
 }
@@ -50,7 +50,7 @@ class Comparison {
     differs(what + (expected.scalar_type() == at::kFloat ? ", fp32" : ", bf16") + ": " +
             std::to_string(error) + " apart, values to " + std::to_string(largest));
   }
-  // What a part throws is a line too: the others may say more.
+  // A part that throws adds a difference, and the other parts still run.
   template <typename Work>
   void part(const std::string& name, const Work& work) {
     try {
@@ -152,7 +152,7 @@ void compare_attention(at::ScalarType dtype, at::Device gpu, Comparison& compari
   }
 }
 
-// ---- Steps of a tiny model ----
+// ---- Training steps of a tiny model ----
 
 constexpr const char* kTiny =
     R"({"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,

@@ -1,5 +1,5 @@
-// Compares a GPU with the CPU in a few seconds: copies, every fused kernel with its reference,
-// attention, and a few steps of a tiny model on both. What `longshore gpu-check` runs; main thread.
+// GpuCheck: compares a GPU with the CPU in seconds: copies, every fused kernel with its reference,
+// attention, and a few steps of a tiny model. `longshore gpu-check` runs it; main thread.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace longshore {
 
-// What differs, a line each; empty: nothing. Throws CudaError and the like where the GPU refuses.
+// Returns one line per difference. Throws CudaError and similar errors if the GPU fails.
 std::vector<std::string> check_gpu(int gpu);
 
 }  // namespace longshore

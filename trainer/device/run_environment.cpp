@@ -22,7 +22,7 @@ std::optional<std::string> first_line(const std::string& path) {
   return line;
 }
 
-// "model name : X" of /proc/cpuinfo, "MemTotal: X kB" of /proc/meminfo: the X.
+// Returns X from "model name : X" in /proc/cpuinfo or "MemTotal: X kB" in /proc/meminfo.
 std::optional<std::string> proc_value(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   std::string line;
@@ -46,7 +46,7 @@ int64_t allowed_cores() {
   return CPU_COUNT(&set);
 }
 
-// "unlimited" or bytes.
+// Returns "unlimited" or a number of bytes.
 Json limit(int resource) {
   struct rlimit value{};
   if (::getrlimit(static_cast<__rlimit_resource>(resource), &value) != 0) return nullptr;
@@ -54,7 +54,7 @@ Json limit(int resource) {
   return value.rlim_cur;
 }
 
-// The note that the linker leaves in the main program: the first object that is visited.
+// Reads the linker's build id note of the main program, which is the first object visited.
 int find_build_id(dl_phdr_info* info, size_t, void* result) {
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const ElfW(Phdr)& header = info->dlpi_phdr[i];

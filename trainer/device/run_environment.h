@@ -1,5 +1,5 @@
-// RunEnvironment: what a run ran on, for env.json and for bug reports. Plain functions; they read
-// the system and never fail: what cannot be read is left out.
+// RunEnvironment: describes the software and hardware of a run for env.json and bug reports. Plain
+// functions that read the system and never fail; they leave out unreadable values.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace longshore {
 
-// Versions, build id, kernel, processor, allowed cores, memory and limits of this process.
+// Returns versions, build id, kernel, processor, allowed cores, memory and limits of this process.
 Json run_environment();
 
-// The linker's id of this binary in hexadecimal; empty when it has none.
+// Returns the linker's build id of this binary in hexadecimal; empty if it has none.
 std::string build_id();
 
-// Resident memory of this process; 0 where it cannot be read.
+// Returns the resident memory of this process; 0 if it cannot be read.
 Bytes resident_bytes();
 
 }  // namespace longshore

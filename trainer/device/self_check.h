@@ -1,7 +1,6 @@
-// The self-check before the first step on a GPU model and driver that this build has not met: a
-// child process compares the GPU with the CPU (`longshore gpu-check`, gpu_check.h), so that a
-// driver that hangs or crashes is a message too. What passed is remembered in the cache; what
-// failed is not. Main thread.
+// SelfCheck: a check before the first step on a new combination of GPU model, driver and build. A
+// child process compares the GPU with the CPU (`longshore gpu-check`, gpu_check.h), so a driver
+// that hangs or crashes also gives a message. Only success is recorded in the cache. Main thread.
 #pragma once
 
 #include <chrono>
@@ -13,7 +12,7 @@
 
 namespace longshore {
 
-// The exit code of a GPU that does not compute what the CPU does.
+// The exit code for a GPU whose results differ from the CPU's.
 inline constexpr int kGpuExitCode = 10;
 
 class GpuError : public Error {
@@ -22,17 +21,17 @@ class GpuError : public Error {
 };
 
 struct SelfCheck {
-  std::vector<std::string> command;  // the child: the program and its arguments
-  // The first start on a machine reads 2 GB of libraries, and all ranks of it do so at once.
+  std::vector<std::string> command;  // program and arguments of the child
+  // On a machine's first start all ranks read 2 GB of libraries at once.
   std::chrono::milliseconds limit{300'000};
-  std::string directory;  // where what passed is remembered
-  std::string identity;   // of GPU, driver and build: what is remembered
+  std::string directory;  // directory of the success record
+  std::string identity;   // GPU, driver and build; the contents of the record
 };
-// Of this program, for a GPU of this machine.
+// Returns this program's check for a GPU of this machine.
 SelfCheck self_check_of(const CudaDevice& gpu, int number, const std::string& cache);
 
-// Runs the child unless it passed before. GpuError, with what the child said, how it ended and what
-// to do.
+// Runs the child unless the check succeeded before. GpuError with the child's output, its exit
+// status and advice.
 void require_sound_gpu(const SelfCheck& check);
 
 }  // namespace longshore
