@@ -27,7 +27,7 @@ ExportOptions export_options(const ModelSource& source, bool as_fp32, const Expo
 }  // namespace
 
 ParameterReader master_reader(Engine& engine) {
-  std::map<std::string, std::vector<ParamRef>> owners;  // of all pieces
+  std::map<std::string, std::vector<ParamRef>> owners;  // unit pieces by parameter name
   for (const UnitSpec& unit : engine.spec().units) {
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       owners[unit.parameters[i].name].push_back({unit.id, static_cast<int32_t>(i)});

@@ -13,8 +13,8 @@
 namespace longshore {
 namespace {
 
-// The family's rules, as the loader wants them: one for each tensor that a rule names. Copies hold
-// what another tensor holds.
+// Returns the loader's rules for tensors to skip: the family's rules and the copies of other
+// tensors.
 std::vector<SkipRule> skip_rules(const ArchSpec& arch, const ModelDirectory& directory,
                                  const std::map<std::string, std::string>& copies) {
   std::vector<SkipRule> rules;
@@ -36,8 +36,8 @@ std::vector<FileTensor> file_tensors(const ModelDirectory& directory) {
   return tensors;
 }
 
-// A tied model whose files hold the embedding's bytes once more as its head, as some programs write
-// it: the name of that head, or "".
+// For a tied model whose files also store the embedding's bytes as a head, as some programs do,
+// returns that head's name; otherwise "".
 std::string stored_copy_of_head(const ArchSpec& arch, const ModelSpec& spec,
                                 const ModelDirectory& directory) {
   if (!arch.tied_by_config || !spec.units.back().tied.empty()) return {};
@@ -47,8 +47,8 @@ std::string stored_copy_of_head(const ArchSpec& arch, const ModelSpec& spec,
   return stored && embedding && directory.same_bytes(stored, embedding) ? head : std::string();
 }
 
-// A tied model whose files hold a head of its own: transformers would ignore that head, so training
-// it, or not, must be the user's decision.
+// ConfigError if a tied model's files contain a different head: transformers would ignore it, so
+// the user must decide whether to train it.
 void check_tied_head(const ArchSpec& arch, const ModelSpec& spec, const ModelDirectory& directory) {
   if (!arch.tied_by_config || !spec.units.back().tied.empty()) return;
   if (directory.tensors().empty()) return;
@@ -65,7 +65,7 @@ UnitPolicy unit_policy(const UnitsChoice& units) {
                     .groups = units.groups};
   switch (units.kind) {
     case UnitsChoice::Kind::kBlock:
-    case UnitsChoice::Kind::kAuto:  // until it is known what fits
+    case UnitsChoice::Kind::kAuto:  // until `choose`
       break;
     case UnitsChoice::Kind::kHalf:
       policy.kind = UnitPolicy::Kind::kHalf;
@@ -90,7 +90,7 @@ UnitPolicy unit_policy(const UnitsChoice& units) {
   return policy;
 }
 
-// What the run asks of the model's routers.
+// Copies the run's router settings to the model's architecture.
 void ask_routers(const RunConfig& config, ArchSpec& arch) {
   const std::optional<double>& balance = config.train.router_aux_loss;
   if (arch.moe.experts == 0) {
@@ -105,7 +105,7 @@ void ask_routers(const RunConfig& config, ArchSpec& arch) {
   arch.moe.watched = config.log.router;
 }
 
-// A model in the units of one choice.
+// A decoder divided into units by one policy.
 struct CutModel {
   CutModel(const ArchSpec& arch, const ModelSpec& whole, const UnitPolicy& policy)
       : decoder(arch, whole, cut_for(policy, arch)),

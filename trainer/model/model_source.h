@@ -1,6 +1,6 @@
-// ModelSource: the model that a run starts from: its Hugging Face directory, the units made of it,
-// and the first value of every parameter, read from the files or made from the seed.
-// Owned by the run; immutable once the units are chosen; reading is safe from any thread.
+// ModelSource: the model that a run starts from: its Hugging Face directory, its units, and the
+// initial value of every parameter, read from the files or generated from the seed. Owned by the
+// run; immutable once the units are chosen; reading is safe from any thread.
 #pragma once
 
 #include <map>
@@ -21,30 +21,30 @@ namespace longshore {
 class ModelSource {
  public:
   // Opens and checks config.model.path. ConfigError or DataError with every problem found. With
-  // kOptional a directory without weights will do, and only read_initial() may not be called then.
+  // kOptional the weights may be missing; then only read_initial() must not be called.
   explicit ModelSource(const RunConfig& config,
                        ModelDirectory::Weights weights = ModelDirectory::Weights::kRequired);
 
   const ModelDirectory& directory() const { return *directory_; }
   const ArchSpec& arch() const { return arch_; }
-  // The model in other units; it lives as long as whoever holds it and this object.
+  // Returns the model in other units. The result refers to this object.
   std::shared_ptr<const Model> in_units(const UnitsChoice& units) const;
-  // Before anything is made of model().
+  // Sets the model with the resolved units; must precede any use of model().
   void choose(std::shared_ptr<const Model> model) { model_ = std::move(model); }
-  // The model in the units of fsdp.units; with "auto" its blocks, until others are chosen.
+  // The model in the units of fsdp.units; for "auto" in blocks, until `choose` is called.
   const Model& model() const { return *model_; }
   const ModelSpec& spec() const { return model_->spec(); }
-  // Tensors of the files that hold a parameter's values once more, and that parameter.
+  // Maps tensors that duplicate a parameter's values to that parameter.
   const std::map<std::string, std::string>& copies() const { return copies_; }
-  // With nothing cut or merged: what files have.
+  // The specification without splitting or grouping, as in the files.
   const ModelSpec& whole() const { return whole_; }
-  // Whether the run file asks for random weights (model.init).
+  // Returns whether model.init requests random weights.
   bool random() const { return random_; }
-  // Whether there are values to begin with: false for a plan of a directory without weights.
+  // Returns false only for a plan of a directory without weights.
   bool has_weights() const { return random_ || loader_.has_value(); }
-  // One line for whoever starts with random weights, and whether the directory has others.
+  // Returns one line about random weights, which also says whether the directory has trained ones.
   std::string random_weights_text() const;
-  // Elements [begin, begin + out.size()) of a parameter before the first step.
+  // Reads elements [begin, begin + out.size()) of a parameter's initial value.
   void read_initial(const std::string& name, int64_t begin, std::span<float> out) const;
 
  private:
@@ -52,10 +52,10 @@ class ModelSource {
 
   std::unique_ptr<ModelDirectory> directory_;
   ArchSpec arch_;
-  ModelSpec whole_;  // with whole blocks
+  ModelSpec whole_;  // undivided blocks
   std::map<std::string, std::string> copies_;
   std::shared_ptr<const Model> model_;
-  std::optional<WeightLoader> loader_;  // empty: random weights, or none
+  std::optional<WeightLoader> loader_;  // empty: random or no weights
   bool random_;
   uint64_t seed_;
 };

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMostDocuments = 256;
-constexpr int64_t kRarer = 20;  // an end of fewer than one document in so many is none
+constexpr int64_t kRarer = 20;  // an end token must close at least one in kRarer documents
 constexpr Bytes kMostTemplateBytes = 4 * kMiB;
 constexpr Bytes kMostTokenizerBytes = 256 * kMiB;
 constexpr JsonLimits kDataLimits{.max_bytes = 64 * kMiB};
@@ -26,7 +26,7 @@ constexpr const char* kTemplateName = "chat_template.jinja";
 constexpr const char* kGenerationName = "generation_config.json";
 constexpr const char* kTokenizerConfigName = "tokenizer_config.json";
 
-// Where processors of pictures and texts look first.
+// Multimodal processors read this file first.
 constexpr const char* kProcessorTemplate = "chat_template.json";
 
 constexpr std::array kTokenizerFiles = {
@@ -45,7 +45,7 @@ std::string list_of_ids(const std::vector<int64_t>& ids) {
   return "[" + text + "]";
 }
 
-// Ids that are trained as ends, and are none of the model's.
+// Returns trained end tokens that are not end tokens of the model.
 std::vector<TextEnd> new_ends(const TextEnds& ends, const std::vector<int64_t>& known) {
   std::vector<TextEnd> found;
   for (const TextEnd& end : ends.ends) {
@@ -66,8 +66,8 @@ void leave_out_templates(const ModelSource& source, ExportTexts& texts) {
   }
 }
 
-// The run's tokenizer is another directory's: without its files the export would have the model's,
-// which writes other tokens.
+// The run uses the tokenizer of another directory. The export takes its files, because the model's
+// tokenizer encodes text differently.
 void take_tokenizer(const std::string& directory, const ModelSource& source, ExportTexts& texts) {
   leave_out_templates(source, texts);
   std::error_code ignored;
@@ -94,7 +94,7 @@ void put_template(const std::string& text, const ModelSource& source, ExportText
     return file.first.starts_with(kTemplatesFolder) || file.first == kProcessorTemplate;
   });
   texts.files[kTemplateName] = without_generation_marks(text);
-  // Programs that know no chat_template.jinja would take the other one from here.
+  // Programs that ignore chat_template.jinja would use the template in this file.
   const auto own = texts.files.find(kTokenizerConfigName);
   if (own != texts.files.end()) {
     own->second = without_member(own->second, "chat_template");
@@ -123,7 +123,7 @@ void put_ends(const TextEnds& ends, const ModelSource& source, ExportTexts& text
         read_whole_file(source.directory().path_of(kGenerationName), kMiB), "eos_token_id", list);
   } else {
     std::string text = with_member("{}", "eos_token_id", list);
-    // Without the file transformers takes these from config.json.
+    // Without generation_config.json transformers takes these keys from config.json.
     for (const char* key : {"pad_token_id", "bos_token_id"}) {
       const auto found = source.directory().config().find(key);
       if (found == source.directory().config().end() || !found->is_number_integer()) continue;

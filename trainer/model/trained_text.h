@@ -1,7 +1,7 @@
-// TrainedText: what a run teaches beside its weights: the tokens that texts end with, and the chat
-// template that writes conversations. Whoever serves the export needs both, or it writes other
-// prompts than were trained, or never stops. Counted when the data is read, kept in the run's
-// directory, and put into the export. Plain values and functions; any thread.
+// TrainedText: what a run trains beside weights: the tokens that end texts, and the chat template
+// of conversations. Without them a server of the export uses other prompts or never stops. They are
+// counted when data is read, stored in the run's directory and added to the export. Plain values
+// and functions; any thread.
 #pragma once
 
 #include <map>
@@ -19,26 +19,26 @@
 
 namespace longshore {
 
-// A token that ends documents.
+// TextEnd is a token that ends documents.
 struct TextEnd {
   int64_t id = 0;
-  std::string token;      // as the vocabulary spells it
-  int64_t documents = 0;  // of those that were looked at
+  std::string token;      // its spelling in the vocabulary
+  int64_t documents = 0;  // number of examined documents that end with it
 };
 
 struct TextEnds {
-  std::vector<TextEnd> ends;  // the most frequent first; a rare one is none
-  int64_t documents = 0;      // that were looked at
-  int64_t without = 0;        // of them: the trained part has no such token at its end
+  std::vector<TextEnd> ends;  // the most frequent first, without rare ones
+  int64_t documents = 0;      // number of examined documents
+  int64_t without = 0;        // examined documents whose trained part has no end token
 };
 
-// Counts what documents end with: a special token of the vocabulary, or one that ends generated
-// texts, among the last trained tokens. (A line break may follow it.)
+// EndCounter counts the end tokens of documents: a special token, or one that ends generation,
+// among the last three trained tokens, since a line break may follow it.
 class EndCounter {
  public:
   // `tokenizer` must outlive it.
   explicit EndCounter(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
-  // A document's trained tokens in their order; those that are kNotTrained are passed over.
+  // Counts one document; `trained` are its tokens in order. kNotTrained tokens are skipped.
   template <typename Token>
   void take(std::span<const Token> trained) {
     ++ends_.documents;
@@ -61,36 +61,35 @@ class EndCounter {
   std::map<TokenId, int64_t> counts_;
 };
 
-// Of documents that are spread over all of the data.
+// Counts the ends of up to 256 documents spread over the data.
 TextEnds ends_of(const Dataset& data, const Tokenizer& tokenizer);
 
 Json to_json(const TextEnds& ends);
-// Empty for what is no such object.
+// Returns an empty value if `object` has another form.
 TextEnds text_ends_of(const Json& object);
 
-// The tokens with which transformers and vLLM end what the model generates: eos_token_id of
-// generation_config.json, or without that file of config.json.
+// Returns the tokens at which transformers and vLLM stop generating: eos_token_id of
+// generation_config.json, or of config.json if that file is missing.
 std::vector<int64_t> end_tokens(const ModelSource& source);
 
-// What is to be said before training, a line each: texts that are trained to end with a token that
-// ends none of the model's, and conversations that are not trained to end.
+// Returns warnings before training, one line each: end tokens of the texts at which the model does
+// not stop, and conversations without a trained end token.
 std::vector<std::string> end_notes(const TextEnds& ends, bool conversations,
                                    const ModelSource& source);
 
-// The template for the run's directory: the file in data.chat_template. Empty where the tokenizer's
-// own is used, which an export has anyway, or a training template, which stands for that one.
+// Returns the chat template for the run's directory: the file of data.chat_template. Empty for the
+// tokenizer's own template, which the export contains anyway, and for a training variant of it.
 std::string template_to_export(const RunConfig& config, const ChatTemplate* chat);
 
-// Files of an export that are not the source's.
+// ExportTexts are the files of an export that differ from the source's.
 struct ExportTexts {
   std::string card;                          // README.md; empty: the source's
-  std::map<std::string, std::string> files;  // by name
-  std::set<std::string> left_out;            // of the source
-  std::vector<std::string> lines;            // what they say, for the model card
+  std::map<std::string, std::string> files;  // contents by name
+  std::set<std::string> left_out;            // source files to omit
+  std::vector<std::string> lines;            // summary for the model card
 };
 
-// Puts the run's tokenizer, chat template and end tokens into `texts`, as the run's directory tells
-// of them.
+// Adds the run's tokenizer, chat template and end tokens to `texts`, as recorded in its directory.
 void add_trained_text(const RunConfig& config, const ModelSource& source,
                       const std::string& run_directory, ExportTexts& texts);
 

@@ -51,7 +51,7 @@ std::string WeightCheck::conclude(const std::string& model, World& world) const 
   for (const auto& [name, seen] : seen_) mine += seen.other > 0 ? name + "\n" : "";
   const std::set<std::string> bad = union_of(world.exchange("the check of the weights", mine));
   if (bad.empty()) return "";
-  // Of these, which have a finite value somewhere.
+  // The names of these that have a finite value on this rank.
   std::string finite;
   for (const std::string& name : bad) {
     const auto found = seen_.find(name);

@@ -1,6 +1,5 @@
-// WeightCheck: looks for values that are not finite while a model's weights are loaded. A reader of
-// weights passes everything it read through `take`, on any thread; the owner asks what was found
-// when all is read.
+// WeightCheck: detects values that are not finite while a model's weights are loaded. Readers pass
+// everything through `take` on any thread; the owner requests the result after loading.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +17,10 @@ class WeightCheck {
  public:
   void take(const std::string& tensor, std::span<const float> values);
 
-  // One sentence that names tensors with values that are not finite, on any rank; empty where all
-  // are finite. DataError where a tensor has no finite value at all: with it every loss is NaN.
-  // `model` leads the sentence. Collective.
+  // Returns one sentence naming tensors with non-finite values on any rank, or "". It starts with
+  // `model`. DataError if a tensor has no finite value, as every loss would be NaN. Collective.
   std::string conclude(const std::string& model, World& world) const;
-  // conclude() for a process of its own, that does not train: it never throws.
+  // Returns the same sentence for a single process that does not train; never throws.
   std::string describe(const std::string& model) const;
 
  private:
@@ -30,7 +28,7 @@ class WeightCheck {
     int64_t finite = 0;
     int64_t other = 0;
   };
-  std::mutex taking_;  // of `seen_`, while weights are read
+  std::mutex taking_;  // guards `seen_`
   std::map<std::string, Seen> seen_;
 };
 
