@@ -7,7 +7,7 @@
 namespace longshore {
 namespace {
 
-// From one parameter of a small model to a block of a large one.
+// Sizes from one parameter of a small model to a block of a large one.
 const std::vector<Bytes> kCopyBytes = {4 * kMiB, 32 * kMiB, 256 * kMiB};
 constexpr int kRounds = 7;
 

@@ -1,5 +1,5 @@
-// `longshore bench copies`: the host's arena to a GPU and back, beside the best cudaMemcpyAsync.
-// Main thread.
+// BenchCopies: `longshore bench copies` copies the host's arena to a GPU and back and compares with
+// the fastest cudaMemcpyAsync. Main thread.
 #pragma once
 
 namespace longshore {
@@ -9,7 +9,7 @@ struct BenchCopiesOptions {
   bool json = false;
 };
 
-// ConfigError without a GPU.
+// ConfigError if there is no GPU.
 int run_bench_copies(const BenchCopiesOptions& options);
 
 }  // namespace longshore

@@ -11,7 +11,7 @@
 namespace longshore {
 namespace {
 
-// A fifth of the time goes to finding settings, the rest to rounds that alternate with fio's.
+// A fifth of the time is a search for settings, the rest are rounds that alternate with fio's.
 constexpr int kRounds = 5;
 constexpr double kSearchShare = 0.2;
 
@@ -29,7 +29,7 @@ struct Report {
   Direction write;
 };
 
-// Ours and fio's lines in turn, because a drive's speed wanders; the best of fio's medians counts.
+// Alternates our rounds with fio's, because a drive's speed drifts, and takes fio's best median.
 Direction measure_direction(DriveProbe& probe, BlockOp::Kind kind, const DriveSettings& settings,
                             double seconds, bool with_fio) {
   std::vector<std::string> engines;

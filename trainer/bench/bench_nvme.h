@@ -1,4 +1,4 @@
-// `longshore bench nvme`: what drives give, measured with what a run will use. Main thread.
+// BenchNvme: `longshore bench nvme` measures drives with the I/O code of runs. Main thread.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@ namespace longshore {
 
 struct BenchNvmeOptions {
   std::vector<std::string> directories;  // one per drive
-  Bytes file_bytes = 4 * kGiB;           // of the scratch file in each
-  double seconds = 2.0;                  // of each of the rounds
+  Bytes file_bytes = 4 * kGiB;           // size of each drive's scratch file
+  double seconds = 2.0;                  // duration of each round
   bool json = false;
 };
 
-// Block size and depth for each directory's drive, its speed and its cost of CPU, beside fio's.
+// Prints block size, depth, speed and CPU cost for each directory's drive, with fio as baseline.
 int run_bench_nvme(const BenchNvmeOptions& options);
 
 }  // namespace longshore

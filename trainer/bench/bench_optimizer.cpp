@@ -18,7 +18,7 @@
 namespace longshore {
 namespace {
 
-// Both passes run in pieces of this size, which the update's tiles have too.
+// Both passes use pieces of this size, which is also the tile size of the update.
 constexpr int64_t kTileElements = int64_t{1} << 15;
 constexpr int64_t kRowElements = 4096;
 constexpr int64_t kMostElements = int64_t{1} << 36;
@@ -30,7 +30,7 @@ double seconds_of(const Work& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// A rule that only moves what the update moves.
+// MoveRule moves the same bytes as the update without computing.
 class MoveRule final : public UpdateRule {
  public:
   explicit MoveRule(MoveLoop loop) : loop_(loop) {}
@@ -42,7 +42,7 @@ class MoveRule final : public UpdateRule {
   MoveLoop loop_;
 };
 
-// AdamW with instructions of one level.
+// AdamWAtLevel runs AdamW with the instructions of one SIMD level.
 class AdamWAtLevel final : public UpdateRule {
  public:
   explicit AdamWAtLevel(SimdLevel level) : level_(level) {}
@@ -59,7 +59,7 @@ class AdamWAtLevel final : public UpdateRule {
   AdamWScalars scalars_;
 };
 
-// One matrix on the host tier, with state and gradients that make ordinary updates.
+// Bench holds one matrix on the host tier, with state and gradients of ordinary updates.
 class Bench {
  public:
   Bench(StateFormat format, int threads, int64_t elements, SimdLevel level)
@@ -90,7 +90,7 @@ class Bench {
   }
 
  private:
-  // The loop that moves fastest is the bound.
+  // Selects the fastest move loop as the memory bound.
   void choose_move() {
     std::unique_ptr<OptimizerPipeline> fastest;
     double least = 0.0;
@@ -187,7 +187,7 @@ SimdLevel level_of(const std::string& name) {
   throw ConfigError("--simd: '" + name + "' is none that this CPU has: " + known);
 }
 
-// Bounds, updates and formats in turn, so that a drift of the machine meets all.
+// Alternates bounds, updates and formats, so that a drift of the machine affects all equally.
 std::vector<OptimizerFigures> measure(const std::vector<StateFormat>& formats, int threads,
                                       const BenchOptimizerOptions& options) {
   std::vector<std::unique_ptr<Bench>> benches;
