@@ -9,11 +9,11 @@
 namespace longshore {
 namespace {
 
-// Stands for a byte together with two hexadecimal digits.
+// The mark and two hexadecimal digits encode a byte.
 constexpr char kMark = '`';
 constexpr std::string_view kDigits = "0123456789abcdef";
 
-// Each dot outside of strings may nest one table deeper, and toml++ destroys tables recursively.
+// Each dot outside strings may nest one table deeper, and toml++ destroys tables recursively.
 constexpr int64_t kMaxDots = 2000;
 
 int64_t count_characters(std::string_view utf8) {
@@ -29,7 +29,7 @@ SourceLocation place_at(std::string_view text, size_t at, const std::string& ori
           static_cast<int32_t>(1 + count_characters(before.substr(line_start)))};
 }
 
-// Walks over what stands outside of strings and comments.
+// Guard checks the characters outside strings and comments.
 class Guard {
  public:
   Guard(std::string_view text, const std::string& origin) : text_(text), origin_(origin) {}
@@ -90,14 +90,14 @@ class Guard {
     }
   }
 
-  // At a quote in a string: goes past the quotes here; whether they end the string.
+  // Moves past the quotes at the current position and returns whether they end the string.
   bool end_string(char quote, bool multi_line) {
     const size_t quotes = quotes_here(quote);
     if (!multi_line) {
       ++at_;
       return true;
     }
-    // Three quotes end the string; up to two more belong to it.
+    // Three quotes end the string; up to two more before them belong to it.
     at_ += std::min<size_t>(quotes, 5);
     return quotes >= 3;
   }
@@ -116,7 +116,7 @@ AsciiToml::AsciiToml(std::string_view text, const std::string& origin) : origin_
   if (const std::optional<size_t> invalid = first_invalid_utf8(text)) {
     guard.refuse_at(*invalid, "invalid UTF-8");
   }
-  // An escaped mark would come out of toml++ like one of ours.
+  // After parsing, an escaped mark would look like an encoded byte.
   for (const std::string_view escape : {"\\u0060", "\\U00000060"}) {
     const size_t found = text.find(escape);
     if (found != std::string_view::npos) guard.refuse_at(found, "write ` itself, not its escape");
@@ -152,7 +152,7 @@ std::string AsciiToml::decode(std::string_view ascii) {
 SourceLocation AsciiToml::place(uint32_t line, uint32_t column) const {
   SourceLocation place{origin_, static_cast<int32_t>(line), static_cast<int32_t>(column)};
   if (line == 0 || line > line_starts_.size() || column == 0) return place;
-  // Places are asked for from left to right: counting on keeps long lines linear.
+  // Callers ask from left to right; counting on from the last place keeps long lines linear.
   if (line != counted_line_ || column < counted_column_) {
     counted_line_ = line;
     counted_column_ = 1;

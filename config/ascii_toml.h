@@ -1,6 +1,6 @@
-// AsciiToml: a TOML text as toml++ 3.3 survives it. That version runs into undefined behaviour
-// where it looks for blanks and finds characters beyond ASCII, and overflows the stack on tables
-// that nest without end. Made from a text, then only read; one thread.
+// AsciiToml: an ASCII form of a TOML text that toml++ 3.3 parses safely. That version has undefined
+// behaviour for non-ASCII characters where it expects blanks, and overflows the stack on deeply
+// nested tables. Immutable after construction; one thread.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,21 @@ namespace longshore {
 
 class AsciiToml {
  public:
-  // ConfigError for a text that is not UTF-8, nests too deeply, or has characters beyond ASCII
-  // outside of strings and comments, where TOML has none.
+  // ConfigError for invalid UTF-8, deep nesting, or non-ASCII outside strings and comments.
   AsciiToml(std::string_view text, const std::string& origin);
 
-  // The document in ASCII; in strings and comments "`" and two digits stand for a byte.
+  // The document in ASCII. In strings and comments "`" and two digits encode a byte.
   const std::string& text() const { return ascii_; }
-  // A string or a reason out of `text()`, as it was meant.
+  // Decodes a string from `text()` or from an error message about it.
   static std::string decode(std::string_view ascii);
-  // Where line and column of `text()` lie in the original; columns count characters.
+  // Converts line and column of `text()` to the original text's; columns count characters.
   SourceLocation place(uint32_t line, uint32_t column) const;
 
  private:
   std::string origin_;
   std::string ascii_;
   std::vector<size_t> line_starts_;
-  // The last place that was asked for, and the characters before it on its line.
+  // Cache of the last query: its position and the characters before it on the line.
   mutable uint32_t counted_line_ = 0;
   mutable uint32_t counted_column_ = 1;
   mutable int64_t counted_characters_ = 0;

@@ -21,10 +21,10 @@ const Section& section_named(std::string_view name) {
                     " (longshore config keys)");
 }
 
-// "integer (steps), at least 0".
+// Returns "integer (steps), at least 0".
 std::string type_and_bounds(const Key& key) {
   std::string text = key.type_text();
-  // Every size and duration must be above nothing: not worth a word.
+  // Sizes and durations are always positive, so their bounds are omitted.
   const bool plain = key.type != KeyType::kBytes && key.type != KeyType::kDuration;
   if (plain && !key.bounds.text().empty()) text += ", " + key.bounds.text();
   return text;
@@ -38,12 +38,12 @@ std::string default_or_needed(const Key& key) {
   return key.required() ? "needed" : "default " + default_text(key);
 }
 
-// As on the command line, where what is not TOML is a string.
+// Removes quotes, as on the command line, where a value that is not TOML is a string.
 std::string unquoted(const std::string& value) {
   return value.size() < 2 || value[0] != '"' ? value : value.substr(1, value.size() - 2);
 }
 
-// Breaks the text at blanks into lines of at most `columns`, each after `indent`.
+// Wraps the text at blanks into lines of at most `columns`, each with `indent`.
 std::string wrapped(const std::string& text, const std::string& indent, size_t columns) {
   std::string lines;
   std::string line;
@@ -78,7 +78,7 @@ std::string reference_key(const Key& key) {
   return text + key.name + " = " + default_text(key) + "\n";
 }
 
-// A cell of a Markdown table.
+// Escapes a cell of a Markdown table.
 std::string cell(const std::string& text) {
   std::string escaped;
   for (const char c : text) {

@@ -1,4 +1,4 @@
-// Describe: the table of keys as texts for people and editors. Pure functions, any thread.
+// Describe: texts for people and editors from the table of keys. Pure functions; any thread.
 #pragma once
 
 #include <string>
@@ -6,23 +6,23 @@
 
 namespace longshore {
 
-// For `config keys [section]`: every key with type, bounds, default and description; all sections
-// where `section` is empty. ConfigError with the nearest name for an unknown section.
+// Returns the output of `config keys [section]`: every key with type, bounds, default and
+// description. An empty `section` means all. ConfigError for an unknown section.
 std::string describe_keys(std::string_view section);
 
-// For `train --help`: a line per section with the names of its keys.
+// Returns the overview of `train --help`: a line per section with its keys.
 std::string help_overview();
-// For `train --help=section`: every key as an argument. ConfigError as above.
+// Returns the output of `train --help=section`. ConfigError for an unknown section.
 std::string help_text(std::string_view section);
 
-// config/reference.toml: every key with its default and a comment. A run file itself, once the
-// keys without a default are filled in.
+// Returns config/reference.toml: every key with its default and a comment. It is a valid run file
+// once the keys without default are set.
 std::string reference_toml();
 
-// docs/run_file.md.
+// Returns docs/run_file.md.
 std::string run_file_page();
 
-// For `config schema`: a JSON Schema (draft 2020-12) of run files, for editors.
+// Returns the JSON Schema (draft 2020-12) of run files for `config schema`.
 std::string json_schema();
 
 }  // namespace longshore

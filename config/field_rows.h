@@ -1,5 +1,5 @@
-// FieldRows: how the files that make the table of keys write its rows. Internal to config; used
-// once, while the table is made.
+// FieldRows: helpers for the files that define the table's rows. Internal to config; used only
+// while the table is constructed.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace longshore {
 
-// Sections with a file of their own, field_table_data.cpp.
+// These sections are defined in field_table_data.cpp.
 Section data_section();
 Section tokenizer_section();
 Section eval_section();
@@ -48,10 +48,10 @@ inline constexpr bool kIsOptional = false;
 template <typename Value>
 inline constexpr bool kIsOptional<std::optional<Value>> = true;
 
-// More than any run can do, and exact as a real.
+// An upper bound for steps that a double represents exactly.
 inline constexpr double kMaxSteps = 1e9;
 
-// What a row says beside name, type and member.
+// Row holds a key's properties except name, type and member.
 struct Row {
   std::string description;
   Bounds bounds = {};
@@ -69,7 +69,7 @@ inline Bounds above(double min) {
   return {.min = min, .min_excluded = true};
 }
 
-// Appends rows to the section whose struct is `Members`.
+// Rows appends keys to the section whose struct is `Members`.
 template <typename Members>
 class Rows {
  public:

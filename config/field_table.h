@@ -1,6 +1,6 @@
-// FieldTable: the one table of the run file's keys: name, type, default, unit, bounds, choices and
-// a description, each bound to its member of RunConfig. Reader, help, reference file, documentation
-// and schema come from it. Made once, then only read, from any thread.
+// FieldTable: the table of the run file's keys: name, type, default, unit, bounds, choices and
+// description, each bound to its member of RunConfig. Parser, help, reference file, documentation
+// and schema use it. Constructed once, then read-only from any thread.
 #pragma once
 
 #include <array>
@@ -28,24 +28,24 @@ enum class KeyType : uint8_t {
   kStrings,
   kBytes,     // a string such as "24GiB"
   kDuration,  // a string such as "10m"; the value is in milliseconds
-  kChoice,    // one of a few strings
-  kTable,     // names and plain values
-  kUnits,     // "block", or a table with one member that says otherwise
-  kGroups,    // an array of tables; see group_reader.h
+  kChoice,    // one of the key's strings
+  kTable,     // names with plain values
+  kUnits,     // a string such as "block", or a table with one member
+  kGroups,    // an array of tables (group_reader.h)
 };
 
-// The value "auto": decided later, by the plan.
+// The value "auto", which the plan resolves later.
 struct AutoValue {
   bool operator==(const AutoValue&) const = default;
 };
 
-// Integers and bytes are int64_t; paths and choices are std::string; a table is a list of
-// "name = value", its values spelled as in JSON.
+// int64_t holds integers, bytes and durations; std::string holds paths and choices; a table is a
+// list of "name = value" with values in JSON's spelling.
 using KeyValue =
     std::variant<AutoValue, bool, int64_t, double, std::array<double, 2>, std::vector<double>,
                  std::string, std::vector<std::string>, UnitsChoice, std::vector<ParameterGroup>>;
 
-// Of a number, or of each number of a pair.
+// Bounds of a number, or of each number in a list.
 struct Bounds {
   std::optional<double> min = {};
   std::optional<double> max = {};
@@ -53,7 +53,7 @@ struct Bounds {
   bool max_excluded = false;
 
   bool contain(double number) const;
-  // "at least 0", "from 0 to 8", "above 0 and below 1"; empty without bounds.
+  // Returns "at least 0", "from 0 to 8", "above 0 and below 1"; empty without bounds.
   std::string text() const;
 };
 
@@ -63,17 +63,17 @@ struct Key {
   KeyType type = KeyType::kBool;
   std::string description;
   Bounds bounds;
-  std::string unit;                  // "steps"; empty where there is none
-  std::vector<std::string> choices;  // of kChoice
-  bool allows_auto = false;          // numbers and bytes that may also be "auto"
-  std::string example;               // TOML of a value; only a key that a run must set has one
+  std::string unit;                  // "steps"; may be empty
+  std::vector<std::string> choices;  // values of kChoice
+  bool allows_auto = false;          // a number or size that may be "auto"
+  std::string example;               // a TOML value; set only for required keys
 
   std::function<KeyValue(const RunConfig&)> get;
   std::function<void(RunConfig&, const KeyValue&)> set;
 
   std::string full_name() const { return section + "." + name; }
   bool required() const { return !example.empty(); }
-  // "integer (steps)", "size or \"auto\"", "\"fp32\" or \"split\"".
+  // Returns "integer (steps)", "size or \"auto\"", "\"fp32\" or \"split\"".
   std::string type_text() const;
   KeyValue default_value() const { return get(RunConfig{}); }
 };
@@ -84,17 +84,17 @@ struct Section {
   std::vector<Key> keys;
 };
 
-// In the order of the run file.
+// Returns the sections in the order of the run file.
 const std::vector<Section>& run_file_sections();
 
 const Section* find_section(std::string_view name);
 const Key* find_key(std::string_view section, std::string_view name);
-// "offload.threads"; CheckFailure for an unknown name.
+// Returns the key named "offload.threads"; CheckFailure for an unknown name.
 const Key& key_named(std::string_view full_name);
 
-// The value as TOML: what follows "=" in a run file.
+// Returns the value as TOML, as it follows "=" in a run file.
 std::string toml_text(const Key& key, const KeyValue& value);
-// The shortest text that reads back as the same number, spelled as a real of TOML.
+// Returns the shortest TOML real that parses to the same number.
 std::string real_text(double number);
 
 }  // namespace longshore

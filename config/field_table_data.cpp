@@ -1,10 +1,10 @@
-// The rows of what a run is trained and evaluated on.
+// The table's rows for training and evaluation data.
 #include "config/field_rows.h"
 
 namespace longshore {
 namespace {
 
-// How conversations and prompts become texts.
+// Adds the keys of prompt and chat templates.
 void add_template_keys(Rows<DataSection>& rows) {
   using Data = DataSection;
   rows.add(
@@ -25,7 +25,7 @@ void add_template_keys(Rows<DataSection>& rows) {
                       "that the same data gives the same tokens"});
 }
 
-// What is done with rows that do not fit, and where the result is kept.
+// Adds the keys for rows that do not fit and for the cache.
 void add_upkeep_keys(Rows<DataSection>& rows) {
   using Data = DataSection;
   rows.choice<Data::Overlength>(

@@ -1,4 +1,4 @@
-// How the table's types, bounds and values are spelled.
+// Text formats of the table's types, bounds and values.
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -11,7 +11,7 @@
 namespace longshore {
 namespace {
 
-// In the largest unit that divides it, so that nothing is rounded.
+// Returns an exact size in the largest unit that divides it.
 std::string bytes_text(Bytes bytes) {
   constexpr std::array<std::pair<Bytes, const char*>, 3> kUnits = {
       {{kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}}};
@@ -21,7 +21,7 @@ std::string bytes_text(Bytes bytes) {
   return std::to_string(bytes) + "B";
 }
 
-// A bound: whole numbers without exponent or point.
+// Formats a bound; whole numbers have neither exponent nor point.
 std::string number_text(double number) {
   if (number == std::floor(number) && std::fabs(number) < 1e15) {
     return std::to_string(static_cast<int64_t>(number));
@@ -109,7 +109,7 @@ std::string real_text(double number) {
   if (exponent == std::string::npos) {
     return text.find('.') == std::string::npos ? text + ".0" : text;
   }
-  // "2e-05" is written 2e-5.
+  // The exponent of "2e-05" is shortened to "2e-5".
   const size_t first_digit = exponent + 2;
   if (text[first_digit] == '0') text.erase(first_digit, 1);
   return text;

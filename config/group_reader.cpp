@@ -16,7 +16,7 @@ ReadValue problem(std::string text) {
   return {AutoValue{}, std::move(text)};
 }
 
-// The problem with a number, or "".
+// Returns the problem with a number, or "".
 std::string read_number(const std::string& name, const TomlValue& found,
                         std::optional<double>& number) {
   if (found.kind != Kind::kInteger && found.kind != Kind::kReal) {

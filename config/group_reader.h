@@ -1,4 +1,4 @@
-// GroupReader: optimizer.groups of the run file, from TOML and back. Pure functions.
+// GroupReader: parses and formats optimizer.groups of the run file. Pure functions.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace longshore {
 
-// An array of tables, or what is wrong with it and where.
+// Reads an array of tables, or returns the problem and its location.
 ReadValue read_groups(const Key& key, const TomlValue& value);
 
-// `[{ parameters = ["*.bias"], weight_decay = 0.0 }]`.
+// Formats `[{ parameters = ["*.bias"], weight_decay = 0.0 }]`.
 std::string groups_text(const std::vector<ParameterGroup>& groups);
 
 }  // namespace longshore

@@ -1,4 +1,4 @@
-// The table of keys as a JSON Schema.
+// JSON Schema of the table of keys.
 #include "base/json.h"
 #include "config/describe.h"
 #include "config/field_table.h"
@@ -10,7 +10,7 @@ Json bound(double number, KeyType type) {
   return type == KeyType::kInteger ? Json(static_cast<int64_t>(number)) : Json(number);
 }
 
-// Of one number of the key.
+// Returns the schema of one number of the key.
 Json number_schema(const Key& key) {
   const Bounds& bounds = key.bounds;
   Json schema = {{"type", key.type == KeyType::kInteger ? "integer" : "number"}};
@@ -93,7 +93,7 @@ Json type_schema(const Key& key) {
 Json default_json(const Key& key) {
   const KeyValue value = key.default_value();
   if (std::holds_alternative<AutoValue>(value)) return "auto";
-  if (key.type == KeyType::kTable) return Json::object();  // no table has a default of its own
+  if (key.type == KeyType::kTable) return Json::object();  // tables are empty by default
   return std::visit(
       [](const auto& held) -> Json {
         using Held = std::decay_t<decltype(held)>;

@@ -5,7 +5,7 @@
 namespace longshore {
 namespace {
 
-// "--a.b=c" and "--a.b" name a key; "--out=a.b" does not.
+// Returns true for "--a.b=c" and "--a.b", but not for "--out=a.b".
 bool names_a_key(std::string_view argument) {
   if (!argument.starts_with("--")) return false;
   return argument.substr(2, argument.find('=') - 2).find('.') != std::string_view::npos;

@@ -1,4 +1,4 @@
-// Overrides: `--section.key=value` among the arguments of a command. Pure functions, any thread.
+// Overrides: extracts `--section.key=value` from a command's arguments. Pure functions; any thread.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@ namespace longshore {
 
 struct SplitArguments {
   std::vector<Override> overrides;
-  std::vector<std::string> rest;  // in their order
+  std::vector<std::string> rest;  // the other arguments in order
 };
 
-// Takes every `--section.key=value` and `--section.key value` out of the arguments; after "--" all
-// are left alone. What has a dot in its name is meant as a key, known or not: load_run_config says
-// which it knows. ConfigError where a value is missing.
+// Extracts every `--section.key=value` and `--section.key value` before "--". Every option with a
+// dot in its name counts as a key; load_run_config reports unknown ones. ConfigError if a value is
+// missing.
 SplitArguments split_overrides(const std::vector<std::string>& arguments);
 
 }  // namespace longshore

@@ -34,7 +34,7 @@ std::vector<std::string> key_names(const Section& section) {
   return names;
 }
 
-// The first section that has a key of this name; empty when there is none.
+// Returns the full name of the first section's key with this name; empty if there is none.
 std::string full_name_elsewhere(const std::string& name) {
   for (const Section& section : run_file_sections()) {
     if (find_key(section.name, name) != nullptr) return section.name + "." + name;
@@ -59,7 +59,7 @@ std::string unknown_key(const Section& section, const std::string& name) {
          " (longshore config keys " + section.name + ")";
 }
 
-// Gathers what files and overrides say, and every problem with it.
+// Loader collects the values of files and overrides, with all problems.
 class Loader {
  public:
   void read_file(const std::string& file) {
@@ -131,7 +131,7 @@ class Loader {
     }
   }
 
-  // Of two keys that exclude each other the one on the command line counts, whatever files say.
+  // If one of two exclusive keys is on the command line, it removes the other one from the files.
   void displace_rivals() {
     constexpr std::array<std::array<const char*, 2>, 2> kRivals = {
         {{"train.steps", "train.epochs"}, {"eval.split", "data.eval"}}};
@@ -147,8 +147,8 @@ class Loader {
     }
   }
 
-  // The text is TOML, unless it is none, or unless only a string fits the key: dates and numbers
-  // are names of directories too.
+  // Parses the text as TOML. It stays a plain string if it is no TOML or if the key needs a string,
+  // because dates and numbers may be directory names.
   static TomlValue override_value(const Key& key, const std::string& text,
                                   const SourceLocation& place) {
     const bool wants_string = key.type == KeyType::kPath || key.type == KeyType::kChoice ||
@@ -165,7 +165,7 @@ class Loader {
     string.string = value && value->kind == TomlValue::Kind::kString ? value->string : text;
     string.place = place;
     if (!wants_list) return string;
-    TomlValue list;  // of one
+    TomlValue list;  // with one element
     list.kind = TomlValue::Kind::kArray;
     list.place = place;
     list.elements.push_back(std::move(string));
@@ -213,10 +213,10 @@ class Loader {
 
   RunConfig config_;
   KeyPlaces places_;
-  std::set<std::string> given_;  // keys that the command line says
+  std::set<std::string> given_;  // keys set on the command line
   std::vector<std::string> problems_;
   bool stdin_read_ = false;
-  bool unreadable_ = false;  // a file could not be read to its end: what is missing is unknown
+  bool unreadable_ = false;  // a file is incomplete, so missing keys are not reported
 };
 
 std::string toml_of(const RunConfig& config, bool changed_only) {

@@ -1,6 +1,6 @@
-// RunConfig: what a run may say, checked: one struct per section of the run file, one member per
-// key. The defaults here are the defaults of the run file; config/field_table.cpp binds each member
-// to its key. Plain values; made once at the start of a command, then only read.
+// RunConfig: the checked contents of a run file: one struct per section, one member per key. The
+// defaults here are the run file's defaults; config/field_table.cpp binds each member to its key.
+// Plain values, constructed at the start of a command, then read-only.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 namespace longshore {
 
 struct RunSection {
-  std::string dir;  // everything the run writes
+  std::string dir;  // output directory of the run
   int64_t seed = 42;
   bool operator==(const RunSection&) const = default;
 };
@@ -45,8 +45,8 @@ struct DataSection {
   std::vector<std::string> eval;
   Format format = Format::kAuto;
   Mask mask = Mask::kAuto;
-  std::vector<double> weights;           // one for each of `train`, or empty
-  std::vector<std::string> keys;         // "prompt = \"question\"", as KeyType::kTable has it
+  std::vector<double> weights;           // one per file of `train`, or empty
+  std::vector<std::string> keys;         // "prompt = \"question\""; see KeyType::kTable
   std::string prompt_template = "auto";  // auto, plain, alpaca, or a text
   std::string chat_template = "auto";    // auto, training, or a file
   std::vector<std::string> template_arguments;
@@ -64,22 +64,22 @@ struct DataSection {
 };
 
 struct TrainSection {
-  int64_t steps = 0;    // 0 = as many as `epochs` says; exactly one of the two is above 0
-  double epochs = 0.0;  // 0 = as long as `steps` says
+  int64_t steps = 0;    // 0 = set by `epochs`; exactly one of the two is above 0
+  double epochs = 0.0;  // 0 = set by `steps`
   int64_t sequences_per_step = 8;         // over all ranks and micro-batches
   int64_t micro_batch = 1;                // sequences on one device at a time
   double max_grad_norm = 1.0;             // 0 = no clipping
   std::vector<std::string> freeze;        // globs of parameter names
-  std::optional<double> router_aux_loss;  // its coefficient; nullopt = auto: as config.json says
-  int64_t max_nonfinite_steps = 10;       // in a row; the run then ends with exit code 7
+  std::optional<double> router_aux_loss;  // coefficient; nullopt = auto: from config.json
+  int64_t max_nonfinite_steps = 10;       // in a row; at this count the run ends with exit code 7
   bool operator==(const TrainSection&) const = default;
 };
 
-// Parameters with a learning rate or a weight decay of their own.
+// ParameterGroup selects parameters with their own learning rate or weight decay.
 struct ParameterGroup {
-  std::vector<std::string> parameters;  // globs of names; the first group that matches counts
-  std::optional<double> lr;             // at the top of the schedule; nullopt = optimizer.lr
-  std::optional<double> weight_decay;   // of all its parameters; nullopt = as the others
+  std::vector<std::string> parameters;  // globs of names; the first matching group applies
+  std::optional<double> lr;             // peak rate of the schedule; nullopt = optimizer.lr
+  std::optional<double> weight_decay;   // for all its parameters; nullopt = the default rule
   bool operator==(const ParameterGroup&) const = default;
 };
 
@@ -101,19 +101,19 @@ struct ScheduleSection {
   Name name = Name::kCosine;
   int64_t warmup_steps = 0;
   double min_lr_ratio = 0.1;
-  int64_t decay_steps = 0;  // of wsd: length of the fall at the end
+  int64_t decay_steps = 0;  // wsd only: length of the final decay
   bool operator==(const ScheduleSection&) const = default;
 };
 
 struct PrecisionSection {
   DType compute = DType::kBF16;  // kBF16 or kF32
   DType reduce = DType::kF32;
-  std::optional<DType> drain;  // nullopt = auto: as `compute`
+  std::optional<DType> drain;  // nullopt = auto: equals `compute`
   DType drain_dtype() const { return drain.value_or(compute); }
   bool operator==(const PrecisionSection&) const = default;
 };
 
-// What is gathered and freed together.
+// UnitsChoice selects the parameters that are gathered and freed together.
 struct UnitsChoice {
   enum class Kind : uint8_t {
     kBlock,
@@ -126,14 +126,14 @@ struct UnitsChoice {
     kGroups
   };
   Kind kind = Kind::kBlock;
-  std::vector<std::string> classes;              // of kClasses
-  int64_t min_parameters = 0;                    // of kMinParameters
-  int64_t rows = 0;                              // of kRows
-  std::vector<std::vector<std::string>> groups;  // of kGroups: names of units
+  std::vector<std::string> classes;              // kClasses only
+  int64_t min_parameters = 0;                    // kMinParameters only
+  int64_t rows = 0;                              // kRows only
+  std::vector<std::vector<std::string>> groups;  // kGroups only: names of units
   bool operator==(const UnitsChoice&) const = default;
 };
 
-// In the run file's words; empty for the kinds that are tables there.
+// Returns the run file's name of the kind; empty for kinds that are tables there.
 constexpr std::string_view name_of(UnitsChoice::Kind kind) {
   switch (kind) {
     case UnitsChoice::Kind::kBlock:
@@ -152,11 +152,11 @@ constexpr std::string_view name_of(UnitsChoice::Kind kind) {
 struct FsdpSection {
   enum class Recompute : uint8_t { kUnit, kNone, kAuto };
   ShardStrategy strategy = ShardStrategy::kFullShard;
-  std::optional<int64_t> shard_ranks;  // of hybrid_shard; nullopt = auto: the ranks of a node
+  std::optional<int64_t> shard_ranks;  // hybrid_shard only; nullopt = auto: the ranks of a node
   UnitsChoice units;
   int64_t prefetch = 1;  // units ahead; slots = prefetch + 1
   Recompute recompute = Recompute::kUnit;
-  std::optional<GatherMode> gather;  // nullopt = auto: the faster, measured
+  std::optional<GatherMode> gather;  // nullopt = auto: the faster one by measurement
   bool operator==(const FsdpSection&) const = default;
 };
 
@@ -169,11 +169,11 @@ struct OffloadSection {
   Activations activations = Activations::kDevice;
   StateFormat state_format = StateFormat::kSplitBf16;
   std::vector<std::string> nvme;       // one directory per drive
-  int64_t nvme_versions = 2;           // of the state on them; 1: no step is durable
-  std::optional<Bytes> nvme_tbw;       // a drive's rated life; nullopt = auto: what drives say
+  int64_t nvme_versions = 2;           // versions of the state on drives; 1: steps are not durable
+  std::optional<Bytes> nvme_tbw;       // a drive's rated TBW; nullopt = auto: from the drive
   std::optional<Bytes> device_memory;  // nullopt = auto
   std::optional<Bytes> host_memory;    // nullopt = auto
-  std::optional<int64_t> threads;      // of the optimizer; nullopt = auto
+  std::optional<int64_t> threads;      // optimizer threads; nullopt = auto
   bool operator==(const OffloadSection&) const = default;
 };
 
@@ -182,16 +182,16 @@ struct CheckpointSection {
   int64_t every_steps = 500;  // 0 = only at the end and on a signal
   int64_t keep = 2;
   std::string resume = "auto";         // auto, never, or a directory
-  Export export_model = Export::kEnd;  // the key `export`, a reserved word of C++
+  Export export_model = Export::kEnd;  // the key `export`, which is a C++ keyword
   bool operator==(const CheckpointSection&) const = default;
 };
 
 struct EvalSection {
   int64_t every_steps = 0;  // 0 = only at the end
-  int64_t sequences = 0;    // at most so many per evaluation; 0 = all
+  int64_t sequences = 0;    // maximum per evaluation; 0 = all
   double split = 0.0;       // fraction of data.train that is held out
   bool keep_best = false;
-  int64_t patience = 0;  // evaluations without a lower loss; 0 = the run goes on
+  int64_t patience = 0;  // evaluations without a lower loss; 0 = never stop early
   std::vector<std::string> prompts;
   int64_t max_new_tokens = 64;
   bool operator==(const EvalSection&) const = default;
@@ -237,20 +237,20 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
-// `--section.key=value` of the command line.
+// Override is a `--section.key=value` of the command line.
 struct Override {
   std::string key;    // "section.key"
-  std::string value;  // read as TOML, else as a string
+  std::string value;  // parsed as TOML, otherwise a string
 };
 
 struct LoadOptions {
-  // False: keys that a run needs may be missing, and keys are not checked against each other.
+  // false: required keys may be missing, and rules between keys are not checked.
   bool complete = true;
-  // False: the length of the run may be missing, for commands that look at data alone.
+  // false: the run's length may be missing, for commands that only read data.
   bool length = true;
 };
 
-// What could be read, with every problem found; keys with a problem have their defaults.
+// CheckedConfig is the configuration with every problem; keys with a problem have their defaults.
 struct CheckedConfig {
   RunConfig config;
   std::vector<std::string> problems;
@@ -259,15 +259,15 @@ CheckedConfig check_run_config(const std::vector<std::string>& files,
                                const std::vector<Override>& overrides,
                                const LoadOptions& options = {});
 
-// Reads run files ("-" is standard input) and overrides over the defaults: a later file wins key by
-// key, the command line wins over files. Throws ConfigError with every problem found, each with
-// file:line:column or the argument. Expands "~"; relative paths stay relative.
+// Reads run files ("-" is standard input) and overrides over the defaults: a later file overrides
+// earlier ones key by key, and the command line overrides files. Throws ConfigError with every
+// problem, each with file:line:column or the argument. Expands "~"; relative paths stay relative.
 RunConfig load_run_config(const std::vector<std::string>& files,
                           const std::vector<Override>& overrides, const LoadOptions& options = {});
 
-// The whole configuration as a run file; loading it gives an equal RunConfig.
+// Formats the whole configuration as a run file that loads to an equal RunConfig.
 std::string to_toml(const RunConfig& config);
-// Only the keys that differ from their defaults.
+// Formats only the keys that differ from their defaults.
 std::string changed_keys(const RunConfig& config);
 
 }  // namespace longshore

@@ -11,7 +11,7 @@
 namespace longshore {
 namespace {
 
-// "2024-07-26", a day that there is.
+// Returns whether the text is an existing day such as "2024-07-26".
 bool is_date(const std::string& text) {
   int year = 0;
   unsigned month = 0, day = 0;
@@ -62,7 +62,7 @@ class Rules {
     return std::string(name) + " = " + toml_text(key, key.get(config_));
   }
 
-  // "train.epochs = 1.0 (run.toml:11:10)".
+  // Returns "train.epochs = 1.0 (run.toml:11:10)".
   std::string other(const char* name) const {
     const SourceLocation* place = place_of(name);
     return assignment(name) + " (" + (place == nullptr ? "default" : place->text()) + ")";
@@ -76,7 +76,7 @@ class Rules {
                         "\"2024-07-26\"");
   }
 
-  // Reports at the first key; a key left at its default has no place, the second one then has.
+  // Reports the problem at the first key, or at the second if the first has its default.
   void report(const char* first, const char* second, const std::string& relation,
               const std::string& advice) {
     const SourceLocation* place = place_of(first);
@@ -108,7 +108,7 @@ class Rules {
     }
   }
 
-  // Updates in backward begin before the norm of all gradients is known.
+  // Updates during backward start before the norm of all gradients is known.
   void check_overlap() {
     if (!usable({"optimizer.overlap", "train.max_grad_norm"})) return;
     if (config_.optimizer.overlap != UpdateOverlap::kBackward) return;
@@ -147,7 +147,7 @@ class Rules {
              ": set schedule.decay_steps");
     }
     const int64_t steps = config_.train.steps;
-    if (steps == 0) return;  // known only when the data is: the trainer checks it then
+    if (steps == 0) return;  // the trainer checks it when the data is known
     if (schedule.warmup_steps > steps) {
       report("schedule.warmup_steps", "train.steps", "is more than", "");
     } else if (wsd && schedule.decay_steps > steps - schedule.warmup_steps) {
@@ -183,7 +183,7 @@ class Rules {
     }
   }
 
-  // A group's learning rate follows the schedule in proportion.
+  // A group's learning rate is relative to optimizer.lr.
   void check_groups() {
     if (!usable({"optimizer.groups", "optimizer.lr"}) || config_.optimizer.lr > 0) return;
     for (const ParameterGroup& group : config_.optimizer.groups) {
@@ -211,7 +211,7 @@ class Rules {
     check_repeated_drives();
   }
 
-  // A second stripe in the same directory would be the same file.
+  // Two stripes in the same directory would be the same file.
   void check_repeated_drives() {
     std::set<std::filesystem::path> seen;
     for (const std::string& directory : config_.offload.nvme) {

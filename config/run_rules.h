@@ -1,4 +1,4 @@
-// RunRules: what the keys of a run file must satisfy together. Pure functions, any thread.
+// RunRules: rules across keys of a run file. Pure functions; any thread.
 #pragma once
 
 #include <map>
@@ -11,14 +11,14 @@
 
 namespace longshore {
 
-// Where the keys got their values, by full name.
+// KeyPlaces holds the location of each key's value, by full name.
 struct KeyPlaces {
-  std::map<std::string, SourceLocation> said;  // keys that were set; the others have their defaults
-  std::set<std::string> wrong;  // keys with a reported problem: no rule looks at them
-  std::string run_file;         // what a missing key is missing from
+  std::map<std::string, SourceLocation> said;  // keys that were set; the others have defaults
+  std::set<std::string> wrong;  // keys with a reported problem; rules skip them
+  std::string run_file;         // the file named when a key is missing
 };
 
-// Keys without a default that nobody set, and keys that contradict each other; one line each.
+// Returns one line for each missing required key and each contradiction between keys.
 std::vector<std::string> broken_rules(const RunConfig& config, const KeyPlaces& places,
                                       const LoadOptions& options);
 

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <tuple>
 
-// Headers only, so that no installed library has to match.
+// Header-only use depends on no installed library.
 #define TOML_HEADER_ONLY 1
 #define TOML_EXCEPTIONS 1
 #include <toml++/toml.h>
@@ -18,7 +18,7 @@
 namespace longshore {
 namespace {
 
-// Lists of files and of globs are the longest that a run file has.
+// The longest arrays of a run file are lists of files and globs.
 constexpr size_t kMostElements = 100'000;
 
 SourceLocation place_of(const toml::source_region& source, const AsciiToml& document) {
@@ -34,14 +34,14 @@ std::vector<TomlMember> convert_members(const toml::table& table, const AsciiTom
     members.push_back({AsciiToml::decode(key.str()), convert(node, document, levels),
                        place_of(key.source(), document)});
   }
-  // toml++ keeps members sorted by name.
+  // toml++ sorts members by name, so the text's order is restored.
   std::stable_sort(members.begin(), members.end(), [](const TomlMember& a, const TomlMember& b) {
     return std::tie(a.place.line, a.place.column) < std::tie(b.place.line, b.place.column);
   });
   return members;
 }
 
-// `levels`: how many more levels of tables or arrays are looked into.
+// `levels` is the number of nested levels below this node that are converted.
 TomlValue convert(const toml::node& node, const AsciiToml& document, int levels) {
   TomlValue value;
   value.place = place_of(node.source(), document);
@@ -77,7 +77,7 @@ TomlValue convert(const toml::node& node, const AsciiToml& document, int levels)
   return value;
 }
 
-// toml++'s reasons begin with a capital, name its macros and may quote long stretches of the text.
+// toml++'s messages start with a capital, name macros and may quote long parts of the text.
 std::string reason_of(const toml::parse_error& error) {
   constexpr size_t kMaxReason = 200;
   std::string reason;
@@ -151,7 +151,7 @@ std::vector<TomlMember> parse_toml(std::string_view text, const std::string& ori
   try {
     const toml::table table =
         toml::parse(std::string_view(document.text()), std::string_view(origin));
-    // Section, key, member of a table, elements of an array, and those of an array among them.
+    // The levels are section, key, member of a table, elements of an array, and nested elements.
     constexpr int kLevels = 5;
     return convert_members(table, document, kLevels);
   } catch (const toml::parse_error& error) {
@@ -165,7 +165,7 @@ std::optional<TomlValue> parse_toml_value(std::string_view text, const SourceLoc
   const size_t last = text.find_last_not_of(" \t");
   if (last == std::string_view::npos || text[last] == ',') return std::nullopt;
   try {
-    // In brackets, so that a comment or a second value makes it no TOML.
+    // Brackets turn a comment or a second value into an error.
     std::vector<TomlMember> members =
         parse_toml("value = [" + std::string(text) + "]", place.origin);
     if (members.size() != 1 || members[0].name != "value") return std::nullopt;

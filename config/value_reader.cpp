@@ -82,7 +82,7 @@ ReadValue read_reals(const Key& key, const TomlValue& found) {
   return {std::move(reals), ""};
 }
 
-// A plain value as JSON spells it, which TOML reads too; nullopt for any other value.
+// Returns a plain value in a spelling of both JSON and TOML; nullopt for other values.
 std::optional<std::string> plain_value(const TomlValue& value) {
   switch (value.kind) {
     case Kind::kBool:
@@ -140,7 +140,7 @@ ReadValue read_duration(const Key& key, const TomlValue& found) {
   return {int64_t{duration->count()}, ""};
 }
 
-// What others call it, else the nearest by its letters.
+// Translates other programs' names, otherwise returns the choice with the nearest spelling.
 std::string meant_choice(const Key& key, const std::string& said) {
   constexpr std::array<std::array<std::string_view, 2>, 8> kElsewhere = {{{"gpu", "cuda"},
                                                                           {"nvidia", "cuda"},
@@ -167,7 +167,7 @@ ReadValue read_choice(const Key& key, const TomlValue& found) {
   return wrong;
 }
 
-// "~" and "~/..." become the home directory; anything else stays.
+// Expands "~" and "~/..." to the user's home directory.
 ReadValue read_path(const Key& key, const TomlValue& found) {
   const std::string& path = found.string;
   if (path != "~" && !path.starts_with("~/")) return {path, ""};
@@ -178,7 +178,7 @@ ReadValue read_path(const Key& key, const TomlValue& found) {
   return {home + path.substr(1), ""};
 }
 
-// A string that can name something.
+// Reads a non-empty string.
 ReadValue read_string(const Key& key, const TomlValue& found, const std::string& what) {
   if (found.kind != Kind::kString) return expected(key, what, found);
   if (found.string.empty()) return problem(key.full_name() + ": expected " + what + ", found \"\"");
@@ -205,7 +205,7 @@ ReadValue read_strings(const Key& key, const TomlValue& found) {
   return {std::move(strings), ""};
 }
 
-// One member, which says how units are made.
+// Reads a unit policy: a string, or a table with one member.
 ReadValue read_units(const Key& key, const TomlValue& found) {
   const std::string what =
       "\"block\", \"half\", \"piece\", \"auto\", { rows = N }, { classes = [...] }, "

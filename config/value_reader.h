@@ -1,5 +1,5 @@
-// ValueReader: from a TOML value to the value of a key, by the key's row of the table. Pure
-// function, any thread.
+// ValueReader: converts a TOML value to a key's value with the key's row. Pure function; any
+// thread.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace longshore {
 
-// Either a value within the key's bounds, or what is wrong with it.
+// ReadValue is a value within the key's bounds, or a problem.
 struct ReadValue {
   KeyValue value;
-  std::string problem;  // without place; empty when there is none
+  std::string problem;  // without location; empty if there is none
 };
 
 ReadValue read_key_value(const Key& key, const TomlValue& value);
