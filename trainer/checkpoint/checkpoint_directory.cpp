@@ -159,8 +159,7 @@ void move_into_place(const std::string& temporary, const std::string& path) {
   }
   const std::string replaced = path + std::string(kReplacedSuffix);
   remove_tree(replaced);
-  // The swap is atomic where supported. Otherwise clean_leftovers repairs a kill between the
-  // renames.
+  // The swap is atomic if supported; otherwise clean_leftovers repairs a kill in between.
   if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
     rename_path(temporary, replaced);
   } else {

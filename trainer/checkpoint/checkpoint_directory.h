@@ -31,8 +31,7 @@ struct CheckpointEntry {
   std::string path;
 };
 
-// Lists all directories with a checkpoint's name, newest first, valid or not. Empty if the folder
-// is missing.
+// Lists directories with a checkpoint's name, newest first, valid or not; a folder may be missing.
 std::vector<CheckpointEntry> list_checkpoints(const std::string& folder);
 
 // kSizes checks the manifest and the files' sizes and headers; kChecksums also every checksum.

@@ -65,11 +65,11 @@ struct CheckpointParameter {
 
 struct CheckpointManifest {
   RunProgress progress;
-  std::string state_format;                     // of the writer; any format can read any checkpoint
+  std::string state_format;                     // the writer's; any format reads any checkpoint
   std::vector<CheckpointParameter> parameters;  // trainable parameters only
   std::vector<CheckpointFile> files;
 
-  Bytes file_bytes() const;  // of all files
+  Bytes file_bytes() const;  // sum over all files
 };
 
 // Returns the tensor name for `range` of a parameter with `elements` elements.

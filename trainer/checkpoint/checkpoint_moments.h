@@ -4,7 +4,7 @@
 //   F32    fp32 moments, in the parameter's shape
 //   BF16   bf16 moments, in the parameter's shape
 //   U8     8-bit moments: for each block of 128 elements, counted from the tensor's first, its fp32
-//          unit and then its codes (shard/moments.h says what they mean)
+//          unit followed by its codes (defined in shard/moments.h)
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,7 @@ Bytes stored_bytes(MomentFormat format, int64_t elements);
 // Converts a state kind to a moment; kMaster is not allowed.
 Moment moment_of(StateKind kind);
 
-// Appends elements [begin, begin + elements) in the file's format. For kInt8 `begin` must be a
-// block boundary.
+// Appends elements from `begin` on in the file's format. A kInt8 `begin` is a block boundary.
 void append_stored(const MomentSpan& from, int64_t begin, int64_t elements,
                    std::vector<std::byte>& to);
 

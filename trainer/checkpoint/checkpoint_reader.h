@@ -29,8 +29,7 @@ class Checkpoint {
   // Reads every `parts`-th file, starting with file `part`, once and compares all checksums.
   void verify(int32_t part = 0, int32_t parts = 1) const;
 
-  // Returns one line for each difference between the checkpoint's parameters and the model's
-  // trainable ones.
+  // Returns one line per difference between the checkpoint's and the model's trained parameters.
   std::vector<std::string> mismatches(const ModelSpec& spec) const;
 
   // Fills the rank's state: masters, their derived copies, and moments. Gradients and padding
@@ -38,8 +37,7 @@ class Checkpoint {
   // before, because damage found here leaves the store partly filled.
   void restore(const ShardedModel& model, const StateSweep& walk) const;
 
-  // Reads elements of a parameter's state from element `begin` on. Exports of a verified checkpoint
-  // use it.
+  // Reads a parameter's state from element `begin` on, for exports of a verified checkpoint.
   void read(const std::string& parameter, StateKind kind, int64_t begin,
             std::span<float> values) const;
 

@@ -30,7 +30,7 @@ struct RunProgress {
   int64_t skipped_in_row = 0;  // length of the current series of skipped steps
   uint64_t seed = 0;
   DataState data;
-  std::string model_fingerprint;  // of the base model
+  std::string model_fingerprint;  // identifies the base model
   std::string config_text;        // the resolved run file; not in commit payloads
 };
 

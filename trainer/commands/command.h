@@ -17,8 +17,7 @@
 
 namespace longshore {
 
-// CommandLine holds the process's arguments and the chosen action. It outlives every command's
-// options.
+// CommandLine holds the arguments and the chosen action. It outlives every command's options.
 struct CommandLine {
   std::vector<std::string> arguments;     // in their original form
   std::vector<std::string> rank_command;  // `launch` only: the arguments behind "--"

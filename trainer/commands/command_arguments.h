@@ -49,8 +49,7 @@ class CommandArguments {
   CommandOption add_option(const std::string& names, std::string& value, const std::string& help);
   CommandOption add_option(const std::string& names, std::vector<std::string>& values,
                            const std::string& help);
-  // Adds a number, or a vector of numbers, with bounds that refuse NaN; the help text has the
-  // default.
+  // Adds a number, or a vector of numbers, with bounds that refuse NaN and a default in the help.
   template <typename Value, typename Number = typename NumberIn<Value>::Type>
   CommandOption add_number(const std::string& names, Value& value,
                            std::type_identity_t<Number> least, std::type_identity_t<Number> most,

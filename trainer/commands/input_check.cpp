@@ -154,7 +154,7 @@ class InputCheck {
 
   const RunConfig& config_;
   std::optional<RunPreparation> preparation_;
-  std::optional<EndCounter> ends_;  // of the training files' first rows; needs a tokenizer
+  std::optional<EndCounter> ends_;  // ends in the first training rows; needs a tokenizer
   bool conversations_ = false;
   CheckedInputs checked_;
 };

@@ -1,5 +1,5 @@
-// ManualPage: the page that `man longshore` shows, generated from the tables of commands, keys and
-// exit codes. Pure function.
+// ManualPage: the page of `man longshore`, generated from the tables of commands, keys and exit
+// codes. Pure function.
 #pragma once
 
 #include <string>

@@ -9,8 +9,7 @@
 
 namespace longshore {
 
-// Trains on `files`; without files each byte is a token. `vocabulary` 0: the smallest size
-// possible.
+// Trains on `files`; without files a token is a byte. `vocabulary` 0 is the smallest size.
 TrainedTokenizer make_tokenizer(const std::vector<std::string>& files, int64_t vocabulary);
 
 // Returns the number of embedding rows: the largest id of tokenizer.json + 1.

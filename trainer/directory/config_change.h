@@ -1,5 +1,4 @@
-// ConfigChange: differences between two resolved run files, by key. Pure functions over their
-// texts.
+// ConfigChange: differences between two resolved run files, by key. Pure functions.
 #pragma once
 
 #include <string>

@@ -1,6 +1,5 @@
 // MachineFacts: the machine properties that `doctor` evaluates, as plain values: kernel information
-// and probe results. Tests construct them, or use a directory with files like /proc and /sys. Main
-// thread.
+// and probe results. Tests construct them or use files like /proc and /sys. Main thread.
 #pragma once
 
 #include <cstdint>

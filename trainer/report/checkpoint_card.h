@@ -12,8 +12,7 @@
 
 namespace longshore {
 
-// Returns the texts for an export of the checkpoint at `checkpoint`; they are empty where its run
-// left no record.
+// Returns the texts for an export of the checkpoint; empty if its run left no record.
 ExportTexts texts_of_checkpoint(const ModelSource& source, const RunConfig& config,
                                 const std::string& checkpoint, Step step);
 

@@ -1,6 +1,5 @@
-// DataInspection: a readable view of the data that a run would train on: rows with the trained
-// tokens marked, counts, lengths, and how full the sequences are. Made by `inspect data`; main
-// thread.
+// DataInspection: a view of a run's training data: rows with the trained tokens marked, counts,
+// lengths, and how full the sequences are. Made by `inspect data`; main thread.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +43,7 @@ struct DataStatistics {
 DataStatistics measure_data(const RunConfig& config, const RunPreparation& preparation,
                             const std::vector<std::string>& files);
 
-// Formats a row for a terminal. `colour` marks trained tokens by escape sequences, otherwise
-// brackets do.
+// Formats a row for a terminal. `colour` marks trained tokens by colour instead of brackets.
 std::string describe_row(const InspectedRow& row, bool colour);
 std::string describe_statistics(const DataStatistics& statistics);
 // Returns {"row", "text", "input_ids", "labels"}, or {"row", "problem"}.

@@ -52,8 +52,7 @@ std::string text_of(double value, Chart::Unit unit) {
   return short_number(value);
 }
 
-// Returns 1, 2 or 5 times a power of ten (a power of two for bytes), for about `count` ticks in
-// `size`.
+// Returns 1, 2 or 5 times a power of ten (a power of two for bytes), for about `count` ticks.
 double tick_step(double size, double count, Chart::Unit unit) {
   const double wanted = size / count;
   if (unit == Chart::Unit::kBytes) return std::max(1.0, std::exp2(std::ceil(std::log2(wanted))));
@@ -64,8 +63,7 @@ double tick_step(double size, double count, Chart::Unit unit) {
   return 10.0 * power;
 }
 
-// Returns multiples of `step`. The loop counts because adding a tiny step to a large number may not
-// change it.
+// Returns multiples of `step`. The loop counts because `step` may be too small for addition.
 std::vector<double> ticks_of(const Range& range, double step) {
   constexpr int kMostTicks = 16;
   std::vector<double> ticks;

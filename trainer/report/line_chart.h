@@ -1,6 +1,5 @@
 // LineChart: lines over steps as inline SVG for HTML pages: axes with round numbers, gaps at
-// missing values, values under the pointer. Long series are reduced to what a screen can show. Pure
-// function.
+// missing values, values under the pointer. Long series are thinned. Pure function.
 #pragma once
 
 #include <cstdint>

@@ -227,8 +227,7 @@ std::string LiveLine::back_to_its_begin() const {
 
 void LiveLine::show(const LiveStatus& status) {
   if (options_.terminal) {
-    // The last column stays free, because a full line would wrap and "\r" would return to the wrong
-    // line.
+    // The last column stays free, because a full line would wrap before "\r" returns.
     const Size size = size_now();
     const std::vector<std::string> lines =
         format_display(status, std::max(size.columns - 1, 1), size.rows, options_.colour);

@@ -21,8 +21,7 @@ struct LiveStatus {
   double grad_norm = 0.0;
   double tokens_per_second = 0.0;
   std::optional<double> aux_loss = {};
-  // The load of the busiest expert over its layer's mean, the number of experts without a token,
-  // and the entropy in nats.
+  // The busiest expert's load over its layer's mean, idle experts, and the entropy in nats.
   struct Router {
     double most = 0.0;
     int64_t idle = 0;

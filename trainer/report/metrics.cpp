@@ -41,8 +41,7 @@ UniqueFd open_for_appending(const std::string& path) {
   return open_own_file(path, O_WRONLY | O_CREAT | O_APPEND);
 }
 
-// Returns whether the path still names the open file, which another process may have moved or
-// removed.
+// Returns whether the path still names the open file, which others may move or remove.
 bool is_named(const UniqueFd& fd) {
   struct ::stat opened{}, named{};
   return ::fstat(fd.get(), &opened) == 0 && ::lstat(fd.path().c_str(), &named) == 0 &&

@@ -81,7 +81,7 @@ struct CheckpointRecord {
 // A step whose state is durable on the drives, so the run can resume after it.
 struct CommitRecord {
   Step step = {};
-  int64_t version = 0;  // of the state
+  int64_t version = 0;  // version of the state
   double seconds = 0.0;
 };
 

@@ -62,8 +62,7 @@ std::string number(const char* pattern, double value) {
   return text.data();
 }
 
-// Returns the lines of the base card's front matter that also hold for the new model; simple values
-// only.
+// Returns the base card's front matter lines that also hold for the new model; simple values only.
 std::string inherited(const std::string& card) {
   constexpr std::array<std::string_view, 4> kKeys = {
       "license: ", "license_name: ", "license_link: ", "language: "};

@@ -12,8 +12,7 @@ namespace longshore {
 // Escapes untrusted text for use as content or as an attribute's value in either kind of quotes.
 std::string escape_html(std::string_view text);
 
-// Returns doctype, title and the style that all pages share, then `style`. kPageEnd closes the
-// page.
+// Returns doctype, title, the shared style and then `style`. kPageEnd closes the page.
 std::string page_head(std::string_view title, std::string_view style);
 inline constexpr std::string_view kPageEnd = "</html>\n";
 

@@ -22,8 +22,7 @@ struct PlotOptions {
 };
 
 // Draws a line through the values. If there are more values than horizontal dots, each dot shows a
-// mean. Values that are not finite leave a gap. Lines end in '
-// '.
+// mean. Values that are not finite leave a gap. Each line ends in a line feed.
 std::string plot_series(std::span<const double> values, const PlotOptions& options);
 
 // Returns kBraille if stdout is a terminal that is likely to show it, otherwise kAscii.

@@ -16,8 +16,7 @@ struct Closeness {
 };
 Closeness closeness(std::span<const float> a, std::span<const float> b);
 
-// Reports tensors of `source` that the base lacks or that are swapped, scaled, transposed or
-// unrelated.
+// Reports tensors of `source` that are new, swapped, scaled, transposed or unrelated to the base's.
 void compare_with_base(const ModelSource& source, const ModelSource& base, Findings& findings);
 
 }  // namespace longshore

@@ -1,5 +1,4 @@
-// Findings: the results of `verify`, one line per check and subject. Owned by the command; one
-// thread.
+// Findings: the results of `verify`, one per check and subject. Owned by the command; one thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@ enum class Verdict : uint8_t {
   kOk,
   kSkipped,  // not checked; `detail` has the reason
   kWarning,  // unusual, but possibly intended
-  kFailed,   // wrong
+  kFailed,   // definitely wrong
 };
 
 std::string_view name_of(Verdict verdict);
