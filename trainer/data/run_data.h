@@ -69,7 +69,7 @@ class TrainingData {
   // Continues after `step` at the data position `saved`, independent of the earlier
   // sequences_per_step, and recomputes total_steps from the rest of train.epochs. If an epoch now
   // has another number of sequences, the same share of it counts as seen and the result is a
-  // line about it; otherwise it is "". CheckpointError for a position outside the data, with `path`.
+  // line about it; otherwise it is "". CheckpointError with `path` for a position outside the data.
   std::string resume_at(Step step, const DataState& saved, const std::string& path);
   StepBatches step_batches(Step step) const;
   // Returns the data position after `step` steps.

@@ -26,8 +26,8 @@ std::optional<DeviceSection::Kind> begun_on(const RunConfig& config);
 // Resolves device.kind = "auto". ConfigError if CUDA cannot use a local GPU, or if a run that
 // started on a GPU finds none.
 void settle_device(RunConfig& config, const FoundGpus& found);
-// Throws ConfigError on all ranks if ranks outnumber GPUs on a machine. `gpu` is this rank's index
-// among its visible GPUs. Collective.
+// Throws ConfigError on all ranks of a machine unless each of them has its own GPU. `gpu` is this
+// rank's index among its visible GPUs. Collective.
 void agree_on_gpus(World& world, const RunConfig& config, const FoundGpus& found, int gpu);
 // ConfigError unless this machine has a usable device of device.kind for each of `ranks` ranks.
 void require_gpus(const RunConfig& config, const FoundGpus& found, int32_t ranks);

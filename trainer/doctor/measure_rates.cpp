@@ -224,8 +224,7 @@ DriveRates measure_drive(const std::string& directory, const RateOptions& option
   };
   DriveRates rates;
   rates.directory = directory;
-  // The rest of the budget is written in two parts. A full measurement fills the drive's cache
-  // first.
+  // The rest of the budget is written in halves; a full measurement first fills the cache.
   const Bytes part = std::max<Bytes>(0, most - probe.written()) / 2;
   const double seconds = full ? 3600.0 : options.seconds;
   if (full) probe.measure(BlockOp::Kind::kWrite, settings, seconds, part);
