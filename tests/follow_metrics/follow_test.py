@@ -83,6 +83,19 @@ class FakeTracker:
         self.calls.append(("finish", status))
 
 
+class TagsTest(unittest.TestCase):
+    def test_every_tag_is_that_of_the_schema(self):
+        schema = json.loads(subprocess.run([os.environ["LONGSHORE"], "config", "schema", "--metrics"],
+                                           capture_output=True, text=True, check=True).stdout)
+        tags = {}
+        for kind in schema["oneOf"]:
+            found = {key: value["x-tag"] for key, value in kind["properties"].items()
+                     if "x-tag" in value}
+            if found:
+                tags[kind["properties"]["kind"]["const"]] = found
+        self.assertEqual(tags, follow.TAGS)
+
+
 class FollowTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

@@ -3,7 +3,7 @@
 #include "config/describe.h"
 #include "config/run_config.h"
 #include "trainer/commands/command.h"
-#include "trainer/report/metrics_schema.h"
+#include "trainer/report/metric_table.h"
 
 namespace longshore {
 namespace {

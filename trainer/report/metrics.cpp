@@ -7,35 +7,15 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/own_file.h"
 #include "trainer/directory/metrics_reader.h"
+#include "trainer/report/metric_table.h"
 
 namespace longshore {
 namespace {
-
-Json head(std::string_view kind, double time) {
-  Json object = Json::object();
-  object["kind"] = kind;
-  object["time"] = time;
-  return object;
-}
-
-Json head(std::string_view kind, Step step, double time) {
-  Json object = Json::object();
-  object["kind"] = kind;
-  object["step"] = step.value;
-  object["time"] = time;
-  return object;
-}
-
-template <typename Value>
-Json named_values(const std::vector<std::pair<std::string, Value>>& values) {
-  Json object = Json::object();
-  for (const auto& [name, value] : values) object[name] = value;
-  return object;
-}
 
 UniqueFd open_for_appending(const std::string& path) {
   return open_own_file(path, O_WRONLY | O_CREAT | O_APPEND);
@@ -55,128 +35,43 @@ void cut_file(const UniqueFd& fd, Bytes bytes) {
 
 }  // namespace
 
-Json to_json(const StartRecord& record, double time) {
-  Json object = head("start", time);
-  object["plan"] = record.plan;
-  object["config_hash"] = record.config_hash;
-  object["ranks"] = record.ranks;
-  object["resumed_from"] = record.resumed_from.value;
-  return object;
-}
-
-Json to_json(const StepRecord& record, double time) {
-  Json object = head("step", record.step, time);
-  object["loss"] = record.loss;
-  object["grad_norm"] = record.grad_norm;
-  object["clip_scale"] = record.clip_scale;
-  object["lr"] = record.lr;
-  object["tokens"] = record.tokens;
-  object["trained_tokens"] = record.trained_tokens;
-  object["sequences"] = record.sequences;
-  object["epoch"] = record.epoch;
-  object["seconds"] = record.seconds;
-  object["tokens_per_second"] = record.tokens_per_second;
-  if (!record.stall_seconds.empty()) object["stall_seconds"] = named_values(record.stall_seconds);
-  if (!record.bytes.empty()) object["bytes"] = named_values(record.bytes);
-  if (record.times.size() > 1) {
-    const SlowestRank slowest = slowest_of(record.times);
-    object["slowest_rank"] = {
-        {"rank", slowest.rank.value}, {"resource", slowest.resource}, {"seconds", slowest.seconds}};
-    object["waited_seconds"] = Json::array();
-    for (const RankTimes& times : record.times) object["waited_seconds"].push_back(times.waited);
+template <typename Record>
+Json to_json(const Record& record, double time) {
+  const MetricKind<Record>& kind = metric_kind<Record>();
+  Json object = {{"kind", kind.name}};
+  if constexpr (requires { record.step; }) object["step"] = record.step.value;
+  object["time"] = time;
+  for (const MetricRow<Record>& row : kind.rows) {
+    if (std::optional<Json> value = row.value(record)) object[row.key] = std::move(*value);
   }
-  object["memory_bytes"] = {{"device_peak", record.memory.device_peak},
-                            {"device_plan", record.memory.device_plan},
-                            {"device_tensors", record.memory.device_tensors},
-                            {"host_pinned", record.memory.host_pinned},
-                            {"host_rss", record.memory.host_rss}};
-  object["allocator_retries"] = record.memory.allocator_retries;
-  if (record.aux_loss) object["aux_loss"] = *record.aux_loss;
-  if (record.router) {
-    object["router"] = {{"load", record.router->load},
-                        {"max_load", record.router->most},
-                        {"idle_experts", record.router->idle},
-                        {"entropy", record.router->entropy},
-                        {"dropped", 0}};  // every routed token is computed
-  }
-  object["skipped"] = record.skipped;
-  object["skipped_total"] = record.skipped_total;
   return object;
 }
+template Json to_json(const StartRecord& record, double time);
+template Json to_json(const StepRecord& record, double time);
+template Json to_json(const EvalRecord& record, double time);
+template Json to_json(const CheckpointRecord& record, double time);
+template Json to_json(const CommitRecord& record, double time);
+template Json to_json(const EventRecord& record, double time);
+template Json to_json(const EndRecord& record, double time);
 
-Json to_json(const EvalRecord& record, double time) {
-  Json object = head("eval", record.step, time);
-  object["loss"] = record.loss;
-  object["perplexity"] = record.perplexity;
-  object["tokens"] = record.tokens;
-  object["seconds"] = record.seconds;
-  return object;
-}
-
-Json to_json(const CheckpointRecord& record, double time) {
-  Json object = head("checkpoint", record.step, time);
-  object["path"] = record.path;
-  object["bytes"] = record.bytes;
-  object["seconds"] = record.seconds;
-  return object;
-}
-
-Json to_json(const CommitRecord& record, double time) {
-  Json object = head("commit", record.step, time);
-  object["version"] = record.version;
-  object["seconds"] = record.seconds;
-  return object;
-}
-
-Json to_json(const EventRecord& record, double time) {
-  Json object = head("event", time);
-  object["level"] = record.level;
-  object["code"] = record.code;
-  object["rank"] = record.rank;
-  object["text"] = record.text;
-  return object;
-}
-
-Json to_json(const EndRecord& record, double time) {
-  Json object = head("end", time);
-  object["status"] = record.status;
-  object["exit_code"] = record.exit_code;
-  object["steps"] = record.steps;
-  return object;
-}
-
-std::vector<Scalar> scalars_of(const StepRecord& record) {
-  std::vector<Scalar> scalars = {{"train/loss", record.loss},
-                                 {"train/lr", record.lr},
-                                 {"train/grad_norm", record.grad_norm},
-                                 {"train/clip_scale", record.clip_scale},
-                                 {"train/epoch", record.epoch},
-                                 {"train/skipped_total", static_cast<double>(record.skipped_total)},
-                                 {"speed/tokens_per_second", record.tokens_per_second},
-                                 {"speed/step_seconds", record.seconds}};
-  for (const auto& [name, seconds] : record.stall_seconds) {
-    scalars.push_back({"stall_seconds/" + name, seconds});
-  }
-  if (record.aux_loss) scalars.push_back({"train/aux_loss", *record.aux_loss});
-  if (record.router) {
-    scalars.push_back({"router/max_load", record.router->most});
-    scalars.push_back({"router/idle_experts", static_cast<double>(record.router->idle)});
-    scalars.push_back({"router/entropy", record.router->entropy});
-    scalars.push_back({"router/dropped", 0.0});
-  }
-  const MemoryRecord& memory = record.memory;
-  for (const auto& [name, bytes] :
-       {std::pair("device_peak", memory.device_peak), std::pair("device_plan", memory.device_plan),
-        std::pair("device_tensors", memory.device_tensors),
-        std::pair("host_pinned", memory.host_pinned), std::pair("host_rss", memory.host_rss)}) {
-    scalars.push_back({std::string("memory_bytes/") + name, static_cast<double>(bytes)});
+template <typename Record>
+std::vector<Scalar> scalars_of(const Record& record) {
+  std::vector<Scalar> scalars;
+  for (const MetricRow<Record>& row : metric_kind<Record>().rows) {
+    if (*row.tag == '\0') continue;
+    const std::optional<Json> value = row.value(record);
+    if (!value) continue;
+    if (value->is_number()) scalars.push_back({row.tag, value->template get<double>()});
+    if (!value->is_object()) continue;
+    for (const auto& [name, number] : value->items()) {
+      if (!number.is_number()) continue;
+      scalars.push_back({std::string(row.tag) + "/" + name, number.template get<double>()});
+    }
   }
   return scalars;
 }
-
-std::vector<Scalar> scalars_of(const EvalRecord& record) {
-  return {{"eval/loss", record.loss}, {"eval/perplexity", record.perplexity}};
-}
+template std::vector<Scalar> scalars_of(const StepRecord& record);
+template std::vector<Scalar> scalars_of(const EvalRecord& record);
 
 Bytes metrics_cut_offset(const std::string& path, Step step) {
   Bytes cut = 0;

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -98,18 +98,14 @@ struct EndRecord {
   int64_t steps = 0;
 };
 
-// Returns the JSON object of a line. `time` is in seconds since the epoch.
-Json to_json(const StartRecord& record, double time);
-Json to_json(const StepRecord& record, double time);
-Json to_json(const EvalRecord& record, double time);
-Json to_json(const CheckpointRecord& record, double time);
-Json to_json(const CommitRecord& record, double time);
-Json to_json(const EventRecord& record, double time);
-Json to_json(const EndRecord& record, double time);
+// The object of a line of the record's kind (trainer/report/metric_table.h); `time` is in seconds
+// since 1970.
+template <typename Record>
+Json to_json(const Record& record, double time);
 
-// Returns the values of a line that can be plotted. scripts/follow_metrics uses the same names.
-std::vector<Scalar> scalars_of(const StepRecord& record);
-std::vector<Scalar> scalars_of(const EvalRecord& record);
+// The numbers of a step or an evaluation, under the tags of the table of metrics.
+template <typename Record>
+std::vector<Scalar> scalars_of(const Record& record);
 
 class MetricsFile {
  public:
@@ -135,7 +131,7 @@ class MetricsFile {
   void write(const Record& record) {
     const double time = now_seconds();
     write_line(to_json(record, time));
-    if constexpr (requires { scalars_of(record); }) {
+    if constexpr (std::is_same_v<Record, StepRecord> || std::is_same_v<Record, EvalRecord>) {
       if (events_) events_->add(time, record.step, scalars_of(record));
     }
   }

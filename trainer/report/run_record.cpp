@@ -14,6 +14,8 @@
 #include "base/median.h"
 #include "base/own_file.h"
 #include "trainer/directory/metrics_reader.h"
+#include "trainer/report/metric_table.h"
+#include "trainer/report/metrics.h"
 #include "trainer/report/page.h"
 
 namespace longshore {
@@ -23,10 +25,6 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr Bytes kMaxFileBytes = 64 * kMiB;
 constexpr JsonLimits kFileLimits{.max_bytes = kMaxFileBytes, .max_depth = 32};
 constexpr size_t kMostEvents = 1000;
-constexpr std::array<const char*, 8> kStepKeys = {
-    "loss", "lr", "grad_norm", "tokens_per_second", "seconds", "tokens", "epoch", "skipped_total"};
-constexpr std::array<const char*, 2> kStepGroups = {"stall_seconds", "memory_bytes"};
-
 std::string read_text(const std::string& path) {
   try {
     return read_own_file(path, kMaxFileBytes);
@@ -75,19 +73,29 @@ double number_or_none(const Json& value) {
   return std::abs(number) <= kMost ? number : kNone;
 }
 
-void take_step(const MetricsLine& line, RunRecord& record) {
+// Adds the line's numbers, and those of its objects, to the series of their keys behind `prefix`.
+template <typename Rows>
+void take_numbers(const MetricsLine& line, const Rows& rows, const std::string& prefix,
+                  RunRecord& record) {
   const auto step = static_cast<double>(*line.step);
-  for (const char* key : kStepKeys) {
-    const auto found = line.object.find(key);
-    if (found != line.object.end()) record.series[key].push_back({step, number_or_none(*found)});
-  }
-  for (const char* group : kStepGroups) {
-    const auto found = line.object.find(group);
-    if (found == line.object.end() || !found->is_object()) continue;
-    for (const auto& [name, value] : found->items()) {
-      record.series[std::string(group) + "/" + name].push_back({step, number_or_none(value)});
+  for (const MetricField& field : rows) {
+    const auto found = line.object.find(field.key);
+    if (found == line.object.end()) continue;
+    const std::string key = prefix + field.key;
+    if (field.type == MetricType::kSecondsByName || field.type == MetricType::kBytesByName) {
+      if (!found->is_object()) continue;
+      for (const auto& [name, value] : found->items()) {
+        record.series[key + "/" + name].push_back({step, number_or_none(value)});
+      }
+    } else if (field.type == MetricType::kReal || field.type == MetricType::kSeconds ||
+               field.type == MetricType::kWhole) {
+      record.series[key].push_back({step, number_or_none(*found)});
     }
   }
+}
+
+void take_step(const MetricsLine& line, RunRecord& record) {
+  take_numbers(line, metric_kind<StepRecord>().rows, "", record);
   const auto waited = line.object.find("waited_seconds");
   if (waited != line.object.end() && waited->is_array()) {
     for (size_t rank = 0; rank < waited->size(); ++rank) {
@@ -117,11 +125,7 @@ void take_line(const MetricsLine& line, RunRecord& record) {
   } else if (line.step && line.kind == "step") {
     take_step(line, record);
   } else if (line.step && line.kind == "eval") {
-    for (const char* key : {"loss", "perplexity"}) {
-      const auto found = line.object.find(key);
-      const double value = found == line.object.end() ? kNone : number_or_none(*found);
-      record.series["eval/" + std::string(key)].push_back({static_cast<double>(*line.step), value});
-    }
+    take_numbers(line, metric_kind<EvalRecord>().rows, "eval/", record);
   }
 }
 
