@@ -64,8 +64,8 @@ struct DataSection {
 };
 
 struct TrainSection {
-  int64_t steps = 0;    // 0 = set by `epochs`; exactly one of the two is above 0
-  double epochs = 0.0;  // 0 = set by `steps`
+  int64_t steps = 0;                      // 0 = set by `epochs`; exactly one of the two is above 0
+  double epochs = 0.0;                    // 0 = set by `steps`
   int64_t sequences_per_step = 8;         // over all ranks and micro-batches
   int64_t micro_batch = 1;                // sequences on one device at a time
   double max_grad_norm = 1.0;             // 0 = no clipping

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 #include "base/number_formats.h"
 #include "base/typed_span.h"
 
@@ -120,7 +121,7 @@ std::unique_ptr<ShardStore::ParameterLease> PinnedStore::parameters(UnitId id) {
   Unit& unit = at(id);
   const bool joins = needs_join(options_);
   {
-    const std::lock_guard lock(leases_);
+    const MutexLock lock(leases_);
     LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased";
     LONGSHORE_CHECK(!joins || !join_leased_) << "unit " << id << ": the join region is leased";
     ++unit.parameter_leases;
@@ -131,7 +132,7 @@ std::unique_ptr<ShardStore::ParameterLease> PinnedStore::parameters(UnitId id) {
 }
 
 void PinnedStore::end_parameters(Unit& unit, bool joined) {
-  const std::lock_guard lock(leases_);
+  const MutexLock lock(leases_);
   --unit.parameter_leases;
   if (joined) join_leased_ = false;
 }
@@ -168,7 +169,7 @@ std::span<const std::byte> PinnedStore::mapped_parameters(std::span<const std::b
 
 std::unique_ptr<ShardStore::StateLease> PinnedStore::state(UnitId id) {
   Unit& unit = at(id);
-  const std::lock_guard lock(leases_);
+  const MutexLock lock(leases_);
   LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased already";
   LONGSHORE_CHECK(unit.parameter_leases == 0) << "unit " << id << "'s parameters are leased";
   auto lease = std::make_unique<State>(this, &unit);
@@ -177,7 +178,7 @@ std::unique_ptr<ShardStore::StateLease> PinnedStore::state(UnitId id) {
 }
 
 void PinnedStore::end_state(Unit& unit) {
-  const std::lock_guard lock(leases_);
+  const MutexLock lock(leases_);
   unit.state_leased = false;
 }
 

@@ -7,9 +7,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "pinned/pinned_arena.h"
 #include "pinned/shared_shards.h"
 #include "pinned/worker_pool.h"
@@ -62,8 +62,9 @@ class PinnedStore final : public ShardStore, public SharedShards {
   PinnedArena arena_;
   std::vector<Unit> units_;
   std::span<std::byte> join_region_;
-  std::mutex leases_;  // guards the units' leases and join_leased_; never held during work
-  bool join_leased_ = false;
+  // Protects the units' counts of leases too; never held over work.
+  Mutex leases_;
+  bool join_leased_ LONGSHORE_GUARDED_BY(leases_) = false;
 };
 
 }  // namespace longshore

@@ -4,22 +4,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <exception>
-#include <mutex>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 #include "pinned/numa.h"
 
 namespace longshore {
 namespace {
 
 using Work = std::function<void(int64_t)>;
-
-// Guards the calls and helpers of every pool (a run has one pool). It is a static because
-// ThreadSanitizer does not see how oneTBB passes a new pool to its threads.
-std::mutex pools_mutex;
 
 // Arena slots reserved for callers: the lanes that may call at once (update, h2d, d2h) and the main
 // thread. A fifth concurrent caller only waits for a slot.
@@ -46,6 +41,8 @@ std::unique_ptr<tbb::task_arena> make_arena(int numa_id, int workers) {
 
 }  // namespace
 
+Mutex WorkerPool::pools_mutex_;
+
 // One call of for_each_block: hands out blocks one by one, node by node. A helper that arrives
 // after the last block finds none and does not touch the caller's data.
 class WorkerPool::Call {
@@ -67,21 +64,21 @@ class WorkerPool::Call {
       try {
         if (!failed_.load(std::memory_order_relaxed)) (*work_)(block);
       } catch (...) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (first_ == nullptr) first_ = std::current_exception();
         failed_ = true;
       }
       if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         done_ = true;
         all_done_.notify_all();
       }
     }
   }
   void wait() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     // HOST WAIT: other threads still run the last blocks.
-    all_done_.wait(lock, [&] { return done_; });
+    all_done_.wait(lock, [&]() LONGSHORE_REQUIRES(mutex_) { return done_; });
     if (first_ != nullptr) std::rethrow_exception(first_);
   }
 
@@ -98,10 +95,10 @@ class WorkerPool::Call {
   std::deque<Run> runs_;  // by node
   std::atomic<int64_t> left_;
   std::atomic<bool> failed_ = false;
-  std::mutex mutex_;  // guards the members below
-  std::condition_variable all_done_;
-  bool done_ = false;
-  std::exception_ptr first_;
+  Mutex mutex_;
+  Condition all_done_;
+  bool done_ LONGSHORE_GUARDED_BY(mutex_) = false;
+  std::exception_ptr first_ LONGSHORE_GUARDED_BY(mutex_);
 };
 
 // A oneTBB task that helps any call with blocks left. It holds only two plain values and finds the
@@ -130,9 +127,9 @@ WorkerPool::WorkerPool(int threads, std::span<const int> numa_ids) : threads_(th
 }
 
 WorkerPool::~WorkerPool() {
-  std::unique_lock lock(pools_mutex);
+  MutexLock lock(pools_mutex_);
   // HOST WAIT: helpers that found no block may still access the pool.
-  no_helpers_.wait(lock, [&] { return helpers_ == 0; });
+  no_helpers_.wait(lock, [&]() LONGSHORE_REQUIRES(pools_mutex_) { return helpers_ == 0; });
 }
 
 int64_t WorkerPool::helpers_for(const Call& call, size_t node) const {
@@ -147,7 +144,7 @@ void WorkerPool::for_each_block(int64_t blocks, const Work& work) {
   }
   const auto call = std::make_shared<Call>(blocks, static_cast<int64_t>(arenas_.size()), &work);
   {
-    const std::lock_guard lock(pools_mutex);
+    const MutexLock lock(pools_mutex_);
     calls_.push_back(call);
     for (size_t node = 0; node < arenas_.size(); ++node) helpers_ += helpers_for(*call, node);
   }
@@ -160,14 +157,14 @@ void WorkerPool::for_each_block(int64_t blocks, const Work& work) {
     arenas_[node]->execute([&] { call->take(node); });
   }
   {
-    const std::lock_guard lock(pools_mutex);
+    const MutexLock lock(pools_mutex_);
     std::erase(calls_, call);
   }
   call->wait();
 }
 
 void WorkerPool::help(size_t node) {
-  std::unique_lock lock(pools_mutex);
+  MutexLock lock(pools_mutex_);
   while (true) {
     const auto found = std::ranges::find_if(
         calls_, [node](const std::shared_ptr<Call>& call) { return call->has_blocks(node); });

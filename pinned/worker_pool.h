@@ -12,13 +12,14 @@
 #include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/task_arena.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace longshore {
 
@@ -49,10 +50,14 @@ class WorkerPool {
   std::optional<tbb::global_control> more_than_cores_;
   std::vector<std::unique_ptr<tbb::task_arena>> arenas_;  // by node; callers begin with the first
   std::vector<int> workers_;                              // by node
-  // A mutex that all pools share guards the members below.
-  std::condition_variable no_helpers_;
-  int64_t helpers_ = 0;                       // oneTBB tasks that have not ended
-  std::vector<std::shared_ptr<Call>> calls_;  // calls with blocks left to take
+  // Of all pools: it exists before any pool, because ThreadSanitizer does not see how oneTBB hands
+  // a new pool to its threads.
+  static Mutex pools_mutex_;
+  Condition no_helpers_;
+  // Tasks of oneTBB that have not ended.
+  int64_t helpers_ LONGSHORE_GUARDED_BY(pools_mutex_) = 0;
+  // Calls with blocks that no thread has taken.
+  std::vector<std::shared_ptr<Call>> calls_ LONGSHORE_GUARDED_BY(pools_mutex_);
 };
 
 }  // namespace longshore

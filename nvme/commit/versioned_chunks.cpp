@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace longshore {
 namespace {
@@ -139,10 +140,20 @@ void VersionedChunks::start_write(const SealedPart& sealed, PartIo& io) {
 void VersionedChunks::finish_write(PartIo& io) {
   const std::string failure = mover_.finish_write(io);
   --writes_in_flight_;
-  const std::lock_guard lock(failure_mutex_);
-  if (failure.empty() || !failure_.empty()) return;
+  if (failure.empty() || !keep_failure(failure)) return;
+  log_warning(failure);  // a read of the part meets the consequence before a commit does
+}
+
+std::string VersionedChunks::failure() const {
+  const MutexLock lock(failure_mutex_);
+  return failure_;
+}
+
+bool VersionedChunks::keep_failure(const std::string& failure) {
+  const MutexLock lock(failure_mutex_);
+  if (!failure_.empty()) return false;
   failure_ = failure;
-  log_warning(failure_);  // whoever reads the part back meets the consequence first
+  return true;
 }
 
 }  // namespace longshore

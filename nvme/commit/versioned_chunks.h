@@ -19,13 +19,13 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 #include "nvme/commit/recovery.h"
 #include "nvme/commit/version_log.h"
 #include "nvme/parts/part_mover.h"
@@ -87,6 +87,9 @@ class VersionedChunks {
   bool verify_batch(const LoggedPoint& logged, std::span<const int64_t> chunks,
                     std::span<std::byte> window);
   CommitPoint next_point(const DurableStep& record) const;
+  std::string failure() const;
+  // Keeps the first failure; returns whether it is this one.
+  bool keep_failure(const std::string& failure);
 
   std::vector<Drive*> drives_;
   const StripeMap* map_;
@@ -102,8 +105,9 @@ class VersionedChunks {
   std::vector<std::array<uint64_t, 2>> sums_;  // by chunk and slot
   std::vector<uint8_t> written_;               // by part: since the last commit
   std::atomic<int64_t> writes_in_flight_ = 0;
-  std::mutex failure_mutex_;  // several writes may end at once; a commit comes after all
-  std::string failure_;  // a write, flush or manifest failed: nothing may be committed any more
+  mutable Mutex failure_mutex_;
+  // A write, flush or manifest that failed: nothing may be committed any more.
+  std::string failure_ LONGSHORE_GUARDED_BY(failure_mutex_);
 };
 
 }  // namespace longshore

@@ -63,7 +63,7 @@ int64_t VersionedChunks::prepare_commit(const DurableStep& record) {
       << writes_in_flight_.load() << " writes in flight";
   LoggedPoint logged;
   logged.point = next_point(record);
-  if (!failure_.empty()) return -1;
+  if (!failure().empty()) return -1;
   try {
     const bool new_version = !committed_ || logged.point.version != committed_->version;
     logged.table_roots = new_version ? write_tables(logged.point) : table_roots_;
@@ -73,7 +73,7 @@ int64_t VersionedChunks::prepare_commit(const DurableStep& record) {
   } catch (const Error& error) {
     // After a failed flush nobody knows what is durable: this generation is over, the last one
     // stays.
-    failure_ = error.what();
+    keep_failure(error.what());
     return -1;
   }
   pending_ = std::move(logged);
@@ -81,12 +81,12 @@ int64_t VersionedChunks::prepare_commit(const DurableStep& record) {
 }
 
 void VersionedChunks::conclude_commit(int64_t least_vote) {
-  if (!failure_.empty()) {
-    throw IoError("the state could not be committed: " + failure_ + "; the last commit stays");
+  if (const std::string cause = failure(); !cause.empty()) {
+    throw IoError("the state could not be committed: " + cause + "; the last commit stays");
   }
   LONGSHORE_CHECK(pending_.has_value());
   if (least_vote < 0) {
-    failure_ = "another rank failed";
+    keep_failure("another rank failed");
     throw IoError("another rank could not commit the state; the last commit stays");
   }
   LONGSHORE_CHECK(least_vote == static_cast<int64_t>(pending_->point.sequence)) << least_vote;
@@ -103,8 +103,9 @@ void VersionedChunks::commit(const DurableStep& record, Agreement& agreement) {
 }
 
 void VersionedChunks::check_writes() const {
-  if (failure_.empty()) return;
-  throw IoError("the state could not be written: " + failure_ +
+  const std::string cause = failure();
+  if (cause.empty()) return;
+  throw IoError("the state could not be written: " + cause +
                 "; start again: the run goes on from its newest checkpoint");
 }
 

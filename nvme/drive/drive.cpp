@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/mutex.h"
 #include "base/short_slices.h"
 
 namespace longshore {
@@ -81,8 +82,8 @@ void InlineDrive::wait(Transfer& transfer) {
 ThreadDrive::ThreadDrive(MakeFile make_file, Bytes chunk_bytes) {
   thread_ =
       std::thread([this, make = std::move(make_file), chunk_bytes] { run(make, chunk_bytes); });
-  std::unique_lock lock(mutex_);
-  to_owner_.wait(lock, [&] { return ready_ || broken_ != nullptr; });
+  MutexLock lock(mutex_);
+  to_owner_.wait(lock, [&]() LONGSHORE_REQUIRES(mutex_) { return ready_ || broken_ != nullptr; });
   if (broken_ == nullptr) return;
   lock.unlock();
   thread_.join();
@@ -91,7 +92,7 @@ ThreadDrive::ThreadDrive(MakeFile make_file, Bytes chunk_bytes) {
 
 ThreadDrive::~ThreadDrive() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
   }
   to_thread_.notify_one();
@@ -100,7 +101,7 @@ ThreadDrive::~ThreadDrive() {
 
 void ThreadDrive::start(Transfer& transfer) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     transfer.done = false;
     incoming_.push_back(&transfer);
   }
@@ -108,9 +109,10 @@ void ThreadDrive::start(Transfer& transfer) {
 }
 
 void ThreadDrive::wait(Transfer& transfer) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   // HOST WAIT: the caller needs the bytes, or their durability.
-  to_owner_.wait(lock, [&] { return transfer.done || broken_ != nullptr; });
+  to_owner_.wait(lock,
+                 [&]() LONGSHORE_REQUIRES(mutex_) { return transfer.done || broken_ != nullptr; });
   if (!transfer.done) std::rethrow_exception(broken_);
   if (transfer.failure.failed) throw_failure(transfer, path_);
 }
@@ -121,7 +123,7 @@ void ThreadDrive::run(const MakeFile& make_file, Bytes chunk_bytes) {
     const std::unique_ptr<BlockFile> file = make_file();
     DriveQueue queue(file.get(), chunk_bytes);
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       path_ = file->path();
       kind_ = file->kind();
       size_bytes_ = file->size_bytes();
@@ -130,7 +132,7 @@ void ThreadDrive::run(const MakeFile& make_file, Bytes chunk_bytes) {
     to_owner_.notify_all();
     serve(queue);
   } catch (...) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     broken_ = std::current_exception();
     to_owner_.notify_all();
   }
@@ -141,8 +143,10 @@ void ThreadDrive::run(const MakeFile& make_file, Bytes chunk_bytes) {
 bool ThreadDrive::take_incoming(DriveQueue& queue) {
   std::vector<Transfer*> taken;
   {
-    std::unique_lock lock(mutex_);
-    to_thread_.wait(lock, [&] { return stop_ || !incoming_.empty() || queue.busy(); });
+    MutexLock lock(mutex_);
+    to_thread_.wait(lock, [&]() LONGSHORE_REQUIRES(mutex_) {
+      return stop_ || !incoming_.empty() || queue.busy();
+    });
     taken.swap(incoming_);
   }
   for (Transfer* transfer : taken) queue.start(*transfer);
@@ -156,7 +160,7 @@ void ThreadDrive::serve(DriveQueue& queue) {
     queue.step(finished);
     if (finished.empty()) continue;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       for (Transfer* transfer : finished) transfer->done = true;
     }
     to_owner_.notify_all();

@@ -4,16 +4,15 @@
 // own that issues and reaps, and any thread starts transfers and waits for its own.
 #pragma once
 
-#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 #include "nvme/drive/block_file.h"
 #include "nvme/drive/drive_queue.h"
 
@@ -102,13 +101,13 @@ class ThreadDrive final : public Drive {
   std::string path_;
   std::string_view kind_;
   Bytes size_bytes_ = 0;
-  std::mutex mutex_;  // of all below
-  std::condition_variable to_thread_;
-  std::condition_variable to_owner_;
-  std::vector<Transfer*> incoming_;
-  bool ready_ = false;
-  bool stop_ = false;
-  std::exception_ptr broken_;  // the thread ended with this
+  Mutex mutex_;
+  Condition to_thread_;
+  Condition to_owner_;
+  std::vector<Transfer*> incoming_ LONGSHORE_GUARDED_BY(mutex_);
+  bool ready_ LONGSHORE_GUARDED_BY(mutex_) = false;
+  bool stop_ LONGSHORE_GUARDED_BY(mutex_) = false;
+  std::exception_ptr broken_ LONGSHORE_GUARDED_BY(mutex_);  // the thread ended with this
   std::thread thread_;
 };
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 
 namespace longshore {
 namespace {
@@ -37,7 +38,7 @@ IoPool::IoPool(const DirectFile* file, int depth) : file_(file), depth_(depth) {
 
 IoPool::~IoPool() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
   }
   to_workers_.notify_all();
@@ -46,7 +47,7 @@ IoPool::~IoPool() {
 
 void IoPool::submit(const BlockOp& op) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     LONGSHORE_CHECK(in_flight_ < depth_);
     ++in_flight_;
     waiting_.push_back(op);
@@ -55,18 +56,18 @@ void IoPool::submit(const BlockOp& op) {
 }
 
 void IoPool::reap(std::vector<BlockCompletion>& completions) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   LONGSHORE_CHECK(in_flight_ > 0);
-  to_owner_.wait(lock, [&] { return !completed_.empty(); });
+  to_owner_.wait(lock, [&]() LONGSHORE_REQUIRES(mutex_) { return !completed_.empty(); });
   in_flight_ -= static_cast<int>(completed_.size());
   completions.insert(completions.end(), completed_.begin(), completed_.end());
   completed_.clear();
 }
 
 void IoPool::work() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    to_workers_.wait(lock, [&] { return stop_ || !waiting_.empty(); });
+    to_workers_.wait(lock, [&]() LONGSHORE_REQUIRES(mutex_) { return stop_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
     const BlockOp op = waiting_.front();
     waiting_.pop_front();

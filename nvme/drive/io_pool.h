@@ -3,12 +3,11 @@
 // given.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "nvme/drive/block_file.h"
 #include "nvme/drive/direct_file.h"
 
@@ -35,13 +34,13 @@ class IoPool final : public BlockFile {
 
   const DirectFile* file_;
   int depth_;
-  std::mutex mutex_;  // of all below
-  std::condition_variable to_workers_;
-  std::condition_variable to_owner_;
-  std::deque<BlockOp> waiting_;
-  std::vector<BlockCompletion> completed_;
-  int in_flight_ = 0;
-  bool stop_ = false;
+  Mutex mutex_;
+  Condition to_workers_;
+  Condition to_owner_;
+  std::deque<BlockOp> waiting_ LONGSHORE_GUARDED_BY(mutex_);
+  std::vector<BlockCompletion> completed_ LONGSHORE_GUARDED_BY(mutex_);
+  int in_flight_ LONGSHORE_GUARDED_BY(mutex_) = 0;
+  bool stop_ LONGSHORE_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> workers_;
 };
 

@@ -49,9 +49,9 @@ NvmeStore::NvmeStore(const std::vector<FlatLayout>& layouts, const NvmeStoreOpti
       pool_(pool),
       map_(make_map(layouts, options)),
       arena_(planned_bytes(layouts, options), options.register_with_gpus, *pool),
-      state_holders_("slot of state", options.state_slots),
-      parameter_holders_("slot of parameters",
-                         options.parameters_on_drives ? options.parameter_slots : 0) {
+      state_owners_("slot of state", options.state_slots),
+      parameter_owners_("slot of parameters",
+                        options.parameters_on_drives ? options.parameter_slots : 0) {
   LONGSHORE_CHECK(options.state_slots >= 1 && options.parameter_slots >= 1);
   carve(layouts);
   drives_ = make_drives(map_, window_);
@@ -209,7 +209,6 @@ std::optional<DurablePoint> NvmeStore::committed() const {
   return chunks_->committed()->durable();
 }
 
-// With the mutex held.
 void NvmeStore::rethrow_failure() {
   if (failure_ != nullptr) std::rethrow_exception(failure_);
 }
@@ -217,7 +216,7 @@ void NvmeStore::rethrow_failure() {
 void NvmeStore::commit(const DurableStep& record, Agreement& agreement) {
   bool any = false;
   {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     rethrow_failure();
     for (const Unit& unit : units_) {
       LONGSHORE_CHECK(!unit.state_leased) << "a commit while a unit's state is leased";
@@ -231,7 +230,7 @@ void NvmeStore::commit(const DurableStep& record, Agreement& agreement) {
   if (map_.versions() == 1) return chunks_->check_writes();
   const int64_t vote = chunks_->prepare_commit(record);
   const int64_t least = agreement.reduce({vote, 0, 0, 0}).least[0];
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   chunks_->conclude_commit(least);
 }
 

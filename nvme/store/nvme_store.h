@@ -21,10 +21,10 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "nvme/commit/versioned_chunks.h"
 #include "nvme/store/unit_parts.h"
 #include "pinned/pinned_arena.h"
@@ -113,7 +113,6 @@ class NvmeStore final : public ShardStore {
     std::array<PartIo, 3> ios;
     std::span<const std::byte> ready;  // as the device reads them
   };
-  using Lock = std::unique_lock<std::mutex>;
   struct Sizes {
     Bytes parameters = 0, state_slot = 0, parameter_slot = 0, window = 0;
     Bytes total() const { return parameters + window; }
@@ -131,7 +130,7 @@ class NvmeStore final : public ShardStore {
   void end_lease_of_state(UnitId id, int32_t slot, bool whole) noexcept;
   void begin_lease_of_parameters(UnitId id);
   void end_lease_of_parameters(UnitId id);
-  void rethrow_failure();
+  void rethrow_failure() LONGSHORE_REQUIRES(mutex_);
   bool has_point() const { return chunks_->committed().has_value(); }
   int32_t claim_any(SlotOwners& holders, UnitId unit, const char* what);
   // I/O; all wait.
@@ -155,15 +154,15 @@ class NvmeStore final : public ShardStore {
   StripeMap map_;
   PinnedArena arena_;
   std::span<std::byte> window_;
-  mutable std::mutex mutex_;  // of the units' leases, the failure, and VersionedChunks' turns
+  mutable Mutex mutex_;  // of the units' leases, the failure, and VersionedChunks' turns
   std::vector<Unit> units_;
   std::vector<StateSlot> state_slots_;
   std::vector<ParameterSlot> parameter_slots_;
-  SlotOwners state_holders_, parameter_holders_;  // of the slots
-  std::vector<std::unique_ptr<Drive>> drives_;    // after the memory they move bytes of
+  SlotOwners state_owners_, parameter_owners_;  // of the slots
+  std::vector<std::unique_ptr<Drive>> drives_;  // after the memory they move bytes of
   std::unique_ptr<VersionedChunks> chunks_;
   std::atomic<Bytes> read_bytes_ = 0, written_bytes_ = 0;
-  std::exception_ptr failure_;
+  std::exception_ptr failure_ LONGSHORE_GUARDED_BY(mutex_);
 };
 
 }  // namespace longshore

@@ -35,12 +35,12 @@ class NvmeStore::DriveParameters final : public ParameterLease {
  public:
   DriveParameters(NvmeStore* store, UnitId unit, int32_t slot)
       : store_(store), unit_(unit), slot_(slot) {
-    store_->parameter_holders_.check(slot_, unit_);
+    store_->parameter_owners_.check(slot_, unit_);
     store_->begin_lease_of_parameters(unit_);
   }
   ~DriveParameters() override {
     store_->end_lease_of_parameters(unit_);
-    store_->parameter_holders_.free(slot_, unit_);
+    store_->parameter_owners_.free(slot_, unit_);
   }
   std::span<const std::byte> bytes() const override {
     return store_->parameter_slots_[static_cast<size_t>(slot_)].ready;
@@ -54,25 +54,25 @@ class NvmeStore::DriveParameters final : public ParameterLease {
 
 void NvmeStore::begin_lease_of_parameters(UnitId id) {
   Unit& unit = at(id);
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   rethrow_failure();
   LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased";
   ++unit.parameter_leases;
 }
 
 void NvmeStore::end_lease_of_parameters(UnitId id) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   --at(id).parameter_leases;
 }
 
 std::unique_ptr<ShardStore::ParameterLease> NvmeStore::parameters(UnitId id) {
   if (!options_.parameters_on_drives) return std::make_unique<HostParameters>(this, id);
-  const int32_t slot = claim_any(parameter_holders_, id, "parameters");
+  const int32_t slot = claim_any(parameter_owners_, id, "parameters");
   try {
     fill_parameter_slot(at(id), parameter_slots_[static_cast<size_t>(slot)]);
     return std::make_unique<DriveParameters>(this, id, slot);
   } catch (...) {
-    parameter_holders_.free(slot, id);
+    parameter_owners_.free(slot, id);
     throw;
   }
 }
@@ -84,11 +84,11 @@ std::unique_ptr<ShardStore::ParameterLease> NvmeStore::parameters_in(UnitId id, 
 
 void NvmeStore::read_parameters(UnitId id, int32_t slot) {
   Unit& unit = at(id);
-  parameter_holders_.claim(slot, id);
+  parameter_owners_.claim(slot, id);
   try {
     fill_parameter_slot(unit, parameter_slots_[static_cast<size_t>(slot)]);
   } catch (...) {
-    parameter_holders_.free(slot, id);
+    parameter_owners_.free(slot, id);
     throw;
   }
 }
@@ -111,8 +111,8 @@ void NvmeStore::fill_parameter_slot(Unit& unit, ParameterSlot& slot) {
 
 void NvmeStore::pass_parameters(UnitId id, int32_t from, int32_t slot) {
   const Unit& unit = at(id);
-  state_holders_.check(from, id);
-  parameter_holders_.claim(slot, id);
+  state_owners_.check(from, id);
+  parameter_owners_.claim(slot, id);
   arrange(unit.parts, part_memory(unit, state_slot(from), PartRole::kParameters),
           part_memory(unit, state_slot(from), PartRole::kFrozen),
           parameter_slots_[static_cast<size_t>(slot)]);

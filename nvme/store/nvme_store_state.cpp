@@ -43,26 +43,26 @@ std::unique_ptr<ShardStore::StateLease> NvmeStore::state(UnitId id) {
   begin_lease_of_state(id);
   std::optional<int32_t> slot;
   try {
-    slot = claim_any(state_holders_, id, "state");
+    slot = claim_any(state_owners_, id, "state");
     fill_state_slot(at(id), state_slot(*slot));
     return std::make_unique<State>(this, id, *slot, /*whole=*/true);
   } catch (...) {
-    if (slot) state_holders_.free(*slot, id);
-    const Lock lock(mutex_);
+    if (slot) state_owners_.free(*slot, id);
+    const MutexLock lock(mutex_);
     at(id).state_leased = false;
     throw;
   }
 }
 
 std::unique_ptr<ShardStore::StateLease> NvmeStore::state_in(UnitId id, int32_t slot) {
-  state_holders_.check(slot, id);
+  state_owners_.check(slot, id);
   begin_lease_of_state(id);
   return std::make_unique<State>(this, id, slot, /*whole=*/false);
 }
 
 void NvmeStore::begin_lease_of_state(UnitId id) {
   Unit& unit = at(id);
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   rethrow_failure();
   LONGSHORE_CHECK(!unit.state_leased) << "unit " << id << "'s state is leased already";
   LONGSHORE_CHECK(unit.parameter_leases == 0) << "unit " << id << "'s parameters are leased";
@@ -77,7 +77,7 @@ void NvmeStore::end_lease_of_state(UnitId id, int32_t slot, bool whole) noexcept
   } catch (...) {
     failure = std::current_exception();
   }
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   at(id).state_leased = false;
   if (failure_ == nullptr) failure_ = failure;
 }
@@ -92,11 +92,11 @@ int32_t NvmeStore::claim_any(SlotOwners& holders, UnitId unit, const char* what)
 // ---- Reading ----
 
 void NvmeStore::read_state(UnitId id, int32_t slot) {
-  state_holders_.claim(slot, id);
+  state_owners_.claim(slot, id);
   try {
     fill_state_slot(at(id), state_slot(slot));
   } catch (...) {
-    state_holders_.free(slot, id);
+    state_owners_.free(slot, id);
     throw;
   }
 }
@@ -119,7 +119,7 @@ void NvmeStore::fill_state_slot(Unit& unit, StateSlot& slot) {
 void NvmeStore::start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent) {
   if (part < 0) return;
   {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (chunks_->has_bytes(part)) {
       chunks_->start_read(part, memory, io, urgent);
       read_bytes_ += static_cast<Bytes>(memory.size());
@@ -146,14 +146,14 @@ void NvmeStore::finish_reads(std::span<PartIo> ios) {
 // ---- Writing ----
 
 void NvmeStore::write_state(UnitId id, int32_t slot) {
-  state_holders_.check(slot, id);
+  state_owners_.check(slot, id);
   try {
     seal_and_write(id, at(id), state_slot(slot));
   } catch (...) {
-    state_holders_.free(slot, id);
+    state_owners_.free(slot, id);
     throw;
   }
-  state_holders_.free(slot, id);
+  state_owners_.free(slot, id);
 }
 
 void NvmeStore::seal_and_write(UnitId id, Unit& unit, StateSlot& slot) {
@@ -182,7 +182,7 @@ void NvmeStore::seal_and_write(UnitId id, Unit& unit, StateSlot& slot) {
 
 void NvmeStore::write_sealed(StateSlot& slot, const std::array<bool, 3>& roles) {
   {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const PartRole role : kStoredRoles) {
       if (!roles[index_of(role)]) continue;
       const SealedPart& sealed = slot.sealed[index_of(role)];
@@ -206,7 +206,7 @@ void NvmeStore::write_again(UnitId id) {
     missing = missing || (part >= 0 && !chunks_->is_written(part));
   }
   if (!missing) return;
-  const int32_t slot = claim_any(state_holders_, id, "state");
+  const int32_t slot = claim_any(state_owners_, id, "state");
   fill_state_slot(unit, state_slot(slot));
   for (const PartRole role : kStoredRoles) {
     if (!writes[index_of(role)]) continue;
@@ -214,7 +214,7 @@ void NvmeStore::write_again(UnitId id) {
                   state_slot(slot).sealed[index_of(role)]);
   }
   write_sealed(state_slot(slot), writes);
-  state_holders_.free(slot, id);
+  state_owners_.free(slot, id);
 }
 
 // ---- Parameters in host memory ----

@@ -76,9 +76,9 @@ struct ComputeRates {
 struct MachineRates {
   std::string source;  // "measured by doctor", "config/machines/x.toml"; empty: no rates
   LinkRates link;
-  double dram = 0.0;  // read and written by a pass that only moves bytes
-  double copy = 0.0;  // by one thread in memory: the CPU device's link
-  double pin = 0.0;   // bytes of memory that are pinned per second
+  double dram = 0.0;                             // read and written by a pass that only moves bytes
+  double copy = 0.0;                             // by one thread in memory: the CPU device's link
+  double pin = 0.0;                              // bytes of memory that are pinned per second
   double files_read = 0.0, files_written = 0.0;  // models and checkpoints
   std::vector<UpdateRate> updates;
   std::vector<DriveRates> drives;

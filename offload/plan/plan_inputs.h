@@ -63,8 +63,7 @@ struct PlanInputs {
   bool recompute = true;
   bool keep_what_fits = false;  // with recompute: keep as many of the last units' graphs as fit
   int32_t kept_graphs = 0;      // with recompute: graphs kept before the loss; else all
-  bool offload_inputs =
-      false;  // activation checkpoints go to the host or to nvme.inputs
+  bool offload_inputs = false;  // activation checkpoints go to the host or to nvme.inputs
   UpdateOverlap overlap = UpdateOverlap::kForward;
   GatherMode gather = GatherMode::kCollective;  // kHost only if why_not_on_host() is empty
   DeviceKind device = DeviceKind::kCpu;

@@ -34,7 +34,7 @@ struct PassPlan {
 };
 
 enum class Pass : uint8_t {
-  kTrain,  // forward of all units but the last, then backward from the last to the first needed
+  kTrain,    // forward of all units but the last, then backward from the last to the first needed
   kForward,  // all units in order
   kUpdates,  // no unit computes: pending updates are applied
   kSweep,    // no unit computes: every unit's state is loaded, restored or saved

@@ -454,12 +454,12 @@ class Builder {
   std::vector<SlotUse> states_;      // by state slot
   std::vector<SlotUse> parameters_;  // by parameter slot
   int32_t next_staging_ = 0, next_state_ = 0, next_parameters_ = 0;
-  std::vector<int32_t> state_written_;  // by unit: its kWriteState in this schedule
-  std::vector<UnitId> to_drives_;       // units whose inputs go to drives, in order
-  std::vector<UnitId> to_read_;         // units of to_drives_ that are not read back yet
+  std::vector<int32_t> state_written_;             // by unit: its kWriteState in this schedule
+  std::vector<UnitId> to_drives_;                  // units whose inputs go to drives, in order
+  std::vector<UnitId> to_read_;                    // units of to_drives_ that are not read back yet
   std::vector<std::pair<UnitId, int32_t>> saved_;  // with the operation that saved it
-  std::ptrdiff_t to_commit_ = 0;  // units to write before the commit; 0: no commit
-  int32_t write_before_ = kNone;  // the last kWriteState
+  std::ptrdiff_t to_commit_ = 0;                   // units to write before the commit; 0: no commit
+  int32_t write_before_ = kNone;                   // the last kWriteState
   int32_t last_collective_ = kNone;
   StepSchedule out_;
 };

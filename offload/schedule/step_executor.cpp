@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 
 namespace longshore {
 namespace {
@@ -73,7 +74,7 @@ void StepExecutor::run(const StepSchedule& schedule, StepWork& work) {
       note_failure(std::current_exception());
     }
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -92,7 +93,7 @@ void StepExecutor::run_op(const Op& op, StepWork& work, OpTime& time) {
 
 void StepExecutor::note_failure(std::exception_ptr error) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (failure_) return;
     failure_ = error;
     failed_.store(true, std::memory_order_release);

@@ -8,11 +8,11 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "device/thread_stream.h"
 #include "offload/schedule/step_schedule.h"
 
@@ -66,8 +66,8 @@ class StepExecutor {
 
   LaneStreams* lanes_;
   std::function<void(const std::string&)> on_failure_;
-  std::mutex mutex_;
-  std::exception_ptr failure_;
+  Mutex mutex_;
+  std::exception_ptr failure_ LONGSHORE_GUARDED_BY(mutex_);
   std::atomic<bool> failed_{false};
   std::vector<OpTime> times_;
   int64_t origin_nanoseconds_;

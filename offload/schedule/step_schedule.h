@@ -29,12 +29,12 @@ std::string_view name_of(Lane lane);
 enum class OpKind : uint8_t {
   kReadState,       // kRead: state from the drives to a state slot on the host
   kReadParameters,  // kRead: parameters from the drives to a parameter slot on the host
-  kReadInput,  // kRead: activation checkpoints from the drives to a staging slot on the host
+  kReadInput,       // kRead: activation checkpoints from the drives to a staging slot on the host
   kUpdate,  // kUpdate: applies the pending update (Pass::kSweep: calls the visitor), in host memory
             // or in a state slot; may leave the parameters in a parameter slot
-  kFetch,  // kH2D: parameters from host memory or a parameter slot to a device slot; before a
-           // gather only the rank's part
-  kGather,      // kGather: completes the slot with the other ranks' parts
+  kFetch,   // kH2D: parameters from host memory or a parameter slot to a device slot; before a
+            // gather only the rank's part
+  kGather,  // kGather: completes the slot with the other ranks' parts
   kLoadInput,   // kH2D: activation checkpoints from the host to the device
   kForward,     // kCompute: runs all micro-batches through the unit
   kBackward,    // kCompute: gradients of the unit; of the last unit with forward and loss
@@ -107,10 +107,10 @@ std::string describe_op(const StepSchedule& schedule, int32_t op);
 // The schedules of a run, by pass.
 struct PassSchedules {
   StepSchedule train;
-  StepSchedule first;    // with kForward: a train pass without a pending update
-  StepSchedule forward;  // evaluation, generation
-  StepSchedule flush;    // all pending updates, outside of a train pass
-  StepSchedule walk;     // sweep over the state of all units
+  StepSchedule first;          // with kForward: a train pass without a pending update
+  StepSchedule forward;        // evaluation, generation
+  StepSchedule flush;          // all pending updates, outside of a train pass
+  StepSchedule walk;           // sweep over the state of all units
   StepSchedule sweep_trained;  // sweep over the state of trained units
   StepSchedule commit;         // a commit alone; empty where nothing commits
 };

@@ -21,7 +21,7 @@ struct RankGroups {
   Communicator* gathers = nullptr;
   Communicator* host_shards = nullptr;  // the ranks of `shards`, for host memory
   Communicator* replicas = nullptr;     // ranks with the same shard
-  Communicator* routers = nullptr;  // all ranks, for the compute lane of balanced experts
+  Communicator* routers = nullptr;      // all ranks, for the compute lane of balanced experts
   // Reports to the other ranks why this one ends; may be empty. Any thread.
   std::function<void(const std::string&)> report_failure = {};
   // Throws if another rank is known to have failed; may be empty. Any thread.

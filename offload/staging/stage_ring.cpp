@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 
 namespace longshore {
 
@@ -23,7 +24,7 @@ StageRing::StageRing(std::vector<std::span<std::byte>> slots) {
 
 std::span<std::byte> StageRing::begin_fill(const Placed& placed, StateVersion version,
                                            Bytes unit_bytes) {
-  const std::lock_guard lock(*mutex_);
+  const MutexLock lock(*mutex_);
   Slot& slot = slots_.at(static_cast<size_t>(placed.slot));
   LONGSHORE_CHECK(slot.leases == 0) << "slot " << placed.slot << " is leased for unit " << slot.unit
                                     << "; unit " << placed.unit << " may not take it";
@@ -40,7 +41,6 @@ std::span<std::byte> StageRing::begin_fill(const Placed& placed, StateVersion ve
   return slot.memory.first(static_cast<size_t>(unit_bytes));
 }
 
-// The caller holds mutex_.
 StageRing::Slot& StageRing::held(const Placed& placed, StateVersion version, Content content) {
   Slot& slot = slots_.at(static_cast<size_t>(placed.slot));
   const bool holds = slot.content == content && slot.unit == placed.unit && slot.version == version;
@@ -51,18 +51,18 @@ StageRing::Slot& StageRing::held(const Placed& placed, StateVersion version, Con
 }
 
 std::span<std::byte> StageRing::filling(const Placed& placed, StateVersion version) {
-  const std::lock_guard lock(*mutex_);
+  const MutexLock lock(*mutex_);
   const Slot& slot = held(placed, version, Content::kFilling);
   return slot.memory.first(static_cast<size_t>(slot.unit_bytes));
 }
 
 void StageRing::end_fill(const Placed& placed, StateVersion version) {
-  const std::lock_guard lock(*mutex_);
+  const MutexLock lock(*mutex_);
   held(placed, version, Content::kFilling).content = Content::kComplete;
 }
 
 UnitLease StageRing::lease(const Placed& placed, StateVersion version) {
-  const std::lock_guard lock(*mutex_);
+  const MutexLock lock(*mutex_);
   Slot& slot = held(placed, version, Content::kComplete);
   ++slot.leases;
   return UnitLease(this, static_cast<size_t>(placed.slot), placed.unit,
@@ -70,7 +70,7 @@ UnitLease StageRing::lease(const Placed& placed, StateVersion version) {
 }
 
 void StageRing::release(size_t slot) {
-  const std::lock_guard lock(*mutex_);
+  const MutexLock lock(*mutex_);
   --slots_[slot].leases;
 }
 

@@ -6,11 +6,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "base/ids.h"
+#include "base/mutex.h"
 #include "device/device_memory.h"
 #include "offload/schedule/pass_plan.h"
 
@@ -65,11 +65,12 @@ class StageRing {
     Bytes unit_bytes = 0;
     int leases = 0;
   };
-  Slot& held(const Placed& placed, StateVersion version, Content content);
+  Slot& held(const Placed& placed, StateVersion version, Content content)
+      LONGSHORE_REQUIRES(*mutex_);
   void release(size_t slot);
 
-  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
-  std::vector<Slot> slots_;
+  std::unique_ptr<Mutex> mutex_ = std::make_unique<Mutex>();
+  std::vector<Slot> slots_ LONGSHORE_GUARDED_BY(*mutex_);
 };
 
 }  // namespace longshore

@@ -82,22 +82,22 @@ void Progress::add(Bytes done) {
 }
 
 void Progress::show() {
-  // Who finds somebody else showing it goes on with the work.
-  const std::unique_lock lock(showing_, std::try_to_lock);
-  if (!lock.owns_lock() || g_hushed || g_unwanted) return;
+  if (g_hushed || g_unwanted) return;
   const Clock::time_point now = now_();
-  if (now < next_) return;
+  // A thread that finds another one at it returns to its work.
+  if (now < next_.load() || showing_.exchange(true)) return;
   static const bool kRedraws = stderr_redraws();
   next_ = now + (kRedraws ? Clock::duration(kRedraw) : Clock::duration(kPlainLines));
   const double seconds = std::chrono::duration<double>(now - begun_).count();
   std::string line = format_progress(what_, done_, total_, seconds);
-  if (!kRedraws) {
+  if (kRedraws) {
+    if (line.size() >= columns()) line.resize(columns() - 1);
+    g_drawn = true;
+    draw("\r\x1b[K" + line);
+  } else {
     log_info(line);
-    return;
   }
-  if (line.size() >= columns()) line.resize(columns() - 1);
-  g_drawn = true;
-  draw("\r\x1b[K" + line);
+  showing_ = false;
 }
 
 }  // namespace longshore

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <mutex>
 #include <string>
 
 #include "base/bytes.h"
@@ -34,8 +33,8 @@ class Progress {
   Clock::time_point (*const now_)();
   const Clock::time_point begun_;
   std::atomic<Bytes> done_{0};
-  std::mutex showing_;
-  Clock::time_point next_;  // under the mutex: when it is shown again
+  std::atomic<Clock::time_point> next_;  // when it is shown again
+  std::atomic<bool> showing_{false};
 };
 
 // "exporting  34 %  1.2 of 3.4 GiB  850.0 MiB/s  ETA 0:03"

@@ -3,11 +3,11 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <cstdlib>
-#include <mutex>
 #include <new>
 #include <utility>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 
 namespace longshore {
 namespace {
@@ -25,8 +25,8 @@ struct alignas(kAlignment) BlockHeader {
 static_assert(sizeof(BlockHeader) == kAlignment);
 
 struct InForce {
-  std::mutex mutex;
-  std::shared_ptr<WorkspaceMeter> meter;
+  Mutex mutex;
+  std::shared_ptr<WorkspaceMeter> meter LONGSHORE_GUARDED_BY(mutex);
 };
 
 // This is never destroyed: LibTorch frees static tensors after our own statics are destroyed.
@@ -42,8 +42,8 @@ struct ThreadLabel {
 thread_local ThreadLabel thread_label;
 
 struct LastLabel {
-  std::mutex mutex;
-  std::string text = "unlabelled";
+  Mutex mutex;
+  std::string text LONGSHORE_GUARDED_BY(mutex) = "unlabelled";
 };
 LastLabel& last_label() {
   static auto* value = new LastLabel;
@@ -51,7 +51,7 @@ LastLabel& last_label() {
 }
 
 std::shared_ptr<WorkspaceMeter> current_meter() {
-  const std::lock_guard lock(in_force().mutex);
+  const MutexLock lock(in_force().mutex);
   return in_force().meter;
 }
 
@@ -109,12 +109,12 @@ c10::Allocator& counting_allocator() {
 
 WorkspaceBudget::WorkspaceBudget(const DeviceMemory& memory) : mine_(memory.workspace()) {
   c10::SetCPUAllocator(&counting_allocator(), kPriority);
-  const std::lock_guard lock(in_force().mutex);
+  const MutexLock lock(in_force().mutex);
   before_ = std::exchange(in_force().meter, mine_);
 }
 
 WorkspaceBudget::~WorkspaceBudget() {
-  const std::lock_guard lock(in_force().mutex);
+  const MutexLock lock(in_force().mutex);
   in_force().meter = std::move(before_);
 }
 
@@ -122,13 +122,13 @@ WorkspaceLabel::WorkspaceLabel(std::string_view label)
     : meter_before_(std::move(thread_label.meter)), account_before_(thread_label.account) {
   thread_label = {current_meter(), nullptr};
   if (thread_label.meter) thread_label.account = &thread_label.meter->account(label);
-  const std::lock_guard lock(last_label().mutex);
+  const MutexLock lock(last_label().mutex);
   last_label().text = label;
 }
 
 std::string current_workspace_label() {
   if (thread_label.account != nullptr) return thread_label.account->label;
-  const std::lock_guard lock(last_label().mutex);
+  const MutexLock lock(last_label().mutex);
   return last_label().text;
 }
 

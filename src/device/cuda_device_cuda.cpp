@@ -7,10 +7,10 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
-#include <mutex>
 #include <optional>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 #include "device/copy_engine.h"
 #include "device/counting_allocator.h"
 #include "device/cuda_check.h"
@@ -109,8 +109,8 @@ void load_kernels() {
 
 // Holds the meter for the allocator's observer, which is attached once per process.
 struct Observed {
-  std::mutex mutex;
-  std::shared_ptr<WorkspaceMeter> meter;
+  Mutex mutex;
+  std::shared_ptr<WorkspaceMeter> meter LONGSHORE_GUARDED_BY(mutex);
 };
 Observed& observed() {
   static auto* value = new Observed;
@@ -122,7 +122,7 @@ Observed& observed() {
 void refuse(int64_t, size_t bytes, size_t, size_t) {
   std::shared_ptr<WorkspaceMeter> meter;
   {
-    const std::lock_guard lock(observed().mutex);
+    const MutexLock lock(observed().mutex);
     meter = observed().meter;
   }
   if (meter) meter->refuse(current_workspace_label(), static_cast<Bytes>(bytes));
@@ -220,7 +220,7 @@ CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory& memory, int device)
   }();
   static_cast<void>(attached);
   {
-    const std::lock_guard lock(observed().mutex);
+    const MutexLock lock(observed().mutex);
     before_ = std::exchange(observed().meter, memory.workspace());
   }
   memory.workspace()->follow(std::make_shared<AllocatorGauge>(device));
@@ -232,7 +232,7 @@ CudaWorkspaceBudget::CudaWorkspaceBudget(const DeviceMemory& memory, int device)
 
 CudaWorkspaceBudget::~CudaWorkspaceBudget() {
   {
-    const std::lock_guard lock(observed().mutex);
+    const MutexLock lock(observed().mutex);
     observed().meter = std::move(before_);
   }
   allocator::setMemoryFraction(1.0, index_of(device_));

@@ -4,10 +4,10 @@
 #include <cuda_runtime_api.h>
 
 #include <map>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "device/cuda_check.h"
 #include "device/cuda_stream.h"
 #include "device/free_list.h"
@@ -32,9 +32,9 @@ CudaEvent make_event() {
 // allocator keeps freed memory by stream.
 using LaneStreams = FreeList<c10::cuda::CUDAStream>;
 LaneStreams& lane_streams(int device, bool high) {
-  static auto* const mutex = new std::mutex;
+  static auto* const mutex = new Mutex;
   static auto* const lists = new std::map<std::pair<int, bool>, LaneStreams>;
-  const std::lock_guard lock(*mutex);
+  const MutexLock lock(*mutex);
   return (*lists)[{device, high}];
 }
 

@@ -1,9 +1,9 @@
 #include "device/device_arena.h"
 
 #include <algorithm>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "device/host_mapping.h"
 
 namespace longshore {
@@ -19,8 +19,8 @@ class HostArena final : public DeviceArena {
 };
 
 struct GpuArenas {
-  std::mutex mutex;
-  std::vector<std::span<const std::byte>> ranges;
+  Mutex mutex;
+  std::vector<std::span<const std::byte>> ranges LONGSHORE_GUARDED_BY(mutex);
 };
 GpuArenas& gpu_arenas() {
   static auto* value = new GpuArenas;
@@ -30,19 +30,19 @@ GpuArenas& gpu_arenas() {
 }  // namespace
 
 GpuBytes::GpuBytes(std::span<const std::byte> bytes) : begin_(bytes.data()) {
-  const std::lock_guard lock(gpu_arenas().mutex);
+  const MutexLock lock(gpu_arenas().mutex);
   gpu_arenas().ranges.push_back(bytes);
 }
 
 GpuBytes::~GpuBytes() {
   if (begin_ == nullptr) return;
-  const std::lock_guard lock(gpu_arenas().mutex);
+  const MutexLock lock(gpu_arenas().mutex);
   std::erase_if(gpu_arenas().ranges, [this](auto range) { return range.data() == begin_; });
 }
 
 bool in_gpu_arena(std::span<const std::byte> bytes) {
   if (bytes.empty()) return true;
-  const std::lock_guard lock(gpu_arenas().mutex);
+  const MutexLock lock(gpu_arenas().mutex);
   return std::ranges::any_of(gpu_arenas().ranges, [bytes](auto range) {
     return bytes.data() >= range.data() && bytes.data() - range.data() <= std::ssize(range) &&
            std::ssize(bytes) <= std::ssize(range) - (bytes.data() - range.data());

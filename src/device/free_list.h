@@ -2,9 +2,10 @@
 // free. Any thread; a list must outlive its leases.
 #pragma once
 
-#include <mutex>
 #include <utility>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace longshore {
 
@@ -35,7 +36,7 @@ class FreeList {
 
   template <typename Make>
   Lease take(const Make& make) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (free_.empty()) return Lease(this, make());
     const T value = free_.back();
     free_.pop_back();
@@ -44,12 +45,12 @@ class FreeList {
 
  private:
   void give_back(const T& value) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     free_.push_back(value);
   }
 
-  std::mutex mutex_;
-  std::vector<T> free_;
+  Mutex mutex_;
+  std::vector<T> free_ LONGSHORE_GUARDED_BY(mutex_);
 };
 
 }  // namespace longshore

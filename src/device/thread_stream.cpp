@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/mutex.h"
 
 namespace longshore {
 
@@ -11,13 +12,13 @@ namespace longshore {
 class Event::Point {
  public:
   void wait() {
-    std::unique_lock lock(mutex_);
-    reached_.wait(lock, [this] { return done_; });
+    MutexLock lock(mutex_);
+    reached_.wait(lock, [this]() LONGSHORE_REQUIRES(mutex_) { return done_; });
     if (error_) std::rethrow_exception(error_);
   }
   void finish(std::exception_ptr error) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       done_ = true;
       error_ = std::move(error);
     }
@@ -25,10 +26,10 @@ class Event::Point {
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable reached_;
-  bool done_ = false;
-  std::exception_ptr error_;
+  Mutex mutex_;
+  Condition reached_;
+  bool done_ LONGSHORE_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ LONGSHORE_GUARDED_BY(mutex_);
 };
 
 void Event::wait() const {
@@ -43,7 +44,7 @@ ThreadStream::ThreadStream(std::string name, std::optional<StreamDelays> delays,
 
 ThreadStream::~ThreadStream() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
   }
   changed_.notify_all();
@@ -54,7 +55,7 @@ Event ThreadStream::enqueue(std::span<const Event> after, std::function<void()> 
   auto point = std::make_shared<Event::Point>();
   last_ = Event(point);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     tasks_.push_back({{after.begin(), after.end()}, std::move(work), std::move(point)});
   }
   changed_.notify_one();
@@ -75,8 +76,9 @@ void ThreadStream::run(const std::function<void()>& prepare) {
   for (int64_t index = 0;; ++index) {
     Task task;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return !tasks_.empty() || closing_; });
+      MutexLock lock(mutex_);
+      changed_.wait(lock,
+                    [this]() LONGSHORE_REQUIRES(mutex_) { return !tasks_.empty() || closing_; });
       if (tasks_.empty()) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();

@@ -7,12 +7,10 @@
 // stream, do not run and fail with the same exception.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/philox.h"
 
 namespace longshore {
@@ -72,10 +71,10 @@ class ThreadStream final {
 
   std::string name_;
   std::optional<StreamDelays> delays_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Task> tasks_;
-  bool closing_ = false;
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Task> tasks_ LONGSHORE_GUARDED_BY(mutex_);
+  bool closing_ LONGSHORE_GUARDED_BY(mutex_) = false;
   Event last_;
   std::thread thread_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 
 namespace longshore {
 namespace {
@@ -37,7 +38,7 @@ WorkspaceMeter::WorkspaceMeter(Bytes cap, Bytes owned) : cap_(cap), owned_(owned
 }
 
 WorkspaceMeter::Account& WorkspaceMeter::account(std::string_view label) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = accounts_.find(label);
   if (found != accounts_.end()) return found->second;
   const std::string name(label);
@@ -45,7 +46,7 @@ WorkspaceMeter::Account& WorkspaceMeter::account(std::string_view label) {
 }
 
 void WorkspaceMeter::take(Account& account, Bytes bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (bytes > limit() - current_) throw_over(account.label, bytes, current_);
   current_ += bytes;
   account.bytes += bytes;
@@ -53,35 +54,35 @@ void WorkspaceMeter::take(Account& account, Bytes bytes) {
 }
 
 void WorkspaceMeter::give_back(Account& account, Bytes bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   LONGSHORE_CHECK(account.bytes >= bytes) << account.label;
   current_ -= bytes;
   account.bytes -= bytes;
 }
 
 void WorkspaceMeter::set_owned(std::vector<BytesHeld> buffers) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   buffers_ = std::move(buffers);
 }
 
 void WorkspaceMeter::follow(std::shared_ptr<Gauge> gauge) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   gauge_ = std::move(gauge);
 }
 
 void WorkspaceMeter::refuse(const std::string& label, Bytes bytes) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   throw_over(label, bytes, gauge_ ? gauge_->use().held : current_);
 }
 
 WorkspaceUse WorkspaceMeter::use() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (gauge_) return gauge_->use();
   return {.held = current_, .held_peak = peak_, .tensors = current_, .tensors_peak = peak_};
 }
 
 void WorkspaceMeter::reset_peak() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (gauge_) {
     gauge_->reset_peak();
   } else {
@@ -90,7 +91,7 @@ void WorkspaceMeter::reset_peak() {
 }
 
 std::vector<BytesHeld> WorkspaceMeter::held() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return held_locked();
 }
 

@@ -5,12 +5,12 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/mutex.h"
 
 namespace longshore {
 
@@ -72,17 +72,18 @@ class WorkspaceMeter {
   std::vector<BytesHeld> held() const;
 
  private:
-  [[noreturn]] void throw_over(const std::string& label, Bytes bytes, Bytes current) const;
-  std::vector<BytesHeld> held_locked() const;
+  [[noreturn]] void throw_over(const std::string& label, Bytes bytes, Bytes current) const
+      LONGSHORE_REQUIRES(mutex_);
+  std::vector<BytesHeld> held_locked() const LONGSHORE_REQUIRES(mutex_);
 
   const Bytes cap_;
   const Bytes owned_;
-  mutable std::mutex mutex_;
-  std::map<std::string, Account, std::less<>> accounts_;
-  std::vector<BytesHeld> buffers_;
-  Bytes current_ = 0;
-  Bytes peak_ = 0;
-  std::shared_ptr<Gauge> gauge_;  // if null, this meter counts
+  mutable Mutex mutex_;
+  std::map<std::string, Account, std::less<>> accounts_ LONGSHORE_GUARDED_BY(mutex_);
+  std::vector<BytesHeld> buffers_ LONGSHORE_GUARDED_BY(mutex_);
+  Bytes current_ LONGSHORE_GUARDED_BY(mutex_) = 0;
+  Bytes peak_ LONGSHORE_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<Gauge> gauge_ LONGSHORE_GUARDED_BY(mutex_);  // null: counted here
 };
 
 }  // namespace longshore

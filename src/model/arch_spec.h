@@ -12,8 +12,8 @@
 namespace longshore {
 
 enum class NormKind : uint8_t {
-  kRms,      // rounds the normalised value to the compute dtype, then multiplies by the weight
-  kRmsWide,  // multiplies by the weight in fp32, then rounds (OLMo 2)
+  kRms,        // rounds the normalised value to the compute dtype, then multiplies by the weight
+  kRmsWide,    // multiplies by the weight in fp32, then rounds (OLMo 2)
   kRmsOffset,  // multiplies by 1 + weight in fp32, then rounds (Gemma)
   kLayer,      // subtracts the mean; weight and bias in fp32, then rounds
 };

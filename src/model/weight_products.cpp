@@ -1,10 +1,10 @@
 #include "model/weight_products.h"
 
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 
 namespace longshore {
 namespace {
@@ -14,9 +14,9 @@ struct Target {
   int32_t parameter = 0;
 };
 
-// Engines of several ranks may share a process, and a GPU's backward runs on autograd's thread.
-std::mutex& guard() {
-  static std::mutex mutex;
+// Engines of several ranks may be in one process, and a GPU's backward runs on autograd's thread.
+Mutex& guard() {
+  static Mutex mutex;
   return mutex;
 }
 
@@ -26,7 +26,7 @@ std::unordered_map<const at::TensorImpl*, Target>& bound() {
 }
 
 std::optional<Target> find(const at::Tensor& weight) {
-  const std::lock_guard lock(guard());
+  const MutexLock lock(guard());
   const auto found = bound().find(weight.unsafeGetTensorImpl());
   return found == bound().end() ? std::nullopt : std::optional(found->second);
 }
@@ -35,7 +35,7 @@ std::optional<Target> find(const at::Tensor& weight) {
 
 WeightProducts::WeightProducts(UnitParameters parameters, GradientSink* sink)
     : parameters_(parameters) {
-  const std::lock_guard lock(guard());
+  const MutexLock lock(guard());
   for (const at::Tensor& parameter : parameters_) {
     LONGSHORE_CHECK(!bound().contains(parameter.unsafeGetTensorImpl())) << "it is bound already";
   }
@@ -45,7 +45,7 @@ WeightProducts::WeightProducts(UnitParameters parameters, GradientSink* sink)
 }
 
 WeightProducts::~WeightProducts() {
-  const std::lock_guard lock(guard());
+  const MutexLock lock(guard());
   for (const at::Tensor& parameter : parameters_) bound().erase(parameter.unsafeGetTensorImpl());
 }
 

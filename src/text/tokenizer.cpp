@@ -2,12 +2,12 @@
 
 #include <filesystem>
 #include <initializer_list>
-#include <mutex>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/mutex.h"
 #include "base/python_numbers.h"
 #include "base/utf8.h"
 #include "text/tokenizers_c_strings.h"
@@ -90,9 +90,9 @@ struct Asked {
 
 OwnedEncoding encode_text(const tokc_tokenizer* tokenizer, std::string_view text,
                           const Asked& asked, const std::string& origin) {
-  static std::mutex large;
-  std::unique_lock<std::mutex> alone(large, std::defer_lock);
-  if (text.size() > kLargePiece) alone.lock();
+  static Mutex large;
+  std::optional<MutexLock> alone;
+  if (text.size() > kLargePiece) alone.emplace(large);
   tokc_encoding encoding{};
   tokc_string error{};
   if (tokc_encode(tokenizer, slice_of(text), asked.special == SpecialTokens::kAdd, asked.with_spans,

@@ -15,8 +15,7 @@ namespace {
 
 struct PrepareCommandOptions {
   RunArguments run;
-  bool clean =
-      false;  // remove cache files that no run has open and this one does not name
+  bool clean = false;  // remove cache files that no run has open and this one does not name
   bool json = false;
 };
 

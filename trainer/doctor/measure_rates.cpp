@@ -13,12 +13,12 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <sstream>
 #include <thread>
 
 #include "base/errors.h"
 #include "base/median.h"
+#include "base/mutex.h"
 #include "comm/store/store_secret.h"
 #include "comm/store/store_server.h"
 #include "comm/world/world.h"
@@ -262,7 +262,7 @@ GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
   const StoreServer server({.secret = secret});
   CollectiveTimes much = {}, little = {};
   WorkBetween work;
-  std::mutex mutex;
+  Mutex mutex;
   std::exception_ptr failure;
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -281,13 +281,13 @@ GroupRates measure_group(int32_t ranks, Bytes unit_bytes, int rounds) {
         const CollectiveTimes my_little =
             time_collectives(*world, kLittleBytes, kLittleRounds, work);
         world->all().barrier({"the end of a measurement", {}}).wait();
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         for (size_t i = 0; i < much.size(); ++i) {
           much[i] = slower_of(much[i], my_much[i]);
           little[i] = slower_of(little[i], my_little[i]);
         }
       } catch (...) {
-        const std::lock_guard lock(mutex);
+        const MutexLock lock(mutex);
         failure = std::current_exception();
       }
     });

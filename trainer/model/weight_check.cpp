@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 
 namespace longshore {
 namespace {
@@ -40,13 +41,14 @@ void WeightCheck::take(const std::string& tensor, std::span<const float> values)
   const auto other = std::ranges::count_if(values, [](float value) {
     return (std::bit_cast<uint32_t>(value) & kExponent) == kExponent;
   });
-  const std::lock_guard lock(taking_);
+  const MutexLock lock(taking_);
   Seen& seen = seen_[tensor];
   seen.other += other;
   seen.finite += static_cast<int64_t>(values.size()) - other;
 }
 
 std::string WeightCheck::conclude(const std::string& model, World& world) const {
+  const MutexLock lock(taking_);
   std::string mine;
   for (const auto& [name, seen] : seen_) mine += seen.other > 0 ? name + "\n" : "";
   const std::set<std::string> bad = union_of(world.exchange("the check of the weights", mine));
@@ -69,6 +71,7 @@ std::string WeightCheck::conclude(const std::string& model, World& world) const 
 }
 
 std::string WeightCheck::describe(const std::string& model) const {
+  const MutexLock lock(taking_);
   std::set<std::string> bad;
   for (const auto& [name, seen] : seen_) {
     if (seen.other > 0) bad.insert(name);

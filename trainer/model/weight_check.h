@@ -4,11 +4,11 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "comm/world/world.h"
 
 namespace longshore {
@@ -28,8 +28,8 @@ class WeightCheck {
     int64_t finite = 0;
     int64_t other = 0;
   };
-  std::mutex taking_;  // guards `seen_`
-  std::map<std::string, Seen> seen_;
+  mutable Mutex taking_;
+  std::map<std::string, Seen> seen_ LONGSHORE_GUARDED_BY(taking_);
 };
 
 }  // namespace longshore

@@ -18,7 +18,9 @@ template <typename Value>
 std::optional<Json> json_of(const Value& value) {
   return Json(value);
 }
-std::optional<Json> json_of(const Step& step) { return Json(step.value); }
+std::optional<Json> json_of(const Step& step) {
+  return Json(step.value);
+}
 std::optional<Json> json_of(const std::optional<double>& value) {
   return value ? std::optional<Json>(*value) : std::nullopt;
 }
@@ -114,9 +116,9 @@ constexpr std::array kStep = {
              "The rank that the others waited for, the resource that bounds it, and for how long.",
              "", false},
             slowest_rank},
-    StepRow{{"waited_seconds", kSecondsByRank, "The time that each rank waited for others.", "",
-             false},
-            waited_seconds},
+    StepRow{
+        {"waited_seconds", kSecondsByRank, "The time that each rank waited for others.", "", false},
+        waited_seconds},
     StepRow{{"memory_bytes", kBytesByName,
              "The memory of the device and of the host: planned, taken, and filled by tensors.",
              "memory_bytes"},
@@ -127,14 +129,13 @@ constexpr std::array kStep = {
     StepRow{{"aux_loss", kReal, "The loss that balances experts, without its coefficient.",
              "train/aux_loss", false},
             member<&StepRecord::aux_loss>},
-    StepRow{{"router", kRouter, "The choices of routers; written with log.router.", "router",
-             false},
-            member<&StepRecord::router>},
+    StepRow{
+        {"router", kRouter, "The choices of routers; written with log.router.", "router", false},
+        member<&StepRecord::router>},
     StepRow{{"skipped", kFlag,
              "Whether the loss or the norm was not finite, so that nothing was updated."},
             member<&StepRecord::skipped>},
-    StepRow{{"skipped_total", kWhole, "The number of steps skipped so far.",
-             "train/skipped_total"},
+    StepRow{{"skipped_total", kWhole, "The number of steps skipped so far.", "train/skipped_total"},
             member<&StepRecord::skipped_total>},
 };
 
@@ -146,8 +147,7 @@ constexpr std::array kEval = {
     Eval{{"perplexity", kReal, "The exponential of the loss.", "eval/perplexity"},
          member<&EvalRecord::perplexity>},
     Eval{{"tokens", kWhole, "The tokens that were evaluated."}, member<&EvalRecord::tokens>},
-    Eval{{"seconds", kSeconds, "The time that the evaluation took."},
-         member<&EvalRecord::seconds>},
+    Eval{{"seconds", kSeconds, "The time that the evaluation took."}, member<&EvalRecord::seconds>},
 };
 
 using Checkpoint = MetricRow<CheckpointRecord>;
@@ -165,8 +165,7 @@ constexpr std::array kCommit = {
     Commit{{"step", kWhole, "The step whose state is durable on the drives."},
            member<&CommitRecord::step>},
     Commit{{"version", kWhole, "The version of the state."}, member<&CommitRecord::version>},
-    Commit{{"seconds", kSeconds, "The time that the commit took."},
-           member<&CommitRecord::seconds>},
+    Commit{{"seconds", kSeconds, "The time that the commit took."}, member<&CommitRecord::seconds>},
 };
 
 using Event = MetricRow<EventRecord>;
@@ -234,7 +233,8 @@ Json schema_of() {
   const MetricKind<Record>& kind = metric_kind<Record>();
   Json properties = {
       {"kind", {{"const", kind.name}}},
-      {"time", {{"type", "number"}, {"description", "Seconds since 1970, by the machine's clock."}}}};
+      {"time",
+       {{"type", "number"}, {"description", "Seconds since 1970, by the machine's clock."}}}};
   Json required = {"kind", "time"};
   for (const MetricField& field : kind.rows) {
     Json schema = schema_of(field.type);
@@ -292,10 +292,10 @@ const MetricKind<EndRecord>& metric_kind() {
 }
 
 std::string metrics_schema() {
-  const Json kinds = Json::array({schema_of<StartRecord>(), schema_of<StepRecord>(),
-                                  schema_of<EvalRecord>(), schema_of<CheckpointRecord>(),
-                                  schema_of<CommitRecord>(), schema_of<EventRecord>(),
-                                  schema_of<EndRecord>()});
+  const Json kinds =
+      Json::array({schema_of<StartRecord>(), schema_of<StepRecord>(), schema_of<EvalRecord>(),
+                   schema_of<CheckpointRecord>(), schema_of<CommitRecord>(),
+                   schema_of<EventRecord>(), schema_of<EndRecord>()});
   const Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                        {"title", "Longshore: a line of metrics.jsonl"},
                        {"oneOf", kinds}};

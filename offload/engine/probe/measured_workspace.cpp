@@ -10,13 +10,13 @@
 #include <exception>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "base/cpu_features.h"
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/mutex.h"
 #include "device/cuda_runtime.h"
 
 namespace longshore {
@@ -151,8 +151,8 @@ void MeasuredWorkspace::measure(const Model& model, Distinct& distinct,
     if (!distinct.samples.empty()) return;
   }
   // LibTorch's memory counter covers the whole process.
-  static std::mutex one_at_a_time;
-  const std::lock_guard lock(one_at_a_time);
+  static Mutex one_at_a_time;
+  const MutexLock lock(one_at_a_time);
   on_own_thread([&] { distinct.samples = samples_of(alone, options_.device, inputs); });
   units_run_ += 1;
   // Other users of the GPU's memory may leave, so samples that are too large are not cached.

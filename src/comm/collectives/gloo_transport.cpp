@@ -5,10 +5,10 @@
 
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "base/mutex.h"
 #include "comm/store/torch_store.h"
 
 namespace longshore {
@@ -37,25 +37,25 @@ class InFlight {
  public:
   // False once aborted.
   bool add(const Work& work) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (aborted_) return false;
     works_.push_back(work);
     return true;
   }
   void remove(const std::vector<Work>& finished) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const Work& work : finished) std::erase(works_, work);
   }
   void abort() noexcept {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     aborted_ = true;
     for (const Work& work : works_) work->abort();
   }
 
  private:
-  std::mutex mutex_;
-  bool aborted_ = false;
-  std::vector<Work> works_;
+  Mutex mutex_;
+  bool aborted_ LONGSHORE_GUARDED_BY(mutex_) = false;
+  std::vector<Work> works_ LONGSHORE_GUARDED_BY(mutex_);
 };
 
 class GlooTransfer : public Transfer {

@@ -1,10 +1,10 @@
 #include "comm/collectives/group_communicator.h"
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
 #include "base/errors.h"
+#include "base/mutex.h"
 #include "comm/operations/op_bytes.h"
 
 namespace longshore {
@@ -34,22 +34,22 @@ std::string group_key(const std::string& name, const std::vector<int32_t>& membe
 
 // The communicator's thread makes the transport and uses it; others may abort it.
 struct GroupCommunicator::Line {
-  std::mutex mutex;
-  std::unique_ptr<Transport> transport;
-  bool aborted = false;
+  Mutex mutex;
+  std::unique_ptr<Transport> transport LONGSHORE_GUARDED_BY(mutex);
+  bool aborted LONGSHORE_GUARDED_BY(mutex) = false;
 
   void connect(const Connect& connect) {
     std::unique_ptr<Transport> made = connect();
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     transport = std::move(made);
     if (aborted) transport->abort();
   }
   Transport* get() {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     return transport.get();
   }
   void abort() noexcept {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     aborted = true;
     if (transport) transport->abort();
   }

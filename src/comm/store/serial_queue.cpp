@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/short_slices.h"
 
 namespace longshore {
@@ -15,19 +16,19 @@ void SerialQueue::Task::run() {
   }
   // What the work holds goes before anyone is told that it is done.
   work_ = nullptr;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   error_ = error;
   done_ = true;
   finished_.notify_all();
 }
 
 bool SerialQueue::Task::wait_for(std::chrono::milliseconds time) {
-  std::unique_lock lock(mutex_);
-  return finished_.wait_for(lock, time, [this] { return done_; });
+  MutexLock lock(mutex_);
+  return finished_.wait_for(lock, time, [this]() LONGSHORE_REQUIRES(mutex_) { return done_; });
 }
 
 std::exception_ptr SerialQueue::Task::error() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return error_;
 }
 
@@ -36,7 +37,7 @@ SerialQueue::SerialQueue()
 
 SerialQueue::~SerialQueue() {
   {
-    const std::lock_guard lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     shared_->closing = true;
     shared_->changed.notify_all();
     if (shared_->abandoned) {
@@ -49,14 +50,14 @@ SerialQueue::~SerialQueue() {
 
 std::shared_ptr<SerialQueue::Task> SerialQueue::push(std::function<void()> work) {
   auto task = std::make_shared<Task>(std::move(work));
-  const std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   shared_->tasks.push_back(task);
   shared_->changed.notify_all();
   return task;
 }
 
 void SerialQueue::abandon() {
-  const std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   shared_->abandoned = true;
   shared_->changed.notify_all();
 }
@@ -66,9 +67,10 @@ void SerialQueue::run(const std::shared_ptr<Shared>& shared) {
   for (;;) {
     std::shared_ptr<Task> task;
     {
-      std::unique_lock lock(shared->mutex);
-      shared->changed.wait(
-          lock, [&] { return shared->abandoned || shared->closing || !shared->tasks.empty(); });
+      MutexLock lock(shared->mutex);
+      shared->changed.wait(lock, [&]() LONGSHORE_REQUIRES(shared->mutex) {
+        return shared->abandoned || shared->closing || !shared->tasks.empty();
+      });
       if (shared->abandoned || shared->tasks.empty()) return;
       task = std::move(shared->tasks.front());
       shared->tasks.pop_front();

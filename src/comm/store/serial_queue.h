@@ -3,14 +3,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
+
+#include "base/mutex.h"
 
 namespace longshore {
 
@@ -29,10 +29,10 @@ class SerialQueue {
     void run();
 
     std::function<void()> work_;
-    std::mutex mutex_;
-    std::condition_variable finished_;
-    bool done_ = false;
-    std::exception_ptr error_;
+    Mutex mutex_;
+    Condition finished_;
+    bool done_ LONGSHORE_GUARDED_BY(mutex_) = false;
+    std::exception_ptr error_ LONGSHORE_GUARDED_BY(mutex_);
   };
 
   SerialQueue();
@@ -51,11 +51,11 @@ class SerialQueue {
  private:
   // Outlives the queue where the thread is abandoned: shared with the thread.
   struct Shared {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::deque<std::shared_ptr<Task>> tasks;
-    bool closing = false;
-    bool abandoned = false;
+    Mutex mutex;
+    Condition changed;
+    std::deque<std::shared_ptr<Task>> tasks LONGSHORE_GUARDED_BY(mutex);
+    bool closing LONGSHORE_GUARDED_BY(mutex) = false;
+    bool abandoned LONGSHORE_GUARDED_BY(mutex) = false;
   };
   static void run(const std::shared_ptr<Shared>& shared);
 

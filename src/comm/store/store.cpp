@@ -12,11 +12,11 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/file.h"
+#include "base/mutex.h"
 #include "base/printable.h"
 #include "comm/store/store_secret.h"
 
@@ -186,7 +186,7 @@ class StoreConnection::Wire {
   }
 
   StoreReply call(const StoreRequest& request) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!socket_.valid()) throw StoreError("the connection is gone");
     try {
       const Clock::time_point end = Clock::now() + timeout_ + kCallSlack;
@@ -200,7 +200,7 @@ class StoreConnection::Wire {
   }
 
  private:
-  StoreReply take_reply(Clock::time_point end) {
+  StoreReply take_reply(Clock::time_point end) LONGSHORE_REQUIRES(mutex_) {
     std::string bytes;
     for (;;) {
       StoreReply reply;
@@ -216,8 +216,8 @@ class StoreConnection::Wire {
   }
 
   const milliseconds timeout_;
-  std::mutex mutex_;
-  UniqueFd socket_;
+  Mutex mutex_;
+  UniqueFd socket_ LONGSHORE_GUARDED_BY(mutex_);
 };
 
 StoreConnection::StoreConnection(const StoreAddress& address, const std::string& secret,

@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
@@ -21,6 +20,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/mutex.h"
 #include "base/short_slices.h"
 #include "comm/store/store_messages.h"
 #include "comm/store/store_secret.h"
@@ -142,7 +142,7 @@ class StoreServer::Loop {
   }
 
   StoreUse most_used() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return most_;
   }
 
@@ -368,7 +368,7 @@ class StoreServer::Loop {
   }
 
   void note_use() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     most_.strangers = std::max(most_.strangers, strangers_.size());
     most_.clients = std::max(most_.clients, clients_);
     most_.keys = std::max(most_.keys, table_.keys());
@@ -388,8 +388,8 @@ class StoreServer::Loop {
   Bytes under_way_ = 0;
   std::optional<Clock::time_point> rest_until_;
   std::array<char, kBytesATurn> buffer_{};
-  mutable std::mutex mutex_;
-  StoreUse most_;
+  mutable Mutex mutex_;
+  StoreUse most_ LONGSHORE_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/printable.h"
 
 namespace longshore {
@@ -38,11 +39,11 @@ double seconds_between(std::chrono::steady_clock::time_point from,
   return std::chrono::duration<double>(to - from).count();
 }
 
-std::string to_json(const FailureReason& verdict) {
-  return Json{{"culprit", verdict.culprit}, {"cause", verdict.cause}}.dump();
+std::string to_json(const FailureReason& reason) {
+  return Json{{"culprit", reason.culprit}, {"cause", reason.cause}}.dump();
 }
 
-FailureReason verdict_from(const std::string& text) {
+FailureReason reason_from(const std::string& text) {
   try {
     const Json object = parse_json(text, {.max_bytes = kMiB, .max_depth = 2}, "the store");
     // The text of another process is data: it is printed as one line, whatever it holds.
@@ -67,14 +68,15 @@ Watchdog::Watchdog(WatchdogOptions options)
 
 void Watchdog::stop() {
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (failure_) let_others_know(lock);
     closing_ = true;
     changed_.notify_all();
   }
   guard_.join();
-  std::unique_lock lock(mutex_);
-  const bool ended = changed_.wait_for(lock, kOfferTime, [this] { return store_thread_done_; });
+  MutexLock lock(mutex_);
+  const bool ended = changed_.wait_for(
+      lock, kOfferTime, [this]() LONGSHORE_REQUIRES(mutex_) { return store_thread_done_; });
   lock.unlock();
   if (ended) {
     store_thread_.join();
@@ -86,18 +88,18 @@ void Watchdog::stop() {
 // ---- What this rank does ----
 
 void Watchdog::join_group(const std::string& key, const std::vector<int32_t>& members) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   groups_[key] = members;
   peers_[static_cast<size_t>(options_.rank)].heartbeat.groups[key] = {};
 }
 
 void Watchdog::issued(const std::string& key, const Operation& operation) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   peers_[static_cast<size_t>(options_.rank)].heartbeat.groups[key].issued = operation.sequence;
 }
 
 void Watchdog::begun(const std::string& key, const Operation& operation) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   GroupBeat& group = peers_[static_cast<size_t>(options_.rank)].heartbeat.groups[key];
   group.running = operation.sequence;
   group.finished = false;
@@ -106,21 +108,21 @@ void Watchdog::begun(const std::string& key, const Operation& operation) {
 }
 
 void Watchdog::finished(const std::string& key, int64_t sequence) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   GroupBeat& group = peers_[static_cast<size_t>(options_.rank)].heartbeat.groups[key];
   if (group.running == sequence) group.finished = true;
 }
 
-// ---- Verdicts ----
+// ---- Why the run ends ----
 
-FailureReason Watchdog::verdict() const {
-  const std::lock_guard lock(mutex_);
+FailureReason Watchdog::failure() const {
+  const MutexLock lock(mutex_);
   LONGSHORE_CHECK(failure_.has_value());
   return *failure_;
 }
 
 std::string Watchdog::message(const std::string& waited_for) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   LONGSHORE_CHECK(failure_.has_value());
   std::string text = failure_->cause + "; rank " + std::to_string(options_.rank);
   if (!waited_for.empty()) return text + " waited " + waited_for;
@@ -128,30 +130,31 @@ std::string Watchdog::message(const std::string& waited_for) const {
   return text + " was in no operation, its last one was " + last_operation_;
 }
 
-void Watchdog::adopt(const FailureReason& verdict) {
+void Watchdog::adopt(const FailureReason& reason) {
   offered_.reset();
   if (failure_) return;
-  failure_ = verdict;
+  failure_ = reason;
   failure_time_ = Clock::now();
   has_failure_.store(true, std::memory_order_release);
   changed_.notify_all();
 }
 
-void Watchdog::propose(const FailureReason& verdict) {
+void Watchdog::propose(const FailureReason& reason) {
   if (failure_) return;
   if (!offered_) {
-    offered_ = verdict;
+    offered_ = reason;
     offered_time_ = Clock::now();
     ask_to_talk();
   }
   if (store_lost_ || Clock::now() - offered_time_ > kOfferTime) adopt(FailureReason(*offered_));
 }
 
-FailureReason Watchdog::offer(const FailureReason& verdict) noexcept {
-  std::unique_lock lock(mutex_);
-  propose(verdict);
-  changed_.wait_for(lock, kOfferTime, [this] { return failure_.has_value(); });
-  if (!failure_) adopt(verdict);
+FailureReason Watchdog::offer(const FailureReason& reason) noexcept {
+  MutexLock lock(mutex_);
+  propose(reason);
+  changed_.wait_for(lock, kOfferTime,
+                    [this]() LONGSHORE_REQUIRES(mutex_) { return failure_.has_value(); });
+  if (!failure_) adopt(reason);
   return *failure_;
 }
 
@@ -173,7 +176,7 @@ FailureReason Watchdog::blame_delay(const std::string& key, const Operation& ope
                                     double waited_seconds) {
   FailureReason found;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (failure_) return *failure_;
     const double silent = seconds_between(store_answered_, Clock::now());
     if (silent > silence_seconds()) {
@@ -191,7 +194,7 @@ FailureReason Watchdog::blame_break(int32_t peer, const Operation& operation,
   const Clock::time_point end = Clock::now() + kBreakTime;
   FailureReason found{peer, name_of_rank(peer) + ": the connection to it broke in " +
                                 operation.text() + " (" + reason + ")"};
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!failure_ && Clock::now() < end) {
     if (peers_[static_cast<size_t>(peer)].heartbeat.leaving) {
       found.cause = name_of_rank(peer) + " left the run before " + operation.text();
@@ -219,15 +222,16 @@ void Watchdog::run_store_thread() {
     StoreConnection store(options_.store, options_.secret, options_.timeout);
     for (;;) {
       talk(store);
-      std::unique_lock lock(mutex_);
-      const auto woken = [this] { return closing_ || asked_ > answered_; };
+      MutexLock lock(mutex_);
+      const auto woken = [this]()
+                             LONGSHORE_REQUIRES(mutex_) { return closing_ || asked_ > answered_; };
       changed_.wait_for(lock, options_.heartbeat, woken);
       if (closing_) break;
     }
   } catch (const std::exception& thrown) {
     error = thrown.what();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!error.empty()) {
     store_lost_ = Clock::now();
     store_error_ = error;
@@ -248,7 +252,7 @@ void Watchdog::talk(StoreConnection& store) {
   std::optional<FailureReason> offered;
   int64_t asked = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     asked = asked_;
     heartbeat = heartbeat_to_send();
     offered = offered_;
@@ -256,18 +260,18 @@ void Watchdog::talk(StoreConnection& store) {
   store.set(key("heartbeat/" + std::to_string(options_.rank)), heartbeat);
   std::optional<FailureReason> known;
   if (offered) {
-    known = verdict_from(store.set_once(key("verdict"), to_json(*offered)));
+    known = reason_from(store.set_once(key("verdict"), to_json(*offered)));
   } else if (!has_failure() && store.has({key("verdict")})) {
-    known = verdict_from(store.get({key("verdict")}).at(0));
+    known = reason_from(store.get({key("verdict")}).at(0));
   }
   std::vector<std::string> keys;
-  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+  for (size_t rank = 0; rank < options_.identities.size(); ++rank) {
     keys.push_back(key("heartbeat/" + std::to_string(rank)));
   }
   const std::vector<std::string> texts = store.get(keys);
   if (texts.size() != keys.size()) throw StoreError("heartbeats are missing");
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Clock::time_point now = Clock::now();
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     if (static_cast<int32_t>(rank) == options_.rank) continue;
@@ -288,7 +292,7 @@ void Watchdog::talk(StoreConnection& store) {
 // ---- The guard ----
 
 void Watchdog::run_guard() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!closing_) {
     changed_.wait_for(lock, kGuardPeriod);
     if (closing_) return;
@@ -380,13 +384,15 @@ int64_t Watchdog::ask_to_talk() {
 }
 
 void Watchdog::leave() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   peers_[static_cast<size_t>(options_.rank)].heartbeat.leaving = true;
   const int64_t told = ask_to_talk();
-  changed_.wait_for(lock, kKnowTime, [&] { return answered_ >= told || failure_ || store_lost_; });
+  changed_.wait_for(lock, kKnowTime, [&]() LONGSHORE_REQUIRES(mutex_) {
+    return answered_ >= told || failure_ || store_lost_;
+  });
   if (options_.rank != 0 || !options_.store_on_rank_0) return;
   const Clock::time_point end = Clock::now() + options_.timeout;
-  const auto over = [this] {
+  const auto over = [this]() LONGSHORE_REQUIRES(mutex_) {
     return failure_ || store_lost_ ||
            std::all_of(peers_.begin(), peers_.end(),
                        [](const Peer& peer) { return peer.heartbeat.leaving; });
@@ -410,11 +416,11 @@ bool Watchdog::others_know() const {
   return true;
 }
 
-void Watchdog::let_others_know(std::unique_lock<std::mutex>& lock) {
+void Watchdog::let_others_know(MutexLock& lock) {
   const bool serves = options_.rank == 0 && options_.store_on_rank_0;
   const Clock::time_point end = Clock::now() + kKnowTime;
   const int64_t told = ask_to_talk();
-  const auto over = [&] {
+  const auto over = [&]() LONGSHORE_REQUIRES(mutex_) {
     return store_lost_ || (answered_ >= told && (!serves || others_know()));
   };
   while (!over() && Clock::now() < end) {
@@ -431,7 +437,7 @@ void Watchdog::end_process(const std::string& message) {
     log_warning(std::string("the end could not be recorded: ") + error.what());
   }
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     let_others_know(lock);
   }
   ::_exit(static_cast<int>(ExitCode::kDistributed));

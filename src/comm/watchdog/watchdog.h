@@ -6,23 +6,22 @@
 // hang there as long as the store's server does. The guard never waits for anybody: it looks at the
 // clock and at the processes of its host, and ends this process where nothing else does.
 //
-// [Note: verdict] The run ends for one reason. Whoever finds one offers it to the store; the first
-// that gets there counts, and reaches all ranks with their next heartbeat. Where the store is gone
-// a rank keeps to its own.
+// [Note: failure reason] The run ends for one reason. Whoever finds one offers it to the store; the
+// first that gets there counts, and reaches all ranks with their next heartbeat. Where the store is
+// gone a rank keeps to its own.
 #pragma once
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "comm/operations/operation.h"
 #include "comm/store/store.h"
 #include "comm/watchdog/blame.h"
@@ -60,12 +59,12 @@ class Watchdog {
 
   bool has_failure() const { return has_failure_.load(std::memory_order_acquire); }
   // Of a failure that is known.
-  FailureReason verdict() const;
-  // The verdict and what this rank waited for: the text of its CommError.
+  FailureReason failure() const;
+  // The failure and what this rank waited for: the text of its CommError.
   std::string message(const std::string& waited_for = "") const;
 
-  // Offers a verdict and gives the one that counts; waits for the store two seconds at most.
-  FailureReason offer(const FailureReason& verdict) noexcept;
+  // Offers a reason and returns the one that counts; waits for the store two seconds at most.
+  FailureReason offer(const FailureReason& reason) noexcept;
   // Finds who keeps the operation from finishing. At once:
   FailureReason blame_delay(const std::string& key, const Operation& operation,
                             double waited_seconds);
@@ -91,43 +90,44 @@ class Watchdog {
   void run_store_thread();
   void talk(StoreConnection& store);
   void run_guard();
-  // From here on with mutex_ held.
-  std::optional<FailureReason> look_around();
-  std::optional<FailureReason> look_at_peers(Clock::time_point now);
-  std::optional<FailureReason> look_at_store(Clock::time_point now) const;
+  std::optional<FailureReason> look_around() LONGSHORE_REQUIRES(mutex_);
+  std::optional<FailureReason> look_at_peers(Clock::time_point now) LONGSHORE_REQUIRES(mutex_);
+  std::optional<FailureReason> look_at_store(Clock::time_point now) const
+      LONGSHORE_REQUIRES(mutex_);
   FailureReason blame_store(const std::string& what) const;
-  void propose(const FailureReason& verdict);
-  void adopt(const FailureReason& verdict);
+  void propose(const FailureReason& reason) LONGSHORE_REQUIRES(mutex_);
+  void adopt(const FailureReason& reason) LONGSHORE_REQUIRES(mutex_);
   double silence_seconds() const;
-  Board board() const;
-  std::string heartbeat_to_send();
+  Board board() const LONGSHORE_REQUIRES(mutex_);
+  std::string heartbeat_to_send() LONGSHORE_REQUIRES(mutex_);
   std::string key(const std::string& name) const { return options_.prefix + name; }
   std::string name_of_rank(int32_t rank) const;
-  bool others_know() const;
-  void let_others_know(std::unique_lock<std::mutex>& lock);
-  int64_t ask_to_talk();
+  bool others_know() const LONGSHORE_REQUIRES(mutex_);
+  void let_others_know(MutexLock& lock) LONGSHORE_REQUIRES(mutex_);
+  int64_t ask_to_talk() LONGSHORE_REQUIRES(mutex_);
 
   const WatchdogOptions options_;
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  std::vector<Peer> peers_;  // by rank; this rank's own heartbeat is at its place
-  std::map<std::string, std::vector<int32_t>> groups_;
-  std::optional<FailureReason> failure_;
-  std::optional<Clock::time_point> failure_time_;
-  std::optional<FailureReason> offered_;  // not at the store yet
-  Clock::time_point offered_time_;
-  std::optional<Clock::time_point> store_lost_;
-  std::string store_error_;
-  Clock::time_point store_answered_ = Clock::now();
+  mutable Mutex mutex_;
+  mutable Condition changed_;
+  // By rank; this rank's own heartbeat is at its index. The vector's length never changes.
+  std::vector<Peer> peers_ LONGSHORE_GUARDED_BY(mutex_);
+  std::map<std::string, std::vector<int32_t>> groups_ LONGSHORE_GUARDED_BY(mutex_);
+  std::optional<FailureReason> failure_ LONGSHORE_GUARDED_BY(mutex_);
+  std::optional<Clock::time_point> failure_time_ LONGSHORE_GUARDED_BY(mutex_);
+  std::optional<FailureReason> offered_ LONGSHORE_GUARDED_BY(mutex_);  // not at the store yet
+  Clock::time_point offered_time_ LONGSHORE_GUARDED_BY(mutex_);
+  std::optional<Clock::time_point> store_lost_ LONGSHORE_GUARDED_BY(mutex_);
+  std::string store_error_ LONGSHORE_GUARDED_BY(mutex_);
+  Clock::time_point store_answered_ LONGSHORE_GUARDED_BY(mutex_) = Clock::now();
   // [Note: talks] A talk with the store begins when one was asked for, or a heartbeat has passed.
   // answered_ is what asked_ was when the last complete one began.
-  int64_t asked_ = 0;
-  int64_t answered_ = 0;
-  std::string last_operation_;
-  bool closing_ = false;
+  int64_t asked_ LONGSHORE_GUARDED_BY(mutex_) = 0;
+  int64_t answered_ LONGSHORE_GUARDED_BY(mutex_) = 0;
+  std::string last_operation_ LONGSHORE_GUARDED_BY(mutex_);
+  bool closing_ LONGSHORE_GUARDED_BY(mutex_) = false;
   std::atomic<bool> has_failure_{false};
   std::thread store_thread_;
-  bool store_thread_done_ = false;
+  bool store_thread_done_ LONGSHORE_GUARDED_BY(mutex_) = false;
   std::thread guard_;
 };
 
