@@ -1,9 +1,9 @@
-// ARS4x32: a counter-based random generator of AES rounds; no state to store, any element at any
-// time. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Seven rounds
-// are its authors' default, two more than pass BigCrush. Pure function, any thread.
+// ARS4x32: a counter-based random generator built from AES rounds. It stores no state and computes
+// any element directly. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
+// 2011. Its authors default to 7 rounds; 5 already pass BigCrush. Pure function, any thread.
 //
-// Beside Philox because CPUs have an instruction for a round: 8 instructions for 128 bits, or for
-// 512 where AES is as wide as the vectors. This is the form without them.
+// It exists beside Philox because CPUs execute an AES round in hardware: 8 instructions yield 128
+// bits, or 512 bits with AES on wide vectors. This file is the portable form.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@ struct ArsKey {
   uint64_t low = 0, high = 0;
 };
 inline constexpr int kArsRounds = 7;
-// What the key grows by before each round.
+// The key grows by this step before each round.
 inline constexpr ArsKey kArsKeyStep = {0x9E3779B97F4A7C15u, 0xBB67AE8584CAA73Bu};
 
 namespace internal {
 
-// The S-box of AES, by walking through the powers of 3 and of its inverse.
+// Builds the AES S-box by iterating over the powers of 3 and of its inverse.
 constexpr std::array<uint8_t, 256> make_aes_sbox() {
   std::array<uint8_t, 256> box{};
   box[0] = 0x63;
@@ -41,7 +41,7 @@ constexpr std::array<uint8_t, 256> make_aes_sbox() {
 }
 inline constexpr std::array<uint8_t, 256> kAesSbox = make_aes_sbox();
 
-// What a byte of a column's first row adds to the column: its S-box times 2, 1, 1, 3.
+// Each entry is the S-box value times 2, 1, 1, 3: one byte's contribution to its column.
 constexpr std::array<uint32_t, 256> make_aes_columns() {
   std::array<uint32_t, 256> columns{};
   for (size_t i = 0; i < columns.size(); ++i) {

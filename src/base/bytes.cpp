@@ -53,7 +53,7 @@ std::string format_bytes(Bytes bytes) {
   if (magnitude < 1024.0) return std::to_string(bytes) + " B";
   double value = static_cast<double>(bytes) / 1024.0;
   size_t name = 0;
-  // 1023.95 would print as "1024.0": take the next unit instead.
+  // 1023.95 would print as "1024.0", so it takes the next unit.
   while (std::fabs(value) >= 1023.95 && name + 1 < kNames.size()) {
     value /= 1024.0;
     ++name;
@@ -86,7 +86,7 @@ std::optional<Bytes> parse_bytes(std::string_view text) {
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
   if (error != std::errc() || end != number.data() + number.size()) return std::nullopt;
   const double bytes = std::floor(value * static_cast<double>(*unit));
-  // 2^63 itself is not a Bytes.
+  // Bytes cannot represent 2^63.
   if (!(bytes < 9223372036854775808.0)) return std::nullopt;
   return static_cast<Bytes>(bytes);
 }

@@ -15,20 +15,20 @@ inline constexpr Bytes kKiB = Bytes{1} << 10;
 inline constexpr Bytes kMiB = Bytes{1} << 20;
 inline constexpr Bytes kGiB = Bytes{1} << 30;
 
-// nullopt when the result does not fit, or when an argument is negative.
+// Both return nullopt when the result does not fit or an argument is negative.
 std::optional<int64_t> checked_add(int64_t a, int64_t b);
 std::optional<int64_t> checked_multiply(int64_t a, int64_t b);
 
-// The least multiple of `alignment` (> 0) that is >= `value` (>= 0).
+// Returns the least multiple of `alignment` (> 0) that is >= `value` (>= 0).
 constexpr int64_t align_up(int64_t value, int64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
 
-// "512 B", "1.5 KiB", "24.0 GiB".
+// Formats a size: "512 B", "1.5 KiB", "24.0 GiB".
 std::string format_bytes(Bytes bytes);
 
-// Reads "24GiB", "24GB", "512MiB", "1.5GiB", "100B"; nullopt when the text is not a size.
-// A bare number has no unit and is refused.
+// Parses "24GiB", "24GB", "512MiB", "1.5GiB", "100B". Returns nullopt when the text is not a size;
+// a number without a unit is not one.
 std::optional<Bytes> parse_bytes(std::string_view text);
 
 }  // namespace longshore

@@ -1,4 +1,4 @@
-// BytesApart: two sizes as texts that differ where the sizes do. Pure function.
+// BytesApart: formats two sizes so that unequal sizes give unequal texts. Pure function.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace longshore {
 
-// As format_bytes, with as many decimals as it takes to tell them apart: "6.002 MiB", "6.000 MiB".
+// Like format_bytes, with enough decimals to tell the two apart: "6.002 MiB", "6.000 MiB".
 std::pair<std::string, std::string> format_bytes_apart(Bytes a, Bytes b);
 
 }  // namespace longshore

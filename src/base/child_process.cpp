@@ -22,13 +22,13 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr size_t kMostOutput = 8192;
-constexpr size_t kPipeBytes = size_t{64} << 10;  // what Linux keeps in one: one read takes all
-// A program may close its output and go on, or leave it open to one of its own: only its end
-// counts, which is looked for this often.
+constexpr size_t kPipeBytes = size_t{64} << 10;  // capacity of a Linux pipe: one read empties it
+// The interval between checks for the program's exit. Its output does not tell: it may close its
+// output early, or leave it open in a child of its own.
 constexpr milliseconds kLook{20};
 
-// Reads what is there, once: whoever writes without end keeps nobody here. False: there will be no
-// more.
+// Reads once what the pipe holds, so that an endless writer cannot block the caller. Returns false
+// when no more output can come.
 bool read_some(int fd, std::string& output) {
   std::array<char, kPipeBytes> part;
   ssize_t bytes = 0;
@@ -41,8 +41,8 @@ bool read_some(int fd, std::string& output) {
   return bytes > 0;
 }
 
-// Whether the program ended; waits for it without WNOHANG. It stays a zombie, so that its number is
-// still its group's.
+// Returns whether the program ended; without WNOHANG it blocks until then. The program stays a
+// zombie, so that its process group id stays valid.
 bool has_ended(pid_t child, int flags) {
   for (;;) {
     siginfo_t found{};
@@ -52,8 +52,7 @@ bool has_ended(pid_t child, int flags) {
   }
 }
 
-// Ends whatever is left of the program and of those that it started. Returns its status as waitpid
-// gives it.
+// Kills the program and its process group, and returns the program's waitpid status.
 int end_group(pid_t child) {
   ::kill(-child, SIGKILL);
   int status = 0;
@@ -62,7 +61,7 @@ int end_group(pid_t child) {
   return status;
 }
 
-// Returns its status as waitpid gives it.
+// Collects output until the program ends or the deadline passes; returns its waitpid status.
 int watch(pid_t child, int fd, std::optional<Clock::time_point> deadline, ChildEnd& end) {
   pollfd reading{.fd = fd, .events = POLLIN, .revents = 0};
   while (!has_ended(child, WNOHANG)) {
@@ -70,7 +69,7 @@ int watch(pid_t child, int fd, std::optional<Clock::time_point> deadline, ChildE
       end.in_time = false;
       break;
     }
-    // HOST WAIT: the caller goes on with what the program found.
+    // HOST WAIT: the caller needs the program's result.
     if (::poll(&reading, 1, static_cast<int>(kLook.count())) <= 0) continue;
     if (!read_some(fd, end.output)) reading.fd = -1;
   }
@@ -91,11 +90,11 @@ struct Pipe {
   UniqueFd reading, writing;
 };
 
-// In the child: becomes the program, or tells the error's number. System calls only: other threads
-// of the parent may have held locks.
+// Runs in the child: executes the program or writes errno to `trouble`. It makes system calls only,
+// because other threads of the parent may have held locks at the fork.
 [[noreturn]] void become(char* const* argv, int output, int trouble, pid_t parent) {
   ::setpgid(0, 0);
-  // Ctrl-C reaches the parent's group alone; whatever ends the parent ends the program.
+  // Ctrl-C reaches only the parent's group; this signal ends the program with its parent.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int nothing = ::open("/dev/null", O_RDONLY);
   if (::getppid() == parent && ::dup2(nothing, STDIN_FILENO) >= 0 &&
@@ -107,7 +106,7 @@ struct Pipe {
   ::_exit(127);
 }
 
-// The program's number; 0, and why, where it could not be started.
+// Returns the program's process id; 0, with the reason in `not_started`, if it did not start.
 pid_t start(std::vector<std::string>& arguments, const Pipe& output, std::string& not_started) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -120,12 +119,12 @@ pid_t start(std::vector<std::string>& arguments, const Pipe& output, std::string
     not_started = std::strerror(errno);
     return 0;
   }
-  ::setpgid(child, child);  // whoever is first
+  ::setpgid(child, child);  // both processes set the group: either may run first
   trouble.writing.reset();
   int error = 0;
   ssize_t bytes = 0;
   do {
-    bytes = ::read(trouble.reading.get(), &error, sizeof error);  // ends when the program begins
+    bytes = ::read(trouble.reading.get(), &error, sizeof error);  // returns when execvp succeeds
   } while (bytes < 0 && errno == EINTR);
   if (bytes <= 0) return child;
   end_group(child);

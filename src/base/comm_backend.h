@@ -1,11 +1,11 @@
-// CommBackend: what carries collectives between ranks. Plain value.
+// CommBackend: the library that transports collectives between ranks. Plain value.
 #pragma once
 
 #include <cstdint>
 
 namespace longshore {
 
-// Auto: NCCL for buffers of a GPU, else Gloo.
+// kAuto selects NCCL for GPU buffers and Gloo otherwise.
 enum class CommBackend : uint8_t { kAuto, kGloo, kNccl };
 
 }  // namespace longshore

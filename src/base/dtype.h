@@ -1,4 +1,4 @@
-// DType: the element types that model files and the engine know, without LibTorch. Plain values.
+// DType: the element types of model files and of the engine, without LibTorch. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ constexpr Bytes width_of(DType dtype) {
   return dtype == DType::kF32 ? 4 : 2;
 }
 
-// safetensors' spelling: "F32", "BF16", "F16".
+// Returns the name that safetensors uses: "F32", "BF16", "F16".
 constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
     case DType::kF32:

@@ -1,6 +1,6 @@
-// Errors: the kinds of failure a user meets, each with its documented exit code.
-// User errors carry every problem found, one line each; our own mistakes end in LONGSHORE_CHECK.
-// Plain values, no thread or stream.
+// Errors: the kinds of failure a user meets, each with its documented exit code. An error of the
+// user's input carries every problem found, one line each; a bug of Longshore ends in
+// LONGSHORE_CHECK. Plain values, any thread.
 #pragma once
 
 #include <sstream>
@@ -34,8 +34,8 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-// The run file, the command line or a model's configuration is wrong. Holds all problems found,
-// each one line: where ("run.toml:12:1"), what, and what to do.
+// The run file, the command line or a model's configuration is wrong. The error holds all problems
+// found, one line each: location ("run.toml:12:1"), problem and remedy.
 class ConfigError : public Error {
  public:
   explicit ConfigError(std::vector<std::string> problems);
@@ -53,13 +53,13 @@ class DoesNotFitError : public Error {
   explicit DoesNotFitError(const std::string& text) : Error(ExitCode::kDoesNotFit, text) {}
 };
 
-// Device or host memory ran out at run time (exit 4); says who held what.
+// Device or host memory ran out at run time (exit 4). The text lists the owners of the memory.
 class OutOfMemoryError : public Error {
  public:
   explicit OutOfMemoryError(const std::string& text) : Error(ExitCode::kOutOfMemory, text) {}
 };
 
-// A file from outside (weights, index, tokenizer, training data) is damaged or of another shape.
+// An input file (weights, index, tokenizer, training data) is damaged or malformed (exit 5).
 class DataError : public Error {
  public:
   explicit DataError(const std::string& text) : Error(ExitCode::kData, text) {}
@@ -77,21 +77,21 @@ class NonFiniteError : public Error {
   explicit NonFiniteError(const std::string& text) : Error(ExitCode::kNonFinite, text) {}
 };
 
-// Another rank died, hangs, disagrees or failed, or cannot be reached (exit 8); names the rank, the
-// operation with its sequence number and unit, and how long it was waited for.
+// Another rank died, hangs, disagrees, failed or cannot be reached (exit 8). The text names the
+// rank, the operation with its sequence number and unit, and the time spent waiting.
 class CommError : public Error {
  public:
   explicit CommError(const std::string& text) : Error(ExitCode::kDistributed, text) {}
 };
 
-// The machine failed an operation: names the operation, the path and errno's text (exit 1).
+// An operation of the system failed (exit 1). The text names operation, path and errno's text.
 class IoError : public Error {
  public:
   explicit IoError(const std::string& text) : Error(ExitCode::kFailure, text) {}
   IoError(const std::string& operation, const std::string& path, int error_number);
 };
 
-// An invariant of ours is broken; a bug in Longshore (exit 1).
+// An invariant is broken: a bug in Longshore (exit 1).
 class CheckFailure : public Error {
  public:
   explicit CheckFailure(const std::string& text) : Error(ExitCode::kFailure, text) {}
@@ -119,7 +119,7 @@ class CheckStream {
 }  // namespace internal
 }  // namespace longshore
 
-// On in every build. Use for invariants of ours, never for user input.
+// LONGSHORE_CHECK is active in every build. It checks invariants, never user input.
 #define LONGSHORE_CHECK(condition)          \
   if (__builtin_expect(!!(condition), 1)) { \
   } else /* NOLINT */                       \

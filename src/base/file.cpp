@@ -20,7 +20,7 @@ namespace {
 
 // Linux transfers at most 2^31 - 4096 bytes per call.
 constexpr size_t kMaxTransfer = size_t{1} << 30;
-// A pipe's other end is opened by then, or by nobody.
+// A pipe that has no writer after this time is treated as abandoned.
 constexpr std::chrono::seconds kPipePatience{10};
 
 std::string at_offset(const char* operation, Bytes offset, size_t bytes) {
@@ -50,7 +50,7 @@ void UniqueFd::reset() {
 UniqueFd open_for_reading(const std::string& path) {
   UniqueFd fd(open_retrying(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0), path);
   if (!fd.valid()) throw IoError("open", path, errno);
-  file_bytes(fd);  // refuses what is no regular file
+  file_bytes(fd);  // throws unless it is a regular file
   return fd;
 }
 

@@ -1,5 +1,5 @@
-// File: reading and writing with every result checked. Plain functions, usable from any thread.
-// Whoever opened a descriptor owns it; every failure is an IoError with operation, path and errno.
+// File: file operations that check every result. Any thread. The caller that opens a descriptor
+// owns it. Every failure is an IoError with operation, path and errno.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class UniqueFd {
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
   const std::string& path() const { return path_; }
-  // Closes. Errors of close() are not reported: who needs durability calls sync_file before.
+  // Closes the descriptor and ignores errors of close(); for durability call sync_file before.
   void reset();
 
  private:
@@ -31,18 +31,18 @@ class UniqueFd {
   std::string path_;
 };
 
-// A regular file, through links too; IoError for anything else, and never waits for a pipe.
+// Opens a regular file, also through links. Throws IoError for other files; never waits for a pipe.
 UniqueFd open_for_reading(const std::string& path);
-// Creates the file, or empties it where it exists.
+// Creates the file, or truncates an existing one.
 UniqueFd create_file(const std::string& path);
 
-// Size of an open regular file; anything else (a pipe, a directory) is an IoError.
+// Returns the size of an open regular file. Throws IoError for a pipe or a directory.
 Bytes file_bytes(const UniqueFd& fd);
 
-// Fills `into` from `offset`; an end of file before that is an IoError.
+// Fills `into` from `offset`. Throws IoError if the file ends before it is full.
 void read_exact_at(const UniqueFd& fd, Bytes offset, std::span<std::byte> into);
 
-// Writes at the descriptor's position, and at an offset.
+// write_all writes at the descriptor's position, write_exact_at at the given offset.
 void write_all(const UniqueFd& fd, std::span<const std::byte> bytes);
 void write_all(const UniqueFd& fd, std::string_view text);
 void write_exact_at(const UniqueFd& fd, Bytes offset, std::span<const std::byte> bytes);
@@ -50,26 +50,26 @@ void write_exact_at(const UniqueFd& fd, Bytes offset, std::span<const std::byte>
 void sync_file(const UniqueFd& fd);
 void sync_directory(const std::string& path);
 
-// The whole of a regular file. DataError where it is longer than `max_bytes`; never holds more than
-// that.
+// Reads a whole regular file. Throws DataError if it is longer than `max_bytes`, and never holds
+// more than that.
 std::string read_whole_file(const std::string& path, Bytes max_bytes);
-// read_whole_file for what a user named for one command, which may be a pipe: `plan <(make-run)`.
+// Like read_whole_file, but the path may be a pipe: `plan <(make-run)`.
 std::string read_input(const std::string& path, Bytes max_bytes);
-// read_whole_file from an open descriptor's position on; a copy of standard input, for example.
+// Like read_whole_file, from an open descriptor's position to its end (for example stdin).
 std::string read_to_end(const UniqueFd& fd, Bytes max_bytes);
-// A descriptor of its own for standard input, named "stdin".
+// Returns a new descriptor for standard input, named "stdin".
 UniqueFd duplicate_stdin();
 
-// The file has either its old or the new content at any moment, and the new one after the return:
-// temporary file beside it, fsync, rename, fsync of the directory.
+// Replaces the file atomically and durably (temporary file, fsync, rename, fsync of the directory).
+// A crash leaves either the old or the new content.
 void write_file_durably(const std::string& path, std::string_view text);
 
-// Makes the directory and its parents; it may exist.
+// Makes the directory and its parents. An existing directory is not an error.
 void make_directories(const std::string& path);
-// Removes a file or a directory with all it holds, without following links; it may be absent.
+// Removes a file or a whole directory without following links. An absent path is not an error.
 void remove_tree(const std::string& path);
 
-// For strings and trivially copyable elements.
+// Both views accept strings and trivially copyable elements.
 template <typename T>
 std::span<const std::byte> bytes_of(std::span<const T> elements) {
   return std::as_bytes(elements);

@@ -1,5 +1,5 @@
-// Hash: xxh3-64, the checksum of everything that goes to disk and comes back, and its text form.
-// A Hasher belongs to one thread.
+// Hash: xxh3-64, the checksum of all data that goes to disk and comes back, and its text form. A
+// Hasher belongs to one thread.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace longshore {
 uint64_t hash64(std::span<const std::byte> bytes);
 uint64_t hash64(std::string_view text);
 
-// hash64 of bytes that come in pieces; where they are cut does not matter.
+// Computes hash64 of bytes that arrive in pieces. The split does not change the result.
 class Hasher {
  public:
   Hasher();
@@ -25,7 +25,7 @@ class Hasher {
 
   Hasher& update(std::span<const std::byte> bytes);
   Hasher& update(std::string_view text);
-  // Of all bytes so far; more may follow.
+  // Returns the hash of all bytes so far; more may follow.
   uint64_t digest() const;
 
  private:
@@ -33,7 +33,7 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
-// 16 lower-case hexadecimal digits; nullopt for any other text.
+// The text form has 16 lower-case hexadecimal digits; parse_hash returns nullopt for others.
 std::string hash_text(uint64_t hash);
 std::optional<uint64_t> parse_hash(std::string_view text);
 

@@ -1,4 +1,4 @@
-// Ids: distinct integer types, so that arguments cannot be swapped. Plain values.
+// Ids: distinct integer types that keep arguments from being swapped. Plain values.
 #pragma once
 
 #include <compare>
@@ -16,13 +16,13 @@ struct StrongId {
   friend std::ostream& operator<<(std::ostream& out, StrongId id) { return out << id.value; }
 };
 
-// Position of a unit in forward order, from 0.
+// The position of a unit in forward order, from 0.
 using UnitId = StrongId<struct UnitTag, int32_t>;
-// A process of the run, from 0.
+// The index of a process of the run, from 0.
 using Rank = StrongId<struct RankTag, int32_t>;
 // An optimizer step, counted from 1; 0 is the state before the first step.
 using Step = StrongId<struct StepTag, int64_t>;
-// A complete state of all parameters and moments; grows by one with every step, skipped or not.
+// The version of all parameters and moments; it grows by one with every step, skipped or not.
 using StateVersion = StrongId<struct StateVersionTag, int64_t>;
 
 }  // namespace longshore

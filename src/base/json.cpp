@@ -12,7 +12,7 @@
 namespace longshore {
 namespace {
 
-// Reads the text and tells where the parser stands, which its events do not say.
+// Iterates over the text and publishes the parser's position, which its events do not carry.
 class TrackedIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -35,7 +35,7 @@ class TrackedIterator {
   const char** reached_;
 };
 
-// Builds the value from the parser's events and refuses what the parser lets pass.
+// Builds the value from the parser's events and refuses input that the parser accepts.
 class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
   StrictBuilder(std::string_view text, const JsonLimits& limits, const std::string& origin)
@@ -92,8 +92,8 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     return quoted.substr(1, quoted.size() - 2) + (name.size() > kMaxShown ? "..." : "");
   }
 
-  // The library writes "[id] parse error at line 1, column 2: reason; last read: 'text'", and of
-  // numbers "[id] number overflow parsing 'text'". The text itself may be long and is left out.
+  // Cuts the reason out of the library's "[id] parse error at line 1, column 2: reason; last read:
+  // 'text'" and "[id] number overflow parsing 'text'". The quoted text may be long and is dropped.
   static std::string reason(const std::string& what) {
     if (what.find("number overflow") != std::string::npos) return "a number outside fp64";
     const size_t column = what.find(", column ");
@@ -103,8 +103,8 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     return "not JSON: " + what.substr(first, what.find("; last read", first) - first);
   }
 
-  // Returns where the value now lives. Parents of an open container do not grow, so that pointers
-  // to open containers stay valid.
+  // Returns the address of the stored value. The parent of an open container does not grow, so that
+  // pointers to open containers stay valid.
   Json* add(Json value) {
     if (++values_ > limits_.max_values) {
       fail("more than " + std::to_string(limits_.max_values) + " values");
@@ -118,7 +118,7 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
       auto& elements = parent.get_ref<Json::array_t&>();
       return &elements.emplace_back(std::move(value));
     }
-    // Past the map's own insertion, which scans all keys: keys were checked by hash.
+    // Bypasses the map's own insertion, which scans all keys; key() already checked by hash.
     Json::object_t::Container& members = parent.get_ref<Json::object_t&>();
     return &members.emplace_back(std::move(key_), std::move(value)).second;
   }
@@ -154,7 +154,7 @@ Json parse_json(std::string_view text, const JsonLimits& limits, const std::stri
     throw DataError(origin + ": longer than the limit of " + format_bytes(limits.max_bytes));
   }
   StrictBuilder builder(text, limits, origin);
-  // The parser takes NUL for the end of the text.
+  // The parser treats NUL as the end of the text.
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos) {
     *builder.reached() = text.data() + nul;

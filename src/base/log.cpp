@@ -15,7 +15,7 @@ namespace longshore {
 namespace {
 
 constexpr std::array<std::string_view, 4> kNames = {"error", "warning", "info", "debug"};
-// Red, yellow, none, dim.
+// Red, yellow, none and dim, in the order of kNames.
 constexpr std::array<std::string_view, 4> kColours = {"\x1b[31m", "\x1b[33m", "", "\x1b[2m"};
 constexpr std::string_view kPlain = "\x1b[0m";
 
@@ -27,7 +27,7 @@ bool terminal_takes_colour() {
   return stderr_redraws() && (no_color == nullptr || *no_color == '\0');
 }
 
-// "error: text", "warning: text", "text", "debug: text".
+// Returns the prefix of the level: "error: ", "warning: ", "" or "debug: ".
 std::string prefix(LogLevel level) {
   if (level == LogLevel::kInfo) return "";
   const auto index = static_cast<size_t>(level);
@@ -36,7 +36,7 @@ std::string prefix(LogLevel level) {
   return std::string(kColours[index]) + name + std::string(kPlain) + " ";
 }
 
-// A message that cannot be written is lost: there is nowhere left to say so.
+// Drops a message that cannot be written, because no channel is left to report that.
 void write_line(const std::string& line) {
   std::string_view rest = line;
   while (!rest.empty()) {
@@ -84,7 +84,7 @@ void log_message(LogLevel level, std::string_view text) {
   if (level > g_level.load()) return;
   const std::string start = prefix(level);
   std::string lines = start;
-  // The second and later lines of a message are indented by their writer, not prefixed.
+  // The message's author indents its later lines; they get no prefix.
   lines += printable_lines(text);
   lines += '\n';
   clear_progress_line();

@@ -1,5 +1,5 @@
-// Log: messages for the user, on stderr, one line each; data goes to stdout and never through here.
-// Any thread; a message is written in one call, so that lines do not mix.
+// Log: messages for the user on stderr, one line each; data goes to stdout. Any thread. Each
+// message is one write, so that lines do not mix.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ std::optional<LogLevel> parse_log_level(std::string_view name);
 
 enum class LogColour : uint8_t { kAuto, kNever, kAlways };
 
-// Messages above `level` are dropped; info until this is called. Returns the level before.
+// Drops messages above `level`; the default is info. Returns the previous level.
 LogLevel set_log_level(LogLevel level);
-// kAuto: colour only on a terminal, without NO_COLOR, and where TERM is not "dumb".
+// kAuto means colour only on a terminal whose TERM is not "dumb", and without NO_COLOR.
 void set_log_colour(LogColour colour);
-// Whether stderr gets colour; for others who draw there.
+// Returns whether stderr gets colour; for other code that draws there.
 bool log_uses_colour();
 
 void log_message(LogLevel level, std::string_view text);

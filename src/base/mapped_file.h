@@ -1,6 +1,5 @@
-// MappedFile: a file's bytes in memory, read-only, as the kernel pages them in. Immutable; any
-// thread may read. The file must not be shortened while it is mapped: nobody does that to files
-// that come into being by a rename.
+// MappedFile: a read-only memory mapping of a file. Immutable; any thread may read. The file must
+// not be truncated while it is mapped. Files that are created by rename never are.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +10,7 @@ namespace longshore {
 
 class MappedFile {
  public:
-  // IoError where it cannot be opened or mapped.
+  // Throws IoError if the file cannot be opened or mapped.
   explicit MappedFile(const std::string& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

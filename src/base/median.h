@@ -1,4 +1,4 @@
-// Median: of measurements, which a single interruption must not move. Pure functions.
+// Median: robust statistics of measurements, which a single outlier must not move. Pure functions.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace longshore {
 
-// One of the values: so many of them, as a share, are below it. There must be one.
+// Returns the element at rank `share` of the sorted values. `values` must not be empty.
 inline double quantile_of(std::vector<double> values, double share) {
   const auto at = static_cast<size_t>(share * static_cast<double>(values.size() - 1));
   std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(at), values.end());

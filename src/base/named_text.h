@@ -1,5 +1,5 @@
-// NamedText: a file that is part of the program, by its name without the ending. Constants of the
-// program; cmake/EmbeddedTexts.cmake makes lists of them, sorted by name.
+// NamedText: a file embedded in the program, with its name without extension. Constants;
+// cmake/EmbeddedTexts.cmake generates lists of them, sorted by name.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,13 @@ struct NamedText {
   std::string_view text;
 };
 
-// Null where none has that name.
+// Returns null if no text has that name.
 inline const NamedText* find_text(std::span<const NamedText> texts, std::string_view name) {
   const auto found = std::ranges::find(texts, name, &NamedText::name);
   return found == texts.end() ? nullptr : &*found;
 }
 
-// " a b c"
+// Returns all names, each after a space: " a b c".
 inline std::string names_of(std::span<const NamedText> texts) {
   std::string names;
   for (const NamedText& text : texts) names += " " + std::string(text.name);

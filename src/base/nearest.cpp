@@ -6,7 +6,7 @@
 namespace longshore {
 
 int edit_distance(std::string_view from, std::string_view to) {
-  // Three rows of the table of prefixes: two back (for swaps), one back, the current one.
+  // The table of prefixes needs three rows: two back (for swaps), one back, and the current one.
   std::vector<int> before(to.size() + 1), last(to.size() + 1), row(to.size() + 1);
   for (size_t j = 0; j <= to.size(); ++j) last[j] = static_cast<int>(j);
   for (size_t i = 1; i <= from.size(); ++i) {
@@ -24,7 +24,7 @@ int edit_distance(std::string_view from, std::string_view to) {
 }
 
 std::string nearest_name(std::string_view name, std::span<const std::string> names) {
-  // Longer texts are no typing mistakes, and would make the table large.
+  // Longer texts are not typing mistakes, and would make the table large.
   constexpr size_t kMaxName = 64;
   if (name.size() > kMaxName) return "";
   std::string best;

@@ -1,4 +1,4 @@
-// open(2), again where a signal came between. Internal to src/base; any thread.
+// open_retrying: open(2) that retries on EINTR. Internal to src/base; any thread.
 #pragma once
 
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 
 namespace longshore {
 
-// -1 with errno, as open(2).
+// Returns -1 and sets errno on failure, as open(2) does.
 inline int open_retrying(const std::string& path, int flags, mode_t mode) {
   int fd = -1;
   do {

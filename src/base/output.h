@@ -5,12 +5,12 @@
 
 namespace longshore {
 
-// Formats as printf does. Control characters of what is put in are escaped (printable.h).
+// Formats as printf does and escapes control characters in the result (printable.h).
 [[gnu::format(printf, 1, 2)]] void print_out(const char* format, ...);
-// Text as it is: for JSON, which escapes by itself, and for colours of our own.
+// Prints the text unchanged: for JSON, which escapes by itself, and for our own colours.
 void print_raw(std::string_view text);
 
-// Everything printed has reached the file or pipe behind standard output, or IoError.
+// Flushes standard output to its file or pipe. Throws IoError on failure.
 void flush_output();
 
 }  // namespace longshore

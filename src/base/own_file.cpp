@@ -22,7 +22,7 @@ std::string parent_of(const std::string& path) {
 
 constexpr std::string_view kTemporaryMark = ".tmp.";
 
-// Removes the temporary file when writing it failed; after the rename there is nothing to remove.
+// A new file beside the target. It is removed unless it was renamed to the target.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& target)
@@ -49,7 +49,7 @@ class TemporaryFile {
 }  // namespace
 
 UniqueFd open_own_file(const std::string& path, int flags) {
-  // Never waits for the other end of a pipe.
+  // O_NONBLOCK keeps the call from waiting for the other end of a pipe.
   UniqueFd fd(open_retrying(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644), path);
   if (!fd.valid()) {
     if (errno == ELOOP) {
@@ -57,11 +57,11 @@ UniqueFd open_own_file(const std::string& path, int flags) {
                     ": a symbolic link, which is not followed here; remove it, or put the file "
                     "itself there");
     }
-    // A pipe without a reader.
+    // ENXIO means a pipe without a reader.
     if (errno == ENXIO) throw IoError("open " + path + ": not a regular file");
     throw IoError("open", path, errno);
   }
-  file_bytes(fd);  // refuses what is no regular file
+  file_bytes(fd);  // throws unless it is a regular file
   return fd;
 }
 
@@ -69,7 +69,7 @@ std::string read_own_file(const std::string& path, Bytes max_bytes) {
   return read_to_end(open_own_file(path, O_RDONLY), max_bytes);
 }
 
-// Declared in base/file.h, for everybody.
+// base/file.h declares this function.
 void write_file_durably(const std::string& path, std::string_view text) {
   TemporaryFile temporary(path);
   write_all(temporary.fd(), text);

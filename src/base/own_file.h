@@ -1,6 +1,6 @@
-// Files that belong to a run, and outputs that a user named. A run writes nothing outside its own
-// directories, whatever stands in them: no symbolic link is followed, no pipe is waited for, and no
-// temporary name can be foreseen. Plain functions, any thread; failures as in base/file.h.
+// OwnFile: files that belong to a run, and outputs that a user named. A run writes nothing outside
+// its own directories: no symbolic link is followed, no pipe is waited for, and temporary names are
+// unpredictable. Plain functions, any thread; failures as in base/file.h.
 #pragma once
 
 #include <string>
@@ -10,23 +10,23 @@
 
 namespace longshore {
 
-// A regular file of a run; `flags` as of open(2).
+// Opens a regular file of the run. `flags` are those of open(2).
 UniqueFd open_own_file(const std::string& path, int flags);
-// The whole of one, as read_whole_file.
+// Reads a whole file of the run; limits and failures as in read_whole_file.
 std::string read_own_file(const std::string& path, Bytes max_bytes);
-// True for a symbolic link, dangling or not.
+// Returns true for a symbolic link, dangling or not.
 bool is_symbolic_link(const std::string& path);
-// Makes the directory and its parents; it may exist, and may be no symbolic link.
+// Makes the directory and its parents. It may exist, but not as a symbolic link.
 void make_own_directory(const std::string& path);
 
-// As write_file_durably, but nobody waits for the disk: for what is written often and may be lost
-// with the machine.
+// Replaces the file atomically without fsync: for files that are written often and need not be
+// durable.
 void replace_file(const std::string& path, std::string_view text);
-// Whether `name` is that of a temporary file of `target`; both without their directory.
+// Returns whether `name` is a temporary file of `target`; both have no directory part.
 bool is_temporary_of(std::string_view name, std::string_view target);
 
-// As write_file_durably, for a path that the user named: a device or a pipe is written to as it is,
-// and a symbolic link is followed.
+// Like write_file_durably, for a path that the user named: writes in place to a device or a pipe,
+// and follows a symbolic link.
 void write_output_file(const std::string& path, std::string_view text);
 
 }  // namespace longshore

@@ -1,5 +1,5 @@
-// Philox4x32-10: a counter-based random generator; no state to store, any element at any time.
-// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Pure function.
+// Philox4x32-10: a counter-based random generator. It stores no state and computes any element
+// directly. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Pure.
 #pragma once
 
 #include <array>

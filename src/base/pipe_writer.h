@@ -1,4 +1,4 @@
-// The other end of a pipe that was opened without waiting for it. Internal to src/base; any thread.
+// Waits for the writer of a pipe that was opened with O_NONBLOCK. Internal to src/base; any thread.
 #pragma once
 
 #include <chrono>
@@ -7,8 +7,8 @@
 
 namespace longshore {
 
-// Returns when somebody has opened the pipe to write, at once where the descriptor is no pipe.
-// IoError where nobody has within `patience`.
+// Returns when a writer has opened the pipe, and at once if the descriptor is not a pipe. Throws
+// IoError if no writer appears within `patience`.
 void wait_for_writer(const UniqueFd& fd, std::chrono::milliseconds patience);
 
 }  // namespace longshore

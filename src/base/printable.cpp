@@ -26,7 +26,7 @@ uint32_t code_point(std::string_view sequence) {
   return value;
 }
 
-// What moves the cursor, ends a line or turns the direction of what is around it.
+// True for characters that move the cursor, end a line or change the text direction.
 bool is_control(uint32_t c) {
   const auto within = [c](uint32_t first, uint32_t last) { return c >= first && c <= last; };
   return c < 0x20 || within(0x7F, 0x9F) || c == 0x61C || within(0x200E, 0x200F) ||

@@ -1,6 +1,6 @@
-// Printable: text of unknown origin (names of files, keys, tensors, roles, whole messages) as a
-// terminal may show it. Control characters, those that turn the direction of text, and bytes that
-// are no UTF-8 become "\x1b" and the like; all other characters stay. Pure functions, any thread.
+// Printable: makes untrusted text (names of files, keys, tensors; whole messages) safe for a
+// terminal. Control characters, bidirectional controls and invalid UTF-8 become "\x1b" and the
+// like. All other characters stay. Pure functions, any thread.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace longshore {
 
-// A name as part of a line: line breaks are escaped too, and it ends after about `max_bytes`.
+// Escapes a name for use within a line: also line breaks. Truncates after about `max_bytes`.
 std::string printable(std::string_view text, size_t max_bytes = 80);
 
-// A whole message: line breaks and tabs stay. Everything that goes to the terminal comes through
-// here (log.h, output.h), so that forgetting `printable` costs no more than a strange line.
+// Escapes a whole message; line breaks and tabs stay. All terminal output passes through here
+// (log.h, output.h), so that a missing `printable` costs at most an odd line.
 std::string printable_lines(std::string_view text);
 
 }  // namespace longshore

@@ -29,7 +29,7 @@ size_t columns() {
   return kUnknownColumns;
 }
 
-// Progress that cannot be shown is no reason to end anything.
+// Ignores failures: progress that cannot be shown must not end the work.
 void draw(const std::string& text) {
   [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, text.data(), text.size());
 }

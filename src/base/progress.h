@@ -1,7 +1,7 @@
-// Progress: long work says how far it is, on stderr, with its rate and what is left: nothing for
-// the first two seconds; then on a terminal a line that is redrawn, elsewhere a plain line now and
-// then. Made by whoever does the work; `add` from any thread. Where processes work together, one of
-// them shows it.
+// Progress: reports the rate and remaining time of long work on stderr. It is silent for two
+// seconds; then it redraws one line on a terminal, or logs a plain line now and then. The code that
+// does the work owns it; any thread may call `add`. Of several processes that work together, only
+// one shows progress.
 #pragma once
 
 #include <atomic>
@@ -16,11 +16,11 @@ class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `total` bytes; 0: not known. `now`: the clock.
+  // `total` is in bytes, 0 if unknown; `now` reads the clock.
   Progress(std::string what, Bytes total, Clock::time_point (*now)() = Clock::now);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  // Takes its line from the terminal.
+  // Clears the progress line on the terminal.
   ~Progress();
 
   void add(Bytes done);
@@ -37,20 +37,20 @@ class Progress {
   std::atomic<bool> showing_{false};
 };
 
-// "exporting  34 %  1.2 of 3.4 GiB  850.0 MiB/s  ETA 0:03"
+// Formats a line: "exporting  34 %  1.2 of 3.4 GiB  850.0 MiB/s  ETA 0:03".
 std::string format_progress(const std::string& what, Bytes done, Bytes total, double seconds);
 
-// Of a process beside the one that shows it.
+// Silences this process, because another process shows the progress.
 void hush_progress();
 
-// Whether the user wants to be told; the log's level says so.
+// Enables or disables progress; the log level decides.
 void want_progress(bool wanted);
 
-// Whether stderr is a terminal where a line can be drawn again: a dumb one knows no escape
-// sequences, and gets plain lines.
+// Returns whether stderr is a terminal that can redraw a line. A dumb terminal knows no escape
+// sequences and gets plain lines.
 bool stderr_redraws();
 
-// Takes a line of progress from the terminal, before something else is written there.
+// Clears the progress line before other output goes to the terminal.
 void clear_progress_line();
 
 }  // namespace longshore

@@ -9,7 +9,7 @@
 namespace longshore {
 namespace {
 
-// The end of a string that begins at `at`; the end of the text where it has none.
+// Returns the end of the string that begins at `at`; the end of the text if it is unterminated.
 size_t end_of_string(std::string_view text, size_t at) {
   for (size_t i = at + 1; i < text.size(); ++i) {
     if (text[i] == '\\') {
@@ -26,7 +26,7 @@ bool is_of_number(char letter) {
          letter == '+' || letter == '-';
 }
 
-// How a number is written so that every reader takes it; nothing where it can stay.
+// Returns a spelling of the number that every reader accepts; nullopt if it can stay.
 std::optional<std::string> rewritten(std::string_view number) {
   const char* const end = number.data() + number.size();
   const bool real = number.find_first_of(".eE") != std::string_view::npos;
@@ -39,7 +39,7 @@ std::optional<std::string> rewritten(std::string_view number) {
   double value = 0.0;
   const auto [stop, error] = std::from_chars(number.data(), end, value);
   if (stop != end) return std::nullopt;
-  // Out of range is too large, or so small that it is 0 to Python.
+  // An out-of-range value is too large, or so small that Python reads 0.
   if (error == std::errc::result_out_of_range) {
     const bool tiny =
         number.find("e-") != std::string_view::npos || number.find("E-") != std::string_view::npos;

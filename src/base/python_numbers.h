@@ -1,4 +1,4 @@
-// PythonNumbers: JSON as Python writes and reads it. Pure function, any thread.
+// PythonNumbers: converts JSON in Python's dialect to strict JSON. Pure function, any thread.
 #pragma once
 
 #include <string>
@@ -6,10 +6,9 @@
 
 namespace longshore {
 
-// Published configuration files hold numbers that JSON or 64 bits do not: 10^30 for "no limit",
-// NaN, Infinity, 1e400. The same text with such integers as reals, and with reals that are not
-// finite as strings, which a reader who needs the number refuses by name. Other texts are returned
-// as they are, right or wrong.
+// Published configuration files hold numbers that JSON or 64 bits cannot: 10^30 for "no limit",
+// NaN, Infinity, 1e400. Writes such integers as reals and non-finite reals as strings; a reader
+// that needs the number then refuses the string by name. All other text stays unchanged.
 std::string python_numbers(std::string_view text);
 
 }  // namespace longshore

@@ -1,5 +1,5 @@
-// 64 bits that nobody can foresee, for keys and names that must be nobody else's. Nothing that a
-// run computes may depend on them. Any thread.
+// random_word: 64 unpredictable bits for keys and unique names. No result of a run may depend on
+// them. Any thread.
 #pragma once
 
 #include <cstdint>

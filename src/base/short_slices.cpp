@@ -9,10 +9,10 @@
 namespace longshore {
 namespace {
 
-// The least that Linux gives.
+// Linux grants no slice shorter than this.
 constexpr uint64_t kSliceNanoseconds = 100'000;
 
-// struct sched_attr of sched_setattr(2), which glibc has no name for before 2.41.
+// The struct sched_attr of sched_setattr(2), which glibc declares only since 2.41.
 struct Attributes {
   uint32_t size = sizeof(Attributes);
   uint32_t policy = SCHED_OTHER;
@@ -26,7 +26,7 @@ struct Attributes {
 
 void ask_for_short_slices() noexcept {
   Attributes attributes;
-  // Whoever runs under another policy, or another niceness, keeps it.
+  // A thread with another policy stays as it is; niceness keeps its value.
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
   if (attributes.policy != SCHED_OTHER) return;
   attributes.runtime = kSliceNanoseconds;

@@ -1,13 +1,13 @@
-// A thread that moves bytes or starts work, and computes little, asks to run as soon as it is
-// woken: on cores that compute it waits up to three milliseconds for the others' slices to end, and
-// whoever waits for it waits as long.
+// Short slices: a thread that moves bytes or starts work, and computes little, asks to run as soon
+// as it wakes. On busy cores it otherwise waits up to 3 ms for other slices to end, and delays
+// every thread that waits for it.
 #pragma once
 
 namespace longshore {
 
-// For the calling thread, and for those that it makes. Linux since 6.12 has slices of a thread's
-// own (sched_setattr(2), sched_runtime of SCHED_OTHER); earlier ones know nothing of it, and
-// nothing changes there.
+// Applies to the calling thread and the threads that it creates later. Linux has per-thread slices
+// since 6.12 (sched_setattr(2), sched_runtime of SCHED_OTHER); on earlier kernels the call has no
+// effect.
 void ask_for_short_slices() noexcept;
 
 }  // namespace longshore

@@ -1,4 +1,4 @@
-// as_span: bytes as elements of a type whose alignment they have. Plain functions.
+// as_span: views bytes as elements of a type. The bytes must be aligned for it. Plain functions.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Utf8: checking of text from outside. Pure functions, any thread.
+// Utf8: validates untrusted text. Pure functions, any thread.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,11 @@
 
 namespace longshore {
 
-// Byte offset of the first sequence that is not UTF-8 (overlong forms, surrogates and values above
-// U+10FFFF included); nullopt where all of it is.
+// Returns the byte offset of the first invalid sequence (overlong forms, surrogates and values
+// above U+10FFFF included); nullopt if all of the text is valid.
 std::optional<size_t> first_invalid_utf8(std::string_view text);
 
-// Length of the character that starts at text[at], or 0 where there is none.
+// Returns the length of the character that starts at text[at], or 0 if it is invalid.
 size_t utf8_sequence_bytes(std::string_view text, size_t at);
 
 }  // namespace longshore

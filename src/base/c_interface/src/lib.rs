@@ -1,5 +1,5 @@
-//! What every call of our C interfaces to Rust passes through: panics become error texts, texts
-//! become owned C strings.
+//! Shared by all our C interfaces to Rust: panics become error texts, and texts become owned C
+//! strings.
 
 use std::cell::RefCell;
 use std::panic::{catch_unwind, set_hook, AssertUnwindSafe};
@@ -29,17 +29,17 @@ impl Slice {
     }
 
     /// # Safety
-    /// As for `bytes`.
+    /// `data` points to `size` bytes that outlive the returned borrow.
     pub unsafe fn text<'a>(self) -> Result<&'a str, Failure> {
         std::str::from_utf8(self.bytes()).map_err(|e| format!("not UTF-8: {e}").into())
     }
 }
 
 impl Slice {
-    /// The bytes as text, where they were found to be UTF-8 before.
+    /// Returns bytes that were checked to be UTF-8 earlier as text.
     ///
     /// # Safety
-    /// As for `bytes`, and the bytes are UTF-8.
+    /// `data` points to `size` bytes of valid UTF-8 that outlive the returned borrow.
     pub unsafe fn known_text<'a>(self) -> &'a str {
         std::str::from_utf8_unchecked(self.bytes())
     }
@@ -88,7 +88,7 @@ fn keep_panics_quiet() {
     });
 }
 
-/// Runs `body`; its value, or an error text for a failure or a panic of `library`.
+/// Runs `body`. Returns its value, or an error text if it fails or `library` panics.
 pub fn attempt<T>(
     library: &str,
     body: impl FnOnce() -> Result<T, Failure>,
@@ -104,7 +104,7 @@ pub fn attempt<T>(
     }
 }
 
-/// Writes the value to `out`, or the message to `error`; 0 or 1 as the interface returns it.
+/// Writes the value to `out` and returns 0, or writes the message to `error` and returns 1.
 ///
 /// # Safety
 /// `out` and `error` can be written.
