@@ -1,6 +1,6 @@
-// Agreement: how ranks decide together: each gives a few integers, all get the least and the
-// greatest of each. What a tier's commit asks of a communicator, and all that it asks. A call
-// is collective: every rank makes it, in the same order.
+// Agreement: a small all-reduce by which ranks decide together. Each rank gives a few integers and
+// gets the least and the greatest of each. It is all that a tier's commit needs of a communicator.
+// A call is collective: every rank makes it, in the same order.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ class Agreement {
   virtual Outcome reduce(const Ballot& mine) = 0;
 };
 
-// One rank agrees with itself.
+// The agreement of a run with one rank.
 class SoloAgreement final : public Agreement {
  public:
   Outcome reduce(const Ballot& mine) override { return {mine, mine}; }

@@ -1,4 +1,4 @@
-// DriveTraffic: bytes that a rank moves between memory and drives.
+// DriveTraffic: the bytes that a rank moves between memory and drives. Plain value.
 #pragma once
 
 #include "base/bytes.h"

@@ -1,5 +1,5 @@
-// DurableStep: a step that a tier is asked to make durable; DurablePoint: what it holds of one that
-// outlives the process. Plain values.
+// DurableStep: a step that a tier makes durable. DurablePoint: a committed step that outlives the
+// process. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@ namespace longshore {
 
 struct DurableStep {
   int64_t step = 0;
-  std::string note;  // the run's own: data cursor, generator, counters
+  std::string note;  // payload of the run: data cursor, generator, counters
 };
 
 struct DurablePoint {
-  uint64_t sequence = 0;  // commits before this one; skipped steps have theirs
-  uint64_t version = 0;   // changes of the state before this one
+  uint64_t sequence = 0;  // number of earlier commits; skipped steps commit too
+  uint64_t version = 0;   // number of earlier changes of the state
   int64_t step = 0;
   std::string note;
 };

@@ -19,7 +19,7 @@ FlatLayout::FlatLayout(const UnitSpec& unit, int32_t shard_factor) : shard_facto
   for (const ParamSpec& parameter : unit.parameters) {
     parameter_segments_.push_back(segment_of(parameter));
     first_elements_.push_back(parameter.first_element());
-    // Or blocks of moments, and their bits, would depend on the cut.
+    // Otherwise the moment blocks, and so their bits, would depend on how the parameter is cut.
     LONGSHORE_CHECK(first_elements_.back() % kBlockElements == 0) << parameter.name;
   }
   int64_t cursor = 0;

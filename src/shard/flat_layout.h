@@ -1,13 +1,13 @@
-// FlatLayout: where each parameter of a unit lies in the unit's flat parameter, and which part of
-// it each rank owns. Pure arithmetic over elements; bytes come with the state format.
+// FlatLayout: the offset of each parameter in its unit's flat parameter, and the part of it that
+// each rank owns. Pure arithmetic over elements; the state format adds bytes.
 //
-// A flat parameter is a row of segments; each segment holds parameters end to end, each starting
-// on a 256-element boundary, padded so that every rank's shard of the segment is equal:
+// A flat parameter is a sequence of segments. A segment holds parameters end to end, each starting
+// on a 256-element boundary, and is padded so that all ranks get equal shards of it:
 //
 //   [ quantised-moment segment | full-moment segment | frozen segment ]
 //
-// Parameters keep the unit's order inside their segment. A rank's shard is, of each segment, the
-// rank-th of `shard_factor` equal parts. Padding belongs to no parameter.
+// Parameters keep the unit's order inside their segment. Rank r's shard is the r-th of
+// `shard_factor` equal parts of each segment. Padding belongs to no parameter.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ namespace longshore {
 
 // Every parameter and every rank's part of a segment starts at a multiple of this.
 inline constexpr int64_t kBlockElements = 256;
-// Matrices below this many elements keep fp32 moments, like norms and biases.
+// Matrices with fewer elements keep fp32 moments, like norms and biases.
 inline constexpr int64_t kSmallParameterElements = 4096;
 
 enum class Segment : uint8_t {
@@ -43,7 +43,7 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
-// A piece of one parameter that lies in one rank's shard.
+// A contiguous part of one parameter that lies in one rank's shard.
 struct ShardPiece {
   int32_t parameter = 0;        // index into the unit's parameters
   int64_t parameter_begin = 0;  // first element, in the whole parameter
@@ -58,26 +58,26 @@ class FlatLayout {
   FlatLayout(const UnitSpec& unit, int32_t shard_factor);
 
   int32_t shard_factor() const { return shard_factor_; }
-  // Elements of the flat parameter, padding included.
+  // Returns the elements of the flat parameter, padding included.
   int64_t flat_elements() const { return flat_elements_; }
-  // Elements that have gradient and state, padding included: they are the flat parameter's front.
+  // Returns the elements with gradient and state, padding included. They come first.
   int64_t trainable_elements() const;
-  // A segment's place in the flat parameter; `elements` is a multiple of
-  // shard_factor * kBlockElements, 0 when the unit has no such parameters.
+  // Returns a segment's range in the flat parameter. Its `elements` is a multiple of shard_factor *
+  // kBlockElements, or 0 when the unit has no such parameters.
   ElementRange segment(Segment segment) const { return segments_[static_cast<size_t>(segment)]; }
-  // A parameter's place in the flat parameter (without padding).
+  // Returns a parameter's range in the flat parameter, without padding.
   ElementRange parameter(int32_t index) const { return parameters_.at(static_cast<size_t>(index)); }
   Segment parameter_segment(int32_t index) const {
     return parameter_segments_.at(static_cast<size_t>(index));
   }
   int32_t parameter_count() const { return static_cast<int32_t>(parameters_.size()); }
-  // Elements of one rank's shard of a segment; equal on all ranks.
+  // Returns the elements of one rank's shard of a segment; equal on all ranks.
   int64_t shard_elements(Segment segment) const {
     return this->segment(segment).elements / shard_factor_;
   }
-  // The rank's part of a segment, as a range of the flat parameter.
+  // Returns the rank's part of a segment as a range of the flat parameter.
   ElementRange shard(Segment segment, Rank rank) const;
-  // Which parameters' elements the rank owns, in the order of the shard; padding is in no piece.
+  // Returns the pieces of parameters that the rank owns, in shard order and without padding.
   std::vector<ShardPiece> pieces(Rank rank) const;
 
  private:
@@ -86,10 +86,10 @@ class FlatLayout {
   std::array<ElementRange, 3> segments_;
   std::vector<ElementRange> parameters_;
   std::vector<Segment> parameter_segments_;
-  std::vector<int64_t> first_elements_;  // by parameter: in the whole one
+  std::vector<int64_t> first_elements_;  // by parameter: offset in the whole parameter
 };
 
-// The layout of every unit of a model, by unit id.
+// Makes the layout of every unit of a model, indexed by unit id.
 std::vector<FlatLayout> make_layouts(const ModelSpec& model, int32_t shard_factor);
 
 }  // namespace longshore

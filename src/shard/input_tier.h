@@ -1,10 +1,10 @@
-// InputTier: where units' inputs are on the host between a step's forward and backward. Owned by
-// the engine's InputOffload, which copies between these bytes and the device's.
+// InputTier: the tier that keeps activation checkpoints on the host between forward and backward.
+// The engine's InputOffload owns it and copies between these bytes and the device's.
 //
-// In host memory each unit has bytes of its own. Elsewhere inputs pass through numbered staging
-// slots, and operations of the schedule move them: write() empties a slot, read() fills one, each
-// blocks its thread until that is done. Which slot, and when, is the schedule's decision; several
-// operations may run at once, each with a slot and a unit of its own.
+// In host memory each unit has its own bytes. On drives, checkpoints pass through numbered staging
+// slots: write() empties a slot and read() fills one, and each blocks its thread until it is done.
+// The schedule decides which slot is used when; several operations may run at once, each with its
+// own slot and unit.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,25 @@
 
 namespace longshore {
 
-// One is filled or emptied while the other is under way.
+// One slot is filled or emptied while the transfer of the other is in flight.
 inline constexpr int32_t kInputStagingSlots = 2;
 
 class InputTier {
  public:
   virtual ~InputTier() = default;
-  // Bytes that the tier owns on the host; equal to the plan.
+  // Returns the bytes that the tier owns on the host; equal to the plan.
   virtual Bytes host_bytes() const = 0;
-  // Where the unit's inputs lie, by micro-batch: in the slot, where the tier has slots.
+  // Returns the host buffers of the unit's checkpoint by micro-batch: in `slot`, if there are
+  // slots.
   virtual std::vector<std::span<std::byte>> places(UnitId unit,
                                                    std::optional<int32_t> slot) const = 0;
 
-  // ---- Of tiers with slots; CheckFailure elsewhere. Of the first `micro_batches` micro-batches.
-  // IoError.
+  // ---- For tiers with slots; others throw CheckFailure. Both move the first `micro_batches`
+  // micro-batches. write() throws IoError.
   virtual void write(UnitId unit, int32_t slot, int32_t micro_batches);
-  // CorruptStateError where other bytes come back than were written.
+  // Throws CorruptStateError if the bytes read differ from the bytes written.
   virtual void read(UnitId unit, int32_t slot, int32_t micro_batches);
-  // Since the start.
+  // Returns the bytes moved since the start.
   virtual DriveTraffic traffic() const { return {}; }
 };
 

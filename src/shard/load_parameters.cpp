@@ -9,8 +9,8 @@
 namespace longshore {
 namespace {
 
-// 1 MiB of fp32 values: small enough that every core has work in a unit, large enough that drives
-// are read in long pieces. A multiple of the elements that share a unit of 8-bit moments.
+// 1 MiB of fp32 values keeps every core busy within a unit, and still reads drives in long pieces.
+// The number is a multiple of the block of 8-bit moments.
 constexpr int64_t kChunkElements = int64_t{1} << 18;
 static_assert(kChunkElements % kMomentBlockElements == 0);
 

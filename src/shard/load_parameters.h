@@ -1,4 +1,4 @@
-// Loading: fills a rank's shards with parameter values before the first step.
+// Loading: fills a rank's shards with parameter values before the first step. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 
 namespace longshore {
 
-// Fills `out` with elements [begin, begin + out.size()) of a parameter. Loading calls it on several
-// threads at once, for different elements.
+// Fills `out` with elements [begin, begin + out.size()) of a parameter. Several threads call it at
+// once, for different elements.
 using ParameterReader =
     std::function<void(const std::string& name, int64_t begin, std::span<float> out)>;
 
-// Calls work(i) once for every i in [0, blocks), in no fixed order, and returns when all are done;
-// WorkerPool::for_each_block is one. It rethrows the first exception of a block.
+// Calls work(i) once for every i in [0, blocks), in no fixed order, and returns when all are done.
+// It rethrows the first exception of a block. WorkerPool::for_each_block has this form.
 using ForEachBlock =
     std::function<void(int64_t blocks, const std::function<void(int64_t block)>& work)>;
-// On the calling thread, in order.
+// Runs the blocks on the calling thread, in order.
 void for_each_block_in_order(int64_t blocks, const std::function<void(int64_t block)>& work);
 
 // Sets every parameter of the rank's shards from `read`, and its moments to zero. The chunks of a
-// unit are the blocks of one call of `each_block`: each of its threads holds at most one chunk, 1
-// MiB. The state has the same bits whatever the number of threads.
+// unit are the blocks of one call of `each_block`; each thread holds at most one chunk (1 MiB). The
+// state has the same bits for any number of threads.
 void load_parameters(const StateSweep& walk, const ModelSpec& model,
                      const std::vector<FlatLayout>& layouts, Rank rank, const ParameterReader& read,
                      const ForEachBlock& each_block = for_each_block_in_order);

@@ -1,16 +1,16 @@
-// Moments: how Adam's two moments are stored, and the scalar form of every code. Pure functions;
-// the kernels of offload/ give the same bits.
+// Moments: storage formats of Adam's two moments, and the scalar form of every code. Pure
+// functions; the kernels of offload/ give the same bits.
 //
-//   kF32    as they are
+//   kF32    unchanged
 //   kBF16   bf16, rounded stochastically
-//   kInt8   blocks of 128 elements that share an fp32 unit. A code is the top of the float
-//           y = magnitude / unit + origin, counted from a power of two with 4 bits to an octave:
-//           linear near zero, then ever coarser, at most 1/16 of the value. The unit puts the
-//           block's largest magnitude on the last code. The first moment spends a bit on the sign
+//   kInt8   blocks of 128 elements that share an fp32 scale (the `unit`). A code is the top of the
+//           float y = magnitude / unit + origin, counted from a power of two, 4 bits per octave:
+//           linear near zero, then ever coarser, at most 1/16 of the value. The scale maps the
+//           block's largest magnitude to the last code. The first moment spends a bit on the sign
 //           and has 8 octaves. The second has 16 and no zero: its code 0 means one step, because
-//           dividing by the root of a lost second moment would blow the update up.
+//           dividing by the root of a zeroed second moment would blow the update up.
 //
-// Blocks are counted from the parameter's start; shards and tiles begin on multiples of 256.
+// Blocks count from the parameter's start; shards and tiles begin on multiples of 256.
 #pragma once
 
 #include <algorithm>
@@ -28,13 +28,13 @@ namespace longshore {
 
 enum class MomentFormat : uint8_t { kF32, kBF16, kInt8 };
 
-// What tells one from another.
+// The properties that distinguish the formats.
 struct MomentTraits {
   MomentFormat format;
-  Bytes width;             // of an element
-  int64_t block_elements;  // that share an fp32 unit; 0: there are no units
+  Bytes width;             // bytes of an element
+  int64_t block_elements;  // elements per fp32 scale; 0: no scales
 };
-// Elements that share a unit in kInt8.
+// The number of elements that share a scale in kInt8.
 inline constexpr int64_t kMomentBlockElements = 128;
 inline constexpr std::array<MomentTraits, 3> kMomentFormats = {{
     {MomentFormat::kF32, 4, 0},
@@ -51,7 +51,7 @@ constexpr Bytes width_of(MomentFormat format) {
 constexpr bool has_scales(MomentFormat format) {
   return traits_of(format).block_elements > 0;
 }
-// Units of so many elements from a block's start; 0 where there are none.
+// Returns the scales that `elements` elements from a block's start need; 0 without scales.
 constexpr int64_t moment_blocks(MomentFormat format, int64_t elements) {
   const int64_t block = traits_of(format).block_elements;
   return block == 0 ? 0 : (elements + block - 1) / block;
@@ -61,13 +61,13 @@ constexpr int64_t moment_blocks(MomentFormat format, int64_t elements) {
 struct MomentSpan {
   MomentFormat format = MomentFormat::kF32;
   std::span<std::byte> values;
-  std::span<float> units;  // of kInt8: one for each block
+  std::span<float> units;  // the scales of kInt8, one per block
 
   bool empty() const { return values.empty(); }
   size_t elements() const { return values.size() / static_cast<size_t>(width_of(format)); }
-  // kInt8: begins at a block.
+  // For kInt8 `begin` must be the start of a block.
   MomentSpan part(int64_t begin, int64_t elements) const;
-  // Of kF32.
+  // Views the values of kF32.
   std::span<float> f32() const {
     return {reinterpret_cast<float*>(values.data()), values.size() / sizeof(float)};
   }
@@ -75,13 +75,13 @@ struct MomentSpan {
 
 enum class Moment : uint8_t { kFirst, kSecond };
 
-// Which random bits an update takes, from calls of ARS whose counter is (call, update): so threads,
-// tiles, ranks and resuming change nothing, and no state is kept. Elements count from the start of
-// the whole parameter; eight share a call, and two a word of it. What rounds the first moment of
-// one of the two rounds the second of the other, so that an element's moments are independent.
+// The random bits of an update come from ARS calls with the counter (call, update). Threads, tiles,
+// ranks and resuming therefore do not change them, and no state is stored. Elements count from the
+// start of the whole parameter; eight share a call and two share a word. The bits that round one
+// element's first moment round the other's second, so that an element's moments are independent.
 struct RoundingStream {
-  ArsKey key;                  // of the run's seed and the parameter's name
-  uint64_t first_element = 0;  // of the slice in the whole parameter; a multiple of 256
+  ArsKey key;                  // from the run's seed and the parameter's name
+  uint64_t first_element = 0;  // offset of the slice in the whole parameter; a multiple of 256
   uint64_t update = 0;
 };
 
@@ -91,7 +91,7 @@ inline std::array<uint32_t, 4> random_words(const RoundingStream& stream, uint64
                  stream.key);
 }
 
-// The word of an element and its neighbour.
+// Returns the word that an element shares with its neighbour.
 inline uint32_t random_word(const RoundingStream& stream, uint64_t element) {
   return random_words(stream, element / 8)[element % 8 / 2];
 }
@@ -99,23 +99,23 @@ inline bool takes_upper_bits(Moment which, uint64_t element) {
   return (element % 2 == 1) == (which == Moment::kFirst);
 }
 
-// For bf16.
+// Returns the 16 random bits that round a moment to bf16.
 inline uint32_t random16(const RoundingStream& stream, Moment which, uint64_t element_of_slice) {
   const uint64_t element = stream.first_element + element_of_slice;
   const uint32_t word = random_word(stream, element);
   return takes_upper_bits(which, element) ? word >> 16 : word & 0xffffu;
 }
 
-// For codes. The six bits that both halves take are the highest of one and the lowest of the other,
-// where they decide once in 8192 times.
+// Returns the 19 random bits that round a moment to a code. Both elements of a pair take six bits
+// of their word: the highest bits of one and the lowest of the other, which matter once in 8192.
 inline uint32_t random19(const RoundingStream& stream, Moment which, uint64_t element_of_slice) {
   const uint64_t element = stream.first_element + element_of_slice;
   const uint32_t word = random_word(stream, element);
   return takes_upper_bits(which, element) ? word >> 13 : word & 0x7ffffu;
 }
 
-// bf16: the upper half, one further from zero where the lower half is above the random one. Right
-// on average. Infinity and NaN are only cut, and nothing finite becomes infinite.
+// Keeps the upper half and adds one if the lower half exceeds the random bits, so that the mean is
+// exact. Infinity and NaN are truncated, and no finite value becomes infinite.
 inline uint16_t float_to_bf16_stochastic(float value, uint32_t random16) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const bool may_grow = (bits & 0x7fff0000u) < 0x7f7f0000u;
@@ -123,31 +123,31 @@ inline uint16_t float_to_bf16_stochastic(float value, uint32_t random16) {
   return static_cast<uint16_t>((bits >> 16) + up);
 }
 
-// A code's curve.
+// The curve that maps magnitudes to codes.
 struct MomentCurve {
   float origin;        // the y of zero
-  uint32_t base_bits;  // of the y of code 0
-  float top;           // what the last code means, over the unit
+  uint32_t base_bits;  // bits of the y of code 0
+  float top;           // the value of the last code, divided by the scale
   uint32_t last_code;
 };
-// Of the curves below: drives and checkpoints that hold codes of others are refused.
+// The version of the curves below; drives and checkpoints with codes of another are refused.
 inline constexpr int kMomentCodeVersion = 2;
 inline constexpr uint32_t kMomentCodeShift = 19;
 inline constexpr MomentCurve kFirstMomentCurve = {0x1p-7f, 0x3c000000u, 1.9375f - 0x1p-7f, 127};
 inline constexpr MomentCurve kSecondMomentCurve = {0x1.ep-16f, 0x38000000u, 1.9375f - 0x1.ep-16f,
                                                    255};
 
-// The half of a step: as random bits it means rounding to nearest.
+// Half a step: used as random bits it rounds to nearest.
 inline constexpr uint32_t kNearest19 = 0x40000u;
 
-// The limits keep unit and 1 / unit finite and normal, whatever the moments are.
+// The limits keep the scale and its inverse finite and normal for all moments.
 inline constexpr float kLeastLargest = 0x1p-100f;
 inline constexpr float kMostLargest = 0x1p126f;
 inline float moment_unit(const MomentCurve& curve, float largest) {
   return std::min(std::max(largest, kLeastLargest), kMostLargest) * (1.0f / curve.top);
 }
 
-// Of a magnitude; `inverse` is 1 / unit.
+// Encodes a magnitude; `inverse` is 1 / unit.
 inline uint32_t encode_magnitude(const MomentCurve& curve, float magnitude, float inverse,
                                  uint32_t random_bits) {
   const float y = std::fma(magnitude, inverse, curve.origin);
@@ -185,8 +185,8 @@ inline float decode_second_moment(uint8_t code, float unit) {
 // Reads elements [begin, begin + values.size()) as fp32, exactly.
 void read_moments(Moment which, const MomentSpan& from, int64_t begin, std::span<float> values);
 
-// Writes the same elements, rounded to nearest where the format is narrower. kInt8 wants whole
-// blocks; only the last block of a parameter may be shorter.
+// Writes the same elements, rounded to nearest in narrower formats. kInt8 needs whole blocks; only
+// the last block of a parameter may be shorter.
 void write_moments(Moment which, const MomentSpan& to, int64_t begin,
                    std::span<const float> values);
 

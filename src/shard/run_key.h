@@ -1,5 +1,5 @@
-// RunKey: 128 random bits of a run, made when its state is: what a tier that outlives the process
-// tells one run's state from another's by.
+// RunKey: 128 random bits, made together with a run's state. A tier that outlives the process uses
+// them to tell the states of different runs apart. Plain value.
 #pragma once
 
 #include <array>

@@ -1,13 +1,13 @@
-// ShardStore: the tier of one rank's shards, parameters and optimizer state. The engine and the run
-// see only this. Reading or writing a shard's bytes needs a lease; a lease's destructor ends the
-// access.
+// ShardStore: the tier that keeps one rank's shards (parameters and optimizer state). The engine
+// and the run use only this interface. Access to a shard's bytes needs a lease, whose destructor
+// ends the access.
 //
-// In host memory a lease is all. Elsewhere bytes pass through numbered slots in host memory, and
-// what moves them are operations of the schedule: read_state and read_parameters fill a slot,
-// write_state empties one, each blocks its thread until that is done. Which slot, and when, is the
-// schedule's decision; several operations may run at once, each with slots and units of its own.
-// A store orders nothing: an operation on a slot that holds another unit, or a lease that
-// contradicts another one, is an error, not a wait.
+// In host memory a lease is all that is needed. On drives, bytes pass through numbered slots in
+// host memory, and operations of the schedule move them: read_state and read_parameters fill a
+// slot, write_state empties one, and each blocks its thread until it is done. The schedule decides
+// which slot is used when; several operations may run at once, each with its own slots and units. A
+// store does not order anything: an operation on a slot with another unit, or a lease that
+// conflicts with another one, is an error and does not wait.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@
 
 namespace longshore {
 
-// One segment of one unit's shard, as the optimizer sees it; spans that the format or the segment
-// lacks are empty, the others have equal element counts.
+// One segment of one unit's shard, as the optimizer sees it. Spans that the format or the segment
+// lacks are empty; the others have equal element counts.
 struct StateSpans {
   std::span<float> master;
   std::span<uint16_t> high;
@@ -36,13 +36,13 @@ struct StateSpans {
 class ShardStore {
  public:
   // The right to read a unit's parameter bytes in the compute dtype: the shard's segments end to
-  // end. Must not outlive the store.
+  // end. It must not outlive the store.
   class ParameterLease {
    public:
     virtual ~ParameterLease() = default;
     virtual std::span<const std::byte> bytes() const = 0;
   };
-  // The right to read and change a unit's state; one at a time, and none of its parameters beside.
+  // The right to read and change a unit's state. It excludes all other leases of the unit.
   class StateLease {
    public:
     virtual ~StateLease() = default;
@@ -51,44 +51,43 @@ class ShardStore {
 
   virtual ~ShardStore() = default;
   virtual const StateOptions& options() const = 0;
-  // Bytes that the store owns on the host; equal to the plan.
+  // Returns the bytes that the store owns on the host; equal to the plan.
   virtual Bytes host_bytes() const = 0;
 
-  // ---- Whole accesses: where state or parameters pass through slots, the lease takes a free one,
-  // waits for the reads, and its end for the writes of what was changed. In host memory passes use
-  // them too.
+  // ---- Synchronous access. In a tier with slots the lease takes a free slot and waits for the
+  // reads; its destructor waits for the writes of changed data. In host memory passes use it too.
   virtual std::unique_ptr<ParameterLease> parameters(UnitId unit) = 0;
   virtual std::unique_ptr<StateLease> state(UnitId unit) = 0;
 
-  // ---- Operations of a schedule with slots. CheckFailure where the tier has none of the kind.
-  // Brings the unit's state to the slot. CorruptStateError where it is not what was written.
+  // ---- Operations of a schedule with slots. CheckFailure in a tier without such slots. read_state
+  // reads the unit's state to the slot. Throws CorruptStateError if its checksum is wrong.
   virtual void read_state(UnitId unit, int32_t slot);
-  // The state in the slot, where read_state brought it.
+  // Leases the state that read_state brought to the slot.
   virtual std::unique_ptr<StateLease> state_in(UnitId unit, int32_t slot);
-  // Takes what was changed to where it is kept, and frees the slot. Of a tier that commits, the
-  // commit reports what failed.
+  // Writes changed state from the slot to the drives and frees the slot. In a tier that commits,
+  // the commit reports write failures.
   virtual void write_state(UnitId unit, int32_t slot);
-  // Brings the unit's parameters to the slot, as the device reads them.
+  // Reads the unit's parameters to the slot, in the compute dtype.
   virtual void read_parameters(UnitId unit, int32_t slot);
-  // Brings parameters to the slot from state in a slot: updated just now, not yet written.
+  // Fills a parameter slot from a state slot that was updated and is not yet written.
   virtual void pass_parameters(UnitId unit, int32_t state_slot, int32_t slot);
-  // The parameters in the slot; the lease's end frees it.
+  // Leases the parameters in the slot; the lease's destructor frees the slot.
   virtual std::unique_ptr<ParameterLease> parameters_in(UnitId unit, int32_t slot);
 
-  // ---- What outlives the process. A tier that ends with it keeps these: they do nothing.
-  // Comes before every access. What the run goes on from; without it the state is all zeros until
-  // it is loaded. Collective; `random` differs between starts. CheckpointError.
+  // ---- Durability. In a tier that ends with the process these do nothing. start() comes before
+  // every access. It returns the point that the run resumes from; without one the state is all
+  // zeros until it is loaded. Collective; `random` differs between starts. CheckpointError.
   virtual std::optional<DurablePoint> start(Agreement& agreement, uint64_t random);
-  // Whether commit() has anything to do.
+  // Returns whether commit() has anything to do.
   virtual bool commits() const { return false; }
-  // Makes the state that was written since the last commit durable, on all ranks or on none, or
-  // throws what a write failed with. Collective. A skipped step updates nothing and is recorded all
-  // the same. May run beside reads of parameters, not beside anything that moves state.
+  // Makes the state written since the last commit durable, on all ranks or on none, or throws the
+  // error of a failed write. Collective. A skipped step updates nothing but is recorded. It may run
+  // beside reads of parameters, but not beside operations that move state.
   virtual void commit(const DurableStep& record, Agreement& agreement);
-  // The newest point of this or an earlier process.
+  // Returns the newest committed point of this or an earlier process.
   virtual std::optional<DurablePoint> committed() const { return std::nullopt; }
 
-  // What operations and commits moved since the start.
+  // Returns the bytes that operations and commits moved since the start.
   virtual DriveTraffic traffic() const { return {}; }
 };
 

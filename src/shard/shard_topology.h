@@ -1,8 +1,8 @@
-// ShardTopology: which ranks share one copy of the model, and which hold the same shard. A plain
-// value; the same on every rank.
+// ShardTopology: which ranks share one copy of the model, and which hold the same shard. Plain
+// value, equal on every rank.
 //
-// Ranks are cut into groups of `shard_ranks` in a row: a group's members hold one shard each (the
-// shard group). Members with the same place in their groups hold the same shard (replicas).
+// Each `shard_ranks` consecutive ranks are a shard group, whose members hold one shard each. Ranks
+// at the same index of their groups hold the same shard (replicas).
 //   full_shard, shard_grad_op   one group of all ranks
 //   hybrid_shard                groups of one node, or of a given size
 //   no_shard                    groups of one
@@ -19,7 +19,7 @@
 
 namespace longshore {
 
-std::string_view name_of(ShardStrategy strategy);  // as in the run file: "full_shard"
+std::string_view name_of(ShardStrategy strategy);  // the name in the run file: "full_shard"
 
 struct ShardTopology {
   ShardStrategy strategy = ShardStrategy::kFullShard;
@@ -27,20 +27,20 @@ struct ShardTopology {
   int32_t shard_ranks = 1;  // the shard factor; divides `ranks`
 
   int32_t replicas() const { return ranks / shard_ranks; }
-  // A gathered unit stays in its slot from forward to backward.
+  // Returns whether a gathered unit stays in its slot from forward to backward.
   bool keeps_gathered() const { return strategy == ShardStrategy::kShardGradOp; }
-  // The rank's place in its shard group: which shard it holds.
+  // Returns the rank's index in its shard group, which is the shard it holds.
   Rank shard_of(Rank rank) const { return Rank(rank.value % shard_ranks); }
-  // Which copy of the model the rank belongs to.
+  // Returns the index of the model copy that the rank belongs to.
   int32_t replica_of(Rank rank) const { return rank.value / shard_ranks; }
-  // The members, ascending, the rank itself included.
+  // Both return the members in ascending order, the rank itself included.
   std::vector<int32_t> shard_group(Rank rank) const;
   std::vector<int32_t> replica_group(Rank rank) const;
   bool operator==(const ShardTopology&) const = default;
 };
 
-// `hybrid_ranks`: the size of a shard group of hybrid_shard; the others do not look at it.
-// ConfigError where it does not divide the ranks.
+// Makes the topology. `hybrid_ranks` is the shard group's size for hybrid_shard; other strategies
+// ignore it. Throws ConfigError if it does not divide `ranks`.
 ShardTopology make_topology(ShardStrategy strategy, int32_t ranks, int32_t hybrid_ranks);
 
 }  // namespace longshore

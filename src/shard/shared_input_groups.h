@@ -1,7 +1,7 @@
-// SharedInputGroups: which units' inputs are kept from forward to backward as one. Tensors of the
-// carry that pass through units unchanged are kept once, so those units' inputs form a run: they
-// are in one place, saved once behind the last of their writers and loaded once before the last of
-// their readers. Made from a model's spec; a value, any thread.
+// SharedInputGroups: units whose activation checkpoints are kept together. A carry tensor that
+// passes through units unchanged is kept once, so these units' inputs form one group: one buffer,
+// saved once after its last writer and loaded once before its first reader in backward. Made from a
+// model's spec; a value, any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace longshore {
 
-// The inputs of units `first` to `last`. Whoever names a run names its first unit.
+// The inputs of units `first` to `last`. The first unit identifies the group.
 struct SharedInputGroup {
-  int32_t number = 0;  // runs are numbered from 1 in the order of units: u where nothing passes
+  int32_t number = 0;  // counts from 1 in unit order: equals the unit's id if nothing passes
   UnitId first, last;
   bool operator==(const SharedInputGroup&) const = default;
 };
@@ -23,20 +23,20 @@ class SharedInputGroups {
   explicit SharedInputGroups(const ModelSpec& model);
 
   const std::vector<SharedInputGroup>& all() const& { return runs_; }
-  // The run that the unit's input is in; null where nothing of it is kept.
+  // Returns the group of the unit's input; null if nothing of it is kept.
   const SharedInputGroup* of(UnitId unit) const;
-  // Whether it is the unit that the run is named after.
+  // Returns whether the unit is the first of its group, which identifies it.
   bool names(UnitId unit) const { return of(unit) != nullptr && of(unit)->first == unit; }
 
  private:
   std::vector<SharedInputGroup> runs_;
-  std::vector<int32_t> of_unit_;  // index into the runs; -1: none
+  std::vector<int32_t> of_unit_;  // index into runs_; -1: none
 };
 
-// Whether a tensor has a place of its own in a run.
+// Returns whether a tensor has its own bytes in a group.
 bool is_kept(const CarryTensorSpec& tensor);
 
-// What a run takes for each position.
+// Returns a group's bytes per position.
 Bytes kept_bytes_per_position(const ModelSpec& model, const SharedInputGroup& run, DType compute);
 
 }  // namespace longshore

@@ -1,8 +1,7 @@
-// SlotOwners: which unit has which of a few places that units use in turn: the device's gradient
-// buffers, the ring of gradients in host memory, the slots of state and parameters on drives. Owned
-// by who owns the places; claimed by the lane that writes a place first, freed by the lane that
-// reads it last. Which place and when is the schedule's decision: this only finds out where it is
-// wrong.
+// SlotOwners: records which unit holds each of a few slots that units use in rotation: the device's
+// gradient buffers, the host gradient ring, the slots of state and parameters on drives. The owner
+// of the slots owns it. The lane that first writes a slot claims it; the lane that last reads it
+// frees it. The schedule decides which slot is used when; this class only detects its mistakes.
 #pragma once
 
 #include <atomic>
@@ -16,7 +15,7 @@ namespace longshore {
 
 class SlotOwners {
  public:
-  // `what`: a place's name in errors; a literal.
+  // `what` names a slot in error texts; it must be a literal.
   SlotOwners(const char* what, int32_t count) : what_(what) {
     for (int32_t i = 0; i < count; ++i) holders_.emplace_back(kFree);
   }
@@ -27,7 +26,7 @@ class SlotOwners {
         << what_ << " " << place << " still has unit " << holder << "; unit " << unit
         << " may not take it";
   }
-  // For whoever needs any: a free place, claimed; none where there is none.
+  // Claims any free slot; returns nullopt if none is free.
   std::optional<int32_t> claim_any(UnitId unit) {
     for (size_t i = 0; i < holders_.size(); ++i) {
       int32_t holder = kFree;
@@ -44,7 +43,7 @@ class SlotOwners {
     check(place, unit);
     at(place) = kFree;
   }
-  // The place that the unit has.
+  // Returns the slot that the unit holds.
   std::optional<int32_t> place_of(UnitId unit) const {
     for (size_t i = 0; i < holders_.size(); ++i) {
       if (holders_[i] == unit.value) return static_cast<int32_t>(i);

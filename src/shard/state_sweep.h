@@ -1,5 +1,5 @@
-// StateSweep: the way to every unit's state outside of steps, to load, restore or save it. Made by
-// whoever owns the tier (Engine::state_sweep), who reads units ahead and writes them behind.
+// StateSweep: access to every unit's state outside of steps, to load, restore or save it. The owner
+// of the tier makes it (Engine::state_sweep), reads units ahead and writes them behind.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@ struct StateSweep {
   using Visitor = std::function<void(UnitId unit, ShardStore::StateLease& state)>;
 
   StateOptions options;
-  // Calls `visit` for every unit, in order, one at a time, on a thread of its own; returns when
-  // what it changed is where the tier keeps it. Throws what failed first.
+  // Calls `visit` for every unit in order, one at a time, on a separate thread. Returns when all
+  // changes are in the tier. Throws the first failure.
   std::function<void(const Visitor& visit)> each;
-  // For every unit of which something is trained.
+  // Does the same for every unit with trainable parameters.
   std::function<void(const Visitor& visit)> each_trained;
 };
 

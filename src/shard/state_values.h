@@ -1,5 +1,5 @@
-// Reads and writes the parameter's value in a shard's state, whatever the state format: what
-// loading, checkpoints and export go through. Pure functions over spans.
+// StateValues: reads and writes parameter values in a shard's state, whatever the state format.
+// Loading, checkpoints and export use it. Pure functions over spans.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace longshore {
 
-// Sets elements [begin, begin + values.size()) of a segment: the master, exactly, and the bf16
-// parameter that belongs to it. A frozen segment in bf16 compute has the bf16 parameter only.
+// Sets elements [begin, begin + values.size()) of a segment: the exact master and its bf16
+// parameter. A frozen segment in bf16 compute has only the bf16 parameter.
 void write_values(const StateSpans& state, int64_t begin, std::span<const float> values);
 
-// Reads elements [begin, begin + values.size()): masters, or bf16 parameters that have none.
+// Reads elements [begin, begin + values.size()): masters, or bf16 parameters without a master.
 void read_values(const StateSpans& state, int64_t begin, std::span<float> values);
 
 }  // namespace longshore

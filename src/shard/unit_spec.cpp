@@ -70,7 +70,7 @@ int64_t ModelSpec::trainable_elements() const {
 
 namespace {
 
-// `in`: what the unit reads; `to_last`: the last unit reads its carry.
+// `in` is the unit's input; `to_last` means that the last unit reads its carry_out.
 void validate_carry(const UnitSpec& unit, const std::vector<CarryTensorSpec>& in, bool to_last) {
   std::set<int32_t> passed;
   for (size_t i = 0; i < unit.carry_out.size(); ++i) {
@@ -92,7 +92,7 @@ void validate_carry(const UnitSpec& unit, const std::vector<CarryTensorSpec>& in
 
 void validate_model_spec(const ModelSpec& model) {
   LONGSHORE_CHECK(!model.units.empty()) << "a model has at least one unit";
-  std::set<std::pair<std::string, int64_t>> names;  // with the first row
+  std::set<std::pair<std::string, int64_t>> names;  // name and first row
   std::map<std::string, bool> whole;
   for (size_t i = 0; i < model.units.size(); ++i) {
     const UnitSpec& unit = model.units[i];

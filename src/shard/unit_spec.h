@@ -1,6 +1,6 @@
-// ModelSpec: what a model is made of, as data: units in forward order and their parameters.
-// Made once by src/model (or by a library user for an own module); read by every other folder.
-// Plain values without LibTorch.
+// ModelSpec: a model as data: units in forward order and their parameters. src/model makes it once
+// (or a library user, for an own module); every other folder reads it. Plain values without
+// LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -22,28 +22,28 @@ struct InitSpec {
   bool operator==(const InitSpec&) const = default;
 };
 
-// One parameter, in the shape in which the model's files store it and the units compute with it.
-// Or a piece of one: rows in a row of a parameter of that name, whose other rows are further
-// pieces. What leaves the engine, or names an element of it, is in coordinates of the whole
-// parameter.
+// One parameter, in the shape in which the model's files store it and the units compute with it. It
+// may be a piece: consecutive rows of a larger parameter, whose other rows are other pieces with
+// the same name. Names and element offsets that leave the engine refer to the whole parameter.
 struct ParamSpec {
-  std::string name;            // as in the model's files; unique in the model, but for pieces
+  std::string name;            // the name in the model's files; unique in the model, except for
+                               // pieces
   std::vector<int64_t> shape;  // every dimension >= 1
-  bool frozen = false;         // neither gradient nor state
-  bool stacked = false;        // a row is a parameter of its own: that of one expert
+  bool frozen = false;         // no gradient and no state
+  bool stacked = false;        // each row is a parameter of its own: one expert's
   InitSpec init;
-  int64_t first_row = 0;   // of a piece
-  int64_t whole_rows = 0;  // of the parameter that this is a piece of; 0: this is all of it
+  int64_t first_row = 0;   // first row of a piece
+  int64_t whole_rows = 0;  // rows of the whole parameter; 0: this is not a piece
 
-  int64_t elements() const;       // product of the shape; checked when the spec was made
-  ParamSpec whole() const;        // the parameter that this is a piece of
-  int64_t first_element() const;  // in the whole parameter
-  // Of matrices, not of vectors: decays by default, and may have narrow moments.
+  int64_t elements() const;       // product of the shape, which was checked for overflow
+  ParamSpec whole() const;        // the whole parameter that this is a piece of
+  int64_t first_element() const;  // offset in the whole parameter
+  // Matrices decay by default and may have narrow moments; vectors do neither.
   bool is_matrix() const { return shape.size() >= (stacked ? 3U : 2U); }
   bool operator==(const ParamSpec&) const = default;
 };
 
-// A parameter by owner.
+// Identifies a parameter by its owner.
 struct ParamRef {
   UnitId unit;
   int32_t index = 0;  // into UnitSpec::parameters of that unit
@@ -52,16 +52,16 @@ struct ParamRef {
 
 enum class CarryUse : uint8_t { kValue, kGradient };
 
-// One tensor of the carry, as seen at a unit's output: [positions, elements_per_position].
+// One tensor of the carry at a unit's output: [positions, elements_per_position].
 struct CarryTensorSpec {
   int64_t elements_per_position = 0;
-  bool wide = false;           // fp32, whatever the compute dtype
-  bool wide_gradient = false;  // its gradient is, because several units add to it
-  // The unit returns this tensor of its input itself, unchanged: it is kept once, and the unit's
-  // part of its gradient is added to what flows back.
+  bool wide = false;           // fp32 whatever the compute dtype
+  bool wide_gradient = false;  // its gradient is fp32, because several units add to it
+  // The index of the input tensor that the unit returns here unchanged. That tensor is kept once,
+  // and the unit's part of its gradient is added to the gradient that flows back.
   std::optional<int32_t> passes = {};
-  // The next unit reads its value in forward alone, as of a sum that it adds to: it is not kept,
-  // but lies in one place that units write in turn. Backward finds zeros there.
+  // The next unit reads the value only in forward, as a running sum. No checkpoint keeps it: units
+  // write one shared buffer in rotation, and backward finds zeros there.
   bool running = false;
   DType dtype(DType compute, CarryUse use) const {
     return wide || (wide_gradient && use == CarryUse::kGradient) ? DType::kF32 : compute;
@@ -72,17 +72,17 @@ struct CarryTensorSpec {
   bool operator==(const CarryTensorSpec&) const = default;
 };
 
-// What is gathered and freed together. Forward order is the order of ids.
+// The parameters that are gathered and freed together. Ids follow forward order.
 struct UnitSpec {
   UnitId id;
   std::string name;  // "embedding", "block.3", "head"
   std::vector<ParamSpec> parameters;
-  // Parameters of earlier units that this unit also uses (a tied head). In the unit's list of
-  // parameters they follow the owned ones.
+  // Parameters of earlier units that this unit also uses (a tied head). They follow the owned ones
+  // in the unit's parameter list.
   std::vector<ParamRef> tied;
   std::vector<CarryTensorSpec> carry_out;  // empty for the last unit
-  // Else only forward asks for the values of its parameters, as a lookup of rows does: they are not
-  // fetched for backward. Of a unit with a backward of its own, which borrows nothing.
+  // If false, only forward reads parameter values (a row lookup), and backward does not fetch them.
+  // Such a unit has its own backward and uses no tied parameters.
   bool backward_reads_parameters = true;
 
   bool has_trainable() const;
@@ -90,23 +90,23 @@ struct UnitSpec {
   bool operator==(const UnitSpec&) const = default;
 };
 
-// A whole model. Invariants (checked by `validate_model_spec`): ids are 0..n-1 in order, names are
-// unique, a tied parameter belongs to an earlier unit, the last unit has no carry_out. A tensor
-// that passes is like the one that it is, which is kept; what the last unit reads is kept.
+// A whole model. `validate_model_spec` checks: ids are 0..n-1 in order, names are unique, a tied
+// parameter belongs to an earlier unit, the last unit has no carry_out, a passed tensor equals its
+// source's spec and is not `running`, and the last unit's input has no `running` tensor.
 struct ModelSpec {
   std::vector<UnitSpec> units;
 
-  std::vector<ParamSpec> whole_parameters() const;  // pieces as the parameter they are of
+  std::vector<ParamSpec> whole_parameters() const;  // each parameter once, with its pieces joined
   const UnitSpec& unit(UnitId id) const { return units.at(static_cast<size_t>(id.value)); }
   const ParamSpec& parameter(ParamRef ref) const {
     return unit(ref.unit).parameters.at(static_cast<size_t>(ref.index));
   }
-  int64_t parameter_elements() const;  // tied parameters once
+  int64_t parameter_elements() const;  // tied parameters count once
   int64_t trainable_elements() const;
   bool operator==(const ModelSpec&) const = default;
 };
 
-// Throws CheckFailure where an invariant of ModelSpec is broken.
+// Throws CheckFailure if an invariant of ModelSpec is broken.
 void validate_model_spec(const ModelSpec& model);
 
 }  // namespace longshore
