@@ -14,7 +14,7 @@ namespace {
 // A rank's part of a reduction: pieces of the segments, end to end.
 using Part = std::vector<std::span<float>>;
 
-// The pieces from element `begin` on, `count` elements or as many as there are.
+// Returns the pieces of at most `count` elements from element `begin` on.
 Part slice(const Part& part, int64_t begin, int64_t count) {
   Part found;
   for (const std::span<float>& piece : part) {
@@ -35,14 +35,14 @@ int64_t elements_of(const Part& part) {
   return elements;
 }
 
-// The messages of one round, and where the others' values arrive.
+// The messages of one round, and the buffers that receive the other ranks' values.
 struct Round {
   Part mine;
-  std::vector<std::span<std::byte>> slots;  // of the other ranks, in their order
+  std::vector<std::span<std::byte>> slots;  // one for each other rank, in rank order
   std::unique_ptr<Transfer> transfer;
 };
 
-// Sends every rank its part and adds what comes, in rounds that use the scratch in turn.
+// Sends every rank its part and adds the received values, in rounds that share the scratch.
 class Reduction {
  public:
   Reduction(Exchange exchange, std::vector<Part> parts, DType wire, std::span<std::byte> scratch)
@@ -60,7 +60,7 @@ class Reduction {
     const int64_t rounds = (largest_ + window_ - 1) / window_;
     Round current = start(0);
     for (int64_t i = 0; i < rounds; ++i) {
-      // The next round is on its way while this one is added.
+      // The next round travels while this one is added.
       Round next = i + 1 < rounds ? start(i + 1) : Round{};
       current.transfer->finish();
       current.transfer.reset();
@@ -70,8 +70,8 @@ class Reduction {
   }
 
  private:
-  // [Note: reduce scratch] Each of the (one or two) halves has, for every other rank, window_ fp32
-  // values that come, or window_ bf16 values that go and as many that come.
+  // [Note: reduce scratch] Each half (there are one or two) has, for every other rank, window_
+  // received fp32 values, or window_ sent and window_ received bf16 values.
   std::span<std::byte> slot(int64_t round, int32_t other, bool outgoing) const {
     const auto stride = static_cast<size_t>(window_) * sizeof(float);
     const int64_t half = overlapped_ ? round % 2 : 0;
@@ -94,7 +94,7 @@ class Reduction {
       round.slots.push_back(receive(peer, round.mine, slot(i, other, false), incoming));
       ++other;
     }
-    // Pieces of one round have tags of their own.
+    // The pieces of a round have distinct tags.
     const auto pieces = static_cast<uint32_t>(most_pieces_ + 1);
     round.transfer = exchange_.transport->start(outgoing, incoming,
                                                 exchange_.tag + static_cast<uint32_t>(i) * pieces);
@@ -156,11 +156,11 @@ class Reduction {
   std::span<std::byte> scratch_;
   int64_t largest_ = 0;
   size_t most_pieces_ = 0;
-  int64_t window_ = 0;  // elements of a part that travel in a round
+  int64_t window_ = 0;  // elements of a part that travel in one round
   bool overlapped_ = false;
 };
 
-// All segments end to end, cut into near-equal parts, one a rank.
+// Cuts all segments, end to end, into near-equal parts, one per rank.
 std::vector<Part> near_equal_parts(const Communicator::FloatSegments& segments, int32_t size) {
   const Part whole(segments.begin(), segments.end());
   const int64_t length = (total_elements(segments) + size - 1) / size;
@@ -169,7 +169,7 @@ std::vector<Part> near_equal_parts(const Communicator::FloatSegments& segments, 
   return parts;
 }
 
-// Gives every rank's pieces to all; `parts` has the pieces by rank.
+// Sends each rank's pieces to all others; `parts` has the pieces by rank.
 void share(Exchange exchange, const std::vector<std::vector<std::span<std::byte>>>& parts) {
   std::vector<Outgoing> outgoing;
   std::vector<Incoming> incoming;
@@ -185,7 +185,7 @@ void share(Exchange exchange, const std::vector<std::vector<std::span<std::byte>
   exchange.transport->start(outgoing, incoming, exchange.tag)->finish();
 }
 
-// Where the tags of the second half of an all-reduce begin: past those of any first half.
+// The first tag of an all-reduce's second half; it is above all tags of the first half.
 constexpr uint32_t kSecondHalf = 1u << 30;
 
 }  // namespace

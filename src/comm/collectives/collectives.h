@@ -1,10 +1,10 @@
 // Collectives over a Transport: every rank of the group exchanges with every other directly. A
-// reduction sends each rank the values of its part and adds them there: half the traffic of an
-// all-reduce, and in the order of ranks. Blocking functions, run by a communicator's own thread.
+// reduction sends each rank the values of its part and adds them there, in the order of ranks; that
+// is half the traffic of an all-reduce. Blocking functions; a communicator's thread calls them.
 //
-// [Note: tags] The tag of an operation's messages is hashed from its sequence number and from what
-// it is, so that operations that do not belong together never meet: ranks that disagree wait, and
-// the watchdog tells them why. Messages with the same tag between two ranks keep their order.
+// [Note: tags] The tag of an operation's messages is a hash of its sequence number and description,
+// so that messages of different operations never match. Ranks that disagree wait, and the watchdog
+// reports why. Messages with one tag between two ranks keep their order.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace longshore {
 
-// One operation of a rank: its place in the group and the tag of its first message.
+// One operation of a rank: its index in the group and the tag of its first message.
 struct Exchange {
   Transport* transport = nullptr;
   int32_t index = 0;

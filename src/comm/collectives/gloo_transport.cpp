@@ -27,7 +27,7 @@ std::string first_line(const std::exception& error) {
 }
 
 at::Tensor tensor_over(std::span<const std::byte> bytes) {
-  // Outgoing bytes are only read: c10d takes one kind of tensor for both directions.
+  // c10d takes one tensor type for both directions; it only reads outgoing bytes.
   return at::from_blob(const_cast<std::byte*>(bytes.data()), {static_cast<int64_t>(bytes.size())},
                        at::TensorOptions(at::kByte));
 }
@@ -35,7 +35,7 @@ at::Tensor tensor_over(std::span<const std::byte> bytes) {
 // The messages that abort() must reach, shared by the transport and its transfers.
 class InFlight {
  public:
-  // False once aborted.
+  // Returns false once aborted.
   bool add(const Work& work) {
     const MutexLock lock(mutex_);
     if (aborted_) return false;
@@ -61,7 +61,7 @@ class InFlight {
 class GlooTransfer : public Transfer {
  public:
   explicit GlooTransfer(InFlight* in_flight) : in_flight_(in_flight) {}
-  // A Work that goes lets no byte in or out any more, finished or not.
+  // A destroyed Work no longer touches its buffer, finished or not.
   ~GlooTransfer() override {
     in_flight_->remove(works_);
     works_.clear();
@@ -97,7 +97,7 @@ class GlooTransport : public Transport {
     auto prefixed = c10::make_intrusive<c10d::PrefixStore>(
         options.prefix, make_torch_store(store, options.timeout));
     auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-    gloo->threads = 1;  // of Gloo's own collectives, which are not used
+    gloo->threads = 1;  // for Gloo's own collectives, which are not used
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address));
     group_ =
         c10::make_intrusive<c10d::ProcessGroupGloo>(prefixed, options.index, options.size, gloo);
@@ -108,7 +108,7 @@ class GlooTransport : public Transport {
                                   uint32_t first_tag) override {
     auto transfer = std::make_unique<GlooTransfer>(&in_flight_);
     std::map<int32_t, uint32_t> messages;
-    // Receives first: a message whose place is known goes straight into it.
+    // Receives start first, so that a message goes straight into its buffer.
     for (const Incoming& message : incoming) {
       std::vector<at::Tensor> tensors = {tensor_over(message.bytes)};
       const int tag = to_tag(first_tag + messages[message.peer]++);

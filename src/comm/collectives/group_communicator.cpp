@@ -13,9 +13,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// How often a wait looks for a verdict. An operation that finishes is seen at once.
+// The interval at which a wait checks for a failed run. A finished operation wakes it at once.
 constexpr milliseconds kLook(20);
-// For aborted transfers to let go of their memory.
+// The time that aborted transfers get to release their buffers.
 constexpr std::chrono::seconds kAbortTime(2);
 
 double seconds_since(Clock::time_point from) {
@@ -32,7 +32,7 @@ std::string group_key(const std::string& name, const std::vector<int32_t>& membe
   return key + "]";
 }
 
-// The communicator's thread makes the transport and uses it; others may abort it.
+// The communicator's thread makes the transport and uses it; other threads may abort it.
 struct GroupCommunicator::Line {
   Mutex mutex;
   std::unique_ptr<Transport> transport LONGSHORE_GUARDED_BY(mutex);
@@ -90,7 +90,7 @@ GroupCommunicator::GroupCommunicator(GroupOptions options, std::shared_ptr<Watch
 }
 
 GroupCommunicator::~GroupCommunicator() {
-  // Operations that nobody waits for any more must not hold the thread.
+  // Operations that no thread waits for any more must not block the communicator's thread.
   if (watchdog_->has_failure()) line_->abort();
 }
 
@@ -128,7 +128,8 @@ void GroupCommunicator::wait(SerialQueue::Task& task, const Operation& operation
     const int32_t peer = options_.members[static_cast<size_t>(error.peer())];
     watchdog_->blame_break(peer, operation, error.what());
   } catch (const StoreError& error) {
-    // Connecting: the store or a member went away; who, the watchdog sees sooner or later.
+    // A StoreError comes while connecting: the store or a member is gone. The watchdog finds out
+    // which.
     const int32_t peer = options_.members[index_ == 0 ? 1 : 0];
     watchdog_->blame_break(peer, operation, error.what());
   }
@@ -140,10 +141,10 @@ void GroupCommunicator::fail(SerialQueue::Task& task, const Operation& operation
   line_->abort();
   if (!task.wait_for(kAbortTime)) {
     if (line_->get() != nullptr) {
-      // Its buffers may still be written: nobody may free them, so nothing may unwind.
+      // The buffers may still be written, so nothing may unwind and free them.
       watchdog_->end_process(message);
     }
-    queue_.abandon();  // connecting: it has no buffers
+    queue_.abandon();  // a connecting communicator has no buffers
   }
   throw CommError(message);
 }

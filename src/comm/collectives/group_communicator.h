@@ -1,5 +1,5 @@
-// GroupCommunicator: the collectives of a group over a Transport, run in order on a thread of its
-// own. Owned by whoever asked a World for it; that thread calls it.
+// GroupCommunicator: the collectives of a group over a Transport, run in order on its own thread.
+// The caller that got it from a World owns it and calls it from one thread.
 #pragma once
 
 #include <functional>
@@ -18,16 +18,16 @@ namespace longshore {
 struct GroupOptions {
   std::string name;
   std::vector<int32_t> members;  // ranks, in the group's order
-  int32_t rank = 0;              // this one, a member
+  int32_t rank = 0;              // this process's rank, a member
   std::chrono::milliseconds timeout = {};
 };
 
-// "shards[0,1]": a group among all those of the run.
+// Returns the group's name in the run: "shards[0,1]".
 std::string group_key(const std::string& name, const std::vector<int32_t>& members);
 
 class GroupCommunicator : public Communicator {
  public:
-  // `connect` makes the transport, on the communicator's thread.
+  // `connect` makes the transport; the communicator's thread calls it.
   using Connect = std::function<std::unique_ptr<Transport>()>;
   GroupCommunicator(GroupOptions options, std::shared_ptr<Watchdog> watchdog, Connect connect);
   ~GroupCommunicator() override;
@@ -50,7 +50,7 @@ class GroupCommunicator : public Communicator {
 
  private:
   class Pending;
-  struct Line;  // the transport, shared with the thread
+  struct Line;  // the transport, shared with the communicator's thread
 
   Completion start(CommKind kind, const OpLabel& label, Bytes bytes, const std::string& detail,
                    std::function<void(Exchange)> work);

@@ -1,6 +1,6 @@
-// make_nccl_arena: a GPU's memory that NCCL can register with its transports (ncclMemAlloc), for
-// the arena that slots and gradients are cut from where there are several ranks. Whoever builds the
-// device memory calls it.
+// make_nccl_arena: GPU memory that NCCL can register with its transports (ncclMemAlloc). With
+// several ranks it backs the arena of slots and gradients. The builder of the device memory calls
+// it and owns the arena.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace longshore {
 
-// ConfigError without CUDA, OutOfMemoryError when the GPU has not as much.
+// Throws ConfigError without CUDA, OutOfMemoryError if the GPU has too little memory.
 std::unique_ptr<DeviceArena> make_nccl_arena(Bytes bytes, int device);
 
 }  // namespace longshore

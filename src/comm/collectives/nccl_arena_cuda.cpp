@@ -1,5 +1,5 @@
-// The build with CUDA. NCCL registers plain cudaMalloc memory no more by default; what it allocates
-// itself (through the driver's virtual memory, with handles that peers can open) it does.
+// The build with CUDA. By default NCCL no longer registers plain cudaMalloc memory, but it
+// registers its own allocations (driver virtual memory with handles that other ranks can open).
 #include "comm/collectives/nccl_arena.h"
 
 #include <cuda_runtime_api.h>

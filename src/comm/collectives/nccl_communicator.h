@@ -1,6 +1,6 @@
-// NcclCommunicator: the collectives of a group over NCCL, for bytes of a GPU's arena alone: host
-// memory, scalars included, is refused with a CheckFailure. Owned by whoever asked a World for it;
-// one thread at a time calls it.
+// NcclCommunicator: the collectives of a group over NCCL, only for memory of a GPU arena. Host
+// memory, scalars included, is refused with a CheckFailure. The caller that got it from a World
+// owns it; one thread at a time calls it.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@
 
 namespace longshore {
 
-// Gives every member of the group what the first one passes.
+// Broadcasts the first member's string to all members of the group.
 using ShareFirst = std::function<std::string(const std::string& mine)>;
 
-// ConfigError in a build without CUDA.
+// Throws ConfigError in a build without CUDA.
 std::unique_ptr<Communicator> make_nccl_communicator(const GroupOptions& options,
                                                      std::shared_ptr<Watchdog> watchdog,
                                                      const ShareFirst& share_first,

@@ -1,5 +1,5 @@
-// NCCL through its own interface: communicators that never block, a stream of their own, waits
-// that look at the watchdog, and abort where the run has failed.
+// NcclCommunicator on NCCL's own interface: non-blocking communicators on a separate stream, waits
+// that check the watchdog, and an abort when the run has failed.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -19,11 +19,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kLook(50);
-// At most so many of the GPU's multiprocessors carry a collective. Each has buffers of its own for
-// every peer, outside the device's cap, and takes its multiprocessor from compute.
+// The limit of multiprocessors that one collective uses. Each takes compute capacity and has
+// buffers for every other rank outside the device's cap.
 constexpr int kMaxCtas = 16;
 
-// Not an error of the run by itself: a peer's death shows here first.
+// Throws TransportError, which is not yet a failure of the run: another rank's death shows here
+// first.
 void check_nccl(ncclResult_t result, const char* operation) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   throw TransportError(0, std::string(operation) + ": " + ncclGetErrorString(result));
@@ -49,7 +50,7 @@ struct DeviceBytesDeleter {
   void operator()(void* bytes) const { cudaFree(bytes); }
 };
 
-// NCCL's handle. Aborting is the one way to end it that does not wait for others.
+// NCCL's handle. Only an abort ends it without waiting for other ranks.
 struct CommDeleter {
   void operator()(ncclComm_t comm) const { ncclCommAbort(comm); }
 };
@@ -190,7 +191,7 @@ class NcclCommunicator : public Communicator {
     watchdog_->finished(key_, operation.sequence);
   }
 
-  // Whether NCCL has taken in what it was given.
+  // Returns whether NCCL has accepted everything that it was given.
   bool ready() const {
     ncclResult_t state = ncclSuccess;
     check_nccl(ncclCommGetAsyncError(comm_.get(), &state), "ncclCommGetAsyncError");
@@ -202,7 +203,8 @@ class NcclCommunicator : public Communicator {
   Completion start(CommKind kind, const OpLabel& label, Bytes bytes, const Issue& issue) {
     counters_.add(kind, label.unit, bytes);
     Operation operation = begin(kind, label, bytes);
-    // After what this thread's stream has been given by now: it made the buffers' contents.
+    // The collective waits for the work on this thread's stream, which produced the buffers'
+    // contents.
     const Event before = make_event();
     check_cuda(cudaEventRecord(before.get(), current_cuda_stream(device_)), "record an event");
     check_cuda(cudaStreamWaitEvent(stream_.get(), before.get(), 0), "order a stream");
@@ -246,7 +248,7 @@ class NcclCommunicator : public Communicator {
   [[noreturn]] void fail(const Operation& operation, double waited) {
     const std::string message =
         watchdog_->message(seconds_text(waited) + " for " + operation.text());
-    comm_.reset();  // aborts: kernels that wait for peers end
+    comm_.reset();  // aborts, so that kernels that wait for other ranks end
     throw CommError(message);
   }
 
@@ -258,7 +260,7 @@ class NcclCommunicator : public Communicator {
   int64_t sequence_ = 0;
   PayloadCounters counters_;
   Stream stream_;
-  std::unique_ptr<void, DeviceBytesDeleter> token_;  // of barriers
+  std::unique_ptr<void, DeviceBytesDeleter> token_;  // the byte that barriers reduce
   std::unique_ptr<std::remove_pointer_t<ncclComm_t>, CommDeleter> comm_;
 };
 

@@ -9,7 +9,7 @@
 namespace longshore {
 namespace {
 
-// A tile of sums stays in the first-level cache while the ranks are added one by one: 8 KiB.
+// A tile of sums (8 KiB) stays in the L1 cache while the ranks are added one by one.
 constexpr size_t kTile = 2048;
 
 float widen(float value) {
@@ -19,7 +19,7 @@ float widen(uint16_t value) {
   return bf16_to_float(value);
 }
 
-// What a rank's own value is after the way over the wire.
+// Rounds a rank's own value as the wire dtype rounds the others'.
 template <typename Wire>
 float through_wire(float value);
 template <>

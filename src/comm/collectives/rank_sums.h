@@ -1,5 +1,5 @@
-// Rank sums: the arithmetic of reductions over ranks. Pure functions over spans; sums are taken in
-// the order of ranks, one addition after the other, so they are the same bits everywhere.
+// Rank sums: the arithmetic of reductions over ranks. Sums are sequential in the order of ranks, so
+// all ranks get the same bits. Pure functions over spans.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace longshore {
 
-// Round to nearest even.
+// Rounds to nearest even.
 void to_bf16(std::span<const float> values, std::span<uint16_t> rounded);
 
-// own[i] = (((rank 0 + rank 1) + rank 2) + ...), element by element, where `others` are the other
-// ranks' values in their order and `own` has rank `own_index`'s.
+// Computes own[i] = (((rank 0 + rank 1) + rank 2) + ...). `own` has the values of rank `own_index`;
+// `others` has those of the other ranks, in rank order.
 void add_in_rank_order(std::span<float> own, size_t own_index,
                        const std::vector<std::span<const float>>& others);
-// Sums in the order of ranks over bf16 values, in fp32; the own are rounded like the others'.
+// Sums bf16 values in fp32, in the order of ranks; the own values are rounded like the others'.
 void add_in_rank_order(std::span<float> own, size_t own_index,
                        const std::vector<std::span<const uint16_t>>& others);
 

@@ -1,6 +1,6 @@
-// SoloCommunicator: the group of one rank. Everything is done when it is asked for: parts are
-// whole, sums have one term, and nothing travels, so nothing is rounded. Counts like the others.
-// Owned by whoever asked a World for it; its thread.
+// SoloCommunicator: the group of one rank. Every operation completes at once; nothing travels, so
+// nothing is rounded. It counts payload like the others. The caller that got it from a World owns
+// it and calls it from one thread.
 #pragma once
 
 #include <string>

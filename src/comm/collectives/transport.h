@@ -1,6 +1,6 @@
-// Transport: bytes between the ranks of one group. Messages are matched by pair of ranks and tag,
-// and travel from and into the caller's memory. One thread starts and finishes transfers; any
-// thread may abort.
+// Transport: moves bytes between the ranks of one group. Messages match by pair of ranks and tag,
+// and use the caller's memory directly. One thread starts and finishes transfers; any thread may
+// abort.
 #pragma once
 
 #include <cstddef>
@@ -26,13 +26,13 @@ struct Incoming {
 class TransportError : public std::runtime_error {
  public:
   TransportError(int32_t peer, const std::string& text) : std::runtime_error(text), peer_(peer) {}
-  int32_t peer() const { return peer_; }  // index in the group of the rank at the other end
+  int32_t peer() const { return peer_; }  // the other rank's index in the group
 
  private:
   int32_t peer_;
 };
 
-// Messages under way. Destroyed before it is finished, it touches its memory no more.
+// Messages in flight. After its destruction, finished or not, it no longer touches their memory.
 class Transfer {
  public:
   virtual ~Transfer() = default;
@@ -42,11 +42,11 @@ class Transfer {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // The i-th message to a peer has the tag first_tag + i there and here; messages are not empty.
+  // On both sides the i-th message to a peer has the tag first_tag + i. Messages are not empty.
   virtual std::unique_ptr<Transfer> start(const std::vector<Outgoing>& outgoing,
                                           const std::vector<Incoming>& incoming,
                                           uint32_t first_tag) = 0;
-  // Ends what is under way, and everything started later, with a TransportError.
+  // Ends all current and later transfers with a TransportError.
   virtual void abort() noexcept = 0;
 };
 

@@ -23,7 +23,7 @@ Completion::~Completion() {
   try {
     wait();
   } catch (const std::exception& error) {
-    // The error that unwinds the owner, or the next operation's, is the one that counts.
+    // Another error matters: the one that unwinds the owner, or the next operation's.
     log_debug(std::string("an operation nobody waited for failed: ") + error.what());
   }
 }
@@ -36,7 +36,7 @@ void Completion::wait() {
 
 Bytes reduce_scratch_bytes(int64_t elements, DType /*wire*/, int32_t size) {
   if (size <= 1) return 0;
-  // fp32: what is received. bf16: what is sent and what is received, half as wide each.
+  // fp32 needs the received values; bf16 needs sent and received values, each half as wide.
   const int64_t part = (elements + size - 1) / size;
   const int64_t window = std::min(part, 2 * kRoundElements);
   return window * (size - 1) * static_cast<Bytes>(sizeof(float));

@@ -1,4 +1,4 @@
-// What the operations of all communicators check and count alike. Pure functions.
+// OpBytes: the checks and sizes that all communicators share. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace longshore {
 Bytes total_bytes(const Communicator::Segments& segments);
 int64_t total_elements(const Communicator::FloatSegments& segments);
 
-// CheckFailure where a segment does not divide into `size` equal parts.
+// Both throw CheckFailure if a segment does not divide into `size` equal parts.
 void check_parts(const Communicator::Segments& segments, int32_t size);
 void check_parts(const Communicator::FloatSegments& segments, int32_t size);
-// CheckFailure for a wire other than fp32 and bf16, or scratch that is too small or not aligned.
+// Throws CheckFailure if the wire is not fp32 or bf16, or the scratch is too small or misaligned.
 void check_reduction(int64_t elements, DType wire, std::span<std::byte> scratch, int32_t size);
 
-// What NCCL would take and should not. CheckFailure for memory outside a GPU's arena: NCCL looks at
-// no pointer, and a kernel that touches the host's memory ends the process's use of the GPU.
+// Throws CheckFailure for memory outside of a GPU's arena. NCCL does not check pointers, and a
+// kernel that touches host memory makes the GPU unusable for the process.
 void check_gpu_memory(std::span<const std::byte> bytes, CommKind kind, const OpLabel& label,
                       const std::string& group);
 template <typename Element>
@@ -30,7 +30,7 @@ void check_gpu_memory(const std::vector<std::span<Element>>& segments, CommKind 
     check_gpu_memory(std::as_bytes(segment), kind, label, group);
   }
 }
-// ConfigError for a wire that NCCL does not add in.
+// Throws ConfigError for a wire dtype that NCCL does not add in.
 void check_nccl_wire(DType wire);
 
 }  // namespace longshore

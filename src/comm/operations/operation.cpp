@@ -13,7 +13,7 @@ std::string Operation::text() const {
 }
 
 uint32_t Operation::tag() const {
-  // FNV-1a: the same on every rank, whatever its library.
+  // FNV-1a gives the same value on every rank, whatever its standard library.
   uint32_t hash = 2166136261u;
   for (const char c : text()) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;

@@ -1,5 +1,5 @@
-// Operation: one collective of one rank, in words: for errors, for the watchdog, and for the tags
-// that keep operations which do not belong together from meeting. Plain value.
+// Operation: the description of one rank's collective, for errors, the watchdog and message tags.
+// Plain value.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@ namespace longshore {
 struct Operation {
   CommKind kind = CommKind::kBarrier;
   OpLabel label;
-  std::string group;     // its name
+  std::string group;     // the group's name
   int64_t sequence = 0;  // in the group, from 1
   Bytes bytes = 0;
-  std::string detail = {};  // "BF16", "from 2"; empty where there is none
+  std::string detail = {};  // "BF16", "from 2"; may be empty
 
-  // "all_gather #41 of parameters, unit 3 (4096 bytes) in group shards": the same on all its ranks.
+  // Returns the text, equal on all ranks of the group: "all_gather #41 of parameters, unit 3 (4096
+  // bytes) in group shards".
   std::string text() const;
-  // [Note: tags] of collectives.h.
+  // Returns the hash of the text ([Note: tags] of collectives.h).
   uint32_t tag() const;
 };
 

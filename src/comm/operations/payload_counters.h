@@ -1,9 +1,9 @@
-// PayloadCounters: what one rank handed to a communicator, by kind of operation and unit, and how
-// long it waited for it. Owned by the communicator; touched by the one thread that calls it.
+// PayloadCounters: a rank's payload and waiting time in a communicator, by kind of operation and
+// unit. Owned by the communicator; only the thread that calls it uses it.
 //
-// Payload is counted as it was handed over, whole segments: all_gather the gathered bytes,
-// reduce_scatter and all_reduce the bytes of all elements in the wire's format, broadcast its
-// bytes, scalars 8 bytes each, barrier 0. What the transport makes of it is its own matter.
+// Payload counts whole segments: all_gather the gathered bytes, reduce_scatter and all_reduce the
+// bytes of all elements in the wire dtype, broadcast its bytes, scalars 8 bytes each, barrier 0.
+// The bytes that the transport really sends may differ.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ inline constexpr std::array<CommKind, 6> kCommKinds = {
     CommKind::kAllGather, CommKind::kReduceScatter, CommKind::kAllReduce,
     CommKind::kScalars,   CommKind::kBroadcast,     CommKind::kBarrier};
 
-// "all_gather", "reduce_scatter", ...
+// Returns "all_gather", "reduce_scatter" and so on.
 std::string_view name_of(CommKind kind);
 
 class PayloadCounters {
@@ -42,7 +42,7 @@ class PayloadCounters {
     Count& operator+=(const Count& other);
     Count& operator-=(const Count& other);
   };
-  // nullopt: operations that are on no unit.
+  // A key without a unit counts the operations on no unit.
   using Key = std::pair<CommKind, std::optional<UnitId>>;
 
   struct Totals {
@@ -55,14 +55,14 @@ class PayloadCounters {
   void add(CommKind kind, std::optional<UnitId> unit, Bytes payload);
   void add_wait(CommKind kind, std::optional<UnitId> unit, double seconds);
 
-  // Since the group was made.
+  // Returns the totals since the group was made.
   const Totals& total() const { return total_; }
-  // Since the last take(), or since the group was made.
+  // Returns the totals since the last take(), or since the group was made.
   Totals take();
 
  private:
   Totals total_;
-  Totals taken_;  // what total_ was at the last take()
+  Totals taken_;  // total_ at the last take()
 };
 
 }  // namespace longshore

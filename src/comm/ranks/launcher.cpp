@@ -26,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The other ranks find out by themselves who failed, and say so; these are for those that do not.
+// Ranks normally notice a failure and exit by themselves; these limits are for ranks that do not.
 constexpr std::chrono::seconds kOwnTime(12);
 constexpr std::chrono::seconds kTerminateTime(5);
 constexpr const char* kLoopback = "127.0.0.1";
@@ -42,7 +42,7 @@ StoreAddress parse_rendezvous(const LaunchOptions& options) {
     throw ConfigError("launch: --rendezvous is \"" + printable(options.rendezvous, 400) +
                       "\": must be HOST:PORT, the address of node 0");
   }
-  // Nobody outside this machine has a part in the run of one node.
+  // A run of one node listens on loopback only.
   if (options.nodes == 1) address.host = kLoopback;
   return address;
 }
@@ -71,7 +71,7 @@ void check(const LaunchOptions& options) {
   }
 }
 
-// Signals come to wait_for_signal() instead of to a handler. The former mask is put back.
+// Blocks the signals so that wait_for_signal() receives them, and restores the former mask.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -87,7 +87,7 @@ class BlockedSignals {
 
   const sigset_t& former() const { return former_; }
 
-  // 0 where none came in 0.1 s.
+  // Returns 0 if no signal came within 0.1 s.
   int wait_for_signal() const {
     const timespec period{.tv_sec = 0, .tv_nsec = 100'000'000};
     return std::max(0, ::sigtimedwait(&set_, nullptr, &period));
@@ -100,7 +100,7 @@ class BlockedSignals {
 
 constexpr std::string_view kVisibleGpus = "CUDA_VISIBLE_DEVICES";
 
-// Of this process's environment.
+// Returns the value from this process's environment.
 std::optional<std::string> own_visible_gpus() {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
@@ -110,8 +110,8 @@ std::optional<std::string> own_visible_gpus() {
   return std::nullopt;
 }
 
-// The environment of a rank: this process's, with the launcher's variables replaced. `gpus`: that
-// this process sees.
+// Returns a rank's environment: this process's, with the launcher's variables replaced. `gpus` is
+// the number of GPUs that this process sees.
 std::vector<std::string> environment_of(const LaunchOptions& options, const StoreAddress& store,
                                         const std::string& secret, size_t gpus,
                                         int32_t local_rank) {
@@ -148,7 +148,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// A group of its own: a terminal's Ctrl-C then comes once, through the launcher.
+// Each rank gets its own process group, so that Ctrl-C reaches it only once, through the launcher.
 pid_t spawn(const std::vector<std::string>& command, std::vector<std::string> environment,
             const sigset_t& mask) {
   std::vector<std::string> arguments = {"longshore"};
@@ -184,7 +184,7 @@ class Ranks {
     for (const Process& process : running_) ::kill(process.pid, signal);
   }
 
-  // Takes note of those that have ended.
+  // Removes the processes that have ended, and records their status.
   void look() {
     std::erase_if(running_, [this](const Process& process) {
       int status = 0;
@@ -195,7 +195,7 @@ class Ranks {
     });
   }
 
-  // After a failure: those that do not end by themselves are asked to, then made to.
+  // After a failure: first asks the remaining ranks to end, then kills them.
   void press() {
     if (!failure_) return;
     const auto time = Clock::now() - *failure_;
@@ -229,7 +229,7 @@ class Ranks {
       failure_ = Clock::now();
       exit_code_ = code;
     } else if (exit_code_ == static_cast<int>(ExitCode::kDistributed) && !asked_) {
-      // That code only says that another rank failed: this may be the one.
+      // This exit code only says that another rank failed; that may be this one.
       exit_code_ = code;
     }
   }
@@ -260,7 +260,7 @@ int launch_ranks(const LaunchOptions& options) {
   check(options);
   StoreAddress store = parse_rendezvous(options);
   const std::string secret = secret_for(options);
-  // Before any thread is made: all inherit the mask.
+  // The mask is set before any thread exists, so that all threads inherit it.
   const BlockedSignals signals;
   std::unique_ptr<StoreServer> server;
   if (options.node == 0) {

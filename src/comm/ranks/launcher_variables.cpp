@@ -1,5 +1,5 @@
-// The only place that reads the launchers' variables. Each name is written out in its call, so that
-// tests/tidy/tidy_test.cpp sees which ones they are.
+// Only this file reads the launchers' variables. Each call spells out its name, so that
+// tests/tidy/tidy_test.cpp can list them.
 #include <cstdlib>
 
 #include "comm/ranks/rank_info.h"

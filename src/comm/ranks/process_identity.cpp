@@ -20,7 +20,7 @@
 namespace longshore {
 namespace {
 
-// The state and start time of /proc/PID/stat; state 0 where there is no such process.
+// The state and start time of /proc/PID/stat; state is 0 if no such process exists.
 struct ProcessStat {
   char state = 0;
   int64_t start_ticks = 0;
@@ -29,14 +29,14 @@ struct ProcessStat {
 ProcessStat read_stat(int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  // The name, in parentheses, may hold anything; what follows it does not.
+  // The name, in parentheses, may itself contain ')', so the search is from the end.
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return {};
   std::istringstream rest(text.substr(name_end + 1));
   ProcessStat stat;
   rest >> stat.state;
   std::string skipped;
-  // Fields 4 to 21, then the 22nd.
+  // Skips fields 4 to 21 and reads the 22nd.
   for (int field = 4; field < 22; ++field) rest >> skipped;
   rest >> stat.start_ticks;
   return stat;
@@ -59,7 +59,7 @@ std::string numeric_address(const sockaddr_storage& address, socklen_t length) {
   return failed == 0 ? text.data() : "";
 }
 
-// Asks the kernel by which of its addresses this host would reach the store; sends nothing.
+// Asks the kernel which of its addresses this host would use to reach the store; sends nothing.
 bool find_addresses(const StoreAddress& store, int family, ProcessIdentity& identity) {
   addrinfo hints{};
   hints.ai_family = family;
@@ -112,7 +112,7 @@ ProcessIdentity ProcessIdentity::from_json(const std::string& text) {
   try {
     const Json object = parse_json(text, {.max_bytes = 64 * kKiB, .max_depth = 2}, "the store");
     ProcessIdentity identity;
-    // It is printed: whoever wrote it, it is a name and no more.
+    // The host is untrusted text that is printed, so it is escaped.
     identity.host = printable(object.at("host").get<std::string>());
     identity.pid = object.at("pid").get<int64_t>();
     identity.start_ticks = object.at("start").get<int64_t>();
@@ -137,7 +137,7 @@ ProcessIdentity identify_process(const StoreAddress& store) {
   identity.start_ticks = read_stat(identity.pid).start_ticks;
   identity.pid_space = read_pid_space();
   identity.token = hash_text(random_word());
-  // IPv4 where the name has both: all ranks must choose the same.
+  // IPv4 comes first if the name has both, because all ranks must choose the same.
   if (!find_addresses(store, AF_INET, identity) && !find_addresses(store, AF_UNSPEC, identity)) {
     throw ConfigError("the store's host " + store.host +
                       " cannot be resolved or reached; check MASTER_ADDR or --rendezvous");
@@ -148,7 +148,7 @@ ProcessIdentity identify_process(const StoreAddress& store) {
 bool process_is_gone(const ProcessIdentity& process, const ProcessIdentity& self) {
   if (process.pid_space.empty() || process.pid_space != self.pid_space) return false;
   const ProcessStat stat = read_stat(process.pid);
-  // A process whose parent has not asked for its end yet is a zombie.
+  // A process that its parent has not waited for yet is a zombie.
   return stat.state == 0 || stat.state == 'Z' || stat.state == 'X' ||
          stat.start_ticks != process.start_ticks;
 }

@@ -1,5 +1,5 @@
-// ProcessIdentity: which process a rank is, and how others reach it. Plain value, sent to all ranks
-// at start.
+// ProcessIdentity: identifies a rank's process and its address. Plain value, sent to all ranks at
+// start.
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,27 @@ namespace longshore {
 struct ProcessIdentity {
   std::string host;
   int64_t pid = 0;
-  int64_t start_ticks = 0;    // tells the process from a later one with its number
-  std::string pid_space;      // boot and namespace in which the pid means something
-  std::string address;        // by which this host reached the store
-  std::string store_address;  // the store's, as this host resolved it
-  std::string token;          // nobody else's
-  // As the launcher says; 0 ranks where it does not.
+  int64_t start_ticks = 0;    // start time: distinguishes a later process with the same pid
+  std::string pid_space;      // boot id and pid namespace in which the pid is valid
+  std::string address;        // this host's address on the route to the store
+  std::string store_address;  // the store's address, as this host resolved it
+  std::string token;          // a random value, unique to the process
+  // The launcher's values; local_size is 0 if it gives none.
   int32_t local_rank = 0;
   int32_t local_size = 0;
   int32_t node = 0;
 
-  // "host gpu1, process 1234"
+  // Describes the process: "host gpu1, process 1234".
   std::string text() const;
   std::string to_json() const;
-  // StoreError for a text that is none.
+  // Throws StoreError for invalid text.
   static ProcessIdentity from_json(const std::string& text);
 };
 
-// This process. ConfigError where the store's host cannot be resolved.
+// Identifies this process. Throws ConfigError if the store's host cannot be resolved.
 ProcessIdentity identify_process(const StoreAddress& store);
 
-// Whether a process that runs where this one does is surely gone. False for others.
+// Returns true if the process is in this one's pid namespace and surely gone.
 bool process_is_gone(const ProcessIdentity& process, const ProcessIdentity& self);
 
 bool is_loopback(const std::string& address);

@@ -7,7 +7,7 @@
 namespace longshore {
 namespace {
 
-// The most of an operation's text that is printed.
+// The maximum length of a printed operation text.
 constexpr size_t kMaxText = 1000;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// RankHeartbeat: what a rank says of itself at every heartbeat. Plain value.
+// RankHeartbeat: the state that a rank reports at every heartbeat. Plain value.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +7,22 @@
 
 namespace longshore {
 
-// What a rank does in one group.
+// A rank's progress in one group.
 struct GroupBeat {
-  int64_t issued = 0;    // sequence number of the last operation that was asked for
-  int64_t running = 0;   // of the last that was begun
-  bool finished = true;  // whether that one is done
-  std::string text;      // Operation::text() of it
+  int64_t issued = 0;    // sequence number of the last operation issued
+  int64_t running = 0;   // sequence number of the last operation begun
+  bool finished = true;  // whether the operation `running` has finished
+  std::string text;      // Operation::text() of the operation `running`
 };
 
 struct RankHeartbeat {
   int64_t number = 0;                       // grows with every heartbeat
-  bool leaving = false;                     // done, and about to exit
-  bool knows_failure = false;               // of the run
+  bool leaving = false;                     // finished and about to exit
+  bool knows_failure = false;               // knows that the run has failed
   std::map<std::string, GroupBeat> groups;  // by the group's key
 
   std::string to_json() const;
-  // StoreError for a text that is none.
+  // Throws StoreError for invalid text.
   static RankHeartbeat from_json(const std::string& text);
 };
 

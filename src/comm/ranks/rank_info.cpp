@@ -14,9 +14,9 @@ namespace longshore {
 namespace {
 
 constexpr int32_t kMaxRanks = 1 << 16;
-constexpr uint16_t kDefaultPort = 29500;  // torchrun's
+constexpr uint16_t kDefaultPort = 29500;  // torchrun's default
 
-// Reads numbers out of the variables and collects what is wrong with them.
+// Parses numbers from the variables and collects their problems.
 class Reader {
  public:
   explicit Reader(const std::map<std::string, std::string>& variables) : variables_(variables) {}
@@ -42,7 +42,7 @@ class Reader {
     return std::nullopt;
   }
 
-  // Missing: a problem too.
+  // Like number(), but a missing variable is a problem too.
   int32_t needed(const std::string& name, int32_t min, int32_t max, const std::string& because) {
     if (!has(name)) fail(name + " is not set, but " + because + " is");
     return number(name, min, max).value_or(min);
@@ -84,7 +84,7 @@ RankInfo from_torchrun(Reader& reader) {
   info.node = reader.number("GROUP_RANK", 0, kMaxRanks - 1).value_or(0);
   info.nodes = reader.number("GROUP_WORLD_SIZE", 1, kMaxRanks).value_or(0);
   if (info.local_size > 0 && !reader.has("GROUP_RANK")) {
-    // Nodes of equal size, as torchrun numbers ranks.
+    // torchrun numbers the ranks of equal-sized nodes consecutively.
     info.node = info.rank / info.local_size;
     info.nodes = (info.size + info.local_size - 1) / info.local_size;
   }
@@ -136,11 +136,11 @@ RankInfo from_srun(Reader& reader) {
   info.local_rank = reader.number("SLURM_LOCALID", 0, kMaxRanks - 1).value_or(0);
   info.node = reader.number("SLURM_NODEID", 0, kMaxRanks - 1).value_or(0);
   info.nodes = reader.number("SLURM_NNODES", 1, kMaxRanks).value_or(0);
-  info.local_size = 0;  // tasks per node may differ: the ranks count themselves
+  info.local_size = 0;  // tasks per node may differ, so the ranks count themselves
   info.restart =
       reader.number("SLURM_RESTART_COUNT", 0, std::numeric_limits<int32_t>::max()).value_or(0);
   info.run_id = reader.text("SLURM_JOB_ID");
-  // Jobs that share a node must not share a port; all ranks of a job compute the same one.
+  // Jobs that share a node need different ports; all ranks of a job compute the same one.
   const auto job = reader.number("SLURM_JOB_ID", 0, std::numeric_limits<int32_t>::max());
   info.store_port = job ? static_cast<uint16_t>(15000 + *job % 15000) : kDefaultPort;
   if (info.size == 1 || reader.has("MASTER_ADDR")) return info;
@@ -156,7 +156,7 @@ RankInfo from_srun(Reader& reader) {
   return info;
 }
 
-// A batch script runs in a job but in no step: its SLURM_PROCID is that of the script.
+// A batch script runs in a job but in no step; its SLURM_PROCID is the script's own.
 bool started_by_srun(const Reader& reader) {
   const bool in_batch_script = reader.has("SLURM_JOB_ID") && !reader.has("SLURM_STEP_ID");
   return reader.has("SLURM_PROCID") && !in_batch_script;

@@ -15,8 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// "longshore/job/0/": what the launcher calls this start. A launcher's own name may be of any
-// length.
+// Returns the key prefix of this start: "longshore/job/0/". The launcher's run id may have any
+// length, so it is cut.
 std::string keys_of(const RankInfo& ranks) {
   return "longshore/" + ranks.run_id.substr(0, 200) + "/" + std::to_string(ranks.restart) + "/";
 }
@@ -25,13 +25,13 @@ std::string name_of(int32_t rank, const ProcessIdentity& identity) {
   return "rank " + std::to_string(rank) + " (" + identity.text() + ")";
 }
 
-// Ranks of one node have the same number of ranks there, and different places among them.
+// Ranks of one node must agree on the number of ranks there and have distinct local ranks.
 void check_places(const std::vector<ProcessIdentity>& identities) {
   std::map<std::pair<std::string, int32_t>, int32_t> first_of_node;
   std::map<std::tuple<std::string, int32_t, int32_t>, int32_t> at_place;
   for (int32_t rank = 0; rank < static_cast<int32_t>(identities.size()); ++rank) {
     const ProcessIdentity& own = identities[static_cast<size_t>(rank)];
-    if (own.local_size == 0) continue;  // the launcher does not say
+    if (own.local_size == 0) continue;  // the launcher gave none
     const auto [first, alone] = first_of_node.try_emplace({own.host, own.node}, rank);
     const ProcessIdentity& other = identities[static_cast<size_t>(first->second)];
     if (!alone && other.local_size != own.local_size) {
@@ -51,7 +51,7 @@ void check_places(const std::vector<ProcessIdentity>& identities) {
   }
 }
 
-// The keys of one start.
+// Runs the exchange of one start through the store's keys.
 class Greeter {
  public:
   Greeter(StoreConnection& store, const RankInfo& ranks, const ProcessIdentity& identity,
@@ -66,7 +66,7 @@ class Greeter {
   Meeting meet() {
     compare_sizes();
     claim();
-    // The first heartbeat comes before the identity: who is there has one.
+    // The first heartbeat comes before the identity, so that every present rank has one.
     store_.set(prefix_ + "heartbeat/" + std::to_string(ranks_.rank), RankHeartbeat{}.to_json());
     store_.set(identity_key(ranks_.rank), identity_.to_json());
     for (std::vector<int32_t> missing = missing_ranks(); !missing.empty();
@@ -84,8 +84,8 @@ class Greeter {
   }
   std::string refusal_key() const { return prefix_ + "refusal"; }
 
-  // The first rank to come says how many there are. Whoever was told otherwise tells all why the
-  // start fails.
+  // The first rank publishes the number of ranks. A rank that was started with another number tells
+  // all ranks why the start fails.
   void compare_sizes() {
     const std::string mine =
         std::to_string(ranks_.size) + " ranks, " + name_of(ranks_.rank, identity_);

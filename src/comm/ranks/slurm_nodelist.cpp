@@ -28,7 +28,7 @@ std::string first_slurm_host(std::string_view list) {
     const size_t begin = host.size();
     for (++i; i < close && is_digit(list[i]); ++i) host += list[i];
     if (host.size() == begin) return {};
-    // The rest of the brackets: other hosts.
+    // The rest of the brackets names other hosts.
     i = close + 1;
   }
   return host;

@@ -1,4 +1,4 @@
-// SLURM's compressed lists of hosts. Pure function.
+// SlurmNodelist: parses SLURM's compressed host lists. Pure function.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace longshore {
 
-// The first host of "node[003-005,007],other": "node003"; empty where the text is no such list.
+// Returns the first host of "node[003-005,007],other" ("node003"); "" for invalid text.
 std::string first_slurm_host(std::string_view list);
 
 }  // namespace longshore

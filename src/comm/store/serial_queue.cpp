@@ -14,7 +14,7 @@ void SerialQueue::Task::run() {
   } catch (...) {
     error = std::current_exception();
   }
-  // What the work holds goes before anyone is told that it is done.
+  // The work's captures are released before any waiter learns that it is done.
   work_ = nullptr;
   const MutexLock lock(mutex_);
   error_ = error;

@@ -1,5 +1,5 @@
-// SerialQueue: a thread that runs tasks one after the other, in the order they came. Owned by
-// whoever pushes; one thread pushes, any thread may wait for a task.
+// SerialQueue: a thread that runs tasks one after the other, in order. The pushing thread owns it;
+// any thread may wait for a task.
 #pragma once
 
 #include <chrono>
@@ -19,9 +19,9 @@ class SerialQueue {
   class Task {
    public:
     explicit Task(std::function<void()> work) : work_(std::move(work)) {}
-    // False when the task is not done by then.
+    // Returns false if the task is not done within `time`.
     bool wait_for(std::chrono::milliseconds time);
-    // What the task threw; null when it succeeded. Only of a task that is done.
+    // Returns the exception of a finished task; null if it succeeded.
     std::exception_ptr error();
 
    private:
@@ -38,18 +38,18 @@ class SerialQueue {
   SerialQueue();
   SerialQueue(const SerialQueue&) = delete;
   SerialQueue& operator=(const SerialQueue&) = delete;
-  // Runs what is queued, then joins; after abandon() neither.
+  // Runs the queued tasks and joins the thread; after abandon() it does neither.
   ~SerialQueue();
 
-  // What `work` refers to must live until it has run: after abandon(), for as long as the process.
+  // Objects that `work` refers to must outlive it; after abandon(), they must live to process exit.
   std::shared_ptr<Task> push(std::function<void()> work);
 
-  // The thread hangs in a call that has no deadline of its own: it is left to the end of the
-  // process, and what is queued behind is never run.
+  // Gives up a thread that hangs in a call without a deadline. The thread stays until the process
+  // ends, and the queued tasks never run.
   void abandon();
 
  private:
-  // Outlives the queue where the thread is abandoned: shared with the thread.
+  // The thread shares this state, because an abandoned thread outlives the queue.
   struct Shared {
     Mutex mutex;
     Condition changed;

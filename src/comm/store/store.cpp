@@ -26,9 +26,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Past the time-out a call to a server that is stopped ends; the watchdog has named it by then.
+// A call to a stopped server ends this long after the time-out; the watchdog has named it by then.
 constexpr std::chrono::seconds kCallSlack(5);
-// For one address to take the connection, and to say who it is.
+// The limit for one address to accept the connection and finish the handshake.
 constexpr std::chrono::seconds kTryTime(10);
 constexpr milliseconds kFirstPause(20);
 constexpr milliseconds kLongestPause(500);
@@ -62,7 +62,7 @@ void send_all(const UniqueFd& socket, std::string_view bytes, Clock::time_point 
   }
 }
 
-// Appends what has come, one byte at least, and `most` at most.
+// Appends between 1 and `most` received bytes.
 void receive_some(const UniqueFd& socket, std::string& bytes, size_t most, Clock::time_point end) {
   std::array<char, 64 * 1024> buffer;
   for (;;) {
@@ -127,7 +127,7 @@ void shake_hands(const UniqueFd& socket, const std::string& secret, Clock::time_
   }
 }
 
-// All addresses of the host, one after the other.
+// Tries all addresses of the host, one after the other.
 UniqueFd connect_and_shake_hands(const StoreAddress& address, const std::string& secret,
                                  Clock::time_point end) {
   addrinfo hints{};
@@ -193,7 +193,7 @@ class StoreConnection::Wire {
       send_all(socket_, to_bytes(request), end);
       return take_reply(end);
     } catch (...) {
-      // What comes later would be the answer to this request.
+      // A late reply to this request would be taken for the reply to the next one.
       socket_.reset();
       throw;
     }
@@ -206,7 +206,7 @@ class StoreConnection::Wire {
       StoreReply reply;
       size_t used = 0;
       const Parsed found = parse_reply(bytes, reply, used);
-      // Nothing follows a reply before the next request.
+      // The server sends nothing after a reply until the next request.
       if (found == Parsed::kBad || (found == Parsed::kDone && used != bytes.size())) {
         throw StoreError("an answer cannot be read");
       }

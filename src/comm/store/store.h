@@ -1,6 +1,6 @@
-// Store: the run's key-value store, where ranks meet, as its clients see it; store_server.h serves
-// it. Copies of a StoreConnection share one socket. Any thread: calls wait for each other, and each
-// ends within the connection's time-out or somewhat later. Calls throw StoreError.
+// Store: the client side of the run's key-value store, through which ranks meet (store_server.h
+// serves it). Copies of a StoreConnection share one socket. Any thread; calls are serialised, and
+// each ends within the connection's time-out plus a few seconds. Calls throw StoreError.
 #pragma once
 
 #include <chrono>
@@ -15,13 +15,13 @@
 
 namespace longshore {
 
-// The store's server is gone, does not answer, or refuses what was asked.
+// The store's server is gone, does not answer, or refuses the request.
 class StoreError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The server and this process do not have the same secret.
+// The server and this process have different secrets.
 class StoreSecretError : public StoreError {
  public:
   using StoreError::StoreError;
@@ -33,40 +33,41 @@ struct StoreAddress {
   std::string text() const { return host + ":" + std::to_string(port); }
 };
 
-// "host:port", where both are there and the port is not 0.
+// Parses "host:port"; returns false if the host is missing or the port is missing or 0.
 bool parse_store_address(const std::string& text, StoreAddress& address);
 
 class StoreConnection {
  public:
-  // Tries until the store is there or the time is over; whoever answers there otherwise is not it.
+  // Retries until the store answers or the time is over. A server that fails the handshake does not
+  // count.
   StoreConnection(const StoreAddress& address, const std::string& secret,
                   std::chrono::milliseconds timeout)
       : StoreConnection(address, secret, timeout, timeout) {}
-  // Tries for `try_time`; calls have `timeout`.
+  // Retries for `try_time`; later calls have `timeout`.
   StoreConnection(const StoreAddress& address, const std::string& secret,
                   std::chrono::milliseconds timeout, std::chrono::milliseconds try_time);
 
   void set(const std::string& key, const std::string& value);
   bool has(const std::vector<std::string>& keys);
-  // Of keys that exist.
+  // Returns the values of keys that must exist.
   std::vector<std::string> get(const std::vector<std::string>& keys);
-  // Sets the key where it is absent and `expected` is empty, or where it holds that; gives what it
-  // holds then, and `expected` where it is absent.
+  // Sets the key if it holds `expected`, or if it is absent and `expected` is empty. Returns its
+  // value afterwards, or `expected` if it is still absent.
   std::string compare_set(const std::string& key, const std::string& expected,
                           const std::string& value);
-  // Sets the key where it does not exist yet; gives what it holds then.
+  // Sets the key if it is absent; returns its value afterwards.
   std::string set_once(const std::string& key, const std::string& value) {
     return compare_set(key, "", value);
   }
   int64_t add(const std::string& key, int64_t number);
   void append(const std::string& key, const std::string& value);
-  // False where it did not exist.
+  // Returns false if the key did not exist.
   bool remove(const std::string& key);
   int64_t count();
 
  private:
   class Wire;
-  // At least `values` values.
+  // Sends a request and returns its reply of at least `values` values.
   std::vector<std::string> call(const StoreRequest& request, size_t values);
 
   std::shared_ptr<Wire> wire_;  // shared by the copies

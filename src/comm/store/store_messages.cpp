@@ -17,7 +17,7 @@ void append_number(std::string& out, Number number) {
   }
 }
 
-// Takes fields from the front of a body. After a field that is not there, all are absent.
+// Takes fields from the front of a body. After a missing field all further fields are missing.
 class FieldReader {
  public:
   explicit FieldReader(std::string_view body) : rest_(body) {}
@@ -34,7 +34,7 @@ class FieldReader {
     return value;
   }
 
-  // A text behind its length.
+  // Takes a string that is preceded by its length.
   template <typename Length>
   std::string text(size_t max_bytes) {
     const size_t length = number<Length>();
@@ -60,7 +60,7 @@ class FieldReader {
   bool ok_ = true;
 };
 
-// The body of the message at the beginning of the bytes.
+// Finds the body of the message at the beginning of `bytes`.
 Parsed take_body(std::string_view bytes, std::string_view& body) {
   if (bytes.size() < kFrameBytes) return Parsed::kIncomplete;
   const size_t length = FieldReader(bytes).number<uint32_t>();
@@ -78,7 +78,7 @@ std::string framed(const std::string& body) {
   return bytes + body;
 }
 
-// Whether the command has as many keys as it needs.
+// Checks that the command has the number of keys that it needs.
 bool has_its_keys(const StoreRequest& request) {
   switch (request.command) {
     case StoreCommand::kGet:
@@ -100,7 +100,7 @@ bool has_its_keys(const StoreRequest& request) {
 
 Parsed parse_hello(std::string_view bytes, StoreHello& hello) {
   const size_t magic = std::min(bytes.size(), kStoreMagicBytes);
-  // The first wrong byte tells: nothing is waited for.
+  // The first wrong byte decides, so that the server does not wait for the rest.
   if (bytes.substr(0, magic) != kStoreHelloMagic.substr(0, magic)) return Parsed::kBad;
   if (bytes.size() > kStoreHelloBytes) return Parsed::kBad;
   if (bytes.size() < kStoreHelloBytes) return Parsed::kIncomplete;

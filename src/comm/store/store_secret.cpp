@@ -50,7 +50,7 @@ std::string read_store_secret(const std::string& path, const std::string& key) {
     return ConfigError(key + ": " + printable(path, 400) + " " + problem + "; " + remedy);
   };
   const std::string make = "make one with: (umask 077; head -c 32 /dev/urandom | base64 > FILE)";
-  // A pipe is not waited for, and the checks are those of what is read.
+  // O_NONBLOCK avoids waiting for a pipe; fstat checks the same file that is read.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), path);
   if (!fd.valid()) {
     throw refuse(std::string("cannot be opened: ") + std::strerror(errno), make);

@@ -31,10 +31,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Connections that are accepted, and bytes that are read of one, before the others have their turn.
+// One turn accepts at most this many connections, and reads at most this many bytes of one.
 constexpr int kAcceptsATurn = 64;
 constexpr size_t kBytesATurn = 64 * 1024;
-// No descriptor is left: the listener rests, so that the thread does not spin.
+// Without free descriptors the listener pauses this long, so that the thread does not spin.
 constexpr std::chrono::milliseconds kRest(100);
 constexpr uint64_t kWakeId = 0, kListenerId = 1, kFirstConnectionId = 2;
 
@@ -60,7 +60,7 @@ SocketAddress socket_address(const std::string& address, uint16_t port) {
   return made;
 }
 
-// Gives errno's number where this host has no such address family, or the port is taken.
+// Returns errno if this host lacks the address family or the port is taken; 0 on success.
 int try_to_listen(const std::string& address, uint16_t port, UniqueFd& listener) {
   const SocketAddress at = socket_address(address, port);
   UniqueFd socket(::socket(at.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0),
@@ -98,11 +98,11 @@ UniqueFd listen_at(const StoreServerOptions& options) {
 struct Connection {
   UniqueFd fd;
   bool client = false;  // it has proved the secret
-  StoreNonce nonce{};   // that this server gave it
+  StoreNonce nonce{};   // the challenge that this server sent
   Clock::time_point accepted = Clock::now();
-  std::string input;   // not understood yet
-  std::string output;  // not taken yet
-  size_t sent = 0;     // bytes of it
+  std::string input;   // received bytes that are not parsed yet
+  std::string output;  // reply that the client has not taken yet
+  size_t sent = 0;     // bytes of `output` sent so far
 
   Bytes under_way() const { return static_cast<Bytes>(input.size() + output.size()); }
 };
@@ -126,7 +126,7 @@ class StoreServer::Loop {
   Loop& operator=(const Loop&) = delete;
   ~Loop() {
     const uint64_t one = 1;
-    // An eventfd takes a first write always.
+    // The first write to an eventfd always succeeds.
     [[maybe_unused]] const ssize_t wrote = ::write(wake_.get(), &one, sizeof one);
     thread_.join();
   }
@@ -167,7 +167,8 @@ class StoreServer::Loop {
     }
   }
 
-  // Until the first stranger's time is over, or the listener has rested; -1 for neither.
+  // Returns the time until the oldest unauthenticated connection expires or the listener resumes;
+  // -1 if neither is pending.
   int wait_ms() const {
     std::optional<Clock::time_point> next = rest_until_;
     if (!strangers_.empty()) {
@@ -188,7 +189,7 @@ class StoreServer::Loop {
     }
   }
 
-  // ---- Connections that come and go ----
+  // ---- Opening and closing connections ----
 
   void accept_some() {
     for (int i = 0; i < kAcceptsATurn; ++i) {
@@ -197,7 +198,7 @@ class StoreServer::Loop {
       if (!fd.valid()) {
         const int failed = errno;
         if (failed == EAGAIN) return;
-        // The connection was given up before it was taken.
+        // Other errors mean that the client closed the connection before it was accepted.
         if (failed != EMFILE && failed != ENFILE && failed != ENOMEM && failed != ENOBUFS) continue;
         if (!strangers_.empty()) {
           close_connection(*strangers_.begin());
@@ -211,12 +212,12 @@ class StoreServer::Loop {
       try {
         greet(std::move(fd));
       } catch (const std::exception&) {
-        // No memory or no place in the event loop: this one is not served.
+        // Out of memory, or the event loop is full: this connection is dropped.
       }
     }
   }
 
-  // The challenge fits into the buffer of a new socket.
+  // The challenge always fits into the send buffer of a new socket.
   void greet(UniqueFd fd) {
     const int on = 1;
     ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -247,7 +248,7 @@ class StoreServer::Loop {
 
   void expire_strangers() {
     const Clock::time_point now = Clock::now();
-    // In the order in which they came.
+    // Ids ascend in order of arrival, so the oldest comes first.
     while (!strangers_.empty() &&
            now - connections_.at(*strangers_.begin()).accepted >= options_.limits.hello_time) {
       close_connection(*strangers_.begin());
@@ -260,7 +261,7 @@ class StoreServer::Loop {
     watch(EPOLL_CTL_MOD, listener_.get(), EPOLLIN, kListenerId);
   }
 
-  // ---- What they say ----
+  // ---- Messages ----
 
   void serve(uint64_t id) {
     const auto place = connections_.find(id);
@@ -269,17 +270,17 @@ class StoreServer::Loop {
     try {
       stays = serve_connection(id, place->second);
     } catch (const std::exception&) {
-      // No memory for this one's messages; the others are served.
+      // Out of memory for this client's messages: only this client is dropped.
     }
     if (!stays) close_connection(id);
     while (under_way_ > options_.limits.under_way) close_the_largest();
   }
 
-  // False: it is to be closed.
+  // Returns false if the connection must be closed.
   bool serve_connection(uint64_t id, Connection& connection) {
     if (!connection.output.empty()) {
       if (!send_some(id, connection)) return false;
-      // Nothing more is read of who does not take what was asked for.
+      // Reading pauses while the client does not take its reply.
       if (!connection.output.empty()) return true;
     } else if (!receive_some(connection)) {
       return false;
@@ -340,7 +341,7 @@ class StoreServer::Loop {
     return say(id, connection, std::move(welcome));
   }
 
-  // One reply is under way at a time, so a client that asks without listening waits for itself.
+  // Only one reply is pending at a time, so a client that does not read blocks only itself.
   bool answer_requests(uint64_t id, Connection& connection) {
     size_t read = 0;
     bool stays = true;
@@ -381,7 +382,7 @@ class StoreServer::Loop {
   UniqueFd listener_;
   UniqueFd wake_;
   UniqueFd epoll_;
-  std::map<uint64_t, Connection> connections_;  // ids grow with time and are not used again
+  std::map<uint64_t, Connection> connections_;  // ids ascend and are never reused
   std::set<uint64_t> strangers_;
   size_t clients_ = 0;
   uint64_t next_id_ = kFirstConnectionId;

@@ -1,10 +1,9 @@
-// StoreServer: serves the run's key-value store, where ranks meet, to the clients that know the
-// run's secret. Owned by the launcher or by rank 0. One thread of its own waits for all sockets at
-// once and for none of them in particular: whatever a client sends, or does not, the others are
-// served and the destructor returns.
+// StoreServer: serves the run's key-value store to clients that know the run's secret. The launcher
+// or rank 0 owns it. A single thread waits for all sockets at once, so that no client can block
+// other clients or the destructor.
 //
-// Everything is bounded: how many connections have not proved the secret and for how long, the
-// clients, keys, values, stored bytes, and bytes of messages under way.
+// Everything is bounded: unauthenticated connections and their time, clients, keys, values, stored
+// bytes, and buffered bytes of messages.
 #pragma once
 
 #include <chrono>
@@ -17,28 +16,28 @@
 namespace longshore {
 
 struct StoreLimits {
-  // Connections that have not proved the secret: the oldest one goes where another comes.
+  // The number of unauthenticated connections; a new one evicts the oldest.
   size_t strangers = 256;
-  // From accepting a connection to the proof.
+  // The time from accepting a connection to its proof.
   std::chrono::milliseconds hello_time = std::chrono::seconds(10);
   size_t clients = 1 << 15;
   size_t keys = 1 << 18;
   Bytes stored = 512 * kMiB;
-  // Bytes that clients have sent and that are no whole message yet, and replies that they have not
-  // taken: the client with most of them is disconnected.
+  // The bytes of incomplete requests and unsent replies over all clients. Beyond it, the client
+  // with the most is disconnected.
   Bytes under_way = 512 * kMiB;
 };
 
 struct StoreServerOptions {
   uint16_t port = 0;  // 0: any that is free
-  // A numeric address of this host to listen at; empty: all of them.
+  // A numeric address of this host to listen on; empty: all addresses.
   std::string address = "127.0.0.1";
-  // Empty: whoever can connect is a client.
+  // With an empty secret, any process that can connect is a client.
   std::string secret = {};
   StoreLimits limits = {};
 };
 
-// What the server holds at a moment.
+// A snapshot of the server's usage.
 struct StoreUse {
   size_t strangers = 0;
   size_t clients = 0;
@@ -46,21 +45,21 @@ struct StoreUse {
   Bytes stored = 0;
   Bytes under_way = 0;
 
-  // "3 clients, 40 keys, 12345 bytes"
+  // Describes it: "3 clients, 40 keys, 12345 bytes".
   std::string text() const;
 };
 
 class StoreServer {
  public:
-  // ConfigError where the port is taken.
+  // Throws ConfigError if the port is taken.
   explicit StoreServer(const StoreServerOptions& options);
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
-  // Closes all connections.
+  // Closes all connections and ends the thread.
   ~StoreServer();
 
   uint16_t port() const;
-  // The most of each that the server has held at once. Any thread.
+  // Returns the peak of each value. Any thread.
   StoreUse most_used() const;
 
  private:

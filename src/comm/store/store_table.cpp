@@ -7,7 +7,7 @@
 namespace longshore {
 namespace {
 
-// A node of the map and two strings.
+// The overhead of an entry: a map node and two strings.
 constexpr Bytes kPlaceBytes = 128;
 
 StoreReply refuse(const std::string& problem) {
@@ -55,7 +55,7 @@ StoreReply StoreTable::get(const StoreRequest& request) const {
     const std::string* value = find(key);
     if (value == nullptr) return refuse("no key " + printable(key));
     bytes += static_cast<Bytes>(value->size());
-    // The client asks for the rest.
+    // The client requests the remaining values again.
     if (!reply.values.empty() && bytes > kMaxStoreValue) break;
     reply.values.push_back(*value);
   }

@@ -1,4 +1,4 @@
-// StoreTable: the keys and values of a store, within limits. Owned by its server; one thread.
+// StoreTable: the keys and values of a store, within limits. The server owns it; one thread.
 #pragma once
 
 #include <map>
@@ -13,11 +13,11 @@ class StoreTable {
  public:
   StoreTable(size_t max_keys, Bytes max_bytes) : max_keys_(max_keys), max_bytes_(max_bytes) {}
 
-  // Does what a parsed request asks for. Where it cannot, the reply says why and nothing changes.
+  // Executes a parsed request. If it is impossible, the reply has the reason and nothing changes.
   StoreReply answer(const StoreRequest& request);
 
   size_t keys() const { return values_.size(); }
-  // Of keys and values, with what a place in the table costs.
+  // Returns the bytes of keys and values, with a fixed overhead per entry.
   Bytes bytes() const { return bytes_; }
 
  private:

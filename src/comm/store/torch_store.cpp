@@ -14,9 +14,9 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLongestPause(50);
-// Of an address in the agent's store.
+// The maximum length of an address in the agent's store.
 constexpr size_t kMaxAddress = 300;
-constexpr int kFatalOnly = 3;  // LibTorch's number
+constexpr int kFatalOnly = 3;  // LibTorch's level number
 
 std::vector<uint8_t> to_value(const std::string& text) {
   return {text.begin(), text.end()};
@@ -84,7 +84,7 @@ class OverConnection : public c10d::Store {
   StoreConnection connection_;
 };
 
-// The first line: c10 appends a backtrace.
+// Keeps only the first line, because c10 appends a backtrace.
 template <typename Call>
 auto or_store_error(const Call& call) {
   try {

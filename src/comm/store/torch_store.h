@@ -1,6 +1,6 @@
-// TorchStore: LibTorch's interface of stores, for Gloo, over a connection to the run's own store;
-// and LibTorch's own store, which torchrun's agent serves and which anybody can read and write: it
-// carries the address of the run's store and nothing else. Any thread.
+// TorchStore: LibTorch's store interface over the run's own store, for Gloo; and access to
+// LibTorch's store in torchrun's agent. Any process can read and write the agent's store, so it
+// only carries the address of the run's store. Any thread.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -14,23 +14,23 @@
 
 namespace longshore {
 
-// Waits for keys end after `timeout`.
+// Waits for keys fail after `timeout`.
 c10::intrusive_ptr<c10d::Store> make_torch_store(const StoreConnection& connection,
                                                  std::chrono::milliseconds timeout);
 
 // The store of torchrun's agent.
 class AgentStore {
  public:
-  // StoreError where it is not there in time.
+  // Throws StoreError if the agent does not answer in time.
   AgentStore(const StoreAddress& address, std::chrono::milliseconds timeout);
   ~AgentStore();
 
   void publish(const std::string& key, const StoreAddress& address);
-  // False where nothing, or no address, stands there.
+  // Returns false if the key holds no valid address.
   bool find(const std::string& key, StoreAddress& address);
 
  private:
-  // LibTorch writes stack traces of connections that fail; the errors thrown here say it.
+  // Silences LibTorch's stack traces of failed connections; the thrown errors report them.
   int former_log_level_;
   c10::intrusive_ptr<c10d::Store> store_;
 };

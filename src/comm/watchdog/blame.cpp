@@ -11,7 +11,7 @@ const GroupBeat* group_of(const RankView& rank, const std::string& group) {
   return found == rank.heartbeat.groups.end() ? nullptr : &found->second;
 }
 
-// The ranks of a group's key, "shards[0,1]".
+// Returns the ranks in a group's key, such as "shards[0,1]".
 std::vector<int32_t> members_of(const std::string& key) {
   std::vector<int32_t> members;
   const size_t open = key.rfind('[');
@@ -34,7 +34,7 @@ std::string last_operation(const GroupBeat* group) {
          ", is " + group->text;
 }
 
-// Follows who waits for whom, from group to group, to a rank that waits for nobody.
+// Follows the chain of waiting ranks from group to group to a rank that does not wait.
 class Chase {
  public:
   Chase(const Board& board, double waited_seconds) : board_(board), waited_(waited_seconds) {}

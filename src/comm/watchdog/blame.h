@@ -1,5 +1,5 @@
-// Blame: who keeps an operation from finishing, judged from the heartbeats. Pure functions over
-// what the watchdog knows.
+// Blame: finds the rank that keeps an operation from finishing, from the heartbeats. Pure functions
+// over the watchdog's data.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace longshore {
 
-// Why the run ends. The first one that reaches the store counts, on all ranks.
+// The reason why the run ends. The first one that reaches the store counts on all ranks.
 struct FailureReason {
-  int32_t culprit = -1;  // -1: nobody can be named
+  int32_t culprit = -1;  // rank at fault; -1: unknown
   std::string cause;     // "rank 2 (host a, process 7) died"
 };
 
-// What is known of one rank.
+// The latest information about one rank.
 struct RankView {
   ProcessIdentity identity;
   RankHeartbeat heartbeat;
-  double silent_seconds = 0.0;  // since its heartbeat changed
+  double silent_seconds = 0.0;  // since its heartbeat last changed
 
   std::string text(int32_t rank) const;  // "rank 2 (host a, process 7)"
 };
@@ -31,20 +31,21 @@ struct RankView {
 struct Board {
   int32_t self = 0;
   std::vector<RankView> ranks;                          // by rank
-  std::map<std::string, std::vector<int32_t>> members;  // of this rank's groups, by key
+  std::map<std::string, std::vector<int32_t>> members;  // members of this rank's groups, by key
 };
 
-// The operation `sequence` of the group has waited too long, `waited_seconds`. A rank that has been
-// silent for `silence_seconds` is the culprit before any other; else one that has not come to the
-// operation, or to one that a member waits for in another group in its turn.
+// Explains why operation `sequence` of the group has waited for `waited_seconds`. First blames a
+// rank that has been silent for `silence_seconds`, then a disagreement, then a member that has not
+// begun the operation, following the operations that such a member itself waits for.
 FailureReason blame_for_delay(const Board& board, const std::string& group, int64_t sequence,
                               const std::string& operation, double waited_seconds,
                               double silence_seconds);
 
-// A rank that is in another operation than the first of its group, at the same place of the order.
+// Finds a rank whose current operation differs from that of its group's first member at the same
+// sequence number.
 std::optional<FailureReason> find_disagreement(const Board& board);
 
-// The rank that has been silent longest, and for at least so long.
+// Returns the rank that has been silent longest, if that is at least `silence_seconds`.
 std::optional<int32_t> most_silent(const Board& board, double silence_seconds);
 
 std::string seconds_text(double seconds);

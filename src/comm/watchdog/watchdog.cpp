@@ -18,20 +18,20 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr milliseconds kGuardPeriod(100);
-// For the store to take a verdict, before a rank keeps to its own.
+// The time for the store to take a reason; after it a rank adopts its own.
 constexpr seconds kOfferTime(2);
-// For the last heartbeat of a process that is gone to say that it was leaving.
+// The time for a dead process's last heartbeat to show that it was leaving.
 constexpr seconds kGoneTime(2);
-// From the loss of the store to the verdict that its server died: who ended it may be seen first.
+// The delay before a lost store means that its server died; the cause may show up first.
 constexpr seconds kStoreLostTime(1);
-// Of a transfer that failed: to see which rank falls silent.
+// The time after a failed transfer to see which rank falls silent.
 constexpr seconds kBreakTime(8);
 constexpr seconds kKnowTime(3);
-// The most of a verdict's text that is printed.
+// The maximum length of a printed reason.
 constexpr size_t kMaxCause = 16 * 1024;
-// Many heartbeats: a busy machine may hold a thread up for a while.
+// This spans many heartbeats, because a busy machine may delay a thread for a while.
 constexpr double kSilentSeconds = 5.0;
-// Between talks of a rank that waits for the others' last words.
+// The interval of exchanges while a rank waits for the other ranks' last heartbeats.
 constexpr milliseconds kAskPeriod(20);
 
 double seconds_between(std::chrono::steady_clock::time_point from,
@@ -46,7 +46,7 @@ std::string to_json(const FailureReason& reason) {
 FailureReason reason_from(const std::string& text) {
   try {
     const Json object = parse_json(text, {.max_bytes = kMiB, .max_depth = 2}, "the store");
-    // The text of another process is data: it is printed as one line, whatever it holds.
+    // The text of another process is untrusted, so it is escaped to one line.
     return {object.at("culprit").get<int32_t>(),
             printable(object.at("cause").get<std::string>(), kMaxCause)};
   } catch (const std::exception& error) {
@@ -85,7 +85,7 @@ void Watchdog::stop() {
   }
 }
 
-// ---- What this rank does ----
+// ---- This rank's progress ----
 
 void Watchdog::join_group(const std::string& key, const std::vector<int32_t>& members) {
   const MutexLock lock(mutex_);
@@ -289,7 +289,7 @@ void Watchdog::talk(StoreConnection& store) {
   changed_.notify_all();
 }
 
-// ---- The guard ----
+// ---- The monitor thread ----
 
 void Watchdog::run_guard() {
   MutexLock lock(mutex_);
@@ -320,7 +320,7 @@ std::optional<FailureReason> Watchdog::look_at_peers(Clock::time_point now) {
       peer.gone = now;
       peer.asked_when_gone = ask_to_talk();
     }
-    // Its last heartbeat may still say that it was leaving: a talk that began since then tells.
+    // The last heartbeat may still show that it was leaving; an exchange that began later decides.
     if (peer.gone && (answered_ >= peer.asked_when_gone || now - *peer.gone > kGoneTime)) {
       return FailureReason{static_cast<int32_t>(rank),
                            name_of_rank(static_cast<int32_t>(rank)) + " died"};
@@ -330,7 +330,7 @@ std::optional<FailureReason> Watchdog::look_at_peers(Clock::time_point now) {
 }
 
 std::optional<FailureReason> Watchdog::look_at_store(Clock::time_point now) const {
-  // Who is done does not miss the store.
+  // A rank that is done does not need the store.
   if (peers_[static_cast<size_t>(options_.rank)].heartbeat.leaving) return std::nullopt;
   if (store_lost_) {
     if (now - *store_lost_ < kStoreLostTime) return std::nullopt;
@@ -343,7 +343,7 @@ std::optional<FailureReason> Watchdog::look_at_store(Clock::time_point now) cons
   const double timeout = std::chrono::duration<double>(options_.timeout).count();
   const Board seen = board();
   if (const auto silent = most_silent(seen, timeout)) {
-    // Its last heartbeat may be older than the store's last answer, although both stopped together.
+    // Its last heartbeat may be older than the store's last answer, even if both stopped together.
     const double unanswered = seconds_between(store_answered_, now);
     if (*silent == 0 && options_.store_on_rank_0 && unanswered > silence_seconds()) {
       return blame_store("has not answered for " + seconds_text(unanswered));
@@ -375,7 +375,7 @@ std::string Watchdog::name_of_rank(int32_t rank) const {
          options_.identities[static_cast<size_t>(rank)].text() + ")";
 }
 
-// ---- The end ----
+// ---- Leaving and ending ----
 
 int64_t Watchdog::ask_to_talk() {
   ++asked_;

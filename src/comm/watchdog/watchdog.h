@@ -1,10 +1,10 @@
-// Watchdog: tells the other ranks that this one is alive and what it does, and finds out when one
-// of them died, hangs, disagrees or failed. Owned by a World. Its functions may be called from any
-// thread; none blocks for longer than it says.
+// Watchdog: reports this rank's heartbeat and progress to the other ranks, and detects when one of
+// them died, hangs, disagrees or failed. A World owns it. Any thread may call its functions; none
+// blocks longer than stated.
 //
-// [Note: two threads] The store thread talks to the store, over a connection of its own, and may
-// hang there as long as the store's server does. The guard never waits for anybody: it looks at the
-// clock and at the processes of its host, and ends this process where nothing else does.
+// [Note: two threads] The store thread exchanges heartbeats over its own connection and may hang
+// while the store's server hangs. The monitor thread (the guard) never blocks on other processes:
+// it checks the clock and the processes of its host, and ends this process if nothing else does.
 //
 // [Note: failure reason] The run ends for one reason. Whoever finds one offers it to the store; the
 // first that gets there counts, and reaches all ranks with their next heartbeat. Where the store is
@@ -30,11 +30,11 @@ namespace longshore {
 
 struct WatchdogOptions {
   int32_t rank = 0;
-  std::vector<ProcessIdentity> identities;  // of all ranks
+  std::vector<ProcessIdentity> identities;  // by rank
   StoreAddress store;
-  std::string secret;           // of the run, for the store
-  std::string prefix;           // of the run's keys
-  bool store_on_rank_0 = true;  // else the launcher serves it
+  std::string secret;           // the run's secret, for the store
+  std::string prefix;           // prefix of the run's keys
+  bool store_on_rank_0 = true;  // otherwise the launcher serves it
   std::chrono::milliseconds timeout = {};
   std::chrono::milliseconds heartbeat = {};
   std::chrono::milliseconds grace = {};
@@ -43,15 +43,16 @@ struct WatchdogOptions {
 
 class Watchdog {
  public:
-  // Shared with its store thread, which may have to be left behind in a call that never returns.
+  // Starts both threads. The store thread shares ownership, because it may outlive stop() in a hung
+  // call.
   static std::shared_ptr<Watchdog> start(WatchdogOptions options);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
-  // Ends the threads. Where a failure is known and this rank serves the store, waits until the
-  // others know it too, three seconds at most.
+  // Ends the threads. If a failure is known, first waits up to three seconds for the store to have
+  // it, and on the rank that serves the store for the other ranks to know it.
   void stop();
 
-  // What this rank does. The key is "name[members]".
+  // These record this rank's progress. The key is "name[members]".
   void join_group(const std::string& key, const std::vector<int32_t>& members);
   void issued(const std::string& key, const Operation& operation);
   void begun(const std::string& key, const Operation& operation);
@@ -68,13 +69,14 @@ class Watchdog {
   // Finds who keeps the operation from finishing. At once:
   FailureReason blame_delay(const std::string& key, const Operation& operation,
                             double waited_seconds);
-  // A transfer to or from the rank failed: waits up to eight seconds to see who is gone.
+  // Explains a broken transfer to or from `peer`: waits up to eight seconds to see which rank is
+  // gone.
   FailureReason blame_break(int32_t peer, const Operation& operation, const std::string& reason);
 
-  // This rank is done. The one that serves the store waits for all others to be done.
+  // Marks this rank as done. The rank that serves the store waits until all ranks are done.
   void leave();
 
-  // Prints the message, tells who asked for it, and exits with code 8.
+  // Prints the message, calls before_exit, informs the other ranks, and exits with code 8.
   [[noreturn]] void end_process(const std::string& message);
 
  private:
@@ -82,7 +84,7 @@ class Watchdog {
   struct Peer {
     RankHeartbeat heartbeat;
     Clock::time_point heard = Clock::now();
-    std::optional<Clock::time_point> gone = {};  // when its process was seen to be gone
+    std::optional<Clock::time_point> gone = {};  // time at which its process was found gone
     int64_t asked_when_gone = 0;
   };
 

@@ -19,18 +19,18 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLook(20);
-// The store's thread ends its own waits; past this it hangs in a call.
+// Tasks of the store queue end their own waits; past this slack one hangs in a call.
 constexpr std::chrono::seconds kSlack(5);
-// The communicators' own waits end first: theirs name the culprit.
+// Communicators' own waits end earlier than Gloo's, and name the culprit.
 constexpr std::chrono::seconds kGlooSlack(60);
-// Texts that ranks compare or collect: run files, layouts.
+// The limit of texts that ranks compare or collect: run files, layouts.
 constexpr Bytes kMaxText = 4 * kMiB;
 constexpr const char* kLoopback = "127.0.0.1";
-// For one address that torchrun's agent names: it may be that of an earlier start.
+// The limit for one address from torchrun's agent, which may be that of an earlier start.
 constexpr milliseconds kTryTime(2000);
 
-// The run's store, whose address rank 0 has told torchrun's agent. Anybody may write there: an
-// address where nobody knows the secret is looked up again until the time is over.
+// Connects to the run's store, whose address rank 0 published at torchrun's agent. Any process may
+// write there, so an address that fails the handshake is looked up again until the time is over.
 std::unique_ptr<StoreConnection> connect_by_agent(const StoreAddress& agent, const RankInfo& ranks,
                                                   StoreAddress& address, milliseconds timeout) {
   const Clock::time_point end = Clock::now() + timeout;
@@ -52,7 +52,7 @@ std::unique_ptr<StoreConnection> connect_by_agent(const StoreAddress& agent, con
   }
 }
 
-// Waits until all keys are there, at most until `end`; gives those that are not.
+// Waits for all keys until `end`; returns the indices of the missing ones.
 std::vector<size_t> wait_for_keys(StoreConnection& store, const std::vector<std::string>& keys,
                                   Clock::time_point end, const Watchdog& watchdog) {
   milliseconds pause(1);
@@ -116,7 +116,7 @@ DistributedWorld::~DistributedWorld() {
   watchdog_->stop();
 }
 
-// A store that only ranks of this machine come to listens to this machine alone.
+// The store listens on loopback only if all ranks are on this machine.
 void DistributedWorld::serve_store(const ProcessIdentity& identity) {
   StoreServerOptions serving{.port = ranks_.store_port, .address = "", .secret = ranks_.secret};
   if (ranks_.torch_agent) {
@@ -124,7 +124,7 @@ void DistributedWorld::serve_store(const ProcessIdentity& identity) {
     const bool one_machine = ranks_.local_size == ranks_.size;
     if (one_machine) serving.address = kLoopback;
     server_ = std::make_unique<StoreServer>(serving);
-    // Who reaches the agent by loopback is on its machine, whose name the others know.
+    // If the agent is on loopback, this is its machine, and other ranks know its host name.
     const std::string host = is_loopback(identity.address) ? ranks_.store_host : identity.address;
     shared_->address = {one_machine ? kLoopback : host, server_->port()};
     return;
@@ -184,7 +184,7 @@ void DistributedWorld::wait(SerialQueue::Task& task, const std::string& what) {
   try {
     if (task.error()) std::rethrow_exception(task.error());
   } catch (const StoreError& error) {
-    // The watchdog has lost the store as well and is about to say who ended it.
+    // The watchdog has lost the store too and soon names the cause.
     for (int i = 0; i < 100 && !watchdog_->has_failure(); ++i) {
       std::this_thread::sleep_for(kLook);
     }
@@ -213,7 +213,7 @@ std::unique_ptr<Communicator> DistributedWorld::host_group(const std::string& na
 std::unique_ptr<Communicator> DistributedWorld::make_group(const std::string& name,
                                                            const std::vector<int32_t>& members,
                                                            bool nccl) {
-  // Counted on every rank, also where the group is of one: a name may be used again.
+  // Every rank counts all groups, also groups of one, so that a name may be reused.
   ++groups_;
   LONGSHORE_CHECK(!members.empty()) << name;
   for (const int32_t rank : members) LONGSHORE_CHECK(rank >= 0 && rank < ranks_.size) << rank;
@@ -259,7 +259,7 @@ std::vector<std::string> DistributedWorld::exchange(const std::string& what,
         *missing = wait_for_keys(*shared->store, keys, Clock::now() + timeout, *watchdog);
         if (!missing->empty()) return;
         shared->texts = shared->store->get(keys);
-        // Everybody has what was exchanged before: else this would not be complete.
+        // This exchange is complete, so every rank has read the previous one.
         if (!former.empty()) shared->store->remove(former);
       });
   wait(*task, what + " of all ranks");
@@ -301,7 +301,7 @@ void DistributedWorld::report_failure(const std::string& message) noexcept {
                           shared_->meeting.identities[static_cast<size_t>(ranks_.rank)].text() +
                           ") failed: " + message});
   } catch (...) {
-    // Out of memory: the others see this process end.
+    // Out of memory: the other ranks notice that this process ends.
   }
 }
 

@@ -1,5 +1,5 @@
-// DistributedWorld: the world of several ranks: the store, the watchdog, and the groups'
-// transports. As World.
+// DistributedWorld: the World of several ranks. It owns the store connection, the watchdog and, on
+// the rank that serves it, the store. Ownership and threads as for World.
 #pragma once
 
 #include <exception>
@@ -18,8 +18,8 @@ namespace longshore {
 class DistributedWorld : public World {
  public:
   DistributedWorld(const RankInfo& ranks, WorldOptions options);
-  // Tells the others that this rank is done, or that it ends because of an exception; the rank that
-  // serves the store waits for the others first.
+  // Reports that this rank is done, or that an exception ends it. The rank that serves the store
+  // first waits for the other ranks.
   ~DistributedWorld() override;
 
   const RankInfo& ranks() const override { return ranks_; }
@@ -33,9 +33,9 @@ class DistributedWorld : public World {
   void check() override;
 
  private:
-  // What the store's thread uses; left to it where it hangs.
+  // The data of the store queue's thread. A hung thread keeps it alive.
   struct Shared {
-    StoreAddress address;  // of the run's store
+    StoreAddress address;  // address of the run's store
     std::unique_ptr<StoreConnection> store;
     Meeting meeting;
     std::vector<std::string> texts;
@@ -45,15 +45,15 @@ class DistributedWorld : public World {
   void meet(const ProcessIdentity& identity);
   std::unique_ptr<Communicator> make_group(const std::string& name,
                                            const std::vector<int32_t>& members, bool nccl);
-  // What the group's first member gave.
+  // Returns the text of the group's first member.
   std::string text_of_first(const std::string& prefix, const std::vector<int32_t>& members,
                             const std::string& mine);
-  // Waits for a task of the store's thread, which ends by itself within the time-out.
+  // Waits for a task of the store queue, which ends by itself within the time-out.
   void wait(SerialQueue::Task& task, const std::string& what);
 
   RankInfo ranks_;
   const WorldOptions options_;
-  StoreAddress address_;  // of the run's store; of torchrun's agent's until they have met
+  StoreAddress address_;  // of torchrun's agent until the ranks have met, then of the run's store
   const int exceptions_ = std::uncaught_exceptions();
   std::unique_ptr<StoreServer> server_;
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();

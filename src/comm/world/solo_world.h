@@ -1,4 +1,4 @@
-// SoloWorld: the world of one rank. No sockets, no threads, nothing to wait for.
+// SoloWorld: the World of one rank, without sockets, threads or waits. Owned by the run.
 #pragma once
 
 #include <memory>

@@ -9,7 +9,7 @@
 namespace longshore {
 namespace {
 
-// One line of a text, without its end; empty past the last one.
+// Removes and returns the next line without its end; empty after the last one.
 std::string_view take_line(std::string_view& rest) {
   const size_t end = rest.find('\n');
   const std::string_view line = rest.substr(0, end);

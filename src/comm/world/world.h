@@ -1,11 +1,10 @@
-// World: all ranks of the run. Made by every rank at start, owned by the run; one thread calls it
+// World: all ranks of the run. Every rank makes it at start; the run owns it. One thread calls it
 // and the communicators that it makes. Communicators must not outlive it.
 //
-// With more than one rank it has a watchdog: threads that tell the others that this rank is alive
-// and what it is doing, and that learn when another rank died, hangs, disagrees or failed. Every
-// wait then ends with a CommError that names the culprit; a thread that does not come back to a
-// wait within `grace` of that is ended with the process (exit code 8).
-// One rank: no sockets, no threads.
+// With several ranks it has a watchdog, whose threads report this rank's progress and detect when
+// another rank died, hangs, disagrees or failed. Every wait then ends with a CommError that names
+// the culprit. If the world still exists `grace` later, the watchdog ends the process (exit code
+// 8). With one rank there are no sockets and no threads.
 #pragma once
 
 #include <chrono>
@@ -23,46 +22,46 @@
 namespace longshore {
 
 struct WorldOptions {
-  // Of every wait for another rank: longer than the longest time between two operations.
+  // The limit of every wait for another rank; longer than the longest time between two operations.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   CommBackend backend = CommBackend::kAuto;
-  DeviceKind device = DeviceKind::kCpu;  // whose memory the buffers of group() are
-  size_t visible_gpus = 0;               // that this process sees; 0: not known
+  DeviceKind device = DeviceKind::kCpu;  // device of the buffers of group()
+  size_t visible_gpus = 0;               // GPUs that this process sees; 0: unknown
   std::chrono::milliseconds heartbeat = std::chrono::milliseconds(500);
-  // From learning of a failure to the end of a process whose threads do not react.
+  // The time from learning of a failure to the forced end of the process.
   std::chrono::milliseconds grace = std::chrono::seconds(5);
-  // Called by the watchdog's thread just before it ends the process, with the message. May not
+  // The watchdog's thread calls this with the message just before it ends the process. It must not
   // wait for anything that the engine's thread holds.
   std::function<void(const std::string&)> before_exit = {};
 };
 
 class World {
  public:
-  // ConfigError for a store that cannot be had, CommError for ranks that do not come in time.
+  // Throws ConfigError if the store is unavailable, CommError if ranks do not come in time.
   static std::unique_ptr<World> connect(const RankInfo& ranks, const WorldOptions& options);
 
   virtual ~World() = default;
 
   virtual const RankInfo& ranks() const = 0;
-  // For the host's memory, whatever the device: scalars, votes.
+  // The group of all ranks, for host memory on every device: scalars, votes.
   virtual Communicator& all() = 0;
-  // A group of its own of these ranks, given in the order of the group; equal on all members.
-  // Every rank calls group() for its own, in the same order of names.
+  // Makes a group of these ranks, listed in the group's order, equally on all members. Every rank
+  // calls group() for its own group, in the same order of names.
   virtual std::unique_ptr<Communicator> group(const std::string& name,
                                               const std::vector<int32_t>& members) = 0;
-  // A group for the host's memory, which NCCL does not take; called as group() is.
+  // Like group(), but for host memory, which NCCL does not accept.
   virtual std::unique_ptr<Communicator> host_group(const std::string& name,
                                                    const std::vector<int32_t>& members) = 0;
 
-  // The texts of all ranks, by rank. `what` is named in errors.
+  // Returns the texts of all ranks, by rank. `what` names them in errors.
   virtual std::vector<std::string> exchange(const std::string& what, const std::string& mine) = 0;
-  // All ranks must give the same text. Else ConfigError, on all ranks, which names the first rank
-  // that differs from rank 0 and the first line that differs, in both versions.
+  // Compares a text over all ranks. If it differs, all ranks throw a ConfigError that names the
+  // first rank that differs from rank 0 and the first differing line in both versions.
   void agree(const std::string& what, const std::string& text);
 
-  // Tells the others why this rank ends. Returns within two seconds or so and never throws.
+  // Tells the other ranks why this rank ends. Returns within about two seconds and never throws.
   virtual void report_failure(const std::string& message) noexcept = 0;
-  // Throws the CommError of a failure that is known by now; for long work without operations.
+  // Throws the CommError of an already known failure; for long work without operations.
   virtual void check() = 0;
 };
 
