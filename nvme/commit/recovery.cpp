@@ -7,11 +7,11 @@
 namespace longshore {
 namespace {
 
-// Places on the ballot.
-constexpr size_t kSequence = 0;  // of the candidate, -1 without one
+// Indices on the ballot.
+constexpr size_t kSequence = 0;  // of the candidate; -1 without one
 constexpr size_t kDigest = 1;
-constexpr size_t kWhole = 2;  // while verifying
-constexpr size_t kSeen = 2;   // while proposing: the newest on any drive, -1 without one
+constexpr size_t kWhole = 2;  // in verify: the candidate is intact
+constexpr size_t kSeen = 2;   // in propose: newest on any drive; -1 without one
 constexpr size_t kRandom = 3;
 
 }  // namespace
@@ -65,7 +65,7 @@ void Recovery::answer(const Outcome& outcome) {
 void Recovery::after_proposals(const Outcome& outcome) {
   newest_anywhere_ = std::max(newest_anywhere_, outcome.greatest[kSeen]);
   if (outcome.least[kSequence] < 0) {
-    // Commit 1 is written only after commit 0 was acknowledged: then something was lost.
+    // Commit 1 is written only after commit 0 was committed everywhere, so state was lost.
     if (newest_anywhere_ >= 1 || damaged_) refuse();
     phase_ = Phase::kVoid;
     return;

@@ -1,13 +1,13 @@
-// Recovery: which version a run goes on from: the newest that is whole on every rank. A state
-// machine without a communicator: it asks a question, is told the outcome over all ranks, and asks
-// again; `recover` drives it with an Agreement. One thread.
+// Recovery: finds the version from which a run resumes, the newest that is intact on every rank. It
+// is a state machine without a communicator: it asks a question and gets the outcome over all
+// ranks; `recover` drives it with an Agreement. One thread; the caller owns it.
 //
-//   propose  every rank names its newest candidate, and the newest manifest on any of its drives; a
-//            rank with a newer candidate drops it; candidates of one number but different histories
-//            (incarnations) are dropped by all
-//   verify   every rank checks all bytes of the candidate; one bad rank, and all drop it
-//   void     every rank makes newer manifests invalid, durably, before anybody writes: else two
-//            histories could mix. The outcome of this round is the new incarnation.
+//   propose  every rank offers its newest candidate and the newest manifest on any of its drives;
+//            ranks with a newer candidate drop it; candidates with equal number but different
+//            histories (incarnations) are dropped by all
+//   verify   every rank checks all bytes of the candidate; if one rank fails, all drop it
+//   void     every rank durably invalidates newer manifests before any rank writes, so that two
+//            histories cannot mix; the outcome of this round is the new incarnation
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace longshore {
 
 class Recovery {
  public:
-  // Whether all bytes of the point are as they were written, on this rank's drives.
+  // Returns whether all bytes of the point are intact on this rank's drives.
   using Verify = std::function<bool(const LoggedPoint&)>;
 
   // `log` must outlive the recovery. `random` is this start's own random number.
@@ -30,10 +30,10 @@ class Recovery {
 
   bool done() const { return phase_ == Phase::kDone; }
   Ballot question();
-  // CheckpointError, on all ranks, where a state that was acknowledged is whole nowhere.
+  // Throws CheckpointError, on all ranks, if a committed state is intact nowhere.
   void answer(const Outcome& outcome);
 
-  // Valid once done. No point: nothing was ever acknowledged, and the drives are as new.
+  // Valid once done. No point means that nothing was ever committed and the drives are as new.
   const std::optional<LoggedPoint>& point() const { return point_; }
   uint64_t incarnation() const { return incarnation_; }
 
@@ -48,7 +48,7 @@ class Recovery {
   int64_t random_;
   std::vector<LoggedPoint> candidates_;  // newest first
   int64_t newest_anywhere_ = -1;
-  bool damaged_ = false;  // a candidate's bytes were wrong on some rank
+  bool damaged_ = false;  // a candidate was corrupt on some rank
   Phase phase_ = Phase::kPropose;
   std::optional<LoggedPoint> point_;
   uint64_t incarnation_ = 0;

@@ -1,5 +1,5 @@
-// VersionLog: one rank's manifests on all its drives: reads, writes and voids them. Owned by
-// VersionedChunks; one thread. It decides nothing across ranks: Recovery does.
+// VersionLog: reads, writes and voids one rank's manifests on all its drives. VersionedChunks owns
+// it; one thread. Decisions across ranks are made by Recovery.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace longshore {
 
-// What every manifest of this rank has in common.
+// The fields that all manifests of this rank share.
 struct LogIdentity {
   RunKey run;
   int32_t rank = 0;
@@ -20,13 +20,13 @@ struct LogIdentity {
   Geometry geometry;
 };
 
-// A point that all drives of the rank hold, with the checksums of their tables.
+// A point that all drives of the rank hold, with the checksums of their checksum tables.
 struct LoggedPoint {
   CommitPoint point;
   std::vector<uint64_t> table_roots;  // by drive
 };
 
-// Flushes all drives, side by side.
+// Flushes all drives in parallel.
 void flush_all(const std::vector<Drive*>& drives);
 
 class VersionLog {
@@ -34,19 +34,19 @@ class VersionLog {
   // The drives must outlive the log.
   VersionLog(std::vector<Drive*> drives, const LogIdentity& identity);
 
-  // The points of the manifests, newest first; at most two. Flushes first: after a kill what can be
-  // read may not be durable yet, and the next version overwrites what is behind it. CheckpointError
-  // where the files are another run's, or were made for another layout.
+  // Returns the points of the manifests, newest first; at most two. Flushes first: after a kill,
+  // readable data may not be durable yet, and the next version overwrites its predecessor. Throws
+  // CheckpointError if the files belong to another run or have another layout.
   std::vector<LoggedPoint> read();
-  // Writes the point's manifest on all drives and flushes. The data must be durable.
+  // Writes the point's manifest on all drives and flushes. The data must already be durable.
   void write(const LoggedPoint& logged);
-  // Writes manifests that say whose the files are and that they hold no version: nobody recovers
-  // anything from them, and other runs are refused.
+  // Writes manifests that name this run as the owner and hold no version. No recovery uses them,
+  // and other runs refuse the files.
   void claim();
-  // Makes all manifests newer than `newest` (all of them without it) invalid, durably.
+  // Durably invalidates all manifests newer than `newest`; all manifests without it.
   void void_newer_than(std::optional<uint64_t> newest);
-  // The greatest sequence of a manifest that `read` found on any drive, whether the others have it
-  // or not; -1 without one.
+  // Returns the greatest sequence of any manifest that `read` found, on all drives or not; -1
+  // without one.
   int64_t newest_seen() const { return newest_seen_; }
 
  private:

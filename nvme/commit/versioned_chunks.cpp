@@ -10,7 +10,7 @@
 namespace longshore {
 namespace {
 
-// After damage.
+// Returns the remedy for error texts about damage.
 std::string advice(const StripeMap& map) {
   return map.versions() == 1
              ? "Start again: the run goes on from its newest checkpoint"
@@ -46,7 +46,7 @@ void VersionedChunks::begin(const Recovery& recovery) {
 // ---- Checksums ----
 
 ChunkBinding VersionedChunks::binding_of(const PartSpec& part, const CommitPoint& point) const {
-  // What is written once is the same in all versions and incarnations.
+  // A part that is written once has the same binding in all versions and incarnations.
   return part.versioned ? ChunkBinding{point.data_incarnation, point.version} : ChunkBinding{};
 }
 

@@ -1,18 +1,17 @@
-// VersionedChunks: one rank's state on its drives, as parts with versions, every chunk checksummed.
-// Between the store, which knows units and memory, and the drives. Owned by the store. Different
-// parts may be read and written by different threads at once, one part may be read by several; a
-// part is not written while it is read. has_bytes, is_written, start_read, start_write and
-// conclude_commit take turns (under the store's mutex) where threads may meet in them; recovery has
-// the object to itself.
+// VersionedChunks: one rank's state on its drives, as versioned parts with a checksum per chunk. It
+// is the layer between the store, which knows units and memory, and the drives; the store owns it.
+// Different threads may read and write different parts at once, and several may read one part; a
+// part is not written while it is read. The store's mutex serialises has_bytes, is_written,
+// start_read, start_write and conclude_commit. Recovery has exclusive use.
 //
-// The newest bytes of a part are those of the committed version, or, once the part was written
-// since, those of the version in the making; that one goes to the other slot. A commit ends the
-// version in the making and begins none: with nothing written since the last commit it only records
-// the step. Where the map keeps one version there is no commit: parts are written in place, the
-// checksums live in memory alone, and no later start trusts the bytes.
+// A part's newest bytes are those of the committed version, or, if it was written since, those of
+// the pending version in the other slot. A commit ends the pending version and begins none: if
+// nothing was written since the last commit, it only records the step. With one version kept there
+// is no commit: parts are written in place, the checksums stay in memory, and no later start trusts
+// the bytes.
 //
-// Checksums are made from the memory that is written, and bound to run, rank, incarnation, version
-// and place: stale, misdirected and foreign bytes are found, not only flipped bits.
+// Checksums are computed from the written memory and bound to run, rank, incarnation, version and
+// chunk, so that stale, misdirected and foreign bytes are found as well as flipped bits.
 #pragma once
 
 #include <array>
@@ -38,40 +37,40 @@ class VersionedChunks {
   VersionedChunks(std::vector<Drive*> drives, const StripeMap* map, const RunKey& run, int32_t rank,
                   int32_t ranks, ParallelFor parallel);
 
-  // The recovery of this rank, to be driven with `recover` or by hand; then `begin` with it.
-  // `window` (at least two chunks) is used to read everything once.
+  // Makes the recovery of this rank, to be driven with `recover` or by hand and then given to
+  // `begin`. It reads everything once through `window` (at least two chunks).
   Recovery make_recovery(std::span<std::byte> window, uint64_t random);
-  // With one version kept, also marks the files as this run's.
+  // Takes the result of the recovery. With one version kept, also marks the files as this run's.
   void begin(const Recovery& recovery);
-  // What the run went on from, or was committed last; none before the first commit.
+  // Returns the resumed or the last commit; nothing before the first commit.
   const std::optional<CommitPoint>& committed() const { return committed_; }
 
-  // Whether the part has bytes at all: every one has after the first commit.
+  // Returns whether the part was ever written. All parts are after the first commit.
   bool has_bytes(int part) const;
-  // `urgent`: before all reads and writes that wait and are not.
+  // An `urgent` read precedes all waiting transfers that are not urgent.
   void start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent = false);
-  // Waits and checks. Reads a chunk once more before it throws CorruptStateError.
+  // Waits and checks. Reads a bad chunk once more before it throws CorruptStateError.
   void finish_read(PartIo& io);
   void seal(int part, std::span<std::byte> memory, SealedPart& sealed) const {
     mover_.seal(part, memory, sealed);
   }
-  // Whether the drives hold these bytes as the part's newest already.
+  // Returns whether the drives already hold these bytes as the part's newest.
   bool is_newest(const SealedPart& sealed) const;
-  // Whether the part belongs to the version in the making already.
+  // Returns whether the part was written in the pending version.
   bool is_written(int part) const { return written_[static_cast<size_t>(part)] != 0; }
-  // Begins to write; the memory must not change until it ends. A part without versions may be
+  // Begins to write; the memory must not change until finish_write. A part without versions may be
   // written only before the first commit.
   void start_write(const SealedPart& sealed, PartIo& io);
   void finish_write(PartIo& io);
 
-  // Everything but the agreement: all writes must be finished. Returns the vote: the sequence that
-  // is durable here, or -1 after a failure, which `conclude_commit` then throws.
+  // Does the local half of a commit; all writes must be finished. Returns the vote: the sequence
+  // that is durable on this rank, or -1 after a failure, which `conclude_commit` then throws.
   int64_t prepare_commit(const DurableStep& record);
-  // With the least vote of all ranks. Throws where some rank failed: this generation is lost for
-  // all.
+  // Completes the commit with the least vote of all ranks. Throws if a rank failed; no rank can
+  // commit this version any more.
   void conclude_commit(int64_t least_vote);
   void commit(const DurableStep& record, Agreement& agreement);
-  // Throws what a finished write failed with; for whoever does not commit.
+  // Throws the failure of a finished write; for a store that does not commit.
   void check_writes() const;
 
  private:
@@ -103,7 +102,7 @@ class VersionedChunks {
   uint64_t incarnation_ = 0;
   uint64_t making_version_ = 0;
   std::vector<std::array<uint64_t, 2>> sums_;  // by chunk and slot
-  std::vector<uint8_t> written_;               // by part: since the last commit
+  std::vector<uint8_t> written_;               // by part: written since the last commit
   std::atomic<int64_t> writes_in_flight_ = 0;
   mutable Mutex failure_mutex_;
   // A write, flush or manifest that failed: nothing may be committed any more.

@@ -1,4 +1,4 @@
-// The half of VersionedChunks that commits and recovers.
+// The commit and recovery of VersionedChunks.
 #include <algorithm>
 #include <cstring>
 
@@ -67,7 +67,7 @@ int64_t VersionedChunks::prepare_commit(const DurableStep& record) {
   try {
     const bool new_version = !committed_ || logged.point.version != committed_->version;
     logged.table_roots = new_version ? write_tables(logged.point) : table_roots_;
-    // HOST WAIT: the data must be durable before a manifest says so.
+    // HOST WAIT: the data must be durable before a manifest refers to it.
     if (new_version) flush_all(drives_);
     log_.write(logged);
   } catch (const Error& error) {

@@ -1,5 +1,5 @@
-// BlockBuffer: a few blocks of zeroed, block-aligned memory for manifests, tables and probes. Owned
-// by whoever makes it; move-only. Bulk data lies in the I/O window instead.
+// BlockBuffer: a few blocks of zeroed, block-aligned memory for manifests, tables and probes. The
+// maker owns it; move-only. Bulk data uses the I/O window instead.
 #pragma once
 
 #include <cstdlib>
@@ -15,7 +15,7 @@ namespace longshore {
 class BlockBuffer {
  public:
   BlockBuffer() = default;
-  // Rounded up to whole blocks.
+  // The size is rounded up to whole blocks.
   explicit BlockBuffer(Bytes bytes)
       : size_(static_cast<size_t>(align_up(bytes, kBlockBytes))),
         memory_(

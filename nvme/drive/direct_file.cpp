@@ -21,10 +21,10 @@ namespace longshore {
 namespace {
 
 constexpr std::chrono::milliseconds kLockPoll{5};
-constexpr Bytes kStatBlockBytes = 512;  // what st_blocks counts
+constexpr Bytes kStatBlockBytes = 512;  // the unit of st_blocks
 constexpr mode_t kMode = 0600;
 
-// "process 4711", from the kernel's list of locks; another machine's lock is in no list.
+// Returns "process 4711" from the kernel's lock list, which lacks locks of other machines.
 std::string lock_holder(int fd) {
   struct stat status{};
   if (fstat(fd, &status) != 0) return "another process";
@@ -111,7 +111,7 @@ void DirectFile::check_alignment() const {
 
 void DirectFile::preallocate(Bytes size_bytes) {
   const Bytes before = file_bytes(fd_);
-  if (before > size_bytes) return;  // perhaps another run's: it is not for us to cut
+  if (before > size_bytes) return;  // it may be another run's file
   refuse_if_too_large(size_bytes);
   int result = 0;
   do {
@@ -123,7 +123,7 @@ void DirectFile::preallocate(Bytes size_bytes) {
   }
   const int error = errno;
   if (error == EOPNOTSUPP && ftruncate(fd_.get(), size_bytes) == 0) return;
-  // A failed preallocation leaves what it got.
+  // A failed preallocation keeps the space that it got, so the file is cut back.
   if (created_) unlink(path().c_str());
   if (ftruncate(fd_.get(), before) != 0) {
     throw IoError("truncate", path(), errno);
@@ -132,7 +132,7 @@ void DirectFile::preallocate(Bytes size_bytes) {
   throw IoError("preallocate", path(), error);
 }
 
-// Before anything is allocated, so that others on the file system never see it full.
+// This check precedes the allocation, so that the file system is never filled up.
 void DirectFile::refuse_if_too_large(Bytes size_bytes) const {
   const Bytes missing = size_bytes - allocated_bytes(fd_.get()) - free_bytes(fd_.get());
   if (missing <= 0) return;

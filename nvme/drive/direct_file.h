@@ -1,6 +1,6 @@
-// DirectFile: one preallocated file per drive, opened for direct I/O and locked for this process
-// alone. Owned by whoever opens block files on it; it must outlive them. The lock lies on the open
-// file, so that it ends only when the last I/O of a killed process has landed.
+// DirectFile: one preallocated file per drive, opened for direct I/O and locked for this process.
+// The owner opens block files on it, which it must outlive. The lock belongs to the open file, so
+// it ends only after the last I/O of a killed process.
 #pragma once
 
 #include <chrono>
@@ -13,23 +13,23 @@ namespace longshore {
 
 struct DirectFileOptions {
   std::string path;
-  // 0: the file must exist, and its size is taken. Else it is made, or grown to this size; a larger
-  // one stays as it is.
+  // With 0 the file must exist and keeps its size. Otherwise it is created or grown to this size; a
+  // larger file keeps its size.
   Bytes size_bytes = 0;
-  // How long the lock of another process is waited for.
+  // The time to wait for another process's lock.
   std::chrono::milliseconds lock_wait = std::chrono::seconds(5);
 };
 
 class DirectFile {
  public:
-  // ConfigError where another process holds the file; DoesNotFitError, with the missing bytes,
-  // where the file system is too full (what was taken meanwhile is given back); IoError.
+  // Throws ConfigError if another process holds the file; DoesNotFitError with the missing bytes if
+  // the file system is too full (space allocated meanwhile is released); IoError.
   explicit DirectFile(const DirectFileOptions& options);
 
   const UniqueFd& fd() const { return fd_; }
   const std::string& path() const { return fd_.path(); }
   Bytes size_bytes() const { return size_bytes_; }
-  // False where the file system has no O_DIRECT (tmpfs): the page cache is used then.
+  // Returns false if the file system lacks O_DIRECT (tmpfs); I/O then uses the page cache.
   bool direct() const { return direct_; }
 
  private:

@@ -36,7 +36,7 @@ void Drive::read(Bytes offset, std::span<std::byte> memory) {
 }
 
 void Drive::write(Bytes offset, std::span<const std::byte> memory) {
-  // One struct describes both directions; a write never changes its memory.
+  // The struct serves both directions; a write never changes its memory.
   run(BlockOp::Kind::kWrite, offset, {const_cast<std::byte*>(memory.data()), memory.size()});
 }
 
@@ -138,8 +138,8 @@ void ThreadDrive::run(const MakeFile& make_file, Bytes chunk_bytes) {
   }
 }
 
-// Waits for something to do and hands new transfers to the queue; false when all is done and the
-// owner is gone.
+// Waits for work and passes new transfers to the queue. Returns false when all transfers are done
+// and the owner has asked the thread to stop.
 bool ThreadDrive::take_incoming(DriveQueue& queue) {
   std::vector<Transfer*> taken;
   {

@@ -1,7 +1,7 @@
-// Drive: whole transfers of any length on one file, whatever the file answers in between. The owner
-// of a transfer keeps it and its memory until `wait` returns or throws. InlineDrive does the work
-// inside `wait` (tests, deterministic) and belongs to one thread; ThreadDrive has a thread of its
-// own that issues and reaps, and any thread starts transfers and waits for its own.
+// Drive: transfers of any length on one file, with retries of partial and refused operations. The
+// owner of a transfer keeps it and its memory until `wait` returns or throws. InlineDrive works
+// inside `wait` (deterministic, for tests) and belongs to one thread. ThreadDrive has a thread that
+// issues and reaps; any thread may start transfers and wait for its own.
 #pragma once
 
 #include <exception>
@@ -20,13 +20,13 @@ namespace longshore {
 
 class StripeMap;
 
-// A transfer failed for good: what the drive said, and where.
+// A transfer failed permanently; it carries the drive's error and the offset.
 class DriveError : public IoError {
  public:
   DriveError(const std::string& text, int error_number, Bytes offset)
       : IoError(text), error_number_(error_number), offset_(offset) {}
   int error_number() const { return error_number_; }
-  Bytes offset() const { return offset_; }  // of the first byte that could not be moved
+  Bytes offset() const { return offset_; }  // of the first byte that was not moved
 
  private:
   int error_number_;
@@ -41,7 +41,7 @@ class Drive {
   virtual std::string_view kind() const = 0;
   // Begins the transfer.
   virtual void start(Transfer& transfer) = 0;
-  // Returns once the transfer is done; DriveError where it failed.
+  // Returns once the transfer is done. Throws DriveError if it failed.
   virtual void wait(Transfer& transfer) = 0;
 
   void read(Bytes offset, std::span<std::byte> memory);
@@ -52,13 +52,13 @@ class Drive {
   void run(BlockOp::Kind kind, Bytes offset, std::span<std::byte> memory);
 };
 
-// Opens the drives for files laid out as the map says; the window may be registered.
+// Opens the drives' files for the map's layout; the window may be registered for I/O.
 using MakeDrives = std::function<std::vector<std::unique_ptr<Drive>>(const StripeMap& map,
                                                                      std::span<std::byte> window)>;
 
 std::vector<Drive*> borrow(const std::vector<std::unique_ptr<Drive>>& drives);
 
-// Waits for transfers[i] on drives[i], all of them, then throws the first failure.
+// Waits for every transfers[i] on drives[i], then throws the first failure.
 void wait_all(const std::vector<Drive*>& drives, std::vector<Transfer>& transfers);
 
 class InlineDrive final : public Drive {
@@ -79,10 +79,10 @@ class InlineDrive final : public Drive {
 class ThreadDrive final : public Drive {
  public:
   using MakeFile = std::function<std::unique_ptr<BlockFile>()>;
-  // `make_file` runs on the new thread, because a ring belongs to the thread that made it; what it
-  // throws is thrown here.
+  // `make_file` runs on the new thread, because a ring belongs to the thread that made it. The
+  // constructor rethrows its exceptions.
   ThreadDrive(MakeFile make_file, Bytes chunk_bytes);
-  // Finishes the transfers that were started.
+  // Finishes the started transfers.
   ~ThreadDrive() override;
   ThreadDrive(const ThreadDrive&) = delete;
   ThreadDrive& operator=(const ThreadDrive&) = delete;

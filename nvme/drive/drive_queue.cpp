@@ -9,7 +9,7 @@ namespace longshore {
 namespace {
 
 constexpr int kMaxPauseMicroseconds = 4096;
-// A read that fails twice is read in pieces, each level this many times smaller.
+// Each level of a repeated read error makes the pieces this many times smaller.
 constexpr Bytes kSplit = 16;
 
 bool is_refusal(int error_number) {
@@ -60,7 +60,7 @@ bool DriveQueue::next_chunk(Transfer& transfer, Chunk& chunk) const {
   chunk.transfer = &transfer;
   if (transfer.kind == BlockOp::Kind::kFlush) {
     transfer.issued_bytes = 0;
-    return true;  // the only one
+    return true;  // a flush is one chunk
   }
   const Bytes from = transfer.issued_bytes;
   const Bytes length = std::min(chunk_bytes_, bytes - from);
@@ -128,7 +128,7 @@ void DriveQueue::complete(const BlockCompletion& completion, std::vector<Transfe
     if (completion.result == 0) {
       fail(chunk, EIO, "the file ends before");
     } else {
-      // A short transfer may end inside a block: the block is moved again.
+      // A short transfer may end inside a block; that block is moved again.
       const Bytes whole = completion.result == left ? completion.result
                                                     : completion.result / kBlockBytes * kBlockBytes;
       chunk.refusals = whole > 0 ? 0 : chunk.refusals + 1;
@@ -176,7 +176,7 @@ bool DriveQueue::after_read_error(Chunk& chunk) {
 
 void DriveQueue::fail(const Chunk& chunk, int error_number, const std::string& reason) {
   TransferFailure& failure = chunk.transfer->failure;
-  if (failure.failed) return;  // the first one tells most
+  if (failure.failed) return;  // keeps the first failure
   failure.failed = true;
   failure.error_number = error_number;
   failure.offset = chunk.offset + chunk.moved;

@@ -1,11 +1,11 @@
-// DriveQueue: cuts transfers into chunks, keeps the file's depth of them in flight, and deals with
-// every answer a file may give. One thread. A chunk's way:
+// DriveQueue: cuts transfers into chunks, keeps as many in flight as the file's depth, and handles
+// every result of the file. One thread. The results of a chunk are handled as follows:
 //
 //   all bytes moved        done
-//   some bytes moved       the rest again, from the last whole block
+//   some bytes moved       continue from the last whole block
 //   nothing moved          failure: the file is shorter than it should be
-//   EINTR, EAGAIN, ENOMEM, EBUSY, ECANCELED   again after a growing pause, kMaxRetries times
-//   EIO on a read          once more, then in ever smaller pieces: the bad block is named
+//   EINTR, EAGAIN, ENOMEM, EBUSY, ECANCELED   retry after a growing pause, kMaxRetries times
+//   EIO on a read          retry once, then in ever smaller pieces, to name the bad block
 //   anything else          failure
 //
 // A failed chunk fails its transfer; the transfer ends when none of its chunks is in flight.
@@ -25,19 +25,20 @@ struct TransferFailure {
   int error_number = 0;
   Bytes offset = 0;
   Bytes bytes = 0;
-  std::string reason;  // instead of errno's text
+  std::string reason;  // replaces errno's text
 };
 
-// A read or write of one contiguous range, or a flush. Owned by who starts it; the fields below the
-// line belong to the drive until it is done.
+// A read or write of one contiguous range, or a flush. The starter owns it; the drive owns the
+// fields below the line until it is done.
 struct Transfer {
   BlockOp::Kind kind = BlockOp::Kind::kRead;
   Bytes offset = 0;
   std::span<std::byte> memory;
-  bool urgent = false;  // goes before what waits and is not: somebody stands still without it
+  bool urgent = false;  // precedes waiting transfers that are not urgent, because a lane waits for
+                        // it
   // ----
   bool done = true;
-  bool waiting = false;  // has chunks that were not sent
+  bool waiting = false;  // has unsent chunks
   Bytes issued_bytes = 0;
   int chunks_in_flight = 0;
   TransferFailure failure;
@@ -45,7 +46,7 @@ struct Transfer {
 
 class DriveQueue {
  public:
-  // Consecutive refusals of one chunk before it fails; with the pauses between them about 20 ms.
+  // The retries of one refused chunk before it fails; their pauses total about 20 ms.
   static constexpr int kMaxRetries = 16;
 
   // `file` must outlive the queue. `chunk_bytes` is a multiple of kBlockBytes.
@@ -53,8 +54,8 @@ class DriveQueue {
 
   void start(Transfer& transfer);
   bool busy() const { return !waiting_.empty() || in_flight_ > 0; }
-  // Sends what fits, waits for at least one completion where something is in flight, and appends
-  // the transfers that ended.
+  // Sends chunks up to the depth, waits for at least one completion if any is in flight, and
+  // appends the finished transfers.
   void step(std::vector<Transfer*>& finished);
 
  private:
@@ -63,7 +64,7 @@ class DriveQueue {
     Bytes offset = 0;  // in the file
     std::span<std::byte> memory;
     Bytes moved = 0;
-    Bytes piece = 0;  // bytes of one operation; smaller than the chunk while a bad block is sought
+    Bytes piece = 0;  // bytes of one operation; less than the chunk while searching a bad block
     int refusals = 0;
     int read_errors = 0;
   };
@@ -72,14 +73,14 @@ class DriveQueue {
   bool next_chunk(Transfer& transfer, Chunk& chunk) const;
   void send(size_t slot);
   void complete(const BlockCompletion& completion, std::vector<Transfer*>& finished);
-  // True when the chunk goes on.
+  // Both return true if the chunk must be sent again.
   bool after_error(Chunk& chunk, int error_number);
   bool after_read_error(Chunk& chunk);
   void fail(const Chunk& chunk, int error_number, const std::string& reason);
 
   BlockFile* file_;
   Bytes chunk_bytes_;
-  std::deque<Transfer*> waiting_;  // have chunks that were not sent
+  std::deque<Transfer*> waiting_;  // have unsent chunks
   std::vector<Chunk> slots_;
   std::vector<size_t> free_slots_;
   int in_flight_ = 0;

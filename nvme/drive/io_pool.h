@@ -1,6 +1,5 @@
-// IoPool: a BlockFile of threads that call pread, pwrite and fdatasync: what serves where io_uring
-// is blocked (containers). One thread owns it; its workers touch only the operations they were
-// given.
+// IoPool: a BlockFile of threads that call pread, pwrite and fdatasync, for systems that block
+// io_uring (containers). One thread owns it; its workers touch only their operations.
 #pragma once
 
 #include <deque>
@@ -15,7 +14,7 @@ namespace longshore {
 
 class IoPool final : public BlockFile {
  public:
-  // Direct I/O waits in the thread, so depth is a number of threads.
+  // Direct I/O blocks its thread, so the depth is the number of threads.
   static constexpr int kMaxThreads = 16;
 
   // `file` must outlive the pool. `depth` >= 1 operations in flight.

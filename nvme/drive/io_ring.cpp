@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "nvme/drive/block_buffer.h"
 
-// Newer than the oldest liburing that serves.
+// The oldest supported liburing lacks these flags.
 #ifndef IORING_SETUP_SINGLE_ISSUER
 #define IORING_SETUP_SINGLE_ISSUER (1U << 12)
 #endif
@@ -23,11 +23,11 @@
 namespace longshore {
 namespace {
 
-// Best first: completions run in our own thread when we ask (6.1), without interrupts (5.19),
-// plain.
+// The flags are in order of preference: completions run in our own thread on request (6.1), without
+// interrupts (5.19), default.
 constexpr std::array<unsigned, 3> kSetupFlags = {
     IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_COOP_TASKRUN, 0};
-// Consecutive refusals of io_uring_enter, with pauses, before the ring is given up.
+// The limit of consecutive refusals of io_uring_enter, with pauses, before the ring fails.
 constexpr int kMaxRefusals = 1000;
 constexpr std::chrono::microseconds kRefusalPause{1000};
 
@@ -88,19 +88,19 @@ int IoRing::set_up() {
     params.flags = flags | IORING_SETUP_CLAMP | IORING_SETUP_CQSIZE;
     params.cq_entries = 2 * static_cast<unsigned>(depth_);
     result = io_uring_queue_init_params(static_cast<unsigned>(depth_), &ring_, &params);
-    if (result != -EINVAL) break;  // only an unknown flag is worth another try
+    if (result != -EINVAL) break;  // EINVAL means an unknown flag: try the next set
   }
   if (result < 0) return -result;
   ring_exists_ = true;
   depth_ = std::min(depth_, static_cast<int>(ring_.sq.ring_entries));
   io_uring_ring_dontfork(&ring_);
-  io_uring_register_ring_fd(&ring_);  // saves a lookup per call where the kernel has it
+  io_uring_register_ring_fd(&ring_);  // saves a lookup per call, if the kernel supports it
   const int fd = file_->fd().get();
   file_registered_ = io_uring_register_files(&ring_, &fd, 1) == 0;
   return 0;
 }
 
-// Slab by slab: one call for all may register some and report success.
+// Registers slab by slab, because one call for all may register only some and report success.
 void IoRing::register_memory(const std::vector<std::span<std::byte>>& memory) {
   const std::vector<std::span<std::byte>> slabs = cut_into_slabs(memory);
   if (slabs.empty()) return;
@@ -126,7 +126,7 @@ Bytes IoRing::registered_bytes() const {
   return sum;
 }
 
-// Setting a ring up proves little: enter may be blocked, or the file refuse. Returns an errno.
+// Proves that the ring works: enter may be blocked, or the file may refuse. Returns an errno or 0.
 int IoRing::probe() {
   io_uring_prep_nop(io_uring_get_sqe(&ring_));
   int result = io_uring_submit_and_wait(&ring_, 1);

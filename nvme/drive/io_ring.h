@@ -1,6 +1,7 @@
-// IoRing: a BlockFile over io_uring: registered file, registered memory where the limits allow, one
-// ring per issuing thread and drive. Only the thread that made it may use it. No SQPOLL and no
-// IOPOLL: the first burns cores, the second needs poll queues and forbids flushes.
+// IoRing: a BlockFile over io_uring with a registered file and, within the memory-lock limit,
+// registered memory; one ring per issuing thread and drive. Only the thread that made it may use
+// it. It uses neither SQPOLL, which burns cores, nor IOPOLL, which needs poll queues and forbids
+// flushes.
 #pragma once
 
 #include <liburing.h>
@@ -17,17 +18,17 @@ namespace longshore {
 
 struct IoRingOptions {
   int depth = 32;
-  // Memory that operations will use most; registered as far as the limit on locked memory allows.
+  // The memory that most operations use; registered as far as the limit on locked memory allows.
   std::vector<std::span<std::byte>> memory = {};
 };
 
 class IoRing final : public BlockFile {
  public:
-  // One registered buffer is at most this large; larger ones are refused with EFAULT.
+  // The maximum size of a registered buffer; the kernel refuses larger ones with EFAULT.
   static constexpr Bytes kMaxSlabBytes = kGiB;
 
-  // nullptr, and why in `reason`, where io_uring does not work here. Sets the ring up as it will be
-  // used, runs a no-op and reads the file's first block. `file` and the memory must outlive the
+  // Returns nullptr, with the cause in `reason`, if io_uring does not work on this system. Sets the
+  // ring up, runs a no-op and reads the file's first block. `file` and the memory must outlive the
   // ring.
   static std::unique_ptr<IoRing> try_make(const DirectFile* file, const IoRingOptions& options,
                                           std::string& reason);
@@ -42,14 +43,14 @@ class IoRing final : public BlockFile {
   void submit(const BlockOp& op) override;
   void reap(std::vector<BlockCompletion>& completions) override;
 
-  // Of the memory asked for; less where the limit on locked memory ended it.
+  // Returns the registered bytes; fewer than requested if the limit on locked memory was reached.
   Bytes registered_bytes() const;
   Bytes unregistered_bytes() const { return unregistered_bytes_; }
 
  private:
   struct Slab {
     std::span<std::byte> memory;
-    int index = 0;  // in the ring's table of buffers
+    int index = 0;  // in the ring's buffer table
   };
 
   IoRing(const DirectFile* file, int depth) : file_(file), depth_(depth) {}

@@ -10,7 +10,7 @@
 namespace longshore {
 namespace {
 
-// Once for a process, however many drives it has.
+// Logs once per process, whatever the number of drives.
 void say_that_threads_serve(const std::string& reason) {
   static std::once_flag said;
   std::call_once(said, [&] {

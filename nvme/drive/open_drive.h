@@ -1,5 +1,5 @@
-// OpenDrive: a drive on a locked file, over io_uring where it works and over threads where it does
-// not. Owned by the store; a thread of its own issues the operations.
+// OpenDrive: a drive on a locked file, over io_uring if available and over threads otherwise. The
+// store owns it; a separate thread issues the operations.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace longshore {
 
 enum class IoEngine : uint8_t {
-  kAuto,  // the ring, or threads where it is blocked, with one line in the log
+  kAuto,  // the ring, or threads if it is blocked, with one log line
   kRing,  // the ring, or an error
   kThreads,
 };
@@ -23,11 +23,11 @@ struct DriveOptions {
   Bytes chunk_bytes = 2 * kMiB;
   int depth = 32;  // chunks in flight
   IoEngine engine = IoEngine::kAuto;
-  // The I/O window, registered with the ring.
+  // The I/O window, which the ring registers.
   std::vector<std::span<std::byte>> memory = {};
 };
 
-// The file with its lock, and the thread that serves it. Memory must outlive it.
+// Owns the file with its lock and the thread that serves it. The memory must outlive it.
 class OpenDrive final : public Drive {
  public:
   explicit OpenDrive(const DriveOptions& options);
@@ -40,11 +40,11 @@ class OpenDrive final : public Drive {
   const DirectFile& file() const { return file_; }
 
  private:
-  DirectFile file_;  // outlives the thread
+  DirectFile file_;  // must outlive the thread
   std::unique_ptr<ThreadDrive> drive_;
 };
 
-// A block file for the calling thread.
+// Makes a block file for the calling thread.
 std::unique_ptr<BlockFile> make_block_file(const DirectFile* file, int depth, IoEngine engine,
                                            const std::vector<std::span<std::byte>>& memory);
 

@@ -99,7 +99,7 @@ void PartMover::finish_read(PartIo& io, const IsRight& is_right) {
   }
 }
 
-// A read that went astray may be right the second time; what lies wrong on the drive stays wrong.
+// The second read may succeed after a transient error; wrong data on the drive stays wrong.
 void PartMover::read_again(const PartIo& io, int64_t index, const IsRight& is_right) {
   const int64_t chunk = map_->first_chunk(io.part) + index;
   const ChunkPlace& place = map_->chunks()[static_cast<size_t>(chunk)];

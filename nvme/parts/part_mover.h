@@ -1,7 +1,6 @@
 // PartMover: moves whole parts between memory and drives, chunk by chunk as the map says, and
-// checks what comes back. Knows nothing of versions: its owner says which slot, and whether bytes
-// are right. Owned by VersionedChunks or NvmeInputs. Different parts may be moved by different
-// threads at once.
+// checks what it reads. It does not know versions: its owner (VersionedChunks or NvmeInputs)
+// chooses the slot and judges the bytes. Several threads may move different parts at once.
 #pragma once
 
 #include <cstdint>
@@ -17,32 +16,32 @@
 
 namespace longshore {
 
-// Bytes on a drive are not what was written; names file, offset and part (exit 6).
+// The bytes on a drive differ from those written (exit 6). The text names file, offset and part.
 class CorruptStateError : public CheckpointError {
  public:
   using CheckpointError::CheckpointError;
 };
 
-// Calls work(i) once for every i in [0, count), on as many threads as it likes.
+// Calls work(i) once for every i in [0, count), on any number of threads.
 using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t)>& work)>;
-// On the pool, which must outlive the result.
+// Runs on the pool, which must outlive the result.
 ParallelFor parallel_on(WorkerPool* pool);
 
-// What a chunk's checksum is bound to besides its place.
+// The values that a chunk's checksum is bound to besides its index.
 struct ChunkBinding {
   uint64_t incarnation = 0;
   uint64_t version = 0;
 };
 
-// One part on its way. Kept by the caller, reused; its memory belongs to the drives until the move
-// is finished.
+// One part in transfer. The caller keeps and reuses it; the drives own its memory until the move is
+// finished.
 struct PartIo {
   int part = -1;
   std::span<std::byte> memory;
-  std::vector<Transfer> transfers;  // one a chunk
+  std::vector<Transfer> transfers;  // one per chunk
   bool active = false;
   int slot = 0;
-  // Of a read of versions: what it will be checked against, whatever is written meanwhile.
+  // The binding against which a versioned read is checked, whatever is written meanwhile.
   ChunkBinding bound;
 };
 
@@ -50,29 +49,29 @@ struct PartIo {
 struct SealedPart {
   int part = -1;
   std::span<std::byte> memory;
-  std::vector<uint64_t> hashes;  // by chunk, not bound to anything yet
+  std::vector<uint64_t> hashes;  // by chunk, not bound yet
 };
 
 class PartMover {
  public:
-  // Drives, map and `parallel` must outlive this. The drives' files have the map's sizes, else
-  // CheckpointError. `advice` ends what a CorruptStateError says.
+  // Drives, map and `parallel` must outlive this. Throws CheckpointError if a file is shorter than
+  // the map needs. `advice` is appended to CorruptStateError texts.
   PartMover(std::vector<Drive*> drives, const StripeMap* map, int32_t rank, ParallelFor parallel,
             std::string advice);
 
-  // `urgent`: before all that waits and is not. `memory` has the part's bytes.
+  // An `urgent` transfer precedes waiting ones that are not. `memory` is exactly the part's size.
   void start(BlockOp::Kind kind, int part, int slot, std::span<std::byte> memory, PartIo& io,
              bool urgent = false);
-  // Waits for a write; what failed first, or nothing.
+  // Waits for a write; returns the first failure, or an empty text.
   std::string finish_write(PartIo& io);
-  // Whether these are the bytes that were written there.
+  // Returns whether these are the bytes that were written to the chunk.
   using IsRight = std::function<bool(int64_t chunk, std::span<const std::byte> bytes)>;
-  // Waits for a read and checks it. Reads a chunk once more before it throws CorruptStateError.
+  // Waits for a read and checks it. Reads a bad chunk once more before it throws CorruptStateError.
   void finish_read(PartIo& io, const IsRight& is_right);
-  // Hashes the part's chunks.
+  // Hashes the part's chunks for a write.
   void seal(int part, std::span<std::byte> memory, SealedPart& sealed) const;
 
-  // A chunk by file, offset and part.
+  // Describes a chunk by file, offset and part.
   std::string describe(int64_t chunk, int slot) const;
 
  private:

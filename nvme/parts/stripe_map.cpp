@@ -8,7 +8,7 @@
 namespace longshore {
 namespace {
 
-// Areas of a large file start where the drive's own pages and erase blocks do.
+// Large areas are aligned with the drive's internal pages and erase blocks.
 constexpr Bytes kLargeArea = 64 * kMiB;
 constexpr Bytes kLargeAlignment = 2 * kMiB;
 
@@ -16,7 +16,7 @@ Bytes align_area(Bytes offset, Bytes area_bytes) {
   return align_up(offset, area_bytes >= kLargeArea ? kLargeAlignment : kBlockBytes);
 }
 
-// Gives chunks to drives in proportion to their weights, always to the one that is furthest behind.
+// Distributes chunks in proportion to the weights: each goes to the drive that is furthest behind.
 class Turns {
  public:
   Turns(const Geometry& geometry, int drives) {
@@ -26,7 +26,7 @@ class Turns {
   int32_t next() {
     size_t chosen = 0;
     for (size_t i = 1; i < weights_.size(); ++i) {
-      // (given + 1) / weight is least, without division.
+      // Finds the least (given + 1) / weight without division.
       if ((given_[i] + 1) * weights_[chosen] < (given_[chosen] + 1) * weights_[i]) chosen = i;
     }
     ++given_[chosen];
@@ -75,7 +75,7 @@ void StripeMap::cut_into_chunks() {
 
 void StripeMap::place_chunks() {
   for (int drive = 0; drive < drives(); ++drive) {
-    std::array<Bytes, 2> area_bytes{};  // once, versioned
+    std::array<Bytes, 2> area_bytes{};  // written once, versioned
     for (const ChunkPlace& chunk : chunks_) {
       const bool versioned = parts_[static_cast<size_t>(chunk.part)].versioned;
       if (chunk.drive == drive) area_bytes[versioned ? 1 : 0] += chunk.bytes;
@@ -110,7 +110,7 @@ uint64_t StripeMap::layout_hash() const {
     add(part.bytes);
     add(part.versioned ? 1 : 0);
   }
-  // Files of one mode are never taken for the other's.
+  // The hash differs between the modes, so that neither reads the other's files.
   if (versions_ == 1) hasher.update("one version");
   return hasher.digest();
 }

@@ -1,12 +1,12 @@
-// StripeMap: where every chunk of a rank's state lies: on which drive, and where in each slot. Made
-// once from the parts' sizes and the drives' weights; plain data, any thread.
+// StripeMap: the drive and the offset in each slot of every chunk of a rank's state. Made once from
+// the parts' sizes and the drives' weights; plain data, any thread.
 //
 // A part is read or written as a whole: one unit's parameters, or the rest of its state. Its chunks
-// go to the drives in turn, each drive as often as its weight says; on a drive they lie end to end.
+// are distributed over the drives by weight; on a drive they lie end to end.
 //
 //   drive file: [ manifests | tables A, B | parts with one slot | slot A | slot B ]
 //
-// A map for one version has one slot and no tables: what is written goes over what was there.
+// A map for one version has one slot and no tables; parts are overwritten in place.
 #pragma once
 
 #include <array>
@@ -20,11 +20,11 @@
 namespace longshore {
 
 inline constexpr int kMaxDrives = 16;
-// Apart by more than what drives rewrite internally as one.
+// The copies are farther apart than any unit that drives rewrite internally.
 inline constexpr Bytes kManifestStride = 16 * kKiB;
 inline constexpr Bytes kManifestAreaBytes = 2 * kManifestStride;
 
-// How a rank's state lies on its drives; fixed when the files are made.
+// The layout of a rank's state on its drives; fixed when the files are made.
 struct Geometry {
   Bytes chunk_bytes = 2 * kMiB;
   std::array<uint32_t, kMaxDrives> weights{};  // share of each drive in the stripes
@@ -34,7 +34,7 @@ struct Geometry {
 struct PartSpec {
   std::string name;  // for errors: "unit 3's moments"
   Bytes bytes = 0;   // a multiple of kBlockBytes
-  // Rewritten with every version, in a slot for each version kept; else written once.
+  // True: rewritten in every version, with a slot per version kept. False: written once.
   bool versioned = true;
 };
 
@@ -43,13 +43,13 @@ struct ChunkPlace {
   int32_t drive = 0;
   Bytes part_offset = 0;
   Bytes bytes = 0;
-  std::array<Bytes, 2> offsets{};  // in the drive's file, by slot; equal where there is one
-  int64_t table_index = 0;         // among the drive's chunks
+  std::array<Bytes, 2> offsets{};  // in the drive's file, by slot; equal with one slot
+  int64_t table_index = 0;         // index among the drive's chunks
 };
 
 class StripeMap {
  public:
-  // Weights of the first `drives` drives are >= 1. `versions`, 1 or 2, is how many are kept.
+  // The first `drives` weights must be >= 1. `versions` (1 or 2) is the number of versions kept.
   StripeMap(std::vector<PartSpec> parts, const Geometry& geometry, int drives, int versions = 2);
 
   int drives() const { return static_cast<int>(file_bytes_.size()); }
@@ -62,12 +62,12 @@ class StripeMap {
   const std::vector<ChunkPlace>& chunks() const { return chunks_; }
   Bytes file_bytes(int drive) const { return file_bytes_.at(static_cast<size_t>(drive)); }
   int64_t chunks_on(int drive) const { return chunks_on_.at(static_cast<size_t>(drive)); }
-  // The drive's table of checksums, 8 bytes a chunk, in whole blocks.
+  // Returns the size of the drive's checksum table: 8 bytes per chunk, in whole blocks.
   Bytes table_bytes(int drive) const { return align_up(8 * chunks_on(drive), kBlockBytes); }
   Bytes table_offset(int drive, int slot) const {
     return kManifestAreaBytes + slot * table_bytes(drive);
   }
-  // Of everything above: two starts with the same value read each other's files.
+  // Returns a hash of the whole layout; starts with equal hashes can read each other's files.
   uint64_t layout_hash() const;
 
  private:

@@ -16,7 +16,7 @@ namespace longshore {
 namespace {
 
 constexpr Bytes kMaxInFlight = 128 * kMiB;
-// Two transfers take turns, so that the queue never runs dry between them.
+// Two transfers alternate, so that the queue never runs dry between them.
 constexpr Bytes kWindowBytes = 2 * kMaxInFlight;
 
 double cpu_seconds() {
@@ -50,7 +50,7 @@ DriveProbe::DriveProbe(const std::string& directory, Bytes file_bytes, IoEngine 
       file_bytes_(align_up(std::max(file_bytes, kWindowBytes), kWindowBytes)),
       engine_(engine),
       window_(kWindowBytes, "I/O window") {
-  // Bytes that no drive can store for less than they are.
+  // Drives cannot compress these pseudo-random bytes.
   uint64_t value = 88172645463325252u;
   for (size_t i = 0; i < window_.bytes().size(); i += sizeof(value)) {
     value ^= value << 13;
@@ -74,7 +74,7 @@ DriveProbe::~DriveProbe() {
   unlink(path_.c_str());
 }
 
-// What one direction did.
+// The result of one direction.
 struct DriveProbe::Stream {
   Bytes moved = 0;
   double seconds = 0.0;
@@ -143,7 +143,7 @@ DriveSettings DriveProbe::find_settings(double seconds) {
       const DriveSettings settings = {chunk, static_cast<int>(in_flight / chunk)};
       const double rate = std::min(measure(BlockOp::Kind::kRead, settings, seconds).gb_per_second,
                                    measure(BlockOp::Kind::kWrite, settings, seconds).gb_per_second);
-      // A deeper queue must earn its memory.
+      // A deeper queue must be 2 % faster to justify its memory.
       if (rate <= best_rate * 1.02) continue;
       best_rate = rate;
       best = settings;

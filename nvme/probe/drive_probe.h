@@ -1,5 +1,5 @@
-// DriveProbe: how fast a directory's drive is through our own I/O, with which chunk size and depth,
-// and at what cost of CPU. Makes a scratch file there and removes it. One thread.
+// DriveProbe: measures a directory's drive through our own I/O: speed and CPU cost by chunk size
+// and depth. Makes a scratch file there and removes it. One thread; the caller owns it.
 #pragma once
 
 #include <limits>
@@ -19,34 +19,34 @@ struct DriveSettings {
 
 struct DriveSpeed {
   double gb_per_second = 0.0;        // 1e9 bytes
-  double core_percent_per_gb = 0.0;  // of one core, for each GB/s
+  double core_percent_per_gb = 0.0;  // percent of one core per GB/s
 };
 
-// The median of each figure.
+// Returns the median of each value.
 DriveSpeed median_of(const std::vector<DriveSpeed>& speeds);
 
 class DriveProbe {
  public:
-  // Makes a file of `file_bytes` and writes all of it: unwritten extents are slower.
+  // Makes a file of `file_bytes` and writes all of it, because unwritten extents are slower.
   DriveProbe(const std::string& directory, Bytes file_bytes, IoEngine engine);
   ~DriveProbe();
   DriveProbe(const DriveProbe&) = delete;
   DriveProbe& operator=(const DriveProbe&) = delete;
 
   const std::string& path() const { return path_; }
-  // "io_uring" or "threads".
+  // Returns "io_uring" or "threads".
   const std::string& kind() const { return kind_; }
-  // Streams through the file, over its end again, for about `seconds`, or until about `most` bytes
-  // were moved; writes are flushed within.
+  // Streams through the file, wrapping at its end, for about `seconds` or until about `most` bytes
+  // were moved. The time includes the flush of writes.
   DriveSpeed measure(BlockOp::Kind kind, const DriveSettings& settings, double seconds,
                      Bytes most = std::numeric_limits<Bytes>::max());
-  // Reads and writes at once: the speed of each while the other runs. The same limits for both.
+  // Reads and writes at once; returns the speed of each. Both have the same limits.
   std::pair<DriveSpeed, DriveSpeed> measure_both(const DriveSettings& settings, double seconds,
                                                  Bytes most = std::numeric_limits<Bytes>::max());
-  // Bytes written to the drive so far, those of the file's making too.
+  // Returns the bytes written to the drive so far, including the file's creation.
   Bytes written() const { return written_; }
-  // The settings whose slower direction is fastest, of chunks of 1 to 4 MiB and 32 to 128 MiB in
-  // flight; tries each for `seconds` in each direction.
+  // Returns the settings whose slower direction is fastest, among chunks of 1 to 4 MiB and 32 to
+  // 128 MiB in flight. Tries each for `seconds` in each direction.
   DriveSettings find_settings(double seconds);
 
  private:

@@ -1,4 +1,4 @@
-// DriveRoom: what the file system behind a directory of offload.nvme has free. Plain functions.
+// DriveRoom: the free space of the file system behind a directory of offload.nvme. Plain functions.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 namespace longshore {
 
 struct DriveRoom {
-  uint64_t file_system = 0;  // directories with the same number share what is free
-  uint64_t directory = 0;    // its own number there; 0: it does not exist yet
+  uint64_t file_system = 0;  // directories with equal numbers share free space
+  uint64_t directory = 0;    // the directory's own number; 0: it does not exist yet
   Bytes free = 0;
-  Bytes held = 0;          // by the state files that are there, which are used again
-  bool in_memory = false;  // of RAM: nothing on it survives the machine
+  Bytes held = 0;          // by existing state files, which are reused
+  bool in_memory = false;  // a RAM file system: nothing on it survives a reboot
 };
 
-// Of the directory, or of the nearest one above that exists; nullopt where nobody can say.
+// Reads the directory or its nearest existing parent; nullopt if that fails.
 std::optional<DriveRoom> read_drive_room(const std::string& directory);
 
 }  // namespace longshore

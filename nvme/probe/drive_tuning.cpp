@@ -15,9 +15,9 @@ namespace {
 constexpr Bytes kProbeFileBytes = 256 * kMiB;
 constexpr Bytes kMaxInFlightBytes = 128 * kMiB;
 constexpr JsonLimits kLimits{.max_bytes = kBlockBytes, .max_values = 16};
-// Nine settings in two directions, and the two directions of the chosen one.
+// Nine settings in two directions, plus both directions of the chosen one.
 constexpr double kMeasurements = 20.0;
-// Speeds within an eighth of each other are the same: a probe this short knows no better.
+// Speeds are rounded to quarters of the slowest, because so short a probe is not more precise.
 constexpr double kSharesOfSlowest = 4.0;
 constexpr double kMaxShare = 64.0;
 

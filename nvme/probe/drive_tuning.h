@@ -1,5 +1,5 @@
-// DriveTuning: block size, depth and speed of a drive, measured once by a short probe and kept in
-// the directory as drive_tuning.json; and the stripes that follow for several drives. Free
+// DriveTuning: chunk size, depth and speed of a drive, measured once by a short probe and cached in
+// the directory as drive_tuning.json; and the stripes for several drives that follow from it. Free
 // functions.
 #pragma once
 
@@ -17,17 +17,17 @@ struct DriveTuning {
   double gb_per_second = 0.0;  // of the slower direction
 };
 
-// State of fewer bytes a drive is not worth a probe: the defaults serve it.
+// With less state than this on a drive, a probe does not pay, and the defaults apply.
 inline constexpr Bytes kWorthTuningBytes = kGiB;
 
-// What was kept; nothing where there is no such file, or it makes no sense.
+// Returns the cached result; nullopt if the file is missing or implausible.
 std::optional<DriveTuning> read_drive_tuning(const std::string& directory);
 
-// Measures for about `seconds` through a scratch file (256 MiB, removed), and keeps the result. A
-// drive so slow that the file alone takes the time gets the default settings.
+// Measures for about `seconds` through a scratch file (256 MiB, removed), and caches the result. A
+// drive so slow that creating the file takes that long gets the default settings.
 DriveTuning tune_drive(const std::string& directory, IoEngine engine, double seconds = 1.0);
 
-// One chunk size and depth for all, and each drive's share of the stripes by its speed.
+// One chunk size and depth for all drives, and each drive's share of the stripes by its speed.
 struct TunedDrives {
   Geometry geometry;
   int depth = DriveSettings{}.depth;

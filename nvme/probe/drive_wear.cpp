@@ -18,7 +18,7 @@
 namespace longshore {
 namespace {
 
-// Offsets in the log, and the unit in which a drive counts: a thousand sectors.
+// Offsets in the log, and the unit of the drive's counter: 1000 sectors of 512 bytes.
 constexpr size_t kPercentageUsedAt = 5;
 constexpr size_t kDataUnitsWrittenAt = 48;
 constexpr Bytes kDataUnitBytes = 512'000;
@@ -26,7 +26,7 @@ constexpr uint8_t kGetLogPage = 0x02;
 constexpr uint32_t kSmartLogPage = 0x02;
 constexpr uint32_t kAllNamespaces = 0xffffffff;
 
-// "/dev/nvme0n1" for a directory on it or on one of its partitions; empty for anything else.
+// Returns "/dev/nvme0n1" for a directory on it or its partitions; empty for anything else.
 std::string nvme_device_of(const std::string& directory) {
   std::error_code failed;
   std::filesystem::path existing = std::filesystem::absolute(directory, failed);

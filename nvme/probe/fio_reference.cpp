@@ -49,7 +49,7 @@ std::optional<DriveSpeed> measure_fio(const std::string& path, BlockOp::Kind kin
       const double percent = job.at("usr_cpu").get<double>() + job.at("sys_cpu").get<double>();
       if (rate > 0.0) speed = DriveSpeed{rate, percent / rate};
     } catch (const std::exception&) {
-      speed.reset();  // a release that reports otherwise is as good as none
+      speed.reset();  // a release with another format counts as a failure
     }
   }
   unlink(output.c_str());

@@ -1,4 +1,4 @@
-// What fio gets on the same file, where it is installed: the figure to compare ours with.
+// FioReference: fio's speed on the same file, if it is installed, for comparison with ours.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@ namespace longshore {
 
 bool fio_is_installed();
 
-// One run of fio with `engine` ("io_uring", "libaio") and our block size and depth; io_uring with
-// registered buffers and files. Nothing where fio fails or has no such engine.
+// Runs fio once with `engine` ("io_uring", "libaio") and our chunk size and depth; io_uring uses
+// registered buffers and files. Returns nullopt if fio fails or lacks the engine.
 std::optional<DriveSpeed> measure_fio(const std::string& path, BlockOp::Kind kind,
                                       const std::string& engine, const DriveSettings& settings,
                                       double seconds);

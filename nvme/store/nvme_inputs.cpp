@@ -72,7 +72,7 @@ NvmeInputs::NvmeInputs(const NvmeInputOptions& options, const MakeDrives& make_d
 }
 
 NvmeInputs::~NvmeInputs() {
-  // The drives finish what was started before the memory goes.
+  // The drives finish all started transfers before the memory is freed.
   drives_.clear();
 }
 

@@ -1,11 +1,11 @@
-// NvmeInputs: the units' activation checkpoints on the drives between forward and backward of one
-// step, and the staging slots that they pass on their way there and back. Which input is in which
-// slot, and when, is the schedule's decision. Nothing here outlives the process: checksums stay in
-// memory, the files have no name. Owned by the engine's InputOffload; the write lane writes, the
-// read lane reads, several units at once, each in a slot of its own.
+// NvmeInputs: activation checkpoints on the drives between a step's forward and backward, and the
+// staging slots that they pass through. The schedule decides which checkpoint uses which slot when.
+// Nothing outlives the process: checksums stay in memory, the files are unlinked. The engine's
+// InputOffload owns it; the write lane writes, the read lane reads, several units at once, each in
+// its own slot.
 //
-// A part on the drives is one unit's input of one micro-batch: a step with fewer micro-batches
-// moves fewer bytes.
+// A part on the drives is one unit's checkpoint of one micro-batch, so that a step with fewer
+// micro-batches moves fewer bytes.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,8 @@ struct NvmeInputOptions {
     UnitId unit;
     Bytes bytes = 0;  // of all micro-batches
   };
-  std::vector<Input> saved = {};     // those that pass a staging slot
-  std::vector<UnitId> written = {};  // of them, those that go to the drives
+  std::vector<Input> saved = {};     // units that use a staging slot
+  std::vector<UnitId> written = {};  // those of them that go to the drives
   int64_t micro_batches = 1;
   Geometry geometry;
   int drives = 1;
@@ -41,10 +41,11 @@ class NvmeInputs final : public InputTier {
   NvmeInputs(const NvmeInputOptions& options, const MakeDrives& make_drives, WorkerPool* pool);
   ~NvmeInputs() override;
 
-  // Of the staging slots.
+  // Returns the bytes of the staging slots.
   static Bytes planned_bytes(const NvmeInputOptions& options);
   static StripeMap make_map(const NvmeInputOptions& options);
-  // What a unit's inputs of `bytes` take in a slot and on the drives: whole blocks a micro-batch.
+  // Returns the size of a checkpoint of `bytes` in a slot and on the drives: whole blocks per
+  // micro-batch.
   static Bytes staged_bytes(Bytes bytes, int64_t micro_batches);
 
   Bytes host_bytes() const override { return arena_.size_bytes(); }
@@ -65,17 +66,17 @@ class NvmeInputs final : public InputTier {
   };
 
   const Unit& at(UnitId unit) const;
-  // As on the drives, in whole blocks.
+  // Returns a micro-batch's bytes in the slot, in whole blocks as on the drives.
   std::span<std::byte> part(const Unit& unit, const Slot& slot, int32_t micro_batch) const;
 
   NvmeInputOptions options_;
   StripeMap map_;
   std::vector<Unit> units_;
   PinnedArena arena_;
-  std::vector<std::unique_ptr<Drive>> drives_;  // after the memory they move bytes of
+  std::vector<std::unique_ptr<Drive>> drives_;  // destroyed before the memory that they use
   std::unique_ptr<PartMover> mover_;
   std::vector<Slot> slots_;
-  std::vector<uint64_t> hashes_;  // by chunk: of what was written last
+  std::vector<uint64_t> hashes_;  // by chunk: of the last write
   std::atomic<Bytes> read_bytes_ = 0, written_bytes_ = 0;
 };
 

@@ -14,7 +14,7 @@ Bytes slot_bytes(const UnitParts& parts) {
   return sum;
 }
 
-// Parameters as read, and behind them as the device reads them where that differs.
+// A slot holds the parameters as read and, if that differs, the device layout after them.
 Bytes parameter_slot_bytes(const UnitParts& parts) {
   const Bytes raw = parts.part_bytes(PartRole::kParameters) + parts.part_bytes(PartRole::kFrozen);
   return raw + (parts.direct() ? 0 : align_up(parts.parameter_bytes(), kBlockBytes));
@@ -23,7 +23,7 @@ Bytes parameter_slot_bytes(const UnitParts& parts) {
 std::vector<PartSpec> part_specs(const std::vector<FlatLayout>& layouts,
                                  const StateOptions& options) {
   constexpr std::array<const char*, 3> kNames = {"parameters", "moments", "frozen parameters"};
-  // Two formats may have parts of the same sizes; what the bytes mean is part of the layout.
+  // Two formats may have parts of equal sizes, so the layout includes the meaning of the bytes.
   std::string meaning = std::string(", ") + std::string(name_of(options.format)) +
                         (options.compute == DType::kF32 ? " for fp32" : " for bf16");
   if (has_scales(moments_of_matrices(options.format))) {
@@ -60,7 +60,7 @@ NvmeStore::NvmeStore(const std::vector<FlatLayout>& layouts, const NvmeStoreOpti
 }
 
 NvmeStore::~NvmeStore() {
-  // The drives finish what was started before the memory goes: they are destroyed first.
+  // The drives go first, so that they finish all started transfers before the memory is freed.
   chunks_.reset();
   drives_.clear();
 }
@@ -77,7 +77,7 @@ NvmeStore::Sizes NvmeStore::sizes_of(const std::vector<FlatLayout>& layouts,
       sizes.parameters += align_up(parts.parameter_bytes(), kBlockBytes);
     }
   }
-  // Recovery reads everything through the window, two chunks at a time at least.
+  // Recovery reads everything through the window, at least two chunks at a time.
   sizes.window = std::max(
       options.state_slots * sizes.state_slot + options.parameter_slots * sizes.parameter_slot,
       2 * options.geometry.chunk_bytes);
@@ -152,9 +152,9 @@ NvmeStore::Unit& NvmeStore::at(UnitId unit) {
   return units_[static_cast<size_t>(unit.value)];
 }
 
-// ---- Where the bytes are ----
+// ---- Locations in memory ----
 
-// The update works on the parameter in host memory where it lies there in the state's own form.
+// The update works directly on the parameter in host memory if that has the state's own form.
 bool NvmeStore::in_host_memory(const Unit& unit, PartRole role) const {
   return role == PartRole::kParameters && !options_.parameters_on_drives && unit.parts.direct();
 }
@@ -176,7 +176,7 @@ std::span<std::byte> NvmeStore::region(const Unit& unit, StateSlot& slot, Region
   const RegionExtent place = unit.parts.place(region, segment);
   const bool host = !options_.parameters_on_drives;
   if (place.role == PartRole::kFrozen && host) {
-    // The frozen segment ends the parameter.
+    // The frozen segment is the end of the parameter.
     const auto begin = static_cast<size_t>(unit.parts.trainable_parameter_bytes());
     return unit.parameters.subspan(begin + static_cast<size_t>(place.offset),
                                    static_cast<size_t>(place.bytes));
@@ -223,7 +223,7 @@ void NvmeStore::commit(const DurableStep& record, Agreement& agreement) {
       for (const int part : unit.part_ids) any = any || (part >= 0 && chunks_->is_written(part));
     }
   }
-  // A unit that the update left as it was belongs to the new version all the same.
+  // Units that the update left unchanged must also be part of the new version.
   for (size_t u = 0; u < units_.size() && any && has_point(); ++u) {
     write_again(UnitId(static_cast<int32_t>(u)));
   }

@@ -1,19 +1,18 @@
 // NvmeStore: the disk tier: a rank's state on its drives, with the parameters in host memory or on
-// the drives too. Owned by the engine; lanes call it as the interface says, checksums and joins run
-// on the pool, I/O on the drives' threads. One mutex covers the leases and the order of what
-// VersionedChunks wants in turns; it is never held over waits, checksums or conversions. A slot
-// belongs to the unit that claimed it: whoever fills it claims, whoever empties it frees.
+// the drives. The engine owns it. Lanes call it as the interface says; checksums and conversions
+// run on the pool, I/O on the drives' threads. One mutex covers leases and serialises calls to
+// VersionedChunks; it is never held during waits, checksums or conversions. The operation that
+// fills a slot claims it for its unit; the one that empties it frees it.
 //
-// Everything is one arena of the planned size:
+// All memory is one arena of the planned size:
 //
 //   [ parameters of every unit | slots of state | slots of parameters ]
 //
-// The slots together are also the window that recovery reads everything through. State that is
-// written unchanged costs no write. Failures of writes are kept and thrown at the next commit: the
-// last commit stays.
+// Recovery reads everything through all slots together (the window). State that did not change is
+// not written. A failed write is kept and thrown at the next commit; the last commit stays.
 //
-// With one version kept (options.versions) nothing is ever committed: half the space, and a start
-// finds nothing. All the rest is the same, checksums in memory included.
+// With one version kept (options.versions) nothing is ever committed: it takes half the space, and
+// a start finds nothing. Everything else is equal, including the checksums in memory.
 #pragma once
 
 #include <atomic>
@@ -43,14 +42,14 @@ struct NvmeStoreOptions {
   Geometry geometry;
   int drives = 1;
   int versions = 2;         // of the state on the drives; 1: no step is durable
-  int state_slots = 3;      // one updated, one read ahead, one written behind
-  int parameter_slots = 2;  // where parameters live on the drives: one read, one copied
+  int state_slots = 3;      // one updates, one is read ahead, one is written behind
+  int parameter_slots = 2;  // with parameters on the drives: one is read, one copied
   bool register_with_gpus = false;
 };
 
 class NvmeStore final : public ShardStore {
  public:
-  // `pool` must outlive the store. `start` comes first.
+  // `pool` must outlive the store. `start` must be the first call.
   NvmeStore(const std::vector<FlatLayout>& layouts, const NvmeStoreOptions& options,
             const MakeDrives& make_drives, WorkerPool* pool);
   ~NvmeStore() override;
@@ -59,21 +58,21 @@ class NvmeStore final : public ShardStore {
                              const NvmeStoreOptions& options);
   static StripeMap make_map(const std::vector<FlatLayout>& layouts,
                             const NvmeStoreOptions& options);
-  // What read_state, write_state and read_parameters of the unit move.
+  // The bytes that read_state, write_state and read_parameters of the unit move.
   struct UnitTraffic {
     Bytes state_read = 0, state_written = 0, parameters_read = 0;
   };
   static UnitTraffic traffic_of(const FlatLayout& layout, const NvmeStoreOptions& options);
 
-  // What a commit of a new version writes: tables of checksums, and a manifest on each drive.
+  // Returns the bytes of a commit of a new version: checksum tables, and a manifest on each drive.
   static Bytes commit_bytes(const std::vector<FlatLayout>& layouts,
                             const NvmeStoreOptions& options);
 
-  // Recovers what the drives hold, checks all of it, and reads the parameters. With one version
-  // kept there never is a commit, and the files become this run's.
+  // Recovers the state on the drives, checks all of it, and reads the parameters. With one version
+  // kept there is no commit to find, and the files become this run's.
   std::optional<DurablePoint> start(Agreement& agreement, uint64_t random) override;
   bool commits() const override { return true; }
-  // With one version kept it only throws what a write failed with, on this rank alone.
+  // With one version kept it only throws the failure of a write, on this rank alone.
   void commit(const DurableStep& record, Agreement& agreement) override;
   std::optional<DurablePoint> committed() const override;
 
@@ -88,7 +87,7 @@ class NvmeStore final : public ShardStore {
   void pass_parameters(UnitId unit, int32_t state_slot, int32_t slot) override;
   std::unique_ptr<ParameterLease> parameters_in(UnitId unit, int32_t slot) override;
 
-  // Of parts; tables and manifests are not counted.
+  // Counts parts only, not tables and manifests.
   DriveTraffic traffic() const override { return {.read = read_bytes_, .written = written_bytes_}; }
   const StripeMap& map() const { return map_; }
 
@@ -99,7 +98,7 @@ class NvmeStore final : public ShardStore {
   struct Unit {
     UnitParts parts;
     std::array<int, 3> part_ids{-1, -1, -1};  // by role; -1: the unit has none
-    std::span<std::byte> parameters = {};     // in host memory; empty on the drives
+    std::span<std::byte> parameters = {};     // in host memory; empty with parameters on the drives
     int parameter_leases = 0;
     bool state_leased = false;
   };
@@ -111,7 +110,7 @@ class NvmeStore final : public ShardStore {
   struct ParameterSlot {
     std::span<std::byte> memory;
     std::array<PartIo, 3> ios;
-    std::span<const std::byte> ready;  // as the device reads them
+    std::span<const std::byte> ready;  // in the device layout
   };
   struct Sizes {
     Bytes parameters = 0, state_slot = 0, parameter_slot = 0, window = 0;
@@ -125,7 +124,7 @@ class NvmeStore final : public ShardStore {
   bool in_host_memory(const Unit& unit, PartRole role) const;
   std::span<std::byte> part_memory(const Unit& unit, StateSlot& slot, PartRole role) const;
   std::span<std::byte> region(const Unit& unit, StateSlot& slot, Region region, Segment segment);
-  // Leases.
+  // ---- Leases.
   void begin_lease_of_state(UnitId id);
   void end_lease_of_state(UnitId id, int32_t slot, bool whole) noexcept;
   void begin_lease_of_parameters(UnitId id);
@@ -133,7 +132,7 @@ class NvmeStore final : public ShardStore {
   void rethrow_failure() LONGSHORE_REQUIRES(mutex_);
   bool has_point() const { return chunks_->committed().has_value(); }
   int32_t claim_any(SlotOwners& holders, UnitId unit, const char* what);
-  // I/O; all wait.
+  // ---- I/O; all of these wait except start_read.
   void start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent);
   void finish_reads(std::span<PartIo> ios);
   void fill_state_slot(Unit& unit, StateSlot& slot);
@@ -142,7 +141,7 @@ class NvmeStore final : public ShardStore {
   void write_sealed(StateSlot& slot, const std::array<bool, 3>& roles);
   void write_again(UnitId id);
   void read_host_parameters(UnitId id);
-  // Forms of parameters.
+  // ---- Parameter layouts.
   void refresh_host_parameters(Unit& unit, StateSlot& slot);
   void arrange(const UnitParts& parts, std::span<const std::byte> parameters,
                std::span<const std::byte> frozen, ParameterSlot& slot) const;

@@ -1,4 +1,4 @@
-// The part of NvmeStore that gives parameters, from host memory or through their slots.
+// The parameters of NvmeStore: from host memory, or through their slots.
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +10,7 @@
 namespace longshore {
 namespace {
 
-// One task's share of a conversion.
+// The elements that one task of a conversion handles.
 constexpr int64_t kConvertBlockElements = int64_t{1} << 18;
 
 }  // namespace
@@ -100,7 +100,7 @@ void NvmeStore::fill_parameter_slot(Unit& unit, ParameterSlot& slot) {
     const auto bytes = static_cast<size_t>(unit.parts.part_bytes(role));
     memory[index_of(role)] = slot.memory.subspan(begin, bytes);
     begin += bytes;
-    // Before bulk reads of state that wait: a fetch needs these.
+    // These reads are urgent, because a fetch waits for them; bulk reads of state can wait.
     start_read(unit.part_ids[index_of(role)], memory[index_of(role)], slot.ios[index_of(role)],
                /*urgent=*/true);
   }
@@ -118,7 +118,7 @@ void NvmeStore::pass_parameters(UnitId id, int32_t from, int32_t slot) {
           parameter_slots_[static_cast<size_t>(slot)]);
 }
 
-// The parameters as the device reads them, in the slot, from parts that may lie there already.
+// Puts the parameters into the slot in the device layout; the parts may already be in the slot.
 void NvmeStore::arrange(const UnitParts& parts, std::span<const std::byte> parameters,
                         std::span<const std::byte> frozen, ParameterSlot& slot) const {
   const auto trainable_bytes = static_cast<size_t>(parts.trainable_parameter_bytes());
@@ -135,7 +135,7 @@ void NvmeStore::arrange(const UnitParts& parts, std::span<const std::byte> param
   slot.ready = out.first(static_cast<size_t>(parts.parameter_bytes()));
 }
 
-// The trainable parameters as the device reads them, from the part.
+// Converts the trainable parameters from the part to the device layout.
 void NvmeStore::convert(const UnitParts& parts, std::span<const std::byte> part,
                         std::span<std::byte> parameters) const {
   const Bytes width = width_of(options_.state.compute);

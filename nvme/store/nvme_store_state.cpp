@@ -1,4 +1,4 @@
-// The part of NvmeStore that moves state through its slots.
+// The state of NvmeStore and its movement through the slots.
 #include <algorithm>
 #include <cstring>
 
@@ -12,7 +12,7 @@ namespace longshore {
 
 class NvmeStore::State final : public StateLease {
  public:
-  // `whole`: the lease's end writes the state and frees the slot.
+  // With `whole`, the destructor writes the state and frees the slot.
   State(NvmeStore* store, UnitId unit, int32_t slot, bool whole)
       : store_(store), unit_(unit), slot_(slot), whole_(whole) {}
   ~State() override { store_->end_lease_of_state(unit_, slot_, whole_); }
@@ -82,7 +82,7 @@ void NvmeStore::end_lease_of_state(UnitId id, int32_t slot, bool whole) noexcept
   if (failure_ == nullptr) failure_ = failure;
 }
 
-// A slot for an access outside passes.
+// Claims any free slot for an access outside of a schedule.
 int32_t NvmeStore::claim_any(SlotOwners& holders, UnitId unit, const char* what) {
   const std::optional<int32_t> slot = holders.claim_any(unit);
   LONGSHORE_CHECK(slot) << "all slots of " << what << " are leased";
@@ -101,7 +101,7 @@ void NvmeStore::read_state(UnitId id, int32_t slot) {
   }
 }
 
-// The unit's state in the slot, read and checked.
+// Reads and checks the unit's state into the slot.
 void NvmeStore::fill_state_slot(Unit& unit, StateSlot& slot) {
   for (const PartRole role : kStoredRoles) {
     const bool frozen_in_host = role == PartRole::kFrozen && !options_.parameters_on_drives;
@@ -115,7 +115,7 @@ void NvmeStore::fill_state_slot(Unit& unit, StateSlot& slot) {
           part_memory(unit, slot, PartRole::kDerived));
 }
 
-// Zeros where the part was never written; nothing where the unit has no such part.
+// Fills with zeros if the part was never written; does nothing if the unit lacks the part (-1).
 void NvmeStore::start_read(int part, std::span<std::byte> memory, PartIo& io, bool urgent) {
   if (part < 0) return;
   {
@@ -129,7 +129,7 @@ void NvmeStore::start_read(int part, std::span<std::byte> memory, PartIo& io, bo
   std::memset(memory.data(), 0, memory.size());
 }
 
-// Waits for all of them, then throws the first failure.
+// Waits for all reads, then throws the first failure.
 void NvmeStore::finish_reads(std::span<PartIo> ios) {
   std::exception_ptr first;
   for (PartIo& io : ios) {
@@ -195,7 +195,7 @@ void NvmeStore::write_sealed(StateSlot& slot, const std::array<bool, 3>& roles) 
   }
 }
 
-// Into the version in the making, as it is; nothing where it is there already.
+// Copies the unit unchanged into the pending version, unless it was written there already.
 void NvmeStore::write_again(UnitId id) {
   Unit& unit = at(id);
   std::array<bool, 3> writes{};  // by role
@@ -219,7 +219,7 @@ void NvmeStore::write_again(UnitId id) {
 
 // ---- Parameters in host memory ----
 
-// Two halves are joined again after each update; the other derived form the update itself writes.
+// Joined halves are refreshed after each update; the update itself writes the other derived form.
 void NvmeStore::refresh_host_parameters(Unit& unit, StateSlot& slot) {
   if (options_.parameters_on_drives || !unit.parts.joins()) return;
   convert(unit.parts, part_memory(unit, slot, PartRole::kParameters), unit.parameters);
@@ -231,7 +231,7 @@ void NvmeStore::read_host_parameters(UnitId id) {
   for (const PartRole role : {PartRole::kParameters, PartRole::kFrozen}) {
     const int part = unit.part_ids[index_of(role)];
     if (part < 0) continue;
-    // The frozen part comes second: whole blocks of the first may reach into its place.
+    // The frozen part comes second, because whole blocks of the first may overlap its offset.
     const std::span<std::byte> memory = part_memory(unit, slot, role);
     PartIo& io = slot.ios[index_of(role)];
     chunks_->start_read(part, memory, io);

@@ -39,7 +39,7 @@ StateFileContent read_state_file(const std::string& directory, int32_t rank) {
   options.engine = IoEngine::kThreads;
   OpenDrive drive(options);
   content.bytes = drive.size_bytes();
-  // What a run makes has its whole size at once: a shorter file is not as a run left it.
+  // A run creates its file in full size, so a shorter file is not one that a run left.
   content.unknown = content.bytes > 0 && content.bytes < kManifestAreaBytes;
   const BlockBuffer block(kBlockBytes);
   for (int copy = 0; copy < kManifestCopies && content.bytes >= kManifestAreaBytes; ++copy) {
@@ -52,7 +52,7 @@ StateFileContent read_state_file(const std::string& directory, int32_t rank) {
     content.unknown = true;
     if (!content.claimed) content.claimed = claimed_run(block.bytes());
   }
-  // The other copy decides.
+  // One valid copy is enough.
   if (content.manifest) content.unknown = false;
   return content;
 }

@@ -1,10 +1,10 @@
-// UnitParts: how the regions of a unit's shard are grouped on the drives and in the I/O window.
-// Pure arithmetic over the state format's tables; knows no format by name.
+// UnitParts: groups the regions of a unit's shard into parts on the drives and in the I/O window.
+// Pure arithmetic over the state format's tables; it does not depend on specific formats.
 //
-//   parameters  what the parameter that the device reads is made of: rewritten with every version
-//   rest        everything else that the update needs: rewritten with every version
-//   frozen      the parameters without state: written once
-//   derived     made from the master by whoever needs it: in memory only
+//   parameters  the source of the parameter that the device reads; rewritten in every version
+//   rest        everything else that the update needs; rewritten in every version
+//   frozen      the parameters without state; written once
+//   derived     made from the master on use; in memory only
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ enum class PartRole : uint8_t { kParameters, kRest, kFrozen, kDerived };
 inline constexpr std::array<PartRole, 4> kPartRoles = {PartRole::kParameters, PartRole::kRest,
                                                        PartRole::kFrozen, PartRole::kDerived};
 
-// Those that have a part on the drives.
+// The roles that have a part on the drives.
 inline constexpr std::array<PartRole, 3> kStoredRoles = {PartRole::kParameters, PartRole::kRest,
                                                          PartRole::kFrozen};
 
@@ -39,15 +39,15 @@ class UnitParts {
   RegionExtent place(Region region, Segment segment) const {
     return places_[static_cast<size_t>(region)][static_cast<size_t>(segment)];
   }
-  // Exact, and in whole blocks as on the drive.
+  // used_bytes is exact; part_bytes is in whole blocks as on the drive.
   Bytes used_bytes(PartRole role) const { return used_[static_cast<size_t>(role)]; }
   Bytes part_bytes(PartRole role) const;
-  // The parameter as the device reads it: all segments, compute dtype.
+  // Returns the bytes of the parameter in the device layout: all segments in the compute dtype.
   Bytes parameter_bytes() const { return parameter_bytes_; }
   Bytes trainable_parameter_bytes() const { return trainable_parameter_bytes_; }
-  // The bytes of the parameters part are the parameter itself, without conversion.
+  // Returns whether the parameters part already has the device layout, without conversion.
   bool direct() const { return direct_; }
-  // Makes fp32 of two halves (else, if not direct, bf16 of the master).
+  // Returns whether a conversion joins two halves to fp32; otherwise it rounds masters to bf16.
   bool joins() const { return joins_; }
 
  private:
