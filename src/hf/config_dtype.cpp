@@ -8,7 +8,7 @@
 namespace longshore {
 namespace {
 
-// transformers 5 and 4 spell the key differently; the newer one wins.
+// transformers 5 and 4 spell the key differently; the newer spelling wins.
 constexpr std::array<std::string_view, 2> kKeys = {"dtype", "torch_dtype"};
 
 std::optional<DType> parse_config_dtype(std::string_view name) {
@@ -27,14 +27,14 @@ std::optional<DType> dtype_of_object(const Json& object) {
   return std::nullopt;
 }
 
-// A string value of the text, without its quotes, and the keys that lead to it.
+// A string value in the text, without its quotes, and the keys that lead to it.
 struct StringValue {
   std::vector<std::string_view> keys;
   size_t begin = 0;
   size_t end = 0;
 };
 
-// Finds the string values of valid JSON, keys undecoded.
+// Finds the string values of valid JSON; keys stay undecoded.
 class StringScanner {
  public:
   explicit StringScanner(std::string_view text) : text_(text) {}

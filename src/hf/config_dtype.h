@@ -1,5 +1,5 @@
-// The element type that a config.json names ("torch_dtype", in newer files "dtype"). Pure
-// functions.
+// ConfigDtype: the element type that a config.json names ("torch_dtype", in newer files "dtype").
+// Pure functions.
 #pragma once
 
 #include <optional>
@@ -11,15 +11,15 @@
 
 namespace longshore {
 
-// "float32", "bfloat16", "float16".
+// Returns "float32", "bfloat16" or "float16".
 std::string_view config_name_of(DType dtype);
 
-// nullopt when the key is absent, null, "auto" or names another type. A text_config's key counts
-// when the outer one is absent.
+// Returns nullopt if the key is absent, null, "auto" or names another type. A key in text_config
+// counts if the outer one is absent.
 std::optional<DType> config_dtype(const Json& config);
 
-// `text`, a config.json, with the type's name replaced at the top and in text_config; every other
-// byte stays. It must be valid JSON. A key that is absent stays absent.
+// Returns `text` (a valid config.json) with the type's name replaced at the top and in text_config.
+// All other bytes stay, and absent keys stay absent.
 std::string with_config_dtype(const std::string& text, DType dtype);
 
 }  // namespace longshore

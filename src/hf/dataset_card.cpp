@@ -22,7 +22,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(" \t\r") + 1 - first));
 }
 
-// The lines below `configs:`, of the YAML between two lines of dashes.
+// Returns the lines below `configs:` in the YAML between two lines of dashes.
 std::vector<Line> config_lines(std::string_view card) {
   std::vector<Line> lines;
   bool head = false, inside = false;
@@ -48,7 +48,7 @@ std::vector<Line> config_lines(std::string_view card) {
   return lines;
 }
 
-// As much of YAML as cards are written in: blocks of lists and members, plain and quoted words,
+// Parses the YAML subset that cards use: nested lists and members, plain and quoted words, and
 // lists in brackets.
 class CardParser {
  public:
@@ -118,7 +118,7 @@ class CardParser {
         continue;
       }
       ++at_;
-      // A list may stand as far out as the name of its member.
+      // A list may have the same indentation as its member's name.
       const bool below =
           at_ < lines_.size() && (lines_[at_].indent > indent ||
                                   (lines_[at_].indent == indent && is_element(lines_[at_])));
@@ -127,7 +127,7 @@ class CardParser {
     return object;
   }
 
-  // `inside`: of a list in brackets, which holds no other list.
+  // `inside` means inside a bracketed list, which may not contain another list.
   Json word(const std::string& text, bool inside = false) const {
     const char first = text.front();
     if (first == '[') {

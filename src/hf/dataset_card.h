@@ -1,5 +1,5 @@
-// DatasetCard: what the README.md of a data set on the Hugging Face hub says about its files: the
-// `configs` of the YAML at its head. Plain values and functions.
+// DatasetCard: the `configs` in the YAML head of a Hugging Face data set's README.md, which
+// describe its files. Plain values and functions.
 #pragma once
 
 #include <string>
@@ -9,16 +9,16 @@ namespace longshore {
 
 struct DatasetConfig {
   struct Split {
-    std::string name;                // empty: by the files' names
-    std::vector<std::string> paths;  // globs, relative to the folder
+    std::string name;                // empty: split by file names
+    std::vector<std::string> paths;  // globs relative to the folder
   };
   std::string name;
-  std::string folder;  // of its files; empty: the data set's
+  std::string folder;  // folder of the files; empty: the data set's
   bool is_default = false;
-  std::vector<Split> splits;  // empty: by the files' names
+  std::vector<Split> splits;  // empty: split by file names
 };
 
-// `origin` stands for the file in the error for what is not read: DataError.
+// Throws DataError for unsupported YAML; `origin` names the file in the error.
 std::vector<DatasetConfig> dataset_configs(const std::string& card, const std::string& origin);
 
 }  // namespace longshore

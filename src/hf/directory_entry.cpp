@@ -18,7 +18,7 @@ namespace longshore {
 namespace {
 
 constexpr size_t kMaxEntries = 100'000;
-// A model's file that is a pipe must not hang the open.
+// O_NONBLOCK keeps a pipe in the directory from blocking the open.
 constexpr int kReadFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
 
 std::string join_path(const UniqueFd& directory, const std::string& name) {
@@ -37,7 +37,7 @@ bool is_digest(std::string_view name) {
   return (name.size() == 40 || name.size() == 64) && std::all_of(name.begin(), name.end(), is_hex);
 }
 
-// "../../blobs/NAME" with two or three steps up, or any path that ends in "/blobs/DIGEST".
+// Accepts "../../blobs/NAME" with two or three steps up, and any path that ends in "/blobs/DIGEST".
 bool leads_into_cache(std::string_view target) {
   constexpr std::string_view kBlobs = "blobs/";
   const size_t blobs = target.rfind(kBlobs);
@@ -105,7 +105,7 @@ bool is_directory_entry(const UniqueFd& directory, const std::string& name) {
 }
 
 std::vector<std::string> list_entries(const UniqueFd& directory) {
-  // A second descriptor, because closedir closes the one it is given.
+  // closedir closes its descriptor, so it gets its own.
   const int fd = ::openat(directory.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) throw IoError("open directory", directory.path(), errno);
   const auto close = [](DIR* stream) { ::closedir(stream); };

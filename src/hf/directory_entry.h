@@ -1,5 +1,5 @@
-// Directory entries of a model directory of unknown origin: opened relative to the directory's
-// descriptor, without ever leaving it except into the Hugging Face cache. Plain functions.
+// DirectoryEntry: files of an untrusted model directory, opened relative to its descriptor. No
+// access leaves the directory, except into the Hugging Face cache. Plain functions.
 #pragma once
 
 #include <string>
@@ -10,32 +10,33 @@
 
 namespace longshore {
 
-// Which symbolic links are followed.
+// The symbolic links that are followed.
 enum class Links : uint8_t {
-  kAny,    // for files that we name ourselves: users link config.json or model.safetensors at will
-  kCache,  // for names from outside: only to ../../blobs/NAME, or to .../blobs/DIGEST, as the
+  kAny,    // for names of our own: users link config.json or model.safetensors at will
+  kCache,  // for untrusted names: only links to ../../blobs/NAME or .../blobs/DIGEST, as the
            // Hugging Face cache makes them
 };
 
-// A name without '/', without control characters, not hidden, at most 255 bytes.
+// Returns true for a name without '/', '\' and control characters, not hidden, of at most 255
+// bytes.
 bool is_plain_file_name(std::string_view name);
 
 UniqueFd open_directory(const std::string& path);
-// A subdirectory; never through a link.
+// Opens a subdirectory, but never through a link.
 UniqueFd open_subdirectory(const UniqueFd& directory, const std::string& name);
 
-// Opens a regular file; DataError for a link that `links` does not allow and for anything else that
-// is not a regular file, IoError otherwise.
+// Opens a regular file. Throws DataError for a link that `links` forbids and for other kinds of
+// files, otherwise IoError.
 UniqueFd open_entry(const UniqueFd& directory, const std::string& name, Links links);
 
-// True for an entry of any kind, a dangling link too.
+// Returns true for an entry of any kind, including a dangling link.
 bool entry_exists(const UniqueFd& directory, const std::string& name);
 bool is_directory_entry(const UniqueFd& directory, const std::string& name);
 
-// All names but "." and "..", sorted.
+// Returns all names except "." and "..", sorted.
 std::vector<std::string> list_entries(const UniqueFd& directory);
 
-// The whole of an open file; DataError where it is longer than `max_bytes`.
+// Reads a whole open file. Throws DataError if it is longer than `max_bytes`.
 std::string read_text(const UniqueFd& fd, Bytes max_bytes);
 
 }  // namespace longshore

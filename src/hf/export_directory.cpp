@@ -33,12 +33,12 @@ void rename_to(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) throw IoError("rename to", to, errno);
 }
 
-// The note of an export under way: the list's file, with names alone.
+// Marks an export in progress: the list's file, with names only.
 void note_names(const std::string& directory, const std::vector<std::string>& names) {
   write_file_durably(directory + "/" + kExportListName, Json({{kWriting, names}}).dump() + "\n");
 }
 
-// nullopt where the directory is not of an export under way.
+// Returns nullopt if the directory does not hold an export in progress.
 std::optional<std::vector<std::string>> noted_names(const std::string& directory) {
   try {
     const Json note =
@@ -49,7 +49,7 @@ std::optional<std::vector<std::string>> noted_names(const std::string& directory
   }
 }
 
-// Removes what an export under way had written. Whether nothing is left.
+// Removes the files of an export in progress. Returns whether the directory is gone.
 bool remove_written(const std::string& directory, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const size_t slash = name.find('/');
@@ -63,7 +63,7 @@ bool remove_written(const std::string& directory, const std::vector<std::string>
   return ::rmdir(directory.c_str()) == 0;
 }
 
-// What a killed export left: one under way, or the older export that was about to go.
+// Removes the remains of a killed export: a partial one, or the replaced older one.
 bool remove_leftover(const std::string& directory, const std::string& destination) {
   if (const auto names = noted_names(directory)) return remove_written(directory, *names);
   const ExportContents contents = read_export_contents(directory);
@@ -75,7 +75,7 @@ bool remove_leftover(const std::string& directory, const std::string& destinatio
 
 ExportDirectory::ExportDirectory(std::string destination, std::vector<std::string> names)
     : destination_(std::move(destination)), names_(std::move(names)) {
-  // Earlier versions had no exchange: a kill between two renames left the older export aside.
+  // Earlier versions did two renames: a kill in between left the older export under this name.
   const std::string old = destination_ + ".longshore-old";
   if (!exists(destination_) && exists(old)) rename_to(old, destination_);
   make_directories(fs::path(destination_).parent_path().string());
@@ -86,7 +86,7 @@ ExportDirectory::ExportDirectory(std::string destination, std::vector<std::strin
   throw ConfigError(first + ": is in the way, and so are others; move them away");
 }
 
-// Makes the directory, in the place of what a killed export left; false where it is somebody's.
+// Creates the directory, replacing a killed export's; returns false if it has foreign content.
 bool ExportDirectory::take(const std::string& path) {
   if (exists(path)) {
     const fs::file_status status = fs::symlink_status(path);
@@ -103,7 +103,7 @@ bool ExportDirectory::take(const std::string& path) {
   }
   partial_ = path;
   lock_ = open_directory(path);
-  ::flock(lock_.get(), LOCK_EX | LOCK_NB);  // file systems without locks do without
+  ::flock(lock_.get(), LOCK_EX | LOCK_NB);  // file systems without locks work without one
   note_names(partial_, names_);
   return true;
 }
@@ -112,8 +112,8 @@ ExportDirectory::~ExportDirectory() {
   if (!published_) remove_written(partial_, names_);
 }
 
-// By further names of the same files: until the directories have changed places, and after a kill,
-// the destination has them too.
+// Hard-links the foreign files, so that the destination has them until the exchange and after a
+// kill.
 void ExportDirectory::carry_over(const std::vector<std::string>& foreign) const {
   for (const std::string& name : foreign) {
     const std::string from = destination_ + "/" + name;
@@ -134,7 +134,7 @@ void ExportDirectory::publish(const ExportList& written, const ExportContents& b
     rename_to(partial_, destination_);
   } else if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, destination_.c_str(),
                          RENAME_EXCHANGE) != 0) {
-    // A file system that cannot exchange. A kill in between leaves the older export aside.
+    // This file system cannot exchange. A kill between the renames leaves the older export aside.
     replaced = destination_ + ".longshore-old";
     rename_to(destination_, replaced);
     try {

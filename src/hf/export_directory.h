@@ -1,8 +1,8 @@
-// ExportDirectory: where an export is written until it is complete:
-// "<destination>.longshore-partial", which then takes the destination's place in one rename. Files
-// in the destination that no export wrote come along; what is removed of the older export is what
-// the list of it names, unchanged. Owned by the export; one thread. Destroyed before `publish`, it
-// leaves the destination as it was.
+// ExportDirectory: the directory "<destination>.longshore-partial" in which an export is written
+// until it is complete; one rename then replaces the destination. Foreign files in the destination
+// are carried over; of an older export only files that its list names and that are unchanged are
+// removed. The export owns it; one thread. Destroyed before `publish`, it leaves the destination as
+// it was.
 #pragma once
 
 #include <string>
@@ -15,16 +15,16 @@ namespace longshore {
 
 class ExportDirectory {
  public:
-  // `destination` is absolute; it may exist. `names`: all files that will be written. ConfigError
-  // where another process exports to it.
+  // `destination` is absolute and may exist; `names` are all files that will be written. Throws
+  // ConfigError if another process exports to it.
   ExportDirectory(std::string destination, std::vector<std::string> names);
   ExportDirectory(const ExportDirectory&) = delete;
   ExportDirectory& operator=(const ExportDirectory&) = delete;
   ~ExportDirectory();
 
-  // Where to write.
+  // Returns the directory to write to.
   const std::string& path() const { return partial_; }
-  // `before`: what the destination held; empty where there was none.
+  // `before` is the destination's previous content; empty if it did not exist.
   void publish(const ExportList& written, const ExportContents& before);
 
  private:

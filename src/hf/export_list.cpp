@@ -51,11 +51,11 @@ uint64_t hash_of(const UniqueFd& fd) {
 bool is_unchanged(const std::string& path, const struct stat& status, const ExportedFile& listed) {
   if (status.st_size != listed.bytes) return false;
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC), path);
-  if (!fd.valid()) return false;  // who may not read it did not write it
+  if (!fd.valid()) return false;  // the writer of a file can read it
   return hash_of(fd) == listed.hash;
 }
 
-// Sorts the entries of a folder into `contents`; `prefix` is "" or the folder's name and "/".
+// Sorts a folder's entries into `contents`; `prefix` is "" or the folder's name with "/".
 void add_entries(const std::string& directory, const std::string& prefix, const ExportList& list,
                  ExportContents& contents) {
   for (const std::string& entry : list_entries(open_directory(directory + "/" + prefix))) {
@@ -121,7 +121,7 @@ ExportList read_export_list(const std::string& directory) {
       if (hash) list.tensors[name] = *hash;
     }
   } catch (const std::exception&) {
-    return {};  // then everything here is somebody else's
+    return {};  // without a list, everything is foreign
   }
   return list;
 }

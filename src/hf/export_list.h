@@ -1,6 +1,6 @@
-// ExportList: which files of a directory an export wrote, with their hashes, kept beside them in
-// .longshore-export.json. Only what is listed and unchanged belongs to this program: everything
-// else in an export's directory is somebody's, and is never replaced or removed. Plain functions.
+// ExportList: the files that an export wrote, with their hashes, stored beside them in
+// .longshore-export.json. Only listed and unchanged files belong to this program. Everything else
+// in the directory is foreign and is never replaced or removed. Plain functions.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct ExportedFile {
 };
 
 struct ExportList {
-  // By name; files of the directory for chat templates as "additional_chat_templates/NAME".
+  // By name; chat templates of the subdirectory are "additional_chat_templates/NAME".
   std::map<std::string, ExportedFile> files;
   std::map<std::string, uint64_t> tensors;  // xxh3 of each tensor's bytes, by name
 };
@@ -27,10 +27,10 @@ inline constexpr const char* kExportListName = ".longshore-export.json";
 inline constexpr const char* kTemplatesFolder = "additional_chat_templates";
 
 void write_export_list(const std::string& directory, const ExportList& list);
-// Empty where there is none, or none that can be read.
+// Returns an empty list if the file is missing or unreadable.
 ExportList read_export_list(const std::string& directory);
 
-// A file of ours as it was found; it is removed only while it still looks like this.
+// An exported file at the time of the check; it is removed only if it is still the same.
 struct OwnFile {
   std::string name;
   uint64_t device = 0;
@@ -40,16 +40,16 @@ struct OwnFile {
 };
 
 struct ExportContents {
-  std::vector<OwnFile> own;          // listed, with the bytes that were listed; and the list
+  std::vector<OwnFile> own;          // listed files with unchanged bytes, and the list itself
   std::vector<std::string> foreign;  // other files and links
-  std::vector<std::string> folders;  // folders and special files that no export writes
+  std::vector<std::string> folders;  // folders and special files, which no export writes
 };
 
-// Reads and hashes every listed file; nothing is followed. `directory` must be a directory.
+// Reads and hashes every listed file without following links. `directory` must be a directory.
 ExportContents read_export_contents(const std::string& directory);
 
-// Removes those of `own` that are unchanged, those of `linked` that are the same file as in
-// `elsewhere`, and then the directory, if nothing else is left in it. Whether it is gone.
+// Removes unchanged files of `own`, files of `linked` that are the same file as in `elsewhere`, and
+// then the directory if it is empty. Returns whether the directory is gone.
 bool remove_export(const std::string& directory, const std::vector<OwnFile>& own,
                    const std::vector<std::string>& linked, const std::string& elsewhere);
 

@@ -45,7 +45,7 @@ SafetensorsMetadata with_format(SafetensorsMetadata metadata) {
   return metadata;
 }
 
-// True when every parameter is in the source, in its shape and a type that can be trained.
+// Lists the parameters that the source lacks in their shape and a trainable type.
 ProblemList missing_from(const ModelDirectory& source, const ModelSpec& spec) {
   ProblemList problems;
   for (const UnitSpec& unit : spec.units) {
@@ -103,7 +103,7 @@ ExportPlan plan_like_source(const ModelDirectory& source, const ModelSpec& spec,
   return plan;
 }
 
-// Whether every tensor in MXFP4 can stay as it is: config.json says one thing of all of them.
+// Returns whether all MXFP4 tensors can stay, because config.json applies to all of them at once.
 bool keeps_mxfp4(const ModelDirectory& source, const ModelSpec& spec,
                  const ExportOptions& options) {
   if (!options.pretrained || options.dtype) return false;
@@ -138,7 +138,7 @@ void name_files(ExportPlan& plan) {
   plan.index_text = format_weight_index(index);
 }
 
-// Adds to the last file, or begins another where that grew too large.
+// Adds to the last file, or starts another if that would exceed the limit.
 void add_to_split(ExportPlan& plan, ExportTensor tensor, Bytes max_file_bytes) {
   const Bytes bytes = bytes_of_tensor(tensor.target);
   const bool full = !plan.files.empty() && !plan.files.back().tensors.empty() &&
@@ -148,8 +148,8 @@ void add_to_split(ExportPlan& plan, ExportTensor tensor, Bytes max_file_bytes) {
   plan.tensor_bytes += bytes;
 }
 
-// The source's tensors in its order, those in MXFP4 under their own names: four times as large, so
-// cut into files anew.
+// Keeps the source's tensor order. MXFP4 tensors become bf16 under their parameters' names, which
+// is four times as large, so the files are split anew.
 ExportPlan plan_unquantised(const ModelDirectory& source, const ModelSpec& spec,
                             const ExportOptions& options) {
   const ParameterTable parameters = parameters_by_name(spec);
@@ -167,7 +167,7 @@ ExportPlan plan_unquantised(const ModelDirectory& source, const ModelSpec& spec,
   return plan;
 }
 
-// The parameters in the model's order, cut into files of at most `max_file_bytes`.
+// Puts the parameters in the model's order into files of at most `max_file_bytes`.
 ExportPlan plan_new_files(const ModelDirectory& source, const ModelSpec& spec,
                           const ExportOptions& options) {
   const std::optional<DType> named = config_dtype(source.config());

@@ -1,5 +1,5 @@
-// ExportPlan: every weight file of an export as data: which tensors, in which type, and where the
-// values come from. Made by one function, carried out by the exporter. Plain values.
+// ExportPlan: every weight file of an export as data: tensors, their types and the source of their
+// values. plan_export makes it and the exporter executes it. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@
 namespace longshore {
 
 struct ExportOptions {
-  // nullopt: each tensor as in the source; for a source without weights, config.json's type.
+  // nullopt: each tensor's type in the source; without source weights, config.json's type.
   std::optional<DType> dtype = std::nullopt;
-  // The run began with the source's weights: frozen parameters are the source's bytes. False for
-  // a run that began with random weights: all values come from the reader.
+  // True: the run started from the source's weights, so frozen parameters are the source's bytes.
+  // False: it started from random weights, and all values come from the reader.
   bool pretrained = true;
-  // For a source without weights, or in MXFP4; otherwise the split is the source's.
+  // For a source without weights or in MXFP4; otherwise the split is the source's.
   Bytes max_file_bytes = 5'000'000'000;
-  // Tensors of the source that hold a parameter's values once more (a tied head that is stored),
-  // and that parameter: they are written with its new values.
+  // Source tensors that store a parameter's values again (a stored tied head), with that parameter;
+  // they are written with its new values.
   std::map<std::string, std::string> copies = {};
-  // Values that are NaN or infinite are refused unless told.
+  // If false, NaN or infinite values are refused.
   bool allow_nonfinite = false;
-  // README.md of the export; the source's own becomes BASE_README.md. Empty: the source's is
+  // The README.md of the export; the source's becomes BASE_README.md. Empty: the source's is
   // copied.
   std::string card = {};
-  // Files of the export by name, with their text, in place of the source's or beside them; and
-  // files of the source that the export does without.
+  // Additional or replaced files of the export by name, with their text; and files of the source
+  // that the export omits.
   std::map<std::string, std::string> texts = {};
   std::set<std::string> left_out = {};
 };
@@ -41,10 +41,10 @@ struct ExportTensor {
   enum class Values : uint8_t {
     kReader,       // trained: from the ParameterReader
     kSourceBytes,  // untouched: the source's bytes
-    kSource,       // untouched, but stored otherwise: the source's values
+    kSource,       // untouched but stored otherwise: the source's values
   };
   SafetensorsWriter::Tensor target;
-  std::string parameter = {};  // of kReader: whose values
+  std::string parameter = {};  // for kReader: the parameter
   Values values = Values::kReader;
   ModelDirectory::TensorRef stored;  // null for a source without weights
 };
@@ -59,15 +59,15 @@ struct ExportFile {
 struct ExportPlan {
   std::vector<ExportFile> files;
   std::string index_text;             // empty: no index
-  std::optional<DType> config_dtype;  // what config.json must name now; nullopt: as it is
-  bool unquantised = false;           // config.json names a quantisation that is no more
-  std::string card;                   // as in the options, as are the next two
+  std::optional<DType> config_dtype;  // new type in config.json; nullopt: unchanged
+  bool unquantised = false;           // config.json's quantisation no longer applies
+  std::string card;                   // these three come from the options
   std::map<std::string, std::string> texts;
   std::set<std::string> left_out;
   Bytes tensor_bytes = 0;
 };
 
-// `source` must outlive the plan. Throws DataError where the source's weights are not those of a
+// `source` must outlive the plan. Throws DataError if the source's weights do not match a
 // pretrained model of this spec.
 ExportPlan plan_export(const ModelDirectory& source, const ModelSpec& spec,
                        const ExportOptions& options);

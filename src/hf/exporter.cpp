@@ -33,12 +33,12 @@ constexpr int64_t kChunkElements = int64_t{1} << 18;
 constexpr Bytes kChunkBytes = kMiB;
 
 struct Place {
-  fs::path path;  // absolute, as it was named
+  fs::path path;  // absolute, as the user named it
   fs::path canonical;
   bool is_link = false;
 };
 
-// Where `destination` is; refused where that is the model's own directory, or lies in it.
+// Resolves `destination`. Refuses the model's own directory and paths inside it.
 Place place_of(const std::string& destination, const std::string& source) {
   std::error_code error;
   fs::path path = fs::absolute(destination, error).lexically_normal();
@@ -59,7 +59,7 @@ Place place_of(const std::string& destination, const std::string& source) {
   return {path, canonical, link};
 }
 
-// Absolute, without a link at its end: what a link leads to was not named by the user.
+// Returns an absolute path. Refuses a link at its end, because the user did not name its target.
 fs::path resolved(const std::string& destination, const std::string& source) {
   const Place place = place_of(destination, source);
   if (place.is_link) {
@@ -69,7 +69,7 @@ fs::path resolved(const std::string& destination, const std::string& source) {
   return place.canonical;
 }
 
-// What a user writes about a model is left as it is where an export has the same file.
+// A user's own documentation stays, even if the export has a file of the same name.
 bool is_about_the_model(std::string_view name) {
   return name.ends_with(".md") || name.starts_with("LICENSE") || name.starts_with("NOTICE");
 }
@@ -77,12 +77,12 @@ bool is_about_the_model(std::string_view name) {
 constexpr const char* kCardName = "README.md";
 constexpr const char* kBaseCardName = "BASE_README.md";
 
-// What a file of the source is called in the export.
+// Returns the name in the export of a source file.
 std::string name_of_copy(const std::string& name, const ExportPlan& plan) {
   return name == kCardName && !plan.card.empty() ? kBaseCardName : name;
 }
 
-// The source's files that the export has as they are, or with small edits.
+// Returns the source's files that the export copies, with small edits at most.
 std::vector<std::string> copied_files(const ModelDirectory& source, const ExportPlan& plan) {
   std::vector<std::string> names;
   for (const std::string& name : source.companion_files()) {
@@ -103,7 +103,7 @@ std::vector<std::string> names_of(const ModelDirectory& source, const ExportPlan
   return names;
 }
 
-// What is there, after checking that an export can go there without touching what is not its own.
+// Checks that an export can go to `path` without touching foreign files, and returns its content.
 ExportContents contents_for(const fs::path& path, const std::vector<std::string>& names) {
   if (!fs::exists(path)) return {};
   if (!fs::is_directory(path)) {
@@ -134,9 +134,9 @@ class ExportJob {
         allow_nonfinite_(allow_nonfinite),
         directory_(directory) {}
 
-  // `kept`: files that are somebody's and stay.
+  // `kept` lists the foreign files that stay.
   void write(const std::vector<std::string>& kept) {
-    // In the order of names: a README.md comes after the BASE_README.md of an earlier model.
+    // Names are in order, so a README.md comes after an earlier model's BASE_README.md.
     for (const std::string& name : copied_files(source_, plan_)) {
       const std::string copy = name_of_copy(name, plan_);
       if (std::ranges::count(kept, copy) == 0) write_companion(name, copy);
@@ -171,7 +171,7 @@ class ExportJob {
       const UniqueFd fd = open_for_reading(path_of(name));
       result.files.push_back(name);
       result.bytes += file_bytes(fd);
-      // Weight files were compared tensor by tensor, and have no bytes outside header and tensors.
+      // Weight files were compared by tensor and have no bytes outside of header and tensors.
       if (!weight_files_.contains(name) && hash_file(fd) != hash) {
         fail(name, "read back with another checksum");
       }
@@ -249,7 +249,7 @@ class ExportJob {
     return hasher.digest();
   }
 
-  // So that reading back asks the disk; best effort.
+  // Evicts the file so that it is read back from the disk; best effort.
   static void drop_from_page_cache(const std::string& path) {
     const UniqueFd fd = open_for_reading(path);
     ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
@@ -304,7 +304,7 @@ class ExportJob {
     }
   }
 
-  // A model that diverged must not pass for one that was trained.
+  // A diverged model must not be mistaken for a trained one.
   void check_finite(const std::string& name, int64_t begin, std::span<const float> values) const {
     if (allow_nonfinite_) return;
     for (size_t i = 0; i < values.size(); ++i) {
@@ -343,7 +343,7 @@ class ExportJob {
     return bits;
   }
 
-  // Returns its bytes.
+  // Returns the tensor's bytes.
   Bytes verify_tensor(const ModelDirectory& written, const ExportFile& file,
                       const ExportTensor& tensor) const {
     const std::string where = file.name + ": tensor '" + tensor.target.name + "'";
@@ -364,7 +364,7 @@ class ExportJob {
   const bool allow_nonfinite_;
   const std::string& directory_;
   std::map<std::string, uint64_t> tensor_hashes_;
-  std::map<std::string, uint64_t> file_hashes_;  // every file that was written
+  std::map<std::string, uint64_t> file_hashes_;  // every written file
   std::set<std::string> weight_files_;
 };
 

@@ -1,9 +1,9 @@
-// Exporter: writes a trained model as a Hugging Face directory: files of the source copied byte for
-// byte, weights under the same names, shapes, file split and types. One thread; memory is bounded
-// by a few chunks, whatever the model.
+// Exporter: writes a trained model as a Hugging Face directory. Other files of the source are
+// copied byte for byte; weights keep names, shapes, file split and types. One thread; memory is
+// bounded by a few chunks for any model size.
 //
-// The directory appears by rename, complete, synced, and read back with every checksum compared;
-// until then an older export at the destination stays as it is.
+// The directory appears by rename when it is complete, synced, and verified by reading it back.
+// Until then an older export at the destination stays unchanged.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,25 @@
 namespace longshore {
 
 struct ExportResult {
-  std::string path;                // where the directory is, absolute
-  std::vector<std::string> files;  // all that was written, in order
+  std::string path;                // absolute path of the directory
+  std::vector<std::string> files;  // all written files, in order
   Bytes bytes = 0;                 // their sum
-  int64_t tensors = 0;             // each compared with its checksum after reading back
+  int64_t tensors = 0;             // each verified by checksum after reading back
 };
 
-// Throws ConfigError where `destination` is the source's directory or lies in it, where no export
-// can go whatever else is done. Neither needs to be there.
+// Throws ConfigError if `destination` is the source's directory or inside it, which is never
+// allowed. `destination` need not exist.
 void check_export_place(const ModelDirectory& source, const std::string& destination);
 
-// Throws ConfigError where `destination` is the source or in it, or a link, or where a file that is
-// not of an export, or was changed since, has the name of one that would be written. For the start
-// of a run, so that its end is no surprise.
+// Throws ConfigError if `destination` is the source, inside it, or a link, or if a foreign or
+// changed file has the name of a file to be written. A run calls it at its start, so that its end
+// cannot fail for these reasons.
 void check_export_destination(const ModelDirectory& source, const ModelSpec& spec,
                               const std::string& destination, const ExportOptions& options = {});
 
-// Writes `destination`, which may hold an older export; other files in it stay, and a README.md or
-// LICENSE of somebody's is kept instead of the source's. `read_parameter` is called file by file,
-// each parameter front to back. IoError when the disk is too full, before anything is written.
+// Writes `destination`, which may hold an older export. Foreign files stay; foreign documentation
+// (README.md, LICENSE) is kept instead of the source's. Calls `read_parameter` file by file, each
+// parameter front to back. Throws IoError before writing if the disk is too full.
 ExportResult export_model(const ModelDirectory& source, const ModelSpec& spec,
                           const std::string& destination, const ParameterReader& read_parameter,
                           const ExportOptions& options = {});

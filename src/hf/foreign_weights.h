@@ -1,5 +1,5 @@
-// Weight files in formats that are not read: which names they have, and what to tell the user of a
-// directory that holds nothing else. Pure functions.
+// ForeignWeights: weight files in unsupported formats: their names, and the error text for a
+// directory that has no others. Pure functions.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace longshore {
 
-// True for weights and checkpoints of any format, safetensors and indexes of weights included: what
-// an export never copies, because it would contradict the new weights.
+// Returns true for weights, checkpoints and weight indexes of any format, including safetensors. An
+// export never copies them, because they would contradict the new weights.
 bool is_weight_file_name(std::string_view name);
 
-// One line: why a directory with these entries has no weights to read, and the way to convert.
+// Returns one line: why a directory with these entries has no readable weights, and the remedy.
 std::string no_weights_reason(const std::string& directory, const std::vector<std::string>& names);
 
 }  // namespace longshore

@@ -130,7 +130,7 @@ void HeaderCursor::append_escape(std::string& out) {
 }
 
 void HeaderCursor::append_utf8(std::string& out, unsigned char first) {
-  // Overlong forms, surrogates and codes above U+10FFFF differ in the range of the second byte.
+  // The second byte's range excludes overlong forms, surrogates and codes above U+10FFFF.
   unsigned char low = 0x80;
   unsigned char high = 0xBF;
   int following = 0;

@@ -46,7 +46,7 @@ std::string said(const char* value) {
   return value == nullptr ? "" : value;
 }
 
-// The commit that a branch or a tag names; the revision itself where it is no such name.
+// Returns the commit of a branch or tag; otherwise the revision itself.
 std::string commit_of(const fs::path& repository, const std::string& revision) {
   const fs::path ref = repository / "refs" / revision;
   std::error_code ignored;
@@ -104,7 +104,7 @@ std::optional<std::vector<std::string>> listed_in_hub_cache(const std::string& s
     std::sort(names.begin(), names.end());
     return names;
   } catch (const std::exception&) {
-    return std::nullopt;  // the client makes such a list again, and so do we: by looking
+    return std::nullopt;  // the caller lists the directory instead
   }
 }
 

@@ -1,5 +1,5 @@
-// HubCache: models and data sets by their ids on the Hugging Face hub, where they are in its local
-// cache. Looks at the cache's folders alone, never at the network. Plain functions.
+// HubCache: finds models and data sets in the local Hugging Face cache by their hub ids. It only
+// reads the cache's folders and never uses the network. Plain functions.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +10,23 @@
 
 namespace longshore {
 
-// "owner/name", or "owner/name@revision": a branch, a tag or a commit.
+// Accepts "owner/name" and "owner/name@revision" (a branch, a tag or a commit).
 bool is_hub_id(std::string_view text);
 
-// Where the cache is, as Hugging Face's tools look for it: HF_HUB_CACHE, HF_HOME/hub,
+// Returns the cache directory by Hugging Face's rules: HF_HUB_CACHE, HF_HOME/hub,
 // XDG_CACHE_HOME/huggingface/hub or ~/.cache/huggingface/hub.
 std::string hub_cache_directory();
 
 enum class HubKind : uint8_t { kModel, kDataset };
 
-// The directory of the snapshot; nullopt where the cache has none.
+// Returns the directory of the snapshot; nullopt if it is not in the cache.
 std::optional<std::string> find_in_hub_cache(std::string_view id, HubKind kind = HubKind::kModel);
 
-// The files of the snapshot's commit, fetched or not, in the order of their names, as the client
-// that fetched it noted them (huggingface_hub's trees/COMMIT.json); nullopt where it did not.
+// Returns the files of the snapshot's commit, fetched or not, sorted by name, from
+// huggingface_hub's trees/COMMIT.json; nullopt if that is missing or unreadable.
 std::optional<std::vector<std::string>> listed_in_hub_cache(const std::string& snapshot);
 
-// What puts it there.
+// Returns the command that fetches the id into the cache.
 std::string fetch_command(std::string_view id, HubKind kind);
 
 }  // namespace longshore

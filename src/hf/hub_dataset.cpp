@@ -47,7 +47,7 @@ std::string listed(const std::vector<std::string>& names) {
   return names.size() > kMost ? text + ", ..." : text;
 }
 
-// The kind of a file, the ones that are preferred first; -1: none that is read.
+// Returns a file's kind, lower is preferred; -1 for files that are not read.
 int kind_of(std::string name) {
   for (const char* packed : {".gz", ".zst"}) {
     if (name.ends_with(packed)) name.resize(name.rfind('.'));
@@ -66,13 +66,13 @@ bool matches(const std::string& pattern, const std::string& path) {
   const size_t any = pattern.find("**");
   if (any == std::string::npos) return ::fnmatch(pattern.c_str(), path.c_str(), FNM_PATHNAME) == 0;
   if (::fnmatch(pattern.c_str(), path.c_str(), 0) == 0) return true;
-  // No folder at all is some folders too.
+  // "**/" also matches no folder at all.
   std::string without = pattern;
   if (without.compare(any, 3, "**/") != 0) return false;
   return ::fnmatch(without.erase(any, 3).c_str(), path.c_str(), 0) == 0;
 }
 
-// The split that a word of a path names, of those that have usual names.
+// Returns the usual split name that a word of the path stands for; "" without one.
 std::string usual_split(const std::string& path) {
   static const std::array<std::pair<const char*, std::regex>, 3> kUsual = {{
       {"train", std::regex("(^|[^a-z0-9])(train|training)([^a-z]|$)", std::regex::icase)},
@@ -157,7 +157,7 @@ class HubDataset {
     for (const auto& entry : fs::recursive_directory_iterator(root_)) {
       const std::string path = entry.path().lexically_relative(root_).string();
       if (is_hidden(path)) continue;
-      // Files are links to what was fetched.
+      // Cached files are links to the fetched bytes.
       if (entry.is_symlink() && !fs::exists(entry.path())) {
         refuse("has no bytes of " + path + again());
       }
@@ -207,7 +207,7 @@ class HubDataset {
       const auto found = std::find_if(kinds.begin(), kinds.end(),
                                       [](const auto& paths) { return !paths.empty(); });
       if (found == kinds.end()) {
-        // Of a split that is not asked for, nothing need be there.
+        // Other splits than the requested one may be empty.
         if (split.name == name_.split || wanted.size() == 1) refuse_unread(others);
         splits[split.name];
       } else if (split.name.empty()) {
@@ -258,7 +258,7 @@ class HubDataset {
            " files of its split " + split + again());
   }
 
-  // Of "train-00001-of-00004.parquet" there are four.
+  // The name "train-00001-of-00004.parquet" tells that four files exist.
   void check_shards(const std::vector<std::string>& paths) const {
     static const std::regex kShard("^(.*)-[0-9]{5}-of-([0-9]{5})");
     std::map<std::string, size_t> found, wanted;
@@ -279,7 +279,8 @@ class HubDataset {
   const std::string& named_;
   DatasetName name_;
   std::string root_;
-  std::vector<std::string> files_;  // relative, in order; fetched or not, where the cache lists all
+  std::vector<std::string> files_;  // relative, sorted; includes unfetched files if the cache lists
+                                    // them
   std::vector<DatasetConfig> configs_;
 };
 
@@ -287,7 +288,7 @@ class HubDataset {
 
 bool names_hub_dataset(std::string_view text) {
   const std::string id = parse_name(text).id;
-  // A path to a file that is not there is none.
+  // The path of a missing data file is not an id.
   return is_hub_id(id) && (id.find('@') != std::string::npos || kind_of(id) < 0);
 }
 

@@ -1,5 +1,5 @@
-// HubDataset: the files of a data set that is in the local Hugging Face cache, by its id, as the
-// Python package `datasets` would choose them. Looks at files' names alone. Plain functions.
+// HubDataset: the files of a data set in the local Hugging Face cache, chosen as the Python package
+// `datasets` would. It only looks at file names and the README. Plain functions.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace longshore {
 
-// What the files are for: without a split in the name it is "train", or the only one there is;
-// for evaluation the only one there is.
+// The purpose decides the split if the name has none: the only split, if there is just one;
+// otherwise "train" for training, and an error for evaluation.
 enum class DatasetUse : uint8_t { kTrain, kEvaluate };
 
-// "owner/name" or "owner/name@revision", then ":split" or ":config:split".
+// Accepts "owner/name" or "owner/name@revision", optionally with ":split" or ":config:split".
 bool names_hub_dataset(std::string_view text);
 
-// Paths in the order of their names; DataError with what is there, or how to fetch it.
+// Returns the paths sorted by name. DataError lists what exists, or tells how to fetch it.
 std::vector<std::string> hub_dataset_files(const std::string& named, DatasetUse use);
 
 }  // namespace longshore

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kSpace = " \t\r\n";
 
-// The end of the JSON value that begins at `at`; the text is valid.
+// Returns the end of the JSON value that begins at `at`; the text is valid.
 size_t end_of_value(std::string_view text, size_t at) {
   int depth = 0;
   bool in_string = false;
@@ -37,7 +37,7 @@ std::string quoted(std::string_view key) {
 std::string without_member(const std::string& text, std::string_view key) {
   const std::string wanted = quoted(key);
   size_t at = text.find('{') + 1;
-  size_t after_last = std::string::npos;  // the end of the member before, without its comma
+  size_t after_last = std::string::npos;  // the end of the previous member, without its comma
   while (true) {
     const size_t member = text.find_first_not_of(kSpace, at);
     if (member == std::string::npos || text[member] == '}') return text;

@@ -1,5 +1,5 @@
-// Members of a JSON object that is edited as text, so that every other byte of somebody's file
-// stays as it was written. The text must be valid JSON with an object at the top. Pure functions.
+// JsonMembers: edits a JSON object as text, so that all other bytes of a user's file stay. The text
+// must be valid JSON with an object at the top. Pure functions.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace longshore {
 
-// Without the member of that name at the top, where there is one; only a comma goes with it.
+// Removes the top-level member of that name, if any, and its comma.
 std::string without_member(const std::string& text, std::string_view key);
 
-// With the member set to `value`, which is JSON: it stands first, and one of that name goes.
+// Puts the member first with `value`, which is JSON, and removes an older one of that name.
 std::string with_member(const std::string& text, std::string_view key, std::string_view value);
 
 }  // namespace longshore

@@ -26,7 +26,7 @@ constexpr const char* kConfigName = "config.json";
 constexpr const char* kGenerationName = "generation_config.json";
 constexpr const char* kTemplatesName = "additional_chat_templates";
 
-// Companions that we name ourselves, and that users link to places of their own.
+// Companions with names of our own, which users may link to other locations.
 bool is_known_companion(std::string_view name) {
   constexpr std::array<std::string_view, 12> kNames = {
       "config.json",     "generation_config.json",  "tokenizer.json", "tokenizer_config.json",
@@ -67,7 +67,7 @@ Json parse_object(const std::string& text, const std::string& origin) {
   return json;
 }
 
-// What the index says of one file against what the file holds; both sorted by name.
+// Compares the index's entries of one file with the file's tensors; both are sorted by name.
 void compare_with_index(const std::vector<std::string>& listed, const SafetensorsFile& file,
                         const std::string& index_path, ProblemList& problems) {
   for (const std::string& name : listed) {
@@ -201,7 +201,7 @@ void ModelDirectory::sort_names() {
   });
 }
 
-// Puts one parameter in the place of every two tensors that stand for it.
+// Replaces each pair of MXFP4 tensors by its parameter.
 void ModelDirectory::pair_mxfp4() {
   if (!mxfp4_) return;
   ProblemList problems;
@@ -308,7 +308,7 @@ UniqueFd ModelDirectory::open_companion(const std::string& name) const {
 }
 
 std::string ModelDirectory::fingerprint() const {
-  // Lengths go in before texts, so that no two directories give the same bytes.
+  // Each text is preceded by its length, so that different directories hash different bytes.
   Hasher hasher;
   const auto add = [&hasher](std::string_view text) {
     hasher.update(std::to_string(text.size()) + ":").update(text);

@@ -14,8 +14,8 @@ namespace {
 constexpr int64_t kGroupValues = 32;
 constexpr int64_t kGroupBytes = 16;
 constexpr Bytes kPieceBytes = kMiB;
-constexpr int64_t kMaxGroups = kPieceBytes / kGroupBytes;  // a row is read in one piece
-constexpr int64_t kTileRows = 16;                          // fp32 values of a cache line
+constexpr int64_t kMaxGroups = kPieceBytes / kGroupBytes;  // a row must fit in one piece
+constexpr int64_t kTileRows = 16;                          // a cache line of fp32 values
 // 6 x 2^(252 - 127) is finite, 4 x 2^(253 - 127) is not.
 constexpr uint8_t kGreatestSafeScale = 252;
 
@@ -71,11 +71,11 @@ Mxfp4Tensor::Mxfp4Tensor(Part blocks, Part scales) : blocks_(blocks), scales_(sc
   values_.name = name.substr(0, name.size() - kMxfp4Blocks.size());
   values_.dtype = TensorDType::kBF16;
   values_.shape = {shape[0], groups_ * kGroupValues, rows_};
-  // The header's parser has counted the blocks' bytes within the file's, so this fits 63 bits.
+  // The header's parser checked that the blocks' bytes fit in the file, so this fits in 63 bits.
   values_.bytes = blocks.tensor->bytes * 2 * width_of(TensorDType::kBF16);
 }
 
-// Some rows of one expert as they are stored.
+// Some rows of one expert in stored form.
 class Mxfp4Tensor::Piece {
  public:
   Piece(const Mxfp4Tensor& tensor, int64_t most_rows)
@@ -94,8 +94,8 @@ class Mxfp4Tensor::Piece {
                                std::as_writable_bytes(std::span(scales_).first(groups)));
   }
 
-  // Elements [begin, begin + out.size()) of the expert, of the rows that are here. A tile of rows
-  // at a time, so that what is read and what is written both stay in the first cache.
+  // Decodes elements [begin, begin + out.size()) of the expert that lie in these rows. It works in
+  // tiles of rows, so that input and output both stay in the L1 cache.
   void decode(int64_t begin, std::span<float> out) const {
     const std::array<float, 256>& powers = scale_values();
     const int64_t all = tensor_.rows_, end = begin + static_cast<int64_t>(out.size());
@@ -126,7 +126,7 @@ class Mxfp4Tensor::Piece {
   std::vector<uint8_t> blocks_, scales_;
 };
 
-// Elements of one expert; `begin` counts from its first.
+// Reads elements of one expert; `begin` counts from the expert's first.
 void Mxfp4Tensor::read_expert(int64_t expert, int64_t begin, std::span<float> out) const {
   const int64_t end = begin + static_cast<int64_t>(out.size());
   const bool one_column = begin / rows_ == (end - 1) / rows_;
@@ -180,7 +180,7 @@ bool reads_mxfp4(const Json& config, const std::string& origin) {
   const auto family = config.find("model_type");
   if (family == config.end() || *family != "gpt_oss") refuse("mxfp4 is read for gpt_oss alone");
   for (const auto& [key, value] : found->items()) {
-    // Which modules are not in MXFP4 is seen in the files.
+    // The files show which modules are not in MXFP4.
     if (key == "quant_method" || key == "modules_to_not_convert" || key == "dequantize") continue;
     refuse("the key '" + printable(key) + "' is not known");
   }

@@ -1,12 +1,12 @@
-// Mxfp4: experts' matrices as gpt_oss publishes them: 4-bit values in groups of 32 with one
-// exponent each, in two tensors, which stand for one parameter in bf16. The files hold
+// Mxfp4: expert matrices in gpt_oss's format: 4-bit values in groups of 32 with a shared exponent,
+// stored as two tensors for one bf16 parameter. The files hold
 //
-//   <name>_blocks  U8 [experts, rows, groups, 16]  two values a byte, the lower half first
+//   <name>_blocks  U8 [experts, rows, groups, 16]  two values per byte, the lower half first
 //   <name>_scales  U8 [experts, rows, groups]      the exponent, plus 127
 //
-// and the parameter <name> is [experts, groups x 32, rows]: the other way round, as transformers
-// holds it. Owned by the model's directory; reading is const and safe from several threads, and
-// holds one bounded piece at a time.
+// and the parameter <name> is the transpose, [experts, groups x 32, rows], as transformers holds
+// it. The ModelDirectory owns it. Reading is const and safe from several threads; each read holds
+// one bounded piece.
 #pragma once
 
 #include <cstdint>
@@ -30,18 +30,18 @@ class Mxfp4Tensor {
     const TensorInfo* tensor = nullptr;
   };
 
-  // Why the two cannot stand for a parameter; empty where they can.
+  // Returns why the two are not a valid pair; empty if they are.
   static std::string mismatch(const TensorInfo& blocks, const TensorInfo& scales);
-  // Of two without mismatch; both must outlive this.
+  // The parts must have no mismatch and outlive this.
   Mxfp4Tensor(Part blocks, Part scales);
 
-  // The parameter: its name, BF16, its shape and its bytes in that type; it has no place in a file.
+  // Returns the parameter's name, type (BF16), shape and bytes; it has no offset in a file.
   const TensorInfo& values() const { return values_; }
   const Part& blocks() const { return blocks_; }
   const Part& scales() const { return scales_; }
 
-  // Elements [begin, begin + out.size()) of the parameter in its own row-major order, exactly.
-  // DataError where one is not finite.
+  // Reads elements [begin, begin + out.size()) in row-major order, exactly. Throws DataError for a
+  // value that is not finite.
   void read(int64_t begin, std::span<float> out) const;
 
  private:
@@ -54,8 +54,8 @@ class Mxfp4Tensor {
   int64_t rows_, groups_;
 };
 
-// What config.json says about MXFP4: false where it has no quantization_config. ConfigError for one
-// of another kind, for another family, or with keys that are not known here. `origin`: its path.
+// Returns whether config.json declares MXFP4; false without quantization_config. Throws ConfigError
+// for other kinds, other families, or unknown keys. `origin` is the file's path.
 bool reads_mxfp4(const Json& config, const std::string& origin);
 
 }  // namespace longshore

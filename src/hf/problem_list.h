@@ -1,5 +1,5 @@
-// ProblemList: collects what is wrong with files from outside, to report all of it at once; keeps
-// the first lines and counts the rest, so that a hostile file cannot make it grow. Plain value.
+// ProblemList: collects the problems of untrusted files, to report all at once. It keeps the first
+// 20 lines and counts the rest, so that a hostile file cannot make it grow. Plain value.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class ProblemList {
   }
   bool empty() const { return count_ == 0; }
 
-  // Throws a DataError with one line for each problem; returns when there is none.
+  // Throws a DataError with one line per problem; returns if there is none.
   void throw_if_any() const {
     if (count_ == 0) return;
     std::string text;

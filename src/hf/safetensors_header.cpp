@@ -12,7 +12,7 @@ std::string quoted(const std::string& text) {
   return Json(text).dump();
 }
 
-// `data_begin` of the tensor counts from the start of the data, as the header has it.
+// `data_begin` counts from the start of the data, as in the header.
 std::string format_entry(const TensorInfo& tensor, Bytes data_begin) {
   std::string shape;
   for (const int64_t dimension : tensor.shape) {

@@ -1,12 +1,12 @@
-// SafetensorsHeader: the table of tensors at the head of a safetensors file, read strictly from
-// bytes of unknown origin, and written as the reference implementation writes it.
+// SafetensorsHeader: the tensor table at the head of a safetensors file, parsed strictly from
+// untrusted bytes, and written as the reference implementation does.
 //
 //   8 bytes          length of the header, little-endian
 //   header           JSON: {"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets"}}
 //   data             the tensors end to end, no holes
 //
-// Plain values and pure functions. The parser never builds a JSON tree: a header of 64 MiB would
-// need a gigabyte as one; here it costs the table alone.
+// Plain values and pure functions. The parser builds no JSON tree, which would need a gigabyte for
+// a header of 64 MiB; it only allocates the table.
 #pragma once
 
 #include <cstdint>
@@ -34,29 +34,29 @@ using SafetensorsMetadata = std::vector<std::pair<std::string, std::string>>;
 struct TensorInfo {
   std::string name;
   TensorDType dtype = TensorDType::kF32;
-  std::vector<int64_t> shape;  // every dimension >= 0; empty = a scalar
-  Bytes file_begin = 0;        // of its first byte, from the start of the file
-  Bytes bytes = 0;             // == product of the shape x width
+  std::vector<int64_t> shape;  // every dimension >= 0; empty: a scalar
+  Bytes file_begin = 0;        // offset of its first byte in the file
+  Bytes bytes = 0;             // product of the shape x width
 
   int64_t elements() const { return bytes / width_of(dtype); }
 };
 
 struct SafetensorsHeader {
   SafetensorsMetadata metadata;
-  std::vector<TensorInfo> tensors;  // in the order of their bytes
+  std::vector<TensorInfo> tensors;  // in byte order
 };
 
-// Reads the JSON between the length and the data. `header_bytes` is its length, `file_bytes` the
-// file's size by fstat; throws DataError "<path>: tensor '<name>': <reason>".
+// Parses the JSON between the length and the data. `file_bytes` is the file's size by fstat. Throws
+// DataError "<path>: tensor '<name>': <reason>".
 SafetensorsHeader parse_safetensors_header(std::string_view json, Bytes file_bytes,
                                            const std::string& path);
 
-// The length and the header, padded with spaces so that the data starts at a multiple of 8.
+// Returns the length and the header, padded with spaces so that the data starts at a multiple of 8.
 // `tensors` need name, dtype and shape; fills file_begin and bytes of each.
 std::string format_safetensors_header(const SafetensorsMetadata& metadata,
                                       std::vector<TensorInfo>& tensors);
 
-// "[2, 3]".
+// Formats a shape: "[2, 3]".
 std::string format_shape(const std::vector<int64_t>& shape);
 
 }  // namespace longshore

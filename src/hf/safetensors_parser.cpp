@@ -1,4 +1,4 @@
-// The strict parser behind parse_safetensors_header.
+// The strict parser of parse_safetensors_header.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -15,8 +15,8 @@ namespace {
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr Bytes kMaxKeyBytes = 64;
 
-// The product of the dimensions times the width. Zero where a dimension is zero, but only where the
-// others fit: the verdict must not depend on the order of the dimensions.
+// Returns the product of the dimensions and the width. With a zero dimension it is 0, but only if
+// the other dimensions fit: the result must not depend on their order.
 std::optional<Bytes> bytes_of_shape(const std::vector<int64_t>& shape, Bytes width) {
   int64_t product = width;
   bool empty = false;
@@ -40,7 +40,7 @@ class HeaderParser {
         data_bytes_(file_bytes - data_begin_),
         cursor_(json, [this](const std::string& reason) { fail(reason); }) {
     LONGSHORE_CHECK(data_bytes_ >= 0) << path << ": " << file_bytes;
-    // Every tensor opens a brace: one exact allocation instead of doubling.
+    // Every tensor opens a brace, so their count gives one allocation instead of doubling.
     const int64_t braces = std::count(json.begin(), json.end(), '{');
     header_.tensors.reserve(static_cast<size_t>(std::min(braces, kMaxTensors)));
   }
@@ -206,7 +206,7 @@ class HeaderParser {
     }
   }
 
-  // The tensors, in the order of their bytes, must fill the file without holes or overlaps.
+  // The tensors, in byte order, must fill the file without holes or overlaps.
   void check_ranges() {
     std::vector<TensorInfo>& tensors = header_.tensors;
     const auto before = [](const TensorInfo& a, const TensorInfo& b) {
@@ -238,7 +238,7 @@ class HeaderParser {
   const Bytes data_bytes_;
   HeaderCursor cursor_;
   SafetensorsHeader header_;
-  std::string name_;  // of the tensor that is being read
+  std::string name_;  // of the current tensor
   bool metadata_seen_ = false;
 };
 

@@ -24,7 +24,7 @@ uint64_t read_header_length(const UniqueFd& fd) {
   return length;
 }
 
-// The placeholder that a clone without Git LFS leaves begins with "version https://git-lfs".
+// A clone without Git LFS leaves a placeholder that begins with "version https://git-lfs".
 constexpr uint64_t kLfsPointerStart = 0x206E6F6973726576;  // "version "
 
 Bytes checked_header_length(const UniqueFd& fd, Bytes file_bytes) {

@@ -1,6 +1,6 @@
-// SafetensorsFile: a safetensors file of unknown origin, opened and checked as a whole; its bytes
-// are read by ranges with pread, never mapped (a file cut short would be a SIGBUS).
-// Movable. Reading is const and safe from several threads.
+// SafetensorsFile: an untrusted safetensors file, opened and checked as a whole. Reads use pread by
+// ranges and no mapping, because truncation would raise SIGBUS. Movable. Reading is const and safe
+// from several threads.
 #pragma once
 
 #include <cstddef>
@@ -17,27 +17,27 @@ namespace longshore {
 
 class SafetensorsFile {
  public:
-  // Follows links. Throws IoError when the file cannot be read, DataError when it is not valid.
+  // Follows links. Throws IoError if the file is unreadable, DataError if it is invalid.
   static SafetensorsFile open(const std::string& path);
-  // Takes an open descriptor; it must be of a regular file.
+  // Takes an open descriptor of a regular file.
   explicit SafetensorsFile(UniqueFd fd);
 
   const std::string& path() const { return fd_.path(); }
   Bytes file_bytes() const { return file_bytes_; }
-  // In the order of their bytes in the file.
+  // The tensors are in byte order.
   const std::vector<TensorInfo>& tensors() const { return header_.tensors; }
   const SafetensorsMetadata& metadata() const { return header_.metadata; }
-  // xxh3 of the length and the header: names, shapes, types and ranges.
+  // Returns the xxh3 of the length and the header: names, shapes, types and ranges.
   uint64_t header_hash() const { return header_hash_; }
 
-  // nullptr when there is none.
+  // Returns nullptr if there is no such tensor.
   const TensorInfo* find(std::string_view name) const;
-  // Throws DataError when there is none.
+  // Throws DataError if there is no such tensor.
   const TensorInfo& tensor(std::string_view name) const;
 
-  // Reads out.size() bytes of the tensor, from its byte `begin` on; the range must lie inside.
+  // Reads out.size() bytes of the tensor from its byte `begin` on; the range must lie inside.
   void read(const TensorInfo& tensor, Bytes begin, std::span<std::byte> out) const;
-  // xxh3 of the tensor's bytes, read in bounded chunks.
+  // Returns the xxh3 of the tensor's bytes, read in bounded chunks.
   uint64_t hash(const TensorInfo& tensor) const;
 
  private:

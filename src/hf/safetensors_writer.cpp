@@ -19,8 +19,8 @@ UniqueFd create_new_file(const std::string& path) {
   return fd;
 }
 
-// A disk that is too full is found before the first byte, not after hours. File systems that
-// cannot reserve are told by the first write instead.
+// Detects a full disk before the first byte. On file systems that cannot reserve, the writes detect
+// it.
 void reserve(const UniqueFd& fd, Bytes bytes) {
   if (bytes == 0 || ::fallocate(fd.get(), 0, 0, bytes) == 0) return;
   if (errno == ENOSPC || errno == EFBIG || errno == EDQUOT) {

@@ -13,7 +13,7 @@ struct DTypeRow {
   Bytes width;
 };
 
-// In the order of the enumeration.
+// The rows are in the order of the enumeration.
 constexpr std::array<DTypeRow, 17> kRows = {{
     {TensorDType::kBool, "BOOL", 1},
     {TensorDType::kU8, "U8", 1},

@@ -1,6 +1,6 @@
-// TensorDType: every whole-byte element type that a safetensors file may name. Models are read
-// from and written in those that `model_dtype` knows; the others pass through as bytes (buffers
-// that a model skips, checkpoints). Plain values.
+// TensorDType: every whole-byte element type of safetensors. Models use the types that
+// `model_dtype` maps; the others pass through as bytes (skipped buffers, checkpoints). Plain
+// values.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +33,11 @@ enum class TensorDType : uint8_t {
 };
 
 Bytes width_of(TensorDType dtype);
-// safetensors' spelling: "BF16", "F8_E4M3".
+// The names are safetensors' spelling: "BF16", "F8_E4M3".
 std::string_view name_of(TensorDType dtype);
 std::optional<TensorDType> parse_tensor_dtype(std::string_view name);
 
-// The engine's type for it: F32, BF16 and F16; nullopt for all others.
+// Returns the engine's type for F32, BF16 and F16; nullopt for all others.
 std::optional<DType> model_dtype(TensorDType dtype);
 TensorDType tensor_dtype(DType dtype);
 

@@ -13,7 +13,7 @@
 namespace longshore {
 namespace {
 
-// The largest public models have about 200,000 tensors; a value costs some 300 bytes here.
+// The largest public models have about 200,000 tensors; each value costs about 300 bytes.
 constexpr JsonLimits kIndexLimits = {
     .max_bytes = kMaxIndexBytes, .max_depth = 8, .max_values = 500'000};
 
@@ -27,7 +27,7 @@ void check_file_name(const std::string& tensor, const std::string& file, const s
   }
 }
 
-// Some writers store it as a real; others write nonsense, which harms nobody.
+// Some writers store a real. Other values are ignored, because they do no harm.
 std::optional<Bytes> read_total_size(const Json& root) {
   const auto metadata = root.find("metadata");
   if (metadata == root.end() || !metadata->is_object()) return std::nullopt;

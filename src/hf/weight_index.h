@@ -1,5 +1,5 @@
-// WeightIndex: model.safetensors.index.json, which says in which file each tensor lies. Read from
-// text of unknown origin, and written. Plain values and pure functions.
+// WeightIndex: model.safetensors.index.json, which maps tensors to files; parsed from untrusted
+// text, and written. Plain values and pure functions.
 #pragma once
 
 #include <map>
@@ -18,18 +18,18 @@ inline constexpr int64_t kMaxWeightFiles = 1000;
 inline constexpr Bytes kMaxIndexBytes = 64 * kMiB;
 
 struct WeightIndex {
-  // File name -> names of its tensors, sorted. File names are plain and end in ".safetensors".
+  // File name -> sorted names of its tensors. File names are plain and end in ".safetensors".
   std::map<std::string, std::vector<std::string>> tensors_of_file;
-  std::optional<Bytes> total_size;  // metadata.total_size; absent, or no integer, in some files
+  std::optional<Bytes> total_size;  // metadata.total_size; missing or not an integer in some files
 };
 
-// `origin` is the file's path, for messages. Throws DataError.
+// Throws DataError. `origin` is the file's path, for messages.
 WeightIndex parse_weight_index(std::string_view text, const std::string& origin);
 
-// As transformers writes it: keys sorted, two spaces of indentation.
+// Formats as transformers does: sorted keys, indentation of two spaces.
 std::string format_weight_index(const WeightIndex& index);
 
-// An index's text with another metadata.total_size; everything else keeps its order.
+// Returns an index's text with another metadata.total_size and the same order.
 std::string with_total_size(std::string_view text, Bytes total_size);
 
 }  // namespace longshore

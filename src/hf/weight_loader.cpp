@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kChunkElements = int64_t{1} << 16;
 
-// What is wrong with a stored tensor as a source of the parameter; empty when nothing is.
+// Returns why a stored tensor cannot fill the parameter; empty if it can.
 std::string mismatch_of(const ParamSpec& parameter, const TensorInfo& tensor) {
   if (tensor.shape != parameter.shape) {
     return "shape " + format_shape(tensor.shape) + ", but config.json makes it " +

@@ -1,6 +1,6 @@
-// WeightLoader: the values of a model's parameters, read from a Hugging Face directory by element
-// ranges, so that each rank reads only its own shard pieces. Values become fp32 exactly.
-// Reading is const and safe from several threads; each call holds one bounded chunk.
+// WeightLoader: reads a model's parameter values from a Hugging Face directory by element ranges,
+// so that each rank reads only its own shard pieces. Values become fp32 exactly. Reading is const
+// and safe from several threads; each call holds one bounded chunk.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@
 
 namespace longshore {
 
-// Names tensors that a family's files hold and its model does not use (gpt2's causal masks).
+// Matches tensors in a family's files that its model does not use (gpt2's causal masks).
 struct SkipRule {
-  std::string prefix;  // a tensor's name begins with it and
-  std::string suffix;  // ends with it; either may be empty, not both
+  std::string prefix;  // the tensor's name begins with it and
+  std::string suffix;  // ends with it; at most one may be empty
   std::string reason;  // "causal mask buffer"
 
   bool matches(std::string_view name) const;
@@ -26,16 +26,15 @@ struct SkipRule {
 
 class WeightLoader {
  public:
-  // Throws one DataError with every mismatch: a parameter that is missing or has another shape or
-  // type, a tensor that is neither a parameter nor skipped. `directory` must outlive the loader.
+  // Throws one DataError with every mismatch: parameters that are missing or have another shape or
+  // type, and tensors that are neither parameters nor skipped. `directory` must outlive this.
   WeightLoader(const ModelDirectory& directory, const ModelSpec& spec,
                const std::vector<SkipRule>& skip_rules);
 
-  // Elements [element_begin, element_begin + out.size()) of a parameter, in the file's row-major
-  // order.
+  // Reads elements [element_begin, element_begin + out.size()) of a parameter in row-major order.
   void read_parameter(const std::string& name, int64_t element_begin, std::span<float> out) const;
   DType stored_dtype(const std::string& name) const;
-  // Names of the tensors that a rule skipped.
+  // Returns the names of the tensors that a rule skipped.
   const std::vector<std::string>& skipped() const { return skipped_; }
 
  private:
@@ -45,10 +44,10 @@ class WeightLoader {
   std::vector<std::string> skipped_;
 };
 
-// Elements of a stored F32, BF16 or F16 tensor as fp32, exactly.
+// Reads elements of a stored F32, BF16 or F16 tensor as fp32, exactly.
 void read_elements(const SafetensorsFile& file, const TensorInfo& tensor, int64_t element_begin,
                    std::span<float> out);
-// Elements of a directory's tensor, which may be in MXFP4, as fp32, exactly.
+// Reads elements of a directory's tensor, which may be in MXFP4, as fp32, exactly.
 void read_elements(const ModelDirectory::TensorRef& ref, int64_t element_begin,
                    std::span<float> out);
 
