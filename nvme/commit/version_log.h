@@ -45,8 +45,7 @@ class VersionLog {
   void claim();
   // Durably invalidates all manifests newer than `newest`; all manifests without it.
   void void_newer_than(std::optional<uint64_t> newest);
-  // Returns the greatest sequence of any manifest that `read` found, on all drives or not; -1
-  // without one.
+  // Returns the greatest sequence of any manifest that `read` found, on any drive; -1 without one.
   int64_t newest_seen() const { return newest_seen_; }
 
  private:

@@ -141,7 +141,7 @@ void VersionedChunks::finish_write(PartIo& io) {
   const std::string failure = mover_.finish_write(io);
   --writes_in_flight_;
   if (failure.empty() || !keep_failure(failure)) return;
-  log_warning(failure);  // a read of the part meets the consequence before a commit does
+  log_warning(failure);  // a reader of the part may fail before the commit does
 }
 
 std::string VersionedChunks::failure() const {

@@ -71,8 +71,7 @@ int64_t VersionedChunks::prepare_commit(const DurableStep& record) {
     if (new_version) flush_all(drives_);
     log_.write(logged);
   } catch (const Error& error) {
-    // After a failed flush nobody knows what is durable: this generation is over, the last one
-    // stays.
+    // After a failed flush the durable state is unknown: only the last commit stays.
     keep_failure(error.what());
     return -1;
   }

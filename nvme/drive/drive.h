@@ -107,7 +107,7 @@ class ThreadDrive final : public Drive {
   std::vector<Transfer*> incoming_ LONGSHORE_GUARDED_BY(mutex_);
   bool ready_ LONGSHORE_GUARDED_BY(mutex_) = false;
   bool stop_ LONGSHORE_GUARDED_BY(mutex_) = false;
-  std::exception_ptr broken_ LONGSHORE_GUARDED_BY(mutex_);  // the thread ended with this
+  std::exception_ptr broken_ LONGSHORE_GUARDED_BY(mutex_);  // the exception that ended the thread
   std::thread thread_;
 };
 

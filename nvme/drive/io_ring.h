@@ -1,7 +1,6 @@
 // IoRing: a BlockFile over io_uring with a registered file and, within the memory-lock limit,
 // registered memory; one ring per issuing thread and drive. Only the thread that made it may use
-// it. It uses neither SQPOLL, which burns cores, nor IOPOLL, which needs poll queues and forbids
-// flushes.
+// it. It avoids SQPOLL (burns cores) and IOPOLL (needs poll queues, forbids flushes).
 #pragma once
 
 #include <liburing.h>

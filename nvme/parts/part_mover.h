@@ -33,8 +33,7 @@ struct ChunkBinding {
   uint64_t version = 0;
 };
 
-// One part in transfer. The caller keeps and reuses it; the drives own its memory until the move is
-// finished.
+// One part in transfer. The caller reuses it; the drives own its memory until the move ends.
 struct PartIo {
   int part = -1;
   std::span<std::byte> memory;

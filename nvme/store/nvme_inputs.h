@@ -44,8 +44,7 @@ class NvmeInputs final : public InputTier {
   // Returns the bytes of the staging slots.
   static Bytes planned_bytes(const NvmeInputOptions& options);
   static StripeMap make_map(const NvmeInputOptions& options);
-  // Returns the size of a checkpoint of `bytes` in a slot and on the drives: whole blocks per
-  // micro-batch.
+  // Returns a checkpoint's size in a slot and on the drives: whole blocks per micro-batch.
   static Bytes staged_bytes(Bytes bytes, int64_t micro_batches);
 
   Bytes host_bytes() const override { return arena_.size_bytes(); }

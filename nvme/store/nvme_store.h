@@ -153,11 +153,11 @@ class NvmeStore final : public ShardStore {
   StripeMap map_;
   PinnedArena arena_;
   std::span<std::byte> window_;
-  mutable Mutex mutex_;  // of the units' leases, the failure, and VersionedChunks' turns
+  mutable Mutex mutex_;  // protects leases, failure_ and the serialised calls to chunks_
   std::vector<Unit> units_;
   std::vector<StateSlot> state_slots_;
   std::vector<ParameterSlot> parameter_slots_;
-  SlotOwners state_owners_, parameter_owners_;  // of the slots
+  SlotOwners state_owners_, parameter_owners_;  // which unit holds each slot
   std::vector<std::unique_ptr<Drive>> drives_;  // after the memory they move bytes of
   std::unique_ptr<VersionedChunks> chunks_;
   std::atomic<Bytes> read_bytes_ = 0, written_bytes_ = 0;

@@ -7,8 +7,7 @@
 
 namespace longshore {
 
-// Counts the insertions, deletions, replacements and swaps of adjacent characters between two
-// texts.
+// Counts the insertions, deletions, replacements and swaps of neighbours between two texts.
 int edit_distance(std::string_view from, std::string_view to);
 
 // Returns the closest of `names`, the first among equals. Returns "" if more than a third of the

@@ -19,8 +19,7 @@ inline uint16_t float_to_bf16_nearest(float value) {
 }
 
 // Returns the bf16 parameter of an fp32 master, rounded half up in magnitude. Every state format
-// uses it for the parameter on the device, because only this rounding can be split and joined
-// exactly.
+// uses it for the parameter on the device, as only this rounding splits and joins exactly.
 inline uint16_t master_high(float master) {
   return static_cast<uint16_t>((std::bit_cast<uint32_t>(master) + 0x8000u) >> 16);
 }

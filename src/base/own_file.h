@@ -19,8 +19,7 @@ bool is_symbolic_link(const std::string& path);
 // Makes the directory and its parents. It may exist, but not as a symbolic link.
 void make_own_directory(const std::string& path);
 
-// Replaces the file atomically without fsync: for files that are written often and need not be
-// durable.
+// Replaces the file atomically without fsync: for frequent, not durable files.
 void replace_file(const std::string& path, std::string_view text);
 // Returns whether `name` is a temporary file of `target`; both have no directory part.
 bool is_temporary_of(std::string_view name, std::string_view target);

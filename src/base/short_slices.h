@@ -6,8 +6,7 @@
 namespace longshore {
 
 // Applies to the calling thread and the threads that it creates later. Linux has per-thread slices
-// since 6.12 (sched_setattr(2), sched_runtime of SCHED_OTHER); on earlier kernels the call has no
-// effect.
+// since 6.12 (sched_setattr(2), sched_runtime of SCHED_OTHER); earlier kernels ignore it.
 void ask_for_short_slices() noexcept;
 
 }  // namespace longshore

@@ -1,5 +1,4 @@
-// ConfigDtype: the element type that a config.json names ("torch_dtype", in newer files "dtype").
-// Pure functions.
+// ConfigDtype: the type that a config.json names ("torch_dtype", newer "dtype"). Pure functions.
 #pragma once
 
 #include <optional>

@@ -17,8 +17,7 @@ enum class Links : uint8_t {
            // Hugging Face cache makes them
 };
 
-// Returns true for a name without '/', '\' and control characters, not hidden, of at most 255
-// bytes.
+// Returns true for a visible name of at most 255 bytes without '/', '\' and control characters.
 bool is_plain_file_name(std::string_view name);
 
 UniqueFd open_directory(const std::string& path);

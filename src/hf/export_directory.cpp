@@ -112,8 +112,7 @@ ExportDirectory::~ExportDirectory() {
   if (!published_) remove_written(partial_, names_);
 }
 
-// Hard-links the foreign files, so that the destination has them until the exchange and after a
-// kill.
+// Hard-links the foreign files, so that the destination keeps them, even after a kill.
 void ExportDirectory::carry_over(const std::vector<std::string>& foreign) const {
   for (const std::string& name : foreign) {
     const std::string from = destination_ + "/" + name;

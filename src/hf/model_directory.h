@@ -54,8 +54,7 @@ class ModelDirectory {
   const std::string& index_text() const { return index_text_; }
   // Returns metadata.total_size of the index.
   std::optional<Bytes> index_total_size() const { return index_total_size_; }
-  // Returns all tensors, file by file, in byte order. An MXFP4 pair counts as one tensor, its
-  // parameter.
+  // Returns all tensors, file by file, in byte order. An MXFP4 pair counts as one.
   const std::vector<TensorRef>& tensors() const { return tensors_; }
   // Returns a null TensorRef if there is none.
   TensorRef find(std::string_view name) const;
@@ -63,8 +62,7 @@ class ModelDirectory {
   TensorRef find_stored(std::string_view name) const;
   // Returns whether config.json says that weights are in MXFP4.
   bool mxfp4() const { return mxfp4_; }
-  // Returns whether two tensors have equal type, shape and bytes (a tied head that is stored
-  // twice).
+  // Returns whether two tensors have equal type, shape and bytes (a tied head stored twice).
   bool same_bytes(const TensorRef& a, const TensorRef& b) const;
   // Returns the sum of all tensors' bytes.
   Bytes weight_bytes() const { return weight_bytes_; }

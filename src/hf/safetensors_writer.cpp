@@ -19,8 +19,7 @@ UniqueFd create_new_file(const std::string& path) {
   return fd;
 }
 
-// Detects a full disk before the first byte. On file systems that cannot reserve, the writes detect
-// it.
+// Detects a full disk before the first byte. If that is unsupported, writes detect it.
 void reserve(const UniqueFd& fd, Bytes bytes) {
   if (bytes == 0 || ::fallocate(fd.get(), 0, 0, bytes) == 0) return;
   if (errno == ENOSPC || errno == EFBIG || errno == EDQUOT) {

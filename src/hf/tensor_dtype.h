@@ -1,6 +1,5 @@
 // TensorDType: every whole-byte element type of safetensors. Models use the types that
-// `model_dtype` maps; the others pass through as bytes (skipped buffers, checkpoints). Plain
-// values.
+// `model_dtype` maps; others pass through as bytes (skipped buffers, checkpoints). Plain values.
 #pragma once
 
 #include <cstdint>

@@ -26,8 +26,7 @@ class InputTier {
   virtual ~InputTier() = default;
   // Returns the bytes that the tier owns on the host; equal to the plan.
   virtual Bytes host_bytes() const = 0;
-  // Returns the host buffers of the unit's checkpoint by micro-batch: in `slot`, if there are
-  // slots.
+  // Returns the host buffers of the unit's checkpoint by micro-batch: in `slot`, if it is given.
   virtual std::vector<std::span<std::byte>> places(UnitId unit,
                                                    std::optional<int32_t> slot) const = 0;
 

@@ -6,7 +6,7 @@
 //   full_shard, shard_grad_op   one group of all ranks
 //   hybrid_shard                groups of one node, or of a given size
 //   no_shard                    groups of one
-// After Zhao et al. 2023, "PyTorch FSDP", section 3.2; hybrid_shard as in Zhang et al. 2022,
+// See Zhao et al. 2023, "PyTorch FSDP", section 3.2; hybrid_shard as in Zhang et al. 2022,
 // "MiCS".
 #pragma once
 

@@ -1,6 +1,5 @@
 // ModelSpec: a model as data: units in forward order and their parameters. src/model makes it once
-// (or a library user, for an own module); every other folder reads it. Plain values without
-// LibTorch.
+// (or a library user, for an own module); all folders read it. Plain values without LibTorch.
 #pragma once
 
 #include <cstdint>

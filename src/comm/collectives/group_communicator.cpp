@@ -128,8 +128,7 @@ void GroupCommunicator::wait(SerialQueue::Task& task, const Operation& operation
     const int32_t peer = options_.members[static_cast<size_t>(error.peer())];
     watchdog_->blame_break(peer, operation, error.what());
   } catch (const StoreError& error) {
-    // A StoreError comes while connecting: the store or a member is gone. The watchdog finds out
-    // which.
+    // While connecting, a StoreError means that the store or a member is gone.
     const int32_t peer = options_.members[index_ == 0 ? 1 : 0];
     watchdog_->blame_break(peer, operation, error.what());
   }

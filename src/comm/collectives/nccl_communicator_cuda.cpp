@@ -23,8 +23,7 @@ constexpr std::chrono::microseconds kLook(50);
 // buffers for every other rank outside the device's cap.
 constexpr int kMaxCtas = 16;
 
-// Throws TransportError, which is not yet a failure of the run: another rank's death shows here
-// first.
+// A TransportError is not yet a failure of the run: a rank's death shows here first.
 void check_nccl(ncclResult_t result, const char* operation) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   throw TransportError(0, std::string(operation) + ": " + ncclGetErrorString(result));
@@ -203,8 +202,7 @@ class NcclCommunicator : public Communicator {
   Completion start(CommKind kind, const OpLabel& label, Bytes bytes, const Issue& issue) {
     counters_.add(kind, label.unit, bytes);
     Operation operation = begin(kind, label, bytes);
-    // The collective waits for the work on this thread's stream, which produced the buffers'
-    // contents.
+    // The collective waits for this thread's stream, which produced the buffers' contents.
     const Event before = make_event();
     check_cuda(cudaEventRecord(before.get(), current_cuda_stream(device_)), "record an event");
     check_cuda(cudaStreamWaitEvent(stream_.get(), before.get(), 0), "order a stream");

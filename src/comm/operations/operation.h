@@ -1,5 +1,4 @@
-// Operation: the description of one rank's collective, for errors, the watchdog and message tags.
-// Plain value.
+// Operation: describes one rank's collective for errors, watchdog and tags. Plain value.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// Reduce rounds: a reduction travels in rounds, so that its scratch is bounded for units of any
-// size. Constants.
+// Reduce rounds: a reduction travels in rounds, which bounds its scratch for any unit.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,7 @@ struct LaunchOptions {
   int32_t nodes = 1;
   int32_t node = 0;        // index of this node
   std::string rendezvous;  // "host:port" of node 0; empty with one node: any free port
-  // The file with the run's secret, equal on all nodes. With one node it may be empty: a secret is
-  // generated.
+  // The file with the run's secret, equal on all nodes. If empty (one node), it is generated.
   std::string secret_file;
   std::vector<std::string> command;  // arguments of each rank, without the program's name
 };

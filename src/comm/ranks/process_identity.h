@@ -1,5 +1,4 @@
-// ProcessIdentity: identifies a rank's process and its address. Plain value, sent to all ranks at
-// start.
+// ProcessIdentity: a rank's process and address, sent to all ranks at start. Plain value.
 #pragma once
 
 #include <cstdint>

@@ -49,8 +49,7 @@ int gpu_of(const RankInfo& ranks, size_t visible);
 // Returns the launchers' variables that are set in this process.
 std::map<std::string, std::string> launcher_variables();
 
-// Without variables the run has one rank. ConfigError names every variable that is wrong or
-// missing.
+// Without variables the run has one rank. ConfigError names all bad variables.
 RankInfo discover_ranks(const std::map<std::string, std::string>& variables);
 RankInfo discover_ranks();
 

@@ -41,8 +41,7 @@ FailureReason blame_for_delay(const Board& board, const std::string& group, int6
                               const std::string& operation, double waited_seconds,
                               double silence_seconds);
 
-// Finds a rank whose current operation differs from that of its group's first member at the same
-// sequence number.
+// Finds a rank whose operation differs from its group's first member at the same sequence.
 std::optional<FailureReason> find_disagreement(const Board& board);
 
 // Returns the rank that has been silent longest, if that is at least `silence_seconds`.

@@ -113,7 +113,7 @@ void Watchdog::finished(const std::string& key, int64_t sequence) {
   if (group.running == sequence) group.finished = true;
 }
 
-// ---- Why the run ends ----
+// ---- Failure reasons ----
 
 FailureReason Watchdog::failure() const {
   const MutexLock lock(mutex_);

@@ -6,9 +6,9 @@
 // while the store's server hangs. The monitor thread (the guard) never blocks on other processes:
 // it checks the clock and the processes of its host, and ends this process if nothing else does.
 //
-// [Note: failure reason] The run ends for one reason. Whoever finds one offers it to the store; the
-// first that gets there counts, and reaches all ranks with their next heartbeat. Where the store is
-// gone a rank keeps to its own.
+// [Note: failure reason] The run ends for one reason. A rank that finds one offers it to the store;
+// the first one there counts and reaches all ranks with their next heartbeat. If the store is gone,
+// a rank adopts its own reason.
 #pragma once
 
 #include <atomic>
@@ -43,8 +43,7 @@ struct WatchdogOptions {
 
 class Watchdog {
  public:
-  // Starts both threads. The store thread shares ownership, because it may outlive stop() in a hung
-  // call.
+  // Starts both threads. The store thread shares ownership; it may outlive stop() if it hangs.
   static std::shared_ptr<Watchdog> start(WatchdogOptions options);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -59,18 +58,17 @@ class Watchdog {
   void finished(const std::string& key, int64_t sequence);
 
   bool has_failure() const { return has_failure_.load(std::memory_order_acquire); }
-  // Of a failure that is known.
+  // Returns the known failure; has_failure() must be true.
   FailureReason failure() const;
-  // The failure and what this rank waited for: the text of its CommError.
+  // Returns the text of this rank's CommError: the failure reason and what this rank waited for.
   std::string message(const std::string& waited_for = "") const;
 
-  // Offers a reason and returns the one that counts; waits for the store two seconds at most.
+  // Offers a reason and returns the one that counts; waits for the store at most two seconds.
   FailureReason offer(const FailureReason& reason) noexcept;
-  // Finds who keeps the operation from finishing. At once:
+  // Finds the rank that keeps the operation from finishing and offers that reason.
   FailureReason blame_delay(const std::string& key, const Operation& operation,
                             double waited_seconds);
-  // Explains a broken transfer to or from `peer`: waits up to eight seconds to see which rank is
-  // gone.
+  // Explains a broken transfer to or from `peer`: waits up to 8 s to see which rank is gone.
   FailureReason blame_break(int32_t peer, const Operation& operation, const std::string& reason);
 
   // Marks this rank as done. The rank that serves the store waits until all ranks are done.
@@ -121,8 +119,8 @@ class Watchdog {
   std::optional<Clock::time_point> store_lost_ LONGSHORE_GUARDED_BY(mutex_);
   std::string store_error_ LONGSHORE_GUARDED_BY(mutex_);
   Clock::time_point store_answered_ LONGSHORE_GUARDED_BY(mutex_) = Clock::now();
-  // [Note: talks] A talk with the store begins when one was asked for, or a heartbeat has passed.
-  // answered_ is what asked_ was when the last complete one began.
+  // [Note: exchanges] An exchange with the store begins on request or after a heartbeat interval.
+  // answered_ is the value of asked_ at the start of the last complete exchange.
   int64_t asked_ LONGSHORE_GUARDED_BY(mutex_) = 0;
   int64_t answered_ LONGSHORE_GUARDED_BY(mutex_) = 0;
   std::string last_operation_ LONGSHORE_GUARDED_BY(mutex_);
