@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "base/utf8.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

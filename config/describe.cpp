@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "base/nearest.h"
+#include "base/texts.h"
 #include "config/field_table.h"
 
 namespace longshore {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "base/duration.h"
+#include "base/texts.h"
 #include "config/field_table.h"
 #include "config/group_reader.h"
 #include "config/toml_document.h"

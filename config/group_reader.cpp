@@ -3,7 +3,7 @@
 #include <cmath>
 #include <optional>
 
-#include "base/nearest.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

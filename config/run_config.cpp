@@ -9,9 +9,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "base/nearest.h"
-#include "base/printable.h"
-#include "base/utf8.h"
+#include "base/texts.h"
 #include "config/field_table.h"
 #include "config/run_rules.h"
 #include "config/toml_document.h"

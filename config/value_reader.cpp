@@ -6,8 +6,7 @@
 #include <cstdlib>
 
 #include "base/bytes.h"
-#include "base/duration.h"
-#include "base/nearest.h"
+#include "base/texts.h"
 #include "config/group_reader.h"
 
 namespace longshore {

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "base/errors.h"
-#include "base/philox.h"
-#include "base/printable.h"
+#include "base/random.h"
+#include "base/texts.h"
 #include "data/dataset.h"
 
 namespace longshore {

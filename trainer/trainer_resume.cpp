@@ -5,7 +5,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "base/random_word.h"
+#include "base/random.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
 #include "trainer/directory/committed_steps.h"

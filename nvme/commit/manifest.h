@@ -21,8 +21,7 @@
 
 #include "base/ids.h"
 #include "nvme/parts/stripe_map.h"
-#include "shard/durable_step.h"
-#include "shard/run_key.h"
+#include "shard/durability.h"
 
 namespace longshore {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "nvme/commit/version_log.h"
-#include "shard/agreement.h"
+#include "shard/durability.h"
 
 namespace longshore {
 

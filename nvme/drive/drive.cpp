@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/mutex.h"
-#include "base/short_slices.h"
+#include "base/processor.h"
 
 namespace longshore {
 namespace {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "model/unit.h"
-#include "shard/shared_input_groups.h"
+#include "shard/input_tier.h"
 
 namespace longshore {
 

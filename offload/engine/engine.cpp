@@ -1,7 +1,7 @@
 #include "offload/engine/engine.h"
 
 #include "base/errors.h"
-#include "base/short_slices.h"
+#include "base/processor.h"
 #include "offload/engine/sweep_work.h"
 
 namespace longshore {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "comm/operations/communicator.h"
-#include "shard/agreement.h"
+#include "shard/durability.h"
 #include "shard/shard_store.h"
 
 namespace longshore {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "offload/schedule/step_executor.h"
-#include "shard/state_sweep.h"
+#include "shard/shard_store.h"
 
 namespace longshore {
 

@@ -11,9 +11,9 @@
 #include "offload/plan/tier_plan.h"
 #include "pinned/shared_shards.h"
 #include "pinned/worker_pool.h"
+#include "shard/durability.h"
 #include "shard/flat_layout.h"
 #include "shard/input_tier.h"
-#include "shard/run_key.h"
 #include "shard/shard_store.h"
 
 namespace longshore {

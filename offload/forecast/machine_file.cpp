@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "base/errors.h"
-#include "base/nearest.h"
+#include "base/texts.h"
 #include "config/toml_document.h"
 #include "shard/state_format.h"
 

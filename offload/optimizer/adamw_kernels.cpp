@@ -23,7 +23,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/cpu_features.h"
+#include "base/processor.h"
 #include "offload/optimizer/adamw_vectors-inl.h"
 #include "offload/optimizer/ars_vectors-inl.h"
 #include "offload/optimizer/code_vectors-inl.h"

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/ars.h"
+#include "base/random.h"
 
 namespace longshore::internal {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "base/bytes_apart.h"
+#include "base/bytes.h"
 #include "offload/plan/tier_plan.h"
 
 namespace longshore {

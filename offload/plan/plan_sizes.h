@@ -8,7 +8,7 @@
 #include "offload/plan/plan_inputs.h"
 #include "offload/schedule/pass_plan.h"
 #include "shard/flat_layout.h"
-#include "shard/shared_input_groups.h"
+#include "shard/input_tier.h"
 
 namespace longshore {
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "base/bytes_apart.h"
+#include "base/bytes.h"
 #include "offload/plan/drive_life.h"
 
 namespace longshore {

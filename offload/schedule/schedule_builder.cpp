@@ -8,7 +8,7 @@
 
 #include "base/errors.h"
 #include "offload/schedule/step_schedule.h"
-#include "shard/shared_input_groups.h"
+#include "shard/input_tier.h"
 
 namespace longshore {
 namespace {

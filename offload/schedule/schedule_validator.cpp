@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "offload/schedule/happens_before.h"
 #include "offload/schedule/validated_memory.h"
-#include "shard/shared_input_groups.h"
+#include "shard/input_tier.h"
 
 namespace longshore {
 namespace {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace longshore {
 
@@ -30,5 +31,8 @@ std::string format_bytes(Bytes bytes);
 // Parses "24GiB", "24GB", "512MiB", "1.5GiB", "100B". Returns nullopt when the text is not a size;
 // a number without a unit is not one.
 std::optional<Bytes> parse_bytes(std::string_view text);
+
+// Like format_bytes, with enough decimals to tell the two apart: "6.002 MiB", "6.000 MiB".
+std::pair<std::string, std::string> format_bytes_apart(Bytes a, Bytes b);
 
 }  // namespace longshore

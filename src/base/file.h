@@ -2,6 +2,10 @@
 // owns it. Every failure is an IoError with operation, path and errno.
 #pragma once
 
+#include <fcntl.h>
+
+#include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -77,5 +81,53 @@ std::span<const std::byte> bytes_of(std::span<const T> elements) {
 inline std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span<const char>(text.data(), text.size()));
 }
+
+// OwnFile: files that belong to a run, and outputs that a user named. A run writes nothing outside
+// its own directories: no symbolic link is followed, no pipe is waited for, and temporary names are
+// unpredictable. Plain functions, any thread; failures as in base/file.h.
+
+// Opens a regular file of the run. `flags` are those of open(2).
+UniqueFd open_own_file(const std::string& path, int flags);
+// Reads a whole file of the run; limits and failures as in read_whole_file.
+std::string read_own_file(const std::string& path, Bytes max_bytes);
+// Returns true for a symbolic link, dangling or not.
+bool is_symbolic_link(const std::string& path);
+// Makes the directory and its parents. It may exist, but not as a symbolic link.
+void make_own_directory(const std::string& path);
+
+// Replaces the file atomically without fsync: for frequent, not durable files.
+void replace_file(const std::string& path, std::string_view text);
+// Returns whether `name` is a temporary file of `target`; both have no directory part.
+bool is_temporary_of(std::string_view name, std::string_view target);
+
+// Like write_file_durably, for a path that the user named: writes in place to a device or a pipe,
+// and follows a symbolic link.
+void write_output_file(const std::string& path, std::string_view text);
+
+// MappedFile: a read-only memory mapping of a file. Immutable; any thread may read. The file must
+// not be truncated while it is mapped. Files that are created by rename never are.
+
+class MappedFile {
+ public:
+  // Throws IoError if the file cannot be opened or mapped.
+  explicit MappedFile(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return {data_, size_bytes_}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  size_t size_bytes_ = 0;
+};
+
+// Waits for the writer of a pipe that was opened with O_NONBLOCK. Internal to src/base; any thread.
+
+// Returns when a writer has opened the pipe, and at once if the descriptor is not a pipe. Throws
+// IoError if no writer appears within `patience`.
+void wait_for_writer(const UniqueFd& fd, std::chrono::milliseconds patience);
 
 }  // namespace longshore

@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/printable.h"
 #include "base/progress.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

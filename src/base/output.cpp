@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/errors.h"
-#include "base/printable.h"
+#include "base/texts.h"
 
 namespace longshore {
 

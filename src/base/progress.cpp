@@ -7,9 +7,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "base/duration.h"
 #include "base/log.h"
-#include "base/printable.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

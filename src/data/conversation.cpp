@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "base/nearest.h"
+#include "base/texts.h"
 #include "data/chat_rows.h"
 #include "data/row_checks.h"
 

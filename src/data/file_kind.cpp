@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "base/utf8.h"
+#include "base/texts.h"
 #include "data/jsonl_reader.h"
 #include "data/row_block.h"
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "base/philox.h"
+#include "base/random.h"
 
 namespace longshore {
 

@@ -15,7 +15,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/utf8.h"
+#include "base/texts.h"
 #include "data/file_kind.h"
 #include "data/prepared_cache.h"
 #include "data/row_block.h"

@@ -25,7 +25,6 @@
 
 #include "base/bytes.h"
 #include "base/file.h"
-#include "base/mapped_file.h"
 #include "data/dataset.h"
 
 namespace longshore {

@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
-#include "base/cpu_features.h"
 #include "base/errors.h"
+#include "base/processor.h"
 
 namespace longshore {
 namespace {

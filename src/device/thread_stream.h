@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/philox.h"
+#include "base/random.h"
 
 namespace longshore {
 

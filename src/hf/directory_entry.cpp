@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "base/errors.h"
-#include "base/printable.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

@@ -7,9 +7,9 @@
 #include <unordered_map>
 
 #include "base/errors.h"
-#include "base/printable.h"
-#include "hf/config_dtype.h"
+#include "base/texts.h"
 #include "hf/problem_list.h"
+#include "hf/tensor_dtype.h"
 #include "hf/weight_index.h"
 
 namespace longshore {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "base/printable.h"
+#include "base/texts.h"
 #include "hf/safetensors_header.h"
 
 namespace longshore {

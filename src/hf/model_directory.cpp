@@ -8,8 +8,8 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
-#include "base/printable.h"
 #include "base/python_numbers.h"
+#include "base/texts.h"
 #include "hf/directory_entry.h"
 #include "hf/foreign_weights.h"
 #include "hf/hub_cache.h"

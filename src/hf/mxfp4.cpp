@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "base/printable.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

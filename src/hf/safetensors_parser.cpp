@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "base/errors.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "hf/header_cursor.h"
 #include "hf/safetensors_header.h"
 

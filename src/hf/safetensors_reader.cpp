@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/printable.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/errors.h"
 #include "base/json.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "hf/directory_entry.h"
 #include "hf/problem_list.h"
 #include "hf/safetensors_header.h"

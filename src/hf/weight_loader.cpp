@@ -5,7 +5,7 @@
 
 #include "base/errors.h"
 #include "base/number_formats.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "hf/problem_list.h"
 
 namespace longshore {

@@ -2,7 +2,7 @@
 
 #include "base/errors.h"
 #include "base/json.h"
-#include "base/nearest.h"
+#include "base/texts.h"
 #include "model/families.h"
 
 namespace longshore {

@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
-#include "base/philox.h"
+#include "base/random.h"
 
 namespace longshore {
 namespace {

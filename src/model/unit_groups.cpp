@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/errors.h"
-#include "base/nearest.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

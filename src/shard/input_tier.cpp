@@ -1,5 +1,7 @@
 #include "shard/input_tier.h"
 
+#include <algorithm>
+
 #include "base/errors.h"
 
 namespace longshore {
@@ -11,6 +13,45 @@ void InputTier::write(UnitId unit, int32_t slot, int32_t) {
 
 void InputTier::read(UnitId unit, int32_t slot, int32_t) {
   LONGSHORE_CHECK(false) << "unit " << unit << ": no inputs are read to slots (" << slot << ")";
+}
+
+SharedInputGroups::SharedInputGroups(const ModelSpec& model) {
+  of_unit_.push_back(-1);  // the first unit has no input
+  for (size_t i = 1; i < model.units.size(); ++i) {
+    const std::vector<CarryTensorSpec>& carry = model.units[i - 1].carry_out;
+    const bool joins = std::ranges::any_of(
+        carry, [](const CarryTensorSpec& tensor) { return tensor.passes.has_value(); });
+    if (joins) {
+      runs_.back().last = model.units[i].id;
+    } else if (std::ranges::any_of(carry, is_kept)) {
+      runs_.push_back({.number = static_cast<int32_t>(runs_.size()) + 1,
+                       .first = model.units[i].id,
+                       .last = model.units[i].id});
+    } else {
+      of_unit_.push_back(-1);
+      continue;
+    }
+    of_unit_.push_back(static_cast<int32_t>(runs_.size()) - 1);
+  }
+}
+
+const SharedInputGroup* SharedInputGroups::of(UnitId unit) const {
+  const int32_t run = of_unit_.at(static_cast<size_t>(unit.value));
+  return run < 0 ? nullptr : &runs_[static_cast<size_t>(run)];
+}
+
+bool is_kept(const CarryTensorSpec& tensor) {
+  return !tensor.running && !tensor.passes;
+}
+
+Bytes kept_bytes_per_position(const ModelSpec& model, const SharedInputGroup& run, DType compute) {
+  Bytes sum = 0;
+  for (int32_t unit = run.first.value; unit <= run.last.value; ++unit) {
+    for (const CarryTensorSpec& tensor : model.unit(UnitId(unit - 1)).carry_out) {
+      if (is_kept(tensor)) sum += tensor.bytes_per_position(compute, CarryUse::kValue);
+    }
+  }
+  return sum;
 }
 
 }  // namespace longshore

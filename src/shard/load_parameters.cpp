@@ -4,7 +4,7 @@
 #include <map>
 #include <memory>
 
-#include "shard/state_values.h"
+#include "shard/shard_store.h"
 
 namespace longshore {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shard/state_sweep.h"
+#include "shard/shard_store.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {

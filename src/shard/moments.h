@@ -21,8 +21,8 @@
 #include <cstdint>
 #include <span>
 
-#include "base/ars.h"
 #include "base/bytes.h"
+#include "base/random.h"
 
 namespace longshore {
 

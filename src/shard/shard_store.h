@@ -11,14 +11,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 
 #include "base/ids.h"
-#include "shard/agreement.h"
-#include "shard/drive_traffic.h"
-#include "shard/durable_step.h"
+#include "shard/durability.h"
 #include "shard/state_format.h"
 
 namespace longshore {
@@ -90,5 +89,29 @@ class ShardStore {
   // Returns the bytes that operations and commits moved since the start.
   virtual DriveTraffic traffic() const { return {}; }
 };
+
+// StateSweep: access to every unit's state outside of steps, to load, restore or save it. The owner
+// of the tier makes it (Engine::state_sweep), reads units ahead and writes them behind.
+
+struct StateSweep {
+  using Visitor = std::function<void(UnitId unit, ShardStore::StateLease& state)>;
+
+  StateOptions options;
+  // Calls `visit` for every unit in order, one at a time, on a separate thread. Returns when all
+  // changes are in the tier. Throws the first failure.
+  std::function<void(const Visitor& visit)> each;
+  // Does the same for every unit with trainable parameters.
+  std::function<void(const Visitor& visit)> each_trained;
+};
+
+// StateValues: reads and writes parameter values in a shard's state, whatever the state format.
+// Loading, checkpoints and export use it. Pure functions over spans.
+
+// Sets elements [begin, begin + values.size()) of a segment: the exact master and its bf16
+// parameter. A frozen segment in bf16 compute has only the bf16 parameter.
+void write_values(const StateSpans& state, int64_t begin, std::span<const float> values);
+
+// Reads elements [begin, begin + values.size()): masters, or bf16 parameters without a master.
+void read_values(const StateSpans& state, int64_t begin, std::span<float> values);
 
 }  // namespace longshore

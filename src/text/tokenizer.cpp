@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/mutex.h"
 #include "base/python_numbers.h"
-#include "base/utf8.h"
+#include "base/texts.h"
 #include "text/tokenizers_c_strings.h"
 
 namespace longshore {

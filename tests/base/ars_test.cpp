@@ -1,4 +1,4 @@
-#include "base/ars.h"
+#include "base/random.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,6 @@
 
 #include <limits>
 
-#include "base/bytes_apart.h"
-
 namespace longshore {
 namespace {
 

@@ -1,4 +1,4 @@
-#include "base/duration.h"
+#include "base/texts.h"
 
 #include <gtest/gtest.h>
 

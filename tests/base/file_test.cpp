@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "base/own_file.h"
-#include "base/pipe_writer.h"
 
 namespace longshore {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/nearest.h"
+#include "base/texts.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "base/philox.h"
+#include "base/random.h"
 
 #include <gtest/gtest.h>
 

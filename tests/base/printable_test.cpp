@@ -1,4 +1,4 @@
-#include "base/printable.h"
+#include "base/texts.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The calling thread and those that it makes have short slices; policy and niceness stay.
-#include "base/short_slices.h"
+#include "base/processor.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

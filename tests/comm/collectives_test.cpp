@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/number_formats.h"
-#include "comm/operations/reduce_rounds.h"
+#include "comm/operations/operation.h"
 #include "tests/comm/rank_threads.h"
 
 namespace longshore {

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "base/errors.h"
-#include "comm/ranks/slurm_nodelist.h"
 
 namespace longshore {
 namespace {

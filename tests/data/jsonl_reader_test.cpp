@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "base/utf8.h"
+#include "base/texts.h"
 #include "tests/data/scratch_files.h"
 
 namespace longshore {

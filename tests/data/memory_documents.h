@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "base/philox.h"
+#include "base/random.h"
 #include "data/in_memory_dataset.h"
 
 namespace longshore {

@@ -13,7 +13,7 @@
 #include <set>
 
 #include "base/hash.h"
-#include "base/philox.h"
+#include "base/random.h"
 #include "tests/data/prepare_fixture.h"
 
 namespace longshore {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "base/philox.h"
+#include "base/random.h"
 #include "kernels/cpu_values.h"
 
 namespace longshore::emulation {

@@ -9,8 +9,8 @@
 #include <iostream>
 #include <random>
 
-#include "base/cpu_features.h"
 #include "base/json.h"
+#include "base/processor.h"
 #include "device/compute_threads.h"
 #include "model/decoder_model.h"
 #include "model/families.h"

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/number_formats.h"
-#include "shard/state_values.h"
+#include "shard/shard_store.h"
 
 namespace longshore::fakes {
 namespace {

@@ -2,7 +2,7 @@
 // accesses, on the caller's thread.
 #pragma once
 
-#include "shard/state_sweep.h"
+#include "shard/shard_store.h"
 #include "shard/unit_spec.h"
 
 namespace longshore {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/number_formats.h"
-#include "hf/config_dtype.h"
+#include "hf/tensor_dtype.h"
 #include "hf/weight_index.h"
 #include "hf/weight_loader.h"
 #include "tests/hf/hf_fixtures.h"

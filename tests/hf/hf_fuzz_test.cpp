@@ -4,11 +4,11 @@
 
 #include <random>
 
-#include "hf/config_dtype.h"
 #include "hf/json_members.h"
 #include "hf/model_directory.h"
 #include "hf/mxfp4.h"
 #include "hf/safetensors_header.h"
+#include "hf/tensor_dtype.h"
 #include "hf/weight_index.h"
 #include "tests/hf/hf_fixtures.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/number_formats.h"
-#include "base/philox.h"
+#include "base/random.h"
 #include "device/copy_engine.h"
 #include "device/cuda_device.h"
 #include "device/cuda_stream.h"

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "base/cpu_features.h"
+#include "base/processor.h"
 #include "device/gpu_tensors.h"
 #include "tests/model/golden_case.h"
 #include "tests/model/plain_runner.h"

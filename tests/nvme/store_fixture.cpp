@@ -2,7 +2,7 @@
 
 #include "base/number_formats.h"
 #include "nvme/drive/drive.h"
-#include "shard/state_values.h"
+#include "shard/shard_store.h"
 #include "tests/fakes/specs.h"
 
 namespace longshore {

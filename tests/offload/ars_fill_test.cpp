@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "base/cpu_features.h"
+#include "base/processor.h"
 #include "shard/moments.h"
 
 #if defined(__x86_64__)

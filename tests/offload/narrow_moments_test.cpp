@@ -7,10 +7,10 @@
 #include <cstring>
 
 #include "base/number_formats.h"
-#include "base/philox.h"
+#include "base/random.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "pinned/pinned_store.h"
-#include "shard/state_values.h"
+#include "shard/shard_store.h"
 #include "tests/fakes/specs.h"
 
 namespace longshore {

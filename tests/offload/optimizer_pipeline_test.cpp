@@ -10,9 +10,9 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/number_formats.h"
-#include "base/philox.h"
+#include "base/random.h"
 #include "pinned/pinned_store.h"
-#include "shard/state_values.h"
+#include "shard/shard_store.h"
 #include "tests/fakes/specs.h"
 
 namespace longshore {

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "base/errors.h"
-#include "base/philox.h"
+#include "base/random.h"
 #include "hf/safetensors_writer.h"
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"

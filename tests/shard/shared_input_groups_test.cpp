@@ -1,5 +1,5 @@
 // Which inputs are kept as one, and which specs of a carry are refused.
-#include "shard/shared_input_groups.h"
+#include "shard/input_tier.h"
 
 #include <gtest/gtest.h>
 

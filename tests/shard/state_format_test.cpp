@@ -9,7 +9,7 @@
 
 #include "base/errors.h"
 #include "base/number_formats.h"
-#include "shard/state_values.h"
+#include "shard/shard_store.h"
 #include "tests/fakes/specs.h"
 
 namespace longshore {

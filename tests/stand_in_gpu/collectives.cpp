@@ -17,7 +17,7 @@
 #include "comm/collectives/nccl_arena.h"
 #include "comm/collectives/nccl_communicator.h"
 #include "comm/collectives/rank_sums.h"
-#include "comm/operations/op_bytes.h"
+#include "comm/operations/operation.h"
 #include "device/cuda_runtime.h"
 #include "tests/stand_in_gpu/stand_in.h"
 

@@ -10,7 +10,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/philox.h"
+#include "base/random.h"
 #include "tests/data/scratch_files.h"
 #include "tests/fakes/test_files.h"
 #include "text/tokenizer.h"

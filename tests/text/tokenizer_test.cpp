@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "base/philox.h"
+#include "base/random.h"
 #include "tests/fakes/test_files.h"
 
 namespace longshore {

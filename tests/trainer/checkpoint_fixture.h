@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/number_formats.h"
-#include "base/philox.h"
+#include "base/random.h"
 #include "pinned/pinned_store.h"
-#include "shard/state_values.h"
+#include "shard/shard_store.h"
 #include "tests/fakes/walk_in_order.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"

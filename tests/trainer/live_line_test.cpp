@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "base/duration.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "base/median.h"
 #include "base/number_formats.h"
-#include "base/philox.h"
+#include "base/random.h"
 #include "offload/optimizer/optimizer_pipeline.h"
 #include "offload/optimizer/stream_bound.h"
 #include "offload/optimizer/update_traffic.h"

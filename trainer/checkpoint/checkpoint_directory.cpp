@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "base/own_file.h"
+#include "base/file.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 
 namespace longshore {

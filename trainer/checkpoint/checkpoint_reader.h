@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "hf/safetensors_reader.h"
-#include "shard/state_sweep.h"
+#include "shard/shard_store.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
 #include "trainer/checkpoint/sharded_model.h"
 

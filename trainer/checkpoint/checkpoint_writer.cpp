@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/log.h"
-#include "base/own_file.h"
 #include "hf/safetensors_writer.h"
-#include "shard/state_values.h"
+#include "shard/shard_store.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_moments.h"
 

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <type_traits>
 
-#include "base/printable.h"
+#include "base/texts.h"
 
 namespace longshore {
 

@@ -11,9 +11,8 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "base/nearest.h"
 #include "base/output.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "comm/ranks/rank_info.h"
 #include "config/describe.h"
 #include "trainer/commands/command.h"

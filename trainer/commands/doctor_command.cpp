@@ -1,9 +1,9 @@
 // The `doctor` command reports this machine's problems with remedies and measures its speed.
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/output.h"
-#include "base/own_file.h"
 #include "config/run_config.h"
 #include "device/compute_threads.h"
 #include "offload/forecast/rates_text.h"

@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <iostream>
 
-#include "base/cpu_features.h"
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/output.h"
-#include "base/own_file.h"
+#include "base/processor.h"
 #include "config/toml_document.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/input_check.h"

@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/output.h"
-#include "base/own_file.h"
 #include "hf/safetensors_writer.h"
 #include "model/families.h"
 #include "model/init_presets.h"

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/output.h"
-#include "base/own_file.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/data/data_files.h"

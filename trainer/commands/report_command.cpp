@@ -1,6 +1,6 @@
 // The `report` command writes an HTML page about runs.
+#include "base/file.h"
 #include "base/output.h"
-#include "base/own_file.h"
 #include "trainer/commands/command.h"
 #include "trainer/report/run_report.h"
 

@@ -1,6 +1,6 @@
 // The `tokenizer train` command trains a tokenizer on text files.
+#include "base/file.h"
 #include "base/output.h"
-#include "base/own_file.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/commands/new_tokenizer.h"

@@ -9,8 +9,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/own_file.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "device/cuda_driver.h"
 #include "trainer/device/run_environment.h"
 

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/log.h"
-#include "base/own_file.h"
 #include "trainer/checkpoint/json_fields.h"
 #include "trainer/checkpoint/run_progress.h"
 

@@ -3,9 +3,9 @@
 #include <filesystem>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/hash.h"
-#include "base/own_file.h"
-#include "base/random_word.h"
+#include "base/random.h"
 
 namespace longshore {
 namespace {

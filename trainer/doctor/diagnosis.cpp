@@ -4,7 +4,7 @@
 #include <array>
 #include <set>
 
-#include "base/printable.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

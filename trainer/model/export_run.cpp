@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "shard/state_values.h"
+#include "shard/shard_store.h"
 #include "trainer/directory/run_directory.h"
 
 namespace longshore {

@@ -6,8 +6,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "base/own_file.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "hf/export_list.h"
 #include "hf/json_members.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "base/printable.h"
+#include "base/texts.h"
 #include "data/dataset.h"
 #include "trainer/report/data_inspection.h"
 #include "trainer/report/page.h"

@@ -10,7 +10,7 @@
 #include <filesystem>
 
 #include "base/errors.h"
-#include "base/own_file.h"
+#include "base/file.h"
 
 namespace longshore {
 namespace {

@@ -10,10 +10,10 @@
 #include <functional>
 #include <string_view>
 
-#include "base/duration.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "base/own_file.h"
+#include "base/file.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/report/metric_table.h"
 

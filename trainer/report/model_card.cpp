@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "trainer/directory/config_values.h"
 #include "trainer/report/page.h"
 

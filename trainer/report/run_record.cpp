@@ -11,8 +11,8 @@
 #include <limits>
 
 #include "base/errors.h"
+#include "base/file.h"
 #include "base/median.h"
-#include "base/own_file.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/report/metric_table.h"
 #include "trainer/report/metrics.h"

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "trainer/directory/config_values.h"
 #include "trainer/report/line_chart.h"
 #include "trainer/report/page.h"

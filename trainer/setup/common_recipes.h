@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "base/named_text.h"
+#include "base/texts.h"
 
 namespace longshore {
 

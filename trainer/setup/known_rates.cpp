@@ -8,7 +8,6 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/own_file.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/device/run_environment.h"
 

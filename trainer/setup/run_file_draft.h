@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/named_text.h"
+#include "base/texts.h"
 #include "config/run_config.h"
 
 namespace longshore {

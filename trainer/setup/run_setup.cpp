@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "base/cpu_features.h"
 #include "base/errors.h"
+#include "base/processor.h"
 #include "device/cuda_device.h"
 #include "nvme/probe/drive_room.h"
 #include "nvme/probe/drive_wear.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "base/printable.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "base/philox.h"
-#include "base/printable.h"
+#include "base/random.h"
+#include "base/texts.h"
 #include "text/chat_encoder.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"

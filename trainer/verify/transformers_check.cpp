@@ -10,7 +10,7 @@
 #include "base/child_process.h"
 #include "base/errors.h"
 #include "base/json.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "hf/safetensors_reader.h"
 #include "hf/weight_loader.h"
 #include "verify/transformers_script.h"

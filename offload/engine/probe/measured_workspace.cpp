@@ -13,10 +13,10 @@
 #include <optional>
 #include <thread>
 
-#include "base/cpu_features.h"
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/mutex.h"
+#include "base/processor.h"
 #include "device/cuda_runtime.h"
 
 namespace longshore {

@@ -5,8 +5,7 @@
 
 #include "base/errors.h"
 #include "comm/collectives/rank_sums.h"
-#include "comm/operations/op_bytes.h"
-#include "comm/operations/reduce_rounds.h"
+#include "comm/operations/operation.h"
 
 namespace longshore {
 namespace {

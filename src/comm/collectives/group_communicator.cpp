@@ -5,7 +5,7 @@
 
 #include "base/errors.h"
 #include "base/mutex.h"
-#include "comm/operations/op_bytes.h"
+#include "comm/operations/operation.h"
 
 namespace longshore {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/errors.h"
 #include "comm/collectives/nccl_communicator.h"
-#include "comm/operations/op_bytes.h"
+#include "comm/operations/operation.h"
 #include "device/cuda_check.h"
 #include "device/cuda_stream.h"
 

@@ -1,7 +1,7 @@
 #include "comm/collectives/solo_communicator.h"
 
 #include "base/errors.h"
-#include "comm/operations/op_bytes.h"
+#include "comm/operations/operation.h"
 
 namespace longshore {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "comm/operations/reduce_rounds.h"
+#include "comm/operations/operation.h"
 
 namespace longshore {
 

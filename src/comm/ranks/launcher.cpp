@@ -15,7 +15,7 @@
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "comm/store/store.h"
 #include "comm/store/store_secret.h"
 #include "comm/store/store_server.h"

@@ -14,8 +14,8 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
-#include "base/printable.h"
-#include "base/random_word.h"
+#include "base/random.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

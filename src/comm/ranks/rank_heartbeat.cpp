@@ -1,7 +1,7 @@
 #include "comm/ranks/rank_heartbeat.h"
 
 #include "base/json.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "comm/store/store.h"
 
 namespace longshore {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "comm/ranks/slurm_nodelist.h"
 
 namespace longshore {
 namespace {
@@ -178,6 +177,15 @@ void check(Reader& reader, const RankInfo& info) {
   }
 }
 
+bool is_host_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '_' || c == '.';
+}
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
 }  // namespace
 
 std::string RankInfo::text() const {
@@ -217,6 +225,26 @@ RankInfo discover_ranks(const std::map<std::string, std::string>& variables) {
   check(reader, info);
   reader.throw_problems();
   return info;
+}
+
+std::string first_slurm_host(std::string_view list) {
+  std::string host;
+  size_t i = 0;
+  while (i < list.size() && list[i] != ',') {
+    if (list[i] != '[') {
+      if (!is_host_character(list[i])) return {};
+      host += list[i++];
+      continue;
+    }
+    const size_t close = list.find(']', i);
+    if (close == std::string_view::npos) return {};
+    const size_t begin = host.size();
+    for (++i; i < close && is_digit(list[i]); ++i) host += list[i];
+    if (host.size() == begin) return {};
+    // The rest of the brackets names other hosts.
+    i = close + 1;
+  }
+  return host;
 }
 
 }  // namespace longshore

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 
 namespace longshore {
 
@@ -52,5 +53,10 @@ std::map<std::string, std::string> launcher_variables();
 // Without variables the run has one rank. ConfigError names all bad variables.
 RankInfo discover_ranks(const std::map<std::string, std::string>& variables);
 RankInfo discover_ranks();
+
+// SlurmNodelist: parses SLURM's compressed host lists. Pure function.
+
+// Returns the first host of "node[003-005,007],other" ("node003"); "" for invalid text.
+std::string first_slurm_host(std::string_view list);
 
 }  // namespace longshore

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "comm/ranks/rank_heartbeat.h"
 
 namespace longshore {

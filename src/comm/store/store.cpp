@@ -17,7 +17,7 @@
 
 #include "base/file.h"
 #include "base/mutex.h"
-#include "base/printable.h"
+#include "base/texts.h"
 #include "comm/store/store_secret.h"
 
 namespace longshore {

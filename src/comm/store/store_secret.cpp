@@ -13,7 +13,7 @@
 
 #include "base/errors.h"
 #include "base/file.h"
-#include "base/printable.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

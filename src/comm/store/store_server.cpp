@@ -21,7 +21,7 @@
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/mutex.h"
-#include "base/short_slices.h"
+#include "base/processor.h"
 #include "comm/store/store_messages.h"
 #include "comm/store/store_secret.h"
 #include "comm/store/store_table.h"

@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "base/printable.h"
+#include "base/texts.h"
 
 namespace longshore {
 namespace {

@@ -1,9 +1,5 @@
-// ARS4x32: a counter-based random generator built from AES rounds. It stores no state and computes
-// any element directly. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
-// 2011. Its authors default to 7 rounds; 5 already pass BigCrush. Pure function, any thread.
-//
-// It exists beside Philox because CPUs execute an AES round in hardware: 8 instructions yield 128
-// bits, or 512 bits with AES on wide vectors. This file is the portable form.
+// Random numbers: two counter-based generators, which store no state and compute any element
+// directly, and unpredictable bits for names and keys. Pure but for the last; any thread.
 #pragma once
 
 #include <array>
@@ -12,6 +8,34 @@
 #include <cstdint>
 
 namespace longshore {
+
+// Philox4x32-10: a counter-based random generator. It stores no state and computes any element
+// directly. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Pure.
+
+struct PhiloxKey {
+  uint32_t low = 0, high = 0;
+};
+
+inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, PhiloxKey key) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = uint64_t{0xD2511F53u} * counter[0];
+    const uint64_t product1 = uint64_t{0xCD9E8D57u} * counter[2];
+    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key.low,
+               static_cast<uint32_t>(product1),
+               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key.high,
+               static_cast<uint32_t>(product0)};
+    key.low += 0x9E3779B9u;
+    key.high += 0xBB67AE85u;
+  }
+  return counter;
+}
+
+// ARS4x32: a counter-based random generator built from AES rounds. It stores no state and computes
+// any element directly. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
+// 2011. Its authors default to 7 rounds; 5 already pass BigCrush. Pure function, any thread.
+//
+// It exists beside Philox because CPUs execute an AES round in hardware: 8 instructions yield 128
+// bits, or 512 bits with AES on wide vectors. This file is the portable form.
 
 struct ArsKey {
   uint64_t low = 0, high = 0;
@@ -81,5 +105,10 @@ std::array<uint32_t, 4> ars4x32(std::array<uint32_t, 4> counter, ArsKey key) {
   }
   return counter;
 }
+
+// random_word: 64 unpredictable bits for keys and unique names. No result of a run may depend on
+// them. Any thread.
+
+uint64_t random_word();
 
 }  // namespace longshore

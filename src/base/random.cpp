@@ -1,4 +1,4 @@
-#include "base/random_word.h"
+#include "base/random.h"
 
 #include <random>
 

@@ -1,4 +1,4 @@
-#include "base/short_slices.h"
+#include "base/processor.h"
 
 #include <sched.h>
 #include <sys/syscall.h>
@@ -23,6 +23,34 @@ struct Attributes {
 };
 
 }  // namespace
+
+bool cpu_has_avx512() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
+bool cpu_has_vaes() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vaes");
+#else
+  return false;
+#endif
+}
+
+bool cpu_has_bf16() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
 
 void ask_for_short_slices() noexcept {
   Attributes attributes;

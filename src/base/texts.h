@@ -1,0 +1,77 @@
+// Texts: UTF-8 that is checked, text that is safe for a terminal, durations as text, the known name
+// nearest to a mistyped one, and files that are embedded in the program. Pure functions, any
+// thread.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace longshore {
+
+// Durations and their text forms ("30s", "10m"). Pure functions.
+
+// Parses "500ms", "30s", "10m", "2h". Returns nullopt for other texts and beyond 1000 days.
+std::optional<std::chrono::milliseconds> parse_duration(std::string_view text);
+
+// Formats the duration in the largest unit that divides it, so that nothing is rounded.
+std::string format_duration(std::chrono::milliseconds duration);
+
+// Formats as a clock: "0:09", "14:02", "3:14:02", "2d 03:14"; "0:00" if negative or not finite.
+std::string format_duration(double seconds);
+
+// Nearest: the known name that is closest to a mistyped one, for "did you mean". Pure function.
+
+// Counts the insertions, deletions, replacements and swaps of neighbours between two texts.
+int edit_distance(std::string_view from, std::string_view to);
+
+// Returns the closest of `names`, the first among equals. Returns "" if more than a third of the
+// longer name's characters differ; one change is always allowed.
+std::string nearest_name(std::string_view name, std::span<const std::string> names);
+
+// Printable: makes untrusted text (names of files, keys, tensors; whole messages) safe for a
+// terminal. Control characters, bidirectional controls and invalid UTF-8 become "\x1b" and the
+// like. All other characters stay. Pure functions, any thread.
+
+// Escapes a name for use within a line: also line breaks. Truncates after about `max_bytes`.
+std::string printable(std::string_view text, size_t max_bytes = 80);
+
+// Escapes a whole message; line breaks and tabs stay. All terminal output passes through here
+// (log.h, output.h), so that a missing `printable` costs at most an odd line.
+std::string printable_lines(std::string_view text);
+
+// Utf8: validates untrusted text. Pure functions, any thread.
+
+// Returns the byte offset of the first invalid sequence (overlong forms, surrogates and values
+// above U+10FFFF included); nullopt if all of the text is valid.
+std::optional<size_t> first_invalid_utf8(std::string_view text);
+
+// Returns the length of the character that starts at text[at], or 0 if it is invalid.
+size_t utf8_sequence_bytes(std::string_view text, size_t at);
+
+// NamedText: a file embedded in the program, with its name without extension. Constants;
+// cmake/EmbeddedTexts.cmake generates lists of them, sorted by name.
+
+struct NamedText {
+  std::string_view name;
+  std::string_view text;
+};
+
+// Returns null if no text has that name.
+inline const NamedText* find_text(std::span<const NamedText> texts, std::string_view name) {
+  const auto found = std::ranges::find(texts, name, &NamedText::name);
+  return found == texts.end() ? nullptr : &*found;
+}
+
+// Returns all names, each after a space: " a b c".
+inline std::string names_of(std::span<const NamedText> texts) {
+  std::string names;
+  for (const NamedText& text : texts) names += " " + std::string(text.name);
+  return names;
+}
+
+}  // namespace longshore
