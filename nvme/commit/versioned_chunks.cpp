@@ -35,12 +35,12 @@ void VersionedChunks::begin(const Recovery& recovery) {
   LONGSHORE_CHECK(recovery.done());
   incarnation_ = recovery.incarnation();
   committed_.reset();
-  making_version_ = 0;
+  pending_version_ = 0;
   if (map_->versions() == 1) log_.claim();
   if (!recovery.point()) return;
   committed_ = recovery.point()->point;
   table_roots_ = recovery.point()->table_roots;
-  making_version_ = committed_->version + 1;
+  pending_version_ = committed_->version + 1;
 }
 
 // ---- Checksums ----
@@ -54,7 +54,7 @@ ChunkBinding VersionedChunks::binding(int part, int slot) const {
   const PartSpec& spec = map_->part(part);
   if (!spec.versioned) return {};
   if (committed_ && slot == committed_->slot()) return binding_of(spec, *committed_);
-  return {incarnation_, making_version_};
+  return {incarnation_, pending_version_};
 }
 
 uint64_t VersionedChunks::bind(uint64_t hash, int64_t chunk, ChunkBinding binding) const {
@@ -83,7 +83,7 @@ uint64_t VersionedChunks::table_root(int drive, std::span<const std::byte> table
 int VersionedChunks::newest_slot(int part) const {
   if (!map_->part(part).versioned) return 0;
   const bool made = is_written(part);
-  return static_cast<int>((made ? making_version_ : committed_->version) % 2);
+  return static_cast<int>((made ? pending_version_ : committed_->version) % 2);
 }
 
 bool VersionedChunks::has_bytes(int part) const {
@@ -124,10 +124,10 @@ void VersionedChunks::start_write(const SealedPart& sealed, PartIo& io) {
   const PartSpec& spec = map_->part(part);
   LONGSHORE_CHECK(!pending_) << "a commit is under way";
   LONGSHORE_CHECK(spec.versioned || !committed_) << spec.name << " is written once";
-  const auto slot = static_cast<size_t>(spec.versioned ? making_version_ % 2 : 0);
+  const auto slot = static_cast<size_t>(spec.versioned ? pending_version_ % 2 : 0);
   const int64_t first = map_->first_chunk(part);
   const ChunkBinding bound =
-      spec.versioned ? ChunkBinding{incarnation_, making_version_} : ChunkBinding{};
+      spec.versioned ? ChunkBinding{incarnation_, pending_version_} : ChunkBinding{};
   for (size_t i = 0; i < sealed.hashes.size(); ++i) {
     const int64_t chunk = first + static_cast<int64_t>(i);
     sums_[static_cast<size_t>(chunk)][slot] = bind(sealed.hashes[i], chunk, bound);

@@ -100,7 +100,7 @@ class VersionedChunks {
   std::vector<uint64_t> table_roots_;   // of the committed version
   std::optional<LoggedPoint> pending_;  // prepared, not concluded
   uint64_t incarnation_ = 0;
-  uint64_t making_version_ = 0;
+  uint64_t pending_version_ = 0;
   std::vector<std::array<uint64_t, 2>> sums_;  // by chunk and slot
   std::vector<uint8_t> written_;               // by part: written since the last commit
   std::atomic<int64_t> writes_in_flight_ = 0;

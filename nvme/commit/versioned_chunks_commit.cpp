@@ -20,12 +20,12 @@ CommitPoint VersionedChunks::next_point(const DurableStep& record) const {
   for (int part = 0; part < map_->part_count(); ++part) {
     any = any || (map_->part(part).versioned && is_written(part));
   }
-  point.version = any ? making_version_ : committed_->version;
+  point.version = any ? pending_version_ : committed_->version;
   point.data_incarnation = any ? incarnation_ : committed_->data_incarnation;
   for (int part = 0; part < map_->part_count() && any; ++part) {
     const bool needed = map_->part(part).versioned || !committed_;
     LONGSHORE_CHECK(!needed || is_written(part))
-        << map_->part(part).name << " is missing in version " << making_version_;
+        << map_->part(part).name << " is missing in version " << pending_version_;
   }
   return point;
 }
@@ -92,7 +92,7 @@ void VersionedChunks::conclude_commit(int64_t least_vote) {
   committed_ = pending_->point;
   table_roots_ = pending_->table_roots;
   pending_.reset();
-  making_version_ = committed_->version + 1;
+  pending_version_ = committed_->version + 1;
   std::ranges::fill(written_, uint8_t{0});
 }
 

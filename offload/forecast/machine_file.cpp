@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/texts.h"
 #include "config/toml_document.h"
+#include "offload/forecast/rate_fields.h"
 #include "shard/state_format.h"
 
 namespace longshore {
@@ -14,8 +15,6 @@ namespace {
 
 // Incremented by every change that older programs would misread.
 constexpr int64_t kVersion = 1;
-constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
-constexpr double kMostRate = 1e6;  // GB/s or TFLOP/s; a larger rate has a wrong unit
 
 // ---- Reading ----
 
@@ -104,7 +103,7 @@ class TableReader {
       }
     }
   }
-  void problem(const Place& place, const std::string& text) {
+  void problem(const SourceLocation& place, const std::string& text) {
     problems_->push_back(place.text() + ": " + (name_.empty() ? "" : name_ + ".") + text);
   }
   void problem(const std::string& text) { problem(place_, text); }
@@ -122,7 +121,7 @@ class TableReader {
   std::string name_;
   std::vector<std::string>* problems_;
   std::vector<std::string> known_;
-  Place place_;
+  SourceLocation place_;
 };
 
 void read_host(TableReader& host, Machine& machine) {
@@ -154,19 +153,29 @@ void read_gpu(TableReader& table, Machine& machine) {
   }
 }
 
-void read_link(TableReader& table, LinkRates& link) {
-  link.to_device = table.number("to_device") * kGiga;
-  link.to_host = table.number("to_host") * kGiga;
-  link.to_device_both = table.number("to_device_both") * kGiga;
-  link.to_host_both = table.number("to_host_both") * kGiga;
+// Reads the numbers of a table's fields; a missing one stays 0.
+template <typename Rates, typename Fields>
+void read_fields(TableReader& table, const Fields& fields, Rates& rates) {
+  for (const RateField<Rates>& field : fields) {
+    rates.*field.member = table.number(field.key, field.most) * field.unit;
+  }
 }
 
-void read_update(TableReader& table, std::vector<UpdateRate>& updates) {
+UpdateRate read_update(TableReader& table) {
   const std::string name = table.text("format");
   const std::optional<StateFormat> format = parse_state_format(name);
   if (!format) table.problem("format: no such state format: \"" + name + "\"");
-  updates.push_back({format.value_or(StateFormat::kFp32), table.number("bytes") * kGiga,
-                     table.number("one_thread") * kGiga});
+  UpdateRate update{.format = format.value_or(StateFormat::kFp32)};
+  read_fields(table, kUpdateFields, update);
+  return update;
+}
+
+CollectiveRate read_collective(TableReader& group, const std::string& key) {
+  CollectiveRate rate{group.number(key) * kGiga, group.number(key + "_start") * kMicro,
+                      group.number(key + "_start_core") * kMicro};
+  const double share = group.number(key + "_core", 1.0);
+  if (share > 0.0) rate.core_share = share;
+  return rate;
 }
 
 DeviceKind read_device(TableReader& table) {
@@ -181,38 +190,30 @@ void read_compute(TableReader& table, std::vector<ComputeRates>& compute) {
   if (name != "fp32" && name != "bf16") table.problem("dtype: \"fp32\" or \"bf16\"");
   rates.dtype = name == "bf16" ? DType::kBF16 : DType::kF32;
   rates.device = read_device(table);
-  rates.attention = table.number("attention") * kTera;
+  read_fields(table, kComputeFields, rates);
   table.each("product", [&rates](TableReader& product) {
-    rates.products.push_back({product.number("width"), product.number("flops") * kTera});
+    read_fields(product, kProductFields, rates.products.emplace_back());
   });
   std::ranges::sort(rates.products, {}, &ProductRate::width);
   compute.push_back(std::move(rates));
 }
 
 void read_rates(TableReader& table, MachineRates& rates) {
-  rates.dram = table.number("dram") * kGiga;
-  rates.copy = table.number("copy") * kGiga;
-  rates.pin = table.number("pin") * kGiga;
-  rates.files_read = table.number("files_read") * kGiga;
-  rates.files_written = table.number("files_written") * kGiga;
-  table.each("link", [&](TableReader& link) { read_link(link, rates.link); });
-  table.each("update", [&](TableReader& update) { read_update(update, rates.updates); });
+  read_fields(table, kMachineFields, rates);
+  table.each("link", [&](TableReader& link) { read_fields(link, kLinkFields, rates.link); });
+  table.each("update", [&](TableReader& update) { rates.updates.push_back(read_update(update)); });
   table.each("drive", [&](TableReader& drive) {
-    rates.drives.push_back({drive.text("directory"), drive.number("read") * kGiga,
-                            drive.number("written") * kGiga, drive.number("read_both") * kGiga,
-                            drive.number("written_both") * kGiga, drive.number("read_core", 1.0),
-                            drive.number("written_core", 1.0)});
+    rates.drives.push_back({.directory = drive.text("directory")});
+    read_fields(drive, kDriveFields, rates.drives.back());
   });
   table.each("group", [&](TableReader& group) {
-    const auto collective = [&](const std::string& key) {
-      CollectiveRate rate{group.number(key) * kGiga, group.number(key + "_start") * kMicro,
-                          group.number(key + "_start_core") * kMicro};
-      const double share = group.number(key + "_core", 1.0);
-      if (share > 0.0) rate.core_share = share;
-      return rate;
-    };
-    rates.groups.push_back({read_device(group), group.integer("ranks", 2, 2), collective("gather"),
-                            collective("reduce_scatter"), collective("all_reduce")});
+    GroupRates found;
+    found.device = read_device(group);
+    found.ranks = group.integer("ranks", 2, 2);
+    for (const CollectiveField& field : kCollectiveFields) {
+      found.*field.member = read_collective(group, field.key);
+    }
+    rates.groups.push_back(found);
   });
   table.each("compute", [&](TableReader& compute) { read_compute(compute, rates.compute); });
 }
@@ -234,6 +235,13 @@ void line(std::string& text, const std::string& key, double value, double unit) 
 
 void line(std::string& text, const std::string& key, const std::string& value) {
   if (!value.empty()) text += key + " = " + quote_toml(value) + "\n";
+}
+
+template <typename Rates, typename Fields>
+void write_fields(std::string& text, const Fields& fields, const Rates& rates) {
+  for (const RateField<Rates>& field : fields) {
+    line(text, field.key, rates.*field.member, field.unit);
+  }
 }
 
 std::string bytes_text(Bytes bytes) {
@@ -263,57 +271,44 @@ std::string compute_text(const ComputeRates& rates) {
   std::string text = "\n[[rates.compute]]\n";
   line(text, "device", std::string(name_of(rates.device)));
   line(text, "dtype", rates.dtype == DType::kBF16 ? std::string("bf16") : std::string("fp32"));
-  line(text, "attention", rates.attention, kTera);
+  write_fields(text, kComputeFields, rates);
   for (const ProductRate& product : rates.products) {
     text += "[[rates.compute.product]]\n";
-    line(text, "width", product.width, 1.0);
-    line(text, "flops", product.flops, kTera);
+    write_fields(text, kProductFields, product);
   }
   return text;
 }
 
+void write_collective(std::string& text, const std::string& key, const CollectiveRate& rate) {
+  line(text, key, rate.bytes, kGiga);
+  line(text, key + "_start", rate.start_seconds, kMicro);
+  line(text, key + "_start_core", rate.start_core_seconds, kMicro);
+  if (rate.core_share < 1.0) line(text, key + "_core", rate.core_share, 1.0);
+}
+
 std::string rates_text(const MachineRates& rates) {
   std::string text = "\n[rates]\n";
-  line(text, "dram", rates.dram, kGiga);
-  line(text, "copy", rates.copy, kGiga);
-  line(text, "pin", rates.pin, kGiga);
-  line(text, "files_read", rates.files_read, kGiga);
-  line(text, "files_written", rates.files_written, kGiga);
+  write_fields(text, kMachineFields, rates);
   if (!(rates.link == LinkRates{})) {
     text += "\n[rates.link]\n";
-    line(text, "to_device", rates.link.to_device, kGiga);
-    line(text, "to_host", rates.link.to_host, kGiga);
-    line(text, "to_device_both", rates.link.to_device_both, kGiga);
-    line(text, "to_host_both", rates.link.to_host_both, kGiga);
+    write_fields(text, kLinkFields, rates.link);
   }
   for (const UpdateRate& update : rates.updates) {
     text += "\n[[rates.update]]\n";
     line(text, "format", std::string(name_of(update.format)));
-    line(text, "bytes", update.bytes, kGiga);
-    line(text, "one_thread", update.one_thread, kGiga);
+    write_fields(text, kUpdateFields, update);
   }
   for (const DriveRates& drive : rates.drives) {
     text += "\n[[rates.drive]]\n";
     line(text, "directory", drive.directory);
-    line(text, "read", drive.read, kGiga);
-    line(text, "written", drive.written, kGiga);
-    line(text, "read_both", drive.read_both, kGiga);
-    line(text, "written_both", drive.written_both, kGiga);
-    line(text, "read_core", drive.read_core_share, 1.0);
-    line(text, "written_core", drive.written_core_share, 1.0);
+    write_fields(text, kDriveFields, drive);
   }
   for (const GroupRates& group : rates.groups) {
     text += "\n[[rates.group]]\nranks = " + std::to_string(group.ranks) + "\n";
     line(text, "device", std::string(name_of(group.device)));
-    const auto collective = [&](const std::string& key, const CollectiveRate& rate) {
-      line(text, key, rate.bytes, kGiga);
-      line(text, key + "_start", rate.start_seconds, kMicro);
-      line(text, key + "_start_core", rate.start_core_seconds, kMicro);
-      if (rate.core_share < 1.0) line(text, key + "_core", rate.core_share, 1.0);
-    };
-    collective("gather", group.gather);
-    collective("reduce_scatter", group.reduce_scatter);
-    collective("all_reduce", group.all_reduce);
+    for (const CollectiveField& field : kCollectiveFields) {
+      write_collective(text, field.key, group.*field.member);
+    }
   }
   for (const ComputeRates& compute : rates.compute) text += compute_text(compute);
   return text;

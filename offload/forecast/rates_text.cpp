@@ -3,14 +3,13 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "offload/forecast/rate_fields.h"
 #include "shard/state_format.h"
 
 namespace longshore {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr double kGiga = 1e9, kMicro = 1e-6;
 
 std::string amount(double value, const char* unit) {
   char text[48];
@@ -59,6 +58,13 @@ Json value_or_null(double value) {
   return value > 0.0 ? Json(value) : Json(nullptr);
 }
 
+template <typename Rates, typename Fields>
+void put_fields(Json& json, const Fields& fields, const Rates& rates) {
+  for (const RateField<Rates>& field : fields) {
+    json[field.name] = value_or_null(rates.*field.member);
+  }
+}
+
 Json to_json(const CollectiveRate& rate) {
   return {{"bytes", value_or_null(rate.bytes)},
           {"start_seconds", rate.start_seconds},
@@ -97,50 +103,36 @@ std::string format_rates(const MachineRates& rates) {
 }
 
 Json rates_to_json(const MachineRates& rates) {
-  Json json = {{"source", rates.source},
-               {"copy", value_or_null(rates.copy)},
-               {"dram", value_or_null(rates.dram)},
-               {"pin", value_or_null(rates.pin)},
-               {"to_device", value_or_null(rates.link.to_device)},
-               {"to_host", value_or_null(rates.link.to_host)},
-               {"to_device_both", value_or_null(rates.link.to_device_both)},
-               {"to_host_both", value_or_null(rates.link.to_host_both)},
-               {"files_read", value_or_null(rates.files_read)},
-               {"files_written", value_or_null(rates.files_written)}};
+  Json json = {{"source", rates.source}};
+  put_fields(json, kMachineFields, rates);
+  put_fields(json, kLinkFields, rates.link);
   json["updates"] = Json::array();
   for (const UpdateRate& update : rates.updates) {
-    json["updates"].push_back({{"format", name_of(update.format)},
-                               {"bytes", update.bytes},
-                               {"one_thread", value_or_null(update.one_thread)}});
+    put_fields(json["updates"].emplace_back(Json::object({{"format", name_of(update.format)}})),
+               kUpdateFields, update);
   }
   json["drives"] = Json::array();
   for (const DriveRates& drive : rates.drives) {
-    json["drives"].push_back({{"directory", drive.directory},
-                              {"read", value_or_null(drive.read)},
-                              {"written", value_or_null(drive.written)},
-                              {"read_both", value_or_null(drive.read_both)},
-                              {"written_both", value_or_null(drive.written_both)},
-                              {"read_core_share", drive.read_core_share},
-                              {"written_core_share", drive.written_core_share}});
+    put_fields(json["drives"].emplace_back(Json::object({{"directory", drive.directory}})),
+               kDriveFields, drive);
   }
   json["groups"] = Json::array();
   for (const GroupRates& group : rates.groups) {
-    json["groups"].push_back({{"device", name_of(group.device)},
-                              {"ranks", group.ranks},
-                              {"gather", to_json(group.gather)},
-                              {"reduce_scatter", to_json(group.reduce_scatter)},
-                              {"all_reduce", to_json(group.all_reduce)}});
+    Json& entry = json["groups"].emplace_back(
+        Json{{"device", name_of(group.device)}, {"ranks", group.ranks}});
+    for (const CollectiveField& field : kCollectiveFields) {
+      entry[field.key] = to_json(group.*field.member);
+    }
   }
   json["compute"] = Json::array();
   for (const ComputeRates& compute : rates.compute) {
-    Json products = Json::array();
+    Json& entry = json["compute"].emplace_back(
+        Json{{"device", name_of(compute.device)}, {"dtype", name_of_dtype(compute.dtype)}});
+    put_fields(entry, kComputeFields, compute);
+    entry["products"] = Json::array();
     for (const ProductRate& product : compute.products) {
-      products.push_back({{"width", product.width}, {"flops", product.flops}});
+      put_fields(entry["products"].emplace_back(Json::object()), kProductFields, product);
     }
-    json["compute"].push_back({{"device", name_of(compute.device)},
-                               {"dtype", name_of_dtype(compute.dtype)},
-                               {"products", products},
-                               {"attention", value_or_null(compute.attention)}});
   }
   return json;
 }

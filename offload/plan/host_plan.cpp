@@ -51,7 +51,7 @@ void add_gradients(HostPlan& plan, const PlanSizes& sizes) {
   add_line(plan, "gradients", detail, plan.gradients, true);
 }
 
-void add_kept_inputs(HostPlan& plan, const PlanSizes& sizes, const StepPlan& step) {
+void add_activation_checkpoints(HostPlan& plan, const PlanSizes& sizes, const StepPlan& step) {
   const NvmeTier& tier = sizes.inputs().nvme;
   plan.inputs = step.offloaded_inputs_total();
   if (plan.inputs == 0) return;
@@ -73,7 +73,7 @@ HostPlan plan_host(const PlanSizes& sizes, const DevicePlan& device, const StepP
   HostPlan plan;
   add_state(plan, sizes);
   add_gradients(plan, sizes);
-  add_kept_inputs(plan, sizes, step);
+  add_activation_checkpoints(plan, sizes, step);
   if (device.kind == DeviceKind::kCpu) {
     add_line(plan, "cpu device", "all of the device's bytes", device.total, false);
   }

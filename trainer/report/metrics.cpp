@@ -38,7 +38,7 @@ void cut_file(const UniqueFd& fd, Bytes bytes) {
 template <typename Record>
 Json to_json(const Record& record, double time) {
   const MetricKind<Record>& kind = metric_kind<Record>();
-  Json object = {{"kind", kind.name}};
+  Json object = Json::object({{"kind", kind.name}});
   if constexpr (requires { record.step; }) object["step"] = record.step.value;
   object["time"] = time;
   for (const MetricRow<Record>& row : kind.rows) {
