@@ -271,8 +271,9 @@ Section offload_section() {
             .bounds = at_least(1)});
   rows.add("threads", KeyType::kInteger, &Offload::threads,
            {.description =
-                "threads of the optimizer on the host; auto: the cores, but for three or half "
-                "of them that a GPU is fed by; the numbers do not depend on them",
+                "threads of the optimizer on the host; auto: on a GPU the hardware threads, but "
+                "for three or half of them that feed it, on a CPU the cores; the numbers do not "
+                "depend on them",
             .bounds = between(1, 1024),
             .unit = "threads"});
   return section;

@@ -224,10 +224,14 @@ class OperationTimes {
   double positions_ = 0.0;
 };
 
-// A GPU's lanes use no cores; threads of the host only wait for them.
-LaneThreads lane_threads(const TierPlan& plan) {
+// Returns the number of cores that each lane's work takes, at most all of them: rates are those of
+// all cores, and the second thread of a core makes no lane slower. The threads of a GPU's lanes only
+// wait for the GPU.
+LaneThreads lane_threads(const TierPlan& plan, double cores) {
   LaneThreads threads = {};
-  const auto set = [&](Lane lane, double count) { threads[static_cast<size_t>(lane)] = count; };
+  const auto set = [&](Lane lane, double count) {
+    threads[static_cast<size_t>(lane)] = std::min(count, cores);
+  };
   set(Lane::kUpdate, plan.optimizer_threads);
   if (plan.device.kind != DeviceKind::kCpu) return threads;
   set(Lane::kCompute, plan.compute_threads);
@@ -266,8 +270,8 @@ std::vector<OpSeconds> operation_seconds(const StepSchedule& schedule, const Tie
 StepForecast forecast_step(const TierPlan& plan, const ModelSpec& model,
                            const ForecastInputs& inputs, const MachineRates& rates) {
   StepForecast forecast;
-  const LaneThreads threads = lane_threads(plan);
   const double cores = std::max({inputs.cores, 1.0});
+  const LaneThreads threads = lane_threads(plan, cores);
   const auto pass = [&](const StepSchedule& schedule, bool of_step) {
     const std::vector<OpSeconds> seconds =
         operation_seconds(schedule, plan, model, inputs, rates, forecast.unknown);

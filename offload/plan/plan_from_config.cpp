@@ -21,12 +21,15 @@ std::vector<AdamWGroup> adamw_groups(const OptimizerSection& optimizer) {
 // Threads that issue to a GPU during updates: compute, copies up, copies down.
 constexpr int kLaunchingThreads = 3;
 
-// Returns the update's threads: all cores but those of kLaunchingThreads, and at least half.
+// On a GPU the update has every hardware thread but those of the lanes, and at least half of them:
+// it waits for memory, and a core's second thread asks for more of it. On the CPU device compute
+// shares the cores, so the update has a thread for each core.
 int optimizer_threads(const RunConfig& config, const Machine& machine) {
-  const int cores = machine.physical_cores;
-  const bool gpu = device_kind(config) == DeviceKind::kCuda;
-  const int free = gpu ? std::min(kLaunchingThreads, cores / 2) : 0;
-  return threads_or(config.offload.threads, cores - free);
+  if (device_kind(config) != DeviceKind::kCuda) {
+    return threads_or(config.offload.threads, machine.physical_cores);
+  }
+  const int threads = machine.logical_cores;
+  return threads_or(config.offload.threads, threads - std::min(kLaunchingThreads, threads / 2));
 }
 
 }  // namespace

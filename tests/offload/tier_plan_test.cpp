@@ -557,23 +557,29 @@ TEST(PlanInputs, ComeFromTheRunFile) {
   EXPECT_EQ(plan_inputs(config, model, made_up_machine()).device, DeviceKind::kCuda);
 }
 
-// Goal: the update leaves cores to the threads that issue to a GPU, but no fewer than half.
-TEST(PlanInputs, LeavesCoresFreeForAGpusLanes) {
+// Goal: on a GPU the update has all hardware threads but those that issue to it, and no fewer than
+// half; two hardware threads of a core count as two.
+TEST(PlanInputs, LeavesThreadsFreeForAGpusLanes) {
   RunConfig config;
   const ModelSpec model = fakes::make_small_model(1, false);
   Machine machine = made_up_machine();
-  const auto threads = [&](int cores) {
+  const auto threads = [&](int cores, int logical) {
     machine.physical_cores = cores;
+    machine.logical_cores = logical;
     return plan_inputs(config, model, machine).optimizer_threads;
   };
-  EXPECT_EQ(threads(16), 16) << "the CPU device";
+  EXPECT_EQ(threads(16, 16), 16) << "the CPU device";
+  EXPECT_EQ(threads(8, 16), 8) << "the CPU device, where compute wants the cores";
   config.device.kind = DeviceSection::Kind::kCuda;
-  EXPECT_EQ(threads(16), 13);
-  EXPECT_EQ(threads(6), 3);
-  EXPECT_EQ(threads(4), 2);
-  EXPECT_EQ(threads(1), 1);
+  EXPECT_EQ(threads(16, 16), 13);
+  EXPECT_EQ(threads(8, 16), 13) << "a core's second thread is one";
+  EXPECT_EQ(threads(4, 8), 5);
+  EXPECT_EQ(threads(6, 6), 3);
+  EXPECT_EQ(threads(4, 4), 2);
+  EXPECT_EQ(threads(1, 2), 1);
+  EXPECT_EQ(threads(1, 1), 1);
   config.offload.threads = 16;
-  EXPECT_EQ(threads(16), 16) << "as the run file has it";
+  EXPECT_EQ(threads(16, 32), 16) << "as the run file has it";
 }
 
 // Goal: a GPU's drain casts into one buffer of 16 MiB while the other one is copied.

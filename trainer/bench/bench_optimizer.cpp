@@ -228,10 +228,12 @@ std::vector<StateFormat> formats_of(const std::vector<std::string>& names) {
 
 std::vector<int> threads_of(const std::vector<int>& wanted) {
   if (!wanted.empty()) return wanted;
-  const int cores = probe_machine().physical_cores;
+  const Machine machine = probe_machine();
+  const int cores = machine.physical_cores;
   std::vector<int> counts;
   for (int count = 1; count < cores; count *= 2) counts.push_back(count);
   counts.push_back(cores);
+  if (machine.logical_cores > cores) counts.push_back(machine.logical_cores);
   return counts;
 }
 

@@ -111,6 +111,7 @@ void fill(RunSetup& setup, const ShardTopology& topology, const AssumedRanks& as
   setup.machine = elsewhere.value_or(here);
   setup.elsewhere = elsewhere.has_value();
   setup.machine.physical_cores = std::max(1, setup.machine.physical_cores / ranks_per_node);
+  setup.machine.logical_cores = std::max(1, setup.machine.logical_cores / ranks_per_node);
   // Before the model: its tables are LibTorch's first computation.
   const int cores = setup.elsewhere ? here.physical_cores : here.physical_cores / ranks_per_node;
   Machine computing = setup.machine;
