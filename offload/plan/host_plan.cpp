@@ -9,6 +9,10 @@ namespace {
 // The process itself: LibTorch's code, MKL's scratch, threads, file buffers. A small run was
 // measured at 210 MiB; scratch and buffers grow with the model.
 constexpr Bytes kProcessBytes = 512 * kMiB;
+// The same of a process that uses a GPU: CUDA's context, LibTorch's kernels and cuBLASLt come on
+// top. This is an estimate; `host_rss` of the first run on a GPU, less the other lines of its plan,
+// replaces it.
+constexpr Bytes kGpuProcessHostBytes = 1536 * kMiB;
 
 void add_line(HostPlan& plan, const char* name, const std::string& detail, Bytes bytes,
               bool exact) {
@@ -78,7 +82,11 @@ HostPlan plan_host(const PlanSizes& sizes, const DevicePlan& device, const StepP
     add_line(plan, "cpu device", "all of the device's bytes", device.total, false);
   }
   add_line(plan, "data", "estimate", inputs.data_bytes, false);
-  add_line(plan, "process", "estimate: libraries, scratch, threads", kProcessBytes, false);
+  const bool cpu = device.kind == DeviceKind::kCpu;
+  add_line(
+      plan, "process",
+      cpu ? "estimate: libraries, scratch, threads" : "estimate: CUDA, libraries, scratch, threads",
+      cpu ? kProcessBytes : kGpuProcessHostBytes, false);
   plan.limit_auto = !inputs.host_cap.has_value();
   plan.limit = inputs.host_cap.value_or(machine.host_available() / inputs.ranks_per_node);
   plan.machine = machine.host_installed() / inputs.ranks_per_node;

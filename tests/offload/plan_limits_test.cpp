@@ -1,6 +1,7 @@
 // What a plan may count on: the machine, its control group, its drives; and how it says so.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -21,6 +22,26 @@ TEST(PlanLimits, PlansForAGpuThatIsNotHere) {
   EXPECT_EQ(plan.device.limit, plan.device.total);
   inputs.device_cap = plan.device.total - 1;
   EXPECT_FALSE(draft_tier_plan(inputs, made_up_machine()).fits());
+}
+
+// Of the host's lines; 0: there is none of that name.
+Bytes host_line(const TierPlan& plan, const std::string& name) {
+  const auto found = std::ranges::find(plan.host.lines, name, &PlanLine::name);
+  return found == plan.host.lines.end() ? 0 : found->bytes;
+}
+
+// Goal: a GPU's bytes are none of the host's, and CUDA's context and libraries come on top of what
+// a process takes there without them; both are estimates.
+TEST(PlanLimits, CountsWhatAGpusProcessTakesOfTheHost) {
+  const ModelSpec model = fakes::make_small_model(2, false);
+  PlanInputs inputs = made_up_inputs(model);
+  const TierPlan cpu = draft_tier_plan(inputs, made_up_machine());
+  inputs.device = DeviceKind::kCuda;
+  const TierPlan gpu = draft_tier_plan(inputs, made_up_machine());
+  EXPECT_GT(host_line(cpu, "cpu device"), 0);
+  EXPECT_EQ(host_line(gpu, "cpu device"), 0);
+  EXPECT_EQ(host_line(cpu, "process"), 512 * kMiB);
+  EXPECT_EQ(host_line(gpu, "process"), 1536 * kMiB);
 }
 
 // Goal: ranks' GPUs run one collective at a time, in the order of the schedule; over the host's

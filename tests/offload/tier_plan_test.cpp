@@ -418,7 +418,6 @@ TEST(TierPlan, PlansForAGpuWithItsOwnMemory) {
   machine.gpus = {{.name = "Test GPU", .memory_bytes = 24 * kGiB}};
   const TierPlan plan = make_tier_plan(inputs, machine);
   EXPECT_EQ(plan.device.limit, 23 * kGiB);  // one is left to the CUDA context
-  EXPECT_LT(plan.host.total, draft_tier_plan(made_up_inputs(model), machine).host.total);
 }
 
 TEST(PlanText, SaysTheSameNumbersAsTableAndAsJson) {
