@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "device/compute_threads.h"
+#include "device/cuda_device.h"
 #include "model/module_model.h"
 #include "offload/engine/probe/measured_workspace.h"
 #include "offload/plan/machine.h"
@@ -62,6 +63,9 @@ struct Pairs {
 }  // namespace
 
 int main() {
+  // First of all: LibTorch looks for GPU kernels once. This example computes on the CPU; with the
+  // kernels loaded the process can compute on a GPU as well.
+  if (!longshore::cuda_devices().empty()) longshore::load_gpu_kernels();
   longshore::set_compute_threads(1);
   const auto model = make_model();
   longshore::PlanInputs inputs;

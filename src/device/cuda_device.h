@@ -8,9 +8,16 @@
 
 namespace longshore {
 
-// Loads LibTorch's GPU kernels, makes its arithmetic repeatable (deterministic algorithms, cuBLAS
-// with fixed workspaces, no TF32, no reduced-precision sums) and selects the GPU. ConfigError if
-// CUDA, that GPU or the kernels are missing.
+// Loads LibTorch's GPU kernels. LibTorch looks for them once in a process, and many uses of its CPU
+// part make it look (torch::manual_seed, a backward). A program that computes on a GPU later calls
+// this or prepare_cuda() before anything else of LibTorch. It needs no GPU and makes no context.
+// Throws ConfigError without CUDA or the kernels, and if LibTorch was used before.
+void load_gpu_kernels();
+
+// Loads LibTorch's GPU kernels as load_gpu_kernels() does, makes its arithmetic repeatable
+// (deterministic algorithms, cuBLAS with fixed workspaces, no TF32, no reduced-precision sums) and
+// chooses the GPU. Throws ConfigError without CUDA, a GPU of that number or the kernels, and if
+// LibTorch was used before.
 void prepare_cuda(int device);
 
 // Makes LibTorch's GPU allocator extend its segments instead of asking for blocks of fixed size, so

@@ -1,5 +1,6 @@
 // The build with CUDA: a GPU's arena, copies and LibTorch's allocator.
 #include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -8,6 +9,7 @@
 
 #include <cstdlib>
 #include <optional>
+#include <typeinfo>
 
 #include "base/errors.h"
 #include "base/mutex.h"
@@ -95,19 +97,8 @@ class CudaCopyEngine final : public CopyEngine {
   std::atomic<Bytes> to_host_ = 0;
 };
 
-// Loads LibTorch's GPU kernels (1 GB of code) only in processes that use a GPU. They register
-// themselves. LibTorch looks for them once, at its first query, so no query may come earlier.
-void load_kernels() {
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    const char* const reason = dlerror();
-    throw ConfigError(std::string("device.kind: LibTorch's CUDA kernels cannot be loaded (") +
-                      (reason == nullptr ? "no reason given" : reason) +
-                      "); install a LibTorch with CUDA, or set device.kind = \"cpu\"");
-  }
-  LONGSHORE_CHECK(at::globalContext().hasCUDA()) << "libtorch_cuda.so registered nothing";
-}
-
-// Holds the meter for the allocator's observer, which is attached once per process.
+// Names the meter that the observer of LibTorch's allocator asks. The observer is attached once in
+// a process.
 struct Observed {
   Mutex mutex;
   std::shared_ptr<WorkspaceMeter> meter LONGSHORE_GUARDED_BY(mutex);
@@ -169,6 +160,24 @@ at::Device gpu_tensors(int gpu) {
   return {at::kCUDA, index_of(gpu)};
 }
 
+// 1 GB of code, which registers itself. LibTorch looks for what is registered once, at the first
+// use that could be a GPU's, and keeps what it found.
+void load_gpu_kernels() {
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    const char* const reason = dlerror();
+    throw ConfigError(std::string("device.kind: LibTorch's CUDA kernels cannot be loaded (") +
+                      (reason == nullptr ? "no reason given" : reason) +
+                      "); install a LibTorch with CUDA, or set device.kind = \"cpu\"");
+  }
+  const at::CUDAHooksInterface& found = at::detail::getCUDAHooks();
+  if (typeid(found) != typeid(at::CUDAHooksInterface)) return;
+  throw ConfigError(
+      "device.kind: LibTorch was used before its GPU kernels were loaded, and it looks for them "
+      "once in a process; call longshore::load_gpu_kernels() or prepare_cuda() at the start of the "
+      "program, before torch::manual_seed, a backward or anything else of LibTorch, or set "
+      "device.kind = \"cpu\"");
+}
+
 void prepare_cuda(int device) {
   require_gpu(device);
   // cuBLAS reads this at its first handle; without it products may differ between runs. It is set
@@ -176,8 +185,9 @@ void prepare_cuda(int device) {
   static const bool workspaces_fixed = setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1) == 0;
   LONGSHORE_CHECK(workspaces_fixed);
   use_growing_segments();
-  load_kernels();
+  load_gpu_kernels();
   at::Context& context = at::globalContext();
+  LONGSHORE_CHECK(context.hasCUDA()) << "LibTorch finds no GPU where the CUDA runtime has one";
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
   context.setDeterministicFillUninitializedMemory(false);  // filling would cost a pass over memory
   context.setFloat32MatmulPrecision("highest");

@@ -1,4 +1,5 @@
 // The build without CUDA: functions that need a GPU throw from require_gpu().
+#include "base/errors.h"
 #include "device/copy_engine.h"
 #include "device/cuda_device.h"
 #include "device/cuda_runtime.h"
@@ -23,6 +24,10 @@ bool on_gpu(const at::Tensor&) {
 
 at::Device gpu_tensors(int gpu) {
   return {at::kCUDA, static_cast<at::DeviceIndex>(gpu)};
+}
+
+void load_gpu_kernels() {
+  throw ConfigError("device.kind: this program was built without CUDA; set device.kind = \"cpu\"");
 }
 
 void prepare_cuda(int device) {

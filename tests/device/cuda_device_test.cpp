@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/AllocatorConfig.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 #include "base/errors.h"
@@ -28,6 +30,35 @@ std::vector<std::byte> counting_bytes(size_t size) {
 TEST(CudaDevice, ItsAllocatorGrowsItsSegments) {
   use_growing_segments();
   EXPECT_TRUE(c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments());
+}
+
+// Goal: a process that used LibTorch's CPU first, and can never use a GPU, is told so with what to
+// do; it was told that "libtorch_cuda.so registered nothing".
+TEST(CudaDevice, ItsKernelsAreLoadedBeforeLibTorchIsUsed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // each in a process of its own
+  const auto load = [] {
+    try {
+      load_gpu_kernels();
+      std::fputs("loaded", stderr);
+    } catch (const ConfigError& error) {
+      std::fputs(error.what(), stderr);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(
+      {
+        load_gpu_kernels();
+        at::manual_seed(1);
+        load();
+      },
+      testing::ExitedWithCode(0), "^loaded$");
+  EXPECT_EXIT(
+      {
+        at::manual_seed(1);
+        load();
+      },
+      testing::ExitedWithCode(0),
+      "used before its GPU kernels were loaded.*call longshore::load_gpu_kernels");
 }
 #endif
 
