@@ -100,6 +100,7 @@ class StandInCopies final : public CopyEngine {
   // Pageable memory is copied through the driver's buffers: done on return.
   static void copy(Span to, ConstSpan from, bool later) {
     LONGSHORE_CHECK(to.size() == from.size()) << to.size() << " and " << from.size() << " bytes";
+    if (stand_in::is_broken("link")) throw CudaError("copy", "the stand-in's link is broken");
     stream().pending.push_back({to, from});
     if (!later) stand_in::run_stream();
   }
@@ -148,6 +149,7 @@ class StandInArena final : public DeviceArena {
 
 std::atomic<int> cpu_branches = 0;
 std::atomic<int> times_prepared = 0;
+std::atomic<int> times_registered = 0;
 
 std::string& broken() {
   static auto* part = new std::string;
@@ -174,6 +176,10 @@ void register_read_only(bool can) {
 
 bool registered(std::span<const std::byte> memory) {
   return is_registered(memory);
+}
+
+int registrations() {
+  return times_registered;
 }
 
 int prepared() {
@@ -282,6 +288,7 @@ HostRegistration::HostRegistration(std::span<std::byte> memory, bool read_only) 
   if (is_registered(memory)) throw CudaError("cudaHostRegister", "registered already");
   const std::lock_guard lock(host_ranges().mutex);
   host_ranges().ranges.push_back(memory);
+  times_registered += 1;
   memory_ = memory.data();
 }
 

@@ -25,7 +25,8 @@ namespace longshore::stand_in {
 // What cuda_devices() says; at first one GPU.
 void set_gpus(std::vector<CudaDevice> gpus);
 
-// From now on this part computes what is wrong: "copies", "swiglu", or "" for none.
+// From now on this part computes what is wrong: "copies", "swiglu", or "" for none. With "link" a
+// copy throws CudaError.
 void break_part(const std::string& part);
 bool is_broken(const char* part);
 
@@ -58,6 +59,8 @@ int64_t collectives_ended();
 void register_read_only(bool can);
 // Whether copies from and to the memory may run behind the host's back.
 bool registered(std::span<const std::byte> memory);
+// How often this process registered memory.
+int registrations();
 
 // How often this process made a GPU ready.
 int prepared();

@@ -13,8 +13,8 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
-#include <thread>
 
 #include "base/errors.h"
 #include "base/median.h"
@@ -23,7 +23,7 @@
 #include "comm/store/store_server.h"
 #include "comm/world/world.h"
 #include "device/copy_speed.h"
-#include "device/host_mapping.h"
+#include "device/cuda_stream.h"
 #include "nvme/probe/drive_probe.h"
 #include "shard/state_format.h"
 #include "trainer/bench/bench_optimizer.h"
@@ -37,6 +37,7 @@ constexpr double kGiga = 1e9;
 constexpr Bytes kCopyBytes = 64 * kMiB;
 constexpr Bytes kGroupBytes = 32 * kMiB;
 constexpr Bytes kPinnedBytes = kGiB;
+constexpr Bytes kLinkBytes = 32 * kMiB;  // of one copy to or from a GPU
 constexpr int kGroupRounds = 5, kHurriedGroupRounds = 20;
 // Collectives are measured with few and many bytes, each with computation in between.
 constexpr Bytes kLittleBytes = 4 * kKiB;
@@ -96,29 +97,12 @@ double measure_pin(double seconds) {
          });
 }
 
-// Keeps GPU copies running during the measurement, because they run beside every update.
-class CopiesBeside {
- public:
-  explicit CopiesBeside(bool gpu) {
-    if (!gpu) return;
-    thread_ = std::thread([this] {
-      while (!stop_) measure_copy_speeds(0, {32 * kMiB}, 1);
-    });
-  }
-  ~CopiesBeside() {
-    stop_ = true;
-    if (thread_.joinable()) thread_.join();
-  }
-  CopiesBeside(const CopiesBeside&) = delete;
-  CopiesBeside& operator=(const CopiesBeside&) = delete;
-
- private:
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
-};
-
+// A GPU's copies run beside every update of a run, so updates are measured beside copies.
 void measure_updates(const Machine& machine, const RateOptions& options, MachineRates& rates) {
-  const CopiesBeside copies(!machine.gpus.empty());
+  std::optional<CopiesBeside> copies;
+  if (!machine.gpus.empty()) {
+    copies.emplace(0, options.seconds < kHurried ? kLinkBytes : kPinnedBytes);
+  }
   BenchOptimizerOptions bench;
   bench.threads = {1};
   if (machine.physical_cores > 1) bench.threads.push_back(machine.physical_cores);
@@ -132,14 +116,15 @@ void measure_updates(const Machine& machine, const RateOptions& options, Machine
     rate.bytes = std::max(rate.bytes, figures.bytes_per_second);
     if (figures.threads == 1) rate.one_thread = figures.bytes_per_second;
   }
+  if (copies) copies->finish();
 }
 
 LinkRates measure_link() {
   LinkRates link;
-  for (const CopySpeed& speed : measure_copy_speeds(0, {32 * kMiB}, 5)) {
+  for (const CopySpeed& speed : measure_copy_speeds(0, {kLinkBytes}, 5)) {
     (speed.direction == "h2d" ? link.to_device : link.to_host) = speed.gb_per_second * kGiga;
   }
-  const auto [up, down] = measure_copies_both_ways(0, 32 * kMiB, 5);
+  const auto [up, down] = measure_copies_both_ways(0, kLinkBytes, 5);
   link.to_device_both = up * kGiga;
   link.to_host_both = down * kGiga;
   return link;
@@ -243,6 +228,52 @@ DriveRates measure_drive(const std::string& directory, const RateOptions& option
 }
 
 }  // namespace
+
+CopiesBeside::CopiesBeside(int gpu, Bytes bytes)
+    : gpu_(gpu),
+      on_gpu_(make_cuda_arena(std::min(bytes, kLinkBytes), gpu)),
+      host_(bytes, "the copies beside the update") {
+  // Touched pages: registering them then moves none.
+  std::memset(host_.bytes().data(), 1, host_.bytes().size());
+  registered_ = HostRegistration(host_.bytes());
+  copies_ = make_cuda_copy_engine(gpu);
+  thread_ = std::thread([this] { copy_until_stopped(); });
+}
+
+CopiesBeside::~CopiesBeside() {
+  stop();
+}
+
+void CopiesBeside::stop() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void CopiesBeside::copy_until_stopped() noexcept {
+  try {
+    adopt_cuda_stream(gpu_, StreamPriority::kHigh);
+    const std::span<std::byte> there = on_gpu_->bytes(), all = host_.bytes();
+    size_t begin = 0;
+    do {
+      const size_t count = std::min(there.size(), all.size() - begin);
+      copies_->to_device(there.first(count), all.subspan(begin, count));
+      copies_->finish();
+      copies_->to_host(all.subspan(begin, count), there.first(count));
+      copies_->finish();
+      begin = (begin + count) % all.size();
+    } while (!stop_);
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    failure_ = std::make_unique<Error>(
+        known != nullptr ? known->exit_code() : ExitCode::kFailure,
+        "the copies beside the update could not be measured: " + std::string(error.what()));
+  }
+}
+
+void CopiesBeside::finish() {
+  stop();
+  if (failure_) throw Error(*failure_);
+}
 
 CollectiveRate fit_collective(const TimedBytes& little, const TimedBytes& much) {
   if (!(much.seconds > 0.0) || much.bytes <= little.bytes) return {};

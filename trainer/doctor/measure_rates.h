@@ -2,10 +2,18 @@
 // program's own code and occupy the whole machine for a minute or two. Main thread.
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/errors.h"
+#include "device/copy_engine.h"
+#include "device/cuda_runtime.h"
+#include "device/device_arena.h"
+#include "device/host_mapping.h"
 #include "offload/forecast/machine_rates.h"
 #include "offload/plan/machine.h"
 #include "trainer/setup/known_rates.h"
@@ -26,6 +34,36 @@ struct RateOptions {
 };
 
 MachineRates measure_rates(const Machine& machine, const RateOptions& options);
+
+// CopiesBeside copies to and from a GPU in turn, on its own thread, from the constructor until
+// finish() or the destructor, as a step does beside the update. All memory is allocated, touched and
+// registered once, before the constructor returns, so that nothing but copies runs meanwhile.
+class CopiesBeside {
+ public:
+  // `bytes` of the host are copied over and over. Throws as arenas and registrations do.
+  CopiesBeside(int gpu, Bytes bytes);
+  ~CopiesBeside();
+  CopiesBeside(const CopiesBeside&) = delete;
+  CopiesBeside& operator=(const CopiesBeside&) = delete;
+
+  // Ends the copies. Throws Error if a copy failed: a measurement beside it does not count.
+  void finish();
+  // Returns the bytes copied so far; any thread.
+  CopyEngine::Counts counts() const { return copies_->counts(); }
+
+ private:
+  void stop();
+  void copy_until_stopped() noexcept;
+
+  int gpu_;
+  std::unique_ptr<DeviceArena> on_gpu_;
+  HostMapping host_;
+  HostRegistration registered_;  // ends before the mapping does
+  std::unique_ptr<CopyEngine> copies_;
+  std::unique_ptr<Error> failure_;  // of the thread; read after it ended
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
 
 // Returns the share of all cores' time between two texts of /proc/stat that other programs used,
 // or, as `steal`, other virtual machines. `own` is this process's CPU time in seconds in between. 0
