@@ -136,7 +136,7 @@ int Trainer::stop() {
   if (saved_step_ != progress_.step) save();
   if (ranks_.first()) {
     log_info("saved at step " + std::to_string(progress_.step.value) + " in " + saved_path_ +
-             "; the same command goes on from here");
+             "; the same command resumes from here");
   }
   check_metrics();
   // A rank that got no signal itself stops as SIGTERM would have stopped it.

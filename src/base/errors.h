@@ -11,7 +11,7 @@
 
 namespace longshore {
 
-// Exit codes of the command line; 128 + N means "stopped by signal N after a good save".
+// Exit codes of the command line; 128 + N means "stopped by signal N after a successful save".
 enum class ExitCode : int {
   kDone = 0,
   kFailure = 1,

@@ -61,7 +61,7 @@ TEST(Signals, ThatAskToStopSaveTheRunAndSaySo) {
 }
 
 // Goal: run.json follows a run that goes on, so that a killed one does not stand at step 0; the
-// next start says that the one before ended without a word.
+// next start says that the one before ended without a message.
 TEST(Signals, AKilledRunLeavesARecentStatus) {
   const RunDriver run("killed-status");
   const pid_t process = run.start_ranks(1, endless());
@@ -75,7 +75,7 @@ TEST(Signals, AKilledRunLeavesARecentStatus) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(run.train(joined(endless(), {"--train.steps=1"})), 0);
   const std::string text = testing::internal::GetCapturedStderr();
-  EXPECT_NE(text.find("ended without a word"), std::string::npos) << text;
+  EXPECT_NE(text.find("ended without a message"), std::string::npos) << text;
   EXPECT_NE(text.find("begins again"), std::string::npos) << text;
   EXPECT_EQ(run_json(run).at("status"), "done");
 }

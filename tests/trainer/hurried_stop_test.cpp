@@ -23,7 +23,7 @@ TEST(HurriedStop, EndsWorkThatAsksForNothing) {
           work_for_ever();
         },
         testing::ExitedWithCode(128 + signal),
-        "stopping: what is prepared is kept\nstopped by a signal; the same command goes on from");
+        "stopping: prepared data is kept\nstopped by a signal; the same command resumes from");
   }
 }
 
@@ -39,7 +39,7 @@ TEST(HurriedStop, LeavesAloneWhatComesLater) {
   }
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_NE(text.find("then the run is saved"), std::string::npos) << text;
-  EXPECT_EQ(text.find("goes on from here"), std::string::npos) << text;
+  EXPECT_EQ(text.find("resumes from here"), std::string::npos) << text;
 }
 
 }  // namespace

@@ -225,7 +225,7 @@ TEST_F(Init, LeavesAFileThatIsThere) {
   const std::vector<std::string> command = {"init", file_, "--model", model_, "--data", rows_};
   const Ended refused = run_command(command);
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_TRUE(has(refused.err, "is there already")) << refused.err;
+  EXPECT_TRUE(has(refused.err, "exists already")) << refused.err;
   EXPECT_EQ(read(file_), "mine");
   std::vector<std::string> replacing = command;
   replacing.push_back("--replace");

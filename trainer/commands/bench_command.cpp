@@ -13,18 +13,18 @@ namespace {
 
 void add_bench_optimizer(CommandArguments bench, CommandLine& line) {
   CommandArguments optimizer = bench.add_subcommand(
-      "optimizer", "parameters per second of the update, and its share of the memory bound");
+      "optimizer", "measure the optimizer update: parameters/s and share of the memory bound");
   BenchOptimizerOptions& options = call_with_options(optimizer, line, run_bench_optimizer);
-  optimizer.add_option("--format", options.formats, "state formats; default: all");
+  optimizer.add_option("--format", options.formats, "state formats to measure; default: all");
   optimizer.add_number("--threads", options.threads, 1, 1 << 12,
-                       "thread counts; default: 1, 2, 4, ... up to the physical cores");
+                       "thread counts to measure; default: 1, 2, 4, ... up to the physical cores");
   optimizer.add_number("--parameters", options.elements, 1, int64_t{1} << 40,
-                       "of the matrix that is updated");
+                       "number of parameters in the matrix that is updated");
   optimizer.add_number("--rounds", options.rounds, 1, int64_t{1} << 20,
-                       "of update and bound in turn");
+                       "number of rounds; each measures the update and the memory bound");
   optimizer.add_option("--simd", options.simd,
-                       "instructions of the update, \"avx2\" for instance; default: the best");
-  optimizer.add_flag("--json", options.json, "as one JSON object");
+                       "instruction set of the update, for example \"avx2\"; default: the best");
+  optimizer.add_flag("--json", options.json, "print the result as one JSON object");
 }
 
 struct SizedBenchNvmeOptions : BenchNvmeOptions {
@@ -40,20 +40,21 @@ int run_sized_bench_nvme(const SizedBenchNvmeOptions& options) {
 }
 
 void add_bench_nvme(CommandArguments bench, CommandLine& line) {
-  CommandArguments nvme = bench.add_subcommand("nvme", "drives: block size, depth, GB/s, CPU");
+  CommandArguments nvme = bench.add_subcommand(
+      "nvme", "measure drives: GB/s and CPU time by block size and queue depth");
   SizedBenchNvmeOptions& options = call_with_options(nvme, line, run_sized_bench_nvme);
   nvme.add_option("--dir", options.directories, "one directory on each drive").required();
-  nvme.add_option("--size", options.size, "of the scratch file, for example 4GiB");
-  nvme.add_number("--seconds", options.seconds, 0.05, 600.0, "of each round");
-  nvme.add_flag("--json", options.json, "as JSON");
+  nvme.add_option("--size", options.size, "size of the scratch file, for example 4GiB");
+  nvme.add_number("--seconds", options.seconds, 0.05, 600.0, "duration of each round");
+  nvme.add_flag("--json", options.json, "print the result as JSON");
 }
 
 void add_bench_copies(CommandArguments bench, CommandLine& line) {
   CommandArguments copies =
-      bench.add_subcommand("copies", "the host's memory to a GPU and back: GB/s");
+      bench.add_subcommand("copies", "measure copies between host memory and a GPU: GB/s");
   BenchCopiesOptions& options = call_with_options(copies, line, run_bench_copies);
-  copies.add_number("--gpu", options.gpu, 0, 1023, "its number");
-  copies.add_flag("--json", options.json, "the same as JSON");
+  copies.add_number("--gpu", options.gpu, 0, 1023, "number of the GPU");
+  copies.add_flag("--json", options.json, "print the result as JSON");
 }
 
 void add_bench(CommandArguments command, CommandLine& line) {
@@ -67,7 +68,7 @@ void add_bench(CommandArguments command, CommandLine& line) {
 
 extern const Command kBenchCommand = {.group = CommandGroup::kLook,
                                       .name = "bench",
-                                      .description = "measure this machine",
+                                      .description = "benchmarks of this machine",
                                       .add = add_bench};
 
 }  // namespace longshore

@@ -67,16 +67,16 @@ void add_part(CommandArguments command, CommandLine& line, const std::string& na
   CheckpointOptions& options = call_with_options(part, line, run);
   add_run_files(part, line, options.run);
   if (run == run_checkpoint_prune) {
-    part.add_number("--keep", options.keep, 1, 1 << 30, "how many to keep");
+    part.add_number("--keep", options.keep, 1, 1 << 30, "number of checkpoints to keep");
   }
-  part.add_flag("--json", options.json, "as JSON");
+  part.add_flag("--json", options.json, "print the result as JSON");
 }
 
 void add_checkpoint(CommandArguments command, CommandLine& line) {
   command.require_subcommand();
-  add_part(command, line, "ls", "list them", run_checkpoint_list);
-  add_part(command, line, "verify", "check every checksum", run_checkpoint_verify);
-  add_part(command, line, "prune", "delete all but the newest, and abandoned ones",
+  add_part(command, line, "ls", "list the checkpoints", run_checkpoint_list);
+  add_part(command, line, "verify", "check all checksums", run_checkpoint_verify);
+  add_part(command, line, "prune", "delete all but the newest checkpoints, and abandoned ones",
            run_checkpoint_prune);
 }
 
@@ -84,7 +84,7 @@ void add_checkpoint(CommandArguments command, CommandLine& line) {
 
 extern const Command kCheckpointCommand = {.group = CommandGroup::kUse,
                                            .name = "ckpt",
-                                           .description = "a run's checkpoints",
+                                           .description = "list, check or prune checkpoints",
                                            .add = add_checkpoint};
 
 }  // namespace longshore

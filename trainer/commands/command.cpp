@@ -6,17 +6,19 @@ namespace longshore {
 
 void add_run_files(CommandArguments command, const CommandLine& line, RunArguments& run) {
   run.overrides = line.overrides;
-  command.add_option("files", run.files, "run files; a later one wins key by key").required();
+  command
+      .add_option("files", run.files, "run files; a later file overrides earlier ones key by key")
+      .required();
   command.footer(
-      "\nkeys of the run file, each also --section.key=value; --help=SECTION explains:\n" +
+      "\nkeys of the run file, each also --section.key=value; --help=SECTION describes them:\n" +
       help_overview());
 }
 
 void add_source(CommandArguments command, std::string& source) {
   command
       .add_option("--from", source,
-                  "auto (newest valid checkpoint, else the model), model, or the directory of a "
-                  "checkpoint, a run or a model")
+                  "weights to use: auto (newest valid checkpoint, else the model), model, or the "
+                  "directory of a checkpoint, a run or a model")
       .show_default();
 }
 

@@ -14,9 +14,9 @@ const char* heading_of(CommandGroup group) {
     case CommandGroup::kTrain:
       return "train a model";
     case CommandGroup::kUse:
-      return "use what was trained";
+      return "use a trained model";
     case CommandGroup::kPrepare:
-      return "models and data";
+      return "prepare models and data";
     case CommandGroup::kLook:
       return "this program and this machine";
   }
@@ -26,12 +26,12 @@ const char* heading_of(CommandGroup group) {
 // Adds the options that every command accepts, before or behind its name.
 void add_log_options(CLI::App& app, LogOptions& options) {
   app.fallthrough();
-  app.add_flag("-q,--quiet", options.quiet, "warnings and errors only");
-  app.add_flag("-v,--verbose", options.verbose, "more than usual");
-  app.add_option("--log-level", options.log_level, "of messages on standard error")
+  app.add_flag("-q,--quiet", options.quiet, "print only warnings and errors");
+  app.add_flag("-v,--verbose", options.verbose, "print debug messages too");
+  app.add_option("--log-level", options.log_level, "level of messages on standard error")
       ->check(CLI::IsMember({"error", "warning", "info", "debug"}))
       ->capture_default_str();
-  app.add_option("--color,--colour", options.colour, "of those messages")
+  app.add_option("--color,--colour", options.colour, "colour of messages on standard error")
       ->check(CLI::IsMember({"auto", "never", "always"}))
       ->capture_default_str();
 }

@@ -17,7 +17,7 @@ int run_completion(const CompletionOptions& options) {
 
 void add_completion(CommandArguments command, CommandLine& line) {
   CompletionOptions& options = call_with_options(command, line, run_completion);
-  command.add_option("shell", options.shell, "bash, zsh or fish")
+  command.add_option("shell", options.shell, "shell: bash, zsh or fish")
       .required()
       .one_of({"bash", "zsh", "fish"});
 }
@@ -27,7 +27,7 @@ void add_completion(CommandArguments command, CommandLine& line) {
 extern const Command kCompletionCommand = {
     .group = CommandGroup::kLook,
     .name = "completion",
-    .description = "a script that makes bash, zsh or fish complete commands and keys",
+    .description = "print a script that completes commands and keys in bash, zsh or fish",
     .add = add_completion};
 
 }  // namespace longshore

@@ -45,28 +45,29 @@ int run_config_schema(const SchemaOptions& options) {
 
 void add_config(CommandArguments command, CommandLine& line) {
   command.require_subcommand();
-  CommandArguments dump = command.add_subcommand("dump", "the resolved run file");
+  CommandArguments dump = command.add_subcommand("dump", "print the resolved run file");
   DumpOptions& dumped = call_with_options(dump, line, run_config_dump);
   dumped.run.overrides = line.overrides;
   dump.add_option("files", dumped.run.files, "run files");
-  dump.add_flag("--defaults", dumped.defaults, "all keys with their defaults");
-  dump.add_flag("--diff", dumped.difference, "only keys that differ from their defaults");
+  dump.add_flag("--defaults", dumped.defaults, "print all keys with their defaults");
+  dump.add_flag("--diff", dumped.difference, "print only keys that differ from their defaults");
   CommandArguments keys =
-      command.add_subcommand("keys", "type, default, bounds and meaning of each key");
+      command.add_subcommand("keys", "print type, default, bounds and meaning of each key");
   KeysOptions& described = call_with_options(keys, line, run_config_keys);
-  keys.add_option("section", described.section, "only this section");
-  keys.add_flag("--page", described.page, "all of them as a page in Markdown");
+  keys.add_option("section", described.section, "print only this section");
+  keys.add_flag("--page", described.page, "print all keys as a Markdown page");
   CommandArguments schema =
-      command.add_subcommand("schema", "JSON Schema of run files, for editors");
+      command.add_subcommand("schema", "print the JSON Schema of run files, for editors");
   SchemaOptions& schemas = call_with_options(schema, line, run_config_schema);
-  schema.add_flag("--metrics", schemas.metrics, "of the lines of metrics.jsonl instead");
+  schema.add_flag("--metrics", schemas.metrics,
+                  "print the schema of the lines of metrics.jsonl instead");
 }
 
 }  // namespace
 
 extern const Command kConfigCommand = {.group = CommandGroup::kLook,
                                        .name = "config",
-                                       .description = "the run file's keys",
+                                       .description = "print run files, keys and schemas",
                                        .add = add_config};
 
 }  // namespace longshore

@@ -82,13 +82,13 @@ void measure_run(const DoctorOptions& options, RunSetup& setup, const KnownRates
 DescribedMachine known_machine(const DoctorOptions& options, const KnownRates& known) {
   if (const auto machine = known.find()) return *machine;
   throw ConfigError("--save " + options.save +
-                    ": nothing is known of this machine yet; add --rates to measure it");
+                    ": this machine has not been measured yet; add --rates to measure it");
 }
 
 // Returns kFailure if a problem would end a run.
 int run_doctor(const DoctorOptions& options) {
   if (options.units && options.run.files.empty()) {
-    throw ConfigError("--units: of which model? Name a run file");
+    throw ConfigError("--units needs the model of a run file; name a run file");
   }
   // prepare_run reports errors in a run file before the measurements start.
   std::optional<RunSetup> run;
@@ -122,25 +122,25 @@ void add_doctor(CommandArguments command, CommandLine& line) {
   DoctorOptions& options = call_with_options(command, line, run_doctor);
   options.run.overrides = line.overrides;
   command.add_option("files", options.run.files,
-                     "run files, whose directories are looked at; without them: this one");
-  command.add_flag("--json", options.json, "as one JSON object");
+                     "run files whose directories are checked; default: the working directory");
+  command.add_flag("--json", options.json, "print the result as one JSON object");
   const CommandOption rates = command.add_flag(
       "--rates", options.rates,
-      "measure how fast it is, in a minute or two, so that `longshore plan` can say how long a run "
-      "takes; with run files their drives and the units of their model too");
+      "measure the speed of this machine in a minute or two, so that `longshore plan` can forecast "
+      "the time of a run; with run files, also their drives and the units of their model");
   command
       .add_flag("--units", options.units,
-                "measure the units of the run files' model alone, where the machine's rates are "
-                "known already")
+                "measure only the units of the run files' model, if the rates of this machine are "
+                "already known")
       .excludes(rates);
-  command.add_number("--seconds", options.seconds, 0.01, 60.0, "of each measurement");
+  command.add_number("--seconds", options.seconds, 0.01, 60.0, "duration of each measurement");
   command
       .add_flag("--drives-full", options.drives_full,
-                "write far past the drives' caches; says first how much")
+                "write far more than the drives' caches hold; prints the amount first")
       .needs(rates);
   command.add_option(
       "--save", options.save,
-      "write what is known of this machine to a file for `longshore plan --machine`");
+      "write the description of this machine to a file for `longshore plan --machine`");
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ void add_doctor(CommandArguments command, CommandLine& line) {
 extern const Command kDoctorCommand = {
     .group = CommandGroup::kLook,
     .name = "doctor",
-    .description = "look at this machine: driver, limits, drives, clocks; each with what to do",
+    .description = "check this machine: driver, limits, drives, clocks; names remedies",
     .add = add_doctor};
 
 }  // namespace longshore

@@ -45,14 +45,14 @@ void add_eval(CommandArguments command, CommandLine& line) {
   EvalOptions& options = call_with_options(command, line, run_eval);
   add_run_files(command, line, options.run);
   add_source(command, options.source);
-  command.add_flag("--json", options.json, "as one JSON object");
+  command.add_flag("--json", options.json, "print the result as one JSON object");
 }
 
 }  // namespace
 
 extern const Command kEvalCommand = {.group = CommandGroup::kUse,
                                      .name = "eval",
-                                     .description = "loss on data.eval",
+                                     .description = "compute the loss on data.eval",
                                      .add = add_eval};
 
 }  // namespace longshore

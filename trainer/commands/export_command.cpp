@@ -49,19 +49,19 @@ int run_export(const ExportCommandOptions& options) {
 void add_export(CommandArguments command, CommandLine& line) {
   ExportCommandOptions& options = call_with_options(command, line, run_export);
   add_run_files(command, line, options.run);
-  command.add_option("--to", options.destination, "default: <run.dir>/hf");
+  command.add_option("--to", options.destination, "output directory; default: <run.dir>/hf");
   add_source(command, options.source);
-  command.add_flag("--json", options.json, "as one JSON object");
-  command.add_flag("--fp32", options.fp32, "weights as fp32 masters");
+  command.add_flag("--json", options.json, "print the result as one JSON object");
+  command.add_flag("--fp32", options.fp32, "write the fp32 master weights");
   command.add_flag("--allow-nonfinite", options.allow_nonfinite,
-                   "write weights that are NaN or infinite too");
+                   "also write weights that are NaN or infinite");
 }
 
 }  // namespace
 
 extern const Command kExportCommand = {.group = CommandGroup::kUse,
                                        .name = "export",
-                                       .description = "write a Hugging Face directory",
+                                       .description = "write a Hugging Face model directory",
                                        .add = add_export};
 
 }  // namespace longshore

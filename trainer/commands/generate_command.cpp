@@ -66,22 +66,24 @@ int run_generate(const GenerateOptions& options) {
 void add_generate(CommandArguments command, CommandLine& line) {
   GenerateOptions& options = call_with_options(command, line, run_generate);
   add_run_files(command, line, options.run);
-  command.add_option("--prompt", options.prompts, "may be given several times").required();
+  command.add_option("--prompt", options.prompts, "prompt; may be repeated").required();
   add_source(command, options.source);
-  command.add_number("--max-new-tokens", options.max_new_tokens, 1, kMostTokens, "tokens to add");
-  command.add_number("--temperature", options.temperature, 0.0, 1000.0, "0: the likeliest token");
+  command.add_number("--max-new-tokens", options.max_new_tokens, 1, kMostTokens,
+                     "maximum number of tokens to generate per prompt");
+  command.add_number("--temperature", options.temperature, 0.0, 1000.0,
+                     "sampling temperature; 0: greedy");
   command.add_number("--top-k", options.top_k, 0, kMostTokens,
-                     "draw from so many of the likeliest tokens; 0: from all");
+                     "sample from this number of the most likely tokens; 0: from all");
   command.add_number("--top-p", options.top_p, 1e-6, 1.0,
-                     "draw from the likeliest tokens that have this share together; 1: from all");
-  command.add_flag("--json", options.json, "one object per prompt and line");
+                     "sample from the most likely tokens of this total probability; 1: from all");
+  command.add_flag("--json", options.json, "print one JSON object per prompt and line");
 }
 
 }  // namespace
 
 extern const Command kGenerateCommand = {.group = CommandGroup::kUse,
                                          .name = "generate",
-                                         .description = "text from prompts",
+                                         .description = "generate text from prompts",
                                          .add = add_generate};
 
 }  // namespace longshore

@@ -28,8 +28,8 @@ int run_gpu_check(const GpuCheckOptions& options) {
 
 void add_gpu_check(CommandArguments command, CommandLine& line) {
   GpuCheckOptions& options = call_with_options(command, line, run_gpu_check);
-  command.add_number("--gpu", options.gpu, 0, 1023, "its number");
-  command.add_flag("--json", options.json, "what differs, as one JSON object");
+  command.add_number("--gpu", options.gpu, 0, 1023, "number of the GPU");
+  command.add_flag("--json", options.json, "print the differences as one JSON object");
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ void add_gpu_check(CommandArguments command, CommandLine& line) {
 extern const Command kGpuCheckCommand = {
     .group = CommandGroup::kLook,
     .name = "gpu-check",
-    .description = "compare a GPU with the CPU; runs do it before they use one",
+    .description = "compare a GPU with the CPU; every run does this before it uses a GPU",
     .add = add_gpu_check,
     .ranks = CommandRanks::kAll};
 

@@ -41,7 +41,8 @@ struct InitOptions {
 // Asks the user on the terminal and returns the answer; ConfigError without a terminal.
 std::string ask(const std::string& option, const std::string& question) {
   if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDERR_FILENO) == 0) {
-    throw ConfigError("init: " + option + " is missing, and there is nobody to ask; " + question);
+    throw ConfigError("init: " + option + " is missing, and there is no terminal to ask on; " +
+                      question);
   }
   std::string answer;
   while (answer.empty()) {
@@ -85,7 +86,7 @@ const NamedText* recipe_of(const InitOptions& options) {
   const NamedText* recipe = find_text(common_recipes(), options.recipe);
   if (recipe != nullptr) return recipe;
   throw ConfigError("init: --recipe " + options.recipe +
-                    ": there is none of that name. MODEL_MACHINE:" + names_of(common_recipes()));
+                    ": no such recipe; recipes, MODEL_MACHINE:" + names_of(common_recipes()));
 }
 
 // Returns the hub id of the recipe's model.
@@ -264,14 +265,14 @@ void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft&
 int run_init(const InitOptions& given) {
   InitOptions options = given;
   if (fs::exists(options.file) && !options.replace) {
-    throw ConfigError(options.file + ": is there already; name another file, or give --replace");
+    throw ConfigError(options.file + ": exists already; name another file, or give --replace");
   }
   const NamedText* recipe = recipe_of(options);
   if (recipe != nullptr && options.model.empty()) options.model = model_of(*recipe);
   if (options.model.empty()) {
-    options.model = ask("--model", "a model directory, or a hub id in the local cache");
+    options.model = ask("--model", "model directory, or hub id in the local cache");
   }
-  if (options.data.empty()) options.data = {ask("--data", "a file to train on")};
+  if (options.data.empty()) options.data = {ask("--data", "training file")};
   RunConfig config;
   config.run.dir = options.run_directory.empty() ? "runs/" + fs::path(options.file).stem().string()
                                                  : options.run_directory;
@@ -295,30 +296,32 @@ int run_init(const InitOptions& given) {
 void add_init(CommandArguments command, CommandLine& line) {
   InitOptions& options = call_with_options(command, line, run_init);
   command.add_option("file", options.file, "the run file to write").show_default();
-  command.add_option("--model", options.model, "a model directory, or a hub id in the local cache");
-  command.add_option("--data", options.data, "files to train on, or hub ids of data sets");
+  command.add_option("--model", options.model, "model directory, or hub id in the local cache");
+  command.add_option("--data", options.data, "training files, or hub ids of data sets");
   std::vector<std::string> goals;
   for (const NamedGoal& goal : kGoals) goals.emplace_back(goal.name);
   const CommandOption goal =
       command
           .add_option(
               "--goal", options.goal,
-              "balanced, exact (fp32 moments) or small (8-bit moments); by a search of plans: "
-              "fastest, longest (sequences), or smallest (8-bit moments, least memory)")
+              "goal of the run file: balanced, exact (fp32 moments) or small (8-bit moments); with "
+              "a search of plans: fastest, longest (sequences), or smallest (8-bit moments, least "
+              "memory)")
           .one_of(goals)
           .show_default();
   command
       .add_option("--recipe", options.recipe,
-                  "the keys of a recipe, MODEL_MACHINE, and its model where --model names none")
+                  "recipe to start from, MODEL_MACHINE; its model is the default of --model")
       .excludes(goal);
   command.add_option("--machine", options.machine,
-                     "for another machine, by name or file, as plan has it");
-  command.add_option("--dir", options.run_directory, "run.dir; default: runs/ and the file's name");
+                     "target machine, by name or file as in `longshore plan --machine`");
+  command.add_option("--dir", options.run_directory,
+                     "run.dir; default: runs/ and the name of the file");
   command.add_option("--nvme", options.drives,
-                     "a directory on each drive that optimizer state may go to");
-  command.add_flag("--replace", options.replace, "write over the file where it is there");
+                     "one directory on each drive that may keep optimizer state");
+  command.add_flag("--replace", options.replace, "overwrite an existing file");
   command.add_flag("--json", options.json,
-                   "what was written and what it takes, as one JSON object");
+                   "print the result and its memory use as one JSON object");
 }
 
 }  // namespace
@@ -326,7 +329,7 @@ void add_init(CommandArguments command, CommandLine& line) {
 extern const Command kInitCommand = {
     .group = CommandGroup::kTrain,
     .name = "init",
-    .description = "write a run file that fits this machine, a model and data",
+    .description = "write a run file for a model and data that fits this machine",
     .add = add_init};
 
 }  // namespace longshore

@@ -96,17 +96,17 @@ int run_init_model(const InitModelOptions& options) {
 
 void add_init_model(CommandArguments command, CommandLine& line) {
   InitModelOptions& options = call_with_options(command, line, run_init_model);
-  command.add_option("directory", options.directory, "a new directory").required();
-  std::string presets = "the architecture and its sizes:";
+  command.add_option("directory", options.directory, "directory to create").required();
+  std::string presets = "architecture and sizes:";
   for (const InitPreset& preset : init_presets()) presets += " " + std::string(preset.name);
   command.add_option("--preset", options.preset, presets).show_default();
   command.add_option("--text", options.text_files,
-                     "train a tokenizer on these files; without them a token is a byte");
+                     "train a tokenizer on these files; default: a byte tokenizer");
   command.add_number("--vocabulary", options.vocabulary, 0, kMostTokens,
-                     "tokens of the tokenizer; 0: as few as it needs");
+                     "number of tokens of the tokenizer; 0: as few as it needs");
   command.add_number("--seed", options.seed, 0, std::numeric_limits<uint64_t>::max(),
-                     "of the random weights");
-  command.add_flag("--json", options.json, "what was made, as one JSON object");
+                     "seed of the random weights");
+  command.add_flag("--json", options.json, "print the result as one JSON object");
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ void add_init_model(CommandArguments command, CommandLine& line) {
 extern const Command kInitModelCommand = {
     .group = CommandGroup::kPrepare,
     .name = "init-model",
-    .description = "make a model directory with random weights",
+    .description = "create a model directory with random weights",
     .add = add_init_model};
 
 }  // namespace longshore

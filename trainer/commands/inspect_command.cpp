@@ -80,20 +80,20 @@ int run_inspect_data(const InspectDataOptions& options) {
 void add_inspect(CommandArguments command, CommandLine& line) {
   command.require_subcommand();
   CommandArguments data =
-      command.add_subcommand("data", "rows with their trained tokens, counts, lengths, packing");
+      command.add_subcommand("data", "show rows with trained tokens, counts, lengths, packing");
   InspectDataOptions& options = call_with_options(data, line, run_inspect_data);
   add_run_files(data, line, options.run);
-  data.add_option("--rows", options.rows, "which rows, such as 0:10");
-  data.add_option("--html", options.html, "write it as a page to this file");
-  data.add_flag("--json", options.json, "one object per row and line");
-  data.add_flag("--eval", options.evaluation, "data.eval instead of data.train");
+  data.add_option("--rows", options.rows, "range of rows, such as 0:10");
+  data.add_option("--html", options.html, "write an HTML page to this file");
+  data.add_flag("--json", options.json, "print one JSON object per row and line");
+  data.add_flag("--eval", options.evaluation, "show data.eval instead of data.train");
 }
 
 }  // namespace
 
 extern const Command kInspectCommand = {.group = CommandGroup::kPrepare,
                                         .name = "inspect",
-                                        .description = "look at what a run is trained on",
+                                        .description = "show the data that a run trains on",
                                         .add = add_inspect};
 
 }  // namespace longshore

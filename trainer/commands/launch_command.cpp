@@ -8,15 +8,16 @@ namespace {
 void add_launch(CommandArguments command, CommandLine& line) {
   LaunchOptions& options = call_with_options(command, line, launch_ranks);
   options.command = line.rank_command;
-  command.add_number("--nproc", options.ranks, 1, 1 << 16, "ranks on this node").required();
-  command.add_number("--nnodes", options.nodes, 1, 1 << 16, "nodes");
-  command.add_number("--node-rank", options.node, 0, (1 << 16) - 1, "this node, from 0");
+  command.add_number("--nproc", options.ranks, 1, 1 << 16, "number of ranks on this node")
+      .required();
+  command.add_number("--nnodes", options.nodes, 1, 1 << 16, "number of nodes");
+  command.add_number("--node-rank", options.node, 0, (1 << 16) - 1, "number of this node, from 0");
   command.add_option("--rendezvous", options.rendezvous,
-                     "HOST:PORT where node 0 serves the store; needed with several nodes");
+                     "HOST:PORT of the store on node 0; required with several nodes");
   command.add_option(
       "--secret-file", options.secret_file,
-      "a file, the same on all nodes, whose content ranks prove to know when they meet "
-      "(SECURITY.md); one node makes a secret by itself");
+      "file with a shared secret, the same on all nodes; ranks prove that they know it when they "
+      "connect (SECURITY.md); a single node makes a secret itself");
 }
 
 }  // namespace

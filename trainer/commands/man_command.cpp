@@ -17,9 +17,10 @@ void add_man(CommandArguments command, CommandLine& line) {
 
 }  // namespace
 
-extern const Command kManCommand = {.group = CommandGroup::kLook,
-                                    .name = "man",
-                                    .description = "the manual page: longshore man | man -l -",
-                                    .add = add_man};
+extern const Command kManCommand = {
+    .group = CommandGroup::kLook,
+    .name = "man",
+    .description = "print the manual page: longshore man | man -l -",
+    .add = add_man};
 
 }  // namespace longshore

@@ -70,15 +70,15 @@ constexpr std::array<std::pair<const char*, const char*>, 12> kExitCodes = {{
     {"6", "checkpoint error"},
     {"7", "stopped on non-finite loss or gradients"},
     {"8", "distributed failure"},
-    {"9", "left at once by a second Ctrl-C; nothing more was saved"},
-    {"10", "a GPU does not compute what the CPU does"},
-    {"128 + N", "stopped by signal N after a good save"},
+    {"9", "ended at once by a second Ctrl-C; nothing more was saved"},
+    {"10", "the results of a GPU differ from the CPU"},
+    {"128 + N", "stopped by signal N after a successful save"},
 }};
 
 constexpr std::array<std::pair<const char*, const char*>, 3> kSignals = {{
     {"SIGTERM, SIGINT, SIGHUP, SIGUSR1", "finish the step, save everything, end with 128 + N"},
-    {"a second SIGINT", "leave at once, with 9"},
-    {"SIGUSR2, or a file named save in run.dir", "save and go on"},
+    {"a second SIGINT", "end at once with 9"},
+    {"SIGUSR2, or a file named save in run.dir", "save and continue"},
 }};
 
 }  // namespace

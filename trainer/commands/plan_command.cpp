@@ -116,7 +116,7 @@ int run_search(const PlanOptions& options, PlanForecast& forecast) {
   if (options.json) {
     print_json(points_to_json(points));
   } else {
-    print_out("%s%zu plans were drafted; none is better in every column than one shown\n",
+    print_out("%s%zu plans were compared; no other plan is better in every column than one shown\n",
               format_points(points).c_str(), search.plans_drafted());
   }
   if (!options.save.empty()) save_points(options, points);
@@ -170,30 +170,33 @@ int run_plan(const PlanOptions& given) {
 void add_plan(CommandArguments command, CommandLine& line) {
   PlanOptions& options = call_with_options(command, line, run_plan);
   add_run_files(command, line, options.run);
-  command.add_flag("--bytes", options.bytes, "every byte of every tier instead of one screen");
-  const CommandOption json = command.add_flag("--json", options.json, "as one JSON object");
-  command.add_flag("--schedule", options.schedule, "the operations of a training step instead")
+  command.add_flag("--bytes", options.bytes, "print all bytes of every tier instead of one screen");
+  const CommandOption json =
+      command.add_flag("--json", options.json, "print the plan as one JSON object");
+  command
+      .add_flag("--schedule", options.schedule,
+                "print the operations of a training step instead")
       .excludes(json);
-  command.add_option("--schedule-svg", options.svg, "draw the schedule into this file");
+  command.add_option("--schedule-svg", options.svg, "draw the schedule to this SVG file");
   command.add_option(
       "--machine", options.machine,
-      "plan for another machine: rtx-4090, 8x-h100-sxm and so on (a wrong name lists "
-      "them), or a file as `longshore doctor --save` writes it");
+      "target machine: rtx-4090, 8x-h100-sxm and so on (a wrong name lists all names), or a file "
+      "written by `longshore doctor --save`");
   const CommandOption search = command.add_flag(
       "--search", options.search,
-      "try other values of the keys that change no numbers: the fastest plans that fit, and those "
-      "that take less memory");
+      "search the keys that do not change results: show the fastest plans that fit, and slower "
+      "plans that take less memory");
   command
       .add_flag("--formats", options.scope.formats,
-                "search other values of offload.state_format too, which change numbers")
+                "also search offload.state_format, which changes results")
       .needs(search);
   command
       .add_option("--save", options.save,
-                  "write the run file of each plan that the search shows into this directory")
+                  "write the run file of each plan of the search to this directory")
       .needs(search);
-  command.add_number("--ranks", options.assumed.ranks, 1, 1 << 20, "plan for so many ranks");
+  command.add_number("--ranks", options.assumed.ranks, 1, 1 << 20, "number of ranks to plan for");
   command.add_number("--ranks-per-node", options.assumed.per_node, 1, 1 << 20,
-                     "that share a machine's memory");
+                     "ranks that share the memory of one machine");
 }
 
 }  // namespace
@@ -201,7 +204,7 @@ void add_plan(CommandArguments command, CommandLine& line) {
 extern const Command kPlanCommand = {
     .group = CommandGroup::kTrain,
     .name = "plan",
-    .description = "whether it fits, how long it takes, and what would be better",
+    .description = "show whether a run fits, how long it takes, and faster settings",
     .add = add_plan};
 
 }  // namespace longshore

@@ -74,14 +74,14 @@ int run_plot(const PlotCommandOptions& command) {
 
 void add_plot(CommandArguments command, CommandLine& line) {
   PlotCommandOptions& options = call_with_options(command, line, run_plot);
-  command.add_option("directory", options.directory, "the run's directory").required();
+  command.add_option("directory", options.directory, "run directory (run.dir)").required();
 }
 
 }  // namespace
 
 extern const Command kPlotCommand = {.group = CommandGroup::kUse,
                                      .name = "plot",
-                                     .description = "draw a run's loss curve in the terminal",
+                                     .description = "draw the loss curve of a run in the terminal",
                                      .add = add_plot};
 
 }  // namespace longshore

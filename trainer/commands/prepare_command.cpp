@@ -43,7 +43,7 @@ int run_prepare(const PrepareCommandOptions& options) {
   const auto stop = [&signals] {
     if (signals.stop_requested()) {
       throw Error(static_cast<ExitCode>(signals.stop_exit_code()),
-                  "stopped by a signal; the same command goes on from here");
+                  "stopped by a signal; the same command resumes from here");
     }
   };
   std::vector<PreparedData> in_use;  // held open until the cleanup
@@ -59,7 +59,7 @@ int run_prepare(const PrepareCommandOptions& options) {
 void add_prepare(CommandArguments command, CommandLine& line) {
   PrepareCommandOptions& options = call_with_options(command, line, run_prepare);
   add_run_files(command, line, options.run);
-  command.add_flag("--json", options.json, "one object per file and line");
+  command.add_flag("--json", options.json, "print one JSON object per file and line");
   command.add_flag("--clean", options.clean, "remove all other prepared data that no run has open");
 }
 
@@ -67,7 +67,7 @@ void add_prepare(CommandArguments command, CommandLine& line) {
 
 extern const Command kPrepareCommand = {.group = CommandGroup::kPrepare,
                                         .name = "prepare",
-                                        .description = "tokenise the data into the cache",
+                                        .description = "tokenize the data into data.cache",
                                         .add = add_prepare,
                                         .ranks = CommandRanks::kFirstOfNode};
 

@@ -26,8 +26,9 @@ int run_report(const ReportCommandOptions& options) {
 
 void add_report(CommandArguments command, CommandLine& line) {
   ReportCommandOptions& options = call_with_options(command, line, run_report);
-  command.add_option("runs", options.directories, "directories of runs (run.dir)").required();
-  command.add_option("--to", options.html, "the page; default: report.html in the first run");
+  command.add_option("runs", options.directories, "run directories (run.dir)").required();
+  command.add_option("--to", options.html,
+                     "HTML file to write; default: report.html in the first run directory");
 }
 
 }  // namespace
@@ -35,7 +36,7 @@ void add_report(CommandArguments command, CommandLine& line) {
 extern const Command kReportCommand = {
     .group = CommandGroup::kUse,
     .name = "report",
-    .description = "a page about a run, or about several in the same charts",
+    .description = "write an HTML report of one run, or of several runs in the same charts",
     .add = add_report};
 
 }  // namespace longshore

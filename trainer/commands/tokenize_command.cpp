@@ -32,7 +32,7 @@ int run_tokenize(const TokenizeOptions& options) {
 
 void add_tokenize(CommandArguments command, CommandLine& line) {
   TokenizeOptions& options = call_with_options(command, line, run_tokenize);
-  command.add_option("directory", options.directory, "of the tokenizer").required();
+  command.add_option("directory", options.directory, "directory of the tokenizer").required();
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ void add_tokenize(CommandArguments command, CommandLine& line) {
 extern const Command kTokenizeCommand = {
     .group = CommandGroup::kPrepare,
     .name = "tokenize",
-    .description = "JSON strings from standard input, one per line, as arrays of ids",
+    .description = "tokenize JSON strings from standard input, one per line, to arrays of ids",
     .add = add_tokenize};
 
 }  // namespace longshore

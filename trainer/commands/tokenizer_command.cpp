@@ -29,19 +29,20 @@ int run_tokenizer_train(const TokenizerTrainOptions& options) {
 
 void add_tokenizer(CommandArguments command, CommandLine& line) {
   command.require_subcommand();
-  CommandArguments train = command.add_subcommand("train", "byte-level BPE from text files");
+  CommandArguments train =
+      command.add_subcommand("train", "train a byte-level BPE tokenizer on text files");
   TokenizerTrainOptions& options = call_with_options(train, line, run_tokenizer_train);
-  train.add_option("files", options.files, "text or JSON lines").required();
+  train.add_option("files", options.files, "text or JSON Lines files").required();
   train.add_number("--vocabulary", options.vocabulary, 1, kMostTokens, "number of tokens");
-  train.add_option("--to", options.output, "the file to write").show_default();
-  train.add_flag("--json", options.json, "what was made, as one JSON object");
+  train.add_option("--to", options.output, "file to write").show_default();
+  train.add_flag("--json", options.json, "print the result as one JSON object");
 }
 
 }  // namespace
 
 extern const Command kTokenizerCommand = {.group = CommandGroup::kPrepare,
                                           .name = "tokenizer",
-                                          .description = "tokenizers",
+                                          .description = "train a tokenizer",
                                           .add = add_tokenizer};
 
 }  // namespace longshore

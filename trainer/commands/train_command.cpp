@@ -46,7 +46,7 @@ RunStatus status_before(const RunDirectory& directory, const RunConfig& config) 
   const std::optional<RunStatus> before = RunDirectory::read_status(directory.path());
   if (!before) return status;
   if (before->state == RunStatus::State::kRunning) {
-    log_info("the process before this one ended without a word, at step " +
+    log_info("the previous process ended without a message, at step " +
              std::to_string(before->step.value) + " or later (killed, or the machine went down)");
   }
   if (config.checkpoint.resume == "auto") status = *before;
@@ -124,7 +124,7 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
     }
     const int exit_code = trainer->run();
     if (trace && first) {
-      log_info("timeline in " + trace->path() + " (ui.perfetto.dev shows *.json)\n" +
+      log_info("timeline: " + trace->path() + " (open *.json at ui.perfetto.dev)\n" +
                trace->ledger_text());
     }
     if (trace) trace->finish();
@@ -159,15 +159,15 @@ void add_train(CommandArguments command, CommandLine& line) {
   options.command = line.arguments;
   add_run_files(command, line, options.run);
   command.add_option("--trace", options.trace,
-                     "write a timeline of every copy, collective, computation and "
-                     "update, for Perfetto; *.svg: a picture of the last step");
+                     "write a timeline of all copies, collectives, computations and updates "
+                     "to this file, for Perfetto; *.svg: a drawing of the last step");
 }
 
 }  // namespace
 
 extern const Command kTrainCommand = {.group = CommandGroup::kTrain,
                                       .name = "train",
-                                      .description = "the run",
+                                      .description = "train a model, or resume its run",
                                       .add = add_train,
                                       .ranks = CommandRanks::kAll};
 

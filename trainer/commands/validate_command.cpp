@@ -69,7 +69,8 @@ int run_validate(const ValidateOptions& options) {
 void add_validate(CommandArguments command, CommandLine& line) {
   ValidateOptions& options = call_with_options(command, line, run_validate);
   add_run_files(command, line, options.run);
-  command.add_flag("--json", options.json, "as one JSON object, problems included");
+  command.add_flag("--json", options.json,
+                   "print the result as one JSON object, including problems");
 }
 
 }  // namespace
@@ -77,7 +78,7 @@ void add_validate(CommandArguments command, CommandLine& line) {
 extern const Command kValidateCommand = {
     .group = CommandGroup::kTrain,
     .name = "validate",
-    .description = "check everything that needs no memory; all errors at once",
+    .description = "check a run without allocating memory; reports all errors at once",
     .add = add_validate};
 
 }  // namespace longshore

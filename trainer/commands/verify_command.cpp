@@ -25,16 +25,16 @@ int run_verify(const VerifyCommandOptions& options) {
 
 void add_verify(CommandArguments command, CommandLine& line) {
   VerifyCommandOptions& options = call_with_options(command, line, run_verify);
-  command.add_option("model", options.model, "a directory, or a hub id in the local cache")
+  command.add_option("model", options.model, "model directory, or hub id in the local cache")
       .required();
-  command.add_option("--against", options.against, "the model that it was made from");
+  command.add_option("--against", options.against, "base model to compare with");
   command.add_option("--python", options.python,
-                     "a Python with transformers, to compare the first layers with");
+                     "Python with transformers, to compare the first layers with");
   command.add_number("--layers", options.layers, 0, kMostTokens,
-                     "run the first so many layers; 0: all");
+                     "number of first layers to run; 0: all");
   command.add_number("--tokens", options.tokens, 1, int64_t{1} << 16,
-                     "of the longest text that they are run on");
-  command.add_flag("--json", options.json, "as one JSON object");
+                     "tokens of the longest text to run");
+  command.add_flag("--json", options.json, "print the result as one JSON object");
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ void add_verify(CommandArguments command, CommandLine& line) {
 extern const Command kVerifyCommand = {
     .group = CommandGroup::kPrepare,
     .name = "verify",
-    .description = "look at a model before training it: tensors, tokenizer, template, numbers",
+    .description = "check a model before training: tensors, tokenizer, template, numbers",
     .add = add_verify};
 
 }  // namespace longshore

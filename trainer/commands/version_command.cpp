@@ -33,14 +33,14 @@ int run_version(const VersionOptions& options) {
 
 void add_version(CommandArguments command, CommandLine& line) {
   VersionOptions& options = call_with_options(command, line, run_version);
-  command.add_flag("--json", options.json, "as one JSON object");
+  command.add_flag("--json", options.json, "print the result as one JSON object");
 }
 
 }  // namespace
 
 extern const Command kVersionCommand = {.group = CommandGroup::kLook,
                                         .name = "version",
-                                        .description = "version, libraries, what the CPU can do",
+                                        .description = "print versions and CPU features",
                                         .add = add_version};
 
 }  // namespace longshore
