@@ -12,7 +12,7 @@ constexpr size_t kTouchBlockBytes = 64 * static_cast<size_t>(kMiB);
 constexpr size_t kSmallPageBytes = 4096;
 
 void touch(std::span<std::byte> memory, WorkerPool& pool) {
-  Progress progress("making host memory ready", static_cast<Bytes>(memory.size()));
+  Progress progress("preparing host memory", static_cast<Bytes>(memory.size()));
   const size_t blocks = (memory.size() + kTouchBlockBytes - 1) / kTouchBlockBytes;
   pool.for_each_block(static_cast<int64_t>(blocks), [&](int64_t block) {
     const size_t begin = static_cast<size_t>(block) * kTouchBlockBytes;

@@ -121,7 +121,7 @@ int Trainer::run() {
   if (ranks_.first() && progress_.step.value > 0 && progress_.step.value >= data_.total_steps()) {
     log_info("nothing left to do: step " + std::to_string(progress_.step.value) + " of " +
              std::to_string(data_.total_steps()) +
-             " is done; more train.steps or train.epochs go on from here");
+             " is done; raise train.steps or train.epochs to continue");
   }
   while (progress_.step.value < data_.total_steps() && !stopping_ && !out_of_patience()) {
     const StepOutcome outcome = run_step();
@@ -253,7 +253,7 @@ void Trainer::count_skipped(const StepOutcome& outcome) {
   if (progress_.skipped_in_row >= config_.train.max_nonfinite_steps) {
     throw NonFiniteError("stopped after " + std::to_string(progress_.skipped_in_row) +
                          " steps in a row with a loss or gradient that is not finite" + first +
-                         "; lower optimizer.lr or look at the data (train.max_nonfinite_steps)");
+                         "; lower optimizer.lr or check the data (train.max_nonfinite_steps)");
   }
 }
 

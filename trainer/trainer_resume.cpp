@@ -180,8 +180,8 @@ std::string Trainer::difference_from(const RunProgress& saved, const std::string
   }
   if (saved.data.fingerprint != data_.fingerprint() || saved.seed != progress_.seed) {
     return path +
-           ": the training data, its tokens or run.seed changed since; bring them back, or start "
-           "anew with checkpoint.resume = \"never\"";
+           ": the training data, its tokens or run.seed changed since; restore them, or start over "
+           "with checkpoint.resume = \"never\"";
   }
   return {};
 }

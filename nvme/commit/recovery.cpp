@@ -90,8 +90,8 @@ void Recovery::refuse() const {
       "the state on the drives of offload.nvme cannot be recovered: commit " +
       std::to_string(newest_anywhere_) +
       " was reached, and no commit is whole on all ranks (the lines above name files and offsets); "
-      "are all directories there, each in its place? Else go on from a checkpoint, "
-      "checkpoint.resume = \"DIRECTORY\", or begin anew with \"never\"");
+      "check that all directories of offload.nvme are mounted and in their order; otherwise resume "
+      "from a checkpoint with checkpoint.resume = \"DIRECTORY\", or start over with \"never\"");
 }
 
 void recover(Recovery& recovery, Agreement& agreement) {

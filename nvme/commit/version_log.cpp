@@ -44,7 +44,7 @@ std::optional<Manifest> VersionLog::read_copy(size_t drive, int copy) {
   if (!manifest) {
     if (!is_empty(block.bytes())) {
       log_warning(drives_[drive]->path() + ": the manifest at offset " +
-                  std::to_string(offset_of(copy)) + " is damaged; the other copy decides");
+                  std::to_string(offset_of(copy)) + " is damaged; the other copy is used");
     }
     return std::nullopt;
   }
@@ -75,12 +75,12 @@ void VersionLog::check_identity(const Manifest& manifest, size_t drive) const {
         std::to_string(manifest.ranks) + ", and is used as drive " + std::to_string(drive + 1) +
         " of " + std::to_string(drives_.size()) + " of rank " + std::to_string(identity_.rank) +
         " of " + std::to_string(identity_.ranks) +
-        "; go on from a checkpoint, or with the ranks and directories that wrote it");
+        "; resume from a checkpoint, or use the ranks and directories that wrote it");
   }
   if (manifest.layout_hash != identity_.layout_hash || manifest.geometry != identity_.geometry) {
     throw CheckpointError(path +
                           ": was made for another model, state format, grouping of units or "
-                          "offload.nvme_versions; go on from a checkpoint, or with the run file "
+                          "offload.nvme_versions; resume from a checkpoint, or use the run file "
                           "that wrote it");
   }
 }

@@ -13,8 +13,9 @@ namespace {
 // Returns the remedy for error texts about damage.
 std::string advice(const StripeMap& map) {
   return map.versions() == 1
-             ? "Start again: the run goes on from its newest checkpoint"
-             : "Start again: an older version is used where it is whole, else a checkpoint";
+             ? "Start the run again: it resumes from its newest checkpoint"
+             : "Start the run again: it resumes from an older version if that is intact, else from "
+               "a checkpoint";
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ void VersionedChunks::check_writes() const {
   const std::string cause = failure();
   if (cause.empty()) return;
   throw IoError("the state could not be written: " + cause +
-                "; start again: the run goes on from its newest checkpoint");
+                "; start the run again: it resumes from its newest checkpoint");
 }
 
 // ---- Recovery ----
@@ -173,7 +173,7 @@ bool VersionedChunks::verify_batch(const LoggedPoint& logged, std::span<const in
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (whole[i] != 0) continue;
     log_warning(mover_.describe(chunks[i], logged.point.slot()) + " do not belong to version " +
-                std::to_string(logged.point.version) + ": the version before is tried");
+                std::to_string(logged.point.version) + ": the previous version is tried");
     return false;
   }
   return true;

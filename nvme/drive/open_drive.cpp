@@ -14,7 +14,8 @@ namespace {
 void say_that_threads_serve(const std::string& reason) {
   static std::once_flag said;
   std::call_once(said, [&] {
-    log_info("io_uring does not work here (" + reason + "): threads with pread and pwrite serve");
+    log_info("io_uring does not work here (" + reason +
+             "): threads with pread and pwrite are used");
   });
 }
 

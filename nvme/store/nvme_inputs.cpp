@@ -52,7 +52,7 @@ NvmeInputs::NvmeInputs(const NvmeInputOptions& options, const MakeDrives& make_d
       drives_(make_drives(map_, arena_.bytes())),
       hashes_(map_.chunks().size()) {
   mover_ = std::make_unique<PartMover>(borrow(drives_), &map_, options.rank, parallel_on(pool),
-                                       "Start again: the run goes on from its last durable state");
+                                       "Start again: the run resumes from its last durable state");
   for (const NvmeInputOptions::Input& input : options.saved) {
     const auto index = static_cast<size_t>(input.unit.value);
     units_.resize(std::max(units_.size(), index + 1));

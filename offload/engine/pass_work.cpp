@@ -112,8 +112,8 @@ void PassWork::drain(const Op& op) {
   if (!updates_in_backward() || std::isfinite(squares)) return;
   throw NonFiniteError("a gradient of unit " + parts_.spec().unit(op.unit).name +
                        " is not finite; with optimizer.overlap = \"backward\" units above it are "
-                       "updated already, so the run ends here and the last checkpoint counts; "
-                       "lower optimizer.lr, look at the data, or set optimizer.overlap = "
+                       "updated already, so the run ends; start it again from the last checkpoint, "
+                       "lower optimizer.lr, check the data, or set optimizer.overlap = "
                        "\"forward\", which skips such a step");
 }
 

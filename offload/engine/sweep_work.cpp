@@ -15,7 +15,7 @@ void SweepWork::run(const Op& op) {
     case OpKind::kWriteState:
       return store_->write_state(op.unit, *op.state);
     default:
-      LONGSHORE_CHECK(false) << name_of(op.kind) << " in a walk";
+      LONGSHORE_CHECK(false) << name_of(op.kind) << " in a state sweep";
   }
 }
 

@@ -153,7 +153,7 @@ std::string better_text(const PlanScreen& screen) {
             difference("device", point.device - own->device) +
             difference("host", point.host - own->host) + "\n";
   }
-  if (text.empty()) text = "  no single key that changes no numbers makes a step shorter\n";
+  if (text.empty()) text = "  no single key makes a step shorter without changing results\n";
   return "better\n" + text + "  `longshore plan --search` tries several keys together\n";
 }
 
@@ -237,7 +237,7 @@ std::string format_points(const std::vector<PlanPoint>& points) {
     };
     text += column(rounded_seconds(point.seconds), 10) + column(format_bytes(point.device), 14) +
             column(format_bytes(point.host), 14) + column(format_bytes(point.drives), 18) + "   " +
-            (point.changes.empty() ? "as the run file has them" : change_text(point.changes)) +
+            (point.changes.empty() ? "as in the run file" : change_text(point.changes)) +
             "\n";
   }
   return text;

@@ -70,7 +70,7 @@ std::string PlanCheck::text() const {
                 share < 0.0 ? "less" : "more");
   const auto lane = static_cast<size_t>(blamed());
   return "planned " + rounded_seconds(planned_.seconds) + " a step, measured " +
-         rounded_seconds(measured_seconds()) + " (" + percent + "); most off: the " +
+         rounded_seconds(measured_seconds()) + " (" + percent + "); largest error: the " +
          std::string(name_of(blamed())) + " lane, busy " + rounded_seconds(measured(lane)) +
          " where " + rounded_seconds(planned_.busy[lane]) + " were planned";
 }

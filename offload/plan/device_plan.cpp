@@ -89,7 +89,7 @@ class Draft {
       if (!owns_tied(model_, model_.units[i].id)) continue;
       add_buffer("waiting_gradient." + model_.units[i].name, sizes_.gradient_bytes(i));
     }
-    add_line("waiting gradients", "fp32, of units that lend parameters", waiting);
+    add_line("waiting gradients", "fp32, of owners of tied parameters", waiting);
     const std::vector<FlatLayout>& layouts = sizes_.layouts();
     const size_t scratch = plan_.buffers.size();
     add_buffer("reduce_scratch",

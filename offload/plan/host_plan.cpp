@@ -28,8 +28,8 @@ void add_state(HostPlan& plan, const PlanSizes& sizes) {
         nvme_options(inputs.nvme, inputs.state, inputs.topology, Rank(0), {});
     plan.arena = NvmeStore::planned_bytes(sizes.layouts(), options);
     add_line(plan, "I/O window",
-             inputs.nvme.parameters ? "state on its way to and from the drives"
-                                    : "state on its way, and the parameters",
+             inputs.nvme.parameters ? "state in transit to and from the drives"
+                                    : "state in transit, and the parameters",
              plan.arena, true);
     return;
   }
@@ -39,7 +39,7 @@ void add_state(HostPlan& plan, const PlanSizes& sizes) {
            "state_format " + std::string(name_of(inputs.state.format)) +
                (is_exact(inputs.state.format) ? "" : ", approximate moments"),
            plan.arena - join, true);
-  add_line(plan, "join region", "split masters made whole for fp32 compute", join, true);
+  add_line(plan, "join region", "split masters joined for fp32 compute", join, true);
 }
 
 void add_gradients(HostPlan& plan, const PlanSizes& sizes) {
@@ -65,7 +65,7 @@ void add_activation_checkpoints(HostPlan& plan, const PlanSizes& sizes, const St
   }
   plan.inputs = NvmeInputs::planned_bytes(
       nvme_input_options(tier, step.schedules.train, step.micro_batches, Rank(0)));
-  add_line(plan, "activation checkpoints", "on their way to the drives and back", plan.inputs,
+  add_line(plan, "activation checkpoints", "in transit to and from the drives", plan.inputs,
            true);
 }
 

@@ -113,7 +113,7 @@ std::string ranks_text(const TierPlan& plan) {
   return "ranks: " + std::to_string(topology.ranks) + ", " +
          std::string(name_of(topology.strategy)) + ": " + std::to_string(topology.replicas()) +
          " x " + std::to_string(topology.shard_ranks) +
-         " (copies of the model x shards), shards come together " +
+         " (copies of the model x shards), shards are gathered " +
          (plan.gather == GatherMode::kHost ? "on the host" : "by collectives") +
          "; all bytes below are of one rank\n";
 }

@@ -209,7 +209,7 @@ class Validator {
 
   void put(SlotUse& place, UnitId unit, bool complete) {
     expect(!place.unit || place.used,
-           place.memory.name + " loses " + unit_text(*place.unit) + ", which nobody used");
+           place.memory.name + " loses " + unit_text(*place.unit) + ", which no operation used");
     write(place.memory);
     place.unit = unit;
     place.complete = complete;
@@ -359,7 +359,7 @@ class Validator {
     const auto expected =
         computed_ < compute_order_.size() ? std::optional(compute_order_[computed_]) : std::nullopt;
     expect(expected == std::pair(op.kind, op.unit),
-           expected ? "comes in the place of " + std::string(name_of(expected->first)) + " " +
+           expected ? "comes instead of " + std::string(name_of(expected->first)) + " " +
                           unit_text(expected->second)
                     : "comes after the last execution");
     ++computed_;
@@ -374,7 +374,7 @@ class Validator {
     }
     const Half half = op.kind == OpKind::kBackward ? Half::kBackward : Half::kForward;
     expect(leased == units_leased_for(in_.model->unit(op.unit), half),
-           "leases other units than the unit and those that it borrows from");
+           "leases other units than the unit and the owners of its tied parameters");
     take_input(op);
   }
 
@@ -545,7 +545,7 @@ class Validator {
       for (const SlotUse& place : *places) {
         expect(!place.unit || place.used, place.memory.name + " ends with " +
                                               unit_text(place.unit.value_or(UnitId())) +
-                                              ", which nobody used");
+                                              ", which no operation used");
       }
     }
     expect(committed_ || !commits(), "the state is never committed");
@@ -553,8 +553,9 @@ class Validator {
     for (size_t i = 0; i < units_.size(); ++i) {
       const UnitState& unit = units_[i];
       const std::string name = unit_text(UnitId(static_cast<int32_t>(i)));
-      expect(unit.loaded || !unit.saved, "the input of " + name + " is saved for nobody");
-      expect(unit.read_back || !unit.written, "the input of " + name + " is written for nobody");
+      expect(unit.loaded || !unit.saved, "the input of " + name + " is saved but never used");
+      expect(unit.read_back || !unit.written,
+             "the input of " + name + " is written but never used");
       expect(unit.state_written || !unit.updated || in_.state_slots == 0,
              "the updated state of " + name + " is never written");
       if (in_.pass == Pass::kForward || !(unit.trainable || in_.pass == Pass::kSweep)) continue;

@@ -325,7 +325,7 @@ void wait_for_writer(const UniqueFd& fd, std::chrono::milliseconds patience) {
   do {
     found = ::poll(&wait, 1, static_cast<int>(patience.count()));
   } while (found < 0 && errno == EINTR);
-  if (found == 0) throw IoError("read " + fd.path() + ": a pipe that nobody writes to");
+  if (found == 0) throw IoError("read " + fd.path() + ": a pipe without a writer");
 }
 
 }  // namespace longshore

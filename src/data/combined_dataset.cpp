@@ -120,7 +120,7 @@ CombinedDataset::CombinedDataset(std::vector<std::shared_ptr<const Dataset>> fil
   fingerprint_ = hasher.digest();
   if (count_ == 0) {
     throw DataError(
-        "no document is left to train or evaluate on; look at eval.split and data.weights");
+        "no document is left to train or evaluate on; check eval.split and data.weights");
   }
 }
 

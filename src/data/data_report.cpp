@@ -89,8 +89,8 @@ std::vector<std::string> lines_of(const FileReport& report) {
     lines.push_back(
         report.path + ": " + std::to_string(report.resampled_rows) +
         " conversations are several samples each, with " + std::to_string(report.resampled_tokens) +
-        " tokens more: the chat template writes earlier answers otherwise when messages follow, "
-        "and each answer is trained behind the text that the model sees when it is asked for it");
+        " tokens more: the chat template writes earlier answers differently when messages follow, "
+        "and each answer is trained after the text that the model sees when it generates it");
   }
   return lines;
 }

@@ -102,7 +102,7 @@ class FilePreparer {
       prepared.report.files.push_back(std::move(report));
       return true;
     } catch (const DataError& error) {
-      log_warning(std::string(error.what()) + "; making it anew");
+      log_warning(std::string(error.what()) + "; it is prepared again");
       return false;
     }
   }
@@ -291,7 +291,7 @@ class FilePreparer {
     while (line.number < lines && reader.next(line)) {
       if (line.number % kLinesBetweenSigns == 0) tell();
     }
-    log_info(path_ + ": going on after line " + std::to_string(lines));
+    log_info(path_ + ": resuming after line " + std::to_string(lines));
   }
 
   // A block on its way through the pipeline.

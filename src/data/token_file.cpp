@@ -32,7 +32,7 @@ std::span<const T> TokenFile::section(uint64_t offset, uint64_t count) const {
 TokenFile::TokenFile(const std::string& path, UniqueFd use) : use_(std::move(use)), file_(path) {
   const std::span<const std::byte> bytes = file_.bytes();
   const auto refuse = [&path](const std::string& what) {
-    throw DataError(path + ": " + what + "; delete the file, it will be made anew");
+    throw DataError(path + ": " + what + "; delete the file, it will be prepared again");
   };
   if (bytes.size() < static_cast<size_t>(kTokenHeaderBytes) ||
       std::memcmp(bytes.data(), "LNGSHTOK", 8) != 0) {
@@ -105,7 +105,7 @@ void TokenFile::check_bytes(uint64_t begin, uint64_t end) const {
     if (hash64(file_.bytes().subspan(offset, count)) != checksums_[piece]) {
       throw DataError(file_.path() + ": damaged in the " + std::to_string(count) +
                       " bytes from offset " + std::to_string(offset) +
-                      "; delete the file, it will be made anew");
+                      "; delete the file, it will be prepared again");
     }
     checked_[piece].store(true, std::memory_order_relaxed);
   }

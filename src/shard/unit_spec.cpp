@@ -117,7 +117,7 @@ void validate_model_spec(const ModelSpec& model) {
       }
     }
     for (ParamRef ref : unit.tied) {
-      LONGSHORE_CHECK(ref.unit < unit.id) << unit.name << " borrows from a later unit";
+      LONGSHORE_CHECK(ref.unit < unit.id) << unit.name << " uses a tied parameter of a later unit";
       const auto& owner = model.unit(ref.unit);
       LONGSHORE_CHECK(ref.index >= 0 && ref.index < static_cast<int32_t>(owner.parameters.size()));
     }

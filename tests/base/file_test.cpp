@@ -107,7 +107,7 @@ TEST_F(FileTest, WaitsForAPipesWriterAWhileOnly) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   const UniqueFd fd(::open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK), path("pipe"));
   EXPECT_EQ(io_error_of([&] { wait_for_writer(fd, std::chrono::milliseconds(20)); }),
-            "read " + path("pipe") + ": a pipe that nobody writes to");
+            "read " + path("pipe") + ": a pipe without a writer");
   const UniqueFd writer = create_file(path("pipe"));
   write_all(writer, "x");
   wait_for_writer(fd, std::chrono::hours(1));

@@ -258,7 +258,7 @@ TEST(World, NamesRanksThatDoNotCome) {
     World::connect(rank_of(0, 4, server.port()), options);
     FAIL();
   } catch (const CommError& error) {
-    EXPECT_EQ(std::string(error.what()).find("ranks 1, 2, 3 of 4 did not come to the store"), 0u)
+    EXPECT_EQ(std::string(error.what()).find("ranks 1, 2, 3 of 4 did not connect to the store"), 0u)
         << error.what();
   }
 }

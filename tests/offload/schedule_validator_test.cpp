@@ -170,7 +170,7 @@ TEST(ScheduleValidator, CatchesWrongPlaces) {
     return hand.with([&](ByHand& copy) { change(copy.schedule.ops[op]); });
   };
   expect_contains(changed(4, [](Op& op) { op.slots = {at(1, 0)}; }),
-                  "slot 0 loses unit 0, which nobody used");
+                  "slot 0 loses unit 0, which no operation used");
   expect_contains(changed(4, [](Op& op) { op.slots = {at(1, 2)}; }), "the plan has no slot 2");
   expect_contains(changed(4, [](Op& op) { op.slots = {}; }), "must name one slot");
   expect_contains(changed(6, [](Op& op) { op.slots = {at(0, 1)}; }), "slot 1 holds unit 1, not");
@@ -200,9 +200,9 @@ TEST(ScheduleValidator, CatchesWhatIsLeftOut) {
   expect_contains(without(0), "the unit is fetched before its update");
   expect_contains(without(1), "slot 0 is empty, not unit 0");
   expect_contains(without(2), "slot 0 is not gathered");
-  expect_contains(without(6), "comes in the place of forward unit 0");
+  expect_contains(without(6), "comes instead of forward unit 0");
   expect_contains(without(8), "the gradient is not reduced");
-  expect_contains(without(9), "gradient buffer 0 loses unit 1, which nobody used");
+  expect_contains(without(9), "gradient buffer 0 loses unit 1, which no operation used");
   expect_contains(without(10), "the pass ends after 2 of 3 executions");
   expect_contains(without(12), "the gradient of unit 0 is never drained");
 }
@@ -442,7 +442,7 @@ TEST(ScheduleValidator, FollowsInputsToTheDrivesAndBack) {
                             op.kind = OpKind::kWriteInput;
                             op.after = {13};
                           }),
-                  "the input of unit 1 is written for nobody");
+                  "the input of unit 1 is written but never used");
 }
 
 // Two units whose state and parameters are on drives, one slot each: every kind of operation on

@@ -270,7 +270,7 @@ TEST(PlanCheck, BlamesTheLaneThatWasOffAndCorrectsIt) {
   }
   ASSERT_TRUE(check.complete());
   EXPECT_EQ(check.blamed(), Lane::kUpdate);
-  EXPECT_NE(check.text().find("most off: the update lane"), std::string::npos) << check.text();
+  EXPECT_NE(check.text().find("largest error: the update lane"), std::string::npos) << check.text();
   one.forecast.corrections = check.factors();
   EXPECT_NEAR(one.step().seconds, real.seconds, 1e-9);
 }

@@ -90,7 +90,7 @@ TEST_F(Links, ToDirectoriesOutsideEndTheRunBeforeItStarts) {
   clear();
   fs::create_directories(run_.directory());
   fs::create_directory_symlink(outside_ + "/model", at("hf"));
-  EXPECT_EQ(train(), 0) << "the export goes beside";
+  EXPECT_EQ(train(), 0) << "the export is written next to it";
   EXPECT_TRUE(fs::exists(at("hf-2/config.json")));
   expect_nothing_changed("hf");
 }

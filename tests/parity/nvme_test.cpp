@@ -118,7 +118,7 @@ void expect_bits_of_ranks(const RunDriver& host, int ranks, int drives, int erro
       << what << "\n"
       << run.output();
   expect_same(run, host, what);
-  const char* const kSaid = "threads with pread and pwrite serve";
+  const char* const kSaid = "threads with pread and pwrite are used";
   const std::string output = run.output();
   int said = 0;
   for (size_t at = output.find(kSaid); at != std::string::npos; at = output.find(kSaid, at + 1)) {

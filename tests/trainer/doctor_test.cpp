@@ -87,7 +87,7 @@ const std::vector<Fault>& faults() {
        [](MachineFacts& facts) { facts.clocks.throttled = 17; }},
       {"file system", Health::kFailed, "Permission denied", "let this user",
        [](MachineFacts& facts) { facts.directories[0].file_trouble = "Permission denied"; }},
-      {"file system", Health::kWarning, "this is memory", "df -T",
+      {"file system", Health::kWarning, "this is tmpfs", "df -T",
        [](MachineFacts& facts) { facts.directories[0].file_system = "tmpfs"; }},
       {"file system", Health::kWarning, "a network", "a drive of this machine",
        [](MachineFacts& facts) { facts.directories[0].file_system = "nfs"; }},

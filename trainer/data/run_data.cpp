@@ -104,8 +104,8 @@ std::string TrainingData::resume_at(Step step, const DataState& saved, const std
     cursor.position = static_cast<int64_t>(share * static_cast<double>(now));
     note = path + ": an epoch had " + std::to_string(saved.sequences) + " sequences and has " +
            std::to_string(now) +
-           " now (data.max_tokens, data.packing): the run goes on at the same share of its epoch, "
-           "where some text may come twice or not at all";
+           " now (data.max_tokens, data.packing): the run continues at the same fraction of its "
+           "epoch, where some text may be repeated or skipped";
   }
   const auto epochs = checked_multiply(cursor.epoch, now);
   if (cursor.position >= now || !epochs || *epochs > kMostSteps) {

@@ -61,7 +61,7 @@ void clean_run_cache(const RunConfig& config, Bytes limit) {
   const CacheCleaning cleaned = clean_cache(directory, limit);
   if (cleaned.files == 0) return;
   log_info(directory + ": removed " + std::to_string(cleaned.files) + " prepared files of " +
-           format_bytes(cleaned.bytes) + " that nobody uses; " + format_bytes(cleaned.left_bytes) +
+           format_bytes(cleaned.bytes) + " that no run uses; " + format_bytes(cleaned.left_bytes) +
            " are left");
 }
 

@@ -67,13 +67,13 @@ void settle_device(RunConfig& config, const FoundGpus& found) {
     return;
   }
   if (found.usable.empty() && !found.trouble.empty() && !found.present.empty()) {
-    throw ConfigError("device.kind = \"auto\": a GPU is here (" + found.present.front() +
+    throw ConfigError("device.kind = \"auto\": this machine has a GPU (" + found.present.front() +
                       "), but CUDA cannot use it: " + found.trouble +
                       "; install NVIDIA's driver for CUDA 13 (580 or newer); " + kUseCpu);
   }
   if (found.usable.empty() && begun == Kind::kCuda) {
     throw ConfigError(
-        "device.kind = \"auto\": this run began on a GPU, and CUDA finds none here; " +
+        "device.kind = \"auto\": this run began on a GPU, and CUDA finds no GPU; " +
         std::string(kUseCpu));
   }
   config.device.kind = found.usable.empty() ? Kind::kCpu : Kind::kCuda;

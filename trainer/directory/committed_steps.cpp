@@ -64,13 +64,13 @@ void refuse_lost_steps(const CommittedSteps& acknowledged, int64_t have,
   const std::string folder = run_directory + "/checkpoints";
   const std::vector<CheckpointEntry> entries = list_checkpoints(folder);
   const std::string choice = entries.empty()
-                                 ? "checkpoint.resume = \"never\" (the run begins anew)"
+                                 ? "checkpoint.resume = \"never\" (the run starts over)"
                                  : "checkpoint.resume = \"" + entries.front().path + "\"";
   throw CheckpointError(acknowledged.source + ": says that " + said +
                         " to the drives of offload.nvme, and they do not have it; " + newest +
-                        ". Nothing was changed. Are all directories of offload.nvme there, "
-                        "mounted, in their order, with offload.optimizer = \"nvme\"? To give "
-                        "these steps up, start once with " +
+                        ". Nothing was changed. Check that all directories of offload.nvme are "
+                        "mounted and in their order, with offload.optimizer = \"nvme\". To discard "
+                        "these steps, start once with " +
                         choice);
 }
 

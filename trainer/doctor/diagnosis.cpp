@@ -23,11 +23,11 @@ std::string plural(int count, const std::string& thing) {
 Diagnosis check_driver(const MachineFacts& facts) {
   const FoundGpus& gpus = facts.gpus;
   if (gpus.usable.empty() && gpus.present.empty()) {
-    return {"driver", Health::kOk, "no NVIDIA GPU is here: runs compute on the CPU"};
+    return {"driver", Health::kOk, "no NVIDIA GPU: runs compute on the CPU"};
   }
   if (gpus.usable.empty()) {
     return {"driver", Health::kFailed,
-            "a GPU is here (" + gpus.present.front() + "), but CUDA cannot use it" +
+            "this machine has a GPU (" + gpus.present.front() + "), but CUDA cannot use it" +
                 (gpus.trouble.empty() ? "" : ": " + gpus.trouble),
             "install NVIDIA's driver for CUDA 13 (580 or newer); in a container, start it with "
             "--gpus all"};
@@ -53,8 +53,8 @@ Diagnosis check_memlock(const MachineFacts& facts) {
   if (*limit >= kEnoughLocked) return {"memlock", Health::kOk, format_bytes(*limit)};
   return {"memlock", Health::kWarning,
           "at most " + format_bytes(*limit) +
-              " may be locked: of drives' I/O memory no more is registered, and reading costs more "
-              "of the CPU",
+              " may be locked: I/O memory of drives beyond that is not registered, and reads cost "
+              "more CPU",
           "ulimit -l unlimited (\"memlock\" in /etc/security/limits.conf; docker run --ulimit "
           "memlock=-1; LimitMEMLOCK= of a systemd unit)"};
 }
@@ -112,7 +112,7 @@ Diagnosis check_simd(const MachineFacts& facts) {
   const std::string name(name_of(facts.machine.simd));
   if (facts.machine.simd != SimdLevel::kBaseline) return {"simd", Health::kOk, name};
   return {"simd", Health::kWarning, name + ": no AVX2, so updates are computed slowly",
-          "where this is a virtual machine, give it the host's CPU (qemu: -cpu host)"};
+          "in a virtual machine, give it the host's CPU (qemu: -cpu host)"};
 }
 
 Diagnosis check_numa(const MachineFacts& facts) {
@@ -144,10 +144,10 @@ Diagnosis check_clocks(const MachineFacts& facts) {
     return {"clocks", Health::kWarning,
             "cores were slowed down " + std::to_string(clocks.throttled) +
                 " times since the start because they were too hot",
-            "look at fans and dust; cat /sys/class/thermal/thermal_zone*/temp shows the heat"};
+            "check fans and dust; cat /sys/class/thermal/thermal_zone*/temp shows the heat"};
   }
   if (clocks.governor.empty()) {
-    return {"clocks", Health::kOk, "the kernel tells none, as in most virtual machines"};
+    return {"clocks", Health::kOk, "the kernel reports none, as in most virtual machines"};
   }
   // These drivers have a governor named powersave that is not slow.
   const bool own_governor =
@@ -181,11 +181,12 @@ Diagnosis check_file_system(const DirectoryFacts& directory) {
             "let this user write there, or name another directory"};
   }
   if (kMemory.contains(kind)) {
-    return {"file system", Health::kWarning, found + ": this is memory, and gone with the machine",
+    return {"file system", Health::kWarning,
+            found + ": this is tmpfs, its files are lost with the machine",
             "name a directory on a drive (df -T shows which are)"};
   }
   if (is_of_drives(directory) && kNetwork.contains(kind)) {
-    return {"file system", Health::kWarning, found + ": a network stands between",
+    return {"file system", Health::kWarning, found + ": this is a network file system",
             "name a directory on a drive of this machine"};
   }
   if (is_of_drives(directory) && !directory.direct) {

@@ -103,7 +103,7 @@ std::string free_export_directory(const ModelSource& source, const std::string& 
                                export_options(source, false, texts));
       return path;
     } catch (const ConfigError& error) {
-      log_warning(std::string(error.what()) + " (the export goes beside it)");
+      log_warning(std::string(error.what()) + " (the export is written next to it)");
     }
   }
   throw ConfigError(wanted + ": is in the way, and so are others; move them away");

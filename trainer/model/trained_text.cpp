@@ -214,16 +214,16 @@ std::vector<std::string> end_notes(const TextEnds& ends, bool conversations,
     notes.push_back("texts are trained to end with " + named(end.token, end.id) +
                     ", and the model ends them with eos_token_id = " + list_of_ids(known) + " (" +
                     source.directory().path_of(file) +
-                    "): generation_config.json of the export will name both, so that what is "
-                    "served stops");
+                    "): generation_config.json of the export will name both, so that the served "
+                    "model stops");
   }
   if (conversations && 2 * ends.without > ends.documents) {
     notes.push_back(
         std::to_string(ends.without) + " of " + std::to_string(ends.documents) +
-        " documents are not trained to end: no special token of the tokenizer stands at "
-        "the end of what is trained, so what is served will not stop; let the chat "
-        "template (data.chat_template) end answers with one, inside of its "
-        "{% generation %} block if it has them");
+        " documents are not trained to end: no special token of the tokenizer stands at the end of "
+        "what is trained, so the served model will not stop; let the chat template "
+        "(data.chat_template) end answers with one, inside of its {% generation %} block if it has "
+        "them");
   }
   return notes;
 }

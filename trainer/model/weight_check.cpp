@@ -64,8 +64,8 @@ std::string WeightCheck::conclude(const std::string& model, World& world) const 
   std::ranges::set_difference(bad, partly, std::inserter(wholly, wholly.end()));
   if (!wholly.empty()) {
     throw DataError(sentence(model, wholly) +
-                    ", without a finite one: every step would be skipped; take the weights from "
-                    "where they are whole");
+                    ", without a finite one: every step would be skipped; copy the weights again "
+                    "from an intact source");
   }
   return sentence(model, bad);
 }

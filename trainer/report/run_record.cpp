@@ -155,7 +155,7 @@ RunRecord read_run_record(const std::string& directory) {
   std::error_code ignored;
   if (!std::filesystem::exists(metrics, ignored)) {
     throw DataError(std::filesystem::absolute(metrics).string() +
-                    ": no such file; give the directory of a run that has begun (run.dir)");
+                    ": no such file; give the directory of a run that has started (run.dir)");
   }
   RunRecord record{.directory = directory};
   read_status(directory + "/run.json", record);

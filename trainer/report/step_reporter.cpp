@@ -91,7 +91,7 @@ void StepReporter::compare_with_plan(double seconds, const LaneLedger& ledger) {
   plan_check_->add(seconds, busy);
   if (!plan_check_->complete()) return;
   clear_display();
-  log_info(plan_check_->text() + "; the next plan counts with it");
+  log_info(plan_check_->text() + "; the next plan uses it");
   plan_checked_(*plan_check_);
   plan_check_.reset();
 }

@@ -58,8 +58,8 @@ RunKey agree_on_key(const RunSetup& setup, const TierPlan& plan, const std::stri
     if (file.exists && !file.key && setup.config.checkpoint.resume == "auto") {
       problem = state_key_path(run_directory) + ": is damaged; it names this run on its drives" +
                 runs_on_drives(plan, setup.ranks->rank()) +
-                ". If that is this run, write these 32 digits into the file; to give the state on "
-                "the drives up, set checkpoint.resume to a checkpoint or to \"never\"";
+                ". If that is this run, write these 32 digits into the file; to discard the state "
+                "on the drives, set checkpoint.resume to a checkpoint or to \"never\"";
     } else {
       text = text_of(file.key.value_or(new_key()));
     }
@@ -104,9 +104,9 @@ class StateFileLook {
     const bool torn = content.claimed == options_.run;
     if (content.unknown && !torn && found_.unknown.empty()) {
       found_.unknown = path +
-                       ": is no state file that can be read: no run wrote it, or its manifests are "
-                       "damaged. It is left as it is; give this run directories of its own, or "
-                       "move the file away";
+                       ": not a readable state file: no run wrote it, or its manifests are "
+                       "damaged. It was not changed; give this run its own directories, or move "
+                       "the file away";
     }
     if (!content.manifest) return;
     const Manifest& manifest = *content.manifest;
@@ -139,9 +139,9 @@ void refuse_others(const RunSetup& setup, const CommittedSteps& acknowledged, co
         found.foreign.empty()
             ? ""
             : found.foreign + ", which has committed steps (" + acknowledged.source +
-                  "). Are the directories in their places? If the file is this "
-                  "run's, write its 32 digits into state_key; else give this "
-                  "run directories of its own, or move the file away");
+                  "). Check the order of the directories. If the file is this run's, write its 32 "
+                  "digits into state_key; else give this run directories of its own, or move the "
+                  "file away");
   }
   throw_together<ConfigError>(world, "whose the state files are",
                               found.foreign.empty()
@@ -208,17 +208,17 @@ RunKey settle_drive_state(const RunSetup& setup, const TierPlan& plan,
   if (wants_state && step > saved && all.greatest[0] == 1) {
     throw CheckpointError(
         where + ": the state after step " + std::to_string(step) +
-        " was cut off, on this or on another rank, and no checkpoint is as new; bring the file "
-        "back, or name the checkpoint to go back to as checkpoint.resume (\"never\" begins anew)");
+        " was cut off, on this or on another rank, and no checkpoint is as new; restore the file, "
+        "or set checkpoint.resume to the checkpoint to return to (\"never\" starts over)");
   }
   if (wants_state && step > saved) {
     throw CheckpointError(
         where + ": holds the state after step " + std::to_string(step) +
         ", made for other ranks, units, drives, another state format or offload.nvme_versions than "
-        "the run file's, and no checkpoint is as new; run once as it was and stop it (it saves a "
-        "checkpoint), or name the checkpoint to go back to as checkpoint.resume");
+        "the run file's, and no checkpoint is as new; run once with the previous run file and stop "
+        "it (it saves a checkpoint), or set checkpoint.resume to the checkpoint to return to");
   }
-  if (found.any) log_info(where + ": the state files are made anew");
+  if (found.any) log_info(where + ": the state files are created again");
   remove_files(plan, setup.ranks->rank());
   if (setup.ranks->first()) write_state_key(run_directory, key, /*committed=*/false);
   return key;

@@ -30,7 +30,7 @@ Weights find_weights(const std::string& from) {
   std::error_code ignored;
   if (!fs::is_directory(from, ignored)) {
     throw ConfigError("--from " + from +
-                      ": no such directory; it is auto, model, or the directory " +
+                      ": no such directory; expected auto, model, or the directory " +
                       "of a checkpoint, of a run or of a model");
   }
   if (fs::exists(from + "/config.json", ignored)) return {.model = from, .checkpoint = "never"};
@@ -73,7 +73,7 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
   });
   const std::string found_weights = check.describe(source.directory().path());
   if (!found_weights.empty()) {
-    log_warning(found_weights + "; what is computed with them means nothing");
+    log_warning(found_weights + "; results computed with them are meaningless");
   }
   run.origin = source.directory().path();
   if (!found.checkpoint) {

@@ -89,8 +89,7 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
   }
   if (!found.refused.empty()) {
     throw CheckpointError(folder +
-                          ": no checkpoint is valid; checkpoint.resume = \"never\" starts "
-                          "anew" +
+                          ": no checkpoint is valid; checkpoint.resume = \"never\" starts over" +
                           indented(found.refused));
   }
   return found;

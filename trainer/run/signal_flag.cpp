@@ -24,7 +24,7 @@ std::atomic<bool> g_save_requested{false};
 std::atomic<bool> g_installed{false};
 std::atomic<bool> g_announces{false};
 constexpr const char* kStepAnnouncement =
-    "\nstopping: the step is finished, then the run is saved (a second Ctrl-C leaves at once, "
+    "\nstopping: the step is finished, then the run is saved (a second Ctrl-C ends it at once, "
     "without a save)\n";
 std::atomic<const char*> g_announcement{kStepAnnouncement};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
@@ -45,7 +45,7 @@ void say(std::string_view text) {
 }
 
 void exit_at_once() {
-  say("\ninterrupted twice: leaving at once, nothing more is saved\n");
+  say("\ninterrupted twice: ending at once, nothing more is saved\n");
   const size_t bytes = g_last_words_bytes;
   const int fd =
       bytes == 0 ? -1

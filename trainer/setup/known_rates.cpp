@@ -85,8 +85,8 @@ std::optional<DescribedMachine> KnownRates::find() const {
     return machine;
   } catch (const ConfigError& error) {
     log_warning(
-        "what was measured of this machine cannot be read, `longshore doctor --rates` "
-        "measures it again: " +
+        "the measured rates of this machine cannot be read, `longshore doctor --rates` measures it "
+        "again: " +
         std::string(error.what()));
     return std::nullopt;
   } catch (const Error&) {

@@ -48,7 +48,7 @@ void measure_workspace(RunSetup& setup) {
   setup.inputs.costs = measured.costs();
   if (measured.units_run() == 0 || (setup.ranks && !setup.ranks->first())) return;
   char text[80];
-  std::snprintf(text, sizeof text, "ran %d units in %.2f s to measure what memory they take",
+  std::snprintf(text, sizeof text, "ran %d units in %.2f s to measure their memory",
                 measured.units_run(), measured.seconds());
   log_info(text);
 }

@@ -45,7 +45,7 @@ void add_data(RunFileDraft& draft, const DraftFacts& facts) {
     draft.set("data", "overlength", "\"split\"", "a longer text becomes several sequences");
   } else {
     draft.set("data", "overlength", "\"drop\"",
-              "a longer row is left out; the first start says how many were");
+              "a longer row is left out; the first start reports how many");
   }
   draft.set("eval", "split", "0.02", "of the documents, never trained: their loss is reported");
 }
@@ -171,7 +171,7 @@ RunFileDraft first_draft(const DraftFacts& facts) {
   add_length(draft, facts);
   draft.set("train", "micro_batch", "1", "");
   draft.set("optimizer", "lr", learning_rate(facts.parameters),
-            "usual for a model of this size; the first thing to try others of");
+            "usual for a model of this size; tune it first");
   draft.set("schedule", "warmup_steps", "10", "");
   const bool emulated = !facts.gpu && !facts.cpu_bf16;
   draft.set("precision", "compute", emulated ? "\"fp32\"" : "\"bf16\"",
@@ -197,8 +197,7 @@ std::vector<DraftStep> draft_steps(const DraftFacts& facts) {
       steps.push_back({"micro-batches of " + std::to_string(rows) + " sequences",
                        {state,
                         {"train", "micro_batch", std::to_string(rows),
-                         "as many at a time as the device has room "
-                         "for; changes speed, not results"}}});
+                         "the most that the device has room for; changes speed, not results"}}});
     }
   }
   steps.push_back({"micro-batches of one sequence",

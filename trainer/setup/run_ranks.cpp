@@ -34,8 +34,8 @@ void read_secret(const DistSection& dist, RankInfo& ranks) {
     ranks.secret = read_store_secret(dist.secret_file, "dist.secret_file");
   } else if (ranks.rank == 0) {
     log_warning(
-        "the ranks meet without a secret: whoever reaches their store can read the run file and "
-        "end the run; set dist.secret_file (SECURITY.md)");
+        "the ranks connect without a secret: any process that reaches their store can read the run "
+        "file and end the run; set dist.secret_file (SECURITY.md)");
   }
 }
 

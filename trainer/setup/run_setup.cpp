@@ -163,11 +163,11 @@ std::vector<std::string> run_notes(const RunSetup& setup, const TierPlan& plan) 
         "faster on it");
   }
   if (!cpu && setup.machine.gpus.empty()) {
-    notes.push_back("this machine has no GPU: the device's bytes are estimates for one elsewhere");
+    notes.push_back("this machine has no GPU: the bytes of the device are estimates");
   }
   if (!setup.source->has_weights()) {
     notes.push_back(setup.source->directory().path() +
-                    ": has no weights yet; `longshore train` needs them there");
+                    ": has no weights yet; `longshore train` needs them");
   }
   const ArchSpec& arch = setup.source->arch();
   if (setup.config.data.max_tokens > arch.max_positions) {
@@ -178,8 +178,8 @@ std::vector<std::string> run_notes(const RunSetup& setup, const TierPlan& plan) 
   // A CPU's fused kernel is no faster than plain operations.
   if (!cpu && arch.score_cap != 0.0) {
     notes.push_back(
-        "attn_logit_softcapping: no fused kernel of a GPU caps scores; this model's attention is "
-        "made of plain operations, and slower than others', most where documents are long");
+        "attn_logit_softcapping: no fused kernel supports capped scores; the attention of this "
+        "model uses plain GPU operations and is slower, most of all for long documents");
   }
   const Bytes free = setup.machine.host_available() / setup.inputs.ranks_per_node;
   if (!plan.host.limit_auto && plan.host.total > free) {
@@ -189,8 +189,8 @@ std::vector<std::string> run_notes(const RunSetup& setup, const TierPlan& plan) 
   for (size_t i = 0; i < plan.drives.tier.rooms.size(); ++i) {
     if (!plan.drives.tier.rooms[i] || !plan.drives.tier.rooms[i]->in_memory) continue;
     notes.push_back("offload.nvme: " + plan.drives.tier.directories[i] +
-                    " is in memory (tmpfs): nothing on it survives the machine, and its bytes are "
-                    "taken from the host's");
+                    " is in memory (tmpfs): its files are lost with the machine, and they use host "
+                    "memory");
   }
   return notes;
 }

@@ -123,7 +123,7 @@ class BaseComparison {
     ++unlike_;
     findings_.add(problem ? Verdict::kFailed : Verdict::kWarning, "base", tensor.part.name,
                   problem.value_or("differs from the base's by " + percent(own.distance) +
-                                   " of its size: made anew, or another model's"));
+                                   " of its size: newly initialized, or from another model"));
   }
 
   // Returns how the tensor is swapped, scaled or transposed; empty if it is not.

@@ -132,7 +132,7 @@ void check_tensors(const ModelSource& source, Findings& findings) {
   for (const TensorValues& values : tensors) {
     bytes += values.part.elements * static_cast<Bytes>(sizeof(float));
   }
-  Progress progress("looking at tensors", bytes);
+  Progress progress("checking tensors", bytes);
   tbb::parallel_for(size_t{0}, tensors.size(),
                     [&](size_t i) { look_at(source, tensors[i], progress); });
   const int64_t bad_before = findings.count(Verdict::kFailed) + findings.count(Verdict::kWarning);

@@ -104,8 +104,8 @@ void describe_files(const ModelSource& source, Findings& findings) {
   const int64_t beside = static_cast<int64_t>(directory.tensors().size()) - used;
   if (beside > 0) {
     findings.add(Verdict::kOk, "files", std::to_string(beside) + " tensors",
-                 "are no parameters of the text model: buffers, or another tower's; exports carry "
-                 "them along");
+                 "are no parameters of the text model: buffers, or another tower's; exports keep "
+                 "them");
   }
   for (const std::string& warning : directory.warnings()) {
     findings.add(Verdict::kWarning, "files", directory.path(), warning);
@@ -127,7 +127,7 @@ Findings verify_model(const VerifyOptions& options) {
   if (options.against.empty()) {
     findings.add(Verdict::kSkipped, "base", "--against",
                  "no other model was named: matrices that are swapped, or square and transposed, "
-                 "cannot be told from right ones");
+                 "cannot be detected");
   } else if (const auto base = open_source(options.against, findings)) {
     compare_with_base(*source, *base, findings);
   }

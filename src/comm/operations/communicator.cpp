@@ -24,7 +24,7 @@ Completion::~Completion() {
     wait();
   } catch (const std::exception& error) {
     // Another error matters: the one that unwinds the owner, or the next operation's.
-    log_debug(std::string("an operation nobody waited for failed: ") + error.what());
+    log_debug(std::string("an operation that no thread waited for failed: ") + error.what());
   }
 }
 

@@ -53,8 +53,8 @@ std::string secret_for(const LaunchOptions& options) {
   }
   if (options.nodes == 1) return make_store_secret();
   log_warning(
-      "launch: the nodes meet without a secret: whoever reaches the store can read the run file "
-      "and end the run; give all nodes the same --secret-file (SECURITY.md)");
+      "launch: the nodes connect without a secret: any process that reaches the store can read the "
+      "run file and end the run; give all nodes the same --secret-file (SECURITY.md)");
   return "";
 }
 

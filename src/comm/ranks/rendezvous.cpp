@@ -141,7 +141,7 @@ class Greeter {
       throw ConfigError(printable(store_.get({refusal_key()}).at(0), 2000));
     }
     if (Clock::now() > end_) {
-      throw CommError(missing + " did not come to the store at " + ranks_.store_host + ":" +
+      throw CommError(missing + " did not connect to the store at " + ranks_.store_host + ":" +
                       std::to_string(ranks_.store_port) + " within dist.timeout, " +
                       std::to_string(timeout_.count() / 1000) + " s");
     }

@@ -106,7 +106,7 @@ UniqueFd connect_to(const addrinfo& at, Clock::time_point end) {
 void shake_hands(const UniqueFd& socket, const std::string& secret, Clock::time_point end) {
   const std::string challenge = receive(socket, kStoreMagicBytes + kStoreNonceBytes, end);
   if (!challenge.starts_with(kStoreChallengeMagic)) {
-    throw StoreError("what answers there is no store of this program");
+    throw StoreError("the server there is not a store of this program");
   }
   StoreNonce server{};
   std::copy_n(challenge.begin() + kStoreMagicBytes, server.size(), server.begin());

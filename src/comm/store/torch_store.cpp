@@ -59,7 +59,9 @@ class OverConnection : public c10d::Store {
     const Clock::time_point end = Clock::now() + timeout;
     for (milliseconds pause(1); !connection_.has(keys);
          pause = std::min(pause * 2, kLongestPause)) {
-      if (Clock::now() > end) throw StoreError("what others should have set is not there");
+      if (Clock::now() > end) {
+        throw StoreError("a value that another rank should have set is missing");
+      }
       std::this_thread::sleep_for(pause);
     }
   }

@@ -47,7 +47,9 @@ std::unique_ptr<StoreConnection> connect_by_agent(const StoreAddress& agent, con
     } catch (const StoreError&) {
       if (Clock::now() > end) throw;
     }
-    if (Clock::now() > end) throw StoreError("rank 0 has not said where it serves the run's store");
+    if (Clock::now() > end) {
+      throw StoreError("rank 0 has not published the address of the run's store");
+    }
     std::this_thread::sleep_for(kLook);
   }
 }
