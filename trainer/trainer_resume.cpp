@@ -59,7 +59,7 @@ void Trainer::begin_record(const std::function<void(Step)>& begin) {
   begin(progress_.step);
   clean_leftovers(directory_.checkpoints());
   for (const std::string& path : set_aside_newer(directory_.checkpoints(), progress_.step)) {
-    log_warning("an earlier course of this run is now in " + path);
+    log_warning("a newer checkpoint, of an abandoned history of this run, is now in " + path);
   }
   note_data_files();
 }
@@ -85,7 +85,7 @@ void Trainer::open_metrics() {
     // The record of a course that the user left is kept beside.
     if (config_.checkpoint.resume != "auto") {
       const std::string kept = MetricsFile::set_aside(path, progress_.step);
-      if (!kept.empty()) log_info("the record of the course that was left is in " + kept);
+      if (!kept.empty()) log_info("the metrics of the abandoned history are in " + kept);
       if (!committed_) note_committed(directory_.path(), false);  // they were given up
     }
     MetricsFile metrics = progress_.step.value == 0 ? MetricsFile::begin(path)
@@ -140,7 +140,7 @@ void Trainer::resume(const std::string& resume) {
     const int64_t steps =
         ranks_.first() && resume == "auto" ? last_step_of_metrics(directory_.metrics_file()) : 0;
     if (steps > 0) {
-      log_warning("the run begins again: it had reached step " + std::to_string(steps) +
+      log_warning("the run restarts at step 0: it had reached step " + std::to_string(steps) +
                   ", and no checkpoint was saved (checkpoint.every_steps)");
     }
     return;
@@ -163,8 +163,8 @@ bool Trainer::resume_from_tier() {
   const CommittedSteps acknowledged = agree_on_committed_steps(directory_.path(), ranks_.world());
   if (acknowledged.step > point->step && ranks_.first()) {
     log_warning("step " + std::to_string(acknowledged.step) +
-                " was committed and is not whole on the drives any more (the lines above say "
-                "where); the version before it is, after step " +
+                " was committed, but is damaged on the drives (see the lines above); the run "
+                "resumes from the previous version, after step " +
                 std::to_string(point->step));
   }
   const RunProgress saved = read_commit_note(point->note, Step(point->step));

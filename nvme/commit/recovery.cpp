@@ -89,9 +89,10 @@ void Recovery::refuse() const {
   throw CheckpointError(
       "the state on the drives of offload.nvme cannot be recovered: commit " +
       std::to_string(newest_anywhere_) +
-      " was reached, and no commit is whole on all ranks (the lines above name files and offsets); "
-      "check that all directories of offload.nvme are mounted and in their order; otherwise resume "
-      "from a checkpoint with checkpoint.resume = \"DIRECTORY\", or start over with \"never\"");
+      " was reached, and no commit is intact on all ranks (the lines above name files and "
+      "offsets); check that all directories of offload.nvme are mounted and in their order; "
+      "otherwise resume from a checkpoint with checkpoint.resume = \"DIRECTORY\", or start over "
+      "with \"never\"");
 }
 
 void recover(Recovery& recovery, Agreement& agreement) {

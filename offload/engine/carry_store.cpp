@@ -121,7 +121,7 @@ std::atomic<int32_t>* CarryStore::tag(UnitId unit) const {
 void CarryStore::check_tag(UnitId unit) const {
   const std::atomic<int32_t>* const held = tag(unit);
   LONGSHORE_CHECK(held == nullptr || *held == runs_.of(unit)->first.value)
-      << "the place of unit " << unit << "'s input holds that of unit " << *held;
+      << "the slot of unit " << unit << "'s input holds that of unit " << *held;
 }
 
 at::Tensor CarryStore::view(const CarryTensorSpec& tensor, CarryUse use,

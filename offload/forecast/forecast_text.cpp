@@ -91,18 +91,18 @@ std::string time_text(const PlanScreen& screen) {
   const RunForecast& run = screen.forecast;
   std::string text = "time\n";
   if (screen.source.empty()) {
-    return text + "  not known: nobody measured this machine; `" + kMeasure +
-           "` does, in a minute or two\n";
+    return text + "  not known: this machine is not measured yet; `" + kMeasure +
+           "` measures it in a minute or two\n";
   }
   if (!run.step.known()) {
-    return text + "  not known, because these rates are not: " + joined(run.step.unknown) + "; `" +
-           kMeasure + " RUN.toml` measures what a run needs\n";
+    return text + "  not known, because these rates are missing: " + joined(run.step.unknown) +
+           "; `" + kMeasure + " RUN.toml` measures what a run needs\n";
   }
   text += "  a step takes about " + rounded_seconds(run.step.seconds) + ": " +
           count_text(run.step.tokens_per_second) + " tokens/s\n";
   if (run.first_step()) {
-    text += "  the first step begins after about " + rounded_seconds(*run.first_step()) +
-            " (reading the model " + rounded_seconds(*run.read_model) + ", making memory ready " +
+    text += "  the first step starts after about " + rounded_seconds(*run.first_step()) +
+            " (reading the model " + rounded_seconds(*run.read_model) + ", preparing host memory " +
             rounded_seconds(*run.pin_memory) + ")\n";
   }
   if (run.checkpoint)
@@ -113,7 +113,7 @@ std::string time_text(const PlanScreen& screen) {
     if (run.evaluation) text += " and " + std::to_string(run.evaluations) + " evaluations";
     if (run.evaluations > 0 && !run.evaluation) {
       text += "; its " + std::to_string(run.evaluations) +
-              " evaluations come on top (eval.sequences would say how long they are)";
+              " evaluations are not included (their length is unknown; set eval.sequences)";
     }
     text += "\n";
   }
@@ -125,17 +125,17 @@ std::string wall_text(const TierPlan& plan, const PlanScreen& screen) {
   const StepForecast& step = screen.forecast.step;
   if (screen.source.empty() || !step.known()) return "";
   const double most = step.of(step.alone, step.wall), next = step.of(step.alone, step.next);
-  std::string text = std::string("the wall: ") + work_of(step.wall) + ", " + rounded_seconds(most) +
-                     " of work in each step";
+  std::string text = std::string("bottleneck: ") + work_of(step.wall) + ", " +
+                     rounded_seconds(most) + " of work in each step";
   if (next > 0.0) {
     text += "; next " + std::string(work_of(step.next)) + ", " + rounded_seconds(next) + " (" +
             number(most / next, "%.1f") + " times less)";
   }
   text += "\n";
   if (plan.device.kind == DeviceKind::kCpu) {
-    text += "  all of it shares the processor's cores\n";
+    text += "  all of this work shares the cores of the CPU\n";
   }
-  return text + "  what moves it: " + remedy_of(step.wall) + "\n";
+  return text + "  to reduce it: " + remedy_of(step.wall) + "\n";
 }
 
 std::string better_text(const PlanScreen& screen) {

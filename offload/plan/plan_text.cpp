@@ -140,7 +140,7 @@ std::string prefetch_text(const TierPlan& plan) {
   for (const char* name : {"slot.0", "gradient.0"}) {
     if (const PlannedBuffer* buffer = plan.device.buffer(name)) more += buffer->bytes;
   }
-  return "  fsdp.prefetch = 2 would let copy, gather and compute of three units overlap, for " +
+  return "  fsdp.prefetch = 2 overlaps copy, gather and compute of three units, for " +
          format_bytes(more) + " more on the device\n";
 }
 

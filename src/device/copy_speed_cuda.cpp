@@ -57,7 +57,7 @@ std::unique_ptr<ThreadStream> make_lane(const char* name, int device) {
   return std::make_unique<ThreadStream>(name, std::nullopt, [device] {
     adopt_cuda_stream(device, StreamPriority::kHigh);
     // As in a run, a thread that waits for the GPU sleeps.
-    check_cuda(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "let threads sleep that wait");
+    check_cuda(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "let waiting threads sleep");
   });
 }
 

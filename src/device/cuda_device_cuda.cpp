@@ -198,7 +198,7 @@ void prepare_cuda(int device) {
   check_cuda(cudaSetDevice(device), "choose GPU " + std::to_string(device));
   // A thread that waits for the GPU sleeps; spinning would take a core from the update for each
   // lane.
-  check_cuda(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "let threads sleep that wait");
+  check_cuda(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "let waiting threads sleep");
 }
 
 void use_growing_segments() {

@@ -72,19 +72,19 @@ CUstream_st* CudaSideStream::handle() const {
 void CudaSideStream::mark(int32_t index) {
   check_cuda(cudaEventRecord(state_->marks.at(static_cast<size_t>(index)).get(),
                              current_cuda_stream(state_->device)),
-             "mark a place of a stream");
+             "record an event of a stream");
 }
 
 void CudaSideStream::wait_for(int32_t index) {
   check_cuda(
       cudaStreamWaitEvent(state_->stream, state_->marks.at(static_cast<size_t>(index)).get(), 0),
-      "order a stream behind a mark");
+      "make a stream wait for an event");
 }
 
 void CudaSideStream::join() {
-  check_cuda(cudaEventRecord(state_->joined.get(), state_->stream), "mark the end of a stream");
+  check_cuda(cudaEventRecord(state_->joined.get(), state_->stream), "record the end of a stream");
   check_cuda(cudaStreamWaitEvent(current_cuda_stream(state_->device), state_->joined.get(), 0),
-             "order a stream behind another");
+             "make a stream wait for another");
 }
 
 void adopt_cuda_stream(int device, StreamPriority priority) {

@@ -168,7 +168,7 @@ TEST(StepForecast, NothingIsMadeUpWhereARateIsMissing) {
   EXPECT_EQ(step.unknown.size(), 2u) << testing::PrintToString(step.unknown);
   const PlanScreen screen{.forecast = {.step = step}, .source = "a test"};
   const std::string text = format_screen(one.plan(), one.machine, screen);
-  EXPECT_NE(text.find("these rates are not: "), std::string::npos) << text;
+  EXPECT_NE(text.find("these rates are missing: "), std::string::npos) << text;
   EXPECT_NE(text.find("longshore doctor --rates"), std::string::npos) << text;
   EXPECT_EQ(text.find("tokens/s"), std::string::npos) << text;
 }
@@ -344,14 +344,14 @@ TEST(PlanScreen, AnswersTheQuestionsInWords) {
                     .source = "a test"};
   const std::string text = format_screen(plan, one.machine, screen);
   EXPECT_TRUE(text.starts_with("fits: device ")) << text;
-  for (const char* part : {"a step takes about ", "tokens/s", "the first step begins after",
+  for (const char* part : {"a step takes about ", "tokens/s", "the first step starts after",
                            "a checkpoint takes about", "the run takes about",
-                           "the wall: ", "what moves it: ", "largest in memory", "--bytes"}) {
+                           "bottleneck: ", "to reduce it: ", "largest in memory", "--bytes"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
   }
   EXPECT_LE(std::ranges::count(text, '\n'), 24) << "one screen:\n" << text;
   const std::string nobody = format_screen(plan, one.machine, {});
-  EXPECT_NE(nobody.find("nobody measured this machine; `longshore doctor --rates`"),
+  EXPECT_NE(nobody.find("this machine is not measured yet; `longshore doctor --rates`"),
             std::string::npos)
       << nobody;
 }

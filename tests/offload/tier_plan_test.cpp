@@ -379,7 +379,7 @@ TEST(PlanText, SaysWhatAThirdSlotWouldGive) {
   const auto says = [&] {
     const std::string text =
         format_plan(draft_tier_plan(inputs, made_up_machine()), made_up_machine());
-    return text.find("fsdp.prefetch = 2 would") != std::string::npos;
+    return text.find("fsdp.prefetch = 2 overlaps") != std::string::npos;
   };
   EXPECT_FALSE(says()) << "one rank gathers nothing";
   inputs.topology = make_topology(ShardStrategy::kFullShard, 2, 2);

@@ -356,7 +356,7 @@ TEST_F(Commands, TheSameDriveByAnotherNameIsRefused) {
 TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
   const std::string cache = "--data.cache=" + path("rates");
   const Ended unknown = run_command(with("plan", {cache}));
-  EXPECT_TRUE(has(unknown.out, "nobody measured this machine; `longshore doctor --rates`"))
+  EXPECT_TRUE(has(unknown.out, "this machine is not measured yet; `longshore doctor --rates`"))
       << unknown.out;
   EXPECT_FALSE(has(unknown.out, "tokens/s")) << unknown.out;
   EXPECT_EQ(run_command(with("doctor", {cache, "--save", path("mine.toml")})).exit_code, 2)
@@ -384,7 +384,7 @@ TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
   EXPECT_GT(json.at("time").at("tokens_per_second").get<double>(), 0.0);
   const Ended screen = run_command(with("plan", {cache}));
   for (const char* part :
-       {"a step takes about", "the wall: ", "better\n", "measured by doctor on"}) {
+       {"a step takes about", "bottleneck: ", "better\n", "measured by doctor on"}) {
     EXPECT_TRUE(has(screen.out, part)) << part << " in:\n" << screen.out;
   }
   EXPECT_TRUE(has(run_command(with("plan", {cache, "--bytes"})).out, "activation checkpoints"));

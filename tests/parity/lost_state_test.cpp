@@ -166,7 +166,7 @@ TEST_F(LostState, TheVersionBeforeIsUsedAndSaysSo) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(run_.train(on_drives(6)), 0);
   const std::string text = testing::internal::GetCapturedStderr();
-  EXPECT_NE(text.find("step 6 was committed and is not whole"), std::string::npos) << text;
+  EXPECT_NE(text.find("step 6 was committed, but is damaged"), std::string::npos) << text;
   EXPECT_NE(text.find("after step 5"), std::string::npos) << text;
   EXPECT_EQ(run_.steps("loss").size(), 6u);
 }

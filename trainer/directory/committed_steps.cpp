@@ -46,7 +46,7 @@ CommittedSteps agree_on_committed_steps(const std::string& run_directory, World&
     const CommittedSteps mine = read_committed_steps(run_directory);
     text = (mine.any ? "1 " : "0 ") + std::to_string(mine.step) + " " + mine.source;
   }
-  std::istringstream words(world.exchange("the acknowledged steps", text).front());
+  std::istringstream words(world.exchange("the committed steps", text).front());
   CommittedSteps all;
   words >> all.any >> all.step >> std::ws;
   std::getline(words, all.source);

@@ -446,7 +446,7 @@ MachineRates calmest_rates(const std::function<TakenRates()>& take,
   double spread = 1.0;
   if (best.others > kCalm) {
     say("other programs had " + percent_of(best.others) +
-        " of the processor meanwhile: all of it once more");
+        " of the processor meanwhile: measuring everything again");
     TakenRates again = take();
     spread = ratio_of(best.rates, again.rates);
     if (again.others < best.others) best = std::move(again);

@@ -183,10 +183,10 @@ std::string model_card(const RunRecord& run, const CardBase& base, Step step) {
   text += base.name.empty() ? "Trained from random weights" : "Fine-tuned from " + plain(base.name);
   text += " with Longshore: a " + plain(base.family) + " model of " +
           with_thousands(base.parameters) + " parameters.";
-  if (!base.card.empty()) text += " What its makers say of the base model is in BASE_README.md.";
+  if (!base.card.empty()) text += " The model card of the base model is in BASE_README.md.";
   return text +
-         "\n\nWhat it is for and what it should not be used for is left to whoever publishes it: "
-         "a README.md that was edited is kept by later exports.\n\n" +
+         "\n\nIntended use and limits are not stated: add them before you publish the model. Later "
+         "exports keep a README.md that was edited.\n\n" +
          use_of(base) + "## Figures\n\n" + figures(run, step) + "\n## Data\n" + data_of(run) +
          "\n## Recipe\n\n" + recipe(run);
 }

@@ -311,7 +311,7 @@ std::string memory(const std::vector<RunRecord>& runs) {
                       {"device: limit", planned("device", "cap_bytes")},
                       {"host: plan", planned("host", "total_bytes")},
                       {"host: resident, most", greatest("memory_bytes/host_rss")},
-                      {"host: state", greatest("memory_bytes/host_pinned")},
+                      {"host: model state", greatest("memory_bytes/host_pinned")},
                       {"host: limit", planned("host", "limit_bytes")},
                       {"drives: plan", planned("nvme", "total_bytes")}});
   std::string html = table.empty() ? "" : "<h2>Memory, plan against measured</h2>" + table;

@@ -31,7 +31,7 @@ void check_first_pass(const PlanInputs& inputs, const TierPlan& plan,
                            format_bytes(static_cast<Bytes>(allowed)) + " (" +
                            std::string(name_of(plan.device.workspace_source)) + ")";
   if (plan.device.owned + full <= plan.device.limit) {
-    log_warning(what + "; there is room for it");
+    log_warning(what + "; it still fits");
     return;
   }
   throw OutOfMemoryError(what + ": full micro-batches of " + std::to_string(plan.step.positions) +
