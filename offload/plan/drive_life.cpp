@@ -51,7 +51,7 @@ std::string drive_line(const TierPlan& plan, size_t drive) {
   }
   if (drive < plan.drives.tier.wear.size() && plan.drives.tier.wear[drive]) {
     const DriveWear& wear = *plan.drives.tier.wear[drive];
-    text += "; the drive says that " + number(static_cast<double>(wear.written) * 1e-12, " TB") +
+    text += "; the drive reports that " + number(static_cast<double>(wear.written) * 1e-12, " TB") +
             " were written and " + std::to_string(wear.percent_used) + " % of its life is used";
   }
   return text + "\n";
@@ -70,7 +70,8 @@ std::string drive_life_text(const TierPlan& plan) {
     text += drive_line(plan, drive);
   }
   if (!text.empty() && !plan.drives.tier.rated_writes) {
-    text += "  offload.nvme_tbw, the drives' rating, would say what share of their life that is\n";
+    text += "  set offload.nvme_tbw, the rated endurance of the drives, to see the share of their "
+            "life\n";
   }
   return text;
 }

@@ -83,7 +83,7 @@ ExportDirectory::ExportDirectory(std::string destination, std::vector<std::strin
   for (int number = 1; number <= kMostLeftovers; ++number) {
     if (take(number == 1 ? first : first + "-" + std::to_string(number))) return;
   }
-  throw ConfigError(first + ": is in the way, and so are others; move them away");
+  throw ConfigError(first + ": exists, and so do all alternatives; move them away");
 }
 
 // Creates the directory, replacing a killed export's; returns false if it has foreign content.

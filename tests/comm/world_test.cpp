@@ -215,10 +215,10 @@ TEST(World, NamesARankThatDoesNotCome) {
   for (const auto& error : errors) {
     const std::string text = text_of(error);
     EXPECT_TRUE(text.find("rank 1 (") == 0) << text;
-    EXPECT_NE(text.find("has not come to barrier #3 of checkpoint in group world within 12."),
+    EXPECT_NE(text.find("has not reached barrier #3 of checkpoint in group world within 12."),
               std::string::npos)
         << text;
-    EXPECT_NE(text.find("its last one there, finished, is scalars #2 of gradients"),
+    EXPECT_NE(text.find("its last operation there, finished, is scalars #2 of gradients"),
               std::string::npos)
         << text;
   }

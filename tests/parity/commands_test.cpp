@@ -473,7 +473,7 @@ TEST_F(Commands, TrainWritesATimeline) {
   const std::string file = path("trace.json");
   const Ended ended = run_command(with("train", {"--train.steps=4", "--trace", file}));
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_TRUE(has(ended.err, "timeline in " + file)) << ended.err;
+  EXPECT_TRUE(has(ended.err, "timeline: " + file)) << ended.err;
   const Json trace = Json::parse(read(file));
   EXPECT_GT((trace.is_array() ? trace : trace.at("traceEvents")).size(), 20u);
 }

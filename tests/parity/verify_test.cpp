@@ -386,7 +386,7 @@ TEST(Verify, JudgesWhatTransformersSays) {
   check_transformers(broken, config.model.path, texts, states, findings);
   EXPECT_EQ(said(findings, Verdict::kFailed),
             std::vector<std::string>{broken +
-                                     ": could not be asked, it ended with exit code 3: No module"});
+                                     ": could not be run, it ended with exit code 3: No module"});
   fs::remove_all(directory);
 }
 

@@ -67,7 +67,7 @@ DescribedMachine measure_machine(const DoctorOptions& options, const RunConfig& 
   described.sources = {described.rates.source};
   described.program = build_id();
   known.keep(described);
-  log_info("kept in " + known.path() + "; `longshore plan` uses it");
+  log_info("saved in " + known.path() + "; `longshore plan` uses it");
   return described;
 }
 

@@ -106,7 +106,7 @@ std::string free_export_directory(const ModelSource& source, const std::string& 
       log_warning(std::string(error.what()) + " (the export is written next to it)");
     }
   }
-  throw ConfigError(wanted + ": is in the way, and so are others; move them away");
+  throw ConfigError(wanted + ": exists, and so do all alternatives; move them away");
 }
 
 ExportResult export_checkpoint(const ModelSource& source, const Checkpoint& checkpoint,

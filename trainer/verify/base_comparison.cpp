@@ -92,8 +92,8 @@ class BaseComparison {
       for (const Sampled& tensor : tensors) judge(tensor, tensors);
     }
     findings_.add(Verdict::kOk, "base", std::to_string(compared_) + " tensors",
-                  std::to_string(compared_ - unlike_) + " as near to " + base_.directory().path() +
-                      " as fine-tuning leaves them, the furthest by " + percent(furthest_));
+                  std::to_string(compared_ - unlike_) + " differ from " + base_.directory().path() +
+                      " no more than after fine-tuning, at most by " + percent(furthest_));
   }
 
  private:

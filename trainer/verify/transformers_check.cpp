@@ -95,7 +95,7 @@ void check_transformers(const std::string& python, const std::string& directory,
                                   std::to_string(layers), Json(texts).dump(), out});
   if (!end.good()) {
     findings.add(Verdict::kFailed, "transformers", python,
-                 "could not be asked, " + end.text() +
+                 "could not be run, " + end.text() +
                      (end.not_started.empty() ? ": " + printable(last_line(end.output), 400) : ""));
     return;
   }

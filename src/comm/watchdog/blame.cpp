@@ -29,8 +29,8 @@ std::vector<int32_t> members_of(const std::string& key) {
 }
 
 std::string last_operation(const GroupBeat* group) {
-  if (group == nullptr || group->running == 0) return "it has done nothing in this group";
-  return "its last one there, " + std::string(group->finished ? "finished" : "under way") +
+  if (group == nullptr || group->running == 0) return "it has run no operation in this group";
+  return "its last operation there, " + std::string(group->finished ? "finished" : "under way") +
          ", is " + group->text;
 }
 
@@ -52,7 +52,7 @@ class Chase {
         if (other.finished) continue;
         if (const auto found = follow(key, other.running, other.text)) return found;
       }
-      return FailureReason{member, rank.text(member) + " has not come to " + operation +
+      return FailureReason{member, rank.text(member) + " has not reached " + operation +
                                        " within " + seconds_text(waited_) + "; " +
                                        last_operation(there)};
     }

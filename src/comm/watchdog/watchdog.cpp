@@ -127,7 +127,7 @@ std::string Watchdog::message(const std::string& waited_for) const {
   std::string text = failure_->cause + "; rank " + std::to_string(options_.rank);
   if (!waited_for.empty()) return text + " waited " + waited_for;
   if (last_operation_.empty()) return text + " was in no operation";
-  return text + " was in no operation, its last one was " + last_operation_;
+  return text + " was in no operation, its last operation was " + last_operation_;
 }
 
 void Watchdog::adopt(const FailureReason& reason) {
