@@ -225,7 +225,7 @@ std::string format_screen(const TierPlan& plan, const Machine& machine, const Pl
       memory_line("host", plan.host.lines);
   const std::string drives = nvme_text(plan);
   if (!drives.empty()) text += "\n" + drives.substr(0, drives.size() - 1);
-  return text + "`--bytes` shows all of it, `--schedule` what a step does\n";
+  return text + "`--bytes` shows all allocations, `--schedule` the operations of a step\n";
 }
 
 std::string format_points(const std::vector<PlanPoint>& points) {

@@ -196,7 +196,7 @@ std::string explain_gpu_cap(const TierPlan& plan) {
   if (plan.device.limit_is_there()) return "";
   const auto [wanted, there] = format_bytes_apart(plan.device.limit, plan.device.memory);
   return "device memory: offload.device_memory is " + wanted + ", the GPU has " + there +
-         "\n  what would help:\n    offload.device_memory = \"auto\": what is free there";
+         "\n  what would help:\n    offload.device_memory = \"auto\": the free memory of the GPU";
 }
 
 std::string explain_cap(const PlanInputs& inputs, const Machine& machine, const TierPlan& plan) {
@@ -212,7 +212,7 @@ std::string explain_cap(const PlanInputs& inputs, const Machine& machine, const 
                   : ", the machine has " + there;
   text += ", " + format_bytes(asked - machine.host_installed()) + " too little";
   const Bytes free = machine.host_available() / ranks;
-  return text + "\n  what would help:\n    offload.host_memory = \"auto\": what is free, now " +
+  return text + "\n  what would help:\n    offload.host_memory = \"auto\": the free memory, now " +
          format_bytes(free) + (ranks > 1 ? " for each rank" : "") +
          (plan.host.total <= free ? ", enough: the plan needs "
                                   : ", still too little: the plan needs ") +

@@ -184,7 +184,7 @@ SimdLevel level_of(const std::string& name) {
     if (name_of(level) == name) return level;
     known += (known.empty() ? "" : ", ") + std::string(name_of(level));
   }
-  throw ConfigError("--simd: '" + name + "' is none that this CPU has: " + known);
+  throw ConfigError("--simd: '" + name + "' is not supported by this CPU, which has " + known);
 }
 
 // Alternates bounds, updates and formats, so that a drift of the machine affects all equally.
@@ -219,7 +219,7 @@ std::vector<StateFormat> formats_of(const std::vector<std::string>& names) {
     const std::optional<StateFormat> format = parse_state_format(name);
     if (!format) {
       throw ConfigError("--format: '" + name +
-                        "' is none of fp32, split, split-bf16 and split-int8");
+                        "' is not a state format: expected fp32, split, split-bf16 or split-int8");
     }
     formats.push_back(*format);
   }

@@ -21,7 +21,7 @@ int run_gpu_check(const GpuCheckOptions& options) {
     print_json({{"gpu", options.gpu}, {"same", same}, {"differences", differences}});
   } else {
     for (const std::string& line : differences) print_out("%s\n", line.c_str());
-    if (same) print_out("GPU %d computes what the CPU does\n", options.gpu);
+    if (same) print_out("GPU %d gives the same results as the CPU\n", options.gpu);
   }
   return same ? 0 : kGpuExitCode;
 }

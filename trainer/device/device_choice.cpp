@@ -96,8 +96,9 @@ void agree_on_gpus(World& world, const RunConfig& config, const FoundGpus& found
     if (text.ends_with(machine) && text.starts_with("has ")) gpus.insert(text);
   }
   if (std::ssize(gpus) == ranks || found.usable.empty()) return;
-  throw ConfigError("device.kind: " + std::to_string(ranks) + " ranks are on this machine, and " +
-                    std::to_string(gpus.size()) + " GPUs; start as many ranks as GPUs; " + kUseCpu);
+  throw ConfigError("device.kind: " + std::to_string(ranks) +
+                    " ranks run on this machine, which has " + std::to_string(gpus.size()) +
+                    " GPUs; start one rank per GPU; " + kUseCpu);
 }
 
 void require_gpus(const RunConfig& config, const FoundGpus& found, int32_t ranks) {
@@ -108,15 +109,16 @@ void require_gpus(const RunConfig& config, const FoundGpus& found, int32_t ranks
                       (found.trouble.empty() ? "" : " (" + found.trouble + ")") + "; " + kUseCpu);
   }
   if (count < ranks) {
-    throw ConfigError("device.kind: " + std::to_string(ranks) + " ranks are on this machine, and " +
-                      std::to_string(count) + " GPUs; start as many ranks as GPUs; " + kUseCpu);
+    throw ConfigError("device.kind: " + std::to_string(ranks) +
+                      " ranks run on this machine, which has " + std::to_string(count) +
+                      " GPUs; start one rank per GPU; " + kUseCpu);
   }
   for (int32_t i = 0; i < ranks; ++i) {
     const CudaDevice& gpu = found.usable[static_cast<size_t>(i)];
     if (gpu.compute_major >= kOldestCompute) continue;
     throw ConfigError("device.kind: GPU " + std::to_string(i) + ", " + gpu.name +
                       ", has compute capability " + std::to_string(gpu.compute_major) + "." +
-                      std::to_string(gpu.compute_minor) + ", and there is code for " +
+                      std::to_string(gpu.compute_minor) + "; this build supports " +
                       std::to_string(kOldestCompute) + ".0 and newer; " + kUseCpu);
   }
 }

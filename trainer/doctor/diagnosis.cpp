@@ -40,7 +40,7 @@ Diagnosis check_driver(const MachineFacts& facts) {
     if (gpu.compute_major >= kOldestCompute) continue;
     return {"driver", Health::kFailed,
             gpu.name + " has compute capability " + std::to_string(gpu.compute_major) + "." +
-                std::to_string(gpu.compute_minor) + ", and there is code for 8.0 and newer",
+                std::to_string(gpu.compute_minor) + "; this build supports 8.0 and newer",
             "device.kind = \"cpu\" trains on the CPU"};
   }
   return {"driver", Health::kOk, found};
@@ -101,7 +101,7 @@ Diagnosis check_cores(const MachineFacts& facts) {
     return {"cores", Health::kWarning,
             "this process may use " + std::to_string(facts.cores_allowed) + " of " +
                 plural(online, "core"),
-            "taskset, --cpuset-cpus of docker or Slurm's --cpus-per-task say which"};
+            "set by taskset, --cpuset-cpus of docker or Slurm's --cpus-per-task"};
   }
   return {"cores", Health::kOk,
           std::to_string(facts.machine.physical_cores) + " physical of " +

@@ -129,7 +129,7 @@ void MetricsFile::write_line(const Json& object) {
 void MetricsFile::write_waiting() {
   if (waiting_.empty()) return;
   if (!is_named(fd_)) {
-    failure_ = fd_.path() + ": was removed or replaced while the run went on";
+    failure_ = fd_.path() + ": was removed or replaced during the run";
     return;
   }
   try {
@@ -140,7 +140,7 @@ void MetricsFile::write_waiting() {
   } catch (const IoError& error) {
     if (failure_.empty()) failure_ = error.what();
     // A partly written line is cut off so that the next one starts on a line of its own.
-    if (::ftruncate(fd_.get(), bytes_) != 0) failure_ += "; and a torn line stays";
+    if (::ftruncate(fd_.get(), bytes_) != 0) failure_ += "; an incomplete line remains";
   }
 }
 

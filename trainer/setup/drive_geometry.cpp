@@ -22,7 +22,7 @@ void make_drive_directory(const std::string& directory) {
   const std::string parent = path.parent_path().string();
   if (!fs::is_directory(parent, ignored)) {
     throw ConfigError("offload.nvme: " + directory + ": neither it nor " + parent +
-                      " is there; is the drive mounted? Else make the directory first");
+                      " exists; mount the drive, or make the directory first");
   }
   make_directories(directory);
   log_info("offload.nvme: made " + directory + ", in " + parent);

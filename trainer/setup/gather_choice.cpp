@@ -108,7 +108,7 @@ void choose_gather(const RunConfig& config, const RankGroups* groups, PlanInputs
   }
   if (inputs.topology.ranks == 1) return;
   if (!obstacle.empty()) {
-    throw ConfigError("fsdp.gather = \"host\" cannot be: " + obstacle +
+    throw ConfigError("fsdp.gather = \"host\" is not possible: " + obstacle +
                       "; set fsdp.gather = \"auto\"");
   }
   inputs.gather = GatherMode::kHost;

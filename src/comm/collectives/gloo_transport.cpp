@@ -70,13 +70,13 @@ class GlooTransfer : public Transfer {
   void add(int32_t peer, const Work& work) {
     works_.push_back(work);
     peers_.push_back(peer);
-    if (!in_flight_->add(work)) throw TransportError(peer, "the transfer was given up");
+    if (!in_flight_->add(work)) throw TransportError(peer, "the transfer was cancelled");
   }
 
   void finish() override {
     for (size_t i = 0; i < works_.size(); ++i) {
       try {
-        if (!works_[i]->wait()) throw TransportError(peers_[i], "the transfer was given up");
+        if (!works_[i]->wait()) throw TransportError(peers_[i], "the transfer was cancelled");
       } catch (const TransportError&) {
         throw;
       } catch (const std::exception& error) {

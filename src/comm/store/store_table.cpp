@@ -99,12 +99,12 @@ StoreReply StoreTable::put(const std::string& key, const std::string& value) {
   const auto place = values_.find(key);
   Bytes bytes = bytes_ + static_cast<Bytes>(value.size());
   if (place == values_.end()) {
-    if (values_.size() >= max_keys_) return refuse("the store has as many keys as it may");
+    if (values_.size() >= max_keys_) return refuse("the store is full: too many keys");
     bytes += kPlaceBytes + static_cast<Bytes>(key.size());
   } else {
     bytes -= static_cast<Bytes>(place->second.size());
   }
-  if (bytes > max_bytes_) return refuse("the store has as many bytes as it may");
+  if (bytes > max_bytes_) return refuse("the store is full: too many bytes");
   values_.insert_or_assign(key, value);
   bytes_ = bytes;
   return {};

@@ -50,7 +50,7 @@ FailureReason reason_from(const std::string& text) {
     return {object.at("culprit").get<int32_t>(),
             printable(object.at("cause").get<std::string>(), kMaxCause)};
   } catch (const std::exception& error) {
-    throw StoreError(std::string("the reason of the end cannot be read: ") + error.what());
+    throw StoreError(std::string("the failure reason of the run cannot be read: ") + error.what());
   }
 }
 
@@ -434,7 +434,7 @@ void Watchdog::end_process(const std::string& message) {
   try {
     if (options_.before_exit) options_.before_exit(message);
   } catch (const std::exception& error) {
-    log_warning(std::string("the end could not be recorded: ") + error.what());
+    log_warning(std::string("the failure reason could not be recorded: ") + error.what());
   }
   {
     MutexLock lock(mutex_);

@@ -160,7 +160,7 @@ void DistributedWorld::meet(const ProcessIdentity& identity) {
                     "; ranks need the same dist.secret_file, or longshore launch's own variables");
   } catch (const StoreError& error) {
     throw CommError(store + " cannot be reached (" + error.what() +
-                    "): rank 0, or the launcher that serves it, is not there");
+                    "): rank 0, or the launcher that serves it, is not running");
   }
   address_ = shared_->address;
   ranks_.store_host = address_.host;
@@ -287,10 +287,10 @@ std::string DistributedWorld::text_of_first(const std::string& prefix,
     const auto missing = wait_for_keys(*shared->store, {key}, Clock::now() + timeout, *watchdog);
     if (missing.empty()) *text = shared->store->get({key}).at(0);
   });
-  wait(*task, "rank " + std::to_string(members[0]) + " to begin a group");
+  wait(*task, "rank " + std::to_string(members[0]) + " to start a group");
   if (text->empty()) {
     watchdog_->offer({members[0], "rank " + std::to_string(members[0]) +
-                                      " did not begin a group within dist.timeout"});
+                                      " did not start a group within dist.timeout"});
     throw CommError(watchdog_->message());
   }
   return *text;
