@@ -166,12 +166,12 @@ TEST_F(DeviceChoice, RanksHaveAGpuEach) {
   EXPECT_EQ(refusals({both, both}), (std::vector<std::string>{"", ""}));
   EXPECT_EQ(refusals({one, other}), (std::vector<std::string>{"", ""}));
   for (const std::string& text : refusals({one, one})) {
-    EXPECT_NE(text.find("2 ranks run on this machine, which has 1 "
-                        "GPUs"), std::string::npos) << text;
+    EXPECT_NE(text.find("2 ranks run on this machine, which has 1 GPUs"), std::string::npos)
+        << text;
   }
   for (const std::string& text : refusals({both, both, both})) {
-    EXPECT_NE(text.find("3 ranks run on this machine, which has 2 "
-                        "GPUs"), std::string::npos) << text;
+    EXPECT_NE(text.find("3 ranks run on this machine, which has 2 GPUs"), std::string::npos)
+        << text;
   }
 }
 
