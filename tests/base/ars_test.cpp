@@ -7,7 +7,7 @@ namespace {
 
 using Words = std::array<uint32_t, 4>;
 
-// The known answers that the authors' Random123 library ships; they are of ten rounds.
+// ARS with ten rounds gives the known answers that the authors' Random123 library ships.
 TEST(Ars, GivesThePublishedAnswers) {
   EXPECT_EQ(ars4x32<10>({0, 0, 0, 0}, {0, 0}),
             (Words{0x8d73ee19u, 0x506401efu, 0x13c2dbe4u, 0x0cbe9c0du}));

@@ -1,4 +1,4 @@
-// Programs that end well, ill, by a signal, not at all, and with more output than is kept.
+// Child processes that end well, fail, die of a signal, hang, or write more output than is kept.
 #include "base/child_process.h"
 
 #include <gtest/gtest.h>
@@ -21,6 +21,7 @@ ChildEnd shell(const std::string& script, std::optional<milliseconds> limit = st
   return run_child({"sh", "-c", script}, limit);
 }
 
+// The result holds the exit code and both outputs in the order they were written.
 TEST(ChildProcess, GivesTheExitCodeAndBothOutputsInOrder) {
   const ChildEnd good = shell("echo one; echo two >&2; echo three");
   EXPECT_TRUE(good.good());
@@ -31,16 +32,19 @@ TEST(ChildProcess, GivesTheExitCodeAndBothOutputsInOrder) {
   EXPECT_EQ(bad.text(), "it ended with exit code 3");
 }
 
+// The standard input of a child process is empty.
 TEST(ChildProcess, HasNothingToRead) {
   EXPECT_TRUE(shell("! read line").good());
 }
 
+// A child that a signal killed is reported with the signal's name.
 TEST(ChildProcess, NamesTheSignal) {
   const ChildEnd end = shell("kill -SEGV $$");
   EXPECT_FALSE(end.good());
   EXPECT_NE(end.text().find("crashed: Segmentation fault"), std::string::npos) << end.text();
 }
 
+// A program that does not exist is reported with the reason.
 TEST(ChildProcess, SaysWhyItCouldNotBeStarted) {
   const ChildEnd end = run_child({"/nowhere/program"});
   EXPECT_FALSE(end.good());
@@ -57,7 +61,7 @@ TEST(ChildProcess, IsKilledAtTheLimit) {
   }
 }
 
-// Whether no process has that number any more; init takes a moment to bury those that were ended.
+// True once no process has this id; init takes a moment to reap killed processes.
 bool is_gone(const std::string& process) {
   for (int i = 0; i < 1000; ++i) {
     if (::kill(std::stoi(process), 0) != 0) return errno == ESRCH;
@@ -69,8 +73,7 @@ bool is_gone(const std::string& process) {
   return false;
 }
 
-// Goal: a program of its own that it leaves behind holds its output open: nobody waits for that,
-// and it ends too.
+// Goal: the call does not wait for a background process that holds the output open, and kills it.
 TEST(ChildProcess, EndsWithTheProgramNotWithItsOutput) {
   const ChildEnd end = shell("sleep 1000 & echo $!");
   EXPECT_TRUE(end.good());
@@ -79,8 +82,8 @@ TEST(ChildProcess, EndsWithTheProgramNotWithItsOutput) {
   EXPECT_TRUE(shell("yes & exit 0").good());
 }
 
-// Goal: at the limit what it started ends with it, and what those started. A busy machine gets a
-// longer limit, until both had time to begin.
+// Goal: at the limit the child's own children are killed too. On a busy machine the limit grows
+// until both have started.
 TEST(ChildProcess, GrandchildrenAreKilledAtTheLimit) {
   std::vector<std::string> processes;
   for (milliseconds limit(500); processes.size() < 2 && limit < milliseconds(100'000); limit *= 2) {
@@ -94,7 +97,7 @@ TEST(ChildProcess, GrandchildrenAreKilledAtTheLimit) {
   EXPECT_EQ(processes.size(), 2u);
 }
 
-// Goal: a program ends with whoever started it, as it does not get the terminal's Ctrl-C.
+// Goal: a child ends when its parent ends, because it does not get the terminal's Ctrl-C.
 TEST(ChildProcess, EndsWithItsParent) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);
@@ -112,6 +115,7 @@ TEST(ChildProcess, EndsWithItsParent) {
   for (const int end : ends) ::close(end);
 }
 
+// Of a long output the last 8 KiB are kept.
 TEST(ChildProcess, KeepsTheEndOfAFlood) {
   const ChildEnd end = shell("yes | head -c 3000000; echo; echo the end");
   EXPECT_TRUE(end.good());

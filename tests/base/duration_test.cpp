@@ -5,7 +5,7 @@
 namespace longshore {
 namespace {
 
-// Goal: numbers with a unit, and nothing else.
+// Goal: only numbers with a unit are read as durations.
 TEST(Duration, ReadsNumbersWithAUnit) {
   EXPECT_EQ(parse_duration("500ms"), std::chrono::milliseconds(500));
   EXPECT_EQ(parse_duration("30s"), std::chrono::seconds(30));
@@ -16,7 +16,7 @@ TEST(Duration, ReadsNumbersWithAUnit) {
   }
 }
 
-// Goal: what is written reads back.
+// Goal: a written duration reads back as the same text.
 TEST(Duration, WritesTheLargestUnit) {
   for (const char* text : {"0s", "1ms", "1500ms", "2s", "90s", "10m", "24h"}) {
     EXPECT_EQ(format_duration(*parse_duration(text)), text);

@@ -7,6 +7,7 @@
 namespace longshore {
 namespace {
 
+// The text of a ConfigError is the lines of all its problems.
 TEST(Errors, AConfigErrorHoldsAllProblemsAndItsTextIsTheirLines) {
   const ConfigError error(std::vector<std::string>{"a.toml:1:1: x", "a.toml:2:1: y"});
   EXPECT_EQ(error.problems().size(), 2u);
@@ -14,10 +15,12 @@ TEST(Errors, AConfigErrorHoldsAllProblemsAndItsTextIsTheirLines) {
   EXPECT_EQ(error.exit_code(), ExitCode::kConfig);
 }
 
+// The text of an IoError names the operation, the path and the system's reason.
 TEST(Errors, AnIoErrorNamesOperationPathAndReason) {
   EXPECT_STREQ(IoError("fsync", "/x", ENOSPC).what(), "fsync /x: No space left on device");
 }
 
+// The text of a failed check names the condition and the values given to it.
 TEST(Errors, AFailedCheckNamesPlaceConditionAndValues) {
   const int slots = 3;
   try {
@@ -30,6 +33,7 @@ TEST(Errors, AFailedCheckNamesPlaceConditionAndValues) {
   }
 }
 
+// The values of a check that holds are not evaluated.
 TEST(Errors, ACheckThatHoldsEvaluatesNoValues) {
   int evaluated = 0;
   LONGSHORE_CHECK(true) << ++evaluated;

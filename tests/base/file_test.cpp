@@ -26,7 +26,7 @@ class FileTest : public ::testing::Test {
   std::string directory_;
 };
 
-// The text of the IoError that `action` throws.
+// Returns the text of the IoError that `action` throws.
 template <typename Action>
 std::string io_error_of(Action action) {
   try {
@@ -37,6 +37,7 @@ std::string io_error_of(Action action) {
   return "no IoError";
 }
 
+// A durable write replaces the file and leaves no temporary file.
 TEST_F(FileTest, WritesDurablyAndReadsBack) {
   write_file_durably(path("a.txt"), "first");
   write_file_durably(path("a.txt"), std::string("sec\0nd", 6));
@@ -45,6 +46,7 @@ TEST_F(FileTest, WritesDurablyAndReadsBack) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_), {}), 1);
 }
 
+// A durable write that fails keeps what stood at the path and leaves no temporary file.
 TEST_F(FileTest, ADurableWriteThatFailsLeavesTheOldFileAndNoOther) {
   std::filesystem::create_directory(path("taken"));
   write_file_durably(path("taken/inside"), "x");
@@ -53,6 +55,7 @@ TEST_F(FileTest, ADurableWriteThatFailsLeavesTheOldFileAndNoOther) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_), {}), 1);
 }
 
+// Errors name the operation, the path and the system's reason.
 TEST_F(FileTest, ErrorsNameOperationPathAndReason) {
   EXPECT_EQ(io_error_of([&] { open_for_reading(path("absent")); }),
             "open " + path("absent") + ": No such file or directory");
@@ -62,6 +65,7 @@ TEST_F(FileTest, ErrorsNameOperationPathAndReason) {
             "open " + directory_ + ": is a directory");
 }
 
+// read_exact_at() reads exactly the range that it is asked for.
 TEST_F(FileTest, ReadsExactlyTheRangeAsked) {
   write_file_durably(path("a"), "0123456789");
   const UniqueFd fd = open_for_reading(path("a"));
@@ -72,6 +76,7 @@ TEST_F(FileTest, ReadsExactlyTheRangeAsked) {
   read_exact_at(fd, 10, {});
 }
 
+// A read beyond the end of a file throws and names the file's size.
 TEST_F(FileTest, RefusesToReadPastTheEnd) {
   write_file_durably(path("a"), "0123456789");
   const UniqueFd fd = open_for_reading(path("a"));
@@ -80,6 +85,7 @@ TEST_F(FileTest, RefusesToReadPastTheEnd) {
             "read (offset 8, 4 bytes) " + path("a") + ": the file ends at byte 10");
 }
 
+// write_exact_at() writes at the given offsets, in any order.
 TEST_F(FileTest, WritesAtOffsets) {
   {
     const UniqueFd fd = create_file(path("a"));
@@ -90,12 +96,14 @@ TEST_F(FileTest, WritesAtOffsets) {
   EXPECT_EQ(read_whole_file(path("a"), 8), "headtail");
 }
 
+// A file longer than the limit is refused; one of exactly the limit is read.
 TEST_F(FileTest, ReadsAFileOfExactlyTheLimitAndRefusesALongerOne) {
   write_file_durably(path("a"), std::string(100, 'x'));
   EXPECT_EQ(read_whole_file(path("a"), 100).size(), 100u);
   EXPECT_THROW(read_whole_file(path("a"), 99), DataError);
 }
 
+// An input may be a pipe; it is read to its end.
 TEST_F(FileTest, ReadsAPipeToItsEndWhereItIsAnInput) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   std::thread writer([&] { write_all(create_file(path("pipe")), std::string(200'000, 'y')); });
@@ -103,6 +111,7 @@ TEST_F(FileTest, ReadsAPipeToItsEndWhereItIsAnInput) {
   writer.join();
 }
 
+// The wait for a pipe's writer ends at its time limit.
 TEST_F(FileTest, WaitsForAPipesWriterAWhileOnly) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   const UniqueFd fd(::open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK), path("pipe"));
@@ -113,7 +122,7 @@ TEST_F(FileTest, WaitsForAPipesWriterAWhileOnly) {
   wait_for_writer(fd, std::chrono::hours(1));
 }
 
-// Goal: nobody waits for the other end of a pipe that stands where a file should.
+// Goal: a pipe or device at the path of a regular file is refused at once, without waiting.
 TEST_F(FileTest, RefusesPipesAndDevicesAtOnce) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   for (const std::string& other : {path("pipe"), std::string("/dev/zero")}) {
@@ -123,6 +132,7 @@ TEST_F(FileTest, RefusesPipesAndDevicesAtOnce) {
   }
 }
 
+// A moved UniqueFd closes its descriptor once.
 TEST_F(FileTest, AMovedDescriptorIsClosedOnce) {
   write_file_durably(path("a"), "x");
   UniqueFd first = open_for_reading(path("a"));
@@ -134,7 +144,7 @@ TEST_F(FileTest, AMovedDescriptorIsClosedOnce) {
   EXPECT_EQ(::fcntl(number, F_GETFD), -1);
 }
 
-// Goal: whatever was put where a run writes, nothing is written through it and nothing waits.
+// Goal: a run does not write through a link, pipe or device at the path of its own file.
 TEST_F(FileTest, OwnFilesAreRegularFilesAndNoLinks) {
   const std::string target = path("target"), link = path("link"), pipe = path("pipe");
   write_file_durably(target, "old");
@@ -157,6 +167,7 @@ TEST_F(FileTest, OwnFilesAreRegularFilesAndNoLinks) {
   make_own_directory(path("directory"));
 }
 
+// An output file that the user names may be a device or a link.
 TEST_F(FileTest, OutputsThatAUserNamedMayBeDevicesAndLinks) {
   EXPECT_THROW(write_output_file("/dev/full", "text"), IoError);
   write_output_file("/dev/null", "text");
@@ -167,6 +178,7 @@ TEST_F(FileTest, OutputsThatAUserNamedMayBeDevicesAndLinks) {
   EXPECT_EQ(read_whole_file(path("target"), 10), "new");
 }
 
+// Only names that a durable write gives to its temporary files are recognized as such.
 TEST_F(FileTest, TemporaryNamesAreKnownAgain) {
   EXPECT_TRUE(is_temporary_of("run.json.tmp.0123456789abcdef", "run.json"));
   for (const char* name : {"run.json", "run.json.tmp.", "run.json.tmp.7056",
@@ -175,6 +187,7 @@ TEST_F(FileTest, TemporaryNamesAreKnownAgain) {
   }
 }
 
+// remove_tree() does not follow links and accepts a missing tree.
 TEST_F(FileTest, RemovesTreesWithoutFollowingLinks) {
   make_directories(path("tree/deep/er"));
   write_file_durably(path("kept"), "x");

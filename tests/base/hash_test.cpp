@@ -5,8 +5,8 @@
 namespace longshore {
 namespace {
 
-// Values of the reference implementation (python-xxhash), at lengths on both sides of each border
-// where it goes another way: files written on one machine are checked on another.
+// The hash equals the reference implementation (python-xxhash) at lengths on both sides of each
+// branch, because files written on one machine are checked on another.
 TEST(Hash, IsXxh3OfSixtyFourBits) {
   EXPECT_EQ(hash_text(hash64("")), "2d06800538d394c2");
   EXPECT_EQ(hash_text(hash64("longshore")), "4750ac137ab109d6");
@@ -23,6 +23,7 @@ TEST(Hash, IsXxh3OfSixtyFourBits) {
   }
 }
 
+// Hashing a text in two pieces gives the hash of the whole text.
 TEST(Hash, PiecesGiveTheHashOfTheWhole) {
   std::string text;
   for (int i = 0; i < 5000; ++i) text += static_cast<char>(i * 31);
@@ -33,6 +34,7 @@ TEST(Hash, PiecesGiveTheHashOfTheWhole) {
   }
 }
 
+// Only 16 lower-case hexadecimal digits are read as a hash.
 TEST(Hash, TextFormIsReadBackAndNothingElseIs) {
   EXPECT_EQ(parse_hash(hash_text(0x0123456789abcdefu)), 0x0123456789abcdefu);
   EXPECT_EQ(parse_hash(hash_text(1)), 1u);

@@ -16,6 +16,7 @@ std::string error_of(const std::string& text, const JsonLimits& limits = {}) {
   return "accepted";
 }
 
+// Every kind of value is read, and objects keep the order of their keys.
 TEST(Json, ReadsEveryKindOfValueAndKeepsTheOrderOfKeys) {
   const Json json =
       parse_json(R"({"z": [1, -2, 2.5, true, null, "\u00e9"], "a": {"b": {}}})", {}, "a.json");
@@ -25,6 +26,7 @@ TEST(Json, ReadsEveryKindOfValueAndKeepsTheOrderOfKeys) {
   EXPECT_EQ(parse_json("18446744073709551615", {}, "a").get<uint64_t>(), UINT64_MAX);
 }
 
+// A key that occurs twice in one object is refused with its line and byte.
 TEST(Json, RefusesTheSameKeyTwiceWithItsLine) {
   EXPECT_EQ(error_of("{\"a\": 1,\n \"b\": 2,\n \"a\": 3}"),
             "a.json:3: key \"a\" occurs twice (byte 22)");
@@ -32,6 +34,7 @@ TEST(Json, RefusesTheSameKeyTwiceWithItsLine) {
   EXPECT_EQ(error_of(R"([{"a": {"b": 1}, "a": 1}])"), "a.json:1: key \"a\" occurs twice (byte 20)");
 }
 
+// Texts that are not JSON are refused.
 TEST(Json, RefusesWhatIsNotJson) {
   for (const char* text : {"",
                            " ",
@@ -70,6 +73,7 @@ TEST(Json, RefusesWhatIsNotJson) {
   }
 }
 
+// A syntax error names line, byte and reason.
 TEST(Json, SaysWhereAndWhy) {
   EXPECT_EQ(error_of("{\"a\": 1,\n\"b\": ]}"),
             "a.json:2: not JSON: syntax error while parsing value - unexpected ']'; expected '[', "
@@ -79,10 +83,12 @@ TEST(Json, SaysWhereAndWhy) {
             "UTF-8 byte (byte 4)");
 }
 
+// A NUL byte is refused, also after a complete value.
 TEST(Json, RefusesBytesAfterANul) {
   EXPECT_EQ(error_of(std::string("{}\0{}", 5)), "a.json:1: not JSON: a NUL byte (byte 2)");
 }
 
+// Integers beyond 64 bits and reals beyond fp64 are refused.
 TEST(Json, RefusesNumbersThatDoNotFit) {
   EXPECT_NE(error_of("[18446744073709551616]").find("an integer outside 64 bits"),
             std::string::npos);
@@ -91,6 +97,7 @@ TEST(Json, RefusesNumbersThatDoNotFit) {
   EXPECT_NE(error_of("1e400").find("a number outside fp64"), std::string::npos);
 }
 
+// Limits on depth, number of values and bytes hold exactly.
 TEST(Json, KeepsItsLimits) {
   EXPECT_EQ(error_of("[[[]]]", {.max_depth = 3}), "accepted");
   EXPECT_EQ(error_of("[[[]]]", {.max_depth = 2}), "a.json:1: nested deeper than 2 (byte 3)");
@@ -100,7 +107,8 @@ TEST(Json, KeepsItsLimits) {
   EXPECT_NE(error_of(std::string(1'000'000, '[')).find("nested deeper than 64"), std::string::npos);
 }
 
-// The library's own insertion scans all keys; 200,000 of them would take minutes.
+// Large objects are read in linear time; insertion of the library scans all keys, which would take
+// minutes for 200,000.
 TEST(Json, ReadsLargeObjectsInLinearTime) {
   std::string text = "{";
   for (int i = 0; i < 200'000; ++i) text += "\"k" + std::to_string(i) + "\":0,";
@@ -108,6 +116,7 @@ TEST(Json, ReadsLargeObjectsInLinearTime) {
   EXPECT_EQ(parse_json(text, {}, "a.json").size(), 200'000u);
 }
 
+// Control characters of a key are escaped in error texts.
 TEST(Json, QuotesStrangeKeysSafely) {
   EXPECT_EQ(error_of("{\"\\n\\u001b\":1,\"\\n\\u001b\":1}"),
             "a.json:1: key \"\\n\\u001b\" occurs twice (byte 24)");

@@ -13,6 +13,7 @@ class LogTest : public ::testing::Test {
   }
 };
 
+// Every level but info has a prefix.
 TEST_F(LogTest, PrefixesEveryLevelButInfo) {
   set_log_colour(LogColour::kNever);
   set_log_level(LogLevel::kDebug);
@@ -24,6 +25,7 @@ TEST_F(LogTest, PrefixesEveryLevelButInfo) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "error: a\nwarning: b\nc\ndebug: d\n");
 }
 
+// Messages above the log level are dropped.
 TEST_F(LogTest, DropsWhatIsAboveTheLevel) {
   set_log_colour(LogColour::kNever);
   set_log_level(LogLevel::kError);
@@ -33,6 +35,7 @@ TEST_F(LogTest, DropsWhatIsAboveTheLevel) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "error: a\n");
 }
 
+// Only the prefix of a message is coloured.
 TEST_F(LogTest, ColoursOnlyThePrefix) {
   set_log_colour(LogColour::kAlways);
   ::testing::internal::CaptureStderr();
@@ -40,6 +43,7 @@ TEST_F(LogTest, ColoursOnlyThePrefix) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "\x1b[31merror:\x1b[0m a\n");
 }
 
+// Names of levels are read in lower case only.
 TEST_F(LogTest, ReadsLevelNames) {
   EXPECT_EQ(parse_log_level("warning"), LogLevel::kWarning);
   EXPECT_EQ(parse_log_level("WARNING"), std::nullopt);

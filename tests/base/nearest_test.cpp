@@ -7,6 +7,7 @@
 namespace longshore {
 namespace {
 
+// The edit distance counts insertions, deletions, replacements and swaps.
 TEST(Nearest, CountsChanges) {
   EXPECT_EQ(edit_distance("", ""), 0);
   EXPECT_EQ(edit_distance("abc", ""), 3);
@@ -15,6 +16,7 @@ TEST(Nearest, CountsChanges) {
   EXPECT_EQ(edit_distance("lr", "rl"), 1);
 }
 
+// The closest name is proposed, and none where no name is close.
 TEST(Nearest, FindsTheClosestNameWithinReason) {
   const std::array<std::string, 4> names = {"lr", "betas", "eps", "weight_decay"};
   EXPECT_EQ(nearest_name("weigth_decay", names), "weight_decay");

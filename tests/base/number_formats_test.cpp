@@ -8,7 +8,7 @@
 namespace longshore {
 namespace {
 
-// By definition of the format, without bit tricks.
+// Computes the value from the definition of fp16, without bit tricks.
 double value_of_fp16(uint16_t bits) {
   const int exponent = (bits >> 10) & 0x1f;
   const int fraction = bits & 0x3ff;
@@ -17,6 +17,7 @@ double value_of_fp16(uint16_t bits) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
+// Every finite fp16 number converts to fp32 exactly, with its sign.
 TEST(NumberFormats, ReadsEveryFiniteFp16Exactly) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     if (((bits >> 10) & 0x1f) == 0x1f) continue;
@@ -26,12 +27,14 @@ TEST(NumberFormats, ReadsEveryFiniteFp16Exactly) {
   }
 }
 
+// Infinities and NaN of fp16 convert to those of fp32.
 TEST(NumberFormats, ReadsFp16InfinitiesAndNan) {
   EXPECT_EQ(fp16_to_float(0x7c00), std::numeric_limits<float>::infinity());
   EXPECT_EQ(fp16_to_float(0xfc00), -std::numeric_limits<float>::infinity());
   EXPECT_TRUE(std::isnan(fp16_to_float(0x7e01)));
 }
 
+// Every fp16 number keeps its bits on the way to fp32 and back.
 TEST(NumberFormats, EveryFp16SurvivesTheWayThroughFp32) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<uint16_t>(bits);
@@ -42,8 +45,7 @@ TEST(NumberFormats, EveryFp16SurvivesTheWayThroughFp32) {
   EXPECT_TRUE(std::isnan(fp16_to_float(float_to_fp16_nearest(std::nanf("")))));
 }
 
-// Between every two neighbours: the middle goes to the even one, and anything beside it to the
-// nearer one.
+// Between any two fp16 neighbours the midpoint rounds to the even one, all else to the nearer one.
 TEST(NumberFormats, RoundsToTheNearestFp16AndTiesToEven) {
   for (uint16_t low = 0; low < 0x7bff; ++low) {
     const auto high = static_cast<uint16_t>(low + 1);
@@ -56,12 +58,14 @@ TEST(NumberFormats, RoundsToTheNearestFp16AndTiesToEven) {
   }
 }
 
+// A value from half a step above the largest fp16 number on becomes infinity.
 TEST(NumberFormats, OverflowsToInfinityFromHalfWayBeyondTheLargestFp16) {
   EXPECT_EQ(float_to_fp16_nearest(65519.99f), 0x7bff);
   EXPECT_EQ(float_to_fp16_nearest(65520.0f), 0x7c00);
   EXPECT_EQ(float_to_fp16_nearest(-1e30f), 0xfc00);
 }
 
+// The two halves of a split master join to the same fp32 bits.
 TEST(NumberFormats, SplitMastersJoinToTheSameBits) {
   for (uint64_t bits = 0; bits <= 0xffffffffu; bits += 65521) {
     const float master = std::bit_cast<float>(static_cast<uint32_t>(bits));
@@ -70,6 +74,7 @@ TEST(NumberFormats, SplitMastersJoinToTheSameBits) {
   }
 }
 
+// fp32 rounds to the nearest bf16, and ties go to the even one.
 TEST(NumberFormats, RoundsToTheNearestBf16AndTiesToEven) {
   EXPECT_EQ(float_to_bf16_nearest(1.0f), 0x3f80);
   EXPECT_EQ(float_to_bf16_nearest(std::bit_cast<float>(0x3f808000u)), 0x3f80);

@@ -5,7 +5,7 @@
 namespace longshore {
 namespace {
 
-// The known answers that the authors' Random123 library ships.
+// Philox gives the known answers that the authors' Random123 library ships.
 TEST(Philox, GivesThePublishedAnswers) {
   using Words = std::array<uint32_t, 4>;
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}),

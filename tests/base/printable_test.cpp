@@ -8,6 +8,7 @@
 namespace longshore {
 namespace {
 
+// Control characters and direction overrides are escaped; other Unicode text stays.
 TEST(Printable, EscapesWhatATerminalWouldObey) {
   EXPECT_EQ(printable("plain, Grüße, 日本, 😀"), "plain, Grüße, 日本, 😀");
   EXPECT_EQ(printable("\x1b[2J\n\t\r\x7f"), "\\x1b[2J\\x0a\\x09\\x0d\\x7f");
@@ -17,23 +18,26 @@ TEST(Printable, EscapesWhatATerminalWouldObey) {
   EXPECT_EQ(printable("\xe2\x80\xa8"), "\\xe2\\x80\\xa8");
 }
 
+// Bytes that are not UTF-8 are escaped.
 TEST(Printable, EscapesBytesThatAreNoUtf8) {
   EXPECT_EQ(printable("a\xff"
                       "b\xc3"),
             "a\\xffb\\xc3");
 }
 
+// A long name is cut between characters, never inside one.
 TEST(Printable, EndsLongNamesBetweenCharacters) {
   EXPECT_EQ(printable(std::string(100, 'x')), std::string(80, 'x') + "...");
   EXPECT_EQ(printable("ää", 1), "ä...");
   EXPECT_EQ(printable("ää", 4), "ää");
 }
 
+// Texts of several lines keep line breaks and tabs; other control characters are escaped.
 TEST(Printable, LinesKeepBreaksAndTabs) {
   EXPECT_EQ(printable_lines("a\n\tb\x1b]0;x\x07"), "a\n\tb\\x1b]0;x\\x07");
 }
 
-// Goal: whatever a message is made of, no control character of it reaches the terminal.
+// Goal: no control character of a message or result reaches the terminal.
 TEST(Printable, MessagesAndResultsComeThroughIt) {
   testing::internal::CaptureStderr();
   log_info("tensor 'a\x1b[31mb'");

@@ -1,5 +1,5 @@
-// Progress of long work. Goal: it has a rate and what is left, is silent for short work, and plain
-// where nobody looks at a terminal.
+// Progress of long work. Goal: it shows rate and remaining time, is silent for short work, and is
+// plain when the output is not a terminal.
 #include "base/progress.h"
 
 #include <gtest/gtest.h>
@@ -13,6 +13,7 @@ Progress::Clock::time_point now() {
   return g_now;
 }
 
+// A progress line has share, bytes, rate and remaining time.
 TEST(Progress, HasItsShareRateAndWhatIsLeft) {
   EXPECT_EQ(format_progress("exporting", kGiB, 4 * kGiB, 2.0),
             "exporting  25 %  1.0 GiB of 4.0 GiB  512.0 MiB/s  ETA 0:06");
@@ -24,6 +25,7 @@ TEST(Progress, HasItsShareRateAndWhatIsLeft) {
             "more than all  100 %  20 B of 10 B  20 B/s  ETA 0:00");
 }
 
+// Progress prints nothing for two seconds, and then a line every 15 seconds.
 TEST(Progress, IsSilentForTwoSecondsAndThenALineNowAndThen) {
   testing::internal::CaptureStderr();
   {

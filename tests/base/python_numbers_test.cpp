@@ -11,7 +11,7 @@ Json read(const std::string& text) {
   return parse_json(python_numbers(text), {}, "config.json");
 }
 
-// Goal: numbers that transformers writes into published files are read, whatever their size.
+// Goal: numbers of any size that transformers writes into published files are read.
 TEST(PythonNumbers, IntegersOfAnySizeAreReadAsReals) {
   const Json json = read("{\"model_max_length\": 1000000000000000019884624838656, \"a\": [-1" +
                          std::string(300, '0') + "]}");
@@ -22,6 +22,7 @@ TEST(PythonNumbers, IntegersOfAnySizeAreReadAsReals) {
   EXPECT_TRUE(read("[18446744073709551616]")[0].is_number_float());
 }
 
+// NaN, infinities and reals beyond fp64 become strings.
 TEST(PythonNumbers, WhatIsNotFiniteBecomesAString) {
   const Json json =
       read("[NaN, Infinity, -Infinity, 1e400, -1.5e999, 1e-400, 1" + std::string(400, '0') + "]");
@@ -34,6 +35,7 @@ TEST(PythonNumbers, WhatIsNotFiniteBecomesAString) {
   EXPECT_TRUE(json[6].is_string());
 }
 
+// All other texts stay as they are, also where they are not JSON.
 TEST(PythonNumbers, EverythingElseStaysAsItIs) {
   for (const char* text :
        {"", "{", "\"", "\"NaN 1000000000000000000000000000000\"", "{\"a\\\"NaN\": 1.5e3}",

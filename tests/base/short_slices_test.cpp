@@ -1,5 +1,5 @@
-// The calling thread and those that it makes have short slices; policy and niceness stay.
-#include "base/processor.h"
+// ask_for_short_slices() shortens the scheduler's slices of a thread; policy and niceness stay.
+#include "base/short_slices.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -16,7 +16,7 @@
 namespace longshore {
 namespace {
 
-// sched_runtime of struct sched_attr, in nanoseconds.
+// Returns sched_runtime of struct sched_attr, in nanoseconds.
 uint64_t own_slice() {
   std::array<uint64_t, 7> attributes = {};
   EXPECT_EQ(syscall(SYS_sched_getattr, 0, attributes.data(), sizeof attributes, 0), 0);
@@ -31,6 +31,7 @@ bool kernel_has_slices() {
   return major > 6 || (major == 6 && minor >= 12);
 }
 
+// The calling thread and the threads that it makes get short slices; other threads do not.
 TEST(ShortSlices, AreTheThreadsAndThoseItMakes) {
   const uint64_t before = own_slice();
   uint64_t own = 0, made = 0;
