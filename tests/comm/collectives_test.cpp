@@ -1,4 +1,4 @@
-// Every collective against a serial reference, bit for bit, at several numbers of ranks.
+// Every collective gives the bits of a serial reference, at several numbers of ranks.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 
 const OpLabel kLabel{"gradients", UnitId(3)};
 
-// Values whose sum depends on the order of additions.
+// Returns values whose sum depends on the order of additions.
 std::vector<float> values_of(int32_t rank, size_t count, uint32_t seed) {
   std::mt19937 random(seed * 1000 + static_cast<uint32_t>(rank));
   std::vector<float> values(count);
@@ -24,7 +24,7 @@ std::vector<float> values_of(int32_t rank, size_t count, uint32_t seed) {
   return values;
 }
 
-// The sum in the order of ranks, after the way over the wire; one rank's values do not travel.
+// Sums in rank order after the cast to the wire's type; with one rank nothing is cast.
 std::vector<float> reference_sum(int32_t size, size_t count, uint32_t seed, DType wire) {
   std::vector<float> sum(count);
   for (int32_t rank = 0; rank < size; ++rank) {
@@ -101,7 +101,7 @@ void check_all_reduce(Communicator& all, const std::vector<size_t>& lengths, DTy
       << count << " elements on rank " << all.index();
 }
 
-// Goal: parts of all ranks end up everywhere, in place, in segments of several sizes.
+// Goal: an in-place all-gather gives the parts of all ranks to every rank, in segments of any size.
 TEST_P(Collectives, AllGatherGivesEveryPartToAll) {
   run_ranks(GetParam(), [](World& world) {
     Communicator& all = world.all();
@@ -122,7 +122,7 @@ TEST_P(Collectives, AllGatherGivesEveryPartToAll) {
   });
 }
 
-// Goal: sums are those of the ranks' order, bit for bit, over both wires and several rounds.
+// Goal: reduce-scatter adds in rank order, bit for bit, over both wire types and several rounds.
 TEST_P(Collectives, ReduceScatterAddsInTheOrderOfRanks) {
   run_ranks(GetParam(), [](World& world) {
     Communicator& all = world.all();
@@ -140,7 +140,8 @@ TEST_P(Collectives, ReduceScatterAddsInTheOrderOfRanks) {
   });
 }
 
-// Goal: the same for all-reduce, at sizes that do not divide, fewer elements than ranks included.
+// Goal: all-reduce adds in rank order at sizes that the ranks do not divide, fewer elements than
+// ranks included.
 TEST_P(Collectives, AllReduceTakesAnySizes) {
   run_ranks(GetParam(), [](World& world) {
     uint32_t seed = 100;
@@ -155,7 +156,8 @@ TEST_P(Collectives, AllReduceTakesAnySizes) {
   });
 }
 
-// Goal: scalars are added in double in the order of ranks; broadcast and barrier do what they say.
+// Goal: scalars are added in double in rank order; broadcast copies the root's bytes; barrier
+// returns.
 TEST_P(Collectives, ScalarsBroadcastAndBarrier) {
   run_ranks(GetParam(), [](World& world) {
     Communicator& all = world.all();
@@ -174,7 +176,7 @@ TEST_P(Collectives, ScalarsBroadcastAndBarrier) {
   });
 }
 
-// Goal: operations may be asked for ahead of each other, and run in order.
+// Goal: several collectives may be in flight at once; they run in order.
 TEST_P(Collectives, ManyAtOnce) {
   run_ranks(GetParam(), [](World& world) {
     Communicator& all = world.all();
@@ -191,7 +193,7 @@ TEST_P(Collectives, ManyAtOnce) {
   });
 }
 
-// Goal: what is counted is what was handed over, whatever the number of ranks.
+// Goal: payload counters count the caller's bytes, whatever the number of ranks.
 TEST_P(Collectives, CountsWhatIsHandedOver) {
   run_ranks(GetParam(), [](World& world) {
     Communicator& all = world.all();

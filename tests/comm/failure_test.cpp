@@ -1,4 +1,4 @@
-// Real processes that die, stop or fail: all others must end in time, with the culprit's name.
+// Real processes die, stop or fail; all others must end in time and name the rank that did.
 #include <gtest/gtest.h>
 
 #include <signal.h>
@@ -21,9 +21,9 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr int32_t kSize = 3;
-// A guard against hangs: on a quiet machine all end within 10 s of the death of one.
+// Limit against hangs; on a quiet machine all ranks end within 10 s of the death of one.
 constexpr seconds kHangGuard(300);
-// Silence of a rank that is stopped. Long enough that no other is taken for it on a busy machine.
+// A stopped rank is found after this silence; it is long enough for a busy machine.
 constexpr int64_t kSilenceMs = 12'000;
 
 class Failure : public testing::Test {
@@ -37,7 +37,7 @@ class Failure : public testing::Test {
     remove_tree(directory_);
   }
 
-  // Starts the ranks; the store is served by this process or by rank 0.
+  // Starts the ranks; this process or rank 0 serves the store.
   void start(bool agent_store, int64_t timeout_ms = 60'000,
              const std::vector<std::string>& behaviours = {"train", "train", "train"}) {
     if (agent_store) server_ = std::make_unique<StoreServer>(StoreServerOptions{});
@@ -55,7 +55,7 @@ class Failure : public testing::Test {
     for (const auto& rank : ranks_) ASSERT_TRUE(rank->wait_until_ready(kHangGuard));
   }
 
-  // All but the culprit end with code 8 and name it, with the words.
+  // Expects that all other ranks end with exit code 8, name the culprit and print `words`.
   void expect_blame(int32_t culprit, const std::string& words) {
     const auto end = steady_clock::now() + kHangGuard;
     for (int32_t rank = 0; rank < kSize; ++rank) {
@@ -76,21 +76,21 @@ class Failure : public testing::Test {
   std::vector<std::unique_ptr<RankProcess>> ranks_;
 };
 
-// Goal: kill -9 of a rank ends the others, who name it.
+// Goal: when a rank is killed with SIGKILL, the other ranks end and name it.
 TEST_F(Failure, ADeadRankIsNamedByAll) {
   start(true);
   ranks_[1]->send(SIGKILL);
   expect_blame(1, "died");
 }
 
-// Goal: the same for the rank that serves the store.
+// Goal: when the rank that serves the store is killed, the other ranks end and name it.
 TEST_F(Failure, TheDeathOfTheStoresServerIsNamedByAll) {
   start(false);
   ranks_[0]->send(SIGKILL);
   expect_blame(0, "rank 0 (");
 }
 
-// Goal: where another dies, the server of the store ends last, so that all hear the same.
+// Goal: the rank that serves the store ends last, so that all ranks receive the failure.
 TEST_F(Failure, TheStoresServerLetsTheOthersKnow) {
   start(false);
   ranks_[2]->send(SIGKILL);
@@ -104,21 +104,21 @@ TEST_F(Failure, AStoppedRankIsNamedAfterTheTimeout) {
   expect_blame(2, "has been silent for");
 }
 
-// Goal: the same for the rank that serves the store, whose silence is everybody's.
+// Goal: a stopped rank that serves the store is named after the time-out.
 TEST_F(Failure, AStoppedStoreServerIsNamedAfterTheTimeout) {
   start(false, kSilenceMs);
   ranks_[0]->send(SIGSTOP);
   expect_blame(0, "has not answered for");
 }
 
-// Goal: a process whose main thread does not come back is ended all the same.
+// Goal: a process ends although its main thread is stuck in an operation.
 TEST_F(Failure, AThreadThatIsStuckDoesNotKeepTheProcess) {
   start(true, 60'000, {"train", "train", "stuck"});
   ranks_[0]->send(SIGKILL);
   expect_blame(0, "died");
 }
 
-// Goal: a rank that fails says why, to all, and keeps its own exit code.
+// Goal: a rank that fails sends its reason to all ranks and keeps its own exit code.
 TEST_F(Failure, AFailureIsToldToAll) {
   start(false, 60'000, {"fail", "train", "train"});
   expect_blame(0, "failed: the data is damaged");
@@ -127,7 +127,8 @@ TEST_F(Failure, AFailureIsToldToAll) {
 
 class LongFailure : public Failure {};
 
-// Goal: 30 random moments, ranks and kinds of store.
+// Goal: all ranks end and name the killed one in 30 kills at random moments, ranks and kinds of
+// store.
 TEST_F(LongFailure, ThirtyKills) {
   std::mt19937 random(7);
   seconds longest(0);

@@ -1,4 +1,4 @@
-// A port for a store that another process will serve. Test code.
+// free_fixed_port(): a port for a store that another process will serve. Test code.
 #pragma once
 
 #include <unistd.h>
@@ -10,8 +10,8 @@
 
 namespace longshore {
 
-// Free now, and below the ports that the system deals to whoever asks for any, so that it stays
-// free until it is used; another one in each process.
+// The port is free now and below the range that the system gives out, so it stays free until it is
+// used; each process gets another one.
 inline uint16_t free_fixed_port() {
   constexpr int kFirst = 12'000, kCount = 20'000;
   for (int i = 0;; ++i) {

@@ -16,19 +16,20 @@ LaunchOptions three_ranks(const std::string& behaviour) {
   return options;
 }
 
-// Goal: the ranks find each other by the launcher's variables, and all end well.
+// Goal: launched ranks find each other by the launcher's variables, and all end with code 0.
 TEST(Launcher, StartsRanksThatMeet) {
   EXPECT_EQ(launch_ranks(three_ranks("once")), 0);
 }
 
-// Goal: the code is that of the first rank that failed, not of those that noticed.
+// Goal: the launcher returns the exit code of the first rank that failed, not of those that
+// noticed.
 TEST(Launcher, GivesTheFirstFailure) {
   EXPECT_EQ(launch_ranks(three_ranks("die")), 128 + 9);
   EXPECT_EQ(launch_ranks(three_ranks("fail-1")), 5);
 }
 
-// Goal: each rank sees its own GPU alone, in the user's order where the user chose; where GPUs are
-// missing nothing is hidden, so that the ranks can say so.
+// Goal: each rank sees one GPU, in the order that the user gave. If GPUs are missing, none is
+// hidden, so that the ranks can report it.
 TEST(Launcher, GivesEachRankAGpu) {
   const auto none = std::nullopt;
   EXPECT_EQ(visible_gpu(none, 8, 2, 1), "1");
@@ -43,7 +44,7 @@ TEST(Launcher, GivesEachRankAGpu) {
   EXPECT_EQ(visible_gpu("5,2", 1, 2, 1), none) << "CUDA stopped at a GPU that is not there";
 }
 
-// Goal: a rank finds its GPU whether it sees all of the machine's or its own alone.
+// Goal: a rank finds its GPU whether it sees all GPUs of the machine or its own only.
 TEST(Launcher, RanksFindTheirGpu) {
   RankInfo ranks;
   ranks.local_rank = 2;
@@ -52,7 +53,7 @@ TEST(Launcher, RanksFindTheirGpu) {
   EXPECT_EQ(gpu_of(ranks, 0), 2);
 }
 
-// Goal: options that do not go together are refused.
+// Goal: launch options that contradict each other are refused.
 TEST(Launcher, RefusesWrongOptions) {
   LaunchOptions options = three_ranks("once");
   options.nodes = 2;

@@ -1,4 +1,4 @@
-// GoogleTest's main, and that of the ranks that tests start as processes.
+// main() of this test binary: GoogleTest's, or that of a rank which a test started as a process.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 #include "tests/comm/rank_process.h"
 
 int main(int argc, char** argv) {
-  // As trainer/main.cpp has it: a name server that does not answer costs a second, not five.
+  // A name server that does not answer costs 1 second instead of 5, as in trainer/main.cpp.
   ::setenv("RES_OPTIONS", "timeout:1 attempts:2", 0);
   if (argc > 1 && std::string(argv[1]) == longshore::kRankMode) {
     return longshore::run_as_rank(std::vector<std::string>(argv + 1, argv + argc));

@@ -5,7 +5,7 @@
 namespace longshore {
 namespace {
 
-// Goal: counts are kept by kind and unit, and add up.
+// Goal: payload bytes are counted by kind and unit, and add up.
 TEST(PayloadCounters, CountByKindAndUnit) {
   PayloadCounters counters;
   counters.add(CommKind::kAllGather, UnitId(0), 100);
@@ -19,7 +19,7 @@ TEST(PayloadCounters, CountByKindAndUnit) {
   EXPECT_EQ(counters.total().of(CommKind::kBarrier).operations, 0);
 }
 
-// Goal: take() gives what came since the last one and leaves the total alone.
+// Goal: take() returns what was counted since the last take() and leaves the total alone.
 TEST(PayloadCounters, TakeGivesTheDifference) {
   PayloadCounters counters;
   counters.add(CommKind::kAllGather, UnitId(0), 100);

@@ -21,7 +21,7 @@ std::string problem_of(const Variables& variables) {
   return "";
 }
 
-// Goal: without a launcher there is one rank, and no store.
+// Goal: without a launcher's variables there is one rank and no store.
 TEST(RankInfo, NoVariablesAreOneRank) {
   const RankInfo info = discover_ranks(Variables{});
   EXPECT_EQ(info.size, 1);
@@ -29,7 +29,7 @@ TEST(RankInfo, NoVariablesAreOneRank) {
   EXPECT_EQ(info.text(), "rank 0 of 1 (0 of 1 on node 0 of 1), no launcher");
 }
 
-// Goal: torchrun's variables, with its agent's store and a restart.
+// Goal: torchrun's variables are read, with its agent's store and a restart.
 TEST(RankInfo, ReadsTorchrun) {
   const RankInfo info = discover_ranks({{"RANK", "5"},
                                         {"WORLD_SIZE", "8"},
@@ -49,7 +49,7 @@ TEST(RankInfo, ReadsTorchrun) {
   EXPECT_EQ(info.run_id, "job");
 }
 
-// Goal: RANK and WORLD_SIZE set by hand are enough, and rank 0 then serves the store.
+// Goal: RANK and WORLD_SIZE set by hand suffice; rank 0 then serves the store.
 TEST(RankInfo, ReadsVariablesSetByHand) {
   const RankInfo info = discover_ranks(
       {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "5000"}});
@@ -57,7 +57,7 @@ TEST(RankInfo, ReadsVariablesSetByHand) {
             "rank 1 of 2, found by torchrun; store at localhost:5000, served by rank 0");
 }
 
-// Goal: the node follows from a rank's number where nobody names it: nodes are filled in turn.
+// Goal: without a variable for the node it follows from the rank: nodes are filled one by one.
 TEST(RankInfo, CountsNodesByTheRanksOfEach) {
   const RankInfo info = discover_ranks({{"RANK", "6"},
                                         {"WORLD_SIZE", "7"},
@@ -69,7 +69,7 @@ TEST(RankInfo, CountsNodesByTheRanksOfEach) {
   EXPECT_EQ(info.nodes, 3);
 }
 
-// Goal: the own launcher is told apart, and always serves the store.
+// Goal: Longshore's own launcher is recognized, and always serves the store.
 TEST(RankInfo, ReadsLongshoreLaunch) {
   const RankInfo info = discover_ranks({{"LONGSHORE_LAUNCH", "abc"},
                                         {"RANK", "0"},
@@ -99,12 +99,12 @@ TEST(RankInfo, ReadsSrun) {
   variables["MASTER_PORT"] = "777";
   EXPECT_EQ(discover_ranks(variables).store_host, "10.1.1.1");
   EXPECT_EQ(discover_ranks(variables).store_port, 777);
-  // The batch script itself is no task of a step.
+  // The batch script itself is not a task of a step.
   variables.erase("SLURM_STEP_ID");
   EXPECT_EQ(discover_ranks(variables).size, 1);
 }
 
-// Goal: Open MPI's and PMI's variables; ranks of one node need no address.
+// Goal: the variables of Open MPI and PMI are read; ranks of one node need no address.
 TEST(RankInfo, ReadsMpirun) {
   const RankInfo info = discover_ranks({{"OMPI_COMM_WORLD_RANK", "1"},
                                         {"OMPI_COMM_WORLD_SIZE", "2"},
@@ -122,7 +122,7 @@ TEST(RankInfo, ReadsMpirun) {
             std::string::npos);
 }
 
-// Goal: a wrong or missing variable is named.
+// Goal: the error for a wrong or missing variable names the variable.
 TEST(RankInfo, NamesWrongVariables) {
   const auto names = [](const Variables& variables, const std::string& name) {
     return problem_of(variables).find(name) != std::string::npos;
@@ -142,7 +142,7 @@ TEST(RankInfo, NamesWrongVariables) {
   EXPECT_TRUE(names({{"LONGSHORE_LAUNCH", "1"}}, "RANK is not set"));
 }
 
-// Goal: SLURM's lists, well-formed or not.
+// Goal: the first host is found in SLURM's node lists; malformed lists give none.
 TEST(SlurmNodelist, FindsTheFirstHost) {
   EXPECT_EQ(first_slurm_host("node1"), "node1");
   EXPECT_EQ(first_slurm_host("a,b"), "a");

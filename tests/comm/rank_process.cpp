@@ -17,7 +17,7 @@
 namespace longshore {
 namespace {
 
-// One step: gathers and reduces of three units, then a scalar.
+// Runs one step: gathers and reduces three units, then adds a scalar.
 void run_step(Communicator& all, std::vector<float>& values, std::vector<std::byte>& scratch) {
   for (int32_t unit = 0; unit < 3; ++unit) {
     Completion gather =

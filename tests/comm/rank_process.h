@@ -1,5 +1,5 @@
-// RankProcess: a rank as a process of its own, for tests that kill it: this test binary in another
-// mode (main.cpp), which runs collectives until something ends it.
+// RankProcess: a rank as a process of its own, for tests that kill it. It runs this test binary in
+// another mode (main.cpp), with collectives until something ends it.
 #pragma once
 
 #include <sys/types.h>
@@ -20,15 +20,15 @@ struct RankProcessOptions {
   uint16_t port = 0;
   bool agent_store = true;
   int64_t timeout_ms = 60'000;
-  std::string behaviour = "train";  // train; stuck, once, fail, die: after the first step
-  std::string output;               // a file for its words
+  std::string behaviour = "train";  // "train"; after the first step: "stuck", "once", "fail", "die"
+  std::string output;               // path of the file for its output
 };
 
-// A rank that a launcher started: finds out which one it is from the launcher's variables.
+// A rank started in this mode finds its number in the launcher's variables.
 inline constexpr const char* kLaunchedMode = "--as-launched";
 int run_as_launched(const std::vector<std::string>& arguments);
 
-// What the process does; returns its exit code. `arguments` are those that spawn() gives.
+// Runs the rank in its process with the arguments that spawn() gives; returns its exit code.
 int run_as_rank(const std::vector<std::string>& arguments);
 
 class RankProcess {
@@ -38,10 +38,11 @@ class RankProcess {
   RankProcess& operator=(const RankProcess&) = delete;
   ~RankProcess();
 
-  // Waits until it has been through its first operations.
+  // Waits until the rank has run its first operations; false after `limit`.
   bool wait_until_ready(std::chrono::seconds limit) const;
   void send(int signal) const;
-  // 128 + signal where one ended it; nullopt when it still runs at the end of the limit.
+  // Returns the exit code, 128 + signal for a killed process, or nullopt if it still runs at
+  // `limit`.
   std::optional<int> wait_for_end(std::chrono::steady_clock::time_point limit);
   std::string words() const;
 

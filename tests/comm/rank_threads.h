@@ -1,4 +1,4 @@
-// RankThreads: a world of several ranks in threads of the test, with a store of their own.
+// run_ranks(): runs a world of several ranks in threads of the test, with a store of their own.
 #pragma once
 
 #include <exception>
@@ -30,7 +30,7 @@ inline RankInfo rank_of(int32_t rank, int32_t size, uint16_t port) {
   return info;
 }
 
-// Runs `body` on every rank; gives what each rank threw.
+// Runs `body` on every rank; returns what each rank threw.
 inline std::vector<std::exception_ptr> run_ranks_catching(
     int32_t size, const std::function<void(World&)>& body,
     const WorldOptions& options = quick_options()) {
@@ -51,7 +51,7 @@ inline std::vector<std::exception_ptr> run_ranks_catching(
   return errors;
 }
 
-// The same where no rank may fail.
+// Runs `body` on every rank; no rank may fail.
 inline void run_ranks(int32_t size, const std::function<void(World&)>& body,
                       const WorldOptions& options = quick_options()) {
   for (const std::exception_ptr& error : run_ranks_catching(size, body, options)) {

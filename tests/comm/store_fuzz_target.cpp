@@ -1,4 +1,4 @@
-// Fuzz target: the parsers of what comes to the store's sockets, and the table behind them.
+// Fuzz target for the parsers of bytes from the store's sockets, and the table behind them.
 // libFuzzer calls it in scripts/dev/long; store_messages_test.cpp replays tests/comm/store_corpus
 // with it.
 #include <cstddef>
@@ -16,7 +16,7 @@ void expect(bool truth) {
   if (!truth) std::abort();
 }
 
-// Bytes that were read are what writing them gives.
+// Checks that writing a parsed message gives the bytes that were read.
 template <typename Message, typename Parse>
 bool read_and_write(std::string_view bytes, Message& message, size_t& used, const Parse& parse) {
   if (parse(bytes, message, used) != longshore::Parsed::kDone) return false;

@@ -1,4 +1,4 @@
-// The store's messages and table, without sockets.
+// The messages and the table of the key-value store, without sockets.
 #include "comm/store/store_messages.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ std::vector<StoreRequest> some_requests() {
           {StoreCommand::kCount, {}, "", ""}};
 }
 
-// Goal: what was written is read, and every shorter piece of it waits for more.
+// Goal: a written message is read back, and every shorter prefix of it waits for more bytes.
 TEST(StoreMessages, RequestsAreReadAsTheyWereWritten) {
   for (const StoreRequest& request : some_requests()) {
     const std::string bytes = to_bytes(request);
@@ -53,7 +53,7 @@ TEST(StoreMessages, RequestsAreReadAsTheyWereWritten) {
   }
 }
 
-// Goal: lengths beyond the limits are refused before the bytes that they announce have come.
+// Goal: a length beyond the limit is refused before the announced bytes arrive.
 TEST(StoreMessages, RefusesLengthsBeyondTheLimits) {
   StoreRequest request;
   StoreReply reply;
@@ -70,7 +70,7 @@ TEST(StoreMessages, RefusesLengthsBeyondTheLimits) {
   EXPECT_EQ(parse_request(to_bytes(nameless), request, used), Parsed::kBad);
 }
 
-// Goal: no message of the corpus, nor one that differs from it in a few bytes, does harm.
+// Goal: parsing the fuzz corpus, and mutations of it in a few bytes, does no harm.
 TEST(StoreMessages, TheFuzzCorpusIsHarmless) {
   std::mt19937 random(11);
   int files = 0;
@@ -96,7 +96,7 @@ StoreReply ask(StoreTable& table, StoreCommand command, const std::string& key,
   return table.answer({command, {key}, expected, value});
 }
 
-// Goal: the limits hold whatever is stored, and a refusal changes nothing.
+// Goal: the table stays within its limits, and a refused request changes nothing.
 TEST(StoreTable, StaysWithinItsLimits) {
   StoreTable table(3, 1000);
   for (const char* key : {"a", "b", "c"})
@@ -114,7 +114,7 @@ TEST(StoreTable, StaysWithinItsLimits) {
   EXPECT_EQ(table.bytes(), 0);
 }
 
-// Goal: the meanings that LibTorch's stores have.
+// Goal: compare-and-set, add and append behave as in LibTorch's stores.
 TEST(StoreTable, ComparesAddsAndAppends) {
   StoreTable table(10, 10'000);
   const auto set_if = [&](const std::string& expected, const std::string& value) {
@@ -134,8 +134,8 @@ TEST(StoreTable, ComparesAddsAndAppends) {
   EXPECT_FALSE(ask(table, StoreCommand::kGet, "absent").done);
 }
 
-// Goal: a proof is of one secret, one side and one pair of nonces. The first
-// bytes of one were computed with Python's hmac.
+// Goal: a proof is valid for one secret, one side and one pair of nonces; one is compared with the
+// first bytes that Python's hmac computes.
 TEST(StoreSecret, AProofIsForOneConnection) {
   StoreNonce a{}, b{};
   std::fill(a.begin(), a.end(), 'a');
@@ -154,8 +154,8 @@ TEST(StoreSecret, AProofIsForOneConnection) {
   EXPECT_EQ(make_store_secret().size(), 64u);
 }
 
-// Goal: a file that others can read or write, that is short or that is no file is refused, with
-// what to do.
+// Goal: a secret file that others can read or write, that is short or not regular is refused with
+// advice.
 TEST(StoreSecret, AFileIsForItsOwnerAlone) {
   const std::string path = testing::TempDir() + "longshore-secret-" + std::to_string(::getpid());
   std::filesystem::remove_all(path);

@@ -1,6 +1,6 @@
-// The store's server and its clients over real sockets, with strangers beside them. In every case
-// an honest client is served while the strangers are there, and what the server held stays within
-// its limits. Waits are bounded by deadlines that no test outlives; no test measures time.
+// The store's server and clients over real sockets, beside clients without the secret. In every
+// case an honest client is served meanwhile, and the server's memory stays within its limits. Waits
+// end at deadlines; no test measures time.
 #include "comm/store/store_server.h"
 
 #include <arpa/inet.h>
@@ -43,7 +43,7 @@ UniqueFd raw_socket(uint16_t port) {
   return fd;
 }
 
-// What comes before the connection is closed, or until there are so many bytes.
+// Reads until the connection is closed or `bytes` bytes have arrived.
 std::string read_from(const UniqueFd& fd, size_t bytes) {
   std::string text;
   std::array<char, 4096> buffer{};
@@ -75,7 +75,7 @@ class StoreServed : public testing::Test {
  protected:
   explicit StoreServed(StoreLimits limits = quick_limits()) : limits_(limits) {}
 
-  // Few, and for no long time.
+  // Small limits and short deadlines, so that tests reach them quickly.
   static StoreLimits quick_limits() {
     return {.strangers = 8,
             .hello_time = milliseconds(300),
@@ -89,7 +89,7 @@ class StoreServed : public testing::Test {
     return {{"127.0.0.1", server_.port()}, secret, kGuard};
   }
 
-  // Whoever is there besides, an old client and a new one are served.
+  // Expects that an old client and a new one are served.
   void expect_honest_clients_are_served() {
     const std::string number = std::to_string(++served_);
     honest_.set("honest", number);
@@ -103,11 +103,11 @@ class StoreServed : public testing::Test {
     EXPECT_LE(use.clients, limits_.clients);
     EXPECT_LE(use.keys, limits_.keys);
     EXPECT_LE(use.stored, limits_.stored);
-    // One turn reads at most 64 KiB more, and one reply is made at once.
+    // One turn of the server reads at most 64 KiB more and makes one reply.
     EXPECT_LE(use.under_way, limits_.under_way);
   }
 
-  // A client that has proved the secret, as bytes.
+  // Returns the bare socket of a client that has proved the secret.
   UniqueFd raw_client() const {
     UniqueFd fd = raw_socket(server_.port());
     send_to(fd, to_bytes(hello_for(read_from(fd, kChallengeBytes))));
@@ -132,7 +132,7 @@ class StoreServed : public testing::Test {
   int served_ = 0;
 };
 
-// Goal: whatever a stranger sends first, it is cut off, and nobody waits for it.
+// Goal: a stranger is cut off whatever it sends first, and no client waits for it.
 TEST_F(StoreServed, StrangersThatSendAnythingAreCutOff) {
   std::mt19937 random(3);
   std::string noise(5000, '\0');
@@ -147,19 +147,19 @@ TEST_F(StoreServed, StrangersThatSendAnythingAreCutOff) {
     ASSERT_TRUE(stranger.valid());
     send_to(stranger, bytes);
     expect_honest_clients_are_served();
-    // The halves of a first message are cut off by the deadline.
+    // The deadline cuts off a stranger that sends half of a first message.
     EXPECT_TRUE(is_closed(stranger));
   }
   expect_within_limits();
 }
 
-// Goal: a first message that drips does not live longer than one that does not come.
+// Goal: a first message that arrives byte by byte has the same deadline as one that never arrives.
 TEST_F(StoreServed, ASlowDripIsCutOff) {
   const UniqueFd stranger = raw_socket(server_.port());
   const std::string hello = to_bytes(hello_for(read_from(stranger, kChallengeBytes)));
   const auto end = std::chrono::steady_clock::now() + kGuard;
   size_t sent = 0;
-  // Half of it, a byte at a time; then the last byte is never sent.
+  // The first half is sent byte by byte; the last byte is never sent.
   for (; sent + 1 < hello.size() / 2; ++sent) {
     send_to(stranger, hello.substr(sent, 1));
     if (sent % 8 == 0) expect_honest_clients_are_served();
@@ -169,8 +169,8 @@ TEST_F(StoreServed, ASlowDripIsCutOff) {
   expect_within_limits();
 }
 
-// Goal: thousands of connections that say nothing keep nobody away, at the start or later, and cost
-// the server a fixed number of places.
+// Goal: thousands of silent connections keep no client away, at the start or later, and cost the
+// server a fixed number of slots.
 TEST_F(StoreServed, ThousandsOfSilentConnectionsKeepNobodyAway) {
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -187,8 +187,8 @@ TEST_F(StoreServed, ThousandsOfSilentConnectionsKeepNobodyAway) {
   expect_within_limits();
 }
 
-// Goal: the proof of another secret, of none, and one that was recorded are refused, and give
-// nothing away.
+// Goal: a proof of another secret, no proof and a replayed proof are refused without revealing
+// anything.
 TEST_F(StoreServed, WrongSecretsAndReplaysAreRefused) {
   honest_.set("run file", "lr = 1");
   EXPECT_THROW(connect(""), StoreSecretError);
@@ -201,7 +201,7 @@ TEST_F(StoreServed, WrongSecretsAndReplaysAreRefused) {
   read_from(second, kChallengeBytes);
   send_to(second, recorded + to_bytes(StoreRequest{StoreCommand::kGet, {"run file"}, "", ""}));
   EXPECT_TRUE(is_closed(second));
-  // Once more, without what follows: the answer is a refusal, and no more.
+  // The proof is replayed alone; the answer is a refusal and nothing else.
   const UniqueFd third = raw_socket(server_.port());
   read_from(third, kChallengeBytes);
   send_to(third, recorded);
@@ -210,7 +210,7 @@ TEST_F(StoreServed, WrongSecretsAndReplaysAreRefused) {
   expect_within_limits();
 }
 
-// Goal: requests before the proof are not answered.
+// Goal: requests before the proof get no answer.
 TEST_F(StoreServed, NothingIsAnsweredBeforeTheProof) {
   const UniqueFd stranger = raw_socket(server_.port());
   read_from(stranger, kChallengeBytes);
@@ -219,15 +219,15 @@ TEST_F(StoreServed, NothingIsAnsweredBeforeTheProof) {
   expect_honest_clients_are_served();
 }
 
-// Goal: a server that does not know the secret is none of ours.
+// Goal: a client refuses a server that does not know the secret.
 TEST_F(StoreServed, AFalseServerIsFoundOut) {
   const StoreServer false_server({.secret = "another secret of 20 bytes"});
   EXPECT_THROW(StoreConnection({"127.0.0.1", false_server.port()}, kSecret, kGuard),
                StoreSecretError);
 }
 
-// Goal: also a client that knows the secret can harm neither the others nor the server's memory:
-// half messages, lengths without end, replies that nobody takes.
+// Goal: a client with the secret cannot harm other clients or the server's memory with half
+// messages, endless lengths, or replies that it never reads.
 TEST_F(StoreServed, BrokenClientsHarmNobody) {
   std::vector<UniqueFd> broken;
   const std::string set = to_bytes(StoreRequest{StoreCommand::kSet, {"k"}, "", "value"});
@@ -238,7 +238,7 @@ TEST_F(StoreServed, BrokenClientsHarmNobody) {
     send_to(broken.back(), bytes);
     expect_honest_clients_are_served();
   }
-  // Asks without end and takes nothing.
+  // This client asks without end and reads no reply.
   honest_.set("long", std::string(50'000, 'v'));
   broken.push_back(raw_client());
   const std::string get = to_bytes(StoreRequest{StoreCommand::kGet, {"long"}, "", ""});
@@ -247,7 +247,7 @@ TEST_F(StoreServed, BrokenClientsHarmNobody) {
   expect_within_limits();
 }
 
-// Goal: clients that fill the memory with halves of messages are cut off, the largest first.
+// Goal: clients that fill the memory with half messages are cut off, the largest first.
 TEST_F(StoreServed, HalvesOfLongMessagesAreBounded) {
   const std::string half =
       to_bytes(StoreRequest{StoreCommand::kSet, {"k"}, "", std::string(16 << 20, 'v')})
@@ -273,7 +273,7 @@ TEST_F(StoreServed, HalvesOfLongMessagesAreBounded) {
   expect_within_limits();
 }
 
-// Goal: values and keys beyond the limits are refused with words, and the connection goes on.
+// Goal: keys and values beyond the limits are refused with a reason, and the connection stays open.
 TEST_F(StoreServed, KeysAndBytesAreBounded) {
   StoreConnection client = connect();
   const auto refused = [](const auto& call) {
@@ -301,7 +301,7 @@ TEST_F(StoreServed, KeysAndBytesAreBounded) {
   expect_within_limits();
 }
 
-// Goal: no more clients than the limit; when one goes, another comes.
+// Goal: the number of clients is limited; when one leaves, another may connect.
 TEST_F(StoreServed, ClientsAreBounded) {
   std::vector<StoreConnection> clients;
   while (clients.size() + 1 < limits_.clients) clients.push_back(connect());
@@ -314,14 +314,14 @@ TEST_F(StoreServed, ClientsAreBounded) {
       connect().set("again", "1");
       served = true;
     } catch (const StoreSecretError&) {
-      // The server has not seen yet that the other is gone.
+      // The server may not have seen yet that the other client left.
       std::this_thread::sleep_for(milliseconds(1));
     }
   }
   expect_within_limits();
 }
 
-// Goal: the end of a server waits for nobody, whatever its clients have sent or not.
+// Goal: the server ends without waiting for clients, whatever they have sent.
 TEST_F(StoreServed, ItsEndWaitsForNobody) {
   auto server = std::make_unique<StoreServer>(StoreServerOptions{.secret = ""});
   const StoreAddress address{"127.0.0.1", server->port()};
@@ -336,9 +336,9 @@ TEST_F(StoreServed, ItsEndWaitsForNobody) {
   EXPECT_TRUE(is_closed(silent));
 }
 
-// Goal: a client of a server that does not answer ends within its time.
+// Goal: a client of a server that does not answer gives up within its time limit.
 TEST_F(StoreServed, AClientDoesNotWaitForEver) {
-  // It listens and says nothing.
+  // The listener accepts connections and never answers.
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "listener");
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -351,20 +351,20 @@ TEST_F(StoreServed, AClientDoesNotWaitForEver) {
                StoreError);
 }
 
-// Goal: a store for one machine cannot be reached from another: it listens to loopback alone.
+// Goal: a store for one machine listens to loopback only, so other machines cannot reach it.
 TEST_F(StoreServed, ListensToLoopbackAlone) {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "other address");
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(server_.port());
-  // An address of this host as well, which a server of all addresses would answer at.
+  // 127.0.0.2 is an address of this host too; a server of all addresses would answer there.
   ASSERT_EQ(::inet_pton(AF_INET, "127.0.0.2", &address.sin_addr), 1);
   EXPECT_NE(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
             0);
   EXPECT_EQ(errno, ECONNREFUSED);
 }
 
-// Goal: many keys and long values come back whole, in pieces that the client puts together.
+// Goal: many keys and long values arrive whole, although the client gets them in pieces.
 TEST(StoreConnection, GetsManyKeysAndLongValues) {
   const StoreServer server({});
   StoreConnection client({"127.0.0.1", server.port()}, "", kGuard);
@@ -383,7 +383,7 @@ TEST(StoreConnection, GetsManyKeysAndLongValues) {
   EXPECT_THROW(client.get(keys), StoreError);
 }
 
-// Goal: many clients at once; an addition is never lost.
+// Goal: with many clients at once no addition is lost.
 TEST(StoreConnection, ManyClientsAtOnce) {
   const StoreServer server({});
   std::vector<std::thread> threads;

@@ -1,5 +1,5 @@
-// Stranger: a thread of a test that connects to a port of 127.0.0.1 again and again, as somebody
-// who knows no secret would. It sends the beginning of something and keeps the newest connections
+// Stranger: a thread of a test that connects to a port of 127.0.0.1 again and again, as a process
+// without the secret would. It sends the beginning of a message and keeps the newest connections
 // open.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Ranks as real processes with a stranger at the store's port, from before the store is there to
-// the end: they meet, compute and end as if nobody else were there, and nothing hangs.
+// Ranks run as real processes while a stranger connects to the store's port, from before the store
+// exists to the end. They meet, compute and end undisturbed, and nothing hangs.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@
 namespace longshore {
 namespace {
 
-// Goal: the launcher serves its ranks and ends, although connections with half messages are open.
+// Goal: the launcher serves its ranks and ends although connections with half messages are open.
 TEST(StrangerAtTheStore, TheLauncherServesItsRanksAndEnds) {
   const uint16_t port = free_fixed_port();
   const Stranger stranger(port);
@@ -32,7 +32,7 @@ TEST(StrangerAtTheStore, TheLauncherServesItsRanksAndEnds) {
   EXPECT_GT(stranger.connections(), 10);
 }
 
-// Goal: the same where rank 0 serves the store, at a port that the stranger waits for.
+// Goal: rank 0 serves the store at a port that a stranger waits for, and ends with the others.
 TEST(StrangerAtTheStore, ARankThatServesEndsWithTheOthers) {
   const uint16_t port = free_fixed_port();
   const Stranger stranger(port);

@@ -38,7 +38,7 @@ void expect_refused(const RankInfo& info, const std::string& words) {
   }
 }
 
-// Goal: shards x replicas: groups work side by side, and a name may mean several groups.
+// Goal: groups for shards and replicas work side by side; one name may mean several groups.
 TEST(World, GroupsInTwoDirections) {
   run_ranks(4, [](World& world) {
     const int32_t rank = world.ranks().rank;
@@ -59,7 +59,7 @@ TEST(World, GroupsInTwoDirections) {
   });
 }
 
-// Goal: on GPUs, votes and totals are the host's memory all the same; they were given to NCCL.
+// Goal: votes and totals are exchanged from host memory also on GPUs, not through NCCL.
 TEST(World, ExchangesTheHostsMemoryWhateverTheDevice) {
   WorldOptions options = quick_options();
   options.device = DeviceKind::kCuda;
@@ -76,7 +76,8 @@ TEST(World, ExchangesTheHostsMemoryWhateverTheDevice) {
       options);
 }
 
-// Goal: a group of one rank is free, and other ranks may make larger ones at the same time.
+// Goal: a group of one rank needs no communication, and other ranks may make larger groups
+// meanwhile.
 TEST(World, GroupsOfOne) {
   run_ranks(3, [](World& world) {
     const int32_t rank = world.ranks().rank;
@@ -86,7 +87,7 @@ TEST(World, GroupsOfOne) {
   });
 }
 
-// Goal: texts of all ranks, in their order, again and again.
+// Goal: exchanged texts arrive in rank order, also in repeated exchanges.
 TEST(World, ExchangesTexts) {
   run_ranks(3, [](World& world) {
     for (int i = 0; i < 3; ++i) {
@@ -99,7 +100,7 @@ TEST(World, ExchangesTexts) {
   });
 }
 
-// Goal: all ranks hear the same: who differs first, in which line, and how.
+// Goal: all ranks get the same error: which rank differs first, in which line, and how.
 TEST(World, AgreeNamesTheFirstDifference) {
   const auto errors = run_ranks_catching(3, [](World& world) {
     const bool other = world.ranks().rank >= 1;
@@ -113,7 +114,7 @@ TEST(World, AgreeNamesTheFirstDifference) {
   }
 }
 
-// Goal: ranks that are in different operations are told so at once, and which ones they are.
+// Goal: ranks in different operations fail at once, and the error names both operations.
 TEST(World, NamesARankThatDisagrees) {
   const auto errors = run_ranks_catching(3, [](World& world) {
     std::vector<float> values(12);
@@ -134,7 +135,7 @@ TEST(World, NamesARankThatDisagrees) {
   }
 }
 
-// Goal: an error of one rank reaches the others with its words.
+// Goal: the failure of one rank reaches the others with its text.
 TEST(World, ReportsTheFailureOfARank) {
   const auto errors = run_ranks_catching(3, [](World& world) {
     if (world.ranks().rank == 2) {
@@ -157,7 +158,7 @@ TEST(World, ReportsTheFailureOfARank) {
   EXPECT_EQ(text_of(errors[2]), "train.jsonl is damaged");
 }
 
-// Goal: what another process says is printed as one line, whatever it holds.
+// Goal: text from another process is printed as one line, whatever it contains.
 TEST(World, TheWordsOfAnotherRankAreOneLine) {
   const auto errors = run_ranks_catching(2, [](World& world) {
     if (world.ranks().rank == 1) {
@@ -174,7 +175,7 @@ TEST(World, TheWordsOfAnotherRankAreOneLine) {
   }
 }
 
-// Goal: a text that a rank does not give is named by what it is.
+// Goal: a rank that does not send its text is named together with the kind of text.
 TEST(World, NamesATextThatDoesNotCome) {
   WorldOptions options = quick_options();
   options.timeout = std::chrono::seconds(12);
@@ -194,7 +195,8 @@ TEST(World, NamesATextThatDoesNotCome) {
   }
 }
 
-// Goal: a rank that does not come to an operation is named after the time-out, with its last one.
+// Goal: a rank that does not join an operation is named after the time-out, with its last
+// operation.
 TEST(World, NamesARankThatDoesNotCome) {
   WorldOptions options = quick_options();
   options.timeout = std::chrono::seconds(12);
@@ -203,7 +205,7 @@ TEST(World, NamesARankThatDoesNotCome) {
       [](World& world) {
         sum_over(world.all(), 1.0);
         if (world.ranks().rank == 1) {
-          // Alive, but somewhere else.
+          // This rank is alive but never joins the operation.
           for (;;) {
             world.check();
             std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -224,7 +226,7 @@ TEST(World, NamesARankThatDoesNotCome) {
   }
 }
 
-// Goal: a rank that waits for another in a second group is not blamed: the other is.
+// Goal: a rank that itself waits in another group is not blamed; the rank that it waits for is.
 TEST(World, FollowsWhoWaitsForWhom) {
   WorldOptions options = quick_options();
   options.timeout = std::chrono::seconds(12);
@@ -236,8 +238,8 @@ TEST(World, FollowsWhoWaitsForWhom) {
         if (rank == 2) world.group("a", {2});
         const auto b = rank > 0 ? world.group("b", std::vector<int32_t>{1, 2}) : nullptr;
         if (rank == 0) world.group("b", {0});
-        if (rank == 1) b->barrier(kLabel).wait();  // for rank 2
-        if (rank == 0) a->barrier(kLabel).wait();  // for rank 1
+        if (rank == 1) b->barrier(kLabel).wait();  // waits for rank 2
+        if (rank == 0) a->barrier(kLabel).wait();  // waits for rank 1
         for (;;) {
           world.check();
           std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -249,7 +251,7 @@ TEST(World, FollowsWhoWaitsForWhom) {
   }
 }
 
-// Goal: ranks that never come are named.
+// Goal: ranks that never connect are named.
 TEST(World, NamesRanksThatDoNotCome) {
   const StoreServer server({});
   WorldOptions options = quick_options();
@@ -263,8 +265,8 @@ TEST(World, NamesRanksThatDoNotCome) {
   }
 }
 
-// Goal: a store serves one start: whoever comes as a rank that is there is refused by the name of
-// who it is, whether the run goes on or is over.
+// Goal: a store serves one start: a second process with the number of a known rank is refused with
+// that rank's identity, during the run and after it.
 TEST(World, ARankIsClaimedOnce) {
   const StoreServer server({});
   std::atomic<bool> refused = false;
@@ -276,7 +278,7 @@ TEST(World, ARankIsClaimedOnce) {
         expect_refused(rank_of(1, 2, server.port()), "rank 1 of the run at 127.0.0.1:");
         refused = true;
       }
-      // The impostor changes nothing for those who are there.
+      // The second process does not disturb the ranks of the run.
       EXPECT_EQ(sum_over(world->all(), 1.0), 2);
     });
   }
@@ -285,7 +287,7 @@ TEST(World, ARankIsClaimedOnce) {
   expect_refused(rank_of(0, 2, server.port()), "is taken by host ");
 }
 
-// Goal: ranks that were told different numbers of ranks all say so, at once, with both numbers.
+// Goal: ranks with different numbers of ranks all fail at once and print both numbers.
 TEST(World, NamesSizesThatDiffer) {
   const StoreServer server({});
   std::vector<std::string> texts(2);
@@ -306,7 +308,7 @@ TEST(World, NamesSizesThatDiffer) {
   }
 }
 
-// Goal: places on a node that cannot be right are named, by all ranks.
+// Goal: all ranks name local ranks and sizes of a node that cannot be right.
 TEST(World, NamesPlacesOnANodeThatDiffer) {
   for (const bool sizes : {true, false}) {
     const StoreServer server({});
@@ -332,7 +334,7 @@ TEST(World, NamesPlacesOnANodeThatDiffer) {
   }
 }
 
-// Goal: a rank without the run's secret is told so, and does not come in.
+// Goal: a rank without the run's secret is refused with that reason.
 TEST(World, RefusesARankWithoutTheSecret) {
   const StoreServer server({.secret = "a secret of the run"});
   for (const std::string secret : {"", "another secret"}) {
@@ -349,8 +351,8 @@ TEST(World, RefusesARankWithoutTheSecret) {
   EXPECT_EQ(server.most_used().keys, 0u);
 }
 
-// Goal: torchrun's agent learns where the run's store is, and nothing else; what a stranger wrote
-// there before does not lead the ranks astray.
+// Goal: torchrun's agent store holds only the address of the run's store; what a stranger wrote
+// there before does not mislead the ranks.
 TEST(World, TorchrunsAgentHasTheAddressOnly) {
   c10d::TCPStoreOptions options;
   options.port = 0;
@@ -371,7 +373,7 @@ TEST(World, TorchrunsAgentHasTheAddressOnly) {
       info.run_id = "job";
       info.restart = 1;
       info.secret = "the secret of this run";
-      // The others come first and find the stranger's address.
+      // The other ranks come first and find the stranger's address.
       if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
       const auto world = World::connect(info, quick_options());
       EXPECT_NE(world->ranks().store_port, agent->getPort());
@@ -385,7 +387,7 @@ TEST(World, TorchrunsAgentHasTheAddressOnly) {
   EXPECT_EQ(stranger.most_used().clients, 0u);
 }
 
-// Goal: where no launcher serves the store, rank 0 does; counts of nodes are found.
+// Goal: without a launcher's store rank 0 serves it; the number of nodes is counted.
 TEST(World, RankZeroServesTheStore) {
   const uint16_t port = free_fixed_port();
   std::vector<std::thread> threads;
