@@ -18,6 +18,7 @@ namespace {
 
 const std::string kRoot = test_data() + "/..";
 
+// Every section and key has a unique name and a description.
 TEST(FieldTable, EveryKeyIsNamedOnceAndSaysWhatItMeans) {
   std::set<std::string> names;
   for (const Section& section : run_file_sections()) {
@@ -35,6 +36,7 @@ TEST(FieldTable, EveryKeyIsNamedOnceAndSaysWhatItMeans) {
   EXPECT_THROW(key_named("optimizer"), CheckFailure);
 }
 
+// The default of every key lies within its bounds.
 TEST(FieldTable, DefaultsLieWithinTheirBounds) {
   for (const Section& section : run_file_sections()) {
     for (const Key& key : section.keys) {
@@ -48,7 +50,7 @@ TEST(FieldTable, DefaultsLieWithinTheirBounds) {
   }
 }
 
-// A value that is not the key's default; of a choice with one value there is none.
+// Returns a value other than the key's default, or the default of a choice with one value.
 KeyValue other_value(const Key& key) {
   switch (key.type) {
     case KeyType::kBool:
@@ -86,7 +88,7 @@ KeyValue other_value(const Key& key) {
                                                                           : key.choices.back();
 }
 
-// A key bound to another key's member would change that one.
+// Setting a key changes its own member only; a key bound to another key's member is found.
 TEST(FieldTable, EveryKeyChangesItsOwnMemberOnly) {
   for (const Section& section : run_file_sections()) {
     for (const Key& key : section.keys) {
@@ -102,6 +104,7 @@ TEST(FieldTable, EveryKeyChangesItsOwnMemberOnly) {
   }
 }
 
+// Bounds are written as text, and NaN lies outside of them.
 TEST(FieldTable, BoundsSpellThemselves) {
   EXPECT_EQ((Bounds{}).text(), "");
   EXPECT_EQ((Bounds{.min = 0}).text(), "at least 0");
@@ -111,6 +114,7 @@ TEST(FieldTable, BoundsSpellThemselves) {
   EXPECT_FALSE((Bounds{.min = 0}).contain(std::nan("")));
 }
 
+// Sizes, reals and "auto" are written as TOML that reads back exactly.
 TEST(FieldTable, SpellsValuesExactly) {
   const Key& size = key_named("offload.host_memory");
   EXPECT_EQ(toml_text(size, 24 * kGiB), "\"24GiB\"");
@@ -125,7 +129,8 @@ TEST(FieldTable, SpellsValuesExactly) {
   EXPECT_EQ(toml_text(rate, 0.1 + 0.2), "0.30000000000000004");
 }
 
-// A failure leaves the text that should be in the repository, and says how to put it there.
+// Compares with the file in the repository; a failure writes the expected text and prints how to
+// copy it.
 void expect_committed(const std::string& file, const std::string& text) {
   const std::string committed = read_whole_file(kRoot + "/" + file, kMiB);
   if (committed == text) return;
@@ -134,19 +139,23 @@ void expect_committed(const std::string& file, const std::string& text) {
   ADD_FAILURE() << file << " is not what the table says now: cp " << fresh << " " << file;
 }
 
+// config/reference.toml in the repository is the table's current text.
 TEST(FieldTable, TheCommittedReferenceFileIsWhatTheTableSays) {
   expect_committed("config/reference.toml", reference_toml());
 }
 
+// docs/run_file.md in the repository is the table's current text.
 TEST(FieldTable, TheCommittedPageIsWhatTheTableSays) {
   expect_committed("docs/run_file.md", run_file_page());
 }
 
+// The reference file gives exactly the default run.
 TEST(FieldTable, TheReferenceFileGivesTheDefaults) {
   EXPECT_EQ(load_run_config({kRoot + "/config/reference.toml"}, {}, {.complete = false}),
             RunConfig{});
 }
 
+// Every preset loads when the keys that it leaves out are given.
 TEST(FieldTable, EveryPresetLoadsWithWhatItLeavesOut) {
   int presets = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kRoot + "/config/presets")) {
@@ -159,8 +168,8 @@ TEST(FieldTable, EveryPresetLoadsWithWhatItLeavesOut) {
   EXPECT_GE(presets, 2);
 }
 
-// Goal: recipes are run files that lack what is the user's, of models and machines that are there.
-// What their plans say is compared by scripts/dev/recipes --check.
+// Goal: every recipe loads once the user's keys are given, and names a model and machine that
+// exist. scripts/dev/recipes --check compares their plans.
 TEST(FieldTable, EveryRecipeLoadsAndNamesAMachineThatIsThere) {
   int recipes = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kRoot + "/config/recipes")) {
@@ -183,6 +192,7 @@ TEST(FieldTable, EveryRecipeLoadsAndNamesAMachineThatIsThere) {
   EXPECT_GE(recipes, 10);
 }
 
+// The description of a key names type, unit, bounds and default.
 TEST(Describe, KeysOfASectionNameTypeBoundsAndDefault) {
   const std::string text = describe_keys("fsdp");
   EXPECT_NE(text.find("[fsdp]  "), std::string::npos);
@@ -191,6 +201,7 @@ TEST(Describe, KeysOfASectionNameTypeBoundsAndDefault) {
   EXPECT_NE(describe_keys("").find("[log]"), std::string::npos);
 }
 
+// The help text shows keys as command-line arguments.
 TEST(Describe, HelpShowsArguments) {
   EXPECT_NE(help_text("offload").find("--offload.state_format=split-bf16\n"), std::string::npos);
   EXPECT_NE(help_text("offload").find("integer (threads) or \"auto\", from 1 to 1024"),
@@ -200,6 +211,7 @@ TEST(Describe, HelpShowsArguments) {
             std::string::npos);
 }
 
+// An unknown section is refused, and the nearest name is proposed.
 TEST(Describe, UnknownSectionsGetTheNearestName) {
   try {
     help_text("ofload");
@@ -210,6 +222,7 @@ TEST(Describe, UnknownSectionsGetTheNearestName) {
   }
 }
 
+// No line of help text or reference is longer than 100 characters.
 TEST(Describe, LinesFitATerminal) {
   for (const std::string& text : {describe_keys(""), help_overview(), reference_toml()}) {
     size_t start = 0;
@@ -220,6 +233,7 @@ TEST(Describe, LinesFitATerminal) {
   }
 }
 
+// The JSON schema has every key and refuses unknown ones.
 TEST(Describe, TheSchemaHasEveryKeyAndRefusesOthers) {
   const Json schema = parse_json(json_schema(), {}, "schema");
   EXPECT_EQ(schema["additionalProperties"], false);

@@ -10,6 +10,7 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
+// Arguments with a dot in their name are taken as overrides; others stay as they are.
 TEST(Overrides, AreTakenOutOfTheArguments) {
   const SplitArguments split = split_overrides({"run.toml", "--train.steps=5", "--json", "-q",
                                                 "--run.dir", "runs/a=b", "--out=a.b", "b.toml"});
@@ -21,23 +22,27 @@ TEST(Overrides, AreTakenOutOfTheArguments) {
   EXPECT_EQ(split.overrides[1].value, "runs/a=b");
 }
 
+// The value of an override is everything after the first equals sign.
 TEST(Overrides, KeepEverythingAfterTheFirstEqualsSign) {
   const SplitArguments split = split_overrides({"--model.path=a=b", "--run.dir="});
   EXPECT_EQ(split.overrides[0].value, "a=b");
   EXPECT_EQ(split.overrides[1].value, "");
 }
 
+// An argument such as -1 after a key is its value.
 TEST(Overrides, ANegativeNumberIsAValue) {
   const SplitArguments split = split_overrides({"--optimizer.lr", "-1"});
   EXPECT_EQ(split.overrides.at(0).value, "-1");
 }
 
+// Arguments after "--" are not overrides.
 TEST(Overrides, EndAtTheDoubleDash) {
   const SplitArguments split = split_overrides({"--run.seed=1", "--", "--run.seed=2"});
   EXPECT_EQ(split.overrides.size(), 1u);
   EXPECT_EQ(split.rest, (Strings{"--", "--run.seed=2"}));
 }
 
+// Every override without a value is named in one error.
 TEST(Overrides, AllMissingValuesAreNamed) {
   try {
     split_overrides({"--run.seed", "--run.dir=x", "--train.steps"});
@@ -56,6 +61,7 @@ class OverrideValues : public RunFileFixture {
   }
 };
 
+// A single path or glob for a list key becomes a list of one.
 TEST_F(OverrideValues, APathWithoutBracketsIsAListOfOne) {
   EXPECT_EQ(with({{"data.train", "a.jsonl"}}).data.train, Strings{"a.jsonl"});
   EXPECT_EQ(with({{"data.train", "2024-01-01"}}).data.train, Strings{"2024-01-01"});
@@ -63,7 +69,7 @@ TEST_F(OverrideValues, APathWithoutBracketsIsAListOfOne) {
   EXPECT_EQ(with({{"train.freeze", "\"*.bias\""}}).train.freeze, Strings{"*.bias"});
 }
 
-// Goal: what the command line says is not refused for what the file said in its place.
+// Goal: an override wins over a contradicting key of the run file.
 TEST_F(OverrideValues, DisplaceTheRivalKeyOfTheFile) {
   const std::string epochs =
       "run.dir = \"r\"\nmodel.path = \"m\"\ndata.train = [\"t\"]\ntrain.epochs = 2\n";
@@ -74,10 +80,11 @@ TEST_F(OverrideValues, DisplaceTheRivalKeyOfTheFile) {
   EXPECT_EQ(with({{"train.steps", "0"}}, epochs).train.epochs, 2.0);
   EXPECT_EQ(with({{"eval.split", "0.1"}}, std::string(kNeeded) + "data.eval = [\"e\"]\n").data.eval,
             Strings{});
-  // Both on the command line contradict each other.
+  // Two contradicting overrides are refused.
   EXPECT_NE(problems(kNeeded, {{"train.steps", "1"}, {"train.epochs", "1"}}), "accepted");
 }
 
+// An override holds exactly one TOML value, so it cannot inject other keys.
 TEST_F(OverrideValues, HoldOneValueOfTomlAndNothingElse) {
   for (const std::string injected :
        {"5 # comment", "5\n[optimizer]\nlr = 1", "5\rlr = 1", "5, 6", "5,", "5]\nx = [1"}) {

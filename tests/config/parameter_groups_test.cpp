@@ -1,4 +1,5 @@
-// optimizer.groups: what a run file says, as values, and every mistake with its place.
+// The key optimizer.groups: its tables are read as values, and every mistake is named with its
+// position.
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
@@ -9,6 +10,7 @@ namespace {
 
 class ParameterGroups : public RunFileFixture {};
 
+// Parameter groups are read from their tables in order.
 TEST_F(ParameterGroups, AreReadFromTablesInTheirOrder) {
   const RunConfig config =
       load(std::string(kNeeded) +
@@ -20,6 +22,7 @@ TEST_F(ParameterGroups, AreReadFromTablesInTheirOrder) {
   EXPECT_EQ(config.optimizer.groups, wanted);
 }
 
+// Each mistake in a parameter group gives its own error.
 TEST_F(ParameterGroups, SayWhatIsWrong) {
   const std::pair<const char*, const char*> mistakes[] = {
       {"groups = 3", "expected [[optimizer.groups]] tables, found the integer 3"},

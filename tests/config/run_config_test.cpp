@@ -16,6 +16,7 @@ namespace {
 
 class RunConfigTest : public RunFileFixture {};
 
+// A run file with keys of every section is read completely.
 TEST_F(RunConfigTest, ReadsTheRunFileOfTheDesignPage) {
   const RunConfig config = load(R"(
 [run]
@@ -83,12 +84,14 @@ kind = "cpu"
   EXPECT_EQ(config.device.kind, DeviceSection::Kind::kCpu);
 }
 
+// precision.drain follows precision.compute unless it is given.
 TEST_F(RunConfigTest, DrainFollowsComputeUnlessSaid) {
   EXPECT_EQ(load(kNeeded).precision.drain_dtype(), DType::kBF16);
   EXPECT_EQ(load(std::string(kNeeded) + "precision.compute = \"fp32\"").precision.drain_dtype(),
             DType::kF32);
 }
 
+// A later file wins key by key, and the command line wins over all files.
 TEST_F(RunConfigTest, ALaterFileWinsKeyByKeyAndTheCommandLineWinsOverAll) {
   write("a.toml", std::string(kNeeded) + "[optimizer]\nlr = 1.0\neps = 1.0\nweight_decay = 1.0\n");
   write("b.toml", "[optimizer]\neps = 2.0\nweight_decay = 2.0\n");
@@ -99,10 +102,12 @@ TEST_F(RunConfigTest, ALaterFileWinsKeyByKeyAndTheCommandLineWinsOverAll) {
   EXPECT_EQ(config.optimizer.weight_decay, 3.0);
 }
 
+// The last of two overrides of one key wins.
 TEST_F(RunConfigTest, TheLastOfTwoEqualOverridesWins) {
   EXPECT_EQ(load(kNeeded, {{"run.seed", "1"}, {"run.seed", "2"}}).run.seed, 2);
 }
 
+// An override is read as TOML, and as a string where it is none.
 TEST_F(RunConfigTest, OverridesAreTomlElseStrings) {
   const RunConfig config = load(kNeeded, {{"data.train", "[\"x\", 'y']"},
                                           {"data.packing", "false"},
@@ -126,13 +131,15 @@ TEST_F(RunConfigTest, OverridesAreTomlElseStrings) {
   EXPECT_EQ(config.model.path, "a b = [c");
 }
 
-// Dates, numbers and booleans are names of directories too.
+// An override of a path is used as it stands, because dates, numbers and booleans are names of
+// directories too.
 TEST_F(RunConfigTest, AnOverrideOfAPathIsTakenAsItStands) {
   for (const char* name : {"2024-01-01", "7", "1.50", "true", "nan", "0x10"}) {
     EXPECT_EQ(load(kNeeded, {{"run.dir", name}}).run.dir, name);
   }
 }
 
+// "~" at the start of a path becomes the home directory; globs keep it.
 TEST_F(RunConfigTest, ExpandsTheHomeDirectoryInPaths) {
   ASSERT_EQ(::setenv("HOME", "/home/u", 1), 0);
   const RunConfig config = load(
@@ -144,6 +151,7 @@ TEST_F(RunConfigTest, ExpandsTheHomeDirectoryInPaths) {
   EXPECT_EQ(config.train.freeze, std::vector<std::string>{"~/kept"});
 }
 
+// A run file of "-" is read from standard input, once.
 TEST_F(RunConfigTest, ReadsARunFileFromStandardInputOnce) {
   write("in.toml", kNeeded);
   const int kept = ::dup(STDIN_FILENO);
@@ -163,12 +171,13 @@ TEST_F(RunConfigTest, ReadsARunFileFromStandardInputOnce) {
   EXPECT_EQ(again, "stdin: standard input is given twice");
 }
 
+// With complete = false a file may leave out the required keys.
 TEST_F(RunConfigTest, WithoutCompletenessAFileMayLeaveOutWhatARunNeeds) {
   EXPECT_EQ(load("optimizer.lr = 1.0", {}, {.complete = false}).optimizer.lr, 1.0);
   EXPECT_EQ(load_run_config({}, {}, {.complete = false}), RunConfig{});
 }
 
-// Any value that the key takes.
+// Returns a random value that the key accepts.
 KeyValue random_value(const Key& key, std::mt19937_64& random) {
   const double low = key.bounds.min.value_or(-1e6);
   const double high = std::min(key.bounds.max.value_or(1e6), 1e12);
@@ -225,6 +234,7 @@ KeyValue random_value(const Key& key, std::mt19937_64& random) {
   return key.choices[random() % key.choices.size()];
 }
 
+// A written run file reads back as an equal run, also with its changed keys only.
 TEST_F(RunConfigTest, WhatIsWrittenReadsBackEqual) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 60; ++round) {
@@ -234,11 +244,12 @@ TEST_F(RunConfigTest, WhatIsWrittenReadsBackEqual) {
     }
     const RunConfig read = load(to_toml(config), {}, {.complete = false});
     ASSERT_EQ(read, config) << to_toml(config);
-    // A file with the changed keys alone says the same.
+    // A file with the changed keys only gives the same run.
     ASSERT_EQ(load(changed_keys(config), {}, {.complete = false}), config);
   }
 }
 
+// changed_keys() writes only keys that differ from the default.
 TEST_F(RunConfigTest, WritesOnlyChangedKeysWhenAskedTo) {
   RunConfig config;
   EXPECT_EQ(changed_keys(config), "");

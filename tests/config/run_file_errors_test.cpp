@@ -1,4 +1,4 @@
-// Wrong run files: each gives its exact error line.
+// Each wrong run file gives its exact error line.
 #include <gtest/gtest.h>
 
 #include "tests/config/run_file_fixture.h"
@@ -20,10 +20,12 @@ class RunFileErrors : public RunFileFixture {
   }
 };
 
+// A file with the required keys only is accepted.
 TEST_F(RunFileErrors, TheNeededKeysAreEnough) {
   EXPECT_EQ(problems(kNeeded), "accepted");
 }
 
+// Other programs' names for a choice get this program's name as a proposal.
 TEST_F(RunFileErrors, ChoicesThatOthersCallOtherwise) {
   expect_each({
       {"[device]\nkind = \"gpu\"",
@@ -35,6 +37,7 @@ TEST_F(RunFileErrors, ChoicesThatOthersCallOtherwise) {
   });
 }
 
+// A directory that is listed twice as a drive is refused.
 TEST_F(RunFileErrors, ADriveIsNamedOnce) {
   expect_each({
       {"[offload]\nnvme = [\"d/a\", \"d/b\", \"d/./a/\"]",
@@ -42,7 +45,7 @@ TEST_F(RunFileErrors, ADriveIsNamedOnce) {
   });
 }
 
-// A list without end on one line costs no more than its bytes.
+// A list on one line has a limit, and an endless list costs no more than its bytes.
 TEST_F(RunFileErrors, ListsHaveALimit) {
   std::string list = "[train]\nfreeze = [";
   for (int i = 0; i < 100'001; ++i) list += "\"\",";
@@ -50,11 +53,13 @@ TEST_F(RunFileErrors, ListsHaveALimit) {
             "run.toml:2:10: an array of 100001, the limit is 100000");
 }
 
+// Control characters of a file's names are escaped in errors.
 TEST_F(RunFileErrors, NamesOfTheFileAreEscaped) {
   EXPECT_EQ(problems_beside_needed("[train]\n\"\\u001b[2J\" = 1"),
             "run.toml:2:1: unknown key 'train.\\x1b[2J' (longshore config keys train)");
 }
 
+// Unknown keys and sections are refused, and the nearest name is proposed.
 TEST_F(RunFileErrors, UnknownNamesGetTheNearestOne) {
   expect_each({
       {"[optimizer]\nweigth_decay = 1.0",
@@ -85,6 +90,7 @@ TEST_F(RunFileErrors, UnknownNamesGetTheNearestOne) {
   });
 }
 
+// A section that is no table is refused.
 TEST_F(RunFileErrors, SectionsAreTables) {
   expect_each({
       {"log = 3", "run.toml:1:1: expected the section [log], found the integer 3"},
@@ -92,6 +98,7 @@ TEST_F(RunFileErrors, SectionsAreTables) {
   });
 }
 
+// A value of another type is refused with both types.
 TEST_F(RunFileErrors, TypesAreStrict) {
   expect_each({
       {"[train]\nmicro_batch = \"1\"",
@@ -134,6 +141,7 @@ TEST_F(RunFileErrors, TypesAreStrict) {
   });
 }
 
+// Numbers outside their bounds are refused with the bounds.
 TEST_F(RunFileErrors, NumbersKeepTheirBounds) {
   expect_each({
       {"[run]\nseed = -1", "run.toml:2:8: run.seed = -1: must be at least 0"},
@@ -157,6 +165,7 @@ TEST_F(RunFileErrors, NumbersKeepTheirBounds) {
   });
 }
 
+// A size without a unit is refused.
 TEST_F(RunFileErrors, SizesNeedUnits) {
   const std::string expected =
       "run.toml:2:17: offload.device_memory: expected a size with a unit such as \"24GiB\", or "
@@ -172,6 +181,7 @@ TEST_F(RunFileErrors, SizesNeedUnits) {
   }
 }
 
+// A wrong choice is refused with the list of choices.
 TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
   expect_each({
       {"[offload]\nstate_format = \"split-fp8\"",
@@ -203,6 +213,7 @@ TEST_F(RunFileErrors, ChoicesSayWhatTheyAllow) {
   });
 }
 
+// Strings that name something may not be empty or contain a NUL.
 TEST_F(RunFileErrors, StringsThatNameSomethingAreNotEmpty) {
   expect_each({
       {"[checkpoint]\nresume = \"\"",
@@ -214,6 +225,7 @@ TEST_F(RunFileErrors, StringsThatNameSomethingAreNotEmpty) {
   });
 }
 
+// Contradicting keys are refused with the positions of both.
 TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
   expect_each({
       {"[train]\nepochs = 2",
@@ -250,6 +262,7 @@ TEST_F(RunFileErrors, KeysThatContradictEachOtherShowBothPlaces) {
   });
 }
 
+// A contradiction names the argument or file that the value came from.
 TEST_F(RunFileErrors, ContradictionsShowTheArgumentOrTheFileThatWon) {
   EXPECT_EQ(problems(kNeeded, {{"train.epochs", "1"}, {"train.steps", "10"}}),
             "--train.steps: train.steps = 10 and train.epochs = 1.0 (--train.epochs): give one of "
@@ -261,6 +274,7 @@ TEST_F(RunFileErrors, ContradictionsShowTheArgumentOrTheFileThatWon) {
   EXPECT_EQ(problems(kNeeded, {{"train.sequences_per_step", "1"}}), "accepted");
 }
 
+// Every missing key is named with a line to add.
 TEST_F(RunFileErrors, WhatIsMissingSaysWhatToAdd) {
   EXPECT_EQ(problems(""),
             "run.toml: run.dir is missing: add dir = \"runs/tiny\" under [run]\n"
@@ -272,6 +286,7 @@ TEST_F(RunFileErrors, WhatIsMissingSaysWhatToAdd) {
             "--data.train: data.train is empty: add train = [\"train.jsonl\"] under [data]");
 }
 
+// Errors of TOML's syntax have line and column.
 TEST_F(RunFileErrors, TomlErrorsHaveTheirPlace) {
   EXPECT_EQ(problems("[run]\ndir = runs/x\n").rfind("run.toml:2:7: not TOML: ", 0), 0u)
       << problems("[run]\ndir = runs/x\n");
@@ -289,6 +304,7 @@ TEST_F(RunFileErrors, TomlErrorsHaveTheirPlace) {
   }
 }
 
+// A wrong override is named by its argument.
 TEST_F(RunFileErrors, WrongOverridesNameTheArgument) {
   for (const auto& [said, problem] : std::vector<std::pair<Override, std::string>>{
            {{"optimizer.weigth_decay", "1"},
@@ -316,6 +332,7 @@ TEST_F(RunFileErrors, WrongOverridesNameTheArgument) {
   }
 }
 
+// A file that cannot be read is named with its absolute path.
 TEST_F(RunFileErrors, FilesThatCannotBeReadAreNamedWithTheirAbsolutePath) {
   EXPECT_THROW(load_run_config({"absent.toml"}, {}), ConfigError);
   try {
@@ -328,6 +345,7 @@ TEST_F(RunFileErrors, FilesThatCannotBeReadAreNamedWithTheirAbsolutePath) {
   EXPECT_EQ(problems(std::string(2 * kMiB, '\n')), "run.toml: longer than the limit of 1.0 MiB");
 }
 
+// Problems of all files and arguments are reported together.
 TEST_F(RunFileErrors, AllProblemsOfAllFilesAndArgumentsComeTogether) {
   write("a.toml", "[run]\nseed = -1\n[x]\n");
   write("b.toml", "[train]\nsteps = \"a\"\nmicro_batch = 9\n");
@@ -343,7 +361,7 @@ TEST_F(RunFileErrors, AllProblemsOfAllFilesAndArgumentsComeTogether) {
   EXPECT_EQ(found[2], "b.toml:2:9: train.steps: expected an integer, found the string \"a\"");
   EXPECT_EQ(found[3], "--log.every: unknown key 'log.every' (longshore config keys log)");
   EXPECT_EQ(found[4], "a.toml: run.dir is missing: add dir = \"runs/tiny\" under [run]");
-  // train.steps is wrong already: nothing is said about the length of the run.
+  // train.steps is wrong already, so no problem about the length of the run is added.
   EXPECT_EQ(found[7],
             "b.toml:3:15: train.micro_batch = 9 is more than train.sequences_per_step = 8 "
             "(default)");

@@ -14,7 +14,7 @@
 
 namespace longshore {
 
-// What a run must say, as a file.
+// The text of a run file with the required keys only.
 inline constexpr const char* kNeeded =
     "run.dir = \"runs/x\"\nmodel.path = \"m\"\ndata.train = [\"t\"]\ntrain.steps = 10\n";
 
@@ -38,13 +38,13 @@ class RunFileFixture : public ::testing::Test {
     write("run.toml", text);
     return load_run_config({"run.toml"}, overrides, options);
   }
-  // All problems, one per line; "accepted" when there is none.
+  // Returns all problems, one per line; "accepted" without problems.
   static std::string problems(const std::string& text,
                               const std::vector<Override>& overrides = {}) {
     write("run.toml", text);
     return problems_of({"run.toml"}, overrides);
   }
-  // The same where needed.toml already says what a run must say.
+  // Returns the problems of `text` beside needed.toml, which has the required keys.
   static std::string problems_beside_needed(const std::string& text) {
     write("needed.toml", kNeeded);
     write("run.toml", text);

@@ -17,6 +17,7 @@ std::string repeated(const std::string& text, int times) {
   return all;
 }
 
+// Members come in the order of the text with line and column.
 TEST(TomlDocument, GivesMembersInTheOrderOfTheTextWithTheirPlaces) {
   const std::vector<TomlMember> members =
       parse_toml("[z]\nb = 1\na = \"x\"\n[y]\n  c = [1.5, true]\n", "f.toml");
@@ -31,6 +32,7 @@ TEST(TomlDocument, GivesMembersInTheOrderOfTheTextWithTheirPlaces) {
   EXPECT_EQ(c.value.elements[0].real, 1.5);
 }
 
+// A single value is read as TOML, and any further text is refused.
 TEST(TomlDocument, ReadsSingleValuesAndNothingMore) {
   EXPECT_EQ(parse_toml_value("[1, 2]", {"--x"})->elements.size(), 2u);
   EXPECT_EQ(parse_toml_value("'a'", {"--x"})->string, "a");
@@ -40,7 +42,8 @@ TEST(TomlDocument, ReadsSingleValuesAndNothingMore) {
   }
 }
 
-// toml++ destroys nested tables recursively: without a bound these overflow the stack.
+// Endless nesting is refused; toml++ destroys nested tables recursively and would overflow the
+// stack.
 TEST(TomlDocument, RefusesTextsThatNestWithoutEnd) {
   const int kDeep = 200'000;
   for (const std::string& text :
@@ -53,6 +56,7 @@ TEST(TomlDocument, RefusesTextsThatNestWithoutEnd) {
   }
 }
 
+// Dots in strings and comments do not count as nesting.
 TEST(TomlDocument, DotsInStringsAndCommentsDoNotNest) {
   const std::string dots(10'000, '.');
   for (const std::string& text :
@@ -63,8 +67,8 @@ TEST(TomlDocument, DotsInStringsAndCommentsDoNotNest) {
   }
 }
 
-// toml++ 3.3 runs into undefined behaviour where it looks for blanks and finds these; the
-// sanitizers see it.
+// Characters beyond ASCII are read in strings and comments only. toml++ 3.3 has undefined behaviour
+// where it looks for blanks and finds these; the sanitizers find it.
 TEST(TomlDocument, TakesCharactersBeyondAsciiInStringsAndCommentsOnly) {
   for (const char* text :
        {"a = +u'\xc3\xa9'", "a = -{\"\xc3\xa9", "a = 1\xc3\xa9", "\xc3\xa9 = 1", "a = [1 \xc3\xa9]",
@@ -82,6 +86,7 @@ TEST(TomlDocument, TakesCharactersBeyondAsciiInStringsAndCommentsOnly) {
   EXPECT_EQ(members[0].value.elements[1].string, "\xc3\xa9\xc3\xa9");
 }
 
+// Columns count characters, not bytes.
 TEST(TomlDocument, ColumnsCountCharacters) {
   const std::vector<TomlMember> members =
       parse_toml("b = 1\n'\xc3\xa9`' = [ '\xe3\x81\x82', 7 ]", "f.toml");
@@ -90,6 +95,7 @@ TEST(TomlDocument, ColumnsCountCharacters) {
   EXPECT_EQ(members[1].value.elements[1].place.text(), "f.toml:2:15");
 }
 
+// A quoted string of any characters reads back equal.
 TEST(TomlDocument, QuotesEveryByteSoThatItReadsBack) {
   std::string text;
   for (int c = 1; c < 128; ++c) text += static_cast<char>(c);
@@ -99,7 +105,8 @@ TEST(TomlDocument, QuotesEveryByteSoThatItReadsBack) {
 
 class RandomRunFiles : public RunFileFixture {};
 
-// Whatever the bytes: any other exception, or a fault that a sanitizer sees, fails the test.
+// Random bytes are read or give a ConfigError; any other exception or sanitizer report fails the
+// test.
 TEST_F(RandomRunFiles, AreReadOrGiveAConfigError) {
   std::mt19937 random(7);
   const std::string alphabet =
@@ -112,13 +119,14 @@ TEST_F(RandomRunFiles, AreReadOrGiveAConfigError) {
     } catch (const ConfigError&) {
       continue;
     }
-    // Files cost more than parsing: only what is TOML goes all the way.
+    // Loading files costs more than parsing, so only valid TOML is loaded.
     if (round % 20 == 0) {
       EXPECT_NE(problems(text), "accepted");
     }
   }
 }
 
+// Damaged reference files are read or refused with a ConfigError.
 TEST_F(RandomRunFiles, DamagedReferenceFilesAreReadOrRefused) {
   std::mt19937 random(8);
   const std::string reference = reference_toml();
