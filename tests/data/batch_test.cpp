@@ -11,6 +11,7 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
+// The target of a token is the label of the next token; the last token has none.
 TEST(Dataset, ShiftsLabelsToTheTokenBefore) {
   InMemoryDataset dataset;
   EXPECT_EQ(dataset.add(std::vector<TokenId>{5, 6, 7, 8}, std::vector<TokenId>{5, -100, 7, 9}), 2);
@@ -20,7 +21,8 @@ TEST(Dataset, ShiftsLabelsToTheTokenBefore) {
   EXPECT_EQ(targets, (Ids{-100, 7, 9, -100}));
 }
 
-// The first label is never a target, because nothing comes before it.
+// A document without a target is not taken; the first label is never a target, because no token
+// precedes it.
 TEST(Dataset, TakesNoDocumentWithoutATarget) {
   InMemoryDataset dataset;
   EXPECT_EQ(dataset.add(std::vector<TokenId>{5, 6}, std::vector<TokenId>{5, -100}), 0);
@@ -28,6 +30,7 @@ TEST(Dataset, TakesNoDocumentWithoutATarget) {
   EXPECT_EQ(dataset.document_count(), 0);
 }
 
+// The fingerprint of a dataset changes with any label or document border.
 TEST(Dataset, HasAnotherFingerprintWhenALabelOrABorderDiffers) {
   const auto fingerprint = [](std::vector<std::pair<Ids, Ids>> documents) {
     InMemoryDataset dataset;
@@ -43,6 +46,7 @@ TEST(Dataset, HasAnotherFingerprintWhenALabelOrABorderDiffers) {
   EXPECT_NE(fingerprint({{all, all}}), fingerprint({{{1, 2}, {1, 2}}, {{3, 4}, {3, 4}}}));
 }
 
+// A batch holds its documents end to end, with positions from 0 in each.
 TEST(Batch, LaysDocumentsEndToEnd) {
   const Ids lengths = {3, 2, 4};
   const InMemoryDataset dataset = documents_of_lengths(lengths);
@@ -56,8 +60,8 @@ TEST(Batch, LaysDocumentsEndToEnd) {
   EXPECT_EQ(batch.trained_tokens, 5);
 }
 
-// Every token of every document appears once in an epoch, at its position and with its target; a
-// token never predicts the first token of the next document.
+// An epoch holds every token of every document once, with position and target; no token predicts
+// the first token of the next document.
 TEST(Batch, AnEpochHoldsEveryTokenOnce) {
   constexpr int64_t kMaxTokens = 100, kDocuments = 400, kPerStep = 6;
   const Ids lengths = random_lengths(kDocuments, kMaxTokens, 11);
@@ -88,6 +92,7 @@ TEST(Batch, AnEpochHoldsEveryTokenOnce) {
   }
 }
 
+// The size of a micro-batch changes the cuts of a step, not its samples.
 TEST(Batch, CutsAStepIntoMicroBatchesWithoutChangingItsSamples) {
   const InMemoryDataset dataset = documents_of_lengths(random_lengths(50, 40, 3));
   const SequenceTable table = make_sequences(dataset, {.packing = false, .max_tokens = 40});
@@ -112,6 +117,7 @@ TEST(Batch, CutsAStepIntoMicroBatchesWithoutChangingItsSamples) {
   EXPECT_EQ(step_tokens(4), whole);
 }
 
+// Evaluation takes every sequence once, in order, up to a limit.
 TEST(Batch, EvaluationTakesSequencesInOrderOnceAndUpToALimit) {
   const Ids lengths = {3, 2, 4, 2, 2};
   const InMemoryDataset dataset = documents_of_lengths(lengths);

@@ -1,5 +1,5 @@
-// The forms that rows have for which other trainers are used: each is read with default settings,
-// and what is trained of it stands beside it in conversation_rows.jsonl.
+// Row formats of other trainers are read with default settings; conversation_rows.jsonl holds each
+// row and what is trained of it.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -15,7 +15,7 @@ namespace {
 
 const std::string kText = test_data() + "/text/";
 
-// Four families, which have a call of tools each of another kind.
+// Templates of four families, each with another form of tool calls.
 const std::map<std::string, std::string>& templates() {
   static const std::map<std::string, std::string> kTemplates = {
       {"qwen3", "published_templates/qwen3.jinja"},
@@ -39,7 +39,7 @@ std::vector<Json> listed_rows() {
   return rows;
 }
 
-// The trained parts of a row's documents, one after the other.
+// Returns the trained parts of a row's documents in order.
 Json learned(const Json& row, const ChatTemplate* chat) {
   const RowFormatOptions options{
       .tokenizer = &bytes(), .model_vocabulary_size = bytes().id_limit(), .chat = chat};
@@ -58,8 +58,8 @@ Json learned(const Json& row, const ChatTemplate* chat) {
   return parts;
 }
 
-// Goal: data sets made for other trainers are read as they are, and train what they train there.
-// A template may refuse a row, Gemma's for roles that do not alternate: then it is not listed.
+// Goal: rows made for other trainers train the same tokens as there. A template may refuse a row,
+// as Gemma's does when roles do not alternate; that row has no entry for it.
 TEST(ConversationRows, TrainWhatOtherTrainersTrain) {
   std::map<std::string, ChatTemplate> chats;
   for (const auto& [name, path] : templates()) {

@@ -1,4 +1,5 @@
-// Files that are not what they seem: each has a message of its own, and none is waited for.
+// Files that are not what their name says: each gives its own error, and none makes the reader
+// wait.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <zlib.h>
@@ -45,7 +46,7 @@ std::string zstd_of_letters(size_t mebibytes) {
   return out;
 }
 
-// Goal: what expands beyond every text's measure is refused after a little of it.
+// Goal: a file that expands beyond any text's ratio is refused after a small part of it.
 TEST_F(HostileFiles, CompressedBombsAreRefused) {
   const std::string message = "which no text does";
   for (const char* name : {"a.txt.gz", "a.jsonl.gz"}) {
@@ -56,7 +57,7 @@ TEST_F(HostileFiles, CompressedBombsAreRefused) {
   }
 }
 
-// Goal: pipes and devices are not opened: nobody may ever write into them.
+// Goal: pipes and devices are not opened, because no process may ever write into them.
 TEST_F(HostileFiles, OnlyRegularFilesAreRead) {
   const std::string fifo = files_.path("rows.jsonl");
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
@@ -72,7 +73,7 @@ TEST_F(HostileFiles, OnlyRegularFilesAreRead) {
   }
 }
 
-// Goal: a file of a terabyte that nobody wrote is not read to its end.
+// Goal: a sparse file of a terabyte is refused at once, not read to its end.
 TEST_F(HostileFiles, FilesWithHolesAreRefusedAtOnce) {
   for (const char* name : {"rows.jsonl", "a.txt"}) {
     options_.files = {files_.write(name, "{\"text\": \"a\"}\n")};
@@ -87,7 +88,7 @@ TEST_F(HostileFiles, FilesWithHolesAreRefusedAtOnce) {
   }
 }
 
-// Goal: a file of another kind says what it is, what is expected, and what to do.
+// Goal: a file of another kind gives an error with its kind, the expected kind and advice.
 TEST_F(HostileFiles, OtherKindsOfFilesHaveTheirOwnMessages) {
   expect("\n{\n  \"text\": \"a\"\n}\n", "rows.jsonl",
          "rows.jsonl:2: an object over several lines; expected JSONL");
@@ -104,7 +105,7 @@ TEST_F(HostileFiles, OtherKindsOfFilesHaveTheirOwnMessages) {
   expect("\xEF\xBB\xBF\xFF\xFE", "rows.jsonl", "is UTF-16");
 }
 
-// Goal: who shows rows says the same of a file without any.
+// Goal: the command that shows rows refuses a file without a known format with the same error.
 TEST_F(HostileFiles, AFileWithoutAFormatIsRefusedByItsFirstRow) {
   const auto refused = [&](const std::string& content) {
     const std::string path = files_.write("rows.jsonl", content);
@@ -127,7 +128,7 @@ std::string words(size_t count) {
   return text + "end";
 }
 
-// Goal: a long .txt file becomes what the same text in one row becomes, in every way of taking it.
+// Goal: a long .txt file gives the documents of one row with that text, for every data.overlength.
 TEST_F(HostileFiles, ALongTextFileIsTakenAsARowOfTheSameText) {
   using Overlength = DataSection::Overlength;
   const std::string text = words(20'000);
@@ -139,7 +140,7 @@ TEST_F(HostileFiles, ALongTextFileIsTakenAsARowOfTheSameText) {
       options_.data.max_tokens = max_tokens;
       if (overlength == Overlength::kError && max_tokens == 1000) {
         const std::string said = refusal(text, "a.txt");
-        // It is not read to its end for that.
+        // The file is not read to its end for this error.
         EXPECT_EQ(said.find("a.txt: more tokens than data.max_tokens = 1000; raise it"), 0u)
             << said;
         EXPECT_NE(refusal(row).find(" tokens, more than data.max_tokens = 1000; raise it"),
@@ -160,11 +161,11 @@ TEST_F(HostileFiles, ALongTextFileIsTakenAsARowOfTheSameText) {
   }
 }
 
-// Goal: rows of many megabytes pass in their order, though the pipeline runs dry between them.
+// Goal: rows of many megabytes keep their order, although the pipeline runs empty between them.
 TEST_F(HostileFiles, VeryLongRowsPassInTheirOrder) {
   options_.data.overlength = DataSection::Overlength::kTruncate;
   options_.data.max_tokens = 16;
-  // Under a sanitizer a megabyte takes ten seconds.
+  // A sanitizer makes a megabyte take ten seconds.
   const std::string text = words(kSanitized ? 45'000 : 900'000);
   ASSERT_GT(text.size(), kSanitized ? size_t{400} << 10 : size_t{8} << 20);
   std::string rows;
@@ -181,7 +182,7 @@ TEST_F(HostileFiles, VeryLongRowsPassInTheirOrder) {
   }
 }
 
-// Goal: ids that only a tokenizer's post-processor knows are refused where they enter.
+// Goal: ids that only a tokenizer's post-processor has are refused when they enter.
 TEST_F(HostileFiles, IdsOutsideTheVocabularyAreRefused) {
   const TrainedTokenizer trained = byte_tokenizer({.eos_token = "</s>"});
   for (const std::string id : {"4294967196", "4294967039", "2147483648", "2147483647", "257"}) {
@@ -204,7 +205,7 @@ TEST_F(HostileFiles, IdsOutsideTheVocabularyAreRefused) {
           << error.what();
     }
   }
-  // Tokens of the vocabulary that the model has no row for.
+  // These tokens are in the vocabulary, but the model has no row for them.
   options_.model_vocabulary_size = 100;
   EXPECT_NE(refusal("{\"text\": \"\xC3\xA9\"}\n").find("the model's vocabulary has only 100"),
             std::string::npos);

@@ -25,6 +25,7 @@ std::vector<std::string> lines_of(const std::string& path) {
 
 using Lines = std::vector<std::string>;
 
+// Byte order marks, CR LF, and a last line without line feed are accepted.
 TEST(JsonlReader, AcceptsByteOrderMarksCarriageReturnsAndAMissingLastLineFeed) {
   const ScratchFiles files;
   EXPECT_EQ(lines_of(files.write("a", "\xEF\xBB\xBFone\r\ntwo\n\nfour")),
@@ -35,6 +36,7 @@ TEST(JsonlReader, AcceptsByteOrderMarksCarriageReturnsAndAMissingLastLineFeed) {
   EXPECT_EQ(lines_of(files.write("e", "\n")), (Lines{""}));
 }
 
+// JsonlLine::ended says whether a line feed ends the line.
 TEST(JsonlReader, TellsWhetherALineFeedEndsTheLine) {
   const ScratchFiles files;
   JsonlReader reader(files.write("a", "one\ntwo"));
@@ -45,7 +47,7 @@ TEST(JsonlReader, TellsWhetherALineFeedEndsTheLine) {
   EXPECT_FALSE(line.ended);
 }
 
-// Lines that end before, at and after the borders of the chunks in which the file is read.
+// Lines that end before, at and after the borders of read chunks are read whole.
 TEST(JsonlReader, ReadsLinesOfEveryLengthAcrossChunks) {
   const ScratchFiles files;
   Lines expected;
@@ -58,6 +60,7 @@ TEST(JsonlReader, ReadsLinesOfEveryLengthAcrossChunks) {
   EXPECT_EQ(lines_of(files.write("a", content)), expected);
 }
 
+// A line beyond the limit is skipped, and the lines after it are read.
 TEST(JsonlReader, PassesOverALineThatIsTooLongAndGoesOn) {
   const ScratchFiles files;
   const auto limit = static_cast<size_t>(kMaxLineBytes);
@@ -72,6 +75,7 @@ TEST(JsonlReader, PassesOverALineThatIsTooLongAndGoesOn) {
   EXPECT_EQ(lines[4], "too long");
 }
 
+// UTF-16 files and missing files are refused.
 TEST(JsonlReader, RefusesUtf16AndMissingFiles) {
   const ScratchFiles files;
   EXPECT_THROW(JsonlReader(files.write("a", std::string_view("\xFF\xFEo\0n\0", 6))), DataError);
@@ -79,16 +83,17 @@ TEST(JsonlReader, RefusesUtf16AndMissingFiles) {
   EXPECT_THROW(JsonlReader(files.path("")), DataError);
 }
 
+// first_invalid_utf8() gives the offset of the first byte that is not UTF-8.
 TEST(Utf8, FindsTheFirstByteThatIsNone) {
   EXPECT_EQ(first_invalid_utf8("plain"), std::nullopt);
   EXPECT_EQ(first_invalid_utf8("\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xEF\xBF\xBF"), std::nullopt);
   EXPECT_EQ(first_invalid_utf8("ab\xFF"), 2u);
-  EXPECT_EQ(first_invalid_utf8("a\xC3"), 1u);             // cut off
+  EXPECT_EQ(first_invalid_utf8("a\xC3"), 1u);             // a sequence is cut off
   EXPECT_EQ(first_invalid_utf8("\xC0\xAF"), 0u);          // overlong
   EXPECT_EQ(first_invalid_utf8("\xE0\x80\xAF"), 0u);      // overlong
   EXPECT_EQ(first_invalid_utf8("\xED\xA0\x80"), 0u);      // surrogate
   EXPECT_EQ(first_invalid_utf8("\xF4\x90\x80\x80"), 0u);  // above U+10FFFF
-  EXPECT_EQ(first_invalid_utf8("x\x80"), 1u);             // continuation alone
+  EXPECT_EQ(first_invalid_utf8("x\x80"), 1u);             // a continuation byte alone
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// MemoryDocuments: made-up datasets for the tests of this folder. Plain functions.
+// documents_of_lengths(), random_lengths(): made-up datasets for the tests of this folder. Pure
+// functions.
 #pragma once
 
 #include <span>
@@ -9,7 +10,7 @@
 
 namespace longshore {
 
-// One document per length; all tokens trained. Token t of document d is 1000 * d + t.
+// Makes one document per length with all tokens trained; token t of document d is 1000 * d + t.
 inline InMemoryDataset documents_of_lengths(std::span<const int64_t> lengths) {
   InMemoryDataset dataset;
   for (size_t d = 0; d < lengths.size(); ++d) {
@@ -22,7 +23,7 @@ inline InMemoryDataset documents_of_lengths(std::span<const int64_t> lengths) {
   return dataset;
 }
 
-// Lengths from 2 to max_tokens, most of them short.
+// Returns random lengths from 2 to max_tokens, most of them short.
 inline std::vector<int64_t> random_lengths(int64_t documents, int64_t max_tokens, uint32_t seed) {
   std::vector<int64_t> lengths;
   for (int64_t d = 0; d < documents; ++d) {

@@ -28,6 +28,7 @@ int64_t tokens_of(const Dataset& dataset, const SequenceTable& table, int64_t se
   return tokens;
 }
 
+// Every document is packed into exactly one sequence, and no sequence exceeds max_tokens.
 TEST(Packing, PutsEveryDocumentIntoExactlyOneSequenceThatHoldsIt) {
   constexpr int64_t kMaxTokens = 128;
   for (uint32_t seed = 0; seed < 40; ++seed) {
@@ -49,6 +50,7 @@ TEST(Packing, PutsEveryDocumentIntoExactlyOneSequenceThatHoldsIt) {
   }
 }
 
+// Packing fills sequences of 20,000 random documents to at least 97 percent.
 TEST(Packing, FillsSequencesOfManyShortDocumentsTo97Percent) {
   constexpr int64_t kMaxTokens = 1024;
   const InMemoryDataset dataset = documents_of_lengths(random_lengths(20'000, kMaxTokens, 5));
@@ -60,8 +62,9 @@ TEST(Packing, FillsSequencesOfManyShortDocumentsTo97Percent) {
             0.97 * static_cast<double>(table.sequence_count() * kMaxTokens));
 }
 
+// A document goes into the open sequence that it fills best.
 TEST(Packing, ChoosesTheSequenceThatADocumentFillsBest) {
-  // 7 and 6 open sequences with 3 and 4 places; the document of 3 belongs to the first.
+  // The documents of 7 and 6 tokens leave 3 and 4 free; the document of 3 fills the first.
   const std::vector<int64_t> lengths = {7, 6, 3};
   const InMemoryDataset dataset = documents_of_lengths(lengths);
   const SequenceTable table = make_sequences(dataset, {.packing = true, .max_tokens = 10});
@@ -70,6 +73,7 @@ TEST(Packing, ChoosesTheSequenceThatADocumentFillsBest) {
   EXPECT_TRUE(std::ranges::equal(table.documents_of(1), std::vector<int64_t>{1}));
 }
 
+// Without shuffling, packed documents stay in file order.
 TEST(Packing, KeepsFileOrderWithoutShuffling) {
   const InMemoryDataset dataset = documents_of_lengths(random_lengths(500, 64, 2));
   const SequenceTable table = make_sequences(dataset, {.packing = true, .max_tokens = 64});
@@ -82,6 +86,7 @@ TEST(Packing, KeepsFileOrderWithoutShuffling) {
   }
 }
 
+// The packing depends on nothing but the seed.
 TEST(Packing, DependsOnTheSeedAlone) {
   const InMemoryDataset dataset = documents_of_lengths(random_lengths(300, 64, 2));
   const auto packed = [&](std::optional<uint64_t> seed) {
@@ -92,7 +97,7 @@ TEST(Packing, DependsOnTheSeedAlone) {
   EXPECT_NE(packed(4), packed(5));
 }
 
-// Goal: the order of packing is its own stream of random numbers: not that of the samples.
+// Goal: the order of packing has its own stream of random numbers, apart from that of the samples.
 TEST(Packing, TakesDocumentsInTheOrderOfItsOwnPermutation) {
   constexpr int64_t kDocuments = 50;
   const InMemoryDataset dataset = documents_of_lengths(std::vector<int64_t>(kDocuments, 8));
@@ -103,7 +108,7 @@ TEST(Packing, TakesDocumentsInTheOrderOfItsOwnPermutation) {
   for (int64_t s = 0; s < kDocuments; ++s) EXPECT_EQ(table.documents_of(s).front(), order(s));
 }
 
-// Goal: documents are looked at in windows, and none falls between two.
+// Goal: documents are packed in windows, and no document is lost between two windows.
 TEST(Packing, LosesNoDocumentBetweenWindows) {
   constexpr int64_t kDocuments = 20'000;
   const InMemoryDataset dataset = documents_of_lengths(random_lengths(kDocuments, 16, 9));
@@ -116,6 +121,7 @@ TEST(Packing, LosesNoDocumentBetweenWindows) {
   }
 }
 
+// Without packing every document is a sequence of its own.
 TEST(Packing, SwitchedOffMakesEveryDocumentASequence) {
   const std::vector<int64_t> lengths = {7, 2, 5};
   const InMemoryDataset dataset = documents_of_lengths(lengths);

@@ -1,5 +1,5 @@
-// The cache of prepared data: what is made again and what is not, kills, damage, several processes,
-// compressed files.
+// The cache of prepared data: what is prepared again, kills, damage, several processes, compressed
+// files.
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -63,6 +63,7 @@ class PrepareCache : public PrepareFixture {
   }
 };
 
+// An entry is made once, and again only when something that affects its tokens changes.
 TEST_F(PrepareCache, MakesAnEntryOnceAndAnewWhenAnythingThatMattersChanges) {
   options_.files = {files_.write("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n")};
   EXPECT_EQ(prepare_or_open(options_).made, 1);
@@ -78,7 +79,7 @@ TEST_F(PrepareCache, MakesAnEntryOnceAndAnewWhenAnythingThatMattersChanges) {
   EXPECT_EQ(prepare_or_open(options_).made, 1);
 }
 
-// Goal: whatever decides what becomes of a row is part of an entry's name, one by one.
+// Goal: every setting that affects tokens is part of an entry's name, one by one.
 TEST_F(PrepareCache, KnowsEntriesByEverySettingThatMatters) {
   options_.files = {files_.write(
       "a.jsonl",
@@ -127,6 +128,7 @@ TEST_F(PrepareCache, KnowsEntriesByEverySettingThatMatters) {
   expect_anew("the vocabulary", [&] { options_.model_vocabulary_size = 300; });
 }
 
+// The prepared bytes are equal at any number of threads.
 TEST_F(PrepareCache, GivesTheSameBytesAtAnyNumberOfThreads) {
   options_.files = {files_.write("rows.jsonl", many_rows(3000))};
   options_.threads = 1;
@@ -136,6 +138,7 @@ TEST_F(PrepareCache, GivesTheSameBytesAtAnyNumberOfThreads) {
   EXPECT_EQ(bytes_of_entry(), one);
 }
 
+// Files compressed with gzip or zstd give the tokens of the plain file.
 TEST_F(PrepareCache, ReadsCompressedFiles) {
   const std::string rows = many_rows(300);
   options_.files = {files_.write("rows.jsonl", rows)};
@@ -155,14 +158,14 @@ TEST_F(PrepareCache, ReadsCompressedFiles) {
   EXPECT_NE(refusal("PAR1....").find("the file is cut off, or no Parquet file"), std::string::npos);
 }
 
-// A process is killed again and again at different places; the last one ends with the same bytes.
+// A process that is killed at different offsets resumes, and the last one ends with the same bytes.
 TEST_F(PrepareCache, GoesOnAfterKillsAndEndsWithTheSameBytes) {
   options_.files = {files_.write("rows.jsonl", many_rows(8000))};
   const std::string whole = bytes_of_entry();
   const std::string path = prepare_or_open(options_).paths.at(0);
   remove_tree(options_.cache);
   options_.save_every_bytes = 300 * kKiB;
-  options_.threads = 1;  // no threads in this process: it forks
+  options_.threads = 1;  // this process forks, so it has no threads
   int kills = 0;
   for (int round = 0; round < 40 && !fs::exists(path); ++round) {
     const pid_t child = ::fork();
@@ -189,7 +192,7 @@ TEST_F(PrepareCache, GoesOnAfterKillsAndEndsWithTheSameBytes) {
   EXPECT_FALSE(fs::exists(path.substr(0, path.size() - 4) + ".partial"));
 }
 
-// When a process in this cache last noted how far it is.
+// Returns when a process in this cache last saved its progress.
 std::optional<fs::file_time_type> last_note(const std::string& cache) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(cache, ignored)) {
@@ -200,7 +203,7 @@ std::optional<fs::file_time_type> last_note(const std::string& cache) {
   return std::nullopt;
 }
 
-// Until the child has noted something, or has ended.
+// Waits until the child has saved progress or has ended.
 void wait_for_note(const std::string& cache, std::optional<fs::file_time_type> before,
                    pid_t child) {
   siginfo_t ended{};
@@ -211,14 +214,14 @@ void wait_for_note(const std::string& cache, std::optional<fs::file_time_type> b
   }
 }
 
-// The same with kill -9 from outside, wherever the process is: between two writes, in one, in
-// fsync.
+// After SIGKILL at random moments (between writes, in a write, in fsync) the last process ends with
+// the same bytes.
 TEST_F(PrepareCache, EndsWithTheSameBytesAfterKillsAtRandomMoments) {
   options_.files = {files_.write("rows.jsonl", many_rows(8000))};
   const std::string whole = bytes_of_entry();
   remove_tree(options_.cache);
   options_.save_every_bytes = 20 * kKiB;
-  options_.threads = 1;  // no threads in this process: it forks
+  options_.threads = 1;  // this process forks, so it has no threads
   std::mt19937 random(11);
   int kills = 0;
   for (int round = 0; round < 15; ++round) {
@@ -247,6 +250,7 @@ TEST_F(PrepareCache, EndsWithTheSameBytesAfterKillsAtRandomMoments) {
   EXPECT_EQ(bytes_of_entry(), whole);
 }
 
+// A preparation that is stopped resumes from its last saved progress.
 TEST_F(PrepareCache, KeepsWhatIsDoneWhenItIsStopped) {
   options_.files = {files_.write("rows.jsonl", many_rows(8000))};
   options_.save_every_bytes = 300 * kKiB;
@@ -264,6 +268,7 @@ TEST_F(PrepareCache, KeepsWhatIsDoneWhenItIsStopped) {
   EXPECT_GT(first, 300'000u);
 }
 
+// Of several processes that ask for one entry at once, exactly one makes it.
 TEST_F(PrepareCache, LetsSeveralProcessesAskAtOnce) {
   options_.files = {files_.write("rows.jsonl", many_rows(4000))};
   options_.threads = 1;
@@ -291,13 +296,14 @@ TEST_F(PrepareCache, LetsSeveralProcessesAskAtOnce) {
   EXPECT_EQ(made, 1);
 }
 
+// Every flipped byte and every cut of a token file is detected.
 TEST_F(PrepareCache, NoticesEveryFlippedByte) {
   options_.files = {files_.write("rows.jsonl", many_rows(40))};
   const PreparedData prepared = prepare_or_open(options_);
   const std::string path = prepared.paths.at(0), whole = read_whole_file(path, kGiB);
   const std::string copy = files_.path("copy.tok");
   for (size_t at = 0; at < whole.size(); at += at < 200 ? 1 : 211) {
-    if (at >= 144 && at < 4096) continue;  // filling of the header
+    if (at >= 144 && at < 4096) continue;  // padding of the header
     std::string damaged = whole;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
     files_.write("copy.tok", damaged);
@@ -309,6 +315,7 @@ TEST_F(PrepareCache, NoticesEveryFlippedByte) {
   }
 }
 
+// A damaged entry is made again with the same bytes.
 TEST_F(PrepareCache, MakesADamagedEntryAnew) {
   options_.files = {files_.write("rows.jsonl", many_rows(40))};
   const std::string path = prepare_or_open(options_).paths.at(0);
@@ -318,7 +325,8 @@ TEST_F(PrepareCache, MakesADamagedEntryAnew) {
   EXPECT_EQ(read_whole_file(path, kGiB), whole);
 }
 
-// Goal: a run that began with an earlier version goes on: it knows its data by this number.
+// Goal: the fingerprint of data stays that of earlier versions, because a run recognizes its data
+// by it.
 TEST_F(PrepareCache, KeepsTheFingerprintThatDataHadBefore) {
   options_.data.max_tokens = 4096;
   const std::string row =
@@ -349,6 +357,7 @@ class Combined : public PrepareFixture {
   }
 };
 
+// Each file is repeated as often as its weight says.
 TEST_F(Combined, ReadsEachFileAsOftenAsItsWeightSays) {
   options_.files = {files_.write("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n"),
                     files_.write("c.jsonl", "{\"text\": \"c\"}\n{\"text\": \"d\"}\n")};
@@ -358,6 +367,7 @@ TEST_F(Combined, ReadsEachFileAsOftenAsItsWeightSays) {
   EXPECT_EQ(texts({1.5, 2.5}, {}).size(), 8u);
 }
 
+// The held-out documents are exactly those that are not trained.
 TEST_F(Combined, HoldsOutTheSameDocumentsThatItDoesNotTrain) {
   std::string rows;
   for (int row = 0; row < 50; ++row) rows += "{\"text\": \"" + std::to_string(row) + "\"}\n";
@@ -371,7 +381,7 @@ TEST_F(Combined, HoldsOutTheSameDocumentsThatItDoesNotTrain) {
   EXPECT_NE(texts({}, {.part = HoldOut::Part::kHeldOut, .fraction = 0.2, .seed = 4}), held);
 }
 
-// Goal: samples of one conversation are never trained and evaluated on, and are repeated together.
+// Goal: samples of one conversation are held out, trained and repeated together.
 TEST_F(Combined, KeepsTheSamplesOfAConversationTogether) {
   const ChatTemplate forgets = ChatTemplate::from_text(
       "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' and not loop.last %}-"
@@ -401,7 +411,7 @@ TEST_F(Combined, KeepsTheSamplesOfAConversationTogether) {
   EXPECT_GT(report.resampled_tokens, 20 * 16);
 }
 
-// Goal: files of the same length have random numbers of their own: not the same rows of each.
+// Goal: files of equal length hold out different rows, because each has its own random numbers.
 TEST_F(Combined, HoldsOutOtherRowsOfEachFile) {
   std::string first, second;
   for (int row = 0; row < 50; ++row) {

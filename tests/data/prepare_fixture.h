@@ -1,5 +1,5 @@
-// PrepareFixture: files of rows and what `prepare` makes of them, in a scratch directory. One
-// owner, the test.
+// PrepareFixture: files of rows in a scratch directory and what `prepare` makes of them. The test
+// owns it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace longshore {
 
 using Ids = std::vector<int64_t>;
 
-// Bytes as tokens: eos is 0, '!' is 1, 'A' is 33, 'a' is 65.
+// A tokenizer of bytes: eos is 0, '!' is 1, 'A' is 33, 'a' is 65.
 inline const Tokenizer& letters() {
   static const Tokenizer tokenizer = [] {
     const TrainedTokenizer trained = byte_tokenizer({.eos_token = "</s>"});
@@ -29,7 +29,8 @@ inline const Tokenizer& letters() {
   return tokenizer;
 }
 
-// "<user>question\n<assistant>answer</s>".
+// A chat template that gives "<user>question
+// <assistant>answer</s>".
 inline const ChatTemplate& plain_chat() {
   static const ChatTemplate chat = ChatTemplate::from_text(
       "{% for m in messages %}{% if m.role == 'user' and loop.index0 > 0 and "
@@ -69,7 +70,7 @@ class PrepareFixture : public testing::Test {
     return load();
   }
 
-  // The error text, with the scratch directory cut off.
+  // Returns the error text without the scratch directory.
   std::string refusal(const std::string& content, const std::string& name = "rows.jsonl") {
     try {
       load(content, name);
@@ -101,7 +102,7 @@ class PrepareFixture : public testing::Test {
     }
     return letters().decode(known, /*skip_special=*/false);
   }
-  // What the document's targets spell.
+  // Returns the text of the document's targets.
   static std::string learned(const LoadedData& data, int64_t document) {
     return text_of(targets_of(data, document));
   }

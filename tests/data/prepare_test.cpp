@@ -5,6 +5,7 @@ namespace {
 
 class Prepare : public PrepareFixture {};
 
+// A row of text becomes its tokens with eos at the end; blank lines are skipped.
 TEST_F(Prepare, ReadsTextRowsAndEndsThemWithEos) {
   const LoadedData data = load("{\"text\": \"aB\"}\n\n{\"id\": 3, \"text\": \"c</s>\"}\n");
   ASSERT_EQ(data.dataset->document_count(), 2);
@@ -20,11 +21,13 @@ TEST_F(Prepare, ReadsTextRowsAndEndsThemWithEos) {
       << data.report.lines().at(0);
 }
 
+// With data.add_eos = false no eos is added.
 TEST_F(Prepare, LeavesEosOutWhenAskedTo) {
   options_.data.add_eos = false;
   EXPECT_EQ(tokens_of(load("{\"text\": \"ab\"}"), 0), (Ids{65, 66}));
 }
 
+// A .txt file is read as one document.
 TEST_F(Prepare, ReadsATextFileAsOneDocument) {
   const LoadedData data = load(
       "\xEF\xBB\xBF"
@@ -36,6 +39,7 @@ TEST_F(Prepare, ReadsATextFileAsOneDocument) {
   EXPECT_EQ(data.report.files.at(0).format, "text");
 }
 
+// Rows of token ids are read with and without labels.
 TEST_F(Prepare, ReadsTokenRowsWithAndWithoutLabels) {
   options_.tokenizer = nullptr;
   const LoadedData data = load(
@@ -47,6 +51,7 @@ TEST_F(Prepare, ReadsTokenRowsWithAndWithoutLabels) {
   EXPECT_EQ(data.report.files.at(0).format, "tokens");
 }
 
+// Several files are read in the given order, each in its own format.
 TEST_F(Prepare, ReadsSeveralFilesInTheGivenOrderEachInItsFormat) {
   options_.files = {files_.write("b.jsonl", "{\"text\": \"b\"}\n"),
                     files_.write("a.jsonl", "{\"input_ids\": [9, 8]}\n")};
@@ -59,7 +64,7 @@ TEST_F(Prepare, ReadsSeveralFilesInTheGivenOrderEachInItsFormat) {
 struct BadRow {
   const char* what;
   std::string row;
-  std::string message;  // after "rows.jsonl:2: "
+  std::string message;  // the text after "rows.jsonl:2: "
 };
 
 std::vector<BadRow> bad_rows() {
@@ -112,6 +117,7 @@ std::vector<BadRow> bad_token_rows() {
   };
 }
 
+// Every kind of bad row gives one line with file, line and reason.
 TEST_F(Prepare, NamesFileAndLineOfEveryKindOfBadRow) {
   const std::string good_text = "{\"text\": \"good\"}\n", good_ids = "{\"input_ids\": [1, 2]}\n";
   for (const BadRow& bad : bad_rows()) {
@@ -125,6 +131,7 @@ TEST_F(Prepare, NamesFileAndLineOfEveryKindOfBadRow) {
   }
 }
 
+// With data.bad_rows = "skip" bad rows are skipped and counted.
 TEST_F(Prepare, SkipsAndCountsBadRowsWhereTheRunFileSaysSo) {
   options_.data.bad_rows = DataSection::BadRows::kSkip;
   std::string content = "{\"text\": \"good\"}\n";
@@ -136,12 +143,14 @@ TEST_F(Prepare, SkipsAndCountsBadRowsWhereTheRunFileSaysSo) {
   EXPECT_NE(data.report.lines().at(0).find("17 bad rows skipped"), std::string::npos);
 }
 
+// A bad last row without line feed is reported as possibly cut off.
 TEST_F(Prepare, SaysThatTheLastRowIsCutOff) {
   const std::string text = refusal("{\"text\": \"good\"}\n{\"text\": \"go");
   EXPECT_EQ(text.find("rows.jsonl:2: not JSON: "), 0u) << text;
   EXPECT_NE(text.find("the file ends inside this row, is it cut off?"), std::string::npos) << text;
 }
 
+// Ten bad rows are reported together; then reading stops.
 TEST_F(Prepare, ShowsTenBadRowsAtOnceAndThenStops) {
   std::string content;
   for (int i = 0; i < 15; ++i) content += "{\"text\": \"\"}\n";
@@ -152,6 +161,7 @@ TEST_F(Prepare, ShowsTenBadRowsAtOnceAndThenStops) {
       << text;
 }
 
+// Files without usable rows are refused as a whole.
 TEST_F(Prepare, RefusesFilesAsAWhole) {
   EXPECT_EQ(refusal("\n \n"), "rows.jsonl: holds no rows");
   EXPECT_EQ(refusal(""), "rows.jsonl: holds no rows");
@@ -169,6 +179,7 @@ TEST_F(Prepare, RefusesFilesAsAWhole) {
   EXPECT_THROW(load(), DataError);
 }
 
+// Text rows are refused without a tokenizer, or where it has no eos token.
 TEST_F(Prepare, RefusesTextWithoutTokenizerOrEos) {
   options_.tokenizer = nullptr;
   EXPECT_NE(refusal("{\"text\": \"a\"}\n").find("needs the model's tokenizer.json"),
@@ -180,12 +191,14 @@ TEST_F(Prepare, RefusesTextWithoutTokenizerOrEos) {
   EXPECT_NE(refusal("{\"text\": \"a\"}\n").find("data.add_eos = false"), std::string::npos);
 }
 
+// A token beyond the model's vocabulary is refused with its id and text.
 TEST_F(Prepare, RefusesTokensThatTheModelDoesNotHave) {
   options_.model_vocabulary_size = 66;
   EXPECT_EQ(refusal("{\"text\": \"ab\"}\n"),
             "rows.jsonl:1: the tokenizer gives token 66 (b), the model's vocabulary has only 66");
 }
 
+// A row beyond data.max_tokens is handled as data.overlength says.
 TEST_F(Prepare, TreatsOverlongRowsAsTheRunFileSays) {
   options_.data.max_tokens = 4;
   const std::string rows = "{\"text\": \"abcdefg\"}\n{\"text\": \"xy\"}\n";
@@ -213,6 +226,7 @@ TEST_F(Prepare, TreatsOverlongRowsAsTheRunFileSays) {
   EXPECT_EQ(split.report.total().longest_row_tokens, 8);
 }
 
+// A row that truncation leaves without a trained token is refused.
 TEST_F(Prepare, RefusesARowThatTruncationLeavesNothingToLearnOf) {
   options_.data.max_tokens = 2;
   options_.data.overlength = DataSection::Overlength::kTruncate;
@@ -220,6 +234,7 @@ TEST_F(Prepare, RefusesARowThatTruncationLeavesNothingToLearnOf) {
             "rows.jsonl:1: no trained token is left after truncation to data.max_tokens = 2");
 }
 
+// A data set without any document left is refused with the counts of what was left out.
 TEST_F(Prepare, RefusesToTrainOnNothing) {
   options_.data.bad_rows = DataSection::BadRows::kSkip;
   EXPECT_EQ(refusal("{\"text\": \"\"}\n{\"text\": 5}\n"),
@@ -227,6 +242,7 @@ TEST_F(Prepare, RefusesToTrainOnNothing) {
             "dropped)");
 }
 
+// An exception from the progress callback stops the preparation.
 TEST_F(Prepare, CanBeStoppedByTheProgressCall) {
   options_.on_progress = [](const PrepareProgress&) { throw Error(ExitCode::kFailure, "stop"); };
   EXPECT_THROW(load("{\"text\": \"a\"}\n"), Error);

@@ -1,5 +1,4 @@
-// Cleaning the cache of prepared data: what goes, in which order, and what stays because it is in
-// use.
+// Cleaning the cache of prepared data: the order in which entries go, and that entries in use stay.
 #include "data/prepared_cache.h"
 
 #include <sys/file.h>
@@ -16,7 +15,7 @@ namespace fs = std::filesystem;
 
 class PreparedCache : public PrepareFixture {
  protected:
-  // The token file of a data file with that text, last used `hours` ago; nobody has it open.
+  // Makes the entry of a data file with this text, last used `hours` ago; no process has it open.
   std::string entry(const std::string& text, int hours) {
     options_.files = {files_.write(text + ".jsonl", "{\"text\": \"" + text + "\"}\n")};
     const std::string path = prepare_or_open(options_).paths.at(0);
@@ -26,6 +25,7 @@ class PreparedCache : public PrepareFixture {
   CacheCleaning clean(Bytes limit) const { return clean_cache(options_.cache, limit); }
 };
 
+// The least recently used entries are deleted until the cache is within its limit.
 TEST_F(PreparedCache, LosesWhatWasUsedLongestAgoUntilItFits) {
   const std::string middle = entry("two", 2), oldest = entry("three", 3), newest = entry("one", 1);
   const Bytes each = static_cast<Bytes>(fs::file_size(oldest));
@@ -35,7 +35,7 @@ TEST_F(PreparedCache, LosesWhatWasUsedLongestAgoUntilItFits) {
   EXPECT_GE(cleaned.bytes, each);
   EXPECT_FALSE(fs::exists(oldest));
   EXPECT_TRUE(fs::exists(middle) && fs::exists(newest));
-  entry("two", 0);  // used once more
+  entry("two", 0);  // it is used once more
   EXPECT_EQ(clean(each + 100).files, 1);
   EXPECT_TRUE(fs::exists(middle));
   EXPECT_FALSE(fs::exists(newest));
@@ -43,6 +43,7 @@ TEST_F(PreparedCache, LosesWhatWasUsedLongestAgoUntilItFits) {
   EXPECT_FALSE(fs::exists(fs::path(middle).replace_extension(".lock")));
 }
 
+// Entries that are open or being made are kept.
 TEST_F(PreparedCache, KeepsWhatIsOpenOrBeingMade) {
   entry("open", 2);
   PreparedData open = prepare_or_open(options_);
@@ -61,6 +62,7 @@ TEST_F(PreparedCache, KeepsWhatIsOpenOrBeingMade) {
   EXPECT_FALSE(fs::exists(open.paths[0]));
 }
 
+// Files that are not the cache's own are kept.
 TEST_F(PreparedCache, TouchesNothingThatIsNotItsOwn) {
   entry("own", 1);
   const std::string foreign = files_.write("cache/notes.tok", "mine");
@@ -72,7 +74,8 @@ TEST_F(PreparedCache, TouchesNothingThatIsNotItsOwn) {
   EXPECT_EQ(clean_cache(files_.path("missing"), 0).files, 0);
 }
 
-// A lock that was taken on a file which a cleaner then removed would not keep another maker out.
+// The lock of an entry is on the file at its path; a lock on a removed file would not keep other
+// processes out.
 TEST_F(PreparedCache, LocksTheFileThatIsThere) {
   const std::string path = files_.write("0000000000000001.lock", "");
   auto first = EntryLock::try_lock(path);
@@ -84,6 +87,7 @@ TEST_F(PreparedCache, LocksTheFileThatIsThere) {
   EXPECT_FALSE(EntryLock::try_lock(path));
 }
 
+// A deleted entry is made again.
 TEST_F(PreparedCache, MakesAnEntryAnewThatWasCleaned) {
   const std::string path = entry("again", 1);
   EXPECT_EQ(clean(0).files, 1);

@@ -1,4 +1,5 @@
-// Conversations and prompts: what is read, what is trained, and what is said of rows that are none.
+// Rows of conversations and prompts: what is read and trained, and the errors for rows that are
+// neither.
 #include "tests/data/prepare_fixture.h"
 
 namespace longshore {
@@ -18,6 +19,7 @@ std::string message(const std::string& role, const std::string& content) {
 const std::string kQuestion = message("user", "\"q\"");
 const std::string kAnswer = message("assistant", "\"a\"");
 
+// Conversations train their answers; data.mask selects the last answer or everything.
 TEST_F(Rows, TrainsTheAnswersOfConversations) {
   const LoadedData data =
       load(dialog(message("system", "\"s\"") + "," + kQuestion + "," + kAnswer + "," +
@@ -32,6 +34,7 @@ TEST_F(Rows, TrainsTheAnswersOfConversations) {
   EXPECT_EQ(learned(load(), 0), "system>s\n<user>q\n<assistant>a</s>\n<user>r\n<assistant>b</s>\n");
 }
 
+// ShareGPT rows, contents in parts, and renamed keys are read as conversations.
 TEST_F(Rows, ReadsShareGptAndPartsAndOtherNames) {
   const std::string turns =
       "{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, "
@@ -43,7 +46,7 @@ TEST_F(Rows, ReadsShareGptAndPartsAndOtherNames) {
                      "\"r\"}]") +
              "," + kAnswer);
   EXPECT_EQ(text_of(tokens_of(load(parts), 0)), "<user>qr\n<assistant>a</s>\n");
-  // A template that reads parts gets them as they are.
+  // A template that reads parts gets the parts unchanged.
   const ChatTemplate reads = ChatTemplate::from_text(
       "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
       "{% for part in m.content %}{{ part.text }}{{ part.mark }}{% endfor %}{% endif %}{% endfor %}"
@@ -59,7 +62,8 @@ TEST_F(Rows, ReadsShareGptAndPartsAndOtherNames) {
   EXPECT_EQ(learned(renamed, 0), "a</s>");
 }
 
-// Goal: what stands in columns of its own or as text is read as if it stood in its place.
+// Goal: system messages and tools in columns of their own, or as JSON text, are read as if inside
+// the row.
 TEST_F(Rows, ReadsInstructionsAndToolsFromTheirColumns) {
   const ChatTemplate tells = ChatTemplate::from_text(
       "{{ (tools or []) | tojson }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -78,6 +82,7 @@ TEST_F(Rows, ReadsInstructionsAndToolsFromTheirColumns) {
             "[{\"name\": \"f\", \"parameters\": {}}]<user>q<assistant>a");
 }
 
+// A row's chat_template_kwargs are variables of the template.
 TEST_F(Rows, GivesTheTemplateWhatTheRowSays) {
   const ChatTemplate asks = ChatTemplate::from_text(
       "{{ mood }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -91,6 +96,7 @@ TEST_F(Rows, GivesTheTemplateWhatTheRowSays) {
             "rows.jsonl:1: chat_template_kwargs: expected an object, found an array");
 }
 
+// Prompt and completion rows train the completion and eos; Alpaca rows are read as such.
 TEST_F(Rows, TrainsCompletionsAndTheirEos) {
   const LoadedData data = load("{\"prompt\": \"ab\", \"completion\": \"cd\"}\n");
   EXPECT_EQ(text_of(tokens_of(data, 0)), "abcd</s>");
@@ -104,8 +110,8 @@ TEST_F(Rows, TrainsCompletionsAndTheirEos) {
   EXPECT_EQ(learned(alpaca, 1), "done</s>");
 }
 
-// Goal: a token that spells the end of the prompt and the beginning of the completion is trained:
-// else nobody would learn how an answer begins.
+// Goal: a token that spans the end of the prompt and the start of the completion is trained, else
+// the model would not learn how an answer begins.
 TEST_F(Rows, TrainsATokenThatSpellsPromptAndCompletion) {
   TokenizerRecipe recipe{.vocabulary_size = 258, .eos_token = "</s>"};
   TokenizerTrainer trainer(recipe);
@@ -125,6 +131,7 @@ TEST_F(Rows, TrainsATokenThatSpellsPromptAndCompletion) {
   EXPECT_EQ(targets_of(apart, 0).at(0), kNotTrained) << "a belongs to the prompt alone";
 }
 
+// data.prompt_template is filled from the row, and data.keys renames its keys.
 TEST_F(Rows, FillsThePromptTemplateAndRenamesKeys) {
   options_.data.keys = {"prompt = \"question\"", "context = \"hint\"", "completion = \"answer\""};
   const std::string row = "{\"question\": \"{context}\", \"hint\": \"h\", \"answer\": \"a\"}\n";
@@ -134,12 +141,14 @@ TEST_F(Rows, FillsThePromptTemplateAndRenamesKeys) {
   EXPECT_EQ(learned(load(row), 0), "a</s>");
 }
 
+// A prompt and completion may be lists of messages.
 TEST_F(Rows, ReadsPromptsThatAreConversations) {
   const LoadedData data =
       load("{\"prompt\": [" + kQuestion + "], \"completion\": [" + kAnswer + "]}\n");
   EXPECT_EQ(learned(data, 0), "a</s>");
 }
 
+// Tool-call arguments that are JSON text reach the template as objects.
 TEST_F(Rows, ParsesArgumentsThatAreStrings) {
   const ChatTemplate calls = ChatTemplate::from_text(
       "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
@@ -159,7 +168,7 @@ TEST_F(Rows, ParsesArgumentsThatAreStrings) {
 struct Hostile {
   const char* what;
   std::string row;
-  std::string message;  // after "rows.jsonl:2: "
+  std::string message;  // the text after "rows.jsonl:2: "
 };
 
 std::vector<Hostile> hostile_messages() {
@@ -306,6 +315,7 @@ std::vector<Hostile> hostile_prompts() {
   };
 }
 
+// Every hostile row gives an error with file, line and position.
 TEST_F(Rows, NamesFileLineAndPlaceOfEveryHostileRow) {
   EXPECT_GE(hostile_conversations().size() + hostile_prompts().size(), 60u);
   const std::string good_dialog = dialog(kQuestion + "," + kAnswer) + "\n";
@@ -320,6 +330,7 @@ TEST_F(Rows, NamesFileLineAndPlaceOfEveryHostileRow) {
   }
 }
 
+// With data.bad_rows = "skip" hostile rows are skipped and counted.
 TEST_F(Rows, SkipsAndCountsHostileRowsWhereTheRunFileSaysSo) {
   options_.data.bad_rows = DataSection::BadRows::kSkip;
   const std::string good = dialog(kQuestion + "," + kAnswer) + "\n";
@@ -331,6 +342,7 @@ TEST_F(Rows, SkipsAndCountsHostileRowsWhereTheRunFileSaysSo) {
   EXPECT_EQ(data.dataset->document_count(), bad_count + 1);
 }
 
+// data.mask = "assistant" is refused for rows without answers.
 TEST_F(Rows, RefusesAMaskOfAnswersWhereThereAreNone) {
   options_.data.mask = DataSection::Mask::kAssistant;
   EXPECT_EQ(refusal("{\"text\": \"abc\"}\n").find("rows.jsonl:1: data.mask asks for answers only"),
@@ -339,6 +351,7 @@ TEST_F(Rows, RefusesAMaskOfAnswersWhereThereAreNone) {
   EXPECT_EQ(learned(load("{\"input_ids\": [65, 66], \"labels\": [-100, 66]}\n"), 0), "b");
 }
 
+// Conversations without a chat template are refused with that reason.
 TEST_F(Rows, SaysThatConversationsNeedATemplate) {
   options_.chat = nullptr;
   const std::string text = refusal(dialog(kQuestion + "," + kAnswer));

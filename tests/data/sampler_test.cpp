@@ -25,6 +25,7 @@ std::vector<int64_t> ascending(int64_t count) {
   return order;
 }
 
+// Every epoch takes every sequence once.
 TEST(Sampler, TakesEverySequenceOncePerEpoch) {
   for (int64_t sequences = 1; sequences <= 300; ++sequences) {
     const Sampler sampler({.seed = 7, .sequences = sequences, .shuffle = true});
@@ -42,6 +43,7 @@ TEST(Sampler, TakesEverySequenceOncePerEpoch) {
   }
 }
 
+// Without shuffle the order is that of the file, again and again.
 TEST(Sampler, WithoutShuffleGoesInFileOrderAndWrapsAround) {
   const Sampler sampler({.seed = 1, .sequences = 3, .shuffle = false});
   for (int64_t sample = 0; sample < 10; ++sample) {
@@ -49,6 +51,7 @@ TEST(Sampler, WithoutShuffleGoesInFileOrderAndWrapsAround) {
   }
 }
 
+// Every epoch and every seed has an order of its own.
 TEST(Sampler, OrdersEveryEpochAndEverySeedInAnotherWay) {
   const Sampler one({.seed = 1, .sequences = 100, .shuffle = true});
   const Sampler other({.seed = uint64_t{1} << 32, .sequences = 100, .shuffle = true});
@@ -57,13 +60,14 @@ TEST(Sampler, OrdersEveryEpochAndEverySeedInAnotherWay) {
   EXPECT_NE(epoch_of(one, 100, 0), ascending(100));
 }
 
-// Runs of other builds and versions must see the same data in the same order.
+// The order for a seed is fixed, because runs of other builds and versions must see the same data.
 TEST(Sampler, KeepsTheOrderThatRunsAlreadyHave) {
   const Sampler sampler({.seed = 42, .sequences = 10, .shuffle = true});
   EXPECT_EQ(epoch_of(sampler, 10, 0), (std::vector<int64_t>{6, 3, 2, 1, 9, 7, 0, 8, 4, 5}));
   EXPECT_EQ(epoch_of(sampler, 10, 1), (std::vector<int64_t>{2, 8, 4, 7, 5, 9, 3, 6, 0, 1}));
 }
 
+// A run that resumes at any sample continues in the order of an unbroken one.
 TEST(Sampler, ResumesFromAnyPositionAsIfNeverStopped) {
   constexpr int64_t kSequences = 37, kSamples = 200;
   const SamplerOptions options{.seed = 9, .sequences = kSequences, .shuffle = true};
@@ -81,8 +85,8 @@ TEST(Sampler, ResumesFromAnyPositionAsIfNeverStopped) {
   }
 }
 
-// A sequence that preferred some positions would show here: 16 positions, 4,000 epochs, so 250
-// each; chi-square with 15 degrees of freedom is above 50 once in 100,000 times.
+// A sequence is at every position equally often: 16 positions and 4,000 epochs give 250 each;
+// chi-square with 15 degrees of freedom exceeds 50 once in 100,000 times.
 TEST(Sampler, PutsASequenceAtEveryPositionEquallyOften) {
   constexpr int64_t kSequences = 16, kEpochs = 4000;
   const Sampler sampler({.seed = 3, .sequences = kSequences, .shuffle = true});
@@ -98,6 +102,7 @@ TEST(Sampler, PutsASequenceAtEveryPositionEquallyOften) {
   }
 }
 
+// steps_for() rounds up to whole steps that cover the epochs.
 TEST(Sampler, CountsStepsThatSeeTheAskedEpochs) {
   const Sampler sampler({.seed = 0, .sequences = 10, .shuffle = true});
   EXPECT_EQ(sampler.steps_for(1.0, 5), 2);
@@ -112,6 +117,7 @@ TEST(Sampler, CountsStepsThatSeeTheAskedEpochs) {
   EXPECT_DOUBLE_EQ(sampler.epochs_in(15), 1.5);
 }
 
+// A permutation of more than 2^40 indices works without a table and repeats no index.
 TEST(IndexPermutation, ReachesLargeSetsWithoutMemory) {
   const int64_t count = (int64_t{1} << 40) + 12345;
   const IndexPermutation permutation(count, 1, IndexPermutation::Purpose::kSampleOrder, 0);
@@ -123,6 +129,7 @@ TEST(IndexPermutation, ReachesLargeSetsWithoutMemory) {
   EXPECT_GT(values.back(), count / 2);
 }
 
+// Permutations for different purposes differ under one seed.
 TEST(IndexPermutation, DiffersByPurpose) {
   const IndexPermutation samples(1000, 1, IndexPermutation::Purpose::kSampleOrder, 0);
   const IndexPermutation packing(1000, 1, IndexPermutation::Purpose::kPackingOrder, 0);

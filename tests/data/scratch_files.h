@@ -1,4 +1,4 @@
-// ScratchFiles: files for one test, in a directory that goes with it. One owner, the test.
+// ScratchFiles: files for one test in a directory that is deleted with it. The test owns it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ class ScratchFiles {
   ~ScratchFiles() { remove_tree(directory_); }
 
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
-  // Returns the path.
+  // Writes the file and returns its path.
   std::string write(const std::string& name, std::string_view content) const {
     write_all(create_file(path(name)), content);
     return path(name);

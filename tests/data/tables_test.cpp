@@ -1,5 +1,5 @@
-// Tables and arrays: rows of Parquet files and elements of JSON arrays are those of the JSONL file
-// that says the same, whoever wrote them; damaged and hostile files are errors with a reason.
+// Rows of Parquet files and elements of JSON arrays equal the rows of the same JSONL file,
+// whichever program wrote them; damaged and hostile files give errors with a reason.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -16,7 +16,7 @@ std::string table(const std::string& name) {
   return test_data() + "/data/tables/" + name;
 }
 
-// All lines that a file's rows are, read in pieces of the given size.
+// Returns the lines of all rows of a file, read in pieces of `piece` bytes.
 std::string lines_of(const std::string& path, size_t piece = size_t{1} << 16) {
   const std::unique_ptr<ByteSource> source = open_row_source(path);
   std::string all, buffer(piece, '\0');
@@ -44,6 +44,7 @@ std::string reason(const std::string& path) {
 const char* const kWriters[] = {"snappy",          "plain", "zstd_v2",     "gzip",   "lz4",
                                 "zero_dictionary", "delta", "small_pages", "polars", "duckdb"};
 
+// Parquet files of every writer give the rows of the JSONL file.
 TEST(Tables, RowsOfEveryWriterAreThoseOfTheJsonl) {
   const std::vector<Json> expected = rows_of(table("rows.jsonl"));
   ASSERT_EQ(expected.size(), 20u);
@@ -52,12 +53,14 @@ TEST(Tables, RowsOfEveryWriterAreThoseOfTheJsonl) {
   }
 }
 
+// A codec that is not supported is named, with the codecs to use.
 TEST(Tables, WhatIsNotReadSaysWhatToDo) {
   const std::string said = reason(table("brotli.parquet"));
   EXPECT_NE(said.find("BROTLI"), std::string::npos) << said;
   EXPECT_NE(said.find("write the file with zstd or snappy"), std::string::npos) << said;
 }
 
+// Files that would expand without bound are refused before they do.
 TEST(Tables, BombsAreRefusedBeforeTheyExpand) {
   EXPECT_NE(reason(table("bomb_letters.parquet")).find("which no text does"), std::string::npos);
   EXPECT_NE(reason(table("bomb_list.parquet")).find("more than 4194304 values in its lists"),
@@ -65,7 +68,7 @@ TEST(Tables, BombsAreRefusedBeforeTheyExpand) {
   EXPECT_NE(reason(table("bomb_dictionary.parquet")).find("which no text does"), std::string::npos);
 }
 
-// Goal: whatever is done to a file, it is read, or refused with its name.
+// Goal: a cut or damaged file gives rows or an error with the file's name.
 TEST(Tables, CutOffAndDamagedFilesAreErrorsOrRows) {
   const ScratchFiles files;
   for (const std::string writer : {"small_pages", "delta", "zstd_v2", "gzip", "polars"}) {
@@ -88,6 +91,7 @@ TEST(Tables, CutOffAndDamagedFilesAreErrorsOrRows) {
   }
 }
 
+// Every element of a JSON array becomes a line, whatever the size of the pieces read.
 TEST(Arrays, ElementsAreLines) {
   const ScratchFiles files;
   const std::string text =
@@ -102,7 +106,7 @@ TEST(Arrays, ElementsAreLines) {
   EXPECT_EQ(lines_of(files.write("d.json", "[[[]]]")), "[[]]\n");
 }
 
-// A text longer than what is read at once.
+// An element longer than one read arrives whole.
 TEST(Arrays, LongElementsAreWhole) {
   const ScratchFiles files;
   std::string text = "[";
@@ -116,6 +120,7 @@ TEST(Arrays, LongElementsAreWhole) {
   EXPECT_EQ(lines_of(files.write("a.json", text + "]")), expected);
 }
 
+// A broken array is refused with the number of the element.
 TEST(Arrays, WhatIsNoArrayIsRefusedAtItsElement) {
   const ScratchFiles files;
   const auto said = [&](const std::string& text) { return reason(files.write("a.json", text)); };
@@ -135,12 +140,12 @@ class TableData : public PrepareFixture {
     options_.files = {path};
     const PreparedData data = prepare_or_open(options_);
     EXPECT_EQ(data.report.total().rows, 20) << path;
-    // The header names the file that the rows came from, by its hash.
+    // The header holds the data file's hash, so it differs.
     return read_whole_file(data.paths.front(), kMiB).substr(kTokenHeaderBytes);
   }
 };
 
-// Goal: what is prepared is the same, to the byte, whatever the rows came in.
+// Goal: JSONL, JSON arrays and tables of the same rows give the same prepared bytes.
 TEST_F(TableData, JsonlArraysAndTablesGiveTheSamePreparedBytes) {
   options_.data.max_tokens = 1000;
   options_.data.bad_rows = DataSection::BadRows::kSkip;
@@ -155,7 +160,7 @@ TEST_F(TableData, JsonlArraysAndTablesGiveTheSamePreparedBytes) {
   EXPECT_TRUE(prepared(files_.write("b.json", array.dump(2) + "\n")) == expected);
 }
 
-// Goal: a bad row is named by its number, in tables and arrays too.
+// Goal: a bad row of a table or array is named by its number.
 TEST_F(TableData, BadRowsAreNamedByTheirNumber) {
   options_.data.max_tokens = 1000;
   options_.files = {table("snappy.parquet")};
