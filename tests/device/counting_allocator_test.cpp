@@ -1,4 +1,4 @@
-// LibTorch's CPU allocations against the device's cap.
+// LibTorch's CPU allocations count against the cap of device memory.
 #include "device/counting_allocator.h"
 
 #include <ATen/ATen.h>
@@ -12,18 +12,20 @@
 namespace longshore {
 namespace {
 
+// The bytes of a tensor count as long as it lives, in steps of 64.
 TEST(CountingAllocator, CountsTensorsWhileTheyLive) {
   DeviceMemory memory(kMiB, 0);
   const WorkspaceBudget budget(memory);
   {
     const at::Tensor tensor = at::empty({1000}, at::kFloat);
-    EXPECT_EQ(memory.usage().workspace.held, 4032);  // 4000 in steps of 64
+    EXPECT_EQ(memory.usage().workspace.held, 4032);  // 4000 rounded up to a multiple of 64
     EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % 64, 0u);
   }
   EXPECT_EQ(memory.usage().workspace.held, 0);
   EXPECT_EQ(memory.usage().workspace.held_peak, 4032);
 }
 
+// A LibTorch call beyond the cap throws OutOfMemoryError; the allocator stays usable.
 TEST(CountingAllocator, ThrowsOurErrorOutOfALibTorchCallAndStaysUsable) {
   DeviceMemory memory(kMiB, 0);
   const WorkspaceBudget budget(memory);
@@ -32,6 +34,7 @@ TEST(CountingAllocator, ThrowsOurErrorOutOfALibTorchCallAndStaysUsable) {
   EXPECT_NO_THROW(at::ones({1024, 100}, at::kFloat));
 }
 
+// Backward beyond the cap throws OutOfMemoryError.
 TEST(CountingAllocator, ThrowsOurErrorOutOfAutograd) {
   DeviceMemory memory(2 * kMiB, 0);
   const WorkspaceBudget budget(memory);
@@ -43,6 +46,7 @@ TEST(CountingAllocator, ThrowsOurErrorOutOfAutograd) {
   EXPECT_THROW(torch::autograd::grad({out}, {leaf}), OutOfMemoryError);
 }
 
+// Bytes count under the innermost label.
 TEST(CountingAllocator, BooksBytesUnderTheInnermostLabel) {
   DeviceMemory memory(kMiB, 0);
   const WorkspaceBudget budget(memory);
@@ -62,6 +66,7 @@ TEST(CountingAllocator, BooksBytesUnderTheInnermostLabel) {
   EXPECT_EQ(held[1].bytes, 320);
 }
 
+// A tensor may outlive the budget that it was counted in.
 TEST(CountingAllocator, LetsMemoryOutliveItsBudget) {
   at::Tensor survivor;
   std::shared_ptr<WorkspaceMeter> meter;
@@ -81,6 +86,7 @@ TEST(CountingAllocator, LetsMemoryOutliveItsBudget) {
       << "freed bytes belong to the budget that counted them";
 }
 
+// The end of a budget restores the one before; without a budget nothing is counted.
 TEST(CountingAllocator, RestoresTheBudgetBeforeAndCountsNothingWithoutOne) {
   DeviceMemory outer(kMiB, 0);
   DeviceMemory inner(kMiB, 0);
@@ -98,6 +104,7 @@ TEST(CountingAllocator, RestoresTheBudgetBeforeAndCountsNothingWithoutOne) {
   EXPECT_EQ(outer.usage().workspace.held, 128);
 }
 
+// A label of an earlier budget is not used in a later one.
 TEST(CountingAllocator, KeepsLabelsOfAnEarlierBudgetOutOfALaterOne) {
   DeviceMemory first(kMiB, 0);
   DeviceMemory second(kMiB, 0);
@@ -110,6 +117,7 @@ TEST(CountingAllocator, KeepsLabelsOfAnEarlierBudgetOutOfALaterOne) {
   EXPECT_EQ(second.workspace()->held()[0].name, "unlabelled");
 }
 
+// Allocations of all threads count together.
 TEST(CountingAllocator, CountsThreadsTogether) {
   DeviceMemory memory(64 * kMiB, 0);
   const WorkspaceBudget budget(memory);
@@ -129,6 +137,7 @@ TEST(CountingAllocator, CountsThreadsTogether) {
   EXPECT_LE(memory.usage().workspace.held_peak, 4 * (128 + 256));
 }
 
+// An allocation of zero bytes is null, and impossible sizes are refused.
 TEST(CountingAllocator, GivesNoMemoryForNothingAndRefusesImpossibleSizes) {
   DeviceMemory memory(kMiB, 0);
   const WorkspaceBudget budget(memory);
@@ -138,10 +147,11 @@ TEST(CountingAllocator, GivesNoMemoryForNothingAndRefusesImpossibleSizes) {
   EXPECT_EQ(memory.usage().workspace.held, 0);
 }
 
-// A sanitizer's allocator ends the process instead.
+// The test is left out under sanitizers, whose allocator ends the process here.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A refusal of the system becomes an OutOfMemoryError.
 TEST(CountingAllocator, SaysSoWhenTheSystemRefuses) {
-  // Within the cap, but more than any address space.
+  // The size is within the cap, but beyond any address space.
   DeviceMemory memory(INT64_MAX, 0);
   const WorkspaceBudget budget(memory);
   EXPECT_THROW(counting_allocator().allocate(size_t{1} << 61), OutOfMemoryError);
@@ -149,6 +159,7 @@ TEST(CountingAllocator, SaysSoWhenTheSystemRefuses) {
 }
 #endif
 
+// The raw interface of the allocator counts as well.
 TEST(CountingAllocator, ServesTheRawInterface) {
   DeviceMemory memory(kMiB, 0);
   const WorkspaceBudget budget(memory);

@@ -1,5 +1,5 @@
-// The GPU's streams, arena, copies and cap. Without a GPU: that each says so; and the parts that
-// need none, the gauge and the label of an allocator that keeps count itself.
+// The GPU's streams, arena, copies and cap. Without a GPU the tests check that each is refused, and
+// the parts that need no GPU: the gauge and label of an allocator with its own count.
 #include "device/cuda_device.h"
 
 #include <ATen/ATen.h>
@@ -27,6 +27,7 @@ std::vector<std::byte> counting_bytes(size_t size) {
 }
 
 #if LONGSHORE_WITH_CUDA
+// LibTorch's GPU allocator uses expandable segments.
 TEST(CudaDevice, ItsAllocatorGrowsItsSegments) {
   use_growing_segments();
   EXPECT_TRUE(c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments());
@@ -62,7 +63,7 @@ TEST(CudaDevice, ItsKernelsAreLoadedBeforeLibTorchIsUsed) {
 }
 #endif
 
-// Goal: on a machine without a GPU nothing of it crashes or pretends; the message names the key.
+// Goal: without a GPU every call gives an error that names the run-file key, and nothing crashes.
 TEST(CudaDevice, NamesTheKeyWhereThereIsNoGpu) {
   const auto refused = [](const auto& call) {
     try {
@@ -80,6 +81,7 @@ TEST(CudaDevice, NamesTheKeyWhereThereIsNoGpu) {
   EXPECT_TRUE(refused([&] { require_gpu(-1); }));
 }
 
+// A new arena in host memory is all zeros.
 TEST(DeviceArena, OfTheHostIsZeroFilled) {
   const auto arena = make_host_arena(1000);
   ASSERT_EQ(arena->bytes().size(), 1000u);
@@ -97,7 +99,7 @@ class FixedGauge final : public WorkspaceMeter::Gauge {
   Bytes peak_ = 5 * kMiB;
 };
 
-// Goal: memory that LibTorch's own allocator counts is reported, and refused, as ours is.
+// Goal: memory that LibTorch's own allocator counts is reported and refused like counted memory.
 TEST(WorkspaceMeter, FollowsAnAllocatorThatKeepsCountItself) {
   DeviceMemory memory(16 * kMiB, 4 * kMiB);
   memory.carve("slot.0", 4 * kMiB);
@@ -118,7 +120,7 @@ TEST(WorkspaceMeter, FollowsAnAllocatorThatKeepsCountItself) {
   }
 }
 
-// Goal: a thread of LibTorch that runs a unit's backward knows whose memory it asks for.
+// Goal: a LibTorch thread that runs a unit's backward counts under that unit's label.
 TEST(WorkspaceLabel, IsKnownOnThreadsThatHaveNone) {
   DeviceMemory memory(kMiB, 0);
   const WorkspaceBudget budget(memory);
@@ -129,6 +131,7 @@ TEST(WorkspaceLabel, IsKnownOnThreadsThatHaveNone) {
   EXPECT_EQ(elsewhere, "block.7 backward");
 }
 
+// Copies to the GPU and back keep their order and bytes, and are counted.
 TEST(Gpu, CopiesThereAndBackInOrderAndCounts) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -153,6 +156,7 @@ TEST(Gpu, CopiesThereAndBackInOrderAndCounts) {
   EXPECT_EQ(copies->counts().to_host, static_cast<Bytes>(sent.size()));
 }
 
+// A new arena on the GPU is all zeros.
 TEST(Gpu, ArenaIsZeroFilled) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -165,7 +169,7 @@ TEST(Gpu, ArenaIsZeroFilled) {
   EXPECT_EQ(received, std::vector<std::byte>(received.size(), std::byte{0}));
 }
 
-// Goal: LibTorch on the GPU keeps to the cap, and going over it names who held what (exit 4).
+// Goal: LibTorch on the GPU keeps to the cap; beyond it the error names the holders (exit code 4).
 TEST(Gpu, LibTorchKeepsToTheCap) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -189,6 +193,7 @@ TEST(Gpu, LibTorchKeepsToTheCap) {
   EXPECT_LE(memory.usage().peak(), 256 * kMiB);
 }
 
+// An arena larger than the GPU is refused, and later arenas work.
 TEST(Gpu, ArenaLargerThanTheGpuIsRefused) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -196,7 +201,7 @@ TEST(Gpu, ArenaLargerThanTheGpuIsRefused) {
   EXPECT_NO_THROW(make_cuda_arena(kMiB, 0)) << "the refusal is not sticky";
 }
 
-// Goal: the same matrix products and sums twice are the same bits.
+// Goal: matrix products and sums give the same bits when repeated.
 TEST(Gpu, ArithmeticRepeats) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);

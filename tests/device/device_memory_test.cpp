@@ -1,4 +1,5 @@
-// The device's cap: buffers carved exactly, temporaries counted, errors that say who held what.
+// The cap of device memory: buffers are carved exactly, temporaries are counted, errors name the
+// holders.
 #include "device/device_memory.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 namespace longshore {
 namespace {
 
+// Carved buffers are aligned to 256 bytes, zero and disjoint.
 TEST(DeviceMemory, CarvesAlignedZeroFilledBuffersThatDoNotOverlap) {
   DeviceMemory memory(10000 * 256, 1024);
   const DeviceBuffer first = memory.carve("first", 300);
@@ -21,12 +23,14 @@ TEST(DeviceMemory, CarvesAlignedZeroFilledBuffersThatDoNotOverlap) {
   EXPECT_NO_THROW(memory.check_carved());
 }
 
+// Carving beyond the planned bytes fails.
 TEST(DeviceMemory, RefusesToCarveBeyondThePlan) {
   DeviceMemory memory(4096, 1024);
   memory.carve("a", 1000);
   EXPECT_THROW(memory.carve("b", 1), CheckFailure);
 }
 
+// Planned bytes without a buffer, and a name used twice, are found.
 TEST(DeviceMemory, NoticesBytesWithoutABufferAndNamesUsedTwice) {
   DeviceMemory memory(4096, 1024);
   memory.carve("a", 256);
@@ -34,11 +38,13 @@ TEST(DeviceMemory, NoticesBytesWithoutABufferAndNamesUsedTwice) {
   EXPECT_THROW(memory.carve("a", 256), CheckFailure);
 }
 
+// Planned buffers beyond the cap or out of alignment are refused.
 TEST(DeviceMemory, RefusesBuffersLargerThanTheCap) {
   EXPECT_THROW(DeviceMemory(1024, 2048), CheckFailure);
   EXPECT_THROW(DeviceMemory(1024, 100), CheckFailure) << "not a multiple of the alignment";
 }
 
+// The meter keeps current and peak bytes by label.
 TEST(WorkspaceMeter, CountsCurrentAndPeakByLabel) {
   WorkspaceMeter meter(1000, 400);
   auto& forward = meter.account("block.0 forward");
@@ -55,6 +61,7 @@ TEST(WorkspaceMeter, CountsCurrentAndPeakByLabel) {
   EXPECT_EQ(meter.use().held_peak, 300);
 }
 
+// The last byte of the cap can be taken, and not one more.
 TEST(WorkspaceMeter, AllowsTheLastByteAndNotOneMore) {
   WorkspaceMeter meter(1000, 400);
   auto& account = meter.account("a");
@@ -65,6 +72,7 @@ TEST(WorkspaceMeter, AllowsTheLastByteAndNotOneMore) {
   EXPECT_NO_THROW(meter.take(account, 600));
 }
 
+// An OutOfMemoryError lists the holders, largest first.
 TEST(WorkspaceMeter, SaysWhoHeldWhatLargestFirst) {
   DeviceMemory memory(64 * kKiB, 48 * kKiB);
   memory.carve("slot.0", 16 * kKiB);
@@ -88,6 +96,7 @@ TEST(WorkspaceMeter, SaysWhoHeldWhatLargestFirst) {
   }
 }
 
+// Of many holders only the largest six are named.
 TEST(WorkspaceMeter, NamesOnlyTheLargestOfManyHolders) {
   std::vector<BytesHeld> held;
   for (int i = 0; i < 9; ++i) held.push_back({"b" + std::to_string(i), (i + 1) * kKiB});

@@ -8,7 +8,7 @@
 namespace longshore {
 namespace {
 
-// Goal: as many are made as are lent at a time, whatever number of threads comes and goes.
+// Goal: the list makes as many objects as are in use at once, whatever the number of threads.
 TEST(FreeList, LendsAgainWhatCameBack) {
   FreeList<int> list;
   int made = 0;

@@ -1,4 +1,4 @@
-// Mapped memory, copies, compute threads, and a machine without a GPU.
+// Mapped memory, copies, compute threads, and the CUDA runtime without a GPU.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -17,6 +17,7 @@
 namespace longshore {
 namespace {
 
+// A mapping is zero, has exactly the requested size, and can be moved.
 TEST(HostMapping, IsZeroFilledExactAndMovable) {
   HostMapping mapping(3 * kMiB + 5, "test");
   EXPECT_EQ(mapping.bytes().size(), static_cast<size_t>(3 * kMiB + 5));
@@ -27,6 +28,7 @@ TEST(HostMapping, IsZeroFilledExactAndMovable) {
   EXPECT_TRUE(HostMapping().bytes().empty());
 }
 
+// A mapping starts at a multiple of 2 MiB, so that huge pages can back it.
 TEST(HostMapping, StartsWhereHugePagesCan) {
   const HostMapping mapping(5 * kMiB, "test");
   EXPECT_EQ(reinterpret_cast<uintptr_t>(mapping.bytes().data()) % static_cast<uintptr_t>(2 * kMiB),
@@ -34,6 +36,7 @@ TEST(HostMapping, StartsWhereHugePagesCan) {
   EXPECT_EQ(huge_page_bytes(mapping.bytes()) % (2 * kMiB), 0);
 }
 
+// A mapping that the system refuses gives an error with its purpose.
 TEST(HostMapping, NamesItsPurposeWhenTheSystemRefuses) {
   for (Bytes bytes : {Bytes{1} << 60, INT64_MAX}) {
     try {
@@ -46,6 +49,7 @@ TEST(HostMapping, NamesItsPurposeWhenTheSystemRefuses) {
   }
 }
 
+// The copy engine copies and counts both directions.
 TEST(CopyEngine, CopiesAndCountsBothDirections) {
   std::array<std::byte, 100> host{};
   std::array<std::byte, 100> device{};
@@ -60,6 +64,7 @@ TEST(CopyEngine, CopiesAndCountsBothDirections) {
   EXPECT_THROW(engine.to_host(std::span(host).first(10), device), CheckFailure);
 }
 
+// set_compute_threads() sets the number of threads and the reproducible mode for every thread.
 TEST(ComputeThreads, SetsStrictModeAndThreadsForEveryThread) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   for (int threads : {1, std::min(2, cores)}) {
@@ -76,8 +81,8 @@ TEST(ComputeThreads, SetsStrictModeAndThreadsForEveryThread) {
   }
 }
 
-// Documents of many lengths: each gives products of another shape, and what LibTorch and oneDNN
-// prepare for one is 90 KiB. On CPUs whose bf16 products are not oneDNN's there is nothing to keep.
+// LibTorch and oneDNN keep little memory for products of many shapes, as documents of many lengths
+// make them (90 KiB for each shape otherwise). CPUs without bf16 in oneDNN keep nothing.
 TEST(ComputeThreads, KeepLittleOfProductsOfManyShapes) {
   set_compute_threads(1);
   const auto held = [] {
@@ -90,12 +95,13 @@ TEST(ComputeThreads, KeepLittleOfProductsOfManyShapes) {
       EXPECT_EQ(at::mm(at::ones({rows, 64}, at::kBFloat16), weight).size(0), rows);
     }
   };
-  multiply(100, 200);  // what is kept is full
+  multiply(100, 200);  // by now the caches are full
   const Bytes before = held();
   multiply(200, 800);
   EXPECT_LT(held() - before, 8 * kMiB);
 }
 
+// Without a GPU the CUDA runtime lists no devices and registers no memory.
 TEST(CudaRuntime, WorksWithoutAGpu) {
   const std::vector<CudaDevice> devices = cuda_devices();
   if (!devices.empty()) GTEST_SKIP() << "this machine has " << devices.front().name;
@@ -104,6 +110,7 @@ TEST(CudaRuntime, WorksWithoutAGpu) {
   EXPECT_FALSE(registration.registered());
 }
 
+// Host memory is registered with the GPU once and released at the end.
 TEST(HostRegistrationGpu, RegistersMemory) {
   LONGSHORE_NEEDS_GPU();
   HostMapping mapping(kMiB, "test");

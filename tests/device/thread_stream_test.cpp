@@ -10,6 +10,7 @@
 namespace longshore {
 namespace {
 
+// Work of one stream runs in order, whatever the delays.
 TEST(ThreadStream, RunsInOrderWhateverTheDelays) {
   std::vector<int> order;
   ThreadStream stream("a", StreamDelays{.seed = 3, .most_microseconds = 200});
@@ -20,7 +21,7 @@ TEST(ThreadStream, RunsInOrderWhateverTheDelays) {
   for (int i = 0; i < 50; ++i) EXPECT_EQ(order.at(static_cast<size_t>(i)), i);
 }
 
-// Work waits for the events of other streams, which are enqueued first but run later.
+// Work waits for events of other streams, although those are enqueued first and run later.
 TEST(ThreadStream, WaitsForEventsOfOtherStreams) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const StreamDelays delays{.seed = seed, .most_microseconds = 300};
@@ -41,6 +42,7 @@ TEST(ThreadStream, WaitsForEventsOfOtherStreams) {
   }
 }
 
+// A failure skips all later work of the stream and all work that waits for it.
 TEST(ThreadStream, AFailureReachesWhateverIsBehindIt) {
   ThreadStream first("first"), second("second");
   std::atomic<int> ran = 0;
@@ -60,7 +62,7 @@ TEST(ThreadStream, AFailureReachesWhateverIsBehindIt) {
   EXPECT_EQ(ran, 0);
 }
 
-// A GPU's lane chooses its device there, which may fail; it ended the process without a message.
+// A failure of a stream's preparation (choosing a GPU may fail) reaches all of its work.
 TEST(ThreadStream, AFailureOfItsPreparationReachesAllWork) {
   bool ran = false;
   ThreadStream stream("a", std::nullopt, [] { throw std::runtime_error("no such GPU"); });
@@ -74,7 +76,7 @@ TEST(ThreadStream, AFailureOfItsPreparationReachesAllWork) {
   EXPECT_FALSE(ran);
 }
 
-// What the work holds is released before its event is seen to be done.
+// The captures of a work item are released before its event is done.
 TEST(ThreadStream, LetsGoOfItsWorkBeforeItIsDone) {
   ThreadStream stream("a");
   auto held = std::make_shared<int>(1);
@@ -84,6 +86,7 @@ TEST(ThreadStream, LetsGoOfItsWorkBeforeItIsDone) {
   EXPECT_TRUE(watched.expired());
 }
 
+// A default event is done.
 TEST(ThreadStream, ADefaultEventIsDone) {
   Event().wait();
 }
