@@ -1,4 +1,4 @@
-// What the engine computes on: the CPU device as it is, and a GPU that is not there.
+// EngineDevice on the CPU, and for a GPU that does not exist.
 #include "offload/engine/engine_device.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 namespace longshore {
 namespace {
 
+// The CPU device has memory, copies and a torch device.
 TEST(EngineDevice, OfTheCpuHasItsMemoryAndCopies) {
   EngineDevice device({.cap = 4 * kMiB, .owned = kMiB}, std::make_unique<CpuCopyEngine>());
   EXPECT_FALSE(device.cuda());
@@ -24,6 +25,7 @@ TEST(EngineDevice, OfTheCpuHasItsMemoryAndCopies) {
   EXPECT_NO_THROW(device.finish("forward of block.0"));
 }
 
+// A GPU that does not exist is refused.
 TEST(EngineDevice, WithoutItsGpuIsRefused) {
   const int absent = static_cast<int>(cuda_devices().size());
   EXPECT_THROW(

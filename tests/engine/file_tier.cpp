@@ -40,7 +40,7 @@ class PlainFile {
   int descriptor_;
 };
 
-// Ends an access; where that fails, a test ends.
+// An AtEnd ends an access; if it fails, the test ends.
 using AtEnd = std::function<void()>;
 
 class FileState final : public ShardStore::StateLease {
@@ -86,7 +86,7 @@ class FileParameters final : public ShardStore::ParameterLease {
   AtEnd at_end_;
 };
 
-// The greatest slot that the plan's schedules name, and one.
+// Returns the number of slots that the plan's schedules use.
 int32_t slots_of(const TierPlan& plan, std::optional<int32_t> Op::* slot) {
   int32_t count = 0;
   for (const StepSchedule* schedule :
@@ -168,7 +168,7 @@ class FileStore final : public ShardStore {
  private:
   struct Unit {
     SlabLayout layout;
-    Bytes begin;  // in the file
+    Bytes begin;  // offset in the file
   };
   const Unit& at(UnitId id) const { return units_.at(static_cast<size_t>(id.value)); }
   std::span<std::byte> in_slot(const std::vector<std::span<std::byte>>& slots, int32_t slot,
@@ -181,7 +181,7 @@ class FileStore final : public ShardStore {
     file_->read(at(id).begin, slab);
     return slab;
   }
-  // The parameters as the device reads them: joined, where masters are in two halves.
+  // Fills a slot with the parameters in the device layout; masters in two halves are joined.
   void fill(UnitId id, std::span<const std::byte> slab, int32_t slot) {
     const auto region = [&](Region region) {
       const SlabLayout& layout = at(id).layout;
@@ -215,7 +215,7 @@ class FileStore final : public ShardStore {
   Bytes slab_ = 0, end_ = 0;
   std::unique_ptr<PlainFile> file_;
   std::vector<std::span<std::byte>> states_, parameters_;  // slots
-  std::vector<std::span<std::byte>> ready_;                // by slot of parameters
+  std::vector<std::span<std::byte>> ready_;                // by parameter slot
   std::optional<SlotOwners> state_holders_, parameter_holders_;
 };
 
@@ -263,8 +263,8 @@ class FileInputs final : public InputTier {
 
  private:
   struct Unit {
-    Bytes bytes = 0;  // of one micro-batch
-    Bytes begin = 0;  // in the file
+    Bytes bytes = 0;  // bytes of one micro-batch
+    Bytes begin = 0;  // offset in the file
   };
   const Unit& at(UnitId id) const { return units_.at(static_cast<size_t>(id.value)); }
 

@@ -1,6 +1,6 @@
-// FileTier: a tier for tests: state, parameters and inputs in plain files, with one blocking read
-// or write an operation; no rings, checksums or versions, and nothing outlives the process. What a
-// further tier takes is what is in file_tier.cpp.
+// FileTier: a tier for tests that keeps state, parameters and inputs in plain files, with one
+// blocking read or write per operation. It has no rings, checksums or versions, and nothing
+// outlives the process. file_tier.cpp shows all that a further tier needs.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace longshore {
 
-// For plans with state, parameters and inputs on drives, whose slots and host bytes it takes; its
-// files are in `directory`.
+// Makes tiers for plans with state, parameters and inputs on drives, with the plan's slots and host
+// bytes; the files are in `directory`.
 MakeTiers file_tiers(const std::string& directory);
 
 }  // namespace longshore

@@ -38,7 +38,8 @@ class LargeSum : public testing::Test {
   RunningSum sum_{unit_, layout_, memory_};
 };
 
-// Goal: each element is added to its own sum, of every piece, in fp32 whatever the gradient is.
+// Goal: every element is added to its own sum in fp32, in every piece, whatever the gradient's
+// type.
 TEST_F(LargeSum, AddsGradientsElementByElement) {
   at::manual_seed(1);
   const at::Tensor first = at::randn({kRows, kColumns}).to(at::kBFloat16);
@@ -48,10 +49,10 @@ TEST_F(LargeSum, AddsGradientsElementByElement) {
   EXPECT_TRUE(at::equal(summed(), first.to(at::kFloat) + second.to(at::kFloat)));
 }
 
-// Goal: a product in pieces of rows is the whole product, rounded to bf16 as each piece is.
+// Goal: a product added in pieces of rows is the whole product, rounded to bf16.
 TEST_F(LargeSum, AddsProductsRowByRow) {
   at::manual_seed(2);
-  // Small whole numbers: exact in any order of additions.
+  // Sums of small whole numbers are exact in any order.
   const at::Tensor left = at::randint(-3, 4, {5, kRows}).to(at::kBFloat16);
   const at::Tensor right = at::randint(-3, 4, {5, kColumns}).to(at::kBFloat16);
   const at::Tensor product = at::mm(left.to(at::kFloat).t(), right.to(at::kFloat));
@@ -60,7 +61,7 @@ TEST_F(LargeSum, AddsProductsRowByRow) {
   EXPECT_TRUE(at::equal(summed(), 2 * product));
 }
 
-// Goal: a GPU adds 16-bit products in fp32: nothing is rounded to 16 bits on the way.
+// Goal: a GPU adds 16-bit products in fp32 without rounding them to 16 bits.
 TEST(LargeSumGpu, AddsProductsWithoutRoundingThem) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -70,7 +71,7 @@ TEST(LargeSumGpu, AddsProductsWithoutRoundingThem) {
   RunningSum sum(unit, layout, arena->bytes(), gpu_tensors(0));
   sum.clear();
   at::manual_seed(3);
-  // Whole numbers that 16 bits have; their products are exact in fp32 alone.
+  // The operands are exact in 16 bits, their products only in fp32.
   const at::Tensor left = at::randint(-200, 200, {5, kRows}).to(at::kBFloat16);
   const at::Tensor right = at::randint(-200, 200, {5, kColumns}).to(at::kBFloat16);
   const at::Tensor product = at::mm(left.to(at::kFloat).t(), right.to(at::kFloat));

@@ -1,5 +1,5 @@
-// What a plan says of LibTorch's temporaries against what the engine's own runner takes, over
-// random models, micro-batches and ways to split them into documents.
+// The planned bytes of LibTorch's temporaries against those that the engine's runner takes, over
+// random models, micro-batches and splits into documents.
 #include "offload/engine/probe/measured_workspace.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@
 namespace longshore {
 namespace {
 
-// One case of the cover.
+// Case: one random model and micro-batch.
 struct Case {
   Json config;
   DType compute = DType::kF32;
@@ -47,7 +47,7 @@ class Draw {
   int64_t between(int64_t least, int64_t most) {
     return least + static_cast<int64_t>(generator_() % static_cast<uint64_t>(most - least + 1));
   }
-  // As many of each order of magnitude.
+  // Returns a random size, with equal chance for each order of magnitude.
   int64_t sized(int64_t least, int64_t most) {
     const double share = static_cast<double>(generator_() >> 11) * 0x1p-53;
     const double ratio = static_cast<double>(most) / static_cast<double>(least);
@@ -62,7 +62,7 @@ class Draw {
   std::mt19937_64 generator_;
 };
 
-// `hidden` to 4096; sizes as the family's config.json names them.
+// Returns a random config.json with `hidden` up to 4096, in the family's own names.
 Json draw_config(Draw& draw) {
   const auto family = draw.one_of<std::string>(
       {"llama", "mistral", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3_text", "phi3", "olmo2",
@@ -108,7 +108,7 @@ std::unique_ptr<DecoderModel> make_model(const Case& one) {
   return std::make_unique<DecoderModel>(arch, spec);
 }
 
-// A run of all units on the case's micro-batch, roughly.
+// Estimates the seconds of a run of all units on the case's micro-batch.
 double seconds_of(const Case& one) {
   const auto model = make_model(one);
   const bool fast = one.compute == DType::kF32 || cpu_has_avx512();
@@ -124,7 +124,7 @@ double seconds_of(const Case& one) {
   return seconds;
 }
 
-// The case of a seed, whose units run in `most_seconds` or less, roughly.
+// Returns the case of a seed; its units run in about `most_seconds` or less.
 Case draw_case(uint64_t seed, double most_seconds) {
   Draw draw(seed);
   while (true) {
@@ -141,8 +141,8 @@ Case draw_case(uint64_t seed, double most_seconds) {
   }
 }
 
-// The positions split into documents of at most `longest`: all as long as can be, or at random
-// around some length.
+// Splits the positions into documents of at most `longest`: all of that length, or of random
+// lengths.
 std::vector<int64_t> draw_documents(Draw& draw, const MicroBatchShape& shape) {
   std::vector<int64_t> documents;
   const int64_t around =
@@ -162,8 +162,8 @@ Bytes most_of(const ProbeTrace& trace) {
   return most;
 }
 
-// The goal: for the workspace line, measured <= planned for every split, and planned <= 1.15 x the
-// largest over splits + 1 MiB. Returns what was planned and what was taken.
+// Checks that measured <= planned for every split, and planned <= 1.15 x the largest over splits +
+// 1 MiB. Returns the planned and the measured bytes.
 std::pair<Bytes, Bytes> check(const Case& one, int splits) {
   SCOPED_TRACE("seed " + std::to_string(one.seed) + ": " + one.text());
   set_compute_threads(one.threads);
@@ -183,7 +183,7 @@ std::pair<Bytes, Bytes> check(const Case& one, int splits) {
     UnitProbe probe(&alone, device, one.run.positions);
     Draw draw(one.seed + 1000);
     for (int i = 0; i < splits; ++i) {
-      // The first as long as they can be, each position trained.
+      // The first split has the longest documents, with every position trained.
       const MicroBatchShape& run = one.run;
       const bool random = i > 0;
       std::vector<int64_t> documents(static_cast<size_t>(run.positions / run.longest_document),
@@ -206,7 +206,7 @@ std::pair<Bytes, Bytes> check(const Case& one, int splits) {
   return {planned, measured};
 }
 
-// The probe's own buffers are no more than the run's.
+// The probe's own buffers are no larger than the run's.
 TEST(MeasuredWorkspace, HoldsNoMoreThanTheRun) {
   for (uint64_t seed = 100; seed < 110; ++seed) {
     const Case one = draw_case(seed, 0.02);
@@ -227,8 +227,8 @@ TEST(MeasuredWorkspace, HoldsNoMoreThanTheRun) {
   }
 }
 
-// The layers of a model that are alike are run once, and not at all when they are known; what
-// comes back from disk says the same.
+// Equal layers of a model are measured once, and not at all when they are known; samples read from
+// disk give the same.
 TEST(MeasuredWorkspace, RunsEachDistinctUnitOnceAndKeepsIt) {
   Case one;
   one.config = {{"model_type", "llama"},   {"vocab_size", 300},      {"hidden_size", 32},
@@ -249,7 +249,7 @@ TEST(MeasuredWorkspace, RunsEachDistinctUnitOnceAndKeepsIt) {
     EXPECT_EQ(a[i].backward, b[i].backward);
     EXPECT_EQ(a[i].source, CostSource::kMeasured);
   }
-  // Another program, another dtype, other micro-batches: measured again.
+  // Another program, dtype or micro-batch is measured again.
   ProbeOptions other = options;
   other.program = "another";
   EXPECT_EQ(MeasuredWorkspace(*model, other).units_run(), 3);
@@ -264,7 +264,7 @@ TEST(MeasuredWorkspace, RunsEachDistinctUnitOnceAndKeepsIt) {
   EXPECT_EQ(MeasuredWorkspace(*model, other).units_run(), 3);
 }
 
-// All ranks plan with the most that any of them measured.
+// All ranks plan with the largest measurement of any rank.
 TEST(MeasuredWorkspace, TakesTheLargestOfAllRanks) {
   const Case one = draw_case(3, 0.02);
   const auto model = make_model(one);
@@ -272,7 +272,7 @@ TEST(MeasuredWorkspace, TakesTheLargestOfAllRanks) {
   MeasuredWorkspace measured(*model, options);
   const UnitCosts alone = measured.costs();
   const auto before = alone(one.run.positions, one.run.longest_document);
-  // Another rank's first unit saved ten gigabytes.
+  // The other rank's first unit saved ten gigabytes.
   Json texts = Json::parse(measured.text());
   auto samples = *samples_of_text(texts[1].get<std::string>(), "");
   for (ProbeSample& sample : samples) sample.trace.saved = 10 * kGiB;
@@ -285,7 +285,7 @@ TEST(MeasuredWorkspace, TakesTheLargestOfAllRanks) {
   EXPECT_GE(after[1].saved, 10 * kGiB);
 }
 
-// For a device that is not here, figures say that they are estimates.
+// For a device that this machine does not have, costs are marked as estimates.
 TEST(MeasuredWorkspace, EstimatesForADeviceThatIsNotHere) {
   const Case one = draw_case(4, 0.02);
   const auto model = make_model(one);
@@ -298,15 +298,15 @@ TEST(MeasuredWorkspace, EstimatesForADeviceThatIsNotHere) {
     EXPECT_EQ(there[i].source, CostSource::kEstimated);
     EXPECT_EQ(there[i].backward > here[i].backward, i > 0) << i;
   }
-  // The head's chunk there: its logits, in the compute dtype.
+  // The logits of the head's chunk on that device, in the compute dtype.
   const int64_t rows = std::min<int64_t>(one.run.positions, 1024);
   const Bytes chunk = rows * model->arch().vocabulary * width_of(one.compute);
   EXPECT_EQ(there.back().forward - here.back().forward, chunk);
   EXPECT_EQ(there.back().backward - here.back().backward, chunk);
 }
 
-// By hand: Llama 3's vocabulary. A GPU's chunk is long enough that passes over the head's matrix do
-// not count; the CPU's is as long as 2^24 logits.
+// The head's chunk for Llama 3's vocabulary, computed by hand: on a GPU it is long enough that
+// reading the head's matrix does not dominate; on the CPU it is 2^24 logits.
 TEST(MeasuredWorkspace, KnowsAHeadsChunkOnEitherDevice) {
   EXPECT_EQ(head_chunk_positions(128'256, DeviceKind::kCpu), 130);
   EXPECT_EQ(head_chunk_positions(128'256, DeviceKind::kCuda), 1024);
@@ -316,9 +316,10 @@ TEST(MeasuredWorkspace, KnowsAHeadsChunkOnEitherDevice) {
   EXPECT_EQ(gpu_chunk_bytes({}, 4096), 0);
 }
 
-// By hand: 32 heads of 128 and 8 key heads over one document of 16,384 tokens on 132 processors are
-// 5 sets of sums (5 x 16,512 x 4,096 x 4 bytes), the softmax's, keys and values for all heads, and
-// the results, where other documents are in another call; an RTX 4090 takes 4 sets.
+// FlashAttention's scratch, computed by hand: 32 heads of 128 and 8 key heads over one document of
+// 16,384 tokens on 132 processors take 5 sets of sums (5 x 16,512 x 4,096 x 4 bytes), the
+// softmax's, keys and values for all heads, and the results if other documents are in another call.
+// An RTX 4090 takes 4 sets.
 TEST(MeasuredWorkspace, KnowsWhatFlashAttentionTakesOnAGpu) {
   const AttentionHeads attention{.heads = 32, .kv_heads = 8, .head_dim = 128};
   const Bytes one_call =
@@ -327,17 +328,18 @@ TEST(MeasuredWorkspace, KnowsWhatFlashAttentionTakesOnAGpu) {
   EXPECT_EQ(gpu_scratch(attention, 16384, 16384, 132), one_call + results);
   EXPECT_EQ(gpu_scratch(attention, 16384, 16384, 132) - gpu_scratch(attention, 16384, 16384, 128),
             Bytes{16512} * 4096 * 4);
-  // One document was run: beyond it are the results, of two calls.
+  // One document was run; beyond it the results of two calls count.
   EXPECT_EQ(gpu_scratch_beyond(attention, 16384, 16384, {16384}, 132), results);
-  // Four documents of 4,096 take two sets, five take one: a smaller micro-batch takes more.
+  // Four documents of 4,096 take two sets and five take one, so a smaller micro-batch takes more.
   EXPECT_GT(gpu_scratch_beyond(attention, 20480, 4096, {4096}, 132), Bytes{12000} * 4096 * 4);
-  // Short documents are padded, to twice their rows and no more.
+  // Short documents are padded to at most twice their rows.
   EXPECT_GT(gpu_scratch(attention, 16384, 128, 132), Bytes{2} * 16384 * 4096 * 4);
   EXPECT_LT(gpu_scratch(attention, 16384, 1, 132), Bytes{2} * 16384 * 4096 * 4);
   EXPECT_EQ(gpu_scratch({}, 16384, 16384, 132), 0);
 }
 
-// A unit that needs more memory than there is is not run; its figure is a lower one, and says so.
+// A unit that needs more memory than the machine has is not run; its cost is marked as a lower
+// bound.
 TEST(MeasuredWorkspace, DoesNotRunWhatNoRunHasMemoryFor) {
   const Case one = draw_case(5, 0.02);
   const auto model = make_model(one);
@@ -349,7 +351,7 @@ TEST(MeasuredWorkspace, DoesNotRunWhatNoRunHasMemoryFor) {
   }
 }
 
-// Models of one's own: units that take only some shapes are run on those.
+// Units of the user's own modules that accept only some shapes are measured on those.
 TEST(MeasuredWorkspace, RunsModulesOnTheShapesThatTheyTake) {
   auto model = std::make_unique<ModuleModel>();
   torch::nn::Embedding table(7, 4);
@@ -371,7 +373,7 @@ TEST(MeasuredWorkspace, RunsModulesOnTheShapesThatTheyTake) {
         unit_costs(*model, DType::kF32, 1, {positions, positions})(positions, positions);
     ASSERT_EQ(costs.size(), 3u);
     for (const UnitCost& cost : costs) EXPECT_EQ(cost.source, CostSource::kMeasured);
-    // The gradient of its matrix and bias, and the output's.
+    // Backward holds the gradients of the matrix, the bias and the output.
     EXPECT_GE(costs[1].backward, (64 + 8 + positions * 4) * 4);
     EXPECT_GT(costs[1].saved, 0);
   }
@@ -379,15 +381,17 @@ TEST(MeasuredWorkspace, RunsModulesOnTheShapesThatTheyTake) {
 
 class WorkspaceCover : public testing::TestWithParam<uint64_t> {};
 
+// The planned workspace covers every split of eight random cases.
 TEST_P(WorkspaceCover, PlansWhatIsTaken) {
   for (uint64_t i = 0; i < 8; ++i) check(draw_case(GetParam() * 8 + i, 0.25), 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(, WorkspaceCover, testing::Range<uint64_t>(0, 5));
 
-// Each case takes some seconds, 20 at most: the probe, and four splits.
+// Each case takes some seconds, 20 at most: a probe and four splits.
 class LongWorkspaceCover : public testing::TestWithParam<uint64_t> {};
 
+// The planned workspace covers every split of one large random case.
 TEST_P(LongWorkspaceCover, PlansWhatIsTaken) {
   const Case one = draw_case(10'000 + GetParam(), 1.0);
   const auto [planned, measured] = check(one, 4);

@@ -1,5 +1,5 @@
-// Whole steps on the engine, with everything overlapped: over a cover of what may not change a bit,
-// the state after some steps is compared bit for bit, with random pauses on every stream.
+// Whole steps with everything overlapped. Over a pairwise cover of options that must not change a
+// bit, the state after some steps is compared bit for bit, with random pauses on every stream.
 #include "tests/engine/overlapped_steps.h"
 
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 namespace longshore {
 namespace {
 
+// On one rank every variant ends with the same bits.
 TEST(OverlappedStep, OneRankGivesTheSameBits) {
   for (const bool clips : {true, false}) {
     const uint64_t expected = train_alone({.prefetch = 0, .clips = clips}, 6);
@@ -34,7 +35,8 @@ TEST(OverlappedStep, OneRankGivesTheSameBits) {
   }
 }
 
-// Where the bytes are is a type that the engine does not know.
+// A tier of the user's own gives the same bits, because the engine does not know where bytes are
+// kept.
 TEST(OverlappedStep, ATierOfOnesOwnGivesTheSameBits) {
   uint64_t seed = 1;
   std::vector<Variant> variants = {{.prefetch = 0}};
@@ -62,6 +64,7 @@ TEST(OverlappedStep, ATierOfOnesOwnGivesTheSameBits) {
 
 class OverlappedRanks : public testing::TestWithParam<int32_t> {};
 
+// On several ranks every variant ends with the same bits.
 TEST_P(OverlappedRanks, GiveTheSameBits) {
   for (const bool clips : {true, false}) {
     const std::vector<Variant> variants = cover(clips);
@@ -94,16 +97,17 @@ void expect_same_bits(const std::vector<Variant>& variants) {
   }
 }
 
+// Random delays change no bit on two ranks.
 TEST(OverlappedStep, DelaysChangeNothingOnTwoRanks) {
   expect_same_bits(delayed(40));
 }
 
-// A minute or two.
+// A thousand random delays change no bit on two ranks; this takes a minute or two.
 TEST(LongOverlappedStep, AThousandDelaysChangeNothingOnTwoRanks) {
   expect_same_bits(delayed(1000));
 }
 
-// The engine's thread waits for the pass and for the totals, whatever the number of units.
+// The engine's thread waits for the pass and the totals only, whatever the number of units.
 TEST(OverlappedStep, WaitsOnTheHostAreTheNamedOnes) {
   const auto model = make_deep_model();
   for (const UpdateOverlap overlap : {UpdateOverlap::kNone, UpdateOverlap::kForward}) {
@@ -113,12 +117,12 @@ TEST(OverlappedStep, WaitsOnTheHostAreTheNamedOnes) {
     std::map<std::string, int64_t> waits;
     for (const auto& [reason, count] : engine.host_waits().counts()) waits[reason] = count;
     const int64_t updates =
-        overlap == UpdateOverlap::kNone ? 4 : 1;  // forward: the flush at the end
+        overlap == UpdateOverlap::kNone ? 4 : 1;  // "forward" waits for the flush at the end only
     EXPECT_EQ(waits, (std::map<std::string, int64_t>{{"the train pass", 4}, {"updates", updates}}));
   }
 }
 
-// The checks behind the validator: schedules that forget something are found while they run.
+// Schedules with a missing dependency are detected while they run, without the validator.
 TEST(OverlappedStep, BrokenSchedulesAreFound) {
   const auto model = make_deep_model();
   const Variant variant{.overlap = UpdateOverlap::kForward,
@@ -136,8 +140,9 @@ TEST(OverlappedStep, BrokenSchedulesAreFound) {
     }
     throw std::logic_error("no such operation");
   };
-  // A slot is filled while it is read, a unit is computed before it is there, a gradient buffer is
-  // taken before it is drained, a unit is fetched before its update, drained twice.
+  // The broken schedules fill a slot that is read, compute a unit before its fetch, reuse a
+  // gradient buffer before its offload, fetch a unit before its update, and offload a gradient
+  // twice.
   breaks([&](StepSchedule& s) {
     for (Op& op : s.ops) {
       if (op.kind == OpKind::kFetch) op.after.clear();
@@ -160,8 +165,7 @@ TEST(OverlappedStep, BrokenSchedulesAreFound) {
   });
 }
 
-// The ring of gradients in host memory knows who has which place: a place whose update has not run,
-// or is another unit's, is not taken.
+// A host gradient slot that another unit holds, or whose update has not run, is not taken.
 TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
   const auto model = make_deep_model();
   const auto fails = [&](const TierPlan& plan, const std::string& part) {
@@ -174,7 +178,7 @@ TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
     }
   };
   const TierPlan good = plan_of(*model, {.overlap = UpdateOverlap::kBackward}, 1);
-  // No update ever frees a place.
+  // Without an update no host slot becomes free.
   TierPlan early = plan_of(*model, {.overlap = UpdateOverlap::kNone}, 1);
   early.host.gradient_ring = good.host.gradient_ring;
   early.host.gradients = good.host.gradients;
@@ -183,7 +187,7 @@ TEST(OverlappedStep, BrokenTurnsAtHomeAreFound) {
     if (op.kind == OpKind::kDrain) op.host_slot = drains++ % 2;
   }
   fails(early, "host gradient slot 0 still has unit 6; unit 4 may not take it");
-  // The last unit's update comes before its drain, then looks into the other place.
+  // The last unit is updated before its gradient arrives, then from the other slot.
   TierPlan hasty = good;
   for (Op& op : hasty.step.schedules.train.ops) {
     if (op.kind == OpKind::kUpdate) op.after.clear();

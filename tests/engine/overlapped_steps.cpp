@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kPositions = 12;
 constexpr int64_t kLayers = 5;
 
-// Everything that the rank keeps, and the losses, as one number.
+// A hash of the losses and of everything that the rank keeps.
 struct Digest {
   Hasher hasher;
   void add(std::span<const std::byte> bytes) { hasher.update(bytes); }
@@ -46,7 +46,8 @@ EmulatedDevice device_of(const Variant& variant) {
   return device;
 }
 
-// Of all steps, [step][micro-batch]; made once, for LibTorch's generator belongs to the process.
+// The batches of all steps, [step][micro-batch]. They are made once, because LibTorch's generator
+// is shared by the process.
 const std::vector<std::vector<MicroBatch>>& all_batches() {
   static const auto batches = [] {
     std::vector<std::vector<MicroBatch>> made;
@@ -98,7 +99,7 @@ std::unique_ptr<ModuleModel> make_deep_model() {
 
 namespace {
 
-// LibTorch's memory is counted for the whole process, so units are measured before ranks start.
+// Measures the units before ranks start, because LibTorch's memory counts for the whole process.
 const UnitCosts& costs() {
   static const UnitCosts measured =
       unit_costs(*make_deep_model(), DType::kF32, 1,
@@ -112,7 +113,7 @@ TierPlan plan_of(const Model& model, const Variant& variant, int32_t ranks) {
   PlanInputs inputs;
   inputs.model = &model.spec();
   inputs.costs = costs();
-  // Split masters are joined for fp32 compute, which shared memory does not do.
+  // Split masters are joined for fp32 compute, which shared memory does not support.
   inputs.state = {.format = ranks == 1 ? StateFormat::kSplitBf16 : StateFormat::kFp32,
                   .compute = DType::kF32,
                   .drain = DType::kF32};
@@ -182,7 +183,7 @@ uint64_t train(Engine& engine, const ModuleModel& model, const Variant& variant,
   }
   engine.apply_updates();
   EXPECT_LE(engine.memory().usage().owned, engine.plan().device.owned);
-  const auto planned = variant.files ? Bytes{0} : static_cast<Bytes>(steps);  // it counts nothing
+  const auto planned = variant.files ? Bytes{0} : static_cast<Bytes>(steps);  // not counted
   EXPECT_EQ(engine.drive_traffic().read, planned * engine.plan().step.traffic.nvme_read);
   EXPECT_EQ(engine.drive_traffic().written, planned * engine.plan().step.traffic.nvme_written);
   digest.add(engine.store(), model.spec().units.size());
@@ -201,7 +202,7 @@ std::vector<std::vector<uint64_t>> train_ranks(int32_t ranks, const std::vector<
                                              std::vector<uint64_t>(static_cast<size_t>(ranks)));
   all_batches();
   costs();
-  std::mutex generator;  // LibTorch's, which makes the models
+  std::mutex generator;  // LibTorch's generator, which makes the models
   WorldOptions options = quick_options();
   options.device = variants.front().device;
   const auto body = [&](World& world) {
@@ -211,11 +212,11 @@ std::vector<std::vector<uint64_t>> train_ranks(int32_t ranks, const std::vector<
       std::unique_lock lock(generator);
       const auto model = make_deep_model();
       lock.unlock();
-      // Engines of one process count their temporaries together: the cap is far away.
+      // Engines of one process count their temporaries together, so the cap is high.
       Engine engine(model.get(), plan_of(*model, variants[i], ranks), AdamWOptions{},
                     communicators.groups, RunKey{}, device_of(variants[i]));
       digests[i][rank] = train(engine, *model, variants[i], steps);
-      // The other rank may still be reading this one's memory.
+      // The barrier keeps this rank's memory alive while the other rank reads it.
       world.all().barrier({"all trained", std::nullopt}).wait();
     }
   };
@@ -229,7 +230,7 @@ std::vector<Variant> cover(bool clips) {
   if (!clips) overlaps.push_back(UpdateOverlap::kBackward);
   for (size_t o = 0; o < overlaps.size(); ++o) {
     for (size_t p = 0; p < 4; ++p) {
-      // Two columns and their sum: every pair of values of every two columns is there.
+      // The column of the sum makes every pair of values of any two columns occur.
       const size_t low = (p + o) % 2;
       const size_t high = (p / 2 + o) % 2;
       const uint64_t seed = 1 + o * 4 + p;

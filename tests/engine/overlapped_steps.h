@@ -1,6 +1,6 @@
-// Whole steps of a small model on the engine, for tests of what may not change a bit: a variant
-// says how they are run, and a digest of the losses and of all state what came of it. Ranks are
-// threads with a world of their own.
+// Whole steps of a small model on the engine, for tests of options that must not change a bit. A
+// Variant says how steps run; a digest sums up losses and state. Ranks are threads with a world of
+// their own.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace longshore {
 
-// Where activation checkpoints are.
+// InputHome: the tier of activation checkpoints.
 enum class InputHome : uint8_t { kDevice, kHost, kNvme };
 
 struct Variant {
@@ -25,7 +25,7 @@ struct Variant {
   bool clips = true;
   GatherMode gather = GatherMode::kCollective;
   std::optional<StreamDelays> delays = {};
-  bool files = false;  // state, parameters and inputs that leave the device are a FileTier's
+  bool files = false;  // state, parameters and offloaded inputs are in a FileTier
   DeviceKind device = DeviceKind::kCpu;
 
   std::string text() const {
@@ -38,25 +38,26 @@ struct Variant {
   }
 };
 
-// A table, hidden layers of two sizes and a head.
+// Makes a model of a table, hidden layers of two sizes and a head.
 std::unique_ptr<ModuleModel> make_deep_model();
 
 TierPlan plan_of(const Model& model, const Variant& variant, int32_t ranks);
 
-// The digest of everything that the rank keeps after the steps, and of their losses.
+// Trains the steps and returns the digest of the losses and of all state of the rank.
 uint64_t train(Engine& engine, const ModuleModel& model, const Variant& variant, size_t steps);
 uint64_t train_alone(const Variant& variant, size_t steps);
 
-// The digests of all ranks for every variant, over one world, whose device is the first one's.
+// Returns the digests of all ranks for every variant, over one world on the first variant's device.
 std::vector<std::vector<uint64_t>> train_ranks(int32_t ranks, const std::vector<Variant>& variants,
                                                size_t steps);
 
-// A pairwise cover of what may not matter, at every number of ranks on its own.
+// Returns a pairwise cover of the options that must not change a bit at a fixed number of ranks.
 std::vector<Variant> cover(bool clips);
 
-// One rank's communicators, as a run makes them. They must not outlive the world.
+// RankCommunicators: one rank's communicators, as a run makes them. They must not outlive the
+// world.
 struct RankCommunicators {
-  // On a GPU: with `two`, gathers and sums have a communicator each, as on the CPU.
+  // With `two` on a GPU, gathers and sums have a communicator each, as on the CPU.
   RankCommunicators(World& world, DeviceKind device, bool two = false);
 
   std::unique_ptr<Communicator> shards, gathers, host_shards;

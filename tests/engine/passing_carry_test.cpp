@@ -1,5 +1,5 @@
-// Carries that pass through units, and sums that units add to: kept once or not at all, with the
-// bits of a model whose units hand on copies.
+// Tensors that units pass on unchanged, and sums that units add to, are kept once or not at all,
+// and give the bits of a model whose units return copies.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -16,11 +16,12 @@
 namespace longshore {
 namespace {
 
-constexpr int64_t kPositions = 21;  // odd: tensors of 16 bits would end between words
+constexpr int64_t kPositions = 21;  // an odd number, so that 16-bit tensors end inside a word
 constexpr int kParts = 3;
 constexpr int kBlocks = 2;
 
-// What its units declare of the carry between parts of a block: x, its tanh, and the sum of parts.
+// Declared: what the units declare of the carry between parts of a block (x, its tanh, the running
+// sum).
 struct Declared {
   std::optional<int32_t> x = 0, normed = 1;
   bool running = true;
@@ -34,7 +35,7 @@ void randomise(torch::nn::Module& module) {
 
 using Part = std::function<at::Tensor(const at::Tensor& sum, const at::Tensor& branch)>;
 
-// Parts return x and its tanh themselves where those are declared to pass, else copies.
+// Parts return x and its tanh themselves where these are declared to pass, else copies of them.
 void add_block(ModuleModel& model, int block, const Declared& declared, const Part& add) {
   const std::string name = "block." + std::to_string(block);
   const auto carry = [&](bool first) {
@@ -113,7 +114,7 @@ TierPlan plan_of(const Model& model, InputTier tier, int64_t prefetch, bool reco
   return make_tier_plan(inputs, probe_machine());
 }
 
-// Losses and norms of gradients of four steps, and the loss of an evaluation behind them.
+// Returns losses and gradient norms of four steps, and the loss of an evaluation after them.
 std::vector<double> train(const ModuleModel& model, const TierPlan& plan) {
   Engine engine(&model, plan, {});
   engine.load([&model](const std::string& name, int64_t begin, std::span<float> out) {
@@ -132,6 +133,7 @@ std::vector<double> train(const ModuleModel& model, const TierPlan& plan) {
   return numbers;
 }
 
+// Declared passing tensors and running sums give the bits of copies.
 TEST(PassingCarry, GivesTheBitsOfCopies) {
   const auto copies = make_parted_model(kCopies);
   const std::vector<double> expected =
@@ -151,7 +153,8 @@ TEST(PassingCarry, GivesTheBitsOfCopies) {
   }
 }
 
-// Runs: x before each block, x and its tanh in it, x before the loss. The last two stay in slots.
+// A passing tensor is planned once: x before each block, x and its tanh in it, x before the loss.
+// The last two stay in slots.
 TEST(PassingCarry, IsPlannedOnce) {
   const auto model = make_parted_model({});
   const Bytes tensor = align_up(kPositions * kSmallHidden * 4, 256);
@@ -169,9 +172,10 @@ TEST(PassingCarry, IsPlannedOnce) {
   EXPECT_EQ(host.device.buffer("input_slot.0")->bytes, 2 * pair);
 }
 
+// A unit that returns another tensor than the one it declares to pass is refused.
 TEST(PassingCarry, RefusesAnotherTensorThanTheOneThatPasses) {
   const auto copying = make_parted_model(kCopies);
-  // The parts' code copies; the spec says that they pass.
+  // The parts return copies, but the spec says that they pass the tensor on.
   class Lying : public Model {
    public:
     explicit Lying(const ModuleModel& model) : model_(model), spec_(model.spec()) {
@@ -197,7 +201,8 @@ TEST(PassingCarry, RefusesAnotherTensorThanTheOneThatPasses) {
   }
 }
 
-// A square needs what it multiplies: autograd finds it written over when the unit is measured.
+// A running tensor that backward needs is refused: a square saves its input, and autograd finds it
+// overwritten when the unit is measured.
 TEST(PassingCarry, RefusesARunningTensorThatBackwardNeeds) {
   const auto model = make_parted_model(
       {}, [](const at::Tensor& sum, const at::Tensor& branch) { return sum * sum + branch; });

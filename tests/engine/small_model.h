@@ -1,5 +1,5 @@
-// SmallModel: an embedding-like table, two hidden layers and a loss as torch modules, for tests of
-// the runner against plain autograd. Test code.
+// SmallModel: a table, two hidden layers and a loss as torch modules, for tests of the runner
+// against plain autograd. Test code.
 #pragma once
 
 #include <torch/torch.h>
@@ -11,7 +11,7 @@ namespace longshore {
 inline constexpr int64_t kSmallVocabulary = 11;
 inline constexpr int64_t kSmallHidden = 8;
 
-// The modules and what they compute, usable with and without the engine.
+// SmallModules: the modules and their computation, with and without the engine.
 struct SmallModules {
   torch::nn::Embedding table{torch::nn::EmbeddingOptions(kSmallVocabulary, kSmallHidden)};
   torch::nn::Linear first{kSmallHidden, kSmallHidden};

@@ -1,4 +1,4 @@
-// What one rank says of a step, and what all make of it.
+// StepTotals: the totals of one rank's step and their sum over ranks.
 #include "offload/engine/step_totals.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace longshore {
 namespace {
 
-// A rank's way to the others: what it gives is kept, and theirs is added.
+// Exchanged: a communicator that records this rank's values and adds those of the other rank.
 class Exchanged : public SoloCommunicator {
  public:
   explicit Exchanged(std::vector<double> theirs) : SoloCommunicator("all"), theirs(theirs) {}
@@ -30,7 +30,7 @@ StepTotals totals_of(int32_t rank) {
           .times = {{own, 2.0 * own, 3.0 * own, 4.0 * own}}};
 }
 
-// What rank 0 gets of two, where rank 1 does as it does.
+// Returns rank 0's totals of two ranks.
 StepTotals of_two(const ShardTopology& topology) {
   Exchanged theirs({});
   sum_over_ranks({.topology = topology, .rank = Rank(1), .all = &theirs}, totals_of(1));
@@ -38,7 +38,7 @@ StepTotals of_two(const ShardTopology& topology) {
   return sum_over_ranks({.topology = topology, .rank = Rank(0), .all = &own}, totals_of(0));
 }
 
-// Goal: the norm that gradients are clipped by is that of all shards, not of a rank's own.
+// Goal: gradients are clipped by the norm over all shards, not by that of one rank's shard.
 TEST(StepTotals, AddUpWhatTheShardsHold) {
   const StepTotals totals = of_two({.ranks = 2, .shard_ranks = 2});
   EXPECT_EQ(totals.loss.loss, 30.0);
@@ -52,14 +52,15 @@ TEST(StepTotals, AddUpWhatTheShardsHold) {
   EXPECT_EQ(totals.times[1].waited, 4.0);
 }
 
-// Goal: equal copies of a gradient count once, or two replicas would clip at another norm than one.
+// Goal: equal copies of a gradient count once, so that two replicas clip by the same norm as one
+// rank.
 TEST(StepTotals, CountReplicasOnce) {
   const StepTotals totals = of_two({.ranks = 2, .shard_ranks = 1});
   EXPECT_EQ(totals.unit_squares, (std::vector<double>{1.0, 0.5, 0.0}));
   EXPECT_EQ(totals.loss.loss, 30.0) << "of different rows";
 }
 
-// Goal: who keeps the others waiting is the one that waits least.
+// Goal: the slowest rank is the one that waits least.
 TEST(StepTotals, NameWhoIsWaitedFor) {
   const SlowestRank slowest = slowest_of({{.seconds = 9.0, .waited = 5.0, .computed = 3.0},
                                           {.seconds = 9.0, .waited = 1.0, .updated = 7.0},

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kPositions = 16;
 
-// A runner over a small model with its memory, as the engine would build it.
+// SmallRun: a runner over a small model with its memory, built as the engine does.
 struct SmallRun {
   SmallRun(const Model& small, const ModuleModel& initial, int32_t kept_graphs, int slots,
            int micro_batches)
@@ -67,7 +67,7 @@ struct SmallRun {
   SmallRun(const ModuleModel& small, int32_t kept_graphs, int slots, int micro_batches)
       : SmallRun(small, small, kept_graphs, slots, micro_batches) {}
 
-  // One step's gradients, by unit.
+  // Returns one step's gradients by unit.
   std::vector<std::vector<float>> gradients(const std::vector<MicroBatch>& batches, double scale) {
     runner->begin_step(batches, scale);
     prefetcher->set_version(StateVersion(prefetcher->version().value + 1));
@@ -108,7 +108,8 @@ std::vector<MicroBatch> three_batches() {
   return {small_batch(16, 1), small_batch(7, 2), small_batch(12, 3)};
 }
 
-// The engine's gradients are autograd's over the whole model: fp32, sums in another order, 1e-5.
+// The runner's gradients equal autograd's over the whole model within 1e-5 (fp32, other order of
+// sums).
 TEST(UnitRunner, GivesTheGradientsOfOneGraph) {
   const std::vector<MicroBatch> batches = three_batches();
   SmallModules plain(5);
@@ -137,7 +138,7 @@ TEST(UnitRunner, GivesTheGradientsOfOneGraph) {
   }
 }
 
-// Modules that are gathered together still read what lies in their group's slot, the loss too.
+// Modules grouped into one unit read their parameters from the group's slot, also in the loss.
 TEST(UnitRunner, GroupsOfModulesGiveTheBitsOfSingleOnes) {
   const std::vector<MicroBatch> batches = three_batches();
   const auto alone_model = make_small_model(SmallModules(5));
@@ -152,7 +153,7 @@ TEST(UnitRunner, GroupsOfModulesGiveTheBitsOfSingleOnes) {
   for (const UnitSpec& group : groups.spec().units) {
     const auto unit = static_cast<size_t>(group.id.value);
     for (size_t i = 0; i < group.parameters.size(); ++i) {
-      // Two modules to a group, a parameter's place in its own module is the same.
+      // A group holds two modules; a parameter has the same index in its own module.
       const std::string& name = group.parameters[i].name;
       for (const UnitSpec& single : alone_model->spec().units) {
         const auto member = static_cast<size_t>(single.id.value);
@@ -170,7 +171,7 @@ TEST(UnitRunner, GroupsOfModulesGiveTheBitsOfSingleOnes) {
   }
 }
 
-// A kept graph is run backward over another slot than the one it was made over.
+// A kept graph gives the same bits when backward uses another slot than forward.
 TEST(UnitRunner, KeptGraphsGiveTheBitsOfRecompute) {
   const auto recomputed_model = make_small_model(SmallModules(5));
   SmallRun recomputed(*recomputed_model, 0, 2, 3);
@@ -185,7 +186,7 @@ TEST(UnitRunner, KeptGraphsGiveTheBitsOfRecompute) {
   }
 }
 
-// Frozen units at the bottom need no backward; those above still get their gradients.
+// Frozen units at the bottom run no backward, and the units above get the same gradients.
 TEST(UnitRunner, StopsBackwardAtTheLowestTrainableUnit) {
   const auto full_model = make_small_model(SmallModules(5));
   SmallRun full(*full_model, 0, 2, 3);
@@ -203,6 +204,7 @@ TEST(UnitRunner, StopsBackwardAtTheLowestTrainableUnit) {
   EXPECT_TRUE(gradients[0].empty());
 }
 
+// More micro-batches than planned are refused.
 TEST(UnitRunner, RefusesMoreMicroBatchesThanPlanned) {
   const auto model = make_small_model(SmallModules(5));
   SmallRun run(*model, 0, 2, 2);
@@ -210,13 +212,13 @@ TEST(UnitRunner, RefusesMoreMicroBatchesThanPlanned) {
   EXPECT_THROW(run.runner->begin_step(batches, 1.0), CheckFailure);
 }
 
-// Backward of a unit reuses the slot that forward filled last.
+// Backward reuses a unit that forward left in a slot, so each pass copies it once.
 TEST(UnitRunner, StagesEachUnitOnceAPassAndReusesTheLast) {
   const auto model = make_small_model(SmallModules(5));
   SmallRun run(*model, 0, 2, 3);
   run.gradients(three_batches(), 1.0);
-  // Forward copies 3 units, backward the loss; then "second" is still there, "first" and "table"
-  // are not.
+  // Forward copies 3 units and backward the loss; "second" is still in its slot, "first" and
+  // "table" are not.
   Bytes units = 0;
   for (size_t unit : {0, 1, 2, 3, 1, 0}) units += run.layouts[unit].flat_elements() * 4;
   EXPECT_EQ(run.copies.counts().to_device, units);

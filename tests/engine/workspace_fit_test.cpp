@@ -1,5 +1,5 @@
-// Which inputs are run to learn what a unit takes, what a fit to them says of others, and what is
-// kept of it: without running anything.
+// Choice of the inputs that measure a unit's memory, the fit to the samples, and the stored
+// samples, without running a unit.
 #include "offload/engine/probe/workspace_fit.h"
 
 #include <gtest/gtest.h>
@@ -19,6 +19,7 @@ UnitWork small_work() {
   return {.matrix_elements = 1000.0, .widest_carry = 8.0, .documents = {64, 16, 1}};
 }
 
+// The probe inputs are the run's own shape and smaller shapes of each kind.
 TEST(ProbeInputs, AreTheRunsOwnShapeAndSmallerOnesOfEachKind) {
   const std::vector<ProbeInput> inputs = probe_inputs(small_work(), {256, 64}, kFlops);
   for (const int32_t kind : {0, 1, 2}) {
@@ -35,6 +36,7 @@ TEST(ProbeInputs, AreTheRunsOwnShapeAndSmallerOnesOfEachKind) {
   }
 }
 
+// Inputs that would take too long are left out.
 TEST(ProbeInputs, LeaveOutWhatTakesTooLong) {
   UnitWork work = small_work();
   work.matrix_elements = 1e8;
@@ -44,6 +46,7 @@ TEST(ProbeInputs, LeaveOutWhatTakesTooLong) {
   }
 }
 
+// With WholeShape::kAlways the run's own shape is measured however long it takes.
 TEST(ProbeInputs, HaveTheRunsOwnShapeHoweverLongItTakesWhereItMustBeMeasured) {
   UnitWork work = small_work();
   work.matrix_elements = 1e8;
@@ -56,13 +59,13 @@ TEST(ProbeInputs, HaveTheRunsOwnShapeHoweverLongItTakesWhereItMustBeMeasured) {
   }
 }
 
-// One position is all that there is to run.
+// A run of one position has one probe input.
 TEST(ProbeInputs, OfOnePositionAreOne) {
   EXPECT_EQ(probe_inputs({.matrix_elements = 10.0, .documents = {1}}, {1, 1}, kFlops),
             (std::vector<ProbeInput>{{0, 1, 1, 1}}));
 }
 
-// A loss in chunks runs one chunk of a micro-batch that would take too long whole.
+// A chunked loss that would take too long whole is probed with one chunk.
 TEST(ProbeInputs, OfALossAreOneChunk) {
   UnitWork work = {.matrix_elements = 1e7, .positions_at_once = 64, .documents = {4096}};
   for (const ProbeInput& input : probe_inputs(work, {4096, 4096}, kFlops)) {
@@ -75,8 +78,8 @@ TEST(ProbeInputs, OfALossAreOneChunk) {
   EXPECT_EQ(probe_inputs(work, {4096, 4096}, kFlops).back().trained, 4096);
 }
 
-// What a made-up unit takes: with few positions the end of backward is the worst, with many the
-// middle.
+// Returns the trace of a made-up unit: with few positions the end of backward is the worst phase,
+// with many the middle.
 ProbeTrace taken(const ProbeInput& input) {
   const Bytes middle = 1000 * input.positions + 100 * input.document;
   const Bytes end = 500'000'000 + 10 * input.positions;
@@ -92,6 +95,7 @@ std::vector<ProbeSample> sampled(const UnitWork& work, const MicroBatchShape& ru
   return samples;
 }
 
+// The fit finds the worst phase far beyond the measured shapes.
 TEST(WorkspaceFit, FindsTheWorstPhaseFarBeyondWhatWasRun) {
   UnitWork work = small_work();
   work.matrix_elements = 1e8;
@@ -107,6 +111,7 @@ TEST(WorkspaceFit, FindsTheWorstPhaseFarBeyondWhatWasRun) {
   EXPECT_GE(cost.forward, 500 * run.positions);
 }
 
+// For the run's own shape the cost is the measured one.
 TEST(WorkspaceFit, SaysWhatWasMeasuredForTheRunsOwnShape) {
   const UnitWork work = small_work();
   const MicroBatchShape run{256, 64};
@@ -115,7 +120,7 @@ TEST(WorkspaceFit, SaysWhatWasMeasuredForTheRunsOwnShape) {
   EXPECT_EQ(cost.source, CostSource::kMeasured);
   EXPECT_GE(cost.backward, 500'002'560);
   EXPECT_LE(cost.backward, int64_t{500'002'560} * 103 / 100);
-  // A smaller one never costs more; a larger one is not measured.
+  // A smaller shape never costs more, and a larger one is not measured.
   const UnitCost less = fit.at({128, 64});
   EXPECT_LE(less.backward, cost.backward);
   EXPECT_GE(less.saved, 700 * 128);
@@ -123,7 +128,7 @@ TEST(WorkspaceFit, SaysWhatWasMeasuredForTheRunsOwnShape) {
   EXPECT_EQ(fit.at({512, 64}).source, CostSource::kFitted);
 }
 
-// Of two ranks that measured different things the larger counts, phase by phase.
+// The larger of two ranks' traces counts phase by phase, although they measured different shapes.
 TEST(WorkspaceFit, TakesTheLargerOfTwoTraces) {
   const ProbeTrace both = larger_of({.forward = 1, .saved = 5, .backward = {3, 9}},
                                     {.forward = 2, .saved = 4, .backward = {4, 8}});
@@ -154,6 +159,7 @@ class KeptSamples : public testing::Test {
   SampleCache cache_{directory_.path()};
 };
 
+// Stored samples are found for their key only.
 TEST_F(KeptSamples, ComeBackForTheirKeyAlone) {
   EXPECT_FALSE(cache_.find("a"));
   cache_.keep("a", samples_);
@@ -170,7 +176,7 @@ TEST_F(KeptSamples, ComeBackForTheirKeyAlone) {
   EXPECT_FALSE(samples_of_text(samples_to_text("a", samples_), "b"));
 }
 
-// Any byte that changes, and any that is missing, makes a file that is not believed.
+// A file of samples with any changed or missing byte is not used.
 TEST_F(KeptSamples, AreNotBelievedWhenDamaged) {
   cache_.keep("a", samples_);
   const std::string path = file(), whole = read_whole_file(path, kMiB);
@@ -178,7 +184,7 @@ TEST_F(KeptSamples, AreNotBelievedWhenDamaged) {
     std::string changed = whole;
     changed[i] = static_cast<char>(changed[i] ^ 1);
     const auto found = samples_of_text(changed, "a");
-    if (i + 1 == whole.size()) break;  // the end of the line says nothing
+    if (i + 1 == whole.size()) break;  // the line's end carries no data
     EXPECT_FALSE(found) << i << " of " << whole;
     EXPECT_FALSE(samples_of_text(whole.substr(0, i), "a")) << i;
   }
@@ -188,6 +194,7 @@ TEST_F(KeptSamples, AreNotBelievedWhenDamaged) {
   EXPECT_TRUE(cache_.find("a"));
 }
 
+// Samples that cannot be stored are dropped without an error.
 TEST_F(KeptSamples, AreNotKeptWhereThereIsNoRoomAndThatIsNoError) {
   const SampleCache nowhere(""), refused("/proc/no/such");
   nowhere.keep("a", samples_);

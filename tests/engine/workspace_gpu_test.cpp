@@ -1,5 +1,5 @@
-// What a plan says of a GPU's temporaries, against what LibTorch's kernels and allocator take
-// there. In a binary with the stand-in, these are those that it models.
+// The planned bytes of a GPU's temporaries against those that LibTorch's kernels and allocator
+// take. With the stand-in for GPUs these are its own model of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,8 +42,8 @@ Json small_llama(int64_t heads, int64_t kv_heads, int64_t head_dim) {
 
 const ProbeDevice kGpu = {.kind = DeviceKind::kCuda, .gpu = 0, .compute = DType::kBF16};
 
-// Goal: an 8B model with micro-batches of 4,096 positions is planned on GPUs of 24 and 16 GiB,
-// however its rows are cut into documents.
+// Goal: an 8B model with micro-batches of 4,096 positions is planned on GPUs of 24 and 16 GiB, for
+// any split of its rows into documents.
 TEST(WorkspaceGpu, PlansFor8BFitConsumerCards) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -72,7 +72,7 @@ TEST(WorkspaceGpu, PlansFor8BFitConsumerCards) {
   }
 }
 
-// A call of the shortest, and one that a long document has for itself.
+// Returns short documents for one call and a long one that has a call of its own.
 std::vector<int64_t> short_ones_before_a_long_one(int64_t positions) {
   const int64_t count = flash_backward_documents(positions);
   std::vector<int64_t> documents(static_cast<size_t>(count), 1);
@@ -80,7 +80,7 @@ std::vector<int64_t> short_ones_before_a_long_one(int64_t positions) {
   return documents;
 }
 
-// Lengths at random, all of one length, or short ones before a long one.
+// Returns documents of random lengths, of one length, or short ones before a long one.
 std::vector<int64_t> draw_documents(std::mt19937_64& generator, int64_t positions) {
   const auto between = [&](int64_t least, int64_t most) {
     return least + static_cast<int64_t>(generator() % static_cast<uint64_t>(most - least + 1));
@@ -97,8 +97,8 @@ std::vector<int64_t> draw_documents(std::mt19937_64& generator, int64_t position
   return documents;
 }
 
-// Goal: no way to split a micro-batch into documents takes more than the plan says, and the plan
-// is no more than half above what the worst of them takes.
+// Goal: no split of a micro-batch into documents takes more than planned, and the plan is at most
+// half above the worst of them.
 TEST(WorkspaceGpu, PlansWhatAnyDocumentsTake) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -127,7 +127,7 @@ TEST(WorkspaceGpu, PlansWhatAnyDocumentsTake) {
   }
 }
 
-// Goal: what a kept graph holds is found whatever the allocator keeps of earlier runs.
+// Goal: the bytes of a kept graph are found, whatever the allocator caches of earlier runs.
 TEST(WorkspaceGpu, KeptGraphsAreMeasuredWithoutWhatTheAllocatorKeeps) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -140,19 +140,19 @@ TEST(WorkspaceGpu, KeptGraphsAreMeasuredWithoutWhatTheAllocatorKeeps) {
   const ProbeTrace again = probe.run(documents, 512);
   EXPECT_EQ(again.saved, first.saved);
   EXPECT_EQ(again.backward, first.backward);
-  // The block's queries, keys, values and result, gate and up, and norms' inputs, in 2 bytes.
+  // The block's queries, keys, values and result, gate and up, and norms' inputs have 2 bytes each.
   const Bytes row = 2 * (1024 + 2 * 256 + 1024 + 2 * 2048 + 1024);
   EXPECT_GE(first.saved, 512 * row);
   EXPECT_LE(first.saved, 2 * 512 * row);
 }
 
-// Goal: memory that the probes leave cached is there for the engine's buffers.
+// Goal: memory that the probes leave cached is available to the engine's buffers.
 TEST(WorkspaceGpu, ProbesLeaveTheGpuToTheEngine) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
   const fakes::ShapesOnly fast;
   give_back_cached_memory();
-  // Kernels of a real GPU are loaded by the probes, and its driver needs some room.
+  // On a real GPU the probes load kernels, and the driver needs some memory.
   const Bytes other = gpu_tensors(0).is_cpu() ? 0 : kGiB;
   const Bytes buffers = (cuda_free_bytes(0) - other) / 256 * 256;
   const auto model = model_of(small_llama(16, 4, 64));
