@@ -7,7 +7,7 @@
 #include "tests/emulation/emulated_grid.h"
 #include "tests/emulation/running_thread.h"
 
-// The program's memory that begins as zeros, which the linker names: `__shared__` lies there.
+// The linker's name for the start of zero-initialized memory, where `__shared__` variables lie.
 extern "C" char __bss_start[];
 extern "C" char _end[];
 
@@ -17,7 +17,7 @@ namespace {
 constexpr uint32_t kMany = ~0u;
 
 struct Touched {
-  Moment write, read;  // `read` of kMany blocks or threads: of more than one
+  Moment write, read;  // `read` of kMany: several blocks or threads
 };
 
 struct Watched {
@@ -25,7 +25,7 @@ struct Watched {
   const char* begin;
   size_t bytes;
   bool written;
-  bool shared;  // another block's bytes are others
+  bool shared;  // the bytes belong to one block
   std::vector<Touched> touched;
 };
 
@@ -51,7 +51,7 @@ Watched* find(const char* address, size_t bytes) {
   return nullptr;
 }
 
-// Whether another thread's access may come at the same time as this one.
+// Returns whether another thread's access may happen at the same time as this one.
 bool races(const Moment& other, const Moment& now, bool shared) {
   if (other.launch != now.launch) return false;
   if (other.block != now.block) return !shared;

@@ -1,6 +1,6 @@
-// The compiler puts a call before each access of a file compiled for ThreadSanitizer. Where its
-// runtime is not linked, those calls come here: kernels are compiled so in builds without
-// sanitizers, and every access of theirs is checked.
+// The calls that the compiler puts before each access of a file compiled for ThreadSanitizer, for
+// builds that do not link its runtime. Kernels are compiled so in builds without sanitizers, so
+// that all their accesses are checked.
 #include <cstddef>
 
 #include "tests/emulation/access_checker.h"

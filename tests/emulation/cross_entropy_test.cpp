@@ -1,4 +1,4 @@
-// The GPU's cross entropy on the host against its reference.
+// The GPU's cross entropy, emulated on the host, against its reference.
 #include "kernels/cross_entropy.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class EmulatedCrossEntropy : public testing::Test {
     kernels::cross_entropy_cuda(shape, values.data(), wanted.data(), losses.data(), nullptr);
     const std::string name =
         std::to_string(shape.rows) + " rows of " + std::to_string(shape.vocabulary);
-    expected_losses.push_back(1.0f);  // the loss of a vocabulary of one is nothing
+    expected_losses.push_back(1.0f);  // a vocabulary of one has no loss
     auto got_losses = losses.values();
     got_losses.push_back(1.0f);
     EXPECT_LE(relative_error(got_losses, expected_losses), 4e-6) << name;
@@ -50,7 +50,8 @@ class EmulatedCrossEntropy : public testing::Test {
 using Types = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(EmulatedCrossEntropy, Types);
 
-// Goal: 216 shapes, losses alone and with the gradient.
+// Goal: the kernel agrees with the reference in 216 shapes, with the loss alone and with the
+// gradient.
 TYPED_TEST(EmulatedCrossEntropy, AgreesWithTheReference) {
   for (const int64_t rows : {1, 2, 3, 5, 8, 17}) {
     for (const int64_t vocabulary :
@@ -62,12 +63,14 @@ TYPED_TEST(EmulatedCrossEntropy, AgreesWithTheReference) {
   }
 }
 
+// Vocabularies of 32,000 and 128,256 agree with the reference.
 TYPED_TEST(EmulatedCrossEntropy, TakesALargeVocabulary) {
   this->compare(2, 32'000);
   this->compare(1, 128'256);
 }
 
-// Goal: logits that overflow exp, and threads that see minus infinity alone, first or last.
+// Goal: the loss is finite for logits that overflow exp, and for threads that see only minus
+// infinity.
 TYPED_TEST(EmulatedCrossEntropy, StaysFinite) {
   const TypeParam none = kernels::rounded_to<TypeParam>(-std::numeric_limits<float>::infinity());
   for (const int64_t vocabulary : {3, 33, 70, 600, 2100}) {
@@ -81,7 +84,7 @@ TYPED_TEST(EmulatedCrossEntropy, StaysFinite) {
   }
 }
 
-// Goal: what is not a number reaches the loss, wherever it stands.
+// Goal: a NaN in any logit reaches the loss.
 TYPED_TEST(EmulatedCrossEntropy, TellsNaN) {
   for (const int64_t vocabulary : {1, 40, 700}) {
     for (int64_t at = 0; at < vocabulary; at += 1 + vocabulary / 5) {
@@ -97,7 +100,8 @@ TYPED_TEST(EmulatedCrossEntropy, TellsNaN) {
   }
 }
 
-// Goal: rows that begin anywhere, shorter than what is before the first 16 bytes and longer.
+// Goal: rows may begin at any offset, shorter or longer than the part before the first aligned 16
+// bytes.
 TYPED_TEST(EmulatedCrossEntropy, TakesRowsThatBeginAnywhere) {
   for (const int64_t vocabulary : {1, 3, 8, 9, 40, 4097}) {
     const CrossEntropy shape = {kDTypeOf<TypeParam>, 1, vocabulary, 0.5, true};
@@ -123,6 +127,7 @@ TYPED_TEST(EmulatedCrossEntropy, TakesRowsThatBeginAnywhere) {
   }
 }
 
+// A target outside the vocabulary traps.
 TYPED_TEST(EmulatedCrossEntropy, TrapsOnATargetOutsideTheVocabulary) {
   for (const int64_t target : {-1, 40}) {
     Operand<TypeParam> values("logits", random_values<TypeParam>(40, 1));

@@ -25,7 +25,8 @@ struct Thread {
   unsigned index = 0;
   unsigned barriers = 0;
   unsigned exchanges = 0;
-  // What it gives to its warp, in turns: a value is read until the next exchange ends.
+  // The values that a thread gives to its warp, in two slots: one is read until the next exchange
+  // ends.
   float given[2] = {};
 };
 
@@ -37,7 +38,7 @@ struct Grid {
   std::vector<std::unique_ptr<Thread>> all;  // reused by every block and launch
   Thread* running = nullptr;
   RunningThread seen;
-  std::string fault;  // empty: none
+  std::string fault;  // empty without a fault
   unsigned left_out_barrier = 0;
   unsigned barriers = 0;
 };
@@ -47,9 +48,9 @@ Grid& grid() {
   return grid;
 }
 
-// To ThreadSanitizer, what a thread did before order_before() comes before what follows
-// order_after() of the same point in another one. Points are four: a warp may come to its next one
-// before another warp has left this one, and must not be ordered before it.
+// Tells ThreadSanitizer that the accesses before order_before() come before those after
+// order_after() of the same point in another thread. There are four points: a warp may reach its
+// next point before another warp has left this one, and must not be ordered before it.
 enum Point : unsigned { kBegin, kEnd, kBarriers };
 Point barrier_now() {
   return static_cast<Point>(kBarriers + grid().seen.moment.epoch % 2);
@@ -66,7 +67,7 @@ void order_after([[maybe_unused]] Point point) {
 #endif
 }
 
-// Each pause may be the last: where a thread of the block fails, the others do not go on.
+// Pauses a thread. It may never resume: after a failure in its block the others do not continue.
 void pause(Thread& self) {
   order_before(kEnd);
   self.fiber.pause();
@@ -103,10 +104,10 @@ unsigned count(unsigned begin, unsigned end, At at) {
   return found;
 }
 
-// Until its threads wait for the block, or have ended.
+// Runs a warp until its threads wait for the block or have ended.
 void run_warp(unsigned begin) {
   Grid& g = grid();
-  bool fresh = true;  // the warp comes from the block's beginning or barrier: all of it runs
+  bool fresh = true;  // all of the warp runs, from the block's start or a barrier
   for (;;) {
     for (unsigned i = begin; i < begin + kLanes; ++i) {
       if (fresh ? g.all[i]->at != At::kEnd : g.all[i]->at == At::kWarp) go_on(*g.all[i]);
@@ -211,7 +212,7 @@ void fail(const std::string& what) {
   Thread& self = *grid().running;
   blame(self.index, what);
   pause(self);
-  __builtin_trap();  // nobody goes on with a fiber that failed
+  __builtin_trap();  // a failed fiber is not resumed
 }
 
 const RunningThread* running_thread() {

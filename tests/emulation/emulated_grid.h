@@ -1,14 +1,15 @@
-// A grid of blocks of threads on the host: what kernels of src/kernels run on without a GPU. Blocks
-// run one after the other; a block's threads are fibers on the caller's thread, which run in warps
-// of 32 until they wait for each other. Each warp goes as far as it can before the next one: what
-// two warps share without a barrier is then used in an order that no one meant.
+// A grid of blocks of threads on the host that runs kernels of src/kernels without a GPU. Blocks
+// run one after the other; the threads of a block are fibers on the caller's thread, which run in
+// warps of 32 until they wait for each other. Each warp runs as far as it can before the next one,
+// so data that two warps share without a barrier is used in an unintended order.
 //
-// [Note: what is a fault] A launch ends in KernelFault, before the access is made, when a thread
-// reads or writes beyond an operand, or misaligned; when two threads touch one byte, one of them
-// writing, and no __syncthreads() of their block lies between (threads of two blocks: ever); when a
-// byte is read that the launch was to write first; when it traps, or waits for threads that ended.
-// Accesses are seen where kernels are compiled with calls to the checker (access_hooks.cpp). Under
-// AddressSanitizer and ThreadSanitizer, which then see them, the rest stays a KernelFault.
+// [Note: what is a fault] A launch ends in KernelFault, before the access, when a thread reads or
+// writes beyond an operand or misaligned; when two threads access one byte, one of them writing,
+// without a __syncthreads() of their block between (threads of two blocks: always); when it reads a
+// byte that the launch should have written first; when it traps or waits for ended threads.
+// Accesses are checked in files compiled with calls to the checker (access_hooks.cpp).
+// AddressSanitizer and ThreadSanitizer check them instead in their builds; the rest stays a
+// KernelFault.
 #pragma once
 
 #include <stdexcept>
@@ -30,18 +31,17 @@ struct Extent {
 // Runs call(argument) as every thread of the grid; `threads` a multiple of 32, at most 1024.
 void run_grid(Extent blocks, unsigned threads, void (*call)(const void*), const void* argument);
 
-// The n-th __syncthreads() of each thread lets it pass, as if it were not there; 0: none does.
-// How many the threads of the last launch came to.
+// Lets the n-th __syncthreads() of each thread pass as if it were absent; 0 leaves out none.
 void leave_out_barrier(unsigned nth);
 unsigned barriers_of_last_launch();
 
-// What follows is called by threads of a running grid only.
+// The functions below are called only by threads of a running grid.
 Extent thread_index();
 Extent block_index();
 Extent block_size();
 Extent grid_size();
 void wait_for_block();
-// The value of the thread whose lane differs by the bits of `lanes`. All 32 come here.
+// Returns the value of the thread whose lane differs by the bits of `lanes`; all 32 must call it.
 float exchange_xor(unsigned mask, float value, int lanes);
 [[noreturn]] void fail(const std::string& what);
 

@@ -1,5 +1,5 @@
-// The emulation itself: it finds what it is there to find. In builds without sanitizers by its own
-// checker; under AddressSanitizer and ThreadSanitizer by theirs, which end the process.
+// The emulation finds faulty kernels: in builds without sanitizers by its own checker, under
+// AddressSanitizer and ThreadSanitizer by theirs, which end the process.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 using Launch = std::function<void()>;
 
-// What a launch ended with; empty: it did not fail.
+// Returns the fault that a launch ended with; empty without a fault.
 std::string fault_of(const Launch& launch) {
   try {
     launch();
@@ -37,6 +37,7 @@ std::vector<int> numbers(int count) {
   return values;
 }
 
+// Blocks of threads run with barriers and give the right values.
 TEST(Emulation, RunsBlocksOfThreadsWithBarriers) {
   Operand<int> values("values", numbers(64));
   reverse_64(values.data(), true);
@@ -45,13 +46,14 @@ TEST(Emulation, RunsBlocksOfThreadsWithBarriers) {
   EXPECT_EQ(values.values(), expected);
 }
 
+// Threads that wait for others that have ended are reported.
 TEST(Emulation, TellsOfThreadsThatWaitForOthersThatEnded) {
   EXPECT_NE(fault_of(end_before_a_barrier).find("waits at a barrier"), std::string::npos);
   EXPECT_NE(fault_of(end_before_an_exchange).find("do not all come to an exchange"),
             std::string::npos);
 }
 
-// Goal: a new kernel is emulated, or this fails.
+// Goal: every file of kernels has a test in this folder.
 TEST(Emulation, HasATestForEveryFileOfKernels) {
   const std::filesystem::path tests = test_data();
   int found = 0;
@@ -67,6 +69,7 @@ TEST(Emulation, HasATestForEveryFileOfKernels) {
 
 #if defined(__SANITIZE_ADDRESS__)
 
+// AddressSanitizer finds an access beyond an operand.
 TEST(EmulationDeathTest, AddressSanitizerSeesAccessesBeyondAnOperand) {
   Operand<int> values("values", numbers(100)), sum("sum", 1);
   EXPECT_DEATH(sum_one_too_many(values.data(), 100, sum.data()), "heap-buffer-overflow");
@@ -74,12 +77,13 @@ TEST(EmulationDeathTest, AddressSanitizerSeesAccessesBeyondAnOperand) {
 
 #elif defined(__SANITIZE_THREAD__)
 
-// ThreadSanitizer's reports make the exit code 66.
+// Runs a launch and exits; ThreadSanitizer's reports make the exit code 66.
 void exit_after(const Launch& launch) {
   launch();
   std::exit(0);
 }
 
+// ThreadSanitizer finds a missing barrier.
 TEST(EmulationDeathTest, ThreadSanitizerSeesAMissingBarrier) {
   Operand<int> values("values", numbers(64));
   EXPECT_EXIT(exit_after([&] { reverse_64(values.data(), true); }), testing::ExitedWithCode(0), "");
@@ -89,13 +93,15 @@ TEST(EmulationDeathTest, ThreadSanitizerSeesAMissingBarrier) {
 
 #else
 
+// A missing barrier is reported with block, thread and memory.
 TEST(Emulation, FindsAMissingBarrier) {
   Operand<int> values("values", numbers(64));
-  // The first warp runs ahead: the second one's half is not there yet.
+  // The first warp runs ahead and reads the half that the second one has not written.
   EXPECT_EQ(fault_of([&] { reverse_64(values.data(), false); }).substr(0, 37),
             "block 0, thread 0 reads shared memory");
 }
 
+// Two blocks that write one address without order are reported.
 TEST(Emulation, FindsBlocksThatShareAPlace) {
   Operand<int> number("number", 1);
   EXPECT_EQ(fault_of([&] { write_one_place_from_two_blocks(number.data()); }),
@@ -103,6 +109,7 @@ TEST(Emulation, FindsBlocksThatShareAPlace) {
             "block 0");
 }
 
+// Accesses beyond an operand and misaligned accesses are reported.
 TEST(Emulation, FindsAccessesBeyondAnOperandAndMisaligned) {
   Operand<int> values("values", numbers(100)), sum("sum", 1);
   EXPECT_EQ(fault_of([&] { sum_one_too_many(values.data(), 100, sum.data()); }),
@@ -113,6 +120,7 @@ TEST(Emulation, FindsAccessesBeyondAnOperandAndMisaligned) {
             std::string::npos);
 }
 
+// Reads of bytes that no thread has written are reported.
 TEST(Emulation, FindsReadsOfWhatNobodyWrote) {
   Operand<int> pair("pair", 2), result("result", 1);
   EXPECT_EQ(fault_of([&] { read_another_blocks_shared_memory(pair.data()); }).substr(0, 37),
@@ -121,7 +129,7 @@ TEST(Emulation, FindsReadsOfWhatNobodyWrote) {
             "block 0, thread 0 reads result + 0, which nobody has written");
 }
 
-// Which of a launch's barriers, from 1, are missed when one of them is left out.
+// Returns the numbers, from 1, of the barriers whose absence is a fault.
 std::vector<unsigned> needed_barriers(const Launch& launch) {
   launch();
   std::vector<unsigned> needed;
@@ -133,9 +141,9 @@ std::vector<unsigned> needed_barriers(const Launch& launch) {
   return needed;
 }
 
-// Goal: the kernels' own barriers: each that orders something is missed. over_block()'s first one
-// orders nothing the first time it is called with a combination: nobody reads yet. Rows are of
-// several warps.
+// Goal: every barrier of the kernels that orders something is missed when it is left out. The first
+// barrier of over_block() orders nothing in its first call with a combination, because no thread
+// reads yet. Rows span several warps.
 TEST(Emulation, MissesTheKernelsBarriers) {
   Operand<float> logits("logits", random_values<float>(1200, 1)), losses("losses", 1);
   Operand<int64_t> targets("targets", std::vector<int64_t>{7});

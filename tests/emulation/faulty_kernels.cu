@@ -25,7 +25,7 @@ __global__ void number_blocks(int* number) {
   if (threadIdx.x == 0) *number = static_cast<int>(blockIdx.x);
 }
 
-// The second block finds what the first one left on a real GPU too, now and then.
+// On a real GPU too, the second block sometimes finds what the first one left.
 __global__ void remember(int* number) {
   __shared__ int kept;
   if (threadIdx.x == 0 && blockIdx.x == 0) kept = 7;

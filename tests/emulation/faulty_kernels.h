@@ -3,7 +3,7 @@
 
 namespace longshore::emulation {
 
-// 64 values, by way of shared memory; right with the barrier.
+// Reverses 64 values by way of shared memory; correct only with the barrier.
 void reverse_64(int* values, bool barrier);
 void sum_one_too_many(const int* values, int count, int* sum);
 void write_one_place_from_two_blocks(int* number);

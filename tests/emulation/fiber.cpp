@@ -15,8 +15,8 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-// Saves the callee's registers on the stack, its pointer at *from, and goes on at `to`. (ucontext's
-// own switch makes a system call each time.)
+// Saves the callee-saved registers on the stack and its pointer at *from, and continues at `to`.
+// (The switch of ucontext makes a system call each time.)
 extern "C" void longshore_switch_stack(void** from, void* to);
 asm(R"(
 .text
@@ -73,8 +73,8 @@ void Fiber::start(void (*body)(void*), void* argument) {
 #if defined(__SANITIZE_ADDRESS__)
   ASAN_UNPOISON_MEMORY_REGION(stack_, kStackBytes);  // frames that never returned
 #endif
-  // As if enter() had been called and had saved its registers: a return address of its own lies
-  // above, which keeps the stack aligned as calls leave it.
+  // The stack looks as if enter() had been called and had saved its registers: a return address
+  // lies above, which keeps the stack aligned as calls leave it.
   auto* top = reinterpret_cast<uintptr_t*>(stack_ + kStackBytes) - 2;
   *top = reinterpret_cast<uintptr_t>(&Fiber::enter);
   for (size_t i = 0; i < kSavedRegisters; ++i) *--top = 0;

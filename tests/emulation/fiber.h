@@ -1,7 +1,7 @@
-// Fiber: a function on a stack of its own, which pauses where it waits and goes on from there: a
-// switch costs nanoseconds, where threads cost microseconds each. Everything happens on the thread
-// that resumes it. AddressSanitizer and ThreadSanitizer are told of each switch; to the latter
-// fibers are threads, and a switch orders nothing.
+// Fiber: a function on a stack of its own that pauses where it waits and resumes there. A switch
+// takes nanoseconds, one of threads microseconds. It runs on the thread that resumes it.
+// AddressSanitizer and ThreadSanitizer are notified of each switch; ThreadSanitizer sees fibers as
+// threads, and a switch orders nothing.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // The next resume() calls body(argument) on an empty stack; what ran there before is forgotten.
-  // `body` does not return: it ends by a pause() that is never resumed.
+  // Makes the next resume() call body(argument) on an empty stack, whatever ran there before.
+  // `body` does not return: it ends in a pause() that is never resumed.
   void start(void (*body)(void*), void* argument);
   // Returns at the next pause().
   void resume();
-  // Called on the fiber: back to where it was resumed.
+  // Returns to the caller of resume(); called on the fiber.
   void pause();
 
-  bool holds(const void* address) const;  // on its stack
+  bool holds(const void* address) const;  // whether it is on the stack
 
  private:
   static void enter();
@@ -33,9 +33,9 @@ class Fiber {
   void* resumed_at_ = nullptr;  // the caller's while it runs
   void (*body_)(void*) = nullptr;
   void* argument_ = nullptr;
-  void* tsan_ = nullptr;  // ThreadSanitizer's names of it and of its caller
+  void* tsan_ = nullptr;  // ThreadSanitizer's handles of the fiber and its caller
   void* tsan_caller_ = nullptr;
-  const void* caller_stack_ = nullptr;  // AddressSanitizer's
+  const void* caller_stack_ = nullptr;  // for AddressSanitizer
   size_t caller_stack_bytes_ = 0;
 };
 

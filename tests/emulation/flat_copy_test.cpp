@@ -1,4 +1,4 @@
-// The GPU's pack and unpack on the host: the reference's bytes.
+// The GPU's pack and unpack, emulated on the host, give the reference's bytes.
 #include "kernels/flat_copy.h"
 
 #include <gtest/gtest.h>
@@ -14,10 +14,10 @@ namespace {
 using kernels::FlatPiece;
 
 struct Sizes {
-  int64_t bytes, padded, shift;  // `shift`: the parameter begins so far behind an aligned address
+  int64_t bytes, padded, shift;  // `shift`: offset of the parameter from an aligned address
 };
 
-// Packs pieces of these sizes into memory that held something else, and unpacks them again.
+// Packs pieces of these sizes into memory with other contents, and unpacks them again.
 void compare(const std::vector<Sizes>& sizes, int64_t begin) {
   std::deque<Operand<char>> parameters, returned;
   std::vector<FlatPiece> pieces, back;
@@ -50,8 +50,8 @@ void compare(const std::vector<Sizes>& sizes, int64_t begin) {
   }
 }
 
-// Goal: 200 tables: lengths and places of every alignment, padding of none to many bytes, no
-// pieces.
+// Goal: 200 tables give the reference's bytes: lengths and offsets of every alignment, padding of
+// none to many bytes, no pieces.
 TEST(EmulatedFlatCopy, GivesTheReferencesBytes) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     const auto random = random_numbers(16, 1 << 20, seed);
@@ -59,7 +59,7 @@ TEST(EmulatedFlatCopy, GivesTheReferencesBytes) {
     for (size_t piece = 0; piece < static_cast<size_t>(random[15] % 5); ++piece) {
       const int64_t bytes = random[3 * piece] % (seed % 10 == 0 ? 40'000 : 500);
       const int64_t padding = random[3 * piece + 1] % 70;
-      const int64_t aligned = seed % 2 == 0 ? 16 : 1;  // as the engine has it, and not
+      const int64_t aligned = seed % 2 == 0 ? 16 : 1;  // aligned as in the engine, and unaligned
       const int64_t padded = (bytes + padding + aligned - 1) / aligned * aligned;
       sizes.push_back({bytes, padded, random[3 * piece + 2] % 16 / aligned});
     }

@@ -1,4 +1,4 @@
-// The GPU's cast and squared norm on the host: the reference's bits.
+// The GPU's cast and squared norm, emulated on the host, give the reference's bits.
 #include "kernels/gradient.h"
 
 #include <gtest/gtest.h>
@@ -35,14 +35,15 @@ void compare(const std::vector<float>& values, bool cast) {
   }
 }
 
-// Goal: 220 lengths: every number of lanes' tails, blocks of 4,096, and more blocks than lanes.
+// Goal: 220 lengths give the reference's bits: every tail of the lanes, blocks of 4,096, and more
+// blocks than lanes.
 TEST(EmulatedGradient, GivesTheReferencesBits) {
   std::vector<int64_t> counts = {0, 1, 2, 3, 4095, 4096, 4097, 8191, 8192, 8193, 256 * 4096 + 1};
   for (int64_t near = 250; near < 262; ++near) counts.push_back(near);
   for (const int64_t count : random_numbers(180, 12'000, 3)) counts.push_back(count + 1);
   for (const int64_t count : random_numbers(17, 60'000, 4)) counts.push_back(count + 1);
   for (const int64_t count : counts) {
-    // Of widely different sizes, so that another order of adding shows.
+    // The values differ widely in size, so that another order of additions shows.
     auto values = random_values<float>(count, 1);
     for (size_t i = 0; i < values.size(); ++i) {
       values[i] = std::ldexp(values[i], static_cast<int>(i * 7919 % 41) - 20);
@@ -52,6 +53,7 @@ TEST(EmulatedGradient, GivesTheReferencesBits) {
   }
 }
 
+// An infinity or NaN makes the sum of squares not finite.
 TEST(EmulatedGradient, TellsWhatIsNotFinite) {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(),

@@ -1,5 +1,5 @@
-// Operand: memory that a kernel may touch, exactly so many values and aligned as a GPU's
-// allocations are, watched while it lives. Test code; one thread.
+// Operand: memory that a kernel may access, of exactly N values, aligned like a GPU's allocations
+// and watched while it lives. Test code; one thread.
 #pragma once
 
 #include <cstdlib>
@@ -17,7 +17,7 @@ class Operand {
   Operand(const char* name, const std::vector<T>& values) : Operand(name, values.size(), true) {
     if (!values.empty()) std::memcpy(data_, values.data(), values.size() * sizeof(T));
   }
-  // For results and scratch: no value may be read before a kernel wrote it. NaN until then.
+  // Makes memory for results and scratch: NaN, and not to be read before a kernel wrote it.
   Operand(const char* name, size_t count) : Operand(name, count, false) {
     std::memset(static_cast<void*>(data_), 0xff, count * sizeof(T));
   }

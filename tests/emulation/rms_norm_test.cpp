@@ -1,4 +1,4 @@
-// The GPU's RMSNorm on the host against its reference.
+// The GPU's RMSNorm, emulated on the host, against its reference.
 #include "kernels/rms_norm.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 using kernels::RmsNorm;
 
-// Around the numbers of threads (32 to 512, each with 4 values) and of lanes.
+// The widths lie around the numbers of threads (32 to 512, each with 4 values) and of lanes.
 const std::vector<int64_t> kWidths = {1,   2,   3,   7,   8,   15,   31,   32,   33,   63,
                                       64,  65,  96,  127, 128, 129,  200,  255,  256,  257,
                                       511, 512, 513, 768, 900, 1023, 1024, 1025, 2049, 2500};
@@ -46,7 +46,7 @@ class EmulatedRmsNorm : public testing::Test {
     kernels::rms_norm_backward_cuda(shape, upper.data(), in.data(), scale.data(), out.data(),
                                     summed ? sum.data() : nullptr,
                                     summed ? partial.data() : nullptr, nullptr);
-    // In units of what was added and subtracted: a row of one value has next to no gradient.
+    // The error is relative to the terms of the sum: a row of one value has almost no gradient.
     EXPECT_LE(relative_error(with_one(out.values()), with_one(expected)), 2 * kTolerance<T>)
         << name(shape);
     EXPECT_LE(relative_error(with_one(sum.values()), with_one(expected_sum)), kTolerance<float> * 4)
@@ -66,7 +66,8 @@ class EmulatedRmsNorm : public testing::Test {
 using Types = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(EmulatedRmsNorm, Types);
 
-// Goal: 210 shapes, each forward and backward, with and without the weight's gradient.
+// Goal: the kernel agrees with the reference in 210 shapes, forward and backward, with and without
+// the weight's gradient.
 TYPED_TEST(EmulatedRmsNorm, AgreesWithTheReference) {
   for (const int64_t rows : kRows) {
     for (const int64_t width : kWidths) {
@@ -78,7 +79,7 @@ TYPED_TEST(EmulatedRmsNorm, AgreesWithTheReference) {
   }
 }
 
-// Goal: blocks that take a second row, in the weight's gradient.
+// Goal: the weight's gradient is right when a block takes a second row.
 TYPED_TEST(EmulatedRmsNorm, HasMoreRowsThanPartialSums) {
   for (const int64_t rows : {255, 256, 257, 600}) {
     for (const int64_t width : {1, 33, 130}) {
@@ -87,7 +88,7 @@ TYPED_TEST(EmulatedRmsNorm, HasMoreRowsThanPartialSums) {
   }
 }
 
-// Goal: operands that do not begin on 16 bytes, one at a time, where rows could be loaded by 16.
+// Goal: operands may begin off 16 bytes, one at a time, where rows could be loaded by 16.
 TYPED_TEST(EmulatedRmsNorm, TakesOperandsThatBeginAnywhere) {
   constexpr int64_t kRows = 3, kWidth = 192;
   const RmsNorm shape = {kDTypeOf<TypeParam>, kRows, kWidth, 1e-5};

@@ -1,4 +1,4 @@
-// The GPU's rotary embedding on the host: the reference's bits.
+// The GPU's rotary embedding, emulated on the host, gives the reference's bits.
 #include "kernels/rotary.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ class EmulatedRotary : public testing::Test {
  protected:
   static void compare(const Rotary& shape) {
     const int64_t out_count = shape.rows * shape.heads * shape.head_dim;
-    // The last row ends where its heads end: it is a view into wider rows.
+    // The operand is a view into wider rows, so the last row ends where its heads end.
     const int64_t in_count = (shape.rows - 1) * shape.row_stride + shape.heads * shape.head_dim;
     const auto x = random_values<T>(in_count, 1);
     const auto positions = random_numbers(shape.rows, 100'000, 2);
@@ -38,8 +38,8 @@ class EmulatedRotary : public testing::Test {
 using Types = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(EmulatedRotary, Types);
 
-// Goal: 240 shapes, packed rows, strided ones that begin on 16 bytes and ones that do not, both
-// directions.
+// Goal: 240 shapes give the reference's bits in both directions: packed rows, and strided rows that
+// begin on 16 bytes or not.
 TYPED_TEST(EmulatedRotary, GivesTheReferencesBits) {
   for (const int64_t rows : {1, 2, 3, 9, 32}) {
     for (const int64_t heads : {1, 2, 3, 8, 9, 32}) {
@@ -55,7 +55,7 @@ TYPED_TEST(EmulatedRotary, GivesTheReferencesBits) {
 
 using EmulatedRotaryFloat = EmulatedRotary<float>;
 
-// Goal: a grid has at most 2^20 blocks; the first ones take the rows beyond.
+// Goal: rows beyond the largest grid of 2^20 blocks are taken by the first blocks.
 TEST_F(EmulatedRotaryFloat, HasMoreRowsThanBlocks) {
   compare({DType::kF32, (int64_t{1} << 20) + 3, 1, 2, 2, 1});
 }

@@ -1,4 +1,4 @@
-// The GPU's SwiGLU on the host: the reference's bits.
+// The GPU's SwiGLU, emulated on the host, gives the reference's bits.
 #include "kernels/swiglu.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,8 @@ class EmulatedSwiglu : public testing::Test {
 using Types = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(EmulatedSwiglu, Types);
 
-// Goal: every tail of a lot of 16 bytes and of a block, and what random numbers add: 230 lengths.
+// Goal: 230 lengths give the reference's bits: every tail of 16 bytes and of a block, and random
+// ones.
 TYPED_TEST(EmulatedSwiglu, GivesTheReferencesBits) {
   for (int64_t elements = 1; elements <= 80; ++elements) this->compare(elements);
   for (const int64_t around : {256, 1024, 2048, 4096}) {
@@ -45,6 +46,7 @@ TYPED_TEST(EmulatedSwiglu, GivesTheReferencesBits) {
   for (const int64_t elements : random_numbers(50, 20'000, 7)) this->compare(elements + 1);
 }
 
+// Operands that are not aligned are refused.
 TYPED_TEST(EmulatedSwiglu, RefusesWhatIsNotAligned) {
   auto* const odd = reinterpret_cast<char*>(sizeof(TypeParam));
   EXPECT_THROW(kernels::swiglu_cuda(kDTypeOf<TypeParam>, 8, odd, odd, odd, nullptr), CheckFailure);

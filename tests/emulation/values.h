@@ -1,4 +1,4 @@
-// Inputs of emulated kernels and what they are compared by. Pure functions; test code.
+// Inputs of emulated kernels and the measures that compare results. Pure functions; test code.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ using kernels::Bf16;
 template <typename T>
 constexpr DType kDTypeOf = sizeof(T) == 4 ? DType::kF32 : DType::kBF16;
 
-// Between 0.5 and 1.5 in magnitude, of either sign: sums cancel, but no value is next to nothing.
+// Returns values of magnitude 0.5 to 1.5 and random sign: sums cancel, but no value is almost zero.
 template <typename T>
 std::vector<T> random_values(int64_t count, uint32_t seed, float scale = 1.0f) {
   std::vector<T> values;
@@ -30,7 +30,7 @@ std::vector<T> random_values(int64_t count, uint32_t seed, float scale = 1.0f) {
   return values;
 }
 
-// From 0 to `end`, without it.
+// Returns random numbers from 0 to `end` - 1.
 inline std::vector<int64_t> random_numbers(int64_t count, int64_t end, uint32_t seed) {
   std::vector<int64_t> numbers;
   for (int64_t i = 0; i < count; ++i) {
@@ -46,7 +46,8 @@ bool same_bits(const std::vector<T>& one, const std::vector<T>& other) {
          (one.empty() || std::memcmp(one.data(), other.data(), one.size() * sizeof(T)) == 0);
 }
 
-// The largest difference, in units of the largest expected value; NaN where one is not finite.
+// Returns the largest difference relative to the largest expected value; NaN if a value is not
+// finite.
 template <typename T>
 double relative_error(const std::vector<T>& got, const std::vector<T>& expected) {
   double error = 0.0, most = 1e-30;
@@ -60,7 +61,7 @@ double relative_error(const std::vector<T>& got, const std::vector<T>& expected)
   return error / most;
 }
 
-// As tests/model holds a GPU to: fp32 sums in another order; and one rounding to bf16.
+// The tolerance that tests/model has for a GPU: fp32 sums in another order, one rounding to bf16.
 template <typename T>
 constexpr double kTolerance = sizeof(T) == 4 ? 4e-6 : 1.6e-2;
 

@@ -1,6 +1,6 @@
-// Stands in for nvcc and the CUDA runtime where kernels are compiled for the host: the words of the
-// language, and the functions that src/kernels calls on a GPU. A kernel that needs more does not
-// compile until it stands here.
+// Stands in for nvcc and the CUDA runtime where kernels are compiled for the host: keywords of the
+// language, and the functions that src/kernels calls on a GPU. A kernel that uses more does not
+// compile.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,8 +13,8 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-// One block runs at a time, so that what all its threads share is static. Its bytes are unwritten
-// to each block anew (access_checker.h).
+// One block runs at a time, so memory shared by its threads is static. Its bytes count as unwritten
+// at the start of each block (access_checker.h).
 #define __shared__ static
 
 #define threadIdx (::longshore::emulation::thread_index())
@@ -54,11 +54,11 @@ inline float __fmul_rn(float a, float b) {
   return a * b;
 }
 
-// kernel(arguments...) on so many blocks of so many threads, as <<<blocks, threads>>>.
+// Runs kernel(arguments...) on `blocks` blocks of `threads` threads, like <<<blocks, threads>>>.
 template <typename... Parameters, typename... Arguments>
 void emulated_launch(void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
                      Arguments... arguments) {
-  // The launcher's own memory is no memory of the GPU's: its reads are not checked.
+  // The launcher's memory is not the GPU's, so its reads are not checked.
   const auto body = [=]() __attribute__((no_sanitize_thread)) { kernel(arguments...); };
   const auto run = [](const void* call) __attribute__((no_sanitize_thread)) {
     (*static_cast<decltype(&body)>(call))();

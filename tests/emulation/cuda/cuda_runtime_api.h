@@ -1,5 +1,5 @@
-// Stands in for the CUDA runtime's header where kernels are compiled for the host: as much of it as
-// src/kernels uses. Errors never happen here: a kernel at fault ends in KernelFault.
+// Stands in for the CUDA runtime's header where kernels are compiled for the host, with the part
+// that src/kernels uses. No call returns an error; a faulty kernel ends in KernelFault.
 #pragma once
 
 struct CUstream_st;
