@@ -1,5 +1,6 @@
-// System calls that fail from now on, as container runtimes have it: a seccomp filter on the
-// calling process and all that it starts. For children of tests: it cannot be taken back.
+// BlockedCalls: system calls that fail from now on, as in some container runtimes, by a seccomp
+// filter on the calling process and all that it starts. It cannot be removed, so it is for child
+// processes of tests.
 #pragma once
 
 #include <vector>
@@ -8,13 +9,13 @@ namespace longshore::fakes {
 
 class BlockedCalls {
  public:
-  // The calls by number, and the errno they answer.
+  // Takes the numbers of the calls and the errno that they return.
   BlockedCalls(const std::vector<int>& calls, int error_number);
-  // Async-signal-safe. False where the kernel refuses filters.
+  // Installs the filter; false if the kernel refuses filters. Async-signal-safe.
   bool install() const;
 
  private:
-  std::vector<unsigned long long> instructions_;  // of the filter, one each
+  std::vector<unsigned long long> instructions_;  // instructions of the filter
 };
 
 }  // namespace longshore::fakes

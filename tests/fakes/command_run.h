@@ -1,4 +1,4 @@
-// Ended: a command line that was run in this process, and all that it printed. Test's thread.
+// Ended: the exit code and output of a command line that ran in this process. The test's thread.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// Where a test of the GPU computes what it expects on the CPU: in a binary with the stand-in for
-// GPUs (tests/stand_in_gpu), which takes a GPU's branches for the CPU's tensors, those of the CPU
-// are taken while one of these lives. Elsewhere tensors tell, and this does nothing. Test code.
+// CpuBranches: takes the CPU's branches while it lives, so that a GPU test can compute its expected
+// values on the CPU in a binary with the stand-in for GPUs (tests/stand_in_gpu), which takes a
+// GPU's branches for CPU tensors. In other binaries it does nothing. Test code.
 #pragma once
 
 #include <memory>
@@ -15,9 +15,8 @@ class CpuBranches {
   ~CpuBranches();
 };
 
-// Where a test of the GPU looks at memory alone: while one lives, the stand-in's kernels and
-// products leave their results as they are, so that shapes of real models take seconds. Elsewhere
-// kernels are fast, and this does nothing.
+// ShapesOnly: while it lives, kernels and products of the stand-in leave their results as they are,
+// so that tests of memory run shapes of real models in seconds. In other binaries it does nothing.
 class ShapesOnly {
  public:
   ShapesOnly();

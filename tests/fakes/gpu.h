@@ -1,4 +1,5 @@
-// What tests of the GPU begin with: without one they are skipped, and say so; they never pass.
+// LONGSHORE_NEEDS_GPU(): the first line of a GPU test; without a GPU the test is skipped and never
+// passes.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// Whether tests run under a sanitizer, where memory and time say little about the program. Test
-// code.
+// kSanitized: whether tests run under a sanitizer, which distorts memory and time. Test code.
 #pragma once
 
 namespace longshore {

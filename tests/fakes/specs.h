@@ -1,4 +1,4 @@
-// Short ways to write model specs in tests. Pure functions.
+// Functions that make model specs for tests. Pure functions.
 #pragma once
 
 #include <string>
@@ -17,12 +17,12 @@ inline ParamSpec make_parameter(std::string name, std::vector<int64_t> shape, bo
   return parameter;
 }
 
-// Elements of the carry out of every unit but the last.
+// The elements of the carry out of every unit but the last.
 inline constexpr int64_t kHidden = 64;
 inline constexpr int64_t kVocabulary = 257;
 
-// Embedding, `blocks` blocks of three parameters, and a head; 64 wide. `tied`: the head borrows the
-// embedding's matrix. Sizes are odd, so that every segment is padded.
+// Makes an embedding, `blocks` blocks of three parameters and a head, 64 wide. With `tied` the head
+// uses the embedding's matrix. Sizes are odd, so every segment is padded.
 inline ModelSpec make_small_model(int blocks, bool tied) {
   ModelSpec model;
   const auto add = [&](const std::string& name, std::vector<ParamSpec> parameters) {

@@ -20,7 +20,7 @@ float value_of(UnitId unit, Segment segment, int64_t step, int64_t i) {
   return static_cast<float>(mixed % 100003u) * 1.0009765625f / 7.0f + static_cast<float>(of_step);
 }
 
-// How far each lane is; a lane waits for another one's count.
+// Progress: how far each lane is; a lane waits for the count of another one.
 class Progress {
  public:
   enum class Lane : uint8_t { kUpdate, kFetch, kCommit };
@@ -32,7 +32,7 @@ class Progress {
     }
     changed_.notify_all();
   }
-  // False where the run failed.
+  // Waits until the lane has reached `count`; false if the run failed.
   bool wait(Lane lane, int64_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock,
@@ -93,7 +93,7 @@ class Lanes {
     }
   }
 
-  // The fetch of a unit in the backward pass of a step, counted from 1.
+  // Returns the number of a unit's fetch in the backward pass of a step, counted from 1.
   int64_t backward_fetch(int64_t step, int32_t unit) const {
     return (step - 1) * 2 * units_ + units_ + (units_ - unit);
   }

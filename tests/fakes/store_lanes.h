@@ -1,7 +1,7 @@
-// The lanes over one store at once, as a step with deferred updates runs them: unit by unit the
-// update of the last step, then the fetch of the forward pass; then the fetches of the backward
-// pass. Every byte that a lane gets is compared. For tests of stores, with any number of real
-// threads inside.
+// run_lanes(): runs the lanes over one store concurrently, like a step with deferred updates: unit
+// by unit the update of the last step and the fetch of the forward pass, then the fetches of the
+// backward pass. Every byte that a lane gets is compared. For tests of stores with any number of
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@
 
 namespace longshore::fakes {
 
-// Sets all parameters and moments of a unit to what `step` leaves; frozen ones only at step 0. By a
-// lease of its own, or the one given.
+// Sets all parameters and moments of a unit to the values of `step` (frozen ones only at step 0),
+// through a lease of its own or the given one.
 void write_unit(ShardStore& store, const FlatLayout& layout, UnitId unit, int64_t step);
 void write_values_of(ShardStore::StateLease& state, const FlatLayout& layout, UnitId unit,
                      int64_t step);
-// Empty, or what differs between the unit's parameters, as the device reads them, and what `step`
-// leaves.
+// Returns the difference between the unit's parameters in the device layout and the values of
+// `step`; empty if they are equal.
 std::string parameter_difference(const ShardStore& store, std::span<const std::byte> parameters,
                                  const FlatLayout& layout, UnitId unit, int64_t step);
 
-// Steps 1 to `steps`, on a store that holds step 0. `after_updates(step)` is called on this thread
-// once the last unit of the step is updated, while the other lanes go on with the backward pass; no
-// update begins before it has returned. Returns the first difference, or nothing.
+// Runs steps 1 to `steps` on a store that holds step 0. Calls `after_updates(step)` on this thread
+// once the last unit of the step is updated, while other lanes continue with the backward pass; no
+// update begins before it returns. Returns the first difference, or nothing.
 std::string run_lanes(ShardStore& store, const std::vector<FlatLayout>& layouts, int64_t steps,
                       const std::function<void(int64_t)>& after_updates);
 

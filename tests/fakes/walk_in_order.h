@@ -1,5 +1,5 @@
-// walk_in_order: a StateSweep over a store of a test's own, one unit after the other by whole
-// accesses, on the caller's thread.
+// walk_in_order: a StateSweep over a test's store, unit by unit with whole accesses, on the
+// caller's thread.
 #pragma once
 
 #include "shard/shard_store.h"
@@ -7,7 +7,7 @@
 
 namespace longshore {
 
-// Both must outlive the walk.
+// Makes the sweep; store and model must outlive it.
 inline StateSweep walk_in_order(ShardStore& store, const ModelSpec& model) {
   const auto walk = [&store, &model](bool all, const StateSweep::Visit& visit) {
     for (const UnitSpec& unit : model.units) {
