@@ -1,6 +1,6 @@
-// A clock that somebody sets again and again, for a program that is started with it in LD_PRELOAD:
-// each look at the time of day finds it years away from where the last one did, back and forth.
-// Clocks that measure durations are the machine's own. Test code, any thread.
+// A clock that jumps, for a program that is started with it in LD_PRELOAD: each call for the time
+// of day returns a time years away from the last one, back and forth. Clocks that measure durations
+// are the machine's own. Test code, any thread.
 #include <dlfcn.h>
 #include <sys/time.h>
 
