@@ -1,4 +1,5 @@
-// The drain's cast and sum of squares: the fixed order, and the same bits on a GPU.
+// The gradient offload's cast and sum of squares: a fixed order of sums, and the same bits on a
+// GPU.
 #include "kernels/gradient.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@
 namespace longshore::kernels {
 namespace {
 
-// Of widely different sizes, so that another order of adding shows.
+// Returns values of widely different sizes, so that another order of additions shows.
 std::vector<float> values_of(int64_t count) {
   std::vector<float> values;
   for (int64_t i = 0; i < count; ++i) {
@@ -32,6 +33,7 @@ std::vector<float> values_of(int64_t count) {
   return values;
 }
 
+// The cast rounds to nearest, and the squares of the rounded values are summed.
 TEST(Gradient, CastsToNearestAndSumsWhatIsKept) {
   for (const int64_t count : {0, 1, 255, 256, 4095, 4096, 4097, 100'000}) {
     const std::vector<float> values = values_of(count);
@@ -49,7 +51,7 @@ TEST(Gradient, CastsToNearestAndSumsWhatIsKept) {
   }
 }
 
-// Goal: lanes by element, then a tree; so that the GPU can be held to it.
+// Goal: squares are added by lane and then in a tree, so that the GPU can give the same bits.
 TEST(Gradient, AddsLanesInOrderAndThenATree) {
   std::vector<float> values(static_cast<size_t>(kSquareBlock) + 1, 0.0f);
   const float big = 1e8f, small = 1.0f;
@@ -62,6 +64,7 @@ TEST(Gradient, AddsLanesInOrderAndThenATree) {
   EXPECT_EQ(lost, 1e16);
 }
 
+// An infinity or NaN makes the sum of squares not finite.
 TEST(Gradient, TellsWhatIsNotFinite) {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -73,6 +76,7 @@ TEST(Gradient, TellsWhatIsNotFinite) {
   }
 }
 
+// pack_cpu() clears the padding, and unpacking gives the pieces back.
 TEST(FlatCopy, PacksClearsPaddingAndUnpacks) {
   std::vector<char> first(10, 'a'), second(7, 'b');
   std::vector<FlatPiece> pieces = {{first.data(), 0, 10, 16}, {second.data(), 16, 7, 16}};
@@ -87,7 +91,7 @@ TEST(FlatCopy, PacksClearsPaddingAndUnpacks) {
   EXPECT_EQ(back, second);
 }
 
-// A GPU's memory, for kernels' operands; the test's thread issues to a stream of its own.
+// OnGpu: a GPU's memory for kernel operands; the test's thread issues work to a stream of its own.
 class OnGpu {
  public:
   explicit OnGpu(int64_t bytes)
@@ -123,6 +127,7 @@ class OnGpu {
   size_t used_ = 0;
 };
 
+// The GPU's cast and sum of squares give the reference's bits.
 TEST(GradientGpu, GivesTheReferencesBits) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -143,6 +148,7 @@ TEST(GradientGpu, GivesTheReferencesBits) {
   }
 }
 
+// The GPU's pack clears the padding, and unpacking gives the pieces back.
 TEST(FlatCopyGpu, PacksClearsPaddingAndUnpacks) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
