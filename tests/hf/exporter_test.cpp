@@ -21,8 +21,8 @@ constexpr const char* kConfig =
     "{\n  \"model_type\" : \"llama\",\t\"torch_dtype\": \"bfloat16\"\n}";
 constexpr int64_t kLargeElements = 300'000;  // more than one chunk
 
-// A model of two files: a bf16 matrix, a frozen fp32 vector, a buffer that no parameter uses; and
-// an fp16 vector.
+// A model of two files: a bf16 matrix, a frozen fp32 vector and a buffer without parameter in one;
+// an fp16 vector in the other.
 class Exporter : public testing::Test {
  protected:
   void SetUp() override {
@@ -51,7 +51,7 @@ class Exporter : public testing::Test {
       ModelDirectory::Weights weights = ModelDirectory::Weights::kRequired) const {
     return ModelDirectory::open(source_.path(), weights);
   }
-  // Hands out the source's own values.
+  // Returns a reader of the source's own values.
   static ParameterReader reader_of(const ModelDirectory& source) {
     return [&source](const std::string& name, int64_t begin, std::span<float> out) {
       const ModelDirectory::TensorRef ref = source.find(name);
@@ -67,7 +67,7 @@ class Exporter : public testing::Test {
   TemporaryDirectory work_;
 };
 
-// Values that depend on name and element, exact in bf16 and fp16.
+// Sets values that depend on name and element, exact in bf16 and fp16.
 void made_up_values(const std::string& name, int64_t begin, std::span<float> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     const int64_t element = begin + static_cast<int64_t>(i);
@@ -90,7 +90,7 @@ std::set<std::string> names_in(const std::string& path) {
   return names;
 }
 
-// Nothing was trained: every byte of every file is the source's.
+// An export of an untrained model has every byte of the source's files.
 TEST_F(Exporter, WritesAnUnchangedModelByteForByte) {
   const ModelDirectory source = open_source();
   const ExportResult result = export_model(source, spec(), target(), reader_of(source));
@@ -112,6 +112,7 @@ TEST_F(Exporter, WritesAnUnchangedModelByteForByte) {
   EXPECT_EQ(written.find("half").file->file.metadata(), (SafetensorsMetadata{{"format", "pt"}}));
 }
 
+// An export has the trained values, and the frozen parameters and buffers of the source.
 TEST_F(Exporter, WritesTrainedValuesAndKeepsFrozenOnesAndBuffers) {
   const ModelDirectory source = open_source();
   export_model(source, spec(), target(), made_up_values);
@@ -128,11 +129,12 @@ TEST_F(Exporter, WritesTrainedValuesAndKeepsFrozenOnesAndBuffers) {
   }
 }
 
+// Values are rounded to the nearest, ties to even.
 TEST_F(Exporter, RoundsToNearestEven) {
   const auto ties = [](const std::string&, int64_t begin, std::span<float> out) {
     for (size_t i = 0; i < out.size(); ++i) {
       const auto element = static_cast<uint32_t>(begin) + static_cast<uint32_t>(i);
-      // Halfway between two bf16 values, below and above it.
+      // The values lie halfway between two bf16 numbers, and just below and above.
       out[i] = std::bit_cast<float>(0x3F800000u + (element << 15) + element % 3 - 1);
     }
   };
@@ -153,6 +155,7 @@ TEST_F(Exporter, RoundsToNearestEven) {
   }
 }
 
+// An export in fp32 has exact values, and config.json names the type.
 TEST_F(Exporter, WritesFp32OnRequestAndSaysSoInTheConfig) {
   const ModelDirectory source = open_source();
   const auto third = [](const std::string&, int64_t, std::span<float> out) {
@@ -171,7 +174,7 @@ TEST_F(Exporter, WritesFp32OnRequestAndSaysSoInTheConfig) {
   EXPECT_TRUE(written.warnings().empty());
 }
 
-// A frozen parameter in another type keeps its values.
+// Frozen parameters that are exported in another type keep their values.
 TEST_F(Exporter, ConvertsFrozenParametersFromTheSource) {
   const ModelDirectory source = open_source();
   const ModelSpec frozen = spec_of({parameter("matrix", {kLargeElements / 2, 2}, true),
@@ -184,6 +187,7 @@ TEST_F(Exporter, ConvertsFrozenParametersFromTheSource) {
   }
 }
 
+// A finite value that the type cannot hold is refused instead of becoming infinity.
 TEST_F(Exporter, RefusesToTurnAFiniteValueIntoInfinity) {
   const ModelDirectory source = open_source();
   const auto large = [](const std::string&, int64_t, std::span<float> out) {
@@ -195,8 +199,9 @@ TEST_F(Exporter, RefusesToTurnAFiniteValueIntoInfinity) {
   EXPECT_TRUE(names_in(work_ / "out").empty());
 }
 
-// --- Models that began with random weights.
+// --- Models that started from random weights.
 
+// A model whose source has no weights is exported with new weight files.
 TEST_F(Exporter, WritesAModelWhoseSourceHasNoWeights) {
   for (const char* name :
        {"model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"}) {
@@ -217,6 +222,7 @@ TEST_F(Exporter, WritesAModelWhoseSourceHasNoWeights) {
   }
 }
 
+// New weights are split into files of limited size with an index.
 TEST_F(Exporter, SplitsNewWeightsIntoFilesOfLimitedSize) {
   for (const char* name :
        {"model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"}) {
@@ -244,7 +250,7 @@ TEST_F(Exporter, SplitsNewWeightsIntoFilesOfLimitedSize) {
   EXPECT_EQ(config_dtype(written.config()), DType::kF32);
 }
 
-// The layout is the source's, but no value is.
+// With pretrained = false the layout is the source's, but no value is.
 TEST_F(Exporter, TakesNoParameterFromTheSourceOfARandomModel) {
   const ModelDirectory source = open_source();
   export_model(source, spec(), target(), made_up_values, {.pretrained = false});
@@ -255,6 +261,7 @@ TEST_F(Exporter, TakesNoParameterFromTheSourceOfARandomModel) {
   EXPECT_EQ(written.files().size(), 2u);
 }
 
+// A model with other tensors than the source is refused with their names.
 TEST_F(Exporter, RefusesAModelThatIsNotTheSources) {
   const ModelDirectory source = open_source();
   const ModelSpec other = spec_of({parameter("matrix", {2, 2}), parameter("absent", {1})});
@@ -263,8 +270,9 @@ TEST_F(Exporter, RefusesAModelThatIsNotTheSources) {
   expect_parts(error, {source_.path(), "tensor 'matrix'", "[2, 2]", "tensor 'absent'"});
 }
 
-// --- Where it is written.
+// --- Destinations.
 
+// An older export is replaced as a whole.
 TEST_F(Exporter, ReplacesAnOlderExportAsAWhole) {
   export_model(open_source(), spec(), target(), made_up_values);
   ASSERT_TRUE(std::filesystem::exists(target() + "/tokenizer.json"));
@@ -279,6 +287,7 @@ TEST_F(Exporter, ReplacesAnOlderExportAsAWhole) {
   EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
 }
 
+// A failed export leaves the older one unchanged.
 TEST_F(Exporter, KeepsTheOlderExportWhenItFails) {
   const ModelDirectory source = open_source();
   export_model(source, spec(), target(), made_up_values);
@@ -293,6 +302,7 @@ TEST_F(Exporter, KeepsTheOlderExportWhenItFails) {
   EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
 }
 
+// Values that are not finite are refused unless allowed.
 TEST_F(Exporter, RefusesNonFiniteValuesUnlessTold) {
   const ModelDirectory source = open_source();
   const auto diverged = [](const std::string& name, int64_t begin, std::span<float> out) {
@@ -307,11 +317,11 @@ TEST_F(Exporter, RefusesNonFiniteValuesUnlessTold) {
   EXPECT_TRUE(std::isnan(values_of(ModelDirectory::open(target()), "half").front()));
 }
 
-// A bit that the disk turns is found before the export takes its place.
+// A flipped bit on disk is found before the export replaces the older one.
 TEST_F(Exporter, FindsBytesThatCameBackDifferent) {
   const ModelDirectory source = open_source();
   for (const std::string name : {"model-1.safetensors", "tokenizer.json"}) {
-    // The last parameter's turn comes when these files are complete.
+    // The last parameter is written when these files are complete.
     const auto spoiling = [&](const std::string& parameter, int64_t, std::span<float> out) {
       std::fill(out.begin(), out.end(), 0.0f);
       if (parameter != "half") return;
@@ -327,8 +337,8 @@ TEST_F(Exporter, FindsBytesThatCameBackDifferent) {
   }
 }
 
-// A kill of earlier versions left the older export aside; a kill on the way leaves a part, whose
-// note says which files are an export's.
+// Leftovers of a killed export are removed: the older export that earlier versions moved aside, and
+// a partial one with the list of its files.
 TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilled) {
   write_text(target() + ".longshore-old/config.json", "old");
   const std::string partial = target() + ".longshore-partial";
@@ -343,7 +353,8 @@ TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilled) {
   EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
 }
 
-// A kill after the directories changed places: the older export is where the part was.
+// A kill after the directories were exchanged leaves the older export under the partial name; it is
+// removed.
 TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilledAtItsEnd) {
   const ModelDirectory source = open_source();
   const std::string partial = target() + ".longshore-partial";
@@ -356,8 +367,8 @@ TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilledAtItsEnd) {
   EXPECT_EQ(read_file(target() + "/notes.txt"), "mine");
 }
 
-// Goal: whatever lies in a destination or beside it, and is not an export's own, is there after an
-// export, byte for byte, or the export is refused.
+// Goal: an export leaves foreign files in its destination or beside it unchanged, byte for byte, or
+// is refused.
 TEST_F(Exporter, LeavesWhatOthersPutThere) {
   write_text(source_ / "README.md", "of the base model");
   const ModelDirectory source = open_source();
@@ -381,8 +392,8 @@ TEST_F(Exporter, LeavesWhatOthersPutThere) {
   EXPECT_EQ(read_file(target() + "/README.md"), "my model card");
 }
 
-// Goal: a card tells of the trained model, what the base's makers wrote stays, and a card that
-// somebody edited is theirs.
+// Goal: the export's card describes the trained model, the base's card is kept, and a card that a
+// user edited is not replaced.
 TEST_F(Exporter, WritesACardBesideTheBasesOwn) {
   write_text(source_ / "README.md", "of the base model");
   const ModelDirectory source = open_source();
@@ -395,7 +406,7 @@ TEST_F(Exporter, WritesACardBesideTheBasesOwn) {
   export_model(source, spec(), target(), made_up_values, {.card = "the newest card"});
   EXPECT_EQ(read_file(target() + "/README.md"), "my model card");
   EXPECT_EQ(read_file(target() + "/BASE_README.md"), "of the base model");
-  // What is trained from the export has that card as its base's.
+  // A model trained from the export has the export's card as its base card.
   const ModelDirectory trained = ModelDirectory::open(target());
   const std::string next = work_ / "next";
   export_model(trained, spec(), next, made_up_values, {.card = "of the second"});
@@ -403,6 +414,7 @@ TEST_F(Exporter, WritesACardBesideTheBasesOwn) {
   EXPECT_EQ(read_file(next + "/BASE_README.md"), "my model card");
 }
 
+// Files that are not an export's own are not replaced.
 TEST_F(Exporter, RefusesToReplaceFilesThatAreNotItsOwn) {
   const ModelDirectory source = open_source();
   const auto refusal = [&](const std::string& path) {
@@ -411,12 +423,12 @@ TEST_F(Exporter, RefusesToReplaceFilesThatAreNotItsOwn) {
     EXPECT_THROW(export_model(source, spec(), path, made_up_values), ConfigError);
     return error;
   };
-  // Another model, which no list names.
+  // The directory holds another model without a list of files.
   write_text(work_ / "other/config.json", "{}");
   write_text(work_ / "other/model-1.safetensors", "weights");
   expect_parts(refusal(work_ / "other"), {work_ / "other/config.json", "not written by an export"});
   EXPECT_EQ(read_file(work_ / "other/model-1.safetensors"), "weights");
-  // An export's file that its owner changed since, to the same length.
+  // The owner changed an export's file since, keeping its length.
   export_model(source, spec(), target(), made_up_values);
   std::string edited = read_file(target() + "/config.json");
   edited[0] = ' ';
@@ -426,6 +438,7 @@ TEST_F(Exporter, RefusesToReplaceFilesThatAreNotItsOwn) {
   EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
 }
 
+// A destination that is no export is never replaced.
 TEST_F(Exporter, NeverReplacesWhatIsNoExport) {
   const ModelDirectory source = open_source();
   const auto refusal = [&](const std::string& path) {
@@ -453,6 +466,7 @@ TEST_F(Exporter, NeverReplacesWhatIsNoExport) {
   EXPECT_TRUE(names_in(work_ / "elsewhere").empty());
 }
 
+// An empty directory and a trailing slash are accepted.
 TEST_F(Exporter, AcceptsAnEmptyDirectoryAndATrailingSlash) {
   std::filesystem::create_directories(target());
   const ModelDirectory source = open_source();
@@ -463,6 +477,7 @@ TEST_F(Exporter, AcceptsAnEmptyDirectoryAndATrailingSlash) {
 
 // --- The type that config.json names.
 
+// The type is read from "dtype", else from "torch_dtype", also in text_config.
 TEST(ConfigDtype, ReadsBothSpellings) {
   const auto dtype = [](const char* text) { return config_dtype(Json::parse(text)); };
   EXPECT_EQ(dtype(R"({"torch_dtype": "bfloat16"})"), DType::kBF16);
@@ -473,6 +488,7 @@ TEST(ConfigDtype, ReadsBothSpellings) {
   EXPECT_EQ(dtype("{}"), std::nullopt);
 }
 
+// Only the type of the model is replaced in the text of config.json.
 TEST(ConfigDtype, ReplacesOnlyTheTypeOfTheModel) {
   const std::string text = R"({"note": "\"dtype\": \"bfloat16\"", "vision_config": {"dtype":
     "bfloat16"}, "text_config":{"torch_dtype" :"bfloat16", "deep": {"dtype": "x"}},

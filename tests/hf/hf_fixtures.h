@@ -1,4 +1,4 @@
-// Fixtures of the Hugging Face tests: temporary directories, safetensors files made by hand, small
+// Fixtures of the Hugging Face tests: temporary directories, hand-made safetensors files, small
 // models. Each belongs to one test; one thread.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace longshore {
 
-// Removed with all it holds at the end of the test.
+// TemporaryDirectory: a directory that is removed with its contents at the end of the test.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -52,7 +52,7 @@ inline std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// The bytes of a safetensors file with this header, whatever it says, and `data_bytes` of data.
+// Returns the bytes of a safetensors file with any header text and `data_bytes` of data.
 inline std::string safetensors_bytes(std::string_view json, size_t data_bytes) {
   std::string out;
   for (int i = 0; i < 8; ++i) out += static_cast<char>(json.size() >> (8 * i) & 0xFF);
@@ -77,7 +77,8 @@ inline void write_safetensors(const std::string& path,
   writer.finish();
 }
 
-// The text of the error that `action` throws; fails the test when it throws none, or another type.
+// Returns the text of the error that `action` throws; the test fails without it or with another
+// type.
 template <typename ErrorType>
 std::string error_of(const std::function<void()>& action) {
   try {
@@ -98,7 +99,7 @@ inline void expect_parts(const std::string& text, const std::vector<std::string>
   }
 }
 
-// A spec of one unit with these parameters.
+// Returns a spec of one unit with these parameters.
 inline ModelSpec spec_of(std::vector<ParamSpec> parameters) {
   ModelSpec spec;
   spec.units.push_back({UnitId(0), "all", std::move(parameters), {}, {}});

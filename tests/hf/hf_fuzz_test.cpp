@@ -1,5 +1,5 @@
-// Random damage to valid files: whatever the bytes, the readers return or throw an Error of ours,
-// and what they accept keeps its promises. The sanitizer builds watch the memory.
+// Random damage to valid files: the readers return or throw Longshore's own Error, and accepted
+// files can be read. The sanitizer builds watch the memory.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,7 +15,7 @@
 namespace longshore {
 namespace {
 
-// Pieces that make damaged JSON interesting.
+// These pieces turn damaged JSON into special cases.
 const std::vector<std::string> kPieces = {"\"",
                                           "{",
                                           "}",
@@ -97,6 +97,7 @@ void check_table(const SafetensorsHeader& header, Bytes data_begin, Bytes file_b
   ASSERT_EQ(end, file_bytes);
 }
 
+// Damaged headers of safetensors files are read or refused.
 TEST(Fuzz, SafetensorsHeadersAreReadOrRefused) {
   const std::string valid =
       R"({"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
@@ -114,9 +115,10 @@ TEST(Fuzz, SafetensorsHeadersAreReadOrRefused) {
     } catch (const DataError&) {
     }
   }
-  EXPECT_GT(accepted, 1000);  // renamed tensors, added spaces
+  EXPECT_GT(accepted, 1000);  // tensors with other names, added spaces
 }
 
+// Damaged indexes are read or refused.
 TEST(Fuzz, IndexesAreReadOrRefused) {
   const std::string valid =
       R"({"metadata": {"total_size": 38}, "weight_map": {"a": "model-1.safetensors",)"
@@ -135,8 +137,7 @@ TEST(Fuzz, IndexesAreReadOrRefused) {
   }
 }
 
-// Pairs of tensors that stand for one: whatever the header says, they are refused, or every value
-// can be read.
+// Damaged MXFP4 pairs of tensors are refused, or every value can be read.
 TEST(Fuzz, Mxfp4PairsAreReadOrRefused) {
   const std::string valid =
       R"({"w_blocks":{"dtype":"U8","shape":[2,3,2,16],"data_offsets":[0,192]},)"
@@ -165,6 +166,7 @@ TEST(Fuzz, Mxfp4PairsAreReadOrRefused) {
   EXPECT_GT(accepted, 0);  // added spaces
 }
 
+// Removing quantization_config keeps the meaning of the rest of a config.
 TEST(Fuzz, ConfigsKeepTheirMeaningWithoutQuantisation) {
   const std::string valid =
       R"({"a": "\"x\": }", "quantization_config" : {"b": ["{", {"k": "v"}]}, "c": [null], "d": 1})";
@@ -183,7 +185,8 @@ TEST(Fuzz, ConfigsKeepTheirMeaningWithoutQuantisation) {
   }
 }
 
-// The byte-preserving rewrite sees only texts that the strict reader has accepted.
+// Replacing the type in a text keeps the meaning of the rest; only texts that the strict reader
+// accepts are rewritten.
 TEST(Fuzz, ConfigsKeepTheirMeaningWhenTheTypeIsReplaced) {
   const std::string valid =
       R"({"a": "\"dtype\": \"x\"", "text_config": {"dtype": "bfloat16", "l": [1, {"k": "v"}]},)"

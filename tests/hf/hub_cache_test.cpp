@@ -1,4 +1,4 @@
-// Models by their hub ids, out of a cache as Hugging Face's tools lay it out.
+// Models by hub id, from a cache in the layout of Hugging Face's tools.
 #include "hf/hub_cache.h"
 
 #include <gtest/gtest.h>
@@ -39,6 +39,7 @@ class HubCache : public testing::Test {
   std::string root_;
 };
 
+// A model id finds the snapshot of its revision.
 TEST_F(HubCache, FindsTheSnapshotThatARevisionNames) {
   const std::string snapshot = model() + "/snapshots/" + kCommit;
   EXPECT_EQ(find_in_hub_cache("Owner/Name-1.5B"), snapshot);
@@ -50,6 +51,7 @@ TEST_F(HubCache, FindsTheSnapshotThatARevisionNames) {
   EXPECT_THROW(find_in_hub_cache("Owner/Name-1.5B"), DataError);
 }
 
+// Hub ids are distinguished from paths.
 TEST_F(HubCache, KnowsIdsFromPaths) {
   for (const char* id : {"a/b", "Qwen/Qwen3-0.6B", "a/b@main"}) EXPECT_TRUE(is_hub_id(id)) << id;
   for (const char* path :
@@ -58,6 +60,7 @@ TEST_F(HubCache, KnowsIdsFromPaths) {
   }
 }
 
+// ModelDirectory opens a hub id, and a missing one gives the command that fetches it.
 TEST_F(HubCache, ModelDirectoryOpensAnIdAndSaysHowToFetchOne) {
   const auto opened = ModelDirectory::open("Owner/Name-1.5B", ModelDirectory::Weights::kOptional);
   EXPECT_EQ(opened.path(), model() + "/snapshots/" + kCommit);

@@ -1,4 +1,4 @@
-// Data sets by their hub ids, out of a cache as Hugging Face's tools lay it out.
+// Data sets by hub id, from a cache in the layout of Hugging Face's tools.
 #include "hf/hub_dataset.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class HubDatasets : public testing::Test {
   std::string repository() const { return root_ + "/hub/datasets--Owner--Set"; }
   std::string snapshot() const { return repository() + "/snapshots/" + kCommit; }
 
-  // A file of the snapshot: a link to what was fetched.
+  // Adds a file of the snapshot as a link to its blob.
   void add(const std::string& name, const std::string& text = "{}\n") {
     const std::string blob = repository() + "/blobs/" + std::to_string(blobs_++);
     std::ofstream(blob) << text;
@@ -46,7 +46,7 @@ class HubDatasets : public testing::Test {
   void add_card(const std::string& configs) {
     add("README.md", "---\nlicense: mit\nconfigs:\n" + configs + "tags:\n- x\n---\n# Set\n");
   }
-  // Without the snapshot's path.
+  // Returns the file names without the snapshot's path.
   std::vector<std::string> files(const std::string& named, DatasetUse use = kTrain) const {
     std::vector<std::string> names;
     for (const std::string& path : hub_dataset_files(named, use)) {
@@ -70,6 +70,7 @@ class HubDatasets : public testing::Test {
 
 using Names = std::vector<std::string>;
 
+// The shards of a split come in order.
 TEST_F(HubDatasets, ShardsOfASplitComeInTheirOrder) {
   for (const char* name : {"data/train-00001-of-00002.parquet", "data/test-00000-of-00001.parquet",
                            "data/train-00000-of-00002.parquet", "dataset_infos.json"}) {
@@ -82,7 +83,8 @@ TEST_F(HubDatasets, ShardsOfASplitComeInTheirOrder) {
   EXPECT_NE(refusal("Owner/Set", kEvaluate).find("name one: Owner/Set:SPLIT"), std::string::npos);
 }
 
-// Goal: a shard that was not fetched is missed, and so are the bytes of one that was removed.
+// Goal: a shard that was not fetched, or whose bytes were removed, is named with the command that
+// fetches it.
 TEST_F(HubDatasets, WhatIsMissingIsNamedWithTheCommandThatFetchesIt) {
   add("data/train-00000-of-00003.parquet");
   EXPECT_NE(refusal("Owner/Set")
@@ -99,8 +101,8 @@ TEST_F(HubDatasets, WhatIsMissingIsNamedWithTheCommandThatFetchesIt) {
             std::string::npos);
 }
 
-// Goal: where the client noted which files the commit has, as huggingface_hub 2.4 does, a part
-// of them is never taken for all.
+// Goal: if the client has saved the list of the commit's files, as huggingface_hub 2.4 does, an
+// incomplete set is never taken as complete.
 TEST_F(HubDatasets, AFileThatTheCacheListsAndHasNotIsMissed) {
   const std::string list = repository() + "/trees/" + kCommit + ".json";
   fs::create_directories(repository() + "/trees");
@@ -125,7 +127,7 @@ TEST_F(HubDatasets, AFileThatTheCacheListsAndHasNotIsMissed) {
   EXPECT_EQ(files("Owner/Set"), (Names{"a/x.jsonl", "a/y.jsonl"}));
 }
 
-// Lists that nobody can rely on: the files that are there are looked at instead.
+// A list of files in an unknown form is ignored, and the files on disk are used.
 TEST_F(HubDatasets, AListOfAnotherKindIsPassedOver) {
   add("train.jsonl");
   const std::string list = repository() + "/trees/" + kCommit + ".json";
@@ -140,6 +142,7 @@ TEST_F(HubDatasets, AListOfAnotherKindIsPassedOver) {
   }
 }
 
+// Files are assigned to splits by the words in their names.
 TEST_F(HubDatasets, FilesAreTakenByTheWordsInTheirNames) {
   add("my_train_rows.jsonl");
   add("my_dev_rows.jsonl.gz");
@@ -147,12 +150,14 @@ TEST_F(HubDatasets, FilesAreTakenByTheWordsInTheirNames) {
   EXPECT_EQ(files("Owner/Set:validation"), Names{"my_dev_rows.jsonl.gz"});
 }
 
+// A single file without a split is used for training and evaluation.
 TEST_F(HubDatasets, OneFileWithoutASplitIsAll) {
   add("alpaca_data.json", "[]");
   EXPECT_EQ(files("Owner/Set"), Names{"alpaca_data.json"});
   EXPECT_EQ(files("Owner/Set", kEvaluate), Names{"alpaca_data.json"});
 }
 
+// The data set's card assigns files to configs and splits.
 TEST_F(HubDatasets, TheCardSaysWhichFilesBelongToWhichConfig) {
   add_card(
       "- config_name: main\n  default: true\n  data_files:\n  - split: train\n    path: "
@@ -169,6 +174,7 @@ TEST_F(HubDatasets, TheCardSaysWhichFilesBelongToWhichConfig) {
             std::string::npos);
 }
 
+// Files of other formats are refused with the call that converts them.
 TEST_F(HubDatasets, WhatHoldsNoRowsIsRefusedWithTheWayToConvertIt) {
   add("train.csv");
   EXPECT_NE(refusal("Owner/Set").find("train.csv; write it so once: datasets.load_dataset"),
@@ -176,7 +182,7 @@ TEST_F(HubDatasets, WhatHoldsNoRowsIsRefusedWithTheWayToConvertIt) {
       << refusal("Owner/Set");
 }
 
-// Goal: a card of unknown origin ends in an error, however it nests.
+// Goal: a malformed card gives an error, however deeply it nests.
 TEST(DatasetCard, WhatIsNotReadIsRefused) {
   const auto card = [](const std::string& configs) {
     return "---\nconfigs:\n" + configs + "\n---\n";
@@ -195,6 +201,7 @@ TEST(DatasetCard, WhatIsNotReadIsRefused) {
   EXPECT_EQ(dataset_configs(card("- config_name: 'a b' "), "card").at(0).name, "a b");
 }
 
+// Names of hub data sets are distinguished from paths.
 TEST(HubDatasetNames, AreToldFromPaths) {
   for (const char* name : {"a/b", "a/b:train", "a/b@v1:c:test"}) {
     EXPECT_TRUE(names_hub_dataset(name)) << name;

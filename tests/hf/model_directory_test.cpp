@@ -20,7 +20,7 @@ std::string index_text(const std::string& weight_map, const std::string& total_s
 constexpr const char* kGoodMap =
     R"({"a": "model-1.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"})";
 
-// A directory with two weight files and their index.
+// IndexedDirectory: a directory with two weight files and their index.
 class IndexedDirectory : public testing::Test {
  protected:
   void SetUp() override {
@@ -56,6 +56,7 @@ class SingleDirectory : public testing::Test {
   TemporaryDirectory directory_;
 };
 
+// A directory with one weight file lists its tensors.
 TEST_F(SingleDirectory, ListsItsTensors) {
   const ModelDirectory model = open();
   EXPECT_EQ(model.config().at("model_type"), "llama");
@@ -69,6 +70,7 @@ TEST_F(SingleDirectory, ListsItsTensors) {
   EXPECT_TRUE(model.warnings().empty());
 }
 
+// A directory with an index lists the tensors of all its files.
 TEST_F(IndexedDirectory, ListsItsTensors) {
   const ModelDirectory model = open();
   ASSERT_EQ(model.files().size(), 2u);
@@ -79,6 +81,7 @@ TEST_F(IndexedDirectory, ListsItsTensors) {
   EXPECT_TRUE(model.warnings().empty());
 }
 
+// generation_config.json is read if it exists.
 TEST_F(SingleDirectory, ReadsTheGenerationConfig) {
   write_text(directory_ / "generation_config.json", R"({"eos_token_id": [1, 2]})");
   const ModelDirectory model = open();
@@ -86,6 +89,7 @@ TEST_F(SingleDirectory, ReadsTheGenerationConfig) {
   EXPECT_EQ(model.generation_config()->at("eos_token_id").size(), 2u);
 }
 
+// Tensors of two models are compared by type, shape and bytes.
 TEST_F(SingleDirectory, ComparesTensorsByTypeShapeAndBytes) {
   const std::string path = directory_ / "model.safetensors";
   std::filesystem::remove(path);
@@ -108,6 +112,7 @@ TEST_F(SingleDirectory, ComparesTensorsByTypeShapeAndBytes) {
   EXPECT_FALSE(same("other type"));
 }
 
+// The fingerprint depends on config.json and the headers, not on other files.
 TEST_F(SingleDirectory, FingerprintDependsOnConfigAndHeaders) {
   const std::string before = open().fingerprint();
   EXPECT_EQ(before.size(), 16u);
@@ -122,8 +127,9 @@ TEST_F(SingleDirectory, FingerprintDependsOnConfigAndHeaders) {
   EXPECT_NE(open().fingerprint(), before);
 }
 
-// --- What is not a model directory, or not one that can be trained.
+// --- Directories that are no models, or cannot be trained.
 
+// A path that is no model directory is refused with the reason.
 TEST(ModelDirectory, RefusesWhatIsNoDirectory) {
   const TemporaryDirectory directory;
   const auto open_error = [](const std::string& path) {
@@ -137,6 +143,7 @@ TEST(ModelDirectory, RefusesWhatIsNoDirectory) {
   expect_parts(open_error(directory.path()), {"one of the directories in its snapshots/"});
 }
 
+// A config.json that is no JSON object is refused.
 TEST_F(SingleDirectory, RefusesConfigsThatAreNotJsonObjects) {
   for (const char* text : {"", "[]", "{", "{\"a\": 1, \"a\": 2}", "{\"a\": nan}", "{} {}"}) {
     write_text(directory_ / "config.json", text);
@@ -147,7 +154,8 @@ TEST_F(SingleDirectory, RefusesConfigsThatAreNotJsonObjects) {
   expect_parts(open_error<DataError>(), {directory_ / "generation_config.json", "JSON object"});
 }
 
-// Python writes them, and most published files have such an integer: only who needs one may mind.
+// NaN, infinities and large numbers are read as Python writes them; most published files have such
+// an integer, and only the code that needs one refuses it.
 TEST_F(SingleDirectory, ReadsNumbersAsPythonWritesThem) {
   write_text(directory_ / "config.json",
              R"({"model_type": "llama", "a": NaN, "b": -Infinity, "c": 1e400,
@@ -159,11 +167,13 @@ TEST_F(SingleDirectory, ReadsNumbersAsPythonWritesThem) {
   EXPECT_EQ(config["length"].get<double>(), 1e30);
 }
 
+// A config.json over 4 MiB is refused.
 TEST_F(SingleDirectory, RefusesAConfigOverTheLimit) {
   write_text(directory_ / "config.json", "{" + std::string(5'000'000, ' ') + "}");
   expect_parts(open_error<DataError>(), {directory_ / "config.json", "limit of 4.0 MiB"});
 }
 
+// Quantised models are refused by the key that names the quantisation.
 TEST_F(SingleDirectory, RefusesQuantisedModels) {
   for (const char* text :
        {R"({"quantization_config": {"quant_method": "gptq"}})", R"({"compression_config": {}})",
@@ -175,6 +185,7 @@ TEST_F(SingleDirectory, RefusesQuantisedModels) {
   open();
 }
 
+// Weights in other formats are refused with the reason and the way to convert them.
 TEST(ModelDirectory, RefusesOtherFormatsWithTheReasonAndTheWayToConvert) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"pytorch_model.bin", "pickle"},
@@ -197,12 +208,13 @@ TEST(ModelDirectory, RefusesOtherFormatsWithTheReasonAndTheWayToConvert) {
   }
 }
 
+// A damaged weight file is named.
 TEST_F(SingleDirectory, NamesTheDamagedWeightFile) {
   write_text(directory_ / "model.safetensors", "garbage garbage");
   expect_parts(open_error<DataError>(), {directory_ / "model.safetensors", "header"});
 }
 
-// A pipe must not hang the start.
+// A pipe as weight file is refused at once.
 TEST_F(SingleDirectory, RefusesWhatIsNoRegularFile) {
   std::filesystem::remove(directory_ / "model.safetensors");
   ASSERT_EQ(::mkfifo((directory_ / "model.safetensors").c_str(), 0600), 0);
@@ -214,6 +226,7 @@ TEST_F(SingleDirectory, RefusesWhatIsNoRegularFile) {
 
 // --- The index.
 
+// Malformed indexes are refused.
 TEST_F(IndexedDirectory, RefusesMalformedIndexes) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "not JSON"},
@@ -231,6 +244,7 @@ TEST_F(IndexedDirectory, RefusesMalformedIndexes) {
   }
 }
 
+// File names with folders, and hidden ones, are refused in an index.
 TEST_F(IndexedDirectory, RefusesFileNamesThatAreNotPlain) {
   for (const char* name :
        {"../model-1.safetensors", "/etc/passwd", "./model-1.safetensors", "sub/model.safetensors",
@@ -243,12 +257,14 @@ TEST_F(IndexedDirectory, RefusesFileNamesThatAreNotPlain) {
   expect_parts(open_error<DataError>(), {"tensor 'a'", "is no .safetensors file"});
 }
 
+// A missing weight file is named with one of its tensors.
 TEST_F(IndexedDirectory, NamesAMissingFile) {
   std::filesystem::remove(directory_ / "model-2.safetensors");
   expect_parts(open_error<DataError>(),
                {directory_ / "model-2.safetensors", "missing", "tensor 'c'", "fetch it"});
 }
 
+// A tensor that lies in another file than the index says is named.
 TEST_F(IndexedDirectory, NamesATensorThatIsInAnotherFile) {
   write_index(index_text(
       R"({"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-2.safetensors"})"));
@@ -257,23 +273,27 @@ TEST_F(IndexedDirectory, NamesATensorThatIsInAnotherFile) {
                        "does not list tensor 'b' of " + directory_ / "model-1.safetensors"});
 }
 
+// A tensor of the index that no file has is named.
 TEST_F(IndexedDirectory, NamesATensorThatIsNowhere) {
   write_index(index_text(R"({"a": "model-1.safetensors", "b": "model-1.safetensors",
                              "c": "model-2.safetensors", "d": "model-2.safetensors"})"));
   expect_parts(open_error<DataError>(), {"tensor 'd' is not in"});
 }
 
+// A tensor that the index does not list is named.
 TEST_F(IndexedDirectory, NamesATensorThatIsNotListed) {
   write_index(index_text(R"({"a": "model-1.safetensors", "c": "model-2.safetensors"})"));
   expect_parts(open_error<DataError>(), {"does not list tensor 'b'", "model-1.safetensors"});
 }
 
+// A tensor that two files have is named.
 TEST_F(IndexedDirectory, NamesATensorThatIsInTwoFiles) {
   std::filesystem::remove(directory_ / "model-2.safetensors");
   write_safetensors(directory_ / "model-2.safetensors", {kC, kB});
   expect_parts(open_error<DataError>(), {"does not list tensor 'b'", "model-2.safetensors"});
 }
 
+// All problems of an index are reported together, up to a limit.
 TEST_F(IndexedDirectory, ReportsAllProblemsAtOnceUpToALimit) {
   std::string map = "{";
   for (int i = 0; i < 100; ++i) {
@@ -284,12 +304,14 @@ TEST_F(IndexedDirectory, ReportsAllProblemsAtOnceUpToALimit) {
   expect_parts(error, {"tensor 't0'", "tensor 't1'", "and 82 more"});
 }
 
+// A model.safetensors that the index does not list is refused.
 TEST_F(IndexedDirectory, RefusesAnIndexBesideAnUnlistedSingleFile) {
   write_safetensors(directory_ / "model.safetensors", {kA});
   expect_parts(open_error<DataError>(),
                {directory_ / "model.safetensors", "lists other files", "remove"});
 }
 
+// An index of the single file is accepted.
 TEST_F(SingleDirectory, AcceptsAnIndexOfTheSingleFile) {
   const std::string file = "\"model.safetensors\"";
   write_text(directory_ / "model.safetensors.index.json",
@@ -297,7 +319,8 @@ TEST_F(SingleDirectory, AcceptsAnIndexOfTheSingleFile) {
   EXPECT_EQ(open().tensors().size(), 3u);
 }
 
-// total_size is wrong in some published models, and nothing depends on it.
+// A wrong total_size gives a warning only: some published models have one, and nothing depends on
+// it.
 TEST_F(IndexedDirectory, WarnsOfAWrongTotalSize) {
   write_index(index_text(kGoodMap, "39"));
   const ModelDirectory model = open();
@@ -311,7 +334,7 @@ TEST_F(IndexedDirectory, WarnsOfAWrongTotalSize) {
 
 // --- Links.
 
-// The Hugging Face cache: snapshots/REVISION/NAME -> ../../blobs/DIGEST.
+// Links of the Hugging Face cache are followed: snapshots/REVISION/NAME -> ../../blobs/DIGEST.
 TEST_F(IndexedDirectory, FollowsLinksIntoTheCache) {
   const TemporaryDirectory cache;
   const std::string snapshot = cache / "snapshots/0123";
@@ -327,6 +350,7 @@ TEST_F(IndexedDirectory, FollowsLinksIntoTheCache) {
   EXPECT_EQ(model.companion_files(), std::vector<std::string>{"config.json"});
 }
 
+// Absolute links to digests are followed.
 TEST_F(IndexedDirectory, FollowsAbsoluteLinksToDigests) {
   const TemporaryDirectory cache;
   const std::string blob = cache / ("blobs/" + std::string(64, 'a'));
@@ -336,6 +360,7 @@ TEST_F(IndexedDirectory, FollowsAbsoluteLinksToDigests) {
   EXPECT_EQ(open().tensors().size(), 3u);
 }
 
+// Other links at names of an index are refused.
 TEST_F(IndexedDirectory, RefusesOtherLinksBehindNamesOfTheIndex) {
   const TemporaryDirectory elsewhere;
   std::filesystem::rename(directory_ / "model-2.safetensors", elsewhere / "x.safetensors");
@@ -349,6 +374,7 @@ TEST_F(IndexedDirectory, RefusesOtherLinksBehindNamesOfTheIndex) {
   }
 }
 
+// A link of the cache whose target leads out of it is refused.
 TEST_F(IndexedDirectory, RefusesALinkInTheCacheThatLeadsOut) {
   const TemporaryDirectory cache;
   const std::string snapshot = cache / "snapshots/0123";
@@ -362,6 +388,7 @@ TEST_F(IndexedDirectory, RefusesALinkInTheCacheThatLeadsOut) {
   expect_parts(error, {snapshot + "/model-2.safetensors"});
 }
 
+// Links at the fixed names config.json and model.safetensors are followed anywhere.
 TEST_F(SingleDirectory, FollowsAnyLinkBehindNamesOfOurOwn) {
   const TemporaryDirectory elsewhere;
   for (const char* name : {"config.json", "model.safetensors"}) {
@@ -373,6 +400,7 @@ TEST_F(SingleDirectory, FollowsAnyLinkBehindNamesOfOurOwn) {
 
 // --- Files beside the weights.
 
+// Companion files are listed without weights, hidden files and links that lead out.
 TEST_F(SingleDirectory, ListsCompanionsButNoWeightsAndNothingHidden) {
   const TemporaryDirectory elsewhere;
   write_text(elsewhere / "secret", "x");

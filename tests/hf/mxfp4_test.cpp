@@ -44,7 +44,8 @@ std::vector<uint32_t> bits_of(const std::vector<float>& values) {
   return bits;
 }
 
-// Every exponent of finite values and every pair of values, in the shape that transformers gives.
+// Values equal those of transformers bit for bit, for every finite exponent and every pair of
+// values.
 TEST(Mxfp4, ValuesAreThoseOfTransformersBitForBit) {
   const ModelDirectory directory = ModelDirectory::open(kGolden);
   const ModelDirectory expected = ModelDirectory::open(kGolden + "/expected");
@@ -58,7 +59,8 @@ TEST(Mxfp4, ValuesAreThoseOfTransformersBitForBit) {
   EXPECT_TRUE(directory.warnings().empty());
 }
 
-// Shards begin and end anywhere: within a column, across columns, across experts.
+// Any range of a tensor gives the values of the whole: ranges begin within and across columns and
+// experts.
 TEST(Mxfp4, AnyRangeGivesTheValuesOfTheWhole) {
   const ModelDirectory directory = ModelDirectory::open(kGolden);
   const WeightLoader loader(directory, golden_spec(false), {});
@@ -77,7 +79,7 @@ TEST(Mxfp4, AnyRangeGivesTheValuesOfTheWhole) {
   }
 }
 
-// Rows of more than a piece in all: several pieces of rows, the last one shorter.
+// Experts larger than one read piece are read whole; the last piece is shorter.
 TEST(Mxfp4, ReadsExpertsLargerThanAPiece) {
   TemporaryDirectory directory;
   write_text(directory / "config.json", kConfig);
@@ -123,7 +125,7 @@ class Mxfp4Files : public testing::Test {
   TemporaryDirectory directory_;
 };
 
-// What does not fit together is refused before a value is read, with the tensor's name.
+// Tensors that do not belong together are refused with their name, before a value is read.
 TEST_F(Mxfp4Files, TensorsThatDoNotBelongTogetherAreRefused) {
   constexpr TensorDType kU8 = TensorDType::kU8;
   const SafetensorsWriter::Tensor blocks{"w_blocks", kU8, {2, 3, 1, 16}};
@@ -154,7 +156,7 @@ TEST_F(Mxfp4Files, TensorsThatDoNotBelongTogetherAreRefused) {
       {"'w': shape [2, 32, 3], but config.json makes it [2, 3, 32]"});
 }
 
-// A scale that makes infinities of its values: the place is named, and nothing is handed out.
+// A scale that would make infinities is named with its index, and no values are returned.
 TEST_F(Mxfp4Files, AScaleThatIsTooLargeIsNamed) {
   SafetensorsWriter writer(
       directory_ / "model.safetensors",
@@ -174,7 +176,7 @@ TEST_F(Mxfp4Files, AScaleThatIsTooLargeIsNamed) {
                {"model.safetensors: tensor 'w_scales'", "expert 1, row 1", "too large"});
 }
 
-// All that is not gpt_oss in MXFP4 is refused as before, by the key that says so.
+// Quantisations other than gpt_oss in MXFP4 are refused by the key that names them.
 TEST_F(Mxfp4Files, OtherQuantisationsAreRefused) {
   write({{"w", TensorDType::kBF16, {2}}});
   const auto problem = [&](const std::string& config) {
@@ -202,8 +204,8 @@ ParameterReader reader_of(const ModelDirectory& source) {
   };
 }
 
-// Where one expert was trained, all of them are written as bf16, in files of the size asked for,
-// and config.json no longer names a quantisation; every other byte of it stays.
+// If one expert was trained, all experts are exported as bf16 in files of the requested size;
+// config.json loses its quantisation and keeps every other byte.
 TEST(Mxfp4Export, TrainedExpertsAreWrittenAsBf16) {
   TemporaryDirectory work;
   const ModelDirectory source = ModelDirectory::open(kGolden);
@@ -224,8 +226,7 @@ TEST(Mxfp4Export, TrainedExpertsAreWrittenAsBf16) {
   EXPECT_EQ(written.config(), config);
 }
 
-// Where no expert was trained, they stay as they were published, byte for byte; another type that
-// is asked for unpacks them.
+// Without a trained expert the experts stay packed, byte for byte; a requested type unpacks them.
 TEST(Mxfp4Export, ExpertsThatWereFrozenStayAsTheyWerePublished) {
   TemporaryDirectory work;
   const ModelDirectory source = ModelDirectory::open(kGolden);
@@ -242,6 +243,7 @@ TEST(Mxfp4Export, ExpertsThatWereFrozenStayAsTheyWerePublished) {
   EXPECT_EQ(wide.config()["torch_dtype"], "float32");
 }
 
+// Removing quantization_config leaves the rest of the text unchanged.
 TEST(Mxfp4Export, QuantizationConfigLeavesTheTextWithoutATrace) {
   const auto without = [](const std::string& text) {
     return without_member(text, "quantization_config");
@@ -256,7 +258,7 @@ TEST(Mxfp4Export, QuantizationConfigLeavesTheTextWithoutATrace) {
   EXPECT_EQ(without(inner), inner);
 }
 
-// Goal: a member that is set stands once, and the others as they were written.
+// Goal: setting a member of a JSON text replaces it once and keeps the others as written.
 TEST(JsonMembers, AreSetInAText) {
   EXPECT_EQ(with_member("{}", "a", "[1, 2]"), "{\n  \"a\": [1, 2]\n}");
   EXPECT_EQ(with_member("{\n  \"x\": 1e-3,\n  \"a\": 5\n}\n", "a", "[7]"),

@@ -13,15 +13,15 @@
 namespace longshore {
 namespace {
 
-// Sanitizers have memory of their own: there only the refusal counts.
+// Sanitizers need memory of their own, so only the refusal counts under them.
 constexpr bool kMeasuresMemory = !kSanitized;
 
 struct Bomb {
   std::string what;
   std::function<std::string()> header;  // of 64 MiB or less
-  Bytes file_bytes = 0;                 // extended by a hole to this; 0 = as it is
+  Bytes file_bytes = 0;                 // size after extension by a hole; 0: unchanged
   std::string error_part;
-  Bytes allowed_bytes = 0;  // of memory, besides the header itself
+  Bytes allowed_bytes = 0;  // of memory besides the header
 };
 
 std::string repeated(const std::string& start, const std::string& part) {
@@ -46,7 +46,7 @@ std::vector<Bomb> bombs() {
        "longer than 8.0 MiB", 32 * kMiB},
       {"EndlessMetadata", [] { return repeated(R"({"__metadata__":{"":"")", R"(,"":"")"); }, 0,
        "more than 65536 entries", 16 * kMiB},
-      // The only costly one: every entry is well formed. A million rows of the table are the limit.
+      // Every entry is well formed, so this one is read up to the limit of a million tensors.
       {"TooManyTensors", [] { return repeated("{" + kEntry, "," + kEntry); }, 0,
        "more than 1000000 tensors", 192 * kMiB},
   };
@@ -64,7 +64,8 @@ Bytes peak_rss_bytes() {
   return usage.ru_maxrss * kKiB;
 }
 
-// Runs in a process of its own, whose peak starts fresh; exit code 0 = refused within the limits.
+// Opens the bomb in a process of its own, whose peak memory starts anew; exit code 0: refused
+// within the limits.
 int open_bomb(const std::string& path, Bytes header_bytes, const Bomb& bomb) {
   const Bytes before = peak_rss_bytes();
   const auto start = std::chrono::steady_clock::now();
@@ -85,6 +86,7 @@ int open_bomb(const std::string& path, Bytes header_bytes, const Bomb& bomb) {
   return !kMeasuresMemory || grown <= header_bytes + bomb.allowed_bytes ? 0 : 2;
 }
 
+// Every bomb is refused within its limit of memory.
 TEST_P(ResourceBomb, IsRefusedInBoundedMemory) {
   const TemporaryDirectory directory;
   const std::string path = directory / "bomb.safetensors";
@@ -109,6 +111,7 @@ TEST_P(ResourceBomb, IsRefusedInBoundedMemory) {
 INSTANTIATE_TEST_SUITE_P(Files, ResourceBomb, testing::ValuesIn(bombs()),
                          [](const auto& info) { return info.param.what; });
 
+// A header over the limit is refused before it is read.
 TEST(SafetensorsFile, RefusesAHeaderOverTheLimitBeforeReadingIt) {
   const TemporaryDirectory directory;
   const std::string path = directory / "x.safetensors";

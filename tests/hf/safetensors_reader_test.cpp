@@ -16,7 +16,7 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
 struct HostileFile {
   std::string what;
   std::string bytes;
-  std::vector<std::string> error_parts;  // besides the path
+  std::vector<std::string> error_parts;  // parts of the error text besides the path
 };
 
 void PrintTo(const HostileFile& file, std::ostream* out) {
@@ -25,7 +25,7 @@ void PrintTo(const HostileFile& file, std::ostream* out) {
 
 class Hostile : public testing::TestWithParam<HostileFile> {};
 
-// Every damaged file ends in a DataError that names the file, the tensor and the reason.
+// Every damaged file gives a DataError with the file, the tensor and the reason.
 TEST_P(Hostile, FileIsRefusedWithPathTensorAndReason) {
   const TemporaryDirectory directory;
   const std::string path = directory / "bad.safetensors";
@@ -116,7 +116,7 @@ std::vector<HostileFile> broken_entries() {
       file("DimensionOf64Bits", start + "[9223372036854775808]",
            {"tensor 'w'", "a number outside 63 bits"}),
       file("NineDimensions", start + "[1,1,1,1,1,1,1,1,1]", {"tensor 'w'", "more than 8 dimen"}),
-      // 2^62 x 4 bytes, and a product that wraps around to exactly 4 bytes.
+      // The shapes have 2^62 x 4 bytes, and a product that overflows to exactly 4 bytes.
       file("ShapeOverflows", start + "[4611686018427387904]",
            {"tensor 'w'", "larger than 63 bits"}),
       file("ProductWrapsToRightLength", start + "[4294967297,4294967297]",
@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(Ranges, Hostile, testing::ValuesIn(broken_ranges()), ca
 struct ValidFile {
   std::string what;
   std::string bytes;
-  std::vector<std::string> names;  // in the order of their bytes
+  std::vector<std::string> names;  // in byte order
 };
 
 void PrintTo(const ValidFile& file, std::ostream* out) {
@@ -174,7 +174,7 @@ void PrintTo(const ValidFile& file, std::ostream* out) {
 
 class Valid : public testing::TestWithParam<ValidFile> {};
 
-// Odd but legal files, all of which the reference implementation accepts too.
+// Unusual but legal files are accepted; the reference implementation accepts all of them too.
 TEST_P(Valid, FileIsAccepted) {
   const TemporaryDirectory directory;
   const std::string path = directory / "good.safetensors";
@@ -224,6 +224,7 @@ std::vector<ValidFile> valid_files() {
 INSTANTIATE_TEST_SUITE_P(Files, Valid, testing::ValuesIn(valid_files()),
                          [](const auto& info) { return info.param.what; });
 
+// Any range of a tensor can be read.
 TEST(SafetensorsFile, ReadsAnyRangeOfATensor) {
   const TemporaryDirectory directory;
   const std::string bytes = safetensors_bytes(
@@ -241,6 +242,7 @@ TEST(SafetensorsFile, ReadsAnyRangeOfATensor) {
   }
 }
 
+// A range outside of its tensor is refused.
 TEST(SafetensorsFile, NeverReadsOutsideATensor) {
   const TemporaryDirectory directory;
   write_text(directory / "x.safetensors",
@@ -253,6 +255,7 @@ TEST(SafetensorsFile, NeverReadsOutsideATensor) {
   EXPECT_THROW(file.tensor("b"), DataError);
 }
 
+// A file that was cut after it was opened gives an error.
 TEST(SafetensorsFile, ReportsAFileThatWasCutAfterItWasOpened) {
   const TemporaryDirectory directory;
   const std::string path = directory / "x.safetensors";
@@ -264,6 +267,7 @@ TEST(SafetensorsFile, ReportsAFileThatWasCutAfterItWasOpened) {
   expect_parts(error, {path, "the file ends at byte"});
 }
 
+// The header's hash depends on names, shapes and types.
 TEST(SafetensorsFile, HeaderHashDependsOnNamesShapesAndTypes) {
   const TemporaryDirectory directory;
   const auto hash_of = [&](const std::string& dtype, const std::string& name) {

@@ -19,7 +19,7 @@ std::vector<std::byte> counting_bytes(size_t count) {
   return bytes;
 }
 
-// What was appended in pieces of any size comes back, with its hashes.
+// Tensors appended in pieces of any size read back with their hashes.
 TEST(SafetensorsWriter, WritesWhatTheReaderReads) {
   const Tensors tensors = {{"b", TensorDType::kF32, {300, 1000}},
                            {"empty", TensorDType::kF32, {0, 4}},
@@ -57,8 +57,9 @@ TEST(SafetensorsWriter, WritesWhatTheReaderReads) {
   }
 }
 
-// The reference implementation's own bytes, so that an export of an untouched model is the same
-// file: safetensors.numpy.save({"b": ones [2, 1] F32, "a": zeros [3] F16}, {"format": "pt"}).
+// The file has the bytes of the reference implementation, so that an export of an untouched model
+// is the same file: safetensors.numpy.save({"b": ones [2, 1] F32, "a": zeros [3] F16}, {"format":
+// "pt"}).
 TEST(SafetensorsWriter, WritesTheBytesOfTheReferenceImplementation) {
   const TemporaryDirectory directory;
   const std::string path = directory / "x.safetensors";
@@ -77,12 +78,14 @@ TEST(SafetensorsWriter, WritesTheBytesOfTheReferenceImplementation) {
   EXPECT_EQ(read_file(path), expected);
 }
 
+// A file without tensors is valid.
 TEST(SafetensorsWriter, WritesAFileWithoutTensors) {
   const TemporaryDirectory directory;
   SafetensorsWriter(directory / "x.safetensors", {}, {}).finish();
   EXPECT_TRUE(SafetensorsFile::open(directory / "x.safetensors").tensors().empty());
 }
 
+// An unfinished file is removed.
 TEST(SafetensorsWriter, RemovesAFileThatItDidNotFinish) {
   const TemporaryDirectory directory;
   const std::string path = directory / "x.safetensors";
@@ -96,6 +99,7 @@ TEST(SafetensorsWriter, RemovesAFileThatItDidNotFinish) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+// An existing file is never overwritten.
 TEST(SafetensorsWriter, NeverOverwrites) {
   const TemporaryDirectory directory;
   const std::string path = directory / "x.safetensors";
@@ -105,7 +109,7 @@ TEST(SafetensorsWriter, NeverOverwrites) {
   EXPECT_EQ(read_file(path), "mine");
 }
 
-// The disk's limit is met before the first byte of data, and nothing is left over.
+// A file beyond the disk's space is refused before its first byte of data, and no file remains.
 TEST(SafetensorsWriter, RefusesAFileThatTheDiskCannotHold) {
   const TemporaryDirectory directory;
   const std::string path = directory / "x.safetensors";
@@ -115,6 +119,7 @@ TEST(SafetensorsWriter, RefusesAFileThatTheDiskCannotHold) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+// Invalid declarations of tensors are refused.
 TEST(SafetensorsWriter, ChecksItsDeclarations) {
   const TemporaryDirectory directory;
   const auto declare = [&](const SafetensorsWriter::Tensor& tensor) {

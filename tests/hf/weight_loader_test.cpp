@@ -22,7 +22,7 @@ class WeightLoaderTest : public testing::Test {
   TemporaryDirectory directory_;
 };
 
-// Every 16-bit pattern, NaNs and subnormals included, becomes the fp32 value of the same meaning.
+// Every 16-bit pattern, NaNs and subnormals included, becomes the fp32 number of the same value.
 TEST_F(WeightLoaderTest, WidensEvery16BitPatternExactly) {
   std::vector<uint16_t> patterns(65'536);
   for (size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<uint16_t>(i);
@@ -58,7 +58,7 @@ TEST_F(WeightLoaderTest, WidensEvery16BitPatternExactly) {
   }
 }
 
-// Ranges across the loader's chunks give the same values as one read of the whole.
+// Ranges across the loader's chunks give the values of one whole read.
 TEST_F(WeightLoaderTest, ReadsAnyElementRange) {
   write({{"bf16", TensorDType::kBF16, {200'000}}, {"f32", TensorDType::kF32, {1000, 2}}});
   const ModelDirectory model = open();
@@ -84,6 +84,7 @@ TEST_F(WeightLoaderTest, ReadsAnyElementRange) {
   EXPECT_THROW(loader.read_parameter("absent", 0, out), CheckFailure);
 }
 
+// All mismatches between model and files are reported together.
 TEST_F(WeightLoaderTest, ReportsAllMismatchesAtOnce) {
   write({{"transposed", TensorDType::kF32, {2, 3}},
          {"quantised", TensorDType::kF8E4M3, {4}},
@@ -100,6 +101,7 @@ TEST_F(WeightLoaderTest, ReportsAllMismatchesAtOnce) {
                 file + ": tensor 'unknown': shape [5], but the model"});
 }
 
+// Only tensors that a rule names are skipped.
 TEST_F(WeightLoaderTest, SkipsOnlyWhatARuleNames) {
   write({{"h.0.attn.weight", TensorDType::kF32, {2}},
          {"h.0.attn.bias", TensorDType::kU8, {4}},
