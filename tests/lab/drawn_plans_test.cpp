@@ -1,5 +1,5 @@
-// Plans beside steps of timers. Goal: the cover has every pair of values that goes together, every
-// plan is forecast to take what was asked, and the timers run all of them.
+// Random plans beside steps of timers. Goal: the cover has every valid pair of values, every plan
+// has the requested forecast, and the timers run all of them.
 #include "bench/lab/drawn_plans.h"
 
 #include <gtest/gtest.h>
@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kSeed = 1;
 
+// 250 random choices cover every valid pair of values.
 TEST(DrawnPlans, TheCoverHasEveryPairOfValues) {
   const CaseCover cover = draw_choices(250, kSeed);
   EXPECT_EQ(cover.choices.size(), 250u);
@@ -20,12 +21,13 @@ TEST(DrawnPlans, TheCoverHasEveryPairOfValues) {
   EXPECT_GT(cover.pairs, 500u);
 }
 
+// Every plan's forecast is the requested time.
 TEST(DrawnPlans, EveryPlanIsForecastToTakeWhatWasAsked) {
   const CaseCover cover = draw_choices(60, kSeed);
   for (size_t i = 0; i < cover.choices.size(); ++i) {
     const PlanCase made = make_plan_case(cover.choices[i], static_cast<uint32_t>(i), 0.25);
     EXPECT_NEAR(made.forecast.seconds, 0.25, 1e-9) << i;
-    // No lane has more to do than a step takes, and all of them together have at least a step's.
+    // No lane works longer than a step, and together they work at least as long.
     const double all = std::accumulate(made.forecast.alone.begin(), made.forecast.alone.end(), 0.0);
     EXPECT_GE(all, 0.25 * (1 - 1e-9)) << i;
     EXPECT_LE(*std::ranges::max_element(made.forecast.alone), 0.25 * (1 + 1e-9)) << i;
@@ -33,7 +35,7 @@ TEST(DrawnPlans, EveryPlanIsForecastToTakeWhatWasAsked) {
   }
 }
 
-// Goal: the waits of ranks, drives and passes of timers fit the schedules of every key.
+// Goal: timers run the schedules of every kind of plan, with waits for ranks, drives and passes.
 TEST(DrawnPlans, TimersRunEveryKindOfPlan) {
   const LabPlanOptions options{
       .plans = 24, .step_milliseconds = 20.0, .steps = 1, .in_turn = 6, .seed = kSeed};
@@ -41,13 +43,14 @@ TEST(DrawnPlans, TimersRunEveryKindOfPlan) {
   const std::vector<PlanFigures> all = measure_plans(options, cover);
   ASSERT_EQ(all.size(), 24u);
   for (const PlanFigures& one : all) {
-    // Ranks with less to compute, and drives that serve one rank faster, make a step a little
-    // shorter than was planned; nothing makes it much shorter.
+    // Ranks with less to compute, and drives with one rank, make a step slightly shorter than
+    // planned.
     EXPECT_GT(one.measured, 0.8 * one.planned);
     EXPECT_GT(one.operations, 20u);
   }
 }
 
+// The command prints its plans as JSON rows, and a summary.
 TEST(DrawnPlans, PrintsRowsAsJsonAndASummary) {
   LabPlanOptions options{.plans = 2, .step_milliseconds = 5.0, .steps = 1};
   testing::internal::CaptureStdout();

@@ -1,5 +1,5 @@
 // The benchmark of overlap: its bound, the schedules that it runs, and the timers that run them.
-// What takes how long is asserted of the simulation; of the real run only that it is no shorter.
+// Times are asserted of the simulation; a real run is asserted only to take no less.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,14 +21,16 @@ TimedStepOptions ten_units(const UnitTimes& times, bool several_ranks, int64_t p
   return {.units = 10, .several_ranks = several_ranks, .prefetch = prefetch, .times = times};
 }
 
+// The bound of a step is the busiest lane of forward plus that of backward.
 TEST(StepBound, AddsTheBusiestLanesOfForwardAndBackward) {
-  // One rank, compute bound: 10 backward and 9 forward; the first update and fetch, the last drain.
+  // One rank, bound by compute: 10 backward and 9 forward, plus the first update and fetch and the
+  // last offload.
   const StepBound compute = bound_of(
       ten_units({.update = 1, .fetch = 2, .forward = 4, .backward = 12, .drain = 3}, false, 1));
   EXPECT_EQ(compute.pure, 9 * 4 + 10 * 12);
   EXPECT_EQ(compute.filled, (1 + 2 + 9 * 4) + (10 * 12 + 3));
   EXPECT_EQ(compute.wall, "forward, backward");
-  // Copy bound: all units are fetched in forward, those that two slots did not keep in backward.
+  // Bound by copies: forward fetches all units, backward those that two slots did not keep.
   const StepBound copies = bound_of(
       ten_units({.update = 1, .fetch = 20, .forward = 4, .backward = 12, .drain = 3}, false, 1));
   EXPECT_EQ(copies.pure, 10 * 20 + 8 * 20);
@@ -48,8 +50,8 @@ TEST(StepBound, AddsTheBusiestLanesOfForwardAndBackward) {
   EXPECT_EQ(ranks.wall, "update, reduce");
 }
 
-// Goal: the schedule itself costs nothing: over the whole grid an executor without cost stays
-// within 1.05 of the bound, and the bound is one.
+// Goal: over the whole grid an executor without overhead stays within 1.05 of the bound, and is
+// never below it.
 TEST(LabOverlap, TheScheduleReachesTheBoundOverTheGrid) {
   const auto all = measure_overlap({.simulate = true});
   ASSERT_EQ(all.size(), 250U);
@@ -64,8 +66,8 @@ TEST(LabOverlap, TheScheduleReachesTheBoundOverTheGrid) {
   }
 }
 
-// Goal: nor does it with state and parameters on drives. On one rank it is the bound; on two the
-// bound of parameters leaves out that slots on the device and on the host fill up in turn.
+// Goal: with state and parameters on drives one rank also reaches the bound. On two ranks the bound
+// does not include that device and host slots fill up in rotation.
 TEST(LabOverlap, TheScheduleReachesTheBoundWithDrives) {
   const auto all = measure_drives({.simulate = true});
   ASSERT_EQ(all.size(), 300U);
@@ -82,8 +84,7 @@ TEST(LabOverlap, TheScheduleReachesTheBoundWithDrives) {
   }
 }
 
-// Goal: with the writes done by then, a commit takes nothing from a step as long as backward is
-// not shorter.
+// Goal: a commit costs no time if the writes are done before it and backward is at least as long.
 TEST(LabOverlap, ACommitIsHiddenBehindBackward) {
   const LabOverlapOptions options;
   const ModelSpec model = make_equal_units(options.units);
@@ -101,7 +102,7 @@ TEST(LabOverlap, ACommitIsHiddenBehindBackward) {
   }
 }
 
-// Goal: the same where each lane has a ratio of its own.
+// Goal: with state on drives the schedule reaches the bound if each lane has a ratio of its own.
 TEST(LabOverlap, TheScheduleReachesTheBoundOfStateOnDrivesOverTheGrid) {
   const LabOverlapOptions options;
   const ModelSpec model = make_equal_units(options.units);
@@ -129,7 +130,7 @@ TEST(LabOverlap, TheScheduleReachesTheBoundOfStateOnDrivesOverTheGrid) {
   }
 }
 
-// Goal: updates no longer than forward cost a step the first unit's, which nothing can hide.
+// Goal: updates no longer than forward cost a step only the first unit's update.
 TEST(LabOverlap, DeferredUpdatesHideBehindForward) {
   LabOverlapOptions options;
   options.simulate = true;
@@ -144,8 +145,8 @@ TEST(LabOverlap, DeferredUpdatesHideBehindForward) {
   }
 }
 
-// Goal: with updates in backward the plan's ring of two gradients in host memory costs no time over
-// a place for each unit, on the whole grid; one place would.
+// Goal: with updates in backward two host gradient slots are as fast as one per unit, on the whole
+// grid; one slot would be slower.
 TEST(LabOverlap, TwoGradientsAtHomeAreAsFastAsAll) {
   const LabOverlapOptions options;
   const ModelSpec model = make_equal_units(options.units);
@@ -172,7 +173,7 @@ TEST(LabOverlap, TwoGradientsAtHomeAreAsFastAsAll) {
   EXPECT_GT(slowest_of_one, 1.2);
 }
 
-// Goal: what the peers are compared by are schedules that could run, and no worse than theirs.
+// Goal: the baselines' schedules are valid apart from their updates.
 TEST(LabOverlap, PeersSchedulesAreValidApartFromTheirUpdates) {
   const ModelSpec model = make_equal_units(6);
   for (bool several_ranks : {false, true}) {
@@ -191,7 +192,7 @@ TEST(LabOverlap, PeersSchedulesAreValidApartFromTheirUpdates) {
       }
       std::string findings;
       for (const auto& finding : validate_schedule(schedule, inputs)) {
-        // Waits inside a lane are superfluous, not wrong.
+        // A wait inside a lane is superfluous, not wrong.
         if (finding.text.find("of its own lane") == std::string::npos) findings += finding.text;
       }
       EXPECT_EQ(findings, "");
@@ -199,6 +200,7 @@ TEST(LabOverlap, PeersSchedulesAreValidApartFromTheirUpdates) {
   }
 }
 
+// The baselines are never faster in the simulation.
 TEST(LabOverlap, PeersAreNeverFasterInTheSimulation) {
   const auto all = measure_peers({.simulate = true});
   ASSERT_EQ(all.size(), 10U);
@@ -209,6 +211,7 @@ TEST(LabOverlap, PeersAreNeverFasterInTheSimulation) {
   }
 }
 
+// The timers run on the real executor and take no less than simulated.
 TEST(LabOverlap, RunsTimersOnTheRealExecutor) {
   LabOverlapOptions options;
   options.ratios = {1.0};
@@ -230,7 +233,8 @@ TEST(LabOverlap, RunsTimersOnTheRealExecutor) {
   }
 }
 
-// Goal: without the validator the ring's checks end a run whose schedule is broken, on all ranks.
+// Goal: without the validator the slot ring detects a broken schedule and ends the run on all
+// ranks.
 TEST(LabOverlap, TheRingRefusesABrokenSchedule) {
   const ModelSpec model = make_equal_units(6);
   for (int32_t ranks : {1, 2}) {
@@ -238,7 +242,7 @@ TEST(LabOverlap, TheRingRefusesABrokenSchedule) {
     options.times = {.fetch = 2e-3, .gather = 2e-3, .forward = 1e-4, .backward = 1e-4};
     for (const OpKind broken : {OpKind::kForward, OpKind::kFetch}) {
       TimedStep step = longshore_step(options, model);
-      // Compute takes a slot that is being filled; a fetch takes a slot that is leased.
+      // Compute takes a slot that is being filled, or a fetch takes a leased slot.
       if (broken == OpKind::kFetch) {
         for (double& seconds : step.seconds) seconds = seconds > 1e-3 ? 1e-4 : 2e-3;
       }
@@ -251,6 +255,7 @@ TEST(LabOverlap, TheRingRefusesABrokenSchedule) {
   }
 }
 
+// The benchmark prints its results as JSON.
 TEST(LabOverlap, PrintsWhatItFoundAsJson) {
   LabOverlapOptions options;
   options.ratios = {1.0};
@@ -266,6 +271,7 @@ TEST(LabOverlap, PrintsWhatItFoundAsJson) {
   EXPECT_GT(json["peers"][0]["fsdp2"]["simulated_seconds"], json["overlap"][0]["filled_seconds"]);
 }
 
+// Meaningless options are refused.
 TEST(LabOverlap, RefusesOptionsThatMeanNothing) {
   EXPECT_THROW(measure_overlap({.ratios = {-1.0}}), ConfigError);
   EXPECT_THROW(measure_overlap({.ranks = {0}}), ConfigError);

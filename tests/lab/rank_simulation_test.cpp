@@ -1,5 +1,5 @@
-// Many ranks on paper. Goal: alike ranks are one rank's schedule, what one of them loses all wait
-// for, and the timers of real executors take what the simulation says.
+// Many simulated ranks. Goal: equal ranks take one rank's time, all wait for the slowest, and
+// timers on real executors take what the simulation says.
 #include "bench/lab/rank_simulation.h"
 
 #include <gtest/gtest.h>
@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kRounding = 1e-9;
 
+// Equal ranks take the time of one rank.
 TEST(RankSimulation, AlikeRanksTakeOneRanksTime) {
   const LabOverlapOptions options;
   const ModelSpec model = make_equal_units(options.units);
@@ -27,8 +28,8 @@ TEST(RankSimulation, AlikeRanksTakeOneRanksTime) {
   }
 }
 
-// Goal: where gathers and reductions pass one link no step is faster than the link; where nothing
-// else takes time that is the step, and where the link takes next to none it is as before.
+// Goal: with gathers and reductions on one link no step is faster than the link. If nothing else
+// takes time the link is the step; if the link takes almost none, the step is as without it.
 TEST(RankSimulation, CollectivesShareTheirLink) {
   const LabOverlapOptions options;
   const ModelSpec model = make_equal_units(options.units);
@@ -48,7 +49,7 @@ TEST(RankSimulation, CollectivesShareTheirLink) {
       const double shared = simulate_ranks(step, {.ranks = 8, .one_link = true});
       EXPECT_GE(shared, std::max(apart, link) - kRounding) << ratio;
       EXPECT_LE(shared, apart + link) << ratio;
-      // The plan's simulation gives each its share of the link instead of a turn on it.
+      // The plan's simulation gives each collective a share of the link instead of exclusive use.
       const double plan = simulate_schedule(step.schedule, parts).seconds;
       EXPECT_NEAR(shared, plan, 0.05 * plan) << ratio;
       if (ratio < 0.1) {
@@ -58,6 +59,7 @@ TEST(RankSimulation, CollectivesShareTheirLink) {
   }
 }
 
+// All ranks wait for a slow rank and for random delays.
 TEST(RankSimulation, AllWaitForTheSlowestAndForChance) {
   const LabOverlapOptions options;
   const ModelSpec model = make_equal_units(options.units);
@@ -73,7 +75,7 @@ TEST(RankSimulation, AllWaitForTheSlowestAndForChance) {
   EXPECT_GT(simulate_ranks(step, {.ranks = 64, .jitter = 0.1}), jittered) << "more draws";
 }
 
-// Goal: executors of eight ranks, one of them slow, never take less than the simulation.
+// Goal: executors of eight ranks with one slow rank never take less than the simulation.
 TEST(RankSimulation, TimersOfEightRanksTakeNoLess) {
   LabOverlapOptions options;
   options.units = 6;
@@ -91,13 +93,14 @@ TEST(RankSimulation, TimersOfEightRanksTakeNoLess) {
   EXPECT_GE(run.step_seconds(), simulate_ranks(faster, {.ranks = 8, .slow_rank = 0.5}) - 1e-6);
 }
 
+// The schedule is never slower than the baselines' on simulated machines.
 TEST(LabScaling, LongshoreIsNeverBehindThePeersSchedules) {
   const std::vector<ScalingFigures> all = scale_on_paper({.tokens = {8192}});
   ASSERT_EQ(all.size(), 19u);
   for (const ScalingFigures& f : all) {
     EXPECT_GE(f.longshore, f.fsdp2 - kRounding) << f.machine << " " << f.nodes;
     EXPECT_GE(f.longshore, f.deepspeed - kRounding) << f.machine << " " << f.nodes;
-    // One and many are jittered, by other draws.
+    // The jitter of one rank and of many comes from different random numbers.
     EXPECT_LE(f.jittered, f.longshore * 1.01);
     if (f.nodes == 1) {
       EXPECT_GE(f.jittered, 7.5) << "of 8 without P2P";
