@@ -1,5 +1,5 @@
-// Loading on several threads: the bits of loading on one, chunks that are read at the same time,
-// and a reader that fails.
+// Loading on several threads gives the bits of one thread, reads chunks concurrently, and reports a
+// failing reader.
 #include "shard/load_parameters.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace longshore {
 namespace {
 
-// One parameter of several chunks, whose last one is short, between small ones.
+// A model with one parameter of several chunks, the last one short, between small ones.
 ModelSpec model_with_chunks() {
   ModelSpec model = fakes::make_small_model(1, true);
   model.units[1].parameters[1].shape = {1301, 512};
@@ -28,7 +28,7 @@ ModelSpec model_with_chunks() {
   return model;
 }
 
-// Another value for every element.
+// Sets another value for every element.
 void read_values_of(const std::string& name, int64_t begin, std::span<float> out) {
   const auto first = begin + static_cast<int64_t>(hash64(name) % 1000);
   for (size_t i = 0; i < out.size(); ++i) {
@@ -48,7 +48,7 @@ void append(std::vector<std::byte>& bytes, std::span<T> values) {
   bytes.insert(bytes.end(), more.begin(), more.end());
 }
 
-// All of the state that loading sets, where every byte was 0x5a before.
+// Returns all state that loading sets; every byte was 0x5a before.
 std::vector<std::byte> loaded(const ModelSpec& model, const StateOptions& options, int32_t ranks,
                               const ForEachBlock& each_block) {
   const std::vector<FlatLayout> layouts = make_layouts(model, ranks);
@@ -77,6 +77,7 @@ std::vector<std::byte> loaded(const ModelSpec& model, const StateOptions& option
   return all;
 }
 
+// Loading gives the same bits on any number of threads.
 TEST(LoadParameters, GivesTheSameBitsOnAnyNumberOfThreads) {
   const ModelSpec model = model_with_chunks();
   for (const StateFormatTraits& traits : kStateFormats) {
@@ -93,8 +94,8 @@ TEST(LoadParameters, GivesTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
-// Goal: chunks are read at the same time. A reader that waits for a second one would wait in vain
-// where they are read in turn.
+// Goal: chunks of a unit are read concurrently; a reader that waits for a second one does not wait
+// in vain.
 TEST(LoadParameters, ReadsChunksOfAUnitAtTheSameTime) {
   const ModelSpec model = model_with_chunks();
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);
@@ -118,6 +119,7 @@ TEST(LoadParameters, ReadsChunksOfAUnitAtTheSameTime) {
   EXPECT_TRUE(met);
 }
 
+// The exception of a reader is rethrown.
 TEST(LoadParameters, ThrowsWhatTheReaderThrew) {
   const ModelSpec model = model_with_chunks();
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);

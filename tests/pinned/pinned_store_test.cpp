@@ -1,4 +1,4 @@
-// The host tier: exact bytes, values in and out, leases that are checked.
+// The host tier: exact bytes, values in and out, checked leases.
 #include "pinned/pinned_store.h"
 
 #include <gtest/gtest.h>
@@ -39,6 +39,7 @@ std::vector<float> ramp(int64_t count, float first) {
   return values;
 }
 
+// The store owns exactly the planned bytes.
 TEST(PinnedStore, OwnsExactlyThePlannedBytes) {
   const ModelSpec model = model_with_frozen();
   WorkerPool pool(2);
@@ -55,6 +56,7 @@ TEST(PinnedStore, OwnsExactlyThePlannedBytes) {
   }
 }
 
+// The device gets the parameters that were written, in every state format.
 TEST(PinnedStore, GivesTheDeviceTheParametersThatWereWritten) {
   const ModelSpec model = model_with_frozen();
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);
@@ -88,7 +90,7 @@ TEST(PinnedStore, GivesTheDeviceTheParametersThatWereWritten) {
   }
 }
 
-// Goal: the same where a unit is joined in several blocks of 2^18 elements.
+// Goal: masters of a unit with several blocks of 2^18 elements are joined.
 TEST(PinnedStore, JoinsMastersOfSeveralBlocks) {
   ModelSpec model = fakes::make_small_model(1, false);
   model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {1031, 601}));
@@ -112,6 +114,7 @@ TEST(PinnedStore, JoinsMastersOfSeveralBlocks) {
   }
 }
 
+// Units do not overlap.
 TEST(PinnedStore, KeepsUnitsApart) {
   const ModelSpec model = model_with_frozen();
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);
@@ -131,6 +134,7 @@ TEST(PinnedStore, KeepsUnitsApart) {
   }
 }
 
+// A unit's state is leased once, and not while its parameters are.
 TEST(PinnedStore, LeasesAUnitsStateOnceAndNotBesideItsParameters) {
   const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(1, false), 1);
   WorkerPool pool(1);
@@ -147,6 +151,7 @@ TEST(PinnedStore, LeasesAUnitsStateOnceAndNotBesideItsParameters) {
   EXPECT_THROW(store.parameters(UnitId(9)), CheckFailure);
 }
 
+// The join region belongs to one lease at a time.
 TEST(PinnedStore, LendsTheJoinRegionToOneLeaseAtATime) {
   const std::vector<FlatLayout> layouts = make_layouts(fakes::make_small_model(1, false), 1);
   WorkerPool pool(1);
@@ -158,6 +163,7 @@ TEST(PinnedStore, LendsTheJoinRegionToOneLeaseAtATime) {
   EXPECT_NO_THROW(store.parameters(UnitId(1)));
 }
 
+// An arena is zero and reports its size, registration and huge pages.
 TEST(PinnedArena, IsZeroFilledAndTellsWhatItGot) {
   WorkerPool pool(2);
   const PinnedArena arena(130 * kMiB + 4096, false, pool);
@@ -168,11 +174,13 @@ TEST(PinnedArena, IsZeroFilledAndTellsWhatItGot) {
   EXPECT_EQ(arena.bytes().back(), std::byte{0});
 }
 
+// An arena that the system refuses gives an OutOfMemoryError.
 TEST(PinnedArena, SaysSoWhenTheSystemRefuses) {
   WorkerPool pool(1);
   EXPECT_THROW(PinnedArena(Bytes{1} << 60, false, pool), OutOfMemoryError);
 }
 
+// Every block runs once on any number of threads.
 TEST(WorkerPool, RunsEveryBlockOnceOnAnyNumberOfThreads) {
   for (int threads : {1, 2, 4, 7}) {
     WorkerPool pool(threads);
@@ -183,6 +191,7 @@ TEST(WorkerPool, RunsEveryBlockOnceOnAnyNumberOfThreads) {
   }
 }
 
+// The exception of a block reaches the caller.
 TEST(WorkerPool, HandsTheExceptionOfABlockToItsOwner) {
   for (int threads : {1, 3}) {
     WorkerPool pool(threads);
@@ -194,7 +203,7 @@ TEST(WorkerPool, HandsTheExceptionOfABlockToItsOwner) {
   }
 }
 
-// Goal: lanes use different units at the same time; every lane gets the bytes of its step.
+// Goal: lanes use different units concurrently, and every lane gets the bytes of its step.
 TEST(PinnedStore, ServesItsLanesAtOnce) {
   WorkerPool pool(2);
   const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);

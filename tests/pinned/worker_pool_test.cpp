@@ -1,4 +1,4 @@
-// Blocks over threads and nodes: each once, wherever it runs; which nodes a machine has.
+// WorkerPool runs each block once over threads and nodes; the NUMA nodes of a machine are read.
 #include "pinned/worker_pool.h"
 
 #include <gtest/gtest.h>
@@ -20,11 +20,12 @@
 namespace longshore {
 namespace {
 
-// As many nodes as wanted, bound to none of this machine.
+// Returns `nodes` nodes that are not bound to this machine's.
 std::vector<int> unbound(int nodes) {
   return std::vector<int>(static_cast<size_t>(nodes), int{tbb::task_arena::automatic});
 }
 
+// Each block runs once on any number of threads and nodes.
 TEST(WorkerPool, RunsEachBlockOnceOnAnyNumberOfThreadsAndNodes) {
   for (int threads : {1, 2, 3, 5, 8}) {
     for (int nodes : {1, 2, 3}) {
@@ -39,6 +40,7 @@ TEST(WorkerPool, RunsEachBlockOnceOnAnyNumberOfThreadsAndNodes) {
   }
 }
 
+// A block's exception is rethrown, and the pool keeps working.
 TEST(WorkerPool, RethrowsWhatABlockThrowsOnAnyNodeAndGoesOnWorking) {
   WorkerPool pool(4, unbound(2));
   for (int64_t bad : {0, 99}) {
@@ -53,8 +55,8 @@ TEST(WorkerPool, RethrowsWhatABlockThrowsOnAnyNodeAndGoesOnWorking) {
   EXPECT_THROW(WorkerPool(0), CheckFailure);
 }
 
-// Goal: lanes call at once; each gets all of its own blocks, its own exception, and no thread that
-// waits for one caller's blocks is kept by another caller's.
+// Goal: concurrent callers each get all of their blocks and their own exception, and no thread that
+// waits for one caller is held by another's blocks.
 TEST(WorkerPool, ServesSeveralCallersAtOnce) {
   for (const int threads : {1, 2, 4}) {
     for (const int nodes : {1, 2}) {
@@ -67,7 +69,7 @@ TEST(WorkerPool, ServesSeveralCallersAtOnce) {
       for (size_t lane = 0; lane < kLanes; ++lane) {
         lanes.emplace_back([&, lane] {
           for (int round = 0; round < 100; ++round) {
-            // Not atomic: each block has a place of its own, as updates have.
+            // The parts are not atomic, because each block has its own, as in updates.
             std::vector<int64_t> parts(kBlocks);
             try {
               pool.for_each_block(kBlocks, [&](int64_t block) {
@@ -91,8 +93,8 @@ TEST(WorkerPool, ServesSeveralCallersAtOnce) {
   }
 }
 
-// Goal: while one caller's blocks are held up, whoever else calls gets done, on its own thread if
-// need be.
+// Goal: while the blocks of one caller are held up, other callers finish, on their own thread if
+// necessary.
 TEST(WorkerPool, NoCallerWaitsForAnothersBlocks) {
   for (const int threads : {1, 2, 4}) {
     WorkerPool pool(threads, unbound(1));
@@ -117,6 +119,7 @@ TEST(WorkerPool, NoCallerWaitsForAnothersBlocks) {
   }
 }
 
+// The kernel's lists of ids are read, and malformed ones give none.
 TEST(Numa, ReadsTheListsOfTheKernel) {
   EXPECT_EQ(parse_id_list("0\n"), (std::vector<int>{0}));
   EXPECT_EQ(parse_id_list("0-2,5,7-8"), (std::vector<int>{0, 1, 2, 5, 7, 8}));
@@ -125,6 +128,7 @@ TEST(Numa, ReadsTheListsOfTheKernel) {
   }
 }
 
+// Nodes with memory are counted; without information there is one.
 TEST(Numa, CountsNodesWithMemoryAndAssumesOneWhereNothingIsSaid) {
   const std::filesystem::path root =
       std::filesystem::temp_directory_path() / ("numa_test_" + std::to_string(getpid()));
