@@ -18,10 +18,10 @@ namespace {
 
 constexpr Bytes kRounding = 512;
 constexpr Bytes kMostSmall = kMiB;
-// By how much a request counts against the limit, whatever it needs of the segment.
+// The least bytes and the rounding by which a request counts against the limit.
 constexpr Bytes kLeastLarge = 10 * kMiB, kLargeRounding = 2 * kMiB;
 constexpr Bytes kNowhere = -1;
-// Above the counting allocator's.
+// The priority is above the counting allocator's.
 constexpr uint8_t kPriority = 20;
 constexpr size_t kAlignment = 64;
 
@@ -32,13 +32,13 @@ Bytes counted_request(Bytes bytes) {
 
 thread_local int host_memory = 0;
 
-// Lies in front of each tensor's bytes.
+// Header: lies in front of each tensor's bytes.
 struct alignas(kAlignment) Header {
   CachingAllocator::Block block;
 };
 
-// The blocks that TensorMemory made itself and that are alive. Never destroyed: LibTorch frees
-// static tensors after our own statics are gone.
+// OwnBlocks: the live blocks that TensorMemory made. It is never destroyed, because LibTorch frees
+// static tensors after the program's own statics are gone.
 struct OwnBlocks {
   std::mutex mutex;
   std::unordered_set<void*> blocks;
@@ -60,7 +60,7 @@ void release(void* data) {
 }
 
 // Frees a block of either kind: operators of LibTorch that allocate without a tensor (oneDNN's
-// scratch) free it by the allocator's one deleter.
+// scratch) use the allocator's one deleter.
 void release_either(void* data) {
   bool own = false;
   {
@@ -70,7 +70,8 @@ void release_either(void* data) {
   own ? release(data) : counting_allocator().raw_deleter()(data);
 }
 
-// LibTorch's CPU allocator: while a budget for the stand-in GPU is in force tensors are that GPU's.
+// TensorMemory: LibTorch's CPU allocator; under a budget for the stand-in GPU tensors are that
+// GPU's.
 class TensorMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -126,7 +127,7 @@ std::optional<CachingAllocator::Block> CachingAllocator::place(int index, Bytes 
   return Block{index, begin, bytes};
 }
 
-// The smallest free piece of what is mapped, of those the first.
+// Returns the first of the smallest free pieces of mapped memory that are large enough.
 Bytes CachingAllocator::fit_in_mapped(const Segment& segment, Bytes bytes) {
   Bytes best = kNowhere, best_bytes = std::numeric_limits<Bytes>::max();
   const Bytes end = static_cast<Bytes>(segment.mapped.size()) * segment.page;

@@ -1,7 +1,7 @@
-// CachingAllocator: where LibTorch's allocator for GPUs, with growing segments, would put a tensor,
-// and what it would hold of the GPU for it. Bytes are rounded up to 512; requests of up to 1 MiB
-// come from a segment that grows by 2 MiB, larger ones from one that grows by 20 MiB; what is freed
-// stays, until a request finds no room or the cache is emptied. One for the stand-in GPU, with the
+// CachingAllocator: models where LibTorch's GPU allocator with expandable segments puts a tensor,
+// and the bytes of the GPU that it holds. Bytes are rounded up to 512; requests of up to 1 MiB come
+// from a segment that grows by 2 MiB, larger ones from one that grows by 20 MiB; freed memory stays
+// until a request finds no room or the cache is emptied. One for the stand-in GPU, with the
 // tensors' bytes in host memory. Any thread.
 #pragma once
 
@@ -16,31 +16,31 @@ namespace longshore::stand_in {
 
 class CachingAllocator {
  public:
-  // A tensor's place in one of the two segments.
+  // Block: a tensor's offset in one of the two segments.
   struct Block {
     int segment = 0;
-    Bytes begin = 0, bytes = 0;  // of 0 bytes: none
+    Bytes begin = 0, bytes = 0;  // an empty block has 0 bytes
   };
 
-  // Nothing where the limit or the GPU has no room, even after the cache was emptied.
+  // Returns a block, or nothing if limit or GPU have no room even after the cache was emptied.
   std::optional<Block> take(Bytes bytes);
   void give_back(const Block& block);
   void empty_cache();
 
   WorkspaceUse use() const;
   void reset_peak();
-  // What it may hold; what others leave of the GPU counts as well.
+  // Sets the most bytes that it may hold; the GPU's free memory is a limit too.
   void set_limit(Bytes limit);
-  // Bytes of the GPU that arenas and other processes have.
+  // Adds bytes of the GPU that arenas and other processes hold.
   void add_taken(Bytes bytes);
-  // The GPU's memory, and what is free of it.
+  // Sets the bytes of the GPU's memory.
   void set_total(Bytes total);
   Bytes free_bytes() const;
 
  private:
   struct Segment {
     Bytes page;
-    std::map<Bytes, Bytes> blocks;  // bytes by where they begin
+    std::map<Bytes, Bytes> blocks;  // bytes by offset
     std::vector<bool> mapped;       // by page
   };
 
@@ -60,8 +60,8 @@ class CachingAllocator {
 
 CachingAllocator& caching_allocator();
 
-// While one lives, what this thread asks for is no memory of the GPU: what a stand-in for a kernel
-// computes with, and the kernel does not have.
+// HostMemory: while it lives, this thread's allocations are not the GPU's: a kernel's stand-in
+// needs memory that the kernel does not.
 class HostMemory {
  public:
   HostMemory();

@@ -1,7 +1,7 @@
-// NCCL's stand-in: collectives between ranks that are threads of this process, over GPUs of host
-// memory. Like NCCL it takes a GPU's memory only, adds in fp32 only, and a GPU runs one collective
-// at a time, in the order in which they came: those of two communicators can wait for each other.
-// What really waits for itself is found in the waits themselves, and ends all ranks.
+// Stands in for NCCL: collectives between ranks that are threads of this process, over GPUs of host
+// memory. Like NCCL it takes a GPU's memory only and adds in fp32 only, and a GPU runs one
+// collective at a time in the order they were issued, so those of two communicators can deadlock. A
+// deadlock is found from the waits themselves, and ends all ranks.
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
@@ -34,14 +34,14 @@ class StandInArena final : public DeviceArena {
   GpuBytes noted_;
 };
 
-// One collective, of all ranks of its group.
+// Joint: one collective of all ranks of its group.
 struct Joint {
   std::vector<int32_t> members;             // ranks
-  std::map<int32_t, Operation> operations;  // by rank: what it asked for
+  std::map<int32_t, Operation> operations;  // by rank
   std::map<int32_t, Communicator::Segments> segments;
   bool done = false;
 };
-using JointKey = std::pair<std::string, int64_t>;  // the group, which one of its collectives
+using JointKey = std::pair<std::string, int64_t>;  // group and number of the collective in it
 
 void run_joint(Joint& joint) {
   const CommKind kind = joint.operations.begin()->second.kind;
@@ -69,7 +69,7 @@ void run_joint(Joint& joint) {
   }
 }
 
-// What all GPUs of the process are given. Every function locks.
+// Fabric: the queues of collectives of all GPUs of the process. Every function locks.
 class Fabric {
  public:
   static Fabric& instance() {
@@ -93,7 +93,7 @@ class Fabric {
     return std::to_string(::getpid()) + "/" + std::to_string(++groups_);
   }
 
-  // The rank's GPU has the collective in its queue on return.
+  // Puts the collective into the queue of the rank's GPU.
   void give(const JointKey& key, const std::vector<int32_t>& members, int32_t rank,
             const Operation& operation, Communicator::Segments segments) {
     std::unique_lock lock(mutex_);
@@ -116,7 +116,7 @@ class Fabric {
     check(lock);
   }
 
-  // Whether it is done within a moment. CheckFailure where it never can be.
+  // Returns whether it is done within a moment; throws CheckFailure if it never can be.
   bool done(const JointKey& key) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(20),
@@ -179,8 +179,8 @@ class Fabric {
     return true;
   }
 
-  // A rank's GPU runs what it was given first until that is done, so it waits for members whose
-  // GPUs run another collective, and those for theirs. A way back to itself is no matter of time.
+  // Finds a deadlock: a rank's GPU runs the first collective of its queue, so it waits for members
+  // whose GPUs run another one, and those for theirs. A cycle of waits never ends.
   void find_a_cycle() {
     for (const auto& [first, queue] : queues_) {
       std::vector<int32_t> way = {first};
@@ -214,11 +214,11 @@ class Fabric {
   std::condition_variable changed_;
   int64_t groups_ = 0, ended_ = 0;
   std::map<JointKey, Joint> joints_;
-  std::map<int32_t, std::deque<JointKey>> queues_;  // by rank: what its GPU is still to run
+  std::map<int32_t, std::deque<JointKey>> queues_;  // by rank: not yet run on its GPU
   std::vector<stand_in::OrderRule> rules_;
   std::map<std::tuple<int32_t, std::string, std::optional<UnitId>>, int64_t> given_;
   std::set<GivenKey> arrived_;
-  std::string failure_;  // all ranks end with it
+  std::string failure_;  // ends all ranks
 };
 
 class StandInNccl final : public Communicator {
@@ -289,7 +289,7 @@ class StandInNccl final : public Communicator {
     const Bytes bytes = total_bytes(segments);
     counters_.add(kind, label.unit, bytes);
     const Operation operation{kind, label, options_.name, ++sequence_, bytes};
-    stand_in::run_stream();  // it comes after what the thread's stream was given
+    stand_in::run_stream();  // runs after the earlier work of the thread's stream
     const JointKey key{group_, sequence_};
     Fabric::instance().give(key, options_.members, options_.rank, operation, std::move(segments));
     return Completion(std::make_unique<Pending>(key, watchdog_));
@@ -297,7 +297,7 @@ class StandInNccl final : public Communicator {
 
   GroupOptions options_;
   std::shared_ptr<Watchdog> watchdog_;
-  std::string group_;  // the same on all members
+  std::string group_;  // equal on all members
   int32_t index_ = 0;
   int64_t sequence_ = 0;
   PayloadCounters counters_;

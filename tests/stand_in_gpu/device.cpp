@@ -37,7 +37,7 @@ std::vector<CudaDevice>& gpus() {
   return *list;
 }
 
-// Host memory that copies may run behind the host's back for.
+// Registered: host memory that copies may access asynchronously.
 struct Registered {
   std::mutex mutex;
   std::vector<Span> ranges;
@@ -57,7 +57,7 @@ bool is_registered(ConstSpan memory) {
 
 std::atomic<bool> registers_read_only = true;
 
-// As the kernel has mapped it.
+// Returns whether the kernel has mapped the memory as writable.
 bool is_writable(const std::byte* place) {
   const auto address = reinterpret_cast<uintptr_t>(place);
   std::ifstream maps("/proc/self/maps");
@@ -76,7 +76,7 @@ struct PendingCopy {
 };
 struct ThreadsStream {
   std::vector<PendingCopy> pending;
-  size_t run = 0;  // of all that it was given
+  size_t run = 0;  // number of copies run so far
 };
 ThreadsStream& stream() {
   static thread_local ThreadsStream value;
@@ -97,7 +97,7 @@ class StandInCopies final : public CopyEngine {
   Counts counts() const override { return {to_device_, to_host_}; }
 
  private:
-  // Pageable memory is copied through the driver's buffers: done on return.
+  // Copies of pageable memory go through the driver's buffers and are done on return.
   static void copy(Span to, ConstSpan from, bool later) {
     LONGSHORE_CHECK(to.size() == from.size()) << to.size() << " and " << from.size() << " bytes";
     if (stand_in::is_broken("link")) throw CudaError("copy", "the stand-in's link is broken");
@@ -108,7 +108,7 @@ class StandInCopies final : public CopyEngine {
   std::atomic<Bytes> to_device_ = 0, to_host_ = 0;
 };
 
-// The meters of the budgets in force, which end in reverse order.
+// Budgets: the meters of the budgets in force, which end in reverse order.
 struct Budgets {
   std::mutex mutex;
   std::vector<std::shared_ptr<WorkspaceMeter>> meters;
@@ -131,7 +131,7 @@ class AllocatorGauge final : public WorkspaceMeter::Gauge {
   int64_t retries_before_ = stand_in::caching_allocator().use().retries;
 };
 
-// Takes the GPU's memory, in the host's.
+// StandInArena: an arena of the GPU in host memory.
 class StandInArena final : public DeviceArena {
  public:
   explicit StandInArena(Bytes bytes) : memory_(make_host_arena(bytes)), taken_(bytes) {
@@ -209,7 +209,7 @@ void refuse_tensor(Bytes bytes) {
   meter->refuse(current_workspace_label(), bytes);
 }
 
-// Up to so many of all that it was given.
+// Runs the stream's copies up to number `end`.
 void run_stream_to(size_t end) {
   ThreadsStream& own = stream();
   size_t count = 0;
@@ -365,7 +365,7 @@ void finish_cuda_work(int, const std::string&) {
   stand_in::run_stream();
 }
 
-// Runs what it is given at once, ahead of the thread's copies that nobody told it to wait for.
+// Runs its work at once, before the thread's copies that it was not told to wait for.
 struct CudaSideStream::State {
   std::vector<size_t> marks;
 };

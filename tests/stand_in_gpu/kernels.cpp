@@ -1,5 +1,5 @@
-// The kernels by their references, with what the kernels ask of their operands. Scratch is written
-// over, so that one that is too short is seen.
+// The kernels as their references, with the checks of the kernels' operands. Scratch is
+// overwritten, so that a buffer that is too short is found.
 #include <algorithm>
 #include <cstdint>
 #include <limits>

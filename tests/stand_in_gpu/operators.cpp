@@ -1,8 +1,8 @@
-// What LibTorch has for GPUs alone, as kernels of the CPU: FlashAttention over cumulative lengths,
+// LibTorch's GPU-only operators as CPU kernels: FlashAttention over cumulative lengths,
 // memory-efficient attention, products of 16-bit values in fp32. Arguments are checked as LibTorch
-// checks them (its attention.cu, flash_api.cpp and Blas.cpp), results have its shapes, and the
-// kernels' scratch is taken as they take it; inside it is the formula in fp32, over memory that is
-// none of the GPU's.
+// checks them (attention.cu, flash_api.cpp, Blas.cpp), results have its shapes, and scratch is
+// allocated as the kernels do; inside is the formula in fp32, in memory that does not count as the
+// GPU's.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -28,13 +28,13 @@ using OptionalSize = std::optional<c10::SymInt>;
 
 constexpr int64_t kSumsAlignment = 32;   // of the efficient kernel's sums
 constexpr int64_t kMostBatches = 65535;  // of a grid
-constexpr int64_t kFlashRows = 128;      // that flash's backward adds to each document
-constexpr int64_t kFlashHeads = 32;      // sizes of heads are rounded up to multiples
+constexpr int64_t kFlashRows = 128;      // rows that flash's backward adds to each document
+constexpr int64_t kFlashHeads = 32;      // head sizes are rounded up to multiples
 constexpr int64_t kCausalFromTopLeft = 1;
 
-// Which earlier keys a query sees.
+// Visible: the range of earlier keys that a query sees.
 struct Visible {
-  int64_t before;  // at most so many before its own; negative: all
+  int64_t before;  // at most this many before its own; negative: all
   at::Tensor hidden(int64_t rows) const {
     const at::Tensor i = at::arange(rows).unsqueeze(1), j = at::arange(rows).unsqueeze(0);
     at::Tensor mask = j > i;
@@ -43,7 +43,7 @@ struct Visible {
   }
 };
 
-// One document: [heads, rows, head_dim], fp32.
+// Document: one document of shape [heads, rows, head_dim] in fp32.
 struct Document {
   at::Tensor q, k, v;
   double scale;
@@ -54,13 +54,13 @@ struct Document {
         .mul_(scale)
         .masked_fill_(visible.hidden(q.size(1)), -std::numeric_limits<double>::infinity());
   }
-  // The result, and the logarithm of the sum of exponentials [heads, rows].
+  // Returns the result, and the logarithm of the sum of exponentials [heads, rows].
   std::pair<at::Tensor, at::Tensor> forward() const {
     const at::Tensor values = scores();
     const at::Tensor sums = at::logsumexp(values, {-1});
     return {at::bmm(at::exp(values - sums.unsqueeze(2)), v), sums};
   }
-  // The gradients of q, k and v.
+  // Returns the gradients of q, k and v.
   std::array<at::Tensor, 3> backward(const at::Tensor& grad, const at::Tensor& out,
                                      const at::Tensor& sums) const {
     const at::Tensor weights = at::exp(scores() - sums.unsqueeze(2));
@@ -77,7 +77,7 @@ void check_last_stride(std::initializer_list<at::Tensor> tensors) {
   }
 }
 
-// Flash: [rows, heads, head_dim] of all documents, the documents by cumulative lengths.
+// Flash: attention over [rows, heads, head_dim] of all documents with cumulative lengths.
 class Flash {
  public:
   Flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& starts,
@@ -122,7 +122,7 @@ class Flash {
     return {heads(q_, i), heads(k_, i).repeat_interleave(group_, 0),
             heads(v_, i).repeat_interleave(group_, 0), scale_, visible_};
   }
-  // The gradient of what a group's heads share.
+  // Returns the gradient of what the heads of a group share.
   at::Tensor shared(const at::Tensor& grad) const {
     return grad.view({-1, group_, grad.size(1), grad.size(2)}).sum(1);
   }
@@ -156,7 +156,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> flash_for
   return {out, sums, seed, offset, at::Tensor()};
 }
 
-// What the kernel takes beside its results while it runs, when its sums are to repeat.
+// Allocates what the kernel holds beside its results when its sums are to repeat.
 std::vector<at::Tensor> flash_backward_scratch(const at::Tensor& q, const at::Tensor& k,
                                                int64_t documents) {
   const int64_t heads = q.size(1), processors = cuda_devices().front().processors;
@@ -204,7 +204,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(
   return {grad_q, grad_k, grad_v};
 }
 
-// Efficient: [batch, rows, heads, head_dim], as many key heads as heads; batch and heads are one.
+// Merges batch and heads of the efficient kernel's [batch, rows, heads, head_dim]; there are as
+// many key heads as heads.
 at::Tensor merged(const at::Tensor& x) {
   return x.permute({0, 2, 1, 3})
       .reshape({x.size(0) * x.size(2), x.size(1), x.size(3)})

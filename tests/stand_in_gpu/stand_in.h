@@ -1,14 +1,14 @@
-// A GPU of host memory, for tests without one: the third implementation of what src/device and
-// src/kernels declare for GPUs, beside *_cuda.cpp and *_nocuda.cpp, and of the operators that
-// LibTorch has for GPUs alone. Binaries that link it (stand_in_*, tests/CMakeLists.txt) take a
-// GPU's branches of model, engine, plan and trainer over the CPU's tensors; all else is the code of
-// the program.
+// A GPU of host memory for tests without one: the third implementation of what src/device and
+// src/kernels declare for GPUs, beside *_cuda.cpp and *_nocuda.cpp, and of LibTorch's GPU-only
+// operators. Binaries that link it (stand_in_*, tests/CMakeLists.txt) take a GPU's branches of
+// model, engine, plan and trainer over CPU tensors; all other code is the program's.
 //
 // Ranks are threads of one process; collectives.cpp stands for NCCL.
 //
 // Copies from and to registered memory wait in the thread's stream, as on a GPU, until a kernel is
-// launched there, an operator is chosen, or the stream is waited for: who forgets to wait reads old
-// bytes. Kernels are the references; tests/emulation holds the kernels' own code to those.
+// launched there, an operator is chosen, or the stream is waited for: code that forgets to wait
+// reads old bytes. Kernels are the references; tests/emulation compares the kernels' own code with
+// those.
 #pragma once
 
 #include <span>
@@ -22,22 +22,21 @@ struct CUstream_st;
 
 namespace longshore::stand_in {
 
-// What cuda_devices() says; at first one GPU.
+// Sets the result of cuda_devices(); at first it is one GPU.
 void set_gpus(std::vector<CudaDevice> gpus);
 
-// From now on this part computes what is wrong: "copies", "swiglu", or "" for none. With "link" a
-// copy throws CudaError.
+// Makes this part compute wrong results from now on: "copies", "swiglu", or "" for none.
 void break_part(const std::string& part);
 bool is_broken(const char* part);
 
-// Whether LibTorch's tensors are the GPU's now: a CudaWorkspaceBudget is in force.
+// Returns whether LibTorch's tensors are the GPU's now: a CudaWorkspaceBudget is in force.
 bool tensors_are_gpus();
-// Of those, one of so many bytes finds no room: throws what that budget throws.
+// Refuses a tensor of this size with the error of that budget.
 [[noreturn]] void refuse_tensor(Bytes bytes);
 
 // ---- Collectives: ranks are threads, a GPU runs one at a time (collectives.cpp)
 
-// A collective as a rank was given it: the nth of that label there, from 1.
+// Given: a collective as issued by a rank: the nth with that label there, from 1.
 struct Given {
   int32_t rank = 0;
   std::string what;
@@ -45,32 +44,35 @@ struct Given {
   int64_t nth = 1;
   bool operator==(const Given&) const = default;
 };
-// The GPU of a rank gets `second` only when it has got `first`: one of the orders that may be.
+// OrderRule: the GPU of a rank gets `second` only after `first`, which is one of the possible
+// orders.
 struct OrderRule {
   Given first;
   Given second;
 };
-// From now on; counts and collectives begin anew, so nothing may be under way.
+// Sets the rules from now on; counts and collectives restart, so none may be in flight.
 void order_collectives(std::vector<OrderRule> rules);
-// How many were run since then.
+// Returns how many collectives ended since order_collectives().
 int64_t collectives_ended();
 
-// Whether GPUs register memory that is mapped to be read only; at first they do.
+// Sets whether GPUs register read-only mapped memory; at first they do.
 void register_read_only(bool can);
-// Whether copies from and to the memory may run behind the host's back.
+// Returns whether copies from and to the memory may run asynchronously.
 bool registered(std::span<const std::byte> memory);
 // How often this process registered memory.
 int registrations();
 
-// How often this process made a GPU ready.
+// Returns how often this process made a GPU ready.
 int prepared();
 
-// Whether kernels and products leave their results as they are (tests/fakes/cpu_branches.h).
+// Returns whether kernels and products leave their results as they are
+// (tests/fakes/cpu_branches.h).
 bool shapes_only();
 
 // Runs the copies that wait in this thread's stream.
 void run_stream();
-// What stands for every CudaSideStream: work there does not wait for the thread's copies.
+// The stream that stands in for every CudaSideStream; its work does not wait for the thread's
+// copies.
 CUstream_st* side_stream();
 
 }  // namespace longshore::stand_in

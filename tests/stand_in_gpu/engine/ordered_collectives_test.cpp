@@ -1,5 +1,5 @@
-// Ranks' collectives on GPUs, over a stand-in for NCCL that refuses the host's memory and runs one
-// collective at a time on each GPU: what waits for itself there would hang on GPUs, and is found.
+// Collectives on GPUs over the stand-in for NCCL, which refuses host memory and runs one collective
+// at a time on each GPU. An order that would hang on GPUs is found.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -41,7 +41,7 @@ std::string text_of_error(const std::exception_ptr& error) {
   return "";
 }
 
-// A gather and a sum of every rank, on a communicator each, over memory of its GPU.
+// TwoGroups: every rank's gather and sum, on a communicator each, over memory of its GPU.
 struct TwoGroups {
   explicit TwoGroups(World& world)
       : one(world.group("one", {0, 1})),
@@ -65,7 +65,7 @@ struct TwoGroups {
   size_t rank;
 };
 
-// Goal: the same order on both ranks ends, with the right bytes and sums.
+// Goal: with one order on both ranks the collectives end, with the right bytes and sums.
 TEST_F(OrderedCollectives, OneOrderOfTwoCommunicatorsEnds) {
   const auto body = [](World& world) {
     const TwoGroups groups(world);
@@ -82,7 +82,7 @@ TEST_F(OrderedCollectives, OneOrderOfTwoCommunicatorsEnds) {
   EXPECT_EQ(stand_in::collectives_ended(), 2);
 }
 
-// Goal: different orders never end, and who waits for whom is said.
+// Goal: different orders never end, and the error says which rank waits for which.
 TEST_F(OrderedCollectives, DifferentOrdersOfTwoCommunicatorsHang) {
   const auto body = [](World& world) {
     const TwoGroups groups(world);
@@ -102,7 +102,7 @@ TEST_F(OrderedCollectives, DifferentOrdersOfTwoCommunicatorsHang) {
   }
 }
 
-// Goal: memory of the host never reaches NCCL; the message says which, and where it may go.
+// Goal: host memory never reaches NCCL; the error says which memory it was and what is allowed.
 TEST_F(OrderedCollectives, MemoryOfTheHostIsRefused) {
   const auto body = [](World& world) {
     const TwoGroups groups(world);
@@ -126,7 +126,7 @@ TEST_F(OrderedCollectives, MemoryOfTheHostIsRefused) {
     refused([&] { groups.one->all_reduce({std::span(values)}, DType::kF32, {}, label).wait(); });
     refused([&] { groups.one->all_reduce(std::span(&scalar, 1), label).wait(); });
     refused([&] { groups.one->broadcast(host, 0, label).wait(); });
-    // Partly outside is outside, and so is an arena that is gone.
+    // Memory that lies partly outside an arena, or in a freed one, is refused.
     const std::span<std::byte> arena = groups.arena->bytes();
     refused([&] { groups.one->all_gather({std::span(arena.data() + 60, 8)}, label).wait(); });
     auto gone = make_nccl_arena(64, 0);
@@ -138,8 +138,8 @@ TEST_F(OrderedCollectives, MemoryOfTheHostIsRefused) {
   EXPECT_EQ(stand_in::collectives_ended(), 0);
 }
 
-// Goal: whole steps with everything overlapped, units gathered by NCCL and on the host: collectives
-// end whatever the pauses, and the bits are the same.
+// Goal: whole steps with everything overlapped end whatever the pauses and give the same bits, with
+// units gathered by NCCL and on the host.
 TEST_F(OrderedCollectives, StepsOnTwoGpusGiveTheSameBits) {
   for (const bool clips : {true, false}) {
     std::vector<Variant> variants = cover(clips);
@@ -152,7 +152,7 @@ TEST_F(OrderedCollectives, StepsOnTwoGpusGiveTheSameBits) {
   EXPECT_GT(stand_in::collectives_ended(), 100);
 }
 
-// One segment of bytes as a tier that ranks share.
+// OneMapping: one segment of bytes as a tier that ranks share.
 class OneMapping final : public SharedShards {
  public:
   const HostMapping& mapping() const override { return mapping_; }
@@ -165,8 +165,8 @@ class OneMapping final : public SharedShards {
   HostMapping mapping_ = HostMapping::shared(4096, "test");
 };
 
-// Goal: a GPU copies from another rank's arena as from its own: registered, whether the GPU takes
-// memory that is mapped to be read alone or not.
+// Goal: a GPU copies from another rank's registered arena as from its own, whether or not the GPU
+// registers read-only memory.
 TEST_F(OrderedCollectives, OtherRanksArenasAreRegistered) {
   for (const bool read_only : {true, false}) {
     stand_in::register_read_only(read_only);
@@ -187,11 +187,11 @@ TEST_F(OrderedCollectives, OtherRanksArenasAreRegistered) {
   stand_in::register_read_only(true);
 }
 
-// The first sum of a schedule, and the first gather that may come before it or after it.
+// Pair: the first sum of a schedule, and the first gather that may come before or after it.
 struct Pair {
   const Op* sum = nullptr;
   const Op* gather = nullptr;
-  int64_t nth = 0;  // of that unit's gathers, from 1
+  int64_t nth = 0;  // number of the unit's gather, from 1
 };
 Pair unordered_pair(const StepSchedule& schedule) {
   const HappensBefore before(schedule);
@@ -208,8 +208,8 @@ Pair unordered_pair(const StepSchedule& schedule) {
   return {};
 }
 
-// Goal: without the schedule's order there are steps that hang: a gather and a sum that it leaves
-// free come in one order on one rank and in the other on the other.
+// Goal: without the schedule's order steps can hang: a gather and a sum without order run in one
+// order on one rank and in the other on the other.
 TEST_F(OrderedCollectives, StepsWithoutAnOrderHang) {
   const auto model = make_deep_model();
   const Variant variant{.prefetch = 2, .device = DeviceKind::kCuda};

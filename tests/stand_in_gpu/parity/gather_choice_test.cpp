@@ -1,5 +1,4 @@
-// How GPUs of one machine choose between gathering units with NCCL and on the host, over the
-// stand-in's GPUs.
+// The choice between gathering units with NCCL and on the host, on the stand-in's GPUs.
 #include "trainer/setup/gather_choice.h"
 
 #include <gtest/gtest.h>
@@ -11,8 +10,8 @@
 namespace longshore {
 namespace {
 
-// Goal: ranks measure what a run on GPUs does, over memory that NCCL takes, and choose alike. The
-// host's memory was given to NCCL here.
+// Goal: ranks measure the gathers of a GPU run over memory that NCCL takes, and choose alike. An
+// earlier version passed host memory to NCCL.
 TEST(GatherChoice, GpusMeasureTheirOwnMemoryAndAgree) {
   stand_in::set_gpus(std::vector<CudaDevice>(2, {.name = "Stand-in", .memory_bytes = 16 * kGiB}));
   stand_in::order_collectives({});

@@ -1,4 +1,4 @@
-// device.kind = "auto" on a machine with a GPU, and what the self-check finds there.
+// device.kind = "auto" on a machine with a GPU, and the results of the self-check there.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -27,11 +27,12 @@ class GpuAuto : public testing::Test {
   const std::vector<CudaDevice> gpus_ = cuda_devices();
 };
 
+// A GPU that computes correctly passes the self-check.
 TEST_F(GpuAuto, ASoundGpuPasses) {
   EXPECT_EQ(check_gpu(0), std::vector<std::string>{});
 }
 
-// Goal: a part that computes what is wrong is named.
+// Goal: a part that computes wrong results is named.
 TEST_F(GpuAuto, APartThatIsWrongIsNamed) {
   for (const std::string part : {"copies", "swiglu"}) {
     stand_in::break_part(part);
@@ -41,7 +42,7 @@ TEST_F(GpuAuto, APartThatIsWrongIsNamed) {
   }
 }
 
-// Goal: with --json the command prints one document, which says what its exit code says.
+// Goal: with --json the command prints one document, which agrees with its exit code.
 TEST_F(GpuAuto, TheCommandSaysWhatDiffersAsJson) {
   const Ended sound = run_command({"gpu-check", "--json"});
   EXPECT_EQ(sound.exit_code, 0) << sound.err;
@@ -57,12 +58,13 @@ TEST_F(GpuAuto, TheCommandSaysWhatDiffersAsJson) {
   EXPECT_TRUE(json.at("differences").at(0).get<std::string>().starts_with("swiglu")) << json;
 }
 
-// Goal: wrong copies also show in the steps of a tiny model, kernels do not.
+// Goal: wrong copies also show in the steps of a tiny model; wrong kernels do not.
 TEST_F(GpuAuto, WrongCopiesShowInSteps) {
   stand_in::break_part("copies");
   EXPECT_NE(check_gpu(0).back().find("of a tiny model"), std::string::npos);
 }
 
+// A run takes the GPU, and the result of its self-check is cached.
 TEST_F(GpuAuto, TakesTheGpuAndRemembersThatItPassed) {
   RunDriver run("gpu-auto");
   ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("llama"), kAuto)), 0);
@@ -71,6 +73,7 @@ TEST_F(GpuAuto, TakesTheGpuAndRemembersThatItPassed) {
   EXPECT_EQ(lines.size(), 2u);
 }
 
+// A run that began on the CPU stays there when it resumes.
 TEST_F(GpuAuto, ARunThatBeganOnTheCpuStaysThere) {
   RunDriver run("gpu-auto-cpu");
   const Arguments arguments = RunDriver::golden_arguments("llama");
@@ -81,7 +84,7 @@ TEST_F(GpuAuto, ARunThatBeganOnTheCpuStaysThere) {
   EXPECT_EQ(run.steps("loss").size(), 2u);
 }
 
-// Goal: more ranks than GPUs, or one that is too old, is refused with exit code 2.
+// Goal: too many ranks for the GPUs, or a GPU that is too old, gives exit code 2.
 TEST_F(GpuAuto, AGpuThatIsTooOldIsRefused) {
   stand_in::set_gpus({{.name = "Old", .memory_bytes = kGiB, .compute_major = 7}});
   RunDriver run("gpu-auto-old");
@@ -91,17 +94,16 @@ TEST_F(GpuAuto, AGpuThatIsTooOldIsRefused) {
   EXPECT_NE(messages.find("compute capability 7.0"), std::string::npos) << messages;
 }
 
-// Goal: a GPU too small for the plan ends the run, and the CPU is not taken.
+// Goal: a GPU too small for the plan ends the run instead of falling back to the CPU.
 TEST_F(GpuAuto, AGpuThatIsTooSmallEndsTheRun) {
   stand_in::set_gpus({{.name = "Small", .memory_bytes = 64 * kMiB, .compute_major = 9}});
   RunDriver run("gpu-auto-small");
   EXPECT_EQ(run.train(joined(RunDriver::golden_arguments("llama"), kAuto)), 3);
 }
 
-// Goal: units that the GPU has not even the memory to be measured in are a plan that does not fit,
-// and the message names what to lower.
-// The GPU is this small so that few positions are too many: one-token documents are attended to one
-// by one here, and the stand-in's allocator looks through all blocks.
+// Goal: a GPU too small to measure the units gives the error of a plan that does not fit, with the
+// keys to lower. The GPU is this small so that few positions are too many: one-token documents run
+// one by one here, and the stand-in's allocator searches all blocks.
 TEST_F(GpuAuto, AProbeThatDoesNotFitIsAPlanThatDoesNotFit) {
   const fakes::ShapesOnly fast;
   stand_in::set_gpus(
