@@ -26,7 +26,7 @@ std::size_t end_of_literal(std::string_view text, std::size_t i) {
   return std::min(j + 1, text.size());
 }
 
-// Whether the ' at `i` separates digits (1'000) rather than opening a character literal.
+// Returns whether the ' at `i` separates digits (1'000) rather than opening a character literal.
 bool is_digit_separator(std::string_view text, std::size_t i) {
   return text[i] == '\'' && i > 0 && std::isxdigit(static_cast<unsigned char>(text[i - 1])) != 0;
 }

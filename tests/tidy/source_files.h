@@ -1,4 +1,4 @@
-// SourceFiles: the sources of the repository, as the rules of style look at them. Test code.
+// SourceFiles: the sources of the repository for the style rules. Test code.
 #pragma once
 
 #include <cctype>
@@ -24,14 +24,14 @@ struct SourceFile {
   bool is_cpp() const { return has_extension({".h", ".cpp", ".cu"}); }
 };
 
-// "path:line: ".
+// Returns "path:line: ".
 std::string at(const SourceFile& file, std::size_t line);
-// A file by its path in the repository.
+// Reads a file by its path in the repository.
 SourceFile read_source(const std::string& path);
-// Every source file: C++, CUDA, Rust and Python.
+// Returns every source file: C++, CUDA, Rust and Python.
 const std::vector<SourceFile>& sources();
 
-// The text with comments, literals and preprocessor lines blanked; line breaks stay where they are.
+// Returns the text with comments, literals and preprocessor lines blanked; line breaks stay.
 std::string only_code(std::string_view text);
 
 }  // namespace longshore

@@ -1,5 +1,5 @@
 // The style rules that a machine can check, over every source file of the repository. A failure
-// names file, line and limit. The limits and the table of folders are kept here and nowhere else.
+// names file, line and limit. The limits and the table of folders are kept here only.
 
 #include <gtest/gtest.h>
 
@@ -27,12 +27,12 @@ constexpr std::string_view kNotes[] = {{kToDo, 4}, {kFixMe, 5}};
 
 struct Folder {
   std::string path;
-  std::string name;  // as CMake targets name it
+  std::string name;  // as in CMake targets
   bool libtorch;     // may include LibTorch
   std::set<std::string> uses;
 };
 
-// Arrows run one way: a folder includes its own headers and those of the folders it uses.
+// Dependencies go one way: a folder includes its own headers and those of the folders it uses.
 const std::vector<Folder>& folders() {
   static const std::vector<Folder> table = {
       {"src/base", "base", false, {}},
@@ -64,7 +64,7 @@ const std::vector<Folder>& folders() {
   return table;
 }
 
-// The rooms of a folder: each includes itself and those before it.
+// The order of subfolders ("rooms"): each includes its own headers and those of the ones before it.
 const std::vector<std::vector<std::string>>& rooms() {
   static const std::vector<std::vector<std::string>> table = {
       {"src/comm/store", "src/comm/ranks", "src/comm/operations", "src/comm/watchdog",
@@ -79,8 +79,8 @@ const std::vector<std::vector<std::string>>& rooms() {
   return table;
 }
 
-// No environment variable changes a run: only what launchers set, and what belongs to the terminal
-// and to the user's directories, is read.
+// No environment variable changes a run: only the launchers' variables, and those of the terminal
+// and of the user's directories, are read.
 bool may_be_read_from_environment(std::string_view variable) {
   static const std::set<std::string_view> names = {
       "RANK",
@@ -91,7 +91,7 @@ bool may_be_read_from_environment(std::string_view variable) {
       "MASTER_PORT",
       "XDG_CACHE_HOME",
       "HOME",
-      // Where other programs keep the models that they fetched.
+      // HF_HOME and the next ones name the caches of models that other programs fetched.
       "HF_HOME",
       "HF_HUB_CACHE",
       "GROUP_RANK",
@@ -114,7 +114,7 @@ std::string_view trimmed(std::string_view s) {
   return s;
 }
 
-// "template <class T> requires ..." says nothing about what follows it.
+// Drops "template <class T> requires ...", which says nothing about the declaration behind it.
 std::string_view without_template_head(std::string_view head) {
   head = trimmed(head);
   while (head.starts_with("template")) {
@@ -132,7 +132,7 @@ std::string_view without_template_head(std::string_view head) {
 
 enum class Brace { kContainer, kFunction, kData };
 
-// What an opening brace outside any function begins, given the code before it.
+// Returns the kind of an opening brace outside any function, from the code before it.
 Brace classify(std::string_view head, bool inside_parentheses) {
   head = without_template_head(head);
   for (std::string_view word : {"static ", "inline ", "typedef ", "export "}) {
@@ -154,7 +154,7 @@ Brace classify(std::string_view head, bool inside_parentheses) {
 
 struct Function {
   std::string_view head;
-  std::size_t line = 0;  // of the opening brace, from 1
+  std::size_t line = 0;  // line of the opening brace, from 1
   int lines = 0;         // from the opening to the closing brace
 };
 
@@ -207,7 +207,7 @@ class FunctionFinder {
   std::string_view code_;
   std::size_t i_ = 0;
   std::size_t line_ = 1;
-  std::size_t head_ = 0;  // where the code before the next brace begins
+  std::size_t head_ = 0;  // start of the code before the next brace
   int parentheses_ = 0;
   int inside_function_ = 0;  // braces open inside the current function
   Function current_;
@@ -221,7 +221,7 @@ std::vector<int> function_lengths(std::string_view text) {
   return lengths;
 }
 
-// The innermost folder of a file.
+// Returns the innermost folder of a file.
 const Folder* folder_of(std::string_view path) {
   const Folder* found = nullptr;
   for (const Folder& folder : folders()) {
@@ -231,7 +231,7 @@ const Folder* folder_of(std::string_view path) {
   return found;
 }
 
-// The folder of a header as includes name it, which leave "src/" out.
+// Returns the folder of a header by its include name, which leaves "src/" out.
 const Folder* folder_of_included(std::string_view name) {
   const Folder* found = folder_of(name);
   return found != nullptr ? found : folder_of("src/" + std::string(name));
@@ -254,7 +254,8 @@ bool is_libtorch(std::string_view included) {
   return false;
 }
 
-// The argument of a getenv call on this line: its literal, "?" when it is none, empty without call.
+// Returns the argument of a getenv call on this line: its literal, "?" if it is none, empty without
+// a call.
 std::string_view environment_variable(std::string_view line) {
   const std::size_t call = line.find("getenv(");
   if (call == std::string_view::npos) return {};
@@ -271,12 +272,12 @@ std::size_t characters(std::string_view utf8) {
 
 // ---- The rules ----
 
-// Goal: the rules below look at something.
+// Goal: the rules below read at least some files.
 TEST(Tidy, FindsTheSources) {
   EXPECT_GT(sources().size(), 10u);
 }
 
-// Goal: the head of a header tells what it is before anything else.
+// Goal: a header begins with a comment that says what it is.
 TEST(Tidy, EveryHeaderBeginsWithAHeadComment) {
   for (const SourceFile& file : sources()) {
     if (!file.has_extension({".h"}) || file.lines.empty()) continue;
@@ -285,7 +286,7 @@ TEST(Tidy, EveryHeaderBeginsWithAHeadComment) {
   }
 }
 
-// Goal: whoever looks up one function reads its own lines alone.
+// Goal: the comment of a function can be read alone.
 TEST(Tidy, DocstringsStandAlone) {
   for (const SourceFile& file : sources()) {
     if (!file.path.ends_with(".h") || file.path.starts_with("tests/")) continue;
@@ -298,72 +299,7 @@ TEST(Tidy, DocstringsStandAlone) {
   }
 }
 
-// Goal: a comment is a sentence. These openings begin a fragment that needs the line before it.
-TEST(Tidy, CommentsAreSentences) {
-  for (const SourceFile& file : sources()) {
-    if (!file.is_cpp()) continue;
-    for (std::size_t i = 0; i < file.lines.size(); ++i) {
-      const bool continues = i > 0 && trimmed(file.lines[i - 1]).starts_with("//");
-      for (std::string_view opening : {"// Of ", "// Whose ", "// What "}) {
-        EXPECT_FALSE(!continues && trimmed(file.lines[i]).starts_with(opening))
-            << at(file, i + 1) << "is a fragment; write a sentence with a subject and a verb";
-      }
-    }
-  }
-}
-
-// Goal: a concept has one name, the field's. These names were replaced and do not come back.
-TEST(Tidy, ReplacedNamesAreGone) {
-  static const std::vector<std::string> replaced = {
-      "Gradient"
-      "Home",
-      "Place"
-      "Holders",
-      "Region"
-      "Place",
-      "kExpAvg"
-      "Units",
-      "has_"
-      "units",
-      "Grad"
-      "Sink",
-      "Grad"
-      "Drain",
-      "Grad"
-      "Reducer",
-      "Grad"
-      "Accumulator",
-      "Input"
-      "Runs",
-      "State"
-      "Walk",
-      "Command"
-      "Words",
-      "Rank"
-      "Beat",
-      "Router"
-      "Figures",
-      "kept "
-      "input",
-      "kept_"
-      "input",
-      "at "
-      "home",
-      "began "
-      "anew",
-      "in the "
-      "making",
-  };
-  for (const SourceFile& file : sources()) {
-    for (const std::string& name : replaced) {
-      const std::size_t found = file.text.find(name);
-      EXPECT_EQ(found, std::string::npos)
-          << at(file, 1 + std::count(file.text.begin(), file.text.begin() + found, '\n')) << name;
-    }
-  }
-}
-
-// Goal: a file is read in one sitting.
+// Goal: a file is short enough to read at once.
 TEST(Tidy, FilesAreShort) {
   for (const SourceFile& file : sources()) {
     EXPECT_LE(file.lines.size(), kMaxFileLines)
@@ -371,7 +307,7 @@ TEST(Tidy, FilesAreShort) {
   }
 }
 
-// Goal: two files stand side by side on a screen.
+// Goal: two files fit side by side on a screen.
 TEST(Tidy, LinesAreShort) {
   for (const SourceFile& file : sources()) {
     for (std::size_t i = 0; i < file.lines.size(); ++i) {
@@ -394,7 +330,7 @@ TEST(Tidy, FunctionsAreShort) {
   }
 }
 
-// Goal: what is left to do stands in the issue tracker, not in the code.
+// Goal: notes about unfinished work are kept in the issue tracker, not in the code.
 TEST(Tidy, NoStrayNotes) {
   for (const SourceFile& file : sources()) {
     for (std::size_t i = 0; i < file.lines.size(); ++i) {
@@ -405,7 +341,7 @@ TEST(Tidy, NoStrayNotes) {
   }
 }
 
-// Goal: no folder reaches back up, and LibTorch stays where it is needed.
+// Goal: folders include only the folders they may use, and LibTorch only where it is allowed.
 TEST(Tidy, FoldersDependOneWay) {
   for (const SourceFile& file : sources()) {
     const Folder* folder = folder_of(file.path);
@@ -422,12 +358,12 @@ TEST(Tidy, FoldersDependOneWay) {
   }
 }
 
-// Goal: the same inside a folder: the order of the rooms is the way of the data.
+// Goal: subfolders of a folder include only those before them in the order.
 TEST(Tidy, RoomsDependOneWay) {
   for (const std::vector<std::string>& order : rooms()) {
     const auto room_of = [&order](std::string_view path) {
       const std::string_view room = path.substr(0, path.rfind('/'));
-      // Includes leave "src/" out.
+      // Include paths leave "src/" out.
       return std::ranges::find_if(order, [room](std::string_view name) {
         return name == room || (name.starts_with("src/") && name.substr(4) == room);
       });
@@ -445,7 +381,7 @@ TEST(Tidy, RoomsDependOneWay) {
   }
 }
 
-// Goal: a new folder is put in its place in the order.
+// Goal: every folder of sources is in the table of folders.
 TEST(Tidy, EveryFolderStandsInTheTable) {
   for (const SourceFile& file : sources()) {
     if (!file.path.starts_with("src/") || !file.is_cpp()) continue;
@@ -453,7 +389,7 @@ TEST(Tidy, EveryFolderStandsInTheTable) {
   }
 }
 
-// Goal: the table itself has no cycle: each folder uses only those above it.
+// Goal: the table has no cycle: each folder uses only those above it.
 TEST(Tidy, TheTableOfFoldersIsInOrder) {
   std::set<std::string> above;
   for (const Folder& folder : folders()) {
@@ -462,7 +398,7 @@ TEST(Tidy, TheTableOfFoldersIsInOrder) {
   }
 }
 
-// Goal: a run is what its file says, whatever the environment.
+// Goal: only the allowed environment variables are read, so that a run depends on its file alone.
 TEST(Tidy, TheEnvironmentChangesNothing) {
   for (const SourceFile& file : sources()) {
     if (!file.is_cpp() || file.path.starts_with("tests/")) continue;
@@ -474,7 +410,8 @@ TEST(Tidy, TheEnvironmentChangesNothing) {
   }
 }
 
-// Goal: a GPU's branches are taken where on_gpu() says, so that tests take them on CPUs.
+// Goal: the branches of a GPU are taken where on_gpu() is true, so that tests can take them on
+// CPUs.
 TEST(Tidy, AGpuIsAskedForInOnePlace) {
   for (const SourceFile& file : sources()) {
     if (!file.is_cpp() || file.path.starts_with("tests/") || file.path.starts_with("src/device/")) {
@@ -487,8 +424,8 @@ TEST(Tidy, AGpuIsAskedForInOnePlace) {
   }
 }
 
-// Goal: gpu_check runs the suites that ctest leaves out, and no test that skips where a GPU is: a
-// pattern that looks into the names of tests took one of those, and the part always failed.
+// Goal: gpu_check runs exactly the suites that ctest leaves out; a pattern on names of tests would
+// also select tests that skip on a GPU.
 TEST(Tidy, GpuCheckTakesTheSuitesThatCtestLeavesOut) {
   const std::string suites = "Gpu*.*:*/Gpu*.*:*Gpu.*";
   const std::string parts = read_source("scripts/dev/gpu/parts.py").text;
@@ -500,7 +437,7 @@ TEST(Tidy, GpuCheckTakesTheSuitesThatCtestLeavesOut) {
 
 // ---- The measure itself ----
 
-// Goal: containers, data and comments are not taken for functions.
+// Goal: namespaces, classes, data and comments are not measured as functions.
 TEST(TidyMeasure, CountsFunctionsOnly) {
   EXPECT_EQ(function_lengths("namespace a {\nstruct B : C<int()> {\n  int x = 1'000;\n};\n}\n"),
             (std::vector<int>{}));

@@ -1,6 +1,6 @@
-// No function of the program is called by tests alone: what nobody else calls is deleted, or lives
-// among the tests. Names are counted, not resolved: a function goes unnoticed where another of its
-// name is called.
+// No function of the program is called by tests alone: such a function is deleted or moved to the
+// tests. Names are counted, not resolved, so a function goes unnoticed if another one of its name
+// is called.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,23 +16,23 @@
 namespace longshore {
 namespace {
 
-// What a test must see, and why nobody else does.
+// Returns whether only tests may call the function; the table gives the reason.
 bool is_for_tests(std::string_view name) {
   static const std::map<std::string_view, std::string_view> kWhy = {
-      // References that kernels are compared with.
+      // These references are compared with kernels.
       {"adamw_step_reference", "of the update"},
       {"pack_cpu", "of the kernels"},
       {"pack_cuda", "of the kernels"},
       {"unpack_cpu", "of the kernels"},
       {"unpack_cuda", "of the kernels"},
       {"cast_and_square_cpu", "of the kernels"},
-      // Counters and decisions that have no other way out.
+      // These counters and decisions are not visible otherwise.
       {"host_waits", "where the engine's thread blocked"},
       {"unregistered_bytes", "what the kernel would not pin"},
       {"backward_order", "which units backward leaves out"},
       {"best_loss", "what a restart must restore"},
       {"critical_path", "that the simulation knows what held what"},
-      // Of libraries that are used beyond this program.
+      // These belong to libraries that are used beyond this program.
       {"broadcast", "the collectives are a whole set"},
       {"id_of", "a tokenizer's other direction"},
   };
@@ -43,7 +43,7 @@ bool is_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 
-// The word that ends before `end`; empty where something else does.
+// Returns the word that ends before `end`; empty if something else does.
 std::string_view word_before(std::string_view code, std::size_t end) {
   std::size_t begin = end;
   while (begin > 0 && is_word(code[begin - 1])) --begin;
@@ -55,8 +55,8 @@ std::size_t skip_spaces_back(std::string_view code, std::size_t end) {
   return end;
 }
 
-// Whether the name at `begin`, which a parenthesis follows, is declared or defined there: a type
-// stands before it, as the layout puts it ("Type* name(", "Type Class::name(").
+// Returns whether the name at `begin`, which a parenthesis follows, is declared or defined there: a
+// type stands before it ("Type* name(", "Type Class::name(").
 bool is_declared(std::string_view code, std::size_t begin) {
   static const std::set<std::string_view> kNoTypes = {"return", "else", "case",      "throw",
                                                       "new",    "do",   "co_return", "goto"};
@@ -80,7 +80,7 @@ struct Uses {
   bool in_header = false;
 };
 
-// How often each function-like name of the program stands where it is declared, and elsewhere.
+// Counts for each function-like name of the program how often it is declared and otherwise used.
 std::map<std::string, Uses, std::less<>> count_names() {
   std::map<std::string, Uses, std::less<>> names;
   for (const SourceFile& file : sources()) {
@@ -100,6 +100,7 @@ std::map<std::string, Uses, std::less<>> count_names() {
   return names;
 }
 
+// Every function of a header is called by the program.
 TEST(Unused, EveryFunctionIsCalledByTheProgram) {
   for (const auto& [name, uses] : count_names()) {
     if (!uses.in_header || uses.other > 0 || is_for_tests(name)) continue;
@@ -107,7 +108,7 @@ TEST(Unused, EveryFunctionIsCalledByTheProgram) {
   }
 }
 
-// Goal: the list of exceptions holds nothing that is gone, or is called by now.
+// Goal: every exception still exists and is still called by tests only.
 TEST(Unused, TheExceptionsAreExceptions) {
   const auto names = count_names();
   for (const auto& [name, uses] : names) {
@@ -120,6 +121,7 @@ TEST(Unused, TheExceptionsAreExceptions) {
   }
 }
 
+// Declarations are distinguished from calls.
 TEST(Unused, DeclarationsAreToldFromCalls) {
   const auto declared = [](std::string_view code) { return is_declared(code, code.find("f(")); };
   EXPECT_TRUE(declared("int f(int);"));
