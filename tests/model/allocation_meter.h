@@ -12,7 +12,7 @@ class AllocationMeter {
   AllocationMeter& operator=(const AllocationMeter&) = delete;
   ~AllocationMeter();
 
-  // Bytes that were allocated since construction and are still alive, and the most there ever were.
+  // Returns the bytes allocated since construction that are still alive, and their peak.
   Bytes live() const;
   Bytes peak() const;
 };

@@ -1,4 +1,4 @@
-// Attention over documents against a plain softmax over all positions.
+// Attention over documents equals a plain softmax over all positions.
 #include "model/document_attention.h"
 
 #include <ATen/Parallel.h>
@@ -22,7 +22,7 @@ Tensors random_tensors(int64_t positions, const AttentionShape& shape) {
           at::randn({positions, q})};
 }
 
-// In fp64, with a matrix of all positions by all positions.
+// Computes attention in fp64 with a matrix of all positions by all positions.
 at::Tensor plain_attention(const Tensors& in, const AttentionShape& shape,
                            const std::vector<int64_t>& starts, const at::Tensor& sinks = {}) {
   const int64_t positions = in.q.size(0), group = shape.heads / shape.kv_heads;
@@ -46,7 +46,8 @@ at::Tensor plain_attention(const Tensors& in, const AttentionShape& shape,
   return weights.matmul(v).permute({1, 0, 2}).reshape({positions, -1});
 }
 
-// fp32 against fp64: the kernel's exponential is right to about 20 units in the last place.
+// The results are fp32 against fp64; the kernel's exponential is right to about 20 units in the
+// last place.
 constexpr double kTolerance = 2e-5;
 
 void expect_close(const at::Tensor& got, const at::Tensor& expected, const char* what) {
@@ -71,7 +72,8 @@ void compare_with_plain(const AttentionShape& shape, const std::vector<int64_t>&
   expect_close(grads[2], exact.v.grad(), "gradient of v");
 }
 
-// Goal: a sink takes its share of the weights, and has a gradient, with groups and windows.
+// Goal: a sink takes its share of the attention weights and has a gradient, with groups and
+// windows.
 TEST(DocumentAttention, SinksTakeTheirShare) {
   at::set_num_threads(1);
   const std::vector<int64_t> starts{0, 1, 20, 64};
@@ -99,17 +101,20 @@ TEST(DocumentAttention, SinksTakeTheirShare) {
   }
 }
 
+// Query heads of a group share their key and value head.
 TEST(DocumentAttention, GroupedHeadsShareTheirKeys) {
   compare_with_plain({.heads = 6, .kv_heads = 2, .head_dim = 8, .scale = 0.3}, {0, 40});
   compare_with_plain({.heads = 4, .kv_heads = 1, .head_dim = 8, .scale = 0.3}, {0, 40});
   compare_with_plain({.heads = 3, .kv_heads = 3, .head_dim = 5, .scale = 0.3}, {0, 40});
 }
 
+// No query sees a key of another document.
 TEST(DocumentAttention, NeverCrossesADocumentsBorder) {
   compare_with_plain({.heads = 4, .kv_heads = 2, .head_dim = 8, .scale = 0.3},
                      {0, 1, 20, 21, 60, 64});
 }
 
+// A window counts the token itself.
 TEST(DocumentAttention, AWindowCountsTheTokenItself) {
   // A window of one sees the token alone: the result is v.
   const AttentionShape shape{.heads = 2, .kv_heads = 2, .head_dim = 4, .window = 1, .scale = 1.0};
@@ -117,6 +122,7 @@ TEST(DocumentAttention, AWindowCountsTheTokenItself) {
   EXPECT_TRUE(at::allclose(attend_forward(in.q, in.k, in.v, shape, {0, 9}).out, in.v));
 }
 
+// Windows of any width agree with the plain softmax, across pieces of queries.
 TEST(DocumentAttention, AWindowWorksInPiecesOfQueries) {
   for (const int64_t window : {1, 7, 511, 512, 513, 700, 1299, 1300, 5000}) {
     SCOPED_TRACE(window);
@@ -125,6 +131,7 @@ TEST(DocumentAttention, AWindowWorksInPiecesOfQueries) {
   }
 }
 
+// A window wider than the document changes no bit.
 TEST(DocumentAttention, AWindowWiderThanTheDocumentChangesNoBit) {
   const AttentionShape full{.heads = 4, .kv_heads = 2, .head_dim = 8, .scale = 0.3};
   AttentionShape windowed = full;
@@ -134,7 +141,8 @@ TEST(DocumentAttention, AWindowWiderThanTheDocumentChangesNoBit) {
                         attend_forward(in.q, in.k, in.v, windowed, {0, 600}).out));
 }
 
-// Pieces of 128 queries; a cap that bends most scores, and one that bends hardly any.
+// Capped scores equal those of all positions at once, in pieces of 128 queries; one cap bends most
+// scores, one hardly any.
 TEST(DocumentAttention, CappedScoresAreThoseOfAllPositionsAtOnce) {
   for (const int64_t window : {0, 1, 7, 127, 128, 129, 200, 5000}) {
     for (const double cap : {0.7, 20.0}) {
@@ -147,8 +155,7 @@ TEST(DocumentAttention, CappedScoresAreThoseOfAllPositionsAtOnce) {
   compare_with_plain({.heads = 3, .kv_heads = 3, .head_dim = 5, .scale = 0.3, .cap = 1.0}, {0, 40});
 }
 
-// Goal: a document twice as long takes twice the memory, a window that hides most of it hardly
-// more.
+// Goal: memory of capped scores grows linearly with length, and hardly with what a window hides.
 TEST(DocumentAttention, CappedScoresTakeMemoryInLineWithLength) {
   const auto taken = [](int64_t length, int64_t window) {
     const AttentionShape shape{
@@ -163,7 +170,7 @@ TEST(DocumentAttention, CappedScoresTakeMemoryInLineWithLength) {
   EXPECT_LE(taken(4096, 256), 0.25 * taken(4096, 0));
 }
 
-// Query, key and value may be parts of one matrix.
+// Query, key and value may be parts of one matrix with capped scores.
 TEST(DocumentAttention, CappedScoresOfStridedRows) {
   const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = 8, .scale = 0.5, .cap = 2.0};
   const Tensors in = random_tensors(150, shape);
@@ -178,6 +185,7 @@ TEST(DocumentAttention, CappedScoresOfStridedRows) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::allclose(got[i], expected[i])) << i;
 }
 
+// With capped scores a document's bits do not depend on its neighbours.
 TEST(DocumentAttention, CappedBitsOfADocumentDoNotDependOnItsNeighbours) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const AttentionShape shape{
@@ -198,6 +206,7 @@ TEST(DocumentAttention, CappedBitsOfADocumentDoNotDependOnItsNeighbours) {
   }
 }
 
+// A document's bits do not depend on its neighbours.
 TEST(DocumentAttention, ADocumentsBitsDoNotDependOnItsNeighbours) {
   const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = 8, .window = 30, .scale = 0.3};
   const Tensors in = random_tensors(200, shape);

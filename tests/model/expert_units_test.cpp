@@ -1,5 +1,5 @@
-// Routers and experts against a plain computation in fp64, for every way tokens may be routed; and
-// groups of experts, which give the same bits.
+// Routers and experts agree with a plain computation in fp64 for every way tokens may be routed,
+// and groups of experts give the same bits.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,8 @@ ArchSpec preset(const std::string& name) {
   return read_arch_spec(Json::parse(text), name);
 }
 
-// As init = "random" has them, larger, so that gates and routers are not nearly linear.
+// Returns weights like those of init = "random" but larger, so that gates and routers are not
+// nearly linear.
 Weights random_weights(const ModelSpec& spec) {
   Weights weights;
   for (const ParamSpec& parameter : spec.whole_parameters()) {
@@ -38,7 +39,7 @@ Weights random_weights(const ModelSpec& spec) {
 const std::vector<std::string> kPresets = {"tiny-qwen3-moe", "tiny-qwen2-moe", "tiny-mixtral",
                                            "tiny-olmoe", "tiny-gpt-oss"};
 
-// Router and experts of layer 0 by autograd in fp64, over all experts and with a mask.
+// PlainExperts: router and experts of layer 0 by autograd in fp64, over all experts with a mask.
 class PlainExperts {
  public:
   PlainExperts(const ArchSpec& arch, const Weights& weights) : arch_(arch) {
@@ -106,7 +107,7 @@ double error(const at::Tensor& got, const at::Tensor& expected) {
   return norm == 0.0 ? error : error / norm;
 }
 
-// Which experts have a token, for what the test wants to have tried.
+// Returns the number of experts that have a token, so that the test can check its setup.
 int64_t busy_experts(const ArchSpec& arch, const at::Tensor& h, const Weights& weights) {
   const std::vector<ModuleParameter> all =
       block_parameters(arch, {.body = "model."}, 0, BlockPart::kMlp);
@@ -156,12 +157,14 @@ class Experts : public testing::TestWithParam<std::string> {
   }
 };
 
+// Router and experts agree with the plain computation.
 TEST_P(Experts, AgreeWithAPlainComputation) {
   const ArchSpec arch = preset(GetParam());
   const Weights weights = random_weights(make_model_spec(arch, {}));
   compare_with_plain(arch, weights, at::randn({40, arch.hidden}));
 }
 
+// A single token works, and the experts without a token are idle.
 TEST_P(Experts, TakeOneToken) {
   const ArchSpec arch = preset(GetParam());
   const Weights weights = random_weights(make_model_spec(arch, {}));
@@ -170,17 +173,19 @@ TEST_P(Experts, TakeOneToken) {
   compare_with_plain(arch, weights, h);
 }
 
+// One expert may take all tokens while the others are idle.
 TEST_P(Experts, TakeAllTokensInOneAndLeaveOthersIdle) {
   ArchSpec arch = preset(GetParam());
   arch.moe.top_k = 1;
-  arch.moe.renormalise = false;  // to 1 whatever the scores: the router would get noise
+  arch.moe.renormalise = false;  // renormalised to 1, the router's gradient would be noise
   const Weights weights = random_weights(make_model_spec(arch, {}));
-  // Tokens that differ little.
+  // The tokens differ little.
   const at::Tensor h = at::randn({1, arch.hidden}) + 0.01 * at::randn({30, arch.hidden});
   EXPECT_EQ(busy_experts(arch, h, weights), 1);
   compare_with_plain(arch, weights, h);
 }
 
+// Every expert may take every token.
 TEST_P(Experts, TakeEveryTokenInEach) {
   ArchSpec arch = preset(GetParam());
   arch.moe.top_k = arch.moe.experts;
@@ -190,7 +195,7 @@ TEST_P(Experts, TakeEveryTokenInEach) {
   compare_with_plain(arch, weights, h);
 }
 
-// Goal: bits do not depend on how a layer's experts are cut into units.
+// Goal: the bits do not depend on how a layer's experts are cut into units.
 TEST_P(Experts, GroupsOfAnySizeGiveTheSameBits) {
   const ArchSpec arch = preset(GetParam());
   const ModelSpec spec = make_model_spec(arch, {});
@@ -215,7 +220,7 @@ TEST_P(Experts, GroupsOfAnySizeGiveTheSameBits) {
   }
 }
 
-// Goal: a frozen router, or frozen everything but experts, leaves the other gradients as they are.
+// Goal: freezing the router, or everything but experts, leaves the other gradients unchanged.
 TEST_P(Experts, FreezingLeavesTheOtherGradients) {
   const ArchSpec arch = preset(GetParam());
   const ModelSpec spec = make_model_spec(arch, {});
@@ -244,7 +249,7 @@ TEST_P(Experts, FreezingLeavesTheOtherGradients) {
   }
 }
 
-// Goal: a group measured on its worst input has all tokens in as many of its experts as can be.
+// Goal: the worst input of a group sends all tokens to as many of its experts as possible.
 TEST_P(Experts, TheWorstInputOfAGroupIsItsOwn) {
   const ArchSpec arch = preset(GetParam());
   const int64_t top_k = arch.moe.top_k;
@@ -265,7 +270,7 @@ INSTANTIATE_TEST_SUITE_P(Presets, Experts, testing::ValuesIn(kPresets), [](const
   return name;
 });
 
-// Goal: of equal scores the lowest experts are chosen, in order, however often and wherever.
+// Goal: among equal scores the lowest experts are chosen in order.
 TEST(Routing, TiesGoToTheLowest) {
   for (const bool over_all : {true, false}) {
     const MoeSpec moe{
@@ -281,7 +286,7 @@ TEST(Routing, TiesGoToTheLowest) {
   }
 }
 
-// Goal: every choice is dispatched once, by expert and then by token.
+// Goal: every choice is dispatched once, ordered by expert and then by token.
 TEST(Routing, DispatchKeepsTheOrderOfTokens) {
   const at::Tensor experts = at::tensor({2, 0, 2, 1, 0, 2}, at::kLong).view({3, 2});
   const Dispatch tokens = dispatch(experts, 4);

@@ -1,4 +1,4 @@
-// Reading config.json: spellings, defaults, and everything that is refused.
+// Reading config.json: spellings, defaults and refusals.
 #include "model/families.h"
 
 #include <gtest/gtest.h>
@@ -41,6 +41,7 @@ void expect_problem(const Json& config, const std::string& part) {
   EXPECT_NE(problems[0].find(part), std::string::npos) << problems[0];
 }
 
+// Keys that are absent take the family's defaults.
 TEST(Families, AbsentKeysTakeTheFamilysDefaults) {
   const ArchSpec arch = read_arch_spec(llama(), "config.json");
   EXPECT_EQ(arch.kv_heads, 4);
@@ -62,6 +63,7 @@ TEST(Families, AbsentKeysTakeTheFamilysDefaults) {
   EXPECT_EQ(read_arch_spec(mistral, "config.json").layers[1].window, 0);
 }
 
+// Old and new spellings of the rotary embedding mean the same.
 TEST(Families, OldAndNewSpellingsOfRopeMeanTheSame) {
   const ArchSpec old = read_arch_spec(
       with(llama(), R"({"rope_theta": 5e5, "torch_dtype": "bfloat16", "rope_scaling": {
@@ -84,6 +86,7 @@ TEST(Families, OldAndNewSpellingsOfRopeMeanTheSame) {
   }
 }
 
+// Qwen uses a sliding window from max_window_layers on, if use_sliding_window is set.
 TEST(Families, QwenSlidesFromMaxWindowLayersOnWhenItSlidesAtAll) {
   Json config = with(llama(), R"({"model_type": "qwen2", "num_hidden_layers": 4,
     "sliding_window": 32, "max_window_layers": 2})");
@@ -101,6 +104,7 @@ TEST(Families, QwenSlidesFromMaxWindowLayersOnWhenItSlidesAtAll) {
   EXPECT_EQ(listed.layers[3].window, 0);
 }
 
+// eos_token_id may be a number, a list, or absent.
 TEST(Families, EosMayBeAListOrAbsent) {
   EXPECT_TRUE(read_arch_spec(llama(), "config.json").eos_tokens.empty());
   EXPECT_EQ(read_arch_spec(with(llama(), R"({"eos_token_id": 7})"), "config.json").eos_tokens,
@@ -109,6 +113,7 @@ TEST(Families, EosMayBeAListOrAbsent) {
             (std::vector<int64_t>{7, 8}));
 }
 
+// An unknown model_type is refused with the supported list and the nearest name.
 TEST(Families, AnUnknownModelTypeIsRefusedWithTheSupportedList) {
   expect_problem(with(llama(), R"({"model_type": "lama"})"),
                  "model_type 'lama' is not supported; supported: llama, mistral, qwen2, qwen3");
@@ -118,6 +123,7 @@ TEST(Families, AnUnknownModelTypeIsRefusedWithTheSupportedList) {
   expect_problem(with(llama(), R"({"model_type": 3})"), "must be a string");
 }
 
+// Keys that would change the results and are not supported are refused.
 TEST(Families, KeysThatWouldChangeTheNumbersAreRefused) {
   expect_problem(with(llama(), R"({"attn_logit_softcapping": 50.0})"), "attn_logit_softcapping");
   expect_problem(with(llama(), R"({"embedding_multiplier": 12})"), "embedding_multiplier");
@@ -133,6 +139,7 @@ TEST(Families, KeysThatWouldChangeTheNumbersAreRefused) {
   EXPECT_TRUE(problems_of(with(llama(), R"({"some_note": "kept"})")).empty());
 }
 
+// Unsupported kinds of rotary embedding are refused with the reason.
 TEST(Families, RopeOfAnotherKindIsRefused) {
   expect_problem(with(llama(), R"({"rope_scaling": {"type": "longrope", "factor": 2.0}})"),
                  "'longrope' is not supported; supported: default, linear, llama3, yarn");
@@ -153,6 +160,7 @@ TEST(Families, RopeOfAnotherKindIsRefused) {
                  "has no layers of type 'chunked_attention'");
 }
 
+// Local and global layers may have different rotary embeddings, in both spellings.
 TEST(Families, RopeOfEachKindOfLayerInBothSpellings) {
   const Json gemma = with(llama(), R"({"model_type": "gemma3_text", "num_hidden_layers": 6})");
   const ArchSpec plain = read_arch_spec(gemma, "config.json");
@@ -181,6 +189,7 @@ TEST(Families, RopeOfEachKindOfLayerInBothSpellings) {
   expect_problem(with(gemma, R"({"use_bidirectional_attention": true})"), "is not supported");
 }
 
+// Gemma 2 caps scores and logits unless its file says null.
 TEST(Families, Gemma2IsCappedUnlessItsFileSaysNull) {
   const Json gemma = with(llama(), R"({"model_type": "gemma2"})");
   const ArchSpec plain = read_arch_spec(gemma, "config.json");
@@ -191,7 +200,7 @@ TEST(Families, Gemma2IsCappedUnlessItsFileSaysNull) {
   EXPECT_EQ(plain.layers[0].window, 4096);
   EXPECT_EQ(plain.layers[1].window, 0);
   EXPECT_TRUE(plain.tied_by_config);
-  // transformers looks at hidden_activation alone.
+  // transformers reads hidden_activation only.
   EXPECT_EQ(read_arch_spec(with(gemma, R"({"hidden_act": "silu"})"), "config.json").activation,
             Activation::kGeluTanh);
   EXPECT_EQ(
@@ -212,7 +221,7 @@ TEST(Families, Gemma2IsCappedUnlessItsFileSaysNull) {
   expect_problem(with(gemma, R"({"use_bidirectional_attention": true})"), "is not supported");
 }
 
-// As transformers does: a text model's logits alone.
+// Gemma 3 applies the cap of logits only, as transformers does for text models.
 TEST(Families, Gemma3ObeysOneCap) {
   const Json gemma =
       with(llama(), R"({"model_type": "gemma3_text", "final_logit_softcapping": 30.0})");
@@ -230,6 +239,7 @@ TEST(Families, Gemma3ObeysOneCap) {
   EXPECT_TRUE(problems_of(wrapper).empty());
 }
 
+// SmolLM3 leaves out the rotary embedding in every fourth layer.
 TEST(Families, SmolLM3KnowsNoPositionsInEveryFourthLayer) {
   const Json config = with(llama(), R"({"model_type": "smollm3", "num_hidden_layers": 8})");
   const ArchSpec arch = read_arch_spec(config, "config.json");
@@ -241,6 +251,7 @@ TEST(Families, SmolLM3KnowsNoPositionsInEveryFourthLayer) {
   expect_problem(with(config, R"({"no_rope_layers": [2]})"), "must hold integers in 0 .. 1");
 }
 
+// Experts are read in both spellings of their number.
 TEST(Families, ExpertsAreReadInBothSpellingsOfTheirNumber) {
   const Json qwen = with(llama(), R"({"model_type": "qwen3_moe", "num_hidden_layers": 6})");
   const ArchSpec plain = read_arch_spec(qwen, "config.json");
@@ -267,6 +278,7 @@ TEST(Families, ExpertsAreReadInBothSpellingsOfTheirNumber) {
   expect_problem(with(llama(), R"({"num_experts": 4})"), "would change the numbers");
 }
 
+// Mixtral and OLMoE refuse options that they do not compute.
 TEST(Families, MixtralAndOlmoeRefuseWhatTheyDoNotCompute) {
   const Json mixtral = with(llama(), R"({"model_type": "mixtral", "num_key_value_heads": 4})");
   const ArchSpec arch = read_arch_spec(mixtral, "config.json");
@@ -279,6 +291,7 @@ TEST(Families, MixtralAndOlmoeRefuseWhatTheyDoNotCompute) {
   expect_problem(with(olmoe, R"({"clip_qkv": 8.0})"), "would change the numbers");
 }
 
+// gpt-oss uses YaRN unless its file says otherwise.
 TEST(Families, GptOssTurnsByYarnUnlessTold) {
   const Json gpt_oss = with(llama(), R"({"model_type": "gpt_oss", "num_key_value_heads": 4})");
   const ArchSpec arch = read_arch_spec(gpt_oss, "config.json");
@@ -292,6 +305,7 @@ TEST(Families, GptOssTurnsByYarnUnlessTold) {
   expect_problem(with(gpt_oss, R"({"quantization_config": {"quant_method": "gptq"}})"), "mxfp4");
 }
 
+// Sizes outside their bounds are refused.
 TEST(Families, SizesAreChecked) {
   expect_problem(with(llama(), R"({"vocab_size": 0})"), "'vocab_size' must be an integer in 1");
   expect_problem(with(llama(), R"({"vocab_size": 2147483648})"), "'vocab_size'");
@@ -308,6 +322,7 @@ TEST(Families, SizesAreChecked) {
   expect_problem(with(gpt2(), R"({"n_layer": -1})"), "'n_layer' must be an integer");
 }
 
+// All problems of a config are reported together.
 TEST(Families, AllProblemsAreToldAtOnce) {
   Json config = with(llama(), R"({"vocab_size": -1, "hidden_act": "mish", "tie_word_embeddings": 1,
     "rope_scaling": {"type": "su", "factor": 4}, "residual_multiplier": 2})");
@@ -315,6 +330,7 @@ TEST(Families, AllProblemsAreToldAtOnce) {
   EXPECT_EQ(problems_of(config).size(), 6u);
 }
 
+// A config that is no JSON object is refused.
 TEST(Families, AConfigThatIsNoObjectIsRefused) {
   EXPECT_THROW(read_arch_spec(Json::parse("[1]"), "config.json"), ConfigError);
 }

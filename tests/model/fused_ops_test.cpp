@@ -1,5 +1,5 @@
-// The fused kernels: the CPU references against LibTorch's ops and autograd in fp64, and the GPU
-// against the references.
+// The fused kernels: the CPU references against LibTorch's operations and autograd in fp64, and the
+// GPU against the references.
 #include "model/fused_ops.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,8 @@ double relative_error(const at::Tensor& got, const at::Tensor& expected) {
   return error / std::max(1e-30, want.abs().max().item<double>());
 }
 
-// Of the largest value: fp32 sums of some hundred terms; one rounding to bf16 and half a step more.
+// The tolerance is relative to the largest value: fp32 sums of some hundred terms; one rounding to
+// bf16 and half a step.
 constexpr double kFloatTolerance = 2e-6;
 constexpr double kBf16Tolerance = 8e-3;
 double tolerance(at::ScalarType dtype) {
@@ -46,6 +47,7 @@ at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double 
   return x * (x.square().mean(-1, true) + eps).rsqrt() * weight;
 }
 
+// RMSNorm and its gradients agree with autograd.
 TEST_P(FusedOps, RmsNormAgreesWithAutograd) {
   const at::Tensor x = random({37, 200}), weight = random({200}), grad = random({37, 200});
   const at::Tensor exact_x = x.to(at::kDouble).requires_grad_(true);
@@ -60,6 +62,7 @@ TEST_P(FusedOps, RmsNormAgreesWithAutograd) {
   EXPECT_TRUE(at::equal(fused::rms_norm_backward(grad, x, weight, 1e-5, {}), grad_x));
 }
 
+// The rotary embedding agrees with complex multiplication, and its inverse undoes it.
 TEST_P(FusedOps, RotationAgreesWithComplexNumbersAndTurnsBack) {
   const int64_t rows = 19, heads = 3, dim = 16;
   const at::Tensor wide = random({rows, heads * dim + 8});
@@ -77,6 +80,7 @@ TEST_P(FusedOps, RotationAgreesWithComplexNumbersAndTurnsBack) {
   EXPECT_LE(relative_error(fused::rotate(out, positions, frequencies, dim, -1), x), limit() * 3);
 }
 
+// SwiGLU and its gradients agree with autograd.
 TEST_P(FusedOps, SwigluAgreesWithAutograd) {
   const at::Tensor gate = random({13, 77}), up = random({13, 77}), grad = random({13, 77});
   const at::Tensor exact_gate = gate.to(at::kDouble).requires_grad_(true);
@@ -89,6 +93,7 @@ TEST_P(FusedOps, SwigluAgreesWithAutograd) {
   EXPECT_LE(relative_error(up, exact_up.grad()), limit());
 }
 
+// Cross entropy and its gradient agree with autograd.
 TEST_P(FusedOps, CrossEntropyAgreesWithAutograd) {
   const at::Tensor logits = random({29, 301}) * 4.0;
   const at::Tensor targets = at::randint(0, 301, {29});
@@ -103,7 +108,7 @@ TEST_P(FusedOps, CrossEntropyAgreesWithAutograd) {
   EXPECT_LE(relative_error(logits, exact.grad()), limit());
 }
 
-// Logits that overflow exp, and one that is minus infinity.
+// The loss is finite for logits that overflow exp and for minus infinity.
 TEST_P(FusedOps, CrossEntropyStaysFinite) {
   at::Tensor logits = at::full({1, 5}, 300.0, at::TensorOptions(GetParam()));
   logits.index_put_({0, 1}, -std::numeric_limits<float>::infinity());
@@ -114,14 +119,15 @@ TEST_P(FusedOps, CrossEntropyStaysFinite) {
   EXPECT_EQ(logits[0][1].item<float>(), 0.0f);
 }
 
+// Targets outside the vocabulary are refused.
 TEST_P(FusedOps, TargetsOutsideTheVocabularyAreRefused) {
   const at::Tensor logits = random({2, 5});
   EXPECT_THROW(fused::cross_entropy(logits, at::tensor({1, 5}, at::kLong), 1.0, false),
                CheckFailure);
 }
 
-// The GPU: what the reference gives, within the rounding of other exponentials and sums; and the
-// same bits twice.
+// The GPU agrees with the reference within the rounding of other exponentials and sums, and gives
+// the same bits twice.
 class FusedOpsGpu : public FusedOps {
  protected:
   void SetUp() override {
@@ -129,7 +135,7 @@ class FusedOpsGpu : public FusedOps {
     prepare_cuda(0);
     at::manual_seed(11);
   }
-  // `op` gets its inputs on a device and returns all results.
+  // An Op gets its inputs on a device and returns all results.
   using Op = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
   void compare(const std::vector<at::Tensor>& inputs, const Op& op) const {
     const auto run = [&](at::Device device) {
@@ -151,6 +157,7 @@ class FusedOpsGpu : public FusedOps {
   }
 };
 
+// RMSNorm on a GPU agrees with the reference and repeats.
 TEST_P(FusedOpsGpu, RmsNorm) {
   for (const auto& [rows, width] : {std::pair{37, 200}, {1000, 64}, {300, 4096}}) {
     compare({random({rows, width}), random({rows, width}), random({width}), at::zeros({width})},
@@ -161,6 +168,7 @@ TEST_P(FusedOpsGpu, RmsNorm) {
   }
 }
 
+// The rotary embedding on a GPU agrees with the reference and repeats.
 TEST_P(FusedOpsGpu, Rotation) {
   const at::Tensor frequencies = at::pow(10000.0, -at::arange(32) * 2.0 / 64);
   compare({random({501, 8 * 64}), at::randint(0, 4000, {501}), frequencies},
@@ -170,6 +178,7 @@ TEST_P(FusedOpsGpu, Rotation) {
           });
 }
 
+// SwiGLU on a GPU agrees with the reference and repeats.
 TEST_P(FusedOpsGpu, Swiglu) {
   for (const int64_t width : {77, 11008}) {
     compare({random({13, width}), random({13, width}), random({13, width})},
@@ -181,6 +190,7 @@ TEST_P(FusedOpsGpu, Swiglu) {
   }
 }
 
+// Cross entropy on a GPU agrees with the reference and repeats.
 TEST_P(FusedOpsGpu, CrossEntropy) {
   for (const int64_t vocabulary : {301, 32000}) {
     compare({random({64, vocabulary}) * 4.0, at::randint(0, vocabulary, {64})},

@@ -12,7 +12,7 @@
 namespace longshore {
 namespace {
 
-// Models with experts lie beside the others.
+// Returns the folders of golden cases; models with experts have a folder of their own.
 std::vector<std::filesystem::path> golden_roots() {
   const std::filesystem::path parity = std::filesystem::path(test_data()) / "parity";
   std::vector<std::filesystem::path> roots = {parity / "golden"};

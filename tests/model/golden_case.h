@@ -1,4 +1,4 @@
-// GoldenCase: one directory of tests/parity/golden in memory, read with the little that tests need.
+// GoldenCase: one directory of tests/parity/golden in memory, read with little code.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,7 +22,7 @@ struct GoldenCase {
   std::string name;
   Json config;
   ArchSpec arch;
-  std::map<std::string, at::Tensor> weights;  // as stored, as fp32
+  std::map<std::string, at::Tensor> weights;  // stored values as fp32
   std::map<std::string, at::Tensor> golden;   // golden.safetensors
   Json facts;                                 // golden.json
   std::vector<GoldenRow> rows;                // train.jsonl
@@ -30,7 +30,7 @@ struct GoldenCase {
   std::vector<FileTensor> file_tensors() const;
 };
 
-// The directories under tests/parity/golden, sorted.
+// Returns the sorted names of the directories under tests/parity/golden.
 std::vector<std::string> golden_case_names();
 GoldenCase read_golden_case(const std::string& name);
 

@@ -1,6 +1,5 @@
-// Attention on a GPU against the CPU's over the same documents: fp32 by the memory-efficient
-// kernel, bf16 by FlashAttention, capped
-// scores by plain operations.
+// Attention on a GPU agrees with the CPU's over the same documents: fp32 by the memory-efficient
+// kernel, bf16 by FlashAttention, capped scores by plain operations.
 #include "model/gpu_attention.h"
 
 #include <gtest/gtest.h>
@@ -30,6 +29,7 @@ std::vector<at::Tensor> forward_and_backward(const std::vector<at::Tensor>& in, 
   return all;
 }
 
+// Attention on a GPU agrees with the CPU and gives the same bits twice.
 TEST_P(AttentionGpu, AgreesWithTheCpuAndRepeats) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -38,7 +38,7 @@ TEST_P(AttentionGpu, AgreesWithTheCpuAndRepeats) {
   const int64_t rows = test.starts.back();
   const int64_t q = test.shape.heads * test.shape.head_dim;
   const int64_t kv = test.shape.kv_heads * test.shape.head_dim;
-  // One tensor cut in three, as a fused projection gives it: rows are strided.
+  // One tensor is cut in three, as a fused projection gives it, so rows are strided.
   const at::Tensor fused = at::randn({rows, q + 2 * kv}).to(test.dtype);
   const at::Tensor grad = at::randn({rows, q}).to(test.dtype);
   const auto inputs = [&](at::Device device) {
@@ -53,10 +53,10 @@ TEST_P(AttentionGpu, AgreesWithTheCpuAndRepeats) {
   const auto expected = reference();
   const auto got = forward_and_backward(inputs(gpu_tensors(0)), test);
   const auto again = forward_and_backward(inputs(gpu_tensors(0)), test);
-  // bf16: gradients are sums of products of rounded probabilities.
+  // In bf16 gradients are sums of products of rounded probabilities.
   const double limit = test.dtype == at::kFloat ? 1e-4 : 3e-2;
   const char* const names[] = {"grad q", "grad k", "grad v", "out"};
-  // Of the gradients together: a query with one key has none of its own, but for rounding.
+  // The limit is relative to all gradients: a query with one key has none of its own but rounding.
   double largest = 0.0;
   for (size_t i = 0; i < 3; ++i) {
     largest = std::max(largest, expected[i].abs().max().item<double>());
@@ -85,7 +85,8 @@ AttentionShape capped(AttentionShape shape) {
 
 const std::vector<int64_t> kDocuments = {0, 1, 130, 700, 713, 1024};
 
-// Short documents, then a long one: more than a call of FlashAttention's backward gets.
+// Returns short documents and then a long one: more than one call of FlashAttention's backward
+// takes.
 std::vector<int64_t> many_documents() {
   std::vector<int64_t> starts = {0};
   for (int64_t i = 0; i < 40; ++i) starts.push_back(starts.back() + 1 + i % 9);
@@ -104,7 +105,7 @@ std::vector<Case> cases() {
         {narrow ? "many_bf16" : "many_fp32", shape(8, 2, 64, 0), many_documents(), dtype});
     list.push_back({narrow ? "many_in_windows_bf16" : "many_in_windows_fp32", shape(4, 2, 32, 100),
                     many_documents(), dtype});
-    // FlashAttention's backward has heads of this size on some GPUs only.
+    // FlashAttention's backward supports heads of this size on some GPUs only.
     list.push_back(
         {narrow ? "large_head_bf16" : "large_head_fp32", shape(2, 1, 208, 0), {0, 77}, dtype});
     list.push_back(
@@ -119,7 +120,7 @@ std::vector<Case> cases() {
   return list;
 }
 
-// Goal: documents of one token, more of them than a grid of the kernels may have.
+// Goal: more one-token documents than a kernel's grid may have work.
 TEST(ManyDocumentsAttentionGpu, AreNoMoreThanACallTakes) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);

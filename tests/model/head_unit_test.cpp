@@ -1,4 +1,5 @@
-// The head's loss and gradients over chunks, and threads at sizes where they share work.
+// The head's loss and gradients over chunks, and with several threads at sizes where they share
+// work.
 #include "model/head_unit.h"
 
 #include <ATen/Parallel.h>
@@ -40,7 +41,7 @@ class Head : public testing::Test {
     return arch;
   }
 
-  // Over 2500 positions, against all logits at once in fp64.
+  // Compares 2500 positions with all logits at once in fp64.
   void compare_with_all_at_once();
 
   MicroBatch batch(int64_t positions, int64_t trained_every) const {
@@ -94,7 +95,7 @@ void Head::compare_with_all_at_once() {
             result.loss_sum);
 }
 
-// A vocabulary of 300 has chunks of 1024 positions.
+// Chunks of 1024 positions (a vocabulary of 300) agree with all logits at once.
 TEST_F(Head, ManyChunksAgreeWithAllLogitsAtOnce) {
   compare_with_all_at_once();
 }
@@ -104,11 +105,12 @@ class CappedHead : public Head {
   CappedHead() : Head(1.5) {}
 };
 
-// Logits have a deviation of about 2.
+// Capped logits in chunks agree with all logits at once; logits have a deviation of about 2.
 TEST_F(CappedHead, ManyChunksAgreeWithAllLogitsAtOnce) {
   compare_with_all_at_once();
 }
 
+// A batch without trained positions has no loss and zero gradients.
 TEST_F(Head, ABatchWithoutTrainedPositionsHasNoLossAndZeroGradients) {
   MicroBatch none = batch(20, 1);
   none.targets.fill_(-100);
@@ -120,6 +122,7 @@ TEST_F(Head, ABatchWithoutTrainedPositionsHasNoLossAndZeroGradients) {
   }
 }
 
+// Positions without a loss change nothing and cost no computation.
 TEST_F(Head, UntrainedPositionsCostNothingAndChangeNothing) {
   const MicroBatch sparse = batch(64, 9);
   const auto outcome = runner_->gradients({sparse}, 1.0, PlainRunner::Recompute::kUnit);
@@ -127,7 +130,8 @@ TEST_F(Head, UntrainedPositionsCostNothingAndChangeNothing) {
   EXPECT_EQ(outcome.loss_sum, runner_->loss(sparse));
 }
 
-// Large enough that every op shares its work. MKL in strict mode, sums as matrix products.
+// One and two threads give the same bits in a model large enough that every operation shares its
+// work (MKL in strict mode, sums as matrix products).
 TEST_F(Head, AWholeModelGivesTheSameBitsWithOneAndTwoThreads) {
   const std::vector<MicroBatch> batches{batch(640, 2)};
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {

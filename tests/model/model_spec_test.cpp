@@ -1,4 +1,4 @@
-// Units and parameters from an ArchSpec and a file's tensors.
+// Units and parameters are made from an ArchSpec and a file's tensors.
 #include "model/model_spec.h"
 
 #include <gtest/gtest.h>
@@ -43,6 +43,7 @@ std::string data_error_of(const ArchSpec& arch, const std::vector<FileTensor>& f
   return "";
 }
 
+// A model has one unit for the embedding, each block and the head.
 TEST(ModelSpec, HasOneUnitForEmbeddingEachBlockAndHead) {
   const ModelSpec model = make_model_spec(llama(false), {});
   ASSERT_EQ(model.units.size(), 4u);
@@ -62,6 +63,7 @@ ArchSpec mixtral() {
     "num_key_value_heads": 2, "num_local_experts": 3})");
 }
 
+// Experts have the names of the model's files.
 TEST(ModelSpec, ExpertsAreSpelledAsTheFilesHaveThem) {
   const ModelSpec each = make_model_spec(mixtral(), {});
   const std::vector<ParamSpec>& one = each.units[1].parameters;
@@ -83,7 +85,8 @@ TEST(ModelSpec, ExpertsAreSpelledAsTheFilesHaveThem) {
   EXPECT_EQ(each.parameter_elements(), all.parameter_elements());
 }
 
-// Goal: a bias for each expert is no matrix, though it has two dimensions: it does not decay.
+// Goal: a bias per expert counts as a vector although it has two dimensions, so it has no weight
+// decay.
 TEST(ModelSpec, BiasesOfExpertsAreVectors) {
   const ModelSpec model =
       make_model_spec(arch_of(R"({"model_type": "gpt_oss", "vocab_size": 100, "hidden_size": 64,
@@ -97,6 +100,7 @@ TEST(ModelSpec, BiasesOfExpertsAreVectors) {
   }
 }
 
+// A tied head uses the embedding's parameter.
 TEST(ModelSpec, ATiedHeadBorrowsTheEmbedding) {
   const ModelSpec model = make_model_spec(llama(true), {});
   ASSERT_EQ(model.units[3].tied.size(), 1u);
@@ -104,12 +108,14 @@ TEST(ModelSpec, ATiedHeadBorrowsTheEmbedding) {
   EXPECT_EQ(model.units[3].parameters.size(), 1u);
 }
 
+// A head in the files is not tied, whatever the config says.
 TEST(ModelSpec, AHeadInTheFilesIsNotTiedWhateverTheConfigSays) {
   const ModelSpec untied = make_model_spec(llama(false), {});
   const ModelSpec model = make_model_spec(llama(true), files_of(untied));
   EXPECT_TRUE(model.units[3].tied.empty());
 }
 
+// A missing head is refused unless it is tied.
 TEST(ModelSpec, AMissingHeadIsAnErrorUnlessTied) {
   const std::vector<FileTensor> files = files_of(make_model_spec(llama(true), {}));
   const std::string text = data_error_of(llama(false), files);
@@ -118,6 +124,7 @@ TEST(ModelSpec, AMissingHeadIsAnErrorUnlessTied) {
       << text;
 }
 
+// GPT-2 uses the prefix of its files' names.
 TEST(ModelSpec, Gpt2TakesThePrefixOfItsFiles) {
   const ModelSpec prefixed = make_model_spec(gpt2(), {});
   EXPECT_EQ(prefixed.units[1].parameters[0].name, "transformer.h.0.ln_1.weight");
@@ -129,6 +136,7 @@ TEST(ModelSpec, Gpt2TakesThePrefixOfItsFiles) {
   EXPECT_EQ(plain.units[0].parameters[1].name, "wpe.weight");
 }
 
+// GPT-2's matrices keep the shape of the file.
 TEST(ModelSpec, Gpt2KeepsItsMatricesAsTheFileStoresThem) {
   const ModelSpec model = make_model_spec(gpt2(), {});
   const ParamSpec& fused = model.units[1].parameters[2];
@@ -138,6 +146,7 @@ TEST(ModelSpec, Gpt2KeepsItsMatricesAsTheFileStoresThem) {
   EXPECT_NEAR(model.units[1].parameters[4].init.standard_deviation, 0.02 / 2.0, 1e-12);
 }
 
+// Missing, unknown and misshapen tensors are reported together.
 TEST(ModelSpec, ReportsMissingUnknownAndMisshapenTensorsTogether) {
   std::vector<FileTensor> files = files_of(make_model_spec(llama(false), {}));
   files[1].shape = {63};
@@ -151,18 +160,21 @@ TEST(ModelSpec, ReportsMissingUnknownAndMisshapenTensorsTogether) {
             std::string::npos);
 }
 
+// Sizes whose product is too large are refused.
 TEST(ModelSpec, RefusesSizesWhoseProductIsAbsurd) {
   ArchSpec arch = llama(false);
   arch.vocabulary = arch.hidden = (int64_t{1} << 31) - 1;
   EXPECT_THROW(make_model_spec(arch, {}), ConfigError);
 }
 
+// Buffers of the files are skipped by rules on their names.
 TEST(ModelSpec, SkipsBuffersByRule) {
   EXPECT_TRUE(is_skipped_tensor(llama(false), "model.layers.1.self_attn.rotary_emb.inv_freq"));
   EXPECT_TRUE(is_skipped_tensor(gpt2(), "transformer.h.11.attn.masked_bias"));
   EXPECT_FALSE(is_skipped_tensor(gpt2(), "transformer.h.11.attn.c_attn.bias"));
 }
 
+// Freezing marks the parameters that a glob matches.
 TEST(Freeze, MarksWhatAGlobMatches) {
   ModelSpec model = make_model_spec(llama(false), {});
   const std::vector<std::string> globs{"model.embed_tokens.*", "*.layers.1.mlp.*"};
@@ -173,6 +185,7 @@ TEST(Freeze, MarksWhatAGlobMatches) {
   EXPECT_FALSE(model.units[2].parameters[0].frozen);
 }
 
+// Globs that match nothing are refused.
 TEST(Freeze, RefusesGlobsThatMatchNothing) {
   ModelSpec model = make_model_spec(llama(false), {});
   const std::vector<std::string> globs{"*.nothing", "*.norm.weight", "h.*"};

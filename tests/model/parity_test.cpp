@@ -1,4 +1,4 @@
-// Parity of logits and gradients with transformers, on the committed golden cases.
+// Logits and gradients agree with transformers on the committed golden cases.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -12,10 +12,11 @@
 namespace longshore {
 namespace {
 
-// MKL agrees with itself at every number of threads only in its strict mode, which it reads once.
+// MKL gives the same bits at every number of threads only in strict mode, which it reads once.
 const int kStrictMkl = setenv("MKL_CBWR", "AVX2,STRICT", 1);
 
-// fp32 rounding of another order of sums; transformers differs from itself by as much.
+// The limit allows fp32 rounding of another order of sums; transformers differs from itself by as
+// much.
 constexpr double kLogitsTolerance = 1e-5;
 constexpr double kGradientTolerance = 1e-4;
 
@@ -42,12 +43,13 @@ struct Loaded {
   }
 };
 
-// Tiny tensors: more than one thread would only wait.
+// Parity runs on one thread, because tensors are tiny.
 class Parity : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { at::set_num_threads(1); }
 };
 
+// The logits of single rows agree with transformers.
 TEST_P(Parity, LogitsOfSingleRowsAgreeWithTransformers) {
   const Loaded loaded(GetParam());
   const PlainRunner runner(loaded.model, loaded.golden.weights, at::kFloat);
@@ -65,6 +67,7 @@ TEST_P(Parity, LogitsOfSingleRowsAgreeWithTransformers) {
   EXPECT_EQ(index, 3u);
 }
 
+// Every gradient of a batch of unequal rows agrees with transformers.
 TEST_P(Parity, EveryGradientOfABatchOfUnequalRowsAgreesWithTransformers) {
   const Loaded loaded(GetParam());
   const PlainRunner runner(loaded.model, loaded.golden.weights, at::kFloat);
@@ -89,6 +92,7 @@ TEST_P(Parity, EveryGradientOfABatchOfUnequalRowsAgreesWithTransformers) {
   RecordProperty("worst_relative_error", std::to_string(worst));
 }
 
+// Recomputed graphs give the same bits as kept graphs.
 TEST_P(Parity, RecomputeGivesTheSameBitsAsNoRecompute) {
   const Loaded loaded(GetParam());
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -103,9 +107,8 @@ TEST_P(Parity, RecomputeGivesTheSameBitsAsNoRecompute) {
   }
 }
 
-// Goal: a graph that is recomputed does not compute what nobody reads: of units that autograd
-// differentiates, the output has memory for one element, and only where a norm follows its last
-// product is that product made.
+// Goal: a recomputed graph does not compute its unread output: where autograd differentiates the
+// unit, the output has memory for one element, and its last product is made only if a norm follows.
 TEST_P(Parity, ARecomputedGraphLeavesItsOutputUncomputed) {
   const Loaded loaded(GetParam());
   const PlainRunner runner(loaded.model, loaded.golden.weights, at::kFloat);
@@ -132,6 +135,7 @@ TEST_P(Parity, ARecomputedGraphLeavesItsOutputUncomputed) {
   }
 }
 
+// One micro-batch of four rows agrees with four micro-batches of one.
 TEST_P(Parity, OneMicroBatchOfFourRowsAgreesWithFourOfOne) {
   const Loaded loaded(GetParam());
   const PlainRunner runner(loaded.model, loaded.golden.weights, at::kFloat);
@@ -157,8 +161,8 @@ bool cpu_is_intel() {
 #endif
 }
 
-// Bits hold where MKL's strict mode does. Elsewhere (no AVX-512, or another maker's CPU) MKL may
-// share a sum among threads: a few fp32 roundings, 1.4e-7 of a gradient's norm was measured.
+// One and two threads give the same bits where MKL's strict mode holds. On other CPUs (no AVX-512,
+// or another vendor's) MKL may split a sum among threads: 1.4e-7 of a gradient's norm was measured.
 TEST_P(Parity, OneAndTwoThreadsAgree) {
   const double tolerance = cpu_is_intel() && cpu_has_avx512() ? 0.0 : 1e-5;
   const Loaded loaded(GetParam());
@@ -174,9 +178,9 @@ TEST_P(Parity, OneAndTwoThreadsAgree) {
   }
 }
 
-// Judged by how far bf16 takes transformers itself from fp32 on the same case, on a CPU with
-// AVX-512. Without it LibTorch's loops round partial sums: up to 2.2 times that was measured; 2.4
-// times with a GPU's branches, for the norm of a head of four values.
+// Gradients in bf16 are as close to fp32 as those of transformers on a CPU with AVX-512. Without it
+// LibTorch rounds partial sums: up to 2.2 times was measured; 2.4 times with a GPU's branches, for
+// the norm of a head of four values.
 TEST_P(Parity, GradientsInBf16AreAsCloseToFp32AsThoseOfTransformers) {
   const Loaded loaded(GetParam());
   const Json& facts = loaded.golden.facts;

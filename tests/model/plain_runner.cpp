@@ -6,7 +6,7 @@
 namespace longshore {
 namespace {
 
-// The rows of a piece, or all of them.
+// Returns the rows of a piece, or all rows.
 at::Tensor rows_of(const ParamSpec& spec, const std::map<std::string, at::Tensor>& tensors) {
   return tensors.at(spec.name).narrow(0, spec.first_row, spec.shape.front());
 }
@@ -161,7 +161,7 @@ PlainRunner::Outcome PlainRunner::gradients(const std::vector<MicroBatch>& batch
     for (const MicroBatch& batch : batches) one_batch(batch, scale, recompute, outcome);
     return outcome;
   }
-  // What all tokens choose is known before the first gradient.
+  // The choices of all tokens are known before the first gradient.
   RouterLoad load(shape, at::kCPU);
   load.begin();
   std::vector<MicroBatch> noted = batches;

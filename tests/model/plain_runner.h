@@ -1,5 +1,5 @@
-// PlainRunner: runs a decoder's units one after the other, as the engine does but without slots,
-// streams or layer-major order: the reference that tests compare with.
+// PlainRunner: runs a decoder's units one after the other like the engine, but without slots,
+// streams or layer-major order. Tests use it as reference.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,7 +12,7 @@
 
 namespace longshore {
 
-// Sums gradients in fp32 tensors, by name; those of pieces where they are in the whole parameter.
+// NamedSink: sums gradients in fp32 tensors by name; those of pieces at their rows of the whole.
 class NamedSink : public GradientSink {
  public:
   NamedSink(const ModelSpec& model, UnitId unit, std::map<std::string, at::Tensor>& sums);
@@ -36,15 +36,15 @@ class PlainRunner {
   struct Outcome {
     double loss_sum = 0.0;
     int64_t trained = 0;
-    double balance_loss = 0.0;                    // with its coefficient
-    std::map<std::string, at::Tensor> gradients;  // of scale * loss_sum
+    double balance_loss = 0.0;                    // includes its coefficient
+    std::map<std::string, at::Tensor> gradients;  // gradients of scale * loss_sum
   };
 
-  // Parameters are cast to `dtype`. The model must outlive the runner.
+  // Casts the parameters to `dtype`. The model must outlive the runner.
   PlainRunner(const DecoderModel& model, const std::map<std::string, at::Tensor>& weights,
               at::ScalarType dtype);
 
-  // Every row is a document of one micro-batch.
+  // Makes one micro-batch in which every row is a document.
   static MicroBatch make_batch(const std::vector<std::vector<int64_t>>& tokens,
                                const std::vector<std::vector<int64_t>>& targets);
   at::Tensor logits(const MicroBatch& batch) const;

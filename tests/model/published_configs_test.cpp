@@ -1,5 +1,4 @@
-// Published models with experts: their config.json gives the parameters that they are known to
-// have.
+// The config.json of published models with experts gives their known number of parameters.
 #include <gtest/gtest.h>
 
 #include "model/families.h"
@@ -9,8 +8,8 @@ namespace longshore {
 namespace {
 
 struct Published {
-  const char* config;  // the keys of the hub's file that say something about numbers
-  int64_t parameters;  // what the hub counts in its weights, unquantised
+  const char* config;  // the keys of the hub's file that affect numbers
+  int64_t parameters;  // number of weights on the hub, unquantised
   int64_t blocks_sparse;
 };
 
@@ -69,6 +68,7 @@ const Published kGptOss_20B = {
           "quant_method": "mxfp4"}})",
     20'914'757'184, 24};
 
+// Each config gives the number of parameters that the hub counts.
 TEST(PublishedConfigs, GiveTheParametersThatTheModelsHave) {
   for (const Published& published : {kQwen3_30B_A3B, kMixtral_8x7B, kOlmoe_1B_7B, kGptOss_20B}) {
     ArchSpec arch = read_arch_spec(Json::parse(published.config), "config.json");

@@ -1,4 +1,4 @@
-// Random values by name and element, and the presets that use them.
+// Random values depend on name, seed and element; the presets use them.
 #include "model/random_init.h"
 
 #include <gtest/gtest.h>
@@ -23,6 +23,7 @@ std::vector<float> filled(const std::string& name, uint64_t seed, int64_t begin,
   return values;
 }
 
+// Any part of a tensor has the bits of the whole.
 TEST(RandomInit, AnyPartOfATensorHasTheSameBitsAsTheWhole) {
   const std::vector<float> whole = filled("a.weight", 42, 0, 1000);
   for (const int64_t begin : {1, 2, 3, 4, 255, 256, 997}) {
@@ -32,6 +33,7 @@ TEST(RandomInit, AnyPartOfATensorHasTheSameBitsAsTheWhole) {
   }
 }
 
+// Other names and seeds give other values.
 TEST(RandomInit, NamesAndSeedsGiveOtherValues) {
   const std::vector<float> values = filled("a.weight", 42, 0, 100);
   EXPECT_NE(values, filled("b.weight", 42, 0, 100));
@@ -39,6 +41,7 @@ TEST(RandomInit, NamesAndSeedsGiveOtherValues) {
   EXPECT_NE(values, filled("a.weight", 0, 0, 100));
 }
 
+// Values are normal with the given deviation, and neighbours are independent.
 TEST(RandomInit, ValuesAreNormalWithTheGivenDeviation) {
   const std::vector<float> values = filled("a.weight", 1, 0, 200000);
   double sum = 0, squares = 0, fourth = 0, neighbours = 0;
@@ -50,13 +53,14 @@ TEST(RandomInit, ValuesAreNormalWithTheGivenDeviation) {
     if (i > 0) neighbours += x * values[i - 1] / 0.02;
   }
   const auto count = static_cast<double>(values.size());
-  // Five standard errors each.
+  // The limits are five standard errors.
   EXPECT_NEAR(sum / count, 0.0, 5.0 / std::sqrt(count));
   EXPECT_NEAR(squares / count, 1.0, 5.0 * std::sqrt(2.0 / count));
   EXPECT_NEAR(fourth / count, 3.0, 5.0 * std::sqrt(96.0 / count));
   EXPECT_NEAR(neighbours / count, 0.0, 5.0 / std::sqrt(count));
 }
 
+// Zeros and ones are exact.
 TEST(RandomInit, ZerosAndOnesAreExact) {
   std::vector<float> values(5, 7.0f);
   fill_random("a.bias", {.kind = InitSpec::Kind::kZeros}, 42, 3, values);
@@ -65,6 +69,7 @@ TEST(RandomInit, ZerosAndOnesAreExact) {
   EXPECT_EQ(values, std::vector<float>(5, 1.0f));
 }
 
+// Every preset is a model that this program reads.
 TEST(InitPresets, EveryPresetIsAModelThisProgramReads) {
   ASSERT_GE(init_presets().size(), 6u);
   for (const InitPreset& preset : init_presets()) {
@@ -77,6 +82,7 @@ TEST(InitPresets, EveryPresetIsAModelThisProgramReads) {
   }
 }
 
+// The small-llama preset has five to eight million parameters.
 TEST(InitPresets, SmallLlamaHasFiveToEightMillionParameters) {
   const std::string text = init_preset_config("small-llama", {.vocabulary = 4096});
   const int64_t elements =
@@ -85,6 +91,7 @@ TEST(InitPresets, SmallLlamaHasFiveToEightMillionParameters) {
   EXPECT_LE(elements, 8'000'000);
 }
 
+// An unknown preset is refused with the nearest name.
 TEST(InitPresets, AnUnknownNameIsRefusedWithTheNearestOne) {
   try {
     init_preset_config("tiny-lama", {.vocabulary = 10});

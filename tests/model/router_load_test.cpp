@@ -1,4 +1,4 @@
-// What routers chose, and the loss that spreads tokens over experts.
+// RouterLoad: counts of the routers' choices, and the loss that balances tokens over experts.
 #include "model/router_load.h"
 
 #include <ATen/Parallel.h>
@@ -14,7 +14,7 @@ namespace {
 constexpr RouterShape kShape{
     .layers = 3, .experts = 4, .top_k = 2, .balance = 0.5, .watched = true};
 
-// Two sparse layers of [T, experts] scores; layer 1 is dense.
+// Scores: two sparse layers of [T, experts] scores; layer 1 is dense.
 struct Scores {
   at::Tensor first, second;
 };
@@ -39,11 +39,11 @@ RouterLoad load_of(const Scores& scores, const std::vector<int64_t>& micro_batch
     begin += count;
   }
   load.count(false);
-  note(load, 0, scores.first);  // what backward runs again
+  note(load, 0, scores.first);  // backward runs it again
   return load;
 }
 
-// As transformers writes it, over both layers' tokens.
+// Computes the loss with the formula of transformers, over both layers' tokens.
 at::Tensor written_out(const at::Tensor& scores) {
   const at::Tensor probabilities = at::softmax(scores, 1);
   const at::Tensor chosen = std::get<1>(at::topk(probabilities, 2));
@@ -63,6 +63,7 @@ class RouterLoads : public testing::Test {
   Scores scores, narrow;
 };
 
+// The balance loss and its gradient agree with the formula.
 TEST_F(RouterLoads, BalanceLossAndItsGradientAreThoseOfTheFormula) {
   const at::Tensor all = at::cat({scores.first, scores.second}).requires_grad_(true);
   at::Tensor loss;
@@ -84,7 +85,8 @@ TEST_F(RouterLoads, BalanceLossAndItsGradientAreThoseOfTheFormula) {
   }
 }
 
-// Goal: the loss is of the step's tokens, so its gradient has the same bits however they are cut.
+// Goal: the loss covers the step's tokens, so its gradient has the same bits for any micro-batches
+// and ranks.
 TEST_F(RouterLoads, MicroBatchesAndRanksGiveTheSameBits) {
   RouterLoad whole = load_of(narrow, {9}), cut = load_of(narrow, {2, 6, 1});
   whole.balance(whole.pooled());
@@ -100,6 +102,7 @@ TEST_F(RouterLoads, MicroBatchesAndRanksGiveTheSameBits) {
   EXPECT_TRUE(at::equal(whole.gradient(), rank.gradient()));
 }
 
+// The statistics cover sparse layers only.
 TEST_F(RouterLoads, FiguresAreOfSparseLayers) {
   const RouterStatistics figures = router_statistics(kShape, load_of(narrow, {4, 5}).sums());
   ASSERT_EQ(figures.load.size(), 2u) << "the dense layer has none";
@@ -119,8 +122,8 @@ TEST_F(RouterLoads, FiguresAreOfSparseLayers) {
   EXPECT_NEAR(figures.entropy, -(p * p.clamp_min(1e-300).log()).sum(1).mean().item<double>(), 1e-5);
 }
 
-// Goal: a rank, or a step, without a token has no gradient and no figures, and nothing is divided
-// by zero.
+// Goal: a rank or step without a token has no gradient and no statistics, and nothing divides by
+// zero.
 TEST_F(RouterLoads, NothingNotedIsNothing) {
   RouterLoad load(kShape, at::kCPU);
   load.begin();

@@ -1,4 +1,4 @@
-// Rows written and added to on a GPU as on the CPU.
+// Writing rows and adding to rows on a GPU agree with the CPU.
 #include "model/row_ops.h"
 
 #include <ATen/ATen.h>
@@ -21,7 +21,7 @@ Operands operands(int64_t count, at::ScalarType dtype) {
   at::manual_seed(5);
   const at::TensorOptions options(dtype);
   return {.to = at::randn({300, 64}).to(dtype),
-          .rows = at::arange(count).mul(7).remainder(300),  // the same again after 300
+          .rows = at::arange(count).mul(7).remainder(300),  // rows repeat after 300
           .columns = at::arange(300).mul(11).remainder(64).unsqueeze(1),
           .values = at::randn({count, 64}).to(dtype),
           .one_each = at::randn({300, 1}).to(dtype)};
@@ -38,7 +38,7 @@ at::Tensor applied(const Operands& o, const at::Device& device, bool copies) {
   return to.to(at::kCPU);
 }
 
-// By hand, and rows that come twice.
+// Rows are written and added as computed by hand, also repeated rows.
 TEST(RowOps, WritesAndAddsRows) {
   const at::Tensor rows = at::tensor({2, 0}, at::kLong);
   const at::Tensor values = at::tensor({1.0f, 2.0f, 3.0f, 4.0f}).view({2, 2});
@@ -52,12 +52,12 @@ TEST(RowOps, WritesAndAddsRows) {
   EXPECT_TRUE(at::equal(to, at::tensor({3.0f, 14.0f, 25.0f, 7.0f, 1.0f, 32.0f}).view({3, 2})));
 }
 
-// Goal: what a GPU's form makes is what the CPU's makes: the bits, where rows differ and where they
-// come again in their order, in a second run too.
+// Goal: a GPU gives the CPU's bits for distinct rows and for rows repeated in order, also in a
+// second run.
 TEST(RowOpsGpu, GiveTheBitsOfTheCpu) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
-  at::set_num_threads(1);  // the stand-in for a GPU adds in the order of threads
+  at::set_num_threads(1);  // the stand-in for GPUs adds in the order of threads
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const auto& [count, copies] : {std::pair{int64_t{290}, true},
                                         {int64_t{290}, false},
@@ -73,7 +73,7 @@ TEST(RowOpsGpu, GiveTheBitsOfTheCpu) {
       if (dtype == at::kFloat) {
         EXPECT_TRUE(at::equal(got, expected)) << count << (copies ? " copied" : " added");
       } else {
-        // A GPU may round once where rows come again, the CPU rounds each time.
+        // For repeated rows a GPU may round once, while the CPU rounds each time.
         EXPECT_TRUE(at::allclose(got.to(at::kFloat), expected.to(at::kFloat), 2e-2, 2e-1));
       }
       EXPECT_TRUE(at::equal(applied(o, gpu_tensors(0), copies), got)) << "a second run";

@@ -1,5 +1,5 @@
-// Every switch of a family matters: a model with one of them wrong gives other logits, by more
-// than the tolerance of parity. The table is what guards the goldens against being blind.
+// Every switch of a family matters: a model with one switch wrong gives other logits, by more than
+// the tolerance of parity. So the golden cases can detect each mistake.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace longshore {
 namespace {
 
-// Ten times what parity allows; most are a thousand times as large.
+// The limit is ten times the tolerance of parity; most changes are a thousand times as large.
 constexpr double kLeastChange = 1e-4;
 
 struct Mistake {
@@ -139,12 +139,13 @@ void expect_seen(const std::vector<Mistake>& mistakes) {
   }
 }
 
+// Every wrong switch in the table changes the logits.
 TEST(Sensitivity, EveryWrongSwitchIsSeen) {
   expect_seen(mistakes());
   expect_seen(mistakes_with_experts());
 }
 
-// Goal: the order of rounding is a switch too, which fp32 cannot show.
+// Goal: a wrong order of rounding is detected in bf16; fp32 cannot show it.
 TEST(Sensitivity, TheOrderOfRoundingIsSeenInBf16) {
   for (const std::string name : {"olmo2", "llama"}) {
     const GoldenCase golden = read_golden_case(name);
@@ -160,7 +161,8 @@ TEST(Sensitivity, TheOrderOfRoundingIsSeenInBf16) {
   }
 }
 
-// Goal: transformers rounds Gemma's scale before it multiplies; the goldens' is 4, which hides it.
+// Goal: Gemma's embedding scale is rounded before it multiplies, as in transformers; the scale of
+// the goldens is 4, which cannot show it.
 TEST(Sensitivity, TheScaleOfEmbeddingsIsRoundedFirst) {
   const GoldenCase golden = read_golden_case("gemma2");
   ArchSpec arch = golden.arch;

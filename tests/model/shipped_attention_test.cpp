@@ -1,6 +1,6 @@
-// What gpu_attention.cpp, capped_attention.cpp and gradient_accumulator.cpp call is in the LibTorch
-// that we ship: schemas as its headers have them, and kernels for GPUs behind them. The kernels'
-// library is loaded here without a GPU.
+// The operators that gpu_attention.cpp, capped_attention.cpp and gradient_accumulator.cpp call
+// exist in the shipped LibTorch: schemas as in its headers, and kernels for GPUs. The library of
+// kernels is loaded here without a GPU.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_efficient_attention_backward_ops.h>
 #include <ATen/ops/_efficient_attention_forward_ops.h>
@@ -19,7 +19,7 @@
 namespace longshore {
 namespace {
 
-// As at::_flash_attention_forward and so on look for themselves; throws where the C++ types differ.
+// Looks an operator up like at::_flash_attention_forward does; throws where the C++ types differ.
 template <typename Op>
 c10::OperatorHandle found() {
   const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
@@ -36,13 +36,15 @@ std::vector<c10::OperatorHandle> called() {
           found<at::_ops::addmm_dtype_out>()};
 }
 
+// The called operators have the schemas of LibTorch's headers.
 TEST(ShippedAttention, HasTheSchemasOfItsHeaders) {
   EXPECT_EQ(called().size(), 6u);
 }
 
 #if LONGSHORE_WITH_CUDA
 
-// Ends the process: loading a gigabyte of kernels is nothing for those that test other things.
+// Loads the kernels, looks and ends the process, because a gigabyte of kernels would burden other
+// tests.
 [[noreturn]] void load_and_look() {
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     std::fprintf(stderr, "%s\n", dlerror());
@@ -53,10 +55,11 @@ TEST(ShippedAttention, HasTheSchemasOfItsHeaders) {
     std::fprintf(stderr, "%s has no kernel\n", op.operator_name().name.c_str());
     std::_Exit(3);
   }
-  clear_cublas_workspaces();  // found by its name; throws where there is none
+  clear_cublas_workspaces();  // found by name; throws if it is missing
   std::_Exit(0);
 }
 
+// The called operators have kernels for GPUs.
 TEST(ShippedAttention, HasKernelsForGpus) {
   EXPECT_EXIT(load_and_look(), testing::ExitedWithCode(0), "");
 }

@@ -1,4 +1,4 @@
-// Blocks cut in two: which units that makes, and that the numbers stay the same bits.
+// Blocks cut in two: the resulting units, and results with the same bits.
 #include "model/unit_cut.h"
 
 #include <gtest/gtest.h>
@@ -30,6 +30,7 @@ std::string parameters(const ModelSpec& model) {
   return text;
 }
 
+// The policy decides which blocks are cut.
 TEST(UnitCut, FollowsThePolicy) {
   const GoldenCase golden = read_golden_case("llama-tied");
   const ModelSpec whole = make_model_spec(golden.arch, golden.file_tensors());
@@ -52,6 +53,7 @@ TEST(UnitCut, FollowsThePolicy) {
   EXPECT_THROW(made(by_hand({{"block.7.mlp"}})), ConfigError);
 }
 
+// A policy cuts experts into groups.
 TEST(UnitCut, CutsExpertsIntoGroups) {
   const GoldenCase golden = read_golden_case("qwen3_moe");
   const ArchSpec& arch = golden.arch;
@@ -121,15 +123,15 @@ double error(const at::Tensor& got, const at::Tensor& expected) {
 
 class Cut : public testing::TestWithParam<std::string> {};
 
-// Goal: a block and its two halves give the same bits, in every family, fp32 and bf16, with graphs
-// kept or made again.
+// Goal: a block and its two halves give the same bits in every family, in fp32 and bf16, with kept
+// or recomputed graphs.
 TEST_P(Cut, HalvesGiveTheBitsOfBlocks) {
   const Both both(GetParam());
   const UnitPolicy halves{.kind = Kind::kHalf, .classes = {}, .groups = {}};
   expect_same_bits(both, cut_for(halves, both.golden.arch));
 }
 
-// Goal: each row of the embedding is one piece's, so no bit depends on the cut.
+// Goal: an embedding in pieces gives the bits of the whole, because each row belongs to one piece.
 TEST_P(Cut, AnEmbeddingInPiecesGivesTheBitsOfTheWhole) {
   const Both both(GetParam());
   if (!both.tied()) expect_same_bits(both, {.halves = {}, .embedding_rows = 64});

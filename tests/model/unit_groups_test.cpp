@@ -1,4 +1,4 @@
-// Units merged by policy: which, and that the numbers stay the same bits.
+// Units merged by policy: the resulting units, and results with the same bits.
 #include "model/unit_groups.h"
 
 #include <gtest/gtest.h>
@@ -28,6 +28,7 @@ std::string problem(const ModelSpec& model, const UnitPolicy& policy) {
   return "accepted";
 }
 
+// The policy decides which units are merged.
 TEST(UnitGroups, FollowThePolicy) {
   const ModelSpec model = fakes::make_small_model(3, false);
   using Kind = UnitPolicy::Kind;
@@ -47,6 +48,7 @@ TEST(UnitGroups, FollowThePolicy) {
             "embedding block.0..block.1 block.2..head");
 }
 
+// Merging keeps every parameter and every tie.
 TEST(UnitGroups, KeepEveryParameterAndTies) {
   const ModelSpec model = fakes::make_small_model(3, true);
   const UnitPolicy apart{
@@ -60,7 +62,7 @@ TEST(UnitGroups, KeepEveryParameterAndTies) {
   EXPECT_TRUE(one.units[0].tied.empty()) << "it owns what the head tied";
 }
 
-// A group passes what all of its members pass, and runs its members again from the values that it
+// A merged unit passes the tensors that all of its members pass, and recomputes from the values it
 // reads.
 TEST(UnitGroups, KeepWhatPassesThroughAllMembers) {
   ModelSpec model = fakes::make_small_model(5, false);
@@ -95,6 +97,7 @@ TEST(UnitGroups, KeepWhatPassesThroughAllMembers) {
             "kept | kept running kept | passes 2 kept kept | kept | | ");
 }
 
+// A wrong policy is refused with what the model has.
 TEST(UnitGroups, SayWhatTheModelHas) {
   const ModelSpec model = fakes::make_small_model(3, false);
   using Kind = UnitPolicy::Kind;

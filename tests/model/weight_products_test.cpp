@@ -1,4 +1,4 @@
-// Weight gradients that backward adds in place: those of plain autograd, and never in memory.
+// Weight gradients that backward adds in place equal autograd's and are never held in memory.
 #include "model/weight_products.h"
 
 #include <ATen/record_function.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kRows = 5, kHidden = 384, kInner = 512;
 
-// Sums that were there before; products by their parameter.
+// Sums: a sink with earlier sums; it records products by parameter.
 class Sums : public GradientSink {
  public:
   explicit Sums(const std::vector<at::Tensor>& parameters) {
@@ -43,7 +43,7 @@ class Sums : public GradientSink {
   int dense = 0, products = 0;
 };
 
-// Two matrices with biases, then a third behind an activation: the shapes of an MLP.
+// Layers: two matrices with biases and a third behind an activation, like an MLP.
 struct Layers {
   explicit Layers(bool transposed) : transposed(transposed) {
     at::manual_seed(4);
@@ -65,7 +65,7 @@ struct Layers {
   std::vector<at::Tensor> parameters;
 };
 
-// Counts the matrix products of LibTorch while it lives.
+// ProductCount: counts LibTorch's matrix products while it lives.
 class ProductCount {
  public:
   ProductCount() {
@@ -93,8 +93,8 @@ class ProductCount {
 class Products : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(, Products, testing::Bool());
 
-// Goal: a result that nobody reads costs no product and no memory, and its gradients are the bits
-// of one that was computed.
+// Goal: an unread result costs no product and no memory, and its gradients have the bits of a
+// computed one.
 TEST_P(Products, OfAnUnreadResultAreNotMade) {
   const Layers layers(GetParam());
   const at::Tensor x = at::randn({kRows, kHidden}).requires_grad_(true);
@@ -118,6 +118,7 @@ TEST_P(Products, OfAnUnreadResultAreNotMade) {
   }
 }
 
+// Products give autograd's gradients without memory for them.
 TEST_P(Products, AreAutogradsGradientsWithoutTheirMemory) {
   const Layers layers(GetParam());
   const at::Tensor x = at::randn({kRows, kHidden}).requires_grad_(true);
@@ -141,8 +142,8 @@ TEST_P(Products, AreAutogradsGradientsWithoutTheirMemory) {
   }
 }
 
-// A norm ahead of the products: the bits of the norm alone and then the products, but nothing of
-// the normed input is kept.
+// A norm ahead of the products gives the bits of norm and products apart, and keeps only the norm's
+// input.
 TEST(NormedProducts, AreThoseOfTheNormAndKeepItsInputAlone) {
   for (const NormKind kind : {NormKind::kRms, NormKind::kRmsOffset, NormKind::kLayer}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -176,7 +177,8 @@ TEST(NormedProducts, AreThoseOfTheNormAndKeepItsInputAlone) {
   }
 }
 
-// A frozen weight has none, and one that was bound is not any more.
+// Products go to the bound parameters: a frozen weight has none, and an unbound one gets none any
+// more.
 TEST_P(Products, GoWhereTheyAreBound) {
   Layers layers(GetParam());
   layers.parameters[2].requires_grad_(false);
