@@ -1,4 +1,4 @@
-// Properties of the flat layout over many made-up units and shard factors.
+// Properties of the flat layout over many random units and shard factors.
 #include "shard/flat_layout.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using fakes::make_parameter;
 
-// Shapes with 0 to 4 dimensions, among them scalars, primes and dimensions of one.
+// Returns random shapes of 0 to 4 dimensions, among them scalars, primes and dimensions of one.
 UnitSpec random_unit(std::mt19937& random) {
   UnitSpec unit;
   unit.name = "unit";
@@ -48,6 +48,7 @@ std::vector<Case> random_cases() {
   return cases;
 }
 
+// Every rank has an equal aligned shard of every segment.
 TEST(FlatLayout, GivesEveryRankAnEqualAlignedShardOfEverySegment) {
   for (const Case& c : random_cases()) {
     int64_t cursor = 0;
@@ -69,6 +70,7 @@ TEST(FlatLayout, GivesEveryRankAnEqualAlignedShardOfEverySegment) {
   }
 }
 
+// Every parameter starts on a block inside its segment and overlaps no other.
 TEST(FlatLayout, StartsEveryParameterOnABlockInsideItsSegmentWithoutOverlap) {
   for (const Case& c : random_cases()) {
     ASSERT_EQ(c.layout.parameter_count(), static_cast<int32_t>(c.unit.parameters.size()));
@@ -88,6 +90,7 @@ TEST(FlatLayout, StartsEveryParameterOnABlockInsideItsSegmentWithoutOverlap) {
   }
 }
 
+// Trainable segments come first.
 TEST(FlatLayout, PutsTrainableSegmentsInFront) {
   for (const Case& c : random_cases()) {
     for (int32_t i = 0; i < c.layout.parameter_count(); ++i) {
@@ -100,9 +103,10 @@ TEST(FlatLayout, PutsTrainableSegmentsInFront) {
   }
 }
 
+// Over all ranks, every element of every parameter is in exactly one piece.
 TEST(FlatLayout, CoversEveryElementOfEveryParameterByExactlyOnePieceOverAllRanks) {
   for (const Case& c : random_cases()) {
-    // Pieces come in order, so each must begin where the last one of its parameter ended.
+    // Pieces come in order, so each begins where the last one of its parameter ended.
     std::vector<int64_t> covered(c.unit.parameters.size(), 0);
     for (int32_t rank = 0; rank < c.layout.shard_factor(); ++rank) {
       for (const ShardPiece& piece : c.layout.pieces(Rank(rank))) {
@@ -123,6 +127,7 @@ TEST(FlatLayout, CoversEveryElementOfEveryParameterByExactlyOnePieceOverAllRanks
   }
 }
 
+// Small and one-dimensional parameters are not in the quantised segment.
 TEST(FlatLayout, KeepsSmallAndOneDimensionalParametersOutOfTheQuantisedSegment) {
   EXPECT_EQ(segment_of(make_parameter("norm", {100000})), Segment::kFullMoments);
   EXPECT_EQ(segment_of(make_parameter("scalar", {})), Segment::kFullMoments);
@@ -131,6 +136,7 @@ TEST(FlatLayout, KeepsSmallAndOneDimensionalParametersOutOfTheQuantisedSegment) 
   EXPECT_EQ(segment_of(make_parameter("frozen", {64, 64}, true)), Segment::kFrozen);
 }
 
+// A rank outside the shard factor is refused.
 TEST(FlatLayout, RefusesARankOutsideTheShardFactor) {
   UnitSpec unit;
   unit.parameters = {make_parameter("w", {10})};
@@ -140,8 +146,8 @@ TEST(FlatLayout, RefusesARankOutsideTheShardFactor) {
   EXPECT_THROW(FlatLayout(unit, 0), CheckFailure);
 }
 
-// Goal: rows of a parameter are laid out as the whole one would be: the same elements, by the whole
-// one's numbers, in the segment of the whole one, however few rows a piece has.
+// Goal: rows of a parameter are laid out like the whole parameter: same elements by the whole's
+// numbers, and the whole's segment, however few rows a piece has.
 TEST(FlatLayout, NamesElementsOfAPieceByTheWholeParameter) {
   ParamSpec whole = make_parameter("table", {700, 32});
   std::vector<bool> seen(static_cast<size_t>(whole.elements()), false);

@@ -1,4 +1,4 @@
-// Narrow moments: stochastic rounding that is right on average, codes within their bounds.
+// Narrow moments: stochastic rounding is right on average, and codes stay within their bounds.
 #include "shard/moments.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kDraws = size_t{1} << 20;
 
-// The bits of the updates' own generator: elements of 256 updates.
+// Returns the bits of the updates' own generator, for elements of 256 updates.
 constexpr RoundingStream stream_of(size_t draw) {
   return {{7, 8}, 0, draw / 4096};
 }
@@ -33,9 +33,9 @@ std::vector<uint32_t> bits19_of(Moment which) {
   return bits;
 }
 
-// Goal: stochastic rounding is unbiased. Of 2^20 draws, rounding up with probability f has a
-// standard deviation of at most 512. A probability off by 0.005 lies 10 of them away: beyond the
-// limit of 5 but for one run in 10^6; and a right one stays inside but for one in 10^6.
+// Goal: stochastic rounding to bf16 is unbiased. Of 2^20 samples, rounding up with probability f
+// has a standard deviation of at most 512. A probability off by 0.005 is 10 of them away, beyond
+// the limit of 5 but for one run in 10^6; a right one stays inside but for one in 10^6.
 TEST(StochasticRounding, OfBf16RoundsUpAsOftenAsTheValueIsFar) {
   const std::vector<uint32_t> random[2] = {halves_of(Moment::kFirst), halves_of(Moment::kSecond)};
   for (const uint32_t fraction : {0x0001u, 0x1000u, 0x4000u, 0x8000u, 0xa123u, 0xffffu}) {
@@ -52,6 +52,7 @@ TEST(StochasticRounding, OfBf16RoundsUpAsOftenAsTheValueIsFar) {
   }
 }
 
+// Stochastic rounding keeps exact bf16 values and never reaches infinity.
 TEST(StochasticRounding, OfBf16KeepsWhatFitsAndNeverReachesInfinity) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const uint32_t random : {0u, 0x8000u, 0xffffu}) {
@@ -66,8 +67,9 @@ TEST(StochasticRounding, OfBf16KeepsWhatFitsAndNeverReachesInfinity) {
   }
 }
 
-// Goal: the same of 8-bit codes, over their whole range. A step is the distance of two codes; the
-// mean of 2^20 draws has a standard deviation of at most half a step / 1024.
+// Goal: stochastic rounding to 8-bit codes is unbiased over their whole range. A step is the
+// distance of two codes; the mean of 2^20 samples has a standard deviation of at most half a step /
+// 1024.
 TEST(StochasticRounding, Of8BitCodesIsRightOnAverage) {
   constexpr float kUnit = 0.37f;
   const std::vector<uint32_t> of_first = bits19_of(Moment::kFirst);
@@ -91,8 +93,8 @@ TEST(StochasticRounding, Of8BitCodesIsRightOnAverage) {
   }
 }
 
-// Goal: sharing words between neighbours ties no element's moments together. Of 2^20 draws both
-// exceed a half in a quarter, with a standard deviation of 443.
+// Goal: an element's two moments round independently, although neighbours share random words. Of
+// 2^20 samples both exceed a half in a quarter, with a standard deviation of 443.
 TEST(StochasticRounding, OfAnElementsTwoMomentsIsIndependent) {
   for (const auto& [first, second, half] :
        {std::tuple{halves_of(Moment::kFirst), halves_of(Moment::kSecond), 0x8000u},
@@ -121,7 +123,8 @@ float largest_of(const std::vector<float>& values) {
   return largest;
 }
 
-// Goal: a code is off by less than a step: a sixteenth of the value, or of the linear part's end.
+// Goal: a code is off by less than a step: a sixteenth of the value, or of the end of the linear
+// part.
 TEST(EightBitMoments, AreWithinAStepForAnyRandomBitsAndScale) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     const float scale = std::ldexp(1.0f, static_cast<int>(seed) - 90);
@@ -145,6 +148,7 @@ TEST(EightBitMoments, AreWithinAStepForAnyRandomBitsAndScale) {
   }
 }
 
+// 8-bit moments stay finite for infinite, huge and vanishing values.
 TEST(EightBitMoments, StayFiniteWithInfiniteHugeAndVanishingValues) {
   for (const float largest :
        {0.0f, 1e-45f, 1e-38f, 3e38f, std::numeric_limits<float>::infinity()}) {
@@ -156,6 +160,7 @@ TEST(EightBitMoments, StayFiniteWithInfiniteHugeAndVanishingValues) {
   }
 }
 
+// A span of codes reads back the exact values of its codes.
 TEST(MomentSpan, ReadsBackExactlyWhatItsCodesMean) {
   std::vector<float> values = block_of(3, -12);
   values.resize(300, 0.25f);
@@ -170,7 +175,7 @@ TEST(MomentSpan, ReadsBackExactlyWhatItsCodesMean) {
     ASSERT_EQ(once[i], decode_first_moment(code, units[i / 128]));
     ASSERT_NEAR(once[i], values[i], (std::fabs(values[i]) + 0x1p-7f * units[i / 128]) / 32 * 1.01f);
   }
-  // A range may begin anywhere, each element with the unit of its own block.
+  // A range may begin anywhere; each element uses the unit of its own block.
   for (const size_t begin : {100u, 128u, 256u, 290u}) {
     std::vector<float> tail(values.size() - begin);
     read_moments(Moment::kFirst, span, static_cast<int64_t>(begin), tail);

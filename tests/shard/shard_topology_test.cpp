@@ -9,6 +9,7 @@
 namespace longshore {
 namespace {
 
+// The strategy decides into how many shards and replicas the ranks are cut.
 TEST(ShardTopology, CutsRanksAsTheStrategySays) {
   EXPECT_EQ(make_topology(ShardStrategy::kFullShard, 8, 2).shard_ranks, 8);
   EXPECT_EQ(make_topology(ShardStrategy::kShardGradOp, 8, 2).shard_ranks, 8);
@@ -17,6 +18,7 @@ TEST(ShardTopology, CutsRanksAsTheStrategySays) {
   EXPECT_EQ(make_topology(ShardStrategy::kNoShard, 8, 2).replicas(), 8);
 }
 
+// Hybrid shard groups are neighbouring ranks, and replica groups are strided.
 TEST(ShardTopology, HybridGroupsAreNeighboursAndReplicasAreStrided) {
   const ShardTopology topology = make_topology(ShardStrategy::kHybridShard, 6, 3);
   EXPECT_EQ(topology.shard_group(Rank(4)), (std::vector<int32_t>{3, 4, 5}));
@@ -25,7 +27,7 @@ TEST(ShardTopology, HybridGroupsAreNeighboursAndReplicasAreStrided) {
   EXPECT_EQ(topology.replica_of(Rank(4)), 1);
 }
 
-// Every rank is in one shard group and one replica group, at the place that it believes to have.
+// Every rank is in one shard group and one replica group, at its own index.
 TEST(ShardTopology, GroupsPartitionTheRanks) {
   for (int32_t ranks = 1; ranks <= 12; ++ranks) {
     for (int32_t hybrid = 1; hybrid <= ranks; ++hybrid) {

@@ -1,5 +1,5 @@
-// Which inputs are kept as one, and which specs of a carry are refused.
-#include "shard/input_tier.h"
+// Activation checkpoints that several units share, and specs of a carry that are refused.
+#include "shard/shared_input_groups.h"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,8 @@ std::string runs_of(const ModelSpec& model) {
   return text;
 }
 
-// Embedding, four blocks and a head: units 0 to 5.
+// Units that a tensor passes through share its checkpoint. Units 0 to 5 are an embedding, four
+// blocks and a head.
 TEST(SharedInputGroups, JoinUnitsThatTensorsPassThrough) {
   ModelSpec model = fakes::make_small_model(4, false);
   EXPECT_EQ(runs_of(model), "1: 1 to 1; 2: 2 to 2; 3: 3 to 3; 4: 4 to 4; 5: 5 to 5; ");
@@ -53,6 +54,7 @@ std::string problem(size_t unit, const std::vector<CarryTensorSpec>& carry) {
   return "accepted";
 }
 
+// A carry whose tensors cannot pass as declared is refused.
 TEST(ModelSpec, RefusesCarriesThatCannotPass) {
   const auto expect = [](size_t unit, const std::vector<CarryTensorSpec>& carry,
                          const std::string& part) {

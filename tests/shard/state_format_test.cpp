@@ -1,4 +1,4 @@
-// Bytes of every state format, where slabs put them, and values through a format and back.
+// Bytes of every state format, their offsets in slabs, and values through a format and back.
 #include "shard/state_format.h"
 
 #include <gtest/gtest.h>
@@ -26,13 +26,14 @@ std::vector<StateOptions> all_options() {
   return all;
 }
 
-// Of a block of 256 elements.
+// Returns the bytes of a block of 256 elements.
 Bytes state_bytes(const StateOptions& options, Segment segment) {
   Bytes sum = 0;
   for (Region region : kRegions) sum += region_bytes(options, segment, region, kBlockElements);
   return sum;
 }
 
+// Every format has the designed bytes per element.
 TEST(StateFormat, TakesTheBytesThatTheDesignSays) {
   const Segment matrices = Segment::kQuantisedMoments;
   const auto bytes = [](StateFormat format, DType compute, Segment segment) {
@@ -41,7 +42,7 @@ TEST(StateFormat, TakesTheBytesThatTheDesignSays) {
   EXPECT_EQ(bytes(StateFormat::kFp32, DType::kBF16, matrices), 14 * kBlockElements);
   EXPECT_EQ(bytes(StateFormat::kSplit, DType::kBF16, matrices), 12 * kBlockElements);
   EXPECT_EQ(bytes(StateFormat::kSplitBf16, DType::kBF16, matrices), 8 * kBlockElements);
-  // Two fp32 units for each 128 elements.
+  // Each 128 elements have two fp32 units.
   EXPECT_EQ(bytes(StateFormat::kSplitInt8, DType::kBF16, matrices), 6 * kBlockElements + 16);
   EXPECT_EQ(bytes(StateFormat::kFp32, DType::kF32, matrices), 12 * kBlockElements);
   EXPECT_EQ(bytes(StateFormat::kSplit, DType::kF32, matrices), 12 * kBlockElements);
@@ -56,7 +57,7 @@ TEST(StateFormat, TakesTheBytesThatTheDesignSays) {
   }
 }
 
-// What is offered to a run that is too large takes less than what it has.
+// The format proposed to a run that is too large takes fewer bytes than its own.
 TEST(StateFormat, IsFollowedByTheNextThatTakesLess) {
   const auto bytes = [](StateFormat format) {
     return state_bytes({format, DType::kBF16, DType::kBF16}, Segment::kQuantisedMoments);
@@ -71,6 +72,7 @@ TEST(StateFormat, IsFollowedByTheNextThatTakesLess) {
   }
 }
 
+// The names of formats read back.
 TEST(StateFormat, HasNamesThatAreReadBack) {
   for (const StateFormatTraits& traits : kStateFormats) {
     EXPECT_EQ(parse_state_format(traits.name), traits.format);
@@ -78,6 +80,7 @@ TEST(StateFormat, HasNamesThatAreReadBack) {
   EXPECT_EQ(parse_state_format("fp16"), std::nullopt);
 }
 
+// The parameter in the device layout is contiguous unless it must be joined.
 TEST(StateFormat, HoldsTheParameterOfTheDeviceContiguouslyUnlessItMustBeJoined) {
   for (const StateOptions& options : all_options()) {
     if (needs_join(options)) continue;
@@ -88,6 +91,7 @@ TEST(StateFormat, HoldsTheParameterOfTheDeviceContiguouslyUnlessItMustBeJoined) 
   }
 }
 
+// The regions of a slab lie end to end, and the slab is rounded up to pages.
 TEST(SlabLayout, PutsRegionsEndToEndAndRoundsToPages) {
   UnitSpec unit;
   unit.parameters = {fakes::make_parameter("a", {100, 100}), fakes::make_parameter("b", {77}),
@@ -113,7 +117,7 @@ TEST(SlabLayout, PutsRegionsEndToEndAndRoundsToPages) {
   }
 }
 
-// Bit patterns that rounding could lose: ties, carries, infinities, NaN, denormals, and random
+// Returns values that rounding could lose: ties, carries, infinities, NaN, denormals, and random
 // ones.
 std::vector<float> awkward_values() {
   std::vector<float> values;
@@ -136,6 +140,7 @@ void expect_same_bits(std::span<const float> a, std::span<const float> b) {
   }
 }
 
+// Values come back bit for bit from any form of master.
 TEST(StateValues, ComeBackBitForBitFromAnyMaster) {
   const std::vector<float> values = awkward_values();
   std::vector<float> master(values.size() + 10);
@@ -158,6 +163,7 @@ TEST(StateValues, ComeBackBitForBitFromAnyMaster) {
   EXPECT_EQ(parameter, high) << "both formats give the device the same bf16 parameter";
 }
 
+// bf16 values of frozen segments are kept exactly.
 TEST(StateValues, KeepBf16ValuesOfFrozenSegmentsExactly) {
   std::vector<float> values;
   for (uint32_t bits = 0; bits < 0x10000; bits += 3) {
@@ -172,6 +178,7 @@ TEST(StateValues, KeepBf16ValuesOfFrozenSegmentsExactly) {
   expect_same_bits(read, values);
 }
 
+// A range beyond the segment is refused.
 TEST(StateValues, RefuseARangeBeyondTheSegment) {
   std::vector<uint16_t> high(10);
   std::vector<float> values(4);
