@@ -1,4 +1,4 @@
-// Committed state that is not what it should be: not whole any more, or another rank's.
+// Committed state that is damaged, or another rank's.
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
@@ -10,7 +10,8 @@
 namespace longshore {
 namespace {
 
-// Two ranks: the other has the same commits, but its commit `differs` is of another history.
+// OtherHistory: two ranks, of which the other has the same commits, but commit `differs` is of
+// another history.
 class OtherHistory final : public Agreement {
  public:
   explicit OtherHistory(int64_t differs) : differs_(differs) {}
@@ -28,7 +29,7 @@ class OtherHistory final : public Agreement {
 
 class CommittedState : public testing::Test {
  protected:
-  // Steps 0 to `last`, each committed.
+  // Runs steps 0 to `last` and commits each.
   void run(SimDrives& drives, int64_t last, uint64_t random = 7) {
     NvmeStore store(layouts_, options_, drives.maker(), &pool_);
     store.start(solo_, random);
@@ -37,7 +38,7 @@ class CommittedState : public testing::Test {
       store.commit({step, "note"}, solo_);
     }
   }
-  // The step that a start finds; what it says where it refuses.
+  // Returns the step that a start finds, or its error.
   std::string start(SimDrives& drives) {
     NvmeStore store(layouts_, options_, drives.maker(), &pool_);
     try {
@@ -50,7 +51,7 @@ class CommittedState : public testing::Test {
     }
   }
   StripeMap map() const { return NvmeStore::make_map(layouts_, options_); }
-  // A bit of a part's bytes in one slot.
+  // Flips a bit of a part's bytes in one slot.
   void damage(SimDrives& drives, int slot) {
     const StripeMap stripes = map();
     for (const ChunkPlace& chunk : stripes.chunks()) {
@@ -68,8 +69,8 @@ class CommittedState : public testing::Test {
   NvmeStoreOptions options_ = small_store({}, true, 2);
 };
 
-// Goal: units whose parameters are converted in several blocks of 2^18 elements, from memory and
-// from drives.
+// Goal: units with parameters of several blocks of 2^18 elements are converted right, from memory
+// and drives.
 TEST_F(CommittedState, HoldsUnitsOfSeveralBlocks) {
   ModelSpec model = fakes::make_small_model(1, false);
   model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {1031, 601}));
@@ -85,6 +86,7 @@ TEST_F(CommittedState, HoldsUnitsOfSeveralBlocks) {
   }
 }
 
+// With a damaged newest version a start finds the version before.
 TEST_F(CommittedState, GoesBackToTheVersionBefore) {
   SimDrives drives;
   run(drives, 3);
@@ -93,8 +95,8 @@ TEST_F(CommittedState, GoesBackToTheVersionBefore) {
   EXPECT_EQ(start(drives), "step 2");
 }
 
-// Goal: what ranks committed under one number in different lives, as where one's drives were
-// brought back from a copy, is not mixed: the commit before is taken.
+// Goal: commits with one number but different histories, as after a drive was restored from a copy,
+// are not mixed: the commit before is taken.
 TEST_F(CommittedState, IsOfOneHistoryOnAllRanks) {
   SimDrives drives;
   run(drives, 3);
@@ -106,7 +108,7 @@ TEST_F(CommittedState, IsOfOneHistoryOnAllRanks) {
   EXPECT_EQ(difference(store, layouts_, 2), "");
 }
 
-// Goal: every chunk is checked at the start, not the first of those that are read together.
+// Goal: a start checks every chunk, not only the first of those that are read together.
 TEST_F(CommittedState, IsCheckedChunkByChunk) {
   SimDrives drives;
   run(drives, 3);
@@ -127,8 +129,8 @@ TEST_F(CommittedState, IsCheckedChunkByChunk) {
   EXPECT_GT(damaged, 2);
 }
 
-// Goal: state that was committed and is whole nowhere is not taken for a fresh start, which would
-// overwrite it; what was damaged may still be brought back.
+// Goal: committed state without a whole version is not taken for a fresh start, which would
+// overwrite it; damaged files may still be restored.
 TEST_F(CommittedState, IsNeverTakenForNothing) {
   for (const int64_t last : {int64_t{0}, int64_t{1}, int64_t{4}}) {
     SimDrives drives;
@@ -146,8 +148,7 @@ TEST_F(CommittedState, IsNeverTakenForNothing) {
   }
 }
 
-// Goal: two ranks' files of equal contents and history are not each other's: all bytes of rank 0
-// behind rank 1's manifests are refused.
+// Goal: a rank refuses another rank's files even if contents and history are equal.
 TEST_F(CommittedState, IsBoundToItsRank) {
   SimDrives first, second;
   options_.ranks = 2;

@@ -13,10 +13,10 @@ void serial_for(int64_t count, const std::function<void(int64_t)>& work) {
 }
 
 constexpr Bytes kChunkBytes = kBlockBytes;
-// Beyond this many unflushed sectors subsets are sampled.
+// With more unflushed sectors than this, subsets are sampled.
 constexpr size_t kMaxEnumerated = 6;
 
-// ---- Drives, wrong ones too ----
+// ---- Drives, faulty ones too ----
 
 class MutantDrive final : public Drive {
  public:
@@ -74,17 +74,17 @@ class MutantDrive final : public Drive {
   bool data_written_ = false;
 };
 
-// ---- What a crash leaves, and what must be found in it ----
+// ---- The state after a crash, and the checks of it ----
 
 struct DriveState {
   std::vector<std::byte> durable;
   std::vector<SimEvent> pending;  // writes that were not flushed
 };
 
-// What is known to be acknowledged.
+// Floor: the newest commit that is known to be acknowledged.
 struct Floor {
   int64_t sequence = -1;
-  std::string life;  // that wrote the data of it
+  std::string life;  // the life that wrote its data
 };
 
 struct World {
@@ -92,16 +92,16 @@ struct World {
   Floor floor;
 };
 
-// The drives as one rank's process sees them.
+// RankProcess: the drives as one rank's process sees them.
 struct RankProcess {
   std::vector<std::unique_ptr<SimMedium>> media;
   std::vector<std::unique_ptr<MutantDrive>> drives;
   std::vector<Drive*> tied;
   std::unique_ptr<VersionedChunks> chunks;
-  std::unique_ptr<VersionLog> log;  // for recoveries that do not check
+  std::unique_ptr<VersionLog> log;  // for recoveries without checks
   std::unique_ptr<Recovery> recovery;
   BlockBuffer window{4 * kChunkBytes};
-  // What happened, drive by drive, and how far each drive was at each agreement.
+  // The events of each drive in order, and how far each drive was at each agreement.
   std::vector<std::vector<SimEvent>> traces;
   std::vector<std::vector<size_t>> arrivals;  // [agreement][drive]
 };
@@ -133,7 +133,7 @@ class Enumeration {
   }
 
  private:
-  // The moments of one life, from its recorded traces.
+  // Life: the moments of one life, from its recorded traces.
   struct Life {
     World start;
     std::vector<RankProcess> ranks;
@@ -222,7 +222,7 @@ class Enumeration {
     if (report_.first.empty()) report_.first = what;
   }
 
-  // Whether the world recovers as it must. Counts one state.
+  // Returns whether the world recovers correctly; counts one state.
   bool check(const World& world) {
     ++report_.states;
     std::vector<RankProcess> ranks;
@@ -258,7 +258,7 @@ class Enumeration {
     return true;
   }
 
-  // The note says in which life the data was written; all bytes must be that life's.
+  // Returns whether all bytes are of the life that the commit's payload names.
   bool holds(const RankProcess& process, int rank, const CommitPoint& point) {
     const auto& mine = process.chunks->committed();
     if (!mine || mine->note != point.note || mine->sequence != point.sequence) return false;
@@ -292,7 +292,7 @@ class Enumeration {
     }
   }
 
-  // Commits; every fourth one is a skipped step.
+  // Commits once; every fourth commit is a skipped step.
   void commit_once(Life& life, uint64_t life_id, int64_t index) {
     const auto before = life.ranks[0].chunks->committed();
     const bool skips = before && index % 4 == 3;
@@ -316,9 +316,9 @@ class Enumeration {
     try {
       life.ranks = start_all(world, true);
     } catch (const CheckpointError&) {
-      return;  // `check` has judged this world
+      return;  // `check` has examined this world
     }
-    // While recovering, what was acknowledged before stays so; after it, what was recovered is.
+    // During recovery the earlier acknowledged commit counts; after it, the recovered one.
     life.floors.assign(life.ranks[0].arrivals.size(), world.floor);
     const auto& point = life.ranks[0].chunks->committed();
     if (point) life.floors.back() = {static_cast<int64_t>(point->sequence), point->note};
@@ -332,10 +332,10 @@ class Enumeration {
 
   // ---- Moments ----
 
-  // How far each drive of each rank got.
+  // Moment: how far each drive of each rank got.
   using Moment = std::vector<std::vector<size_t>>;
 
-  // Drives of a rank meet before each agreement; between agreements each goes its own way, but a
+  // Drives of a rank meet before each agreement. Between agreements each advances on its own, but a
   // flush of all drives ends before the next write begins.
   static bool is_possible(const Life& life, const Moment& moment) {
     for (size_t k = 0; k < life.ranks[0].arrivals.size(); ++k) {
@@ -356,7 +356,7 @@ class Enumeration {
     return true;
   }
 
-  // How far a drive is, in flushes.
+  // Progress: how far a drive is, in flushes.
   struct Progress {
     size_t flushes = 0;
     bool wrote_since = false;
@@ -372,7 +372,7 @@ class Enumeration {
     return progress;
   }
 
-  // The drives of a rank are flushed together, when all writes are done; writes go on when all
+  // The drives of a rank are flushed together when all writes are done; writes continue when all
   // flushes are.
   static bool flushes_agree(const RankProcess& process, const std::vector<size_t>& reached) {
     for (size_t d = 0; d < reached.size(); ++d) {
@@ -430,7 +430,7 @@ class Enumeration {
     turn(life, moment, dials, 0, depth);
   }
 
-  // All settings of the dials, each from nothing to the whole trace.
+  // Tries all settings of the dials, each from nothing to the whole trace.
   void turn(const Life& life, Moment& moment, const std::vector<std::pair<size_t, size_t>>& dials,
             size_t dial, int depth) {
     if (dial == dials.size()) {
@@ -458,7 +458,7 @@ class Enumeration {
         }
       }
     }
-    // Killed, and the drives keep what they were given.
+    // The process is killed, and the drives keep what they were given.
     go_on(left, depth, options_.next_life_every / 10 + 1);
     const uint64_t all = sectors <= kMaxEnumerated ? uint64_t{1} << sectors : 0;
     const uint64_t tries = all > 0 ? all : static_cast<uint64_t>(options_.subsets);
@@ -479,7 +479,8 @@ class Enumeration {
     return options_.mutation != Mutation::kNone && report_.lost + report_.corrupt > 0;
   }
 
-  // A subset by number, or a random one: of sectors, or of whole writes, few or most of them.
+  // Loses power with a subset given by number, or a random one: of sectors, or of whole writes, few
+  // or most of them.
   World lose_power(const World& world, std::optional<uint64_t> subset) {
     World left;
     left.floor = world.floor;

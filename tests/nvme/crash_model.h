@@ -1,7 +1,7 @@
-// Crash enumeration of the commit protocol: lives of a run on simulated drives are recorded, and
-// every moment of them is a crash: each rank has got some way, its unflushed sectors survive as a
-// subset. Whatever is left must recover to a version that was acknowledged or newer, whole, and the
-// same on all ranks. From some crashes the next life begins. One thread, deterministic.
+// Crash enumeration of the commit protocol. Lives of a run on simulated drives are recorded, and
+// every moment of them is a crash: each rank has advanced some way, and a subset of its unflushed
+// sectors survives. The rest must recover to a whole version, acknowledged or newer, the same on
+// all ranks. From some crashes the next life begins. One thread, deterministic.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@
 
 namespace longshore {
 
-// One thing done wrong on purpose: the enumeration must notice.
+// Mutation: one deliberate mistake that the enumeration must find.
 enum class Mutation : uint8_t {
   kNone,
   kNoFlushAfterManifest,
   kSingleManifest,
   kInPlaceSlot,
   kAcknowledgeEarly,
-  kNoChecksum,      // and no flush before the manifest
-  kNoFirstFlush,    // checksums alone
-  kNoFlushAtStart,  // what a killed process left unflushed stays so
-  kNoIncarnation,   // and newer manifests are not voided
+  kNoChecksum,      // nor a flush before the manifest
+  kNoFirstFlush,    // checksums only
+  kNoFlushAtStart,  // a killed process's writes stay unflushed
+  kNoIncarnation,   // nor voids newer manifests
   kOnlyNoIncarnation,
   kOnlyNoVoid,
 };
@@ -35,8 +35,8 @@ struct CrashOptions {
   int drives = 1;
   int commits = 5;   // of the first life; later ones have two
   int depth = 2;     // lives after the first
-  int subsets = 40;  // tried for each moment with more unflushed sectors than can be enumerated
-  int next_life_every = 60;  // crash states of which one is lived on from
+  int subsets = 40;  // per moment with too many unflushed sectors to enumerate
+  int next_life_every = 60;  // one in this many crash states begins a new life
   uint64_t seed = 1;
   Mutation mutation = Mutation::kNone;
 };
@@ -44,9 +44,9 @@ struct CrashOptions {
 struct CrashReport {
   int64_t states = 0;
   int64_t lives = 0;
-  int64_t lost = 0;     // an acknowledged version is gone
-  int64_t corrupt = 0;  // bytes were accepted that are not one version's
-  std::string first;    // of the failures
+  int64_t lost = 0;     // cases where an acknowledged version is gone
+  int64_t corrupt = 0;  // cases where mixed bytes were accepted as one version
+  std::string first;    // the first failure
 };
 
 CrashReport enumerate_crashes(const CrashOptions& options);

@@ -1,5 +1,5 @@
-// What a crash leaves at any moment recovers to an acknowledged version or a newer one, whole and
-// the same on all ranks; and each rule of the protocol is needed.
+// A crash at any moment recovers to an acknowledged version or a newer one, whole and the same on
+// all ranks; and each rule of the protocol is needed.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -29,7 +29,8 @@ CrashReport with_mutation(Mutation mutation, int ranks) {
                             .mutation = mutation});
 }
 
-// A state costs a sanitizer many times as much, and the code is the same: few do there.
+// One rank loses nothing in any crash. Sanitizers run few states, because each costs many times as
+// much.
 TEST(Crash, OneRankLosesNothing) {
   if (kSanitized) {
     expect_nothing_lost({.ranks = 1, .depth = 0, .subsets = 6, .next_life_every = 75}, 100);
@@ -38,6 +39,7 @@ TEST(Crash, OneRankLosesNothing) {
   expect_nothing_lost({.ranks = 1, .depth = 4, .subsets = 50, .next_life_every = 95}, 900'000);
 }
 
+// Two ranks lose nothing in any crash and never mix versions.
 TEST(Crash, TwoRanksLoseNothingAndNeverMix) {
   if (kSanitized) {
     expect_nothing_lost({.ranks = 2, .depth = 0, .subsets = 3, .next_life_every = 500}, 100);
@@ -46,44 +48,52 @@ TEST(Crash, TwoRanksLoseNothingAndNeverMix) {
   expect_nothing_lost({.ranks = 2, .depth = 3, .subsets = 20, .next_life_every = 500}, 450'000);
 }
 
+// A rank with two drives loses nothing in any crash.
 TEST(Crash, TwoDrivesOfARankLoseNothing) {
   expect_nothing_lost({.ranks = 1, .drives = 2, .subsets = 10, .next_life_every = 400}, 100);
 }
 
-// Goal: the enumeration sees what each rule is for.
+// Goal: a missing flush after the manifest is found.
 TEST(Crash, NoticesAMissingFlushAfterTheManifest) {
   EXPECT_GT(with_mutation(Mutation::kNoFlushAfterManifest, 1).lost, 0);
 }
+// A single manifest is found to lose versions.
 TEST(Crash, NoticesASingleManifest) {
   EXPECT_GT(with_mutation(Mutation::kSingleManifest, 1).lost, 0);
 }
+// State overwritten in place is found to lose versions.
 TEST(Crash, NoticesStateOverwrittenInPlace) {
   EXPECT_GT(with_mutation(Mutation::kInPlaceSlot, 1).lost, 0);
 }
+// An early acknowledgement is found to lose versions.
 TEST(Crash, NoticesAnEarlyAcknowledgement) {
   EXPECT_GT(with_mutation(Mutation::kAcknowledgeEarly, 1).lost, 0);
 }
+// Missing checksums are found to accept corrupt bytes.
 TEST(Crash, NoticesMissingChecksums) {
   EXPECT_GT(with_mutation(Mutation::kNoChecksum, 1).corrupt, 0);
 }
+// A start without a flush is found to lose versions.
 TEST(Crash, NoticesAStartThatDoesNotFlush) {
   EXPECT_GT(with_mutation(Mutation::kNoFlushAtStart, 1).lost, 0);
 }
+// Missing incarnations are found to mix histories.
 TEST(Crash, NoticesMixedHistories) {
   EXPECT_GT(with_mutation(Mutation::kNoIncarnation, 2).corrupt, 0);
 }
 
-// Goal: say which rules are belt and braces: either of these pairs suffices against crashes alone.
+// Goal: checksums alone suffice without the first flush.
 TEST(Crash, ChecksumsMakeTheFirstFlushRedundant) {
   const CrashReport report = with_mutation(Mutation::kNoFirstFlush, 1);
   EXPECT_EQ(report.corrupt, 0) << report.first;
 }
+// Voiding and incarnations each suffice to keep histories apart.
 TEST(Crash, VoidingAndIncarnationsEachKeepHistoriesApart) {
   EXPECT_EQ(with_mutation(Mutation::kOnlyNoIncarnation, 2).corrupt, 0);
   EXPECT_EQ(with_mutation(Mutation::kOnlyNoVoid, 2).corrupt, 0);
 }
 
-// The long mode, for nights.
+// Three million crash states lose nothing; this takes a night.
 TEST(LongCrash, ThreeMillionStates) {
   expect_nothing_lost({.ranks = 1, .depth = 4, .subsets = 60, .next_life_every = 90}, 2'000'000);
   expect_nothing_lost({.ranks = 2, .depth = 3, .subsets = 40, .next_life_every = 700}, 1'000'000);

@@ -1,4 +1,4 @@
-// The probe moves what it says and leaves nothing behind. No speeds are judged here.
+// The probe moves the stated bytes and leaves no file behind. No speed is asserted.
 #include "nvme/probe/drive_probe.h"
 
 #include <gtest/gtest.h>
@@ -13,6 +13,7 @@
 namespace longshore {
 namespace {
 
+// The probe measures both directions and removes its file.
 TEST(DriveProbe, MeasuresBothDirectionsAndRemovesItsFile) {
   const ScratchDirectory directory;
   for (const IoEngine engine : {IoEngine::kAuto, IoEngine::kThreads}) {
@@ -29,13 +30,14 @@ TEST(DriveProbe, MeasuresBothDirectionsAndRemovesItsFile) {
   }
 }
 
+// The median is taken of each value.
 TEST(DriveProbe, TakesTheMedianOfEachFigure) {
   const DriveSpeed speed = median_of({{3.0, 1.0}, {1.0, 2.0}, {2.0, 9.0}});
   EXPECT_EQ(speed.gb_per_second, 2.0);
   EXPECT_EQ(speed.core_percent_per_gb, 2.0);
 }
 
-// Goal: a drive is measured once, the result is found again, and nothing else is left behind.
+// Goal: a drive is measured once, the result is found again, and no other file is left.
 TEST(DriveTuning, IsMeasuredOnceAndKept) {
   const ScratchDirectory directory;
   const std::string drive = directory.file("drive");
@@ -58,6 +60,7 @@ TEST(DriveTuning, IsMeasuredOnceAndKept) {
   }
 }
 
+// Stripes are weighted by measured speed.
 TEST(DriveTuning, StripesByMeasuredSpeed) {
   const auto weights = [](const std::vector<double>& speeds) {
     std::vector<DriveTuning> drives;

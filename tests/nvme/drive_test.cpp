@@ -1,4 +1,4 @@
-// Transfers over a drive that misbehaves: the bytes arrive, or an error names what did not.
+// Transfers over a faulty drive: the bytes arrive, or an error names what failed.
 #include "nvme/drive/drive.h"
 
 #include <gtest/gtest.h>
@@ -43,6 +43,7 @@ TEST(Drive, MovesTheSameBytesWhateverTheFileAnswersInBetween) {
   }
 }
 
+// Concurrent transfers do not mix.
 TEST(Drive, KeepsSeveralTransfersApart) {
   SimMedium medium(64 * kBlockBytes);
   const auto drive = make_drive(medium, {.seed = 5, .inject = harmless_faults(5, 0.3)});
@@ -64,8 +65,7 @@ TEST(Drive, KeepsSeveralTransfersApart) {
   }
 }
 
-// Goal: what somebody stands still for goes before whatever waits, and among each other such reads
-// keep their order.
+// Goal: urgent reads go before all waiting operations and keep their order among each other.
 TEST(Drive, SendsUrgentReadsFirst) {
   SimMedium medium(64 * kBlockBytes);
   std::vector<Bytes> order;
@@ -87,7 +87,7 @@ TEST(Drive, SendsUrgentReadsFirst) {
   EXPECT_EQ(order, (std::vector<Bytes>{2, 4, 0, 1, 3}));
 }
 
-// Goal: a bad block costs nothing around it and is named.
+// Goal: a bad block is named, and its neighbours can be read.
 TEST(Drive, NamesTheBlockThatCannotBeRead) {
   SimMedium medium(64 * kBlockBytes);
   for (Bytes bad = 0; bad < 16; ++bad) {
@@ -110,6 +110,7 @@ TEST(Drive, NamesTheBlockThatCannotBeRead) {
   }
 }
 
+// A read is tried again after one error.
 TEST(Drive, ReadsAgainAfterOneError) {
   SimMedium medium(64 * kBlockBytes);
   for (int64_t n = 0; n < 4; ++n) {
@@ -120,7 +121,7 @@ TEST(Drive, ReadsAgainAfterOneError) {
   }
 }
 
-// Goal: whatever fails for good ends in an error with its number, never in a hang.
+// Goal: a permanent fault ends in an error with its number, never in a hang.
 TEST(Drive, EndsWhenAFaultStays) {
   const BlockBuffer memory(16 * kBlockBytes);
   for (const int error_number : {EIO, ENOSPC, EDQUOT, EINVAL, EFAULT, EAGAIN, EINTR, ECANCELED}) {
@@ -141,6 +142,7 @@ TEST(Drive, EndsWhenAFaultStays) {
   }
 }
 
+// A file that ends too early is found.
 TEST(Drive, SeesThatAFileEndsTooEarly) {
   SimMedium medium(64 * kBlockBytes);
   const auto nothing = [](int64_t, const BlockOp&) -> std::optional<SimFault> {
@@ -151,6 +153,7 @@ TEST(Drive, SeesThatAFileEndsTooEarly) {
   EXPECT_THROW(drive->read(0, memory.bytes()), DriveError);
 }
 
+// Misaligned transfers, which direct I/O refuses, are refused.
 TEST(Drive, RefusesWhatDirectIoWouldRefuse) {
   SimMedium medium(8 * kBlockBytes);
   const auto drive = make_drive(medium, {});
@@ -161,6 +164,7 @@ TEST(Drive, RefusesWhatDirectIoWouldRefuse) {
   EXPECT_THROW(drive->read(7 * kBlockBytes, memory.bytes()), CheckFailure);
 }
 
+// ThreadDrive moves bytes and reports errors to its owner.
 TEST(ThreadDrive, MovesBytesAndHandsErrorsToItsOwner) {
   SimMedium medium(64 * kBlockBytes);
   for (uint64_t seed = 1; seed <= 20; ++seed) {
@@ -191,7 +195,7 @@ TEST(ThreadDrive, MovesBytesAndHandsErrorsToItsOwner) {
   EXPECT_THROW(ThreadDrive(refuse, kChunk), IoError);
 }
 
-// Goal: an unflushed write may be lost, torn or kept by a crash; a flushed one stays.
+// Goal: a crash may lose, tear or keep an unflushed write; a flushed one stays.
 TEST(SimDisk, LosesOnlyWhatWasNotFlushed) {
   SimMedium medium(4 * kBlockBytes);
   const auto drive = make_drive(medium, {});

@@ -1,5 +1,6 @@
-// kill -9 of a real process at random moments, with I/O in flight, and an immediate restart: every
-// acknowledged step is there, whole. The writer is this binary again, running one disabled test.
+// A real process is killed with SIGKILL at random moments with I/O in flight, and restarted at
+// once: every acknowledged step is there and whole. The writer is this binary, running one disabled
+// test.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -29,14 +30,14 @@ std::string argument(const std::string& flag) {
   return {};
 }
 
-// One line on stdout is one acknowledged step.
+// Prints a line for one acknowledged step.
 void acknowledge(int64_t step) {
   char line[32];
   const int bytes = std::snprintf(line, sizeof(line), "ack %lld\n", static_cast<long long>(step));
   if (write(STDOUT_FILENO, line, static_cast<size_t>(bytes)) != bytes) _exit(5);
 }
 
-// Goes on from what is there, for ever. Ends with a failure where a step is missing or wrong.
+// Resumes from the drives and runs forever; ends with a failure if a step is missing or wrong.
 TEST(KilledWriter, DISABLED_Writes) {
   const std::string directory = argument(kDirectoryFlag);
   ASSERT_FALSE(directory.empty()) << "started by the tests below";
@@ -91,7 +92,7 @@ Writer start_writer(const std::string& directory, int64_t at_least) {
   return {pid, ends[0]};
 }
 
-// The last acknowledged step in the output; a line that was cut is none.
+// Returns the last acknowledged step in the output; a cut line does not count.
 int64_t last_acknowledged(const std::string& output, int64_t before) {
   int64_t last = before;
   size_t at = 0;
@@ -113,8 +114,8 @@ std::string read_all(int descriptor) {
   return text;
 }
 
-// `kills` times: starts the writer, lets it come to its first acknowledgement and a random time
-// further, and kills it. Every third one is killed while it recovers.
+// Starts the writer `kills` times, waits for its first acknowledgement and a random time more, and
+// kills it; every third one is killed during recovery.
 void kill_again_and_again(int kills, uint64_t seed) {
   const ScratchDirectory directory;
   SimRandom random(seed);
@@ -144,12 +145,14 @@ void kill_again_and_again(int kills, uint64_t seed) {
   EXPECT_GE(acknowledged, kills / 2);
 }
 
+// Twenty kills lose no acknowledged step.
 TEST(Killed, TwentyTimesLosesNoAcknowledgedStep) {
   kill_again_and_again(20, 1);
 }
 
+// Two hundred kills lose no acknowledged step.
 TEST(LongKilled, TwoHundredTimesLosesNoAcknowledgedStep) {
-  // Another seed for each run of scripts/dev/nvme_soak.
+  // Each run of scripts/dev/nvme_soak has another seed.
   kill_again_and_again(200, static_cast<uint64_t>(2 + GTEST_FLAG_GET(random_seed)));
 }
 

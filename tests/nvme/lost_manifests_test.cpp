@@ -1,5 +1,5 @@
-// Manifests that are missing where others say that there were commits, and what may stand where a
-// state file is to be. Goal: neither is taken for drives that are as new.
+// Missing manifests where other drives have commits, and foreign files at the path of a state file.
+// Goal: neither is taken for an empty drive.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 class LostManifests : public testing::Test {
  protected:
-  // Steps 0 to `last`, each committed.
+  // Runs steps 0 to `last` and commits each.
   void run(SimDrives& drives, int64_t last) {
     NvmeStore store(layouts_, options_, drives.maker(), &pool_);
     store.start(solo_, 7);
@@ -28,7 +28,7 @@ class LostManifests : public testing::Test {
       store.commit({step, "note"}, solo_);
     }
   }
-  // As a drive that was exchanged, or whose file was made anew.
+  // Empties a drive, as if it was exchanged or its file was made again.
   static void empty(SimDrives& drives, size_t drive) {
     drives.media[drive] = std::make_unique<SimMedium>(
         std::vector<std::byte>(drives.media[drive]->now().size(), std::byte{0}));
@@ -45,6 +45,7 @@ class LostManifests : public testing::Test {
   const NvmeStoreOptions options_ = small_store({}, true, 2);
 };
 
+// The missing manifests of one drive are detected by the other.
 TEST_F(LostManifests, OfOneDriveAreNoticedByTheOther) {
   for (const size_t drive : {size_t{0}, size_t{1}}) {
     for (const int64_t last : {int64_t{1}, int64_t{4}}) {
@@ -58,7 +59,7 @@ TEST_F(LostManifests, OfOneDriveAreNoticedByTheOther) {
   }
 }
 
-// Commit 0 may have reached one drive alone: then nothing was acknowledged yet.
+// A first commit on one drive only is no loss, because nothing was acknowledged yet.
 TEST_F(LostManifests, OfTheFirstCommitAreNoLoss) {
   SimDrives drives;
   run(drives, 0);
@@ -78,7 +79,7 @@ class StateFileContents : public testing::Test {
     std::ofstream(state_file_path(directory_, 0), std::ios::binary) << bytes;
   }
   StateFileContent look() const { return read_state_file(directory_, 0); }
-  // A manifest's block at one of the two places, in a file of zeros.
+  // Returns a file of zeros with a manifest's block at one of its two offsets.
   static std::string with_block(const std::vector<std::byte>& block, Bytes at) {
     std::string bytes(static_cast<size_t>(2 * kManifestAreaBytes), '\0');
     bytes.replace(static_cast<size_t>(at), block.size(),
@@ -99,6 +100,7 @@ class StateFileContents : public testing::Test {
   std::string directory_;
 };
 
+// A file without a manifest is empty.
 TEST_F(StateFileContents, AreNothingWhereNoManifestEverWas) {
   EXPECT_EQ(look().bytes, 0);
   put("");
@@ -108,6 +110,7 @@ TEST_F(StateFileContents, AreNothingWhereNoManifestEverWas) {
   EXPECT_FALSE(look().manifest);
 }
 
+// Contents that no run wrote are unknown.
 TEST_F(StateFileContents, AreUnknownWhereNoRunWroteThem) {
   put("a user's notes");
   EXPECT_TRUE(look().unknown);
@@ -116,7 +119,7 @@ TEST_F(StateFileContents, AreUnknownWhereNoRunWroteThem) {
   EXPECT_FALSE(look().claimed);
 }
 
-// Goal: of two commits the newer one is what the file holds, whichever place it has.
+// Goal: the newer of two commits is the file's content, at either offset.
 TEST_F(StateFileContents, AreThoseOfTheNewerManifest) {
   for (const bool newer_is_first : {true, false}) {
     std::string bytes = with_block(block_of({{5, 6}}, newer_is_first ? 4 : 3), 0);
@@ -129,6 +132,7 @@ TEST_F(StateFileContents, AreThoseOfTheNewerManifest) {
   }
 }
 
+// A damaged block still names its run.
 TEST_F(StateFileContents, NameTheRunOfABlockThatIsNotWhole) {
   const RunKey run{{5, 6}};
   std::vector<std::byte> block = block_of(run);

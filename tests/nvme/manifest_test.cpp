@@ -1,4 +1,4 @@
-// Manifests: what is written is read, and nothing else is taken for one; stripes: no byte twice.
+// Manifests read back, and nothing else is read as one; stripes use no byte twice.
 #include "nvme/commit/manifest.h"
 
 #include <gtest/gtest.h>
@@ -33,6 +33,7 @@ Manifest sample() {
   return manifest;
 }
 
+// A written manifest reads back.
 TEST(Manifest, ReadsWhatWasWritten) {
   const BlockBuffer block(kBlockBytes);
   encode(sample(), block.bytes());
@@ -49,7 +50,7 @@ TEST(Manifest, ReadsWhatWasWritten) {
   EXPECT_EQ(digest_of(read->point), digest_of(sample().point));
 }
 
-// Goal: every single bit of the block counts.
+// Goal: a flip of any bit of the block is found.
 TEST(Manifest, NoticesEveryFlippedBit) {
   const BlockBuffer block(kBlockBytes);
   encode(sample(), block.bytes());
@@ -62,7 +63,7 @@ TEST(Manifest, NoticesEveryFlippedBit) {
   }
 }
 
-// Goal: a whole block of another version of the format is not read as one of this.
+// Goal: a block of another format version is not read.
 TEST(Manifest, OfAnotherFormatIsNotRead) {
   const BlockBuffer block(kBlockBytes);
   encode(sample(), block.bytes());
@@ -73,6 +74,7 @@ TEST(Manifest, OfAnotherFormatIsNotRead) {
   EXPECT_FALSE(decode(block.bytes()));
 }
 
+// Random bytes are not read as a manifest.
 TEST(Manifest, IsNotFoundInNoise) {
   const BlockBuffer block(kBlockBytes);
   EXPECT_FALSE(decode(block.bytes()));
@@ -83,6 +85,7 @@ TEST(Manifest, IsNotFoundInNoise) {
   }
 }
 
+// The stripe map gives every chunk its own bytes.
 TEST(StripeMap, GivesEveryChunkItsOwnBytes) {
   std::vector<PartSpec> parts;
   for (int i = 0; i < 9; ++i) {
@@ -114,7 +117,7 @@ TEST(StripeMap, GivesEveryChunkItsOwnBytes) {
   }
 }
 
-// Goal: one version takes the bytes of one slot and nothing for a second.
+// Goal: with one version a stripe map has the bytes of one slot.
 TEST(StripeMap, OfOneVersionHasHalfTheBytes) {
   std::vector<PartSpec> parts;
   for (int i = 0; i < 9; ++i) {
@@ -141,6 +144,7 @@ TEST(StripeMap, OfOneVersionHasHalfTheBytes) {
   }
 }
 
+// Chunks are shared by weight.
 TEST(StripeMap, SharesChunksByWeight) {
   const Geometry geometry{.chunk_bytes = kBlockBytes, .weights = {5, 3, 2}};
   const StripeMap map({{"all", 1000 * kBlockBytes, true}}, geometry, 3);

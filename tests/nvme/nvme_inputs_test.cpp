@@ -1,5 +1,5 @@
-// Activation checkpoints on simulated drives: what is loaded is what was saved, whatever the drives
-// do, and the bytes that move are the planned ones.
+// Activation checkpoints on simulated drives: loads return the saved bytes whatever the drives do,
+// and the planned bytes move.
 #include "nvme/store/nvme_inputs.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace longshore {
 namespace {
 
-// Inputs of five units, of two sizes; the last two stay in their slots.
+// Returns options for the inputs of five units, of two sizes; the last two stay in their slots.
 NvmeInputOptions five_units(int drives) {
   NvmeInputOptions options;
   for (const int32_t unit : {1, 2, 3, 5, 6}) {
@@ -38,7 +38,7 @@ void fill(NvmeInputs& inputs, int32_t step, int32_t unit, int32_t slot, int32_t 
   }
 }
 
-// Bytes that are wrong.
+// Returns the number of wrong bytes.
 int64_t count_wrong(NvmeInputs& inputs, int32_t step, int32_t unit, int32_t slot,
                     int32_t micro_batches) {
   int64_t wrong = 0;
@@ -51,8 +51,8 @@ int64_t count_wrong(NvmeInputs& inputs, int32_t step, int32_t unit, int32_t slot
   return wrong;
 }
 
-// Forward and backward of one step, as a schedule has them; an error ends it. Counts the bytes that
-// came back wrong.
+// Runs forward and backward of one step in the order of a schedule; an error ends it. Returns the
+// number of wrong bytes.
 int64_t run_step(NvmeInputs& inputs, int32_t step, int32_t micro_batches) {
   int64_t wrong = 0;
   for (const int32_t unit : {1, 2, 3}) {
@@ -73,6 +73,7 @@ int64_t run_step(NvmeInputs& inputs, int32_t step, int32_t micro_batches) {
   return wrong;
 }
 
+// Loads return the saved bytes over several steps and drives.
 TEST(NvmeInputs, GiveBackWhatWasSaved) {
   WorkerPool pool(2);
   for (const int drives : {1, 3}) {
@@ -83,7 +84,7 @@ TEST(NvmeInputs, GiveBackWhatWasSaved) {
     const NvmeInputOptions options = five_units(drives);
     NvmeInputs inputs(options, sim.maker(), &pool);
     EXPECT_EQ(inputs.host_bytes(), NvmeInputs::planned_bytes(options));
-    // Two slots of three inputs of the largest unit, in whole blocks.
+    // The host memory is two slots of three inputs of the largest unit, in whole blocks.
     EXPECT_EQ(inputs.host_bytes(), 2 * 3 * 10 * kBlockBytes);
     for (int32_t step = 0; step < 4; ++step) EXPECT_EQ(run_step(inputs, step, 3), 0);
     const Bytes planned = 3 * (3 + 3 + 10) * kBlockBytes;
@@ -97,7 +98,7 @@ TEST(NvmeInputs, GiveBackWhatWasSaved) {
   }
 }
 
-// Goal: several units are on their way at once, and none waits for another one's bytes.
+// Goal: several units are in flight concurrently, and none waits for another one's bytes.
 TEST(NvmeInputs, AreWrittenAndReadSideBySide) {
   WorkerPool pool(2);
   SimDrives sim;
@@ -115,7 +116,7 @@ TEST(NvmeInputs, AreWrittenAndReadSideBySide) {
   EXPECT_EQ(count_wrong(inputs, 0, 3, 0, 3) + count_wrong(inputs, 0, 1, 1, 3), 0);
 }
 
-// Every operation goes wrong once, in every way: the same bytes or an error, never other bytes.
+// Any fault at any operation gives the same bytes or an error, never other bytes.
 TEST(NvmeInputs, SurviveOrReportAFaultAtEveryOperation) {
   const SimFault faults[] = {{.error_number = EIO},
                              {.error_number = ENOSPC},
@@ -159,6 +160,7 @@ TEST(NvmeInputs, SurviveOrReportAFaultAtEveryOperation) {
   EXPECT_GT(survived, 100);
 }
 
+// Operations that no schedule contains are refused.
 TEST(NvmeInputs, RefuseWhatTheScheduleNeverAsks) {
   WorkerPool pool(1);
   SimDrives sim;

@@ -1,4 +1,4 @@
-// The disk tier as a store: the host tier's bytes, durable steps, faults at every operation.
+// The drive tier as a store: the host tier's bytes, durable steps, faults at every operation.
 #include "nvme/store/nvme_store.h"
 
 #include <gtest/gtest.h>
@@ -32,8 +32,8 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-// Goal: what the update writes is what it and the device read, in every format, from memory or
-// drives, before and after a restart, whatever the drives answer in between.
+// Goal: update and device read the updated bytes in every format, from memory or drives, before and
+// after a restart, whatever the drives return.
 TEST(NvmeStore, HoldsWhatWasWrittenOverStepsAndRestarts) {
   const QuietLog quiet;
   WorkerPool pool(2);
@@ -67,6 +67,7 @@ TEST(NvmeStore, HoldsWhatWasWrittenOverStepsAndRestarts) {
   }
 }
 
+// The store owns the planned bytes and moves the planned traffic.
 TEST(NvmeStore, OwnsThePlannedBytesAndMovesThePlannedTraffic) {
   WorkerPool pool(1);
   SoloAgreement solo;
@@ -86,7 +87,7 @@ TEST(NvmeStore, OwnsThePlannedBytesAndMovesThePlannedTraffic) {
     store.commit({1, ""}, solo);
     const DriveTraffic planned = planned_update(layouts, options);
     EXPECT_EQ(store.traffic().written - before.written, planned.written);
-    // Both formats: master and two fp32 moments; padding to blocks aside.
+    // Both formats have a master and two fp32 moments, apart from padding to blocks.
     EXPECT_NEAR(static_cast<double>(planned.written), 12.0 * static_cast<double>(elements),
                 8192.0 * static_cast<double>(layouts.size()));
     const bool direct = name_of(one.state.format) == "fp32" ? one.state.compute == DType::kF32
@@ -97,6 +98,7 @@ TEST(NvmeStore, OwnsThePlannedBytesAndMovesThePlannedTraffic) {
   }
 }
 
+// A read-only lease writes nothing.
 TEST(NvmeStore, WritesNothingForALeaseThatOnlyReads) {
   WorkerPool pool(1);
   SoloAgreement solo;
@@ -117,7 +119,7 @@ TEST(NvmeStore, WritesNothingForALeaseThatOnlyReads) {
   }
 }
 
-// Goal: a unit that an update leaves as it was is part of the new version all the same.
+// Goal: a unit that an update leaves unchanged is part of the new version.
 TEST(NvmeStore, CommitsAVersionInWhichSomeUnitsDidNotChange) {
   const QuietLog quiet;
   WorkerPool pool(1);
@@ -151,6 +153,7 @@ TEST(NvmeStore, CommitsAVersionInWhichSomeUnitsDidNotChange) {
   }
 }
 
+// Concurrent leases of one unit are refused.
 TEST(NvmeStore, KeepsItsLeasesApart) {
   WorkerPool pool(1);
   SoloAgreement solo;
@@ -180,7 +183,7 @@ TEST(NvmeStore, KeepsItsLeasesApart) {
 
 // ---- Faults ----
 
-// Loads, then three steps; returns the last step that was acknowledged, -1 for none.
+// Loads and runs three steps; returns the last acknowledged step, -1 for none.
 int64_t run_three_steps(const std::vector<FlatLayout>& layouts, const NvmeStoreOptions& options,
                         SimDrives& sim, WorkerPool& pool) {
   SoloAgreement solo;
@@ -220,8 +223,8 @@ std::vector<Injected> all_faults() {
   return faults;
 }
 
-// Goal: whatever goes wrong at whichever operation, the run ends with its bits or with an error,
-// and the next start finds an acknowledged step or the one after it, or says that nothing is whole.
+// Goal: with any fault at any operation the run ends with its bits or an error, and the next start
+// finds an acknowledged step or the one after it, or reports that no version is whole.
 TEST(NvmeStoreFaults, AtEveryOperationEndInBitsOrErrors) {
   const QuietLog quiet;
   WorkerPool pool(1);
@@ -230,7 +233,7 @@ TEST(NvmeStoreFaults, AtEveryOperationEndInBitsOrErrors) {
   int64_t runs = 0;
   for (const Injected& injected : all_faults()) {
     const auto kind = injected.fault.kind;
-    // Silent faults may cost acknowledged bytes: then they must be noticed, nothing more.
+    // Silent faults may cost acknowledged bytes; then they must be detected.
     const bool silent = kind == SimFault::Kind::kLost || kind == SimFault::Kind::kMisdirect ||
                         kind == SimFault::Kind::kBitFlip;
     for (int64_t n = 0;; ++n) {
@@ -271,7 +274,7 @@ TEST(NvmeStoreFaults, AtEveryOperationEndInBitsOrErrors) {
   EXPECT_GT(runs, 400);
 }
 
-// Goal: no damage goes unnoticed: what is found is a whole version, or nothing is.
+// Goal: no damage goes undetected: a start finds a whole version, or none.
 void flip_bits(int in_files, int in_manifests) {
   const QuietLog quiet;
   WorkerPool pool(1);
@@ -307,14 +310,17 @@ void flip_bits(int in_files, int in_manifests) {
   }
 }
 
+// Flipped bits are found before the bytes are used.
 TEST(NvmeStoreFaults, FlippedBitsAreFoundBeforeUse) {
   flip_bits(400, 100);
 }
 
+// Ten thousand flipped bits are found before the bytes are used.
 TEST(LongNvmeStoreFaults, TenThousandFlippedBitsAreFoundBeforeUse) {
   flip_bits(10'000, 2'000);
 }
 
+// Damage is reported with file and offset.
 TEST(NvmeStoreFaults, DamageIsNamedWithFileAndOffset) {
   WorkerPool pool(1);
   SoloAgreement solo;
@@ -339,6 +345,7 @@ TEST(NvmeStoreFaults, DamageIsNamedWithFileAndOffset) {
   }
 }
 
+// Files of another run or layout are refused.
 TEST(NvmeStoreFaults, RefusesTheFilesOfAnotherRunOrLayout) {
   const QuietLog quiet;
   WorkerPool pool(1);
@@ -364,7 +371,7 @@ TEST(NvmeStoreFaults, RefusesTheFilesOfAnotherRunOrLayout) {
   other.ranks = 2;
   expect_refused(other, "of rank 0 of 1");
   other = options;
-  other.state.format = StateFormat::kSplitBf16;  // it needs fewer bytes: the files are large enough
+  other.state.format = StateFormat::kSplitBf16;  // needs fewer bytes, so the files are large enough
   expect_refused(other, "another model, state format");
   other = options;
   other.geometry.chunk_bytes = 2 * kBlockBytes;
@@ -373,6 +380,7 @@ TEST(NvmeStoreFaults, RefusesTheFilesOfAnotherRunOrLayout) {
 
 // ---- Real files ----
 
+// Steps survive restarts on real files, with io_uring and with threads.
 TEST(NvmeStoreFiles, HoldStepsOverRestartsOnRingAndThreads) {
   WorkerPool pool(2);
   SoloAgreement solo;

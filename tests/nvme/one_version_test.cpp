@@ -1,5 +1,5 @@
-// One version kept on the drives: nothing is durable, nothing is used unverified, and no later
-// start takes the files for a committed state, or a committed state for its own to write over.
+// One version on the drives: nothing is durable, nothing is used unverified, and no start takes
+// these files for committed state or overwrites committed state.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -29,8 +29,8 @@ class NvmeOneVersion : public testing::Test {
   QuietLog quiet_;
 };
 
-// Goal: what was written is what is read, in every format, and a step moves what the plan says;
-// frozen parameters are written once.
+// Goal: written bytes read back in every format, a step moves the planned bytes, and frozen
+// parameters are written once.
 TEST_F(NvmeOneVersion, HoldsWhatWasWritten) {
   const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 2);
   for (const StateOptions& state : all_state_options()) {
@@ -53,7 +53,7 @@ TEST_F(NvmeOneVersion, HoldsWhatWasWritten) {
   }
 }
 
-// Goal: bytes that change on the drive between the write and the read are found, wherever they are.
+// Goal: bytes that change on the drive between write and read are found, at any offset.
 TEST_F(NvmeOneVersion, FindsFlippedBitsBeforeUse) {
   const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
   SimRandom random(4);
@@ -90,7 +90,7 @@ TEST_F(NvmeOneVersion, FindsFlippedBitsBeforeUse) {
   }
 }
 
-// Goal: whatever goes wrong at whichever operation, a step has its bits or ends in an error.
+// Goal: with any fault at any operation a step has its bits or ends in an error.
 TEST_F(NvmeOneVersion, FaultsAtEveryOperationEndInBitsOrErrors) {
   const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
   using Kind = SimFault::Kind;
@@ -128,7 +128,7 @@ TEST_F(NvmeOneVersion, FaultsAtEveryOperationEndInBitsOrErrors) {
   EXPECT_GT(ended, 20);
 }
 
-// Goal: a write that failed ends the run at the next commit, with what was wrong.
+// Goal: a failed write ends the run at the next commit with the reason.
 TEST_F(NvmeOneVersion, AFailedWriteIsThrown) {
   const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
   SimDrives sim;
@@ -162,7 +162,7 @@ void expect_refused(NvmeStore& store, const char* why) {
   }
 }
 
-// Goal: the files say whose they are, from the start on, and never hold a version.
+// Goal: the files name their run from the start and never hold a version.
 TEST_F(NvmeOneVersion, ItsFilesAreTheRunsAndHoldNoVersion) {
   const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
   const NvmeStoreOptions options = one_version({}, false, 1);
@@ -189,7 +189,7 @@ TEST_F(NvmeOneVersion, ItsFilesAreTheRunsAndHoldNoVersion) {
   }
 }
 
-// Goal: the files of one mode are refused by the other, untouched.
+// Goal: each mode refuses the other mode's files and leaves them unchanged.
 TEST_F(NvmeOneVersion, NeitherModeTakesTheOthersFiles) {
   const std::vector<FlatLayout> layouts = make_layouts(tiny_model(), 1);
   for (const int written_with : {1, 2}) {

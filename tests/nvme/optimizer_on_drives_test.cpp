@@ -1,6 +1,6 @@
-// Thirty optimizer steps with the state on drives give the bits of the host tier: formats, compute
-// types, shards of 1, 2 and 4 ranks, one and three drives, parameters in memory and on drives, a
-// restart in the middle, drives that answer badly in between, and one version kept instead of two.
+// Thirty optimizer steps with the state on drives give the bits of the host tier, over formats,
+// compute types, shards of 1, 2 and 4 ranks, one and three drives, parameters in memory and on
+// drives, a restart in the middle, drives with transient faults, and one version instead of two.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -40,7 +40,7 @@ void put_gradients(HostGradients& host, size_t units, int64_t step) {
   }
 }
 
-// All bytes of a unit's state and parameters, one after another.
+// Returns all bytes of a unit's state and parameters.
 std::string bytes_of_unit(ShardStore& store, int32_t unit) {
   std::string all;
   const auto add = [&](auto span) {
@@ -123,6 +123,7 @@ void run(const Setting& setting, WorkerPool& pool) {
   }
 }
 
+// State on drives gives the bits of the host tier in every case.
 TEST(OptimizerOnDrives, GivesTheBitsOfTheHostTier) {
   const QuietLog quiet;
   WorkerPool pool(2);

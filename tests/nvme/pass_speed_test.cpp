@@ -1,5 +1,5 @@
-// How fast an update of all units streams through the store on a real drive, beside what the drive
-// gives alone, and how many bytes the kernel counts for it. Prints figures, judges bytes only.
+// Measures how fast an update of all units streams through the store on a real drive, the drive's
+// own speed, and the bytes that the kernel counts. It prints speeds and asserts bytes only.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -17,7 +17,7 @@
 namespace longshore {
 namespace {
 
-// As large as a small run's: 16 blocks of 4 matrices.
+// Returns a model as large as a small run's: 16 blocks of 4 matrices.
 ModelSpec wide_model() {
   ModelSpec model;
   for (int i = 0; i < 16; ++i) {
@@ -34,7 +34,7 @@ ModelSpec wide_model() {
   return model;
 }
 
-// Bytes that this process caused to be written to drives, as the kernel counts them.
+// Returns the bytes that this process wrote to drives, as the kernel counts them.
 Bytes kernel_written() {
   std::ifstream io("/proc/self/io");
   std::string key;
@@ -75,9 +75,10 @@ void update_all(NvmeStore& store, const std::vector<FlatLayout>& layouts, Worker
 struct Pass {
   StateFormat format;
   bool parameters_on_drives;
-  double bytes_written;  // for each parameter
+  double bytes_written;  // per parameter
 };
 
+// An update pass writes the planned bytes; its speed is printed.
 TEST(LongNvmeStoreSpeed, OfAnUpdatePass) {
   WorkerPool pool(2);
   SoloAgreement solo;
@@ -107,7 +108,7 @@ TEST(LongNvmeStoreSpeed, OfAnUpdatePass) {
         },
         &pool);
     store.start(solo, 1);
-    for (int64_t step = 0; step < 2; ++step) {  // both slots: unwritten extents are slower
+    for (int64_t step = 0; step < 2; ++step) {  // both slots, because unwritten extents are slower
       update_all(store, layouts, pool);
       store.commit({step, ""}, solo);
     }

@@ -1,4 +1,4 @@
-// The ring and the pool on a real file: same bytes, limits and blocked calls, lock, full disk.
+// io_uring and threads on a real file: same bytes, limits and blocked calls, lock, full disk.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -61,6 +61,7 @@ struct Fixture {
   }
 };
 
+// io_uring and threads move the same bytes.
 TEST(RealFile, RingAndThreadsMoveTheSameBytes) {
   for (const IoEngine engine : {IoEngine::kAuto, IoEngine::kThreads}) {
     const Fixture fixture;
@@ -73,7 +74,7 @@ TEST(RealFile, RingAndThreadsMoveTheSameBytes) {
   }
 }
 
-// Goal: blocked in any of the ways in which containers block it, the drive works all the same.
+// Goal: the drive works in every way that containers block io_uring.
 TEST(RealFile, WorksWhereIoUringIsBlocked) {
   const std::vector<std::pair<std::vector<int>, bool>> ways = {
       {{__NR_io_uring_setup}, true},
@@ -93,7 +94,8 @@ TEST(RealFile, WorksWhereIoUringIsBlocked) {
   }
 }
 
-// Goal: a low limit on locked memory costs speed only. Root is not limited, so the child is nobody.
+// Goal: a low limit on locked memory costs speed only. Root has no limit, so the child runs as
+// nobody.
 TEST(RealFile, WorksUnregisteredUnderALowMemoryLockLimit) {
   const Fixture fixture;
   {
@@ -111,7 +113,7 @@ TEST(RealFile, WorksUnregisteredUnderALowMemoryLockLimit) {
   EXPECT_EQ(status, 0);
 }
 
-// The whole window where the limit on locked memory allows it; all of it is counted in any case.
+// The whole window is registered if the limit on locked memory allows it, and counted in any case.
 TEST(RealFile, RegistersTheWindowWhereItMay) {
   const Fixture fixture;
   const DirectFile file(fixture.options(IoEngine::kAuto).file);
@@ -132,6 +134,7 @@ TEST(RealFile, RegistersTheWindowWhereItMay) {
   }
 }
 
+// A file belongs to one process, and a second one gets an error that names it.
 TEST(RealFile, IsHeldByOneProcessAndNamesIt) {
   const Fixture fixture;
   DirectFileOptions options = fixture.options(IoEngine::kAuto).file;
@@ -150,7 +153,8 @@ TEST(RealFile, IsHeldByOneProcessAndNamesIt) {
   EXPECT_EQ(status, 0);
 }
 
-// Goal: a killed writer with I/O in flight is waited for, and what it wrote is all or nothing.
+// Goal: a start waits for the lock of a killed writer with I/O in flight, and each of its writes is
+// complete or absent.
 TEST(RealFile, WaitsForTheLockOfAKilledWriter) {
   const Fixture fixture;
   for (int i = 0; i < 3; ++i) {
@@ -166,7 +170,7 @@ TEST(RealFile, WaitsForTheLockOfAKilledWriter) {
       if (write(ready[1], "x", 1) != 1) _exit(1);
       for (;;) drive.wait(transfer), drive.start(transfer);
     }
-    close(ready[1]);  // or a child that dies early would be waited for in vain
+    close(ready[1]);  // else a child that dies early would block the read
     char byte = 0;
     ASSERT_EQ(read(ready[0], &byte, 1), 1);
     kill(child, SIGKILL);
@@ -176,6 +180,7 @@ TEST(RealFile, WaitsForTheLockOfAKilledWriter) {
   }
 }
 
+// A file that the disk cannot hold is refused with the missing bytes, and no file remains.
 TEST(RealFile, RefusesAFullDiskWithTheMissingBytesAndLeavesNothing) {
   const ScratchDirectory directory;
   struct statvfs status{};

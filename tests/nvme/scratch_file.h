@@ -1,4 +1,5 @@
-// A directory for one test, removed by its destructor, and memory with known content. One thread.
+// ScratchDirectory: a directory for one test, removed by its destructor; and memory with known
+// content. One thread.
 #pragma once
 
 #include <stdlib.h>

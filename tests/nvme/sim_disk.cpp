@@ -102,7 +102,7 @@ void SimFile::submit(const BlockOp& op) {
   pending_.push_back({op, fault});
 }
 
-// Any operation in flight but delayed ones, while there are others.
+// Chooses any operation in flight, delayed ones only when there is no other.
 size_t SimFile::choose() {
   if (options_.in_order) return 0;
   std::vector<size_t> ready;

@@ -1,7 +1,6 @@
-// SimDisk: a drive in memory, deterministic, that can fail in every way we know. A SimMedium is
-// what stays (what was flushed, and what was written since); a SimFile is a BlockFile on it. One
-// thread. For tests of everything above BlockFile, here and in programs that use Longshore as a
-// library.
+// SimDisk: a deterministic drive in memory that can fail in every known way. A SimMedium is the
+// durable part (flushed bytes, and writes since then); a SimFile is a BlockFile on it. One thread.
+// For tests of everything above BlockFile, also in programs that use Longshore as a library.
 //
 // Operations run in the order of a seeded generator among those in flight. Unflushed writes survive
 // a crash sector by sector as the crash's own generator decides.
@@ -19,15 +18,15 @@
 
 namespace longshore {
 
-// What a drive writes whole or not at all.
+// The bytes that a drive writes completely or not at all.
 inline constexpr Bytes kSectorBytes = 512;
 
-// A small fast generator (splitmix64) for choices of tests. Plain value.
+// SimRandom: a small fast generator (splitmix64) for choices of tests. Plain value.
 class SimRandom {
  public:
   explicit SimRandom(uint64_t seed) : state_(seed) {}
   uint64_t next();
-  // 0 .. count - 1.
+  // Returns a number from 0 to count - 1.
   uint64_t below(uint64_t count) { return next() % count; }
   bool chance(double probability);
 
@@ -35,24 +34,24 @@ class SimRandom {
   uint64_t state_;
 };
 
-// What happened to a medium, in order: what a crash test replays.
+// SimEvent: one event of a medium's history, which a crash test replays.
 struct SimEvent {
   enum class Kind : uint8_t { kWrite, kFlush };
   Kind kind = Kind::kWrite;
   Bytes offset = 0;
-  std::vector<std::byte> data;  // of a write
+  std::vector<std::byte> data;  // data of a write
 };
 
-// How one operation goes wrong.
+// SimFault: how one operation goes wrong.
 struct SimFault {
   enum class Kind : uint8_t {
     kError,      // fails with `error_number`, nothing is moved
-    kShort,      // moves `bytes` only
-    kBitFlip,    // one bit of what is read, or of what is written, is flipped
+    kShort,      // moves only `bytes`
+    kBitFlip,    // flips one bit of the bytes read or written
     kStale,      // reads what the sectors held before their last write
     kMisdirect,  // moves the bytes at offset + `shift` instead
     kLost,       // a write or a flush that reports success and does nothing
-    kDelay,      // completes after everything else in flight
+    kDelay,      // completes after all others in flight
   };
   Kind kind = Kind::kError;
   int error_number = 0;
@@ -60,24 +59,24 @@ struct SimFault {
   Bytes shift = 0;
 };
 
-// Asked for every operation; `index` counts them from 0.
+// Called for every operation; `index` counts them from 0.
 using SimInjector = std::function<std::optional<SimFault>(int64_t index, const BlockOp& op)>;
 
 class SimMedium {
  public:
   explicit SimMedium(Bytes size_bytes);
-  // As found after a crash.
+  // Makes a medium with the contents after a crash.
   explicit SimMedium(std::vector<std::byte> image);
 
   Bytes size_bytes() const { return static_cast<Bytes>(now_.size()); }
-  // What a reader sees.
+  // Returns the bytes that a read returns.
   const std::vector<std::byte>& now() const { return now_; }
-  // Damage that nobody reports.
+  // Flips a bit silently.
   void flip_bit(Bytes offset, int bit);
-  // What power loss leaves: the flushed bytes, and of the writes since then a random subset of
-  // their sectors, in random order.
+  // Returns the bytes after power loss: the flushed bytes, and of the later writes a random subset
+  // of their sectors in random order.
   std::vector<std::byte> crash(SimRandom& random) const;
-  // Events are appended to `trace` from now on; nullptr ends it.
+  // Appends events to `trace` from now on; nullptr ends it.
   void record(std::vector<SimEvent>* trace) { trace_ = trace; }
 
   void write(Bytes offset, std::span<const std::byte> data);
@@ -87,7 +86,7 @@ class SimMedium {
  private:
   std::vector<std::byte> now_;
   std::vector<std::byte> before_;   // each sector before its last write
-  std::vector<std::byte> durable_;  // as of the last flush
+  std::vector<std::byte> durable_;  // at the last flush
   std::vector<SimEvent> unflushed_;
   std::vector<SimEvent>* trace_ = nullptr;
 };
@@ -95,7 +94,7 @@ class SimMedium {
 struct SimOptions {
   uint64_t seed = 1;
   int depth = 8;
-  // In the order they were submitted instead of a random one.
+  // Completes operations in order of submission instead of a random order.
   bool in_order = false;
   SimInjector inject = {};  // may be empty
 };
@@ -132,7 +131,7 @@ class SimFile final : public BlockFile {
   int64_t operations_ = 0;
 };
 
-// Faults that a correct reader and writer survives without losing anything: short transfers, EINTR,
+// Returns faults that a correct reader and writer survives without loss: short transfers, EINTR,
 // EAGAIN, ECANCELED, delays; each operation with the given probability.
 SimInjector harmless_faults(uint64_t seed, double probability);
 

@@ -1,5 +1,5 @@
-// What tests of the store share: small models, an update that touches every region, and drives on
-// simulated media. The update is a pure function of the step, so that any state can be judged.
+// Fixtures of the store's tests: small models, an update that touches every region, and drives on
+// simulated media. The update is a pure function of the step, so any state can be checked.
 #pragma once
 
 #include <memory>
@@ -14,37 +14,38 @@
 namespace longshore {
 
 ModelSpec model_with_frozen();
-// Two units of a few blocks.
+// Returns a model of two units of a few blocks.
 ModelSpec tiny_model();
 
-// All combinations that the state formats and compute types give.
+// Returns all combinations of state formats and compute types.
 std::vector<StateOptions> all_state_options();
 
-// What one update of all units moves.
+// Returns the traffic of one update of all units.
 DriveTraffic planned_update(const std::vector<FlatLayout>& layouts,
                             const NvmeStoreOptions& options);
 
-// Sets parameters and moments of a unit to what step `step` leaves; frozen ones only at step 0.
+// Sets parameters and moments of a unit to the values of `step`; frozen ones only at step 0.
 void write_step(ShardStore& store, const std::vector<FlatLayout>& layouts, int32_t unit,
                 int64_t step);
-// The same for every unit, in order.
+// Sets every unit to the values of `step`, in order.
 void write_step(ShardStore& store, const std::vector<FlatLayout>& layouts, int64_t step);
 
-// Empty, or what differs between the state and what `step` leaves.
+// Returns the difference between the state and the values of `step`; empty if they are equal.
 std::string difference(ShardStore& store, const std::vector<FlatLayout>& layouts, int64_t step);
 
-// Media that outlive stores, as drives outlive processes.
+// SimDrives: media that outlive stores, as drives outlive processes.
 class SimDrives {
  public:
-  // What each drive does wrong from now on; empty for nothing.
+  // The faults of each drive from now on; empty for none.
   std::vector<SimInjector> injectors;
   uint64_t seed = 1;
 
-  // Drives that work inside waits, for one thread; or with threads of their own, for several.
+  // kInline: drives that work inside waits, for one thread; kThreads: drives with threads of their
+  // own.
   enum class Work : uint8_t { kInline, kThreads };
   MakeDrives maker(Work work = Work::kInline);
   std::vector<std::unique_ptr<SimMedium>> media;
-  // After power loss.
+  // Leaves the media as after power loss.
   void lose_power(SimRandom& random);
 };
 

@@ -28,7 +28,7 @@ void load(NvmeStore& store, const std::vector<FlatLayout>& layouts) {
   }
 }
 
-// Drives with threads of their own on simulated media.
+// Returns drives with threads of their own on simulated media.
 MakeDrives threaded(std::vector<std::unique_ptr<SimMedium>>& media) {
   return [&media](const StripeMap& map, std::span<std::byte>) {
     std::vector<std::unique_ptr<Drive>> drives;
@@ -47,9 +47,9 @@ MakeDrives threaded(std::vector<std::unique_ptr<SimMedium>>& media) {
   };
 }
 
-// Goal: update, fetch and drain run at once, the commit beside the backward pass; every lane gets
-// the bytes of its step, in memory and on drives, and the last commit is found again; also where
-// one version is kept and written in place.
+// Goal: update, fetch and gradient offload run concurrently, the commit beside the backward pass;
+// every lane gets the bytes of its step, in memory and on drives, and the last commit is found
+// again; also with one version written in place.
 TEST(NvmeStoreThreads, ServeThreeLanesAndACommitAtOnce) {
   const QuietLog quiet;
   WorkerPool pool(2);
@@ -86,6 +86,7 @@ TEST(NvmeStoreThreads, ServeThreeLanesAndACommitAtOnce) {
   }
 }
 
+// Three lanes run concurrently on a real file.
 TEST(NvmeStoreThreads, ServeThreeLanesOnARealFile) {
   WorkerPool pool(2);
   SoloAgreement solo;
@@ -111,7 +112,7 @@ TEST(NvmeStoreThreads, ServeThreeLanesOnARealFile) {
   }
 }
 
-// Goal: a store's life, with its rings and threads, leaves no descriptor behind, failed or not.
+// Goal: a store with its rings and threads leaves no descriptor open, whether it failed or not.
 TEST(NvmeStoreThreads, LeaveNoDescriptorsBehind) {
   const QuietLog quiet;
   const auto descriptors = [] {
@@ -156,9 +157,9 @@ TEST(NvmeStoreThreads, LeaveNoDescriptorsBehind) {
   EXPECT_EQ(descriptors(), at_first);
 }
 
-// ---- Nobody waits behind an update ----
+// ---- No lane waits behind an update ----
 
-// A gate that reads or writes of one file wait at.
+// Gate: reads or writes of one file wait at it.
 class Gate {
  public:
   void close(BlockOp::Kind kind) {
@@ -174,7 +175,7 @@ class Gate {
     std::unique_lock lock(mutex_);
     waiting_ = waiting_ || closed_ == kind;
     changed_.notify_all();
-    // Bounded: a store that waits for the wrong thing fails its test instead of hanging it.
+    // The wait is bounded, so that a store that waits for the wrong event fails its test.
     if (!changed_.wait_for(lock, 300s, [&] { return closed_ != kind; })) timed_out_ = true;
   }
   void wait_for_somebody() {
@@ -210,7 +211,7 @@ MakeDrives gated(Gate& gate, std::unique_ptr<SimMedium>& medium) {
   };
 }
 
-// Goal: while an update waits for the drive, parameters in host memory are served.
+// Goal: while an update waits for the drive, parameters in host memory can be fetched.
 TEST(NvmeStoreThreads, AFetchDoesNotWaitForAnUpdatesRead) {
   Gate gate;
   std::unique_ptr<SimMedium> medium;
@@ -232,8 +233,8 @@ TEST(NvmeStoreThreads, AFetchDoesNotWaitForAnUpdatesRead) {
   EXPECT_FALSE(gate.timed_out());
 }
 
-// Goal: parameters on drives are read while another unit's state is leased, and those of a unit
-// whose write does not get through yet are the updated ones, where the update passed them on.
+// Goal: parameters on drives are read while another unit's state is leased; those that an update
+// passed on are the updated ones before their write is done.
 TEST(NvmeStoreThreads, ParametersThatAnUpdatePassedOnDoNotWaitForItsWrite) {
   Gate gate;
   std::unique_ptr<SimMedium> medium;
@@ -276,9 +277,9 @@ TEST(NvmeStoreThreads, ParametersThatAnUpdatePassedOnDoNotWaitForItsWrite) {
 
 // ---- The operations of a schedule ----
 
-// Goal: while a unit is updated in its slot the next one is read and the one before written, its
-// parameters are passed on, and two slots of parameters are filled at once: every byte is that of
-// its step.
+// Goal: while a unit is updated in its slot, the next one is read and the one before written, its
+// parameters are passed on, and two parameter slots are filled at once: every byte is that of its
+// step.
 TEST(NvmeStoreThreads, OperationsOnDifferentSlotsRunAtOnce) {
   const QuietLog quiet;
   WorkerPool pool(2);
@@ -327,7 +328,7 @@ TEST(NvmeStoreThreads, OperationsOnDifferentSlotsRunAtOnce) {
   }
 }
 
-// Goal: a slot is its unit's until the operation that ends that.
+// Goal: a slot belongs to its unit until the operation that ends its use.
 TEST(NvmeStoreThreads, SlotsBelongToTheirUnits) {
   std::vector<std::unique_ptr<SimMedium>> media;
   WorkerPool pool(1);
@@ -337,7 +338,7 @@ TEST(NvmeStoreThreads, SlotsBelongToTheirUnits) {
   store.start(solo, 1);
   load(store, layouts);
   store.commit({0, ""}, solo);
-  EXPECT_THROW(store.state_in(UnitId(1), 0), CheckFailure);  // nobody read it
+  EXPECT_THROW(store.state_in(UnitId(1), 0), CheckFailure);  // no operation read it
   EXPECT_THROW(store.write_state(UnitId(1), 0), CheckFailure);
   EXPECT_THROW(store.parameters_in(UnitId(1), 0), CheckFailure);
   store.read_state(UnitId(1), 0);
@@ -355,7 +356,7 @@ TEST(NvmeStoreThreads, SlotsBelongToTheirUnits) {
 
 // ---- Updates deferred into the forward pass ----
 
-// What one run of deferred steps does; a crash comes between any two of its operations.
+// DeferredSteps: one run of deferred steps; a crash comes between any two of its operations.
 class DeferredSteps {
  public:
   DeferredSteps(NvmeStore& store, const std::vector<FlatLayout>& layouts)
@@ -394,8 +395,8 @@ class DeferredSteps {
   const std::vector<FlatLayout>& layouts_;
 };
 
-// Goal: reads between a unit's update and the commit see the new bytes; power loss at any point
-// leaves the last acknowledged step, whole, wherever in the backward pass the commit is.
+// Goal: reads between a unit's update and the commit return the new bytes; power loss at any point
+// leaves the last acknowledged step whole, wherever in the backward pass the commit is.
 TEST(NvmeStoreDeferred, ReadsAfterUpdatesAndLosesNothingAcknowledged) {
   const QuietLog quiet;
   WorkerPool pool(1);

@@ -1,5 +1,4 @@
-// Parameters that compute stands still for: the store's reads of them pass those of state that wait
-// for the same drive.
+// Reads of parameters that compute waits for pass the reads of state that wait for the same drive.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// One drive that does one operation at a time, says in what order, and can be held.
+// HeldDrive: a drive that runs one operation at a time, records the order, and can be held.
 class HeldDrive {
  public:
   MakeDrives maker() {
@@ -44,21 +43,21 @@ class HeldDrive {
     done_.clear();
     started_ = 0;
   }
-  // Once so many transfers were handed to the drive since it was held.
+  // Releases the drive once `started` transfers were submitted since it was held.
   void release_after(int64_t started) {
     std::unique_lock lock(mutex_);
-    // Bounded: a store that starts too few fails its test instead of hanging it.
+    // The wait is bounded, so that a store that starts too few transfers fails its test.
     EXPECT_TRUE(changed_.wait_for(lock, 300s, [&] { return started_ >= started; }));
     held_ = false;
     changed_.notify_all();
   }
-  // So many were handed to it, and it is at the first of them.
+  // Waits until `started` transfers were submitted and the first of them runs.
   void wait_for_started(int64_t started) {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(
         changed_.wait_for(lock, 300s, [&] { return started_ >= started && is_at_operation_; }));
   }
-  // Offsets, since it was held.
+  // Returns the offsets of completed operations since the drive was held.
   std::vector<Bytes> done() {
     const std::lock_guard lock(mutex_);
     return done_;
@@ -102,8 +101,8 @@ class HeldDrive {
   std::vector<Bytes> done_;
 };
 
-// Goal: reads of parameters that were started after a read and a write of state are done before
-// what still waits of those.
+// Goal: reads of parameters that start after a read and a write of state are done before the rest
+// of those.
 TEST(UrgentReads, OfParametersPassStateThatWaits) {
   WorkerPool pool(1);
   SoloAgreement solo;
@@ -136,7 +135,7 @@ TEST(UrgentReads, OfParametersPassStateThatWaits) {
     urgent.get();
     const std::vector<Bytes> order = drive.done();
     ASSERT_EQ(order.size(), static_cast<size_t>(bulk) + alone.size());
-    // The operation that the drive was at when it was held comes first.
+    // The operation that ran when the drive was held comes first.
     EXPECT_TRUE(std::ranges::equal(std::span(order).subspan(1, alone.size()), alone));
     store.parameters_in(UnitId(5), 0);
   }
