@@ -1,4 +1,4 @@
-// Templates that loop, multiply or grow end in an error that says so, whatever they do it with.
+// Templates that loop, multiply or grow without bound end in an error with the reason.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -31,7 +31,7 @@ std::string outcome_of(const std::string& source) {
   }
 }
 
-// A loop that gives ns.x the value of `expression` again and again.
+// Returns a loop that sets ns.x to the value of `expression` again and again.
 std::string repeated(const std::string& expression) {
   return "{% set ns = namespace(x='abcdefgh', l=messages) %}{% for i in range(9999) %}{% set ns.x "
          "= " +
@@ -84,8 +84,8 @@ std::vector<Bomb> lists_that_grow() {
           {list_repeated("ns.l|batch(1)"), kDeep}};
 }
 
-// minijinja counts references: what holds itself is not freed, a few hundred bytes a rendering,
-// which is a leak to a sanitizer.
+// minijinja counts references, so values that hold themselves leak a few hundred bytes per
+// rendering; sanitizers report that.
 std::vector<Bomb> values_that_hold_themselves() {
   if (kSanitized) return {};
   return {{"{% set ns = namespace() %}{% set ns.x = ns %}{{ ns|tojson }}", kDeep},
@@ -112,7 +112,7 @@ std::string chain(const std::string& link, int count) {
   return text;
 }
 
-// Goal: each member of the class ends in its own message, not in the end of the process.
+// Goal: each template that grows without bound gives its own message instead of ending the process.
 TEST(ChatBudget, WhatGrowsIsRefusedBeforeItIsMade) {
   for (const auto& bombs :
        {texts_that_grow(), lists_that_grow(), values_that_hold_themselves(), endless()}) {
@@ -122,14 +122,14 @@ TEST(ChatBudget, WhatGrowsIsRefusedBeforeItIsMade) {
                                                             << said.substr(0, 200);
     }
   }
-  if (kSanitized) return;  // freed memory is kept there for a while
-  // Threads beside this one may hold memory; no rendering holds more than half a GiB.
+  if (kSanitized) return;  // sanitizers keep freed memory for a while
+  // Other threads may hold memory; no rendering holds more than half a GiB.
   struct rusage usage{};
   ASSERT_EQ(::getrusage(RUSAGE_SELF, &usage), 0);
   EXPECT_LT(usage.ru_maxrss, 1500 * 1024);
 }
 
-// Goal: expressions whose depth would exhaust the stack of the compiler are refused.
+// Goal: expressions whose depth would overflow the compiler's stack are refused.
 TEST(ChatBudget, VeryLongExpressionsAreRefused) {
   for (const std::string& source :
        {"{{ messages" + chain(" ~ messages", 100000) + " }}",
@@ -144,7 +144,7 @@ TEST(ChatBudget, VeryLongExpressionsAreRefused) {
   EXPECT_NE(outcome_of(nested).find("recursion"), std::string::npos);
 }
 
-// Goal: guards change nothing that a template within bounds says.
+// Goal: the limits change no output of a template within bounds.
 TEST(ChatBudget, OperatorsAndFiltersGiveWhatTheyGaveBefore) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"{{ 'a' ~ 1 ~ none ~ true }}", "a1NoneTrue"},
@@ -177,8 +177,8 @@ TEST(ChatBudget, OperatorsAndFiltersGiveWhatTheyGaveBefore) {
   }
 }
 
-// Goal: a conversation of very many turns is refused where its answers can only be found in its
-// growing beginnings, and taken where the template marks them.
+// Goal: a conversation of very many turns is refused if its answers can only be found by rendering
+// each beginning, and accepted if the template marks them.
 TEST(ChatBudget, VeryManyTurnsNeedMarksInTheTemplate) {
   Json messages = Json::array();
   std::string content;

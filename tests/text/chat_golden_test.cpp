@@ -1,5 +1,5 @@
-// What transformers makes of the same templates and conversations, and of ten thousand random
-// texts; make_chat_goldens.py wrote it down.
+// Templates, conversations and ten thousand random texts give the results of transformers, which
+// make_chat_goldens.py recorded.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -67,13 +67,13 @@ class ChatGolden : public testing::TestWithParam<std::string> {
     try {
       const auto encoded = encoder.encode(messages, variables, ChatMask::kAssistant);
       ++masks_;
-      // chat_sample_test.cpp looks at conversations that are several samples.
+      // chat_sample_test.cpp covers conversations that make several samples.
       if (golden["mask"].is_null()) return;
       ASSERT_EQ(encoded.size(), 1u);
       EXPECT_EQ(mask_of(encoded.front()), golden["mask"].get<std::vector<int>>())
           << encoded.front().text;
     } catch (const ChatProblem& problem) {
-      // The reference leaves everything untrained where there is no answer.
+      // The reference leaves everything untrained if there is no answer.
       const std::string mask = golden["mask"].dump();
       EXPECT_TRUE(golden["mask"].is_null() || mask.find('1') == std::string::npos)
           << problem.what();
@@ -83,6 +83,7 @@ class ChatGolden : public testing::TestWithParam<std::string> {
   int masks_ = 0;
 };
 
+// Rendered text, tokens and masks agree with transformers.
 TEST_P(ChatGolden, RendersTokenisesAndMasksAsTransformersDoes) {
   const Json conversations = read_json_file(text_data("chat_golden/conversations.json"), {});
   const Json golden = read_json_file(text_data("chat_golden/" + GetParam() + ".json"), {});
@@ -113,6 +114,7 @@ std::string digest_of(const Tokenizer& tokenizer, std::span<const std::string> t
   return hash_text(state);
 }
 
+// Ten thousand random texts give the tokens of transformers.
 TEST(TokenizerFuzz, TokenisesTenThousandTextsAsTransformersDoes) {
   std::vector<std::string> texts;
   std::ifstream file(text_data("chat_golden/fuzz_texts.jsonl"));

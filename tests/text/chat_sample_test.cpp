@@ -1,5 +1,5 @@
-// Every answer of a conversation is trained once, behind the very tokens with which transformers
-// asks the model for it; make_sample_goldens.py wrote down what those are.
+// Every answer of a conversation is trained once, behind the exact tokens with which transformers
+// asks the model for it; make_sample_goldens.py recorded these.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -31,7 +31,7 @@ std::vector<std::string> template_names() {
   return names;
 }
 
-// An answer as it is trained: the tokens before it, and its own without blanks at the end.
+// TrainedAnswer: the tokens before an answer, and its own without blanks at the end.
 struct TrainedAnswer {
   std::string before, answer;
 };
@@ -63,6 +63,7 @@ std::vector<TrainedAnswer> answers_of(const std::vector<EncodedChat>& samples) {
 
 class ChatSamples : public testing::TestWithParam<std::string> {};
 
+// Every answer is trained once, behind the tokens that the model will see.
 TEST_P(ChatSamples, TrainEveryAnswerOnceBehindWhatTheModelWillSee) {
   const std::string path = kFolder + GetParam();
   const ChatTemplate chat =
@@ -87,7 +88,7 @@ TEST_P(ChatSamples, TrainEveryAnswerOnceBehindWhatTheModelWillSee) {
     ASSERT_EQ(found.size(), wanted.size());
     for (size_t k = 0; k < wanted.size(); ++k, ++compared) {
       EXPECT_EQ(found[k].before, wanted[k][0].get<std::string>()) << "answer " << k;
-      if (wanted[k][1].is_null()) continue;  // asked for with other words than are put before it
+      if (wanted[k][1].is_null()) continue;  // asked for with other text
       EXPECT_EQ(found[k].answer, wanted[k][1].get<std::string>()) << "answer " << k;
     }
   }

@@ -44,7 +44,7 @@ std::string problem_of(const std::string& source, const Json& messages, ChatMask
   return "no problem";
 }
 
-// What each sample trains.
+// Returns the trained text of each sample.
 std::vector<std::string> trained_texts(const std::string& source, const Json& messages,
                                        ChatMask mask) {
   const ChatTemplate chat = chat_of(source);
@@ -85,6 +85,7 @@ class ChatTemplateFiles : public testing::Test {
   std::string directory_;
 };
 
+// chat_template.jinja wins over tokenizer_config.json, and a given file over both.
 TEST_F(ChatTemplateFiles, TakesTheJinjaFileBeforeTheConfigurationAndAGivenFileBeforeBoth) {
   EXPECT_EQ(rendered(), "none");
   write("tokenizer_config.json", "{\"chat_template\": \"config\"}");
@@ -95,13 +96,15 @@ TEST_F(ChatTemplateFiles, TakesTheJinjaFileBeforeTheConfigurationAndAGivenFileBe
   EXPECT_EQ(rendered(nullptr, directory_ + "/own.jinja"), "own");
 }
 
-// What transformers writes where no length is set, beside the template.
+// A configuration with an integer beyond 64 bits is read; transformers writes one if no length is
+// set.
 TEST_F(ChatTemplateFiles, ReadsAConfigurationWithAnIntegerBeyond64Bits) {
   write("tokenizer_config.json",
         "{\"model_max_length\": 1000000000000000019884624838656, \"chat_template\": \"config\"}");
   EXPECT_EQ(rendered(), "config");
 }
 
+// Among named templates "tool_use" is chosen for conversations with tools.
 TEST_F(ChatTemplateFiles, ChoosesAmongNamedTemplatesByTools) {
   write("tokenizer_config.json",
         "{\"chat_template\": [{\"name\": \"default\", \"template\": \"plain\"}, "
@@ -116,17 +119,19 @@ TEST_F(ChatTemplateFiles, ChoosesAmongNamedTemplatesByTools) {
   EXPECT_THROW(rendered(), DataError);
 }
 
-// Where transformers keeps named templates since its version 5.
+// Named templates are read from additional_chat_templates, where transformers keeps them since
+// version 5.
 TEST_F(ChatTemplateFiles, TakesNamedTemplatesFromTheirFolder) {
   std::filesystem::create_directories(directory_ + "/additional_chat_templates");
   write("tokenizer_config.json", "{\"chat_template\": \"config\"}");
   write("additional_chat_templates/tool_use.jinja", "tools {{ tools | length }}");
-  EXPECT_THROW(rendered(), DataError);  // the file's are taken, and none of them is the default
+  EXPECT_THROW(rendered(), DataError);  // the file has no default template
   write("chat_template.jinja", "file");
   EXPECT_EQ(rendered(), "file");
   EXPECT_EQ(rendered(Json::array({Json{{"name", "f"}}})), "tools 1");
 }
 
+// Exactly the text that the mask names is trained.
 TEST(ChatEncoder, TrainsWhatTheMaskNames) {
   EXPECT_EQ(trained_text(kChatml, kTwoTurns, ChatMask::kAssistant), "two<|im_end|>four<|im_end|>");
   EXPECT_EQ(trained_text(kChatml, kTwoTurns, ChatMask::kLast), "four<|im_end|>");
@@ -138,6 +143,7 @@ TEST(ChatEncoder, TrainsWhatTheMaskNames) {
       "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n");
 }
 
+// Answers with weight zero are not trained.
 TEST(ChatEncoder, LeavesAnswersWithWeightZeroOut) {
   Json messages = kTwoTurns;
   messages[1]["weight"] = 0;
@@ -150,6 +156,7 @@ TEST(ChatEncoder, LeavesAnswersWithWeightZeroOut) {
 
 using Texts = std::vector<std::string>;
 
+// Each run of answers that later turns leave unchanged is one sample.
 TEST(ChatEncoder, MakesASampleOfEachRunOfAnswersThatStayAsTheyAre) {
   const std::string rewrites =
       "{% for m in messages %}<{{ m.role }}{% if loop.last %} last{% endif %}>{{ m.content }}"
@@ -162,6 +169,7 @@ TEST(ChatEncoder, MakesASampleOfEachRunOfAnswersThatStayAsTheyAre) {
   EXPECT_EQ(samples[1].text, "<user>one<assistant>two<user last>three<assistant last>four");
 }
 
+// Answers behind unchanged earlier turns are one sample.
 TEST(ChatEncoder, AnswersBehindEarlierOnesAsTheyWereAreOneSample) {
   const std::string forgets =
       "{% for m in messages %}<{{ m.role }}>{% if messages | length > 3 and loop.index < 3 %}..."
@@ -170,6 +178,7 @@ TEST(ChatEncoder, AnswersBehindEarlierOnesAsTheyWereAreOneSample) {
   EXPECT_EQ(trained_texts(forgets, kTwoTurns, ChatMask::kAssistant), (Texts{"twofour"}));
 }
 
+// Answers are trained behind the text with which the model is asked for them.
 TEST(ChatEncoder, TrainsAnswersBehindWhatTheyAreAskedForWith) {
   const std::string asks_otherwise =
       "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -184,17 +193,20 @@ TEST(ChatEncoder, TrainsAnswersBehindWhatTheyAreAskedForWith) {
             (Texts{"\n</think>\n\nfour"}));
 }
 
+// A conversation without answers is refused.
 TEST(ChatEncoder, RefusesAConversationWithoutAnswers) {
   EXPECT_EQ(problem_of(kChatml, conversation({{"user", "q"}}), ChatMask::kAssistant),
             "messages: none of them is the assistant's");
 }
 
+// The text of raise_exception is reported.
 TEST(ChatTemplate, SaysWhatTheTemplateRaises) {
   EXPECT_EQ(problem_of("{{ raise_exception('roles must alternate') }}", kTwoTurns, ChatMask::kAll),
             "the chat template says: roles must alternate");
   EXPECT_NE(problem_of("{{ messages[9].content.x }}", kTwoTurns, ChatMask::kAll), "no problem");
 }
 
+// A template that does not end is stopped.
 TEST(ChatTemplate, StopsATemplateThatDoesNotEnd) {
   const std::string endless =
       "{% for a in range(9999) %}{% for b in range(9999) %}{{ '' }}{% endfor %}{% endfor %}";
@@ -202,6 +214,7 @@ TEST(ChatTemplate, StopsATemplateThatDoesNotEnd) {
             "the chat template does not come to an end");
 }
 
+// The date of a template is the given day.
 TEST(ChatTemplate, KnowsTheDayItIsToldAndNoOther) {
   const ChatTemplate dated = chat_of("{{ strftime_now('%d %b %Y, %A') }}");
   EXPECT_TRUE(dated.uses_date());
@@ -212,8 +225,8 @@ TEST(ChatTemplate, KnowsTheDayItIsToldAndNoOther) {
   }
 }
 
-// Goal: what other programs than transformers are given writes the same texts: marks go, with
-// whatever they did to whitespace around them, and names that a block sets stay in it.
+// Goal: removing generation marks leaves the same rendered text, including whitespace around them
+// and the scope of names set in a block, for programs other than transformers.
 TEST(GenerationMarks, AreTakenOutWithoutATrace) {
   const Json messages = conversation({{"user", "hi"}, {"assistant", "yo"}});
   const std::string head = "{% for m in messages %}<|im_start|>{{ m.role }}\n";

@@ -1,5 +1,4 @@
-// FNV-1a over the four bytes of each number, as the scripts in this folder have it: short in any
-// language. Of the tests; any thread.
+// FNV-1a over the four bytes of each number, as in this folder's scripts. Test code; any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Tokenizers and chat templates of published models, cut to a few hundred merges, and what
-// transformers makes of them; make_published_goldens.py wrote it down.
+// Tokenizers and chat templates of published models, cut to a few hundred merges, give the results
+// of transformers, which make_published_goldens.py recorded.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ std::vector<std::string> directory_names() {
   return names;
 }
 
-// Of the parts of an answer, each behind its length; an absent part has the length 0.
+// AnswerDigest: a digest of the parts of an answer, each behind its length; an absent part has
+// length 0.
 class AnswerDigest {
  public:
   AnswerDigest& ids(const std::vector<TokenId>& ids) {
@@ -73,7 +74,7 @@ Json chat_digest(const Tokenizer& tokenizer, const ChatTemplate& chat, const Jso
     const std::vector<TokenId> ids = tokenizer.encode(text, SpecialTokens::kNone);
     return AnswerDigest().ids(ids).ids({}).spans({}).text("").text("").text(text).done();
   } catch (const ChatProblem&) {
-    return nullptr;  // as where transformers refuses it
+    return nullptr;  // transformers refuses it too
   }
 }
 
@@ -89,8 +90,8 @@ Json optional_number(std::optional<TokenId> id) {
   return id ? Json(*id) : Json(nullptr);
 }
 
-// Goal: the class that transformers gives a directory, its normalizer, pattern, post-processor and
-// added tokens: the same tokens, the same bytes for each, the same texts back.
+// Goal: the tokens, their bytes and the decoded texts agree with the class that transformers gives
+// a directory, with its normalizer, pattern, post-processor and added tokens.
 TEST_P(Published, TokenisesAsTransformersDoes) {
   EXPECT_EQ(tokenizer_.vocabulary_size(), golden_["vocabulary_size"].get<int64_t>());
   EXPECT_EQ(optional_number(tokenizer_.bos()), golden_["bos"]);
@@ -105,6 +106,7 @@ TEST_P(Published, TokenisesAsTransformersDoes) {
   }
 }
 
+// Rendered conversations agree with transformers.
 TEST_P(Published, RendersConversationsAsTransformersDoes) {
   const std::optional<ChatTemplate> chat = ChatTemplate::load(directory_, tokenizer_, {});
   const Json& wanted = golden_["conversations"];

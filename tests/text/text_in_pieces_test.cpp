@@ -1,4 +1,4 @@
-// Long texts are encoded in pieces, with the tokens of the whole, and in bounded memory.
+// Long texts are encoded in pieces, with the tokens of the whole and in bounded memory.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -25,7 +25,7 @@ std::string golden_directory(const std::string& name) {
   return test_data() + "/text/golden/" + name;
 }
 
-// The texts of a golden file in an order of their own, with blanks and line breaks between.
+// Returns texts of a golden file in random order, with blanks and line breaks between.
 std::string long_text(const std::string& name, size_t bytes, uint32_t seed) {
   const Json golden = read_json_file(golden_directory(name) + "/golden.json", {});
   std::vector<std::string> texts;
@@ -40,8 +40,8 @@ std::string long_text(const std::string& name, size_t bytes, uint32_t seed) {
   return text;
 }
 
-// Stretches short enough to be encoded at once, cut behind a letter and before a blank at places of
-// the test's own choice.
+// Cuts the text behind a letter and before a blank, into stretches short enough to be encoded at
+// once.
 std::vector<std::string> stretches_of(const std::string& text, size_t bytes) {
   std::vector<std::string> stretches;
   for (size_t begin = 0; begin < text.size();) {
@@ -53,7 +53,7 @@ std::vector<std::string> stretches_of(const std::string& text, size_t bytes) {
   return stretches;
 }
 
-// Goal: pieces have the tokens and spans of the whole, wherever they were cut.
+// Goal: pieces give the tokens and spans of the whole text, wherever it is cut.
 TEST(TextInPieces, PiecesHaveTheTokensOfTheWhole) {
   for (const char* name : {"gpt2", "llama3", "word_piece", "unigram", "flags"}) {
     const Tokenizer tokenizer = Tokenizer::load(golden_directory(name));
@@ -79,8 +79,8 @@ TEST(TextInPieces, PiecesHaveTheTokensOfTheWhole) {
   }
 }
 
-// Goal: a tokenizer that splits at blank lines alone, as Gemma's does, is asked for them however
-// many words lie between.
+// Goal: for a tokenizer that splits at blank lines only, as Gemma's does, the text is cut there,
+// however many words lie between.
 TEST(TextInPieces, AreCutWhereTheNextSplitIsFarAway) {
   Json file = read_json_file(golden_directory("gpt2") + "/tokenizer.json", {});
   file["pre_tokenizer"]["use_regex"] = false;
@@ -109,7 +109,7 @@ TEST(TextInPieces, AreCutWhereTheNextSplitIsFarAway) {
   EXPECT_EQ(tokenizer.encode(text, SpecialTokens::kNone), expected);
 }
 
-// Goal: what the post-processor adds stands at the ends of the text, not of its pieces.
+// Goal: tokens of the post-processor are at the ends of the text, not of its pieces.
 TEST(TextInPieces, SpecialTokensStandAtTheEndsOfTheText) {
   for (const char* name : {"llama3", "word_piece"}) {
     const Tokenizer tokenizer = Tokenizer::load(golden_directory(name));
@@ -137,12 +137,12 @@ std::string refusal(const Tokenizer& tokenizer, const std::string& text) {
   return "no error";
 }
 
-// Goal: where nobody can say that a cut changes nothing, the limit is said.
+// Goal: a stretch without a safe cut is refused with the limit.
 TEST(TextInPieces, ALongStretchWithoutAPlaceToCutIsRefused) {
   const Tokenizer gpt2 = Tokenizer::load(golden_directory("gpt2"));
   EXPECT_NE(refusal(gpt2, std::string(5'000'000, 'a')).find("at most 4 MiB are encoded at once"),
             std::string::npos);
-  // Merges cross words here.
+  // The merges of this tokenizer cross words.
   const Tokenizer llama2 = Tokenizer::load(golden_directory("llama2"));
   std::string words;
   while (words.size() < 5'000'000) words += "some words ";
@@ -151,7 +151,7 @@ TEST(TextInPieces, ALongStretchWithoutAPlaceToCutIsRefused) {
   EXPECT_NE(refusal(gpt2, words + "\xFF").find("not UTF-8 at byte"), std::string::npos);
 }
 
-// A sanitizer keeps freed memory for a while.
+// The test is left out under sanitizers, which keep freed memory for a while.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 int64_t peak_kib() {
   std::ifstream status("/proc/self/status");
@@ -161,14 +161,14 @@ int64_t peak_kib() {
   return 0;
 }
 
-// Goal: 8 MB of text in one document cost a few bytes each, not 150.
+// Goal: 8 MB of text in one document cost a few bytes of memory per byte, not 150.
 TEST(TextInPieces, TakesAFewBytesForAByteOfText) {
   const Tokenizer tokenizer = Tokenizer::load(golden_directory("gpt2"));
   std::string text;
   while (text.size() < size_t{8} << 20) text += "It is a long way to the last page of this book. ";
   tokenizer.encode(text.substr(0, 100'000), SpecialTokens::kNone);
   ::malloc_trim(0);
-  std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
+  std::ofstream("/proc/self/clear_refs") << "5";  // restarts the peak
   const int64_t before = peak_kib();
   size_t tokens = 0;
   tokenizer.encode_pieces(text, SpecialTokens::kNone, [&](auto ids) { tokens += ids.size(); });
@@ -177,7 +177,7 @@ TEST(TextInPieces, TakesAFewBytesForAByteOfText) {
 }
 #endif
 
-// Goal: a tokenizer is learned from one long document as from its parts, in bounded memory.
+// Goal: a tokenizer is trained from one long document as from its parts, in bounded memory.
 TEST(TextInPieces, TheTrainerTakesLongDocumentsAndRefusesEndlessWords) {
   const TokenizerRecipe recipe{.vocabulary_size = 400};
   const std::string text = long_text("gpt2", 300'000, 5);

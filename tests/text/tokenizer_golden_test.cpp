@@ -1,4 +1,4 @@
-// What transformers makes of the same files and texts; make_goldens.py wrote it down.
+// Files and texts give the results of transformers, which make_goldens.py recorded.
 #include <gtest/gtest.h>
 
 #include "base/file.h"
@@ -45,6 +45,7 @@ void expect_row(const Tokenizer& tokenizer, const Json& row, const std::string& 
   }
 }
 
+// Encoding and decoding agree with transformers.
 TEST(TokenizerGolden, EncodesAndDecodesAsTransformersDoes) {
   for (const char* name : {"gpt2", "llama3", "llama2", "llama2_legacy", "unigram", "word_piece",
                            "flags", "special_map"}) {
@@ -60,7 +61,7 @@ TEST(TokenizerGolden, EncodesAndDecodesAsTransformersDoes) {
   }
 }
 
-// The same merges in the same order, whatever the threads did.
+// Training gives the merges of the Python package in the same order, with any number of threads.
 TEST(TokenizerGolden, LearnsTheTokenizerThatThePythonPackageLearns) {
   const std::string directory = golden_directory("learned");
   TokenizerTrainer trainer({.vocabulary_size = 400,

@@ -21,7 +21,7 @@ std::string golden_json(const std::string& name) {
   return read_whole_file(golden_directory(name) + "/tokenizer.json", kMiB);
 }
 
-// The file with one piece of it replaced.
+// Returns the golden file with one piece of it replaced.
 std::string changed(const std::string& name, const std::string& from, const std::string& to) {
   std::string text = golden_json(name);
   const size_t at = text.find(from);
@@ -81,6 +81,7 @@ std::vector<Hostile> hostile_files() {
   };
 }
 
+// Hostile tokenizer files are refused with the file's name.
 TEST(Tokenizer, RefusesHostileFilesByName) {
   for (const Hostile& hostile : hostile_files()) {
     const std::string text = refusal(hostile.json);
@@ -89,6 +90,7 @@ TEST(Tokenizer, RefusesHostileFilesByName) {
   }
 }
 
+// Hostile tokenizer configurations are refused.
 TEST(Tokenizer, RefusesHostileConfigurations) {
   const std::string json = golden_json("gpt2");
   EXPECT_EQ(refusal(json, "{").find("model/tokenizer_config.json: "), 0u);
@@ -105,7 +107,7 @@ TEST(Tokenizer, RefusesHostileConfigurations) {
             "model/tokenizer_config.json: token flag 'lstrip' is not true or false");
 }
 
-// Lengths that a file asks for would be allocated for every text.
+// Padding and truncation of the file are ignored; its lengths would be allocated for every text.
 TEST(Tokenizer, IgnoresPaddingAndTruncationOfTheFile) {
   const std::string padding =
       "\"padding\":{\"strategy\":{\"Fixed\":1000000000000},\"direction\":\"Right\","
@@ -116,7 +118,7 @@ TEST(Tokenizer, IgnoresPaddingAndTruncationOfTheFile) {
   EXPECT_EQ(tokenizer.pad(), tokenizer.id_of("<s>"));
 }
 
-// Damage of every kind is either refused or harmless: no call may crash.
+// Random damage of a file is refused or harmless; no call crashes.
 TEST(Tokenizer, SurvivesRandomDamage) {
   const std::string replacements = "\"{}[],:0e-\\nullx\xC3\x01";
   int loaded = 0;
@@ -146,6 +148,7 @@ TEST(Tokenizer, SurvivesRandomDamage) {
   EXPECT_GT(loaded, 20);
 }
 
+// A directory without tokenizer.json gives an error with what to do.
 TEST(Tokenizer, SaysWhatADirectoryWithoutTokenizerJsonNeeds) {
   const std::string directory = testing::TempDir() + "/longshore_only_sentencepiece";
   make_directories(directory);
@@ -162,11 +165,13 @@ TEST(Tokenizer, SaysWhatADirectoryWithoutTokenizerJsonNeeds) {
   EXPECT_THROW(Tokenizer::load(directory), DataError);
 }
 
+// Text that is not UTF-8 is refused.
 TEST(Tokenizer, RefusesTextThatIsNotUtf8) {
   const Tokenizer tokenizer = Tokenizer::load(golden_directory("gpt2"));
   EXPECT_THROW(tokenizer.encode("a\xFF", SpecialTokens::kAdd), DataError);
 }
 
+// Ids and tokens map to each other.
 TEST(Tokenizer, KnowsItsTokensBothWays) {
   const Tokenizer tokenizer = Tokenizer::load(golden_directory("gpt2"));
   for (TokenId id = 0; id < tokenizer.id_limit(); ++id) {
@@ -178,6 +183,7 @@ TEST(Tokenizer, KnowsItsTokensBothWays) {
   EXPECT_EQ(tokenizer.decode(std::vector<TokenId>{-100, 1'000'000}), "");
 }
 
+// bos and eos come from the model's config if the tokenizer names none.
 TEST(Tokenizer, TakesEndsOfTextFromTheModelWhereTheTokenizerNamesNone) {
   TokenizerFiles files{.tokenizer = golden_json("gpt2")};
   EXPECT_EQ(Tokenizer::from_files(files, "model").eos(), std::nullopt);
@@ -190,6 +196,7 @@ TEST(Tokenizer, TakesEndsOfTextFromTheModelWhereTheTokenizerNamesNone) {
   EXPECT_EQ(tokenizer.stop_ids(), (std::vector<TokenId>{3, 5}));
 }
 
+// The fingerprint changes with the files.
 TEST(Tokenizer, FingerprintChangesWithTheFiles) {
   const TokenizerFiles files{.tokenizer = golden_json("gpt2")};
   TokenizerFiles other = files;
@@ -201,6 +208,7 @@ TEST(Tokenizer, FingerprintChangesWithTheFiles) {
   EXPECT_NE(fingerprint(files), fingerprint(other));
 }
 
+// Several threads get the same ids at once.
 TEST(Tokenizer, GivesTheSameIdsFromManyThreads) {
   const Tokenizer tokenizer = Tokenizer::load(golden_directory("llama3"));
   const std::string text = "the quick brown fox, then 1,024 caf\xC3\xA9s <|mark|>";

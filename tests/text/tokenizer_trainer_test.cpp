@@ -14,6 +14,7 @@ Tokenizer load(const TrainedTokenizer& trained) {
       "memory");
 }
 
+// A trained tokenizer decodes every text to itself.
 TEST(TokenizerTrainer, GivesATokenizerThatReturnsEveryText) {
   TokenizerTrainer trainer({.vocabulary_size = 300, .eos_token = "</s>"});
   for (int i = 0; i < 3; ++i) trainer.add_document("the cat and the hat and the bat");
@@ -27,6 +28,7 @@ TEST(TokenizerTrainer, GivesATokenizerThatReturnsEveryText) {
   EXPECT_LT(ids.size(), text.size());
 }
 
+// Without documents the tokenizer has the bytes and the special tokens.
 TEST(TokenizerTrainer, MakesPlainBytesWithoutDocuments) {
   const Tokenizer tokenizer = load(
       byte_tokenizer({.bos_token = "<s>", .eos_token = "</s>", .other_special_tokens = {"<pad>"}}));
@@ -39,6 +41,7 @@ TEST(TokenizerTrainer, MakesPlainBytesWithoutDocuments) {
   EXPECT_EQ(tokenizer.encode(text, SpecialTokens::kNone).size(), text.size());
 }
 
+// With bos_starts_text texts start with bos.
 TEST(TokenizerTrainer, StartsTextsWithBosWhereTheRecipeSaysSo) {
   const Tokenizer tokenizer =
       load(byte_tokenizer({.bos_token = "<s>", .eos_token = "</s>", .bos_starts_text = true}));
@@ -47,6 +50,7 @@ TEST(TokenizerTrainer, StartsTextsWithBosWhereTheRecipeSaysSo) {
   EXPECT_EQ(tokenizer.encode("a", SpecialTokens::kNone).size(), 1u);
 }
 
+// Impossible recipes are refused.
 TEST(TokenizerTrainer, RefusesRecipesThatCannotBeFollowed) {
   EXPECT_THROW(TokenizerTrainer({.vocabulary_size = 256}), ConfigError);
   EXPECT_THROW(TokenizerTrainer({.vocabulary_size = -1}), ConfigError);

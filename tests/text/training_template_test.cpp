@@ -1,5 +1,5 @@
-// Training templates against the published ones that they are in place of: each answer as the
-// model is asked for it and writes it, which chat_sample_test.cpp compares with transformers.
+// Training templates write each answer as the published template asks the model for it;
+// chat_sample_test.cpp compares that with transformers.
 #include "text/training_template.h"
 
 #include <gtest/gtest.h>
@@ -33,12 +33,12 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-// The templates that are known, by test names.
+// Returns the published template of a test name.
 std::string published(const std::string& name) {
   if (name == "qwen3_first") {
     return read_json_file(kFolder + "published/qwen3/tokenizer_config.json", {})["chat_template"];
   }
-  if (name == "llama3_first") {  // asks for an answer behind every conversation
+  if (name == "llama3_first") {  // adds a generation prompt to every conversation
     const std::string asked = "{% if add_generation_prompt %}";
     std::string text = replaced(published_file("llama3"), asked, "");
     return text.erase(text.rfind("{% endif %}"));
@@ -52,7 +52,7 @@ std::vector<Json> conversations() {
     const Json read = read_json_file(kFolder + file, {});
     all.insert(all.end(), read["conversations"].begin(), read["conversations"].end());
   }
-  // Answers that begin as the mark of a thought does.
+  // These answers begin like the mark of a thought.
   for (const char* answer : {"<b>bold</b>", "<th", "<think", "\n<i>"}) {
     const Json turn = {{{"role", "user"}, {"content", "q"}},
                        {{"role", "assistant"}, {"content", answer}},
@@ -63,7 +63,7 @@ std::vector<Json> conversations() {
   return all;
 }
 
-// What is trained of a sample, as texts.
+// Returns the trained texts of a sample.
 std::vector<std::string> trained_texts(const EncodedChat& chat) {
   std::vector<std::string> texts;
   for (size_t t = 0; t < chat.ids.size();) {
@@ -95,7 +95,7 @@ class TrainingTemplates : public testing::TestWithParam<std::string> {
         training_(ChatTemplate::from_text(training_template(published(GetParam()), "x").text,
                                           bytes(), "2024-07-26", "x")) {}
 
-  // Each answer of a conversation, where the published template takes it.
+  // Compares each answer of a conversation that the published template accepts.
   void compare(const Json& asked) {
     ChatVariables variables;
     if (asked.contains("tools")) variables.tools = asked["tools"];
@@ -121,13 +121,13 @@ class TrainingTemplates : public testing::TestWithParam<std::string> {
       ASSERT_LT(answers, trained.size());
       ASSERT_EQ(trained_texts(one).size(), 1u);
       const std::string wanted = trained_texts(one).front();
-      // Nobody asks for an answer that comes first: then only its content is known.
+      // No prompt asks for an answer that comes first, so only its content is known.
       EXPECT_TRUE(messages.size() == 1 ? trained[answers].ends_with(wanted)
                                        : trained[answers] == wanted)
           << trained[answers] << "\npublished:\n"
           << wanted;
       EXPECT_EQ(trained_texts(ours).back(), trained[answers]);
-      // What follows an answer changes nothing before it.
+      // The text after an answer changes nothing before it.
       EXPECT_TRUE(whole.front().text.starts_with(without_end(ours.text, "\n")));
       const std::string text = without_end(one.text, published_.unasked_opening());
       if (text == ours.text) ++counts_.whole;
@@ -140,7 +140,7 @@ class TrainingTemplates : public testing::TestWithParam<std::string> {
     EXPECT_EQ(trained.size(), answers);
   }
 
-  // From the last question on, where one answer follows it.
+  // Compares from the last question on, if one answer follows it.
   static void expect_same_turn(const std::string& ours, const std::string& wanted,
                                const std::string& answer, const Json& messages) {
     if (messages.size() < 2) return;
@@ -160,6 +160,7 @@ class TrainingTemplates : public testing::TestWithParam<std::string> {
   Counts counts_;
 };
 
+// The training template writes each answer as the published one asks for it.
 TEST_P(TrainingTemplates, WriteEachAnswerAsThePublishedOneAsksForIt) {
   for (const Json& asked : conversations()) {
     if (asked.value("add_generation_prompt", false)) continue;
@@ -168,7 +169,7 @@ TEST_P(TrainingTemplates, WriteEachAnswerAsThePublishedOneAsksForIt) {
   }
   EXPECT_GE(counts_.conversations, 35u);
   EXPECT_GE(counts_.answers, 66u);
-  // Llama's templates never write an earlier answer otherwise.
+  // Llama's templates never rewrite an earlier answer.
   if (GetParam().starts_with("llama")) {
     EXPECT_EQ(counts_.whole, counts_.answers);
   }
@@ -179,6 +180,7 @@ INSTANTIATE_TEST_SUITE_P(Known, TrainingTemplates,
                                          "llama3", "llama3_first", "llama3_1", "llama3_2"),
                          [](const auto& info) { return info.param; });
 
+// A training template is found by the text of the published one.
 TEST(TrainingTemplate, IsKnownByThePublishedText) {
   const std::string text = published("qwen3");
   EXPECT_EQ(training_template(text, "x").name, "Qwen3");
@@ -197,6 +199,7 @@ TEST(TrainingTemplate, IsKnownByThePublishedText) {
   }
 }
 
+// The training template replaces the directory's own when training.
 TEST(TrainingTemplate, IsTakenForWhatTheDirectoryHas) {
   const std::string folder = kFolder + "published/qwen3";
   const Tokenizer tokenizer = Tokenizer::load(folder);
