@@ -1,6 +1,6 @@
-// text_answers DIRECTORY: for scripts/dev/real_tokenizers, no test by itself. Reads a JSON object a
+// text_answers DIRECTORY: a program for scripts/dev/real_tokenizers. It reads one JSON object per
 // line, a text ({"text": ...}) or a conversation ({"messages": ..., "tools": ..., "arguments": ...,
-// "add_generation_prompt": ...}), and writes one a line: its tokens, or the rendered text and its
+// "add_generation_prompt": ...}), and writes one per line: its tokens, or the rendered text and its
 // tokens, or {"refused": why}.
 #include <cstdio>
 #include <iostream>
