@@ -1,4 +1,5 @@
-// One formula, the same bits: at every SIMD level, for every length and cut, in every state format.
+// One formula gives the same bits at every SIMD level, for every length and cut, in every state
+// format.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ AdamWScalars scalars_of(int64_t update) {
   return make_adamw_scalars(kOptions, update, 3e-3, 0.37, true);
 }
 
-// Infinities, huge and tiny values among the others.
+// Returns random values with infinities, huge and tiny values among them.
 std::vector<float> wild_values(size_t count, uint32_t seed) {
   std::vector<float> values = random_values(count, seed);
   for (size_t i = 0; i < count; ++i) {
@@ -76,12 +77,12 @@ TEST(AdamW, GivesTheReferencesBitsAtEverySimdLevelAndTailLength) {
   for (size_t count : {255, 256, 257, 511, 4099, 30011}) expect_reference_bits_everywhere(count, 3);
 }
 
-// Goal: a moment at the end of the range never becomes infinite by rounding, and infinities and NaN
-// stay what they are, wherever they stand among ordinary values.
+// Goal: a moment at the end of the range never rounds to infinity, and infinities and NaN stay,
+// wherever they stand among ordinary values.
 TEST(AdamW, RoundsMomentsAtTheEndOfTheRangeToTheReferencesBits) {
   AdamWOptions forgetful = kOptions;
-  forgetful.beta1 = forgetful.beta2 = 0.0;  // so that moments are the gradient and its square
-  // Takes the largest bf16, and the square of the second below, above the largest bf16.
+  forgetful.beta1 = forgetful.beta2 = 0.0;  // moments are the gradient and its square
+  // The clip scale reaches the largest bf16 and, for the square of the second value, beyond it.
   const AdamWScalars scalars = make_adamw_scalars(forgetful, 1, 3e-3, 1.003, true);
   constexpr uint32_t kEnds[] = {0x7f7f0000, 0x5f7f0000, 0xff7f0000, 0x7f800000, 0x7fc00000};
   constexpr size_t kCount = 4096;
@@ -105,7 +106,7 @@ TEST(AdamW, RoundsMomentsAtTheEndOfTheRangeToTheReferencesBits) {
   }
 }
 
-// Goal: the same on 1e8 elements; takes minutes.
+// Goal: every SIMD path equals the reference on 1e8 elements; this takes minutes.
 TEST(LongAdamW, GivesTheReferencesBitsOver100MillionElements) {
   for (size_t round = 0; round < 4; ++round) expect_reference_bits_everywhere(1000003 + round, 1);
   for (SimdLevel level : levels_of_this_cpu()) {
@@ -114,6 +115,7 @@ TEST(LongAdamW, GivesTheReferencesBitsOver100MillionElements) {
   }
 }
 
+// An update of a slice gives the same bits however the slice is cut.
 TEST(AdamW, GivesTheSameBitsHoweverASliceIsCut) {
   constexpr size_t kCount = 3000;
   for (Form form : fakes::kForms) {
@@ -121,7 +123,7 @@ TEST(AdamW, GivesTheSameBitsHoweverASliceIsCut) {
     AdamWState cut = whole;
     for (AdamWState* state : {&whole, &cut}) state->set_gradient(random_values(kCount, 3));
     adamw_step(whole.slice(), scalars_of(1));
-    // Moments that are rounded are cut where a shard or a tile may begin.
+    // Rounded moments are cut where a shard or tile may begin.
     const bool anywhere = fakes::moments_of(form) == MomentFormat::kF32;
     const std::vector<size_t> ends =
         anywhere ? std::vector<size_t>{1, 3, 6, 23, 87, 342, 598, 1000, kCount}
@@ -135,8 +137,8 @@ TEST(AdamW, GivesTheSameBitsHoweverASliceIsCut) {
   }
 }
 
-// Goal: split equals fp32 bit for bit over 1e6 random updates with infinities, huge and tiny
-// values.
+// Goal: the split format equals fp32 bit for bit over 1e6 random updates with infinities, huge and
+// tiny values.
 TEST(AdamW, KeepsTheSameMasterInFp32AndSplitOverAMillionUpdates) {
   constexpr size_t kCount = 20000;
   AdamWState both(Form::kMasterAndParameter, DType::kF32, wild_values(kCount, 8));
@@ -154,6 +156,7 @@ TEST(AdamW, KeepsTheSameMasterInFp32AndSplitOverAMillionUpdates) {
   EXPECT_TRUE(fakes::same_bits(both.exp_avg_sq, split.exp_avg_sq));
 }
 
+// All exact formats keep the same master bits over 50 steps.
 TEST(AdamW, KeepsTheSameMasterBitsInEveryExactFormOver50Steps) {
   constexpr size_t kCount = 4096;
   for (DType dtype : {DType::kF32, DType::kBF16}) {
@@ -176,6 +179,7 @@ TEST(AdamW, KeepsTheSameMasterBitsInEveryExactFormOver50Steps) {
   }
 }
 
+// Slices whose lengths do not match are refused.
 TEST(AdamW, RefusesSlicesThatDoNotFitTogether) {
   AdamWState state(Form::kSplit, DType::kF32, random_values(8, 5));
   state.set_gradient(random_values(8, 6));

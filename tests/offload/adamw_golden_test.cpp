@@ -1,5 +1,5 @@
-// The update against torch.optim.AdamW and against double precision. The numbers come from
-// golden/make_adamw.py; parameters and gradients here are the script's, exactly.
+// The update against torch.optim.AdamW and double precision. golden/make_adamw.py printed the
+// numbers, from the same parameters and gradients.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -63,7 +63,7 @@ constexpr Golden kGolden[] = {
       -0x1.3e137c0000000p-1, 0x1.aec61e0000000p-2, -0x1.c4d29c0000000p-2, 0x1.43d8b80000000p-1}},
 };
 
-// torch's own fp32 error after 200 steps, against its fp64 run.
+// TorchError: torch's own fp32 error after 200 steps against its fp64 run.
 struct TorchError {
   double decay;
   double norm;
@@ -76,7 +76,7 @@ AdamWOptions options_of(double decay) {
   return {.beta1 = kBeta1, .beta2 = kBeta2, .eps = kEps, .weight_decay = decay};
 }
 
-// Calls `seen(step, parameters)` after every step of the fp32 kernels.
+// Trains with the fp32 kernels and calls `seen(step, parameters)` after every step.
 template <typename Seen>
 void train(double decay, const Seen& seen) {
   std::vector<float> values;
@@ -92,7 +92,7 @@ void train(double decay, const Seen& seen) {
   }
 }
 
-// The same in double, as the paper has it.
+// Trains in double precision with the formula of the paper.
 std::vector<double> train_in_double(double decay) {
   std::vector<double> p;
   for (int64_t i = 0; i < kElements; ++i) p.push_back(start(i));
@@ -112,6 +112,7 @@ std::vector<double> train_in_double(double decay) {
   return p;
 }
 
+// The parameters agree with torch after each golden step.
 TEST(AdamWGolden, AgreesWithTorchStepByStep) {
   for (double decay : {0.0, 0.1}) {
     train(decay, [decay](int64_t step, const std::vector<float>& parameters) {
@@ -128,6 +129,7 @@ TEST(AdamWGolden, AgreesWithTorchStepByStep) {
   }
 }
 
+// After all steps the result is as near to double precision as torch's.
 TEST(AdamWGolden, IsAsNearToDoublePrecisionAsTorchIs) {
   for (const TorchError& torch : kTorchErrors) {
     const std::vector<double> exact = train_in_double(torch.decay);
@@ -146,6 +148,7 @@ TEST(AdamWGolden, IsAsNearToDoublePrecisionAsTorchIs) {
   }
 }
 
+// The scalars of a step are rounded to fp32 once.
 TEST(AdamWGolden, RoundsTheScalarsOfAStepOnce) {
   const AdamWScalars s = make_adamw_scalars(options_of(0.1), 3, 2e-5, 0.5, true);
   EXPECT_EQ(s.clip_scale, 0.5f);
@@ -156,6 +159,7 @@ TEST(AdamWGolden, RoundsTheScalarsOfAStepOnce) {
   EXPECT_EQ(make_adamw_scalars(options_of(0.1), 3, 2e-5, 0.5, false).keep, 1.0f);
 }
 
+// Clipping limits the norm, and the scale is 1 without it.
 TEST(ClipScale, LimitsTheNormAndIsOneWithoutClipping) {
   EXPECT_EQ(clip_scale(0.5, 1.0), 1.0);
   EXPECT_EQ(clip_scale(123.0, 0.0), 1.0);

@@ -1,4 +1,4 @@
-// Parameter groups: which scalars a parameter gets, and groups that name nothing.
+// Parameter groups: the scalars of each parameter, and groups that match nothing.
 #include "offload/optimizer/adamw_rule.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ AdamWOptions options_with_groups() {
           .seed = 0};
 }
 
-// The value after one update by the rule, from 1 with a gradient of zero: decay alone moves it.
+// Returns the value after one update from 1 with a zero gradient, which only decay moves.
 float after_decay(const AdamWRule& rule, const ParamSpec& parameter) {
   AdamWState state(Form::kMaster, DType::kF32, {1.0f});
   state.set_gradient({0.0f});
@@ -27,6 +27,7 @@ float after_decay(const AdamWRule& rule, const ParamSpec& parameter) {
   return state.master[0];
 }
 
+// Each group has its own learning rate and decay.
 TEST(AdamWRule, GivesEachGroupItsRateAndDecay) {
   AdamWRule rule(options_with_groups());
   rule.stage({.update = 1, .lr = 0.5, .clip_scale = 1.0});
@@ -40,6 +41,7 @@ TEST(AdamWRule, GivesEachGroupItsRateAndDecay) {
   EXPECT_EQ(after_decay(rule, fakes::make_parameter("block.0.scale", {8})), 1.0f) << "a vector";
 }
 
+// Without groups an update uses the options' scalars.
 TEST(AdamWRule, WithoutGroupsIsTheStepOfItsOptions) {
   const AdamWOptions options = {.weight_decay = 0.1, .seed = 0};
   AdamWRule rule(options);
@@ -52,6 +54,7 @@ TEST(AdamWRule, WithoutGroupsIsTheStepOfItsOptions) {
   EXPECT_TRUE(same_bits(by_rule, by_step));
 }
 
+// Globs that match no trained parameter are refused.
 TEST(AdamWRule, RefusesGlobsThatNameNothingTrained) {
   ModelSpec model = fakes::make_small_model(2, false);
   try {

@@ -1,4 +1,5 @@
-// State of one parameter in every format, for tests of the update. Owned by a test.
+// AdamWState: the state of one parameter in every format, for tests of the update. The test owns
+// it.
 #pragma once
 
 #include <cmath>
@@ -28,7 +29,7 @@ struct AdamWState {
   std::vector<std::byte> exp_avg, exp_avg_sq;
   std::vector<float> exp_avg_units, exp_avg_sq_units;
   std::vector<std::byte> gradient;
-  uint64_t update = 0;  // of the random bits
+  uint64_t update = 0;  // selects the random bits
 
   AdamWState(Form f, DType dtype, const std::vector<float>& start)
       : form(f), gradient_dtype(dtype) {
@@ -49,7 +50,7 @@ struct AdamWState {
   bool split() const { return form >= Form::kSplit; }
   size_t elements() const { return split() ? high.size() : master.size(); }
 
-  // Rounds to the gradient's dtype.
+  // Sets the gradient, rounded to its dtype.
   void set_gradient(const std::vector<float>& values) {
     gradient.resize(values.size() * static_cast<size_t>(width_of(gradient_dtype)));
     for (size_t i = 0; i < values.size(); ++i) {
@@ -62,7 +63,7 @@ struct AdamWState {
     }
   }
 
-  // Moments in blocks want `begin` to be a multiple of 256.
+  // Returns a slice; with moments in blocks `begin` must be a multiple of 256.
   UpdateSlice slice(size_t begin, size_t count) {
     const auto part = [&](auto& whole) {
       return whole.empty() ? std::span(whole) : std::span(whole).subspan(begin, count);
@@ -109,7 +110,7 @@ inline bool same_bits(const AdamWState& a, const AdamWState& b) {
          same_bits(a.exp_avg_sq_units, b.exp_avg_sq_units);
 }
 
-// Normal values over many magnitudes, zeros and denormals among them.
+// Returns normal values over many magnitudes, with zeros and denormals among them.
 inline std::vector<float> random_values(size_t count, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;

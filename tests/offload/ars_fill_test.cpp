@@ -1,4 +1,4 @@
-// Random bits that are made ahead against the calls that they stand for.
+// Random bits computed in bulk equal those of single calls.
 #include "offload/optimizer/ars_fill.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 void expect_calls(internal::ArsFill fill) {
   const ArsKey key = {0x0123456789abcdefu, 0xfedcba9876543210u};
   const internal::ArsRoundKeys keys(key);
-  // Where a word, and where the counter ends.
+  // The ranges begin inside a counter's block and cross the end of the counter.
   for (uint64_t first :
        {uint64_t{0}, uint64_t{1} << 5, (uint64_t{1} << 32) - 3, ~uint64_t{0} - 7}) {
     const uint64_t update = (uint64_t{7} << 32) + first % 11;
@@ -28,6 +28,7 @@ void expect_calls(internal::ArsFill fill) {
   }
 }
 
+// 128-bit AES gives the bits of single calls.
 TEST(ArsFill, GivesTheBitsOfSingleCallsWithAesOf128Bits) {
   if (!__builtin_cpu_supports("aes") || !__builtin_cpu_supports("avx")) {
     GTEST_SKIP() << "not run: no AES";
@@ -35,6 +36,7 @@ TEST(ArsFill, GivesTheBitsOfSingleCallsWithAesOf128Bits) {
   expect_calls(internal::fill_by_aes);
 }
 
+// 256-bit AES gives the bits of single calls.
 TEST(ArsFill, GivesTheBitsOfSingleCallsWithAesOf256Bits) {
   if (!cpu_has_vaes()) GTEST_SKIP() << "not run: no VAES";
   expect_calls(internal::fill_by_vaes);

@@ -1,5 +1,5 @@
-// The machines of config/machines: each can be read, is in the program and has the rates of
-// everything that a run on it needs.
+// Each machine of config/machines can be read, is built into the program and has every rate that a
+// run on it needs.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Each described machine has every rate.
 TEST(DescribedMachines, EachHasEveryRate) {
   int machines = 0;
   for (const auto& entry : fs::directory_iterator(test_data() + "/../config/machines")) {

@@ -1,4 +1,4 @@
-// The drain: what arrives in host memory, and a norm that depends on the values alone.
+// The gradient offload: the values in host memory, and a norm that depends on the values alone.
 #include "offload/staging/gradient_drain.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ namespace {
 ModelSpec make_model() {
   ModelSpec model = fakes::make_small_model(2, false);
   model.units[1].parameters[1].frozen = true;
-  // More than one chunk of the drain.
+  // The matrix is longer than one chunk of the offload.
   model.units[2].parameters.push_back(fakes::make_parameter("block.1.wide", {1031, 1031}));
   return model;
 }
@@ -46,7 +46,7 @@ struct Fixture {
             GradientDrain::planned_staging_bytes(layouts, dtype, DeviceKind::kCpu))),
         drain(&host, &copies, layouts, Rank(0), staging, &pool) {}
 
-  // Padding is NaN: nobody may look at it.
+  // Padding is NaN, so that reading it shows.
   std::vector<float> gradient(size_t unit) const {
     std::vector<float> values(static_cast<size_t>(layouts[unit].trainable_elements()),
                               std::numeric_limits<float>::quiet_NaN());
@@ -71,6 +71,7 @@ float kept(DType dtype, float value) {
   return dtype == DType::kF32 ? value : bf16_to_float(float_to_bf16_nearest(value));
 }
 
+// Every value reaches host memory in the drain dtype, and padding is zero.
 TEST(GradientDrain, BringsEveryValueHomeInTheDrainDtypeAndLeavesPaddingZero) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     Fixture f(dtype, 2);
@@ -94,6 +95,7 @@ TEST(GradientDrain, BringsEveryValueHomeInTheDrainDtypeAndLeavesPaddingZero) {
   }
 }
 
+// The norm is that of the values after the cast.
 TEST(GradientDrain, SumsTheNormOfWhatWasKept) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     Fixture f(dtype);
@@ -108,11 +110,12 @@ TEST(GradientDrain, SumsTheNormOfWhatWasKept) {
       }
     }
     EXPECT_TRUE(norm.finite);
-    // Sums of positive doubles: the error stays far below one part in 1e12.
+    // Sums of positive doubles keep the error far below one part in 1e12.
     EXPECT_NEAR(norm.norm / static_cast<double>(std::sqrt(squares)), 1.0, 1e-12);
   }
 }
 
+// The norm is the same on any number of threads and in any order of units.
 TEST(GradientDrain, GivesTheSameNormOnAnyNumberOfThreadsAndInAnyOrder) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     Fixture one(dtype);
@@ -128,6 +131,7 @@ TEST(GradientDrain, GivesTheSameNormOnAnyNumberOfThreadsAndInAnyOrder) {
   }
 }
 
+// The first unit with a NaN or infinity is named, and the next step starts clean.
 TEST(GradientDrain, FindsTheFirstUnitWithANonFiniteValueAndBeginsAnew) {
   for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                     -std::numeric_limits<float>::infinity()}) {
@@ -147,6 +151,7 @@ TEST(GradientDrain, FindsTheFirstUnitWithANonFiniteValueAndBeginsAnew) {
   }
 }
 
+// The largest finite values count as finite.
 TEST(GradientDrain, TakesTheLargestFiniteValuesAsFinite) {
   Fixture f(DType::kF32);
   std::vector<float> values = f.gradient(0);
@@ -157,7 +162,7 @@ TEST(GradientDrain, TakesTheLargestFiniteValuesAsFinite) {
   EXPECT_GT(norm.norm, 4e38);
 }
 
-// Every rank drains its own parts of the whole sums; together they are all of it.
+// Each rank offloads its own part, and the parts together are the whole.
 TEST(GradientDrain, EachRankTakesItsOwnPart) {
   Fixture whole(DType::kBF16);
   whole.drain_all();
@@ -201,9 +206,9 @@ TEST(GradientDrain, EachRankTakesItsOwnPart) {
   EXPECT_NEAR(norm_of(squares).norm / norm, 1.0, 1e-12);
 }
 
-// Goal: chunks that take turns in a GPU's staging buffers all come to host memory, and the norm is
-// that of the reference over the same chunks. The stand-in for a GPU casts ahead of copies that
-// nobody waits for, so a buffer that is written too early is seen.
+// Goal: chunks that use a GPU's staging buffers in rotation all reach host memory, and the norm is
+// the reference's over the same chunks. The stand-in for GPUs casts before pending copies, so a
+// buffer that is overwritten early is detected.
 TEST(GradientDrainGpu, CastsOneBufferWhileTheOtherIsCopied) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -257,6 +262,7 @@ TEST(GradientDrainGpu, CastsOneBufferWhileTheOtherIsCopied) {
   EXPECT_EQ(std::bit_cast<uint64_t>(got), std::bit_cast<uint64_t>(expected));
 }
 
+// A unit offloaded twice or with another length is refused.
 TEST(GradientDrain, RefusesAUnitTwiceOrWithAnotherLength) {
   Fixture f(DType::kBF16);
   const std::vector<float> values = f.gradient(1);

@@ -1,4 +1,4 @@
-// The drain's loops against plain ones: the same bits at every SIMD level and length.
+// The loops of the gradient offload give the bits of plain loops at every SIMD level and length.
 #include "offload/staging/gradient_kernels.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace longshore {
 namespace {
 
-// The order that the kernels promise: sixteen lanes, then a tree.
+// Sums in the order that the kernels document: sixteen lanes, then a tree.
 double plain_sum(const std::vector<float>& values) {
   std::array<double, 16> lanes{};
   for (size_t i = 0; i < values.size(); ++i) {
@@ -25,6 +25,7 @@ double plain_sum(const std::vector<float>& values) {
   return lanes[0];
 }
 
+// Cast and sum give the same bits at every SIMD level and length.
 TEST(GradientKernels, CastAndSumInTheSameBitsAtEverySimdLevelAndLength) {
   for (size_t count = 0; count <= 4096; count += count < 70 ? 1 : 671) {
     std::vector<float> values = fakes::random_values(count, static_cast<uint32_t>(count));
@@ -40,6 +41,7 @@ TEST(GradientKernels, CastAndSumInTheSameBitsAtEverySimdLevelAndLength) {
   }
 }
 
+// Ties, overflow and NaN round like the scalar cast.
 TEST(GradientKernels, RoundTiesOverflowAndNanAsTheScalarCastDoes) {
   std::vector<float> values;
   for (uint32_t bits : {0x3f808000u, 0x3f818000u, 0x7f7fffffu, 0xff7fffffu, 0x7f800000u,

@@ -1,4 +1,4 @@
-// What a drain computes on the device: chunks in order, and the GPU beside its reference.
+// The gradient offload's sums on the device: chunks in order, and the GPU against its reference.
 #include "offload/staging/gradient_sums.h"
 
 #include <gtest/gtest.h>
@@ -26,6 +26,7 @@ std::vector<float> some_values(int64_t count) {
   return values;
 }
 
+// Chunks are added, and the sum restarts after it was taken.
 TEST(GradientSums, AddsChunksAndStartsAnew) {
   WorkerPool pool(2);
   const auto sums = make_cpu_gradient_sums(&pool);
@@ -43,6 +44,7 @@ TEST(GradientSums, AddsChunksAndStartsAnew) {
   EXPECT_NEAR(narrow, kernels::cast_and_square_cpu(values, bf16.data()), narrow * 1e-12);
 }
 
+// A chunk beyond the limit is refused.
 TEST(GradientSums, RefusesAChunkThatIsTooLong) {
   WorkerPool pool(1);
   const int64_t most = GradientSums::chunks_on(DeviceKind::kCpu).elements;
@@ -50,6 +52,7 @@ TEST(GradientSums, RefusesAChunkThatIsTooLong) {
   EXPECT_THROW(make_cpu_gradient_sums(&pool)->add(values, {}, 0), CheckFailure);
 }
 
+// The GPU gives the reference's bits for each chunk.
 TEST(GradientSumsGpu, GivesTheReferencesBitsChunkByChunk) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -65,7 +68,7 @@ TEST(GradientSumsGpu, GivesTheReferencesBitsChunkByChunk) {
   std::vector<uint16_t> expected(values.size());
   const auto sums = make_cuda_gradient_sums(0);
   double sum = 0.0, piece = 0.0;
-  constexpr size_t kChunk = 100;  // more chunks than the GPU keeps sums of
+  constexpr size_t kChunk = 100;  // more chunks than the GPU keeps sums for
   for (size_t begin = 0; begin < values.size(); begin += kChunk) {
     const size_t count = std::min(kChunk, values.size() - begin);
     sums->add(on_gpu.subspan(begin, count), bf16.subspan(begin, count), 0);

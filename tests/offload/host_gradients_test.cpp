@@ -1,5 +1,5 @@
-// Where gradients wait in host memory: exact bytes, units apart, and a ring that knows who has
-// which place.
+// Gradients in host memory: exact bytes, disjoint units, and a ring that knows the unit of each
+// slot.
 #include "offload/staging/host_gradients.h"
 
 #include <gtest/gtest.h>
@@ -23,6 +23,7 @@ UnitId unit_of(size_t index) {
   return UnitId(static_cast<int32_t>(index));
 }
 
+// Every unit has its own offset, and units do not overlap.
 TEST(HostGradients, HasAPlaceOfItsOwnForEveryUnit) {
   const ModelSpec model = model_with_frozen();
   WorkerPool pool(2);
@@ -58,12 +59,13 @@ TEST(HostGradients, HasAPlaceOfItsOwnForEveryUnit) {
   }
 }
 
+// Units use the slots of a ring in rotation.
 TEST(HostGradients, LetsUnitsTakeTurnsInARing) {
   const std::vector<FlatLayout> layouts = make_layouts(model_with_frozen(), 1);
   WorkerPool pool(1);
   const HostGradientsOptions options{.dtype = DType::kBF16, .ring = 2};
   HostGradients host(layouts, options, false, pool);
-  // A block of 22784 elements is the largest unit.
+  // The largest unit is a block of 22784 elements.
   EXPECT_EQ(host.host_bytes(), 2 * align_up(22784 * 2, 4096));
   EXPECT_EQ(HostGradients::planned_bytes(layouts, options), host.host_bytes());
   EXPECT_THROW(host.gradient(UnitId(3)), CheckFailure) << "it has no place yet";
@@ -73,7 +75,7 @@ TEST(HostGradients, LetsUnitsTakeTurnsInARing) {
   const std::span<std::byte> block = host.gradient(UnitId(3));
   EXPECT_EQ(last.data() + host.host_bytes() / 2, block.data());
   EXPECT_EQ(static_cast<Bytes>(block.size()), 22784 * 2);
-  // The update of unit 4 has not run: its place is not free.
+  // Unit 4 is not updated yet, so its slot is not free.
   EXPECT_THROW(host.ring().claim(0, UnitId(1)), CheckFailure);
   EXPECT_THROW(host.ring().free(0, UnitId(3)), CheckFailure);
   EXPECT_THROW(host.ring().check(2, UnitId(3)), std::out_of_range);

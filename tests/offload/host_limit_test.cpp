@@ -1,4 +1,4 @@
-// The host's memory that a rank may plan with where several share a machine.
+// The host memory that a rank may plan with if several ranks share a machine.
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
@@ -22,8 +22,8 @@ PlanInputs inputs_of(const ModelSpec& model, int32_t ranks) {
   return inputs;
 }
 
-// Goal: ranks of one machine together never plan with more memory than it has; a limit that was
-// given is each rank's own.
+// Goal: ranks of one machine together never plan with more memory than it has; a given limit is
+// each rank's own.
 TEST(HostLimit, IsSharedByTheRanksOfAMachine) {
   const ModelSpec model = fakes::make_small_model(3, false);
   Machine machine;

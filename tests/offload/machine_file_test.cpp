@@ -1,5 +1,4 @@
-// Descriptions of machines: what is written is read again, and what is wrong is named with its
-// place.
+// Machine files: a written file reads back, and every problem is named with its position.
 #include "offload/forecast/machine_file.h"
 
 #include <gtest/gtest.h>
@@ -47,6 +46,7 @@ std::string problems_of(const std::string& text) {
   return "";
 }
 
+// A written machine reads back equal.
 TEST(MachineFile, WhatIsWrittenIsRead) {
   const DescribedMachine written = full_machine();
   const DescribedMachine read = parse_machine(machine_to_toml(written), "m.toml");
@@ -63,6 +63,7 @@ TEST(MachineFile, WhatIsWrittenIsRead) {
   EXPECT_EQ(machine_to_toml(read), machine_to_toml(written));
 }
 
+// Equal GPUs are one table with a count.
 TEST(MachineFile, ManyCardsOfAKindAreOneTable) {
   const DescribedMachine read = parse_machine(
       "version = 1\n[host]\ncores = 8\nmemory = \"64GiB\"\n[[gpu]]\nname = \"Card\"\n"
@@ -74,6 +75,7 @@ TEST(MachineFile, ManyCardsOfAKindAreOneTable) {
   EXPECT_EQ(read.rates.update_bytes(StateFormat::kFp32, 1, 1), 0.0) << "nothing is made up";
 }
 
+// Every problem is named with its position.
 TEST(MachineFile, EveryProblemIsNamedWithItsPlace) {
   const std::string text = problems_of(
       "version = 1\nnmae = \"x\"\n[host]\ncores = 0\n[[gpu]]\nname = \"Card\"\n[rates]\n"
@@ -92,6 +94,7 @@ TEST(MachineFile, EveryProblemIsNamedWithItsPlace) {
   EXPECT_NE(problems_of("version = 1\n").find("[host] is missing"), std::string::npos);
 }
 
+// The rate of matrix products is interpolated between widths.
 TEST(MachineRates, ProductsAreReadBetweenWidths) {
   const ComputeRates rates{DeviceKind::kCpu, DType::kF32, {{256, 100.0}, {1024, 300.0}}, 0.0};
   EXPECT_DOUBLE_EQ(product_flops(rates, 16), 100.0);
@@ -101,6 +104,7 @@ TEST(MachineRates, ProductsAreReadBetweenWidths) {
   EXPECT_EQ(product_flops({}, 512), 0.0);
 }
 
+// The drive "*" gives the rates of any drive without its own.
 TEST(MachineRates, AStarStandsForAnyDrive) {
   MachineRates rates;
   EXPECT_EQ(rates.drive("/a"), nullptr);

@@ -1,4 +1,4 @@
-// The probe over made-up /proc and /sys trees, and on the machine that is here.
+// The probe of a machine over made-up /proc and /sys trees, and on the local machine.
 #include "offload/plan/machine.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A tree of files below a temporary folder, removed at the end.
+// FakeRoot: a tree of files below a temporary folder, removed at the end.
 class FakeRoot {
  public:
   FakeRoot()
@@ -32,6 +32,7 @@ class FakeRoot {
   fs::path path_;
 };
 
+// Memory is read without control groups.
 TEST(Machine, ReadsMemoryWithoutControlGroups) {
   const FakeRoot root;
   const HostMemory memory = read_host_memory(root.path());
@@ -41,6 +42,7 @@ TEST(Machine, ReadsMemoryWithoutControlGroups) {
   EXPECT_FALSE(read_core_quota(root.path()).has_value());
 }
 
+// The tightest limit of a version 2 tree of control groups counts.
 TEST(Machine, TakesTheTightestLimitOfAVersion2Tree) {
   FakeRoot root;
   root.write("proc/self/cgroup", "0::/user/job\n");
@@ -56,6 +58,7 @@ TEST(Machine, TakesTheTightestLimitOfAVersion2Tree) {
   EXPECT_EQ(read_core_quota(root.path()), 3);
 }
 
+// Version 1 control groups are read; its huge number means no limit.
 TEST(Machine, ReadsVersion1AndItsWayToSayNoLimit) {
   FakeRoot root;
   root.write("proc/self/cgroup", "4:memory:/job\n3:cpu,cpuacct:/job\n0::/\n");
@@ -70,6 +73,7 @@ TEST(Machine, ReadsVersion1AndItsWayToSayNoLimit) {
   EXPECT_FALSE(read_core_quota(root.path()).has_value());
 }
 
+// Invisible paths and broken files are ignored.
 TEST(Machine, SurvivesAPathThatTheContainerCannotSeeAndBrokenFiles) {
   FakeRoot root;
   root.write("proc/self/cgroup", "0::/../../host/only\nnonsense\n::\n");
@@ -83,6 +87,7 @@ TEST(Machine, SurvivesAPathThatTheContainerCannotSeeAndBrokenFiles) {
   EXPECT_FALSE(read_core_quota(root.path()).has_value());
 }
 
+// Plans use the tighter of memory and control group.
 TEST(Machine, PlansWithTheTighterOfMemoryAndControlGroup) {
   Machine machine;
   machine.ram_available = 10;
@@ -93,6 +98,7 @@ TEST(Machine, PlansWithTheTighterOfMemoryAndControlGroup) {
   EXPECT_EQ(machine.host_available(), 10);
 }
 
+// The probe of the local machine gives possible values.
 TEST(Machine, ProbesTheOneThatIsHere) {
   const Machine machine = probe_machine();
   EXPECT_GE(machine.physical_cores, 1);

@@ -1,6 +1,6 @@
-// Narrow moments against fp32 over thousands of updates with equal gradients: their errors stay
-// the noise that independent rounding makes, and cancel out on average. Words that never change,
-// or are shared between elements, rounding to nearest and rounding down do not.
+// Narrow moments against fp32 over thousands of updates with equal gradients: their errors are the
+// noise of independent rounding, and cancel on average. Constant random bits, bits shared between
+// elements, rounding to nearest and rounding down would all fail.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kElements = 64 * 512;
 constexpr int64_t kUpdates = 1500;
-// beta2's memory is long: an update changes a second moment by a fraction of bf16's last place.
+// With this beta2 an update changes a second moment by a fraction of bf16's last place.
 constexpr AdamWOptions kOptions = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.0};
 
 ModelSpec one_matrix() {
@@ -37,14 +37,14 @@ float uniform(int64_t element, int64_t update) {
   return static_cast<float>(bits >> 8) / 16777216.0f;
 }
 
-// Of one sign for each element, a size of its own, and noise.
+// Returns a gradient with a fixed sign and size for each element, and noise.
 float gradient_of(int64_t element, int64_t update) {
   const float size = 0.01f * (1.0f + 3.0f * uniform(element, -1));
   const float sign = element % 3 == 0 ? -1.0f : 1.0f;
   return sign * size * (0.5f + uniform(element, update));
 }
 
-// Sixteen sets, used again and again.
+// Returns sixteen sets of gradients, used in rotation.
 const std::vector<std::vector<float>>& gradients_in_turn() {
   static const std::vector<std::vector<float>> turns = [] {
     std::vector<std::vector<float>> made(16);
@@ -88,7 +88,7 @@ Trained train(StateFormat format) {
   return trained;
 }
 
-// Of (got - wanted) / wanted, over all elements.
+// Errors: statistics of (got - wanted) / wanted over all elements.
 struct Errors {
   double mean = 0.0, deviation = 0.0;
 };
@@ -109,12 +109,13 @@ struct Bounds {
   Errors first, second, master;
 };
 
-// Deviations are twice what independent words make. A mean over 32,768 elements may be off by five
-// of its own deviations, the masters' by twice what Adam's root bends.
+// Deviations may be twice those of independent rounding. A mean over 32,768 elements may be off by
+// five of its own deviations, the masters' by twice the bias of Adam's square root.
 constexpr Bounds kBounds[] = {
     {StateFormat::kSplitBf16, {0.0002, 0.011}, {0.001, 0.066}, {0.0005, 0.019}},
     {StateFormat::kSplitInt8, {0.0012, 0.086}, {0.003, 0.22}, {0.009, 0.07}}};
 
+// The errors of each narrow format stay within its bounds.
 TEST(NarrowMoments, StayAroundThoseOfFp32) {
   const Trained wanted = train(StateFormat::kSplit);
   for (const Bounds& bounds : kBounds) {

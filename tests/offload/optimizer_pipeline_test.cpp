@@ -1,5 +1,5 @@
 // The update of whole units in host memory: the same bits on any number of threads and ranks, each
-// unit once, padding and frozen parameters untouched.
+// unit once, padding and frozen parameters unchanged.
 #include "offload/optimizer/optimizer_pipeline.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr AdamWOptions kOptions = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
 
-// One block of its own is frozen, and one matrix of another; one matrix is longer than two tiles.
+// One block is frozen, and one matrix of another block; one matrix is longer than two tiles.
 ModelSpec make_model() {
   ModelSpec model = fakes::make_small_model(3, true);
   for (ParamSpec& parameter : model.units[2].parameters) parameter.frozen = true;
@@ -29,7 +29,7 @@ ModelSpec make_model() {
   return model;
 }
 
-// A small value that depends on the parameter, the element in it and the update alone.
+// Returns a small value that depends on parameter, element and update only.
 float value_of(const std::string& parameter, int64_t element, int64_t update) {
   const auto key = static_cast<uint32_t>(std::hash<std::string>()(parameter));
   const uint32_t bits = philox4x32(
@@ -37,7 +37,7 @@ float value_of(const std::string& parameter, int64_t element, int64_t update) {
   return (static_cast<float>(bits >> 8) / 8388608.0f - 1.0f) * 0.05f;
 }
 
-// A rank's store and pipeline, filled by whole-parameter coordinates.
+// HostShards: a rank's store and pipeline, filled by coordinates of whole parameters.
 struct HostShards {
   ModelSpec model = make_model();
   std::vector<FlatLayout> layouts;
@@ -101,7 +101,7 @@ struct HostShards {
     pipeline.flush();
   }
 
-  // By parameter and element: masters of this rank's pieces into whole parameters.
+  // Copies the masters of this rank's pieces into whole parameters, by parameter and element.
   void gather_masters(std::vector<std::vector<std::vector<float>>>& whole) {
     whole.resize(layouts.size());
     for (size_t u = 0; u < layouts.size(); ++u) {
@@ -132,6 +132,7 @@ constexpr StateOptions kFp32 = {StateFormat::kFp32, DType::kBF16, DType::kBF16};
 constexpr StateOptions kBf16 = {StateFormat::kSplitBf16, DType::kBF16, DType::kBF16};
 constexpr StateOptions kInt8 = {StateFormat::kSplitInt8, DType::kBF16, DType::kF32};
 
+// The update gives the same bits on any number of threads.
 TEST(OptimizerPipeline, GivesTheSameBitsOnAnyNumberOfThreads) {
   for (const StateOptions& options :
        {kSplit, kFp32, kBf16, kInt8, StateOptions{StateFormat::kSplit, DType::kF32, DType::kF32}}) {
@@ -145,6 +146,7 @@ TEST(OptimizerPipeline, GivesTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
+// The split and fp32 formats give the same masters.
 TEST(OptimizerPipeline, GivesTheSameMastersInBothFormats) {
   HostShards split(kSplit, 2);
   HostShards fp32(kFp32, 1);
@@ -155,7 +157,7 @@ TEST(OptimizerPipeline, GivesTheSameMastersInBothFormats) {
   EXPECT_EQ(split.masters(), fp32.masters());
 }
 
-// Goal: results do not depend on the shard count.
+// Goal: each element is updated on exactly one rank, with the same bits at any number of shards.
 TEST(OptimizerPipeline, UpdatesEachElementOnExactlyOneRankToTheSameBits) {
   for (const StateOptions& options : {kSplit, kFp32, kBf16, kInt8}) {
     HostShards whole(options, 1);
@@ -172,6 +174,7 @@ TEST(OptimizerPipeline, UpdatesEachElementOnExactlyOneRankToTheSameBits) {
   }
 }
 
+// Frozen parameters and padding stay unchanged.
 TEST(OptimizerPipeline, LeavesFrozenParametersAndPaddingAlone) {
   HostShards shards(kSplit, 2);
   const auto before = shards.masters();
@@ -183,7 +186,7 @@ TEST(OptimizerPipeline, LeavesFrozenParametersAndPaddingAlone) {
           << shards.model.units[u].parameters[p].name;
     }
   }
-  // block.0: the norm's 64 elements lead a padded segment of 256.
+  // In block.0 the 64 elements of the norm begin a padded segment of 256.
   const auto state = shards.store.state(UnitId(1));
   const StateSpans norms = state->segment(Segment::kFullMoments);
   const std::span<float> moments = norms.exp_avg.f32();
@@ -191,6 +194,7 @@ TEST(OptimizerPipeline, LeavesFrozenParametersAndPaddingAlone) {
   for (size_t i = 64; i < moments.size(); ++i) ASSERT_EQ(moments[i], 0.0f);
 }
 
+// Only matrices decay, unless decay is asked for all.
 TEST(OptimizerPipeline, DecaysMatricesOnlyUnlessAllIsAsked) {
   for (DecayRule decay : {DecayRule::kMatrices, DecayRule::kAll}) {
     HostShards shards(kFp32, 1);
@@ -199,7 +203,7 @@ TEST(OptimizerPipeline, DecaysMatricesOnlyUnlessAllIsAsked) {
     OptimizerPipeline pipeline(&shards.store, &shards.gradients, shards.layouts, shards.model,
                                Rank(0), options, &shards.pool);
     const auto before = shards.masters();
-    pipeline.stage({.update = 1, .lr = 0.5, .clip_scale = 1.0});  // gradients are zero: decay alone
+    pipeline.stage({.update = 1, .lr = 0.5, .clip_scale = 1.0});  // zero gradients: only decay acts
     pipeline.flush();
     const auto after = shards.masters();
     const float keep = static_cast<float>(1.0 - 0.5 * 0.1);
@@ -210,6 +214,7 @@ TEST(OptimizerPipeline, DecaysMatricesOnlyUnlessAllIsAsked) {
   }
 }
 
+// A pending update is applied once, in any order of units.
 TEST(OptimizerPipeline, AppliesAPendingUpdateOnceInAnyOrder) {
   HostShards in_order(kSplit, 1);
   HostShards backwards(kSplit, 1);
@@ -227,6 +232,7 @@ TEST(OptimizerPipeline, AppliesAPendingUpdateOnceInAnyOrder) {
   EXPECT_EQ(in_order.arena(), backwards.arena());
 }
 
+// Without a staged step an update does nothing.
 TEST(OptimizerPipeline, DoesNothingBeforeAStepIsStaged) {
   HostShards shards(kSplit, 1);
   const std::vector<std::byte> before = shards.arena();
@@ -235,6 +241,7 @@ TEST(OptimizerPipeline, DoesNothingBeforeAStepIsStaged) {
   EXPECT_EQ(shards.arena(), before);
 }
 
+// The bytes of the update are counted.
 TEST(OptimizerPipeline, CountsTheBytesOfTheUpdate) {
   HostShards shards(kSplit, 1);
   shards.step(1);
@@ -242,7 +249,7 @@ TEST(OptimizerPipeline, CountsTheBytesOfTheUpdate) {
   EXPECT_EQ(shards.pipeline.take_bytes(), 0) << "taken";
 }
 
-// Goal: another element-wise optimizer needs no change of the pipeline.
+// SignDescent: another element-wise optimizer.
 class SignDescent final : public UpdateRule {
  public:
   int32_t group_of(const ParamSpec&) const override { return 0; }
@@ -259,6 +266,7 @@ class SignDescent final : public UpdateRule {
   float lr_ = 0.0f;
 };
 
+// The pipeline runs another element-wise optimizer unchanged.
 TEST(OptimizerPipeline, TakesAnotherElementWiseOptimizer) {
   HostShards shards(kFp32, 2);
   const auto before = shards.masters();

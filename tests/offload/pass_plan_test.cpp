@@ -1,4 +1,4 @@
-// Which units a pass fetches, into which slots, and when: by hand, and over random models.
+// The units that a pass fetches, their slots and times: by hand, and over random models.
 #include "offload/schedule/pass_plan.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace longshore {
 namespace {
 
-// The units fetched before each execution: "0 1|2||".
+// Returns the units fetched before each execution: "0 1|2||".
 std::string fetches(const PassPlan& plan) {
   std::string text;
   for (const UnitExecution& execution : plan.executions) {
@@ -33,6 +33,7 @@ PassInputs equal_slots(const ModelSpec& model, size_t slots, int64_t prefetch) {
           .prefetch = prefetch};
 }
 
+// Units run forward, then backward down to the lowest trainable unit.
 TEST(PassPlan, VisitsForwardThenBackwardDownToTheLowestTrainableUnit) {
   ModelSpec model = fakes::make_small_model(2, false);  // units 0 1 2 3
   const auto values = [&](Pass pass) {
@@ -48,6 +49,7 @@ TEST(PassPlan, VisitsForwardThenBackwardDownToTheLowestTrainableUnit) {
   EXPECT_EQ(values(Pass::kTrain), (std::vector<int32_t>{0, 1, 2, 3, 2}));
 }
 
+// Units are fetched on demand or ahead, and backward reuses the units that forward left in slots.
 TEST(PassPlan, FetchesWhenAskedForOrAheadAndUsesWhatForwardLeft) {
   const ModelSpec model = fakes::make_small_model(2, false);
   EXPECT_EQ(fetches(plan_pass(model, Pass::kTrain, equal_slots(model, 1, 0))), "0|1|2|3|2|1|0|");
@@ -58,8 +60,8 @@ TEST(PassPlan, FetchesWhenAskedForOrAheadAndUsesWhatForwardLeft) {
   EXPECT_EQ(fetches(plan_pass(model, Pass::kForward, equal_slots(model, 2, 1))), "0 1|2|3||");
 }
 
-// Goal: a unit whose backward reads no parameters takes neither bytes nor a slot for it, and what
-// was fetched ahead in its place comes no later.
+// Goal: a unit whose backward reads no parameters is not fetched for it and gets no slot, and the
+// units fetched ahead in its slot come no later.
 TEST(PassPlan, FetchesNothingForABackwardThatReadsNoParameters) {
   for (const bool tied : {false, true}) {
     ModelSpec model = fakes::make_small_model(2, tied);
@@ -76,6 +78,7 @@ TEST(PassPlan, FetchesNothingForABackwardThatReadsNoParameters) {
   EXPECT_THROW(validate_model_spec(model), CheckFailure);
 }
 
+// With a slot for every unit each is fetched once.
 TEST(PassPlan, GivesEveryUnitItsOwnSlotWhereThereIsOne) {
   const ModelSpec model = fakes::make_small_model(2, false);
   const PassInputs inputs{.unit_bytes = {16, 8, 8, 4}, .slot_bytes = {16, 8, 8, 4}};
@@ -89,14 +92,15 @@ TEST(PassPlan, GivesEveryUnitItsOwnSlotWhereThereIsOne) {
   }
 }
 
+// A tied head needs two slots.
 TEST(PassPlan, RefusesTooFewSlotsForATiedHead) {
   const ModelSpec model = fakes::make_small_model(2, true);
   EXPECT_THROW(plan_pass(model, Pass::kTrain, equal_slots(model, 1, 0)), CheckFailure);
   EXPECT_NO_THROW(plan_pass(model, Pass::kTrain, equal_slots(model, 2, 0)));
 }
 
-// Replays a plan: what a execution leases is in its slot, fetched no later than that execution, and
-// no fetch takes a slot that the execution leases.
+// Replays a plan: each execution finds its units in their slots, fetched no later than it, and no
+// fetch takes a slot that the execution leases.
 void replay(const PassPlan& plan, const PassInputs& inputs) {
   std::vector<std::optional<UnitId>> slots(inputs.slot_bytes.size());
   for (const UnitExecution& execution : plan.executions) {
@@ -114,6 +118,7 @@ void replay(const PassPlan& plan, const PassInputs& inputs) {
   }
 }
 
+// Random models and slots give plans that hold every unit an execution needs.
 TEST(PassPlan, HoldsWhatEveryVisitNeedsOverRandomModels) {
   std::mt19937 random(11);
   for (int i = 0; i < 300; ++i) {

@@ -17,7 +17,7 @@ inline Machine made_up_machine(Bytes memory = 16 * kGiB) {
   return machine;
 }
 
-// 1 KiB forward, 3 KiB backward and 2 KiB saved for each position; the last unit twice that.
+// Returns 1 KiB forward, 3 KiB backward and 2 KiB saved per position; twice that for the last unit.
 inline UnitCosts made_up_costs(size_t units) {
   return [units](int64_t positions, int64_t) {
     std::vector<UnitCost> costs(units,

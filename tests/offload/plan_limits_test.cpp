@@ -1,4 +1,4 @@
-// What a plan may count on: the machine, its control group, its drives; and how it says so.
+// The limits of a plan (the machine, its control group, its drives) and their error texts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace longshore {
 namespace {
 
-// Goal: one plans on a laptop for a machine with a GPU.
+// Goal: a machine without a GPU can plan for one with a GPU.
 TEST(PlanLimits, PlansForAGpuThatIsNotHere) {
   const ModelSpec model = fakes::make_small_model(1, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -24,28 +24,8 @@ TEST(PlanLimits, PlansForAGpuThatIsNotHere) {
   EXPECT_FALSE(draft_tier_plan(inputs, made_up_machine()).fits());
 }
 
-// Of the host's lines; 0: there is none of that name.
-Bytes host_line(const TierPlan& plan, const std::string& name) {
-  const auto found = std::ranges::find(plan.host.lines, name, &PlanLine::name);
-  return found == plan.host.lines.end() ? 0 : found->bytes;
-}
-
-// Goal: a GPU's bytes are none of the host's, and CUDA's context and libraries come on top of what
-// a process takes there without them; both are estimates.
-TEST(PlanLimits, CountsWhatAGpusProcessTakesOfTheHost) {
-  const ModelSpec model = fakes::make_small_model(2, false);
-  PlanInputs inputs = made_up_inputs(model);
-  const TierPlan cpu = draft_tier_plan(inputs, made_up_machine());
-  inputs.device = DeviceKind::kCuda;
-  const TierPlan gpu = draft_tier_plan(inputs, made_up_machine());
-  EXPECT_GT(host_line(cpu, "cpu device"), 0);
-  EXPECT_EQ(host_line(gpu, "cpu device"), 0);
-  EXPECT_EQ(host_line(cpu, "process"), 512 * kMiB);
-  EXPECT_EQ(host_line(gpu, "process"), 1536 * kMiB);
-}
-
-// Goal: ranks' GPUs run one collective at a time, in the order of the schedule; over the host's
-// network gathers and sums go side by side.
+// Goal: collectives of GPUs run one at a time in the order of the schedule; over the host's network
+// gathers and sums run side by side.
 TEST(PlanLimits, OrdersCollectivesOnGpus) {
   const ModelSpec model = fakes::make_small_model(4, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -67,8 +47,8 @@ TEST(PlanLimits, OrdersCollectivesOnGpus) {
   EXPECT_GT(waits(DeviceKind::kCuda), 0);
 }
 
-// Goal: what a GPU holds beside the cap is named, as an estimate: a communicator for each group of
-// ranks that exchanges. The CPU device has nothing there.
+// Goal: the plan names, as an estimate, the memory of a GPU outside the cap: a communicator for
+// each group of ranks that exchanges. The CPU device has none.
 TEST(PlanLimits, NamesWhatIsOutsideAGpusCap) {
   const ModelSpec model = fakes::make_small_model(2, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -91,7 +71,7 @@ TEST(PlanLimits, NamesWhatIsOutsideAGpusCap) {
             std::string::npos);
 }
 
-// Goal: "auto" is what is free of the rank's own GPU, and no more than it has beside a context.
+// Goal: "auto" is the free memory of the rank's own GPU, less the memory of a CUDA context.
 TEST(PlanLimits, TakesWhatIsFreeOfTheGpu) {
   EXPECT_EQ(gpu_room(24 * kGiB, 24 * kGiB), 23 * kGiB) << "nobody else is there";
   EXPECT_EQ(gpu_room(24 * kGiB, 20 * kGiB), 20 * kGiB - 512 * kMiB) << "a desktop has the rest";
@@ -108,7 +88,7 @@ TEST(PlanLimits, TakesWhatIsFreeOfTheGpu) {
   EXPECT_EQ(draft_tier_plan(inputs, machine).device.limit, 23 * kGiB);
 }
 
-// Goal: a cap that the GPU does not have is no fit.
+// Goal: a device cap beyond the GPU does not fit.
 TEST(PlanLimits, RefusesADeviceCapBeyondTheGpu) {
   const ModelSpec model = fakes::make_small_model(1, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -124,7 +104,7 @@ TEST(PlanLimits, RefusesADeviceCapBeyondTheGpu) {
       << text;
 }
 
-// Goal: a cap that the machine, or its control group, does not have is no fit.
+// Goal: a host cap beyond the machine or its control group does not fit.
 TEST(PlanLimits, RefusesAHostCapBeyondTheMachine) {
   const ModelSpec model = fakes::make_small_model(1, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -155,7 +135,7 @@ TEST(PlanLimits, RefusesAHostCapBeyondTheMachine) {
   EXPECT_TRUE(draft_tier_plan(inputs, made_up_machine()).fits());
 }
 
-// Goal: files that the drives have no room for are refused before data is prepared.
+// Goal: drives without room for the files are refused before data is prepared.
 TEST(PlanLimits, RefusesDrivesThatAreTooFull) {
   const ModelSpec model = fakes::make_small_model(3, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -179,6 +159,7 @@ TEST(PlanLimits, RefusesDrivesThatAreTooFull) {
   }
 }
 
+// If host memory is short, the error proposes drives.
 TEST(PlanLimits, OffersDrivesWhereTheHostIsShort) {
   const ModelSpec model = fakes::make_small_model(64, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -188,7 +169,7 @@ TEST(PlanLimits, OffersDrivesWhereTheHostIsShort) {
             std::string::npos);
 }
 
-// Goal: the plan says what smaller units would save and cost, and a refusal names them.
+// Goal: the plan shows what smaller units would save and cost, and a refusal proposes them.
 TEST(PlanLimits, SaysWhatOtherUnitsTake) {
   const ModelSpec model = fakes::make_small_model(3, false);
   const auto finer = std::make_shared<ModelSpec>();
@@ -230,6 +211,7 @@ TEST(PlanLimits, SaysWhatOtherUnitsTake) {
       << explain_misfit(inputs, machine);
 }
 
+// The plan's text begins with whether it fits, and by how much.
 TEST(PlanLimits, BeginsWithWhetherItFitsAndByHowMuch) {
   const ModelSpec model = fakes::make_small_model(1, false);
   PlanInputs inputs = made_up_inputs(model);

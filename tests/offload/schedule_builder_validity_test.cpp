@@ -1,5 +1,5 @@
-// Every schedule of the builder is valid, over models and settings; and with any wait taken away,
-// any operation misplaced or doubled, it is not.
+// Every schedule of the builder is valid, over models and settings. With a wait removed, or an
+// operation misplaced or doubled, it is not.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -12,7 +12,7 @@
 namespace longshore {
 namespace {
 
-// Mutations are quadratic: they are tried on every so many cases.
+// Mutations are quadratic, so only every N-th case runs them.
 constexpr size_t kMutationStride = 53;
 
 std::string findings_of(const StepSchedule& schedule, const ScheduleInputs& inputs) {
@@ -23,6 +23,7 @@ std::string findings_of(const StepSchedule& schedule, const ScheduleInputs& inpu
   return text;
 }
 
+// The validator accepts the schedule of every model and setting.
 TEST(ScheduleBuilderValidity, HoldsForEveryModelAndSetting) {
   for (const ScheduleCase& options : all_schedule_cases()) {
     const ModelSpec model = make_case_model(options);
@@ -31,7 +32,7 @@ TEST(ScheduleBuilderValidity, HoldsForEveryModelAndSetting) {
   }
 }
 
-// Goal: each wait is either caught when it is missing, or other waits imply it.
+// Goal: every removed wait is either detected, or implied by other waits.
 TEST(ScheduleBuilderValidity, EveryMissingWaitIsCaughtOrImplied) {
   const std::vector<ScheduleCase> cases = all_schedule_cases();
   int caught = 0, implied = 0;
@@ -57,10 +58,10 @@ TEST(ScheduleBuilderValidity, EveryMissingWaitIsCaughtOrImplied) {
     }
   }
   EXPECT_GT(caught, 2000);
-  EXPECT_LT(implied, caught / 2);  // else the builder writes down far too much
+  EXPECT_LT(implied, caught / 2);  // more would mean many superfluous waits
 }
 
-// The pairs of collectives, one behind the other in the order of issue, that may run side by side.
+// Returns the number of pairs of successive collectives that may run side by side.
 int unordered_collectives(const StepSchedule& schedule) {
   const HappensBefore before(schedule);
   int32_t last = -1;
@@ -73,8 +74,8 @@ int unordered_collectives(const StepSchedule& schedule) {
   return pairs;
 }
 
-// Goal: where collectives are ordered, no two can run side by side, whatever the times; a schedule
-// without that order, as the CPU has it, is refused there. Only collectives get waits by it.
+// Goal: ordered collectives can never run side by side, whatever the times; without that order a
+// schedule is refused where it is required. Only collectives get waits from it.
 TEST(ScheduleBuilderValidity, CollectivesHaveOneOrderWhereTheyMust) {
   int refused = 0;
   for (ScheduleCase options : all_schedule_cases()) {
@@ -119,7 +120,7 @@ TEST(ScheduleBuilderValidity, OrderedCollectivesAreSimulatedOneAtATime) {
   }
 }
 
-// Calls `change` on a copy of each operation that it applies to; each change must be found.
+// Applies `change` to a copy for each operation it applies to; the validator must find each change.
 template <typename Change>
 void expect_found(const char* what, const Change& change) {
   const std::vector<ScheduleCase> cases = all_schedule_cases();
@@ -139,6 +140,7 @@ void expect_found(const char* what, const Change& change) {
   EXPECT_GT(tried, 100) << what;
 }
 
+// Misplaced and doubled operations are detected.
 TEST(ScheduleBuilderValidity, OperationsMisplacedOrDoubledAreCaught) {
   expect_found("another slot", [](StepSchedule& schedule, size_t op) {
     std::vector<Placed>& slots = schedule.ops[op].slots;
@@ -194,10 +196,10 @@ TEST(ScheduleBuilderValidity, OperationsMisplacedOrDoubledAreCaught) {
   });
 }
 
-// ---- What the validator accepts, executed ----
+// ---- Execution of what the validator accepts ----
 
-// Runs a schedule with random times and looks at every slot: whoever reads it finds the unit that
-// was fetched and gathered there, and nobody writes meanwhile. Knows nothing of waits.
+// Runs a schedule with random times and checks every slot: a reader finds the unit that was fetched
+// and gathered there, and no operation writes meanwhile. It ignores waits.
 void expect_slots_hold(const StepSchedule& schedule, const ScheduleInputs& inputs,
                        std::mt19937& random, const std::string& name) {
   std::vector<double> seconds;
@@ -228,6 +230,7 @@ void expect_slots_hold(const StepSchedule& schedule, const ScheduleInputs& input
   }
 }
 
+// Slots hold the units that operations read, whatever the times.
 TEST(ScheduleBuilderValidity, SlotsHoldWhatIsReadWhateverTheTimes) {
   const std::vector<ScheduleCase> cases = all_schedule_cases();
   std::mt19937 random(5);
@@ -241,7 +244,8 @@ TEST(ScheduleBuilderValidity, SlotsHoldWhatIsReadWhateverTheTimes) {
   }
 }
 
-// Goal: gradients take the ring's places in turn; only then does a drain wait for an update.
+// Goal: gradients use the slots of a ring in rotation, and only then an offload waits for an
+// update.
 TEST(ScheduleBuilderValidity, GradientsTakeTurnsAtHome) {
   ScheduleCase options{.blocks = 4, .frozen = {2}, .overlap = UpdateOverlap::kBackward};
   const ModelSpec model = make_case_model(options);
@@ -274,8 +278,8 @@ TEST(ScheduleBuilderValidity, GradientsTakeTurnsAtHome) {
   }
 }
 
-// Goal: inputs are written in the order of the units and read in the opposite one, each as soon as
-// a staging slot is free; the last ones stay in their slots.
+// Goal: inputs are written in the order of the units and read in reverse, each as soon as a staging
+// slot is free; the last ones stay in their slots.
 TEST(ScheduleBuilderValidity, InputsTakeTurnsOnTheirWayToDrives) {
   for (const int32_t staging : {1, 2, 3, 8}) {
     const ScheduleCase options{
@@ -308,8 +312,7 @@ TEST(ScheduleBuilderValidity, InputsTakeTurnsOnTheirWayToDrives) {
   }
 }
 
-// Goal: inputs that go to the host and back, or on to drives, cost a step nothing while compute
-// takes longer.
+// Goal: inputs that are offloaded to the host or to drives cost no time while compute takes longer.
 TEST(ScheduleBuilderValidity, KeptInputsHideBehindCompute) {
   const auto seconds = [](const ScheduleCase& options) {
     const ModelSpec model = make_case_model(options);
@@ -349,8 +352,8 @@ std::vector<std::string> drive_operations(const StepSchedule& schedule) {
   return texts;
 }
 
-// Goal: a unit's state is read ahead of its update and written behind it, slots in turn; the fetch
-// that follows takes what the update left, later ones what was written.
+// Goal: a unit's state is read before its update and written after it, with slots in rotation; the
+// next fetch takes the updated parameters, later ones the written ones.
 TEST(ScheduleBuilderValidity, StateTakesTurnsInItsSlots) {
   ScheduleCase options{.blocks = 1, .frozen = {}, .prefetch = 0};
   options.state_slots = 2;
@@ -376,7 +379,8 @@ TEST(ScheduleBuilderValidity, StateTakesTurnsInItsSlots) {
                                       "read state 2 s0", "update 2 s0", "write state 2 s0"}));
 }
 
-// Goal: a walk comes to units without anything that is trained too; read ahead, written behind.
+// Goal: a state sweep also executes units without trained parameters, reads ahead and writes
+// behind.
 TEST(ScheduleBuilderValidity, AWalkComesToEveryUnit) {
   ScheduleCase options{.blocks = 2, .frozen = {1}};
   options.pass = Pass::kSweep;
@@ -393,14 +397,14 @@ TEST(ScheduleBuilderValidity, AWalkComesToEveryUnit) {
   const auto units = static_cast<double>(all.size());
   const std::vector<double> times(schedule.ops.size(), 1.0);
   EXPECT_EQ(simulate_schedule(schedule, times).seconds, units + 2);
-  // One slot: one after the other.
+  // With one slot, units are processed one after the other.
   options.state_slots = 1;
   EXPECT_EQ(simulate_schedule(build_schedule(make_case_inputs(options, model)), times).seconds,
             3 * units);
 }
 
-// Goal: where compute takes longer than the drives, state and parameters on drives cost a step
-// what comes before the first unit can compute, and nothing more.
+// Goal: if compute takes longer than the drives, state and parameters on drives cost a step only
+// the time before the first unit can compute.
 TEST(ScheduleBuilderValidity, DrivesHideBehindCompute) {
   for (const UpdateOverlap overlap : {UpdateOverlap::kForward, UpdateOverlap::kBackward}) {
     for (const int32_t parameter_slots : {0, 2}) {

@@ -13,9 +13,9 @@ namespace longshore {
 struct ScheduleCase {
   int blocks = 3;
   bool tied = false;
-  std::vector<int> frozen;  // units
+  std::vector<int> frozen;  // frozen units
   int64_t prefetch = 1;
-  bool several_ranks = true;  // gathers and reduces
+  bool several_ranks = true;  // with gathers and reductions
   int32_t gradient_buffers = 2;
   int32_t input_slots = 0;
   UpdateOverlap overlap = UpdateOverlap::kForward;
@@ -65,8 +65,8 @@ inline ModelSpec make_case_model(const ScheduleCase& options) {
   return model;
 }
 
-// `model` is the case's and must outlive the inputs. Units differ in size; the smallest slot holds
-// the second largest only, so that not every unit fits everywhere.
+// Makes the inputs of a case; `model` is the case's and must outlive them. Units differ in size,
+// and the smallest slot holds only the second largest, so that not every unit fits everywhere.
 inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelSpec& model) {
   PassInputs sizes;
   for (size_t u = 0; u < model.units.size(); ++u) {
@@ -93,15 +93,15 @@ inline ScheduleInputs make_case_inputs(const ScheduleCase& options, const ModelS
   return inputs;
 }
 
-// Every combination: models, prefetch depths, ranks, buffers, activation checkpoints, updates,
-// passes. Rings of gradients in host memory, none to three places, take turns where there may be
-// one; so do staging slots on the way to drives, drives with state, and with parameters, carries
-// that pass, and collectives one at a time.
+// Returns every combination of models, prefetch depths, ranks, buffers, activation checkpoints,
+// updates and passes. Further settings vary in rotation where they apply: rings of none to three
+// host gradients, staging slots for drives, state and parameters on drives, carries that pass, and
+// ordered collectives.
 inline std::vector<ScheduleCase> all_schedule_cases() {
   std::vector<ScheduleCase> cases;
   const auto add_drives = [&cases] {
     cases.back().passing = static_cast<int32_t>(cases.size() % 11 % 4);
-    const size_t turn = cases.size() % 7;  // a prime: with every other setting in turn
+    const size_t turn = cases.size() % 7;  // a prime, so every other setting meets each value
     cases.back().lookup = cases.size() % 5 == 1;
     cases.back().ordered = cases.size() % 4 > 1;
     if (turn < 2) return;

@@ -1,4 +1,4 @@
-// Times of a schedule by hand, and what its last operation waited for.
+// Times of a schedule by hand, and the operations that delayed its last one.
 #include "offload/schedule/schedule_simulation.h"
 
 #include <gtest/gtest.h>
@@ -16,13 +16,14 @@ Op op(OpKind kind, int unit, std::vector<int32_t> after) {
   return op;
 }
 
-// Fetches of 3 s beside computes of 2 s, two slots: the third fetch waits for the first compute.
+// Fetches of 3 s beside computes of 2 s in two slots: the third fetch waits for the first compute.
 StepSchedule make_schedule() {
   using enum OpKind;
   return {{op(kFetch, 0, {}), op(kFetch, 1, {}), op(kForward, 0, {0}), op(kFetch, 2, {2}),
            op(kForward, 1, {1}), op(kForward, 2, {3})}};
 }
 
+// Lanes run side by side, and waits delay operations.
 TEST(ScheduleSimulation, RunsLanesSideBySide) {
   const std::vector<double> seconds = {3, 3, 2, 3, 2, 2};
   const SimulatedPass pass = simulate_schedule(make_schedule(), seconds);
@@ -39,6 +40,7 @@ TEST(ScheduleSimulation, RunsLanesSideBySide) {
   EXPECT_EQ(critical_path(pass), (std::vector<int32_t>{0, 1, 3, 5}));
 }
 
+// The critical path lists the operations that delayed the last one.
 TEST(ScheduleSimulation, NamesWhatHeldTheLastOperation) {
   const std::vector<double> slow_compute = {1, 1, 5, 1, 5, 5};
   EXPECT_EQ(critical_path(simulate_schedule(make_schedule(), slow_compute)),
@@ -46,6 +48,7 @@ TEST(ScheduleSimulation, NamesWhatHeldTheLastOperation) {
   EXPECT_TRUE(critical_path({}).empty());
 }
 
+// Missing and negative times are refused.
 TEST(ScheduleSimulation, RefusesTimesThatAreNone) {
   EXPECT_THROW(simulate_schedule(make_schedule(), std::vector<double>{1}), CheckFailure);
   EXPECT_THROW(simulate_schedule(make_schedule(), std::vector<double>{1, 1, -1, 1, 1, 1}),

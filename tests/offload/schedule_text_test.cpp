@@ -8,7 +8,7 @@
 namespace longshore {
 namespace {
 
-// Goal: what ranks compare has every collective of every pass, in the order of issue.
+// Goal: the text that ranks compare has every collective of every pass in order of issue.
 TEST(ScheduleText, DescribesCollectives) {
   const ScheduleCase options{.blocks = 1, .frozen = {0}, .prefetch = 0, .ordered = true};
   const ModelSpec model = make_case_model(options);
@@ -22,6 +22,7 @@ TEST(ScheduleText, DescribesCollectives) {
   EXPECT_TRUE(describe_collectives(schedules).starts_with("forward: gather unit 0\n"));
 }
 
+// Every operation is a line with its unit, slot and waits.
 TEST(ScheduleText, PrintsAnOperationALine) {
   const ScheduleCase options{.blocks = 1, .frozen = {0}, .prefetch = 1, .several_ranks = false};
   const ModelSpec model = make_case_model(options);
@@ -43,7 +44,7 @@ op  lane     operation  unit       uses                after    bytes
 )");
 }
 
-// Goal: every lane with operations has a row, every operation a bar of its length.
+// Goal: every lane with operations is a row, and every operation a bar of its length.
 TEST(ScheduleText, DrawsLanesOverTime) {
   const ScheduleCase options{.blocks = 1, .frozen = {}, .several_ranks = false};
   const ModelSpec model = make_case_model(options);

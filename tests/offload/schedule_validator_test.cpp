@@ -1,4 +1,4 @@
-// What the validator catches, on schedules by hand in which no wait is one too many.
+// The findings of the validator, on schedules by hand in which every wait is needed.
 #include "offload/schedule/schedule_validator.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ Placed at(int unit, int slot) {
   return {UnitId(unit), slot};
 }
 
-// The numbers of an operation that uses buffers beside slots.
+// Places: the slot numbers of an operation beside its parameter slots.
 struct Places {
   std::optional<int32_t> gradient = std::nullopt;
   std::optional<int32_t> input = std::nullopt;
@@ -51,8 +51,7 @@ std::string text_of(const std::vector<ScheduleFinding>& findings) {
   return text;
 }
 
-// Two units, two slots, two ranks, one gradient buffer, the update in the next forward: every kind
-// of operation but those of activation checkpoints, each with exactly the waits it needs.
+// ByHand: operations without activation checkpoints, each with exactly the waits that it needs.
 struct ByHand {
   ByHand() {
     model.units.resize(2);
@@ -88,7 +87,7 @@ struct ByHand {
   }
 
   std::string findings() const { return text_of(validate_schedule(schedule, inputs)); }
-  // The findings after a change.
+  // Returns the findings after a change.
   template <typename Change>
   std::string with(const Change& change) const {
     ByHand copy = *this;
@@ -106,31 +105,32 @@ void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
 }
 
-// Goal: order is that of lanes and of `after`, through any number of operations.
+// Goal: the order follows lanes and `after`, through any number of operations.
 TEST(HappensBefore, FollowsLanesAndWaits) {
   const ByHand hand;
   const HappensBefore before(hand.schedule);
   EXPECT_TRUE(before.ordered(0, 1));   // a wait
   EXPECT_TRUE(before.ordered(0, 3));   // a lane
-  EXPECT_TRUE(before.ordered(0, 12));  // both
+  EXPECT_TRUE(before.ordered(0, 12));  // a wait and a lane
   EXPECT_FALSE(before.ordered(3, 1));  // issued later
-  EXPECT_FALSE(before.ordered(3, 6));  // unit 1's update and unit 0's forward are free
+  EXPECT_FALSE(before.ordered(3, 6));  // unit 1's update and unit 0's forward are unordered
   EXPECT_FALSE(before.ordered(6, 4));
   EXPECT_FALSE(before.ordered(5, 5));
 }
 
+// A valid schedule has no findings.
 TEST(ScheduleValidator, AcceptsAScheduleByHand) {
   const ByHand hand;
   EXPECT_EQ(hand.findings(), "");
   EXPECT_NO_THROW(check_step_schedule(hand.schedule, hand.inputs));
 }
 
-// Goal: the text names both operations, and the engine gets all of it in one error.
+// Goal: a finding names both operations, and one error holds all findings.
 TEST(ScheduleValidator, NamesBothSidesOfARace) {
   ByHand hand;
   hand.schedule.ops[7].after.clear();
   const auto findings = validate_schedule(hand.schedule, hand.inputs);
-  // The second: nothing holds the drain back until the update has read the old gradient.
+  // The second finding: the offload may overwrite the old gradient before the update reads it.
   ASSERT_EQ(findings.size(), 2U);
   EXPECT_EQ(findings[0].op, 7);
   EXPECT_EQ(findings[0].text,
@@ -144,7 +144,7 @@ TEST(ScheduleValidator, NamesBothSidesOfARace) {
   }
 }
 
-// Goal: in this schedule no wait is one too many, so each one's loss is seen.
+// Goal: the removal of any wait of this schedule is detected.
 TEST(ScheduleValidator, CatchesEveryMissingWaitOfAScheduleByHand) {
   const ByHand hand;
   for (size_t i = 0; i < hand.schedule.ops.size(); ++i) {
@@ -153,6 +153,7 @@ TEST(ScheduleValidator, CatchesEveryMissingWaitOfAScheduleByHand) {
   }
 }
 
+// Waits for operations that are later or do not exist are detected.
 TEST(ScheduleValidator, CatchesWaitsThatAreNone) {
   const ByHand hand;
   const auto waits = [&](int32_t op, int32_t before) {
@@ -164,6 +165,7 @@ TEST(ScheduleValidator, CatchesWaitsThatAreNone) {
   expect_contains(waits(3, 0), "waits for op 0 update unit 0 of its own lane");
 }
 
+// Wrong slots and buffers are detected.
 TEST(ScheduleValidator, CatchesWrongPlaces) {
   const ByHand hand;
   const auto changed = [&](int32_t op, const std::function<void(Op&)>& change) {
@@ -182,6 +184,7 @@ TEST(ScheduleValidator, CatchesWrongPlaces) {
   expect_contains(changed(6, [](Op& op) { op.unit = UnitId(7); }), "there is no such unit");
 }
 
+// Missing operations are detected.
 TEST(ScheduleValidator, CatchesWhatIsLeftOut) {
   const ByHand hand;
   const auto without = [&](int32_t op) {
@@ -207,6 +210,7 @@ TEST(ScheduleValidator, CatchesWhatIsLeftOut) {
   expect_contains(without(12), "the gradient of unit 0 is never drained");
 }
 
+// Operations that are done twice are detected.
 TEST(ScheduleValidator, CatchesWhatIsDoneTwice) {
   const ByHand hand;
   const auto again = [&](int32_t op) {
@@ -221,6 +225,7 @@ TEST(ScheduleValidator, CatchesWhatIsDoneTwice) {
   expect_contains(again(2), "slot 0 is gathered already");
 }
 
+// Updates must follow the rule of optimizer.overlap.
 TEST(ScheduleValidator, ChecksTheRuleOfUpdates) {
   const ByHand hand;
   const auto overlap = [&](UpdateOverlap rule) {
@@ -229,7 +234,7 @@ TEST(ScheduleValidator, ChecksTheRuleOfUpdates) {
   expect_contains(overlap(UpdateOverlap::kNone), "this pass has no updates");
   expect_contains(overlap(UpdateOverlap::kBackward),
                   "the unit's gradient is not in host memory yet");
-  // In backward, an update of this step's gradient: after its drain, and after every fetch.
+  // With updates in backward, an update comes after its gradient's offload and after every fetch.
   const auto moved = [&](std::vector<int32_t> after) {
     return hand.with([&](ByHand& copy) {
       copy.inputs.overlap = UpdateOverlap::kBackward;
@@ -252,7 +257,7 @@ TEST(ScheduleValidator, ChecksTheRuleOfUpdates) {
 
 // ---- Gradients in host memory ----
 
-// Updates in backward: both gradients take the one host gradient slot in turn.
+// RingAtHome: updates in backward; both gradients use the one host gradient slot in rotation.
 struct RingAtHome : ByHand {
   RingAtHome() {
     inputs.overlap = UpdateOverlap::kBackward;
@@ -276,6 +281,7 @@ struct RingAtHome : ByHand {
   }
 };
 
+// Gradients are followed through the ring in host memory.
 TEST(ScheduleValidator, FollowsGradientsThroughTheRingAtHome) {
   const RingAtHome hand;
   EXPECT_EQ(hand.findings(), "");
@@ -297,7 +303,7 @@ TEST(ScheduleValidator, FollowsGradientsThroughTheRingAtHome) {
                   "host gradient slot 0 holds unit 1, not unit 0");
   expect_contains(hand.with([](ByHand& copy) { copy.inputs.gradient_ring = 0; }),
                   "uses no host gradient slot");
-  // The update of what the place held never came.
+  // The gradient that the slot held was never used by an update.
   expect_contains(hand.with([](ByHand& copy) {
     copy.inputs.gradient_ring = 2;
     copy.schedule.ops[8].host_slot = 1;
@@ -307,7 +313,7 @@ TEST(ScheduleValidator, FollowsGradientsThroughTheRingAtHome) {
 
 // ---- Activation checkpoints ----
 
-// Three units, two input slots: the input of unit 1 goes to the host and comes back.
+// KeptInputs: three units, two input slots; the input of unit 1 goes to the host and back.
 struct KeptInputs : ByHand {
   KeptInputs() {
     model.units.push_back(model.units[1]);
@@ -339,6 +345,7 @@ struct KeptInputs : ByHand {
   }
 };
 
+// Inputs are followed to the host and back.
 TEST(ScheduleValidator, FollowsInputsToTheHostAndBack) {
   const KeptInputs hand;
   EXPECT_EQ(hand.findings(), "");
@@ -355,7 +362,7 @@ TEST(ScheduleValidator, FollowsInputsToTheHostAndBack) {
                   "input slot 0 may still be written by op 7 load input");
   expect_contains(changed(8, [](Op& op) { op.input = 1; }), "input slot 0 ends with unit 1");
   expect_contains(changed(3, [](Op& op) { op.output = 0; }), "input slot 1 is empty, not unit 1");
-  // The output takes the slot of a save that is under way.
+  // The output takes the slot of an unfinished save.
   expect_contains(changed(5, [](Op& op) { op.output = 1; }),
                   "input slot 1 may still be read by op 4 save input unit 1 input 1");
   expect_contains(changed(4, [](Op& op) { op.unit = UnitId(2); }), "input slot 1 holds unit 1");
@@ -363,8 +370,7 @@ TEST(ScheduleValidator, FollowsInputsToTheHostAndBack) {
 
 // ---- Activation checkpoints on drives ----
 
-// Five units, two input slots, one staging slot: the input of unit 1 goes to the drives and back,
-// that of unit 2 stays in the staging slot until it is wanted.
+// InputsOnDrives: the input of unit 1 goes to the drives, that of unit 2 stays in the staging slot.
 struct InputsOnDrives : ByHand {
   InputsOnDrives() {
     for (int u = 2; u < 5; ++u) {
@@ -412,6 +418,7 @@ struct InputsOnDrives : ByHand {
   }
 };
 
+// Inputs are followed to the drives and back.
 TEST(ScheduleValidator, FollowsInputsToTheDrivesAndBack) {
   const InputsOnDrives hand;
   EXPECT_EQ(hand.findings(), "");
@@ -436,7 +443,7 @@ TEST(ScheduleValidator, FollowsInputsToTheDrivesAndBack) {
   expect_contains(changed(8, [](Op& op) { op.staging = 0; }), "uses no staging slot");
   expect_contains(hand.with([](ByHand& copy) { copy.inputs.input_staging = 0; }),
                   "uses no staging slot");
-  // What nobody reads back was written for nobody.
+  // A write without a later read is superfluous.
   expect_contains(changed(14,
                           [](Op& op) {
                             op.kind = OpKind::kWriteInput;
@@ -445,8 +452,7 @@ TEST(ScheduleValidator, FollowsInputsToTheDrivesAndBack) {
                   "the input of unit 1 is written but never used");
 }
 
-// Two units whose state and parameters are on drives, one slot each: every kind of operation on
-// drives, each with exactly the waits it needs.
+// StateOnDrives: every kind of operation on drives, each with exactly the waits that it needs.
 struct StateOnDrives : ByHand {
   StateOnDrives() {
     inputs.gathers = inputs.reduces = false;
@@ -473,6 +479,7 @@ struct StateOnDrives : ByHand {
   }
 };
 
+// State and parameters are followed through their slots.
 TEST(ScheduleValidator, FollowsStateAndParametersThroughTheirSlots) {
   const StateOnDrives hand;
   EXPECT_EQ(hand.findings(), "");
@@ -490,7 +497,7 @@ TEST(ScheduleValidator, FollowsStateAndParametersThroughTheirSlots) {
                   "state slot 0 may still be read by op 2 write state unit 0 state 0");
   expect_contains(changed(5, [](Op& op) { op.after = {4}; }),
                   "parameter slot 0 may still be read by op 3 fetch unit 0");
-  // With a slot for each unit nothing else orders the write and the read that follows it.
+  // With a slot for each unit nothing else orders the write and the next read.
   const auto two_slots = [&](std::vector<int32_t> after) {
     return hand.with([&](ByHand& copy) {
       copy.inputs.state_slots = 2;
@@ -518,6 +525,7 @@ TEST(ScheduleValidator, FollowsStateAndParametersThroughTheirSlots) {
                   "the parameters are not on the drives yet");
 }
 
+// The state is committed once, after all writes.
 TEST(ScheduleValidator, CommitsOnceWhenEverythingIsWritten) {
   StateOnDrives hand;
   hand.inputs.commits = true;
@@ -549,8 +557,7 @@ TEST(ScheduleValidator, CommitsOnceWhenEverythingIsWritten) {
                   "this pass commits nothing");
 }
 
-// Goal: a commit alone is a pass; of a walk nothing is committed, for its caller knows what else
-// belongs to the state.
+// Goal: a commit alone is a valid pass; a state sweep commits nothing, which is its caller's task.
 TEST(ScheduleValidator, CommitsAlone) {
   const ModelSpec model = fakes::make_small_model(2, false);
   ScheduleInputs inputs;
@@ -567,7 +574,7 @@ TEST(ScheduleValidator, CommitsAlone) {
   expect_contains(text_of(validate_schedule(alone, inputs)), "this pass commits nothing");
 }
 
-// Goal: what a wide lane has under way at once is not in any order.
+// Goal: concurrent operations of a wide lane are unordered.
 TEST(ScheduleValidator, OrdersOfAWideLaneEverySecondOperationOfAKindOnly) {
   StepSchedule schedule;
   for (int u = 0; u < 4; ++u) schedule.ops.push_back(op(OpKind::kReadInput, u, {}, {}));

@@ -20,7 +20,7 @@ struct RingOfTwo {
   StageRing ring{{std::span(memory).first(64), std::span(memory).last(32)}};
 };
 
-// A reader must never see the next unit's bytes under its lease.
+// A leased slot cannot be filled, so a reader never sees the next unit's bytes.
 TEST(StageRing, RefusesToFillALeasedSlot) {
   RingOfTwo two;
   two.fill({UnitId(0), 0}, 64);
@@ -29,7 +29,8 @@ TEST(StageRing, RefusesToFillALeasedSlot) {
   EXPECT_NO_THROW(two.fill({UnitId(1), 1}, 32));
 }
 
-// After an update the old bytes are still in the slot, under the old version.
+// A lease must name the unit and version in the slot; after an update the old bytes have the old
+// version.
 TEST(StageRing, LeasesOnlyTheUnitAndVersionThatTheSlotHolds) {
   RingOfTwo two;
   EXPECT_THROW(two.ring.lease({UnitId(0), 0}, kVersion), CheckFailure) << "nothing is there";
@@ -39,6 +40,7 @@ TEST(StageRing, LeasesOnlyTheUnitAndVersionThatTheSlotHolds) {
   EXPECT_EQ(two.ring.lease({UnitId(0), 0}, kVersion).bytes().size(), 48u);
 }
 
+// A slot is free when its last lease ends.
 TEST(StageRing, FreesASlotWhenItsLastLeaseEnds) {
   RingOfTwo two;
   two.fill({UnitId(0), 0}, 64);
@@ -50,7 +52,7 @@ TEST(StageRing, FreesASlotWhenItsLastLeaseEnds) {
   EXPECT_NO_THROW(two.fill({UnitId(2), 0}, 64));
 }
 
-// A slot that is still being copied or gathered into is neither read nor given away.
+// A slot that is being copied or gathered into can be neither leased nor filled.
 TEST(StageRing, LeasesNothingThatIsNotComplete) {
   RingOfTwo two;
   const Placed placed{UnitId(0), 0};
@@ -64,6 +66,7 @@ TEST(StageRing, LeasesNothingThatIsNotComplete) {
   EXPECT_NO_THROW(two.ring.lease(placed, kVersion));
 }
 
+// A unit larger than the slot is refused.
 TEST(StageRing, RefusesAUnitLargerThanTheSlot) {
   RingOfTwo two;
   EXPECT_THROW(two.fill({UnitId(0), 1}, 33), CheckFailure);

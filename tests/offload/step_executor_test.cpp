@@ -18,7 +18,7 @@ LaneStreams make_lanes(std::optional<StreamDelays> delays = std::nullopt) {
   });
 }
 
-// Writes down the order in which operations end.
+// Recorder: records the order in which operations end.
 class Recorder : public StepWork {
  public:
   explicit Recorder(std::optional<UnitId> fails = std::nullopt) : fails_(fails) {}
@@ -34,7 +34,8 @@ class Recorder : public StepWork {
   std::mutex mutex_;
 };
 
-// fetch 0, fetch 1, forward 0 (after fetch 0), forward 1, fetch 2 (after forward 0), forward 2.
+// Makes fetch 0, fetch 1, forward 0 (after fetch 0), forward 1, fetch 2 (after forward 0), forward
+// 2.
 StepSchedule three_units() {
   StepSchedule schedule;
   schedule.ops = {{.kind = OpKind::kFetch, .unit = UnitId(0)},
@@ -46,6 +47,7 @@ StepSchedule three_units() {
   return schedule;
 }
 
+// Operations keep the order of lanes and waits, whatever the delays.
 TEST(StepExecutor, KeepsTheOrderOfLanesAndWaits) {
   const StepSchedule schedule = three_units();
   for (uint64_t seed = 0; seed < 30; ++seed) {
@@ -65,8 +67,8 @@ TEST(StepExecutor, KeepsTheOrderOfLanesAndWaits) {
   }
 }
 
-// Each of two operations waits until both have begun: a lane that ran them one after the other
-// would stand still. The third begins when the first is done.
+// A wide lane runs two operations at once: each waits until both have begun, and the third begins
+// when the first is done.
 TEST(StepExecutor, HasTwoOperationsOfAWideLaneUnderWay) {
   class Meeting : public StepWork {
    public:
@@ -88,7 +90,8 @@ TEST(StepExecutor, HasTwoOperationsOfAWideLaneUnderWay) {
   EXPECT_LE(executor.times()[0].end, executor.times()[2].begin);
 }
 
-// The first failure counts; nothing runs when run() is back, and others are told once.
+// A run ends with its first failure; no operation runs after run() returns, and other ranks are
+// told once.
 TEST(StepExecutor, EndsWithTheFirstFailure) {
   const StepSchedule schedule = three_units();
   LaneStreams lanes = make_lanes();
@@ -106,7 +109,8 @@ TEST(StepExecutor, EndsWithTheFirstFailure) {
       std::ranges::none_of(recorder.ended, [](const Op* op) { return op->unit == UnitId(2); }));
 }
 
-// 1 s of fetch, then compute of 2 s beside a fetch of 3 s that the next compute waits for.
+// The ledger names the lane that compute waited for: 1 s of fetch, then 2 s of compute beside a
+// fetch of 3 s that the next compute waits for.
 TEST(LaneLedger, NamesWhatComputeWaitedFor) {
   const StepSchedule schedule = three_units();
   const std::vector<OpTime> times = {{0.0, 1.0}, {1.0, 4.0}, {1.0, 3.0},
@@ -114,12 +118,13 @@ TEST(LaneLedger, NamesWhatComputeWaitedFor) {
   const LaneLedger ledger = account(schedule, times, 0.0);
   EXPECT_DOUBLE_EQ(ledger.of(Lane::kH2D).busy_seconds, 4.5);
   EXPECT_DOUBLE_EQ(ledger.of(Lane::kCompute).busy_seconds, 5.0);
-  // 1 s at the start, 1 s before the second unit; the third fetch is ready in time.
+  // Compute waits 1 s at the start and 1 s before the second unit; the third fetch is ready in
+  // time.
   EXPECT_DOUBLE_EQ(ledger.of(Lane::kH2D).stall_seconds, 2.0);
 }
 
-// Goal: what held compute up is found behind what it waited for. A read of 2 s, then its load of 1
-// s, then compute; the load's own lane was busy with another for the first 0.5 s.
+// Goal: a stall is followed to its cause: a read of 2 s, then its load of 1 s, then compute;
+// another load kept the load's lane busy for the first 0.5 s.
 TEST(LaneLedger, FollowsAStallToItsCause) {
   StepSchedule schedule;
   schedule.ops = {{.kind = OpKind::kFetch, .unit = UnitId(0)},
@@ -132,7 +137,7 @@ TEST(LaneLedger, FollowsAStallToItsCause) {
   EXPECT_DOUBLE_EQ(ledger.of(Lane::kRead).stall_seconds, 2.0);
 }
 
-// Of several lanes that compute waits for, the one that came last is what it stood still for.
+// Among several lanes that compute waits for, the last one to end is named.
 TEST(LaneLedger, NamesTheLastOfSeveralCauses) {
   for (const bool gather_is_last : {true, false}) {
     StepSchedule schedule;

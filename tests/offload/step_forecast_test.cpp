@@ -1,4 +1,5 @@
-// A step's time from rates that a person can add up, on plans and schedules as runs have them.
+// The forecast of a step from rates that can be added up by hand, on plans and schedules as in
+// runs.
 #include "offload/forecast/step_forecast.h"
 
 #include <gtest/gtest.h>
@@ -15,10 +16,10 @@
 namespace longshore {
 namespace {
 
-// Threads of computation, and cores; lanes share with nobody where there are many more.
+// The number of compute threads and cores; with many more, lanes share nothing.
 constexpr int kPlenty = 64;
 
-// Every lane has a rate; computation is fast enough to be next to nothing.
+// Returns a rate for every lane; computation takes almost no time.
 MachineRates made_up_rates() {
   MachineRates rates;
   rates.source = "a test";
@@ -63,6 +64,7 @@ double lane(const StepForecast& step, Lane lane) {
   return step.of(step.alone, lane);
 }
 
+// A lane takes its bytes divided by its rate.
 TEST(StepForecast, LanesTakeBytesOverRates) {
   const Case one;
   const TierPlan plan = one.plan();
@@ -78,7 +80,7 @@ TEST(StepForecast, LanesTakeBytesOverRates) {
   EXPECT_DOUBLE_EQ(step.tokens_per_second, 350.0 / step.seconds);
 }
 
-// Goal: a step waits for the rank that has most: here the first, whose last micro-batch is short.
+// Goal: a step waits for the rank with most work: here the first, whose last micro-batch is short.
 TEST(StepForecast, TheRankWithMostDecides) {
   Case one;
   one.inputs.topology = make_topology(ShardStrategy::kFullShard, 2, 2);
@@ -88,12 +90,12 @@ TEST(StepForecast, TheRankWithMostDecides) {
   const double forward = (10.0 + 1.0) * 150 / 1e6, backward = (30.0 + 3.5) * 150 / 1e6;
   EXPECT_NEAR(lane(one.step(), Lane::kCompute), (units - 1) * forward + units * backward, 1e-12);
   one.inputs.sequences_per_step = 7;
-  one.forecast.tokens_per_step = 350;  // one more, for the second: both have two
+  one.forecast.tokens_per_step = 350;  // one more, so that both ranks have two
   EXPECT_NEAR(lane(one.step(), Lane::kCompute),
               ((units - 1) * forward + units * backward) * 200 / 150, 1e-12);
 }
 
-// Goal: few threads update as much as so many of them can, up to what memory gives all ranks.
+// Goal: a few threads update at their own rate, up to the memory bandwidth of all ranks.
 TEST(StepForecast, AnUpdateTakesItsThreads) {
   Case one;
   const auto bytes = static_cast<double>(one.plan().step.traffic.update_dram);
@@ -106,24 +108,11 @@ TEST(StepForecast, AnUpdateTakesItsThreads) {
   }
 }
 
-// Goal: an update on two threads for each core takes what the cores' own threads take: it counted
-// as if the machine had half as many cores.
-TEST(StepForecast, SecondThreadsOfCoresTakeNoTime) {
-  Case one;
-  one.forecast.cores = 4;
-  one.inputs.optimizer_threads = 4;
-  const StepForecast cores = one.step();
-  one.inputs.optimizer_threads = 8;
-  const StepForecast threads = one.step();
-  EXPECT_NEAR(threads.of(threads.busy, Lane::kUpdate), cores.of(cores.busy, Lane::kUpdate), 1e-9);
-  EXPECT_NEAR(threads.seconds, cores.seconds, 1e-9);
-}
-
-// Goal: forward once, backward with the forward that it repeats, attention's backward two and a
-// half times its forward; what is kept is not repeated.
+// Goal: computation is forward once and backward with the repeated forward; attention's backward is
+// 2.5 times its forward, and kept graphs repeat nothing.
 TEST(StepForecast, ComputationIsCountedByPasses) {
   Case one;
-  // 350 tokens a step at most, of 4 micro-batches of 100 positions.
+  // A step has at most 350 tokens, of 4 micro-batches of 100 positions.
   const double products = 10.0 * 350 / 1e6, attention = 1.0 * 350 / 1e6;
   const auto units = static_cast<double>(one.model.units.size());
   const double forwards = (units - 1) * (products + attention);
@@ -136,6 +125,7 @@ TEST(StepForecast, ComputationIsCountedByPasses) {
       1e-12);
 }
 
+// Measured units take their measured seconds.
 TEST(StepForecast, MeasuredUnitsTakeTheirOwnSeconds) {
   Case one;
   for (UnitFlops& unit : one.forecast.units) unit.measured = {{0, {0.001, 0.003}}};
@@ -144,10 +134,10 @@ TEST(StepForecast, MeasuredUnitsTakeTheirOwnSeconds) {
   EXPECT_NEAR(lane(one.step(), Lane::kCompute), 350 * (0.001 * (units - 1) + 0.003 * units), 1e-9);
 }
 
-// Goal: a unit that was measured at two sizes takes a start for each micro-batch.
+// Goal: a unit that was measured at two sizes has a fixed cost per micro-batch.
 TEST(StepForecast, MeasuredUnitsTakeLessAPositionInLargerMicroBatches) {
   Case one;
-  // 0.1 s and 0.001 s a position forward, three times that backward.
+  // Forward takes 0.1 s and 0.001 s per position, backward three times that.
   for (UnitFlops& unit : one.forecast.units) {
     unit.measured = {{100, {0.002, 0.006}}, {200, {0.0015, 0.0045}}};
   }
@@ -158,6 +148,7 @@ TEST(StepForecast, MeasuredUnitsTakeLessAPositionInLargerMicroBatches) {
   EXPECT_NEAR(lane(one.step(), Lane::kCompute), 350 * 0.00125 * passes, 1e-9);
 }
 
+// A missing rate makes the forecast unknown.
 TEST(StepForecast, NothingIsMadeUpWhereARateIsMissing) {
   Case one;
   one.rates.updates.clear();
@@ -173,6 +164,7 @@ TEST(StepForecast, NothingIsMadeUpWhereARateIsMissing) {
   EXPECT_EQ(text.find("tokens/s"), std::string::npos) << text;
 }
 
+// Gathers and reductions take the rate of their group.
 TEST(StepForecast, RanksGatherAndReduceAtTheRateOfTheirGroup) {
   Case one;
   one.inputs.topology = make_topology(ShardStrategy::kFullShard, 2, 2);
@@ -181,13 +173,13 @@ TEST(StepForecast, RanksGatherAndReduceAtTheRateOfTheirGroup) {
   ASSERT_TRUE(step.known()) << testing::PrintToString(step.unknown);
   EXPECT_DOUBLE_EQ(lane(step, Lane::kGather), static_cast<double>(traffic.all_gather) / 1e6);
   EXPECT_DOUBLE_EQ(lane(step, Lane::kReduce), static_cast<double>(traffic.reduce_scatter) / 1e6);
-  // However little a collective moves, it takes so long; frozen units have none to sum.
+  // A collective has a least time whatever it moves; frozen units have no reduction.
   one.rates.groups.front().reduce_scatter.start_seconds = 3.0;
   const auto units = static_cast<double>(one.model.units.size());
   EXPECT_DOUBLE_EQ(lane(one.step(), Lane::kReduce),
                    static_cast<double>(traffic.reduce_scatter) / 1e6 + 3.0 * units);
   one.rates.groups.front().reduce_scatter.start_seconds = 0.0;
-  one.forecast.cores = 1.0;  // for which compute, gathers and sums are in each other's way
+  one.forecast.cores = 1.0;  // compute, gathers and sums share one core
   const double copied = one.step().seconds;
   one.rates.groups.front().gather.core_share = one.rates.groups.front().reduce_scatter.core_share =
       0.0;
@@ -197,6 +189,7 @@ TEST(StepForecast, RanksGatherAndReduceAtTheRateOfTheirGroup) {
   EXPECT_FALSE(one.step().known());
 }
 
+// Drives share the state by their rates, and ranks share the drives.
 TEST(StepForecast, DrivesShareTheStateAndRanksTheDrives) {
   Case one;
   one.inputs.nvme.state = true;
@@ -206,7 +199,7 @@ TEST(StepForecast, DrivesShareTheStateAndRanksTheDrives) {
   EXPECT_NEAR(lane(one.step(), Lane::kRead), read / 2e6, 1e-9) << "the slower decides";
   one.forecast.ranks_per_node = 2;
   EXPECT_NEAR(lane(one.step(), Lane::kRead), read / 1e6, 1e-9);
-  // What reads keep a core busy is no time of the lane's own, and is in the way of computation.
+  // The cores that reads use add nothing to the read lane, but slow computation.
   one.forecast.cores = 1.0;
   one.inputs.compute_threads = 1;
   const double free = one.step().seconds;
@@ -215,7 +208,7 @@ TEST(StepForecast, DrivesShareTheStateAndRanksTheDrives) {
   EXPECT_GT(one.step().seconds, free);
 }
 
-// Goal: on the CPU device lanes share the cores, so a step takes at least the sum of their work.
+// Goal: lanes of the CPU device share the cores, so a step takes at least the sum of their work.
 TEST(StepForecast, TheCpuDeviceSharesItsCores) {
   Case one;
   one.forecast.cores = 4;
@@ -226,6 +219,7 @@ TEST(StepForecast, TheCpuDeviceSharesItsCores) {
   EXPECT_GT(step.of(step.busy, Lane::kUpdate), lane(step, Lane::kUpdate)) << "it waits for cores";
 }
 
+// The forecast of a run adds up steps, checkpoints and evaluations.
 TEST(RunForecast, AddsUpTheRun) {
   const Case one;
   RunLength length;
@@ -252,10 +246,10 @@ TEST(RunForecast, AddsUpTheRun) {
   EXPECT_FALSE(forecast_run(one.step(), plan, length, one.rates, 1000, 1).run);
 }
 
-// Goal: the lane that was off is named, and the next plan with its factor is right.
+// Goal: the lane with a wrong rate is named, and the next plan with its factor is right.
 TEST(PlanCheck, BlamesTheLaneThatWasOffAndCorrectsIt) {
   Case one;
-  // No lane waits for another's cores.
+  // Lanes do not share cores.
   one.inputs.compute_threads = 1'000'000;
   one.forecast.cores = 1'000'100;
   const StepForecast planned = one.step();
@@ -275,8 +269,8 @@ TEST(PlanCheck, BlamesTheLaneThatWasOffAndCorrectsIt) {
   EXPECT_NEAR(one.step().seconds, real.seconds, 1e-9);
 }
 
-// Goal: rates that were measured beside other programs, and are 28 times too slow, are corrected in
-// full by the first run.
+// Goal: rates that are 28 times too slow, measured beside other programs, are corrected by the
+// first run.
 TEST(PlanCheck, CorrectsRatesThatAreOffByTens) {
   Case one;
   one.inputs.compute_threads = 1'000'000;
@@ -291,6 +285,7 @@ TEST(PlanCheck, CorrectsRatesThatAreOffByTens) {
   EXPECT_NEAR(factors[static_cast<size_t>(Lane::kCompute)], 1.0 / 28.0, 1e-6);
 }
 
+// The search finds the key that removes the limit.
 TEST(PlanSearch, FindsTheKeyThatMovesTheWall) {
   Case one;
   one.inputs.device_cap = std::nullopt;
@@ -314,8 +309,8 @@ TEST(PlanSearch, FindsTheKeyThatMovesTheWall) {
   for (const PlanPoint& point : search.one_change()) EXPECT_LE(point.changes.size(), 1u);
 }
 
-// Goal: of units that take less a position in larger micro-batches, the search takes the largest;
-// of units that were measured at one size, computation does not tell.
+// Goal: the search takes the largest micro-batch if units then take less per position; units
+// measured at one size do not decide.
 TEST(PlanSearch, TakesLargerMicroBatchesWhereTheyComputeFaster) {
   Case one;
   const auto axes = search_axes(one.inputs, {});
@@ -334,7 +329,7 @@ TEST(PlanSearch, TakesLargerMicroBatchesWhereTheyComputeFaster) {
   EXPECT_EQ(micro_batch_of_fastest({{50, {0.3, 0.9}}}), 1);
 }
 
-// Goal: what a person who never read the docs wants to know is there.
+// Goal: the plan's text answers a new user's questions.
 TEST(PlanScreen, AnswersTheQuestionsInWords) {
   const Case one;
   const TierPlan plan = one.plan();
@@ -356,6 +351,7 @@ TEST(PlanScreen, AnswersTheQuestionsInWords) {
       << nobody;
 }
 
+// Seconds are written in readable units.
 TEST(PlanScreen, SecondsAreReadable) {
   EXPECT_EQ(rounded_seconds(0.0812), "81.2 ms");
   EXPECT_EQ(rounded_seconds(12.34), "12.3 s");

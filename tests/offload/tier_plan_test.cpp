@@ -1,4 +1,4 @@
-// The plan's arithmetic on made-up machines, by hand and against what is really allocated.
+// The plan's arithmetic on made-up machines, by hand and against real allocations.
 #include "offload/plan/tier_plan.h"
 
 #include <gtest/gtest.h>
@@ -25,8 +25,7 @@ Bytes bytes_of(const TierPlan& plan, const std::string& name) {
 }
 
 TEST(TierPlan, CountsEveryDeviceBuffer) {
-  // embedding 257 x 64 = 16448 -> 16640 elements with padding; a block's matrices 173 x 64 = 11072
-  // -> 11264 each, and a norm 256: 22784; head 16640 + 256.
+  // With padding: embedding 257 x 64 -> 16640, a block 2 x 11264 + 256 = 22784, head 16640 + 256.
   const ModelSpec model = fakes::make_small_model(3, false);
   const TierPlan plan = draft_tier_plan(made_up_inputs(model), made_up_machine());
   EXPECT_EQ(plan.device.slots, 2);
@@ -47,6 +46,7 @@ TEST(TierPlan, CountsEveryDeviceBuffer) {
   EXPECT_EQ(plan.device.workspace_unit, "head backward");
 }
 
+// The plan's buffers add up, and the device carves exactly them.
 TEST(TierPlan, SumsUpAndLetsTheDeviceCarveExactlyItsBuffers) {
   for (bool tied : {false, true}) {
     for (DType compute : {DType::kF32, DType::kBF16}) {
@@ -80,7 +80,7 @@ TEST(TierPlan, SumsUpAndLetsTheDeviceCarveExactlyItsBuffers) {
   }
 }
 
-// Gradients in host memory: all of them, or two places of the largest unit's size in pages.
+// Host gradients are all units', or two slots of the largest unit's size in pages.
 TEST(TierPlan, CountsTheHostToTheByte) {
   const ModelSpec model = fakes::make_small_model(3, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -101,7 +101,7 @@ TEST(TierPlan, CountsTheHostToTheByte) {
     EXPECT_EQ(text.find("ring of 2 x 48.0 KiB, bf16, the largest unit") != std::string::npos, ring)
         << text;
   }
-  // Two units: the ring would take as much as both.
+  // With two units a ring would take as much as both.
   ModelSpec few = fakes::make_small_model(1, false);
   few.units.erase(few.units.begin());
   for (size_t u = 0; u < few.units.size(); ++u) few.units[u].id = UnitId(static_cast<int>(u));
@@ -110,7 +110,7 @@ TEST(TierPlan, CountsTheHostToTheByte) {
   EXPECT_EQ(draft_tier_plan(inputs, made_up_machine()).host.gradient_ring, 0);
 }
 
-// Issue goal: 10 bytes for each parameter with clipping; without it 8, and a ring of fixed size.
+// The host needs 10 bytes per parameter with clipping; without it 8, and a ring of fixed size.
 TEST(TierPlan, TakesTenHostBytesAParameterAndEightInBackward) {
   ModelSpec model;
   for (int u = 0; u < 12; ++u) {
@@ -131,6 +131,7 @@ TEST(TierPlan, TakesTenHostBytesAParameterAndEightInBackward) {
   EXPECT_EQ(store_bytes(UpdateOverlap::kBackward), 12 * kUnit * 8 + 2 * kUnit * 2);
 }
 
+// A tied head needs two slots, and its gradient a buffer until the embedding's is reduced.
 TEST(TierPlan, GivesATiedHeadTwoSlotsAndItsGradientAPlaceToWait) {
   const ModelSpec model = fakes::make_small_model(2, true);
   PlanInputs inputs = made_up_inputs(model);
@@ -144,8 +145,7 @@ TEST(TierPlan, GivesATiedHeadTwoSlotsAndItsGradientAPlaceToWait) {
   EXPECT_EQ(draft_tier_plan(inputs, made_up_machine()).device.slots, 1);
 }
 
-// Activation checkpoints on the host: two slots on the device, and a place on the host for each
-// input that does not stay in them.
+// Inputs on the host: two slots on the device, and host memory for each input that leaves them.
 TEST(TierPlan, CountsOffloadedInputsOnTheHost) {
   const ModelSpec model = fakes::make_small_model(5, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -164,7 +164,7 @@ TEST(TierPlan, CountsOffloadedInputsOnTheHost) {
   EXPECT_EQ(host.step.traffic.d2h - device.step.traffic.d2h, 4 * 4 * 12800);
 }
 
-// On the drives: two staging slots on the host, and what does not stay in them is written and read.
+// Inputs on drives need two staging slots on the host; those that do not stay there are moved.
 TEST(TierPlan, CountsOffloadedInputsOnTheDrives) {
   const ModelSpec model = fakes::make_small_model(5, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -194,6 +194,7 @@ TEST(TierPlan, CountsOffloadedInputsOnTheDrives) {
   EXPECT_EQ(both.host.inputs, drives.host.inputs);
 }
 
+// Ranks that share a machine gather units in host memory.
 TEST(TierPlan, GathersOnTheHostWhereRanksShareAMachine) {
   const ModelSpec model = fakes::make_small_model(3, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -214,7 +215,7 @@ TEST(TierPlan, GathersOnTheHostWhereRanksShareAMachine) {
   EXPECT_NE(why_not_on_host(inputs).find("joined"), std::string::npos);
 }
 
-// Graphs are kept from the last unit backwards, as many as the cap allows.
+// Graphs are kept from the last unit backwards, up to the cap.
 TEST(TierPlan, KeepsAsManyGraphsAsFit) {
   const ModelSpec model = fakes::make_small_model(6, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -238,6 +239,7 @@ TEST(TierPlan, KeepsAsManyGraphsAsFit) {
   }
 }
 
+// Frozen units have no gradient buffers.
 TEST(TierPlan, KeepsNoGradientForFrozenUnits) {
   ModelSpec model = fakes::make_small_model(2, false);
   for (UnitSpec& unit : model.units) {
@@ -248,6 +250,7 @@ TEST(TierPlan, KeepsNoGradientForFrozenUnits) {
   EXPECT_EQ(plan.step.traffic.d2h, (16640 + 256) * 2);
 }
 
+// Without recompute the graphs of all micro-batches are held.
 TEST(TierPlan, HoldsSavedGraphsOfAllMicroBatchesWithoutRecompute) {
   const ModelSpec model = fakes::make_small_model(3, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -287,13 +290,13 @@ TEST(TierPlan, SharesTheStepOverRanks) {
   EXPECT_LT(plan.host.arena, draft_tier_plan(made_up_inputs(model), made_up_machine()).host.arena);
 }
 
-// What travels between ranks, by strategy; a unit is padded for its shard factor.
+// The bytes between ranks follow the strategy; a unit is padded for its shard factor.
 TEST(TierPlan, CountsWhatEachStrategySends) {
   const ModelSpec model = fakes::make_small_model(2, false);
   struct Case {
     ShardStrategy strategy;
     int32_t hybrid;
-    int64_t gathers;  // of each block: in forward and backward
+    int64_t gathers;  // gathers of each block, in forward and backward
   };
   for (const Case& test :
        {Case{ShardStrategy::kFullShard, 1, 2}, Case{ShardStrategy::kShardGradOp, 1, 1},
@@ -307,7 +310,7 @@ TEST(TierPlan, CountsWhatEachStrategySends) {
     const int64_t blocks = layouts[1].flat_elements() + layouts[2].flat_elements();
     const int64_t all = embedding + blocks + head;
     const int64_t ends = test.strategy == ShardStrategy::kShardGradOp ? embedding : 2 * embedding;
-    // One slot: backward gathers again everything but the head, which runs both ways at once.
+    // With one slot backward gathers all but the head again, which runs both ways at once.
     const Bytes gathered = test.gathers == 0 ? 0 : (ends + test.gathers * blocks + head) * 2;
     EXPECT_EQ(plan.step.traffic.all_gather, gathered) << name_of(test.strategy);
     EXPECT_EQ(plan.step.traffic.reduce_scatter, plan.topology.shard_ranks > 1 ? all * 4 : 0);
@@ -372,7 +375,7 @@ TEST(TierPlan, RefusesAHostThatIsTooSmallAndSaysWhatSplitWouldSave) {
             std::string::npos);
 }
 
-// Where units are gathered, and only there, the plan says what a third slot would give.
+// The plan shows the gain of a third slot if, and only if, units are gathered.
 TEST(PlanText, SaysWhatAThirdSlotWouldGive) {
   const ModelSpec model = fakes::make_small_model(3, false);
   PlanInputs inputs = made_up_inputs(model);
@@ -392,6 +395,7 @@ TEST(PlanText, SaysWhatAThirdSlotWouldGive) {
   EXPECT_EQ(plan.device.total - before, bytes_of(plan, "slot.0") + bytes_of(plan, "gradient.0"));
 }
 
+// A plan fits exactly at the cap, and not one byte below.
 TEST(TierPlan, FitsExactlyAtTheCapAndNotAByteBelow) {
   const ModelSpec model = fakes::make_small_model(3, true);
   PlanInputs inputs = made_up_inputs(model);
@@ -417,9 +421,11 @@ TEST(TierPlan, PlansForAGpuWithItsOwnMemory) {
   Machine machine = made_up_machine();
   machine.gpus = {{.name = "Test GPU", .memory_bytes = 24 * kGiB}};
   const TierPlan plan = make_tier_plan(inputs, machine);
-  EXPECT_EQ(plan.device.limit, 23 * kGiB);  // one is left to the CUDA context
+  EXPECT_EQ(plan.device.limit, 23 * kGiB);  // 1 GiB is left to the CUDA context
+  EXPECT_LT(plan.host.total, draft_tier_plan(made_up_inputs(model), machine).host.total);
 }
 
+// The text, table and JSON of a plan have the same numbers.
 TEST(PlanText, SaysTheSameNumbersAsTableAndAsJson) {
   const ModelSpec model = fakes::make_small_model(3, true);
   const Machine machine = made_up_machine();
@@ -445,7 +451,7 @@ TEST(PlanText, SaysTheSameNumbersAsTableAndAsJson) {
   EXPECT_EQ(sum, plan.device.total + plan.host.total);
 }
 
-// Goal: wear is forecast from the drives' rating, with what is known and nothing else.
+// Goal: wear is forecast from the drives' rating and known values only.
 TEST(PlanText, ForecastsHowLongDrivesLast) {
   const ModelSpec model = fakes::make_small_model(3, true);
   PlanInputs inputs = made_up_inputs(model);
@@ -482,7 +488,7 @@ TEST(PlanText, ForecastsHowLongDrivesLast) {
       << text;
 }
 
-// Goal: one version costs half the space, and the plan says at what price.
+// Goal: one version takes half the space, and the plan states its cost.
 TEST(PlanText, SaysWhatOneVersionCosts) {
   const ModelSpec model = fakes::make_small_model(3, true);
   PlanInputs inputs = made_up_inputs(model);
@@ -509,7 +515,7 @@ TEST(PlanText, SaysWhatOneVersionCosts) {
                       "up to 250 steps (checkpoint.every_steps)\n"),
             std::string::npos)
       << text;
-  // Masters and moments: fp32, of trainable parameters alone.
+  // A checkpoint has fp32 masters and moments of the trainable parameters.
   EXPECT_EQ(one.checkpoint_bytes, 12 * model.trainable_elements());
   EXPECT_NE(text.find("each checkpoint writes " + format_bytes(one.checkpoint_bytes)),
             std::string::npos)
@@ -556,9 +562,8 @@ TEST(PlanInputs, ComeFromTheRunFile) {
   EXPECT_EQ(plan_inputs(config, model, made_up_machine()).device, DeviceKind::kCuda);
 }
 
-// Goal: on a GPU the update has all hardware threads but those that issue to it, and no fewer than
-// half; two hardware threads of a core count as two.
-TEST(PlanInputs, LeavesThreadsFreeForAGpusLanes) {
+// Goal: updates leave cores to a GPU's lane threads, but use at least half.
+TEST(PlanInputs, LeavesCoresFreeForAGpusLanes) {
   RunConfig config;
   const ModelSpec model = fakes::make_small_model(1, false);
   Machine machine = made_up_machine();
@@ -581,7 +586,7 @@ TEST(PlanInputs, LeavesThreadsFreeForAGpusLanes) {
   EXPECT_EQ(threads(16, 32), 16) << "as the run file has it";
 }
 
-// Goal: a GPU's drain casts into one buffer of 16 MiB while the other one is copied.
+// Goal: a GPU's gradient offload casts into one buffer of 16 MiB while another one is copied.
 TEST(TierPlan, GivesAGpusDrainTwoLargeBuffers) {
   ModelSpec model = fakes::make_small_model(1, false);
   model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {4096, 2304}));

@@ -1,4 +1,4 @@
-// A unit's time between and beyond the micro-batches that it was measured at.
+// A unit's time between and beyond the micro-batches at which it was measured.
 #include "offload/forecast/unit_seconds.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 namespace longshore {
 namespace {
 
+// One measured point holds for all micro-batches.
 TEST(UnitSeconds, OnePointHoldsForAllMicroBatches) {
   for (const int64_t noted : {0, 64}) {
     const std::vector<UnitPoint> points = {{noted, {0.25, 0.75}}};
@@ -15,9 +16,10 @@ TEST(UnitSeconds, OnePointHoldsForAllMicroBatches) {
   }
 }
 
-// Goal: a start for each micro-batch and a time for each position, between the points and beyond.
+// Goal: two points give a fixed time per micro-batch and a time per position, between and beyond
+// them.
 TEST(UnitSeconds, TwoPointsMakeALine) {
-  // Forward 10 + 0.5 a position, backward 30 + 1.5.
+  // Forward takes 10 + 0.5 per position, backward 30 + 1.5.
   const std::vector<UnitPoint> points = {{10, {1.5, 4.5}}, {40, {0.75, 2.25}}};
   for (const auto& [positions, forward] :
        {std::pair(5, 2.5), {10, 1.5}, {20, 1.0}, {40, 0.75}, {100, 0.6}}) {
@@ -27,9 +29,9 @@ TEST(UnitSeconds, TwoPointsMakeALine) {
   }
 }
 
-// Goal: a start is never below 0, whatever was measured.
+// Goal: the fixed time is never negative, whatever was measured.
 TEST(UnitSeconds, BeyondPointsWhoseLineStartsBelowNoTimeTheNearestHolds) {
-  // More a position in the larger: 2 and 3 of it, on a line that starts at -20.
+  // The larger point takes more per position: 2 and 3, on a line that starts at -20.
   const std::vector<UnitPoint> points = {{10, {2.0, 2.0}}, {20, {3.0, 3.0}}};
   EXPECT_DOUBLE_EQ(unit_seconds(points, 1).forward, 2.0);
   EXPECT_DOUBLE_EQ(unit_seconds(points, 10).forward, 2.0);
@@ -38,7 +40,7 @@ TEST(UnitSeconds, BeyondPointsWhoseLineStartsBelowNoTimeTheNearestHolds) {
   EXPECT_DOUBLE_EQ(unit_seconds(points, 1000).forward, 3.0);
 }
 
-// Goal: a larger micro-batch that took no longer does not make even larger ones free.
+// Goal: if a larger micro-batch took no longer, even larger ones are not free.
 TEST(UnitSeconds, BeyondPointsThatTookAlikeTheNearestHolds) {
   const std::vector<UnitPoint> points = {{10, {4.0, 4.0}}, {20, {1.5, 1.5}}};  // 40 s, 30 s
   EXPECT_DOUBLE_EQ(unit_seconds(points, 5).forward, 4.0);
