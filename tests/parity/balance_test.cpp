@@ -1,4 +1,4 @@
-// The loss that balances experts, and the figures of their routing, in whole runs.
+// The loss that balances experts, and the statistics of their routing, in whole runs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,8 +23,8 @@ void expect_near(const std::vector<double>& values, const std::vector<double>& e
   for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], expected[i], tolerance) << i;
 }
 
-// Goal: the loss is of the whole step wherever blocks are, also in one unit with the head, which
-// runs forward and backward in one go.
+// Goal: the balance loss is of the whole step wherever blocks are, also in one unit with the head,
+// which runs forward and backward at once.
 TEST(Balance, UnitsMovesAndTiersGiveTheSameBits) {
   RunDriver reference("balance-reference");
   ASSERT_EQ(reference.train(short_run({})), 0);
@@ -45,8 +45,8 @@ TEST(Balance, UnitsMovesAndTiersGiveTheSameBits) {
   }
 }
 
-// Goal: ranks whose tokens choose differently, one of them without a row, train on one loss: that
-// of all their tokens.
+// Goal: ranks with different tokens, one of them without a row, train on one balance loss: that of
+// all tokens.
 TEST(Balance, RanksShareOneLoss) {
   RunDriver one("balance-one");
   ASSERT_EQ(one.train(short_run({"--log.router=true"})), 0);
@@ -64,7 +64,7 @@ TEST(Balance, RanksShareOneLoss) {
   }
 }
 
-// Goal: the key decides over config.json, and the loss does what it is for.
+// Goal: the key wins over config.json, and the loss spreads tokens over experts.
 TEST(Balance, TheKeySpreadsTokens) {
   RunDriver without("balance-without"), with("balance-with");
   const Arguments run = {"--train.steps=15", "--log.router=true", "--optimizer.lr=0.02"};
@@ -79,7 +79,7 @@ TEST(Balance, TheKeySpreadsTokens) {
   EXPECT_LT(largest(with), largest(without));
 }
 
-// Goal: the figures say what was computed: every choice of every token, in every sparse layer.
+// Goal: the statistics count every choice of every token in every sparse layer.
 TEST(Balance, FiguresCountEveryChoice) {
   RunDriver run("balance-figures");
   ASSERT_EQ(run.train(short_run({"--log.router=true"})), 0);
@@ -98,7 +98,7 @@ TEST(Balance, FiguresCountEveryChoice) {
   }
 }
 
-// Goal: a key that the model cannot follow is refused, not ignored.
+// Goal: the keys are refused for a model without experts.
 TEST(Balance, ModelsWithoutExpertsRefuseTheKeys) {
   RunDriver run("balance-refused");
   for (const std::string key : {"--train.router_aux_loss=0.1", "--log.router=true"}) {

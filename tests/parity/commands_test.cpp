@@ -1,5 +1,5 @@
-// The commands around a run, through the command line: what they print, what they write, how they
-// end. One small model is made and trained for all of them; each test works on a copy of the run.
+// The commands around a run through the command line: output, files, exit codes. One small model is
+// made and trained for all tests; each works on a copy of the run.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -33,7 +33,7 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// A tiny llama with a byte tokenizer, and a run file that trains it for three steps, once for all.
+// Makes a tiny llama with a byte tokenizer and trains it for three steps, once for all tests.
 const std::string& trained_run() {
   static const std::string directory = [] {
     std::string path = scratch_directory("commands");
@@ -67,7 +67,7 @@ class Commands : public testing::Test {
   static void TearDownTestSuite() { fs::remove_all(trained_run()); }
 
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
-  // The run file, on this test's copy of the run.
+  // Returns the command with the run file, on this test's copy of the run.
   Arguments with(const std::string& command, const Arguments& more = {}) const {
     return joined({command, path("run.toml"), "--run.dir=" + path("run"), "--train.steps=3"}, more);
   }
@@ -92,6 +92,7 @@ class Commands : public testing::Test {
 
 // ---- export ----
 
+// The export command writes the model that the run exported.
 TEST_F(Commands, ExportWritesTheModelThatTheRunExported) {
   const Ended ended = run_command(with("export", {"--to", path("out")}));
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
@@ -100,7 +101,7 @@ TEST_F(Commands, ExportWritesTheModelThatTheRunExported) {
   EXPECT_NE(read(path("out/model.safetensors")), read(path("model/model.safetensors")));
 }
 
-// Goal: whoever finds the model later knows what it was made from, and what to do with it now.
+// Goal: an export has a model card with its origin, and the command prints the next steps.
 TEST_F(Commands, AnExportHasAModelCardAndSaysWhatComesNext) {
   const std::string card = read(path("run/hf/README.md"));
   for (const char* text : {"# run\n", "Fine-tuned from model with Longshore", "| steps | 3 |",
@@ -117,7 +118,7 @@ TEST_F(Commands, AnExportHasAModelCardAndSaysWhatComesNext) {
   }
 }
 
-// Goal: what a user puts into a run's export is there after the next one.
+// Goal: files that a user puts into a run's export survive the next export.
 TEST_F(Commands, AReadmeInTheRunsExportSurvivesTheNextExport) {
   write(path("run/hf/README.md"), "my model card");
   write(path("run/hf/notes.txt"), "mine");
@@ -128,7 +129,7 @@ TEST_F(Commands, AReadmeInTheRunsExportSurvivesTheNextExport) {
   EXPECT_FALSE(fs::exists(path("run/hf-2")));
 }
 
-// Goal: an export is refused, and a run's own goes beside, where files that are not its own are.
+// Goal: an export over foreign files is refused, and a run's own export goes beside them.
 TEST_F(Commands, NoExportReplacesAnotherModel) {
   fs::copy(path("model"), path("other"));
   write(path("other/LICENSE"), "mine");
@@ -144,7 +145,7 @@ TEST_F(Commands, NoExportReplacesAnotherModel) {
     EXPECT_EQ(refused.exit_code, 2) << base;
     EXPECT_TRUE(has(refused.err, "is the model that the run began with")) << refused.err;
   }
-  // A link in the run's directory leads nowhere, and the run is done all the same.
+  // A dangling link in the run's directory does not fail the run.
   fs::remove_all(path("run/hf"));
   fs::create_directory_symlink(path("other"), path("run/hf"));
   const Ended trained = run_command(with("train", {"--train.steps=4"}));
@@ -153,6 +154,7 @@ TEST_F(Commands, NoExportReplacesAnotherModel) {
   EXPECT_TRUE(fs::exists(path("run/hf-2/model.safetensors")));
 }
 
+// Under a launcher one rank exports and prints.
 TEST_F(Commands, UnderALauncherOneRankExportsAndPrints) {
   const std::string log = path("ranks.log");
   const Arguments command =
@@ -181,6 +183,7 @@ TEST_F(Commands, UnderALauncherOneRankExportsAndPrints) {
 
 // ---- eval ----
 
+// eval takes a checkpoint, a run or a model.
 TEST_F(Commands, EvalTakesCheckpointsRunsAndModels) {
   const double trained = loss("auto");
   const double untrained = loss("model");
@@ -198,6 +201,7 @@ TEST_F(Commands, EvalTakesCheckpointsRunsAndModels) {
 
 // ---- generate ----
 
+// generate takes more prompts than a micro-batch holds, with the texts of single prompts.
 TEST_F(Commands, GenerateTakesMorePromptsThanAMicroBatchHolds) {
   Arguments prompts;
   std::vector<std::string> alone;
@@ -208,6 +212,7 @@ TEST_F(Commands, GenerateTakesMorePromptsThanAMicroBatchHolds) {
   EXPECT_EQ(texts(joined({"--max-new-tokens", "30"}, prompts)), alone);
 }
 
+// generate samples by temperature and seed as given.
 TEST_F(Commands, GenerateDrawsAsItIsTold) {
   const Arguments base = {"--prompt", "row", "--max-new-tokens", "12"};
   const auto drawn = [&](const Arguments& more) { return texts(joined(base, more)).at(0); };
@@ -220,6 +225,7 @@ TEST_F(Commands, GenerateDrawsAsItIsTold) {
   EXPECT_NE(drawn({"--temperature", "5", "--run.seed=7"}), hot);
 }
 
+// generate names the weights it uses, and the prompts that do not fit.
 TEST_F(Commands, GenerateSaysWhoseWeightsAndWhatDoesNotFit) {
   const Ended ended = run_command(with("generate", {"--prompt", "a", "--max-new-tokens", "2"}));
   EXPECT_TRUE(has(ended.err, "weights of " + path("run/checkpoints")) && has(ended.err, "step 3"))
@@ -232,7 +238,7 @@ TEST_F(Commands, GenerateSaysWhoseWeightsAndWhatDoesNotFit) {
   EXPECT_TRUE(has(longer.err, "raise data.max_tokens")) << longer.err;
 }
 
-// Goal: no number goes unchecked into a command.
+// Goal: every number of a command line is checked against its range.
 TEST_F(Commands, EveryNumberHasARange) {
   const std::vector<Arguments> wrong = {
       with("generate", {"--prompt", "a", "--max-new-tokens", "9223372036854775807"}),
@@ -268,6 +274,7 @@ TEST_F(Commands, EveryNumberHasARange) {
 
 // ---- validate ----
 
+// validate needs no length of the run and reads the first rows.
 TEST_F(Commands, ValidateNeedsNoLengthAndReadsTheFirstRows) {
   const Ended ended = run_command({"validate", path("run.toml"), "--train.epochs=0"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
@@ -276,7 +283,7 @@ TEST_F(Commands, ValidateNeedsNoLengthAndReadsTheFirstRows) {
   EXPECT_EQ(run_command({"inspect", "data", path("run.toml"), "--train.epochs=0"}).exit_code, 0);
 }
 
-// Goal: everything that is missing is named at once, whatever else is wrong.
+// Goal: validate names all problems at once.
 TEST_F(Commands, ValidateNamesEverythingThatIsMissing) {
   write(path("broken.jsonl"), "{\"text\": \"fine\"}\n{\"text\": 3}\n");
   const Ended ended = run_command(
@@ -303,6 +310,7 @@ TEST_F(Commands, ValidateNamesEverythingThatIsMissing) {
 
 // ---- plan ----
 
+// plan prints whether the run fits, and what the machine lacks.
 TEST_F(Commands, PlanSaysWhatFitsAndWhatTheMachineDoesNotHave) {
   const Ended fits = run_command(with("plan"));
   EXPECT_EQ(fits.exit_code, 0) << fits.err;
@@ -319,6 +327,7 @@ TEST_F(Commands, PlanSaysWhatFitsAndWhatTheMachineDoesNotHave) {
   EXPECT_TRUE(has(gpu.out, "device (cuda)")) << gpu.out;
 }
 
+// plan warns that capped scores are slower on a GPU.
 TEST_F(Commands, PlanSaysThatCappedScoresAreSlowerOnAGpu) {
   const std::string model = "--model.path=" + golden_directory("gemma2");
   const Ended cpu = run_command(with("plan", {model})),
@@ -329,6 +338,7 @@ TEST_F(Commands, PlanSaysThatCappedScoresAreSlowerOnAGpu) {
   EXPECT_TRUE(has(gpu.err, "attn_logit_softcapping: no fused kernel")) << gpu.err;
 }
 
+// plan prints and draws the schedule.
 TEST_F(Commands, PlanPrintsAndDrawsTheSchedule) {
   const Ended printed = run_command(with("plan", {"--schedule"}));
   EXPECT_EQ(printed.exit_code, 0);
@@ -340,6 +350,7 @@ TEST_F(Commands, PlanPrintsAndDrawsTheSchedule) {
   EXPECT_TRUE(read(path("schedule.svg")).starts_with("<svg"));
 }
 
+// A drive that is listed twice under different names is refused.
 TEST_F(Commands, TheSameDriveByAnotherNameIsRefused) {
   fs::create_directories(path("drive"));
   fs::create_directory_symlink(path("drive"), path("alias"));
@@ -352,7 +363,7 @@ TEST_F(Commands, TheSameDriveByAnotherNameIsRefused) {
 
 // ---- rates, other machines, search ----
 
-// Goal: what doctor measured is what plan counts with, and a run's first steps go back into it.
+// Goal: plan uses the rates that doctor measured, and a run's first steps correct them.
 TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
   const std::string cache = "--data.cache=" + path("rates");
   const Ended unknown = run_command(with("plan", {cache}));
@@ -393,7 +404,7 @@ TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
   EXPECT_TRUE(has(trained.err, "largest error: the ")) << trained.err;
 }
 
-// Goal: what is wrong with a run file is said before a minute of measuring.
+// Goal: errors of a run file are reported before doctor measures.
 TEST_F(Commands, DoctorLooksAtTheRunFileBeforeItMeasures) {
   write(path("half.toml"), "[data]\ncache = \"" + path("rates") + "\"\n");
   const Ended ended = run_command({"doctor", "--rates", path("half.toml")});
@@ -403,6 +414,7 @@ TEST_F(Commands, DoctorLooksAtTheRunFileBeforeItMeasures) {
   EXPECT_EQ(run_command({"doctor", "--units"}).exit_code, 2);
 }
 
+// A plan for another machine needs the config only.
 TEST_F(Commands, PlansForAMachineThatIsNotHereNeedAConfigAlone) {
   fs::create_directories(path("bare"));
   fs::copy(path("model/config.json"), path("bare/config.json"));
@@ -449,6 +461,7 @@ TEST_F(Commands, PresetsFitTheirMachines) {
   EXPECT_GE(presets, 2);
 }
 
+// plan --search prints plans and saves run files that load.
 TEST_F(Commands, SearchShowsPlansWhoseRunFilesCanBeUsed) {
   const std::string machine = test_data() + "/../config/machines/rtx-4090.toml";
   const Ended search = run_command(
@@ -469,6 +482,7 @@ TEST_F(Commands, SearchShowsPlansWhoseRunFilesCanBeUsed) {
 
 // ---- train --trace, plot, bench ----
 
+// train --trace writes a timeline.
 TEST_F(Commands, TrainWritesATimeline) {
   const std::string file = path("trace.json");
   const Ended ended = run_command(with("train", {"--train.steps=4", "--trace", file}));
@@ -478,6 +492,7 @@ TEST_F(Commands, TrainWritesATimeline) {
   EXPECT_GT((trace.is_array() ? trace : trace.at("traceEvents")).size(), 20u);
 }
 
+// plot shows steps without a loss and skips other lines.
 TEST_F(Commands, PlotShowsStepsWithoutALossAndPassesOverOtherLines) {
   fs::create_directories(path("plotted"));
   write(path("plotted/metrics.jsonl"),
@@ -490,6 +505,7 @@ TEST_F(Commands, PlotShowsStepsWithoutALossAndPassesOverOtherLines) {
   EXPECT_EQ(run_command({"plot", path("nowhere")}).exit_code, 5);
 }
 
+// bench optimizer measures the requested format, threads and size.
 TEST_F(Commands, BenchOptimizerMeasuresWhatItIsAsked) {
   const Ended ended = run_command({"bench", "optimizer", "--format", "fp32", "--threads", "1",
                                    "--parameters", "65536", "--rounds", "2", "--json"});
@@ -499,6 +515,7 @@ TEST_F(Commands, BenchOptimizerMeasuresWhatItIsAsked) {
 
 // ---- the command line itself ----
 
+// A mistyped command gets the nearest one as a proposal.
 TEST_F(Commands, AMistypedCommandGetsTheNearestOne) {
   const Ended ended = run_command({"trian", path("run.toml")});
   EXPECT_EQ(ended.exit_code, 2);
@@ -507,6 +524,7 @@ TEST_F(Commands, AMistypedCommandGetsTheNearestOne) {
   EXPECT_TRUE(has(run_command({"\x1b[2J"}).err, "unknown command '\\x1b[2J'"));
 }
 
+// Help and version have their usual spellings.
 TEST_F(Commands, HelpAndVersionAreFoundWhereTheyAreLookedFor) {
   EXPECT_EQ(run_command({"--version"}).out, run_command({"version"}).out);
   EXPECT_TRUE(run_command({"--version"}).out.starts_with("longshore "));

@@ -1,5 +1,5 @@
-// Ranks that were started with different things: run files, models, data. Goal: all of them end
-// with the same words before the first step, and nothing of the run is written.
+// Ranks that were started with different run files, models or data. Goal: all of them end with the
+// same error before the first step, and nothing of the run is written.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Two ranks as a cluster starts them: each with the files that lie in its own directory.
+// DifferingRanks: two ranks as on a cluster, each with the files of its own directory.
 class DifferingRanks : public testing::Test {
  protected:
   struct Ended {
@@ -51,7 +51,7 @@ class DifferingRanks : public testing::Test {
     return ended;
   }
 
-  // Files of the run itself, not of its ranks' homes.
+  // Returns the files of the run itself, without those of its ranks' directories.
   std::map<std::string, std::string> record() const {
     std::map<std::string, std::string> record = record_of(run_.directory());
     std::erase_if(record, [](const auto& file) {
@@ -73,7 +73,7 @@ class DifferingRanks : public testing::Test {
   const RunDriver run_{"differing"};
 
  private:
-  // The work of the child is done before it is made: between fork and exec little is allowed.
+  // Prepares the child's work before the fork, because little is allowed between fork and exec.
   pid_t start(int rank, const std::string& port) const {
     const std::string own = std::to_string(rank);
     Arguments words = joined({(binary_directory() / "longshore").string(), "train", "run.toml"},
@@ -105,18 +105,20 @@ class DifferingRanks : public testing::Test {
   }
 };
 
+// Ranks with the same files train.
 TEST_F(DifferingRanks, ThatDoNotDifferTrain) {
   for (const Ended& ended : train()) EXPECT_EQ(ended.exit_code, 0) << ended.output;
   EXPECT_EQ(run_.steps("loss").size(), 2u);
 }
 
+// Ranks with different run files are refused, and the key is named.
 TEST_F(DifferingRanks, InARunFileAreRefused) {
   std::ofstream(home(1) + "/run.toml") << "[optimizer]\ndecay = \"all\"\n";
   expect_refused("the run file: ");
   EXPECT_NE(train().front().output.find("decay = \"all\""), std::string::npos) << "the key";
 }
 
-// The same tensors, read in another way: one rank has an older copy of the model.
+// Ranks with different configs of one model are refused, although the tensors are equal.
 TEST_F(DifferingRanks, InTheModelAreRefused) {
   Json config = read_json_file(home(1) + "/model/config.json", JsonLimits{});
   config["rms_norm_eps"] = 2.0 * config.at("rms_norm_eps").get<double>();
@@ -124,7 +126,8 @@ TEST_F(DifferingRanks, InTheModelAreRefused) {
   expect_refused("the model: ");
 }
 
-// As many rows with as many tokens, of which one is another; the run that is there stays as it is.
+// Ranks with different data are refused, even with equal counts of rows and tokens; the run on disk
+// stays unchanged.
 TEST_F(DifferingRanks, InTheDataAreRefused) {
   for (const Ended& ended : train()) ASSERT_EQ(ended.exit_code, 0) << ended.output;
   ASSERT_TRUE(record().contains("run.json"));

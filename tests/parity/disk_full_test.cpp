@@ -1,5 +1,5 @@
-// A disk that is full, as a limit on the size of files. Goal: the exit code and the message say
-// what could not be written and what is saved, and no work is lost to the record of it.
+// A full disk, simulated by a limit on file size. Goal: exit code and message name the file that
+// could not be written and what is saved, and no work is lost for the record of it.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -18,7 +18,7 @@ Arguments base(int steps) {
                 {"--train.steps=" + std::to_string(steps)});
 }
 
-// Writes beyond so many bytes of a file fail in the child, as on a full disk.
+// Makes writes beyond `bytes` of a file fail in the child, as on a full disk.
 void limit_files(RunDriver& run, rlim_t bytes) {
   run.before_exec([bytes] {
     ::signal(SIGXFSZ, SIG_IGN);
@@ -27,6 +27,7 @@ void limit_files(RunDriver& run, rlim_t bytes) {
   });
 }
 
+// A checkpoint that does not fit gives exit code 6, and the older one stays.
 TEST(DiskFull, ACheckpointThatDoesNotFitIsACheckpointError) {
   RunDriver run("full-checkpoint");
   limit_files(run, 64 << 10);
@@ -40,10 +41,11 @@ TEST(DiskFull, ACheckpointThatDoesNotFitIsACheckpointError) {
   EXPECT_EQ(status.at("exit_code"), 6);
 }
 
+// A record that does not fit stops the run with its work saved.
 TEST(DiskFull, ARecordThatDoesNotFitStopsTheRunSaved) {
   RunDriver run("full-record");
   ASSERT_EQ(run.train(base(2)), 0);
-  // A record that was long already: only a line or two fit in.
+  // The record is long already, so only a line or two fit.
   const std::string path = run.directory() + "/metrics.jsonl";
   std::string text;
   {

@@ -1,5 +1,5 @@
-// EditedModel: a golden model's directory with other weights, in a scratch directory that goes with
-// it. Test code.
+// EditedModel: a copy of a golden model with other weights, in a scratch directory that is removed
+// with it. Test code.
 #pragma once
 
 #include <filesystem>

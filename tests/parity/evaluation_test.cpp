@@ -1,5 +1,5 @@
 // Evaluation, early stopping and samples on several ranks: all ranks end at the same step, and rank
-// 0 writes what one rank alone writes.
+// 0 writes the files of a single rank.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace longshore {
 namespace {
 
-// What is learned makes the evaluated text less likely from the first step on: the first of three
+// Training makes the evaluated text less likely from the first step on: the first of three
 // evaluations is the best, and patience runs out long before the last step.
 Arguments arguments(const std::string& directory) {
   const std::string rows = directory + "/rows.jsonl", other = directory + "/other.jsonl";
@@ -50,6 +50,7 @@ std::vector<std::string> samples_of(const RunDriver& run) {
   return texts;
 }
 
+// All ranks end at the same step when patience runs out, with one rank's samples.
 TEST(Evaluation, EndsAllRanksOutOfPatienceAtTheSameStepWithTheSamplesOfOne) {
   const std::string directory = scratch_directory("evaluation");
   ASSERT_EQ(run_command_line({"init-model", "--preset", "tiny-llama", directory + "/model"}), 0);
@@ -75,20 +76,20 @@ TEST(Evaluation, EndsAllRanksOutOfPatienceAtTheSameStepWithTheSamplesOfOne) {
     EXPECT_EQ(several.metrics("step").size(), one.metrics("step").size());
     EXPECT_EQ(samples_of(several), samples_of(one));
     EXPECT_NE(several.output().find("the run ends here (eval.patience)"), std::string::npos);
-    // A run that is out of patience stays so: the same command ends at once.
+    // The same command on a run out of patience ends at once.
     ASSERT_EQ(several.train_ranks(ranks, list), 0) << several.output();
     EXPECT_EQ(several.metrics("step").size(), one.metrics("step").size());
   }
 }
 
-// Goal: of evaluations that fall and then rise, the checkpoint of the lowest is kept, alone,
-// however many the run itself keeps, and gives that loss again.
+// Goal: if evaluations fall and then rise, the checkpoint of the lowest loss is kept beside the
+// run's own, and gives that loss again.
 TEST(Evaluation, KeepsTheCheckpointOfTheLowestLoss) {
   const RunDriver run("evaluation-best");
   const std::string model = run.directory() + "/model", rows = run.directory() + "/rows.jsonl",
                     other = run.directory() + "/other.jsonl";
   ASSERT_EQ(run_command_line({"init-model", "--preset", "tiny-llama", model}), 0);
-  // Letters first, which both texts have; then the order of them, which only one has.
+  // Training learns the letters first, which both texts have, and then their order, which one has.
   std::ofstream(rows) << "{\"text\": \"abcdefghabcdefgh\"}\n";
   std::ofstream(other) << "{\"text\": \"hgfedcbahgfedcba\"}\n";
   const Arguments list = {"--model.path=\"" + model + "\"",

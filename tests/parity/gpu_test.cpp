@@ -1,4 +1,4 @@
-// Whole runs on GPUs: the cap, what going over it says, and several ranks.
+// Whole runs on GPUs: the cap, the error beyond it, and several ranks.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 namespace longshore {
 namespace {
 
-// Goal: without a GPU, `cuda` is refused before anything is allocated, and the key is named.
+// Goal: without a GPU device.kind = "cuda" is refused before allocation, and the key is named.
 TEST(DeviceKind, CudaWithoutAGpuIsRefused) {
   if (!cuda_devices().empty()) GTEST_SKIP() << "not run: there is a GPU";
   RunDriver run("no-gpu");
@@ -26,8 +26,8 @@ TEST(DeviceKind, CudaWithoutAGpuIsRefused) {
   EXPECT_NE(messages.find("device.kind"), std::string::npos) << messages;
 }
 
-// Goal: a run's self-check is this binary as the program, which prints gpu-check's own answer; as a
-// test binary it would run every test there is.
+// Goal: the self-check's child process runs this binary as the program and prints gpu-check's
+// answer, instead of running all tests.
 TEST(SelfCheckChild, IsTheProgramAndNotItsTests) {
   const CudaDevice none;
   const ChildEnd end = run_child(joined(self_check_of(none, 0, "").command, {"--json"}));
@@ -43,6 +43,7 @@ TEST(SelfCheckChild, IsTheProgramAndNotItsTests) {
 
 class GpuMemoryOf : public testing::TestWithParam<std::tuple<std::string, std::string>> {};
 
+// A run's GPU memory stays within its plan.
 TEST_P(GpuMemoryOf, StaysWithinThePlan) {
   LONGSHORE_NEEDS_GPU();
   const auto& [golden, compute] = GetParam();
@@ -66,8 +67,8 @@ INSTANTIATE_TEST_SUITE_P(Golden, GpuMemoryOf,
                            return name;
                          });
 
-// Goal: LibTorch asks for more than the cap leaves: exit 4, and the holders are named. The cap is
-// the plan's buffers and hardly anything else, so that the first temporaries are too many.
+// Goal: when LibTorch asks for more than the cap leaves, the run ends with code 4 and the holders.
+// The cap is hardly more than the plan's buffers, so the first temporaries exceed it.
 TEST(GpuMemory, GoingOverTheCapEndsWithFourAndNamesTheHolders) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);
@@ -83,6 +84,7 @@ TEST(GpuMemory, GoingOverTheCapEndsWithFourAndNamesTheHolders) {
   }
 }
 
+// Two GPUs follow the run of one, with NCCL and with gathers on the host.
 TEST(GpuRanks, TwoGpusFollowOneByCollectivesAndThroughTheHost) {
   LONGSHORE_NEEDS_GPU();
   if (cuda_devices().size() < 2) GTEST_SKIP() << "not run: one GPU";

@@ -1,8 +1,8 @@
-// A model with matrices beyond 2^20 elements, as its user trains it: bf16, default state, clipping.
-// Goal: loops over chunks and tiles of large matrices reach every element, from the model's file to
-// the state, the drives, the checkpoint and the export. What an element must be is known without
-// running a model: a row of the embedding that no token uses only decays, and the first step of
-// Adam moves every weight with a gradient by the learning rate.
+// A model with matrices beyond 2^20 elements, trained as users do: bf16, default state, clipping.
+// Goal: loops over chunks and tiles reach every element, from the model's file to the state, the
+// drives, the checkpoint and the export. The values are known without running a model: a row of the
+// embedding that no token uses only decays, and Adam's first step moves every weight with a
+// gradient by the learning rate.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class LargeMatrix : public testing::Test {
   static void TearDownTestSuite() { files_.reset(); }
 
   static std::string model() { return files_->directory() + "/model"; }
-  // Odd ones, over the whole vocabulary.
+  // Returns odd tokens over the whole vocabulary.
   static int64_t token(int64_t row, int64_t i) {
     return (row * 5501 + i * 947) % (kVocabulary / 2) * 2 + 1;
   }
@@ -57,7 +57,7 @@ class LargeMatrix : public testing::Test {
             "--data.train=[\"" + files_->directory() + "/rows.jsonl\"]", "--data.max_tokens=24",
             "--train.steps=" + std::to_string(steps), "--train.sequences_per_step=2",
             "--optimizer.lr=0.001", "--optimizer.weight_decay=0.5",
-            // Of the smallest gradients too, a step is as long as the rate.
+            // With this eps a step is as long as the rate, also for the smallest gradients.
             "--optimizer.eps=1e-30", "--schedule.name=constant", "--checkpoint.every_steps=2",
             "--device.threads=1", "--offload.threads=2", "--log.every_steps=1000"};
   }
@@ -67,7 +67,7 @@ class LargeMatrix : public testing::Test {
 
 std::unique_ptr<RunDriver> LargeMatrix::files_;
 
-// Every row that no token uses has decayed, four times, and nothing else.
+// Rows that no token uses have decayed four times and are otherwise unchanged.
 TEST_F(LargeMatrix, RowsThatNoTokenUsesOnlyDecay) {
   const auto before = read_tensors(model() + "/model.safetensors").at(kEmbedding);
   for (const char* format : {"split-bf16", "split-int8", "fp32"}) {
@@ -91,8 +91,8 @@ TEST_F(LargeMatrix, RowsThatNoTokenUsesOnlyDecay) {
   }
 }
 
-// Every weight of the head has a gradient; Adam's first step moves each by the rate, beside what
-// decays. Gradients on their way in bf16 and moments in bf16 turn that by a hundredth.
+// Every weight of the head has a gradient, and Adam's first step moves each by the rate, apart from
+// decay. Gradients and moments in bf16 change that by a hundredth.
 TEST_F(LargeMatrix, TheFirstStepMovesEveryWeightOfTheHeadByTheRate) {
   const auto before = read_tensors(model() + "/model.safetensors").at(kHead);
   RunDriver run("large-first");
@@ -104,11 +104,11 @@ TEST_F(LargeMatrix, TheFirstStepMovesEveryWeightOfTheHeadByTheRate) {
     const float moved = after[i] - before[i] * (1.0f - kLr * kDecay);
     wrong += std::fabs(std::fabs(moved) - kLr) > 0.02f * kLr;
   }
-  // A gradient of exactly zero moves nothing: products of bf16 that cancel.
+  // A gradient of exactly zero (products of bf16 that cancel) moves nothing.
   EXPECT_LE(wrong, static_cast<int64_t>(before.size()) / 1000);
 }
 
-// A group's own rate holds for its parameters and for no other.
+// A group's own rate applies to its parameters and no others.
 TEST_F(LargeMatrix, AGroupMovesByItsOwnRate) {
   const auto before = read_tensors(model() + "/model.safetensors");
   const RunDriver run("large-group");
@@ -131,7 +131,7 @@ TEST_F(LargeMatrix, AGroupMovesByItsOwnRate) {
   EXPECT_NEAR(middle_move(other, kLr), kLr, 0.02f * kLr);
 }
 
-// Stopped in the middle and resumed, on drives, and there resumed: the same bits.
+// A run that is stopped and resumed, also on drives, ends with the same bits.
 TEST_F(LargeMatrix, IsTheSameWhereverItLivedAndWhereverItStopped) {
   const RunDriver whole("large-whole"), halves("large-halves"), drives("large-drives");
   ASSERT_EQ(whole.train(arguments(4)), 0);
@@ -151,7 +151,7 @@ TEST_F(LargeMatrix, IsTheSameWhereverItLivedAndWhereverItStopped) {
   }
 }
 
-// The export is the state, element by element.
+// The export equals the state, element by element.
 TEST_F(LargeMatrix, IsExportedWhole) {
   const RunDriver run("large-export");
   ASSERT_EQ(run.train(joined(arguments(2), {"--checkpoint.export=end"})), 0);

@@ -1,5 +1,4 @@
-// Launched: a launcher with its ranks as real processes, of which one can be sent a signal. Test
-// code.
+// Launched: a launcher with its ranks as real processes, which can be sent signals. Test code.
 #pragma once
 
 #include <sys/wait.h>
@@ -24,7 +23,7 @@ inline std::vector<pid_t> children_of(pid_t parent) {
   return children;
 }
 
-// The rank of a process, as its environment says; -1 when it is gone.
+// Returns the rank of a process from its environment; -1 after its end.
 inline int rank_of(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/environ", std::ios::binary);
   for (std::string variable; std::getline(file, variable, '\0');) {
@@ -33,10 +32,10 @@ inline int rank_of(pid_t process) {
   return -1;
 }
 
-// A launcher with its ranks, all gone when the object is.
+// Launched: a launcher with its ranks; its destructor ends them all.
 class Launched {
  public:
-  // For what hangs; a slow machine never waits so long.
+  // The limit after which a run counts as hanging, far beyond a slow machine's time.
   static constexpr std::chrono::minutes kHangGuard{5};
 
   Launched(const RunDriver& run, int ranks, const std::vector<std::string>& list)
@@ -49,7 +48,7 @@ class Launched {
     if (!ended_) ::waitpid(launcher_, nullptr, 0);
   }
 
-  // Waits until the run has written so many more step lines.
+  // Waits until the run has written `more` further step lines.
   bool wait_for_steps(size_t more) {
     const auto count = [this] { return run_.metrics_lines(); };
     const size_t target = count() + more;
@@ -68,7 +67,7 @@ class Launched {
     }
   }
 
-  // False when it hangs. The launcher's exit code is left in exit_code().
+  // Returns false if it hangs. exit_code() is then the launcher's exit code.
   bool wait_for_end() {
     const auto deadline = std::chrono::steady_clock::now() + kHangGuard;
     int status = 0;

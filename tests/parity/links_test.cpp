@@ -1,5 +1,5 @@
 // Links and special files in a run's directory. Goal: a run changes nothing outside run.dir,
-// data.cache and offload.nvme, and waits for nobody, whatever somebody put into its directory.
+// data.cache and offload.nvme, and never blocks on a special file.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -18,7 +18,7 @@ std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Every file and directory below, with its bytes.
+// Returns every file and directory below, with its bytes.
 std::map<std::string, std::string> snapshot(const std::string& directory) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
@@ -43,7 +43,8 @@ class Links : public testing::Test {
   }
   void TearDown() override { fs::remove_all(outside_); }
 
-  // Everything that a run may write: evaluations with the best kept, checkpoints, an export.
+  // Runs with everything that a run may write: evaluations with the best kept, checkpoints, an
+  // export.
   int train() const {
     return run_.train(
         joined(RunDriver::golden_arguments("llama-tied"),
@@ -63,6 +64,7 @@ class Links : public testing::Test {
   std::map<std::string, std::string> before_;
 };
 
+// A run does not write through links to files outside.
 TEST_F(Links, ToFilesOutsideAreNotWrittenThrough) {
   for (const std::string name : kFiles) {
     for (const std::string target : {"/file", "/new"}) {
@@ -75,6 +77,7 @@ TEST_F(Links, ToFilesOutsideAreNotWrittenThrough) {
   }
 }
 
+// Links to directories outside end the run before it starts.
 TEST_F(Links, ToDirectoriesOutsideEndTheRunBeforeItStarts) {
   for (const std::string name : kDirectories) {
     clear();
@@ -95,7 +98,7 @@ TEST_F(Links, ToDirectoriesOutsideEndTheRunBeforeItStarts) {
   expect_nothing_changed("hf");
 }
 
-// The directory itself may be a link, as to another disk.
+// run.dir itself may be a link, for example to another disk.
 TEST_F(Links, TheRunsDirectoryMayBeOne) {
   const std::string disk = scratch_directory("disk");
   fs::create_directories(disk);
@@ -108,6 +111,7 @@ TEST_F(Links, TheRunsDirectoryMayBeOne) {
   fs::remove_all(disk);
 }
 
+// Pipes in place of files do not block the run.
 TEST_F(Links, PipesAreNotWaitedFor) {
   for (const std::string name : kFiles) {
     clear();

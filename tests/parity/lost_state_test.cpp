@@ -1,6 +1,6 @@
-// State on drives that is damaged beyond its own redundancy. Goal: where a run's directory says
-// that steps were acknowledged, and neither drives nor a checkpoint have them, the run is refused,
-// and nothing is cut, replaced or written over before the user says so.
+// State on drives that is damaged beyond its redundancy. Goal: if a run's directory records
+// committed steps that neither drives nor checkpoints hold, the run is refused, and nothing is cut,
+// replaced or overwritten before the user allows it.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -33,7 +33,7 @@ void put_at(const std::string& path, std::streamoff offset, const std::string& b
   file << bytes;
 }
 
-// A run of six steps on two drives, whose checkpoints are gone: the drives alone have step 6.
+// LostState: a run of six steps on two drives without checkpoints, so only the drives have step 6.
 class LostState : public testing::Test {
  protected:
   void SetUp() override {
@@ -60,7 +60,7 @@ class LostState : public testing::Test {
     fs::remove_all(run_.directory() + "/checkpoints");
   }
 
-  // The run is refused with these words, and what was on the disk is on it afterwards.
+  // Expects that the run is refused with these words and that the disk is unchanged.
   void expect_refused(const std::vector<std::string>& words, const Arguments& arguments) const {
     std::map<std::string, std::string> before;
     for (const std::string& path : kept()) {
@@ -85,6 +85,7 @@ class LostState : public testing::Test {
 
 constexpr std::streamoff kSecondManifest = 16 << 10;
 
+// The run is refused whatever the damage.
 TEST_F(LostState, IsRefusedWhateverTheDamage) {
   for (const int drive : {0, 1}) write(state(drive), zeros_for(drive));
   expect_refused({"metrics.jsonl", "step 6 was committed", "checkpoint.resume = \"never\""});
@@ -93,7 +94,7 @@ TEST_F(LostState, IsRefusedWhateverTheDamage) {
   expect_refused({"step 6 was committed"});
   EXPECT_FALSE(fs::exists(state(0))) << "none is made";
   restore();
-  write(state(1), zeros_for(1));  // one drive of two
+  write(state(1), zeros_for(1));  // one of two drives
   expect_refused({"commit 6 was reached"});
   restore();
   for (const int drive : {0, 1}) {
@@ -105,7 +106,7 @@ TEST_F(LostState, IsRefusedWhateverTheDamage) {
   for (const int drive : {0, 1}) fs::resize_file(state(drive), 40 << 10);
   expect_refused({"after step 6", "cut off"});
   restore();
-  for (const int drive : {0, 1}) {  // both versions of everything
+  for (const int drive : {0, 1}) {  // both versions of all data
     put_at(state(drive), 64 << 10, std::string(whole_.at(state(drive)).size() - (64 << 10), 'x'));
   }
   expect_refused({"cannot be recovered"});
@@ -116,7 +117,7 @@ TEST_F(LostState, IsRefusedWhateverTheDamage) {
   EXPECT_EQ(run_.train(on_drives(8)), 0) << "as it was";
 }
 
-// The three witnesses each suffice.
+// Each of the three files of a run suffices to remember committed steps.
 TEST_F(LostState, IsRememberedByEveryFileOfTheRun) {
   for (const int drive : {0, 1}) write(state(drive), zeros_for(drive));
   fs::remove(metrics());
@@ -134,11 +135,13 @@ TEST_F(LostState, IsRememberedByEveryFileOfTheRun) {
   EXPECT_EQ(run_.train(on_drives(8)), 0) << "as it was";
 }
 
+// Changing to the host tier does not drop committed steps.
 TEST_F(LostState, IsNotForgottenByTheHostTier) {
   expect_refused({"step 6 was committed", "offload.optimizer"}, base(8));
   EXPECT_EQ(run_.train(on_drives(8)), 0) << "as it was";
 }
 
+// With checkpoint.resume = "never" the user gives the committed steps up.
 TEST_F(LostState, IsGivenUpWhereTheUserSaysSo) {
   fs::remove(state(0));
   expect_refused({"commit 6 was reached", "\"never\""});
@@ -150,6 +153,7 @@ TEST_F(LostState, IsGivenUpWhereTheUserSaysSo) {
   EXPECT_EQ(run_.steps("loss").size(), 4u);
 }
 
+// A checkpoint with the committed step makes the damage no loss.
 TEST_F(LostState, IsNoLossWhereACheckpointHasIt) {
   ASSERT_EQ(run_.train(on_drives(7)), 0);  // and saves step 7
   for (const int drive : {0, 1}) fs::remove(state(drive));
@@ -160,7 +164,7 @@ TEST_F(LostState, IsNoLossWhereACheckpointHasIt) {
   EXPECT_TRUE(run_.state() == unbroken.state());
 }
 
-// What two versions are for: the newest manifest is damaged, and the version before it is whole.
+// A damaged newest manifest makes the run use the version before, with a warning.
 TEST_F(LostState, TheVersionBeforeIsUsedAndSaysSo) {
   for (const int drive : {0, 1}) put_at(state(drive), 200, "x");  // commits 0, 2, 4 and 6
   testing::internal::CaptureStderr();

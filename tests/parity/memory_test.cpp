@@ -1,4 +1,5 @@
-// The device's cap: what a run takes never exceeds its plan, over models, micro-batches and caps.
+// The cap of device memory: a run never takes more than its plan, over models, micro-batches and
+// caps.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -13,7 +14,8 @@
 namespace longshore {
 namespace {
 
-// Each model takes every pair of values; two models in a row take all eight combinations.
+// Runs stay within the plan. Each model takes every pair of values; two successive models take all
+// eight combinations.
 TEST(DeviceMemory, StaysWithinThePlanOverModelsAndMicroBatches) {
   int model = 0;
   for (const std::string& golden : golden_names()) {
@@ -36,6 +38,7 @@ TEST(DeviceMemory, StaysWithinThePlanOverModelsAndMicroBatches) {
   }
 }
 
+// A cap below the plan ends with exit code 3.
 TEST(DeviceMemory, RefusesACapBelowThePlanWithCodeThree) {
   RunDriver run("too-small");
   std::vector<std::string> arguments = RunDriver::golden_arguments("llama");
@@ -47,8 +50,7 @@ TEST(DeviceMemory, RefusesACapBelowThePlanWithCodeThree) {
   EXPECT_NE(messages.find("data.max_tokens"), std::string::npos) << messages;
 }
 
-// Longshore's reason to be: parameters alone are 8 times what the device may hold, and the run
-// keeps the cap.
+// A model whose parameters are 8 times the device's memory trains within the cap.
 TEST(DeviceMemory, TrainsAModelEightTimesLargerThanTheCap) {
   const std::string directory = scratch_directory("deep-model");
   ASSERT_EQ(run_command_line({"init-model", "--preset", "tiny-deep", directory}), 0);
@@ -69,7 +71,7 @@ TEST(DeviceMemory, TrainsAModelEightTimesLargerThanTheCap) {
   std::filesystem::remove_all(directory);
 }
 
-// A directory with nothing but the configuration of a llama of this width, two layers.
+// Returns a directory with only the config of a two-layer llama of this width.
 std::string wide_model(int64_t hidden) {
   const std::string directory = scratch_directory("wide-" + std::to_string(hidden));
   std::filesystem::create_directories(directory);
@@ -85,8 +87,8 @@ std::string wide_model(int64_t hidden) {
   return directory;
 }
 
-// Few positions and wide matrices: what backward takes is the gradients of the parameters, and, on
-// top of all of them, what adding them to fp32 sums takes for a moment.
+// Runs with few positions and wide matrices keep the plan: backward then holds the gradients of the
+// parameters and the temporaries of adding them to fp32 sums.
 TEST(DeviceMemory, KeepsThePlanWhereMicroBatchesAreShortAndTheModelWide) {
   for (const auto& [hidden, positions] : {std::pair{512, 16}, {512, 64}, {768, 32}}) {
     const std::string directory = wide_model(hidden);
@@ -103,8 +105,8 @@ TEST(DeviceMemory, KeepsThePlanWhereMicroBatchesAreShortAndTheModelWide) {
   }
 }
 
-// A head much wider than the batch is long: the gradient of its matrix, summed a piece at a time,
-// is what takes the most memory in bf16.
+// A run whose head is much wider than the batch keeps the plan: the gradient of its matrix, summed
+// in pieces, takes the most memory in bf16.
 TEST(DeviceMemory, KeepsThePlanWhereTheHeadIsWiderThanTheBatch) {
   const std::string directory = scratch_directory("wide-head-model");
   ASSERT_EQ(run_command_line({"init-model", "--preset", "small-llama", directory}), 0);

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Overwrites the first `elements` elements of an F32 tensor of the model, all of them for -1.
+// Overwrites the first `elements` elements of an F32 tensor of the model; -1: all.
 void poison_model(const std::string& model, const std::string& tensor, int64_t elements,
                   float value) {
   const std::string path = model + "/model.safetensors";
@@ -72,6 +72,7 @@ class NonFinite : public testing::Test {
 
 constexpr const char* kMatrix = "model.layers.0.mlp.up_proj.weight";
 
+// A tensor without any finite value is refused.
 TEST_F(NonFinite, WeightsWithoutAFiniteValueAreRefused) {
   poison(kMatrix, -1, std::numeric_limits<float>::quiet_NaN());
   std::ofstream(run_.directory() + "/empty.toml").close();
@@ -80,6 +81,7 @@ TEST_F(NonFinite, WeightsWithoutAFiniteValueAreRefused) {
   expect_said("every step would be skipped");
 }
 
+// A run without a single applied step ends with code 7.
 TEST_F(NonFinite, ARunWithoutOneAppliedStepIsNoSuccess) {
   poison(kMatrix, 1, std::numeric_limits<float>::infinity());
   std::ofstream(run_.directory() + "/empty.toml").close();
@@ -90,6 +92,7 @@ TEST_F(NonFinite, ARunWithoutOneAppliedStepIsNoSuccess) {
   EXPECT_EQ(read_json_file(run_.directory() + "/run.json", JsonLimits{}).at("exit_code"), 7);
 }
 
+// Weights that are not finite are exported only when asked for.
 TEST_F(NonFinite, WeightsAreExportedOnlyWhereToldTo) {
   poison(kMatrix, 1, std::numeric_limits<float>::quiet_NaN());
   std::ofstream(run_.directory() + "/empty.toml").close();
@@ -102,20 +105,21 @@ TEST_F(NonFinite, WeightsAreExportedOnlyWhereToldTo) {
   EXPECT_TRUE(fs::exists(to + "/model.safetensors"));
 }
 
+// A run with every parameter frozen is refused.
 TEST_F(NonFinite, AModelWithEverythingFrozenIsRefused) {
   std::ofstream(run_.directory() + "/empty.toml").close();
   EXPECT_EQ(call("train", {"--train.freeze=[\"*\"]"}), 2);
   expect_said("every parameter is frozen");
 }
 
-// A step that is skipped leaves no trace but its number: parameters, moments and the count of
-// updates go on as if its row had not been there, the rate and the record as if it had.
+// A skipped step changes nothing but the step's number: parameters, moments and the count of
+// updates continue as if its row did not exist; learning rate and record continue as if it did.
 TEST(SkippedStep, IsAsIfItsRowsWereNotThere) {
   const RunDriver with("skipped-with"), without("skipped-without"), clean("skipped-clean");
   fs::create_directories(with.directory());
   const std::string model = with.directory() + "/model";
   fs::copy(golden_directory("llama"), model);
-  // Token 0 is what no number comes out of; only the third row has it.
+  // Token 0 gives NaN; only the third row has it.
   const Json config = read_json_file(model + "/config.json", JsonLimits{});
   poison_model(model, "model.embed_tokens.weight", config.at("hidden_size").get<int64_t>(),
                std::numeric_limits<float>::quiet_NaN());
@@ -141,7 +145,7 @@ TEST(SkippedStep, IsAsIfItsRowsWereNotThere) {
   for (const auto& [name, values] : wanted) {
     const auto& found = state.at(name);
     ASSERT_EQ(found.size(), values.size()) << name;
-    // Not a number is the same where its bits are.
+    // NaN compares equal by its bits.
     EXPECT_EQ(std::memcmp(found.data(), values.data(), values.size() * sizeof(float)), 0) << name;
   }
   EXPECT_EQ(with.metrics("step").back().at("loss"), without.metrics("step").back().at("loss"));

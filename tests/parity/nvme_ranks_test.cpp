@@ -1,5 +1,5 @@
-// Several ranks with their state on drives. Goal: they go on at any number of ranks as ranks of the
-// host tier do, and where their files do not belong together nothing acknowledged is lost.
+// Several ranks with their state on drives. Goal: they resume at any number of ranks like ranks of
+// the host tier, and files that do not belong together lose nothing acknowledged.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -31,7 +31,8 @@ std::string state_of(const RunDriver& run, int drive, int rank) {
   return drive_of(run, drive) + "/rank-000" + std::to_string(rank) + ".state";
 }
 
-// Each start has other ranks, and so other state files, made from the checkpoint before.
+// Runs resume at any number of ranks with the host tier's bits; each start makes new state files
+// from the checkpoint.
 TEST(NvmeRanks, GoOnAtAnyNumberWithTheBitsOfTheHostTier) {
   const RunDriver host("ranks-host"), drives("ranks-drives");
   int steps = 0;
@@ -45,9 +46,9 @@ TEST(NvmeRanks, GoOnAtAnyNumberWithTheBitsOfTheHostTier) {
   EXPECT_TRUE(drives.state() == host.state());
 }
 
-// The drives of two ranks hold step 6, and no checkpoint does. They are not given up for other
-// numbers of ranks, nor where the files do not belong together: those of the other rank, or of
-// three steps ago. In their places they go on.
+// The drives of two ranks hold step 6, and no checkpoint does. A start with another number of
+// ranks, with swapped files or with files of three steps ago is refused; with the files restored
+// the run resumes.
 TEST(NvmeRanks, DropNothingWhereTheirFilesDoNotFit) {
   const RunDriver run("ranks-alone"), host("alone-host");
   const std::string aside = run.directory() + "/aside", older = run.directory() + "/older";

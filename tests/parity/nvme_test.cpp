@@ -1,4 +1,4 @@
-// Training with the state on drives: the bits of the host tier, and nothing lost by kill -9.
+// Training with the state on drives: the host tier's bits, and no loss after SIGKILL.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -24,7 +24,7 @@ Arguments base(int steps, const std::string& golden = "llama-tied") {
                  "--train.sequences_per_step=4"});
 }
 
-// offload.nvme with so many directories inside the run's.
+// Returns the keys for `drives` directories of offload.nvme inside the run's.
 Arguments on_drives(const RunDriver& run, int drives) {
   std::string list;
   for (int i = 0; i < drives; ++i) {
@@ -42,7 +42,7 @@ void expect_same(const RunDriver& run, const RunDriver& reference, const std::st
 struct Tiers {
   int drives;
   std::string parameters;
-  std::string inputs;  // kept, between forward and backward
+  std::string inputs;  // tier of activation checkpoints
   int versions = 2;
 };
 
@@ -73,8 +73,8 @@ const std::vector<Tiers> kHomes = {{1, "host", "device", 2},
                                    {3, "host", "host", 1},
                                    {1, "nvme", "nvme", 1}};
 
-// Thirty steps: every format in both compute types, one and three directories, parameters and
-// inputs there or not, one and two versions, in a cover of their pairs.
+// Thirty steps give the host tier's bits: every format in both compute types, one and three
+// directories, parameters and inputs on drives or not, one and two versions, in a pairwise cover.
 TEST(NvmeTraining, GivesTheBitsOfTheHostTier) {
   size_t next = 0;
   for (const std::string format : {"fp32", "split", "split-bf16", "split-int8"}) {
@@ -85,13 +85,14 @@ TEST(NvmeTraining, GivesTheBitsOfTheHostTier) {
   }
 }
 
+// The host tier's bits hold for all combinations.
 TEST(LongNvmeTraining, GivesTheBitsOfTheHostTierEverywhere) {
   for (const std::string format : {"fp32", "split", "split-bf16", "split-int8"}) {
     for (const std::string compute : {"fp32", "bf16"}) expect_bits_of_host(format, compute, kHomes);
   }
 }
 
-// Without clipping: units updated in backward, with two gradients in host memory instead of all.
+// Updates in backward, with two host gradient slots, give the host tier's bits on two ranks.
 TEST(NvmeTraining, UpdatesInBackwardGiveTheBitsOfTheHostTierOnTwoRanks) {
   const Arguments same = joined(base(10), {"--train.max_grad_norm=0"});
   RunDriver host("host-forward"), run("drive-backward");
@@ -102,7 +103,7 @@ TEST(NvmeTraining, UpdatesInBackwardGiveTheBitsOfTheHostTierOnTwoRanks) {
   expect_same(run, host, "two ranks");
 }
 
-// Everything on the drives. `error`: what io_uring_setup gives, 0 where it works.
+// Compares runs with everything on drives; `error` is the errno of io_uring_setup, or 0.
 void expect_bits_of_ranks(const RunDriver& host, int ranks, int drives, int error) {
   RunDriver run("drive-ranks");
   const std::string what = std::to_string(ranks) + " ranks, " + std::to_string(drives) +
@@ -127,7 +128,7 @@ void expect_bits_of_ranks(const RunDriver& host, int ranks, int drives, int erro
   EXPECT_EQ(said, error == 0 ? 0 : ranks) << what << ": once by every rank\n" << output;
 }
 
-// Goal: where a container blocks io_uring the run says so once and gives the same bits.
+// Goal: if a container blocks io_uring, the run prints it once and gives the same bits.
 TEST(NvmeTraining, GivesTheBitsOfTheHostTierOnSeveralRanks) {
   for (const int ranks : {1, 2, 4}) {
     RunDriver host("host-ranks");
@@ -139,7 +140,7 @@ TEST(NvmeTraining, GivesTheBitsOfTheHostTierOnSeveralRanks) {
   }
 }
 
-// Lines of a kind so far, without parsing what a run of many steps has written.
+// Counts the lines of a kind without parsing the record of many steps.
 size_t lines_of(const RunDriver& run, const std::string& kind) {
   std::ifstream file(run.directory() + "/metrics.jsonl");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -151,9 +152,9 @@ size_t lines_of(const RunDriver& run, const std::string& kind) {
   return count;
 }
 
-// Kills a real process at random moments: what a commit line says is never lost.
+// Kills a real process at random moments and checks that no step with a commit line is lost.
 void kill_and_restart(int kills, const std::string& golden, const Arguments& killed_way) {
-  const int steps = 10 * kills;  // one to three a life, and those that were under way
+  const int steps = 10 * kills;  // one to three a life, and those in flight
   RunDriver host("unbroken");
   ASSERT_EQ(host.train(base(steps, golden)), 0);
   RunDriver run("killed");
@@ -174,7 +175,7 @@ void kill_and_restart(int kills, const std::string& golden, const Arguments& kil
     ::kill(-process, SIGKILL);
     ::waitpid(process, nullptr, 0);
     ++killed;
-    // Steps that were acknowledged before are still there: the file is cut at the restored one.
+    // Steps acknowledged before are still there: the file is cut at the restored step.
     const std::vector<Json> commits = run.metrics("commit");
     const int64_t newest = commits.empty() ? 0 : commits.back().at("step").get<int64_t>();
     EXPECT_GE(newest, acknowledged);
@@ -186,31 +187,35 @@ void kill_and_restart(int kills, const std::string& golden, const Arguments& kil
   EXPECT_TRUE(run.state() == host.state());
 }
 
+// Eight kills lose no acknowledged step.
 TEST(NvmeTraining, SurvivesKills) {
   kill_and_restart(8, "llama-tied", {});
 }
 
+// Two hundred kills lose no acknowledged step.
 TEST(LongNvmeTraining, SurvivesTwoHundredKills) {
   kill_and_restart(200, "llama-tied", {});
 }
 
-// Groups of experts of two sparse layers, and everything on the drives: the bits of whole blocks on
-// the host.
+// Groups of experts of two sparse layers, with everything on the drives; whole blocks on the host
+// give the same bits.
 const Arguments kExpertsOnDrives = {
     "--fsdp.units={ groups = [[\"block.0.experts.0\"], [\"block.2.experts.1\"]] }",
     "--offload.parameters=nvme", "--offload.activations=nvme"};
 
+// Four kills of a run with experts lose no acknowledged step.
 TEST(NvmeTraining, ExpertsSurviveKills) {
   kill_and_restart(4, "qwen3_moe", kExpertsOnDrives);
 }
 
+// Fifty kills of a run with experts lose no acknowledged step.
 TEST(LongNvmeTraining, ExpertsSurviveFiftyKills) {
   kill_and_restart(50, "qwen3_moe", kExpertsOnDrives);
 }
 
 // ---- One version on the drives ----
 
-// The state files of one rank on one drive, and what the plan says of them.
+// FileBytes: the state files of one rank on one drive, and their planned bytes.
 struct FileBytes {
   int64_t on_disk;
   int64_t planned;
@@ -226,6 +231,7 @@ FileBytes state_file_bytes(const RunDriver& run) {
 
 const Arguments kOneVersion = {"--offload.nvme_versions=1"};
 
+// One version takes half the space, as planned.
 TEST(NvmeOneVersionTraining, TakesHalfTheSpaceAsPlanned) {
   RunDriver two("two-versions"), one("one-version");
   ASSERT_EQ(two.train(joined(base(2), on_drives(two, 1))), 0);
@@ -233,7 +239,7 @@ TEST(NvmeOneVersionTraining, TakesHalfTheSpaceAsPlanned) {
   const FileBytes twice = state_file_bytes(two), once = state_file_bytes(one);
   EXPECT_EQ(twice.on_disk, twice.planned);
   EXPECT_EQ(once.on_disk, once.planned);
-  // Manifests, and two blocks of checksums, are what two versions have besides.
+  // Two versions need manifests and two blocks of checksums in addition.
   constexpr int64_t kManifests = 32 << 10, kTables = 2 * 4096;
   EXPECT_EQ(2 * (once.on_disk - kManifests), twice.on_disk - kManifests - kTables);
   const auto saved = one.metrics("checkpoint").back().at("bytes").get<int64_t>();
@@ -241,7 +247,7 @@ TEST(NvmeOneVersionTraining, TakesHalfTheSpaceAsPlanned) {
   EXPECT_LT(saved, once.checkpoint + (64 << 10)) << "headers";
 }
 
-// Starts the run, waits until so many lines of the kind were added, ends it with the signal.
+// Starts the run, waits for `lines` more lines of the kind and ends it with the signal.
 int end_after(const RunDriver& run, const Arguments& arguments, const std::string& kind,
               size_t lines, int signal) {
   const pid_t process = run.start_ranks(1, arguments);
@@ -257,8 +263,8 @@ int end_after(const RunDriver& run, const Arguments& arguments, const std::strin
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Goal: a kill costs what came after the newest checkpoint and no more, a stop costs nothing, and
-// the run ends where one that was never interrupted ends.
+// Goal: a kill loses only the steps after the newest checkpoint, a stop loses nothing, and the run
+// ends with the bits of an uninterrupted one.
 TEST(NvmeOneVersionTraining, GoesOnFromItsCheckpoints) {
   const Arguments same = joined(base(80), {"--checkpoint.every_steps=10"});
   RunDriver host("one-unbroken");
@@ -282,16 +288,17 @@ TEST(NvmeOneVersionTraining, GoesOnFromItsCheckpoints) {
   expect_same(run, host, "killed and stopped");
 }
 
+// A run switches between one and two versions only if no acknowledged step is lost.
 TEST(NvmeOneVersionTraining, SwitchesOnlyWhereNothingAcknowledgedIsLost) {
   RunDriver host("switched-host"), run("switched");
   ASSERT_EQ(host.train(base(12)), 0);
   const Arguments drives = on_drives(run, 2);
   ASSERT_EQ(run.train(joined(base(3), drives)), 0);
-  // Two versions to one, one to two, and back: each end saved a checkpoint.
+  // The run switches to one version, to two and back; each end saved a checkpoint.
   ASSERT_EQ(run.train(joined(joined(base(5), drives), kOneVersion)), 0);
   ASSERT_EQ(run.train(joined(base(8), drives)), 0);
   EXPECT_EQ(run.metrics("commit").back().at("step"), 8);
-  // The drives hold step 8, and no checkpoint does: neither none nor one that is damaged.
+  // The drives hold step 8 and no checkpoint does, or only a damaged one.
   const std::string saved = run.directory() + "/checkpoints/step-00000008";
   std::filesystem::rename(saved, run.directory() + "/aside");
   EXPECT_EQ(run.train(joined(joined(base(12), drives), kOneVersion)), 6);
@@ -309,13 +316,13 @@ TEST(NvmeOneVersionTraining, SwitchesOnlyWhereNothingAcknowledgedIsLost) {
   EXPECT_EQ(run.metrics("commit").back().at("step"), 9);
   ASSERT_EQ(run.train(joined(joined(base(12), drives), kOneVersion)), 0);
   expect_same(run, host, "two, one, two, two, one");
-  // Another run may not take the files over, in either mode.
+  // Another run cannot take the files over in either mode.
   RunDriver other("switched-other");
   EXPECT_EQ(other.train(joined(base(2), drives)), 2);
   EXPECT_EQ(other.train(joined(joined(base(2), drives), kOneVersion)), 2);
 }
 
-// Goal: no directory is taken for empty because another one is, and emptied.
+// Goal: every directory is searched for state, and none is emptied because another one is empty.
 TEST(NvmeTraining, LooksForStateInEveryDirectory) {
   RunDriver run("first"), other("second");
   const std::string shared = run.directory() + "/drive0";
@@ -334,25 +341,27 @@ TEST(NvmeTraining, MovesBetweenTiers) {
   ASSERT_EQ(run.train(base(4)), 0);
   ASSERT_EQ(run.train(joined(base(8), on_drives(run, 2))), 0);
   ASSERT_EQ(run.train(base(10)), 0);
-  // The drives still hold step 8, of which nothing is wanted any more.
+  // The drives still hold step 8, which is no longer needed.
   ASSERT_EQ(run.train(joined(base(12), on_drives(run, 2))), 0);
   EXPECT_FALSE(std::filesystem::exists(run.directory() + "/checkpoints/step-00000010.abandoned"));
   expect_same(run, host, "host, drives, host, drives");
 }
 
+// Acknowledged steps are never dropped silently.
 TEST(NvmeTraining, NeverDropsAcknowledgedStepsSilently) {
   RunDriver run("kept");
   const Arguments drives = on_drives(run, 1);
   ASSERT_EQ(run.train(joined(base(6), drives)), 0);
-  // The files now hold step 6, and no checkpoint does.
+  // The files hold step 6, and no checkpoint does.
   std::filesystem::remove_all(run.directory() + "/checkpoints");
   EXPECT_EQ(run.train(joined(joined(base(8), drives), {"--offload.state_format=fp32"})), 6);
   EXPECT_EQ(run.train(joined(base(8), drives)), 0) << "as it was";
-  // Another run may not take the files over.
+  // Another run cannot take the files over.
   RunDriver other("other");
   EXPECT_EQ(other.train(joined(base(2), drives)), 2);
 }
 
+// State or parameters on drives need directories.
 TEST(NvmeTraining, NeedsDirectories) {
   RunDriver run("without");
   EXPECT_EQ(run.train(joined(base(2), {"--offload.optimizer=nvme"})), 2);

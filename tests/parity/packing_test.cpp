@@ -1,4 +1,4 @@
-// Packing changes what shares a sequence, not what is learned: losses of rows and gradients.
+// Packing changes which rows share a sequence, but not the losses of rows or the gradients.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ std::vector<std::string> packed(const std::vector<std::string>& more) {
   return arguments;
 }
 
-// The rows of the case, as the run packs them.
+// Returns the rows of the case as the run packs them.
 InMemoryDataset rows_of(const std::string& golden) {
   InMemoryDataset rows;
   std::ifstream file(golden_directory(golden) + "/train.jsonl");
@@ -73,7 +73,7 @@ TEST_P(PackedTraining, GivesEveryRowTheLossThatItHasAlone) {
   }
 }
 
-// Goal: the same rows give the same gradients. After one step the first moment is a tenth of them.
+// Goal: packed rows give the same gradients; after one step the first moment is a tenth of them.
 TEST_P(PackedTraining, GivesTheGradientsOfUnpackedTraining) {
   const InMemoryDataset rows = rows_of(GetParam());
   const SequenceTable table = make_sequences(

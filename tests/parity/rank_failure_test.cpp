@@ -1,5 +1,5 @@
-// Ranks that die or stand still: the others end soon, say who it was, and the run goes on from its
-// last checkpoint to the same weights.
+// Ranks that die or hang: the others end soon and name the rank, and the run resumes from its last
+// checkpoint to the same weights.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -27,8 +27,8 @@ std::vector<std::string> arguments(const std::string& timeout) {
   return list;
 }
 
-// Kills a rank after a random number of steps, again and again, until the run is through. Without
-// the news of its death the others would wait for dist.timeout, which no test outlives.
+// Kills a rank after a random number of steps, until the run is complete. If its death were not
+// reported, the others would wait for dist.timeout, longer than the test.
 void kill_and_restart(int kills) {
   RunDriver unbroken("unbroken");
   ASSERT_EQ(unbroken.train_ranks(kRanks, arguments("24h")), 0) << unbroken.output();
@@ -52,15 +52,17 @@ void kill_and_restart(int kills) {
   EXPECT_TRUE(run.state() == unbroken.state());
 }
 
+// A killed rank ends all ranks, and the run resumes.
 TEST(RankFailure, AKilledRankEndsAllAndTheRunGoesOn) {
   kill_and_restart(4);
 }
 
+// Thirty kills end all ranks each time, and the run completes.
 TEST(LongRankFailure, ThirtyKills) {
   kill_and_restart(30);
 }
 
-// A rank that stands still is found when an operation outlives dist.timeout.
+// A stopped rank is found when an operation exceeds dist.timeout.
 TEST(RankFailure, AStoppedRankIsFoundAfterTheTimeOut) {
   RunDriver run("stopped");
   Launched launched(run, kRanks, arguments("4s"));

@@ -1,5 +1,5 @@
-// Several ranks, as real processes over Gloo: the numbers of one rank, the bytes of the plan, and
-// checkpoints that any other number of ranks goes on from.
+// Several ranks as real processes over Gloo: the results of one rank, the bytes of the plan, and
+// checkpoints that any other number of ranks can resume.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace longshore {
 namespace {
 
-// How a run is spread.
+// Spread: the number of ranks and the strategy of a run.
 struct Spread {
   int ranks;
   std::string strategy;
@@ -37,8 +37,8 @@ std::vector<Spread> spreads() {
   return list;
 }
 
-// Uneven on purpose: five rows a step over any number of ranks, so that some have more, or none;
-// rows have different numbers of trained tokens.
+// Returns an uneven run: five rows per step over any number of ranks, so that some have more or
+// none, and rows with different numbers of trained tokens.
 Arguments uneven(const std::string& golden) {
   return joined(RunDriver::golden_arguments(golden),
                 {"--train.sequences_per_step=5", "--train.max_grad_norm=0.9"});
@@ -53,8 +53,8 @@ void expect_close(const std::vector<double>& got, const std::vector<double>& exp
   }
 }
 
-// Softmax nearly ignores the bias of keys: its gradient is rounding noise, which Adam makes steps
-// of. 1.006e-4 was seen for qwen2's at 4 ranks; everything else stays within 1e-4.
+// Softmax nearly ignores the bias of keys: its gradient is rounding noise, which Adam turns into
+// steps. For qwen2's at 4 ranks 1.006e-4 was measured; all else stays within 1e-4.
 double weight_tolerance(const std::string& name) {
   const bool key_bias = name.find("k_proj.bias") != std::string::npos ||
                         name.find("c_attn.bias") != std::string::npos;
@@ -73,7 +73,7 @@ void expect_same_trajectory(const RunDriver& run, const RunDriver& reference) {
   }
 }
 
-// What the ranks handed to collectives is what the plan said, in every step.
+// Expects that the payload of the collectives is the planned one in every step.
 void expect_planned_payload(const RunDriver& run, const Spread& spread) {
   const Json plan = run.plan(spread.ranks);
   for (const Json& step : run.metrics("step")) {
@@ -97,8 +97,8 @@ void expect_follows_one_rank(const std::string& golden, const Spread& spread,
   expect_planned_payload(many, spread);
 }
 
-// Every family once, every spread once, in a cover of their pairs; tied weights, frozen parameters
-// and parameters smaller than the rank count are among them.
+// Several ranks follow one rank, in a pairwise cover of families and spreads with tied weights,
+// frozen parameters and parameters smaller than the rank count.
 TEST(Ranks, FollowOneRankOverACoverOfFamiliesAndStrategies) {
   const std::vector<Spread> all = spreads();
   const std::vector<std::string> goldens = joined(golden_names(), expert_golden_names());
@@ -111,14 +111,15 @@ TEST(Ranks, FollowOneRankOverACoverOfFamiliesAndStrategies) {
   }
 }
 
+// Several ranks follow one rank in every family and strategy.
 TEST(LongRanks, FollowOneRankInEveryFamilyAndStrategy) {
   for (const std::string& golden : golden_names()) {
     for (const Spread& spread : spreads()) expect_follows_one_rank(golden, spread, {});
   }
 }
 
-// The same rows on the same ranks as PyTorch's fully_shard over Gloo (make_fsdp2.py). Both add in
-// orders of their own and Adam enlarges the difference, hence 1e-5 of each loss over 20 steps.
+// The run follows PyTorch's fully_shard over Gloo on the same rows and ranks (make_fsdp2.py). Both
+// add in their own order and Adam enlarges the difference, hence 1e-5 of each loss over 20 steps.
 TEST(Ranks, FollowFullyShardOfPyTorch) {
   for (const std::string golden : {"llama", "llama-tied", "gpt2"}) {
     const Json facts =
@@ -139,7 +140,7 @@ TEST(Ranks, FollowFullyShardOfPyTorch) {
   }
 }
 
-// Two runs of the same plan; over what another order of messages could change.
+// Two runs of the same plan give the same bits, whatever the order of messages.
 TEST(Ranks, TheSamePlanGivesTheSameBits) {
   const Spread spread{4, "hybrid_shard", "2"};
   const Arguments arguments =
@@ -152,7 +153,7 @@ TEST(Ranks, TheSamePlanGivesTheSameBits) {
   EXPECT_TRUE(first.state() == second.state());
 }
 
-// Prefetch changes when units are gathered, not what is computed.
+// Prefetch and recompute change no bit.
 TEST(Ranks, PrefetchAndRecomputeKeepTheBits) {
   const Arguments base = joined(uneven("llama"), {"--train.steps=5"});
   RunDriver reference("reference");
@@ -168,7 +169,7 @@ TEST(Ranks, PrefetchAndRecomputeKeepTheBits) {
   }
 }
 
-// Processes that map each other's memory, and those that gather over the network.
+// Gathering through shared memory gives the bits of gathering over the network.
 TEST(Ranks, HostGatherKeepsTheBits) {
   const Arguments base = joined(uneven("llama"), {"--train.steps=5", "--precision.compute=bf16"});
   RunDriver collective("collective"), host("host");
@@ -184,7 +185,7 @@ TEST(Ranks, HostGatherKeepsTheBits) {
   EXPECT_GT(bytes(host, "h2d"), bytes(collective, "h2d"));
 }
 
-// bf16 on the wire: sums stay fp32, so a step is off by the rounding of its addends only.
+// bf16 on the wire halves the payload; sums stay fp32, so only the rounding of addends differs.
 TEST(Ranks, Bf16OnTheWireHalvesThePayload) {
   const Spread spread{2, "full_shard"};
   const Arguments base = joined(uneven("qwen3"), {"--train.steps=5"});
@@ -198,8 +199,8 @@ TEST(Ranks, Bf16OnTheWireHalvesThePayload) {
   expect_close(half.steps("loss"), full.steps("loss"), 2e-3, "loss");
 }
 
-// One run, stopped again and again and resumed by another number of ranks, with other strategies
-// and other units, is the run of one rank.
+// A run that is stopped and resumed by other numbers of ranks, strategies and units equals the run
+// of one rank.
 TEST(Ranks, ARunGoesOnAtAnyNumberOfRanks) {
   RunDriver unbroken("unbroken");
   ASSERT_EQ(unbroken.train(joined(uneven("llama-tied"), {"--train.steps=24"})), 0);
@@ -214,7 +215,7 @@ TEST(Ranks, ARunGoesOnAtAnyNumberOfRanks) {
       {{2, "no_shard"}, {"--fsdp.units={ min_parameters = 4000 }"}},
       {{8, "hybrid_shard", "4"}, {"--offload.state_format=fp32"}},
       {{3, "shard_grad_op"}, {"--fsdp.units={ groups = [[\"block.0\", \"block.1\"]] }"}},
-      // Pieces of a tied head have nothing of their own to keep gathered.
+      // Pieces of a tied head own no parameters that could stay gathered.
       {{2, "shard_grad_op"}, {"--fsdp.units={ rows = 64 }"}},
   };
   for (size_t i = 0; i < legs.size(); ++i) {
@@ -229,6 +230,7 @@ TEST(Ranks, ARunGoesOnAtAnyNumberOfRanks) {
   expect_same_trajectory(run, unbroken);
 }
 
+// A topology that does not divide the ranks is refused on all ranks.
 TEST(Ranks, DifferentRunFilesAreRefusedOnAllRanks) {
   RunDriver run("refused");
   // A hybrid group of three does not divide four ranks.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kSteps = 60;
 
-// Shuffled rows, packing, clipping and a schedule: everything that has a state.
+// Returns a run with all kinds of state: shuffled rows, packing, clipping and a schedule.
 std::vector<std::string> arguments() {
   std::vector<std::string> list = RunDriver::golden_arguments("llama-tied");
   list.insert(list.end(),
@@ -26,7 +26,7 @@ std::vector<std::string> arguments() {
   return list;
 }
 
-// Step lines without what a clock or the process decides.
+// Returns the step lines without values that depend on time or process.
 std::vector<std::string> comparable_steps(const RunDriver& run) {
   std::vector<std::string> lines;
   for (Json step : run.metrics("step")) {
@@ -46,7 +46,7 @@ int64_t lines_of(const std::string& path) {
   return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
 }
 
-// Trains until `lines` more lines are in metrics.jsonl, then sends the process a real SIGTERM.
+// Trains until metrics.jsonl has `lines` more lines, then sends the process a real SIGTERM.
 int train_and_stop(const RunDriver& run, int64_t lines) {
   const std::string path = run.directory() + "/metrics.jsonl";
   const int64_t target = lines_of(path) + lines;
@@ -63,12 +63,12 @@ int train_and_stop(const RunDriver& run, int64_t lines) {
   return exit_code;
 }
 
-// The promise: any stop, the same bits afterwards. Twenty stops at random steps of one run.
+// Twenty stops at random steps of one run end with the bits of an unbroken run.
 TEST(Resume, AfterTwentyStopsEqualsTheUnbrokenRun) {
   RunDriver unbroken("unbroken");
   ASSERT_EQ(unbroken.train(arguments()), 0);
 
-  // SIGTERM must not kill the test when it comes just after the run's handlers are gone.
+  // SIGTERM may arrive just after the run's handlers are gone, and must not kill the test.
   struct sigaction ignore{}, before{};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGTERM, &ignore, &before);
@@ -103,7 +103,7 @@ void damage(const std::string& path, const std::string& how) {
   }
 }
 
-// A damaged checkpoint is passed over by name and the run goes on from the one before.
+// A damaged checkpoint is named and skipped, and the run resumes from the one before.
 TEST(Resume, PassesOverDamagedCheckpoints) {
   RunDriver unbroken("undamaged");
   ASSERT_EQ(unbroken.train(arguments()), 0);
@@ -126,6 +126,7 @@ TEST(Resume, PassesOverDamagedCheckpoints) {
   }
 }
 
+// A run without a valid checkpoint ends with code 6.
 TEST(Resume, EndsWithCodeSixWhenNoCheckpointIsValid) {
   RunDriver run("all-damaged");
   std::vector<std::string> few = arguments();
@@ -135,6 +136,7 @@ TEST(Resume, EndsWithCodeSixWhenNoCheckpointIsValid) {
   EXPECT_EQ(run.train(few), 6);
 }
 
+// A resume with other data or another model is refused.
 TEST(Resume, RefusesOtherDataAndOtherModels) {
   RunDriver run("other-data");
   std::vector<std::string> few = arguments();
@@ -143,7 +145,7 @@ TEST(Resume, RefusesOtherDataAndOtherModels) {
   std::vector<std::string> other_seed = few;
   other_seed.push_back("--run.seed=7");
   EXPECT_EQ(run.train(other_seed), 6);
-  // A row more, as of somebody who went on collecting.
+  // The data has one more row, as after collecting further.
   const std::string rows = run.directory() + "/more.jsonl";
   std::filesystem::copy_file(golden_directory("llama-tied") + "/train.jsonl", rows);
   std::ofstream(rows, std::ios::app) << "{\"input_ids\": [1, 2, 3]}\n";

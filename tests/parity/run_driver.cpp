@@ -71,7 +71,7 @@ std::string golden_test_name(const testing::TestParamInfo<std::string>& info) {
 
 namespace {
 
-// What the self-check of a GPU found is the same for all runs of all test processes.
+// The result of a GPU's self-check is shared by all runs of all test processes.
 class GpuMemory {
  public:
   explicit GpuMemory(std::string directory) : directory_(std::move(directory)) {

@@ -1,5 +1,5 @@
-// What must not change a bit: state format, threads, recompute, prefetch, the tier of activation
-// checkpoints, when updates are applied, the device's cap.
+// Options that must not change a bit: state format, threads, recompute, prefetch, the tier of
+// activation checkpoints, the time of updates, the device's cap.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,6 +29,7 @@ Outcome train(const std::string& name, const std::string& golden,
 
 class SameBits : public testing::TestWithParam<std::string> {};
 
+// State formats, threads, recompute and prefetch give the same bits.
 TEST_P(SameBits, FormatsThreadsRecomputeAndPrefetchAgree) {
   const std::string golden = GetParam();
   const Outcome reference = train("reference", golden, {});
@@ -53,7 +54,8 @@ TEST_P(SameBits, FormatsThreadsRecomputeAndPrefetchAgree) {
   }
 }
 
-// Drained in bf16, with bf16 compute: the device reads the master's upper half.
+// The same bits hold in bf16 compute with gradients in bf16, where the device reads the master's
+// upper half.
 TEST_P(SameBits, HoldsInBf16Compute) {
   const std::string golden = GetParam();
   const Outcome reference = train("reference", golden, {"--precision.compute=bf16"});
@@ -65,7 +67,7 @@ TEST_P(SameBits, HoldsInBf16Compute) {
   }
 }
 
-// Narrow moments are rounded by random bits that depend on element and update alone.
+// The same bits hold for rounded moments, whose random bits depend on element and update only.
 TEST_P(SameBits, HoldsForMomentsThatAreRounded) {
   for (const std::string format : {"split-bf16", "split-int8"}) {
     const std::string key = "--offload.state_format=" + format;
@@ -77,7 +79,7 @@ TEST_P(SameBits, HoldsForMomentsThatAreRounded) {
   }
 }
 
-// Without clipping a unit may be updated as soon as its gradient is in host memory, on either tier.
+// Without clipping, updates in backward give the same bits on either tier.
 TEST_P(SameBits, UpdatesInBackwardAgreeWithoutClipping) {
   const std::vector<std::string> unclipped = {"--train.max_grad_norm=0", "--train.steps=10"};
   const Outcome reference = train("reference", GetParam(), unclipped);
@@ -91,13 +93,14 @@ TEST_P(SameBits, UpdatesInBackwardAgreeWithoutClipping) {
   }
 }
 
+// The same plan gives the same bits twice.
 TEST_P(SameBits, TheSamePlanRepeats) {
   const std::vector<std::string> two_threads = {"--device.threads=2", "--train.steps=10"};
   EXPECT_TRUE(train("first", GetParam(), two_threads) == train("second", GetParam(), two_threads));
 }
 
-// Sums over positions are cut elsewhere, so only close: 1e-5 relative on each loss of 20 steps.
-// (Training magnifies any difference: by step 50 it is a few 1e-5.)
+// Micro-batches of one and four are close, because sums over positions are split otherwise: 1e-5
+// relative on each loss of 20 steps. (Training amplifies differences: a few 1e-5 by step 50.)
 TEST_P(SameBits, MicroBatchesOfOneAndFourAreClose) {
   const Outcome one = train("one", GetParam(), {"--train.steps=20"});
   const Outcome four = train("four", GetParam(), {"--train.steps=20", "--train.micro_batch=4"});
@@ -113,8 +116,8 @@ INSTANTIATE_TEST_SUITE_P(Families, SameBits,
 
 class SameBitsOfExperts : public testing::TestWithParam<std::string> {};
 
-// Experts have rows of another number in every step, and units of their own: what moves them, runs
-// them again or cuts them changes no bit. Norms are summed by unit, so nothing is clipped.
+// Experts have other numbers of rows in every step and units of their own; tiers, prefetch,
+// recompute and groups change no bit. Norms are summed by unit, so nothing is clipped.
 TEST_P(SameBitsOfExperts, TiersPrefetchRecomputeAndGroupsAgree) {
   const std::string groups = "--fsdp.units={ groups = [[\"block.0.experts.0\"]] }";
   for (const std::string compute : {"fp32", "bf16"}) {
@@ -137,6 +140,7 @@ TEST_P(SameBitsOfExperts, TiersPrefetchRecomputeAndGroupsAgree) {
   }
 }
 
+// Micro-batches of one and four are close for models with experts.
 TEST_P(SameBitsOfExperts, MicroBatchesOfOneAndFourAreClose) {
   const Outcome one = train("one", GetParam(), {"--train.steps=20"});
   const Outcome four = train("four", GetParam(), {"--train.steps=20", "--train.micro_batch=4"});
@@ -150,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(Families, SameBitsOfExperts,
 
 class GpuSameBits : public testing::TestWithParam<std::string> {};
 
-// One GPU model gives the same bits whatever the formats, threads, recompute, prefetch and tiers.
+// A GPU gives the same bits whatever the formats, threads, recompute, prefetch and tiers.
 TEST_P(GpuSameBits, FormatsRecomputePrefetchAndTiersAgree) {
   LONGSHORE_NEEDS_GPU();
   for (const std::string compute : {"fp32", "bf16"}) {
@@ -159,7 +163,7 @@ TEST_P(GpuSameBits, FormatsRecomputePrefetchAndTiersAgree) {
     ASSERT_EQ(reference.losses.size(), 50u);
     const std::string drive = "--offload.nvme=[\"" + scratch_directory("drive") + "\"]";
     const std::vector<std::vector<std::string>> variants = {
-        {"--train.steps=50"},  // once more, unchanged
+        {"--train.steps=50"},  // unchanged, a second time
         {"--offload.state_format=fp32", "--offload.threads=4"},
         {"--fsdp.recompute=none"},
         {"--fsdp.prefetch=0"},

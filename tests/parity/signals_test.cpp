@@ -1,5 +1,5 @@
-// Signals to a real process. Goal: whatever asks a run to stop, its work is saved, and what is
-// printed, the exit code and run.json say so.
+// Signals to a real process. Goal: on any request to stop, the work is saved, and output, exit code
+// and run.json say so.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ Arguments endless() {
   return joined(RunDriver::golden_arguments("llama-tied"), {"--train.steps=1000000"});
 }
 
-// Waits for so many lines of metrics.jsonl; false where the process ended before.
+// Waits for `lines` lines of metrics.jsonl; false if the process ended before.
 bool wait_for_lines(const RunDriver& run, pid_t process, size_t lines) {
   for (int status = 0; run.metrics_lines() < lines;) {
     if (::waitpid(process, &status, WNOHANG) != 0) return false;
@@ -38,7 +38,8 @@ Json run_json(const RunDriver& run) {
   return read_json_file(run.directory() + "/run.json", JsonLimits{});
 }
 
-// A lost terminal is SIGHUP, a batch system's warning SIGUSR1, Ctrl-C SIGINT.
+// SIGHUP (a lost terminal), SIGUSR1 (a batch system's warning), SIGINT (Ctrl-C) and SIGTERM save
+// and stop the run.
 TEST(Signals, ThatAskToStopSaveTheRunAndSaySo) {
   for (const int signal : {SIGHUP, SIGUSR1, SIGINT, SIGTERM}) {
     const RunDriver run("stopped-by-signal");
@@ -60,8 +61,8 @@ TEST(Signals, ThatAskToStopSaveTheRunAndSaySo) {
   }
 }
 
-// Goal: run.json follows a run that goes on, so that a killed one does not stand at step 0; the
-// next start says that the one before ended without a message.
+// Goal: run.json is updated during a run, so a killed run does not stand at step 0; the next start
+// reports that the last one ended without a status.
 TEST(Signals, AKilledRunLeavesARecentStatus) {
   const RunDriver run("killed-status");
   const pid_t process = run.start_ranks(1, endless());
@@ -80,7 +81,7 @@ TEST(Signals, AKilledRunLeavesARecentStatus) {
   EXPECT_EQ(run_json(run).at("status"), "done");
 }
 
-// SIGUSR2 saves, and the run goes on.
+// SIGUSR2 saves a checkpoint, and the run continues.
 TEST(Signals, ARequestToSaveIsMetWhileTheRunGoesOn) {
   const RunDriver run("save-request");
   const pid_t process = run.start_ranks(1, endless());
@@ -96,7 +97,7 @@ TEST(Signals, ARequestToSaveIsMetWhileTheRunGoesOn) {
   EXPECT_EQ(exit_code_of(process), 128 + SIGTERM);
 }
 
-// The processes that the launcher started.
+// Returns the processes that the launcher started.
 std::vector<pid_t> children_of(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/task/" + std::to_string(process) +
                      "/children");
@@ -105,9 +106,8 @@ std::vector<pid_t> children_of(pid_t process) {
   return children;
 }
 
-// Two ranks with their state on drives: a stop signal to one of them stops both, both restart, and
-// the run ends where an unbroken one does. Where one rank's drive has lost its state, and no
-// checkpoint has it, both are refused.
+// With two ranks on drives, a stop signal to one stops both, both restart, and the run ends like an
+// unbroken one. If one rank's drive lost its state and no checkpoint has it, both are refused.
 TEST(Signals, ToOneOfTwoRanksOnDrivesStopBoth) {
   const auto until = [](int64_t steps) {
     return joined(RunDriver::golden_arguments("llama-tied"),

@@ -1,6 +1,6 @@
-// The start of a run, through the command line: which weights it begins with, and what a start that
-// is refused leaves of the run that was there. One small model is made and trained for all tests;
-// each works on a copy.
+// The start of a run through the command line: the weights that it begins with, and what a refused
+// start leaves of an existing run. One small model is made and trained for all tests; each works on
+// a copy.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -38,7 +38,7 @@ std::string rows_of(const std::string& word) {
   return rows;
 }
 
-// A model, data, and a run of two steps that is done, once for all tests.
+// Makes a model, data and a finished run of two steps, once for all tests.
 const std::string& finished_run() {
   static const std::string directory = [] {
     std::string path = scratch_directory("start");
@@ -68,7 +68,7 @@ class StartOfARun : public testing::Test {
   static void TearDownTestSuite() { fs::remove_all(finished_run()); }
 
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
-  // The finished run's own command, and more.
+  // Runs the finished run's command with more arguments.
   Arguments again(const Arguments& more = {}) const {
     return joined({"train", path("run.toml"), "--model.path=" + path("model"),
                    "--data.train=" + path("rows.jsonl"), "--data.cache=" + path("cache"),
@@ -80,12 +80,12 @@ class StartOfARun : public testing::Test {
   std::string directory_;
 };
 
-// ---- which weights ----
+// ---- The weights of a start ----
 
 constexpr const char* kRandomWords = "random";
 
-// Goal: a run file that a plan of a model's directory wrote trains that directory's weights: at a
-// learning rate of 0 they come back as they were.
+// Goal: a run file saved by a plan for a model's directory trains that directory's weights; with a
+// learning rate of 0 they come back unchanged.
 TEST_F(StartOfARun, FromASavedPlanHasTheWeightsOfTheDirectory) {
   const Ended search =
       run_command({"plan", path("model"), "--machine", "rtx-4090", "--search", "--save",
@@ -105,7 +105,8 @@ TEST_F(StartOfARun, FromASavedPlanHasTheWeightsOfTheDirectory) {
             read_tensors(path("model/model.safetensors")));
 }
 
-// Goal: the run file of a bare config.json is no run from noise: it needs the weights, and says so.
+// Goal: the run file of a bare config.json does not start from random weights: it is refused
+// because weights are missing.
 TEST_F(StartOfARun, FromASavedPlanWithoutWeightsIsRefused) {
   fs::create_directories(path("bare"));
   fs::copy(path("model/config.json"), path("bare/config.json"));
@@ -129,7 +130,7 @@ TEST_F(StartOfARun, FromASavedPlanWithoutWeightsIsRefused) {
       << "here they are needed";
 }
 
-// Goal: whoever starts from random weights is told so, and what else the directory has.
+// Goal: a start from random weights is announced, with the weights that the directory has.
 TEST_F(StartOfARun, FromRandomWeightsIsSaid) {
   const Ended beside = run_command(again({"--model.init=random", "--run.dir=" + path("noise")}));
   ASSERT_EQ(beside.exit_code, 0) << beside.err;
@@ -155,7 +156,7 @@ TEST_F(StartOfARun, FromRandomWeightsIsSaid) {
   EXPECT_FALSE(says(trained.err, kRandomWords)) << trained.err;
 }
 
-// ---- what is left of the run that was there ----
+// ---- The run that was there ----
 
 struct Refusal {
   const char* name;
@@ -164,7 +165,7 @@ struct Refusal {
   std::string words;
 };
 
-// Goal: whatever refuses a start, every file of the finished run stays as it is, to the byte.
+// Goal: a refused start leaves every file of the finished run unchanged, byte for byte.
 TEST_F(StartOfARun, ThatIsRefusedChangesNothing) {
   put_text(path("other.jsonl"), rows_of("others"));
   ASSERT_EQ(
@@ -213,7 +214,7 @@ TEST_F(StartOfARun, ThatIsRefusedChangesNothing) {
   EXPECT_TRUE(says(bytes_of(path("run/run.json")), "\"step\": 3"));
 }
 
-// Goal: damage that is found only when all of a checkpoint is read refuses as well.
+// Goal: damage that only a full read of a checkpoint finds is refused too.
 TEST_F(StartOfARun, WithoutAValidCheckpointChangesNothing) {
   for (const auto& entry : fs::directory_iterator(path("run/checkpoints"))) {
     const std::string file = entry.path().string() + "/state-00000-of-00001.safetensors";
@@ -228,7 +229,7 @@ TEST_F(StartOfARun, WithoutAValidCheckpointChangesNothing) {
   EXPECT_TRUE(record_of(path("run")) == before);
 }
 
-// Goal: of a first start that is refused nothing is left that looks like a run.
+// Goal: a refused first start leaves nothing that looks like a run.
 TEST_F(StartOfARun, ThatIsRefusedAtFirstLeavesNoRun) {
   const Ended ended =
       run_command(again({"--data.train=" + path("nowhere.jsonl"), "--run.dir=" + path("first")}));

@@ -1,5 +1,5 @@
-// Whole runs of several processes with a stranger at the store's port, from before it is there to
-// the end: the run ends well with the bits of an undisturbed one, and SIGTERM saves and ends it.
+// Whole runs of several processes with a stranger at the store's port, from before the store exists
+// to the end. The run ends with the bits of an undisturbed one, and SIGTERM saves and ends it.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -21,7 +21,7 @@
 namespace longshore {
 namespace {
 
-// For what hangs; a slow machine never waits so long.
+// The limit after which a run counts as hanging, far beyond a slow machine's time.
 constexpr std::chrono::minutes kHangGuard{5};
 
 Arguments some_steps() {
@@ -32,7 +32,7 @@ Arguments endless_steps() {
   return joined(some_steps(), {"--train.steps=1000000", "--checkpoint.every_steps=0"});
 }
 
-// nullopt when it hangs; it is killed then.
+// Returns the exit code; a process that hangs is killed and gives nullopt.
 std::optional<int> end_of(pid_t process) {
   const auto deadline = std::chrono::steady_clock::now() + kHangGuard;
   int status = 0;
@@ -56,7 +56,7 @@ bool wait_until(const std::function<bool()>& reached) {
   return true;
 }
 
-// The port that the launcher printed; 0 while it has not.
+// Returns the port that the launcher printed; 0 before that.
 uint16_t launchers_port(const RunDriver& run) {
   const std::string text = run.output();
   const std::string words = "store at 127.0.0.1:";
@@ -65,7 +65,7 @@ uint16_t launchers_port(const RunDriver& run) {
   return static_cast<uint16_t>(std::stoi(text.substr(at + words.size())));
 }
 
-// Two ranks as whoever sets the variables by hand starts them, without a launcher.
+// ByHand: two ranks started by hand with the variables set, without a launcher.
 class ByHand {
  public:
   ByHand(RunDriver& run, const Arguments& arguments) : port_(free_fixed_port()) {
@@ -97,7 +97,7 @@ class ByHand {
   std::vector<pid_t> processes_;
 };
 
-// Goal: a stranger at the launcher's port changes nothing.
+// Goal: a stranger at the launcher's port changes no bit of a run.
 TEST(StrangerAtTheStore, ALaunchedRunHasTheSameBits) {
   RunDriver quiet("quiet");
   ASSERT_EQ(quiet.train_ranks(2, some_steps()), 0) << quiet.output();
@@ -111,7 +111,7 @@ TEST(StrangerAtTheStore, ALaunchedRunHasTheSameBits) {
   EXPECT_TRUE(run.state() == quiet.state());
 }
 
-// Goal: with the stranger still there, SIGTERM to the launcher saves and ends everything.
+// Goal: with a stranger at the port, SIGTERM to the launcher saves and ends the run.
 TEST(StrangerAtTheStore, ALaunchedRunHeedsSigterm) {
   RunDriver run("disturbed-stop");
   const pid_t launcher = run.start_ranks(2, endless_steps());
@@ -123,7 +123,7 @@ TEST(StrangerAtTheStore, ALaunchedRunHeedsSigterm) {
   EXPECT_FALSE(run.state().empty());
 }
 
-// Goal: the same where rank 0 serves the store, at a port that the stranger waits for.
+// Goal: a stranger at rank 0's port changes no bit of a run started by hand.
 TEST(StrangerAtTheStore, ARunStartedByHandHasTheSameBits) {
   RunDriver quiet("quiet-by-hand");
   ASSERT_EQ(quiet.train_ranks(2, some_steps()), 0) << quiet.output();
@@ -135,6 +135,7 @@ TEST(StrangerAtTheStore, ARunStartedByHandHasTheSameBits) {
   EXPECT_TRUE(run.state() == quiet.state());
 }
 
+// With a stranger at rank 0's port, SIGTERM saves and ends a run started by hand.
 TEST(StrangerAtTheStore, ARunStartedByHandHeedsSigterm) {
   RunDriver run("by-hand-stop");
   const ByHand ranks(run, endless_steps());
@@ -144,7 +145,7 @@ TEST(StrangerAtTheStore, ARunStartedByHandHeedsSigterm) {
   EXPECT_FALSE(run.state().empty());
 }
 
-// Goal: a rank that was not started by this launcher, and knows no secret, gets nothing.
+// Goal: a process without the secret cannot take a rank's place.
 TEST(StrangerAtTheStore, AnImpostorTakesNoPlace) {
   RunDriver run("impostor");
   const pid_t launcher = run.start_ranks(2, endless_steps());
@@ -165,7 +166,7 @@ TEST(StrangerAtTheStore, AnImpostorTakesNoPlace) {
   EXPECT_EQ(end_of(launcher), 128 + SIGTERM) << run.output();
 }
 
-// Goal: where nobody serves the store, the end is one line with code 8, without a stack trace.
+// Goal: without a store the rank ends with one line and code 8, without a stack trace.
 TEST(StrangerAtTheStore, ARankWithoutAStoreSaysSoInALine) {
   RunDriver run("no-store");
   run.before_exec([port = std::to_string(free_fixed_port())] {

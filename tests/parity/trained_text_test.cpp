@@ -1,6 +1,6 @@
-// What an export says beside its weights: the chat template that was trained with, and the tokens
-// that answers were trained to end with. Goal: whoever serves the export writes prompts as they
-// were trained, and stops where the model was taught to.
+// The text files of an export: the chat template of the training, and the tokens that end answers.
+// Goal: a server of the export writes prompts as they were trained, and stops where the model
+// learned to.
 #include "trainer/model/trained_text.h"
 
 #include <gtest/gtest.h>
@@ -41,8 +41,8 @@ Json json_in(const std::string& path) {
   return read_json_file(path, JsonLimits{});
 }
 
-// A base model whose texts end with <|endoftext|>, as its makers left it: no chat template, and a
-// vocabulary that has the tokens of one.
+// TrainedTextOfARun: a base model whose texts end with <|endoftext|>, without a chat template, and
+// with the tokens of one in its vocabulary.
 class TrainedTextOfARun : public testing::Test {
  protected:
   void SetUp() override {
@@ -101,6 +101,7 @@ class TrainedTextOfARun : public testing::Test {
   const std::string directory_ = scratch_directory("trained-text");
 };
 
+// An export has the trained chat template and the trained end tokens.
 TEST_F(TrainedTextOfARun, IsInItsExport) {
   const Ended valid = run("validate");
   EXPECT_EQ(valid.exit_code, 0) << valid.err;
@@ -135,8 +136,8 @@ TEST_F(TrainedTextOfARun, IsInItsExport) {
   EXPECT_FALSE(fs::exists(path("base/chat_template.jinja"))) << "it was not trained";
 }
 
-// Goal: another template of the model's makers is not served in the place of the trained one, by
-// any of the names under which programs look for it.
+// Goal: other templates of the base model are replaced by the trained one under every name that
+// programs look for.
 TEST_F(TrainedTextOfARun, ReplacesTheTemplatesThatTheModelHad) {
   Json config = json_in(path("model/tokenizer_config.json"));
   config["chat_template"] = "{{ 'theirs' }}";
@@ -153,7 +154,7 @@ TEST_F(TrainedTextOfARun, ReplacesTheTemplatesThatTheModelHad) {
   EXPECT_FALSE(json_in(hf + "/tokenizer_config.json").contains("chat_template"));
   EXPECT_EQ(json_in(hf + "/tokenizer_config.json").at("eos_token"), config.at("eos_token"));
   EXPECT_TRUE(holds(text_in(hf + "/chat_template.jinja"), "<|im_start|>"));
-  // Where no conversation was trained, theirs is exported as it came.
+  // Without trained conversations the base model's template is exported unchanged.
   write_text_to(path("rows.jsonl"), "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
   const Ended theirs = run("train", {"--checkpoint.resume=never"});
   ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
@@ -161,7 +162,7 @@ TEST_F(TrainedTextOfARun, ReplacesTheTemplatesThatTheModelHad) {
   EXPECT_TRUE(fs::exists(hf + "/additional_chat_templates/tool_use.jinja"));
 }
 
-// Goal: with no file that names ends, the export gets one; config.json stays as it is.
+// Goal: if no file names end tokens, the export gets one that does; config.json stays unchanged.
 TEST_F(TrainedTextOfARun, NamesItsEndsInAFileOfItsOwn) {
   fs::remove(path("model/generation_config.json"));
   ASSERT_EQ(run("train").exit_code, 0);
@@ -169,7 +170,7 @@ TEST_F(TrainedTextOfARun, NamesItsEndsInAFileOfItsOwn) {
   EXPECT_EQ(generation.at("eos_token_id"), Json::array({end_, 0}));
 }
 
-// Goal: a template whose end is no token of the vocabulary teaches no end: said before training.
+// Goal: a template whose end is no token of the vocabulary is reported before training.
 TEST_F(TrainedTextOfARun, WithoutAnEndIsSaid) {
   write_text_to(
       path("t.jinja"),
@@ -183,7 +184,7 @@ TEST_F(TrainedTextOfARun, WithoutAnEndIsSaid) {
   EXPECT_EQ(json_in(path("run/hf/generation_config.json")).at("eos_token_id"), 0);
 }
 
-// Goal: plain texts that end as the model's do need no word, and change no file.
+// Goal: plain texts that end like the model's need no message and change no file.
 TEST_F(TrainedTextOfARun, OfPlainTextIsTheModelsOwn) {
   write_text_to(path("rows.jsonl"), "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
   const Ended trained = run("train");
@@ -194,7 +195,7 @@ TEST_F(TrainedTextOfARun, OfPlainTextIsTheModelsOwn) {
             text_in(path("model/generation_config.json")));
 }
 
-// Goal: a run with another directory's tokenizer exports that tokenizer, not the model's.
+// Goal: a run with another directory's tokenizer exports that tokenizer.
 TEST_F(TrainedTextOfARun, HasTheTokenizerThatTheRunWasGiven) {
   fs::create_directories(path("tokens"));
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {

@@ -1,4 +1,4 @@
-// Whole runs of every family against transformers and torch.optim.AdamW.
+// Whole runs of every family agree with transformers and torch.optim.AdamW.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,21 +12,22 @@ namespace {
 
 class Trajectory : public testing::TestWithParam<std::string> {};
 
-// What a bias of keys adds to a query's scores nearly cancels in the softmax: its gradients are
-// mostly rounding, which Adam enlarges.
+// The contribution of a key bias to a query's scores nearly cancels in the softmax, so its
+// gradients are mostly rounding, which Adam enlarges.
 double weight_tolerance(const std::string& name) {
   const bool key_bias = name.ends_with("k_proj.bias") || name.ends_with("c_attn.bias");
   return key_bias ? 2e-4 : 1e-4;
 }
 
-// Two runs amplify roundings: transformers in fp32 is 6.8e-4 from itself in fp64 there, and 6.8e-5.
-// The others are within 1.7e-5 (trajectory_spread.py).
+// Two runs amplify rounding: there transformers in fp32 differs from itself in fp64 by 6.8e-4 and
+// 6.8e-5. The others are within 1.7e-5 (trajectory_spread.py).
 double norm_tolerance(const std::string& golden) {
   if (golden == "olmo3") return 1e-3;
   return golden == "phi3-long" ? 3e-4 : 1e-4;
 }
 
-// The loss that transformers reports: with what balances experts, where config.json asks.
+// Returns the losses as transformers reports them, with the balance loss if config.json asks for
+// it.
 std::vector<double> whole_losses(const RunDriver& run, const std::string& golden) {
   std::vector<double> losses = run.steps("loss");
   const Json config = read_json_file(golden_directory(golden) + "/config.json", JsonLimits{});
@@ -38,8 +39,9 @@ std::vector<double> whole_losses(const RunDriver& run, const std::string& golden
   return losses;
 }
 
-// 20 steps in fp32. Losses within 3e-5 relative per step and final weights within 1e-4 per tensor:
-// both sides sum in other orders, and Adam's division by small second moments enlarges that.
+// Runs 20 steps in fp32. Losses agree within 3e-5 relative per step and final weights within 1e-4
+// per tensor, because both sides sum in other orders and Adam's division by small second moments
+// enlarges that.
 void expect_golden(const std::string& golden, const std::string& kind,
                    const std::vector<std::string>& more) {
   RunDriver run("trajectory-" + golden + "-" + kind);
@@ -73,15 +75,17 @@ void expect_golden(const std::string& golden, const std::string& kind,
   EXPECT_EQ(compared * 3, state.size());
 }
 
+// The run follows transformers without clipping.
 TEST_P(Trajectory, FollowsTransformersWithoutClipping) {
   expect_golden(GetParam(), "free", {});
 }
 
+// The run follows transformers with clipping.
 TEST_P(Trajectory, FollowsTransformersWithClipping) {
   expect_golden(GetParam(), "clip", {});
 }
 
-// The rows of a step in one micro-batch instead of one each: other shapes, the same mathematics.
+// The run follows transformers with all rows of a step in one micro-batch.
 TEST_P(Trajectory, FollowsTransformersInOneMicroBatch) {
   expect_golden(GetParam(), "clip", {"--train.micro_batch=3"});
 }
@@ -89,27 +93,29 @@ TEST_P(Trajectory, FollowsTransformersInOneMicroBatch) {
 INSTANTIATE_TEST_SUITE_P(Families, Trajectory, testing::ValuesIn(golden_names()), golden_test_name);
 INSTANTIATE_TEST_SUITE_P(Experts, Trajectory, testing::ValuesIn(expert_golden_names()),
                          golden_test_name);
-// From files that hold the experts in MXFP4.
+// These files hold the experts in MXFP4.
 INSTANTIATE_TEST_SUITE_P(Mxfp4, Trajectory, testing::Values("gpt_oss-mxfp4"), golden_test_name);
 
-// The same on a GPU: fp32 products without TF32, so the same tolerances.
+// GPU runs have fp32 products without TF32, so the tolerances are the same.
 class GpuTrajectory : public testing::TestWithParam<std::string> {};
 
+// A run on a GPU follows transformers, with and without clipping.
 TEST_P(GpuTrajectory, FollowsTransformersWithClipping) {
   LONGSHORE_NEEDS_GPU();
   expect_golden(GetParam(), "clip", {"--device.kind=cuda"});
   expect_golden(GetParam(), "free", {"--device.kind=cuda", "--fsdp.recompute=none"});
 }
 
-// bf16 against transformers' fp32: losses within 1 % at the first 15 steps. By the 20th rounding
-// has grown to 2 % for phi3-long on the CPU device too. Where rounding changes which experts a
-// token takes, the loss jumps: 1.2 % at the first 15 steps and 2 % by the 20th on the CPU device.
+// The tolerance of bf16 against transformers' fp32 is 1 % at the first 15 steps. By the 20th
+// rounding grows to 2 % for phi3-long on the CPU device too. If rounding changes an expert's
+// tokens, the loss jumps: 1.2 % at the first 15 steps and 2 % by the 20th on the CPU device.
 double bf16_tolerance(const std::string& golden, size_t step) {
   const bool experts = std::ranges::count(expert_golden_names(), golden) > 0;
   if (experts) return step < 15 ? 0.03 : 0.06;
   return step < 15 ? 0.01 : 0.04;
 }
 
+// A run on a GPU in bf16 stays close to transformers in fp32.
 TEST_P(GpuTrajectory, StaysCloseInBf16) {
   LONGSHORE_NEEDS_GPU();
   RunDriver run("gpu-bf16-" + GetParam());

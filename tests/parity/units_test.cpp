@@ -1,4 +1,4 @@
-// Units of any policy give the same bits: only what is gathered together differs.
+// Units of any policy give the same bits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,7 +35,7 @@ void expect_close(const std::vector<double>& losses, const std::vector<double>& 
 }
 
 // Goal: fsdp.units changes neither losses nor state, with and without tied weights and a loss unit
-// in a group. Norms are summed by unit, so they may differ in the last bits; nothing is clipped.
+// in a group. Norms are summed by unit and may differ in the last bits, so nothing is clipped.
 TEST(Units, EveryPolicyGivesTheSameBits) {
   for (const std::string golden : {"llama", "llama-tied", "gpt2"}) {
     const Outcome expected = train(golden, {});
@@ -47,8 +47,8 @@ TEST(Units, EveryPolicyGivesTheSameBits) {
       for (const std::string recompute : {"unit", "none"}) {
         const Outcome grouped =
             train(golden, {"--fsdp.units=" + units, "--fsdp.recompute=" + recompute});
-        // In one unit the two gradients of a tied matrix come micro-batch by micro-batch, and not
-        // one after the other: another order of the same sum.
+        // In one unit the two gradients of a tied matrix alternate by micro-batch, which is another
+        // order of the same sum.
         if (units == kOneUnit && golden != "llama") {
           expect_close(grouped.losses, expected.losses);
           continue;
@@ -60,7 +60,8 @@ TEST(Units, EveryPolicyGivesTheSameBits) {
   }
 }
 
-// Goal: halves change no bit with anything else that moves or updates units, on one rank and two.
+// Goal: halves of blocks change no bit, with every way to move or update units, on one rank and
+// two.
 TEST(Units, HalvesGiveTheSameBitsEverywhere) {
   const Arguments same = joined(RunDriver::golden_arguments("llama-tied"),
                                 {"--train.steps=6", "--train.sequences_per_step=4",
@@ -85,7 +86,7 @@ TEST(Units, HalvesGiveTheSameBitsEverywhere) {
   }
 }
 
-// Goal: a checkpoint goes on in other units; "auto" takes those that fit, or that the drives hold.
+// Goal: a checkpoint resumes in other units; "auto" takes units that fit, or those on the drives.
 TEST(Units, ARunGoesOnInOtherUnits) {
   const auto arguments = [](int steps, const std::string& units) {
     return joined(RunDriver::golden_arguments("llama"),
@@ -99,7 +100,7 @@ TEST(Units, ARunGoesOnInOtherUnits) {
   const Arguments drive = {"--offload.optimizer=nvme",
                            "--offload.nvme=[\"" + held.directory() + "/drive\"]"};
   ASSERT_EQ(held.train(joined(arguments(4, "half"), drive)), 0);
-  // No checkpoint: the state that goes on is on the drive, in halves.
+  // Without a checkpoint the state on the drive, in halves, is resumed.
   std::filesystem::remove_all(held.directory() + "/checkpoints");
   ASSERT_EQ(held.train(joined(arguments(6, "auto"), drive)), 0);
   for (const RunDriver* other : {&run, &held}) {
@@ -123,8 +124,8 @@ void expect_close_state(const RunDriver& run, const RunDriver& expected, const s
   }
 }
 
-// Goal: tables in pieces of rows give the same run but for the order of sums over the vocabulary,
-// and the same bits wherever units live; checkpoints go on in any cut.
+// Goal: tables in pieces of rows give the same run apart from the order of sums over the
+// vocabulary, and the same bits on every tier; checkpoints resume in any cut.
 TEST(Units, TablesInPiecesGiveTheSameRun) {
   for (const std::string golden : {"llama", "llama-tied", "gpt2", "gemma2"}) {
     const auto arguments = [&](int steps, const std::string& units) {
@@ -146,6 +147,7 @@ TEST(Units, TablesInPiecesGiveTheSameRun) {
   }
 }
 
+// Tables in pieces give the same bits on every tier.
 TEST(Units, TablesInPiecesGiveTheSameBitsOnEveryTier) {
   const std::vector<Arguments> ways = {
       {"--fsdp.prefetch=3", "--offload.activations=host", "--fsdp.recompute=none"},
@@ -169,7 +171,7 @@ TEST(Units, TablesInPiecesGiveTheSameBitsOnEveryTier) {
   }
 }
 
-// In all sparse layers of qwen3_moe: {4, 2} of 6 experts each.
+// Cuts all sparse layers of qwen3_moe into groups of {4, 2} of 6 experts.
 const std::string kGroups =
     "--fsdp.units={ groups = [[\"block.0.experts.0\"], [\"block.2.experts.1\"]] }";
 const Arguments kEverythingOnDrives = {"--offload.optimizer=nvme", "--offload.parameters=nvme",
@@ -179,8 +181,8 @@ Arguments drive_of(const RunDriver& run) {
   return {"--offload.nvme=[\"" + run.directory() + "/drive\"]"};
 }
 
-// Goal: sparse layers in halves and groups of experts give the bits of blocks, wherever units live
-// and inputs are kept, on one rank and on two whose tokens go to other experts.
+// Goal: sparse layers in halves and groups of experts give the bits of blocks, on every tier, on
+// one rank and on two whose tokens choose other experts.
 TEST(Units, GroupsOfExpertsGiveTheSameBits) {
   const Arguments same = joined(RunDriver::golden_arguments("qwen3_moe"),
                                 {"--train.steps=6", "--train.sequences_per_step=4",
@@ -207,9 +209,9 @@ TEST(Units, GroupsOfExpertsGiveTheSameBits) {
   }
 }
 
-// Goal: ranks whose tokens choose other experts, some of them none of a group, do not wait for each
-// other in vain and follow one rank. A sum over ranks adds in another order than one over
-// micro-batches, so close; among runs of as many ranks the bits are the same.
+// Goal: ranks whose tokens choose other experts, or none of a group, do not block each other and
+// follow one rank. A sum over ranks adds in another order than one over micro-batches, so values
+// are close; runs with equal numbers of ranks give the same bits.
 TEST(Units, RanksThatRouteDifferentlyFollowOneRank) {
   const Arguments same = joined(RunDriver::golden_arguments("qwen3_moe"),
                                 {"--train.steps=8", "--train.sequences_per_step=4"});
@@ -233,10 +235,10 @@ TEST(Units, RanksThatRouteDifferentlyFollowOneRank) {
   }
 }
 
-// Goal: what a step moves is the plan's, whatever its batch and however blocks are cut: reads and
-// writes of drives to the byte, copies to the device less the places that short rows left empty.
+// Goal: a step moves the planned bytes, whatever its batch and cut: drive traffic to the byte,
+// copies to the device less the positions that short rows leave empty.
 TEST(Units, ExpertsMoveTheBytesOfThePlan) {
-  constexpr int64_t kPositions = 40, kBatchBytes = 3 * sizeof(int64_t);  // of each position
+  constexpr int64_t kPositions = 40, kBatchBytes = 3 * sizeof(int64_t);  // per position
   for (const std::string& units : {std::string("--fsdp.units=block"), kGroups}) {
     std::set<int64_t> padding;
     for (const int64_t sequences : {1, 4, 9}) {
@@ -259,12 +261,12 @@ TEST(Units, ExpertsMoveTheBytesOfThePlan) {
         EXPECT_EQ(bytes.at("drive_write"), planned("nvme_written_bytes")) << units;
       }
     }
-    // Gradients go to host memory without the padding of their units, which the plan counts.
+    // Gradients go to host memory without their units' padding, which the plan counts.
     EXPECT_EQ(padding.size(), 1u) << units;
   }
 }
 
-// Goal: a checkpoint of groups of experts goes on in other units on another number of ranks.
+// Goal: a checkpoint of groups of experts resumes in other units on another number of ranks.
 TEST(Units, ExpertsGoOnInOtherUnitsOnOtherRanks) {
   for (const std::string golden : {"qwen3_moe", "gpt_oss"}) {
     const auto arguments = [&](int steps, const std::string& units) {
@@ -282,6 +284,7 @@ TEST(Units, ExpertsGoOnInOtherUnitsOnOtherRanks) {
   }
 }
 
+// fsdp.units = "auto" takes the coarsest units that fit.
 TEST(Units, AutoTakesTheCoarsestThatFits) {
   RunDriver run("units-auto");
   const Arguments base = joined(RunDriver::golden_arguments("llama"),
@@ -306,6 +309,7 @@ TEST(Units, AutoTakesTheCoarsestThatFits) {
   EXPECT_EQ(planned(half), half);
 }
 
+// Unknown unit names and sizes are refused.
 TEST(Units, UnknownNamesAreRefused) {
   RunDriver run("units-unknown");
   for (const std::string units : {"{ groups = [[\"block.77\"]] }", "{ size = 3 }"}) {

@@ -1,5 +1,5 @@
-// What a model is used for, through the command line: eval, generate, export; and what shows a run:
-// plan --schedule, train --trace, plot, bench optimizer.
+// Uses of a model through the command line (eval, generate, export) and views of a run: plan
+// --schedule, train --trace, plot, bench optimizer.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ std::vector<Json> json_lines(const std::string& text) {
   return lines;
 }
 
-// `eval` of the model as it was brought, against transformers' loss over the same rows.
+// `eval` of an untrained model gives transformers' loss over the same rows.
 TEST(UseModel, EvalGivesTheLossOfTransformers) {
   for (const std::string golden :
        {"llama", "gpt2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "granite", "olmo3"}) {
@@ -57,7 +57,7 @@ TEST(UseModel, EvalGivesTheLossOfTransformers) {
   }
 }
 
-// Goal: a data set of the hub's cache trains as its file does.
+// Goal: a data set of the hub's cache trains like its file.
 TEST(UseModel, ADataSetIsNamedByItsHubId) {
   const std::string cache = scratch_directory("hub-cache"), commit(40, 'a');
   const std::string set = cache + "/datasets--Owner--Rows";
@@ -78,8 +78,8 @@ TEST(UseModel, ADataSetIsNamedByItsHubId) {
   fs::remove_all(cache);
 }
 
-// Goal: files that hold a tied head once more, as some programs write them, train as the tied model
-// does, to the bit, and come back with both the same. A head that differs is the user's to decide.
+// Goal: a tied head that the files store again, as some programs write them, trains as the tied
+// model to the bit and is exported with both tensors equal. A head that differs is refused.
 TEST(UseModel, ATiedHeadThatIsStoredTooStaysTied) {
   const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
   EditedModel model("llama-tied");
@@ -102,8 +102,8 @@ TEST(UseModel, ATiedHeadThatIsStoredTooStaysTied) {
   EXPECT_EQ(RunDriver("tied-differs").train(of_both), static_cast<int>(ExitCode::kConfig));
 }
 
-// Goal: the text tower of a model of pictures and texts is trained, and its other towers come back
-// byte for byte, whichever version of transformers wrote the files.
+// Goal: the text tower of a multimodal model is trained, and the other towers are exported byte for
+// byte, whichever version of transformers wrote the files.
 TEST(UseModel, TrainsTheTextTowerAndKeepsTheOthers) {
   for (const std::string golden : {"gemma3", "mistral3"}) {
     const RunDriver run("towers-" + golden);
@@ -126,7 +126,7 @@ TEST(UseModel, TrainsTheTextTowerAndKeepsTheOthers) {
   }
 }
 
-// A model with a tokenizer that has learned one text by heart.
+// TrainedModel: a model with a tokenizer that has memorized one text.
 class TrainedModel : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -166,7 +166,7 @@ class TrainedModel : public testing::Test {
 
 std::unique_ptr<RunDriver> TrainedModel::run_;
 
-// What was learned is said, by the trained weights and not by the model as it was brought.
+// generate continues the memorized text, using the trained weights.
 TEST_F(TrainedModel, GoesOnAsItLearned) {
   const std::vector<Json> said = generate({"--prompt", "abc", "--prompt", "a"});
   ASSERT_EQ(said.size(), 2u);
@@ -182,8 +182,8 @@ TEST_F(TrainedModel, GoesOnAsItLearned) {
   EXPECT_FALSE(cut.at("ended").get<bool>());
 }
 
-// A hot model says something else for each seed, and the likeliest text where only the likeliest
-// token may be drawn.
+// At a high temperature each seed gives another text; with top_k = 1 the text is the most likely
+// one.
 TEST_F(TrainedModel, DrawsByTemperatureTopKAndSeed) {
   const auto drawn = [](const std::string& temperature, const std::string& top_k,
                         const std::string& seed) {
@@ -203,8 +203,8 @@ std::map<std::string, std::vector<float>> exported(const std::string& directory)
   return read_tensors(directory + "/model.safetensors");
 }
 
-// `export` writes the checkpoint it is told to, and says the trained weights to the bit; what it
-// wrote is a model that speaks as the run does.
+// `export` writes the given checkpoint with the trained weights to the bit, and the exported model
+// generates the run's text.
 TEST_F(TrainedModel, IsExportedAndReadBack) {
   const std::string directory = run_->directory() + "/exported";
   ASSERT_EQ(run_command({"export", run_file(), "--to", directory}).exit_code, 0);
@@ -220,7 +220,7 @@ TEST_F(TrainedModel, IsExportedAndReadBack) {
             "defgh");
 }
 
-// A model in bf16 is exported in bf16, and with --fp32 as its masters are.
+// A bf16 model is exported in bf16, and with --fp32 as its masters.
 TEST(UseModel, ExportsMastersOnRequest) {
   RunDriver run("export-fp32");
   ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("llama-bf16"), {"--train.steps=3"})), 0);
@@ -241,7 +241,7 @@ std::string text_of_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Goal: experts in either spelling leave as they came, byte for byte, where steps move nothing.
+// Goal: experts that no step changes are exported byte for byte, in either spelling.
 TEST(UseModel, ExpertsThatDoNotMoveAreExportedAsTheyCame) {
   for (const std::string& golden : expert_golden_names()) {
     RunDriver run("unmoved-" + golden);
@@ -257,7 +257,7 @@ TEST(UseModel, ExpertsThatDoNotMoveAreExportedAsTheyCame) {
   }
 }
 
-// Names of tensors whose values a run with these globs changed.
+// Returns the names of tensors that a run with these globs changed.
 std::set<std::string> moved_with_frozen(const std::string& globs) {
   RunDriver run("frozen");
   EXPECT_EQ(run.train(joined(
@@ -272,7 +272,7 @@ std::set<std::string> moved_with_frozen(const std::string& globs) {
   return moved;
 }
 
-// Goal: routers, or all but experts, are frozen by their names, and nothing else is.
+// Goal: freezing routers, or all but experts, by name freezes exactly these.
 TEST(UseModel, RoutersOrAllButExpertsAreFrozen) {
   const auto all = read_tensors(golden_directory("qwen3_moe") + "/model.safetensors");
   std::set<std::string> but_routers, experts;
@@ -287,12 +287,13 @@ TEST(UseModel, RoutersOrAllButExpertsAreFrozen) {
   EXPECT_EQ(moved_with_frozen(dense + R"("*.mlp.gate.*", "model.layers.1.*")"), experts);
 }
 
-// ---- What shows a run ----
+// ---- Views of a run ----
 
+// plan --schedule prints the operations of every unit.
 TEST_F(TrainedModel, ItsScheduleIsPrinted) {
   const Ended said = run_command({"plan", run_file(), "--schedule"});
   ASSERT_EQ(said.exit_code, 0);
-  // Each of the four units is fetched, computed and drained.
+  // Each of the four units is fetched, computed and its gradient offloaded.
   for (const char* unit : {"block.0", "block.1", "head"}) {
     EXPECT_NE(said.out.find(unit), std::string::npos) << said.out;
   }
@@ -306,7 +307,7 @@ TEST_F(TrainedModel, ItsScheduleIsPrinted) {
   EXPECT_EQ(text.rfind("<svg", 0), 0u) << text.substr(0, 80);
 }
 
-// A trace has every operation of every step, with times that are not negative.
+// A trace has every operation of every step with valid times.
 TEST(UseModel, TracesEveryOperation) {
   RunDriver run("trace");
   const std::string trace = run.directory() + "/trace.json";
@@ -321,11 +322,12 @@ TEST(UseModel, TracesEveryOperation) {
     const auto name = event.at("name").get<std::string>();
     if (name.starts_with("forward")) ++forwards[name];
   }
-  // Embedding and two blocks; the head runs in backward.
+  // The embedding and two blocks run forward; the head runs in backward.
   EXPECT_EQ(forwards.size(), 3u) << events.dump();
   for (const auto& [name, count] : forwards) EXPECT_EQ(count, 3) << name;
 }
 
+// plot draws the losses of a run.
 TEST_F(TrainedModel, ItsLossIsDrawn) {
   const Ended said = run_command({"plot", run_->directory()});
   EXPECT_EQ(said.exit_code, 0);
@@ -336,6 +338,7 @@ TEST_F(TrainedModel, ItsLossIsDrawn) {
   EXPECT_NE(said.out.find(last), std::string::npos) << said.out;
 }
 
+// bench optimizer measures every state format.
 TEST(UseModel, BenchOptimizerMeasuresEveryFormat) {
   const Ended said = run_command(
       {"bench", "optimizer", "--parameters", "65536", "--rounds", "1", "--threads", "1", "--json"});
@@ -346,6 +349,7 @@ TEST(UseModel, BenchOptimizerMeasuresEveryFormat) {
   }
 }
 
+// validate accepts the run file and refuses mistakes.
 TEST_F(TrainedModel, IsFoundValidAndAMistakeIsNot) {
   EXPECT_EQ(run_command_line({"validate", run_file()}), 0);
   EXPECT_EQ(run_command_line({"validate", run_file(), "--train.steps=-1"}), 2);

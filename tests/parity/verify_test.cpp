@@ -1,4 +1,4 @@
-// `longshore verify`: right models are right, and what is wrong with others is named.
+// `longshore verify` passes right models and names what is wrong in others.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "tensor: detail" of every finding with that verdict.
+// Returns "tensor: detail" of every finding with that verdict.
 std::vector<std::string> said(const Findings& findings, Verdict verdict) {
   std::vector<std::string> texts;
   for (const Finding& finding : findings.lines()) {
@@ -38,7 +38,7 @@ Findings verify(const EditedModel& model, const std::string& against = "") {
   return verify_model({.model = model.directory(), .against = against, .tokens = 12});
 }
 
-// What is said of the model beside the one that it was made from.
+// Returns the findings of the model against the one that it was made from.
 Findings verify_against(const EditedModel& model, const std::string& golden) {
   return verify(model, golden_directory(golden));
 }
@@ -55,7 +55,7 @@ std::string layer(int number, const std::string& part) {
 
 class VerifyGolden : public testing::TestWithParam<std::string> {};
 
-// Goal: every family's units give the numbers of the second path, packed and alone.
+// Goal: the units of every family give the results of the second implementation, packed and alone.
 TEST_P(VerifyGolden, IsRight) {
   const Findings findings = verify_model({.model = golden_directory(GetParam()), .tokens = 24});
   EXPECT_EQ(said(findings, Verdict::kFailed), std::vector<std::string>{});
@@ -67,6 +67,7 @@ INSTANTIATE_TEST_SUITE_P(Families, VerifyGolden, testing::ValuesIn(golden_names(
 INSTANTIATE_TEST_SUITE_P(Experts, VerifyGolden, testing::ValuesIn(expert_golden_names()),
                          golden_test_name);
 
+// Two swapped tensors are both named.
 TEST(Verify, NamesBothOfTwoTensorsThatWereSwapped) {
   for (const char* part : {"self_attn.q_proj", "mlp.up_proj", "input_layernorm"}) {
     EditedModel model("llama");
@@ -79,7 +80,7 @@ TEST(Verify, NamesBothOfTwoTensorsThatWereSwapped) {
   }
 }
 
-// Goal: experts that changed places, in files of one tensor each, and inside one for all.
+// Goal: swapped experts are named, in files with one tensor per expert and with one for all.
 TEST(Verify, NamesExpertsThatWereSwapped) {
   EditedModel each("qwen3_moe");
   const std::string first = layer(2, "mlp.experts.1.up_proj");
@@ -100,7 +101,7 @@ TEST(Verify, NamesExpertsThatWereSwapped) {
                                 fused + "[3]: holds the base's '" + fused + "[0]': swapped"}));
 }
 
-// Goal: one expert's values inside a tensor for all are judged for themselves.
+// Goal: each expert's values inside a shared tensor are checked on their own.
 TEST(Verify, NamesTheExpertWhoseValuesWereNeverFilled) {
   EditedModel model("qwen3_moe-fused");
   const std::string fused = "model.layers.3.mlp.experts.gate_up_proj";
@@ -116,7 +117,7 @@ TEST(Verify, NamesTheExpertWhoseValuesWereNeverFilled) {
   EXPECT_EQ(failed[0].find(fused + "[4]: 1 of "), 0u) << failed[0];
 }
 
-// Goal: where two experts' scores are equal, either may be chosen: that is no disagreement.
+// Goal: a choice between experts with equal scores is no disagreement.
 TEST(Verify, AChoiceThatHangsOnRoundingIsNotJudged) {
   EditedModel model("mixtral");
   for (const char* number : {"0", "1"}) {
@@ -131,6 +132,7 @@ TEST(Verify, AChoiceThatHangsOnRoundingIsNotJudged) {
   EXPECT_EQ(said(verify(model), Verdict::kFailed), std::vector<std::string>{});
 }
 
+// A scaled tensor is named.
 TEST(Verify, NamesATensorThatWasScaled) {
   for (const double scale : {0.5, 1.05, 2.0, -1.0}) {
     EditedModel model("llama");
@@ -143,7 +145,7 @@ TEST(Verify, NamesATensorThatWasScaled) {
   }
 }
 
-// Goal: a matrix of other sides is found by its shape, a square one beside the base.
+// Goal: a transposed matrix is found by its shape, and a square one by comparison with the base.
 TEST(Verify, NamesATensorThatWasTransposed) {
   EditedModel square("llama-tied");
   const std::string name = layer(0, "self_attn.o_proj");
@@ -168,6 +170,7 @@ TEST(Verify, NamesATensorThatWasTransposed) {
       << lines[0];
 }
 
+// Every missing tensor is named.
 TEST(Verify, NamesEveryTensorThatIsMissing) {
   EditedModel model("llama");
   model.remove(layer(0, "self_attn.k_proj"));
@@ -179,7 +182,7 @@ TEST(Verify, NamesEveryTensorThatIsMissing) {
   EXPECT_TRUE(joined_lines(lines).find("'model.norm.weight' is missing") != std::string::npos);
 }
 
-// Goal: without a model to compare with, values that cannot be right are named.
+// Goal: values that cannot be right are named without a model to compare with.
 TEST(Verify, NamesValuesThatAreNotFiniteOrWereNeverFilled) {
   EditedModel model("llama");
   model.values[layer(1, "mlp.up_proj")][77] = std::numeric_limits<float>::quiet_NaN();
@@ -194,6 +197,7 @@ TEST(Verify, NamesValuesThatAreNotFiniteOrWereNeverFilled) {
                                      ": every value is 0: was it ever filled?"});
 }
 
+// A matrix that is far larger than in other layers gives a warning.
 TEST(Verify, NamesAMatrixThatIsFarLargerThanInOtherLayers) {
   EditedModel model("olmo3");  // has four layers
   for (float& value : model.values[layer(2, "mlp.up_proj")]) value *= 20.0F;
@@ -202,8 +206,7 @@ TEST(Verify, NamesAMatrixThatIsFarLargerThanInOtherLayers) {
   EXPECT_TRUE(lines[0].starts_with(layer(2, "mlp.up_proj") + ": its values are 2")) << lines[0];
 }
 
-// Goal: what fine-tuning does to a model is not taken for a fault: every value moved a little, or
-// all of a tensor decayed a little.
+// Goal: the changes of fine-tuning (small moves, decay of a whole tensor) are no findings.
 TEST(Verify, FindsNothingWrongWithAModelThatWasTrained) {
   EditedModel model("llama-tied");
   uint32_t at = 0;
@@ -218,7 +221,7 @@ TEST(Verify, FindsNothingWrongWithAModelThatWasTrained) {
   EXPECT_EQ(said(findings, Verdict::kWarning), std::vector<std::string>{});
 }
 
-// Goal: an export tells by itself which of its tensors were changed, without another model.
+// Goal: an export alone shows which of its tensors changed.
 TEST(Verify, NamesWhatChangedInAnExport) {
   const RunDriver run("verify-export");
   ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("llama"),
@@ -248,7 +251,7 @@ TEST(Verify, NamesWhatChangedInAnExport) {
                                 "model.norm.weight: is not what the export wrote: changed since"}));
 }
 
-// Goal: a tensor that was made anew is told from one that is wrong.
+// Goal: a tensor that was made anew is distinguished from a wrong one.
 TEST(Verify, WarnsOfATensorThatIsNotTheBaseS) {
   EditedModel model("llama");
   uint32_t at = 0;
@@ -262,6 +265,7 @@ TEST(Verify, WarnsOfATensorThatIsNotTheBaseS) {
   EXPECT_TRUE(lines[0].starts_with("lm_head.weight: differs from the base's by")) << lines[0];
 }
 
+// closeness() fits the best scale.
 TEST(Verify, ClosenessFitsTheBestScale) {
   const std::vector<float> base = {1.0F, -2.0F, 3.0F, 0.5F}, twice = {2.0F, -4.0F, 6.0F, 1.0F};
   const Closeness found = closeness(twice, base);
@@ -271,7 +275,8 @@ TEST(Verify, ClosenessFitsTheBestScale) {
   EXPECT_EQ(closeness(base, base).distance, 0.0);
 }
 
-// The inputs and the output of one block of the second path, for a config that a test may bend.
+// Returns the change of a block's output in the second implementation, for a config that a test may
+// alter.
 double change_of_block(const std::string& golden, const std::function<void(ArchSpec&)>& bend) {
   RunConfig config;
   config.model.path = golden_directory(golden);
@@ -297,7 +302,7 @@ double change_of_block(const std::string& golden, const std::function<void(ArchS
   return excess(wrong, right, x, kSameInputs);
 }
 
-// Goal: the tolerance tells a wrong switch from rounding, which is below a tenth of it.
+// Goal: the tolerance separates a wrong switch from rounding, which is below a tenth of it.
 TEST(Verify, AWrongSwitchIsFarBeyondTheTolerance) {
   struct Case {
     const char* golden;
@@ -331,7 +336,7 @@ TEST(Verify, AWrongSwitchIsFarBeyondTheTolerance) {
   }
 }
 
-// A stand-in for Python that does what `script` says; its sixth argument is the file to write.
+// Makes a stand-in for Python that runs `script`; its sixth argument is the file to write.
 std::string stand_in(const std::string& directory, const std::string& script) {
   fs::create_directories(directory);
   const std::string path = directory + "/python";
@@ -340,8 +345,8 @@ std::string stand_in(const std::string& directory, const std::string& script) {
   return path;
 }
 
-// Goal: numbers of transformers that differ are a failure of the layer where they begin to differ,
-// and a Python that cannot answer is one with what it said.
+// Goal: results that differ from transformers' are a failure of the first layer that differs, and a
+// Python that fails is a failure with its output.
 TEST(Verify, JudgesWhatTransformersSays) {
   RunConfig config;
   config.model.path = golden_directory("qwen3");
@@ -390,7 +395,7 @@ TEST(Verify, JudgesWhatTransformersSays) {
   fs::remove_all(directory);
 }
 
-// Goal: a tokenizer whose ids the embedding has no rows for is found before a run meets one.
+// Goal: a tokenizer with ids beyond the embedding's rows is found before a run meets one.
 TEST(Verify, NamesATokenizerThatDoesNotBelongToTheModel) {
   EditedModel model("llama");
   const std::string published = test_data() + "/text/published/qwen3";
@@ -405,7 +410,7 @@ TEST(Verify, NamesATokenizerThatDoesNotBelongToTheModel) {
   EXPECT_TRUE(lines[0].starts_with("ids: the greatest is ")) << lines[0];
 }
 
-// Goal: the exit code and the JSON say what the table says.
+// Goal: exit code and JSON agree with the table.
 TEST(Verify, CommandEndsWithFiveWhereSomethingFailed) {
   const std::string right = golden_directory("gpt2");
   const Ended good = run_command({"verify", right, "--against", right, "--tokens", "8", "--json"});
