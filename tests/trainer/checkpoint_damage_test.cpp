@@ -1,4 +1,4 @@
-// Damaged checkpoints, killed writers, listing and pruning.
+// Damaged checkpoints, killed writers, listing and pruning of checkpoints.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ Bytes size_of(const std::string& path) {
   return static_cast<Bytes>(std::filesystem::file_size(path));
 }
 
-// Two checkpoints, of steps 10 (state 1) and 20 (state 2).
+// CheckpointDamageTest: two checkpoints, of steps 10 (state 1) and 20 (state 2).
 class CheckpointDamageTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -47,7 +47,8 @@ class CheckpointDamageTest : public ::testing::Test {
     newer_ = save(folder_, state, 20).path;
   }
 
-  // The newer checkpoint is refused with a text that names it and `what`; the older one is used.
+  // Expects that the newer checkpoint is refused with its name and `what`, and the older one is
+  // used.
   void expect_older_is_used(const std::string& file, const std::string& what) {
     FoundCheckpoint found = find_checkpoint(folder_, "auto");
     ASSERT_TRUE(found.checkpoint.has_value());
@@ -64,6 +65,7 @@ class CheckpointDamageTest : public ::testing::Test {
   std::string newer_;
 };
 
+// A flipped byte in any tensor is found, and the tensor is named.
 TEST_F(CheckpointDamageTest, AFlippedByteInAnyTensorNamesTheTensor) {
   const std::string path = newer_ + "/" + kStateFile;
   const std::vector<TensorInfo> tensors = SafetensorsFile::open(path).tensors();
@@ -77,6 +79,7 @@ TEST_F(CheckpointDamageTest, AFlippedByteInAnyTensorNamesTheTensor) {
   }
 }
 
+// A flipped byte anywhere in a state file's header is found.
 TEST_F(CheckpointDamageTest, AFlippedByteAnywhereInAHeaderIsFound) {
   const std::string path = newer_ + "/" + kStateFile;
   const Bytes header = SafetensorsFile::open(path).tensors()[0].file_begin;
@@ -87,6 +90,7 @@ TEST_F(CheckpointDamageTest, AFlippedByteAnywhereInAHeaderIsFound) {
   }
 }
 
+// A flipped byte anywhere in the manifest is found.
 TEST_F(CheckpointDamageTest, AFlippedByteAnywhereInTheManifestIsFound) {
   const std::string path = newer_ + "/manifest.json";
   const Bytes bytes = size_of(path);
@@ -97,6 +101,7 @@ TEST_F(CheckpointDamageTest, AFlippedByteAnywhereInTheManifestIsFound) {
   }
 }
 
+// A truncated state file is named.
 TEST_F(CheckpointDamageTest, ATruncatedFileIsNamed) {
   const std::string path = newer_ + "/" + kStateFile;
   for (const Bytes cut : {Bytes{1}, Bytes{4096}, size_of(path) - 4, size_of(path)}) {
@@ -110,33 +115,39 @@ TEST_F(CheckpointDamageTest, ATruncatedFileIsNamed) {
   expect_older_is_used("manifest.json", "cut off");
 }
 
+// A state file that is too long is named.
 TEST_F(CheckpointDamageTest, ALongerFileIsNamed) {
   std::ofstream(newer_ + "/" + kStateFile, std::ios::app) << "x";
   expect_older_is_used(kStateFile, "bytes, not");
 }
 
+// A missing state file is named.
 TEST_F(CheckpointDamageTest, AMissingFileIsNamed) {
   std::filesystem::remove(newer_ + "/" + kStateFile);
   expect_older_is_used(kStateFile, "missing");
 }
 
+// A missing manifest is named.
 TEST_F(CheckpointDamageTest, AMissingManifestIsNamed) {
   std::filesystem::remove(newer_ + "/manifest.json");
   expect_older_is_used("manifest.json", "No such file");
 }
 
+// A state file of another step is refused by its checksum.
 TEST_F(CheckpointDamageTest, AStateFileOfAnotherStepIsRefused) {
   std::filesystem::copy_file(older_ + "/" + kStateFile, newer_ + "/" + kStateFile,
                              std::filesystem::copy_options::overwrite_existing);
   expect_older_is_used(kStateFile, "does not match its checksum");
 }
 
+// A checkpoint under the name of another step is refused.
 TEST_F(CheckpointDamageTest, ACheckpointUnderAnotherStepsNameIsRefused) {
   std::filesystem::remove_all(newer_);
   std::filesystem::copy(older_, newer_, std::filesystem::copy_options::recursive);
   expect_older_is_used("manifest.json", "step-00000010");
 }
 
+// Without a valid checkpoint the error lists every reason.
 TEST_F(CheckpointDamageTest, EveryReasonIsListedWhereNoneIsValid) {
   std::filesystem::remove(newer_ + "/" + kStateFile);
   flip_byte(older_ + "/manifest.json", 50);
@@ -151,7 +162,7 @@ TEST_F(CheckpointDamageTest, EveryReasonIsListedWhereNoneIsValid) {
   }
 }
 
-// Damage between the check and the use is found too: what is applied is checksummed again.
+// Bytes that change after the check are found, because they are checksummed again on use.
 TEST_F(CheckpointDamageTest, BytesThatChangeAfterTheCheckAreNotTaken) {
   const FoundCheckpoint found = find_checkpoint(folder_, "auto");
   const std::string path = newer_ + "/" + kStateFile;
@@ -160,7 +171,8 @@ TEST_F(CheckpointDamageTest, BytesThatChangeAfterTheCheckAreNotTaken) {
   EXPECT_THROW(found.checkpoint->restore(reader.model(), reader.walk()), CheckpointError);
 }
 
-// A manifest whose checksum is right and whose content is not, as of a faulty or hostile writer.
+// A manifest with a right checksum and inconsistent content, as of a faulty or hostile writer, is
+// refused.
 TEST_F(CheckpointDamageTest, ManifestsThatDoNotHoldTogetherAreRefused) {
   const std::string path = newer_ + "/manifest.json";
   const std::string text = read_whole_file(path, kMiB);
@@ -179,7 +191,7 @@ TEST_F(CheckpointDamageTest, ManifestsThatDoNotHoldTogetherAreRefused) {
   refused("\"step\": 20", "\"step\": \"20\"");
   refused("\"seed\": 42", "\"seed\": 4.5");
   refused("\"name\": \"state-", "\"name\": \"../state-");
-  // The files are there.
+  // The files exist.
   for (const std::string& folder : {newer_ + "/inside", newer_ + "/../outside"}) {
     std::filesystem::create_directory(folder);
     std::filesystem::copy_file(newer_ + "/" + kStateFile, folder + "/" + kStateFile);
@@ -220,7 +232,7 @@ TEST_F(CheckpointDamageTest, ManifestsThatDoNotHoldTogetherAreRefused) {
   refused("   \"name\": \"state-", "   \"name\": 7, \"other\": \"state-");
 }
 
-// The same file twice covers nothing twice: its second mention is refused by name.
+// A file that the manifest lists twice is refused by name.
 TEST_F(CheckpointDamageTest, AFileThatIsListedTwiceIsRefused) {
   const std::string path = newer_ + "/manifest.json";
   Json manifest = Json::parse(read_whole_file(path, kMiB));
@@ -232,7 +244,7 @@ TEST_F(CheckpointDamageTest, AFileThatIsListedTwiceIsRefused) {
   expect_older_is_used("manifest.json", "listed twice");
 }
 
-// Older programs wrote no number of sequences.
+// A manifest without the number of sequences, as older versions wrote it, is read.
 TEST_F(CheckpointDamageTest, AManifestWithoutTheNumberOfSequencesIsRead) {
   const std::string path = newer_ + "/manifest.json";
   Json manifest = Json::parse(read_whole_file(path, kMiB));
@@ -258,8 +270,7 @@ TEST_F(CheckpointDamageTest, NothingIsChangedBehindALink) {
   EXPECT_EQ(list_checkpoints(folder_).size(), 2u);
 }
 
-// A checkpoint that was moved to where there is room, with a link in its place: it is read, and
-// removing it removes the link.
+// A checkpoint may be a link to another disk: it is read, and removing it removes only the link.
 TEST_F(CheckpointDamageTest, ACheckpointMayBeALinkAndWhatIsBehindItStays) {
   const std::string elsewhere = directory_.file("elsewhere");
   std::filesystem::rename(newer_, elsewhere);
@@ -271,6 +282,7 @@ TEST_F(CheckpointDamageTest, ACheckpointMayBeALinkAndWhatIsBehindItStays) {
   EXPECT_TRUE(std::filesystem::exists(elsewhere + "/manifest.json"));
 }
 
+// Pruning removes abandoned checkpoints when asked to, and nothing else.
 TEST_F(CheckpointDamageTest, PruningRemovesWhatWasAbandonedWhenAsked) {
   set_aside_newer(folder_, Step(10));
   std::filesystem::create_directories(folder_ + "/notes.abandoned");
@@ -280,7 +292,7 @@ TEST_F(CheckpointDamageTest, PruningRemovesWhatWasAbandonedWhenAsked) {
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/notes.abandoned")) << "not ours";
 }
 
-// Directories on their way to a checkpoint or away from one.
+// Counts the directories of unfinished saves and removals.
 int64_t unfinished(const std::string& folder) {
   int64_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -289,9 +301,9 @@ int64_t unfinished(const std::string& folder) {
   return count;
 }
 
-// 40 writers, each further on in the run than the last, save every step twice and are killed at
-// random moments, most of them in the middle of a save; whatever they leave, the newest checkpoint
-// is whole, and the next start cleans up.
+// The newest checkpoint is whole after every kill, and the next start cleans up: 40 writers, each
+// further on than the last, save every step twice and are killed at random moments, mostly inside a
+// save.
 TEST_F(CheckpointDamageTest, AKilledWriterLeavesOnlyWholeCheckpoints) {
   int interrupted = 0;
   for (int trial = 0; trial < 40; ++trial) {
@@ -302,7 +314,7 @@ TEST_F(CheckpointDamageTest, AKilledWriterLeavesOnlyWholeCheckpoints) {
       for (int64_t i = 0;; ++i) save(folder_, state, 1000 * (trial + 1) + i / 2, /*keep=*/2);
     }
     std::this_thread::sleep_for(std::chrono::microseconds(5'000 + 731 * trial));
-    // Seen once in the middle of a save, it is there most likely a moment later too.
+    // A save that was seen once most likely still runs a moment later.
     const auto most = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (unfinished(folder_) == 0 && std::chrono::steady_clock::now() < most) {
     }
@@ -323,6 +335,7 @@ TEST_F(CheckpointDamageTest, AKilledWriterLeavesOnlyWholeCheckpoints) {
   EXPECT_GE(interrupted, 10) << "of 40 kills";
 }
 
+// Cleaning restores a checkpoint whose replacement was not finished.
 TEST_F(CheckpointDamageTest, CleaningTakesBackACheckpointWhoseReplacementNeverCame) {
   std::filesystem::rename(newer_, newer_ + ".replaced");
   std::filesystem::create_directories(newer_ + ".writing");
@@ -335,7 +348,8 @@ TEST_F(CheckpointDamageTest, CleaningTakesBackACheckpointWhoseReplacementNeverCa
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/notes.writing")) << "not ours";
 }
 
-// Else the run would resume the course that it left, or remove its own new checkpoints as old.
+// A run that starts from an earlier step sets newer checkpoints aside; else it would resume the
+// abandoned history, or remove its own new checkpoints as old.
 TEST_F(CheckpointDamageTest, ARunThatStartsEarlierSetsNewerCheckpointsAside) {
   const FoundCheckpoint found = find_checkpoint(folder_, older_);
   EXPECT_EQ(found.checkpoint->path(), older_);
@@ -353,6 +367,7 @@ TEST_F(CheckpointDamageTest, ARunThatStartsEarlierSetsNewerCheckpointsAside) {
   EXPECT_EQ(set_aside_newer(folder_, Step(0)), (std::vector<std::string>{newer_ + ".abandoned-2"}));
 }
 
+// A new checkpoint is kept although checkpoints of later steps exist.
 TEST_F(CheckpointDamageTest, ASaveIsNeverPushedOutByCheckpointsOfLaterSteps) {
   RankState state(three_unit_spec(), kSplit);
   const std::string saved = save(folder_, state, 5, 1).path;
@@ -361,6 +376,7 @@ TEST_F(CheckpointDamageTest, ASaveIsNeverPushedOutByCheckpointsOfLaterSteps) {
   EXPECT_TRUE(std::filesystem::exists(newer_ + ".abandoned/manifest.json"));
 }
 
+// A run that resumes sets damaged newer checkpoints aside.
 TEST_F(CheckpointDamageTest, ARunThatResumesSetsDamagedNewerOnesAside) {
   std::filesystem::remove(newer_ + "/" + kStateFile);
   const FoundCheckpoint found = find_checkpoint(folder_, "auto");
@@ -369,6 +385,7 @@ TEST_F(CheckpointDamageTest, ARunThatResumesSetsDamagedNewerOnesAside) {
   EXPECT_EQ(set_aside_newer(folder_, found.checkpoint->manifest().progress.step).size(), 1u);
 }
 
+// The list shows the reason of each damaged checkpoint, as text and as JSON.
 TEST_F(CheckpointDamageTest, ListsWithReasonsAsTextAndAsJson) {
   flip_byte(newer_ + "/" + kStateFile, size_of(newer_ + "/" + kStateFile) - 1);
   const auto shallow = inspect_checkpoints(folder_, CheckDepth::kSizes);
@@ -388,6 +405,7 @@ TEST_F(CheckpointDamageTest, ListsWithReasonsAsTextAndAsJson) {
   EXPECT_FALSE(json[1].contains("problem"));
 }
 
+// Pruning never removes the last valid checkpoint.
 TEST_F(CheckpointDamageTest, PruningNeverRemovesTheLastValidOne) {
   flip_byte(newer_ + "/" + kStateFile, size_of(newer_ + "/" + kStateFile) - 1);
   EXPECT_TRUE(prune_checkpoints(folder_, 1, CheckDepth::kChecksums).empty());
@@ -399,6 +417,7 @@ TEST_F(CheckpointDamageTest, PruningNeverRemovesTheLastValidOne) {
   EXPECT_EQ(list_checkpoints(folder_).size(), 1u);
 }
 
+// Only exact names of steps are taken as checkpoints.
 TEST(CheckpointNames, AreTakenOnlyAsWritten) {
   EXPECT_EQ(checkpoint_name(Step(123)), "step-00000123");
   EXPECT_EQ(checkpoint_name(Step(1234567890)), "step-1234567890");

@@ -1,5 +1,5 @@
-// What the tests of checkpoints share: a small model, its state in a store with known bits, and
-// whole-parameter copies of a state to compare.
+// Fixtures of the checkpoint tests: a small model, its state in a store with known bits, and
+// comparisons of whole states.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ inline UnitSpec unit(int32_t id, std::vector<ParamSpec> parameters) {
   return spec;
 }
 
-// Matrices of odd shapes, small parameters and a frozen one, in three units.
+// Returns a model with matrices of odd shapes, small parameters and a frozen one, in three units.
 inline ModelSpec three_unit_spec() {
   ParamSpec fixed = parameter("fixed.weight", {40, 120});
   fixed.frozen = true;
@@ -48,7 +48,7 @@ inline ModelSpec three_unit_spec() {
   return spec;
 }
 
-// The same parameters, grouped and ordered in another way.
+// Returns the same parameters in two units and another order.
 inline ModelSpec two_unit_spec() {
   const std::vector<UnitSpec> three = three_unit_spec().units;
   const std::vector<ParamSpec>& block = three[1].parameters;
@@ -59,7 +59,7 @@ inline ModelSpec two_unit_spec() {
   return spec;
 }
 
-// Bits of a value of the state: any pattern but NaN (a copy may quieten a NaN).
+// Returns the bits of a value of the state: any pattern but NaN (a copy may quieten a NaN).
 inline float state_bits(const std::string& parameter, StateKind kind, int64_t element,
                         uint32_t version) {
   const auto name = static_cast<uint32_t>(std::hash<std::string>{}(parameter));
@@ -70,7 +70,7 @@ inline float state_bits(const std::string& parameter, StateKind kind, int64_t el
   return value != value ? 1.5f : value;
 }
 
-// One rank's store of a model.
+// RankState: one rank's store of a model.
 class RankState {
  public:
   RankState(ModelSpec spec, StateOptions options, int32_t ranks = 1, int32_t rank = 0)
@@ -101,7 +101,7 @@ class RankState {
     });
   }
 
-  // Masters alone, in any state format.
+  // Sets the masters only, in any state format.
   void fill_masters() {
     visit([](const ParamSpec& parameter, const ShardPiece& piece, const StateSpans& state) {
       for (int64_t i = 0; i < piece.elements; ++i) {
@@ -112,7 +112,7 @@ class RankState {
     });
   }
 
-  // Every difference to `fill(version)`, as "<parameter> <kind> <element>".
+  // Returns every difference to `fill(version)`, as "<parameter> <kind> <element>".
   std::vector<std::string> differences(uint32_t version = 0) {
     std::vector<std::string> found;
     visit([&](const ParamSpec& parameter, const ShardPiece& piece, const StateSpans& state) {
@@ -172,7 +172,7 @@ inline RunProgress progress_at(int64_t step) {
   return progress;
 }
 
-// The world of one rank.
+// Makes the world of one rank.
 inline std::unique_ptr<World> alone() {
   return World::connect({}, {});
 }

@@ -1,4 +1,4 @@
-// Round trips of checkpoints: over state formats, rank counts and units.
+// Checkpoints restore the same state over state formats, rank counts and units.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -35,7 +35,7 @@ class CheckpointTest : public ::testing::Test {
     return std::move(*found.checkpoint);
   }
 
-  // What the given ranks write together.
+  // Saves a checkpoint of several ranks together; returns its path.
   std::string save_ranks(const ModelSpec& spec, int32_t ranks, int64_t step) {
     CheckpointWriter writer(folder_, Step(step));
     CheckpointManifest manifest;
@@ -54,6 +54,7 @@ class CheckpointTest : public ::testing::Test {
   const std::string folder_ = directory_.file("checkpoints");
 };
 
+// A checkpoint of any exact format restores the same bits into any exact format.
 TEST_F(CheckpointTest, RestoresTheSameBitsFromAnyFormatIntoAnyFormat) {
   const std::vector<StateOptions> all = {kFp32, kSplit, kFp32ForFp32, kSplitForFp32};
   for (const StateOptions& from : all) {
@@ -69,7 +70,7 @@ TEST_F(CheckpointTest, RestoresTheSameBitsFromAnyFormatIntoAnyFormat) {
   }
 }
 
-// All bytes of a unit's state.
+// Returns all bytes of a unit's state.
 std::vector<std::byte> bytes_of_state(RankState& state) {
   std::vector<std::byte> bytes;
   const auto add = [&](std::span<const std::byte> more) {
@@ -89,7 +90,7 @@ std::vector<std::byte> bytes_of_state(RankState& state) {
   return bytes;
 }
 
-// Values as moments are: of many magnitudes, the second never negative.
+// Sets values like moments: of many magnitudes, the second never negative.
 void fill_moments(RankState& state) {
   state.visit([](const ParamSpec& parameter, const ShardPiece& piece, const StateSpans& spans) {
     if (parameter.frozen) return;
@@ -105,8 +106,8 @@ void fill_moments(RankState& state) {
   });
 }
 
-// The checkpoint of step 4 that several ranks write, each with what `fill` puts into its state; the
-// manifest leaves out the file of rank `without`.
+// Writes the checkpoint of step 4 of several ranks, each with the state of `fill`; the manifest
+// leaves out the file of rank `without`.
 void write_ranks(const std::string& folder, const ModelSpec& spec, const StateOptions& options,
                  int32_t ranks, const std::function<void(RankState&)>& fill, int32_t without = -1) {
   CheckpointManifest manifest;
@@ -123,7 +124,7 @@ void write_ranks(const std::string& folder, const ModelSpec& spec, const StateOp
   writer.commit(manifest);
 }
 
-// Goal: narrow moments come back to the bit, in the same bytes, whatever the ranks and units.
+// Goal: narrow moments come back with the same bits and bytes, whatever the ranks and units.
 TEST_F(CheckpointTest, NarrowMomentsAreNeverRoundedAgain) {
   for (const StateOptions& options : {kSplitBf16, kSplitInt8}) {
     for (const int32_t ranks : {1, 3}) {
@@ -143,7 +144,7 @@ TEST_F(CheckpointTest, NarrowMomentsAreNeverRoundedAgain) {
   }
 }
 
-// Goal: what no rank's file has is not taken for zeros.
+// Goal: values that no rank's file has are an error, not zeros.
 TEST_F(CheckpointTest, AGapBetweenTheRanksPartsIsRefused) {
   ModelSpec spec;
   spec.units = {unit(0, {parameter("whole.weight", {96, 64})})};
@@ -163,8 +164,8 @@ TEST_F(CheckpointTest, AGapBetweenTheRanksPartsIsRefused) {
   Checkpoint::open(path);
 }
 
-// Half a step of the format's codes at a second moment: of bf16 2^-8 of it at most; of 8 bits a
-// 32nd of it and, as codes are linear near 0 and never 0, 2^-19 of the largest in its block.
+// Returns half a step of the format's codes at a second moment: at most 2^-8 of it for bf16; for 8
+// bits a 32nd of it and, as codes are linear near 0 and never 0, 2^-19 of the largest in its block.
 float rounding_bound(StateFormat to, const std::vector<float>& moments, size_t i) {
   if (to == StateFormat::kSplitBf16) return moments[i] * 0x1p-8f * 1.01f;
   const size_t first = i / kMomentBlockElements * kMomentBlockElements;
@@ -174,7 +175,7 @@ float rounding_bound(StateFormat to, const std::vector<float>& moments, size_t i
   return (moments[i] / 32.0f + 0x1p-19f * largest) * 1.01f;
 }
 
-// One matrix of more than two chunks of 2^20 elements, one of a little more than one, behind a
+// Returns matrices of more than two chunks of 2^20 elements and of slightly more than one, behind a
 // parameter that shifts both.
 ModelSpec spec_of_large_matrices() {
   ModelSpec spec;
@@ -184,7 +185,7 @@ ModelSpec spec_of_large_matrices() {
   return spec;
 }
 
-// Goal: every chunk of a file is its own, written, checked, restored and read, in every format and
+// Goal: every chunk of a large matrix is written, checked, restored and read, in every format, also
 // where a rank's piece begins inside a parameter.
 TEST_F(CheckpointTest, HoldsMatricesOfSeveralChunks) {
   for (const StateOptions& options : {kFp32, kSplit, kSplitBf16, kSplitInt8}) {
@@ -209,7 +210,7 @@ TEST_F(CheckpointTest, HoldsMatricesOfSeveralChunks) {
   }
 }
 
-// Goal: a wider format on resume is exact, a narrower one rounds once and says so.
+// Goal: a wider format on resume is exact; a narrower one rounds once and is announced.
 TEST_F(CheckpointTest, WidensMomentsExactlyAndAnnouncesThatItRounds) {
   const std::vector<StateOptions> all = {kFp32, kSplitBf16, kSplitInt8};
   for (const StateOptions& from : all) {
@@ -240,6 +241,7 @@ TEST_F(CheckpointTest, WidensMomentsExactlyAndAnnouncesThatItRounds) {
   }
 }
 
+// A checkpoint keeps the run's step, data position and other facts.
 TEST_F(CheckpointTest, KeepsWhatTheRunMustKnow) {
   RankState state(three_unit_spec(), kSplit);
   save(folder_, state, 5);
@@ -257,6 +259,7 @@ TEST_F(CheckpointTest, KeepsWhatTheRunMustKnow) {
   EXPECT_EQ(checkpoint.manifest().state_format, "split");
 }
 
+// Any other number of ranks reads a checkpoint.
 TEST_F(CheckpointTest, AnotherNumberOfRanksReadsIt) {
   for (const int32_t from : {1, 2, 3, 5}) {
     save_ranks(three_unit_spec(), from, 7);
@@ -270,6 +273,7 @@ TEST_F(CheckpointTest, AnotherNumberOfRanksReadsIt) {
   }
 }
 
+// A model with other units reads a checkpoint.
 TEST_F(CheckpointTest, OtherUnitsReadIt) {
   save_ranks(three_unit_spec(), 3, 7);
   RankState reader(two_unit_spec(), kSplit);
@@ -282,6 +286,7 @@ TEST_F(CheckpointTest, OtherUnitsReadIt) {
   EXPECT_TRUE(back.differences().empty());
 }
 
+// Restoring clears padding and keeps frozen parameters.
 TEST_F(CheckpointTest, RestoreClearsPaddingAndLeavesFrozenParametersAlone) {
   RankState writer(three_unit_spec(), kSplit);
   writer.fill();
@@ -311,6 +316,7 @@ TEST_F(CheckpointTest, RestoreClearsPaddingAndLeavesFrozenParametersAlone) {
   }
 }
 
+// Whole parameters are stored in their shape, and pieces as ranges of elements.
 TEST_F(CheckpointTest, StoresWholeParametersInTheirShapeAndPiecesByTheirElements) {
   save_ranks(three_unit_spec(), 1, 1);
   const auto whole =
@@ -322,10 +328,11 @@ TEST_F(CheckpointTest, StoresWholeParametersInTheirShapeAndPiecesByTheirElements
   save_ranks(three_unit_spec(), 2, 2);
   const auto part =
       SafetensorsFile::open(folder_ + "/step-00000002/state-00001-of-00002.safetensors");
-  // Two ranks share align_up(257 * 24, 512) = 6656 elements: rank 1's begin at 3328.
+  // Two ranks share align_up(257 * 24, 512) = 6656 elements, so rank 1's begin at 3328.
   EXPECT_EQ(part.tensor("embed.weight.exp_avg[3328:6168]").shape, (std::vector<int64_t>{2840}));
 }
 
+// Any range of a parameter can be read for an export.
 TEST_F(CheckpointTest, ReadsRangesOfAParameterForExport) {
   save_ranks(three_unit_spec(), 3, 1);
   const Checkpoint checkpoint = found();
@@ -341,6 +348,7 @@ TEST_F(CheckpointTest, ReadsRangesOfAParameterForExport) {
   }
 }
 
+// All differences between checkpoint and model are reported together.
 TEST_F(CheckpointTest, ReportsEveryDifferenceToTheModel) {
   save_ranks(three_unit_spec(), 1, 1);
   ModelSpec other = three_unit_spec();
@@ -363,6 +371,7 @@ TEST_F(CheckpointTest, ReportsEveryDifferenceToTheModel) {
   EXPECT_TRUE(reader.differences(3).empty()) << "nothing may be applied";
 }
 
+// A checkpoint replaces one of the same step.
 TEST_F(CheckpointTest, ReplacesACheckpointOfTheSameStep) {
   RankState state(three_unit_spec(), kSplit);
   state.fill(1);
@@ -375,6 +384,7 @@ TEST_F(CheckpointTest, ReplacesACheckpointOfTheSameStep) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }
 
+// Only the newest checkpoints are kept.
 TEST_F(CheckpointTest, KeepsTheNewestFew) {
   RankState state(three_unit_spec(), kSplit);
   for (int64_t step = 1; step <= 5; ++step) save(folder_, state, step, /*keep=*/2);
@@ -384,6 +394,7 @@ TEST_F(CheckpointTest, KeepsTheNewestFew) {
   EXPECT_EQ(left[1].step, Step(4));
 }
 
+// checkpoint.resume may be "auto", "never" or a directory.
 TEST_F(CheckpointTest, ResumeIsAutoNeverOrADirectory) {
   EXPECT_FALSE(find_checkpoint(folder_, "auto").checkpoint.has_value());
   RankState state(three_unit_spec(), kSplit);
@@ -401,7 +412,8 @@ TEST_F(CheckpointTest, ResumeIsAutoNeverOrADirectory) {
   }
 }
 
-// A limit on a file's size fails as a full disk does: the reservation is refused.
+// On a full disk (a limit on file size, which makes the reservation fail) the older checkpoint
+// stays, and no partial one remains.
 TEST_F(CheckpointTest, AFullDiskLeavesTheOlderCheckpointAndNoHalfOfTheNewOne) {
   RankState state(three_unit_spec(), kSplit);
   state.fill();
@@ -418,6 +430,7 @@ TEST_F(CheckpointTest, AFullDiskLeavesTheOlderCheckpointAndNoHalfOfTheNewOne) {
   EXPECT_EQ(found().manifest().progress.step, Step(1));
 }
 
+// A writer that does not finish leaves no file.
 TEST_F(CheckpointTest, AnAbandonedWriterLeavesNothing) {
   {
     CheckpointWriter writer(folder_, Step(3));

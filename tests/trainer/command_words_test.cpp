@@ -1,5 +1,5 @@
-// Shell completion and the manual page. Goal: they have every command and every key, and bash
-// completes with them.
+// Shell completion and the manual page. Goal: both have every command and key, and bash completes
+// them.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -30,7 +30,7 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
-// What bash proposes for words, the last of which is being typed.
+// Returns bash's proposals for a command line whose last word is being typed.
 std::string proposed(const std::string& words) {
   const TemporaryDirectory directory;
   const std::string path = directory.file("script");
@@ -41,6 +41,7 @@ std::string proposed(const std::string& words) {
   return output_of("bash " + path);
 }
 
+// bash proposes commands, options, keys and choices.
 TEST(ShellCompletion, ProposesCommandsOptionsKeysAndChoices) {
   EXPECT_EQ(proposed("longshore tra"), "train ");
   EXPECT_EQ(proposed("longshore config s"), "schema ");
@@ -48,10 +49,11 @@ TEST(ShellCompletion, ProposesCommandsOptionsKeysAndChoices) {
   EXPECT_EQ(proposed("longshore train run.toml --optimizer.ov"), "--optimizer.overlap= ");
   EXPECT_EQ(proposed("longshore train run.toml --optimizer.overlap = f"), "forward ");
   EXPECT_EQ(proposed("longshore train run.toml --data.packing ="), "true false ");
-  // Keys are for commands that read run files.
+  // Keys are proposed only for commands that read run files.
   EXPECT_FALSE(has(proposed("longshore init-model --"), "--optimizer."));
 }
 
+// The completion scripts of every shell have every command and key.
 TEST(ShellCompletion, KnowsEveryCommandAndKeyInEveryShell) {
   const CommandHelp program = program_help();
   for (const char* shell : {"bash", "zsh", "fish"}) {
@@ -65,6 +67,7 @@ TEST(ShellCompletion, KnowsEveryCommandAndKeyInEveryShell) {
   }
 }
 
+// The manual page has every command, key and exit code.
 TEST(ManualPage, HasEveryCommandKeyAndExitCode) {
   const std::string page = manual_page(program_help());
   EXPECT_TRUE(page.starts_with(".TH LONGSHORE 1\n"));

@@ -1,4 +1,4 @@
-// What a run's directory says of steps that were committed to drives.
+// The committed steps on drives, as recorded in a run's directory.
 #include "trainer/directory/committed_steps.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class AcknowledgedSteps : public testing::Test {
   const TemporaryDirectory directory_;
 };
 
-// Goal: the newest of the witnesses counts, whichever it is and in whatever order they speak.
+// Goal: the newest record of a committed step counts, in whichever file and order it is.
 TEST_F(AcknowledgedSteps, AreTheNewestOfAllWitnesses) {
   EXPECT_FALSE(read_committed_steps(directory_.path()).any);
   write_lines(
@@ -45,7 +45,7 @@ TEST_F(AcknowledgedSteps, AreTheNewestOfAllWitnesses) {
   EXPECT_NE(newer.source.find("run.json"), std::string::npos) << newer.source;
 }
 
-// Goal: where only the key remembers that something was committed, no step is made up.
+// Goal: if only the key records that something was committed, its step is unknown.
 TEST_F(AcknowledgedSteps, AreKnownWithoutTheirNumber) {
   write_lines("{\"kind\": \"commit\", \"step\": 0}\n");
   EXPECT_FALSE(read_committed_steps(directory_.path()).any) << "step 0 is what every start has";

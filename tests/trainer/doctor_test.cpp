@@ -1,5 +1,5 @@
-// doctor: every fault that it knows is provoked, in facts or in files like the kernel's, and named
-// with what to do; a good machine has none.
+// doctor: every known fault is provoked, in facts or in files like the kernel's, and reported with
+// advice; a good machine has none.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -34,6 +34,7 @@ MachineFacts good_machine() {
   return facts;
 }
 
+// A good machine has no fault and gets no advice.
 TEST(Doctor, HasNothingToSayAboutAGoodMachine) {
   for (const Diagnosis& one : diagnose(good_machine())) {
     EXPECT_EQ(one.health, Health::kOk) << one.check << ": " << one.found;
@@ -44,8 +45,8 @@ TEST(Doctor, HasNothingToSayAboutAGoodMachine) {
 struct Fault {
   std::string check;
   Health health;
-  std::string found;   // part of what is said
-  std::string advice;  // part of what to do
+  std::string found;   // part of the description
+  std::string advice;  // part of the advice
   std::function<void(MachineFacts&)> provoke;
 };
 
@@ -106,7 +107,7 @@ const std::vector<Fault>& faults() {
   return all;
 }
 
-// Each fault alone is the one thing that is said, on its own line.
+// Each fault alone is reported once, on its own line with advice.
 TEST(Doctor, NamesEachFaultAndWhatToDo) {
   for (const Fault& fault : faults()) {
     MachineFacts facts = good_machine();
@@ -125,7 +126,7 @@ TEST(Doctor, NamesEachFaultAndWhatToDo) {
   }
 }
 
-// What only looks like a fault is none.
+// Settings that only look like faults are not reported.
 TEST(Doctor, LetsPassWhatIsAllowed) {
   const std::vector<std::function<void(MachineFacts&)>> harmless = {
       [](MachineFacts& facts) {
@@ -164,7 +165,7 @@ class KernelFiles : public testing::Test {
   const fs::path root_ = directory_.path();
 };
 
-// A machine of two nodes as the kernel's files describe it.
+// The kernel's files, here of a machine with two nodes, are read below a given root.
 TEST_F(KernelFiles, AreReadBelowTheRoot) {
   write("proc/meminfo",
         "MemTotal:       1000000 kB\nMemAvailable:    400000 kB\nHugePages_Total:      10\n"
@@ -209,7 +210,7 @@ TEST_F(KernelFiles, AreReadBelowTheRoot) {
   EXPECT_EQ(facts.gpus.present, std::vector<std::string>{"0000:3b:00.0"});
 }
 
-// Where the kernel says nothing, nothing is made up, and nothing throws.
+// Missing files of the kernel give unknown facts and no exception.
 TEST_F(KernelFiles, MayAllBeMissing) {
   const MachineFacts facts = read_machine_facts(root_);
   EXPECT_FALSE(facts.may_lock_all);
@@ -219,6 +220,7 @@ TEST_F(KernelFiles, MayAllBeMissing) {
   EXPECT_FALSE(diagnose(facts).empty());
 }
 
+// A directory is tried for writing, and nothing is left in it.
 TEST(DoctorTries, TheDirectoryAndLeavesNothingThere) {
   const TemporaryDirectory directory;
   const DirectoryFacts facts = try_directory("run.dir", directory.path() + "/new/run");
@@ -229,6 +231,7 @@ TEST(DoctorTries, TheDirectoryAndLeavesNothingThere) {
   EXPECT_TRUE(fs::is_empty(directory.path()));
 }
 
+// A directory that cannot be written is reported.
 TEST(DoctorTries, WhatCannotBeWritten) {
   const TemporaryDirectory directory;
   std::ofstream(directory.path() + "/file") << "no directory";
@@ -236,7 +239,7 @@ TEST(DoctorTries, WhatCannotBeWritten) {
   EXPECT_NE(facts.file_trouble.find("Not a directory"), std::string::npos) << facts.file_trouble;
 }
 
-// The command: each line says how it is; a directory that cannot be written fails it.
+// The command prints a line for each check, or JSON; a directory that cannot be written fails it.
 TEST(DoctorCommand, PrintsLinesAndJson) {
   const TemporaryDirectory directory;
   const auto run = [&](const std::vector<std::string>& more) {

@@ -1,5 +1,5 @@
-// What a power loss can take of a checkpoint: the order in which bytes and names are made durable,
-// seen from below. fsync and the renames of this binary are recorded on their way to the kernel.
+// The order in which a checkpoint's bytes and names become durable, against power loss. The calls
+// of fsync and rename in this binary are recorded on their way to the kernel.
 #include <gtest/gtest.h>
 #include <linux/fs.h>
 #include <sys/syscall.h>
@@ -36,7 +36,7 @@ std::string path_of(int fd) {
 }  // namespace
 }  // namespace longshore
 
-// In front of the C library's.
+// Replaces the C library's fsync.
 extern "C" int fsync(int fd) {
   longshore::note("sync " + longshore::path_of(fd));
   return static_cast<int>(::syscall(SYS_fsync, fd));
@@ -69,7 +69,7 @@ class DurableOrder : public testing::Test {
     recorded = nullptr;
   }
 
-  // The place of the first event from `from` on that has all of the parts; -1 without one.
+  // Returns the index of the first event from `from` on that has all of the parts; -1 without one.
   int64_t find(const std::vector<std::string>& parts, int64_t from = 0) const {
     for (size_t i = static_cast<size_t>(std::max<int64_t>(from, 0)); i < events_.size(); ++i) {
       const auto has = [&](const std::string& part) {
@@ -79,7 +79,7 @@ class DurableOrder : public testing::Test {
     }
     return -1;
   }
-  // The place of the event that is exactly this.
+  // Returns the index of the event that is exactly this; -1 without one.
   int64_t find_exactly(const std::string& event, int64_t from) const {
     for (auto i = static_cast<size_t>(std::max<int64_t>(from, 0)); i < events_.size(); ++i) {
       if (events_[i] == event) return static_cast<int64_t>(i);
@@ -98,8 +98,8 @@ class DurableOrder : public testing::Test {
       std::filesystem::canonical(directory_.path()).string() + "/checkpoints";
 };
 
-// Goal: at no moment can a checkpoint be found under its name whose bytes, whose manifest or whose
-// files' names a power loss takes: each is durable before the next step.
+// Goal: a checkpoint under its final name is safe from power loss at any moment: its bytes,
+// manifest and file names are durable before the rename.
 TEST_F(DurableOrder, ACheckpointIsWholeBeforeItHasItsName) {
   RankState state(three_unit_spec(), {StateFormat::kSplit, DType::kBF16, DType::kBF16});
   state.fill();
@@ -125,8 +125,7 @@ TEST_F(DurableOrder, ACheckpointIsWholeBeforeItHasItsName) {
   }
 }
 
-// Goal: a file that is written durably is synced under its temporary name, then renamed, then its
-// name is synced.
+// Goal: a durable write syncs the temporary file, renames it, and syncs the directory.
 TEST_F(DurableOrder, AFileIsSyncedBeforeAndBehindItsRename) {
   make_directories(folder_);
   write_file_durably(folder_ + "/note", "text");
@@ -137,7 +136,7 @@ TEST_F(DurableOrder, AFileIsSyncedBeforeAndBehindItsRename) {
   EXPECT_EQ(events_[2], "sync " + folder_) << all();
 }
 
-// Goal: the newest few stay until the newer one is durable.
+// Goal: old checkpoints are removed only after the new one is durable.
 TEST_F(DurableOrder, OldCheckpointsGoBehindTheNewOne) {
   RankState state(three_unit_spec(), {StateFormat::kSplit, DType::kBF16, DType::kBF16});
   save(folder_, state, 1, 1);

@@ -10,6 +10,7 @@
 namespace longshore {
 namespace {
 
+// The tracker counts evaluations since the lowest loss.
 TEST(EvalTracker, CountsEvaluationsSinceTheLowestLoss) {
   EvalTracker tracker;
   EXPECT_TRUE(tracker.record(2.0));
@@ -21,6 +22,7 @@ TEST(EvalTracker, CountsEvaluationsSinceTheLowestLoss) {
   EXPECT_EQ(tracker.best_loss(), 1.5);
 }
 
+// A loss that is not finite is never the best.
 TEST(EvalTracker, NeverTakesALossThatIsNotFiniteForTheBest) {
   EvalTracker tracker;
   EXPECT_FALSE(tracker.record(std::nan("")));
@@ -29,6 +31,7 @@ TEST(EvalTracker, NeverTakesALossThatIsNotFiniteForTheBest) {
   EXPECT_TRUE(tracker.record(4.0));
 }
 
+// Other ranks get the same state, bit for bit.
 TEST(EvalTracker, IsTheSameOnOtherRanksBitForBit) {
   EvalTracker tracker;
   tracker.record(0.1 + 0.2);
@@ -39,6 +42,7 @@ TEST(EvalTracker, IsTheSameOnOtherRanksBitForBit) {
   EXPECT_EQ(EvalTracker::of_text(EvalTracker().text()).best_loss(), INFINITY);
 }
 
+// The state is read from the metrics of a run.
 TEST(EvalTracker, ReadsItsStateFromTheMetricsOfARun) {
   const TemporaryDirectory directory;
   const std::string path = directory.file("metrics.jsonl");

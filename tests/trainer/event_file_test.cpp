@@ -28,7 +28,7 @@ std::string bytes_of_file(const std::string& path) {
   return text.str();
 }
 
-// Paths of a directory's event files, in the order in which TensorBoard reads them.
+// Returns a directory's event files in the order in which TensorBoard reads them.
 std::vector<std::string> event_files(const std::string& directory) {
   std::vector<std::string> paths;
   for (const auto& entry : fs::directory_iterator(directory)) paths.push_back(entry.path());
@@ -36,7 +36,7 @@ std::vector<std::string> event_files(const std::string& directory) {
   return paths;
 }
 
-// What the records say after their framing, which other tests look at.
+// Returns the records' content without their framing, which other tests check.
 std::vector<std::string> records_of(const std::string& bytes) {
   std::vector<std::string> records;
   for (size_t at = 0; at + 12 <= bytes.size();) {
@@ -48,7 +48,7 @@ std::vector<std::string> records_of(const std::string& bytes) {
   return records;
 }
 
-// Goal: every reader of event files reads ours; the values are of the tensorboard package.
+// Goal: event files have the bytes of the tensorboard package, so that every reader can read them.
 TEST(EventFile, RecordsAreTheBytesThatTensorBoardWrites) {
   const std::string golden = bytes_of_file(test_data() + "/trainer/events_golden.tfevents");
   ASSERT_FALSE(golden.empty());
@@ -65,8 +65,8 @@ TEST(EventFile, RecordsAreTheBytesThatTensorBoardWrites) {
   EXPECT_EQ(ours, golden);
 }
 
-// Goal: a run that goes on leaves older files alone, and its own is read after them, though two
-// starts fall into one second or the clock was set back.
+// Goal: a run that resumes keeps older files, and its own is read after them, even if two starts
+// fall into one second or the clock was set back.
 TEST(EventFile, EveryStartHasAFileThatIsReadAfterAllOthers) {
   const TemporaryDirectory directory;
   const std::string folder = directory.file("tensorboard");
@@ -80,6 +80,7 @@ TEST(EventFile, EveryStartHasAFileThatIsReadAfterAllOthers) {
   EXPECT_EQ(bytes_of_file(second.path()), version_event(1000.7) + restart_event(1000.7, Step(2)));
 }
 
+// Event files are not written through a link.
 TEST(EventFile, IsNotWrittenThroughALink) {
   const TemporaryDirectory directory;
   fs::create_directory(directory.file("elsewhere"));
@@ -88,7 +89,8 @@ TEST(EventFile, IsNotWrittenThroughALink) {
   EXPECT_TRUE(fs::is_empty(directory.file("elsewhere")));
 }
 
-// Goal: readers end at a torn record for ever, so none may stay; and no value is lost.
+// Goal: values that a full disk refused are written later, and no torn record stays, because
+// readers stop there.
 TEST(EventFile, WhatAFullDiskRefusedIsWrittenLater) {
   const TemporaryDirectory directory;
   EventFile events(directory.file("tensorboard"), 1.0, Step(1));
@@ -109,7 +111,7 @@ TEST(EventFile, WhatAFullDiskRefusedIsWrittenLater) {
                                               scalar_event(3.0, Step(2), {{"train/loss", 1.0}}));
 }
 
-// Goal: a step's line and an evaluation's become events, with their memory and their stalls.
+// Goal: step and evaluation lines become events under the documented tags, with memory and stalls.
 TEST(EventFile, MetricsAreCopiedUnderDocumentedTags) {
   const TemporaryDirectory directory;
   MetricsFile metrics = MetricsFile::begin(directory.file("metrics.jsonl"));

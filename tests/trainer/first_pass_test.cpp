@@ -1,5 +1,5 @@
-// The first pass against a plan that nobody measured at the run's own shape: made-up costs of 1 KiB
-// forward and 3 KiB backward a position, the loss twice that.
+// The first pass is checked against a plan that was not measured at the run's own shape. Made-up
+// costs: 1 KiB forward and 3 KiB backward per position, twice that for the loss.
 #include "trainer/run/first_pass.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 class FirstPass : public testing::Test {
  protected:
-  // Half of a full micro-batch: 50 of 100 positions, documents of 30 and 20.
+  // The pass has half of a full micro-batch: 50 of 100 positions, documents of 30 and 20.
   static constexpr int64_t kPositions = 50;
 
   FirstPass() { set_source(CostSource::kFitted); }
@@ -44,11 +44,13 @@ class FirstPass : public testing::Test {
   std::vector<int64_t> starts_ = {0, 30, 50};
 };
 
+// A first pass within its plan continues.
 TEST_F(FirstPass, MayTakeWhatThePlanSays) {
   EXPECT_NO_THROW(check(plan(), kPositions * 6 * kKiB));
 }
 
-// Twice the plan's bytes at half of the positions: a full micro-batch takes twice the plan's, too.
+// Twice the planned bytes at half of the positions end the run, because a full micro-batch would
+// take twice the plan.
 TEST_F(FirstPass, EndsTheRunWhereFullMicroBatchesWillNotFit) {
   const TierPlan tight = plan();
   ASSERT_EQ(tight.device.limit, tight.device.total);
@@ -67,7 +69,7 @@ TEST_F(FirstPass, EndsTheRunWhereFullMicroBatchesWillNotFit) {
   }
 }
 
-// One byte more than planned is too much exactly where the cap has no room for its share.
+// A first pass above its plan continues if, and only if, the cap has room for a full micro-batch.
 TEST_F(FirstPass, GoesOnWhereTheDeviceHasRoom) {
   const Bytes twice = 2 * kPositions * 6 * kKiB;
   const TierPlan tight = plan();
@@ -76,11 +78,13 @@ TEST_F(FirstPass, GoesOnWhereTheDeviceHasRoom) {
   EXPECT_THROW(check(plan(needed - kDeviceBufferAlignment), twice), OutOfMemoryError);
 }
 
+// A measured plan is not checked against the first pass.
 TEST_F(FirstPass, IsNotJudgedByAPlanThatWasMeasured) {
   set_source(CostSource::kMeasured);
   EXPECT_NO_THROW(check(plan(), kGiB));
 }
 
+// A rank without micro-batches is not checked.
 TEST_F(FirstPass, OfARankWithoutMicroBatchesSaysNothing) {
   EXPECT_NO_THROW(check_first_pass(inputs_, plan(), {.workspace = {.tensors_peak = kGiB}}, {}));
 }

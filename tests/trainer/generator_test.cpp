@@ -1,4 +1,4 @@
-// pick_token: what temperature, top-k and the seed do, against the distribution that they name.
+// pick_token: the effect of temperature, top-k, top-p and seed on the distribution of samples.
 #include "trainer/generator.h"
 
 #include <gtest/gtest.h>
@@ -20,13 +20,15 @@ std::vector<double> frequencies(const Sampling& sampling) {
   return counts;
 }
 
+// Without a temperature the most likely token is taken.
 TEST(PickToken, TakesTheLikeliestWithoutATemperature) {
   for (const int64_t top_k : {0, 1, 4}) {
     EXPECT_EQ(pick_token(kScores, {.temperature = 0.0, .top_k = top_k}, 0, 0), 1);
   }
 }
 
-// Of 40,000 draws a frequency has a standard deviation of at most 0.0025; the seed is fixed.
+// Samples follow the softmax at the temperature; of 40,000 samples a frequency has a standard
+// deviation of at most 0.0025, and the seed is fixed.
 TEST(PickToken, DrawsFromTheSoftmaxAtTheTemperature) {
   for (const double temperature : {0.5, 1.0, 3.0}) {
     std::vector<double> wanted;
@@ -42,6 +44,7 @@ TEST(PickToken, DrawsFromTheSoftmaxAtTheTemperature) {
   }
 }
 
+// With top_k only the most likely tokens are sampled.
 TEST(PickToken, DrawsFromTheLikeliestFewAlone) {
   const std::vector<double> found = frequencies({.temperature = 1.0, .top_k = 3, .seed = 3});
   const double sum = 2.0 * std::exp(2.0) + std::exp(1.25);
@@ -52,7 +55,8 @@ TEST(PickToken, DrawsFromTheLikeliestFewAlone) {
   EXPECT_NEAR(frequencies({.temperature = 1.0, .top_k = 1, .seed = 3})[1], 1.0, 1e-9);
 }
 
-// Shares of 0.36, 0.36, 0.17, 0.08 ...: the fewest that have the share together.
+// With top_p the fewest tokens that reach the share together are sampled (shares are 0.36, 0.36,
+// 0.17, 0.08 ...).
 TEST(PickToken, DrawsFromTheFewestThatHaveTheShare) {
   const std::vector<double> two = frequencies({.temperature = 1.0, .top_p = 0.7, .seed = 3});
   EXPECT_NEAR(two[1], 0.5, 0.01);
@@ -63,6 +67,7 @@ TEST(PickToken, DrawsFromTheFewestThatHaveTheShare) {
   EXPECT_EQ(three[0] + three[2] + three[5], 0.0);
 }
 
+// The sample depends on seed, prompt and position.
 TEST(PickToken, DependsOnSeedPromptAndPosition) {
   const auto draws = [](uint64_t seed, uint32_t prompt) {
     std::vector<TokenId> tokens;

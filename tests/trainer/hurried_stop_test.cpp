@@ -1,4 +1,4 @@
-// HurriedStop. Goal: work that asks for nothing ends all the same, in order, and says so.
+// HurriedStop. Goal: a signal ends work that never checks for one, in order and with a message.
 #include "trainer/run/hurried_stop.h"
 
 #include <gtest/gtest.h>
@@ -8,11 +8,12 @@
 namespace longshore {
 namespace {
 
-// As a library in the middle of a long text.
+// Works forever without checking for signals, like a library inside a long text.
 [[noreturn]] void work_for_ever() {
   for (;;) ::pause();
 }
 
+// A stop signal ends work that never checks for it.
 TEST(HurriedStop, EndsWorkThatAsksForNothing) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
     EXPECT_EXIT(
@@ -27,7 +28,7 @@ TEST(HurriedStop, EndsWorkThatAsksForNothing) {
   }
 }
 
-// Work that ended is not its business any more, and signals have their usual words again.
+// After the work ended, signals have their usual handlers and messages again.
 TEST(HurriedStop, LeavesAloneWhatComesLater) {
   testing::internal::CaptureStderr();
   {

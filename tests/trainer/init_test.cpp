@@ -1,5 +1,5 @@
-// The run file that `init` writes. Goal: it loads, fits, and says why each value was chosen; what
-// is there is never written over.
+// The run file that `init` writes. Goal: it loads, fits and gives a reason for each value; an
+// existing file is never overwritten.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -47,6 +47,7 @@ RunConfig config_of(const RunFileDraft& draft) {
   return load_run_config({}, draft.overrides());
 }
 
+// The draft as text and as arguments gives the same run.
 TEST(RunFileDraft, SaysTheSameAsTextAndAsArguments) {
   RunFileDraft draft = first_draft(example());
   for (const DraftStep& step : draft_steps(example())) {
@@ -58,6 +59,7 @@ TEST(RunFileDraft, SaysTheSameAsTextAndAsArguments) {
   EXPECT_EQ(load_run_config({path}, {}), config_of(draft));
 }
 
+// Length and learning rate follow from model and data.
 TEST(RunFileDraft, TakesLengthAndRateFromTheModelAndTheData) {
   const RunConfig config = config_of(first_draft(example()));
   EXPECT_EQ(config.data.max_tokens, 2048);
@@ -68,6 +70,7 @@ TEST(RunFileDraft, TakesLengthAndRateFromTheModelAndTheData) {
   EXPECT_EQ(config.precision.compute, DType::kBF16);
 }
 
+// A small data set is read three times in small steps.
 TEST(RunFileDraft, ReadsSmallDataThreeTimesInSmallSteps) {
   DraftFacts facts = example();
   facts.text = true;
@@ -90,6 +93,7 @@ std::vector<std::string> words(const DraftFacts& facts) {
   return words;
 }
 
+// The steps of a draft are tried from the fastest on.
 TEST(RunFileDraft, TriesTheFastestFirst) {
   DraftFacts facts = example();
   EXPECT_EQ(words(facts), (std::vector<std::string>{
@@ -104,6 +108,7 @@ TEST(RunFileDraft, TriesTheFastestFirst) {
                               "optimizer state on drives", "parameters on drives too"}));
 }
 
+// The keys of a run file are read with their text and comments.
 TEST(RunFileKeys, AreReadAsTheyAreSpeltWithTheirReasons) {
   const std::vector<DraftKey> keys = keys_of_run_file(
       "# a head\n[train]\nsteps = 3\n\n[offload]\nnvme = [\"/a b\"]  # yours: a = b\n", "x.toml");
@@ -114,7 +119,7 @@ TEST(RunFileKeys, AreReadAsTheyAreSpeltWithTheirReasons) {
   EXPECT_EQ(keys[1].why, "yours: a = b");
 }
 
-// Goal: a draft of a recipe is the recipe, but for what is the user's.
+// Goal: a draft from a recipe has the recipe's keys, except the user's own.
 TEST(RunFileKeys, OfEveryRecipeAreTheRecipes) {
   for (const NamedText& recipe : common_recipes()) {
     SCOPED_TRACE(recipe.name);
@@ -139,7 +144,7 @@ TEST(RunFileKeys, OfEveryRecipeAreTheRecipes) {
   }
 }
 
-// A model directory, rows, and nothing else.
+// Init: a model directory and rows.
 class Init : public testing::Test {
  protected:
   Init() {
@@ -153,7 +158,7 @@ class Init : public testing::Test {
   std::string file_ = directory_.file("run.toml");
 };
 
-// Threads fill the values; what a tensor has depends on its name and the seed alone.
+// The values of a random model depend on tensor name and seed only, although threads fill them.
 TEST_F(Init, ModelHasTheValuesOfTheSeed) {
   const SafetensorsFile file = SafetensorsFile::open(model_ + "/model.safetensors");
   const std::string config = model_ + "/config.json";
@@ -170,6 +175,7 @@ TEST_F(Init, ModelHasTheValuesOfTheSeed) {
   }
 }
 
+// init writes a run file that plan and validate accept.
 TEST_F(Init, WritesAFileThatPlansAndValidates) {
   const std::string dir = directory_.file("run");
   const Ended ended =
@@ -185,8 +191,8 @@ TEST_F(Init, WritesAFileThatPlansAndValidates) {
   EXPECT_EQ(run_command({"plan", file_}).exit_code, 0);
 }
 
-// Goal: on a machine without a GPU a recipe is made for the recipe's own machine, and what `plan`
-// says of the file there is what init said.
+// Goal: without a GPU a recipe is drafted for its own machine, and `plan` of the file there agrees
+// with init.
 TEST_F(Init, TakesARecipe) {
   const Ended ended = run_command({"init", file_, "--recipe", "qwen3-8b_2x-rtx-4090", "--model",
                                    model_, "--data", rows_, "--machine", "2x-rtx-4090"});
@@ -199,7 +205,7 @@ TEST_F(Init, TakesARecipe) {
                          "2x-rtx-4090", file_})
                 .exit_code,
             0);
-  // Without --machine: for this one, or where it has no GPU for the recipe's.
+  // Without --machine it is for this machine, or for the recipe's if this one has no GPU.
   const Ended json =
       run_command({"init", directory_.file("json.toml"), "--recipe", "qwen3-8b_rtx-4090", "--model",
                    model_, "--data", rows_, "--json"});
@@ -210,6 +216,7 @@ TEST_F(Init, TakesARecipe) {
   EXPECT_EQ(said.at("device"), "cuda");
 }
 
+// An unknown recipe is refused with the list of recipes.
 TEST_F(Init, NamesTheRecipesWhereItIsGivenAnother) {
   const Ended ended = run_command({"init", file_, "--recipe", "llama-9b", "--data", rows_});
   EXPECT_EQ(ended.exit_code, 2);
@@ -220,6 +227,7 @@ TEST_F(Init, NamesTheRecipesWhereItIsGivenAnother) {
   EXPECT_EQ(read(file_), "");
 }
 
+// An existing file is not overwritten without --replace.
 TEST_F(Init, LeavesAFileThatIsThere) {
   std::ofstream(file_) << "mine";
   const std::vector<std::string> command = {"init", file_, "--model", model_, "--data", rows_};
@@ -233,6 +241,7 @@ TEST_F(Init, LeavesAFileThatIsThere) {
   EXPECT_NE(read(file_), "mine");
 }
 
+// All wrong arguments are named together, and nothing is written.
 TEST_F(Init, NamesEverythingThatIsWrongAndWritesNothing) {
   const Ended ended = run_command(
       {"init", file_, "--model", directory_.file("none"), "--data", directory_.file("no.jsonl")});
@@ -242,13 +251,14 @@ TEST_F(Init, NamesEverythingThatIsWrongAndWritesNothing) {
   EXPECT_EQ(read(file_), "");
 }
 
+// Without a terminal to ask, a missing argument is named.
 TEST_F(Init, SaysWhatIsMissingWhereNobodyCanBeAsked) {
   const Ended ended = run_command({"init", file_, "--model", model_});
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_TRUE(has(ended.err, "--data is missing")) << ended.err;
 }
 
-// Goal: what a goal that is searched for says of the plan is so, on a machine of a description.
+// Goal: the plan that init finds for a goal agrees with `plan`, on a described machine.
 TEST_F(Init, SearchesForWhatTheGoalAsks) {
   const std::string machine = test_data() + "/../config/machines/rtx-4090.toml";
   const auto planned = [&](const std::string& goal) {
@@ -281,6 +291,7 @@ TEST_F(Init, SearchesForWhatTheGoalAsks) {
   EXPECT_TRUE(has(read(directory_.file("fastest.toml")), "found by a search")) << "says why";
 }
 
+// A run file without a length can be planned.
 TEST_F(Init, PlansBeforeTheLengthIsKnown) {
   std::ofstream(file_) << "[run]\ndir = \"" << directory_.file("run") << "\"\n[model]\npath = \""
                        << model_ << "\"\n[data]\ntrain = [\"" << rows_ << "\"]\nmax_tokens = 64\n";

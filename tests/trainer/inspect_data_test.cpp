@@ -1,4 +1,4 @@
-// `inspect data` as its user sees it: whole characters, and what is trained.
+// `inspect data` and `prepare` as users see them.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ std::string printed(const std::vector<std::string>& arguments) {
   return text;
 }
 
-// A character that several tokens spell is shown as itself, in the terminal and on the page.
+// A character that several tokens spell is shown whole, in the terminal and on the page.
 TEST(InspectData, ShowsCharactersWholeThatSeveralTokensSpell) {
   const TemporaryDirectory directory;
   const std::string at = directory.path();
@@ -40,8 +40,8 @@ TEST(InspectData, ShowsCharactersWholeThatSeveralTokensSpell) {
   EXPECT_NE(page.find(">漢</b>"), std::string::npos) << text;
 }
 
-// `prepare` says of each file what became of it and where it is, and of one whose conversations
-// became several samples that too.
+// `prepare` prints for each file what was added and where it is, also that conversations became
+// several samples.
 TEST(Prepare, PrintsWhatWasAddedToEachFile) {
   const TemporaryDirectory directory;
   const std::string at = directory.path();
@@ -51,7 +51,7 @@ TEST(Prepare, PrintsWhatWasAddedToEachFile) {
                           R"({"role": "assistant", "content": "<think>\ne\n</think>\n\nf"}]})";
   for (const char* name : {"/one.jsonl", "/two.jsonl"}) {
     std::ofstream(at + name) << row << "\n";
-    // What changed just now is not noted as known.
+    // A file that changed just now is not recorded as known.
     std::filesystem::last_write_time(
         at + name, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
   }

@@ -1,5 +1,5 @@
-// What commands that make something print with --json. Goal: standard output is one JSON document
-// with the keys that programs read, and its values agree with what was made.
+// The --json output of commands that make files. Goal: standard output is one JSON document with
+// the documented keys, and its values agree with the files.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -28,7 +28,7 @@ std::set<std::string> keys_of(const Json& object) {
   return keys;
 }
 
-// Standard output is parsed whole: words before or behind the document fail here.
+// Parses all of standard output, so text before or after the document fails.
 Json printed(const std::vector<std::string>& command) {
   const Ended ended = run_command(command);
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
@@ -43,7 +43,7 @@ int64_t tokens_of(const std::string& path) {
   return Tokenizer::from_files(files, path).id_limit();
 }
 
-// What the header of the weights declares, in fp32.
+// Returns the number of fp32 elements that the header of the weights declares.
 int64_t elements_of(const std::string& path) {
   const std::string bytes = read(path);
   uint64_t length = 0;
@@ -62,6 +62,7 @@ class JsonOutput : public testing::Test {
   std::string model_ = directory_.file("model"), rows_ = directory_.file("rows.jsonl");
 };
 
+// init-model prints what it made.
 TEST_F(JsonOutput, InitModelSaysWhatItMade) {
   const Json json =
       printed({"init-model", model_, "--preset", "tiny-qwen3", "--vocabulary", "300", "--json"});
@@ -73,6 +74,7 @@ TEST_F(JsonOutput, InitModelSaysWhatItMade) {
   EXPECT_EQ(json.at("parameters"), elements_of(model_ + "/model.safetensors"));
 }
 
+// tokenizer train prints what it made.
 TEST_F(JsonOutput, TokenizerTrainSaysWhatItMade) {
   const std::string file = directory_.file("tokenizer.json");
   const Json json =
@@ -83,7 +85,7 @@ TEST_F(JsonOutput, TokenizerTrainSaysWhatItMade) {
   EXPECT_LE(json.at("tokens").get<int64_t>(), 270);
 }
 
-// Goal: what init says that its run file takes is what the plan of that file says.
+// Goal: init prints the costs that the plan of its run file has.
 TEST_F(JsonOutput, InitSaysWhatItWroteAndWhatItTakes) {
   const Json model = printed({"init-model", model_, "--json"});
   const std::string file = directory_.file("run.toml"), run = directory_.file("run");
@@ -108,7 +110,7 @@ TEST_F(JsonOutput, InitSaysWhatItWroteAndWhatItTakes) {
   EXPECT_EQ(json.at("checkpoint_bytes"), plan.at("nvme").at("checkpoint_bytes"));
 }
 
-// Goal: where nothing is made, nothing is printed that a reader could take for a document.
+// Goal: a command that fails prints no document.
 TEST_F(JsonOutput, WhatFailsPrintsNoDocument) {
   fs::create_directories(model_);
   std::ofstream(model_ + "/mine") << "mine";

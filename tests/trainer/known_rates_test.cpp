@@ -1,4 +1,4 @@
-// What is kept of a machine from one command to the next.
+// The measured rates of a machine that commands share.
 #include "trainer/setup/known_rates.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ DescribedMachine described(const std::string& program) {
   return described;
 }
 
-// Goal: rates of another build are used, and said to be of one.
+// Goal: rates of another build are used, and that build is named.
 TEST(KnownRates, SayWhichBuildMeasured) {
   const TemporaryDirectory directory;
   const KnownRates known(directory.path(), some_machine());
@@ -41,6 +41,7 @@ TEST(KnownRates, SayWhichBuildMeasured) {
   EXPECT_EQ(known.find()->rates.source, "measured by doctor, by another build of the program");
 }
 
+// Rates in another format are refused with a reason.
 TEST(KnownRates, OfAnotherFormatAreRefusedInWords) {
   const TemporaryDirectory directory;
   const KnownRates known(directory.path(), some_machine());
@@ -53,8 +54,8 @@ TEST(KnownRates, OfAnotherFormatAreRefusedInWords) {
   EXPECT_NE(said.find("version 99; this program reads version 1"), std::string::npos) << said;
 }
 
-// Goal: what runs took of a plan is of the rates that it was made with; measured anew, they are
-// others.
+// Goal: corrections of a plan belong to the rates that it was made with; measuring again drops
+// them.
 TEST(KnownRates, AreTheSameUntilTheyAreMeasuredAgain) {
   const TemporaryDirectory directory;
   const KnownRates known(directory.path(), some_machine());
@@ -70,7 +71,7 @@ TEST(KnownRates, AreTheSameUntilTheyAreMeasuredAgain) {
   EXPECT_NE(known.mark(), mark);
 }
 
-// Goal: the first run corrects a plan in full; one odd run later moves it half of the way.
+// Goal: the first run corrects a plan in full; a single odd run later moves it half of the way.
 TEST(KnownRates, FactorsAreSmoothed) {
   const TemporaryDirectory directory;
   const KnownRates known(directory.path(), some_machine());
@@ -84,7 +85,7 @@ TEST(KnownRates, FactorsAreSmoothed) {
   EXPECT_EQ(known.find_factors("another run"), kNoCorrection);
 }
 
-// The one file of a unit that is kept there.
+// Returns the path of the only stored file of a unit.
 std::string unit_file(const TemporaryDirectory& directory) {
   for (const auto& entry : std::filesystem::directory_iterator(directory.file("machines"))) {
     if (entry.path().filename().string().find("-unit-") != std::string::npos) return entry.path();
@@ -92,6 +93,7 @@ std::string unit_file(const TemporaryDirectory& directory) {
   return "";
 }
 
+// Times of units are kept with their micro-batches.
 TEST(KnownRates, UnitsAreKeptWithTheirMicroBatches) {
   const TemporaryDirectory directory;
   const KnownRates known(directory.path(), some_machine());
@@ -105,7 +107,7 @@ TEST(KnownRates, UnitsAreKeptWithTheirMicroBatches) {
   EXPECT_EQ(kept.at("seconds"), Json({0.5, 1.5, 0.25, 0.75}));
 }
 
-// Goal: files of programs that measured one size, and did not note it, give what they gave.
+// Goal: files of older programs with one size, not recorded, are still read.
 TEST(KnownRates, UnitsOfOnePointAreRead) {
   const TemporaryDirectory directory;
   const KnownRates known(directory.path(), some_machine());
@@ -116,7 +118,7 @@ TEST(KnownRates, UnitsOfOnePointAreRead) {
   EXPECT_EQ(unit_seconds(points, 1000), (UnitSeconds{0.25, 0.75}));
 }
 
-// Goal: what makes no sense is as good as not there.
+// Goal: files with impossible values are ignored.
 TEST(KnownRates, UnitsWithBadValuesAreNotThere) {
   const TemporaryDirectory directory;
   const KnownRates known(directory.path(), some_machine());

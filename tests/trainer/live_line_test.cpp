@@ -30,7 +30,7 @@ LiveStatus example() {
           .eta_seconds = 842.0};
 }
 
-// What a LiveLine writes, read back from a pipe.
+// Pipe: reads back what a LiveLine writes.
 class Pipe {
  public:
   Pipe() { EXPECT_EQ(::pipe(ends_.data()), 0); }
@@ -50,12 +50,14 @@ class Pipe {
   std::array<int, 2> ends_{};
 };
 
+// A wide line shows every value.
 TEST(LiveLine, ShowsEverythingWhereThereIsRoom) {
   EXPECT_EQ(format_live_line(example(), 0, false),
             "step 120/4000  loss 1.8342  lr 1.9e-05  norm 0.71  2 431 tok/s  MFU 48 %  "
             "94 % of plan  wall: compute  dev 21.8/22.0 GiB  host 96.0/96.0 GiB  ETA 14:02");
 }
 
+// The routers' statistics are shown if they are logged.
 TEST(LiveLine, ShowsWhatRoutersChoseWhereAsked) {
   LiveStatus status = example();
   status.aux_loss = 2.0651;
@@ -66,17 +68,20 @@ TEST(LiveLine, ShowsWhatRoutersChoseWhereAsked) {
       << line;
 }
 
+// A line is never wider than its columns.
 TEST(LiveLine, NeverGoesBeyondTheColumns) {
   for (int columns = 1; columns < 200; ++columns) {
     EXPECT_LE(format_live_line(example(), columns, false).size(), static_cast<size_t>(columns));
   }
 }
 
+// A narrow terminal keeps step, loss and remaining time.
 TEST(LiveLine, KeepsStepLossAndTimeLeftInANarrowTerminal) {
   EXPECT_EQ(format_live_line(example(), 40, false), "step 120/4000  loss 1.8342  ETA 14:02");
   EXPECT_EQ(format_live_line(example(), 20, false), "step 120/4000");
 }
 
+// Colour codes take no columns.
 TEST(LiveLine, ColourTakesNoRoom) {
   const std::string plain = format_live_line(example(), 60, false);
   std::string painted = format_live_line(example(), 60, true);
@@ -87,6 +92,7 @@ TEST(LiveLine, ColourTakesNoRoom) {
   EXPECT_EQ(painted, plain);
 }
 
+// On a terminal the line is redrawn in place.
 TEST(LiveLine, RedrawsInPlaceOnATerminal) {
   Pipe pipe;
   {
@@ -101,7 +107,7 @@ TEST(LiveLine, RedrawsInPlaceOnATerminal) {
   EXPECT_NE(text.find("\r\x1b[Kstep 2/2  loss 2.0000"), std::string::npos);
 }
 
-// What a terminal shows: golden at three widths.
+// The display has four lines that fit the terminal, here at three widths.
 TEST(LiveDisplay, ShowsFourLinesThatFitTheTerminal) {
   const std::vector<std::string> narrow = {
       "step 120/4000  3 %  ETA 14:02", "loss 1.8342  lr 1.9e-05  2 431 tok/s",
@@ -122,6 +128,7 @@ TEST(LiveDisplay, ShowsFourLinesThatFitTheTerminal) {
   EXPECT_EQ(format_display(example(), 160, 24, false), wide);
 }
 
+// The lane that compute waited for most is named.
 TEST(LiveDisplay, NamesTheLaneThatComputeWaitedForMost) {
   LiveStatus status = example();
   status.wall.clear();
@@ -130,11 +137,13 @@ TEST(LiveDisplay, NamesTheLaneThatComputeWaitedForMost) {
             "1.20 s a step  compute 17 %  waits for read 75 %  waits for h2d 8 %  wall: read");
 }
 
+// With few rows the display is one line.
 TEST(LiveDisplay, IsOneLineWhereThereAreFewRows) {
   EXPECT_EQ(format_display(example(), 80, 5, false),
             std::vector<std::string>{format_live_line(example(), 80, false)});
 }
 
+// No line of the display is wider than its columns.
 TEST(LiveDisplay, NeverGoesBeyondTheColumns) {
   for (int columns = 1; columns < 200; ++columns) {
     for (const std::string& line : format_display(example(), columns, 24, false)) {
@@ -143,7 +152,8 @@ TEST(LiveDisplay, NeverGoesBeyondTheColumns) {
   }
 }
 
-// Up to its first line, and everything below erased: nothing of the last one stays.
+// The display is redrawn from its first line with everything below erased, so nothing of the last
+// one stays.
 TEST(LiveDisplay, RedrawsAllItsLinesInPlace) {
   Pipe pipe;
   {
@@ -160,6 +170,7 @@ TEST(LiveDisplay, RedrawsAllItsLinesInPlace) {
   EXPECT_TRUE(text.ends_with(up));
 }
 
+// The line is cleared for a message.
 TEST(LiveLine, ClearsItselfForAMessage) {
   Pipe pipe;
   LiveLine line({.fd = pipe.fd(), .terminal = true, .columns = 60, .rows = 5});
@@ -170,6 +181,7 @@ TEST(LiveLine, ClearsItselfForAMessage) {
   EXPECT_TRUE(pipe.text().ends_with("\r\x1b[K"));
 }
 
+// Without a terminal a plain line is written every N steps.
 TEST(LiveLine, WritesPlainLinesEverySoManySteps) {
   Pipe pipe;
   LiveLine line({.fd = pipe.fd(), .every_steps = 3});
@@ -180,12 +192,13 @@ TEST(LiveLine, WritesPlainLinesEverySoManySteps) {
   const std::string text = pipe.text();
   EXPECT_EQ(text.find('\r'), std::string::npos);
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
-  // The third and sixth, a skipped one, and the last.
+  // The lines are of the third and sixth step, a skipped one, and the last.
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
   EXPECT_NE(text.find("step 2/7  loss 0.0000  skipped"), std::string::npos);
   EXPECT_NE(text.find("step 7/7"), std::string::npos);
 }
 
+// Durations and counts are written in readable form.
 TEST(LiveLine, WritesDurationsAndCountsAsPeopleReadThem) {
   EXPECT_EQ(format_duration(0), "0:00");
   EXPECT_EQ(format_duration(9.4), "0:09");

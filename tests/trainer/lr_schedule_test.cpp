@@ -24,45 +24,52 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& want
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 1e-15) << "at " << i;
 }
 
-// The golden values are those of transformers' schedules (get_*_schedule_with_warmup, lr 1.0),
-// which an optimizer uses for its first, second, ... update.
+// The constant rate stays at the peak after warm-up. All golden values are those of transformers'
+// schedules (get_*_schedule_with_warmup, lr 1.0) for an optimizer's first, second, ... update.
 TEST(LrSchedule, ConstantStaysAtThePeakAfterWarmUp) {
   expect_near(rates({.name = Name::kConstant, .warmup_steps = 4, .min_lr_ratio = 0.1}, 6),
               {0.0, 0.25, 0.5, 0.75, 1.0, 1.0});
 }
 
+// The linear rate falls as in transformers.
 TEST(LrSchedule, LinearFallsAsTransformersDoes) {
   expect_near(rates({.name = Name::kLinear, .warmup_steps = 2, .min_lr_ratio = 0.0}, 7),
               {0.0, 0.5, 1.0, 0.8, 0.6, 0.4, 0.2});
 }
 
+// The linear rate falls towards the least rate.
 TEST(LrSchedule, LinearEndsAboveTheLeastRate) {
   expect_near(rates({.name = Name::kLinear, .warmup_steps = 0, .min_lr_ratio = 0.5}, 5),
               {1.0, 0.9, 0.8, 0.7, 0.6});
 }
 
+// The cosine rate falls as in transformers.
 TEST(LrSchedule, CosineFallsAsTransformersDoes) {
   expect_near(rates({.name = Name::kCosine, .warmup_steps = 2, .min_lr_ratio = 0.0}, 8),
               {0.0, 0.5, 1.0, 0.9330127018922193, 0.75, 0.5, 0.25, 0.06698729810778066});
 }
 
+// The cosine rate falls towards the least rate.
 TEST(LrSchedule, CosineMixesInTheLeastRate) {
   expect_near(rates({.name = Name::kCosine, .warmup_steps = 1, .min_lr_ratio = 0.1}, 5),
               {0.0, 1.0, 0.8681980515339464, 0.55, 0.2318019484660536});
 }
 
+// WSD stays at the peak and falls in the last steps.
 TEST(LrSchedule, WsdStaysAtThePeakAndFallsAtTheEnd) {
   expect_near(
       rates({.name = Name::kWsd, .warmup_steps = 2, .min_lr_ratio = 0.2, .decay_steps = 4}, 9),
       {0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4});
 }
 
+// Every rate scales with the peak.
 TEST(LrSchedule, ScalesWithThePeak) {
   const ScheduleSection schedule{.name = Name::kLinear, .warmup_steps = 0, .min_lr_ratio = 0.0};
   EXPECT_DOUBLE_EQ(lr_at(schedule, 2e-5, Step(1), 4), 2e-5);
   EXPECT_DOUBLE_EQ(lr_at(schedule, 2e-5, Step(3), 4), 1e-5);
 }
 
+// Beyond the end the last rate is kept.
 TEST(LrSchedule, HoldsTheLastRateBeyondTheEnd) {
   for (const Name name : {Name::kLinear, Name::kCosine, Name::kWsd}) {
     const ScheduleSection schedule{
@@ -72,6 +79,7 @@ TEST(LrSchedule, HoldsTheLastRateBeyondTheEnd) {
   }
 }
 
+// Runs of one step or without decay divide by no zero.
 TEST(LrSchedule, NeverDividesByZero) {
   for (const Name name : {Name::kConstant, Name::kLinear, Name::kCosine, Name::kWsd}) {
     const ScheduleSection schedule{.name = name, .warmup_steps = 0, .min_lr_ratio = 0.0};
@@ -83,6 +91,7 @@ TEST(LrSchedule, NeverDividesByZero) {
   }
 }
 
+// Step 0 is refused.
 TEST(LrSchedule, RefusesStepZero) {
   EXPECT_THROW(lr_at({}, 1.0, Step(0), 4), CheckFailure);
 }

@@ -1,4 +1,4 @@
-// The figures that doctor makes of what it timed.
+// The rates that doctor computes from its timings.
 #include "trainer/doctor/measure_rates.h"
 
 #include <gtest/gtest.h>
@@ -11,37 +11,39 @@
 namespace longshore {
 namespace {
 
-// Goal: of two sizes, the start is what both have in common, the rate what the larger takes more.
+// Goal: start and rate are those of the line through two sizes.
 TEST(FitCollective, StartAndRateAreThoseOfTheLineThroughBoth) {
   const CollectiveRate rate = fit_collective({4 * kKiB, 1e-3}, {100 * kMiB, 11e-3});
   EXPECT_NEAR(rate.bytes, 10485350400.0, 1.0);
   EXPECT_NEAR(rate.start_seconds, 0.99960936e-3, 1e-10);
-  // It gives both times again.
+  // The fit gives both times again.
   EXPECT_NEAR(rate.start_seconds + 4.0 * kKiB / rate.bytes, 1e-3, 1e-12);
   EXPECT_NEAR(rate.start_seconds + 100.0 * kMiB / rate.bytes, 11e-3, 1e-12);
 }
 
-// Goal: bytes that a network moves keep no core busy, those that a core copies do.
+// Goal: time that keeps a core busy is separated from time that waits for the network.
 TEST(FitCollective, WhatKeepsACoreBusyIsToldFromWhatWaits) {
   const CollectiveRate rate = fit_collective({0, 4e-3, 1e-3}, {1000000, 14e-3, 3.5e-3});
   EXPECT_NEAR(rate.start_core_seconds, 1e-3, 1e-12);
   EXPECT_NEAR(rate.core_share, 0.25, 1e-9);
-  // Two cores at a time count as one, and no time is less than none.
+  // Two busy cores count as one, and no time is negative.
   const CollectiveRate busy = fit_collective({0, 4e-3, 9e-3}, {1000000, 14e-3, 30e-3});
   EXPECT_EQ(busy.start_core_seconds, busy.start_seconds);
   EXPECT_EQ(busy.core_share, 1.0);
   EXPECT_GT(fit_collective({0, 4e-3, 3e-3}, {1000000, 14e-3, 3e-3}).core_share, 0.0);
 }
 
+// Times proportional to bytes have no start.
 TEST(FitCollective, WithoutAStartThereIsNone) {
   const CollectiveRate rate = fit_collective({1000, 1e-6}, {1000000, 1e-3});
   EXPECT_NEAR(rate.bytes, 1e9, 1.0);
   EXPECT_NEAR(rate.start_seconds, 0.0, 1e-12);
-  // Less for little than its share: bytes alone explain it, and no start is below 0.
+  // A small size that takes less than its share is explained by bytes alone; a start is never
+  // negative.
   EXPECT_EQ(fit_collective({1000, 0.0}, {1000000, 1e-3}).start_seconds, 0.0);
 }
 
-// Goal: noise never makes a rate that is below 0 or without end.
+// Goal: noise never gives a negative or infinite rate.
 TEST(FitCollective, TimesThatDoNotDifferLeaveATenthForTheBytes) {
   for (const double little : {10e-3, 9.5e-3, 30e-3}) {
     const CollectiveRate rate = fit_collective({0, little}, {1000000, 10e-3});
@@ -50,6 +52,7 @@ TEST(FitCollective, TimesThatDoNotDifferLeaveATenthForTheBytes) {
   }
 }
 
+// Times of zero or NaN give no rate.
 TEST(FitCollective, NothingIsMadeOfNoTime) {
   const double no_number = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(fit_collective({4096, 1e-3}, {1000000, 0.0}), CollectiveRate{});
@@ -57,7 +60,7 @@ TEST(FitCollective, NothingIsMadeOfNoTime) {
   EXPECT_EQ(fit_collective({4096, 1e-3}, {4096, 2e-3}), CollectiveRate{});
 }
 
-// Goal: a run's units are run at two sizes of micro-batches, its own among them.
+// Goal: a run's units are measured at two micro-batches, its own among them.
 TEST(MeasuredMicroBatches, AreTheRunsOwnAndAnother) {
   const ModelSpec model = fakes::make_small_model(3, false);
   const Machine machine = made_up_machine();
@@ -73,6 +76,7 @@ TEST(MeasuredMicroBatches, AreTheRunsOwnAndAnother) {
   EXPECT_EQ(measured_micro_batches(inputs, machine), (Sequences{1}));
 }
 
+// Measured micro-batches fit the device.
 TEST(MeasuredMicroBatches, FitTheDevice) {
   const ModelSpec model = fakes::make_small_model(3, false);
   const Machine machine = made_up_machine();
@@ -91,9 +95,9 @@ TEST(MeasuredMicroBatches, FitTheDevice) {
   EXPECT_EQ(measured_micro_batches(inputs, machine), (std::vector<int64_t>{1}));
 }
 
-// ---- beside other programs ----
+// ---- Measurements beside other programs ----
 
-// Goal: what others had of the processor is what was busy and not this process's, steal included;
+// Goal: the share of other programs is the busy time that is not this process's, with steal;
 // waiting for a disk is idle.
 TEST(ShareOfOthers, IsWhatThisProcessDidNotTake) {
   const std::string before = "cpu  1000 10 100 5000 50 0 0 0 0 0\n";
@@ -106,8 +110,8 @@ TEST(ShareOfOthers, IsWhatThisProcessDidNotTake) {
   EXPECT_EQ(share_of_others("", "", 1.0, 100.0), 0.0);
 }
 
-// Goal: a calm measurement is taken as it is; a disturbed one is repeated, the calmer of both is
-// kept, and its source says how sure it is.
+// Goal: a calm measurement is used at once; a disturbed one is repeated, the calmer one is kept,
+// and its source says how reliable it is.
 TEST(CalmestRates, AreTakenAgainWhereOthersHadTheProcessor) {
   struct Try {
     double others, copy;

@@ -39,7 +39,7 @@ std::vector<Json> lines_of(const std::string& path) {
   return lines;
 }
 
-// "start step1 step2 eval2 checkpoint2": the kinds and steps of a file's lines.
+// Returns the kinds and steps of a file's lines: "start step1 step2 eval2 checkpoint2".
 std::string outline(const std::string& path) {
   std::string text;
   for (const Json& line : lines_of(path)) {
@@ -60,6 +60,7 @@ class MetricsTest : public ::testing::Test {
   const std::string path_ = directory_.file("metrics.jsonl");
 };
 
+// A step line has the documented keys.
 TEST_F(MetricsTest, AStepHasTheDocumentedKeys) {
   MetricsFile file = MetricsFile::begin(path_);
   file.write(StepRecord{.step = Step(3),
@@ -102,6 +103,7 @@ TEST_F(MetricsTest, AStepHasTheDocumentedKeys) {
   EXPECT_GT(line["time"].get<double>(), 1.7e9);
 }
 
+// The routers' statistics are in a line if they are logged.
 TEST_F(MetricsTest, WhatRoutersChoseIsThereWhereAsked) {
   MetricsFile file = MetricsFile::begin(path_);
   file.write(StepRecord{
@@ -123,6 +125,7 @@ TEST_F(MetricsTest, WhatRoutersChoseIsThereWhereAsked) {
   EXPECT_FALSE(scalars.contains("train/aux_loss"));
 }
 
+// Numbers read back with the same bits.
 TEST_F(MetricsTest, NumbersReadBackToTheSameBits) {
   std::mt19937_64 random(7);
   MetricsFile file = MetricsFile::begin(path_);
@@ -140,6 +143,7 @@ TEST_F(MetricsTest, NumbersReadBackToTheSameBits) {
   }
 }
 
+// Values that are not finite become null.
 TEST_F(MetricsTest, WhatIsNotFiniteIsNull) {
   MetricsFile file = MetricsFile::begin(path_);
   file.write(StepRecord{.step = Step(1),
@@ -152,6 +156,7 @@ TEST_F(MetricsTest, WhatIsNotFiniteIsNull) {
   EXPECT_EQ(line["skipped"], true);
 }
 
+// Lines of other kinds have their documented keys.
 TEST_F(MetricsTest, OtherKindsHaveTheirKeys) {
   MetricsFile file = MetricsFile::begin(path_);
   file.write(StartRecord{.plan = "p", .config_hash = "c", .ranks = 2});
@@ -170,6 +175,7 @@ TEST_F(MetricsTest, OtherKindsHaveTheirKeys) {
   EXPECT_EQ(lines[4]["exit_code"], 143);
 }
 
+// A resume cuts all lines after the restored step.
 TEST_F(MetricsTest, ResumeCutsEverythingAfterTheRestoredStep) {
   {
     MetricsFile file = MetricsFile::begin(path_);
@@ -187,6 +193,7 @@ TEST_F(MetricsTest, ResumeCutsEverythingAfterTheRestoredStep) {
   EXPECT_EQ(outline(path_), "start step1 step2 step3 eval3 checkpoint3 step4 step5");
 }
 
+// A torn last line, or zeros of a lost write, is cut off when a run resumes.
 TEST_F(MetricsTest, ResumeDropsATornLastLineAndZeroesOfALostWrite) {
   for (const std::string& torn : {std::string(R"({"kind":"step","step":3,"lo)"),
                                   std::string(64, '\0'), std::string("}{\n")}) {
@@ -201,6 +208,7 @@ TEST_F(MetricsTest, ResumeDropsATornLastLineAndZeroesOfALostWrite) {
   }
 }
 
+// A complete last line without line feed counts as torn.
 TEST_F(MetricsTest, ACompleteLineWithoutItsLineFeedIsTorn) {
   {
     MetricsFile file = MetricsFile::begin(path_);
@@ -211,6 +219,7 @@ TEST_F(MetricsTest, ACompleteLineWithoutItsLineFeedIsTorn) {
   EXPECT_EQ(outline(path_), "step1");
 }
 
+// A damaged line in the middle costs no other line.
 TEST_F(MetricsTest, ADamagedLineInTheMiddleCostsNoOtherLine) {
   MetricsFile file = MetricsFile::begin(path_);
   write_steps(file, 1, 1);
@@ -221,19 +230,21 @@ TEST_F(MetricsTest, ADamagedLineInTheMiddleCostsNoOtherLine) {
   EXPECT_EQ(text_of(path_), whole);
 }
 
+// A resume without a file starts one.
 TEST_F(MetricsTest, ResumeWithoutAFileBeginsOne) {
   MetricsFile file = MetricsFile::resume(path_, Step(5));
   write_steps(file, 6, 6);
   EXPECT_EQ(outline(path_), "step6");
 }
 
+// A new run empties the file of a former run.
 TEST_F(MetricsTest, BeginEmptiesAFormerRunsFile) {
   append(path_, "old\n");
   MetricsFile::begin(path_);
   EXPECT_EQ(text_of(path_), "");
 }
 
-// Goal: a terabyte that the file has no bytes for takes no time, and what stands behind it counts.
+// Goal: a hole of a terabyte takes no time, and the lines behind it count.
 TEST_F(MetricsTest, ReadersPassOverHoles) {
   append(path_, "{\"kind\":\"step\",\"step\":1}\n");
   std::filesystem::resize_file(path_, uintmax_t{1} << 40);
@@ -243,7 +254,7 @@ TEST_F(MetricsTest, ReadersPassOverHoles) {
   EXPECT_EQ(metrics_cut_offset(path_, Step(2)), Bytes(std::filesystem::file_size(path_)));
 }
 
-// Lines as no run writes them: every reader passes over what it cannot use.
+// Readers skip lines with wrong types, as no run writes them.
 TEST_F(MetricsTest, ReadersBelieveNoType) {
   append(path_,
          "{\"kind\":7,\"step\":1}\n{\"kind\":[\"step\"],\"step\":1}\n"
@@ -260,7 +271,7 @@ TEST_F(MetricsTest, ReadersBelieveNoType) {
   EXPECT_EQ(read_committed_steps(directory_.path()).any, false);
 }
 
-// Goal: a full disk costs lines of the record, not the run; what waits is written when it can be.
+// Goal: on a full disk lines wait and the run continues; they are written once there is space.
 TEST_F(MetricsTest, ADiskThatIsFullMakesLinesWait) {
   MetricsFile file = MetricsFile::begin(path_);
   write_steps(file, 1, 2);
@@ -285,7 +296,7 @@ TEST_F(MetricsTest, ADiskThatIsFullMakesLinesWait) {
   EXPECT_EQ(outline(path_), "step1 step2 step3 step4");
 }
 
-// Goal: a record that somebody takes away is no record: the run learns of it at the next line.
+// Goal: if the file is removed, the next line reports a failure until it is back.
 TEST_F(MetricsTest, AFileThatIsTakenAwayIsAFailureUntilItIsBack) {
   MetricsFile file = MetricsFile::begin(path_);
   write_steps(file, 1, 2);
@@ -303,6 +314,7 @@ TEST_F(MetricsTest, AFileThatIsTakenAwayIsAFailureUntilItIsBack) {
   EXPECT_EQ(outline(path_), "step1 step2 step3 step4");
 }
 
+// The lines of an abandoned history are kept in a file of their own.
 TEST_F(MetricsTest, ACourseThatIsLeftKeepsItsRecord) {
   {
     MetricsFile file = MetricsFile::begin(path_);
@@ -316,6 +328,7 @@ TEST_F(MetricsTest, ACourseThatIsLeftKeepsItsRecord) {
   EXPECT_EQ(text_of(path_), whole);
 }
 
+// The seconds of a step are the median of the last steps.
 TEST(StepSeconds, AreTheMedianOfTheLastSteps) {
   const TemporaryDirectory directory;
   const std::string path = directory.path() + "/metrics.jsonl";

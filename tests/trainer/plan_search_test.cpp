@@ -1,5 +1,5 @@
-// plan --search beside plans drawn at random. Goal: it finds one that is at least as fast as the
-// best of 300 that fit, for models of published sizes on machines of config/machines.
+// plan --search against random plans. Goal: it finds a plan at least as fast as the best of 300
+// that fit, for models of published sizes on machines of config/machines.
 #include "offload/forecast/plan_search.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 constexpr size_t kPlans = 300;
 constexpr int kMostDraws = 6000;
 
-// What config.json says of a model's size.
+// Sizes: the sizes of a model in config.json.
 struct Sizes {
   const char* name;
   const char* family;
@@ -136,6 +136,7 @@ void check(const Pair& pair, const Compared& compared) {
   std::cout << line << std::endl;
 }
 
+// The search is as good as the best of 300 random plans of a small model.
 TEST_F(Searching, FindsAtLeastTheBestOfThreeHundredOfASmallModel) {
   uint32_t seed = 0;
   for (const Pair& pair : {Pair{"rtx-4090", kSmall, 128}, Pair{"cpu-desktop-ddr5", kSmall, 128},
@@ -144,7 +145,7 @@ TEST_F(Searching, FindsAtLeastTheBestOfThreeHundredOfASmallModel) {
   }
 }
 
-// Goal: the same for real sizes on all machines.
+// Goal: the search is as good as the best of 300 random plans, for real sizes on all machines.
 using LongSearching = Searching;
 TEST_F(LongSearching, FindsAtLeastTheBestOfThreeHundredOnEveryMachine) {
   const std::vector<Override> drives = {{"offload.optimizer", "nvme"},

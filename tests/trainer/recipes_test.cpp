@@ -1,7 +1,7 @@
 // Recipes, planned for the machines of their names. Goal: each fits, and its step can be forecast.
-// To measure a block's memory takes a minute a model, so no unit is run here: a unit is taken to
-// need its gradients and a GPU's scratch. scripts/dev/recipes --check measures the rest, and
-// compares the figures in the recipes' heads.
+// Measuring a block takes a minute per model, so units are assumed to need their gradients and a
+// GPU's scratch. scripts/dev/recipes --check measures the rest and compares the values in the
+// recipes' heads.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Takes the cut, with what its units are taken to need where none is run.
+// Applies the cut, with the assumed costs of its units.
 void take_units(RunSetup& setup, UnitsChoice::Kind kind) {
   UnitsChoice units;
   units.kind = kind;
@@ -41,7 +41,7 @@ struct Planned {
   TierPlan plan;
 };
 
-// The coarsest cut that fits, as a run takes it.
+// Plans the coarsest cut that fits, as a run does.
 Planned planned(const std::string& recipe, const std::string& model,
                 const DescribedMachine& machine, const std::string& run) {
   const auto ranks = static_cast<int32_t>(std::max<size_t>(1, machine.machine.gpus.size()));
@@ -62,6 +62,7 @@ Planned planned(const std::string& recipe, const std::string& model,
   return made;
 }
 
+// Each recipe fits its machine and has a forecast.
 TEST(Recipes, FitTheMachinesOfTheirNames) {
   const TemporaryDirectory directory;
   const fs::path config = test_data() + "/../config";

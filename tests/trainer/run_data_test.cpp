@@ -1,4 +1,4 @@
-// Goal: order and content of batches are the same at 1, 2, 4 and 8 ranks and across a resume at any
+// Goal: the order and content of batches are equal at 1, 2, 4 and 8 ranks and after a resume at any
 // step.
 #include "trainer/data/run_data.h"
 
@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kSteps = 23;
 
-// 37 documents of 2 to 9 tokens; seven sequences a step in micro-batches of two, so that some ranks
-// have more than others and some none.
+// Makes 37 documents of 2 to 9 tokens and seven sequences per step in micro-batches of two, so that
+// some ranks have more than others and some none.
 RunConfig make_config() {
   RunConfig config;
   config.run.seed = 5;
@@ -55,7 +55,7 @@ Batch content_of(const HostBatch& batch) {
           values(batch.document_starts)};
 }
 
-// The step's micro-batches, each taken from the rank that computes it.
+// Returns the step's micro-batches, each from the rank that computes it.
 std::vector<Batch> step_on_ranks(const TrainingData& data, Step step, int32_t ranks) {
   const StepBatches batches = data.step_batches(step);
   const std::vector<HostBatch> views = host_batches(batches.micro_batches);
@@ -72,6 +72,7 @@ std::vector<Batch> step_on_ranks(const TrainingData& data, Step step, int32_t ra
   return all;
 }
 
+// Batches are equal at any number of ranks and after a resume at any step.
 TEST(TrainingData, GivesTheSameBatchesAtAnyNumberOfRanksAndAfterAResumeAtAnyStep) {
   const TrainingData unbroken = make_data();
   std::vector<std::vector<Batch>> wanted;
@@ -93,7 +94,8 @@ TEST(TrainingData, GivesTheSameBatchesAtAnyNumberOfRanksAndAfterAResumeAtAnyStep
   }
 }
 
-// A run of so many epochs, resumed after `step` steps from where `before` was then.
+// Makes the data of a run of `epochs` epochs, resumed after `step` steps at the position of
+// `before`.
 TrainingData resumed_for(double epochs, RunConfig config, const TrainingData& before,
                          int64_t step) {
   config.train.steps = 0;
@@ -103,8 +105,8 @@ TrainingData resumed_for(double epochs, RunConfig config, const TrainingData& be
   return data;
 }
 
-// Goal: where the data stands decides how much is left, not what the steps before would have been
-// with today's keys.
+// Goal: the position in the data decides how much is left, not the steps before under the current
+// keys.
 TEST(RunData, ResumingWithOtherKeysTrainsTheEpochsThatAreLeft) {
   RunConfig config = make_config();
   config.train.steps = 0;
@@ -134,6 +136,7 @@ TEST(RunData, ResumingWithOtherKeysTrainsTheEpochsThatAreLeft) {
       << "the same keys: the same end";
 }
 
+// With other sequences a run resumes at the same share of the epoch, with a message.
 TEST(RunData, OtherSequencesGoOnAtTheSameShareOfTheEpochAndSaySo) {
   const TrainingData before = make_data();
   RunConfig config = make_config();
@@ -146,6 +149,7 @@ TEST(RunData, OtherSequencesGoOnAtTheSameShareOfTheEpochAndSaySo) {
               1.0 / static_cast<double>(after.sequence_count()));
 }
 
+// A position outside the data is refused.
 TEST(RunData, RefusesAPlaceOutsideTheData) {
   TrainingData data = make_data();
   const int64_t sequences = data.sequence_count();

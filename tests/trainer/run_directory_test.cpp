@@ -25,6 +25,7 @@ class RunDirectoryTest : public ::testing::Test {
   const std::string path_ = directory_.file("runs/first");
 };
 
+// A second run in one directory is refused, and the process of the first is named.
 TEST_F(RunDirectoryTest, RefusesASecondRunAndNamesTheProcess) {
   const RunDirectory first = RunDirectory::open(path_);
   try {
@@ -37,6 +38,7 @@ TEST_F(RunDirectoryTest, RefusesASecondRunAndNamesTheProcess) {
   }
 }
 
+// A directory can be used again when its run ends.
 TEST_F(RunDirectoryTest, IsFreeAgainWhenTheRunEnds) {
   {
     const RunDirectory first = RunDirectory::open(path_);
@@ -44,6 +46,7 @@ TEST_F(RunDirectoryTest, IsFreeAgainWhenTheRunEnds) {
   EXPECT_NO_THROW(RunDirectory::open(path_));
 }
 
+// A directory can be used again when its process is killed.
 TEST_F(RunDirectoryTest, IsFreeAgainWhenTheProcessIsKilled) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
@@ -63,6 +66,7 @@ TEST_F(RunDirectoryTest, IsFreeAgainWhenTheProcessIsKilled) {
   ::close(ready[1]);
 }
 
+// A run directory gets its documented files.
 TEST_F(RunDirectoryTest, WritesItsFiles) {
   const RunDirectory run = RunDirectory::open(path_);
   run.write_config("[run]\n");
@@ -79,6 +83,7 @@ TEST_F(RunDirectoryTest, WritesItsFiles) {
   EXPECT_GE(environment["cores_allowed"], 1);
 }
 
+// run.json says how the run ended and what is saved.
 TEST_F(RunDirectoryTest, StatusSaysHowTheRunEndedAndWhatIsSaved) {
   const RunDirectory run = RunDirectory::open(path_);
   run.write_status({});
@@ -101,6 +106,7 @@ TEST_F(RunDirectoryTest, StatusSaysHowTheRunEndedAndWhatIsSaved) {
   EXPECT_EQ(status["saved_step"], 12);
 }
 
+// A written status reads back, and other contents are ignored.
 TEST_F(RunDirectoryTest, ReadsBackItsStatusAndNothingElse) {
   const RunDirectory run = RunDirectory::open(path_);
   EXPECT_FALSE(RunDirectory::read_status(path_));
@@ -123,6 +129,7 @@ TEST_F(RunDirectoryTest, ReadsBackItsStatusAndNothingElse) {
   EXPECT_FALSE(RunDirectory::read_status(path_)->committed_step);
 }
 
+// Temporary files of a killed process are removed; a user's files stay.
 TEST_F(RunDirectoryTest, RemovesTemporaryFilesOfAKilledProcess) {
   std::filesystem::create_directories(path_);
   const std::string ours = path_ + "/run.json.tmp.0123456789abcdef";
@@ -134,6 +141,7 @@ TEST_F(RunDirectoryTest, RemovesTemporaryFilesOfAKilledProcess) {
   EXPECT_TRUE(std::filesystem::exists(users));
 }
 
+// A quoted argument is read back by a shell.
 TEST(ShellQuoted, IsReadBackByAShell) {
   for (const std::string argument :
        {"plain-1.0/x=y", "two words", "it's", "", "$HOME `id` \"q\" \\ ; *", "line\nfeed", "~"}) {
@@ -146,6 +154,7 @@ TEST(ShellQuoted, IsReadBackByAShell) {
   }
 }
 
+// The build's id and the process's memory are known.
 TEST(RunEnvironment, KnowsTheBuildAndTheMemoryOfThisProcess) {
   EXPECT_GE(build_id().size(), 16u);
   EXPECT_EQ(build_id().find_first_not_of("0123456789abcdef"), std::string::npos);

@@ -1,5 +1,5 @@
-// The page about runs and the card of a model: what they say, and what they make of runs that go
-// on, were killed, are of an older version or hold hostile text.
+// The report page and the model card: their content, for runs that resumed, were killed, are of
+// older versions, or hold hostile text.
 #include "trainer/report/run_report.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class WrittenRun {
     std::ofstream(path_ + "/" + name, std::ios::binary | std::ios::app) << text;
     return *this;
   }
-  // Steps with a loss that falls from 4 by a tenth each.
+  // Writes steps with a loss that falls from 4 by a tenth each.
   WrittenRun& steps(int count) {
     MetricsFile file = MetricsFile::begin(path_ + "/metrics.jsonl");
     file.write(StartRecord{});
@@ -74,6 +74,7 @@ class RunReport : public ::testing::Test {
   WrittenRun run_{directory_.file("mine")};
 };
 
+// The page shows how a run went.
 TEST_F(RunReport, SaysHowARunWent) {
   run_.steps(10).put("run.json", R"({"status": "done"})");
   MetricsFile file = MetricsFile::resume(run_.path() + "/metrics.jsonl", Step(10));
@@ -115,7 +116,7 @@ TEST_F(RunReport, SaysHowARunWent) {
   expect_lacks(page, {"waits for update", "nan", "http", "src=", "<script", "@import", "url("});
 }
 
-// Goal: a page of a run that is under way, or was killed, is as good as what is there.
+// Goal: the page of an unfinished or killed run shows the data that exists.
 TEST_F(RunReport, TakesRunsThatAreNotWhole) {
   run_.steps(3).put("metrics.jsonl", R"({"kind":"step","step":4,"loss":9.75,"ti)");
   expect_has(run_.page(), {"<dd>unknown</dd>", "<dd>3.8000</dd>"});
@@ -123,7 +124,7 @@ TEST_F(RunReport, TakesRunsThatAreNotWhole) {
   run_.put("run.json", R"({"status": "running", "pid": )" + std::to_string(::getpid()) + here);
   expect_has(run_.page(), {"<dd>running</dd>"});
   fs::remove(run_.path() + "/run.json");
-  run_.put("run.json", R"({"status": "running", "pid": 4194305)" + here);  // above every id
+  run_.put("run.json", R"({"status": "running", "pid": 4194305)" + here);  // above every process id
   expect_has(run_.page(), {"<dd>killed</dd>"});
   fs::remove(run_.path() + "/metrics.jsonl");
   run_.put("metrics.jsonl", "");
@@ -132,7 +133,7 @@ TEST_F(RunReport, TakesRunsThatAreNotWhole) {
   EXPECT_THROW(run_.page(), DataError);
 }
 
-// Goal: keys that an older version did not write, and those that a newer one may, do no harm.
+// Goal: missing keys of older versions and unknown keys of newer ones do no harm.
 TEST_F(RunReport, TakesRunsOfOtherVersions) {
   run_.put("metrics.jsonl", R"({"kind":"step","step":1,"loss":2.5}
 {"kind":"step","step":2,"loss":null,"grad_norm":1e300,"memory_bytes":7,"stall_seconds":{"x":"y"}}
@@ -147,7 +148,7 @@ TEST_F(RunReport, TakesRunsOfOtherVersions) {
   expect_lacks(page, {"nan", "inf<", ">nan"});
 }
 
-// Goal: no text of a file becomes part of the page's markup.
+// Goal: no text of a file becomes markup of the page.
 TEST_F(RunReport, EscapesEverythingThatFilesSay) {
   const std::string hostile = "<script>alert('x')</script>\\\" onload=\\\"y";
   WrittenRun run(directory_.file("<b>name's"));
@@ -168,6 +169,7 @@ TEST_F(RunReport, EscapesEverythingThatFilesSay) {
   expect_has(page, {"&lt;script&gt;", "&lt;i&gt;plan"});
 }
 
+// The page compares several runs and their configurations.
 TEST_F(RunReport, ComparesRunsAndTheirConfigurations) {
   WrittenRun other(directory_.file("other"));
   run_.steps(3).put("config.toml", "[optimizer]\nlr = 0.0001\nbeta1 = 0.9\n");
@@ -180,7 +182,7 @@ TEST_F(RunReport, ComparesRunsAndTheirConfigurations) {
   expect_lacks(page, {"<th>optimizer.beta1</th>"});
 }
 
-// Goal: a month's run is still a page that a browser opens, and its spikes are seen.
+// Goal: the page of a run of a month stays small enough for a browser, and spikes are visible.
 TEST_F(RunReport, LongRunsAreThinnedButKeepTheirExtremes) {
   std::ofstream file(run_.path() + "/metrics.jsonl");
   for (int step = 1; step <= 50000; ++step) {
@@ -198,6 +200,7 @@ TEST_F(RunReport, LongRunsAreThinnedButKeepTheirExtremes) {
   EXPECT_NE(svg.find(" 17.2L"), std::string::npos) << svg.substr(0, 3000);
 }
 
+// The chart draws gaps, single points and constant values.
 TEST(LineChart, DrawsGapsSinglePointsAndLevels) {
   const double gap = std::numeric_limits<double>::quiet_NaN();
   const auto drawn = [](std::vector<ChartPoint> points) {
@@ -217,10 +220,11 @@ TEST(LineChart, DrawsGapsSinglePointsAndLevels) {
   EXPECT_EQ(drawn({{1, gap}}), "");
   EXPECT_EQ(drawn({}), "");
   EXPECT_EQ(drawn({{1, 0}, {2, 0}}).find("nan"), std::string::npos);
-  // Neighbouring numbers, and numbers that no step of the grid can tell apart.
+  // No step of the grid can separate neighbouring numbers.
   EXPECT_EQ(drawn({{1, 1.0}, {2, std::nextafter(1.0, 2.0)}}).find("nan"), std::string::npos);
 }
 
+// The report command writes the page to the given path.
 TEST(ReportCommand, WritesThePageWhereItIsTold) {
   const TemporaryDirectory directory;
   WrittenRun run(directory.file("mine"));
@@ -237,6 +241,7 @@ TEST(ReportCommand, WritesThePageWhereItIsTold) {
   EXPECT_NE(run_command_line({"report", directory.file("nowhere")}), 0);
 }
 
+// The model card has the run's facts without private paths.
 TEST_F(RunReport, TheModelCardTellsWhatTheRunTells) {
   run_.steps(10);
   run_.put("config.toml",
@@ -265,8 +270,8 @@ TEST_F(RunReport, TheModelCardTellsWhatTheRunTells) {
   expect_lacks(own, {"base_model", "BASE_README"});
 }
 
-// Goal: what was held out is told from what was trained, in the card and on the page, and by which
-// key; a template is named without the folder that it lay in.
+// Goal: card and page distinguish held-out from trained data and name the key; a template is named
+// without its folder.
 TEST_F(RunReport, SaysWhichPartOfTheFilesWasEvaluated) {
   run_.steps(10);
   run_.put("config.toml",

@@ -1,5 +1,5 @@
 // The self-check before the first step on a GPU, with children that pass, differ, crash, hang and
-// flood; and which device `auto` is, over machines that are made up.
+// flood; and the device that `auto` takes on made-up machines.
 #include "trainer/device/self_check.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class SelfChecks : public testing::Test {
             .directory = directory_.path() + "/gpu",
             .identity = "a GPU\ndriver 1\n"};
   }
-  // What the user reads; empty: the check passed.
+  // Returns the error text; empty if the check passed.
   static std::string failure(const SelfCheck& check) {
     try {
       require_sound_gpu(check);
@@ -39,7 +39,7 @@ class SelfChecks : public testing::Test {
   const ScratchDirectory directory_;
 };
 
-// Goal: what passed is not run again, but on another GPU, driver or build it is.
+// Goal: a passed check is not repeated, except on another GPU, driver or build.
 TEST_F(SelfChecks, IsRememberedByGpuDriverAndBuild) {
   const std::string count = directory_.path() + "/count";
   SelfCheck counted = check("echo run >> " + count);
@@ -51,6 +51,7 @@ TEST_F(SelfChecks, IsRememberedByGpuDriverAndBuild) {
   EXPECT_EQ(fs::file_size(count), 8u);
 }
 
+// A difference is reported, and a failure is not remembered.
 TEST_F(SelfChecks, SaysWhatDiffersAndRemembersNoFailure) {
   for (int i = 0; i < 2; ++i) {
     const std::string text = failure(check("echo 'swiglu, bf16: 3 apart'; exit 10"));
@@ -60,12 +61,14 @@ TEST_F(SelfChecks, SaysWhatDiffersAndRemembersNoFailure) {
   }
 }
 
+// A crash of the child is reported with its signal and output.
 TEST_F(SelfChecks, SaysThatTheChildCrashed) {
   const std::string text = failure(check("echo before >&2; kill -SEGV $$"));
   EXPECT_NE(text.find("crashed: Segmentation fault"), std::string::npos) << text;
   EXPECT_NE(text.find("before"), std::string::npos) << text;
 }
 
+// A child that hangs is killed and reported.
 TEST_F(SelfChecks, EndsAChildThatHangs) {
   SelfCheck hangs = check("echo started; exec sleep 1000");
   hangs.limit = std::chrono::milliseconds(500);
@@ -74,20 +77,21 @@ TEST_F(SelfChecks, EndsAChildThatHangs) {
   EXPECT_NE(text.find("started"), std::string::npos) << text;
 }
 
-// Goal: a child that closes its output and goes on is ended too, and one that floods is cut.
+// Goal: a child that closes its output and continues is killed too, and a flood of output is cut.
 TEST_F(SelfChecks, KeepsTheEndOfAFlood) {
   const std::string text = failure(check("yes | head -c 3000000; echo; echo the end; exit 1"));
   EXPECT_NE(text.find("the end"), std::string::npos);
   EXPECT_LT(text.size(), 40'000u);
 }
 
+// A child that cannot be started is reported.
 TEST_F(SelfChecks, SaysThatTheChildCannotBeStarted) {
   SelfCheck none = check("");
   none.command = {directory_.path() + "/nothing"};
   EXPECT_NE(failure(none), "");
 }
 
-// A memory that was cut or is of something else counts for nothing.
+// A remembered result that is cut or belongs to another check is ignored.
 TEST_F(SelfChecks, BelievesNoMemoryOfSomethingElse) {
   require_sound_gpu(check("true"));
   for (const auto& file : fs::directory_iterator(directory_.path() + "/gpu")) {
@@ -96,7 +100,7 @@ TEST_F(SelfChecks, BelievesNoMemoryOfSomethingElse) {
   EXPECT_NE(failure(check("exit 10")), "");
 }
 
-// ---- auto ----
+// ---- device.kind = "auto" ----
 
 class DeviceChoice : public testing::Test {
  protected:
@@ -130,17 +134,18 @@ class DeviceChoice : public testing::Test {
   const FoundGpus old_driver_{.usable = {}, .present = {"0000:01:00.0"}, .trouble = "too old"};
 };
 
+// "auto" takes the GPU if there is one, else the CPU.
 TEST_F(DeviceChoice, AutoIsTheGpuIfThereIsOne) {
   EXPECT_EQ(settled(one_), Kind::kCuda);
   EXPECT_EQ(settled(none_), Kind::kCpu);
-  // No driver, and nothing for one: a machine without a GPU.
+  // A machine without a GPU has neither a driver nor a device.
   EXPECT_EQ(settled({.usable = {}, .present = {}, .trouble = "no driver"}), Kind::kCpu);
-  // One that this process was not given.
+  // This process was not given the GPU.
   EXPECT_EQ(settled({.usable = {}, .present = {"0000:01:00.0"}, .trouble = ""}), Kind::kCpu);
 }
 
-// Goal: each rank of a machine has a GPU of its own, whether it sees all or that one alone; ranks
-// that would share one are refused, on every rank.
+// Goal: each rank of a machine has its own GPU, whether it sees all or only that one; ranks that
+// would share a GPU are refused on every rank.
 TEST_F(DeviceChoice, RanksHaveAGpuEach) {
   CudaDevice first = gpu(9), second = gpu(9);
   first.pci = "0000:01:00.0";
@@ -175,6 +180,7 @@ TEST_F(DeviceChoice, RanksHaveAGpuEach) {
   }
 }
 
+// A run stays on the device where it began.
 TEST_F(DeviceChoice, ARunStaysWhereItBegan) {
   began_on("cpu");
   EXPECT_EQ(settled(one_), Kind::kCpu);
@@ -184,6 +190,7 @@ TEST_F(DeviceChoice, ARunStaysWhereItBegan) {
   EXPECT_EQ(settled(one_), Kind::kCuda);
 }
 
+// A run of a GPU does not resume on the CPU silently.
 TEST_F(DeviceChoice, ARunOfAGpuDoesNotGoOnOnTheCpuSilently) {
   began_on("cuda");
   EXPECT_EQ(settled(one_), Kind::kCuda);
@@ -192,6 +199,7 @@ TEST_F(DeviceChoice, ARunOfAGpuDoesNotGoOnOnTheCpuSilently) {
   EXPECT_EQ(refusal(none_), "");
 }
 
+// A GPU that cannot be used ends the run with the reason.
 TEST_F(DeviceChoice, AGpuThatCannotBeUsedEndsTheRun) {
   EXPECT_NE(refusal(old_driver_).find("too old"), std::string::npos);
   EXPECT_NE(refusal(old_driver_).find("driver"), std::string::npos);
@@ -203,6 +211,7 @@ TEST_F(DeviceChoice, AGpuThatCannotBeUsedEndsTheRun) {
   EXPECT_EQ(refusal(one_), "");
 }
 
+// GPUs are found on the PCI bus.
 TEST_F(DeviceChoice, FindsGpusOnTheBus) {
   const auto device = [&](const std::string& name, const char* vendor, const char* kind) {
     const fs::path path = fs::path(directory_.path()) / "bus" / name;
@@ -211,7 +220,7 @@ TEST_F(DeviceChoice, FindsGpusOnTheBus) {
     std::ofstream(path / "class") << kind << "\n";
   };
   device("0000:01:00.0", "0x10de", "0x030200");
-  device("0000:01:00.1", "0x10de", "0x040300");  // its sound
+  device("0000:01:00.1", "0x10de", "0x040300");  // its audio function
   device("0000:02:00.0", "0x8086", "0x030000");
   EXPECT_EQ(find_gpus(directory_.path() + "/bus").present,
             std::vector<std::string>{"0000:01:00.0"});

@@ -12,11 +12,12 @@
 namespace longshore {
 namespace {
 
-// A signal that a process sends to itself is handled before kill() returns.
+// Sends a signal to this process; it is handled before kill() returns.
 void send(int signal) {
   ASSERT_EQ(::kill(::getpid(), signal), 0);
 }
 
+// A new flag is clear.
 TEST(SignalFlag, IsClearAtTheStart) {
   SignalFlag flag;
   EXPECT_EQ(flag.stop_signal(), 0);
@@ -24,6 +25,7 @@ TEST(SignalFlag, IsClearAtTheStart) {
   EXPECT_FALSE(flag.take_save_request());
 }
 
+// Each stop signal is remembered with its exit code.
 TEST(SignalFlag, RemembersEachStopSignalWithItsExitCode) {
   for (const int signal : {SIGTERM, SIGHUP, SIGUSR1, SIGINT}) {
     SignalFlag flag;
@@ -34,6 +36,7 @@ TEST(SignalFlag, RemembersEachStopSignalWithItsExitCode) {
   }
 }
 
+// The first of two stop signals counts.
 TEST(SignalFlag, KeepsTheFirstOfTwoStopSignals) {
   SignalFlag flag;
   send(SIGUSR1);
@@ -42,6 +45,7 @@ TEST(SignalFlag, KeepsTheFirstOfTwoStopSignals) {
   EXPECT_EQ(flag.stop_signal(), SIGUSR1);
 }
 
+// A request to save is taken once.
 TEST(SignalFlag, TakesARequestToSaveOnce) {
   SignalFlag flag;
   send(SIGUSR2);
@@ -50,6 +54,7 @@ TEST(SignalFlag, TakesARequestToSaveOnce) {
   EXPECT_FALSE(flag.stop_requested());
 }
 
+// The save file is a request to save and is removed.
 TEST(SignalFlag, TakesTheSaveFileAndRemovesIt) {
   const TemporaryDirectory directory;
   SignalFlag flag(directory.file("save"));
@@ -60,7 +65,7 @@ TEST(SignalFlag, TakesTheSaveFileAndRemovesIt) {
   EXPECT_FALSE(flag.take_save_request());
 }
 
-// A directory cannot be unlinked: without care the run would save after every step.
+// A save file that cannot be removed is ignored; else the run would save after every step.
 TEST(SignalFlag, IgnoresASaveFileThatCannotBeRemoved) {
   const TemporaryDirectory directory;
   std::filesystem::create_directory(directory.file("save"));
@@ -69,6 +74,7 @@ TEST(SignalFlag, IgnoresASaveFileThatCannotBeRemoved) {
   EXPECT_FALSE(flag.take_save_request());
 }
 
+// The second interrupt exits at once.
 TEST(SignalFlag, ExitsAtOnceOnTheSecondInterrupt) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -84,7 +90,7 @@ TEST(SignalFlag, ExitsAtOnceOnTheSecondInterrupt) {
   EXPECT_EQ(WEXITSTATUS(status), 9) << "not the code of a run that stopped and saved";
 }
 
-// Goal: run.json of a run that was left at once does not say that it runs.
+// Goal: after the second interrupt run.json does not say that the run goes on.
 TEST(SignalFlag, LeavesItsLastWordsOnTheSecondInterrupt) {
   const TemporaryDirectory directory;
   const std::string path = directory.file("run.json");
@@ -104,7 +110,7 @@ TEST(SignalFlag, LeavesItsLastWordsOnTheSecondInterrupt) {
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "{\"status\": \"stopped\"}");
 }
 
-// Goal: nohup keeps its promise, and a reader of the output that goes ends nothing.
+// Goal: signals that nohup ignores stay ignored, and a lost reader of the output ends nothing.
 TEST(SignalFlag, IgnoresALostReaderAndWhatNohupIgnores) {
   struct sigaction ignore{}, before{};
   ignore.sa_handler = SIG_IGN;
@@ -118,6 +124,7 @@ TEST(SignalFlag, IgnoresALostReaderAndWhatNohupIgnores) {
   ASSERT_EQ(::sigaction(SIGHUP, &before, nullptr), 0);
 }
 
+// A stop signal is announced with its effect.
 TEST(SignalFlag, SaysWhatAStopSignalSetsOff) {
   testing::internal::CaptureStderr();
   {
@@ -131,6 +138,7 @@ TEST(SignalFlag, SaysWhatAStopSignalSetsOff) {
   EXPECT_EQ(text.find("stopping"), text.rfind("stopping")) << "said twice: " << text;
 }
 
+// The destructor restores the former handlers.
 TEST(SignalFlag, PutsTheFormerHandlersBack) {
   struct sigaction before{};
   ASSERT_EQ(::sigaction(SIGTERM, nullptr, &before), 0);
@@ -142,6 +150,7 @@ TEST(SignalFlag, PutsTheFormerHandlersBack) {
   EXPECT_EQ(before.sa_handler, after.sa_handler);
 }
 
+// Only one flag may exist at a time.
 TEST(SignalFlag, IsOneAtATime) {
   SignalFlag flag;
   EXPECT_THROW(SignalFlag second, CheckFailure);

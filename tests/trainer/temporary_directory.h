@@ -1,4 +1,5 @@
-// TemporaryDirectory: a folder for one test, removed with all it holds at the end.
+// TemporaryDirectory: a folder for one test, removed with its contents at the end. The test owns
+// it.
 #pragma once
 
 #include <stdlib.h>

@@ -23,6 +23,7 @@ size_t characters(const std::string& utf8) {
   return count;
 }
 
+// A falling series goes from the upper left to the lower right.
 TEST(TerminalPlot, DrawsAFallingSeriesFromTheUpperLeftToTheLowerRight) {
   std::vector<double> values;
   for (int i = 0; i < 500; ++i) values.push_back(5.0 - 0.01 * i);
@@ -35,6 +36,7 @@ TEST(TerminalPlot, DrawsAFallingSeriesFromTheUpperLeftToTheLowerRight) {
   EXPECT_EQ(lines[6], "          1" + std::string(26, ' ') + "500");
 }
 
+// A Braille plot has the requested width.
 TEST(TerminalPlot, ABrailleLineIsAsWideAsAsked) {
   std::vector<double> values;
   for (int i = 0; i < 300; ++i) values.push_back(std::sin(i * 0.05));
@@ -44,16 +46,18 @@ TEST(TerminalPlot, ABrailleLineIsAsWideAsAsked) {
   EXPECT_NE(lines[0].find("\xe2\xa0"), std::string::npos);  // U+2800 to U+283F
 }
 
+// Two points in Braille are drawn as a stroke from corner to corner.
 TEST(TerminalPlot, TwoPointsInBrailleAreTheFourCornersDots) {
   const auto lines =
       lines_of(plot_series(std::vector<double>{1.0, 0.0}, {.columns = 24, .rows = 2}));
-  // 14 places: seven with the upper dots, seven with the lower; a stroke joins them.
+  // Of 14 cells seven have the upper dots and seven the lower ones; a stroke joins them.
   std::string upper, lower;
   for (int i = 0; i < 7; ++i) upper += "⠉", lower += i == 0 ? "⣇" : "⣀";
   EXPECT_NE(lines[0].find(upper), std::string::npos) << lines[0];
   EXPECT_NE(lines[1].find(lower), std::string::npos) << lines[1];
 }
 
+// Values that are not finite leave gaps, and no input fails.
 TEST(TerminalPlot, LeavesGapsForWhatIsNotFiniteAndNeverFails) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double inf = std::numeric_limits<double>::infinity();
