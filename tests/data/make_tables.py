@@ -106,7 +106,7 @@ def write_bombs():
     numbers = pyarrow.array([7] * (6 << 20), pyarrow.int32())
     lists = pyarrow.ListArray.from_arrays(pyarrow.array([0, len(numbers)]), numbers)
     write("list", lists, compression="zstd")
-    # One text in the dictionary, and thousands of rows that are it.
+    # The dictionary has one text, and thousands of rows refer to it.
     text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 50_000, pyarrow.int32()),
                                                ["b" * 4000])
     write("dictionary", text, compression="zstd")

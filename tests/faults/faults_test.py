@@ -32,7 +32,7 @@ WHOLE_DISK = 64 << 20
 PAGE = 4096
 PLACES = 20
 NOT_RUN = 77
-# A run from nothing, and one that goes on from a finished one.
+# The steps of a new run, of a finished run, and of the run that resumes it.
 NEW_STEPS, DONE_STEPS, MORE_STEPS = 6, 4, 8
 NO_EVALUATION = ("--eval.split=0", "--eval.every_steps=0")
 LONG = ("--train.steps=150", *NO_EVALUATION, "--log.tensorboard=false")
@@ -262,7 +262,7 @@ class Faults(unittest.TestCase):
             with self.subTest(run="that goes on", share=share):
                 size = begin + int(share * (second.most - begin))
                 failed += self.full_at(size, more, done)
-        # The last place may have had room for all but what a run can do without.
+        # At the last of the sizes everything that a run needs may have fitted.
         self.assertGreaterEqual(failed, PLACES - 2)
 
     def interrupted(self, disk, deed, *keys):
@@ -381,7 +381,7 @@ class Faults(unittest.TestCase):
                 self.trained(*keys)
                 self.assertGreaterEqual(lines_of(disk.run, "start")[-1]["resumed_from"],
                                         committed if result.returncode else 0)
-                # A run that went on from the drives may have passed a checkpoint's step already.
+                # A run that resumed from the drives may have passed a checkpoint's step already.
                 found = self.course(disk.run)
                 self.assertEqual(found["checkpoints"][-1], expected["checkpoints"][-1])
                 self.assertEqual({**found, "checkpoints": []}, {**expected, "checkpoints": []})

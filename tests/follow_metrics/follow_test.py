@@ -18,7 +18,7 @@ loader = importlib.machinery.SourceFileLoader("follow_metrics", str(SCRIPT))
 follow = importlib.util.module_from_spec(importlib.util.spec_from_loader("follow_metrics", loader))
 loader.exec_module(follow)
 
-# The names that follow_metrics uses of each package, written to the file CALLS.
+# These stand-ins have the names that follow_metrics uses of each package, and write calls to CALLS.
 STAND_INS = {
     "wandb": """
 import json, os
@@ -140,7 +140,7 @@ class FollowTest(unittest.TestCase):
     def test_steps_given_up_end_their_record_and_a_whole_one_begins(self):
         self.write(step(1, 3.0), step(2, 2.0), step(3, 1.0))
         self.copied()
-        # Killed after step 3, goes on after the checkpoint of step 1.
+        # The run is killed after step 3 and resumes from the checkpoint of step 1.
         self.write(step(1, 3.0), {"kind": "start", "time": 2.0}, step(2, 2.1, when=60), mode="w")
         self.assertEqual(self.copied(), [("finish", "abandoned"), ("begin", "mine-2"), (1, 3.0),
                                          (2, 2.1)])

@@ -24,7 +24,7 @@ OTHER = "model.layers.0.mlp.experts.down_proj"
 def main():
     ROOT.mkdir(exist_ok=True)
     generator = torch.Generator().manual_seed(1)
-    # Scales 0 .. 252 in the first 253 groups, every byte in the blocks of the first 16.
+    # The first 253 groups have the scales 0 .. 252, the blocks of the first 16 groups every byte.
     blocks = torch.randint(0, 256, (3, 29, 3, 16), dtype=torch.uint8, generator=generator)
     blocks.view(-1)[:256] = torch.arange(256)
     scales = torch.randint(100, 140, (3, 29, 3), dtype=torch.uint8, generator=generator)

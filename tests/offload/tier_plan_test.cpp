@@ -24,6 +24,7 @@ Bytes bytes_of(const TierPlan& plan, const std::string& name) {
   return buffer == nullptr ? -1 : buffer->bytes;
 }
 
+// Every device buffer is counted with its bytes, which are computed by hand here.
 TEST(TierPlan, CountsEveryDeviceBuffer) {
   // With padding: embedding 257 x 64 -> 16640, a block 2 x 11264 + 256 = 22784, head 16640 + 256.
   const ModelSpec model = fakes::make_small_model(3, false);

@@ -9,12 +9,12 @@ import re
 import torch
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-# The least distance between the scores of the last chosen and the first other expert, as a share
-# of the deviation of such scores: of the rows that are also compared in bf16, and of training.
+# The least distance between the scores of the last chosen expert and the first other one, relative
+# to the deviation of such scores: for rows also compared in bf16, and for training.
 BF16_MARGIN = 0.01
 TRAINING_MARGIN = 3e-5
-# Coordinate 0 of every embedding is large, so a router's row of an idle expert says no by it; the
-# other rows leave it alone.
+# Coordinate 0 of every embedding is large, so an idle expert's router row uses it for a low score;
+# the other rows do not use it.
 COMMON = 6.0
 IDLE = -8.0
 
@@ -28,8 +28,8 @@ def cases(llama):
     small = {**llama, "intermediate_size": 24}
     balanced = {"output_router_logits": True, "router_aux_loss_coef": 0.4}
     return {
-        # With the loss that balances experts, of layers between which a dense one is; and where the
-        # weights' softmax is over the chosen experts alone.
+        # The balance loss is over layers with a dense one between; weights are a softmax over the
+        # chosen experts only.
         "qwen3_moe-balanced": {
             "config": renamed(small, "qwen3_moe", "Qwen3MoeForCausalLM", head_dim=12,
                               num_hidden_layers=3, decoder_sparse_step=1, mlp_only_layers=[1],
@@ -47,7 +47,7 @@ def cases(llama):
                                             "beta_fast": 32.0, "beta_slow": 1.0,
                                             "original_max_position_embeddings": 16}),
             "idle": [(1, 4)], "fused": True, "attention": ["eager", "flash"]},
-        # As on the hub; a dense layer between sparse ones.
+        # The files are as on the hub; a dense layer lies between sparse ones.
         "qwen3_moe": {
             "config": renamed(small, "qwen3_moe", "Qwen3MoeForCausalLM", head_dim=12,
                               num_hidden_layers=3, decoder_sparse_step=1, mlp_only_layers=[1],
@@ -56,8 +56,8 @@ def cases(llama):
                               output_router_logits=False, router_aux_loss_coef=0.001,
                               use_sliding_window=False, sliding_window=None),
             "idle": [(0, 2), (2, 5)]},
-        # As transformers 5 would write it without going back to one tensor per expert; every
-        # second layer is sparse, weights are not renormalised.
+        # The files have the form that transformers 5 writes without splitting experts; every second
+        # layer is sparse, and weights are not renormalised.
         "qwen3_moe-fused": {
             "config": renamed(small, "qwen3_moe", "Qwen3MoeForCausalLM", num_hidden_layers=4,
                               decoder_sparse_step=2, mlp_only_layers=[], moe_intermediate_size=12,
@@ -74,7 +74,7 @@ def cases(llama):
                               num_experts_per_tok=3, norm_topk_prob=False, clip_qkv=None,
                               rope_theta=10000.0, pad_token_id=1),
             "idle": [(0, 1)]},
-        # A clamp that cuts often.
+        # The clamp cuts often.
         "gpt_oss": {
             "config": renamed(small, "gpt_oss", "GptOssForCausalLM", head_dim=8,
                               attention_bias=True, num_local_experts=5, num_experts_per_tok=2,
@@ -86,7 +86,7 @@ def cases(llama):
                                             "beta_fast": 32.0, "beta_slow": 1.0,
                                             "original_max_position_embeddings": 1024}),
             "idle": [(1, 4)], "fused": True, "attention": ["eager", "flash"]},
-        # As it is published: the experts in MXFP4, everything else in bf16.
+        # The files are as published: the experts in MXFP4, everything else in bf16.
         "gpt_oss-mxfp4": {
             "config": renamed(small, "gpt_oss", "GptOssForCausalLM", hidden_size=32, head_dim=8,
                               intermediate_size=32, num_hidden_layers=1, attention_bias=True,

@@ -69,7 +69,7 @@ def run(rank, ranks, name, port, path):
         loss = torch.zeros(1, dtype=torch.float64)
         for row in batch[rank::ranks]:
             total, _ = make_golden.loss_sum(model, row)
-            # fully_shard averages over ranks; the mean is over the step's tokens.
+            # fully_shard averages over ranks, but the mean here is over the step's tokens.
             (total * ranks / trained).backward()
             loss += total.item() / trained
         dist.all_reduce(loss)

@@ -67,7 +67,7 @@ def renamed(config, model_type, class_name, **more):
     return {**config, "model_type": model_type, "architectures": [class_name], **more}
 
 
-# A tower that is there, and takes no part.
+# The vision tower exists but takes no part.
 VISION = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
           "num_attention_heads": 2, "image_size": 16, "patch_size": 8}
 
@@ -78,12 +78,13 @@ def wrapper(model_type, class_name, text, vision, **more):
             "vision_config": {**VISION, "model_type": vision}, **more}
 
 
-# config; and what is special about the files.
+# Each case has its config and the peculiarities of its files.
 CASES = {
-    # Spellings of transformers 4; head_dim is not hidden / heads; grouped heads; untied.
+    # The keys are those of transformers 4; head_dim is not hidden / heads; heads are grouped,
+    # untied.
     "llama": {"config": {**LLAMA, "head_dim": 12, "rope_theta": 5000.0, "torch_dtype": "float32",
                          "rope_scaling": {"type": "llama3", **LLAMA3}}},
-    # Spellings of transformers 5; biases; linear scaling; one key head.
+    # The keys are those of transformers 5; there are biases, linear scaling and one key head.
     "llama-tied": {"config": {**LLAMA, "tie_word_embeddings": True, "attention_bias": True,
                               "mlp_bias": True, "num_key_value_heads": 1, "dtype": "float32",
                               "rope_parameters": {"rope_type": "linear", "factor": 2.0,
@@ -104,7 +105,7 @@ CASES = {
     "granite": {"config": renamed(LLAMA, "granite", "GraniteForCausalLM", rope_theta=10000.0,
                                   embedding_multiplier=3.0, residual_multiplier=0.22,
                                   attention_multiplier=0.4, logits_scaling=2.5)},
-    # Spellings of transformers 4, every fourth layer without positions (here: given).
+    # The keys are those of transformers 4; some layers have no positions (every fourth by default).
     "smollm3": {"config": renamed(LLAMA, "smollm3", "SmolLM3ForCausalLM", num_hidden_layers=3,
                                   no_rope_layers=[1, 0, 1], use_sliding_window=True,
                                   sliding_window=5, rope_theta=50000.0, pad_token_id=0)},
@@ -124,14 +125,15 @@ CASES = {
                                               "attention_factor": 1.2, "beta_fast": 4.0,
                                               "beta_slow": 1.0,
                                               "original_max_position_embeddings": 512})},
-    # As Phi 4 mini: half of each head turns, factors for long documents. Every row here is short.
+    # As in Phi 4 mini half of each head rotates, with factors for long documents; every row is
+    # short.
     "phi3": {"config": renamed(LLAMA, "phi3", "Phi3ForCausalLM", hidden_size=32,
                                tie_word_embeddings=True, partial_rotary_factor=0.5,
                                original_max_position_embeddings=32, pad_token_id=0,
                                rope_theta=10000.0,
                                rope_scaling={"type": "longrope", "short_factor": [1.0, 1.5],
                                              "long_factor": [1.0, 4.0]})},
-    # Every row but the shortest is long.
+    # Every row but the shortest counts as long.
     "phi3-long": {"config": renamed(LLAMA, "phi3", "Phi3ForCausalLM", pad_token_id=0,
                                     original_max_position_embeddings=2, sliding_window=6,
                                     rope_parameters={"rope_type": "longrope",
@@ -145,13 +147,13 @@ CASES = {
                                       hidden_activation="gelu_pytorch_tanh", pad_token_id=0,
                                       rope_theta=50000.0, rope_local_base_freq=1000.0,
                                       rope_scaling={"rope_type": "linear", "factor": 2.0})},
-    # Caps that bend most scores and logits.
+    # The caps bend most scores and logits.
     "gemma2": {"config": renamed(LLAMA, "gemma2", "Gemma2ForCausalLM", num_hidden_layers=3,
                                  head_dim=12, sliding_window=5, query_pre_attn_scalar=20,
                                  hidden_activation="gelu_pytorch_tanh", pad_token_id=0,
                                  rope_theta=10000.0, attn_logit_softcapping=1.5,
                                  final_logit_softcapping=2.5), "attention": ["eager"]},
-    # Gemma 3 obeys a cap of logits, and has none of scores.
+    # Gemma 3 applies a cap to logits but has none for scores.
     "gemma3-capped": {"config": renamed(LLAMA, "gemma3_text", "Gemma3ForCausalLM",
                                         num_hidden_layers=1, head_dim=4, sliding_window=5,
                                         hidden_activation="gelu_pytorch_tanh", pad_token_id=0,
@@ -163,7 +165,7 @@ CASES = {
                                            rope_theta=10000.0,
                                            rope_scaling={"type": "dynamic", "alpha": 100.0,
                                                          "factor": 1.0})},
-    # Queries grow from the fourth position on.
+    # Queries are scaled from the fourth position on.
     "ministral3": {"config": renamed(LLAMA, "ministral3", "Ministral3ForCausalLM", head_dim=8,
                                      pad_token_id=0, rope_parameters={
                                          "type": "yarn", "rope_type": "yarn", "factor": 16.0,
@@ -182,7 +184,7 @@ CASES = {
         rope_theta=10000.0), "pixtral", image_token_index=250, spatial_merge_size=2,
         vision_feature_layer=-1)},
     "gpt2": {"config": {**GPT2, "activation_function": "gelu_new"}},
-    # Names without `transformer.`, with the mask buffers of old files.
+    # The names lack `transformer.`, and the mask buffers of old files are there.
     "gpt2-plain": {"config": {**GPT2, "activation_function": "gelu", "n_inner": 40,
                               "scale_attn_by_inverse_layer_idx": True}, "plain": True},
 }
@@ -190,13 +192,13 @@ CASES = {
 CASES.update(cases(LLAMA))
 
 
-# Of its own for each case: a new one changes no other.
+# Each case has a seed of its own, so a new case changes no other.
 SEEDS = {name: 1000 + number for number, name in enumerate(
     ["llama", "llama-tied", "llama-bf16", "llama-indexed", "qwen2", "qwen3", "mistral", "gpt2",
      "gpt2-plain", "granite", "smollm3", "seed_oss", "olmo2", "olmo3", "phi3", "phi3-long",
      "gemma3_text", "glm4", "hunyuan_v1_dense", "ministral3", "gemma3", "mistral3", "gemma2",
      "gemma3-capped"])}
-# The first seed from this one on whose routing is fit.
+# Cases with experts take the first seed from this one on with a usable routing.
 FIRST_EXPERT_SEED = 2000
 
 
@@ -362,7 +364,7 @@ def load(case, directory, attention="eager", experts="eager"):
 
 
 def relative_error(found, exact):
-    if not exact.any():  # an expert without a token
+    if not exact.any():  # this expert has no token
         assert not found.any()
         return 0.0
     return round(((found - exact).norm() / exact.norm()).item(), 5)
@@ -435,7 +437,7 @@ def make_case_of(name, directory, seed):
 
     golden = {}
     model = load(case, directory)
-    if "idle" in case:  # transformers found every tensor
+    if "idle" in case:  # checks that transformers found every tensor
         loaded = model.state_dict()
         assert all(torch.equal(value, loaded[key]) for key, value in drawn.state_dict().items())
     single_rows = [rows[0]["input_ids"][:1], rows[1]["input_ids"], rows[2]["input_ids"]]
@@ -448,7 +450,7 @@ def make_case_of(name, directory, seed):
             golden[f"grad.{part_name}"] = gradient
 
     bf16_errors = {}
-    if case.get("mxfp4"):  # what is left is that the files are read
+    if case.get("mxfp4"):  # only the reading of the files is left to compare
         golden = {}
     else:
         bf16_errors = spread_in_bf16(case, directory, [rows[i] for i in GRADIENT_ROWS], golden)
@@ -457,7 +459,7 @@ def make_case_of(name, directory, seed):
     free_run, clip_run = load(case, directory), load(case, directory)
     routings = [Routing(free_run), Routing(clip_run)]
     free_losses, free_norms = train(free_run, rows, 0.0, adamw_of(case))
-    # Half of the smallest norm: every step is clipped.
+    # The limit is half of the smallest norm, so every step is clipped.
     clip = float(f"{min(free_norms) / 2:.1g}")
     clip_losses, clip_norms = train(clip_run, rows, clip, adamw_of(case))
     assert min(clip_norms) > clip, (name, clip, clip_norms)

@@ -53,7 +53,7 @@ POOLS = [
     "\u2581\u0120\u010a\u00b7<>|_[]/\\{}()#@!?*&^$\"'`~=;:", "\ufeff\ufffd\ufffe\U0010ffff"
     "\ue000\u202e\u2060",
 ]
-# Texts that a tokenizer's own handling may stumble over, for every one.
+# Special texts for every tokenizer, which its own handling may get wrong.
 EDGES = ["", " ", "  ", "\n", "\n\n", " \n", "\t", "a", " a", "a ", "\u2581", "\u2581\u2581a",
          "\u00a0", "\x00", "\ufeff", "e\u0301", "</s>", "<s>", "<unk>", "<pad>", "<0x41>", "<0x0A>",
          "[INST]", "<|endoftext|>", "<bos>", "a" * 300, " " * 300, "\n" * 70, "= " * 80,

@@ -158,7 +158,7 @@ def render_case(tokenizer, template, case):
     messages = without_nulls(case["messages"])
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
-    except Exception as error:  # what templates raise, and what they stumble over
+    except Exception as error:  # raised by the template or by its evaluation
         return {"error": str(error)}
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     result = {"text": text, "ids": encoding["input_ids"]}
@@ -170,7 +170,7 @@ def render_case(tokenizer, template, case):
     else:
         try:
             result["mask"] = prefix_mask(tokenizer, template, case, text, encoding)
-        except Exception:  # a beginning that the template refuses
+        except Exception:  # the template refuses a shorter beginning
             result["mask"] = None
     return result
 

@@ -175,7 +175,7 @@ def case(folder, build):
     for text in TEXTS + fuzzed():
         plain = loaded.backend_tokenizer.encode(text, add_special_tokens=False)
         special = loaded(text)["input_ids"]
-        if build is not word_piece:  # whose file truncates a bare encode
+        if build is not word_piece:  # its file truncates a bare encode
             assert loaded(text, add_special_tokens=False)["input_ids"] == plain.ids
         plain_ids = loaded(text, add_special_tokens=False)["input_ids"]
         row = {"text": text, "ids": plain_ids, "special": special,

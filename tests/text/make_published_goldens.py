@@ -24,9 +24,9 @@ questions = real.questions
 
 OUT = HERE / "published"
 MERGES, TEXTS, ADDED = 500, 160, 24
-# name: the directory to cut, or a folder of golden to take whole; the type in config.json; keys of
-# tokenizer_config.json that are changed. The classes that outdo tokenizer.json, and the types that
-# outdo the class, each once.
+# By name: the directory to cut, or a golden folder to copy; the type in config.json; changed keys
+# of tokenizer_config.json. Each class that overrides tokenizer.json, and each type that overrides
+# the class, occurs once.
 DIRECTORIES = {
     "qwen3": ("qwen3", "qwen3", {}),
     "deepseek_v4": ("deepseek_v4", "deepseek_v3", {}),

@@ -50,8 +50,8 @@ def parts(*texts):
     return [{"type": "text", "text": text} for text in texts]
 
 
-# Not of conversations, and two whose own marks train more than the answers.
-# What templates end every text with, though nobody asks for an answer.
+# UNASKED is the text that a template adds to every text without being asked for an answer.
+# LEFT_OUT holds templates not for conversations, and two whose own marks train more than answers.
 UNASKED = {"asks_always": "<|start|>assistant<|middle|>\n"}
 LEFT_OUT = ["python_words", "smollm3", "qwen3_training"]
 WEATHER = {"type": "function", "function": {
@@ -158,7 +158,7 @@ def golden_of(tokenizer, template, unasked, case):
             continue
         prompt, after = render(messages[:k], True), render(messages[:k + 1], False)
         after = after.removesuffix(unasked)
-        # Some templates end every text with eos, however many messages it has: the model does not
+        # Some templates end every text with eos, however many messages it has; the model does not
         # write that one.
         open_end = after.removesuffix(tokenizer.eos_token)
         if k + 1 < len(messages) and not whole.startswith(after) and whole.startswith(open_end):

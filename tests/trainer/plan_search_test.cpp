@@ -145,8 +145,8 @@ TEST_F(Searching, FindsAtLeastTheBestOfThreeHundredOfASmallModel) {
   }
 }
 
-// Goal: the search is as good as the best of 300 random plans, for real sizes on all machines.
 using LongSearching = Searching;
+// Goal: the search is as good as the best of 300 random plans, for real sizes on all machines.
 TEST_F(LongSearching, FindsAtLeastTheBestOfThreeHundredOnEveryMachine) {
   const std::vector<Override> drives = {{"offload.optimizer", "nvme"},
                                         {"offload.nvme", "[\"/drive\"]"}};

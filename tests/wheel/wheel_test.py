@@ -104,7 +104,7 @@ class WheelTest(unittest.TestCase):
         symbols = run("objdump", "-T", binary).stdout
         newest = max(int(number) for number in re.findall(r"GLIBC_2\.(\d+)", symbols))
         self.assertGreaterEqual(int(tag[1]), newest)
-        # What torch brings is not brought again, what the system has neither.
+        # The wheel must not contain libraries that torch or the system provides.
         for name in names:
             self.assertIsNone(re.search(r"lib(torch|c10|cu|nccl|nv|gomp|stdc|c\.)", name), name)
         for name in ("longshore/lib/libtbb.so.12", "longshore/presets/tiny-cpu.toml",
@@ -237,7 +237,7 @@ class WheelTest(unittest.TestCase):
         (other / "torch-2.9.1.dist-info/METADATA").write_text("Name: torch\nVersion: 2.11.0+cpu\n")
         done = self.empty.longshore("version", env=paths)
         with_cuda = "libc10_cuda" in run("readelf", "-d", BUILD / "longshore").stdout
-        # A build without CUDA goes on to the program, which finds no LibTorch in that folder.
+        # A build without CUDA starts the program, which finds no LibTorch in that folder.
         self.assertIn("is one without CUDA" if with_cuda else "libtorch_cpu.so", done.stderr)
         (other / "torch-2.9.1.dist-info/METADATA").write_text("Name: torch\nVersion: 2.9.1\n")
         done = self.empty("import longshore; longshore.plan('run.toml')", env=paths)
