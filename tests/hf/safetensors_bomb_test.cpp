@@ -64,7 +64,7 @@ Bytes peak_rss_bytes() {
   return usage.ru_maxrss * kKiB;
 }
 
-// Opens the bomb in a process of its own, whose peak memory starts anew; exit code 0: refused
+// Opens the bomb in a process of its own, whose peak memory starts at zero; exit code 0: refused
 // within the limits.
 int open_bomb(const std::string& path, Bytes header_bytes, const Bomb& bomb) {
   const Bytes before = peak_rss_bytes();

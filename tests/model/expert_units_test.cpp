@@ -249,7 +249,7 @@ TEST_P(Experts, FreezingLeavesTheOtherGradients) {
   }
 }
 
-// Goal: the worst input of a group sends all tokens to as many of its experts as possible.
+// Goal: the worst input of a group sends all tokens to the largest possible number of its experts.
 TEST_P(Experts, TheWorstInputOfAGroupIsItsOwn) {
   const ArchSpec arch = preset(GetParam());
   const int64_t top_k = arch.moe.top_k;

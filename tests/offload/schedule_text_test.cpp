@@ -22,7 +22,7 @@ TEST(ScheduleText, DescribesCollectives) {
   EXPECT_TRUE(describe_collectives(schedules).starts_with("forward: gather unit 0\n"));
 }
 
-// Every operation is a line with its unit, slot and waits.
+// Every operation is a line with its lane, unit, slots, waits and bytes.
 TEST(ScheduleText, PrintsAnOperationALine) {
   const ScheduleCase options{.blocks = 1, .frozen = {0}, .prefetch = 1, .several_ranks = false};
   const ModelSpec model = make_case_model(options);

@@ -274,7 +274,7 @@ TEST_F(Commands, EveryNumberHasARange) {
 
 // ---- validate ----
 
-// validate needs no length of the run and reads the first rows.
+// validate, prepare and inspect data need no length of the run.
 TEST_F(Commands, ValidateNeedsNoLengthAndReadsTheFirstRows) {
   const Ended ended = run_command({"validate", path("run.toml"), "--train.epochs=0"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;

@@ -27,7 +27,7 @@ void limit_files(RunDriver& run, rlim_t bytes) {
   });
 }
 
-// A checkpoint that does not fit gives exit code 6, and the older one stays.
+// A checkpoint that does not fit gives exit code 6, and the message says that it is not saved.
 TEST(DiskFull, ACheckpointThatDoesNotFitIsACheckpointError) {
   RunDriver run("full-checkpoint");
   limit_files(run, 64 << 10);

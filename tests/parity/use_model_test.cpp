@@ -293,7 +293,7 @@ TEST(UseModel, RoutersOrAllButExpertsAreFrozen) {
 TEST_F(TrainedModel, ItsScheduleIsPrinted) {
   const Ended said = run_command({"plan", run_file(), "--schedule"});
   ASSERT_EQ(said.exit_code, 0);
-  // Each of the four units is fetched, computed and its gradient offloaded.
+  // Each unit is fetched and computed, and its gradient is offloaded.
   for (const char* unit : {"block.0", "block.1", "head"}) {
     EXPECT_NE(said.out.find(unit), std::string::npos) << said.out;
   }

@@ -251,7 +251,7 @@ TEST(Verify, NamesWhatChangedInAnExport) {
                                 "model.norm.weight: is not what the export wrote: changed since"}));
 }
 
-// Goal: a tensor that was made anew is distinguished from a wrong one.
+// Goal: a newly initialised tensor is distinguished from a wrong one.
 TEST(Verify, WarnsOfATensorThatIsNotTheBaseS) {
   EditedModel model("llama");
   uint32_t at = 0;

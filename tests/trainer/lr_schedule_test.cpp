@@ -79,7 +79,7 @@ TEST(LrSchedule, HoldsTheLastRateBeyondTheEnd) {
   }
 }
 
-// Runs of one step or without decay divide by no zero.
+// A run of one step, or with nothing but warm-up, never divides by zero.
 TEST(LrSchedule, NeverDividesByZero) {
   for (const Name name : {Name::kConstant, Name::kLinear, Name::kCosine, Name::kWsd}) {
     const ScheduleSection schedule{.name = name, .warmup_steps = 0, .min_lr_ratio = 0.0};

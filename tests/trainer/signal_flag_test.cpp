@@ -90,7 +90,7 @@ TEST(SignalFlag, ExitsAtOnceOnTheSecondInterrupt) {
   EXPECT_EQ(WEXITSTATUS(status), 9) << "not the code of a run that stopped and saved";
 }
 
-// Goal: after the second interrupt run.json does not say that the run goes on.
+// Goal: the second interrupt writes the prepared status, so run.json does not say "running".
 TEST(SignalFlag, LeavesItsLastWordsOnTheSecondInterrupt) {
   const TemporaryDirectory directory;
   const std::string path = directory.file("run.json");
