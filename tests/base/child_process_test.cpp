@@ -82,8 +82,7 @@ TEST(ChildProcess, EndsWithTheProgramNotWithItsOutput) {
   EXPECT_TRUE(shell("yes & exit 0").good());
 }
 
-// Goal: at the limit the child's own children are killed too. On a busy machine the limit grows
-// until both have started.
+// Goal: at the limit the child's own children are killed too; the limit grows until both run.
 TEST(ChildProcess, GrandchildrenAreKilledAtTheLimit) {
   std::vector<std::string> processes;
   for (milliseconds limit(500); processes.size() < 2 && limit < milliseconds(100'000); limit *= 2) {

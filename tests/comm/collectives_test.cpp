@@ -140,8 +140,7 @@ TEST_P(Collectives, ReduceScatterAddsInTheOrderOfRanks) {
   });
 }
 
-// Goal: all-reduce adds in rank order at sizes that the ranks do not divide, fewer elements than
-// ranks included.
+// Goal: all-reduce adds in rank order at any size, also with fewer elements than ranks.
 TEST_P(Collectives, AllReduceTakesAnySizes) {
   run_ranks(GetParam(), [](World& world) {
     uint32_t seed = 100;
@@ -156,8 +155,7 @@ TEST_P(Collectives, AllReduceTakesAnySizes) {
   });
 }
 
-// Goal: scalars are added in double in rank order; broadcast copies the root's bytes; barrier
-// returns.
+// Goal: scalars are added as doubles in rank order; broadcast copies the root's bytes.
 TEST_P(Collectives, ScalarsBroadcastAndBarrier) {
   run_ranks(GetParam(), [](World& world) {
     Communicator& all = world.all();

@@ -127,8 +127,7 @@ TEST_F(Failure, AFailureIsToldToAll) {
 
 class LongFailure : public Failure {};
 
-// Goal: all ranks end and name the killed one in 30 kills at random moments, ranks and kinds of
-// store.
+// Goal: all ranks end and name the killed one in 30 kills at random moments and ranks.
 TEST_F(LongFailure, ThirtyKills) {
   std::mt19937 random(7);
   seconds longest(0);

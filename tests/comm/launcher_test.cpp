@@ -21,8 +21,7 @@ TEST(Launcher, StartsRanksThatMeet) {
   EXPECT_EQ(launch_ranks(three_ranks("once")), 0);
 }
 
-// Goal: the launcher returns the exit code of the first rank that failed, not of those that
-// noticed.
+// Goal: the launcher returns the exit code of the first rank that failed.
 TEST(Launcher, GivesTheFirstFailure) {
   EXPECT_EQ(launch_ranks(three_ranks("die")), 128 + 9);
   EXPECT_EQ(launch_ranks(three_ranks("fail-1")), 5);

@@ -41,8 +41,7 @@ class RankProcess {
   // Waits until the rank has run its first operations; false after `limit`.
   bool wait_until_ready(std::chrono::seconds limit) const;
   void send(int signal) const;
-  // Returns the exit code, 128 + signal for a killed process, or nullopt if it still runs at
-  // `limit`.
+  // Returns the exit code, 128 + signal for a killed process, or nullopt if it runs at `limit`.
   std::optional<int> wait_for_end(std::chrono::steady_clock::time_point limit);
   std::string words() const;
 

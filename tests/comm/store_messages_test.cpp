@@ -154,8 +154,7 @@ TEST(StoreSecret, AProofIsForOneConnection) {
   EXPECT_EQ(make_store_secret().size(), 64u);
 }
 
-// Goal: a secret file that others can read or write, that is short or not regular is refused with
-// advice.
+// Goal: a secret file that others can access, that is short or not regular is refused.
 TEST(StoreSecret, AFileIsForItsOwnerAlone) {
   const std::string path = testing::TempDir() + "longshore-secret-" + std::to_string(::getpid());
   std::filesystem::remove_all(path);

@@ -187,8 +187,7 @@ TEST_F(StoreServed, ThousandsOfSilentConnectionsKeepNobodyAway) {
   expect_within_limits();
 }
 
-// Goal: a proof of another secret, no proof and a replayed proof are refused without revealing
-// anything.
+// Goal: a proof of another secret, no proof and a replayed proof are refused.
 TEST_F(StoreServed, WrongSecretsAndReplaysAreRefused) {
   honest_.set("run file", "lr = 1");
   EXPECT_THROW(connect(""), StoreSecretError);

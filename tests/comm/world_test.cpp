@@ -76,8 +76,7 @@ TEST(World, ExchangesTheHostsMemoryWhateverTheDevice) {
       options);
 }
 
-// Goal: a group of one rank needs no communication, and other ranks may make larger groups
-// meanwhile.
+// Goal: a group of one rank needs no communication; other ranks may make groups meanwhile.
 TEST(World, GroupsOfOne) {
   run_ranks(3, [](World& world) {
     const int32_t rank = world.ranks().rank;
@@ -195,8 +194,7 @@ TEST(World, NamesATextThatDoesNotCome) {
   }
 }
 
-// Goal: a rank that does not join an operation is named after the time-out, with its last
-// operation.
+// Goal: a rank that does not join an operation is named after the time-out, with its last one.
 TEST(World, NamesARankThatDoesNotCome) {
   WorldOptions options = quick_options();
   options.timeout = std::chrono::seconds(12);

@@ -129,8 +129,7 @@ TEST(FieldTable, SpellsValuesExactly) {
   EXPECT_EQ(toml_text(rate, 0.1 + 0.2), "0.30000000000000004");
 }
 
-// Compares with the file in the repository; a failure writes the expected text and prints how to
-// copy it.
+// Compares with the file in the repository; a failure writes the text and how to copy it.
 void expect_committed(const std::string& file, const std::string& text) {
   const std::string committed = read_whole_file(kRoot + "/" + file, kMiB);
   if (committed == text) return;

@@ -1,5 +1,4 @@
-// The key optimizer.groups: its tables are read as values, and every mistake is named with its
-// position.
+// The key optimizer.groups: tables are read as values, and mistakes are named with positions.
 #include <gtest/gtest.h>
 
 #include "base/errors.h"

@@ -131,8 +131,7 @@ TEST_F(RunConfigTest, OverridesAreTomlElseStrings) {
   EXPECT_EQ(config.model.path, "a b = [c");
 }
 
-// An override of a path is used as it stands, because dates, numbers and booleans are names of
-// directories too.
+// An override of a path is used as it stands, because dates and numbers are names too.
 TEST_F(RunConfigTest, AnOverrideOfAPathIsTakenAsItStands) {
   for (const char* name : {"2024-01-01", "7", "1.50", "true", "nan", "0x10"}) {
     EXPECT_EQ(load(kNeeded, {{"run.dir", name}}).run.dir, name);

@@ -42,8 +42,7 @@ TEST(TomlDocument, ReadsSingleValuesAndNothingMore) {
   }
 }
 
-// Endless nesting is refused; toml++ destroys nested tables recursively and would overflow the
-// stack.
+// Endless nesting is refused; toml++ destroys nested tables recursively (stack overflow).
 TEST(TomlDocument, RefusesTextsThatNestWithoutEnd) {
   const int kDeep = 200'000;
   for (const std::string& text :
@@ -105,8 +104,7 @@ TEST(TomlDocument, QuotesEveryByteSoThatItReadsBack) {
 
 class RandomRunFiles : public RunFileFixture {};
 
-// Random bytes are read or give a ConfigError; any other exception or sanitizer report fails the
-// test.
+// Random bytes are read or give a ConfigError; any other exception or report fails the test.
 TEST_F(RandomRunFiles, AreReadOrGiveAConfigError) {
   std::mt19937 random(7);
   const std::string alphabet =

@@ -21,8 +21,7 @@ TEST(Dataset, ShiftsLabelsToTheTokenBefore) {
   EXPECT_EQ(targets, (Ids{-100, 7, 9, -100}));
 }
 
-// A document without a target is not taken; the first label is never a target, because no token
-// precedes it.
+// A document without a target is not taken; the first label is never a target.
 TEST(Dataset, TakesNoDocumentWithoutATarget) {
   InMemoryDataset dataset;
   EXPECT_EQ(dataset.add(std::vector<TokenId>{5, 6}, std::vector<TokenId>{5, -100}), 0);

@@ -1,5 +1,4 @@
-// Files that are not what their name says: each gives its own error, and none makes the reader
-// wait.
+// Files that are not what their name says: each gives its own error, and none blocks the reader.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <zlib.h>

@@ -1,5 +1,4 @@
-// documents_of_lengths(), random_lengths(): made-up datasets for the tests of this folder. Pure
-// functions.
+// documents_of_lengths(), random_lengths(): made-up datasets for this folder. Pure functions.
 #pragma once
 
 #include <span>

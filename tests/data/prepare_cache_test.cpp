@@ -1,5 +1,4 @@
-// The cache of prepared data: what is prepared again, kills, damage, several processes, compressed
-// files.
+// The cache of prepared data: entries made again, kills, damage, processes, compressed files.
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -214,8 +213,7 @@ void wait_for_note(const std::string& cache, std::optional<fs::file_time_type> b
   }
 }
 
-// After SIGKILL at random moments (between writes, in a write, in fsync) the last process ends with
-// the same bytes.
+// After SIGKILL at random moments the last process ends with the same bytes.
 TEST_F(PrepareCache, EndsWithTheSameBytesAfterKillsAtRandomMoments) {
   options_.files = {files_.write("rows.jsonl", many_rows(8000))};
   const std::string whole = bytes_of_entry();
@@ -325,8 +323,7 @@ TEST_F(PrepareCache, MakesADamagedEntryAnew) {
   EXPECT_EQ(read_whole_file(path, kGiB), whole);
 }
 
-// Goal: the fingerprint of data stays that of earlier versions, because a run recognizes its data
-// by it.
+// Goal: the fingerprint of data is that of earlier versions, so that their runs can resume.
 TEST_F(PrepareCache, KeepsTheFingerprintThatDataHadBefore) {
   options_.data.max_tokens = 4096;
   const std::string row =

@@ -1,5 +1,4 @@
-// PrepareFixture: files of rows in a scratch directory and what `prepare` makes of them. The test
-// owns it.
+// PrepareFixture: files of rows in a scratch directory, and `prepare` of them. One test owns it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,8 +28,7 @@ inline const Tokenizer& letters() {
   return tokenizer;
 }
 
-// A chat template that gives "<user>question
-// <assistant>answer</s>".
+// A chat template that gives "<user>question\n<assistant>answer</s>".
 inline const ChatTemplate& plain_chat() {
   static const ChatTemplate chat = ChatTemplate::from_text(
       "{% for m in messages %}{% if m.role == 'user' and loop.index0 > 0 and "

@@ -74,8 +74,7 @@ TEST_F(PreparedCache, TouchesNothingThatIsNotItsOwn) {
   EXPECT_EQ(clean_cache(files_.path("missing"), 0).files, 0);
 }
 
-// The lock of an entry is on the file at its path; a lock on a removed file would not keep other
-// processes out.
+// An entry's lock is on the file at its path, because a removed file would lock nothing.
 TEST_F(PreparedCache, LocksTheFileThatIsThere) {
   const std::string path = files_.write("0000000000000001.lock", "");
   auto first = EntryLock::try_lock(path);

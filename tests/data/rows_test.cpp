@@ -1,5 +1,4 @@
-// Rows of conversations and prompts: what is read and trained, and the errors for rows that are
-// neither.
+// Rows of conversations and prompts: what is read and trained, and the errors for other rows.
 #include "tests/data/prepare_fixture.h"
 
 namespace longshore {
@@ -62,8 +61,7 @@ TEST_F(Rows, ReadsShareGptAndPartsAndOtherNames) {
   EXPECT_EQ(learned(renamed, 0), "a</s>");
 }
 
-// Goal: system messages and tools in columns of their own, or as JSON text, are read as if inside
-// the row.
+// Goal: system messages and tools in other columns, or as JSON text, are read as in the row.
 TEST_F(Rows, ReadsInstructionsAndToolsFromTheirColumns) {
   const ChatTemplate tells = ChatTemplate::from_text(
       "{{ (tools or []) | tojson }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

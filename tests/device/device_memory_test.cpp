@@ -1,5 +1,4 @@
-// The cap of device memory: buffers are carved exactly, temporaries are counted, errors name the
-// holders.
+// The cap of device memory: exact buffers, counted temporaries, errors that name the holders.
 #include "device/device_memory.h"
 
 #include <gtest/gtest.h>

@@ -50,8 +50,7 @@ class EmulatedCrossEntropy : public testing::Test {
 using Types = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(EmulatedCrossEntropy, Types);
 
-// Goal: the kernel agrees with the reference in 216 shapes, with the loss alone and with the
-// gradient.
+// Goal: the kernel agrees with the reference in 216 shapes, with and without the gradient.
 TYPED_TEST(EmulatedCrossEntropy, AgreesWithTheReference) {
   for (const int64_t rows : {1, 2, 3, 5, 8, 17}) {
     for (const int64_t vocabulary :
@@ -69,8 +68,7 @@ TYPED_TEST(EmulatedCrossEntropy, TakesALargeVocabulary) {
   this->compare(1, 128'256);
 }
 
-// Goal: the loss is finite for logits that overflow exp, and for threads that see only minus
-// infinity.
+// Goal: the loss is finite for logits that overflow exp, and for threads with only -infinity.
 TYPED_TEST(EmulatedCrossEntropy, StaysFinite) {
   const TypeParam none = kernels::rounded_to<TypeParam>(-std::numeric_limits<float>::infinity());
   for (const int64_t vocabulary : {3, 33, 70, 600, 2100}) {
@@ -100,8 +98,7 @@ TYPED_TEST(EmulatedCrossEntropy, TellsNaN) {
   }
 }
 
-// Goal: rows may begin at any offset, shorter or longer than the part before the first aligned 16
-// bytes.
+// Goal: rows may begin at any offset from 16 bytes, whatever their length.
 TYPED_TEST(EmulatedCrossEntropy, TakesRowsThatBeginAnywhere) {
   for (const int64_t vocabulary : {1, 3, 8, 9, 40, 4097}) {
     const CrossEntropy shape = {kDTypeOf<TypeParam>, 1, vocabulary, 0.5, true};

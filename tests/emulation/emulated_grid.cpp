@@ -25,8 +25,7 @@ struct Thread {
   unsigned index = 0;
   unsigned barriers = 0;
   unsigned exchanges = 0;
-  // The values that a thread gives to its warp, in two slots: one is read until the next exchange
-  // ends.
+  // The values that a thread gives to its warp, in two slots used in rotation.
   float given[2] = {};
 };
 

@@ -35,8 +35,7 @@ void compare(const std::vector<float>& values, bool cast) {
   }
 }
 
-// Goal: 220 lengths give the reference's bits: every tail of the lanes, blocks of 4,096, and more
-// blocks than lanes.
+// Goal: 220 lengths give the reference's bits: all tails of lanes, blocks, more blocks than lanes.
 TEST(EmulatedGradient, GivesTheReferencesBits) {
   std::vector<int64_t> counts = {0, 1, 2, 3, 4095, 4096, 4097, 8191, 8192, 8193, 256 * 4096 + 1};
   for (int64_t near = 250; near < 262; ++near) counts.push_back(near);

@@ -38,8 +38,7 @@ class EmulatedRotary : public testing::Test {
 using Types = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(EmulatedRotary, Types);
 
-// Goal: 240 shapes give the reference's bits in both directions: packed rows, and strided rows that
-// begin on 16 bytes or not.
+// Goal: 240 shapes give the reference's bits in both directions, for packed and strided rows.
 TYPED_TEST(EmulatedRotary, GivesTheReferencesBits) {
   for (const int64_t rows : {1, 2, 3, 9, 32}) {
     for (const int64_t heads : {1, 2, 3, 8, 9, 32}) {

@@ -34,8 +34,7 @@ class EmulatedSwiglu : public testing::Test {
 using Types = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(EmulatedSwiglu, Types);
 
-// Goal: 230 lengths give the reference's bits: every tail of 16 bytes and of a block, and random
-// ones.
+// Goal: 230 lengths give the reference's bits: all tails of 16 bytes and of a block, random ones.
 TYPED_TEST(EmulatedSwiglu, GivesTheReferencesBits) {
   for (int64_t elements = 1; elements <= 80; ++elements) this->compare(elements);
   for (const int64_t around : {256, 1024, 2048, 4096}) {

@@ -46,8 +46,7 @@ bool same_bits(const std::vector<T>& one, const std::vector<T>& other) {
          (one.empty() || std::memcmp(one.data(), other.data(), one.size() * sizeof(T)) == 0);
 }
 
-// Returns the largest difference relative to the largest expected value; NaN if a value is not
-// finite.
+// Returns the largest difference relative to the largest expected value; NaN if not finite.
 template <typename T>
 double relative_error(const std::vector<T>& got, const std::vector<T>& expected) {
   double error = 0.0, most = 1e-30;

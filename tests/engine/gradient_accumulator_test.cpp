@@ -38,8 +38,7 @@ class LargeSum : public testing::Test {
   RunningSum sum_{unit_, layout_, memory_};
 };
 
-// Goal: every element is added to its own sum in fp32, in every piece, whatever the gradient's
-// type.
+// Goal: every element is added to its own sum in fp32, whatever the gradient's type.
 TEST_F(LargeSum, AddsGradientsElementByElement) {
   at::manual_seed(1);
   const at::Tensor first = at::randn({kRows, kColumns}).to(at::kBFloat16);

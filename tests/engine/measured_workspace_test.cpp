@@ -141,8 +141,7 @@ Case draw_case(uint64_t seed, double most_seconds) {
   }
 }
 
-// Splits the positions into documents of at most `longest`: all of that length, or of random
-// lengths.
+// Splits the positions into documents of length `longest`, or of random lengths up to it.
 std::vector<int64_t> draw_documents(Draw& draw, const MicroBatchShape& shape) {
   std::vector<int64_t> documents;
   const int64_t around =
@@ -227,8 +226,7 @@ TEST(MeasuredWorkspace, HoldsNoMoreThanTheRun) {
   }
 }
 
-// Equal layers of a model are measured once, and not at all when they are known; samples read from
-// disk give the same.
+// Equal layers of a model are measured once; samples read from disk give the same costs.
 TEST(MeasuredWorkspace, RunsEachDistinctUnitOnceAndKeepsIt) {
   Case one;
   one.config = {{"model_type", "llama"},   {"vocab_size", 300},      {"hidden_size", 32},
@@ -338,8 +336,7 @@ TEST(MeasuredWorkspace, KnowsWhatFlashAttentionTakesOnAGpu) {
   EXPECT_EQ(gpu_scratch({}, 16384, 16384, 132), 0);
 }
 
-// A unit that needs more memory than the machine has is not run; its cost is marked as a lower
-// bound.
+// A unit that needs more memory than the machine has is not run; its cost is a lower bound.
 TEST(MeasuredWorkspace, DoesNotRunWhatNoRunHasMemoryFor) {
   const Case one = draw_case(5, 0.02);
   const auto model = make_model(one);

@@ -35,8 +35,7 @@ TEST(OverlappedStep, OneRankGivesTheSameBits) {
   }
 }
 
-// A tier of the user's own gives the same bits, because the engine does not know where bytes are
-// kept.
+// A tier of the user's own gives the same bits; the engine does not know where bytes are kept.
 TEST(OverlappedStep, ATierOfOnesOwnGivesTheSameBits) {
   uint64_t seed = 1;
   std::vector<Variant> variants = {{.prefetch = 0}};

@@ -46,8 +46,7 @@ EmulatedDevice device_of(const Variant& variant) {
   return device;
 }
 
-// The batches of all steps, [step][micro-batch]. They are made once, because LibTorch's generator
-// is shared by the process.
+// The batches of all steps, [step][micro-batch], made once with LibTorch's shared generator.
 const std::vector<std::vector<MicroBatch>>& all_batches() {
   static const auto batches = [] {
     std::vector<std::vector<MicroBatch>> made;

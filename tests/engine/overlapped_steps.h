@@ -54,8 +54,7 @@ std::vector<std::vector<uint64_t>> train_ranks(int32_t ranks, const std::vector<
 // Returns a pairwise cover of the options that must not change a bit at a fixed number of ranks.
 std::vector<Variant> cover(bool clips);
 
-// RankCommunicators: one rank's communicators, as a run makes them. They must not outlive the
-// world.
+// RankCommunicators: one rank's communicators as in a run. They must not outlive the world.
 struct RankCommunicators {
   // With `two` on a GPU, gathers and sums have a communicator each, as on the CPU.
   RankCommunicators(World& world, DeviceKind device, bool two = false);

@@ -20,8 +20,7 @@ constexpr int64_t kPositions = 21;  // an odd number, so that 16-bit tensors end
 constexpr int kParts = 3;
 constexpr int kBlocks = 2;
 
-// Declared: what the units declare of the carry between parts of a block (x, its tanh, the running
-// sum).
+// Declared: the units' declarations of the carry between parts of a block (x, its tanh, the sum).
 struct Declared {
   std::optional<int32_t> x = 0, normed = 1;
   bool running = true;

@@ -52,8 +52,7 @@ TEST(StepTotals, AddUpWhatTheShardsHold) {
   EXPECT_EQ(totals.times[1].waited, 4.0);
 }
 
-// Goal: equal copies of a gradient count once, so that two replicas clip by the same norm as one
-// rank.
+// Goal: equal copies of a gradient count once, so replicas clip by the norm of one rank.
 TEST(StepTotals, CountReplicasOnce) {
   const StepTotals totals = of_two({.ranks = 2, .shard_ranks = 1});
   EXPECT_EQ(totals.unit_squares, (std::vector<double>{1.0, 0.5, 0.0}));

@@ -108,8 +108,7 @@ std::vector<MicroBatch> three_batches() {
   return {small_batch(16, 1), small_batch(7, 2), small_batch(12, 3)};
 }
 
-// The runner's gradients equal autograd's over the whole model within 1e-5 (fp32, other order of
-// sums).
+// The runner's gradients equal autograd's within 1e-5 (fp32, other order of sums).
 TEST(UnitRunner, GivesTheGradientsOfOneGraph) {
   const std::vector<MicroBatch> batches = three_batches();
   SmallModules plain(5);
@@ -212,13 +211,12 @@ TEST(UnitRunner, RefusesMoreMicroBatchesThanPlanned) {
   EXPECT_THROW(run.runner->begin_step(batches, 1.0), CheckFailure);
 }
 
-// Backward reuses a unit that forward left in a slot, so each pass copies it once.
+// Each pass copies a unit once, and backward reuses the unit that forward left in a slot.
 TEST(UnitRunner, StagesEachUnitOnceAPassAndReusesTheLast) {
   const auto model = make_small_model(SmallModules(5));
   SmallRun run(*model, 0, 2, 3);
   run.gradients(three_batches(), 1.0);
-  // Forward copies 3 units and backward the loss; "second" is still in its slot, "first" and
-  // "table" are not.
+  // Forward copies 3 units and backward the loss and two units; "second" is still in its slot.
   Bytes units = 0;
   for (size_t unit : {0, 1, 2, 3, 1, 0}) units += run.layouts[unit].flat_elements() * 4;
   EXPECT_EQ(run.copies.counts().to_device, units);

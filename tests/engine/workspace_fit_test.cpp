@@ -78,8 +78,7 @@ TEST(ProbeInputs, OfALossAreOneChunk) {
   EXPECT_EQ(probe_inputs(work, {4096, 4096}, kFlops).back().trained, 4096);
 }
 
-// Returns the trace of a made-up unit: with few positions the end of backward is the worst phase,
-// with many the middle.
+// Returns the trace of a made-up unit, whose worst phase depends on the number of positions.
 ProbeTrace taken(const ProbeInput& input) {
   const Bytes middle = 1000 * input.positions + 100 * input.document;
   const Bytes end = 500'000'000 + 10 * input.positions;

@@ -1,5 +1,4 @@
-// LONGSHORE_NEEDS_GPU(): the first line of a GPU test; without a GPU the test is skipped and never
-// passes.
+// LONGSHORE_NEEDS_GPU(): the first line of a GPU test; without a GPU the test is skipped.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// walk_in_order: a StateSweep over a test's store, unit by unit with whole accesses, on the
-// caller's thread.
+// walk_in_order: a StateSweep over a test's store, unit by unit, on the caller's thread.
 #pragma once
 
 #include "shard/shard_store.h"

@@ -353,8 +353,7 @@ TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilled) {
   EXPECT_EQ(names_in(work_ / "out"), std::set<std::string>{"hf"});
 }
 
-// A kill after the directories were exchanged leaves the older export under the partial name; it is
-// removed.
+// A kill after the exchange of directories leaves the older export as partial; it is removed.
 TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilledAtItsEnd) {
   const ModelDirectory source = open_source();
   const std::string partial = target() + ".longshore-partial";
@@ -367,8 +366,7 @@ TEST_F(Exporter, ClearsUpAfterAnExportThatWasKilledAtItsEnd) {
   EXPECT_EQ(read_file(target() + "/notes.txt"), "mine");
 }
 
-// Goal: an export leaves foreign files in its destination or beside it unchanged, byte for byte, or
-// is refused.
+// Goal: an export leaves foreign files in or beside its destination unchanged, or is refused.
 TEST_F(Exporter, LeavesWhatOthersPutThere) {
   write_text(source_ / "README.md", "of the base model");
   const ModelDirectory source = open_source();

@@ -77,8 +77,7 @@ inline void write_safetensors(const std::string& path,
   writer.finish();
 }
 
-// Returns the text of the error that `action` throws; the test fails without it or with another
-// type.
+// Returns the text of the error that `action` throws; without it the test fails.
 template <typename ErrorType>
 std::string error_of(const std::function<void()>& action) {
   try {

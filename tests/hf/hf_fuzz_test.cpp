@@ -185,8 +185,7 @@ TEST(Fuzz, ConfigsKeepTheirMeaningWithoutQuantisation) {
   }
 }
 
-// Replacing the type in a text keeps the meaning of the rest; only texts that the strict reader
-// accepts are rewritten.
+// Replacing the type in a text that the strict reader accepts keeps the meaning of the rest.
 TEST(Fuzz, ConfigsKeepTheirMeaningWhenTheTypeIsReplaced) {
   const std::string valid =
       R"({"a": "\"dtype\": \"x\"", "text_config": {"dtype": "bfloat16", "l": [1, {"k": "v"}]},)"

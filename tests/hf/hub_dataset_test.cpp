@@ -83,8 +83,7 @@ TEST_F(HubDatasets, ShardsOfASplitComeInTheirOrder) {
   EXPECT_NE(refusal("Owner/Set", kEvaluate).find("name one: Owner/Set:SPLIT"), std::string::npos);
 }
 
-// Goal: a shard that was not fetched, or whose bytes were removed, is named with the command that
-// fetches it.
+// Goal: a shard that was not fetched, or was removed, is named with the command to fetch it.
 TEST_F(HubDatasets, WhatIsMissingIsNamedWithTheCommandThatFetchesIt) {
   add("data/train-00000-of-00003.parquet");
   EXPECT_NE(refusal("Owner/Set")

@@ -319,8 +319,7 @@ TEST_F(SingleDirectory, AcceptsAnIndexOfTheSingleFile) {
   EXPECT_EQ(open().tensors().size(), 3u);
 }
 
-// A wrong total_size gives a warning only: some published models have one, and nothing depends on
-// it.
+// A wrong total_size gives a warning only, because some published models have one.
 TEST_F(IndexedDirectory, WarnsOfAWrongTotalSize) {
   write_index(index_text(kGoodMap, "39"));
   const ModelDirectory model = open();

@@ -44,8 +44,7 @@ std::vector<uint32_t> bits_of(const std::vector<float>& values) {
   return bits;
 }
 
-// Values equal those of transformers bit for bit, for every finite exponent and every pair of
-// values.
+// Values equal those of transformers bit for bit, for all finite exponents and pairs of values.
 TEST(Mxfp4, ValuesAreThoseOfTransformersBitForBit) {
   const ModelDirectory directory = ModelDirectory::open(kGolden);
   const ModelDirectory expected = ModelDirectory::open(kGolden + "/expected");
@@ -59,8 +58,7 @@ TEST(Mxfp4, ValuesAreThoseOfTransformersBitForBit) {
   EXPECT_TRUE(directory.warnings().empty());
 }
 
-// Any range of a tensor gives the values of the whole: ranges begin within and across columns and
-// experts.
+// Any range of a tensor gives the values of the whole, within and across columns and experts.
 TEST(Mxfp4, AnyRangeGivesTheValuesOfTheWhole) {
   const ModelDirectory directory = ModelDirectory::open(kGolden);
   const WeightLoader loader(directory, golden_spec(false), {});

@@ -64,8 +64,7 @@ Bytes peak_rss_bytes() {
   return usage.ru_maxrss * kKiB;
 }
 
-// Opens the bomb in a process of its own, whose peak memory starts at zero; exit code 0: refused
-// within the limits.
+// Opens the bomb in a new process; exit code 0: it was refused within its limit of memory.
 int open_bomb(const std::string& path, Bytes header_bytes, const Bomb& bomb) {
   const Bytes before = peak_rss_bytes();
   const auto start = std::chrono::steady_clock::now();

@@ -1,5 +1,4 @@
-// The gradient offload's cast and sum of squares: a fixed order of sums, and the same bits on a
-// GPU.
+// The gradient offload's cast and sum of squares: a fixed order, and the same bits on a GPU.
 #include "kernels/gradient.h"
 
 #include <gtest/gtest.h>

@@ -43,8 +43,7 @@ TEST(DrawnPlans, TimersRunEveryKindOfPlan) {
   const std::vector<PlanFigures> all = measure_plans(options, cover);
   ASSERT_EQ(all.size(), 24u);
   for (const PlanFigures& one : all) {
-    // Ranks with less to compute, and drives with one rank, make a step slightly shorter than
-    // planned.
+    // Ranks with less to compute, and drives with one rank, make a step slightly shorter.
     EXPECT_GT(one.measured, 0.8 * one.planned);
     EXPECT_GT(one.operations, 20u);
   }

@@ -23,8 +23,7 @@ TimedStepOptions ten_units(const UnitTimes& times, bool several_ranks, int64_t p
 
 // The bound of a step is the busiest lane of forward plus that of backward.
 TEST(StepBound, AddsTheBusiestLanesOfForwardAndBackward) {
-  // One rank, bound by compute: 10 backward and 9 forward, plus the first update and fetch and the
-  // last offload.
+  // One rank, bound by compute: 10 backward, 9 forward, the first update and fetch, last offload.
   const StepBound compute = bound_of(
       ten_units({.update = 1, .fetch = 2, .forward = 4, .backward = 12, .drain = 3}, false, 1));
   EXPECT_EQ(compute.pure, 9 * 4 + 10 * 12);
@@ -50,8 +49,7 @@ TEST(StepBound, AddsTheBusiestLanesOfForwardAndBackward) {
   EXPECT_EQ(ranks.wall, "update, reduce");
 }
 
-// Goal: over the whole grid an executor without overhead stays within 1.05 of the bound, and is
-// never below it.
+// Goal: over the whole grid the simulated step is from 1.0 to 1.05 of the bound.
 TEST(LabOverlap, TheScheduleReachesTheBoundOverTheGrid) {
   const auto all = measure_overlap({.simulate = true});
   ASSERT_EQ(all.size(), 250U);
@@ -233,8 +231,7 @@ TEST(LabOverlap, RunsTimersOnTheRealExecutor) {
   }
 }
 
-// Goal: without the validator the slot ring detects a broken schedule and ends the run on all
-// ranks.
+// Goal: without the validator the slot ring detects a broken schedule on all ranks.
 TEST(LabOverlap, TheRingRefusesABrokenSchedule) {
   const ModelSpec model = make_equal_units(6);
   for (int32_t ranks : {1, 2}) {

@@ -46,8 +46,7 @@ at::Tensor plain_attention(const Tensors& in, const AttentionShape& shape,
   return weights.matmul(v).permute({1, 0, 2}).reshape({positions, -1});
 }
 
-// The results are fp32 against fp64; the kernel's exponential is right to about 20 units in the
-// last place.
+// The results are fp32 against fp64; the kernel's exponential is right to about 20 ulp.
 constexpr double kTolerance = 2e-5;
 
 void expect_close(const at::Tensor& got, const at::Tensor& expected, const char* what) {
@@ -72,8 +71,7 @@ void compare_with_plain(const AttentionShape& shape, const std::vector<int64_t>&
   expect_close(grads[2], exact.v.grad(), "gradient of v");
 }
 
-// Goal: a sink takes its share of the attention weights and has a gradient, with groups and
-// windows.
+// Goal: a sink takes its share of the weights and has a gradient, with groups and windows.
 TEST(DocumentAttention, SinksTakeTheirShare) {
   at::set_num_threads(1);
   const std::vector<int64_t> starts{0, 1, 20, 64};
@@ -141,8 +139,7 @@ TEST(DocumentAttention, AWindowWiderThanTheDocumentChangesNoBit) {
                         attend_forward(in.q, in.k, in.v, windowed, {0, 600}).out));
 }
 
-// Capped scores equal those of all positions at once, in pieces of 128 queries; one cap bends most
-// scores, one hardly any.
+// Capped scores in pieces of 128 queries equal those of all positions at once.
 TEST(DocumentAttention, CappedScoresAreThoseOfAllPositionsAtOnce) {
   for (const int64_t window : {0, 1, 7, 127, 128, 129, 200, 5000}) {
     for (const double cap : {0.7, 20.0}) {

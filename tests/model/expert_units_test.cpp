@@ -21,8 +21,7 @@ ArchSpec preset(const std::string& name) {
   return read_arch_spec(Json::parse(text), name);
 }
 
-// Returns weights like those of init = "random" but larger, so that gates and routers are not
-// nearly linear.
+// Returns weights larger than those of init = "random", so that gates are not nearly linear.
 Weights random_weights(const ModelSpec& spec) {
   Weights weights;
   for (const ParamSpec& parameter : spec.whole_parameters()) {

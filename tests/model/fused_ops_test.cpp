@@ -26,8 +26,7 @@ double relative_error(const at::Tensor& got, const at::Tensor& expected) {
   return error / std::max(1e-30, want.abs().max().item<double>());
 }
 
-// The tolerance is relative to the largest value: fp32 sums of some hundred terms; one rounding to
-// bf16 and half a step.
+// The tolerance is relative to the largest value: fp32 sums of some hundred terms; bf16 rounding.
 constexpr double kFloatTolerance = 2e-6;
 constexpr double kBf16Tolerance = 8e-3;
 double tolerance(at::ScalarType dtype) {
@@ -126,8 +125,7 @@ TEST_P(FusedOps, TargetsOutsideTheVocabularyAreRefused) {
                CheckFailure);
 }
 
-// The GPU agrees with the reference within the rounding of other exponentials and sums, and gives
-// the same bits twice.
+// The GPU agrees with the reference within rounding, and gives the same bits twice.
 class FusedOpsGpu : public FusedOps {
  protected:
   void SetUp() override {

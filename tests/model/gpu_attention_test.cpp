@@ -85,8 +85,7 @@ AttentionShape capped(AttentionShape shape) {
 
 const std::vector<int64_t> kDocuments = {0, 1, 130, 700, 713, 1024};
 
-// Returns short documents and then a long one: more than one call of FlashAttention's backward
-// takes.
+// Returns short documents and a long one, more than one call of FlashAttention's backward takes.
 std::vector<int64_t> many_documents() {
   std::vector<int64_t> starts = {0};
   for (int64_t i = 0; i < 40; ++i) starts.push_back(starts.back() + 1 + i % 9);

@@ -1,5 +1,4 @@
-// The head's loss and gradients over chunks, and with several threads at sizes where they share
-// work.
+// The head's loss and gradients over chunks, and with several threads that share the work.
 #include "model/head_unit.h"
 
 #include <ATen/Parallel.h>

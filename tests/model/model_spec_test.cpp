@@ -85,8 +85,7 @@ TEST(ModelSpec, ExpertsAreSpelledAsTheFilesHaveThem) {
   EXPECT_EQ(each.parameter_elements(), all.parameter_elements());
 }
 
-// Goal: a bias per expert counts as a vector although it has two dimensions, so it has no weight
-// decay.
+// Goal: a bias per expert counts as a vector although it has two dimensions: it has no decay.
 TEST(ModelSpec, BiasesOfExpertsAreVectors) {
   const ModelSpec model =
       make_model_spec(arch_of(R"({"model_type": "gpt_oss", "vocab_size": 100, "hidden_size": 64,

@@ -15,8 +15,7 @@ namespace {
 // MKL gives the same bits at every number of threads only in strict mode, which it reads once.
 const int kStrictMkl = setenv("MKL_CBWR", "AVX2,STRICT", 1);
 
-// The limit allows fp32 rounding of another order of sums; transformers differs from itself by as
-// much.
+// The limit allows another order of fp32 sums; transformers differs from itself by as much.
 constexpr double kLogitsTolerance = 1e-5;
 constexpr double kGradientTolerance = 1e-4;
 

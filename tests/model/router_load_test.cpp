@@ -85,8 +85,7 @@ TEST_F(RouterLoads, BalanceLossAndItsGradientAreThoseOfTheFormula) {
   }
 }
 
-// Goal: the loss covers the step's tokens, so its gradient has the same bits for any micro-batches
-// and ranks.
+// Goal: the loss covers the step's tokens, so any micro-batches and ranks give the same bits.
 TEST_F(RouterLoads, MicroBatchesAndRanksGiveTheSameBits) {
   RouterLoad whole = load_of(narrow, {9}), cut = load_of(narrow, {2, 6, 1});
   whole.balance(whole.pooled());
@@ -122,8 +121,7 @@ TEST_F(RouterLoads, FiguresAreOfSparseLayers) {
   EXPECT_NEAR(figures.entropy, -(p * p.clamp_min(1e-300).log()).sum(1).mean().item<double>(), 1e-5);
 }
 
-// Goal: a rank or step without a token has no gradient and no statistics, and nothing divides by
-// zero.
+// Goal: a rank or step without a token has no gradient and no statistics, and no NaN.
 TEST_F(RouterLoads, NothingNotedIsNothing) {
   RouterLoad load(kShape, at::kCPU);
   load.begin();

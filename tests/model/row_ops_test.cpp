@@ -52,8 +52,7 @@ TEST(RowOps, WritesAndAddsRows) {
   EXPECT_TRUE(at::equal(to, at::tensor({3.0f, 14.0f, 25.0f, 7.0f, 1.0f, 32.0f}).view({3, 2})));
 }
 
-// Goal: a GPU gives the CPU's bits for distinct rows and for rows repeated in order, also in a
-// second run.
+// Goal: a GPU gives the CPU's bits for distinct rows and for repeated rows, and gives them twice.
 TEST(RowOpsGpu, GiveTheBitsOfTheCpu) {
   LONGSHORE_NEEDS_GPU();
   prepare_cuda(0);

@@ -43,8 +43,7 @@ TEST(ShippedAttention, HasTheSchemasOfItsHeaders) {
 
 #if LONGSHORE_WITH_CUDA
 
-// Loads the kernels, looks and ends the process, because a gigabyte of kernels would burden other
-// tests.
+// Loads the kernels (a gigabyte), looks, and ends the process, so that other tests stay small.
 [[noreturn]] void load_and_look() {
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     std::fprintf(stderr, "%s\n", dlerror());

@@ -123,8 +123,7 @@ double error(const at::Tensor& got, const at::Tensor& expected) {
 
 class Cut : public testing::TestWithParam<std::string> {};
 
-// Goal: a block and its two halves give the same bits in every family, in fp32 and bf16, with kept
-// or recomputed graphs.
+// Goal: a block and its two halves give the same bits in every family, dtype and recompute mode.
 TEST_P(Cut, HalvesGiveTheBitsOfBlocks) {
   const Both both(GetParam());
   const UnitPolicy halves{.kind = Kind::kHalf, .classes = {}, .groups = {}};

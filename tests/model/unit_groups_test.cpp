@@ -62,8 +62,7 @@ TEST(UnitGroups, KeepEveryParameterAndTies) {
   EXPECT_TRUE(one.units[0].tied.empty()) << "it owns what the head tied";
 }
 
-// A merged unit passes the tensors that all of its members pass, and recomputes from the values it
-// reads.
+// A merged unit passes the tensors that all of its members pass, and recomputes from its input.
 TEST(UnitGroups, KeepWhatPassesThroughAllMembers) {
   ModelSpec model = fakes::make_small_model(5, false);
   const CarryTensorSpec sum = {.elements_per_position = 1, .wide = true, .running = true};

@@ -93,8 +93,7 @@ class ProductCount {
 class Products : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(, Products, testing::Bool());
 
-// Goal: an unread result costs no product and no memory, and its gradients have the bits of a
-// computed one.
+// Goal: an unread result costs no product and no memory, and its gradients have the same bits.
 TEST_P(Products, OfAnUnreadResultAreNotMade) {
   const Layers layers(GetParam());
   const at::Tensor x = at::randn({kRows, kHidden}).requires_grad_(true);
@@ -142,8 +141,7 @@ TEST_P(Products, AreAutogradsGradientsWithoutTheirMemory) {
   }
 }
 
-// A norm ahead of the products gives the bits of norm and products apart, and keeps only the norm's
-// input.
+// A norm ahead of the products gives the bits of both apart, and keeps only the norm's input.
 TEST(NormedProducts, AreThoseOfTheNormAndKeepItsInputAlone) {
   for (const NormKind kind : {NormKind::kRms, NormKind::kRmsOffset, NormKind::kLayer}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -177,8 +175,7 @@ TEST(NormedProducts, AreThoseOfTheNormAndKeepItsInputAlone) {
   }
 }
 
-// Products go to the bound parameters: a frozen weight has none, and an unbound one gets none any
-// more.
+// Products go to the bound parameters; frozen and unbound weights get none.
 TEST_P(Products, GoWhereTheyAreBound) {
   Layers layers(GetParam());
   layers.parameters[2].requires_grad_(false);

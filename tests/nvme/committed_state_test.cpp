@@ -10,8 +10,7 @@
 namespace longshore {
 namespace {
 
-// OtherHistory: two ranks, of which the other has the same commits, but commit `differs` is of
-// another history.
+// OtherHistory: two ranks with the same commits, but the other's `differs` is of another history.
 class OtherHistory final : public Agreement {
  public:
   explicit OtherHistory(int64_t differs) : differs_(differs) {}
@@ -69,8 +68,7 @@ class CommittedState : public testing::Test {
   NvmeStoreOptions options_ = small_store({}, true, 2);
 };
 
-// Goal: units with parameters of several blocks of 2^18 elements are converted right, from memory
-// and drives.
+// Goal: parameters of several blocks of 2^18 elements are converted right, from both tiers.
 TEST_F(CommittedState, HoldsUnitsOfSeveralBlocks) {
   ModelSpec model = fakes::make_small_model(1, false);
   model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {1031, 601}));

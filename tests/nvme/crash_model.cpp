@@ -372,8 +372,7 @@ class Enumeration {
     return progress;
   }
 
-  // The drives of a rank are flushed together when all writes are done; writes continue when all
-  // flushes are.
+  // The drives of a rank are flushed after all writes are done; writes continue after all flushes.
   static bool flushes_agree(const RankProcess& process, const std::vector<size_t>& reached) {
     for (size_t d = 0; d < reached.size(); ++d) {
       const Progress mine = progress_of(process.traces[d], reached[d]);
@@ -479,8 +478,7 @@ class Enumeration {
     return options_.mutation != Mutation::kNone && report_.lost + report_.corrupt > 0;
   }
 
-  // Loses power with a subset given by number, or a random one: of sectors, or of whole writes, few
-  // or most of them.
+  // Loses power with a numbered or random subset of sectors, or a random subset of whole writes.
   World lose_power(const World& world, std::optional<uint64_t> subset) {
     World left;
     left.floor = world.floor;

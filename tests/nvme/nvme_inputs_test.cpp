@@ -51,8 +51,7 @@ int64_t count_wrong(NvmeInputs& inputs, int32_t step, int32_t unit, int32_t slot
   return wrong;
 }
 
-// Runs forward and backward of one step in the order of a schedule; an error ends it. Returns the
-// number of wrong bytes.
+// Runs forward and backward of one step in schedule order; returns the number of wrong bytes.
 int64_t run_step(NvmeInputs& inputs, int32_t step, int32_t micro_batches) {
   int64_t wrong = 0;
   for (const int32_t unit : {1, 2, 3}) {

@@ -94,8 +94,7 @@ TEST(RealFile, WorksWhereIoUringIsBlocked) {
   }
 }
 
-// Goal: a low limit on locked memory costs speed only. Root has no limit, so the child runs as
-// nobody.
+// Goal: a low limit on locked memory costs speed only. The child is not root, which has no limit.
 TEST(RealFile, WorksUnregisteredUnderALowMemoryLockLimit) {
   const Fixture fixture;
   {
@@ -153,8 +152,7 @@ TEST(RealFile, IsHeldByOneProcessAndNamesIt) {
   EXPECT_EQ(status, 0);
 }
 
-// Goal: a start waits for the lock of a killed writer with I/O in flight, and each of its writes is
-// complete or absent.
+// Goal: a start waits for the lock of a killed writer, and each of its writes is whole or absent.
 TEST(RealFile, WaitsForTheLockOfAKilledWriter) {
   const Fixture fixture;
   for (int i = 0; i < 3; ++i) {

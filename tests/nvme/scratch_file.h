@@ -1,5 +1,4 @@
-// ScratchDirectory: a directory for one test, removed by its destructor; and memory with known
-// content. One thread.
+// ScratchDirectory: a directory for one test, removed by its destructor; test bytes. One thread.
 #pragma once
 
 #include <stdlib.h>

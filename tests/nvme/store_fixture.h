@@ -40,8 +40,7 @@ class SimDrives {
   std::vector<SimInjector> injectors;
   uint64_t seed = 1;
 
-  // kInline: drives that work inside waits, for one thread; kThreads: drives with threads of their
-  // own.
+  // kInline: drives that work inside waits, for one thread; kThreads: drives with own threads.
   enum class Work : uint8_t { kInline, kThreads };
   MakeDrives maker(Work work = Work::kInline);
   std::vector<std::unique_ptr<SimMedium>> media;

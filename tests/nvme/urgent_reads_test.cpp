@@ -101,8 +101,7 @@ class HeldDrive {
   std::vector<Bytes> done_;
 };
 
-// Goal: reads of parameters that start after a read and a write of state are done before the rest
-// of those.
+// Goal: reads of parameters pass the reads and writes of state that still wait.
 TEST(UrgentReads, OfParametersPassStateThatWaits) {
   WorkerPool pool(1);
   SoloAgreement solo;

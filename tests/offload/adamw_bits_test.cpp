@@ -1,5 +1,4 @@
-// One formula gives the same bits at every SIMD level, for every length and cut, in every state
-// format.
+// AdamW gives the same bits at every SIMD level, for every length and cut, in every state format.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -137,8 +136,7 @@ TEST(AdamW, GivesTheSameBitsHoweverASliceIsCut) {
   }
 }
 
-// Goal: the split format equals fp32 bit for bit over 1e6 random updates with infinities, huge and
-// tiny values.
+// Goal: the split format equals fp32 bit for bit over 1e6 random updates with extreme values.
 TEST(AdamW, KeepsTheSameMasterInFp32AndSplitOverAMillionUpdates) {
   constexpr size_t kCount = 20000;
   AdamWState both(Form::kMasterAndParameter, DType::kF32, wild_values(kCount, 8));

@@ -1,5 +1,4 @@
-// AdamWState: the state of one parameter in every format, for tests of the update. The test owns
-// it.
+// AdamWState: one parameter's state in every format, for tests of the update. The test owns it.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,4 @@
-// Each machine of config/machines can be read, is built into the program and has every rate that a
-// run on it needs.
+// Each machine of config/machines can be read, is built in, and has every rate that a run needs.
 #include <gtest/gtest.h>
 
 #include <filesystem>

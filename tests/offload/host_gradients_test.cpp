@@ -1,5 +1,4 @@
-// Gradients in host memory: exact bytes, disjoint units, and a ring that knows the unit of each
-// slot.
+// Gradients in host memory: exact bytes, disjoint units, a ring that knows each slot's unit.
 #include "offload/staging/host_gradients.h"
 
 #include <gtest/gtest.h>

@@ -22,8 +22,7 @@ PlanInputs inputs_of(const ModelSpec& model, int32_t ranks) {
   return inputs;
 }
 
-// Goal: ranks of one machine together never plan with more memory than it has; a given limit is
-// each rank's own.
+// Goal: ranks of one machine never plan with more memory than it has; a given limit is per rank.
 TEST(HostLimit, IsSharedByTheRanksOfAMachine) {
   const ModelSpec model = fakes::make_small_model(3, false);
   Machine machine;

@@ -57,8 +57,8 @@ TEST(LaneSharing, IsThePlainSimulationWhereCoresSuffice) {
 TEST(LaneSharing, WhoeverRunsTogetherSharesTheCores) {
   const StepSchedule schedule{{op(OpKind::kForward, 0), op(OpKind::kUpdate, 1)}};
   const std::vector<OpSeconds> seconds = {{.works = 3.0}, {.works = 1.0}};
-  // Both want both cores, so they run at half speed until the update ends at 2; compute has 2 left
-  // alone.
+  // Both want both cores, so they run at half speed until the update ends at 2; compute needs 2
+  // more.
   const SimulatedPass pass = simulate_schedule(schedule, seconds, threads_of(2, 2), 2.0);
   EXPECT_DOUBLE_EQ(pass.ops[1].end, 2.0);
   EXPECT_DOUBLE_EQ(pass.seconds, 4.0);

@@ -244,8 +244,7 @@ TEST(ScheduleBuilderValidity, SlotsHoldWhatIsReadWhateverTheTimes) {
   }
 }
 
-// Goal: gradients use the slots of a ring in rotation, and only then an offload waits for an
-// update.
+// Goal: gradients use the slots of a ring in rotation; only then an offload waits for an update.
 TEST(ScheduleBuilderValidity, GradientsTakeTurnsAtHome) {
   ScheduleCase options{.blocks = 4, .frozen = {2}, .overlap = UpdateOverlap::kBackward};
   const ModelSpec model = make_case_model(options);
@@ -379,8 +378,7 @@ TEST(ScheduleBuilderValidity, StateTakesTurnsInItsSlots) {
                                       "read state 2 s0", "update 2 s0", "write state 2 s0"}));
 }
 
-// Goal: a state sweep also executes units without trained parameters, reads ahead and writes
-// behind.
+// Goal: a state sweep includes units without trained parameters, reads ahead and writes behind.
 TEST(ScheduleBuilderValidity, AWalkComesToEveryUnit) {
   ScheduleCase options{.blocks = 2, .frozen = {1}};
   options.pass = Pass::kSweep;
@@ -425,8 +423,8 @@ TEST(ScheduleBuilderValidity, DrivesHideBehindCompute) {
       options.state_slots = 3;
       options.parameter_slots = parameter_slots;
       const double with = seconds();
-      // The first unit's state or parameters come before all; in backward the last update's write
-      // comes after all.
+      // The first unit's state comes before all; in backward the last update's write comes after
+      // all.
       const double most = overlap == UpdateOverlap::kForward || parameter_slots > 0 ? 2.0 : 1.0;
       EXPECT_LE(with, without + most) << static_cast<int>(overlap) << " " << parameter_slots;
     }

@@ -29,8 +29,7 @@ TEST(StageRing, RefusesToFillALeasedSlot) {
   EXPECT_NO_THROW(two.fill({UnitId(1), 1}, 32));
 }
 
-// A lease must name the unit and version in the slot; after an update the old bytes have the old
-// version.
+// A lease must name the unit and version in the slot; an update makes the old bytes' version old.
 TEST(StageRing, LeasesOnlyTheUnitAndVersionThatTheSlotHolds) {
   RingOfTwo two;
   EXPECT_THROW(two.ring.lease({UnitId(0), 0}, kVersion), CheckFailure) << "nothing is there";

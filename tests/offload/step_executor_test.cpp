@@ -34,8 +34,7 @@ class Recorder : public StepWork {
   std::mutex mutex_;
 };
 
-// Makes fetch 0, fetch 1, forward 0 (after fetch 0), forward 1, fetch 2 (after forward 0), forward
-// 2.
+// Makes fetch 0, 1, forward 0 (after fetch 0), forward 1, fetch 2 (after forward 0), forward 2.
 StepSchedule three_units() {
   StepSchedule schedule;
   schedule.ops = {{.kind = OpKind::kFetch, .unit = UnitId(0)},
@@ -67,8 +66,7 @@ TEST(StepExecutor, KeepsTheOrderOfLanesAndWaits) {
   }
 }
 
-// A wide lane runs two operations at once: each waits until both have begun, and the third begins
-// when the first is done.
+// A wide lane runs two operations at once; the third begins when the first is done.
 TEST(StepExecutor, HasTwoOperationsOfAWideLaneUnderWay) {
   class Meeting : public StepWork {
    public:
@@ -90,8 +88,7 @@ TEST(StepExecutor, HasTwoOperationsOfAWideLaneUnderWay) {
   EXPECT_LE(executor.times()[0].end, executor.times()[2].begin);
 }
 
-// A run ends with its first failure; no operation runs after run() returns, and other ranks are
-// told once.
+// A run ends with its first failure; nothing runs afterwards, and other ranks are told once.
 TEST(StepExecutor, EndsWithTheFirstFailure) {
   const StepSchedule schedule = three_units();
   LaneStreams lanes = make_lanes();
@@ -118,8 +115,7 @@ TEST(LaneLedger, NamesWhatComputeWaitedFor) {
   const LaneLedger ledger = account(schedule, times, 0.0);
   EXPECT_DOUBLE_EQ(ledger.of(Lane::kH2D).busy_seconds, 4.5);
   EXPECT_DOUBLE_EQ(ledger.of(Lane::kCompute).busy_seconds, 5.0);
-  // Compute waits 1 s at the start and 1 s before the second unit; the third fetch is ready in
-  // time.
+  // Compute waits 1 s at the start and 1 s before the second unit; the third fetch is in time.
   EXPECT_DOUBLE_EQ(ledger.of(Lane::kH2D).stall_seconds, 2.0);
 }
 

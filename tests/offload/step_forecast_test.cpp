@@ -1,5 +1,4 @@
-// The forecast of a step from rates that can be added up by hand, on plans and schedules as in
-// runs.
+// The forecast of a step from rates that can be added up by hand, on plans as in runs.
 #include "offload/forecast/step_forecast.h"
 
 #include <gtest/gtest.h>
@@ -269,8 +268,7 @@ TEST(PlanCheck, BlamesTheLaneThatWasOffAndCorrectsIt) {
   EXPECT_NEAR(one.step().seconds, real.seconds, 1e-9);
 }
 
-// Goal: rates that are 28 times too slow, measured beside other programs, are corrected by the
-// first run.
+// Goal: rates that are 28 times too slow are corrected in full by the first run.
 TEST(PlanCheck, CorrectsRatesThatAreOffByTens) {
   Case one;
   one.inputs.compute_threads = 1'000'000;

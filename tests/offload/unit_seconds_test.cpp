@@ -16,8 +16,7 @@ TEST(UnitSeconds, OnePointHoldsForAllMicroBatches) {
   }
 }
 
-// Goal: two points give a fixed time per micro-batch and a time per position, between and beyond
-// them.
+// Goal: two points give a fixed time per micro-batch and a time per position.
 TEST(UnitSeconds, TwoPointsMakeALine) {
   // Forward takes 10 + 0.5 per position, backward 30 + 1.5.
   const std::vector<UnitPoint> points = {{10, {1.5, 4.5}}, {40, {0.75, 2.25}}};

@@ -45,8 +45,7 @@ TEST(Balance, UnitsMovesAndTiersGiveTheSameBits) {
   }
 }
 
-// Goal: ranks with different tokens, one of them without a row, train on one balance loss: that of
-// all tokens.
+// Goal: ranks with different tokens, or without a row, train on the balance loss of all tokens.
 TEST(Balance, RanksShareOneLoss) {
   RunDriver one("balance-one");
   ASSERT_EQ(one.train(short_run({"--log.router=true"})), 0);

@@ -126,8 +126,7 @@ TEST_F(DifferingRanks, InTheModelAreRefused) {
   expect_refused("the model: ");
 }
 
-// Ranks with different data are refused, even with equal counts of rows and tokens; the run on disk
-// stays unchanged.
+// Ranks with different data of equal counts are refused; the run on disk stays unchanged.
 TEST_F(DifferingRanks, InTheDataAreRefused) {
   for (const Ended& ended : train()) ASSERT_EQ(ended.exit_code, 0) << ended.output;
   ASSERT_TRUE(record().contains("run.json"));

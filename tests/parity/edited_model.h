@@ -1,5 +1,4 @@
-// EditedModel: a copy of a golden model with other weights, in a scratch directory that is removed
-// with it. Test code.
+// EditedModel: a copy of a golden model with other weights in a scratch directory. Test code.
 #pragma once
 
 #include <filesystem>

@@ -43,8 +43,7 @@ class Links : public testing::Test {
   }
   void TearDown() override { fs::remove_all(outside_); }
 
-  // Runs with everything that a run may write: evaluations with the best kept, checkpoints, an
-  // export.
+  // Runs with everything that a run may write: evaluations with the best, checkpoints, an export.
   int train() const {
     return run_.train(
         joined(RunDriver::golden_arguments("llama-tied"),

@@ -1,5 +1,4 @@
-// The cap of device memory: a run never takes more than its plan, over models, micro-batches and
-// caps.
+// The cap of device memory: no run takes more than its plan, over models, batches and caps.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -14,8 +13,7 @@
 namespace longshore {
 namespace {
 
-// Runs stay within the plan. Each model takes every pair of values; two successive models take all
-// eight combinations.
+// Runs stay within the plan; two successive models take all eight combinations of values.
 TEST(DeviceMemory, StaysWithinThePlanOverModelsAndMicroBatches) {
   int model = 0;
   for (const std::string& golden : golden_names()) {

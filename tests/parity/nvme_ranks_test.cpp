@@ -31,8 +31,7 @@ std::string state_of(const RunDriver& run, int drive, int rank) {
   return drive_of(run, drive) + "/rank-000" + std::to_string(rank) + ".state";
 }
 
-// Runs resume at any number of ranks with the host tier's bits; each start makes new state files
-// from the checkpoint.
+// Runs resume at any number of ranks, through new state files, with the host tier's bits.
 TEST(NvmeRanks, GoOnAtAnyNumberWithTheBitsOfTheHostTier) {
   const RunDriver host("ranks-host"), drives("ranks-drives");
   int steps = 0;

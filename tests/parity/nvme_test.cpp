@@ -197,8 +197,7 @@ TEST(LongNvmeTraining, SurvivesTwoHundredKills) {
   kill_and_restart(200, "llama-tied", {});
 }
 
-// Groups of experts of two sparse layers, with everything on the drives; whole blocks on the host
-// give the same bits.
+// Groups of experts with everything on drives must give the bits of whole blocks on the host.
 const Arguments kExpertsOnDrives = {
     "--fsdp.units={ groups = [[\"block.0.experts.0\"], [\"block.2.experts.1\"]] }",
     "--offload.parameters=nvme", "--offload.activations=nvme"};

@@ -199,8 +199,7 @@ TEST(Ranks, Bf16OnTheWireHalvesThePayload) {
   expect_close(half.steps("loss"), full.steps("loss"), 2e-3, "loss");
 }
 
-// A run that is stopped and resumed by other numbers of ranks, strategies and units equals the run
-// of one rank.
+// A run resumed by other numbers of ranks, strategies and units equals the run of one rank.
 TEST(Ranks, ARunGoesOnAtAnyNumberOfRanks) {
   RunDriver unbroken("unbroken");
   ASSERT_EQ(unbroken.train(joined(uneven("llama-tied"), {"--train.steps=24"})), 0);

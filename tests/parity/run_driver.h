@@ -48,8 +48,7 @@ class RunDriver {
   // Trains on several ranks: real processes under `longshore launch` with output in ranks.log of
   // the directory. Returns the launcher's exit code.
   int train_ranks(int ranks, const std::vector<std::string>& arguments) const;
-  // Starts the launcher, or for one rank the trainer, and returns its process id, the leader of a
-  // process group of its own.
+  // Starts the launcher, or the trainer for one rank; returns the id of its new process group.
   int start_ranks(int ranks, const std::vector<std::string>& arguments) const;
   // Sets what the processes of train_ranks and start_ranks run first; async-signal-safe.
   void before_exec(std::function<void()> work) { before_exec_ = std::move(work); }
@@ -59,8 +58,7 @@ class RunDriver {
   const std::string& directory() const { return directory_; }
   // Returns the plan of `longshore plan --json` for this number of ranks on one node.
   Json plan(int ranks) const;
-  // Expects every step's device peak within the plan; device_memory is auto, so the cap is the
-  // plan.
+  // Expects every step's device peak within the plan, which is the cap as device_memory is auto.
   void expect_within_plan() const;
   // Returns the objects of this kind in metrics.jsonl.
   std::vector<Json> metrics(const std::string& kind) const;

@@ -54,8 +54,7 @@ TEST_P(SameBits, FormatsThreadsRecomputeAndPrefetchAgree) {
   }
 }
 
-// The same bits hold in bf16 compute with gradients in bf16, where the device reads the master's
-// upper half.
+// The same bits hold in bf16 compute, where the device reads the master's upper half.
 TEST_P(SameBits, HoldsInBf16Compute) {
   const std::string golden = GetParam();
   const Outcome reference = train("reference", golden, {"--precision.compute=bf16"});

@@ -1,5 +1,4 @@
-// Signals to a real process. Goal: on any request to stop, the work is saved, and output, exit code
-// and run.json say so.
+// Signals to a real process. Goal: any stop saves the work; output, exit code and run.json agree.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,8 +37,7 @@ Json run_json(const RunDriver& run) {
   return read_json_file(run.directory() + "/run.json", JsonLimits{});
 }
 
-// SIGHUP (a lost terminal), SIGUSR1 (a batch system's warning), SIGINT (Ctrl-C) and SIGTERM save
-// and stop the run.
+// SIGHUP (lost terminal), SIGUSR1 (batch system), SIGINT and SIGTERM save and stop the run.
 TEST(Signals, ThatAskToStopSaveTheRunAndSaySo) {
   for (const int signal : {SIGHUP, SIGUSR1, SIGINT, SIGTERM}) {
     const RunDriver run("stopped-by-signal");

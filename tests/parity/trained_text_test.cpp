@@ -136,8 +136,7 @@ TEST_F(TrainedTextOfARun, IsInItsExport) {
   EXPECT_FALSE(fs::exists(path("base/chat_template.jinja"))) << "it was not trained";
 }
 
-// Goal: other templates of the base model are replaced by the trained one under every name that
-// programs look for.
+// Goal: other templates of the base model are replaced by the trained one under every name.
 TEST_F(TrainedTextOfARun, ReplacesTheTemplatesThatTheModelHad) {
   Json config = json_in(path("model/tokenizer_config.json"));
   config["chat_template"] = "{{ 'theirs' }}";

@@ -26,8 +26,7 @@ double norm_tolerance(const std::string& golden) {
   return golden == "phi3-long" ? 3e-4 : 1e-4;
 }
 
-// Returns the losses as transformers reports them, with the balance loss if config.json asks for
-// it.
+// Returns the losses as transformers reports them, with the balance loss where config.json asks.
 std::vector<double> whole_losses(const RunDriver& run, const std::string& golden) {
   std::vector<double> losses = run.steps("loss");
   const Json config = read_json_file(golden_directory(golden) + "/config.json", JsonLimits{});

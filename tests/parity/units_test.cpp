@@ -47,8 +47,8 @@ TEST(Units, EveryPolicyGivesTheSameBits) {
       for (const std::string recompute : {"unit", "none"}) {
         const Outcome grouped =
             train(golden, {"--fsdp.units=" + units, "--fsdp.recompute=" + recompute});
-        // In one unit the two gradients of a tied matrix alternate by micro-batch, which is another
-        // order of the same sum.
+        // In one unit the gradients of a tied matrix alternate by micro-batch: another order of the
+        // sum.
         if (units == kOneUnit && golden != "llama") {
           expect_close(grouped.losses, expected.losses);
           continue;
@@ -60,8 +60,7 @@ TEST(Units, EveryPolicyGivesTheSameBits) {
   }
 }
 
-// Goal: halves of blocks change no bit, with every way to move or update units, on one rank and
-// two.
+// Goal: halves of blocks change no bit, with every tier and update rule, on one rank and two.
 TEST(Units, HalvesGiveTheSameBitsEverywhere) {
   const Arguments same = joined(RunDriver::golden_arguments("llama-tied"),
                                 {"--train.steps=6", "--train.sequences_per_step=4",

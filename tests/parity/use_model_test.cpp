@@ -182,8 +182,7 @@ TEST_F(TrainedModel, GoesOnAsItLearned) {
   EXPECT_FALSE(cut.at("ended").get<bool>());
 }
 
-// At a high temperature each seed gives another text; with top_k = 1 the text is the most likely
-// one.
+// At a high temperature each seed gives another text; top_k = 1 gives the most likely one.
 TEST_F(TrainedModel, DrawsByTemperatureTopKAndSeed) {
   const auto drawn = [](const std::string& temperature, const std::string& top_k,
                         const std::string& seed) {
@@ -203,8 +202,7 @@ std::map<std::string, std::vector<float>> exported(const std::string& directory)
   return read_tensors(directory + "/model.safetensors");
 }
 
-// `export` writes the given checkpoint with the trained weights to the bit, and the exported model
-// generates the run's text.
+// `export` writes the given checkpoint to the bit, and the exported model generates its text.
 TEST_F(TrainedModel, IsExportedAndReadBack) {
   const std::string directory = run_->directory() + "/exported";
   ASSERT_EQ(run_command({"export", run_file(), "--to", directory}).exit_code, 0);

@@ -275,8 +275,7 @@ TEST(Verify, ClosenessFitsTheBestScale) {
   EXPECT_EQ(closeness(base, base).distance, 0.0);
 }
 
-// Returns the change of a block's output in the second implementation, for a config that a test may
-// alter.
+// Returns how far an altered config changes a block's output in the second implementation.
 double change_of_block(const std::string& golden, const std::function<void(ArchSpec&)>& bend) {
   RunConfig config;
   config.model.path = golden_directory(golden);

@@ -64,8 +64,7 @@ class WrongInput : public testing::Test {
   std::vector<std::string> arguments_;
 };
 
-// A run inside the model's directory is refused at its start, because its export would be there
-// too.
+// A run inside the model's directory is refused at its start, because its export would be there.
 TEST_F(WrongInput, ARunInsideTheModelsDirectoryIsRefusedAtItsStart) {
   add("--run.dir=\"" + model() + "/runs/a\"");
   add("--checkpoint.export=end");

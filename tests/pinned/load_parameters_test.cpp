@@ -1,5 +1,4 @@
-// Loading on several threads gives the bits of one thread, reads chunks concurrently, and reports a
-// failing reader.
+// Loading on threads gives the bits of one thread, reads concurrently, and reports failures.
 #include "shard/load_parameters.h"
 
 #include <gtest/gtest.h>
@@ -94,8 +93,7 @@ TEST(LoadParameters, GivesTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
-// Goal: chunks of a unit are read concurrently; a reader that waits for a second one does not wait
-// in vain.
+// Goal: chunks of a unit are read concurrently; the reader here waits for a second one.
 TEST(LoadParameters, ReadsChunksOfAUnitAtTheSameTime) {
   const ModelSpec model = model_with_chunks();
   const std::vector<FlatLayout> layouts = make_layouts(model, 1);

@@ -93,8 +93,8 @@ TEST(WorkerPool, ServesSeveralCallersAtOnce) {
   }
 }
 
-// Goal: while the blocks of one caller are held up, other callers finish, on their own thread if
-// necessary.
+// Goal: while one caller's blocks are held up, other callers finish, on their own thread if need
+// be.
 TEST(WorkerPool, NoCallerWaitsForAnothersBlocks) {
   for (const int threads : {1, 2, 4}) {
     WorkerPool pool(threads, unbound(1));

@@ -123,8 +123,7 @@ float largest_of(const std::vector<float>& values) {
   return largest;
 }
 
-// Goal: a code is off by less than a step: a sixteenth of the value, or of the end of the linear
-// part.
+// Goal: a code is off by less than a step: a sixteenth of the value, or of the linear part's end.
 TEST(EightBitMoments, AreWithinAStepForAnyRandomBitsAndScale) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     const float scale = std::ldexp(1.0f, static_cast<int>(seed) - 90);

@@ -19,8 +19,7 @@ std::string runs_of(const ModelSpec& model) {
   return text;
 }
 
-// Units that a tensor passes through share its checkpoint. Units 0 to 5 are an embedding, four
-// blocks and a head.
+// Units that a tensor passes through share its checkpoint. Units: embedding, four blocks, head.
 TEST(SharedInputGroups, JoinUnitsThatTensorsPassThrough) {
   ModelSpec model = fakes::make_small_model(4, false);
   EXPECT_EQ(runs_of(model), "1: 1 to 1; 2: 2 to 2; 3: 3 to 3; 4: 4 to 4; 5: 5 to 5; ");

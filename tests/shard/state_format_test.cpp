@@ -117,8 +117,7 @@ TEST(SlabLayout, PutsRegionsEndToEndAndRoundsToPages) {
   }
 }
 
-// Returns values that rounding could lose: ties, carries, infinities, NaN, denormals, and random
-// ones.
+// Returns values that rounding could lose: ties, carries, infinities, NaN, denormals, random.
 std::vector<float> awkward_values() {
   std::vector<float> values;
   for (uint32_t bits : {0x00000000u, 0x80000000u, 0x3f808000u, 0x3f7f8000u, 0x3f7fffffu,

@@ -70,8 +70,7 @@ void release_either(void* data) {
   own ? release(data) : counting_allocator().raw_deleter()(data);
 }
 
-// TensorMemory: LibTorch's CPU allocator; under a budget for the stand-in GPU tensors are that
-// GPU's.
+// TensorMemory: LibTorch's CPU allocator; under a budget of the stand-in GPU tensors are its own.
 class TensorMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {

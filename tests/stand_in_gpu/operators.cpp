@@ -204,8 +204,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(
   return {grad_q, grad_k, grad_v};
 }
 
-// Merges batch and heads of the efficient kernel's [batch, rows, heads, head_dim]; there are as
-// many key heads as heads.
+// Merges batch and heads of [batch, rows, heads, head_dim]; key heads are as many as heads.
 at::Tensor merged(const at::Tensor& x) {
   return x.permute({0, 2, 1, 3})
       .reshape({x.size(0) * x.size(2), x.size(1), x.size(3)})

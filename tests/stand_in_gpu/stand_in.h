@@ -44,8 +44,7 @@ struct Given {
   int64_t nth = 1;
   bool operator==(const Given&) const = default;
 };
-// OrderRule: the GPU of a rank gets `second` only after `first`, which is one of the possible
-// orders.
+// OrderRule: a rank's GPU gets `second` only after `first`, one of the possible orders.
 struct OrderRule {
   Given first;
   Given second;
@@ -71,8 +70,7 @@ bool shapes_only();
 
 // Runs the copies that wait in this thread's stream.
 void run_stream();
-// The stream that stands in for every CudaSideStream; its work does not wait for the thread's
-// copies.
+// The stream that stands in for every CudaSideStream; it does not wait for the thread's copies.
 CUstream_st* side_stream();
 
 }  // namespace longshore::stand_in

@@ -96,8 +96,7 @@ TEST_F(ChatTemplateFiles, TakesTheJinjaFileBeforeTheConfigurationAndAGivenFileBe
   EXPECT_EQ(rendered(nullptr, directory_ + "/own.jinja"), "own");
 }
 
-// A configuration with an integer beyond 64 bits is read; transformers writes one if no length is
-// set.
+// A configuration with an integer beyond 64 bits is read; transformers writes such a length.
 TEST_F(ChatTemplateFiles, ReadsAConfigurationWithAnIntegerBeyond64Bits) {
   write("tokenizer_config.json",
         "{\"model_max_length\": 1000000000000000019884624838656, \"chat_template\": \"config\"}");
@@ -119,8 +118,7 @@ TEST_F(ChatTemplateFiles, ChoosesAmongNamedTemplatesByTools) {
   EXPECT_THROW(rendered(), DataError);
 }
 
-// Named templates are read from additional_chat_templates, where transformers keeps them since
-// version 5.
+// Named templates are read from additional_chat_templates, as transformers 5 keeps them.
 TEST_F(ChatTemplateFiles, TakesNamedTemplatesFromTheirFolder) {
   std::filesystem::create_directories(directory_ + "/additional_chat_templates");
   write("tokenizer_config.json", "{\"chat_template\": \"config\"}");

@@ -25,8 +25,7 @@ std::vector<std::string> directory_names() {
   return names;
 }
 
-// AnswerDigest: a digest of the parts of an answer, each behind its length; an absent part has
-// length 0.
+// AnswerDigest: a digest of an answer's parts, each behind its length; an absent part has length 0.
 class AnswerDigest {
  public:
   AnswerDigest& ids(const std::vector<TokenId>& ids) {

@@ -40,8 +40,7 @@ std::string long_text(const std::string& name, size_t bytes, uint32_t seed) {
   return text;
 }
 
-// Cuts the text behind a letter and before a blank, into stretches short enough to be encoded at
-// once.
+// Cuts the text behind a letter and before a blank, into pieces short enough for one call.
 std::vector<std::string> stretches_of(const std::string& text, size_t bytes) {
   std::vector<std::string> stretches;
   for (size_t begin = 0; begin < text.size();) {

@@ -254,8 +254,7 @@ bool is_libtorch(std::string_view included) {
   return false;
 }
 
-// Returns the argument of a getenv call on this line: its literal, "?" if it is none, empty without
-// a call.
+// Returns the argument of a getenv call: its literal, "?" if it is none, empty without a call.
 std::string_view environment_variable(std::string_view line) {
   const std::size_t call = line.find("getenv(");
   if (call == std::string_view::npos) return {};
@@ -410,8 +409,7 @@ TEST(Tidy, TheEnvironmentChangesNothing) {
   }
 }
 
-// Goal: the branches of a GPU are taken where on_gpu() is true, so that tests can take them on
-// CPUs.
+// Goal: the branches of a GPU are taken where on_gpu() is true, so tests can take them on CPUs.
 TEST(Tidy, AGpuIsAskedForInOnePlace) {
   for (const SourceFile& file : sources()) {
     if (!file.is_cpp() || file.path.starts_with("tests/") || file.path.starts_with("src/device/")) {

@@ -47,8 +47,7 @@ class CheckpointDamageTest : public ::testing::Test {
     newer_ = save(folder_, state, 20).path;
   }
 
-  // Expects that the newer checkpoint is refused with its name and `what`, and the older one is
-  // used.
+  // Expects that the newer checkpoint is refused with its name and `what`, and the older is used.
   void expect_older_is_used(const std::string& file, const std::string& what) {
     FoundCheckpoint found = find_checkpoint(folder_, "auto");
     ASSERT_TRUE(found.checkpoint.has_value());
@@ -171,8 +170,7 @@ TEST_F(CheckpointDamageTest, BytesThatChangeAfterTheCheckAreNotTaken) {
   EXPECT_THROW(found.checkpoint->restore(reader.model(), reader.walk()), CheckpointError);
 }
 
-// A manifest with a right checksum and inconsistent content, as of a faulty or hostile writer, is
-// refused.
+// A manifest with a right checksum and inconsistent content is refused.
 TEST_F(CheckpointDamageTest, ManifestsThatDoNotHoldTogetherAreRefused) {
   const std::string path = newer_ + "/manifest.json";
   const std::string text = read_whole_file(path, kMiB);

@@ -1,5 +1,4 @@
-// Shell completion and the manual page. Goal: both have every command and key, and bash completes
-// them.
+// Shell completion and the manual page. Goal: both have every command and key.
 #include <gtest/gtest.h>
 
 #include <array>

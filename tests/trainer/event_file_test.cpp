@@ -89,8 +89,7 @@ TEST(EventFile, IsNotWrittenThroughALink) {
   EXPECT_TRUE(fs::is_empty(directory.file("elsewhere")));
 }
 
-// Goal: values that a full disk refused are written later, and no torn record stays, because
-// readers stop there.
+// Goal: values that a full disk refused are written later, and no torn record stays.
 TEST(EventFile, WhatAFullDiskRefusedIsWrittenLater) {
   const TemporaryDirectory directory;
   EventFile events(directory.file("tensorboard"), 1.0, Step(1));

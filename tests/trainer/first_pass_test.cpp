@@ -49,8 +49,7 @@ TEST_F(FirstPass, MayTakeWhatThePlanSays) {
   EXPECT_NO_THROW(check(plan(), kPositions * 6 * kKiB));
 }
 
-// Twice the planned bytes at half of the positions end the run, because a full micro-batch would
-// take twice the plan.
+// Twice the planned bytes at half of the positions end the run: a full micro-batch takes more.
 TEST_F(FirstPass, EndsTheRunWhereFullMicroBatchesWillNotFit) {
   const TierPlan tight = plan();
   ASSERT_EQ(tight.device.limit, tight.device.total);

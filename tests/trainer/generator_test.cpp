@@ -55,8 +55,7 @@ TEST(PickToken, DrawsFromTheLikeliestFewAlone) {
   EXPECT_NEAR(frequencies({.temperature = 1.0, .top_k = 1, .seed = 3})[1], 1.0, 1e-9);
 }
 
-// With top_p the fewest tokens that reach the share together are sampled (shares are 0.36, 0.36,
-// 0.17, 0.08 ...).
+// With top_p the fewest tokens that reach the share are sampled (0.36, 0.36, 0.17, 0.08 ...).
 TEST(PickToken, DrawsFromTheFewestThatHaveTheShare) {
   const std::vector<double> two = frequencies({.temperature = 1.0, .top_p = 0.7, .seed = 3});
   EXPECT_NEAR(two[1], 0.5, 0.01);

@@ -191,8 +191,7 @@ TEST_F(Init, WritesAFileThatPlansAndValidates) {
   EXPECT_EQ(run_command({"plan", file_}).exit_code, 0);
 }
 
-// Goal: without a GPU a recipe is drafted for its own machine, and `plan` of the file there agrees
-// with init.
+// Goal: without a GPU a recipe is drafted for its own machine, and `plan` there agrees.
 TEST_F(Init, TakesARecipe) {
   const Ended ended = run_command({"init", file_, "--recipe", "qwen3-8b_2x-rtx-4090", "--model",
                                    model_, "--data", rows_, "--machine", "2x-rtx-4090"});

@@ -40,8 +40,7 @@ TEST(InspectData, ShowsCharactersWholeThatSeveralTokensSpell) {
   EXPECT_NE(page.find(">漢</b>"), std::string::npos) << text;
 }
 
-// `prepare` prints for each file what was added and where it is, also that conversations became
-// several samples.
+// `prepare` prints for each file what was added, where, and how many samples.
 TEST(Prepare, PrintsWhatWasAddedToEachFile) {
   const TemporaryDirectory directory;
   const std::string at = directory.path();

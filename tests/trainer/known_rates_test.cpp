@@ -54,8 +54,7 @@ TEST(KnownRates, OfAnotherFormatAreRefusedInWords) {
   EXPECT_NE(said.find("version 99; this program reads version 1"), std::string::npos) << said;
 }
 
-// Goal: corrections of a plan belong to the rates that it was made with; measuring again drops
-// them.
+// Goal: corrections of a plan belong to its rates, and measuring again drops them.
 TEST(KnownRates, AreTheSameUntilTheyAreMeasuredAgain) {
   const TemporaryDirectory directory;
   const KnownRates known(directory.path(), some_machine());

@@ -152,8 +152,7 @@ TEST(LiveDisplay, NeverGoesBeyondTheColumns) {
   }
 }
 
-// The display is redrawn from its first line with everything below erased, so nothing of the last
-// one stays.
+// The display is redrawn from its first line, with everything below erased.
 TEST(LiveDisplay, RedrawsAllItsLinesInPlace) {
   Pipe pipe;
   {

@@ -38,8 +38,7 @@ TEST(FitCollective, WithoutAStartThereIsNone) {
   const CollectiveRate rate = fit_collective({1000, 1e-6}, {1000000, 1e-3});
   EXPECT_NEAR(rate.bytes, 1e9, 1.0);
   EXPECT_NEAR(rate.start_seconds, 0.0, 1e-12);
-  // A small size that takes less than its share is explained by bytes alone; a start is never
-  // negative.
+  // A small size that takes less than its share has a start of 0, never a negative one.
   EXPECT_EQ(fit_collective({1000, 0.0}, {1000000, 1e-3}).start_seconds, 0.0);
 }
 

@@ -1,5 +1,4 @@
-// Goal: the order and content of batches are equal at 1, 2, 4 and 8 ranks and after a resume at any
-// step.
+// Goal: batches are equal at 1, 2, 4 and 8 ranks and after a resume at any step.
 #include "trainer/data/run_data.h"
 
 #include <gtest/gtest.h>
@@ -94,8 +93,7 @@ TEST(TrainingData, GivesTheSameBatchesAtAnyNumberOfRanksAndAfterAResumeAtAnyStep
   }
 }
 
-// Makes the data of a run of `epochs` epochs, resumed after `step` steps at the position of
-// `before`.
+// Makes a run's data of `epochs` epochs, resumed after `step` steps at `before`'s position.
 TrainingData resumed_for(double epochs, RunConfig config, const TrainingData& before,
                          int64_t step) {
   config.train.steps = 0;
@@ -105,8 +103,7 @@ TrainingData resumed_for(double epochs, RunConfig config, const TrainingData& be
   return data;
 }
 
-// Goal: the position in the data decides how much is left, not the steps before under the current
-// keys.
+// Goal: the position in the data decides how much is left, not earlier steps under new keys.
 TEST(RunData, ResumingWithOtherKeysTrainsTheEpochsThatAreLeft) {
   RunConfig config = make_config();
   config.train.steps = 0;

@@ -270,8 +270,7 @@ TEST_F(RunReport, TheModelCardTellsWhatTheRunTells) {
   expect_lacks(own, {"base_model", "BASE_README"});
 }
 
-// Goal: card and page distinguish held-out from trained data and name the key; a template is named
-// without its folder.
+// Goal: card and page distinguish held-out from trained data; templates are named without folder.
 TEST_F(RunReport, SaysWhichPartOfTheFilesWasEvaluated) {
   run_.steps(10);
   run_.put("config.toml",

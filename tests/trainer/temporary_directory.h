@@ -1,5 +1,4 @@
-// TemporaryDirectory: a folder for one test, removed with its contents at the end. The test owns
-// it.
+// TemporaryDirectory: a folder for one test, removed with its contents. The test owns it.
 #pragma once
 
 #include <stdlib.h>
