@@ -10,9 +10,9 @@ namespace {
 Section run_section() {
   Section section{"run", "directory and seed of the run", {}};
   Rows rows(&section, &RunConfig::run);
-  rows.add("dir", KeyType::kPath, &RunSection::dir,
-           {.description = "directory for all files that the run writes",
-            .example = "\"runs/tiny\""});
+  rows.add(
+      "dir", KeyType::kPath, &RunSection::dir,
+      {.description = "directory for all files that the run writes", .example = "\"runs/tiny\""});
   rows.add("seed", KeyType::kInteger, &RunSection::seed,
            {.description = "seed of all random numbers: order of samples, random initial weights",
             .bounds = at_least(0)});
@@ -60,13 +60,12 @@ Section train_section() {
                 "sequences on one device at a time; the last micro-batch of a step may be smaller",
             .bounds = between(1, 1 << 16),
             .unit = "sequences"});
-  rows.add("max_grad_norm", KeyType::kReal, &TrainSection::max_grad_norm,
-           {.description =
-                "gradient clipping: maximum global norm of the gradients; 0: no clipping",
-            .bounds = at_least(0)});
   rows.add(
-      "freeze", KeyType::kStrings, &TrainSection::freeze,
-      {.description = "globs of parameter names to freeze: no gradient, no optimizer state"});
+      "max_grad_norm", KeyType::kReal, &TrainSection::max_grad_norm,
+      {.description = "gradient clipping: maximum global norm of the gradients; 0: no clipping",
+       .bounds = at_least(0)});
+  rows.add("freeze", KeyType::kStrings, &TrainSection::freeze,
+           {.description = "globs of parameter names to freeze: no gradient, no optimizer state"});
   rows.add("router_aux_loss", KeyType::kReal, &TrainSection::router_aux_loss,
            {.description =
                 "coefficient of the loss that balances tokens over experts; 0: none; \"auto\": "
@@ -92,9 +91,9 @@ Section optimizer_section() {
   rows.add("betas", KeyType::kRealPair, &Optimizer::betas,
            {.description = "decay rates of the first and the second moment",
             .bounds = {.min = 0, .max = 1, .max_excluded = true}});
-  rows.add("eps", KeyType::kReal, &Optimizer::eps,
-           {.description = "term added to the square root of the second moment",
-            .bounds = above(0)});
+  rows.add(
+      "eps", KeyType::kReal, &Optimizer::eps,
+      {.description = "term added to the square root of the second moment", .bounds = above(0)});
   rows.add("weight_decay", KeyType::kReal, &Optimizer::weight_decay,
            {.description = "weight decay: each step subtracts this fraction of the weight, times "
                            "the learning rate",
@@ -171,17 +170,17 @@ Section fsdp_section() {
   using Gather = std::optional<GatherMode>;
   Section section{"fsdp", "FSDP units, sharding and prefetch", {}};
   Rows rows(&section, &RunConfig::fsdp);
-  rows.choice<ShardStrategy>("strategy", &Fsdp::strategy,
-                             {{"full_shard", ShardStrategy::kFullShard},
-                              {"shard_grad_op", ShardStrategy::kShardGradOp},
-                              {"hybrid_shard", ShardStrategy::kHybridShard},
-                              {"no_shard", ShardStrategy::kNoShard}},
-                             {.description =
-                                  "full_shard: the model state is sharded over all ranks; "
-                                  "shard_grad_op: the same, but gathered units stay on the device "
-                                  "from forward to backward; hybrid_shard: sharded within groups "
-                                  "of fsdp.shard_ranks ranks and replicated across groups; "
-                                  "no_shard: every rank keeps the full model state"});
+  rows.choice<ShardStrategy>(
+      "strategy", &Fsdp::strategy,
+      {{"full_shard", ShardStrategy::kFullShard},
+       {"shard_grad_op", ShardStrategy::kShardGradOp},
+       {"hybrid_shard", ShardStrategy::kHybridShard},
+       {"no_shard", ShardStrategy::kNoShard}},
+      {.description = "full_shard: the model state is sharded over all ranks; "
+                      "shard_grad_op: the same, but gathered units stay on the device "
+                      "from forward to backward; hybrid_shard: sharded within groups "
+                      "of fsdp.shard_ranks ranks and replicated across groups; "
+                      "no_shard: every rank keeps the full model state"});
   rows.add("shard_ranks", KeyType::kInteger, &Fsdp::shard_ranks,
            {.description = "number of ranks in a group of hybrid_shard; auto: the ranks of a node",
             .bounds = between(1, 1 << 20),
@@ -274,11 +273,12 @@ Section offload_section() {
   rows.add("host_memory", KeyType::kBytes, &Offload::host_memory,
            {.description = "hard limit of host memory; auto: the free memory of the machine",
             .bounds = at_least(1)});
-  rows.add("threads", KeyType::kInteger, &Offload::threads,
-            {.description = "host threads of the optimizer; auto: all cores, with a GPU all hardware "
-                            "threads but three, at least half; the numbers do not depend on it",
-            .bounds = between(1, 1024),
-            .unit = "threads"});
+  rows.add(
+      "threads", KeyType::kInteger, &Offload::threads,
+      {.description = "host threads of the optimizer; auto: all cores, with a GPU all hardware "
+                      "threads but three, at least half; the numbers do not depend on it",
+       .bounds = between(1, 1024),
+       .unit = "threads"});
   return section;
 }
 

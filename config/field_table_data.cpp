@@ -18,9 +18,9 @@ void add_template_keys(Rows<DataSection>& rows) {
            "Jinja file with the chat template; \"auto\": the template of the model directory; "
            "\"training\": a built-in template for Qwen3, DeepSeek R1 distills, gpt-oss and Llama 3 "
            "that trains all answers of a conversation in one sample"});
-  rows.add("template_arguments", KeyType::kTable, &Data::template_arguments,
-           {.description =
-                "additional variables of the chat template: { enable_thinking = false }"});
+  rows.add(
+      "template_arguments", KeyType::kTable, &Data::template_arguments,
+      {.description = "additional variables of the chat template: { enable_thinking = false }"});
   rows.add(
       "date", KeyType::kString, &Data::date,
       {.description = "date for chat templates that print the current date; it is fixed, so that "
@@ -142,15 +142,14 @@ Section eval_section() {
       {.description = "fraction of the documents of data.train that is held out for evaluation, "
                       "chosen with run.seed; 0: none",
        .bounds = {.min = 0, .max = 1, .max_excluded = true}});
-  rows.add("keep_best", KeyType::kBool, &EvalSection::keep_best,
-           {.description =
-                "keep a checkpoint of the lowest evaluation loss so far in <run.dir>/best"});
   rows.add(
-      "patience", KeyType::kInteger, &EvalSection::patience,
-      {.description = "early stopping: end the run after this number of evaluations in a row "
-                      "without a lower loss; 0: never",
-       .bounds = between(0, kMaxSteps),
-       .unit = "evaluations"});
+      "keep_best", KeyType::kBool, &EvalSection::keep_best,
+      {.description = "keep a checkpoint of the lowest evaluation loss so far in <run.dir>/best"});
+  rows.add("patience", KeyType::kInteger, &EvalSection::patience,
+           {.description = "early stopping: end the run after this number of evaluations in a row "
+                           "without a lower loss; 0: never",
+            .bounds = between(0, kMaxSteps),
+            .unit = "evaluations"});
   rows.add("prompts", KeyType::kStrings, &EvalSection::prompts,
            {.description = "prompts that the model continues at every evaluation"});
   rows.add("max_new_tokens", KeyType::kInteger, &EvalSection::max_new_tokens,

@@ -237,8 +237,7 @@ std::string format_points(const std::vector<PlanPoint>& points) {
     };
     text += column(rounded_seconds(point.seconds), 10) + column(format_bytes(point.device), 14) +
             column(format_bytes(point.host), 14) + column(format_bytes(point.drives), 18) + "   " +
-            (point.changes.empty() ? "as in the run file" : change_text(point.changes)) +
-            "\n";
+            (point.changes.empty() ? "as in the run file" : change_text(point.changes)) + "\n";
   }
   return text;
 }

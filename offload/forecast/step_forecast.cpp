@@ -225,8 +225,8 @@ class OperationTimes {
 };
 
 // Returns the number of cores that each lane's work takes, at most all of them: rates are those of
-// all cores, and the second thread of a core makes no lane slower. The threads of a GPU's lanes only
-// wait for the GPU.
+// all cores, and the second thread of a core makes no lane slower. The threads of a GPU's lanes
+// only wait for the GPU.
 LaneThreads lane_threads(const TierPlan& plan, double cores) {
   LaneThreads threads = {};
   const auto set = [&](Lane lane, double count) {

@@ -70,8 +70,9 @@ std::string drive_life_text(const TierPlan& plan) {
     text += drive_line(plan, drive);
   }
   if (!text.empty() && !plan.drives.tier.rated_writes) {
-    text += "  set offload.nvme_tbw, the rated endurance of the drives, to see the share of their "
-            "life\n";
+    text +=
+        "  set offload.nvme_tbw, the rated endurance of the drives, to see the share of their "
+        "life\n";
   }
   return text;
 }

@@ -65,8 +65,7 @@ void add_activation_checkpoints(HostPlan& plan, const PlanSizes& sizes, const St
   }
   plan.inputs = NvmeInputs::planned_bytes(
       nvme_input_options(tier, step.schedules.train, step.micro_batches, Rank(0)));
-  add_line(plan, "activation checkpoints", "in transit to and from the drives", plan.inputs,
-           true);
+  add_line(plan, "activation checkpoints", "in transit to and from the drives", plan.inputs, true);
 }
 
 }  // namespace

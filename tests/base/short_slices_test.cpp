@@ -1,5 +1,5 @@
 // ask_for_short_slices() shortens the scheduler's slices of a thread; policy and niceness stay.
-#include "base/short_slices.h"
+#include "base/processor.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

@@ -33,9 +33,9 @@ enum class Mutation : uint8_t {
 struct CrashOptions {
   int ranks = 1;
   int drives = 1;
-  int commits = 5;   // of the first life; later ones have two
-  int depth = 2;     // lives after the first
-  int subsets = 40;  // per moment with too many unflushed sectors to enumerate
+  int commits = 5;           // of the first life; later ones have two
+  int depth = 2;             // lives after the first
+  int subsets = 40;          // per moment with too many unflushed sectors to enumerate
   int next_life_every = 60;  // one in this many crash states begins a new life
   uint64_t seed = 1;
   Mutation mutation = Mutation::kNone;

@@ -272,5 +272,19 @@ TEST(GradientDrain, RefusesAUnitTwiceOrWithAnotherLength) {
   EXPECT_THROW(f.drain.drain(UnitId(99), values), CheckFailure);
 }
 
+// Goal: a GPU's gradient offload casts into one buffer of 16 MiB while another one is copied.
+TEST(DrainStaging, HasTwoLargeBuffersOnAGpu) {
+  ModelSpec model = fakes::make_small_model(1, false);
+  model.units[1].parameters.push_back(fakes::make_parameter("block.0.wide", {4096, 2304}));
+  const std::vector<FlatLayout> layouts = make_layouts(model, 1);
+  const auto bytes = [&](DType drain, DeviceKind device) {
+    return GradientDrain::planned_staging_bytes(layouts, drain, device);
+  };
+  EXPECT_EQ(bytes(DType::kBF16, DeviceKind::kCuda), 2 * 16 * kMiB);
+  EXPECT_EQ(bytes(DType::kBF16, DeviceKind::kCpu), 2 * kMiB);
+  EXPECT_EQ(bytes(DType::kF32, DeviceKind::kCuda), 0);
+  EXPECT_EQ(bytes(DType::kF32, DeviceKind::kCpu), 0);
+}
+
 }  // namespace
 }  // namespace longshore

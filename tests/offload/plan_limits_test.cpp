@@ -24,8 +24,28 @@ TEST(PlanLimits, PlansForAGpuThatIsNotHere) {
   EXPECT_FALSE(draft_tier_plan(inputs, made_up_machine()).fits());
 }
 
-// Goal: collectives of GPUs run one at a time in the order of the schedule; over the host's network
-// gathers and sums run side by side.
+// Of the host's lines; 0: there is none of that name.
+Bytes host_line(const TierPlan& plan, const std::string& name) {
+  const auto found = std::ranges::find(plan.host.lines, name, &PlanLine::name);
+  return found == plan.host.lines.end() ? 0 : found->bytes;
+}
+
+// Goal: a GPU's bytes are none of the host's, and CUDA's context and libraries come on top of what
+// a process takes there without them; both are estimates.
+TEST(PlanLimits, CountsWhatAGpusProcessTakesOfTheHost) {
+  const ModelSpec model = fakes::make_small_model(2, false);
+  PlanInputs inputs = made_up_inputs(model);
+  const TierPlan cpu = draft_tier_plan(inputs, made_up_machine());
+  inputs.device = DeviceKind::kCuda;
+  const TierPlan gpu = draft_tier_plan(inputs, made_up_machine());
+  EXPECT_GT(host_line(cpu, "cpu device"), 0);
+  EXPECT_EQ(host_line(gpu, "cpu device"), 0);
+  EXPECT_EQ(host_line(cpu, "process"), 512 * kMiB);
+  EXPECT_EQ(host_line(gpu, "process"), 1536 * kMiB);
+}
+
+// Goal: ranks' GPUs run one collective at a time, in the order of the schedule; over the host's
+// network gathers and sums go side by side.
 TEST(PlanLimits, OrdersCollectivesOnGpus) {
   const ModelSpec model = fakes::make_small_model(4, false);
   PlanInputs inputs = made_up_inputs(model);

@@ -107,8 +107,21 @@ TEST(StepForecast, AnUpdateTakesItsThreads) {
   }
 }
 
-// Goal: computation is forward once and backward with the repeated forward; attention's backward is
-// 2.5 times its forward, and kept graphs repeat nothing.
+// Goal: an update on two threads for each core takes what the cores' own threads take: it counted
+// as if the machine had half as many cores.
+TEST(StepForecast, SecondThreadsOfCoresTakeNoTime) {
+  Case one;
+  one.forecast.cores = 4;
+  one.inputs.optimizer_threads = 4;
+  const StepForecast cores = one.step();
+  one.inputs.optimizer_threads = 8;
+  const StepForecast threads = one.step();
+  EXPECT_NEAR(threads.of(threads.busy, Lane::kUpdate), cores.of(cores.busy, Lane::kUpdate), 1e-9);
+  EXPECT_NEAR(threads.seconds, cores.seconds, 1e-9);
+}
+
+// Goal: forward once, backward with the forward that it repeats, attention's backward two and a
+// half times its forward; what is kept is not repeated.
 TEST(StepForecast, ComputationIsCountedByPasses) {
   Case one;
   // A step has at most 350 tokens, of 4 micro-batches of 100 positions.

@@ -1,5 +1,5 @@
 // Activation checkpoints that several units share, and specs of a carry that are refused.
-#include "shard/shared_input_groups.h"
+#include "shard/input_tier.h"
 
 #include <gtest/gtest.h>
 

@@ -298,7 +298,72 @@ TEST(Tidy, DocstringsStandAlone) {
   }
 }
 
-// Goal: a file is short enough to read at once.
+// Goal: a comment is a sentence. These openings begin a fragment that needs the line before it.
+TEST(Tidy, CommentsAreSentences) {
+  for (const SourceFile& file : sources()) {
+    if (!file.is_cpp()) continue;
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      const bool continues = i > 0 && trimmed(file.lines[i - 1]).starts_with("//");
+      for (std::string_view opening : {"// Of ", "// Whose ", "// What "}) {
+        EXPECT_FALSE(!continues && trimmed(file.lines[i]).starts_with(opening))
+            << at(file, i + 1) << "is a fragment; write a sentence with a subject and a verb";
+      }
+    }
+  }
+}
+
+// Goal: a concept has one name, the field's. These names were replaced and do not come back.
+TEST(Tidy, ReplacedNamesAreGone) {
+  static const std::vector<std::string> replaced = {
+      "Gradient"
+      "Home",
+      "Place"
+      "Holders",
+      "Region"
+      "Place",
+      "kExpAvg"
+      "Units",
+      "has_"
+      "units",
+      "Grad"
+      "Sink",
+      "Grad"
+      "Drain",
+      "Grad"
+      "Reducer",
+      "Grad"
+      "Accumulator",
+      "Input"
+      "Runs",
+      "State"
+      "Walk",
+      "Command"
+      "Words",
+      "Rank"
+      "Beat",
+      "Router"
+      "Figures",
+      "kept "
+      "input",
+      "kept_"
+      "input",
+      "at "
+      "home",
+      "began "
+      "anew",
+      "in the "
+      "making",
+  };
+  for (const SourceFile& file : sources()) {
+    for (const std::string& name : replaced) {
+      const std::size_t found = file.text.find(name);
+      EXPECT_EQ(found, std::string::npos)
+          << at(file, 1 + std::count(file.text.begin(), file.text.begin() + found, '\n')) << name;
+    }
+  }
+}
+
+// Goal: a file is read in one sitting.
 TEST(Tidy, FilesAreShort) {
   for (const SourceFile& file : sources()) {
     EXPECT_LE(file.lines.size(), kMaxFileLines)

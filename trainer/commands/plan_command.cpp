@@ -174,8 +174,7 @@ void add_plan(CommandArguments command, CommandLine& line) {
   const CommandOption json =
       command.add_flag("--json", options.json, "print the plan as one JSON object");
   command
-      .add_flag("--schedule", options.schedule,
-                "print the operations of a training step instead")
+      .add_flag("--schedule", options.schedule, "print the operations of a training step instead")
       .excludes(json);
   command.add_option("--schedule-svg", options.svg, "draw the schedule to this SVG file");
   command.add_option(

@@ -72,9 +72,8 @@ void settle_device(RunConfig& config, const FoundGpus& found) {
                       "; install NVIDIA's driver for CUDA 13 (580 or newer); " + kUseCpu);
   }
   if (found.usable.empty() && begun == Kind::kCuda) {
-    throw ConfigError(
-        "device.kind = \"auto\": this run began on a GPU, and CUDA finds no GPU; " +
-        std::string(kUseCpu));
+    throw ConfigError("device.kind = \"auto\": this run began on a GPU, and CUDA finds no GPU; " +
+                      std::string(kUseCpu));
   }
   config.device.kind = found.usable.empty() ? Kind::kCpu : Kind::kCuda;
 }

@@ -36,8 +36,8 @@ struct RateOptions {
 MachineRates measure_rates(const Machine& machine, const RateOptions& options);
 
 // CopiesBeside copies to and from a GPU in turn, on its own thread, from the constructor until
-// finish() or the destructor, as a step does beside the update. All memory is allocated, touched and
-// registered once, before the constructor returns, so that nothing but copies runs meanwhile.
+// finish() or the destructor, as a step does beside the update. All memory is allocated, touched
+// and registered once, before the constructor returns, so that nothing but copies runs meanwhile.
 class CopiesBeside {
  public:
   // `bytes` of the host are copied over and over. Throws as arenas and registrations do.

@@ -53,8 +53,8 @@ DescribedMachine read_machine(const std::string& named) {
   }
   std::error_code ignored;
   if (!std::filesystem::exists(named, ignored)) {
-    throw ConfigError("--machine " + named + ": neither a file nor a known machine:" +
-                      names_of(common_machines()));
+    throw ConfigError("--machine " + named +
+                      ": neither a file nor a known machine:" + names_of(common_machines()));
   }
   return parse_machine(read_input(named, kMostMachineBytes), named);
 }
