@@ -25,6 +25,25 @@ struct EncodedChat {
   std::vector<bool> trained;  // one for each id
 };
 
+// The template writes the conversation, but something else than its answers would be trained.
+class AnswerProblem : public ChatProblem {
+ public:
+  using ChatProblem::ChatProblem;
+};
+
+// How many parts of a conversation the template writes in none of its samples.
+struct ChatNotes {
+  int64_t calls = 0;         // of tools
+  int64_t thoughts = 0;      // of answers that are trained
+  int64_t instructions = 0;  // contents of system messages, of results of tools, ...
+  int64_t texts = 0;         // contents of the user's and the assistant's messages
+  int64_t tools = 0;         // that may be called
+  // Messages that are trained, and of which nothing is left because they are calls.
+  std::vector<size_t> emptied{};
+};
+
+struct ChatSample;
+
 class ChatEncoder {
  public:
   // Both must outlive the encoder.
@@ -32,31 +51,17 @@ class ChatEncoder {
 
   // One sample, or several where the template writes an answer otherwise when more messages follow:
   // then each run of answers that are written the same is a sample, which ends with the last of
-  // them. Every answer that `mask` names is trained once, behind the text that the template asks
-  // for it with. Each text is tokenised as a whole; a token is trained if it overlaps a trained
-  // part. Parts come from the template's {% generation %} blocks, or where it has none from growing
-  // beginnings of the conversation. ChatProblem where the template refuses the conversation.
+  // them. Every answer that `mask` names is trained once, whole, behind the text that the template
+  // asks for it with (answer_finder.h). Each text is tokenised as a whole; a token is trained if it
+  // overlaps a trained part. Parts come from the template's {% generation %} blocks, or where it
+  // has none from growing beginnings of the conversation. `notes`, where it is given, becomes what
+  // the template does not write. ChatProblem where the template refuses the conversation, or where
+  // something else than the answers would be trained.
   std::vector<EncodedChat> encode(const Json& messages, const ChatVariables& variables,
-                                  ChatMask mask) const;
+                                  ChatMask mask, ChatNotes* notes = nullptr) const;
 
  private:
-  // A text, and the parts of it that are trained.
-  struct Sample {
-    std::string text;
-    std::vector<TextSpan> spans;
-  };
-
-  std::vector<Sample> samples_of(const Json& messages, const ChatVariables& variables,
-                                 const std::string& text, const std::vector<size_t>& answers) const;
-  std::string_view open_end(std::string_view text, std::string_view longer) const;
-  // Makes `next` the end of a run that it goes on from; false where it does not.
-  bool extend(Sample& run, Sample& next) const;
-  std::string_view opening_of(const Json& messages, size_t answer, const ChatVariables& variables,
-                              std::string_view asked) const;
-  // An answer alone, at the end of the text in which the model is asked for it.
-  Sample asked_and_answered(const Json& messages, size_t answer, const ChatVariables& variables,
-                            std::string after) const;
-  EncodedChat encode_sample(Sample sample, bool end_at_special) const;
+  EncodedChat encode_sample(ChatSample sample, bool end_at_special) const;
   void mark(const EncodedText& encoded, TextSpan span, bool end_at_special,
             EncodedChat& chat) const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
 #include <utility>
 
@@ -27,6 +28,20 @@ struct Sources {
 };
 
 constexpr const char* kTemplatesFolder = "additional_chat_templates";
+
+// Whether the text has the word, with no letter before or behind it.
+bool has_word(std::string_view text, std::string_view word) {
+  const auto is_letter = [](char letter) {
+    return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '_';
+  };
+  if (word.empty()) return false;
+  for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    const bool begins = at == 0 || !is_letter(text[at - 1]);
+    if (begins && (end == text.size() || !is_letter(text[end]))) return true;
+  }
+  return false;
+}
 
 void take_named(const std::string& name, std::string text, Sources& sources) {
   if (name == "default") {
@@ -218,6 +233,7 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& directory,
     chat.tool_use_ = parse(*sources.tool_use, tokenizer, options.date, sources.origin);
     chat.fingerprint_ ^= hash64("tool_use" + *sources.tool_use);
     chat.tool_parts_ = chat.prints_parts(true);
+    chat.tool_use_text_ = *sources.tool_use;
   }
   chat.replaced_ = std::move(replaced);
   return chat;
@@ -321,6 +337,10 @@ std::string without_generation_marks(std::string_view source) {
 bool ChatTemplate::uses_date() const {
   return tokc_chat_uses_date(default_.get()) != 0 ||
          (tool_use_ && tokc_chat_uses_date(tool_use_.get()) != 0);
+}
+
+bool ChatTemplate::names(std::string_view member) const {
+  return has_word(text_, member) || has_word(tool_use_text_, member);
 }
 
 RenderedChat ChatTemplate::render(const Json& messages, const ChatVariables& variables) const {

@@ -69,6 +69,8 @@ class ChatTemplate {
   bool uses_date() const;
   // The template as it was found, or the training template in its place.
   const std::string& text() const { return text_; }
+  // Whether the template's text has the word, as the name of a member that it may read.
+  bool names(std::string_view member) const;
   // Which published template a training template is in place of; empty: as it was found.
   const std::string& replaced() const { return replaced_; }
   // Changes with the template's text and date.
@@ -90,6 +92,7 @@ class ChatTemplate {
   Handle tool_use_;  // empty: the default serves
   bool parts_ = true, tool_parts_ = true;
   std::string unasked_opening_, text_, replaced_;
+  std::string tool_use_text_;
   uint64_t fingerprint_ = 0;
 };
 

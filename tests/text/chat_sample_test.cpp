@@ -83,6 +83,11 @@ TEST_P(ChatSamples, TrainEveryAnswerOnceBehindWhatTheModelWillSee) {
       EXPECT_THROW(encoder.encode(messages, variables, ChatMask::kAssistant), ChatProblem);
       continue;
     }
+    if (GetParam() == "chat_templates/deepseek.jinja" && (i == 4 || i == 5)) {
+      // It writes the second call of a conversation without its head and its arguments.
+      EXPECT_THROW(encoder.encode(messages, variables, ChatMask::kAssistant), AnswerProblem);
+      continue;
+    }
     const auto found = answers_of(encoder.encode(messages, variables, ChatMask::kAssistant));
     const Json& wanted = cases[i]["answers"];
     ASSERT_EQ(found.size(), wanted.size());
