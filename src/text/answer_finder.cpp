@@ -35,6 +35,12 @@ std::string thought_to_close(std::string_view question_end, std::string_view wri
   return lead + std::string(thought) + "\n" + std::string(kCloseThought) + "\n\n";
 }
 
+// Whether a question says that the answer has no thought, or that its thought is over.
+bool closes_thought(std::string_view question) {
+  const size_t end = question.find_last_not_of(" \t\r\n");
+  return question.substr(0, end == std::string_view::npos ? 0 : end + 1).ends_with(kCloseThought);
+}
+
 bool is_part_of(const PartMark& mark, size_t message) {
   return mark.name.message == message && mark.name.part != ChatPart::kTool;
 }
@@ -125,8 +131,11 @@ ChatSample AnswerFinder::answered(size_t answer) {
     const TextSpan span{open_end(asked, text).size(), text.size()};
     return ChatSample{std::move(text), {{span, answer}}, answer + 1};
   };
-  if (after.starts_with(open_end(asked, after))) return behind(std::move(after));
-  if (!thought_of(messages_[answer]).empty()) {
+  const bool thoughtful_answer = !thought_of(messages_[answer]).empty();
+  // A thought has no place behind a question that closes it, though the template may write one.
+  const bool misplaced = thoughtful_answer && closes_thought(asked);
+  if (!misplaced && after.starts_with(open_end(asked, after))) return behind(std::move(after));
+  if (thoughtful_answer) {
     Json thoughtful = std::exchange(messages_[answer], without_thought(messages_[answer]));
     std::string silent = text_with(answer);
     if (silent.starts_with(open_end(asked, silent))) {
@@ -364,13 +373,26 @@ void AnswerFinder::check_marks(const ChatSample& sample, const std::vector<PartM
   }
 }
 
+// A template that does not know thoughts in contents may close an empty one before such a content.
+// `ahead` is where the part before the mark is.
+void AnswerFinder::require_open_thought(const ChatSample& sample, const PartMark& mark,
+                                        size_t ahead) const {
+  if (mark.end || mark.name.part != ChatPart::kThought) return;
+  const std::string_view between = std::string_view(sample.text).substr(ahead, mark.at - ahead);
+  if (between.find(kCloseThought) == std::string_view::npos) return;
+  throw AnswerProblem(place_of_message(mark.name.message) +
+                      "the chat template closes a thought before it writes the thought of this "
+                      "answer; give the thought in reasoning_content, or leave it out");
+}
+
 AnswerFinder::Parts AnswerFinder::parts_in(const ChatSample& sample,
                                            const std::vector<PartMark>& marks) const {
   Parts parts;
   // A part that began before the span, in words which the question has already.
   PartName ahead{AnswerSpan::kAnyAnswer, ChatPart::kContent, 0};
-  size_t next = 0;
+  size_t next = 0, last_at = 0;
   for (const PartMark& mark : marks) {
+    const size_t ahead_at = std::exchange(last_at, mark.at);
     const auto passed = [&](size_t at) { return mark.end ? mark.at > at : mark.at >= at; };
     while (next < sample.spans.size() && passed(sample.spans[next].text.end)) ++next;
     Seen& seen = parts[mark.name];
@@ -389,6 +411,7 @@ AnswerFinder::Parts AnswerFinder::parts_in(const ChatSample& sample,
                           "answer, which would be trained" +
                           kWayOut);
     }
+    require_open_thought(sample, mark, ahead_at);
     if (mark.end) {
       seen.ends = true;
       seen.whole = seen.whole || (seen.begins && seen.span == next) || ahead == mark.name;
@@ -416,7 +439,7 @@ void AnswerFinder::check_without_marks(const ChatSample& sample) const {
 
 ChatNotes AnswerFinder::notes(const std::vector<size_t>& answers) const {
   ChatNotes notes;
-  std::set<size_t> written, without_calls;
+  std::set<size_t> written, unwritten;
   for (const PartName& name : written_) {
     if (name.part == ChatPart::kContent || name.part == ChatPart::kCall) {
       written.insert(name.message);
@@ -426,11 +449,12 @@ ChatNotes AnswerFinder::notes(const std::vector<size_t>& answers) const {
     if (written_.contains(name)) continue;
     const bool assistant = name.part != ChatPart::kTool && is_assistant(name.message);
     if (assistant ? !answers_known_ : !all_known_) continue;
+    const bool said = name.part == ChatPart::kContent || name.part == ChatPart::kCall;
+    if (assistant && said) unwritten.insert(name.message);
     if (name.part == ChatPart::kTool) {
       ++notes.tools;
     } else if (name.part == ChatPart::kCall) {
       ++notes.calls;
-      without_calls.insert(name.message);
     } else if (name.part == ChatPart::kThought) {
       notes.thoughts += std::ranges::count(answers, name.message);
     } else if (assistant || messages_[name.message].value("role", Json()) == "user") {
@@ -440,9 +464,7 @@ ChatNotes AnswerFinder::notes(const std::vector<size_t>& answers) const {
     }
   }
   for (const size_t answer : answers) {
-    if (!written.contains(answer) && without_calls.contains(answer)) {
-      notes.emptied.push_back(answer);
-    }
+    if (!written.contains(answer) && unwritten.contains(answer)) notes.emptied.push_back(answer);
   }
   return notes;
 }

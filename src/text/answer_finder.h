@@ -93,6 +93,7 @@ class AnswerFinder {
   bool extend(ChatSample& run, ChatSample& next);
   void check(const ChatSample& sample, bool whole);
   void check_marks(const ChatSample& sample, const std::vector<PartMark>& marks, bool whole);
+  void require_open_thought(const ChatSample& sample, const PartMark& mark, size_t ahead) const;
   void check_without_marks(const ChatSample& sample) const;
   Parts parts_in(const ChatSample& sample, const std::vector<PartMark>& marks) const;
   bool is_assistant(size_t message) const;

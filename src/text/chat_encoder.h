@@ -38,7 +38,7 @@ struct ChatNotes {
   int64_t instructions = 0;  // contents of system messages, of results of tools, ...
   int64_t texts = 0;         // contents of the user's and the assistant's messages
   int64_t tools = 0;         // that may be called
-  // Messages that are trained, and of which nothing is left because they are calls.
+  // Messages that are trained, and of whose contents and calls the template writes nothing.
   std::vector<size_t> emptied{};
 };
 

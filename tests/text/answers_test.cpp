@@ -129,6 +129,26 @@ TEST(Answers, OfPublishedTemplatesHaveNoThoughtBehindAClosedOne) {
   }
 }
 
+// Goal: templates that do not know a thought in a content never have it trained behind </think>.
+TEST(Answers, HaveNoThoughtInTheirContentBehindAClosedOne) {
+  const std::string turns =
+      "{% for m in messages %}[{{ m.role }}]\n{% if m.role == 'assistant' %}<think>\n"
+      "{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}\n{% endfor %}";
+  const ChatTemplate opens =
+      chat_of(turns + "{% if add_generation_prompt %}[assistant]\n<think>\n{% endif %}");
+  const Json inside =
+      Json::array({say("user", "3+3?"), say("assistant", "<think>\ntwice three\n</think>\n\n6")});
+  EXPECT_EQ(problem(opens, inside),
+            "messages[1]: the chat template closes a thought before it writes the thought of this "
+            "answer; give the thought in reasoning_content, or leave it out");
+  EXPECT_EQ(trained(opens, kThought)[0].answers, Answers{"twice three\n</think>\n\n6\n"});
+  const ChatTemplate closes = chat_of(
+      turns + "{% if add_generation_prompt %}[assistant]\n<think>\n\n</think>\n\n{% endif %}");
+  ChatNotes notes;
+  EXPECT_EQ(trained(closes, inside, {}, ChatMask::kAssistant, &notes)[0].answers, Answers{"6\n"});
+  EXPECT_EQ(notes.thoughts, 1);
+}
+
 // Goal: words that only the question has take no letters from the answer.
 TEST(Answers, AreWholeBehindWordsThatTheyShareLettersWith) {
   const ChatTemplate steps = chat_of(
@@ -199,6 +219,18 @@ TEST(Answers, AreNamedWhereNothingIsLeftOfACall) {
   EXPECT_EQ(samples[0].answers, Answers{"Let me see. END\n"});
   EXPECT_EQ(notes.calls, 1);
   EXPECT_TRUE(notes.emptied.empty());
+}
+
+// Goal: the same of contents, which a template for lists of parts may leave out.
+TEST(Answers, AreNamedWhereNothingIsLeftOfAContent) {
+  const ChatTemplate chat = chat_of(
+      "{% for m in messages %}[{{ m.role }}]{% for part in m.content %}{{ part.text }}{% endfor %};"
+      "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}");
+  ChatNotes notes;
+  trained(chat, Json::array({say("user", "q"), say("assistant", "a")}), {}, ChatMask::kAssistant,
+          &notes);
+  EXPECT_EQ(notes.emptied, std::vector<size_t>{1});
+  EXPECT_EQ(notes.texts, 2);
 }
 
 TEST(Answers, CountWhatTheTemplateDoesNotWrite) {

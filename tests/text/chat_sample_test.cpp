@@ -61,6 +61,14 @@ std::vector<TrainedAnswer> answers_of(const std::vector<EncodedChat>& samples) {
   return answers;
 }
 
+// Conversations that the template writes, but of which something else would be trained: deepseek
+// writes the second call without its head and its arguments, and qwen3_8 writes an empty thought
+// before the thought that is in a content.
+bool is_refused(const std::string& name, size_t conversation) {
+  if (name == "published_templates/qwen3_8.jinja") return conversation == 2;
+  return name == "chat_templates/deepseek.jinja" && (conversation == 4 || conversation == 5);
+}
+
 class ChatSamples : public testing::TestWithParam<std::string> {};
 
 // Every answer is trained once, behind the tokens that the model will see.
@@ -83,8 +91,7 @@ TEST_P(ChatSamples, TrainEveryAnswerOnceBehindWhatTheModelWillSee) {
       EXPECT_THROW(encoder.encode(messages, variables, ChatMask::kAssistant), ChatProblem);
       continue;
     }
-    if (GetParam() == "chat_templates/deepseek.jinja" && (i == 4 || i == 5)) {
-      // It writes the second call of a conversation without its head and its arguments.
+    if (is_refused(GetParam(), i)) {
       EXPECT_THROW(encoder.encode(messages, variables, ChatMask::kAssistant), AnswerProblem);
       continue;
     }
