@@ -41,7 +41,8 @@ Document document_of(EncodedChat encoded, const RowFormatOptions& options) {
 }
 
 std::vector<Document> encode_conversation(const Conversation& conversation,
-                                          const RowFormatOptions& options, ChatMask mask) {
+                                          const RowFormatOptions& options, ChatMask mask,
+                                          RowNotes* notes) {
   if (options.chat == nullptr) {
     throw DataError(
         "conversations need a chat template, and the model directory has none "
@@ -55,7 +56,17 @@ std::vector<Document> encode_conversation(const Conversation& conversation,
   std::vector<Document> documents;
   try {
     const ChatEncoder encoder(options.tokenizer, options.chat);
-    for (EncodedChat& encoded : encoder.encode(conversation.messages, variables, mask)) {
+    ChatNotes unwritten;
+    std::vector<EncodedChat> samples =
+        encoder.encode(conversation.messages, variables, mask, &unwritten);
+    if (!unwritten.emptied.empty()) {
+      throw RowProblem(place_of("messages", unwritten.emptied.front()) +
+                       ": the chat template writes nothing of this answer, neither its content "
+                       "nor its tool_calls; give data.chat_template a template that writes them, "
+                       "or give the answer the weight 0");
+    }
+    if (notes != nullptr) notes->unwritten = std::move(unwritten);
+    for (EncodedChat& encoded : samples) {
       documents.push_back(document_of(std::move(encoded), options));
     }
   } catch (const ChatProblem& problem) {
@@ -64,13 +75,22 @@ std::vector<Document> encode_conversation(const Conversation& conversation,
   return documents;
 }
 
+// What a row may have beside its messages.
+std::vector<std::string> members_of_conversations(const RowFormatOptions& options) {
+  return {options.name_of("tools"), "system", "chat_template_kwargs"};
+}
+
 class MessagesFormat : public RowFormat {
  public:
   explicit MessagesFormat(const RowFormatOptions& options) : options_(options) {}
   std::string_view name() const override { return "messages"; }
-  std::vector<Document> read_row(const Json& row) const override {
-    return encode_conversation(read_conversation(row, options_), options_,
-                               chat_mask(options_.mask, ChatMask::kAssistant));
+  std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
+    const Conversation conversation = read_conversation(row, options_, notes);
+    std::vector<std::string> read = members_of_conversations(options_);
+    read.push_back(name_of_messages(row, options_));
+    note_unread(row, read, "", notes);
+    return encode_conversation(conversation, options_,
+                               chat_mask(options_.mask, ChatMask::kAssistant), notes);
   }
 
  private:
@@ -107,7 +127,7 @@ std::string fill(const std::string& pattern, const std::string& prompt,
 struct PromptRow {
   const Json* prompt;
   const Json* completion;
-  std::string prompt_key, completion_key;
+  std::string prompt_key, completion_key, context_key;
   std::string context{};
   bool instruction = false;  // Alpaca's names
 };
@@ -117,9 +137,12 @@ class PromptFormat : public RowFormat {
   explicit PromptFormat(const RowFormatOptions& options) : options_(options) {}
   std::string_view name() const override { return "prompt-completion"; }
 
-  std::vector<Document> read_row(const Json& row) const override {
+  std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     const PromptRow read = members_of(row);
-    if (read.prompt->is_array() && read.completion->is_array()) return read_messages(row, read);
+    if (read.prompt->is_array() && read.completion->is_array()) {
+      return read_messages(row, read, notes);
+    }
+    note_unread(row, {read.prompt_key, read.completion_key, read.context_key}, "", notes);
     const std::string& prompt = required_text(*read.prompt, read.prompt_key);
     const std::string& completion = required_text(*read.completion, read.completion_key);
     return {encode(fill(pattern_of(read), prompt, read.context), completion)};
@@ -131,7 +154,7 @@ class PromptFormat : public RowFormat {
     PromptRow read{};
     read.prompt_key = options_.name_of("prompt");
     read.completion_key = options_.name_of("completion");
-    std::string context_key = options_.name_of("context");
+    std::string& context_key = read.context_key = options_.name_of("context");
     read.instruction = read.prompt_key == "instruction";
     if (!row.contains(read.prompt_key) && row.contains("instruction")) {
       read.instruction = true;
@@ -163,15 +186,19 @@ class PromptFormat : public RowFormat {
   }
 
   // Both members are parts of one conversation.
-  std::vector<Document> read_messages(const Json& row, const PromptRow& read) const {
+  std::vector<Document> read_messages(const Json& row, const PromptRow& read,
+                                      RowNotes* notes) const {
     RowFormatOptions options = options_;
     options.keys["messages"] = "messages";
     Json whole = row;
     whole["messages"] = *read.prompt;
     for (const Json& message : *read.completion) whole["messages"].push_back(message);
-    const Conversation conversation = read_conversation(whole, options);
+    const Conversation conversation = read_conversation(whole, options, notes);
+    std::vector<std::string> known = members_of_conversations(options_);
+    known.insert(known.end(), {read.prompt_key, read.completion_key});
+    note_unread(row, known, "", notes);
     return encode_conversation(conversation, options_,
-                               chat_mask(options_.mask, ChatMask::kCompletion));
+                               chat_mask(options_.mask, ChatMask::kCompletion), notes);
   }
 
   Document encode(const std::string& prompt, const std::string& completion) const {

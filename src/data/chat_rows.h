@@ -21,7 +21,9 @@ std::string name_of_messages(const Json& row, const RowFormatOptions& options);
 
 // Reads {"messages": [...], "tools": [...]} as OpenAI writes them, or {"conversations": [{"from",
 // "value"}]} as ShareGPT does. RowProblem names the place of what is wrong.
-Conversation read_conversation(const Json& row, const RowFormatOptions& options);
+// `notes` get the members of messages that neither we nor the template read.
+Conversation read_conversation(const Json& row, const RowFormatOptions& options,
+                               RowNotes* notes = nullptr);
 
 std::unique_ptr<RowFormat> make_messages_format(const RowFormatOptions& options);
 std::unique_ptr<RowFormat> make_prompt_format(const RowFormatOptions& options);

@@ -1,4 +1,5 @@
 // Conversations: from the shapes that data sets have to the one that chat templates read.
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -15,6 +16,8 @@ const std::vector<std::string>& known_roles() {
                                                   "tool",   "function",  "ipython"};
   return kRoles;
 }
+
+constexpr std::array kTrainingMembers = {"weight", "train", "training", "loss"};
 
 // What an assistant's call is named where it is a turn of its own, with the call as its text.
 constexpr const char* kCallSpeaker = "function_call";
@@ -134,13 +137,23 @@ Json read_tool_calls(const Json& calls, const std::string& place) {
   return read;
 }
 
-// Axolotl's words for OpenAI's weight. An answer of which only parts are to be trained is refused:
-// all of it would be trained.
+// Whether a message is trained, in the words of other trainers: OpenAI's weight, Axolotl's train
+// and training, and loss.
+bool says_train(const Json& value, const std::string& place) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number() && (value == 0 || value == 1)) return value == 1;
+  throw RowProblem(place + ": expected true, false, 1 or 0, found " + value.dump().substr(0, 40) +
+                   ": an answer is trained or not, it cannot be trained in part");
+}
+
+// An answer of which only parts are to be trained is refused: all of it would be trained.
 void read_training(const Json& message, const std::string& place, Json& read) {
   if (read["role"] != "assistant") return;
-  for (const char* key : {"train", "training"}) {
+  read.erase("weight");
+  for (const char* key : kTrainingMembers) {
     const auto found = message.find(key);
-    if (found != message.end() && *found == false) read["weight"] = 0;
+    if (found == message.end() || found->is_null()) continue;
+    if (!says_train(*found, place + "." + key)) read["weight"] = 0;
   }
   constexpr const char* kParts =
       ": parts of an answer cannot be left out of training; give the "
@@ -171,13 +184,14 @@ Json read_message(const Json& message, const std::string& place) {
   check_role(role, place);
   bool calls = false;
   const auto tool_calls = message.find("tool_calls");
-  if (tool_calls != message.end() && !tool_calls->is_null()) {
+  // Tables give every message a list of calls, which is empty where there is none.
+  if (tool_calls != message.end() && *tool_calls == Json::array()) read.erase("tool_calls");
+  if (read.contains("tool_calls") && !read["tool_calls"].is_null()) {
     if (role != "assistant") {
       throw RowProblem(place + ".tool_calls: only the assistant calls tools");
     }
     read["tool_calls"] = read_tool_calls(*tool_calls, place + ".tool_calls");
-    calls = !read["tool_calls"].empty();
-    if (!calls) read.erase("tool_calls");
+    calls = true;
   }
   const bool may_be_empty = calls || role == "tool" || role == "function" || role == "ipython";
   const bool no_instruction =
@@ -225,9 +239,30 @@ Json read_turn(const Json& turn, const std::string& place) {
   if (is_blank(text) && !may_be_empty) throw RowProblem(place + ".value: the message is empty");
   Json message =
       from == kCallSpeaker ? read_call_turn(text, place) : Json{{"role", role}, {"content", text}};
-  if (turn.contains("weight")) message["weight"] = turn["weight"];
   read_training(turn, place, message);
   return message;
+}
+
+// Notes what a message or a turn says and neither we nor the template read.
+void note_message(const Json& message, const std::string& name, const RowFormatOptions& options,
+                  RowNotes* notes) {
+  if (notes == nullptr || !message.is_object()) return;
+  const bool turn = message.contains("from");
+  std::vector<std::string> read =
+      turn ? std::vector<std::string>{"from", "value"}
+           : std::vector<std::string>{"role",     "content",  "tool_calls", "reasoning_content",
+                                      "thinking", "reasoning"};
+  const std::string role = message.value(turn ? "from" : "role", std::string());
+  if (role == "assistant" || role_of_name(role) == "assistant") {
+    read.insert(read.end(), kTrainingMembers.begin(), kTrainingMembers.end());
+  }
+  for (const auto& [member, value] : message.items()) {
+    const bool says_no = (value == false || value == 0) &&
+                         std::ranges::find(kTrainingMembers, member) != kTrainingMembers.end();
+    const bool template_reads = !turn && options.chat != nullptr && options.chat->names(member);
+    if (says_no || template_reads) read.push_back(member);
+  }
+  note_unread(message, read, name + "[].", notes);
 }
 
 bool is_instruction(const std::string& role) {
@@ -340,7 +375,7 @@ std::string name_of_messages(const Json& row, const RowFormatOptions& options) {
   return name;
 }
 
-Conversation read_conversation(const Json& row, const RowFormatOptions& options) {
+Conversation read_conversation(const Json& row, const RowFormatOptions& options, RowNotes* notes) {
   require_object(row);
   const std::string name = name_of_messages(row, options);
   const Json& member = required_member(row, name);
@@ -356,12 +391,16 @@ Conversation read_conversation(const Json& row, const RowFormatOptions& options)
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string place = place_of(name, i);
     messages.push_back(share_gpt ? read_turn(list[i], place) : read_message(list[i], place));
+    note_message(list[i], name, options, notes);
   }
   check_order(messages, name);
   const auto system = row.find("system");
-  if (system != row.end() && system->is_string() && !is_blank(system->get<std::string>()) &&
-      !is_instruction(messages[0]["role"])) {
-    conversation.messages.push_back({{"role", "system"}, {"content", *system}});
+  if (system != row.end() && system->is_string() && !is_blank(system->get<std::string>())) {
+    if (!is_instruction(messages[0]["role"])) {
+      conversation.messages.push_back({{"role", "system"}, {"content", *system}});
+    } else if (notes != nullptr) {
+      ++notes->unread["system"];  // the messages have their own
+    }
   }
   for (Json& message : messages) conversation.messages.push_back(std::move(message));
   conversation.tools = read_tools(row, options);

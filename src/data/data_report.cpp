@@ -24,9 +24,26 @@ constexpr std::array<Counts, 8> kCounts = {{{"rows", &FileReport::rows},
 
 // Written only where they are not 0: the report is part of the data's fingerprint, and what was
 // prepared before there were such rows keeps its own.
-constexpr std::array<Counts, 2> kLaterCounts = {
+constexpr std::array<Counts, 7> kLaterCounts = {
     {{"resampled_rows", &FileReport::resampled_rows},
-     {"resampled_tokens", &FileReport::resampled_tokens}}};
+     {"resampled_tokens", &FileReport::resampled_tokens},
+     {"unwritten_calls", &FileReport::unwritten_calls},
+     {"unwritten_thoughts", &FileReport::unwritten_thoughts},
+     {"unwritten_instructions", &FileReport::unwritten_instructions},
+     {"unwritten_texts", &FileReport::unwritten_texts},
+     {"unwritten_tools", &FileReport::unwritten_tools}}};
+
+constexpr std::array<Counts, 5> kUnwritten = {
+    {{"calls of tools (tool_calls)", &FileReport::unwritten_calls},
+     {"thoughts of answers that are trained (reasoning_content, <think>)",
+      &FileReport::unwritten_thoughts},
+     {"contents of system messages or of results of tools", &FileReport::unwritten_instructions},
+     {"contents of the user's or the assistant's messages", &FileReport::unwritten_texts},
+     {"tools that may be called (tools)", &FileReport::unwritten_tools}}};
+
+// A data set may have another name in every row.
+constexpr size_t kMaxUnreadNames = 32;
+constexpr const char* kOtherNames = "others";
 
 void append_count(std::string& line, int64_t count, const std::string& what) {
   if (count > 0) line += ", " + std::to_string(count) + " " + what;
@@ -38,6 +55,10 @@ void FileReport::add(const FileReport& other) {
   for (const auto& [name, count] : kCounts) this->*count += other.*count;
   for (const auto& [name, count] : kLaterCounts) this->*count += other.*count;
   longest_row_tokens = std::max(longest_row_tokens, other.longest_row_tokens);
+  for (const auto& [name, count] : other.unread) {
+    const bool has_place = unread.contains(name) || unread.size() < kMaxUnreadNames;
+    unread[has_place ? name : kOtherNames] += count;
+  }
 }
 
 Json to_json(const FileReport& report) {
@@ -47,6 +68,7 @@ Json to_json(const FileReport& report) {
     if (report.*count != 0) object[name] = report.*count;
   }
   object["longest_row_tokens"] = report.longest_row_tokens;
+  if (!report.unread.empty()) object["unread"] = report.unread;
   return object;
 }
 
@@ -58,6 +80,7 @@ FileReport file_report_of(const Json& object, const std::string& origin) {
     for (const auto& [name, count] : kCounts) report.*count = object.at(name).get<int64_t>();
     for (const auto& [name, count] : kLaterCounts) report.*count = object.value(name, int64_t{0});
     report.longest_row_tokens = object.at("longest_row_tokens").get<int64_t>();
+    report.unread = object.value("unread", std::map<std::string, int64_t>());
   } catch (const Json::exception& error) {
     throw DataError(origin + ": the report of the rows is wrong: " + error.what());
   }
@@ -92,7 +115,33 @@ std::vector<std::string> lines_of(const FileReport& report) {
         " tokens more: the chat template writes earlier answers differently when messages follow, "
         "and each answer is trained after the text that the model sees when it generates it");
   }
+  if (!report.unread.empty()) {
+    std::string names;
+    for (const auto& [name, count] : report.unread) {
+      names += (names.empty() ? "" : ", ") + name + " (" + std::to_string(count) + ")";
+    }
+    lines.push_back(report.path + ": members that are not read: " + names);
+  }
   return lines;
+}
+
+std::vector<std::string> warnings_of(const FileReport& report) {
+  std::vector<std::string> warnings;
+  for (const auto& [what, count] : kUnwritten) {
+    if (report.*count == 0) continue;
+    warnings.push_back(report.path + ": the chat template does not write " +
+                       std::to_string(report.*count) + " " + what +
+                       ": the model does not see them; data.chat_template names another template");
+  }
+  return warnings;
+}
+
+std::vector<std::string> DataReport::warnings() const {
+  std::vector<std::string> warnings;
+  for (const FileReport& file : files) {
+    for (std::string& warning : warnings_of(file)) warnings.push_back(std::move(warning));
+  }
+  return warnings;
 }
 
 std::vector<std::string> DataReport::lines() const {

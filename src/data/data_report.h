@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,15 @@ struct FileReport {
   // otherwise when messages follow, and the tokens of all of them but the longest.
   int64_t resampled_rows = 0;
   int64_t resampled_tokens = 0;
+  // Parts of conversations that the chat template does not write (text/chat_encoder.h).
+  int64_t unwritten_calls = 0;
+  int64_t unwritten_thoughts = 0;
+  int64_t unwritten_instructions = 0;
+  int64_t unwritten_texts = 0;
+  int64_t unwritten_tools = 0;
+  // Members of rows that nobody reads, by name, and how many there are; names beyond the first few
+  // dozen are counted together.
+  std::map<std::string, int64_t> unread;
   int64_t documents = 0;
   int64_t tokens = 0;          // in documents
   int64_t trained_tokens = 0;  // of them with a target
@@ -37,14 +47,18 @@ struct FileReport {
 Json to_json(const FileReport& report);
 FileReport file_report_of(const Json& object, const std::string& origin);
 
-// For the log: one line, and one more where conversations became several samples.
+// For the log: one line, one more where conversations became several samples, and one where members
+// of rows are not read.
 std::vector<std::string> lines_of(const FileReport& report);
+// One for each kind of part that the chat template does not write.
+std::vector<std::string> warnings_of(const FileReport& report);
 
 struct DataReport {
   std::vector<FileReport> files;
   FileReport total() const;
   // Those of all files, in their order.
   std::vector<std::string> lines() const;
+  std::vector<std::string> warnings() const;
 };
 
 }  // namespace longshore

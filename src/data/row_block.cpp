@@ -45,6 +45,17 @@ void add_pieces(const Document& document, size_t piece, TokenizedBlock& block) {
   }
 }
 
+FileReport report_of(RowNotes& notes) {
+  FileReport report;
+  report.unwritten_calls = notes.unwritten.calls;
+  report.unwritten_thoughts = notes.unwritten.thoughts;
+  report.unwritten_instructions = notes.unwritten.instructions;
+  report.unwritten_texts = notes.unwritten.texts;
+  report.unwritten_tools = notes.unwritten.tools;
+  report.unread = std::move(notes.unread);
+  return report;
+}
+
 std::string limit_of(size_t max_tokens) {
   return "data.max_tokens = " + std::to_string(max_tokens);
 }
@@ -113,16 +124,18 @@ TokenizedBlock RowTokenizer::tokenize(const RowBlock& block) const {
   result.file_position = block.file_position;
   for (const RowBlock::Row& row : block.rows) {
     ++result.counts.rows;
+    RowNotes notes;
     try {
       const std::string_view text = std::string_view(block.text).substr(row.begin, row.bytes);
       const Json parsed = parse_row(text, row.too_long, row.ended);
       if (format_ == nullptr) {
         // The format shows itself in a later row than one that cannot be used.
         const DataSection::Format found = detect_format(parsed, *options_);
-        take(make_row_format(found, *options_)->read_row(parsed), row.line, result);
+        take(make_row_format(found, *options_)->read_row(parsed, &notes), row.line, result);
       } else {
-        take(format_->read_row(parsed), row.line, result);
+        take(format_->read_row(parsed, &notes), row.line, result);
       }
+      result.counts.add(report_of(notes));
     } catch (const RowProblem& problem) {
       bad_row(row.line, problem.what(), result);
     }

@@ -1,9 +1,12 @@
 #include "data/row_checks.h"
 
+#include <algorithm>
+
 namespace longshore {
 namespace {
 
 constexpr size_t kMaxKeysShown = 6;
+constexpr size_t kMaxNameBytes = 40;
 
 }  // namespace
 
@@ -51,6 +54,15 @@ const std::string& required_text(const Json& value, const std::string& place, bo
   if (text.empty() && !may_be_empty) throw RowProblem(place + ": the string is empty");
   if (text.find('\0') != std::string::npos) throw RowProblem(place + ": holds a NUL character");
   return text;
+}
+
+void note_unread(const Json& object, const std::vector<std::string>& read,
+                 const std::string& prefix, RowNotes* notes) {
+  if (notes == nullptr || !object.is_object()) return;
+  for (const auto& [name, value] : object.items()) {
+    if (value.is_null() || std::ranges::find(read, name) != read.end()) continue;
+    ++notes->unread[prefix + name.substr(0, kMaxNameBytes)];
+  }
 }
 
 void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& options) {

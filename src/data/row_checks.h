@@ -24,6 +24,10 @@ const Json& required_member(const Json& row, const std::string& key);
 // NUL.
 const std::string& required_text(const Json& value, const std::string& place,
                                  bool may_be_empty = false);
+// Notes the members of an object that are not among those `read`, as `prefix` and their names; null
+// is no member.
+void note_unread(const Json& object, const std::vector<std::string>& read,
+                 const std::string& prefix, RowNotes* notes);
 // RowProblem for ids that the model does not have.
 void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& options);
 

@@ -75,9 +75,10 @@ class TokensFormat : public RowFormat {
   explicit TokensFormat(const RowFormatOptions& options) : options_(options) {}
   std::string_view name() const override { return "tokens"; }
 
-  std::vector<Document> read_row(const Json& row) const override {
+  std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     Document document;
     const std::string key = options_.name_of("input_ids");
+    note_unread(row, {key, options_.name_of("labels"), "attention_mask"}, "", notes);
     document.tokens =
         read_ids(required_member(row, key), key, options_.model_vocabulary_size, false);
     if (document.tokens.empty()) throw RowProblem(key + ": the array is empty");
@@ -106,8 +107,9 @@ class TextFormat : public RowFormat {
   explicit TextFormat(const RowFormatOptions& options) : options_(options) {}
   std::string_view name() const override { return "text"; }
 
-  std::vector<Document> read_row(const Json& row) const override {
+  std::vector<Document> read_row(const Json& row, RowNotes* notes) const override {
     const std::string key = options_.name_of("text");
+    note_unread(row, {key}, "", notes);
     return {read_text(required_text(required_member(row, key), key), options_)};
   }
 

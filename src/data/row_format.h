@@ -13,7 +13,7 @@
 
 #include "base/json.h"
 #include "config/run_config.h"
-#include "text/chat_template.h"
+#include "text/chat_encoder.h"
 #include "text/tokenizer.h"
 
 namespace longshore {
@@ -47,13 +47,19 @@ struct RowFormatOptions {
   std::string name_of(const std::string& member) const;
 };
 
+// What of a row has no part in what becomes of it.
+struct RowNotes {
+  ChatNotes unwritten;                    // by the chat template
+  std::map<std::string, int64_t> unread;  // members by name, "messages[].name" in messages
+};
+
 class RowFormat {
  public:
   virtual ~RowFormat() = default;
   virtual std::string_view name() const = 0;
   // At least one document: a conversation may be several samples. RowProblem for a row that is
-  // none.
-  virtual std::vector<Document> read_row(const Json& row) const = 0;
+  // none. `notes`, where they are given, are added to.
+  virtual std::vector<Document> read_row(const Json& row, RowNotes* notes = nullptr) const = 0;
 };
 
 // Rows of the given format, never kAuto. DataError where the format needs a tokenizer and there is

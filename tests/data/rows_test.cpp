@@ -150,7 +150,8 @@ TEST_F(Rows, ReadsPromptsThatAreConversations) {
 TEST_F(Rows, ParsesArgumentsThatAreStrings) {
   const ChatTemplate calls = ChatTemplate::from_text(
       "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
-      "{{ c.function.arguments | tojson }}{% endfor %}\n{% endfor %}{% if add_generation_prompt %}"
+      "{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}\n{% endfor %}{% if "
+      "add_generation_prompt %}"
       "<assistant>{% endif %}",
       letters(), "2024-07-26", "calls");
   options_.chat = &calls;
@@ -160,7 +161,7 @@ TEST_F(Rows, ParsesArgumentsThatAreStrings) {
                   "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
                   "\"{\\\"x\\\":1}\"}}]}," +
                   message("tool", "\"\"")));
-  EXPECT_EQ(learned(data, 0), "{\"x\": 1}");
+  EXPECT_EQ(learned(data, 0), "f{\"x\": 1}");
 }
 
 struct Hostile {
@@ -232,7 +233,8 @@ std::vector<Hostile> hostile_calls() {
   const std::string call_head =
       kQuestion + ",{\"role\": \"assistant\", \"content\": null, \"tool_calls\": ";
   return {
-      {"calls of user", dialog("{\"role\": \"user\", \"content\": \"a\", \"tool_calls\": []}"),
+      {"calls of user",
+       dialog("{\"role\": \"user\", \"content\": \"a\", \"tool_calls\": [{\"name\": \"f\"}]}"),
        "messages[0].tool_calls: only the assistant calls tools"},
       {"calls text", dialog(call_head + "\"f\"}"),
        "messages[1].tool_calls: expected an array, found a string"},
@@ -354,6 +356,63 @@ TEST_F(Rows, SaysThatConversationsNeedATemplate) {
   options_.chat = nullptr;
   const std::string text = refusal(dialog(kQuestion + "," + kAnswer));
   EXPECT_EQ(text.find("conversations need a chat template"), 0u) << text;
+}
+
+// Goal: the words of all trainers for "do not train this message", and no fraction of it.
+TEST_F(Rows, DoNotTrainWhatSaysSo) {
+  for (const char* word : {"\"loss\": false", "\"train\": false", "\"training\": false",
+                           "\"weight\": 0", "\"weight\": 0.0", "\"loss\": 0"}) {
+    SCOPED_TRACE(word);
+    const std::string bad =
+        "{\"role\": \"assistant\", \"content\": \"bad\", " + std::string(word) + "}";
+    const std::string good = "{\"role\": \"assistant\", \"content\": \"good\", \"loss\": true}";
+    const std::string again = message("user", "\"again\"");
+    EXPECT_EQ(learned(load(dialog(kQuestion + "," + bad + "," + again + "," + good)), 0),
+              "good</s>");
+  }
+  const std::string half = "{\"role\": \"assistant\", \"content\": \"half\", \"weight\": 0.5}";
+  EXPECT_EQ(refusal(dialog(kQuestion + "," + half)),
+            "rows.jsonl:1: messages[1].weight: expected true, false, 1 or 0, found 0.5: an answer "
+            "is trained or not, it cannot be trained in part");
+}
+
+TEST_F(Rows, TakeAnEmptyListOfCallsForNone) {
+  const std::string row =
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\", \"tool_calls\": []}, {\"role\": "
+      "\"assistant\", \"content\": \"yo\", \"tool_calls\": []}], \"tools\": []}";
+  EXPECT_EQ(learned(load(row), 0), "yo</s>");
+}
+
+TEST_F(Rows, AreRefusedWhereTheTemplateLeavesNothingOfACall) {
+  const std::string call =
+      "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"type\": \"function\", "
+      "\"function\": {\"name\": \"w\", \"arguments\": {\"city\": \"Oslo\"}}}]}";
+  const std::string text =
+      refusal(dialog(message("user", "\"weather?\"") + "," + call + "," +
+                     message("tool", "\"21\"") + "," + message("assistant", "\"Warm.\"")));
+  EXPECT_TRUE(
+      text.starts_with("rows.jsonl:1: messages[1]: the chat template writes nothing of "
+                       "this answer, neither its content nor its tool_calls"))
+      << text;
+}
+
+// Goal: nothing that a row says is left out without a word.
+TEST_F(Rows, SayWhatIsNotReadAndNotWritten) {
+  const std::string thoughtful =
+      "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning_content\": \"hm\", "
+      "\"loss_scale\": 2, \"loss\": true}";
+  const LoadedData data = load(dialog(kQuestion + "," + thoughtful, ", \"id\": 7") + "\n" +
+                               dialog(kQuestion + "," + kAnswer, ", \"id\": 8") + "\n");
+  const FileReport& report = data.report.files[0];
+  EXPECT_EQ(report.unread,
+            (std::map<std::string, int64_t>{{"id", 2}, {"messages[].loss_scale", 1}}));
+  EXPECT_EQ(report.unwritten_thoughts, 1);
+  ASSERT_EQ(data.report.warnings().size(), 1u);
+  EXPECT_NE(data.report.warnings()[0].find("does not write 1 thoughts"), std::string::npos)
+      << data.report.warnings()[0];
+  const LoadedData two_systems = load(
+      dialog(message("system", "\"a\"") + "," + kQuestion + "," + kAnswer, ", \"system\": \"b\""));
+  EXPECT_EQ(two_systems.report.files[0].unread, (std::map<std::string, int64_t>{{"system", 1}}));
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ void print_prepared(const PreparedData& prepared, bool json) {
       continue;
     }
     for (const std::string& line : lines_of(file)) print_out("%s\n", line.c_str());
+    for (const std::string& warning : warnings_of(file)) print_out("%s\n", warning.c_str());
     print_out("  in %s\n", prepared.paths[i].c_str());
   }
 }

@@ -60,6 +60,7 @@ SequenceData load_sequences(const RunConfig& config, const ModelSource& source, 
   if (training && used.tokenizer != nullptr) data.ends = ends_of(*data.dataset, *used.tokenizer);
   if (training && data.conversations) data.chat_template = template_to_export(config, used.chat);
   for (const std::string& line : data.report.lines()) log_info(line);
+  for (const std::string& warning : data.report.warnings()) log_warning(warning);
   return data;
 }
 

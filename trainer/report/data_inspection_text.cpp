@@ -139,6 +139,7 @@ std::string describe_row(const InspectedRow& row, bool colour) {
 std::string describe_statistics(const DataStatistics& statistics) {
   std::string text;
   for (const std::string& line : statistics.report.lines()) text += line + "\n";
+  for (const std::string& warning : statistics.report.warnings()) text += warning + "\n";
   for (const Fact& fact : facts_of(statistics)) {
     text += "  " + fact.name + std::string(20 - fact.name.size(), ' ') + fact.value + "\n";
   }
@@ -173,6 +174,9 @@ std::string inspection_page(const DataStatistics& statistics,
   std::string page = page_head("Training data", kStyle);
   page += "<h1>Training data</h1><p>";
   for (const std::string& line : statistics.report.lines()) page += escape_html(line) + "<br>";
+  for (const std::string& warning : statistics.report.warnings()) {
+    page += escape_html(warning) + "<br>";
+  }
   page += "</p>" + fact_boxes(facts_of(statistics)) + "<h2>Lengths of documents</h2>" +
           histogram_svg(statistics);
   page +=
