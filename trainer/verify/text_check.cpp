@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <optional>
+#include <sstream>
 
 #include "base/errors.h"
 #include "base/random.h"
@@ -80,7 +81,8 @@ void check_ids(const Tokenizer& tokenizer, const ArchSpec& arch, Findings& findi
 struct Sample {
   const char* name;
   Json messages;
-  Json tools;
+  Json tools = nullptr;
+  Json arguments = Json::object();
 };
 
 Json message(const char* role, const char* content) {
@@ -101,10 +103,48 @@ std::vector<Sample> sample_conversations() {
                         {{"type", "object"},
                          {"properties", {{"place", {{"type", "string"}}}}},
                          {"required", Json::array({"place"})}}}}}};
+  Json thoughtful = answer, last_thoughtful = last;
+  thoughtful["reasoning_content"] = "Up the coast means north.";
+  last_thoughtful["reasoning_content"] = "Few live there.";
+  const Json thoughts = Json::array({question, thoughtful, more, last_thoughtful});
+  Json call = message("assistant", "");
+  call["tool_calls"] =
+      Json::array({{{"id", "call00001"},
+                    {"type", "function"},
+                    {"function", {{"name", "tide"}, {"arguments", {{"place", "Gullstead"}}}}}}});
+  Json result = message("tool", "high at seven");
+  result["tool_call_id"] = "call00001";
+  result["name"] = "tide";
+  const Json called = Json::array({question, call, result});
+  Json after_result = called;
+  after_result.push_back(answer);
   return {{"one answer", Json::array({question, answer}), nullptr},
           {"two answers", Json::array({question, answer, more, last}), nullptr},
           {"a system message", Json::array({system, question, answer}), nullptr},
-          {"tools", Json::array({question, answer}), Json::array({tool})}};
+          {"tools", Json::array({question, answer}), Json::array({tool})},
+          {"thoughts", thoughts},
+          {"thoughts turned off", thoughts, nullptr, {{"enable_thinking", false}}},
+          {"a call", called, Json::array({tool})},
+          {"a call and an answer", after_result, Json::array({tool})},
+          {"an empty answer", Json::array({question, message("assistant", ""), more, last})}};
+}
+
+// Answers that begin with the letters of a word with which the template asks for them.
+std::vector<Sample> sharing_letters(const ChatTemplate& chat) {
+  const Json messages = Json::array({message("user", "Which town lies north of the harbour?")});
+  const std::string asked = chat.render(messages, {.add_generation_prompt = true}).text;
+  const std::string plain = chat.render(messages, {}).text;
+  std::vector<Sample> samples;
+  if (!asked.starts_with(plain)) return samples;
+  std::istringstream opening(asked.substr(plain.size()));
+  for (std::string word; opening >> word && samples.size() < 8;) {
+    const std::string letters = word.substr(0, 2);
+    if (letters.find('<') != std::string::npos || first_invalid_utf8(letters)) continue;
+    const std::string content = letters + "o it is, Northport.";
+    samples.push_back(
+        {"shared letters", Json::array({messages[0], message("assistant", content.c_str())})});
+  }
+  return samples;
 }
 
 std::vector<std::string> answers_of(const Json& messages) {
@@ -124,12 +164,21 @@ size_t occurrences(const std::string& text, const std::string& part) {
 class TemplateCheck {
  public:
   TemplateCheck(const Tokenizer& tokenizer, const ChatTemplate& chat, Findings& findings)
-      : tokenizer_(tokenizer), encoder_(&tokenizer, &chat), findings_(findings) {}
+      : tokenizer_(tokenizer), chat_(chat), encoder_(&tokenizer, &chat), findings_(findings) {}
 
   void run() {
-    for (const Sample& sample : sample_conversations()) {
+    std::vector<Sample> samples = sample_conversations();
+    try {
+      for (Sample& sample : sharing_letters(chat_)) samples.push_back(std::move(sample));
+    } catch (const ChatProblem&) {
+      // Said of the first conversation.
+    }
+    for (const Sample& sample : samples) {
       try {
         look_at(sample);
+      } catch (const AnswerProblem& problem) {
+        findings_.add(Verdict::kWarning, "template", sample.name,
+                      "such rows are refused: " + std::string(problem.what()));
       } catch (const ChatProblem& problem) {
         findings_.add(Verdict::kSkipped, "template", sample.name,
                       "the template takes none: " + std::string(problem.what()));
@@ -146,10 +195,12 @@ class TemplateCheck {
   void look_at(const Sample& sample) {
     ChatVariables variables;
     variables.tools = sample.tools;
+    variables.arguments = sample.arguments;
+    ChatNotes notes;
     std::string trained;
     int64_t tokens = 0, all = 0;
     for (const EncodedChat& chat :
-         encoder_.encode(sample.messages, variables, ChatMask::kAssistant)) {
+         encoder_.encode(sample.messages, variables, ChatMask::kAssistant, &notes)) {
       std::vector<TokenId> ids;
       for (size_t i = 0; i < chat.ids.size(); ++i) {
         if (chat.trained[i]) ids.push_back(chat.ids[i]);
@@ -160,13 +211,34 @@ class TemplateCheck {
       if (!ids.empty()) note_end(ids.back());
     }
     for (const std::string& answer : answers_of(sample.messages)) {
-      const size_t found = occurrences(trained, answer);
+      const size_t found = answer.empty() ? 1 : occurrences(trained, answer);
       if (found == 1) continue;
       findings_.add(Verdict::kWarning, "template", sample.name,
                     "an answer is trained " + std::to_string(found) + " times: \"" + answer + "\"");
     }
+    say_what_is_not_written(sample, notes);
+    if (!notes.emptied.empty()) return;
     findings_.add(Verdict::kOk, "template", sample.name,
                   percent_of(tokens, all) + " tokens are trained");
+  }
+
+  // Many templates know no tools and no thoughts: that is no fault, and `prepare` warns of rows
+  // that have them. Thoughts that the sample turns off are not looked for.
+  void say_what_is_not_written(const Sample& sample, const ChatNotes& notes) {
+    const auto say = [&](Verdict verdict, const char* what, int64_t count) {
+      if (count == 0) return;
+      findings_.add(verdict, "template", sample.name,
+                    std::to_string(count) + " " + what +
+                        " are not written by the template: the model does not see them");
+    };
+    say(Verdict::kSkipped, "calls of tools", notes.calls);
+    say(Verdict::kSkipped, "tools", notes.tools);
+    if (sample.arguments.empty()) say(Verdict::kSkipped, "thoughts", notes.thoughts);
+    say(Verdict::kWarning, "system messages or results of tools", notes.instructions);
+    say(Verdict::kWarning, "contents", notes.texts);
+    if (notes.emptied.empty()) return;
+    findings_.add(Verdict::kSkipped, "template", sample.name,
+                  "nothing of an answer is written by the template: such rows are refused");
   }
 
   void note_end(TokenId id) {
@@ -176,6 +248,7 @@ class TemplateCheck {
   }
 
   const Tokenizer& tokenizer_;
+  const ChatTemplate& chat_;
   ChatEncoder encoder_;
   Findings& findings_;
   std::string ends_;  // what answers end with, where it ends no generated text
