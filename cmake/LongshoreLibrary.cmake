@@ -39,7 +39,8 @@ function(longshore_library name)
   target_include_directories(
     longshore_${name} ${scope} $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
-                               $<INSTALL_INTERFACE:include/longshore>)
+                               $<INSTALL_INTERFACE:include>
+                               $<INSTALL_INTERFACE:include/longshore/detail>)
   target_compile_definitions(longshore_${name} ${scope}
                              LONGSHORE_WITH_CUDA=$<BOOL:${LONGSHORE_WITH_CUDA}>)
   target_link_libraries(longshore_${name} ${scope} ${arg_DEPENDS})
@@ -51,12 +52,4 @@ function(longshore_library name)
     endif()
   endif()
   set_property(GLOBAL PROPERTY LONGSHORE_${name}_TORCH ${arg_TORCH})
-
-  install(TARGETS longshore_${name} EXPORT longshore ARCHIVE DESTINATION lib)
-  # As includes name it: from the checkout's root, or from src.
-  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE folder)
-  string(REGEX REPLACE "^src/" "" folder ${folder})
-  install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/ DESTINATION include/longshore/${folder}
-          FILES_MATCHING PATTERN "*.h" PATTERN tokenizers_c EXCLUDE
-          PATTERN parquet_c EXCLUDE)
 endfunction()

@@ -41,4 +41,3 @@ target_link_libraries(longshore::tokenizers_c INTERFACE ${library} Threads::Thre
                                                         ${CMAKE_DL_LIBS} m)
 target_include_directories(longshore::parquet_c INTERFACE ${table_crate}/include)
 target_link_libraries(longshore::parquet_c INTERFACE longshore::tokenizers_c)
-install(FILES ${library} DESTINATION lib)

@@ -19,7 +19,6 @@
 #include "trainer/model/export_run.h"
 #include "trainer/report/checkpoint_card.h"
 #include "trainer/run/first_pass.h"
-#include "trainer/run/hurried_stop.h"
 #include "trainer/run/run_saver.h"
 
 namespace longshore {
@@ -174,7 +173,7 @@ void Trainer::note_status() {
   if (!ranks_.first()) return;
   RunStatus interrupted = status();
   interrupted.state = RunStatus::State::kStopped;
-  interrupted.exit_code = kInterruptedExitCode;
+  interrupted.exit_code = static_cast<int>(ExitCode::kInterrupted);
   interrupted.message = "interrupted twice; nothing was saved after saved_step";
   signals_.set_last_words(directory_.file("run.json"), RunDirectory::status_text(interrupted));
   if (seconds_since(status_noted_) < kStatusSeconds) return;

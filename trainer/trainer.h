@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "offload/engine/engine.h"
+#include "offload/engine/train_step.h"
 #include "offload/forecast/plan_check.h"
 #include "text/tokenizer.h"
 #include "trainer/checkpoint/checkpoint_manifest.h"
@@ -22,7 +23,6 @@
 #include "trainer/run/run_saver.h"
 #include "trainer/run/signal_flag.h"
 #include "trainer/setup/run_setup.h"
-#include "trainer/train_step.h"
 
 namespace longshore {
 

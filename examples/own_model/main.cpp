@@ -5,12 +5,10 @@
 
 #include <cstdio>
 
-#include "device/compute_threads.h"
-#include "device/cuda_device.h"
-#include "model/module_model.h"
-#include "offload/engine/probe/measured_workspace.h"
-#include "offload/plan/machine.h"
-#include "trainer/train_step.h"
+#include "longshore/engine.h"
+#include "longshore/module_model.h"
+#include "longshore/plan.h"
+#include "longshore/train_step.h"
 
 namespace {
 

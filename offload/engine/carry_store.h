@@ -15,9 +15,11 @@
 
 #include <atomic>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "device/copy_engine.h"
 #include "model/unit.h"
 #include "shard/input_tier.h"
 
@@ -76,6 +78,25 @@ class CarryStore {
   std::vector<std::vector<Offsets>> offsets_;  // by unit: offsets of its input's tensors
   // By buffer: the first unit of the run that it holds.
   mutable std::map<const std::byte*, std::atomic<int32_t>> tags_;
+};
+
+// Copies the inputs of units to their tier after forward, and back before backward. Owned by the
+// engine. save() is for the D2H lane, load() for the H2D lane, of different units at the same time.
+class InputOffload {
+ public:
+  // Both must outlive this.
+  InputOffload(InputTier* tier, CopyEngine* copies) : tier_(tier), copies_(copies) {}
+
+  // Copies the unit's inputs of the first `micro_batches` micro-batches; with the staging slot that
+  // they are put into or taken from where the tier has slots.
+  void save(UnitId unit, std::optional<int32_t> staging, const CarryStore& carry,
+            int32_t micro_batches);
+  void load(UnitId unit, std::optional<int32_t> staging, CarryStore& carry, int32_t micro_batches);
+  InputTier& tier() { return *tier_; }
+
+ private:
+  InputTier* tier_;
+  CopyEngine* copies_;
 };
 
 }  // namespace longshore

@@ -2,9 +2,37 @@
 
 #include "base/errors.h"
 #include "base/processor.h"
-#include "offload/engine/sweep_work.h"
 
 namespace longshore {
+namespace {
+
+// The operations of a sweep over the state of units. Lives as long as the sweep; called by the lanes.
+class SweepWork final : public StepWork {
+ public:
+  // Both must outlive the work.
+  SweepWork(ShardStore* store, const StateSweep::Visitor& visit) : store_(store), visit_(visit) {}
+
+  void run(const Op& op) override {
+    switch (op.kind) {
+      case OpKind::kReadState:
+        return store_->read_state(op.unit, *op.state);
+      case OpKind::kUpdate: {
+        const auto lease = op.state ? store_->state_in(op.unit, *op.state) : store_->state(op.unit);
+        return visit_(op.unit, *lease);
+      }
+      case OpKind::kWriteState:
+        return store_->write_state(op.unit, *op.state);
+      default:
+        LONGSHORE_CHECK(false) << name_of(op.kind) << " in a sweep of the state";
+    }
+  }
+
+ private:
+  ShardStore* store_;
+  const StateSweep::Visitor& visit_;
+};
+
+}  // namespace
 
 Engine::Engine(const Model* model, const TierPlan& plan, const AdamWOptions& adamw,
                const RankGroups& groups, const RunKey& state_key, const EmulatedDevice& emulated)

@@ -2,7 +2,7 @@
 // the library's entry point for custom models. Owned by the run; one thread builds and calls it.
 //
 // A pass is the plan's schedule, run by the executor with one stream per track: update -> fetch ->
-// gather -> forward and backward -> reduce -> drain. trainer/train_step.cpp shows a step.
+// gather -> forward and backward -> reduce -> drain. offload/engine/train_step.cpp shows a step.
 #pragma once
 
 #include <chrono>

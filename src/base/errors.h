@@ -22,6 +22,8 @@ enum class ExitCode : int {
   kCheckpoint = 6,
   kNonFinite = 7,
   kDistributed = 8,
+  kInterrupted = 9,  // left at once by a second signal: nothing more was saved
+  kGpu = 10,
 };
 
 // Base of all errors that reach the user. `what()` is the whole text without the "error: " prefix.
@@ -82,6 +84,12 @@ class NonFiniteError : public Error {
 class CommError : public Error {
  public:
   explicit CommError(const std::string& text) : Error(ExitCode::kDistributed, text) {}
+};
+
+// A GPU computes other results than the CPU, or its check did not end (exit 10).
+class GpuError : public Error {
+ public:
+  explicit GpuError(const std::string& text) : Error(ExitCode::kGpu, text) {}
 };
 
 // An operation of the system failed (exit 1). The text names operation, path and errno's text.

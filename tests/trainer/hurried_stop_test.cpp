@@ -1,5 +1,5 @@
 // HurriedStop. Goal: a signal ends work that never checks for one, in order and with a message.
-#include "trainer/run/hurried_stop.h"
+#include "trainer/run/signal_flag.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,9 +1,9 @@
 // The `gpu-check` command runs the comparison that a run on a GPU makes before its first step.
+#include "base/errors.h"
 #include "base/output.h"
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/device/gpu_check.h"
-#include "trainer/device/self_check.h"
 
 namespace longshore {
 namespace {
@@ -13,7 +13,7 @@ struct GpuCheckOptions {
   bool json = false;
 };
 
-// Returns 0, or prints the differences and returns kGpuExitCode.
+// Prints the differences, and returns ExitCode::kGpu if there are any.
 int run_gpu_check(const GpuCheckOptions& options) {
   const std::vector<std::string> differences = check_gpu(options.gpu);
   const bool same = differences.empty();
@@ -23,7 +23,7 @@ int run_gpu_check(const GpuCheckOptions& options) {
     for (const std::string& line : differences) print_out("%s\n", line.c_str());
     if (same) print_out("GPU %d gives the same results as the CPU\n", options.gpu);
   }
-  return same ? 0 : kGpuExitCode;
+  return static_cast<int>(same ? ExitCode::kDone : ExitCode::kGpu);
 }
 
 void add_gpu_check(CommandArguments command, CommandLine& line) {

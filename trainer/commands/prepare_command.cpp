@@ -7,7 +7,6 @@
 #include "trainer/data/data_files.h"
 #include "trainer/data/run_prepare.h"
 #include "trainer/model/model_source.h"
-#include "trainer/run/hurried_stop.h"
 #include "trainer/run/signal_flag.h"
 
 namespace longshore {

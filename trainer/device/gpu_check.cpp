@@ -24,9 +24,9 @@
 #include "model/model_spec.h"
 #include "offload/engine/engine.h"
 #include "offload/engine/probe/measured_workspace.h"
+#include "offload/engine/train_step.h"
 #include "offload/plan/machine.h"
 #include "pinned/pinned_arena.h"
-#include "trainer/train_step.h"
 
 namespace longshore {
 namespace {

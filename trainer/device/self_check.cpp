@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/child_process.h"
+#include "base/errors.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"

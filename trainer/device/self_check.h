@@ -7,18 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "base/errors.h"
 #include "device/cuda_runtime.h"
 
 namespace longshore {
-
-// The exit code for a GPU whose results differ from the CPU's.
-inline constexpr int kGpuExitCode = 10;
-
-class GpuError : public Error {
- public:
-  explicit GpuError(const std::string& text) : Error(static_cast<ExitCode>(kGpuExitCode), text) {}
-};
 
 struct SelfCheck {
   std::vector<std::string> command;  // program and arguments of the child

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "offload/engine/engine.h"
+#include "offload/engine/train_step.h"
 #include "offload/forecast/plan_check.h"
 #include "trainer/report/live_line.h"
 #include "trainer/report/metrics.h"
-#include "trainer/train_step.h"
 
 namespace longshore {
 

@@ -7,7 +7,10 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -51,7 +54,7 @@ void exit_at_once() {
       bytes == 0 ? -1
                  : ::open(g_last_words_path.data(), O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK);
   if (fd >= 0) put(fd, g_last_words.data(), bytes);
-  ::_exit(kInterruptedExitCode);
+  ::_exit(static_cast<int>(ExitCode::kInterrupted));
 }
 
 extern "C" void on_signal(int signal) {
@@ -65,6 +68,27 @@ extern "C" void on_signal(int signal) {
     if (first && g_announces) say(g_announcement.load());
   }
   errno = error_number;
+}
+
+constexpr std::chrono::milliseconds kPoll{50};
+constexpr std::chrono::milliseconds kPatience{600};
+
+constexpr const char* kAnnouncement = "\nstopping: what is prepared is kept\n";
+
+void watch(const std::stop_token& done, const SignalFlag& signals) {
+  std::mutex mutex;
+  std::condition_variable_any woken;
+  std::unique_lock<std::mutex> lock(mutex);
+  const auto never = [] { return false; };
+  // HOST WAIT: signals are flags that are polled.
+  while (!done.stop_requested() && !signals.stop_requested()) {
+    woken.wait_for(lock, done, kPoll, never);
+  }
+  woken.wait_for(lock, done, kPatience, never);
+  if (done.stop_requested()) return;
+  constexpr std::string_view kText = "stopped by a signal; the same command goes on from here\n";
+  [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, kText.data(), kText.size());
+  ::_exit(signals.stop_exit_code());
 }
 
 }  // namespace
@@ -144,5 +168,9 @@ bool SignalFlag::take_save_file() {
   }
   return true;
 }
+
+HurriedStop::HurriedStop(const SignalFlag& signals)
+    : announcement_(kAnnouncement),
+      thread_([&signals](const std::stop_token& done) { watch(done, signals); }) {}
 
 }  // namespace longshore

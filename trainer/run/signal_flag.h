@@ -15,12 +15,10 @@
 #include <csignal>
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace longshore {
-
-// Of a process that was left at once: like those of stops that saved, no kind of error.
-inline constexpr int kInterruptedExitCode = 9;
 
 // Whether the process says at once, on stderr, what a stop signal sets off.
 enum class Announce : uint8_t { kNo, kYes };
@@ -72,6 +70,18 @@ class SignalFlag {
 
   std::string save_file_;
   std::vector<Former> former_;
+};
+
+// Ends the process when a stop signal is not heeded in time. For work that may be cut off at any
+// moment and continues later, such as preparing data: most of it stops by itself, but no library
+// asks in the middle of a long text. Its own thread ends the process.
+class HurriedStop {
+ public:
+  explicit HurriedStop(const SignalFlag& signals);
+
+ private:
+  OtherAnnouncement announcement_;
+  std::jthread thread_;
 };
 
 }  // namespace longshore

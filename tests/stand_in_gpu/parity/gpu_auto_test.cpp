@@ -50,7 +50,7 @@ TEST_F(GpuAuto, TheCommandSaysWhatDiffersAsJson) {
             Json({{"gpu", 0}, {"same", true}, {"differences", Json::array()}}));
   stand_in::break_part("swiglu");
   const Ended broken = run_command({"gpu-check", "--gpu", "0", "--json"});
-  EXPECT_EQ(broken.exit_code, kGpuExitCode);
+  EXPECT_EQ(broken.exit_code, static_cast<int>(ExitCode::kGpu));
   const Json json = Json::parse(broken.out);
   EXPECT_EQ(json.size(), 3u) << json;
   EXPECT_EQ(json.at("gpu"), 0);

@@ -1,4 +1,4 @@
-#include "trainer/train_step.h"
+#include "offload/engine/train_step.h"
 
 #include <cmath>
 
