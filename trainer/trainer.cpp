@@ -40,14 +40,15 @@ StopCheck stop_check_of(const SignalFlag& signals) {
 }
 
 // Preparing data may be cut off at any moment.
-SequenceData load_until_stopped(const RunSetup& setup, SequenceUse use, const SignalFlag& signals) {
+SequenceData load_until_stopped(const MeasuredRun& setup, SequenceUse use,
+                                const SignalFlag& signals) {
   const HurriedStop hurried(signals);
   return load_sequences(setup.config, *setup.source, use, stop_check_of(signals));
 }
 
 }  // namespace
 
-Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
+Trainer::Trainer(const MeasuredRun& setup, const TierPlan& plan, const RunDirectory& directory,
                  SignalFlag& signals, const std::function<void(Step)>& begin, TraceFile* trace)
     : config_(setup.config),
       plan_inputs_(setup.inputs),
@@ -73,7 +74,7 @@ Trainer::Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory
   reporter_.begin_steps();
 }
 
-RunKey Trainer::check_run(const RunSetup& setup, const TierPlan& plan) {
+RunKey Trainer::check_run(const MeasuredRun& setup, const TierPlan& plan) {
   progress_.seed = static_cast<uint64_t>(config_.run.seed);
   progress_.model_fingerprint = source_.directory().fingerprint();
   progress_.config_text = to_toml(config_);

@@ -43,7 +43,7 @@ class Trainer {
   // rank. Until nothing of that can refuse the run on any rank, the run's directory stays as it
   // is; then rank 0 calls `begin` with the step that the run goes on from. All references must
   // outlive the trainer; `trace`, where there is one, gets every pass.
-  Trainer(const RunSetup& setup, const TierPlan& plan, const RunDirectory& directory,
+  Trainer(const MeasuredRun& setup, const TierPlan& plan, const RunDirectory& directory,
           SignalFlag& signals, const std::function<void(Step)>& begin, TraceFile* trace = nullptr);
 
   // Says how the first steps compare with what was planned, and hands it over; on one rank. Nothing
@@ -60,7 +60,7 @@ class Trainer {
  private:
   // Checks what can be refused before anything is allocated, and returns the key of the state files
   // on drives, which is of no use without them. Collective.
-  RunKey check_run(const RunSetup& setup, const TierPlan& plan);
+  RunKey check_run(const MeasuredRun& setup, const TierPlan& plan);
   // CheckpointError where the newest checkpoint is another run's. Collective.
   void refuse_other_run() const;
   // Why the run cannot go on from `saved`, found at `path`; empty where it can.

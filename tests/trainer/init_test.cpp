@@ -15,7 +15,6 @@
 #include "tests/fakes/command_run.h"
 #include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
-#include "trainer/setup/common_recipes.h"
 #include "trainer/setup/run_file_draft.h"
 
 namespace longshore {

@@ -15,7 +15,6 @@
 #include "tests/fakes/test_files.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/setup/plan_forecast.h"
-#include "trainer/setup/units_choice.h"
 
 namespace longshore {
 namespace {
@@ -81,9 +80,9 @@ class Searching : public testing::Test {
                                        {"fsdp.units", "auto"}};
     overrides.insert(overrides.end(), pair.overrides.begin(), pair.overrides.end());
     const auto gpus = std::max<int32_t>(1, static_cast<int32_t>(described.machine.gpus.size()));
-    RunSetup setup = prepare_run({.files = {}, .overrides = overrides},
-                                 {.ranks = gpus, .per_node = gpus, .machine = described.machine});
-    settle_units(setup);
+    const MeasuredRun setup(
+        OpenedRun(read_run({.files = {}, .overrides = overrides},
+                           {.ranks = gpus, .per_node = gpus, .machine = described.machine})));
     PlanForecast forecast(&setup, described);
     Compared compared;
     const auto begin = std::chrono::steady_clock::now();

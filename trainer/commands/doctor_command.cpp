@@ -13,7 +13,6 @@
 #include "trainer/device/run_environment.h"
 #include "trainer/doctor/diagnosis.h"
 #include "trainer/doctor/measure_rates.h"
-#include "trainer/setup/units_choice.h"
 
 namespace longshore {
 namespace {
@@ -72,10 +71,10 @@ DescribedMachine measure_machine(const DoctorOptions& options, const RunConfig& 
 }
 
 // Measures with the run's number of threads and the unit size that the run resolves.
-void measure_run(const DoctorOptions& options, RunSetup& setup, const KnownRates& known) {
-  set_compute_threads(setup.compute.threads);
-  settle_units(setup);
-  const int units = measure_units(setup, known, options.seconds);
+void measure_run(const DoctorOptions& options, OpenedRun opened, const KnownRates& known) {
+  set_compute_threads(opened.compute.threads);
+  const MeasuredRun run(std::move(opened));
+  const int units = measure_units(run, known, options.seconds);
   log_info("ran " + std::to_string(units) + " units of the run's model");
 }
 
@@ -90,9 +89,9 @@ int run_doctor(const DoctorOptions& options) {
   if (options.units && options.run.files.empty()) {
     throw ConfigError("--units needs the model of a run file; name a run file");
   }
-  // prepare_run reports errors in a run file before the measurements start.
-  std::optional<RunSetup> run;
-  if (options.measures_units()) run = prepare_run(options.run, {}, SetupFor::kComputing);
+  // read_run reports errors in a run file before the measurements start.
+  std::optional<OpenedRun> run;
+  if (options.measures_units()) run.emplace(read_run(options.run, {}, SetupFor::kComputing));
   MachineFacts facts = read_machine_facts();
   RunConfig config;
   if (options.of_run()) {
@@ -109,7 +108,7 @@ int run_doctor(const DoctorOptions& options) {
     json["rates"] = rates_to_json(machine->rates);
     if (!options.json) print_raw("\n" + format_rates(machine->rates));
   }
-  if (run) measure_run(options, *run, known);
+  if (run) measure_run(options, std::move(*run), known);
   if (options.json) print_json(json);
   if (!options.save.empty()) {
     if (!machine) machine = known_machine(options, known);

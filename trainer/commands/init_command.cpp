@@ -17,10 +17,7 @@
 #include "trainer/data/data_files.h"
 #include "trainer/device/device_choice.h"
 #include "trainer/report/data_inspection.h"
-#include "trainer/setup/common_recipes.h"
-#include "trainer/setup/goal_search.h"
-#include "trainer/setup/run_file_draft.h"
-#include "trainer/setup/units_choice.h"
+#include "trainer/setup/plan_forecast.h"
 
 namespace longshore {
 namespace {
@@ -158,12 +155,10 @@ struct FittedDraft {
   TierPlan plan;
 };
 
-RunSetup set_up(const RunFileDraft& draft, const InitPlace& place) {
+MeasuredRun set_up(const RunFileDraft& draft, const InitPlace& place) {
   AssumedRanks assumed{.ranks = place.ranks, .per_node = place.ranks};
   if (place.machine) assumed.machine = place.machine->machine;
-  RunSetup setup = prepare_run({.files = {}, .overrides = draft.overrides()}, assumed);
-  settle_units(setup);
-  return setup;
+  return MeasuredRun(OpenedRun(read_run({.files = {}, .overrides = draft.overrides()}, assumed)));
 }
 
 // Applies the draft's steps in order and returns the first result whose plan fits.
@@ -172,7 +167,7 @@ FittedDraft fit(const DraftFacts& facts, const InitPlace& place) {
   std::string why;
   for (const DraftStep& step : draft_steps(facts)) {
     for (const DraftKey& key : step.keys) draft.set(key.section, key.name, key.value, key.why);
-    RunSetup setup = set_up(draft, place);
+    MeasuredRun setup = set_up(draft, place);
     TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
     if (plan.fits()) return {draft, step.words, std::move(plan)};
     why = explain_misfit(setup.inputs, setup.machine);
@@ -192,7 +187,7 @@ void set_change(RunFileDraft& draft, const KeyChange& change, const std::string&
 
 // Optimizes the fitted draft for the goal.
 FittedDraft search_goal(FittedDraft fitted, const DraftFacts& facts, const InitPlace& place) {
-  RunSetup setup = set_up(fitted.draft, place);
+  MeasuredRun setup = set_up(fitted.draft, place);
   if (facts.goal == DraftGoal::kLongest) {
     const int64_t most = facts.max_positions > 0 ? facts.max_positions : kMostPositions;
     const int64_t length = longest_sequences(setup, most);

@@ -14,7 +14,6 @@
 #include "trainer/data/run_prepare.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
-#include "trainer/setup/units_choice.h"
 
 namespace longshore {
 namespace {
@@ -73,7 +72,7 @@ RunArguments with_models(RunArguments arguments) {
   return arguments;
 }
 
-void print_screen(const PlanOptions& options, const RunSetup& setup, const TierPlan& plan,
+void print_screen(const PlanOptions& options, const MeasuredRun& setup, const TierPlan& plan,
                   PlanForecast& forecast) {
   const PlanScreen screen = forecast.screen(plan, plan.fits() && !options.json);
   if (options.json) {
@@ -124,7 +123,7 @@ int run_search(const PlanOptions& options, PlanForecast& forecast) {
   return 0;
 }
 
-int print_schedules(const PlanOptions& options, const RunSetup& setup, const TierPlan& plan,
+int print_schedules(const PlanOptions& options, const MeasuredRun& setup, const TierPlan& plan,
                     PlanForecast& forecast) {
   const StepSchedule& schedule = plan.step.schedules.train;
   if (options.svg.empty()) {
@@ -152,8 +151,7 @@ int run_plan(const PlanOptions& given) {
     described = read_machine(options.machine);
     options.assumed.machine = described->machine;
   }
-  RunSetup setup = prepare_run(options.run, options.assumed);
-  settle_units(setup);
+  const MeasuredRun setup(OpenedRun(read_run(options.run, options.assumed)));
   TierPlan plan = draft_tier_plan(setup.inputs, setup.machine);
   PlanForecast forecast(&setup, described);
   if (options.search) return run_search(options, forecast);

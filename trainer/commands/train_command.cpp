@@ -55,7 +55,7 @@ RunStatus status_before(const RunDirectory& directory, const RunConfig& config) 
 }
 
 // Writes the files that describe a start, after all checks have passed.
-void write_beginning(const RunDirectory& directory, const RunSetup& setup, const TierPlan& plan,
+void write_beginning(const RunDirectory& directory, const MeasuredRun& setup, const TierPlan& plan,
                      const std::vector<std::string>& command, const RunStatus& status,
                      const PlanScreen& screen) {
   directory.write_config(to_toml(setup.config));
@@ -73,7 +73,7 @@ void write_beginning(const RunDirectory& directory, const RunSetup& setup, const
   directory.write_status(status);
 }
 
-void show_beginning(const RunSetup& setup, const TierPlan& plan, const PlanScreen& screen) {
+void show_beginning(const MeasuredRun& setup, const TierPlan& plan, const PlanScreen& screen) {
   log_info(format_screen(plan, setup.machine, screen));
   for (const std::string& note : run_notes(setup, plan)) log_warning(note);
   if (plan.drives.tier.state && plan.drives.tier.versions == 1) {
@@ -87,7 +87,7 @@ void say_changes(const std::string& before, const RunConfig& config) {
   }
 }
 
-int train(const RunSetup& setup, const std::vector<std::string>& command,
+int train(const MeasuredRun& setup, const std::vector<std::string>& command,
           const std::string& trace_path) {
   const TierPlan plan = setup.plan();
   PlanForecast forecast(&setup);
@@ -144,7 +144,7 @@ int train(const RunSetup& setup, const std::vector<std::string>& command,
 }
 
 int run_train(const TrainOptions& options) {
-  const RunSetup setup = join_run(options.run);
+  const MeasuredRun setup = join_run(options.run);
   try {
     return train(setup, options.command, options.trace);
   } catch (const std::exception& error) {

@@ -123,7 +123,7 @@ std::vector<int64_t> measured_micro_batches(const PlanInputs& inputs, const Mach
   return {own};
 }
 
-int measure_units(const RunSetup& setup, const KnownRates& known, double seconds) {
+int measure_units(const MeasuredRun& setup, const KnownRates& known, double seconds) {
   const Model& model = setup.source->model();
   const PlanInputs& inputs = setup.inputs;
   const int64_t document = inputs.max_tokens;

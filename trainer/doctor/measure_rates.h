@@ -105,6 +105,6 @@ std::vector<int64_t> measured_micro_batches(const PlanInputs& inputs, const Mach
 
 // Measures every distinct unit of the run's model with the run's shapes at those micro-batches and
 // stores the results for its plans. Returns the number of units.
-int measure_units(const RunSetup& setup, const KnownRates& known, double seconds);
+int measure_units(const MeasuredRun& setup, const KnownRates& known, double seconds);
 
 }  // namespace longshore

@@ -50,7 +50,8 @@ std::string runs_on_drives(const TierPlan& plan, Rank rank) {
 }
 
 // Rank 0's: read from the run's directory, or a new one, which is written with the files.
-RunKey agree_on_key(const RunSetup& setup, const TierPlan& plan, const std::string& run_directory) {
+RunKey agree_on_key(const MeasuredRun& setup, const TierPlan& plan,
+                    const std::string& run_directory) {
   World& world = setup.ranks->world();
   std::string text, problem;
   if (setup.ranks->first()) {
@@ -83,7 +84,7 @@ struct Found {
 
 class StateFileLook {
  public:
-  StateFileLook(const RunSetup& setup, const TierPlan& plan, const RunKey& key)
+  StateFileLook(const MeasuredRun& setup, const TierPlan& plan, const RunKey& key)
       : options_(
             nvme_options(plan.drives.tier, plan.state, plan.topology, setup.ranks->rank(), key)),
         map_(NvmeStore::make_map(make_layouts(setup.source->spec(), plan.topology.shard_ranks),
@@ -129,7 +130,8 @@ class StateFileLook {
   Found found_;
 };
 
-void refuse_others(const RunSetup& setup, const CommittedSteps& acknowledged, const Found& found) {
+void refuse_others(const MeasuredRun& setup, const CommittedSteps& acknowledged,
+                   const Found& found) {
   World& world = setup.ranks->world();
   throw_together<CheckpointError>(world, "the state files", found.unknown);
   if (acknowledged.any) {
@@ -159,7 +161,7 @@ int64_t newest_listed(const std::string& run_directory) {
 
 // Of the newest that is valid, for which the drives' state may be given up; step 0 any start has.
 // Reads all of it. Collective.
-int64_t newest_valid(const RunSetup& setup, const std::string& run_directory) {
+int64_t newest_valid(const MeasuredRun& setup, const std::string& run_directory) {
   try {
     const FoundCheckpoint found =
         find_checkpoint(run_directory + "/checkpoints", "auto", setup.ranks->world());
@@ -179,7 +181,7 @@ void remove_files(const TierPlan& plan, Rank rank) {
 
 }  // namespace
 
-RunKey settle_drive_state(const RunSetup& setup, const TierPlan& plan,
+RunKey settle_drive_state(const MeasuredRun& setup, const TierPlan& plan,
                           const std::string& run_directory) {
   World& world = setup.ranks->world();
   const bool wants_state = setup.config.checkpoint.resume == "auto";

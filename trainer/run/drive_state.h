@@ -17,7 +17,7 @@ namespace longshore {
 // CheckpointError where they hold, or a file of run.dir says that they held, steps that would be
 // lost, and where a file there is no state file; ConfigError where they belong to another run.
 // Until then nothing is changed, and no file that is not this run's ever is. Collective.
-RunKey settle_drive_state(const RunSetup& setup, const TierPlan& plan,
+RunKey settle_drive_state(const MeasuredRun& setup, const TierPlan& plan,
                           const std::string& run_directory);
 
 // Rank 0: state_key, where there is one, says from now on whether steps were committed.

@@ -10,7 +10,6 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/model/weight_check.h"
 #include "trainer/run/resume_point.h"
-#include "trainer/setup/units_choice.h"
 
 namespace longshore {
 
@@ -45,24 +44,21 @@ Weights find_weights(const std::string& from) {
 }  // namespace
 
 LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
-  LoadedRun run;
   const Weights weights = find_weights(from);
   RunArguments asked = arguments;
   if (weights.model) {
     asked.overrides.push_back({"model.path", quote_toml(*weights.model)});
     asked.overrides.push_back({"model.init", "pretrained"});
   }
-  run.setup = prepare_run(asked, {}, SetupFor::kComputing);
+  LoadedRun run{.setup = MeasuredRun(OpenedRun(read_run(asked, {}, SetupFor::kComputing)))};
   const RunConfig& config = run.setup.config;
-  settle_units(run.setup);
-  // Whatever tier the run trains on, here its checkpoint is read into host memory.
-  run.setup.inputs.nvme = {};
   const ModelSource& source = *run.setup.source;
   FoundCheckpoint found =
       find_checkpoint(weights.folder.empty() ? config.run.dir + "/checkpoints" : weights.folder,
                       weights.checkpoint);
   for (const std::string& refused : found.refused) log_warning("refused " + refused);
-  run.engine = std::make_unique<Engine>(&source.model(), run.setup.plan(), adamw_options(config));
+  run.engine = std::make_unique<Engine>(&source.model(), run.setup.plan_for_inference(),
+                                        adamw_options(config));
   WeightCheck check;
   const ShardedModel model{source.spec(), run.engine->layouts(), Rank(0)};
   Progress progress("loading weights", model.fp32_bytes(true));

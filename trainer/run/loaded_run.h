@@ -11,10 +11,10 @@
 namespace longshore {
 
 struct LoadedRun {
-  RunSetup setup;
-  std::unique_ptr<Engine> engine;
-  std::string origin;  // what was loaded: a checkpoint's path, or the model's
-  Step step;           // 0: the model itself
+  MeasuredRun setup;
+  std::unique_ptr<Engine> engine = nullptr;
+  std::string origin = {};  // what was loaded: a checkpoint's path, or the model's
+  Step step = {};           // 0: the model itself
 };
 
 // `from`: "auto" (the run's newest valid checkpoint, else the model), "model", or a checkpoint's

@@ -1,4 +1,4 @@
-#include "trainer/setup/gather_choice.h"
+// How the shards of units come together on the device: from host memory, or by a collective.
 
 #include <algorithm>
 #include <array>
@@ -13,6 +13,7 @@
 #include "device/copy_engine.h"
 #include "device/cuda_runtime.h"
 #include "device/host_mapping.h"
+#include "trainer/setup/run_setup.h"
 
 namespace longshore {
 namespace {

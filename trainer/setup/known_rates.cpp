@@ -152,8 +152,8 @@ void KnownRates::keep_factors(const std::string& run, const LaneFactors& factors
   write_kept(directory_, file_of("run", run), run, {{}, {kept.begin(), kept.end()}});
 }
 
-KnownRates known_rates(const RunSetup& setup) {
-  return {cache_directory(setup.config), setup.here};
+KnownRates known_rates(const ReadRun& run) {
+  return {cache_directory(run.config), run.here};
 }
 
 }  // namespace longshore

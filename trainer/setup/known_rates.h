@@ -51,6 +51,6 @@ class KnownRates {
 };
 
 // For the machine and the cache of a run.
-KnownRates known_rates(const RunSetup& setup);
+KnownRates known_rates(const ReadRun& run);
 
 }  // namespace longshore

@@ -1,5 +1,6 @@
 #include "trainer/setup/plan_forecast.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <utility>
@@ -29,7 +30,7 @@ std::pair<double, double> computation(const ForecastInputs& inputs, const Comput
   return {planned, measured};
 }
 
-RunLength length_of(const RunSetup& setup, const TierPlan& plan) {
+RunLength length_of(const MeasuredRun& setup, const TierPlan& plan) {
   const RunConfig& config = setup.config;
   RunLength length;
   length.steps = config.train.steps;
@@ -43,6 +44,36 @@ RunLength length_of(const RunSetup& setup, const TierPlan& plan) {
         plan.parameters * width_of(setup.source->arch().dtype.value_or(DType::kBF16));
   }
   return length;
+}
+
+// Where no time is known, or none is wanted, plans differ in bytes alone.
+StepForecast no_time(const PlanInputs&, const TierPlan&) {
+  return {};
+}
+
+Bytes memory_of(const PlanPoint& point) {
+  return point.device + point.host;
+}
+
+// Whatever takes least on the device, with every choice of where things live and what a unit is.
+bool fits_somehow(PlanInputs inputs, const Machine& machine) {
+  inputs.micro_batch = 1;
+  inputs.prefetch = 0;
+  inputs.recompute = true;
+  inputs.keep_what_fits = false;
+  std::vector<SearchAxis> axes = search_axes(inputs, {});
+  // Where no length fits, other micro-batches and keys of speed do not help.
+  std::erase_if(axes, [](const SearchAxis& axis) {
+    return axis.size() < 2 || (axis[1].key != "fsdp.units" && !axis[1].key.starts_with("offload."));
+  });
+  PlanSearch search(std::move(inputs), machine, axes, no_time);
+  std::vector<size_t> choice(axes.size(), 0);
+  while (true) {
+    if (search.at(choice) != nullptr) return true;
+    size_t axis = 0;
+    while (axis < axes.size() && ++choice[axis] == axes[axis].size()) choice[axis++] = 0;
+    if (axis == axes.size()) return false;
+  }
 }
 
 }  // namespace
@@ -59,7 +90,7 @@ DescribedMachine read_machine(const std::string& named) {
   return parse_machine(read_input(named, kMostMachineBytes), named);
 }
 
-PlanForecast::PlanForecast(const RunSetup* setup, std::optional<DescribedMachine> described)
+PlanForecast::PlanForecast(const MeasuredRun* setup, std::optional<DescribedMachine> described)
     : setup_(setup), known_(known_rates(*setup)), machine_(std::move(described)) {
   here_ = !machine_;
   if (here_) machine_ = known_.find();
@@ -134,6 +165,34 @@ std::optional<PlanCheck> PlanForecast::check(const TierPlan& plan) {
 
 void PlanForecast::learn(const PlanCheck& check) const {
   known_.keep_factors(checked_run_, check.factors());
+}
+
+std::optional<PlanPoint> best_point(DraftGoal goal, const MeasuredRun& setup,
+                                    const std::optional<DescribedMachine>& described) {
+  PlanForecast forecast(&setup, described);
+  if (goal == DraftGoal::kFastest && !forecast.known()) {
+    throw ConfigError(
+        "init: nobody measured how fast this machine is, and the fastest plan depends on it; "
+        "`longshore doctor --rates` measures it in a minute or two");
+  }
+  const bool timed = goal != DraftGoal::kSmallest && forecast.known();
+  PlanSearch search =
+      timed ? forecast.search({})
+            : PlanSearch(setup.inputs, setup.machine, search_axes(setup.inputs, {}), no_time);
+  const std::vector<PlanPoint> points = search.frontier();
+  if (points.empty()) return std::nullopt;
+  return timed ? points.front() : *std::ranges::min_element(points, {}, memory_of);
+}
+
+int64_t longest_sequences(const MeasuredRun& setup, int64_t most) {
+  PlanInputs inputs = setup.inputs;
+  while (inputs.max_tokens < most) {
+    PlanInputs longer = inputs;
+    longer.max_tokens = std::min(2 * longer.max_tokens, most);
+    if (!fits_somehow(longer, setup.machine)) break;
+    inputs.max_tokens = longer.max_tokens;
+  }
+  return inputs.max_tokens;
 }
 
 }  // namespace longshore

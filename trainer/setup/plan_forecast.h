@@ -9,6 +9,7 @@
 #include "offload/forecast/forecast_text.h"
 #include "offload/forecast/plan_check.h"
 #include "trainer/setup/known_rates.h"
+#include "trainer/setup/run_file_draft.h"
 
 namespace longshore {
 
@@ -19,7 +20,7 @@ DescribedMachine read_machine(const std::string& named);
 class PlanForecast {
  public:
   // `described`: the machine, where it is not this one.
-  explicit PlanForecast(const RunSetup* setup,
+  explicit PlanForecast(const MeasuredRun* setup,
                         std::optional<DescribedMachine> described = std::nullopt);
 
   // Whether anything is known of the machine's rates.
@@ -41,12 +42,22 @@ class PlanForecast {
   const ForecastInputs& of_cut(const std::string& units);
   ForecastInputs inputs_of(const PlanInputs& inputs);
 
-  const RunSetup* setup_;
+  const MeasuredRun* setup_;
   KnownRates known_;
   std::optional<DescribedMachine> machine_;
   bool here_ = true;
   std::map<std::string, ForecastInputs> of_units_;  // by the units' name
   std::string checked_run_;  // what the last check compares, and by which measurements
 };
+
+// The plan of a draft that meets the goal of `longshore init` best, among the setup's and those
+// that a search finds around it; nothing runs. `described`: the machine, where it is not this one.
+// ConfigError where the fastest is wanted and the machine's rates are not known. Nothing where no
+// plan fits.
+std::optional<PlanPoint> best_point(DraftGoal goal, const MeasuredRun& setup,
+                                    const std::optional<DescribedMachine>& described);
+
+// The setup's sequence length, doubled for as long as some plan with it fits, up to `most`.
+int64_t longest_sequences(const MeasuredRun& setup, int64_t most);
 
 }  // namespace longshore

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +16,7 @@
 namespace longshore {
 
 // What a run is for: kExact keeps fp32 moments, kSmall has 8-bit ones. The others are searched for
-// (goal_search.h): kFastest and kLongest among balanced plans, kSmallest among small ones.
+// (best_point): kFastest and kLongest among balanced plans, kSmallest among small ones.
 enum class DraftGoal : uint8_t { kBalanced, kExact, kSmall, kFastest, kLongest, kSmallest };
 constexpr bool is_searched(DraftGoal goal) {
   return goal >= DraftGoal::kFastest;
@@ -72,5 +73,9 @@ struct DraftStep {
   std::vector<DraftKey> keys;
 };
 std::vector<DraftStep> draft_steps(const DraftFacts& facts);
+
+// The run files of config/recipes, by name: "qwen3-8b_rtx-4090" is for that model on the common
+// machine rtx-4090.
+std::span<const NamedText> common_recipes();
 
 }  // namespace longshore

@@ -47,7 +47,7 @@ UnitFlops flops_of_unit(const Model& model, UnitId id, int64_t document) {
   return flops;
 }
 
-std::string text_of_unit(const RunSetup& setup, UnitId unit) {
+std::string text_of_unit(const MeasuredRun& setup, UnitId unit) {
   const PlanInputs& inputs = setup.inputs;
   const Model& model = setup.source->model();
   std::string identity = OneUnitModel(model, unit).identity();
@@ -58,7 +58,7 @@ std::string text_of_unit(const RunSetup& setup, UnitId unit) {
          " threads, documents of " + std::to_string(inputs.max_tokens) + "\n" + build_id() + "\n";
 }
 
-std::string text_of_run(const RunSetup& setup, const KnownRates& known) {
+std::string text_of_run(const MeasuredRun& setup, const KnownRates& known) {
   const PlanInputs& inputs = setup.inputs;
   std::string text = std::string(name_of(inputs.device)) + " " +
                      std::string(name_of(inputs.state.compute)) + " " +
@@ -86,7 +86,8 @@ UnitSeconds split_of_probe(const OneUnitModel& model, double seconds) {
   return {kForwardOfProbe * seconds, (1.0 - kForwardOfProbe) * seconds};
 }
 
-ForecastInputs forecast_inputs(const RunSetup& setup, const Model& model, const KnownRates* known) {
+ForecastInputs forecast_inputs(const MeasuredRun& setup, const Model& model,
+                               const KnownRates* known) {
   ForecastInputs inputs;
   const PlanInputs& plan = setup.inputs;
   const bool own = &model == &setup.source->model();

@@ -14,16 +14,17 @@ namespace longshore {
 UnitFlops flops_of_unit(const Model& model, UnitId unit, int64_t document);
 
 // A unit of the run on its device: what decides how long it takes, but the number of positions.
-std::string text_of_unit(const RunSetup& setup, UnitId unit);
+std::string text_of_unit(const MeasuredRun& setup, UnitId unit);
 // What decides how long the run's lanes take, and by which measurements that is planned: what a run
 // took of its plan corrects these, and no others.
-std::string text_of_run(const RunSetup& setup, const KnownRates& known);
+std::string text_of_run(const MeasuredRun& setup, const KnownRates& known);
 
 // From the seconds of a run of the probe to those of its passes.
 UnitSeconds split_of_probe(const OneUnitModel& model, double seconds);
 
 // All that a forecast of the run needs beside plan and rates. `known`: what was measured of its
 // units; nullptr on other machines.
-ForecastInputs forecast_inputs(const RunSetup& setup, const Model& model, const KnownRates* known);
+ForecastInputs forecast_inputs(const MeasuredRun& setup, const Model& model,
+                               const KnownRates* known);
 
 }  // namespace longshore

@@ -1,11 +1,10 @@
 // The choice between gathering units with NCCL and on the host, on the stand-in's GPUs.
-#include "trainer/setup/gather_choice.h"
-
 #include <gtest/gtest.h>
 
 #include "comm/world/world.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/stand_in_gpu/stand_in.h"
+#include "trainer/setup/run_setup.h"
 
 namespace longshore {
 namespace {

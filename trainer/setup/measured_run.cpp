@@ -1,0 +1,278 @@
+// MeasuredRun: the units of a run and what they take, and how its state is striped over drives.
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/processor.h"
+#include "base/errors.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "nvme/probe/drive_tuning.h"
+#include "nvme/store/state_files.h"
+#include "offload/engine/probe/measured_workspace.h"
+#include "trainer/data/run_prepare.h"
+#include "trainer/device/run_environment.h"
+#include "trainer/setup/run_setup.h"
+
+namespace longshore {
+namespace {
+
+ProbeOptions probe_options(const MeasuredRun& run) {
+  const PlanInputs& inputs = run.inputs;
+  ProbeOptions options;
+  // A GPU that is not here: what its units hold is much the same, its kernels' scratch is the
+  // plan's allowance.
+  options.elsewhere =
+      inputs.device == DeviceKind::kCuda && (run.elsewhere || run.machine.gpus.empty());
+  options.device = {.kind = options.elsewhere ? DeviceKind::kCpu : inputs.device,
+                    .gpu = run.ranks ? run.ranks->groups().gpu : 0,
+                    .compute = inputs.state.compute};
+  options.threads = run.compute.threads;
+  // A number beyond counting is refused by the plan.
+  options.run = {
+      .positions =
+          checked_multiply(inputs.micro_batch, inputs.max_tokens).value_or(inputs.max_tokens),
+      .longest_document = inputs.max_tokens};
+  // With updates in backward the first pass ends after the first updates: too late to check it.
+  if (inputs.overlap == UpdateOverlap::kBackward) options.whole = WholeShape::kAlways;
+  const Machine& here = run.elsewhere ? run.here : run.machine;
+  options.memory = run.probe_memory.value_or(here.host_available() /
+                                             (run.elsewhere ? 1 : inputs.ranks_per_node));
+  options.cache = cache_directory(run.config) + "/workspace";
+  options.program = build_id() + "\n" + here.cpu_model;
+  return options;
+}
+
+// All ranks take the largest of their figures. Kept in the directory "workspace" of the cache.
+void measure_workspace(MeasuredRun& run) {
+  MeasuredWorkspace measured(run.source->model(), probe_options(run));
+  if (run.ranks) {
+    measured.take_largest(run.ranks->world().exchange("the units' workspace", measured.text()));
+  }
+  run.inputs.costs = measured.costs();
+  if (measured.units_run() == 0 || (run.ranks && !run.ranks->first())) return;
+  char text[80];
+  std::snprintf(text, sizeof text, "ran %d units in %.2f s to measure what memory they take",
+                measured.units_run(), measured.seconds());
+  log_info(text);
+}
+
+// The costs of the model in other units: measured at the first call, by this rank alone.
+UnitCosts costs_when_asked(const MeasuredRun& run, std::shared_ptr<const Model> model) {
+  const auto known = std::make_shared<UnitCosts>();
+  return [known, model = std::move(model), options = probe_options(run)](int64_t positions,
+                                                                         int64_t longest) {
+    if (*known == nullptr) *known = MeasuredWorkspace(*model, options).costs();
+    return (*known)(positions, longest);
+  };
+}
+
+// From the coarsest.
+constexpr std::array kCuts = {UnitsChoice::Kind::kBlock, UnitsChoice::Kind::kHalf,
+                              UnitsChoice::Kind::kPiece};
+
+std::shared_ptr<const Model> cut_model(const MeasuredRun& run, UnitsChoice::Kind kind) {
+  UnitsChoice units;
+  units.kind = kind;
+  return run.source->in_units(units);
+}
+
+void take(MeasuredRun& run, UnitsChoice::Kind kind) {
+  run.source->choose(cut_model(run, kind));
+  run.inputs.model = &run.source->spec();
+}
+
+// What every rank says is so.
+bool everywhere(const MeasuredRun& run, const std::string& what, bool mine) {
+  if (!run.ranks) return mine;
+  for (const std::string& answer : run.ranks->world().exchange(what, mine ? "yes" : "no")) {
+    if (answer != "yes") return false;
+  }
+  return true;
+}
+
+// Whether the state on this rank's first drive was made for these units.
+bool drive_holds(const MeasuredRun& run, const ModelSpec& model) {
+  NvmeTier tier = run.inputs.nvme;
+  const Rank rank = run.ranks ? run.ranks->rank() : Rank(0);
+  const auto made = read_state_file(tier.directories.front(), rank.value).manifest;
+  if (!made || made->drives != static_cast<int32_t>(tier.directories.size())) return false;
+  tier.geometry = made->geometry;
+  const PlanInputs& inputs = run.inputs;
+  const NvmeStoreOptions options = nvme_options(tier, inputs.state, inputs.topology, rank, {});
+  const auto layouts = make_layouts(model, inputs.topology.shard_ranks);
+  return NvmeStore::make_map(layouts, options).layout_hash() == made->layout_hash;
+}
+
+// The one that the drives hold, measured.
+bool take_held(MeasuredRun& run) {
+  if (!run.inputs.nvme.state || run.config.checkpoint.resume != "auto") return false;
+  for (const UnitsChoice::Kind kind : kCuts) {
+    const bool mine = drive_holds(run, cut_model(run, kind)->spec());
+    if (!everywhere(run, "the units on drives", mine)) continue;
+    take(run, kind);
+    measure_workspace(run);
+    return true;
+  }
+  return false;
+}
+
+// Measured too; the last where none fits.
+UnitsChoice::Kind take_coarsest(MeasuredRun& run) {
+  for (const UnitsChoice::Kind kind : kCuts) {
+    take(run, kind);
+    measure_workspace(run);
+    const bool mine = draft_tier_plan(run.inputs, run.machine).fits();
+    if (everywhere(run, "whether the units fit", mine)) return kind;
+  }
+  return kCuts.back();
+}
+
+// "auto" takes the coarsest cut that fits on every rank, or the one that the drives hold.
+void resolve_units(MeasuredRun& run) {
+  if (run.config.fsdp.units.kind != UnitsChoice::Kind::kAuto) {
+    measure_workspace(run);
+  } else if (!take_held(run)) {
+    const UnitsChoice::Kind kind = take_coarsest(run);
+    if (kind != kCuts.front() && (!run.ranks || run.ranks->first())) {
+      log_info("fsdp.units: \"" + std::string(name_of(kind)) + "\", because blocks do not fit");
+    }
+  }
+  run.inputs.units.clear();
+  std::vector<OtherUnits>& others = run.inputs.other_units;
+  for (const UnitsChoice::Kind kind : kCuts) {
+    const std::shared_ptr<const Model> other = cut_model(run, kind);
+    const std::string name = '"' + std::string(name_of(kind)) + '"';
+    if (other->spec() == *run.inputs.model) {
+      if (run.inputs.units.empty()) run.inputs.units = name;
+      continue;
+    }
+    // Tables that are small enough already have no pieces.
+    if (!others.empty() && *others.back().model == other->spec()) continue;
+    others.push_back(
+        {.name = name, .model = {other, &other->spec()}, .costs = costs_when_asked(run, other)});
+  }
+  if (run.inputs.units.empty()) run.inputs.units = "a table";
+}
+
+// A directory that is missing may be a typo, or a drive that is not mounted: its parent has to be
+// there, and the user reads what was made.
+void make_drive_directory(const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::exists(directory, ignored)) return;
+  fs::path path = fs::absolute(directory, ignored).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string parent = path.parent_path().string();
+  if (!fs::is_directory(parent, ignored)) {
+    throw ConfigError("offload.nvme: " + directory + ": neither it nor " + parent +
+                      " is there; is the drive mounted? Else make the directory first");
+  }
+  make_directories(directory);
+  log_info("offload.nvme: made " + directory + ", in " + parent);
+}
+
+void probe_unknown_drives(const NvmeTier& tier, const TierPlan& draft) {
+  for (size_t i = 0; i < tier.directories.size(); ++i) {
+    const std::string& directory = tier.directories[i];
+    if (draft.drives.files[i] < kWorthTuningBytes || read_drive_tuning(directory)) continue;
+    const DriveTuning tuning = tune_drive(directory, IoEngine::kAuto);
+    log_info(directory + ": chunks of " + format_bytes(tuning.settings.chunk_bytes) + ", " +
+             std::to_string(tuning.settings.depth) + " in flight, by a short probe");
+  }
+}
+
+// Stripes as the probe of each drive says; measures nothing.
+void read_drive_geometry(MeasuredRun& run) {
+  NvmeTier& tier = run.inputs.nvme;
+  std::vector<DriveTuning> tunings;
+  for (const std::string& directory : tier.directories) {
+    const std::optional<DriveTuning> tuning = read_drive_tuning(directory);
+    if (!tuning) return;  // stripes by half the speeds would be worse than equal ones
+    tunings.push_back(*tuning);
+  }
+  if (tunings.empty()) return;
+  const TunedDrives tuned = combine(tunings);
+  tier.geometry = tuned.geometry;
+  tier.depth = tuned.depth;
+}
+
+// The geometry of the state files counts where there are some. Drives that nobody has measured are
+// probed by one rank of the node where the state is worth it. Collective.
+void resolve_drive_geometry(MeasuredRun& run) {
+  NvmeTier& tier = run.inputs.nvme;
+  if (!tier.used()) return;
+  const RankInfo& info = run.ranks->info();
+  if (info.local_rank == 0) {
+    for (const std::string& directory : tier.directories) make_drive_directory(directory);
+    probe_unknown_drives(tier, draft_tier_plan(run.inputs, run.machine));
+  }
+  run.ranks->world().exchange("the drives' speeds", "");  // measured, where need be
+  read_drive_geometry(run);
+  if (!tier.state) return;
+  const std::optional<Manifest> made =
+      read_state_file(tier.directories.front(), info.rank).manifest;
+  if (made && made->drives == static_cast<int32_t>(tier.directories.size())) {
+    tier.geometry = made->geometry;
+  }
+}
+
+}  // namespace
+
+MeasuredRun::MeasuredRun(OpenedRun opened) : OpenedRun(std::move(opened)) {
+  if (!ranks && !elsewhere) read_drive_geometry(*this);
+  resolve_units(*this);
+  if (ranks) resolve_drive_geometry(*this);
+}
+
+TierPlan MeasuredRun::plan_for_inference() const {
+  PlanInputs without_drives = inputs;
+  without_drives.nvme = {};
+  return make_tier_plan(without_drives, machine);
+}
+
+std::vector<std::string> run_notes(const MeasuredRun& run, const TierPlan& plan) {
+  std::vector<std::string> notes;
+  const bool cpu = plan.device.kind == DeviceKind::kCpu;
+  if (cpu && run.config.precision.compute == DType::kBF16 && !cpu_has_bf16()) {
+    notes.push_back(
+        "precision.compute = \"bf16\": this CPU has no bf16 instructions, fp32 is several times "
+        "faster on it");
+  }
+  if (!cpu && run.machine.gpus.empty()) {
+    notes.push_back("this machine has no GPU: the device's bytes are estimates for one elsewhere");
+  }
+  if (!run.source->has_weights()) {
+    notes.push_back(run.source->directory().path() +
+                    ": has no weights yet; `longshore train` needs them there");
+  }
+  const ArchSpec& arch = run.source->arch();
+  if (run.config.data.max_tokens > arch.max_positions) {
+    notes.push_back("data.max_tokens = " + std::to_string(run.config.data.max_tokens) +
+                    " is more than the " + std::to_string(arch.max_positions) +
+                    " positions that the model was made for (max_position_embeddings)");
+  }
+  // A CPU's fused kernel is no faster than plain operations.
+  if (!cpu && arch.score_cap != 0.0) {
+    notes.push_back(
+        "attn_logit_softcapping: no fused kernel of a GPU caps scores; this model's attention is "
+        "made of plain operations, and slower than others', most where documents are long");
+  }
+  const Bytes free = run.machine.host_available() / run.inputs.ranks_per_node;
+  if (!plan.host.limit_auto && plan.host.total > free) {
+    notes.push_back("offload.host_memory: the plan needs " + format_bytes(plan.host.total) +
+                    " of host memory, " + format_bytes(free) + " are free now");
+  }
+  for (size_t i = 0; i < plan.drives.tier.rooms.size(); ++i) {
+    if (!plan.drives.tier.rooms[i] || !plan.drives.tier.rooms[i]->in_memory) continue;
+    notes.push_back("offload.nvme: " + plan.drives.tier.directories[i] +
+                    " is in memory (tmpfs): nothing on it survives the machine, and its bytes are "
+                    "taken from the host's");
+  }
+  return notes;
+}
+
+}  // namespace longshore
