@@ -6,7 +6,8 @@
 namespace longshore {
 namespace {
 
-// The operations of a sweep over the state of units. Lives as long as the sweep; called by the lanes.
+// The operations of a sweep over the state of units. Lives as long as the sweep; called by the
+// lanes.
 class SweepWork final : public StepWork {
  public:
   // Both must outlive the work.

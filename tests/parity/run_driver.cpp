@@ -16,7 +16,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/commands/command_line.h"
-#include "trainer/run/resume_point.h"
+#include "trainer/run/run_checkpoints.h"
 
 namespace longshore {
 

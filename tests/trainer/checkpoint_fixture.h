@@ -16,8 +16,7 @@
 #include "tests/fakes/walk_in_order.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
-#include "trainer/run/resume_point.h"
-#include "trainer/run/run_saver.h"
+#include "trainer/run/run_checkpoints.h"
 
 namespace longshore {
 

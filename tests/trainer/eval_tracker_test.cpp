@@ -1,4 +1,4 @@
-#include "trainer/eval_tracker.h"
+#include "trainer/use/evaluator.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // pick_token: the effect of temperature, top-k, top-p and seed on the distribution of samples.
-#include "trainer/generator.h"
+#include "trainer/use/generator.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/lr_schedule.h"
+#include "trainer/loop/lr_schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -16,7 +16,7 @@
 #include "trainer/directory/committed_steps.h"
 #include "trainer/directory/metrics_reader.h"
 #include "trainer/directory/step_seconds.h"
-#include "trainer/eval_tracker.h"
+#include "trainer/use/evaluator.h"
 
 namespace longshore {
 namespace {

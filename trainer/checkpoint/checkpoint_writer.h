@@ -4,7 +4,7 @@
 // A rename publishes the checkpoint after everything is synced, the manifest last. If the writer is
 // destroyed or killed earlier, older checkpoints stay unchanged. With several ranks rank 0 owns the
 // writer, every rank writes its state file into `directory()`, and rank 0 commits the returned
-// entries (trainer/run/run_saver.h).
+// entries (trainer/run/run_checkpoints.h).
 #pragma once
 
 #include <string>

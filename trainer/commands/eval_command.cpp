@@ -5,8 +5,8 @@
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"
-#include "trainer/evaluator.h"
-#include "trainer/run/loaded_run.h"
+#include "trainer/use/evaluator.h"
+#include "trainer/use/loaded_run.h"
 
 namespace longshore {
 namespace {

@@ -6,7 +6,7 @@
 #include "trainer/commands/json_output.h"
 #include "trainer/model/export_run.h"
 #include "trainer/report/checkpoint_card.h"
-#include "trainer/run/loaded_run.h"
+#include "trainer/use/loaded_run.h"
 
 namespace longshore {
 namespace {

@@ -8,8 +8,8 @@
 #include "trainer/commands/command.h"
 #include "trainer/commands/json_output.h"
 #include "trainer/data/run_prepare.h"
-#include "trainer/generator.h"
-#include "trainer/run/loaded_run.h"
+#include "trainer/use/generator.h"
+#include "trainer/use/loaded_run.h"
 
 namespace longshore {
 namespace {

@@ -9,11 +9,11 @@
 #include "trainer/device/run_environment.h"
 #include "trainer/directory/config_change.h"
 #include "trainer/directory/run_directory.h"
+#include "trainer/loop/run_loop.h"
 #include "trainer/report/trace_file.h"
 #include "trainer/run/signal_flag.h"
 #include "trainer/setup/plan_forecast.h"
 #include "trainer/setup/run_setup.h"
-#include "trainer/trainer.h"
 
 namespace longshore {
 namespace {
@@ -111,18 +111,18 @@ int train(const MeasuredRun& setup, const std::vector<std::string>& command,
     begun = true;
     if (step.value > 0) say_changes(before, setup.config);
   };
-  std::optional<Trainer> trainer;
+  std::optional<StartedRun> run;
   // A refused start does not overwrite the status of an earlier run.
   const auto end = [&](int exit_code, const std::string& message) {
-    if (begun) write_end(directory, trainer ? trainer->status() : status, exit_code, message);
+    if (begun) write_end(directory, run ? run->ledger.status() : status, exit_code, message);
   };
   try {
-    trainer.emplace(setup, plan, directory, signals, begin, trace ? &*trace : nullptr);
+    run.emplace(setup, plan, directory, signals, begin, trace ? &*trace : nullptr);
     if (first) {
-      trainer->check_plan(forecast.check(plan),
-                          [&forecast](const PlanCheck& check) { forecast.learn(check); });
+      run->reporter.check_plan(forecast.check(plan),
+                               [&forecast](const PlanCheck& check) { forecast.learn(check); });
     }
-    const int exit_code = trainer->run();
+    const int exit_code = RunLoop(&*run).run();
     if (trace && first) {
       log_info("timeline: " + trace->path() + " (open *.json at ui.perfetto.dev)\n" +
                trace->ledger_text());

@@ -14,7 +14,7 @@
 #include "trainer/checkpoint/json_fields.h"
 #include "trainer/directory/committed_steps.h"
 #include "trainer/directory/state_key.h"
-#include "trainer/run/resume_point.h"
+#include "trainer/run/run_checkpoints.h"
 
 namespace longshore {
 namespace {

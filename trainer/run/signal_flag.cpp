@@ -73,7 +73,7 @@ extern "C" void on_signal(int signal) {
 constexpr std::chrono::milliseconds kPoll{50};
 constexpr std::chrono::milliseconds kPatience{600};
 
-constexpr const char* kAnnouncement = "\nstopping: what is prepared is kept\n";
+constexpr const char* kAnnouncement = "\nstopping: prepared data is kept\n";
 
 void watch(const std::stop_token& done, const SignalFlag& signals) {
   std::mutex mutex;
@@ -86,7 +86,7 @@ void watch(const std::stop_token& done, const SignalFlag& signals) {
   }
   woken.wait_for(lock, done, kPatience, never);
   if (done.stop_requested()) return;
-  constexpr std::string_view kText = "stopped by a signal; the same command goes on from here\n";
+  constexpr std::string_view kText = "stopped by a signal; the same command resumes from here\n";
   [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, kText.data(), kText.size());
   ::_exit(signals.stop_exit_code());
 }

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "base/processor.h"
 #include "base/errors.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/processor.h"
 #include "nvme/probe/drive_tuning.h"
 #include "nvme/store/state_files.h"
 #include "offload/engine/probe/measured_workspace.h"
@@ -55,7 +55,7 @@ void measure_workspace(MeasuredRun& run) {
   run.inputs.costs = measured.costs();
   if (measured.units_run() == 0 || (run.ranks && !run.ranks->first())) return;
   char text[80];
-  std::snprintf(text, sizeof text, "ran %d units in %.2f s to measure what memory they take",
+  std::snprintf(text, sizeof text, "ran %d units in %.2f s to measure their memory",
                 measured.units_run(), measured.seconds());
   log_info(text);
 }
@@ -169,7 +169,7 @@ void make_drive_directory(const std::string& directory) {
   const std::string parent = path.parent_path().string();
   if (!fs::is_directory(parent, ignored)) {
     throw ConfigError("offload.nvme: " + directory + ": neither it nor " + parent +
-                      " is there; is the drive mounted? Else make the directory first");
+                      " exists; mount the drive, or make the directory first");
   }
   make_directories(directory);
   log_info("offload.nvme: made " + directory + ", in " + parent);
@@ -243,11 +243,11 @@ std::vector<std::string> run_notes(const MeasuredRun& run, const TierPlan& plan)
         "faster on it");
   }
   if (!cpu && run.machine.gpus.empty()) {
-    notes.push_back("this machine has no GPU: the device's bytes are estimates for one elsewhere");
+    notes.push_back("this machine has no GPU: the bytes of the device are estimates");
   }
   if (!run.source->has_weights()) {
     notes.push_back(run.source->directory().path() +
-                    ": has no weights yet; `longshore train` needs them there");
+                    ": has no weights yet; `longshore train` needs them");
   }
   const ArchSpec& arch = run.source->arch();
   if (run.config.data.max_tokens > arch.max_positions) {
@@ -258,8 +258,8 @@ std::vector<std::string> run_notes(const MeasuredRun& run, const TierPlan& plan)
   // A CPU's fused kernel is no faster than plain operations.
   if (!cpu && arch.score_cap != 0.0) {
     notes.push_back(
-        "attn_logit_softcapping: no fused kernel of a GPU caps scores; this model's attention is "
-        "made of plain operations, and slower than others', most where documents are long");
+        "attn_logit_softcapping: no fused kernel supports capped scores; the attention of this "
+        "model uses plain GPU operations and is slower, most of all for long documents");
   }
   const Bytes free = run.machine.host_available() / run.inputs.ranks_per_node;
   if (!plan.host.limit_auto && plan.host.total > free) {
@@ -269,8 +269,8 @@ std::vector<std::string> run_notes(const MeasuredRun& run, const TierPlan& plan)
   for (size_t i = 0; i < plan.drives.tier.rooms.size(); ++i) {
     if (!plan.drives.tier.rooms[i] || !plan.drives.tier.rooms[i]->in_memory) continue;
     notes.push_back("offload.nvme: " + plan.drives.tier.directories[i] +
-                    " is in memory (tmpfs): nothing on it survives the machine, and its bytes are "
-                    "taken from the host's");
+                    " is in memory (tmpfs): its files are lost with the machine, and they use host "
+                    "memory");
   }
   return notes;
 }

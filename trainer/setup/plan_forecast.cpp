@@ -172,8 +172,8 @@ std::optional<PlanPoint> best_point(DraftGoal goal, const MeasuredRun& setup,
   PlanForecast forecast(&setup, described);
   if (goal == DraftGoal::kFastest && !forecast.known()) {
     throw ConfigError(
-        "init: nobody measured how fast this machine is, and the fastest plan depends on it; "
-        "`longshore doctor --rates` measures it in a minute or two");
+        "init: the speed of this machine has not been measured, and the fastest plan depends on "
+        "it; `longshore doctor --rates` measures it in a minute or two");
   }
   const bool timed = goal != DraftGoal::kSmallest && forecast.known();
   PlanSearch search =

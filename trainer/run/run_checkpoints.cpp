@@ -1,10 +1,13 @@
-#include "trainer/run/resume_point.h"
+#include "trainer/run/run_checkpoints.h"
 
+#include <chrono>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 
 #include "base/errors.h"
 #include "base/file.h"
+#include "base/progress.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 
 namespace longshore {
@@ -66,6 +69,16 @@ Opened open_together(const std::string& path, World& world) {
   return opened;
 }
 
+// Of rank 0: every rank's file, then the manifest, last.
+std::string commit(CheckpointWriter& writer, CheckpointManifest& manifest,
+                   const std::vector<std::string>& files) {
+  for (const std::string& text : files) {
+    if (text.empty()) continue;
+    manifest.files.push_back(parse_checkpoint_file(text, manifest.parameters, writer.directory()));
+  }
+  return writer.commit(manifest);
+}
+
 }  // namespace
 
 FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume,
@@ -98,6 +111,62 @@ FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& re
 FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume) {
   const std::unique_ptr<World> alone = World::connect({}, {});
   return find_checkpoint(folder, resume, *alone);
+}
+
+std::string model_difference(const RunProgress& saved, const std::string& path,
+                             const ModelSource& source) {
+  if (saved.model_fingerprint == source.directory().fingerprint()) return {};
+  return path + ": was made from another model than " + source.directory().path() +
+         "; give its model.path, or another run.dir";
+}
+
+void load_initial_weights(Engine& engine, const ModelSource& source, WeightCheck& check) {
+  const ShardedModel model{engine.spec(), engine.layouts(), engine.groups().shard()};
+  Progress progress("loading weights", model.fp32_bytes(true));
+  engine.load([&](const std::string& name, int64_t begin, std::span<float> out) {
+    source.read_initial(name, begin, out);
+    check.take(name, out);
+    progress.add(static_cast<Bytes>(out.size_bytes()));
+  });
+}
+
+void restore_checkpoint(const Checkpoint& checkpoint, Engine& engine) {
+  checkpoint.restore({engine.spec(), engine.layouts(), engine.groups().shard()},
+                     engine.state_sweep());
+  engine.advance_version();
+}
+
+SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
+                                const RunProgress& progress, const ShardedModel& model,
+                                const StateSweep& walk, World& world, const RankGroups& groups) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool first = world.ranks().rank == 0;
+  SavedCheckpoint saved;
+  CheckpointManifest manifest;
+  manifest.progress = progress;
+  manifest.state_format = name_of(walk.options.format);
+  manifest.parameters = trainable_parameters(model.spec);
+  {
+    std::optional<CheckpointWriter> writer;
+    if (first) writer.emplace(folder, progress.step);
+    // Rank 0 has made the directory.
+    const std::string directory =
+        world.exchange("the checkpoint's directory", first ? writer->directory() : "").front();
+    std::string mine;
+    if (groups.first_replica()) mine = to_json(write_state_file(directory, model, walk)).dump();
+    const std::vector<std::string> files = world.exchange("the checkpoint's files", mine);
+    if (first) saved.path = commit(*writer, manifest, files);
+  }
+  if (first) {
+    saved.bytes = manifest.file_bytes();
+    // Counted as newer, they would push out the one that was just written.
+    set_aside_newer(folder, progress.step);
+    // What was written a moment ago is valid: sizes are enough to count the others.
+    prune_checkpoints(folder, keep, CheckDepth::kSizes);
+  }
+  saved.path = world.exchange("the saved checkpoint", saved.path).front();
+  saved.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return saved;
 }
 
 }  // namespace longshore

@@ -1,15 +1,13 @@
-#include "trainer/run/loaded_run.h"
+#include "trainer/use/loaded_run.h"
 
 #include <filesystem>
 
 #include "base/errors.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "config/toml_document.h"
 #include "offload/plan/plan_from_config.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
-#include "trainer/model/weight_check.h"
-#include "trainer/run/resume_point.h"
+#include "trainer/run/run_checkpoints.h"
 
 namespace longshore {
 
@@ -60,13 +58,7 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
   run.engine = std::make_unique<Engine>(&source.model(), run.setup.plan_for_inference(),
                                         adamw_options(config));
   WeightCheck check;
-  const ShardedModel model{source.spec(), run.engine->layouts(), Rank(0)};
-  Progress progress("loading weights", model.fp32_bytes(true));
-  run.engine->load([&](const std::string& name, int64_t begin, std::span<float> out) {
-    source.read_initial(name, begin, out);
-    check.take(name, out);
-    progress.add(static_cast<Bytes>(out.size_bytes()));
-  });
+  load_initial_weights(*run.engine, source, check);
   const std::string found_weights = check.describe(source.directory().path());
   if (!found_weights.empty()) {
     log_warning(found_weights + "; results computed with them are meaningless");
@@ -77,13 +69,9 @@ LoadedRun load_run(const RunArguments& arguments, const std::string& from) {
     return run;
   }
   const RunProgress& saved = found.checkpoint->manifest().progress;
-  if (saved.model_fingerprint != source.directory().fingerprint()) {
-    throw CheckpointError(found.checkpoint->path() + ": was made from another model than " +
-                          source.directory().path());
-  }
-  found.checkpoint->restore({source.spec(), run.engine->layouts(), Rank(0)},
-                            run.engine->state_sweep());
-  run.engine->advance_version();
+  const std::string problem = model_difference(saved, found.checkpoint->path(), source);
+  if (!problem.empty()) throw CheckpointError(problem);
+  restore_checkpoint(*found.checkpoint, *run.engine);
   run.origin = found.checkpoint->path();
   run.step = saved.step;
   return run;

@@ -1,4 +1,4 @@
-#include "trainer/generator.h"
+#include "trainer/use/generator.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,273 @@
+#include "trainer/loop/run_loop.h"
+
+#include <malloc.h>
+
+#include <csignal>
+#include <cstdio>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/log.h"
+#include "trainer/data/rank_share.h"
+#include "trainer/loop/lr_schedule.h"
+#include "trainer/model/export_run.h"
+#include "trainer/report/checkpoint_card.h"
+#include "trainer/run/drive_state.h"
+#include "trainer/run/first_pass.h"
+#include "trainer/use/evaluator.h"
+#include "trainer/use/generator.h"
+
+namespace longshore {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kHeapSeconds = 5.0;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// The state of a step was never changed: the weights are those that the run began with.
+void check_applied(const RunProgress& progress) {
+  if (progress.adam_step > 0 || progress.step.value == 0) return;
+  throw NonFiniteError("none of the run's " + std::to_string(progress.step.value) +
+                       " steps was applied: each had a loss or gradient that is not finite; the "
+                       "weights are those it began with, and are not exported");
+}
+
+}  // namespace
+
+int RunLoop::run() {
+  const int64_t steps = run_.data.total_steps();
+  if (run_.ranks().first() && step().value > 0 && step().value >= steps) {
+    log_info("nothing left to do: step " + std::to_string(step().value) + " of " +
+             std::to_string(steps) + " is done; raise train.steps or train.epochs to continue");
+  }
+  while (step().value < steps && !stopping_ && !out_of_patience()) after_step(run_step());
+  run_.reporter.finish_display();
+  return step().value < steps && !out_of_patience() ? stop() : finish();
+}
+
+StepOutcome RunLoop::run_step() {
+  const Clock::time_point begin = Clock::now();
+  Engine& engine = run_.engine;
+  RunProgress& progress = run_.ledger.progress;
+  progress.step.value += 1;
+  const int64_t total_steps = run_.data.total_steps();
+  const double lr = lr_at(config_.schedule, config_.optimizer.lr, progress.step, total_steps);
+  const StepBatches batches = run_.data.step_batches(progress.step);
+  const std::vector<HostBatch> own =
+      share_of(host_batches(batches.micro_batches), run_.ranks().rank(), run_.ranks().info().size);
+  StepRequest request{.batches = engine.batches().load(own),
+                      .trained_tokens = batches.trained_tokens,
+                      .lr = lr,
+                      .max_grad_norm = config_.train.max_grad_norm,
+                      .stop = run_.signals.stop_requested() || !run_.reporter.failure().empty(),
+                      .save = run_.signals.take_save_request(),
+                      .record = {}};
+  if (engine.commits().commits()) {
+    request.record = [this](bool skipped) { return record_after(skipped); };
+  }
+  const bool first_pass = !std::exchange(passed_, true);
+  if (first_pass) engine.memory().reset_peak();
+  const StepTotals totals = forward_backward(engine, request);
+  if (first_pass) check_first_pass(run_.setup.inputs, engine.plan(), engine.memory().usage(), own);
+  run_.note_commit();
+  const StepOutcome outcome = settle_step(engine, request, totals);
+  run_.note_commit();
+  progress.adam_step = engine.updates();
+  progress.skipped_in_row = outcome.skipped ? progress.skipped_in_row + 1 : 0;
+  progress.skipped_total += outcome.skipped ? 1 : 0;
+  run_.reporter.add({.step = progress.step,
+                     .total_steps = total_steps,
+                     .tokens = batches.tokens,
+                     .trained_tokens = batches.trained_tokens,
+                     .sequences = batches.sequences,
+                     .epoch = run_.data.epochs_after(progress.step),
+                     .lr = lr,
+                     .seconds = seconds_since(begin),
+                     .skipped_total = progress.skipped_total},
+                    outcome);
+  count_skipped(outcome);
+  return outcome;
+}
+
+DurableStep RunLoop::record_after(bool skipped) const {
+  RunProgress after = run_.ledger.progress;
+  after.adam_step = run_.engine.updates() + (skipped ? 0 : 1);
+  after.skipped_in_row = skipped ? after.skipped_in_row + 1 : 0;
+  after.skipped_total += skipped ? 1 : 0;
+  after.data = run_.data_after_step();
+  return {after.step.value, commit_note(after)};
+}
+
+void RunLoop::count_skipped(const StepOutcome& outcome) {
+  if (!outcome.skipped) return;
+  const std::string first =
+      outcome.norm.first_non_finite
+          ? ", first in unit " + run_.setup.source->spec().unit(*outcome.norm.first_non_finite).name
+          : "";
+  const std::string text = "step " + std::to_string(step().value) +
+                           " skipped: the loss or a gradient is not finite" + first;
+  run_.reporter.clear_display();
+  if (run_.ranks().first()) log_warning(text);
+  run_.reporter.write(
+      EventRecord{.level = "warning", .code = "step_skipped", .rank = 0, .text = text});
+  const int64_t in_row = run_.ledger.progress.skipped_in_row;
+  if (in_row >= config_.train.max_nonfinite_steps) {
+    throw NonFiniteError("stopped after " + std::to_string(in_row) +
+                         " steps in a row with a loss or gradient that is not finite" + first +
+                         "; lower optimizer.lr or check the data (train.max_nonfinite_steps)");
+  }
+}
+
+void RunLoop::after_step(const StepOutcome& outcome) {
+  const bool last = step().value == run_.data.total_steps();
+  const auto due = [this](int64_t every) { return every > 0 && step().value % every == 0; };
+  // A single rank need not ask the others; several ranks learn it with the next step's totals.
+  stopping_ = outcome.stop || (run_.ranks().info().size == 1 && !run_.reporter.failure().empty());
+  run_.ledger.note_status(run_.reporter, run_.signals);
+  give_back_heap();
+  if (run_.eval_data && !stopping_ && (last || due(config_.eval.every_steps))) evaluate_now();
+  if (last || out_of_patience() || outcome.save || due(config_.checkpoint.every_steps)) save();
+}
+
+// Experts have other rows in every step, so LibTorch's temporaries are of another size each time,
+// and the heap frays: by 140 MiB in 24 steps of a model whose plan is 2 GiB. What is free goes back
+// to the system between steps, which takes 25 ms. (The heap's own way, a threshold of 128 KiB for
+// mappings, does the same and made steps a sixth slower.)
+void RunLoop::give_back_heap() {
+  if (seconds_since(heap_given_back_) < kHeapSeconds) return;
+  ::malloc_trim(0);
+  heap_given_back_ = Clock::now();
+}
+
+bool RunLoop::out_of_patience() const {
+  return config_.eval.patience > 0 && run_.evaluations.without_gain() >= config_.eval.patience;
+}
+
+void RunLoop::evaluate_now() {
+  // A stop signal during the evaluation ends it; the step before it is saved as always. Several
+  // ranks finish it: they could not leave it together.
+  run_.apply_updates();
+  StepReporter& reporter = run_.reporter;
+  const bool first = run_.ranks().first();
+  const StopCheck stop =
+      run_.ranks().info().size > 1 ? StopCheck([] {}) : stop_check_of(run_.signals);
+  try {
+    const Evaluation result = evaluate(run_.engine, *run_.eval_data, config_.eval.sequences,
+                                       config_.train.micro_batch, stop);
+    const bool best = run_.evaluations.record(result.loss);
+    reporter.write(EvalRecord{.step = step(),
+                              .loss = result.loss,
+                              .perplexity = result.perplexity,
+                              .tokens = result.tokens,
+                              .seconds = result.seconds});
+    reporter.clear_display();
+    char text[128];
+    std::snprintf(text, sizeof text, "step %lld  eval loss %.4f  perplexity %.2f%s",
+                  static_cast<long long>(step().value), result.loss, result.perplexity,
+                  best ? "  the best so far" : "");
+    if (first) log_info(text);
+    if (run_.tokenizer) show_samples();
+    if (best && config_.eval.keep_best) write_checkpoint(run_.directory.file("best"), 1);
+    if (out_of_patience() && first) {
+      log_info("no lower loss in " + std::to_string(run_.evaluations.without_gain()) +
+               " evaluations: the run ends here (eval.patience)");
+    }
+  } catch (const Stopped&) {
+    stopping_ = true;
+    reporter.clear_display();
+    log_info("evaluation cut short by a stop signal");
+  }
+}
+
+// All ranks generate: each holds a part of the model.
+void RunLoop::show_samples() {
+  const std::vector<Generated> samples =
+      generate(run_.engine, *run_.tokenizer,
+               {.prompts = config_.eval.prompts,
+                .max_new_tokens = config_.eval.max_new_tokens,
+                .longest = config_.data.max_tokens,
+                .sampling = {.seed = static_cast<uint64_t>(config_.run.seed)}});
+  for (const Generated& sample : samples) {
+    if (run_.ranks().first()) log_info("  " + sample.prompt + sample.text);
+    run_.reporter.write(EventRecord{
+        .level = "info", .code = "sample", .rank = 0, .text = sample.prompt + sample.text});
+  }
+}
+
+SavedCheckpoint RunLoop::write_checkpoint(const std::string& folder, int64_t keep) {
+  run_.apply_updates();
+  RunProgress& progress = run_.ledger.progress;
+  progress.data = run_.data_after_step();
+  run_.reporter.sync();
+  run_.reporter.clear_display();  // long writing has a line of its own
+  Engine& engine = run_.engine;
+  const RankGroups& groups = engine.groups();
+  try {
+    return save_checkpoint(folder, keep, progress,
+                           {engine.spec(), engine.layouts(), groups.shard()}, engine.state_sweep(),
+                           run_.ranks().world(), groups);
+  } catch (const IoError& error) {
+    throw CheckpointError("the checkpoint of step " + std::to_string(progress.step.value) +
+                          " could not be written: " + error.what() + "; " +
+                          run_.ledger.what_is_saved());
+  }
+}
+
+void RunLoop::save() {
+  const SavedCheckpoint saved =
+      write_checkpoint(run_.directory.checkpoints(), config_.checkpoint.keep);
+  run_.ledger.note_saved(saved.path);
+  run_.reporter.write(CheckpointRecord{
+      .step = step(), .path = saved.path, .bytes = saved.bytes, .seconds = saved.seconds});
+  run_.ledger.write_status(run_.reporter);
+}
+
+int RunLoop::stop() {
+  if (!run_.ledger.is_saved()) save();
+  if (run_.ranks().first()) {
+    log_info("saved at step " + std::to_string(step().value) + " in " + run_.ledger.saved_path() +
+             "; the same command resumes from here");
+  }
+  check_metrics();
+  // A rank that got no signal itself stops as SIGTERM would have stopped it.
+  return run_.signals.stop_requested() ? run_.signals.stop_exit_code() : 128 + SIGTERM;
+}
+
+int RunLoop::finish() {
+  // A run that was killed after its last commit has no checkpoint of that step yet.
+  if (!run_.ledger.is_saved()) save();
+  check_applied(run_.ledger.progress);
+  if (!run_.ranks().first()) return 0;
+  if (config_.checkpoint.export_model == CheckpointSection::Export::kEnd) export_model();
+  run_.reporter.write(EndRecord{.status = "done", .exit_code = 0, .steps = step().value});
+  check_metrics();
+  return 0;
+}
+
+// From the last step's checkpoint, which holds every rank's part: no rank has to be asked.
+void RunLoop::export_model() {
+  const ModelSource& source = *run_.setup.source;
+  const Checkpoint last = Checkpoint::open(run_.ledger.saved_path());
+  const ExportTexts texts =
+      texts_of_checkpoint(source, config_, last.path(), last.manifest().progress.step);
+  const std::string destination =
+      free_export_directory(source, run_.directory.export_directory(), texts);
+  const ExportResult result = export_checkpoint(source, last, destination, texts);
+  run_.reporter.clear_display();
+  log_info("exported " + std::to_string(result.tensors) + " tensors, " +
+           format_bytes(result.bytes) + ", to " + destination);
+  log_info(next_commands(destination));
+}
+
+// After everything is saved: a record with a hole is no success.
+void RunLoop::check_metrics() {
+  run_.reporter.sync();
+  const std::string failure = run_.reporter.failure();
+  if (!failure.empty()) throw IoError(failure + "; " + run_.ledger.what_is_saved());
+}
+
+}  // namespace longshore

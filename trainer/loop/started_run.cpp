@@ -1,0 +1,385 @@
+#include "trainer/loop/started_run.h"
+
+#include <utility>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "offload/plan/plan_from_config.h"
+#include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_moments.h"
+#include "trainer/data/run_prepare.h"
+#include "trainer/directory/committed_steps.h"
+#include "trainer/directory/metrics_reader.h"
+#include "trainer/model/trained_text.h"
+#include "trainer/model/weight_check.h"
+#include "trainer/run/drive_state.h"
+#include "trainer/run/run_checkpoints.h"
+#include "trainer/run/signal_flag.h"
+
+namespace longshore {
+namespace {
+
+constexpr double kStatusSeconds = 1.0;
+
+// Preparing data may be cut off at any moment.
+SequenceData load_until_stopped(const MeasuredRun& setup, SequenceUse use,
+                                const SignalFlag& signals) {
+  const HurriedStop hurried(signals);
+  return load_sequences(setup.config, *setup.source, use, stop_check_of(signals));
+}
+
+// A prompt that does not fit would end the run only at the first evaluation.
+void check_prompts(const RunConfig& config, const Tokenizer& tokenizer, int64_t planned_positions) {
+  int64_t positions = 0;
+  for (const std::string& prompt : config.eval.prompts) {
+    const auto tokens = tokenizer.encode(prompt, SpecialTokens::kAdd).size();
+    if (tokens == 0) throw ConfigError("eval.prompts: \"" + prompt + "\" has no tokens");
+    positions += static_cast<int64_t>(tokens) + config.eval.max_new_tokens;
+  }
+  if (positions <= planned_positions) return;
+  throw ConfigError("eval.prompts and eval.max_new_tokens need " + std::to_string(positions) +
+                    " positions, the plan has " + std::to_string(planned_positions) +
+                    "; use fewer or shorter ones, or raise data.max_tokens");
+}
+
+void agree_with_ranks(const StartedRun& run, const TierPlan& plan) {
+  World& world = run.ranks().world();
+  // Plans of ranks whose machines differ may differ: a GPU that is smaller keeps fewer units.
+  world.agree("the order of collectives", describe_collectives(plan.step.schedules));
+  world.agree("the training data", hash_text(run.data.fingerprint()) + "\n");
+  if (!run.eval_data) return;
+  world.agree("the evaluation data", hash_text(run.eval_data->dataset->fingerprint()) + "\n");
+}
+
+// Known only now where the run's length is given in epochs.
+void check_schedule(const ScheduleSection& schedule, int64_t total_steps) {
+  if (schedule.warmup_steps + schedule.decay_steps <= total_steps) return;
+  throw ConfigError("schedule.warmup_steps + schedule.decay_steps = " +
+                    std::to_string(schedule.warmup_steps + schedule.decay_steps) +
+                    " is more than the run's " + std::to_string(total_steps) +
+                    " steps; lower them or raise train.epochs");
+}
+
+// Why the run cannot resume from `saved`, found at `path`; empty where it can.
+std::string difference_from(const StartedRun& run, const RunProgress& saved,
+                            const std::string& path) {
+  const std::string other_model = model_difference(saved, path, *run.setup.source);
+  if (!other_model.empty()) return other_model;
+  if (saved.data.fingerprint != run.data.fingerprint() || saved.seed != run.ledger.progress.seed) {
+    return path +
+           ": the training data, its tokens or run.seed changed since; restore them, or start over "
+           "with checkpoint.resume = \"never\"";
+  }
+  return {};
+}
+
+// CheckpointError where the newest checkpoint is another run's. Cheap, and before anything is
+// allocated; damage is found later, when all of it is read. Collective.
+void refuse_other_run(const StartedRun& run) {
+  const std::string& resume = run.setup.config.checkpoint.resume;
+  std::string problem;
+  if (run.ranks().first() && resume != "never") {
+    std::vector<std::string> paths = {resume};
+    if (resume == "auto") {
+      paths.clear();
+      for (const CheckpointEntry& entry : list_checkpoints(run.directory.checkpoints())) {
+        paths.push_back(entry.path);
+      }
+    }
+    for (const std::string& path : paths) {
+      try {
+        problem = difference_from(run, Checkpoint::open(path).manifest().progress, path);
+        break;
+      } catch (const CheckpointError&) {
+        // A damaged checkpoint, which is reported when the run is resumed.
+      }
+    }
+  }
+  problem = run.ranks().world().exchange("whether the run is the same", problem).front();
+  if (!problem.empty()) throw CheckpointError(problem);
+}
+
+// Checks what can be refused before anything is allocated, and returns the key of the state files
+// on drives, which is of no use without them. Collective.
+RunKey check_run(StartedRun& run, const TierPlan& plan) {
+  const RunConfig& config = run.setup.config;
+  const ModelSource& source = *run.setup.source;
+  RunProgress& progress = run.ledger.progress;
+  progress.seed = static_cast<uint64_t>(config.run.seed);
+  progress.model_fingerprint = source.directory().fingerprint();
+  progress.config_text = to_toml(config);
+  agree_with_ranks(run, plan);
+  const SequenceData& trained = run.data.data();
+  for (const std::string& note : end_notes(trained.ends, trained.conversations, source)) {
+    if (run.ranks().first()) log_warning(note);
+  }
+  if (run.eval_data && !config.eval.prompts.empty()) {
+    run.tokenizer = Tokenizer::load(tokenizer_directory(config, source.directory().path()));
+    check_prompts(config, *run.tokenizer, plan.step.positions);
+  }
+  refuse_other_run(run);
+  return plan.drives.tier.state ? settle_drive_state(run.setup, plan, run.directory.path())
+                                : RunKey{};
+}
+
+// From here on the run continues `saved`, found at `path`.
+void continue_from(StartedRun& run, const RunProgress& saved, const std::string& path) {
+  const std::string problem = difference_from(run, saved, path);
+  if (!problem.empty()) throw CheckpointError(problem);
+  const std::string note = run.data.resume_at(saved.step, saved.data, path);
+  if (!note.empty() && run.ranks().first()) log_warning(note);
+  run.engine.set_updates(saved.adam_step);
+  RunProgress& progress = run.ledger.progress;
+  progress.step = saved.step;
+  progress.adam_step = saved.adam_step;
+  progress.skipped_total = saved.skipped_total;
+  progress.skipped_in_row = saved.skipped_in_row;
+  if (saved.step.value == 0) return;
+  log_info("resumed from " + path + " after step " + std::to_string(saved.step.value));
+}
+
+// Resumes from what the tier of the state kept; false where it kept nothing.
+bool resume_from_tier(StartedRun& run) {
+  const std::optional<DurablePoint> point = run.engine.commits().start(random_word());
+  if (!point) return false;
+  const CommittedSteps acknowledged =
+      agree_on_committed_steps(run.directory.path(), run.ranks().world());
+  if (acknowledged.step > point->step && run.ranks().first()) {
+    log_warning("step " + std::to_string(acknowledged.step) +
+                " was committed, but is damaged on the drives (see the lines above); the run "
+                "resumes from the previous version, after step " +
+                std::to_string(point->step));
+  }
+  continue_from(run, read_commit_note(point->note, Step(point->step)), "the state on the drives");
+  run.engine.advance_version();
+  return true;
+}
+
+// Weights from the model's files, checked while they are read.
+void load_weights(StartedRun& run) {
+  const ModelSource& source = *run.setup.source;
+  WeightCheck check;
+  load_initial_weights(run.engine, source, check);
+  const std::string found = check.conclude(source.directory().path(), run.ranks().world());
+  if (!found.empty() && run.ranks().first()) {
+    log_warning(found + "; steps that meet them are skipped");
+  }
+}
+
+// CheckpointError where a start after so many steps would drop acknowledged ones.
+void check_start(const StartedRun& run, Step start) {
+  if (run.setup.config.checkpoint.resume != "auto") return;
+  const std::string& path = run.directory.path();
+  const CommittedSteps acknowledged = agree_on_committed_steps(path, run.ranks().world());
+  if (acknowledged.beyond(start.value)) refuse_lost_steps(acknowledged, start.value, path);
+}
+
+void resume_from_checkpoint(StartedRun& run) {
+  const std::string& resume = run.setup.config.checkpoint.resume;
+  const std::string folder = run.directory.checkpoints();
+  const bool first = run.ranks().first();
+  // What a killed process left is nobody's record, and a checkpoint may have to be taken back.
+  if (first) clean_leftovers(folder);
+  const FoundCheckpoint found = find_checkpoint(folder, resume, run.ranks().world());
+  check_start(run, found.checkpoint ? found.checkpoint->manifest().progress.step : Step(0));
+  for (const std::string& refused : found.refused) {
+    log_warning("refused " + refused + "; an older checkpoint is used");
+  }
+  if (!found.checkpoint) {
+    const int64_t steps =
+        first && resume == "auto" ? last_step_of_metrics(run.directory.metrics_file()) : 0;
+    if (steps > 0) {
+      log_warning("the run restarts at step 0: it had reached step " + std::to_string(steps) +
+                  ", and no checkpoint was saved (checkpoint.every_steps)");
+    }
+    return;
+  }
+  const std::string& path = found.checkpoint->path();
+  const std::string rounding =
+      describe_rounding(found.checkpoint->manifest(), run.engine.plan().state.format);
+  if (!rounding.empty()) log_warning(path + ": " + rounding);
+  continue_from(run, found.checkpoint->manifest().progress, path);
+  restore_checkpoint(*found.checkpoint, run.engine);
+  run.ledger.note_saved(path);
+}
+
+// Puts the run's directory in order, now that nothing can refuse the run on any rank.
+void begin_record(StartedRun& run, const std::function<void(Step)>& begin) {
+  run.ranks().world().exchange("the start of the run", "");
+  if (!run.ranks().first()) return;
+  const Step step = run.ledger.progress.step;
+  begin(step);
+  clean_leftovers(run.directory.checkpoints());
+  for (const std::string& path : set_aside_newer(run.directory.checkpoints(), step)) {
+    log_warning("a newer checkpoint, of an abandoned history of this run, is now in " + path);
+  }
+  Json files = {{"train", to_json(run.data.data())}};
+  if (run.eval_data) files["eval"] = to_json(*run.eval_data);
+  run.directory.write_data(files);
+  run.directory.write_chat_template(run.data.data().chat_template);
+}
+
+// The state that a run begins with, where the tier commits.
+void commit_start(StartedRun& run) {
+  if (!run.engine.commits().commits()) return;
+  RunProgress& progress = run.ledger.progress;
+  progress.data = run.data_after_step();
+  run.engine.commit({progress.step.value, commit_note(progress)});
+  run.note_commit();
+}
+
+// The record of the steps, cut to those that the run resumes after.
+void open_metrics(StartedRun& run) {
+  std::string evaluated;
+  if (run.ranks().first()) {
+    const Step step = run.ledger.progress.step;
+    const std::string path = run.directory.metrics_file();
+    // The record of a course that the user left is kept beside.
+    if (run.setup.config.checkpoint.resume != "auto") {
+      const std::string kept = MetricsFile::set_aside(path, step);
+      if (!kept.empty()) log_info("the metrics of the abandoned history are in " + kept);
+      // Its commits were given up.
+      if (!run.ledger.is_committed()) note_committed(run.directory.path(), false);
+    }
+    MetricsFile metrics =
+        step.value == 0 ? MetricsFile::begin(path) : MetricsFile::resume(path, step);
+    if (run.setup.config.log.tensorboard) {
+      metrics.copy_to_events(run.directory.file("tensorboard"), Step(step.value + 1));
+    }
+    run.reporter.open(std::move(metrics));
+    evaluated = EvalTracker::of_metrics(path).text();
+  }
+  run.evaluations =
+      EvalTracker::of_text(run.ranks().world().exchange("the best evaluation", evaluated).front());
+}
+
+}  // namespace
+
+StopCheck stop_check_of(const SignalFlag& signals) {
+  return [&signals] {
+    if (signals.stop_requested()) throw Stopped(signals.stop_exit_code());
+  };
+}
+
+void RunLedger::note_saved(const std::string& path) {
+  saved_step_ = progress.step;
+  saved_path_ = path;
+}
+
+void RunLedger::note_committed(Step step) {
+  const bool first_of_all = step.value > 0 && (!committed_ || committed_->value == 0);
+  if (first_of_all && first_) longshore::note_committed(directory_.path(), true);
+  committed_ = step;
+}
+
+std::string RunLedger::what_is_saved() const {
+  std::string text = saved_step_ ? "the run is saved after step " +
+                                       std::to_string(saved_step_->value) + " in " + saved_path_
+                                 : "no checkpoint of it is saved by this process";
+  if (committed_) {
+    text += "; the drives hold it after step " + std::to_string(committed_->value);
+  }
+  return text;
+}
+
+RunStatus RunLedger::status() const {
+  return {.exit_code = std::nullopt,
+          .step = progress.step,
+          .saved_step = saved_step_,
+          .committed_step = committed_,
+          .message = ""};
+}
+
+void RunLedger::write_status(StepReporter& reporter, bool durable) const {
+  if (!first_) return;
+  try {
+    durable ? directory_.write_status(status()) : directory_.note_status(status());
+  } catch (const IoError& error) {
+    reporter.clear_display();
+    log_warning(error.what());  // not fatal
+  }
+}
+
+void RunLedger::note_status(StepReporter& reporter, SignalFlag& signals) {
+  if (!first_) return;
+  RunStatus interrupted = status();
+  interrupted.state = RunStatus::State::kStopped;
+  interrupted.exit_code = static_cast<int>(ExitCode::kInterrupted);
+  interrupted.message = "interrupted twice; nothing was saved after saved_step";
+  signals.set_last_words(directory_.file("run.json"), RunDirectory::status_text(interrupted));
+  const auto now = std::chrono::steady_clock::now();
+  if (std::chrono::duration<double>(now - status_noted_).count() < kStatusSeconds) return;
+  status_noted_ = now;
+  write_status(reporter, /*durable=*/false);
+}
+
+StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
+                       const RunDirectory& directory, SignalFlag& signals,
+                       const std::function<void(Step)>& begin, TraceFile* trace)
+    : setup(setup),
+      directory(directory),
+      signals(signals),
+      ledger(&directory, setup.ranks->first()),
+      data(setup.config, load_until_stopped(setup, SequenceUse::kTrain, signals)),
+      eval_data(has_evaluation_data(setup.config)
+                    ? std::optional(load_until_stopped(setup, SequenceUse::kEvaluate, signals))
+                    : std::nullopt),
+      engine(&setup.source->model(), plan, adamw_options(setup.config), setup.ranks->groups(),
+             check_run(*this, plan)),
+      reporter(&engine, setup.ranks->first(),
+               LiveLine::options_of_stderr(setup.config.log.every_steps)) {
+  if (trace != nullptr) {
+    engine.set_observer([this, trace](const StepSchedule& schedule, std::span<const OpTime> times) {
+      trace->add(schedule, times, this->setup.source->spec(), ledger.progress.step);
+    });
+  }
+  const bool kept = resume_from_tier(*this);
+  if (!kept) {
+    load_weights(*this);
+    resume_from_checkpoint(*this);
+  }
+  const RunProgress& progress = ledger.progress;
+  check_schedule(setup.config.schedule, data.total_steps());
+  begin_record(*this, begin);
+  if (kept) {
+    ledger.note_committed(progress.step);
+  } else {
+    commit_start(*this);
+  }
+  // Never silent: a user who meant the directory's weights would train noise.
+  if (progress.step.value == 0 && setup.source->random() && ranks().first()) {
+    log_warning(setup.source->random_weights_text());
+  }
+  open_metrics(*this);
+  reporter.write(StartRecord{.plan = "device " + format_bytes(plan.device.total) + ", host " +
+                                     format_bytes(plan.host.total),
+                             .config_hash = hash_text(hash64(progress.config_text)),
+                             .ranks = ranks().info().size,
+                             .resumed_from = progress.step});
+  ledger.note_status(reporter, signals);
+  reporter.begin_steps();
+}
+
+DataState StartedRun::data_after_step() const {
+  return {.cursor = data.cursor_after(ledger.progress.step),
+          .sequences = data.sequence_count(),
+          .fingerprint = data.fingerprint()};
+}
+
+void StartedRun::note_commit() {
+  const std::optional<CommittedStep> made = engine.commits().take();
+  if (!made) return;
+  ledger.note_committed(Step(made->point.step));
+  reporter.write(CommitRecord{.step = Step(made->point.step),
+                              .version = static_cast<int64_t>(made->point.version),
+                              .seconds = made->seconds});
+}
+
+void StartedRun::apply_updates() {
+  engine.apply_updates();
+  note_commit();
+}
+
+}  // namespace longshore
