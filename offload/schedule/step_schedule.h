@@ -110,7 +110,7 @@ struct PassSchedules {
   StepSchedule first;          // with kForward: a train pass without a pending update
   StepSchedule forward;        // evaluation, generation
   StepSchedule flush;          // all pending updates, outside of a train pass
-  StepSchedule walk;           // sweep over the state of all units
+  StepSchedule sweep;          // sweep over the state of all units
   StepSchedule sweep_trained;  // sweep over the state of trained units
   StepSchedule commit;         // a commit alone; empty where nothing commits
 };

@@ -59,10 +59,10 @@ void for_each_block_in_order(int64_t blocks, const std::function<void(int64_t bl
   for (int64_t block = 0; block < blocks; ++block) work(block);
 }
 
-void load_parameters(const StateSweep& walk, const ModelSpec& model,
+void load_parameters(const StateSweep& sweep, const ModelSpec& model,
                      const std::vector<FlatLayout>& layouts, Rank rank, const ParameterReader& read,
                      const ForEachBlock& each_block) {
-  walk.each([&](UnitId id, ShardStore::StateLease& state) {
+  sweep.each([&](UnitId id, ShardStore::StateLease& state) {
     const FlatLayout& layout = layouts.at(static_cast<size_t>(id.value));
     const std::vector<Chunk> chunks = chunks_of(model.unit(id), layout.pieces(rank));
     std::map<Segment, StateSpans> spans;

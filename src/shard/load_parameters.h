@@ -27,7 +27,7 @@ void for_each_block_in_order(int64_t blocks, const std::function<void(int64_t bl
 // Sets every parameter of the rank's shards from `read`, and its moments to zero. The chunks of a
 // unit are the blocks of one call of `each_block`; each thread holds at most one chunk (1 MiB). The
 // state has the same bits for any number of threads.
-void load_parameters(const StateSweep& walk, const ModelSpec& model,
+void load_parameters(const StateSweep& sweep, const ModelSpec& model,
                      const std::vector<FlatLayout>& layouts, Rank rank, const ParameterReader& read,
                      const ForEachBlock& each_block = for_each_block_in_order);
 

@@ -8,7 +8,7 @@
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
 #include "tests/engine/small_model.h"
-#include "tests/fakes/walk_in_order.h"
+#include "tests/fakes/sweep_in_order.h"
 
 namespace longshore {
 namespace {
@@ -24,7 +24,7 @@ struct SmallRun {
         store(layouts,
               {.format = StateFormat::kSplit, .compute = DType::kF32, .drain = DType::kF32}, false,
               &pool) {
-    load_parameters(walk_in_order(store, small.spec()), small.spec(), layouts, Rank(0),
+    load_parameters(sweep_in_order(store, small.spec()), small.spec(), layouts, Rank(0),
                     [&](const std::string& name, int64_t begin, std::span<float> out) {
                       initial.read_initial(name, begin, out);
                     });

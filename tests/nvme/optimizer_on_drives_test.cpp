@@ -11,7 +11,7 @@
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
 #include "tests/fakes/quiet_log.h"
-#include "tests/fakes/walk_in_order.h"
+#include "tests/fakes/sweep_in_order.h"
 #include "tests/nvme/store_fixture.h"
 
 namespace longshore {
@@ -79,7 +79,7 @@ void run(const Setting& setting, WorkerPool& pool) {
   SoloAgreement solo;
 
   PinnedStore host(layouts, setting.state, false, &pool);
-  load_parameters(walk_in_order(host, model), model, layouts, rank, read_initial);
+  load_parameters(sweep_in_order(host, model), model, layouts, rank, read_initial);
   HostGradients gradients(layouts, {.dtype = setting.state.drain}, false, pool);
   OptimizerPipeline host_pipeline(&host, &gradients, layouts, model, rank, kAdamW, &pool);
 
@@ -99,7 +99,7 @@ void run(const Setting& setting, WorkerPool& pool) {
                                                    kAdamW, &pool);
   };
   start(1);
-  load_parameters(walk_in_order(*store, model), model, layouts, rank, read_initial);
+  load_parameters(sweep_in_order(*store, model), model, layouts, rank, read_initial);
   store->commit({0, ""}, solo);
   for (int64_t step = 1; step <= kSteps; ++step) {
     if (step != kSkipped) {

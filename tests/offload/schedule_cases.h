@@ -43,7 +43,7 @@ struct ScheduleCase {
             std::to_string(static_cast<int>(overlap)) + ", ring of " +
             std::to_string(gradient_ring);
     if (pass == Pass::kUpdates) return text + ", updates";
-    if (pass == Pass::kSweep) return text + ", walk";
+    if (pass == Pass::kSweep) return text + ", sweep";
     return text + (pass == Pass::kTrain ? ", train" : ", forward");
   }
 };

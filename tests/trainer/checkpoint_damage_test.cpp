@@ -167,7 +167,7 @@ TEST_F(CheckpointDamageTest, BytesThatChangeAfterTheCheckAreNotTaken) {
   const std::string path = newer_ + "/" + kStateFile;
   flip_byte(path, size_of(path) - 1);
   RankState reader(three_unit_spec(), kSplit);
-  EXPECT_THROW(found.checkpoint->restore(reader.model(), reader.walk()), CheckpointError);
+  EXPECT_THROW(found.checkpoint->restore(reader.model(), reader.sweep()), CheckpointError);
 }
 
 // A manifest with a right checksum and inconsistent content is refused.

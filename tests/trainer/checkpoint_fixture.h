@@ -13,7 +13,7 @@
 #include "base/random.h"
 #include "pinned/pinned_store.h"
 #include "shard/shard_store.h"
-#include "tests/fakes/walk_in_order.h"
+#include "tests/fakes/sweep_in_order.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/checkpoint_writer.h"
 #include "trainer/run/run_checkpoints.h"
@@ -80,7 +80,7 @@ class RankState {
 
   ShardedModel model() const { return {spec_, layouts_, rank_}; }
   ShardStore& store() { return store_; }
-  StateSweep walk() { return walk_in_order(store_, spec_); }
+  StateSweep sweep() { return sweep_in_order(store_, spec_); }
   const ModelSpec& spec() const { return spec_; }
 
   void fill(uint32_t version = 0) {
@@ -178,7 +178,7 @@ inline std::unique_ptr<World> alone() {
 
 inline SavedCheckpoint save(const std::string& folder, RankState& state, int64_t step,
                             int64_t keep = 100) {
-  return save_checkpoint(folder, keep, progress_at(step), state.model(), state.walk(), *alone(),
+  return save_checkpoint(folder, keep, progress_at(step), state.model(), state.sweep(), *alone(),
                          RankGroups{});
 }
 

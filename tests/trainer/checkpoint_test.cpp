@@ -44,7 +44,7 @@ class CheckpointTest : public ::testing::Test {
     for (int32_t rank = 0; rank < ranks; ++rank) {
       RankState state(spec, kSplit, ranks, rank);
       state.fill();
-      manifest.files.push_back(write_state_file(writer.directory(), state.model(), state.walk()));
+      manifest.files.push_back(write_state_file(writer.directory(), state.model(), state.sweep()));
     }
     manifest.parameters = trainable_parameters(spec);
     return writer.commit(manifest);
@@ -64,7 +64,7 @@ TEST_F(CheckpointTest, RestoresTheSameBitsFromAnyFormatIntoAnyFormat) {
     for (const StateOptions& to : all) {
       RankState reader(three_unit_spec(), to);
       reader.fill(/*version=*/9);
-      found().restore(reader.model(), reader.walk());
+      found().restore(reader.model(), reader.sweep());
       EXPECT_TRUE(reader.differences().empty()) << name_of(from.format) << name_of(to.format);
     }
   }
@@ -118,7 +118,7 @@ void write_ranks(const std::string& folder, const ModelSpec& spec, const StateOp
   for (int32_t rank = 0; rank < ranks; ++rank) {
     RankState state(spec, options, ranks, rank);
     fill(state);
-    const CheckpointFile file = write_state_file(writer.directory(), state.model(), state.walk());
+    const CheckpointFile file = write_state_file(writer.directory(), state.model(), state.sweep());
     if (rank != without) manifest.files.push_back(file);
   }
   writer.commit(manifest);
@@ -137,7 +137,7 @@ TEST_F(CheckpointTest, NarrowMomentsAreNeverRoundedAgain) {
         wanted.fill_masters();
         fill_moments(wanted);
         RankState reader(spec, options);
-        found().restore(reader.model(), reader.walk());
+        found().restore(reader.model(), reader.sweep());
         EXPECT_EQ(bytes_of_state(reader), bytes_of_state(wanted)) << ranks << " ranks";
       }
     }
@@ -203,7 +203,7 @@ TEST_F(CheckpointTest, HoldsMatricesOfSeveralChunks) {
       RankState wanted(spec_of_large_matrices(), options),
           reader(spec_of_large_matrices(), options);
       fill(wanted);
-      found().restore(reader.model(), reader.walk());
+      found().restore(reader.model(), reader.sweep());
       EXPECT_TRUE(bytes_of_state(reader) == bytes_of_state(wanted))
           << name_of(options.format) << " " << ranks << " ranks";
     }
@@ -221,9 +221,9 @@ TEST_F(CheckpointTest, WidensMomentsExactlyAndAnnouncesThatItRounds) {
     for (const StateOptions& to : all) {
       RankState reader(three_unit_spec(), to);
       const Checkpoint checkpoint = found();
-      checkpoint.restore(reader.model(), reader.walk());
+      checkpoint.restore(reader.model(), reader.sweep());
       RankState wide(three_unit_spec(), kFp32);
-      checkpoint.restore(wide.model(), wide.walk());
+      checkpoint.restore(wide.model(), wide.sweep());
       const bool same = from.format == to.format;
       const bool exact = same || to.format == StateFormat::kFp32;
       EXPECT_EQ(describe_rounding(checkpoint.manifest(), to.format).empty(), exact);
@@ -266,7 +266,7 @@ TEST_F(CheckpointTest, AnotherNumberOfRanksReadsIt) {
     for (const int32_t to : {1, 3, 4}) {
       for (int32_t rank = 0; rank < to; ++rank) {
         RankState reader(three_unit_spec(), kFp32, to, rank);
-        found().restore(reader.model(), reader.walk());
+        found().restore(reader.model(), reader.sweep());
         EXPECT_TRUE(reader.differences().empty()) << from << " -> " << to << " rank " << rank;
       }
     }
@@ -277,12 +277,12 @@ TEST_F(CheckpointTest, AnotherNumberOfRanksReadsIt) {
 TEST_F(CheckpointTest, OtherUnitsReadIt) {
   save_ranks(three_unit_spec(), 3, 7);
   RankState reader(two_unit_spec(), kSplit);
-  found().restore(reader.model(), reader.walk());
+  found().restore(reader.model(), reader.sweep());
   EXPECT_TRUE(reader.differences().empty());
 
   save_ranks(two_unit_spec(), 2, 8);
   RankState back(three_unit_spec(), kFp32ForFp32);
-  found().restore(back.model(), back.walk());
+  found().restore(back.model(), back.sweep());
   EXPECT_TRUE(back.differences().empty());
 }
 
@@ -302,7 +302,7 @@ TEST_F(CheckpointTest, RestoreClearsPaddingAndLeavesFrozenParametersAlone) {
       std::ranges::fill(state.exp_avg_sq.f32(), 7.0f);
     }
   }
-  found().restore(reader.model(), reader.walk());
+  found().restore(reader.model(), reader.sweep());
   for (const UnitSpec& unit : reader.spec().units) {
     const auto lease = reader.store().state(unit.id);
     EXPECT_TRUE(std::ranges::all_of(lease->segment(Segment::kFrozen).high,
@@ -358,7 +358,7 @@ TEST_F(CheckpointTest, ReportsEveryDifferenceToTheModel) {
   RankState reader(other, kSplit);
   reader.fill(3);
   try {
-    found().restore(reader.model(), reader.walk());
+    found().restore(reader.model(), reader.sweep());
     FAIL();
   } catch (const CheckpointError& error) {
     const std::string text = error.what();
@@ -379,7 +379,7 @@ TEST_F(CheckpointTest, ReplacesACheckpointOfTheSameStep) {
   state.fill(2);
   save(folder_, state, 4);
   RankState reader(three_unit_spec(), kSplit);
-  found().restore(reader.model(), reader.walk());
+  found().restore(reader.model(), reader.sweep());
   EXPECT_TRUE(reader.differences(2).empty());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }

@@ -236,13 +236,13 @@ std::vector<std::string> Checkpoint::mismatches(const ModelSpec& spec) const {
   return lines;
 }
 
-void Checkpoint::restore(const ShardedModel& model, const StateSweep& walk) const {
+void Checkpoint::restore(const ShardedModel& model, const StateSweep& sweep) const {
   const std::vector<std::string> problems = mismatches(model.spec);
   if (!problems.empty()) {
     throw CheckpointError(path_ + ": the checkpoint is not of this model:" + indented(problems));
   }
   Progress progress("restoring the checkpoint", model.fp32_bytes(false));
-  walk.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
+  sweep.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
     restore_unit(model, model.spec.unit(unit), lease);
     progress.add(model.fp32_bytes(unit, false));
   });

@@ -35,7 +35,7 @@ class Checkpoint {
   // Fills the rank's state: masters, their derived copies, and moments. Gradients and padding
   // become zero; frozen segments stay unchanged. It checks `mismatches` first. `verify` must run
   // before, because damage found here leaves the store partly filled.
-  void restore(const ShardedModel& model, const StateSweep& walk) const;
+  void restore(const ShardedModel& model, const StateSweep& sweep) const;
 
   // Reads a parameter's state from element `begin` on, for exports of a verified checkpoint.
   void read(const std::string& parameter, StateKind kind, int64_t begin,

@@ -95,9 +95,9 @@ void append_moments(const MomentSpan& moments, const ShardPiece& piece, Safetens
   }
 }
 
-void append_units(const ShardedModel& model, const StateSweep& walk, SafetensorsWriter& writer) {
+void append_units(const ShardedModel& model, const StateSweep& sweep, SafetensorsWriter& writer) {
   std::vector<float> chunk;
-  walk.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
+  sweep.each_trained([&](UnitId unit, ShardStore::StateLease& lease) {
     for (const ShardPiece& piece : model.layout(unit).pieces(model.rank)) {
       if (!trainable(piece)) continue;
       const StateSpans state = lease.segment(piece.segment);
@@ -119,14 +119,14 @@ std::vector<CheckpointParameter> trainable_parameters(const ModelSpec& spec) {
 }
 
 CheckpointFile write_state_file(const std::string& directory, const ShardedModel& model,
-                                const StateSweep& walk) {
+                                const StateSweep& sweep) {
   CheckpointFile file;
   file.name = state_file_name(model.rank, model.layouts.at(0).shard_factor());
   file.tensors = state_tensors(model);
   SafetensorsWriter writer(directory + "/" + file.name,
-                           declarations(model, walk.options, file.tensors),
+                           declarations(model, sweep.options, file.tensors),
                            {{"format", "longshore-checkpoint"}});
-  append_units(model, walk, writer);
+  append_units(model, sweep, writer);
   const SafetensorsWriter::Result result = writer.finish();
   LONGSHORE_CHECK(result.tensor_hashes.size() == file.tensors.size());
   for (size_t i = 0; i < file.tensors.size(); ++i) file.tensors[i].hash = result.tensor_hashes[i];

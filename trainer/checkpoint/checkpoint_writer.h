@@ -22,7 +22,7 @@ std::vector<CheckpointParameter> trainable_parameters(const ModelSpec& spec);
 
 // Writes the rank's state file into `directory`. Throws IoError after it removed the file.
 CheckpointFile write_state_file(const std::string& directory, const ShardedModel& model,
-                                const StateSweep& walk);
+                                const StateSweep& sweep);
 
 class CheckpointWriter {
  public:

@@ -138,13 +138,13 @@ void restore_checkpoint(const Checkpoint& checkpoint, Engine& engine) {
 
 SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
                                 const RunProgress& progress, const ShardedModel& model,
-                                const StateSweep& walk, World& world, const RankGroups& groups) {
+                                const StateSweep& sweep, World& world, const RankGroups& groups) {
   const auto start = std::chrono::steady_clock::now();
   const bool first = world.ranks().rank == 0;
   SavedCheckpoint saved;
   CheckpointManifest manifest;
   manifest.progress = progress;
-  manifest.state_format = name_of(walk.options.format);
+  manifest.state_format = name_of(sweep.options.format);
   manifest.parameters = trainable_parameters(model.spec);
   {
     std::optional<CheckpointWriter> writer;
@@ -153,7 +153,7 @@ SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
     const std::string directory =
         world.exchange("the checkpoint's directory", first ? writer->directory() : "").front();
     std::string mine;
-    if (groups.first_replica()) mine = to_json(write_state_file(directory, model, walk)).dump();
+    if (groups.first_replica()) mine = to_json(write_state_file(directory, model, sweep)).dump();
     const std::vector<std::string> files = world.exchange("the checkpoint's files", mine);
     if (first) saved.path = commit(*writer, manifest, files);
   }

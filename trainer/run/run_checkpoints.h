@@ -51,6 +51,6 @@ struct SavedCheckpoint {
 // older checkpoints kept. Every rank returns once the checkpoint is in place.
 SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
                                 const RunProgress& progress, const ShardedModel& model,
-                                const StateSweep& walk, World& world, const RankGroups& groups);
+                                const StateSweep& sweep, World& world, const RankGroups& groups);
 
 }  // namespace longshore
