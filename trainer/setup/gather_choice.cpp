@@ -1,4 +1,4 @@
-// How the shards of units come together on the device: from host memory, or by a collective.
+// GatherChoice: decides whether shards reach the device from host memory or by a collective.
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@
 namespace longshore {
 namespace {
 
-// A block of a small model; what matters is the rate.
+// The probe copies about as many bytes as a block of a small model has.
 constexpr size_t kProbeBytes = 8 * static_cast<size_t>(kMiB);
 constexpr int kRounds = 3;
 
@@ -34,13 +34,13 @@ double best_seconds(const Work& work) {
   return best;
 }
 
-// How long a unit takes to come to the slot: from this machine's memory, and by a collective.
+// Seconds to fill a slot from this machine's memory, and by a collective.
 struct GatherSeconds {
   double host = 0.0;
   double collective = 0.0;
 };
 
-// On the CPU device, whose slots are memory of the host.
+// Measures on the CPU device, whose slots are in host memory.
 GatherSeconds measure_in_memory(const RankGroups& groups, size_t part) {
   const auto members = static_cast<size_t>(groups.topology.shard_ranks);
   std::vector<std::byte> home(part * members), slot(part * members);
@@ -53,8 +53,8 @@ GatherSeconds measure_in_memory(const RankGroups& groups, size_t part) {
   return {host, collective};
 }
 
-// As a run does it: registered memory over the GPU's link, all of it or the rank's part, which then
-// is gathered between GPUs.
+// Measures on a GPU as a run would copy: from registered memory over the GPU's link, either all
+// bytes, or the rank's part followed by an all-gather between GPUs.
 GatherSeconds measure_on_gpu(const RankGroups& groups, size_t part) {
   const auto bytes = part * static_cast<size_t>(groups.topology.shard_ranks);
   const HostMapping home(static_cast<Bytes>(bytes), "a measurement");
@@ -75,7 +75,7 @@ GatherSeconds measure_on_gpu(const RankGroups& groups, size_t part) {
   return {host, collective};
 }
 
-// The same on all ranks: their times are added.
+// Returns the faster mode by the sum of all ranks' times, so all ranks choose the same.
 GatherMode measure(const RankGroups& groups, DeviceKind device) {
   const auto members = static_cast<size_t>(groups.topology.shard_ranks);
   const size_t part = kProbeBytes / members / 4096 * 4096;

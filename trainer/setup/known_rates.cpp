@@ -15,7 +15,7 @@ namespace longshore {
 namespace {
 
 constexpr Bytes kMostFileBytes = kMiB;
-// Of the files of units and runs; the machine's file has its own.
+// The version of unit and run files; the machine's file has a version of its own.
 constexpr int kVersion = 1;
 
 std::string identity_of(const Machine& machine) {
@@ -29,9 +29,9 @@ std::string identity_of(const Machine& machine) {
   return text;
 }
 
-// What a file keeps of a text.
+// The content of a unit or run file.
 struct Kept {
-  std::vector<int64_t> positions;  // that seconds are of, where they are of any
+  std::vector<int64_t> positions;  // positions of unit times; empty in run files
   std::vector<double> seconds;
 };
 
@@ -56,7 +56,7 @@ bool are_of_points(const std::vector<int64_t>& positions) {
   return positions.size() == 2 && positions[0] > 0 && positions[1] > positions[0];
 }
 
-// A cache that cannot be written keeps nothing.
+// Does nothing if the cache cannot be written.
 void write_kept(const std::string& directory, const std::string& path, const std::string& text,
                 const Kept& kept) {
   try {

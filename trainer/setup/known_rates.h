@@ -1,7 +1,6 @@
-// KnownRates: what `doctor --rates` measured of this machine, and what runs took of what was
-// planned for them, kept in the user's cache from one command to the next. Files are replaced
-// whole, so any number of processes may read and write them. What cannot be read is as good as not
-// there. Main thread.
+// KnownRates: the cache of the rates that `doctor --rates` measured on this machine, of unit times,
+// and of the ratios of measured to planned times of runs. Files are replaced atomically, so several
+// processes may use them; an unreadable file counts as absent. Main thread.
 #pragma once
 
 #include <optional>
@@ -18,28 +17,26 @@ namespace longshore {
 
 class KnownRates {
  public:
-  // `cache`: the user's cache directory. The machine is known by its processor, cores, memory and
-  // GPUs.
+  // `cache` is the user's cache directory. Processor, cores, memory and GPUs identify the machine.
   KnownRates(std::string cache, const Machine& machine);
 
-  std::string path() const;  // of the machine's file
-  // Warns of a file that this version cannot read.
+  std::string path() const;  // file of the machine's rates
+  // Returns the machine's rates, if known. Warns of a file that this version cannot parse.
   std::optional<DescribedMachine> find() const;
-  // IoError where it cannot be kept.
+  // Throws IoError if the file cannot be written.
   void keep(const DescribedMachine& machine) const;
 
-  // What was measured of a unit of that text, by positions; nothing where it never was. Files of
-  // programs that measured one size of micro-batches give one point.
+  // Returns the measured times of a unit with this text, by positions; empty if it was not
+  // measured. A file of a program that measured one micro-batch size gives one point.
   std::vector<UnitPoint> find_unit(const std::string& unit) const;
   void keep_unit(const std::string& unit, const std::vector<UnitPoint>& points) const;
 
-  // Changes when the machine is measured again.
+  // Returns a hash that changes when the machine is measured again.
   std::string mark() const;
 
-  // What runs of this text took of what was planned, by lane; the text names the rates that the
-  // plan was made with, or a factor that mends slow rates would spoil right ones. The first run's
-  // count in full, each later one's go half of the way: one run on a busy machine does not spoil
-  // them.
+  // Return and update the ratios of measured to planned time of runs with this text, by lane. The
+  // text includes the rates that the plan used, because the factors correct only those rates. A
+  // first run sets the factors; a later run replaces them with the geometric mean of old and new.
   LaneFactors find_factors(const std::string& run) const;
   void keep_factors(const std::string& run, const LaneFactors& factors) const;
 
@@ -47,10 +44,10 @@ class KnownRates {
   std::string file_of(const std::string& kind, const std::string& text) const;
 
   std::string directory_;
-  std::string machine_;  // its hash
+  std::string machine_;  // hash of the machine's identity
 };
 
-// For the machine and the cache of a run.
+// Returns the rates of the local machine in the cache of the run.
 KnownRates known_rates(const ReadRun& run);
 
 }  // namespace longshore

@@ -1,4 +1,4 @@
-// MeasuredRun: the units of a run and what they take, and how its state is striped over drives.
+// MeasuredRun: resolves and measures a run's units, and the stripes of its state over drives.
 #include <array>
 #include <cstdio>
 #include <filesystem>
@@ -23,20 +23,20 @@ namespace {
 ProbeOptions probe_options(const MeasuredRun& run) {
   const PlanInputs& inputs = run.inputs;
   ProbeOptions options;
-  // A GPU that is not here: what its units hold is much the same, its kernels' scratch is the
-  // plan's allowance.
+  // Without the GPU the CPU measures: tensors take about the same memory, and the plan's allowance
+  // covers the scratch of the GPU's kernels.
   options.elsewhere =
       inputs.device == DeviceKind::kCuda && (run.elsewhere || run.machine.gpus.empty());
   options.device = {.kind = options.elsewhere ? DeviceKind::kCpu : inputs.device,
                     .gpu = run.ranks ? run.ranks->groups().gpu : 0,
                     .compute = inputs.state.compute};
   options.threads = run.compute.threads;
-  // A number beyond counting is refused by the plan.
+  // If the product overflows, the plan rejects it later.
   options.run = {
       .positions =
           checked_multiply(inputs.micro_batch, inputs.max_tokens).value_or(inputs.max_tokens),
       .longest_document = inputs.max_tokens};
-  // With updates in backward the first pass ends after the first updates: too late to check it.
+  // With updates in backward the first pass already updates, so it is too late for a check.
   if (inputs.overlap == UpdateOverlap::kBackward) options.whole = WholeShape::kAlways;
   const Machine& here = run.elsewhere ? run.here : run.machine;
   options.memory = run.probe_memory.value_or(here.host_available() /
@@ -46,7 +46,7 @@ ProbeOptions probe_options(const MeasuredRun& run) {
   return options;
 }
 
-// All ranks take the largest of their figures. Kept in the directory "workspace" of the cache.
+// Measures the units, or reads the cache's folder "workspace", and takes the maxima over ranks.
 void measure_workspace(MeasuredRun& run) {
   MeasuredWorkspace measured(run.source->model(), probe_options(run));
   if (run.ranks) {
@@ -60,7 +60,7 @@ void measure_workspace(MeasuredRun& run) {
   log_info(text);
 }
 
-// The costs of the model in other units: measured at the first call, by this rank alone.
+// Returns the costs of the model in other units; this rank alone measures them at the first call.
 UnitCosts costs_when_asked(const MeasuredRun& run, std::shared_ptr<const Model> model) {
   const auto known = std::make_shared<UnitCosts>();
   return [known, model = std::move(model), options = probe_options(run)](int64_t positions,
@@ -70,7 +70,7 @@ UnitCosts costs_when_asked(const MeasuredRun& run, std::shared_ptr<const Model> 
   };
 }
 
-// From the coarsest.
+// The cuts of "auto", from the coarsest.
 constexpr std::array kCuts = {UnitsChoice::Kind::kBlock, UnitsChoice::Kind::kHalf,
                               UnitsChoice::Kind::kPiece};
 
@@ -85,7 +85,7 @@ void take(MeasuredRun& run, UnitsChoice::Kind kind) {
   run.inputs.model = &run.source->spec();
 }
 
-// What every rank says is so.
+// Returns whether `mine` is true on every rank. Collective.
 bool everywhere(const MeasuredRun& run, const std::string& what, bool mine) {
   if (!run.ranks) return mine;
   for (const std::string& answer : run.ranks->world().exchange(what, mine ? "yes" : "no")) {
@@ -94,7 +94,7 @@ bool everywhere(const MeasuredRun& run, const std::string& what, bool mine) {
   return true;
 }
 
-// Whether the state on this rank's first drive was made for these units.
+// Returns whether the state on this rank's first drive was made for these units.
 bool drive_holds(const MeasuredRun& run, const ModelSpec& model) {
   NvmeTier tier = run.inputs.nvme;
   const Rank rank = run.ranks ? run.ranks->rank() : Rank(0);
@@ -107,7 +107,7 @@ bool drive_holds(const MeasuredRun& run, const ModelSpec& model) {
   return NvmeStore::make_map(layouts, options).layout_hash() == made->layout_hash;
 }
 
-// The one that the drives hold, measured.
+// Selects and measures the cut whose state the drives hold; false if they hold none.
 bool take_held(MeasuredRun& run) {
   if (!run.inputs.nvme.state || run.config.checkpoint.resume != "auto") return false;
   for (const UnitsChoice::Kind kind : kCuts) {
@@ -120,7 +120,7 @@ bool take_held(MeasuredRun& run) {
   return false;
 }
 
-// Measured too; the last where none fits.
+// Selects and measures the coarsest cut that fits on every rank; the finest if none fits.
 UnitsChoice::Kind take_coarsest(MeasuredRun& run) {
   for (const UnitsChoice::Kind kind : kCuts) {
     take(run, kind);
@@ -131,7 +131,7 @@ UnitsChoice::Kind take_coarsest(MeasuredRun& run) {
   return kCuts.back();
 }
 
-// "auto" takes the coarsest cut that fits on every rank, or the one that the drives hold.
+// Resolves fsdp.units, and lists the other cuts for the plan's comparison and its refusal.
 void resolve_units(MeasuredRun& run) {
   if (run.config.fsdp.units.kind != UnitsChoice::Kind::kAuto) {
     measure_workspace(run);
@@ -150,7 +150,7 @@ void resolve_units(MeasuredRun& run) {
       if (run.inputs.units.empty()) run.inputs.units = name;
       continue;
     }
-    // Tables that are small enough already have no pieces.
+    // A model without large tables has equal units in two cuts.
     if (!others.empty() && *others.back().model == other->spec()) continue;
     others.push_back(
         {.name = name, .model = {other, &other->spec()}, .costs = costs_when_asked(run, other)});
@@ -158,8 +158,8 @@ void resolve_units(MeasuredRun& run) {
   if (run.inputs.units.empty()) run.inputs.units = "a table";
 }
 
-// A directory that is missing may be a typo, or a drive that is not mounted: its parent has to be
-// there, and the user reads what was made.
+// Creates a missing directory and logs it. Its parent must exist, because the path may contain a
+// typo or the drive may not be mounted.
 void make_drive_directory(const std::string& directory) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -185,13 +185,13 @@ void probe_unknown_drives(const NvmeTier& tier, const TierPlan& draft) {
   }
 }
 
-// Stripes as the probe of each drive says; measures nothing.
+// Sets the stripes from earlier probes of all drives; measures nothing.
 void read_drive_geometry(MeasuredRun& run) {
   NvmeTier& tier = run.inputs.nvme;
   std::vector<DriveTuning> tunings;
   for (const std::string& directory : tier.directories) {
     const std::optional<DriveTuning> tuning = read_drive_tuning(directory);
-    if (!tuning) return;  // stripes by half the speeds would be worse than equal ones
+    if (!tuning) return;  // equal stripes are better if a drive's speed is unknown
     tunings.push_back(*tuning);
   }
   if (tunings.empty()) return;
@@ -200,8 +200,8 @@ void read_drive_geometry(MeasuredRun& run) {
   tier.depth = tuned.depth;
 }
 
-// The geometry of the state files counts where there are some. Drives that nobody has measured are
-// probed by one rank of the node where the state is worth it. Collective.
+// Sets the stripes: those of existing state files, else from probes. One rank of each node probes
+// drives without a probe result if their files are large enough. Collective.
 void resolve_drive_geometry(MeasuredRun& run) {
   NvmeTier& tier = run.inputs.nvme;
   if (!tier.used()) return;
@@ -210,7 +210,7 @@ void resolve_drive_geometry(MeasuredRun& run) {
     for (const std::string& directory : tier.directories) make_drive_directory(directory);
     probe_unknown_drives(tier, draft_tier_plan(run.inputs, run.machine));
   }
-  run.ranks->world().exchange("the drives' speeds", "");  // measured, where need be
+  run.ranks->world().exchange("the drives' speeds", "");  // waits for the probes
   read_drive_geometry(run);
   if (!tier.state) return;
   const std::optional<Manifest> made =
@@ -255,7 +255,7 @@ std::vector<std::string> run_notes(const MeasuredRun& run, const TierPlan& plan)
                     " is more than the " + std::to_string(arch.max_positions) +
                     " positions that the model was made for (max_position_embeddings)");
   }
-  // A CPU's fused kernel is no faster than plain operations.
+  // On a CPU the fused kernel is no faster than plain operations, so no note is needed.
   if (!cpu && arch.score_cap != 0.0) {
     notes.push_back(
         "attn_logit_softcapping: no fused kernel supports capped scores; the attention of this "

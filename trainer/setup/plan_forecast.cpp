@@ -17,8 +17,8 @@ constexpr Bytes kMostMachineBytes = kMiB;
 constexpr std::array kNamedUnits = {UnitsChoice::Kind::kBlock, UnitsChoice::Kind::kHalf,
                                     UnitsChoice::Kind::kPiece};
 
-// Seconds of a position forward in all units by rates alone, and as they were measured, in
-// micro-batches of so many positions.
+// Returns the forward seconds per position of all measured units: by the machine's rates, and as
+// measured in micro-batches of `positions`.
 std::pair<double, double> computation(const ForecastInputs& inputs, const ComputeRates& rates,
                                       int64_t positions) {
   double planned = 0.0, measured = 0.0;
@@ -46,7 +46,7 @@ RunLength length_of(const MeasuredRun& setup, const TierPlan& plan) {
   return length;
 }
 
-// Where no time is known, or none is wanted, plans differ in bytes alone.
+// Returns an empty forecast, so that a search compares plans by bytes alone.
 StepForecast no_time(const PlanInputs&, const TierPlan&) {
   return {};
 }
@@ -55,14 +55,14 @@ Bytes memory_of(const PlanPoint& point) {
   return point.device + point.host;
 }
 
-// Whatever takes least on the device, with every choice of where things live and what a unit is.
+// Returns whether the smallest plan fits with any choice of tiers and units.
 bool fits_somehow(PlanInputs inputs, const Machine& machine) {
   inputs.micro_batch = 1;
   inputs.prefetch = 0;
   inputs.recompute = true;
   inputs.keep_what_fits = false;
   std::vector<SearchAxis> axes = search_axes(inputs, {});
-  // Where no length fits, other micro-batches and keys of speed do not help.
+  // Micro-batch and speed keys cannot make a plan fit, so only tiers and units vary.
   std::erase_if(axes, [](const SearchAxis& axis) {
     return axis.size() < 2 || (axis[1].key != "fsdp.units" && !axis[1].key.starts_with("offload."));
   });
@@ -114,7 +114,7 @@ const ForecastInputs& PlanForecast::of_cut(const std::string& units) {
   return of_units_.emplace(units, std::move(inputs)).first->second;
 }
 
-// Units that were measured say how far products' rates are off for the others.
+// Corrects the compute rate of other units by the ratio of measured to planned unit times.
 ForecastInputs PlanForecast::inputs_of(const PlanInputs& inputs) {
   ForecastInputs found = of_cut(inputs.units);
   if (inputs.units == setup_->inputs.units || !machine_) return found;

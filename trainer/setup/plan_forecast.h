@@ -1,5 +1,5 @@
-// PlanForecast: the time of a run's plans, from what is known of the machine that they are for.
-// Made once the units are settled; the setup must outlive it. Main thread.
+// PlanForecast: forecasts the time of a run's plans from the rates of the target machine. Made by
+// the command after the units are resolved; main thread.
 #pragma once
 
 #include <map>
@@ -13,51 +13,50 @@
 
 namespace longshore {
 
-// The machine of that name (common_machines.h), or of a description's file. IoError; ConfigError
-// where it is neither, or the description has mistakes.
+// Returns the machine of that name (common_machines.h) or of a description file. Throws IoError, or
+// ConfigError if `named` is neither or the description has mistakes.
 DescribedMachine read_machine(const std::string& named);
 
 class PlanForecast {
  public:
-  // `described`: the machine, where it is not this one.
+  // `described` is the target machine; empty: the local one. `setup` must outlive this object.
   explicit PlanForecast(const MeasuredRun* setup,
                         std::optional<DescribedMachine> described = std::nullopt);
 
-  // Whether anything is known of the machine's rates.
+  // Returns whether the machine's rates are known.
   bool known() const { return machine_.has_value(); }
   StepForecast step(const PlanInputs& inputs, const TierPlan& plan);
-  // Seconds of the operations of its train pass; empty where a rate is missing.
+  // Returns the seconds of each operation of the train pass; empty if a rate is missing.
   std::vector<double> operations(const TierPlan& plan);
   PlanSearch search(const SearchScope& scope);
-  // With what single changes would give, where that is asked.
+  // Returns the plan's forecast; with `changes` also the forecasts of single changed keys.
   PlanScreen screen(const TierPlan& plan, bool changes);
 
-  // What a run's first steps are compared with; nothing where no time was planned.
+  // Returns the check for a run's first steps; empty without a forecast.
   std::optional<PlanCheck> check(const TierPlan& plan);
-  // Keeps what they took for the next plan.
+  // Stores the measured factors of `check` in the cache for the next plan.
   void learn(const PlanCheck& check) const;
 
  private:
-  // Of the run's model in units of that name.
+  // Returns the forecast inputs of the run's model, cut into units of this name.
   const ForecastInputs& of_cut(const std::string& units);
   ForecastInputs inputs_of(const PlanInputs& inputs);
 
   const MeasuredRun* setup_;
   KnownRates known_;
   std::optional<DescribedMachine> machine_;
-  bool here_ = true;
+  bool here_ = true;  // the target machine is the local one
   std::map<std::string, ForecastInputs> of_units_;  // by the units' name
-  std::string checked_run_;  // what the last check compares, and by which measurements
+  std::string checked_run_;  // text_of_run of the last check
 };
 
-// The plan of a draft that meets the goal of `longshore init` best, among the setup's and those
-// that a search finds around it; nothing runs. `described`: the machine, where it is not this one.
-// ConfigError where the fastest is wanted and the machine's rates are not known. Nothing where no
-// plan fits.
+// Returns the plan that meets the goal of `longshore init` best, among the setup's plan and those
+// that a search around it finds; empty if no plan fits. Nothing runs. `described` is the target
+// machine; empty: the local one. Throws ConfigError for kFastest if the rates are unknown.
 std::optional<PlanPoint> best_point(DraftGoal goal, const MeasuredRun& setup,
                                     const std::optional<DescribedMachine>& described);
 
-// The setup's sequence length, doubled for as long as some plan with it fits, up to `most`.
+// Returns the setup's sequence length, doubled while some plan fits, up to `most`.
 int64_t longest_sequences(const MeasuredRun& setup, int64_t most);
 
 }  // namespace longshore

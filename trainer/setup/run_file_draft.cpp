@@ -11,10 +11,10 @@
 namespace longshore {
 namespace {
 
-constexpr int64_t kShortest = 128, kLongest = 4096;  // sequences that are proposed
+constexpr int64_t kShortest = 128, kLongest = 4096;  // tokens of proposed sequences
 constexpr int64_t kFewSteps = 100;
 constexpr Bytes kSmallData = 4 * kMiB;
-constexpr int64_t kBytesPerToken = 4;  // of text, about
+constexpr int64_t kBytesPerToken = 4;  // approximate bytes of text
 
 std::string list_of(const std::vector<std::string>& texts) {
   std::string list;
@@ -29,7 +29,7 @@ int64_t sequence_length(const DraftFacts& facts) {
   return std::min(length, most);
 }
 
-// Of AdamW, for all parameters of a pretrained model: smaller for larger ones.
+// Returns AdamW's rate for training all parameters of a pretrained model; larger models need less.
 std::string learning_rate(int64_t parameters) {
   if (parameters < 100'000'000) return "1e-4";
   if (parameters < 3'000'000'000) return "2e-5";
@@ -54,7 +54,7 @@ bool is_small(const DraftFacts& facts) {
   return facts.data_bytes < kSmallData;
 }
 
-// So many that a run has some steps.
+// Returns a power of two from 2 to 16 that leaves the run about kFewSteps steps or more.
 int64_t sequences_per_step(const DraftFacts& facts) {
   const int64_t sequences = facts.data_bytes * (is_small(facts) ? 3 : 1) / kBytesPerToken /
                             std::max<int64_t>(sequence_length(facts), 1);
@@ -77,7 +77,7 @@ void add_length(RunFileDraft& draft, const DraftFacts& facts) {
             "over all ranks; the same results on one GPU or eight");
 }
 
-// The recipe's keys, and what it leaves to whoever takes it.
+// Returns the recipe's keys and the user's own: directories, model, data and drives.
 RunFileDraft recipe_draft(const DraftFacts& facts) {
   const std::string name(facts.recipe->name);
   RunFileDraft draft;

@@ -10,15 +10,15 @@
 namespace longshore {
 namespace {
 
-// A product of matrices takes two operations for each element and position; attention's two
-// products take two for each pair and element of a head, and half of the pairs are seen.
+// A matrix product takes two operations per element and position. Each of attention's two products
+// takes two per pair and head element; the causal mask leaves half of the pairs.
 constexpr double kFlopsOfElement = 2.0;
 constexpr double kFlopsOfPair = 4.0;
-// Of a run of the probe, forward is one part of four, of the loss's unit one of three.
+// Forward takes one of four parts of a probe run; for the unit with the loss, one of three.
 constexpr double kForwardOfProbe = 0.25;
 constexpr double kForwardOfLoss = 1.0 / 3.0;
 
-// The embedding reads rows of its matrix.
+// Returns false for the embedding, which only reads rows of its matrix.
 bool multiplies(const UnitSpec& unit) {
   return !unit.name.starts_with("embedding");
 }

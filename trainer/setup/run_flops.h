@@ -1,5 +1,5 @@
-// What a run's units compute, in operations, for forecasts of its time; and by which text a unit
-// that was measured is known. Pure functions of the model.
+// RunFlops: the operations of a run's units, for time forecasts, and the texts under which
+// measurements are stored. Pure functions of the model.
 #pragma once
 
 #include <string>
@@ -10,20 +10,20 @@
 
 namespace longshore {
 
-// Of one position, in documents of that length.
+// Returns the operations of one position in documents of that length.
 UnitFlops flops_of_unit(const Model& model, UnitId unit, int64_t document);
 
-// A unit of the run on its device: what decides how long it takes, but the number of positions.
+// Returns the text of all that determines the unit's time, except the number of positions.
 std::string text_of_unit(const MeasuredRun& setup, UnitId unit);
-// What decides how long the run's lanes take, and by which measurements that is planned: what a run
-// took of its plan corrects these, and no others.
+// Returns a hash of all that determines the times of the run's lanes and of the measurements behind
+// the forecast. Factors learned from a run apply only to runs with an equal hash.
 std::string text_of_run(const MeasuredRun& setup, const KnownRates& known);
 
-// From the seconds of a run of the probe to those of its passes.
+// Splits the seconds of a probe run into forward and backward.
 UnitSeconds split_of_probe(const OneUnitModel& model, double seconds);
 
-// All that a forecast of the run needs beside plan and rates. `known`: what was measured of its
-// units; nullptr on other machines.
+// Returns all that a forecast needs except plan and rates. `known` has the unit times measured on
+// the local machine; nullptr if the run is for another machine.
 ForecastInputs forecast_inputs(const MeasuredRun& setup, const Model& model,
                                const KnownRates* known);
 

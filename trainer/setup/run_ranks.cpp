@@ -19,7 +19,7 @@ ShardTopology topology_of(const FsdpSection& fsdp, int32_t ranks, int32_t ranks_
 
 namespace {
 
-// `longshore launch` gives its ranks a secret; other launchers' ranks read one from a file.
+// Reads the store's secret from a file for launchers other than `longshore launch`, which sets it.
 void read_secret(const DistSection& dist, RankInfo& ranks) {
   const bool has_file = dist.secret_file != "none";
   if (!ranks.secret.empty()) return;
@@ -62,7 +62,7 @@ RunRanks::RunRanks(const RunConfig& config, size_t visible_gpus) {
   if (topology().shard_ranks > 1) {
     shards_ = world_->group("shards", topology().shard_group(rank()));
     groups_.shards = shards_.get();
-    // NCCL keeps hundreds of MiB on the GPU for each communicator, and takes no host memory.
+    // An NCCL communicator holds hundreds of MiB on the GPU and cannot use host memory.
     const bool gpu = options.device == DeviceKind::kCuda;
     const std::vector<int32_t> members = topology().shard_group(rank());
     beside_ =

@@ -1,6 +1,5 @@
-// RunRanks: this process's place among the ranks of a run: the world, the groups its collectives
-// run over, and what all ranks must agree on before anything is allocated. Owned by the command;
-// main thread.
+// RunRanks: this process as a rank of a run: the world of all ranks, and the groups that its
+// collectives use. Shared by the stages of the run's setup (run_setup.h); main thread.
 #pragma once
 
 #include <memory>
@@ -13,31 +12,30 @@ namespace longshore {
 
 class RunRanks {
  public:
-  // Joins the other ranks, where the launcher's variables speak of several; prints how they were
-  // found. Throws ConfigError or CommError.
-  // `visible_gpus`: how many this process sees.
+  // Joins the other ranks if the launcher's variables name several, and logs how they were found.
+  // `visible_gpus` is the number of GPUs that this process sees. Throws ConfigError or CommError.
   RunRanks(const RunConfig& config, size_t visible_gpus);
 
   World& world() const { return *world_; }
   const RankInfo& info() const { return world_->ranks(); }
   Rank rank() const { return Rank(info().rank); }
-  // Writes what is written once: metrics, manifests, exports, messages.
+  // Rank 0 alone writes metrics, manifests, exports and messages.
   bool first() const { return info().rank == 0; }
   const ShardTopology& topology() const { return groups_.topology; }
   const RankGroups& groups() const { return groups_; }
-  // All ranks: from here on there is a group for what routers chose.
+  // Creates the group that sums the routers' expert choices. Collective.
   void add_routers();
 
  private:
   std::unique_ptr<World> world_;
   std::unique_ptr<Communicator> shards_;
-  std::unique_ptr<Communicator> beside_;  // the shard group's second one
+  std::unique_ptr<Communicator> beside_;  // second communicator of the shard group
   std::unique_ptr<Communicator> replicas_;
   std::unique_ptr<Communicator> routers_;
   RankGroups groups_;
 };
 
-// The groups that the run file's strategy makes of the ranks. ConfigError where they do not divide.
+// Returns the run file's groups of ranks. Throws ConfigError if the ranks do not divide evenly.
 ShardTopology topology_of(const FsdpSection& fsdp, int32_t ranks, int32_t ranks_per_node);
 
 }  // namespace longshore

@@ -20,14 +20,14 @@
 namespace longshore {
 namespace {
 
-// Tokens of the training files are not counted yet when the plan is made. A token takes about four
-// bytes of text, and eight bytes of memory (token and target).
+// Estimates the memory of the data, because its tokens are counted only after planning. A token is
+// about four bytes of text and eight bytes of memory (token and target).
 Bytes estimate_data_bytes(DataSection data) {
   Bytes text = 0;
   try {
     data = with_data_files(std::move(data));
   } catch (const DataError&) {
-    // Whoever reads the data says so; a plan can do without.
+    // Reading the data reports the error later; a plan is possible without it.
   }
   for (const auto* files : {&data.train, &data.eval}) {
     for (const std::string& path : *files) {
@@ -39,7 +39,7 @@ Bytes estimate_data_bytes(DataSection data) {
   return text * 2;
 }
 
-// A table of positions has an end; rotary positions have none.
+// Throws if a learned position table is too short; rotary positions have no limit.
 void check_positions(const RunConfig& config, const ArchSpec& arch) {
   if (arch.position != PositionKind::kLearned || config.data.max_tokens <= arch.max_positions) {
     return;
@@ -49,7 +49,7 @@ void check_positions(const RunConfig& config, const ArchSpec& arch) {
                     arch.origin + " has; lower data.max_tokens");
 }
 
-// The text that all ranks must have in common to make the same plan of units.
+// Returns a text that is equal on all ranks if their units are equal.
 std::string describe_units(const ModelSpec& spec) {
   std::string text;
   for (const UnitSpec& unit : spec.units) {
@@ -71,7 +71,7 @@ void agree_on_run(const OpenedRun& run) {
   world.agree("compute threads", std::to_string(run.compute.threads) + "\n");
 }
 
-// By another path or through a link, it would be the same files.
+// Throws if two paths name one directory, whose files would then be the same.
 void check_distinct_drives(const NvmeTier& tier) {
   for (size_t i = 0; i < tier.rooms.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
@@ -84,7 +84,7 @@ void check_distinct_drives(const NvmeTier& tier) {
   }
 }
 
-// All ranks make the plan that the fullest of their GPUs has room for.
+// Sets the GPU's free memory to the minimum over ranks, so that all ranks make the same plan.
 void look_for_gpu_room(OpenedRun& run) {
   if (run.elsewhere || run.inputs.device != DeviceKind::kCuda || run.machine.gpus.empty()) return;
   const int gpu = run.ranks ? run.ranks->groups().gpu : 0;
@@ -99,7 +99,7 @@ void look_for_gpu_room(OpenedRun& run) {
   run.machine.gpu_room = room;
 }
 
-// Before LibTorch's first computation, which looks for a GPU's kernels once.
+// Checks the GPU. Call it before LibTorch's first computation, which selects GPU kernels once.
 void ready_gpu(const RunConfig& config, const FoundGpus& found, int gpu, int32_t ranks) {
   require_gpus(config, found, ranks);
   if (device_kind(config) != DeviceKind::kCuda) return;
@@ -108,7 +108,7 @@ void ready_gpu(const RunConfig& config, const FoundGpus& found, int gpu, int32_t
   prepare_cuda(gpu);
 }
 
-// The ranks of this machine share it.
+// Sets the run's machines, and divides the target machine's cores among its ranks.
 void take_machine(ReadRun& run, int32_t ranks_per_node, const std::optional<Machine>& elsewhere) {
   run.ranks_per_node = ranks_per_node;
   run.here = probe_machine();
@@ -140,7 +140,7 @@ ReadRun read_run(const RunArguments& arguments, const AssumedRanks& assumed, Set
   if (purpose == SetupFor::kComputing) {
     ready_gpu(run.config, found, 0, 1);
   } else if (device_kind(run.config) == DeviceKind::kCuda && !found.usable.empty()) {
-    prepare_cuda(0);  // units are measured there
+    prepare_cuda(0);  // for measuring units
   }
   run.topology = topology_of(run.config.fsdp, assumed.ranks, assumed.per_node);
   run.weights = assumed.weights;
@@ -150,7 +150,7 @@ ReadRun read_run(const RunArguments& arguments, const AssumedRanks& assumed, Set
 }
 
 OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
-  // Before the model: its tables are LibTorch's first computation.
+  // Threads are set before the model is opened, whose tables are LibTorch's first computation.
   Machine computing = machine;
   const int cores = elsewhere ? here.physical_cores : here.physical_cores / ranks_per_node;
   computing.physical_cores = std::max(1, std::min(cores, computing.physical_cores));
@@ -162,7 +162,7 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
   inputs.data_bytes = estimate_data_bytes(config.data);
   choose_gather(config, ranks ? &ranks->groups() : nullptr, inputs);
   look_for_gpu_room(*this);
-  // The drives of another machine are not here to be asked.
+  // Drives of another machine cannot be examined.
   if (!elsewhere) {
     for (const std::string& directory : inputs.nvme.directories) {
       inputs.nvme.wear.push_back(read_drive_wear(directory));
@@ -176,7 +176,7 @@ OpenedRun::OpenedRun(ReadRun read) : ReadRun(std::move(read)) {
 MeasuredRun join_run(const RunArguments& arguments) {
   ReadRun run;
   run.config = load_run_config(arguments.files, arguments.overrides);
-  with_data_files(run.config.data);  // refused before anything is made
+  with_data_files(run.config.data);  // throws before anything is created
   const FoundGpus found = find_gpus();
   settle_device(run.config, found);
   const auto ranks = run.ranks = std::make_shared<RunRanks>(run.config, found.usable.size());
