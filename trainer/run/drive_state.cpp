@@ -21,7 +21,7 @@ namespace {
 
 constexpr JsonLimits kNoteLimits{.max_bytes = kMaxNoteBytes, .max_values = 100};
 
-// All ranks throw what the first one of them found.
+// Exchanges problems and throws the first non-empty one, in rank order, on all ranks.
 template <typename Problem>
 void throw_together(World& world, const std::string& what, const std::string& mine) {
   for (const std::string& problem : world.exchange(what, mine)) {
@@ -29,14 +29,14 @@ void throw_together(World& world, const std::string& what, const std::string& mi
   }
 }
 
-// What a state file of another, or an unknown, run says of itself.
+// Returns the run that a manifest names, and its step if it has one.
 std::string described(const Manifest& manifest) {
   return manifest.point.step == kNoStep ? "the run " + text_of(manifest.run)
                                         : "step " + std::to_string(manifest.point.step) +
                                               " of the run " + text_of(manifest.run);
 }
 
-// For a damaged state_key: which runs the drives name.
+// Returns the runs that the drives name, for the message about a damaged state_key.
 std::string runs_on_drives(const TierPlan& plan, Rank rank) {
   std::string text;
   for (const std::string& directory : plan.drives.tier.directories) {
@@ -49,7 +49,7 @@ std::string runs_on_drives(const TierPlan& plan, Rank rank) {
   return text;
 }
 
-// Rank 0's: read from the run's directory, or a new one, which is written with the files.
+// Returns rank 0's key on all ranks: from run.dir, or a new one that is written later. Collective.
 RunKey agree_on_key(const MeasuredRun& setup, const TierPlan& plan,
                     const std::string& run_directory) {
   World& world = setup.ranks->world();
@@ -71,15 +71,15 @@ RunKey agree_on_key(const MeasuredRun& setup, const TierPlan& plan,
   return *key;
 }
 
-// What one rank's files are to this run.
+// The state files of one rank, compared with this run.
 struct Found {
-  bool any = false;        // a manifest is there
-  bool usable = false;     // of the same ranks and layout: recovery can read it
-  bool cut = false;        // shorter than its manifest wants
-  int64_t step = kNoStep;  // of the newest manifest
+  bool any = false;        // a manifest exists
+  bool usable = false;     // equal ranks and layout: recovery can read the files
+  bool cut = false;        // a file is shorter than its manifest requires
+  int64_t step = kNoStep;  // step of the newest manifest
   std::string where;       // the first directory with a manifest
-  std::string foreign;     // another run's file: what is to be said of it
-  std::string unknown;     // a file that no run wrote, or whose manifests are damaged
+  std::string foreign;     // message about a file of another run
+  std::string unknown;     // message about a file without a readable manifest
 };
 
 class StateFileLook {
@@ -90,7 +90,7 @@ class StateFileLook {
         map_(NvmeStore::make_map(make_layouts(setup.source->spec(), plan.topology.shard_ranks),
                                  options_)) {}
 
-  // In every directory: what one of them holds is not removed because another one is empty.
+  // Examines all directories, so that no state is removed because another directory is empty.
   Found all(const std::vector<std::string>& directories) {
     for (size_t drive = 0; drive < directories.size(); ++drive) {
       take(directories[drive], static_cast<int>(drive));
@@ -135,7 +135,7 @@ void refuse_others(const MeasuredRun& setup, const CommittedSteps& acknowledged,
   World& world = setup.ranks->world();
   throw_together<CheckpointError>(world, "the state files", found.unknown);
   if (acknowledged.any) {
-    // Perhaps it is this run's, and state_key was lost.
+    // The file may belong to this run if state_key was lost.
     throw_together<CheckpointError>(
         world, "whose the state files are",
         found.foreign.empty()
@@ -153,14 +153,14 @@ void refuse_others(const MeasuredRun& setup, const CommittedSteps& acknowledged,
                                         "*.state files there");
 }
 
-// Of the newest checkpoint, valid or not; cheap.
+// Returns the step of the newest checkpoint, without verifying it.
 int64_t newest_listed(const std::string& run_directory) {
   const std::vector<CheckpointEntry> entries = list_checkpoints(run_directory + "/checkpoints");
   return entries.empty() ? kNoStep : entries.front().step.value;
 }
 
-// Of the newest that is valid, for which the drives' state may be given up; step 0 any start has.
-// Reads all of it. Collective.
+// Returns the step of the newest valid checkpoint, which may replace the drives' state; 0 without
+// one, because step 0 needs no checkpoint. Reads the whole checkpoint. Collective.
 int64_t newest_valid(const MeasuredRun& setup, const std::string& run_directory) {
   try {
     const FoundCheckpoint found =
@@ -195,12 +195,12 @@ RunKey settle_drive_state(const MeasuredRun& setup, const TierPlan& plan,
   const std::string where = found.any ? found.where : plan.drives.tier.directories.front();
   const int64_t step = all.greatest[2];
   const bool usable = wants_state && all.least[1] == 1 && all.greatest[0] == 0;
-  // A newer checkpoint: since then the run went on without these drives.
+  // If a checkpoint is newer, the run continued without these drives.
   const bool may_be_left = step != kNoStep && all.greatest[3] > step;
-  // One step less is what two versions are for: the newest was damaged, the one before serves.
+  // If the newest version is damaged, the run resumes from the previous one: one step may be lost.
   const int64_t within = usable && step >= 0 ? step + 1 : step;
   const bool lost = wants_state && acknowledged.beyond(within);
-  // With a new key there is nothing to use: every manifest would be another run's.
+  // Usable files have this key, because refuse_others throws for manifests with another key.
   if (usable && !may_be_left && !lost) return key;
   const bool matters = wants_state && (step != kNoStep || lost);
   const int64_t saved = matters ? newest_valid(setup, run_directory) : 0;

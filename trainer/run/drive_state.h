@@ -1,5 +1,5 @@
-// DriveState: what the drives of offload.nvme hold for a run, and whether the run goes on from it.
-// Decided by all ranks together before the engine opens the state files. Main thread.
+// DriveState: decides whether a run resumes from the state on the drives of offload.nvme. All ranks
+// decide together before the engine opens the state files. Free functions; main thread.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace longshore {
 
-// The key under which the run's state files are to be opened. Files that this run may not go on
-// from (checkpoint.resume says otherwise, or they were made for other ranks, units, formats or
-// versions and hold nothing newer than the newest valid checkpoint) are removed first.
-// CheckpointError where they hold, or a file of run.dir says that they held, steps that would be
-// lost, and where a file there is no state file; ConfigError where they belong to another run.
-// Until then nothing is changed, and no file that is not this run's ever is. Collective.
+// Returns the key under which the engine opens the run's state files. First removes files that the
+// run cannot resume from: checkpoint.resume excludes them, or they were made for other ranks,
+// units, formats or versions and are no newer than the newest valid checkpoint. Changes no file of
+// another run, and none if it throws: CheckpointError if committed steps on the drives or recorded
+// in run.dir would be lost, or a file is no state file; ConfigError if a file is another run's.
+// Collective.
 RunKey settle_drive_state(const MeasuredRun& setup, const TierPlan& plan,
                           const std::string& run_directory);
 
-// Rank 0: state_key, where there is one, says from now on whether steps were committed.
+// Records in state_key, if it exists, whether steps were committed. Rank 0 calls it.
 void note_committed(const std::string& run_directory, bool committed);
 
-// What a commit says of the run beside its state.
+// Returns the payload of a commit: the run's progress.
 std::string commit_note(const RunProgress& progress);
-// The run of a commit's note; `step` is the commit's. CheckpointError for a note that is none.
+// Reads the payload of the commit of `step`. Throws CheckpointError if it is malformed.
 RunProgress read_commit_note(const std::string& note, Step step);
 
 }  // namespace longshore

@@ -1,4 +1,4 @@
-// What a run's first pass took against what its plan says, before anything is updated. Free
+// first_pass: compares the memory of a run's first pass with its plan before the first update. Free
 // function.
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace longshore {
 
-// Where the plan's workspace is not measured at the run's own shape: `usage` is that of a pass over
-// `batches`, counted since before it. OutOfMemoryError, with the key to change, when a pass over
-// full micro-batches will not fit, judged by this one; a warning when it only takes more than
-// planned. Runs with updates in backward have measured plans (setup/measured_run.cpp).
+// Checks a plan whose workspace was not measured at the run's own shape; `usage` is the memory of a
+// pass over `batches`. Throws OutOfMemoryError, with the key to change, if by its measure a pass
+// over full micro-batches will not fit; warns if it only takes more than planned. Runs with updates
+// in backward have measured plans (setup/measured_run.cpp).
 void check_first_pass(const PlanInputs& inputs, const TierPlan& plan,
                       const DeviceMemory::Usage& usage, std::span<const HostBatch> batches);
 

@@ -19,7 +19,7 @@ std::string indented(const std::vector<std::string>& lines) {
   return text;
 }
 
-// The named checkpoint exists, or the message says what to name instead.
+// Throws if the named checkpoint does not exist; the message says what to name instead.
 void check_named(const std::string& path) {
   if (!std::filesystem::is_directory(path)) {
     const std::string absolute = std::filesystem::absolute(path).string();
@@ -34,7 +34,7 @@ void check_named(const std::string& path) {
   }
 }
 
-// The folder's checkpoints as rank 0 sees them, newest first: all ranks must try the same ones.
+// Returns rank 0's list of checkpoints, newest first, because all ranks must try the same ones.
 std::vector<std::string> candidates(const std::string& folder, World& world) {
   std::string mine;
   if (world.ranks().rank == 0) {
@@ -48,10 +48,10 @@ std::vector<std::string> candidates(const std::string& folder, World& world) {
 
 struct Opened {
   std::optional<Checkpoint> checkpoint;
-  std::string problem;  // the first rank's; empty where it is valid
+  std::string problem;  // the lowest rank's problem; empty: valid
 };
 
-// Every rank opens it and reads its share of the files.
+// Opens a checkpoint on every rank; each rank verifies its share of the files.
 Opened open_together(const std::string& path, World& world) {
   Opened opened;
   std::string mine;
@@ -69,7 +69,7 @@ Opened open_together(const std::string& path, World& world) {
   return opened;
 }
 
-// Of rank 0: every rank's file, then the manifest, last.
+// Adds the ranks' files to the manifest and commits it. Rank 0 calls it.
 std::string commit(CheckpointWriter& writer, CheckpointManifest& manifest,
                    const std::vector<std::string>& files) {
   for (const std::string& text : files) {
@@ -149,7 +149,7 @@ SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
   {
     std::optional<CheckpointWriter> writer;
     if (first) writer.emplace(folder, progress.step);
-    // Rank 0 has made the directory.
+    // Rank 0 has created the directory.
     const std::string directory =
         world.exchange("the checkpoint's directory", first ? writer->directory() : "").front();
     std::string mine;
@@ -159,9 +159,9 @@ SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
   }
   if (first) {
     saved.bytes = manifest.file_bytes();
-    // Counted as newer, they would push out the one that was just written.
+    // Pruning would count later steps as newer, and remove the checkpoint just written.
     set_aside_newer(folder, progress.step);
-    // What was written a moment ago is valid: sizes are enough to count the others.
+    // File sizes suffice to count the other checkpoints, because the new one is valid.
     prune_checkpoints(folder, keep, CheckDepth::kSizes);
   }
   saved.path = world.exchange("the saved checkpoint", saved.path).front();

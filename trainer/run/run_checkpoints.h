@@ -1,8 +1,7 @@
-// The checkpoints of a run, from all ranks. Resuming: all ranks look for a checkpoint together,
-// each verifies its share of the files, and only what every rank finds valid is loaded. Saving:
-// every rank of the first replica writes its own state file without talking to the others; rank 0
-// collects what they wrote and commits the manifest last. All ranks must see the same file system.
-// Main thread.
+// RunCheckpoints: saves and finds the checkpoints of a run, collectively. To resume, each rank
+// verifies its share of the files, and a checkpoint loads only if all ranks find it valid. To save,
+// each rank of the first replica writes its own state file without communication; rank 0 collects
+// the checksums and commits the manifest last. All ranks must see one file system. Main thread.
 #pragma once
 
 #include <optional>
@@ -24,18 +23,18 @@ struct FoundCheckpoint {
   std::vector<std::string> refused;      // newer ones that are damaged: path, file, what is wrong
 };
 
-// `resume` is "never" (nothing is found), "auto" (the newest valid checkpoint of `folder`; nothing
-// where it has none at all) or a checkpoint's directory. Throws CheckpointError where checkpoints
-// exist and none is valid, or the named one is damaged.
+// Finds a checkpoint: with `resume` "never" none, with "auto" the newest valid one of `folder`,
+// else the one in the directory `resume`. Throws CheckpointError if the named one is damaged, or if
+// checkpoints exist and none is valid.
 FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume, World& world);
-// find_checkpoint for a process of its own.
+// Finds a checkpoint in a single process.
 FoundCheckpoint find_checkpoint(const std::string& folder, const std::string& resume);
 
-// Why a run of this model cannot continue `saved`, found at `path`; empty where it can.
+// Returns why a run of this model cannot resume from `saved`, found at `path`; empty if it can.
 std::string model_difference(const RunProgress& saved, const std::string& path,
                              const ModelSource& source);
 
-// Loads the values that the model has before the first step; `check` gets all of them.
+// Loads the model's values before the first step, and passes them to `check`.
 void load_initial_weights(Engine& engine, const ModelSource& source, WeightCheck& check);
 // Loads the state of a checkpoint of the engine's model.
 void restore_checkpoint(const Checkpoint& checkpoint, Engine& engine);
@@ -46,9 +45,9 @@ struct SavedCheckpoint {
   double seconds = 0.0;
 };
 
-// Writes, commits, sets aside checkpoints of later steps (they are of a course that was left), and
-// removes old ones until `keep` (>= 1) valid ones are left. Throws IoError (a full disk) with all
-// older checkpoints kept. Every rank returns once the checkpoint is in place.
+// Writes and commits a checkpoint, sets aside checkpoints of later steps, which belong to an
+// abandoned history, and removes the oldest until `keep` (>= 1) valid ones remain. Throws IoError
+// (such as a full disk) and then removes none. Each rank returns after the commit. Collective.
 SavedCheckpoint save_checkpoint(const std::string& folder, int64_t keep,
                                 const RunProgress& progress, const ShardedModel& model,
                                 const StateSweep& sweep, World& world, const RankGroups& groups);

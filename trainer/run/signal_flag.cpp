@@ -20,7 +20,7 @@
 namespace longshore {
 namespace {
 
-// A handler may touch only lock-free atomics, and it may run on any thread.
+// Signal handlers run on any thread and may use only lock-free atomics.
 std::atomic<int> g_stop_signal{0};
 std::atomic<int> g_interrupts{0};
 std::atomic<bool> g_save_requested{false};
@@ -33,12 +33,12 @@ std::atomic<const char*> g_announcement{kStepAnnouncement};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
               std::atomic<const char*>::is_always_lock_free);
 
-// What a second interrupt writes, and where; a length of 0 while either changes.
+// The text that a second interrupt writes, and its file. The length is 0 while either changes.
 std::array<char, 4096> g_last_words;
 std::array<char, 4096> g_last_words_path;
 std::atomic<size_t> g_last_words_bytes{0};
 
-// Nothing can be done where this fails.
+// Ignores failures, because a handler cannot report them.
 void put(int fd, const char* text, size_t bytes) {
   [[maybe_unused]] const ssize_t written = ::write(fd, text, bytes);
 }
@@ -80,7 +80,7 @@ void watch(const std::stop_token& done, const SignalFlag& signals) {
   std::condition_variable_any woken;
   std::unique_lock<std::mutex> lock(mutex);
   const auto never = [] { return false; };
-  // HOST WAIT: signals are flags that are polled.
+  // HOST WAIT: the thread polls the signal flags.
   while (!done.stop_requested() && !signals.stop_requested()) {
     woken.wait_for(lock, done, kPoll, never);
   }
@@ -109,9 +109,9 @@ SignalFlag::SignalFlag(std::string save_file, Announce announce)
   g_last_words_bytes = 0;
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE}) {
     struct sigaction action{};
-    // Whoever read the run's output may go; the run goes on.
+    // A closed output pipe does not end the run.
     action.sa_handler = signal == SIGPIPE ? SIG_IGN : on_signal;
-    // Reads and writes go on after the handler.
+    // Reads and writes continue after the handler.
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     Former former{.signal = signal};
@@ -119,7 +119,7 @@ SignalFlag::SignalFlag(std::string save_file, Announce announce)
       throw IoError("install the handler of", strsignal(signal), errno);
     }
     former_.push_back(former);
-    // Under nohup a lost terminal is to change nothing.
+    // Under nohup SIGHUP stays ignored.
     if (signal == SIGHUP && former.action.sa_handler == SIG_IGN) {
       ::sigaction(signal, &former.action, nullptr);
     }
@@ -161,7 +161,7 @@ bool SignalFlag::take_save_request() {
 bool SignalFlag::take_save_file() {
   if (save_file_.empty() || ::access(save_file_.c_str(), F_OK) != 0) return false;
   if (::unlink(save_file_.c_str()) != 0 && errno != ENOENT) {
-    // A file that stays would ask for a save after every step.
+    // A remaining file would request a save after every step.
     log_warning("cannot remove " + save_file_ + ": " + std::strerror(errno) +
                 "; it is ignored from now on");
     save_file_.clear();

@@ -1,15 +1,14 @@
-// SignalFlag: what the user asks of a running process by signals and by a file, as flags that are
-// polled. Handlers only set flags.
+// SignalFlag: the user's requests to a running process, by signals or by a file, as polled flags.
 //
 //   SIGTERM, SIGHUP, SIGUSR1, first SIGINT   finish the step, save, exit with 128 + signal
 //   second SIGINT                            exit at once with code 9, nothing more is saved
-//   SIGUSR2, or the save file                save and go on
-//   SIGHUP where it was ignored (nohup)      nothing
-//   SIGPIPE                                  nothing: who read the output is gone, the run is not
+//   SIGUSR2, or the save file                save and continue
+//   SIGHUP if it was ignored (nohup)         nothing
+//   SIGPIPE                                  nothing: the run needs no reader of its output
 //
 // Owned by the run, one at a time in a process: the constructor installs the handlers, the
-// destructor puts the former ones back. Any thread may ask for the stop signal; requests to save
-// are taken by the owner's thread.
+// destructor restores the former ones. Any thread may read the stop signal; only the owner's thread
+// takes requests to save.
 #pragma once
 
 #include <csignal>
@@ -20,11 +19,11 @@
 
 namespace longshore {
 
-// Whether the process says at once, on stderr, what a stop signal sets off.
+// Whether a stop signal prints its effect on stderr at once.
 enum class Announce : uint8_t { kNo, kYes };
 
-// What it says while this lives instead of its words on a run that steps. Of the owner's thread;
-// `text` outlives it.
+// Replaces the text that a stop signal prints, during its lifetime. `text` must outlive it. The
+// owner's thread makes and destroys it.
 class OtherAnnouncement {
  public:
   explicit OtherAnnouncement(const char* text);
@@ -38,27 +37,27 @@ class OtherAnnouncement {
 
 class SignalFlag {
  public:
-  // `save_file`: the path whose appearance asks for a save; empty for none.
+  // A file that appears at `save_file` requests a save; empty: no such file.
   explicit SignalFlag(std::string save_file = "", Announce announce = Announce::kNo);
   SignalFlag(const SignalFlag&) = delete;
   SignalFlag& operator=(const SignalFlag&) = delete;
   ~SignalFlag();
 
-  // The first stop signal that came, 0 while there is none.
+  // Returns the first stop signal; 0 before any.
   int stop_signal() const;
   bool stop_requested() const { return stop_signal() != 0; }
-  // The exit code of a run that stopped for it and saved.
+  // Returns the exit code of a run that saved and stopped for the signal.
   int stop_exit_code() const { return 128 + stop_signal(); }
 
-  // "SIGTERM"; empty while there is none.
+  // Returns the signal's name, such as "SIGTERM"; empty before any.
   std::string stop_name() const;
-  // "stopped by SIGTERM", or by a signal to another rank.
+  // Returns "stopped by SIGTERM", or "stopped by a signal to another rank".
   std::string stop_text() const;
 
-  // What a second SIGINT leaves in the file, which exists; nothing where either is too long.
+  // Sets the text that a second SIGINT writes to the existing file; none if either is too long.
   void set_last_words(const std::string& path, const std::string& text);
 
-  // True once for each request to save; removes the save file.
+  // Returns true once for each request to save, and removes the save file.
   bool take_save_request();
 
  private:
@@ -72,9 +71,9 @@ class SignalFlag {
   std::vector<Former> former_;
 };
 
-// Ends the process when a stop signal is not heeded in time. For work that may be cut off at any
-// moment and continues later, such as preparing data: most of it stops by itself, but no library
-// asks in the middle of a long text. Its own thread ends the process.
+// Ends the process from its own thread if work does not stop soon after a stop signal. It is for
+// work that may be interrupted at any moment, such as preparing data: most of it checks for stop
+// signals, but libraries do not in the middle of a long text.
 class HurriedStop {
  public:
   explicit HurriedStop(const SignalFlag& signals);
