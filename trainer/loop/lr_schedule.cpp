@@ -13,7 +13,7 @@ double ratio(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1));
 }
 
-// From 1 down to 0, before the least rate is mixed in. warmup_steps <= done <= total.
+// Returns the schedule's factor from 1 to 0, without min_lr_ratio. warmup_steps <= done <= total.
 double decay(const ScheduleSection& schedule, int64_t done, int64_t total) {
   switch (schedule.name) {
     case ScheduleSection::Name::kConstant:

@@ -1,4 +1,4 @@
-// The learning rate of every step. A pure function, any thread.
+// LrSchedule: the learning rate of every step. A pure function; any thread.
 //
 // With s = step - 1 (steps already done), T = total steps, W = warmup_steps, D = decay_steps and
 // r = min_lr_ratio, the rate is the peak rate times
@@ -9,9 +9,9 @@
 //   wsd         1 while s < T - D, then r + (1 - r) * (T - s) / D      (warm up, stay, decay)
 // A step beyond T has the rate of s = T.
 //
-// These are the rates that transformers' Trainer gives its step-th update: constant, linear and
-// cosine "with warmup" (cosine_with_min_lr where r > 0), and, where r = 0, wsd with decay_type
-// "linear". As there, the first of W > 0 warm-up steps has rate 0.
+// transformers' Trainer has the same rates: constant, linear and cosine "with warmup"
+// (cosine_with_min_lr if r > 0), and, if r = 0, wsd with decay_type "linear". The first of W > 0
+// warm-up steps has rate 0, as in transformers.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace longshore {
 
-// The rate of `step` (from 1) in a run of `total_steps` (>= 1).
+// Returns the rate of `step` (from 1) in a run of `total_steps` (>= 1).
 double lr_at(const ScheduleSection& schedule, double peak_lr, Step step, int64_t total_steps);
 
 }  // namespace longshore

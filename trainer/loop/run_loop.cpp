@@ -28,7 +28,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// The state of a step was never changed: the weights are those that the run began with.
+// Throws if all steps were skipped, because the weights are still those that the run began with.
 void check_applied(const RunProgress& progress) {
   if (progress.adam_step > 0 || progress.step.value == 0) return;
   throw NonFiniteError("none of the run's " + std::to_string(progress.step.value) +
@@ -125,7 +125,7 @@ void RunLoop::count_skipped(const StepOutcome& outcome) {
 void RunLoop::after_step(const StepOutcome& outcome) {
   const bool last = step().value == run_.data.total_steps();
   const auto due = [this](int64_t every) { return every > 0 && step().value % every == 0; };
-  // A single rank need not ask the others; several ranks learn it with the next step's totals.
+  // A single rank stops at once; several ranks agree on the failure in the next step's totals.
   stopping_ = outcome.stop || (run_.ranks().info().size == 1 && !run_.reporter.failure().empty());
   run_.ledger.note_status(run_.reporter, run_.signals);
   give_back_heap();
@@ -133,10 +133,10 @@ void RunLoop::after_step(const StepOutcome& outcome) {
   if (last || out_of_patience() || outcome.save || due(config_.checkpoint.every_steps)) save();
 }
 
-// Experts have other rows in every step, so LibTorch's temporaries are of another size each time,
-// and the heap frays: by 140 MiB in 24 steps of a model whose plan is 2 GiB. What is free goes back
-// to the system between steps, which takes 25 ms. (The heap's own way, a threshold of 128 KiB for
-// mappings, does the same and made steps a sixth slower.)
+// Returns free heap memory to the system, which takes 25 ms. Experts have other rows in each step,
+// so the sizes of LibTorch's temporaries vary and the heap fragments: by 140 MiB in 24 steps of a
+// model with a 2 GiB plan. A fixed mmap threshold of 128 KiB also helps, but made steps a sixth
+// slower.
 void RunLoop::give_back_heap() {
   if (seconds_since(heap_given_back_) < kHeapSeconds) return;
   ::malloc_trim(0);
@@ -148,8 +148,8 @@ bool RunLoop::out_of_patience() const {
 }
 
 void RunLoop::evaluate_now() {
-  // A stop signal during the evaluation ends it; the step before it is saved as always. Several
-  // ranks finish it: they could not leave it together.
+  // On a single rank a stop signal ends the evaluation, and the run saves the last step. Several
+  // ranks finish the evaluation, because they could not stop at the same batch.
   run_.apply_updates();
   StepReporter& reporter = run_.reporter;
   const bool first = run_.ranks().first();
@@ -183,7 +183,7 @@ void RunLoop::evaluate_now() {
   }
 }
 
-// All ranks generate: each holds a part of the model.
+// Generates samples on all ranks, because each holds a part of the model.
 void RunLoop::show_samples() {
   const std::vector<Generated> samples =
       generate(run_.engine, *run_.tokenizer,
@@ -203,7 +203,7 @@ SavedCheckpoint RunLoop::write_checkpoint(const std::string& folder, int64_t kee
   RunProgress& progress = run_.ledger.progress;
   progress.data = run_.data_after_step();
   run_.reporter.sync();
-  run_.reporter.clear_display();  // long writing has a line of its own
+  run_.reporter.clear_display();  // a long write shows a progress line of its own
   Engine& engine = run_.engine;
   const RankGroups& groups = engine.groups();
   try {
@@ -233,12 +233,12 @@ int RunLoop::stop() {
              "; the same command resumes from here");
   }
   check_metrics();
-  // A rank that got no signal itself stops as SIGTERM would have stopped it.
+  // A rank without a signal of its own returns the exit code for SIGTERM.
   return run_.signals.stop_requested() ? run_.signals.stop_exit_code() : 128 + SIGTERM;
 }
 
 int RunLoop::finish() {
-  // A run that was killed after its last commit has no checkpoint of that step yet.
+  // If a kill followed the last commit, the last step has no checkpoint yet.
   if (!run_.ledger.is_saved()) save();
   check_applied(run_.ledger.progress);
   if (!run_.ranks().first()) return 0;
@@ -248,7 +248,7 @@ int RunLoop::finish() {
   return 0;
 }
 
-// From the last step's checkpoint, which holds every rank's part: no rank has to be asked.
+// Exports the last step's checkpoint, which holds all ranks' parts, without communication.
 void RunLoop::export_model() {
   const ModelSource& source = *run_.setup.source;
   const Checkpoint last = Checkpoint::open(run_.ledger.saved_path());
@@ -263,7 +263,7 @@ void RunLoop::export_model() {
   log_info(next_commands(destination));
 }
 
-// After everything is saved: a record with a hole is no success.
+// Throws, after everything is saved, if lines of the metrics could not be written.
 void RunLoop::check_metrics() {
   run_.reporter.sync();
   const std::string failure = run_.reporter.failure();

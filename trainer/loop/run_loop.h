@@ -1,6 +1,5 @@
-// RunLoop: the steps of a started run, to its end or a stop signal, with evaluations and
-// checkpoints on the way. Owned by the `train` command; its main thread calls it, and the engine
-// for it.
+// RunLoop: runs the steps of a started run with its evaluations and checkpoints, until its end or a
+// stop signal. Owned by the `train` command; main thread.
 #pragma once
 
 #include <chrono>
@@ -16,13 +15,13 @@ class RunLoop {
   // `run` must outlive the loop.
   explicit RunLoop(StartedRun* run) : run_(*run), config_(run->setup.config) {}
 
-  // Returns the exit code.
+  // Runs the loop and returns the exit code.
   int run();
 
  private:
   Step step() const { return run_.ledger.progress.step; }
   StepOutcome run_step();
-  // What the tier's commit keeps of the run as it is after the step.
+  // Returns the payload of the tier's commit: the run's progress after the present step.
   DurableStep record_after(bool skipped) const;
   void count_skipped(const StepOutcome& outcome);
   void after_step(const StepOutcome& outcome);
@@ -40,8 +39,8 @@ class RunLoop {
   StartedRun& run_;
   const RunConfig& config_;
   std::chrono::steady_clock::time_point heap_given_back_;
-  bool passed_ = false;    // a train pass, in this process
-  bool stopping_ = false;  // all ranks: after the step that has just ended
+  bool passed_ = false;    // this process has run a train pass
+  bool stopping_ = false;  // the run stops after the last step; equal on all ranks
 };
 
 }  // namespace longshore

@@ -23,14 +23,14 @@ namespace {
 
 constexpr double kStatusSeconds = 1.0;
 
-// Preparing data may be cut off at any moment.
+// Prepares the data; a stop signal may interrupt it at any moment.
 SequenceData load_until_stopped(const MeasuredRun& setup, SequenceUse use,
                                 const SignalFlag& signals) {
   const HurriedStop hurried(signals);
   return load_sequences(setup.config, *setup.source, use, stop_check_of(signals));
 }
 
-// A prompt that does not fit would end the run only at the first evaluation.
+// Throws if the prompts do not fit, instead of at the first evaluation.
 void check_prompts(const RunConfig& config, const Tokenizer& tokenizer, int64_t planned_positions) {
   int64_t positions = 0;
   for (const std::string& prompt : config.eval.prompts) {
@@ -46,14 +46,14 @@ void check_prompts(const RunConfig& config, const Tokenizer& tokenizer, int64_t 
 
 void agree_with_ranks(const StartedRun& run, const TierPlan& plan) {
   World& world = run.ranks().world();
-  // Plans of ranks whose machines differ may differ: a GPU that is smaller keeps fewer units.
+  // Plans may differ between machines: a rank with a smaller GPU keeps fewer units.
   world.agree("the order of collectives", describe_collectives(plan.step.schedules));
   world.agree("the training data", hash_text(run.data.fingerprint()) + "\n");
   if (!run.eval_data) return;
   world.agree("the evaluation data", hash_text(run.eval_data->dataset->fingerprint()) + "\n");
 }
 
-// Known only now where the run's length is given in epochs.
+// Throws if the schedule is longer than the run; a length in epochs needs the data.
 void check_schedule(const ScheduleSection& schedule, int64_t total_steps) {
   if (schedule.warmup_steps + schedule.decay_steps <= total_steps) return;
   throw ConfigError("schedule.warmup_steps + schedule.decay_steps = " +
@@ -62,7 +62,7 @@ void check_schedule(const ScheduleSection& schedule, int64_t total_steps) {
                     " steps; lower them or raise train.epochs");
 }
 
-// Why the run cannot resume from `saved`, found at `path`; empty where it can.
+// Returns why the run cannot resume from `saved`, found at `path`; empty if it can.
 std::string difference_from(const StartedRun& run, const RunProgress& saved,
                             const std::string& path) {
   const std::string other_model = model_difference(saved, path, *run.setup.source);
@@ -75,8 +75,8 @@ std::string difference_from(const StartedRun& run, const RunProgress& saved,
   return {};
 }
 
-// CheckpointError where the newest checkpoint is another run's. Cheap, and before anything is
-// allocated; damage is found later, when all of it is read. Collective.
+// Throws CheckpointError if the newest checkpoint is from another run. It reads only manifests,
+// before anything is allocated; a later full read finds damage. Collective.
 void refuse_other_run(const StartedRun& run) {
   const std::string& resume = run.setup.config.checkpoint.resume;
   std::string problem;
@@ -93,7 +93,7 @@ void refuse_other_run(const StartedRun& run) {
         problem = difference_from(run, Checkpoint::open(path).manifest().progress, path);
         break;
       } catch (const CheckpointError&) {
-        // A damaged checkpoint, which is reported when the run is resumed.
+        // find_checkpoint reports a damaged checkpoint later.
       }
     }
   }
@@ -101,8 +101,8 @@ void refuse_other_run(const StartedRun& run) {
   if (!problem.empty()) throw CheckpointError(problem);
 }
 
-// Checks what can be refused before anything is allocated, and returns the key of the state files
-// on drives, which is of no use without them. Collective.
+// Makes all checks that need no allocation, and returns the key of the state files on drives; the
+// key is unused without drives. Collective.
 RunKey check_run(StartedRun& run, const TierPlan& plan) {
   const RunConfig& config = run.setup.config;
   const ModelSource& source = *run.setup.source;
@@ -124,7 +124,7 @@ RunKey check_run(StartedRun& run, const TierPlan& plan) {
                                 : RunKey{};
 }
 
-// From here on the run continues `saved`, found at `path`.
+// Makes the run continue `saved`, found at `path`.
 void continue_from(StartedRun& run, const RunProgress& saved, const std::string& path) {
   const std::string problem = difference_from(run, saved, path);
   if (!problem.empty()) throw CheckpointError(problem);
@@ -140,7 +140,7 @@ void continue_from(StartedRun& run, const RunProgress& saved, const std::string&
   log_info("resumed from " + path + " after step " + std::to_string(saved.step.value));
 }
 
-// Resumes from what the tier of the state kept; false where it kept nothing.
+// Resumes from the last step that the state's tier committed; false if there is none.
 bool resume_from_tier(StartedRun& run) {
   const std::optional<DurablePoint> point = run.engine.commits().start(random_word());
   if (!point) return false;
@@ -157,7 +157,7 @@ bool resume_from_tier(StartedRun& run) {
   return true;
 }
 
-// Weights from the model's files, checked while they are read.
+// Loads weights from the model's files and checks them while reading.
 void load_weights(StartedRun& run) {
   const ModelSource& source = *run.setup.source;
   WeightCheck check;
@@ -168,7 +168,7 @@ void load_weights(StartedRun& run) {
   }
 }
 
-// CheckpointError where a start after so many steps would drop acknowledged ones.
+// Throws CheckpointError if a start after step `start` would lose committed steps.
 void check_start(const StartedRun& run, Step start) {
   if (run.setup.config.checkpoint.resume != "auto") return;
   const std::string& path = run.directory.path();
@@ -180,7 +180,7 @@ void resume_from_checkpoint(StartedRun& run) {
   const std::string& resume = run.setup.config.checkpoint.resume;
   const std::string folder = run.directory.checkpoints();
   const bool first = run.ranks().first();
-  // What a killed process left is nobody's record, and a checkpoint may have to be taken back.
+  // A killed process may have left partial files, or a checkpoint that must be restored.
   if (first) clean_leftovers(folder);
   const FoundCheckpoint found = find_checkpoint(folder, resume, run.ranks().world());
   check_start(run, found.checkpoint ? found.checkpoint->manifest().progress.step : Step(0));
@@ -205,7 +205,7 @@ void resume_from_checkpoint(StartedRun& run) {
   run.ledger.note_saved(path);
 }
 
-// Puts the run's directory in order, now that nothing can refuse the run on any rank.
+// Updates the run's directory after all ranks have passed every check. Collective.
 void begin_record(StartedRun& run, const std::function<void(Step)>& begin) {
   run.ranks().world().exchange("the start of the run", "");
   if (!run.ranks().first()) return;
@@ -221,7 +221,7 @@ void begin_record(StartedRun& run, const std::function<void(Step)>& begin) {
   run.directory.write_chat_template(run.data.data().chat_template);
 }
 
-// The state that a run begins with, where the tier commits.
+// Commits the state that a run begins with, if the tier commits.
 void commit_start(StartedRun& run) {
   if (!run.engine.commits().commits()) return;
   RunProgress& progress = run.ledger.progress;
@@ -230,17 +230,17 @@ void commit_start(StartedRun& run) {
   run.note_commit();
 }
 
-// The record of the steps, cut to those that the run resumes after.
+// Opens the metrics, cut after the step that the run resumes from. Collective.
 void open_metrics(StartedRun& run) {
   std::string evaluated;
   if (run.ranks().first()) {
     const Step step = run.ledger.progress.step;
     const std::string path = run.directory.metrics_file();
-    // The record of a course that the user left is kept beside.
+    // The metrics of an abandoned history are kept in another file.
     if (run.setup.config.checkpoint.resume != "auto") {
       const std::string kept = MetricsFile::set_aside(path, step);
       if (!kept.empty()) log_info("the metrics of the abandoned history are in " + kept);
-      // Its commits were given up.
+      // The commits of an abandoned history no longer count.
       if (!run.ledger.is_committed()) note_committed(run.directory.path(), false);
     }
     MetricsFile metrics =
@@ -348,7 +348,7 @@ StartedRun::StartedRun(const MeasuredRun& setup, const TierPlan& plan,
   } else {
     commit_start(*this);
   }
-  // Never silent: a user who meant the directory's weights would train noise.
+  // The warning is never silent, because the user may have expected the directory's weights.
   if (progress.step.value == 0 && setup.source->random() && ranks().first()) {
     log_warning(setup.source->random_weights_text());
   }
