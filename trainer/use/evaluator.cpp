@@ -22,7 +22,7 @@ Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequen
   const auto ranks = static_cast<size_t>(groups.topology.ranks);
   const std::vector<HostBatch> own = share_of(views, groups.rank, groups.topology.ranks);
   const auto at_once = static_cast<size_t>(engine.plan().step.micro_batches);
-  const size_t most = (views.size() + ranks - 1) / ranks;  // of a rank: all go as many rounds
+  const size_t most = (views.size() + ranks - 1) / ranks;  // all ranks run equal rounds
   LossSum mine;
   for (size_t first = 0; first < most; first += at_once) {
     stop();

@@ -1,5 +1,5 @@
-// Evaluation: the mean loss over a set of sequences, with the engine's current parameters, and the
-// lowest loss of a run so far. The thread that calls the engine.
+// Evaluator: the mean loss over a set of sequences with the engine's current parameters, and the
+// lowest loss of a run so far. Called by the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,24 @@ struct Evaluation {
   double seconds = 0.0;
 };
 
-// At most `max_sequences` sequences, in file order; 0 = all. Pending updates are applied first.
-// `stop` is asked between groups of micro-batches.
+// Evaluates at most `max_sequences` sequences in file order; 0: all. Applies pending updates first.
+// Calls `stop` between groups of micro-batches.
 Evaluation evaluate(Engine& engine, const SequenceData& data, int64_t max_sequences,
                     int64_t micro_batch, const StopCheck& stop);
 
-// The lowest evaluation loss of a run so far, and how long ago it was. Its whole state can be read
-// from metrics.jsonl, which is cut at the step that a run resumes from.
+// The lowest evaluation loss of a run so far, and the number of evaluations since. A resumed run
+// restores it from metrics.jsonl, which is cut at the step that the run resumes from.
 class EvalTracker {
  public:
-  // Whether the loss is the lowest so far. A loss that is not finite is never.
+  // Adds a loss and returns whether it is the lowest so far; a non-finite loss never is.
   bool record(double loss);
   double best_loss() const { return best_loss_; }
-  // Evaluations since the lowest loss.
+  // Returns the number of evaluations since the lowest loss.
   int64_t without_gain() const { return without_gain_; }
 
-  // What the evaluations of a run's metrics say; nothing for a missing file.
+  // Reads the evaluations of a metrics file; a missing file has none.
   static EvalTracker of_metrics(const std::string& path);
-  // For other ranks, and back.
+  // Convert to text for other ranks, and back.
   std::string text() const;
   static EvalTracker of_text(const std::string& text);
 

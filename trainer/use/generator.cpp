@@ -12,7 +12,7 @@
 namespace longshore {
 namespace {
 
-// Texts that grow by a token, end to end, as one micro-batch.
+// A micro-batch of concatenated texts that each get one more token.
 struct GrowingBatch {
   std::vector<int64_t> tokens, positions, targets, starts = {0}, last_positions;
   std::vector<size_t> prompts;
@@ -29,7 +29,7 @@ struct GrowingBatch {
   }
 };
 
-// All texts that still grow, in as many micro-batches of `most` positions as they take.
+// Packs all unfinished texts into micro-batches of at most `most` positions.
 std::vector<GrowingBatch> join_growing(const std::vector<std::vector<TokenId>>& texts,
                                        const std::vector<Generated>& results, int64_t most) {
   std::vector<GrowingBatch> batches;
@@ -53,7 +53,7 @@ at::Tensor next_scores(Engine& engine, const GrowingBatch& batch) {
   return engine.logits(loaded[0], at::tensor(batch.last_positions, at::kLong));
 }
 
-// The rows of the embedding.
+// Returns the number of rows of the embedding.
 int64_t vocabulary_of(const Engine& engine) {
   return engine.spec().units.front().parameters.front().whole().shape.front();
 }
@@ -84,7 +84,7 @@ std::vector<std::vector<TokenId>> encode_prompts(const Engine& engine, const Tok
   return texts;
 }
 
-// The candidates that top_k and top_p leave, likeliest first, with the sums of their shares.
+// The candidates that top_k and top_p leave, likeliest first, with cumulative weights.
 struct Candidates {
   std::vector<TokenId> tokens;
   std::vector<double> sums;
@@ -94,7 +94,7 @@ Candidates candidates_of(std::span<const float> scores, const Sampling& sampling
   Candidates found;
   found.tokens.resize(scores.size());
   std::iota(found.tokens.begin(), found.tokens.end(), 0);
-  // Equal scores stay in the order of ids, so that the choice is the same everywhere.
+  // Equal scores stay in the order of ids, so the choice is equal on all machines.
   std::ranges::stable_sort(found.tokens, [&](TokenId a, TokenId b) {
     return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
   });
@@ -121,7 +121,7 @@ bool all_finite(std::span<const float> scores) {
   return std::ranges::all_of(scores, [](float score) { return std::isfinite(score); });
 }
 
-// Adds a token to each text of the batch, or ends it.
+// Adds a token to each text of the batch, or ends the text.
 void grow(const GrowingBatch& batch, const at::Tensor& device_scores, const Tokenizer& tokenizer,
           const Sampling& sampling, std::vector<std::vector<TokenId>>& texts,
           std::vector<Generated>& results) {

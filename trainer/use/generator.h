@@ -1,6 +1,5 @@
-// Generation: continues prompts token by token. Units are streamed through the ring for every
-// token, so a model larger than the device can speak too. The thread that calls the
-// engine.
+// Generator: continues prompts token by token. All units pass through the device's slots for every
+// token, so the model may be larger than the device. Called by the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -15,32 +14,32 @@ namespace longshore {
 struct Sampling {
   double temperature = 0.0;  // 0: the likeliest token
   int64_t top_k = 0;         // 0: all tokens
-  double top_p = 1.0;        // of the likeliest tokens that have this share together; 1: all
+  double top_p = 1.0;        // total probability of the likeliest tokens to choose from; 1: all
   uint64_t seed = 42;
 };
 
 struct GenerateRequest {
   std::vector<std::string> prompts;
   int64_t max_new_tokens = 64;
-  int64_t longest = 0;  // tokens of a text at most, new ones included: data.max_tokens
+  int64_t longest = 0;  // limit of tokens per text, with new ones: data.max_tokens
   Sampling sampling = {};
 };
 
 struct Generated {
   std::string prompt;
-  std::string text;  // what was added
+  std::string text;  // the new text
   int64_t new_tokens = 0;
-  bool ended = false;      // by an end-of-text token
-  bool nonfinite = false;  // the scores were not numbers: the text ends there
+  bool ended = false;      // by an end-of-text token or non-finite scores
+  bool nonfinite = false;  // non-finite scores ended the text
 };
 
-// Any number of prompts: as many at a time as the planned positions hold. ConfigError for a prompt
-// that is longer than a sequence, or that has tokens beyond the model's rows.
+// Continues any number of prompts, in batches of at most the plan's positions. Throws ConfigError
+// for a prompt that is too long, or that has tokens outside the model's vocabulary.
 std::vector<Generated> generate(Engine& engine, const Tokenizer& tokenizer,
                                 const GenerateRequest& request);
 
-// The token that `scores` (one per token of the vocabulary) give, with the random number of
-// (seed, prompt, position). Pure function.
+// Picks a token by `scores` (one per token of the vocabulary), with the random number of
+// (seed, prompt, position). A pure function.
 TokenId pick_token(std::span<const float> scores, const Sampling& sampling, uint32_t prompt,
                    uint32_t position);
 

@@ -13,11 +13,11 @@ namespace longshore {
 
 namespace {
 
-// What --from names.
+// The source that --from names.
 struct Weights {
-  std::optional<std::string> model = {};  // a model directory to read instead of model.path
-  std::string folder = {};                // of checkpoints; empty: the run's own
-  std::string checkpoint = {};            // as checkpoint.resume has it
+  std::optional<std::string> model = {};  // model directory that replaces model.path
+  std::string folder = {};                // folder of checkpoints; empty: the run's own
+  std::string checkpoint = {};            // a value of checkpoint.resume
 };
 
 Weights find_weights(const std::string& from) {

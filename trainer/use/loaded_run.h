@@ -13,12 +13,12 @@ namespace longshore {
 struct LoadedRun {
   MeasuredRun setup;
   std::unique_ptr<Engine> engine = nullptr;
-  std::string origin = {};  // what was loaded: a checkpoint's path, or the model's
-  Step step = {};           // 0: the model itself
+  std::string origin = {};  // path of the loaded checkpoint or model
+  Step step = {};           // the checkpoint's step; 0: the model itself
 };
 
-// `from`: "auto" (the run's newest valid checkpoint, else the model), "model", or a checkpoint's
-// directory.
+// Loads from "auto" (the run's newest valid checkpoint, else the model), "model", or the directory
+// of a checkpoint, of another run or of a model.
 LoadedRun load_run(const RunArguments& arguments, const std::string& from);
 
 }  // namespace longshore
