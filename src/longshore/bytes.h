@@ -1,4 +1,4 @@
-// Sizes in bytes, and how they are written.
+// Sizes in bytes and their text form.
 #pragma once
 
 #include "base/bytes.h"

@@ -1,4 +1,4 @@
-// Engine: trains a model as a plan says. Set the compute threads before LibTorch computes anything.
+// Engine: trains a model by a plan. Set the compute threads before LibTorch's first computation.
 #pragma once
 
 #include "device/compute_threads.h"

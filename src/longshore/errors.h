@@ -1,4 +1,4 @@
-// The errors that the library throws, each with the exit code of a program that ends by it.
+// The exceptions of the library; each has the exit code for a program that ends with it.
 #pragma once
 
 #include "base/errors.h"

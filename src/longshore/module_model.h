@@ -1,4 +1,4 @@
-// ModuleModel: torch::nn modules of one's own as the units of a model.
+// ModuleModel: a model whose units are custom torch::nn modules.
 #pragma once
 
 #include "model/module_model.h"

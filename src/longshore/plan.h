@@ -1,4 +1,4 @@
-// What a plan is made from, the plan itself, and the measurement of a model's units for it.
+// The inputs of a plan, the plan, and the measurement of a model's units for it.
 #pragma once
 
 #include "offload/engine/probe/measured_workspace.h"
