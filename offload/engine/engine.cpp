@@ -6,8 +6,7 @@
 namespace longshore {
 namespace {
 
-// The operations of a sweep over the state of units. Lives as long as the sweep; called by the
-// lanes.
+// The operations of a state sweep. Lives as long as the sweep; called by the lanes.
 class SweepWork final : public StepWork {
  public:
   // Both must outlive the work.
@@ -67,7 +66,7 @@ void Engine::make_lanes(const std::optional<StreamDelays>& delays) {
 void Engine::run(const StepSchedule& schedule, const std::string& reason) {
   const double begin = executor_->now();
   host_waits_.count(reason);
-  parts_.device.finish("what comes before " + reason);  // batches, cleared sums
+  parts_.device.finish("what comes before " + reason);  // copies of batches, clearing of sums
   executor_->run(schedule, work_);
   const LaneLedger ledger = account(schedule, executor_->times(), begin);
   ledger_ += ledger;

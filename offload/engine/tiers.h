@@ -1,4 +1,4 @@
-// Tiers: the stores of a rank's parameters, state and inputs, made as a plan says. Owned by the
+// Tiers: the stores of a rank's parameters, state and inputs, made by a plan. Owned by the
 // engine. Only this file and offload/plan know the tiers; all other code uses interfaces. A custom
 // MakeTiers adds a tier.
 #pragma once

@@ -8,7 +8,7 @@ namespace longshore {
 
 namespace {
 
-// Of a step whose norm is not known yet, or is not clipped.
+// Returns the step's update without clipping.
 StepUpdate unclipped_update(const Engine& engine, const StepRequest& request) {
   return {.update = engine.updates() + 1, .lr = request.lr, .clip_scale = 1.0};
 }
@@ -20,9 +20,9 @@ std::optional<DurableStep> record_of(const StepRequest& request, bool skipped) {
 }  // namespace
 
 StepTotals forward_backward(Engine& engine, const StepRequest& request) {
-  // With updates in backward the step is made in its own pass.
+  // With updates in backward the step's own pass updates and commits.
   const bool whole = engine.plan().step.overlap == UpdateOverlap::kBackward;
-  // Gradients of the mean: every micro-batch is scaled by the tokens of the whole step.
+  // The scale makes gradients those of the mean loss over the whole step's trained tokens.
   const LossSum loss = engine.train_pass(
       request.batches, 1.0 / static_cast<double>(request.trained_tokens),
       unclipped_update(engine, request), whole ? record_of(request, false) : std::nullopt);
@@ -43,7 +43,7 @@ StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTo
   outcome.save = totals.save;
   outcome.times = totals.times;
   outcome.routers = totals.routers;
-  // With updates in backward there is nothing left to decide.
+  // With updates in backward the pass has updated the state already.
   if (engine.plan().step.overlap != UpdateOverlap::kBackward) {
     outcome.skipped = !outcome.norm.finite || !std::isfinite(outcome.loss);
     if (!outcome.skipped) {

@@ -1,5 +1,4 @@
-// One optimizer step of a rank, top-down. The rest of the trainer is around it. The engine's
-// thread.
+// train_step: one optimizer step of a rank. Free functions; called by the engine's thread.
 #pragma once
 
 #include <functional>
@@ -13,14 +12,14 @@
 namespace longshore {
 
 struct StepRequest {
-  std::span<const MicroBatch> batches;  // the rank's own; there may be none
-  int64_t trained_tokens = 0;           // over all ranks' batches; > 0
+  std::span<const MicroBatch> batches;  // the rank's own; may be empty
+  int64_t trained_tokens = 0;           // sum over all ranks' batches; > 0
   double lr = 0.0;
   double max_grad_norm = 0.0;  // 0: no clipping
-  // What this rank was asked for; all ranks do it after the step.
+  // Requests to this rank; after the step all ranks know them.
   bool stop = false;
   bool save = false;
-  // What a tier that commits keeps of the step beside the state; empty: nothing is committed.
+  // Returns the payload of the step's commit. Empty: the step is not committed.
   std::function<DurableStep(bool skipped)> record = {};
 };
 
@@ -33,11 +32,11 @@ struct StepOutcome {
   bool stop = false;
   bool save = false;
   std::vector<RankTimes> times;  // by rank
-  std::vector<double> routers;   // for router_statistics; empty where nobody asks
+  std::vector<double> routers;   // input of router_statistics; empty if not collected
 };
 
-// Its two halves. After the first all updates of earlier steps are applied, and gradients wait at
-// home; the second decides what becomes of them.
+// The two halves of train_step. The first applies all updates of earlier steps and leaves gradients
+// in host memory; the second stages the step's update or skips it.
 StepTotals forward_backward(Engine& engine, const StepRequest& request);
 StepOutcome settle_step(Engine& engine, const StepRequest& request, const StepTotals& totals);
 

@@ -45,7 +45,7 @@ double probe_seconds(const UnitWork& work, const ProbeInput& input, double flops
 // Returns the document length of a kind in micro-batches of `shape`.
 int64_t document_of(const UnitWork& work, int32_t kind, const MicroBatchShape& shape);
 
-// Says whether the run's own shape is probed.
+// When the run's own shape is probed.
 enum class WholeShape : uint8_t {
   kWhereSeconds,  // if that takes seconds
   kAlways,        // always
