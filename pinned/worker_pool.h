@@ -50,8 +50,8 @@ class WorkerPool {
   std::optional<tbb::global_control> more_than_cores_;
   std::vector<std::unique_ptr<tbb::task_arena>> arenas_;  // by node; callers begin with the first
   std::vector<int> workers_;                              // by node
-  // Of all pools: it exists before any pool, because ThreadSanitizer does not see how oneTBB hands
-  // a new pool to its threads.
+  // One mutex serves all pools. It exists before any pool, because ThreadSanitizer does not see how
+  // oneTBB hands a new pool to its threads.
   static Mutex pools_mutex_;
   Condition no_helpers_;
   // Tasks of oneTBB that have not ended.

@@ -114,7 +114,7 @@ TEST(ChildProcess, EndsWithItsParent) {
   for (const int end : ends) ::close(end);
 }
 
-// Of a long output the last 8 KiB are kept.
+// A long output is cut to its last 8 KiB.
 TEST(ChildProcess, KeepsTheEndOfAFlood) {
   const ChildEnd end = shell("yes | head -c 3000000; echo; echo the end");
   EXPECT_TRUE(end.good());

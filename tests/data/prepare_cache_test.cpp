@@ -266,7 +266,7 @@ TEST_F(PrepareCache, KeepsWhatIsDoneWhenItIsStopped) {
   EXPECT_GT(first, 300'000u);
 }
 
-// Of several processes that ask for one entry at once, exactly one makes it.
+// If several processes request one entry at the same time, exactly one of them makes it.
 TEST_F(PrepareCache, LetsSeveralProcessesAskAtOnce) {
   options_.files = {files_.write("rows.jsonl", many_rows(4000))};
   options_.threads = 1;

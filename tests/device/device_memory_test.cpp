@@ -95,7 +95,7 @@ TEST(WorkspaceMeter, SaysWhoHeldWhatLargestFirst) {
   }
 }
 
-// Of many holders only the largest six are named.
+// The message names only the six largest of many holders.
 TEST(WorkspaceMeter, NamesOnlyTheLargestOfManyHolders) {
   std::vector<BytesHeld> held;
   for (int i = 0; i < 9; ++i) held.push_back({"b" + std::to_string(i), (i + 1) * kKiB});

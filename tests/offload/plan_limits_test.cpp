@@ -24,7 +24,7 @@ TEST(PlanLimits, PlansForAGpuThatIsNotHere) {
   EXPECT_FALSE(draft_tier_plan(inputs, made_up_machine()).fits());
 }
 
-// Of the host's lines; 0: there is none of that name.
+// Returns the bytes of a line of the host's part of the plan; 0 if no line has that name.
 Bytes host_line(const TierPlan& plan, const std::string& name) {
   const auto found = std::ranges::find(plan.host.lines, name, &PlanLine::name);
   return found == plan.host.lines.end() ? 0 : found->bytes;

@@ -1,5 +1,5 @@
-// What is trained of a conversation is each answer's own rendering, whole and once, and nothing of
-// any other message, however the template asks for the answer.
+// Training covers each answer's own rendering, whole and once, and nothing of any other message,
+// for any form of the template's prompt for an answer.
 #include <gtest/gtest.h>
 
 #include "base/file.h"

@@ -50,7 +50,7 @@ TEST(TerminalPlot, ABrailleLineIsAsWideAsAsked) {
 TEST(TerminalPlot, TwoPointsInBrailleAreTheFourCornersDots) {
   const auto lines =
       lines_of(plot_series(std::vector<double>{1.0, 0.0}, {.columns = 24, .rows = 2}));
-  // Of 14 cells seven have the upper dots and seven the lower ones; a stroke joins them.
+  // Seven of 14 cells have the upper dots and seven the lower ones; a stroke joins them.
   std::string upper, lower;
   for (int i = 0; i < 7; ++i) upper += "⠉", lower += i == 0 ? "⣇" : "⣀";
   EXPECT_NE(lines[0].find(upper), std::string::npos) << lines[0];

@@ -1,5 +1,5 @@
-// What `longshore verify` says of a chat template: of conversations with thoughts, calls of tools,
-// results last, letters that the template's words share, and empty contents.
+// Tests the report of `longshore verify` on a chat template: conversations with thoughts, calls of
+// tools, results last, letters that the template's words share, and empty contents.
 #include "trainer/verify/text_check.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::string published_template(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What is said of the template, "conversation: detail", with the given verdict.
+// Returns "conversation: detail" of each finding on the template with the given verdict.
 std::vector<std::string> said_of(const std::string& chat_template, Verdict verdict) {
   const TemporaryDirectory directory;
   for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
