@@ -6,7 +6,7 @@
 namespace longshore {
 namespace {
 
-// All the beginnings of one conversation that are rendered to find its answers: a few seconds.
+// This caps the bytes of all prefixes of one conversation that are rendered: a few seconds.
 constexpr size_t kMaxBeginnings = size_t{256} << 20;
 
 std::string place_of_message(size_t index) {
@@ -23,8 +23,8 @@ Json first_messages(const Json& messages, size_t count) {
   return first;
 }
 
-// Where the question opens a thought and the template leaves the thought out of what was `written`:
-// the thought, or an empty one, and its end.
+// Returns the text that closes a thought if the prompt opens one and `written` does not close it:
+// the thought (it may be empty) and the end mark. Otherwise the result is empty.
 std::string thought_to_close(std::string_view question_end, std::string_view written,
                              std::string_view thought) {
   const size_t open = question_end.rfind(kOpenThought);
@@ -35,7 +35,7 @@ std::string thought_to_close(std::string_view question_end, std::string_view wri
   return lead + std::string(thought) + "\n" + std::string(kCloseThought) + "\n\n";
 }
 
-// Whether a question says that the answer has no thought, or that its thought is over.
+// Returns true if the prompt ends with the end of a thought, so the answer cannot have one.
 bool closes_thought(std::string_view question) {
   const size_t end = question.find_last_not_of(" \t\r\n");
   return question.substr(0, end == std::string_view::npos ? 0 : end + 1).ends_with(kCloseThought);
@@ -45,7 +45,7 @@ bool is_part_of(const PartMark& mark, size_t message) {
   return mark.name.message == message && mark.name.part != ChatPart::kTool;
 }
 
-// The first mark of a message; marks.end() where the template writes nothing of it.
+// Returns the first mark of a message, or marks.end() if the template writes no part of it.
 auto first_mark_of(const std::vector<PartMark>& marks, size_t message) {
   return std::ranges::find_if(marks, [&](const PartMark& m) { return is_part_of(m, message); });
 }
@@ -69,7 +69,7 @@ std::string AnswerFinder::render(const Json& messages, bool asking) {
   ChatVariables variables = *variables_;
   variables.add_generation_prompt = asking;
   std::string text = chat_->render(messages, variables).text;
-  // A message costs about as much as 250 bytes, whatever it holds.
+  // Rendering one message costs about as much time as 250 bytes of text, even if it is empty.
   rendered_ += text.size() + 250 * messages.size();
   if (rendered_ > kMaxBeginnings) {
     throw ChatProblem(
@@ -84,20 +84,20 @@ std::string AnswerFinder::render_first(size_t count, bool asking) {
   return render(first_messages(messages_, count), asking);
 }
 
-// What some templates end every text with opens an answer, and is no part of the last one.
+// Some templates end every text with the opening of an answer. It is no part of the last answer.
 void AnswerFinder::without_opening(std::string& text) const {
   const std::string& opening = chat_->unasked_opening();
   if (text.ends_with(opening)) text.resize(text.size() - opening.size());
 }
 
-// The text that ends with the answer.
+// Returns the rendering of the messages up to and including the answer.
 std::string AnswerFinder::text_with(size_t answer) {
   std::string text = render_first(answer + 1, false);
   without_opening(text);
   return text;
 }
 
-// Some templates end every text with eos, however many messages it has.
+// Some templates end every text with eos, also in the middle of a conversation.
 std::string_view AnswerFinder::open_end(std::string_view text, std::string_view longer) const {
   if (!longer.starts_with(text) && !eos_.empty() && text.ends_with(eos_)) {
     text.remove_suffix(eos_.size());
@@ -105,7 +105,7 @@ std::string_view AnswerFinder::open_end(std::string_view text, std::string_view 
   return text;
 }
 
-// Empty where marks cannot be found.
+// Returns an empty list if the marks cannot be located.
 std::vector<PartMark> AnswerFinder::marks_of(size_t count, bool asking, std::string_view text) {
   ChatVariables variables = *variables_;
   variables.add_generation_prompt = asking;
@@ -124,7 +124,7 @@ ChatSample AnswerFinder::answered(size_t answer) {
   try {
     asked = render_first(answer, true);
   } catch (const ChatProblem&) {
-    // The template asks for no answer there; it may be the first message.
+    // The template refuses this prompt, for example because the answer is the first message.
     return unasked(answer, std::move(after));
   }
   const auto behind = [&](std::string text) {
@@ -132,7 +132,7 @@ ChatSample AnswerFinder::answered(size_t answer) {
     return ChatSample{std::move(text), {{span, answer}}, answer + 1};
   };
   const bool thoughtful_answer = !thought_of(messages_[answer]).empty();
-  // A thought has no place behind a question that closes it, though the template may write one.
+  // A thought cannot follow a prompt that closes it, even if the template writes it there.
   const bool misplaced = thoughtful_answer && closes_thought(asked);
   if (!misplaced && after.starts_with(open_end(asked, after))) return behind(std::move(after));
   if (thoughtful_answer) {
@@ -148,7 +148,7 @@ ChatSample AnswerFinder::answered(size_t answer) {
   return composed(answer, asked, std::move(after));
 }
 
-// An answer begins with its content where the template asks for none.
+// If the template has no prompt for an answer, the answer begins with its content.
 ChatSample AnswerFinder::unasked(size_t answer, std::string after) {
   const std::vector<PartMark> marks = marks_of(answer + 1, false, after);
   const auto first = first_mark_of(marks, answer);
@@ -162,9 +162,9 @@ ChatSample AnswerFinder::unasked(size_t answer, std::string after) {
   return {std::move(after), {{span, answer}}, answer + 1};
 }
 
-// The template asks for an answer with other words than it puts before this one: with a <think>
-// that the answer goes on from, for example, or with an earlier answer as it was. The sample is the
-// question and, behind it, the answer's own rendering.
+// The prompt differs from the text that the template writes before this answer. For example, the
+// prompt ends with <think>, or an earlier answer is written in another form. The sample is the
+// prompt followed by the answer's own rendering.
 ChatSample AnswerFinder::composed(size_t answer, std::string_view asked, std::string after) {
   const std::string thought(thought_of(messages_[answer]));
   const std::string_view before = open_end(asked, after);
@@ -196,7 +196,7 @@ ChatSample AnswerFinder::composed(size_t answer, std::string_view asked, std::st
     text_ = render(messages_, false);
   }
   ChatSample sample{std::string(before) + closing, {}, answer + 1, true};
-  // The end of a thought has the line breaks that stood between the thought and the answer.
+  // The closing text already has the line breaks between the thought and the answer.
   const size_t lines = closing.empty() ? 0 : written.find_first_not_of('\n');
   sample.text += written.substr(std::min(lines, written.size()));
   sample.spans.push_back({{before.size(), sample.text.size()}, answer});
@@ -215,20 +215,20 @@ AnswerFinder::Question AnswerFinder::question_of(size_t answer, std::string_view
   return question;
 }
 
-// What the template adds to the conversation to ask for the answer; empty: it does not say.
+// Returns the text that the template adds to ask for the answer; empty if it is unknown.
 std::string_view AnswerFinder::opening_of(size_t answer, const Question& question) {
   try {
     const std::string read = render_first(answer, false);
     const std::string_view base = open_end(read, question.text);
     if (question.text.starts_with(base)) return question.text.substr(base.size());
   } catch (const ChatProblem&) {
-    // A template may refuse a conversation that ends so.
+    // Some templates refuse a conversation without a final answer.
   }
   return {};
 }
 
-// Blanks before the mark of a content may be its own or the template's: the content's are those
-// that the text loses when the content does.
+// Blanks before a content's mark come from the content or from the template. They belong to the
+// content if the rendering loses them when the content does.
 size_t AnswerFinder::begin_of_content(size_t answer, const PartMark& mark, std::string_view after) {
   Json messages = first_messages(messages_, answer + 1);
   const std::string blanks = drop_blanks_before(messages, mark.name);
@@ -242,8 +242,8 @@ size_t AnswerFinder::begin_of_content(size_t answer, const PartMark& mark, std::
   return lost ? begin : mark.at;
 }
 
-// Where the last part of the question ends in both texts, what the template writes from there on is
-// compared: the question's words are there, or the first of them up to the content.
+// Both texts have the last message part of the prompt. The text behind that part is compared: the
+// answer's text must contain the prompt's tail there, or its beginning up to the content.
 std::optional<AnswerFinder::Place> AnswerFinder::place_of(size_t answer, const Question& question,
                                                           std::string_view after,
                                                           const std::vector<PartMark>& marks) {
@@ -264,7 +264,7 @@ std::optional<AnswerFinder::Place> AnswerFinder::place_of(size_t answer, const Q
     }
   }
   if (!content) return std::nullopt;
-  // The content stands behind the words that ask for it, or behind the first of them.
+  // The content follows the opening or a leading part of it.
   const std::string_view opening = opening_of(answer, question);
   for (size_t count = opening.size(); count > 0; --count) {
     const bool behind = after.substr(0, end).ends_with(opening.substr(0, count));
@@ -273,8 +273,8 @@ std::optional<AnswerFinder::Place> AnswerFinder::place_of(size_t answer, const Q
   return Place{end, question.tail};
 }
 
-// An answer that does not begin with a content is where a content would be in its place, if what
-// stands before it does not depend on the answer.
+// If an answer does not begin with a content, it is replaced by a probe that does. The probe's
+// place is valid if the text before it does not depend on the answer.
 std::optional<AnswerFinder::Place> AnswerFinder::place_by_probe(size_t answer,
                                                                 const Question& question,
                                                                 std::string_view after) {
@@ -288,7 +288,7 @@ std::optional<AnswerFinder::Place> AnswerFinder::place_by_probe(size_t answer,
         after.substr(0, place->from) == std::string_view(probe).substr(0, place->from);
     if (!same) place.reset();
   } catch (const ChatProblem&) {
-    // Then nobody can say.
+    // The template refuses the probe, so the place stays unknown.
   }
   messages_[answer] = std::move(real);
   return place;
@@ -298,7 +298,7 @@ bool AnswerFinder::extend(ChatSample& run, ChatSample& next) {
   const size_t kept = open_end(run.text, next.text).size();
   if (next.text.compare(0, kept, run.text, 0, kept) != 0) return false;
   if (!next.spans.empty() && next.spans.front().text.begin < kept) return false;
-  // A composed text is checked at its end only.
+  // For a composed text only the last answer is checked.
   if (next.composed && !run.composed) check(run, true);
   run.spans.back().text.end = std::min(run.spans.back().text.end, kept);
   run.text = std::move(next.text);
@@ -314,7 +314,7 @@ std::vector<ChatSample> AnswerFinder::find(const std::vector<size_t>& answers) {
     ChatSample next = answered(answer);
     if (samples.empty() || !extend(samples.back(), next)) samples.push_back(std::move(next));
   }
-  // What follows the last answer is read, not trained.
+  // The text behind the last answer is context and is not trained.
   ChatSample whole{text_, {}, messages_.size()};
   if (samples.empty()) {
     samples.push_back(std::move(whole));
@@ -340,7 +340,7 @@ ChatSample AnswerFinder::undivided() {
   return sample;
 }
 
-// `whole`: every part of an answer that the template writes must be in the answer's span.
+// If `whole` is set, each part of an answer that the template writes must lie in the answer's span.
 void AnswerFinder::check(const ChatSample& sample, bool whole) {
   const Json messages = first_messages(messages_, sample.messages);
   for (const MarkedRoles roles : {MarkedRoles::kAll, MarkedRoles::kAssistant}) {
@@ -373,8 +373,8 @@ void AnswerFinder::check_marks(const ChatSample& sample, const std::vector<PartM
   }
 }
 
-// A template that does not know thoughts in contents may close an empty one before such a content.
-// `ahead` is where the part before the mark is.
+// A template that does not parse thoughts in contents may write an empty thought before such a
+// content. `ahead` is the offset of the preceding mark.
 void AnswerFinder::require_open_thought(const ChatSample& sample, const PartMark& mark,
                                         size_t ahead) const {
   if (mark.end || mark.name.part != ChatPart::kThought) return;
@@ -388,7 +388,7 @@ void AnswerFinder::require_open_thought(const ChatSample& sample, const PartMark
 AnswerFinder::Parts AnswerFinder::parts_in(const ChatSample& sample,
                                            const std::vector<PartMark>& marks) const {
   Parts parts;
-  // A part that began before the span, in words which the question has already.
+  // A part that begins before the span, because the prompt already has its first words.
   PartName ahead{AnswerSpan::kAnyAnswer, ChatPart::kContent, 0};
   size_t next = 0, last_at = 0;
   for (const PartMark& mark : marks) {
@@ -423,8 +423,8 @@ AnswerFinder::Parts AnswerFinder::parts_in(const ChatSample& sample,
   return parts;
 }
 
-// Where the template writes something else of marked texts: by the words of the answers, which must
-// be in their spans.
+// This check is used if the template writes a different text when marks are present: the words of
+// each answer must occur in its span.
 void AnswerFinder::check_without_marks(const ChatSample& sample) const {
   for (const AnswerSpan& span : sample.spans) {
     const std::string words = words_of(messages_[span.message]);

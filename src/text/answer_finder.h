@@ -1,9 +1,9 @@
-// AnswerFinder: the samples that a conversation becomes, and which parts of their texts are the
-// answers. Internal to src/text; one owner thread. No answer is found by comparing letters of
-// messages: either the text that ends with the answer begins with the text that asks for it, byte
-// for byte, or marks say where the parts of the messages are (chat_marks.h). Every sample is
-// checked before it is given out: what is trained is each answer's own rendering, whole and once,
-// and nothing of any other message. ChatProblem where it is not.
+// AnswerFinder: splits a conversation into samples and finds the answers in their texts. Internal
+// to src/text; one owner thread. An answer is located in one of two ways, never by comparing
+// letters of messages: the text that ends with the answer starts, byte for byte, with the prompt
+// that asks for it; or marks show where the parts of the messages are (chat_marks.h). Every sample
+// is checked before it is returned: it trains each answer's own rendering, whole and once, and
+// nothing of any other message. Otherwise ChatProblem is thrown.
 #pragma once
 
 #include <map>
@@ -18,9 +18,9 @@
 
 namespace longshore {
 
-// A part of a sample's text that is trained.
+// AnswerSpan: a trained range of a sample's text.
 struct AnswerSpan {
-  // The owner is one of the assistant's messages, and it is not known which.
+  // The span belongs to one of the assistant's messages, but which one is unknown.
   static constexpr size_t kAnyAnswer = static_cast<size_t>(-1);
   TextSpan text;
   size_t message = kAnyAnswer;
@@ -29,49 +29,49 @@ struct AnswerSpan {
 struct ChatSample {
   std::string text;
   std::vector<AnswerSpan> spans;  // in the order of the text
-  size_t messages = 0;            // the text ends with the last of so many
-  // The text is not the template's as a whole: the answer at its end follows words that the
-  // template writes only to ask for it. Its span is checked already.
+  size_t messages = 0;            // the text ends with message number `messages` - 1
+  // True if the template never writes this text as a whole: it is the prompt for the last answer,
+  // joined with that answer's rendering. The last span is checked already.
   bool composed = false;
 };
 
 class AnswerFinder {
  public:
-  // `text` is what the template writes of the conversation; `eos` is the text of the tokenizer's
-  // end token. All but `messages` and `text` must outlive the finder.
+  // `text` is the template's rendering of `messages`; `eos` is the text of the tokenizer's end
+  // token. The other arguments must outlive the finder.
   AnswerFinder(const ChatTemplate* chat, std::string_view eos, Json messages, std::string text,
                const ChatVariables* variables);
 
-  // The samples of the answers, which are indices of messages. Each run of answers that are written
-  // the same is a sample, which ends with the last of them.
+  // Returns the samples of `answers` (indices of messages). Consecutive answers that are rendered
+  // alike share one sample, which ends with the last of them.
   std::vector<ChatSample> find(const std::vector<size_t>& answers);
-  // One sample, with the spans of the template's {% generation %} blocks. The template may leave
-  // parts of an answer out of them.
+  // Returns one sample whose spans are the template's {% generation %} blocks. The template may
+  // leave parts of an answer out of them.
   ChatSample generated(std::vector<AnswerSpan> spans);
-  // One sample that is not divided into answers.
+  // Returns the whole conversation as one sample with one span.
   ChatSample undivided();
-  // What the template wrote in no sample. `answers` are those that are trained.
+  // Counts the parts that the template writes in no sample. `answers` are the trained messages.
   ChatNotes notes(const std::vector<size_t>& answers) const;
 
  private:
-  // What was found of a part of a message in a sample.
+  // Seen: where the marks of one message part were found in a sample.
   struct Seen {
     bool begin = false, end = false;    // anywhere in the text
     bool begins = false, ends = false;  // in a span of its message
     bool whole = false;                 // from begin to end in one span
-    size_t span = 0;                    // where it begins
+    size_t span = 0;                    // index of the span in which the part begins
   };
   using Parts = std::map<PartName, Seen>;
-  // The text that asks for an answer.
+  // Question: the prompt, that is the text that asks for an answer.
   struct Question {
     std::string_view text;
-    std::string_view tail;         // what is behind the last part of a message
+    std::string_view tail;         // the text behind the last message part
     std::optional<PartMark> last;  // the end of that part
   };
-  // Where an answer begins in the text that ends with it.
+  // Place: where an answer begins in the text that ends with it.
   struct Place {
     size_t from = 0;
-    std::string_view unwritten;  // the last words of the question, which the text does not have
+    std::string_view unwritten;  // the end of the prompt that the text lacks
   };
 
   std::string render(const Json& messages, bool asking);
@@ -100,13 +100,13 @@ class AnswerFinder {
 
   const ChatTemplate* chat_;
   std::string_view eos_;
-  Json messages_;  // a thought that the question closes is dropped from it
+  Json messages_;  // a thought that the prompt closes is removed from it
   const ChatVariables* variables_;
   std::string text_;
-  std::vector<PartName> parts_;  // all that the conversation has
-  size_t rendered_ = 0;          // bytes, which bound the time
-  std::set<PartName> written_;   // in any sample
-  // Whether marks were found in every sample: of the assistant's messages, and of all others.
+  std::vector<PartName> parts_;  // every part of the conversation
+  size_t rendered_ = 0;          // bytes rendered so far; limits the time
+  std::set<PartName> written_;   // parts found in some sample
+  // These say whether marks were found in every sample: of the assistant's messages, of all others.
   bool answers_known_ = true, all_known_ = true;
 };
 

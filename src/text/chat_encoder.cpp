@@ -13,7 +13,7 @@ std::string role_of(const Json& message) {
   return role != message.end() && role->is_string() ? role->get<std::string>() : "";
 }
 
-// OpenAI's mark of messages that are there to be read only.
+// OpenAI's format excludes a message from training with "weight": 0.
 bool has_no_weight(const Json& message) {
   const auto weight = message.find("weight");
   return weight != message.end() && weight->is_number() && weight->get<double>() == 0.0;
@@ -21,7 +21,7 @@ bool has_no_weight(const Json& message) {
 
 struct Answers {
   std::vector<size_t> all;      // indices of the assistant's messages
-  std::vector<size_t> trained;  // those that `mask` names, in order, as places in `all`
+  std::vector<size_t> trained;  // indices into `all` of those that `mask` selects, ascending
 };
 
 Answers find_answers(const Json& messages, ChatMask mask) {
@@ -57,7 +57,7 @@ std::string_view text_member(const Json& message, const char* name) {
   return member->get_ref<const std::string&>();
 }
 
-// Contents that are lists of parts as one text, for templates that read only texts.
+// Joins contents that are lists of parts, for templates that read only strings.
 Json with_joined_parts(Json messages) {
   for (Json& message : messages) {
     const auto content = message.find("content");
@@ -85,7 +85,7 @@ void ChatEncoder::mark(const EncodedText& encoded, TextSpan span, bool end_at_sp
       std::upper_bound(encoded.spans.begin(), encoded.spans.end(), span.begin, ends_after);
   auto last = std::lower_bound(first, encoded.spans.end(), span.end, begins_before);
   if (end_at_special) {
-    // A line break behind the end of the turn is the template's, not the model's.
+    // A line break behind the end of the turn comes from the template, not from the model.
     for (auto token = last; token != first;) {
       --token;
       const auto index = static_cast<size_t>(token - encoded.spans.begin());

@@ -1,4 +1,4 @@
-// ChatEncoder: a conversation as token ids, with a mark on those that are trained. Immutable, any
+// ChatEncoder: converts a conversation to token ids and flags the trained ones. Immutable, any
 // thread.
 #pragma once
 
@@ -11,11 +11,11 @@
 
 namespace longshore {
 
-// Which tokens of a conversation are trained.
+// ChatMask: selects the trained tokens of a conversation.
 enum class ChatMask : uint8_t {
-  kAssistant,   // what the assistant wrote, with the ends of its turns
-  kCompletion,  // of that, what comes after the last message of another than assistant and tools
-  kLast,        // of that, the last message
+  kAssistant,   // the assistant's messages, with the ends of turns
+  kCompletion,  // of those, all after the last message by another role (tools do not count)
+  kLast,        // of those, the last message
   kAll,         // everything
 };
 
@@ -25,20 +25,20 @@ struct EncodedChat {
   std::vector<bool> trained;  // one for each id
 };
 
-// The template writes the conversation, but something else than its answers would be trained.
+// AnswerProblem: the template renders the conversation, but the answers cannot be trained exactly.
 class AnswerProblem : public ChatProblem {
  public:
   using ChatProblem::ChatProblem;
 };
 
-// How many parts of a conversation the template writes in none of its samples.
+// ChatNotes: counts the parts of a conversation that the template writes in no sample.
 struct ChatNotes {
   int64_t calls = 0;         // of tools
   int64_t thoughts = 0;      // of answers that are trained
-  int64_t instructions = 0;  // contents of system messages, of results of tools, ...
+  int64_t instructions = 0;  // contents of system messages, tool results, ...
   int64_t texts = 0;         // contents of the user's and the assistant's messages
-  int64_t tools = 0;         // that may be called
-  // Messages that are trained, and of whose contents and calls the template writes nothing.
+  int64_t tools = 0;         // definitions of callable tools
+  // Indices of trained messages whose contents and calls the template does not write at all.
   std::vector<size_t> emptied{};
 };
 
@@ -46,17 +46,17 @@ struct ChatSample;
 
 class ChatEncoder {
  public:
-  // Both must outlive the encoder.
+  // Both arguments must outlive the encoder.
   ChatEncoder(const Tokenizer* tokenizer, const ChatTemplate* chat);
 
-  // One sample, or several where the template writes an answer otherwise when more messages follow:
-  // then each run of answers that are written the same is a sample, which ends with the last of
-  // them. Every answer that `mask` names is trained once, whole, behind the text that the template
-  // asks for it with (answer_finder.h). Each text is tokenised as a whole; a token is trained if it
-  // overlaps a trained part. Parts come from the template's {% generation %} blocks, or where it
-  // has none from growing beginnings of the conversation. `notes`, where it is given, becomes what
-  // the template does not write. ChatProblem where the template refuses the conversation, or where
-  // something else than the answers would be trained.
+  // Returns one sample, or several if the template changes an answer when more messages follow. In
+  // that case consecutive answers that are rendered alike share a sample, which ends with the last
+  // of them. Every answer that `mask` selects is trained once, whole, behind the prompt that the
+  // template writes for it (answer_finder.h). Each text is tokenized as a whole; a token is trained
+  // if it overlaps a trained part. The parts are the template's {% generation %} blocks; without
+  // such blocks they are found by rendering prefixes of the conversation. `notes` may be null.
+  // Throws ChatProblem if the template refuses the conversation, or if tokens other than the
+  // answers' would be trained.
   std::vector<EncodedChat> encode(const Json& messages, const ChatVariables& variables,
                                   ChatMask mask, ChatNotes* notes = nullptr) const;
 

@@ -9,15 +9,15 @@ namespace longshore {
 namespace {
 
 constexpr std::array kThoughtMembers = {"reasoning_content", "thinking", "reasoning"};
-// What Python's strip takes away, which templates do too.
+// These are the characters that Python's strip() removes; templates call it.
 constexpr auto kBlanks = std::to_array<std::string_view>(
     {" ",      "\n",     "\t",     "\r",     "\x0B",   "\x0C",   "\x1C",   "\x1D",
      "\x1E",   "\x1F",   "\u0085", "\u00A0", "\u1680", "\u2000", "\u2001", "\u2002",
      "\u2003", "\u2004", "\u2005", "\u2006", "\u2007", "\u2008", "\u2009", "\u200A",
      "\u2028", "\u2029", "\u202F", "\u205F", "\u3000"});
 
-// A mark is U+FDD8 or U+FDD9 and eight digits, U+FDE0 .. U+FDEF. {% generation %} blocks have other
-// noncharacters.
+// A mark is U+FDD8 or U+FDD9, followed by eight digits from U+FDE0 to U+FDEF. {% generation %}
+// blocks use other noncharacters.
 constexpr std::string_view kBegin = "\xEF\xB7\x98", kEnd = "\xEF\xB7\x99";
 constexpr std::string_view kDigitHead = "\xEF\xB7";
 constexpr unsigned kFirstDigit = 0xA0;
@@ -35,7 +35,7 @@ std::string mark_of(const PartName& name, bool end) {
   return mark;
 }
 
-// Reads the mark that begins at `at`; false where it is none, or damaged.
+// Reads the mark at offset `at`; returns false if it is damaged.
 bool read_mark(std::string_view text, size_t at, PartMark& mark) {
   mark.end = text.substr(at).starts_with(kEnd);
   if (text.size() - at < (1 + kDigits) * kLetterBytes) return false;
@@ -50,12 +50,12 @@ bool read_mark(std::string_view text, size_t at, PartMark& mark) {
   return true;
 }
 
-// A stretch of a text without the blanks at its ends; its size is 0 where nothing is left.
+// Stretch: a range of a text, without the blanks at its ends. Its size is 0 if nothing is left.
 struct Stretch {
   size_t begin = 0, size = 0;
 };
 
-// Bytes of the blank letter that a text begins or ends with; 0 where it is none.
+// Returns the bytes of the blank that the text begins or ends with; 0 if there is none.
 size_t blank_at(std::string_view text, bool begin) {
   for (const std::string_view letter : kBlanks) {
     if (begin ? text.starts_with(letter) : text.ends_with(letter)) return letter.size();
@@ -71,7 +71,7 @@ Stretch trimmed(std::string_view text, size_t begin, size_t end) {
   return {begin + left - part.size(), part.size()};
 }
 
-// The thought in a content that has one before its answer, and the answer.
+// Splits a content into the thought before the answer (may be empty) and the answer.
 std::pair<Stretch, Stretch> thought_and_answer(std::string_view content) {
   const size_t close = content.find(kCloseThought);
   if (close == std::string_view::npos) return {{}, trimmed(content, 0, content.size())};
@@ -92,7 +92,7 @@ bool is_assistant(const Json& message) {
   return message.is_object() && message.value("role", Json()) == "assistant";
 }
 
-// Goes over the parts of a conversation, and hands each text with the stretch that is the part.
+// PartWalk: calls `use` for every part of a conversation, with its text and range in that text.
 class PartWalk {
  public:
   using Use = std::function<void(const PartName&, std::string&, Stretch)>;
@@ -132,14 +132,14 @@ class PartWalk {
     for (size_t c = 0; c < calls->size(); ++c) named({index, ChatPart::kCall, c}, (*calls)[c]);
   }
 
-  // From the end, so that the first stretch stays where it is.
+  // The content comes first: an edit of it does not move the thought before it.
   void answer(size_t index, std::string& text) const {
     const auto [thought, said] = thought_and_answer(text);
     use({index, ChatPart::kContent, 0}, text, said);
     use({index, ChatPart::kThought, 0}, text, thought);
   }
 
-  // A call or a tool, which is there where its name is.
+  // A call or a tool is marked at its name.
   void named(const PartName& name, Json& value) const {
     if (!value.is_object()) return;
     const auto function = value.find("function");
@@ -164,7 +164,7 @@ void put_marks(const PartName& name, std::string& text, Stretch stretch) {
   text.insert(stretch.begin, mark_of(name, false));
 }
 
-// Takes the marks out of a text; nullopt where one is damaged.
+// Removes the marks from a text and returns them; nullopt if one is damaged.
 std::optional<std::vector<PartMark>> take_marks(std::string_view marked, std::string& text) {
   std::vector<PartMark> marks;
   size_t done = 0;

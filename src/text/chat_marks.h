@@ -1,7 +1,7 @@
-// ChatMarks: where the parts of a conversation's messages are in the text that a chat template
-// writes of them. Each part is rendered once more between two marks, sequences of noncharacters of
-// Unicode. The marks only locate: where the text without them is not byte for byte the text that
-// the template writes without them, nothing is said. Plain functions, any thread.
+// ChatMarks: finds the parts of a conversation's messages in the text that a chat template writes.
+// Each part is put between two marks (sequences of noncharacters of Unicode) and the conversation
+// is rendered again. The marks count only if the text without them equals, byte for byte, the text
+// rendered without marks. Plain functions, any thread.
 #pragma once
 
 #include <compare>
@@ -14,51 +14,51 @@
 
 namespace longshore {
 
-// What stands around a thought in a content.
+// These marks enclose a thought in a message's content.
 inline constexpr std::string_view kOpenThought = "<think>";
 inline constexpr std::string_view kCloseThought = "</think>";
 
 enum class ChatPart : uint8_t { kContent, kThought, kCall, kTool };
 
-// A part of a message; of kTool, a tool of the whole conversation.
+// PartName: identifies a part of a message; for kTool, a tool of the whole conversation.
 struct PartName {
   size_t message = 0;
   ChatPart part = ChatPart::kContent;
-  size_t number = 0;  // of the call, of the tool, or of the text in a content of several parts
+  size_t number = 0;  // index of the call, the tool, or the text in a content list
 
   auto operator<=>(const PartName&) const = default;
 };
 
-// The begin or the end of a part, where it was found in a text.
+// PartMark: the begin or the end of a part, as found in a text.
 struct PartMark {
   PartName name;
   bool end = false;
-  size_t at = 0;  // in the text without marks
+  size_t at = 0;  // offset in the text without marks
 };
 
 enum class MarkedRoles : uint8_t { kAll, kAssistant };
 
-// The parts that messages and tools have, in order; a blank part is none.
+// Returns the parts of messages and tools in order. A blank part is left out.
 std::vector<PartName> parts_of(const Json& messages, const Json& tools);
 
-// In the order of the text, which begins with `plain`; what else the template may write is
-// `behind`. nullopt where the template refuses marks or writes something else because of them.
+// Returns marks in the order of the text. The text must be `plain`, or `plain` followed by
+// `behind`. Returns nullopt if the template refuses marks or writes another text because of them.
 std::optional<std::vector<PartMark>> find_parts(const ChatTemplate& chat, const Json& messages,
                                                 const ChatVariables& variables,
                                                 std::string_view plain, std::string_view behind,
                                                 MarkedRoles roles);
 
-// What the model thought before its answer, as the message says it; empty: nothing.
+// Returns the thought before the answer, from its own member or from the content; empty if none.
 std::string_view thought_of(const Json& message);
 
-// What a message says behind its thought, or else the name of its first call; may be empty.
+// Returns the content without its thought, else the name of the first call; may be empty.
 std::string words_of(const Json& message);
 
-// Takes the blanks away that stand right before a part in its own text, and returns them. `name` is
-// of a message, never of a tool.
+// Removes the blanks directly before a part in its own text and returns them. `name` must not name
+// a tool.
 std::string drop_blanks_before(Json& messages, const PartName& name);
 
-// The message without what the model thought.
+// Returns a copy of the message without its thought.
 Json without_thought(const Json& message);
 
 }  // namespace longshore

@@ -29,7 +29,7 @@ struct Sources {
 
 constexpr const char* kTemplatesFolder = "additional_chat_templates";
 
-// Whether the text has the word, with no letter before or behind it.
+// Returns true if `text` contains `word` with no letter, digit or underscore beside it.
 bool has_word(std::string_view text, std::string_view word) {
   const auto is_letter = [](char letter) {
     return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '_';
@@ -58,7 +58,7 @@ void require_default(const Sources& sources) {
                   "give it as a file with data.chat_template");
 }
 
-// A list of named templates: {"name": "tool_use", "template": "..."}.
+// Reads a list of named templates: {"name": "tool_use", "template": "..."}.
 void take_list(const Json& list, Sources& sources) {
   for (const Json& entry : list) {
     if (!entry.is_object() || !entry.contains("name") || !entry.contains("template") ||
@@ -70,7 +70,7 @@ void take_list(const Json& list, Sources& sources) {
   require_default(sources);
 }
 
-// Templates in files of their own, which come before those of the configuration.
+// Reads templates from files of their own, which take precedence over tokenizer_config.json.
 bool take_files(const fs::path& directory, Sources& sources) {
   std::error_code ignored;
   bool any = false;
@@ -120,7 +120,8 @@ Sources find_sources(const fs::path& directory, const std::string& file) {
   return sources;
 }
 
-// Reasoning has three names; transformers gives it under the two that templates read.
+// Data sets use three names for reasoning. transformers passes it under the two that templates
+// read.
 void name_reasoning(Json& message) {
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
     const auto found = message.find(name);
@@ -132,7 +133,7 @@ void name_reasoning(Json& message) {
   }
 }
 
-// transformers gives templates messages without the keys that are null.
+// transformers removes null members from messages before it renders them.
 Json as_templates_read(const Json& messages) {
   Json kept = Json::array();
   for (const Json& message : messages) {
@@ -150,13 +151,13 @@ Json as_templates_read(const Json& messages) {
   return kept;
 }
 
-// A tag or a comment of a template: its word, and the signs of its whitespace control.
+// TemplateTag: a tag or a comment of a template, with its word and its whitespace-control signs.
 struct TemplateTag {
   size_t begin = 0, end = 0;
   std::string word, open, close;
 };
 
-// The next one from `at` on.
+// Returns the next tag at or behind offset `at`.
 std::optional<TemplateTag> find_tag(std::string_view source, size_t at) {
   constexpr std::string_view kSigns = "-+";
   for (; at + 1 < source.size(); ++at) {
@@ -166,7 +167,7 @@ std::optional<TemplateTag> find_tag(std::string_view source, size_t at) {
   const size_t end = source.find(source[at + 1] == '%' ? "%}" : "#}", at + 2);
   if (end == std::string_view::npos) return std::nullopt;
   TemplateTag tag{.begin = at, .end = end + 2, .word = {}, .open = {}, .close = {}};
-  if (source[at + 1] == '#') return tag;  // whatever a comment says
+  if (source[at + 1] == '#') return tag;  // the text of a comment is ignored
   std::string_view inside = source.substr(at + 2, end - at - 2);
   if (!inside.empty() && kSigns.find(inside.front()) != std::string_view::npos) {
     tag.open = inside.front();
@@ -183,7 +184,7 @@ std::optional<TemplateTag> find_tag(std::string_view source, size_t at) {
   return tag;
 }
 
-// Whether a block sets a name, which in a generation block does not leave the block.
+// Returns true if a block sets a name. A name set in a generation block is local to the block.
 bool sets_names(std::string_view source, size_t at) {
   while (const std::optional<TemplateTag> tag = find_tag(source, at)) {
     if (tag->word == "endgeneration") return false;
@@ -256,7 +257,7 @@ const tokc_chat* ChatTemplate::chat_for(bool with_tools) const {
   return with_tools && tool_use_ ? tool_use_.get() : default_.get();
 }
 
-// Asked with a conversation of two words.
+// Renders a probe conversation of two words, once as strings and once as lists of parts.
 bool ChatTemplate::prints_parts(bool with_tools) const {
   const auto asked = [&](bool parts) -> std::optional<std::string> {
     Json messages = Json::array();
@@ -277,9 +278,9 @@ bool ChatTemplate::prints_parts(bool with_tools) const {
   return !joined || parts == joined;
 }
 
-// Asked with a conversation of three words. What lies between an answer and the next question is
-// the end of the one and the head of the other, with which the first question begins too; so the
-// answer's end is known, and what follows it in a text of two messages is an opening.
+// Renders probe conversations of three words. The text between an answer and the next question is
+// the end of the answer plus the head of the question. The first question has the same head, so the
+// end of the answer is known. Any text behind that end in a two-message rendering is an opening.
 std::string ChatTemplate::find_unasked_opening(const std::string& bos) const {
   constexpr std::array<std::string_view, 3> kWords = {"wherefore", "therefore", "whither"};
   Json messages = Json::array();
@@ -301,7 +302,7 @@ std::string ChatTemplate::find_unasked_opening(const std::string& bos) const {
   const size_t behind = earlier + kWords[1].size();
   if (std::max({question, answer, earlier, next}) == std::string::npos || next < behind) return {};
   std::string_view head = std::string_view(texts[0]).substr(0, question);
-  // Which may end as the end of an answer does.
+  // A leading bos may look like the end of an answer, so it is not part of the head.
   if (head.starts_with(bos)) head.remove_prefix(bos.size());
   const std::string_view between = std::string_view(texts[2]).substr(behind, next - behind);
   const auto [common, ignored] =
@@ -326,7 +327,7 @@ std::string without_generation_marks(std::string_view source) {
       continue;
     }
     if (begins) scope = sets_names(source, at);
-    // A comment has the whitespace control of a tag, and stands for no scope.
+    // A comment has the whitespace control of a tag and opens no scope.
     const std::string opening = (scope ? "{%" : "{#") + tag->open;
     const std::string closing = tag->close + (scope ? "%}" : "#}");
     out += opening + (scope ? (begins ? " with " : " endwith ") : " ") + closing;

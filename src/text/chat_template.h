@@ -1,5 +1,5 @@
-// ChatTemplate: conversations as texts, exactly as transformers' apply_chat_template writes them
-// for a model directory. Immutable after loading; any number of threads may use one at once.
+// ChatTemplate: renders conversations exactly as transformers' apply_chat_template does for a model
+// directory. Immutable after loading; any thread may use it.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ struct tokc_chat;
 
 namespace longshore {
 
-// What is wrong with a conversation, as the template or the masks see it; the caller knows which
-// row it is.
+// ChatProblem: a fault of a conversation that the template or the mask reports. The caller adds the
+// row.
 class ChatProblem : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// What a template is given beside messages.
+// ChatVariables: the variables of a template other than the messages.
 struct ChatVariables {
   Json tools = nullptr;  // an array, or null
   bool add_generation_prompt = false;
@@ -33,24 +33,25 @@ struct ChatVariables {
 
 struct RenderedChat {
   std::string text;
-  std::vector<TextSpan> generated;  // what {% generation %} blocks made, in order
+  std::vector<TextSpan> generated;  // text ranges of the {% generation %} blocks, in order
 };
 
 struct ChatTemplateOptions {
   std::string file{};               // a Jinja file in place of the directory's; empty: none
-  std::string date = "2024-07-26";  // what strftime_now tells
-  bool training = false;            // the training template for what is found (training_template.h)
+  std::string date = "2024-07-26";  // the date that strftime_now returns
+  bool training = false;            // use the training template (training_template.h)
 };
 
 class ChatTemplate {
  public:
-  // As transformers chooses: chat_template.jinja and additional_chat_templates/NAME.jinja, else the
-  // chat_template of tokenizer_config.json, which may be a list of named ones; nullopt where the
-  // directory has none. Special tokens get the names they have in `tokenizer`. DataError for a
-  // template that cannot be read, or has no training template where that is asked for.
+  // Finds the template in the order of transformers: chat_template.jinja and
+  // additional_chat_templates/NAME.jinja, then chat_template in tokenizer_config.json, which may be
+  // a list of named ones. Returns nullopt if the directory has none. Special tokens get the names
+  // that they have in `tokenizer`. Throws DataError if a template cannot be parsed, or if
+  // options.training is set and no training template is known.
   static std::optional<ChatTemplate> load(const std::string& directory, const Tokenizer& tokenizer,
                                           const ChatTemplateOptions& options);
-  // `origin` stands for the file in error texts.
+  // `origin` replaces the file in error texts.
   static ChatTemplate from_text(const std::string& source, const Tokenizer& tokenizer,
                                 const std::string& date, const std::string& origin);
 
@@ -58,22 +59,22 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
-  // ChatProblem where the template refuses the conversation.
+  // Throws ChatProblem if the template refuses the conversation.
   RenderedChat render(const Json& messages, const ChatVariables& variables) const;
-  // Whether contents that are lists of parts are written as their texts. Many templates print such
-  // a list as Python does, leave it out, or fail: they want the joined text.
+  // Returns true if the template writes a content that is a list of parts as its texts. Many
+  // templates print the list as Python does, omit it, or fail; they need the joined text.
   bool reads_parts(bool with_tools) const { return with_tools ? tool_parts_ : parts_; }
-  // What the template ends every text with, though nobody asks for an answer: the opening of one.
-  // Empty for most. Llama 3's first template has it.
+  // Returns the opening of an answer that the template appends to every text, even without a prompt
+  // for an answer. Empty for most templates; Llama 3's first template has one.
   const std::string& unasked_opening() const { return unasked_opening_; }
   bool uses_date() const;
-  // The template as it was found, or the training template in its place.
+  // Returns the template in use: as found, or the training template that replaces it.
   const std::string& text() const { return text_; }
-  // Whether the template's text has the word, as the name of a member that it may read.
+  // Returns true if the template's text contains the member's name as a word.
   bool names(std::string_view member) const;
-  // Which published template a training template is in place of; empty: as it was found.
+  // Returns the name of the published template that was replaced; empty if none was.
   const std::string& replaced() const { return replaced_; }
-  // Changes with the template's text and date.
+  // Changes with the template's text; with the date too if the template reads it.
   uint64_t fingerprint() const { return fingerprint_; }
 
  private:
@@ -89,15 +90,15 @@ class ChatTemplate {
   std::string find_unasked_opening(const std::string& bos) const;
 
   Handle default_;
-  Handle tool_use_;  // empty: the default serves
+  Handle tool_use_;  // empty: the default is used
   bool parts_ = true, tool_parts_ = true;
   std::string unasked_opening_, text_, replaced_;
   std::string tool_use_text_;
   uint64_t fingerprint_ = 0;
 };
 
-// The template without its {% generation %} marks, which transformers alone knows: it writes the
-// same texts, with the same whitespace and the same scopes.
+// Returns the template without its {% generation %} tags, which only transformers knows. The result
+// writes the same texts, with the same whitespace and scopes.
 std::string without_generation_marks(std::string_view source);
 
 }  // namespace longshore

@@ -20,10 +20,10 @@ namespace fs = std::filesystem;
 // The largest tokenizer.json in use is about 35 MB.
 constexpr Bytes kMaxTokenizerBytes = 256 * kMiB;
 constexpr Bytes kMaxConfigBytes = 16 * kMiB;
-// Texts up to here are encoded at once; the library takes 150 to 200 bytes for each of theirs.
+// Texts up to this size are encoded at once; the library needs 150 to 200 bytes per byte of text.
 constexpr size_t kShortText = size_t{64} << 10;
 constexpr size_t kMaxWholeText = size_t{4} << 20;
-// Pieces beyond this are encoded one at a time in the whole process, to bound memory over threads.
+// Larger pieces are encoded one at a time in the whole process, which limits memory over threads.
 constexpr size_t kLargePiece = size_t{256} << 10;
 
 std::string read_if_present(const fs::path& path, Bytes max_bytes) {
@@ -61,7 +61,7 @@ uint64_t fingerprint_of(const TokenizerFiles& files, uint32_t reading) {
   return hasher.digest();
 }
 
-// Frees what the library allocated for an encoding.
+// OwnedEncoding: owns an encoding and frees it with the library's function.
 class OwnedEncoding {
  public:
   explicit OwnedEncoding(tokc_encoding encoding) : encoding_(encoding) {}
@@ -203,7 +203,7 @@ void Tokenizer::encode_parts(std::string_view text, SpecialTokens special, bool 
     use({.ids = ids, .spans = std::vector<TextSpan>(ids.size())});
   };
   for_each_piece(text, special == SpecialTokens::kAdd, [&](std::string_view piece, size_t begin) {
-    // What is added at the ends of a whole text is not the library's to add to its pieces.
+    // The library adds special tokens to whole texts; for pieces this function adds them.
     const bool whole = piece.size() == text.size();
     const bool with_ends = special == SpecialTokens::kAdd && !whole;
     if (with_ends && begin == 0) use_added(ends_->first);

@@ -1,5 +1,5 @@
-// TokenizerTrainer: learns a byte-level BPE tokenizer, the same one that the Python package learns
-// from the same documents. Without documents or merges it is plain bytes. One owner thread.
+// TokenizerTrainer: trains a byte-level BPE tokenizer. From the same documents the Python package
+// learns the same one. Without documents or merges tokens are single bytes. One owner thread.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,16 @@ struct tokc_trainer;
 namespace longshore {
 
 struct TokenizerRecipe {
-  int64_t vocabulary_size = 0;  // at most; special tokens and the 256 bytes included
-  int64_t min_frequency = 2;    // pairs seen less often are not merged
+  int64_t vocabulary_size = 0;  // upper limit, with special tokens and the 256 bytes
+  int64_t min_frequency = 2;    // pairs with a lower count are not merged
   std::string bos_token{};      // empty: none
   std::string eos_token = "<|endoftext|>";
   std::vector<std::string> other_special_tokens{};
   bool bos_starts_text = false;  // the post-processor puts bos in front of every text
 };
 
-// What a model directory needs. Special tokens have the first ids: bos, eos, then the others.
+// TrainedTokenizer: files of a model directory. Special tokens have the first ids: bos, eos,
+// others.
 struct TrainedTokenizer {
   std::string tokenizer_json;
   std::string tokenizer_config_json;
@@ -29,13 +30,13 @@ struct TrainedTokenizer {
 
 class TokenizerTrainer {
  public:
-  // ConfigError where the recipe cannot be followed.
+  // Throws ConfigError if the recipe is invalid.
   explicit TokenizerTrainer(TokenizerRecipe recipe);
   TokenizerTrainer(TokenizerTrainer&&) noexcept;
   TokenizerTrainer& operator=(TokenizerTrainer&&) noexcept;
   ~TokenizerTrainer();
 
-  // Counts the words of a document; its text is not kept.
+  // Counts the words of a document and does not keep its text.
   void add_document(std::string_view text);
   TrainedTokenizer finish();
 
@@ -47,7 +48,7 @@ class TokenizerTrainer {
   std::unique_ptr<tokc_trainer, Free> handle_;
 };
 
-// A tokenizer whose tokens are the special ones and the 256 bytes.
+// Returns a tokenizer whose tokens are the special ones and the 256 bytes.
 TrainedTokenizer byte_tokenizer(TokenizerRecipe recipe);
 
 }  // namespace longshore

@@ -10,13 +10,13 @@
 namespace longshore {
 namespace {
 
-// A part of the published text, which is there once, and what stands in its place.
+// Edit: a part of the published text, which occurs once, and its replacement.
 struct Edit {
   std::string_view published, training;
 };
 
-// Thoughts are written in every answer behind the first question, not only behind the last.
-// A thought that is turned off is part of the question.
+// The edits write thoughts in every answer after the first question, not only after the last. With
+// thinking turned off, the empty thought is part of the prompt.
 constexpr std::array kQwen3 = {
     Edit{R"(
 {%- for message in messages[::-1] %}
@@ -66,7 +66,7 @@ constexpr std::array kQwen3 = {
 )"},
 };  // namespace longshore
 
-// The question opens a thought, which the published text leaves out.
+// The prompt opens a thought; the published text omits that opening before answers.
 constexpr std::array kDeepSeekR1Distill = {
     Edit{R"({{'<｜tool▁outputs▁end｜>' + message['content'] + '<｜end▁of▁sentence｜>'}})",
          R"({{'<｜tool▁outputs▁end｜>'}}{% generation %}{{message['content'] + )"
@@ -155,7 +155,7 @@ constexpr Edit kLlama3Head = {"\n\n'+ message['content'] | trim + '<|eot_id|>' %
 
 constexpr std::array kLlama3 = {kLlama3Head, Edit{"{{ content }}", kLlama3Answer}};
 
-// Its first text asks for an answer behind every conversation.
+// The first published text appends a prompt to every conversation; the edit makes it conditional.
 constexpr std::array kLlama3Asking = {
     kLlama3Head,
     Edit{"{{ content }}", kLlama3Answer},
@@ -268,7 +268,7 @@ std::string edited(std::string text, std::span<const Edit> edits) {
 }  // namespace
 
 TrainingTemplate training_template(std::string_view published, const std::string& origin) {
-  // As Jinja reads it: without a line end at the end.
+  // Jinja removes one line feed at the end of a template.
   if (published.ends_with('\n')) published.remove_suffix(1);
   const uint64_t hash = hash64(published);
   for (const Known& known : kKnown) {

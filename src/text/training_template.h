@@ -1,7 +1,7 @@
-// TrainingTemplate: for chat templates of some published models, one that trains all answers of a
-// conversation in one sample: it writes every answer as the model wrote it when it was asked for
-// it, thoughts and all, and marks it with {% generation %}. Made of the published text by edits, so
-// that all else stays as it is. Plain functions.
+// TrainingTemplate: replaces the chat templates of some published models, so that one sample trains
+// all answers of a conversation. It writes every answer, with its thought, as the model wrote it
+// when asked, inside {% generation %} blocks. It is made by edits of the published text; the rest
+// is unchanged. Plain functions.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct TrainingTemplate {
   std::string text;
 };
 
-// `origin` stands for the file in the error for a text that is not known: DataError.
+// Throws DataError if the text is unknown; `origin` replaces the file in the error text.
 TrainingTemplate training_template(std::string_view published, const std::string& origin);
 
 }  // namespace longshore

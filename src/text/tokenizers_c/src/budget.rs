@@ -1,30 +1,30 @@
-//! What one rendering of a chat template may cost. Operations ask before they make anything, so
-//! that a template that multiplies texts or lists ends in an error and not in an abort: where
-//! memory runs out, Rust ends the process.
+//! Limits on the cost of rendering a chat template. Operations ask before they allocate, so a
+//! template that multiplies texts or lists gets an error. Without memory, Rust would abort the
+//! process.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The longest text, as a result or in between. Rows are at most 16 MiB.
+/// The longest text, final or intermediate. Rows are at most 16 MiB.
 pub const MAX_TEXT: u64 = 64 << 20;
-/// All that is printed, what blocks and macros capture on the way included.
+/// The bytes printed in total, including text that blocks and macros capture.
 const MAX_PRINTED: u64 = 4 * MAX_TEXT;
-/// Memory that a rendering holds at one time.
+/// The memory that a rendering may hold at one time.
 const MAX_HELD: u64 = 512 << 20;
 /// The longest list that one operation makes.
 const MAX_ITEMS: u64 = 4 << 20;
-/// Deeper values could exhaust the stack when they are compared, written or dropped.
+/// Deeper values could exhaust the stack when they are compared, printed or dropped.
 pub const MAX_DEPTH: usize = 100;
-/// Bytes copied or compared: about a second.
+/// The bytes copied or compared: about a second of work.
 const MAX_WORK: u64 = 2_000_000_000;
-/// What it costs to look at a value, in bytes copied.
+/// The cost of visiting a value, in bytes copied.
 const NODE: u64 = 200;
-/// What it costs to put a value into a list.
+/// The cost of adding a value to a list, in bytes copied.
 const ITEM: u64 = 50;
 
-/// Counts the bytes that each thread holds of what this library allocates.
+/// The library's allocator: counts the bytes that each thread holds.
 struct Counting;
 
 #[global_allocator]
@@ -38,7 +38,7 @@ thread_local! {
 }
 
 fn count(bytes: i64) {
-    // At the end of a thread there may be nothing to count with any more.
+    // The thread-local counter may be gone at the end of a thread.
     let _ = HELD.try_with(|held| held.set(held.get().wrapping_add(bytes)));
 }
 
@@ -65,14 +65,14 @@ fn refuse(what: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, what)
 }
 
-/// A rendering begins on this thread.
+/// Starts the budget of a rendering on this thread.
 pub fn begin() {
     HELD_BEFORE.set(HELD.get());
     WORK.set(0);
     PRINTED.set(0);
 }
 
-/// Work that is about to be done.
+/// Asks for work, in bytes copied.
 pub fn charge(work: u64) -> Result<(), Error> {
     let sum = WORK.get().saturating_add(work);
     WORK.set(sum);
@@ -82,7 +82,7 @@ pub fn charge(work: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Memory that is about to be taken, and written.
+/// Asks for memory that is about to be allocated and written.
 pub fn need(bytes: u64) -> Result<(), Error> {
     charge(bytes)?;
     let held = HELD.get().wrapping_sub(HELD_BEFORE.get()).max(0) as u64;
@@ -95,7 +95,7 @@ pub fn need(bytes: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// A text that is about to be made.
+/// Asks for a text of `bytes` bytes.
 pub fn need_text(bytes: u64) -> Result<(), Error> {
     if bytes > MAX_TEXT {
         return Err(refuse(format!(
@@ -106,7 +106,7 @@ pub fn need_text(bytes: u64) -> Result<(), Error> {
     need(bytes)
 }
 
-/// A list that is about to be made.
+/// Asks for a list of `items` items.
 pub fn need_items(items: u64) -> Result<(), Error> {
     if items > MAX_ITEMS {
         return Err(refuse(format!(
@@ -117,7 +117,7 @@ pub fn need_items(items: u64) -> Result<(), Error> {
     need(items.saturating_mul(std::mem::size_of::<Value>() as u64))
 }
 
-/// A text that is about to be printed.
+/// Asks to print a text of `bytes` bytes.
 pub fn print(bytes: u64) -> Result<(), Error> {
     let sum = PRINTED.get().saturating_add(bytes);
     PRINTED.set(sum);
@@ -130,16 +130,16 @@ pub fn print(bytes: u64) -> Result<(), Error> {
     need(2 * bytes)
 }
 
-/// How large a value is, with everything in it; what occurs twice counts twice.
+/// The size of a value with all nested values. A shared value counts at each occurrence.
 #[derive(Default)]
 pub struct Extent {
     pub values: u64,
-    /// Of its strings.
+    /// The bytes of all strings.
     pub text: u64,
 }
 
 impl Extent {
-    /// At least the length of the value as Python or JSON write it, `indent` before each line.
+    /// An upper bound for the value's length as Python or JSON text with `indent` per level.
     pub fn written(&self, indent: u64) -> u64 {
         let places = self.values.saturating_mul(64 + indent * MAX_DEPTH as u64);
         self.text.saturating_mul(6).saturating_add(places)
@@ -172,7 +172,7 @@ impl Extent {
     }
 }
 
-/// Refuses values that are too deep, too.
+/// Returns the size of the values; refuses values that are too deep.
 pub fn measure(values: &[Value]) -> Result<Extent, Error> {
     let mut extent = Extent::default();
     for value in values {

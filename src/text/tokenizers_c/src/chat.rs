@@ -1,5 +1,5 @@
-//! Chat templates as transformers renders them: its Jinja environment over minijinja, and the parts
-//! of the text that `{% generation %}` blocks made.
+//! Renders chat templates as transformers does, with minijinja in place of Jinja, and returns the
+//! text ranges that `{% generation %}` blocks wrote.
 
 use crate::budget;
 use crate::guard::Failure;
@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const NAME: &str = "chat template";
-/// Instructions of one rendering: stops templates that loop without end.
+/// The limit of instructions per rendering, which stops endless loops.
 const FUEL: u64 = 20_000_000;
-/// Starts the text of an error that the template itself raised.
+/// The prefix of an error that the template itself raised.
 const RAISED: &str = "the chat template says: ";
-/// Where generated parts begin and end while a text is rendered: noncharacters of Unicode. A pair
-/// is taken that occurs in neither template nor conversation.
+/// Marks around generated parts during rendering: noncharacters of Unicode. The first pair is used
+/// that occurs in neither template nor conversation.
 const MARKS: [(char, char); 4] = [
     ('\u{fdd0}', '\u{fdd1}'),
     ('\u{fdd2}', '\u{fdd3}'),
@@ -30,7 +30,7 @@ const MARKS: [(char, char); 4] = [
     ('\u{fdd6}', '\u{fdd7}'),
 ];
 
-/// A compiled template, with guards, and the text that it points into.
+/// A compiled template with guards. It owns the text that the instructions point into.
 struct Program {
     main: Instructions<'static>,
     blocks: BTreeMap<&'static str, Instructions<'static>>,
@@ -40,7 +40,8 @@ struct Program {
 impl Program {
     fn new(text: String, syntax: SyntaxConfig) -> Result<Program, Error> {
         let text = text.into_boxed_str();
-        // The text lies on the heap, is never changed, and is dropped after what points into it.
+        // SAFETY: the text is on the heap, never changes, and is dropped after the references to
+        // it.
         let lasting: &'static str = unsafe { &*std::ptr::from_ref::<str>(&text) };
         check_source(lasting, syntax.clone())?;
         let config = TemplateConfig {
@@ -65,13 +66,13 @@ pub struct Chat {
     pub uses_date: bool,
 }
 
-/// Byte ranges of the text that generation blocks made, in order.
+/// The rendered text and the byte offsets (start, end) of its generation blocks, in order.
 pub struct Rendered {
     pub text: String,
     pub generated: Vec<usize>,
 }
 
-/// The tag's word, where `tag` is what stands between "{%" and "%}", and its whitespace control.
+/// Splits `tag`, the text between "{%" and "%}", into whitespace sign, word, whitespace sign.
 fn bare_tag(tag: &str) -> (&str, &str, &str) {
     let open = if tag.starts_with(['-', '+']) { &tag[..1] } else { "" };
     let rest = &tag[open.len()..];
@@ -83,7 +84,7 @@ fn bare_tag(tag: &str) -> (&str, &str, &str) {
     (open, rest[..rest.len() - close.len()].trim(), close)
 }
 
-/// Where the next tag or comment begins.
+/// Returns the offset of the next tag or comment.
 fn next_tag(text: &str) -> Option<usize> {
     let braces = text.match_indices('{').map(|(at, _)| at);
     braces
@@ -91,7 +92,7 @@ fn next_tag(text: &str) -> Option<usize> {
         .find(|at| matches!(text.as_bytes().get(at + 1), Some(b'%' | b'#')))
 }
 
-/// `{% generation %}` blocks as what minijinja knows: a filter that marks its body, in a scope of
+/// Rewrites `{% generation %}` blocks for minijinja: a filter marks the body, which has a scope of
 /// its own.
 fn rewrite_generation(source: &str) -> String {
     let mut out = String::with_capacity(source.len() + 64);
@@ -129,7 +130,7 @@ fn raise(message: String) -> Result<Value, Error> {
     ))
 }
 
-/// Python's string methods: blanks as Python knows them, the rest by minijinja-contrib.
+/// Calls a Python string method: blanks are Python's, the rest is from minijinja-contrib.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     if let (Some(text), "strip" | "lstrip" | "rstrip") = (value.as_str(), name) {
         budget::charge(16 * text.len() as u64)?;
@@ -164,7 +165,7 @@ fn trim(value: &Value, chars: Option<String>) -> Result<Value, Error> {
     }))
 }
 
-/// jinja2: whatever has a length and can be indexed, which an undefined value does too.
+/// Follows jinja2: a sequence has a length and an index operator. So has an undefined value.
 fn is_sequence(value: &Value) -> bool {
     matches!(
         value.kind(),
@@ -223,7 +224,7 @@ impl Chat {
         })
     }
 
-    /// `variables`: messages, tools, add_generation_prompt and what else the template may read.
+    /// `variables` is a JSON object with messages, tools, add_generation_prompt and so on.
     pub fn render(&self, variables: &str) -> Result<Rendered, Failure> {
         budget::begin();
         let given: Map<String, Json> = serde_json::from_str(variables)?;
@@ -254,7 +255,7 @@ impl Chat {
     }
 }
 
-/// The message without minijinja's words around what a template raised.
+/// Removes minijinja's text around the message that a template raised.
 fn explain(error: Error) -> Failure {
     let mut source: Option<&dyn std::error::Error> = Some(&error);
     while let Some(inner) = source {

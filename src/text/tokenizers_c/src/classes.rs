@@ -1,6 +1,6 @@
-//! The class that transformers 5 gives a model directory, and what that class makes of
-//! tokenizer.json: some keep only vocabulary, merges and post-processor of the file and put their
-//! own normalizer, pre-tokenizer and decoder in place of the file's.
+//! The tokenizer class that transformers 5 selects for a model directory. Some classes use only
+//! vocabulary, merges and post-processor of tokenizer.json, and replace its normalizer,
+//! pre-tokenizer and decoder.
 
 use crate::guard::Failure;
 use crate::special::Configs;
@@ -9,7 +9,7 @@ use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PreTokenizerWrap
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Class {
-    /// Reads the file as it is.
+    /// Uses the file unchanged.
     File,
     Llama,
     Gemma,
@@ -43,7 +43,7 @@ fn class_named(name: &str) -> Class {
     }
 }
 
-/// The class registered for a model type, as far as models of that type can be trained.
+/// Returns the class registered for a model type; only trainable types are known.
 fn registered(model_type: &str) -> Option<Class> {
     match model_type {
         "gemma" | "gemma2" | "gemma3" | "gemma3_text" => Some(Class::Gemma),
@@ -56,9 +56,9 @@ fn registered(model_type: &str) -> Option<Class> {
     }
 }
 
-/// The file and the classes that it names, in the order in which transformers looks at them: a
-/// registered class that reads the file as it is outdoes the name in tokenizer_config.json, any
-/// other gives way to it, but for Qwen2, whose directories name wrong ones.
+/// Selects the class in the order of transformers. A registered class that uses the file unchanged
+/// overrides the name in tokenizer_config.json. Other registered classes yield to that name, except
+/// for model type qwen2, whose directories name wrong classes.
 pub fn class_of(configs: &Configs, file: &[u8]) -> Class {
     let text = |config: &Map<String, Value>, key: &str| -> Option<String> {
         config.get(key).and_then(Value::as_str).map(str::to_owned)
@@ -76,16 +76,16 @@ pub fn class_of(configs: &Configs, file: &[u8]) -> Class {
         Some(Class::Qwen2) if model_type == "qwen2" => Class::Qwen2,
         _ => named,
     };
-    // Llama's class has no bytes; what says so all the same is read as it is.
+    // Llama's class has no byte-level part, so a byte-level file is used unchanged.
     if class == Class::Llama && mentions_byte_level(file) {
         return Class::File;
     }
     class
 }
 
-/// What the fingerprint of a tokenizer is changed by, so that data prepared with other tokens is
-/// not taken for its own: 0 where the class only says what the file or Llama's class say, which
-/// is how every directory was read before there were others.
+/// Returns a number that is part of the tokenizer's fingerprint, so data prepared with other tokens
+/// is not reused. It is 0 if the class agrees with the file or is Llama's: these were the only
+/// cases in earlier versions.
 pub fn reading_of(class: Class, rebuilt: bool, configs: &Configs, file: &[u8]) -> u32 {
     let name = configs.tokenizer.get("tokenizer_class").and_then(Value::as_str);
     let named_llama = name.is_some_and(|name| class_named(name) == Class::Llama);
@@ -100,7 +100,7 @@ pub fn reading_of(class: Class, rebuilt: bool, configs: &Configs, file: &[u8]) -
     }
 }
 
-/// The names of special tokens that the class has where the configuration is silent.
+/// Adds the class's default names of special tokens that the configuration lacks.
 pub fn add_default_names(class: Class, config: &mut Map<String, Value>) {
     let end = "<|endoftext|>";
     let names: &[(&str, &str)] = match class {
@@ -123,7 +123,7 @@ pub fn add_default_names(class: Class, config: &mut Map<String, Value>) {
     }
 }
 
-/// What a class puts in place of the file's.
+/// The parts that a class puts in place of the file's.
 struct Parts {
     normalizer: Value,
     pre_tokenizer: Value,
@@ -207,8 +207,7 @@ fn parts_of(class: Class, config: &Map<String, Value>) -> Option<Parts> {
     }
 }
 
-/// Without what changes no token: ByteLevel's offsets are those of the post-processor, and decoding
-/// has no options.
+/// Removes members that change no token: ByteLevel's offset options, and its options for decoding.
 fn without_trimming(value: &mut Value, decodes: bool) {
     match value {
         Value::Array(list) => list.iter_mut().for_each(|item| without_trimming(item, decodes)),
@@ -222,7 +221,7 @@ fn without_trimming(value: &mut Value, decodes: bool) {
     }
 }
 
-/// Whether two parts are the same, however they are spelled.
+/// Compares two parts in canonical form, so spelling does not matter.
 macro_rules! alike {
     ($part:ty, $one:expr, $other:expr, $decodes:expr) => {{
         let canonical = |value: &Value| -> Option<Value> {
@@ -235,8 +234,8 @@ macro_rules! alike {
     }};
 }
 
-/// Whether a part of the file splits or changes texts as the class's own does. Decoders, which no
-/// text is encoded with, count too: what is generated is decoded.
+/// Returns true if the file's parts equal the class's own. Decoders count too, because generated
+/// text is decoded.
 fn same(file: &Map<String, Value>, parts: &Parts) -> bool {
     let own = |key: &str| file.get(key).unwrap_or(&Value::Null);
     let model = own("model");
@@ -253,7 +252,8 @@ fn same(file: &Map<String, Value>, parts: &Parts) -> bool {
         && words.iter().all(|key| word(model, key) == word(&parts.model, key))
 }
 
-/// The file's added tokens in the order of their ids; the rebuilt tokenizer starts without them.
+/// Removes the file's added tokens and returns them by id; the rebuilt tokenizer starts without
+/// them.
 fn take_added_tokens(file: &mut Map<String, Value>) -> Result<Vec<AddedToken>, Failure> {
     let mut tokens: Vec<(u64, AddedToken)> = Vec::new();
     if let Some(Value::Array(list)) = file.remove("added_tokens") {
@@ -269,8 +269,8 @@ fn take_added_tokens(file: &mut Map<String, Value>) -> Result<Vec<AddedToken>, F
     Ok(tokens.into_iter().map(|(_, token)| token).collect())
 }
 
-/// The tokenizer as the class has it, with the added tokens that are still to be put in; None where
-/// the file says the same.
+/// Returns the class's tokenizer and the added tokens still to be inserted; None if the file
+/// already agrees with the class.
 pub fn rebuild(
     class: Class,
     mut file: Map<String, Value>,

@@ -1,11 +1,11 @@
-//! Whether a match of a regular expression can lie across two neighbouring letters, one of a set
-//! and a given one behind it. The answer "no" is certain: where it holds, a text that is cut
-//! between the two has the same matches on both sides as the whole.
+//! Decides whether a match of a regular expression can span two adjacent letters: one of a set and
+//! a given one behind it. "No" is certain: then a text cut between the two letters has the same
+//! matches as the whole text.
 
 use regex_syntax::hir::{Class, ClassUnicode, Hir, HirKind};
 use regex_syntax::Parser;
 
-/// What is known of an expression: what its matches may begin and end with.
+/// The first and last letters that matches of an expression may have.
 #[derive(Clone, Copy)]
 pub struct Edges {
     /// A match may begin with the letter behind the cut.
@@ -71,7 +71,7 @@ fn edges(expression: &Hir, before: &ClassUnicode, behind: char) -> Option<Edges>
                 crosses: false,
             }
         }
-        // Anchors and word boundaries look at what lies across the cut.
+        // Anchors and word boundaries depend on letters across the cut.
         HirKind::Look(_) => return None,
         HirKind::Repetition(repetition) => {
             let mut one = edges(&repetition.sub, before, behind)?;
@@ -104,8 +104,8 @@ fn edges(expression: &Hir, before: &ClassUnicode, behind: char) -> Option<Edges>
     })
 }
 
-/// A pattern as its syntax tree. None for what is not understood, look-around above all; but
-/// `\s+(?!\S)` only looks ahead from behind a blank, and a cut is never behind one.
+/// Parses a pattern. Returns None for unsupported syntax, mainly look-around. `\s+(?!\S)` is
+/// accepted: it looks ahead only from behind a blank, and a cut is never behind a blank.
 pub fn parse(pattern: &str) -> Option<Hir> {
     let mut plain = pattern.to_owned();
     for blanks in [r"\s+", r"\s*", r"\s"] {
@@ -114,7 +114,7 @@ pub fn parse(pattern: &str) -> Option<Hir> {
     Parser::new().parse(&plain).ok()
 }
 
-/// The letters of a class such as `\p{L}`.
+/// Returns the letters of a class such as `\p{L}`.
 pub fn class_of(pattern: &str) -> Option<ClassUnicode> {
     match Parser::new().parse(pattern).ok()?.into_kind() {
         HirKind::Class(Class::Unicode(class)) => Some(class),
@@ -126,7 +126,7 @@ pub fn class_of(pattern: &str) -> Option<ClassUnicode> {
     }
 }
 
-/// None where the expression cannot be judged.
+/// Returns None if the expression cannot be analyzed.
 pub fn judge(expression: &Hir, before: &ClassUnicode, behind: char) -> Option<Edges> {
     edges(expression, before, behind)
 }

@@ -1,18 +1,18 @@
-//! What every call of the interface passes through.
+//! Wraps every call of the C interface.
 
 pub use c_interface::{Failure, OwnedString, Slice};
 
 const LIBRARY: &str = "tokenizers";
 
-/// Runs `body`; its value, or an error text for a failure or a panic.
+/// Runs `body` and returns its value, or the text of its error or panic.
 pub fn attempt<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, String> {
     c_interface::attempt(LIBRARY, body)
 }
 
-/// Writes the value to `out`, or the message to `error`; 0 or 1 as the interface returns it.
+/// Writes the value to `out` and returns 0, or writes the message to `error` and returns 1.
 ///
 /// # Safety
-/// `out` and `error` can be written.
+/// `out` and `error` must be writable.
 pub unsafe fn answer<T>(
     out: *mut T,
     error: *mut OwnedString,

@@ -1,5 +1,5 @@
-//! The operators, filters, tests, functions and methods of chat templates within a budget: each
-//! asks for what it is about to make, and nothing stays lazy, so that values do not grow in depth.
+//! Operators, filters, tests, functions and methods of chat templates within a budget. Each asks
+//! before it allocates. Values are never lazy, so they do not nest deeper unnoticed.
 
 use crate::budget::{charge, check_depth, measure, need, need_items, need_text, print, MAX_TEXT};
 use crate::python::to_str;
@@ -15,9 +15,9 @@ const CONCAT: &str = "__concat";
 const SLICE: &str = "__slice";
 const WHOLE: &str = "__whole";
 const BUILT: &str = "__built";
-/// Parts of an expression; each may take a few hundred bytes of stack.
+/// The limit of parts per expression; each may take a few hundred bytes of stack.
 const MAX_PARTS: usize = 2000;
-/// No place among the filters that the interpreter keeps at hand.
+/// The filter has no slot in the interpreter's cache.
 const NOT_KEPT: u8 = !0;
 
 fn text_bytes(value: &Value) -> u64 {
@@ -32,7 +32,7 @@ fn wrong(what: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.to_owned())
 }
 
-/// A list in place of what is still to be iterated.
+/// Replaces an iterator by a list of its items.
 fn whole(value: Value) -> Result<Value, Error> {
     if value.kind() != ValueKind::Iterable {
         return Ok(value);
@@ -47,7 +47,7 @@ fn whole(value: Value) -> Result<Value, Error> {
     Ok(Value::from(items))
 }
 
-/// The greatest integer among arguments and named arguments: widths and counts.
+/// Returns the greatest integer among positional and named arguments: a width or a count.
 fn greatest_integer(args: &[Value]) -> u64 {
     let mut greatest = 0;
     for arg in args {
@@ -63,15 +63,14 @@ fn greatest_integer(args: &[Value]) -> u64 {
     greatest
 }
 
-/// The greatest number in a format: a width or a precision.
+/// Returns the greatest number in a format string: a width or a precision.
 fn greatest_width(format: &str) -> u64 {
     let runs = format.split(|letter: char| !letter.is_ascii_digit());
     let numbers = runs.filter(|run| !run.is_empty());
     numbers.map(|run| run.parse().unwrap_or(u64::MAX)).max().unwrap_or(0)
 }
 
-/// Asks for what a filter or a method is about to make of its arguments, the first of which is the
-/// value itself.
+/// Asks for the result of a filter or method. The first argument is the value itself.
 fn ask(name: &str, args: &[Value]) -> Result<(), Error> {
     let Some(value) = args.first() else {
         return Ok(());
@@ -124,7 +123,7 @@ fn ask(name: &str, args: &[Value]) -> Result<(), Error> {
         "string" | "pprint" => need_text(measure(args)?.written(0)),
         _ if bytes > 0 => need_text(bytes.saturating_mul(3)),
         _ => {
-            // Sorting looks at each value about 20 times.
+            // Sorting compares each value about 20 times.
             let extent = measure(args)?;
             charge(extent.values.saturating_mul(20 * 30).saturating_add(extent.text))
         }
@@ -190,7 +189,7 @@ fn ask_product(left: &Value, right: &Value) -> Result<(), Error> {
     Ok(())
 }
 
-/// The indices that Python's `[start:stop:step]` takes of `count` items.
+/// Returns the indices that Python's `[start:stop:step]` selects from `count` items.
 fn slice_indices(count: usize, bounds: &[Value]) -> Result<Vec<usize>, Error> {
     let bound = |value: &Value| -> Result<Option<i64>, Error> {
         if value.is_none() {
@@ -248,7 +247,7 @@ fn slice(value: &Value, bounds: &[Value]) -> Result<Value, Error> {
     Ok(list_like(value, taken))
 }
 
-/// Asks before two values are compared, or one is looked for in the other.
+/// Asks before a comparison or a containment test.
 fn ask_comparison(left: &Value, right: &Value) -> Result<(), Error> {
     let plain = |value: &Value| !is_list(value) && value.kind() != ValueKind::Map;
     if plain(left) && plain(right) {
@@ -260,8 +259,8 @@ fn ask_comparison(left: &Value, right: &Value) -> Result<(), Error> {
     measure(&[left.clone(), right.clone()]).map(|_| ())
 }
 
-/// The operands on the stack, with `asker` called on them before: the pair it returns is unpacked
-/// in their order.
+/// Emits the operator with a call of `asker` before it. `asker` returns the two operands as a pair,
+/// which is unpacked in their order.
 fn ask_before<'a>(asker: &'a str, operator: &Instruction<'a>, out: &mut Vec<Instruction<'a>>) {
     out.push(Instruction::ApplyFilter(asker, Some(2), NOT_KEPT));
     out.push(Instruction::UnpackList(2));
@@ -274,7 +273,7 @@ fn expand<'a>(at: u32, from: &Instructions<'a>, out: &mut Vec<Instruction<'a>>) 
         return;
     };
     let before = if at > 0 { from.get(at - 1) } else { None };
-    // What is written into the template is short.
+    // Constants of the template are short.
     let with_constant = matches!(before, Some(Instruction::LoadConst(_)));
     let filter = |name, count| Instruction::ApplyFilter(name, Some(count), NOT_KEPT);
     match instruction {
@@ -312,7 +311,7 @@ fn expand<'a>(at: u32, from: &Instructions<'a>, out: &mut Vec<Instruction<'a>>) 
     }
 }
 
-/// The instructions with guards in them.
+/// Returns the instructions with guards inserted.
 pub fn guard_instructions<'a>(from: &Instructions<'a>) -> Instructions<'a> {
     let mut places = Vec::new();
     let mut guarded = Vec::new();
@@ -433,7 +432,7 @@ fn add_functions(environment: &mut Environment<'static>) {
     environment.remove_global("debug");
 }
 
-/// Everything that templates may call, but what is Python's own.
+/// Registers all callables of templates, except Python's own methods.
 pub fn add_guarded(environment: &mut Environment<'static>) {
     add_operators(environment);
     add_filters(environment);
@@ -441,7 +440,7 @@ pub fn add_guarded(environment: &mut Environment<'static>) {
     add_functions(environment);
 }
 
-/// What `{{ value }}` prints.
+/// Prints `{{ value }}`.
 pub fn format(out: &mut Output, value: &Value) -> Result<(), Error> {
     let failed = |_| Error::new(ErrorKind::WriteFailure, "cannot write");
     if let Some(text) = value.as_str() {
@@ -453,14 +452,14 @@ pub fn format(out: &mut Output, value: &Value) -> Result<(), Error> {
     out.write_str(&text).map_err(failed)
 }
 
-/// What could exhaust the stack or memory while a template is compiled, before anything can be
-/// asked: an expression of very many parts, very many branches, and constants that are multiplied,
-/// whose bytes are at most the texts and lists of an expression times its integers.
+/// Refuses sources whose compilation could exhaust stack or memory: very long expressions, very
+/// many branches, and products of constants. The bytes of such a product are at most the texts and
+/// lists of an expression times its integers.
 pub fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
     let (mut sum, mut literal, mut product, mut multiplied) = (0u64, 0u64, 1u64, false);
     let (mut parts, mut branches) = (0, 0);
     for token in tokenize(source, false, syntax) {
-        // What cannot be read is reported with its place by the parser.
+        // The parser reports invalid tokens with their position.
         let Ok((token, _)) = token else {
             return Ok(());
         };

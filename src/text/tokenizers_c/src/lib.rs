@@ -15,7 +15,7 @@ mod python;
 mod special;
 mod train;
 
-// Its functions leave this library under their own names.
+// Programs can link one Rust library, so this one exports parquet_c's functions too.
 pub use parquet_c;
 
 use chat::Chat;
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn tokc_describe(tokenizer: *const Loaded) -> Info {
     }
 }
 
-/// The end of the piece of `text` that begins at `begin`.
+/// Writes to `end` where the piece of `text` that begins at `begin` ends.
 #[no_mangle]
 pub unsafe extern "C" fn tokc_piece_end(
     tokenizer: *const Loaded,
@@ -161,8 +161,8 @@ pub unsafe extern "C" fn tokc_piece_end(
     })
 }
 
-/// ByteLevel takes a blank at the start of a text for the one that it put there itself, and does
-/// not trim it. At the start of a later piece it is the text's own.
+/// ByteLevel treats a blank at the start of a text as its own added prefix and does not trim it. At
+/// the start of a later piece the blank belongs to the text and must be trimmed.
 fn trim_first(tokenizer: &Tokenizer, encoded: &Encoding, offsets: &mut [(usize, usize)]) {
     let Some(PostProcessorWrapper::ByteLevel(level)) = tokenizer.get_post_processor() else {
         return;

@@ -1,5 +1,5 @@
-//! From the bytes of a model directory's files to a tokenizer: refuses what could exhaust memory or
-//! tokenize at random, then applies tokenizer_config.json as transformers 5 does.
+//! Builds a tokenizer from the files of a model directory. Refuses files that could exhaust memory
+//! or tokenize at random; then applies tokenizer_config.json as transformers 5 does.
 
 use crate::classes::{add_default_names, class_of, reading_of, rebuild, Class};
 use crate::guard::{attempt, Failure};
@@ -8,11 +8,11 @@ use crate::special::{Configs, SpecialIds};
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, ModelWrapper, Tokenizer};
 
-/// Real files stay below 10 levels; parsing recurses.
+/// Real files stay below 10 levels; the parser is recursive.
 const MAX_DEPTH: usize = 32;
-/// Ids are signed 32-bit numbers in data files.
+/// Data files store ids as signed 32-bit numbers.
 const MAX_ID: u32 = i32::MAX as u32 - 1;
-/// How much longer than its input a text may become by replacements, one after the other.
+/// The largest factor by which a chain of replacements may lengthen a text.
 const MAX_GROWTH: usize = 1 << 12;
 
 pub struct Loaded {
@@ -20,15 +20,15 @@ pub struct Loaded {
     pub special: SpecialIds,
     pub vocabulary_size: usize,
     pub id_limit: i64,
-    /// What chat templates know as bos_token and so on.
+    /// The special tokens by their names in chat templates, such as bos_token.
     pub token_names: Map<String, Value>,
     pub cuts: Cuts,
-    /// What the post-processor puts before and behind every text.
+    /// The ids that the post-processor adds before and behind every text; None if it does more.
     pub ends: Option<(Vec<u32>, Vec<u32>)>,
     pub reading: u32,
 }
 
-/// The ids around those of a text; None where the post-processor does more than that.
+/// Returns the ids added around a text; None if the post-processor does more than add them.
 fn special_ends(tokenizer: &Tokenizer) -> Option<(Vec<u32>, Vec<u32>)> {
     let ends_of = |text: &str| {
         let plain = tokenizer.encode_fast(text, false).ok()?.get_ids().to_vec();
@@ -61,7 +61,7 @@ fn check_depth(bytes: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An object, or an empty one for an absent file.
+/// Parses a JSON object; an absent file gives an empty one.
 pub fn parse_object(name: &str, bytes: &[u8]) -> Result<Map<String, Value>, Failure> {
     if bytes.is_empty() {
         return Ok(Map::new());
@@ -74,7 +74,7 @@ pub fn parse_object(name: &str, bytes: &[u8]) -> Result<Map<String, Value>, Fail
     }
 }
 
-/// The product of what each replacement in a chain can add.
+/// Returns the product of the lengths that each replacement in a chain can add.
 fn growth(value: &Value) -> usize {
     match value {
         Value::Array(list) => list
@@ -111,7 +111,7 @@ fn check_tokenizer(tokenizer: &Tokenizer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The tokenizer of the file as the class reads it, added tokens that are still to be put in,
+/// Returns the tokenizer as the class reads the file, added tokens that are still to be inserted,
 /// and whether the class changed the file.
 fn parse_tokenizer(
     bytes: &[u8],
@@ -128,7 +128,7 @@ fn parse_tokenizer(
     Ok((Tokenizer::from_bytes(bytes)?, Vec::new(), false))
 }
 
-/// Runs a part of the work; errors and panics start with the file's name.
+/// Runs `body`; errors and panics start with the file's name.
 fn in_file<T>(name: &str, body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     attempt(body).map_err(|text| format!("{name}: {text}").into())
 }
@@ -141,7 +141,7 @@ pub fn load(bytes: &[u8], mut configs: Configs) -> Result<Loaded, Failure> {
         Ok(parsed)
     })?;
     let reading = reading_of(class, rebuilt, &configs, bytes);
-    // Texts keep their lengths; all that is left of the padding is the token's name.
+    // Texts are not padded; only the name of the padding token is used.
     if let Some(padding) = tokenizer.get_padding() {
         let token = Value::from(padding.pad_token.clone());
         configs.tokenizer.entry("pad_token").or_insert(token);

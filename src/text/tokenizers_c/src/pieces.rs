@@ -1,12 +1,12 @@
-//! Long texts in pieces. The libraries take 150 to 200 bytes for a byte of a text that is encoded
-//! at once. Where a tokenizer splits texts before it merges, a text is cut where it is split, and
-//! the pieces have the tokens of the whole.
+//! Encodes long texts in pieces. The libraries need 150 to 200 bytes per byte of a text encoded at
+//! once. If a tokenizer splits texts before it merges, a text is cut at such a split, and the
+//! pieces have the tokens of the whole.
 //!
-//! A place may be cut when no part of the tokenizer looks across it: an added token, a replacement
-//! or a match of a pattern never holds both letters beside it (`crossing`), and nothing that is put
-//! in front of a text is put in front of the second piece. Then every part does the same on both
-//! sides as in the whole. Whether the tokenizer also splits there is asked of a stretch
-//! that begins and ends at such places, which by the same reasoning is split as the whole is.
+//! A position is a candidate if no part of the tokenizer looks across it: no added token,
+//! replacement or pattern match contains both adjacent letters (`crossing`), and no prefix is added
+//! to the second piece. Then each part acts on both sides as in the whole text. Whether the
+//! tokenizer splits at a candidate is tested on a stretch between two other candidates, which by
+//! the same argument is split as in the whole text.
 
 use crate::crossing::{class_of, contains, judge, parse};
 use crate::guard::Failure;
@@ -16,22 +16,22 @@ use tokenizers::{
     NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizer, Tokenizer,
 };
 
-/// Pieces are about so long; shorter texts are not cut.
+/// The approximate bytes of a piece; texts up to twice this size are not cut.
 const PIECE: usize = 32 << 10;
-/// The longest stretch that is encoded at once where it cannot be cut: about 800 MiB of memory.
+/// The longest stretch that is encoded at once if it cannot be cut: about 800 MiB of memory.
 pub const MAX_WHOLE: usize = 4 << 20;
-/// Places where a text is split and not cut after all, before one is given up.
+/// The number of candidates that may fail before the search for a cut stops.
 const MAX_TRIES: usize = 256;
-/// Splits are looked for in so much of a text at once.
+/// The bytes of text that are searched for splits at once.
 const WINDOW: usize = 64 << 10;
 
-/// Letters before a cut, and behind it. None before is blank: patterns look ahead behind blanks.
+/// Letters before and behind a cut. None before is blank, since patterns look ahead behind blanks.
 const BEFORE: [&str; 12] = [
     r"\p{L}", r"\.", "!", r"\?", "\"", ",", ";", ":", r"\)", "。", "，", "”",
 ];
 const BEHIND: [char; 8] = [' ', '\n', '，', '。', ',', '.', '、', '('];
 
-/// The pattern of the ByteLevel pre-tokenizer, and what others split by.
+/// The pattern of the ByteLevel pre-tokenizer; WORDS and NUMBERS are those of other pre-tokenizers.
 const BYTE_LEVEL: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const WORDS: &str = r"\w+|[^\w\s]+";
@@ -41,11 +41,11 @@ type Allowed = [[bool; BEHIND.len()]; BEFORE.len()];
 
 pub struct Cuts {
     before: Vec<ClassUnicode>,
-    /// Between which letters a text may be cut; none where the tokenizer cannot be judged.
+    /// The pairs of letters that may be cut; None if the tokenizer cannot be analyzed.
     allowed: Option<Allowed>,
 }
 
-/// Why a text cannot be encoded.
+/// The error of a text that cannot be cut and is too long to encode at once.
 pub fn too_long(bytes: usize) -> Failure {
     format!(
         "{bytes} bytes hold no place where this tokenizer surely splits a text, and at most {} MiB \
@@ -63,7 +63,7 @@ fn normalized(tokenizer: &Tokenizer, text: &str) -> Option<String> {
     Some(string.get().to_owned())
 }
 
-/// Where the parts end that a text is split into before it is encoded.
+/// Returns the ends of the parts that the pre-tokenizer makes of a text.
 fn splits_of(tokenizer: &Tokenizer, text: &str) -> Result<Vec<usize>, Failure> {
     let added = tokenizer.get_added_vocabulary();
     let mut pieces = added.extract_and_normalize(tokenizer.get_normalizer(), text);
@@ -82,7 +82,7 @@ fn flag(part: &Value, key: &str, default: bool) -> bool {
     part.get(key).and_then(Value::as_bool).unwrap_or(default)
 }
 
-/// The parts of a sequence, nested ones in their order; the value itself where it is none.
+/// Flattens a sequence of parts in order; a part that is no sequence is returned itself.
 fn parts_of<'a>(value: &'a Value, parts: &mut Vec<&'a Value>) {
     let inner = ["normalizers", "pretokenizers"].iter().find_map(|key| value.get(*key)?.as_array());
     match inner {
@@ -100,11 +100,11 @@ fn pattern_of(part: &Value) -> Option<Hir> {
     }
 }
 
-/// A pre-tokenizer as the pattern that it splits by, and what becomes of the matches.
+/// Returns the pattern and the behavior of a pre-tokenizer; no pattern if it splits single letters.
 fn split_of(part: &Value) -> Option<(Option<Hir>, &str)> {
     Some(match text_of(part, "type") {
         "ByteLevel" if flag(part, "use_regex", true) => (parse(BYTE_LEVEL), "Isolated"),
-        // What splits at single letters joins none.
+        // A split at single letters joins no letters.
         "ByteLevel" | "Metaspace" | "WhitespaceSplit" | "BertPreTokenizer"
         | "CharDelimiterSplit" => (None, "Isolated"),
         "Punctuation" => match text_of(part, "behavior") {
@@ -125,7 +125,7 @@ fn split_of(part: &Value) -> Option<(Option<Hir>, &str)> {
     })
 }
 
-/// Whether what a part puts in front of a text is there already where a piece begins with `behind`.
+/// Returns true if no prefix is added, or if a piece that begins with `behind` has it already.
 fn prefix_is_there(part: &Value, behind: char) -> bool {
     match text_of(part, "type") {
         "ByteLevel" => !flag(part, "add_prefix_space", true) || behind == ' ',
@@ -165,7 +165,7 @@ fn splits_alike(part: &Value, before: &ClassUnicode, behind: char) -> bool {
 
 fn normalizes_alike(part: &Value, before: &ClassUnicode, behind: char) -> bool {
     match text_of(part, "type") {
-        // Letter by letter, or marks with the letter before them.
+        // These act letter by letter, or join marks with the letter before them.
         "NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase" | "StripAccents" | "Nmt"
         | "BertNormalizer" | "Precompiled" => true,
         "Replace" => pattern_of(part)
@@ -175,7 +175,7 @@ fn normalizes_alike(part: &Value, before: &ClassUnicode, behind: char) -> bool {
     }
 }
 
-/// Whether an added token may hold both letters, or reach over blanks behind it.
+/// Returns true if no added token can contain both letters or strip blanks behind it.
 fn added_tokens_allow(
     tokenizer: &Tokenizer,
     before: &ClassUnicode,
@@ -189,13 +189,13 @@ fn added_tokens_allow(
         let reaches = token.rstrip
             && behind.is_whitespace()
             && letters.last().is_some_and(|last| is_before(*last));
-        // These are looked for in normalized texts.
+        // Normalized tokens are matched in normalized text.
         let inside = letters.iter().skip(1).any(|letter| *letter == behind || *letter == image);
         !holds && !reaches && !(token.normalized && inside)
     })
 }
 
-/// Patterns after these would see other letters than those that are judged.
+/// These parts change letters, so a pattern behind them would see other letters than analyzed.
 fn in_order(parts: &[&Value]) -> bool {
     let changes = |part: &&Value| matches!(text_of(part, "type"), "ByteLevel" | "Metaspace");
     parts.iter().position(changes).is_none_or(|at| at + 1 == parts.len())
@@ -219,7 +219,7 @@ impl Cuts {
         }
         let mut allowed: Allowed = [[false; BEHIND.len()]; BEFORE.len()];
         for (b, behind) in BEHIND.iter().enumerate() {
-            // What the patterns see in place of the letter.
+            // Patterns see the normalized letter.
             let image = normalized(tokenizer, &behind.to_string())?;
             let mut letters = image.chars();
             let (Some(image), None) = (letters.next(), letters.next()) else {
@@ -243,7 +243,7 @@ impl Cuts {
         classes.any(|(a, class)| allowed[a][b] && contains(class, before))
     }
 
-    /// The first place from `from` on that may be cut; the end of the text is one.
+    /// Returns the first candidate at or behind `from`; the end of the text is one.
     fn next_place(&self, allowed: &Allowed, text: &str, from: usize) -> usize {
         let mut at = from.min(text.len());
         while !text.is_char_boundary(at) {
@@ -271,7 +271,7 @@ impl Cuts {
         sides.is_some_and(|(before, behind)| self.may_cut(allowed, before, behind))
     }
 
-    /// The last place before `place` that may be cut, or `first`, which is one.
+    /// Returns the last candidate before `place`; `first` is one.
     fn place_before(&self, allowed: &Allowed, text: &str, first: usize, place: usize) -> usize {
         let mut behind = None;
         for (index, letter) in text[first..place].char_indices().rev() {
@@ -283,14 +283,14 @@ impl Cuts {
         first
     }
 
-    /// Whether the stretch, which is split at `place`, is encoded as its two parts are.
+    /// Returns true if the stretch has the same tokens whole and split at `place`.
     fn is_cut(
         &self,
         tokenizer: &Tokenizer,
         stretch: &str,
         place: usize,
     ) -> Result<bool, Failure> {
-        // The letters of both sides are normalized alone.
+        // The two letters must normalize alike alone and together.
         let (left, right) = stretch.split_at(place);
         let last = left.chars().next_back().map(String::from).unwrap_or_default();
         let first = right.chars().next().map(String::from).unwrap_or_default();
@@ -315,7 +315,7 @@ impl Cuts {
         Ok(parts == ids(stretch)?)
     }
 
-    /// The first place some way behind `begin` where the text is cut.
+    /// Returns the first cut at least most of a piece behind `begin`.
     fn find_cut(
         &self,
         tokenizer: &Tokenizer,
@@ -323,7 +323,7 @@ impl Cuts {
         text: &str,
         begin: usize,
     ) -> Result<Option<usize>, Failure> {
-        // Windows and stretches begin and end at places that may be cut.
+        // Windows and stretches begin and end at candidates.
         let mut before = self.next_place(allowed, text, begin + PIECE - PIECE / 16);
         let mut tries = 0;
         while before < text.len() && before - begin <= MAX_WHOLE {
@@ -351,7 +351,7 @@ impl Cuts {
         Ok(None)
     }
 
-    /// The end of the piece that begins at `begin`, a place where the text is cut or its begin.
+    /// Returns the end of the piece that begins at `begin`, which is a cut or 0.
     pub fn end_of_piece(
         &self,
         tokenizer: &Tokenizer,

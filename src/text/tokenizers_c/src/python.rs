@@ -1,5 +1,4 @@
-//! Values as Python writes them: `json.dumps` as chat templates see it, and `str()` of what a
-//! template prints.
+//! Formats values as Python does: `json.dumps` for chat templates and `str()` for printed values.
 
 use crate::budget::{measure, need_text};
 use crate::guard::Failure;
@@ -8,7 +7,7 @@ use minijinja::{Error, ErrorKind};
 use serde_json::Value as Json;
 use std::fmt::Write;
 
-/// `repr(float)`: the shortest digits that read back, with an exponent below 1e-4 and from 1e16.
+/// Formats as `repr(float)`: shortest round-trip digits, exponent below 1e-4 and from 1e16.
 pub fn float_repr(number: f64) -> String {
     if number.is_nan() {
         return "nan".into();
@@ -63,7 +62,7 @@ fn json_string(text: &str, ascii: bool, out: &mut String) {
     out.push('"');
 }
 
-/// What `json.dumps` is asked for.
+/// The options of `json.dumps`.
 struct JsonStyle {
     ascii: bool,
     indent: Option<String>,
@@ -134,7 +133,7 @@ impl JsonStyle {
     }
 }
 
-/// A value as JSON; keys become strings.
+/// Converts a value to JSON; keys become strings.
 fn as_json(value: &Value) -> Result<Json, Error> {
     Ok(match value.kind() {
         ValueKind::None => Json::Null,
@@ -168,7 +167,7 @@ fn as_json(value: &Value) -> Result<Json, Error> {
     })
 }
 
-/// A value for templates; members keep their order.
+/// Converts JSON to a template value; members keep their order.
 pub fn from_json(json: &Json) -> Value {
     match json {
         Json::Null => Value::from(()),
@@ -198,7 +197,7 @@ fn text_or(value: Option<Value>, default: &str) -> Result<String, Error> {
     }
 }
 
-/// transformers' `tojson`: json.dumps with ensure_ascii off, keys in their order, no HTML escapes.
+/// Implements transformers' `tojson`: ensure_ascii off, keys in order, no HTML escapes.
 pub fn to_json(value: &Value, positional: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let extent = measure(std::slice::from_ref(value))?;
     let given = |value: Option<Value>| value.filter(|v| !v.is_none() && !v.is_undefined());
@@ -242,7 +241,8 @@ pub fn to_json(value: &Value, positional: Option<Value>, kwargs: Kwargs) -> Resu
     Ok(Value::from(out))
 }
 
-/// Letters that `repr` shows by their numbers: blanks but the space, format and private characters.
+/// Returns false for letters that `repr` escapes: blanks but the space, format and private
+/// characters.
 fn is_printable(letter: char) -> bool {
     let hidden = letter.is_control()
         || (letter != ' ' && letter.is_whitespace())
@@ -321,7 +321,7 @@ fn write_repr(value: &Value, out: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
-/// `str(value)`: what `{{ value }}` prints; nothing for an undefined value.
+/// Formats as `str(value)`, for `{{ value }}`; an undefined value gives no text.
 pub fn to_str(value: &Value) -> Result<String, Error> {
     Ok(match value.kind() {
         ValueKind::Undefined => String::new(),
@@ -341,7 +341,7 @@ pub fn to_str(value: &Value) -> Result<String, Error> {
     })
 }
 
-/// Python's idea of blanks: Unicode's, and the four separators U+001C to U+001F.
+/// Python's blanks are Unicode's and the four separators U+001C to U+001F.
 pub fn is_blank(letter: char) -> bool {
     letter.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&letter)
 }
@@ -370,7 +370,7 @@ const WEEKDAYS: [&str; 7] = [
     "Saturday",
 ];
 
-/// A day, at midnight.
+/// A date, at midnight.
 #[derive(Clone, Copy)]
 pub struct Date {
     year: i64,
@@ -379,7 +379,7 @@ pub struct Date {
 }
 
 impl Date {
-    /// "2024-07-26".
+    /// Parses the form "2024-07-26".
     pub fn parse(text: &str) -> Result<Date, Failure> {
         let wrong = || -> Failure { format!("'{text}' is no date such as 2024-07-26").into() };
         if text.len() != 10 || !text.is_ascii() {
@@ -412,7 +412,7 @@ impl Date {
         }
     }
 
-    /// Sakamoto's rule; 0 is Sunday.
+    /// Uses Sakamoto's rule; 0 is Sunday.
     fn weekday(&self) -> usize {
         const SHIFTS: [i64; 12] = [0, 3, 2, 5, 0, 3, 5, 1, 4, 6, 2, 4];
         let year = self.year - i64::from(self.month < 3);

@@ -1,5 +1,5 @@
-//! Special tokens as tokenizer_config.json names them: which tokens are added to those of
-//! tokenizer.json, and which ids begin, end and stop a text. Follows transformers 5.
+//! Reads special tokens from tokenizer_config.json: the tokens added to tokenizer.json, and the ids
+//! that begin, end and stop a text. Follows transformers 5.
 
 use crate::guard::Failure;
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ const NAMED: [&str; 7] = [
     "mask_token",
 ];
 
-/// The files beside tokenizer.json; empty objects where absent.
+/// The files beside tokenizer.json; an absent file is an empty object.
 pub struct Configs {
     pub tokenizer: Map<String, Value>,
     pub special_tokens_map: Map<String, Value>,
@@ -38,7 +38,7 @@ fn flag(object: &Map<String, Value>, key: &str, default: bool) -> Result<bool, F
     }
 }
 
-/// `{"content": ..., "lstrip": ...}` with Python's defaults.
+/// Parses `{"content": ..., "lstrip": ...}` with Python's defaults.
 fn token_of_object(object: &Map<String, Value>, special: bool) -> Result<AddedToken, Failure> {
     let content = object
         .get("content")
@@ -55,7 +55,7 @@ fn token_of_object(object: &Map<String, Value>, special: bool) -> Result<AddedTo
     })
 }
 
-/// A named token: a string, or an object; None for null and for keys that are no tokens.
+/// Parses a named token, a string or an object; returns None for null and other values.
 fn named_token(value: &Value) -> Result<Option<AddedToken>, Failure> {
     match value {
         Value::String(text) => Ok(Some(AddedToken::from(text.clone(), true))),
@@ -88,8 +88,8 @@ impl Configs {
             .is_some_and(Value::is_object)
     }
 
-    /// The value of a key: the older special_tokens_map.json counts only without
-    /// added_tokens_decoder, and then wins.
+    /// Returns the value of a key. The older special_tokens_map.json is used only if there is no
+    /// added_tokens_decoder, and then takes precedence.
     fn value(&self, key: &str) -> Option<&Value> {
         let map = if self.has_decoder() {
             None
@@ -99,7 +99,7 @@ impl Configs {
         map.or_else(|| self.tokenizer.get(key))
     }
 
-    /// Every named special token, the seven standard names first.
+    /// Returns every named special token, the seven standard names first.
     fn named(&self) -> Result<Vec<AddedToken>, Failure> {
         let mut tokens = Vec::new();
         for name in NAMED {
@@ -113,7 +113,7 @@ impl Configs {
         Ok(tokens)
     }
 
-    /// The seven standard names that have a token, with its text.
+    /// Returns the texts of the tokens that have one of the seven standard names.
     pub fn token_names(&self) -> Map<String, Value> {
         let mut names = Map::new();
         for name in NAMED {
@@ -148,8 +148,8 @@ impl Configs {
         Ok(tokens)
     }
 
-    /// Adds what the configuration names: first the flags of added_tokens_decoder, or `fallback`
-    /// where there is none, then named and extra special tokens that are still missing.
+    /// Adds the configured tokens: first those of added_tokens_decoder (`fallback` if it is
+    /// absent), then missing named and extra special tokens.
     pub fn add_tokens(
         &self,
         tokenizer: &mut Tokenizer,
@@ -185,8 +185,8 @@ impl Configs {
         tokenizer.token_to_id(&token.content)
     }
 
-    /// Ids of the ends of a text. Without a name in tokenizer_config.json the numbers of
-    /// generation_config.json and config.json serve.
+    /// Returns the ids that begin, end, pad and stop a text. An unnamed eos comes from
+    /// generation_config.json or config.json; so does bos if no tokenizer configuration exists.
     pub fn special_ids(&self, tokenizer: &Tokenizer) -> SpecialIds {
         let numbers = |config: &Map<String, Value>, key: &str| -> Vec<u32> {
             let listed: Vec<&Value> = match config.get(key) {

@@ -1,5 +1,5 @@
-//! A byte-level BPE tokenizer from text, as the Python package's BpeTrainer with a ByteLevel
-//! pre-tokenizer makes it.
+//! Trains a byte-level BPE tokenizer as the Python package's BpeTrainer does with a ByteLevel
+//! pre-tokenizer.
 
 use crate::guard::Failure;
 use crate::pieces::{too_long, MAX_WHOLE};
@@ -13,13 +13,13 @@ use tokenizers::{
 };
 
 const MAX_VOCABULARY: usize = 1 << 24;
-/// Documents are split in pieces of about so many bytes.
+/// The approximate bytes of the pieces in which documents are split into words.
 const PIECE: usize = 32 << 10;
-/// Learning takes time with the length of a word times the size of the vocabulary.
+/// Training time grows with the length of a word times the size of the vocabulary.
 const MAX_WORD: usize = 64 << 10;
 
-/// The end of the next piece of a document: before a blank that follows a letter, where the
-/// splitter always splits and never looks back.
+/// Returns the end of the next piece: before a blank behind a letter, where the pre-tokenizer
+/// always splits and never looks back.
 fn end_of_piece(document: &str, begin: usize) -> Result<usize, Failure> {
     if document.len() - begin <= 2 * PIECE {
         return Ok(document.len());
