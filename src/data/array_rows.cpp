@@ -9,7 +9,7 @@ namespace longshore {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{1} << 20;
-// In no JSON text: a line feed inside a string becomes one, so that its row is refused as itself.
+// JSON strings may not hold this byte: it replaces a line feed in a string, so that row is refused.
 constexpr char kControl = '\x1f';
 
 bool is_blank(char letter) {
@@ -45,7 +45,7 @@ class ArrayRows : public ByteSource {
 
   std::string place() const { return path_ + ":" + std::to_string(row_) + ": "; }
 
-  // One letter in becomes at most one letter out.
+  // One input byte becomes at most one output byte.
   size_t take(std::span<char> into) {
     size_t out = 0;
     while (begin_ < input_.size() && out < into.size()) {
@@ -72,7 +72,7 @@ class ArrayRows : public ByteSource {
     return letter == '\n' ? kControl : letter;
   }
 
-  // Outside of strings, where blanks mean nothing.
+  // Handles a byte outside of strings, where blanks have no meaning.
   char between(char letter) {
     if (is_blank(letter)) return ' ';
     const bool closes = letter == ']' || letter == '}';

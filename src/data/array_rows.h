@@ -8,8 +8,8 @@
 
 namespace longshore {
 
-// `front` are the first bytes of the text, already taken from `source`; the first that is not blank
-// is the array's bracket. What is wrong inside an element is left to who reads the line.
+// `front` is the start of the text, already read from `source`; its first non-blank byte is the
+// array's bracket. The reader of the lines reports errors inside an element.
 std::unique_ptr<ByteSource> make_array_rows(std::string front, std::unique_ptr<ByteSource> source,
                                             const std::string& path);
 

@@ -12,11 +12,11 @@
 
 namespace longshore {
 
-// Documents end to end, without padding: what a unit computes on at once.
+// TokenBatch: documents one after the other, without padding. A unit computes it at once.
 struct TokenBatch {
   std::vector<int64_t> tokens;
   std::vector<int64_t> positions;  // restart at 0 in every document
-  std::vector<int64_t> targets;    // kNotTrained where nothing is learned
+  std::vector<int64_t> targets;    // kNotTrained if no target is learned
   std::vector<int64_t>
       document_starts;  // one for each document, and the number of tokens at the end
   int64_t sequences = 0;
@@ -25,7 +25,7 @@ struct TokenBatch {
   int64_t token_count() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-// What a step, or an evaluation, computes on. Counts are over all micro-batches.
+// StepBatches: the input of a step or an evaluation. Counts are over all micro-batches.
 struct StepBatches {
   std::vector<TokenBatch> micro_batches;
   int64_t sequences = 0;
@@ -33,22 +33,22 @@ struct StepBatches {
   int64_t trained_tokens = 0;  // the divisor of loss and gradients
 };
 
-// The samples of one step.
+// StepSamples: selects the samples of one step.
 struct StepSamples {
   int64_t first_sample = 0;  // global number, from 0
   int64_t sequences = 0;     // sequences_per_step
   int64_t micro_batch = 1;   // sequences in a micro-batch; the last one may hold fewer
 };
 
-// The given sequences as one micro-batch.
+// Returns the given sequences as one micro-batch.
 TokenBatch make_token_batch(const Dataset& dataset, const SequenceTable& table,
                             std::span<const int64_t> sequences);
 
-// Micro-batch k holds samples first_sample + k * micro_batch and following.
+// Micro-batch k holds the `micro_batch` samples from first_sample + k * micro_batch on.
 StepBatches make_step_batches(const Dataset& dataset, const SequenceTable& table,
                               const Sampler& sampler, const StepSamples& samples);
 
-// The first `max_sequences` sequences in order (all where it is 0), each once.
+// Returns the first `max_sequences` sequences in order, each once; all if it is 0.
 StepBatches make_eval_batches(const Dataset& dataset, const SequenceTable& table,
                               int64_t max_sequences, int64_t micro_batch);
 

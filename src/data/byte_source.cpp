@@ -15,9 +15,9 @@ namespace longshore {
 namespace {
 
 constexpr size_t kInputBytes = size_t{256} << 10;
-// Frames of zstd may ask for windows of up to 2 GiB; this much is granted.
+// zstd frames may ask for windows of up to 2 GiB; this code accepts 2^27 bytes (128 MiB).
 constexpr int kMaxZstdWindowLog = 27;
-// Texts become about 3 to 10 times smaller, tables of the same row 200 times.
+// Texts compress 3 to 10 times, tables with identical rows up to 200 times.
 constexpr Bytes kMaxExpansion = 800;
 constexpr Bytes kAlwaysExpanded = 64 * kMiB;
 
@@ -51,7 +51,7 @@ class PlainSource : public ByteSource {
   Bytes position_ = 0;
 };
 
-// What the two compressed sources share: a buffer of compressed bytes.
+// CompressedSource: the buffer of compressed bytes, shared by both formats.
 class CompressedSource : public ByteSource {
  public:
   explicit CompressedSource(UniqueFd fd)
@@ -59,7 +59,7 @@ class CompressedSource : public ByteSource {
   Bytes file_position() const override { return position_; }
 
  protected:
-  // Only when all input is used up; false at the end of the file.
+  // Called only if all input is used up. Returns false at the end of the file.
   bool refill() {
     begin_ = 0;
     end_ = read_some(fd_, input_);
@@ -83,7 +83,7 @@ class CompressedSource : public ByteSource {
 class GzipSource : public CompressedSource {
  public:
   explicit GzipSource(UniqueFd fd) : CompressedSource(std::move(fd)) {
-    // 16: a gzip header, and nothing else, is expected.
+    // 16 makes zlib expect a gzip header and nothing else.
     LONGSHORE_CHECK(inflateInit2(&stream_, 16 + MAX_WBITS) == Z_OK);
   }
   GzipSource(const GzipSource&) = delete;
@@ -98,7 +98,7 @@ class GzipSource : public CompressedSource {
         if (inside_) refuse("the gzip data ends too early");
         break;
       }
-      // Files may be several gzip members, one after the other.
+      // A file may consist of several gzip members.
       if (!inside_) {
         LONGSHORE_CHECK(inflateReset(&stream_) == Z_OK);
       }
@@ -181,7 +181,7 @@ UniqueFd open_data_file(const std::string& path) {
     throw DataError(path + ": is no regular file; write what a pipe or device gives to a file");
   }
   UniqueFd fd = open_for_reading(path);
-  // Beyond it are NULs, by the terabyte perhaps.
+  // A hole reads as NULs, possibly terabytes of them.
   const off_t hole = ::lseek(fd.get(), 0, SEEK_HOLE);
   if (::lseek(fd.get(), 0, SEEK_SET) != 0) throw IoError("seek", path, errno);
   if (hole >= 0 && static_cast<Bytes>(hole) < file_bytes(fd)) {

@@ -1,5 +1,5 @@
-// ByteSource: the bytes of a data file from first to last, whether it is plain or compressed with
-// gzip or zstd, which its first bytes tell. One owner thread, bounded memory.
+// ByteSource: reads a data file's bytes in order. The first bytes of the file tell whether it is
+// plain or compressed with gzip or zstd. One owner thread, bounded memory.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,17 @@ namespace longshore {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // Fills the front of `into`; fewer bytes than it holds only at the end, then 0. DataError for
-  // damaged or cut-off compressed data, and for data that expand beyond every text's measure.
+  // Fills `into` and returns the number of bytes; less than its size only at the end, then 0.
+  // Throws DataError if compressed data are damaged, cut off, or expand more than text can.
   virtual size_t read(std::span<char> into) = 0;
-  // The bytes there are to read, where that is known.
+  // Returns the number of uncompressed bytes if it is known.
   virtual std::optional<Bytes> plain_bytes() const { return std::nullopt; }
-  // Bytes of the file itself read so far, for progress.
+  // Returns the bytes of the file read so far (compressed ones if it is compressed), for progress.
   virtual Bytes file_position() const = 0;
 };
 
-// DataError where there is no such file, naming the absolute path, and for what is no regular file
-// or has a hole, which neither text nor table has.
+// Throws DataError if the file does not exist (with its absolute path), is no regular file, or has
+// a hole, which valid data files do not have.
 UniqueFd open_data_file(const std::string& path);
 
 std::unique_ptr<ByteSource> make_byte_source(UniqueFd fd);
@@ -36,11 +36,11 @@ inline std::unique_ptr<ByteSource> open_byte_source(const std::string& path) {
   return make_byte_source(open_data_file(path));
 }
 
-// What compressed data may become: DataError for more than any text does.
+// ExpansionLimit: throws DataError if compressed data expand more than text can.
 class ExpansionLimit {
  public:
   explicit ExpansionLimit(std::string path) : path_(std::move(path)) {}
-  // `bytes` more came out of the file's first `position` bytes.
+  // `bytes` more bytes were decompressed; the file has been read up to offset `position`.
   void add(size_t bytes, Bytes position);
 
  private:
@@ -48,8 +48,8 @@ class ExpansionLimit {
   Bytes expanded_ = 0;
 };
 
-// DataError for a text, without its byte order mark, that begins with another: it was marked twice,
-// or is UTF-16.
+// Throws DataError if a text, after its byte order mark was removed, begins with another mark. Such
+// a text was marked twice or is UTF-16.
 void refuse_other_marks(std::string_view text, const std::string& path);
 
 }  // namespace longshore

@@ -75,7 +75,7 @@ std::vector<Document> encode_conversation(const Conversation& conversation,
   return documents;
 }
 
-// What a row may have beside its messages.
+// Returns the members that a row may have beside its messages.
 std::vector<std::string> members_of_conversations(const RowFormatOptions& options) {
   return {options.name_of("tools"), "system", "chat_template_kwargs"};
 }
@@ -105,7 +105,7 @@ constexpr const char* kAlpacaContext =
     "context. Write a response that appropriately completes the request.\n\n### "
     "Instruction:\n{prompt}\n\n### Input:\n{context}\n\n### Response:\n";
 
-// The template with its two names filled in; what is filled in is not looked at again.
+// Fills in both names of the template. Inserted text is not expanded again.
 std::string fill(const std::string& pattern, const std::string& prompt,
                  const std::string& context) {
   std::string text;
@@ -123,7 +123,7 @@ std::string fill(const std::string& pattern, const std::string& prompt,
   return text;
 }
 
-// The members of a row with a prompt.
+// PromptRow: the members of a row with a prompt.
 struct PromptRow {
   const Json* prompt;
   const Json* completion;
@@ -185,7 +185,7 @@ class PromptFormat : public RowFormat {
     return said;
   }
 
-  // Both members are parts of one conversation.
+  // Prompt and completion are lists of messages, which form one conversation.
   std::vector<Document> read_messages(const Json& row, const PromptRow& read,
                                       RowNotes* notes) const {
     RowFormatOptions options = options_;
@@ -221,7 +221,7 @@ class PromptFormat : public RowFormat {
     return document;
   }
 
-  // One that the tokenizer put there itself is trained too.
+  // An eos that the tokenizer added itself is trained too.
   void end_with_eos(Document& document) const {
     const std::optional<TokenId> eos = options_.tokenizer->eos();
     if (!eos) return;

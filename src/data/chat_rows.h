@@ -1,4 +1,4 @@
-// ChatRows: the formats of rows with answers: conversations, and prompts with completions.
+// ChatRows: the row formats with answers, which are conversations and prompts with completions.
 // Internal to src/data; the formats are immutable, any thread.
 #pragma once
 
@@ -8,20 +8,20 @@
 
 namespace longshore {
 
-// A conversation in the shape that chat templates read.
+// Conversation: a row in the form that chat templates read.
 struct Conversation {
   Json messages = Json::array();    // role, content, tool_calls, ...
   Json tools = nullptr;             // an array, or null
-  Json arguments = Json::object();  // the row's own for the template: chat_template_kwargs
+  Json arguments = Json::object();  // chat_template_kwargs of the row
 };
 
-// The member that holds a row's messages: messages, conversations, conversation, or chosen where a
-// row is a pair to choose from. "messages" where there is none.
+// Returns the member with a row's messages: messages, conversations, conversation, or chosen for a
+// preference pair. Returns "messages" if there is none.
 std::string name_of_messages(const Json& row, const RowFormatOptions& options);
 
-// Reads {"messages": [...], "tools": [...]} as OpenAI writes them, or {"conversations": [{"from",
-// "value"}]} as ShareGPT does. RowProblem names the place of what is wrong.
-// `notes` get the members of messages that neither we nor the template read.
+// Reads {"messages": [...], "tools": [...]} in OpenAI's form, or {"conversations": [{"from",
+// "value"}]} in ShareGPT's. A RowProblem names the faulty member. `notes` get the members of
+// messages that neither this code nor the template reads.
 Conversation read_conversation(const Json& row, const RowFormatOptions& options,
                                RowNotes* notes = nullptr);
 

@@ -12,7 +12,7 @@
 namespace longshore {
 namespace {
 
-// `chosen` of `count` numbers, picked by the seed, ascending.
+// Returns `chosen` of `count` numbers, selected by the seed, ascending.
 std::vector<int64_t> pick(int64_t count, int64_t chosen, uint64_t seed,
                           IndexPermutation::Purpose purpose, int64_t round) {
   std::vector<int64_t> picked;
@@ -40,7 +40,7 @@ std::vector<int64_t> everything(int64_t count) {
   return without(count, {});
 }
 
-// The first documents of a file's rows, and the number of documents behind them.
+// Returns the first document of each row of a file, followed by the number of documents.
 std::vector<int64_t> rows_of(const Dataset& file) {
   std::vector<int64_t> begins;
   for (int64_t document = 0; document < file.document_count(); ++document) {
@@ -63,7 +63,7 @@ std::vector<int64_t> documents_of(const std::vector<int64_t>& rows,
   return documents;
 }
 
-// The rows of a file that belong to the part.
+// Returns the rows of a file that belong to the part.
 std::vector<int64_t> part_of(int64_t count, const HoldOut& hold_out, int64_t file) {
   if (hold_out.part == HoldOut::Part::kEverything || count == 0) return everything(count);
   const auto wanted = static_cast<int64_t>(std::llround(hold_out.fraction * count));

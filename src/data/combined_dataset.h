@@ -1,5 +1,5 @@
-// CombinedDataset: the documents of several files as one set, each file as often as its weight
-// says, with or without those that are held out for evaluation. Immutable; any thread may read.
+// CombinedDataset: the documents of several files, each file repeated by its weight, with or
+// without the held-out part. Immutable; any thread may read.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace longshore {
 
-// Rows of every file that are held out: chosen by the seed, the same in both parts. The documents
-// of a row stay together.
+// HoldOut: selects the rows of every file that are held out for evaluation. The seed selects them,
+// so training and evaluation agree. Documents of one row stay together.
 struct HoldOut {
   enum class Part : uint8_t { kEverything, kTrained, kHeldOut };
   Part part = Part::kEverything;
-  double fraction = 0.0;  // of each file's rows; at least one where it is above 0
+  double fraction = 0.0;  // of each file's rows; at least one if it is above 0
   uint64_t seed = 0;
 };
 
 class CombinedDataset : public Dataset {
  public:
-  // `weights`: one for each file, or empty. 2.5 = every row twice, and a half of them, chosen by
-  // `hold_out.seed`, once more. DataError where no document is left.
+  // `weights` has one value per file, or is empty. A weight of 2.5 takes every row twice, and half
+  // of the rows, selected by `hold_out.seed`, once more. Throws DataError if no document is left.
   CombinedDataset(std::vector<std::shared_ptr<const Dataset>> files,
                   const std::vector<double>& weights, const HoldOut& hold_out);
 
@@ -39,12 +39,12 @@ class CombinedDataset : public Dataset {
     const Dataset* file;
     int64_t document;
   };
-  // The documents of one file, in order; `chosen` empty: all of them.
+  // Part: the selected documents of one file, in order. If `all` is set, `chosen` is empty.
   struct Part {
     std::shared_ptr<const Dataset> file;  // shared: a file may be trained and evaluated on
     std::vector<int64_t> chosen;
     bool all = false;
-    int64_t begin = 0;  // the first one's number in the whole set
+    int64_t begin = 0;  // number of its first document in the combined set
   };
   Place place_of(int64_t document) const;
 

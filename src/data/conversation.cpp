@@ -1,4 +1,4 @@
-// Conversations: from the shapes that data sets have to the one that chat templates read.
+// Conversations: converts the forms of data sets to the one that chat templates read.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -19,10 +19,10 @@ const std::vector<std::string>& known_roles() {
 
 constexpr std::array kTrainingMembers = {"weight", "train", "training", "loss"};
 
-// What an assistant's call is named where it is a turn of its own, with the call as its text.
+// Some data sets have the assistant's call as a turn of its own; this is its speaker's name.
 constexpr const char* kCallSpeaker = "function_call";
 
-// The role of one of the other names of those who speak; "": it is none.
+// Returns the role of a speaker's alternative name; "" if the name is unknown.
 std::string role_of_name(const std::string& name) {
   static const std::array<std::pair<const char*, const char*>, 13> kSpeakers = {
       {{"human", "user"},
@@ -61,7 +61,7 @@ void check_role(const std::string& role, const std::string& place) {
                                     : ", did you mean \"" + nearest + "\"?"));
 }
 
-// The text of a content's parts; only texts can be trained on.
+// Returns the joined text of a content's parts; only texts can be trained.
 std::string text_of_parts(const Json& parts, const std::string& place) {
   std::string text;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -97,7 +97,7 @@ Json read_content(const Json& message, const std::string& place, bool may_lack) 
   return *content;
 }
 
-// Arguments as objects, as serving programs hand them to templates.
+// Parses arguments into an object, as inference servers do for templates.
 Json read_arguments(const Json& arguments, const std::string& place) {
   if (arguments.is_object()) return arguments;
   if (!arguments.is_string()) {
@@ -137,8 +137,8 @@ Json read_tool_calls(const Json& calls, const std::string& place) {
   return read;
 }
 
-// Whether a message is trained, in the words of other trainers: OpenAI's weight, Axolotl's train
-// and training, and loss.
+// Reads the flags of other trainers for a trained message: OpenAI's weight, Axolotl's train and
+// training, and loss.
 bool says_train(const Json& value, const std::string& place) {
   if (value.is_boolean()) return value.get<bool>();
   if (value.is_number() && (value == 0 || value == 1)) return value == 1;
@@ -146,7 +146,7 @@ bool says_train(const Json& value, const std::string& place) {
                    ": an answer is trained or not, it cannot be trained in part");
 }
 
-// An answer of which only parts are to be trained is refused: all of it would be trained.
+// Refuses an answer that is to be trained in part, because all of it would be trained.
 void read_training(const Json& message, const std::string& place, Json& read) {
   if (read["role"] != "assistant") return;
   read.erase("weight");
@@ -184,7 +184,7 @@ Json read_message(const Json& message, const std::string& place) {
   check_role(role, place);
   bool calls = false;
   const auto tool_calls = message.find("tool_calls");
-  // Tables give every message a list of calls, which is empty where there is none.
+  // Tables give every message a list of calls; it is empty if there are no calls.
   if (tool_calls != message.end() && *tool_calls == Json::array()) read.erase("tool_calls");
   if (read.contains("tool_calls") && !read["tool_calls"].is_null()) {
     if (role != "assistant") {
@@ -201,7 +201,7 @@ Json read_message(const Json& message, const std::string& place) {
   return read;
 }
 
-// A turn that is a call: {"name": ..., "arguments": ...}, or several in an array.
+// Parses a turn that is a call, {"name": ..., "arguments": ...}, or an array of calls.
 Json read_call_turn(const std::string& text, const std::string& place) {
   Json calls;
   try {
@@ -243,7 +243,7 @@ Json read_turn(const Json& turn, const std::string& place) {
   return message;
 }
 
-// Notes what a message or a turn says and neither we nor the template read.
+// Notes the members of a message or a turn that neither this code nor the template reads.
 void note_message(const Json& message, const std::string& name, const RowFormatOptions& options,
                   RowNotes* notes) {
   if (notes == nullptr || !message.is_object()) return;
@@ -269,7 +269,7 @@ bool is_instruction(const std::string& role) {
   return role == "system" || role == "developer";
 }
 
-// Orders that no template means; what else a template wants it says itself.
+// Refuses orders of roles that no template supports. Templates check further rules themselves.
 void check_order(const Json& messages, const std::string& name) {
   bool answered = false;
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -288,7 +288,7 @@ void check_order(const Json& messages, const std::string& name) {
   }
 }
 
-// A tool's parameters as an object: a table of tools of many kinds can only hold them as texts.
+// Parses a tool's parameters: a table with tools of many kinds can hold them only as strings.
 void read_parameters(Json& tool, const std::string& place) {
   Json& function = tool.contains("function") ? tool["function"] : tool;
   if (!function.is_object() || !function.contains("parameters")) return;
@@ -323,8 +323,8 @@ Json read_tools(const Json& row, const RowFormatOptions& options) {
   return tools.empty() ? Json(nullptr) : tools;
 }
 
-// Older versions of `datasets` hold a list of messages as one object of lists of equal lengths;
-// null is what a message does not have.
+// Converts the form of older `datasets` versions, one object of lists of equal lengths, to a list
+// of messages. Null means that a message lacks the member.
 Json list_of_messages(const Json& lists, const std::string& name) {
   Json messages = Json::array();
   bool first = true;
@@ -345,7 +345,7 @@ Json list_of_messages(const Json& lists, const std::string& name) {
   return messages;
 }
 
-// What the row gives the template besides, as TRL has it.
+// Reads the row's own variables for the template, as TRL does.
 Json read_arguments(const Json& row) {
   const auto found = row.find("chat_template_kwargs");
   if (found == row.end() || found->is_null()) return Json::object();
@@ -367,7 +367,7 @@ std::string name_of_messages(const Json& row, const RowFormatOptions& options) {
   for (const char* other : {"conversations", "conversation"}) {
     if (row.contains(other)) return other;
   }
-  // Of a pair, the conversation that is preferred.
+  // A preference pair trains its chosen conversation.
   const auto chosen = row.find("chosen");
   const auto prompt = row.find(options.name_of("prompt"));
   const bool apart = prompt != row.end() && prompt->is_array();

@@ -22,8 +22,8 @@ constexpr std::array<Counts, 8> kCounts = {{{"rows", &FileReport::rows},
                                             {"tokens", &FileReport::tokens},
                                             {"trained_tokens", &FileReport::trained_tokens}}};
 
-// Written only where they are not 0: the report is part of the data's fingerprint, and what was
-// prepared before there were such rows keeps its own.
+// These are written only if they are not 0. The report is part of the data's fingerprint, so data
+// prepared by earlier versions keep theirs.
 constexpr std::array<Counts, 7> kLaterCounts = {
     {{"resampled_rows", &FileReport::resampled_rows},
      {"resampled_tokens", &FileReport::resampled_tokens},
@@ -41,7 +41,7 @@ constexpr std::array<Counts, 5> kUnwritten = {
      {"contents of the user's or the assistant's messages", &FileReport::unwritten_texts},
      {"tools that may be called (tools)", &FileReport::unwritten_tools}}};
 
-// A data set may have another name in every row.
+// The cap is for data sets with other member names in every row.
 constexpr size_t kMaxUnreadNames = 32;
 constexpr const char* kOtherNames = "others";
 

@@ -1,4 +1,4 @@
-// DataReport: an account of every row that was not taken as it is. Plain values.
+// DataReport: counts every row that was not used unchanged. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -10,53 +10,53 @@
 
 namespace longshore {
 
-// What became of a file's rows.
+// FileReport: the results of preparing one file.
 struct FileReport {
   std::string path;
-  uint64_t content = 0;   // xxh3 of the file's bytes; 0: not known
+  uint64_t content = 0;   // xxh3 of the file's bytes; 0: unknown
   std::string format;     // "text", "messages", ...
-  bool detected = false;  // by the first row, not by the run file
-  int64_t rows = 0;       // blank lines are none
+  bool detected = false;  // by the first row, not set in the run file
+  int64_t rows = 0;       // blank lines do not count
   int64_t bad_rows = 0;   // skipped: damaged, of another format, or without a trained token
   int64_t truncated = 0;  // rows cut to max_tokens
   int64_t dropped = 0;    // rows left out because they were longer
   int64_t split = 0;      // rows cut into several documents
-  // Conversations that became several samples, because the chat template writes earlier answers
-  // otherwise when messages follow, and the tokens of all of them but the longest.
+  // Conversations that became several samples, because the chat template changes earlier answers
+  // when messages follow; and the tokens of all their samples except the longest.
   int64_t resampled_rows = 0;
   int64_t resampled_tokens = 0;
-  // Parts of conversations that the chat template does not write (text/chat_encoder.h).
+  // These count parts of conversations that the chat template does not write (text/chat_encoder.h).
   int64_t unwritten_calls = 0;
   int64_t unwritten_thoughts = 0;
   int64_t unwritten_instructions = 0;
   int64_t unwritten_texts = 0;
   int64_t unwritten_tools = 0;
-  // Members of rows that nobody reads, by name, and how many there are; names beyond the first few
-  // dozen are counted together.
+  // Counts of the row members that are not read, by name. Names after the first 32 are counted
+  // together.
   std::map<std::string, int64_t> unread;
   int64_t documents = 0;
   int64_t tokens = 0;          // in documents
   int64_t trained_tokens = 0;  // of them with a target
   int64_t longest_row_tokens = 0;
 
-  // Adds counts; path and format stay.
+  // Adds the counts; path and format stay.
   void add(const FileReport& other);
 };
 
-// Everything but path and content, and back. DataError for an object that is no report.
+// Converts all but path and content. Throws DataError if the object is no report.
 Json to_json(const FileReport& report);
 FileReport file_report_of(const Json& object, const std::string& origin);
 
-// For the log: one line, one more where conversations became several samples, and one where members
-// of rows are not read.
+// Returns log lines: one for the counts, one if conversations became several samples, and one if
+// members of rows are not read.
 std::vector<std::string> lines_of(const FileReport& report);
-// One for each kind of part that the chat template does not write.
+// Returns one warning for each kind of part that the chat template does not write.
 std::vector<std::string> warnings_of(const FileReport& report);
 
 struct DataReport {
   std::vector<FileReport> files;
   FileReport total() const;
-  // Those of all files, in their order.
+  // Returns the lines of all files, in order.
   std::vector<std::string> lines() const;
   std::vector<std::string> warnings() const;
 };

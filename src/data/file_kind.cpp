@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kExpected =
     "; expected JSONL: an object such as {\"text\": \"...\"} per line";
 
-// The first line that is not blank; number 0 where there is none.
+// Returns the first line that is not blank; its number is 0 if there is none.
 JsonlLine first_line(JsonlReader& reader) {
   JsonlLine line;
   while (reader.next(line)) {

@@ -1,5 +1,5 @@
-// FileKind: what a data file is that holds no rows as they are expected. Internal to src/data and
-// to who shows rows. Plain function, any thread.
+// FileKind: describes a data file without rows of a known format, for error texts. Internal to
+// src/data and to code that shows rows. Plain function, any thread.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace longshore {
 
-// Says what the first rows of a file without a known format are, what is expected, and what to do.
-// Nothing where the file seems to hold rows, each with a problem of its own.
+// Describes the start of the file, the expected format, and the fix. Returns an empty string if the
+// file seems to hold rows, each with a fault of its own.
 std::string unknown_kind(const std::string& path);
 
-// DataError for a file none of whose rows shows a format.
+// Throws DataError for a file without a row of a known format.
 [[noreturn]] void refuse_unknown_format(const std::string& path, const RowFormatOptions& options);
 
 }  // namespace longshore

@@ -1,5 +1,5 @@
-// InMemoryDataset: documents in two flat arrays, 8 bytes per token. Filled by one thread, then only
-// read.
+// InMemoryDataset: documents in two flat arrays, 8 bytes per token. One thread adds documents, then
+// any thread may read.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@ class InMemoryDataset : public Dataset {
  public:
   InMemoryDataset() = default;
 
-  // labels[t] is what Hugging Face calls the label of tokens[t]; the shift to targets happens here.
+  // labels[t] is the Hugging Face label of tokens[t]; this function shifts labels to targets.
   // Returns the number of trained positions; a document without any is not added.
   int64_t add(std::span<const TokenId> tokens, std::span<const TokenId> labels);
 
@@ -30,7 +30,7 @@ class InMemoryDataset : public Dataset {
 
   std::vector<TokenId> tokens_;
   std::vector<TokenId> targets_;
-  std::vector<int64_t> starts_ = {0};  // one more than documents
+  std::vector<int64_t> starts_ = {0};  // one entry more than documents
   std::vector<int32_t> trained_;
   Hasher hasher_;
 };

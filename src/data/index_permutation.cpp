@@ -7,8 +7,8 @@
 namespace longshore {
 namespace {
 
-// Four rounds already make a Feistel network hard to tell from random where halves are large; small
-// sets have short halves and get more.
+// With large halves four rounds of a Feistel network are already hard to tell from random. Small
+// sets have short halves, which need more rounds.
 constexpr uint32_t kFeistelRounds = 8;
 
 }  // namespace
@@ -41,8 +41,8 @@ uint64_t IndexPermutation::scramble(uint64_t value) const {
 int64_t IndexPermutation::operator()(int64_t position) const {
   LONGSHORE_CHECK(position >= 0 && position < count_) << position << " of " << count_;
   uint64_t value = static_cast<uint64_t>(position);
-  // The set is at least a quarter of the network's domain (half of 4 for the smallest), so this
-  // ends after four turns on average at most.
+  // count is at least a quarter of the network's domain (half of 4 for the smallest), so the loop
+  // ends after at most four iterations on average.
   do {
     value = scramble(value);
   } while (value >= static_cast<uint64_t>(count_));

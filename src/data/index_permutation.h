@@ -1,6 +1,6 @@
-// IndexPermutation: a keyed random permutation of 0..count-1 that needs no memory: any element at
-// any time. A Feistel network over Philox on the next even power of two; values that fall outside
-// are sent through it again. Immutable, any thread.
+// IndexPermutation: a keyed random permutation of 0..count-1 that computes any element without a
+// table. It is a Feistel network over Philox on the next even power of two; values outside the
+// range are permuted again. Immutable, any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace longshore {
 
 class IndexPermutation {
  public:
-  // What a permutation is for: the same seed gives other permutations for other purposes.
+  // Purpose: separates the permutations that use the same seed.
   enum class Purpose : uint8_t { kSampleOrder = 1, kPackingOrder = 2, kHoldOut = 3, kWeight = 4 };
 
-  // `round` tells permutations of one purpose apart: the epoch, say. count >= 1.
+  // `round` separates permutations of one purpose, for example epochs. count >= 1.
   IndexPermutation(int64_t count, uint64_t seed, Purpose purpose, int64_t round);
 
   int64_t count() const { return count_; }
-  // The element at a position; 0 <= position < count.
+  // Returns the element at a position; 0 <= position < count.
   int64_t operator()(int64_t position) const;
 
  private:

@@ -21,7 +21,7 @@ void JsonlReader::skip_byte_order_mark() {
   refuse_other_marks(std::string_view(buffer_).substr(begin_), path_);
 }
 
-// Adds a chunk to the buffer; false at the end of the file.
+// Adds a chunk to the buffer; returns false at the end of the file.
 bool JsonlReader::refill() {
   if (at_end_) return false;
   buffer_.erase(0, begin_);
@@ -34,7 +34,7 @@ bool JsonlReader::refill() {
   return !at_end_;
 }
 
-// Drops bytes up to and including the next line feed; false where the file ends before it.
+// Drops bytes up to and including the next line feed; returns false if the file ends before one.
 bool JsonlReader::pass_over_line() {
   while (true) {
     const size_t feed = buffer_.find('\n', begin_);

@@ -1,5 +1,5 @@
-// JsonlReader: the rows of a file as lines of JSON, one after the other, in bounded memory. One
-// owner thread. A byte order mark is left out, and so is the carriage return before a line feed.
+// JsonlReader: reads a file's rows as lines of JSON, in bounded memory. One owner thread. A byte
+// order mark and the carriage return before a line feed are removed.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +11,28 @@
 
 namespace longshore {
 
-// The longest row that is read.
+// Longer rows are skipped and reported.
 inline constexpr Bytes kMaxLineBytes = 16 * kMiB;
 
 struct JsonlLine {
   int64_t number = 0;     // from 1
-  std::string_view text;  // until the next call; empty when too_long
-  bool too_long = false;  // more than kMaxLineBytes; the rest of the line was passed over
-  bool ended = false;     // by a line feed; only the last line may lack it
+  std::string_view text;  // valid until the next call; empty if too_long
+  bool too_long = false;  // more than kMaxLineBytes; the rest of the line was skipped
+  bool ended = false;     // by a line feed; only the last line may be without
 
-  // Nothing but blanks.
+  // Returns true if the line holds only blanks.
   bool blank() const { return text.find_first_not_of(" \t\r") == std::string_view::npos; }
 };
 
 class JsonlReader {
  public:
-  // DataError where there is no such file; it names the absolute path.
+  // Throws DataError with the absolute path if the file does not exist.
   explicit JsonlReader(const std::string& path);
 
-  // False at the end of the file.
+  // Returns false at the end of the file.
   bool next(JsonlLine& line);
   const std::string& path() const { return path_; }
-  // Bytes read so far, for progress.
+  // Returns the bytes of the file read so far, for progress.
   Bytes position() const { return source_->file_position(); }
 
  private:

@@ -10,19 +10,19 @@
 namespace longshore {
 namespace {
 
-// Documents that are looked at together. Larger ones gain less than 0.1 % and cost order.
+// The documents of one window. Larger windows gain less than 0.1 % and disturb the order more.
 constexpr int64_t kWindowDocuments = 8192;
-// Sequences that wait for a document that fits; the fullest is closed when there are more.
+// The limit of sequences with free space; the fullest is closed when there are more.
 constexpr size_t kMaxOpenSequences = 1024;
 
-// Places in the packing order, gathered into sequences.
+// Packer: groups positions of the packing order into sequences.
 class Packer {
  public:
   // `order` must outlive the packer.
   Packer(const Dataset& dataset, std::span<const int64_t> order, int64_t max_tokens)
       : dataset_(dataset), order_(order), max_tokens_(max_tokens) {}
 
-  // Packs the documents at places [first, last), long ones first; equal ones in their order.
+  // Packs the documents at positions [first, last), longest first; equal lengths keep their order.
   void pack_window(int64_t first, int64_t last) {
     std::vector<int64_t> window(static_cast<size_t>(last - first));
     std::iota(window.begin(), window.end(), first);
@@ -31,7 +31,7 @@ class Packer {
     for (const int64_t place : window) add(place);
   }
 
-  // In order: the documents of a sequence, and sequences by their first documents.
+  // Returns the sequences by first document, each with its documents in order.
   SequenceTable finish() {
     for (std::vector<int64_t>& places : sequences_) std::sort(places.begin(), places.end());
     std::sort(sequences_.begin(), sequences_.end());
@@ -51,7 +51,7 @@ class Packer {
   void add(int64_t place) {
     const int64_t tokens = tokens_at(place);
     LONGSHORE_CHECK(tokens <= max_tokens_) << "place " << place << ": " << tokens;
-    // The least space that suffices; among equals the sequence that has waited longest.
+    // Takes the least sufficient space; among equals the sequence that has waited longest.
     const auto best = open_.lower_bound(tokens);
     int64_t space = max_tokens_;
     size_t sequence = sequences_.size();

@@ -1,6 +1,6 @@
-// Packing: which documents share a sequence of at most max_tokens. A sequence is what a step
-// counts; its documents lie end to end and never see each other. Pure functions of lengths and
-// seed.
+// Packing: assigns documents to sequences of at most max_tokens. A step counts sequences. The
+// documents of a sequence are adjacent and do not attend to each other. Pure functions of lengths
+// and seed.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace longshore {
 
-// Document numbers, sequence by sequence.
+// SequenceTable: the document numbers of every sequence.
 class SequenceTable {
  public:
   int64_t sequence_count() const { return static_cast<int64_t>(starts_.size()) - 1; }
@@ -27,15 +27,15 @@ class SequenceTable {
 struct PackingOptions {
   bool packing = true;
   int64_t max_tokens = 1024;
-  // Documents are packed once, in an order that depends on the seed alone; nullopt: file order.
-  // Epochs permute whole sequences: since documents of a sequence do not see each other, it makes
-  // no difference to a document who its neighbours are.
+  // Documents are packed once, in an order that depends only on the seed; nullopt means file order.
+  // Epochs permute whole sequences. A document's neighbors do not matter, because documents of a
+  // sequence do not attend to each other.
   std::optional<uint64_t> shuffle_seed{};
 };
 
-// Best fit: within a window of documents, long ones first, each goes to the sequence that it fills
-// best. Documents of a sequence keep their order, and sequences are ordered by their first
-// documents. No document may be longer than max_tokens. Without packing every document is a
+// Packs by best fit: in a window of documents, longest first, each goes to the sequence with the
+// least sufficient space. Documents of a sequence keep their order; sequences are ordered by first
+// document. A document must not be longer than max_tokens. Without packing every document is a
 // sequence, in file order.
 SequenceTable make_sequences(const Dataset& dataset, const PackingOptions& options);
 

@@ -30,10 +30,10 @@ constexpr Bytes kMaxTextFileBytes = kGiB;
 constexpr size_t kHashPieceBytes = size_t{4} << 20;
 constexpr int64_t kSettledSeconds = 3;
 constexpr int64_t kLinesBetweenSigns = 4096;
-// Rows in the air at once: blocks of usual rows never reach it.
+// This limits the bytes of rows in the pipeline; blocks of usual rows never reach it.
 constexpr size_t kBytesInTheAir = size_t{32} << 20;
 constexpr size_t kBytesOfABlock = size_t{1} << 20;
-// Part of the key: grows when the same rows would become other tokens.
+// This version is part of the key and grows when the same rows would become other tokens.
 constexpr int kRulesVersion = 5;
 
 [[noreturn]] void refuse(const std::string& path, const std::vector<PlacedProblem>& problems) {
@@ -54,14 +54,14 @@ class FilePreparer {
     progress_.path = path;
   }
 
-  // The path of the token file.
+  // Returns the path of the token file.
   std::string run(PreparedData& prepared) {
     JsonlReader{path_};  // refuses a missing file, a directory, a damaged table and UTF-16
     content_ = content_hash(open_input());
     const uint64_t key = key_of();
     const std::string entry = options_.cache + "/" + hash_text(key);
     const std::string path = entry + ".tok";
-    // What is there needs no lock: entries appear under their names complete.
+    // Entries are renamed into place when complete, so an existing one needs no lock.
     if (open(path, key, prepared)) return path;
     const EntryLock lock(entry + ".lock", [this] {
       progress_.waiting = true;
@@ -75,7 +75,7 @@ class FilePreparer {
     return path;
   }
 
-  // Whether the cache has the file, without looking at its content.
+  // Returns true if the cache has the file, without reading the file's content.
   bool find(PreparedData& prepared) {
     std::error_code ignored;
     if (!fs::is_regular_file(path_, ignored)) return false;
@@ -91,7 +91,7 @@ class FilePreparer {
     std::error_code ignored;
     if (!fs::exists(path, ignored)) return false;
     UniqueFd use = use_entry(path);
-    if (!use.valid()) return false;  // a cleaner was faster
+    if (!use.valid()) return false;  // a cleaner removed it first
     try {
       auto file = std::make_unique<TokenFile>(path, std::move(use));
       if (file->header().key != key) throw DataError(path + ": is another entry's");
@@ -119,7 +119,7 @@ class FilePreparer {
     return status;
   }
 
-  // Where an earlier start noted the content of this very file, unchanged since.
+  // Returns the path of the file's content hash. The name identifies this unchanged file.
   std::string note_of(const struct ::stat& status) const {
     const std::array<int64_t, 5> identity = {
         static_cast<int64_t>(status.st_dev), static_cast<int64_t>(status.st_ino),
@@ -134,7 +134,7 @@ class FilePreparer {
     return parse_hash(read_whole_file(note, kKiB));
   }
 
-  // The hash of the file's bytes.
+  // Returns the hash of the file's bytes.
   uint64_t content_hash(const UniqueFd& fd) {
     const struct ::stat status = status_of(fd);
     const std::string note = note_of(status);
@@ -148,13 +148,13 @@ class FilePreparer {
       content.update(piece);
       tell();
     }
-    // A file changed just now could change once more without another time of change.
+    // A file changed just now may change again without a new modification time.
     const bool settled = ::time(nullptr) - status.st_mtim.tv_sec > kSettledSeconds;
     if (settled) write_file_durably(note, hash_text(content.digest()));
     return content.digest();
   }
 
-  // A hash of the file's bytes and of everything that decides what becomes of them.
+  // Returns the hash of the file's bytes and of all settings that affect the tokens.
   uint64_t key_of() const {
     const DataSection& data = options_.data;
     const Json settings = {
@@ -190,7 +190,7 @@ class FilePreparer {
       if (report_.rows == 0) throw DataError(path_ + ": holds no rows");
       if (!problems_.empty()) refuse(path_, problems_);
     } catch (const DataError&) {
-      remove_tree(partial);  // the data has to change, and with it the key
+      remove_tree(partial);  // the data has to change, and the key with it
       throw;
     }
     TokenFileHeader header;
@@ -233,7 +233,7 @@ class FilePreparer {
     } catch (const OverlongText& problem) {
       throw DataError(path_ + ": " + problem.what());
     } catch (const RowProblem& problem) {
-      // What was given out cannot be taken back.
+      // Documents that were written already cannot be removed.
       if (document.given()) throw DataError(path_ + ": " + problem.what());
       tokenizer.bad_row(0, problem.what(), refused);
     }
@@ -282,7 +282,7 @@ class FilePreparer {
     });
   }
 
-  // Passes over the lines that an earlier process has finished.
+  // Skips the lines that an earlier process has finished.
   void go_on_from(const Json& state, JsonlReader& reader) {
     if (state.is_null()) return;
     const auto lines = state.at("lines").get<int64_t>();
@@ -294,31 +294,31 @@ class FilePreparer {
     log_info(path_ + ": resuming after line " + std::to_string(lines));
   }
 
-  // A block on its way through the pipeline.
+  // Work: a block in the pipeline.
   struct Work {
     std::shared_ptr<RowBlock> rows;
     TokenizedBlock tokens;
   };
 
-  // Long rows take far more memory than the blocks of short ones: where too many bytes are in the
-  // air, the pipeline is run dry and begun again.
+  // Long rows need far more memory than blocks of short ones. If the pipeline holds too many bytes,
+  // it is emptied and restarted.
   template <typename Use>
   void run_pipeline(JsonlReader& reader, const RowTokenizer& tokenizer, const Use& use) const {
     while (run_until_full(reader, tokenizer, use)) {
     }
   }
 
-  // False at the end of the file.
+  // Returns false at the end of the file.
   template <typename Use>
   bool run_until_full(JsonlReader& reader, const RowTokenizer& tokenizer, const Use& use) const {
     namespace tbb = oneapi::tbb;
     const int threads = options_.threads > 0 ? static_cast<int>(options_.threads)
                                              : tbb::this_task_arena::max_concurrency();
-    // Blocks in the air at once: what bounds the memory.
+    // The number of blocks in the pipeline bounds its memory.
     const size_t blocks = 3 * static_cast<size_t>(threads);
     tbb::task_arena arena(threads);
-    // Kept here: oneTBB loses what is under way when a filter throws. Blocks end in order, so the
-    // one that was `blocks` earlier has ended when the next begins.
+    // The blocks stay in `works`, since oneTBB loses those in the pipeline when a filter throws.
+    // Blocks end in order, so the one `blocks` before has ended when the next begins.
     std::vector<Work> works(blocks);
     size_t begun = 0;
     const size_t most = std::max(kBytesInTheAir, blocks * kBytesOfABlock);
@@ -379,7 +379,7 @@ std::string nothing_left(const DataReport& report) {
          " too long ones dropped)";
 }
 
-// "name = value" of a table's key.
+// Splits "name = value", an entry of a table in the run file.
 std::pair<std::string, Json> table_entry(const std::string& entry) {
   const size_t sign = entry.find(" = ");
   LONGSHORE_CHECK(sign != std::string::npos) << entry;

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kLockPoll{100};
 
-// Whether the path still names the open file: a cleaner may have removed it meanwhile.
+// Returns true if the path still names the open file; a cleaner may have removed it.
 bool still_there(const UniqueFd& fd, const std::string& path) {
   struct ::stat opened{};
   struct ::stat named{};
@@ -29,7 +29,7 @@ bool still_there(const UniqueFd& fd, const std::string& path) {
          opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
-// A descriptor that holds the lock, or an invalid one.
+// Returns a descriptor that holds the lock, or an invalid one.
 UniqueFd lock_now(const std::string& path) {
   UniqueFd fd = create_file(path);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -73,7 +73,7 @@ std::vector<Entry> entries_of(const std::string& directory) {
   return entries;
 }
 
-// False where somebody has it open or makes it.
+// Returns false if another process has the entry open or makes it.
 bool remove_entry(const Entry& entry) {
   const std::string lock_path = fs::path(entry.path).replace_extension(".lock").string();
   const std::optional<EntryLock> lock = EntryLock::try_lock(lock_path);
@@ -112,7 +112,7 @@ UniqueFd use_entry(const std::string& path) {
   const int raw = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (raw < 0) return {};
   UniqueFd fd(raw, path);
-  // A cleaner that has it is about to remove it. A file system without locks says something else.
+  // EWOULDBLOCK: a cleaner is about to remove it. File systems without locks set other errors.
   if (::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) return {};
   if (!still_there(fd, path)) return {};
   static_cast<void>(::futimens(fd.get(), nullptr));

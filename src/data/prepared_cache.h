@@ -1,6 +1,6 @@
-// The cache of prepared data on disk: locks, what was used when, and cleaning. A cache is a
-// directory of entries, each named by its key: KEY.tok, KEY.partial while it is made, KEY.lock; and
-// notes of what files hold, HASH.content. Safe in any number of processes at once; any thread.
+// The cache of prepared data on disk: locks, times of use, and cleaning. It is a directory with
+// KEY.tok per entry, KEY.partial while an entry is made, KEY.lock, and HASH.content, which holds
+// the content hash of a data file. Any number of processes and any thread may use it.
 #pragma once
 
 #include <functional>
@@ -12,13 +12,13 @@
 
 namespace longshore {
 
-// The right to make an entry. Held as long as the object lives; the kernel frees it when the
-// process ends, however it ends.
+// EntryLock: the right to make an entry, owned by the object. The kernel releases it when the
+// process ends in any way.
 class EntryLock {
  public:
-  // Waits for whoever has it.
+  // Waits until no other process holds the lock.
   EntryLock(const std::string& path, const std::function<void()>& while_waiting);
-  // Nothing where somebody has it.
+  // Returns nullopt if another process holds the lock.
   static std::optional<EntryLock> try_lock(const std::string& path);
 
  private:
@@ -26,9 +26,9 @@ class EntryLock {
   UniqueFd fd_;
 };
 
-// Marks a prepared file as used now, and as in use while the descriptor lives; an invalid one where
-// the file is not there, or not for long. A cache may be read-only or on a file system without
-// locks: then nothing is marked.
+// Sets the file's time of use and marks it as in use until the descriptor closes. The result is
+// invalid if the file does not exist or is being removed. A read-only cache, or a file system
+// without locks, is not marked.
 UniqueFd use_entry(const std::string& path);
 
 struct CacheCleaning {
@@ -36,8 +36,8 @@ struct CacheCleaning {
   Bytes bytes = 0;
   Bytes left_bytes = 0;
 };
-// Removes entries that nobody has open or makes, least recently used first, until the rest takes no
-// more than `limit`. Touches nothing that is not named like an entry.
+// Removes entries, least recently used first, until the rest uses at most `limit` bytes. Entries
+// that are open or being made stay. Files without the name of an entry are not touched.
 CacheCleaning clean_cache(const std::string& directory, Bytes limit);
 
 }  // namespace longshore

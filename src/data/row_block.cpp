@@ -11,8 +11,8 @@ namespace {
 constexpr size_t kBlockBytes = size_t{256} << 10;
 constexpr size_t kBlockRows = 4096;
 
-// Adds a document; the number of its targets. One without any is left out: it would change neither
-// loss nor gradients.
+// Adds a document and returns the number of its targets. A document without targets is left out,
+// since it changes neither loss nor gradients.
 int64_t add_document(std::span<const TokenId> tokens, std::span<const TokenId> labels,
                      TokenizedBlock& block) {
   LONGSHORE_CHECK(tokens.size() == labels.size());
@@ -95,7 +95,7 @@ Json parse_row(std::string_view text, bool too_long, bool ended) {
   try {
     return parse_json(text, {}, {});
   } catch (const DataError& error) {
-    // The place in a text without a name is ":1: ", its only line.
+    // The position in an unnamed text starts with ":1: ", its only line.
     std::string reason = error.what();
     if (reason.starts_with(":1: ")) reason.erase(0, 4);
     if (!ended) reason += "; the file ends inside this row, is it cut off?";
@@ -129,7 +129,7 @@ TokenizedBlock RowTokenizer::tokenize(const RowBlock& block) const {
       const std::string_view text = std::string_view(block.text).substr(row.begin, row.bytes);
       const Json parsed = parse_row(text, row.too_long, row.ended);
       if (format_ == nullptr) {
-        // The format shows itself in a later row than one that cannot be used.
+        // The first row shows no format, so the format of each later row is detected.
         const DataSection::Format found = detect_format(parsed, *options_);
         take(make_row_format(found, *options_)->read_row(parsed, &notes), row.line, result);
       } else {
@@ -177,7 +177,7 @@ void RowTokenizer::take(std::vector<Document> documents, int64_t line,
   counts.truncated += truncated ? 1 : 0;
   counts.split += too_long && !dropped && !truncated ? 1 : 0;
   if (documents.size() == 1) return;
-  // Pieces of a long document may be held out apart; samples of one conversation may not.
+  // Samples of one conversation are held out together; pieces of a long document need not be.
   for (size_t d = first + 1; d < first + added; ++d) block.tokens.rows_go_on.push_back(d);
   ++counts.resampled_rows;
   counts.resampled_tokens += tokens - longest;
@@ -207,7 +207,7 @@ void LongText::add(std::span<const TokenId> ids) {
     if (pending_.size() < limit) pending_.push_back(id);
     ++tokens_;
   }
-  // The rest may take minutes and changes nothing.
+  // Tokenizing the rest may take minutes and would not change the error.
   if (tokens_ > tokenizer_->data().max_tokens &&
       tokenizer_->data().overlength == DataSection::Overlength::kError) {
     throw OverlongText("more tokens than " + limit_of(limit) + kOverlongHelp);

@@ -1,5 +1,5 @@
-// RowBlock: a stretch of a file's rows, and what becomes of it: the unit of work of `prepare`.
-// Reading is one thread's, tokenising any thread's. Internal to src/data.
+// RowBlock: a range of a file's rows and their tokens, the unit of work of `prepare`. One thread
+// reads blocks; any thread tokenizes them. Internal to src/data.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ struct RowBlock {
     bool ended = true;
   };
   std::string text;
-  std::vector<Row> rows;  // blank lines are none
+  std::vector<Row> rows;  // without blank lines
   int64_t last_line = 0;  // the last line read, blank or not
   Bytes file_position = 0;
 };
 
-// What is wrong with a row of a file.
+// PlacedProblem: a fault and the line that has it.
 struct PlacedProblem {
   int64_t line = 0;  // 0: the whole file
   std::string text;
@@ -44,25 +44,25 @@ struct TokenizedBlock {
   Bytes file_position = 0;
 };
 
-// The next rows of the file, about a quarter of a mebibyte; null at the end.
+// Returns the next rows of the file, about 256 KiB; null at the end.
 std::shared_ptr<RowBlock> read_block(JsonlReader& reader);
 
-// A row as JSON; RowProblem says why it is none.
+// Parses a row as JSON; a RowProblem gives the reason of a failure.
 Json parse_row(std::string_view text, bool too_long, bool ended);
 
-// The format that the first readable row shows; kAuto where none does.
+// Returns the format of the first row (with skip_bad_rows: the first usable row), else kAuto.
 DataSection::Format detect_file_format(const std::string& path, const RowFormatOptions& options,
                                        bool skip_bad_rows);
 
-// Turns rows into documents, by the rules of the run file. Immutable, any thread.
+// RowTokenizer: converts rows to documents by the rules of the run file. Immutable, any thread.
 class RowTokenizer {
  public:
-  // `format` null: no row shows a format, and each says so. Both must outlive the tokenizer.
+  // A null `format`: each row's format is detected. The arguments must outlive the tokenizer.
   RowTokenizer(const DataSection* data, const RowFormat* format, const RowFormatOptions* options)
       : data_(data), format_(format), options_(options) {}
 
   TokenizedBlock tokenize(const RowBlock& block) const;
-  // The documents of a row into a block: each cut, left out or refused where it is too long.
+  // Adds the documents of a row to a block; too long ones are cut, dropped or refused.
   void take(std::vector<Document> documents, int64_t line, TokenizedBlock& block) const;
   void bad_row(int64_t line, const std::string& what, TokenizedBlock& block) const;
   const DataSection& data() const { return *data_; }
@@ -75,25 +75,25 @@ class RowTokenizer {
   const RowFormatOptions* options_;
 };
 
-// A text that may not be as long as it is.
+// OverlongText: a text exceeds data.max_tokens where the run file makes that an error.
 class OverlongText : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A text all of whose tokens are trained, taken as RowTokenizer takes a document, without ever
-// holding more of it than a document may have. One owner thread.
+// LongText: adds a text whose tokens are all trained, by RowTokenizer's rules for documents. It
+// holds at most one document of the text. One owner thread.
 class LongText {
  public:
-  // `use` is given blocks as they fill, and may take what is in them.
+  // `use` receives each full block and may move its content.
   LongText(const RowTokenizer* tokenizer, std::function<void(TokenizedBlock&)> use)
       : tokenizer_(tokenizer), use_(std::move(use)) {}
 
-  // OverlongText, as soon as that is sure.
+  // Throws OverlongText at the first token over the limit if data.overlength is "error".
   void add(std::span<const TokenId> ids);
-  // Whether blocks were given out already.
+  // Returns true if `use` has received a block.
   bool given() const { return given_; }
-  // RowProblem where no token is trained.
+  // Throws RowProblem if no token is trained.
   void finish();
 
  private:

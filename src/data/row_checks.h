@@ -1,5 +1,4 @@
-// RowChecks: what the formats of rows have in common when they look into a row. Internal to
-// src/data. Plain functions, any thread.
+// RowChecks: checks that all row formats share. Internal to src/data. Plain functions, any thread.
 #pragma once
 
 #include <span>
@@ -11,24 +10,24 @@
 
 namespace longshore {
 
-// "null", "a string", "an array".
+// Returns "null", "a string", "an array" and so on.
 std::string article_and_type(const Json& value);
-// The names of a row's first members, for error texts.
+// Returns the names of a row's first members, for error texts.
 std::string keys_of(const Json& row);
-// "messages[2]".
+// Returns a path such as "messages[2]".
 std::string place_of(std::string_view name, size_t index);
 void require_object(const Json& row);
-// RowProblem naming the keys that are there instead.
+// Returns the member, or throws RowProblem with the names of the members that exist.
 const Json& required_member(const Json& row, const std::string& key);
-// The member's text; RowProblem where it is no string, empty (unless that is allowed) or holds a
-// NUL.
+// Returns the string. Throws RowProblem if it is no string, holds a NUL, or is empty without
+// `may_be_empty`.
 const std::string& required_text(const Json& value, const std::string& place,
                                  bool may_be_empty = false);
-// Notes the members of an object that are not among those `read`, as `prefix` and their names; null
-// is no member.
+// Notes members of an object that are not in `read`, as `prefix` and name. Null members do not
+// count.
 void note_unread(const Json& object, const std::vector<std::string>& read,
                  const std::string& prefix, RowNotes* notes);
-// RowProblem for ids that the model does not have.
+// Throws RowProblem if the model lacks an id.
 void check_ids_of_text(std::span<const TokenId> ids, const RowFormatOptions& options);
 
 }  // namespace longshore

@@ -10,7 +10,7 @@
 namespace longshore {
 namespace {
 
-// An array of token ids; `kNotTrained` passes too where it is allowed.
+// Reads an array of token ids; `kNotTrained` is valid too if `may_be_untrained` is set.
 std::vector<TokenId> read_ids(const Json& value, const std::string& key, int64_t vocabulary_size,
                               bool may_be_untrained) {
   if (!value.is_array()) {
@@ -37,7 +37,7 @@ std::vector<TokenId> read_ids(const Json& value, const std::string& key, int64_t
   return ids;
 }
 
-// A mask for answers, and a row without any: training all of it would not be what was asked for.
+// The mask selects answers, but the row has none. Training all of it would ignore the mask.
 void refuse_mask_without_answers(const RowFormatOptions& options) {
   if (options.mask == DataSection::Mask::kAuto || options.mask == DataSection::Mask::kAll) return;
   throw RowProblem(
@@ -58,7 +58,7 @@ void require_tokenizer(const RowFormatOptions& options, const std::string& forma
   }
 }
 
-// Padding is for batches, not for files: it would be trained on, or waste work.
+// Padding is refused in files, because it would be trained or waste compute.
 void refuse_padding(const Json& row) {
   const auto mask = row.find("attention_mask");
   if (mask == row.end() || !mask->is_array()) return;

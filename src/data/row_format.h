@@ -1,4 +1,4 @@
-// RowFormat: how a row of a file becomes a document. One implementation per format of the run file;
+// RowFormat: converts a row of a file to documents. One implementation per format of the run file;
 // immutable, any thread.
 #pragma once
 
@@ -18,15 +18,15 @@
 
 namespace longshore {
 
-// A tokenised row. Labels as Hugging Face has them: one for each token, kNotTrained or the id that
-// the position before it has to predict.
+// Document: a tokenized row. There is one Hugging Face label per token: kNotTrained, or the id that
+// the previous position has to predict.
 struct Document {
   std::vector<TokenId> tokens;
   std::vector<TokenId> labels;
-  std::string text{};  // what was tokenised, where RowFormatOptions::keep_text asks for it
+  std::string text{};  // the tokenized text, if RowFormatOptions::keep_text is set
 };
 
-// What is wrong with a row, and where in it; the caller knows file and line.
+// RowProblem: a fault of a row and its location in the row. The caller adds file and line.
 class RowProblem : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -47,7 +47,7 @@ struct RowFormatOptions {
   std::string name_of(const std::string& member) const;
 };
 
-// What of a row has no part in what becomes of it.
+// RowNotes: counts the parts of rows that do not affect the documents.
 struct RowNotes {
   ChatNotes unwritten;                    // by the chat template
   std::map<std::string, int64_t> unread;  // members by name, "messages[].name" in messages
@@ -57,27 +57,27 @@ class RowFormat {
  public:
   virtual ~RowFormat() = default;
   virtual std::string_view name() const = 0;
-  // At least one document: a conversation may be several samples. RowProblem for a row that is
-  // none. `notes`, where they are given, are added to.
+  // Returns at least one document; a conversation may become several samples. Throws RowProblem if
+  // the row does not have the format. Counts are added to `notes` unless it is null.
   virtual std::vector<Document> read_row(const Json& row, RowNotes* notes = nullptr) const = 0;
 };
 
-// Rows of the given format, never kAuto. DataError where the format needs a tokenizer and there is
-// none, or add_eos and the tokenizer has no eos token.
+// `format` must not be kAuto. Throws DataError if the format needs a tokenizer and there is none,
+// or if add_eos is set and the tokenizer has no eos token.
 std::unique_ptr<RowFormat> make_row_format(DataSection::Format format,
                                            const RowFormatOptions& options);
 
-// A whole text as a document, as rows of the text format are read.
+// Reads a whole text as one document by the rules of the text format.
 Document read_text(std::string_view text, const RowFormatOptions& options);
 
-// The tokens of such a document, a piece at a time.
+// Passes the tokens of such a document to `use`, one piece at a time.
 void stream_text(std::string_view text, const RowFormatOptions& options,
                  const std::function<void(std::span<const TokenId>)>& use);
 
-// The format that a first row's keys show. RowProblem where they show none.
+// Returns the format that the row's keys indicate. Throws RowProblem if they indicate none.
 DataSection::Format detect_format(const Json& row, const RowFormatOptions& options);
 
-// As the run file spells it.
+// Returns the spelling of the format in the run file.
 std::string_view name_of(DataSection::Format format);
 
 }  // namespace longshore

@@ -75,7 +75,7 @@ class ParquetRows : public ByteSource {
   Bytes position_ = 0;
 };
 
-// A source some of whose bytes were taken already.
+// WithFront: a source whose first bytes were read before.
 class WithFront : public ByteSource {
  public:
   WithFront(std::string front, std::unique_ptr<ByteSource> source)

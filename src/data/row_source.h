@@ -1,5 +1,5 @@
-// RowSource: the rows of a data file as lines of JSON, in bounded memory: JSONL as it is, the
-// elements of a JSON array, or a table's rows (Parquet). One owner thread.
+// RowSource: reads a data file's rows as lines of JSON, in bounded memory. JSONL stays unchanged;
+// elements of a JSON array and rows of a table (Parquet) become lines. One owner thread.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace longshore {
 
-// What the file is tell its first bytes. The n-th line is the n-th element or row; in a table's
-// rows a member that is null is left out, as no table tells null from nothing. DataError as
-// open_byte_source, and, also while reading, for arrays and tables that are damaged or cut off.
+// The first bytes of the file tell its kind. Line n is element or row n. Null members of table rows
+// are left out, since a table has every member in every row. Throws DataError as open_byte_source
+// does, and (also while reading) if an array or table is damaged or cut off.
 std::unique_ptr<ByteSource> open_row_source(const std::string& path);
 
 }  // namespace longshore

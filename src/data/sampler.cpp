@@ -35,7 +35,7 @@ int64_t Sampler::steps_for(double epochs, int64_t sequences_per_step, int64_t se
   LONGSHORE_CHECK(epochs > 0.0 && sequences_per_step >= 1) << epochs << " " << sequences_per_step;
   const double samples =
       epochs * static_cast<double>(options_.sequences) - static_cast<double>(seen);
-  // A hair less, so that 0.1 of 10 sequences is 1 sample although 0.1 is no binary fraction.
+  // The small offset makes 0.1 of 10 sequences 1 sample, although 0.1 is inexact in binary.
   const double steps = std::ceil(samples / static_cast<double>(sequences_per_step) - 1e-9);
   return std::max<int64_t>(seen > 0 ? 0 : 1, static_cast<int64_t>(steps));
 }

@@ -1,5 +1,5 @@
-// Sampler: which sequence is sample number n of the run. A pure function of (seed, n), so that
-// resuming costs nothing and the number of ranks plays no part. Immutable, any thread.
+// Sampler: maps sample number n of the run to a sequence. It is a pure function of (seed, n), so
+// resuming is free and the number of ranks does not matter. Immutable, any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct SamplerOptions {
   bool shuffle = true;
 };
 
-// Where the run stands in the data: its whole state, written to checkpoints.
+// DataCursor: the whole state of the data order; checkpoints store it.
 struct DataCursor {
   uint64_t seed = 0;
   int64_t epoch = 0;     // from 0
@@ -24,19 +24,19 @@ class Sampler {
  public:
   explicit Sampler(const SamplerOptions& options);
 
-  // Sequence that is sample n, n from 0 over all epochs. With shuffle every epoch is a permutation
-  // of its own; without, sequences go in order and wrap around.
+  // Returns the sequence of sample n, where n counts from 0 over all epochs. With shuffle every
+  // epoch has its own permutation; otherwise sequences repeat in order.
   int64_t sequence_at(int64_t sample) const;
 
-  // The state after `samples` samples, and back.
+  // These convert a number of samples to a cursor and back.
   DataCursor cursor_after(int64_t samples) const;
   int64_t samples_before(const DataCursor& cursor) const;
 
-  // Epochs that `samples` samples are, as a real number.
+  // Returns the epochs in `samples` samples, as a real number.
   double epochs_in(int64_t samples) const;
-  // Least number of steps of `sequences_per_step` samples, after `seen` samples, that see `epochs`
-  // epochs from the first sample on; the last one is filled from the next epoch. 0 where they were
-  // seen; without `seen` at least 1.
+  // Returns the least number of steps, after `seen` samples, until `epochs` epochs are seen from
+  // the first sample on. The last step is filled from the next epoch. Returns 0 if they are seen
+  // already; at least 1 if `seen` is 0.
   int64_t steps_for(double epochs, int64_t sequences_per_step, int64_t seen = 0) const;
 
  private:

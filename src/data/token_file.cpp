@@ -68,8 +68,8 @@ TokenFile::TokenFile(const std::string& path, UniqueFd use) : use_(std::move(use
   }
 }
 
-// Sections lie one after the other within the file; sizes cannot overflow, since each is compared
-// with the file's before it is multiplied.
+// Sections follow each other in the file. Sizes cannot overflow, since each is compared with the
+// file's size before it is multiplied.
 void TokenFile::check_layout() const {
   const TokenFileHeader& h = header_;
   const uint64_t bytes = h.file_bytes;

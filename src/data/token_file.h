@@ -1,7 +1,7 @@
-// TokenFile: one data file, prepared: token ids, a bit for each that says whether a target is
-// learned there, and where documents end; memory-mapped. Immutable; any thread may read.
+// TokenFile: the prepared, memory-mapped form of a data file: token ids, one bit per token that
+// says whether its target is learned, and the ends of documents. Immutable; any thread may read.
 //
-// Little-endian. Everything but the header is covered by checksums of pieces of 1 MiB; a piece is
+// Integers are little-endian. Checksums of 1 MiB pieces cover all but the header; a piece is
 // checked before its first use. Offsets are from the start of the file:
 //     0  magic "LNGSHTOK"              72  offset of ids: int32 each
 //     8  u32 version (2), u32 0        80  offset of the mask: bit t of byte t / 8
@@ -12,9 +12,9 @@
 //    48  trained tokens               120  bytes of the file
 //    56  documents                    128  tokens of the longest document
 //    64  other targets                136  checksum of the header up to here
-// The header fills 4096 bytes, sections begin on 64. A target is the next token, unless it is
-// listed among the other targets (labels of token rows may be any tokens). The highest bit of a
-// document's end says that the document is of the same row as the one before.
+// The header has 4096 bytes; sections are aligned to 64. A target is the next token unless the
+// other targets list it (labels of token rows may be any tokens). The highest bit of a document's
+// end is set if the document comes from the same row as the one before.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ inline constexpr Bytes kTokenPieceBytes = kMiB;
 inline constexpr uint32_t kTokenFileVersion = 2;
 inline constexpr uint64_t kRowGoesOn = uint64_t{1} << 63;
 
-// The numbers of the header, in its order from offset 16.
+// TokenFileHeader: the numbers of the header from offset 16 on, in order.
 struct TokenFileHeader {
   uint64_t vocabulary_size = 0;
   uint64_t tokenizer_fingerprint = 0;
@@ -55,7 +55,7 @@ struct TokenFileHeader {
   bool operator==(const TokenFileHeader&) const = default;
 };
 
-// A target that is not the next token.
+// OtherTarget: a target that differs from the next token.
 struct OtherTarget {
   uint64_t token = 0;
   TokenId target = 0;
@@ -64,8 +64,8 @@ struct OtherTarget {
 
 class TokenFile : public Dataset {
  public:
-  // DataError where the file is none, damaged, or not as long as it says. `use` says that the file
-  // is in use (data/prepared_cache.h) and is kept as long as the object.
+  // Throws DataError if the file is no token file, damaged or cut off. The object owns `use`, which
+  // marks the file as in use (data/prepared_cache.h).
   explicit TokenFile(const std::string& path, UniqueFd use = {});
 
   int64_t document_count() const override { return static_cast<int64_t>(header_.documents); }
@@ -77,11 +77,11 @@ class TokenFile : public Dataset {
   uint64_t fingerprint() const override { return fingerprint_; }
 
   const TokenFileHeader& header() const { return header_; }
-  // What was said of the rows when the file was made.
+  // Returns the report on the rows from the time when the file was made.
   std::string report() const;
-  // The ids of a document, as they lie in the file.
+  // Returns the ids of a document; the span points into the mapped file.
   std::span<const TokenId> ids(int64_t document) const;
-  // Checks every piece. DataError names the first damaged one.
+  // Checks every piece. A DataError names the first damaged one.
   void verify() const;
 
  private:

@@ -28,7 +28,7 @@ UniqueFd open_part(const std::string& path, Bytes keep_bytes) {
   return fd;
 }
 
-// Writes a file from first to last and keeps the checksums of its pieces behind the header.
+// Body: writes a file in order and collects the checksums of the pieces behind the header.
 class Body {
  public:
   explicit Body(UniqueFd fd) : fd_(std::move(fd)) {
@@ -50,7 +50,7 @@ class Body {
     const std::string zeros(padding, '\0');
     append(bytes_of(zeros));
   }
-  // Nothing may be appended afterwards.
+  // Ends the last piece; no bytes may be appended after this call.
   std::vector<uint64_t> take_checksums() {
     if (!piece_.empty()) end_piece();
     return std::move(checksums_);
@@ -71,7 +71,7 @@ class Body {
   std::vector<uint64_t> checksums_;
 };
 
-// Calls `use` with the bytes of a file, a piece at a time.
+// Calls `use` with the bytes of a file, one piece at a time.
 void for_each_piece(const UniqueFd& fd, Bytes bytes,
                     const std::function<void(std::span<const std::byte>)>& use) {
   std::vector<std::byte> buffer(static_cast<size_t>(kTokenPieceBytes));
@@ -82,7 +82,7 @@ void for_each_piece(const UniqueFd& fd, Bytes bytes,
   }
 }
 
-// Bytes that are 0 or 1 as bits.
+// Appends bytes of value 0 or 1 as bits.
 void append_bits(const UniqueFd& fd, Bytes count, Body& body) {
   static_assert(kTokenPieceBytes % 8 == 0);
   for_each_piece(fd, count, [&body](std::span<const std::byte> flags) {
@@ -138,7 +138,7 @@ bool TokenFileWriter::resume() {
     state_ = progress.at("state");
     return true;
   } catch (const std::exception&) {
-    return false;  // what cannot be gone on with is made anew
+    return false;  // an unusable directory is made again
   }
 }
 

@@ -1,5 +1,5 @@
-// TokenFileWriter: makes a token file piece by piece, in a directory of its own from which a later
-// process goes on after a kill. One owner thread; the owner holds the entry's lock.
+// TokenFileWriter: writes a token file in pieces, in its own directory, from which another process
+// can resume after a kill. One owner thread; the owner holds the entry's lock.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace longshore {
 
-// Documents end to end, on their way into a file.
+// TokenBlock: adjacent documents that are about to be written.
 struct TokenBlock {
   std::vector<TokenId> ids;
-  std::vector<uint8_t> trained;     // one for each id: a target is learned there
+  std::vector<uint8_t> trained;     // one for each id: 1 if its target is learned
   std::vector<uint64_t> lengths;    // of the documents
   std::vector<size_t> rows_go_on;   // documents of the same row as the one before, ascending
   std::vector<OtherTarget> others;  // `token` counts from the block's first id
@@ -24,28 +24,27 @@ struct TokenBlock {
 
 class TokenFileWriter {
  public:
-  // Goes on where the last `save` left off, if there was one. A directory in another state is
-  // emptied.
+  // Resumes from the last `save` if there was one. A directory in any other state is emptied.
   explicit TokenFileWriter(std::string directory);
 
-  // What the last `save` was given; null when there was none.
+  // Returns the argument of the last `save`; null if there was none.
   const Json& saved_state() const { return state_; }
   void append(const TokenBlock& block);
-  // Everything appended so far, and `state`, survive a kill after this.
+  // After this call everything appended so far, and `state`, survive a kill.
   void save(const Json& state);
-  // Writes the whole file, durably and under its name at once, and removes the directory. `header`
-  // needs vocabulary_size, tokenizer_fingerprint and key only.
+  // Writes the whole file durably, renames it to `path` atomically, and removes the directory.
+  // `header` needs only vocabulary_size, tokenizer_fingerprint and key.
   void finish(const std::string& path, TokenFileHeader header, const std::string& report);
   uint64_t tokens() const { return totals_.tokens; }
   uint64_t trained_tokens() const { return totals_.trained_tokens; }
   uint64_t documents() const { return totals_.documents; }
 
  private:
-  // One growing file of elements.
+  // Part: a growing file of elements of one kind.
   struct Part {
     UniqueFd fd;
     std::string buffer;
-    Bytes bytes = 0;  // the buffer's included
+    Bytes bytes = 0;  // with those in the buffer
     void append(std::span<const std::byte> elements);
     void flush();
   };

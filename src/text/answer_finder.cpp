@@ -97,7 +97,7 @@ std::string AnswerFinder::text_with(size_t answer) {
   return text;
 }
 
-// Some templates end every text with eos, also in the middle of a conversation.
+// Some templates append eos to every rendering, so a longer text does not have it at this offset.
 std::string_view AnswerFinder::open_end(std::string_view text, std::string_view longer) const {
   if (!longer.starts_with(text) && !eos_.empty() && text.ends_with(eos_)) {
     text.remove_suffix(eos_.size());
@@ -242,8 +242,8 @@ size_t AnswerFinder::begin_of_content(size_t answer, const PartMark& mark, std::
   return lost ? begin : mark.at;
 }
 
-// Both texts have the last message part of the prompt. The text behind that part is compared: the
-// answer's text must contain the prompt's tail there, or its beginning up to the content.
+// If both texts have the prompt's last message part, the text behind it is compared: the answer's
+// text must contain the prompt's tail there, or its beginning up to the content.
 std::optional<AnswerFinder::Place> AnswerFinder::place_of(size_t answer, const Question& question,
                                                           std::string_view after,
                                                           const std::vector<PartMark>& marks) {
@@ -274,7 +274,7 @@ std::optional<AnswerFinder::Place> AnswerFinder::place_of(size_t answer, const Q
 }
 
 // If an answer does not begin with a content, it is replaced by a probe that does. The probe's
-// place is valid if the text before it does not depend on the answer.
+// offset is valid if the text before it does not depend on the answer.
 std::optional<AnswerFinder::Place> AnswerFinder::place_by_probe(size_t answer,
                                                                 const Question& question,
                                                                 std::string_view after) {
@@ -288,7 +288,7 @@ std::optional<AnswerFinder::Place> AnswerFinder::place_by_probe(size_t answer,
         after.substr(0, place->from) == std::string_view(probe).substr(0, place->from);
     if (!same) place.reset();
   } catch (const ChatProblem&) {
-    // The template refuses the probe, so the place stays unknown.
+    // The template refuses the probe, so the offset stays unknown.
   }
   messages_[answer] = std::move(real);
   return place;
@@ -388,7 +388,7 @@ void AnswerFinder::require_open_thought(const ChatSample& sample, const PartMark
 AnswerFinder::Parts AnswerFinder::parts_in(const ChatSample& sample,
                                            const std::vector<PartMark>& marks) const {
   Parts parts;
-  // A part that begins before the span, because the prompt already has its first words.
+  // `ahead` is a part that begins before the span, because the prompt already has its first words.
   PartName ahead{AnswerSpan::kAnyAnswer, ChatPart::kContent, 0};
   size_t next = 0, last_at = 0;
   for (const PartMark& mark : marks) {

@@ -29,7 +29,7 @@ struct AnswerSpan {
 struct ChatSample {
   std::string text;
   std::vector<AnswerSpan> spans;  // in the order of the text
-  size_t messages = 0;            // the text ends with message number `messages` - 1
+  size_t messages = 0;            // the text ends with the last of the first N messages
   // True if the template never writes this text as a whole: it is the prompt for the last answer,
   // joined with that answer's rendering. The last span is checked already.
   bool composed = false;
@@ -58,7 +58,7 @@ class AnswerFinder {
   struct Seen {
     bool begin = false, end = false;    // anywhere in the text
     bool begins = false, ends = false;  // in a span of its message
-    bool whole = false;                 // from begin to end in one span
+    bool whole = false;                 // from start to end in one span
     size_t span = 0;                    // index of the span in which the part begins
   };
   using Parts = std::map<PartName, Seen>;

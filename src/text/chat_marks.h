@@ -29,7 +29,7 @@ struct PartName {
   auto operator<=>(const PartName&) const = default;
 };
 
-// PartMark: the begin or the end of a part, as found in a text.
+// PartMark: the start or the end of a part, as found in a text.
 struct PartMark {
   PartName name;
   bool end = false;

@@ -120,8 +120,7 @@ Sources find_sources(const fs::path& directory, const std::string& file) {
   return sources;
 }
 
-// Data sets use three names for reasoning. transformers passes it under the two that templates
-// read.
+// Data sets use three names for reasoning; transformers passes it under the two below.
 void name_reasoning(Json& message) {
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
     const auto found = message.find(name);

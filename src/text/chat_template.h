@@ -44,11 +44,11 @@ struct ChatTemplateOptions {
 
 class ChatTemplate {
  public:
-  // Finds the template in the order of transformers: chat_template.jinja and
-  // additional_chat_templates/NAME.jinja, then chat_template in tokenizer_config.json, which may be
-  // a list of named ones. Returns nullopt if the directory has none. Special tokens get the names
-  // that they have in `tokenizer`. Throws DataError if a template cannot be parsed, or if
-  // options.training is set and no training template is known.
+  // Finds the template as transformers does: chat_template.jinja and
+  // additional_chat_templates/NAME.jinja, else chat_template in tokenizer_config.json, which may be
+  // a list of named ones; nullopt if there is none. Special tokens get their names in `tokenizer`.
+  // Throws DataError if a template cannot be parsed, or if options.training is set and no training
+  // template is known.
   static std::optional<ChatTemplate> load(const std::string& directory, const Tokenizer& tokenizer,
                                           const ChatTemplateOptions& options);
   // `origin` replaces the file in error texts.

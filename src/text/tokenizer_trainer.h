@@ -21,8 +21,7 @@ struct TokenizerRecipe {
   bool bos_starts_text = false;  // the post-processor puts bos in front of every text
 };
 
-// TrainedTokenizer: files of a model directory. Special tokens have the first ids: bos, eos,
-// others.
+// TrainedTokenizer: two files of a model. Special tokens have the first ids: bos, eos, others.
 struct TrainedTokenizer {
   std::string tokenizer_json;
   std::string tokenizer_config_json;

@@ -1,5 +1,5 @@
-// parquet_c: the C interface of the Rust crate beside it: rows of a Parquet file as lines of JSON.
-// No call aborts or throws: each returns 0, or 1 and a message in *error. A reader has one owner.
+// parquet_c: a C interface to rows of a Parquet file as lines of JSON. No call aborts or throws:
+// each returns 0, or 1 with a message in *error. A reader has one owner.
 #ifndef LONGSHORE_PARQUET_C_H_
 #define LONGSHORE_PARQUET_C_H_
 
@@ -12,7 +12,7 @@ extern "C" {
 
 typedef struct parqc_reader parqc_reader;
 
-// Owned bytes, not ended by a zero.
+// Bytes owned by the receiver, without a terminating zero.
 typedef struct {
   uint8_t* data;
   size_t size;
@@ -20,12 +20,12 @@ typedef struct {
 
 void parqc_string_free(parqc_string text);
 
-// Reads the footer. `fd` can be read at any place; the reader owns it, also where this fails.
+// Reads the footer. `fd` must be seekable; the reader owns it, also if this call fails.
 int parqc_open(int fd, parqc_reader** reader, parqc_string* error);
 void parqc_free(parqc_reader* reader);
 
-// The next rows, a line of JSON each, about `wanted` bytes of them; none at the end. A member that
-// is null is left out. `position` becomes the bytes of the file that the rows so far take.
+// Returns the next rows, one line of JSON each, about `wanted` bytes in total; none at the end.
+// Null members are left out. *position is set to the file's bytes that the rows so far use.
 int parqc_next(parqc_reader* reader, size_t wanted, parqc_string* lines, uint64_t* position,
                parqc_string* error);
 

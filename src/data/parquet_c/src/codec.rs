@@ -1,4 +1,4 @@
-//! Decompression of pages, never to more bytes than the page says it has.
+//! Decompresses pages, never to more bytes than the page's header says.
 
 use parquet::basic::Compression;
 use parquet::errors::{ParquetError, Result};
@@ -20,7 +20,7 @@ fn read_exactly(codec: &str, source: impl Read, bytes: usize, into: &mut Vec<u8>
     Ok(())
 }
 
-/// Adds the `bytes` bytes that `packed` becomes to `into`.
+/// Decompresses `packed` into exactly `bytes` bytes and appends them to `into`.
 pub fn decompress(
     compression: Compression,
     packed: &[u8],

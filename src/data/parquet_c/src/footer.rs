@@ -1,4 +1,4 @@
-//! The footer: where everything is. What it says is checked against the file before it is used.
+//! Reads the footer, which locates all data, and checks it against the file before use.
 
 use crate::words::words;
 use c_interface::Failure;
@@ -42,8 +42,8 @@ pub fn read(file: &File, file_bytes: u64) -> Result<ParquetMetaData, Failure> {
     Ok(metadata)
 }
 
-/// The tree of the schema is built by recursion: neither deep nor wide beyond any table's measure.
-/// `children` has a number for each of its elements, from the root down.
+/// The library builds the schema's tree by recursion, so depth and width are limited. `children`
+/// has the number of children of every element, from the root down.
 fn check_schema(children: &[i64]) -> Result<(), Failure> {
     let mut open: Vec<i64> = Vec::new();
     let mut leaves = 0;
@@ -69,7 +69,7 @@ fn check_schema(children: &[i64]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where a column's pages begin. Older writers name no dictionary by an offset of zero.
+/// Returns the offset of a column's first page. Older writers set 0 for "no dictionary".
 pub fn first_page(column: &ColumnChunkMetaData) -> i64 {
     let data = column.data_page_offset();
     match column.dictionary_page_offset() {
@@ -109,16 +109,16 @@ fn check_row_groups(metadata: &ParquetMetaData, file_bytes: u64) -> Result<(), F
     Ok(())
 }
 
-/// The bytes of the structure that `bytes` begin with, in Thrift's compact protocol; none where it
-/// ends too early. Readers take room for lists and strings before they read them: none may say it
-/// is longer than the bytes that are left, where every element takes one or more.
+/// Returns the bytes of the structure (Thrift's compact protocol) at the start of `bytes`; None if
+/// it is cut off. Readers allocate for lists and strings before they read them, so a length must
+/// not exceed the bytes left; each element takes at least one byte.
 pub fn structure_bytes(bytes: &[u8]) -> Option<usize> {
     let mut walk = Walk { bytes, at: 0 };
     walk.structure(0)?;
     Some(walk.at)
 }
 
-/// How many children each element of a footer's schema has.
+/// Returns the number of children of each element of a footer's schema.
 fn schema_children(footer: &[u8]) -> Option<Vec<i64>> {
     const SCHEMA: i64 = 2; // of FileMetaData
     const CHILDREN: i64 = 5; // of SchemaElement
@@ -152,7 +152,7 @@ fn schema_children(footer: &[u8]) -> Option<Vec<i64>> {
     Some(children)
 }
 
-// Kinds of values in the compact protocol.
+// Type codes of the compact protocol.
 const INTEGER_32: u8 = 5;
 const LIST: u8 = 9;
 const STRUCTURE: u8 = 12;
@@ -196,7 +196,7 @@ impl<'a> Walk<'a> {
         self.fields(depth, &mut |walk, _, kind| walk.value(kind, depth))
     }
 
-    /// Calls `visit` with every field's number and kind; it passes over the value.
+    /// Calls `visit` with every field's number and kind; `visit` must skip the value.
     fn fields(&mut self, depth: usize, visit: Visit<'_, 'a>) -> Option<()> {
         if depth > MAX_DEPTH {
             return None;
@@ -213,7 +213,7 @@ impl<'a> Walk<'a> {
             } else {
                 id += i64::from(head >> 4);
             }
-            // A boolean field is its kind.
+            // The kind of a boolean field is its value.
             if !matches!(head & 0xf, 1 | 2) {
                 visit(self, id, head & 0xf)?;
             }
@@ -231,7 +231,7 @@ impl<'a> Walk<'a> {
             }
             LIST | 10 => self.list(depth + 1),
             STRUCTURE => self.structure(depth + 1),
-            _ => None, // maps are nowhere in Parquet's metadata
+            _ => None, // Parquet's metadata has no maps
         }
     }
 

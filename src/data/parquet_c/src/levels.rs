@@ -1,5 +1,5 @@
-//! What a page's level and length streams say before they are decoded: how long its longest row is,
-//! and how many values it claims. Decoders take room for both without asking.
+//! Checks a page's level and length streams before decoding: the length of the longest row and the
+//! number of values. Decoders allocate memory for both without a check.
 
 use parquet::errors::{ParquetError, Result};
 
@@ -20,9 +20,9 @@ fn varint(bytes: &[u8], at: &mut usize) -> Result<u64> {
     Err(damaged())
 }
 
-/// The length of the longest row among `values` repetition levels, in RLE's and bit-packing's mix,
-/// when the row that goes on from the page before has `open` values. `open` becomes that of the row
-/// that may go on after the page. Stops at the first row longer than `limit`.
+/// Returns the length of the longest row among `values` repetition levels (RLE mixed with bit
+/// packing). `open` is the length of the row that continues from the previous page, then that of
+/// the one that may continue on the next page. Stops at the first row longer than `limit`.
 pub fn longest_row(
     bytes: &[u8],
     bits: usize,
@@ -54,7 +54,7 @@ pub fn longest_row(
             .ok()
             .and_then(|groups| groups.checked_mul(bits))
             .ok_or_else(damaged)?;
-        // Writers may leave out bytes of the last group that hold no value.
+        // Writers may omit bytes of the last group that hold no value.
         let here = &bytes[at.min(bytes.len())..at.saturating_add(packed).min(bytes.len())];
         at = at.saturating_add(packed);
         let run = (here.len() * 8 / bits).min(values - seen);
@@ -74,7 +74,7 @@ pub fn longest_row(
     Ok(longest)
 }
 
-/// Checks a stream of DELTA_BINARY_PACKED integers that may hold at most `values`; its end.
+/// Checks a stream of DELTA_BINARY_PACKED integers, at most `values` of them; returns its end.
 pub fn check_delta(bytes: &[u8], values: usize) -> Result<usize> {
     let mut at = 0;
     let block = varint(bytes, &mut at)?;
@@ -110,6 +110,6 @@ pub fn check_delta(bytes: &[u8], values: usize) -> Result<usize> {
             left = left.saturating_sub(in_part);
         }
     }
-    // The last part may be cut short.
+    // The last part may be shorter.
     Ok(at.min(bytes.len()))
 }

@@ -1,5 +1,5 @@
-//! Pages of a column, one at a time, each checked before and after it is decompressed. A damaged
-//! or hostile file may claim any size anywhere; none is believed beyond the limits below.
+//! Reads the pages of a column, one at a time, and checks each before and after decompression. A
+//! damaged or hostile file may claim any size, so all sizes are limited by the constants below.
 
 use crate::codec::decompress;
 use crate::footer::{first_page, structure_bytes};
@@ -25,10 +25,10 @@ use thrift::protocol::TCompactInputProtocol;
 const FIRST_HEADER_BYTES: usize = 8 << 10;
 const MAX_HEADER_BYTES: usize = 16 << 20;
 const MAX_PAGE_BYTES: usize = 1 << 30;
-/// As for compressed files of other kinds: no table of texts is more than 800 times smaller.
+/// The limit is that of other compressed files: no table of texts compresses more than 800 times.
 const MAX_EXPANSION: usize = 800;
 const ALWAYS_EXPANDED: usize = 64 << 20;
-/// Lists of a row, and of lists in them: a line of 16 MiB holds no more.
+/// The limit of the nested list elements of a row; a line of 16 MiB holds no more.
 const MAX_ROW_VALUES: usize = 4 << 20;
 const MAX_PAGE_VALUES: u32 = 1 << 28;
 
@@ -36,7 +36,7 @@ fn damaged(what: impl std::fmt::Display) -> ParquetError {
     ParquetError::General(what.to_string())
 }
 
-/// A row group of a file whose footer was checked.
+/// A row group of a file with a checked footer.
 pub struct CheckedRowGroup {
     pub file: Arc<File>,
     pub metadata: RowGroupMetaData,
@@ -74,7 +74,7 @@ struct CheckedPages {
     at: u64,
     end: u64,
     values_left: i64,
-    /// Values so far of the row that may go on in the next page.
+    /// The number of values so far of the row that may continue on the next page.
     open_row: usize,
 }
 
@@ -93,7 +93,7 @@ impl CheckedPages {
         }
     }
 
-    /// The header at the place where the reader is, and its bytes.
+    /// Returns the header at the current offset, and its number of bytes.
     fn read_header(&self) -> Result<(PageHeader, u64)> {
         let left = self.end.saturating_sub(self.at);
         let mut wanted = FIRST_HEADER_BYTES;
@@ -141,7 +141,7 @@ impl CheckedPages {
         self.make_page(header, packed, bytes)
     }
 
-    /// `plain` bytes in front are not compressed.
+    /// Decompresses a page. The first `plain` bytes are not compressed.
     fn unpack(
         &self,
         packed: Vec<u8>,
@@ -233,7 +233,7 @@ impl CheckedPages {
                 self.check_values(&page.buffer()[levels..], &page)?;
                 Ok(Some(page))
             }
-            // Nothing in them is needed.
+            // Pages of other types are not needed.
             _ => self.read_page(),
         }
     }
@@ -338,7 +338,7 @@ impl PageReader for CheckedPages {
         Err(damaged("pages are read in turn"))
     }
 
-    // Rows may go on from one page to the next.
+    // Rows may continue on the next page.
     fn at_record_boundary(&mut self) -> Result<bool> {
         Ok(self.values_left <= 0)
     }

@@ -1,4 +1,4 @@
-//! Rows of a file as lines of JSON.
+//! Converts the rows of a file to lines of JSON.
 
 use crate::footer;
 use crate::pages::CheckedRowGroup;
@@ -11,8 +11,8 @@ use serde_json::{Map, Number, Value};
 use std::fs::File;
 use std::sync::Arc;
 
-/// Rows decoded at once. Texts are long, so more would gain little; a list of every row at its
-/// limit is what the memory must have room for.
+/// The number of rows decoded at once. Texts are long, so more rows would gain little; memory must
+/// hold this number of rows with lists at their limit.
 const ROWS_AT_ONCE: usize = 8;
 
 pub struct Rows {
@@ -41,7 +41,7 @@ impl Rows {
         })
     }
 
-    /// Bytes of the file that the rows so far take: whole row groups, and a share of this one.
+    /// Returns the file's bytes that the rows so far use: whole row groups and a share of this one.
     pub fn position(&self) -> u64 {
         let Some(group) = self.next_group.checked_sub(1) else {
             return 0;
@@ -51,12 +51,12 @@ impl Rows {
         self.bytes_before + share as u64
     }
 
-    /// About `wanted` bytes of lines; empty at the end.
+    /// Returns lines of about `wanted` bytes in total; empty at the end.
     pub fn next(&mut self, wanted: usize) -> Result<String, Failure> {
         if self.failed {
             return Err("the file was damaged before this row".into());
         }
-        // A panic of the library leaves the reader in no state to go on.
+        // A panic of the library leaves the reader unusable.
         self.failed = true;
         let text = self.read(wanted)?;
         self.failed = false;
@@ -130,7 +130,7 @@ fn object_of(row: &Row) -> Value {
     )
 }
 
-/// A table has every member in every row, so null says no more than that there is none.
+/// Null is left out, since a table has every member in every row.
 fn value_of(field: &Field) -> Option<Value> {
     Some(match field {
         Field::Null => return None,
@@ -150,7 +150,7 @@ fn value_of(field: &Field) -> Option<Value> {
         Field::Double(value) => Value::Number(Number::from_f64(*value)?),
         Field::Decimal(_) => Value::String(field.to_string()),
         Field::Str(text) => Value::String(text.clone()),
-        // Old writers mark no text as such; what is none (pictures, say) is no part of a row.
+        // Old writers do not mark texts as such; other bytes (such as pictures) are left out.
         Field::Bytes(bytes) => Value::String(std::str::from_utf8(bytes.data()).ok()?.to_owned()),
         Field::Group(row) => object_of(row),
         Field::ListInternal(list) => Value::Array(

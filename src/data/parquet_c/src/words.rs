@@ -1,8 +1,8 @@
-//! What the library says of a file, for the user.
+//! Converts the library's errors to error texts for the user.
 
 use parquet::errors::ParquetError;
 
-/// Without the library's own name for it.
+/// Omits the library's own prefix.
 pub fn words(error: &ParquetError) -> String {
     match error {
         ParquetError::General(text) => text.clone(),

@@ -40,8 +40,7 @@ struct Program {
 impl Program {
     fn new(text: String, syntax: SyntaxConfig) -> Result<Program, Error> {
         let text = text.into_boxed_str();
-        // SAFETY: the text is on the heap, never changes, and is dropped after the references to
-        // it.
+        // SAFETY: the text is on the heap, never changes, and is dropped after all references.
         let lasting: &'static str = unsafe { &*std::ptr::from_ref::<str>(&text) };
         check_source(lasting, syntax.clone())?;
         let config = TemplateConfig {

@@ -84,8 +84,8 @@ pub fn class_of(configs: &Configs, file: &[u8]) -> Class {
 }
 
 /// Returns a number that is part of the tokenizer's fingerprint, so data prepared with other tokens
-/// is not reused. It is 0 if the class agrees with the file or is Llama's: these were the only
-/// cases in earlier versions.
+/// is not reused. It is 0 if earlier versions, which knew only the unchanged file and Llama's class,
+/// read the directory in the same way.
 pub fn reading_of(class: Class, rebuilt: bool, configs: &Configs, file: &[u8]) -> u32 {
     let name = configs.tokenizer.get("tokenizer_class").and_then(Value::as_str);
     let named_llama = name.is_some_and(|name| class_named(name) == Class::Llama);
@@ -252,8 +252,7 @@ fn same(file: &Map<String, Value>, parts: &Parts) -> bool {
         && words.iter().all(|key| word(model, key) == word(&parts.model, key))
 }
 
-/// Removes the file's added tokens and returns them by id; the rebuilt tokenizer starts without
-/// them.
+/// Removes the file's added tokens, since the rebuilt tokenizer starts without them; sorted by id.
 fn take_added_tokens(file: &mut Map<String, Value>) -> Result<Vec<AddedToken>, Failure> {
     let mut tokens: Vec<(u64, AddedToken)> = Vec::new();
     if let Some(Value::Array(list)) = file.remove("added_tokens") {

@@ -315,7 +315,7 @@ impl Cuts {
         Ok(parts == ids(stretch)?)
     }
 
-    /// Returns the first cut at least most of a piece behind `begin`.
+    /// Returns the first cut that is at least 15/16 of a piece behind `begin`.
     fn find_cut(
         &self,
         tokenizer: &Tokenizer,

@@ -241,8 +241,7 @@ pub fn to_json(value: &Value, positional: Option<Value>, kwargs: Kwargs) -> Resu
     Ok(Value::from(out))
 }
 
-/// Returns false for letters that `repr` escapes: blanks but the space, format and private
-/// characters.
+/// Returns false for letters that `repr` escapes: format, private, and blanks other than space.
 fn is_printable(letter: char) -> bool {
     let hidden = letter.is_control()
         || (letter != ' ' && letter.is_whitespace())
