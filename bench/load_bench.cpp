@@ -21,7 +21,7 @@
 #include "model/random_init.h"
 #include "pinned/pinned_store.h"
 #include "shard/load_parameters.h"
-#include "tests/fakes/walk_in_order.h"
+#include "tests/fakes/sweep_in_order.h"
 
 namespace longshore {
 namespace {
@@ -108,7 +108,7 @@ void run(const std::string& folder, int units, int rounds, int threads) {
   WorkerPool pool(threads);
   PinnedStore store(layouts, {}, false, &pool);
   const auto load = [&](const ParameterReader& read, const ForEachBlock& each_block) {
-    load_parameters(walk_in_order(store, model), model, layouts, Rank(0), read, each_block);
+    load_parameters(sweep_in_order(store, model), model, layouts, Rank(0), read, each_block);
   };
   const ForEachBlock on_all = [&pool](int64_t blocks, const auto& work) {
     pool.for_each_block(blocks, work);

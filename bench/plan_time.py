@@ -3,11 +3,12 @@
 
     bench/plan_time.py LONGSHORE FOLDER [--plans 60] [--rounds 2] [--seed 1] [--model NAME ...]
 
-Draws plans: model, ranks (one or two, of one thread each), units, recompute, prefetch, homes of
-state, parameters and activation checkpoints, updates, micro-batches and state format. `doctor --rates`
-measures the machine once, with the drive of FOLDER; then, for each plan in turn, `doctor --units`
-runs the model's units, `plan --json` says how long a step takes, and `train` takes steps. That is
-the first plan of a model on this machine: what earlier runs taught is thrown away before it. Then
+Draws plans: model, ranks (one or two, of one thread each), units, recompute, prefetch, the tiers of
+state, parameters and activation checkpoints, updates, micro-batches and state format.
+`doctor --rates` measures the machine once, with the drive of FOLDER; then, for each plan in turn,
+`doctor --units` runs the model's units, `plan --json` says how long a step takes, and `train` takes
+steps. That is the first plan of a model on this machine: what
+earlier runs taught is thrown away before it. Then
 plan and train once more, with what the first run taught. All plans are measured in turn, round by
 round, and the medians of the rounds count: a machine that is slow for a while is so for a round.
 Prints JSON, with the bytes that were planned and those that were taken; messages go to standard

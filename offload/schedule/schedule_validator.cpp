@@ -11,10 +11,8 @@
 
 namespace longshore {
 namespace {
-
 constexpr int32_t kNobody = -1;
 constexpr size_t kFindingsShown = 8;
-
 using namespace validation;
 
 class Validator {
@@ -51,7 +49,7 @@ class Validator {
       check_after(op);
       check_unused_fields(op);
       check_collective(op);
-      execution(op);
+      check_op(op);
     }
     now_ = kNobody;
     check_end();
@@ -140,8 +138,8 @@ class Validator {
     using enum OpKind;
     expect(op.slots.empty() || is({kFetch, kGather, kForward, kBackward}), "uses no slot");
     expect(!op.gradient || is({kBackward, kReduce, kDrain}), "uses no gradient buffer");
-    expect(!op.host_slot || (is({kUpdate, kDrain}) && in_.gradient_ring > 0),
-           "uses no host gradient slot");
+    const bool ring = is({kUpdate, kDrain}) && in_.gradient_ring > 0;
+    expect(!op.host_slot || ring, "uses no host gradient slot");
     expect(!op.input || is({kForward, kBackward, kSaveInput, kLoadInput}), "uses no input slot");
     expect(!op.output || is({kForward}), "has no output");
     const bool staged = is({kSaveInput, kWriteInput, kReadInput, kLoadInput});
@@ -157,7 +155,7 @@ class Validator {
     report("may run beside " + text_of(before) + ", in another order on each rank");
   }
 
-  void execution(const Op& op) {
+  void check_op(const Op& op) {
     switch (op.kind) {
       case OpKind::kReadState:
         return read_state(op);
@@ -281,10 +279,10 @@ class Validator {
       expect(!op.host_slot, "a state sweep has no gradients");
     } else if (in_.gradient_ring == 0) {
       read(unit.host_gradient);
-    } else if (SlotUse* host_slot = place(ring_, op.host_slot, "host gradient slot");
-               host_slot && holds(*host_slot, op.unit)) {
-      read(host_slot->memory);
-      host_slot->used = true;
+    } else if (SlotUse* slot = place(ring_, op.host_slot, "host gradient slot");
+               slot && holds(*slot, op.unit)) {
+      read(slot->memory);
+      slot->used = true;
     }
     update_parameters(op, unit);
     unit.updated = true;

@@ -6,7 +6,7 @@ packages=(
   libtbb-dev libtomlplusplus-dev liburing-dev libxxhash-dev libzstd-dev ninja-build
   nlohmann-json3-dev pkg-config python3 python3-pip zlib1g-dev
 )
-test_packages=(clang-16 libbenchmark-dev libgtest-dev) # clang checks locks alone
+test_packages=(libbenchmark-dev libgtest-dev)
 optional_packages=(librapidcheck-dev mold)
 kMinimumRust=85 # the minor version of Rust 1.x that the crates of src/text need
 

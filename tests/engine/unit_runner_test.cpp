@@ -72,22 +72,22 @@ struct SmallRun {
     runner->begin_step(batches, scale);
     prefetcher->set_version(StateVersion(prefetcher->version().value + 1));
     std::vector<std::vector<float>> all(model->spec().units.size());
-    for (size_t i = 0; i < pass.visits.size(); ++i) {
-      const UnitExecution& visit = pass.visits[i];
-      for (const Placed& placed : visit.fetches) prefetcher->fetch(placed, std::nullopt);
+    for (size_t i = 0; i < pass.executions.size(); ++i) {
+      const UnitExecution& execution = pass.executions[i];
+      for (const Placed& placed : execution.fetches) prefetcher->fetch(placed, std::nullopt);
       std::vector<UnitLease> leases;
-      for (const Placed& placed : visit.leases) {
+      for (const Placed& placed : execution.leases) {
         leases.push_back(ring->lease(placed, prefetcher->version()));
       }
       if (i + 1 < model->spec().units.size()) {
-        runner->forward(visit.unit, leases);
+        runner->forward(execution.unit, leases);
         continue;
       }
-      const bool trains = model->spec().unit(visit.unit).has_trainable();
+      const bool trains = model->spec().unit(execution.unit).has_trainable();
       const std::optional<int32_t> buffer = trains ? std::optional(0) : std::nullopt;
-      runner->backward(visit.unit, leases, buffer);
-      const std::span<const float> sums = runner->sums(visit.unit, buffer);
-      all[static_cast<size_t>(visit.unit.value)].assign(sums.begin(), sums.end());
+      runner->backward(execution.unit, leases, buffer);
+      const std::span<const float> sums = runner->sums(execution.unit, buffer);
+      all[static_cast<size_t>(execution.unit.value)].assign(sums.begin(), sums.end());
     }
     return all;
   }

@@ -45,7 +45,7 @@ inline ModelSpec make_small_model(int blocks, bool tied) {
   std::vector<ParamSpec> head = {make_parameter("norm", {kHidden})};
   if (!tied) head.push_back(make_parameter("weight", {kVocabulary, kHidden}));
   add("head", head);
-  if (tied) model.units.back().borrowed = {{UnitId(0), 0}};
+  if (tied) model.units.back().tied = {{UnitId(0), 0}};
   model.units.back().carry_out.clear();
   validate_model_spec(model);
   return model;

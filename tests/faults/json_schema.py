@@ -21,7 +21,7 @@ def check(schema, value, where="line", known_only=False):
     not name are mistakes too."""
     for word in schema:
         if word not in ("$schema", "title", "description", "type", "const", "minimum", "required",
-                        "properties", "additionalProperties", "items", "oneOf"):
+                        "properties", "additionalProperties", "items", "oneOf", "x-tag"):
             raise Mismatch(f"{where}: the schema's {word} is not known here")
     if "const" in schema and value != schema["const"]:
         raise Mismatch(f"{where}: {value!r} is not {schema['const']!r}")

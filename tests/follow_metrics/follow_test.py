@@ -85,8 +85,9 @@ class FakeTracker:
 
 class TagsTest(unittest.TestCase):
     def test_every_tag_is_that_of_the_schema(self):
-        schema = json.loads(subprocess.run([os.environ["LONGSHORE"], "config", "schema", "--metrics"],
-                                           capture_output=True, text=True, check=True).stdout)
+        command = [os.environ["LONGSHORE"], "config", "schema", "--metrics"]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True)
+        schema = json.loads(printed.stdout)
         tags = {}
         for kind in schema["oneOf"]:
             found = {key: value["x-tag"] for key, value in kind["properties"].items()

@@ -74,8 +74,8 @@ TEST(TierPlan, SumsUpAndLetsTheDeviceCarveExactlyItsBuffers) {
         WorkerPool pool(1);
         const PinnedStore store(make_layouts(model, 1), inputs.state, false, &pool);
         EXPECT_EQ(store.host_bytes(), plan.host.arena);
-        const HostGradients host(make_layouts(model, 1), {.dtype = compute}, false, pool);
-        EXPECT_EQ(host.host_bytes(), plan.host.gradients);
+        const HostGradients gradients(make_layouts(model, 1), {.dtype = compute}, false, pool);
+        EXPECT_EQ(gradients.host_bytes(), plan.host.gradients);
       }
     }
   }
@@ -95,9 +95,9 @@ TEST(TierPlan, CountsTheHostToTheByte) {
     const bool ring = overlap == UpdateOverlap::kBackward;
     EXPECT_EQ(plan.host.gradient_ring, ring ? 2 : 0);
     EXPECT_EQ(plan.host.gradients, ring ? 2 * 49152 : 2 * 36864 + 3 * 49152);
-    const HostGradients host(make_layouts(model, 1), {DType::kBF16, plan.host.gradient_ring}, false,
-                             pool);
-    EXPECT_EQ(host.host_bytes(), plan.host.gradients);
+    const HostGradients gradients(make_layouts(model, 1), {DType::kBF16, plan.host.gradient_ring},
+                                  false, pool);
+    EXPECT_EQ(gradients.host_bytes(), plan.host.gradients);
     const std::string text = format_plan(plan, made_up_machine());
     EXPECT_EQ(text.find("ring of 2 x 48.0 KiB, bf16, the largest unit") != std::string::npos, ring)
         << text;

@@ -14,7 +14,7 @@
 #include "base/hash.h"
 #include "pinned/pinned_store.h"
 #include "tests/fakes/specs.h"
-#include "tests/fakes/walk_in_order.h"
+#include "tests/fakes/sweep_in_order.h"
 
 namespace longshore {
 namespace {
@@ -69,7 +69,7 @@ std::vector<std::byte> loaded(const ModelSpec& model, const StateOptions& option
     }
   };
   each_span([](std::span<std::byte> bytes) { std::ranges::fill(bytes, std::byte{0x5a}); });
-  load_parameters(walk_in_order(store, model), model, layouts, Rank(ranks - 1), read_values_of,
+  load_parameters(sweep_in_order(store, model), model, layouts, Rank(ranks - 1), read_values_of,
                   each_block);
   std::vector<std::byte> all;
   each_span([&](std::span<std::byte> bytes) { append(all, bytes); });
@@ -113,7 +113,7 @@ TEST(LoadParameters, ReadsChunksOfAUnitAtTheSameTime) {
     }
     read_values_of(name, begin, out);
   };
-  load_parameters(walk_in_order(store, model), model, layouts, Rank(0), read, on(pool));
+  load_parameters(sweep_in_order(store, model), model, layouts, Rank(0), read, on(pool));
   EXPECT_TRUE(met);
 }
 
@@ -127,7 +127,7 @@ TEST(LoadParameters, ThrowsWhatTheReaderThrew) {
     if (name == "block.0.up" && begin > 0) throw std::runtime_error("the file ends early");
   };
   EXPECT_THROW(
-      load_parameters(walk_in_order(store, model), model, layouts, Rank(0), read, on(pool)),
+      load_parameters(sweep_in_order(store, model), model, layouts, Rank(0), read, on(pool)),
       std::runtime_error);
 }
 

@@ -268,7 +268,7 @@ class StandInNccl final : public Communicator {
         : key_(std::move(key)), watchdog_(std::move(watchdog)) {}
     void wait() override {
       while (!Fabric::instance().done(key_)) {
-        if (watchdog_->has_verdict()) throw CommError(watchdog_->message());
+        if (watchdog_->has_failure()) throw CommError(watchdog_->message());
       }
     }
 

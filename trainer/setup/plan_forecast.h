@@ -45,9 +45,9 @@ class PlanForecast {
   const MeasuredRun* setup_;
   KnownRates known_;
   std::optional<DescribedMachine> machine_;
-  bool here_ = true;  // the target machine is the local one
+  bool here_ = true;                                // the target machine is the local one
   std::map<std::string, ForecastInputs> of_units_;  // by the units' name
-  std::string checked_run_;  // text_of_run of the last check
+  std::string checked_run_;                         // text_of_run of the last check
 };
 
 // Returns the plan that meets the goal of `longshore init` best, among the setup's plan and those

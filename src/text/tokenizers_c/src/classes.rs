@@ -84,8 +84,8 @@ pub fn class_of(configs: &Configs, file: &[u8]) -> Class {
 }
 
 /// Returns a number that is part of the tokenizer's fingerprint, so data prepared with other tokens
-/// is not reused. It is 0 if earlier versions, which knew only the unchanged file and Llama's class,
-/// read the directory in the same way.
+/// is not reused. It is 0 if earlier versions read the directory in the same way; they knew only
+/// the unchanged file and Llama's class.
 pub fn reading_of(class: Class, rebuilt: bool, configs: &Configs, file: &[u8]) -> u32 {
     let name = configs.tokenizer.get("tokenizer_class").and_then(Value::as_str);
     let named_llama = name.is_some_and(|name| class_named(name) == Class::Llama);
