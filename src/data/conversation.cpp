@@ -48,7 +48,7 @@ std::string role_of_speaker(const std::string& from, const std::string& place) {
   if (from == "user" || from == "assistant" || from == "system" || from == "tool") return from;
   std::string role = role_of_name(from);
   if (!role.empty()) return role;
-  throw RowProblem(place + ".from: \"" + from.substr(0, 40) +
+  throw RowProblem(place + ".from: \"" + printable(from, kMaxNameBytes) +
                    "\" is not known; expected human, gpt, system or tool");
 }
 
@@ -56,7 +56,7 @@ void check_role(const std::string& role, const std::string& place) {
   const std::vector<std::string>& roles = known_roles();
   if (std::find(roles.begin(), roles.end(), role) != roles.end()) return;
   const std::string nearest = nearest_name(role, roles);
-  throw RowProblem(place + ".role: \"" + role.substr(0, 40) + "\" is no role" +
+  throw RowProblem(place + ".role: \"" + printable(role, kMaxNameBytes) + "\" is no role" +
                    (nearest.empty() ? "; expected system, user, assistant or tool"
                                     : ", did you mean \"" + nearest + "\"?"));
 }
@@ -142,7 +142,8 @@ Json read_tool_calls(const Json& calls, const std::string& place) {
 bool says_train(const Json& value, const std::string& place) {
   if (value.is_boolean()) return value.get<bool>();
   if (value.is_number() && (value == 0 || value == 1)) return value == 1;
-  throw RowProblem(place + ": expected true, false, 1 or 0, found " + value.dump().substr(0, 40) +
+  throw RowProblem(place + ": expected true, false, 1 or 0, found " +
+                   printable(value.dump(), kMaxNameBytes) +
                    ": an answer is trained or not, it cannot be trained in part");
 }
 

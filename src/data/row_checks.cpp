@@ -2,11 +2,12 @@
 
 #include <algorithm>
 
+#include "base/texts.h"
+
 namespace longshore {
 namespace {
 
 constexpr size_t kMaxKeysShown = 6;
-constexpr size_t kMaxNameBytes = 40;
 
 }  // namespace
 
@@ -15,7 +16,7 @@ std::string keys_of(const Json& row) {
   size_t shown = 0;
   for (const auto& [key, value] : row.items()) {
     if (shown++ == kMaxKeysShown) return keys + ", ...";
-    keys += (keys.empty() ? "" : ", ") + key.substr(0, 40);
+    keys += (keys.empty() ? "" : ", ") + printable(key, kMaxNameBytes);
   }
   return keys.empty() ? "none" : keys;
 }
@@ -61,7 +62,7 @@ void note_unread(const Json& object, const std::vector<std::string>& read,
   if (notes == nullptr || !object.is_object()) return;
   for (const auto& [name, value] : object.items()) {
     if (value.is_null() || std::ranges::find(read, name) != read.end()) continue;
-    ++notes->unread[prefix + name.substr(0, kMaxNameBytes)];
+    ++notes->unread[prefix + printable(name, kMaxNameBytes)];
   }
 }
 

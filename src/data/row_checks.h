@@ -10,6 +10,9 @@
 
 namespace longshore {
 
+// The longest name or value in an error text or a report; printable() cuts the rest.
+inline constexpr size_t kMaxNameBytes = 40;
+
 // Returns "null", "a string", "an array" and so on.
 std::string article_and_type(const Json& value);
 // Returns the names of a row's first members, for error texts.

@@ -1,4 +1,5 @@
 // Rows of conversations and prompts: what is read and trained, and the errors for other rows.
+#include "base/texts.h"
 #include "tests/data/prepare_fixture.h"
 
 namespace longshore {
@@ -413,6 +414,20 @@ TEST_F(Rows, SayWhatIsNotReadAndNotWritten) {
   const LoadedData two_systems = load(
       dialog(message("system", "\"a\"") + "," + kQuestion + "," + kAnswer, ", \"system\": \"b\""));
   EXPECT_EQ(two_systems.report.files[0].unread, (std::map<std::string, int64_t>{{"system", 1}}));
+}
+
+// Goal: a member's name is cut between characters, so that the report remains valid JSON.
+TEST_F(Rows, NameLongMembersInWholeCharacters) {
+  std::string name;
+  for (int i = 0; i < 20; ++i) name += "\xE5\x90\x8D";
+  const LoadedData data = load(dialog(kQuestion + "," + kAnswer, ", \"" + name + "\": 7"));
+  const std::map<std::string, int64_t>& unread = data.report.files[0].unread;
+  ASSERT_EQ(unread.size(), 1u);
+  EXPECT_FALSE(first_invalid_utf8(unread.begin()->first)) << unread.begin()->first;
+  EXPECT_NO_THROW(to_json(data.report.files[0]).dump());
+  const std::string unknown =
+      refusal("{\"messages\": [{\"role\": \"" + name + "\", \"content\": \"a\"}]}");
+  EXPECT_FALSE(first_invalid_utf8(unknown)) << unknown;
 }
 
 }  // namespace
