@@ -62,7 +62,7 @@ AnswerFinder::AnswerFinder(const ChatTemplate* chat, std::string_view eos, Json 
       parts_(parts_of(messages_, variables->tools)) {}
 
 bool AnswerFinder::is_assistant(size_t message) const {
-  return message < messages_.size() && messages_[message].value("role", Json()) == "assistant";
+  return message < messages_.size() && longshore::is_assistant(messages_[message]);
 }
 
 std::string AnswerFinder::render(const Json& messages, bool asking) {
@@ -105,16 +105,23 @@ std::string_view AnswerFinder::open_end(std::string_view text, std::string_view 
   return text;
 }
 
-// Returns an empty list if the marks cannot be located.
-std::vector<PartMark> AnswerFinder::marks_of(size_t count, bool asking, std::string_view text) {
+// Some templates refuse marks outside of the assistant's messages.
+std::optional<AnswerFinder::Located> AnswerFinder::locate(size_t count, bool asking,
+                                                          std::string_view text) {
   ChatVariables variables = *variables_;
   variables.add_generation_prompt = asking;
   const Json messages = first_messages(messages_, count);
   for (const MarkedRoles roles : {MarkedRoles::kAll, MarkedRoles::kAssistant}) {
     auto marks = find_parts(*chat_, messages, variables, text, chat_->unasked_opening(), roles);
-    if (marks) return *std::move(marks);
+    if (marks) return Located{*std::move(marks), roles};
   }
-  return {};
+  return std::nullopt;
+}
+
+// Returns an empty list if the marks cannot be located.
+std::vector<PartMark> AnswerFinder::marks_of(size_t count, bool asking, std::string_view text) {
+  std::optional<Located> located = locate(count, asking, text);
+  return located ? std::move(located->marks) : std::vector<PartMark>();
 }
 
 ChatSample AnswerFinder::answered(size_t answer) {
@@ -342,13 +349,11 @@ ChatSample AnswerFinder::undivided() {
 
 // If `whole` is set, each part of an answer that the template writes must lie in the answer's span.
 void AnswerFinder::check(const ChatSample& sample, bool whole) {
-  const Json messages = first_messages(messages_, sample.messages);
-  for (const MarkedRoles roles : {MarkedRoles::kAll, MarkedRoles::kAssistant}) {
-    const auto marks =
-        find_parts(*chat_, messages, *variables_, sample.text, chat_->unasked_opening(), roles);
-    if (!marks) continue;
-    if (roles != MarkedRoles::kAll) all_known_ = false;
-    return check_marks(sample, *marks, whole);
+  const std::optional<Located> located =
+      locate(sample.messages, variables_->add_generation_prompt, sample.text);
+  if (located) {
+    if (located->roles != MarkedRoles::kAll) all_known_ = false;
+    return check_marks(sample, located->marks, whole);
   }
   all_known_ = answers_known_ = false;
   if (whole) check_without_marks(sample);

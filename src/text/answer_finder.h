@@ -62,6 +62,11 @@ class AnswerFinder {
     size_t span = 0;                    // index of the span in which the part begins
   };
   using Parts = std::map<PartName, Seen>;
+  // Located: marks of a text, of all messages or of the assistant's alone.
+  struct Located {
+    std::vector<PartMark> marks;
+    MarkedRoles roles;
+  };
   // Question: the prompt, that is the text that asks for an answer.
   struct Question {
     std::string_view text;
@@ -79,6 +84,7 @@ class AnswerFinder {
   void without_opening(std::string& text) const;
   std::string text_with(size_t answer);
   std::string_view open_end(std::string_view text, std::string_view longer) const;
+  std::optional<Located> locate(size_t count, bool asking, std::string_view text);
   std::vector<PartMark> marks_of(size_t count, bool asking, std::string_view text);
   ChatSample answered(size_t answer);
   ChatSample unasked(size_t answer, std::string after);

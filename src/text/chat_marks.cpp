@@ -88,10 +88,6 @@ std::string* text_member(Json& object, const char* name) {
   return member->get_ptr<std::string*>();
 }
 
-bool is_assistant(const Json& message) {
-  return message.is_object() && message.value("role", Json()) == "assistant";
-}
-
 // PartWalk: calls `use` for every part of a conversation, with its text and range in that text.
 class PartWalk {
  public:
@@ -187,6 +183,10 @@ std::optional<std::vector<PartMark>> take_marks(std::string_view marked, std::st
 }
 
 }  // namespace
+
+bool is_assistant(const Json& message) {
+  return message.is_object() && message.value("role", Json()) == "assistant";
+}
 
 std::vector<PartName> parts_of(const Json& messages, const Json& tools) {
   std::vector<PartName> parts;

@@ -38,6 +38,9 @@ struct PartMark {
 
 enum class MarkedRoles : uint8_t { kAll, kAssistant };
 
+// Returns whether the message has the role of the assistant.
+bool is_assistant(const Json& message);
+
 // Returns the parts of messages and tools in order. A blank part is left out.
 std::vector<PartName> parts_of(const Json& messages, const Json& tools);
 
