@@ -1,6 +1,6 @@
-// PlanCheck: compares a run's first steps with their forecast: the error, the lane whose rate is
-// most off, and the corrections for the next plan of such a run. Owned by the run's first rank; one
-// thread.
+// PlanCheck: compares a run's first steps with their forecast: the error, the lane whose rate has
+// the largest error, and the corrections for the next plan of such a run. Owned by the run's first
+// rank; one thread.
 #pragma once
 
 #include <array>
@@ -26,7 +26,8 @@ class PlanCheck {
   Lane blamed() const;
   // Returns corrections by lane: measured time over the time by rate. Idle lanes keep theirs.
   LaneFactors factors() const;
-  // Returns "planned 12.4 s a step, measured 13.1 s (6 % more); most off: the compute lane, ...".
+  // Returns "planned 12.4 s a step, measured 13.1 s (6 % more); largest error: the compute lane,
+  // ...".
   std::string text() const;
 
  private:

@@ -9,9 +9,9 @@ namespace {
 // The process itself: LibTorch's code, MKL's scratch, threads, file buffers. A small run was
 // measured at 210 MiB; scratch and buffers grow with the model.
 constexpr Bytes kProcessBytes = 512 * kMiB;
-// The same of a process that uses a GPU: CUDA's context, LibTorch's kernels and cuBLASLt come on
-// top. This is an estimate; `host_rss` of the first run on a GPU, less the other lines of its plan,
-// replaces it.
+// The host memory of a process that uses a GPU also holds CUDA's context, LibTorch's kernels and
+// cuBLASLt. This is an estimate; `host_rss` of the first run on a GPU, less the other lines of its
+// plan, replaces it.
 constexpr Bytes kGpuProcessHostBytes = 1536 * kMiB;
 
 void add_line(HostPlan& plan, const char* name, const std::string& detail, Bytes bytes,

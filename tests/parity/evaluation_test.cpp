@@ -76,7 +76,7 @@ TEST(Evaluation, EndsAllRanksOutOfPatienceAtTheSameStepWithTheSamplesOfOne) {
     EXPECT_EQ(several.metrics("step").size(), one.metrics("step").size());
     EXPECT_EQ(samples_of(several), samples_of(one));
     EXPECT_NE(several.output().find("the run ends here (eval.patience)"), std::string::npos);
-    // The same command on a run out of patience ends at once.
+    // A second start of a run that ran out of patience ends at once.
     ASSERT_EQ(several.train_ranks(ranks, list), 0) << several.output();
     EXPECT_EQ(several.metrics("step").size(), one.metrics("step").size());
   }

@@ -54,7 +54,7 @@ TEST_P(SameBits, FormatsThreadsRecomputeAndPrefetchAgree) {
   }
 }
 
-// The same bits hold in bf16 compute, where the device reads the master's upper half.
+// Configurations have equal bits in bf16 compute, where the device reads the master's upper half.
 TEST_P(SameBits, HoldsInBf16Compute) {
   const std::string golden = GetParam();
   const Outcome reference = train("reference", golden, {"--precision.compute=bf16"});
@@ -66,7 +66,7 @@ TEST_P(SameBits, HoldsInBf16Compute) {
   }
 }
 
-// The same bits hold for rounded moments, whose random bits depend on element and update only.
+// Configurations have equal bits with rounded moments: random bits depend on element and update.
 TEST_P(SameBits, HoldsForMomentsThatAreRounded) {
   for (const std::string format : {"split-bf16", "split-int8"}) {
     const std::string key = "--offload.state_format=" + format;
@@ -92,7 +92,7 @@ TEST_P(SameBits, UpdatesInBackwardAgreeWithoutClipping) {
   }
 }
 
-// The same plan gives the same bits twice.
+// Two runs of one plan have equal bits.
 TEST_P(SameBits, TheSamePlanRepeats) {
   const std::vector<std::string> two_threads = {"--device.threads=2", "--train.steps=10"};
   EXPECT_TRUE(train("first", GetParam(), two_threads) == train("second", GetParam(), two_threads));
