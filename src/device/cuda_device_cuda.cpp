@@ -8,7 +8,10 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
+#include <string>
+#include <system_error>
 #include <typeinfo>
 
 #include "base/errors.h"
@@ -160,10 +163,26 @@ at::Device gpu_tensors(int gpu) {
   return {at::kCUDA, index_of(gpu)};
 }
 
+namespace {
+
+// The path of LibTorch's CUDA library, which lies beside its CPU library. A bare name would be
+// looked for in the run path of whatever calls dlopen, and under a sanitizer that is the
+// sanitizer's own.
+std::string cuda_library() {
+  constexpr const char* name = "libtorch_cuda.so";
+  Dl_info cpu_library{};
+  if (dladdr(reinterpret_cast<const void*>(&at::globalContext), &cpu_library) == 0) return name;
+  const auto path = std::filesystem::path(cpu_library.dli_fname).replace_filename(name);
+  std::error_code unreadable;
+  return std::filesystem::exists(path, unreadable) ? path.string() : name;
+}
+
+}  // namespace
+
 // 1 GB of code, which registers itself. LibTorch looks for what is registered once, at the first
 // use that could be a GPU's, and keeps what it found.
 void load_gpu_kernels() {
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+  if (dlopen(cuda_library().c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     const char* const reason = dlerror();
     throw ConfigError(std::string("device.kind: LibTorch's CUDA kernels cannot be loaded (") +
                       (reason == nullptr ? "no reason given" : reason) +
