@@ -9,6 +9,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "device/cuda_runtime.h"
 #include "hf/safetensors_reader.h"
@@ -71,22 +72,25 @@ std::string golden_test_name(const testing::TestParamInfo<std::string>& info) {
 
 namespace {
 
-// The result of a GPU's self-check is shared by all runs of all test processes.
-class GpuMemory {
+// Copies the record of a GPU's self-check between a run's cache and a folder of all test processes,
+// so that only the first run on a GPU is preceded by the check, which takes seconds.
+class SharedSelfCheck {
  public:
-  explicit GpuMemory(std::string directory) : directory_(std::move(directory)) {
+  explicit SharedSelfCheck(std::string directory) : directory_(std::move(directory)) {
     if (!cuda_devices().empty()) copy(shared_, directory_);
   }
-  GpuMemory(const GpuMemory&) = delete;
-  GpuMemory& operator=(const GpuMemory&) = delete;
-  ~GpuMemory() { copy(directory_, shared_); }
+  SharedSelfCheck(const SharedSelfCheck&) = delete;
+  SharedSelfCheck& operator=(const SharedSelfCheck&) = delete;
+  ~SharedSelfCheck() { copy(directory_, shared_); }
 
  private:
   static void copy(const std::string& from, const std::string& to) {
+    using std::filesystem::copy_options;
     std::error_code ignored;
     if (!std::filesystem::exists(from, ignored)) return;
     std::filesystem::create_directories(to, ignored);
-    std::filesystem::copy(from, to, std::filesystem::copy_options::skip_existing, ignored);
+    // Without `recursive` the other option would leave out all files.
+    std::filesystem::copy(from, to, copy_options::skip_existing | copy_options::recursive, ignored);
   }
 
   std::string directory_, shared_ = testing::TempDir() + "longshore-gpu-checks";
@@ -94,7 +98,8 @@ class GpuMemory {
 
 }  // namespace
 
-RunDriver::RunDriver(const std::string& name) : directory_(scratch_directory(name)) {}
+RunDriver::RunDriver(const std::string& name, SelfChecks self_checks)
+    : directory_(scratch_directory(name)), self_checks_(self_checks) {}
 
 RunDriver::~RunDriver() {
   std::filesystem::remove_all(directory_);
@@ -136,7 +141,8 @@ int RunDriver::train(const std::vector<std::string>& arguments) const {
   command.insert(command.end(), arguments.begin(), arguments.end());
   command.push_back("--run.dir=\"" + directory_ + "\"");
   command.push_back("--data.cache=\"" + directory_ + "/cache\"");
-  const GpuMemory gpu(directory_ + "/cache/gpu");
+  std::optional<SharedSelfCheck> shared;
+  if (self_checks_ == SelfChecks::kShared) shared.emplace(directory_ + "/cache/gpu");
   return run_command_line(command);
 }
 

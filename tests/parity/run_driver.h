@@ -31,10 +31,13 @@ inline Arguments joined(Arguments list, const Arguments& more) {
   return list;
 }
 
+// Whether runs on a GPU share the record of its self-check with other tests, or make it themselves.
+enum class SelfChecks { kShared, kOwn };
+
 class RunDriver {
  public:
   // Runs in a scratch directory of that name, which is removed with the driver.
-  explicit RunDriver(const std::string& name);
+  explicit RunDriver(const std::string& name, SelfChecks self_checks = SelfChecks::kShared);
   RunDriver(const RunDriver&) = delete;
   RunDriver& operator=(const RunDriver&) = delete;
   ~RunDriver();
@@ -72,6 +75,7 @@ class RunDriver {
 
  private:
   std::string directory_;
+  SelfChecks self_checks_;
   std::function<void()> before_exec_ = [] {};
 };
 

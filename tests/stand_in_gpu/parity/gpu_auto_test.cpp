@@ -66,7 +66,7 @@ TEST_F(GpuAuto, WrongCopiesShowInSteps) {
 
 // A run takes the GPU, and the result of its self-check is cached.
 TEST_F(GpuAuto, TakesTheGpuAndRemembersThatItPassed) {
-  RunDriver run("gpu-auto");
+  RunDriver run("gpu-auto", SelfChecks::kOwn);
   ASSERT_EQ(run.train(joined(RunDriver::golden_arguments("llama"), kAuto)), 0);
   EXPECT_FALSE(std::filesystem::is_empty(run.directory() + "/cache/gpu"));
   const auto lines = run.metrics("step");
