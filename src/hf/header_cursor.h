@@ -1,6 +1,11 @@
 // HeaderCursor: a strict reader for the JSON of a safetensors header: objects, arrays, strings and
 // non-negative integers. It allocates only the strings that it returns. A parser owns it; one
 // thread. The text must outlive it.
+//
+// The events of the library behind base/json.h could build the table too, but they come after a
+// string is whole: an unfinished name of 64 MiB took 512 MiB and 2.7 s until its refusal, here
+// 0.7 MiB and 0.1 s. A valid header of 100,000 tensors (12.9 MB) took 0.23 s, here 0.15 s, and 19
+// MiB either way.
 #pragma once
 
 #include <cstdint>

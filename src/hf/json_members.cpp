@@ -1,5 +1,7 @@
 #include "hf/json_members.h"
 
+#include <vector>
+
 #include "base/errors.h"
 
 namespace longshore {
@@ -32,31 +34,51 @@ std::string quoted(std::string_view key) {
   return "\"" + std::string(key) + "\"";
 }
 
+// The places of a member in the text; its key is from `begin` to `key_end`.
+struct MemberPlace {
+  size_t begin = 0, key_end = 0, value = 0, end = 0;
+};
+
+// Returns the members of the object at the top, none for other values.
+std::vector<MemberPlace> members_of(std::string_view text) {
+  std::vector<MemberPlace> members;
+  size_t at = text.find_first_not_of(kSpace);
+  if (at == text.npos || text[at] != '{') return members;
+  while (text[at] != '}') {
+    at = text.find_first_not_of(kSpace, at + 1);  // after the brace or a comma
+    if (text.at(at) == '}') break;
+    const size_t key_end = end_of_value(text, at);
+    const size_t value = text.find_first_not_of(kSpace, text.find(':', key_end) + 1);
+    members.push_back({at, key_end, value, end_of_value(text, value)});
+    at = text.find_first_not_of(kSpace, members.back().end);
+  }
+  return members;
+}
+
+bool is_named(std::string_view text, const MemberPlace& member, std::string_view key) {
+  return text.substr(member.begin, member.key_end - member.begin) == quoted(key);
+}
+
 }  // namespace
 
-std::string without_member(const std::string& text, std::string_view key) {
-  const std::string wanted = quoted(key);
-  size_t at = text.find('{') + 1;
-  size_t after_last = std::string::npos;  // the end of the previous member, without its comma
-  while (true) {
-    const size_t member = text.find_first_not_of(kSpace, at);
-    if (member == std::string::npos || text[member] == '}') return text;
-    const size_t key_end = end_of_value(text, member);
-    const size_t value = text.find_first_not_of(kSpace, text.find(':', key_end) + 1);
-    const size_t end = end_of_value(text, value);
-    const size_t comma = text.find_first_not_of(kSpace, end);
-    const bool last = text[comma] != ',';
-    if (std::string_view(text).substr(member, key_end - member) == wanted) {
-      if (!last) {
-        return text.substr(0, member) + text.substr(text.find_first_not_of(kSpace, comma + 1));
-      }
-      const size_t from = after_last == std::string::npos ? member : after_last;
-      return text.substr(0, from) + text.substr(end);
-    }
-    if (last) return text;
-    after_last = end;
-    at = comma + 1;
+std::optional<TextRange> member_value(std::string_view text, std::string_view key) {
+  for (const MemberPlace& member : members_of(text)) {
+    if (is_named(text, member, key)) return TextRange{member.value, member.end};
   }
+  return std::nullopt;
+}
+
+std::string without_member(const std::string& text, std::string_view key) {
+  const std::vector<MemberPlace> members = members_of(text);
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!is_named(text, members[i], key)) continue;
+    // The comma after the member goes with it, or the one before it if it is the last.
+    if (i + 1 < members.size())
+      return text.substr(0, members[i].begin) + text.substr(members[i + 1].begin);
+    return text.substr(0, i > 0 ? members[i - 1].end : members[i].begin) +
+           text.substr(members[i].end);
+  }
+  return text;
 }
 
 std::string with_member(const std::string& text, std::string_view key, std::string_view value) {

@@ -1,9 +1,9 @@
 #include "hf/tensor_dtype.h"
 
 #include <array>
-#include <vector>
 
 #include "base/errors.h"
+#include "hf/json_members.h"
 
 namespace longshore {
 namespace {
@@ -60,58 +60,15 @@ std::optional<DType> dtype_of_object(const Json& object) {
   return std::nullopt;
 }
 
-// A string value in the text, without its quotes, and the keys that lead to it.
-struct StringValue {
-  std::vector<std::string_view> keys;
-  size_t begin = 0;
-  size_t end = 0;
-};
-
-// Finds the string values of valid JSON; keys stay undecoded.
-class StringScanner {
- public:
-  explicit StringScanner(std::string_view text) : text_(text) {}
-
-  std::vector<StringValue> scan() {
-    for (at_ = 0; at_ < text_.size(); ++at_) {
-      const char c = text_[at_];
-      if (c == '{' || c == '[') {
-        keys_.emplace_back();
-      } else if (c == '}' || c == ']') {
-        LONGSHORE_CHECK(!keys_.empty()) << "unbalanced JSON";
-        keys_.pop_back();
-      } else if (c == '"') {
-        take_string();
-      }
-    }
-    return std::move(values_);
+// Replaces the type's name in the members of the object at the top.
+std::string with_own_dtype(std::string text, DType dtype) {
+  for (const std::string_view key : kKeys) {
+    const std::optional<TextRange> value = member_value(text, key);
+    if (!value || text[value->begin] != '"') continue;
+    const std::string name = "\"" + std::string(config_name_of(dtype)) + "\"";
+    text.replace(value->begin, value->end - value->begin, name);
   }
-
- private:
-  void take_string() {
-    const size_t begin = ++at_;
-    while (at_ < text_.size() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2 : 1;
-    LONGSHORE_CHECK(at_ < text_.size()) << "JSON with an open string";
-    const std::string_view content = text_.substr(begin, at_ - begin);
-    const size_t next = text_.find_first_not_of(" \t\r\n", at_ + 1);
-    if (next != std::string_view::npos && text_[next] == ':') {
-      LONGSHORE_CHECK(!keys_.empty()) << "a key outside an object";
-      keys_.back() = content;
-    } else {
-      values_.push_back({keys_, begin, at_});
-    }
-  }
-
-  std::string_view text_;
-  size_t at_ = 0;
-  std::vector<std::string_view> keys_;  // the current key of each open object; empty in an array
-  std::vector<StringValue> values_;
-};
-
-bool is_dtype_value(const StringValue& value) {
-  const std::vector<std::string_view>& keys = value.keys;
-  const bool place = keys.size() == 1 || (keys.size() == 2 && keys[0] == "text_config");
-  return place && (keys.back() == kKeys[0] || keys.back() == kKeys[1]);
+  return text;
 }
 
 }  // namespace
@@ -177,14 +134,12 @@ std::optional<DType> config_dtype(const Json& config) {
 }
 
 std::string with_config_dtype(const std::string& text, DType dtype) {
-  std::string out;
-  size_t copied = 0;
-  for (const StringValue& value : StringScanner(text).scan()) {
-    if (!is_dtype_value(value)) continue;
-    out.append(text, copied, value.begin - copied).append(config_name_of(dtype));
-    copied = value.end;
+  std::string out = with_own_dtype(text, dtype);
+  if (const std::optional<TextRange> inner = member_value(out, "text_config")) {
+    const size_t bytes = inner->end - inner->begin;
+    out.replace(inner->begin, bytes, with_own_dtype(out.substr(inner->begin, bytes), dtype));
   }
-  return out.append(text, copied);
+  return out;
 }
 
 }  // namespace longshore
