@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "hf/dataset_card.h"
 #include "hf/json_members.h"
 #include "hf/model_directory.h"
 #include "hf/mxfp4.h"
@@ -43,6 +44,14 @@ const std::vector<std::string> kPieces = {"\"",
                                           "\"__metadata__\"",
                                           "\"U8\"",
                                           "[0,0]",
+                                          "&n ",
+                                          "*n",
+                                          "\n",
+                                          "\n  ",
+                                          "- ",
+                                          ": ",
+                                          "<<: ",
+                                          "\t",
                                           "../",
                                           "model.safetensors"};
 
@@ -135,6 +144,26 @@ TEST(Fuzz, IndexesAreReadOrRefused) {
     } catch (const DataError&) {
     }
   }
+}
+
+// Damaged cards of data sets are read or refused, and so is any other YAML.
+TEST(Fuzz, CardsAreReadOrRefused) {
+  const std::string valid =
+      "---\nlicense: mit\nconfigs:\n- config_name: &n a\n  data_files: {train: [a/*, 'b']}\n"
+      "  default: yes\n- {<<: &m {config_name: b}, data_dir: \"c\\u00e9\"}\n- *m\n"
+      "- config_name: >-\n    c\n  data_files:\n  - split: test # one\n    path: !!str 1\n---\n";
+  Mutator mutate(6);
+  int accepted = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    try {
+      const std::vector<DatasetConfig> configs =
+          dataset_configs(i == 0 ? valid : mutate(valid), "x");
+      accepted += configs.empty() ? 0 : 1;
+    } catch (const DataError&) {
+      ASSERT_GT(i, 0);
+    }
+  }
+  EXPECT_GT(accepted, 100);  // other names
 }
 
 // Damaged MXFP4 pairs of tensors are refused, or every value can be read.

@@ -10,6 +10,7 @@
 
 #include "base/errors.h"
 #include "hf/dataset_card.h"
+#include "tests/hf/hf_fixtures.h"
 
 namespace longshore {
 namespace {
@@ -181,23 +182,64 @@ TEST_F(HubDatasets, WhatHoldsNoRowsIsRefusedWithTheWayToConvertIt) {
       << refusal("Owner/Set");
 }
 
-// Goal: a malformed card gives an error, however deeply it nests.
+std::string card_with(const std::string& configs) {
+  return "---\nconfigs:\n" + configs + "\n---\n# Title\n";
+}
+
+// Goal: a malformed card gives an error with the place and the way out, however deeply it nests.
 TEST(DatasetCard, WhatIsNotReadIsRefused) {
-  const auto card = [](const std::string& configs) {
-    return "---\nconfigs:\n" + configs + "\n---\n";
-  };
   std::string nested;
   for (int i = 0; i < 100; ++i) nested += std::string(static_cast<size_t>(2 * i + 2), ' ') + "a:\n";
   for (const std::string& bad :
-       {std::string("- {config_name: a}"), std::string("- config_name: &a b"),
-        "- data_files: " + std::string(100'000, '['), std::string("- data_files: [,]"),
+       {std::string("- config_name: *b"), "- data_files: " + std::string(100'000, '['),
+        std::string("- data_files: [,]"),
         "- data_files: " + std::string(50'000, '[') + std::string(50'000, ']'), nested,
-        std::string("- config_name: a\n   odd: b"), std::string("- data_files:\n  - split: a")}) {
-    EXPECT_THROW(dataset_configs(card(bad), "card"), DataError) << bad.substr(0, 60);
+        std::string("- config_name: a\n   odd: b"), std::string("- data_files:\n  - split: a"),
+        std::string("- config_name: no"), std::string("- config_name: a\n  config_name: b"),
+        std::string("- words"), std::string("- [a]"), std::string("  a: 1"),
+        std::string("\t- a: 1"), std::string("- config_name: a\n  default: maybe"),
+        std::string("- data_files: [[a]]"), std::string("- config_name: \xFF")}) {
+    EXPECT_THROW(dataset_configs(card_with(bad), "card"), DataError) << bad.substr(0, 60);
   }
-  EXPECT_TRUE(dataset_configs("no head", "card").empty());
-  EXPECT_TRUE(dataset_configs("---\ntags: [a]\n---\n", "card").empty());
-  EXPECT_EQ(dataset_configs(card("- config_name: 'a b' "), "card").at(0).name, "a b");
+  const std::string error = error_of<DataError>(
+      [&] { dataset_configs(card_with("- config_name: a\n  config_name: b"), "card"); });
+  EXPECT_EQ(error,
+            "card: line 4, column 3: key 'config_name' occurs twice; name the data set's files in "
+            "place of its id");
+}
+
+// The head is read as YAML: quotes, brackets, anchors, comments, and numbers as names.
+TEST(DatasetCard, IsReadAsYaml) {
+  const std::vector<DatasetConfig> configs = dataset_configs(
+      "---\r\nlicense: mit # free\r\nsize: .nan\r\nconfigs: # two\r\n"
+      "- {config_name: \"d\\u00e9\", data_files: &files {train: [a/*.jsonl, 'b c/**']}}\r\n"
+      "- config_name: 2024\r\n  data_dir: d\r\n  data_files: *files\r\n  default: yes\r\n"
+      "- config_name: null\r\n  data_files: >-\r\n    x-*\r\n---\r\n- not: [yaml\r\n",
+      "card");
+  ASSERT_EQ(configs.size(), 3u);
+  EXPECT_EQ(configs[0].name, "d\u00e9");
+  ASSERT_EQ(configs[0].splits.size(), 1u);
+  EXPECT_EQ(configs[0].splits[0].name, "train");
+  EXPECT_EQ(configs[0].splits[0].paths, (Names{"a/*.jsonl", "b c/**"}));
+  EXPECT_FALSE(configs[0].is_default);
+  EXPECT_EQ(configs[1].name, "2024");
+  EXPECT_EQ(configs[1].folder, "d");
+  EXPECT_TRUE(configs[1].is_default);
+  EXPECT_EQ(configs[1].splits.at(0).paths, configs[0].splits[0].paths);
+  EXPECT_EQ(configs[2].name, "default");
+  EXPECT_EQ(configs[2].splits.at(0).paths, Names{"x-*"});
+}
+
+// A card without configs in a closed head has none, as for huggingface_hub.
+TEST(DatasetCard, MayHaveNoConfigs) {
+  for (const char* card :
+       {"", "no head", "---\ntags: [a]\n---\n", "---\n---\n", "---\nconfigs:\n---\n",
+        "---\nconfigs: [{config_name: a}]\n", "----\nconfigs: [{}]\n---\n", "---\n- a\n---",
+        "# Title\n---\nconfigs: [{}]\n---\n", "---\nnot_configs: [{}]\n---\n"}) {
+    EXPECT_TRUE(dataset_configs(card, "card").empty()) << card;
+  }
+  EXPECT_EQ(dataset_configs(card_with("- config_name: 'a b' "), "card").at(0).name, "a b");
+  EXPECT_EQ(dataset_configs("\n---\nconfigs: [{config_name: a}]\n---", "card").size(), 1u);
 }
 
 // Names of hub data sets are distinguished from paths.

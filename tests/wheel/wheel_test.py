@@ -140,6 +140,7 @@ class WheelTest(unittest.TestCase):
         notices = texts["licenses/THIRD_PARTY_NOTICES.txt"]
         for part in ("oneTBB", "liburing", "Highway", "CLI11", "JSON for Modern C++", "toml++",
                      "xxHash", "LibTorch", "Rust crate tokenizers ", "Rust crate parquet ",
+                     "Rust crate saphyr-parser ",
                      "Permission is hereby granted"):
             self.assertIn(part, notices)
         version = self.beside("import longshore; print(longshore.__version__)")

@@ -15,9 +15,6 @@ mod python;
 mod special;
 mod train;
 
-// Programs can link one Rust library, so this one exports parquet_c's functions too.
-pub use parquet_c;
-
 use chat::Chat;
 use guard::{answer, attempt, OwnedString, Slice};
 use load::{load, parse_object, Loaded};
