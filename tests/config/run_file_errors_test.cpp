@@ -292,7 +292,8 @@ TEST_F(RunFileErrors, TomlErrorsHaveTheirPlace) {
       << problems("[run]\ndir = runs/x\n");
   EXPECT_EQ(problems("[run\n").rfind("run.toml:1:5: not TOML: ", 0), 0u) << problems("[run\n");
   EXPECT_EQ(problems("[run]\nd\xc3\xa9 = 1"),
-            "run.toml:2:2: not TOML: a character beyond ASCII outside of strings");
+            "run.toml:2:2: not TOML: error while parsing key-value pair: expected '=', saw "
+            "'\xc3\xa9'");
   for (const char* text :
        {"[run]\nseed = 1\nseed = 2", "[run]\nseed = 01", "[run]\ndir = \"a\nb\"", "= 1",
         "[run]\nseed = 9223372036854775808", "[run]\n[run]\n", "run.seed = 1\nrun = 2", "\xff = 1",
