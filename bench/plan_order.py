@@ -33,7 +33,7 @@ DIFFERENT = 1.1
 
 def winner(bench):
     file = bench.run_file(BASE)
-    bench.call("doctor", "--units", "--json", file)
+    bench.call("check", "machine", "--units", "--json", file)
     point = json.loads(bench.call("plan", "--search", "--json", file))[0]
     return {**BASE, **{key: json.loads(value) for key, value in point["changes"].items()}}
 

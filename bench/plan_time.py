@@ -5,14 +5,13 @@
 
 Draws plans: model, ranks (one or two, of one thread each), units, recompute, prefetch, the tiers of
 state, parameters and activation checkpoints, updates, micro-batches and state format.
-`doctor --rates` measures the machine once, with the drive of FOLDER; then, for each plan in turn,
-`doctor --units` runs the model's units, `plan --json` says how long a step takes, and `train` takes
-steps. That is the first plan of a model on this machine: what
-earlier runs taught is thrown away before it. Then
-plan and train once more, with what the first run taught. All plans are measured in turn, round by
-round, and the medians of the rounds count: a machine that is slow for a while is so for a round.
-Prints JSON, with the bytes that were planned and those that were taken; messages go to standard
-error.
+`check machine --rates` measures the machine once, with the drive of FOLDER; then, for each plan in
+turn, `check machine --units` runs the model's units, `plan --json` says how long a step takes, and
+`train` takes steps. That is the first plan of a model on this machine: what earlier runs taught is
+thrown away before it. Then plan and train once more, with what the first run taught. All plans are
+measured in turn, round by round, and the medians of the rounds count: a machine that is slow for a
+while is so for a round. Prints JSON, with the bytes that were planned and those that were taken;
+messages go to standard error.
 """
 import argparse
 import itertools
@@ -117,11 +116,11 @@ class Bench:
         for model in models:
             self.call("init-model", "--preset", model, "--vocabulary", str(VOCABULARY),
                       str(self.folder / model))
-        self.call("doctor", "--rates", "--json", f"--data.cache={self.cache}",
+        self.call("check", "machine", "--rates", "--json", f"--data.cache={self.cache}",
                   f'--offload.nvme=["{self.drive}"]', *self.rate_options)
 
     def run_file(self, choice):
-        """As a file, so that doctor, plan and train read the same."""
+        """As a file, so that check machine, plan and train read the same."""
         sections = {
             "run": {"dir": str(self.folder / "run")},
             "model": {"path": str(self.folder / choice["model"])},
@@ -149,7 +148,7 @@ class Bench:
         """The first plan of a model, and its run."""
         for learned in (self.cache / "machines").glob("*-run-*.json"):
             learned.unlink()
-        self.call("doctor", "--units", "--json", self.run_file(choice))
+        self.call("check", "machine", "--units", "--json", self.run_file(choice))
         return self.plan_and_train(choice)
 
     def plan_and_train(self, choice):

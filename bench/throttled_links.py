@@ -5,9 +5,10 @@ is throttled: so slow that collectives decide, as between nodes. Needs root, ip 
     bench/throttled_links.py LONGSHORE FOLDER [--ranks 2 4 8] [--mbit 800] [--rounds 3]
 
 Ranks are processes in a network namespace of their own, whose loopback lets so many Mbit/s pass, of
-all ranks together. `doctor --rates` measures collectives there. Then, for each way to shard, in
-turn: `doctor --units`, `plan --json`, and `train` for some steps; medians of the rounds. A rank
-computes with one thread; with more ranks than cores each has its share of them. Prints JSON.
+all ranks together. `check machine --rates` measures collectives there. Then, for each way to shard,
+in turn: `check machine --units`, `plan --json`, and `train` for some steps; medians of the rounds.
+A rank computes with one thread; with more ranks than cores each has its share of them. Prints
+JSON.
 """
 import argparse
 import contextlib

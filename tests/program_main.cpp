@@ -9,7 +9,7 @@
 #include "trainer/commands/command_line.h"
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "gpu-check") {
+  if (argc > 1 && std::string_view(argv[1]) == "check") {
     return longshore::run_command_line(std::vector<std::string>(argv + 1, argv + argc));
   }
   testing::InitGoogleTest(&argc, argv);

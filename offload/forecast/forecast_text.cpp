@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kMeasure[] = "longshore doctor --rates";
+constexpr char kMeasure[] = "longshore check machine --rates";
 // Smaller differences are within the error of a forecast.
 constexpr double kWorthSaying = 0.03;
 constexpr size_t kMostChanges = 3;

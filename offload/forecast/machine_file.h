@@ -1,6 +1,6 @@
 // machine_file: a machine as TOML text: cores, memory, GPUs, drives, rates, and the sources of the
-// numbers. `doctor --save` writes it, `plan --machine` reads it, and commands keep rates in it.
-// Rates are in GB/s (1e9 bytes) and TFLOP/s. Pure functions.
+// numbers. `check machine --save` writes it, `plan --machine` reads it, and commands keep rates in
+// it. Rates are in GB/s (1e9 bytes) and TFLOP/s. Pure functions.
 #pragma once
 
 #include <string>

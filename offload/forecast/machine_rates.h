@@ -1,5 +1,5 @@
-// MachineRates: a machine's speeds, measured by `doctor --rates` or read by machine_file.h. Plain
-// values, in bytes and operations per second. A rate of 0 or without an entry is unknown.
+// MachineRates: a machine's speeds, measured by `check machine --rates` or read by machine_file.h.
+// Plain values, in bytes and operations per second. A rate of 0 or without an entry is unknown.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +74,7 @@ struct ComputeRates {
 };
 
 struct MachineRates {
-  std::string source;  // "measured by doctor", "config/machines/x.toml"; empty: no rates
+  std::string source;  // "measured by longshore", "config/machines/x.toml"; empty: no rates
   LinkRates link;
   double dram = 0.0;                             // read and written by a pass that only moves bytes
   double copy = 0.0;                             // by one thread in memory: the CPU device's link

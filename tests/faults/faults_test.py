@@ -408,7 +408,8 @@ class Faults(unittest.TestCase):
             self.check_events(disk.run)
             losses = event_files.scalars(disk.run / "tensorboard")["train/loss"]
             self.assertEqual(sorted(losses), list(range(1, NEW_STEPS + 1)))
-            for command in (("report", disk.run), ("plot", disk.run), ("ckpt", "ls", self.file)):
+            for command in (("report", disk.run), ("report", disk.run, "--terminal"),
+                            ("ckpt", "ls", self.file)):
                 done = self.longshore(*command, **jumping)
                 self.assertEqual(done.returncode, 0, done.stderr)
 

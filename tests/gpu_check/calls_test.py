@@ -83,7 +83,7 @@ class Calls(unittest.TestCase):
         self.assertIn("logs/train-8b-24-trace.json", names)
 
     def test_what_hangs_ends_with_all_that_it_started(self):
-        self.setup.environment["STAND_IN_HANGS"] = "gpu-check"
+        self.setup.environment["STAND_IN_HANGS"] = "check"
         part = next(part for part in parts.FIRST if part.name == "gpu-check")
         outcome = self.run_part(dataclasses.replace(part, seconds=rehearsal.HANG_SECONDS))
         self.assertEqual(outcome["status"], "stopped", outcome)

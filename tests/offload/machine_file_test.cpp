@@ -21,7 +21,7 @@ DescribedMachine full_machine() {
   machine.ram_total = machine.ram_available = 128 * kGiB;
   machine.gpus = {{.name = "Some GPU", .memory_bytes = 24 * kGiB}};
   MachineRates& rates = described.rates;
-  rates.source = "measured by doctor";
+  rates.source = "measured by longshore";
   rates.link = {25e9, 24e9, 20e9, 19e9};
   rates.dram = 80e9;
   rates.copy = 9e9;

@@ -172,7 +172,7 @@ TEST(StepForecast, NothingIsMadeUpWhereARateIsMissing) {
   const PlanScreen screen{.forecast = {.step = step}, .source = "a test"};
   const std::string text = format_screen(one.plan(), one.machine, screen);
   EXPECT_NE(text.find("these rates are missing: "), std::string::npos) << text;
-  EXPECT_NE(text.find("longshore doctor --rates"), std::string::npos) << text;
+  EXPECT_NE(text.find("longshore check machine --rates"), std::string::npos) << text;
   EXPECT_EQ(text.find("tokens/s"), std::string::npos) << text;
 }
 
@@ -357,7 +357,7 @@ TEST(PlanScreen, AnswersTheQuestionsInWords) {
   }
   EXPECT_LE(std::ranges::count(text, '\n'), 24) << "one screen:\n" << text;
   const std::string nobody = format_screen(plan, one.machine, {});
-  EXPECT_NE(nobody.find("this machine is not measured yet; `longshore doctor --rates`"),
+  EXPECT_NE(nobody.find("this machine is not measured yet; `longshore check machine --rates`"),
             std::string::npos)
       << nobody;
 }

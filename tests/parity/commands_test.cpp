@@ -272,22 +272,22 @@ TEST_F(Commands, EveryNumberHasARange) {
   EXPECT_FALSE(fs::exists(path("new")));
 }
 
-// ---- validate ----
+// ---- check run ----
 
-// validate, prepare and inspect data need no length of the run.
-TEST_F(Commands, ValidateNeedsNoLengthAndReadsTheFirstRows) {
-  const Ended ended = run_command({"validate", path("run.toml"), "--train.epochs=0"});
+// check run, prepare and check data need no length of the run.
+TEST_F(Commands, CheckRunNeedsNoLengthAndReadsTheFirstRows) {
+  const Ended ended = run_command({"check", "run", path("run.toml"), "--train.epochs=0"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(has(ended.out, "valid: llama") && has(ended.out, "under [train]")) << ended.out;
   EXPECT_EQ(run_command({"prepare", path("run.toml"), "--train.epochs=0"}).exit_code, 0);
-  EXPECT_EQ(run_command({"inspect", "data", path("run.toml"), "--train.epochs=0"}).exit_code, 0);
+  EXPECT_EQ(run_command({"check", "data", path("run.toml"), "--train.epochs=0"}).exit_code, 0);
 }
 
-// Goal: validate names all problems at once.
-TEST_F(Commands, ValidateNamesEverythingThatIsMissing) {
+// Goal: check run names all problems at once.
+TEST_F(Commands, CheckRunNamesEverythingThatIsMissing) {
   write(path("broken.jsonl"), "{\"text\": \"fine\"}\n{\"text\": 3}\n");
   const Ended ended = run_command(
-      {"validate", path("run.toml"), "--model.path=" + path("no-model"),
+      {"check", "run", path("run.toml"), "--model.path=" + path("no-model"),
        "--tokenizer.path=" + path("model"),
        "--data.train=[\"" + path("no-rows.jsonl") + "\", \"" + path("broken.jsonl") + "\"]",
        "--data.eval=" + path("model"), "--offload.optimizer=nvme",
@@ -300,11 +300,11 @@ TEST_F(Commands, ValidateNamesEverythingThatIsMissing) {
     EXPECT_TRUE(has(ended.err, part)) << part << " in:\n" << ended.err;
   }
   const Ended data =
-      run_command({"validate", path("run.toml"), "--data.train=" + path("broken.jsonl")});
+      run_command({"check", "run", path("run.toml"), "--data.train=" + path("broken.jsonl")});
   EXPECT_EQ(data.exit_code, 5) << data.err;
   write(path("model/tokenizer.json"), "{");
   const Ended tokenizer =
-      run_command({"validate", path("run.toml"), "--model.path=" + path("model")});
+      run_command({"check", "run", path("run.toml"), "--model.path=" + path("model")});
   EXPECT_TRUE(has(tokenizer.err, "tokenizer.json")) << tokenizer.err;
 }
 
@@ -363,20 +363,24 @@ TEST_F(Commands, TheSameDriveByAnotherNameIsRefused) {
 
 // ---- rates, other machines, search ----
 
-// Goal: plan uses the rates that doctor measured, and a run's first steps correct them.
-TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
+// Goal: plan uses the rates that `check machine` measured, and a run's first steps correct them.
+TEST_F(Commands, CheckMachineMeasuresPlanForecastsAndTrainCompares) {
   const std::string cache = "--data.cache=" + path("rates");
   const Ended unknown = run_command(with("plan", {cache}));
-  EXPECT_TRUE(has(unknown.out, "this machine is not measured yet; `longshore doctor --rates`"))
+  EXPECT_TRUE(
+      has(unknown.out, "this machine is not measured yet; `longshore check machine --rates`"))
       << unknown.out;
   EXPECT_FALSE(has(unknown.out, "tokens/s")) << unknown.out;
-  EXPECT_EQ(run_command(with("doctor", {cache, "--save", path("mine.toml")})).exit_code, 2)
+  EXPECT_EQ(run_command(joined({"check"}, with("machine", {cache, "--save", path("mine.toml")})))
+                .exit_code,
+            2)
       << "nothing is known";
 
-  const Ended doctor = run_command(with(
-      "doctor", {cache, "--rates", "--seconds", "0.01", "--json", "--save", path("mine.toml")}));
-  ASSERT_EQ(doctor.exit_code, 0) << doctor.err;
-  const Json rates = Json::parse(doctor.out).at("rates");
+  const Ended measured =
+      run_command(joined({"check"}, with("machine", {cache, "--rates", "--seconds", "0.01",
+                                                     "--json", "--save", path("mine.toml")})));
+  ASSERT_EQ(measured.exit_code, 0) << measured.err;
+  const Json rates = Json::parse(measured.out).at("rates");
   for (const char* rate : {"copy", "dram", "pin", "files_read", "files_written"}) {
     EXPECT_GT(rates.at(rate).get<double>(), 0.0) << rate;
   }
@@ -387,7 +391,7 @@ TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
   EXPECT_LE(gather.at("core_share").get<double>(), 1.0);
   EXPECT_LE(gather.at("start_core_seconds"), gather.at("start_seconds"));
   EXPECT_GE(rates.at("compute").size(), 2u);
-  EXPECT_TRUE(has(doctor.err, "units of the run's model")) << doctor.err;
+  EXPECT_TRUE(has(measured.err, "units of the run's model")) << measured.err;
   EXPECT_TRUE(has(read(path("mine.toml")), "[[rates.update]]"));
 
   const Json json = Json::parse(run_command(with("plan", {cache, "--json"})).out);
@@ -395,7 +399,7 @@ TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
   EXPECT_GT(json.at("time").at("tokens_per_second").get<double>(), 0.0);
   const Ended screen = run_command(with("plan", {cache}));
   for (const char* part :
-       {"a step takes about", "bottleneck: ", "better\n", "measured by doctor on"}) {
+       {"a step takes about", "bottleneck: ", "better\n", "measured by longshore on"}) {
     EXPECT_TRUE(has(screen.out, part)) << part << " in:\n" << screen.out;
   }
   EXPECT_TRUE(has(run_command(with("plan", {cache, "--bytes"})).out, "activation checkpoints"));
@@ -404,14 +408,14 @@ TEST_F(Commands, DoctorMeasuresPlanForecastsAndTrainCompares) {
   EXPECT_TRUE(has(trained.err, "largest error: the ")) << trained.err;
 }
 
-// Goal: errors of a run file are reported before doctor measures.
-TEST_F(Commands, DoctorLooksAtTheRunFileBeforeItMeasures) {
+// Goal: errors of a run file are reported before `check machine` measures.
+TEST_F(Commands, CheckMachineReadsTheRunFileBeforeItMeasures) {
   write(path("half.toml"), "[data]\ncache = \"" + path("rates") + "\"\n");
-  const Ended ended = run_command({"doctor", "--rates", path("half.toml")});
+  const Ended ended = run_command({"check", "machine", "--rates", path("half.toml")});
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_TRUE(has(ended.err, "model.path")) << ended.err;
   EXPECT_FALSE(has(ended.err, "computation in fp32")) << ended.err;
-  EXPECT_EQ(run_command({"doctor", "--units"}).exit_code, 2);
+  EXPECT_EQ(run_command({"check", "machine", "--units"}).exit_code, 2);
 }
 
 // A plan for another machine needs the config only.
@@ -480,7 +484,7 @@ TEST_F(Commands, SearchShowsPlansWhoseRunFilesCanBeUsed) {
   }
 }
 
-// ---- train --trace, plot, bench ----
+// ---- train --trace, report --terminal, bench ----
 
 // train --trace writes a timeline.
 TEST_F(Commands, TrainWritesATimeline) {
@@ -492,17 +496,24 @@ TEST_F(Commands, TrainWritesATimeline) {
   EXPECT_GT((trace.is_array() ? trace : trace.at("traceEvents")).size(), 20u);
 }
 
-// plot shows steps without a loss and skips other lines.
-TEST_F(Commands, PlotShowsStepsWithoutALossAndPassesOverOtherLines) {
+// report --terminal shows steps without a loss and skips other lines, and draws each run.
+TEST_F(Commands, ReportDrawsInTheTerminalAndPassesOverOtherLines) {
   fs::create_directories(path("plotted"));
   write(path("plotted/metrics.jsonl"),
         "{\"kind\": \"step\", \"loss\": 3.0}\n{\"kind\": 7}\n{\"kind\": [\"step\"]}\n[]\nnot json\n"
         "{\"kind\": \"step\", \"loss\": null}\n{\"kind\": \"step\", \"loss\": 1.0}\n");
-  const Ended ended = run_command({"plot", path("plotted")});
+  const Ended ended = run_command({"report", path("plotted"), "--terminal"});
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_TRUE(has(ended.out, "loss: first 3.0000, last 1.0000, 3 steps")) << ended.out;
   EXPECT_TRUE(has(ended.out, "1 steps without a finite loss: 2")) << ended.out;
-  EXPECT_EQ(run_command({"plot", path("nowhere")}).exit_code, 5);
+  EXPECT_FALSE(fs::exists(path("plotted/report.html")));
+  EXPECT_EQ(run_command({"report", path("nowhere"), "--terminal"}).exit_code, 5);
+  const Ended two = run_command({"report", path("plotted"), path("plotted"), "--terminal"});
+  EXPECT_EQ(two.exit_code, 0) << two.err;
+  const std::string title = "loss by step: " + path("plotted");
+  EXPECT_TRUE(two.out.find(title) < two.out.rfind(title)) << two.out;
+  EXPECT_EQ(
+      run_command({"report", path("plotted"), "--terminal", "--to", path("a.html")}).exit_code, 2);
 }
 
 // bench optimizer measures the requested format, threads and size.
@@ -521,6 +532,10 @@ TEST_F(Commands, AMistypedCommandGetsTheNearestOne) {
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_TRUE(has(ended.err, "unknown command 'trian', did you mean 'train'?")) << ended.err;
   EXPECT_TRUE(has(run_command({"config", "kyes"}).err, "did you mean 'keys'?"));
+  EXPECT_TRUE(has(run_command({"chekc", "run"}).err, "did you mean 'check'?"));
+  EXPECT_TRUE(has(run_command({"check", "modle"}).err, "did you mean 'model'?"));
+  // A mistyped old name gets the new one.
+  EXPECT_TRUE(has(run_command({"validat"}).err, "did you mean 'check run'?"));
   EXPECT_TRUE(has(run_command({"\x1b[2J"}).err, "unknown command '\\x1b[2J'"));
 }
 

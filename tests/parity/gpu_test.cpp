@@ -26,8 +26,8 @@ TEST(DeviceKind, CudaWithoutAGpuIsRefused) {
   EXPECT_NE(messages.find("device.kind"), std::string::npos) << messages;
 }
 
-// Goal: the self-check's child process runs this binary as the program and prints gpu-check's
-// answer, instead of running all tests.
+// Goal: the self-check's child process runs this binary as the program and prints the answer
+// of `check gpu`, instead of running all tests.
 TEST(SelfCheckChild, IsTheProgramAndNotItsTests) {
   const CudaDevice none;
   const ChildEnd end = run_child(joined(self_check_of(none, 0, "").command, {"--json"}));

@@ -5,7 +5,7 @@ Needs scripts/dev/venv. Usage: load_exports.py LONGSHORE [case ...]; LONGSHORE i
 cases are those of tests/parity/golden, golden_moe and golden_mxfp4; without any, all. Each is
 trained for three steps and exported; transformers must load the export without a missing,
 unexpected or newly made tensor, and give the loss over the case's rows that `longshore eval` gives
-for the checkpoint. It must not give that of the model as it was brought. `longshore verify`
+for the checkpoint. It must not give that of the model as it was brought. `longshore check model`
 compares every layer's states and the logits of the export with those of transformers. All compute
 in fp32, over the weights as they are in the file: an export in bf16 has rounded masters, and is
 compared with `eval` of itself.
@@ -70,9 +70,9 @@ def loss_of_transformers(directory, rows):
 
 
 def states_agree(program, directory):
-    """Whether every layer's states and the logits are those of transformers, as `verify` says."""
-    done = subprocess.run([program, "verify", directory, "--python", sys.executable, "--layers",
-                           "0"], capture_output=True, text=True, check=False)
+    """Whether every layer's states and the logits are those of transformers, by `check model`."""
+    done = subprocess.run([program, "check", "model", directory, "--python", sys.executable,
+                           "--layers", "0"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         print(done.stdout + done.stderr)
     return done.returncode == 0

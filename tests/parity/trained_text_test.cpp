@@ -81,12 +81,12 @@ class TrainedTextOfARun : public testing::Test {
   ~TrainedTextOfARun() override { fs::remove_all(directory_); }
 
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
-  Ended run(const std::string& command, const Arguments& more = {}) const {
-    return run_command(
-        joined({command, path("run.toml"), "--model.path=" + path("model"),
-                "--data.train=" + path("rows.jsonl"), "--data.cache=" + path("cache"),
-                "--data.chat_template=" + path("t.jinja"), "--run.dir=" + path("run")},
-               more));
+  Ended run(const Arguments& command, const Arguments& more = {}) const {
+    return run_command(joined(
+        command, joined({path("run.toml"), "--model.path=" + path("model"),
+                         "--data.train=" + path("rows.jsonl"), "--data.cache=" + path("cache"),
+                         "--data.chat_template=" + path("t.jinja"), "--run.dir=" + path("run")},
+                        more)));
   }
   static std::string rendered(const ChatTemplate& chat, bool asked) {
     const Json messages = Json::array({{{"role", "user"}, {"content", "hi"}},
@@ -103,16 +103,16 @@ class TrainedTextOfARun : public testing::Test {
 
 // An export has the trained chat template and the trained end tokens.
 TEST_F(TrainedTextOfARun, IsInItsExport) {
-  const Ended valid = run("validate");
+  const Ended valid = run({"check", "run"});
   EXPECT_EQ(valid.exit_code, 0) << valid.err;
   const std::string note = "texts are trained to end with '<|im_end|>' (" + std::to_string(end_) +
                            "), and the model ends them with eos_token_id = [0]";
   EXPECT_TRUE(holds(valid.err, note)) << valid.err;
-  const Ended trained = run("train");
+  const Ended trained = run({"train"});
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_TRUE(holds(trained.err, note)) << trained.err;
 
-  ASSERT_EQ(run("export", {"--to", path("again")}).exit_code, 0);
+  ASSERT_EQ(run({"export"}, {"--to", path("again")}).exit_code, 0);
   const Tokenizer tokenizer = Tokenizer::load(path("model"));
   const ChatTemplate used =
       *ChatTemplate::load(path("model"), tokenizer, {.file = path("t.jinja")});
@@ -132,7 +132,7 @@ TEST_F(TrainedTextOfARun, IsInItsExport) {
     EXPECT_TRUE(holds(card, "| `data.chat_template` | `\"t.jinja\"` |")) << card;
     EXPECT_TRUE(holds(card, "Texts were trained to end with")) << card;
   }
-  EXPECT_EQ(run("export", {"--from", "model", "--to", path("base")}).exit_code, 0);
+  EXPECT_EQ(run({"export"}, {"--from", "model", "--to", path("base")}).exit_code, 0);
   EXPECT_FALSE(fs::exists(path("base/chat_template.jinja"))) << "it was not trained";
 }
 
@@ -145,7 +145,7 @@ TEST_F(TrainedTextOfARun, ReplacesTheTemplatesThatTheModelHad) {
   write_text_to(path("model/additional_chat_templates/tool_use.jinja"), "{{ 'their tools' }}");
   write_text_to(path("model/chat_template.jinja"), "{{ 'theirs' }}");
   write_text_to(path("model/chat_template.json"), R"({"chat_template": "theirs"})");
-  const Ended trained = run("train");
+  const Ended trained = run({"train"});
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   const std::string hf = path("run/hf");
   EXPECT_FALSE(fs::exists(hf + "/additional_chat_templates"));
@@ -155,7 +155,7 @@ TEST_F(TrainedTextOfARun, ReplacesTheTemplatesThatTheModelHad) {
   EXPECT_TRUE(holds(text_in(hf + "/chat_template.jinja"), "<|im_start|>"));
   // Without trained conversations the base model's template is exported unchanged.
   write_text_to(path("rows.jsonl"), "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
-  const Ended theirs = run("train", {"--checkpoint.resume=never"});
+  const Ended theirs = run({"train"}, {"--checkpoint.resume=never"});
   ASSERT_EQ(theirs.exit_code, 0) << theirs.err;
   EXPECT_EQ(text_in(hf + "/chat_template.jinja"), "{{ 'theirs' }}");
   EXPECT_TRUE(fs::exists(hf + "/additional_chat_templates/tool_use.jinja"));
@@ -164,7 +164,7 @@ TEST_F(TrainedTextOfARun, ReplacesTheTemplatesThatTheModelHad) {
 // Goal: if no file names end tokens, the export gets one that does; config.json stays unchanged.
 TEST_F(TrainedTextOfARun, NamesItsEndsInAFileOfItsOwn) {
   fs::remove(path("model/generation_config.json"));
-  ASSERT_EQ(run("train").exit_code, 0);
+  ASSERT_EQ(run({"train"}).exit_code, 0);
   const Json generation = json_in(path("run/hf/generation_config.json"));
   EXPECT_EQ(generation.at("eos_token_id"), Json::array({end_, 0}));
 }
@@ -175,7 +175,7 @@ TEST_F(TrainedTextOfARun, WithoutAnEndIsSaid) {
       path("t.jinja"),
       "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|stop|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}");
-  for (const char* command : {"validate", "train"}) {
+  for (const Arguments& command : {Arguments{"check", "run"}, {"train"}}) {
     const Ended ended = run(command);
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
     EXPECT_TRUE(holds(ended.err, "3 of 3 documents are not trained to end")) << ended.err;
@@ -186,7 +186,7 @@ TEST_F(TrainedTextOfARun, WithoutAnEndIsSaid) {
 // Goal: plain texts that end like the model's need no message and change no file.
 TEST_F(TrainedTextOfARun, OfPlainTextIsTheModelsOwn) {
   write_text_to(path("rows.jsonl"), "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
-  const Ended trained = run("train");
+  const Ended trained = run({"train"});
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_FALSE(holds(trained.err, "trained to end")) << trained.err;
   EXPECT_FALSE(fs::exists(path("run/hf/chat_template.jinja")));
@@ -201,7 +201,7 @@ TEST_F(TrainedTextOfARun, HasTheTokenizerThatTheRunWasGiven) {
     fs::rename(path("model/") + name, path("tokens/") + name);
   }
   write_text_to(path("model/vocab.json"), "{}");
-  ASSERT_EQ(run("train", {"--tokenizer.path=" + path("tokens")}).exit_code, 0);
+  ASSERT_EQ(run({"train"}, {"--tokenizer.path=" + path("tokens")}).exit_code, 0);
   EXPECT_EQ(text_in(path("run/hf/tokenizer.json")), text_in(path("tokens/tokenizer.json")));
   EXPECT_FALSE(fs::exists(path("run/hf/vocab.json"))) << "the other tokenizer's";
 }

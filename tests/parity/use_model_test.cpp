@@ -1,5 +1,5 @@
 // Uses of a model through the command line (eval, generate, export) and views of a run: plan
-// --schedule, train --trace, plot, bench optimizer.
+// --schedule, train --trace, report --terminal, bench optimizer.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -325,9 +325,9 @@ TEST(UseModel, TracesEveryOperation) {
   for (const auto& [name, count] : forwards) EXPECT_EQ(count, 3) << name;
 }
 
-// plot draws the losses of a run.
+// report --terminal draws the losses of a run.
 TEST_F(TrainedModel, ItsLossIsDrawn) {
-  const Ended said = run_command({"plot", run_->directory()});
+  const Ended said = run_command({"report", run_->directory(), "--terminal"});
   EXPECT_EQ(said.exit_code, 0);
   EXPECT_NE(said.out.find("40 steps"), std::string::npos) << said.out;
   const std::vector<double> losses = run_->steps("loss");
@@ -347,11 +347,11 @@ TEST(UseModel, BenchOptimizerMeasuresEveryFormat) {
   }
 }
 
-// validate accepts the run file and refuses mistakes.
+// check run accepts the run file and refuses mistakes.
 TEST_F(TrainedModel, IsFoundValidAndAMistakeIsNot) {
-  EXPECT_EQ(run_command_line({"validate", run_file()}), 0);
-  EXPECT_EQ(run_command_line({"validate", run_file(), "--train.steps=-1"}), 2);
-  EXPECT_EQ(run_command_line({"validate", run_file(), "--model.path=\"/nowhere\""}), 2);
+  EXPECT_EQ(run_command_line({"check", "run", run_file()}), 0);
+  EXPECT_EQ(run_command_line({"check", "run", run_file(), "--train.steps=-1"}), 2);
+  EXPECT_EQ(run_command_line({"check", "run", run_file(), "--model.path=\"/nowhere\""}), 2);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// `longshore verify` passes right models and names what is wrong in others.
+// `longshore check model` passes right models and names what is wrong in others.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -412,7 +412,8 @@ TEST(Verify, NamesATokenizerThatDoesNotBelongToTheModel) {
 // Goal: exit code and JSON agree with the table.
 TEST(Verify, CommandEndsWithFiveWhereSomethingFailed) {
   const std::string right = golden_directory("gpt2");
-  const Ended good = run_command({"verify", right, "--against", right, "--tokens", "8", "--json"});
+  const Ended good =
+      run_command({"check", "model", right, "--against", right, "--tokens", "8", "--json"});
   EXPECT_EQ(good.exit_code, 0) << good.out;
   const Json report = Json::parse(good.out);
   EXPECT_TRUE(report.at("ok").get<bool>());
@@ -422,12 +423,12 @@ TEST(Verify, CommandEndsWithFiveWhereSomethingFailed) {
   EditedModel model("gpt2");
   model.values["transformer.h.0.ln_1.weight"][3] = std::numeric_limits<float>::infinity();
   model.write();
-  const Ended bad = run_command({"verify", model.directory(), "--tokens", "8"});
+  const Ended bad = run_command({"check", "model", model.directory(), "--tokens", "8"});
   EXPECT_EQ(bad.exit_code, static_cast<int>(ExitCode::kData));
   EXPECT_NE(bad.out.find("FAILED   tensors"), std::string::npos) << bad.out;
   EXPECT_NE(bad.out.find("transformer.h.0.ln_1.weight"), std::string::npos) << bad.out;
 
-  const Ended none = run_command({"verify", "/nowhere/at/all"});
+  const Ended none = run_command({"check", "model", "/nowhere/at/all"});
   EXPECT_EQ(none.exit_code, static_cast<int>(ExitCode::kData));
 }
 

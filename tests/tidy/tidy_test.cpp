@@ -78,7 +78,7 @@ const std::vector<std::vector<std::string>>& rooms() {
        "offload/forecast"},
       {"trainer/checkpoint", "trainer/directory", "trainer/model", "trainer/data", "trainer/device",
        "trainer/setup", "trainer/run", "trainer/report", "trainer/use", "trainer/loop",
-       "trainer/verify", "trainer/bench", "trainer/doctor", "trainer/commands"},
+       "trainer/verify", "trainer/bench", "trainer/machine", "trainer/commands"},
   };
   return table;
 }

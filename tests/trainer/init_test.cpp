@@ -174,7 +174,7 @@ TEST_F(Init, ModelHasTheValuesOfTheSeed) {
   }
 }
 
-// init writes a run file that plan and validate accept.
+// init writes a run file that plan and check run accept.
 TEST_F(Init, WritesAFileThatPlansAndValidates) {
   const std::string dir = directory_.file("run");
   const Ended ended =
@@ -186,7 +186,7 @@ TEST_F(Init, WritesAFileThatPlansAndValidates) {
   EXPECT_EQ(config.model.path, model_);
   EXPECT_EQ(config.run.dir, dir);
   EXPECT_EQ(config.data.overlength, DataSection::Overlength::kSplit);
-  EXPECT_EQ(run_command({"validate", file_}).exit_code, 0);
+  EXPECT_EQ(run_command({"check", "run", file_}).exit_code, 0);
   EXPECT_EQ(run_command({"plan", file_}).exit_code, 0);
 }
 

@@ -119,7 +119,7 @@ TEST_F(JsonOutput, WhatFailsPrintsNoDocument) {
        {std::vector<std::string>{"init-model", model_, "--json"},
         {"tokenizer", "train", none, "--to", directory_.file("t.json"), "--json"},
         {"init", directory_.file("run.toml"), "--model", none, "--data", rows_, "--json"},
-        {"gpu-check", "--gpu", "1023", "--json"}}) {
+        {"check", "gpu", "--gpu", "1023", "--json"}}) {
     const Ended ended = run_command(command);
     EXPECT_NE(ended.exit_code, 0) << command.front();
     EXPECT_EQ(ended.out, "") << command.front();

@@ -25,7 +25,7 @@ DescribedMachine described(const std::string& program) {
   DescribedMachine described;
   described.name = "Some CPU";
   described.machine = some_machine();
-  described.rates.source = "measured by doctor";
+  described.rates.source = "measured by longshore";
   described.program = program;
   return described;
 }
@@ -36,9 +36,9 @@ TEST(KnownRates, SayWhichBuildMeasured) {
   const KnownRates known(directory.path(), some_machine());
   EXPECT_FALSE(known.find());
   known.keep(described(build_id()));
-  EXPECT_EQ(known.find()->rates.source, "measured by doctor");
+  EXPECT_EQ(known.find()->rates.source, "measured by longshore");
   known.keep(described("another"));
-  EXPECT_EQ(known.find()->rates.source, "measured by doctor, by another build of the program");
+  EXPECT_EQ(known.find()->rates.source, "measured by longshore, by another build of the program");
 }
 
 // Rates in another format are refused with a reason.
@@ -50,7 +50,7 @@ TEST(KnownRates, OfAnotherFormatAreRefusedInWords) {
   testing::internal::CaptureStderr();
   EXPECT_FALSE(known.find());
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("longshore doctor --rates"), std::string::npos) << said;
+  EXPECT_NE(said.find("longshore check machine --rates"), std::string::npos) << said;
   EXPECT_NE(said.find("version 99; this program reads version 1"), std::string::npos) << said;
 }
 

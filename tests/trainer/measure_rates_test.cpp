@@ -1,5 +1,5 @@
-// The rates that doctor computes from its timings.
-#include "trainer/doctor/measure_rates.h"
+// The rates that `check machine --rates` computes from its timings.
+#include "trainer/machine/measure_rates.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Tests the report of `longshore verify` on a chat template: conversations with thoughts, calls of
-// tools, results last, letters that the template's words share, and empty contents.
+// Tests the report of `longshore check model` on a chat template: conversations with thoughts,
+// calls of tools, results last, letters that the template's words share, and empty contents.
 #include "trainer/verify/text_check.h"
 
 #include <gtest/gtest.h>

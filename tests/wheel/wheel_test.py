@@ -115,7 +115,7 @@ class WheelTest(unittest.TestCase):
                       for name in names if ".data/data/" in name}
         self.assertEqual(sorted(shared), ["bash-completion/completions/longshore",
                                           "fish/vendor_completions.d/longshore.fish",
-                                          "man/man1/longshore.1", "zsh/site-functions/_longshore"])
+                                          "zsh/site-functions/_longshore"])
         for name, text in shared.items():
             for word in ("train", "report", "train.steps"):
                 self.assertIn(word, text, name)
@@ -175,9 +175,9 @@ class WheelTest(unittest.TestCase):
             return json.loads(done.stdout)
 
         self.assertEqual(json_of("version", "--json")["libtorch"], "2.11.0")
-        valid = json_of("validate", *keys, "--json")
+        valid = json_of("check", "run", *keys, "--json")
         self.assertEqual([valid["valid"], valid["problems"], valid["family"]], [True, [], "llama"])
-        wrong = json_of("validate", *keys, "--json", "--data.train=nowhere.txt", code=5)
+        wrong = json_of("check", "run", *keys, "--json", "--data.train=nowhere.txt", code=5)
         self.assertFalse(wrong["valid"])
         self.assertIn("nowhere.txt", wrong["problems"][0]["text"])
         self.assertEqual(wrong["problems"][0]["exit_code"], 5)

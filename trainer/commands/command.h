@@ -17,40 +17,40 @@
 
 namespace longshore {
 
+// The ranks that run a command when a launcher starts it on all ranks.
+enum class CommandRanks : uint8_t { kFirst, kFirstOfNode, kAll };
+
 // CommandLine holds the arguments and the chosen action. It outlives every command's options.
 struct CommandLine {
-  std::vector<std::string> arguments;     // in their original form
-  std::vector<std::string> rank_command;  // `launch` only: the arguments behind "--"
-  std::vector<Override> overrides;        // --section.key=value
-  std::function<int()> action;            // the named command's action
+  std::vector<std::string> arguments;         // in their original form
+  std::vector<std::string> rank_command;      // `launch` only: the arguments behind "--"
+  std::vector<Override> overrides;            // --section.key=value
+  std::function<int()> action;                // the named command's action
+  CommandRanks ranks = CommandRanks::kFirst;  // the ranks that run the action
 };
 
 // Headings of the help text, in its order.
 enum class CommandGroup : uint8_t { kTrain, kUse, kPrepare, kLook };
-
-// The ranks that run a command when a launcher starts it on all ranks.
-enum class CommandRanks : uint8_t { kFirst, kFirstOfNode, kAll };
 
 struct Command {
   CommandGroup group = CommandGroup::kLook;
   const char* name = "";
   const char* description = "";
   void (*add)(CommandArguments command, CommandLine& line) = nullptr;
-  CommandRanks ranks = CommandRanks::kFirst;
 };
 
 // An upper bound for option values, above every model's length and vocabulary.
 inline constexpr int64_t kMostTokens = int64_t{1} << 24;
 
-struct NoOptions {};
-
-// Returns the command's options, which live until `run` has returned.
+// Returns the command's options, which live until `run` has returned. `ranks` run the command.
 template <typename Options>
-Options& call_with_options(CommandArguments command, CommandLine& line,
-                           int (*run)(const Options&)) {
+Options& call_with_options(CommandArguments command, CommandLine& line, int (*run)(const Options&),
+                           CommandRanks ranks = CommandRanks::kFirst) {
   const auto options = std::make_shared<Options>();
-  command.on_parsed(
-      [&line, options, run] { line.action = [options, run] { return run(*options); }; });
+  command.on_parsed([&line, options, run, ranks] {
+    line.action = [options, run] { return run(*options); };
+    line.ranks = ranks;
+  });
   return *options;
 }
 

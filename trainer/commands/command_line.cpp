@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <sstream>
 #include <string_view>
@@ -55,15 +56,63 @@ std::vector<std::string> spelled_out(std::vector<std::string> arguments) {
   return arguments;
 }
 
+std::vector<std::string> split_words(std::string_view text) {
+  std::istringstream stream{std::string(text)};
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+// Returns the positions of the words that may name a command: neither options nor values of the log
+// options, which may stand before the command.
+std::vector<size_t> command_places(const std::vector<std::string>& words) {
+  std::vector<size_t> places;
+  bool value = false;  // `word` is the value of the option before it
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const bool is_value =
+        std::exchange(value, word == "--log-level" || word == "--color" || word == "--colour");
+    if (!is_value && !word.starts_with('-')) places.push_back(i);
+  }
+  return places;
+}
+
+// Replaces an earlier name of a command by today's words. Returns its entry, or null if the command
+// line has no earlier name.
+const OldCommand* replace_old_command(std::vector<std::string>& words) {
+  const std::vector<size_t> places = command_places(words);
+  for (const OldCommand& old : kOldCommands) {
+    const std::vector<std::string> name = split_words(old.name);
+    const auto is_at = [&words](const std::string& word, size_t place) {
+      return word == words[place];
+    };
+    if (name.size() > places.size() ||
+        !std::equal(name.begin(), name.end(), places.begin(), is_at)) {
+      continue;
+    }
+    for (size_t i = name.size(); i-- > 0;) {
+      words.erase(words.begin() + static_cast<ptrdiff_t>(places[i]));
+    }
+    const std::vector<std::string> today = split_words(old.words);
+    words.insert(words.begin() + static_cast<ptrdiff_t>(places[0]), today.begin(), today.end());
+    return &old;
+  }
+  return nullptr;
+}
+
+// Returns the nearest command of `names`, or what replaced it if an earlier name is nearer.
+std::string meant_command(const std::string& word, std::vector<std::string> names, bool top_level) {
+  if (top_level) {
+    for (const OldCommand& old : kOldCommands) names.emplace_back(old.name);
+  }
+  const std::string nearest = nearest_name(word, names);
+  const auto old = std::ranges::find(kOldCommands, nearest, &OldCommand::name);
+  return old == kOldCommands.end() ? nearest : std::string(old->words);
+}
+
 // Throws for an unknown command and suggests the nearest name.
 void check_command(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* at = &app;
-  bool value = false;  // `word` is the value of the option before it
-  for (const std::string& word : words) {
-    if (std::exchange(value, word == "--log-level" || word == "--color" || word == "--colour") ||
-        word.starts_with('-')) {
-      continue;
-    }
+  for (const size_t place : command_places(words)) {
+    const std::string& word = words[place];
     std::vector<std::string> names;
     const CLI::App* next = nullptr;
     for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
@@ -72,7 +121,7 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
     }
     if (names.empty()) return;  // the other words are arguments
     if (next == nullptr) {
-      const std::string meant = nearest_name(word, names);
+      const std::string meant = meant_command(word, names, at == &app);
       throw ConfigError("unknown command '" + printable(word) + "'" +
                         (meant.empty() ? "" : ", did you mean '" + meant + "'?") +
                         " (longshore --help lists them)");
@@ -83,16 +132,11 @@ void check_command(const CLI::App& app, const std::vector<std::string>& words) {
 
 // Returns whether this rank runs the command: all ranks, rank 0 only, or, for tokenising, the first
 // rank of each node.
-bool is_for_this_rank(const CLI::App& app) {
-  for (const Command* command : all_commands()) {
-    if (!app.got_subcommand(command->name)) continue;
-    if (command->ranks == CommandRanks::kAll) return true;
-    const RankInfo ranks = discover_ranks();
-    if (ranks.rank == 0) return true;
-    return command->ranks == CommandRanks::kFirstOfNode && ranks.local_size > 0 &&
-           ranks.local_rank == 0;
-  }
-  return true;
+bool is_for_this_rank(CommandRanks runs) {
+  if (runs == CommandRanks::kAll) return true;
+  const RankInfo ranks = discover_ranks();
+  if (ranks.rank == 0) return true;
+  return runs == CommandRanks::kFirstOfNode && ranks.local_size > 0 && ranks.local_rank == 0;
 }
 
 int parse_and_run(std::vector<std::string> arguments) {
@@ -109,11 +153,19 @@ int parse_and_run(std::vector<std::string> arguments) {
   CLI::App app;
   LogOptions log;
   add_program(app, line, log);
+  const OldCommand* const old = replace_old_command(split.rest);
   check_command(app, split.rest);
+  const auto apply_log = [&log, old] {
+    apply_log_options(log);
+    if (old == nullptr) return;
+    log_info("`longshore " + std::string(old->name) + "` is now `longshore " +
+             std::string(old->words) + "`; the old name works for one more release");
+  };
   try {
     std::vector<std::string> reversed(split.rest.rbegin(), split.rest.rend());
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
+    apply_log();
     if (error.get_exit_code() != 0) {
       throw ConfigError(std::string(error.what()) + " (--help explains)");
     }
@@ -123,8 +175,8 @@ int parse_and_run(std::vector<std::string> arguments) {
     flush_output();
     return 0;
   }
-  if (!is_for_this_rank(app)) return 0;
-  apply_log_options(log);
+  if (!is_for_this_rank(line.ranks)) return 0;
+  apply_log();
   const int exit_code = line.action();
   flush_output();
   return exit_code;

@@ -1,7 +1,9 @@
-// CommandList: the list of all commands. The build generates it from the names of the files
-// (trainer/CMakeLists.txt).
+// CommandList: the list of all commands, which the build generates from the names of the files
+// (trainer/CMakeLists.txt), and the table of earlier names. Constant data.
 #pragma once
 
+#include <array>
+#include <string_view>
 #include <vector>
 
 #include "trainer/commands/command.h"
@@ -10,5 +12,24 @@ namespace longshore {
 
 // Returns the commands ordered by name.
 std::vector<const Command*> all_commands();
+
+// OldCommand is an earlier name of a command. It still works and is in no list of commands.
+struct OldCommand {
+  std::string_view name;   // "inspect data"
+  std::string_view words;  // the words that replace it: "check data"
+};
+
+// The first entry that matches is used, so a longer name stands before its beginning.
+inline constexpr std::array<OldCommand, 9> kOldCommands = {{
+    {"validate", "check run"},
+    {"verify", "check model"},
+    {"inspect data", "check data"},
+    {"inspect", "check"},
+    {"gpu-check", "check gpu"},
+    {"doctor", "check machine"},
+    {"tokenize", "tokenizer encode"},
+    {"plot", "report --terminal"},
+    {"completion", "config completion"},
+}};
 
 }  // namespace longshore

@@ -65,7 +65,6 @@ CommandHelp words_of(CLI::App& app, const std::string& path) {
   CommandHelp words;
   words.path = path;
   words.description = app.get_description();
-  words.group = app.get_group();
   for (const CLI::Option* option : app.get_options()) words.options.push_back(words_of(*option));
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
     const std::string name = command->get_name();
@@ -74,9 +73,7 @@ CommandHelp words_of(CLI::App& app, const std::string& path) {
   return words;
 }
 
-}  // namespace
-
-const char* const kExamples = R"(
+constexpr const char* kExamples = R"(
 examples:
   longshore init-model --preset tiny-llama models/tiny
   longshore plan run.toml
@@ -86,6 +83,8 @@ examples:
   longshore report runs/mine
   longshore export run.toml --to models/tuned
 )";
+
+}  // namespace
 
 void add_program(CLI::App& app, CommandLine& line, LogOptions& log) {
   app.description("Longshore: fine-tunes models that are larger than the GPU.");

@@ -1,5 +1,5 @@
 // CommandTree: all commands with their options, in CLI11's form for parsing and as plain text for
-// help, shell completion and the manual page. Main thread.
+// shell completion. Main thread.
 #pragma once
 
 #include <string>
@@ -18,8 +18,6 @@ struct LogOptions {
 // Names the program and adds its commands. `line` and `log` must outlive the parsing.
 void add_program(CLI::App& app, CommandLine& line, LogOptions& log);
 
-extern const char* const kExamples;
-
 struct OptionWords {
   std::vector<std::string> names;  // "-q", "--quiet"; a positional argument has no dashes: "files"
   std::string description;
@@ -30,7 +28,6 @@ struct OptionWords {
 struct CommandHelp {
   std::string path;  // "config dump"; empty for the program itself
   std::string description;
-  std::string group;
   std::vector<OptionWords> options;
   std::vector<CommandHelp> commands;
 

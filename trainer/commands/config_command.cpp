@@ -1,8 +1,10 @@
-// The `config` command prints the run file's keys and the JSON schemas of input and output files.
+// The `config` command prints the run file's keys, the JSON schemas of input and output files, and
+// scripts that complete commands and keys in a shell.
 #include "base/output.h"
 #include "config/describe.h"
 #include "config/run_config.h"
 #include "trainer/commands/command.h"
+#include "trainer/commands/shell_completion.h"
 #include "trainer/report/metric_table.h"
 
 namespace longshore {
@@ -43,6 +45,15 @@ int run_config_schema(const SchemaOptions& options) {
   return 0;
 }
 
+struct CompletionOptions {
+  std::string shell;
+};
+
+int run_config_completion(const CompletionOptions& options) {
+  print_raw(completion_script(options.shell, program_help()));
+  return 0;
+}
+
 void add_config(CommandArguments command, CommandLine& line) {
   command.require_subcommand();
   CommandArguments dump = command.add_subcommand("dump", "print the resolved run file");
@@ -61,13 +72,20 @@ void add_config(CommandArguments command, CommandLine& line) {
   SchemaOptions& schemas = call_with_options(schema, line, run_config_schema);
   schema.add_flag("--metrics", schemas.metrics,
                   "print the schema of the lines of metrics.jsonl instead");
+  CommandArguments completion = command.add_subcommand(
+      "completion", "print a script that completes commands and keys in bash, zsh or fish");
+  CompletionOptions& completed = call_with_options(completion, line, run_config_completion);
+  completion.add_option("shell", completed.shell, "shell: bash, zsh or fish")
+      .required()
+      .one_of({"bash", "zsh", "fish"});
 }
 
 }  // namespace
 
-extern const Command kConfigCommand = {.group = CommandGroup::kLook,
-                                       .name = "config",
-                                       .description = "print run files, keys and schemas",
-                                       .add = add_config};
+extern const Command kConfigCommand = {
+    .group = CommandGroup::kLook,
+    .name = "config",
+    .description = "print run files, keys, schemas and shell completion",
+    .add = add_config};
 
 }  // namespace longshore

@@ -245,7 +245,7 @@ void say(const InitOptions& options, const DraftFacts& facts, const FittedDraft&
   print_out("  a checkpoint is about %s, in %s\n", format_bytes(plan.checkpoint_bytes).c_str(),
             facts.run_directory.c_str());
   print_out("written: %s; next\n", options.file.c_str());
-  print_out("  longshore inspect data %s    # what is trained\n", options.file.c_str());
+  print_out("  longshore check data %s    # what is trained\n", options.file.c_str());
   std::string planned, launched;
   if (place.ranks > 1) {
     const std::string n = std::to_string(place.ranks);

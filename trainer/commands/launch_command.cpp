@@ -6,7 +6,7 @@ namespace longshore {
 namespace {
 
 void add_launch(CommandArguments command, CommandLine& line) {
-  LaunchOptions& options = call_with_options(command, line, launch_ranks);
+  LaunchOptions& options = call_with_options(command, line, launch_ranks, CommandRanks::kAll);
   options.command = line.rank_command;
   command.add_number("--nproc", options.ranks, 1, 1 << 16, "number of ranks on this node")
       .required();
@@ -26,7 +26,6 @@ extern const Command kLaunchCommand = {
     .group = CommandGroup::kTrain,
     .name = "launch",
     .description = "start ranks on this node: launch [options] -- COMMAND...",
-    .add = add_launch,
-    .ranks = CommandRanks::kAll};
+    .add = add_launch};
 
 }  // namespace longshore

@@ -39,7 +39,7 @@ std::vector<std::string> data_lines(const RunConfig& config, const ModelSource& 
     std::vector<std::string> lines = preparation.known(files);
     if (!lines.empty()) return lines;
   } catch (const Error&) {
-    // `validate` and `train` report data errors; a plan does not need the data.
+    // `check run` and `train` report data errors; a plan does not need the data.
   }
   return {"not prepared yet; `longshore prepare` counts its tokens"};
 }
@@ -178,7 +178,7 @@ void add_plan(CommandArguments command, CommandLine& line) {
   command.add_option(
       "--machine", options.machine,
       "target machine: rtx-4090, 8x-h100-sxm and so on (a wrong name lists all names), or a file "
-      "written by `longshore doctor --save`");
+      "written by `longshore check machine --save`");
   const CommandOption search = command.add_flag(
       "--search", options.search,
       "search the keys that do not change results: show the fastest plans that fit, and slower "

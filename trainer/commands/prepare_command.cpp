@@ -57,7 +57,8 @@ int run_prepare(const PrepareCommandOptions& options) {
 }
 
 void add_prepare(CommandArguments command, CommandLine& line) {
-  PrepareCommandOptions& options = call_with_options(command, line, run_prepare);
+  PrepareCommandOptions& options =
+      call_with_options(command, line, run_prepare, CommandRanks::kFirstOfNode);
   add_run_files(command, line, options.run);
   command.add_flag("--json", options.json, "print one JSON object per file and line");
   command.add_flag("--clean", options.clean, "remove all other prepared data that no run has open");
@@ -68,7 +69,6 @@ void add_prepare(CommandArguments command, CommandLine& line) {
 extern const Command kPrepareCommand = {.group = CommandGroup::kPrepare,
                                         .name = "prepare",
                                         .description = "tokenize the data into data.cache",
-                                        .add = add_prepare,
-                                        .ranks = CommandRanks::kFirstOfNode};
+                                        .add = add_prepare};
 
 }  // namespace longshore

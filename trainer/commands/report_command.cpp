@@ -1,8 +1,20 @@
-// The `report` command writes an HTML page about runs.
+// The `report` command writes an HTML page about runs, or draws their loss curves in the terminal.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "base/errors.h"
 #include "base/file.h"
 #include "base/output.h"
+#include "base/texts.h"
 #include "trainer/commands/command.h"
+#include "trainer/directory/metrics_reader.h"
 #include "trainer/report/run_report.h"
+#include "trainer/report/terminal_plot.h"
 
 namespace longshore {
 namespace {
@@ -10,9 +22,69 @@ namespace {
 struct ReportCommandOptions {
   std::vector<std::string> directories;  // active or finished runs
   std::string html;                      // output page; empty: report.html in the first run
+  bool terminal = false;                 // draw in the terminal and write no page
 };
 
+// Returns the losses of metrics.jsonl's step lines. A null loss becomes NaN.
+std::vector<double> read_losses(const std::string& path) {
+  if (!std::filesystem::exists(path)) {
+    throw DataError(path + ": cannot be read; give a run's directory");
+  }
+  std::vector<double> losses;
+  read_metrics(path, {"step"}, [&losses](const MetricsLine& line) {
+    losses.push_back(line.number("loss").value_or(std::numeric_limits<double>::quiet_NaN()));
+    return true;
+  });
+  return losses;
+}
+
+// Returns the terminal's width, limited to kColumns.
+int columns_of_stdout() {
+  constexpr int kColumns = 72;
+  struct winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kColumns;
+  return std::min<int>(size.ws_col, kColumns);
+}
+
+// Returns "3 steps without a finite loss: 5 to 7", or an empty string if all losses are finite.
+std::string nonfinite_text(const std::vector<double>& losses) {
+  size_t count = 0, first = 0, last = 0;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    if (std::isfinite(losses[i])) continue;
+    if (count++ == 0) first = i + 1;
+    last = i + 1;
+  }
+  if (count == 0) return "";
+  return std::to_string(count) + " steps without a finite loss: " + std::to_string(first) +
+         (last > first ? " to " + std::to_string(last) : "") + "\n";
+}
+
+// Draws the loss curve of one run.
+void draw_losses(const std::string& directory, const std::string& title) {
+  const std::vector<double> losses = read_losses(directory + "/metrics.jsonl");
+  if (losses.empty()) throw DataError(directory + ": no step has finished yet");
+  PlotOptions options;
+  options.title = title;
+  options.style = plot_style_of_stdout();
+  options.columns = columns_of_stdout();
+  print_raw(plot_series(losses, options));
+  const auto finite = [](double loss) { return std::isfinite(loss); };
+  const auto first = std::ranges::find_if(losses, finite);
+  if (first != losses.end()) {
+    const auto last = std::find_if(losses.rbegin(), losses.rend(), finite);
+    print_out("loss: first %.4f, last %.4f, %zu steps\n", *first, *last, losses.size());
+  }
+  print_out("%s", nonfinite_text(losses).c_str());
+}
+
 int run_report(const ReportCommandOptions& options) {
+  if (options.terminal) {
+    const bool one = options.directories.size() == 1;
+    for (const std::string& directory : options.directories) {
+      draw_losses(directory, "loss by step" + (one ? "" : ": " + printable(directory)));
+    }
+    return 0;
+  }
   std::vector<RunRecord> runs;
   for (const std::string& directory : options.directories) {
     runs.push_back(read_run_record(directory));
@@ -27,8 +99,12 @@ int run_report(const ReportCommandOptions& options) {
 void add_report(CommandArguments command, CommandLine& line) {
   ReportCommandOptions& options = call_with_options(command, line, run_report);
   command.add_option("runs", options.directories, "run directories (run.dir)").required();
-  command.add_option("--to", options.html,
-                     "HTML file to write; default: report.html in the first run directory");
+  const CommandOption to = command.add_option(
+      "--to", options.html, "HTML file to write; default: report.html in the first run directory");
+  command
+      .add_flag("--terminal", options.terminal,
+                "draw the loss curve of each run in the terminal instead")
+      .excludes(to);
 }
 
 }  // namespace
@@ -36,7 +112,7 @@ void add_report(CommandArguments command, CommandLine& line) {
 extern const Command kReportCommand = {
     .group = CommandGroup::kUse,
     .name = "report",
-    .description = "write an HTML report of one run, or of several runs in the same charts",
+    .description = "write an HTML report of runs, or draw their loss curves in the terminal",
     .add = add_report};
 
 }  // namespace longshore

@@ -159,7 +159,7 @@ std::string fish_option(const std::string& condition, const OptionWords& option)
 
 std::string fish_script(const CommandHelp& program) {
   std::string text;
-  std::string with_keys;
+  std::string with_keys;  // one line for each command that takes keys
   for_each_command(program, [&](const CommandHelp& command) {
     std::string condition;
     for (size_t at = 0; at < command.path.size();) {
@@ -180,13 +180,12 @@ std::string fish_script(const CommandHelp& program) {
     for (const OptionWords& option : command.options) {
       if (!option.positional) text += fish_option(condition.empty() ? "true" : condition, option);
     }
-    if (command.takes_keys() && command.path.find(' ') == std::string::npos) {
-      with_keys += " " + command.path;
-    }
+    if (command.takes_keys()) with_keys += "  " + condition + "; and return 0\n";
   });
+  text = "function __longshore_takes_keys\n" + with_keys + "  return 1\nend\n" + text;
   for_each_key([&](const Key& key) {
-    text += "complete -c longshore -n '__fish_seen_subcommand_from" + with_keys + "' -l " +
-            key.full_name() + " -x -d '" + plain(key.description) + "'";
+    text += "complete -c longshore -n __longshore_takes_keys -l " + key.full_name() + " -x -d '" +
+            plain(key.description) + "'";
     const std::string choices = joined(values_of(key));
     text += (choices.empty() ? "" : " -a '" + choices + "'") + "\n";
   });
@@ -197,7 +196,7 @@ std::string fish_script(const CommandHelp& program) {
 
 std::string completion_script(std::string_view shell, const CommandHelp& program) {
   if (shell == "bash") {
-    return "# bash: source <(longshore completion bash), or put it in "
+    return "# bash: source <(longshore config completion bash), or put it in "
            "~/.local/share/bash-completion/completions/longshore\n" +
            tables(program) + kBash;
   }
@@ -208,7 +207,7 @@ std::string completion_script(std::string_view shell, const CommandHelp& program
   if (shell == "fish") {
     return "# fish: put it in ~/.config/fish/completions/longshore.fish\n" + fish_script(program);
   }
-  throw ConfigError("completion: bash, zsh or fish, not " + std::string(shell));
+  throw ConfigError("config completion: bash, zsh or fish, not " + std::string(shell));
 }
 
 }  // namespace longshore

@@ -155,7 +155,7 @@ int run_train(const TrainOptions& options) {
 }
 
 void add_train(CommandArguments command, CommandLine& line) {
-  TrainOptions& options = call_with_options(command, line, run_train);
+  TrainOptions& options = call_with_options(command, line, run_train, CommandRanks::kAll);
   options.command = line.arguments;
   add_run_files(command, line, options.run);
   command.add_option("--trace", options.trace,
@@ -168,7 +168,6 @@ void add_train(CommandArguments command, CommandLine& line) {
 extern const Command kTrainCommand = {.group = CommandGroup::kTrain,
                                       .name = "train",
                                       .description = "train a model, or resume its run",
-                                      .add = add_train,
-                                      .ranks = CommandRanks::kAll};
+                                      .add = add_train};
 
 }  // namespace longshore

@@ -1,5 +1,5 @@
 // GpuCheck: compares a GPU with the CPU in seconds: copies, every fused kernel with its reference,
-// attention, and a few steps of a tiny model. `longshore gpu-check` runs it; main thread.
+// attention, and a few steps of a tiny model. `longshore check gpu` runs it; main thread.
 #pragma once
 
 #include <string>

@@ -35,7 +35,7 @@ bool passed_before(const SelfCheck& check) {
 }  // namespace
 
 SelfCheck self_check_of(const CudaDevice& gpu, int number, const std::string& cache) {
-  return {.command = {"/proc/self/exe", "gpu-check", "--gpu", std::to_string(number)},
+  return {.command = {"/proc/self/exe", "check", "gpu", "--gpu", std::to_string(number)},
           .directory = cache + "/gpu",
           .identity = gpu.name + "\ncompute " + std::to_string(gpu.compute_major) + "." +
                       std::to_string(gpu.compute_minor) + "\nmemory " +

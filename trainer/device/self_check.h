@@ -1,5 +1,5 @@
 // SelfCheck: a check before the first step on a new combination of GPU model, driver and build. A
-// child process compares the GPU with the CPU (`longshore gpu-check`, gpu_check.h), so a driver
+// child process compares the GPU with the CPU (`longshore check gpu`, gpu_check.h), so a driver
 // that hangs or crashes also gives a message. Only success is recorded in the cache. Main thread.
 #pragma once
 

@@ -1,5 +1,5 @@
 // DataInspection: a view of a run's training data: rows with the trained tokens marked, counts,
-// lengths, and how full the sequences are. Made by `inspect data`; main thread.
+// lengths, and how full the sequences are. Made by `check data`; main thread.
 #pragma once
 
 #include <cstdint>

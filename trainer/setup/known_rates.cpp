@@ -85,7 +85,8 @@ std::optional<DescribedMachine> KnownRates::find() const {
     return machine;
   } catch (const ConfigError& error) {
     log_warning(
-        "the measured rates of this machine cannot be read, `longshore doctor --rates` measures it "
+        "the measured rates of this machine cannot be read, `longshore check machine --rates` "
+        "measures it "
         "again: " +
         std::string(error.what()));
     return std::nullopt;

@@ -1,6 +1,6 @@
-// KnownRates: the cache of the rates that `doctor --rates` measured on this machine, of unit times,
-// and of the ratios of measured to planned times of runs. Files are replaced atomically, so several
-// processes may use them; an unreadable file counts as absent. Main thread.
+// KnownRates: the cache of the rates that `check machine --rates` measured on this machine, of unit
+// times, and of the ratios of measured to planned times of runs. Files are replaced atomically, so
+// several processes may use them; an unreadable file counts as absent. Main thread.
 #pragma once
 
 #include <optional>

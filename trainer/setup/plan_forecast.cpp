@@ -173,7 +173,7 @@ std::optional<PlanPoint> best_point(DraftGoal goal, const MeasuredRun& setup,
   if (goal == DraftGoal::kFastest && !forecast.known()) {
     throw ConfigError(
         "init: the speed of this machine has not been measured, and the fastest plan depends on "
-        "it; `longshore doctor --rates` measures it in a minute or two");
+        "it; `longshore check machine --rates` measures it in a minute or two");
   }
   const bool timed = goal != DraftGoal::kSmallest && forecast.known();
   PlanSearch search =

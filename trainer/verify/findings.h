@@ -1,4 +1,5 @@
-// Findings: the results of `verify`, one per check and subject. Owned by the command; one thread.
+// Findings: the results of `check model`, one per check and subject. Owned by the command; one
+// thread.
 #pragma once
 
 #include <cstdint>

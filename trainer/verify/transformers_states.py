@@ -1,4 +1,4 @@
-"""What transformers computes for the first layers of a model, in fp32: run by `longshore verify`.
+"""What transformers computes for the first layers of a model, in fp32: run by `check model`.
 
 Arguments: the model's directory, the number of layers, texts as JSON lists of token ids, a file to
 write. The file holds, for every text t, "t.0" (the embedding's output), "t.1", ... (each layer's)

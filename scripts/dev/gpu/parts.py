@@ -83,9 +83,9 @@ def sanitize(job):
 
 def compare_gpu(job):
     """What every run asks before its first step on a GPU."""
-    code, found = job.answer(["gpu-check", "--gpu", "0", "--json"], "gpu-check")
+    code, found = job.answer(["check", "gpu", "--gpu", "0", "--json"], "gpu-check")
     if found is None:
-        raise RuntimeError(f"gpu-check ended with {code}: {job.tail('gpu-check')}")
+        raise RuntimeError(f"check gpu ended with {code}: {job.tail('gpu-check')}")
     failures = found["differences"] + ([] if code in (0, 10) else [f"exit code {code}"])
     return {"status": "passed" if found["same"] and not failures else "failed",
             "failures": failures[:MOST_FAILURES]}

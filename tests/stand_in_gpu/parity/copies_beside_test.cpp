@@ -1,5 +1,5 @@
-// The copies that `doctor --rates` runs beside the update that it measures, over the stand-in's
-// GPU.
+// The copies that `check machine --rates` runs beside the update that it measures, over the
+// stand-in's GPU.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "device/cuda_device.h"
 #include "tests/stand_in_gpu/stand_in.h"
-#include "trainer/doctor/measure_rates.h"
+#include "trainer/machine/measure_rates.h"
 
 namespace longshore {
 namespace {

@@ -44,12 +44,12 @@ TEST_F(GpuAuto, APartThatIsWrongIsNamed) {
 
 // Goal: with --json the command prints one document, which agrees with its exit code.
 TEST_F(GpuAuto, TheCommandSaysWhatDiffersAsJson) {
-  const Ended sound = run_command({"gpu-check", "--json"});
+  const Ended sound = run_command({"check", "gpu", "--json"});
   EXPECT_EQ(sound.exit_code, 0) << sound.err;
   EXPECT_EQ(Json::parse(sound.out),
             Json({{"gpu", 0}, {"same", true}, {"differences", Json::array()}}));
   stand_in::break_part("swiglu");
-  const Ended broken = run_command({"gpu-check", "--gpu", "0", "--json"});
+  const Ended broken = run_command({"check", "gpu", "--gpu", "0", "--json"});
   EXPECT_EQ(broken.exit_code, static_cast<int>(ExitCode::kGpu));
   const Json json = Json::parse(broken.out);
   EXPECT_EQ(json.size(), 3u) << json;

@@ -1,4 +1,4 @@
-#include "trainer/doctor/diagnosis.h"
+#include "trainer/machine/diagnosis.h"
 
 #include <algorithm>
 #include <array>

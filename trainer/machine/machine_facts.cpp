@@ -1,4 +1,4 @@
-#include "trainer/doctor/machine_facts.h"
+#include "trainer/machine/machine_facts.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/doctor/measure_rates.h"
+#include "trainer/machine/measure_rates.h"
 
 #include <unistd.h>
 
@@ -388,7 +388,7 @@ double ratio_of(const MachineRates& one, const MachineRates& other) {
 
 MachineRates take_rates(const Machine& machine, const RateOptions& options) {
   MachineRates rates;
-  rates.source = "measured by doctor on " + today();
+  rates.source = "measured by longshore on " + today();
   options.say("memory");
   rates.copy = measure_copy(options.seconds);
   rates.pin = measure_pin(options.seconds);

@@ -10,7 +10,7 @@
 #include "model/model_spec.h"
 #include "offload/engine/probe/unit_probe.h"
 #include "trainer/device/run_environment.h"
-#include "trainer/doctor/measure_rates.h"
+#include "trainer/machine/measure_rates.h"
 #include "trainer/setup/run_flops.h"
 
 namespace longshore {

@@ -1,5 +1,6 @@
-// MachineFacts: the machine properties that `doctor` evaluates, as plain values: kernel information
-// and probe results. Tests construct them or use files like /proc and /sys. Main thread.
+// MachineFacts: the machine properties that `check machine` evaluates, as plain values: kernel
+// information and probe results. Tests construct them or use files like /proc and /sys. Main
+// thread.
 #pragma once
 
 #include <cstdint>

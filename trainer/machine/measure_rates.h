@@ -1,5 +1,5 @@
-// MeasureRates: the measurements of `doctor --rates`, from which plans forecast time. They use the
-// program's own code and occupy the whole machine for a minute or two. Main thread.
+// MeasureRates: the measurements of `check machine --rates`, from which plans forecast time. They
+// use the program's own code and occupy the whole machine for a minute or two. Main thread.
 #pragma once
 
 #include <atomic>

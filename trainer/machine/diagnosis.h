@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "trainer/doctor/machine_facts.h"
+#include "trainer/machine/machine_facts.h"
 
 namespace longshore {
 

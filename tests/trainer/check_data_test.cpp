@@ -1,4 +1,4 @@
-// `inspect data` and `prepare` as users see them.
+// `check data` and `prepare` as users see them.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -21,7 +21,7 @@ std::string printed(const std::vector<std::string>& arguments) {
 }
 
 // A character that several tokens spell is shown whole, in the terminal and on the page.
-TEST(InspectData, ShowsCharactersWholeThatSeveralTokensSpell) {
+TEST(CheckData, ShowsCharactersWholeThatSeveralTokensSpell) {
   const TemporaryDirectory directory;
   const std::string at = directory.path();
   std::ofstream(at + "/rows.jsonl") << R"({"prompt": "Harbour?", "completion": "\u6f22\u5b57 é"})"
@@ -32,8 +32,8 @@ TEST(InspectData, ShowsCharactersWholeThatSeveralTokensSpell) {
                                   << "/rows.jsonl\"]\ncache = \"" << at
                                   << "/cache\"\nmax_tokens = 64\n[train]\nsteps = 1\n";
   const std::string text =
-      printed({"inspect", "data", at + "/run.toml", "--html", at + "/page.html"});
-  const std::string terminal = printed({"inspect", "data", at + "/run.toml"});
+      printed({"check", "data", at + "/run.toml", "--html", at + "/page.html"});
+  const std::string terminal = printed({"check", "data", at + "/run.toml"});
   EXPECT_NE(terminal.find("⟦漢字 é"), std::string::npos) << terminal;
   std::ifstream file(at + "/page.html");
   const std::string page{std::istreambuf_iterator<char>(file), {}};

@@ -9,7 +9,7 @@
 #include "base/errors.h"
 #include "nvme/drive/direct_file.h"
 #include "nvme/drive/io_ring.h"
-#include "trainer/doctor/machine_facts.h"
+#include "trainer/machine/machine_facts.h"
 
 namespace longshore {
 namespace {
@@ -67,7 +67,7 @@ DirectoryFacts try_directory(const std::string& purpose, const std::string& dire
     facts.file_system = name_of_file_system(static_cast<long>(kind.f_type));
     facts.free = static_cast<Bytes>(kind.f_bavail) * static_cast<Bytes>(kind.f_bsize);
   }
-  const std::string path = facts.path + "/.longshore-doctor-" + std::to_string(::getpid()) + ".tmp";
+  const std::string path = facts.path + "/.longshore-check-" + std::to_string(::getpid()) + ".tmp";
   try {
     const DirectFile file({.path = path, .size_bytes = kFileBytes});
     facts.direct = file.direct();

@@ -1,5 +1,5 @@
-// doctor: every known fault is provoked, in facts or in files like the kernel's, and reported with
-// advice; a good machine has none.
+// Diagnosis: every known fault is provoked, in facts or in files like the kernel's, and reported
+// with advice; a good machine has none.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/commands/command_line.h"
-#include "trainer/doctor/diagnosis.h"
+#include "trainer/machine/diagnosis.h"
 
 namespace longshore {
 namespace {
@@ -35,7 +35,7 @@ MachineFacts good_machine() {
 }
 
 // A good machine has no fault and gets no advice.
-TEST(Doctor, HasNothingToSayAboutAGoodMachine) {
+TEST(Diagnosis, HasNothingToSayAboutAGoodMachine) {
   for (const Diagnosis& one : diagnose(good_machine())) {
     EXPECT_EQ(one.health, Health::kOk) << one.check << ": " << one.found;
     EXPECT_EQ(one.advice, "") << one.check;
@@ -108,7 +108,7 @@ const std::vector<Fault>& faults() {
 }
 
 // Each fault alone is reported once, on its own line with advice.
-TEST(Doctor, NamesEachFaultAndWhatToDo) {
+TEST(Diagnosis, NamesEachFaultAndWhatToDo) {
   for (const Fault& fault : faults()) {
     MachineFacts facts = good_machine();
     fault.provoke(facts);
@@ -127,7 +127,7 @@ TEST(Doctor, NamesEachFaultAndWhatToDo) {
 }
 
 // Settings that only look like faults are not reported.
-TEST(Doctor, LetsPassWhatIsAllowed) {
+TEST(Diagnosis, LetsPassWhatIsAllowed) {
   const std::vector<std::function<void(MachineFacts&)>> harmless = {
       [](MachineFacts& facts) {
         facts.machine.memlock_limit = 64 * kKiB;
@@ -221,7 +221,7 @@ TEST_F(KernelFiles, MayAllBeMissing) {
 }
 
 // A directory is tried for writing, and nothing is left in it.
-TEST(DoctorTries, TheDirectoryAndLeavesNothingThere) {
+TEST(DirectoryTrial, TheDirectoryAndLeavesNothingThere) {
   const TemporaryDirectory directory;
   const DirectoryFacts facts = try_directory("run.dir", directory.path() + "/new/run");
   EXPECT_EQ(facts.path, directory.path());
@@ -232,7 +232,7 @@ TEST(DoctorTries, TheDirectoryAndLeavesNothingThere) {
 }
 
 // A directory that cannot be written is reported.
-TEST(DoctorTries, WhatCannotBeWritten) {
+TEST(DirectoryTrial, WhatCannotBeWritten) {
   const TemporaryDirectory directory;
   std::ofstream(directory.path() + "/file") << "no directory";
   const DirectoryFacts facts = try_directory("run.dir", directory.path() + "/file/run");
@@ -240,10 +240,11 @@ TEST(DoctorTries, WhatCannotBeWritten) {
 }
 
 // The command prints a line for each check, or JSON; a directory that cannot be written fails it.
-TEST(DoctorCommand, PrintsLinesAndJson) {
+TEST(CheckMachine, PrintsLinesAndJson) {
   const TemporaryDirectory directory;
   const auto run = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {"doctor", "--run.dir=" + directory.path() + "/run"};
+    std::vector<std::string> arguments = {"check", "machine",
+                                          "--run.dir=" + directory.path() + "/run"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     testing::internal::CaptureStdout();
     const int exit_code = run_command_line(arguments);
